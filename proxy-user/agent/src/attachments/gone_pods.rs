@@ -111,7 +111,9 @@ impl GonePods {
             };
             let may_have_it = |port: &&Interface| {
                 let is_known = |link: &&PodLink| {
-                    link.interface == port.index && link.address.is_ipv4() == address.is_ipv4()
+                    link.interface == port.index
+                        && link.address.is_ipv4() == address.is_ipv4()
+                        && !is_link_local(link.address)
                 };
                 port.index > seen.interface && !links.iter().any(|link| is_known(&link))
             };
@@ -132,6 +134,14 @@ impl GonePods {
         };
         self.seen.retain(|_, seen| !is_over(seen));
         gone
+    }
+}
+
+/// Whether every interface has such an address: it says nothing about the pod's own.
+fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
     }
 }
 

@@ -196,6 +196,24 @@ fn a_later_port_of_the_bridge_without_a_known_address_may_have_this_one() {
 }
 
 #[test]
+fn a_link_local_address_says_nothing_about_a_later_ports_own() {
+    let own: IpAddr = "fd00:40::9".parse().expect("an address");
+    let of = |address, interface| PodLink {
+        address,
+        ..link(9, interface)
+    };
+    let mut scene = Scene::new(port(7));
+    scene.see(&[of(own, 7)], &[port(7)]);
+    scene.see(&[], &[port(12)]);
+    let local = of("fe80::9".parse().expect("an address"), 12);
+    let gone = scene.after(10, &[local], &[port(12)], &Answers::default());
+    assert!(!gone.contains(&own), "{gone:?}");
+    let known = of("fd00:40::5".parse().expect("an address"), 12);
+    let gone = scene.after(1, &[local, known], &[port(12)], &Answers::default());
+    assert!(gone.contains(&own), "{gone:?}");
+}
+
+#[test]
 fn hosts_beyond_an_uplink_are_no_pods() {
     let uplink = Interface {
         addresses: vec!["192.168.40.2/24".parse().expect("an address")],

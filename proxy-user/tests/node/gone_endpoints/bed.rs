@@ -117,6 +117,8 @@ impl Bed {
             ..
         } = family;
         let nodad = family.nodad();
+        // CNI plugins give the bridge a MAC of its own, too. One derived from its ports may change when
+        // a pod goes.
         let outside = NetNs::new("far").expect("a host");
         world.ip(&format!(
             "address add {node} dev lo
@@ -124,7 +126,7 @@ link add up0 type veth peer name eth0 netns {}
 address add {uplink}/{far_length} dev up0{nodad}
 link set up0 up
 route add default via {far} dev up0
-link add br0 type bridge forward_delay 0 mcast_snooping 0
+link add br0 address 02:00:00:00:ff:01 type bridge forward_delay 0 mcast_snooping 0
 address add {gateway}/{length} dev br0{nodad}
 link set br0 up",
             outside.path()

@@ -19,6 +19,8 @@ use super::{
 };
 use crate::{agent::eventually, connection::Open, pods::Sleeping};
 
+/// The connections of [`Bed::connect`].
+const WAYS: [&str; 3] = ["by packets", "at the node port", "of the node"];
 const READY: [bool; 3] = [true, true, false];
 const TERMINATING: [bool; 3] = [false, true, true];
 /// A client waits this long at most for the end of its connection, on a busy machine.
@@ -56,18 +58,13 @@ fn clients_of_a_pod_whose_namespace_is_deleted_get_a_reset(
     bed.publish(9, &[(family.other, READY)]);
     agent.wait_for(9);
     let begun = Instant::now();
-    let [by_packets, at_node_port, of_node] = &mut to_pod;
-    for (open, text) in [
-        (by_packets, "reset"),
-        (at_node_port, "reset"),
-        (of_node, "abort"),
-    ] {
+    for ((open, way), text) in to_pod.iter_mut().zip(WAYS).zip(["reset", "reset", "abort"]) {
         let end = end_of(open);
-        assert!(end.contains(text), "{end}: {}", agent.log());
+        assert!(end.contains(text), "{way}: {end}: {}", agent.log());
     }
     assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
-    for open in &mut to_other {
-        assert_eq!(open.echo("still there?"), "still there?");
+    for (open, way) in to_other.iter_mut().zip(WAYS) {
+        assert_eq!(open.echo("still there?"), "still there?", "{way}");
     }
     let ended = |kind| {
         agent.metric(&format!(
@@ -103,6 +100,8 @@ fn a_new_pod_with_a_gone_pods_address_behind_the_bridge_keeps_its_connections(
     });
 
     let new = bed.join(family.pod);
+    // As if the new pod had told its neighbours its MAC.
+    bed.world.ip("neighbour flush dev br0");
     let mut open = if is_known {
         let open = Vec::from(bed.connect());
         bed.learn(&agent, family.pod, Some(before));

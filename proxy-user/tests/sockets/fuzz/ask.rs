@@ -158,6 +158,9 @@ impl Model {
                 let from = led.map(|(_, to)| *to).chain([to]);
                 Outlook {
                     from: from.collect(),
+                    // Packets of this socket may have gone to the pod through a service. Then
+                    // direct ones get another source port.
+                    per_packet: talk.tried && talk.kind.place == From::Pod,
                     ..Outlook::answer(vec![pod], to)
                 }
             }
