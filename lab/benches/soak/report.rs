@@ -268,13 +268,14 @@ fn zeros(f: &mut Formatter<'_>, outcomes: &[Outcome]) -> fmt::Result {
             .values()
             .filter(|count| **count == 0)
             .count();
-        let others = outcome.counters.iter().filter(|(_, count)| **count > 0);
+        let others = outcome.counters.iter();
+        let others = others.filter(|(name, count)| **count > 0 && !is_of_ended(name));
         let others: Vec<_> = others
             .map(|(name, count)| format!("{name} {count}"))
             .collect();
         writeln!(
             f,
-            "- {}: {} updates; {zero} counters are 0; not 0: {}; UDP flows evicted in use: {}; longest standstill of the machine: {:.0?}",
+            "- {}: {} updates; {zero} counters are 0; not 0: {}; UDP flows evicted in use: {}; connections to the pod that has gone that ended: {}; longest standstill of the machine: {:.0?}",
             outcome.proxy.name(),
             outcome.updates,
             if others.is_empty() {
@@ -283,6 +284,7 @@ fn zeros(f: &mut Formatter<'_>, outcomes: &[Outcome]) -> fmt::Result {
                 others.join(", ")
             },
             outcome.evicted.len(),
+            outcome.ended.unwrap_or_default().iter().sum::<u64>(),
             outcome.standstill
         )?;
     }

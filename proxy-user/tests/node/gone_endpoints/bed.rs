@@ -117,20 +117,24 @@ impl Bed {
             ..
         } = family;
         let nodad = family.nodad();
-        // CNI plugins give the bridge a MAC of its own, too. One derived from its ports may change when
-        // a pod goes.
         let outside = NetNs::new("far").expect("a host");
         world.ip(&format!(
             "address add {node} dev lo
 link add up0 type veth peer name eth0 netns {}
 address add {uplink}/{far_length} dev up0{nodad}
 link set up0 up
-route add default via {far} dev up0
-link add br0 address 02:00:00:00:ff:01 type bridge forward_delay 0 mcast_snooping 0
-address add {gateway}/{length} dev br0{nodad}
-link set br0 up",
+route add default via {far} dev up0",
             outside.path()
         ));
+        // A pod that is routed has an address of no subnet of the node. CNI plugins give the bridge
+        // a MAC of its own, too: one that comes from its ports may change when a pod goes.
+        if plumbing == Plumbing::Bridged {
+            world.ip(&format!(
+                "link add br0 address 02:00:00:00:ff:01 type bridge forward_delay 0 mcast_snooping 0
+address add {gateway}/{length} dev br0{nodad}
+link set br0 up"
+            ));
+        }
         let batch = format!(
             "address add {far}/{far_length} dev eth0{nodad}\nlink set eth0 up\nroute add default via {uplink} dev eth0\n"
         );

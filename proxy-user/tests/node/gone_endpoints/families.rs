@@ -101,7 +101,8 @@ fn a_new_pod_with_a_gone_pods_address_behind_the_bridge_keeps_its_connections(
 
     let new = bed.join(family.pod);
     // As if the new pod had told its neighbours its MAC.
-    bed.world.ip("neighbour flush dev br0");
+    bed.world
+        .ip(&format!("neighbour flush to {} dev br0", family.pod));
     let mut open = if is_known {
         let open = Vec::from(bed.connect());
         bed.learn(&agent, family.pod, Some(before));
