@@ -3,9 +3,9 @@
 
 use std::{thread, time::Duration};
 
-use super::{ADDRESS, CART, ELECTED, condition, gateway, route, start};
+use super::{ADDRESS, CART, EDGE, ELECTED, condition, gateway, route, start};
 use crate::{
-    agent::{Agent, within},
+    agent::{Agent, eventually, within},
     server::Server,
     world::World,
 };
@@ -38,6 +38,7 @@ fn a_missing_backend_and_a_taken_address_get_one_event_each() {
     let world = World::build();
     let (server, agent) = start(&world);
     server.apply(gateway("edge", ADDRESS, 9000) + &route("good", "edge", CART));
+    eventually("the first Gateway", &agent, || world.connect(EDGE).is_ok());
     // KUBE: ages are whole seconds.
     thread::sleep(Duration::from_secs(2));
     server.apply(
