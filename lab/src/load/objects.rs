@@ -143,8 +143,8 @@ impl<'a> Objects<'a> {
         Ok(())
     }
 
-    /// Adds so many TCPRoutes and the Gateways that they belong to; each leads to the service of its
-    /// number. The server must have the kinds.
+    /// Adds so many TCPRoutes and the Gateways that they belong to; each leads to the service of
+    /// its number. The server must have the kinds.
     pub fn add_routes(&self, routes: u32) -> Result<()> {
         self.server.store(&gateways::of(routes))
     }

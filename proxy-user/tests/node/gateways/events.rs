@@ -3,9 +3,9 @@
 
 use std::{thread, time::Duration};
 
-use super::{ADDRESS, CART, ELECTED, condition, gateway, route, start};
+use super::{ADDRESS, CART, EDGE, ELECTED, condition, gateway, route, start};
 use crate::{
-    agent::{Agent, within},
+    agent::{Agent, eventually, within},
     server::Server,
     world::World,
 };
@@ -38,6 +38,7 @@ fn a_missing_backend_and_a_taken_address_get_one_event_each() {
     let world = World::build();
     let (server, agent) = start(&world);
     server.apply(gateway("edge", ADDRESS, 9000) + &route("good", "edge", CART));
+    eventually("the first Gateway", &agent, || world.connect(EDGE).is_ok());
     // KUBE: ages are whole seconds.
     thread::sleep(Duration::from_secs(2));
     server.apply(
@@ -45,6 +46,14 @@ fn a_missing_backend_and_a_taken_address_get_one_event_each() {
             + &gateway("other", ADDRESS, 9001)
             + &route("lost", "other", "{name: none, port: 80}"),
     );
+    // The agent looks at them again and again.
+    for weight in 1..5 {
+        server.kubectl(&format!(
+            "annotate tcproute lost -n shop --overwrite weight={weight}"
+        ));
+        let backend = format!("{{name: cart, port: 80, weight: {weight}}}");
+        server.apply(route("late", "late", &backend));
+    }
     let of_route = || events(&server, "TCPRoute", "lost");
     let of_gateway_late = || events(&server, "Gateway", "late");
     within(LIMIT, "both events", &agent, || {

@@ -8,9 +8,9 @@ use std::{
     time::Duration,
 };
 
-use super::{ADDRESS, CART, CLASS, EDGE, ELECTED, gateway, route, start};
+use super::{ADDRESS, CART, CLASS, EDGE, gateway, route, start};
 use crate::{
-    agent::{Agent, eventually, within},
+    agent::{Agent, eventually},
     connection::Open,
     objects::service,
     world::World,
@@ -120,7 +120,7 @@ fn a_namespace_that_is_being_deleted_is_no_failure() {
     let gateway = gateway("edge", "", 9000).replace("namespace: shop", "namespace: till");
     server.apply(format!("{TILL}{gateway}"));
     let made = || server.try_kubectl("get service gateway-edge -n till");
-    within(ELECTED, "its Service", &agent, || made().is_ok());
+    eventually("its Service", &agent, || made().is_ok());
     // Nobody here empties the namespace, so this test does, in the worst order.
     server.kubectl("delete namespace till --wait=false");
     server.kubectl("delete service gateway-edge -n till");
