@@ -13,8 +13,8 @@ use super::{
 };
 use crate::{
     model::{
-        Gateway, Kind, ReferenceGrant, Role, Route, Service, ServicePort, SourceRanges,
-        gateway::Labels, parse,
+        Gateway, GatewayClass, Kind, ReferenceGrant, Role, Route, Service, ServicePort,
+        SourceRanges, gateway::Labels, parse,
     },
     object::ObjectName,
 };
@@ -55,18 +55,67 @@ pub(super) struct Built {
     pub(super) addresses: Box<[(&'static str, Arc<str>)]>,
     /// Addresses that it asks for and cannot have.
     pub(super) unusable: Box<[String]>,
-    /// Whether a Service of type LoadBalancer is to have its addresses.
-    pub(super) wants_service: bool,
+    pub(super) addressed: Addressed,
+    /// Why it has no address, if it has none.
+    pub(super) unaddressed: String,
 }
 
-/// Translates a Gateway. `routes` are those that refer to it, `made` the Service that was made for
-/// it.
+/// Where a Gateway has its addresses from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Addressed {
+    /// It has some of its own.
+    Itself,
+    /// A Service of type LoadBalancer is to have them.
+    ByService,
+    /// It is refused, or none of its addresses can be used.
+    #[default]
+    Unknown,
+}
+
+/// The Service of type LoadBalancer that is made for a Gateway without addresses.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Balancer<'a> {
+    There(&'a Service),
+    /// It is to be made.
+    Awaited,
+    /// A Service of users has its name.
+    NameTaken,
+    /// It does not exist, and the setting does not let it be made.
+    NotMade,
+}
+
+impl<'a> Balancer<'a> {
+    fn there(self) -> Option<&'a Service> {
+        match self {
+            Self::There(service) => Some(service),
+            Self::Awaited | Self::NameTaken | Self::NotMade => None,
+        }
+    }
+
+    /// Returns why the Gateway has no address yet.
+    fn unaddressed(self, gateway: &ObjectName) -> String {
+        let name = names::made_for(gateway).name;
+        match self {
+            Self::There(_) | Self::Awaited => {
+                format!("Service {name} has no address from a load balancer yet")
+            }
+            Self::NameTaken => format!(
+                "it gets no load balancer, because a Service of users is called {name}, as its own would be; rename that Service, or give the Gateway spec.addresses"
+            ),
+            Self::NotMade => "it has no addresses; give it spec.addresses, or set portolan.gatewayServices for a Service of type LoadBalancer".to_owned(),
+        }
+    }
+}
+
+/// Translates a Gateway of a class of ours. `routes` are those that refer to it.
 pub(super) fn build<'a>(
     gateway: &Gateway,
+    class: &GatewayClass,
     routes: impl Iterator<Item = &'a Route>,
-    made: Option<&Service>,
+    balancer: Balancer<'_>,
     lookup: &impl Lookup,
 ) -> Built {
+    let made = balancer.there();
     let faults = faults(gateway);
     let mut counts = vec![0; faults.len()];
     let mut first: BTreeMap<usize, &Route> = BTreeMap::new();
@@ -83,7 +132,7 @@ pub(super) fn build<'a>(
             }
         }
     }
-    let addresses = Addresses::of(gateway, made);
+    let addresses = Addresses::of(gateway, class, made);
     let (mut ports, mut backends) = (Vec::new(), Vec::new());
     for ((index, listener), fault) in gateway.listeners.iter().enumerate().zip(&faults) {
         // Connections to listeners of other protocols are refused, so the address says what it
@@ -111,7 +160,7 @@ pub(super) fn build<'a>(
     if addresses.refused.is_some() {
         (ports, backends) = (Vec::new(), Vec::new());
     }
-    let base = made.filter(|_| addresses.wants_service);
+    let base = made.filter(|_| addresses.from == Addressed::ByService);
     let service = Service {
         name: names::plan_name(&gateway.id.name),
         uid_hash: gateway.id.uid_hash,
@@ -130,7 +179,8 @@ pub(super) fn build<'a>(
         refused: addresses.refused,
         addresses: addresses.said.into(),
         unusable: addresses.unusable.into(),
-        wants_service: addresses.wants_service,
+        addressed: addresses.from,
+        unaddressed: balancer.unaddressed(&gateway.id.name),
     }
 }
 
@@ -175,13 +225,21 @@ struct Addresses {
     ips: Vec<IpAddr>,
     said: Vec<(&'static str, Arc<str>)>,
     unusable: Vec<String>,
-    wants_service: bool,
+    from: Addressed,
     refused: Option<(&'static str, String)>,
 }
 
 impl Addresses {
-    fn of(gateway: &Gateway, made: Option<&Service>) -> Self {
+    fn of(gateway: &Gateway, class: &GatewayClass, made: Option<&Service>) -> Self {
         let mut addresses = Self::default();
+        if class.has_parameters {
+            let message = format!(
+                "GatewayClass {} has parametersRef, and this controller has no parameters; remove it there",
+                gateway.class
+            );
+            addresses.refused = Some(("InvalidParameters", message));
+            return addresses;
+        }
         if gateway.infrastructure.has_parameters {
             let message = "infrastructure.parametersRef is set, and this controller has no parameters; remove it";
             addresses.refused = Some(("InvalidParameters", message.to_owned()));
@@ -199,7 +257,7 @@ impl Addresses {
         // An address without a value may be any.
         let mut given = given.filter(|address| !address.value.is_empty()).peekable();
         if given.peek().is_none() {
-            addresses.wants_service = true;
+            addresses.from = Addressed::ByService;
             let role = made.map(|made| &made.role);
             if let (Some(service), Some(Role::Made(made))) = (made, role) {
                 addresses.ips.extend(&service.load_balancer_ips);
@@ -222,6 +280,7 @@ impl Addresses {
                     None => Ok(ip),
                 }) {
                 Ok(ip) => {
+                    addresses.from = Addressed::Itself;
                     addresses.ips.push(ip);
                     addresses.said.push(("IPAddress", Arc::clone(text)));
                 }

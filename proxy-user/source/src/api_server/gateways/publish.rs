@@ -2,7 +2,7 @@
 //! Writes what is on the board to the API server, if this agent is the elected one. An agent with
 //! nothing to write asks for no lease, so a cluster at rest has one holder, which renews it.
 
-use std::{collections::HashMap, path::Path, sync::Arc, time::Duration};
+use std::{collections::HashMap, fmt::Debug, path::Path, sync::Arc, time::Duration};
 
 use control::{
     causes::chain,
@@ -11,11 +11,16 @@ use control::{
 };
 use futures_util::future::join_all;
 use http::Request;
-use k8s_openapi::{Resource, api::core::v1::Service, jiff::Timestamp};
+use k8s_openapi::{
+    NamespaceResourceScope, Resource,
+    api::{core::v1::Service, discovery::v1::EndpointSlice},
+    jiff::Timestamp,
+};
 use kube::{
     Api, Client,
     api::{DeleteParams, Patch, PatchParams, PropagationPolicy},
 };
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
@@ -161,7 +166,7 @@ impl Publisher {
             tracing::debug!("could not {attempt}: {error}");
         } else {
             tracing::warn!(
-                "could not {attempt}: {error}; portolan's role must allow it to write the status of gateway.networking.k8s.io, Services of Gateways and its lease (coordination.k8s.io): docs/gateway.md. It is tried again"
+                "could not {attempt}: {error}; portolan's role must allow it to write the status of gateway.networking.k8s.io, its lease (coordination.k8s.io) and, with portolan.gatewayServices, Services and EndpointSlices: docs/gateway.md. It is tried again"
             );
         }
         self.is_failing = true;
@@ -169,25 +174,49 @@ impl Publisher {
 }
 
 async fn written(client: &Client, object: &ObjectKey, write: &Write) -> kube::Result<()> {
-    let name = &object.name;
-    let services = || Api::<Service>::namespaced(client.clone(), &name.namespace);
     match write {
         Write::Status(status) => write_status(client, object, status).await,
-        Write::Service(service) => {
-            let how = PatchParams::apply(MANAGER).force();
-            let patch = Patch::Apply(service);
-            services().patch(&name.name, &how, &patch).await.map(drop)
-        }
-        Write::DeleteService => {
-            let how = DeleteParams {
-                propagation_policy: Some(PropagationPolicy::Background),
-                ..DeleteParams::default()
-            };
-            match services().delete(&name.name, &how).await {
-                Err(kube::Error::Api(status)) if status.code == NOT_FOUND => Ok(()),
-                result => result.map(drop),
-            }
-        }
+        Write::Service(service) => apply::<Service>(client, object, service).await,
+        Write::DeleteService => delete::<Service>(client, object).await,
+        Write::Slice(slice) => apply::<EndpointSlice>(client, object, slice).await,
+        Write::DeleteSlice => delete::<EndpointSlice>(client, object).await,
+    }
+}
+
+fn api<K>(client: &Client, object: &ObjectKey) -> Api<K>
+where
+    K: kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+{
+    Api::namespaced(client.clone(), &object.name.namespace)
+}
+
+async fn apply<K>(client: &Client, object: &ObjectKey, wanted: &Value) -> kube::Result<()>
+where
+    K: kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+        + Clone
+        + Debug
+        + DeserializeOwned,
+{
+    let how = PatchParams::apply(MANAGER).force();
+    let patch = Patch::Apply(wanted);
+    let api = api::<K>(client, object);
+    api.patch(&object.name.name, &how, &patch).await.map(drop)
+}
+
+async fn delete<K>(client: &Client, object: &ObjectKey) -> kube::Result<()>
+where
+    K: kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+        + Clone
+        + Debug
+        + DeserializeOwned,
+{
+    let how = DeleteParams {
+        propagation_policy: Some(PropagationPolicy::Background),
+        ..DeleteParams::default()
+    };
+    match api::<K>(client, object).delete(&object.name.name, &how).await {
+        Err(kube::Error::Api(status)) if status.code == NOT_FOUND => Ok(()),
+        result => result.map(drop),
     }
 }
 
