@@ -96,7 +96,10 @@ impl<A: Addr> FamilyPlan<A> {
             && !self
                 .backends
                 .iter()
-                .any(|backend| backend.weight > 0 && backend.sets.intersects(EndpointSet::LOCAL))
+                .any(|backend| {
+                    backend.sets.intersects(EndpointSet::LOCAL)
+                        && backend.weight_in(EndpointSet::LOCAL) > 0
+                })
     }
 }
 
@@ -127,6 +130,16 @@ pub struct BackendPlan<A: Addr> {
     /// The backend's share of new connections, compared with the other backends of a set; 1 if
     /// nobody has given it a weight.
     pub weight: u32,
+    /// Its share in the local set, if that is another one.
+    pub local_weight: Option<u32>,
+}
+
+impl<A: Addr> BackendPlan<A> {
+    /// Returns the backend's share of new connections in a set.
+    pub fn weight_in(&self, set: EndpointSet) -> u32 {
+        let local = self.local_weight.filter(|_| set == EndpointSet::LOCAL);
+        local.unwrap_or(self.weight)
+    }
 }
 
 /// An address of either family, in the form that the maps use.

@@ -180,6 +180,7 @@ where
         port: Port::from_host(8080),
         sets,
         weight: 1,
+        local_weight: None,
     }
 }
 

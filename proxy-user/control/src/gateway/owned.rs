@@ -139,7 +139,8 @@ impl Gateways {
     /// Says what is to become of the slices of the marked Services.
     pub(super) fn about_slices(&mut self, services: &impl Services) -> Vec<News> {
         let mut all = Vec::new();
-        for service in mem::take(&mut self.owned.marked) {
+        let marked = mem::take(&mut self.owned.marked);
+        for service in marked.into_iter().filter(|_| self.owned.is_allowed) {
             let mut unwritten = BTreeSet::new();
             for (name, write) in self.slice_writes(&service, services) {
                 if write.is_some() {

@@ -91,7 +91,7 @@ impl<A: Family> FamilyMaps<A> {
                 address: stored.address,
                 port: stored.port,
                 sets: stored.sets,
-                weight: 1,
+                weight: 1, local_weight: None,
             };
             (*id, plan)
         });
