@@ -93,13 +93,10 @@ impl<A: Addr> FamilyPlan<A> {
                 .frontends
                 .iter()
                 .any(|frontend| frontend.flags.has(policy))
-            && !self
-                .backends
-                .iter()
-                .any(|backend| {
-                    backend.sets.intersects(EndpointSet::LOCAL)
-                        && backend.weight_in(EndpointSet::LOCAL) > 0
-                })
+            && !self.backends.iter().any(|backend| {
+                backend.sets.intersects(EndpointSet::LOCAL)
+                    && backend.weight_in(EndpointSet::LOCAL) > 0
+            })
     }
 }
 

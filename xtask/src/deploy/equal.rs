@@ -79,8 +79,18 @@ const OVERLAYS: [(&str, &[&str]); 7] = [
 /// Each component in `deploy/` with those that it needs, the overlay that it is added to, and the
 /// chart's values that must have the same effect.
 const COMPONENTS: [(&str, &[&str], &str, &[&str]); 6] = [
-    ("alerts", &[], "bare", &[ADDRESS, "prometheusRule.enabled=true"]),
-    ("dashboard", &[], "bare", &[ADDRESS, "dashboard.enabled=true"]),
+    (
+        "alerts",
+        &[],
+        "bare",
+        &[ADDRESS, "prometheusRule.enabled=true"],
+    ),
+    (
+        "dashboard",
+        &[],
+        "bare",
+        &[ADDRESS, "dashboard.enabled=true"],
+    ),
     // It has the rights only; the setting stands in kube-proxy's file.
     (
         "gateway-api",
@@ -99,7 +109,12 @@ const COMPONENTS: [(&str, &[&str], &str, &[&str]); 6] = [
         ],
     ),
     ("node-by-node", &[], "bare", &[ADDRESS, "nodeByNode=true"]),
-    ("monitoring", &[], "bare", &[ADDRESS, "podMonitor.enabled=true"]),
+    (
+        "monitoring",
+        &[],
+        "bare",
+        &[ADDRESS, "podMonitor.enabled=true"],
+    ),
 ];
 
 pub(super) fn check(helm: &Helm, kubectl: &Kubectl) -> Result<()> {

@@ -2,11 +2,12 @@
 //! Translates one Gateway with its routes into what the planner plans: a service, and the backends
 //! of each port. A pure function of the objects.
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use proxy_common::{Port, Protocol};
 
 use super::{
+    addresses::{Addressed, Addresses, Balancer},
     attach::{Attachment, Fault, attach, faults, is_of_others},
     names,
     resolve::{Share, protocol, resolve},
@@ -14,7 +15,7 @@ use super::{
 use crate::{
     model::{
         Gateway, GatewayClass, Kind, ReferenceGrant, Role, Route, Service, ServicePort,
-        SourceRanges, gateway::Labels, parse,
+        SourceRanges, gateway::Labels,
     },
     object::ObjectName,
 };
@@ -58,53 +59,6 @@ pub(super) struct Built {
     pub(super) addressed: Addressed,
     /// Why it has no address, if it has none.
     pub(super) unaddressed: String,
-}
-
-/// Where a Gateway has its addresses from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) enum Addressed {
-    /// It has some of its own.
-    Itself,
-    /// A Service of type LoadBalancer is to have them.
-    ByService,
-    /// It is refused, or none of its addresses can be used.
-    #[default]
-    Unknown,
-}
-
-/// The Service of type LoadBalancer that is made for a Gateway without addresses.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Balancer<'a> {
-    There(&'a Service),
-    /// It is to be made.
-    Awaited,
-    /// A Service of users has its name.
-    NameTaken,
-    /// It does not exist, and the setting does not let it be made.
-    NotMade,
-}
-
-impl<'a> Balancer<'a> {
-    fn there(self) -> Option<&'a Service> {
-        match self {
-            Self::There(service) => Some(service),
-            Self::Awaited | Self::NameTaken | Self::NotMade => None,
-        }
-    }
-
-    /// Returns why the Gateway has no address yet.
-    fn unaddressed(self, gateway: &ObjectName) -> String {
-        let name = names::made_for(gateway).name;
-        match self {
-            Self::There(_) | Self::Awaited => {
-                format!("Service {name} has no address from a load balancer yet")
-            }
-            Self::NameTaken => format!(
-                "it gets no load balancer, because a Service of users is called {name}, as its own would be; rename that Service, or give the Gateway spec.addresses"
-            ),
-            Self::NotMade => "it has no addresses; give it spec.addresses, or set portolan.gatewayServices for a Service of type LoadBalancer".to_owned(),
-        }
-    }
 }
 
 /// Translates a Gateway of a class of ours. `routes` are those that refer to it.
@@ -217,81 +171,6 @@ fn backends_of(route: &Route, lookup: &impl Lookup) -> PortBackends {
     }
     all.shares = shares.into();
     all
-}
-
-/// Where a Gateway is served.
-#[derive(Default)]
-struct Addresses {
-    ips: Vec<IpAddr>,
-    said: Vec<(&'static str, Arc<str>)>,
-    unusable: Vec<String>,
-    from: Addressed,
-    refused: Option<(&'static str, String)>,
-}
-
-impl Addresses {
-    fn of(gateway: &Gateway, class: &GatewayClass, made: Option<&Service>) -> Self {
-        let mut addresses = Self::default();
-        if class.has_parameters {
-            let message = format!(
-                "GatewayClass {} has parametersRef, and this controller has no parameters; remove it there",
-                gateway.class
-            );
-            addresses.refused = Some(("InvalidParameters", message));
-            return addresses;
-        }
-        if gateway.infrastructure.has_parameters {
-            let message = "infrastructure.parametersRef is set, and this controller has no parameters; remove it";
-            addresses.refused = Some(("InvalidParameters", message.to_owned()));
-            return addresses;
-        }
-        let given = gateway.addresses.iter();
-        if let Some(other) = given.clone().find(|address| &*address.kind != "IPAddress") {
-            let message = format!(
-                "addresses of the type {} are not supported; use IPAddress, or none for those of a load balancer",
-                other.kind
-            );
-            addresses.refused = Some(("UnsupportedAddress", message));
-            return addresses;
-        }
-        // An address without a value may be any.
-        let mut given = given.filter(|address| !address.value.is_empty()).peekable();
-        if given.peek().is_none() {
-            addresses.from = Addressed::ByService;
-            let role = made.map(|made| &made.role);
-            if let (Some(service), Some(Role::Made(made))) = (made, role) {
-                addresses.ips.extend(&service.load_balancer_ips);
-                addresses.said.extend(made.published.iter().map(|text| {
-                    let is_ip = parse::address(text).is_some();
-                    (
-                        if is_ip { "IPAddress" } else { "Hostname" },
-                        Arc::clone(text),
-                    )
-                }));
-            }
-            return addresses;
-        }
-        for address in given {
-            let text = &address.value;
-            match parse::address(text)
-                .ok_or(None)
-                .and_then(|ip| match parse::flaw(ip) {
-                    Some(flaw) => Err(Some(flaw)),
-                    None => Ok(ip),
-                }) {
-                Ok(ip) => {
-                    addresses.from = Addressed::Itself;
-                    addresses.ips.push(ip);
-                    addresses.said.push(("IPAddress", Arc::clone(text)));
-                }
-                Err(Some(flaw)) => addresses.unusable.push(format!("{text} is {flaw}")),
-                Err(None) => addresses
-                    .unusable
-                    .push(format!("{text:?} is not an IP address")),
-            }
-        }
-        addresses
-    }
 }
 
 /// Returns a service with nothing but a name.

@@ -6,10 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde_json::{Value, json};
 
-use super::{
-    build::{Addressed, Built},
-    names,
-};
+use super::{addresses::Addressed, build::Built, names};
 use crate::model::{
     Gateway, ServicePort,
     gateway::{ANNOTATION_APPLIED, LABEL_GATEWAY},

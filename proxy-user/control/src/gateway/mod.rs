@@ -4,6 +4,7 @@
 //! change concerns is translated again. The planner plans a Gateway as a service whose backends are
 //! those of its routes.
 
+mod addresses;
 mod attach;
 mod build;
 mod index;

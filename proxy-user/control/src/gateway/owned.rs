@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     Write,
-    build::Balancer,
+    addresses::Balancer,
     index::Index,
     made::{self, Wanted},
     names, slices,
@@ -126,7 +126,8 @@ impl Gateways {
                     gateway.unwrap_or_default()
                 );
                 let object = format!("Service {name}");
-                return Some((0, None, vec![Warning { object, reason }]));
+                let uid_hash = found.map_or(0, |found| found.uid_hash);
+                return Some((uid_hash, None, vec![Warning { object, reason }]));
             }
             (Wanted::Gone, Some(Role::Made(made))) if !made.applied.is_empty() => {
                 Some(Write::DeleteService)

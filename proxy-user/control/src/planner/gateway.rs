@@ -129,7 +129,9 @@ fn of_set<A: Addr>(
 ) -> Vec<BackendPlan<A>> {
     let members = |plans: &[BackendPlan<A>]| -> Vec<BackendPlan<A>> {
         let members = plans.iter().filter(|plan| plan.sets.intersects(set));
-        members.map(|plan| BackendPlan { sets: set, ..*plan }).collect()
+        members
+            .map(|plan| BackendPlan { sets: set, ..*plan })
+            .collect()
     };
     let sum = |plans: &[BackendPlan<A>]| plans.iter().map(|plan| u64::from(plan.weight)).sum();
     let mut shares: Vec<(u32, u64, Vec<_>)> = Vec::with_capacity(groups.len() + 1);
@@ -143,7 +145,9 @@ fn of_set<A: Addr>(
     }
     if refused > 0
         && let Some(address) = own
-        && shares.iter().any(|(weight, sum, _)| *weight > 0 && *sum > 0)
+        && shares
+            .iter()
+            .any(|(weight, sum, _)| *weight > 0 && *sum > 0)
     {
         let refusing = BackendPlan {
             address,
@@ -154,7 +158,10 @@ fn of_set<A: Addr>(
         };
         shares.push((refused, 1, vec![refusing]));
     }
-    let sums: Vec<_> = shares.iter().map(|(weight, sum, _)| (*weight, *sum)).collect();
+    let sums: Vec<_> = shares
+        .iter()
+        .map(|(weight, sum, _)| (*weight, *sum))
+        .collect();
     let shares = factors(&sums).into_iter().zip(shares);
     let members = shares.flat_map(|(factor, (_, _, members))| {
         members.into_iter().map(move |plan| BackendPlan {
@@ -174,7 +181,9 @@ fn merged<A: Addr>(mut all: Vec<BackendPlan<A>>) -> Vec<BackendPlan<A>> {
     };
     let each = all.chunk_by(same).filter_map(|entries| {
         let first = *entries.first()?;
-        let sets = entries.iter().fold(EndpointSet::NONE, |all, one| all.union(one.sets));
+        let sets = entries
+            .iter()
+            .fold(EndpointSet::NONE, |all, one| all.union(one.sets));
         let weight_in = |set| {
             let members = entries.iter().filter(|one| one.sets.intersects(set));
             members.fold(0u32, |all, one| all.saturating_add(one.weight))

@@ -248,7 +248,8 @@ impl<A: Addr> Candidate<'_, A> {
             address: self.address,
             port: self.port,
             sets: self.sets,
-            weight: self.weight.into(), local_weight: None,
+            weight: self.weight.into(),
+            local_weight: None,
         }
     }
 }

@@ -214,7 +214,8 @@ mod tests {
                     address: address(n),
                     port: Port::from_host(8080),
                     sets: EndpointSet(sets),
-                    weight: 1, local_weight: None,
+                    weight: 1,
+                    local_weight: None,
                 })
                 .collect(),
             frontends: frontends

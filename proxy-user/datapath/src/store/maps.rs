@@ -91,7 +91,8 @@ impl<A: Family> FamilyMaps<A> {
                 address: stored.address,
                 port: stored.port,
                 sets: stored.sets,
-                weight: 1, local_weight: None,
+                weight: 1,
+                local_weight: None,
             };
             (*id, plan)
         });

@@ -92,15 +92,12 @@ fn without_any_local_endpoint_outside_clients_have_no_backend() {
         "ports: [{name: http, port: 80}]",
         "type: NodePort, ports: [{name: http, port: 80, nodePort: 32000}]",
     );
-    assert_eq!(
-        cluster.apply(&node_port),
-        ["shop/gateway:edge", "shop/x"]
-    );
+    assert_eq!(cluster.apply(&node_port), ["shop/gateway:edge", "shop/x"]);
     let warnings = cluster.gateway_plan("shop/gateway:edge").warnings;
     assert!(
-        warnings[0]
-            .to_string()
-            .starts_with("Gateway shop/edge: healthCheckNodePort 32000 is Service shop/x's node port"),
+        warnings[0].to_string().starts_with(
+            "Gateway shop/edge: healthCheckNodePort 32000 is Service shop/x's node port"
+        ),
         "{warnings:?}"
     );
 }

@@ -214,7 +214,10 @@ where
         propagation_policy: Some(PropagationPolicy::Background),
         ..DeleteParams::default()
     };
-    match api::<K>(client, object).delete(&object.name.name, &how).await {
+    match api::<K>(client, object)
+        .delete(&object.name.name, &how)
+        .await
+    {
         Err(kube::Error::Api(status)) if status.code == NOT_FOUND => Ok(()),
         result => result.map(drop),
     }
