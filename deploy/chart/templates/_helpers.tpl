@@ -41,6 +41,9 @@ annotations:
 {{- if .Values.gatewayAPI }}
 {{- $settings = mergeOverwrite (deepCopy $settings) (dict "portolan" (dict "gatewayAPI" true)) }}
 {{- end -}}
+{{- if .Values.gatewayServices }}
+{{- $settings = mergeOverwrite (deepCopy $settings) (dict "portolan" (dict "gatewayServices" true)) }}
+{{- end -}}
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 {{ toYaml $settings }}

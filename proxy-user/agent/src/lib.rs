@@ -232,6 +232,7 @@ pub async fn run(
     let syncer = Syncer::new(node_name, warnings.clone())
         .with_answer_ping(config.answer_ping)
         .with_selection(config.selection)
+        .with_gateway_services(config.gateway_services)
         .with_writer(writer);
     let mut agent = Agent {
         services: Services::new(syncer, health_updates, !is_new),

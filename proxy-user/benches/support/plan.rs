@@ -16,6 +16,7 @@ pub(crate) fn family<A: Addr>(
         port: Port::from_host(backend_port),
         sets: EndpointSet::CLUSTER,
         weight: 1,
+        local_weight: None,
     };
     FamilyPlan {
         frontends: vec![FrontendPlan {

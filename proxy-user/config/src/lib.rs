@@ -92,6 +92,8 @@ pub struct Config {
     pub serve_link_local: bool,
     /// Whether the objects of the Gateway API are served.
     pub gateway_api: bool,
+    /// Whether Services of type LoadBalancer are made for Gateways without addresses.
+    pub gateway_services: bool,
     /// How a new flow gets its backend, for services whose annotation does not say it.
     pub selection: Selection,
     /// What becomes of connections to an endpoint whose pod is gone.
@@ -189,6 +191,7 @@ impl Default for Config {
             answer_ping: false,
             serve_link_local: false,
             gateway_api: false,
+            gateway_services: false,
             selection: Selection::default(),
             gone_endpoints: GoneEndpoints::default(),
             own_addresses: Vec::new(),

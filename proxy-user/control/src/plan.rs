@@ -94,7 +94,8 @@ impl<A: Addr> Default for FamilyPlan<A> {
 
 impl<A: Addr> FamilyPlan<A> {
     fn is_weighted(&self) -> bool {
-        self.backends.iter().any(|backend| backend.weight != 1)
+        let mut backends = self.backends.iter();
+        backends.any(|backend| backend.weight != 1 || backend.local_weight.is_some())
     }
     fn lacks_local(&self, policy: u32) -> bool {
         !self.backends.is_empty()
@@ -102,10 +103,10 @@ impl<A: Addr> FamilyPlan<A> {
                 .frontends
                 .iter()
                 .any(|frontend| frontend.flags.has(policy))
-            && !self
-                .backends
-                .iter()
-                .any(|backend| backend.weight > 0 && backend.sets.intersects(EndpointSet::LOCAL))
+            && !self.backends.iter().any(|backend| {
+                backend.sets.intersects(EndpointSet::LOCAL)
+                    && backend.weight_in(EndpointSet::LOCAL) > 0
+            })
     }
 }
 
@@ -136,6 +137,16 @@ pub struct BackendPlan<A: Addr> {
     /// The backend's share of new connections, compared with the other backends of a set; 1 if
     /// nobody has given it a weight.
     pub weight: u32,
+    /// Its share in the local set, if that is another one.
+    pub local_weight: Option<u32>,
+}
+
+impl<A: Addr> BackendPlan<A> {
+    /// Returns the backend's share of new connections in a set.
+    pub fn weight_in(&self, set: EndpointSet) -> u32 {
+        let local = self.local_weight.filter(|_| set == EndpointSet::LOCAL);
+        local.unwrap_or(self.weight)
+    }
 }
 
 /// An address of either family, in the form that the maps use.

@@ -65,6 +65,7 @@ impl Cluster {
             state: ClusterState::new(NODE),
             claims: Claims::default(),
         };
+        cluster.state.set_gateway_services(true);
         cluster.apply(yaml);
         cluster
     }

@@ -138,6 +138,12 @@ impl ClusterState {
         self.view.answer_ping = answer;
     }
 
+    /// Sets whether Services of type LoadBalancer are made for Gateways without addresses. Call it
+    /// before the first change.
+    pub fn set_gateway_services(&mut self, are_made: bool) {
+        self.gateways.set_services(are_made);
+    }
+
     /// Sets how a new flow gets its backend, for services whose annotation does not say it. Call it
     /// before the first change.
     pub fn set_selection(&mut self, selection: Selection) {
@@ -305,6 +311,8 @@ impl ClusterState {
     }
 
     fn set_slice(&mut self, name: ObjectName, slice: Option<Arc<EndpointSlice>>) {
+        let made = slice.as_ref().and_then(|slice| slice.made.as_deref());
+        self.gateways.note_slice(&name, made);
         let service = slice.as_ref().and_then(|slice| slice.service.clone());
         let held = self.slices.get(&name);
         let leaves = |held: &&Arc<str>| service.as_ref().is_none_or(|to| to.name != **held);
@@ -316,7 +324,7 @@ impl ClusterState {
             if let Some(entry) = self.services.get_mut(&previous) {
                 entry.slices.retain(|slice| slice.name != name);
                 entry.mark(&previous, self.round, &mut self.dirty);
-                self.dirty.extend(self.gateways.plans_using(&previous));
+                self.dirty.extend(self.gateways.note_endpoints(&previous));
             }
             self.slices.remove(&name);
             self.forget_if_empty(&previous);
@@ -338,7 +346,7 @@ impl ClusterState {
             }
         }
         entry.mark(&service, self.round, &mut self.dirty);
-        self.dirty.extend(self.gateways.plans_using(&service));
+        self.dirty.extend(self.gateways.note_endpoints(&service));
     }
 
     fn forget_if_empty(&mut self, name: &ObjectName) {
@@ -393,6 +401,9 @@ impl Services for HashMap<ObjectName, Entry> {
     fn service(&self, name: &ObjectName) -> Option<&Arc<Service>> {
         self.get(name)?.service.as_ref()
     }
+    fn slices(&self, name: &ObjectName) -> &[Arc<EndpointSlice>] {
+        self.get(name).map_or(&[], |entry| &entry.slices)
+    }
 }
 
 /// Returns the service's first cluster IP that is in one of the ranges; None if no range has one.
@@ -403,8 +414,8 @@ fn ip_within(service: Option<&Service>, ranges: &[IpNet]) -> Option<IpAddr> {
 
 fn has_zone_hints(slice: &EndpointSlice) -> bool {
     match &slice.endpoints {
-        Endpoints::V4(endpoints) => endpoints.iter().any(|e| e.zones.is_some()),
-        Endpoints::V6(endpoints) => endpoints.iter().any(|e| e.zones.is_some()),
+        Endpoints::V4(endpoints) => endpoints.iter().any(|e| !e.hinted_zones().is_empty()),
+        Endpoints::V6(endpoints) => endpoints.iter().any(|e| !e.hinted_zones().is_empty()),
     }
 }
 

@@ -105,6 +105,7 @@ impl Service {
                 port: Port::from_host(backend.at.port()),
                 sets: backend.sets,
                 weight: backend.weight,
+                local_weight: None,
             })
         });
         let frontends = self.frontends.iter().filter_map(|frontend| {

@@ -180,6 +180,7 @@ where
         port: Port::from_host(8080),
         sets,
         weight: 1,
+        local_weight: None,
     }
 }
 
@@ -432,7 +433,7 @@ fn expect_family<A: Family>(name: &ObjectName, port: &PortPlan, picture: &mut Pi
                 .backends
                 .iter()
                 .filter(|backend| backend.sets.intersects(set));
-            let weights: Vec<_> = members.clone().map(|one| one.weight).collect();
+            let weights: Vec<_> = members.clone().map(|one| one.weight_in(set)).collect();
             let list: Vec<_> = members
                 .clone()
                 .map(|backend| backend_text(backend.address, backend.port, backend.sets))

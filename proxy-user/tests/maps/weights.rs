@@ -72,6 +72,29 @@ fn slots_follow_weights_and_are_written_again_only_when_those_change(#[case] is_
     publish(&mut datapath, &pins, weighted(&[]));
 }
 
+#[rstest]
+#[case::random(false)]
+#[case::maglev(true)]
+fn a_backend_has_another_share_of_the_local_set(#[case] is_maglev: bool) {
+    let pins = PinDir::new();
+    let mut datapath = with_slots(&pins, 16_384);
+    for local in [Some(5), Some(1), None, Some(0)] {
+        let mut plan = service(&[(1, 3), (2, 1)], is_maglev);
+        let family = &mut plan.ports[0].v4;
+        for frontend in &mut family.frontends {
+            frontend.flags = frontend
+                .flags
+                .with(ServiceFlags::EXTERNAL_BLOCK_LOCAL, true);
+        }
+        for backend in &mut family.backends {
+            backend.sets = EndpointSet::CLUSTER.union(EndpointSet::LOCAL);
+        }
+        family.backends[0].local_weight = local;
+        publish(&mut datapath, &pins, plan.clone());
+        assert_eq!(publish(&mut datapath, &pins, plan), 0);
+    }
+}
+
 /// Returns the backends' ids in the only block of slots.
 fn slots(pins: &PinDir) -> Vec<u32> {
     let records = pins.array::<Record<V4>>(maps::RECORDS_V4);

@@ -18,31 +18,29 @@ use crate::{
 /// The kinds of the Gateway API.
 const KINDS: &str = include_str!("../../../xtask/cluster/gateway-api.yaml");
 const CLASS: &str = "{apiVersion: gateway.networking.k8s.io/v1, kind: GatewayClass, metadata: {name: l4}, spec: {controllerName: portolan.dev/l4}}\n---\n";
-const EDGE: &str = "198.51.100.7:9000";
+pub(crate) const EDGE: &str = "198.51.100.7:9000";
 /// The agent that has the lease gets it after a time drawn up to 5 s.
-const ELECTED: Duration = Duration::from_secs(20);
+pub(crate) const ELECTED: Duration = Duration::from_secs(20);
 
-fn gateway(name: &str, rest: &str, port: u16) -> String {
+pub(crate) fn gateway(name: &str, rest: &str, port: u16) -> String {
     format!(
         "{{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {{name: {name}, namespace: shop}}, spec: {{gatewayClassName: l4{rest}, listeners: [{{name: web, protocol: TCP, port: {port}}}]}}}}\n---\n"
     )
 }
 
-fn route(name: &str, gateway: &str, backends: &str) -> String {
+pub(crate) fn route(name: &str, gateway: &str, backends: &str) -> String {
     format!(
         "{{apiVersion: gateway.networking.k8s.io/v1, kind: TCPRoute, metadata: {{name: {name}, namespace: shop}}, spec: {{parentRefs: [{{name: {gateway}}}], rules: [{{backendRefs: [{backends}]}}]}}}}\n---\n"
     )
 }
 
-const ADDRESS: &str = ", addresses: [{type: IPAddress, value: 198.51.100.7}]";
-const CART: &str = "{name: cart, port: 80}";
+pub(crate) const ADDRESS: &str = ", addresses: [{type: IPAddress, value: 198.51.100.7}]";
+pub(crate) const CART: &str = "{name: cart, port: 80}";
 
 /// Returns a server with the kinds and the class, and an agent that serves them.
 fn start(world: &World) -> (Server<'_>, Agent) {
     let server = prepare(world);
-    server.apply(KINDS);
-    server.kubectl("wait --for=condition=Established --timeout=30s crd --all");
-    server.apply(CLASS);
+    install(&server);
     let agent = follow(world, &server.kubeconfig());
     (server, agent)
 }
@@ -52,6 +50,13 @@ fn follow(world: &World, kubeconfig: &str) -> Agent {
         "clientConnection: {{kubeconfig: '{kubeconfig}'}}\nportolan: {{gatewayAPI: true}}\n"
     );
     world.spawn_by(&[], &["--config", &world.configure(&settings)])
+}
+
+/// Installs the kinds and the class.
+pub(crate) fn install(server: &Server<'_>) {
+    server.apply(KINDS);
+    server.kubectl("wait --for=condition=Established --timeout=30s crd --all");
+    server.apply(CLASS);
 }
 
 /// Returns a condition of an object as `STATUS REASON`.
@@ -64,7 +69,7 @@ fn condition(server: &Server<'_>, object: &str, at: &str, kind: &str) -> String 
     format!("{} {}", of("status"), of("reason"))
 }
 
-fn of_gateway(server: &Server<'_>, name: &str, kind: &str) -> String {
+pub(crate) fn of_gateway(server: &Server<'_>, name: &str, kind: &str) -> String {
     condition(
         server,
         &format!("gateway {name}"),
@@ -168,42 +173,6 @@ fn a_missing_backends_share_of_connections_is_refused() {
     });
     let refused = refused.count();
     assert!((60..140).contains(&refused), "{refused} refused");
-}
-
-#[test]
-fn a_gateway_without_addresses_has_those_of_the_service_that_is_made_for_it() {
-    let world = World::build();
-    let (server, agent) = start(&world);
-    server.apply(gateway("edge", "", 9000) + &route("cart", "edge", CART));
-    let made =
-        || server.try_kubectl("get service gateway-edge -n shop -o=jsonpath={.spec.clusterIP}");
-    within(ELECTED, "its Service", &agent, || made().is_ok());
-    assert_eq!(
-        of_gateway(&server, "edge", "Programmed"),
-        "False AddressNotAssigned"
-    );
-    server.kubectl(r#"patch service gateway-edge -n shop --subresource=status --type=merge --patch {"status":{"loadBalancer":{"ingress":[{"ip":"198.51.100.7"}]}}}"#);
-    eventually("its load balancer's address", &agent, || {
-        world.connect(EDGE).is_ok()
-    });
-    let cluster_ip = made().expect("a Service");
-    assert!(
-        world.connect(&format!("{cluster_ip}:9000")).is_ok(),
-        "{cluster_ip}"
-    );
-    let node_port =
-        server.kubectl("get service gateway-edge -n shop -o=jsonpath={.spec.ports[0].nodePort}");
-    assert!(
-        world.connect(&format!("10.40.0.1:{node_port}")).is_ok(),
-        "{node_port}"
-    );
-    within(ELECTED, "its status", &agent, || {
-        of_gateway(&server, "edge", "Programmed") == "True Programmed"
-    });
-    let said = server.kubectl("get gateway edge -n shop -o=jsonpath={.status.addresses[*].value}");
-    assert_eq!(said, "198.51.100.7");
-    server.kubectl("delete gateway edge -n shop");
-    within(ELECTED, "its Service is gone", &agent, || made().is_err());
 }
 
 #[test]

@@ -22,6 +22,7 @@ mod external;
 mod failover;
 mod follow;
 mod forward;
+mod gateway_services;
 mod gateways;
 mod gone_endpoints;
 mod growth;

@@ -73,6 +73,12 @@ impl Server<'_> {
         applied.expect("kubectl apply");
     }
 
+    /// Has the server check objects without storing them; returns why it refuses them.
+    pub(crate) fn refusal(&self, manifests: &str) -> Option<String> {
+        let checked = self.0.try_out(manifests);
+        checked.err().map(|error| format!("{error:#}"))
+    }
+
     /// Has the server check objects without storing them.
     pub(crate) fn try_out(&self, manifests: &str) {
         let checked = self.0.try_out(manifests);

@@ -198,6 +198,7 @@ impl Service {
                     port,
                     sets: *sets,
                     weight: self.weight(n),
+                    local_weight: None,
                 })
             })
             .collect();

@@ -175,7 +175,7 @@ clusterCIDR: {CLUSTER_CIDR}
 mode: \"{mode}\"
 # The nodes' network namespaces do not own the machine's limit.
 conntrack: {{maxPerCore: 0}}
-portolan: {{socketBalancing: {balancing}, gatewayAPI: true}}
+portolan: {{socketBalancing: {balancing}, gatewayAPI: true, gatewayServices: true}}
 "
     );
     let account = "/var/run/secrets/kubernetes.io/serviceaccount";

@@ -13,7 +13,7 @@ use crate::fs;
 
 /// Each path in the schema of values, and a value for it that is not the default. A value in braces
 /// or brackets is JSON.
-const OTHERS: [(&str, &str); 39] = [
+const OTHERS: [(&str, &str); 40] = [
     ("image.repository", "registry.example/portolan"),
     ("image.tag", "9.9.9"),
     (
@@ -30,6 +30,7 @@ const OTHERS: [(&str, &str); 39] = [
     ("mode", "drain"),
     ("nodeByNode", "true"),
     ("gatewayAPI", "true"),
+    ("gatewayServices", "true"),
     ("drain.waitForKubeProxy", "false"),
     ("drain.timeout", "5m"),
     ("probeAddress", "127.0.0.1:20247"),
@@ -66,7 +67,7 @@ const OTHERS: [(&str, &str); 39] = [
 const WITH_DEFAULT: (&str, &str) = ("dashboard.labels", "{\"team\":\"network\"}");
 
 /// Sets of values that helm must refuse, each with a text that its message must contain.
-const REFUSED: [(&[&str], &str); 22] = [
+const REFUSED: [(&[&str], &str); 24] = [
     (&[], "apiServer"),
     (
         &["apiServer=https://192.0.2.1:6443"],
@@ -88,6 +89,11 @@ const REFUSED: [(&[&str], &str); 22] = [
     (&[ADDRESS, "mode=walk"], "/mode"),
     (&[ADDRESS, "nodeByNode=maybe"], "/nodeByNode"),
     (&[ADDRESS, "gatewayAPI=maybe"], "/gatewayAPI"),
+    (&[ADDRESS, "gatewayServices=maybe"], "/gatewayServices"),
+    (
+        &[ADDRESS, "gatewayServices=true"],
+        "gatewayServices needs gatewayAPI",
+    ),
     (&[ADDRESS, "cgroupRoot=cgroup"], "/cgroupRoot"),
     (&[ADDRESS, "probeAddress=127.0.0.1:0"], "/probeAddress"),
     (&[ADDRESS, "drain.timeout=soon"], "/drain/timeout"),
@@ -142,6 +148,7 @@ pub(super) fn check(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
             _ => format!("{object}.enabled=true"),
         });
         let on = on.filter(|_| !path.ends_with(".enabled"));
+        let on = on.or((path == "gatewayServices").then(|| "gatewayAPI=true".to_owned()));
         let base: Vec<_> = [address].into_iter().chain(on.as_deref()).collect();
         let before = chart(&match path {
             "kubeProxyConfigMap" => vec![ADDRESS],

@@ -76,19 +76,45 @@ const OVERLAYS: [(&str, &[&str]); 7] = [
     ),
 ];
 
-/// Each component in `deploy/` with the overlay that it is added to, and the chart's values that
-/// must have the same effect.
-const COMPONENTS: [(&str, &str, &[&str]); 5] = [
-    ("alerts", "bare", &[ADDRESS, "prometheusRule.enabled=true"]),
-    ("dashboard", "bare", &[ADDRESS, "dashboard.enabled=true"]),
+/// Each component in `deploy/` with those that it needs, the overlay that it is added to, and the
+/// chart's values that must have the same effect.
+const COMPONENTS: [(&str, &[&str], &str, &[&str]); 6] = [
+    (
+        "alerts",
+        &[],
+        "bare",
+        &[ADDRESS, "prometheusRule.enabled=true"],
+    ),
+    (
+        "dashboard",
+        &[],
+        "bare",
+        &[ADDRESS, "dashboard.enabled=true"],
+    ),
     // It has the rights only; the setting stands in kube-proxy's file.
     (
         "gateway-api",
+        &[],
         "kubeadm",
         &["kubeProxyConfigMap=kube-proxy", "gatewayAPI=true"],
     ),
-    ("node-by-node", "bare", &[ADDRESS, "nodeByNode=true"]),
-    ("monitoring", "bare", &[ADDRESS, "podMonitor.enabled=true"]),
+    (
+        "gateway-services",
+        &["gateway-api"],
+        "kubeadm",
+        &[
+            "kubeProxyConfigMap=kube-proxy",
+            "gatewayAPI=true",
+            "gatewayServices=true",
+        ],
+    ),
+    ("node-by-node", &[], "bare", &[ADDRESS, "nodeByNode=true"]),
+    (
+        "monitoring",
+        &[],
+        "bare",
+        &[ADDRESS, "podMonitor.enabled=true"],
+    ),
 ];
 
 pub(super) fn check(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
@@ -107,11 +133,15 @@ pub(super) fn check(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
     let compared: Vec<_> = overlays.chain(components).collect();
     there.retain(|path| !compared.contains(path));
     ensure!(there.is_empty(), "compared with nothing: {there:?}");
-    for (component, overlay, values) in COMPONENTS {
+    for (component, needed, overlay, values) in COMPONENTS {
+        let added = needed.iter().chain([&component]);
+        let added: Vec<_> = added
+            .map(|name| format!("'{}'", from_tmp(&folder("components").join(name))))
+            .collect();
         let text = format!(
-            "resources: ['{}']\ncomponents: ['{}']\n",
+            "resources: ['{}']\ncomponents: [{}]\n",
             from_tmp(&folder("overlays").join(overlay)),
-            from_tmp(&folder("components").join(component)),
+            added.join(", "),
         );
         let overlay = kubectl.kustomization(&text)?;
         same(component, &overlay, &chart(values)?)?;
@@ -121,6 +151,7 @@ pub(super) fn check(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
         "kubeProxyConfigMap=kube-proxy",
         "cgroupRoot=/run/portolan-cluster/cgroup",
         "gatewayAPI=true",
+        "gatewayServices=true",
     ];
     let rendered = kubectl.kustomize(&cluster)?;
     same("xtask/cluster", &rendered, &chart(&values)?)

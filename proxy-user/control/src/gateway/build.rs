@@ -2,19 +2,20 @@
 //! Translates one Gateway with its routes into what the planner plans: a service, and the backends
 //! of each port. A pure function of the objects.
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use proxy_common::{Port, Protocol};
 
 use super::{
+    addresses::{Addressed, Addresses, Balancer},
     attach::{Attachment, Fault, attach, faults, is_of_others},
     names,
     resolve::{Share, protocol, resolve},
 };
 use crate::{
     model::{
-        Gateway, Kind, ReferenceGrant, Role, Route, Service, ServicePort, SourceRanges,
-        gateway::Labels, parse,
+        Gateway, GatewayClass, Kind, ReferenceGrant, Role, Route, Service, ServicePort,
+        SourceRanges, gateway::Labels,
     },
     object::ObjectName,
 };
@@ -57,18 +58,20 @@ pub(super) struct Built {
     pub(super) addresses: Box<[(&'static str, Arc<str>)]>,
     /// Addresses that it asks for and cannot have.
     pub(super) unusable: Box<[String]>,
-    /// Whether a Service of type LoadBalancer is to have its addresses.
-    pub(super) wants_service: bool,
+    pub(super) addressed: Addressed,
+    /// Why it has no address, if it has none.
+    pub(super) unaddressed: String,
 }
 
-/// Translates a Gateway. `routes` are those that refer to it, `made` the Service that was made for
-/// it.
+/// Translates a Gateway of a class of ours. `routes` are those that refer to it.
 pub(super) fn build<'a>(
     gateway: &Gateway,
+    class: &GatewayClass,
     routes: impl Iterator<Item = &'a Route>,
-    made: Option<&Service>,
+    balancer: Balancer<'_>,
     lookup: &impl Lookup,
 ) -> Built {
+    let made = balancer.there();
     let faults = faults(gateway);
     let mut counts = vec![0; faults.len()];
     let mut first: BTreeMap<usize, &Route> = BTreeMap::new();
@@ -85,7 +88,7 @@ pub(super) fn build<'a>(
             }
         }
     }
-    let addresses = Addresses::of(gateway, made);
+    let addresses = Addresses::of(gateway, class, made);
     let (mut ports, mut backends) = (Vec::new(), Vec::new());
     for ((index, listener), fault) in gateway.listeners.iter().enumerate().zip(&faults) {
         // Connections to listeners of other protocols are refused, so the address says what it
@@ -113,7 +116,7 @@ pub(super) fn build<'a>(
     if addresses.refused.is_some() {
         (ports, backends) = (Vec::new(), Vec::new());
     }
-    let base = made.filter(|_| addresses.wants_service);
+    let base = made.filter(|_| addresses.from == Addressed::ByService);
     let service = Service {
         name: names::plan_name(&gateway.id.name),
         uid_hash: gateway.id.uid_hash,
@@ -133,7 +136,8 @@ pub(super) fn build<'a>(
         refused: addresses.refused,
         addresses: addresses.said.into(),
         unusable: addresses.unusable.into(),
-        wants_service: addresses.wants_service,
+        addressed: addresses.from,
+        unaddressed: balancer.unaddressed(&gateway.id.name),
     }
 }
 
@@ -175,72 +179,6 @@ fn backends_of(route: &Route, lookup: &impl Lookup) -> PortBackends {
     }
     all.shares = shares.into();
     all
-}
-
-/// Where a Gateway is served.
-#[derive(Default)]
-struct Addresses {
-    ips: Vec<IpAddr>,
-    said: Vec<(&'static str, Arc<str>)>,
-    unusable: Vec<String>,
-    wants_service: bool,
-    refused: Option<(&'static str, String)>,
-}
-
-impl Addresses {
-    fn of(gateway: &Gateway, made: Option<&Service>) -> Self {
-        let mut addresses = Self::default();
-        if gateway.infrastructure.has_parameters {
-            let message = "infrastructure.parametersRef is set, and this controller has no parameters; remove it";
-            addresses.refused = Some(("InvalidParameters", message.to_owned()));
-            return addresses;
-        }
-        let given = gateway.addresses.iter();
-        if let Some(other) = given.clone().find(|address| &*address.kind != "IPAddress") {
-            let message = format!(
-                "addresses of the type {} are not supported; use IPAddress, or none for those of a load balancer",
-                other.kind
-            );
-            addresses.refused = Some(("UnsupportedAddress", message));
-            return addresses;
-        }
-        // An address without a value may be any.
-        let mut given = given.filter(|address| !address.value.is_empty()).peekable();
-        if given.peek().is_none() {
-            addresses.wants_service = true;
-            let role = made.map(|made| &made.role);
-            if let (Some(service), Some(Role::Made(made))) = (made, role) {
-                addresses.ips.extend(&service.load_balancer_ips);
-                addresses.said.extend(made.published.iter().map(|text| {
-                    let is_ip = parse::address(text).is_some();
-                    (
-                        if is_ip { "IPAddress" } else { "Hostname" },
-                        Arc::clone(text),
-                    )
-                }));
-            }
-            return addresses;
-        }
-        for address in given {
-            let text = &address.value;
-            match parse::address(text)
-                .ok_or(None)
-                .and_then(|ip| match parse::flaw(ip) {
-                    Some(flaw) => Err(Some(flaw)),
-                    None => Ok(ip),
-                }) {
-                Ok(ip) => {
-                    addresses.ips.push(ip);
-                    addresses.said.push(("IPAddress", Arc::clone(text)));
-                }
-                Err(Some(flaw)) => addresses.unusable.push(format!("{text} is {flaw}")),
-                Err(None) => addresses
-                    .unusable
-                    .push(format!("{text:?} is not an IP address")),
-            }
-        }
-        addresses
-    }
 }
 
 /// Returns a service with nothing but a name.

@@ -4,9 +4,9 @@
 
 use serde_json::{Value, json};
 
-use super::{build::Built, names};
+use super::{addresses::Addressed, build::Built, names};
 use crate::model::{
-    Gateway,
+    Gateway, ServicePort,
     gateway::{ANNOTATION_APPLIED, LABEL_GATEWAY},
 };
 
@@ -15,23 +15,34 @@ const LABEL_NAME: &str = "gateway.networking.k8s.io/gateway-name";
 /// The most bytes of a label's value.
 const MAX_LABEL: usize = 63;
 
-/// Returns the Service that a Gateway wants, and its hash for the annotation; None if it wants
-/// none.
-pub(super) fn wanted(gateway: &Gateway, built: &Built) -> Option<(Value, String)> {
+/// What is to become of the Service that may be made for a Gateway.
+pub(super) enum Wanted {
+    /// It is to be like this, with this hash in its annotation.
+    Applied(Value, String),
+    /// It stays as it is, if it exists: with it its address would go, and what keeps the Gateway
+    /// from being served may be mended soon.
+    Kept,
+    Gone,
+}
+
+/// Returns what is to become of the Service of a Gateway of ours.
+pub(super) fn wanted(gateway: &Gateway, built: &Built) -> Wanted {
     let ports = &built.served.service.ports;
-    if !built.wants_service || ports.is_empty() || gateway.uid.is_empty() {
-        return None;
+    match built.addressed {
+        Addressed::Itself => return Wanted::Gone,
+        Addressed::Unknown => return Wanted::Kept,
+        Addressed::ByService if ports.is_empty() || gateway.uid.is_empty() => return Wanted::Kept,
+        Addressed::ByService => {}
     }
     let name = &gateway.id.name;
     let made = names::made_for(name);
     let ports: Vec<_> = ports
         .iter()
         .map(|port| {
-            let (number, protocol) = (port.port.host(), port.protocol.name());
             json!({
-                "name": format!("{}-{number}", protocol.to_lowercase()),
-                "port": number,
-                "protocol": protocol,
+                "name": port_name(port),
+                "port": port.port.host(),
+                "protocol": port.protocol.name(),
             })
         })
         .collect();
@@ -48,18 +59,29 @@ pub(super) fn wanted(gateway: &Gateway, built: &Built) -> Option<(Value, String)
             "namespace": &*made.namespace,
             "labels": labels,
             "annotations": gateway.infrastructure.annotations,
-            "ownerReferences": [{
-                "apiVersion": "gateway.networking.k8s.io/v1",
-                "kind": "Gateway",
-                "name": &*name.name,
-                "uid": &*gateway.uid,
-                "controller": true,
-                "blockOwnerDeletion": false,
-            }],
+            "ownerReferences": owners(gateway),
         },
         "spec": {"type": "LoadBalancer", "ports": ports},
     });
     let hash = names::digest(&service.to_string())[..16].to_owned();
     service["metadata"]["annotations"][ANNOTATION_APPLIED] = json!(hash);
-    Some((service, hash))
+    Wanted::Applied(service, hash)
+}
+
+/// Returns the name of a port of the Service, such as `tcp-80`.
+pub(super) fn port_name(port: &ServicePort) -> String {
+    let protocol = port.protocol.name().to_lowercase();
+    format!("{protocol}-{}", port.port.host())
+}
+
+/// Returns the owner references of what is made for a Gateway.
+pub(super) fn owners(gateway: &Gateway) -> Value {
+    json!([{
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "Gateway",
+        "name": &*gateway.id.name.name,
+        "uid": &*gateway.uid,
+        "controller": true,
+        "blockOwnerDeletion": false,
+    }])
 }

@@ -4,13 +4,16 @@
 //! change concerns is translated again. The planner plans a Gateway as a service whose backends are
 //! those of its routes.
 
+mod addresses;
 mod attach;
 mod build;
 mod index;
 mod made;
 pub mod names;
+mod owned;
 mod report;
 mod resolve;
+mod slices;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -35,6 +38,10 @@ pub enum Write {
     Service(Value),
     /// The Service is not wanted any more.
     DeleteService,
+    /// The EndpointSlice to apply.
+    Slice(Value),
+    /// The EndpointSlice is not wanted any more.
+    DeleteSlice,
 }
 
 /// Takes what is to be written to the API server. One agent of the cluster writes it; every agent

@@ -201,9 +201,7 @@ pub(super) fn of_gateway(
         warn(&message);
         programmed(&mut all, "AddressNotUsable", &message);
     } else if built.addresses.is_empty() {
-        let made = names::made_for(name).name;
-        let message = format!("Service {made} has no address from a load balancer yet");
-        programmed(&mut all, "AddressNotAssigned", &message);
+        programmed(&mut all, "AddressNotAssigned", &built.unaddressed);
     } else if useful + others == 0 && bad > 0 {
         programmed(
             &mut all,

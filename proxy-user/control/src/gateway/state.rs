@@ -12,13 +12,14 @@ use super::{
     Write,
     build::{Built, Lookup, Served, build, is_route},
     index::Index,
-    made, names,
+    names,
+    owned::Owned,
     report::{self, Refusals},
 };
 use crate::{
     model::{
-        Gateway, GatewayClass, Kind, Namespace, Object, ObjectKey, ReferenceGrant, Role, Route,
-        Service,
+        EndpointSlice, Gateway, GatewayClass, Kind, Namespace, Object, ObjectKey, ReferenceGrant,
+        Role, Route, Service,
         gateway::{Identity, Labels, status::digest},
     },
     object::{ObjectName, Warning},
@@ -27,6 +28,8 @@ use crate::{
 /// The cluster's services, as the tracker has them.
 pub trait Services {
     fn service(&self, name: &ObjectName) -> Option<&Arc<Service>>;
+    /// Returns the EndpointSlices of a service, ordered by name.
+    fn slices(&self, name: &ObjectName) -> &[Arc<EndpointSlice>];
 }
 
 /// What is to be said about an object.
@@ -43,8 +46,8 @@ pub struct News {
 /// The objects of the Gateway API.
 #[derive(Debug, Default)]
 pub struct Gateways {
-    classes: HashMap<Arc<str>, Arc<GatewayClass>>,
-    gateways: HashMap<ObjectName, Arc<Gateway>>,
+    pub(super) classes: HashMap<Arc<str>, Arc<GatewayClass>>,
+    pub(super) gateways: HashMap<ObjectName, Arc<Gateway>>,
     routes: HashMap<ObjectKey, Arc<Route>>,
     grants: HashMap<Arc<str>, BTreeMap<Arc<str>, Arc<ReferenceGrant>>>,
     namespaces: HashMap<Arc<str>, Arc<Namespace>>,
@@ -54,10 +57,12 @@ pub struct Gateways {
     users: Index<ObjectName, ObjectKey>,
     /// Services that were made for Gateways, whether these exist or not.
     made: BTreeSet<ObjectName>,
+    /// What is made for Gateways at the API server.
+    pub(super) owned: Owned,
     /// The Gateway for which a Service of this name would be made.
-    makers: HashMap<ObjectName, ObjectName>,
+    pub(super) makers: HashMap<ObjectName, ObjectName>,
     /// Each Gateway of ours by the name of its plan.
-    built: HashMap<ObjectName, (ObjectName, Built)>,
+    pub(super) built: HashMap<ObjectName, (ObjectName, Built)>,
     /// Frontends of a plan that others have.
     refusals: HashMap<ObjectName, Vec<(Arc<str>, String)>>,
     /// Gateways to translate again.
@@ -88,7 +93,7 @@ impl<S: Services> Lookup for Cluster<'_, S> {
     }
 }
 
-fn key(kind: Kind, name: &ObjectName) -> ObjectKey {
+pub(super) fn key(kind: Kind, name: &ObjectName) -> ObjectKey {
     let name = name.clone();
     ObjectKey { kind, name }
 }
@@ -245,9 +250,11 @@ impl Gateways {
         } else {
             self.made.remove(name)
         };
-        if is_made || was_made {
-            self.stale.extend(self.makers.get(name).cloned());
+        let maker = self.makers.get(name);
+        if is_made || was_made || maker.is_some() {
+            self.stale.extend(maker.cloned());
             self.unreported.insert(key(Kind::Service, name));
+            self.owned.mark(name.clone());
         }
         let users: Vec<_> = self.users.of(name).cloned().collect();
         for user in users {
@@ -258,16 +265,21 @@ impl Gateways {
         }
     }
 
-    /// Returns the plans whose backends are endpoints of this Service, as of the last `settle`.
-    pub fn plans_using(&self, service: &ObjectName) -> BTreeSet<ObjectName> {
+    /// Takes in that endpoints of a Service have changed; returns the plans that have them as
+    /// backends, as of the last `settle`.
+    pub fn note_endpoints(&mut self, service: &ObjectName) -> BTreeSet<ObjectName> {
         let routes = self
             .users
             .of(service)
             .filter_map(|user| self.routes.get(user));
-        let plans = routes
-            .flat_map(|route| parents(route))
-            .map(|name| names::plan_name(&name));
-        plans.filter(|plan| self.built.contains_key(plan)).collect()
+        let gateways = routes.flat_map(|route| parents(route));
+        let plans = gateways.map(|gateway| (names::plan_name(&gateway), gateway));
+        let plans = plans.filter(|(plan, _)| self.built.contains_key(plan));
+        let (plans, gateways): (BTreeSet<_>, BTreeSet<_>) = plans.unzip();
+        for gateway in &gateways {
+            self.owned.mark(names::made_for(gateway));
+        }
+        plans
     }
 
     /// Whether Gateways must be translated again.
@@ -281,25 +293,26 @@ impl Gateways {
         let mut plans = Vec::with_capacity(stale.len());
         for name in stale {
             let plan = names::plan_name(&name);
-            let built = self.ours(&name).map(|gateway| {
+            let built = self.ours(&name).map(|(gateway, class)| {
                 let routes = self.routes_of.of(&name);
                 let routes = routes.filter_map(|route| self.routes.get(route));
                 let made = services.service(&names::made_for(&name));
-                let made = made.filter(|made| matches!(made.role, Role::Made(_)));
                 let cluster = Cluster {
                     services,
                     gateways: self,
                 };
                 build(
                     gateway,
+                    class,
                     routes.map(AsRef::as_ref),
-                    made.map(AsRef::as_ref),
+                    self.owned.balancer(made.map(AsRef::as_ref)),
                     &cluster,
                 )
             });
             self.unreported.insert(key(Kind::Gateway, &name));
-            self.unreported
-                .insert(key(Kind::Service, &names::made_for(&name)));
+            let made = names::made_for(&name);
+            self.owned.mark(made.clone());
+            self.unreported.insert(key(Kind::Service, &made));
             let previous = match built {
                 Some(built) => self.built.insert(plan.clone(), (name, built)),
                 None => {
@@ -315,11 +328,11 @@ impl Gateways {
         plans
     }
 
-    /// Returns a Gateway if its class is ours and accepted.
-    fn ours(&self, name: &ObjectName) -> Option<&Arc<Gateway>> {
+    /// Returns a Gateway, and its class if that is ours.
+    fn ours(&self, name: &ObjectName) -> Option<(&Arc<Gateway>, &GatewayClass)> {
         let gateway = self.gateways.get(name)?;
         let class = self.classes.get(&gateway.class)?;
-        (class.is_ours && !class.has_parameters).then_some(gateway)
+        class.is_ours.then_some((gateway, class))
     }
 
     /// Returns what to plan for a Gateway's plan; None if it has none.
@@ -352,7 +365,7 @@ impl Gateways {
 
     /// Whether any object is marked for a new status.
     pub fn has_unreported(&self) -> bool {
-        !self.unreported.is_empty()
+        !self.unreported.is_empty() || self.owned.is_marked()
     }
 
     /// Makes the status of every marked object. Call it when every object is known: until then,
@@ -375,7 +388,9 @@ impl Gateways {
                 warnings,
             }
         });
-        news.collect()
+        let mut news: Vec<_> = news.collect();
+        news.extend(self.about_slices(services));
+        news
     }
 
     fn about_class(&self, name: &ObjectName) -> Option<Said> {
@@ -407,38 +422,10 @@ impl Gateways {
         let status = report::of_route(route, gateway, &cluster);
         Some(said(route.kind, &route.id, status))
     }
-
-    /// Says what is to become of a Service that was made for a Gateway, or is to be.
-    fn about_service(&self, name: &ObjectName, services: &impl Services) -> Option<Said> {
-        let maker = self.makers.get(name);
-        let wanted = maker.and_then(|gateway| {
-            let (_, built) = self.built.get(&names::plan_name(gateway))?;
-            made::wanted(self.gateways.get(gateway)?, built)
-        });
-        let found = services.service(name);
-        let write = match (wanted, found.map(|found| &found.role)) {
-            (Some((_, hash)), Some(Role::Made(made))) if *made.applied == *hash => None,
-            (Some((wanted, _)), None | Some(Role::Made(_))) => Some(Write::Service(wanted)),
-            // A Service of users has this name.
-            (Some(_), Some(_)) => {
-                let gateway = maker.map(ToString::to_string).unwrap_or_default();
-                let reason = format!(
-                    "Gateway {gateway} wants a Service of this name for its addresses; rename this Service, or give the Gateway addresses"
-                );
-                let object = format!("Service {name}");
-                return Some((0, None, vec![Warning { object, reason }]));
-            }
-            (None, Some(Role::Made(made))) if !made.applied.is_empty() => {
-                Some(Write::DeleteService)
-            }
-            (None, _) => None,
-        };
-        Some((found.map_or(0, |found| found.uid_hash), write, Vec::new()))
-    }
 }
 
 /// `object::uid_hash`, what is to be written, and warnings.
-type Said = (u64, Option<Write>, Vec<Warning>);
+pub(super) type Said = (u64, Option<Write>, Vec<Warning>);
 
 fn said(kind: Kind, id: &Identity, (status, warnings): (serde_json::Value, Vec<Warning>)) -> Said {
     let differs = digest(kind, &status) != id.observed;

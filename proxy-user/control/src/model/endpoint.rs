@@ -8,10 +8,18 @@ use std::{net::IpAddr, sync::Arc};
 use k8s_openapi::{api::discovery::v1 as discovery, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use proxy_common::{Port, Protocol, V4, V6};
 
-use super::{Complaints, Converted, Converter, Kind, LABEL_HEADLESS, has_label, parse};
+use super::{
+    Complaints, Converted, Converter, Kind, LABEL_HEADLESS, gateway::ANNOTATION_APPLIED, has_label,
+    parse,
+};
 use crate::object::{ObjectName, Warning, uid_hash};
 
-const LABEL_SERVICE: &str = "kubernetes.io/service-name";
+/// KUBE: the label with the name of a slice's service.
+pub(crate) const LABEL_SERVICE: &str = "kubernetes.io/service-name";
+/// KUBE: the label that says who writes a slice.
+pub(crate) const LABEL_MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+/// The value of that label in slices of Services that were made for Gateways.
+pub(crate) const MANAGED_BY: &str = "portolan.dev";
 /// The annotation of a slice that gives its endpoints a weight.
 const ANNOTATION_WEIGHT: &str = "service.portolan.dev/weight";
 /// The weight of endpoints whose slice has no such annotation, or a wrong one.
@@ -24,13 +32,25 @@ pub struct EndpointSlice {
     pub name: ObjectName,
     /// `object::uid_hash` of the original, for events about it.
     pub uid_hash: u64,
-    /// None if this agent ignores the slice: it has no service label, belongs to another proxy, or
-    /// lists host names.
+    /// None if this agent serves nothing by the slice: it has no service label, belongs to another
+    /// proxy, lists host names, or was made for a Gateway.
     pub service: Option<ObjectName>,
+    /// What is known of a slice that was made for a Gateway.
+    pub made: Option<Box<MadeSlice>>,
     /// The weight of each of its endpoints, from the annotation.
     pub weight: u16,
     pub ports: Box<[SlicePort]>,
     pub endpoints: Endpoints,
+}
+
+/// A slice that was made for a Gateway. It only tells load balancers where traffic can go: the
+/// Gateway is served by the slices of its routes' backends, and this one's endpoints are not kept.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MadeSlice {
+    /// The name of the Service that was made for the Gateway.
+    pub service: Arc<str>,
+    /// The hash of what was applied to the slice; empty without one.
+    pub applied: Arc<str>,
 }
 
 /// One port of a slice; the planner matches it with a service port by name and protocol.
@@ -53,13 +73,26 @@ pub enum Endpoints {
 pub struct Endpoint<A> {
     pub address: A,
     pub conditions: Conditions,
-    /// The zones that the endpoint's topology hints name; None without such hints. Endpoints with
-    /// equal hints share them. An `Arc` of a vector takes only one machine word.
-    pub zones: Option<Arc<ZoneHints>>,
+    /// None if nothing is known of it. Endpoints with an equal site share it.
+    pub site: Option<Arc<Site>>,
 }
 
-/// The zones that an endpoint's topology hints name, sorted.
-pub type ZoneHints = Vec<Arc<str>>;
+impl<A> Endpoint<A> {
+    /// Returns the zones that the endpoint's topology hints name, sorted; none without such hints.
+    pub fn hinted_zones(&self) -> &[Arc<str>] {
+        self.site.as_ref().map_or(&[], |site| &site.hinted_zones)
+    }
+}
+
+/// Where an endpoint is, and where its topology hints say that it is to be used.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Site {
+    /// Sorted.
+    pub hinted_zones: Box<[Arc<str>]>,
+    /// The endpoint's own node and zone, kept only if Gateways are served.
+    pub node: Option<Arc<str>>,
+    pub zone: Option<Arc<str>>,
+}
 
 /// The conditions of an endpoint, as bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -95,6 +128,7 @@ impl Converter {
         let mut complaints = Complaints::about(Kind::EndpointSlice, &name);
         let mut slice = EndpointSlice {
             service: None,
+            made: None,
             weight: DEFAULT_WEIGHT,
             ports: Box::default(),
             endpoints: Endpoints::V4(Box::default()),
@@ -114,6 +148,18 @@ impl Converter {
             ));
             return Ok((slice, complaints.into_warnings()));
         };
+        if labels
+            .and_then(|labels| labels.get(LABEL_MANAGED_BY))
+            .is_some_and(|by| by == MANAGED_BY)
+        {
+            let annotations = object.metadata.annotations.as_ref();
+            let applied = annotations.and_then(|all| all.get(ANNOTATION_APPLIED));
+            slice.made = Some(Box::new(MadeSlice {
+                service: self.text(service),
+                applied: self.text(applied.map_or("", String::as_str)),
+            }));
+            return Ok((slice, complaints.into_warnings()));
+        }
         let endpoints = match object.address_type.as_str() {
             "IPv4" => Endpoints::V4(self.endpoints(object, &mut complaints, |a| match a {
                 IpAddr::V4(v4) => Some(v4.into()),
@@ -184,7 +230,6 @@ impl Converter {
         of_family: impl Fn(IpAddr) -> Option<A>,
     ) -> Box<[Endpoint<A>]> {
         let mut endpoints = Vec::with_capacity(object.endpoints.len());
-        let mut zones = Vec::new();
         for (index, endpoint) in object.endpoints.iter().enumerate() {
             // KUBE: only the first address of an endpoint counts.
             let Some(text) = endpoint.addresses.first() else {
@@ -214,8 +259,9 @@ impl Converter {
             };
             let hints = endpoint.hints.as_ref();
             let hinted_zones = hints.iter().flat_map(|h| h.for_zones.iter().flatten());
-            zones.clear();
-            zones.extend(hinted_zones.map(|zone| self.text(&zone.name)));
+            let mut hinted_zones: Vec<_> = hinted_zones.map(|zone| self.text(&zone.name)).collect();
+            hinted_zones.sort_unstable();
+            hinted_zones.dedup();
             let mut nodes = hints
                 .iter()
                 .flat_map(|h| h.for_nodes.iter().flatten())
@@ -235,10 +281,29 @@ impl Converter {
                     .with(Conditions::LOCAL, local)
                     .with(Conditions::NODE_HINTED, node_hinted)
                     .with(Conditions::HINTED_HERE, hinted_here),
-                zones: self.zone_hints(&mut zones),
+                site: self.site(hinted_zones.into(), endpoint),
             });
         }
         endpoints.into()
+    }
+}
+
+impl Converter {
+    /// Returns where an endpoint is, shared with others that are there, too.
+    fn site(
+        &mut self,
+        hinted_zones: Box<[Arc<str>]>,
+        endpoint: &discovery::Endpoint,
+    ) -> Option<Arc<Site>> {
+        let mut site = Site {
+            hinted_zones,
+            ..Site::default()
+        };
+        if self.gateways {
+            site.node = endpoint.node_name.as_deref().map(|node| self.text(node));
+            site.zone = endpoint.zone.as_deref().map(|zone| self.text(zone));
+        }
+        (site != Site::default()).then(|| self.shared_site(site))
     }
 }
 

@@ -20,7 +20,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 
-pub use endpoint::{Conditions, Endpoint, EndpointSlice, Endpoints, SlicePort, ZoneHints};
+pub use endpoint::{Conditions, Endpoint, EndpointSlice, Endpoints, MadeSlice, Site, SlicePort};
 pub use gateway::{Gateway, GatewayClass, Namespace, ReferenceGrant, Route, original};
 pub use node::Node;
 pub use service::{Made, Role, Selection, Service, ServicePort, SourceRanges};
@@ -213,7 +213,7 @@ pub struct Converter {
     /// Whether the Gateway API's objects are read.
     pub(crate) gateways: bool,
     texts: Interner<str>,
-    hints: Interner<ZoneHints>,
+    sites: Interner<Site>,
 }
 
 impl Converter {
@@ -223,7 +223,7 @@ impl Converter {
             link_local: false,
             gateways: false,
             texts: Interner::default(),
-            hints: Interner::default(),
+            sites: Interner::default(),
         }
     }
     /// Sets whether link-local addresses of services are served.
@@ -240,10 +240,8 @@ impl Converter {
     pub(crate) fn text(&mut self, text: &str) -> Arc<str> {
         self.texts.intern(text, |text| Arc::from(text))
     }
-    pub(crate) fn zone_hints(&mut self, zones: &mut Vec<Arc<str>>) -> Option<Arc<ZoneHints>> {
-        zones.sort_unstable();
-        zones.dedup();
-        (!zones.is_empty()).then(|| self.hints.intern(zones, |zones| Arc::new(zones.clone())))
+    pub(crate) fn shared_site(&mut self, site: Site) -> Arc<Site> {
+        self.sites.intern(&site, |site| Arc::new(site.clone()))
     }
     /// Returns the object's name; fails if it has none.
     pub fn object_name(

@@ -6,12 +6,15 @@ use std::sync::Arc;
 
 use proxy_common::{Addr, EndpointSet, Port};
 
-use super::{Backends, NodeView, candidates, claims::Claims, family::Family, plan_ports, topology};
+use super::{
+    Backends, NodeView, candidates, claims::Claims, family::Family, local_endpoints, plan_ports,
+    topology, unreached_health_check,
+};
 use crate::{
     gateway::{PortBackends, Served, names, weights::factors},
     model::{EndpointSlice, ServicePort},
     object::{ObjectName, Warning},
-    plan::{BackendPlan, ServicePlan},
+    plan::{BackendPlan, HealthCheckPlan, ServicePlan},
 };
 
 /// The port of the node's own address to which connections to missing backends go, to be refused:
@@ -37,7 +40,7 @@ pub fn plan_gateway<'a>(
     let service = &served.service;
     let mut warnings = Vec::new();
     let mut refusals = Vec::new();
-    let plan = plan_ports(
+    let mut plan = plan_ports(
         service,
         node,
         claims,
@@ -53,6 +56,16 @@ pub fn plan_gateway<'a>(
             }
         },
     );
+    if !plan.ports.is_empty() {
+        let shares = served.ports.iter().flat_map(|port| &port.shares);
+        let shares = shares.filter(|share| share.weight > 0);
+        let of_backends = shares.flat_map(|share| slices(&share.service));
+        plan.health_check = service.health_check_node_port.map(|port| HealthCheckPlan {
+            port,
+            local_endpoints: local_endpoints(service, of_backends),
+        });
+        warnings.extend(unreached_health_check(service, claims));
+    }
     GatewayPlan {
         plan,
         warnings,
@@ -70,9 +83,9 @@ fn backends<'a, A: Family>(
     let none = PortBackends::default();
     let of_port = served.ports.get(index).unwrap_or(&none);
     let uses = topology::Uses::of(&served.service, port);
-    // For each backend its weight, and its endpoints as they would be in a service of their own.
-    let mut refused = of_port.refused;
-    let mut groups = Vec::with_capacity(of_port.shares.len() + 1);
+    // Of each backend its weight, and its endpoints as they would be in a service of their own.
+    let mut groups = Vec::with_capacity(of_port.shares.len());
+    let mut has_endpoints = false;
     for share in &of_port.shares {
         let as_named = ServicePort {
             name: Arc::clone(&share.port_name),
@@ -80,72 +93,117 @@ fn backends<'a, A: Family>(
         };
         let mut found = candidates::<A>(&as_named, slices(&share.service));
         let is_useful = topology::categorize(&mut found, uses, node.zone.as_deref());
+        has_endpoints |= is_useful && share.weight > 0;
         let plans: Vec<_> = found.iter().map(topology::Candidate::plan).collect();
-        // KUBE: the share of a Service without endpoints is refused.
-        if is_useful {
-            groups.push((share.weight, plans));
-        } else {
-            refused = refused.saturating_add(share.weight);
-        }
+        groups.push((share.weight, plans));
     }
-    let has_endpoints = groups.iter().any(|(weight, _)| *weight > 0);
     let mut own = node.internal_ips.iter().copied().filter_map(A::of);
-    let used = [
+    let own = own.next();
+    let mut all = Vec::new();
+    for (is_used, set) in [
         (uses.cluster, EndpointSet::CLUSTER),
         (uses.local, EndpointSet::LOCAL),
-    ];
-    let used = used.iter().filter(|(is_used, _)| *is_used);
-    let used = used.fold(EndpointSet::NONE, |all, (_, set)| all.union(*set));
-    if refused > 0
-        && has_endpoints
-        && let Some(address) = own.next()
-    {
-        let refusing = BackendPlan {
-            address,
-            port: Port::from_host(REFUSING),
-            sets: used,
-            weight: 1,
-        };
-        groups.push((refused, vec![refusing]));
+    ] {
+        if is_used {
+            all.extend(of_set(&groups, of_port.refused, set, own));
+        }
     }
-    let sum = |plans: &[BackendPlan<A>]| -> u64 {
-        let cluster = plans
-            .iter()
-            .filter(|plan| plan.sets.intersects(EndpointSet::CLUSTER));
-        let sum = cluster.map(|plan| u64::from(plan.weight)).sum();
-        // A Local policy alone leaves the cluster set empty.
-        if sum == 0 { plans.len() as u64 } else { sum }
-    };
-    let sums: Vec<_> = groups
-        .iter()
-        .map(|(weight, plans)| (*weight, sum(plans)))
-        .collect();
-    let mut all = Vec::new();
-    for (factor, (_, plans)) in factors(&sums).into_iter().zip(groups) {
-        all.extend(plans.into_iter().map(|plan| BackendPlan {
-            weight: plan.weight.saturating_mul(factor),
-            ..plan
-        }));
-    }
+    let unused = groups.into_iter().flat_map(|(_, plans)| plans);
+    let unused = unused.filter(|plan| plan.sets == EndpointSet::NONE);
+    all.extend(unused.map(|plan| BackendPlan { weight: 0, ..plan }));
     Backends {
         has_endpoints,
         plans: merged(all),
     }
 }
 
-/// Sorts backends, and makes one of those with the same address and port: a route may name a
-/// Service twice, or two Services of the same pods.
+/// Returns the backends of one endpoint set, each in that set alone. `groups` has the weight and
+/// the endpoints of each backend of the route, `refused` the weight of those that do not exist.
+///
+/// KUBE: the share of a Service without endpoints is refused, at the address `own` of this node.
+fn of_set<A: Addr>(
+    groups: &[(u32, Vec<BackendPlan<A>>)],
+    mut refused: u32,
+    set: EndpointSet,
+    own: Option<A>,
+) -> Vec<BackendPlan<A>> {
+    let members = |plans: &[BackendPlan<A>]| -> Vec<BackendPlan<A>> {
+        let members = plans.iter().filter(|plan| plan.sets.intersects(set));
+        members
+            .map(|plan| BackendPlan { sets: set, ..*plan })
+            .collect()
+    };
+    let sum = |plans: &[BackendPlan<A>]| plans.iter().map(|plan| u64::from(plan.weight)).sum();
+    let mut shares: Vec<(u32, u64, Vec<_>)> = Vec::with_capacity(groups.len() + 1);
+    for (weight, plans) in groups {
+        let members = members(plans);
+        let sum = sum(&members);
+        if sum == 0 {
+            refused = refused.saturating_add(*weight);
+        }
+        shares.push((*weight, sum, members));
+    }
+    if refused > 0
+        && let Some(address) = own
+        && shares
+            .iter()
+            .any(|(weight, sum, _)| *weight > 0 && *sum > 0)
+    {
+        let refusing = BackendPlan {
+            address,
+            port: Port::from_host(REFUSING),
+            sets: set,
+            weight: 1,
+            local_weight: None,
+        };
+        shares.push((refused, 1, vec![refusing]));
+    }
+    let sums: Vec<_> = shares
+        .iter()
+        .map(|(weight, sum, _)| (*weight, *sum))
+        .collect();
+    let shares = factors(&sums).into_iter().zip(shares);
+    let members = shares.flat_map(|(factor, (_, _, members))| {
+        members.into_iter().map(move |plan| BackendPlan {
+            weight: plan.weight.saturating_mul(factor),
+            ..plan
+        })
+    });
+    members.collect()
+}
+
+/// Sorts backends, and makes one of those with the same address and port: one for each endpoint set
+/// that it is in, and a route may name a Service twice, or two Services of the same pods.
 fn merged<A: Addr>(mut all: Vec<BackendPlan<A>>) -> Vec<BackendPlan<A>> {
     all.sort_unstable_by_key(|plan| (plan.address, plan.port));
-    let mut merged: Vec<BackendPlan<A>> = Vec::with_capacity(all.len());
-    for plan in all {
-        match merged.last_mut() {
-            Some(last) if (last.address, last.port) == (plan.address, plan.port) => {
-                last.sets = last.sets.union(plan.sets);
-                last.weight = last.weight.saturating_add(plan.weight);
-            }
-            _ => merged.push(plan),
-        }
-    }
-    merged
+    let same = |one: &BackendPlan<A>, other: &BackendPlan<A>| {
+        (one.address, one.port) == (other.address, other.port)
+    };
+    let each = all.chunk_by(same).filter_map(|entries| {
+        let first = *entries.first()?;
+        let sets = entries
+            .iter()
+            .fold(EndpointSet::NONE, |all, one| all.union(one.sets));
+        let weight_in = |set| {
+            let members = entries.iter().filter(|one| one.sets.intersects(set));
+            members.fold(0u32, |all, one| all.saturating_add(one.weight))
+        };
+        let (cluster, local) = (
+            weight_in(EndpointSet::CLUSTER),
+            weight_in(EndpointSet::LOCAL),
+        );
+        let has = |set| sets.intersects(set);
+        let (weight, local_weight) = match (has(EndpointSet::CLUSTER), has(EndpointSet::LOCAL)) {
+            (true, true) => (cluster, (local != cluster).then_some(local)),
+            (true, false) => (cluster, None),
+            (false, _) => (local, None),
+        };
+        Some(BackendPlan {
+            sets,
+            weight,
+            local_weight,
+            ..first
+        })
+    });
+    each.collect()
 }

@@ -87,7 +87,7 @@ pub fn plan_service(
     }
     plan.health_check = service.health_check_node_port.map(|port| HealthCheckPlan {
         port,
-        local_endpoints: local_endpoints(service, slices),
+        local_endpoints: local_endpoints(service, slices.iter()),
     });
     warnings.extend(unreached_health_check(service, claims));
     (plan, warnings)
@@ -141,7 +141,7 @@ fn unreached_health_check(service: &Service, claims: &Claims) -> Option<Warning>
         format!("{}'s", names::described(holder))
     };
     Some(Warning {
-        object: format!("Service {}", service.name),
+        object: names::described(&service.name),
         reason: format!(
             "healthCheckNodePort {port} is {whose} node port, too, and that gets the packets: load balancers are answered by its endpoints; give one of the two another number",
         ),
@@ -249,6 +249,7 @@ impl<A: Addr> Candidate<'_, A> {
             port: self.port,
             sets: self.sets,
             weight: self.weight.into(),
+            local_weight: None,
         }
     }
 }
@@ -264,8 +265,14 @@ fn guarded<A: Family>(service: &Service, node: &NodeView, claims: &Claims) -> Ve
 /// Counts the ready endpoints on this node. KUBE: each address counts once, whether it is
 /// terminating or not. kube-proxy counts per family and answers on addresses of that family; here
 /// the larger count is the answer for both families. Endpoints of weight 0 do not count.
-fn local_endpoints(service: &Service, slices: &[Arc<EndpointSlice>]) -> usize {
-    fn of_family<A: Family>(service: &Service, slices: &[Arc<EndpointSlice>]) -> usize {
+fn local_endpoints<'a>(
+    service: &Service,
+    slices: impl Iterator<Item = &'a Arc<EndpointSlice>> + Clone,
+) -> usize {
+    fn of_family<'a, A: Family>(
+        service: &Service,
+        slices: impl Iterator<Item = &'a Arc<EndpointSlice>>,
+    ) -> usize {
         if A::cluster_ip(service).is_none() {
             return 0;
         }
@@ -273,7 +280,6 @@ fn local_endpoints(service: &Service, slices: &[Arc<EndpointSlice>]) -> usize {
             .with(Conditions::READY, true)
             .with(Conditions::LOCAL, true);
         let mut addresses: Vec<A> = slices
-            .iter()
             .filter(|slice| !slice.ports.is_empty() && slice.weight > 0)
             .flat_map(|slice| A::endpoints(&slice.endpoints).unwrap_or_default())
             .filter(|endpoint| endpoint.conditions.has(wanted))
@@ -283,7 +289,7 @@ fn local_endpoints(service: &Service, slices: &[Arc<EndpointSlice>]) -> usize {
         addresses.dedup();
         addresses.len()
     }
-    of_family::<V4>(service, slices).max(of_family::<V6>(service, slices))
+    of_family::<V4>(service, slices.clone()).max(of_family::<V6>(service, slices))
 }
 
 /// Returns all that `service` claims: every frontend, guarded cluster IP, echo address and its
@@ -293,6 +299,8 @@ pub fn claims_of(service: &Service) -> Vec<(ClaimKey, u32)> {
     family_claims::<V4>(service, &mut keys);
     family_claims::<V6>(service, &mut keys);
     let health_check = service.health_check_node_port.map(Port::from_host);
+    // The Service that was made for a Gateway is served as a part of the Gateway.
+    let health_check = health_check.filter(|_| service.is_served());
     keys.extend(health_check.map(|port| (ClaimKey::health(port), 0)));
     keys.sort_unstable();
     // If several ports of the service claim a key, the first one owns it.

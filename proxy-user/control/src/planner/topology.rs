@@ -28,7 +28,7 @@ impl<'a, A: Addr> Candidate<'a, A> {
             sets: EndpointSet::NONE,
             weight,
             conditions: endpoint.conditions,
-            zones: endpoint.zones.as_deref().map_or(&[], Vec::as_slice),
+            zones: endpoint.hinted_zones(),
         }
     }
     /// Returns the sort key: address, port, conditions, weight, zones. Of several entries for one

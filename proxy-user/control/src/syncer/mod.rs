@@ -122,6 +122,13 @@ impl Syncer {
         self
     }
 
+    /// Sets whether Services of type LoadBalancer are made for Gateways without addresses.
+    #[must_use]
+    pub fn with_gateway_services(mut self, are_made: bool) -> Self {
+        self.state.set_gateway_services(are_made);
+        self
+    }
+
     /// Sets how a new flow gets its backend, for services whose annotation does not say it.
     #[must_use]
     pub fn with_selection(mut self, selection: Selection) -> Self {

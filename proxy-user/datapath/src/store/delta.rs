@@ -215,6 +215,7 @@ mod tests {
                     port: Port::from_host(8080),
                     sets: EndpointSet(sets),
                     weight: 1,
+                    local_weight: None,
                 })
                 .collect(),
             frontends: frontends

@@ -92,6 +92,7 @@ impl<A: Family> FamilyMaps<A> {
                 port: stored.port,
                 sets: stored.sets,
                 weight: 1,
+                local_weight: None,
             };
             (*id, plan)
         });

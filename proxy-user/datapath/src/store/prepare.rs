@@ -138,9 +138,11 @@ fn prepare_family<A: Stored>(
             .iter()
             .filter(|(_, backend, _)| offered && backend.sets.intersects(set));
         let members: Vec<_> = members.map(|(id, backend, _)| (*id, backend)).collect();
-        let with_weight = members.iter().filter(|(_, backend)| backend.weight > 0);
-        let ids: Vec<_> = with_weight.map(|(id, _)| id.0).collect();
-        let slots = slots_of(&members, is_maglev);
+        let weights: Vec<_> = members.iter().map(|(_, at)| at.weight_in(set)).collect();
+        let with_weight = members.iter().zip(&weights);
+        let with_weight = with_weight.filter(|(_, weight)| **weight > 0);
+        let ids: Vec<_> = with_weight.map(|((id, _), _)| id.0).collect();
+        let slots = slots_of(&members, &weights, is_maglev);
         if slots == ids {
             reserved.block(maps, old, ids)
         } else {
@@ -159,13 +161,16 @@ fn prepare_family<A: Stored>(
 }
 
 /// Returns the slots of a block for these backends, as ids: each has its share by its weight.
-fn slots_of<A: Addr>(members: &[(BackendId, &BackendPlan<A>)], is_maglev: bool) -> Vec<u32> {
-    let weights: Vec<_> = members.iter().map(|(_, backend)| backend.weight).collect();
+fn slots_of<A: Addr>(
+    members: &[(BackendId, &BackendPlan<A>)],
+    weights: &[u32],
+    is_maglev: bool,
+) -> Vec<u32> {
     let owners = if is_maglev {
         let ends = members.iter().map(|(_, at)| (at.address, at.port));
-        maglev::weighted(&ends.collect::<Vec<_>>(), &weights)
+        maglev::weighted(&ends.collect::<Vec<_>>(), weights)
     } else {
-        weights::list(&weights)
+        weights::list(weights)
     };
     let id = |owner: u32| members[owner as usize].0.0;
     owners.into_iter().map(id).collect()

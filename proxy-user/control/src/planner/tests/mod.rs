@@ -6,6 +6,7 @@ mod claims;
 mod damage;
 mod endpoints;
 mod frontends;
+mod gateways;
 mod health;
 mod hints;
 mod invariants;

@@ -2,7 +2,7 @@
 //! Writes what is on the board to the API server, if this agent is the elected one. An agent with
 //! nothing to write asks for no lease, so a cluster at rest has one holder, which renews it.
 
-use std::{collections::HashMap, path::Path, sync::Arc, time::Duration};
+use std::{collections::HashMap, fmt::Debug, path::Path, sync::Arc, time::Duration};
 
 use control::{
     causes::chain,
@@ -18,11 +18,16 @@ use control::{
 };
 use futures_util::future::join_all;
 use http::Request;
-use k8s_openapi::{Resource, api::core::v1::Service, jiff::Timestamp};
+use k8s_openapi::{
+    NamespaceResourceScope, Resource,
+    api::{core::v1::Service, discovery::v1::EndpointSlice},
+    jiff::Timestamp,
+};
 use kube::{
     Api, Client,
     api::{DeleteParams, Patch, PatchParams, Preconditions, PropagationPolicy},
 };
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
@@ -192,7 +197,7 @@ fn report(attempt: &str, error: &kube::Error, is_first: bool) {
     let is_forbidden = matches!(error, kube::Error::Api(status) if status.code == FORBIDDEN);
     let error = chain(error);
     let remedy = if is_forbidden {
-        "portolan's role must allow it to write the status of gateway.networking.k8s.io, Services of Gateways and its lease (coordination.k8s.io): docs/gateway.md; "
+        "portolan's role must allow it to write the status of gateway.networking.k8s.io, its lease (coordination.k8s.io) and, with portolan.gatewayServices, Services and EndpointSlices: docs/gateway.md; "
     } else {
         ""
     };
@@ -204,35 +209,65 @@ fn report(attempt: &str, error: &kube::Error, is_first: bool) {
 }
 
 async fn written(client: &Client, object: &ObjectKey, write: &Write) -> kube::Result<()> {
-    let name = &object.name;
-    let services = || Api::<Service>::namespaced(client.clone(), &name.namespace);
     match write {
         Write::Status(status) => write_status(client, object, status).await,
-        Write::Service(service) => {
-            let found = services().get_opt(&name.name).await?;
-            // Somebody has made a Service of this name, and the watch will say so.
-            if found.is_some_and(|found| !is_made(&found.metadata)) {
-                return Ok(());
-            }
-            let how = PatchParams::apply(MANAGER).force();
-            let patch = Patch::Apply(service);
-            services().patch(&name.name, &how, &patch).await.map(drop)
-        }
-        Write::DeleteService => {
-            let found = services().get_opt(&name.name).await?;
-            let Some(found) = found.filter(|found| is_made(&found.metadata)) else {
-                return Ok(());
-            };
-            let how = DeleteParams {
-                propagation_policy: Some(PropagationPolicy::Background),
-                preconditions: Some(Preconditions {
-                    resource_version: found.metadata.resource_version,
-                    uid: found.metadata.uid,
-                }),
-                ..DeleteParams::default()
-            };
-            services().delete(&name.name, &how).await.map(drop)
-        }
+        Write::Service(service) => apply::<Service>(client, object, service).await,
+        Write::DeleteService => delete::<Service>(client, object).await,
+        Write::Slice(slice) => apply::<EndpointSlice>(client, object, slice).await,
+        Write::DeleteSlice => delete::<EndpointSlice>(client, object).await,
+    }
+}
+
+fn api<K>(client: &Client, object: &ObjectKey) -> Api<K>
+where
+    K: kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+{
+    Api::namespaced(client.clone(), &object.name.namespace)
+}
+
+async fn apply<K>(client: &Client, object: &ObjectKey, wanted: &Value) -> kube::Result<()>
+where
+    K: kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+        + Clone
+        + Debug
+        + DeserializeOwned,
+{
+    let (api, name) = (api::<K>(client, object), &object.name.name);
+    // Somebody has made an object of this name, and the watch will say so.
+    if api
+        .get_opt(name)
+        .await?
+        .is_some_and(|found| !is_made(found.meta()))
+    {
+        return Ok(());
+    }
+    let how = PatchParams::apply(MANAGER).force();
+    api.patch(name, &how, &Patch::Apply(wanted)).await.map(drop)
+}
+
+async fn delete<K>(client: &Client, object: &ObjectKey) -> kube::Result<()>
+where
+    K: kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+        + Clone
+        + Debug
+        + DeserializeOwned,
+{
+    let (api, name) = (api::<K>(client, object), &object.name.name);
+    let found = api.get_opt(name).await?;
+    let Some(found) = found.filter(|found| is_made(found.meta())) else {
+        return Ok(());
+    };
+    let how = DeleteParams {
+        propagation_policy: Some(PropagationPolicy::Background),
+        preconditions: Some(Preconditions {
+            resource_version: found.meta().resource_version.clone(),
+            uid: found.meta().uid.clone(),
+        }),
+        ..DeleteParams::default()
+    };
+    match api.delete(name, &how).await {
+        Err(kube::Error::Api(status)) if status.code == NOT_FOUND => Ok(()),
+        result => result.map(drop),
     }
 }
 

@@ -90,6 +90,7 @@ impl From<Endpoint> for discovery::Endpoint {
                     terminating: stated.terminating,
                 }),
             node_name: text(given.node_name),
+            zone: text(given.zone),
             hints: given.hints.map(Into::into),
             ..Self::default()
         }

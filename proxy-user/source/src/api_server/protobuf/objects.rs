@@ -59,6 +59,8 @@ pub(super) struct Endpoint {
     pub(super) conditions: Option<Conditions>,
     #[prost(string, optional, tag = "6")]
     pub(super) node_name: Option<String>,
+    #[prost(string, optional, tag = "7")]
+    pub(super) zone: Option<String>,
     #[prost(message, optional, tag = "8")]
     pub(super) hints: Option<Hints>,
 }

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Where a Gateway is served: at addresses of its own, or at those of a Service that is made for
+//! it. Pure functions.
+
+use std::{net::IpAddr, sync::Arc};
+
+use super::names;
+use crate::{
+    model::{Gateway, GatewayClass, Role, Service, parse},
+    object::ObjectName,
+};
+
+/// Where a Gateway has its addresses from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Addressed {
+    /// It has some of its own.
+    Itself,
+    /// A Service of type LoadBalancer is to have them.
+    ByService,
+    /// It is refused, or none of its addresses can be used.
+    #[default]
+    Unknown,
+}
+
+/// The Service of type LoadBalancer that is made for a Gateway without addresses.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Balancer<'a> {
+    There(&'a Service),
+    /// It is to be made.
+    Awaited,
+    /// A Service of users has its name.
+    NameTaken,
+    /// It does not exist, and the setting does not let it be made.
+    NotMade,
+}
+
+impl<'a> Balancer<'a> {
+    pub(super) fn there(self) -> Option<&'a Service> {
+        match self {
+            Self::There(service) => Some(service),
+            Self::Awaited | Self::NameTaken | Self::NotMade => None,
+        }
+    }
+
+    /// Returns why the Gateway has no address yet.
+    pub(super) fn unaddressed(self, gateway: &ObjectName) -> String {
+        let name = names::made_for(gateway).name;
+        match self {
+            Self::There(_) | Self::Awaited => {
+                format!("Service {name} has no address from a load balancer yet")
+            }
+            Self::NameTaken => format!(
+                "it gets no load balancer, because a Service of users is called {name}, as its own would be; rename that Service, or give the Gateway spec.addresses"
+            ),
+            Self::NotMade => "it has no addresses; give it spec.addresses, or set portolan.gatewayServices for a Service of type LoadBalancer".to_owned(),
+        }
+    }
+}
+
+/// Where a Gateway is served.
+#[derive(Default)]
+pub(super) struct Addresses {
+    pub(super) ips: Vec<IpAddr>,
+    pub(super) said: Vec<(&'static str, Arc<str>)>,
+    pub(super) unusable: Vec<String>,
+    pub(super) from: Addressed,
+    pub(super) refused: Option<(&'static str, String)>,
+}
+
+impl Addresses {
+    pub(super) fn of(gateway: &Gateway, class: &GatewayClass, made: Option<&Service>) -> Self {
+        let mut addresses = Self::default();
+        if class.has_parameters {
+            let message = format!(
+                "GatewayClass {} has parametersRef, and this controller has no parameters; remove it there",
+                gateway.class
+            );
+            addresses.refused = Some(("InvalidParameters", message));
+            return addresses;
+        }
+        if gateway.infrastructure.has_parameters {
+            let message = "infrastructure.parametersRef is set, and this controller has no parameters; remove it";
+            addresses.refused = Some(("InvalidParameters", message.to_owned()));
+            return addresses;
+        }
+        let given = gateway.addresses.iter();
+        if let Some(other) = given.clone().find(|address| &*address.kind != "IPAddress") {
+            let message = format!(
+                "addresses of the type {} are not supported; use IPAddress, or none for those of a load balancer",
+                other.kind
+            );
+            addresses.refused = Some(("UnsupportedAddress", message));
+            return addresses;
+        }
+        // An address without a value may be any.
+        let mut given = given.filter(|address| !address.value.is_empty()).peekable();
+        if given.peek().is_none() {
+            addresses.from = Addressed::ByService;
+            let role = made.map(|made| &made.role);
+            if let (Some(service), Some(Role::Made(made))) = (made, role) {
+                addresses.ips.extend(&service.load_balancer_ips);
+                addresses.said.extend(made.published.iter().map(|text| {
+                    let is_ip = parse::address(text).is_some();
+                    (
+                        if is_ip { "IPAddress" } else { "Hostname" },
+                        Arc::clone(text),
+                    )
+                }));
+            }
+            return addresses;
+        }
+        for address in given {
+            let text = &address.value;
+            match parse::address(text)
+                .ok_or(None)
+                .and_then(|ip| match parse::flaw(ip) {
+                    Some(flaw) => Err(Some(flaw)),
+                    None => Ok(ip),
+                }) {
+                Ok(ip) => {
+                    addresses.from = Addressed::Itself;
+                    addresses.ips.push(ip);
+                    addresses.said.push(("IPAddress", Arc::clone(text)));
+                }
+                Err(Some(flaw)) => addresses.unusable.push(format!("{text} is {flaw}")),
+                Err(None) => addresses
+                    .unusable
+                    .push(format!("{text:?} is not an IP address")),
+            }
+        }
+        addresses
+    }
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The EndpointSlices of a Service that is made for a Gateway: with them load balancers know where
+//! traffic can go. portolan itself serves the Gateway by the slices of its routes' backends. Pure
+//! functions.
+
+use std::{cmp::Reverse, collections::BTreeMap, net::IpAddr, sync::Arc};
+
+use proxy_common::Addr;
+use serde_json::{Value, json};
+
+use super::{
+    build::Served,
+    made::{owners, port_name},
+    names,
+};
+use crate::{
+    model::{
+        Conditions, Endpoint, EndpointSlice, Endpoints, Gateway, ServicePort,
+        endpoint::{LABEL_MANAGED_BY, LABEL_SERVICE, MANAGED_BY},
+        gateway::{ANNOTATION_APPLIED, LABEL_GATEWAY},
+    },
+    object::ObjectName,
+};
+
+/// KUBE: the most endpoints of a slice.
+const MAX: usize = 1000;
+
+/// The endpoints of one listener with one address family and port number.
+#[derive(Debug)]
+pub(super) struct Slice<'a> {
+    port_name: String,
+    protocol: &'static str,
+    /// In host byte order.
+    target: u16,
+    is_v4: bool,
+    endpoints: Vec<Place<'a>>,
+}
+
+/// One endpoint, as every node sees it.
+#[derive(PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Place<'a> {
+    address: IpAddr,
+    is_ready: Reverse<bool>,
+    is_serving: Reverse<bool>,
+    is_terminating: bool,
+    node: Option<&'a str>,
+    zone: Option<&'a str>,
+}
+
+impl<'a> Place<'a> {
+    fn of<A: Addr + Into<IpAddr>>(endpoint: &'a Endpoint<A>) -> Self {
+        let has = |condition| endpoint.conditions.has(condition);
+        let site = endpoint.site.as_deref();
+        Self {
+            address: endpoint.address.into(),
+            is_ready: Reverse(has(Conditions::READY)),
+            is_serving: Reverse(has(Conditions::SERVING)),
+            is_terminating: has(Conditions::TERMINATING),
+            node: site.and_then(|site| site.node.as_deref()),
+            zone: site.and_then(|site| site.zone.as_deref()),
+        }
+    }
+
+    fn object(&self) -> Value {
+        let mut object = json!({
+            "addresses": [self.address],
+            "conditions": {
+                "ready": self.is_ready.0,
+                "serving": self.is_serving.0,
+                "terminating": self.is_terminating,
+            },
+        });
+        if let Some(node) = self.node {
+            object["nodeName"] = json!(node);
+        }
+        if let Some(zone) = self.zone {
+            object["zone"] = json!(zone);
+        }
+        object
+    }
+}
+
+/// Returns the slices that a Service made for a Gateway is to have, by their names. `slices` has
+/// those of the routes' backends.
+pub(super) fn wanted<'a>(
+    service: &ObjectName,
+    served: &Served,
+    slices: impl Fn(&ObjectName) -> &'a [Arc<EndpointSlice>],
+) -> BTreeMap<String, Slice<'a>> {
+    let mut all = BTreeMap::new();
+    for (port, backends) in served.service.ports.iter().zip(&served.ports) {
+        let shares = backends.shares.iter().filter(|share| share.weight > 0);
+        let sources = shares.flat_map(|share| {
+            let slices = slices(&share.service).iter();
+            slices.map(|slice| (slice, &share.port_name))
+        });
+        for (source, port_name) in sources.filter(|(source, _)| source.weight > 0) {
+            let targets = source
+                .ports
+                .iter()
+                .filter(|target| target.protocol == port.protocol && target.name == *port_name);
+            for target in targets {
+                add(
+                    &mut all,
+                    service,
+                    port,
+                    target.port.host(),
+                    &source.endpoints,
+                );
+            }
+        }
+    }
+    all.retain(|_, slice| !slice.endpoints.is_empty());
+    all.values_mut().for_each(Slice::arrange);
+    all
+}
+
+/// Adds endpoints to the slice of a port of the Service.
+fn add<'a>(
+    all: &mut BTreeMap<String, Slice<'a>>,
+    service: &ObjectName,
+    port: &ServicePort,
+    target: u16,
+    endpoints: &'a Endpoints,
+) {
+    let port_name = port_name(port);
+    let (is_v4, family) = match endpoints {
+        Endpoints::V4(_) => (true, "v4"),
+        Endpoints::V6(_) => (false, "v6"),
+    };
+    let name = format!("{}-{port_name}-{family}-{target}", service.name);
+    let slice = all.entry(name).or_insert_with(|| Slice {
+        port_name,
+        protocol: port.protocol.name(),
+        target,
+        is_v4,
+        endpoints: Vec::new(),
+    });
+    match endpoints {
+        Endpoints::V4(some) => slice.endpoints.extend(some.iter().map(Place::of)),
+        Endpoints::V6(some) => slice.endpoints.extend(some.iter().map(Place::of)),
+    }
+}
+
+impl Slice<'_> {
+    /// Sorts the endpoints, each once. Those that are ready come first: of too many they are kept.
+    fn arrange(&mut self) {
+        self.endpoints.sort_unstable();
+        self.endpoints.dedup_by_key(|place| place.address);
+        self.endpoints.sort_by_key(|place| place.is_ready);
+        self.endpoints.truncate(MAX);
+    }
+
+    /// Returns the hash for the annotation. `uid`: the Gateway's.
+    pub(super) fn hash(&self, uid: &str) -> String {
+        names::digest(&format!("{self:?} {uid}"))[..16].to_owned()
+    }
+
+    /// Returns the EndpointSlice with this name.
+    pub(super) fn object(
+        &self,
+        name: &ObjectName,
+        service: &ObjectName,
+        gateway: &Gateway,
+        hash: &str,
+    ) -> Value {
+        let mut object = json!({
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {
+                "name": &*name.name,
+                "namespace": &*name.namespace,
+                "ownerReferences": owners(gateway),
+            },
+            "addressType": if self.is_v4 { "IPv4" } else { "IPv6" },
+            "ports": [{"name": self.port_name, "protocol": self.protocol, "port": self.target}],
+            "endpoints": self.endpoints.iter().map(Place::object).collect::<Vec<_>>(),
+        });
+        let metadata = &mut object["metadata"];
+        metadata["labels"][LABEL_SERVICE] = json!(&*service.name);
+        metadata["labels"][LABEL_GATEWAY] = json!(&*service.name);
+        metadata["labels"][LABEL_MANAGED_BY] = json!(MANAGED_BY);
+        metadata["annotations"][ANNOTATION_APPLIED] = json!(hash);
+        object
+    }
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A Gateway whose Service has `externalTrafficPolicy: Local`.
+
+use proxy_common::EndpointSet;
+
+use crate::{
+    plan::{HealthCheckPlan, PortPlan},
+    testing::{Cluster, endpoint, service, slice},
+};
+
+const GATEWAY: &str = "apiVersion: gateway.networking.k8s.io/v1\nkind: GatewayClass\nmetadata: {name: l4}\nspec: {controllerName: portolan.dev/l4}\n---\napiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: edge, namespace: shop, uid: u}\nspec: {gatewayClassName: l4, listeners: [{name: web, protocol: TCP, port: 80}]}\n---\napiVersion: v1\nkind: Node\nmetadata: {name: node-a}\nstatus: {addresses: [{type: InternalIP, address: 192.168.40.2}]}\n---\n";
+const MADE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: gateway-edge, namespace: shop, labels: {portolan.dev/gateway: gateway-edge}, annotations: {portolan.dev/applied: x}, ownerReferences: [{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, name: edge, uid: u}]}\nspec: {type: LoadBalancer, externalTrafficPolicy: Local, healthCheckNodePort: 32000, clusterIP: 10.96.0.50, ports: [{name: tcp-80, port: 80, nodePort: 30080}]}\nstatus: {loadBalancer: {ingress: [{ip: 203.0.113.7}]}}\n---\n";
+
+/// The services `a` with endpoints 1, 2, 3 and `b` with 4, on these nodes, and a route to both with
+/// equal weights.
+fn cluster(nodes: [&str; 4]) -> Cluster {
+    let [one, two, three, four] = nodes;
+    let route = "apiVersion: gateway.networking.k8s.io/v1\nkind: TCPRoute\nmetadata: {name: r, namespace: shop}\nspec: {parentRefs: [{name: edge}], rules: [{backendRefs: [{name: a, port: 80}, {name: b, port: 80}]}]}\n---\n";
+    let services = [
+        service("a", "10.96.0.1", ""),
+        slice(
+            "a-1",
+            "a",
+            &[
+                endpoint(1, one, ""),
+                endpoint(2, two, ""),
+                endpoint(3, three, ""),
+            ],
+        ),
+        service("b", "10.96.0.2", ""),
+        slice("b-1", "b", &[endpoint(4, four, "")]),
+    ];
+    Cluster::new(&[GATEWAY, MADE, route, &services.concat()].concat())
+}
+
+/// Returns the backends of a set, each with the last octet of its address and its weight in the
+/// set.
+fn weights(port: &PortPlan, set: EndpointSet) -> Vec<(u8, u32)> {
+    let backends = port.v4.backends.iter();
+    let members = backends.filter(|backend| backend.sets.intersects(set));
+    members
+        .map(|backend| (backend.address.octets[3], backend.weight_in(set)))
+        .collect()
+}
+
+fn planned(cluster: &Cluster) -> (PortPlan, Option<HealthCheckPlan>) {
+    let mut planned = cluster.gateway_plan("shop/gateway:edge");
+    assert_eq!(planned.warnings, []);
+    (planned.plan.ports.remove(0), planned.plan.health_check)
+}
+
+#[test]
+fn each_set_has_the_shares_of_its_own_endpoints() {
+    let (port, health) = planned(&cluster(["node-a", "node-a", "node-b", "node-a"]));
+    let of = |set| weights(&port, set);
+    assert_eq!(of(EndpointSet::CLUSTER), [(1, 1), (2, 1), (3, 1), (4, 3)]);
+    assert_eq!(of(EndpointSet::LOCAL), [(1, 1), (2, 1), (4, 2)]);
+    let local_endpoints = 3;
+    let port = 32000;
+    assert_eq!(
+        health,
+        Some(HealthCheckPlan {
+            port,
+            local_endpoints
+        })
+    );
+}
+
+#[test]
+fn the_share_of_a_backend_without_local_endpoints_is_refused_for_outside_clients() {
+    let (port, health) = planned(&cluster(["node-a", "node-a", "node-a", "node-b"]));
+    let of = |set| weights(&port, set);
+    assert_eq!(of(EndpointSet::CLUSTER), [(1, 1), (2, 1), (3, 1), (4, 3)]);
+    // 192.168.40.2 refuses.
+    assert_eq!(of(EndpointSet::LOCAL), [(1, 1), (2, 1), (3, 1), (2, 3)]);
+    assert_eq!(health.map(|health| health.local_endpoints), Some(3));
+}
+
+/// KUBE: as for a Service, they are dropped, and the health check sends load balancers elsewhere.
+#[test]
+fn without_any_local_endpoint_outside_clients_have_no_backend() {
+    let mut cluster = cluster(["node-b", "node-b", "node-b", "node-b"]);
+    let (port, health) = planned(&cluster);
+    assert_eq!(weights(&port, EndpointSet::LOCAL), []);
+    assert_eq!(weights(&port, EndpointSet::CLUSTER).len(), 4);
+    assert_eq!(health.map(|health| health.local_endpoints), Some(0));
+    let plan = cluster.gateway_plan("shop/gateway:edge").plan;
+    assert_eq!(plan.lacks_local_endpoints(), [false, false, true, false]);
+    // Only the Gateway has the health check node port: nothing claims it twice.
+    assert_eq!(cluster.plan("shop/gateway-edge").0.health_check, None);
+    let node_port = service("x", "10.96.0.9", "").replace(
+        "ports: [{name: http, port: 80}]",
+        "type: NodePort, ports: [{name: http, port: 80, nodePort: 32000}]",
+    );
+    assert_eq!(cluster.apply(&node_port), ["shop/gateway:edge", "shop/x"]);
+    let warnings = cluster.gateway_plan("shop/gateway:edge").warnings;
+    assert!(
+        warnings[0].to_string().starts_with(
+            "Gateway shop/edge: healthCheckNodePort 32000 is Service shop/x's node port"
+        ),
+        "{warnings:?}"
+    );
+}
