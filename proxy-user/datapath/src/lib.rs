@@ -450,11 +450,6 @@ impl Datapath {
     pub fn set_gone(&mut self, gone: BTreeSet<std::net::IpAddr>) {
         self.sweep.set_gone(gone, self.settings.resets());
     }
-    /// Returns how many connections sweeps have ended since the last call because their endpoints'
-    /// pods are gone.
-    pub fn take_ended(&mut self) -> Ended {
-        self.sweep.take_ended()
-    }
     /// Walks through a part of the flow and socket tables and removes idle entries. Call it about
     /// once a second.
     pub fn sweep(&mut self) -> Result<Occupancy, DatapathError> {

@@ -3,7 +3,7 @@
 //! pace, until the end of the run.
 
 mod datagrams;
-mod held;
+mod persistent;
 mod plan;
 mod sctp;
 mod short;

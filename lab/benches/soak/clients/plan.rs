@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{
     Client,
     datagrams::{Queries, Question, Simplex, Socket},
-    held::Holder,
+    persistent::Holder,
     sctp::Associations,
     short::{Crowd, Ftp, Short, Sticky},
     streams::{Idle, KeepAlive, Pool, Stream},

@@ -15,6 +15,7 @@ use proxy_common::{FlowKey, V4, V6, flow::IdleTimes};
 
 use self::{flows::FlowWalk, sockets::SocketWalk};
 use crate::{
+    Datapath,
     error::DatapathError,
     maps::{OpenMaps, family::Family},
     programs::Programs,
@@ -53,14 +54,6 @@ impl Sweep {
     /// ends.
     pub(crate) fn set_gone(&mut self, gone: Gone, resets: bool) {
         self.gone = if resets { gone } else { Gone::new() };
-    }
-    /// Returns how many connections were ended since the last call.
-    pub(crate) fn take_ended(&mut self) -> Ended {
-        let ended = [&mut self.flows_v4.ended, &mut self.flows_v6.ended];
-        Ended {
-            flows: ended.map(std::mem::take).iter().sum(),
-            sockets: std::mem::take(&mut self.sockets.closed),
-        }
     }
     pub(crate) fn set_idle_times(&mut self, idle_times: IdleTimes) {
         self.idle_times = idle_times;
@@ -123,6 +116,24 @@ impl Sweep {
             v6: v6?,
             complete: self.flows_v4.is_complete() && self.flows_v6.is_complete(),
         })
+    }
+}
+
+impl Datapath {
+    /// Returns how many connections sweeps have ended since the last call because their endpoints'
+    /// pods are gone.
+    pub fn take_ended(&mut self) -> Ended {
+        let Sweep {
+            flows_v4,
+            flows_v6,
+            sockets,
+            ..
+        } = &mut self.sweep;
+        let ended = [&mut flows_v4.ended, &mut flows_v6.ended];
+        Ended {
+            flows: ended.map(std::mem::take).iter().sum(),
+            sockets: std::mem::take(&mut sockets.closed),
+        }
     }
 }
 

@@ -173,7 +173,7 @@ impl Model {
     /// socket receives only from its peer.
     fn past_peer(&self, talk: &Talk, peer: &Peer, to: SocketAddr) -> Outlook {
         let is_named = match peer.way {
-            Route::Backend(_) => true,
+            Route::Backend(_) | Route::Dropped => true,
             Route::Direct(None) => talk.kind.place == From::Pod,
             _ => false,
         };

@@ -13,7 +13,7 @@ use datapath::maps::{family::Family, pins::map_path, tables::Table};
 use lab::node::{netns::NetNs, settings::SocketBalancing, topology::Plumbing};
 use linux::{Plain, get_pinned};
 use nix::unistd::gettid;
-use proxy_common::{SocketBucket, SocketEntry, SocketKey, V4, V6, maps};
+use proxy_common::{FlowEntry, FlowKey, SocketBucket, SocketEntry, SocketKey, V4, V6, maps};
 
 use super::{operations::Wanted, services::NODE6};
 use crate::{
@@ -136,6 +136,18 @@ impl Node {
     }
     fn clear_of<A: Family>(&self, map: &str) {
         let table = self.table::<SocketKey<A>, SocketEntry<A>>(map);
+        for (key, _) in table.entries().expect("readable") {
+            table.delete(&key).expect("removed");
+        }
+    }
+    /// Removes all flows of the packet path. A socket of a later sequence may get the port of an
+    /// earlier one; beside a flow with its tuple, its direct packets would get another port.
+    pub(crate) fn forget_flows(&self) {
+        self.forget_flows_of::<V4>();
+        self.forget_flows_of::<V6>();
+    }
+    fn forget_flows_of<A: Family>(&self) {
+        let table = self.table::<FlowKey<A>, FlowEntry<A>>(A::FLOWS);
         for (key, _) in table.entries().expect("readable") {
             table.delete(&key).expect("removed");
         }

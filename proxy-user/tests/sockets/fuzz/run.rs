@@ -68,6 +68,7 @@ pub(crate) fn run(node: &mut Node, sequence: &Sequence<Operation>) -> Result<usi
 }
 
 fn run_through(node: &mut Node, sequence: &Sequence<Operation>) -> Result<usize, Difference> {
+    node.forget_flows();
     let mut run = Run {
         node,
         model: Model::default(),

@@ -20,7 +20,7 @@ const TO_END: Duration = Duration::from_secs(25);
 const SILENCE: Duration = Duration::from_secs(11);
 
 /// A connection that is held.
-struct Held {
+struct Persistent {
     connection: Connection,
     begun: Begun,
     /// The pod that answers.
@@ -32,7 +32,7 @@ struct Held {
 /// A client that holds connections.
 #[derive(Default)]
 pub(super) struct Holder {
-    held: Vec<Option<Held>>,
+    held: Vec<Option<Persistent>>,
     next: usize,
 }
 
@@ -66,11 +66,16 @@ impl Client for Holder {
     }
 }
 
-fn ask(held: Option<Held>, calls: &Calls<'_>, begun: &mut Begun, phase: Phase) -> io::Result<Held> {
+fn ask(
+    held: Option<Persistent>,
+    calls: &Calls<'_>,
+    begun: &mut Begun,
+    phase: Phase,
+) -> io::Result<Persistent> {
     let Some(mut held) = held else {
         let mut connection = Connection::open(begun, 0)?;
         let by = connection.ask(calls, 100, false)?.by;
-        return Ok(Held {
+        return Ok(Persistent {
             connection,
             begun: *begun,
             by,
@@ -84,7 +89,7 @@ fn ask(held: Option<Held>, calls: &Calls<'_>, begun: &mut Begun, phase: Phase) -
 
 /// Returns whether the connection to the pod that goes has ended, or should have, and counts it.
 fn is_over(
-    held: &mut Held,
+    held: &mut Persistent,
     calls: &Calls<'_>,
     phase: Phase,
     is_silent: bool,
