@@ -33,12 +33,12 @@ pub(super) struct Slice<'a> {
     /// In host byte order.
     target: u16,
     is_v4: bool,
-    endpoints: Vec<Place<'a>>,
+    endpoints: Vec<Member<'a>>,
 }
 
 /// One endpoint, as every node sees it.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Place<'a> {
+struct Member<'a> {
     address: IpAddr,
     is_ready: Reverse<bool>,
     is_serving: Reverse<bool>,
@@ -47,7 +47,7 @@ struct Place<'a> {
     zone: Option<&'a str>,
 }
 
-impl<'a> Place<'a> {
+impl<'a> Member<'a> {
     fn of<A: Addr + Into<IpAddr>>(endpoint: &'a Endpoint<A>) -> Self {
         let has = |condition| endpoint.conditions.has(condition);
         let site = endpoint.site.as_deref();
@@ -137,8 +137,8 @@ fn add<'a>(
         endpoints: Vec::new(),
     });
     match endpoints {
-        Endpoints::V4(some) => slice.endpoints.extend(some.iter().map(Place::of)),
-        Endpoints::V6(some) => slice.endpoints.extend(some.iter().map(Place::of)),
+        Endpoints::V4(some) => slice.endpoints.extend(some.iter().map(Member::of)),
+        Endpoints::V6(some) => slice.endpoints.extend(some.iter().map(Member::of)),
     }
 }
 
@@ -146,8 +146,8 @@ impl Slice<'_> {
     /// Sorts the endpoints, each once. Those that are ready come first: of too many they are kept.
     fn arrange(&mut self) {
         self.endpoints.sort_unstable();
-        self.endpoints.dedup_by_key(|place| place.address);
-        self.endpoints.sort_by_key(|place| place.is_ready);
+        self.endpoints.dedup_by_key(|member| member.address);
+        self.endpoints.sort_by_key(|member| member.is_ready);
         self.endpoints.truncate(MAX);
     }
 
@@ -174,7 +174,7 @@ impl Slice<'_> {
             },
             "addressType": if self.is_v4 { "IPv4" } else { "IPv6" },
             "ports": [{"name": self.port_name, "protocol": self.protocol, "port": self.target}],
-            "endpoints": self.endpoints.iter().map(Place::object).collect::<Vec<_>>(),
+            "endpoints": self.endpoints.iter().map(Member::object).collect::<Vec<_>>(),
         });
         let metadata = &mut object["metadata"];
         metadata["labels"][LABEL_SERVICE] = json!(&*service.name);
