@@ -47,7 +47,7 @@ fn start(world: &World) -> (Server<'_>, Agent) {
 
 fn follow(world: &World, kubeconfig: &str) -> Agent {
     let settings = format!(
-        "clientConnection: {{kubeconfig: '{kubeconfig}'}}\nportolan: {{gatewayAPI: true}}\n"
+        "clientConnection: {{kubeconfig: '{kubeconfig}'}}\nportolan: {{gatewayAPI: true, gatewayServices: true}}\n"
     );
     world.spawn_by(&[], &["--config", &world.configure(&settings)])
 }

@@ -47,6 +47,13 @@ impl Board {
     pub(super) fn is_empty(&self) -> bool {
         self.state().wanted.is_empty()
     }
+    /// Returns one object about which something is wanted.
+    pub(super) fn first(&self) -> Option<ObjectKey> {
+        self.state().wanted.keys().next().cloned()
+    }
+    pub(super) fn wants(&self, object: &ObjectKey) -> bool {
+        self.state().wanted.contains_key(object)
+    }
     /// Lets everything that is wanted be tried again.
     pub(super) fn try_all(&self) {
         let mut state = self.state();

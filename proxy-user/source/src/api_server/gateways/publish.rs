@@ -103,8 +103,10 @@ impl Publisher {
                 patience = Duration::ZERO;
             }
             self.board.filled().await;
+            let waiting = self.board.first();
             sleep(DELAY.mul_f64(fastrand::f64())).await;
-            if self.board.is_empty() {
+            // While much changes, something is always wanted, but each thing only for a moment.
+            if !waiting.is_some_and(|object| self.board.wants(&object)) {
                 continue;
             }
             match self.hold().await {
