@@ -41,6 +41,10 @@ impl From<ObjectMeta> for meta::ObjectMeta {
             deletion_timestamp: time(given.deletion_timestamp),
             labels: (!given.labels.is_empty()).then_some(given.labels),
             annotations: (!given.annotations.is_empty()).then_some(given.annotations),
+            owner_references: many(given.owner_references, |owner| meta::OwnerReference {
+                kind: owner.kind,
+                ..meta::OwnerReference::default()
+            }),
             ..Self::default()
         }
     }

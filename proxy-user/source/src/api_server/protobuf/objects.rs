@@ -23,6 +23,14 @@ pub(in super::super) struct ObjectMeta {
     pub(super) labels: BTreeMap<String, String>,
     #[prost(btree_map = "string, string", tag = "12")]
     pub(super) annotations: BTreeMap<String, String>,
+    #[prost(message, repeated, tag = "13")]
+    pub(super) owner_references: Vec<OwnerReference>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct OwnerReference {
+    #[prost(string, tag = "1")]
+    pub(super) kind: String,
 }
 
 /// Seconds since 1970; None is no time at all.
