@@ -230,8 +230,8 @@ impl ClusterState {
             (entry.service.as_deref(), entry.slices.as_slice())
         })
     }
-    /// Returns which of these addresses some EndpointSlice lists, ready or not, of any service; each
-    /// with whether all that list it say that it is on this node.
+    /// Returns which of these addresses some EndpointSlice lists, ready or not, of any service,
+    /// each with whether all that list it say that it is on this node.
     pub fn listed(&self, addresses: &BTreeSet<IpAddr>) -> BTreeMap<IpAddr, bool> {
         fn note<A: Addr + Into<IpAddr>>(
             endpoints: &[Endpoint<A>],
