@@ -38,7 +38,7 @@ impl ServicePlan {
         [a, b, c, d]
     }
 
-    /// Whether any endpoint has another weight than 1.
+    /// Whether any endpoint of a set has another weight than 1.
     pub fn is_weighted(&self) -> bool {
         let mut ports = self.ports.iter();
         ports.any(|port| port.v4.is_weighted() || port.v6.is_weighted())
@@ -95,7 +95,10 @@ impl<A: Addr> Default for FamilyPlan<A> {
 impl<A: Addr> FamilyPlan<A> {
     fn is_weighted(&self) -> bool {
         let mut backends = self.backends.iter();
-        backends.any(|backend| backend.weight != 1 || backend.local_weight.is_some())
+        backends.any(|backend| {
+            backend.sets != EndpointSet::NONE
+                && (backend.weight != 1 || backend.local_weight.is_some())
+        })
     }
     fn lacks_local(&self, policy: u32) -> bool {
         !self.backends.is_empty()

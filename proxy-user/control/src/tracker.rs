@@ -231,7 +231,7 @@ impl ClusterState {
         })
     }
     /// Returns which of these addresses some EndpointSlice lists, ready or not, of any service,
-    /// each with whether all that list it say that it is on this node.
+    /// each with whether one of them says that it is on another node.
     pub fn listed(&self, addresses: &BTreeSet<IpAddr>) -> BTreeMap<IpAddr, bool> {
         fn note<A: Addr + Into<IpAddr>>(
             endpoints: &[Endpoint<A>],
@@ -241,8 +241,8 @@ impl ClusterState {
             for endpoint in endpoints {
                 let address = endpoint.address.into();
                 if addresses.contains(&address) {
-                    let is_local = endpoint.conditions.has(Conditions::LOCAL);
-                    *listed.entry(address).or_insert(true) &= is_local;
+                    let elsewhere = endpoint.conditions.has(Conditions::ELSEWHERE);
+                    *listed.entry(address).or_insert(false) |= elsewhere;
                 }
             }
         }
@@ -434,7 +434,7 @@ mod tests {
         );
         let address = |last| IpAddr::from([10, 40, 1, last]);
         let asked = [1, 2, 3].map(address).into();
-        let listed = [(address(1), true), (address(2), false)];
+        let listed = [(address(1), false), (address(2), true)];
         assert_eq!(cluster.state.listed(&asked), listed.into());
     }
 }

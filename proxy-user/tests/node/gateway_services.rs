@@ -166,6 +166,12 @@ fn the_policy_in_deploy_limits_the_addresses_of_gateways() {
     let world = World::build();
     let server = prepare(&world);
     install(&server);
+    let before = gateway(
+        "before",
+        ", addresses: [{type: IPAddress, value: 10.40.0.9}]",
+        9000,
+    );
+    server.apply(before.clone());
     server.apply(POLICY);
     let with = |address: &str| {
         let addresses = format!(", addresses: [{{type: IPAddress, value: '{address}'}}]");
@@ -189,6 +195,10 @@ fn the_policy_in_deploy_limits_the_addresses_of_gateways() {
             "{refused}: {said}"
         );
     }
+    // One from before can be changed, but for its addresses.
+    assert_eq!(server.refusal(&before.replace("9000", "9001")), None);
+    let moved = server.refusal(&before.replace("10.40.0.9", "10.40.0.1"));
+    assert!(moved.is_some_and(|said| said.contains("10.40.0.1")));
     for allowed in ["198.51.100.7", "2001:db8:1::7"] {
         assert_eq!(server.refusal(&with(allowed)), None);
     }

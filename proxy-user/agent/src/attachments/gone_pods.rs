@@ -99,11 +99,11 @@ impl GonePods {
         for address in &candidates {
             match listed.get(address) {
                 // A pod of another node has the address by now.
-                Some(false) => {
+                Some(true) => {
                     self.seen.remove(address);
                     continue;
                 }
-                Some(true) => continue,
+                Some(false) => continue,
                 None => {}
             }
             let Some(seen) = self.seen.get_mut(address) else {
@@ -147,8 +147,8 @@ fn is_link_local(address: IpAddr) -> bool {
 
 /// What [`GonePods::gone`] asks the kernel and the cluster state.
 pub(super) trait Asked {
-    /// Which of these addresses some EndpointSlice lists, ready or not; each with whether all that
-    /// list it say that it is on this node.
+    /// Which of these addresses some EndpointSlice lists, ready or not; each with whether one of
+    /// them says that it is on another node.
     fn listed(&self, addresses: &BTreeSet<IpAddr>) -> BTreeMap<IpAddr, bool>;
     /// Whether an interface with this index exists.
     fn exists(&self, interface: u32) -> bool;

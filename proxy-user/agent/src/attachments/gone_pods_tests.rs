@@ -135,7 +135,7 @@ fn a_pod_whose_neighbour_entry_went_but_not_its_link_is_not_gone() {
 fn a_pod_that_a_slice_lists_or_that_the_kernel_knows_is_not_gone() {
     let doubts = [
         Answers {
-            listed: [(address(9), true)].into(),
+            listed: [(address(9), false)].into(),
             ..Answers::default()
         },
         Answers {
@@ -230,7 +230,7 @@ fn an_address_that_a_pod_of_another_node_has_had_is_not_gone() {
     let mut scene = Scene::new(routed(7));
     scene.see(&[link(8, 6)], &[port(6)]);
     let elsewhere = Answers {
-        listed: [(address(9), false)].into(),
+        listed: [(address(9), true)].into(),
         ..Answers::default()
     };
     let rest = (&[link(8, 6)][..], &[port(6)][..]);
@@ -245,7 +245,7 @@ fn a_pod_that_was_in_doubt_for_long_is_forgotten() {
     let mut scene = Scene::new(routed(7));
     scene.see(&[link(8, 6)], &[port(6)]);
     let listed = Answers {
-        listed: [(address(9), true)].into(),
+        listed: [(address(9), false)].into(),
         ..Answers::default()
     };
     let rest = (&[link(8, 6)][..], &[port(6)][..]);

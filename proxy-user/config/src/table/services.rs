@@ -97,7 +97,8 @@ pub(super) const SERVICES: Group = Group {
             what: "Make a Service of type LoadBalancer, with EndpointSlices, for each Gateway that names no addresses, and serve \
                 the Gateway at that Service's addresses. It needs `portolan.gatewayAPI`, and the right to write Services and \
                 EndpointSlices in every namespace: [docs/gateway.md](gateway.md#addresses). Without it such a Gateway gets \
-                no address, and its status says so; a Service that was made before is still served, and never deleted.",
+                no address, and its status says so. A Service that was made before is still served, but no longer changed; \
+                Kubernetes deletes it together with its Gateway.",
             when: "Switch it on, on every node alike, if something in the cluster gives addresses to Services of type \
                 LoadBalancer, and Gateways are to have such addresses.",
         },

@@ -9,8 +9,9 @@ use k8s_openapi::{api::discovery::v1 as discovery, apimachinery::pkg::apis::meta
 use proxy_common::{Port, Protocol, V4, V6};
 
 use super::{
-    Complaints, Converted, Converter, Kind, LABEL_HEADLESS, gateway::ANNOTATION_APPLIED, has_label,
-    parse,
+    Complaints, Converted, Converter, Kind, LABEL_HEADLESS,
+    gateway::{ANNOTATION_APPLIED, is_made},
+    has_label, parse,
 };
 use crate::object::{ObjectName, Warning, uid_hash};
 
@@ -108,6 +109,8 @@ impl Conditions {
     pub const NODE_HINTED: Self = Self(1 << 4);
     /// The endpoint's topology hints name this node.
     pub const HINTED_HERE: Self = Self(1 << 5);
+    /// The slice says that the endpoint is on another node.
+    pub const ELSEWHERE: Self = Self(1 << 6);
 
     #[must_use]
     pub const fn with(self, other: Self, set: bool) -> Self {
@@ -148,10 +151,8 @@ impl Converter {
             ));
             return Ok((slice, complaints.into_warnings()));
         };
-        if labels
-            .and_then(|labels| labels.get(LABEL_MANAGED_BY))
-            .is_some_and(|by| by == MANAGED_BY)
-        {
+        // Where no Gateways are served, their Services are served by these slices as any.
+        if self.gateways && is_made(&object.metadata) {
             let annotations = object.metadata.annotations.as_ref();
             let applied = annotations.and_then(|all| all.get(ANNOTATION_APPLIED));
             slice.made = Some(Box::new(MadeSlice {
@@ -270,7 +271,8 @@ impl Converter {
             let hinted_here = nodes.any(|node| *node.name == *self.node_name);
             let empty = discovery::EndpointConditions::default();
             let stated = endpoint.conditions.as_ref().unwrap_or(&empty);
-            let local = endpoint.node_name.as_deref() == Some(&*self.node_name);
+            let node = endpoint.node_name.as_deref().unwrap_or_default();
+            let local = node == &*self.node_name;
             endpoints.push(Endpoint {
                 address,
                 // KUBE: nil means ready, serving, not terminating.
@@ -279,6 +281,7 @@ impl Converter {
                     .with(Conditions::SERVING, stated.serving.unwrap_or(true))
                     .with(Conditions::TERMINATING, stated.terminating.unwrap_or(false))
                     .with(Conditions::LOCAL, local)
+                    .with(Conditions::ELSEWHERE, !local && !node.is_empty())
                     .with(Conditions::NODE_HINTED, node_hinted)
                     .with(Conditions::HINTED_HERE, hinted_here),
                 site: self.site(hinted_zones.into(), endpoint),

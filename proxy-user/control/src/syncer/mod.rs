@@ -179,6 +179,10 @@ impl Syncer {
     pub fn failed_count(&self) -> usize {
         self.failed.len()
     }
+    /// Whether every object is known. Until then, maps may have services that are still to come.
+    pub fn is_complete(&self) -> bool {
+        self.complete
+    }
     /// Returns what could not be applied, and why.
     pub fn failures(&self) -> &[Failure] {
         &self.failures

@@ -156,6 +156,7 @@ pub(super) async fn follow<K: Followed>(objects: Objects<K>, sender: mpsc::Sende
         version: None,
         is_streamed: true,
         failing: None,
+        was_listed: false,
         unknown: None,
     };
     tokio::select! {
@@ -173,6 +174,8 @@ struct Follower<K> {
     is_streamed: bool,
     /// The pauses between attempts, while attempts fail.
     failing: Option<ExponentialBackoff>,
+    /// Whether objects of the kind have been listed, and are known from that.
+    was_listed: bool,
     /// Since when the server says that it does not know the kind.
     unknown: Option<Instant>,
 }
@@ -197,7 +200,7 @@ impl<K: Followed> Follower<K> {
                     relists.pause().await;
                 }
                 Some(NOT_FOUND) if K::IS_OPTIONAL && self.is_forgotten() => {
-                    self.version = None;
+                    (self.version, self.was_listed) = (None, false);
                     if let Err(unheard) = self.settle().await {
                         return unheard;
                     }
@@ -244,7 +247,7 @@ impl<K: Followed> Follower<K> {
                 Watched::Bookmark { version, ends_list } => {
                     if ends_list && self.version.is_none() {
                         self.send(Event::InitDone).await?;
-                        self.version = Some(version.clone());
+                        (self.version, self.was_listed) = (Some(version.clone()), true);
                     }
                     Some(version)
                 }
@@ -270,7 +273,7 @@ impl<K: Followed> Follower<K> {
             more = page.more;
             if more.is_empty() {
                 self.send(Event::InitDone).await?;
-                self.version = Some(page.version);
+                (self.version, self.was_listed) = (Some(page.version), true);
                 return Ok(self.settle().await?);
             }
         }
@@ -298,7 +301,7 @@ impl<K: Followed> Follower<K> {
     /// Whether the server, which says that it does not know the kind, is to be believed.
     fn is_forgotten(&mut self) -> bool {
         let since = *self.unknown.get_or_insert_with(Instant::now);
-        self.version.is_none() || since.elapsed() >= FORGOTTEN
+        !self.was_listed || since.elapsed() >= FORGOTTEN
     }
 
     /// Notes that the kind can be followed.

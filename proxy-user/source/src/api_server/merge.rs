@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Merges the messages of all watches into batches of changes. Called by the loop in `api_server`.
 
-use std::collections::{BTreeMap, HashSet};
+use std::{
+    collections::{BTreeMap, HashSet},
+    time::Duration,
+};
 
 use control::{
     change::{Batch, Change, Trigger},
@@ -10,6 +13,7 @@ use control::{
     warnings::Topic,
 };
 use k8s_openapi::{api::discovery::v1::EndpointSlice, jiff::Timestamp};
+use tokio::time::Instant;
 
 use super::follow::{Event, Followed, Message, News};
 
@@ -24,6 +28,9 @@ const KINDS: [Kind; 4] = [
     Kind::Node,
     Kind::ServiceCidr,
 ];
+
+/// How long services wait for kinds of the Gateway API that cannot be listed.
+const WAIT: Duration = Duration::from_secs(15);
 
 /// The names of the known objects of one kind. They show which objects a new list lacks.
 #[derive(Debug, Default)]
@@ -48,6 +55,8 @@ pub(super) struct Merger {
     batch: Batch,
     /// Whether a batch has ended the first list of all objects.
     listed: bool,
+    /// Since when some kind of the Gateway API cannot be followed.
+    gateways_fail: Option<Instant>,
     /// True if the next batch says that everything is listed, which must be sent even without
     /// changes.
     news: bool,
@@ -68,6 +77,7 @@ impl Merger {
             faults: BTreeMap::new(),
             batch: Batch::default(),
             listed: false,
+            gateways_fail: None,
             news: false,
         }
     }
@@ -174,19 +184,24 @@ impl Merger {
         }
     }
 
-    /// Notes whether all objects are listed. Those of the Gateway API are not waited for once they
-    /// cannot be read: services need not stand still for them.
+    /// Notes whether all objects are listed. Those of the Gateway API are not waited for when they
+    /// cannot be read for a while: services need not stand still for them.
     fn note_listed(&mut self) {
         let are_listed = |kinds: &[Kind]| {
             let mut known = kinds.iter().map(|kind| self.known.get(kind));
             known.all(|known| known.is_some_and(|known| known.listed))
         };
+        let mut of_gateways = Kind::OF_GATEWAYS.iter();
+        if of_gateways.any(|kind| self.faults.contains_key(kind)) {
+            self.gateways_fail.get_or_insert_with(Instant::now);
+        } else {
+            self.gateways_fail = None;
+        }
         if !are_listed(&KINDS) {
             return;
         }
         let complete = are_listed(&Kind::OF_GATEWAYS);
-        let mut of_gateways = Kind::OF_GATEWAYS.iter();
-        let listed = complete || of_gateways.any(|kind| self.faults.contains_key(kind));
+        let listed = complete || self.gateways_fail.is_some_and(|at| at.elapsed() >= WAIT);
         if (complete && !self.batch.complete) || (listed && !self.listed) {
             self.news = true;
             self.batch.listed |= !self.listed;

@@ -4,7 +4,10 @@
 use rstest::rstest;
 
 use super::*;
-use crate::model::Kind;
+use crate::{
+    model::{Converter, Kind, Object},
+    testing::converted,
+};
 
 const SERVICE: &str = "Service shop/gateway-edge";
 const SLICE: &str = "EndpointSlice shop/gateway-edge-tcp-80-v4-8080";
@@ -262,10 +265,20 @@ fn slices_that_were_made_are_not_served() {
     )
     .replace(
         "labels: {",
-        "labels: {endpointslice.kubernetes.io/managed-by: portolan.dev, ",
+        "ownerReferences: [{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, name: edge, uid: u}], labels: {portolan.dev/gateway: gateway-edge, ",
     );
     assert_eq!(cluster.apply(&made), [""; 0]);
     assert_eq!(write(&mut cluster), ["-EndpointSlice shop/gateway-edge-x"]);
+    // An agent that serves no Gateways serves the Service by them.
+    let mut converter = Converter::new("node-a");
+    let read = converted(&made, &mut converter);
+    let Some((Object::EndpointSlice(slice), _)) = read else {
+        panic!("{read:?}")
+    };
+    assert_eq!(
+        slice.service,
+        Some(crate::testing::name("shop/gateway-edge"))
+    );
 }
 
 #[test]

@@ -26,6 +26,8 @@ struct State {
     wanted: BTreeMap<ObjectKey, Write>,
     /// Those that have not been tried since they were last set.
     untried: BTreeSet<ObjectKey>,
+    /// Those that could not be written, until their pause is over, whatever they are set to.
+    paused: BTreeSet<ObjectKey>,
 }
 
 impl Board {
@@ -58,6 +60,7 @@ impl Board {
     pub(super) fn try_all(&self) {
         let mut state = self.state();
         state.untried = state.wanted.keys().cloned().collect();
+        state.paused.clear();
     }
     /// Takes up to `count` writes that have not been tried.
     pub(super) fn take(&self, count: usize) -> Vec<(ObjectKey, Write)> {
@@ -69,9 +72,14 @@ impl Board {
         let some = taken.filter_map(|(write, key)| Some((key, write?)));
         some.take(count).collect()
     }
+    /// Notes that an object could not be written, and is to be tried again after a pause.
+    pub(super) fn pause(&self, object: &ObjectKey) {
+        self.state().paused.insert(object.clone());
+    }
     /// Lets a write be tried again, if it is still wanted.
     pub(super) fn put_back(&self, object: ObjectKey) {
         let mut state = self.state();
+        state.paused.remove(&object);
         if state.wanted.contains_key(&object) {
             state.untried.insert(object);
             self.changed.notify_one();
@@ -84,12 +92,15 @@ impl Writer for Board {
         let mut state = self.state();
         match write {
             Some(write) => {
-                state.untried.insert(object.clone());
+                if !state.paused.contains(&object) {
+                    state.untried.insert(object.clone());
+                }
                 state.wanted.insert(object, write);
                 self.changed.notify_one();
             }
             None => {
                 state.untried.remove(&object);
+                state.paused.remove(&object);
                 state.wanted.remove(&object);
             }
         }
@@ -126,6 +137,12 @@ mod tests {
         assert_eq!(board.take(9).len(), 1);
         board.try_all();
         assert_eq!(board.take(9).len(), 2);
+        // One that could not be written is tried when its pause is over, and no sooner.
+        board.pause(&key("a"));
+        board.set(key("a"), write("2"));
+        assert_eq!(board.take(9), []);
+        board.put_back(key("a"));
+        assert_eq!(board.take(9), [(key("a"), write("2").expect("a write"))]);
         board.set(key("a"), None);
         board.set(key("c"), None);
         assert!(board.is_empty());

@@ -33,7 +33,7 @@ use tokio::time::{sleep, timeout};
 
 use super::{
     board::Board,
-    lease::{Election, LASTS, RENEW, WRITE},
+    lease::{Election, RENEW, WRITE},
 };
 
 /// An agent that does not hold the lease leaves others this much time, drawn, to do what is wanted:
@@ -45,7 +45,7 @@ const AT_ONCE: usize = 8;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LAST_PAUSE: Duration = Duration::from_secs(60);
 /// The longest pause of an agent without the lease, while what is wanted stays undone though
-/// another agent holds it: it may be something that nobody can write.
+/// another agent holds it, or nobody can: it may be something that nobody can write.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const FORBIDDEN: u16 = 403;
@@ -97,10 +97,10 @@ impl Publisher {
 
     /// Never ends.
     pub(in super::super) async fn run(&mut self) {
-        let mut patience = Duration::ZERO;
+        let (mut patience, mut has_looked) = (Duration::ZERO, false);
         loop {
             if self.board.is_empty() {
-                patience = Duration::ZERO;
+                (patience, has_looked) = (Duration::ZERO, false);
             }
             self.board.filled().await;
             let waiting = self.board.first();
@@ -114,12 +114,18 @@ impl Publisher {
                     tracing::info!("this agent writes the status of the Gateway API's objects");
                     self.board.try_all();
                     self.lead().await;
+                    (patience, has_looked) = (Duration::ZERO, false);
                 }
-                Ok(Some(time)) => {
-                    sleep(time.max(patience)).await;
-                    patience = (patience * 2).clamp(LASTS, PATIENCE);
+                // A second look shows whether its holder is alive.
+                Ok(Some(time)) if !has_looked => {
+                    has_looked = true;
+                    sleep(time).await;
                 }
-                Err(_) => sleep(RENEW).await,
+                Ok(Some(_)) | Err(_) => {
+                    has_looked = false;
+                    patience = (patience * 2).clamp(RENEW, PATIENCE);
+                    sleep(patience).await;
+                }
             }
         }
     }
@@ -178,6 +184,8 @@ impl Publisher {
             self.is_writing_failing = false;
             return;
         };
+        let board = Arc::clone(&self.board);
+        self.failures.retain(|object, _| board.wants(object));
         let failures = self.failures.entry(object.clone()).or_default();
         let is_first = *failures == 0 && !self.is_writing_failing;
         let pause = FIRST_PAUSE * 2_u32.saturating_pow((*failures).min(10));
@@ -186,7 +194,7 @@ impl Publisher {
             report(&format!("write about {object}"), &error, is_first);
             self.is_writing_failing = true;
         }
-        let board = Arc::clone(&self.board);
+        board.pause(&object);
         tokio::spawn(async move {
             sleep(pause.min(LAST_PAUSE)).await;
             board.put_back(object);
@@ -220,40 +228,34 @@ async fn written(client: &Client, object: &ObjectKey, write: &Write) -> kube::Re
     }
 }
 
-fn api<K>(client: &Client, object: &ObjectKey) -> Api<K>
-where
-    K: kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+/// A kind of which objects are made for Gateways.
+trait MadeKind:
+    kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned
 {
+}
+impl MadeKind for Service {}
+impl MadeKind for EndpointSlice {}
+
+fn api<K: MadeKind>(client: &Client, object: &ObjectKey) -> Api<K> {
     Api::namespaced(client.clone(), &object.name.namespace)
 }
 
-async fn apply<K>(client: &Client, object: &ObjectKey, wanted: &Value) -> kube::Result<()>
-where
-    K: kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()>
-        + Clone
-        + Debug
-        + DeserializeOwned,
-{
+async fn apply<K: MadeKind>(
+    client: &Client,
+    object: &ObjectKey,
+    wanted: &Value,
+) -> kube::Result<()> {
     let (api, name) = (api::<K>(client, object), &object.name.name);
-    // Somebody has made an object of this name, and the watch will say so.
-    if api
-        .get_opt(name)
-        .await?
-        .is_some_and(|found| !is_made(found.meta()))
-    {
-        return Ok(());
+    let found = api.get_opt(name).await?;
+    if found.is_some_and(|found| !is_made(found.meta())) {
+        let why = "there is one of this name that was not made for a Gateway; rename or delete it";
+        return Err(kube::Error::Service(why.into()));
     }
     let how = PatchParams::apply(MANAGER).force();
     api.patch(name, &how, &Patch::Apply(wanted)).await.map(drop)
 }
 
-async fn delete<K>(client: &Client, object: &ObjectKey) -> kube::Result<()>
-where
-    K: kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()>
-        + Clone
-        + Debug
-        + DeserializeOwned,
-{
+async fn delete<K: MadeKind>(client: &Client, object: &ObjectKey) -> kube::Result<()> {
     let (api, name) = (api::<K>(client, object), &object.name.name);
     let found = api.get_opt(name).await?;
     let Some(found) = found.filter(|found| is_made(found.meta())) else {

@@ -219,6 +219,27 @@ async fn a_service_that_somebody_has_made_is_neither_changed_nor_deleted() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_changes_while_it_cannot_be_written_is_tried_after_its_pauses_only() {
+    let fake = Fake::start().await;
+    create(&fake, "edge");
+    let refused = Fault::Refused(422, "it is invalid");
+    fake.set_fault(Method::PATCH, &status("edge"), Some(refused));
+    let board = agent(&fake, "node-a").await;
+    for number in 0..600 {
+        want(&*board, "edge", &number.to_string());
+        sleep(SECOND).await;
+    }
+    let tries = fake.written(GATEWAYS).len();
+    assert!((10..25).contains(&tries), "{tries}");
+    fake.set_fault(Method::PATCH, &status("edge"), None);
+    sleep(60 * SECOND).await;
+    assert_eq!(
+        messages(&fake.written(GATEWAYS)).last(),
+        Some(&("599", 200))
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn after_a_conflict_the_fresh_object_is_written_over_without_a_word() {
     let (lines, _guard) = Lines::start();
     let fake = Fake::start().await;
