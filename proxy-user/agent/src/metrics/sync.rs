@@ -197,7 +197,8 @@ impl Sync {
     }
 
     /// Sets the number of services served, of those with weights, and of those with policy Local
-    /// whose endpoints are all on other nodes. `no_local`: internal IPv4, internal IPv6, external IPv4, external IPv6.
+    /// whose endpoints are all on other nodes. `no_local`: internal IPv4, internal IPv6, external
+    /// IPv4, external IPv6.
     pub fn set_services(&self, served: usize, weighted: usize, no_local: [usize; 4]) {
         self.services.set(served as i64);
         self.weighted.set(weighted as i64);

@@ -84,8 +84,8 @@ pub(super) const SERVICES: Group = Group {
             kind: Kind::Bool(|config| &mut config.gateway_api),
             unset: None,
             what: "Serve Gateways of the Gateway API whose class names the controller `portolan.dev/l4`, with their TCPRoutes and \
-                UDPRoutes. While the API server does not have these kinds, it is asked for them every five minutes, and \
-                nothing else happens. One agent of the cluster writes the status of these objects. It needs more rights: \
+                UDPRoutes. While the API server does not have these kinds, the agent asks for them every five minutes. \
+                One agent of the cluster writes the status of these objects. It needs more rights: \
                 [docs/gateway.md](gateway.md).",
             when: "Switch it on, on every node alike, to serve Gateways.",
         },
