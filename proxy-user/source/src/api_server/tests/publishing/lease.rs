@@ -104,7 +104,7 @@ async fn an_agent_that_cannot_renew_the_lease_writes_nothing_after_ten_seconds()
     let last = meanwhile.last().map(|one| one.at - renewed);
     assert!(last < Some(10 * SECOND), "{last:?}");
     fake.set_fault(Method::PUT, LEASE, None);
-    assert!(!want_more(&fake, &board, 15, || {}).await.is_empty());
+    assert!(!want_more(&fake, &board, 75, || {}).await.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -156,7 +156,7 @@ async fn agents_ask_for_the_lease_ever_more_slowly_about_what_nobody_can_write()
     // The first renews it every 5 s, and reads it before.
     let renewals = fake.written(LEASES).len();
     assert!(
-        (11..20).contains(&(asked - renewals)),
+        (10..30).contains(&(asked - renewals)),
         "{asked} - {renewals}"
     );
 }
