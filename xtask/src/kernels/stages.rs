@@ -58,8 +58,9 @@ const HAS_TCX: &str = "grep -q ' tcx_link_attach' /proc/kallsyms";
 /// Tests of an agent that reads its services from manifests, is restarted, and leaves nothing
 /// behind. They include attaching, replacing and removing kernel programs.
 const SERVE_PART: &str = "restart::a_connection_outlives handover::draining_a_node_without_flows";
-const SERVE: &str =
-    "changes:: follow::hosts handover:: observe:: refused:: restart:: attachments::";
+/// Of `follow::hosts` those that pass on Linux 6.1: it has no tcx links, and gives no reason for a
+/// martian source.
+const SERVE: &str = "changes:: follow::hosts::a_silent follow::hosts::routes handover:: observe:: refused:: restart:: attachments::";
 /// The test of a migration from IPVS. The other ignored tests of `node` are in `DEVICES`.
 const IPVS: &str = "--ignored takeover::ipvs";
 /// Tests of services through every kind of interface. Most need kernel modules and are ignored by
