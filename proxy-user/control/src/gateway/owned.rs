@@ -183,12 +183,10 @@ impl Gateways {
         let gateway = self.makers.get(service);
         let gateway = gateway.and_then(|name| self.gateways.get(name));
         let built = gateway.and_then(|gateway| self.built.get(&names::plan_name(&gateway.id.name)));
-        match (gateway, built) {
+        match (self.wanted(service), gateway.zip(built)) {
             // It stays as it is while the Gateway's class is not known.
-            (Some(_), None) if matches!(self.wanted(service), Wanted::Kept) => {}
-            (Some(gateway), Some((_, built)))
-                if is_made && matches!(self.wanted(service), Wanted::Applied(..)) =>
-            {
+            (Wanted::Kept, None) => {}
+            (Wanted::Applied(..), Some((gateway, (_, built)))) if is_made => {
                 let wanted = slices::wanted(service, &built.served, |name| services.slices(name));
                 let obsolete = there().filter(|name| !wanted.contains_key(&*name.name));
                 writes.extend(obsolete.map(|name| (name.clone(), Some(Write::DeleteSlice))));

@@ -16,12 +16,15 @@ use super::{
 use crate::{
     model::{
         Conditions, Endpoint, EndpointSlice, Endpoints, Gateway, ServicePort,
-        endpoint::{LABEL_MANAGED_BY, LABEL_SERVICE, MANAGED_BY},
+        endpoint::LABEL_SERVICE,
         gateway::{ANNOTATION_APPLIED, LABEL_GATEWAY},
     },
     object::ObjectName,
 };
 
+/// KUBE: the label that says who writes a slice, and our value of it.
+const LABEL_MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+const MANAGED_BY: &str = "portolan.dev";
 /// KUBE: the most endpoints of a slice.
 const MAX: usize = 1000;
 

@@ -17,10 +17,6 @@ use crate::object::{ObjectName, Warning, uid_hash};
 
 /// KUBE: the label with the name of a slice's service.
 pub(crate) const LABEL_SERVICE: &str = "kubernetes.io/service-name";
-/// KUBE: the label that says who writes a slice.
-pub(crate) const LABEL_MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
-/// The value of that label in slices of Services that were made for Gateways.
-pub(crate) const MANAGED_BY: &str = "portolan.dev";
 /// The annotation of a slice that gives its endpoints a weight.
 const ANNOTATION_WEIGHT: &str = "service.portolan.dev/weight";
 /// The weight of endpoints whose slice has no such annotation, or a wrong one.
