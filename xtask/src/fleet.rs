@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The programs of `cargo xtask bench fleet`, and its short share in `cargo xtask test`: many
+//! The programs of `cargo xtask bench fleet`, and its short share in `cargo xtask test all`: many
 //! agents with one API server, beside kube-proxy's informers.
 
 use std::{path::PathBuf, process::Command};

@@ -21,9 +21,10 @@ use crate::{
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// What to run
-    #[arg(value_enum, default_value_t = Suite::All)]
-    suite: Suite,
+    /// What to run; without it, what a contributor and CI run: the lints and all suites but `lab` and
+    /// `fleet`, one setting of the conformance cases, and the oldest kernel
+    #[arg(value_enum)]
+    suite: Option<Suite>,
     /// Passed on to the test programs: part of a test's name, --nocapture, ... (not with `all`)
     #[arg(last = true)]
     rest: Vec<String>,
@@ -59,8 +60,8 @@ enum Suite {
     /// A few agents with an API server beside kube-proxy's informers: whether every measurement
     /// works (root)
     Fleet,
-    /// All of these, and the lints; of the conformance cases all in one setting, and in the other
-    /// six the share of the day
+    /// All of these, and the lints: every kernel of Debian's stable releases; of the conformance
+    /// cases all in one setting, and in the other six the share of the day
     All,
 }
 
@@ -77,7 +78,9 @@ const PRIVILEGED: [(Suite, &str); 7] = [
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let suite = arguments.suite;
-    let privileged = !matches!(suite, Suite::Quick | Suite::Unit | Suite::Deploy);
+    let is_all = suite == Some(Suite::All);
+    let is_one = suite.is_some() && !is_all;
+    let privileged = !matches!(suite, Some(Suite::Quick | Suite::Unit | Suite::Deploy));
     if privileged {
         host::require_root(
             "this test",
@@ -85,10 +88,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         )?;
     }
     ensure!(
-        suite != Suite::All || arguments.rest.is_empty(),
+        is_one || arguments.rest.is_empty(),
         "arguments for the test programs need the name of one suite: cargo xtask test packet -- NAME"
     );
-    if !matches!(suite, Suite::Quick | Suite::Deploy) {
+    if !matches!(suite, Some(Suite::Quick | Suite::Deploy)) {
         setup::run(if privileged { Needs::All } else { Needs::Build })?;
     }
     if privileged {
@@ -96,13 +99,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
 
     let workspace = Workspace::read()?;
-    let wanted = |candidate| suite == Suite::All || suite == candidate;
+    let wanted = |candidate| !is_one || suite == Some(candidate);
     let mut stages = Vec::new();
-    if suite == Suite::All {
+    if !is_one {
         stages.push(lints());
     }
     // The stage `unit` includes the tests of `quick`.
-    if suite == Suite::Quick {
+    if suite == Some(Suite::Quick) {
         stages.push(quick(&arguments.rest));
     }
     if wanted(Suite::Unit) {
@@ -127,9 +130,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         stages.push(program(&workspace, "fuzz sockets", fuzz::SOCKETS, &rest));
     }
     if wanted(Suite::Conformance) {
-        for (number, stage) in conformance::STAGES.into_iter().enumerate() {
+        let settings = if suite.is_none() { 1 } else { usize::MAX };
+        let stages_of = conformance::STAGES.into_iter().enumerate();
+        for (number, stage) in stages_of.take(settings) {
             let mut rest = conformance::stage_arguments(stage);
-            if suite == Suite::All {
+            if is_all {
                 rest.extend(conformance::share_arguments(number));
             }
             rest.extend(arguments.rest.iter().cloned());
@@ -143,21 +148,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     if wanted(Suite::Deploy) {
         // Only the suite `deploy` by itself builds tools that take minutes.
-        let is_part = suite == Suite::All;
-        let tools = if is_part {
-            Tools::AsTheyAre
-        } else {
+        let tools = if is_one {
             Tools::Built
+        } else {
+            Tools::AsTheyAre
         };
         stages.push(deployed(&arguments.rest, tools));
     }
     if wanted(Suite::Kernels) {
-        stages.push(on_kernels());
+        stages.push(on_kernels(suite.is_none()));
     }
-    if wanted(Suite::Lab) {
+    let is_long_wanted = |candidate| is_all || suite == Some(candidate);
+    if is_long_wanted(Suite::Lab) {
         stages.push(quick_lab(&arguments.rest));
     }
-    if wanted(Suite::Fleet) {
+    if is_long_wanted(Suite::Fleet) {
         stages.push(quick_fleet(&arguments.rest));
     }
 
@@ -273,11 +278,11 @@ fn deployed(filter: &[String], tools: Tools) -> Stage {
     })
 }
 
-/// Runs tests on Debian's kernels in qemu. Where these are not available (no Debian, no mirror),
+/// Runs tests on Debian's kernels in qemu, or on the oldest of them. Where these are not available (no Debian, no mirror),
 /// prints a message, and one test counts as not run.
-fn on_kernels() -> Stage {
+fn on_kernels(only_oldest: bool) -> Stage {
     timed("kernels", |seen| {
-        let kernels = match kernels::tested_kernels() {
+        let kernels = match kernels::tested_kernels(only_oldest) {
             Ok(kernels) => kernels,
             Err(error) => {
                 println!("NO KERNEL WAS TESTED but this machine's own: {error:#}");
