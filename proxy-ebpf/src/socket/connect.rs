@@ -74,14 +74,6 @@ pub fn connect<A: AddressForm>(ctx: SockAddr) -> i32 {
             ctx.set_port(entry.backend_port);
         }
         SocketVerdict::REFUSE => {
-            // Nothing serves the socket's destination any more. The socket receives nothing until
-            // the agent connects it to the next backend.
-            if protocol == Protocol::UDP && asks_again::<A::Family>(&key, &target) {
-                undrop::<A::Family>(ctx, &key);
-                if drop_silently::<A::Family>(ctx, &key, &target) {
-                    return proceed(Counter::SocketUntouched);
-                }
-            }
             verdict.count();
             return fail_with(ECONNREFUSED);
         }
@@ -128,14 +120,6 @@ fn keep<F: Family>(
         unsafe { buffer.assume_init_mut() }.last_used = helpers::now();
     }
     kept
-}
-
-/// Whether a socket is already connected to this frontend.
-#[inline(never)]
-fn asks_again<F: Family>(key: &SocketKey<F::Addr>, target: &Target<F::Addr>) -> bool {
-    let mut buffer = EntryBuffer::uninit();
-    find::<F>(key, &mut buffer)
-        .is_some_and(|found| found.entry.is_frontend(target.address, target.port))
 }
 
 /// Whether the backend of a socket's entry still serves.

@@ -5,7 +5,7 @@
 
 use std::{collections::HashMap, fs};
 
-use linux::{namespaces, socket_inodes, sockets_of};
+use linux::{namespaces, socket_inodes};
 use serde::Serialize;
 
 /// The process that owns a socket; if several do, the one with the lowest process id.
@@ -34,7 +34,7 @@ pub(super) fn owners(everywhere: bool) -> HashMap<u64, Process> {
     let mut owners = HashMap::new();
     for pid in pids {
         let mut name = None;
-        for (_, inode) in sockets_of(pid.cast_signed()).unwrap_or_default() {
+        for inode in sockets_of(pid) {
             let Some(cookie) = by_inode.get(&inode) else {
                 continue;
             };
@@ -46,6 +46,16 @@ pub(super) fn owners(everywhere: bool) -> HashMap<u64, Process> {
         }
     }
     owners
+}
+
+/// Returns the inode of each socket of a process, from the links in /proc/PID/fd.
+fn sockets_of(pid: u32) -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter();
+    entries.flatten().flatten().filter_map(|entry| {
+        let link = fs::read_link(entry.path()).ok()?;
+        let number = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
+        number.parse().ok()
+    })
 }
 
 fn name_of(pid: u32) -> String {

@@ -21,7 +21,7 @@ impl Datapath {
     fn store(&mut self, changes: &[(ObjectName, ServicePlan)], of_new: Quota) -> ApplyResult {
         let result = self.store.apply(changes, of_new, &mut self.settings);
         if result.udp_lost {
-            self.sweep.mend_lost(&self.store);
+            self.sweep.close_lost(&self.store);
         }
         result
     }

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reconnects or closes UDP sockets of this network namespace and closes TCP sockets, which are
-//! found by their cookies, and lists sockets. By sock_diag(7). Called by `datapath::sweep` and the
-//! command line.
+//! Closes sockets, which are found by their cookies, and lists sockets. By sock_diag(7). Called by
+//! `datapath::sweep` and the command line.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashSet,
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
 };
@@ -18,7 +17,6 @@ use super::{
     namespaces::{inside, others},
     netlink::Connection,
     plain::Plain,
-    reconnect::{holders, reconnect},
 };
 
 const DUMP: u16 = 20;
@@ -97,65 +95,6 @@ impl Request {
     }
 }
 
-/// What happened to sockets whose backend was gone.
-#[derive(Debug, Default)]
-pub struct Mended {
-    /// Sockets that were connected to their service again.
-    pub reconnected: usize,
-    /// Sockets that were closed, because their process is invisible from here or connecting failed.
-    pub closed: usize,
-    /// The last error with which the kernel refused to close a socket; None if it closed all.
-    pub refused: Option<io::Error>,
-}
-
-/// The node's connected UDP sockets that need another backend. Key: the socket's cookie and the
-/// address to which it is connected. Value: the frontend to connect it to.
-pub type LostSockets = HashMap<(SocketCookie, SocketAddr), SocketAddr>;
-
-/// Connects UDP sockets of the calling thread's network namespace to their frontends again; the
-/// hooks then choose another backend. So even a process that never opens another socket is served
-/// again, and it keeps its source port. A socket is found by its cookie and peer address: if it is
-/// connected elsewhere by now, or not connected, it is left alone. A socket that cannot be
-/// connected is closed, and its process sees ECONNABORTED.
-pub fn mend_udp(lost: &LostSockets) -> io::Result<Mended> {
-    let connection = Connection::open(NETLINK_SOCK_DIAG)?;
-    let mut found = Vec::new();
-    for family in [libc::AF_INET as u8, libc::AF_INET6 as u8] {
-        list(&connection, family, Protocol::UDP, |socket| {
-            let id = socket.id;
-            if let Some(frontend) = lost.get(&(id.cookie, id.peer(family))) {
-                found.push((family, socket.inode, id, *frontend));
-            }
-        })?;
-    }
-    let inodes: HashSet<_> = found.iter().map(|(_, inode, ..)| *inode).collect();
-    let holders = if inodes.is_empty() {
-        HashMap::new()
-    } else {
-        holders(&inodes)
-    };
-    let mut mended = Mended::default();
-    for (family, inode, id, frontend) in found {
-        let is_v6 = family == libc::AF_INET6 as u8;
-        let cookie = id.cookie.number();
-        let connected = holders
-            .get(&inode)
-            .map(|holder| reconnect(*holder, cookie, is_v6, id.peer(family), frontend));
-        if let Some(Ok(is_done)) = connected {
-            mended.reconnected += usize::from(is_done);
-            continue;
-        }
-        if let Some(Err(error)) = connected {
-            tracing::info!(%frontend, %error, "a UDP socket of the node cannot be connected to its service again; it is closed");
-        }
-        match destroy(&connection, family, Protocol::UDP, id) {
-            Ok(is_done) => mended.closed += usize::from(is_done),
-            Err(error) => mended.refused = Some(error),
-        }
-    }
-    Ok(mended)
-}
-
 /// Closes a socket; returns false if it was closed meanwhile.
 fn destroy(
     connection: &Connection,
@@ -168,39 +107,51 @@ fn destroy(
     Ok(none_if(&[libc::ENOENT], answered)?.is_some())
 }
 
-/// A TCP socket that is to be closed: its cookie, and the address to which it is connected.
-pub type TcpSocket = (SocketCookie, SocketAddr);
+/// A socket that is to be closed: its cookie, and the address to which it is connected.
+pub type ConnectedSocket = (SocketCookie, SocketAddr);
+
+/// Closes UDP sockets of the calling thread's network namespace. Their processes see ECONNABORTED.
+/// A socket is found by its cookie and peer address: one that is connected elsewhere by now, or not
+/// connected, is left alone. Returns how many were closed.
+pub fn close_udp(lost: &HashSet<ConnectedSocket>) -> io::Result<usize> {
+    close_here(Protocol::UDP, lost)
+}
 
 /// Closes TCP sockets, in this network namespace and in others that can be entered (which needs
 /// CAP_SYS_ADMIN). Their processes see ECONNABORTED, and their peers get a reset. A socket is found
 /// by its cookie and peer address. Returns how many were closed.
-pub fn close_tcp(gone: &HashSet<TcpSocket>) -> io::Result<usize> {
-    let mut closed = close_tcp_here(gone)?;
+pub fn close_tcp(gone: &HashSet<ConnectedSocket>) -> io::Result<usize> {
+    let mut closed = close_here(Protocol::TCP, gone)?;
     if closed < gone.len() {
         for namespace in others() {
             // It may have ended, or this process may not enter it.
-            closed += inside(&namespace, || close_tcp_here(gone)).unwrap_or(0);
+            closed += inside(&namespace, || close_here(Protocol::TCP, gone)).unwrap_or(0);
         }
     }
     Ok(closed)
 }
 
-fn close_tcp_here(gone: &HashSet<TcpSocket>) -> io::Result<usize> {
+/// Closes all of these sockets that the kernel lets go, and returns its last refusal if there was
+/// one.
+fn close_here(protocol: Protocol, wanted: &HashSet<ConnectedSocket>) -> io::Result<usize> {
     let connection = Connection::open(NETLINK_SOCK_DIAG)?;
-    let mut closed = 0;
+    let (mut closed, mut refused) = (0, None);
     for family in [libc::AF_INET as u8, libc::AF_INET6 as u8] {
         let mut found = Vec::new();
-        list(&connection, family, Protocol::TCP, |socket| {
+        list(&connection, family, protocol, |socket| {
             let id = socket.id;
-            if gone.contains(&(id.cookie, id.peer(family))) {
+            if wanted.contains(&(id.cookie, id.peer(family))) {
                 found.push(id);
             }
         })?;
         for id in found {
-            closed += usize::from(destroy(&connection, family, Protocol::TCP, id)?);
+            match destroy(&connection, family, protocol, id) {
+                Ok(is_done) => closed += usize::from(is_done),
+                Err(error) => refused = Some(error),
+            }
         }
     }
-    Ok(closed)
+    refused.map_or(Ok(closed), Err)
 }
 
 /// Returns cookie and inode of every TCP and UDP socket in the calling thread's network namespace.

@@ -93,14 +93,24 @@ fn short_connections_go_on_when_every_ephemeral_port_has_been_used(
     assert_eq!(world.count(Counter::ForwardedElsewhere), 0);
 }
 
-/// Returns true if a connected socket gets an answer of the pod `by` within a second.
-fn is_served_again(socket: &UdpSocket, by: &str) -> bool {
+/// Returns true if a connected socket gets an answer of the pod `by` within a second. A socket of
+/// the node is closed when its backend has gone, and connects again to `to`; a pod's is not.
+fn is_served_again(socket: &UdpSocket, to: SocketAddr, from: From, by: &str) -> bool {
     let patience = Some(Duration::from_millis(100));
     socket.set_read_timeout(patience).expect("a time limit");
     let deadline = Instant::now() + Duration::from_secs(1);
     while Instant::now() < deadline {
-        if try_ask_connected(socket).is_ok_and(|answer| answer.by == by) {
-            return true;
+        match try_ask_connected(socket) {
+            Ok(answer) if answer.by == by => return true,
+            Err(error) if error.kind() == ErrorKind::ConnectionAborted => {
+                assert_eq!(from, From::Node, "{error}");
+                _ = socket.connect(to);
+            }
+            // Nobody served when it connected again.
+            Err(_) if from == From::Node && socket.peer_addr().is_err() => {
+                _ = socket.connect(to);
+            }
+            _ => {}
         }
     }
     false
@@ -115,7 +125,7 @@ fn connected_datagram_sockets_follow_their_service_when_its_pod_is_replaced(
 ) {
     let dns = |endpoints: &[u8]| Service::new(1, "UDP", endpoints);
     let mut world = world(plumbing, balancing, &[dns(&[20])]);
-    let sockets: Vec<_> = world.run(from, || {
+    let sockets: Vec<(UdpSocket, SocketAddr)> = world.run(from, || {
         // The node has no IPv6 address that its pods can answer to, so its sockets use IPv4.
         let v6 = if from == From::Pod {
             ("[::]:0", vip6(1))
@@ -124,11 +134,11 @@ fn connected_datagram_sockets_follow_their_service_when_its_pod_is_replaced(
         };
         let all = [("0.0.0.0:0", vip(1)), v6].repeat(SOCKETS / 2);
         all.into_iter()
-            .map(|(any, to)| connected(any, to))
+            .map(|(any, to)| (connected(any, to), to))
             .collect()
     });
     // The other half of the sockets sends nothing until the pod has been removed.
-    for socket in &sockets[..SOCKETS / 2] {
+    for (socket, _) in &sockets[..SOCKETS / 2] {
         assert_eq!(ask_connected(socket).by, "one");
     }
     for (endpoints, by) in [(&[21][..], "two"), (&[20], "one"), (&[21], "two")] {
@@ -137,14 +147,15 @@ fn connected_datagram_sockets_follow_their_service_when_its_pod_is_replaced(
         let others = of_others.then(|| Service::new(2, "UDP", other));
         let services: Vec<_> = [dns(endpoints)].into_iter().chain(others).collect();
         world.publish(&services);
-        let served = sockets.iter().filter(|socket| is_served_again(socket, by));
+        let served = sockets.iter();
+        let served = served.filter(|(socket, to)| is_served_again(socket, *to, from, by));
         assert_eq!(served.count(), SOCKETS, "by {by}");
     }
     world.publish(&[dns(&[])]);
     world.publish(&[dns(&[20])]);
     let served = sockets
         .iter()
-        .filter(|socket| is_served_again(socket, "one"));
+        .filter(|(socket, to)| is_served_again(socket, *to, from, "one"));
     assert_eq!(served.count(), SOCKETS, "after nobody served");
 }
 
@@ -242,12 +253,15 @@ fn datagrams_follow_an_external_ip_that_moves_to_another_service(
     };
     let is_by = |socket: &UdpSocket, to, name: &str| by(socket, to).as_deref() == Some(name);
     assert!(is_by(&sender, to, "one") && is_by(&steady, vip(1), "one"));
-    assert!(is_served_again(&connected, "one"));
+    assert!(is_served_again(&connected, to, from, "one"));
     for (with, name) in [(2, "two"), (1, "one")] {
         world.publish(&services(with));
         assert!(is_by(&sender, to, name), "{name}");
         assert!(is_by(&steady, vip(1), "one"), "its own address stays");
-        assert!(is_served_again(&connected, name), "connected: {name}");
+        assert!(
+            is_served_again(&connected, to, from, name),
+            "connected: {name}"
+        );
     }
 }
 

@@ -92,7 +92,7 @@ pub(super) struct Batches {
     pub(super) freed_blocks: Vec<Block>,
     /// How many elements of arrays `commit` has written already.
     pub(super) written: usize,
-    /// True if node processes may have UDP sockets that must be reconnected: a UDP service has lost
+    /// True if node processes may have UDP sockets that must be closed: a UDP service has lost
     /// backends or frontends, or has backends again after having none.
     pub(super) udp_lost: bool,
 }

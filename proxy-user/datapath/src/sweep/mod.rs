@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Walks through the tables of flows and sockets, a part at a time. In: idle times, and which
 //! backends still serve. Out: idle entries are removed, the node's UDP sockets whose backend is
-//! gone are reconnected, TCP connections to pods that are gone are ended, and how full the flow
+//! gone are closed, TCP connections to pods that are gone are ended, and how full the flow
 //! tables are. Called by `Datapath`.
 
 mod flows;
@@ -10,7 +10,6 @@ mod sockets;
 use std::{collections::BTreeSet, net::IpAddr};
 
 use control::apply::Fill;
-use linux::Mended;
 use proxy_common::{FlowKey, V4, V6, flow::IdleTimes};
 
 use self::{flows::FlowWalk, sockets::SocketWalk};
@@ -29,7 +28,7 @@ pub(crate) struct Sweep {
     sockets: SocketWalk,
     idle_times: IdleTimes,
     /// True if a UDP service has changed so that node processes may have sockets that must be
-    /// reconnected.
+    /// closed.
     udp_lost: bool,
     /// The addresses of pods that are gone.
     gone: Gone,
@@ -59,16 +58,16 @@ impl Sweep {
         self.idle_times = idle_times;
     }
 
-    /// Reconnects the node's UDP sockets whose backends are gone, or whose services have endpoints
-    /// again.
-    pub(crate) fn mend_lost(&mut self, store: &Store) {
+    /// Closes the node's connected UDP sockets whose backends are gone, or whose services have
+    /// endpoints again.
+    pub(crate) fn close_lost(&mut self, store: &Store) {
         self.udp_lost = true;
         // If it fails, the next sweep tries again and returns the error.
-        _ = self.mend_now(store);
+        _ = self.close_lost_now(store);
     }
-    fn mend_now(&mut self, store: &Store) -> Result<(), DatapathError> {
+    fn close_lost_now(&mut self, store: &Store) -> Result<(), DatapathError> {
         if self.udp_lost {
-            check(self.sockets.mend_now(store, &self.idle_times)?)?;
+            self.sockets.close_lost_now(store, &self.idle_times)?;
             self.udp_lost = false;
         }
         Ok(())
@@ -81,8 +80,8 @@ impl Sweep {
         programs: &Programs,
     ) -> Result<Occupancy, DatapathError> {
         let flows = self.sweep_flows_of(Some(store), programs);
-        self.mend_now(store)?;
-        check(self.sockets.sweep(store, &self.idle_times, &self.gone)?)?;
+        self.close_lost_now(store)?;
+        self.sockets.sweep(store, &self.idle_times, &self.gone)?;
         let flows = flows?;
         Ok(Occupancy {
             complete: flows.complete && self.sockets.is_complete(),
@@ -144,20 +143,6 @@ pub struct Ended {
     pub flows: u64,
     /// By closing the clients' sockets.
     pub sockets: u64,
-}
-
-/// Returns an error if the kernel refused to close a socket.
-fn check(mended: Mended) -> Result<(), DatapathError> {
-    if mended.reconnected + mended.closed > 0 {
-        tracing::debug!(
-            reconnected = mended.reconnected,
-            closed = mended.closed,
-            "UDP sockets of the node whose backend has gone"
-        );
-    }
-    mended
-        .refused
-        .map_or(Ok(()), |error| Err(DatapathError::CloseSockets(error)))
 }
 
 /// How full the flow tables are, according to the last complete walk.

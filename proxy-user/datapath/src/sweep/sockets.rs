@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Walks through the maps `sock_buckets` and `sockets`, a part at a time. Removes idle entries, and
-//! reconnects the node's UDP sockets whose backend is gone. Called by `Sweep`.
+//! closes the node's connected UDP sockets whose backend is gone. Called by `Sweep`.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -8,10 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use linux::{LostSockets, Mended, TcpSocket, now};
+use linux::{ConnectedSocket, now};
 use proxy_common::{
-    Backend, FlowState, Port, Protocol, ServiceId, SocketBucket, SocketCookie, SocketEntry,
-    SocketKey, SocketRole, V4, V6, flow::IdleTimes,
+    Backend, FlowState, Port, Protocol, ServiceId, SocketBucket, SocketEntry, SocketKey,
+    SocketRole, V4, V6, flow::IdleTimes,
 };
 
 use super::Gone;
@@ -31,20 +31,21 @@ use crate::{
 const STEP: usize = 4096;
 const STEPS: usize = 8;
 
-/// The time before a socket is reconnected once more, if the hooks gave it the same backend again.
-/// Reconnecting searches /proc, which takes up to some 100 ms.
+/// The time before a socket is looked for once more. Its entry stays after it was closed, until its
+/// process has released it.
 const AGAIN: Duration = Duration::from_secs(60);
 
 /// A function that returns the service port of a frontend, and true if it has endpoints; `None` if
 /// no service has this frontend.
 type Owner<'a, A> = &'a dyn Fn(A, Port, Protocol) -> Option<(ServiceId, bool)>;
 
-/// The sockets that must be reconnected or closed, as far as the current walk has found them.
+/// The sockets that must be closed, as far as the current walk has found them.
 #[derive(Default)]
 struct Findings {
-    lost: LostSockets,
+    /// The node's UDP sockets that need another backend.
+    lost: HashSet<ConnectedSocket>,
     /// TCP sockets that are connected to pods that are gone.
-    gone: HashSet<TcpSocket>,
+    gone: HashSet<ConnectedSocket>,
 }
 
 impl Findings {
@@ -75,7 +76,7 @@ impl Findings {
         let is_dropped = entry.flags & SocketEntry::<A>::DROPPED != 0;
         if is_dropped {
             if owner.is_some_and(|(_, has_endpoints)| has_endpoints) {
-                self.lost.insert((key.cookie, frontend), frontend);
+                self.lost.insert((key.cookie, frontend));
             }
             return;
         }
@@ -86,7 +87,7 @@ impl Findings {
             && owner.is_some_and(|(service, _)| service == entry.service);
         if !current {
             let backend = SocketAddr::new(entry.backend_address.into(), entry.backend_port.host());
-            self.lost.insert((key.cookie, backend), frontend);
+            self.lost.insert((key.cookie, backend));
         }
     }
 }
@@ -96,10 +97,9 @@ pub(super) struct SocketWalk {
     v4: FamilyWalk<V4>,
     v6: FamilyWalk<V6>,
     findings: Findings,
-    /// When each socket was last reconnected; the address is the backend's or the frontend's. If
-    /// the socket is found again, the hooks gave it the same backend, and it must wait for
+    /// When each socket was last closed; the address is the backend's or the frontend's. See
     /// [`AGAIN`].
-    tried: HashMap<(SocketCookie, SocketAddr), Instant>,
+    tried: HashMap<ConnectedSocket, Instant>,
     /// True if the walk has finished the maps of IPv4, and of IPv6.
     ended: [bool; 2],
     /// How many sockets have been closed because their pods are gone.
@@ -118,20 +118,20 @@ impl SocketWalk {
         })
     }
 
-    /// Continues the walk, and reconnects the sockets that it has found. To be called about once a
+    /// Continues the walk, and closes the sockets that it has found. To be called about once a
     /// second.
     pub(super) fn sweep(
         &mut self,
         store: &Store,
         idle_times: &IdleTimes,
         gone: &Gone,
-    ) -> Result<Mended, DatapathError> {
+    ) -> Result<(), DatapathError> {
         if self.ended == [true; 2] {
             self.begin();
         }
         self.walk(store, idle_times, gone, STEPS)?;
         self.close_gone()?;
-        self.mend_lost()
+        self.close_lost()
     }
 
     /// True if the last call reached the ends of the maps of IPv4 and IPv6.
@@ -139,18 +139,18 @@ impl SocketWalk {
         self.ended == [true; 2]
     }
 
-    /// Walks through all maps at once, and reconnects the sockets that it has found. For when a UDP
-    /// service has changed.
-    pub(super) fn mend_now(
+    /// Walks through all maps at once, and closes the node's UDP sockets that need another backend.
+    /// For when a UDP service has changed.
+    pub(super) fn close_lost_now(
         &mut self,
         store: &Store,
         idle_times: &IdleTimes,
-    ) -> Result<Mended, DatapathError> {
+    ) -> Result<(), DatapathError> {
         self.begin();
         self.tried.clear();
         self.walk(store, idle_times, &Gone::new(), usize::MAX)?;
         // The next walk finds sockets that were being connected in the meantime.
-        self.mend_lost()
+        self.close_lost()
     }
 
     fn begin(&mut self) {
@@ -199,18 +199,21 @@ impl SocketWalk {
         Ok(())
     }
 
-    fn mend_lost(&mut self) -> Result<Mended, DatapathError> {
+    /// Closes the node's UDP sockets that the walk has found without a backend that serves: a
+    /// process that connects again reaches the next one.
+    fn close_lost(&mut self) -> Result<(), DatapathError> {
         let mut lost = std::mem::take(&mut self.findings.lost);
         self.tried.retain(|_, at| at.elapsed() < AGAIN);
-        lost.retain(|socket, _| !self.tried.contains_key(socket));
+        lost.retain(|socket| !self.tried.contains_key(socket));
         if lost.is_empty() {
-            return Ok(Mended::default());
+            return Ok(());
         }
-        let mended = linux::mend_udp(&lost).map_err(DatapathError::CloseSockets)?;
+        let closed = linux::close_udp(&lost).map_err(DatapathError::CloseSockets)?;
+        tracing::debug!(closed, "UDP sockets of the node whose backend has gone");
         let now = Instant::now();
         self.tried
-            .extend(lost.into_keys().map(|socket| (socket, now)));
-        Ok(mended)
+            .extend(lost.into_iter().map(|socket| (socket, now)));
+        Ok(())
     }
 }
 

@@ -200,6 +200,11 @@ impl Model {
         talk.peer = Some(Peer { to, way });
         Ok(true)
     }
+    /// Returns true if the policy drops what the socket sends: the agent may close it at any time.
+    pub(crate) fn is_dropped(&self, socket: u8) -> bool {
+        let peer = self.talks[&socket].peer.as_ref();
+        peer.is_some_and(|peer| peer.way == Route::Dropped)
+    }
     pub(crate) fn disconnect(&mut self, socket: u8) {
         if let Some(talk) = self.talks.get_mut(&socket) {
             talk.disconnect();
@@ -207,41 +212,29 @@ impl Model {
     }
 
     /// Updates the model after the agent has applied a change. `errors` has each socket's errno
-    /// since the previous operation, None for no error.
+    /// since the previous operation, None for no error. The agent closes the node's connected UDP
+    /// sockets whose backend has gone, and dropped ones when their service has endpoints.
     pub(crate) fn changed(&mut self, errors: &HashMap<u8, Option<i32>>) -> Judgement {
         let Self { services, talks } = self;
         for (number, talk) in talks {
-            if errors.get(number) == Some(&Some(libc::ECONNABORTED)) {
-                return Err(format!("socket {number} is closed: {talk:?}"));
-            }
-            let Kind { udp, place, .. } = talk.kind;
-            if !udp || place != From::Node {
-                continue;
-            }
-            let Some(peer) = &mut talk.peer else { continue };
-            let to = plain(peer.to);
-            let Route::Backend(backends) = &peer.way else {
-                continue;
+            let is_closed = errors.get(number) == Some(&Some(libc::ECONNABORTED));
+            let is_nodes = talk.kind.udp && talk.kind.place == From::Node;
+            let way = talk.peer.as_mut().map(|peer| &mut peer.way);
+            let (may_close, must_close) = match way {
+                Some(Route::Backend(backends)) if is_nodes => {
+                    let before = backends.len();
+                    backends.retain(|one| services.serves(*one));
+                    (backends.len() < before, backends.is_empty())
+                }
+                Some(Route::Dropped) => (is_nodes, false),
+                _ => (false, false),
             };
-            let (left, gone): (Vec<_>, Vec<_>) =
-                backends.iter().partition(|one| services.serves(**one));
-            if gone.is_empty() {
-                continue;
+            if is_closed && !may_close || !is_closed && must_close {
+                return Err(format!("socket {number}: closed {is_closed}: {talk:?}"));
             }
-            // The socket's backend has gone, so the agent has connected it to another one.
-            let all = services
-                .service(place, to, udp)
-                .map_or_else(Vec::new, |service| services.backends(service));
-            for backend in &all {
-                talk.led.insert((backend.pod, peer.to));
+            if is_closed {
+                talk.disconnect();
             }
-            peer.way = match services.fate(place, to, udp, false) {
-                Fate::Served(allowed) => Route::Backend(allowed),
-                // The new backend may be on another node, where nobody answers.
-                Fate::Unclear => Route::Backend([all, gone].concat()),
-                Fate::Refused | Fate::Dropped if left.is_empty() => Route::Dropped,
-                _ => Route::Direct(None),
-            };
         }
         Ok(())
     }

@@ -147,7 +147,7 @@ impl Run<'_> {
         let peer = peer.and_then(|peer| peer.as_socket());
         let talk = &self.model.talks[&socket];
         let wanted = talk.peer.as_ref().map(|peer| peer.to);
-        if peer == wanted {
+        if peer == wanted || peer.is_none() && self.model.is_dropped(socket) {
             return Ok(());
         }
         Err(format!(
@@ -230,10 +230,11 @@ impl Run<'_> {
         }
         let pending = held.as_ref().take_error().ok().flatten();
         if pending.is_some_and(|error| number(&error) == libc::ECONNABORTED) {
-            return Err(format!(
-                "socket {socket} was closed: {:?}",
-                self.model.talks[&socket]
-            ));
+            if !self.model.is_dropped(socket) {
+                let talk = &self.model.talks[&socket];
+                return Err(format!("socket {socket} was closed: {talk:?}"));
+            }
+            self.model.disconnect(socket);
         }
         let patience = if self.model.outlook(socket, to).answers {
             PATIENCE
