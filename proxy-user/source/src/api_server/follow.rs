@@ -14,6 +14,7 @@ use k8s_openapi::api::{
     discovery::v1::EndpointSlice,
     networking::v1::ServiceCIDR,
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use serde::de::DeserializeOwned;
 use tokio::{
@@ -24,7 +25,7 @@ use tokio::{
 use super::{
     protobuf,
     watch::{Failure, Objects, Watch},
-    wire::Watched,
+    wire::{Unread, Watched},
 };
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -63,7 +64,10 @@ pub(super) enum Event<K> {
     Init,
     /// An object was added or changed, or is in the list.
     Apply(K),
-    Delete(K),
+    /// The same of an object that cannot be read.
+    Unread(Unread),
+    /// The object with this name and namespace was deleted.
+    Delete(ObjectMeta),
     /// The list ends: what was not in it exists no more.
     InitDone,
 }
@@ -235,19 +239,21 @@ impl<K: Followed> Follower<K> {
         while let Some(event) = self.next(&mut watch).await? {
             let version = match event {
                 Watched::Applied(object) => {
-                    let version = object.meta().resource_version.clone();
-                    self.send(Event::Apply(object)).await?;
+                    let metadata = object.as_ref().map_or_else(|it| &it.metadata, K::meta);
+                    let version = metadata.resource_version.clone();
+                    self.apply(object).await?;
                     version
                 }
-                Watched::Deleted(object) => {
-                    let version = object.meta().resource_version.clone();
-                    self.send(Event::Delete(object)).await?;
+                Watched::Deleted(metadata) => {
+                    let version = metadata.resource_version.clone();
+                    self.send(Event::Delete(metadata)).await?;
                     version
                 }
                 Watched::Bookmark { version, ends_list } => {
                     if ends_list && self.version.is_none() {
                         self.send(Event::InitDone).await?;
                         (self.version, self.was_listed) = (Some(version.clone()), true);
+                        self.settle().await?;
                     }
                     Some(version)
                 }
@@ -257,7 +263,15 @@ impl<K: Followed> Follower<K> {
                 self.version = version;
             }
         }
+        if self.version.is_none() {
+            return Err(Failure::Unfinished.into());
+        }
         Ok(())
+    }
+
+    async fn apply(&self, object: Result<K, Unread>) -> Result<(), Unheard> {
+        let event = object.map_or_else(Event::Unread, Event::Apply);
+        self.send(event).await
     }
 
     async fn list(&mut self) -> Result<(), Ended> {
@@ -268,7 +282,7 @@ impl<K: Followed> Follower<K> {
                 self.send(Event::Init).await?;
             }
             for object in page.items {
-                self.send(Event::Apply(object)).await?;
+                self.apply(object).await?;
             }
             more = page.more;
             if more.is_empty() {
@@ -279,10 +293,11 @@ impl<K: Followed> Follower<K> {
         }
     }
 
-    /// Returns the next event of a watch.
+    /// Returns the next event of a watch. While a list arrives, the kind is not settled: a list that
+    /// always breaks off would be asked for again and again without growing pauses.
     async fn next(&mut self, watch: &mut Watch<K>) -> Result<Option<Watched<K>>, Ended> {
         loop {
-            if self.failing.is_none() {
+            if self.failing.is_none() || self.version.is_none() {
                 return Ok(watch.next().await?);
             }
             match timeout(SETTLED, watch.next()).await {

@@ -7,6 +7,7 @@ use std::{
 };
 
 use control::{
+    causes::chain,
     change::{Batch, Change, Trigger},
     model::{Converter, Kind, Object, ObjectKey},
     object::{ObjectName, Warning},
@@ -15,7 +16,10 @@ use control::{
 use k8s_openapi::{api::discovery::v1::EndpointSlice, jiff::Timestamp};
 use tokio::time::Instant;
 
-use super::follow::{Event, Followed, Message, News};
+use super::{
+    follow::{Event, Followed, Message, News},
+    wire::Unread,
+};
 
 /// KUBE: the annotation of an EndpointSlice with the time of the change that caused its endpoints
 /// to change, for the latency metric.
@@ -38,6 +42,9 @@ struct Known {
     names: HashSet<ObjectName>,
     /// The names so far in the list that is arriving; None if no list is arriving.
     listing: Option<HashSet<ObjectName>>,
+    /// Whether the list that is arriving has an object that cannot be read and has no name. Any
+    /// object that the list lacks may be that one.
+    has_nameless: bool,
     listed: bool,
 }
 
@@ -157,7 +164,11 @@ impl Merger {
     fn event<K: Followed>(&mut self, event: Event<K>) {
         let kind = K::KIND;
         match event {
-            Event::Init => self.known(kind).listing = Some(HashSet::new()),
+            Event::Init => {
+                let known = self.known(kind);
+                (known.listing, known.has_nameless) = (Some(HashSet::new()), false);
+            }
+            Event::Unread(unread) => self.keep(kind, &unread),
             Event::Apply(object) => {
                 match object.convert(&mut self.converter) {
                     Ok((object, warnings)) => self.upsert(kind, object, warnings),
@@ -166,8 +177,8 @@ impl Merger {
                     Err(warning) => tracing::warn!("{warning}"),
                 }
             }
-            Event::Delete(object) => {
-                if let Ok(name) = self.converter.object_name(kind, object.meta()) {
+            Event::Delete(metadata) => {
+                if let Ok(name) = self.converter.object_name(kind, &metadata) {
                     self.delete(kind, name);
                 }
             }
@@ -175,7 +186,8 @@ impl Merger {
                 let known = self.known(kind);
                 known.listed = true;
                 let listed = known.listing.take().unwrap_or_default();
-                let gone: Vec<_> = known.names.difference(&listed).cloned().collect();
+                let gone = known.names.difference(&listed).cloned();
+                let gone: Vec<_> = gone.filter(|_| !known.has_nameless).collect();
                 for name in gone {
                     self.delete(kind, name);
                 }
@@ -225,6 +237,27 @@ impl Merger {
         }
         known.names.insert(name);
         self.batch.changes.push(Change::Upsert(object));
+    }
+
+    /// Warns of an object that cannot be read, and leaves it as last known.
+    fn keep(&mut self, kind: Kind, unread: &Unread) {
+        let reason = format!(
+            "it cannot be read ({}); it stays as last known, and all others go on: write it anew or delete it",
+            chain(&unread.error)
+        );
+        let Ok(name) = self.converter.object_name(kind, &unread.metadata) else {
+            self.known(kind).has_nameless = true;
+            tracing::warn!("a {kind} without a readable name: {reason}");
+            return;
+        };
+        if let Some(listing) = &mut self.known(kind).listing {
+            listing.insert(name.clone());
+        }
+        let key = ObjectKey { kind, name };
+        let object = key.to_string();
+        self.warned.insert(key.clone());
+        let warnings = vec![Warning { object, reason }];
+        self.batch.warnings.push((Topic::Object(key), warnings));
     }
 
     fn delete(&mut self, kind: Kind, name: ObjectName) {

@@ -31,6 +31,8 @@ pub(super) enum Failure {
     },
     #[error("the watch ended inside an event")]
     Cut,
+    #[error("the list ended before all of its objects had come")]
+    Unfinished,
     #[error("the answer to {asked} is not understood")]
     Unreadable {
         asked: Asked,

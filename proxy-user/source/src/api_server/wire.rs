@@ -14,7 +14,7 @@ use prost::{
     Message,
     bytes::{Buf, Bytes, BytesMut},
 };
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::{follow::Followed, protobuf};
@@ -116,11 +116,19 @@ pub(super) struct StatusDetails {
     pub(super) retry_after_seconds: Option<u32>,
 }
 
+/// An object that cannot be read.
+#[derive(Debug)]
+pub(super) struct Unread {
+    /// What identifies it, as far as that can be read; not more.
+    pub(super) metadata: ObjectMeta,
+    pub(super) error: Unreadable,
+}
+
 /// An event of a watch.
 pub(super) enum Watched<K> {
     /// The object was added or changed.
-    Applied(K),
-    Deleted(K),
+    Applied(Result<K, Unread>),
+    Deleted(ObjectMeta),
     Bookmark {
         version: String,
         /// Whether a streamed list ends here.
@@ -133,7 +141,7 @@ pub(super) struct Page<K> {
     pub(super) version: String,
     /// Asks for the next part; empty at the end.
     pub(super) more: String,
-    pub(super) items: Vec<K>,
+    pub(super) items: Vec<Result<K, Unread>>,
 }
 
 #[derive(Deserialize)]
@@ -144,10 +152,10 @@ struct JsonEvent {
 }
 
 #[derive(Deserialize)]
-struct JsonList<K> {
+struct JsonList {
     metadata: JsonListMeta,
-    #[serde(default = "Vec::new")]
-    items: Vec<K>,
+    #[serde(default)]
+    items: Vec<Value>,
 }
 
 #[derive(Deserialize)]
@@ -214,11 +222,16 @@ impl Encoding {
                 if event.kind == "ERROR" {
                     return Ok(Err(protobuf::status(&object)?));
                 }
-                let object = protobuf::unwrapped::<K::Protobuf>(&object)?.into();
+                let object = protobuf::envelope(&object)?.raw;
+                if event.kind == "BOOKMARK" {
+                    let object = protobuf::Named::decode(object)?;
+                    return Ok(Ok(bookmark(&object.metadata.unwrap_or_default().into())));
+                }
+                let object = protobuf::object::<K::Protobuf, K>(object);
                 watched(&event.kind, object).map(Ok)
             }
             Self::Json => {
-                let JsonEvent { kind, mut object } = serde_json::from_slice(&event)?;
+                let JsonEvent { kind, mut object } = json(&event)?;
                 match &*kind {
                     "ERROR" => Ok(Err(serde_json::from_value(object)?)),
                     // The object of a bookmark may be of another kind.
@@ -226,7 +239,7 @@ impl Encoding {
                         let metadata = serde_json::from_value(object["metadata"].take())?;
                         Ok(Ok(bookmark(&metadata)))
                     }
-                    _ => watched(&kind, serde_json::from_value(object)?).map(Ok),
+                    _ => watched(&kind, of_json(object)).map(Ok),
                 }
             }
         }
@@ -238,21 +251,19 @@ impl Encoding {
             Self::Protobuf => {
                 let list: protobuf::List = protobuf::unwrapped(answer)?;
                 let metadata = list.metadata.unwrap_or_default();
-                let items = list.items.into_iter().map(K::Protobuf::decode);
+                let items = list.items.into_iter();
                 Ok(Page {
                     version: metadata.resource_version,
                     more: metadata.more,
-                    items: items
-                        .map(|item| item.map(Into::into))
-                        .collect::<Result<_, _>>()?,
+                    items: items.map(protobuf::object::<K::Protobuf, K>).collect(),
                 })
             }
             Self::Json => {
-                let list: JsonList<K> = serde_json::from_slice(answer)?;
+                let list: JsonList = json(answer)?;
                 Ok(Page {
                     version: list.metadata.resource_version,
                     more: list.metadata.more.unwrap_or_default(),
-                    items: list.items,
+                    items: list.items.into_iter().map(of_json).collect(),
                 })
             }
         }
@@ -267,11 +278,26 @@ impl Encoding {
     }
 }
 
-fn watched<K: Followed>(kind: &str, object: K) -> Result<Watched<K>, Unreadable> {
+/// Decodes JSON; what is no UTF-8 becomes U+FFFD.
+fn json<T: DeserializeOwned>(text: &[u8]) -> Result<T, Unreadable> {
+    Ok(serde_json::from_str(&String::from_utf8_lossy(text))?)
+}
+
+/// Makes an object of its JSON; if it cannot be read, what identifies it.
+fn of_json<K: Followed>(mut object: Value) -> Result<K, Unread> {
+    K::deserialize(&object).map_err(|error| Unread {
+        metadata: serde_json::from_value(object["metadata"].take()).unwrap_or_default(),
+        error: error.into(),
+    })
+}
+
+fn watched<K: Followed>(kind: &str, object: Result<K, Unread>) -> Result<Watched<K>, Unreadable> {
     match kind {
         "ADDED" | "MODIFIED" => Ok(Watched::Applied(object)),
-        "DELETED" => Ok(Watched::Deleted(object)),
-        "BOOKMARK" => Ok(bookmark(object.meta())),
+        "DELETED" => Ok(Watched::Deleted(match object {
+            Ok(object) => object.meta().clone(),
+            Err(unread) => unread.metadata,
+        })),
         other => Err(Unreadable::UnknownEvent(other.to_owned())),
     }
 }

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Makes k8s-openapi's types of the decoded objects, by moving their texts: so JSON and protobuf
 //! share the conversion into the agent's own form. KUBE: a server writes fields in protobuf that
-//! JSON leaves out if they are empty, so an empty text counts as none.
+//! JSON leaves out if they are empty, so an empty text counts as none. It stores texts that are no
+//! UTF-8, and writes them in JSON with replacement characters: so does [`lossy`].
+
+use std::collections::BTreeMap;
 
 use control::model::original;
 use k8s_openapi::{
@@ -11,13 +14,25 @@ use k8s_openapi::{
 };
 
 use super::objects::{
-    Endpoint, EndpointPort, EndpointSlice, Hint, Hints, Ingress, Named, Node, NodeSpec, NodeStatus,
-    ObjectMeta, Service, ServiceCidr, ServicePort, ServiceSpec, Time,
+    Endpoint, EndpointPort, EndpointSlice, Hint, Hints, Identity, Ingress, Named, Node, NodeSpec,
+    NodeStatus, ObjectMeta, Service, ServiceCidr, ServicePort, ServiceSpec, Time,
 };
 
 /// Returns the text; None if it is empty.
 fn text(given: Option<String>) -> Option<String> {
     given.filter(|text| !text.is_empty())
+}
+
+/// Returns the bytes as text; whatever is no UTF-8 becomes U+FFFD.
+fn lossy(given: Vec<u8>) -> String {
+    String::from_utf8(given)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+}
+
+/// Returns a map with its values as texts; None if it is empty.
+fn texts(given: BTreeMap<String, Vec<u8>>) -> Option<BTreeMap<String, String>> {
+    let texts = given.into_iter().map(|(key, value)| (key, lossy(value)));
+    Some(texts.collect()).filter(|all: &BTreeMap<_, _>| !all.is_empty())
 }
 
 /// Returns the values; None if there are none.
@@ -30,6 +45,18 @@ fn time(given: Option<Time>) -> Option<meta::Time> {
     Timestamp::from_second(seconds).ok().map(meta::Time)
 }
 
+impl From<Identity> for meta::ObjectMeta {
+    fn from(given: Identity) -> Self {
+        let text = |given| text(Some(lossy(given)));
+        Self {
+            name: text(given.name),
+            namespace: text(given.namespace),
+            resource_version: text(given.resource_version),
+            ..Self::default()
+        }
+    }
+}
+
 impl From<ObjectMeta> for meta::ObjectMeta {
     fn from(given: ObjectMeta) -> Self {
         Self {
@@ -39,10 +66,10 @@ impl From<ObjectMeta> for meta::ObjectMeta {
             resource_version: text(given.resource_version),
             creation_timestamp: time(given.creation_timestamp),
             deletion_timestamp: time(given.deletion_timestamp),
-            labels: (!given.labels.is_empty()).then_some(given.labels),
-            annotations: (!given.annotations.is_empty()).then_some(given.annotations),
+            labels: texts(given.labels),
+            annotations: texts(given.annotations),
             owner_references: many(given.owner_references, |owner| meta::OwnerReference {
-                kind: owner.kind,
+                kind: lossy(owner.kind),
                 ..meta::OwnerReference::default()
             }),
             ..Self::default()
@@ -94,7 +121,7 @@ impl From<Endpoint> for discovery::Endpoint {
                     terminating: stated.terminating,
                 }),
             node_name: text(given.node_name),
-            zone: text(given.zone),
+            zone: text(given.zone.map(lossy)),
             hints: given.hints.map(Into::into),
             ..Self::default()
         }

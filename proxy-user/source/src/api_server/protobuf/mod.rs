@@ -8,10 +8,12 @@ mod objects;
 #[cfg(test)]
 mod tests;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use prost::{Message, bytes::Bytes};
 
-use super::wire::{Status, StatusDetails, Unreadable};
+use super::wire::{Status, StatusDetails, Unread, Unreadable};
 
+use objects::Identified;
 pub(super) use objects::{EndpointSlice, Named, Node, Service, ServiceCidr};
 
 /// KUBE: a serialized object begins with these bytes; an [`Unknown`] follows.
@@ -83,9 +85,28 @@ struct RefusalDetails {
     retry_after_seconds: i32,
 }
 
-/// Decodes an object with its envelope.
+/// Decodes something with its envelope.
 pub(super) fn unwrapped<T: Message + Default>(bytes: &Bytes) -> Result<T, Unreadable> {
     Ok(T::decode(envelope(bytes)?.raw)?)
+}
+
+/// Decodes an object without its envelope; if it cannot be read, what identifies it.
+pub(super) fn object<T, K>(bytes: Bytes) -> Result<K, Unread>
+where
+    T: Message + Default + Into<K>,
+{
+    T::decode(bytes.clone())
+        .map(Into::into)
+        .map_err(|error| Unread {
+            metadata: metadata(bytes),
+            error: error.into(),
+        })
+}
+
+/// Decodes what identifies an object without its envelope; nothing if that cannot be read.
+fn metadata(bytes: Bytes) -> ObjectMeta {
+    let object = Identified::decode(bytes).unwrap_or_default();
+    object.metadata.unwrap_or_default().into()
 }
 
 /// Decodes the `Status` of an answer or of an event ERROR.
@@ -102,7 +123,7 @@ pub(super) fn status(bytes: &Bytes) -> Result<Status, Unreadable> {
     })
 }
 
-fn envelope(bytes: &Bytes) -> Result<Unknown, Unreadable> {
+pub(super) fn envelope(bytes: &Bytes) -> Result<Unknown, Unreadable> {
     if !bytes.starts_with(MAGIC) {
         return Err(Unreadable::NoEnvelope);
     }

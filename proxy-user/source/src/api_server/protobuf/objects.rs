@@ -19,18 +19,36 @@ pub(in super::super) struct ObjectMeta {
     pub(super) creation_timestamp: Option<Time>,
     #[prost(message, optional, tag = "9")]
     pub(super) deletion_timestamp: Option<Time>,
-    #[prost(btree_map = "string, string", tag = "11")]
-    pub(super) labels: BTreeMap<String, String>,
-    #[prost(btree_map = "string, string", tag = "12")]
-    pub(super) annotations: BTreeMap<String, String>,
+    // KUBE: a server checks the keys, but stores values that are no UTF-8.
+    #[prost(btree_map = "string, bytes", tag = "11")]
+    pub(super) labels: BTreeMap<String, Vec<u8>>,
+    #[prost(btree_map = "string, bytes", tag = "12")]
+    pub(super) annotations: BTreeMap<String, Vec<u8>>,
     #[prost(message, repeated, tag = "13")]
     pub(super) owner_references: Vec<OwnerReference>,
 }
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct OwnerReference {
-    #[prost(string, tag = "1")]
-    pub(super) kind: String,
+    #[prost(bytes = "vec", tag = "1")]
+    pub(super) kind: Vec<u8>,
+}
+
+/// What identifies an object, whatever its other fields are.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Identified {
+    #[prost(message, optional, tag = "1")]
+    pub(super) metadata: Option<Identity>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Identity {
+    #[prost(bytes = "vec", tag = "1")]
+    pub(super) name: Vec<u8>,
+    #[prost(bytes = "vec", tag = "3")]
+    pub(super) namespace: Vec<u8>,
+    #[prost(bytes = "vec", tag = "6")]
+    pub(super) resource_version: Vec<u8>,
 }
 
 /// Seconds since 1970; None is no time at all.
@@ -44,7 +62,7 @@ pub(super) struct Time {
 #[derive(Clone, PartialEq, Message)]
 pub(in super::super) struct Named {
     #[prost(message, optional, tag = "1")]
-    pub(super) metadata: Option<ObjectMeta>,
+    pub(in super::super) metadata: Option<ObjectMeta>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -67,8 +85,8 @@ pub(super) struct Endpoint {
     pub(super) conditions: Option<Conditions>,
     #[prost(string, optional, tag = "6")]
     pub(super) node_name: Option<String>,
-    #[prost(string, optional, tag = "7")]
-    pub(super) zone: Option<String>,
+    #[prost(bytes = "vec", optional, tag = "7")]
+    pub(super) zone: Option<Vec<u8>>,
     #[prost(message, optional, tag = "8")]
     pub(super) hints: Option<Hints>,
 }

@@ -17,7 +17,7 @@ use prost::{
 };
 use rstest::rstest;
 
-use super::{RawExtension, Unknown, WatchEvent};
+use super::{List, MAGIC, RawExtension, Unknown, WatchEvent, objects};
 use crate::api_server::{
     follow::Followed,
     wire::{Compression, Encoding, GZIP, Page, Unreadable, Watched},
@@ -34,6 +34,7 @@ fn recorded(file: &str) -> Bytes {
 fn read<K: Followed>(page: &Page<K>) -> Vec<(Object, Option<String>, String)> {
     let mut converter = Converter::new("node-a");
     let objects = page.items.iter().map(|original| {
+        let original = original.as_ref().expect("readable");
         let (object, warnings) = original.convert(&mut converter).expect("it has a name");
         assert_eq!(warnings, []);
         let metadata = original.meta();
@@ -104,7 +105,10 @@ fn a_streamed_list_is_read_however_it_is_received(
         {
             let event = Encoding::Protobuf.event::<core::Service>(event);
             events.push(match event.expect("an event").expect("no error") {
-                Watched::Applied(service) => service.metadata.name.expect("a name"),
+                Watched::Applied(service) => {
+                    let service = service.expect("readable");
+                    service.metadata.name.expect("a name")
+                }
                 Watched::Bookmark {
                     version,
                     ends_list: true,
@@ -154,7 +158,7 @@ fn what_is_no_protobuf_of_kubernetes_is_an_error() {
 fn changed_bytes_are_an_error_or_another_object_but_never_a_panic() {
     let mut random = fastrand::Rng::with_seed(7);
     let whole = recorded("endpointslices.protobuf");
-    let mut refused = 0;
+    let (mut refused, mut unread) = (0, 0);
     for _ in 0..2_000 {
         let mut bytes = whole.to_vec();
         for _ in 0..4 {
@@ -168,8 +172,110 @@ fn changed_bytes_are_an_error_or_another_object_but_never_a_panic() {
             continue;
         };
         for slice in page.items {
-            drop(slice.convert(&mut Converter::new("node-a")));
+            match slice {
+                Ok(slice) => drop(slice.convert(&mut Converter::new("node-a"))),
+                Err(_) => unread += 1,
+            }
         }
     }
-    assert!((1_000..2_000).contains(&refused), "{refused}");
+    assert!((500..2_000).contains(&refused), "{refused}");
+    assert!(unread > 0, "an object alone");
+}
+
+/// Returns a list of these objects as the server sends it.
+fn list(items: Vec<Bytes>) -> Bytes {
+    let list = List {
+        metadata: None,
+        items,
+    };
+    let unknown = Unknown {
+        type_meta: None,
+        raw: list.encode_to_vec().into(),
+    };
+    [MAGIC, &unknown.encode_to_vec()].concat().into()
+}
+
+#[test]
+fn texts_that_are_no_utf8_are_read_with_replacement_characters() {
+    let bytes = b"a\xffb".to_vec();
+    let metadata = objects::ObjectMeta {
+        name: Some("one".to_owned()),
+        labels: [("key".to_owned(), bytes.clone())].into(),
+        annotations: [("key".to_owned(), bytes.clone())].into(),
+        owner_references: vec![objects::OwnerReference { kind: bytes }],
+        ..objects::ObjectMeta::default()
+    };
+    let service = super::Service {
+        metadata: Some(metadata),
+        ..super::Service::default()
+    };
+    let list = list(vec![service.encode_to_vec().into()]);
+    let page = Encoding::Protobuf.list::<core::Service>(&list);
+    let mut items = page.expect("a list").items;
+    let metadata = items.remove(0).expect("readable").metadata;
+    let owner = metadata.owner_references.expect("an owner").remove(0).kind;
+    let [labels, annotations] = [metadata.labels, metadata.annotations];
+    for text in [
+        &labels.expect("any")["key"],
+        &annotations.expect("any")["key"],
+        &owner,
+    ] {
+        assert_eq!(text, "a\u{fffd}b");
+    }
+}
+
+#[test]
+fn an_object_that_cannot_be_read_is_identified_and_the_others_of_its_list_are_read() {
+    let named = |name: &str| super::Service {
+        metadata: Some(objects::ObjectMeta {
+            name: Some(name.to_owned()),
+            resource_version: Some("7".to_owned()),
+            ..objects::ObjectMeta::default()
+        }),
+        ..super::Service::default()
+    };
+    // The type of the service: a text that is no UTF-8.
+    let broken = [
+        named("two").encode_to_vec(),
+        b"\x12\x03\x22\x01\xff".to_vec(),
+    ]
+    .concat();
+    let items = [
+        named("one").encode_to_vec(),
+        broken.clone(),
+        b"\x0f".to_vec(),
+    ];
+    let list = list(items.map(Bytes::from).to_vec());
+    let page = Encoding::Protobuf.list::<core::Service>(&list);
+    let items = page.expect("a list").items;
+    assert!(items[0].is_ok());
+    let name = |at: usize| {
+        items[at]
+            .as_ref()
+            .expect_err("broken")
+            .metadata
+            .name
+            .clone()
+    };
+    assert_eq!(
+        [name(1).as_deref(), name(2).as_deref()],
+        [Some("two"), None]
+    );
+
+    let object = Unknown {
+        type_meta: None,
+        raw: broken.into(),
+    };
+    let event = WatchEvent {
+        kind: "MODIFIED".to_owned(),
+        object: Some(RawExtension {
+            raw: [MAGIC, &object.encode_to_vec()].concat().into(),
+        }),
+    };
+    let event = Encoding::Protobuf.event::<core::Service>(event.encode_to_vec().into());
+    let Ok(Ok(Watched::Applied(Err(unread)))) = event else {
+        panic!("another event")
+    };
+    assert_eq!(unread.metadata.name.as_deref(), Some("two"));
+    assert_eq!(unread.metadata.resource_version.as_deref(), Some("7"));
 }

@@ -157,3 +157,59 @@ async fn a_server_without_the_service_cidr_api_has_no_ranges_and_no_fault() {
     assert!(heard.faults.is_empty(), "{:?}", heard.faults);
     assert!(heard.ranges.is_empty());
 }
+
+#[tokio::test]
+async fn a_list_that_always_breaks_off_is_asked_for_with_growing_pauses() {
+    let fake = Fake::start().await;
+    let broken = |at: usize| {
+        let list = Answer::watch(&[("ADDED", service("one", 1))]);
+        if at.is_multiple_of(2) {
+            list.close()
+        } else {
+            list.cut(10)
+        }
+    };
+    fake.script::<100>(SERVICES, std::array::from_fn(broken));
+    let mut heard = Heard::from(&fake);
+    let is_reported = |heard: &Heard| !heard.faults.is_empty();
+    heard.until("the fault", is_reported).await;
+    // Pauses of 0.1 to 0.2 s, then 0.2 to 0.4 s, and so on.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let asked = fake.asked(SERVICES).len();
+    assert!((3..=7).contains(&asked), "{asked} requests");
+}
+
+#[tokio::test]
+async fn an_object_that_cannot_be_read_stays_as_known_and_all_others_go_on() {
+    let fake = Fake::start().await;
+    let broken = |version| {
+        let mut object = service("two", version);
+        object["spec"]["ports"] = json!("none");
+        object
+    };
+    let gone = json!({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"});
+    fake.script(
+        SERVICES,
+        [
+            Answer::initial(&[service("one", 1), service("two", 2)]).then(&[
+                ("MODIFIED", broken(3)),
+                ("ADDED", service("three", 4)),
+                ("ERROR", gone),
+            ]),
+            Answer::initial(&[service("four", 8), broken(9)]),
+        ],
+    );
+    let mut heard = Heard::from(&fake);
+    let known = |names: &'static [&str]| move |heard: &Heard| heard.has(names);
+    heard
+        .until("what comes after it", known(&["one", "three", "two"]))
+        .await;
+    heard
+        .until("the second list", known(&["four", "two"]))
+        .await;
+    assert!(
+        heard.faults.is_empty(),
+        "the kind goes on: {:?}",
+        heard.faults
+    );
+}
