@@ -96,6 +96,12 @@ impl Ranks {
     }
 }
 
+/// Why a service port does not get a frontend: another port has it, of the service `holder`.
+pub(super) struct Refusal {
+    pub(super) holder: ObjectName,
+    pub(super) reason: String,
+}
+
 /// The services that claim one key. Nearly every key has one.
 #[derive(Debug)]
 enum Claimants {
@@ -264,14 +270,15 @@ impl Claims {
         self.contested == 0 || self.holder(key) == Some(&service.name)
     }
 
-    /// Returns why the service port with this index does not own the key; None if it does.
+    /// Returns who owns the key in place of the service port with this index, and the reason; None
+    /// if that port does.
     pub(super) fn refusal(
         &self,
         key: &ClaimKey,
         service: &Service,
         index: usize,
         kind: FrontendKind,
-    ) -> Option<String> {
+    ) -> Option<Refusal> {
         let what = || match key.address {
             FamilyAddr::V4(address) => name_frontend(address, key, kind),
             FamilyAddr::V6(address) => name_frontend(address, key, kind),
@@ -285,11 +292,13 @@ impl Claims {
             } else {
                 "whose cluster IP it is"
             };
-            return Some(format!(
+            let reason = format!(
                 "{} already belongs to {}, {why}. This one does not get it: remove it from one of the two",
                 what(),
                 names::described(&first.service)
-            ));
+            );
+            let holder = first.service.clone();
+            return Some(Refusal { holder, reason });
         }
         if service.ports.len() < 2 {
             return None;
@@ -297,11 +306,12 @@ impl Claims {
         let claim = self.by_service.get(&service.name)?;
         let at = claim.keys.binary_search_by_key(key, |(key, _)| *key).ok()?;
         let owner = claim.keys.get(at)?.1 as usize;
-        (owner != index).then(|| {
-            format!(
+        (owner != index).then(|| Refusal {
+            holder: service.name.clone(),
+            reason: format!(
                 "{} is used by both spec.ports[{owner}] and spec.ports[{index}]; only the first is served, give each its own number",
                 what(),
-            )
+            ),
         })
     }
 }
