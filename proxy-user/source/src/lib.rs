@@ -29,8 +29,8 @@ pub trait ObjectSource: Send + 'static {
         None
     }
 
-    /// Fails if the source cannot begin as it is set. The agent asks before it makes anything in the
-    /// kernel.
+    /// Fails if the source cannot begin as it is set. The agent asks before it makes anything in
+    /// the kernel.
     fn check(&self) -> impl Future<Output = Result<(), SourceError>> {
         async { Ok(()) }
     }

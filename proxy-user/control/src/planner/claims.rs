@@ -51,8 +51,8 @@ impl ClaimKey {
     }
 }
 
-/// Orders the services that claim one key: first those whose cluster IP it is, then the older first,
-/// Services before Gateways, then by name. The first one owns the key.
+/// Orders the services that claim one key: first those whose cluster IP it is, then the older
+/// first, Services before Gateways, then by name. The first one owns the key.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Rank {
     is_elsewhere: bool,
