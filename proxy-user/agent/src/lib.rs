@@ -13,6 +13,8 @@ mod node;
 mod routes;
 pub mod server;
 mod services;
+#[cfg(test)]
+mod tests;
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -129,10 +131,12 @@ pub async fn run(
     raise_descriptor_limit();
 
     let options = options(&config);
-    let datapath = Datapath::open(&options)?;
+    // An agent that cannot begin leaves no maps behind.
+    source.check().await?;
     let netns = linux::network_namespace()
         .context("get this network namespace's cookie, which needs Linux 5.14 or newer")?;
     let interfaces = Interfaces::open(config.interface_patterns()).await?;
+    let datapath = Datapath::open(&options)?;
     if config.shadow {
         tracing::info!("this is a shadow: it counts what portolan would do, and serves nothing");
     }

@@ -29,6 +29,12 @@ pub trait ObjectSource: Send + 'static {
         None
     }
 
+    /// Fails if the source cannot begin as it is set. The agent asks before it makes anything in
+    /// the kernel.
+    fn check(&self) -> impl Future<Output = Result<(), SourceError>> {
+        async { Ok(()) }
+    }
+
     /// Sends every object, then every change. Ends when the receiver is gone or the source can no
     /// longer follow changes.
     fn run(

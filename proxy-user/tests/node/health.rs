@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! /healthz reports what is not served; /livez reports only that the agent's loop runs.
 
-use std::{
-    fs,
-    time::{Duration, Instant},
-};
+use std::fs;
 
 use lab::node::kubeconfig;
 
@@ -17,32 +14,23 @@ fn many() -> String {
 }
 
 #[test]
-fn a_service_refused_by_a_full_map_makes_healthz_fail_after_a_delay() {
+fn a_service_refused_by_a_full_map_is_named_and_the_node_stays_healthy() {
     let world = World::build();
     let agent = world.start_configured(7, "portolan: {maps: {frontends: 64, memory: 1}}\n");
     world.write("many.yaml", many());
     agent.logs("is full");
-    let full = Instant::now();
     // The map holds the services that come first by name.
     let named =
         r#"{"object":"Service shop/s60","reason":"not published, the map frontends_v4 is full"#;
     // The log reports it before /healthz does.
     eventually("it is named", &agent, || agent.health().1.contains(named));
     let (status, body) = agent.health();
-    assert_eq!(status, 200, "it is tried again: {body}");
-    eventually("it is unhealthy", &agent, || agent.health().0 == 503);
-    assert!(
-        full.elapsed() > Duration::from_secs(25),
-        "{:?}",
-        full.elapsed()
-    );
-    let body = agent.health().1;
-    assert!(body.contains(named), "{body}");
-    assert!(body.contains(r#""reason":"there are faults"#), "{body}");
+    assert_eq!(status, 200, "other services are served: {body}");
     assert!(agent.is_alive(), "a new agent would find the same");
     world.write("many.yaml", service("s01", "172.30.1.1"));
-    eventually("there is room", &agent, || agent.health().0 == 200);
-    assert!(agent.health().1.contains(r#""faultCount":0"#));
+    eventually("there is room", &agent, || {
+        agent.health().1.contains(r#""faultCount":0"#)
+    });
 }
 
 #[test]

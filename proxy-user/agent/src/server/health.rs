@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The HTTP answers of `/healthz` (whether every service, interface and hook is served, what is
-//! wrong, and which version of the Node object is applied) and `/livez` (whether the agent's loop
-//! still runs). Fed by `agent`; `status` decides.
+//! The HTTP answers of `/healthz` (whether the node serves, what is wrong with it and with single
+//! services, and which version of the Node object is applied) and `/livez` (whether the agent's
+//! loop still runs). Fed by `agent`; `status` decides.
 
 mod status;
 
@@ -164,16 +164,15 @@ impl Health {
     /// True if this service (`Service namespace/name`) is served as it should be. Faults of other
     /// services do not count: they would make every node refuse this service at the same time.
     pub fn serves(&self, service: &str) -> bool {
-        let counts = |area, object: &str| area != Area::Services || object == service;
-        self.state(|state| illness(&state.facts(), Instant::now(), counts).is_none())
+        self.state(|state| illness(&state.facts(), Instant::now(), Some(service)).is_none())
     }
 
-    /// Returns why the node is unhealthy: first the reason alone, then the reason with the oldest
+    /// Returns why the node is unhealthy: first the reason alone, then the reason with the first
     /// faults. `None` if it is healthy. A node that is about to be removed counts as healthy.
     pub fn illness(&self) -> Option<(&'static str, String)> {
         self.state(|state| {
-            let ill = illness(&state.facts(), Instant::now(), |_, _| true)?;
-            let faults = state.faults.oldest(TOLD);
+            let ill = illness(&state.facts(), Instant::now(), None)?;
+            let faults = state.faults.first(TOLD);
             let told = faults
                 .iter()
                 .map(|(object, fault)| format!("; {object}: {}", fault.reason));
@@ -186,7 +185,7 @@ impl Health {
 
     fn healthz(&self) -> (StatusCode, Json<Answer>) {
         self.state(|state| {
-            let ill = illness(&state.facts(), Instant::now(), |_, _| true);
+            let ill = illness(&state.facts(), Instant::now(), None);
             let mut answer = state.answer();
             let left = (!answer.node_eligible).then_some(INELIGIBLE);
             let waits = state.datagrams_wait.then_some(DATAGRAMS_WAIT);
@@ -205,7 +204,7 @@ impl Health {
 impl State {
     fn answer(&self) -> Answer {
         let seconds = |since: Instant| since.elapsed().as_secs();
-        let faults = self.faults.oldest(NAMED);
+        let faults = self.faults.first(NAMED);
         let faults = faults.into_iter().map(|(object, fault)| Named {
             object: object.to_owned(),
             reason: fault.reason.clone(),

@@ -51,13 +51,55 @@ impl ClaimKey {
     }
 }
 
-/// Orders the services that claim one key: Services before Gateways, then the older first, then by
-/// name. The first one owns the key.
+/// Orders the services that claim one key: first those whose cluster IP it is, then the older
+/// first, Services before Gateways, then by name. The first one owns the key.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Rank {
-    is_gateway: bool,
+    is_elsewhere: bool,
     created: i64,
+    is_gateway: bool,
     service: ObjectName,
+}
+
+/// The ranks of one service: at its cluster IPs, and everywhere else.
+#[derive(Clone, Debug)]
+struct Ranks {
+    own: Arc<Rank>,
+    elsewhere: Arc<Rank>,
+    cluster_ips: [Option<FamilyAddr>; 2],
+}
+
+impl Ranks {
+    fn new(name: &ObjectName, created: i64, service: Option<&Service>) -> Self {
+        let rank = |is_elsewhere| {
+            Arc::new(Rank {
+                is_elsewhere,
+                created,
+                is_gateway: names::is_plan(name),
+                service: name.clone(),
+            })
+        };
+        let v4 = service.and_then(|service| service.cluster_v4);
+        let v6 = service.and_then(|service| service.cluster_v6);
+        Self {
+            own: rank(false),
+            elsewhere: rank(true),
+            cluster_ips: [v4.map(Family::wrap), v6.map(Family::wrap)],
+        }
+    }
+    fn at(&self, key: &ClaimKey) -> &Arc<Rank> {
+        if self.cluster_ips.contains(&Some(key.address)) {
+            &self.own
+        } else {
+            &self.elsewhere
+        }
+    }
+}
+
+/// Why a service port does not get a frontend: another port has it, of the service `holder`.
+pub(super) struct Refusal {
+    pub(super) holder: ObjectName,
+    pub(super) reason: String,
 }
 
 /// The services that claim one key. Nearly every key has one.
@@ -89,7 +131,7 @@ impl Claimants {
 /// The claims of one service.
 #[derive(Debug)]
 struct Claim {
-    rank: Arc<Rank>,
+    ranks: Ranks,
     /// What the service claims, sorted; each key with the index of the service port that claims it.
     keys: Box<[(ClaimKey, u32)]>,
 }
@@ -114,40 +156,39 @@ impl Claims {
         let mut affected = Vec::new();
         let known = self.by_service.get(name);
         match known {
-            Some(known) if known.rank.created == created && *known.keys == *keys => {
+            Some(known) if known.ranks.own.created == created && *known.keys == *keys => {
                 return affected;
             }
             None if keys.is_empty() => return affected,
             _ => {}
         }
-        let rank = match known {
-            Some(known) if known.rank.created == created => Arc::clone(&known.rank),
-            _ => Arc::new(Rank {
-                is_gateway: names::is_plan(name),
-                created,
-                service: name.clone(),
-            }),
-        };
+        let mut ranks = Ranks::new(name, created, service);
+        if let Some(known) = known.filter(|known| known.ranks.own.created == created) {
+            ranks = Ranks {
+                cluster_ips: ranks.cluster_ips,
+                ..known.ranks.clone()
+            };
+        }
         let previous = if keys.is_empty() {
             self.by_service.remove(name)
         } else {
             let claim = Claim {
-                rank: Arc::clone(&rank),
+                ranks: ranks.clone(),
                 keys: keys.clone().into(),
             };
             self.by_service.insert(name.clone(), claim)
         };
         if let Some(previous) = &previous {
-            let same_rank = Arc::ptr_eq(&previous.rank, &rank);
             let kept = |key: &ClaimKey| {
-                same_rank && keys.binary_search_by_key(key, |(key, _)| *key).is_ok()
+                Arc::ptr_eq(previous.ranks.at(key), ranks.at(key))
+                    && keys.binary_search_by_key(key, |(key, _)| *key).is_ok()
             };
             for (key, _) in previous.keys.iter().filter(|(key, _)| !kept(key)) {
-                self.release(key, &previous.rank, &mut affected);
+                self.release(key, previous.ranks.at(key), &mut affected);
             }
         }
         for (key, _) in &keys {
-            self.claim(*key, &rank, &mut affected);
+            self.claim(*key, ranks.at(key), &mut affected);
         }
         let before = previous.iter().flat_map(|claim| &claim.keys);
         for (key, _) in before.chain(&keys) {
@@ -210,8 +251,12 @@ impl Claims {
         self.by_service.len()
     }
 
+    fn first(&self, key: &ClaimKey) -> Option<&Arc<Rank>> {
+        self.by_key.get(key)?.first()
+    }
+
     fn holder(&self, key: &ClaimKey) -> Option<&ObjectName> {
-        Some(&self.by_key.get(key)?.first()?.service)
+        Some(&self.first(key)?.service)
     }
 
     /// Returns the service that owns the TCP node port of this number; None if no service does.
@@ -225,37 +270,35 @@ impl Claims {
         self.contested == 0 || self.holder(key) == Some(&service.name)
     }
 
-    /// Returns why the service port with this index does not own the key; None if it does.
+    /// Returns who owns the key in place of the service port with this index, and the reason; None
+    /// if that port does.
     pub(super) fn refusal(
         &self,
         key: &ClaimKey,
         service: &Service,
         index: usize,
         kind: FrontendKind,
-    ) -> Option<String> {
+    ) -> Option<Refusal> {
         let what = || match key.address {
             FamilyAddr::V4(address) => name_frontend(address, key, kind),
             FamilyAddr::V6(address) => name_frontend(address, key, kind),
         };
         if self.contested > 0
-            && let Some(holder) = self.holder(key)
-            && *holder != service.name
+            && let Some(first) = self.first(key)
+            && first.service != service.name
         {
-            let what = what();
-            return Some(
-                match (names::is_plan(&service.name), names::is_plan(holder)) {
-                    (false, _) => format!(
-                        "{what} already belongs to Service {holder}, which is older (or comes first by name). This service does not get it: remove it from one of the two"
-                    ),
-                    (true, false) => format!(
-                        "{what} already belongs to Service {holder}, and Services go before Gateways; remove it from one of the two"
-                    ),
-                    (true, true) => format!(
-                        "{what} already belongs to {}, which is older (or comes first by name); remove it from one of the two",
-                        names::described(holder)
-                    ),
-                },
+            let why = if first.is_elsewhere {
+                "which is older (or comes first by name)"
+            } else {
+                "whose cluster IP it is"
+            };
+            let reason = format!(
+                "{} already belongs to {}, {why}. This one does not get it: remove it from one of the two",
+                what(),
+                names::described(&first.service)
             );
+            let holder = first.service.clone();
+            return Some(Refusal { holder, reason });
         }
         if service.ports.len() < 2 {
             return None;
@@ -263,11 +306,12 @@ impl Claims {
         let claim = self.by_service.get(&service.name)?;
         let at = claim.keys.binary_search_by_key(key, |(key, _)| *key).ok()?;
         let owner = claim.keys.get(at)?.1 as usize;
-        (owner != index).then(|| {
-            format!(
+        (owner != index).then(|| Refusal {
+            holder: service.name.clone(),
+            reason: format!(
                 "{} is used by both spec.ports[{owner}] and spec.ports[{index}]; only the first is served, give each its own number",
                 what(),
-            )
+            ),
         })
     }
 }

@@ -117,11 +117,12 @@ pub(super) fn source_ranges(service: &Service, node: &NodeView) -> Vec<IpNet> {
         return Vec::new();
     }
     let mut ranges = service.source_ranges.ranges.to_vec();
-    for address in &service.load_balancer_ips {
-        let of_family = |ip: &&IpAddr| ip.is_ipv4() == address.is_ipv4();
+    for v4 in [true, false] {
+        let of_family = |ip: &&IpAddr| ip.is_ipv4() == v4;
         let mut own = node.internal_ips.iter().filter(of_family);
         if own.any(|ip| service.source_ranges.ranges.iter().any(|r| r.contains(ip))) {
-            ranges.push(IpNet::from(*address));
+            let addresses = service.load_balancer_ips.iter().filter(of_family);
+            ranges.extend(addresses.map(|address| IpNet::from(*address)));
         }
     }
     ranges.sort_unstable();

@@ -7,8 +7,10 @@ use std::sync::Arc;
 use proxy_common::{Addr, EndpointSet, Port};
 
 use super::{
-    Backends, NodeView, candidates, claims::Claims, family::Family, local_endpoints, plan_ports,
-    topology, unreached_health_check,
+    Backends, NodeView, candidates,
+    claims::{Claims, Refusal},
+    family::Family,
+    local_endpoints, plan_ports, topology, unreached_health_check,
 };
 use crate::{
     gateway::{PortBackends, Served, names, weights::factors},
@@ -46,7 +48,7 @@ pub fn plan_gateway<'a>(
         claims,
         |index, port| backends(served, index, port, &slices, node),
         |index, port| backends(served, index, port, &slices, node),
-        |index, reason| {
+        |index, Refusal { reason, .. }| {
             let listener = service.ports.get(index).map(|port| &port.name);
             let refusal = (listener.cloned().unwrap_or_default(), reason.clone());
             if !refusals.contains(&refusal) {
@@ -87,11 +89,15 @@ fn backends<'a, A: Family>(
     let mut groups = Vec::with_capacity(of_port.shares.len());
     let mut has_endpoints = false;
     for share in &of_port.shares {
-        let as_named = ServicePort {
-            name: Arc::clone(&share.port_name),
-            ..port.clone()
+        let of_slice = |slice: &'a Arc<EndpointSlice>| {
+            let same = slice
+                .ports
+                .iter()
+                .filter(|known| known.protocol == port.protocol && known.name == share.port_name);
+            same.map(move |known| (&**slice, known.port))
         };
-        let mut found = candidates::<A>(&as_named, slices(&share.service));
+        let ports = slices(&share.service).iter().flat_map(of_slice);
+        let mut found = candidates::<A>(ports);
         let is_useful = topology::categorize(&mut found, uses, node.zone.as_deref());
         has_endpoints |= is_useful && share.weight > 0;
         let plans: Vec<_> = found.iter().map(topology::Candidate::plan).collect();

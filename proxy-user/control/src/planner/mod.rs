@@ -11,9 +11,13 @@ pub mod topology;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    net::IpAddr,
+    sync::Arc,
+};
 
-use proxy_common::{Addr, FrontendKind, Port, ServiceFlags, V4, V6};
+use proxy_common::{Addr, FrontendKind, Port, Protocol, ServiceFlags, V4, V6};
 
 use crate::{
     gateway::names,
@@ -21,9 +25,12 @@ use crate::{
     object::Warning,
     plan::{BackendPlan, FamilyPlan, FrontendPlan, HealthCheckPlan, PortPlan, ServicePlan},
 };
-use claims::{ClaimKey, Claims};
+use claims::{ClaimKey, Claims, Refusal};
 use family::Family;
 use topology::Candidate;
+
+/// How many frontends that one other service has in place of this one are warnings each.
+const NAMED: usize = 3;
 
 /// The facts about the node that planning needs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -66,22 +73,38 @@ pub fn plan_service(
     claims: &Claims,
 ) -> (ServicePlan, Vec<Warning>) {
     let mut warnings = Vec::new();
+    let about = |reason| Warning {
+        object: format!("Service {}", service.name),
+        reason,
+    };
     // Both families may warn about the same node port.
-    let mut refuse = |_, reason| {
-        let object = format!("Service {}", service.name);
-        let warning = Warning { object, reason };
-        if !warnings.contains(&warning) {
-            warnings.push(warning);
+    let mut said = HashSet::new();
+    let mut refused = BTreeMap::new();
+    let mut refuse = |_, Refusal { holder, reason }| {
+        if said.insert(reason.clone()) {
+            let count = refused.entry(holder).or_insert(0);
+            *count += 1;
+            if *count <= NAMED {
+                warnings.push(about(reason));
+            }
         }
     };
+    let ports = slice_ports(slices);
     let mut plan = plan_ports(
         service,
         node,
         claims,
-        |_, port| backends(service, port, slices, node),
-        |_, port| backends(service, port, slices, node),
+        |_, port| backends(service, port, &ports, node),
+        |_, port| backends(service, port, &ports, node),
         &mut refuse,
     );
+    for (holder, count) in refused.into_iter().filter(|(_, count)| *count > NAMED) {
+        warnings.push(about(format!(
+            "{} more of its frontends already belong to ports of {}; remove them from one of the two",
+            count - NAMED,
+            names::described(&holder)
+        )));
+    }
     if plan.ports.is_empty() {
         return (plan, warnings);
     }
@@ -108,19 +131,20 @@ fn plan_ports(
     claims: &Claims,
     v4: impl Fn(usize, &ServicePort) -> Backends<V4>,
     v6: impl Fn(usize, &ServicePort) -> Backends<V6>,
-    mut refuse: impl FnMut(usize, String),
+    mut refuse: impl FnMut(usize, Refusal),
 ) -> ServicePlan {
     let mut plan = ServicePlan::default();
     if !service.is_served() || service.ports.is_empty() {
         return plan;
     }
+    let source_ranges = frontends::source_ranges(service, node);
     for (index, port) in service.ports.iter().enumerate() {
         plan.ports.push(PortPlan {
             name: Arc::clone(&port.name),
             protocol: port.protocol,
             port: port.port,
             affinity_timeout: service.affinity_timeout,
-            source_ranges: frontends::source_ranges(service, node),
+            source_ranges: source_ranges.clone(),
             v4: plan_family(service, index, port, node, claims, &v4, &mut refuse),
             v6: plan_family(service, index, port, node, claims, &v6, &mut refuse),
         });
@@ -155,7 +179,7 @@ fn plan_family<A: Family>(
     node: &NodeView,
     claims: &Claims,
     backends: &impl Fn(usize, &ServicePort) -> Backends<A>,
-    refuse: &mut impl FnMut(usize, String),
+    refuse: &mut impl FnMut(usize, Refusal),
 ) -> FamilyPlan<A> {
     if !A::is_served(service) {
         return FamilyPlan::default();
@@ -170,8 +194,8 @@ fn plan_family<A: Family>(
             continue;
         }
         let key = ClaimKey::new(address, number, port.protocol);
-        if let Some(reason) = claims.refusal(&key, service, index, flags.kind()) {
-            refuse(index, reason);
+        if let Some(refusal) = claims.refusal(&key, service, index, flags.kind()) {
+            refuse(index, refusal);
             continue;
         }
         planned.push(FrontendPlan {
@@ -191,11 +215,25 @@ fn plan_family<A: Family>(
     }
 }
 
+/// The ports of a service's slices, each with its slice, by name and protocol.
+type SlicePorts<'a> = HashMap<(&'a str, Protocol), Vec<(&'a EndpointSlice, Port)>>;
+
+fn slice_ports(slices: &[Arc<EndpointSlice>]) -> SlicePorts<'_> {
+    let mut ports = SlicePorts::new();
+    for slice in slices {
+        for port in &slice.ports {
+            let same = ports.entry((&*port.name, port.protocol)).or_default();
+            same.push((slice, port.port));
+        }
+    }
+    ports
+}
+
 /// Returns the backends of a service port from the service's own slices.
 fn backends<A: Family>(
     service: &Service,
     port: &ServicePort,
-    slices: &[Arc<EndpointSlice>],
+    slice_ports: &SlicePorts<'_>,
     node: &NodeView,
 ) -> Backends<A> {
     if !A::is_served(service) {
@@ -204,7 +242,8 @@ fn backends<A: Family>(
             plans: Vec::new(),
         };
     }
-    let mut candidates = candidates::<A>(port, slices);
+    let same = slice_ports.get(&(&*port.name, port.protocol));
+    let mut candidates = candidates::<A>(same.into_iter().flatten().copied());
     let uses = topology::Uses::of(service, port);
     Backends {
         has_endpoints: topology::categorize(&mut candidates, uses, node.zone.as_deref()),
@@ -212,29 +251,19 @@ fn backends<A: Family>(
     }
 }
 
-/// Returns the serving endpoints of a service port, sorted and without duplicates, from every slice
-/// that has a port of the same name and protocol.
+/// Returns the serving endpoints of a service port, sorted and without duplicates. `ports`: the
+/// ports of slices that have its name and protocol.
 ///
 /// KUBE: if several slices list an endpoint, the entry on this node is kept, else a ready one. So
 /// the order of slices does not matter. Of entries that are alike, the larger weight counts.
 fn candidates<'a, A: Family>(
-    port: &ServicePort,
-    slices: &'a [Arc<EndpointSlice>],
+    ports: impl Iterator<Item = (&'a EndpointSlice, Port)>,
 ) -> Vec<Candidate<'a, A>> {
     let mut candidates = Vec::new();
-    for slice in slices {
-        let Some(endpoints) = A::endpoints(&slice.endpoints) else {
-            continue;
-        };
-        let same =
-            |p: &&crate::model::SlicePort| p.protocol == port.protocol && p.name == port.name;
-        for slice_port in slice.ports.iter().filter(same) {
-            candidates.extend(
-                endpoints
-                    .iter()
-                    .map(|endpoint| Candidate::new(endpoint, slice_port.port, slice.weight)),
-            );
-        }
+    for (slice, port) in ports {
+        let endpoints = A::endpoints(&slice.endpoints).unwrap_or_default();
+        let new = |endpoint| Candidate::new(endpoint, port, slice.weight);
+        candidates.extend(endpoints.iter().map(new));
     }
     candidates.sort_unstable_by_key(Candidate::order);
     candidates.dedup_by_key(|candidate| (candidate.address, candidate.port));

@@ -110,7 +110,7 @@ fn commit_sources<A: Stored>(
     let keys = |ranges: &[ipnet::IpNet], others: &[ipnet::IpNet]| -> Vec<LpmKey<A>> {
         ranges
             .iter()
-            .filter(|range| !others.contains(range))
+            .filter(|range| others.binary_search(range).is_err())
             .filter_map(|range| A::source_range(change.id, range))
             .collect()
     };

@@ -3,7 +3,7 @@
 //! program can be reading them, they go back to the free lists. Filled by `publish`, emptied by
 //! `apply`.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use proxy_common::{BackendId, Block, RecordId, ServiceId, V4, V6};
 
@@ -68,7 +68,8 @@ impl Collector {
             }
             if !garbage.services.is_empty() {
                 // An element that could not be removed takes memory until the next agent starts.
-                let _ = maps.refused.forget(|id| garbage.services.contains(&id));
+                let services: HashSet<_> = garbage.services.into_iter().collect();
+                let _ = maps.refused.forget(|id| services.contains(&id));
             }
         }
     }

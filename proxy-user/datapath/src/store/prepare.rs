@@ -50,11 +50,10 @@ fn prepare_service<'a>(
     reserved: &mut Reserved,
 ) -> Result<ServiceChange<'a>, Refusal> {
     let mut ports: Vec<PortChange<'a>> = Vec::with_capacity(plan.ports.len());
+    let mut positions = state.positions();
     for port in &plan.ports {
         // If the plan has two ports with one name, only the first one continues the existing port.
-        let existing = state
-            .position_of(port)
-            .filter(|at| ports.iter().all(|other| other.existing != Some(*at)));
+        let existing = positions.remove(&(&*port.name, port.protocol));
         let old = existing.map(|at| &state.ports[at]);
         let id = match old {
             Some(old) => old.id,
@@ -86,7 +85,10 @@ fn prepare_sources(
 ) -> Result<Vec<IpNet>, Refusal> {
     let ranges = normal_ranges(&plan.source_ranges);
     let old = old.map_or(&[][..], |old| &old.source_ranges);
-    for range in ranges.iter().filter(|range| !old.contains(range)) {
+    for range in ranges
+        .iter()
+        .filter(|range| old.binary_search(range).is_err())
+    {
         reserved.source::<V4>(maps, range, batches)?;
         reserved.source::<V6>(maps, range, batches)?;
     }

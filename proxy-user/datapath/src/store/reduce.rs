@@ -18,8 +18,10 @@ pub(super) fn reduced(maps: &Maps, state: &ServiceState, plan: &ServicePlan) -> 
         health_check: plan.health_check,
         ..ServicePlan::default()
     };
+    let positions = state.positions();
     for port in &plan.ports {
-        let Some(old) = state.position_of(port).map(|at| &state.ports[at]) else {
+        let at = positions.get(&(&*port.name, port.protocol));
+        let Some(old) = at.and_then(|at| state.ports.get(*at)) else {
             continue;
         };
         let (v4, v6) = (family::<V4>(maps, old, port), family::<V6>(maps, old, port));
@@ -29,7 +31,7 @@ pub(super) fn reduced(maps: &Maps, state: &ServiceState, plan: &ServicePlan) -> 
             source_ranges: port
                 .source_ranges
                 .iter()
-                .filter(|range| old.source_ranges.contains(&range.trunc()))
+                .filter(|range| old.source_ranges.binary_search(&range.trunc()).is_ok())
                 .copied()
                 .collect(),
             v4,
@@ -47,10 +49,11 @@ fn family<A: Stored>(maps: &Maps, old: &PortState, plan: &PortPlan) -> FamilyPla
     let current = A::maps(maps).current(A::state(old));
     let mut wanted = A::of_port(plan).clone();
     wanted.backends.retain(|backend| {
-        current
-            .backends
-            .iter()
-            .any(|(_, old)| (old.address, old.port) == (backend.address, backend.port))
+        let endpoint = (backend.address, backend.port);
+        let known = &current.backends;
+        known
+            .binary_search_by_key(&endpoint, |(_, old)| (old.address, old.port))
+            .is_ok()
     });
     // The frontends keep their old flags: a changed frontend would need a new record.
     wanted.frontends = wanted

@@ -2,9 +2,8 @@
 //! What the agent keeps in memory of each service in the maps: little more than ids. Everything
 //! else is read back from the arrays. Used by all of `store`.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
-use control::plan::PortPlan;
 use ipnet::IpNet;
 use proxy_common::{BackendId, Block, EndpointSet, Port, Protocol, RecordId, ServiceId};
 
@@ -18,11 +17,12 @@ pub(super) struct ServiceState {
 }
 
 impl ServiceState {
-    /// Returns the position in `ports` of the existing port with the planned port's name and
-    /// protocol; `None` if the planned port is new.
-    pub(super) fn position_of(&self, plan: &PortPlan) -> Option<usize> {
-        let is_same = |port: &PortState| port.name == plan.name && port.protocol == plan.protocol;
-        self.ports.iter().position(is_same)
+    /// Returns the positions in `ports` by name and protocol. Of equal ports the first one counts.
+    pub(super) fn positions(&self) -> HashMap<(&str, Protocol), usize> {
+        let ports = self.ports.iter().enumerate().rev();
+        ports
+            .map(|(at, port)| ((&*port.name, port.protocol), at))
+            .collect()
     }
 }
 

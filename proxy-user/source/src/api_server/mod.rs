@@ -134,6 +134,10 @@ impl ObjectSource for ApiServer {
         Some(board)
     }
 
+    async fn check(&self) -> Result<(), SourceError> {
+        self.access.client(&self.requests).await.map(drop)
+    }
+
     async fn run(self, batches: mpsc::Sender<Batch>) -> Result<(), SourceError> {
         let client = self.access.client(&self.requests).await?;
         // KUBE: these are kube-proxy's selectors (1.36, cmd/kube-proxy/app/server.go), so that the

@@ -57,6 +57,12 @@ impl Manifests {
 }
 
 impl ObjectSource for Manifests {
+    async fn check(&self) -> Result<(), SourceError> {
+        identity(&self.path)
+            .map(drop)
+            .map_err(|error| unreadable(&self.path, error))
+    }
+
     async fn run(self, batches: mpsc::Sender<Batch>) -> Result<(), SourceError> {
         let (sender, mut events) = mpsc::unbounded_channel();
         let mut watch = Watch::new(self.path.clone(), sender)?;

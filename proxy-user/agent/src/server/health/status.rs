@@ -81,15 +81,15 @@ impl Faults {
     pub(super) fn count(&self) -> usize {
         self.0.values().map(BTreeMap::len).sum()
     }
-    /// Returns the `most` oldest faults, each with its object; the oldest first.
-    pub(super) fn oldest(&self, most: usize) -> Vec<(&str, &Fault)> {
-        let mut all: Vec<_> = self
-            .all()
-            .map(|(_, object, fault)| (object, fault))
-            .collect();
-        all.sort_by_key(|(object, fault)| (fault.since, *object));
+    /// Returns `most` faults, each with its object: the node's before those of services, the oldest
+    /// first.
+    pub(super) fn first(&self, most: usize) -> Vec<(&str, &Fault)> {
+        let mut all: Vec<_> = self.all().collect();
+        all.sort_by_key(|(area, object, fault)| (*area == Area::Services, fault.since, *object));
         all.truncate(most);
-        all
+        all.into_iter()
+            .map(|(_, object, fault)| (object, fault))
+            .collect()
     }
 }
 
@@ -113,7 +113,7 @@ pub(super) enum Ill {
     NotListed,
     /// Changes have waited for longer than [`PATIENCE`].
     Behind,
-    /// A fault has lasted longer than [`GRACE`].
+    /// A fault of the node has lasted longer than [`GRACE`].
     Faulty,
 }
 
@@ -126,7 +126,7 @@ impl Ill {
                 "the lists of objects have not arrived yet; services are served as the maps hold them"
             }
             Self::Behind => "changes have waited for more than a minute",
-            Self::Faulty => "there are faults that have lasted for more than 30 seconds",
+            Self::Faulty => "the node has faults that have lasted for more than 30 seconds",
         }
     }
 }
@@ -136,13 +136,9 @@ pub(super) fn is_alive(turned: Instant, now: Instant) -> bool {
     now.saturating_duration_since(turned) < STILL
 }
 
-/// Returns why the node is unhealthy; `None` if it is healthy. `counts` says for an area and an
-/// object whether a fault there matters to the caller.
-pub(super) fn illness(
-    facts: &Facts<'_>,
-    now: Instant,
-    counts: impl Fn(Area, &str) -> bool,
-) -> Option<Ill> {
+/// Returns why the node is unhealthy; `None` if it is healthy. Faults of services do not count,
+/// but for those of `service`: every node has them, and load balancers would lose all nodes.
+pub(super) fn illness(facts: &Facts<'_>, now: Instant, service: Option<&str>) -> Option<Ill> {
     let behind = |since| now.saturating_duration_since(since) > PATIENCE;
     if !is_alive(facts.turned, now) {
         return Some(Ill::Still);
@@ -154,7 +150,7 @@ pub(super) fn illness(
         return Some(Ill::Behind);
     }
     let mut lasting = facts.faults.lasting(now);
-    let is_faulty = lasting.any(|(area, object)| counts(area, object));
+    let is_faulty = lasting.any(|(area, object)| area != Area::Services || Some(object) == service);
     is_faulty.then_some(Ill::Faulty)
 }
 
@@ -184,7 +180,7 @@ mod tests {
         }
     }
     fn ill(facts: &Facts<'_>, now: Instant) -> Option<Ill> {
-        illness(facts, now, |_, _| true)
+        illness(facts, now, None)
     }
 
     #[test]
@@ -196,7 +192,7 @@ mod tests {
         faults.replace(Area::Interfaces, other, start + GRACE);
         let later = start + GRACE + SECOND;
         assert_eq!(ill(&facts(&faults, later), later), Some(Ill::Faulty));
-        assert_eq!(faults.oldest(9)[0].1.reason, "busy");
+        assert_eq!(faults.first(9)[0].1.reason, "busy");
         faults.replace(Area::Interfaces, [], later);
         assert_eq!(ill(&facts(&faults, later), later), None);
         faults.replace(Area::Interfaces, named(&["interface eth0"]), later);
@@ -210,21 +206,26 @@ mod tests {
         faults.replace(Area::Hooks, named(&["socket hooks"]), start + SECOND);
         faults.replace(Area::Interfaces, [], start + SECOND);
         assert_eq!(faults.count(), 3);
-        let oldest: Vec<_> = faults
-            .oldest(2)
-            .into_iter()
-            .map(|(object, _)| object)
-            .collect();
-        assert_eq!(oldest, ["Service shop/a", "Service shop/b"]);
+        let first = faults.first(2);
+        assert_eq!((first[0].0, first[1].0), ("socket hooks", "Service shop/a"));
+    }
+
+    #[test]
+    fn a_service_that_is_not_served_makes_only_its_own_answer_unhealthy() {
+        let start = Instant::now();
+        let mut faults = faults(Area::Services, &["Service shop/a", "Service shop/b"], start);
         let later = start + GRACE + SECOND;
-        let of_cart = |area, object: &str| area != Area::Services || object == "Service shop/cart";
-        assert_eq!(illness(&facts(&faults, later), later, of_cart), None);
-        let later = later + SECOND;
-        assert_eq!(
-            illness(&facts(&faults, later), later, of_cart),
-            Some(Ill::Faulty),
-            "the hooks concern every service"
-        );
+        for (service, expected) in [
+            (None, None),
+            (Some("Service shop/a"), Some(Ill::Faulty)),
+            (Some("Service shop/cart"), None),
+        ] {
+            assert_eq!(illness(&facts(&faults, later), later, service), expected);
+        }
+        faults.replace(Area::Shared, named(&["Settings"]), start);
+        let cart = illness(&facts(&faults, later), later, Some("Service shop/cart"));
+        assert_eq!(cart, Some(Ill::Faulty), "it concerns every service");
+        assert_eq!(ill(&facts(&faults, later), later), Some(Ill::Faulty));
     }
 
     #[test]

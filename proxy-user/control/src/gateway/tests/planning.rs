@@ -185,7 +185,7 @@ fn a_copy_of_that_service_that_no_gateway_owns_is_served_as_any() {
     assert_eq!(cluster.report().0.len(), 1, "only the class has news");
 }
 
-/// Services go before Gateways, and of two Gateways the older has the port.
+/// Of Services and Gateways the older has the port.
 #[test]
 fn clashes_are_said_in_status_and_warning_and_end_with_their_cause() {
     let young = gateway("young", ADDRESS, TCP).replace("2026-01-01", "2026-02-01");
@@ -199,7 +199,7 @@ fn clashes_are_said_in_status_and_warning_and_end_with_their_cause() {
             CART,
         ),
     ]);
-    let reason = "load balancer IP 198.51.100.1:80/TCP already belongs to Gateway shop/edge, which is older (or comes first by name); remove it from one of the two";
+    let reason = "load balancer IP 198.51.100.1:80/TCP already belongs to Gateway shop/edge, which is older (or comes first by name). This one does not get it: remove it from one of the two";
     let planned = cluster.gateway_plan("shop/gateway:young");
     assert_eq!(
         planned.warnings[0].to_string(),
@@ -217,14 +217,27 @@ fn clashes_are_said_in_status_and_warning_and_end_with_their_cause() {
     let listener = &said["listeners"][0];
     assert_eq!(conditions(listener)[0], "Accepted=False PortUnavailable");
     assert_eq!(listener["conditions"][0]["message"], reason);
-    // A Service takes it from both.
-    let balanced = service(
-        "web",
-        "10.96.0.9",
+    // A younger Service takes it from none, an older one from both.
+    for named in [
         ", type: LoadBalancer}\nstatus: {loadBalancer: {ingress: [{ip: 198.51.100.1}]}",
-    );
-    cluster.apply(&balanced);
-    let reason = "load balancer IP 198.51.100.1:80/TCP already belongs to Service shop/web, and Services go before Gateways; remove it from one of the two";
+        ", externalIPs: [198.51.100.1]",
+    ] {
+        let younger = service("web", "10.96.0.9", named);
+        cluster.apply(&younger.replace(
+            "namespace: shop",
+            "namespace: shop, creationTimestamp: '2026-03-01T00:00:00Z'",
+        ));
+        assert_eq!(
+            frontends(&ports(&cluster)[0].v4),
+            ["balancer 198.51.100.1:80"]
+        );
+        assert_eq!(cluster.plan("shop/web").1.len(), 1);
+        cluster.apply(&younger.replace(
+            "namespace: shop",
+            "namespace: shop, creationTimestamp: '2025-12-01T00:00:00Z'",
+        ));
+    }
+    let reason = "load balancer IP 198.51.100.1:80/TCP already belongs to Service shop/web, which is older (or comes first by name). This one does not get it: remove it from one of the two";
     let planned = cluster.gateway_plan(PLAN);
     assert_eq!(
         planned.warnings[0].to_string(),

@@ -79,7 +79,7 @@ struct KindSpec {
 #[serde(default)]
 struct NamespacesSpec {
     from: Option<String>,
-    selector: Selector,
+    selector: Option<Value>,
 }
 
 #[derive(Default, Deserialize)]
@@ -139,6 +139,24 @@ fn part<T: DeserializeOwned + Default>(
         ));
         T::default()
     })
+}
+
+/// Reads a listener's selector. KUBE: none selects nothing, and an empty one everything.
+fn selector(field: &str, value: Option<&Value>, complaints: &mut Complaints) -> Option<Selector> {
+    let Some(value) = value else {
+        complaints.add(format!(
+            "{field} is missing; no route may use the listener, set it, or from: All"
+        ));
+        return None;
+    };
+    let read = serde_path_to_error::deserialize(value);
+    let refuse = |error: &serde_path_to_error::Error<serde_json::Error>| {
+        let (path, why) = (error.path(), error.inner());
+        complaints.add(format!(
+            "{field}.{path}: {why}; no route may use the listener, correct it"
+        ));
+    };
+    read.inspect_err(refuse).ok()
 }
 
 /// Returns a port number; None if there is no valid one.
@@ -252,7 +270,11 @@ impl Converter {
         let from = match allowed.namespaces.from.as_deref() {
             None | Some("Same") => From::Same,
             Some("All") => From::All,
-            Some("Selector") => From::Matching(allowed.namespaces.selector),
+            Some("Selector") => {
+                let field = format!("{field}.allowedRoutes.namespaces.selector");
+                selector(&field, allowed.namespaces.selector.as_ref(), complaints)
+                    .map_or(From::Nowhere, From::Matching)
+            }
             Some("None") => From::Nowhere,
             Some(other) => {
                 complaints.add(format!(

@@ -8,24 +8,33 @@ use serde::Deserialize;
 /// The labels of an object.
 pub type Labels = BTreeMap<Arc<str>, Arc<str>>;
 
-/// A label selector; an empty one matches everything.
+/// A label selector; an empty one matches everything. One with a misspelled part cannot be read.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Selector {
     match_labels: BTreeMap<String, String>,
     match_expressions: Vec<Expression>,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize)]
-#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Expression {
     key: String,
-    operator: String,
+    operator: Operator,
+    #[serde(default)]
     values: Vec<String>,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+enum Operator {
+    In,
+    NotIn,
+    Exists,
+    DoesNotExist,
+}
+
 impl Selector {
-    /// Whether the selector matches these labels. An unknown operator matches nothing.
+    /// Whether the selector matches these labels.
     pub fn matches(&self, labels: &Labels) -> bool {
         let has = |key: &str, value: &str| labels.get(key).is_some_and(|label| **label == *value);
         let mut equal = self.match_labels.iter();
@@ -39,13 +48,12 @@ impl Selector {
                  }| {
                     let any = values.iter().any(|value| has(key, value));
                     let known = labels.contains_key(&**key);
-                    match &**operator {
-                        "In" => any,
-                        // KUBE: an object without the label matches.
-                        "NotIn" => !any,
-                        "Exists" => known,
-                        "DoesNotExist" => !known,
-                        _ => false,
+                    match operator {
+                        Operator::In => any,
+                        // KUBE: an object without the label matches; without values nothing does.
+                        Operator::NotIn => !any && !values.is_empty(),
+                        Operator::Exists => known,
+                        Operator::DoesNotExist => !known,
                     }
                 },
             )
@@ -84,7 +92,7 @@ mod tests {
         false
     )]
     #[case(
-        r#"{"matchExpressions": [{"key": "team", "operator": "Sometimes"}]}"#,
+        r#"{"matchExpressions": [{"key": "other", "operator": "NotIn"}]}"#,
         false
     )]
     fn a_selector_matches_labels_as_kubernetes_does(#[case] text: &str, #[case] expected: bool) {

@@ -3,10 +3,13 @@
 
 use proptest::prelude::*;
 
+use rstest::rstest;
+
+use super::{From, Labels};
 use crate::{
     documents,
-    model::Converter,
-    testing::{NODE, damaged},
+    model::{Converter, Object},
+    testing::{NODE, damaged, objects},
 };
 
 const OBJECTS: &str = "apiVersion: gateway.networking.k8s.io/v1
@@ -43,4 +46,50 @@ proptest! {
         let mut converter = Converter::new(NODE).with_gateways(true);
         _ = documents::read("test.yaml", &damaged(OBJECTS, &edits), &mut converter);
     }
+}
+
+#[rstest]
+#[case("", false, "is missing")]
+#[case(", selector: {}", true, "")]
+#[case(
+    ", selector: {matchLables: {team: till}}",
+    false,
+    "unknown field `matchLables`"
+)]
+#[case(
+    ", selector: {matchExpressions: [{key: team, operator: Sometimes}]}",
+    false,
+    "unknown variant `Sometimes`"
+)]
+#[case(
+    ", selector: {matchExpressions: [{kay: team, operator: NotIn}]}",
+    false,
+    "unknown field `kay`"
+)]
+fn a_selector_that_is_missing_or_misspelled_selects_no_namespace(
+    #[case] selector: &str,
+    #[case] matches: bool,
+    #[case] complaint: &str,
+) {
+    let whole = "selector: {matchExpressions: [{key: a, operator: In, values: [b]}]}";
+    let (objects, warnings) = objects(&OBJECTS.replace(&format!(", {whole}"), selector));
+    let Object::Gateway(gateway) = &objects[0] else {
+        panic!("{objects:?}")
+    };
+    let labels = Labels::from([("team".into(), "shop".into())]);
+    let from = &gateway.listeners[0].from;
+    assert_eq!(
+        matches!(from, From::Matching(selector) if selector.matches(&labels)),
+        matches
+    );
+    let warned: Vec<_> = warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(warned.len(), usize::from(!matches), "{warned:?}");
+    let field = "spec.listeners[0].allowedRoutes.namespaces.selector";
+    let says = |text: &String| text.contains(field) && text.contains(complaint);
+    assert!(
+        warned
+            .iter()
+            .all(|text| text.starts_with("Gateway shop/edge") && says(text)),
+        "{warned:?}"
+    );
 }

@@ -4,7 +4,7 @@
 mod addresses;
 mod policy;
 
-use std::{net::IpAddr, sync::Arc};
+use std::{collections::HashSet, net::IpAddr, sync::Arc};
 
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{self as core, ServiceSpec};
@@ -201,6 +201,7 @@ impl Converter {
         complaints: &mut Complaints,
     ) -> Box<[ServicePort]> {
         let mut ports: Vec<ServicePort> = Vec::new();
+        let mut seen = HashSet::new();
         for (index, port) in spec.ports.iter().flatten().enumerate() {
             let field = match port.name.as_deref() {
                 None | Some("") => format!("spec.ports[{index}]"),
@@ -230,10 +231,7 @@ impl Converter {
                 }),
             };
             let name = self.text(port.name.as_deref().unwrap_or_default());
-            if ports
-                .iter()
-                .any(|other| other.name == name && other.protocol == protocol)
-            {
+            if !seen.insert((Arc::clone(&name), protocol)) {
                 complaints.add(format!(
                     "{field}: an earlier port has the same name and protocol; this one is not served, give it another name",
                 ));

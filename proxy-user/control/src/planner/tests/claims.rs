@@ -35,7 +35,7 @@ fn a_frontend_two_services_want_goes_to_the_older_until_it_is_deleted() {
     };
     assert_eq!(
         warning.to_string(),
-        "Service shop/a: external IP 192.0.2.1:80/TCP already belongs to Service shop/b, which is older (or comes first by name). This service does not get it: remove it from one of the two"
+        "Service shop/a: external IP 192.0.2.1:80/TCP already belongs to Service shop/b, which is older (or comes first by name). This one does not get it: remove it from one of the two"
     );
 
     assert_eq!(
@@ -90,13 +90,22 @@ fn among_services_of_one_age_the_first_by_name_has_the_frontend() {
 
 #[test]
 fn an_external_ip_equal_to_another_services_cluster_ip_is_not_served() {
-    let yaml =
-        service("a", "172.30.0.1", "") + &service("b", "172.30.0.2", ", externalIPs: [172.30.0.1]");
-    let cluster = Cluster::new(&yaml);
-    assert_eq!(cluster.plan("shop/a").1, []);
-    let (plan, warnings) = cluster.plan("shop/b");
+    // Neither age nor name gives it the address.
+    let older = service("a", "172.30.0.2", ", externalIPs: [172.30.0.1]").replace(
+        "namespace: shop",
+        "namespace: shop, creationTimestamp: '2026-01-01T00:00:00Z'",
+    );
+    let mut cluster = Cluster::new(&older);
+    assert_eq!(
+        cluster.apply(&service("b", "172.30.0.1", "")),
+        ["shop/a", "shop/b"]
+    );
+    assert_eq!(cluster.plan("shop/b").1, []);
+    let (plan, warnings) = cluster.plan("shop/a");
     assert_eq!(frontends(&plan.ports[0].v4), ["cluster 172.30.0.2:80"]);
+    let reason = "external IP 172.30.0.1:80/TCP already belongs to Service shop/b, whose cluster IP it is. This one does not get it: remove it from one of the two";
     assert_eq!(warnings.len(), 1);
+    assert_eq!(warnings[0].reason, reason);
 }
 
 #[test]

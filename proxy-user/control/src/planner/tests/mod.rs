@@ -10,6 +10,7 @@ mod gateways;
 mod health;
 mod hints;
 mod invariants;
+mod scale;
 mod source_ranges;
 mod weights;
 

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use tokio::{sync::mpsc, time::timeout};
 
 use super::{Access, ApiServer, merge::ANNOTATION_TRIGGER};
-use crate::ObjectSource;
+use crate::{ObjectSource, SourceError};
 use fake::{Answer, Fake, NODES, SERVICE_CIDRS, SERVICES, SLICES};
 
 const SOON: Duration = Duration::from_secs(5);
@@ -51,6 +51,17 @@ fn slice(name: &str, version: u32, trigger: Option<Timestamp>) -> Value {
 fn source(fake: &Fake) -> ApiServer {
     let access = Access::new(Some(fake.kubeconfig()), None);
     ApiServer::new(access.expect("an address"), "node-a")
+}
+
+#[tokio::test]
+async fn what_is_missing_is_found_before_the_agent_makes_anything() {
+    let file = || Some("/nonexistent/kubeconfig".into());
+    let server = || Some("https://192.0.2.1:6443".to_owned());
+    for (kubeconfig, master) in [(file(), None), (file(), server()), (None, server())] {
+        let access = Access::new(kubeconfig, master).expect("an address");
+        let checked = ApiServer::new(access, "node-a").check().await;
+        assert!(matches!(checked, Err(SourceError::Access { .. })));
+    }
 }
 
 /// Follows a server and keeps what was received so far.

@@ -149,6 +149,7 @@ async fn a_folder_that_does_not_exist_is_an_error_that_says_what_to_do() {
         Path::new("/nonexistent/manifests"),
         Converter::new("node-a"),
     );
+    assert!(source.check().await.is_err(), "before anything is made");
     let error = source.run(sender).await.expect_err("no such folder");
     assert!(matches!(error, SourceError::Folder { .. }));
     assert_eq!(

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What one service costs grows with its size, not with the square of it.
+
+use std::time::{Duration, Instant};
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::{
+    model::Converter,
+    planner::{NodeView, claims::Claims, plan_service},
+    testing::NODE,
+};
+
+/// Returns `n` ports, each with a name and a number of its own.
+fn ports(n: usize) -> Vec<Value> {
+    let port = |at| json!({"name": format!("p{at}"), "port": 1000 + at, "protocol": "TCP"});
+    (0..n).map(port).collect()
+}
+
+fn addresses(n: usize) -> impl Iterator<Item = String> {
+    (0..n).map(|at| format!("10.{}.{}.1", at / 250, at % 250))
+}
+
+fn service(name: &str, ports: &[Value], ranges: usize) -> Value {
+    let ranges: Vec<_> = addresses(ranges).map(|ip| format!("{ip}/32")).collect();
+    json!({
+        "metadata": {"name": name, "namespace": "shop"},
+        "spec": {
+            "type": "LoadBalancer", "clusterIP": "172.30.0.1", "ports": ports,
+            "loadBalancerSourceRanges": ranges,
+        },
+        "status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}},
+    })
+}
+
+fn slice(at: usize, ports: &[Value], endpoints: usize) -> Value {
+    let endpoints: Vec<_> = addresses(endpoints)
+        .map(|ip| json!({"addresses": [ip]}))
+        .collect();
+    let labels = json!({"kubernetes.io/service-name": "cart"});
+    json!({
+        "metadata": {"name": format!("cart-{at:05}"), "namespace": "shop", "labels": labels},
+        "addressType": "IPv4", "ports": ports, "endpoints": endpoints,
+    })
+}
+
+/// Returns how long it takes to convert and plan a service of size `n`.
+fn cost(what: &str, n: usize) -> Duration {
+    let of = |name: &str, usual| if what.contains(name) { n } else { usual };
+    let ports = ports(of("ports", 1));
+    let services = [
+        service("cart", &ports, of("ranges", 0)),
+        service("before", &ports, 0),
+    ];
+    let services = services.map(|one| serde_json::from_value(one).expect("a Service"));
+    let slices = (0..of("slices", 1)).map(|at| slice(at, &ports, of("endpoints", 1)));
+    let slices: Vec<_> = slices
+        .map(|one| serde_json::from_value(one).expect("an EndpointSlice"))
+        .collect();
+    let mut converter = Converter::new(NODE);
+    let mut claims = Claims::default();
+    let start = Instant::now();
+    let [cart, before] = services.map(|one| converter.service(&one).expect("named").0);
+    let slices: Vec<_> = slices
+        .iter()
+        .map(|one| converter.endpoint_slice(one).expect("named").0.into())
+        .collect();
+    claims.update(&cart.name, Some(&cart));
+    if what == "ports that clash" {
+        claims.update(&before.name, Some(&before));
+    }
+    let (plan, warnings) = plan_service(&cart, &slices, &NodeView::default(), &claims);
+    let taken = start.elapsed();
+    assert_eq!(plan.ports.len(), ports.len());
+    assert!(warnings.len() <= 4, "{warnings:?}");
+    taken
+}
+
+#[rstest]
+fn twice_the_size_takes_about_twice_the_time(
+    #[values("ports", "ports that clash", "ranges", "endpoints", "slices")] what: &str,
+) {
+    let ratio = || {
+        let best = |n| (0..3).map(|_| cost(what, n)).min().unwrap_or_default();
+        best(6000).as_secs_f64() / best(3000).as_secs_f64()
+    };
+    // Once of three times is enough: the machine may be busy.
+    let ratios: Vec<_> = (0..3).map(|_| ratio()).collect();
+    assert!(
+        ratios.iter().any(|ratio| *ratio < 3.2),
+        "{what}: {ratios:?}"
+    );
+}
