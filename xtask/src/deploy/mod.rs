@@ -106,6 +106,8 @@ pub(crate) fn check(
     test("ports_and_probes_follow_the_settings", Helm, &|| {
         chart_values::ports(&helm()?)
     });
+    let kept = "node_affinity_of_the_values_is_kept_and_ours_added_to_each_term";
+    test(kept, Helm, &|| chart_values::affinity(&helm()?, &kubectl));
     test("wrong_values_are_refused_by_name", Helm, &|| {
         chart_values::refused(&helm()?)
     });
