@@ -55,7 +55,7 @@ allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
 capabilities:
   drop: [ALL]
-  add: [BPF, NET_ADMIN, PERFMON, SYS_PTRACE]
+  add: [BPF, NET_ADMIN, PERFMON]
 seccompProfile: {type: RuntimeDefault}
 appArmorProfile: {type: Unconfined}
 seLinuxOptions: {type: spc_t}

@@ -193,6 +193,34 @@ pub(super) fn ports(helm: &Helm) -> Result<()> {
     Ok(())
 }
 
+/// Tests that the node affinity of the values is kept, and that ours is added to each of its terms.
+pub(super) fn affinity(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
+    const RULE: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+    let fargate = r#"{"key":"compute","operator":"NotIn","values":["fargate"]}"#;
+    let field = r#"[{"key":"metadata.name","operator":"In","values":["a"]}]"#;
+    let terms = format!(r#"[{{"matchExpressions":[{fargate}]}},{{"matchFields":{field}}}]"#);
+    let given =
+        format!(r#"affinity={{"nodeAffinity":{{"{RULE}":{{"nodeSelectorTerms":{terms}}}}}}}"#);
+    for (mode, operator, value) in [
+        ("nodeByNode=false", "NotIn", "kube-proxy"),
+        ("nodeByNode=true", "In", "portolan"),
+        ("mode=shadow", "NotIn", "portolan"),
+    ] {
+        let objects = kubectl.parse(&helm.template_with(&[ADDRESS, mode], &given)?)?;
+        let daemon = objects.iter().find(|((kind, _), _)| kind == "DaemonSet");
+        let (_, daemon) = daemon.context("no DaemonSet")?;
+        let node = &daemon["spec"]["template"]["spec"]["affinity"]["nodeAffinity"];
+        let ours = format!(
+            r#"{{"key":"portolan.dev/proxy","operator":"{operator}","values":["{value}"]}}"#
+        );
+        let wanted: Value = serde_json::from_str(&format!(
+            r#"[{{"matchExpressions":[{fargate},{ours}]}},{{"matchExpressions":[{ours}],"matchFields":{field}}}]"#
+        ))?;
+        ensure!(node[RULE]["nodeSelectorTerms"] == wanted, "{mode}: {node}");
+    }
+    Ok(())
+}
+
 const DRAIN: &str = "drain";
 const MONITORING: [&str; 3] = ["podMonitor", "prometheusRule", "dashboard"];
 

@@ -106,6 +106,8 @@ pub(crate) fn check(
     test("ports_and_probes_follow_the_settings", Helm, &|| {
         chart_values::ports(&helm()?)
     });
+    let kept = "node_affinity_of_the_values_is_kept_and_ours_added_to_each_term";
+    test(kept, Helm, &|| chart_values::affinity(&helm()?, &kubectl));
     test("wrong_values_are_refused_by_name", Helm, &|| {
         chart_values::refused(&helm()?)
     });
@@ -163,4 +165,23 @@ pub(crate) fn helm_folder() -> Result<PathBuf> {
 /// Returns the path of `name` in `deploy/`.
 fn folder(name: &str) -> PathBuf {
     cargo::root().join("deploy").join(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs;
+
+    #[test]
+    fn no_file_asks_for_the_processes_of_the_host() {
+        let mut left = vec![folder("")];
+        while let Some(path) = left.pop() {
+            if path.is_dir() {
+                left.extend(fs::children(&path).expect("a folder"));
+            } else if let Ok(text) = fs::read_to_string(&path) {
+                let asks = text.contains("hostPID") || text.contains("SYS_PTRACE");
+                assert!(!asks, "{}", path.display());
+            }
+        }
+    }
 }
