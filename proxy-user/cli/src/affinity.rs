@@ -124,6 +124,7 @@ pub(super) fn run(args: &AffinityArgs) -> Result<()> {
             .into_iter()
             .map(|row| NamedAffinity::new(row, &namespaces));
         let mut rows: Vec<_> = rows.filter(|row| wants(&args.list, row)).collect();
+        args.list.note_if_empty(rows.is_empty(), &[]);
         let backend = |row: &NamedAffinity| row.row.backend.map(|backend| backend.ip());
         let ends = rows
             .iter()

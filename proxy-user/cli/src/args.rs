@@ -27,6 +27,17 @@ pub struct ListArgs {
     pub show: Show,
 }
 
+impl ListArgs {
+    /// Says on standard error, if no row is left, which filters all rows lack: those of all lists,
+    /// and `more`, each a flag and its value. Not with --watch, whose rows may still come.
+    pub(super) fn note_if_empty(&self, is_empty: bool, more: &[(&str, Option<String>)]) {
+        let filters = self.select.filters(more);
+        if is_empty && !filters.is_empty() && !self.show.look.watch && !self.show.count {
+            eprintln!("portolan: nothing has {filters}");
+        }
+    }
+}
+
 /// The heading in --help of arguments that say how to show something.
 const SHOWING: &str = "How to show it";
 /// The heading in --help of arguments that select rows.
@@ -202,18 +213,37 @@ impl Select {
             && self.wants_service(of.service)
             && port.is_none_or(has_port)
     }
-    /// Fails if the arguments name a service that is not in the maps: an empty list would hide that
-    /// the name is wrong.
+    /// Returns the given filters and `more`, as a user writes them. The service is not among them,
+    /// because one that is not served is an error.
+    fn filters(&self, more: &[(&str, Option<String>)]) -> String {
+        let protocol = self.protocol.map(|one| one.name().to_owned());
+        let port = self.name.as_ref().and_then(|name| name.port.clone());
+        let own = [
+            ("the port", port),
+            ("--address", self.address.map(|range| range.to_string())),
+            ("--port", self.port.map(|port| port.to_string())),
+            ("--protocol", protocol),
+        ];
+        let given = own.iter().chain(more).filter_map(|(flag, value)| {
+            let value = value.as_ref().filter(|value| !value.is_empty())?;
+            Some(format!("{flag} {value}"))
+        });
+        given.collect::<Vec<_>>().join(" and ")
+    }
+    /// Fails if the arguments name a service or a namespace that is not in the maps: an empty list
+    /// would hide that the name is wrong.
     pub(super) fn check_known(&self, reader: &Reader) -> Result<()> {
-        if let Some(wanted) = &self.name
-            && !reader.serves(|service| self.wants_service(service))
+        if (self.name.is_none() && self.namespace.is_none())
+            || reader.serves(|service| self.wants_service(service))
         {
-            let within = wanted.namespace.as_ref().or(self.namespace.as_ref());
-            let within =
-                within.map_or_else(String::new, |name| format!(" in the namespace {name}"));
-            anyhow::bail!("no service {:?}{within} is served here", wanted.name);
+            return Ok(());
         }
-        Ok(())
+        let name = self.name.as_ref();
+        let within = name.and_then(|name| name.namespace.as_ref());
+        let within = within.or(self.namespace.as_ref());
+        let within = within.map_or_else(String::new, |name| format!(" in the namespace {name}"));
+        let name = name.map_or_else(String::new, |name| format!(" {:?}", name.name));
+        anyhow::bail!("no service{name}{within} is served here")
     }
 }
 

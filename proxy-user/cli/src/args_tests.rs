@@ -41,6 +41,20 @@ fn a_service_is_named_as_kubectl_names_it() {
 }
 
 #[test]
+fn an_empty_list_names_the_filters_that_no_row_has() {
+    let filters = |flags: &[&str]| {
+        let more = [("--state", Some(String::new())), ("--client", None)];
+        parse(flags).select.filters(&more)
+    };
+    assert_eq!(filters(&["cart", "-n", "shop"]), "");
+    let given = filters(&["cart:http", "--address", "10.0.0.0/8", "--protocol", "udp"]);
+    assert_eq!(
+        given,
+        "the port http and --address 10.0.0.0/8 and --protocol UDP"
+    );
+}
+
+#[test]
 fn a_namespace_that_contradicts_the_name_is_refused() {
     assert!(parse(&["shop/cart", "-n", "shop"]).select.check().is_ok());
     assert!(parse(&["cart", "-n", "other"]).select.check().is_ok());

@@ -75,6 +75,7 @@ pub(super) fn run(args: &BackendArgs) -> Result<()> {
             let of = Of::new(&row.service, &row.port_name, row.service_port);
             select.wants(of, row.protocol, &[row.address])
         });
+        args.list.note_if_empty(rows.is_empty(), &[]);
         pods.learn(rows.iter().map(|row| row.address.ip()));
         let named = rows.into_iter().map(|row| NamedBackend {
             pod: pods.of(row.address.ip()),

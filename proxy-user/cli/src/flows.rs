@@ -18,7 +18,7 @@ use super::{
     cell::Name,
     explain::names::NameArgs,
     list::list,
-    pods::PodNames,
+    pods::{EndArg, PodNames},
     render::{Column, Row, Tone, Value, WIDE, column, cut, plain, toned},
 };
 
@@ -46,12 +46,13 @@ pub struct FlowArgs {
     /// As NAME, for scripts.
     #[arg(long, value_name = "NS/NAME", help_heading = SELECTION)]
     pub service: Option<String>,
-    /// Only flows of the client with this address.
-    #[arg(long, value_name = "IP", help_heading = SELECTION)]
-    pub client: Option<IpAddr>,
-    /// Only flows to the endpoint with this address.
-    #[arg(long, value_name = "IP", help_heading = SELECTION)]
-    pub backend: Option<IpAddr>,
+    /// Only flows of the client with this address, or of this pod: pod/NAMESPACE/NAME, or pod/NAME
+    /// with --namespace.
+    #[arg(long, value_name = "CLIENT", help_heading = SELECTION)]
+    pub client: Option<EndArg>,
+    /// Only flows to the endpoint with this address, or to this pod.
+    #[arg(long, value_name = "ENDPOINT", help_heading = SELECTION)]
+    pub backend: Option<EndArg>,
     /// Only flows in this state, or in one of these.
     #[arg(long, value_name = "STATE", value_delimiter = ',', value_parser = STATES, help_heading = SELECTION)]
     pub state: Vec<String>,
@@ -63,10 +64,11 @@ impl FlowArgs {
     fn wants(&self, flow: &Flow) -> bool {
         let ends = [flow.client, flow.frontend, flow.backend];
         let of = Of::service_port(&flow.service, flow.frontend.port());
-        self.client.is_none_or(|wanted| flow.client.ip() == wanted)
-            && self
-                .backend
-                .is_none_or(|wanted| flow.backend.ip() == wanted)
+        let is_of = |end: &Option<EndArg>, address: SocketAddr| {
+            end.as_ref().is_none_or(|end| end.has(address.ip()))
+        };
+        is_of(&self.client, flow.client)
+            && is_of(&self.backend, flow.backend)
             && (self.state.is_empty() || self.state.iter().any(|state| state == flow.state))
             && self
                 .service
@@ -199,12 +201,24 @@ fn seen_as(flow: &FlowRow) -> Value {
 /// Prints one line per flow.
 pub(super) fn run(args: &FlowArgs) -> Result<()> {
     args.list.select.check()?;
+    let mut args = args.clone();
+    let namespace = args.list.select.namespace.clone();
+    for end in [&mut args.client, &mut args.backend].into_iter().flatten() {
+        end.look_up(namespace.as_deref(), &args.names)?;
+    }
+    let text = |end: &Option<EndArg>| end.as_ref().map(ToString::to_string);
+    let filters = [
+        ("--client", text(&args.client)),
+        ("--backend", text(&args.backend)),
+        ("--state", Some(args.state.join(","))),
+    ];
     let mut pods = PodNames::new(&args.list.show, &args.names);
     list(&args.list.show, || {
         let reader = Reader::open(&args.list.pins.pin_dir)?;
         args.list.select.check_known(&reader)?;
         check_service(&reader, args.service.as_ref())?;
         let mut rows = rows(&reader, |flow| args.wants(flow), usize::MAX)?;
+        args.list.note_if_empty(rows.is_empty(), &filters);
         let ends = rows.iter().flat_map(|row| [row.client.ip, row.backend.ip]);
         pods.learn(ends);
         for row in &mut rows {

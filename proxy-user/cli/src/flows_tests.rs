@@ -62,6 +62,7 @@ fn args(flags: &[&str]) -> FlowArgs {
 #[case("--service shop/cart --client 10.40.1.9", true)]
 #[case("--service shop/car --client 10.40.1.9", false)]
 #[case("--client 10.40.1.10", false)]
+#[case("--client ::ffff:10.40.1.9", true)]
 #[case("--backend 10.40.1.10 --state closed,established", true)]
 #[case("--state closed", false)]
 #[case("shop/cart:http --port 8080 --address 10.40.1.9", true)]
@@ -73,6 +74,28 @@ fn args(flags: &[&str]) -> FlowArgs {
 fn filters_keep_what_they_name_and_nothing_else(#[case] flags: &str, #[case] wanted: bool) {
     let flags: Vec<_> = flags.split_whitespace().collect();
     assert_eq!(args(&flags).wants(&flow()), wanted);
+}
+
+#[test]
+fn a_pod_is_a_client_by_its_addresses() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let slice = "kind: EndpointSlice\napiVersion: discovery.k8s.io/v1\nmetadata: {name: web-1, namespace: shop}\naddressType: IPv4\n\
+                 endpoints:\n- {addresses: [10.40.1.9], targetRef: {kind: Pod, name: web}}\n";
+    std::fs::write(folder.path().join("web.yaml"), slice).expect("a file");
+    let names = NameArgs {
+        manifests: Some(folder.path().into()),
+        ..NameArgs::default()
+    };
+    for (client, namespace) in [("pod/shop/web", None), ("pod/web", Some("shop"))] {
+        let mut args = args(&["--client", client]);
+        let end = args.client.as_mut().expect("a client");
+        end.look_up(namespace, &names).expect("it is there");
+        assert!(args.wants(&flow()), "{client}");
+    }
+    let mut args = args(&["--client", "pod/web"]);
+    let end = args.client.as_mut().expect("a client");
+    let said = end.look_up(None, &names).expect_err("no namespace");
+    assert!(said.to_string().contains("pod/NAMESPACE/NAME"), "{said}");
 }
 
 #[test]

@@ -1,20 +1,88 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Looks up the names of pods for the addresses that lists show. The names come from an API server
+//! Looks up the names of pods for the addresses that lists show, and the addresses of a named pod. The names come from an API server
 //! or a folder of manifests, if one is given. Called by `backends`, `flows` and `affinity`.
 
 use std::{
     collections::{HashMap, HashSet},
+    fmt::{self, Display, Formatter},
     net::IpAddr,
+    str::FromStr,
 };
 
+use anyhow::{Result, bail};
 use control::causes::chain;
 
 use super::{
+    BadInput,
     args::Show,
     cell::Name,
     explain::names::{NameArgs, Names},
     format::Format,
 };
+
+/// A client or an endpoint as a user writes it: an address, pod/NAMESPACE/NAME, or pod/NAME where
+/// a namespace is given.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EndArg {
+    text: String,
+    /// The pod's namespace, if it is given, and name; None for an address.
+    pod: Option<(Option<String>, String)>,
+    /// The address, or those of the pod once it was looked up.
+    addresses: Vec<IpAddr>,
+}
+
+impl Display for EndArg {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl FromStr for EndArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let pod = text
+            .strip_prefix("pod/")
+            .map(|pod| match pod.split_once('/') {
+                Some((namespace, name)) => (Some(namespace.to_owned()), name.to_owned()),
+                None => (None, pod.to_owned()),
+            });
+        // Programs that serve both IP families log clients as ::ffff:10.0.0.7.
+        let address = text.parse().map(|address: IpAddr| address.to_canonical());
+        let is_name = |name: &str| !name.is_empty() && !name.contains('/');
+        match (&pod, address) {
+            (None, Err(_)) => Err("use an IP address, or pod/NAMESPACE/NAME".to_owned()),
+            (Some((namespace, name)), _)
+                if !is_name(name) || namespace.as_deref().is_some_and(|one| !is_name(one)) =>
+            {
+                Err("write a pod as pod/NAMESPACE/NAME".to_owned())
+            }
+            (_, address) => Ok(Self {
+                text: text.to_owned(),
+                pod,
+                addresses: address.into_iter().collect(),
+            }),
+        }
+    }
+}
+
+impl EndArg {
+    /// Looks up the addresses of a pod. `namespace`: of a pod that is written without one.
+    pub(super) fn look_up(&mut self, namespace: Option<&str>, names: &NameArgs) -> Result<()> {
+        if let Some((own, name)) = &self.pod {
+            let Some(namespace) = own.as_deref().or(namespace) else {
+                let advice = "write a pod as pod/NAMESPACE/NAME, or give its --namespace";
+                bail!(BadInput(format!("{self}: {advice}")));
+            };
+            self.addresses = Names::new(names).pod(namespace, name)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn has(&self, address: IpAddr) -> bool {
+        self.addresses.contains(&address)
+    }
+}
 
 /// The names of pods that were looked up so far.
 pub(super) struct PodNames {

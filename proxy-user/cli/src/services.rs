@@ -7,8 +7,9 @@ use anyhow::Result;
 use datapath::read::{Frontend, Reader};
 
 use super::{
-    args::{ListArgs, Of, SELECTION},
+    args::{ListArgs, Of, SELECTION, Show},
     bpftool,
+    format::Format,
     list::list,
     render::{Cell, Column, Row, Tone, column, cut, plain, toned},
     terminal::print,
@@ -29,7 +30,7 @@ impl Row for Frontend {
     const COLUMNS: &'static [Column<Self>] = &[
         cut("SERVICE", 0, |row| plain(row.service.as_str())),
         column("PORT", 3, |row| plain(row.port_name.as_str())),
-        column("KIND", 2, |row| plain(row.kind)),
+        column("KIND", 0, |row| plain(row.kind)),
         column("FRONTEND", 0, |row| plain(address(row))),
         column("INTERNAL", 0, |row| count(row, row.internal_endpoints)),
         column("EXTERNAL", 0, |row| count(row, row.external_endpoints)),
@@ -70,21 +71,32 @@ pub(super) fn run(args: &ServiceArgs) -> Result<()> {
         bpftool,
     } = args;
     args.select.check()?;
-    let wanted = || {
+    let wanted = || -> Result<_> {
         let reader = Reader::open(&args.pins.pin_dir)?;
         args.select.check_known(&reader)?;
         let mut rows = reader.frontends()?;
         rows.retain(|row| wants(args, row));
+        args.note_if_empty(rows.is_empty(), &[]);
         Ok((reader, rows))
     };
     if *bpftool {
-        let (reader, rows): (Reader, Vec<Frontend>) = wanted()?;
+        let (reader, rows) = wanted()?;
         return Ok(print(&bpftool::commands(
             &reader.elements(&rows)?,
             address,
         ))?);
     }
-    list(&args.show, || wanted().map(|(_, rows)| rows))
+    list(&args.show, || {
+        let (_, mut rows) = wanted()?;
+        rows.retain(|row| is_shown(&args.show, row));
+        Ok(rows)
+    })
+}
+
+/// Returns whether the output has this row. A plain table has no `unserved-ports`: a line for every
+/// cluster IP, in which 0 endpoints are no fault.
+fn is_shown(show: &Show, row: &Frontend) -> bool {
+    row.kind != "unserved-ports" || show.count || show.look.output != Format::Table
 }
 
 fn wants(args: &ListArgs, row: &Frontend) -> bool {
@@ -141,6 +153,16 @@ pub(super) mod tests {
         let rows = rows();
         assert_eq!(address(&rows[1]), "node(IPv4):30080/TCP");
         assert_eq!(address(&rows[2]), "[fd00:30::1]:*/any");
+    }
+
+    #[test]
+    fn a_plain_table_has_no_unserved_ports() {
+        for (flags, shown) in [("", 3), ("-o wide", 4), ("-o json", 4), ("--count", 4)] {
+            let flags: Vec<_> = flags.split_whitespace().collect();
+            let show = crate::args::tests::parse(&flags).show;
+            let count = rows().iter().filter(|row| is_shown(&show, row)).count();
+            assert_eq!(count, shown, "{flags:?}");
+        }
     }
 
     #[rstest]

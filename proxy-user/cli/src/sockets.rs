@@ -95,6 +95,9 @@ pub(super) fn run(args: &SocketArgs) -> Result<()> {
         check_service(&reader, args.service.as_ref())?;
         let mut rows = reader.sockets()?;
         rows.retain(|row| args.wants(row));
+        let backend = args.backend.map(|backend| backend.to_string());
+        let more = [("--backend", backend)];
+        args.list.note_if_empty(rows.is_empty(), &more);
         let pods = rows.iter().any(|row| row.owner == "pod");
         let owners = if rows.is_empty() {
             HashMap::new()

@@ -52,11 +52,11 @@ pub struct ExplainArgs {
     /// 10.0.0.7:40000), pod/NAMESPACE/NAME, or node for a process of this node.
     #[arg(long, value_name = "CLIENT")]
     pub from: String,
-    /// What is asked for: ADDRESS:PORT, or a service, NAMESPACE/NAME, with :PORT behind it where it
-    /// has several.
+    /// What is asked for: ADDRESS:PORT, or a service, NAME or NAMESPACE/NAME, with :PORT behind it
+    /// where it has several.
     #[arg(long, value_name = "DESTINATION")]
     pub to: String,
-    /// The namespace of a service that is written without one.
+    /// The namespace of a service or pod that is written without one.
     #[arg(long, short, value_name = "NAMESPACE")]
     pub namespace: Option<String>,
     /// tcp, udp or sctp.
@@ -118,7 +118,7 @@ pub(super) fn run(args: &ExplainArgs) -> ExitCode {
 }
 
 fn explain(args: &ExplainArgs) -> Result<Report> {
-    let from = question::from(&args.from)?;
+    let from = question::from(&args.from, args.namespace.as_deref())?;
     let to = question::to(&args.to, args.namespace.as_deref())?;
     let protocol = question::protocol(&args.protocol)?;
     let pin_dir = &args.pins.pin_dir;

@@ -27,20 +27,24 @@ pub(super) enum From {
 pub(super) enum To {
     Address(SocketAddr),
     Service {
-        namespace: String,
+        /// None if none is given: then only one service may have the name.
+        namespace: Option<String>,
         name: String,
         /// The port's number or name, if one is given.
         port: Option<String>,
     },
 }
 
-pub(super) fn from(text: &str) -> Result<From> {
+/// Parses the client. `namespace`: of a pod that is written without one.
+pub(super) fn from(text: &str, namespace: Option<&str>) -> Result<From> {
     if text == "node" {
         return Ok(From::Node);
     }
     if let Some(pod) = text.strip_prefix("pod/") {
-        let Some((namespace, name)) = two(pod) else {
-            bail!("--from {text}: write a pod as pod/NAMESPACE/NAME");
+        let own = namespace.filter(|_| !pod.is_empty() && !pod.contains('/'));
+        let of_own = own.map(|namespace| (namespace.to_owned(), pod.to_owned()));
+        let Some((namespace, name)) = two(pod).or(of_own) else {
+            bail!("--from {text}: write a pod as pod/NAMESPACE/NAME, or pod/NAME with --namespace");
         };
         return Ok(From::Pod { namespace, name });
     }
@@ -65,21 +69,15 @@ pub(super) fn to(text: &str, namespace: Option<&str>) -> Result<To> {
         let ip = socket.ip().to_canonical();
         return Ok(To::Address(SocketAddr::new(ip, socket.port())));
     }
-    let service = text.parse::<ServiceArg>().ok();
-    let named = service.and_then(|service| {
-        let namespace = service.namespace.or_else(|| namespace.map(str::to_owned))?;
-        Some((namespace, service.name, service.port))
-    });
-    let Some((namespace, name, port)) = named else {
+    let Ok(service) = text.parse::<ServiceArg>() else {
         bail!(
-            "--to {text}: write an address with a port (10.96.0.10:53, [fd00::10]:53), a service as NAMESPACE/NAME or NAMESPACE/NAME:PORT, \
-             or svc/NAME with --namespace"
+            "--to {text}: write an address with a port (10.96.0.10:53, [fd00::10]:53), or a service as NAME, NAMESPACE/NAME, or either with :PORT"
         );
     };
     Ok(To::Service {
-        namespace,
-        name,
-        port,
+        namespace: service.namespace.or_else(|| namespace.map(str::to_owned)),
+        name: service.name,
+        port: service.port,
     })
 }
 
@@ -107,6 +105,7 @@ mod tests {
 
     #[test]
     fn clients_and_destinations_are_read() {
+        let from = |text| from(text, Some("shop"));
         assert_eq!(from("node").expect("one"), From::Node);
         let address: IpAddr = "fd00::7".parse().expect("one");
         assert_eq!(from("fd00::7").expect("one"), From::Address(address, 0));
@@ -117,9 +116,11 @@ mod tests {
             namespace: "shop".into(),
             name: "cart-1".into(),
         };
-        assert_eq!(from("pod/shop/cart-1").expect("one"), pod);
+        for text in ["pod/shop/cart-1", "pod/cart-1"] {
+            assert_eq!(from(text).expect("one"), pod, "{text}");
+        }
         let service = |port: Option<&str>| To::Service {
-            namespace: "shop".into(),
+            namespace: Some("shop".into()),
             name: "cart".into(),
             port: port.map(Into::into),
         };
@@ -129,6 +130,12 @@ mod tests {
         for text in ["svc/cart", "cart"] {
             assert_eq!(to(text, Some("shop")).expect("one"), service(None));
         }
+        let anywhere = To::Service {
+            namespace: None,
+            name: "cart".into(),
+            port: Some("80".into()),
+        };
+        assert_eq!(to("cart:80", None).expect("one"), anywhere);
         let http = to("shop/cart:http", None).expect("one");
         assert_eq!(http, service(Some("http")));
         let socket = To::Address("10.96.0.1:80".parse().expect("one"));
@@ -149,7 +156,6 @@ mod tests {
     #[case("--from", "10.40.1", ADDRESS)]
     #[case("--to", "10.96.0.1", PORT)]
     #[case("--to", "10.96.0.1:0", PORT)]
-    #[case("--to", "service/cart", PORT)]
     #[case("--to", "service/shop/cart:", PORT)]
     #[case("--to", "service/shop/cart/80", PORT)]
     #[case("--protocol", "icmp", "services have tcp, udp and sctp")]
@@ -159,7 +165,7 @@ mod tests {
         #[case] advice: &str,
     ) {
         let refused = match flag {
-            "--from" => from(text).map(drop),
+            "--from" => from(text, None).map(drop),
             "--to" => to(text, None).map(drop),
             _ => protocol(text).map(drop),
         };

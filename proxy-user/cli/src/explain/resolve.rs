@@ -2,7 +2,10 @@
 //! Resolves the arguments to addresses and interfaces: a service's address by the pinned maps, the
 //! client's interface by the node's routes.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr},
+};
 
 use anyhow::{Context, Result, bail};
 use datapath::read::{By, Reader, ServiceAddress};
@@ -37,6 +40,10 @@ pub(super) fn destination(
             port,
         } => (namespace, name, port),
     };
+    let namespace = &match namespace {
+        Some(namespace) => namespace.clone(),
+        None => only(name, reader.namespaces_of(name)?)?,
+    };
     let all = reader.addresses_of(namespace, name)?;
     if all.is_empty() {
         bail!(
@@ -66,6 +73,24 @@ pub(super) fn destination(
         _ => bail!(
             "Service {namespace}/{name} has no such {} port for this client: see `portolan services`",
             protocol.name()
+        ),
+    }
+}
+
+/// Returns the namespace of the only service with this name.
+fn only(name: &str, mut namespaces: BTreeSet<String>) -> Result<String> {
+    let all: Vec<_> = namespaces
+        .iter()
+        .map(|one| format!("{one}/{name}"))
+        .collect();
+    match (namespaces.pop_first(), all.as_slice()) {
+        (Some(one), [_]) => Ok(one),
+        (None, _) => bail!(
+            "the maps have no Service {name:?} in any namespace: see `portolan services`; ExternalName and headless services have none"
+        ),
+        _ => bail!(
+            "--to {name}: there are {}; write one of them",
+            all.join(", ")
         ),
     }
 }
@@ -172,6 +197,19 @@ pub(super) fn enter(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_service_without_a_namespace_is_the_only_one_with_its_name() {
+        let among = |namespaces: &[&str]| {
+            let namespaces = namespaces.iter().map(|one| (*one).to_owned());
+            only("cart", namespaces.collect()).map_err(|error| error.to_string())
+        };
+        assert_eq!(among(&["shop"]), Ok("shop".to_owned()));
+        let several = among(&["shop", "other"]).expect_err("two");
+        assert!(several.contains("other/cart, shop/cart"), "{several}");
+        let none = among(&[]).expect_err("none");
+        assert!(none.contains("no Service \"cart\""), "{none}");
+    }
 
     #[test]
     fn a_client_outside_the_cluster_prefers_external_addresses() {

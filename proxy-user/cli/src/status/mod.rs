@@ -6,6 +6,7 @@ mod attached;
 mod screen;
 
 use std::{
+    collections::BTreeMap,
     io::Write,
     process::ExitCode,
     time::{SystemTime, UNIX_EPOCH},
@@ -56,6 +57,8 @@ pub(super) struct Status {
     hooks: Count,
     /// The interfaces at whose XDP hook portolan's program is attached.
     uplinks: Vec<Uplink>,
+    /// The choices that decide which way packets go, by the agent's answer; empty without it.
+    settings: BTreeMap<&'static str, String>,
     sync: Option<Sync>,
     services: Option<u64>,
     /// The kernel memory of all maps together, in bytes.
@@ -169,6 +172,11 @@ pub(super) fn read(args: &AgentArgs) -> Result<Status> {
         interfaces,
         hooks,
         uplinks,
+        settings: agent
+            .json("/configz")
+            .as_ref()
+            .map(chosen)
+            .unwrap_or_default(),
         map_memory: maps.iter().filter_map(|map| map.memory).sum(),
         maps,
         warnings: warnings.ok(),
@@ -246,6 +254,14 @@ fn sync(metrics: &str) -> Sync {
     }
 }
 
+/// Returns the settings that decide which way packets go, from the answer at /configz.
+fn chosen(configz: &Json) -> BTreeMap<&'static str, String> {
+    let own = &configz["kubeproxy.config.k8s.io"]["portolan"];
+    let keys = ["forwarding", "socketBalancing", "selection", "xdp"];
+    let given = keys.map(|key| Some((key, own[key].as_str()?.to_owned())));
+    given.into_iter().flatten().collect()
+}
+
 /// Returns the number of services, from the agent's metrics or, without an agent, from the maps.
 fn services(metrics: Option<&str>, args: &AgentArgs) -> Option<u64> {
     let told = metrics.and_then(|text| metric(text, "portolan_services"));
@@ -282,6 +298,23 @@ kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=\"IPv4\"} 1.0
         assert_eq!(sync.heard_seconds.len(), 1);
         assert!(sync.silent_seconds > Some(1_000_000_000));
         assert!(sync.last_seconds > Some(1_000_000_000));
+    }
+
+    #[test]
+    fn the_ways_of_packets_are_read_from_the_settings() {
+        let document = config::document(&config::Config::default()).expect("written");
+        let chosen = chosen(&serde_json::json!({"kubeproxy.config.k8s.io": document}));
+        let told: Vec<_> = chosen
+            .iter()
+            .map(|(key, value)| format!("{key} {value}"))
+            .collect();
+        let expected = [
+            "forwarding auto",
+            "selection random",
+            "socketBalancing all",
+            "xdp off",
+        ];
+        assert_eq!(told, expected);
     }
 
     #[test]

@@ -69,6 +69,12 @@ fn lines(status: &Status) -> Vec<Line> {
         let named = named.collect::<Vec<_>>().join(", ");
         add("XDP", format!("takes packets at {named}"), Tone::Plain);
     }
+    if !status.settings.is_empty() {
+        let named = status.settings.iter();
+        let named = named.map(|(key, value)| format!("{key} {value}"));
+        let named = named.collect::<Vec<_>>().join(", ");
+        add("Settings", named, Tone::Plain);
+    }
     let (sync, tone) = sync(status);
     add("Sync", sync, tone);
     let memory = format!(

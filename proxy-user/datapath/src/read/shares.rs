@@ -38,6 +38,16 @@ impl Shares {
             of: block.map_or(0, |block| block.count()),
         }
     }
+
+    /// Takes a set's block. Returns false if its slots need no counting: the set has a block
+    /// already, or this one is empty, as those of a frontend that is no port (`unserved-ports`).
+    fn take(&mut self, service: ServiceId, set: u16, block: Block) -> bool {
+        let is_new = block.count() != 0 && !self.blocks.contains_key(&(service, set));
+        if is_new {
+            self.blocks.insert((service, set), block);
+        }
+        is_new
+    }
 }
 
 impl Reader {
@@ -58,10 +68,9 @@ impl Reader {
             };
             for (external, block) in [(false, record.internal), (true, record.external)] {
                 let set = record.flags.set_of_block(external).0;
-                if shares.blocks.contains_key(&(record.service, set)) {
+                if !shares.take(record.service, set, block) {
                     continue;
                 }
-                shares.blocks.insert((record.service, set), block);
                 let end = block.first().saturating_add(block.count());
                 if end > slots.capacity() {
                     // `Reader::dangling` tells of it.
@@ -76,5 +85,22 @@ impl Reader {
             }
         }
         Ok(shares)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_block_of_the_same_service_does_not_hide_the_ports_block() {
+        let (service, set) = (ServiceId(7), EndpointSet::CLUSTER);
+        let mut shares = Shares::default();
+        assert!(!shares.take(service, set.0, Block::EMPTY));
+        assert!(shares.take(service, set.0, Block::new(40, 3)));
+        assert!(!shares.take(service, set.0, Block::new(40, 3)));
+        shares.owned.insert((BackendId(1), set.0), 1);
+        let share = shares.of(service, BackendId(1), set);
+        assert_eq!((share.slots, share.of), (1, 3));
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Finds the addresses of a service by its name, from the maps of names and records.
 
-use std::net::IpAddr;
+use std::{collections::BTreeSet, net::IpAddr};
 
 use linux::get_pinned;
 use proxy_common::{
@@ -52,19 +52,12 @@ impl Reader {
         namespace: &str,
         name: &str,
     ) -> Result<Vec<ServiceAddress>, DatapathError> {
-        let names: Table<u32, ServiceName> = self.table(maps::NAMES)?;
         let mut ids = Vec::new();
-        let mut walk = Walk::new(STEP);
-        let is_it =
-            |found: &ServiceName| holds(&found.namespace, namespace) && holds(&found.name, name);
-        while walk
-            .step(&names, |id, found| {
-                if is_it(&found) {
-                    ids.push((ServiceId(id), text(&found.port_name)));
-                }
-            })
-            .map_err(failed(maps::NAMES))?
-        {}
+        self.each_named(name, |id, found| {
+            if holds(&found.namespace, namespace) {
+                ids.push((ServiceId(id), text(&found.port_name)));
+            }
+        })?;
         let mut found = Vec::new();
         if !ids.is_empty() {
             self.addresses_in::<V4>(&ids, &mut found)?;
@@ -72,6 +65,34 @@ impl Reader {
         }
         found.sort_by_key(|one| (one.kind, one.address, one.port));
         Ok(found)
+    }
+
+    /// Returns the namespaces in which a service has this name.
+    pub fn namespaces_of(&self, name: &str) -> Result<BTreeSet<String>, DatapathError> {
+        let mut namespaces = BTreeSet::new();
+        self.each_named(name, |_, found| {
+            namespaces.insert(text(&found.namespace));
+        })?;
+        Ok(namespaces)
+    }
+
+    /// Calls `found` with each service port of the services with this name.
+    fn each_named(
+        &self,
+        name: &str,
+        mut found: impl FnMut(u32, &ServiceName),
+    ) -> Result<(), DatapathError> {
+        let names: Table<u32, ServiceName> = self.table(maps::NAMES)?;
+        let mut walk = Walk::new(STEP);
+        while walk
+            .step(&names, |id, one| {
+                if holds(&one.name, name) {
+                    found(id, &one);
+                }
+            })
+            .map_err(failed(maps::NAMES))?
+        {}
+        Ok(())
     }
 
     fn addresses_in<A: Family>(
