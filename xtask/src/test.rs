@@ -21,8 +21,8 @@ use crate::{
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// What to run; without it, what a contributor and CI run: the lints and all suites but `lab` and
-    /// `fleet`, one setting of the conformance cases, and the oldest kernel
+    /// What to run; without it, what a contributor and CI run: the lints and all suites but `lab`
+    /// and `fleet`, one setting of the conformance cases, and the oldest kernel
     #[arg(value_enum)]
     suite: Option<Suite>,
     /// Passed on to the test programs: part of a test's name, --nocapture, ... (not with `all`)
@@ -278,8 +278,8 @@ fn deployed(filter: &[String], tools: Tools) -> Stage {
     })
 }
 
-/// Runs tests on Debian's kernels in qemu, or on the oldest of them. Where these are not available (no Debian, no mirror),
-/// prints a message, and one test counts as not run.
+/// Runs tests on Debian's kernels in qemu, or on the oldest of them. Where these are not available
+/// (no Debian, no mirror), prints a message, and one test counts as not run.
 fn on_kernels(only_oldest: bool) -> Stage {
     timed("kernels", |seen| {
         let kernels = match kernels::tested_kernels(only_oldest) {

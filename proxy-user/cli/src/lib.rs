@@ -94,7 +94,7 @@ pub enum Command {
     Backends(backends::BackendArgs),
     /// List connections that are translated packet by packet.
     #[command(after_help = examples::FLOWS)]
-    Flows(flows::FlowArgs),
+    Flows(Box<flows::FlowArgs>),
     /// List sockets that were translated by the socket hooks.
     #[command(after_help = examples::SOCKETS)]
     Sockets(sockets::SocketArgs),

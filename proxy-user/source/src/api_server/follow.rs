@@ -67,7 +67,7 @@ pub(super) enum Event<K> {
     /// The same of an object that cannot be read.
     Unread(Unread),
     /// The object with this name and namespace was deleted.
-    Delete(ObjectMeta),
+    Delete(Box<ObjectMeta>),
     /// The list ends: what was not in it exists no more.
     InitDone,
 }
@@ -239,7 +239,7 @@ impl<K: Followed> Follower<K> {
         while let Some(event) = self.next(&mut watch).await? {
             let version = match event {
                 Watched::Applied(object) => {
-                    let metadata = object.as_ref().map_or_else(|it| &it.metadata, K::meta);
+                    let metadata = object.as_ref().map_or_else(|it| &*it.metadata, K::meta);
                     let version = metadata.resource_version.clone();
                     self.apply(object).await?;
                     version
@@ -293,8 +293,8 @@ impl<K: Followed> Follower<K> {
         }
     }
 
-    /// Returns the next event of a watch. While a list arrives, the kind is not settled: a list that
-    /// always breaks off would be asked for again and again without growing pauses.
+    /// Returns the next event of a watch. While a list arrives, the kind is not settled: a list
+    /// that always breaks off would be asked for again and again without growing pauses.
     async fn next(&mut self, watch: &mut Watch<K>) -> Result<Option<Watched<K>>, Ended> {
         loop {
             if self.failing.is_none() || self.version.is_none() {

@@ -120,7 +120,7 @@ pub(super) struct StatusDetails {
 #[derive(Debug)]
 pub(super) struct Unread {
     /// What identifies it, as far as that can be read; not more.
-    pub(super) metadata: ObjectMeta,
+    pub(super) metadata: Box<ObjectMeta>,
     pub(super) error: Unreadable,
 }
 
@@ -128,7 +128,7 @@ pub(super) struct Unread {
 pub(super) enum Watched<K> {
     /// The object was added or changed.
     Applied(Result<K, Unread>),
-    Deleted(ObjectMeta),
+    Deleted(Box<ObjectMeta>),
     Bookmark {
         version: String,
         /// Whether a streamed list ends here.
@@ -286,7 +286,7 @@ fn json<T: DeserializeOwned>(text: &[u8]) -> Result<T, Unreadable> {
 /// Makes an object of its JSON; if it cannot be read, what identifies it.
 fn of_json<K: Followed>(mut object: Value) -> Result<K, Unread> {
     K::deserialize(&object).map_err(|error| Unread {
-        metadata: serde_json::from_value(object["metadata"].take()).unwrap_or_default(),
+        metadata: Box::new(serde_json::from_value(object["metadata"].take()).unwrap_or_default()),
         error: error.into(),
     })
 }
@@ -295,7 +295,7 @@ fn watched<K: Followed>(kind: &str, object: Result<K, Unread>) -> Result<Watched
     match kind {
         "ADDED" | "MODIFIED" => Ok(Watched::Applied(object)),
         "DELETED" => Ok(Watched::Deleted(match object {
-            Ok(object) => object.meta().clone(),
+            Ok(object) => Box::new(object.meta().clone()),
             Err(unread) => unread.metadata,
         })),
         other => Err(Unreadable::UnknownEvent(other.to_owned())),

@@ -98,7 +98,7 @@ where
     T::decode(bytes.clone())
         .map(Into::into)
         .map_err(|error| Unread {
-            metadata: metadata(bytes),
+            metadata: Box::new(metadata(bytes)),
             error: error.into(),
         })
 }
