@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Looks up the names of pods for the addresses that lists show, and the addresses of a named pod.
-//! The names come from an API server or a folder of manifests, if one is given. Called by `backends`, `flows` and `affinity`.
+//! The names come from an API server or a folder of manifests, if one is given. Called by
+//! `backends`, `flows` and `affinity`.
 
 use std::{
     collections::{HashMap, HashSet},
