@@ -285,8 +285,12 @@ fn json<T: DeserializeOwned>(text: &[u8]) -> Result<T, Unreadable> {
 
 /// Makes an object of its JSON; if it cannot be read, what identifies it.
 fn of_json<K: Followed>(mut object: Value) -> Result<K, Unread> {
-    K::deserialize(&object).map_err(|error| Unread {
-        metadata: Box::new(serde_json::from_value(object["metadata"].take()).unwrap_or_default()),
+    let read = K::deserialize(&object);
+    let metadata = object.get_mut("metadata").map(Value::take);
+    read.map_err(|error| Unread {
+        metadata: Box::new(
+            serde_json::from_value(metadata.unwrap_or_default()).unwrap_or_default(),
+        ),
         error: error.into(),
     })
 }
