@@ -296,6 +296,9 @@ fn on_kernels(only_oldest: bool) -> Stage {
             let failures = kernel.failures.into_iter();
             seen.failures
                 .extend(failures.map(|failure| format!("{}: {failure}", kernel.name)));
+            let unsteady = kernel.unsteady.into_iter();
+            seen.unsteady
+                .extend(unsteady.map(|test| format!("{}: {test}", kernel.name)));
         }
         ensure!(seen.failures.is_empty(), "not all is well on every kernel");
         Ok(())
@@ -349,6 +352,8 @@ fn quick_fleet(rest: &[String]) -> Stage {
 struct Seen {
     tally: Tally,
     failures: Vec<String>,
+    /// What failed first, and passed when it was run again.
+    unsteady: Vec<String>,
 }
 
 fn timed(name: &str, stage: impl FnOnce(&mut Seen) -> Result<()>) -> Stage {
@@ -363,7 +368,7 @@ fn timed(name: &str, stage: impl FnOnce(&mut Seen) -> Result<()>) -> Stage {
         name: name.to_owned(),
         tally: seen.tally,
         failures: seen.failures,
-        unsteady: Vec::new(),
+        unsteady: seen.unsteady,
         failure,
         time: start.elapsed(),
     }

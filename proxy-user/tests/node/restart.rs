@@ -22,7 +22,7 @@ fn a_connection_outlives_the_agent_which_then_writes_only_the_difference() {
     );
     let second = world.start(7);
     assert_eq!(open.echo("after"), "after");
-    second.says(&["ready planned=2 written=0"]);
+    second.logs("ready planned=2 written=0");
     drop(second);
 
     fs::remove_file(world.path("manifests/gone.yaml")).expect("removed");

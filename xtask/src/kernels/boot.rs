@@ -101,6 +101,24 @@ impl Run {
         }
         found
     }
+
+    /// Puts the stages of a second run of the failed ones in their place; returns the tests that
+    /// failed first, of the stages that passed now.
+    pub(super) fn after(&mut self, again: Self) -> Vec<String> {
+        let mut unsteady = Vec::new();
+        self.finished = again.finished;
+        for second in again.stages {
+            let mut stages = self.stages.iter_mut();
+            if let Some(first) = stages.find(|first| first.name == second.name) {
+                if second.passed() {
+                    unsteady.append(&mut first.failures);
+                }
+                *first = second;
+            }
+        }
+        unsteady
+    }
+
     /// Updates the results from a line of the console.
     pub(super) fn read(&mut self, line: &str) {
         let words: Vec<_> = line.split_whitespace().collect();
@@ -198,5 +216,21 @@ mod tests {
         run.read("@@ begin none");
         run.read("@@ end none 0 1");
         assert!(!run.stages[2].passed(), "no test was run");
+    }
+
+    #[test]
+    fn stages_that_pass_the_second_time_count_and_are_told() {
+        let read = |lines: &[&str]| {
+            let mut run = Run::default();
+            lines.iter().for_each(|line| run.read(line));
+            run
+        };
+        let failed = ["@@ begin a", "test x ... FAILED", "@@ end a 101 7"];
+        let mut run = read(&[&failed[..], &["@@ begin b", "@@ end b 1 2", "@@ off"]].concat());
+        let passed = "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out";
+        let again = ["@@ begin a", passed, "@@ end a 0 7", "@@ begin b"];
+        assert_eq!(run.after(read(&again)), ["x"]);
+        assert!(run.stages[0].passed() && !run.stages[1].passed());
+        assert_eq!(run.complaints().len(), 2, "b, and no end");
     }
 }

@@ -140,6 +140,8 @@ pub(crate) struct Tested {
     pub(crate) name: String,
     pub(crate) passed: usize,
     pub(crate) failures: Vec<String>,
+    /// What failed first, and passed when its stage was run again.
+    pub(crate) unsteady: Vec<String>,
 }
 
 /// Finds the kernels that `cargo xtask test all` boots, or the oldest of them; the error says why
@@ -153,24 +155,37 @@ pub(crate) fn tested_kernels(only_oldest: bool) -> Result<Vec<Kernel>> {
     kernels.collect()
 }
 
-/// Boots the kernels in parallel, runs the stages of `Extent::Part` and returns the results.
+/// Boots the kernels in parallel, runs the stages of `Extent::Part` and returns the results. Stages
+/// that fail are run again, as the failed tests of other stages are.
 pub(crate) fn test(kernels: &[Kernel]) -> Result<Vec<Tested>> {
     let built = Built::build(Arch::OWN)?;
     let common = initramfs::common(&built)?;
     let run_one = |kernel: &Kernel| {
         let lines = Mutex::new(Vec::new());
-        let stages = built.stages(Extent::Part, &kernel.release);
-        let run = stages.and_then(|stages| {
-            boot_one(Arch::OWN, kernel, &common, &stages, |line| {
+        let boot = |stages: &[Stage]| {
+            boot_one(Arch::OWN, kernel, &common, stages, |line| {
                 if line.starts_with("@@ end") {
                     println!("{}: {line}", kernel.release);
                 }
                 let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
                 lines.push(line.to_owned());
             })
-        });
+        };
+        let mut unsteady = Vec::new();
+        let run = built
+            .stages(Extent::Part, &kernel.release)
+            .and_then(|mut stages| {
+                let mut run = boot(&stages)?;
+                let failed = run.stages.iter().filter(|stage| !stage.passed());
+                let failed: Vec<_> = failed.map(|stage| stage.name.clone()).collect();
+                if run.finished && !failed.is_empty() {
+                    stages.retain(|stage| failed.contains(&stage.name));
+                    unsteady = run.after(boot(&stages)?);
+                }
+                Ok(run)
+            });
         let lines = lines.into_inner().unwrap_or_else(PoisonError::into_inner);
-        tested(&kernel.release, run, &lines)
+        tested(&kernel.release, run, unsteady, &lines)
     };
     thread::scope(|scope| {
         let start = |kernel| scope.spawn(move || run_one(kernel));
@@ -182,7 +197,7 @@ pub(crate) fn test(kernels: &[Kernel]) -> Result<Vec<Tested>> {
     })
 }
 
-fn tested(release: &str, run: Result<Run>, lines: &[String]) -> Tested {
+fn tested(release: &str, run: Result<Run>, unsteady: Vec<String>, lines: &[String]) -> Tested {
     let (passed, failures) = match run {
         Ok(run) => {
             for stage in &run.stages {
@@ -193,13 +208,14 @@ fn tested(release: &str, run: Result<Run>, lines: &[String]) -> Tested {
         }
         Err(error) => (0, vec![format!("{error:#}")]),
     };
-    if !failures.is_empty() {
+    if !failures.is_empty() || !unsteady.is_empty() {
         println!("{release} said:\n{}", lines.join("\n"));
     }
     Tested {
         name: release.to_owned(),
         passed,
         failures,
+        unsteady,
     }
 }
 
