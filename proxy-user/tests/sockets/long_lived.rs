@@ -191,8 +191,11 @@ fn no_datagram_reaches_the_address_of_a_removed_endpoint(
             thread::sleep(Duration::from_millis(5));
         }
     };
-    send(20);
-    assert!(arrived(&there) > 0, "as long as it serves");
+    let reaches = (0..100).any(|_| {
+        send(20);
+        arrived(&there) > 0
+    });
+    assert!(reaches, "as long as it serves");
     let left = if is_deleted {
         vec![]
     } else {
