@@ -251,7 +251,8 @@ impl Attachments {
         shared.health.set_faults(Area::Hooks, &faults);
         // No retry can repair a program that the kernel refuses, so it is no fault.
         let refused = SocketHooks::refused(&shared.datapath);
-        let warnings = faults.into_iter().chain(refused).collect();
+        let warnings = faults.into_iter().chain(refused);
+        let warnings = warnings.chain(self.hooks.narrowed()).collect();
         shared.warnings.replace(Topic::Sockets, warnings);
         complete
     }

@@ -110,7 +110,10 @@ async fn look_around(args: &CheckArgs) -> anyhow::Result<Report> {
     let unserved = unserved_node_ports(config, &[], interfaces);
     report.extend(unserved.into_iter().map(Finding::from));
     let cgroup = cgroup(config)?;
-    report.extend(node::cgroup(cgroup.as_deref()));
+    report.extend(node::cgroup(
+        cgroup.as_deref(),
+        config.cgroup_root.is_some(),
+    ));
     let mut trial = node::Trial::begin(config);
     report.extend(trial.findings());
     let pins = &config.pin_directory;
@@ -140,7 +143,7 @@ async fn look_around(args: &CheckArgs) -> anyhow::Result<Report> {
 }
 
 /// Returns the directory of the cgroup2 hierarchy for the socket hooks, if there is one.
-fn cgroup(config: &Config) -> anyhow::Result<Option<PathBuf>> {
+pub(crate) fn cgroup(config: &Config) -> anyhow::Result<Option<PathBuf>> {
     match &config.cgroup_root {
         Some(root) => Ok(Some(root.clone())),
         None => datapath::cgroup_root().context("read /proc/self/mounts"),
@@ -159,7 +162,10 @@ pub(super) fn seen(config: &Config) -> anyhow::Result<impl Serialize> {
     report.extend(node::host());
     report.extend(node::ports(config));
     let cgroup = cgroup(config)?;
-    report.extend(node::cgroup(cgroup.as_deref()));
+    report.extend(node::cgroup(
+        cgroup.as_deref(),
+        config.cgroup_root.is_some(),
+    ));
     let agent = Agent::find(&AgentArgs::at(&config.pin_directory));
     // Which hooks the kernel supports is not tested here; `portolan status` lists the attached
     // ones.
@@ -191,6 +197,7 @@ fn programs(config: &Config, interfaces: &[Interface], cgroup: Option<&Path>) ->
     findings.extend(foreign::qdiscs(interfaces));
     findings
 }
+    findings.extend(unserved_interfaces(interfaces).map(Finding::from));
 
 impl From<Warning> for Finding {
     fn from(warning: Warning) -> Self {
