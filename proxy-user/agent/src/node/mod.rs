@@ -190,9 +190,10 @@ impl Node {
             .collect();
         let (ips, guessed) = settings::fallback_ips(&shared.node_name, node, &given, interfaces);
         services.syncer.set_fallback_ips(ips);
-        services
-            .syncer
-            .set_own_addresses(settings::own_addresses(config, interfaces));
+        services.syncer.set_own_addresses(
+            settings::own_addresses(config, interfaces),
+            settings::broadcasts(interfaces),
+        );
         services.syncer.set_pod_ranges(pod_ranges(config));
         // Before the first sync, the allocated cluster IPs are not known, so no packet is dropped
         // for going to an unallocated one.

@@ -76,6 +76,7 @@ pub fn plan_gateway<'a>(
 }
 
 fn backends<'a, A: Family>(
+        warnings.extend(node.broadcasts_of(service));
     served: &Served,
     index: usize,
     port: &ServicePort,
