@@ -150,18 +150,17 @@ impl ClusterState {
         self.view.selection = selection;
     }
 
-    /// Sets the addresses at which processes of this node answer, and marks the services with a
-    /// cluster IP that is new or gone among them.
-    pub fn set_own_addresses(&mut self, own: BTreeSet<IpAddr>) {
+    /// Sets the addresses at which processes of this node answer and the broadcast addresses of its
+    /// subnets, and marks the services with an address that is new or gone among them.
+    pub fn set_own_addresses(&mut self, own: BTreeSet<IpAddr>, broadcasts: BTreeSet<IpAddr>) {
         let before = std::mem::replace(&mut self.view.own_addresses, own);
-        let changed: Vec<_> = before
-            .symmetric_difference(&self.view.own_addresses)
-            .collect();
+        let mut changed = &before ^ &self.view.own_addresses;
+        let before = std::mem::replace(&mut self.view.broadcasts, broadcasts);
+        changed.extend(before.symmetric_difference(&self.view.broadcasts));
         if changed.is_empty() {
             return;
         }
-        let has_one =
-            |service: &Arc<Service>| changed.iter().any(|ip| service.has_cluster_ip(**ip));
+        let has_one = |service: &Arc<Service>| service.addresses().any(|ip| changed.contains(&ip));
         let concerned =
             |(_, entry): &(&ObjectName, &Entry)| entry.service.as_ref().is_some_and(has_one);
         let dirty = self.services.iter().filter(concerned);
@@ -377,6 +376,7 @@ impl ClusterState {
             answer_ping: self.view.answer_ping,
             selection: self.view.selection,
             own_addresses: std::mem::take(&mut self.view.own_addresses),
+            broadcasts: std::mem::take(&mut self.view.broadcasts),
         };
         let previous = std::mem::replace(&mut self.view, view);
         let (zone, ips) = (

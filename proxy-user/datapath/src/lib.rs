@@ -59,7 +59,8 @@ pub use programs::{
     Attached, Chain, ChainMember, ChainPosition, ForeignHook, ForeignProgram, ForeignVerdict,
     Foreseen, HOOK_COUNT, HookState, Load, OBJECT, PROGRAMS, PinnedLink, Present, ProgramLog,
     RefusedProgram, XdpRefusal, ask_foreign, cgroup_root, chains, counts_at_peers, foresee,
-    has_tcx, is_realtime, missing_socket_hooks, pinned_links, present, running_kernel,
+    has_tcx, is_below_root, is_realtime, missing_socket_hooks, pinned_links, present,
+    running_kernel,
 };
 pub use repair::{Repair, RepairKind, Repaired};
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 use control::{causes::chain, object::Warning};
-use datapath::{Datapath, cgroup_root};
+use datapath::{Datapath, cgroup_root, is_below_root};
 use linux::glob;
 
 /// The cgroup that the socket hooks are attached to, and the excepted cgroups, whose sockets the
@@ -89,6 +89,19 @@ impl SocketHooks {
         self.attached.as_deref()
     }
 
+    /// Returns a warning if the hooks are at a cgroup that is not the kernel's root, unless it was
+    /// named: a node may be a container.
+    pub(super) fn narrowed(&self) -> Option<Warning> {
+        let cgroup = self.attached.as_ref().filter(|_| self.root.is_none())?;
+        is_below_root(cgroup).then(|| Warning {
+            object: "socket hooks".to_owned(),
+            reason: format!(
+                "they are at {}, which is a cgroup namespace's root and not the node's: processes of the node outside of it reach no service, and pods outside of it are served on the packet path; run the agent in the node's own cgroup namespace, or mount the node's cgroup2 hierarchy and name it with --cgroup-root; if the node is a container itself, name this one",
+                cgroup.display(),
+            ),
+        })
+    }
+
     fn update_exceptions(&mut self, datapath: &mut Datapath, root: &Path) -> Result<(), String> {
         if self.patterns.is_empty() && self.excepted.is_some() {
             return Ok(());
@@ -158,6 +171,19 @@ fn collect(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hooks_below_the_kernels_root_are_a_warning_unless_that_cgroup_was_named() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let hooks = |root| SocketHooks {
+            attached: Some(directory.path().into()),
+            ..SocketHooks::new(root, Vec::new())
+        };
+        assert_eq!(hooks(None).narrowed(), None, "the root has no type");
+        fs::write(directory.path().join("cgroup.type"), "domain\n").expect("a file");
+        assert!(hooks(None).narrowed().is_some());
+        assert_eq!(hooks(Some(directory.path().into())).narrowed(), None);
+    }
 
     #[test]
     fn only_the_topmost_matching_cgroup_is_collected() {

@@ -125,6 +125,14 @@ pub(super) fn own_addresses(config: &Config, interfaces: &[Interface]) -> BTreeS
         .collect()
 }
 
+/// Returns the broadcast addresses of the node's subnets. The kernel has one for each prefix of at
+/// most 30 bits.
+pub(super) fn broadcasts(interfaces: &[Interface]) -> BTreeSet<IpAddr> {
+    let nets = interfaces.iter().flat_map(|interface| &interface.addresses);
+    let nets = nets.filter(|net| net.addr().is_ipv4() && net.prefix_len() <= 30);
+    nets.map(IpNet::broadcast).collect()
+}
+
 /// Returns a warning if there are more service ranges than the settings in the maps can contain.
 pub(super) fn unheld_ranges(config: &Config, service_ranges: &BTreeSet<IpNet>) -> Option<Warning> {
     if config.unallocated_cluster_ips == UnallocatedClusterIps::Pass {

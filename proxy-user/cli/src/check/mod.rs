@@ -19,7 +19,7 @@ use std::{
     process::ExitCode,
 };
 
-use agent::unserved_node_ports;
+use agent::{half_seen, unserved_interfaces, unserved_node_ports};
 use anyhow::{Context, bail};
 use config::Config;
 use control::object::Warning;
@@ -109,8 +109,13 @@ async fn look_around(args: &CheckArgs) -> anyhow::Result<Report> {
     report.extend(node::ports(config));
     let unserved = unserved_node_ports(config, &[], interfaces);
     report.extend(unserved.into_iter().map(Finding::from));
+    let half_seen = half_seen(config, interfaces, linux::conntrack_misses_bridges());
+    report.extend(half_seen.map(Finding::from));
     let cgroup = cgroup(config)?;
-    report.extend(node::cgroup(cgroup.as_deref()));
+    report.extend(node::cgroup(
+        cgroup.as_deref(),
+        config.cgroup_root.is_some(),
+    ));
     let mut trial = node::Trial::begin(config);
     report.extend(trial.findings());
     let pins = &config.pin_directory;
@@ -140,7 +145,7 @@ async fn look_around(args: &CheckArgs) -> anyhow::Result<Report> {
 }
 
 /// Returns the directory of the cgroup2 hierarchy for the socket hooks, if there is one.
-fn cgroup(config: &Config) -> anyhow::Result<Option<PathBuf>> {
+pub(crate) fn cgroup(config: &Config) -> anyhow::Result<Option<PathBuf>> {
     match &config.cgroup_root {
         Some(root) => Ok(Some(root.clone())),
         None => datapath::cgroup_root().context("read /proc/self/mounts"),
@@ -159,7 +164,10 @@ pub(super) fn seen(config: &Config) -> anyhow::Result<impl Serialize> {
     report.extend(node::host());
     report.extend(node::ports(config));
     let cgroup = cgroup(config)?;
-    report.extend(node::cgroup(cgroup.as_deref()));
+    report.extend(node::cgroup(
+        cgroup.as_deref(),
+        config.cgroup_root.is_some(),
+    ));
     let agent = Agent::find(&AgentArgs::at(&config.pin_directory));
     // Which hooks the kernel supports is not tested here; `portolan status` lists the attached
     // ones.
@@ -189,6 +197,7 @@ fn programs(config: &Config, interfaces: &[Interface], cgroup: Option<&Path>) ->
         Err(error) => findings.push(Finding::unread("programs of others", &error)),
     }
     findings.extend(foreign::qdiscs(interfaces));
+    findings.extend(unserved_interfaces(interfaces).map(Finding::from));
     findings
 }
 

@@ -19,7 +19,8 @@ use control::{
     warnings::{Topic, Warnings},
 };
 use datapath::{
-    Capacities, Datapath, DatapathError, cleanup, has_tcx, is_realtime, maps::pins, running_kernel,
+    Capacities, Datapath, DatapathError, cleanup, has_tcx, is_below_root, is_realtime, maps::pins,
+    running_kernel,
 };
 
 use super::{finding::Finding, services::Cluster};
@@ -128,9 +129,9 @@ pub(super) fn ports(config: &Config) -> Vec<Finding> {
     found
 }
 
-/// Returns a finding if `root`, the directory for the socket hooks, is None or not in a cgroup2
-/// hierarchy.
-pub(super) fn cgroup(root: Option<&Path>) -> Option<Finding> {
+/// Returns a finding if `root`, the directory for the socket hooks, is None, not in a cgroup2
+/// hierarchy, or not its root; the last is a note only if it was named: a node may be a container.
+pub(super) fn cgroup(root: Option<&Path>, is_named: bool) -> Option<Finding> {
     match root {
         None => Some(Finding::in_the_way(
             "cgroup v2",
@@ -142,7 +143,18 @@ pub(super) fn cgroup(root: Option<&Path>) -> Option<Finding> {
             format!("{} is not in a cgroup2 hierarchy", root.display()),
             "name one with --cgroup-root",
         )),
-        Some(_) => None,
+        Some(root) => is_below_root(root).then(|| {
+            let found = format!(
+                "{} is not the root of the node's cgroups: the node's own processes outside of it reach no service, and pods outside of it are served on the packet path",
+                root.display()
+            );
+            let remedy = "run in the node's own cgroup namespace, or name its root with --cgroup-root; no fault if the node is a container itself";
+            if is_named {
+                Finding::note("cgroup v2", found)
+            } else {
+                Finding::differs("cgroup v2", found, remedy)
+            }
+        }),
     }
 }
 
@@ -338,7 +350,16 @@ mod tests {
 
     #[test]
     fn a_missing_cgroup_v2_hierarchy_is_a_finding() {
-        assert!(cgroup(None).is_some());
-        assert!(cgroup(Some(Path::new("/proc"))).is_some());
+        assert!(cgroup(None, false).is_some());
+        assert!(cgroup(Some(Path::new("/proc")), false).is_some());
+        let directory = tempfile::tempdir().expect("a directory");
+        let write = |name| fs::write(directory.path().join(name), "").expect("a file");
+        write("cgroup.controllers");
+        assert_eq!(cgroup(Some(directory.path()), false), None);
+        write("cgroup.type");
+        for (is_named, level) in [(false, Level::Differs), (true, Level::Note)] {
+            let found = cgroup(Some(directory.path()), is_named).expect("not the root");
+            assert_eq!(found.level, level);
+        }
     }
 }

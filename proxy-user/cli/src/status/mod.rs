@@ -8,6 +8,7 @@ mod screen;
 use std::{
     collections::BTreeMap,
     io::Write,
+    path::PathBuf,
     process::ExitCode,
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -15,7 +16,7 @@ use std::{
 use anyhow::Result;
 use config::processors;
 use datapath::{
-    has_tcx,
+    has_tcx, is_below_root,
     read::{MapRow, Reader, pinned_maps},
     running_kernel,
 };
@@ -26,6 +27,7 @@ use self::attached::{Attached, Count, Uplink, attached};
 use super::{
     agent::{Agent, AgentArgs, Unreachable, metric},
     args::Look,
+    check::cgroup,
     format::{Format, document},
     list::again,
     maps::is_nearly_full,
@@ -55,6 +57,9 @@ pub(super) struct Status {
     agent: AgentStatus,
     interfaces: Count,
     hooks: Count,
+    /// The cgroup of the hooks, if it is not the root of the node's cgroups.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hooks_below: Option<PathBuf>,
     /// The interfaces at whose XDP hook portolan's program is attached.
     uplinks: Vec<Uplink>,
     /// The choices that decide which way packets go, by the agent's answer; empty without it.
@@ -171,6 +176,10 @@ pub(super) fn read(args: &AgentArgs) -> Result<Status> {
         agent: status,
         interfaces,
         hooks,
+        hooks_below: cgroup(config)
+            .ok()
+            .flatten()
+            .filter(|root| is_below_root(root)),
         uplinks,
         settings: agent
             .json("/configz")

@@ -56,8 +56,11 @@ fn lines(status: &Status) -> Vec<Line> {
         .map_or_else(|| "?".to_owned(), |count| count.to_string());
     add("Services", services, Tone::Plain);
     let (interfaces, hooks) = (status.interfaces, status.hooks);
+    let below = status.hooks_below.as_ref().map_or_else(String::new, |at| {
+        format!(" at {}, not the cgroups' root", at.display())
+    });
     let attached = format!(
-        "{} of {} interfaces by {}, {} of {} socket hooks",
+        "{} of {} interfaces by {}, {} of {} socket hooks{below}",
         interfaces.attached, interfaces.wanted, status.attached_by, hooks.attached, hooks.wanted
     );
     let is_whole = |count: Count| count.attached == count.wanted;

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// An address family: where Kubernetes' objects store its addresses.
-pub trait Family: Addr {
+pub trait Family: Addr + Into<IpAddr> {
     fn cluster_ip(service: &Service) -> Option<Self>;
     /// Returns a slice's endpoints; None if the slice is of the other family.
     fn endpoints(endpoints: &Endpoints) -> Option<&[Endpoint<Self>]>;

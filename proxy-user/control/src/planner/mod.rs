@@ -9,7 +9,7 @@ pub mod gateway;
 pub mod topology;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -46,19 +46,36 @@ pub struct NodeView {
     /// Addresses at which processes of this node answer. A cluster IP among them is not served
     /// here.
     pub own_addresses: BTreeSet<IpAddr>,
+    /// The broadcast addresses of this node's subnets. No frontend is served at them: the kernel
+    /// forwards no packet to them.
+    pub broadcasts: BTreeSet<IpAddr>,
 }
 
 impl NodeView {
-    fn is_own<A: Family>(&self, cluster_ip: A) -> bool {
-        let mut own = self.own_addresses.iter();
-        own.any(|own| A::of(*own) == Some(cluster_ip))
+    /// True if a frontend at this address is not served on this node.
+    fn leaves<A: Family>(&self, address: A, kind: FrontendKind) -> bool {
+        let address = address.into();
+        self.broadcasts.contains(&address)
+            || kind == FrontendKind::ClusterIp && self.own_addresses.contains(&address)
     }
 
     /// Returns the cluster IPs of a service that are not served on this node, because they are the
     /// node's own addresses.
     pub fn own_of(&self, service: &Service) -> Vec<IpAddr> {
-        let own = self.own_addresses.iter().copied();
-        own.filter(|own| service.has_cluster_ip(*own)).collect()
+        let own = service.cluster_ips();
+        own.filter(|ip| self.own_addresses.contains(ip)).collect()
+    }
+
+    /// Returns a warning about each address of a service that is the broadcast address of a subnet.
+    fn broadcasts_of(&self, service: &Service) -> impl Iterator<Item = Warning> {
+        let all: BTreeSet<_> = service.addresses().collect();
+        let named = all.into_iter().filter(|ip| self.broadcasts.contains(ip));
+        named.map(|ip| Warning {
+            object: names::described(&service.name),
+            reason: format!(
+                "{ip} is the broadcast address of a subnet of this node and is not served here; give the service another address"
+            ),
+        })
     }
 }
 
@@ -113,6 +130,7 @@ pub fn plan_service(
         local_endpoints: local_endpoints(service, slices.iter()),
     });
     warnings.extend(unreached_health_check(service, claims));
+    warnings.extend(node.broadcasts_of(service));
     (plan, warnings)
 }
 
@@ -190,7 +208,7 @@ fn plan_family<A: Family>(
     let mut planned = Vec::with_capacity(wanted.len());
     let is_maglev = service.selection.unwrap_or(node.selection) == Selection::Maglev;
     for (address, number, flags) in wanted {
-        if flags.kind() == FrontendKind::ClusterIp && node.is_own(address) {
+        if node.leaves(address, flags.kind()) {
             continue;
         }
         let key = ClaimKey::new(address, number, port.protocol);
@@ -208,6 +226,7 @@ fn plan_family<A: Family>(
     }
     if node.answer_ping && index == 0 {
         frontends::of_echo(service, claims, &mut planned);
+        planned.retain(|plan| !node.leaves(plan.address, plan.kind()));
     }
     FamilyPlan {
         frontends: planned,
@@ -286,7 +305,7 @@ impl<A: Addr> Candidate<'_, A> {
 fn guarded<A: Family>(service: &Service, node: &NodeView, claims: &Claims) -> Vec<A> {
     A::cluster_ip(service)
         .into_iter()
-        .filter(|address| !node.is_own(*address))
+        .filter(|address| !node.leaves(*address, FrontendKind::ClusterIp))
         .filter(|address| claims.holds(&ClaimKey::guard(*address), service))
         .collect()
 }

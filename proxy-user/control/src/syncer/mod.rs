@@ -249,9 +249,10 @@ impl Syncer {
         self.state.set_fallback_ips(ips);
     }
 
-    /// Sets the addresses at which the node answers; see [`ClusterState::set_own_addresses`].
-    pub fn set_own_addresses(&mut self, own: BTreeSet<IpAddr>) {
-        self.state.set_own_addresses(own);
+    /// Sets the addresses at which the node answers, and its subnets' broadcast addresses; see
+    /// [`ClusterState::set_own_addresses`].
+    pub fn set_own_addresses(&mut self, own: BTreeSet<IpAddr>, broadcasts: BTreeSet<IpAddr>) {
+        self.state.set_own_addresses(own, broadcasts);
     }
 
     /// Sets the ranges by which pods are recognised; see [`ClusterState::set_pod_ranges`].

@@ -147,6 +147,12 @@ pub fn cgroup_root() -> io::Result<Option<PathBuf>> {
     Ok(mounted_cgroup2(&mounts))
 }
 
+/// True if there are cgroups beside or above this one, whose sockets its hooks do not see. The
+/// kernel's own root has no `cgroup.type`; what a cgroup namespace shows as its root has one.
+pub fn is_below_root(cgroup: &Path) -> bool {
+    cgroup.join("cgroup.type").exists()
+}
+
 fn mounted_cgroup2(mounts: &str) -> Option<PathBuf> {
     mounts.lines().find_map(|line| {
         let mut fields = line.split(' ').skip(1);

@@ -28,7 +28,7 @@ pub use foresee::{
     Attached, ForeignHook, ForeignVerdict, Foreseen, ask_foreign, foresee, missing_socket_hooks,
 };
 pub(super) use hooks::HookLinks;
-pub use hooks::cgroup_root;
+pub use hooks::{cgroup_root, is_below_root};
 pub(super) use load::Programs;
 pub use load::{Load, OBJECT};
 pub use log::ProgramLog;

@@ -107,6 +107,20 @@ fn own_addresses_include_interfaces_except_those_of_ipvs() {
 }
 
 #[test]
+fn each_ipv4_subnet_has_a_broadcast_address_if_it_is_no_pair() {
+    let kind = InterfaceKind::Uplink;
+    let mut all = interfaces();
+    all.push(interface(5, kind, &["10.9.0.0/31", "10.8.0.1/30"]));
+    let expected = [
+        "10.8.0.3",
+        "127.255.255.255",
+        "192.168.40.255",
+        "192.168.41.255",
+    ];
+    assert_eq!(broadcasts(&all), ips(&expected).into_iter().collect());
+}
+
+#[test]
 fn cluster_ip_ranges_to_drop_beyond_the_maps_limit_give_a_warning() {
     let ranges = |count: usize| -> BTreeSet<IpNet> {
         (0..count)

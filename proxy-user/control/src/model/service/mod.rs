@@ -114,9 +114,10 @@ impl Service {
         let v6 = self.cluster_v6.map(IpAddr::from);
         self.cluster_v4.map(IpAddr::from).into_iter().chain(v6)
     }
-    /// True if `ip` is one of the service's cluster IPs.
-    pub fn has_cluster_ip(&self, ip: IpAddr) -> bool {
-        self.cluster_ips().any(|own| own == ip)
+    /// Returns the service's cluster IPs, external IPs and load balancer IPs.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        let external = self.external_ips.iter().chain(&self.load_balancer_ips);
+        self.cluster_ips().chain(external.copied())
     }
 }
 

@@ -21,7 +21,7 @@ fn a_cluster_ip_is_not_served_while_the_node_has_that_address() {
     .replace("port: 80}", "port: 80, nodePort: 30080}")
         + &service("till", "172.30.0.2", "");
     let mut cluster = Cluster::new(&yaml);
-    cluster.state.set_own_addresses([own].into());
+    cluster.state.set_own_addresses([own].into(), [].into());
     assert_eq!(cluster.apply(""), ["shop/cart"], "only this one has it");
     let (plan, warnings) = cluster.plan("shop/cart");
     assert_eq!(warnings, []);
@@ -31,11 +31,32 @@ fn a_cluster_ip_is_not_served_while_the_node_has_that_address() {
     // Other changes of the node do not change this.
     cluster.state.set_fallback_ips(vec![own]);
     assert_eq!(cluster.plan("shop/cart").0, plan);
-    cluster.state.set_own_addresses([].into());
+    cluster.state.set_own_addresses([].into(), [].into());
     assert_eq!(cluster.apply(""), ["shop/cart"]);
     let (plan, _) = cluster.plan("shop/cart");
     assert_eq!(frontends(&plan.ports[0].v4).len(), 3);
     assert_eq!(plan.guarded_v4.len(), 1);
+}
+
+#[rstest]
+#[case::cluster_ip("172.30.0.1", 3)]
+#[case::external_ip("192.0.2.1", 2)]
+#[case::load_balancer_ip("198.51.100.1", 2)]
+#[case::of_no_service("192.0.2.255", 4)]
+fn the_broadcast_address_of_a_subnet_is_not_served(#[case] address: &str, #[case] left: usize) {
+    let rest = ", type: LoadBalancer, externalIPs: [192.0.2.1]}\nstatus: {loadBalancer: {ingress: [{ip: 198.51.100.1}]}";
+    let mut cluster = Cluster::new(&service("cart", "172.30.0.1", rest));
+    cluster.state.set_answer_ping(true);
+    cluster.apply("");
+    let broadcast: std::net::IpAddr = address.parse().expect("an address");
+    cluster
+        .state
+        .set_own_addresses([].into(), [broadcast].into());
+    let (plan, warnings) = cluster.plan("shop/cart");
+    let frontends = frontends(&plan.ports[0].v4);
+    assert!(frontends.iter().all(|one| !one.contains(address)));
+    let has_one = cluster.apply("") == ["shop/cart"];
+    assert_eq!((warnings.len(), has_one), (usize::from(has_one), left < 4));
 }
 
 #[rstest]
