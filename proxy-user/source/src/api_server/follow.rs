@@ -51,10 +51,6 @@ const CALM: Duration = Duration::from_secs(120);
 /// have been upgraded by then.
 pub(super) const UPGRADE: Duration = Duration::from_secs(300);
 
-/// How long a server must say that it does not know a kind that it has listed: one that starts, or
-/// another one behind the same address, may only not know it yet.
-const FORGOTTEN: Duration = Duration::from_secs(30);
-
 const NOT_FOUND: u16 = 404;
 const GONE: u16 = 410;
 
@@ -160,8 +156,6 @@ pub(super) async fn follow<K: Followed>(objects: Objects<K>, sender: mpsc::Sende
         version: None,
         is_streamed: true,
         failing: None,
-        was_listed: false,
-        unknown: None,
     };
     tokio::select! {
         Unheard = follower.run() => {}
@@ -178,10 +172,6 @@ struct Follower<K> {
     is_streamed: bool,
     /// The pauses between attempts, while attempts fail.
     failing: Option<ExponentialBackoff>,
-    /// Whether objects of the kind have been listed, and are known from that.
-    was_listed: bool,
-    /// Since when the server says that it does not know the kind.
-    unknown: Option<Instant>,
 }
 
 impl<K: Followed> Follower<K> {
@@ -203,8 +193,8 @@ impl<K: Followed> Follower<K> {
                     self.version = None;
                     relists.pause().await;
                 }
-                Some(NOT_FOUND) if K::IS_OPTIONAL && self.is_forgotten() => {
-                    (self.version, self.was_listed) = (None, false);
+                Some(NOT_FOUND) if K::IS_OPTIONAL && self.objects.is_unknown().await => {
+                    self.version = None;
                     if let Err(unheard) = self.settle().await {
                         return unheard;
                     }
@@ -252,7 +242,7 @@ impl<K: Followed> Follower<K> {
                 Watched::Bookmark { version, ends_list } => {
                     if ends_list && self.version.is_none() {
                         self.send(Event::InitDone).await?;
-                        (self.version, self.was_listed) = (Some(version.clone()), true);
+                        self.version = Some(version.clone());
                         self.settle().await?;
                     }
                     Some(version)
@@ -287,7 +277,7 @@ impl<K: Followed> Follower<K> {
             more = page.more;
             if more.is_empty() {
                 self.send(Event::InitDone).await?;
-                (self.version, self.was_listed) = (Some(page.version), true);
+                self.version = Some(page.version);
                 return Ok(self.settle().await?);
             }
         }
@@ -313,15 +303,8 @@ impl<K: Followed> Follower<K> {
         }
     }
 
-    /// Whether the server, which says that it does not know the kind, is to be believed.
-    fn is_forgotten(&mut self) -> bool {
-        let since = *self.unknown.get_or_insert_with(Instant::now);
-        !self.was_listed || since.elapsed() >= FORGOTTEN
-    }
-
     /// Notes that the kind can be followed.
     async fn settle(&mut self) -> Result<(), Unheard> {
-        self.unknown = None;
         if self.failing.take().is_some() {
             self.tell(Message::Fine(K::KIND)).await?;
         }

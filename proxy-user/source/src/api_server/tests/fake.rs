@@ -23,9 +23,11 @@ use tempfile::TempDir;
 
 use super::store::{self, Store};
 
+pub(super) const GROUPS: &str = "/apis";
 pub(super) const SERVICES: &str = "/api/v1/services";
 pub(super) const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
 pub(super) const NODES: &str = "/api/v1/nodes";
+pub(super) const GATEWAY_API: &str = "gateway.networking.k8s.io";
 pub(super) const SERVICE_CIDRS: &str = "/apis/networking.k8s.io/v1/servicecidrs";
 
 /// One scripted answer to a request.
@@ -89,6 +91,26 @@ impl Answer {
             "metadata": {"resourceVersion": "2", "continue": next},
             "items": objects
         }))
+    }
+    /// Returns the groups that the server has, each of version v1.
+    pub(super) fn groups(names: &[&str]) -> Self {
+        let groups = names.iter().map(|name| {
+            let version = json!({"groupVersion": format!("{name}/v1"), "version": "v1"});
+            json!({"name": name, "versions": [version]})
+        });
+        let groups: Vec<_> = groups.collect();
+        Self::Page(json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}))
+    }
+    /// Returns the kinds of the group `name`.
+    pub(super) fn kinds(name: &str, kinds: &[&str]) -> Self {
+        let resources = kinds.iter().map(|kind| {
+            json!({"name": kind.to_lowercase(), "singularName": "", "namespaced": true, "kind": kind, "verbs": ["list", "watch"]})
+        });
+        let resources: Vec<_> = resources.collect();
+        let version = format!("{name}/v1");
+        Self::Page(
+            json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": resources}),
+        )
     }
     /// Returns the same watch with more events at its end.
     pub(super) fn then(self, events: &[(&str, Value)]) -> Self {
@@ -226,6 +248,8 @@ impl Fake {
         fs::write(fake.kubeconfig(), kubeconfig.to_string()).expect("a kubeconfig");
         let serving = fake.clone();
         fake.set_token("secret");
+        let groups = ["discovery.k8s.io", "networking.k8s.io", GATEWAY_API];
+        fake.script(GROUPS, [Answer::groups(&groups)]);
         let router = Router::new().fallback(
             move |method: Method, uri: Uri, headers: HeaderMap, body: Bytes| {
                 let serving = serving.clone();
@@ -326,6 +350,10 @@ impl Fake {
             asked.push(query);
             let number = asked.len() - 1;
             match state.scripts.get(uri.path()) {
+                // What a server has is the same at each request.
+                Some(script) if uri.path() == GROUPS || uri.path().ends_with("/v1") => {
+                    script.last().cloned()
+                }
                 Some(script) => script.get(number).cloned(),
                 None => (number == 0).then(|| Answer::initial(&[])),
             }

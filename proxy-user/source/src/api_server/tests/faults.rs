@@ -152,6 +152,8 @@ async fn a_server_without_the_service_cidr_api_has_no_ranges_and_no_fault() {
     let fake = Fake::start().await;
     let unknown = Answer::Status(404, "the server could not find the requested resource");
     fake.script(SERVICE_CIDRS, [unknown]);
+    let kinds = Answer::kinds("networking.k8s.io", &["Ingress"]);
+    fake.script("/apis/networking.k8s.io/v1", [kinds]);
     let mut heard = Heard::from_source(source(&fake).with_service_cidrs(true));
     heard.until("all lists", |heard| heard.complete).await;
     assert!(heard.faults.is_empty(), "{:?}", heard.faults);
