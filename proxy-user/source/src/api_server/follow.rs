@@ -37,6 +37,9 @@ const SETTLED: Duration = Duration::from_secs(6);
 /// KUBE: how long client-go's watches last, in seconds: drawn, so that the watches of a fleet do
 /// not end together.
 const WATCH: RangeInclusive<u64> = 300..=600;
+/// A watch without an event for this long, in seconds, is asked for again: the connection may answer
+/// while what stands behind it has stopped. KUBE: a bookmark comes each minute.
+const SILENCE: RangeInclusive<u64> = 180..=240;
 /// KUBE: a watch that ends sooner than this is asked for again after a pause.
 const SHORT: Duration = Duration::from_secs(1);
 
@@ -283,13 +286,14 @@ impl<K: Followed> Follower<K> {
         }
     }
 
-    /// Returns the next event of a watch. While a list arrives, the kind is not settled: a list
-    /// that always breaks off would be asked for again and again without growing pauses.
+    /// Returns the next event of a watch; None at its end, and when it has been silent for long.
+    /// While a list arrives, the kind is not settled: a list that always breaks off would be asked
+    /// for again and again without growing pauses.
     async fn next(&mut self, watch: &mut Watch<K>) -> Result<Option<Watched<K>>, Ended> {
-        loop {
-            if self.failing.is_none() || self.version.is_none() {
-                return Ok(watch.next().await?);
-            }
+        if self.version.is_none() {
+            return Ok(watch.next().await?);
+        }
+        if self.failing.is_some() {
             match timeout(SETTLED, watch.next()).await {
                 Err(_) => self.settle().await?,
                 Ok(next) => {
@@ -301,6 +305,8 @@ impl<K: Followed> Follower<K> {
                 }
             }
         }
+        let silence = Duration::from_secs(fastrand::u64(SILENCE));
+        Ok(timeout(silence, watch.next()).await.unwrap_or(Ok(None))?)
     }
 
     /// Notes that the kind can be followed.

@@ -165,7 +165,6 @@ impl<K: Followed> Objects<K> {
             ],
         };
         let answer = self.send(asked, self.uri(&[&watch, from].concat())).await?;
-        self.requests.received(K::KIND);
         Ok(Watch {
             encoding: Encoding::of(answer.headers()),
             compression: Compression::of(answer.headers()),
@@ -180,7 +179,11 @@ impl<K: Followed> Objects<K> {
     /// are no objects.
     pub(super) async fn is_unknown(&self) -> bool {
         let kinds = kinds(&self.client, &K::api_version(&())).await;
-        kinds.is_ok_and(|kinds| kinds.iter().all(|kind| *kind != K::kind(&())))
+        let is_unknown = kinds.is_ok_and(|kinds| kinds.iter().all(|kind| *kind != K::kind(&())));
+        if is_unknown {
+            self.requests.forget(K::KIND);
+        }
+        is_unknown
     }
 
     /// Returns the path and query of a request for the selected objects.

@@ -45,6 +45,8 @@ pub(super) enum Answer {
     /// The events of a watch that stays open, each in a gzip member of its own. KUBE: so servers
     /// since 1.37 compress a watch that begins with a list.
     Zipped(Vec<Value>),
+    /// The events of a watch; then a line begins and does not end, a blank every few seconds.
+    Alive(Vec<Value>),
     /// The answer with the header Retry-After, in seconds.
     RetryAfter(u16, Box<Self>),
     After(Duration, Box<Self>),
@@ -146,6 +148,13 @@ impl Answer {
         };
         Self::Zipped(lines)
     }
+    /// Returns the same watch, whose connection is never silent.
+    pub(super) fn alive(self) -> Self {
+        let Self::Lines { lines, .. } = self else {
+            panic!("only a watch is alive")
+        };
+        Self::Alive(lines)
+    }
     pub(super) fn retry_after(self, seconds: u16) -> Self {
         Self::RetryAfter(seconds, Box::new(self))
     }
@@ -178,6 +187,15 @@ impl Answer {
                 let gzip = HeaderValue::from_static("gzip");
                 answer.headers_mut().insert(header::CONTENT_ENCODING, gzip);
                 answer
+            }
+            Self::Alive(lines) => {
+                let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+                let blanks = stream::unfold((), async |()| {
+                    tokio::time::sleep(Duration::from_secs(10)).await;
+                    Some((Ok(Bytes::from_static(b" ")), ()))
+                });
+                let lines = stream::iter([Ok::<_, std::io::Error>(Bytes::from(text))]);
+                json_response(Body::from_stream(lines.chain(blanks)))
             }
             Self::Lines { lines, cut, open } => {
                 let mut text: String = lines.iter().map(|line| format!("{line}\n")).collect();
