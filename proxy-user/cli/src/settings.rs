@@ -40,7 +40,11 @@ pub struct ConfigArgs {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 pub(super) struct SettingRow {
     pub(super) key: String,
+    /// Empty for a setting without a value.
     value: String,
+    /// What a default stands for that is no value itself, such as `by the machine`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    means: Option<String>,
     /// Where the value comes from: `flag`, `file`, `default`, or `?` if the agent's version does
     /// not say.
     pub(super) from: String,
@@ -50,7 +54,7 @@ pub(super) struct SettingRow {
 impl Row for SettingRow {
     const COLUMNS: &'static [Column<Self>] = &[
         column("KEY", 0, |row| plain(row.key.as_str())),
-        cut("VALUE", 0, |row| plain(row.value.as_str())),
+        cut("VALUE", 0, |row| plain(row.shown())),
         column("FROM", 0, |row| {
             let is_given = row.from != "default";
             toned(row.from.as_str(), Tone::Good.when(is_given))
@@ -61,6 +65,26 @@ impl Row for SettingRow {
     ];
     fn name(&self) -> String {
         format!("setting/{}", self.key)
+    }
+}
+
+impl SettingRow {
+    fn shown(&self) -> String {
+        match (self.value.as_str(), &self.means) {
+            ("", means) => means.clone().unwrap_or_default(),
+            (value, Some(means)) => format!("{value}: {means}"),
+            (value, None) => value.to_owned(),
+        }
+    }
+}
+
+/// Returns what the default of a setting stands for; None if it is `value` itself. The table's text
+/// begins with the value, if there is one.
+fn means(unset: &str, value: &str) -> Option<String> {
+    let text = unset.replace('`', "");
+    match value {
+        "" => Some(text),
+        _ => Some(text.strip_prefix(value)?.strip_prefix(": ")?.to_owned()),
     }
 }
 
@@ -128,7 +152,10 @@ pub(super) fn rows(answer: &Json) -> Vec<SettingRow> {
             let others = table::settings().filter(|other| other.key != setting.key);
             others.filter(|other| setting.flag.is_some() && other.flag == setting.flag)
         };
-        if value.is_none() && same().any(|other| found(document, other.key).is_some()) {
+        let earlier = table::settings().take_while(|one| one.key != setting.key);
+        let is_second = setting.flag.is_some() && { earlier }.any(|one| one.flag == setting.flag);
+        let has_other = || same().any(|other| found(document, other.key).is_some());
+        if value.is_none() && (is_second || has_other()) {
             return None;
         }
         let of_others = || same().find_map(|other| source(other.key));
@@ -136,13 +163,20 @@ pub(super) fn rows(answer: &Json) -> Vec<SettingRow> {
             None => "?",
             Some(_) => source(setting.key).or_else(of_others).unwrap_or("default"),
         };
-        // The configuration file has no line for a setting without a value.
-        let value = value.or_else(|| (from != "default").then_some(&Json::Null))?;
-        Some(SettingRow {
-            key: setting.key.to_owned(),
-            value: value
+        // The configuration file has no line for a setting without a value; the table says what
+        // that means.
+        let value = match value {
+            Some(value) => value
                 .as_str()
                 .map_or_else(|| value.to_string(), str::to_owned),
+            None if from != "default" || setting.unset.is_some() => String::new(),
+            None => return None,
+        };
+        let unset = setting.unset.filter(|_| from != "flag" && from != "file");
+        Some(SettingRow {
+            key: setting.key.to_owned(),
+            means: unset.and_then(|unset| means(unset, &value)),
+            value,
             from: from.to_owned(),
             flag: setting.flag,
         })
@@ -187,6 +221,29 @@ mod tests {
             Some("127.0.0.1:10249")
         );
         assert_eq!(from("nothing"), None);
+    }
+
+    #[test]
+    fn a_default_that_is_no_value_says_what_it_stands_for() {
+        let rows = rows(&offline(&Config::default()).expect("written"));
+        let shown = |key: &str| {
+            let row = rows.iter().find(|row| row.key == key);
+            row.map(SettingRow::shown)
+        };
+        let is = |text: &str| Some(text.to_owned());
+        assert_eq!(shown("portolan.maps.flows"), is("by the machine"));
+        assert_eq!(
+            shown("portolan.maps.memory"),
+            is("a quarter of the machine's memory")
+        );
+        assert_eq!(
+            shown("conntrack.udpTimeout"),
+            is("0s: 30 s in the flow table")
+        );
+        assert_eq!(shown("metricsBindAddress"), is("127.0.0.1:10249"));
+        let both = ["clusterCIDR", "detectLocal.clusterCIDRs"];
+        let own = rows.iter().filter(|row| both.contains(&row.key.as_str()));
+        assert_eq!(own.count(), 1);
     }
 
     #[test]

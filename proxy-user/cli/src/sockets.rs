@@ -2,7 +2,7 @@
 //! `portolan sockets`: lists sockets whose connections or datagrams the socket hooks have
 //! translated, and the processes that own the sockets.
 
-use std::{collections::HashMap, net::IpAddr};
+use std::collections::HashMap;
 
 use anyhow::Result;
 use datapath::read::{Reader, SocketRow};
@@ -10,7 +10,9 @@ use serde::Serialize;
 
 use super::{
     args::{ListArgs, Of, SELECTION, check_service},
+    explain::names::NameArgs,
     list::list,
+    pods::EndArg,
     processes::{Process, owners},
     render::{Column, Row, Tone, Value, WIDE, column, cut, plain, toned},
 };
@@ -23,9 +25,12 @@ pub struct SocketArgs {
     /// As NAME, for scripts.
     #[arg(long, value_name = "NS/NAME", help_heading = SELECTION)]
     pub service: Option<String>,
-    /// Only sockets that talk to the endpoint with this address.
-    #[arg(long, value_name = "IP", help_heading = SELECTION)]
-    pub backend: Option<IpAddr>,
+    /// Only sockets that talk to the endpoint with this address, or to this pod: pod/NAMESPACE/NAME,
+    /// or pod/NAME with --namespace.
+    #[arg(long, value_name = "ENDPOINT", help_heading = SELECTION)]
+    pub backend: Option<EndArg>,
+    #[command(flatten)]
+    pub names: NameArgs,
 }
 
 impl SocketArgs {
@@ -34,7 +39,7 @@ impl SocketArgs {
         self.service
             .as_ref()
             .is_none_or(|wanted| of.service == wanted)
-            && self.backend.is_none_or(|wanted| row.backend.ip() == wanted)
+            && { self.backend.as_ref() }.is_none_or(|wanted| wanted.has(row.backend.ip()))
             && self
                 .list
                 .select
@@ -89,13 +94,17 @@ fn how(row: &SocketRow) -> &'static str {
 /// Prints one line for each socket and service that it uses.
 pub(super) fn run(args: &SocketArgs) -> Result<()> {
     args.list.select.check()?;
+    let mut args = args.clone();
+    if let Some(backend) = &mut args.backend {
+        backend.look_up(args.list.select.namespace.as_deref(), &args.names)?;
+    }
     list(&args.list.show, || {
         let reader = Reader::open(&args.list.pins.pin_dir)?;
         args.list.select.check_known(&reader)?;
         check_service(&reader, args.service.as_ref())?;
         let mut rows = reader.sockets()?;
         rows.retain(|row| args.wants(row));
-        let backend = args.backend.map(|backend| backend.to_string());
+        let backend = args.backend.as_ref().map(EndArg::to_string);
         let more = [("--backend", backend)];
         args.list.note_if_empty(rows.is_empty(), &more);
         let pods = rows.iter().any(|row| row.owner == "pod");

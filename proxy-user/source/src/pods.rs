@@ -7,7 +7,10 @@ use std::{
     net::IpAddr,
 };
 
-use k8s_openapi::api::{core::v1::Pod, discovery::v1::EndpointSlice};
+use k8s_openapi::api::{
+    core::v1::{Node, Pod},
+    discovery::v1::EndpointSlice,
+};
 use kube::{Api, Client, api::ListParams};
 use serde::de::DeserializeOwned;
 
@@ -41,6 +44,14 @@ impl Found {
             }
         }
     }
+    /// KUBE: a slice lists a pod in the host network with its node's address.
+    fn leave_out_nodes(&mut self, nodes: &[Node]) {
+        let addresses = nodes.iter().filter_map(|node| node.status.as_ref());
+        let addresses = addresses.flat_map(|status| status.addresses.iter().flatten());
+        for address in addresses.filter_map(|one| one.address.parse().ok()) {
+            self.0.insert(address, None);
+        }
+    }
     fn add_pods(&mut self, pods: &[Pod]) {
         for pod in pods {
             let Some(name) = name_of(pod) else { continue };
@@ -68,6 +79,8 @@ impl Directory {
                     let all = ListParams::default();
                     let slices = pages(access, &client, all).await?;
                     found.add_slices(&slices.unwrap_or_default());
+                    let nodes = pages(access, &client, ListParams::default()).await?;
+                    found.leave_out_nodes(&nodes.unwrap_or_default());
                 }
             }
             Self::Server(_) => {}
@@ -162,6 +175,32 @@ mod tests {
         let found = directory.pods_at(&wanted.into()).await.expect("readable");
         let expected = HashMap::from([(wanted[0], "shop/cart-a".to_owned())]);
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_nodes_address_in_a_slice_is_no_pods() {
+        let endpoints = [10, 9].map(|last| {
+            serde_json::json!({
+                "addresses": [format!("10.40.1.{last}")],
+                "targetRef": {"kind": "Pod", "namespace": "shop", "name": format!("cart-{last}")},
+            })
+        });
+        let slice = serde_json::json!({
+            "metadata": {"namespace": "shop", "name": "cart"}, "addressType": "IPv4",
+            "endpoints": endpoints,
+        });
+        let node = serde_json::json!({"metadata": {"name": "node-a"}, "status": {
+            "addresses": [
+                {"type": "Hostname", "address": "node-a"},
+                {"type": "InternalIP", "address": "10.40.1.9"},
+            ],
+        }});
+        let mut found = Found::default();
+        found.add_slices(&[serde_json::from_value(slice).expect("a slice")]);
+        found.leave_out_nodes(&[serde_json::from_value(node).expect("a node")]);
+        let [pod, node] = [10, 9].map(|last| IpAddr::from([10, 40, 1, last]));
+        assert_eq!(found.0[&pod].as_deref(), Some("shop/cart-10"));
+        assert_eq!(found.0[&node], None);
     }
 
     #[test]

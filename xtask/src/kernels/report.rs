@@ -184,7 +184,7 @@ fn render(kernels: &Kernels) -> String {
         for program in &programs {
             let cells = series.iter().map(|name| {
                 let figure = kernels[*name]["programs"][*program][field].as_u64();
-                figure.map_or_else(|| "refused".to_owned(), |figure| figure.to_string())
+                figure.map_or_else(|| "not run".to_owned(), |figure| figure.to_string())
             });
             page.push_str(&row([format!("`{program}`")].into_iter().chain(cells)));
         }
@@ -248,8 +248,8 @@ mod tests {
         for line in [
             "| 6.1 | 6.1.192-2 | clsact | 1 of 1, 12 s |\n| 6.12 | ? | ? | not run |",
             "| program | 6.1 | 6.12 |",
-            "| `ingress` | 300000 | refused |",
-            "| `ingress` | 3 | refused |",
+            "| `ingress` | 300000 | not run |",
+            "| `ingress` | 3 | not run |",
         ] {
             assert!(page.contains(line), "{line}\n{page}");
         }

@@ -34,6 +34,8 @@ pub(super) struct Owned {
     services: HashMap<ObjectName, ObjectName>,
     /// The slices about which something is to be written, by their Service.
     unwritten: HashMap<ObjectName, BTreeSet<ObjectName>>,
+    /// Services that were made for Gateways of which we have seen the end.
+    orphaned: BTreeSet<ObjectName>,
     /// Services, made or not yet, whose slices are to be looked at again.
     marked: BTreeSet<ObjectName>,
 }
@@ -48,6 +50,15 @@ impl Owned {
 
     pub(super) fn is_marked(&self) -> bool {
         !self.marked.is_empty()
+    }
+
+    /// Notes whether the Gateway of a Service that was made exists, or has just ended.
+    pub(super) fn note_gateway(&mut self, service: &ObjectName, exists: bool) {
+        if exists {
+            self.orphaned.remove(service);
+        } else {
+            self.orphaned.insert(service.clone());
+        }
     }
 
     /// Returns what a Gateway has of its load balancer. `found` is the Service of that name.
@@ -91,7 +102,11 @@ impl Gateways {
     fn wanted(&self, service: &ObjectName) -> Wanted {
         let maker = self.makers.get(service);
         let Some(gateway) = maker.and_then(|maker| self.gateways.get(maker)) else {
-            return Wanted::Gone;
+            return match self.owned.orphaned.contains(service) {
+                true => Wanted::Gone,
+                // It may only not be known. KUBE: what is left of it has it as its owner.
+                false => Wanted::Kept,
+            };
         };
         match self.built.get(&names::plan_name(&gateway.id.name)) {
             Some((_, built)) => made::wanted(gateway, built),
@@ -156,6 +171,9 @@ impl Gateways {
             }
             if unwritten.is_empty() {
                 self.owned.unwritten.remove(&service);
+                if services.service(&service).is_none() {
+                    self.owned.orphaned.remove(&service);
+                }
             } else {
                 self.owned.unwritten.insert(service, unwritten);
             }
@@ -184,7 +202,7 @@ impl Gateways {
         let gateway = gateway.and_then(|name| self.gateways.get(name));
         let built = gateway.and_then(|gateway| self.built.get(&names::plan_name(&gateway.id.name)));
         match (self.wanted(service), gateway.zip(built)) {
-            // It stays as it is while the Gateway's class is not known.
+            // It stays as it is while the Gateway or its class is not known.
             (Wanted::Kept, None) => {}
             (Wanted::Applied(..), Some((gateway, (_, built)))) if is_made => {
                 let wanted = slices::wanted(service, &built.served, |name| services.slices(name));

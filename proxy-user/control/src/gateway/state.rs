@@ -167,6 +167,9 @@ impl Gateways {
 
     fn set_gateway(&mut self, name: &ObjectName, gateway: Option<Arc<Gateway>>) {
         let made = names::made_for(name);
+        if gateway.is_some() || self.made.contains(&made) {
+            self.owned.note_gateway(&made, gateway.is_some());
+        }
         if gateway.is_some() {
             self.makers.insert(made, name.clone());
         } else {

@@ -37,6 +37,9 @@ const SETTLED: Duration = Duration::from_secs(6);
 /// KUBE: how long client-go's watches last, in seconds: drawn, so that the watches of a fleet do
 /// not end together.
 const WATCH: RangeInclusive<u64> = 300..=600;
+/// A watch without an event for this long, in seconds, is asked for again: the connection may answer
+/// while what stands behind it has stopped. KUBE: a bookmark comes each minute.
+const SILENCE: RangeInclusive<u64> = 180..=240;
 /// KUBE: a watch that ends sooner than this is asked for again after a pause.
 const SHORT: Duration = Duration::from_secs(1);
 
@@ -50,10 +53,6 @@ const CALM: Duration = Duration::from_secs(120);
 /// The pause before asking again for a kind of object that the server does not know: the server may
 /// have been upgraded by then.
 pub(super) const UPGRADE: Duration = Duration::from_secs(300);
-
-/// How long a server must say that it does not know a kind that it has listed: one that starts, or
-/// another one behind the same address, may only not know it yet.
-const FORGOTTEN: Duration = Duration::from_secs(30);
 
 const NOT_FOUND: u16 = 404;
 const GONE: u16 = 410;
@@ -160,8 +159,6 @@ pub(super) async fn follow<K: Followed>(objects: Objects<K>, sender: mpsc::Sende
         version: None,
         is_streamed: true,
         failing: None,
-        was_listed: false,
-        unknown: None,
     };
     tokio::select! {
         Unheard = follower.run() => {}
@@ -178,10 +175,6 @@ struct Follower<K> {
     is_streamed: bool,
     /// The pauses between attempts, while attempts fail.
     failing: Option<ExponentialBackoff>,
-    /// Whether objects of the kind have been listed, and are known from that.
-    was_listed: bool,
-    /// Since when the server says that it does not know the kind.
-    unknown: Option<Instant>,
 }
 
 impl<K: Followed> Follower<K> {
@@ -203,8 +196,8 @@ impl<K: Followed> Follower<K> {
                     self.version = None;
                     relists.pause().await;
                 }
-                Some(NOT_FOUND) if K::IS_OPTIONAL && self.is_forgotten() => {
-                    (self.version, self.was_listed) = (None, false);
+                Some(NOT_FOUND) if K::IS_OPTIONAL && self.objects.is_unknown().await => {
+                    self.version = None;
                     if let Err(unheard) = self.settle().await {
                         return unheard;
                     }
@@ -252,7 +245,7 @@ impl<K: Followed> Follower<K> {
                 Watched::Bookmark { version, ends_list } => {
                     if ends_list && self.version.is_none() {
                         self.send(Event::InitDone).await?;
-                        (self.version, self.was_listed) = (Some(version.clone()), true);
+                        self.version = Some(version.clone());
                         self.settle().await?;
                     }
                     Some(version)
@@ -287,19 +280,20 @@ impl<K: Followed> Follower<K> {
             more = page.more;
             if more.is_empty() {
                 self.send(Event::InitDone).await?;
-                (self.version, self.was_listed) = (Some(page.version), true);
+                self.version = Some(page.version);
                 return Ok(self.settle().await?);
             }
         }
     }
 
-    /// Returns the next event of a watch. While a list arrives, the kind is not settled: a list
-    /// that always breaks off would be asked for again and again without growing pauses.
+    /// Returns the next event of a watch; None at its end, and when it has been silent for long.
+    /// While a list arrives, the kind is not settled: a list that always breaks off would be asked
+    /// for again and again without growing pauses.
     async fn next(&mut self, watch: &mut Watch<K>) -> Result<Option<Watched<K>>, Ended> {
-        loop {
-            if self.failing.is_none() || self.version.is_none() {
-                return Ok(watch.next().await?);
-            }
+        if self.version.is_none() {
+            return Ok(watch.next().await?);
+        }
+        if self.failing.is_some() {
             match timeout(SETTLED, watch.next()).await {
                 Err(_) => self.settle().await?,
                 Ok(next) => {
@@ -311,17 +305,12 @@ impl<K: Followed> Follower<K> {
                 }
             }
         }
-    }
-
-    /// Whether the server, which says that it does not know the kind, is to be believed.
-    fn is_forgotten(&mut self) -> bool {
-        let since = *self.unknown.get_or_insert_with(Instant::now);
-        !self.was_listed || since.elapsed() >= FORGOTTEN
+        let silence = Duration::from_secs(fastrand::u64(SILENCE));
+        Ok(timeout(silence, watch.next()).await.unwrap_or(Ok(None))?)
     }
 
     /// Notes that the kind can be followed.
     async fn settle(&mut self) -> Result<(), Unheard> {
-        self.unknown = None;
         if self.failing.take().is_some() {
             self.tell(Message::Fine(K::KIND)).await?;
         }

@@ -80,6 +80,12 @@ impl Requests {
         last.set(now.unwrap_or_default().as_secs_f64());
     }
 
+    /// Notes that a kind, which the server does not have any more, is not watched.
+    pub fn forget(&self, kind: Kind) {
+        let kind = kind.to_string();
+        self.last_bytes.remove(&Watched { kind });
+    }
+
     /// Counts a request. `code`: the HTTP status; None without an answer. `begun`: the time of the
     /// request; None for a watch, whose duration says nothing.
     pub fn note(&self, host: &str, method: &str, code: Option<u16>, begun: Option<Instant>) {

@@ -165,7 +165,6 @@ impl<K: Followed> Objects<K> {
             ],
         };
         let answer = self.send(asked, self.uri(&[&watch, from].concat())).await?;
-        self.requests.received(K::KIND);
         Ok(Watch {
             encoding: Encoding::of(answer.headers()),
             compression: Compression::of(answer.headers()),
@@ -174,6 +173,17 @@ impl<K: Followed> Objects<K> {
             requests: self.requests.clone(),
             kind: PhantomData,
         })
+    }
+
+    /// Whether the server says, in its lists of kinds, that it does not have this one: then there
+    /// are no objects.
+    pub(super) async fn is_unknown(&self) -> bool {
+        let kinds = kinds(&self.client, &K::api_version(&())).await;
+        let is_unknown = kinds.is_ok_and(|kinds| kinds.iter().all(|kind| *kind != K::kind(&())));
+        if is_unknown {
+            self.requests.forget(K::KIND);
+        }
+        is_unknown
     }
 
     /// Returns the path and query of a request for the selected objects.
@@ -213,6 +223,18 @@ impl<K: Followed> Objects<K> {
         }
         Err(Failure::Refused { asked, status })
     }
+}
+
+/// Returns the kinds that the server has in a version of a group; none if it does not list that
+/// version. A 404 says nothing: it may be of a proxy, or of a server that starts.
+pub(super) async fn kinds(client: &Client, version: &str) -> kube::Result<Vec<String>> {
+    let groups = client.list_api_groups().await?.groups;
+    let mut versions = groups.iter().flat_map(|group| &group.versions);
+    if !groups.is_empty() && versions.all(|known| known.group_version != version) {
+        return Ok(Vec::new());
+    }
+    let list = client.list_api_group_resources(version).await?;
+    Ok(list.resources.into_iter().map(|one| one.kind).collect())
 }
 
 async fn collected(asked: Asked, answer: Response<Body>) -> Result<Bytes, Failure> {

@@ -94,6 +94,38 @@ fn a_gateway_without_addresses_gets_a_service_which_goes_with_it() {
     assert_eq!(about(&mut cluster, name), None);
 }
 
+/// An agent that starts, or a server that lists no Gateways: the garbage collector knows better.
+#[test]
+fn the_service_of_a_gateway_that_was_never_known_is_left_alone() {
+    let [name, slice] = [
+        "Service shop/gateway-edge",
+        "EndpointSlice shop/gateway-edge-x",
+    ];
+    let mut known = cluster(&[gateway("edge", "", TCP)]);
+    let Some(Write::Service(mut made)) = about(&mut known, name) else {
+        panic!("no Service")
+    };
+    made["spec"]["clusterIP"] = "10.96.0.50".into();
+    let slice_of = serde_json::json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4", "endpoints": [],
+        "metadata": {
+            "name": "gateway-edge-x", "namespace": "shop", "annotations": {"portolan.dev/applied": "x"},
+            "labels": {"portolan.dev/gateway": "gateway-edge", "kubernetes.io/service-name": "gateway-edge"},
+            "ownerReferences": made["metadata"]["ownerReferences"],
+        },
+    });
+    let mut cluster = cluster(&[format!("{made}\n---\n{slice_of}\n---\n")]);
+    assert_eq!(about(&mut cluster, name), None);
+    assert_eq!(about(&mut cluster, slice), None);
+    // Once it is known, its end is the end of both.
+    cluster.apply(&gateway("edge", "", TCP));
+    cluster.report();
+    cluster.delete(Kind::Gateway, "shop/edge");
+    assert_eq!(about(&mut cluster, name), Some(Write::DeleteService));
+    cluster.delete(Kind::Service, "shop/gateway-edge");
+    assert_eq!(about(&mut cluster, slice), Some(Write::DeleteSlice));
+}
+
 #[test]
 fn a_service_of_users_with_that_name_is_left_alone() {
     let mut cluster = cluster(&[

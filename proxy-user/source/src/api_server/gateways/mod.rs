@@ -19,7 +19,7 @@ use tokio::{sync::mpsc, time::sleep};
 use super::{
     follow::{Event, Followed, Message, UPGRADE, follow},
     requests::Requests,
-    watch::{Objects, Selector},
+    watch::{Objects, Selector, kinds},
 };
 
 pub(super) use board::Board;
@@ -27,7 +27,6 @@ pub(super) use publish::{Publisher, own_namespace};
 
 /// The pause before asking again what the server knows, when it gave no answer.
 const PAUSE: Duration = Duration::from_secs(5);
-const NOT_FOUND: u16 = 404;
 
 /// Follows the objects of the Gateway API until the messages' receiver is gone. While the server
 /// does not have these kinds, it is only asked for them now and then.
@@ -86,15 +85,9 @@ async fn one<K: Followed>(client: &Client, requests: &Requests, sender: &mpsc::S
 
 /// Whether the server has Gateways and routes of layer 4 in the version that is read here.
 async fn serves(client: &Client) -> kube::Result<bool> {
-    let version = format!("{GROUP}/v1");
-    match client.list_api_group_resources(&version).await {
-        Ok(list) => {
-            let has = |kind: &str| list.resources.iter().any(|one| one.kind == kind);
-            Ok(has("Gateway") && (has("TCPRoute") || has("UDPRoute")))
-        }
-        Err(kube::Error::Api(status)) if status.code == NOT_FOUND => Ok(false),
-        Err(error) => Err(error),
-    }
+    let kinds = kinds(client, &format!("{GROUP}/v1")).await?;
+    let has = |kind: &str| kinds.iter().any(|one| one == kind);
+    Ok(has("Gateway") && (has("TCPRoute") || has("UDPRoute")))
 }
 
 /// Says that there is no object of these kinds.

@@ -23,9 +23,11 @@ use tempfile::TempDir;
 
 use super::store::{self, Store};
 
+pub(super) const GROUPS: &str = "/apis";
 pub(super) const SERVICES: &str = "/api/v1/services";
 pub(super) const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
 pub(super) const NODES: &str = "/api/v1/nodes";
+pub(super) const GATEWAY_API: &str = "gateway.networking.k8s.io";
 pub(super) const SERVICE_CIDRS: &str = "/apis/networking.k8s.io/v1/servicecidrs";
 
 /// One scripted answer to a request.
@@ -43,6 +45,8 @@ pub(super) enum Answer {
     /// The events of a watch that stays open, each in a gzip member of its own. KUBE: so servers
     /// since 1.37 compress a watch that begins with a list.
     Zipped(Vec<Value>),
+    /// The events of a watch; then a line begins and does not end, a blank every few seconds.
+    Alive(Vec<Value>),
     /// The answer with the header Retry-After, in seconds.
     RetryAfter(u16, Box<Self>),
     After(Duration, Box<Self>),
@@ -90,6 +94,26 @@ impl Answer {
             "items": objects
         }))
     }
+    /// Returns the groups that the server has, each of version v1.
+    pub(super) fn groups(names: &[&str]) -> Self {
+        let groups = names.iter().map(|name| {
+            let version = json!({"groupVersion": format!("{name}/v1"), "version": "v1"});
+            json!({"name": name, "versions": [version]})
+        });
+        let groups: Vec<_> = groups.collect();
+        Self::Page(json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}))
+    }
+    /// Returns the kinds of the group `name`.
+    pub(super) fn kinds(name: &str, kinds: &[&str]) -> Self {
+        let resources = kinds.iter().map(|kind| {
+            json!({"name": kind.to_lowercase(), "singularName": "", "namespaced": true, "kind": kind, "verbs": ["list", "watch"]})
+        });
+        let resources: Vec<_> = resources.collect();
+        let version = format!("{name}/v1");
+        Self::Page(
+            json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": resources}),
+        )
+    }
     /// Returns the same watch with more events at its end.
     pub(super) fn then(self, events: &[(&str, Value)]) -> Self {
         let Self::Lines {
@@ -124,6 +148,13 @@ impl Answer {
         };
         Self::Zipped(lines)
     }
+    /// Returns the same watch, whose connection is never silent.
+    pub(super) fn alive(self) -> Self {
+        let Self::Lines { lines, .. } = self else {
+            panic!("only a watch is alive")
+        };
+        Self::Alive(lines)
+    }
     pub(super) fn retry_after(self, seconds: u16) -> Self {
         Self::RetryAfter(seconds, Box::new(self))
     }
@@ -156,6 +187,15 @@ impl Answer {
                 let gzip = HeaderValue::from_static("gzip");
                 answer.headers_mut().insert(header::CONTENT_ENCODING, gzip);
                 answer
+            }
+            Self::Alive(lines) => {
+                let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+                let blanks = stream::unfold((), async |()| {
+                    tokio::time::sleep(Duration::from_secs(10)).await;
+                    Some((Ok(Bytes::from_static(b" ")), ()))
+                });
+                let lines = stream::iter([Ok::<_, std::io::Error>(Bytes::from(text))]);
+                json_response(Body::from_stream(lines.chain(blanks)))
             }
             Self::Lines { lines, cut, open } => {
                 let mut text: String = lines.iter().map(|line| format!("{line}\n")).collect();
@@ -226,6 +266,8 @@ impl Fake {
         fs::write(fake.kubeconfig(), kubeconfig.to_string()).expect("a kubeconfig");
         let serving = fake.clone();
         fake.set_token("secret");
+        let groups = ["discovery.k8s.io", "networking.k8s.io", GATEWAY_API];
+        fake.script(GROUPS, [Answer::groups(&groups)]);
         let router = Router::new().fallback(
             move |method: Method, uri: Uri, headers: HeaderMap, body: Bytes| {
                 let serving = serving.clone();
@@ -326,6 +368,10 @@ impl Fake {
             asked.push(query);
             let number = asked.len() - 1;
             match state.scripts.get(uri.path()) {
+                // What a server has is the same at each request.
+                Some(script) if uri.path() == GROUPS || uri.path().ends_with("/v1") => {
+                    script.last().cloned()
+                }
                 Some(script) => script.get(number).cloned(),
                 None => (number == 0).then(|| Answer::initial(&[])),
             }

@@ -152,10 +152,31 @@ async fn a_server_without_the_service_cidr_api_has_no_ranges_and_no_fault() {
     let fake = Fake::start().await;
     let unknown = Answer::Status(404, "the server could not find the requested resource");
     fake.script(SERVICE_CIDRS, [unknown]);
+    let kinds = Answer::kinds("networking.k8s.io", &["Ingress"]);
+    fake.script("/apis/networking.k8s.io/v1", [kinds]);
     let mut heard = Heard::from_source(source(&fake).with_service_cidrs(true));
     heard.until("all lists", |heard| heard.complete).await;
     assert!(heard.faults.is_empty(), "{:?}", heard.faults);
     assert!(heard.ranges.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_in_which_nothing_comes_is_asked_for_again() {
+    let fake = Fake::start().await;
+    let silent = Answer::initial(&[service("one", 5)]).alive();
+    let again = Answer::watch(&[("ADDED", service("two", 6))]);
+    fake.script(SERVICES, [silent, again]);
+    let mut heard = Heard::from(&fake);
+    heard.until("the list", |heard| heard.complete).await;
+    tokio::time::sleep(Duration::from_secs(170)).await;
+    assert_eq!(fake.asked(SERVICES).len(), 1);
+    tokio::time::sleep(Duration::from_secs(80)).await;
+    heard
+        .until("the next watch", |heard| heard.has(&["one", "two"]))
+        .await;
+    let again = &fake.asked(SERVICES)[1];
+    assert!(again.contains("resourceVersion=5"), "no list: {again}");
+    assert!(heard.faults.is_empty(), "{:?}", heard.faults);
 }
 
 #[tokio::test]

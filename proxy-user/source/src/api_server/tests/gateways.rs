@@ -7,26 +7,18 @@ use serde_json::{Value, json};
 
 use super::{
     Heard,
-    fake::{Answer, Fake, SERVICES},
+    fake::{Answer, Fake, GATEWAY_API, GROUPS, SERVICES},
     service, source,
 };
 
+const OTHERS: &str = "discovery.k8s.io";
 const GROUP: &str = "/apis/gateway.networking.k8s.io/v1";
 const ROUTES: &str = "/apis/gateway.networking.k8s.io/v1/tcproutes";
 const GATEWAYS: &str = "/apis/gateway.networking.k8s.io/v1/gateways";
 const NAMESPACES: &str = "/api/v1/namespaces";
 
 fn kinds(all: &[&str]) -> Answer {
-    let resources: Vec<Value> = all
-        .iter()
-        .map(|kind| {
-            json!({"name": kind.to_lowercase(), "singularName": "", "namespaced": true, "kind": kind, "verbs": ["list", "watch"]})
-        })
-        .collect();
-    Answer::Page(json!({
-        "kind": "APIResourceList", "apiVersion": "v1",
-        "groupVersion": "gateway.networking.k8s.io/v1", "resources": resources
-    }))
+    Answer::kinds(GATEWAY_API, all)
 }
 
 fn gateway() -> Value {
@@ -39,17 +31,15 @@ fn gateway() -> Value {
 
 #[tokio::test]
 async fn a_server_without_the_kinds_is_asked_once_and_everything_else_is_complete() {
-    for answer in [
-        Answer::Status(404, "not found"),
-        kinds(&["HTTPRoute", "Gateway"]),
-    ] {
+    for groups in [&[OTHERS][..], &[OTHERS, GATEWAY_API]] {
         let fake = Fake::start().await;
-        fake.script(GROUP, [answer]);
+        fake.script(GROUPS, [Answer::groups(groups)]);
+        fake.script(GROUP, [kinds(&["HTTPRoute", "Gateway"])]);
         fake.script(SERVICES, [Answer::initial(&[service("cart", 1)])]);
         let mut heard = Heard::from_source(source(&fake).with_gateways(true));
         heard.until("all", |heard| heard.complete).await;
         assert_eq!(heard.services, ["cart"]);
-        assert_eq!(fake.asked(GROUP).len(), 1);
+        assert_eq!(fake.asked(GROUPS).len(), 1);
         assert_eq!(fake.asked(ROUTES).len() + fake.asked(NAMESPACES).len(), 0);
         assert_eq!(heard.faults, []);
     }
@@ -107,22 +97,57 @@ async fn services_do_not_wait_long_for_kinds_that_cannot_be_listed() {
     assert_eq!(heard.services, ["cart"]);
 }
 
-#[tokio::test]
-async fn gateways_outlast_a_server_that_does_not_know_the_kind_for_a_moment() {
+#[tokio::test(start_paused = true)]
+async fn gateways_outlast_404s_until_the_server_lists_its_groups_without_them() {
     let fake = Fake::start().await;
     fake.script(GROUP, [kinds(&["Gateway", "TCPRoute"])]);
-    let unknown = || Answer::Status(404, "not found");
-    let list = Answer::initial(&[gateway()]).close();
-    // A server that starts has forgotten the version, and one that lags does not know the kind.
-    let gone = Answer::Status(410, "too old");
-    let goes_on = Answer::initial(&[gateway()]);
-    fake.script(GATEWAYS, [list, gone, unknown(), unknown(), goes_on]);
+    let unknown: [Answer; 100] = std::array::from_fn(|at| match at {
+        0 => Answer::initial(&[gateway()]).close(),
+        // A server that starts has forgotten the version, and a proxy before it knows nothing.
+        1 => Answer::Status(410, "too old"),
+        _ => Answer::Status(404, "not found"),
+    });
+    fake.script(GATEWAYS, unknown);
+    let mut heard = Heard::from_source(source(&fake).with_gateways(true));
+    heard.until("all", |heard| heard.complete).await;
+    for groups in [
+        Answer::groups(&[OTHERS, GATEWAY_API]),
+        Answer::Status(404, "not found"),
+        Answer::groups(&[]),
+    ] {
+        fake.script(GROUPS, [groups]);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        while let Ok(batch) = heard.batches.try_recv() {
+            heard.take(batch);
+        }
+        assert_eq!(heard.gateways, ["edge"]);
+        assert!(!heard.faults.is_empty());
+    }
+    fake.script(GROUPS, [Answer::groups(&[OTHERS])]);
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    heard
+        .until("the end", |heard| {
+            heard.gateways.is_empty() && heard.faults.is_empty()
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_404_at_the_start_is_no_server_without_the_kinds() {
+    let fake = Fake::start().await;
+    fake.script(GROUPS, [Answer::Status(404, "not found")]);
+    fake.script(GATEWAYS, [Answer::initial(&[gateway()])]);
     let mut heard = Heard::from_source(source(&fake).with_gateways(true));
     heard
         .until("the fault", |heard| !heard.faults.is_empty())
         .await;
+    assert!(!heard.complete, "pinned Gateways stay");
+    fake.script(GROUPS, [Answer::groups(&[GATEWAY_API])]);
+    fake.script(GROUP, [kinds(&["Gateway", "TCPRoute"])]);
+    tokio::time::sleep(Duration::from_secs(10)).await;
     heard
-        .until("the end of the fault", |heard| heard.faults.is_empty())
+        .until("the Gateway", |heard| {
+            heard.gateways == ["edge"] && heard.faults.is_empty()
+        })
         .await;
-    assert_eq!(heard.gateways, ["edge"]);
 }
