@@ -3,8 +3,10 @@
 
 use super::wire::{ACK, FIN, Headers, RST, SYN, TCP, UDP};
 
-/// How far a believed number may be from the last acknowledgement of the other side, in bytes.
-const WINDOW: i32 = 4 << 20;
+/// How far a believed number may be ahead of the last acknowledgement of the other side, in bytes,
+/// and how far behind it.
+pub(crate) const AHEAD: i32 = 28 << 20;
+pub(crate) const BEHIND: i32 = 4 << 20;
 /// The client's first acknowledgement may cover so many bytes after the backend's SYN.
 const FAST_OPEN: u32 = 1 << 16;
 
@@ -19,6 +21,8 @@ pub(crate) struct Life {
     pub(crate) backend_fin: bool,
     pub(crate) backend_first: bool,
     pub(crate) reset: bool,
+    /// After one side's FIN the other side has sent a segment.
+    pub(crate) fin_answered: bool,
     /// The flow began in the middle of its connection, and neither side has proven a number yet.
     pub(crate) picked_up: bool,
     /// TCP: the last number that the client has acknowledged. Before the client's first
@@ -55,13 +59,14 @@ impl Phase {
     }
 }
 
-/// Returns true if a number is at most `WINDOW` away from `last`, or if `last` is 0 (unknown).
+/// Returns true if a number is at most `AHEAD` after `last` or `BEHIND` before it, or if `last` is 0
+/// (unknown).
 fn is_near(number: u32, last: u32) -> bool {
     if last == 0 {
         return true;
     }
     let apart = number.wrapping_sub(last).cast_signed();
-    (-WINDOW..=WINDOW).contains(&apart)
+    (-BEHIND..=AHEAD).contains(&apart)
 }
 
 /// Records the number that a TCP segment acknowledges, if it is near the last one.
@@ -132,10 +137,14 @@ impl Life {
     /// Returns true if another reply would change nothing in the state.
     pub(crate) fn is_settled(&self, protocol: u8) -> bool {
         let is_begun = self.acknowledged || protocol == UDP;
-        self.answered && !self.reset && !self.renewed && is_begun
+        let is_awaited = self.client_fin && self.awaits_answer_to_fin();
+        self.answered && !self.reset && !self.renewed && is_begun && !is_awaited
     }
     pub(crate) fn gives_way(&self) -> bool {
-        !self.acknowledged || self.is_closed()
+        !self.acknowledged || self.is_closed() || self.awaits_answer_to_fin()
+    }
+    pub(crate) fn awaits_answer_to_fin(&self) -> bool {
+        (self.client_fin || self.backend_fin) && !self.fin_answered
     }
 
     /// Returns true if a packet that would end an established connection has a number that only its
@@ -172,6 +181,7 @@ impl Life {
                 self.client_number = first_number(headers);
             }
         } else {
+            self.fin_answered |= self.backend_fin && goes_on(headers);
             self.go_on(headers);
             self.client_proves(headers);
         }
@@ -231,6 +241,7 @@ impl Life {
             self.renewed = false;
         } else {
             self.answered |= protocol == UDP;
+            self.fin_answered |= self.client_fin && goes_on(headers);
             self.go_on(headers);
         }
     }
