@@ -26,10 +26,6 @@ enum Bench {
     Packet,
     /// Frames a second by XDP, beside a program that only sends them back
     Xdp,
-    /// Connections and datagrams to services, compared with a node without the agent
-    Connect,
-    /// The agent with a real API server
-    ControlPlane,
     /// Many agents with one API server, beside kube-proxy's informers
     Fleet,
     /// From parsed objects to the last map write
@@ -38,6 +34,10 @@ enum Bench {
     Planner,
     #[value(hide = true)]
     Attacks,
+    #[value(hide = true)]
+    Connect,
+    #[value(hide = true)]
+    ControlPlane,
 }
 
 impl Bench {
@@ -45,6 +45,8 @@ impl Bench {
     const fn instead(self) -> Option<&'static str> {
         match self {
             Self::Attacks => Some("cargo xtask test node"),
+            Self::Connect => Some("cargo xtask lab --scenario connections"),
+            Self::ControlPlane => Some("cargo xtask lab --scenario control-plane"),
             _ => None,
         }
     }
@@ -61,7 +63,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let mut command = Workspace::read()?.command("bench", "bench", target.get_name())?;
     cargo::build_with_agent(["--bench", target.get_name()], true)?;
     command.args(&arguments.rest);
-    if matches!(arguments.bench, Bench::ControlPlane | Bench::Fleet) {
+    if matches!(arguments.bench, Bench::Fleet) {
         control_plane::offer(&mut command)?;
     }
     if matches!(arguments.bench, Bench::Fleet) {

@@ -27,7 +27,7 @@ const PACKAGES: [(&str, &str); 3] = [
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Passed on: --services 1,1000 --proxies direct,portolan-socket --quick --help
+    /// Passed on: --scenario connections --services 1,1000 --proxies direct,portolan-socket --quick --help
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     rest: Vec<String>,
 }

@@ -122,7 +122,7 @@ pub(crate) fn measure(
     served: &World,
     proxy: Proxy,
     services: u32,
-    rounds: u32,
+    (measures, rounds): (&[Measure], u32),
 ) -> Result<BTreeMap<Measure, Packets>> {
     let directly = Side::direct()?;
     let by_service = match proxy {
@@ -136,7 +136,7 @@ pub(crate) fn measure(
             outside: Client::start(scope, world.outside(), None),
         });
         let mut figures = BTreeMap::new();
-        for measure in Measure::ALL {
+        for measure in measures.iter().copied() {
             let side = match measure {
                 Measure::NotOurs => &directly,
                 _ => &by_service,

@@ -19,6 +19,8 @@ pub(crate) enum Proxy {
     PortolanPacket,
     /// The same with `forwarding: auto`.
     PortolanAuto,
+    /// portolan with its defaults: translating at the socket, `forwarding: auto`.
+    PortolanBoth,
     /// The same with `xdp: native`; for live frames only.
     #[value(skip)]
     PortolanXdp,
@@ -39,6 +41,7 @@ impl Proxy {
             Self::PortolanSocket => "portolan, socket",
             Self::PortolanPacket => "portolan, packet path",
             Self::PortolanAuto => "portolan, past the stack",
+            Self::PortolanBoth => "portolan, socket and past the stack",
             Self::PortolanXdp => "portolan, XDP",
             Self::Nftables => "kube-proxy nftables",
             Self::NftablesFast => "kube-proxy nftables, 0.1 s",
@@ -49,7 +52,11 @@ impl Proxy {
     pub(crate) const fn is_portolan(self) -> bool {
         matches!(
             self,
-            Self::PortolanSocket | Self::PortolanPacket | Self::PortolanAuto | Self::PortolanXdp
+            Self::PortolanSocket
+                | Self::PortolanPacket
+                | Self::PortolanAuto
+                | Self::PortolanBoth
+                | Self::PortolanXdp
         )
     }
     pub(crate) const fn is_kube_proxy(self) -> bool {
@@ -89,7 +96,11 @@ impl Cell {
         self.setup == Setup::Netfilter
             && !matches!(
                 self.proxy,
-                Proxy::Direct | Proxy::PortolanPacket | Proxy::PortolanAuto | Proxy::PortolanXdp
+                Proxy::Direct
+                    | Proxy::PortolanPacket
+                    | Proxy::PortolanAuto
+                    | Proxy::PortolanBoth
+                    | Proxy::PortolanXdp
             )
     }
 }
@@ -172,6 +183,13 @@ impl Measure {
         Self::NodePortLocal,
         Self::NodePortRemote,
         Self::Throughput,
+        Self::NotOurs,
+    ];
+    /// What a client in a pod does with a service, and what the proxy costs it otherwise.
+    pub(crate) const CONNECTIONS: [Self; 4] = [
+        Self::LastService,
+        Self::OpenConnection,
+        Self::Datagrams,
         Self::NotOurs,
     ];
     pub(crate) const fn name(self) -> &'static str {

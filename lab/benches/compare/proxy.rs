@@ -60,6 +60,7 @@ impl<'a> Running<'a> {
             Proxy::PortolanSocket
             | Proxy::PortolanPacket
             | Proxy::PortolanAuto
+            | Proxy::PortolanBoth
             | Proxy::PortolanXdp => {
                 Process::Portolan(portolan(world, programs, kubeconfig, cell.proxy)?)
             }
@@ -81,6 +82,14 @@ impl<'a> Running<'a> {
             Process::None => None,
             Process::Portolan(agent) => Some(agent.pid()),
             Process::KubeProxy(child, _) => Some(child.id()),
+        }
+    }
+
+    /// Returns the agent; None if another proxy runs.
+    pub(crate) fn agent(&self) -> Option<&Agent<'a>> {
+        match &self.process {
+            Process::Portolan(agent) => Some(agent),
+            _ => None,
         }
     }
 
@@ -163,11 +172,11 @@ fn portolan<'a>(
     proxy: Proxy,
 ) -> Result<Agent<'a>> {
     let balancing = match proxy {
-        Proxy::PortolanSocket => SocketBalancing::All,
+        Proxy::PortolanSocket | Proxy::PortolanBoth => SocketBalancing::All,
         _ => SocketBalancing::Host,
     };
     let forwarding = match proxy {
-        Proxy::PortolanAuto | Proxy::PortolanXdp => Forwarding::Auto,
+        Proxy::PortolanAuto | Proxy::PortolanBoth | Proxy::PortolanXdp => Forwarding::Auto,
         _ => Forwarding::Stack,
     };
     let xdp = match proxy {

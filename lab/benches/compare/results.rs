@@ -64,6 +64,12 @@ pub(crate) struct Measured {
     pub(crate) start: Option<Start>,
     pub(crate) changes: Option<Changes>,
     pub(crate) churn: Vec<Churn>,
+    /// The agent's processor time while nothing changes, in percent of one processor.
+    #[serde(default)]
+    pub(crate) idle: Option<f64>,
+    /// How long portolan's commands take: the least and the median time, in milliseconds.
+    #[serde(default)]
+    pub(crate) commands: Vec<(String, [f64; 2])>,
 }
 
 /// Times of one operation through a service, compared with direct ones.

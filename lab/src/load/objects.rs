@@ -121,10 +121,6 @@ impl<'a> Objects<'a> {
         Ok(())
     }
 
-    /// Gives every service `endpoints` endpoints.
-    pub fn set_endpoints(&mut self, endpoints: u32) -> Result<()> {
-        self.set_endpoints_of(self.count(), endpoints)
-    }
     /// Gives each of the first `services` services `endpoints` endpoints.
     pub fn set_endpoints_of(&mut self, services: u32, endpoints: u32) -> Result<()> {
         let targets = &self.targets;

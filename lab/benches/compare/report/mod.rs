@@ -18,13 +18,15 @@ use crate::{
     rows::{Row, Rows},
 };
 
-/// Writes the report into `folder`. The pictures that it refers to are in the same folder.
-pub(crate) fn write(results: &Results, folder: &Path) -> Result<()> {
+/// Writes the report into `folder` and returns it. The pictures that it refers to are in the same
+/// folder.
+pub(crate) fn write(results: &Results, folder: &Path) -> Result<String> {
     let report = Report {
         rows: Rows::new(results),
     };
-    let file = folder.join("README.md");
-    fs::write(&file, report.text()?).with_context(|| format!("write {}", file.display()))
+    let (file, text) = (folder.join("README.md"), report.text()?);
+    fs::write(&file, &text).with_context(|| format!("write {}", file.display()))?;
+    Ok(text)
 }
 
 /// Figures that others have published about proxies that cannot run here.
@@ -123,13 +125,24 @@ median is run again. \"0.1 s\" is kube-proxy with a minSyncPeriod of 0.1 s inste
     }
 
     /// Writes a table with a row for each proxy and a column for each number of services. Rows
-    /// without any figure are left out.
+    /// without any figure are left out, and so is a table without rows.
     fn table<T: Display>(
         &self,
         text: &mut String,
+        heading: &str,
         figure: impl Fn(Row, u32) -> Option<T>,
     ) -> Result<()> {
-        write!(text, "\n| node | proxy |")?;
+        let mut all = self.rows.rows.iter();
+        let mut has_any = |row: &Row| {
+            self.rows
+                .services
+                .iter()
+                .any(|n| figure(*row, *n).is_some())
+        };
+        if !all.any(&mut has_any) {
+            return Ok(());
+        }
+        write!(text, "\n### {heading}\n\n| node | proxy |")?;
         for services in &self.rows.services {
             write!(text, " {} |", grouped(*services))?;
         }

@@ -16,38 +16,29 @@ impl<'a> Report<'a> {
     pub(super) fn about_packets(&self, text: &mut String) -> Result<()> {
         writeln!(text, "\n## Connections and packets, beside direct")?;
         for measure in Measure::ALL {
-            writeln!(text, "\n### {} ({})", measure.name(), measure.unit())?;
-            self.table(text, |row, services| {
+            let heading = format!("{} ({})", measure.name(), measure.unit());
+            self.table(text, &heading, |row, services| {
                 let packets = self.rows.packets(row, services, measure)?;
                 let rate = grouped((1e6 / packets.by_service) as u32);
                 Some(format!("{} ({rate})", packets.ratio))
             })?;
         }
-        writeln!(
-            text,
-            "\n### Short connections to the last service, beside direct on a bare node\n\nThe direct figure is of another minute."
-        )?;
-        self.table(text, |row, services| {
+        let heading = "Short connections to the last service, beside direct on a bare node, of another minute";
+        self.table(text, heading, |row, services| {
             let bare = (Setup::Bare, Proxy::Direct);
             let direct = self.rows.packets(bare, services, Measure::LastService)?;
             let packets = self.rows.packets(row, services, Measure::LastService)?;
             Some(format!("{:.3}", direct.direct / packets.by_service))
         })?;
-        writeln!(
-            text,
-            "\n### connect() to the last service, µs: p50 / p99 / p99.9, in brackets direct"
-        )?;
-        self.table(text, |row, services| {
+        let heading = "connect() to the last service, µs: p50 / p99 / p99.9, in brackets direct";
+        self.table(text, heading, |row, services| {
             let packets = self.rows.packets(row, services, Measure::LastService)?;
             let show = |[a, b, c]: [f64; 3]| format!("{a:.1} / {b:.1} / {c:.0}");
             let (by_service, direct) = (packets.by_service_connect?, packets.direct_connect?);
             Some(format!("{} ({})", show(by_service), show(direct)))
         })?;
-        writeln!(
-            text,
-            "\n### Processor time of a short connection to the last service, both ends, µs, in brackets direct"
-        )?;
-        self.table(text, |row, services| {
+        let heading = "Processor time of a short connection to the last service, both ends, µs, in brackets direct";
+        self.table(text, heading, |row, services| {
             let packets = self.rows.packets(row, services, Measure::LastService)?;
             Some(format!(
                 "{:.1} ({:.1})",
