@@ -6,7 +6,7 @@ use clap::ValueEnum;
 
 use crate::{
     cargo::{self, Workspace},
-    command, fleet,
+    command, lab,
     setup::{self, control_plane},
 };
 
@@ -26,7 +26,7 @@ enum Bench {
     Packet,
     /// Frames a second by XDP, beside a program that only sends them back
     Xdp,
-    /// Many agents with one API server, beside kube-proxy's informers
+    /// Many agents with one API server, beside as many kube-proxies
     Fleet,
     /// From parsed objects to the last map write
     Apply,
@@ -57,17 +57,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         bail!("this benchmark is gone: use `{instead}`");
     }
     setup::run_as_root("the benchmark")?;
+    if matches!(arguments.bench, Bench::Fleet) {
+        let mut command = lab::prepare("bench", lab::FLEET)?;
+        return command::check(command.args(&arguments.rest), "run the benchmark");
+    }
     // The values of the argument are the names of the cargo targets.
     let target = arguments.bench.to_possible_value();
     let target = target.context("a benchmark has a name")?;
     let mut command = Workspace::read()?.command("bench", "bench", target.get_name())?;
     cargo::build_with_agent(["--bench", target.get_name()], true)?;
     command.args(&arguments.rest);
-    if matches!(arguments.bench, Bench::Fleet) {
-        control_plane::offer(&mut command)?;
-    }
-    if matches!(arguments.bench, Bench::Fleet) {
-        command.arg("--informers").arg(fleet::informers()?);
-    }
     command::check(&mut command, "run the benchmark")
 }

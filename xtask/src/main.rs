@@ -13,7 +13,6 @@ mod cross;
 mod demo;
 mod deploy;
 mod e2e;
-mod fleet;
 mod fs;
 mod fuzz;
 mod hash;
