@@ -5,7 +5,6 @@
 
 use std::{
     fs,
-    net::IpAddr,
     path::{Path, PathBuf},
     process::Child,
     thread::sleep,
