@@ -20,11 +20,7 @@ pub(crate) const COMPARE: &str = "compare";
 pub(crate) const FLEET: &str = "fleet";
 
 /// Programs that the benchmark calls, each with its Debian package.
-const PACKAGES: [(&str, &str); 3] = [
-    ("conntrack", "conntrack"),
-    ("iperf3", "iperf3"),
-    ("iptables", "iptables"),
-];
+const PACKAGES: [(&str, &str); 2] = [("conntrack", "conntrack"), ("iptables", "iptables")];
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {

@@ -6,12 +6,9 @@
 //! The module `plan` lists the measurements. `packets`, `changes`, `waiting` and `live` make them.
 //! `results` stores them. `report` and `pictures` show them.
 
-mod bulk;
 mod changes;
 mod churn;
-mod goals;
 mod live;
-mod machine;
 mod packets;
 mod pictures;
 mod plan;
@@ -20,13 +17,13 @@ mod progress;
 mod proxy;
 mod report;
 mod results;
-mod rows;
 mod waiting;
 mod world;
 
 use std::{
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
+    process::Command,
     sync::atomic::Ordering,
     time::{Duration, Instant},
 };
@@ -35,11 +32,10 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 use lab::{
     interrupt::{self, INTERRUPTED},
-    load::objects::Objects,
+    load::{machine, objects::Objects},
     node::{binary, bpffs, netns::check_privilege, topology::Plumbing},
 };
 
-use bulk::BulkServers;
 use changes::{Effort, Prober};
 use plan::{Cell, Measure, Proxy, cells};
 use progress::Left;
@@ -222,8 +218,7 @@ fn run(arguments: &Arguments, scope: &Scope, programs: &Programs) -> Result<()> 
     if arguments.fresh && file.exists() {
         fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))?;
     }
-    let machine = machine::describe(&programs.kube_proxy, arguments.plumbing, scope.rounds);
-    let mut results = Results::resume(&file, machine)?;
+    let mut results = Results::resume(&file, describe(programs, arguments.plumbing, scope.rounds))?;
     let mut cells = cells(&arguments.services, &with_fast(&arguments.proxies));
     cells.retain(|cell| scope.has_packets(cell) || scope.effort(cell).is_some());
     let todo: Vec<_> = cells
@@ -234,7 +229,6 @@ fn run(arguments: &Arguments, scope: &Scope, programs: &Programs) -> Result<()> 
     if !todo.is_empty() {
         let plain = World::new(arguments.plumbing)?;
         let served = World::new(arguments.plumbing)?;
-        let _bulk = BulkServers::start([&plain, &served])?;
         let mut objects = Objects::start(served.node(), &world::NODE.to_string())?;
         objects.server().apply(&world::objects())?;
         for cell in todo {
@@ -268,6 +262,27 @@ fn run(arguments: &Arguments, scope: &Scope, programs: &Programs) -> Result<()> 
         complete(&results, &cells, scope)?;
     }
     Ok(())
+}
+
+/// Describes the machine, the versions of the measured programs, and the settings of the run.
+fn describe(programs: &Programs, plumbing: Plumbing, rounds: u32) -> String {
+    let version = |program: &Path| {
+        let output = Command::new(program).arg("--version").output();
+        let text = output.map(|output| output.stdout).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        text.lines().next().unwrap_or("unknown").trim().to_owned()
+    };
+    format!(
+        "{} processors of {}, Linux {}; portolan {}, kube-proxy ({}), {}, {};\npods joined by {}; {rounds} rounds",
+        machine::processors(),
+        machine::processor(),
+        machine::kernel(),
+        env!("CARGO_PKG_VERSION"),
+        version(&programs.kube_proxy),
+        version("nft".as_ref()),
+        version("iptables".as_ref()),
+        plumbing.name(),
+    )
 }
 
 /// Returns the proxies, kube-proxy's modes twice: with the default and with a short minSyncPeriod.

@@ -34,7 +34,6 @@ const EXCHANGES: u32 = 500;
 const CLIENTS: u32 = 8;
 const EACH: u32 = 40;
 const PACKETS: u32 = 2_000;
-const BYTES: u64 = 64 << 20;
 
 /// The destinations of one side of a comparison: the pods themselves, or services.
 struct Side {
@@ -80,7 +79,6 @@ impl Side {
             Measure::Crowd => Job::Crowd(self.to.crowd, CLIENTS, EACH),
             Measure::NodePortLocal => Job::Flood(self.to.sink, PACKETS),
             Measure::NodePortRemote => Job::Flood(self.to.remote_sink, PACKETS),
-            Measure::Throughput => Job::Bulk(self.to.bulk, BYTES),
         }
     }
 }

@@ -167,14 +167,12 @@ pub(crate) enum Measure {
     NodePortLocal,
     /// Small packets from outside to a node port whose pod is on another node.
     NodePortRemote,
-    /// Much data on one connection.
-    Throughput,
     /// Short connections to pods' addresses, on the node with the proxy.
     NotOurs,
 }
 
 impl Measure {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::LastService,
         Self::RandomService,
         Self::OpenConnection,
@@ -182,7 +180,6 @@ impl Measure {
         Self::Crowd,
         Self::NodePortLocal,
         Self::NodePortRemote,
-        Self::Throughput,
         Self::NotOurs,
     ];
     /// What a client in a pod does with a service, and what the proxy costs it otherwise.
@@ -201,14 +198,12 @@ impl Measure {
             Self::Crowd => "many clients at once",
             Self::NodePortLocal => "node port to a pod here, packets",
             Self::NodePortRemote => "node port to another node, packets",
-            Self::Throughput => "throughput",
             Self::NotOurs => "connections to no service",
         }
     }
     /// Returns the unit of the measured rate.
     pub(crate) const fn unit(self) -> &'static str {
         match self {
-            Self::Throughput => "MB/s",
             Self::NodePortLocal | Self::NodePortRemote => "packets/s",
             Self::OpenConnection | Self::Datagrams => "exchanges/s",
             _ => "connections/s",

@@ -19,7 +19,7 @@ impl Report<'_> {
 Every service has two endpoints. The API server is on the same processors; its own work is in these times. A change is over
 when a connection is answered by the pod that it names."
         )?;
-        let start = |row, services| self.rows.measured(row, services)?.start.as_ref();
+        let start = |row, services| self.results.measured(row, services)?.start.as_ref();
         let heading = "From the proxy's start until the last service answers, s";
         self.table(text, heading, |row, services| {
             Some(format!("{:.2}", start(row, services)?.answered))
@@ -34,7 +34,7 @@ when a connection is answered by the pod that it names."
         self.table(text, "Resident then, MiB", |row, services| {
             Some(format!("{:.0}", start(row, services)?.resident))
         })?;
-        let changes = |row, services| self.rows.measured(row, services)?.changes.as_ref();
+        let changes = |row, services| self.results.measured(row, services)?.changes.as_ref();
         let heading = "A changed endpoint, ms: p50 / p99 (changes)";
         self.table(text, heading, |row, services| {
             Some(show(changes(row, services)?.endpoint))
@@ -49,11 +49,14 @@ when a connection is answered by the pod that it names."
         })?;
         let heading = "Processor time while nothing changes, % of one";
         self.table(text, heading, |row, services| {
-            Some(format!("{:.2}", self.rows.measured(row, services)?.idle?))
+            Some(format!(
+                "{:.2}",
+                self.results.measured(row, services)?.idle?
+            ))
         })?;
         let heading = "Commands, ms: the least and the median time";
         self.table(text, heading, |row, services| {
-            let commands = &self.rows.measured(row, services)?.commands;
+            let commands = &self.results.measured(row, services)?.commands;
             let shown = commands
                 .iter()
                 .map(|(name, [least, median])| format!("`{name}` {least:.0} {median:.0}"));
@@ -62,7 +65,7 @@ when a connection is answered by the pod that it names."
     }
 
     pub(super) fn about_churn(&self, text: &mut String) -> Result<()> {
-        let cells = self.rows.results.cells.iter();
+        let cells = self.results.cells.iter();
         let measured = cells.filter_map(|(cell, outcome)| match outcome {
             Outcome::Measured(measured) => Some((cell, &measured.churn)),
             Outcome::GaveUp(_) => None,

@@ -18,7 +18,7 @@ impl<'a> Report<'a> {
         for measure in Measure::ALL {
             let heading = format!("{} ({})", measure.name(), measure.unit());
             self.table(text, &heading, |row, services| {
-                let packets = self.rows.packets(row, services, measure)?;
+                let packets = self.results.packets(row, services, measure)?;
                 let rate = grouped((1e6 / packets.by_service) as u32);
                 Some(format!("{} ({rate})", packets.ratio))
             })?;
@@ -26,37 +26,32 @@ impl<'a> Report<'a> {
         let heading = "Short connections to the last service, beside direct on a bare node, of another minute";
         self.table(text, heading, |row, services| {
             let bare = (Setup::Bare, Proxy::Direct);
-            let direct = self.rows.packets(bare, services, Measure::LastService)?;
-            let packets = self.rows.packets(row, services, Measure::LastService)?;
+            let direct = self.results.packets(bare, services, Measure::LastService)?;
+            let packets = self.results.packets(row, services, Measure::LastService)?;
             Some(format!("{:.3}", direct.direct / packets.by_service))
         })?;
         let heading = "connect() to the last service, µs: p50 / p99 / p99.9, in brackets direct";
         self.table(text, heading, |row, services| {
-            let packets = self.rows.packets(row, services, Measure::LastService)?;
+            let packets = self.results.packets(row, services, Measure::LastService)?;
             let show = |[a, b, c]: [f64; 3]| format!("{a:.1} / {b:.1} / {c:.0}");
             let (by_service, direct) = (packets.by_service_connect?, packets.direct_connect?);
             Some(format!("{} ({})", show(by_service), show(direct)))
         })?;
         let heading = "Processor time of a short connection to the last service, both ends, µs, in brackets direct";
         self.table(text, heading, |row, services| {
-            let packets = self.rows.packets(row, services, Measure::LastService)?;
+            let packets = self.results.packets(row, services, Measure::LastService)?;
             Some(format!(
                 "{:.1} ({:.1})",
                 packets.by_service_processor, packets.direct_processor
             ))
         })?;
         let again: u32 = self.all_packets().map(|packets| packets.again).sum();
-        let count = self.all_packets().count() as u32 * self.rows.results.machine.rounds;
-        writeln!(
-            text,
-            "\n{again} of {} rounds were run again.",
-            count + again
-        )?;
+        writeln!(text, "\n{again} rounds were run again.")?;
         Ok(())
     }
 
     pub(super) fn about_frames(&self, text: &mut String) -> Result<()> {
-        let live = &self.rows.results.live;
+        let live = &self.results.live;
         let Some(first) = live.first() else {
             return Ok(());
         };
@@ -102,8 +97,7 @@ the far end's share, alike for all, is in every rate. \"bare\" is compared with 
     }
 
     fn all_packets(&self) -> impl Iterator<Item = &'a Packets> {
-        self.rows
-            .results
+        self.results
             .cells
             .iter()
             .filter_map(|(_, outcome)| match outcome {
