@@ -24,8 +24,6 @@ pub(crate) struct Arguments {
 enum Bench {
     /// Nanoseconds per packet
     Packet,
-    /// Frames a second by XDP, beside a program that only sends them back
-    Xdp,
     /// Many agents with one API server, beside as many kube-proxies
     Fleet,
     /// From parsed objects to the last map write
@@ -38,6 +36,8 @@ enum Bench {
     Connect,
     #[value(hide = true)]
     ControlPlane,
+    #[value(hide = true)]
+    Xdp,
 }
 
 impl Bench {
@@ -46,6 +46,7 @@ impl Bench {
         match self {
             Self::Attacks => Some("cargo xtask test node"),
             Self::Connect => Some("cargo xtask lab --scenario connections"),
+            Self::Xdp => Some("cargo xtask bench packet"),
             Self::ControlPlane => Some("cargo xtask lab --scenario control-plane"),
             _ => None,
         }

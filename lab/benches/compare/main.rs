@@ -3,12 +3,11 @@
 //! proxies run on one node, one after the other, with the same objects of one API server. Called by
 //! `cargo xtask lab`.
 //!
-//! The module `plan` lists the measurements. `packets`, `changes`, `waiting` and `live` make them.
+//! The module `plan` lists the measurements. `packets`, `changes` and `waiting` make them.
 //! `results` stores them. `report` and `pictures` show them.
 
 mod changes;
 mod churn;
-mod live;
 mod packets;
 mod pictures;
 mod plan;
@@ -138,9 +137,6 @@ struct Scope {
     /// How long nothing changes while the agent's processor time is measured, before commands are;
     /// None: neither is measured.
     idle: Option<Duration>,
-    /// For `live`: the number of rounds, and the frames of one measurement. None: nothing is
-    /// measured.
-    live: Option<[u32; 2]>,
 }
 
 impl Scope {
@@ -167,11 +163,6 @@ impl Scope {
             } else {
                 20
             })),
-            live: (scenario == Scenario::All).then_some(if quick {
-                [2, 20_000]
-            } else {
-                [20, 500_000]
-            }),
         }
     }
 
@@ -245,13 +236,6 @@ fn run(arguments: &Arguments, scope: &Scope, programs: &Programs) -> Result<()> 
             left.done(cell);
         }
     }
-    if results.live.is_empty()
-        && arguments.proxies.contains(&Proxy::Nftables)
-        && let Some([rounds, frames]) = scope.live
-    {
-        results.live = live::measure(arguments.plumbing, programs, rounds, frames)?;
-        results.save(&file)?;
-    }
     let text = report::write(&results, &arguments.report)?;
     pictures::write(&results, &arguments.report)?;
     if arguments.scenario != Scenario::All {
@@ -320,7 +304,7 @@ fn measure(
     // The API server may still be working on its last writes.
     std::thread::sleep(Duration::from_secs(1));
     let since = Instant::now();
-    let running = Running::start(served, cell, programs, Some(&objects.kubeconfig()))?;
+    let running = Running::start(served, cell, programs, &objects.kubeconfig())?;
     let prober = Prober(served);
     let mut measured = Measured::default();
     let of_cell = || format!("{} with {} services", cell.proxy.name(), cell.services);

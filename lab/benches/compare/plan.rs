@@ -21,9 +21,6 @@ pub(crate) enum Proxy {
     PortolanAuto,
     /// portolan with its defaults: translating at the socket, `forwarding: auto`.
     PortolanBoth,
-    /// The same with `xdp: native`; for live frames only.
-    #[value(skip)]
-    PortolanXdp,
     /// kube-proxy in mode nftables.
     Nftables,
     /// The same with minSyncPeriod 0.1 s.
@@ -42,7 +39,6 @@ impl Proxy {
             Self::PortolanPacket => "portolan, packet path",
             Self::PortolanAuto => "portolan, past the stack",
             Self::PortolanBoth => "portolan, socket and past the stack",
-            Self::PortolanXdp => "portolan, XDP",
             Self::Nftables => "kube-proxy nftables",
             Self::NftablesFast => "kube-proxy nftables, 0.1 s",
             Self::Iptables => "kube-proxy iptables",
@@ -52,11 +48,7 @@ impl Proxy {
     pub(crate) const fn is_portolan(self) -> bool {
         matches!(
             self,
-            Self::PortolanSocket
-                | Self::PortolanPacket
-                | Self::PortolanAuto
-                | Self::PortolanBoth
-                | Self::PortolanXdp
+            Self::PortolanSocket | Self::PortolanPacket | Self::PortolanAuto | Self::PortolanBoth
         )
     }
     pub(crate) const fn is_kube_proxy(self) -> bool {
@@ -96,11 +88,7 @@ impl Cell {
         self.setup == Setup::Netfilter
             && !matches!(
                 self.proxy,
-                Proxy::Direct
-                    | Proxy::PortolanPacket
-                    | Proxy::PortolanAuto
-                    | Proxy::PortolanBoth
-                    | Proxy::PortolanXdp
+                Proxy::Direct | Proxy::PortolanPacket | Proxy::PortolanAuto | Proxy::PortolanBoth
             )
     }
 }

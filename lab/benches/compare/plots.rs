@@ -14,13 +14,12 @@ use crate::plan::Proxy;
 
 const SIZE: (u32, u32) = (760, 420);
 /// Colours of the lines, by the proxy's index: a proxy has the same colour in every picture.
-const COLOURS: [RGBColor; 10] = [
+const COLOURS: [RGBColor; 9] = [
     RGBColor(120, 120, 120),
     RGBColor(0, 114, 178),
     RGBColor(86, 180, 233),
     RGBColor(100, 80, 190),
     RGBColor(60, 60, 120),
-    RGBColor(190, 120, 220),
     RGBColor(213, 94, 0),
     RGBColor(230, 159, 0),
     RGBColor(0, 158, 115),

@@ -16,13 +16,13 @@ use lab::{
         http,
         kube_proxy::{self, CLUSTER_CIDR},
         options::METRICS,
-        settings::{Forwarding, SocketBalancing, Xdp},
+        settings::{Forwarding, SocketBalancing},
     },
 };
 
 use crate::{
     plan::{Cell, Proxy},
-    world::{self, World},
+    world::World,
 };
 
 /// A proxy that runs. Dropping it ends the proxy and removes kube-proxy's rules.
@@ -47,25 +47,22 @@ pub(crate) struct Programs {
 }
 
 impl<'a> Running<'a> {
-    /// Starts the cell's proxy, which reads the objects of an API server. Without `kubeconfig`,
-    /// portolan reads the manifests of the module `world` instead.
+    /// Starts the cell's proxy, which reads the objects of an API server.
     pub(crate) fn start(
         world: &'a World,
         cell: &Cell,
         programs: &Programs,
-        kubeconfig: Option<&Path>,
+        kubeconfig: &Path,
     ) -> Result<Self> {
         let process = match cell.proxy {
             Proxy::Direct => Process::None,
             Proxy::PortolanSocket
             | Proxy::PortolanPacket
             | Proxy::PortolanAuto
-            | Proxy::PortolanBoth
-            | Proxy::PortolanXdp => {
+            | Proxy::PortolanBoth => {
                 Process::Portolan(portolan(world, programs, kubeconfig, cell.proxy)?)
             }
             Proxy::Nftables | Proxy::NftablesFast | Proxy::Iptables | Proxy::IptablesFast => {
-                let kubeconfig = kubeconfig.context("kube-proxy needs an API server")?;
                 let child = kube_proxy(world, cell.proxy, programs, kubeconfig)?;
                 Process::KubeProxy(child, programs.folder.join(kube_proxy::LOG))
             }
@@ -127,11 +124,6 @@ impl<'a> Running<'a> {
         ))
     }
 
-    /// Returns the sum of the proxy's metrics whose lines begin with `begin`.
-    pub(crate) fn metric(&self, begin: &str) -> Result<f64> {
-        Ok(sum(self.metrics()?.lines(), begin))
-    }
-
     fn metrics(&self) -> Result<String> {
         let (_, text) = http::get(self.world.node(), METRICS.ip(), METRICS, "/metrics")?;
         Ok(text)
@@ -168,7 +160,7 @@ impl Drop for Running<'_> {
 fn portolan<'a>(
     world: &'a World,
     programs: &Programs,
-    kubeconfig: Option<&Path>,
+    kubeconfig: &Path,
     proxy: Proxy,
 ) -> Result<Agent<'a>> {
     let balancing = match proxy {
@@ -176,31 +168,20 @@ fn portolan<'a>(
         _ => SocketBalancing::Host,
     };
     let forwarding = match proxy {
-        Proxy::PortolanAuto | Proxy::PortolanBoth | Proxy::PortolanXdp => Forwarding::Auto,
+        Proxy::PortolanAuto | Proxy::PortolanBoth => Forwarding::Auto,
         _ => Forwarding::Stack,
     };
-    let xdp = match proxy {
-        Proxy::PortolanXdp => Xdp::Native,
-        _ => Xdp::Off,
-    };
-    if xdp != Xdp::Off {
-        world.topology().prepare_for_xdp()?;
-    }
-    let config = config(forwarding, xdp);
-    let manifests = match kubeconfig {
-        Some(_) => String::new(),
-        None => world::node_object() + &world::objects(),
-    };
+    let config = config(forwarding);
     let options = Options {
         binary: &programs.portolan,
         node_name: "node-a",
         cluster_cidrs: &[CLUSTER_CIDR.parse().context("a range")?],
         config: &config,
         socket_balancing: balancing,
-        kubeconfig,
+        kubeconfig: Some(kubeconfig),
         cgroup_root: world.cgroup().path(),
     };
-    Agent::start(world.node(), &options, &Manifests::Text(&manifests))
+    Agent::start(world.node(), &options, &Manifests::Text(""))
 }
 
 fn kube_proxy(

@@ -29,27 +29,6 @@ pub(crate) struct Results {
     pub(crate) machine: String,
     /// The cells in the order in which they were measured, each with its outcome.
     pub(crate) cells: Vec<(Cell, Outcome)>,
-    /// The figures of `live`; empty until they were measured.
-    #[serde(default)]
-    pub(crate) live: Vec<Live>,
-}
-
-/// How many frames a second a proxy forwards through a node port to another node.
-#[derive(Clone, Serialize, Deserialize)]
-pub(crate) struct Live {
-    pub(crate) setup: Setup,
-    pub(crate) proxy: Proxy,
-    pub(crate) flows: u32,
-    /// Frames a second, the median over all rounds.
-    pub(crate) rate: f64,
-    pub(crate) of_nftables: Interval,
-}
-
-impl Live {
-    /// Returns the unit of `flows` for the report: "flow" or "flows".
-    pub(crate) const fn unit(&self) -> &'static str {
-        if self.flows == 1 { "flow" } else { "flows" }
-    }
 }
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -160,7 +139,6 @@ impl Results {
             date: machine::today(),
             machine,
             cells: Vec::new(),
-            live: Vec::new(),
         };
         let Ok(text) = fs::read_to_string(file) else {
             return Ok(fresh(machine));

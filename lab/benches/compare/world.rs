@@ -71,18 +71,6 @@ pub(crate) const SERVED: Addresses = Addresses {
     remote_sink: at(NODE, NODE_PORT_REMOTE),
 };
 
-/// Returns the Node object of the measured node, as a manifest.
-pub(crate) fn node_object() -> String {
-    format!(
-        "---
-apiVersion: v1
-kind: Node
-metadata: {{name: node-a}}
-status: {{addresses: [{{type: InternalIP, address: {NODE}}}]}}
-"
-    )
-}
-
 /// Returns the services of [`SERVED`] and their EndpointSlices, as manifests.
 pub(crate) fn objects() -> String {
     let one = |name: &str, spec: &str, protocols: &[&str], port: u16, pod: Ipv4Addr, node: &str| {
@@ -197,9 +185,6 @@ impl World {
         setup.apply(self.node())
     }
 
-    pub(crate) fn topology(&self) -> &Topology {
-        &self.topology
-    }
     pub(crate) fn node(&self) -> &NetNs {
         &self.topology.node
     }

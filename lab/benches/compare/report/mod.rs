@@ -39,7 +39,6 @@ impl Report<'_> {
         let mut text = String::new();
         self.introduction(&mut text)?;
         self.about_packets(&mut text)?;
-        self.about_frames(&mut text)?;
         self.about_changes(&mut text)?;
         self.about_churn(&mut text)?;
         self.about_failures(&mut text)?;

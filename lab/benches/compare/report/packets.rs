@@ -50,52 +50,6 @@ impl<'a> Report<'a> {
         Ok(())
     }
 
-    pub(super) fn about_frames(&self, text: &mut String) -> Result<()> {
-        let live = &self.results.live;
-        let Some(first) = live.first() else {
-            return Ok(());
-        };
-        let columns: Vec<_> = live
-            .iter()
-            .filter(|one| (one.setup, one.proxy) == (first.setup, first.proxy))
-            .collect();
-        writeln!(
-            text,
-            "\n## Frames by a node port to another node, without clients and servers
-
-Live frames on one processor, in million a second, and of kube-proxy nftables' rate in the same round: median and 95 % bootstrap interval.
-A generator outside writes each datagram's headers anew; the node translates and masquerades it and sends it on; it is counted where it
-arrives. Every flow was answered before. \"no proxy\" forwards datagrams that name the pod. The generator's and
-the far end's share, alike for all, is in every rate. \"bare\" is compared with nftables on the netfilter node, too.
-"
-        )?;
-        write!(text, "| node | proxy |")?;
-        for column in &columns {
-            write!(text, " {} {} |", grouped(column.flows), column.unit())?;
-        }
-        writeln!(text, "\n| --- | --- |{}", " ---: |".repeat(columns.len()))?;
-        let rows = live.iter().filter(|one| one.flows == first.flows);
-        for row in rows {
-            write!(text, "| {} | {} |", row.setup.name(), row.proxy.name())?;
-            let same = live
-                .iter()
-                .filter(|one| (one.setup, one.proxy) == (row.setup, row.proxy));
-            for one in same {
-                let ratio = one.of_nftables;
-                write!(
-                    text,
-                    " {:.2}; {:.2} [{:.2} {:.2}] |",
-                    one.rate / 1e6,
-                    ratio.median,
-                    ratio.low,
-                    ratio.high
-                )?;
-            }
-            text.push('\n');
-        }
-        Ok(())
-    }
-
     fn all_packets(&self) -> impl Iterator<Item = &'a Packets> {
         self.results
             .cells
