@@ -5,7 +5,6 @@
 use std::{
     ffi::CString,
     io,
-    marker::PhantomData,
     os::{
         fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
         unix::ffi::OsStrExt,
@@ -41,65 +40,32 @@ pub const fn always(verdict: i32) -> [Instruction; 2] {
     [Instruction(0xb7, 0, 0, verdict), Instruction(0x95, 0, 0, 0)]
 }
 
-/// Plain data without padding: the value of an [`Element`], which bpf(2) copies.
-///
-/// # Safety
-/// Every bit pattern is a valid value, and there is no padding.
-pub unsafe trait Words: Copy + Default {}
-// SAFETY: a number.
-unsafe impl Words for u64 {}
-// SAFETY: numbers of one size.
-unsafe impl<const N: usize> Words for [u32; N] where Self: Default {}
-// SAFETY: numbers of one size.
-unsafe impl<const N: usize> Words for [u64; N] where Self: Default {}
+/// A counter of packets that programs made by [`counting`] add to: an array of one number.
+pub struct Packets(OwnedFd);
 
-/// A BPF array map with one element, whose value is a `T`.
-pub struct Element<T: Words>(OwnedFd, PhantomData<T>);
-
-impl<T: Words> Element<T> {
-    /// Creates the map; the element's value is zero.
+impl Packets {
     pub fn new() -> Result<Self> {
         const ARRAY: u32 = 2;
-        let size = size_of::<T>() as u32;
         let request: [u32; 18] =
-            std::array::from_fn(|n| [ARRAY, 4, size, 1].get(n).copied().unwrap_or(0));
+            std::array::from_fn(|n| [ARRAY, 4, 8, 1].get(n).copied().unwrap_or(0));
         // SAFETY: the request holds no pointer.
         let map = unsafe { create(MAP_CREATE, &request) }.context("make an array")?;
-        Ok(Self(map, PhantomData))
+        Ok(Self(map))
     }
-    /// Returns the map, for programs that use it.
-    pub fn map(&self) -> &OwnedFd {
-        &self.0
-    }
-    /// Reads the element's value.
-    pub fn read(&self) -> Result<T> {
-        let (key, mut value) = (0u32, T::default());
-        // SAFETY: the pointers are to a live key of four bytes and a value of the map's size.
-        unsafe { call(MAP_LOOKUP, &self.at(&key, (&raw mut value) as u64)) }
-            .context("read an array")?;
+    pub fn read(&self) -> Result<u64> {
+        let (key, mut value) = (0u32, 0u64);
+        let map = self.0.as_raw_fd() as u64;
+        let request = [map, (&raw const key) as u64, (&raw mut value) as u64, 0];
+        // SAFETY: the pointers are to a live key of four bytes and a value of eight.
+        unsafe { call(MAP_LOOKUP, &request) }.context("read an array")?;
         Ok(value)
     }
-    /// Writes the element's value.
-    pub fn write(&self, value: T) -> Result<()> {
-        let key = 0u32;
-        // SAFETY: the pointers are to a live key of four bytes and a value of the map's size.
-        unsafe { call(MAP_UPDATE, &self.at(&key, (&raw const value) as u64)) }
-            .context("write an array")?;
-        Ok(())
-    }
-    fn at(&self, key: &u32, value: u64) -> [u64; 4] {
-        let key: *const u32 = key;
-        [self.0.as_raw_fd() as u64, key as u64, value, 0]
-    }
 }
-
-/// A counter of packets that programs made by [`counting`] add to.
-pub type Packets = Element<u64>;
 
 /// Returns a program that counts the packets of `length` bytes, Ethernet header included, in
 /// `packets`. It returns `verdict` for every packet.
 pub fn counting(packets: &Packets, length: u32, verdict: i32) -> [Instruction; 13] {
-    let map = packets.map().as_raw_fd();
+    let map = packets.0.as_raw_fd();
     [
         // A packet of another length: jump to the end.
         Instruction(0x61, 0x13, 0, 0),
@@ -277,45 +243,6 @@ pub fn attach_xdp(program: BorrowedFd<'_>, interface: u32, generic: bool) -> Res
     ];
     // SAFETY: the request holds no pointer.
     unsafe { create(LINK_CREATE, &request) }.context("attach a program at XDP")
-}
-
-/// Runs an XDP program on `count` copies of `frame`. The kernel really sends or passes on the
-/// frames as the program says.
-pub fn run_live(program: BorrowedFd<'_>, frame: &[u8], count: u32) -> Result<()> {
-    const TEST_RUN: i64 = 10;
-    const LIVE_FRAMES: u32 = 1 << 1;
-    const BATCH: u32 = 64;
-    #[repr(C)]
-    #[derive(Default)]
-    struct Request {
-        program: u32,
-        result: u32,
-        data_in_length: u32,
-        data_out_length: u32,
-        data_in: u64,
-        data_out: u64,
-        repeat: u32,
-        duration: u32,
-        context_lengths: [u32; 2],
-        contexts: [u64; 2],
-        flags: u32,
-        cpu: u32,
-        batch: u32,
-        _pad: u32,
-    }
-    let request = Request {
-        program: program.as_raw_fd() as u32,
-        data_in_length: frame.len() as u32,
-        data_in: frame.as_ptr() as u64,
-        repeat: count,
-        flags: LIVE_FRAMES,
-        batch: BATCH,
-        ..Request::default()
-    };
-    // SAFETY: the pointer and the length describe the live frame. The kernel writes no answers
-    // back.
-    unsafe { call(TEST_RUN, &request) }.context("run live frames")?;
-    Ok(())
 }
 
 /// Makes a map for tail calls (BPF_MAP_TYPE_PROG_ARRAY) with one element, which holds `program`.

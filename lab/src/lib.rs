@@ -4,13 +4,12 @@
 //!
 //! The module `node` builds a node and runs the agent on it. `traffic` sends connections through
 //! it. `cases` runs the cases of conformance/FORMAT.md. `load` measures. `attacks` tests what a
-//! node under attack still serves. `fleet` measures what many agents ask of an API server.
+//! node under attack still serves.
 
 pub mod attacks;
 pub mod bpf;
 pub mod broken;
 pub mod cases;
-pub mod fleet;
 pub mod interrupt;
 pub mod load;
 pub mod node;

@@ -82,7 +82,7 @@ fn is_about_this_package(name: &OsStr) -> bool {
 }
 
 /// Builds the agent's program and one program of the package `lab`, which searches the agent's in
-/// its own folder. `target` selects the lab's program, for example `["--bench", "connect"]`.
+/// its own folder. `target` selects the lab's program, for example `["--bench", "compare"]`.
 pub(crate) fn build_with_agent(target: [&str; 2], release: bool) -> Result<()> {
     let mut command = cargo("build");
     command
@@ -200,7 +200,7 @@ impl Workspace {
         names(dependencies.filter(|dependency| dependency["kind"].is_null()))
     }
 
-    /// Returns cargo's command for one target of the tested packages, such as `--bench connect`; it
+    /// Returns cargo's command for one target of the tested packages, such as `--bench compare`; it
     /// fails if there is no such target. The program's own arguments are to be added.
     pub(crate) fn command(&self, subcommand: &str, kind: &str, name: &str) -> Result<Command> {
         self.require(kind, name)?;

@@ -16,35 +16,32 @@ use crate::{
     },
 };
 
-const TARGET: &str = "compare";
+pub(crate) const COMPARE: &str = "compare";
+pub(crate) const FLEET: &str = "fleet";
 
 /// Programs that the benchmark calls, each with its Debian package.
-const PACKAGES: [(&str, &str); 3] = [
-    ("conntrack", "conntrack"),
-    ("iperf3", "iperf3"),
-    ("iptables", "iptables"),
-];
+const PACKAGES: [(&str, &str); 2] = [("conntrack", "conntrack"), ("iptables", "iptables")];
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Passed on: --services 1,1000 --proxies direct,portolan-socket --quick --help
+    /// Passed on: --scenario connections --services 1,1000 --proxies direct,portolan-socket --quick --help
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     rest: Vec<String>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     setup::run_as_root("the lab")?;
-    let mut command = prepare("bench")?;
+    let mut command = prepare("bench", COMPARE)?;
     // By default the report's path is relative to the root folder of the clone.
     command.args(&arguments.rest).current_dir(cargo::root());
     command::check(&mut command, "run the lab")
 }
 
-/// Builds the agent; returns the command that runs the benchmark by `cargo bench` or `cargo test`.
-pub(crate) fn prepare(subcommand: &str) -> Result<Command> {
-    let mut command = Workspace::read()?.command(subcommand, "bench", TARGET)?;
+/// Builds the agent; returns the command that runs a benchmark by `cargo bench` or `cargo test`.
+pub(crate) fn prepare(subcommand: &str, target: &str) -> Result<Command> {
+    let mut command = Workspace::read()?.command(subcommand, "bench", target)?;
     setup::tools(&PACKAGES)?;
-    cargo::build_with_agent(["--bench", TARGET], subcommand == "bench")?;
+    cargo::build_with_agent(["--bench", target], subcommand == "bench")?;
     control_plane::offer(&mut command)?;
     command.arg("--kube-proxy").arg(kube_proxy()?);
     Ok(command)

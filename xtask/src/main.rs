@@ -13,7 +13,6 @@ mod cross;
 mod demo;
 mod deploy;
 mod e2e;
-mod fleet;
 mod fs;
 mod fuzz;
 mod hash;
@@ -89,9 +88,8 @@ enum Command {
     KubeProxy,
     /// Measure (root)
     Bench(bench::Arguments),
-    /// Run the queries of the dashboard and of the alerts by a real Prometheus that scrapes a real
-    /// agent (root)
-    Monitor(monitor::Arguments),
+    /// Check the alerts by promtool, and run their tests
+    Monitor,
     /// Compare portolan with kube-proxy and with no proxy, and write a report (root)
     Lab(lab::Arguments),
 }
@@ -116,7 +114,7 @@ fn main() -> ExitCode {
         Command::Gateway(arguments) => cluster::gateway::run(&arguments),
         Command::KubeProxy => kube_proxy::run(),
         Command::Bench(arguments) => bench::run(&arguments),
-        Command::Monitor(arguments) => monitor::run(&arguments),
+        Command::Monitor => monitor::run(),
         Command::Lab(arguments) => lab::run(&arguments),
     };
     match result {

@@ -13,7 +13,7 @@ use crate::{
     cargo::{self, HOST_PACKAGES, Workspace},
     command, conformance,
     deploy::{self, Tools},
-    fleet, fuzz, host, kernels, lab, lint,
+    fuzz, host, kernels, lab, lint,
     setup::{self, Needs, control_plane},
     soak,
     summary::{Stage, Tally, failed_test, summary},
@@ -21,8 +21,8 @@ use crate::{
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// What to run; without it, what a contributor and CI run: the lints and all suites but `lab`
-    /// and `fleet`, one setting of the conformance cases, and the oldest kernel
+    /// What to run; without it, what a contributor and CI run: the lints and all suites but `lab`,
+    /// one setting of the conformance cases, and the oldest kernel
     #[arg(value_enum)]
     suite: Option<Suite>,
     /// Passed on to the test programs: part of a test's name, --nocapture, ... (not with `all`)
@@ -55,11 +55,9 @@ enum Suite {
     Kernels,
     /// Ordinary life on a node: a minute with pods bridged, a minute with pods routed (root)
     Soak,
-    /// The comparison of proxies in the lab, quickly: whether every measurement works (root)
+    /// The comparison of proxies in the lab, and a fleet, quickly: whether every measurement works
+    /// (root)
     Lab,
-    /// A few agents with an API server beside kube-proxy's informers: whether every measurement
-    /// works (root)
-    Fleet,
     /// All of these, and the lints: every kernel of Debian's stable releases; of the conformance
     /// cases all in one setting, and in the other six the share of the day
     All,
@@ -158,12 +156,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if wanted(Suite::Kernels) {
         stages.push(on_kernels(suite.is_none()));
     }
-    let is_long_wanted = |candidate| is_all || suite == Some(candidate);
-    if is_long_wanted(Suite::Lab) {
-        stages.push(quick_lab(&arguments.rest));
-    }
-    if is_long_wanted(Suite::Fleet) {
-        stages.push(quick_fleet(&arguments.rest));
+    if is_all || suite == Some(Suite::Lab) {
+        stages.push(quick_lab("quick lab", lab::COMPARE, &arguments.rest));
+        stages.push(quick_lab("quick fleet", lab::FLEET, &[]));
     }
 
     println!("\n{}", summary(&stages));
@@ -316,33 +311,12 @@ fn soaked(rest: &[String]) -> Stage {
     })
 }
 
-/// Runs the comparison of proxies in the lab, with few services and rounds.
-fn quick_lab(rest: &[String]) -> Stage {
-    timed("quick lab", |seen| {
-        let mut command = lab::prepare("test")?;
+/// Runs a benchmark of the lab with few services and rounds.
+fn quick_lab(name: &str, target: &str, rest: &[String]) -> Stage {
+    timed(name, |seen| {
+        let mut command = lab::prepare("test", target)?;
         follow(command.arg("--quick").args(rest), seen)?;
         ensure!(seen.tally != Tally::default(), "the lab printed no count");
-        Ok(())
-    })
-}
-
-/// Runs the comparison of fleets with few agents. Where kube-proxy's informers cannot be built (no
-/// Go, no module proxy), prints a message, and one test counts as not run.
-fn quick_fleet(rest: &[String]) -> Stage {
-    timed("quick fleet", |seen| {
-        let mut command = fleet::quick()?;
-        match fleet::informers() {
-            Ok(program) => _ = command.arg("--informers").arg(program),
-            Err(error) => {
-                println!("KUBE-PROXY'S INFORMERS WERE NOT COMPARED: {error:#}");
-                seen.tally.not_run += 1;
-            }
-        }
-        follow(command.args(rest), seen)?;
-        ensure!(
-            seen.tally.passed + seen.tally.failed > 0,
-            "the bench printed no count"
-        );
         Ok(())
     })
 }

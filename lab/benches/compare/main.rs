@@ -3,15 +3,11 @@
 //! proxies run on one node, one after the other, with the same objects of one API server. Called by
 //! `cargo xtask lab`.
 //!
-//! The module `plan` lists the measurements. `packets`, `changes` and `live` make them. `results`
-//! stores them. `report` and `pictures` show them.
+//! The module `plan` lists the measurements. `packets`, `changes` and `waiting` make them.
+//! `results` stores them. `report` and `pictures` show them.
 
-mod bulk;
 mod changes;
 mod churn;
-mod goals;
-mod live;
-mod machine;
 mod packets;
 mod pictures;
 mod plan;
@@ -20,12 +16,13 @@ mod progress;
 mod proxy;
 mod report;
 mod results;
-mod rows;
+mod waiting;
 mod world;
 
 use std::{
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
+    process::Command,
     sync::atomic::Ordering,
     time::{Duration, Instant},
 };
@@ -34,13 +31,12 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 use lab::{
     interrupt::{self, INTERRUPTED},
-    load::objects::Objects,
+    load::{machine, objects::Objects},
     node::{binary, bpffs, netns::check_privilege, topology::Plumbing},
 };
 
-use bulk::BulkServers;
 use changes::{Effort, Prober};
-use plan::{Cell, Proxy, cells};
+use plan::{Cell, Measure, Proxy, cells};
 use progress::Left;
 use proxy::{Programs, Running};
 use results::{Measured, Outcome, Results};
@@ -49,15 +45,25 @@ use world::World;
 /// Measures portolan beside kube-proxy and beside no proxy
 #[derive(Parser)]
 struct Arguments {
-    /// How many services there are; comma-separated
-    #[arg(long, value_delimiter = ',', default_value = "1,1000,10000,50000")]
+    /// What to measure
+    #[arg(long, value_enum, default_value = "all")]
+    scenario: Scenario,
+    /// How many services there are; comma-separated [default: 1,1000,10000,50000; of a single
+    /// scenario up to 10000]
+    #[arg(long, value_delimiter = ',')]
     services: Vec<u32>,
     /// Who serves; kube-proxy's modes are measured with minSyncPeriod 0.1 s as well
     #[arg(
         long,
         value_delimiter = ',',
         value_enum,
-        default_value = "direct,portolan-socket,portolan-packet,portolan-auto,nftables,iptables"
+        default_value = "direct,portolan-socket,portolan-packet,portolan-auto,nftables,iptables",
+        default_value_if(
+            "scenario",
+            "connections",
+            "direct,portolan-socket,portolan-packet,portolan-auto,portolan-both"
+        ),
+        default_value_if("scenario", "control-plane", "portolan-socket")
     )]
     proxies: Vec<Proxy>,
     /// How pods are joined to the node
@@ -70,7 +76,12 @@ struct Arguments {
     #[arg(long, default_value_t = 60)]
     churn: u64,
     /// Where the report goes, and what was measured so far is found
-    #[arg(long, default_value = "lab/report")]
+    #[arg(
+        long,
+        default_value = "lab/report",
+        default_value_if("scenario", "connections", "target/lab/connections"),
+        default_value_if("scenario", "control-plane", "target/lab/control-plane")
+    )]
     report: PathBuf,
     /// Measure everything anew
     #[arg(long)]
@@ -89,6 +100,17 @@ struct Arguments {
     bench: bool,
 }
 
+/// What is measured.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Scenario {
+    /// Everything, for the report
+    All,
+    /// Connections and datagrams of pods, wherever portolan translates them
+    Connections,
+    /// Changes by an API server, memory, processor time and commands
+    ControlPlane,
+}
+
 /// Number of services created at once. Between two such batches the benchmark can be interrupted.
 const GROWTH: u32 = 500;
 /// How many endpoints change per second while changes are timed.
@@ -105,13 +127,52 @@ const PORTOLAN_MOST: Duration = Duration::from_secs(60);
 /// How much is measured, and for how long.
 struct Scope {
     rounds: u32,
-    effort: Effort,
+    measures: &'static [Measure],
+    /// None: changes are not measured.
+    effort: Option<Effort>,
     churn: Duration,
     /// The number of services at which continuous changes are measured; None: they are not
     /// measured.
     churn_at: Option<u32>,
-    /// For `live`: the number of rounds, and the frames of one measurement.
-    live: [u32; 2],
+    /// How long nothing changes while the agent's processor time is measured, before commands are;
+    /// None: neither is measured.
+    idle: Option<Duration>,
+}
+
+impl Scope {
+    fn of(arguments: &Arguments) -> Self {
+        let quick = arguments.quick;
+        let scenario = arguments.scenario;
+        let is = |only| scenario == Scenario::All || scenario == only;
+        let fitting = arguments.services.iter().filter(|n| **n <= CHURN_SERVICES);
+        Self {
+            rounds: if quick { 3 } else { arguments.rounds },
+            measures: match scenario {
+                Scenario::All => &Measure::ALL,
+                Scenario::Connections => &Measure::CONNECTIONS,
+                Scenario::ControlPlane => &[],
+            },
+            effort: is(Scenario::ControlPlane).then_some(Effort {
+                changes: if quick { 5 } else { 200 },
+                most: Duration::from_secs(30),
+            }),
+            churn: Duration::from_secs(if quick { 2 } else { arguments.churn }),
+            churn_at: fitting.max().copied().filter(|_| scenario == Scenario::All),
+            idle: is(Scenario::ControlPlane).then_some(Duration::from_secs(if quick {
+                1
+            } else {
+                20
+            })),
+        }
+    }
+
+    fn has_packets(&self, cell: &Cell) -> bool {
+        cell.has_packets() && !self.measures.is_empty()
+    }
+
+    fn effort(&self, cell: &Cell) -> Option<Effort> {
+        self.effort.filter(|_| cell.has_changes())
+    }
 }
 
 fn main() -> Result<()> {
@@ -120,26 +181,19 @@ fn main() -> Result<()> {
     bpffs::prepare()?;
     interrupt::catch()?;
     let temporary = tempfile::TempDir::with_prefix("portolan-lab-")?;
-    let mut scope = Scope {
-        rounds: arguments.rounds,
-        effort: Effort {
-            changes: 200,
-            most: Duration::from_secs(30),
-        },
-        churn: Duration::from_secs(arguments.churn),
-        churn_at: None,
-        live: [20, 500_000],
-    };
     if arguments.quick {
         arguments.services = vec![20];
         arguments.report = temporary.path().join("report");
-        scope.rounds = 3;
-        scope.effort.changes = 5;
-        scope.churn = Duration::from_secs(2);
-        scope.live = [2, 20_000];
+    } else if arguments.services.is_empty() {
+        arguments.services = match arguments.scenario {
+            Scenario::All => vec![1, 1_000, 10_000, 50_000],
+            Scenario::Connections => vec![1, 1_000],
+            Scenario::ControlPlane => vec![1_000, 10_000],
+        };
     }
-    let fitting = arguments.services.iter().filter(|n| **n <= CHURN_SERVICES);
-    scope.churn_at = fitting.max().copied();
+    // A single scenario is run to see what has changed.
+    arguments.fresh |= arguments.scenario != Scenario::All;
+    let scope = Scope::of(&arguments);
     let programs = Programs {
         portolan: binary::find(arguments.binary.as_deref())?,
         kube_proxy: arguments.kube_proxy.clone(),
@@ -155,9 +209,9 @@ fn run(arguments: &Arguments, scope: &Scope, programs: &Programs) -> Result<()> 
     if arguments.fresh && file.exists() {
         fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))?;
     }
-    let machine = machine::describe(&programs.kube_proxy, arguments.plumbing, scope.rounds);
-    let mut results = Results::resume(&file, machine)?;
-    let cells = cells(&arguments.services, &with_fast(&arguments.proxies));
+    let mut results = Results::resume(&file, describe(programs, arguments.plumbing, scope.rounds))?;
+    let mut cells = cells(&arguments.services, &with_fast(&arguments.proxies));
+    cells.retain(|cell| scope.has_packets(cell) || scope.effort(cell).is_some());
     let todo: Vec<_> = cells
         .iter()
         .filter(|cell| results.find(cell).is_none())
@@ -166,7 +220,6 @@ fn run(arguments: &Arguments, scope: &Scope, programs: &Programs) -> Result<()> 
     if !todo.is_empty() {
         let plain = World::new(arguments.plumbing)?;
         let served = World::new(arguments.plumbing)?;
-        let _bulk = BulkServers::start([&plain, &served])?;
         let mut objects = Objects::start(served.node(), &world::NODE.to_string())?;
         objects.server().apply(&world::objects())?;
         for cell in todo {
@@ -183,18 +236,37 @@ fn run(arguments: &Arguments, scope: &Scope, programs: &Programs) -> Result<()> 
             left.done(cell);
         }
     }
-    if results.live.is_empty() && arguments.proxies.contains(&Proxy::Nftables) {
-        let [rounds, frames] = scope.live;
-        results.live = live::measure(arguments.plumbing, programs, rounds, frames)?;
-        results.save(&file)?;
-    }
-    report::write(&results, &arguments.report)?;
+    let text = report::write(&results, &arguments.report)?;
     pictures::write(&results, &arguments.report)?;
+    if arguments.scenario != Scenario::All {
+        println!("{text}");
+    }
     println!("{}", arguments.report.join("README.md").display());
     if arguments.quick {
-        complete(&results, &cells)?;
+        complete(&results, &cells, scope)?;
     }
     Ok(())
+}
+
+/// Describes the machine, the versions of the measured programs, and the settings of the run.
+fn describe(programs: &Programs, plumbing: Plumbing, rounds: u32) -> String {
+    let version = |program: &Path| {
+        let output = Command::new(program).arg("--version").output();
+        let text = output.map(|output| output.stdout).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        text.lines().next().unwrap_or("unknown").trim().to_owned()
+    };
+    format!(
+        "{} processors of {}, Linux {}; portolan {}, kube-proxy ({}), {}, {};\npods joined by {}; {rounds} rounds",
+        machine::processors(),
+        machine::processor(),
+        machine::kernel(),
+        env!("CARGO_PKG_VERSION"),
+        version(&programs.kube_proxy),
+        version("nft".as_ref()),
+        version("iptables".as_ref()),
+        plumbing.name(),
+    )
 }
 
 /// Returns the proxies, kube-proxy's modes twice: with the default and with a short minSyncPeriod.
@@ -232,7 +304,7 @@ fn measure(
     // The API server may still be working on its last writes.
     std::thread::sleep(Duration::from_secs(1));
     let since = Instant::now();
-    let running = Running::start(served, cell, programs, Some(&objects.kubeconfig()))?;
+    let running = Running::start(served, cell, programs, &objects.kubeconfig())?;
     let prober = Prober(served);
     let mut measured = Measured::default();
     let of_cell = || format!("{} with {} services", cell.proxy.name(), cell.services);
@@ -252,16 +324,23 @@ fn measure(
         }
         Err(error) => return Err(said(error)),
     }
-    if cell.has_packets() {
+    if scope.has_packets(cell) {
         let (proxy, services) = (cell.proxy, cell.services);
-        let packets = packets::measure(plain, served, proxy, services, scope.rounds);
+        let what = (scope.measures, scope.rounds);
+        let packets = packets::measure(plain, served, proxy, services, what);
         measured.packets = packets.map_err(said)?;
     }
-    if cell.has_changes() {
-        let changes = changes::changes(&prober, objects, &running, scope.effort);
-        measured.changes = Some(changes.map_err(said)?);
+    let Some(effort) = scope.effort(cell) else {
+        return Ok(Outcome::Measured(Box::new(measured)));
+    };
+    let changes = changes::changes(&prober, objects, &running, effort);
+    measured.changes = Some(changes.map_err(said)?);
+    if let (Some(agent), Some(length)) = (running.agent(), scope.idle) {
+        measured.idle = Some(waiting::idle(agent, length)?);
+        let commands = waiting::commands(agent, objects, &programs.portolan);
+        measured.commands = commands.map_err(said)?;
     }
-    if cell.has_changes() && !cell.proxy.is_fast() && Some(cell.services) == scope.churn_at {
+    if !cell.proxy.is_fast() && Some(cell.services) == scope.churn_at {
         for wanted in CHURN {
             let (proxy, length) = (cell.proxy, scope.churn);
             let churn = changes::churn(&prober, objects, &running, proxy, wanted, length);
@@ -272,15 +351,16 @@ fn measure(
 }
 
 /// Fails if one of the cells was not measured completely.
-fn complete(results: &Results, cells: &[Cell]) -> Result<()> {
+fn complete(results: &Results, cells: &[Cell], scope: &Scope) -> Result<()> {
     for cell in cells {
         let measured = match results.find(cell) {
             Some(Outcome::Measured(measured)) => measured,
             Some(Outcome::GaveUp(reason)) => bail!("{}: {reason}", cell.proxy.name()),
             None => bail!("{} was not measured", cell.proxy.name()),
         };
-        let whole = (!cell.has_packets() || measured.packets.len() == plan::Measure::ALL.len())
-            && (!cell.has_changes() || measured.changes.is_some())
+        let packets = scope.has_packets(cell);
+        let whole = (!packets || measured.packets.len() == scope.measures.len())
+            && (scope.effort(cell).is_none() || measured.changes.is_some())
             && (cell.proxy == Proxy::Direct || measured.start.is_some());
         ensure!(whole, "{}: a measurement is missing", cell.proxy.name());
     }

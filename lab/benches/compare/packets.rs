@@ -34,7 +34,6 @@ const EXCHANGES: u32 = 500;
 const CLIENTS: u32 = 8;
 const EACH: u32 = 40;
 const PACKETS: u32 = 2_000;
-const BYTES: u64 = 64 << 20;
 
 /// The destinations of one side of a comparison: the pods themselves, or services.
 struct Side {
@@ -80,7 +79,6 @@ impl Side {
             Measure::Crowd => Job::Crowd(self.to.crowd, CLIENTS, EACH),
             Measure::NodePortLocal => Job::Flood(self.to.sink, PACKETS),
             Measure::NodePortRemote => Job::Flood(self.to.remote_sink, PACKETS),
-            Measure::Throughput => Job::Bulk(self.to.bulk, BYTES),
         }
     }
 }
@@ -122,7 +120,7 @@ pub(crate) fn measure(
     served: &World,
     proxy: Proxy,
     services: u32,
-    rounds: u32,
+    (measures, rounds): (&[Measure], u32),
 ) -> Result<BTreeMap<Measure, Packets>> {
     let directly = Side::direct()?;
     let by_service = match proxy {
@@ -136,7 +134,7 @@ pub(crate) fn measure(
             outside: Client::start(scope, world.outside(), None),
         });
         let mut figures = BTreeMap::new();
-        for measure in Measure::ALL {
+        for measure in measures.iter().copied() {
             let side = match measure {
                 Measure::NotOurs => &directly,
                 _ => &by_service,

@@ -8,33 +8,33 @@ use anyhow::Result;
 use crate::{
     plan::Measure,
     plots::{Line, Plot},
-    results::Results,
-    rows::{Row, Rows},
+    results::{Results, Row},
 };
 use lab::load::setup::Setup;
 
 pub(crate) fn write(results: &Results, folder: &Path) -> Result<()> {
-    for plot in plots(&Rows::new(results)) {
+    for plot in plots(results) {
         plot.write(folder)?;
     }
     Ok(())
 }
 
-fn lines(rows: &Rows<'_>, figure: impl Fn(Row, u32) -> Option<f64>) -> Vec<Line> {
+fn lines(results: &Results, figure: impl Fn(Row, u32) -> Option<f64>) -> Vec<Line> {
     let of_row = |row: &Row| {
         let point = |services: &u32| Some((f64::from(*services), figure(*row, *services)?));
         Line {
             proxy: row.1,
-            points: rows.services.iter().filter_map(point).collect(),
+            points: results.services().iter().filter_map(point).collect(),
         }
     };
-    let lines = rows.rows.iter().map(of_row);
+    let rows = results.rows();
+    let lines = rows.iter().map(of_row);
     lines.filter(|line| !line.points.is_empty()).collect()
 }
 
-fn plots(rows: &Rows<'_>) -> [Plot<'static>; 4] {
-    let changes = |row, services| rows.measured(row, services)?.changes.as_ref();
-    let start = |row, services| rows.measured(row, services)?.start.as_ref();
+fn plots(results: &Results) -> [Plot<'static>; 4] {
+    let changes = |row, services| results.measured(row, services)?.changes.as_ref();
+    let start = |row, services| results.measured(row, services)?.start.as_ref();
     let netfilter = |row: Row| (row.0 == Setup::Netfilter).then_some(());
     [
         Plot {
@@ -42,9 +42,9 @@ fn plots(rows: &Rows<'_>) -> [Plot<'static>; 4] {
             title: "Short connections to the last service, on a node as kube-proxy needs it",
             figure: "of direct",
             logarithmic: false,
-            lines: lines(rows, |row, services| {
+            lines: lines(results, |row, services| {
                 netfilter(row)?;
-                let packets = rows.packets(row, services, Measure::LastService)?;
+                let packets = results.packets(row, services, Measure::LastService)?;
                 Some(packets.ratio.median)
             }),
         },
@@ -53,7 +53,7 @@ fn plots(rows: &Rows<'_>) -> [Plot<'static>; 4] {
             title: "From the write of a new service to the API until it answers (median)",
             figure: "ms",
             logarithmic: true,
-            lines: lines(rows, |row, services| {
+            lines: lines(results, |row, services| {
                 Some(changes(row, services)?.service.p50)
             }),
         },
@@ -62,7 +62,7 @@ fn plots(rows: &Rows<'_>) -> [Plot<'static>; 4] {
             title: "From the proxy's start until the last service answers",
             figure: "s",
             logarithmic: true,
-            lines: lines(rows, |row, services| {
+            lines: lines(results, |row, services| {
                 netfilter(row)?;
                 Some(start(row, services)?.answered)
             }),
@@ -72,7 +72,7 @@ fn plots(rows: &Rows<'_>) -> [Plot<'static>; 4] {
             title: "Resident memory when the last service answers",
             figure: "MiB",
             logarithmic: true,
-            lines: lines(rows, |row, services| {
+            lines: lines(results, |row, services| {
                 netfilter(row)?;
                 Some(start(row, services)?.resident)
             }),

@@ -19,9 +19,8 @@ pub(crate) enum Proxy {
     PortolanPacket,
     /// The same with `forwarding: auto`.
     PortolanAuto,
-    /// The same with `xdp: native`; for live frames only.
-    #[value(skip)]
-    PortolanXdp,
+    /// portolan with its defaults: translating at the socket, `forwarding: auto`.
+    PortolanBoth,
     /// kube-proxy in mode nftables.
     Nftables,
     /// The same with minSyncPeriod 0.1 s.
@@ -39,7 +38,7 @@ impl Proxy {
             Self::PortolanSocket => "portolan, socket",
             Self::PortolanPacket => "portolan, packet path",
             Self::PortolanAuto => "portolan, past the stack",
-            Self::PortolanXdp => "portolan, XDP",
+            Self::PortolanBoth => "portolan, socket and past the stack",
             Self::Nftables => "kube-proxy nftables",
             Self::NftablesFast => "kube-proxy nftables, 0.1 s",
             Self::Iptables => "kube-proxy iptables",
@@ -49,7 +48,7 @@ impl Proxy {
     pub(crate) const fn is_portolan(self) -> bool {
         matches!(
             self,
-            Self::PortolanSocket | Self::PortolanPacket | Self::PortolanAuto | Self::PortolanXdp
+            Self::PortolanSocket | Self::PortolanPacket | Self::PortolanAuto | Self::PortolanBoth
         )
     }
     pub(crate) const fn is_kube_proxy(self) -> bool {
@@ -89,7 +88,7 @@ impl Cell {
         self.setup == Setup::Netfilter
             && !matches!(
                 self.proxy,
-                Proxy::Direct | Proxy::PortolanPacket | Proxy::PortolanAuto | Proxy::PortolanXdp
+                Proxy::Direct | Proxy::PortolanPacket | Proxy::PortolanAuto | Proxy::PortolanBoth
             )
     }
 }
@@ -156,14 +155,12 @@ pub(crate) enum Measure {
     NodePortLocal,
     /// Small packets from outside to a node port whose pod is on another node.
     NodePortRemote,
-    /// Much data on one connection.
-    Throughput,
     /// Short connections to pods' addresses, on the node with the proxy.
     NotOurs,
 }
 
 impl Measure {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::LastService,
         Self::RandomService,
         Self::OpenConnection,
@@ -171,7 +168,13 @@ impl Measure {
         Self::Crowd,
         Self::NodePortLocal,
         Self::NodePortRemote,
-        Self::Throughput,
+        Self::NotOurs,
+    ];
+    /// What a client in a pod does with a service, and what the proxy costs it otherwise.
+    pub(crate) const CONNECTIONS: [Self; 4] = [
+        Self::LastService,
+        Self::OpenConnection,
+        Self::Datagrams,
         Self::NotOurs,
     ];
     pub(crate) const fn name(self) -> &'static str {
@@ -183,14 +186,12 @@ impl Measure {
             Self::Crowd => "many clients at once",
             Self::NodePortLocal => "node port to a pod here, packets",
             Self::NodePortRemote => "node port to another node, packets",
-            Self::Throughput => "throughput",
             Self::NotOurs => "connections to no service",
         }
     }
     /// Returns the unit of the measured rate.
     pub(crate) const fn unit(self) -> &'static str {
         match self {
-            Self::Throughput => "MB/s",
             Self::NodePortLocal | Self::NodePortRemote => "packets/s",
             Self::OpenConnection | Self::Datagrams => "exchanges/s",
             _ => "connections/s",

@@ -19,7 +19,7 @@ const COLOURS: [RGBColor; 9] = [
     RGBColor(0, 114, 178),
     RGBColor(86, 180, 233),
     RGBColor(100, 80, 190),
-    RGBColor(190, 120, 220),
+    RGBColor(60, 60, 120),
     RGBColor(213, 94, 0),
     RGBColor(230, 159, 0),
     RGBColor(0, 158, 115),

@@ -16,13 +16,13 @@ use lab::{
         http,
         kube_proxy::{self, CLUSTER_CIDR},
         options::METRICS,
-        settings::{Forwarding, SocketBalancing, Xdp},
+        settings::{Forwarding, SocketBalancing},
     },
 };
 
 use crate::{
     plan::{Cell, Proxy},
-    world::{self, World},
+    world::World,
 };
 
 /// A proxy that runs. Dropping it ends the proxy and removes kube-proxy's rules.
@@ -47,24 +47,22 @@ pub(crate) struct Programs {
 }
 
 impl<'a> Running<'a> {
-    /// Starts the cell's proxy, which reads the objects of an API server. Without `kubeconfig`,
-    /// portolan reads the manifests of the module `world` instead.
+    /// Starts the cell's proxy, which reads the objects of an API server.
     pub(crate) fn start(
         world: &'a World,
         cell: &Cell,
         programs: &Programs,
-        kubeconfig: Option<&Path>,
+        kubeconfig: &Path,
     ) -> Result<Self> {
         let process = match cell.proxy {
             Proxy::Direct => Process::None,
             Proxy::PortolanSocket
             | Proxy::PortolanPacket
             | Proxy::PortolanAuto
-            | Proxy::PortolanXdp => {
+            | Proxy::PortolanBoth => {
                 Process::Portolan(portolan(world, programs, kubeconfig, cell.proxy)?)
             }
             Proxy::Nftables | Proxy::NftablesFast | Proxy::Iptables | Proxy::IptablesFast => {
-                let kubeconfig = kubeconfig.context("kube-proxy needs an API server")?;
                 let child = kube_proxy(world, cell.proxy, programs, kubeconfig)?;
                 Process::KubeProxy(child, programs.folder.join(kube_proxy::LOG))
             }
@@ -81,6 +79,14 @@ impl<'a> Running<'a> {
             Process::None => None,
             Process::Portolan(agent) => Some(agent.pid()),
             Process::KubeProxy(child, _) => Some(child.id()),
+        }
+    }
+
+    /// Returns the agent; None if another proxy runs.
+    pub(crate) fn agent(&self) -> Option<&Agent<'a>> {
+        match &self.process {
+            Process::Portolan(agent) => Some(agent),
+            _ => None,
         }
     }
 
@@ -116,11 +122,6 @@ impl<'a> Running<'a> {
             sum(lines(), &format!("{NAME}_count")),
             sum(lines(), &format!("{NAME}_sum")),
         ))
-    }
-
-    /// Returns the sum of the proxy's metrics whose lines begin with `begin`.
-    pub(crate) fn metric(&self, begin: &str) -> Result<f64> {
-        Ok(sum(self.metrics()?.lines(), begin))
     }
 
     fn metrics(&self) -> Result<String> {
@@ -159,39 +160,28 @@ impl Drop for Running<'_> {
 fn portolan<'a>(
     world: &'a World,
     programs: &Programs,
-    kubeconfig: Option<&Path>,
+    kubeconfig: &Path,
     proxy: Proxy,
 ) -> Result<Agent<'a>> {
     let balancing = match proxy {
-        Proxy::PortolanSocket => SocketBalancing::All,
+        Proxy::PortolanSocket | Proxy::PortolanBoth => SocketBalancing::All,
         _ => SocketBalancing::Host,
     };
     let forwarding = match proxy {
-        Proxy::PortolanAuto | Proxy::PortolanXdp => Forwarding::Auto,
+        Proxy::PortolanAuto | Proxy::PortolanBoth => Forwarding::Auto,
         _ => Forwarding::Stack,
     };
-    let xdp = match proxy {
-        Proxy::PortolanXdp => Xdp::Native,
-        _ => Xdp::Off,
-    };
-    if xdp != Xdp::Off {
-        world.topology().prepare_for_xdp()?;
-    }
-    let config = config(forwarding, xdp);
-    let manifests = match kubeconfig {
-        Some(_) => String::new(),
-        None => world::node_object() + &world::objects(),
-    };
+    let config = config(forwarding);
     let options = Options {
         binary: &programs.portolan,
         node_name: "node-a",
         cluster_cidrs: &[CLUSTER_CIDR.parse().context("a range")?],
         config: &config,
         socket_balancing: balancing,
-        kubeconfig,
+        kubeconfig: Some(kubeconfig),
         cgroup_root: world.cgroup().path(),
     };
-    Agent::start(world.node(), &options, &Manifests::Text(&manifests))
+    Agent::start(world.node(), &options, &Manifests::Text(""))
 }
 
 fn kube_proxy(

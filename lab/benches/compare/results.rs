@@ -11,43 +11,24 @@ use std::{
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    machine::Machine,
-    plan::{Cell, Measure, Proxy},
-};
+use crate::plan::{Cell, Measure, Proxy};
 use lab::load::{
     machine,
     setup::Setup,
     statistics::{Interval, quantiles},
 };
 
+/// The settings of a node, and the proxy on it: a row of a table.
+pub(crate) type Row = (Setup, Proxy);
+
 /// The figures of a run, finished or not.
 #[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Results {
-    pub(crate) machine: Machine,
+    pub(crate) date: String,
+    /// The machine, the versions of the measured programs, and the settings of the run.
+    pub(crate) machine: String,
     /// The cells in the order in which they were measured, each with its outcome.
     pub(crate) cells: Vec<(Cell, Outcome)>,
-    /// The figures of `live`; empty until they were measured.
-    #[serde(default)]
-    pub(crate) live: Vec<Live>,
-}
-
-/// How many frames a second a proxy forwards through a node port to another node.
-#[derive(Clone, Serialize, Deserialize)]
-pub(crate) struct Live {
-    pub(crate) setup: Setup,
-    pub(crate) proxy: Proxy,
-    pub(crate) flows: u32,
-    /// Frames a second, the median over all rounds.
-    pub(crate) rate: f64,
-    pub(crate) of_nftables: Interval,
-}
-
-impl Live {
-    /// Returns the unit of `flows` for the report: "flow" or "flows".
-    pub(crate) const fn unit(&self) -> &'static str {
-        if self.flows == 1 { "flow" } else { "flows" }
-    }
 }
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -64,6 +45,12 @@ pub(crate) struct Measured {
     pub(crate) start: Option<Start>,
     pub(crate) changes: Option<Changes>,
     pub(crate) churn: Vec<Churn>,
+    /// The agent's processor time while nothing changes, in percent of one processor.
+    #[serde(default)]
+    pub(crate) idle: Option<f64>,
+    /// How long portolan's commands take: the least and the median time, in milliseconds.
+    #[serde(default)]
+    pub(crate) commands: Vec<(String, [f64; 2])>,
 }
 
 /// Times of one operation through a service, compared with direct ones.
@@ -147,11 +134,11 @@ pub(crate) struct Churn {
 impl Results {
     /// Returns the results saved in `file` if they are from the same machine with the same
     /// versions, else empty ones.
-    pub(crate) fn resume(file: &Path, machine: Machine) -> Result<Self> {
+    pub(crate) fn resume(file: &Path, machine: String) -> Result<Self> {
         let fresh = |machine| Self {
+            date: machine::today(),
             machine,
             cells: Vec::new(),
-            live: Vec::new(),
         };
         let Ok(text) = fs::read_to_string(file) else {
             return Ok(fresh(machine));
@@ -162,18 +149,11 @@ impl Results {
                 file.display()
             )
         })?;
-        let same = Machine {
-            date: earlier.machine.date.clone(),
-            ..machine
-        };
-        if earlier.machine == same {
+        if earlier.machine == machine {
             Ok(earlier)
         } else {
             println!("the saved figures are from another machine or version, so they are not used");
-            Ok(fresh(Machine {
-                date: machine::today(),
-                ..same
-            }))
+            Ok(fresh(machine))
         }
     }
 
@@ -184,7 +164,7 @@ impl Results {
 
     /// Returns what was measured of a proxy on a node with these settings; None if nothing was or
     /// the proxy was given up.
-    pub(crate) fn measured(&self, setup: Setup, proxy: Proxy, services: u32) -> Option<&Measured> {
+    pub(crate) fn measured(&self, (setup, proxy): Row, services: u32) -> Option<&Measured> {
         let cell = Cell {
             services,
             setup,
@@ -194,6 +174,16 @@ impl Results {
             Outcome::Measured(measured) => Some(measured),
             Outcome::GaveUp(_) => None,
         }
+    }
+
+    /// Returns the rows of all tables.
+    pub(crate) fn rows(&self) -> BTreeSet<Row> {
+        let cells = self.cells.iter();
+        cells.map(|(cell, _)| (cell.setup, cell.proxy)).collect()
+    }
+
+    pub(crate) fn packets(&self, row: Row, services: u32, measure: Measure) -> Option<&Packets> {
+        self.measured(row, services)?.packets.get(&measure)
     }
 
     /// Returns the numbers of services that were measured, ascending.

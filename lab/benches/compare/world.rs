@@ -39,8 +39,6 @@ const CROWD: u16 = PORT + 20;
 const CROWD_DIRECTLY: u16 = PORT + 21;
 const SINK: u16 = PORT + 30;
 const SINK_DIRECTLY: u16 = PORT + 31;
-const BULK: u16 = 5201;
-const BULK_DIRECTLY: u16 = 5202;
 const NODE_PORT_LOCAL: u16 = 30_001;
 const NODE_PORT_REMOTE: u16 = 30_002;
 
@@ -49,7 +47,6 @@ const NODE_PORT_REMOTE: u16 = 30_002;
 pub(crate) struct Addresses {
     pub(crate) echo: SocketAddr,
     pub(crate) crowd: SocketAddr,
-    pub(crate) bulk: SocketAddr,
     pub(crate) sink: SocketAddr,
     pub(crate) remote_sink: SocketAddr,
 }
@@ -62,7 +59,6 @@ const fn at(address: Ipv4Addr, port: u16) -> SocketAddr {
 pub(crate) const DIRECT: Addresses = Addresses {
     echo: at(SERVER, ECHO_DIRECTLY),
     crowd: at(SERVER, CROWD_DIRECTLY),
-    bulk: at(SERVER, BULK_DIRECTLY),
     sink: at(SERVER, SINK_DIRECTLY),
     remote_sink: at(REMOTE, SINK_DIRECTLY),
 };
@@ -71,22 +67,9 @@ pub(crate) const DIRECT: Addresses = Addresses {
 pub(crate) const SERVED: Addresses = Addresses {
     echo: at(Ipv4Addr::new(172, 30, 250, 1), 53),
     crowd: at(Ipv4Addr::new(172, 30, 250, 2), 80),
-    bulk: at(Ipv4Addr::new(172, 30, 250, 3), 80),
     sink: at(NODE, NODE_PORT_LOCAL),
     remote_sink: at(NODE, NODE_PORT_REMOTE),
 };
-
-/// Returns the Node object of the measured node, as a manifest.
-pub(crate) fn node_object() -> String {
-    format!(
-        "---
-apiVersion: v1
-kind: Node
-metadata: {{name: node-a}}
-status: {{addresses: [{{type: InternalIP, address: {NODE}}}]}}
-"
-    )
-}
 
 /// Returns the services of [`SERVED`] and their EndpointSlices, as manifests.
 pub(crate) fn objects() -> String {
@@ -140,7 +123,6 @@ endpoints: [{{addresses: [{pod}], nodeName: {node}, conditions: {{ready: true}}}
     [
         here("echo", &cluster_ip(SERVED.echo, both), both, ECHO),
         here("crowd", &cluster_ip(SERVED.crowd, tcp), tcp, CROWD),
-        here("bulk", &cluster_ip(SERVED.bulk, tcp), tcp, BULK),
         here("sink", &node_port(4, NODE_PORT_LOCAL), udp, SINK),
         one(
             "far",
@@ -203,28 +185,17 @@ impl World {
         setup.apply(self.node())
     }
 
-    pub(crate) fn topology(&self) -> &Topology {
-        &self.topology
-    }
     pub(crate) fn node(&self) -> &NetNs {
         &self.topology.node
     }
     pub(crate) fn client(&self) -> &NetNs {
         &self.topology.pods[0]
     }
-    pub(crate) fn pod(&self) -> &NetNs {
-        &self.topology.pods[1]
-    }
     pub(crate) fn outside(&self) -> &NetNs {
         &self.topology.outside
     }
     pub(crate) fn cgroup(&self) -> &Cgroup {
         &self.cgroup
-    }
-
-    /// Returns the ports of the iperf3 servers: behind the service, and for direct calls.
-    pub(crate) const fn bulk_ports() -> [u16; 2] {
-        [BULK, BULK_DIRECTLY]
     }
 
     /// Empties the sinks. Returns how many datagrams they had received in total.

@@ -7,10 +7,8 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::{
-    Outcome,
     clients::{Made, at_a_rate},
     proxies::Served,
-    unless,
     world::Call,
 };
 
@@ -39,27 +37,4 @@ pub fn run(served: &Served<'_>, count: u32) -> Result<Deaf> {
         .feed("nft", &["-f", "-"], DROP)?;
     let made = at_a_rate(client, to, count, count, PATIENCE)?;
     Ok(Deaf { made })
-}
-
-impl Outcome for Deaf {
-    fn figures(&self) -> Vec<(&'static str, String)> {
-        let slowest = self.made.took(1.0);
-        vec![
-            (
-                "made within 8 s",
-                format!("{} of {}", self.made.made, self.made.asked),
-            ),
-            (
-                "connect(), median",
-                format!("{:.1} ms", self.made.took(0.5)),
-            ),
-            ("slowest", format!("{slowest:.1} ms")),
-        ]
-    }
-
-    fn missed(&self) -> Vec<String> {
-        let failed = self.made.asked - self.made.made;
-        let all = unless(failed == 0, || format!("{failed} not made"));
-        all.into_iter().collect()
-    }
 }

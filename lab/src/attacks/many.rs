@@ -8,16 +8,11 @@ use std::{thread, time::Duration};
 use anyhow::{Context, Result};
 
 use super::{
-    Outcome,
     clients::{Made, PATIENCE, at_a_rate},
     open_connections::OpenConnections,
     proxies::{Dropped, Served},
-    unless,
     world::{CLIENTS, Call},
 };
-
-/// The least share of new connections that must succeed. Not 1: a busy machine may be late for one.
-pub const LEAST: f64 = 0.999;
 
 #[derive(Debug)]
 pub struct Many {
@@ -52,27 +47,4 @@ pub fn run(served: &mut Served<'_>, open: u32, per_second: u32, length: Duration
         new: Made::of_all(new),
         dropped: served.dropped()?,
     })
-}
-
-impl Outcome for Many {
-    fn figures(&self) -> Vec<(&'static str, String)> {
-        vec![
-            ("open ones lost", format!("{} of {}", self.lost, self.open)),
-            ("new ones, median / p99", self.new.to_string()),
-            ("dropped", self.dropped.to_string()),
-        ]
-    }
-
-    fn missed(&self) -> Vec<String> {
-        let lost = unless(self.lost == 0, || format!("{} open ones lost", self.lost));
-        let share = self.new.share();
-        let few = || format!("{share:.4} of the new ones made, at least {LEAST}");
-        let refused = unless(share >= LEAST, few);
-        let dropped = self
-            .dropped
-            .0
-            .iter()
-            .map(|(reason, count)| format!("{count} packets dropped: {reason}"));
-        lost.into_iter().chain(refused).chain(dropped).collect()
-    }
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Attacks on a node, and how well its clients are still served meanwhile: floods, exhausted ports,
-//! a deaf backend, a pod that forges another's packets. Run in full by `cargo xtask bench attacks`,
-//! and with lower numbers by proxy-user/tests/attacks.
+//! a deaf backend, a pod that forges another's packets. Run by proxy-user/tests/attacks.
 //!
 //! The module `world` is the node. `proxies` starts the proxy on it, `servers` runs in its server
 //! pods. `flood` and `packets` send the attackers' packets. `clients` and `open_connections` are
@@ -23,17 +22,3 @@ pub mod spoof;
 pub mod syn;
 pub mod udp;
 pub mod world;
-
-/// The result of an attack's run.
-pub trait Outcome {
-    /// Returns the columns of the result's row in the report: heading and value.
-    fn figures(&self) -> Vec<(&'static str, String)>;
-
-    /// Returns one description for each missed goal; empty if all goals are reached.
-    fn missed(&self) -> Vec<String>;
-}
-
-/// Returns the description `what()` of a missed goal; None if the goal is reached.
-fn unless(reached: bool, what: impl FnOnce() -> String) -> Option<String> {
-    (!reached).then(what)
-}

@@ -1,38 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The proxies on the attacked node: none, portolan with or without its running agent, kube-proxy.
+//! Who serves the attacked node: nobody, or portolan with or without its running agent.
 
 use std::{
-    path::PathBuf,
-    process::Child,
+    path::Path,
     thread,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, ensure};
-use tempfile::TempDir;
+use anyhow::{Result, ensure};
 
 use super::{
     clients::at_a_rate,
     world::{Call, NODE, World, manifests},
 };
 use crate::{
-    load::{objects::Objects, setup::Setup},
+    load::setup::Setup,
     node::{
         agent::{Agent, Manifests, Options},
-        http, kube_proxy,
+        http,
         options::METRICS,
         settings::SocketBalancing,
     },
 };
 
-/// Time for a proxy to serve its first connection. Long enough for kube-proxy's start on a busy
-/// machine.
+/// Time for a proxy to serve its first connection.
 const TO_SERVE: Duration = Duration::from_secs(60);
 /// The version of the Node object in the manifests that portolan reads.
 const VERSION: u64 = 1;
 
 /// Who serves.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, clap::ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Proxy {
     /// Nobody: clients call the pods themselves.
     Direct,
@@ -40,60 +37,19 @@ pub enum Proxy {
     Portolan,
     /// The same after its agent has ended.
     PortolanAlone,
-    /// kube-proxy in mode nftables.
-    Nftables,
-}
-
-impl Proxy {
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Direct => "no proxy",
-            Self::Portolan => "portolan",
-            Self::PortolanAlone => "portolan, agent ended",
-            Self::Nftables => "kube-proxy nftables",
-        }
-    }
-}
-
-/// Paths of the proxies' programs.
-pub struct Programs {
-    pub portolan: PathBuf,
-    /// Required only for [`Proxy::Nftables`].
-    pub kube_proxy: Option<PathBuf>,
 }
 
 /// Packets that portolan has dropped: the counter's name without `dropped_`, and its value above 0.
 #[derive(Default, Debug)]
 pub struct Dropped(pub Vec<(String, u64)>);
 
-impl std::fmt::Display for Dropped {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for (number, (reason, count)) in self.0.iter().enumerate() {
-            let comma = if number == 0 { "" } else { ", " };
-            write!(f, "{comma}{reason} {count}")?;
-        }
-        Ok(())
-    }
-}
-
 /// A node that a proxy serves; dropping this ends the proxy.
 pub struct Served<'a> {
     pub(super) world: &'a World,
     proxy: Proxy,
-    process: Process<'a>,
-    programs: &'a Programs,
+    agent: Option<Agent<'a>>,
+    binary: &'a Path,
     config: &'a str,
-}
-
-enum Process<'a> {
-    None,
-    Portolan(Agent<'a>),
-    KubeProxy {
-        child: Child,
-        /// The API server that kube-proxy watches.
-        _objects: Box<Objects<'a>>,
-        _folder: TempDir,
-    },
 }
 
 impl<'a> Served<'a> {
@@ -102,44 +58,32 @@ impl<'a> Served<'a> {
     pub fn start(
         world: &'a World,
         proxy: Proxy,
-        programs: &'a Programs,
+        binary: &'a Path,
         config: &'a str,
     ) -> Result<Self> {
-        let setup = match proxy {
-            Proxy::Nftables => Setup::Netfilter,
-            _ => Setup::Bare,
-        };
-        setup.apply(world.node())?;
+        Setup::Bare.apply(world.node())?;
         let mut served = Self {
             world,
             proxy,
-            process: Process::None,
-            programs,
+            agent: None,
+            binary,
             config,
         };
-        match proxy {
-            Proxy::Direct => {}
-            Proxy::Portolan | Proxy::PortolanAlone => {
-                let node = format!(
-                    "apiVersion: v1\nkind: Node\nmetadata: {{name: node-a, resourceVersion: '{VERSION}'}}\nstatus: {{addresses: [{{type: InternalIP, address: {NODE}}}]}}\n{}",
-                    manifests()
-                );
-                let options = options(world, programs, config);
-                let mut agent = Agent::start(world.node(), &options, &Manifests::Text(&node))?;
-                wait_for(&mut agent)?;
-                if proxy == Proxy::PortolanAlone {
-                    agent.end();
-                }
-                served.process = Process::Portolan(agent);
+        if proxy != Proxy::Direct {
+            let node = format!(
+                "apiVersion: v1\nkind: Node\nmetadata: {{name: node-a, resourceVersion: '{VERSION}'}}\nstatus: {{addresses: [{{type: InternalIP, address: {NODE}}}]}}\n{}",
+                manifests()
+            );
+            let options = options(world, binary, config);
+            let mut agent = Agent::start(world.node(), &options, &Manifests::Text(&node))?;
+            wait_for(&mut agent)?;
+            if proxy == Proxy::PortolanAlone {
+                agent.end();
             }
-            Proxy::Nftables => served.process = start_kube_proxy(world, programs)?,
+            served.agent = Some(agent);
         }
         served.wait_until_served()?;
         Ok(served)
-    }
-
-    pub fn proxy(&self) -> Proxy {
-        self.proxy
     }
 
     /// Returns the address that a client calls: the pod's if there is no proxy, else the service's.
@@ -157,21 +101,17 @@ impl<'a> Served<'a> {
             ensure!(begin.elapsed() < TO_SERVE, "{to} is not served");
             thread::sleep(Duration::from_millis(50));
         }
-        if self.proxy == Proxy::Nftables {
-            // Conntrack entries of packets sent before the rules existed would stay untranslated.
-            self.world.node().feed("conntrack", &["-F"], "")?;
-        }
         Ok(())
     }
 
-    /// Returns the packets that portolan has dropped so far; empty for other proxies. An agent that
+    /// Returns the packets that portolan has dropped so far; empty without it. An agent that
     /// has ended is started again for this, because only the agent exports the counters.
     pub(super) fn dropped(&mut self) -> Result<Dropped> {
-        let Process::Portolan(agent) = &mut self.process else {
+        let Some(agent) = &mut self.agent else {
             return Ok(Dropped::default());
         };
         if self.proxy == Proxy::PortolanAlone {
-            agent.restart(&options(self.world, self.programs, self.config))?;
+            agent.restart(&options(self.world, self.binary, self.config))?;
             wait_for(agent)?;
         }
         let (_, text) = http::get(self.world.node(), METRICS.ip(), METRICS, "/metrics")?;
@@ -190,18 +130,9 @@ impl<'a> Served<'a> {
     }
 }
 
-impl Drop for Served<'_> {
-    fn drop(&mut self) {
-        if let Process::KubeProxy { child, .. } = &mut self.process {
-            _ = child.kill();
-            _ = child.wait();
-        }
-    }
-}
-
-fn options<'a>(world: &'a World, programs: &'a Programs, config: &'a str) -> Options<'a> {
+fn options<'a>(world: &'a World, binary: &'a Path, config: &'a str) -> Options<'a> {
     Options {
-        binary: &programs.portolan,
+        binary,
         node_name: "node-a",
         cluster_cidrs: &[],
         config,
@@ -215,20 +146,4 @@ fn wait_for(agent: &mut Agent<'_>) -> Result<()> {
     agent
         .wait_for(VERSION)
         .map_err(|error| error.context(agent.log_tail(5).join("\n")))
-}
-
-fn start_kube_proxy<'a>(world: &'a World, programs: &Programs) -> Result<Process<'a>> {
-    let program = programs.kube_proxy.as_deref();
-    let program = program.context("name kube-proxy with --kube-proxy")?;
-    let objects = Objects::start(world.node(), &NODE.to_string())?;
-    objects.server().apply(&manifests())?;
-    let folder = TempDir::with_prefix("portolan-lab-")?;
-    let kubeconfig = objects.kubeconfig();
-    let (node, folder_path) = (world.node(), folder.path());
-    let child = kube_proxy::start(node, program, "nftables", None, &kubeconfig, folder_path)?;
-    Ok(Process::KubeProxy {
-        child,
-        _objects: Box::new(objects),
-        _folder: folder,
-    })
 }

@@ -14,16 +14,11 @@ use std::{
 use anyhow::{Context, Result};
 
 use super::{
-    Outcome,
     clients::PATIENCE,
     proxies::Served,
-    unless,
     world::{CLIENTS, Call},
 };
 use crate::interrupt::INTERRUPTED;
-
-/// The least rate of a time window, as a share of the first window's rate.
-pub const LEAST: f64 = 0.9;
 
 /// The short connections of all clients, counted in time windows of equal length.
 #[derive(Debug)]
@@ -104,23 +99,4 @@ fn connection(to: SocketAddrV4, closes: Closes) -> std::io::Result<()> {
         _ = stream.read(&mut [0])?;
     }
     Ok(())
-}
-
-impl Outcome for Short {
-    fn figures(&self) -> Vec<(&'static str, String)> {
-        let rates: Vec<_> = self.rates.iter().map(|rate| format!("{rate:.0}")).collect();
-        vec![
-            ("connections/s, window after window", rates.join(" ")),
-            ("slowest / first", format!("{:.2}", self.kept())),
-            ("failed", self.failed.to_string()),
-        ]
-    }
-
-    fn missed(&self) -> Vec<String> {
-        let flat = unless(self.kept() >= LEAST, || {
-            format!("{:.2} of the first rate, at least {LEAST}", self.kept())
-        });
-        let none = unless(self.failed == 0, || format!("{} failed", self.failed));
-        flat.into_iter().chain(none).collect()
-    }
 }

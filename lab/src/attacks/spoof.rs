@@ -16,12 +16,10 @@ use anyhow::{Context, Result};
 use socket2::{Domain, Socket, Type};
 
 use super::{
-    Outcome,
     clients::{Made, Open, PATIENCE, at_a_rate},
     flood::Random,
     packets::{BATCH, Kind, Raw, forge},
     proxies::Served,
-    unless,
     world::{CLIENTS, Call, World},
 };
 use crate::{node::netns::NetNs, traffic::capture::Capture};
@@ -191,53 +189,4 @@ fn exchange(sockets: &[UdpSocket]) -> u32 {
         }
     };
     sockets.iter().filter(|socket| !answered(socket)).count() as u32
-}
-
-impl Outcome for Spoof {
-    fn figures(&self) -> Vec<(&'static str, String)> {
-        let of = |range: Range<u16>| range.len();
-        vec![
-            ("forged packets", self.forged.to_string()),
-            (
-                "open ones by the service lost",
-                format!("{} of {}", self.lost_by_service, of(OPEN_BY_SERVICE)),
-            ),
-            (
-                "to the pod lost",
-                format!("{} of {}", self.lost_to_pod, of(OPEN_TO_POD)),
-            ),
-            (
-                "datagrams lost",
-                format!("{} of {}", self.datagrams_lost, of(DATAGRAMS)),
-            ),
-            ("new ones, median / p99", self.new.to_string()),
-            (
-                "from forged ports by the service",
-                format!("{} of {}", self.later_by_service, of(LATER_BY_SERVICE)),
-            ),
-            (
-                "from them to the pod",
-                format!("{} of {}", self.later_to_pod, of(LATER_TO_POD)),
-            ),
-            ("received by the forger", self.received.to_string()),
-        ]
-    }
-
-    fn missed(&self) -> Vec<String> {
-        let failed = self.new.asked - self.new.made;
-        let later = LATER_BY_SERVICE.len() as u32 - self.later_by_service;
-        let later_to_pod = LATER_TO_POD.len() as u32 - self.later_to_pod;
-        [
-            (self.lost_by_service, "open ones by the service lost"),
-            (self.lost_to_pod, "open ones to the pod lost"),
-            (self.datagrams_lost, "exchanges of datagrams lost"),
-            (failed, "new ones not made"),
-            (later, "from forged ports by the service not made"),
-            (later_to_pod, "from forged ports to the pod not made"),
-            (self.received, "packets came to the forger"),
-        ]
-        .into_iter()
-        .filter_map(|(count, what)| unless(count == 0, || format!("{count} {what}")))
-        .collect()
-    }
 }

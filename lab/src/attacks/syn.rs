@@ -7,22 +7,15 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::{
-    Outcome,
     clients::{Made, Open, PATIENCE, at_a_rate},
     flood::{ANYONE, Flood, NEIGHBOURS, Sent},
     packets::Kind,
     proxies::{Dropped, Served},
-    unless,
     world::{CLIENTS, Call},
 };
 
 /// New connections a second, before, during and after the flood.
 const RATE: u32 = 100;
-/// The least share of new connections that must succeed during the flood.
-pub const LEAST: f64 = 0.99;
-/// The 99th percentile of connect()'s duration may grow to this many times its value without a
-/// flood.
-const SLOWER: f64 = 3.0;
 /// The most seconds for which new connections are measured before the flood.
 const QUIET: u32 = 3;
 
@@ -80,30 +73,4 @@ pub fn run(served: &mut Served<'_>, from: From, open: u32, length: Duration) -> 
         after,
         dropped: served.dropped()?,
     })
-}
-
-impl Outcome for Syn {
-    fn figures(&self) -> Vec<(&'static str, String)> {
-        vec![
-            ("SYNs/s", format!("{:.0}", self.sent.per_second)),
-            ("open ones lost", format!("{} of {}", self.lost, self.open)),
-            ("new before, median / p99", self.quiet.to_string()),
-            ("new meanwhile", self.during.to_string()),
-            ("new in the second after", self.after.to_string()),
-            ("dropped", self.dropped.to_string()),
-        ]
-    }
-
-    fn missed(&self) -> Vec<String> {
-        let lost = unless(self.lost == 0, || format!("{} open ones lost", self.lost));
-        let made = unless(self.during.share() >= LEAST, || {
-            let share = self.during.share();
-            format!("{share:.3} of the new ones made, at least {LEAST}")
-        });
-        let (quiet, late) = (self.quiet.took(0.99), self.during.took(0.99));
-        let slow = unless(self.during.made == 0 || late < quiet * SLOWER, || {
-            format!("p99 of connect() {late:.1} ms, less than {SLOWER} times {quiet:.1} ms")
-        });
-        [lost, made, slow].into_iter().flatten().collect()
-    }
 }

@@ -7,17 +7,13 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::{
-    Outcome,
     clients::{Made, queries_at_a_rate},
     flood::{ANYONE, Flood, Sent},
     packets::Kind,
     proxies::{Dropped, Served},
-    unless,
     world::Call,
 };
 
-/// The least share of queries that must be answered.
-pub const LEAST: f64 = 0.99;
 /// How long the pod waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Queries a second: so few that hardly any query reuses a port whose earlier flow still exists.
@@ -46,20 +42,4 @@ pub fn run(served: &mut Served<'_>, length: Duration) -> Result<Udp> {
         queries,
         dropped: served.dropped()?,
     })
-}
-
-impl Outcome for Udp {
-    fn figures(&self) -> Vec<(&'static str, String)> {
-        vec![
-            ("datagrams/s", format!("{:.0}", self.sent.per_second)),
-            ("queries answered, median / p99", self.queries.to_string()),
-            ("dropped", self.dropped.to_string()),
-        ]
-    }
-
-    fn missed(&self) -> Vec<String> {
-        let share = self.queries.share();
-        let few = || format!("{share:.3} of the queries answered, at least {LEAST}");
-        unless(share >= LEAST, few).into_iter().collect()
-    }
 }

@@ -6,7 +6,6 @@ use std::{
     collections::BTreeSet,
     io::{Read, Write},
     net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket},
-    process::{Command, Stdio},
     sync::mpsc::{Receiver, Sender, channel},
     thread::{self, Scope},
     time::{Duration, Instant},
@@ -41,8 +40,6 @@ pub enum Job {
     Datagrams(SocketAddr, u32),
     /// Sends datagrams of one byte, which nobody answers.
     Flood(SocketAddr, u32),
-    /// Sends this number of bytes on one TCP connection, by iperf3.
-    Bulk(SocketAddr, u64),
 }
 
 impl Job {
@@ -54,9 +51,9 @@ impl Job {
 
 /// What a job took: times, and who answered.
 pub struct Took {
-    /// Time of one connection, exchange, datagram or megabyte, in microseconds.
+    /// Time of one connection, exchange, or datagram, in microseconds.
     pub each: f64,
-    /// Processor time of each operation, client and server together, in microseconds; 0 for `Bulk`.
+    /// Processor time of each operation, client and server together, in microseconds.
     pub processor: f64,
     /// The median duration of connect() alone, in microseconds; 0 except for `Connections`.
     pub connect: f64,
@@ -140,7 +137,6 @@ fn run(job: &Job) -> Result<Took> {
             datagrams(*to, *count).with_context(|| format!("a datagram to {to}"))
         }
         Job::Flood(to, count) => flood(*to, *count).with_context(|| format!("datagrams to {to}")),
-        Job::Bulk(to, bytes) => bulk(*to, *bytes).with_context(|| format!("iperf3 to {to}")),
     }
 }
 
@@ -255,26 +251,6 @@ fn flood(to: SocketAddr, count: u32) -> Result<Took> {
             socket.send(&[7])?;
         }
         Ok(())
-    })
-}
-
-/// Runs iperf3 as the client. It inherits this thread's namespace, cgroup and CPU.
-fn bulk(to: SocketAddr, bytes: u64) -> Result<Took> {
-    let output = Command::new("iperf3")
-        .args(["--json", "--client", &to.ip().to_string()])
-        .args(["--port", &to.port().to_string()])
-        .args(["--bytes", &bytes.to_string()])
-        .stdin(Stdio::null())
-        .output()
-        .context("start it: install iperf3")?;
-    let said: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-    let rate = said["end"]["sum_received"]["bits_per_second"].as_f64();
-    let Some(rate) = rate.filter(|rate| *rate > 0.0) else {
-        bail!("it says: {}", said["error"]);
-    };
-    Ok(Took {
-        each: 8e12 / rate,
-        ..Took::default()
     })
 }
 

@@ -4,7 +4,6 @@
 
 pub mod client;
 pub mod cpu;
-pub mod frames;
 pub mod gateways;
 pub mod machine;
 pub mod objects;

@@ -36,7 +36,15 @@ pub struct Objects<'a> {
 impl<'a> Objects<'a> {
     /// Starts an API server on a node and creates the Node object with `address` as its InternalIP.
     pub fn start(node: &'a NetNs, address: &str) -> Result<Self> {
-        let server = ApiServer::start(node, address)?;
+        Self::of(ApiServer::start(node, address)?, node, address)
+    }
+    /// Starts an API server for agents in other network namespaces, which announces `advertise`.
+    pub fn start_for_fleet(server: &'a NetNs, advertise: &str, address: &str) -> Result<Self> {
+        let started = ApiServer::start_for_fleet(server, advertise)?;
+        Self::of(started, server, address)
+    }
+
+    fn of(server: ApiServer<'a>, node: &'a NetNs, address: &str) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -121,10 +129,6 @@ impl<'a> Objects<'a> {
         Ok(())
     }
 
-    /// Gives every service `endpoints` endpoints.
-    pub fn set_endpoints(&mut self, endpoints: u32) -> Result<()> {
-        self.set_endpoints_of(self.count(), endpoints)
-    }
     /// Gives each of the first `services` services `endpoints` endpoints.
     pub fn set_endpoints_of(&mut self, services: u32, endpoints: u32) -> Result<()> {
         let targets = &self.targets;
@@ -136,8 +140,12 @@ impl<'a> Objects<'a> {
 
     /// Makes one pod the only endpoint of a service. `target` is the pod's index in `TARGETS`.
     pub fn point(&mut self, service: u32, target: usize) -> Result<()> {
+        self.point_first(service, target, 1)
+    }
+    /// Makes one pod the first of `endpoints` endpoints of a service.
+    pub fn point_first(&mut self, service: u32, target: usize, endpoints: u32) -> Result<()> {
         let (_, slices) = self.apis();
-        let work = patch(&slices, service, endpoints_of(target, 1));
+        let work = patch(&slices, service, endpoints_of(target, endpoints));
         self.node.enter(|| self.runtime.block_on(work))??;
         self.targets[service as usize] = target;
         Ok(())

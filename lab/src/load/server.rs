@@ -25,13 +25,13 @@ const SINK: usize = 256 << 20;
 /// `cgroup` is the cgroup of the pod's processes. The threads run until the program ends.
 pub fn serve(namespace: &NetNs, cgroup: &Cgroup, ports: &[u16], name: u8) -> Result<()> {
     for port in ports {
-        serve_at(namespace, cgroup, (Ipv4Addr::UNSPECIFIED, *port), name)?;
+        serve_at(namespace, cgroup, *port, name)?;
     }
     Ok(())
 }
 
-/// Does the same as [`serve`], at one address and port.
-pub fn serve_at(namespace: &NetNs, cgroup: &Cgroup, at: (Ipv4Addr, u16), name: u8) -> Result<()> {
+fn serve_at(namespace: &NetNs, cgroup: &Cgroup, port: u16, name: u8) -> Result<()> {
+    let at = (Ipv4Addr::UNSPECIFIED, port);
     let make = || (TcpListener::bind(at), UdpSocket::bind(at));
     let (tcp, udp) = cgroup.inside(|| namespace.enter(make))??;
     let (tcp, udp) = (tcp?, udp?);

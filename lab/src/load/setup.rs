@@ -4,11 +4,7 @@
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::node::{
-    netns::NetNs,
-    settings::{Forwarding, Xdp},
-    topology::UPLINK,
-};
+use crate::node::{netns::NetNs, settings::Forwarding, topology::UPLINK};
 
 /// What the node's network stack does beside forwarding.
 #[derive(
@@ -31,15 +27,10 @@ pub const CLIENT_PARAMETERS: [(&str, &str); 2] = [
 
 /// Returns portolan's configuration. Its maps are large enough for 50 000 services, each with two
 /// ports and the map entry for all its other ports.
-pub fn config(forwarding: Forwarding, xdp: Xdp) -> String {
+pub fn config(forwarding: Forwarding) -> String {
     let forwarding = forwarding.name();
-    // The agent takes a veth for an uplink only if it is named.
-    let xdp = match xdp {
-        Xdp::Off => xdp.name().to_owned(),
-        _ => format!("{}, xdpInterfaces: [{UPLINK}]", xdp.name()),
-    };
     format!(
-        "portolan: {{maps: {{frontends: 262144, records: 262144}}, forwarding: {forwarding}, xdp: {xdp}}}\n"
+        "portolan: {{maps: {{frontends: 262144, records: 262144}}, forwarding: {forwarding}}}\n"
     )
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Switches a device's offloads on and off by ethtool's ioctl. XDP at a veth, and frames that a
-//! program redirects into a veth, need other settings than the defaults. Called by `topology` and
-//! `routed_path`.
+//! Switches a device's offloads on and off by ethtool's ioctl: XDP at a veth needs other settings
+//! than the defaults. Called by `topology` and `routed_path`.
 
 use std::{io, net::UdpSocket, os::fd::AsRawFd};
 
@@ -16,12 +15,6 @@ const SET_GRO: u32 = 0x2c;
 pub(super) fn prepare_far_end(interface: &str) -> Result<()> {
     const SET_TX_CHECKSUMS: u32 = 0x17;
     set(interface, SET_TX_CHECKSUMS, 0).with_context(|| format!("checksums of {interface}"))?;
-    take_frames(interface)
-}
-
-/// Makes a veth in the calling thread's network namespace accept frames that a program redirects
-/// into it (by its NAPI).
-pub(super) fn take_frames(interface: &str) -> Result<()> {
     set(interface, SET_GRO, 1).with_context(|| format!("GRO of {interface}"))
 }
 

@@ -45,6 +45,7 @@ pub(crate) struct Program {
     /// The positions of instructions that jump to the end of the program.
     exits: Vec<usize>,
     rotation: Rotation,
+    is_xdp: bool,
 }
 
 const CALL_LOOKUP: i32 = 1;
@@ -60,6 +61,7 @@ impl Program {
             instructions: Vec::new(),
             exits: Vec::new(),
             rotation,
+            is_xdp: false,
         };
         program.extend(&[
             Instruction(0xbf, 0x16, 0, 0),
@@ -91,6 +93,12 @@ impl Program {
         }
         program.extend(&[Instruction(0x07, 9, 0, (CLIENTS + 1) as i32)]);
         program
+    }
+
+    /// Returns the program for XDP, whose context has other fields than tc's.
+    pub(crate) fn at_xdp(self) -> Self {
+        let is_xdp = true;
+        Self { is_xdp, ..self }
     }
 
     /// Writes the address in `register` into four bytes at `to` + `offset`, in network order. Its
@@ -219,11 +227,11 @@ impl Program {
 
     /// Makes r2 point to the packet's bytes, and resets the packet's time to live.
     fn packet(&mut self, at: Offsets) {
-        const DATA: i16 = 76;
-        const DATA_END: i16 = 80;
+        // The fields `data` and `data_end`.
+        let [data, data_end] = if self.is_xdp { [0, 4] } else { [76, 80] };
         self.extend(&[
-            Instruction(0x61, 0x62, DATA, 0),
-            Instruction(0x61, 0x63, DATA_END, 0),
+            Instruction(0x61, 0x62, data, 0),
+            Instruction(0x61, 0x63, data_end, 0),
             Instruction(0xbf, 0x24, 0, 0),
             Instruction(0x07, 4, 0, i32::from(at.ports) + 4),
         ]);
@@ -231,6 +239,10 @@ impl Program {
         self.exit_if(Instruction(0x2d, 0x34, 0, 0));
         // The program under test may have counted the time to live down in the last repetition.
         self.extend(&[Instruction(0x72, 2, at.hops, 64)]);
+        if self.is_xdp {
+            // It has also written the next hop's address; the node's own is zero.
+            self.extend(&[Instruction(0x62, 2, 0, 0), Instruction(0x6a, 2, 4, 0)]);
+        }
     }
 
     fn tail_call(mut self, programs: &OwnedFd) -> Vec<Instruction> {

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use datapath::maps::pins::map_path;
 use lab::{
-    bpf::{Instruction, PASS, always, load, slot_with},
+    bpf::{Instruction, PASS, always, load, load_xdp, slot_with},
     load::statistics::median,
 };
 use linux::{MapKind, Plain, create_map, get_pinned, test_run};
@@ -123,6 +123,34 @@ impl<'a, A: Ends> Bench<'a, A> {
             &packet,
             repetitions,
         )
+    }
+
+    /// Measures the XDP program on packets of known flows, without the time of the wrapper.
+    pub(crate) fn xdp(&self, rotation: Rotation) -> Result<Figure> {
+        const XDP_PASS: i32 = 2;
+        const XDP_REDIRECT: u32 = 4;
+        let real = self.node.datapath.program("uplink").context("no uplink")?;
+        let empty = load_xdp(&always(XDP_PASS))?;
+        let wrapper = |next: BorrowedFd<'_>| -> Result<Wrapper> {
+            let slot = slot_with(next)?;
+            let program = self.begin(rotation).at_xdp();
+            let program = program.hand_over(&slot, SERVICE_PORT, A::FIRST_OCTET, A::OFFSETS);
+            Ok(Wrapper {
+                program: load_xdp(&program)?,
+                _slot: slot,
+            })
+        };
+        let (harness, wrapped) = (wrapper(empty.as_fd())?, wrapper(real)?);
+        let packet = A::packet(Kind::Ack);
+        let run =
+            |program: &OwnedFd, verdict| time_with(program, &packet, REPETITIONS, &[], verdict);
+        let (mut harness_times, mut times) = (Vec::new(), Vec::new());
+        for _ in 0..RUNS {
+            harness_times.push(run(&harness.program, XDP_PASS.cast_unsigned())?);
+            times.push(run(&wrapped.program, XDP_REDIRECT)?);
+        }
+        let (harness, (minimum, median)) = (summary(&harness_times), summary(&times));
+        Ok((minimum - harness.0, median - harness.1))
     }
 
     /// Measures replies from the backends at egress, without the time of the wrapper.
@@ -254,8 +282,24 @@ fn time(
     const MARK_FIELD: usize = 2;
     let mut context = [[0; 4]; FIELDS];
     context[MARK_FIELD] = mark.to_ne_bytes();
+    time_with(
+        program,
+        packet,
+        repetitions,
+        context.as_flattened(),
+        verdict,
+    )
+}
+
+fn time_with(
+    program: &OwnedFd,
+    packet: &[u8],
+    repetitions: u32,
+    context: &[u8],
+    verdict: u32,
+) -> Result<f64> {
     let begin = Instant::now();
-    let run = test_run(program.as_fd(), packet, context.as_flattened(), repetitions)?;
+    let run = test_run(program.as_fd(), packet, context, repetitions)?;
     let time = begin.elapsed();
     ensure!(
         run.result == verdict,

@@ -97,6 +97,7 @@ fn print_past(size: u32, [v4, v6]: &[Past; 2]) {
         [
             ("by the routes", Some(past.routes)),
             ("into a pod", past.pods),
+            ("at XDP", past.xdp),
         ]
     };
     for ((way, four), (_, six)) in ways(v4).into_iter().zip(ways(v6)) {

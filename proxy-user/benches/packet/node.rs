@@ -9,7 +9,7 @@ use control::{
     plan::{FamilyPlan, ServicePlan},
 };
 use datapath::{
-    Capacities, Datapath, Options,
+    Capacities, Datapath, Options, XdpMode,
     cleanup::cleanup,
     maps::{family::Family, pins::map_path, tables::Table},
 };
@@ -65,6 +65,7 @@ impl Node {
                 ..Capacities::default()
             },
             redirects: past,
+            xdp: past.then_some(XdpMode::Native),
             ..Options::default()
         };
         let mut datapath = Datapath::open(&options)?;

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Measures known flows that bypass the stack: ingress translates and masquerades a packet with one
-//! look-up, and then redirects it to a pod's interface or by the node's routes.
+//! look-up, and then redirects it to a pod's interface or by the node's routes; or XDP does.
 
 use anyhow::Result;
 use lab::node::netns::NetNs;
 use linux::interfaces::PodLink;
-use proxy_common::maps::{self, capacity, interface};
+use proxy_common::{
+    maps::{self, capacity, interface},
+    xdp::{Abilities, Uplink},
+};
 
 use crate::{
     bare::Rotation,
@@ -26,6 +29,8 @@ pub(crate) struct Past {
     pub(crate) bare: Figure,
     pub(crate) routes: Figure,
     pub(crate) pods: Option<Figure>,
+    /// A hit at XDP; only of a single service, because of several XDP leaves some packets to tc.
+    pub(crate) xdp: Option<Figure>,
 }
 
 /// A node in its own network namespace, whose packets bypass the stack.
@@ -49,6 +54,10 @@ impl PastNode {
         let word = interface::word(interface::REDIRECTS, 0);
         node.table::<u32, u64>(maps::INTERFACES)?
             .update(&LOOPBACK, &word)?;
+        let uplinks = node.table::<u32, u64>(maps::UPLINKS)?;
+        for (index, mac) in [(LOOPBACK, [0; 6]), (OUT, [2, 0, 0, 0, 0, 1])] {
+            uplinks.update(&index, &Uplink::new(mac, Abilities::ALL).0)?;
+        }
         Ok(Self { netns, node })
     }
 
@@ -63,19 +72,21 @@ impl PastNode {
             ..services
         };
         let Self { netns, node } = self;
-        let (bare, routes) = netns.enter(|| {
+        let (bare, routes, xdp) = netns.enter(|| {
             let bench = Bench::<A>::new(node)?.expecting(REDIRECT);
             bench.run_once(services, Kind::Syn, size)?;
             bench.masquerade(backends, BACKEND_PORT, size)?;
             let bare = bench.bare_lookup(services)?;
             let routes = bench.real("ingress", services, SERVICE_PORT, Kind::Ack, REPETITIONS)?;
-            Ok::<_, anyhow::Error>((bare, routes))
+            let xdp = (size == 1).then(|| bench.xdp(services)).transpose()?;
+            Ok::<_, anyhow::Error>((bare, routes, xdp))
         })??;
         if size > capacity::PODS as u32 {
             return Ok(Past {
                 bare,
                 routes,
                 pods: None,
+                xdp,
             });
         }
         let link = |n| PodLink {
@@ -96,6 +107,7 @@ impl PastNode {
             bare,
             routes,
             pods: Some(pods),
+            xdp,
         })
     }
 }

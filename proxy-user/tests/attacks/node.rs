@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Builds the node under attack for one test at a time.
 
-use std::sync::{Mutex, PoisonError};
+use std::{
+    path::Path,
+    sync::{Mutex, PoisonError},
+};
 
 use lab::{
     attacks::{
-        proxies::{Programs, Proxy, Served},
+        proxies::{Proxy, Served},
         world::World,
     },
     node::topology::Plumbing,
@@ -19,11 +22,8 @@ pub(crate) fn attacked<T>(
 ) -> T {
     static ONE: Mutex<()> = Mutex::new(());
     let _turn = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let programs = Programs {
-        portolan: env!("CARGO_BIN_EXE_portolan").into(),
-        kube_proxy: None,
-    };
+    let binary = Path::new(env!("CARGO_BIN_EXE_portolan"));
     let world = World::new(Plumbing::Bridge).expect("a node");
-    let mut served = Served::start(&world, proxy, &programs, config).expect("it serves");
+    let mut served = Served::start(&world, proxy, binary, config).expect("it serves");
     attack(&mut served).expect("an attack")
 }

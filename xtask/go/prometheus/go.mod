@@ -2,10 +2,7 @@ module portolan/prometheus
 
 go 1.26.0
 
-tool (
-	github.com/prometheus/prometheus/cmd/prometheus
-	github.com/prometheus/prometheus/cmd/promtool
-)
+tool github.com/prometheus/prometheus/cmd/promtool
 
 require (
 	cloud.google.com/go/auth v0.20.0 // indirect

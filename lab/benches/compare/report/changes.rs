@@ -17,45 +17,63 @@ impl Report<'_> {
 ## From the API to the packets
 
 Every service has two endpoints. The API server is on the same processors; its own work is in these times. A change is over
-when a connection is answered by the pod that it names.
-
-### From the proxy's start until the last service answers, s"
+when a connection is answered by the pod that it names."
         )?;
-        let start = |row, services| self.rows.measured(row, services)?.start.as_ref();
-        self.table(text, |row, services| {
+        let start = |row, services| self.results.measured(row, services)?.start.as_ref();
+        let heading = "From the proxy's start until the last service answers, s";
+        self.table(text, heading, |row, services| {
             Some(format!("{:.2}", start(row, services)?.answered))
         })?;
-        writeln!(text, "\n### What it says its syncs took until then, s")?;
-        self.table(text, |row, services| {
+        let heading = "What it says its syncs took until then, s";
+        self.table(text, heading, |row, services| {
             Some(format!("{:.3}", start(row, services)?.synced))
         })?;
-        writeln!(text, "\n### Processor time until then, s")?;
-        self.table(text, |row, services| {
+        self.table(text, "Processor time until then, s", |row, services| {
             Some(format!("{:.2}", start(row, services)?.processor?))
         })?;
-        writeln!(text, "\n### Resident then, MiB")?;
-        self.table(text, |row, services| {
+        self.table(text, "Resident then, MiB", |row, services| {
             Some(format!("{:.0}", start(row, services)?.resident))
         })?;
-        let changes = |row, services| self.rows.measured(row, services)?.changes.as_ref();
-        writeln!(text, "\n### A changed endpoint, ms: p50 / p99 (changes)")?;
-        self.table(text, |row, services| {
+        let changes = |row, services| self.results.measured(row, services)?.changes.as_ref();
+        let heading = "A changed endpoint, ms: p50 / p99 (changes)";
+        self.table(text, heading, |row, services| {
             Some(show(changes(row, services)?.endpoint))
         })?;
-        writeln!(text, "\n### A new service, ms: p50 / p99 (services)")?;
-        self.table(text, |row, services| {
+        let heading = "A new service, ms: p50 / p99 (services)";
+        self.table(text, heading, |row, services| {
             Some(show(changes(row, services)?.service))
         })?;
-        writeln!(
-            text,
-            "\n### What the proxy says that a sync took meanwhile, ms"
-        )?;
-        self.table(text, |row, services| {
+        let heading = "What the proxy says that a sync took meanwhile, ms";
+        self.table(text, heading, |row, services| {
             Some(format!("{:.2}", changes(row, services)?.sync))
+        })?;
+        let heading = "Processor time while nothing changes, % of one";
+        self.table(text, heading, |row, services| {
+            Some(format!(
+                "{:.2}",
+                self.results.measured(row, services)?.idle?
+            ))
+        })?;
+        let heading = "Commands, ms: the least and the median time";
+        self.table(text, heading, |row, services| {
+            let commands = &self.results.measured(row, services)?.commands;
+            let shown = commands
+                .iter()
+                .map(|(name, [least, median])| format!("`{name}` {least:.0} {median:.0}"));
+            (!commands.is_empty()).then(|| shown.collect::<Vec<_>>().join(", "))
         })
     }
 
     pub(super) fn about_churn(&self, text: &mut String) -> Result<()> {
+        let cells = self.results.cells.iter();
+        let measured = cells.filter_map(|(cell, outcome)| match outcome {
+            Outcome::Measured(measured) => Some((cell, &measured.churn)),
+            Outcome::GaveUp(_) => None,
+        });
+        let all: Vec<_> = measured.filter(|(_, churn)| !churn.is_empty()).collect();
+        if all.is_empty() {
+            return Ok(());
+        }
         writeln!(
             text,
             "
@@ -67,11 +85,8 @@ one more service's endpoint is changed again and again: how long until packets f
 | services | proxy | changes/s wanted | written | s | processor, % of one | followed after, ms: p50 / p99 (changes) | longest | resident, MiB |
 | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
         )?;
-        for (cell, outcome) in &self.rows.results.cells {
-            let Outcome::Measured(measured) = outcome else {
-                continue;
-            };
-            for churn in &measured.churn {
+        for (cell, churn) in all {
+            for churn in churn {
                 writeln!(
                     text,
                     "| {} | {} | {} | {:.0} | {:.0} | {:.1} | {} | {:.0} | {:.0} |",

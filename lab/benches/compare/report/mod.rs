@@ -12,35 +12,33 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use crate::{
-    goals::goals,
-    results::{Outcome, Results},
-    rows::{Row, Rows},
-};
+use crate::results::{Outcome, Results, Row};
 
-/// Writes the report into `folder`. The pictures that it refers to are in the same folder.
-pub(crate) fn write(results: &Results, folder: &Path) -> Result<()> {
+/// Writes the report into `folder` and returns it. The pictures that it refers to are in the same
+/// folder.
+pub(crate) fn write(results: &Results, folder: &Path) -> Result<String> {
     let report = Report {
-        rows: Rows::new(results),
+        results,
+        services: results.services(),
     };
-    let file = folder.join("README.md");
-    fs::write(&file, report.text()?).with_context(|| format!("write {}", file.display()))
+    let (file, text) = (folder.join("README.md"), report.text()?);
+    fs::write(&file, &text).with_context(|| format!("write {}", file.display()))?;
+    Ok(text)
 }
 
 /// Figures that others have published about proxies that cannot run here.
 const PUBLISHED: &str = include_str!("published.md");
 
 struct Report<'a> {
-    rows: Rows<'a>,
+    results: &'a Results,
+    services: Vec<u32>,
 }
 
 impl Report<'_> {
     fn text(&self) -> Result<String> {
         let mut text = String::new();
         self.introduction(&mut text)?;
-        self.about_goals(&mut text)?;
         self.about_packets(&mut text)?;
-        self.about_frames(&mut text)?;
         self.about_changes(&mut text)?;
         self.about_churn(&mut text)?;
         self.about_failures(&mut text)?;
@@ -49,13 +47,11 @@ impl Report<'_> {
     }
 
     fn introduction(&self, text: &mut String) -> Result<()> {
-        let machine = &self.rows.results.machine;
         writeln!(
             text,
             "# The performance lab's report
 
-Written by `cargo xtask lab`, {}: {} processors of {}, Linux {}; portolan {}, kube-proxy ({}), {}, {};
-pods joined by {}; {} rounds. Times of two runs must not be compared with each other; ratios may.
+Written by `cargo xtask lab`, {}: {}. Times of two runs must not be compared with each other; ratios may.
 
 ![short connections to the last service](connections.svg)
 
@@ -66,39 +62,13 @@ and conntrack active. Direct is always the pod's own address on a like node with
 two in turn first; everything on one processor but \"many clients at once\". A ratio is that of the rates, 1 being as fast
 as direct: the median over the rounds and its 95 % bootstrap interval. A round whose direct figure is more than 20 % off the
 median is run again. \"0.1 s\" is kube-proxy with a minSyncPeriod of 0.1 s instead of its default of 1 s.",
-            machine.date,
-            machine.processors,
-            machine.processor,
-            machine.kernel,
-            machine.portolan,
-            machine.kube_proxy,
-            machine.nft,
-            machine.iptables,
-            machine.plumbing,
-            machine.rounds,
+            self.results.date, self.results.machine,
         )?;
-        Ok(())
-    }
-
-    fn about_goals(&self, text: &mut String) -> Result<()> {
-        writeln!(
-            text,
-            "\n## To reach\n\n| goal | wanted | seen | missed |\n| --- | --- | --- | --- |"
-        )?;
-        for goal in goals(self.rows.results) {
-            let missed = goal.missed.as_deref().unwrap_or("reached");
-            writeln!(
-                text,
-                "| {} | {} | {} | {missed} |",
-                goal.what, goal.wanted, goal.seen
-            )?;
-        }
         Ok(())
     }
 
     fn about_failures(&self, text: &mut String) -> Result<()> {
         let gave_up: Vec<_> = self
-            .rows
             .results
             .cells
             .iter()
@@ -123,32 +93,32 @@ median is run again. \"0.1 s\" is kube-proxy with a minSyncPeriod of 0.1 s inste
     }
 
     /// Writes a table with a row for each proxy and a column for each number of services. Rows
-    /// without any figure are left out.
+    /// without any figure are left out, and so is a table without rows.
     fn table<T: Display>(
         &self,
         text: &mut String,
+        heading: &str,
         figure: impl Fn(Row, u32) -> Option<T>,
     ) -> Result<()> {
-        write!(text, "\n| node | proxy |")?;
-        for services in &self.rows.services {
+        let of_row = |row: Row| {
+            let figures: Vec<_> = self.services.iter().map(|n| figure(row, *n)).collect();
+            figures
+                .iter()
+                .any(Option::is_some)
+                .then_some((row, figures))
+        };
+        let rows: Vec<_> = self.results.rows().into_iter().filter_map(of_row).collect();
+        if rows.is_empty() {
+            return Ok(());
+        }
+        write!(text, "\n### {heading}\n\n| node | proxy |")?;
+        for services in &self.services {
             write!(text, " {} |", grouped(*services))?;
         }
-        writeln!(
-            text,
-            "\n| --- | --- |{}",
-            " ---: |".repeat(self.rows.services.len())
-        )?;
-        for row in &self.rows.rows {
-            let figures: Vec<_> = self
-                .rows
-                .services
-                .iter()
-                .map(|services| figure(*row, *services))
-                .collect();
-            if figures.iter().all(Option::is_none) {
-                continue;
-            }
-            write!(text, "| {} | {} |", row.0.name(), row.1.name())?;
+        let lines = " ---: |".repeat(self.services.len());
+        writeln!(text, "\n| --- | --- |{lines}")?;
+        for ((setup, proxy), figures) in rows {
+            write!(text, "| {} | {} |", setup.name(), proxy.name())?;
             for figure in figures {
                 match figure {
                     Some(figure) => write!(text, " {figure} |")?,

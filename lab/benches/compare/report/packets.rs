@@ -16,103 +16,42 @@ impl<'a> Report<'a> {
     pub(super) fn about_packets(&self, text: &mut String) -> Result<()> {
         writeln!(text, "\n## Connections and packets, beside direct")?;
         for measure in Measure::ALL {
-            writeln!(text, "\n### {} ({})", measure.name(), measure.unit())?;
-            self.table(text, |row, services| {
-                let packets = self.rows.packets(row, services, measure)?;
+            let heading = format!("{} ({})", measure.name(), measure.unit());
+            self.table(text, &heading, |row, services| {
+                let packets = self.results.packets(row, services, measure)?;
                 let rate = grouped((1e6 / packets.by_service) as u32);
                 Some(format!("{} ({rate})", packets.ratio))
             })?;
         }
-        writeln!(
-            text,
-            "\n### Short connections to the last service, beside direct on a bare node\n\nThe direct figure is of another minute."
-        )?;
-        self.table(text, |row, services| {
+        let heading = "Short connections to the last service, beside direct on a bare node, of another minute";
+        self.table(text, heading, |row, services| {
             let bare = (Setup::Bare, Proxy::Direct);
-            let direct = self.rows.packets(bare, services, Measure::LastService)?;
-            let packets = self.rows.packets(row, services, Measure::LastService)?;
+            let direct = self.results.packets(bare, services, Measure::LastService)?;
+            let packets = self.results.packets(row, services, Measure::LastService)?;
             Some(format!("{:.3}", direct.direct / packets.by_service))
         })?;
-        writeln!(
-            text,
-            "\n### connect() to the last service, µs: p50 / p99 / p99.9, in brackets direct"
-        )?;
-        self.table(text, |row, services| {
-            let packets = self.rows.packets(row, services, Measure::LastService)?;
+        let heading = "connect() to the last service, µs: p50 / p99 / p99.9, in brackets direct";
+        self.table(text, heading, |row, services| {
+            let packets = self.results.packets(row, services, Measure::LastService)?;
             let show = |[a, b, c]: [f64; 3]| format!("{a:.1} / {b:.1} / {c:.0}");
             let (by_service, direct) = (packets.by_service_connect?, packets.direct_connect?);
             Some(format!("{} ({})", show(by_service), show(direct)))
         })?;
-        writeln!(
-            text,
-            "\n### Processor time of a short connection to the last service, both ends, µs, in brackets direct"
-        )?;
-        self.table(text, |row, services| {
-            let packets = self.rows.packets(row, services, Measure::LastService)?;
+        let heading = "Processor time of a short connection to the last service, both ends, µs, in brackets direct";
+        self.table(text, heading, |row, services| {
+            let packets = self.results.packets(row, services, Measure::LastService)?;
             Some(format!(
                 "{:.1} ({:.1})",
                 packets.by_service_processor, packets.direct_processor
             ))
         })?;
         let again: u32 = self.all_packets().map(|packets| packets.again).sum();
-        let count = self.all_packets().count() as u32 * self.rows.results.machine.rounds;
-        writeln!(
-            text,
-            "\n{again} of {} rounds were run again.",
-            count + again
-        )?;
-        Ok(())
-    }
-
-    pub(super) fn about_frames(&self, text: &mut String) -> Result<()> {
-        let live = &self.rows.results.live;
-        let Some(first) = live.first() else {
-            return Ok(());
-        };
-        let columns: Vec<_> = live
-            .iter()
-            .filter(|one| (one.setup, one.proxy) == (first.setup, first.proxy))
-            .collect();
-        writeln!(
-            text,
-            "\n## Frames by a node port to another node, without clients and servers
-
-Live frames on one processor, in million a second, and of kube-proxy nftables' rate in the same round: median and 95 % bootstrap interval.
-A generator outside writes each datagram's headers anew; the node translates and masquerades it and sends it on; it is counted where it
-arrives. Every flow was answered before. \"no proxy\" forwards datagrams that name the pod. The generator's and
-the far end's share, alike for all, is in every rate. \"bare\" is compared with nftables on the netfilter node, too.
-"
-        )?;
-        write!(text, "| node | proxy |")?;
-        for column in &columns {
-            write!(text, " {} {} |", grouped(column.flows), column.unit())?;
-        }
-        writeln!(text, "\n| --- | --- |{}", " ---: |".repeat(columns.len()))?;
-        let rows = live.iter().filter(|one| one.flows == first.flows);
-        for row in rows {
-            write!(text, "| {} | {} |", row.setup.name(), row.proxy.name())?;
-            let same = live
-                .iter()
-                .filter(|one| (one.setup, one.proxy) == (row.setup, row.proxy));
-            for one in same {
-                let ratio = one.of_nftables;
-                write!(
-                    text,
-                    " {:.2}; {:.2} [{:.2} {:.2}] |",
-                    one.rate / 1e6,
-                    ratio.median,
-                    ratio.low,
-                    ratio.high
-                )?;
-            }
-            text.push('\n');
-        }
+        writeln!(text, "\n{again} rounds were run again.")?;
         Ok(())
     }
 
     fn all_packets(&self) -> impl Iterator<Item = &'a Packets> {
-        self.rows
-            .results
+        self.results
             .cells
             .iter()
             .filter_map(|(_, outcome)| match outcome {

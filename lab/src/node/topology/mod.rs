@@ -22,7 +22,7 @@ use anyhow::{Result, ensure};
 use super::{
     layout::{Host, Layout},
     netns::NetNs,
-    offload::{prepare_far_end, take_frames},
+    offload::prepare_far_end,
 };
 
 /// How pods are joined to the node.
@@ -100,11 +100,6 @@ impl Topology {
     /// Prepares the uplink's far end for an XDP program at the node's end of the uplink.
     pub fn prepare_for_xdp(&self) -> Result<()> {
         self.outside.enter(|| prepare_far_end(UPLINK_PEER))?
-    }
-
-    /// Makes the node's uplink accept frames that an XDP program outside redirects into it.
-    pub fn take_live_frames(&self) -> Result<()> {
-        self.node.enter(|| take_frames(UPLINK))?
     }
 
     /// Waits until every link is up on both sides. A packet that is sent earlier is lost, and its

@@ -1,0 +1,407 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Measures what many agents cost one API server, and themselves: whole agents of portolan beside whole
+//! kube-proxies, each on a node of its own, with one kube-apiserver. `cargo xtask bench fleet`;
+//! docs/dev/fleet.md says what is measured, and how.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Child,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Parser;
+use lab::{
+    load::{
+        machine,
+        objects::Objects,
+        process::{processor_time, processor_time_of_all, resident},
+        statistics::quantiles,
+    },
+    node::{
+        agent::{Agent, Manifests, Options},
+        api_server::AGENTS_ACCOUNT,
+        binary, bpffs,
+        cgroup::Cgroup,
+        http, kube_proxy,
+        netns::{NetNs, check_privilege},
+        options::METRICS,
+        pod::plug,
+        settings::SocketBalancing,
+    },
+};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Measures many agents with one API server
+#[derive(Parser)]
+struct Arguments {
+    /// How many agents follow the API server
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u8).range(1..200))]
+    agents: u8,
+    /// How many services there are, with ten endpoints each
+    #[arg(long, default_value_t = 1_000)]
+    services: u32,
+    /// How many changes of a slice of 100 endpoints are measured
+    #[arg(long, default_value_t = 40)]
+    changes: u32,
+    /// A few agents, services and changes: whether everything works, not how fast it is
+    #[arg(long)]
+    quick: bool,
+    /// The program kube-proxy; without it only portolan is measured
+    #[arg(long)]
+    kube_proxy: Option<PathBuf>,
+    /// The agent's binary; default: the one beside this program
+    #[arg(long)]
+    binary: Option<PathBuf>,
+    /// Handed over by `cargo bench`
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+/// The address of the server, and that of every node, which only its own loopback has.
+const SERVER: &str = "10.251.255.1";
+const NODE: &str = "10.251.255.2";
+/// The endpoints of a full slice: the default of the controller that makes slices.
+const FULL: u32 = 100;
+/// The metric, of both kinds of agents, that counts what they have written to the kernel.
+const SYNCS: &str = "kubeproxy_sync_proxy_rules_duration_seconds_count";
+const PATIENCE: Duration = Duration::from_secs(300);
+/// From one change to the next: longer than kube-proxy waits between two syncs.
+const PAUSE: Duration = Duration::from_millis(1_200);
+/// How long the server is away.
+const AWAY: Duration = Duration::from_secs(2);
+
+const HEADINGS: [&str; 15] = [
+    "start of all: until the last serves, s",
+    "start of all: server's processor time, s",
+    "start of all: processor time of an agent, ms",
+    "start of all: received by an agent, kB",
+    "an agent's resident memory then, MiB",
+    "a change: received by an agent, bytes",
+    "a change: server's processor time, ms",
+    "a change: processor time of an agent, ms",
+    "a change: until the last agent has it, median, ms",
+    "a change: until the last agent has it, longest, ms",
+    "server back: from its start until all have a change, s",
+    "server back: its processor time until then, s",
+    "server back: received by an agent, kB",
+    "server back: lists of EndpointSlices by an agent",
+    "server back: answers 429 (too many requests)",
+];
+
+type Figures = [f64; HEADINGS.len()];
+
+fn main() -> Result<()> {
+    let mut arguments = Arguments::parse();
+    check_privilege()?;
+    bpffs::prepare()?;
+    if arguments.quick {
+        (arguments.agents, arguments.services, arguments.changes) = (3, 20, 3);
+    }
+    let portolan = binary::find(arguments.binary.as_deref())?;
+    let server = NetNs::new("server")?;
+    server.ip(&format!("link set lo up\naddress add {SERVER}/32 dev lo\n"))?;
+    let mut objects = Objects::start_for_fleet(&server, SERVER, NODE)?;
+    objects.server().kubectl(&[
+        "create",
+        "clusterrolebinding",
+        "agents",
+        "--clusterrole=system:node-proxier",
+        &format!("--user={AGENTS_ACCOUNT}"),
+    ])?;
+    objects.grow(arguments.services, 10)?;
+    objects.set_endpoints_of(1, FULL)?;
+    println!(
+        "{}, {} processors, Linux {}: {} agents, {} services, {} changes of a slice of {FULL} endpoints",
+        machine::today(),
+        machine::processors(),
+        machine::kernel(),
+        arguments.agents,
+        arguments.services,
+        arguments.changes
+    );
+    let kube_proxy = arguments.kube_proxy.as_deref();
+    let kinds = [("portolan", None), ("kube-proxy", kube_proxy)];
+    let kinds = kinds
+        .into_iter()
+        .take(1 + usize::from(kube_proxy.is_some()));
+    let mut measured = Vec::new();
+    for (name, kube_proxy) in kinds {
+        let program = kube_proxy.map_or(Program::Portolan(&portolan), Program::KubeProxy);
+        let figures = measure(&arguments, &server, &mut objects, program);
+        measured.push((name, figures.with_context(|| name)?));
+    }
+    print(&measured);
+    println!("{} passed, 0 failed", measured.len());
+    Ok(())
+}
+
+fn print(measured: &[(&str, Figures)]) {
+    let names: Vec<_> = measured.iter().map(|(name, _)| *name).collect();
+    println!(
+        "\n| | {} |\n| --- |{}",
+        names.join(" | "),
+        " ---: |".repeat(names.len())
+    );
+    for (at, heading) in HEADINGS.iter().enumerate() {
+        let cells = measured
+            .iter()
+            .map(|(_, figures)| format!("{:.2}", figures[at]));
+        println!("| {heading} | {} |", cells.collect::<Vec<_>>().join(" | "));
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Program<'a> {
+    Portolan(&'a Path),
+    KubeProxy(&'a Path),
+}
+
+enum Process<'a> {
+    Portolan(Agent<'a>),
+    KubeProxy(Child),
+}
+
+/// A node with its agent. Dropping it ends the agent.
+struct Node<'a> {
+    namespace: &'a NetNs,
+    process: Process<'a>,
+    /// For kube-proxy's files.
+    _folder: TempDir,
+    _cgroup: Cgroup,
+}
+
+impl<'a> Node<'a> {
+    fn start(namespace: &'a NetNs, program: Program<'_>, kubeconfig: &Path) -> Result<Self> {
+        let (folder, cgroup) = (TempDir::with_prefix("portolan-fleet-")?, Cgroup::new()?);
+        let process = match program {
+            Program::Portolan(binary) => {
+                let options = Options {
+                    binary,
+                    node_name: "node-a",
+                    cluster_cidrs: &[],
+                    config: "portolan: {maps: {flows: 16384}}\n",
+                    socket_balancing: SocketBalancing::All,
+                    kubeconfig: Some(kubeconfig),
+                    cgroup_root: cgroup.path(),
+                };
+                Process::Portolan(Agent::start(namespace, &options, &Manifests::Text(""))?)
+            }
+            Program::KubeProxy(program) => {
+                let folder = folder.path();
+                let child =
+                    kube_proxy::start(namespace, program, "nftables", None, kubeconfig, folder)?;
+                Process::KubeProxy(child)
+            }
+        };
+        Ok(Self {
+            namespace,
+            process,
+            _folder: folder,
+            _cgroup: cgroup,
+        })
+    }
+
+    fn pid(&self) -> u32 {
+        match &self.process {
+            Process::Portolan(agent) => agent.pid(),
+            Process::KubeProxy(child) => child.id(),
+        }
+    }
+
+    /// Returns how often the agent has written services of IPv4 to the kernel; 0 before it serves
+    /// metrics.
+    fn syncs(&self) -> f64 {
+        let metrics = http::get(self.namespace, METRICS.ip(), METRICS, "/metrics");
+        let (_, text) = metrics.unwrap_or_default();
+        let own = text
+            .lines()
+            .filter(|line| line.starts_with(SYNCS) && !line.contains("IPv6"));
+        own.filter_map(|line| line.split_whitespace().last()?.parse::<f64>().ok())
+            .sum()
+    }
+
+    /// Returns the bytes that the node has received.
+    fn received(&self) -> Result<f64> {
+        let shown = self
+            .namespace
+            .feed("ip", &["-json", "-stats", "link", "show", "eth0"], "")?;
+        let shown: Value = serde_json::from_str(&shown)?;
+        shown[0]["stats64"]["rx"]["bytes"]
+            .as_f64()
+            .context("received bytes")
+    }
+}
+
+impl Drop for Node<'_> {
+    fn drop(&mut self) {
+        if let Process::KubeProxy(child) = &mut self.process {
+            _ = child.kill();
+            _ = child.wait();
+        }
+    }
+}
+
+/// Seconds of processor time and received bytes, for all agents together.
+#[derive(Clone, Copy)]
+struct Used {
+    server: f64,
+    agents: f64,
+    received: f64,
+}
+
+impl Used {
+    fn read(objects: &Objects<'_>, nodes: &[Node<'_>]) -> Result<Self> {
+        let agents = nodes.iter().map(|node| processor_time_of_all(node.pid()));
+        Ok(Self {
+            server: processor_time(objects.server().pid())?,
+            agents: agents.sum::<Result<_>>()?,
+            received: nodes.iter().map(Node::received).sum::<Result<_>>()?,
+        })
+    }
+
+    fn minus(self, other: Self) -> Self {
+        Self {
+            server: self.server - other.server,
+            agents: self.agents - other.agents,
+            received: self.received - other.received,
+        }
+    }
+}
+
+fn measure(
+    arguments: &Arguments,
+    server: &NetNs,
+    objects: &mut Objects<'_>,
+    program: Program<'_>,
+) -> Result<Figures> {
+    let mut namespaces = Vec::new();
+    for number in 0..arguments.agents {
+        let namespace = NetNs::new("agent")?;
+        plug(server, &namespace, &[&format!("10.251.1.{number}")])?;
+        namespace.ip(&format!("address add {NODE}/32 dev lo\n"))?;
+        namespaces.push(namespace);
+    }
+    let kubeconfig = objects.server().agents_kubeconfig();
+    let each = f64::from(arguments.agents);
+    let (begun, before) = (Instant::now(), Used::read(objects, &[])?);
+    let mut nodes = Vec::new();
+    for namespace in &namespaces {
+        nodes.push(Node::start(namespace, program, &kubeconfig)?);
+    }
+    wait_for_syncs(&nodes, &vec![0.0; nodes.len()])?;
+    let took = begun.elapsed().as_secs_f64();
+    let start = Used::read(objects, &nodes)?.minus(before);
+    let memory: f64 = nodes
+        .iter()
+        .map(|node| resident(node.pid()))
+        .sum::<Result<_>>()?;
+
+    // Without a look at the metrics, which takes processor time, and beside it what they do if nothing
+    // happens.
+    let changes = f64::from(arguments.changes);
+    sleep(PAUSE);
+    let before = Used::read(objects, &nodes)?;
+    sleep(PAUSE * arguments.changes);
+    let idle = Used::read(objects, &nodes)?.minus(before);
+    let before = Used::read(objects, &nodes)?;
+    for _ in 0..arguments.changes {
+        change(objects)?;
+        sleep(PAUSE);
+    }
+    let busy = Used::read(objects, &nodes)?.minus(before).minus(idle);
+    let mut delays = Vec::new();
+    for _ in 0..arguments.changes {
+        let before: Vec<_> = nodes.iter().map(Node::syncs).collect();
+        let written = Instant::now();
+        change(objects)?;
+        wait_for_syncs(&nodes, &before)?;
+        delays.push(written.elapsed().as_secs_f64() * 1e3);
+        sleep(PAUSE);
+    }
+    let [median, longest] = quantiles(delays, [0.5, 1.0]);
+
+    let before = Used::read(objects, &nodes)?;
+    let log = objects.server().audit_log();
+    let heard = fs::metadata(&log).context("the audit log")?.len() as usize;
+    let syncs: Vec<_> = nodes.iter().map(Node::syncs).collect();
+    objects.server_mut().kill();
+    sleep(AWAY);
+    let started = Instant::now();
+    objects.server_mut().revive()?;
+    // The first attempts use a connection that is gone.
+    while let Err(error) = change(objects) {
+        ensure!(started.elapsed() < PATIENCE, "{error:#}");
+    }
+    wait_for_syncs(&nodes, &syncs)?;
+    let back = started.elapsed().as_secs_f64();
+    let outage = Used::read(objects, &nodes)?;
+    // Requests that were refused may come again.
+    sleep(PAUSE);
+    let text = fs::read_to_string(&log).context("the audit log")?;
+    let (lists, refused) = requests(text.get(heard..).unwrap_or_default());
+    Ok([
+        took,
+        start.server,
+        start.agents / each * 1e3,
+        start.received / each / 1e3,
+        memory / each,
+        busy.received / changes / each,
+        busy.server / changes * 1e3,
+        busy.agents / changes / each * 1e3,
+        median,
+        longest,
+        back,
+        outage.server,
+        (outage.received - before.received) / each / 1e3,
+        lists / each,
+        refused,
+    ])
+}
+
+/// Replaces the first endpoint of the full slice, as when a pod is replaced.
+fn change(objects: &mut Objects<'_>) -> Result<()> {
+    let target = 1 - objects.target_of(0);
+    objects.point_first(0, target, FULL)
+}
+
+/// Waits until every agent has written more often than before.
+fn wait_for_syncs(nodes: &[Node<'_>], before: &[f64]) -> Result<()> {
+    let begun = Instant::now();
+    for (node, before) in nodes.iter().zip(before) {
+        while node.syncs() <= *before {
+            if begun.elapsed() > PATIENCE {
+                bail!("the agent {} does not follow", node.pid());
+            }
+            sleep(Duration::from_millis(5));
+        }
+    }
+    Ok(())
+}
+
+/// Returns how often agents have listed all EndpointSlices by this part of an audit log, also by a
+/// watch that begins with them, and how many requests were answered with 429.
+fn requests(log: &str) -> (f64, f64) {
+    let events = log
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let (mut lists, mut refused) = (0.0, 0.0);
+    for event in events {
+        let uri = event["requestURI"].as_str().unwrap_or_default();
+        let stage = event["stage"].as_str().unwrap_or_default();
+        let is_list = match event["verb"].as_str() {
+            Some("list") if stage == "ResponseComplete" => !uri.contains("continue="),
+            Some("watch") if stage == "ResponseStarted" => uri.contains("sendInitialEvents=true"),
+            _ => continue,
+        };
+        match event["responseStatus"]["code"].as_u64() {
+            Some(200) if is_list && uri.contains("/endpointslices?") => lists += 1.0,
+            Some(429) => refused += 1.0,
+            _ => {}
+        }
+    }
+    (lists, refused)
+}
