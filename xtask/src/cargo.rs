@@ -166,6 +166,12 @@ impl Workspace {
         self.packages().filter_map(folder).collect()
     }
 
+    /// Returns a number of `[package.metadata.budget]`; 0 if the package does not have it.
+    pub(crate) fn budget(&self, package: &str, key: &str) -> usize {
+        let number = &self.package(package)["metadata"]["budget"][key];
+        number.as_u64().unwrap_or(0) as usize
+    }
+
     /// Returns the crates outside of the workspace that a source file may name: those of the
     /// standard library, and every dependency.
     pub(crate) fn foreign_crates(&self) -> BTreeSet<String> {

@@ -54,7 +54,7 @@ enum Command {
     /// Build the kernel programs and the agent
     Build(build::Arguments),
     /// Check format, lints, documentation and the project's own rules
-    Lint,
+    Lint(lint::Arguments),
     /// Run the tests; without a name, all of them and the lints
     Test(test::Arguments),
     /// Compare the kernel programs with a model, by random sequences of packets and changes (root)
@@ -98,7 +98,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Setup => setup::run(setup::Needs::All).map(drop),
         Command::Build(arguments) => build::run(&arguments),
-        Command::Lint => lint::check_all(),
+        Command::Lint(arguments) => lint::run(&arguments),
         Command::Test(arguments) => test::run(&arguments),
         Command::Fuzz(arguments) => fuzz::run(&arguments),
         Command::Storm(arguments) => storm::run(&arguments),

@@ -2,6 +2,7 @@
 //! `cargo xtask lint`: cargo's checks of format, lints and documentation, and the project's own
 //! checks. The first stage of `cargo xtask test`.
 
+mod budget;
 mod dependencies;
 mod files;
 mod names;
@@ -24,11 +25,26 @@ use crate::{
     setup::{self, DENY, Needs, Toolchain},
 };
 
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Only write numbers of lines that have become less into the budgets of the Cargo.toml files
+    #[arg(long)]
+    lower: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    if arguments.lower {
+        return budget::lower(&budget::entries(&files::read_all()?, &Workspace::read()?));
+    }
+    check_all()
+}
+
 /// Runs every check, also after one has failed. The failures are printed at the end.
 pub(crate) fn check_all() -> Result<()> {
     let toolchain = setup::run(Needs::Build)?;
     let workspace = Workspace::read()?;
     let files = files::read_all()?;
+    let lines = budget::entries(&files, &workspace);
     let checks: &[(&str, &dyn Fn() -> Result<()>)] = &[
         ("format", &format),
         ("clippy on the host's crates", &|| clippy(&workspace)),
@@ -55,6 +71,7 @@ pub(crate) fn check_all() -> Result<()> {
             complaints(&files::wide_comments(&files))
         }),
         ("length of files", &|| lengths(&files)),
+        ("budgets of lines", &|| complaints(&budget::check(&lines))),
         ("licences and sources of dependencies", &licences),
         ("verified instructions, by docs/dev/kernels.json", &|| {
             complaints(&kernels::over_budget()?)
@@ -69,6 +86,7 @@ pub(crate) fn check_all() -> Result<()> {
         println!("lint: {name}: {state} ({seconds:.1} s)");
         failed.extend(result.err().map(|error| (*name, error)));
     }
+    println!("lint: {}", budget::sums(&lines));
     for (name, error) in &failed {
         println!("\n{name}: {error:#}");
     }
