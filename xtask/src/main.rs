@@ -71,8 +71,7 @@ enum Command {
     Conformance(conformance::Arguments),
     /// Build the container image as an OCI archive
     Image(image::Arguments),
-    /// Make everything that a release has: image, packages, chart, bills of materials, checksums,
-    /// provenance
+    /// Make everything that a release has: image, archives, chart, bills of materials, checksums
     Release(release::Arguments),
     /// Boot Debian's kernels in qemu, run tests in each, and write docs/dev/kernels.md (root)
     Kernels(kernels::Arguments),

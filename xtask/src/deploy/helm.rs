@@ -56,9 +56,11 @@ impl Helm {
         self.run(&arguments.collect::<Vec<_>>(), kubeconfig)
     }
 
-    /// Returns the YAML of the objects that the chart renders with these values.
+    /// Returns the YAML of the objects that the chart renders with these values, without those of
+    /// `helm test`.
     pub(super) fn template(&self, values: &[&str]) -> Result<String> {
-        self.template_of(&folder("chart"), values)
+        let start = ["template", "portolan", "--skip-tests"];
+        self.run_with(&start, &folder("chart"), values, None)
     }
 
     /// Returns the same with one more value, `path=value`. A value in braces or brackets is JSON.
@@ -73,23 +75,6 @@ impl Helm {
         // helm lets the last value win.
         arguments.extend([set, more]);
         self.run(&arguments, None)
-    }
-
-    /// Returns the YAML of the objects that the chart at the path `chart` renders, without those of
-    /// `helm test`.
-    pub(super) fn template_of(&self, chart: &Path, values: &[&str]) -> Result<String> {
-        self.run_with(
-            &["template", "portolan", "--skip-tests"],
-            chart,
-            values,
-            None,
-        )
-    }
-
-    /// Returns the YAML of the objects that the newest chart of a chart repository renders.
-    pub(super) fn template_from(&self, repository: &str, values: &[&str]) -> Result<String> {
-        let start = ["template", "portolan", "--skip-tests", "--repo", repository];
-        self.run_with(&start, Path::new("portolan"), values, None)
     }
 
     /// Runs `helm lint --strict` on the chart; any complaint is an error.

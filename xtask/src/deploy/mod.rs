@@ -8,7 +8,6 @@ mod helm;
 mod kustomize;
 mod lifecycle;
 mod nodes;
-mod packages;
 mod plugin;
 mod server;
 
@@ -19,9 +18,8 @@ use anyhow::Result;
 use self::{kustomize::Kubectl, server::Server};
 use crate::{
     cargo,
-    release::sbom,
     setup::{
-        self, CYCLONEDX, DENY,
+        self, DENY,
         control_plane::{self, KUBERNETES},
         go::{self, Module, Program},
     },
@@ -45,7 +43,6 @@ enum Needs {
     Nothing,
     Helm,
     Controllers,
-    Bills,
 }
 
 impl Needs {
@@ -54,7 +51,6 @@ impl Needs {
             Self::Nothing => true,
             Self::Helm => go::are_built(&HELM, &[HELM_PROGRAM]),
             Self::Controllers => go::are_built(&KUBERNETES, &[CONTROLLERS]),
-            Self::Bills => CYCLONEDX.is_built(),
         }
     }
 }
@@ -74,7 +70,7 @@ pub(crate) fn check(
     tools: Tools,
     mut seen: impl FnMut(&str, Option<&Result<()>>),
 ) -> Result<()> {
-    use Needs::{Bills, Controllers, Helm, Nothing};
+    use Needs::{Controllers, Helm, Nothing};
 
     let programs = control_plane::find()?;
     if tools == Tools::Built {
@@ -118,15 +114,6 @@ pub(crate) fn check(
     );
     test("an_overlay_is_a_base_by_git", Nothing, &|| {
         kustomize::by_git(&kubectl)
-    });
-    test(
-        "a_bill_of_materials_names_what_is_built_in",
-        Bills,
-        &sbom::check,
-    );
-    test("dpkg_unpacks_the_package", Nothing, &packages::debian);
-    test("helm_reads_the_packed_chart", Helm, &|| {
-        packages::chart(&helm()?)
     });
     test(
         "a_release_is_installed_upgraded_rolled_back_and_removed",
@@ -183,5 +170,22 @@ mod tests {
                 assert!(!asks, "{}", path.display());
             }
         }
+    }
+
+    #[test]
+    fn the_systemd_unit_has_the_capabilities_of_the_daemon_set() {
+        let find = |file: &str, start: &str| -> Vec<String> {
+            let text = fs::read_to_string(folder(file)).expect("a file");
+            let words = text
+                .lines()
+                .find_map(|line| line.trim().strip_prefix(start));
+            let words = words.expect("the line").trim_end_matches(']');
+            let words = words.split([' ', ',']).filter(|word| !word.is_empty());
+            words
+                .map(|word| word.trim_start_matches("CAP_").to_owned())
+                .collect()
+        };
+        let unit = find("systemd/portolan.service", "CapabilityBoundingSet=");
+        assert_eq!(unit, find("base/daemonset.yaml", "add: ["));
     }
 }

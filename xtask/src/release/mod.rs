@@ -2,11 +2,7 @@
 //! `cargo xtask release`: writes all files of a release into one folder, with the same bytes each
 //! time. This module builds or reads the parts, and `pack` makes the files from them.
 
-mod deb;
 mod pack;
-pub(crate) mod sbom;
-mod statement;
-pub(crate) mod trial;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,15 +10,16 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
 use self::pack::{Files, Parts};
 use crate::{
     arch::Arch,
-    cargo::{self, AGENT_PACKAGE},
+    cargo::{self, AGENT_PACKAGE, KERNEL_PACKAGE, Workspace},
     command,
     cross::Builder,
     fs, image,
+    setup::{self, CYCLONEDX},
 };
 
 /// cargo's build folder in target/ for the second build of `--twice`.
@@ -42,15 +39,9 @@ pub(crate) struct Arguments {
     /// Also with changes that are not committed
     #[arg(long)]
     allow_dirty: bool,
-    /// The source's address, for the image's labels and the provenance
+    /// The source's address, for the image's labels and krew's manifest
     #[arg(long)]
     source: Option<String>,
-    /// Who answers for the Debian package
-    #[arg(
-        long,
-        default_value = "the maintainers of portolan <maintainers@portolan.invalid>"
-    )]
-    maintainer: String,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
@@ -64,11 +55,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             commit: commit.clone(),
             source: arguments.source.clone(),
-            maintainer: arguments.maintainer.clone(),
             binaries: image::read(&image::built(archs, target)?)?,
             pages: pages(target)?,
             project: project()?,
-            bills: sbom::all(&commit)?,
+            bills: bills(&commit)?,
         };
         pack::files(&parts)
     };
@@ -93,7 +83,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 struct Commit {
     id: String,
     /// The time of the commit, in seconds since 1970.
-    time: u64,
+    time: String,
     /// The same time as text, e.g. 2006-01-02T15:04:05Z.
     date: String,
 }
@@ -111,10 +101,9 @@ fn commit(allow_dirty: bool) -> Result<Commit> {
         "not everything is committed, so the release could not be made again (--allow-dirty):\n{changes}"
     );
     let date = "--date=format-local:%Y-%m-%dT%H:%M:%SZ";
-    let time = git(&["log", "-1", "--format=%ct"])?;
     Ok(Commit {
         id: git(&["rev-parse", "HEAD"])?,
-        time: time.parse().context("read the commit's time")?,
+        time: git(&["log", "-1", "--format=%ct"])?,
         date: git(&["log", "-1", "--format=%cd", date])?,
     })
 }
@@ -137,14 +126,49 @@ fn pages(target: &str) -> Result<BTreeMap<String, Vec<u8>>> {
     read_folder(&folder, "")
 }
 
+/// Has cargo-cyclonedx write the bills of materials of the agent and of the kernel programs, beside
+/// their manifests, and returns them.
+fn bills(commit: &Commit) -> Result<Files> {
+    const NAME: &str = "bill-of-materials";
+    let mut command = Command::new(setup::cargo_tool(&CYCLONEDX)?);
+    let target = Arch::OWN.target();
+    command
+        .args([
+            "cyclonedx",
+            "--format",
+            "json",
+            "--no-build-deps",
+            "--quiet",
+        ])
+        .args(["--override-filename", NAME, "--target", target])
+        .args(["--manifest-path", "xtask/Cargo.toml"])
+        .env("SOURCE_DATE_EPOCH", &commit.time)
+        .current_dir(cargo::root());
+    command::output(&mut command, "write the bills of materials")?;
+    let mut bills = Files::new();
+    for (package, folder) in Workspace::read()?.folders() {
+        let file = folder.join(format!("{NAME}.json"));
+        if [AGENT_PACKAGE, KERNEL_PACKAGE].contains(&package.as_str()) {
+            let text = fs::read_to_string(&file)?;
+            let text = text.replace(&cargo::root().display().to_string(), "/portolan");
+            let name = format!("portolan-{}-{package}.cdx.json", env!("CARGO_PKG_VERSION"));
+            bills.insert(name, text.into_bytes());
+        }
+        if file.exists() {
+            fs::remove_file(&file)?;
+        }
+    }
+    Ok(bills)
+}
+
 /// Returns the repository's files that are packed: the chart, the kubectl plugin, the systemd unit,
-/// licences, the changelog and Cargo.lock.
+/// licences and the changelog.
 fn project() -> Result<BTreeMap<String, Vec<u8>>> {
     let mut files = BTreeMap::new();
     for folder in ["deploy/chart", "deploy/kubectl", "deploy/systemd"] {
         files.extend(read_folder(&cargo::root().join(folder), folder)?);
     }
-    for name in "LICENSE-APACHE LICENSE-MIT LICENSE-GPL2 CHANGELOG.md Cargo.lock".split(' ') {
+    for name in "LICENSE-APACHE LICENSE-MIT LICENSE-GPL2 CHANGELOG.md".split(' ') {
         files.insert(name.to_owned(), fs::read(cargo::root().join(name))?);
     }
     Ok(files)

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, io::Write};
 use anyhow::{Context, Result};
 use flate2::{Compression, GzBuilder};
 
-use super::{Commit, deb, statement};
+use super::Commit;
 use crate::{arch::Arch, hash::sha256, image, oci};
 
 /// Contents of files. Key: the file's name.
@@ -18,7 +18,6 @@ pub(super) struct Parts {
     pub(super) version: String,
     pub(super) commit: Commit,
     pub(super) source: Option<String>,
-    pub(super) maintainer: String,
     pub(super) binaries: Vec<(Arch, Vec<u8>)>,
     /// Manual pages (`portolan-run.1`) and completions (`portolan.bash`, `_portolan`, ...).
     pub(super) pages: Files,
@@ -36,7 +35,7 @@ impl Parts {
     }
 }
 
-/// Returns all files of the release, including checksums and the provenance statement to sign.
+/// Returns all files of the release, including checksums.
 pub(super) fn files(parts: &Parts) -> Result<Files> {
     let version = &parts.version;
     let mut files = parts.bills.clone();
@@ -53,8 +52,6 @@ pub(super) fn files(parts: &Parts) -> Result<Files> {
     for (arch, binary) in &parts.binaries {
         let name = format!("portolan-{version}-linux-{}", arch.name());
         files.insert(format!("{name}.tar.gz"), plain(&name, binary, parts)?);
-        let package = deb::package(*arch, binary, parts)?;
-        files.insert(format!("portolan_{version}_{}.deb", arch.name()), package);
     }
     let chart = chart(parts)?;
     files.insert("index.yaml".to_owned(), chart_index(parts, &chart)?);
@@ -63,8 +60,6 @@ pub(super) fn files(parts: &Parts) -> Result<Files> {
     let manifest = krew(parts, &plugin)?;
     files.insert(format!("kubectl-portolan-{version}.tar.gz"), plugin);
     files.extend(manifest.map(|manifest| (format!("portolan-{version}-krew.yaml"), manifest)));
-    let statement = statement::statement(parts, &files)?;
-    files.insert(format!("portolan-{version}.intoto.json"), statement);
     let sums = files
         .iter()
         .map(|(name, content)| format!("{}  {name}\n", sha256(content)));
@@ -156,12 +151,12 @@ fn plain(folder: &str, binary: &[u8], parts: &Parts) -> Result<Vec<u8>> {
 }
 
 /// Returns a gzip-compressed tar archive of files: name, mode, content.
-pub(super) fn archive(entries: &[(impl AsRef<str>, u32, impl AsRef<[u8]>)]) -> Result<Vec<u8>> {
+fn archive(entries: &[(impl AsRef<str>, u32, impl AsRef<[u8]>)]) -> Result<Vec<u8>> {
     gzip(&oci::tar(entries)?)
 }
 
 /// Compresses the content with gzip, without file name and time.
-pub(super) fn gzip(content: &[u8]) -> Result<Vec<u8>> {
+fn gzip(content: &[u8]) -> Result<Vec<u8>> {
     let mut writer = GzBuilder::new().write(Vec::new(), Compression::best());
     writer.write_all(content).context("compress")?;
     writer.finish().context("compress")
@@ -174,12 +169,32 @@ mod tests {
     use super::*;
     use crate::{
         oci::tests::unpacked,
-        release::{compare, trial::parts},
+        release::{compare, project},
     };
 
-    /// Returns the files of the release for tests, after `change`.
+    /// Returns the files of a release of the repository's own files and small binaries, after
+    /// `change`.
     fn files_of(change: impl FnOnce(&mut Parts)) -> Files {
-        let mut parts = parts().expect("parts");
+        let pages = ["portolan-run.1", "portolan.bash", "_portolan"];
+        let mut parts = Parts {
+            version: "1.2.3".to_owned(),
+            commit: Commit {
+                id: "0123456789abcdef0123456789abcdef01234567".to_owned(),
+                time: "1700000000".to_owned(),
+                date: "2023-11-14T22:13:20Z".to_owned(),
+            },
+            source: Some("https://example.org/portolan".to_owned()),
+            binaries: vec![
+                (Arch::Amd64, b"one binary".to_vec()),
+                (Arch::Arm64, b"another binary".to_vec()),
+            ],
+            pages: pages.map(|name| (name.to_owned(), Vec::new())).into(),
+            project: project().expect("the repository's files"),
+            bills: Files::from([(
+                "portolan-1.2.3-proxy-user.cdx.json".to_owned(),
+                b"{}".to_vec(),
+            )]),
+        };
         change(&mut parts);
         files(&parts).expect("a release")
     }
@@ -198,11 +213,8 @@ mod tests {
                 "portolan-1.2.3-krew.yaml",
                 "portolan-1.2.3-linux-amd64.tar.gz",
                 "portolan-1.2.3-linux-arm64.tar.gz",
-                "portolan-1.2.3.cdx.json",
-                "portolan-1.2.3.intoto.json",
+                "portolan-1.2.3-proxy-user.cdx.json",
                 "portolan-1.2.3.tgz",
-                "portolan_1.2.3_amd64.deb",
-                "portolan_1.2.3_arm64.deb",
             ]
         );
         let sums = String::from_utf8(files["SHA256SUMS"].clone()).expect("text");
@@ -211,6 +223,8 @@ mod tests {
             let (sum, name) = line.split_once("  ").expect("a sum and a name");
             assert_eq!(sum, sha256(&files[name]), "{name}");
         }
+        let chart = unpacked(GzDecoder::new(files["portolan-1.2.3.tgz"].as_slice()));
+        assert!(chart.contains_key("portolan/Chart.yaml"));
         // `printf portolan | sha256sum`
         assert_eq!(
             sha256(b"portolan"),
@@ -249,7 +263,7 @@ mod tests {
         compare(&once, &files_of(|_| ())).expect("the same bytes");
         let other = files_of(|parts| parts.binaries[1].1.push(0));
         let error = compare(&once, &other).expect_err("they differ").to_string();
-        for name in "-image.tar arm64.tar.gz _arm64.deb intoto SHA256SUMS".split(' ') {
+        for name in "-image.tar arm64.tar.gz SHA256SUMS".split(' ') {
             assert!(error.contains(name), "{name}: {error}");
         }
         assert!(!error.contains("amd64"), "{error}");
