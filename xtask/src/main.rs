@@ -77,8 +77,6 @@ enum Command {
     Kernels(kernels::Arguments),
     /// Build real nodes and a control plane on this machine, with portolan or kube-proxy (root)
     Cluster(cluster::Arguments),
-    /// Run the commands of the pages in that cluster, word by word, while clients are busy (root)
-    Docs(cluster::docs::Arguments),
     /// Run upstream Kubernetes' own tests in the cluster that `cluster up` has built (root)
     E2e(e2e::Arguments),
     /// Run the Gateway API's own conformance suite in that cluster (root)
@@ -108,7 +106,6 @@ fn main() -> ExitCode {
         Command::Release(arguments) => release::run(&arguments),
         Command::Kernels(arguments) => kernels::run(&arguments),
         Command::Cluster(arguments) => cluster::run(&arguments),
-        Command::Docs(arguments) => cluster::docs::run(&arguments),
         Command::E2e(arguments) => e2e::run(&arguments),
         Command::Gateway(arguments) => cluster::gateway::run(&arguments),
         Command::KubeProxy => kube_proxy::run(),

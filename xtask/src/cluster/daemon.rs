@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Starts and stops the cluster's long-running programs, each in the namespaces and cgroup of a
-//! node or of the control plane, with a log and a pid file. Used by the other modules of `cluster`.
+//! Starts the cluster's long-running programs, each in the namespaces and cgroup of a node or of
+//! the control plane, with a log and a pid file. Used by the other modules of `cluster`.
 
 use std::{
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Command, Stdio},
     thread::sleep,
     time::{Duration, Instant},
@@ -17,7 +17,8 @@ use crate::{command, fs};
 /// A shell script that joins the cgroup $0, then executes its arguments as another program.
 const JOIN: &str = "echo $$ > \"$0/cgroup.procs\" && exec \"$@\"";
 
-/// A program that runs on a node or in the control plane until `stop`, with its log and pid file.
+/// A program that runs on a node or in the control plane until `cluster down`, with its log and
+/// pid file.
 pub(super) struct Daemon<'a> {
     pub(super) place: &'a Namespace,
     pub(super) name: &'a str,
@@ -70,19 +71,14 @@ pub(super) fn inside(place: &Namespace) -> Result<Command> {
             format!("--cgroup=/proc/{holder}/ns/cgroup"),
         ]);
     }
-    Ok(inside_of(&place.cgroup()?, &namespaces))
-}
-
-/// Like `inside`, with the given cgroup and with namespaces as options of nsenter.
-pub(super) fn inside_of(cgroup: &Path, namespaces: &[String]) -> Command {
     let mut command = Command::new("/bin/sh");
     command
         .args(["-c", JOIN])
-        .arg(cgroup)
+        .arg(place.cgroup()?)
         .args(["setsid", "nsenter"])
         .args(namespaces)
         .arg("--");
-    command
+    Ok(command)
 }
 
 /// The name of the process that keeps a node's namespaces of mounts and host name alive.
@@ -108,23 +104,6 @@ pub(super) fn pid(place: &Namespace, name: &str) -> Result<Option<u32>> {
 
 pub(super) fn is_running(place: &Namespace, name: &str) -> Result<bool> {
     Ok(pid(place, name)?.is_some())
-}
-
-/// Stops a program with SIGTERM, and with SIGKILL if it does not end.
-pub(super) fn stop(place: &Namespace, name: &str) -> Result<()> {
-    const PATIENCE: Duration = Duration::from_secs(5);
-    for signal in ["-TERM", "-KILL"] {
-        let Some(pid) = pid(place, name)? else {
-            break;
-        };
-        run(Command::new("kill").args([signal, &pid.to_string()]))?;
-        let deadline = Instant::now() + PATIENCE;
-        while is_running(place, name)? && Instant::now() < deadline {
-            sleep(Duration::from_millis(50));
-        }
-    }
-    _ = fs::remove_file(&pid_file(place, name));
-    Ok(())
 }
 
 /// Waits until `ready` returns true. The error contains the end of the log of `name`.

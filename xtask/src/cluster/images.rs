@@ -210,26 +210,16 @@ fn make_system(cache: &Path, file: &Path) -> Result<()> {
     fs::remove_dir_all(&folder)
 }
 
-/// Gives the agent's image another tag on every node.
-pub(super) fn tag_agent(tools: &Tools, tag: &str) -> Result<()> {
-    let (present, other) = (agent(env!("CARGO_PKG_VERSION")), agent(tag));
-    for node in &super::layout::NODES {
-        super::node::ctr(tools, node, &["images", "tag", "--force", &present, &other])?;
-    }
-    Ok(())
-}
-
 /// Builds the agent's image as `cargo xtask image` does.
 pub(super) fn of_agent() -> Result<Archive> {
     let built = image::archive(image::NAME, env!("CARGO_PKG_VERSION"))?;
     Ok(Archive {
         name: "portolan",
         file: built,
-        images: vec![agent(env!("CARGO_PKG_VERSION"))],
+        images: vec![oci::full_name(&format!(
+            "{}:{}",
+            image::NAME,
+            env!("CARGO_PKG_VERSION")
+        ))],
     })
-}
-
-/// Returns the full name of the agent's image.
-fn agent(tag: &str) -> String {
-    oci::full_name(&format!("{}:{tag}", image::NAME))
 }

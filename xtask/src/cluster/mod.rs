@@ -6,10 +6,7 @@
 mod cni;
 mod control;
 mod daemon;
-mod disrupt;
-pub(crate) mod docs;
 pub(crate) mod gateway;
-mod hello;
 mod images;
 mod layout;
 mod network;
@@ -71,11 +68,6 @@ enum Action {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<String>,
     },
-    /// Restart, kill and exchange the proxy while clients are busy, and count what breaks
-    Disrupt,
-    /// Run as one of these clients until the input ends
-    #[command(hide = true)]
-    Client(disrupt::client::Arguments),
     /// Stop everything and remove it
     Down,
 }
@@ -93,8 +85,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             Err(command.args(arguments).exec()).context("start kubectl")
         }
         Action::Enter { place, command } => enter(place, command),
-        Action::Disrupt => disrupt::run(&standing()?),
-        Action::Client(arguments) => disrupt::client::run(arguments),
         Action::Down => down(),
     }
 }
@@ -147,7 +137,6 @@ fn up(proxy: Proxy, balancing: &str, cni: Option<Cni>) -> Result<()> {
     steps.run("proxy", "10 s, portolan's image 2 min", || {
         proxy::install(&tools, &Serving::new(proxy, balancing))
     })?;
-    steps.run("a pod that answers", "5 s", || hello::ask(&tools))?;
     eprintln!(
         "cluster [{:6.1} s] ready; next: cargo xtask cluster status | kubectl ... | enter NODE | down",
         steps.0.elapsed().as_secs_f64()

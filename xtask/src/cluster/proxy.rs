@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Installs the cluster's proxy: portolan as a user would install it, or kube-proxy. Called by
-//! `cluster up`, `cluster disrupt` and `docs`.
+//! `cluster up`.
 
 use std::{fmt, path::PathBuf};
 

@@ -145,7 +145,7 @@ fn timed(name: &str, test: &dyn Fn() -> Result<()>) -> Result<()> {
 }
 
 /// Returns the folder with the program helm, which is built if it is missing.
-pub(crate) fn helm_folder() -> Result<PathBuf> {
+fn helm_folder() -> Result<PathBuf> {
     go::programs(&HELM, &[HELM_PROGRAM], "3 to 8 minutes")
 }
 
