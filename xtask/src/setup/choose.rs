@@ -194,7 +194,3 @@ fn missing(compilers: &[&Compiler]) -> Vec<String> {
     ));
     lines
 }
-
-#[cfg(test)]
-#[path = "choose_tests.rs"]
-mod tests;
