@@ -49,7 +49,7 @@ enum Suite {
     /// host, forwarding stack and auto, XDP native at the uplink, objects from manifests and
     /// from a real API server (root)
     Conformance,
-    /// deploy/: the chart against the overlays, and both against a real API server
+    /// deploy/: the chart and the manifests, also against a real API server
     Deploy,
     /// The programs, packet tests and an agent, on Debian's kernels in qemu (root)
     Kernels,

@@ -16,8 +16,8 @@ use crate::{
 
 const RIGHTS: [&str; 3] = [
     include_str!("../../../deploy/base/rbac.yaml"),
-    include_str!("../../../deploy/components/gateway-api/rbac.yaml"),
-    include_str!("../../../deploy/components/gateway-services/rbac.yaml"),
+    include_str!("../../../xtask/cluster/overlay/gateway-api.yaml"),
+    include_str!("../../../xtask/cluster/overlay/gateway-services.yaml"),
 ];
 const POLICY: &str = include_str!("../../../deploy/examples/gateway-addresses.yaml");
 

@@ -21,9 +21,8 @@ use crate::fs;
 const MANIFESTS: &str = "xtask/cluster/kube-proxy.yaml";
 /// This cluster's overlay: kubeadm's, with this machine's cgroup path.
 const OVERLAY: &str = "xtask/cluster/overlay";
-/// The overlay that keeps portolan's programs on every node until its last connections have ended,
-/// and then removes them.
-const DRAIN: &str = "deploy/overlays/drain";
+/// What removes portolan's programs from labelled nodes once kube-proxy serves them.
+const EMERGENCY: &str = "deploy/emergency";
 
 /// kubectl's arguments that remove objects, if they exist.
 const DELETE: &str = "delete --ignore-not-found --wait=true";
@@ -107,7 +106,8 @@ pub(super) fn install(tools: &Tools, wanted: &Serving) -> Result<()> {
         None => {}
     }
     if gives_way && before == Proxy::Portolan {
-        kubectl(tools, &format!("apply -k {DRAIN}"))?;
+        kubectl(tools, "label nodes --all portolan.dev/proxy=kube-proxy")?;
+        kubectl(tools, &format!("apply -k {EMERGENCY}"))?;
     }
     fs::write(marker(), wanted.to_string())
 }
@@ -138,7 +138,8 @@ fn start_portolan(tools: &Tools, balancing: &str) -> Result<()> {
     for node in &NODES {
         node::import(tools, node, &archive)?;
     }
-    kubectl(tools, &format!("{DELETE} -k {DRAIN}"))?;
+    kubectl(tools, &format!("{DELETE} -k {EMERGENCY}"))?;
+    kubectl(tools, "label nodes --all portolan.dev/proxy-")?;
     apply(tools, &config_map("", balancing))?;
     kubectl(tools, &format!("apply -k {OVERLAY}"))?;
     // Running pods keep the image and the settings with which they started.

@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-use super::folder;
+use super::{
+    folder,
+    objects::{Kubectl, Objects},
+};
 use crate::command;
 
 /// The values that the chart requires on a cluster without kubeadm, as one argument of `--set`.
@@ -63,7 +66,11 @@ impl Helm {
         self.run_with(&start, &folder("chart"), values, None)
     }
 
-    /// Returns the same with one more value, `path=value`. A value in braces or brackets is JSON.
+    pub(super) fn objects(&self, kubectl: &Kubectl, values: &[&str]) -> Result<Objects> {
+        kubectl.parse(&self.template(values)?)
+    }
+
+    /// Returns the YAML with one more value, `path=value`. A value in braces or brackets is JSON.
     pub(super) fn template_with(&self, values: &[&str], more: &str) -> Result<String> {
         let is_json = more
             .split_once('=')

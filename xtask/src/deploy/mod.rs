@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The tests of `deploy/` that xtask runs itself, because they need helm, kubectl or an API server:
-//! chart against overlays, installation, the kubectl plugin. Called by `test`. Needs no root.
+//! the chart, installation, the kubectl plugin. Called by `test`. Needs no root.
 
-mod chart_values;
-mod equal;
 mod helm;
-mod kustomize;
 mod lifecycle;
 mod nodes;
+mod objects;
 mod plugin;
 mod server;
 
@@ -15,7 +13,7 @@ use std::{path::PathBuf, time::Instant};
 
 use anyhow::Result;
 
-use self::{kustomize::Kubectl, server::Server};
+use self::{objects::Kubectl, server::Server};
 use crate::{
     cargo,
     setup::{
@@ -42,6 +40,7 @@ const HELM_PROGRAM: Program = Program::new("helm", "helm.sh/helm/v4/cmd/helm");
 enum Needs {
     Nothing,
     Helm,
+    /// And helm.
     Controllers,
 }
 
@@ -50,7 +49,9 @@ impl Needs {
         match self {
             Self::Nothing => true,
             Self::Helm => go::are_built(&HELM, &[HELM_PROGRAM]),
-            Self::Controllers => go::are_built(&KUBERNETES, &[CONTROLLERS]),
+            Self::Controllers => {
+                Self::Helm.are_built() && go::are_built(&KUBERNETES, &[CONTROLLERS])
+            }
         }
     }
 }
@@ -77,7 +78,7 @@ pub(crate) fn check(
         setup::cargo_tool(&DENY)?;
     }
     let helm = || helm::Helm::new(helm_folder()?.join(HELM_PROGRAM.name));
-    let kubectl = Kubectl::new(programs.join("kubectl"));
+    let kubectl = Kubectl(programs.join("kubectl"));
     let server = || Server::start(&programs);
     let mut test = |name: &str, needs: Needs, test: &dyn Fn() -> Result<()>| {
         if filter.is_empty() || filter.iter().any(|part| name.contains(part.as_str())) {
@@ -88,32 +89,19 @@ pub(crate) fn check(
             }
         }
     };
-    test("the_chart_gives_the_objects_of_each_overlay", Helm, &|| {
-        equal::check(&helm()?, &kubectl)
-    });
-    test("the_charts_versions_are_the_projects", Nothing, &|| {
-        chart_values::versions()
-    });
     test(
-        "every_value_is_typed_and_documented_and_changes_something",
+        "kubectl_apply_gives_the_objects_of_the_chart",
         Helm,
-        &|| chart_values::check(&helm()?, &kubectl),
+        &|| objects::same(&helm()?, &kubectl),
     );
+    test("versions_are_the_projects", Nothing, &objects::versions);
     test("ports_and_probes_follow_the_settings", Helm, &|| {
-        chart_values::ports(&helm()?)
+        objects::ports(&helm()?)
     });
     let kept = "node_affinity_of_the_values_is_kept_and_ours_added_to_each_term";
-    test(kept, Helm, &|| chart_values::affinity(&helm()?, &kubectl));
+    test(kept, Helm, &|| objects::affinity(&helm()?, &kubectl));
     test("wrong_values_are_refused_by_name", Helm, &|| {
-        chart_values::refused(&helm()?)
-    });
-    test(
-        "an_overlay_is_a_base_for_a_folder_elsewhere",
-        Nothing,
-        &|| kustomize::from_elsewhere(&kubectl),
-    );
-    test("an_overlay_is_a_base_by_git", Nothing, &|| {
-        kustomize::by_git(&kubectl)
+        objects::refused(&helm()?)
     });
     test(
         "a_release_is_installed_upgraded_rolled_back_and_removed",
@@ -126,7 +114,8 @@ pub(crate) fn check(
     let label = "a_nodes_label_moves_it_to_portolan_and_back_and_no_node_is_without_a_proxy";
     test(label, Controllers, &|| {
         let folder = go::programs(&KUBERNETES, &[CONTROLLERS], "2 to 5 minutes")?;
-        nodes::check(server()?, &kubectl, &folder.join(CONTROLLERS.name))
+        let controllers = folder.join(CONTROLLERS.name);
+        nodes::check(server()?, &kubectl, &helm()?, &controllers)
     });
     Ok(())
 }

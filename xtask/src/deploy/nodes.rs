@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use super::{
     folder,
-    kustomize::{Kubectl, from_tmp},
+    helm::{ADDRESS, Helm},
+    objects::{Kubectl, Objects},
     server::Server,
 };
 
@@ -29,7 +30,14 @@ spec:
       tolerations: [{operator: Exists}]
 ";
 
-pub(super) fn check(mut server: Server, kubectl: &Kubectl, controllers: &Path) -> Result<()> {
+pub(super) fn check(
+    mut server: Server,
+    kubectl: &Kubectl,
+    helm: &Helm,
+    controllers: &Path,
+) -> Result<()> {
+    let chart = |value: &str| helm.objects(kubectl, &[ADDRESS, value]);
+    let kustomize = |name: &str| kubectl.kustomize(&folder(name));
     server.start_daemon_sets(controllers)?;
     let server = &server;
     for name in ["a", "b", "c"] {
@@ -41,14 +49,10 @@ pub(super) fn check(mut server: Server, kubectl: &Kubectl, controllers: &Path) -
 
     // A migration node by node: no label means kube-proxy.
     gate(server, "node-by-node")?;
-    let bare = from_tmp(&folder("overlays/bare"));
-    let component = from_tmp(&folder("components/node-by-node"));
-    let text = format!("resources: ['{bare}']\ncomponents: ['{component}']\n");
-    apply(server, kubectl, &text)?;
+    apply(server, &chart("nodeByNode=true")?)?;
     expect(server, "gated", by_kube_proxy)?;
     // portolan in shadow mode runs on nodes with kube-proxy only.
-    let shadow = from_tmp(&folder("overlays/shadow"));
-    apply(server, kubectl, &format!("resources: ['{shadow}']\n"))?;
+    apply(server, &chart("mode=shadow")?)?;
     let beside = |node| format!("{node}/kube-proxy {node}/portolan-shadow");
     let [a, b, c] = ["a", "b", "c"].map(beside);
     expect(server, "shadows", &format!("{a} {b} {c}"))?;
@@ -72,15 +76,14 @@ pub(super) fn check(mut server: Server, kubectl: &Kubectl, controllers: &Path) -
     // From now on, nodes without a label run portolan.
     label(server, "d", "portolan")?;
     gate(server, "only-labelled")?;
-    apply(server, kubectl, &format!("resources: ['{bare}']\n"))?;
+    apply(server, &chart("nodeByNode=false")?)?;
     add_node(server, "e")?;
     let all = "a/portolan b/portolan c/portolan d/portolan e/portolan";
     expect(server, "for good", all)?;
 
     // One node gets kube-proxy back; portolan drains there while kube-proxy runs.
     label(server, "b", "kube-proxy")?;
-    let drain = from_tmp(&folder("overlays/drain-labelled"));
-    apply(server, kubectl, &format!("resources: ['{drain}']\n"))?;
+    apply(server, &chart("mode=drain-labelled")?)?;
     let back = all.replace("b/portolan", "b/kube-proxy b/portolan-drain");
     expect(server, "one back", &back)?;
     // A node that got portolan without a label goes back in the same way.
@@ -89,13 +92,11 @@ pub(super) fn check(mut server: Server, kubectl: &Kubectl, controllers: &Path) -
     expect(server, "another back", &back)?;
 
     // In an emergency, the same nodes are cleaned without a drain.
-    let emergency = from_tmp(&folder("emergency"));
-    apply(server, kubectl, &format!("resources: ['{emergency}']\n"))?;
+    apply(server, &kustomize("emergency")?)?;
     expect(server, "emergency", &back)?;
 
     // kube-proxy's rules are removed wherever kube-proxy does not run.
-    let clean = from_tmp(&folder("kube-proxy/clean"));
-    apply(server, kubectl, &format!("resources: ['{clean}']\n"))?;
+    apply(server, &kustomize("kube-proxy/clean")?)?;
     let cleaned = "a/portolan a/portolan-clean-kube-proxy b/kube-proxy b/portolan-drain c/portolan \
                    c/portolan-clean-kube-proxy d/portolan d/portolan-clean-kube-proxy e/kube-proxy \
                    e/portolan-drain";
@@ -129,11 +130,9 @@ fn gate(server: &Server, name: &str) -> Result<()> {
     server.kubectl(&patch).map(drop)
 }
 
-fn apply(server: &Server, kubectl: &Kubectl, kustomization: &str) -> Result<()> {
-    for object in kubectl.kustomization(kustomization)?.values() {
-        server.apply(&object.to_string())?;
-    }
-    Ok(())
+fn apply(server: &Server, objects: &Objects) -> Result<()> {
+    let mut objects = objects.values();
+    objects.try_for_each(|object| server.apply(&object.to_string()))
 }
 
 /// Waits until the nodes have these pods (`NODE/DAEMONSET`, sorted) and no others. Binds new pods

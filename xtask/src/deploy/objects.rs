@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Renders the chart and the kustomize folders of `deploy/` to objects, and tests what must hold of
+//! them.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::{
+    folder,
+    helm::{ADDRESS, Helm},
+};
+use crate::{cargo, command, fs};
+
+/// Kubernetes objects. Key: kind and name.
+pub(super) type Objects = BTreeMap<(String, String), Value>;
+
+/// An annotation by which kubectl is made to print objects as JSON, and that `entry` removes.
+const MARK: &str = "portolan.dev/read";
+/// Labels by which helm finds its objects, and the annotation by which it replaces pods.
+const HELMS: [&str; 5] = [
+    MARK,
+    "app.kubernetes.io/instance",
+    "app.kubernetes.io/managed-by",
+    "helm.sh/chart",
+    "checksum/config",
+];
+
+/// kubectl for subcommands that need no API server.
+pub(super) struct Kubectl(pub(super) PathBuf);
+
+impl Kubectl {
+    /// Returns the objects that the kustomization.yaml in a folder renders.
+    pub(super) fn kustomize(&self, folder: &Path) -> Result<Objects> {
+        let what = format!("kustomize {}", folder.display());
+        let mut command = Command::new(&self.0);
+        self.parse(&command::output(
+            command.arg("kustomize").arg(folder),
+            &what,
+        )?)
+    }
+
+    /// Parses the YAML of several objects. kubectl does it, because xtask has no YAML parser.
+    pub(super) fn parse(&self, yaml: &str) -> Result<Objects> {
+        let mut command = command::of(&self.0, "annotate --local -o json -f -");
+        command.arg(format!("{MARK}=yes"));
+        let json = command::output_of(&mut command, yaml, "read objects by kubectl")?;
+        let values = serde_json::Deserializer::from_str(&json).into_iter::<Value>();
+        values.map(|value| Ok(entry(value?))).collect()
+    }
+}
+
+/// Returns the object's key, and the object without what `parse` or helm has added.
+fn entry(mut object: Value) -> ((String, String), Value) {
+    for pointer in ["/metadata", "/spec/template/metadata"] {
+        let Some(metadata) = object.pointer_mut(pointer).and_then(Value::as_object_mut) else {
+            continue;
+        };
+        for map in ["annotations", "labels"] {
+            if let Some(entries) = metadata.get_mut(map).and_then(Value::as_object_mut) {
+                entries.retain(|name, _| !HELMS.contains(&name.as_str()));
+            }
+        }
+        metadata.retain(|_, value| value.as_object().is_none_or(|map| !map.is_empty()));
+    }
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let key = (text(&object["kind"]), text(&object["metadata"]["name"]));
+    (key, object)
+}
+
+/// Tests that `kubectl apply -k deploy`, and the folder of `cargo xtask cluster`, give the objects
+/// of the chart.
+pub(super) fn same(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
+    let kubeadm = "kubeProxyConfigMap=kube-proxy";
+    let cluster = [
+        kubeadm,
+        "cgroupRoot=/run/portolan-cluster/cgroup",
+        "gatewayAPI=true",
+        "gatewayServices=true",
+    ];
+    for (folder, values) in [
+        (folder(""), &cluster[..1]),
+        (cargo::root().join("xtask/cluster/overlay"), &cluster[..]),
+    ] {
+        helm.lint(values)?;
+        let (one, other) = (kubectl.kustomize(&folder)?, helm.objects(kubectl, values)?);
+        ensure!(
+            one.keys().eq(other.keys()),
+            "{:?}, {:?}",
+            one.keys(),
+            other.keys()
+        );
+        for (key, object) in one {
+            ensure!(
+                object == other[&key],
+                "{key:?}: {object}, chart: {}",
+                other[&key]
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Tests that ports follow the addresses in the settings, and probes a value of their own.
+pub(super) fn ports(helm: &Helm) -> Result<()> {
+    const CASES: [(&[&str], [u16; 3], &str); 2] = [
+        (&[], [10256, 10249, 10247], "127.0.0.1"),
+        (
+            &[
+                "settings.healthzBindAddress=127.0.0.1:20256",
+                "settings.metricsBindAddress=[::]:20249",
+                "probeAddress=[::1]:20247",
+            ],
+            [20256, 20249, 20247],
+            "::1",
+        ),
+    ];
+    for (values, ports, host) in CASES {
+        let text = helm.template(&[&[ADDRESS], values].concat())?;
+        for port in ports {
+            let line = format!("containerPort: {port}, hostPort: {port}");
+            ensure!(text.contains(&line), "no {line}: {text}");
+        }
+        let probes = text.matches(&format!("httpGet: {{host: \"{host}\", port: probes"));
+        ensure!(probes.count() == 3, "probes of {host}: {text}");
+    }
+    Ok(())
+}
+
+/// Tests that the node affinity of the values is kept, and that ours is added to each of its terms.
+pub(super) fn affinity(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
+    const RULE: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+    let fargate = r#"{"key":"compute","operator":"NotIn","values":["fargate"]}"#;
+    let field = r#"[{"key":"metadata.name","operator":"In","values":["a"]}]"#;
+    let terms = format!(r#"[{{"matchExpressions":[{fargate}]}},{{"matchFields":{field}}}]"#);
+    let given =
+        format!(r#"affinity={{"nodeAffinity":{{"{RULE}":{{"nodeSelectorTerms":{terms}}}}}}}"#);
+    for (mode, operator, value) in [
+        ("nodeByNode=false", "NotIn", "kube-proxy"),
+        ("nodeByNode=true", "In", "portolan"),
+        ("mode=shadow", "NotIn", "portolan"),
+    ] {
+        let objects = kubectl.parse(&helm.template_with(&[ADDRESS, mode], &given)?)?;
+        let daemon = objects.iter().find(|((kind, _), _)| kind == "DaemonSet");
+        let (_, daemon) = daemon.context("no DaemonSet")?;
+        let node = &daemon["spec"]["template"]["spec"]["affinity"]["nodeAffinity"];
+        let ours = format!(
+            r#"{{"key":"portolan.dev/proxy","operator":"{operator}","values":["{value}"]}}"#
+        );
+        let wanted: Value = serde_json::from_str(&format!(
+            r#"[{{"matchExpressions":[{fargate},{ours}]}},{{"matchExpressions":[{ours}],"matchFields":{field}}}]"#
+        ))?;
+        ensure!(node[RULE]["nodeSelectorTerms"] == wanted, "{mode}: {node}");
+    }
+    Ok(())
+}
+
+/// Tests that helm refuses values, by name: by a rule of the templates, and by the schema.
+pub(super) fn refused(helm: &Helm) -> Result<()> {
+    const CASES: [(&[&str], &str); 6] = [
+        (&[], "apiServer"),
+        (
+            &["apiServer=https://192.0.2.1:6443"],
+            "settings.clusterCIDR",
+        ),
+        (
+            &[ADDRESS, "kubeProxyConfigMap=kube-proxy"],
+            "exclude each other",
+        ),
+        (
+            &[ADDRESS, "gatewayServices=true"],
+            "gatewayServices needs gatewayAPI",
+        ),
+        (&[ADDRESS, "mode=walk"], "/mode"),
+        (&[ADDRESS, "toleration=none"], "toleration"),
+    ];
+    for (values, named) in CASES {
+        let error = helm.template(values).err();
+        let error = error.with_context(|| format!("{values:?} is taken"))?;
+        let text = format!("{error:#}");
+        // The error begins with the command itself, which also contains the value.
+        let answer = text.split_once("Error:").map_or("", |(_, answer)| answer);
+        ensure!(
+            answer.contains(named),
+            "{values:?}: {named} is not in {text}"
+        );
+    }
+    Ok(())
+}
+
+/// Tests that the chart and the images in the kustomize folders have the version of the packages.
+pub(super) fn versions() -> Result<()> {
+    let version = env!("CARGO_PKG_VERSION");
+    for (file, start, line) in [
+        (
+            "chart/Chart.yaml",
+            "version:",
+            format!("version: {version}"),
+        ),
+        (
+            "chart/Chart.yaml",
+            "appVersion:",
+            format!("appVersion: {version}"),
+        ),
+        (
+            "overlays/kubeadm/kustomization.yaml",
+            "- {name: portolan,",
+            format!("newTag: {version}}}"),
+        ),
+        (
+            "emergency/kustomization.yaml",
+            "- {name: portolan,",
+            format!("newTag: {version}}}"),
+        ),
+        (
+            "kube-proxy/clean/kustomization.yaml",
+            "- {name: portolan,",
+            format!("newTag: {version}}}"),
+        ),
+    ] {
+        let text = fs::read_to_string(folder(file))?;
+        let found = text
+            .lines()
+            .map(str::trim)
+            .find(|found| found.starts_with(start));
+        let is_there = found.is_some_and(|found| found.ends_with(&line));
+        ensure!(is_there, "deploy/{file} does not say {line}");
+    }
+    Ok(())
+}
