@@ -2,7 +2,6 @@
 //! Runs cargo on other packages of the workspace. Used by every command of xtask.
 
 use std::{
-    collections::BTreeSet,
     env,
     ffi::OsStr,
     path::{Path, PathBuf},
@@ -170,20 +169,6 @@ impl Workspace {
     pub(crate) fn budget(&self, package: &str, key: &str) -> usize {
         let number = &self.package(package)["metadata"]["budget"][key];
         number.as_u64().unwrap_or(0) as usize
-    }
-
-    /// Returns the crates outside of the workspace that a source file may name: those of the
-    /// standard library, and every dependency.
-    pub(crate) fn foreign_crates(&self) -> BTreeSet<String> {
-        let own: Vec<_> = self.packages().map(|package| &package["name"]).collect();
-        self.packages()
-            .flat_map(|package| elements(&package["dependencies"]))
-            .map(|dependency| &dependency["name"])
-            .filter(|name| !own.contains(name))
-            .filter_map(Value::as_str)
-            .chain(["std", "core", "alloc"])
-            .map(|name| name.replace('-', "_"))
-            .collect()
     }
 
     /// Returns the names of a package's cargo targets of one kind (`test`, `bench`, `example`).

@@ -25,7 +25,6 @@ mod lint;
 mod monitor;
 mod oci;
 mod release;
-mod reliability;
 mod setup;
 mod soak;
 mod storm;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `cargo xtask storm`: clients of every kind send requests while one disturbance of the agent
-//! follows another. `--write` writes the tables of docs/dev/reliability.md. `cargo xtask test node`
-//! runs a minute of it.
+//! follows another. `cargo xtask test node` runs a minute of it.
+
+use std::path::PathBuf;
 
 use anyhow::Result;
 
 use crate::{
     cargo::Workspace,
     command,
-    reliability::Tables,
     setup::{self, control_plane},
 };
 
@@ -28,20 +28,21 @@ pub(crate) struct Arguments {
     /// Only disturbances that have this in their names
     #[arg(long)]
     only: Option<String>,
-    /// Writes the tables into docs/dev/reliability.md, also if something was lost
+    /// A file to write the tables into, as docs/dev/reliability.md has them
     #[arg(long)]
-    write: bool,
+    report: Option<PathBuf>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     setup::run_as_root("the storm")?;
-    let tables = Tables::new("storm", "")?;
     let mut command = Workspace::read()?.command("test", "test", "node")?;
     command
         .args(["--nocapture", "--exact", TEST])
         .env("PORTOLAN_STORM_SECONDS", arguments.seconds.to_string())
-        .env("PORTOLAN_STORM_RATE", arguments.rate.to_string())
-        .env("PORTOLAN_STORM_REPORT", tables.file());
+        .env("PORTOLAN_STORM_RATE", arguments.rate.to_string());
+    if let Some(file) = &arguments.report {
+        command.env("PORTOLAN_STORM_REPORT", file);
+    }
     if let Some(seed) = arguments.seed {
         command.env("PORTOLAN_STORM_SEED", seed.to_string());
     }
@@ -49,9 +50,5 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         command.env("PORTOLAN_STORM_ONLY", only);
     }
     control_plane::offer(&mut command)?;
-    let result = command::check(&mut command, "go through the storm");
-    if arguments.write {
-        tables.write()?;
-    }
-    result
+    command::check(&mut command, "go through the storm")
 }

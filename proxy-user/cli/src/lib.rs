@@ -35,8 +35,6 @@ mod render;
 mod run;
 pub mod services;
 pub mod settings;
-#[cfg(test)]
-mod settings_page;
 pub mod shadow;
 mod signals;
 pub mod sockets;

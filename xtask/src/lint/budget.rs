@@ -146,6 +146,8 @@ fn count<'a>(files: &[File], folders: &[&'a str]) -> BTreeMap<(&'a str, &'static
             (Some("tests"), false) => ("cases", 0),
             (_, false) => continue,
             (Some("benches" | "examples"), _) => ("run", 0),
+            // The program that writes pages for a release.
+            _ if inner.starts_with("src/pages/") => ("run", 0),
             (Some("tests"), _) => ("tests", 0),
             _ if UNSHIPPED.contains(folder) || is_test(&path) => ("tests", 0),
             _ => ("tests", *shipped),

@@ -5,9 +5,6 @@
 mod budget;
 mod dependencies;
 mod files;
-mod names;
-mod references;
-mod tokens;
 
 use std::{
     io::{IsTerminal, stderr},
@@ -54,12 +51,6 @@ pub(crate) fn check_all() -> Result<()> {
         ("documentation", &documentation),
         ("dependencies of packages", &|| {
             complaints(&dependencies::check(&workspace))
-        }),
-        ("paths and names in documents", &|| {
-            complaints(&references::check(&files, &workspace.foreign_crates()))
-        }),
-        ("names of types and modules", &|| {
-            complaints(&names::check(&files))
         }),
         ("licence lines", &|| {
             complaints(&files::licence_lines(&files))

@@ -131,10 +131,10 @@ fn krew(parts: &Parts, plugin: &[u8]) -> Result<Option<Vec<u8>>> {
 fn plain(folder: &str, binary: &[u8], parts: &Parts) -> Result<Vec<u8>> {
     let mut entries = vec![(format!("{folder}/portolan"), 0o755, binary)];
     for (name, content) in &parts.pages {
-        let kind = if name.ends_with(".1") {
-            "man"
-        } else {
-            "completions"
+        let kind = match name.rsplit_once('.') {
+            Some((_, "1")) => "man",
+            Some((_, "md")) => "docs",
+            _ => "completions",
         };
         entries.push((format!("{folder}/{kind}/{name}"), 0o644, content));
     }
@@ -175,7 +175,12 @@ mod tests {
     /// Returns the files of a release of the repository's own files and small binaries, after
     /// `change`.
     fn files_of(change: impl FnOnce(&mut Parts)) -> Files {
-        let pages = ["portolan-run.1", "portolan.bash", "_portolan"];
+        let pages = [
+            "portolan-run.1",
+            "settings.md",
+            "portolan.bash",
+            "_portolan",
+        ];
         let mut parts = Parts {
             version: "1.2.3".to_owned(),
             commit: Commit {
@@ -279,6 +284,7 @@ mod tests {
         for name in [
             "man/portolan-run.1",
             "completions/_portolan",
+            "docs/settings.md",
             "systemd/portolan.service",
             "LICENSE-MIT",
         ] {

@@ -2,8 +2,6 @@
 //! The metrics of kube-proxy that portolan lacks, and why. Used for docs/metrics.md, and by the
 //! test that compares the names with kube-proxy's.
 
-use std::{fs, path::Path};
-
 /// A group of kube-proxy's metrics that portolan lacks for the same reason, `why`.
 pub(super) struct Absent {
     /// Patterns of the metrics' names; `*` at the end stands for any characters.
@@ -68,33 +66,3 @@ pub(super) const ABSENT: &[Absent] = &[
         why: "They measure Kubernetes' own metrics library.",
     },
 ];
-
-/// True if the name of a metric matches a pattern; `*` at the pattern's end stands for any
-/// characters.
-pub(super) fn matches(pattern: &str, name: &str) -> bool {
-    match pattern.strip_suffix('*') {
-        Some(beginning) => name.starts_with(beginning),
-        None => pattern == name,
-    }
-}
-
-/// Returns the lists of a real kube-proxy's metrics, one for every version and mode. A line of a
-/// list has the type, name and labels of a metric.
-pub(super) fn kube_proxys() -> Vec<String> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kube-proxy");
-    let entries = |folder: &Path| fs::read_dir(folder).expect("a folder");
-    let versions = entries(&folder).map(|entry| entry.expect("an entry").path());
-    let files = versions.filter(|path| path.is_dir()).flat_map(|version| {
-        let files = entries(&version).map(|entry| entry.expect("an entry").path());
-        files.collect::<Vec<_>>()
-    });
-    let lists = files.filter(|path| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with("metrics-")
-    });
-    let lists: Vec<_> = lists
-        .map(|path| fs::read_to_string(path).expect("a list"))
-        .collect();
-    assert!(lists.len() > 1, "each version has two");
-    lists
-}

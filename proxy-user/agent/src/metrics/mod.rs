@@ -6,10 +6,10 @@ mod ended;
 mod fill;
 mod foreign;
 mod health;
-#[cfg(test)]
+#[cfg(any(test, feature = "pages"))]
 mod kube_proxy;
-#[cfg(test)]
-mod page;
+#[cfg(any(test, feature = "pages"))]
+pub mod page;
 mod process;
 mod repairs;
 mod scrape;

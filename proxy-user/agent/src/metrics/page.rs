@@ -1,21 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Renders docs/metrics.md from the registered metrics and the table of kube-proxy's metrics that
-//! portolan lacks. A test compares the result with the file.
+//! portolan lacks. Called by proxy-user's program that writes pages.
 
-use std::{fmt::Write, fs};
-
-use proxy_common::Counter;
-
-use super::{
-    kube_proxy::ABSENT,
-    scrape::{PACKETS, SERVICE_FLOWS},
-    tests::named,
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write,
+    time::{Duration, Instant},
 };
 
-const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
-const RENEW: &str = "PORTOLAN_UPDATE_DOCS=1 cargo test -p portolan-agent --lib metrics::page";
+use control::{change::Trigger, model::Kind, warnings::Warnings};
+use datapath::Occupancy;
+use k8s_openapi::jiff::Timestamp;
+use proxy_common::Counter;
+use source::api_server::Requests;
+
+use super::{
+    Metrics,
+    kube_proxy::ABSENT,
+    scrape::{PACKETS, SERVICE_FLOWS},
+};
 
 const ABOUT: &str = "\
+<!-- Written by portolan-pages from proxy-user/agent/src/metrics -->
 # Metrics
 
 Served at `metricsBindAddress` under `/metrics`, in the OpenMetrics text format.
@@ -34,30 +40,22 @@ const MISSING: &str = "\
 A test compares the names with those of a real kube-proxy (proxy-user/kube-proxy).
 ";
 
-#[test]
-fn docs_metrics_md_is_up_to_date() {
-    let page = render().expect("a String takes everything");
-    if std::env::var_os("PORTOLAN_UPDATE_DOCS").is_some() {
-        fs::write(FILE, page).expect("docs/metrics.md can be written");
-        return;
-    }
-    let file = fs::read_to_string(FILE).unwrap_or_default();
-    assert!(
-        file == page,
-        "docs/metrics.md is out of date; renew it: {RENEW}"
-    );
+/// Returns the page.
+pub fn render() -> String {
+    let mut page = String::new();
+    // Writing to a string does not fail.
+    _ = write(&mut page);
+    page
 }
 
-fn render() -> Result<String, std::fmt::Error> {
-    let text = super::tests::busy().text();
-    let mut page = format!(
-        "<!-- Rendered from proxy-user/agent/src/metrics. Renew it by\n     {RENEW} -->\n{ABOUT}\n"
-    );
+fn write(page: &mut String) -> std::fmt::Result {
+    let text = busy().text();
+    writeln!(page, "{ABOUT}")?;
     let of_kube_proxy = |name: &str| !name.starts_with("portolan_");
     writeln!(page, "{OF_KUBE_PROXY}")?;
-    write_list(&mut page, &text, of_kube_proxy)?;
+    write_list(page, &text, of_kube_proxy)?;
     writeln!(page, "\n## portolan's own\n")?;
-    write_list(&mut page, &text, |name| !of_kube_proxy(name))?;
+    write_list(page, &text, |name| !of_kube_proxy(name))?;
     let (name, help) = SERVICE_FLOWS;
     writeln!(
         page,
@@ -80,7 +78,7 @@ fn render() -> Result<String, std::fmt::Error> {
             .collect();
         writeln!(page, "- {}: {}", names.join(", "), absent.why)?;
     }
-    Ok(page)
+    Ok(())
 }
 
 /// Writes a list of the metrics in `text` (a page of `/metrics`) whose names `fits` selects, with
@@ -104,4 +102,53 @@ fn write_list(page: &mut String, text: &str, fits: impl Fn(&str) -> bool) -> std
         writeln!(page, "- `{name}` ({kind}{labels}): {help}.")?;
     }
     Ok(())
+}
+
+/// Returns the type and labels of the metrics in `text`, a page of `/metrics`. Key: the metric's
+/// name.
+pub(super) fn named(text: &str) -> BTreeMap<String, (String, BTreeSet<String>)> {
+    let mut all = BTreeMap::new();
+    let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    for (name, kind) in types.filter_map(|line| line.split_once(' ')) {
+        // In OpenMetrics, the TYPE line of a counter has the name without the suffix `_total`.
+        let name = match kind {
+            "counter" => format!("{name}_total"),
+            "info" => format!("{name}_info"),
+            _ => name.to_owned(),
+        };
+        let mut labels = BTreeSet::new();
+        for line in text.lines() {
+            let Some(rest) = line.strip_prefix(&name) else {
+                continue;
+            };
+            let (suffix, pairs) = rest.split_once('{').unwrap_or((rest, ""));
+            if ["", "_bucket", "_sum", "_count"].contains(&suffix) {
+                let pairs = pairs.split('}').next().unwrap_or_default().split(',');
+                let names = pairs.filter_map(|pair| Some(pair.split_once('=')?.0.to_owned()));
+                labels.extend(names.filter(|label| label != "le"));
+            }
+        }
+        all.insert(name, (kind.to_owned(), labels));
+    }
+    all
+}
+
+/// Returns metrics in which every metric has at least one value.
+pub(super) fn busy() -> Metrics {
+    let requests = Requests::default();
+    requests.note("192.0.2.1:6443", "GET", Some(200), Some(Instant::now()));
+    requests.received(Kind::Service);
+    let metrics = Metrics::new("/nowhere".into(), Warnings::default(), &requests, true);
+    let time = Timestamp::now();
+    metrics.sync.queued(1, 1);
+    metrics
+        .sync
+        .done(Duration::ZERO, &[Trigger { time, v6: false }]);
+    metrics.sync.set_services(1, 1, [1; 4]);
+    metrics.sync.turned("changes", Duration::ZERO);
+    metrics.health.healthz(200);
+    metrics.health.livez(200);
+    metrics.state.heard_of(Kind::Service);
+    metrics.set_fill(&Occupancy::default(), &[]);
+    metrics
 }

@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tests of the metrics, and of their names against kube-proxy's.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 
 use control::{change::Trigger, model::Kind};
 use datapath::{Ended, RepairKind};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
-    kube_proxy::{ABSENT, kube_proxys, matches},
+    kube_proxy::ABSENT,
+    page::{busy, named},
     *,
 };
 
@@ -85,53 +83,34 @@ fn metrics_that_kube_proxy_has_too_have_its_names() {
     }
 }
 
-/// Returns the type and labels of the metrics in `text`, a page of `/metrics`. Key: the metric's
-/// name.
-pub(super) fn named(text: &str) -> BTreeMap<String, (String, BTreeSet<String>)> {
-    let mut all = BTreeMap::new();
-    let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
-    for (name, kind) in types.filter_map(|line| line.split_once(' ')) {
-        // In OpenMetrics, the TYPE line of a counter has the name without the suffix `_total`.
-        let name = match kind {
-            "counter" => format!("{name}_total"),
-            "info" => format!("{name}_info"),
-            _ => name.to_owned(),
-        };
-        let mut labels = BTreeSet::new();
-        for line in text.lines() {
-            let Some(rest) = line.strip_prefix(&name) else {
-                continue;
-            };
-            let (suffix, pairs) = rest.split_once('{').unwrap_or((rest, ""));
-            if ["", "_bucket", "_sum", "_count"].contains(&suffix) {
-                let pairs = pairs.split('}').next().unwrap_or_default().split(',');
-                let names = pairs.filter_map(|pair| Some(pair.split_once('=')?.0.to_owned()));
-                labels.extend(names.filter(|label| label != "le"));
-            }
-        }
-        all.insert(name, (kind.to_owned(), labels));
+/// True if the name of a metric matches a pattern; `*` at the pattern's end stands for any
+/// characters.
+fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(beginning) => name.starts_with(beginning),
+        None => pattern == name,
     }
-    all
 }
 
-/// Returns metrics in which every metric has at least one value.
-pub(super) fn busy() -> Metrics {
-    let requests = Requests::default();
-    requests.note("192.0.2.1:6443", "GET", Some(200), Some(Instant::now()));
-    requests.received(Kind::Service);
-    let metrics = Metrics::new("/nowhere".into(), Warnings::default(), &requests, true);
-    let time = Timestamp::now();
-    metrics.sync.queued(1, 1);
-    metrics
-        .sync
-        .done(Duration::ZERO, &[Trigger { time, v6: false }]);
-    metrics.sync.set_services(1, 1, [1; 4]);
-    metrics.sync.turned("changes", Duration::ZERO);
-    metrics.health.healthz(200);
-    metrics.health.livez(200);
-    metrics.state.heard_of(Kind::Service);
-    metrics.set_fill(&Occupancy::default(), &[]);
-    metrics
+/// Returns the lists of a real kube-proxy's metrics, one for every version and mode. A line of a
+/// list has the type, name and labels of a metric.
+fn kube_proxys() -> Vec<String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kube-proxy");
+    let entries = |folder: &Path| fs::read_dir(folder).expect("a folder");
+    let versions = entries(&folder).map(|entry| entry.expect("an entry").path());
+    let files = versions.filter(|path| path.is_dir()).flat_map(|version| {
+        let files = entries(&version).map(|entry| entry.expect("an entry").path());
+        files.collect::<Vec<_>>()
+    });
+    let lists = files.filter(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("metrics-")
+    });
+    let lists: Vec<_> = lists
+        .map(|path| fs::read_to_string(path).expect("a list"))
+        .collect();
+    assert!(lists.len() > 1, "each version has two");
+    lists
 }
 
 #[test]

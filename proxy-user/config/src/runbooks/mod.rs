@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Names the section of docs/runbooks.md that explains what an operator sees. A new counter or
-//! warning topic does not compile without its section. The tests compare sections, alerts and
-//! dashboard with what exists. Used by commands that print outcomes or warnings.
+//! warning topic does not compile without its section. Used by commands that print outcomes or
+//! warnings.
 
 use control::warnings::Topic;
 use proxy_common::Counter;
@@ -56,6 +56,52 @@ pub fn of_warning(topic: &Topic) -> &'static str {
 }
 
 #[cfg(test)]
-mod mentions;
-#[cfg(test)]
-mod tests;
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+
+    /// Lists, by `before`, the pages that a file of the clone names.
+    fn named(file: &str, before: &str) -> Vec<String> {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../..")
+            .join(file);
+        let text = fs::read_to_string(path).expect("a file");
+        let ends = |c: char| !c.is_ascii_alphanumeric() && !"/.#-".contains(c);
+        let rests = text
+            .split(before)
+            .skip(1)
+            .map(|rest| rest.split(ends).next());
+        rests
+            .map(|name| name.unwrap_or_default().to_owned())
+            .collect()
+    }
+
+    #[test]
+    fn every_alert_warning_and_outcome_that_clients_suffer_from_has_a_section() {
+        let anchors = named("docs/runbooks.md", "<a id=\"");
+        let alerts = named("deploy/chart/alerts/alerts.yaml", "runbook_url: ");
+        let warnings = named("proxy-user/control/src/warnings.rs", "\"");
+        let warnings = warnings
+            .into_iter()
+            .filter(|page| page.starts_with("docs/"));
+        let outcomes = Counter::ALL
+            .iter()
+            .filter_map(|counter| of_outcome(*counter));
+        let pages: Vec<_> = outcomes
+            .map(str::to_owned)
+            .chain(alerts)
+            .chain(warnings)
+            .collect();
+        assert!(pages.len() > 40, "{pages:?}");
+        for page in pages {
+            let anchor = page.strip_prefix("docs/runbooks.md#").expect("a section");
+            assert!(anchors.iter().any(|found| found == anchor), "{page}");
+        }
+        for counter in Counter::ALL {
+            let suffers = ["dropped", "rejected", "refused", "full"];
+            let suffers = suffers.iter().any(|word| counter.name().contains(word));
+            assert_eq!(suffers, of_outcome(*counter).is_some(), "{counter:?}");
+        }
+    }
+}

@@ -7,6 +7,7 @@ mod endpoints;
 mod firewalls;
 mod hosts;
 mod programs;
+mod services;
 
 use std::{
     net::TcpListener,

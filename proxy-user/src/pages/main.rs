@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Writes portolan's manual pages and shell completions into a folder, from its own definition of
-//! the command line. Called by `cargo xtask release`.
+//! Writes portolan's manual pages, shell completions, docs/settings.md and docs/metrics.md into a
+//! folder, from its own definitions. Called by `cargo xtask release`.
+
+mod settings;
 
 use std::{env, fs, io, path::Path};
 
@@ -16,6 +18,8 @@ fn main() -> io::Result<()> {
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
         clap_complete::generate_to(shell, &mut Cli::command(), "portolan", folder)?;
     }
+    fs::write(folder.join("settings.md"), settings::page())?;
+    fs::write(folder.join("metrics.md"), agent::metrics::page::render())?;
     // One manual page for `portolan`, and one for each of its subcommands.
     clap_mangen::generate_to(Cli::command(), folder)
 }

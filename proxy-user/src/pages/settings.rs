@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Renders the page docs/settings.md from the table of settings. A test compares the result with
-//! the file, and `cargo xtask lint` runs that test.
+//! Renders the page docs/settings.md from the table of settings.
 
-use std::{fmt::Write, fs};
+use std::fmt::Write;
 
-use clap::{Args, Command};
+use clap::CommandFactory;
+use cli::Cli;
 use config::{
     Config,
     setting::{Group, Kind, Setting},
@@ -15,10 +15,9 @@ use datapath::{
     maps::{Shape, shapes},
 };
 
-use super::run::RunArgs;
-
-const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/settings.md");
-const RENEW: &str = "PORTOLAN_UPDATE_DOCS=1 cargo test -p portolan-cli --lib settings_page";
+const ABOUT_PAGE: &str = "\
+<!-- Written by portolan-pages from proxy-user/config/src/table -->
+";
 
 const ABOUT: &str = "\
 # Settings
@@ -62,46 +61,16 @@ const DIFFERENCES: &str = "\
 For the same file or command line, `/configz` shows the values that kube-proxy shows, but for these. A test compares them key by \
 key with a real kube-proxy's (proxy-user/kube-proxy). A setting without a value is `null`, where kube-proxy shows an empty text.";
 
-#[test]
-fn docs_settings_md_is_up_to_date() {
-    let page = render();
-    if std::env::var_os("PORTOLAN_UPDATE_DOCS").is_some() {
-        fs::write(FILE, page).expect("docs/settings.md can be written");
-        return;
-    }
-    let file = fs::read_to_string(FILE).unwrap_or_default();
-    let differs = file.lines().zip(page.lines()).find(|(old, new)| old != new);
-    assert!(
-        file == page,
-        "docs/settings.md is not what the table of settings renders{}; renew it: {RENEW}",
-        differs.map_or_else(String::new, |(old, new)| format!(
-            " (it has {old:?} where the table has {new:?})"
-        ))
-    );
-}
-
-#[test]
-fn the_page_names_every_key_and_every_visible_flag() {
-    let page = render();
-    let keys = table::settings().map(|setting| setting.key);
-    let unused = table::unused().flat_map(|unused| unused.keys.iter().chain(unused.flags));
-    for name in keys.chain(unused.copied()) {
-        assert!(page.contains(&format!("{name}`")), "{name}");
-    }
-    for flag in flags().filter_map(|arg| arg.get_long().map(str::to_owned)) {
-        assert!(page.contains(&format!("`--{flag}`")), "--{flag}");
-    }
-}
-
-fn render() -> String {
+/// Returns the page.
+pub(crate) fn page() -> String {
     let mut page = String::new();
-    write_page(&mut page).expect("a String takes everything");
+    // Writing to a string does not fail.
+    _ = write_page(&mut page);
     page
 }
 
 fn write_page(page: &mut String) -> std::fmt::Result {
-    let about = "<!-- Rendered from proxy-user/config/src/table. Edit the table, then run";
-    writeln!(page, "{about}\n     {RENEW} -->\n{ABOUT}")?;
+    writeln!(page, "{ABOUT_PAGE}{ABOUT}")?;
     for group in table::GROUPS {
         write_group(page, group)?;
     }
@@ -200,8 +169,10 @@ fn wrap(text: &str, indent: &str) -> String {
 
 /// Returns the flags of `portolan run` that `--help` shows.
 fn flags() -> impl Iterator<Item = clap::Arg> {
-    let command = RunArgs::augment_args(Command::new("run"));
-    let visible = command.get_arguments().filter(|arg| !arg.is_hide_set());
+    let command = Cli::command();
+    let run = command.find_subcommand("run");
+    let arguments = run.into_iter().flat_map(clap::Command::get_arguments);
+    let visible = arguments.filter(|arg| !arg.is_hide_set());
     visible.cloned().collect::<Vec<_>>().into_iter()
 }
 
