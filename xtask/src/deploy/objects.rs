@@ -126,7 +126,8 @@ pub(super) fn ports(helm: &Helm) -> Result<()> {
             let line = format!("containerPort: {port}, hostPort: {port}");
             ensure!(text.contains(&line), "no {line}: {text}");
         }
-        let probes = text.matches(&format!("httpGet: {{host: \"{host}\", port: probes"));
+        let probe = format!("httpGet: {{host: \"{host}\", port: probes");
+        let probes = text.matches(&probe);
         ensure!(probes.count() == 3, "probes of {host}: {text}");
     }
     Ok(())
