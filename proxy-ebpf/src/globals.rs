@@ -13,10 +13,6 @@ static DROP_MARK: Global<u32> = Global::new(Marks::DEFAULT.drop);
 #[unsafe(no_mangle)]
 static REDIRECT: Global<u32> = Global::new(0);
 
-/// Not 0 in shadow mode: see [`is_shadow`].
-#[unsafe(no_mangle)]
-static SHADOW: Global<u32> = Global::new(0);
-
 /// Number of slots of one ring of flow keys; the agent sets it to
 /// `proxy_common::flow::ring::ring_size`.
 #[unsafe(no_mangle)]
@@ -51,13 +47,6 @@ pub fn drop_mark() -> u32 {
 #[inline(always)]
 pub fn redirects() -> bool {
     REDIRECT.load() != 0
-}
-
-/// Whether the programs only count what they would do: every packet passes unchanged, and no flow
-/// begins.
-#[inline(always)]
-pub fn is_shadow() -> bool {
-    SHADOW.load() != 0
 }
 
 /// Returns the number of slots of one ring of flow keys.

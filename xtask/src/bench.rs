@@ -6,8 +6,7 @@ use clap::ValueEnum;
 
 use crate::{
     cargo::{self, Workspace},
-    command, lab,
-    setup::{self, control_plane},
+    command, lab, setup,
 };
 
 #[derive(clap::Args)]

@@ -6,9 +6,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
-{{/* Two releases, one that serves and one that drains or counts, may stand side by side. */}}
+{{/* Two releases, one that serves and one that drains, may stand side by side. */}}
 {{- define "portolan.name" -}}
-{{ get (dict "drain-labelled" "portolan-drain" "shadow" "portolan-shadow") .Values.mode | default "portolan" }}
+{{ get (dict "drain-labelled" "portolan-drain") .Values.mode | default "portolan" }}
 {{- end }}
 
 {{- define "portolan.image" -}}

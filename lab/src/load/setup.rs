@@ -4,7 +4,7 @@
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::node::{netns::NetNs, settings::Forwarding, topology::UPLINK};
+use crate::node::{netns::NetNs, settings::Forwarding};
 
 /// What the node's network stack does beside forwarding.
 #[derive(

@@ -104,9 +104,6 @@ fn decide_on<F: Family>(skb: Skb) -> Step {
         }
         Verdict::DropNoLocalEndpoint => Outcome::drop(Counter::DroppedNoLocalEndpoint).into(),
         Verdict::DropSource => Outcome::drop(Counter::DroppedSource).into(),
-        Verdict::Forward { .. } if globals::is_shadow() => {
-            Outcome::pass(Counter::ForwardedNew).into()
-        }
         Verdict::Forward {
             external,
             masquerade,

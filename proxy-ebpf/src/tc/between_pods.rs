@@ -38,7 +38,7 @@ use crate::{
 /// Any other packet, and every packet if redirection is off, passes untouched.
 #[inline(always)]
 pub fn send<F: Family>(skb: Skb, link_layer: bool) -> Outcome {
-    if !link_layer || !globals::redirects() || globals::is_shadow() {
+    if !link_layer || !globals::redirects() {
         return Outcome::pass(Counter::Untouched);
     }
     send_on::<F>(skb)

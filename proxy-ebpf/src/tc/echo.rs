@@ -50,9 +50,6 @@ pub fn answer<F: Family>(skb: Skb, l3: u32) -> Outcome {
     if len < ICMP_LEN {
         return UNTOUCHED;
     }
-    if globals::is_shadow() {
-        return Outcome::pass(Counter::EchoAnswered);
-    }
     if !has_budget() {
         return Outcome::drop(Counter::RejectedSilently);
     }

@@ -60,8 +60,7 @@ pub fn recall<F: Family>(packet: &mut Packet<F::Addr>) -> bool {
 /// cluster IP cannot be delivered.
 #[inline(never)]
 pub fn without_first<F: Family>(packet: &Packet<F::Addr>) -> Outcome {
-    // In shadow mode no first fragment is stored.
-    if !globals::is_shadow() && lookup::is_cluster_ip::<F>(packet.key.dst) {
+    if lookup::is_cluster_ip::<F>(packet.key.dst) {
         Outcome::drop(Counter::DroppedFragment)
     } else {
         Outcome::pass(Counter::Untouched)

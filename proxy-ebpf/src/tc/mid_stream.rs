@@ -28,10 +28,6 @@ use crate::{
 /// backend knows it by this node's address.
 #[inline(never)]
 pub fn mid_stream<F: Family>(skb: Skb, packet: &Packet<F::Addr>, service: &mut ServiceId) -> Step {
-    // In shadow mode the other proxy on this node knows the connection.
-    if globals::is_shadow() {
-        return Step::untouched();
-    }
     let Some(settings) = node::settings() else {
         return Step::untouched();
     };

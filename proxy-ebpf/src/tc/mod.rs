@@ -96,12 +96,6 @@ fn ingress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
                 Next::Begin => begin::begin::<F>(skb),
                 _ => found,
             };
-            if globals::is_shadow() {
-                // In shadow mode the packet passes, whatever the outcome would have been.
-                let outcome = UNTOUCHED.counted_as(begun.counter());
-                trace::packet::<F>(skb, outcome, place);
-                return log::outcome::<F>(skb, outcome);
-            }
             let step = match begun.next() {
                 Next::Direct => direct::direct::<F>(skb),
                 _ => begun,
@@ -130,14 +124,13 @@ fn ingress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
 /// Runs a packet through the egress program; returns tc's action.
 #[inline(always)]
 pub fn egress(skb: Skb, link_layer: bool) -> i32 {
-    // In shadow mode there are no flows, so there are no replies to translate. Packets that ingress
-    // has translated completely need nothing more.
+    // Packets that ingress has translated completely need nothing more.
     let tag = if globals::redirects() {
         skb.tag()
     } else {
         Tag::NONE
     };
-    if globals::is_shadow() || tag == Tag::TRANSLATED {
+    if tag == Tag::TRANSLATED {
         return UNTOUCHED.conclude();
     }
     match network_offset(skb, link_layer) {
@@ -199,7 +192,7 @@ fn note_refusal<F: Family>(outcome: Outcome) {
 /// Drops packets of connections of the node to itself that the policy drops; returns tc's action.
 #[inline(always)]
 pub fn egress_loopback(skb: Skb) -> i32 {
-    if globals::is_shadow() || skb.mark() & globals::drop_mark() == 0 {
+    if skb.mark() & globals::drop_mark() == 0 {
         return PASS;
     }
     let is_dropped = match network_offset(skb, true) {

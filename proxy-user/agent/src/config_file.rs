@@ -79,9 +79,8 @@ pub fn options(config: &Config) -> Options {
         pin_dir: config.pin_directory.clone(),
         capacities: config.sizes(),
         marks: config.marks,
-        xdp: config.xdp_mode().filter(|_| !config.shadow),
-        redirects: config.forwarding.redirects() && !config.shadow,
-        shadow: config.shadow,
+        xdp: config.xdp_mode(),
+        redirects: config.forwarding.redirects(),
         log_packets: config.log_packets,
         hash_key: RandomState::new().hash_one(()),
         ..Options::default()

@@ -139,8 +139,8 @@ pub async fn run(
         .context("get this network namespace's cookie, which needs Linux 5.14 or newer")?;
     let interfaces = Interfaces::open(config.interface_patterns()).await?;
     let datapath = Datapath::open(&options)?;
-    if config.shadow {
-        tracing::info!("this is a shadow: it counts what portolan would do, and serves nothing");
+    if let Some(name) = &config.service_proxy_name {
+        tracing::info!("only services of the proxy {name} are served");
     }
     tracing::info!(
         node = node_name,
@@ -158,7 +158,6 @@ pub async fn run(
         &source.requests(),
         config.per_service_metrics,
     );
-    metrics.state.set_shadow(config.shadow);
     let configz = Configz::default();
     config_file::show(&configz, &config);
     let own = [
@@ -191,9 +190,8 @@ pub async fn run(
         (site, health::router(health.clone(), metrics.health.clone()))
     });
     for (site, router) in own.into_iter().chain(probes) {
-        // The other proxy on a shadow's node uses the usual ports, so a shadow may have port 0: no
-        // server.
-        if config.shadow && site.address.port() == 0 {
+        // The proxy beside a canary has the usual ports: see `Config::is_canary`.
+        if site.address.port() == 0 {
             continue;
         }
         let listener = listen(site.address);
@@ -209,16 +207,13 @@ pub async fn run(
     }
     let (health_updates, updates) = mpsc::unbounded_channel();
     let (health_addresses, addresses) = watch::channel(BTreeSet::new());
-    // On a shadow's node the other proxy answers at the health check node ports.
-    if !config.shadow {
-        tokio::spawn(service_health::run(
-            updates,
-            addresses,
-            health.clone(),
-            warnings.clone(),
-            stop.clone(),
-        ));
-    }
+    tokio::spawn(service_health::run(
+        updates,
+        addresses,
+        health.clone(),
+        warnings.clone(),
+        stop.clone(),
+    ));
 
     let (sender, mut batches) = mpsc::channel(BATCHES);
     let writer = source.writer();
@@ -264,7 +259,7 @@ pub async fn run(
     agent.node.look(&agent.shared);
     agent.begin_with_maps();
     let shared = &agent.shared;
-    if is_new && shared.datapath.predecessors().is_none() && !shared.config.shadow {
+    if is_new && shared.datapath.predecessors().is_none() && !shared.config.is_canary() {
         agent.node.defer_udp(&agent.shared);
     }
     agent.serve_pinned();
@@ -345,11 +340,7 @@ pub async fn run(
     if agent.node.end_wait() {
         agent.apply_node();
     }
-    if agent.shared.config.shadow {
-        tracing::info!("the shadow stops");
-    } else {
-        tracing::info!("portolan stops; programs and maps stay, services keep working");
-    }
+    tracing::info!("portolan stops; programs and maps stay, services keep working");
     Ok(ended)
 }
 

@@ -92,7 +92,7 @@ impl Agent {
     pub(super) fn find(args: &AgentArgs) -> Self {
         let pid = holder_of(&args.pins.pin_dir);
         let run = pid.and_then(arguments_of);
-        let config = run.as_ref().and_then(|run| run.settings().ok());
+        let config = run.as_ref().and_then(|run| run.given.settings().ok());
         let config = config.unwrap_or_default();
         let healthz = args
             .healthz_bind_address
@@ -187,7 +187,7 @@ fn as_seen_by(pid: u32, path: &Path) -> PathBuf {
 pub(super) fn get(from: SocketAddr, path: &str) -> Result<(u16, String), Unreachable> {
     if from.port() == 0 {
         return Err(Unreachable(format!(
-            "the agent is a shadow that was not told where to serve {path}: see `portolan run --shadow`"
+            "the agent beside another proxy was not told where to serve {path}: see --service-proxy-name"
         )));
     }
     let answer = ask(from, path).map_err(|error| {

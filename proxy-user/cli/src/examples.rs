@@ -5,7 +5,8 @@ pub(super) const RUN: &str = "\
 Examples:
   portolan run --config /var/lib/kube-proxy/config.conf --hostname-override node-a   kube-proxy's own file
   portolan run --manifests DIR --hostname-override NODE   services of a folder, without a cluster
-  portolan run --shadow --kubeconfig FILE    beside another proxy, only counting
+  portolan run --service-proxy-name canary --kubeconfig FILE
+                                             beside another proxy, only services with that label
 
 docs/settings.md explains all settings; some are in the configuration file only.";
 
@@ -31,17 +32,6 @@ Examples:
 
 Exit status: 0 if nothing is in the way and nothing differs, 1 if something differs but works, 2 for input that cannot be read, 3 if \
 something is in the way.";
-
-pub(super) const SHADOW: &str = "\
-Examples:
-  portolan shadow report                     would connections go where they go now?";
-
-pub(super) const SHADOW_REPORT: &str = "\
-Examples:
-  portolan shadow report                     service by service: same, different, for example
-  portolan shadow report -o json             for a script
-
-Exit status: 0 if nothing differs, 1 if something does, 2 if it cannot be read.";
 
 pub(super) const MOUNT_BPFFS: &str = "\
 Examples:

@@ -35,7 +35,6 @@ mod render;
 mod run;
 pub mod services;
 pub mod settings;
-pub mod shadow;
 mod signals;
 pub mod sockets;
 pub mod status;
@@ -81,9 +80,6 @@ pub enum Command {
     /// programs, and the host beside them. Changes nothing.
     #[command(after_help = explain::AFTER_HELP)]
     Explain(Box<explain::ExplainArgs>),
-    /// Compare portolan, running as a shadow (`portolan run --shadow`), with the proxy that serves.
-    #[command(subcommand, after_help = examples::SHADOW)]
-    Shadow(shadow::ShadowCommand),
     /// List every address and port of every service.
     #[command(visible_alias = "svc", after_help = examples::SERVICES)]
     Services(services::ServiceArgs),
@@ -221,7 +217,6 @@ fn perform(command: &Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Check(args) => return Ok(check::run(args)),
         Command::Explain(args) => return Ok(explain::run(args)),
-        Command::Shadow(command) => return Ok(shadow::run(command)),
         Command::Status(args) => return status::run(args),
         Command::Test(args) => return connectivity::run(args),
         Command::Run(args) => run::run(args),

@@ -12,10 +12,40 @@ use config::table;
 
 use super::{BAD_INPUT, Cli, overview};
 
+/// Commands and flags that an earlier version had, and what to use instead.
+const GONE: &[(&[&str], &str)] = &[
+    (
+        &["run", "--shadow"],
+        "`portolan run --service-proxy-name NAME` serves one Service beside kube-proxy: docs/migrate.md",
+    ),
+    (
+        &["shadow"],
+        "`portolan run --service-proxy-name NAME` serves one Service beside kube-proxy: docs/migrate.md",
+    ),
+];
+
+/// Returns what to use instead of the command or flag of an earlier version in these words.
+fn gone(words: &[OsString]) -> Option<String> {
+    let command = words.get(1)?;
+    let (name, instead) = GONE.iter().find(|(name, _)| {
+        let (first, flags) = name.split_first().unwrap_or((&"", &[]));
+        command == first
+            && flags
+                .iter()
+                .all(|flag| words.iter().any(|word| word == flag))
+    })?;
+    Some(format!("{} is gone; {instead}", name.join(" ")))
+}
+
 /// Returns the parsed command line. If help, the version or an error was printed instead, returns
 /// the exit status.
 pub fn parse() -> Result<Cli, ExitCode> {
-    let matches = overview::command().try_get_matches_from(words(env::args_os()));
+    let words = words(env::args_os());
+    if let Some(gone) = gone(&words) {
+        eprintln!("portolan: {gone}");
+        return Err(BAD_INPUT.into());
+    }
+    let matches = overview::command().try_get_matches_from(words);
     let parsed = matches.and_then(|matches| Cli::from_arg_matches(&matches));
     parsed.map_err(|error| {
         let is_wanted = matches!(
@@ -105,6 +135,15 @@ mod tests {
     use super::*;
     use crate::{BadInput, perform};
 
+    #[test]
+    fn what_an_earlier_version_had_names_what_to_use_now() {
+        let gone = |line: &str| gone(&words(line.split(' ').map(OsString::from)));
+        for line in ["portolan shadow report", "portolan run -v 4 --shadow"] {
+            assert!(gone(line).is_some_and(|said| said.contains("--service-proxy-name")));
+        }
+        assert_eq!(gone("portolan run --config shadow"), None);
+    }
+
     fn said(arguments: &[&str]) -> String {
         let error = Cli::try_parse_from([&["portolan"], arguments].concat());
         said_of(error.expect_err("refused"))
@@ -158,7 +197,6 @@ mod tests {
     #[rstest]
     #[case(LISTS_AND_OVERVIEWS, "--nonsense")]
     #[case(OTHERS, "--nonsense")]
-    #[case("shadow", "report --nonsense")]
     #[case("dump", "x --nonsense")]
     fn a_flag_that_does_not_exist_is_named(#[case] commands: &str, #[case] arguments: &str) {
         for line in parsed(commands, arguments) {

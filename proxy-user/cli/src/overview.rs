@@ -22,7 +22,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
             "explain", "test", "status", "warnings", "maps", "config", "dump",
         ],
     ),
-    ("Run it", &["run", "check", "shadow"]),
+    ("Run it", &["run", "check"]),
     ("Go away", &["cleanup"]),
 ];
 const REST: (&str, &[&str]) = ("Other", &["version", "completions", "help"]);

@@ -19,7 +19,6 @@ use config::{
     Config, ConfigError, ConfigFile, RawConfig, Source, UnallocatedClusterIps, telemetry,
 };
 use control::{model::Converter, warnings::Warnings};
-use datapath::SHADOW_PIN_DIR;
 use source::{
     SourceError,
     api_server::{Access, ApiServer},
@@ -27,14 +26,16 @@ use source::{
 };
 
 use super::{
-    BadInput, cleanup,
+    cleanup,
     flags::{SettingFlags, go_bool},
-    shadow,
 };
 
 pub(super) const KUBECONFIG: &str = "clientConnection.kubeconfig";
 const HEALTHZ: &str = "healthzBindAddress";
 const METRICS: &str = "metricsBindAddress";
+const PROXY_NAME: &str = "portolan.serviceProxyName";
+/// The settings that a canary takes from flags although there is a file.
+const OF_CANARY: &[&str] = &[KUBECONFIG, HEALTHZ, METRICS];
 
 /// Makes clap's parser for a path that may be empty. KUBE: an empty path means none.
 fn perhaps_empty() -> impl TypedValueParser<Value = PathBuf> {
@@ -58,54 +59,6 @@ pub struct RunArgs {
     /// Remove every trace of portolan from this node and exit, like `portolan cleanup`.
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, default_value_t, default_missing_value = "true", value_parser = go_bool, hide_default_value = true, value_name = "BOOL")]
     pub cleanup: bool,
-    /// Run beside another proxy and only count what would become of packets: `portolan shadow
-    /// report` compares. Servers for health and metrics only where their flags are given; pins by
-    /// default in /sys/fs/bpf/portolan-shadow. Leaves nothing when it ends.
-    #[arg(long)]
-    pub shadow: bool,
-}
-
-impl RunArgs {
-    /// Returns the settings, from the flags and the configuration file.
-    pub(super) fn settings(&self) -> Result<Config, ConfigError> {
-        Ok(self.as_shadow(self.given.settings_keeping(self.kept())?))
-    }
-
-    /// Returns the settings after the configuration file has changed, as
-    /// [`Given::changed_settings`] does.
-    fn changed_settings(&self) -> Result<Config, ConfigError> {
-        Ok(self.as_shadow(self.given.changed_settings(self.kept())?))
-    }
-
-    /// Returns the settings whose flags are used although there is a configuration file. Only a
-    /// shadow has some: those that the other proxy's file cannot give.
-    fn kept(&self) -> &'static [&'static str] {
-        match self.shadow {
-            true => &[KUBECONFIG, HEALTHZ, METRICS],
-            false => &[],
-        }
-    }
-
-    /// With `--shadow`, which runs beside another proxy and reads that proxy's configuration file:
-    /// takes listen addresses and pin directory from flags only. Without the flags there is no
-    /// server, and pins are in `SHADOW_PIN_DIR`. Otherwise changes nothing.
-    fn as_shadow(&self, mut config: Config) -> Config {
-        if !self.shadow {
-            return config;
-        }
-        config.shadow = true;
-        let SettingFlags(flags) = &self.given.flags;
-        if !flags.has("portolan.pinDirectory") {
-            config.pin_directory = SHADOW_PIN_DIR.into();
-        }
-        if !flags.has(HEALTHZ) {
-            config.healthz_bind_address.set_port(0);
-        }
-        if !flags.has(METRICS) {
-            config.metrics_bind_address.set_port(0);
-        }
-        config
-    }
 }
 
 /// Where objects and settings come from.
@@ -160,29 +113,47 @@ impl Given {
     }
 
     /// Returns the settings, from the flags and the configuration file. With a file, only flags
-    /// that a file cannot replace are used, and those of the settings in `kept`.
+    /// that a file cannot replace are used, and those of the settings in `kept`. A canary's file may
+    /// be that of the proxy beside it, so it says neither the kubeconfig nor where to listen.
     pub(super) fn settings_keeping(&self, kept: &[&str]) -> Result<Config, ConfigError> {
-        let SettingFlags(flags) = self.flags.clone();
+        let SettingFlags(given) = &self.flags;
         let (file, flags) = match given_path(self.config.as_ref()) {
-            Some(path) => (RawConfig::read(path)?, flags.drop_ignored_flags(kept)),
-            None => (RawConfig::default(), flags),
+            Some(path) => {
+                let file = RawConfig::read(path)?;
+                let is_canary = given.has(PROXY_NAME) || file.has(PROXY_NAME);
+                let kept = if is_canary { OF_CANARY } else { kept };
+                (file, given.clone().drop_ignored_flags(kept))
+            }
+            None => (RawConfig::default(), given.clone()),
         };
         let verbosity = self.verbosity.map(RawConfig::with_verbosity);
         let flags = flags.or(verbosity.unwrap_or_default());
         let of_file = file.keys().map(|key| (key, Source::File));
         let sources = of_file.chain(flags.keys().map(|key| (key, Source::Flag)));
-        Ok(Config {
+        let mut config = Config {
             node_ips: self.node_ip.clone(),
             cgroup_root: self.cgroup_root.clone(),
             sources: sources.collect(),
             ..flags.or(file).check()?
-        })
+        };
+        if config.is_canary() {
+            config.unallocated_cluster_ips = UnallocatedClusterIps::Pass;
+            let addresses = [
+                (HEALTHZ, &mut config.healthz_bind_address),
+                (METRICS, &mut config.metrics_bind_address),
+            ];
+            for (_, address) in addresses.into_iter().filter(|(key, _)| !given.has(key)) {
+                address.set_port(0);
+            }
+        }
+        Ok(config)
     }
 
     /// Returns the folder of manifests as a source of objects for this node; None if none is given.
     pub(super) fn manifests(&self, config: &Config, node: &str) -> Option<Manifests> {
         let converter = Converter::new(node)
             .with_link_local(config.serve_link_local)
+            .with_proxy_name(config.service_proxy_name.as_deref())
             .with_gateways(config.gateway_api);
         let folder = self.manifests.as_ref()?;
         Some(Manifests::new(folder, converter))
@@ -195,13 +166,14 @@ impl Given {
         Ok(ApiServer::new(access, node)
             .with_service_cidrs(service_cidrs)
             .with_link_local(config.serve_link_local)
+            .with_proxy_name(config.service_proxy_name.as_deref())
             .with_gateways(config.gateway_api))
     }
 
     /// Returns the settings after the configuration file has changed. Fails if an agent could not
     /// start with them.
-    fn changed_settings(&self, kept: &[&str]) -> Result<Config, ConfigError> {
-        let config = self.settings_keeping(kept)?;
+    fn changed_settings(&self) -> Result<Config, ConfigError> {
+        let config = self.settings()?;
         match &config.kubeconfig {
             Some(file) if self.manifests.is_none() => match fs::File::open(file) {
                 Ok(_) => Ok(config),
@@ -219,15 +191,11 @@ impl Given {
 /// Runs the agent until SIGTERM or SIGINT; or does what --cleanup or --write-config-to ask instead.
 pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
     let given = &args.given;
-    if args.shadow && args.cleanup {
-        let reason = "--shadow and --cleanup cannot be used together; use one of them";
-        return Err(BadInput(reason.to_owned()).into());
-    }
     let file = given_path(given.config.as_ref()).map(|path| {
-        let args = args.clone();
-        ConfigFile::new(path.to_owned(), Box::new(move || args.changed_settings()))
+        let given = given.clone();
+        ConfigFile::new(path.to_owned(), Box::new(move || given.changed_settings()))
     });
-    let config = args.settings()?;
+    let config = given.settings()?;
     if let Some(file) = given_path(args.write_config_to.as_ref()) {
         return fs::write(file, config::render(&config)?)
             .with_context(|| format!("write the settings to {}", file.display()));
@@ -236,21 +204,9 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
         return cleanup::remove(&config.pin_directory, false);
     }
     telemetry::start(&config.log_level, config.log_format)?;
-    let serving = given.settings()?.pin_directory;
-    shadow::check_alone(&config, &serving, SHADOW_PIN_DIR.as_ref())?;
-    let pins = config.pin_directory.clone();
-    match follow(args, config, file) {
-        Ok(Ended::Outdated) => start_anew(),
-        Ok(Ended::Stopped) if args.shadow => shadow::remove(&pins),
-        Ok(Ended::Stopped) => Ok(()),
-        Err(error) => {
-            if args.shadow {
-                // Errors are ignored: the shadow may not have started, and the directory may be
-                // empty or belong to another agent.
-                _ = shadow::remove(&pins);
-            }
-            Err(error)
-        }
+    match follow(args, config, file)? {
+        Ended::Outdated => start_anew(),
+        Ended::Stopped => Ok(()),
     }
 }
 
@@ -262,10 +218,6 @@ fn follow(args: &RunArgs, config: Config, file: Option<ConfigFile>) -> anyhow::R
         return run_with(config, file, &node_name, source, Warnings::default());
     }
     let source = given.api_server(&config, &node_name)?;
-    if config.shadow {
-        // A shadow writes no events to Kubernetes, because it does not serve the objects.
-        return run_with(config, file, &node_name, source, Warnings::default());
-    }
     let (source, warnings) = source.with_writing().with_events(config.object_events);
     run_with(config, file, &node_name, source, warnings)
 }

@@ -31,7 +31,7 @@ fn line_of<'a>(arguments: impl Iterator<Item = &'a str>) -> Result<RunArgs, clap
 }
 
 fn settings(flags: &str) -> Result<Config, ConfigError> {
-    line(flags).expect("flags").settings()
+    line(flags).expect("flags").given.settings()
 }
 
 /// Writes a configuration file with these settings into a new folder.
@@ -79,15 +79,30 @@ fn with_a_file_flags_are_ignored_as_by_kube_proxy_and_named() {
 }
 
 #[test]
-fn a_shadow_takes_kubeconfig_and_listen_addresses_from_flags_over_a_file() {
-    let (_folder, path) =
-        file("clientConnection: {kubeconfig: /var/lib/kube-proxy/kubeconfig.conf}\n");
+fn a_canary_takes_kubeconfig_and_listen_addresses_from_flags_over_a_file() {
+    let (_folder, path) = file(
+        "clientConnection: {kubeconfig: /var/lib/kube-proxy/kubeconfig.conf}\nmode: nftables\n",
+    );
     let config = config(&format!(
-        "--shadow --config {path} --kubeconfig /k --healthz-bind-address 127.0.0.1:7 --cluster-cidr 10.2.0.0/16"
+        "--service-proxy-name canary --config {path} --kubeconfig /k --healthz-bind-address 127.0.0.1:7 --cluster-cidr 10.2.0.0/16"
     ));
     assert_eq!(config.kubeconfig.as_deref(), Some(Path::new("/k")));
     assert_eq!(config.healthz_bind_address.port(), 7);
+    assert_eq!(config.metrics_bind_address.port(), 0, "kube-proxy has it");
+    assert_eq!(config.unallocated_cluster_ips, UnallocatedClusterIps::Pass);
     assert_eq!(config.ignored_flags, ["--cluster-cidr"]);
+}
+
+#[test]
+fn a_proxy_name_is_a_labels_value() {
+    let named = |flags: &str| config(flags).service_proxy_name;
+    assert_eq!(
+        named("--service-proxy-name canary.1"),
+        Some("canary.1".to_owned())
+    );
+    assert!(named("--service-proxy-name=").is_none() && named("").is_none());
+    let refused = settings("--service-proxy-name a,b").expect_err("refused");
+    assert!(refused.to_string().contains("label's value"), "{refused}");
 }
 
 #[test]
@@ -107,7 +122,7 @@ fn kube_proxys_recorded_command_lines_give_the_same_settings() {
             let file = format!("--config={}/", folder().display());
             let arguments = arguments.replace("--config=./", &file);
             let taken = line_of(arguments.lines());
-            let taken = taken.map(|run| run.settings().map_err(|error| error.to_string()));
+            let taken = taken.map(|run| run.given.settings().map_err(|error| error.to_string()));
             let answer = version.join(&*name);
             match fs::read_to_string(answer.with_extension("yaml")) {
                 Ok(theirs) => {
@@ -190,7 +205,7 @@ fn flags_without_effect_are_accepted_in_every_spelling(#[case] flags: &str, #[ca
 #[case("--iptables-masquerade-bit -1")]
 #[case("-v -1")]
 fn flag_values_that_kube_proxy_refuses_are_refused(#[case] flags: &str) {
-    let taken = line(flags).is_ok_and(|run| run.settings().is_ok());
+    let taken = line(flags).is_ok_and(|run| run.given.settings().is_ok());
     assert!(!taken, "{flags}");
 }
 
@@ -247,23 +262,8 @@ fn a_complete_kube_proxy_command_line_is_accepted() {
 }
 
 #[test]
-fn a_shadow_listens_and_pins_only_where_flags_say() {
-    let shadow = config("--shadow");
-    assert!(shadow.shadow);
-    assert_eq!(shadow.pin_directory.as_os_str(), SHADOW_PIN_DIR);
-    assert_eq!(shadow.healthz_bind_address.port(), 0);
-    assert_eq!(shadow.metrics_bind_address.port(), 0);
-    let told = config("--shadow --pin-dir /p --healthz-bind-address 127.0.0.1:7");
-    assert_eq!(told.pin_directory.as_os_str(), "/p");
-    assert_eq!(told.healthz_bind_address.port(), 7);
-    assert_eq!(told.metrics_bind_address.port(), 0);
-    let serving = config("");
-    assert!(!serving.shadow && serving.healthz_bind_address.port() == 10256);
-}
-
-#[test]
 fn a_changed_file_is_refused_if_the_next_agent_could_not_start_with_it() {
-    let changed = |flags: &str| line(flags).expect("flags").given.changed_settings(&[]);
+    let changed = |flags: &str| line(flags).expect("flags").given.changed_settings();
     let error = changed("--kubeconfig /nonexistent").expect_err("not there");
     let said = "clientConnection.kubeconfig: \"/nonexistent\" cannot be read (No such file";
     assert!(error.to_string().starts_with(said), "{error}");

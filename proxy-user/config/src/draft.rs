@@ -48,6 +48,23 @@ impl Draft {
         Ok(())
     }
 
+    /// Sets the proxy name whose Services are served; an empty one is none. KUBE: a label's value has
+    /// up to 63 letters, digits, `-`, `_` and `.`, and begins and ends with a letter or digit.
+    pub fn set_service_proxy_name(&mut self, name: &str) -> Result<(), Problem> {
+        let ends = |at: Option<char>| at.is_none_or(|one| one.is_ascii_alphanumeric());
+        let may_have = |one: char| one.is_ascii_alphanumeric() || "-_.".contains(one);
+        if name.len() > 63
+            || !name.chars().all(may_have)
+            || !ends(name.chars().next())
+            || !ends(name.chars().next_back())
+        {
+            let remedy = "cannot be a label's value; use up to 63 letters, digits, -, _ and .";
+            return Err(Problem::new(name, remedy));
+        }
+        self.config.service_proxy_name = Some(name.to_owned()).filter(|name| !name.is_empty());
+        Ok(())
+    }
+
     /// Returns the configuration, after every setting has been read.
     pub fn finish(self) -> Result<Config, ConfigError> {
         let local_detection = self.local_detection()?;

@@ -65,6 +65,9 @@ pub struct Config {
     pub mode: Mode,
     pub cluster_cidr: Vec<IpNet>,
     pub hostname_override: Option<String>,
+    /// Only Services whose label `service.kubernetes.io/service-proxy-name` has this value are
+    /// served; without it, those without the label.
+    pub service_proxy_name: Option<String>,
     pub masquerade_all: bool,
     pub node_port_addresses: NodePortAddresses,
     /// Whether node ports are also served on IPv4 loopback addresses.
@@ -132,14 +135,17 @@ pub struct Config {
     pub sources: BTreeMap<&'static str, Source>,
     /// Flag only: the node's addresses, used if its Node object has no InternalIP.
     pub node_ips: Vec<IpAddr>,
-    /// Flag only: the kernel programs only count packets, and change nothing but their own maps.
-    /// For the agent's servers, a port of 0 then means no server.
-    pub shadow: bool,
     /// Flag only: the root of the cgroup2 hierarchy.
     pub cgroup_root: Option<PathBuf>,
 }
 
 impl Config {
+    /// Whether another proxy serves this node, too: the agent serves only the Services of one proxy
+    /// name. What it does not know is the other's. Its servers are off (port 0) unless they are
+    /// given addresses, because the other proxy has the usual ones.
+    pub fn is_canary(&self) -> bool {
+        self.service_proxy_name.is_some()
+    }
     /// Returns the initial sizes of the maps.
     pub fn sizes(&self) -> Capacities {
         self.capacities.or(sizes_for(processors(), memory()))
@@ -216,7 +222,7 @@ impl Default for Config {
             ignored: Vec::new(),
             sources: BTreeMap::new(),
             node_ips: Vec::new(),
-            shadow: false,
+            service_proxy_name: None,
             cgroup_root: None,
         }
     }

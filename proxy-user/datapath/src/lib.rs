@@ -54,7 +54,7 @@ use self::{
 pub use error::DatapathError;
 pub use import::{Imported, Importer, Left};
 pub use node::NodeAddress;
-pub use options::{Attachment, Capacities, DEFAULT_PIN_DIR, Options, SHADOW_PIN_DIR, XdpMode};
+pub use options::{Attachment, Capacities, DEFAULT_PIN_DIR, Options, XdpMode};
 pub use programs::{
     Attached, Chain, ChainMember, ChainPosition, ForeignHook, ForeignProgram, ForeignVerdict,
     Foreseen, HOOK_COUNT, HookState, Load, OBJECT, PROGRAMS, PinnedLink, Present, ProgramLog,
@@ -121,7 +121,6 @@ impl Datapath {
         programs::check()?;
         pins::create_dirs(&options.pin_dir)?;
         let lock = Arc::new(Lock::take(&options.pin_dir)?);
-        pins::check_shadow(&options.pin_dir, options.shadow)?;
         let mut options = options.clone();
         let configured = options.capacities;
         if let Some(grown) = succession::grown_capacities(&options.pin_dir) {
@@ -147,9 +146,6 @@ impl Datapath {
             succession::choose(&options.pin_dir, &shapes, options.adopt_drained)?;
         let home = generation.dir(&options.pin_dir);
         pins::create_links(&home)?;
-        if options.shadow {
-            pins::mark_shadow(&home)?;
-        }
         let programs = Programs::load(options, &home, &shapes)?;
         let attachments = TcAttachments::adopt(&home, generation.number, options.attachment)?;
         Self::adopt(options, home, attachments, succession, programs, lock)

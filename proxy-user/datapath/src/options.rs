@@ -12,9 +12,6 @@ use proxy_common::{
 /// The default pin directory. Each generation of maps has its own directory below it.
 pub const DEFAULT_PIN_DIR: &str = "/sys/fs/bpf/portolan";
 
-/// The default pin directory of a shadow, an agent whose programs only count.
-pub const SHADOW_PIN_DIR: &str = "/sys/fs/bpf/portolan-shadow";
-
 /// How the datapath is opened: where, how large, and with which features.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
@@ -33,9 +30,6 @@ pub struct Options {
     pub hash_key: u64,
     /// True if the programs log every packet of a service: see [`super::Datapath::program_log`].
     pub log_packets: bool,
-    /// True for a shadow: the programs only count what they would do, and change no packet. The
-    /// socket hooks are not attached.
-    pub shadow: bool,
     /// Keeps using maps whose programs leave new connections to another proxy (drained). If false,
     /// new maps take over from such maps.
     pub adopt_drained: bool,
@@ -54,7 +48,6 @@ impl Default for Options {
             redirects: false,
             hash_key: 0,
             log_packets: false,
-            shadow: false,
             adopt_drained: false,
             object: None,
         }

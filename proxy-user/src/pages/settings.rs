@@ -37,7 +37,7 @@ section from its keys, so `conntrack.udpTimeout` and `portolan.answerPing` are w
   first one counts.
 - Beside a file, flags mean something if they are portolan's own (their keys are in the section `portolan`), of logs, or
   `--hostname-override`; these override the file. Of any other flag a warning says that it has no effect, as with kube-proxy. Where
-  the file is another proxy's, `--kubeconfig` holds as well: for `portolan check`, and with `--shadow`, which takes
+  the file is another proxy's, `--kubeconfig` holds as well: for `portolan check`, and with `--service-proxy-name`, which takes
   `--healthz-bind-address` and `--metrics-bind-address` too. Flags are spelled as for kube-proxy: `--masquerade_all=T`, and of a flag
   that is given twice the last one holds.
 - A setting that is missing, `null` or an empty text in the file has its default.

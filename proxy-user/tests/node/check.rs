@@ -227,23 +227,6 @@ fn check_counts_programs_of_other_pins_as_foreign_but_not_its_own() {
 }
 
 #[test]
-fn check_notes_a_shadow_and_does_not_count_its_programs_as_foreign() {
-    let world = World::serving();
-    let shadow = world.start_with(7, &["--shadow"]);
-    let serving = beside_pins(&world, "serving");
-    let (_, findings) = check(&world, &serving, &[]);
-    let are_foreign = |one: &Value| {
-        one["about"]
-            .as_str()
-            .is_some_and(|about| about.contains("programs at") || about == "tc programs")
-    };
-    assert!(!findings.iter().any(are_foreign), "{findings:#?}");
-    let place = format!("by the maps in {}:", world.pins().display());
-    notes(&findings, &place);
-    assert!(shadow.stop().success());
-}
-
-#[test]
 fn check_exits_with_3_for_obstacles_and_with_2_for_bad_input() {
     let world = World::build();
     world.set("ipv4/ip_forward", "0");

@@ -109,10 +109,7 @@ fn check_fix_sets_kernel_parameters_and_removes_leftover_pins() {
     fs::create_dir_all(left.join("v3")).expect("made");
     let (status, findings) = check(&world, world.pins(), &[]);
     assert_eq!(status, 3);
-    differs(
-        &findings,
-        "was left by a check or a shadow whose process has gone",
-    );
+    differs(&findings, "was left by a check whose process has gone");
     let (status, findings) = check(&world, world.pins(), &["--fix"]);
     notes(&findings, "fixed, net.ipv4.ip_forward: was 0, and is 1 now");
     notes(

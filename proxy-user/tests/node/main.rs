@@ -5,6 +5,7 @@
 mod agent;
 mod attachments;
 mod bandwidth;
+mod canary;
 mod changes;
 mod check;
 mod churn;
@@ -50,7 +51,6 @@ mod restart;
 mod routed;
 mod scale;
 mod server;
-mod shadow;
 mod start;
 mod storm;
 mod stream;

@@ -192,6 +192,12 @@ impl Service {
         self
     }
 
+    pub(crate) fn labelled(mut self, key: &str, value: &str) -> Self {
+        let labels = self.object.metadata.labels.get_or_insert_default();
+        labels.insert(key.to_owned(), value.to_owned());
+        self
+    }
+
     pub(crate) fn annotated(mut self, key: &str, value: &str) -> Self {
         let annotations = self.object.metadata.annotations.get_or_insert_default();
         annotations.insert(key.to_owned(), value.to_owned());

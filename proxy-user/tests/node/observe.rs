@@ -68,7 +68,6 @@ fn metrics_count_packets_and_changes() {
         "portolan_watch_last_event_timestamp_seconds{kind=\"Service\"} 1",
         "portolan_services_failed 0",
         "portolan_source_failing 0",
-        "portolan_shadow 0",
         "portolan_interfaces_wanted 3",
         "portolan_interfaces_attached 3",
         "portolan_hooks_wanted 11",

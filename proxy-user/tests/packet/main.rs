@@ -21,7 +21,6 @@ mod pool;
 mod redirect;
 mod rejections;
 mod service;
-mod shadow;
 mod shapes;
 mod verdicts;
 mod weights;

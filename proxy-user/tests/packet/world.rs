@@ -410,10 +410,6 @@ impl World {
         let ports = self.reader().into_service_ports().into_iter();
         ports.map(|(id, port)| (id, port.service)).collect()
     }
-    /// The number of clients in the affinity table.
-    pub(crate) fn held_clients(&self) -> usize {
-        self.reader().affinities().expect("affinities").len()
-    }
     /// The load result of each program.
     pub(crate) fn loads(&self) -> &[Load] {
         self.loaded().loads()

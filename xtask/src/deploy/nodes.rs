@@ -51,21 +51,15 @@ pub(super) fn check(
     gate(server, "node-by-node")?;
     apply(server, &chart("nodeByNode=true")?)?;
     expect(server, "gated", by_kube_proxy)?;
-    // portolan in shadow mode runs on nodes with kube-proxy only.
-    apply(server, &chart("mode=shadow")?)?;
-    let beside = |node| format!("{node}/kube-proxy {node}/portolan-shadow");
-    let [a, b, c] = ["a", "b", "c"].map(beside);
-    expect(server, "shadows", &format!("{a} {b} {c}"))?;
     label(server, "a", "portolan")?;
-    expect(server, "the first", &format!("a/portolan {b} {c}"))?;
+    expect(server, "the first", "a/portolan b/kube-proxy c/kube-proxy")?;
     // The first node gets kube-proxy back, and then all nodes get portolan.
     label(server, "a", "kube-proxy")?;
-    expect(server, "back", &format!("{a} {b} {c}"))?;
+    expect(server, "back", by_kube_proxy)?;
     for name in ["a", "b", "c"] {
         label(server, name, "portolan")?;
     }
     expect(server, "all", "a/portolan b/portolan c/portolan")?;
-    server.kubectl(&["delete", "daemonset", "portolan-shadow"])?;
     add_node(server, "d")?;
     expect(
         server,

@@ -144,7 +144,7 @@ pub(super) fn affinity(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
     for (mode, operator, value) in [
         ("nodeByNode=false", "NotIn", "kube-proxy"),
         ("nodeByNode=true", "In", "portolan"),
-        ("mode=shadow", "NotIn", "portolan"),
+        ("serviceProxyName=canary", "NotIn", "kube-proxy"),
     ] {
         let objects = kubectl.parse(&helm.template_with(&[ADDRESS, mode], &given)?)?;
         let daemon = objects.iter().find(|((kind, _), _)| kind == "DaemonSet");

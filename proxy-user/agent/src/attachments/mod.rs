@@ -193,7 +193,7 @@ impl Attachments {
     /// Has connections end to pods of this node that are gone, if the setting says so. Called once
     /// a second. Returns true if there are such pods.
     pub(super) fn end_connections(&mut self, shared: &mut Shared, services: &Services) -> bool {
-        let ends = shared.config.gone_endpoints == GoneEndpoints::Reset && !shared.config.shadow;
+        let ends = shared.config.gone_endpoints == GoneEndpoints::Reset;
         if !ends || !services.served {
             // What was found before the setting changed holds no longer.
             shared.datapath.set_gone(BTreeSet::new());
@@ -243,12 +243,7 @@ impl Attachments {
             self.look_for_foreign_programs(shared);
         }
         self.look_at_uplinks(shared, served);
-        // A shadow (an agent that only counts) has no socket hooks.
-        let faults = if shared.config.shadow {
-            Vec::new()
-        } else {
-            self.hooks.update(&mut shared.datapath)
-        };
+        let faults = self.hooks.update(&mut shared.datapath);
         complete &= faults.is_empty();
         shared.health.set_faults(Area::Hooks, &faults);
         // No retry can repair a program that the kernel refuses, so it is no fault.

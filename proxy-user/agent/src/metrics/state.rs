@@ -24,7 +24,6 @@ pub struct State {
     last_event: Family<OfKind, Seconds>,
     imported: Counter,
     source_failing: Gauge,
-    shadow: Gauge,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
@@ -69,12 +68,6 @@ impl State {
                 "1 while the API server's objects cannot be followed, and services stay as last known",
                 Gauge::default(),
             ),
-            shadow: add(
-                registry,
-                "portolan_shadow",
-                "1 of an agent that only counts beside another proxy (--shadow), and serves nothing",
-                Gauge::default(),
-            ),
             imported: add(
                 registry,
                 "portolan_imported_connections",
@@ -93,10 +86,6 @@ impl State {
     /// Records whether the agent fails to follow the API server's objects at present.
     pub fn set_source_failing(&self, failing: bool) {
         self.source_failing.set(failing.into());
-    }
-    /// Records whether this agent is a shadow, which only counts.
-    pub fn set_shadow(&self, shadow: bool) {
-        self.shadow.set(shadow.into());
     }
     /// Adds to the number of connections of another proxy that were imported.
     pub fn imported(&self, connections: usize) {

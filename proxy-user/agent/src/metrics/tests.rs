@@ -46,7 +46,6 @@ fn metrics_that_kube_proxy_has_too_have_its_names() {
     metrics.state.set_attached((5, 4), (11, 11));
     metrics.state.heard_of(Kind::EndpointSlice);
     metrics.state.set_source_failing(true);
-    metrics.state.set_shadow(true);
     let mut flows = Occupancy::default();
     flows.v6.entries = 3;
     metrics.set_fill(&flows, &[]);
@@ -74,7 +73,6 @@ fn metrics_that_kube_proxy_has_too_have_its_names() {
         "portolan_hooks_attached 11",
         "portolan_watch_last_event_timestamp_seconds{kind=\"EndpointSlice\"} 1",
         "portolan_source_failing 1",
-        "portolan_shadow 1",
         "portolan_map_entries{map=\"flows_v6\"} 3",
         "portolan_repairs_total{kind=\"interface\"} 0",
         "# EOF",

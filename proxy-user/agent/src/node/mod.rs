@@ -157,10 +157,6 @@ impl Node {
 
     /// Rereads the firewall rules when due; true if `do_others_masquerade` has changed.
     fn look_at_rules(&mut self, shared: &Shared) -> bool {
-        // A shadow changes no rule and masquerades nothing.
-        if shared.config.shadow {
-            return false;
-        }
         let before = self.forward.do_others_masquerade();
         let (accepts, mark) = (shared.config.accept_forward, shared.config.marks.masquerade);
         if let Some(warnings) = self.forward.look(Instant::now(), accepts, mark) {
@@ -227,7 +223,10 @@ impl Node {
             internal_ips,
             interfaces,
         )
-        .with_foreign_connections(self.foreign.may_exist(), self.foreign.do_datagrams_wait())
+        .with_foreign_connections(
+            config.is_canary() || self.foreign.may_exist(),
+            self.foreign.do_datagrams_wait(),
+        )
         .beside_rules(self.forward.do_others_masquerade())
         .with_flags(self.stack.flags())
         .with_masquerade_ports(ports);
@@ -266,9 +265,8 @@ impl Node {
     /// Does not start one while other maps take over: connections imported into the old maps could
     /// be lost.
     pub(super) fn look_for_foreign(&mut self, shared: &Shared, growth: &Growth) {
-        // A shadow leaves foreign connections in nf_conntrack: it resets no connection and imports
-        // none.
-        if shared.config.shadow {
+        // A canary leaves the connections of the proxy beside it in nf_conntrack.
+        if shared.config.is_canary() {
             return;
         }
         let is_settled = shared.datapath.predecessors().is_none() && !growth.is_under_way();

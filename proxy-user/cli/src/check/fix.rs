@@ -12,14 +12,13 @@ use config::{Config, processors};
 use control::causes::chain;
 use datapath::{
     cleanup,
-    maps::pins::{self, generations, is_bpffs, mount_point},
+    maps::pins::{generations, is_bpffs, mount_point},
 };
 
 use super::{finding::Finding, node::check_pins_of};
 use crate::{
     bpffs,
     conntrack::{self, Due},
-    shadow,
 };
 
 const IP_FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
@@ -63,21 +62,14 @@ fn told(about: impl Into<String>, done: anyhow::Result<String>) -> Finding {
     }
 }
 
-/// Returns directories of pins next to the pin directory, made by checks and shadows whose process
-/// has gone.
+/// Returns directories of pins next to the pin directory, made by checks whose process has gone.
 pub(super) fn abandoned(pin_dir: &Path) -> Vec<PathBuf> {
     let mut found = check_pins_of(pin_dir);
     found.retain(|(_, pid)| !Path::new(&format!("/proc/{pid}")).exists());
-    let shadows = pins::shadows_beside(pin_dir).into_iter();
-    let shadows = shadows.filter(|path| !pins::is_held(path));
-    let checks = found.into_iter().map(|(path, _)| path);
-    checks.chain(shadows).collect()
+    found.into_iter().map(|(path, _)| path).collect()
 }
 
 fn remove(pins: &Path) -> anyhow::Result<()> {
-    if pins::check_shadow(pins, true).is_ok() && !generations(pins)?.is_empty() {
-        return shadow::remove(pins);
-    }
     Ok(cleanup::remove_unattached(pins)?)
 }
 
@@ -97,7 +89,7 @@ pub(super) fn due(config: &Config) -> Vec<Finding> {
     found.extend(abandoned(&config.pin_directory).iter().map(|pins| {
         Finding::differs(
             pins.display().to_string(),
-            "was left by a check or a shadow whose process has gone",
+            "was left by a check whose process has gone",
             "`portolan check --fix` removes it",
         )
     }));
@@ -108,7 +100,7 @@ pub(super) fn due(config: &Config) -> Vec<Finding> {
 /// Empty on a node without portolan's maps, because another program sets the parameters there.
 fn drifted(config: &Config) -> impl Iterator<Item = (&'static str, io::Result<Due>)> {
     let is_here = generations(&config.pin_directory).is_ok_and(|all| !all.is_empty());
-    let looks = is_here && !config.shadow && conntrack::is_loaded();
+    let looks = is_here && conntrack::is_loaded();
     let due = looks.then(|| conntrack::due(&config.conntrack, processors()));
     due.into_iter().flatten()
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Findings about foreign programs and firewall rules on the node. Takes what the kernel lists.
 
-use std::{collections::BTreeSet, path::PathBuf};
+use std::collections::BTreeSet;
 
 use datapath::{ChainPosition, ForeignHook, Foreseen, has_tcx};
 use linux::{NftChain, filter_qdiscs, interfaces::Interface};
@@ -43,18 +43,6 @@ pub(super) fn programs(found: &Foreseen) -> Vec<Finding> {
     }
     findings.extend(hooks(&found.hooks));
     findings
-}
-
-/// Returns a note for each shadow on this node. `pins`: the directories of the shadows' maps.
-pub(super) fn shadows(pins: &[PathBuf]) -> Vec<Finding> {
-    let note = |pins: &PathBuf| {
-        let reason = format!(
-            "one counts on this node, by the maps in {}: end it before the node is switched",
-            pins.display()
-        );
-        Finding::note("shadow", reason)
-    };
-    pins.iter().map(note).collect()
 }
 
 fn hooks(foreign: &[ForeignHook]) -> Vec<Finding> {

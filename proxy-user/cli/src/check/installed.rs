@@ -39,12 +39,10 @@ pub(super) fn findings(
     }
     let mut found = Vec::from_iter(of_agent(pins::is_held(pin_dir), health(agent)));
     found.extend(of_node(warnings::read(agent).unwrap_or_default()));
-    let is_shadow = pins::check_shadow(pin_dir, false).is_err();
     match datapath::present(pin_dir) {
         Ok(present) => found.extend(interfaces_without(&present, interfaces)),
         Err(error) => found.push(Finding::unread("what is attached", &error)),
     }
-    let hooks = if is_shadow { &[] } else { hooks };
     match missing_socket_hooks(pin_dir, hooks) {
         Ok(missing) => found.extend(hooks_without(&missing)),
         Err(error) => found.push(Finding::unread("socket hooks", &error)),

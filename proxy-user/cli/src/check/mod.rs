@@ -23,7 +23,6 @@ use agent::{half_seen, unserved_interfaces, unserved_node_ports};
 use anyhow::{Context, bail};
 use config::Config;
 use control::object::Warning;
-use datapath::maps::pins;
 use linux::interfaces::{Interface, Interfaces};
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
@@ -187,15 +186,13 @@ fn rules() -> Vec<Finding> {
     }
 }
 
-/// Returns findings about foreign programs, shadows, and interfaces whose qdisc leaves no space for
+/// Returns findings about foreign programs, and interfaces whose qdisc leaves no space for
 /// tc programs.
 fn programs(config: &Config, interfaces: &[Interface], cgroup: Option<&Path>) -> Vec<Finding> {
-    let shadows = pins::shadows_beside(&config.pin_directory);
-    let mut findings = foreign::shadows(&shadows);
-    match datapath::foresee(&config.pin_directory, &shadows, interfaces, cgroup) {
-        Ok(found) => findings.extend(foreign::programs(&found)),
-        Err(error) => findings.push(Finding::unread("programs of others", &error)),
-    }
+    let mut findings = match datapath::foresee(&config.pin_directory, interfaces, cgroup) {
+        Ok(found) => foreign::programs(&found),
+        Err(error) => vec![Finding::unread("programs of others", &error)],
+    };
     findings.extend(foreign::qdiscs(interfaces));
     findings.extend(unserved_interfaces(interfaces).map(Finding::from));
     findings

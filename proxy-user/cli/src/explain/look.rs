@@ -12,7 +12,6 @@ use std::{
 
 use datapath::{
     DatapathError, ForeignVerdict,
-    maps::pins,
     read::{Asked, By, Explained, Packet, Reader},
 };
 use linux::{Neighbour, Routed};
@@ -55,7 +54,6 @@ pub(super) fn read(
     let mut host = Host {
         v6: asked.client.is_ipv6(),
         by_socket: !matches!(asked.by, By::Interface(_)),
-        shadow: pins::check_shadow(pin_dir, false).is_err(),
         incoming,
         to_client,
         ..Host::default()

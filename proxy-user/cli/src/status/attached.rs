@@ -85,11 +85,11 @@ pub(super) fn attached(
         wanted: wanted.len(),
         attached: wanted.len() - without.len(),
     };
-    // The kernel may lack some hooks; the agent's metrics have the number. A shadow has no hooks.
+    // The kernel may lack some hooks; the agent's metrics have the number.
     let told = metrics.and_then(|text| metric(text, "portolan_hooks_wanted"));
     let wanted = told.map_or(HOOK_COUNT, |count| count as usize);
     let hooks = Count {
-        wanted: if agent.config.shadow { 0 } else { wanted },
+        wanted,
         attached: present.hooks.len(),
     };
     if is_read && present.interfaces.is_empty() && hooks.attached == 0 {

@@ -15,6 +15,23 @@ pub(super) const SERVICES: Group = Group {
         to the node.",
     settings: &[
         Setting {
+            key: "portolan.serviceProxyName",
+            flag: Some("service-proxy-name"),
+            kind: Kind::Special {
+                values: "a label's value; empty for none",
+                placeholder: "NAME",
+                read: Read::Text(|draft, name| draft.set_service_proxy_name(name)),
+                write: |config| config.service_proxy_name.clone().map(Value::Text),
+            },
+            unset: Some("none: Services with the label belong to other proxies"),
+            what: "Serve only the Services whose label `service.kubernetes.io/service-proxy-name` has this value, beside \
+                kube-proxy, which leaves those alone. What is not theirs passes as it came: nothing is reset, \
+                `portolan.unallocatedClusterIPs` is `pass`, connections of kube-proxy are not taken over. The \
+                servers for health and metrics run only where flags give their addresses, because kube-proxy has the usual ones; \
+                these flags and `--kubeconfig` hold beside a file, too.",
+            when: "Set it to try portolan with one Service beside kube-proxy, before it gets a node: [docs/migrate.md](migrate.md).",
+        },
+        Setting {
             key: "nodePortAddresses",
             flag: Some("nodeport-addresses"),
             kind: Kind::Special {

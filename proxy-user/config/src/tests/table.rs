@@ -47,6 +47,7 @@ fn sample(setting: &Setting) -> Value {
             _,
             "clientConnection.kubeconfig"
             | "hostnameOverride"
+            | "portolan.serviceProxyName"
             | "portolan.pinDirectory"
             | "detectLocal.bridgeInterface"
             | "detectLocal.interfaceNamePrefix",
@@ -94,7 +95,6 @@ fn every_field_of_the_configuration_is_changed_by_a_setting() {
             "ignored",
             "sources",
             "node_ips",
-            "shadow",
             "cgroup_root",
         ]
         .contains(&name.as_str());

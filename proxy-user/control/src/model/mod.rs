@@ -212,6 +212,8 @@ pub struct Converter {
     pub(crate) link_local: bool,
     /// Whether the Gateway API's objects are read.
     pub(crate) gateways: bool,
+    /// Only Services of this proxy name are served; None for those without one.
+    proxy_name: Option<Box<str>>,
     texts: Interner<str>,
     sites: Interner<Site>,
 }
@@ -222,6 +224,7 @@ impl Converter {
             node_name: node_name.into(),
             link_local: false,
             gateways: false,
+            proxy_name: None,
             texts: Interner::default(),
             sites: Interner::default(),
         }
@@ -236,6 +239,20 @@ impl Converter {
     #[must_use]
     pub fn with_gateways(self, gateways: bool) -> Self {
         Self { gateways, ..self }
+    }
+    /// Sets the value of [`LABEL_PROXY_NAME`] whose Services are served; None for those without the
+    /// label.
+    #[must_use]
+    pub fn with_proxy_name(self, name: Option<&str>) -> Self {
+        let proxy_name = name.map(Box::from);
+        Self { proxy_name, ..self }
+    }
+    /// Whether another proxy serves the object. KUBE: kube-proxy leaves all Services alone that have
+    /// the label, whatever its value.
+    pub(crate) fn is_of_another_proxy(&self, metadata: &ObjectMeta) -> bool {
+        let labels = metadata.labels.as_ref();
+        let name = labels.and_then(|labels| labels.get(LABEL_PROXY_NAME));
+        name.map(String::as_str) != self.proxy_name.as_deref()
     }
     pub(crate) fn text(&mut self, text: &str) -> Arc<str> {
         self.texts.intern(text, |text| Arc::from(text))
@@ -345,8 +362,8 @@ impl Complaints {
     }
 }
 
-/// True if the object has this label, whatever its value. KUBE: kube-proxy ignores Services with
-/// [`LABEL_PROXY_NAME`], which belong to other proxies, and EndpointSlices with [`LABEL_HEADLESS`].
+/// True if the object has this label, whatever its value. KUBE: kube-proxy ignores EndpointSlices
+/// with [`LABEL_HEADLESS`].
 pub(crate) fn has_label(metadata: &ObjectMeta, label: &str) -> bool {
     let labels = metadata.labels.as_ref();
     labels.is_some_and(|labels| labels.contains_key(label))

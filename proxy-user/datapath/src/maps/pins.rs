@@ -56,61 +56,6 @@ impl Generation {
 /// It is a dangling symbolic link, because a BPF file system can hold those.
 pub(crate) const GROWN: &str = "grown";
 
-/// The name of the file that marks a generation as a shadow: its programs only count. It is a
-/// dangling link as well.
-const SHADOW: &str = "shadow";
-
-/// Marks a generation as a shadow.
-pub(crate) fn mark_shadow(home: &Path) -> Result<(), DatapathError> {
-    let path = home.join(SHADOW);
-    match std::os::unix::fs::symlink("shadow", &path) {
-        Err(source) if source.kind() != io::ErrorKind::AlreadyExists => Err(DatapathError::File {
-            attempt: "make",
-            path,
-            source,
-        }),
-        _ => Ok(()),
-    }
-}
-
-/// Fails if a pin directory has maps of a shadow but `shadow` is false, or other maps but it is
-/// true. Serving programs and programs that only count must not replace one another unnoticed.
-pub fn check_shadow(pin_dir: &Path, shadow: bool) -> Result<(), DatapathError> {
-    if are_shadows(pin_dir).all(|kind| kind == shadow) {
-        return Ok(());
-    }
-    let reason = if shadow {
-        "its programs serve; give the shadow a directory of its own"
-    } else {
-        "a shadow's programs are there, which only count; remove them with `portolan cleanup --pin-dir`"
-    };
-    Err(DatapathError::PinDirectory {
-        path: pin_dir.into(),
-        reason: reason.into(),
-        source: None,
-    })
-}
-
-/// For each generation in a pin directory: true if it is a shadow.
-fn are_shadows(pin_dir: &Path) -> impl Iterator<Item = bool> {
-    let all = generations(pin_dir).unwrap_or_default().into_iter();
-    all.map(move |one| fs::symlink_metadata(one.dir(pin_dir).join(SHADOW)).is_ok())
-}
-
-/// Returns the pin directories of shadows in the parent directory of this pin directory.
-pub fn shadows_beside(pin_dir: &Path) -> Vec<PathBuf> {
-    let entries = pin_dir
-        .parent()
-        .and_then(|parent| fs::read_dir(parent).ok());
-    let paths = entries.into_iter().flatten().flatten();
-    let others = paths
-        .map(|entry| entry.path())
-        .filter(|path| path != pin_dir);
-    others
-        .filter(|path| are_shadows(path).any(|kind| kind))
-        .collect()
-}
-
 /// Returns the generations in a pin directory in the order of their numbers; an empty list if the
 /// directory is missing.
 pub fn generations(pin_dir: &Path) -> io::Result<Vec<Generation>> {

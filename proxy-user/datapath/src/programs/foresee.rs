@@ -7,7 +7,7 @@ use std::{
     fs::{self, File},
     io,
     os::fd::AsFd,
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 use linux::{
@@ -43,18 +43,13 @@ pub struct ForeignHook {
 }
 
 /// Reads the hooks of those interfaces to which our programs will be attached, and of `cgroup`.
-/// Programs of an agent with this pin directory are not foreign. Neither are those of `shadows`,
-/// the pin directories of agents that only count: they are removed before the agent serves.
+/// Programs of an agent with this pin directory are not foreign.
 pub fn foresee(
     pin_dir: &Path,
-    shadows: &[PathBuf],
     interfaces: &[Interface],
     cgroup: Option<&Path>,
 ) -> io::Result<Foreseen> {
     let mut ours = linked_programs(pin_dir)?;
-    for shadow in shadows {
-        ours.extend(linked_programs(shadow)?);
-    }
     ours.extend(interfaces.iter().flat_map(|one| filter_programs(one.index)));
     let hooks = Hooks::read(&ours)?;
     let mut found = Foreseen::default();
@@ -148,7 +143,7 @@ impl Attached {
 
     /// Returns the names of the foreign programs at these socket hooks of a cgroup and of all
     /// cgroups below it. A hook has the name of our program for it; programs of that name are
-    /// another agent's of ours, such as a shadow's.
+    /// another agent's of ours.
     pub fn foreign_at_sockets(&self, cgroup: &Path, wanted: &[&str]) -> BTreeSet<String> {
         let mut found = BTreeSet::new();
         let mut waiting = vec![cgroup.to_owned()];

@@ -65,7 +65,7 @@ impl Programs {
         // A second copy of the object, opened at the first refusal, whose verifier logs every
         // instruction.
         let mut tracing = None;
-        let hooks = HOOKS.into_iter().filter(|_| !options.shadow);
+        let hooks = HOOKS.into_iter();
         let uplink = options.xdp.map(|_| UPLINK);
         let packets = PROGRAMS.into_iter().chain(uplink);
         for name in packets.chain(hooks.map(|hook| hook.program)) {
@@ -177,7 +177,6 @@ pub(super) fn object(
         LOG_FAULTS
     };
     let redirect = u32::from(options.redirects);
-    let shadow = u32::from(options.shadow);
     let rings = ring_size(options.capacities.flows);
     let mut loader = EbpfLoader::new();
     // The programs use no kernel type: parsing the kernel's type information would cost 20 MB.
@@ -188,7 +187,6 @@ pub(super) fn object(
         .override_global("MASQUERADE_MARK", &options.marks.masquerade, true)
         .override_global("DROP_MARK", &options.marks.drop, true)
         .override_global("REDIRECT", &redirect, true)
-        .override_global("SHADOW", &shadow, true)
         .override_global("RING_SIZE", &rings, true)
         .override_global("HASH_KEY", &options.hash_key, true);
     if options.xdp.is_none() {

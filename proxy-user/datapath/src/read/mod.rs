@@ -12,7 +12,6 @@ mod explain;
 mod fill;
 mod flows;
 mod maps;
-mod policy;
 mod services;
 mod shares;
 mod sockets;
@@ -51,7 +50,6 @@ pub use explain::{
 pub use fill::fills;
 pub use flows::Flow;
 use linux::{Plain, get_pinned};
-pub use policy::{Decision, Fate, Policies};
 pub use services::{BackendRow, Frontend};
 pub use shares::Share;
 pub use sockets::SocketRow;

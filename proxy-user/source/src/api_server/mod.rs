@@ -57,6 +57,7 @@ pub struct ApiServer {
     access: Access,
     node_name: String,
     converter: Converter,
+    proxy_name: Option<String>,
     service_cidrs: bool,
     gateways: bool,
     /// What is to be written about objects of the Gateway API; None if this agent never writes it.
@@ -78,6 +79,7 @@ impl ApiServer {
             board: None,
             reports: None,
             requests: Requests::default(),
+            proxy_name: None,
         }
     }
     /// Sets whether to follow the ServiceCIDR objects as well.
@@ -85,6 +87,15 @@ impl ApiServer {
     pub fn with_service_cidrs(self, service_cidrs: bool) -> Self {
         Self {
             service_cidrs,
+            ..self
+        }
+    }
+    /// Sets the proxy name whose Services are served; None for those without one.
+    #[must_use]
+    pub fn with_proxy_name(self, name: Option<&str>) -> Self {
+        Self {
+            converter: self.converter.with_proxy_name(name),
+            proxy_name: name.map(str::to_owned),
             ..self
         }
     }
@@ -143,7 +154,10 @@ impl ObjectSource for ApiServer {
         // KUBE: these are kube-proxy's selectors (1.36, cmd/kube-proxy/app/server.go), so that the
         // server sends only what is served.
         let services = Selector {
-            labels: format!("!{LABEL_PROXY_NAME}"),
+            labels: match &self.proxy_name {
+                None => format!("!{LABEL_PROXY_NAME}"),
+                Some(name) => format!("{LABEL_PROXY_NAME}={name}"),
+            },
             fields: "spec.clusterIP!=None".to_owned(),
         };
         let slices = Selector {

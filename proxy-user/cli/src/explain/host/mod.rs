@@ -61,8 +61,6 @@ pub(super) struct Host {
     pub(super) tracked: Vec<SentElsewhere>,
     /// Findings about facts that could not be read.
     pub(super) unread: Vec<Finding>,
-    /// True if the pinned programs are a shadow's, which only count.
-    pub(super) shadow: bool,
 }
 
 impl Host {
@@ -137,7 +135,6 @@ pub(super) struct SentElsewhere {
 /// Returns all findings about what the host does to the packet.
 pub(super) fn findings(host: &Host) -> Vec<Pointed> {
     let mut found = Vec::new();
-    found.extend(shadow(host));
     found.extend(hooks::findings(host));
     found.extend(sources(host));
     found.extend(links::of_client(host));
@@ -152,17 +149,6 @@ pub(super) fn findings(host: &Host) -> Vec<Pointed> {
     let unread = host.unread.iter().cloned();
     found.extend(unread.map(|finding| Pointed::new(finding, "docs/explain.md#not-read")));
     found
-}
-
-fn shadow(host: &Host) -> Option<Pointed> {
-    host.shadow.then(|| {
-        let finding = Finding::in_the_way(
-            "portolan",
-            "the programs here are a shadow's: they only count what they would do",
-            "run an agent without --shadow",
-        );
-        Pointed::new(finding, "docs/migrate.md#a-shadow-beside-kube-proxy")
-    })
 }
 
 /// Returns a finding if the node has no route to the client, or one by another interface than the

@@ -282,7 +282,4 @@ fn connections_that_conntrack_sends_elsewhere_are_counted() {
         2
     ];
     finds(&one, Differs, "holds 2 connections of this client");
-    let mut one = host();
-    one.shadow = true;
-    finds(&one, InTheWay, "they only count");
 }

@@ -11,9 +11,9 @@ use k8s_openapi::api::core::v1::{self as core, ServiceSpec};
 use proxy_common::{Port, Protocol, V4, V6};
 
 use super::{
-    Complaints, Converted, Converter, Kind, LABEL_PROXY_NAME,
+    Complaints, Converted, Converter, Kind,
     gateway::{ANNOTATION_APPLIED, is_made},
-    has_label, parse,
+    parse,
 };
 use crate::object::{ObjectName, Warning, uid_hash};
 
@@ -154,7 +154,7 @@ impl Converter {
             role: self.role(object),
         };
         // KUBE: ExternalName is not served, even with a cluster IP left over from another type.
-        if has_label(&object.metadata, LABEL_PROXY_NAME)
+        if self.is_of_another_proxy(&object.metadata)
             || spec.type_.as_deref() == Some("ExternalName")
         {
             return Ok((service, complaints.into_warnings()));
