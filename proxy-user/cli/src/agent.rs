@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use super::{
     Cli, Command, Pins,
-    one_line::words,
+    command_line::words,
     run::{Given, RunArgs},
 };
 

@@ -1,6 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The example commands that `--help` shows below each command.
 
+pub(super) const ALL: &str = "\
+Examples:
+  portolan status                            is all well on this node?
+  portolan explain --from 10.40.1.9 --to shop/cart   why is there no answer?
+  portolan services shop/cart                what does this service have?
+  portolan top                               who is busy now?
+
+`portolan COMMAND --help` has every argument, and examples.";
+
 pub(super) const RUN: &str = "\
 Examples:
   portolan run --config /var/lib/kube-proxy/config.conf --hostname-override node-a   kube-proxy's own file

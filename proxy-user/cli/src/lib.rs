@@ -12,6 +12,7 @@ mod bpftool;
 mod cell;
 pub mod check;
 pub mod cleanup;
+mod command_line;
 pub mod completions;
 pub mod connectivity;
 mod conntrack;
@@ -27,8 +28,6 @@ pub mod init;
 mod list;
 pub mod maps;
 mod namespaces;
-mod one_line;
-mod overview;
 mod pods;
 mod processes;
 mod render;
@@ -51,14 +50,14 @@ use std::{fmt::Display, path::PathBuf, process::ExitCode};
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-pub use self::one_line::parse;
+pub use self::command_line::parse;
 use config::telemetry;
 use datapath::DEFAULT_PIN_DIR;
 use tokio::runtime::Runtime;
 
 /// A service proxy for Kubernetes in eBPF.
 #[derive(Parser, Debug)]
-#[command(name = "portolan", version, args_override_self = true)]
+#[command(name = "portolan", version, args_override_self = true, after_help = examples::ALL)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,

@@ -7,7 +7,7 @@ use config::{LocalDetection, NodePortAddresses, SocketBalancing};
 use rstest::rstest;
 
 use super::*;
-use crate::one_line::words;
+use crate::command_line::words;
 
 #[derive(Parser)]
 #[command(args_override_self = true)]
