@@ -114,8 +114,8 @@ pub fn load(program: &[Instruction]) -> Result<OwnedFd> {
 
 /// Loads an XDP program.
 pub fn load_xdp(program: &[Instruction]) -> Result<OwnedFd> {
-    const XDP: u32 = 6;
-    load_as(XDP, program)
+    const TYPE_AND_HOOK: [u32; 2] = [6, 37];
+    load_with(TYPE_AND_HOOK[0], TYPE_AND_HOOK[1], program)
 }
 
 /// A hook of a cgroup at which a program decides whether something is permitted: 0 refuses.

@@ -24,7 +24,7 @@ const PACKAGES: [(&str, &str); 2] = [("conntrack", "conntrack"), ("iptables", "i
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Passed on: --scenario connections --services 1,1000 --proxies direct,portolan-socket --quick --help
+    /// Passed on: --scenario connections --services 1,1000 --proxies direct --quick --help
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     rest: Vec<String>,
 }

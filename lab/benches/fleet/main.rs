@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Measures what many agents cost one API server, and themselves: whole agents of portolan beside whole
-//! kube-proxies, each on a node of its own, with one kube-apiserver. `cargo xtask bench fleet`;
-//! docs/dev/fleet.md says what is measured, and how.
+//! Measures what many agents cost one API server, and themselves: whole agents of portolan beside
+//! whole kube-proxies, each on a node of its own, with one kube-apiserver. `cargo xtask bench
+//! fleet`; docs/dev/fleet.md says what is measured, and how.
 
 use std::{
     fs,
@@ -300,7 +300,7 @@ fn measure(
         .map(|node| resident(node.pid()))
         .sum::<Result<_>>()?;
 
-    // Without a look at the metrics, which takes processor time, and beside it what they do if nothing
+    // Without a look at the metrics, which takes processor time; less what they do if nothing
     // happens.
     let changes = f64::from(arguments.changes);
     sleep(PAUSE);
