@@ -34,12 +34,10 @@ pub(crate) fn run() -> Result<()> {
     let folder = tempfile::tempdir().context("make a folder")?;
     let at = |name: &str| folder.path().join(name);
     // The tests compare no other annotation than the summary, and name its file rules.yaml.
-    fs::write(&at("all.yaml"), &rules)?;
-    fs::write(&at("rules.yaml"), with_summaries_only(&rules))?;
-    fs::write(
-        &at("tests.yaml"),
-        fs::read_to_string(cargo::root().join(TESTS))?,
-    )?;
+    fs::write(at("all.yaml"), &rules)?;
+    fs::write(at("rules.yaml"), with_summaries_only(&rules))?;
+    let tests = fs::read_to_string(cargo::root().join(TESTS))?;
+    fs::write(at("tests.yaml"), tests)?;
     for (verb, file) in [("check", "all.yaml"), ("test", "tests.yaml")] {
         let mut command = Command::new(&promtool);
         command.args([verb, "rules"]).arg(at(file));
