@@ -150,6 +150,7 @@ impl Datapath {
             pins::mark_shadow(&home)?;
         }
         let programs = Programs::load(options, &home, &shapes)?;
+        succession::store_types(&home)?;
         let attachments = TcAttachments::adopt(&home, generation.number, options.attachment)?;
         Self::adopt(options, home, attachments, succession, programs, lock)
     }

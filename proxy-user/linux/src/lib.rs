@@ -53,7 +53,7 @@ mod xdp;
 
 pub use batches::{Raw, delete_batch, lookup_batch, lookup_raw, update_batch};
 pub use bpf::{describe_program, program_by_id, program_id, program_name, wait_for_programs};
-pub use btf::{Members, map_members};
+pub use btf::{Members, map_members, members_of};
 pub use clock::{monotonic, now};
 pub use conntrack::{Tracked, Tuple, tracked};
 pub use conntrack_edit::Editor;
@@ -71,8 +71,8 @@ pub use links::{
 };
 pub use mapping::Mapping;
 pub use maps::{
-    MMAPABLE, MapInfo, MapKind, NO_PREALLOC, Typed, create_map, delete, insert, lookup, map_info,
-    per_cpu_add, per_cpu_sums, possible_cpus, update,
+    MMAPABLE, MapInfo, MapKind, NO_PREALLOC, Typed, create_bytes, create_map, delete, insert,
+    lookup, map_info, per_cpu_add, per_cpu_sums, possible_cpus, update,
 };
 pub use namespace::network_namespace;
 pub use neighbour::{Neighbour, NeighbourState, ask_neighbours};
