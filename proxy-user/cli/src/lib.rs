@@ -32,6 +32,7 @@ mod overview;
 mod pods;
 mod processes;
 mod render;
+mod rights;
 mod run;
 pub mod services;
 pub mod settings;

@@ -13,6 +13,7 @@ use super::{
     list::list,
     processes::{Process, owners},
     render::{Column, Row, Tone, Value, WIDE, column, cut, plain, toned},
+    rights::{SYS_PTRACE, lacks},
 };
 
 /// Arguments of `portolan sockets`.
@@ -104,7 +105,13 @@ pub(super) fn run(args: &SocketArgs) -> Result<()> {
         } else {
             owners(pods)
         };
-        Ok(with_owners(rows, &owners))
+        let rows = with_owners(rows, &owners);
+        if rows.iter().any(|row| row.process.is_none())
+            && let Some(lacks) = lacks(SYS_PTRACE, "sockets")
+        {
+            eprintln!("portolan: processes are not named: {lacks}");
+        }
+        Ok(rows)
     })
 }
 

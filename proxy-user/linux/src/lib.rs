@@ -48,7 +48,6 @@ mod tc;
 mod test_run;
 #[doc(hidden)]
 pub mod testing;
-mod used_maps;
 mod xdp;
 
 pub use batches::{Raw, delete_batch, lookup_batch, lookup_raw, update_batch};
@@ -91,5 +90,4 @@ pub use routing::{RoutingRule, has_xfrm_policies, routing_rules};
 pub use sock_diag::{ConnectedSocket, close_tcp, close_udp, socket_inodes};
 pub use tc::{Filter, filter_qdiscs, filters, has_filters, remove_clsact};
 pub use test_run::{TestRun, test_run};
-pub use used_maps::{UsedMap, maps_of_program};
 pub use xdp::{attached_xdp, has_lro, takes_redirected};
