@@ -19,6 +19,7 @@ mod offload;
 pub mod options;
 pub mod pod;
 pub mod process;
+pub mod rights;
 pub mod routed_path;
 pub mod settings;
 pub mod topology;

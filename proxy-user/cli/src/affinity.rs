@@ -19,6 +19,7 @@ use super::{
     namespaces,
     pods::PodNames,
     render::{Column, Row, Tone, Value, WIDE, column, cut, plain, toned},
+    rights::{SYS_ADMIN, lacks},
 };
 
 /// Arguments of `portolan affinity`.
@@ -125,6 +126,11 @@ pub(super) fn run(args: &AffinityArgs) -> Result<()> {
             .map(|row| NamedAffinity::new(row, &namespaces));
         let mut rows: Vec<_> = rows.filter(|row| wants(&args.list, row)).collect();
         args.list.note_if_empty(rows.is_empty(), &[]);
+        if rows.iter().any(|row| row.client_address.is_none())
+            && let Some(lacks) = lacks(SYS_ADMIN, "affinity")
+        {
+            eprintln!("portolan: network namespaces are shown without an address: {lacks}");
+        }
         let backend = |row: &NamedAffinity| row.row.backend.map(|backend| backend.ip());
         let ends = rows
             .iter()

@@ -31,6 +31,7 @@ mod namespaces;
 mod pods;
 mod processes;
 mod render;
+mod rights;
 mod run;
 pub mod services;
 pub mod settings;

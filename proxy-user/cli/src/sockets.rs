@@ -15,6 +15,7 @@ use super::{
     pods::EndArg,
     processes::{Process, owners},
     render::{Column, Row, Tone, Value, WIDE, column, cut, plain, toned},
+    rights::{SYS_PTRACE, lacks},
 };
 
 /// Arguments of `portolan sockets`.
@@ -113,7 +114,13 @@ pub(super) fn run(args: &SocketArgs) -> Result<()> {
         } else {
             owners(pods)
         };
-        Ok(with_owners(rows, &owners))
+        let rows = with_owners(rows, &owners);
+        if rows.iter().any(|row| row.process.is_none())
+            && let Some(lacks) = lacks(SYS_PTRACE, "sockets")
+        {
+            eprintln!("portolan: processes are not named: {lacks}");
+        }
+        Ok(rows)
     })
 }
 

@@ -44,7 +44,7 @@ use proxy_common::{
 };
 
 use self::{
-    maps::{Lock, OpenMaps, PinnedMaps, pins, shapes},
+    maps::{Lock, OpenMaps, PinnedMaps, TRACE, pins, shapes},
     node::{NodeAddresses, NodeInterfaces, Pods, SettingsCell, SocketExceptions, Uplinks},
     programs::{HookLinks, Hooks, Programs, TcAttachments, XdpAttachments},
     store::Store,
@@ -59,8 +59,8 @@ pub use programs::{
     Attached, Chain, ChainMember, ChainPosition, ForeignHook, ForeignProgram, ForeignVerdict,
     Foreseen, HOOK_COUNT, HookState, Load, OBJECT, PROGRAMS, PinnedLink, Present, ProgramLog,
     RefusedProgram, XdpRefusal, ask_foreign, cgroup_root, chains, counts_at_peers, foresee,
-    has_tcx, is_below_root, is_realtime, missing_socket_hooks, pinned_links, present,
-    running_kernel,
+    has_capability, has_tcx, is_below_root, is_realtime, missing_socket_hooks, pinned_links,
+    present, running_kernel,
 };
 pub use repair::{Repair, RepairKind, Repaired};
 
@@ -100,6 +100,8 @@ pub struct Datapath {
     hooks: HookLinks,
     sweep: Sweep,
     pinned: PinnedMaps,
+    /// True once the maps for tracing the programs are pinned.
+    may_trace: bool,
     pin_dir: PathBuf,
     /// The directory of the maps and links, below the pin directory.
     home: PathBuf,
@@ -147,6 +149,7 @@ impl Datapath {
         let home = generation.dir(&options.pin_dir);
         pins::create_links(&home)?;
         let programs = Programs::load(options, &home, &shapes)?;
+        succession::store_types(&home)?;
         let attachments = TcAttachments::adopt(&home, generation.number, options.attachment)?;
         Self::adopt(options, home, attachments, succession, programs, lock)
     }
@@ -219,6 +222,7 @@ impl Datapath {
             hooks: HookLinks::default(),
             sweep: Sweep::open(&mut open)?,
             pinned: PinnedMaps::open(&home, &shapes)?,
+            may_trace: false,
             pin_dir: options.pin_dir.clone(),
             home,
             succession,
@@ -354,7 +358,21 @@ impl Datapath {
         if attached.as_ref().is_err_and(DatapathError::is_gone) {
             _ = self.masquerade.remove(interface.index);
         }
+        if attached.is_ok() && !self.may_trace {
+            self.may_trace = true;
+            self.pin_trace();
+        }
         attached
+    }
+    /// Pins the maps by which `portolan trace` asks the programs: to open them by their ids, as the
+    /// programs know them, would need CAP_SYS_ADMIN. They are pinned no earlier than the programs
+    /// are attached, because the pins may be those of programs that serve until then.
+    fn pin_trace(&mut self) {
+        for (pin, map) in TRACE {
+            if let Ok(map) = self.programs.map(map) {
+                self.pinned.add(&self.home, pin, map);
+            }
+        }
     }
     /// Detaches the tc programs from an interface, which may no longer exist.
     pub fn detach(&mut self, index: u32) -> Result<(), DatapathError> {

@@ -22,7 +22,6 @@ pub(super) enum Command {
     ObjectGet = 7,
     TestRun = 10,
     ProgramById = 13,
-    MapById = 14,
     ObjectInfo = 15,
     ProgramQuery = 16,
     BtfById = 19,

@@ -76,7 +76,7 @@ fn unreadable() -> io::Error {
 
 /// Returns the members of the type `id` in raw BTF; None if the BTF is damaged, or if portolan
 /// makes no such type.
-fn members_of(data: &[u8], id: u32) -> Option<Members> {
+pub fn members_of(data: &[u8], id: u32) -> Option<Members> {
     let types = Types::new(data)?;
     let mut members = Members::new();
     types.collect(id, String::new(), 0, &mut members, DEPTH)?;

@@ -14,6 +14,11 @@ impl KernelFunctions {
         Self::parse(&fs::read_to_string("/proc/kallsyms").unwrap_or_default())
     }
 
+    /// True if no function is known.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     fn parse(text: &str) -> Self {
         let mut functions: Vec<_> = text.lines().filter_map(function).collect();
         functions.sort();

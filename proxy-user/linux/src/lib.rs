@@ -48,12 +48,11 @@ mod tc;
 mod test_run;
 #[doc(hidden)]
 pub mod testing;
-mod used_maps;
 mod xdp;
 
 pub use batches::{Raw, delete_batch, lookup_batch, lookup_raw, update_batch};
 pub use bpf::{describe_program, program_by_id, program_id, program_name, wait_for_programs};
-pub use btf::{Members, map_members};
+pub use btf::{Members, map_members, members_of};
 pub use clock::{monotonic, now};
 pub use conntrack::{Tracked, Tuple, tracked};
 pub use conntrack_edit::Editor;
@@ -71,8 +70,8 @@ pub use links::{
 };
 pub use mapping::Mapping;
 pub use maps::{
-    MMAPABLE, MapInfo, MapKind, NO_PREALLOC, Typed, create_map, delete, insert, lookup, map_info,
-    per_cpu_add, per_cpu_sums, possible_cpus, update,
+    MMAPABLE, MapInfo, MapKind, NO_PREALLOC, Typed, create_bytes, create_map, delete, insert,
+    lookup, map_info, per_cpu_add, per_cpu_sums, possible_cpus, update,
 };
 pub use namespace::network_namespace;
 pub use neighbour::{Neighbour, NeighbourState, ask_neighbours};
@@ -94,5 +93,4 @@ pub use routing::{RoutingRule, has_xfrm_policies, routing_rules};
 pub use sock_diag::{ConnectedSocket, close_tcp, close_udp, socket_inodes};
 pub use tc::{Filter, filter_qdiscs, filters, has_filters, remove_clsact};
 pub use test_run::{TestRun, test_run};
-pub use used_maps::{UsedMap, maps_of_program};
 pub use xdp::{attached_xdp, has_lro, takes_redirected};

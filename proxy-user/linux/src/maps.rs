@@ -224,6 +224,15 @@ pub fn update<K: Plain, V: Plain>(map: &Typed<K, V>, key: &K, value: &V) -> io::
     unsafe { bpf(Command::MapUpdate, &mut request) }.map(drop)
 }
 
+/// Creates an array whose only element is these bytes.
+pub fn create_bytes(bytes: &[u8]) -> io::Result<OwnedFd> {
+    let map = create_map(MapKind::Array, 4, bytes.len() as u32, 1, 0, None)?;
+    let mut request = element(map.as_fd(), &0_u32, bytes.as_ptr() as u64);
+    // SAFETY: key and value are live and as long as the map's.
+    unsafe { bpf(Command::MapUpdate, &mut request) }?;
+    Ok(map)
+}
+
 /// Stores one element unless its key exists; false if it exists.
 pub fn insert<K: Plain, V: Plain>(map: &Typed<K, V>, key: &K, value: &V) -> io::Result<bool> {
     const NO_EXIST: u64 = 1;

@@ -21,8 +21,9 @@ use super::{
 pub struct PodNamespace(PathBuf);
 
 impl PodNamespace {
-    /// Finds the namespace in which the other end of an interface is; None if it is this one, or if
-    /// nothing visible leads there. `interface`: index of one end of a veth or netkit pair.
+    /// Finds the namespace in which the other end of an interface is; None if it is this one. That
+    /// nothing visible leads there is `PermissionDenied`: who sees all of the host's processes
+    /// finds it. `interface`: index of one end of a veth or netkit pair.
     pub fn behind(interface: u32) -> io::Result<Option<Self>> {
         const LINK_NAMESPACE: u16 = 37;
         let id = ask_link(interface, |answer| {
@@ -37,7 +38,10 @@ impl PodNamespace {
             file.and_then(|file| namespace_id(&connection, &file))
                 .is_ok_and(|known| known == Some(id))
         };
-        Ok(others().into_iter().find(is_it).map(Self))
+        let found = others().into_iter().find(is_it).map(Self);
+        found
+            .map(Some)
+            .ok_or(io::ErrorKind::PermissionDenied.into())
     }
 
     /// Finds the namespace with this inode number; None if nothing visible leads there.

@@ -4,7 +4,7 @@
 
 use std::{fs, path::PathBuf};
 
-use lab::node::{api_server::URL, kubeconfig};
+use lab::node::{api_server::URL, kubeconfig, rights};
 
 use crate::{
     agent::eventually,
@@ -37,17 +37,6 @@ fn the_api_server_accepts_every_kustomization_of_deploy() {
     }
 }
 
-/// The capabilities that the DaemonSet gives to the agent.
-fn capabilities() -> Vec<String> {
-    let text = fs::read_to_string(deploy().join("base/daemonset.yaml")).expect("the DaemonSet");
-    let line = text
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("add: ["))
-        .expect("capabilities are added");
-    let names = line.trim_end_matches(']').split(", ");
-    names.map(str::to_lowercase).collect()
-}
-
 #[test]
 fn the_agent_needs_no_right_that_deploy_does_not_give() {
     let world = World::build();
@@ -56,13 +45,10 @@ fn the_agent_needs_no_right_that_deploy_does_not_give() {
     let token = server.kubectl("create token portolan --namespace kube-system");
     let file = world.path("kubeconfig");
     fs::write(&file, kubeconfig::render(URL, token.trim())).expect("a kubeconfig");
-    let given = capabilities();
+    let given = rights::capabilities();
     assert!(!given.iter().any(|name| name == "sys_admin"), "{given:?}");
-    let bounds = format!("--bounding-set=-all,+{}", given.join(",+"));
-    let agent = world.spawn_by(
-        &["setpriv", &bounds, "--inh-caps=-all"],
-        &["--kubeconfig", &file],
-    );
+    world.confine();
+    let agent = world.follow(&file);
     eventually("it serves", &agent, || world.connect(CART).is_ok());
     eventually("it is healthy", &agent, || agent.health().0 == 200);
     // The agent does all of its work: connections and services come and go, UDP backends are lost.

@@ -48,6 +48,7 @@ mod reasons;
 mod refused;
 mod repair;
 mod restart;
+mod rights;
 mod routed;
 mod scale;
 mod server;

@@ -21,6 +21,7 @@ use crate::{
 
 /// Starts an agent with these sizes of maps.
 pub(crate) fn start(world: &World, maps: &str) -> Agent {
+    world.confine();
     world.start_configured(7, &format!("portolan: {{maps: {{{maps}}}}}\n"))
 }
 
@@ -84,6 +85,7 @@ fn new_connections_succeed_throughout_a_takeover_of_maps() {
 fn upgrade_and_downgrade_of_the_map_layout_break_no_connection() {
     let next = next_layout::binary();
     let world = World::serving();
+    world.confine();
     let first = world.start(7);
     let mut open: Vec<Open> = (0..20)
         .map(|_| world.connect("172.30.1.1:80").expect("an answer"))

@@ -5,7 +5,7 @@
 use std::{
     fs,
     io::{BufRead, BufReader, Read},
-    process::{Child, ChildStderr, ExitStatus, Stdio},
+    process::{Child, ChildStderr, Command, ExitStatus, Stdio},
     sync::{Arc, Mutex},
     thread,
     time::Duration,
@@ -30,7 +30,11 @@ pub(crate) struct Tracing {
 impl Tracing {
     /// Starts the trace and waits until its programs are attached.
     pub(crate) fn start(world: &World, arguments: &[&str]) -> Self {
-        let mut command = world.asking(&["trace", "-o", "json"]);
+        Self::begin(world, world.asking(&["trace", "-o", "json"]), arguments)
+    }
+
+    /// The same with a command that has `trace -o json` already.
+    pub(crate) fn begin(world: &World, mut command: Command, arguments: &[&str]) -> Self {
         command.arg("--manifests").arg(world.manifests());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = world.begin(command.args(arguments));

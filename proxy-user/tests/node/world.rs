@@ -56,6 +56,7 @@ pub(crate) struct World {
     cgroup: Cgroup,
     logs: Cell<u32>,
     binary: RefCell<PathBuf>,
+    confined: Cell<bool>,
 }
 
 impl World {
@@ -107,6 +108,7 @@ impl World {
             cgroup: Cgroup::new().expect("a cgroup"),
             logs: Cell::new(0),
             binary: RefCell::new(BINARY.into()),
+            confined: Cell::new(false),
         }
     }
 

@@ -247,6 +247,40 @@ mod tests {
     }
 
     #[test]
+    fn with_every_right_a_pod_is_asked_that_is_gone_afterwards() {
+        // The calls are recorded, and what is created with them.
+        let pods = r#"
+            echo "$*" >>"$0.calls"
+            case "$*" in
+            *" create "*) cat >>"$0.calls"; echo portolan-debug-x ;;
+            *" get pod "*) printf 'account\n\nregistry.example/portolan:1\n' ;;
+            *" get pods "*) echo 'a portolan-a'; echo 'b portolan-b' ;;
+            esac
+        "#;
+        let plugin = Plugin::new(pods).expect("a plugin");
+        let output = plugin.run(&["--node", "a", "--debug", "top", "--once"]);
+        let said = command::stdout(&output.expect("it starts"), "top").expect("text");
+        assert_eq!(
+            said,
+            "portolan-debug-x was asked: top --once\nsecond line\n"
+        );
+        let calls = fs::read_to_string(&plugin.folder.path().join("kubectl.calls")).expect("calls");
+        for part in [
+            "nodeName: a\n",
+            "serviceAccountName: account\n",
+            "image: registry.example/portolan:1\n",
+            "imagePullSecrets: []\n",
+            "hostPID: true\n",
+            "privileged: true",
+            "wait --for=condition=Ready pod/portolan-debug-x",
+            "delete pod --now --wait=false portolan-debug-x",
+        ] {
+            assert!(calls.contains(part), "{part}: {calls}");
+        }
+        assert!(!calls.contains("nodeName: b"), "{calls}");
+    }
+
+    #[test]
     fn invalid_plugin_arguments_give_one_line_and_exit_status_2() {
         for (arguments, named) in [
             (

@@ -74,7 +74,12 @@ impl Finding {
     /// Returns a finding that something of the node could not be read.
     pub(crate) fn unread(what: &str, error: &io::Error) -> Self {
         let found = format!("could not be read: {}", chain(error));
-        let remedy = "run this command as root in the node's own network namespace";
+        let remedy = match error.kind() {
+            io::ErrorKind::PermissionDenied => {
+                "it needs CAP_SYS_ADMIN: run it by `kubectl portolan --debug`, or as root on the node"
+            }
+            _ => "run this command as root in the node's own network namespace",
+        };
         Self::differs(what, found, remedy)
     }
 

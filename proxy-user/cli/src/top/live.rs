@@ -52,7 +52,7 @@ impl Drop for RawTerminal {
 /// Shows the live screen until a key or a signal ends the command.
 pub(super) fn run(args: &TopArgs, mut view: View, interval: Duration) -> Result<()> {
     // The kernel measures the run times of programs as long as this value exists.
-    let _measuring = programs::measure()?;
+    let measuring = programs::measure();
     let take = || Sample::take(&args.pins.pin_dir, &args.select, true);
     let mut looks = Looks {
         now: take()?,
@@ -80,6 +80,7 @@ pub(super) fn run(args: &TopArgs, mut view: View, interval: Duration) -> Result<
             has_rates: looks.before.is_some(),
             colour: Page::of_stdout().colour,
             fault: fault.as_deref(),
+            unmeasured: measuring.as_ref().err().map(String::as_str),
         };
         let drawn = held.0.draw(|frame| draw(frame, &mut view, &rows, &state));
         if drawn.is_err() && stop.is_asked() {

@@ -131,7 +131,10 @@ pub(super) fn run(args: &TopArgs) -> Result<()> {
 fn print(args: &TopArgs, view: &View, interval: Duration, is_live: bool) -> Result<()> {
     let with_rates = is_live || args.interval.is_some();
     // The kernel measures the run times of programs as long as this value exists.
-    let _measuring = with_rates.then(programs::measure).transpose();
+    let _measuring = with_rates.then(|| {
+        let measuring = programs::measure();
+        measuring.inspect_err(|why| eprintln!("portolan top: {why}"))
+    });
     let take = || Sample::take(&args.pins.pin_dir, &args.select, with_rates);
     let mut before = None;
     if with_rates && !is_live {

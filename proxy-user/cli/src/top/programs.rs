@@ -3,12 +3,14 @@
 
 use std::{cmp::Ordering, collections::BTreeMap, os::fd::OwnedFd, time::Duration};
 
-use anyhow::Result;
 use datapath::read::{ProgramRun, Reader};
 use serde::Serialize;
 
 use super::item::Item;
-use crate::render::{Column, Value, column, plain};
+use crate::{
+    render::{Column, Value, column, plain},
+    rights::{SYS_ADMIN, lacks},
+};
 
 /// A program's processor time between two samples.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -48,9 +50,18 @@ pub(super) const COLUMNS: &[Column<ProgramRow>] = &[
 ];
 
 /// Makes the kernel measure the run times of eBPF programs, as long as the returned descriptor is
-/// open.
-pub(super) fn measure() -> Result<OwnedFd> {
-    Ok(aya::sys::enable_stats(aya::sys::Stats::RunTime)?)
+/// open; else returns why it does not.
+pub(super) fn measure() -> Result<OwnedFd, String> {
+    let why = match lacks(SYS_ADMIN, "top") {
+        Some(lacks) => lacks,
+        None => match aya::sys::enable_stats(aya::sys::Stats::RunTime) {
+            Ok(measuring) => return Ok(measuring),
+            Err(error) => error.to_string(),
+        },
+    };
+    Err(format!(
+        "the programs' processor time is not measured: {why}"
+    ))
 }
 
 /// The processor time of each eBPF program since it was loaded. Key: program id.

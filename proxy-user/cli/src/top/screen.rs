@@ -27,6 +27,8 @@ pub(super) struct State<'a> {
     pub(super) colour: bool,
     /// The error of the last attempt to read the maps; None if it succeeded.
     pub(super) fault: Option<&'a str>,
+    /// Why the table of programs is empty; None if it is not.
+    pub(super) unmeasured: Option<&'a str>,
 }
 
 const KEYS: &str = "Tab table  Left/Right sort  r reverse  / filter  p pause  ? help  q quit";
@@ -106,6 +108,9 @@ fn about(view: &View, rows: usize, state: &State<'_>) -> Line<'static> {
             format!("not read, trying again: {}", harmless(fault)),
             style,
         );
+    }
+    if let (Some(why), Shown::Programs) = (state.unmeasured, view.shown) {
+        return Line::styled(why.to_owned(), tone(Tone::Warn, state.colour));
     }
     let mut parts = vec![match rows {
         1 => "1 row".to_owned(),

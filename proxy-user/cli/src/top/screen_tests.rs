@@ -24,6 +24,7 @@ fn drawn(columns: u16, keys: &[Key], fault: Option<&str>) -> String {
         has_rates: true,
         colour: true,
         fault,
+        unmeasured: None,
     };
     let mut terminal = Terminal::new(TestBackend::new(columns, 20)).expect("a terminal");
     let drawn = terminal.draw(|frame| draw(frame, &mut view, &rows, &state));
@@ -75,6 +76,7 @@ fn the_live_screen_fits_into_small_terminals() {
         has_rates: false,
         colour: false,
         fault: None,
+        unmeasured: None,
     };
     for (columns, lines) in [(1, 1), (10, 2), (20, 3), (79, 5)] {
         let mut terminal = Terminal::new(TestBackend::new(columns, lines)).expect("a terminal");

@@ -41,6 +41,7 @@ use crate::{
         widened,
     },
     list::is_closed,
+    rights::{SYSLOG, lacks},
     signals::Stop,
 };
 
@@ -117,6 +118,11 @@ pub(super) fn run(args: &TraceArgs, tree: Option<&Tree>) -> Result<()> {
     let ends: Vec<_> = served.keys().copied().collect();
     let mut follower = Follower::attach(What::FreedOf(&ends))?;
     let functions = KernelFunctions::read();
+    if functions.is_empty()
+        && let Some(lacks) = lacks(SYSLOG, "trace --drops")
+    {
+        eprintln!("portolan trace: functions are shown by their addresses: {lacks}");
+    }
     let own = linux::own_namespace_inode()?;
     let mut interfaces = InterfaceNames::new(own);
     let duration = duration(args, io::stdout().is_terminal());

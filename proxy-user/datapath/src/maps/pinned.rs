@@ -13,6 +13,17 @@ use linux::{get_pinned, map_info, pin};
 use super::{pins::links_of, shapes::Shape};
 use crate::error::DatapathError;
 
+/// The pins of the maps by which `portolan trace` asks the programs, each with the map's name in the
+/// object. A file's name on a BPF file system has no dot.
+pub(crate) const TRACE: [(&str, &str); 5] = [
+    ("trace_until", ".bss"),
+    ("trace_filter", "trace_filter"),
+    ("trace_rate", "trace_rate"),
+    ("trace_lost", "trace_lost"),
+    (TRACE_OUT, TRACE_OUT),
+];
+pub(crate) const TRACE_OUT: &str = "trace_out";
+
 /// Descriptors of all pinned maps. `directory` is device and inode of the directory of links at the
 /// last check; `None` if it was missing.
 pub(crate) struct PinnedMaps {
@@ -31,6 +42,11 @@ impl PinnedMaps {
             maps: maps.collect::<Result<_, _>>()?,
             directory: identity(&links_of(home)),
         })
+    }
+    /// Pins a further map, in place of an earlier agent's. If that fails, [`Self::repair`] does it.
+    pub(crate) fn add(&mut self, home: &Path, name: &'static str, map: OwnedFd) {
+        _ = pin_over(&map, &home.join(name));
+        self.maps.push((name, map));
     }
     /// True if the directory of links is still the same as at the last check. It is a new one if
     /// somebody has mounted or created the pin directory anew.
@@ -52,15 +68,18 @@ impl PinnedMaps {
             if get_pinned(&path, false).is_ok_and(|pinned| id(&pinned) == id(map)) {
                 continue;
             }
-            let failed = DatapathError::of_map("pin", name);
-            match fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-                _ => {}
-            }
-            pin(map, &path).map_err(failed)?;
+            pin_over(map, &path).map_err(DatapathError::of_map("pin", name))?;
             repaired.push(*name);
         }
         Ok(repaired)
+    }
+}
+
+/// Pins a map at a path, in place of what is there.
+fn pin_over(map: &OwnedFd, path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => pin(map, path),
     }
 }
 

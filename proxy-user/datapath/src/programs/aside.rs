@@ -10,12 +10,12 @@ use std::{
     path::Path,
 };
 
-use aya::{Ebpf, VerifierLogLevel, maps::Map};
+use aya::{Ebpf, VerifierLogLevel};
 use control::causes::chain;
 use linux::{TestRun, test_run};
 use proxy_common::maps;
 
-use super::load::{load_one, object};
+use super::load::{descriptor, load_one, object};
 use crate::{
     error::DatapathError,
     maps::shapes,
@@ -110,18 +110,5 @@ impl Aside {
             program: program.into(),
             source,
         })
-    }
-}
-
-fn descriptor(ebpf: &Ebpf, name: &str) -> io::Result<OwnedFd> {
-    match ebpf.map(name) {
-        Some(
-            Map::Array(map)
-            | Map::HashMap(map)
-            | Map::LruHashMap(map)
-            | Map::PerCpuArray(map)
-            | Map::PerCpuHashMap(map),
-        ) => map.fd().as_fd().try_clone_to_owned(),
-        _ => Err(io::ErrorKind::NotFound.into()),
     }
 }

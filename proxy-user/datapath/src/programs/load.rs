@@ -5,13 +5,14 @@
 use std::{
     collections::HashSet,
     io,
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
     time::{Duration, Instant},
 };
 
 use aya::{
     Ebpf, EbpfLoader, VerifierLogLevel,
+    maps::Map,
     programs::{Program, ProgramError, SchedClassifier},
 };
 use control::causes::chain;
@@ -130,6 +131,10 @@ impl Programs {
     pub(crate) fn fd(&self, name: &str) -> Option<BorrowedFd<'_>> {
         self.ebpf.program(name)?.fd().ok().map(AsFd::as_fd)
     }
+    /// Returns a descriptor of a map that the programs use, by its name in the object.
+    pub(crate) fn map(&self, name: &str) -> io::Result<OwnedFd> {
+        descriptor(&self.ebpf, name)
+    }
     /// Returns the kernel's ids of those programs in [`PROGRAMS`] that are loaded.
     pub(crate) fn ids(&self) -> io::Result<HashSet<u32>> {
         let programs = PROGRAMS.iter().filter_map(|name| self.fd(name));
@@ -225,5 +230,20 @@ pub(super) fn load_one(
             let reason = format!("the program {name} is of an unknown kind");
             Err(DatapathError::Load(reason))
         }
+    }
+}
+
+/// Returns a descriptor of a map of an opened object.
+pub(super) fn descriptor(ebpf: &Ebpf, name: &str) -> io::Result<OwnedFd> {
+    match ebpf.map(name) {
+        Some(
+            Map::Array(map)
+            | Map::HashMap(map)
+            | Map::LruHashMap(map)
+            | Map::PerCpuArray(map)
+            | Map::PerCpuHashMap(map)
+            | Map::PerfEventArray(map),
+        ) => map.fd().as_fd().try_clone_to_owned(),
+        _ => Err(io::ErrorKind::NotFound.into()),
     }
 }

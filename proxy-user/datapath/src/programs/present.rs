@@ -127,24 +127,6 @@ pub(crate) fn filters_to_detach(
     (found, marks)
 }
 
-/// Returns the ids of all our attached programs: those of the links of every generation, and those
-/// of our clsact filters in the calling thread's network namespace.
-pub(crate) fn attached_programs(pin_dir: &Path) -> io::Result<BTreeSet<u32>> {
-    let links = pinned_links(pin_dir)?;
-    let mut found: BTreeSet<_> = links.iter().map(|link| link.program).collect();
-    let qdiscs = filter_qdiscs().unwrap_or_default();
-    for (index, _) in interfaces() {
-        if !qdiscs.contains_key(&index) {
-            continue;
-        }
-        for egress in [false, true] {
-            let filters = ours(index, egress).unwrap_or_default();
-            found.extend(filters.into_iter().filter_map(|filter| filter.program));
-        }
-    }
-    Ok(found)
-}
-
 /// A pinned link and the program that it attaches.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]

@@ -94,6 +94,11 @@ fn missing_capabilities(effective: u64) -> Vec<&'static str> {
     missing.map(|(name, ..)| *name).collect()
 }
 
+/// True if this process has the capability with this bit, effectively.
+pub fn has_capability(bit: u32) -> bool {
+    effective_capabilities() >> bit & 1 == 1
+}
+
 /// Returns this process's effective capabilities, one per bit; all of them if the kernel does not
 /// show them.
 fn effective_capabilities() -> u64 {

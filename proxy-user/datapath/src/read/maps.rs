@@ -60,11 +60,14 @@ pub fn pinned_maps(pin_dir: &Path) -> Result<Vec<MapRow>, DatapathError> {
     })?;
     let paths = entries.flatten().map(|entry| entry.path());
     let mut rows = Vec::new();
-    // Marks and the directory of links are not maps.
+    // There are marks, the directory of links, and what tells commands of the programs, too.
     for path in paths.filter(|path| path.is_file()) {
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
             continue;
         };
+        if !maps::ALL.contains(&name) {
+            continue;
+        }
         match get_pinned(&path, true) {
             Ok(fd) => rows.extend(row(name, &path, fd).ok()),
             Err(source) if source.kind() == io::ErrorKind::PermissionDenied => {

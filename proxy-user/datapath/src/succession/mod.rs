@@ -13,8 +13,7 @@
 //! To attach or detach at an interface waits for grace periods of the kernel. So both are done in
 //! turns, and the caller does other work in between.
 //!
-//! For maps of another layout, the kernel knows which fields their elements have: see
-//! `translation`.
+//! Each generation says which fields the elements of its maps have: see `types` and `translation`.
 
 mod copying;
 mod counted;
@@ -23,6 +22,7 @@ mod hints;
 mod references;
 mod sockets;
 mod translation;
+mod types;
 
 use std::{
     collections::HashSet,
@@ -37,6 +37,7 @@ use proxy_common::maps::{self, generation};
 
 pub use self::copying::Carried;
 use self::copying::Copying;
+pub(super) use self::types::store as store_types;
 use super::{
     error::DatapathError,
     maps::{

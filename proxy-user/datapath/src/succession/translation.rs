@@ -11,6 +11,7 @@ use std::{
 
 use linux::{Members, Plain, Raw, get_pinned, lookup_raw, map_members};
 
+use super::types;
 use crate::{error::DatapathError, maps::tables::Table};
 
 /// How many elements one system call reads.
@@ -75,18 +76,24 @@ pub(super) fn each<K: Plain, V: Plain>(
         old => old.map_err(failed)?,
     };
     let new = get_pinned(&target.join(map), false).map_err(failed)?;
-    walk(&old, &new, visit).map_err(failed)
+    // An earlier version has stored no types; then they are the kernel's.
+    let members = |home: &Path, fd: &OwnedFd| match types::read(home, map) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => map_members(fd.as_fd()),
+        read => read,
+    };
+    let both = members(source, &old).and_then(|before| Ok([before, members(target, &new)?]));
+    both.and_then(|[before, now]| walk(&old, &before, &now, visit))
+        .map_err(failed)
 }
 
 fn walk<K: Plain, V: Plain>(
     old: &OwnedFd,
-    new: &OwnedFd,
+    [old_key, old_value]: &[Members; 2],
+    [new_key, new_value]: &[Members; 2],
     mut visit: impl FnMut(K, V),
 ) -> io::Result<()> {
-    let [old_key, old_value] = map_members(old.as_fd())?;
-    let [new_key, new_value] = map_members(new.as_fd())?;
-    let mut key_of = Translation::new(&old_key, &new_key, size_of::<K>());
-    let mut value_of = Translation::new(&old_value, &new_value, size_of::<V>());
+    let mut key_of = Translation::new(old_key, new_key, size_of::<K>());
+    let mut value_of = Translation::new(old_value, new_value, size_of::<V>());
     let info = linux::map_info(old)?;
     let mut cursor = Vec::new();
     let mut batch = BATCH;

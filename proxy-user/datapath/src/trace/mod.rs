@@ -2,7 +2,7 @@
 //! Makes the attached programs report packets. In: a pin directory and a filter. Out: an event for
 //! each wanted packet. Programs report only while a [`Trace`] exists. To know that, they read a
 //! time in memory for each packet of a service; this is their only cost while nobody traces. The
-//! maps for tracing are not pinned; they are found through the programs that use them. Called by
+//! agent pins the maps for tracing once it has attached the programs that use them. Called by
 //! `portolan trace`.
 
 mod calls;
@@ -18,11 +18,14 @@ use aya::maps::{
     Map, MapData, PerfEventArray,
     perf::{PerfEvent, PerfEventArrayBuffer},
 };
-use linux::{Plain, UsedMap, maps_of_program, per_cpu_sums};
+use linux::{Plain, get_pinned, map_info, per_cpu_sums};
 use proxy_common::trace::{Event, Filter, PATIENCE, PacketEvent, lost, rate::Rate};
 
 use self::calls::Calls;
-use super::{error::DatapathError, maps::tables::Table, programs::attached_programs};
+use super::{
+    error::DatapathError,
+    maps::{TRACE_OUT, pins::generations, tables::Table},
+};
 
 /// Memory pages of the event buffer of each CPU, enough for some 600 events.
 const PAGES: usize = 64;
@@ -126,19 +129,18 @@ impl Trace {
     /// Makes the programs go on reporting; to be called again and again. Includes programs that
     /// were attached in the meantime, such as those of another generation of maps.
     pub fn follow(&mut self) -> Result<(), DatapathError> {
-        let programs = attached_programs(&self.pin_dir).map_err(failed("find the programs"))?;
+        let all = generations(&self.pin_dir).map_err(failed("find the programs"))?;
         let mut seen = BTreeSet::new();
-        for program in programs {
-            // The program may be gone by now.
-            let Ok(maps) = maps_of_program(program) else {
-                continue;
+        for generation in all.into_iter().filter(|one| one.is_known()) {
+            let home = generation.dir(&self.pin_dir);
+            let key = match get_pinned(&home.join(TRACE_OUT), false).and_then(map_info) {
+                Ok(info) => info.id,
+                // None of its programs is attached yet, or all are gone by now.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(failed("find the programs")(error)),
             };
-            let Some(key) = maps.iter().find(|map| map.name == "trace_out") else {
-                continue;
-            };
-            let key = key.id;
             if seen.insert(key) && !self.asked.contains_key(&key) {
-                let asked = self.ask(maps).map_err(failed("ask the programs"))?;
+                let asked = self.ask(&home).map_err(failed("ask the programs"))?;
                 self.asked.insert(key, asked);
             }
         }
@@ -165,14 +167,9 @@ impl Trace {
             .map_err(failed("ask the programs"))
     }
 
-    fn ask(&self, maps: Vec<UsedMap>) -> io::Result<Asked> {
-        let mut maps: BTreeMap<String, OwnedFd> =
-            maps.into_iter().map(|map| (map.name, map.fd)).collect();
-        let mut take = |name: &str| {
-            maps.remove(name)
-                .ok_or_else(|| io::Error::other(format!("they have no map {name}")))
-        };
-        let until: Table<u32, u64> = Table::new(take(".bss")?)?;
+    fn ask(&self, home: &Path) -> io::Result<Asked> {
+        let take = |name: &str| get_pinned(&home.join(name), false);
+        let until: Table<u32, u64> = Table::new(take("trace_until")?)?;
         let now = linux::monotonic();
         if until.lookup(&0)?.is_some_and(|until| until > now) {
             return Err(io::Error::other(
@@ -189,7 +186,7 @@ impl Trace {
         rate.update(&0, &limit)?;
         let lost = take("trace_lost")?;
         let lost_before = per_cpu_sums(lost.try_clone()?)?;
-        let out = MapData::from_fd(take("trace_out")?).map_err(io::Error::other)?;
+        let out = MapData::from_fd(take(TRACE_OUT)?).map_err(io::Error::other)?;
         let buffers = buffers(Map::PerfEventArray(out))?;
         Ok(Asked {
             until,

@@ -2,7 +2,7 @@
 //! Starts agents, and the command that removes what they leave, on the node of a [`World`].
 
 use std::{
-    ffi::OsStr,
+    ffi::OsString,
     fs::{self, File},
     path::Path,
     process::{Child, Command, ExitStatus, Stdio},
@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lab::node::{options::HEALTH, settings::config_file};
+use lab::node::{options::HEALTH, rights, settings::config_file};
 
 use super::{PATIENCE, World};
 use crate::agent::Agent;
@@ -19,13 +19,24 @@ use crate::agent::Agent;
 const CLUSTER_CIDR: &str = "10.40.0.0/16,fd00:40::/48";
 
 impl World {
+    /// Gives all agents from now on the rights of the agent's container, and no others.
+    pub(crate) fn confine(&self) {
+        self.confined.set(true);
+    }
+
     fn command(&self, starter: &[&str]) -> Command {
         let binary = self.binary.borrow();
-        let words = starter.iter().map(OsStr::new);
-        let mut words = words.chain([binary.as_os_str()]);
-        let mut command = Command::new(words.next().expect("the agent at least"));
-        command.args(words);
+        let mut words: Vec<_> = starter.iter().map(|word| OsString::from(*word)).collect();
+        if self.confined.get() {
+            words.extend(rights::with_capabilities().map(OsString::from));
+        }
+        words.push(binary.as_os_str().to_owned());
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]);
         command.args(["run", "--hostname-override", "node-a"]);
+        if self.confined.get() {
+            rights::confine(&mut command);
+        }
         command
     }
 

@@ -73,6 +73,9 @@ pub(super) fn judge(facts: &Facts) -> Judgement {
     if matches!(facts.ending, Ending::NoSocket) && answer_left(facts) {
         return Judgement::Answered("was answered: the answer left for the client".to_owned());
     }
+    if matches!(facts.ending, Ending::NoSocket) && answer_came(facts) {
+        return Judgement::Answered("was answered: the answer came to the client's pod".to_owned());
+    }
     if facts.stations.is_empty() && facts.ending == Ending::NoSocket {
         return Judgement::Lost(Loss::new(
             "the network before this node",
@@ -110,6 +113,16 @@ fn answer_left(facts: &Facts) -> bool {
         .stations
         .iter()
         .any(|station| station.direction == Direction::Answer && loses(&station.did))
+}
+
+/// Whether an answer came to a client on this node, which has no socket for it: the packet was put
+/// into its interface.
+fn answer_came(facts: &Facts) -> bool {
+    facts.stations.iter().any(|station| {
+        let is_freed = matches!(&station.did, Did::Freed { reason, .. } if reason == "NO_SOCKET");
+        let is_pod = matches!(station.host, Host::Other(_));
+        station.direction == Direction::Answer && is_pod && is_freed
+    })
 }
 
 /// Whether this ends the packet's way.

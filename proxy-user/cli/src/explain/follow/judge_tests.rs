@@ -78,6 +78,18 @@ fn an_answer_needs_no_judgement() {
 }
 
 #[test]
+fn an_answer_to_a_pod_that_did_not_ask_is_an_answer() {
+    let mut came = at(Host::Other(7), freed("NO_SOCKET"));
+    came.direction = Direction::Answer;
+    let judged = judge(&facts(vec![came.clone()], Ending::NoSocket));
+    assert!(matches!(judged, Judgement::Answered(_)), "{judged:?}");
+    // Nobody listens in the pod that was asked.
+    came.direction = Direction::Request;
+    let judged = judge(&facts(vec![came], Ending::NoSocket));
+    assert!(matches!(judged, Judgement::Lost(_)), "{judged:?}");
+}
+
+#[test]
 fn a_netfilter_drop_names_the_rule_the_legacy_rule_or_a_full_conntrack() {
     let dropped = at(Host::Node, freed("NETFILTER_DROP"));
     let mut facts = facts(vec![dropped], Ending::Silent);

@@ -14,6 +14,7 @@ mod send;
 mod stations;
 
 use std::{
+    io,
     net::{IpAddr, SocketAddr},
     sync::mpsc,
     thread,
@@ -24,7 +25,7 @@ use anyhow::{Context, Result, bail};
 use datapath::read::{Asked, By, Explained};
 use linux::PodNamespace;
 use proxy_common::{
-    Protocol,
+    Origin, Protocol,
     trace::follow::{Direction, Seen},
 };
 use serde::Serialize;
@@ -44,7 +45,10 @@ use super::{
     names::Names,
     report::Pointed,
 };
-use crate::check::finding::Finding;
+use crate::{
+    check::finding::Finding,
+    rights::{SYS_ADMIN, lacks},
+};
 
 /// How long the next packet is waited for.
 const NEXT: Duration = Duration::from_secs(60);
@@ -93,7 +97,8 @@ pub(super) fn run(
         bail!("--follow: only TCP and UDP packets can be followed");
     }
     let mut notes = Vec::new();
-    let sender = sender(args, asked, host, &mut notes)?;
+    let is_pod = explained.origin == Some(Origin::Pod);
+    let sender = sender(args, asked, host, is_pod, &mut notes)?;
     let v6 = asked.to.is_ipv6();
     let bound = match &sender {
         Sender::Node => Some(bind(None, asked.protocol, None, v6)?),
@@ -221,6 +226,7 @@ fn sender(
     args: &ExplainArgs,
     asked: &Asked,
     host: &Host,
+    is_pod: bool,
     notes: &mut Vec<String>,
 ) -> Result<Sender> {
     if args.next {
@@ -232,13 +238,23 @@ fn sender(
     let place = host.incoming.as_ref().context(
         "the interface that the client's packets come in by is not known: name it with --interface",
     )?;
-    if let Some(pod) =
-        PodNamespace::behind(place.index).context("find the client's network namespace")?
-    {
-        if pod.run(|| Ok(has_address(asked.client)))? {
-            return Ok(Sender::Pod(pod));
+    let behind = PodNamespace::behind(place.index).and_then(|pod| {
+        let pod = pod.map(|pod| {
+            pod.run(|| Ok(has_address(asked.client)))
+                .map(|has| (pod, has))
+        });
+        pod.transpose()
+    });
+    match behind {
+        Ok(Some((pod, true))) => return Ok(Sender::Pod(pod)),
+        Ok(Some(_)) => notes.push(format!("the namespace behind {} does not have the address {}: the packet was put into the interface", place.link.name, asked.client)),
+        Ok(None) => {}
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            if is_pod && let Some(lacks) = lacks(SYS_ADMIN, "explain … --follow") {
+                notes.push(format!("a socket of the client's own: {lacks}, with the host's processes in sight; the packet was put into the interface"));
+            }
         }
-        notes.push(format!("the namespace behind {} does not have the address {}: the packet was put into the interface", place.link.name, asked.client));
+        Err(error) => return Err(error).context("find the client's network namespace"),
     }
     Ok(Sender::Interface(
         place.index,

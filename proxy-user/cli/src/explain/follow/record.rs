@@ -25,6 +25,7 @@ use super::{
 use crate::{
     explain::ExplainArgs,
     freed::{InterfaceNames, reasons::is_harmless, widened},
+    rights::{SYSLOG, lacks},
     trace::{filter_of, line::Line, names::Known},
 };
 
@@ -81,7 +82,13 @@ impl Recorder {
         );
         let ends: Vec<_> = ends.iter().map(end_of).collect();
         let follower = Follower::attach(What::Packet(Followed { sources, token: 0 }, &ends))?;
+        let functions = KernelFunctions::read();
         let mut missing = Vec::new();
+        if functions.is_empty()
+            && let Some(lacks) = lacks(SYSLOG, "explain … --follow")
+        {
+            missing.push(format!("the kernel's functions by name: {lacks}"));
+        }
         let mut known = Known::read(&args.pins.pin_dir, super::Names::new(&args.names))?;
         let trace = trace(args, client, &mut known);
         let trace = trace.map_err(|error| {
@@ -99,7 +106,7 @@ impl Recorder {
         });
         Ok(Self {
             follower,
-            functions: KernelFunctions::read(),
+            functions,
             trace: trace.ok(),
             nft,
             known,
@@ -114,7 +121,11 @@ impl Recorder {
     /// Takes what has been reported since the last call.
     pub(super) fn poll(&mut self) {
         while let Some(sighting) = self.follower.take() {
-            if sighting.location != 0 && self.functions.at(sighting.location) == TEST_RUN {
+            // Without a name and a reason, it may be that of the test run as well.
+            let is_unknown =
+                self.functions.is_empty() && self.follower.reason(&sighting) == "NOT_SPECIFIED";
+            let is_freed = sighting.seen == Seen::Freed as u8 && sighting.location != 0;
+            if is_freed && (is_unknown || self.functions.at(sighting.location) == TEST_RUN) {
                 continue;
             }
             if self.client_port == 0 && sighting.direction == Direction::Request as u8 {
