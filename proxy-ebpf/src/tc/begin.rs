@@ -5,6 +5,7 @@
 use proxy_common::{
     Addr, BackendId, Counter, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol, Record,
     Settings, Verdict,
+    filter::is_backends,
     flow::{coarse, may_begin, ring::Ring},
     maps::interface,
     ports as port_bits,
@@ -90,8 +91,7 @@ fn decide_on<F: Family>(skb: Skb) -> Step {
         found => found,
     };
     let Some(record) = record else {
-        let to_backend = ports::bits(key.dst_port) & (port_bits::BACKEND | port_bits::REPLY) != 0;
-        return if to_backend {
+        return if is_backends(ports::bits(key.dst_port)) {
             Step::DIRECT
         } else {
             Step::untouched()

@@ -62,7 +62,9 @@ pub fn egress<F: Family>(skb: Skb, l3: u32, verdict: FilterVerdict) -> Step {
             }
             Shape::Whole => {}
         }
-        if !filter::is_known_at_egress::<F>(skb, packet.ports(), || Some(packet.key.src)) {
+        let by_rules = |shared| is_by_rules::<F>(packet, shared);
+        let src = || Some(packet.key.src);
+        if !filter::is_known_at_egress::<F>(skb, packet.ports(), by_rules, src) {
             return Step::untouched();
         }
     }
@@ -90,7 +92,9 @@ pub fn unmarked<F: Family>(skb: Skb) -> Step {
             packet,
             clock,
             scratch,
-        }) if may_concern_egress(ports::bits(packet.key.src_port)) || is_of_others(skb, packet) => {
+        }) if may_concern_egress(ports::bits(packet.key.src_port))
+            || is_of_others::<F>(skb, packet) =>
+        {
             leaving::<F>(skb, packet, clock, scratch)
         }
         _ => Step::untouched(),
@@ -151,18 +155,28 @@ fn leaving<F: Family>(
         {
             own_datagram::<F>(packet, scratch).into()
         }
-        // A packet that still has our mark was not masqueraded here, nor at an interface above this
-        // one, such as a VLAN interface.
-        _ if is_of_others(skb, packet) => Step::OWN,
+        _ if is_of_others::<F>(skb, packet) => Step::OWN,
         _ => Step::untouched(),
     }
 }
 
 /// Whether the packet may begin or belong to a connection that `own` handles.
 #[inline(always)]
-fn is_of_others<A: Addr>(skb: Skb, packet: &Packet<A>) -> bool {
+fn is_of_others<F: Family>(skb: Skb, packet: &Packet<F::Addr>) -> bool {
+    let is_shared = is_shared(packet.ports());
     let is_marked = skb.mark() & globals::masquerade_marks() != 0;
-    (skb.is_own() || is_marked) && (is_shared(packet.ports()) || packet.signals.begins())
+    if skb.is_own() || is_marked {
+        is_shared || packet.signals.begins()
+    } else {
+        is_by_rules::<F>(packet, is_shared)
+    }
+}
+
+/// See [`filter::is_by_rules`].
+#[inline(always)]
+fn is_by_rules<F: Family>(packet: &Packet<F::Addr>, shared: bool) -> bool {
+    let is_from_node = || node::is_node_address::<F>(&packet.key.src);
+    filter::is_by_rules::<F>(packet.key.protocol, packet.signals, shared, is_from_node)
 }
 
 by_family! {

@@ -5,7 +5,10 @@
 
 use proxy_common::{
     FilterVerdict, Protocol, Settings,
-    filter::{ServiceRanges, Work, classify_ingress, may_be_masqueraded, may_concern_egress},
+    filter::{
+        ServiceRanges, Work, classify_ingress, is_backends, may_be_masqueraded, may_be_shared,
+        may_concern_egress,
+    },
     flow::{Signals, may_begin},
     ports as port_bits,
 };
@@ -102,7 +105,8 @@ fn of_echo<F: Family>(dst: F::Addr) -> FilterVerdict {
 pub fn at_egress<F: Family>(skb: Skb, l3: u32) -> FilterVerdict {
     match F::plain(skb, l3) {
         Some((_, ports)) => {
-            if is_known_at_egress::<F>(skb, ports, || F::source(skb, l3)) {
+            let by_rules = |shared| leaves_by_rules::<F>(skb, l3, shared as u32);
+            if is_known_at_egress::<F>(skb, ports, by_rules, || F::source(skb, l3)) {
                 FilterVerdict::KnownPort
             } else {
                 FilterVerdict::Pass
@@ -115,19 +119,47 @@ pub fn at_egress<F: Family>(skb: Skb, l3: u32) -> FilterVerdict {
     }
 }
 
+/// Whether the node's rules have masqueraded a forwarded TCP segment, see [`is_by_rules`].
+// VERIFIER: a subprogram, for its copy of the address.
+#[inline(never)]
+fn leaves_by_rules<F: Family>(skb: Skb, l3: u32, shared: u32) -> bool {
+    let Some((protocol, signals)) = parse::plain_start::<F>(skb, l3) else {
+        return false;
+    };
+    is_by_rules::<F>(protocol, signals, shared != 0, || {
+        F::source(skb, l3).is_some_and(|src| node::is_node_address::<F>(&src))
+    })
+}
+
+/// Whether the node's rules, as a CNI's, may have masqueraded a forwarded segment so that it
+/// concerns a masqueraded flow: it has the ports of one (`shared`), or begins a connection whose
+/// ports a later flow must avoid.
+#[inline(always)]
+pub fn is_by_rules<F: Family>(
+    protocol: Protocol,
+    signals: Signals,
+    shared: bool,
+    is_from_node: impl FnOnce() -> bool,
+) -> bool {
+    protocol == Protocol::TCP && (shared || signals.begins()) && is_from_node()
+}
+
 /// Whether the maps may have an entry for a packet that leaves, or the policy may drop the packet.
-/// `src` reads the packet's source address.
+/// `by_rules` calls [`is_by_rules`] for a forwarded packet to a backend's port, `src` reads the
+/// packet's source address.
 #[inline(always)]
 pub fn is_known_at_egress<F: Family>(
     skb: Skb,
     ports: Ports,
+    by_rules: impl FnOnce(bool) -> bool,
     src: impl FnOnce() -> Option<F::Addr>,
 ) -> bool {
     let mark = skb.mark();
-    let from = ports::bits(ports.src);
+    let (from, to) = (ports::bits(ports.src), ports::bits(ports.dst));
+    let is_marked = mark & globals::masquerade_marks() != 0;
     may_concern_egress(from)
-        || (skb.is_own() || mark & globals::masquerade_marks() != 0)
-            && may_be_masqueraded(ports::bits(ports.dst))
+        || may_be_masqueraded(to) && (skb.is_own() || is_marked)
+        || is_backends(to) && !skb.is_own() && by_rules(may_be_shared(from, to))
         || mark & globals::drop_mark() != 0
         || may_come_from_frontend::<F>(from, src)
 }

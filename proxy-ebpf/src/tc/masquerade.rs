@@ -57,6 +57,10 @@ pub fn choose<F: Family>(
     entry.kind = FlowKind::MASQUERADED_REPLY;
     (entry.address, entry.port) = (key.src, key.src_port);
     (entry.masquerade, entry.masquerade_port) = (reply.address, reply.port);
+    if key.protocol == Protocol::TCP {
+        // What the answer will acknowledge: `own` knows the SYN by it.
+        entry.sequence = packet.first_number(skb).wrapping_add(1);
+    }
     let mut search = Search {
         skb,
         key,
@@ -91,7 +95,7 @@ pub fn choose<F: Family>(
     // SAFETY: as above; the search does not change the reply entry.
     let reply = unsafe { found.assume_init_ref() };
     (entry.masquerade, entry.masquerade_port) = (tuple.dst, tuple.dst_port);
-    entry.kind = FlowKind::REPLY;
+    (entry.kind, entry.sequence) = (FlowKind::REPLY, reply.sequence);
     (entry.address, entry.port) = (reply.address, reply.port);
     tuple.assign_reversed(key);
     flow::seal::<F>(entry, tuple);

@@ -9,7 +9,7 @@ use rstest::rstest;
 
 use crate::{
     errors::{TOO_BIG, error, expect_error},
-    packets::{Tcp, at, crc32c, sctp, seen, tcp, udp},
+    packets::{Tcp, at, crc32c, numbered, sctp, seen, tcp, udp},
     service::{Addresses, IPV4, IPV6, Service},
     world::{Context, LOOPBACK, NEXT, SHOT, World},
 };
@@ -77,10 +77,12 @@ fn an_outside_client_is_masqueraded_and_receives_the_answers(#[values(IPV4, IPV6
     assert_eq!(outside.ends(), (service, client));
 }
 
-/// flannel masquerades such packets: they come from outside and go to other nodes' pods.
+/// flannel masquerades such packets: they come from outside and go to other nodes' pods, with our
+/// mark. Every CNI masquerades pods' packets to hosts, which have no mark.
 #[rstest]
 fn foreign_masqueraded_packets_with_a_flows_tuple_get_another_port(
     #[values(IPV4, IPV6)] a: Addresses,
+    #[values(FORWARDED, UNMARKED)] context: Context,
 ) {
     let world = World::new(&[Service::web(a)]);
     let (client, backend) = (a.outside_client(), a.endpoint());
@@ -88,7 +90,9 @@ fn foreign_masqueraded_packets_with_a_flows_tuple_get_another_port(
     let shared = ours.src();
     assert_eq!(shared.ip(), a.node);
 
-    let theirs = world.egress_by(&tcp(shared, backend, Tcp::Syn, b""), FORWARDED);
+    // Not the flow's own SYN, seen once more.
+    let syn = numbered(shared, backend, Tcp::Syn, (77, 0), b"");
+    let theirs = world.egress_by(&syn, context);
     assert_eq!(theirs.counter, Counter::Masqueraded);
     let other = theirs.src();
     assert_eq!((other.ip(), theirs.dst()), (a.node, backend));
@@ -98,7 +102,7 @@ fn foreign_masqueraded_packets_with_a_flows_tuple_get_another_port(
         let answer = world.ingress(&tcp(backend, to, Tcp::SynAck, b""));
         assert_eq!(answer.dst(), from);
     }
-    let next = world.egress_by(&tcp(shared, backend, Tcp::Ack, b""), FORWARDED);
+    let next = world.egress_by(&tcp(shared, backend, Tcp::Ack, b""), context);
     assert_eq!(next.src(), other);
 
     let complaint = error(a.other_node_address, a.node, TOO_BIG, &next.packet);
@@ -113,6 +117,11 @@ const FORWARDED: Context = Context {
     came_by: LOOPBACK,
     interface: 0,
     segment: 0,
+};
+
+const UNMARKED: Context = Context {
+    mark: 0,
+    ..FORWARDED
 };
 
 #[rstest]
@@ -155,13 +164,12 @@ fn foreign_masqueraded_packets_reuse_the_tuple_of_a_closed_flow(
 #[rstest]
 fn a_flow_gets_no_port_that_a_foreign_masqueraded_connection_uses(
     #[values(IPV4, IPV6)] a: Addresses,
+    #[values(FORWARDED, UNMARKED)] context: Context,
 ) {
     let world = World::new(&[Service::web(a)]);
     let (client, service, backend) = (at(a.outsider, 2000), a.service(), a.endpoint());
-    // A packet that others masquerade has come in at ingress before.
-    world.ingress(&tcp(a.outside_client(), service, Tcp::Syn, b""));
     let theirs = tcp(at(a.node, client.port()), backend, Tcp::Syn, b"");
-    let passed = world.egress_by(&theirs, FORWARDED);
+    let passed = world.egress_by(&theirs, context);
     passed.expect_untouched(&theirs);
     let ours = world.forward(&tcp(client, service, Tcp::Syn, b""));
     assert_eq!(ours.counter, Counter::Masqueraded);
@@ -174,14 +182,10 @@ fn packets_masqueraded_at_a_vlan_interface_pass_the_one_below_unchanged(
 ) {
     let world = World::new(&[Service::web(a)]);
     let (client, service) = (a.outside_client(), a.service());
-    for flags in [Tcp::Syn, Tcp::Ack] {
+    for flags in [Tcp::Syn, Tcp::Syn, Tcp::Ack] {
         let above = world.forward(&tcp(client, service, flags, b""));
         assert_eq!(above.counter, Counter::Masqueraded);
-        let forwarded = Context {
-            mark: 0,
-            ..FORWARDED
-        };
-        let passed = world.egress_by(&above.packet, forwarded);
+        let passed = world.egress_by(&above.packet, UNMARKED);
         passed.expect_untouched(&above.packet);
     }
 }

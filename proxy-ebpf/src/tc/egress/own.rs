@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! Connections to a backend that leave with the node's address and are not flows of a service:
-//! connections of the node's processes, direct ones or translated at their socket; and connections
-//! that the node's rules masquerade, as flannel's do, after ingress has marked them. If such a
-//! connection begins with the tuple that a flow has left with, that flow would get the connection's
-//! answers. So the connection leaves with another source port: as a flow of no service, whose
-//! client is the node. If a masqueraded flow has the tuple and has ended, it is removed instead. A
-//! flow that begins later avoids the ports of the node's sockets, and the connections that this
-//! module has seen begin (`masquerade`).
+//! connections of the node's processes, direct ones or translated at their socket; and TCP
+//! connections that the node's rules masquerade, as a CNI's do. If such a connection begins with
+//! the tuple that a flow has left with, that flow would get the connection's answers. So the
+//! connection leaves with another source port: as a flow of no service, whose client is the node.
+//! If a masqueraded flow has the tuple and has ended, it is removed instead. A flow that begins
+//! later avoids the ports of the node's sockets, and the connections that this module has seen
+//! begin (`masquerade`).
 
 use proxy_common::{
-    Counter, FlowKey, FlowKind, Port, Protocol,
+    Counter, FlowEntry, FlowKey, FlowKind, Port, Protocol,
     flow::{Anew, ClientInterface, begins_anew, may_begin, ring::Ring},
     masquerade::{PORT_TRIES, PortRanges, reuse},
     ports as port_bits,
@@ -18,7 +18,7 @@ use proxy_common::{
 use crate::{
     count::Outcome,
     family::Family,
-    helpers,
+    globals, helpers,
     maps::{
         flow::{self, Claim},
         node, ports, ring,
@@ -61,8 +61,16 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
         return Outcome::pass(Counter::Untouched);
     }
     scratch.key.assign_reversed(key);
-    if !is_taken::<F>(scratch) {
+    let Some(held) = holder::<F>(scratch) else {
         return pass_noted::<F>(skb, key, scratch);
+    };
+    // A packet with our mark was not masqueraded by us, nor was one of the node's own. Any other
+    // may be the flow's own SYN, masqueraded at an interface above this one, such as a VLAN's.
+    if !skb.is_own()
+        && skb.mark() & globals::masquerade_marks() == 0
+        && held.sequence == packet.first_number(skb).wrapping_add(1)
+    {
+        return Outcome::pass(Counter::Untouched);
     }
     if reuse::is_over(rank_of::<F>(scratch, 0)) {
         release::<F>(scratch);
@@ -170,14 +178,15 @@ fn follow<F: Family>(
     Some(outcome)
 }
 
-/// Whether another flow would get the packet's answers, whose key is in `scratch.key`: a
-/// masqueraded flow, or a flow that this module has given another source port.
+/// Returns the entry by which another flow would get the packet's answers, whose key is in
+/// `scratch.key`: a masqueraded flow's, or that of a flow that this module has given another source
+/// port.
 #[inline(always)]
-fn is_taken<F: Family>(scratch: &mut Scratch<F::Addr>) -> bool {
-    flow::find::<F>(&scratch.key, &mut scratch.other).is_some_and(|held| {
-        held.entry.kind == FlowKind::MASQUERADED_REPLY
-            || held.entry.kind == FlowKind::REPLY && held.entry.interface == ClientInterface::NODE
-    })
+fn holder<F: Family>(scratch: &mut Scratch<F::Addr>) -> Option<&FlowEntry<F::Addr>> {
+    let held = flow::find::<F>(&scratch.key, &mut scratch.other)?.entry;
+    let is_other = held.kind == FlowKind::MASQUERADED_REPLY
+        || held.kind == FlowKind::REPLY && held.interface == ClientInterface::NODE;
+    is_other.then_some(held)
 }
 
 /// Lets the packet leave with `port` as its source port.

@@ -71,7 +71,10 @@ impl Model {
             self.own_datagram(headers);
         }
         // Other NAT rules have masqueraded this packet: portolan's flows must avoid its tuple.
-        let is_of_others = given.mark & MARK != 0 && !given.is_own && is_node(tuple.src.ip());
+        let is_of_others = (given.mark & MARK != 0 || tuple.protocol == TCP)
+            && !given.is_own
+            && is_node(tuple.src.ip())
+            && self.backend_ports.contains(&tuple.dst.port());
         let reply = tuple.reversed();
         if is_of_others
             && tuple.protocol != UDP
