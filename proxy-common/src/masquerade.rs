@@ -232,7 +232,9 @@ mod tests {
         let rank = |state, is_later, idle| reuse::rank(state, is_later, idle * SECOND);
         for alive in [
             FlowState::ESTABLISHED,
-            FlowState::ESTABLISHED.with(FlowState::CLIENT_FIN),
+            FlowState::ESTABLISHED
+                .with(FlowState::CLIENT_FIN)
+                .with(FlowState::FIN_ANSWERED),
         ] {
             assert_eq!(rank(alive, true, 1_000), reuse::NEVER);
         }

@@ -86,10 +86,12 @@ pub fn is_due<A: Addr>(
 /// Whether a reply changes nothing in a flow whose original entry has this state.
 #[inline(always)]
 pub fn is_settled(state: FlowState, protocol: Protocol) -> bool {
-    // A closing connection stays closing; only the doubts that data clears need tc.
+    // A closing connection stays closing; only the doubts that data clears need tc, and the answer
+    // to the client's FIN.
     const DOUBTS: u32 = FlowState::RESET.0 | FlowState::RENEWED.0;
     state.has(FlowState::ANSWERED)
         && state.0 & DOUBTS == 0
+        && !(state.has(FlowState::CLIENT_FIN) && state.awaits_answer_to_fin())
         && (protocol == Protocol::UDP || state.has(FlowState::ACKNOWLEDGED))
 }
 

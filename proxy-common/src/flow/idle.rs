@@ -5,6 +5,8 @@ use super::{FlowState, Phase};
 use crate::Protocol;
 
 const SECOND: u64 = 1_000_000_000;
+/// nf_conntrack's time-out in FIN_WAIT, in seconds: no answer to the FIN has been seen.
+const FIN_WAIT: u32 = 120;
 
 /// Idle times by protocol and state, in seconds. They are never shorter than conntrack's, so that
 /// no flow that netfilter still tracks is removed. kube-proxy's `conntrack` settings replace those
@@ -14,7 +16,8 @@ const SECOND: u64 = 1_000_000_000;
 pub struct IdleTimes {
     /// KUBE: `conntrack.tcpEstablishedTimeout`.
     pub tcp_established: u32,
-    /// KUBE: `conntrack.tcpCloseWaitTimeout`; for a flow that one side has closed.
+    /// KUBE: `conntrack.tcpCloseWaitTimeout`; for a flow that one side has closed while
+    /// the other side is still there.
     pub tcp_close_wait: u32,
     /// nf_conntrack's time-out in TIME_WAIT; for a flow that both sides have closed.
     pub tcp_closed: u32,
@@ -62,7 +65,11 @@ impl IdleTimes {
             (Protocol::UDP, _) => self.udp,
             (Protocol::TCP, Phase::Established) => self.tcp_established,
             (Protocol::TCP, Phase::ClosingByClient | Phase::ClosingByBackend) => {
-                self.tcp_close_wait
+                if state.awaits_answer_to_fin() && self.tcp_close_wait > FIN_WAIT {
+                    FIN_WAIT
+                } else {
+                    self.tcp_close_wait
+                }
             }
             (Protocol::SCTP, Phase::Established) => self.sctp_established,
             (Protocol::TCP, Phase::Closed) => self.tcp_closed,

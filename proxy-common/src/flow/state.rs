@@ -49,6 +49,8 @@ impl FlowState {
     /// The flow began in the middle of a connection, and nothing has proven yet that its two ends
     /// know this connection.
     pub const PICKED_UP: Self = Self(1 << 8);
+    /// TCP: after one side's FIN the other side has sent a segment, so it is still there.
+    pub const FIN_ANSWERED: Self = Self(1 << 9);
 
     /// The flow is answered and acknowledged, and has no other bit.
     pub const ESTABLISHED: Self = Self(Self::ANSWERED.0 | Self::ACKNOWLEDGED.0);
@@ -74,11 +76,16 @@ impl FlowState {
     pub const fn is_closing(self) -> bool {
         self.0 & (Self::BOTH_FIN | Self::RESET.0) != 0
     }
+    /// Whether one side has closed the connection, and the other side has been silent since.
+    #[inline(always)]
+    pub const fn awaits_answer_to_fin(self) -> bool {
+        self.0 & Self::BOTH_FIN != 0 && self.0 & Self::FIN_ANSWERED.0 == 0
+    }
     /// Whether the flow may be evicted at any time when another flow needs its space: it is not
-    /// acknowledged yet, or has ended.
+    /// acknowledged yet, or has ended, as far as the side that still sends is concerned.
     #[inline(always)]
     pub const fn gives_way(self) -> bool {
-        self.0 & Self::ACKNOWLEDGED.0 == 0 || self.is_closed()
+        self.0 & Self::ACKNOWLEDGED.0 == 0 || self.is_closed() || self.awaits_answer_to_fin()
     }
     /// Whether the flow has the bit [`Self::PICKED_UP`].
     #[inline(always)]
@@ -200,7 +207,19 @@ pub fn change_by_client(
             Change::clear(FlowState::REPEATED)
         };
     }
-    going_on(state, signals).and(acknowledgement(state, protocol, signals, proven))
+    going_on(state, signals)
+        .and(answer_to_fin(state, FlowState::BACKEND_FIN, signals))
+        .and(acknowledgement(state, protocol, signals, proven))
+}
+
+/// Returns the change by a segment that shows its sender to be there after the other side's FIN.
+#[inline(always)]
+const fn answer_to_fin(state: FlowState, fin: FlowState, signals: Signals) -> Change {
+    if state.has(fin) && state.awaits_answer_to_fin() && signals.goes_on() {
+        Change::set(FlowState::FIN_ANSWERED)
+    } else {
+        Change::NONE
+    }
 }
 
 #[inline(always)]
@@ -282,7 +301,7 @@ pub fn change_by_backend(
     }
     // A lone ACK is no answer: a backend in TIME_WAIT sends one to a SYN that it does not accept.
     if state.has(FlowState::ANSWERED) || protocol.0 != Protocol::UDP.0 {
-        return going_on(state, signals);
+        return going_on(state, signals).and(answer_to_fin(state, FlowState::CLIENT_FIN, signals));
     }
     Change::set(FlowState::ANSWERED)
 }

@@ -137,10 +137,9 @@ fn replies_that_would_change_the_flows_state_are_left_to_tc() {
     let established = FlowState::ESTABLISHED;
     for protocol in [Protocol::TCP, Protocol::UDP] {
         assert!(is_settled(established, protocol));
-        assert!(is_settled(
-            established.with(FlowState::CLIENT_FIN),
-            protocol
-        ));
+        let closing = established.with(FlowState::CLIENT_FIN);
+        assert!(!is_settled(closing, protocol), "it answers the FIN");
+        assert!(is_settled(closing.with(FlowState::FIN_ANSWERED), protocol));
         assert!(!is_settled(FlowState::NEW, protocol));
         assert!(!is_settled(established.with(FlowState::RESET), protocol));
         assert!(!is_settled(established.with(FlowState::RENEWED), protocol));

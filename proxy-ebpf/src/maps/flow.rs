@@ -252,12 +252,40 @@ pub fn account<T: Tables>(
         if signals.has(Signals::FIN) {
             // For the next flow on this flow's masquerade port.
             found.element.set_reuse(packet.timestamp(skb));
+            if change.set.has(FlowState::CLIENT_FIN) && !entry.state.has(FlowState::CLIENT_FIN) {
+                expect_answer::<T>(&packet.key, entry, reply_key, other);
+            }
         }
         if entry.state.has(FlowState::ACKNOWLEDGED) && signals.acknowledges() {
             found.follow(packet.acknowledgement(skb));
         }
     }
     refiled
+}
+
+/// Has the next reply of a flow accounted, however soon it comes: it shows that the backend is
+/// still there after the client's FIN. `reply_key` and `other` are buffers; the returned 0 has no
+/// meaning.
+#[inline(never)]
+fn expect_answer<T: Tables>(
+    key: &FlowKey<T::Addr>,
+    entry: &FlowEntry<T::Addr>,
+    reply_key: &mut FlowKey<T::Addr>,
+    other: &mut EntryBuffer<T::Addr>,
+) -> u32 {
+    entry.reply_key_into(key, reply_key);
+    let Some(reply) = find::<T>(reply_key, other) else {
+        return 0;
+    };
+    reply.element.see(0);
+    if !reply.entry.masquerade_port.is_any() {
+        reply_key.dst.assign(&reply.entry.masquerade);
+        reply_key.set_ports(reply_key.src_port, reply.entry.masquerade_port);
+        if let Some(element) = T::flows().get_ptr_mut(reply_key) {
+            Element(element).see(0);
+        }
+    }
+    0
 }
 
 /// Whether a SYN equals the last SYN of its unanswered flow; `entry` is the flow's original entry.

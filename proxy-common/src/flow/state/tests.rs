@@ -2,6 +2,7 @@
 //! Tests of the life of a flow, packet by packet.
 
 use super::*;
+use crate::flow::IdleTimes;
 
 const SYN: Signals = Signals(Signals::SYN);
 const ACK: Signals = Signals(Signals::ACK);
@@ -96,6 +97,27 @@ fn the_state_records_if_the_backend_sent_its_fin_first() {
     assert!(!by_client.has(FlowState::BACKEND_FIRST));
     let by_backend = open_and(&[(true, FIN), (false, FIN)]);
     assert!(by_backend.has(FlowState::BACKEND_FIRST));
+}
+
+#[test]
+fn a_connection_whose_fin_nobody_answers_gives_way_and_ends_soon() {
+    let times = IdleTimes::DEFAULT;
+    let limit = |state| times.limit(Protocol::TCP, state) / 1_000_000_000;
+    for by_backend in [false, true] {
+        let closing = open_and(&[(by_backend, FIN)]);
+        assert!(closing.gives_way());
+        assert_eq!(limit(closing), 120);
+        for own in [ACK, FIN] {
+            let on = open_and(&[(by_backend, FIN), (by_backend, own)]);
+            assert!(on.gives_way(), "the same side sends");
+        }
+        let answered = open_and(&[(by_backend, FIN), (!by_backend, ACK)]);
+        assert!(!answered.gives_way());
+        assert_eq!(limit(answered), 3600);
+        assert_eq!(IdleTimes::AT_ONCE.limit(Protocol::TCP, closing), 0);
+        let over = open_and(&[(by_backend, FIN), (!by_backend, ACK), (!by_backend, FIN)]);
+        assert!(over.is_closed());
+    }
 }
 
 #[test]

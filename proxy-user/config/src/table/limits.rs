@@ -34,7 +34,8 @@ pub(super) const TIMES: Group = Group {
                 conntrack: &mut config.conntrack.tcp_close_wait,
             }),
             unset: None,
-            what: "How long a TCP connection may be idle that one side has closed.",
+            what: "How long a TCP connection may be idle that one side has closed while the other side \
+                goes on (else 120 seconds at most).",
             when: "Lower it if `portolan flows` shows many half-closed connections.",
         },
         Setting {

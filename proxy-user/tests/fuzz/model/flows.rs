@@ -75,7 +75,17 @@ impl Flow {
 }
 
 /// Returns the idle time in seconds after which a flow is removed.
-pub(crate) fn limit(times: &IdleTimes, protocol: u8, phase: Phase) -> u64 {
+pub(crate) fn limit(times: &IdleTimes, protocol: u8, life: &Life) -> u64 {
+    let is_closing = protocol == TCP && !life.is_closed() && life.awaits_answer_to_fin();
+    let seconds = limit_of(times, protocol, life.phase());
+    if is_closing {
+        seconds.min(120)
+    } else {
+        seconds
+    }
+}
+
+fn limit_of(times: &IdleTimes, protocol: u8, phase: Phase) -> u64 {
     let seconds = match (protocol, phase) {
         (UDP, Phase::Established) => times.udp_stream,
         (UDP, _) => times.udp,
@@ -153,7 +163,13 @@ impl Model {
         };
         let was_closed = flow.life.is_closed();
         let was_old = flow.last_seen < now;
+        let had_fin = flow.life.client_fin;
         change(&mut flow.life);
+        if flow.life.client_fin && !had_fin {
+            // The next reply is recorded, however soon it comes.
+            flow.reply_noted = flow.reply_noted.map(|_| 0);
+            flow.answer_noted = flow.answer_noted.map(|(_, number)| (0, number));
+        }
         flow.last_seen = now;
         let ring = if flow.life.is_closed() {
             (!was_closed).then_some(Ring::Closed)
@@ -190,7 +206,7 @@ impl Model {
             .flows
             .iter()
             .filter(|(key, flow)| {
-                now - flow.last_seen > limit(times, key.tuple.protocol, flow.life.phase())
+                now - flow.last_seen > limit(times, key.tuple.protocol, &flow.life)
             })
             .map(|(key, _)| *key)
             .collect();
@@ -203,7 +219,7 @@ impl Model {
                 (false, true) => Phase::Answered,
                 (false, false) => Phase::Unanswered,
             };
-            now - held.last_seen <= limit(times, tuple.protocol, phase)
+            now - held.last_seen <= limit_of(times, tuple.protocol, phase)
         });
     }
 }

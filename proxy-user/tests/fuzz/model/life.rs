@@ -19,6 +19,8 @@ pub(crate) struct Life {
     pub(crate) backend_fin: bool,
     pub(crate) backend_first: bool,
     pub(crate) reset: bool,
+    /// After one side's FIN the other side has sent a segment.
+    pub(crate) fin_answered: bool,
     /// The flow began in the middle of its connection, and neither side has proven a number yet.
     pub(crate) picked_up: bool,
     /// TCP: the last number that the client has acknowledged. Before the client's first
@@ -132,10 +134,14 @@ impl Life {
     /// Returns true if another reply would change nothing in the state.
     pub(crate) fn is_settled(&self, protocol: u8) -> bool {
         let is_begun = self.acknowledged || protocol == UDP;
-        self.answered && !self.reset && !self.renewed && is_begun
+        let is_awaited = self.client_fin && self.awaits_answer_to_fin();
+        self.answered && !self.reset && !self.renewed && is_begun && !is_awaited
     }
     pub(crate) fn gives_way(&self) -> bool {
-        !self.acknowledged || self.is_closed()
+        !self.acknowledged || self.is_closed() || self.awaits_answer_to_fin()
+    }
+    pub(crate) fn awaits_answer_to_fin(&self) -> bool {
+        (self.client_fin || self.backend_fin) && !self.fin_answered
     }
 
     /// Returns true if a packet that would end an established connection has a number that only its
@@ -172,6 +178,7 @@ impl Life {
                 self.client_number = first_number(headers);
             }
         } else {
+            self.fin_answered |= self.backend_fin && goes_on(headers);
             self.go_on(headers);
             self.client_proves(headers);
         }
@@ -231,6 +238,7 @@ impl Life {
             self.renewed = false;
         } else {
             self.answered |= protocol == UDP;
+            self.fin_answered |= self.client_fin && goes_on(headers);
             self.go_on(headers);
         }
     }

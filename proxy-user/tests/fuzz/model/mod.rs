@@ -11,7 +11,7 @@ mod egress;
 mod flows;
 mod icmp;
 mod ingress;
-mod life;
+pub(crate) mod life;
 mod masquerade;
 mod past;
 mod reject;
@@ -92,7 +92,7 @@ pub(crate) struct Model {
     incarnations: u64,
     /// True after a full table has made the programs choose in a way that the model cannot see.
     pub(crate) is_lost: bool,
-    /// The model's time in seconds.
+    /// The model's time in seconds. It begins at 1: 0 is long ago.
     pub(crate) now: u64,
     /// The values that the counters must have at the end.
     pub(crate) counts: HashMap<Counter, u64>,
@@ -131,7 +131,7 @@ impl Model {
             backend_ports: HashSet::new(),
             incarnations: 0,
             is_lost: false,
-            now: 0,
+            now: 1,
             counts: HashMap::new(),
         }
     }
