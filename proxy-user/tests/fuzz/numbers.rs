@@ -4,17 +4,17 @@
 
 use crate::{
     generate::Generator,
-    model::wire::{SCTP, TCP},
+    model::{
+        life::{AHEAD, BEHIND},
+        wire::{SCTP, TCP},
+    },
     packets::Shape,
 };
-
-/// How far from the last number the programs accept a number, in bytes.
-const WINDOW: i32 = 4 << 20;
 
 impl Generator {
     /// Makes client or backend of a conversation send some bytes, so that later numbers are higher.
     pub(crate) fn advance(&mut self, index: usize) {
-        let bytes = self.random.pick(&[1, 1000, 70_000, WINDOW, WINDOW + 1]);
+        let bytes = self.random.pick(&[1, 1000, 70_000, AHEAD, AHEAD + 1]);
         let sent = &mut self.conversations[index].sent;
         let side = if self.random.one_in(2) {
             &mut sent.0
@@ -34,7 +34,7 @@ impl Generator {
         };
         let (ahead, acked) = match protocol {
             TCP => {
-                let off = [-WINDOW - 1, -WINDOW, WINDOW, WINDOW + 1, 0x3000_0000];
+                let off = [-BEHIND - 1, -BEHIND, AHEAD, AHEAD + 1, 0x3000_0000];
                 let ahead = if random.one_in(5) {
                     random.pick(&off)
                 } else {

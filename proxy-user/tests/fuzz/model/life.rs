@@ -3,8 +3,10 @@
 
 use super::wire::{ACK, FIN, Headers, RST, SYN, TCP, UDP};
 
-/// How far a believed number may be from the last acknowledgement of the other side, in bytes.
-const WINDOW: i32 = 4 << 20;
+/// How far a believed number may be ahead of the last acknowledgement of the other side, in bytes,
+/// and how far behind it.
+pub(crate) const AHEAD: i32 = 28 << 20;
+pub(crate) const BEHIND: i32 = 4 << 20;
 /// The client's first acknowledgement may cover so many bytes after the backend's SYN.
 const FAST_OPEN: u32 = 1 << 16;
 
@@ -57,13 +59,14 @@ impl Phase {
     }
 }
 
-/// Returns true if a number is at most `WINDOW` away from `last`, or if `last` is 0 (unknown).
+/// Returns true if a number is at most `AHEAD` after `last` or `BEHIND` before it, or if `last` is
+/// 0 (unknown).
 fn is_near(number: u32, last: u32) -> bool {
     if last == 0 {
         return true;
     }
     let apart = number.wrapping_sub(last).cast_signed();
-    (-WINDOW..=WINDOW).contains(&apart)
+    (-BEHIND..=AHEAD).contains(&apart)
 }
 
 /// Records the number that a TCP segment acknowledges, if it is near the last one.
