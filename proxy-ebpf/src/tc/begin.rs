@@ -302,8 +302,7 @@ fn enter_original<F: Family>(
     held: bool,
 ) -> Step {
     let key = &packet.key;
-    let reply_key = &scratch.key;
-    let original = &mut scratch.entry;
+    let (reply_key, original) = (&scratch.key, &mut scratch.entry);
     original.kind = FlowKind::ORIGINAL;
     (original.address, original.port) = (reply_key.src, reply_key.src_port);
     original.client_port = reply_key.dst_port;
@@ -315,7 +314,15 @@ fn enter_original<F: Family>(
         original.sequence = packet.first_number(skb);
     }
     flow::seal::<F>(original, key);
-    match flow::claim::<F>(key, original) {
+    let mut claim = flow::claim::<F>(key, original);
+    if matches!(claim, Claim::Full) {
+        // The reply entry has taken the last free element.
+        ring::make_room::<F>(scratch);
+        scratch.entry.reply_key_into(key, &mut scratch.key);
+        claim = flow::claim::<F>(key, &scratch.entry);
+    }
+    let (reply_key, original) = (&scratch.key, &mut scratch.entry);
+    match claim {
         Claim::Ours => {
             let events = event::BEGUN | if held { event::HELD } else { 0 };
             traffic::note::<F>(original.backend, original.generation, events);
