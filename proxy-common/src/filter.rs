@@ -144,7 +144,7 @@ pub fn classify_ingress<A: Addr>(
     let from = if may_be_reply { bits(src) } else { 0 };
     if from & ports::REPLY != 0 {
         FilterVerdict::Reply
-    } else if known & (ports::BACKEND | ports::REPLY) != 0 && begins(known & ports::REPLY != 0) {
+    } else if is_backends(known) && begins(known & ports::REPLY != 0) {
         FilterVerdict::KnownPort
     } else if redirects && (known | from) & ports::BACKEND != 0 {
         FilterVerdict::Backends
@@ -165,6 +165,13 @@ pub const fn may_concern_egress(bits: u64) -> bool {
 #[inline(always)]
 pub const fn may_be_shared(from: u64, to: u64) -> bool {
     from & ports::MASQUERADE != 0 && to & ports::REPLY != 0
+}
+
+/// Whether a port with these bits is a backend's, or that of some flow's backend. A connection to
+/// it may have the tuple of a flow that begins later.
+#[inline(always)]
+pub const fn is_backends(bits: u64) -> bool {
+    bits & (ports::BACKEND | ports::REPLY) != 0
 }
 
 /// Whether our ingress program may have set the masquerade mark of a packet that leaves (other

@@ -263,8 +263,9 @@ pub fn account<T: Tables>(
     refiled
 }
 
-/// Has the next reply of a flow accounted, however soon it comes: it shows that the backend is still
-/// there after the client's FIN. `reply_key` and `other` are buffers; the returned 0 has no meaning.
+/// Has the next reply of a flow accounted, however soon it comes: it shows that the backend is
+/// still there after the client's FIN. `reply_key` and `other` are buffers; the returned 0 has no
+/// meaning.
 #[inline(never)]
 fn expect_answer<T: Tables>(
     key: &FlowKey<T::Addr>,

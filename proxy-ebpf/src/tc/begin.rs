@@ -5,6 +5,7 @@
 use proxy_common::{
     Addr, BackendId, Counter, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol, Record,
     Settings, Verdict,
+    filter::is_backends,
     flow::{coarse, may_begin, ring::Ring},
     maps::interface,
     ports as port_bits,
@@ -90,8 +91,7 @@ fn decide_on<F: Family>(skb: Skb) -> Step {
         found => found,
     };
     let Some(record) = record else {
-        let to_backend = ports::bits(key.dst_port) & (port_bits::BACKEND | port_bits::REPLY) != 0;
-        return if to_backend {
+        return if is_backends(ports::bits(key.dst_port)) {
             Step::DIRECT
         } else {
             Step::untouched()
@@ -299,8 +299,7 @@ fn enter_original<F: Family>(
     held: bool,
 ) -> Step {
     let key = &packet.key;
-    let reply_key = &scratch.key;
-    let original = &mut scratch.entry;
+    let (reply_key, original) = (&scratch.key, &mut scratch.entry);
     original.kind = FlowKind::ORIGINAL;
     (original.address, original.port) = (reply_key.src, reply_key.src_port);
     original.client_port = reply_key.dst_port;
@@ -312,7 +311,15 @@ fn enter_original<F: Family>(
         original.sequence = packet.first_number(skb);
     }
     flow::seal::<F>(original, key);
-    match flow::claim::<F>(key, original) {
+    let mut claim = flow::claim::<F>(key, original);
+    if matches!(claim, Claim::Full) {
+        // The reply entry has taken the last free element.
+        ring::make_room::<F>(scratch);
+        scratch.entry.reply_key_into(key, &mut scratch.key);
+        claim = flow::claim::<F>(key, &scratch.entry);
+    }
+    let (reply_key, original) = (&scratch.key, &mut scratch.entry);
+    match claim {
         Claim::Ours => {
             let events = event::BEGUN | if held { event::HELD } else { 0 };
             traffic::note::<F>(original.backend, original.generation, events);

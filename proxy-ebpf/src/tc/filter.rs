@@ -6,7 +6,7 @@
 use proxy_common::{
     FilterVerdict, Protocol, Settings,
     filter::{
-        ServiceRanges, Work, classify_ingress, may_be_masqueraded, may_be_shared,
+        ServiceRanges, Work, classify_ingress, is_backends, may_be_masqueraded, may_be_shared,
         may_concern_egress,
     },
     flow::{Signals, may_begin},
@@ -156,11 +156,10 @@ pub fn is_known_at_egress<F: Family>(
 ) -> bool {
     let mark = skb.mark();
     let (from, to) = (ports::bits(ports.src), ports::bits(ports.dst));
+    let is_marked = mark & globals::masquerade_marks() != 0;
     may_concern_egress(from)
-        || may_be_masqueraded(to)
-            && (skb.is_own()
-                || mark & globals::masquerade_marks() != 0
-                || by_rules(may_be_shared(from, to)))
+        || may_be_masqueraded(to) && (skb.is_own() || is_marked)
+        || is_backends(to) && !skb.is_own() && by_rules(may_be_shared(from, to))
         || mark & globals::drop_mark() != 0
         || may_come_from_frontend::<F>(from, src)
 }

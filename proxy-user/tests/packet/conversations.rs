@@ -168,8 +168,6 @@ fn a_flow_gets_no_port_that_a_foreign_masqueraded_connection_uses(
 ) {
     let world = World::new(&[Service::web(a)]);
     let (client, service, backend) = (at(a.outsider, 2000), a.service(), a.endpoint());
-    // A packet that others masquerade has come in at ingress before.
-    world.ingress(&tcp(a.outside_client(), service, Tcp::Syn, b""));
     let theirs = tcp(at(a.node, client.port()), backend, Tcp::Syn, b"");
     let passed = world.egress_by(&theirs, context);
     passed.expect_untouched(&theirs);

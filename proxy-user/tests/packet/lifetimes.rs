@@ -134,6 +134,25 @@ fn a_full_flow_table_evicts_closed_connections_but_no_open_ones(
 }
 
 #[rstest]
+fn a_table_with_one_free_element_evicts_closed_connections(#[values(IPV4, IPV6)] a: Addresses) {
+    let world = World::new(&[Service::web(a)]);
+    let service = a.service();
+    // Each masqueraded connection has three of the 1024 elements.
+    for n in 0..341 {
+        let client = at(a.outsider, 10_000 + n);
+        let (source, backend) = world.forward(&tcp(client, service, Tcp::Syn, b"")).ends();
+        world.forward(&tcp(backend, source, Tcp::SynAck, b""));
+        world.forward(&tcp(client, service, Tcp::Ack, b""));
+        if n < 100 {
+            world.forward(&tcp(client, service, Tcp::Fin, b""));
+            world.forward(&tcp(backend, source, Tcp::Fin, b""));
+        }
+    }
+    assert_eq!(world.entries(a.is_v6()), 1023);
+    Connection::begin(&world, at(a.outsider, 20_000), service);
+}
+
+#[rstest]
 fn only_the_right_acknowledgement_number_establishes_a_connection(
     #[values(IPV4, IPV6)] a: Addresses,
 ) {

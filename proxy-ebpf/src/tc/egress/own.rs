@@ -93,11 +93,10 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
     if result != OURS {
         scratch.key.assign_reversed(key);
         if rank_of::<F>(scratch, 0) == reuse::NEVER {
-            return Outcome::drop(if result == FULL {
-                Counter::DroppedFlowTableFull
-            } else {
-                Counter::DroppedNoMasqueradePort
-            });
+            if result == FULL {
+                return without_room::<F>(scratch);
+            }
+            return Outcome::drop(Counter::DroppedNoMasqueradePort);
         }
         release::<F>(scratch);
         return pass_noted::<F>(skb, key, scratch);
@@ -117,10 +116,17 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
         match flow::find::<F>(key, found) {
             // Another packet of the same conversation has entered the flow first.
             Some(first) => port = first.entry.client_port,
-            None => return Outcome::drop(Counter::DroppedFlowTableFull),
+            None => return without_room::<F>(scratch),
         }
     }
     leave::<F>(skb, packet, port)
+}
+
+/// Drops the packet, and frees space in the flow table for its sender's next attempt.
+#[inline(always)]
+fn without_room<F: Family>(scratch: &mut Scratch<F::Addr>) -> Outcome {
+    ring::make_room::<F>(scratch);
+    Outcome::drop(Counter::DroppedFlowTableFull)
 }
 
 /// Lets the packet pass unchanged; `scratch.key` has the key of the packet's answers. A flow that

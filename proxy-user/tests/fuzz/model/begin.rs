@@ -324,9 +324,12 @@ impl Model {
             self.is_lost = true;
             return Some(Ok(()));
         }
-        if room == 0 {
-            self.make_room(v6);
-            room = self.room(v6);
+        // For the reply entry, and then for the original one.
+        for taken in 0..2 {
+            if room == taken {
+                self.make_room(v6);
+                room = self.room(v6);
+            }
         }
         if room >= 2 {
             return None;

@@ -59,8 +59,8 @@ impl Phase {
     }
 }
 
-/// Returns true if a number is at most `AHEAD` after `last` or `BEHIND` before it, or if `last` is 0
-/// (unknown).
+/// Returns true if a number is at most `AHEAD` after `last` or `BEHIND` before it, or if `last` is
+/// 0 (unknown).
 fn is_near(number: u32, last: u32) -> bool {
     if last == 0 {
         return true;
