@@ -25,7 +25,7 @@ use proxy_common::{
 };
 
 use crate::{
-    packets::seen,
+    packets::{NODE_MAC, seen},
     pool,
     service::{IPV4, IPV6, Service, v4, v6},
 };
@@ -123,6 +123,7 @@ impl World {
         };
         world.configure(|_| {});
         world.set_pods_behind(false);
+        world.set_macs(&[NODE_MAC]);
         let addresses = [IPV4, IPV6].map(|a| [(a.node, true), (a.other_node_address, false)]);
         world.set_served_addresses(addresses.as_flattened());
         for service in services {
@@ -147,6 +148,11 @@ impl World {
     pub(crate) fn set_pods_behind(&mut self, pods: bool) {
         let pods = if pods { interface::PODS } else { 0 };
         self.set_interface(LOOPBACK, interface::BRIDGE_PORT | pods);
+    }
+    /// Replaces the link-layer addresses of the node's interfaces.
+    pub(crate) fn set_macs(&mut self, macs: &[[u8; 6]]) {
+        let stored = self.datapath().set_macs(macs.iter().copied());
+        stored.expect("stored");
     }
     /// Stores the properties of an interface that is no port of a bridge: see [`interface`].
     pub(crate) fn set_interface(&mut self, index: u32, bits: u32) {

@@ -222,6 +222,13 @@ impl Attachments {
         if !shared.datapath.may_attach() {
             return false;
         }
+        // Before a program asks for them. Frames to a pod's link are the pod's or its bridge's.
+        let own = shared.interfaces.iter();
+        let own = own.filter(|one| !one.leads_to_one_pod());
+        let stored = shared.datapath.set_macs(own.filter_map(|one| one.mac));
+        if let Err(error) = stored {
+            tracing::debug!("link-layer addresses: {}", chain(&error));
+        }
         let updated = self
             .interfaces
             .update(&mut shared.datapath, &shared.interfaces, SLICE);
