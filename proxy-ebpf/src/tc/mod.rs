@@ -91,7 +91,10 @@ fn ingress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
             outcome
         }
         verdict => {
-            let found = ingress::ingress::<F>(skb, l3, verdict);
+            let found = match verdict {
+                FilterVerdict::OtherProtocol => reject::other_protocol::<F>(skb, l3),
+                _ => ingress::ingress::<F>(skb, l3, verdict),
+            };
             let begun = match found.next() {
                 Next::Begin => begin::begin::<F>(skb),
                 _ => found,
