@@ -21,6 +21,7 @@ use proxy_common::{
     Addr, Counter, FlowEntry, FlowKey, FlowKind, Settings, V4, V6,
     maps::{self, interface},
     masquerade::Marks,
+    service::FragmentKey,
     xdp::Uplink,
 };
 
@@ -364,6 +365,15 @@ impl World {
         for (key, mut entry) in table.entries().expect("entries") {
             change(&key, &mut entry);
             table.update(&key, &entry.sealed(&key)).expect("an entry");
+        }
+    }
+    /// Makes the ports that are stored for fragments of IPv4 older by one unit of their time.
+    pub(crate) fn age_fragments(&self) {
+        let table = self.table::<FragmentKey<V4>, u32>(maps::FRAGMENTS_V4);
+        for (mut key, ports) in table.entries().expect("entries") {
+            table.delete(&key).expect("an entry");
+            key.id = FragmentKey::<V4>::id_at(key.id, u32::MAX);
+            table.update(&key, &ports).expect("stored");
         }
     }
     /// Makes every entry of IPv4 look half written.
