@@ -29,13 +29,18 @@ pub enum FilterVerdict {
     /// The packet concerns no service, but one of its ports is the port of some backend. Returned
     /// only where packets are redirected past the stack.
     Backends,
+    /// The destination lies in the ranges of cluster IPs, and no service can have the packet's
+    /// protocol, or the packet is an ICMP echo request that the node does not answer.
+    OtherProtocol,
 }
 
 /// How a packet must be examined, judged by its IP header and the byte that follows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
-    /// Not at all: no service has this protocol, or the packet is an ICMP message about no flow.
+    /// Not at all: the packet is an ICMP message about no flow.
     None,
+    /// By its destination: no service has this protocol.
+    Other,
     /// By its ports, which follow the IP header directly.
     Ports,
     /// As an ICMP echo request.
@@ -63,7 +68,7 @@ pub const fn work_of(
         return Work::Parse;
     }
     if protocol.0 != icmp.0 {
-        return Work::None;
+        return Work::Other;
     }
     if !is_plain || is_icmp_error(icmp, icmp_type) {
         Work::Parse
@@ -318,7 +323,7 @@ mod tests {
     }
 
     #[rstest]
-    fn packets_of_protocols_without_services_need_no_work(
+    fn packets_of_protocols_without_services_are_not_parsed(
         #[values(false, true)] v6: bool,
         #[values(true, false)] is_plain: bool,
     ) {
@@ -328,8 +333,10 @@ mod tests {
                 6 | 17 | 132 => Work::Parse,
                 1 if !v6 && !is_plain => Work::Parse,
                 58 if v6 && !is_plain => Work::Parse,
-                // IPIP, GRE, ESP, AH, OSPF, VRRP, and ICMP answers.
-                _ => Work::None,
+                1 if !v6 => Work::None,
+                58 if v6 => Work::None,
+                // IPIP, GRE, ESP, AH, OSPF, VRRP.
+                _ => Work::Other,
             };
             assert_eq!(work(v6, protocol, is_plain, 0), expected, "{protocol}");
         }

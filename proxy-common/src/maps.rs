@@ -58,6 +58,7 @@ names! {
     REJECT_BUDGET = "reject_budget",
     DRAINED = "drained",
     UPLINKS = "uplinks",
+    MACS = "macs",
     ROUTE_EPOCH = "route_epoch",
 }
 
@@ -98,6 +99,12 @@ pub mod node_address {
 /// The value of the map `interfaces`: one 64-bit word. Its lower half has these bits, its upper
 /// half the index of the bridge whose port the interface is, or 0.
 pub mod interface {
+    /// Returns the key of the map `macs` for a link-layer address: six octets, the first lowest.
+    #[inline(always)]
+    pub const fn mac([a, b, c, d, e, f]: [u8; 6]) -> u64 {
+        u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
+    }
+
     /// Packets that come in by the interface come from pods.
     pub const PODS: u32 = 1 << 31;
     /// The interface is a veth and a port of a bridge: this node forwards every frame that comes in
@@ -164,6 +171,8 @@ pub mod capacity {
     pub const TRAFFIC: usize = 131_072;
     /// Service ports with refused packets: one entry for each service port and counter.
     pub const REFUSED: usize = 4_096;
+    /// Link-layer addresses of the node's interfaces, without those to pods.
+    pub const MACS: usize = 4_096;
     /// Interfaces with an XDP program.
     pub const UPLINKS: usize = 256;
 }

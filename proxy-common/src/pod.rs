@@ -12,7 +12,8 @@ pub struct LocalPod {
     pub check: u32,
     /// Index of the interface whose other end is the pod's.
     pub interface: u32,
-    /// The longest IP packet that the link carries, in bytes.
+    /// The longest IP packet that the link carries, in bytes. 0: the pod is behind the interface,
+    /// but may not be handed packets.
     pub mtu: u32,
     /// On Ethernet: the pod's link-layer address.
     pub destination: [u8; 6],
@@ -22,6 +23,11 @@ pub struct LocalPod {
 }
 
 impl LocalPod {
+    /// Whether packets may be handed to the pod past the node's stack.
+    #[inline(always)]
+    pub const fn is_open(&self) -> bool {
+        self.mtu != 0
+    }
     /// Returns the check word of this element for the pod's address: the kernel may reuse an
     /// element while it is read.
     #[inline(always)]

@@ -200,12 +200,31 @@ pub struct SourceRangeKey<A> {
 pub struct FragmentKey<A> {
     pub src: A,
     pub dst: A,
-    /// The identification field, as on the wire (16 bits for IPv4).
+    /// The identification field, as on the wire (16 bits for IPv4), and the time: see
+    /// [`Self::id_at`].
     pub id: u32,
     pub protocol: Protocol,
     /// The client's interface as in a flow's key. So a pod that sends with another pod's address
     /// does not give its ports to the other pod's fragments.
     pub interface: [u8; 3],
+}
+
+impl<A> FragmentKey<A> {
+    /// Returns the id of a datagram's key in this unit of time: identifications come again, and
+    /// ports that were stored two units ago or earlier are not found.
+    #[inline(always)]
+    pub const fn id_at(id: u32, unit: u32) -> u32 {
+        // An odd number, so that no two units have the same product; the units that follow each
+        // other are far apart, because identifications mostly are not.
+        id.wrapping_add(unit.wrapping_mul(0x9e37_79b1))
+    }
+    /// Converts a time of the kernel's monotonic clock, in nanoseconds, to the unit of
+    /// [`Self::id_at`]: 17 s. So ports are found for 17 to 34 s; the kernel collects a datagram's
+    /// fragments for 30 s.
+    #[inline(always)]
+    pub const fn unit(now: u64) -> u32 {
+        (now >> 34) as u32
+    }
 }
 
 /// Value of the map `names`: the names of the service port with a [`ServiceId`], so that commands

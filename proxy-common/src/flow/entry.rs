@@ -248,7 +248,8 @@ pub struct FlowEntry<A> {
     /// verified to belong to the flow's service, see [`super::frontend_is_due`]. Reply: the
     /// masquerade port, as on the wire, of the previous flow from the same client port, or 0.
     pub reuse: u32,
-    /// Original entry: the slot of the entry's key in a ring, see [`super::ring`].
+    /// Original entry: the slot of the entry's key in a ring, see [`super::ring`]. Other entries:
+    /// see [`Self::came_by`].
     #[cfg(not(feature = "next-layout"))]
     pub slot: u32,
     /// Record that decides whether packets found by this entry may leave past the node's stack.
@@ -307,6 +308,12 @@ impl<A: Addr> FlowEntry<A> {
     #[inline(always)]
     pub const fn needs_stack(&self) -> bool {
         self.flags & Self::NEEDS_STACK != 0
+    }
+    /// For a reply or masqueraded reply entry with a record: index of the interface by which, for
+    /// the stack, the recorded packet came in.
+    #[inline(always)]
+    pub const fn came_by(&self) -> u32 {
+        self.slot
     }
     /// For an original or reply entry: whether the masquerade address and port are chosen. For a
     /// masqueraded reply entry: whether it has the frontend's address and port.

@@ -85,7 +85,8 @@ impl<A> Element<A> {
         // SAFETY: an aligned word of an element whose memory the kernel keeps; a single store.
         unsafe { addr_of_mut!((*self.0).last_seen).write_volatile(now) };
     }
-    /// Stores the number of the ring slot that has the entry's key.
+    /// Stores the number of the ring slot that has the entry's key; in a reply's entry,
+    /// [`FlowEntry::came_by`].
     #[inline(always)]
     pub fn set_slot(self, slot: u32) {
         // SAFETY: as above.

@@ -166,6 +166,10 @@ pub static DRAINED: Array<u32, 1> = Array::new();
 /// Key: interface index. Value: the agent's data on an uplink with our XDP program.
 #[btf_map(name = "uplinks")]
 pub static UPLINKS: HashMap<u32, Uplink, { capacity::UPLINKS }> = HashMap::new();
+/// Keys: the link-layer addresses of the node's interfaces, as `proxy_common::maps::interface::mac`
+/// returns them.
+#[btf_map(name = "macs")]
+pub static MACS: HashMap<u64, u32, { capacity::MACS }> = HashMap::new();
 /// Counts changes of routes, neighbours and interfaces. A next hop that was cached at an earlier
 /// count is looked up again.
 #[btf_map(name = "route_epoch")]

@@ -14,7 +14,8 @@ use proxy_common::{
 use crate::{
     globals,
     maps::{
-        DRAINED, INTERFACES, ROUTE_EPOCH, SETTINGS, SHARED_INTERFACES, UPLINKS, tables::Tables,
+        DRAINED, INTERFACES, MACS, ROUTE_EPOCH, SETTINGS, SHARED_INTERFACES, UPLINKS,
+        tables::Tables,
     },
 };
 
@@ -102,6 +103,12 @@ pub fn interface(index: u32) -> u32 {
 pub fn interface_word(index: u32) -> u64 {
     // SAFETY: the value is one word, read at once.
     unsafe { INTERFACES.get(index) }.copied().unwrap_or(0)
+}
+
+/// Whether an interface of the node has this link-layer address.
+#[inline(always)]
+pub fn has_mac(mac: [u8; 6]) -> bool {
+    MACS.get_ptr(interface::mac(mac)).is_some()
 }
 
 /// Returns the agent's data on an uplink; for an unknown uplink, a value that permits nothing.

@@ -122,6 +122,8 @@ pub struct Scratch<A> {
     /// packet goes to.
     pub route: bpf_fib_lookup,
     pub pod: LocalPod,
+    /// Not 0: the packet is a reply that may leave past the stack, see `tc::offload::is_bound`.
+    pub bound: u32,
     /// The ring that the key in `pushed` must be put into after the packet has been sent; `None`:
     /// into no ring. `None` at the start of a packet.
     pub refiled: Option<Ring>,

@@ -2,7 +2,7 @@
 //! Parses a packet's bytes into a [`Packet`]: options, extension headers, fragments. Called by the
 //! entry points.
 
-use proxy_common::{Protocol, filter::is_transport, flow::Signals};
+use proxy_common::{Addr, Protocol, filter::is_transport, flow::Signals};
 
 use super::{
     Network, Packet, Shape, Skb,
@@ -61,12 +61,15 @@ pub fn parse_plain<F: Wire>(skb: Skb, packet: &mut Packet<F::Addr>) -> Option<()
     parse_behind::<F>(skb, packet, network)
 }
 
+/// Parses only the IP header, without extension headers; ports are zero. None if it is cut short.
 #[inline(always)]
-fn parse_behind<F: Wire>(
-    skb: Skb,
-    packet: &mut Packet<F::Addr>,
-    network: Network<F::Addr>,
-) -> Option<()> {
+pub fn parse_network<F: Wire>(skb: Skb, packet: &mut Packet<F::Addr>) -> Option<()> {
+    fill_in(packet, &F::header(skb, packet.l3)?);
+    Some(())
+}
+
+#[inline(always)]
+fn fill_in<A: Addr>(packet: &mut Packet<A>, network: &Network<A>) {
     packet.key.src = network.src;
     packet.key.dst = network.dst;
     packet.key.set_protocol(network.protocol);
@@ -75,10 +78,20 @@ fn parse_behind<F: Wire>(
     packet.fragment_id = network.fragment_id;
     if network.later_fragment {
         packet.shape = Shape::LaterFragment;
-        return is_transport(network.protocol).then_some(());
-    }
-    if network.first_fragment {
+    } else if network.first_fragment {
         packet.shape = Shape::FirstFragment;
+    }
+}
+
+#[inline(always)]
+fn parse_behind<F: Wire>(
+    skb: Skb,
+    packet: &mut Packet<F::Addr>,
+    network: Network<F::Addr>,
+) -> Option<()> {
+    fill_in(packet, &network);
+    if network.later_fragment {
+        return is_transport(network.protocol).then_some(());
     }
     match network.protocol {
         Protocol::UDP => {

@@ -7,7 +7,6 @@ use proxy_common::{
     Settings, Verdict,
     filter::is_backends,
     flow::{coarse, may_begin, ring::Ring},
-    maps::interface,
     ports as port_bits,
     traffic::event,
     verdict,
@@ -77,7 +76,7 @@ fn decide_on<F: Family>(skb: Skb) -> Step {
         scratch.beginning.picks_up = 1;
     }
     if packet.shape == Shape::LaterFragment
-        || !is_for_this_node(skb, interface::BRIDGE_PORT)
+        || !is_for_this_node(skb)
         || F::is_loopback(key.dst)
         || F::is_loopback(key.src)
     {

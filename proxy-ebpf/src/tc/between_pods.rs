@@ -158,6 +158,7 @@ fn past<F: Family>(skb: Skb) -> Option<Outcome> {
     let are_pods = node::local_pod::<F>(&segment.src, &mut sender)
         && local_pod::<F>(skb, &segment.dst, &mut pod);
     if !are_pods
+        || !sender.is_open()
         || sender.interface != own
         || pod.interface == own
         || !segment.src.may_be_forwarded()
@@ -219,7 +220,8 @@ fn hands_on(from: u32, bridge: u32, to: u64) -> bool {
 fn note<F: Family>(skb: Skb) -> Option<()> {
     let segment = Segment::read::<F>(skb)?;
     let mut pod = NOWHERE;
-    if !node::local_pod::<F>(&segment.dst, &mut pod) || pod.interface != skb.interface() {
+    let is_pods = node::local_pod::<F>(&segment.dst, &mut pod) && pod.is_open();
+    if !is_pods || pod.interface != skb.interface() {
         return None;
     }
     let direction = segment.direction();

@@ -2,7 +2,7 @@
 //! `answerPing`: an ICMP echo request to a service's address is turned into the reply to it and
 //! sent back out of the interface that it came in by.
 
-use proxy_common::{Counter, Protocol, maps::interface};
+use proxy_common::{Counter, Protocol};
 
 use super::{
     is_for_this_node,
@@ -35,7 +35,7 @@ pub fn answer<F: Family>(skb: Skb, l3: u32) -> Outcome {
         return UNTOUCHED;
     }
     let (src, dst) = (packet.key.src, packet.key.dst);
-    if !is_for_this_node(skb, interface::BRIDGE_PORT)
+    if !is_for_this_node(skb)
         || F::is_loopback(src)
         || node::is_node_address::<F>(&dst)
         || !lookup::answers_echo::<F>(dst)

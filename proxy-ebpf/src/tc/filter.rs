@@ -40,7 +40,8 @@ pub fn at_ingress<F: Family>(skb: Skb, l3: u32) -> FilterVerdict {
 fn of_other<F: Family>(skb: Skb, l3: u32) -> FilterVerdict {
     match F::work(skb, l3) {
         Some((Work::None, _)) => FilterVerdict::Pass,
-        Some((Work::Echo, dst)) => of_echo::<F>(dst),
+        Some((Work::Other, dst)) => of_address::<F>(dst, false),
+        Some((Work::Echo, dst)) => of_address::<F>(dst, true),
         Some((Work::Ports | Work::Parse, _)) | None => FilterVerdict::NotPlain,
     }
 }
@@ -86,17 +87,24 @@ pub fn of_parsed<F: Family>(packet: &Packet<F::Addr>) -> FilterVerdict {
     }
 }
 
-/// Classifies an ICMP echo request by its destination.
+/// Classifies an ICMP echo request, or a packet of a protocol that no service has, by its
+/// destination.
 #[inline(always)]
-fn of_echo<F: Family>(dst: F::Addr) -> FilterVerdict {
-    match node::settings() {
-        Some(settings)
-            if settings.has(Settings::ANSWER_PING)
-                && (F::services(settings).contains(dst) || F::external(settings).contains(dst)) =>
-        {
+fn of_address<F: Family>(dst: F::Addr, is_echo: bool) -> FilterVerdict {
+    let Some(settings) = node::settings() else {
+        return FilterVerdict::Pass;
+    };
+    let is_answered = is_echo && settings.has(Settings::ANSWER_PING);
+    if F::services(settings).contains(dst) {
+        if is_answered {
             FilterVerdict::Echo
+        } else {
+            FilterVerdict::OtherProtocol
         }
-        _ => FilterVerdict::Pass,
+    } else if is_answered && F::external(settings).contains(dst) {
+        FilterVerdict::Echo
+    } else {
+        FilterVerdict::Pass
     }
 }
 
@@ -113,7 +121,7 @@ pub fn at_egress<F: Family>(skb: Skb, l3: u32) -> FilterVerdict {
             }
         }
         None => match F::work(skb, l3) {
-            Some((Work::None | Work::Echo, _)) => FilterVerdict::Pass,
+            Some((Work::None | Work::Other | Work::Echo, _)) => FilterVerdict::Pass,
             Some((Work::Ports | Work::Parse, _)) | None => FilterVerdict::NotPlain,
         },
     }

@@ -8,7 +8,7 @@ use proxy_common::{
     traffic::repetition,
 };
 
-use super::{filter, fragment, icmp, step::Step, translate};
+use super::{filter, fragment, icmp, offload, step::Step, translate};
 use crate::{
     count::Outcome,
     family::Family,
@@ -91,7 +91,10 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Step
         let entry = found.entry;
         let (key, other) = (&mut scratch.key, &mut scratch.other);
         if entry.kind != FlowKind::ORIGINAL {
-            let (outcome, refiled) = reply::<F>(skb, packet, clock, &found, key, other);
+            let is_bound = globals::redirects()
+                && offload::is_bound::<F>(skb, &packet.key.src, entry, &mut scratch.pod);
+            scratch.bound = is_bound as u32;
+            let (outcome, refiled) = reply::<F>(skb, packet, clock, &found, is_bound, key, other);
             if refiled.is_some() {
                 scratch.pushed.copy_from(&scratch.key);
                 note_refiled::<F>(refiled, scratch);
@@ -158,13 +161,14 @@ fn note_refiled<F: Family>(ring: Option<Ring>, scratch: &mut Scratch<F::Addr>) {
 
 /// Handles a packet of a flow that goes back to the flow's client, or of a flow that is not
 /// translated. Also returns the ring that the flow's key must be put into, or None; with a ring,
-/// `original_key` holds that key.
+/// `original_key` holds that key. `is_bound`: see [`offload::is_bound`].
 #[inline(always)]
 fn reply<F: Family>(
     skb: Skb,
     packet: &Packet<F::Addr>,
     clock: &mut Clock,
     found: &Found<'_, F::Addr>,
+    is_bound: bool,
     original_key: &mut FlowKey<F::Addr>,
     other: &mut EntryBuffer<F::Addr>,
 ) -> (Step, Option<Ring>) {
@@ -177,16 +181,19 @@ fn reply<F: Family>(
                 refiled,
             );
         }
-        FlowKind::REPLY if globals::redirects() => {
+        FlowKind::REPLY if is_bound => {
             // If the stack gets the packet, egress accounts it once more, which changes nothing.
             let now = clock.now();
             let refiled = flow::account_reply::<F>(skb, packet, found, now, original_key, other);
             return (Step::send(false, Counter::ReplyPassed), refiled);
         }
+        // Egress accounts it, if the stack lets it pass.
+        FlowKind::REPLY if globals::redirects() => Step::send(false, Counter::ReplyPassed),
         FlowKind::REPLY => translate::send_on(found.entry, Counter::ReplyPassed).into(),
         // Egress accounts changes of the flow's state, because it finds the reply's entry.
         FlowKind::MASQUERADED_REPLY
-            if globals::redirects() && found.changes_nothing(skb, packet, clock.now()) =>
+            if globals::redirects()
+                && (!is_bound || found.changes_nothing(skb, packet, clock.now())) =>
         {
             Step::send(false, Counter::ReplyUnmasqueraded)
         }

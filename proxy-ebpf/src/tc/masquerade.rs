@@ -178,8 +178,8 @@ extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
         return STOP;
     };
     // Where this node's address is also a frontend's (k3s' ServiceLB), other nodes would take the
-    // answers to this port for requests.
-    if ports::bits(port) & port_bits::FRONTEND != 0 {
+    // answers to this port for requests; so would this node, if it is a node port.
+    if ports::bits(port) & (port_bits::FRONTEND | port_bits::NODE_PORT) != 0 {
         return 0;
     }
     search.scratch.key.dst_port = port;

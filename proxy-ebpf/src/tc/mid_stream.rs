@@ -4,7 +4,7 @@
 
 use proxy_common::{
     Counter, FrontendKind, Protocol, Record, ServiceFlags, ServiceId, Settings, Verdict,
-    flow::Signals, maps::interface, ports as port_bits,
+    flow::Signals, ports as port_bits,
 };
 
 use super::{is_for_this_node, step::Step};
@@ -36,7 +36,7 @@ pub fn mid_stream<F: Family>(skb: Skb, packet: &Packet<F::Addr>, service: &mut S
         || packet.shape == Shape::LaterFragment
         || packet.signals.has(Signals::RST)
         || !settings.has(Settings::RESET_UNKNOWN)
-        || !is_for_this_node(skb, interface::BRIDGE_PORT)
+        || !is_for_this_node(skb)
         || F::is_loopback(key.dst)
         || F::is_loopback(key.src)
     {

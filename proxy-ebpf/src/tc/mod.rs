@@ -91,7 +91,10 @@ fn ingress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
             outcome
         }
         verdict => {
-            let found = ingress::ingress::<F>(skb, l3, verdict);
+            let found = match verdict {
+                FilterVerdict::OtherProtocol => reject::other_protocol::<F>(skb, l3),
+                _ => ingress::ingress::<F>(skb, l3, verdict),
+            };
             let begun = match found.next() {
                 Next::Begin => begin::begin::<F>(skb),
                 _ => found,
@@ -211,12 +214,14 @@ pub fn egress_loopback(skb: Skb) -> i32 {
 }
 
 /// Whether the kernel takes this node for the frame's receiver. A promiscuous interface also gets
-/// frames for other machines, and a switch floods them. If the agent's data on the interface has
-/// the bit `port`, frames for another address count as well: at a bridge's port they are addressed
-/// to the bridge, or to a neighbour behind it.
+/// frames for other machines, and a switch floods them. At a bridge's port, frames for the node are
+/// addressed to the bridge or to another interface of the node, and frames for its neighbours pass.
 #[inline(always)]
-fn is_for_this_node(skb: Skb, port: u32) -> bool {
-    is_receiver(skb, || node::interface(skb.interface()) & port != 0)
+fn is_for_this_node(skb: Skb) -> bool {
+    is_receiver(skb, || {
+        node::interface(skb.interface()) & interface::BRIDGE_PORT != 0
+            && skb.read(0).is_some_and(node::has_mac)
+    })
 }
 
 /// Like [`is_for_this_node`]; `is_port` returns whether frames for another address count as well.

@@ -6,11 +6,12 @@
 
 pub use proxy_common::flow::offload::Path;
 use proxy_common::{
-    Addr, FlowEntry, FlowKind,
+    Addr, FlowEntry, FlowKind, LocalPod,
     flow::{
         ClientInterface, Offload,
         offload::{self, consent},
     },
+    maps::interface,
 };
 
 use super::between_pods;
@@ -34,6 +35,26 @@ pub fn path<A: Addr>(packet: &Packet<A>, entry: &FlowEntry<A>, first: bool, now:
     let protocol = packet.key.protocol;
     let consent = consent(settings.flags, protocol, packet.signals);
     offload::path(consent, protocol, entry, first, now)
+}
+
+/// Whether a reply comes in as the stack has let one pass: by the same interface or, to the stack,
+/// the same bridge, and not with the address of a pod behind another interface. Only such a reply
+/// may leave past the stack, or change its flow before the stack has judged it.
+#[inline(always)]
+pub fn is_bound<F: Family>(
+    skb: Skb,
+    src: &F::Addr,
+    entry: &FlowEntry<F::Addr>,
+    pod: &mut LocalPod,
+) -> bool {
+    let own = skb.interface();
+    let comes_alike = || {
+        entry.came_by() == own || entry.came_by() == interface::bridge(node::interface_word(own))
+    };
+    node::is_unfiltered()
+        || entry.offload != Offload::NONE
+            && comes_alike()
+            && !(node::local_pod::<F>(src, pod) && pod.interface != own)
 }
 
 /// Returns the tag of a packet that takes [`Path::Recorded`] and was found by this entry.
@@ -75,6 +96,9 @@ fn record_in_entry<F: Family>(skb: Skb, is_reply: u32) -> u32 {
         return 0;
     };
     if let Some(element) = element_of::<F>(skb, is_reply != 0, scratch) {
+        if is_reply != 0 {
+            element.set_slot(skb.incoming());
+        }
         element.set_offload(Offload::new(skb.interface(), clock.now()));
     }
     0

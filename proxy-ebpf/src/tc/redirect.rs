@@ -212,6 +212,7 @@ fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
         holder: ends,
         route,
         pod,
+        bound,
         ..
     } = scratch;
     let entry = entry_of(found, begun, first);
@@ -236,11 +237,8 @@ fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
     }
     let is_reply = entry.kind != FlowKind::ORIGINAL;
     // Past the stack no reverse path filter sees the source, and a reply's key has no interface.
-    if is_reply
-        && path == Path::Past
-        && node::local_pod::<F>(&packet.key.src, pod)
-        && pod.interface != skb.interface()
-    {
+    if is_reply && path == Path::Past && *bound == 0 {
+        skb.set_tag(offload::tag(entry));
         return left;
     }
     if !entry.both_ends_into(&packet.key, ends) {
@@ -310,10 +308,10 @@ fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
 }
 
 /// Fills in `pod`, how packets reach a pod of this node; `true` if the agent knows a pod with this
-/// address and its link exists.
+/// address that may be handed packets, and its link exists.
 #[inline(always)]
 pub fn local_pod<F: Family>(skb: Skb, address: &F::Addr, pod: &mut LocalPod) -> bool {
-    node::local_pod::<F>(address, pod) && fib::is_there(skb, pod.interface)
+    node::local_pod::<F>(address, pod) && pod.is_open() && fib::is_there(skb, pod.interface)
 }
 
 /// Hands the packet to the pod's end of its link; returns tc's action.

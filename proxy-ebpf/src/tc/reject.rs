@@ -2,19 +2,25 @@
 //! Answers to rejected packets: the packet is turned into a TCP reset or an ICMP port unreachable
 //! and sent back out of the interface that it came in by.
 
-use proxy_common::{Counter, Protocol, checksum, flow::Signals};
+use proxy_common::{Counter, Port, Protocol, ServiceId, checksum, flow::Signals};
 
+use super::{is_for_this_node, step::Step};
 use crate::{
     count::Outcome,
     family::Family,
     helpers,
-    maps::{REJECT_BUDGET, flow, workspace::Workspace},
+    maps::{
+        REJECT_BUDGET, flow, node,
+        workspace::{self, Workspace},
+    },
     packet::{
         Packet, Shape, Skb,
         access::WriteFailed,
         headers::{ETHERNET_LEN, ICMP_LEN, Ports, TCP_CHECKSUM, TcpOrSctpStart, UDP_CHECKSUM},
+        parse::parse_network,
         wire::fold_32,
     },
+    service::lookup,
 };
 
 /// Number of answers per second and CPU, and the largest burst: the kernel's own limit for ICMP
@@ -22,6 +28,45 @@ use crate::{
 const RATE: u64 = 1_000;
 const BURST: u64 = 1_000;
 const INTERVAL: u64 = 1_000_000_000 / RATE;
+
+/// Refuses a packet to a cluster IP whose protocol no service has, or an echo request that is not
+/// answered. KUBE: kube-proxy rejects whatever goes to a cluster IP and to none of its ports, and
+/// drops what goes to an unallocated one.
+#[inline(never)]
+pub fn other_protocol<F: Family>(skb: Skb, l3: u32) -> Step {
+    let Some(Workspace {
+        packet, scratch, ..
+    }) = flow::workspace::<F>(workspace::ATTACHED, l3)
+    else {
+        return Step::untouched();
+    };
+    (scratch.service, scratch.refiled) = (ServiceId::NONE, None);
+    skb.pull_headers();
+    if parse_network::<F>(skb, packet).is_none() {
+        return Step::untouched();
+    }
+    let (src, dst) = (packet.key.src, packet.key.dst);
+    if !is_for_this_node(skb)
+        || F::is_loopback(src)
+        || node::is_node_address::<F>(&dst)
+        || node::is_drained()
+    {
+        return Step::untouched();
+    }
+    let Some(guard) = lookup::record_of::<F>(dst, Port::ANY, Protocol::ANY) else {
+        return match node::settings() {
+            Some(settings) if lookup::is_unallocated::<F>(dst, settings) => {
+                Outcome::drop(Counter::DroppedUnallocated).into()
+            }
+            _ => Step::untouched(),
+        };
+    };
+    scratch.service = guard.service;
+    if skb.len() < packet.l4 + QUOTED {
+        return Outcome::drop(Counter::RejectedSilently).into();
+    }
+    Step::reject(false, Counter::RejectedUnserved)
+}
 
 /// Turns the packet in the workspace into the answer to it, see
 /// [`Next::Reject`](super::step::Next::Reject).

@@ -34,7 +34,7 @@ use std::{
 use control::{apply::Fill, object::ObjectName, plan::ServicePlan};
 use linux::{
     TestRun,
-    interfaces::{Interface, PodLink},
+    interfaces::{Interface, Mac, PodLink},
 };
 use proxy_common::{
     Settings,
@@ -45,7 +45,7 @@ use proxy_common::{
 
 use self::{
     maps::{Lock, OpenMaps, PinnedMaps, TRACE, pins, shapes},
-    node::{NodeAddresses, NodeInterfaces, Pods, SettingsCell, SocketExceptions, Uplinks},
+    node::{Macs, NodeAddresses, NodeInterfaces, Pods, SettingsCell, SocketExceptions, Uplinks},
     programs::{HookLinks, Hooks, Programs, TcAttachments, XdpAttachments},
     store::Store,
     succession::Succession,
@@ -93,6 +93,7 @@ pub struct Datapath {
     addresses: NodeAddresses,
     masquerade: NodeInterfaces,
     pods: Pods,
+    macs: Macs,
     exceptions: SocketExceptions,
     attachments: TcAttachments,
     uplinks: Uplinks,
@@ -215,6 +216,7 @@ impl Datapath {
             addresses: NodeAddresses::adopt(&mut open)?,
             masquerade: NodeInterfaces::adopt(&mut open)?,
             pods: Pods::adopt(&mut open)?,
+            macs: Macs::adopt(&mut open)?,
             exceptions: SocketExceptions::open(&mut open)?,
             uplinks: Uplinks::adopt(&mut open)?,
             xdp: XdpAttachments::adopt(&home),
@@ -339,6 +341,11 @@ impl Datapath {
     /// through the routes.
     pub fn set_pods(&mut self, links: &[PodLink]) -> Result<(), DatapathError> {
         self.pods.set(links)
+    }
+    /// Replaces the link-layer addresses of the node's interfaces. At a bridge's port, flows begin
+    /// only by frames to one of them.
+    pub fn set_macs(&mut self, macs: impl Iterator<Item = Mac>) -> Result<(), DatapathError> {
+        self.macs.set(macs)
     }
     /// Makes the socket hooks ignore the sockets of these cgroups (by id) and of the cgroups below
     /// them. The tc programs translate their packets instead.

@@ -193,12 +193,13 @@ impl Datapath {
     }
 
     /// Restores those maps that somebody has changed of the node's settings, addresses, pods,
-    /// interfaces, excepted cgroups and uplinks.
+    /// MACs, interfaces, excepted cgroups and uplinks.
     pub fn repair_node(&mut self) -> Repaired {
         let looks = [
             (maps::SETTINGS, self.settings.repair().map(usize::from)),
             ("addresses", self.addresses.repair()),
             ("pods", self.pods.repair()),
+            (maps::MACS, self.macs.repair()),
             (maps::INTERFACES, self.masquerade.repair()),
             (maps::EXCEPTIONS, self.exceptions.repair()),
             (maps::UPLINKS, self.uplinks.repair()),

@@ -15,6 +15,7 @@ use proxy_common::{
 
 use crate::{
     model::wire::Tuple,
+    packets::OTHER_MAC,
     services::{self, Interface, NodeSettings, POD_MAC, ROUTER_MAC, v4, v6},
     subject::{IDLE, Subject, table},
 };
@@ -28,6 +29,10 @@ impl Subject {
         source.v6.0[0].address = v6(services::uplink_address(true)).expect("IPv6");
         table(pin_dir, maps::MASQUERADE_SOURCES)
             .update(&UPLINK_SOURCE, &source)
+            .expect("an element");
+        // The bridge's address is that of the frames that are addressed to no port.
+        table::<u64, u32>(pin_dir, maps::MACS)
+            .update(&interface::mac(OTHER_MAC), &1)
             .expect("an element");
         let interfaces = table::<u32, u64>(pin_dir, maps::INTERFACES);
         let shared = table::<u32, u32>(pin_dir, maps::SHARED_INTERFACES);

@@ -13,6 +13,9 @@ use crate::{
     services::{self, Interface},
 };
 
+/// The protocol GRE.
+const GRE: u8 = 47;
+
 impl Generator {
     /// Sends a datagram in fragments, sometimes in the wrong order or with one of them missing.
     pub(crate) fn fragments(&mut self) {
@@ -55,11 +58,13 @@ impl Generator {
             });
         }
     }
-    /// Sends an echo request, mostly to the address of a service.
+    /// Sends an echo request, or a packet of a protocol that no service has, mostly to the address
+    /// of a service.
     pub(crate) fn ping(&mut self) {
         let (interface, address) = self.client();
         let (_, dst) = self.destination();
-        let protocol = if self.v6 { ICMPV6 } else { ICMP };
+        let icmp = if self.v6 { ICMPV6 } else { ICMP };
+        let protocol = self.random.pick(&[icmp, icmp, GRE]);
         let tuple = Tuple {
             protocol,
             src: at(address, 0),

@@ -85,7 +85,7 @@ pub(crate) struct Packet {
 }
 
 pub(crate) const SENDER_MAC: [u8; 6] = [2, 0, 0, 0, 9, 9];
-const OTHER_MAC: [u8; 6] = [2, 0, 0, 0, 7, 7];
+pub(crate) const OTHER_MAC: [u8; 6] = [2, 0, 0, 0, 7, 7];
 
 pub(crate) fn octets(address: IpAddr) -> Vec<u8> {
     match address {

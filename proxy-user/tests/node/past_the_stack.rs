@@ -34,10 +34,15 @@ fn start(world: &World, forwarding: &str) -> Agent {
 }
 
 /// The entry of the server's pod in the map, if the agent has made one.
-pub(crate) fn link(world: &World) -> Option<LocalPod> {
+fn entry(world: &World) -> Option<LocalPod> {
     let pods: Table<V4, LocalPod> = table(world, maps::PODS_V4);
     let address: Ipv4Addr = SERVER.parse().expect("an address");
     pods.lookup(&address.into()).expect("readable")
+}
+
+/// The same, if the pod may be handed packets.
+pub(crate) fn link(world: &World) -> Option<LocalPod> {
+    entry(world).filter(LocalPod::is_open)
 }
 
 /// The number of packets that the pod's own interface has received.
@@ -86,6 +91,7 @@ fn packets_are_redirected_to_a_pod_without_qdisc_or_egress_program() {
     eventually("a program at egress is seen", &agent, || {
         link(&world).is_none()
     });
+    assert!(entry(&world).is_some(), "it still is behind its interface");
     drop(program);
     eventually("the program is gone", &agent, || link(&world).is_some());
 

@@ -62,10 +62,12 @@ fn a_ping_to_a_services_address_is_answered(#[values(IPV4, IPV6)] a: Addresses) 
 }
 
 #[rstest]
-fn without_answer_ping_pings_pass_unchanged(#[values(IPV4, IPV6)] a: Addresses) {
+fn without_answer_ping_only_pings_to_cluster_ips_are_refused(#[values(IPV4, IPV6)] a: Addresses) {
     let mut world = world(a);
     world.configure(|_| {});
-    for address in [a.cluster_ip, a.balancer] {
+    let refused = world.ingress(&request(a.outsider, a.cluster_ip));
+    assert_eq!(refused.fate(), (REDIRECT, Counter::RejectedUnserved));
+    for address in [a.balancer, a.other_cluster_ip, a.other_node_address] {
         world.expect_untouched(&request(a.outsider, address));
     }
 }

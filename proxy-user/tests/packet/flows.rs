@@ -144,3 +144,14 @@ fn without_affinity_every_backend_is_reached(#[values(IPV4, IPV6)] a: Addresses)
         .collect();
     assert_eq!(reached, backends.into());
 }
+
+/// The answers would be taken for requests to that node port.
+#[rstest]
+fn a_flow_is_never_masqueraded_with_the_number_of_a_node_port(#[values(IPV4, IPV6)] a: Addresses) {
+    let world = World::new(&[Service::over(Protocol::UDP, a).at_node_port(8444)]);
+    let out = |port| world.forward(&udp(at(a.outsider, port), at(a.node, 8444), b"?"));
+    for (own, is_kept) in [(8443, true), (8444, false)] {
+        let source = out(own).src();
+        assert_eq!((source.ip(), source.port() == own), (a.node, is_kept));
+    }
+}

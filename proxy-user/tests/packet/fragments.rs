@@ -123,3 +123,23 @@ fn fragments_that_reuse_an_id_do_not_follow_the_earlier_datagrams_flow(
         world.egress(&packet, false).expect_untouched(&packet);
     }
 }
+
+/// Two ends use each identification again, and the last fragment of a datagram may come first.
+#[test]
+fn ports_of_a_datagram_are_forgotten_when_the_kernel_would_no_longer_wait_for_it() {
+    let a = IPV4;
+    let world = World::new(&[Service::over(Protocol::UDP, a).at_node_port(30_053)]);
+    let client = a.outside_client();
+    let [first, second] = fragments(client, at(a.node, 30_053), 7);
+    assert_eq!(world.ingress(&first).counter, Counter::ForwardedNew);
+    let [_, own] = fragments(client, at(a.node, 9999), 7);
+    for age in 0..2 {
+        assert_eq!(
+            world.ingress(&second).counter,
+            Counter::ForwardedHit,
+            "{age}"
+        );
+        world.age_fragments();
+    }
+    world.expect_untouched(&own);
+}

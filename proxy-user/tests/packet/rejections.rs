@@ -6,9 +6,9 @@ use proxy_common::{Counter, FrontendKind, Protocol, ServiceFlags, Settings};
 use rstest::rstest;
 
 use crate::{
-    packets::{CLIENT_MAC, NODE_MAC, Tcp, at, icmp_sum, internet_sum, tcp, udp},
+    packets::{CLIENT_MAC, NODE_MAC, Tcp, at, icmp_sum, internet_sum, raw, tcp, udp},
     service::{Addresses, IPV4, IPV6, Service},
-    world::{Outcome, REDIRECT, SHOT, World},
+    world::{LOOPBACK, Outcome, REDIRECT, SHOT, World},
 };
 
 fn empty(a: Addresses, protocol: Protocol) -> World {
@@ -50,6 +50,28 @@ fn a_datagram_to_a_service_without_endpoints_is_answered_with_port_unreachable(
     let outcome = empty(a, Protocol::UDP).ingress(&packet);
     expect_answer(&outcome, Counter::RejectedNoEndpoint);
     expect_unreachable(&outcome.packet, &packet, a.is_v6());
+}
+
+/// As kube-proxy does; by the node's routes they could circle between it and its router.
+#[rstest]
+fn packets_of_other_protocols_to_a_cluster_ip_are_refused(
+    #[values(IPV4, IPV6)] a: Addresses,
+    #[values(4, 47, 50)] protocol: u8,
+) {
+    let mut world = empty(a, Protocol::TCP);
+    let packet = |dst, length| raw(a.outsider, dst, protocol, &vec![7; length]);
+    let outcome = world.ingress(&packet(a.cluster_ip, 20));
+    expect_answer(&outcome, Counter::RejectedUnserved);
+    let sent = packet(a.cluster_ip, 20);
+    expect_unreachable(&outcome.packet, &sent, a.is_v6());
+    let short = world.ingress(&packet(a.cluster_ip, 4));
+    assert_eq!(short.fate(), (SHOT, Counter::RejectedSilently));
+    for dst in [a.node, a.backend, a.other_cluster_ip] {
+        world.expect_untouched(&packet(dst, 20));
+    }
+    // Now the frame is for another machine.
+    world.set_interface(LOOPBACK, 0);
+    world.expect_untouched(&packet(a.cluster_ip, 20));
 }
 
 fn expect_unreachable(answer: &[u8], packet: &[u8], v6: bool) {

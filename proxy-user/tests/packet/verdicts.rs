@@ -196,3 +196,17 @@ fn loopback_addresses_from_the_wire_are_not_served(#[case] a: Addresses, #[case]
     let served = world.ingress(&tcp(a.outside_client(), at(a.node, 30_080), Tcp::Syn, b""));
     assert_eq!(served.counter, Counter::ForwardedNew);
 }
+
+/// A virtual machine on the node's bridge that uses another node's load balancer, for example.
+#[rstest]
+fn a_frame_at_a_bridges_port_to_another_machine_begins_nothing(#[values(IPV4, IPV6)] a: Addresses) {
+    let mut world = World::new(&[Service::web(a)]);
+    let syn = |port| tcp(at(a.outsider, port), a.service(), Tcp::Syn, b"");
+    let mut frame = syn(1);
+    frame[..6].copy_from_slice(&[2, 0, 0, 0, 7, 7]);
+    world.expect_untouched(&frame);
+    assert_eq!(world.ingress(&syn(2)).counter, Counter::ForwardedNew);
+    // Now the node has such an interface.
+    world.set_macs(&[[2, 0, 0, 0, 7, 7]]);
+    assert_eq!(world.ingress(&frame).counter, Counter::ForwardedNew);
+}

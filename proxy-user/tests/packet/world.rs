@@ -21,11 +21,12 @@ use proxy_common::{
     Addr, Counter, FlowEntry, FlowKey, FlowKind, Settings, V4, V6,
     maps::{self, interface},
     masquerade::Marks,
+    service::FragmentKey,
     xdp::Uplink,
 };
 
 use crate::{
-    packets::seen,
+    packets::{NODE_MAC, seen},
     pool,
     service::{IPV4, IPV6, Service, v4, v6},
 };
@@ -123,6 +124,7 @@ impl World {
         };
         world.configure(|_| {});
         world.set_pods_behind(false);
+        world.set_macs(&[NODE_MAC]);
         let addresses = [IPV4, IPV6].map(|a| [(a.node, true), (a.other_node_address, false)]);
         world.set_served_addresses(addresses.as_flattened());
         for service in services {
@@ -147,6 +149,11 @@ impl World {
     pub(crate) fn set_pods_behind(&mut self, pods: bool) {
         let pods = if pods { interface::PODS } else { 0 };
         self.set_interface(LOOPBACK, interface::BRIDGE_PORT | pods);
+    }
+    /// Replaces the link-layer addresses of the node's interfaces.
+    pub(crate) fn set_macs(&mut self, macs: &[[u8; 6]]) {
+        let stored = self.datapath().set_macs(macs.iter().copied());
+        stored.expect("stored");
     }
     /// Stores the properties of an interface that is no port of a bridge: see [`interface`].
     pub(crate) fn set_interface(&mut self, index: u32, bits: u32) {
@@ -358,6 +365,15 @@ impl World {
         for (key, mut entry) in table.entries().expect("entries") {
             change(&key, &mut entry);
             table.update(&key, &entry.sealed(&key)).expect("an entry");
+        }
+    }
+    /// Makes the ports that are stored for fragments of IPv4 older by one unit of their time.
+    pub(crate) fn age_fragments(&self) {
+        let table = self.table::<FragmentKey<V4>, u32>(maps::FRAGMENTS_V4);
+        for (mut key, ports) in table.entries().expect("entries") {
+            table.delete(&key).expect("an entry");
+            key.id = FragmentKey::<V4>::id_at(key.id, u32::MAX);
+            table.update(&key, &ports).expect("stored");
         }
     }
     /// Makes every entry of IPv4 look half written.

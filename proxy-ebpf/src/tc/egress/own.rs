@@ -233,7 +233,7 @@ extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
     };
     let Scratch { key, entry, .. } = &mut **scratch;
     // As in `masquerade`: answers to a port that a frontend has would be taken for requests.
-    if ports::bits(port) & port_bits::FRONTEND != 0 {
+    if ports::bits(port) & (port_bits::FRONTEND | port_bits::NODE_PORT) != 0 {
         return 0;
     }
     key.set_ports(key.src_port, port);

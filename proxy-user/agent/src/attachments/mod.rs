@@ -174,8 +174,8 @@ impl Attachments {
         self.apply_pods(shared);
     }
 
-    /// Stores in the maps the pods that can get packets past the stack. A failure is no fault:
-    /// packets then reach the pods by the kernel's routes.
+    /// Stores in the maps the pods of this node, and who can get packets past the stack. A failure
+    /// is no fault: packets then reach the pods by the kernel's routes.
     fn apply_pods(&mut self, shared: &mut Shared) {
         let mut links = if self.hands_to_pods {
             pod_links(&shared.interfaces, &self.neighbours)
@@ -184,7 +184,12 @@ impl Attachments {
         };
         self.gone_pods
             .observe(&links, &shared.interfaces, Instant::now());
-        links.retain(|link| self.open.contains(&link.interface));
+        // Who is behind an interface holds whether or not packets may be handed over there.
+        for link in &mut links {
+            if !self.open.contains(&link.interface) {
+                link.mtu = 0;
+            }
+        }
         if let Err(error) = shared.datapath.set_pods(&links) {
             tracing::debug!("pods: {}", chain(&error));
         }
@@ -216,6 +221,13 @@ impl Attachments {
     fn attach_interfaces(&mut self, shared: &mut Shared) -> bool {
         if !shared.datapath.may_attach() {
             return false;
+        }
+        // Before a program asks for them. Frames to a pod's link are the pod's or its bridge's.
+        let own = shared.interfaces.iter();
+        let own = own.filter(|one| !one.leads_to_one_pod());
+        let stored = shared.datapath.set_macs(own.filter_map(|one| one.mac));
+        if let Err(error) = stored {
+            tracing::debug!("link-layer addresses: {}", chain(&error));
         }
         let updated = self
             .interfaces

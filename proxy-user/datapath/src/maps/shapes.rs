@@ -159,6 +159,7 @@ pub fn shapes(c: &Capacities) -> Vec<Shape> {
         Shape::new::<u32, [u64; 2]>(maps::REJECT_BUDGET, PerCpuArray, 1, 0),
         s(maps::DRAINED, Array, 1, 0),
         Shape::new::<u32, u64>(maps::UPLINKS, Hash, capacity::UPLINKS as u32, 0),
+        Shape::new::<u64, u32>(maps::MACS, Hash, capacity::MACS as u32, 0),
         s(maps::ROUTE_EPOCH, Array, 1, 0),
     ]
 }

@@ -5,6 +5,7 @@
 
 mod addresses;
 mod exceptions;
+mod macs;
 mod masquerade;
 mod pods;
 mod settings;
@@ -21,6 +22,7 @@ use crate::{
 pub use addresses::NodeAddress;
 pub(super) use addresses::NodeAddresses;
 pub(super) use exceptions::SocketExceptions;
+pub(super) use macs::Macs;
 pub(super) use masquerade::NodeInterfaces;
 pub(super) use pods::Pods;
 pub(super) use settings::{NewAddresses, SettingsCell};

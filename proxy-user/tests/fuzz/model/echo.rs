@@ -8,7 +8,7 @@ use super::{
     begin::is_loopback,
     counted, hex,
     ingress::untouched,
-    wire::{self, Fragment, Headers},
+    wire::{self, Fragment, Headers, ICMP, ICMPV6, SCTP, TCP, UDP},
 };
 use crate::services::is_node;
 
@@ -35,6 +35,35 @@ impl Model {
             && !is_loopback(src)
             && !is_node(dst)
             && is_served
+    }
+
+    /// Returns true if the node must refuse this packet if it is to a cluster IP: an echo request
+    /// that it does not answer, or a packet of a protocol that no service has.
+    pub(crate) fn is_of_no_service(&self, given: &Given<'_>, headers: &Headers) -> bool {
+        let Headers { l3, l4, tuple, .. } = *headers;
+        let (header, icmp) = if headers.is_v6() {
+            (40, ICMPV6)
+        } else {
+            (20, ICMP)
+        };
+        let is_plain = l4 - l3 == header;
+        let is_refused = match tuple.protocol {
+            TCP | UDP | SCTP => false,
+            protocol if protocol == icmp => {
+                let (request, _) = types(headers.is_v6());
+                !self.settings.answer_ping
+                    && headers.icmp_type(given.frame) == Some(request)
+                    && is_plain
+                    && headers.fragment == Fragment::No
+            }
+            _ => is_plain || !headers.is_v6(),
+        };
+        is_refused
+            // With less the programs cannot read where ports would be.
+            && given.frame.len() >= l3 + header + 4
+            && Self::is_for_this_node(given)
+            && !is_loopback(tuple.src.ip())
+            && !is_node(tuple.dst.ip())
     }
 }
 

@@ -8,9 +8,10 @@ use proxy_common::Counter;
 use super::{
     Given, Judgement, Key, MARK, Model, Seen,
     begin::Before,
-    dropped, echo, icmp, passes,
+    dropped, echo, icmp, passes, reject,
     wire::{self, Fragment, Headers, SCTP, TCP, UDP},
 };
+use crate::services::service_range;
 
 /// A SYN that anyone may have sent ends an established connection after so many silent seconds.
 const SILENCE: u64 = 60;
@@ -23,6 +24,19 @@ impl Model {
             return untouched(given, seen);
         };
         headers.interface = Self::client_interface(given.interface);
+        if self.is_of_no_service(given, &headers) {
+            let dst = headers.tuple.dst.ip();
+            if self.is_cluster_ip(dst) {
+                return if given.frame.len() < headers.l4 + 8 {
+                    dropped(seen, Counter::RejectedSilently)
+                } else {
+                    reject::judge(given, &headers, seen, Counter::RejectedUnserved)
+                };
+            }
+            if self.settings.allocated && service_range(dst.is_ipv6()).contains(&dst) {
+                return dropped(seen, Counter::DroppedUnallocated);
+            }
+        }
         if headers.icmp_type(given.frame).is_some() && headers.fragment == Fragment::No {
             if self.answers_echo(given, &headers) {
                 return echo::judge(given, &headers, seen);

@@ -208,7 +208,8 @@ impl Model {
     }
     /// Returns true if the frame is addressed to this node.
     fn is_for_this_node(given: &Given<'_>) -> bool {
-        // At a port of a bridge, frames are addressed to the bridge or to another machine.
+        // At a port of a bridge, frames are addressed to the bridge. To no other machine: see
+        // `place_interfaces`.
         given.frame[..6] == given.interface.mac() || given.interface.is_bridge_port()
     }
 }

@@ -226,7 +226,10 @@ fn packets_to_an_unresolved_next_hop_are_redirected(#[values(IPV4, IPV6)] a: Add
 #[test]
 fn a_bridged_pods_frames_to_any_link_layer_address_are_redirected() {
     let mut node = Node::new(IPV4);
-    let mut packet = tcp(node.client(), node.service(), Tcp::Syn, b"");
+    let packet = |flags| tcp(node.client(), node.service(), flags, b"");
+    // A flow begins only by a frame to the node.
+    assert_eq!(node.ingress(&packet(Tcp::Syn), PODS).verdict, REDIRECT);
+    let mut packet = packet(Tcp::Ack);
     packet[5] ^= 0xf0;
     let port = interface::REDIRECTS | interface::BRIDGE_PORT;
     node.world.set_interface(PODS, port);

@@ -6,7 +6,11 @@
 use std::net::SocketAddr;
 
 use linux::{interfaces::PodLink, now};
-use proxy_common::{Counter, FlowKey, FlowKind, Protocol, Settings, V4, flow::Offload, maps};
+use proxy_common::{
+    Counter, FlowKey, FlowKind, Protocol, Settings, V4,
+    flow::Offload,
+    maps::{self, interface},
+};
 use rstest::rstest;
 
 use super::node::{Node, OUTSIDE, PODS};
@@ -44,28 +48,34 @@ impl Filtered {
     }
     /// Sends a segment of the connection; returns the verdict.
     fn send(&self, there: bool, flags: Tcp) -> u32 {
-        let packet = if there {
-            tcp(self.client, self.node.service(), flags, b"")
-        } else {
-            tcp(self.backend, self.client, flags, b"")
-        };
+        if !there {
+            return self.reply(PODS, flags);
+        }
+        let packet = tcp(self.client, self.node.service(), flags, b"");
         self.node.ingress(&packet, PODS).verdict
     }
-    /// Records for one direction that a packet left by an interface; `age` in nanoseconds.
+    /// Sends a reply by this interface, which the stack lets pass; returns ingress's verdict.
+    fn reply(&self, interface: u32, flags: Tcp) -> u32 {
+        let packet = tcp(self.backend, self.client, flags, b"");
+        let inside = self.node.ingress(&packet, interface);
+        if inside.verdict == NEXT {
+            let out = self.node.egress(&inside.packet, PODS);
+            assert_eq!(out.counter, Counter::ReplyTranslated);
+        }
+        inside.verdict
+    }
+    /// Records for one direction that a packet came in by `PODS` and left by an interface; `age` in
+    /// nanoseconds.
     fn record(&self, kind: FlowKind, interface: u32, age: u64) {
         let record = Offload::new(interface, now() - age);
-        self.change(|of, offload| {
-            if of == kind {
-                *offload = record;
-            }
-        });
-    }
-    fn change(&self, change: impl Fn(FlowKind, &mut Offload)) {
         let (client, map) = (v4(self.client.ip()).expect("IPv4"), maps::FLOWS_V4);
         let is_of = |key: &FlowKey<V4>| key.src == client || key.dst == client;
         self.node.world.change_flows(map, |key, entry| {
-            if is_of(key) {
-                change(entry.kind, &mut entry.offload);
+            if is_of(key) && entry.kind == kind {
+                entry.offload = record;
+                if kind != FlowKind::ORIGINAL {
+                    entry.slot = PODS;
+                }
             }
         });
     }
@@ -113,8 +123,38 @@ fn a_reply_from_another_interface_than_its_pods_takes_the_stack() {
     let (elsewhere, here) = (link(OUTSIDE), link(PODS));
     world.node.world.set_pods(&[elsewhere]);
     assert_eq!(world.send(false, Tcp::Ack), NEXT);
+    // Whoever may not be handed packets is still behind its interface only.
+    let closed = PodLink {
+        mtu: 0,
+        ..elsewhere
+    };
+    world.node.world.set_pods(&[closed]);
+    assert_eq!(world.send(false, Tcp::Ack), NEXT);
     world.node.world.set_pods(&[here]);
     assert_eq!(world.send(false, Tcp::Ack), REDIRECT);
+}
+
+/// The backend is no pod that the agent knows: another node's, or behind a gateway.
+#[test]
+fn a_reply_by_another_interface_than_the_recorded_one_takes_the_stack_and_ends_nothing() {
+    let mut world = Filtered::new();
+    world.establish();
+    world.record(FlowKind::REPLY, PODS, 0);
+    let forged = |flags| {
+        let packet = tcp(world.backend, world.client, flags, b"");
+        world.node.ingress(&packet, OUTSIDE).verdict
+    };
+    let state = || world.node.world.state(world.client, world.node.service());
+    for flags in [Tcp::Ack, Tcp::Rst, Tcp::Fin] {
+        assert_eq!(forged(flags), NEXT, "{flags:?}");
+        assert_eq!(state(), "established", "the stack has not judged it");
+    }
+    assert_eq!(world.send(false, Tcp::Ack), REDIRECT);
+    // To the stack, all ports of a bridge are the bridge.
+    let bits = interface::REDIRECTS | interface::BRIDGE_PORT;
+    world.node.world.set_port(OUTSIDE, bits, PODS);
+    let packet = tcp(world.backend, world.client, Tcp::Ack, b"");
+    assert_eq!(world.node.ingress(&packet, OUTSIDE).verdict, REDIRECT);
 }
 
 #[rstest]
@@ -167,7 +207,9 @@ fn datagrams_leave_past_the_stack_once_they_are_answered() {
     world.record(FlowKind::ORIGINAL, PODS, 0);
     assert_eq!(ask(&world), NEXT, "a one-way stream is the stack's");
     let answer = udp(world.backend, world.client, b"!");
-    assert_eq!(world.node.ingress(&answer, PODS).verdict, NEXT);
+    let inside = world.node.ingress(&answer, PODS);
+    assert_eq!(inside.verdict, NEXT);
+    world.node.egress(&inside.packet, PODS);
     assert_eq!(ask(&world), REDIRECT);
     world.record(FlowKind::REPLY, PODS, 0);
     assert_eq!(world.node.ingress(&answer, PODS).verdict, REDIRECT);
