@@ -186,12 +186,12 @@ fn targets(rows: &[Frontend], own: &[IpAddr]) -> Vec<(&'static str, SocketAddr)>
 
 /// Accepts connections and closes each once the client has.
 fn serve(port: u16) -> Result<ExitCode> {
-    // The thread that waits for signals ends the process.
-    let _terminated = end_by_signal()?;
+    let signals = end_by_signal()?;
     let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
     let v6 = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
     let listener = TcpListener::bind(v6).or_else(|_| TcpListener::bind(any));
     let listener = listener.with_context(|| format!("listen at port {port}"))?;
+    signals.done();
     println!("accepting connections at port {port}");
     io::stdout().flush()?;
     for stream in listener.incoming().flatten() {

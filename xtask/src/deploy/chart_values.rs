@@ -174,6 +174,14 @@ pub(super) fn ports(helm: &Helm) -> Result<()> {
         usual.matches(probes).count() == 3,
         "without addresses: {usual}"
     );
+    let without = rendered(&[
+        "settings.healthzBindAddress=0.0.0.0",
+        "settings.metricsBindAddress=::1",
+    ])?;
+    for port in [10256, 10249] {
+        let line = format!("containerPort: {port}, hostPort: {port}");
+        ensure!(without.contains(&line), "without ports: {without}");
+    }
     let other = rendered(&[
         "settings.healthzBindAddress=127.0.0.1:20256",
         "settings.metricsBindAddress=[::]:20249",
