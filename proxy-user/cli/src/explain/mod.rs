@@ -165,10 +165,17 @@ fn explain(args: &ExplainArgs) -> Result<Report> {
         report.client = format!("{} ({})", args.from, report.client);
     }
     report.findings.extend(notes);
+    report.goes_on = !args.probe && host.endpoints.iter().any(host::Endpoint::is_beyond);
     if args.follow {
         let (followed, finding) = follow::run(args, &asked, &explained, &host)?;
         // They have been asked.
         report.findings.retain(|one| one.page != RULES_OF_OTHERS);
+        // What the policy refuses has its finding already.
+        let is_told = |one: &Pointed| {
+            let is_policys = one.finding.found.starts_with(explained.counter.name());
+            is_policys && refusal::of_policy(&explained, &asked, None).is_some()
+        };
+        let finding = finding.filter(|one| !is_told(one));
         report.findings.extend(finding);
         report.followed = Some(followed);
     } else {
@@ -291,6 +298,7 @@ fn describe(
         followed: None,
         unasked,
         findings,
+        goes_on: false,
     })
 }
 
