@@ -170,12 +170,7 @@ fn explain(args: &ExplainArgs) -> Result<Report> {
         let (followed, finding) = follow::run(args, &asked, &explained, &host)?;
         // They have been asked.
         report.findings.retain(|one| one.page != RULES_OF_OTHERS);
-        // What the policy refuses has its finding already.
-        let is_told = |one: &Pointed| {
-            let is_policys = one.finding.found.starts_with(explained.counter.name());
-            is_policys && refusal::of_policy(&explained, &asked, None).is_some()
-        };
-        let finding = finding.filter(|one| !is_told(one));
+        let finding = finding.filter(|one| !refusal::is_told(&one.finding, &explained, &asked));
         report.findings.extend(finding);
         report.followed = Some(followed);
     } else {
