@@ -69,9 +69,9 @@ capabilities: {drop: [ALL]}
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
-{{/* The port of an address such as 0.0.0.0:10256 or [::]:10256. */}}
+{{/* The port of an address such as 0.0.0.0:10256 or [::]:10256; called with the address and the port of one without. */}}
 {{- define "portolan.port" -}}
-{{ splitList ":" . | last }}
+{{ regexFind "^(\\[.*\\]|[^:]*):[0-9]+$" (first .) | splitList ":" | last | default (last .) }}
 {{- end }}
 
 {{/* The IP address of an address such as 127.0.0.1:10247 or [::1]:10247. */}}

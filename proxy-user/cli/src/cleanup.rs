@@ -5,6 +5,10 @@
 use std::{
     path::Path,
     process::exit,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread::{self, JoinHandle, sleep},
     time::{Duration, Instant},
 };
@@ -58,29 +62,52 @@ pub(super) fn run(args: &CleanupArgs) -> Result<()> {
     if args.dry_run {
         return plan(&args.pins.pin_dir);
     }
-    let terminated = end_by_signal()?;
+    let signals = end_by_signal()?;
     if args.drain {
         drain(&args.pins.pin_dir, args.timeout)?;
     }
     remove(&args.pins.pin_dir, args.force)?;
     if args.stay {
         println!("nothing of portolan is left on this node; waiting for SIGTERM");
-        // The thread that waits for signals ends the process.
-        _ = terminated.join();
+        signals.stay();
     }
     Ok(())
 }
 
+/// The thread that ends the process on SIGTERM and SIGINT.
+pub(super) struct Signals {
+    thread: JoinHandle<()>,
+    /// Whether the process has done its work.
+    is_done: Arc<AtomicBool>,
+}
+
+impl Signals {
+    /// Notes that a signal from now on ends the process with success.
+    pub(super) fn done(&self) {
+        self.is_done.store(true, Ordering::Relaxed);
+    }
+    /// Waits for a signal, after the work is done.
+    pub(super) fn stay(self) {
+        self.done();
+        _ = self.thread.join();
+    }
+}
+
 /// Starts a thread that ends the process on SIGTERM and SIGINT, also if it is process 1 of a
-/// container. Must be called before other threads start.
-pub(super) fn end_by_signal() -> Result<JoinHandle<()>> {
+/// container. Must be called before other threads start. KUBE: an init container that ended with
+/// success is not run again, so one that was interrupted ends as a shell says it: with 143.
+pub(super) fn end_by_signal() -> Result<Signals> {
     let signals: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
     signals.thread_block().context("wait for SIGTERM")?;
-    Ok(thread::spawn(move || {
+    let is_done = Arc::new(AtomicBool::new(false));
+    let done = Arc::clone(&is_done);
+    let thread = thread::spawn(move || {
         // Waiting fails only if the set of signals is wrong. The process exits then as well.
-        _ = signals.wait();
-        exit(0);
-    }))
+        let signal = signals.wait().unwrap_or(Signal::SIGTERM);
+        let is_done = done.load(Ordering::Relaxed);
+        exit(if is_done { 0 } else { 128 + signal as i32 });
+    });
+    Ok(Signals { thread, is_done })
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

@@ -44,6 +44,10 @@ pub struct TestArgs {
     /// Connect to this address instead, without the maps; may be repeated.
     #[arg(long, value_name = "IP:PORT", conflicts_with = "serve", value_parser = socket)]
     pub connect: Vec<SocketAddr>,
+    /// How often to connect to each address: each time another endpoint may answer. Shown is the
+    /// slowest connection, or the first that fails.
+    #[arg(long, value_name = "TIMES", default_value_t = 1)]
+    pub count: u32,
     /// Seconds for which failed connections are tried again.
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub within: u64,
@@ -103,7 +107,7 @@ pub(super) fn run(args: &TestArgs) -> Result<ExitCode> {
         .map(|(kind, address)| Tried {
             kind,
             address,
-            outcome: connect(address, until),
+            outcome: connect_often(address, until, args.count),
         })
         .collect();
     print_table(COLUMNS, &tried)?;
@@ -117,6 +121,14 @@ pub(super) fn run(args: &TestArgs) -> Result<ExitCode> {
         tried.len()
     );
     Ok(ExitCode::FAILURE)
+}
+
+fn connect_often(address: SocketAddr, until: Instant, count: u32) -> io::Result<Duration> {
+    let mut slowest = Duration::ZERO;
+    for _ in 0..count {
+        slowest = slowest.max(connect(address, until)?);
+    }
+    Ok(slowest)
 }
 
 fn connect(address: SocketAddr, until: Instant) -> io::Result<Duration> {
@@ -152,11 +164,13 @@ fn of_service(args: &TestArgs) -> Result<(Vec<(&'static str, SocketAddr)>, Strin
             &[],
         )
     });
-    let targets = targets(&rows, &reader.node_port_addresses()?);
+    let settings = reader.settings()?;
+    let internal = [settings.internal_v4.into(), settings.internal_v6.into()];
+    let targets = targets(&rows, &reader.node_port_addresses()?, &internal);
     let name = select.name.as_ref().map_or("", |name| name.name.as_str());
     ensure!(
         !targets.is_empty(),
-        "service {name:?} has no TCP port to connect to"
+        "service {name:?} has no TCP port to connect to; `portolan explain --protocol udp --follow` asks one of UDP"
     );
     let others = rows
         .iter()
@@ -170,12 +184,19 @@ fn of_service(args: &TestArgs) -> Result<(Vec<(&'static str, SocketAddr)>, Strin
     Ok((targets, note))
 }
 
-/// A node port is tried at the first address of its family among `own`.
-fn targets(rows: &[Frontend], own: &[IpAddr]) -> Vec<(&'static str, SocketAddr)> {
+/// A node port is tried at an address of its family among `own`: the node's internal one, if that
+/// is among them; a bridge's is no client's way.
+fn targets(
+    rows: &[Frontend],
+    own: &[IpAddr],
+    internal: &[IpAddr],
+) -> Vec<(&'static str, SocketAddr)> {
+    let first = own.iter().filter(|one| internal.contains(one));
+    let own: Vec<_> = first.chain(own).collect();
     let at = |row: &Frontend| {
         let is_v6 = row.ip_family == "IPv6";
         let mut fitting = own.iter().filter(|address| address.is_ipv6() == is_v6);
-        row.address.or_else(|| fitting.next().copied())
+        row.address.or_else(|| fitting.next().copied().copied())
     };
     let rows = rows
         .iter()
@@ -186,12 +207,12 @@ fn targets(rows: &[Frontend], own: &[IpAddr]) -> Vec<(&'static str, SocketAddr)>
 
 /// Accepts connections and closes each once the client has.
 fn serve(port: u16) -> Result<ExitCode> {
-    // The thread that waits for signals ends the process.
-    let _terminated = end_by_signal()?;
+    let signals = end_by_signal()?;
     let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
     let v6 = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
     let listener = TcpListener::bind(v6).or_else(|_| TcpListener::bind(any));
     let listener = listener.with_context(|| format!("listen at port {port}"))?;
+    signals.done();
     println!("accepting connections at port {port}");
     io::stdout().flush()?;
     for stream in listener.incoming().flatten() {
@@ -208,10 +229,11 @@ mod tests {
     use crate::services::tests::rows;
 
     #[test]
-    fn node_ports_are_tried_at_an_address_of_their_family() {
-        let own = ["fd00::7", "192.0.2.7", "198.51.100.1"];
+    fn node_ports_are_tried_at_the_nodes_own_address_of_their_family() {
+        // The first of IPv4 is a bridge's.
+        let own = ["fd00::7", "10.40.1.1", "192.0.2.7", "198.51.100.1"];
         let own = own.map(|text| text.parse().expect("an address"));
-        let found: Vec<_> = targets(&rows(), &own)
+        let found: Vec<_> = targets(&rows(), &own, &own[2..3])
             .into_iter()
             .map(|(kind, address)| format!("{kind} {address}"))
             .collect();

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::{
     SourceError,
-    api_server::{Access, Requests},
+    api_server::{Access, Requests, USER_AGENT},
 };
 
 /// The longest time to wait for an answer.
@@ -46,7 +46,7 @@ impl Directory {
     pub async fn pod(&self, namespace: &str, name: &str) -> Result<Vec<IpAddr>, SourceError> {
         match self {
             Self::Server(access) => {
-                let client = access.client(&Requests::default()).await?;
+                let client = access.client(&Requests::default(), USER_AGENT).await?;
                 let api: Api<Pod> = Api::namespaced(client, namespace);
                 let pod = answered(access, api.get_opt(name)).await?;
                 let status = pod.and_then(|pod| pod.status).unwrap_or_default();

@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 
 use super::{
     SourceError,
-    api_server::{Access, Requests},
+    api_server::{Access, Requests, USER_AGENT},
     named::{Directory, answered, listed},
 };
 
@@ -74,7 +74,7 @@ impl Directory {
         let mut found = Found::default();
         match self {
             Self::Server(access) if !wanted.is_empty() => {
-                let client = access.client(&Requests::default()).await?;
+                let client = access.client(&Requests::default(), USER_AGENT).await?;
                 if !add_all_pods(access, &client, wanted, &mut found).await? {
                     let all = ListParams::default();
                     let slices = pages(access, &client, all).await?;

@@ -13,7 +13,7 @@ use kube::{Api, Client, api::ListParams};
 
 use super::{
     SourceError,
-    api_server::{Access, Requests},
+    api_server::{Access, Requests, USER_AGENT},
     named::{Directory, answered, listed},
 };
 
@@ -46,7 +46,7 @@ impl Directory {
     ) -> Result<ServiceObjects, SourceError> {
         match self {
             Self::Server(access) => {
-                let client = access.client(&Requests::default()).await?;
+                let client = access.client(&Requests::default(), USER_AGENT).await?;
                 ask(access, &client, namespace, name).await
             }
             Self::Folder(_) => {

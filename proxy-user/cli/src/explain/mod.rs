@@ -165,10 +165,12 @@ fn explain(args: &ExplainArgs) -> Result<Report> {
         report.client = format!("{} ({})", args.from, report.client);
     }
     report.findings.extend(notes);
+    report.goes_on = !args.probe && host.endpoints.iter().any(host::Endpoint::is_beyond);
     if args.follow {
         let (followed, finding) = follow::run(args, &asked, &explained, &host)?;
         // They have been asked.
         report.findings.retain(|one| one.page != RULES_OF_OTHERS);
+        let finding = finding.filter(|one| !refusal::is_told(&one.finding, &explained, &asked));
         report.findings.extend(finding);
         report.followed = Some(followed);
     } else {
@@ -291,6 +293,7 @@ fn describe(
         followed: None,
         unasked,
         findings,
+        goes_on: false,
     })
 }
 

@@ -99,6 +99,12 @@ pub(super) fn of_policy(
     }
 }
 
+/// Whether a finding about the followed packet says only what the policy's own finding says.
+pub(super) fn is_told(followed: &Finding, explained: &Explained, asked: &Asked) -> bool {
+    followed.found.starts_with(explained.counter.name())
+        && of_policy(explained, asked, None).is_some()
+}
+
 /// Returns the reason for a service without an endpoint, if Kubernetes was not asked.
 fn unknown(service: Option<&str>) -> Reason {
     let command = match service.and_then(|service| service.split_once('/')) {

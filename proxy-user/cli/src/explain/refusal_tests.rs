@@ -70,3 +70,21 @@ fn without_kubernetes_no_reason_for_a_missing_endpoint_is_claimed() {
     );
     assert!(said.remedy.contains("kubectl -n shop get endpointslices"));
 }
+
+#[test]
+fn the_followed_packet_does_not_tell_the_policys_refusal_again() {
+    let finding = |counter: Counter| {
+        let found = format!("{}: {}", counter.name(), counter.help());
+        Finding::in_the_way("portolan, ingress of eth0", found, "")
+    };
+    let repeats = |followed: Counter, decided: Counter| {
+        let finding = finding(followed);
+        is_told(&finding, &explained(decided), &asked())
+    };
+    assert!(repeats(Counter::DroppedSource, Counter::DroppedSource));
+    assert!(!repeats(Counter::DroppedSource, Counter::ForwardedNew));
+    assert!(!repeats(
+        Counter::DroppedFlowTableFull,
+        Counter::DroppedFlowTableFull
+    ));
+}

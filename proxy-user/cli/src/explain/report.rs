@@ -86,6 +86,9 @@ pub(super) struct Report {
     #[serde(skip_serializing_if = "Unasked::is_empty")]
     pub(super) unasked: Unasked,
     pub(super) findings: Vec<Pointed>,
+    /// Whether an endpoint is beyond a next hop, and was not asked.
+    #[serde(skip)]
+    pub(super) goes_on: bool,
 }
 
 /// The page about portolan's programs that are not attached.
@@ -137,6 +140,10 @@ impl Report {
                     "nothing of portolan's stops it"
                 };
                 (Verdict::Differs, format!("{nothing}, but: {}", text(worst)))
+            }
+            _ if is_all && self.goes_on => {
+                let summary = "this node does its part; endpoints beyond it were not asked: `--follow` asks one";
+                (Verdict::Answered, summary.to_owned())
             }
             _ if is_all => (Verdict::Answered, "would be answered".to_owned()),
             _ => {

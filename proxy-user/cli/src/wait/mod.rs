@@ -85,7 +85,7 @@ impl State {
 
 /// Waits as the arguments ask, and prints what it waits for.
 pub(super) fn run(args: &WaitArgs) -> Result<()> {
-    let terminated = end_by_signal()?;
+    let signals = end_by_signal()?;
     if args.foreign_connections {
         wait(&args.pins.pin_dir)?;
     }
@@ -94,8 +94,7 @@ pub(super) fn run(args: &WaitArgs) -> Result<()> {
     }
     if args.stay {
         println!("done; waiting for SIGTERM");
-        // The thread that waits for signals ends the process.
-        _ = terminated.join();
+        signals.stay();
     }
     Ok(())
 }

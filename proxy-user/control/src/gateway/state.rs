@@ -51,6 +51,8 @@ pub struct Gateways {
     routes: HashMap<ObjectKey, Arc<Route>>,
     grants: HashMap<Arc<str>, BTreeMap<Arc<str>, Arc<ReferenceGrant>>>,
     namespaces: HashMap<Arc<str>, Arc<Namespace>>,
+    /// The routes of a namespace.
+    routes_in: Index<Arc<str>, ObjectKey>,
     /// The routes that refer to a Gateway.
     routes_of: Index<ObjectName, ObjectKey>,
     /// The routes that refer to a Service.
@@ -192,6 +194,12 @@ impl Gateways {
     fn set_route(&mut self, route: ObjectKey, now: Option<Arc<Route>>) {
         let before = put(&mut self.routes, route.clone(), now.clone());
         self.unreported.insert(route.clone());
+        let namespace = Arc::clone(&route.name.namespace);
+        if now.is_some() {
+            self.routes_in.add(namespace, route.clone());
+        } else {
+            self.routes_in.remove(&namespace, &route);
+        }
         if is_unchanged(before.as_ref(), now.as_ref(), |route| &mut route.id) {
             return;
         }
@@ -225,22 +233,25 @@ impl Gateways {
             route.id.name.namespace != *namespace
                 && backends(route).any(|service| service.namespace == *namespace)
         };
-        self.mark_routes(crosses);
+        let routes: Vec<_> = self.routes.values().filter(crosses).cloned().collect();
+        self.mark_routes(&routes);
     }
 
     fn set_namespace(&mut self, name: &ObjectName, namespace: Option<Arc<Namespace>>) {
         let labels = namespace.as_ref().map(|namespace| namespace.labels.clone());
         let before = put(&mut self.namespaces, Arc::clone(&name.name), namespace);
         if before.as_ref().map(|namespace| &namespace.labels) != labels.as_ref() {
-            self.mark_routes(|route| route.id.name.namespace == name.name);
+            let routes = self.routes_in.of(&name.name);
+            let routes = routes.filter_map(|route| self.routes.get(route));
+            let routes: Vec<_> = routes.cloned().collect();
+            self.mark_routes(&routes);
         }
     }
 
     /// Marks some routes, and the Gateways that they refer to.
-    fn mark_routes(&mut self, which: impl Fn(&&Arc<Route>) -> bool) {
-        let routes: Vec<_> = self.routes.values().filter(which).cloned().collect();
+    fn mark_routes(&mut self, routes: &[Arc<Route>]) {
         for route in routes {
-            self.stale.extend(parents(&route));
+            self.stale.extend(parents(route));
             self.unreported.insert(key(route.kind, &route.id.name));
         }
     }

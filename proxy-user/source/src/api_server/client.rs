@@ -9,6 +9,7 @@ use std::{
 };
 
 use control::causes::chain;
+use http::{HeaderValue, header};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::{
@@ -25,6 +26,9 @@ use tower::{BoxError, ServiceBuilder};
 
 use super::requests::{Counting, Requests};
 use crate::SourceError;
+
+/// How the server's log names a command; an agent adds its node.
+pub(crate) const USER_AGENT: &str = concat!("portolan/", env!("CARGO_PKG_VERSION"));
 
 /// The folder of a pod's service account, which the kubelet puts into every pod.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -67,8 +71,13 @@ impl Access {
         }
     }
 
-    /// Returns a client for this API server, whose requests are counted in `requests`.
-    pub(crate) async fn client(&self, requests: &Requests) -> Result<Client, SourceError> {
+    /// Returns a client for this API server, whose requests are counted in `requests`. The server's
+    /// log of requests names `agent`.
+    pub(crate) async fn client(
+        &self,
+        requests: &Requests,
+        agent: &str,
+    ) -> Result<Client, SourceError> {
         let invalid = |reason: String| SourceError::Access {
             access: self.to_string(),
             reason,
@@ -77,9 +86,7 @@ impl Access {
             Self::Kubeconfig { file, .. } => {
                 let content =
                     Kubeconfig::read_from(file).map_err(|error| invalid(chain(&error)))?;
-                Config::from_custom_kubeconfig(content, &KubeConfigOptions::default())
-                    .await
-                    .map_err(|error| invalid(chain(&error)))?
+                configuration(content).await.map_err(invalid)?
             }
             Self::ServiceAccount { master } => {
                 let uri = address(master).map_err(invalid)?;
@@ -95,6 +102,9 @@ impl Access {
         {
             config.cluster_url = address(master).map_err(invalid)?;
         }
+        let agent = HeaderValue::from_str(agent);
+        let agent = agent.unwrap_or(HeaderValue::from_static(USER_AGENT));
+        config.headers.push((header::USER_AGENT, agent));
         config.connect_timeout = Some(CONNECT);
         config.read_timeout = Some(SILENCE);
         config.reset_reader_on_write = true;
@@ -166,6 +176,29 @@ impl fmt::Display for Access {
     }
 }
 
+/// Reads a kubeconfig. kube reads the files of the token and of the CA certificates again from time
+/// to time, because both rotate; what stands in the kubeconfig itself is read once.
+async fn configuration(content: Kubeconfig) -> Result<Config, String> {
+    let ca = ca_file(&content);
+    let config = Config::from_custom_kubeconfig(content, &KubeConfigOptions::default()).await;
+    let mut config = config.map_err(|error| chain(&error))?;
+    config.root_cert_file = ca;
+    Ok(config)
+}
+
+/// Returns the file of CA certificates for the server of the current context.
+fn ca_file(content: &Kubeconfig) -> Option<PathBuf> {
+    let name = content.current_context.as_ref()?;
+    let context = content.contexts.iter().find(|one| one.name == *name)?;
+    let name = &context.context.as_ref()?.cluster;
+    let cluster = content.clusters.iter().find(|one| one.name == *name)?;
+    let cluster = cluster.cluster.as_ref()?;
+    let file = cluster.certificate_authority.as_ref();
+    // KUBE: certificates in the kubeconfig have precedence.
+    file.filter(|_| cluster.certificate_authority_data.is_none())
+        .map(PathBuf::from)
+}
+
 /// Returns a configuration for the server with the CA certificates and the token in a folder. The
 /// certificates are also read here: without any, the kube crate first loads those of the system. A
 /// container does not have them, so that would fail.
@@ -180,11 +213,7 @@ async fn service_account(folder: &Path, server: &http::Uri) -> Result<Config, St
         "current-context": "here",
     });
     let content: Kubeconfig = serde_json::from_value(content).map_err(|error| chain(&error))?;
-    let config = Config::from_custom_kubeconfig(content, &KubeConfigOptions::default()).await;
-    let mut config = config.map_err(|error| chain(&error))?;
-    // kube reads both files again from time to time, because tokens and CA certificates rotate.
-    config.root_cert_file = Some(file("ca.crt"));
-    Ok(config)
+    configuration(content).await
 }
 
 /// Parses the address of a server. KUBE: an address without a scheme is an https address.
@@ -254,7 +283,7 @@ mod tests {
     async fn a_kubeconfig_that_cannot_be_read_is_named() {
         let access = access(Some("/nowhere/kubeconfig"), None).expect("said");
         let fault = access
-            .client(&Requests::default())
+            .client(&Requests::default(), USER_AGENT)
             .await
             .map(drop)
             .expect_err("no file");

@@ -28,6 +28,7 @@ use k8s_openapi::api::{
     discovery::v1::EndpointSlice,
     networking::v1::ServiceCIDR,
 };
+use kube::Client;
 use tokio::{
     sync::mpsc::{self, error::TryRecvError},
     task::JoinSet,
@@ -37,6 +38,7 @@ use tokio::{
 use super::{ObjectSource, SourceError};
 
 pub use client::Access;
+pub(crate) use client::USER_AGENT;
 use follow::{Message, follow};
 use gateways::{Board, Publisher};
 use merge::Merger;
@@ -135,6 +137,13 @@ impl ApiServer {
     }
 }
 
+impl ApiServer {
+    async fn client(&self) -> Result<Client, SourceError> {
+        let agent = format!("{USER_AGENT} (node {})", self.node_name);
+        self.access.client(&self.requests, &agent).await
+    }
+}
+
 impl ObjectSource for ApiServer {
     fn requests(&self) -> Requests {
         self.requests.clone()
@@ -146,11 +155,11 @@ impl ObjectSource for ApiServer {
     }
 
     async fn check(&self) -> Result<(), SourceError> {
-        self.access.client(&self.requests).await.map(drop)
+        self.client().await.map(drop)
     }
 
     async fn run(self, batches: mpsc::Sender<Batch>) -> Result<(), SourceError> {
-        let client = self.access.client(&self.requests).await?;
+        let client = self.client().await?;
         // KUBE: these are kube-proxy's selectors (1.36, cmd/kube-proxy/app/server.go), so that the
         // server sends only what is served.
         let services = Selector {

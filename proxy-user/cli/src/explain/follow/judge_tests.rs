@@ -130,6 +130,26 @@ fn a_program_at_a_hook_is_named() {
 }
 
 #[test]
+fn an_icmp_redirect_that_portolan_drops_is_not_what_lost_the_packet() {
+    let mut error = at(Host::Node, freed("TC_EGRESS"));
+    error.direction = Direction::Error;
+    let sent = at(Host::Node, sent("eth1"));
+    let mut facts = facts(vec![sent, error], Ending::Silent);
+    assert_eq!(loss(&facts).0, "beyond interface eth1");
+    facts.foreign = vec!["program 7 (police)".into()];
+    assert_eq!(loss(&facts).1, "program 7 (police) drops it");
+}
+
+#[test]
+fn a_port_of_the_node_without_a_listener_is_no_pods() {
+    let facts = facts(vec![at(Host::Node, freed("NO_SOCKET"))], Ending::Refused);
+    let Judgement::Lost(loss) = judge(&facts) else {
+        panic!("lost")
+    };
+    assert!(loss.remedy.contains("the node's process"), "{loss:?}");
+}
+
+#[test]
 fn a_port_without_a_listener_says_where_processes_listen() {
     let there = at(Host::Other(7), freed("NO_SOCKET"));
     let mut facts = facts(vec![there], Ending::Refused);

@@ -202,7 +202,9 @@ fn conclude(
         }
         Sender::Next => "the client's next one".to_owned(),
     };
-    let stations = facts.stations.iter().map(Station::row).collect();
+    let stations = facts.stations.iter();
+    let stations = stations.filter(|one| !refusals::is_own_error(facts, one));
+    let stations = stations.map(Station::row).collect();
     let judgement = judge(facts);
     let (answered, sentence, finding) = match judgement {
         Judgement::Answered(sentence) => (true, sentence, None),

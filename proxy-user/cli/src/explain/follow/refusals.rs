@@ -9,7 +9,7 @@ use super::{
     judge::{Facts, Loss, endpoint_of, loses},
     rules::LegacyRule,
     send::Ending,
-    stations::{Did, Host, Rule},
+    stations::{Did, Host, Rule, Station},
 };
 use crate::{freed::reasons::meaning, trace::words::Verdict};
 
@@ -43,7 +43,10 @@ pub(super) fn refused_by_us(facts: &Facts) -> Option<Loss> {
 pub(super) fn freed(facts: &Facts) -> Option<Loss> {
     let of = |is_error: bool| {
         let mut stations = facts.stations.iter();
-        stations.find(|one| loses(&one.did) && (one.direction == Direction::Error) == is_error)
+        stations.find(|one| {
+            let is_own = is_own_error(facts, one);
+            loses(&one.did) && (one.direction == Direction::Error) == is_error && !is_own
+        })
     };
     let station = of(false).or_else(|| of(true))?;
     let Did::Freed {
@@ -107,6 +110,12 @@ pub(super) fn freed(facts: &Facts) -> Option<Loss> {
             )
         }
     })
+}
+
+/// Whether portolan freed this ICMP error: redirects, which would lead clients past the node.
+pub(super) fn is_own_error(facts: &Facts, station: &Station) -> bool {
+    let is_at_tc = matches!(&station.did, Did::Freed { reason, .. } if reason.starts_with("TC_"));
+    station.direction == Direction::Error && is_at_tc && facts.foreign.is_empty()
 }
 
 fn in_host(host: &Host) -> &'static str {
@@ -246,6 +255,9 @@ pub(super) fn no_socket(facts: &Facts, host: &Host) -> Loss {
     let remedy = match &facts.endpoint {
         Some(endpoint) if !endpoint.only_at.is_empty() => {
             "have the process listen at 0.0.0.0 or [::]"
+        }
+        _ if *host == Host::Node => {
+            "correct the port, or start the node's process that should listen at it"
         }
         _ => {
             "correct the Service's targetPort or the port that the process listens at, and see the pod's log"

@@ -111,6 +111,13 @@ pub(super) struct Endpoint {
     pub(super) deaf: Option<String>,
 }
 
+impl Endpoint {
+    /// Whether it is behind a next hop, and so no pod or process of this node.
+    pub(super) fn is_beyond(&self) -> bool {
+        matches!(self.routed, Routed::Leaves { neighbour, .. } if neighbour != self.address.ip())
+    }
+}
+
 /// A firewall chain that forwarded packets pass.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Chain {

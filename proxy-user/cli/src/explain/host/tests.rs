@@ -55,6 +55,16 @@ fn endpoint() -> Endpoint {
     }
 }
 
+#[test]
+fn an_endpoint_behind_a_next_hop_is_beyond_this_node() {
+    assert!(!endpoint().is_beyond());
+    let other = Endpoint {
+        address: address("10.0.1.9:80"),
+        ..endpoint()
+    };
+    assert!(other.is_beyond());
+}
+
 /// Returns facts about a host that lets every packet pass.
 fn host() -> Host {
     Host {

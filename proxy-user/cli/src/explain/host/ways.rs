@@ -67,7 +67,10 @@ pub(super) fn findings(host: &Host, endpoint: &Endpoint) -> Vec<Pointed> {
             "docs/explain.md#nobody-answers",
         ));
     } else if let Some(reason) = &endpoint.deaf {
-        let remedy = "see the pod's log and its containerPort; a network policy may drop it, too";
+        let remedy = match endpoint.routed {
+            Routed::Here => "see the log of the node's process that should listen at this port",
+            _ => "see the pod's log and its containerPort; a network policy may drop it, too",
+        };
         found.push(Pointed::new(
             finding(reason.clone(), remedy),
             "docs/explain.md#deaf-endpoint",

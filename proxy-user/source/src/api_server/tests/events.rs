@@ -25,7 +25,10 @@ const DELAY: Duration = Duration::from_secs(31);
 /// Returns the warnings of a node whose events are written to this server.
 async fn node(fake: &Fake, name: &str, of_objects: bool) -> Warnings {
     let access = Access::new(Some(fake.kubeconfig()), None).expect("an address");
-    let client = access.client(&Requests::default()).await.expect("a client");
+    let client = access
+        .client(&Requests::default(), "portolan")
+        .await
+        .expect("a client");
     let (warnings, reports) = events::reported(of_objects);
     tokio::spawn(events::publish(client, name.to_owned(), reports));
     warnings

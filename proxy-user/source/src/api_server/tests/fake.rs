@@ -243,6 +243,8 @@ struct State {
     looked_up: Vec<String>,
     /// The clients' tokens in requests, without duplicates.
     tokens: Vec<String>,
+    /// The clients' names in requests, without duplicates.
+    agents: Vec<String>,
 }
 
 impl Fake {
@@ -272,7 +274,7 @@ impl Fake {
             move |method: Method, uri: Uri, headers: HeaderMap, body: Bytes| {
                 let serving = serving.clone();
                 async move {
-                    serving.note_token(&headers);
+                    serving.note_client(&headers);
                     match method {
                         _ if store::keeps(uri.path()) => {
                             serving.keep_at(method, uri.path().to_owned(), body).await
@@ -301,6 +303,10 @@ impl Fake {
     /// Returns the tokens received, without duplicates.
     pub(super) fn tokens(&self) -> Vec<String> {
         self.state.lock().expect("nobody panicked").tokens.clone()
+    }
+    /// Returns the clients' names, without duplicates.
+    pub(super) fn agents(&self) -> Vec<String> {
+        self.state.lock().expect("nobody panicked").agents.clone()
     }
     /// Returns the objects created, without duplicate names.
     pub(super) fn posted(&self) -> Vec<Value> {
@@ -334,14 +340,18 @@ impl Fake {
         }
     }
 
-    fn note_token(&self, headers: &HeaderMap) {
-        let token = headers.get(header::AUTHORIZATION);
-        let token = token
-            .and_then(|token| token.to_str().ok())
-            .unwrap_or("none");
+    fn note_client(&self, headers: &HeaderMap) {
         let mut state = self.state.lock().expect("nobody panicked");
-        if !state.tokens.iter().any(|known| known == token) {
-            state.tokens.push(token.to_owned());
+        let State { tokens, agents, .. } = &mut *state;
+        for (name, known) in [
+            (header::AUTHORIZATION, tokens),
+            (header::USER_AGENT, agents),
+        ] {
+            let value = headers.get(name).and_then(|value| value.to_str().ok());
+            let value = value.unwrap_or("none").to_owned();
+            if !known.contains(&value) {
+                known.push(value);
+            }
         }
     }
 

@@ -7,13 +7,15 @@ use super::{Answer, Fake, Heard, SERVICES, service, source};
 use crate::ObjectSource;
 
 #[tokio::test]
-async fn requests_are_counted_by_status() {
+async fn requests_name_the_node_and_are_counted_by_status() {
     let fake = Fake::start().await;
     fake.script(SERVICES, [Answer::initial(&[service("cart", 1)])]);
     let source = source(&fake);
     let requests = source.requests();
     let mut heard = Heard::from_source(source);
     heard.until("the lists", |heard| heard.listed).await;
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(fake.agents(), [format!("portolan/{version} (node node-a)")]);
     let mut registry = Registry::default();
     registry.register("rest_client_requests", "", requests.answers.clone());
     let mut text = String::new();

@@ -46,7 +46,10 @@ fn status(name: &str) -> String {
 /// Starts an agent's writer; returns what it wants.
 async fn agent(fake: &Fake, name: &str) -> Arc<Board> {
     let access = Access::new(Some(fake.kubeconfig()), None).expect("an address");
-    let client = access.client(&Requests::default()).await.expect("a client");
+    let client = access
+        .client(&Requests::default(), "portolan")
+        .await
+        .expect("a client");
     let board = Arc::<Board>::default();
     let mut publisher = Publisher::new(&client, "kube-system", name, &board);
     tokio::spawn(async move { publisher.run().await });
