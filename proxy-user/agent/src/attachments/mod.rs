@@ -29,7 +29,7 @@ use self::{
 };
 pub(super) use self::{pin_watch::PinWatch, repair::raise_descriptor_limit};
 use super::{agent::Shared, services::Services};
-use crate::server::health::Area;
+use crate::{node::contradictions::unserved_interfaces, server::health::Area};
 
 /// How long one turn of attaching or detaching lasts before other events are handled. Attaching to
 /// one interface waits for two grace periods of the kernel, 10 to 30 ms, and is not interrupted.
@@ -225,7 +225,9 @@ impl Attachments {
         shared
             .health
             .set_faults(Area::Interfaces, &updated.warnings);
-        shared.warnings.replace(Topic::Interfaces, updated.warnings);
+        let unserved = unserved_interfaces(&shared.interfaces);
+        let warnings = updated.warnings.into_iter().chain(unserved).collect();
+        shared.warnings.replace(Topic::Interfaces, warnings);
         complete
     }
 

@@ -62,6 +62,20 @@ pub fn unserved_node_ports(
     families.filter_map(of_family).collect()
 }
 
+/// Warns of each interface with an address that gets no programs because of its kind.
+pub fn unserved_interfaces(interfaces: &[Interface]) -> impl Iterator<Item = Warning> {
+    let unserved = interfaces.iter().filter(|one| one.unserved);
+    unserved.map(|one| Warning {
+        object: format!("interface {}", one.name),
+        reason: format!(
+            "services are not served to clients behind it: its kind{}{} is none that portolan's programs can read; exclude it by portolan.interfaces ('!{}') if no client is there",
+            if one.driver.is_empty() { "" } else { " " },
+            one.driver,
+            one.name,
+        ),
+    })
+}
+
 /// How many addresses a warning lists at most.
 const NAMED: usize = 8;
 

@@ -19,7 +19,7 @@ use std::{
     process::ExitCode,
 };
 
-use agent::unserved_node_ports;
+use agent::{unserved_interfaces, unserved_node_ports};
 use anyhow::{Context, bail};
 use config::Config;
 use control::object::Warning;
@@ -195,9 +195,9 @@ fn programs(config: &Config, interfaces: &[Interface], cgroup: Option<&Path>) ->
         Err(error) => findings.push(Finding::unread("programs of others", &error)),
     }
     findings.extend(foreign::qdiscs(interfaces));
+    findings.extend(unserved_interfaces(interfaces).map(Finding::from));
     findings
 }
-    findings.extend(unserved_interfaces(interfaces).map(Finding::from));
 
 impl From<Warning> for Finding {
     fn from(warning: Warning) -> Self {

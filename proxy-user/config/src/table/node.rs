@@ -99,7 +99,8 @@ pub(super) const NODE: Group = Group {
             ),
             what: "The names of the interfaces that get the packet programs, instead of the detected ones. A leading `!` excludes \
                 names; if all patterns exclude, the detection decides about the others. The loopback interface always \
-                gets the programs, a bridge itself never does: its ports get them.",
+                gets the programs, a bridge itself never does: its ports get them. An interface of any other kind counts as an uplink if it has \
+                an address that is not link-local, unless nobody can be behind it (dummy, vrf); IP over InfiniBand cannot be served, and a warning names it.",
             when: "Set it if the detection misses an interface that clients or pods are behind, or takes one too many.",
         },
     ],

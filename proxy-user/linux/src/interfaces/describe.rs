@@ -2,13 +2,16 @@
 //! What each interface is, and which ones get the kernel programs, from rtnetlink's links and
 //! addresses. Pure; called by `seen`.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, net::IpAddr};
 
 use ipnet::IpNet;
 use proxy_common::masquerade::SOURCES;
 
 use super::{Address, Interface, InterfaceKind, Link, Mac, Patterns, Source};
 use crate::glob;
+
+/// Kinds of interfaces beyond which nobody is: their addresses are the node's own.
+const LOCAL: [&str; 4] = ["dummy", "vrf", "ifb", "nlmon"];
 
 /// Returns all interfaces, described from rtnetlink's links and addresses.
 pub(super) fn describe(
@@ -26,6 +29,7 @@ pub(super) fn describe(
             let bridge = node
                 .master_of(link)
                 .filter(|_| kind == InterfaceKind::BridgePort);
+            let attach = belongs(&link.name, kind, &patterns.attach);
             let routed = bridge.unwrap_or(link);
             let sender = routed.index;
             Interface {
@@ -59,7 +63,12 @@ pub(super) fn describe(
                         .filter(|upper| upper.kind == "vlan")
                         .any(|upper| belongs(&upper.name, node.classify(upper), &patterns.attach)),
                 uplink: is_selected(&link.name, &patterns.xdp, kind == InterfaceKind::Uplink),
-                attach: belongs(&link.name, kind, &patterns.attach),
+                attach,
+                unserved: !attach
+                    && kind == InterfaceKind::Other
+                    && !LOCAL.contains(&link.kind.as_str())
+                    && node.is_addressed(link)
+                    && is_selected(&link.name, &patterns.attach, true),
                 pods: patterns
                     .pods
                     .as_ref()
@@ -147,6 +156,14 @@ impl<'a> Node<'a> {
         self.master_of(link)
             .is_some_and(|master| master.kind == "openvswitch")
     }
+    /// True if a link has an address that packets from elsewhere may be for.
+    fn is_addressed(&self, link: &Link) -> bool {
+        let global = |address: &&Address| match address.net.addr() {
+            IpAddr::V4(v4) => !v4.is_link_local(),
+            IpAddr::V6(v6) => !v6.is_unicast_link_local(),
+        };
+        self.addresses_of(link.index).iter().any(global)
+    }
     fn classify(&self, link: &Link) -> InterfaceKind {
         if link.loopback {
             return InterfaceKind::Loopback;
@@ -162,12 +179,17 @@ impl<'a> Node<'a> {
             _ => {}
         }
         match link.kind.as_str() {
+            _ if link.infiniband => InterfaceKind::Other,
             "" | "bond" | "team" | "vlan" | "macvlan" | "ipvlan" | "virt_wifi" => {
                 InterfaceKind::Uplink
             }
             "veth" | "netkit" => InterfaceKind::PodSide,
             "vxlan" | "geneve" | "ipip" | "sit" | "ip6tnl" | "gre" | "gretap" | "ip6gre"
             | "ip6gretap" | "wireguard" | "tun" | "xfrm" | "vti" | "vti6" => InterfaceKind::Tunnel,
+            kind if LOCAL.contains(&kind) => InterfaceKind::Other,
+            // Of whatever kind (dsa, ppp, wwan, hsr, macsec and those to come): what is addressed
+            // to the node comes in there. A macvtap without an address is a virtual machine's.
+            _ if self.is_addressed(link) => InterfaceKind::Uplink,
             _ => InterfaceKind::Other,
         }
     }

@@ -82,6 +82,8 @@ pub struct Interface {
     pub uplink: bool,
     /// Whether the tc programs are attached to the interface.
     pub attach: bool,
+    /// The interface has an address, and yet is of no kind that gets the tc programs.
+    pub unserved: bool,
     /// Whether pods are behind the interface, if the configuration identifies pods by interfaces.
     pub pods: bool,
 }
@@ -153,6 +155,9 @@ struct Link {
     lower: Option<u32>,
     loopback: bool,
     ethernet: bool,
+    /// The interface is an IP over InfiniBand: a header of its own precedes each packet, which the
+    /// programs do not read.
+    infiniband: bool,
     /// The interface's link-layer address; empty if it has none.
     mac: Vec<u8>,
     mtu: u32,

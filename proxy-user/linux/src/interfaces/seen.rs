@@ -141,6 +141,7 @@ fn link_of(message: &LinkMessage) -> Link {
         index: message.header.index,
         loopback: kind == LinkLayerType::Loopback,
         ethernet: matches!(kind, LinkLayerType::Ether | LinkLayerType::Loopback),
+        infiniband: kind == LinkLayerType::Infiniband,
         ..Link::default()
     };
     for attribute in &message.attributes {

@@ -74,6 +74,52 @@ fn attach_patterns_replace_detection_except_for_bridges_and_loopback(
     assert_eq!(attached(patterns), expected);
 }
 
+/// Whatever its kind, an interface with an address is an uplink; one that cannot be is named.
+#[rstest]
+#[case("dsa", "192.0.2.1/24", InterfaceKind::Uplink)]
+#[case("ppp", "192.0.2.1/32", InterfaceKind::Uplink)]
+#[case("wwan", "2001:db8::1/64", InterfaceKind::Uplink)]
+#[case("rmnet", "192.0.2.1/30", InterfaceKind::Uplink)]
+#[case("hsr", "192.0.2.1/24", InterfaceKind::Uplink)]
+#[case("batadv", "192.0.2.1/24", InterfaceKind::Uplink)]
+#[case("macvtap", "192.0.2.1/24", InterfaceKind::Uplink)]
+#[case("macvtap", "fe80::1/64", InterfaceKind::Other)]
+#[case("dsa", "169.254.7.7/16", InterfaceKind::Other)]
+#[case("dummy", "192.0.2.1/24", InterfaceKind::Other)]
+#[case("vrf", "192.0.2.1/24", InterfaceKind::Other)]
+#[case("ipoib", "192.0.2.1/24", InterfaceKind::Other)]
+#[case("", "192.0.2.1/24", InterfaceKind::Other)]
+fn an_interface_with_an_address_is_an_uplink_or_named(
+    #[case] kind: &str,
+    #[case] net: &str,
+    #[case] expected: InterfaceKind,
+) {
+    let infiniband = ["ipoib", ""].contains(&kind);
+    let one = Link {
+        infiniband,
+        ..link(2, "one", kind, None)
+    };
+    let described = |patterns: &[&str]| {
+        let patterns = Patterns {
+            attach: patterns.iter().map(|one| (*one).to_owned()).collect(),
+            ..Patterns::default()
+        };
+        let mut all = describe(
+            std::slice::from_ref(&one),
+            &[address(2, net, true)],
+            &patterns,
+        );
+        all.remove(0)
+    };
+    let found = described(&[]);
+    assert_eq!(found.kind, expected);
+    assert_eq!(found.attach, expected == InterfaceKind::Uplink);
+    assert_eq!(found.unserved, infiniband);
+    for chosen in [["!one"], ["eth*"]] {
+        assert!(!described(&chosen).unserved, "left out on purpose");
+    }
+}
+
 fn address(link: u32, net: &str, preferred: bool) -> Address {
     let net: IpNet = net.parse().expect("a network");
     Address {
