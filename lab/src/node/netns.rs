@@ -110,10 +110,7 @@ impl NetNs {
 /// What connections past the stack need of nf_conntrack.
 const CONNTRACK: [(&str, &str); 2] = [
     ("netfilter/nf_conntrack_tcp_be_liberal", "1"),
-    (
-        "netfilter/nf_conntrack_tcp_timeout_unacknowledged",
-        "432000",
-    ),
+    ("netfilter/nf_conntrack_tcp_timeout_unacknowledged", "7440"),
 ];
 
 /// Dropping it returns the thread to the namespace that it was in, also when a panic unwinds.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `portolan init`: does what needs more privileges than the agent has. It mounts a BPF file
-//! system, and sets the node's nf_conntrack parameters as kube-proxy does. The DaemonSet's init
-//! container runs it.
+//! system, and sets the node's nf_conntrack parameters as kube-proxy does, and what `forwarding:
+//! auto` needs besides. The DaemonSet's init container runs it.
 
 use std::path::PathBuf;
 

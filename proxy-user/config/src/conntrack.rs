@@ -16,7 +16,7 @@ pub struct Conntrack {
     pub tcp_established: Option<u32>,
     pub tcp_close_wait: Option<u32>,
     /// How long a connection is kept while no acknowledgement of its data is seen. kube-proxy has
-    /// no such setting; only for `forwarding: auto`.
+    /// no such setting; only for `forwarding: auto`: see [`linux::UNACKNOWLEDGED`].
     pub tcp_unacknowledged: Option<u32>,
     pub udp: Option<u32>,
     pub udp_stream: Option<u32>,

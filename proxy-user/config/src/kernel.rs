@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use datapath::XdpMode;
 use ipnet::IpNet;
-use linux::interfaces::Patterns;
+use linux::{UNACKNOWLEDGED, interfaces::Patterns};
 use proxy_common::{Prefix, Settings, V4, V6, settings::RANGES};
 
 use super::{
@@ -91,12 +91,11 @@ impl Config {
     /// nf_conntrack sees only a part of a connection's segments, and must accept those that it does
     /// see.
     pub fn node_conntrack(&self) -> Conntrack {
-        /// The kernel's own timeout of an established connection: 5 days.
-        const ESTABLISHED: u32 = 432_000;
         let mut conntrack = self.conntrack.clone();
         if self.forwarding == Forwarding::Auto {
             conntrack.tcp_be_liberal = true;
-            conntrack.tcp_unacknowledged = conntrack.tcp_established.or(Some(ESTABLISHED));
+            let established = conntrack.tcp_established.unwrap_or(u32::MAX);
+            conntrack.tcp_unacknowledged = Some(established.min(UNACKNOWLEDGED));
         }
         conntrack
     }

@@ -76,7 +76,9 @@ pub use maps::{
 };
 pub use namespace::network_namespace;
 pub use neighbour::{Neighbour, NeighbourState, ask_neighbours};
-pub use netfilter_hooks::{ForwardHooks, Unsuited, conntrack_unsuited, forward_hooks};
+pub use netfilter_hooks::{
+    ForwardHooks, UNACKNOWLEDGED, Unsuited, conntrack_unsuited, forward_hooks,
+};
 pub use nft_forward::{ForwardChain, OwnRule, comments, forward_chains};
 pub use nft_rules::{ChainRules, rules_of_others};
 pub use nft_trace::{NftTrace, NftTraced, NftVerdict, TracedTuple};

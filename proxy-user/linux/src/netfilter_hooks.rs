@@ -48,6 +48,11 @@ pub fn forward_hooks() -> io::Result<ForwardHooks> {
     }
 }
 
+/// How long nf_conntrack must keep an idle TCP connection of which it has not seen the last
+/// acknowledgement, in seconds. RFC 5382 (REQ-5): 2 hours and 4 minutes, so that keepalives
+/// (RFC 1122: after two hours) hold it.
+pub const UNACKNOWLEDGED: u32 = 2 * 3600 + 4 * 60;
+
 /// A parameter of nf_conntrack with an unsuitable value: connections of which nf_conntrack sees
 /// only some segments would be lost or refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,13 +81,14 @@ pub fn conntrack_unsuited() -> Option<Unsuited> {
 /// Past the stack, conntrack sees no acknowledgement of data: the timeout `unacknowledged` then
 /// replaces `established` if it is shorter (`nf_conntrack_tcp_packet` in Linux).
 fn unsuited(liberal: u32, unacknowledged: u32, established: u32) -> Option<Unsuited> {
+    let least = established.min(UNACKNOWLEDGED);
     let (name, value, wanted) = if liberal == 0 {
         ("net.netfilter.nf_conntrack_tcp_be_liberal", 0, 1)
-    } else if unacknowledged < established {
+    } else if unacknowledged < least {
         (
             "net.netfilter.nf_conntrack_tcp_timeout_unacknowledged",
             unacknowledged,
-            established,
+            least,
         )
     } else {
         return None;
@@ -273,8 +279,9 @@ mod tests {
         };
         assert!(name([0, 432_000, 432_000]).is_some_and(|(name, _)| name.ends_with("be_liberal")));
         let short = name([1, 300, 86_400]).expect("too short");
-        assert!(short.0.ends_with("unacknowledged") && short.1 == 86_400);
-        assert_eq!(name([1, 432_000, 86_400]), None);
+        assert!(short.0.ends_with("unacknowledged") && short.1 == 7440);
+        assert_eq!(name([1, 7440, 86_400]), None);
+        assert_eq!(name([1, 600, 600]), None);
     }
 
     #[test]

@@ -67,7 +67,7 @@ fn init_sets_the_configured_nf_conntrack_parameters_and_no_others() {
 
 /// Connection tracking sees only some segments of a connection that bypasses the stack.
 #[test]
-fn by_default_init_sets_tcp_be_liberal_and_a_long_unacknowledged_timeout() {
+fn by_default_init_sets_tcp_be_liberal_and_keeps_unacknowledged_connections_two_hours() {
     let world = World::build();
     let names = [
         "nf_conntrack_tcp_be_liberal",
@@ -76,7 +76,7 @@ fn by_default_init_sets_tcp_be_liberal_and_a_long_unacknowledged_timeout() {
     let both = || names.map(|name| parameter(world.node(), name));
     assert_eq!(both(), [0, 300]);
     let said = init_with(&world, "conntrack: {maxPerCore: 0}\n");
-    assert_eq!(both(), [1, 86_400], "{said}");
+    assert_eq!(both(), [1, 7440], "{said}");
 }
 
 #[test]

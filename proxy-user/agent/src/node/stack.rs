@@ -78,7 +78,7 @@ mod tests {
     const SHORT: Unsuited = Unsuited {
         name: "net.netfilter.nf_conntrack_tcp_timeout_unacknowledged",
         value: 300,
-        wanted: 86_400,
+        wanted: 7440,
     };
 
     #[test]
@@ -96,7 +96,7 @@ mod tests {
         assert_eq!(flags, Settings::TCP_BY_STACK);
         let warning = warning.expect("it is said");
         assert_eq!(warning.object, SHORT.name);
-        assert!(warning.reason.contains("it is 300") && warning.reason.contains("86400"));
+        assert!(warning.reason.contains("it is 300") && warning.reason.contains("7440"));
     }
 
     #[test]

@@ -309,7 +309,7 @@ pub(super) const FORWARDING: Group = Group {
             that direction leaves past it any more. So a rule that is added later holds within 20 seconds. The stack also gets the packets that begin and end a TCP connection, \
             fragments, and what is too large. It is the same for TCP and UDP between two pods of this node that were translated at their socket. Where no netfilter hook sees \
             forwarded packets at all, packets leave past the stack from a connection's first on. If connection tracking sees them and \
-            `net.netfilter.nf_conntrack_tcp_be_liberal` is 0, or `nf_conntrack_tcp_timeout_unacknowledged` less than `nf_conntrack_tcp_timeout_established`, TCP takes the \
+            `net.netfilter.nf_conntrack_tcp_be_liberal` is 0, or `nf_conntrack_tcp_timeout_unacknowledged` less than 7440 seconds and than `nf_conntrack_tcp_timeout_established`, TCP takes the \
             stack; `portolan init` sets both as needed. Packets that come in by some interface take the stack \
             while something there needs it: another tc program behind portolan's or at its bridge, IPsec policies, routing rules \
             by mark, TOS, user or tunnel, or a tun or tap device. The log says which. With `stack`, every packet takes the stack. \
