@@ -57,7 +57,9 @@ pub use self::{
     attachments::SocketHooks,
     config_file::{config_warnings, kernel_warning, options},
     growth::{Decision, ServiceCounts, decide},
-    node::contradictions::{misjudged_pods, pod_ranges, unserved_interfaces, unserved_node_ports},
+    node::contradictions::{
+        half_seen, misjudged_pods, pod_ranges, unserved_interfaces, unserved_node_ports,
+    },
 };
 
 /// Time between two ticks: failed attempts are repeated, and the walk through the flow tables goes

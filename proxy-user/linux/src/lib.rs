@@ -77,7 +77,8 @@ pub use maps::{
 pub use namespace::network_namespace;
 pub use neighbour::{Neighbour, NeighbourState, ask_neighbours};
 pub use netfilter_hooks::{
-    ForwardHooks, UNACKNOWLEDGED, Unsuited, conntrack_unsuited, forward_hooks,
+    ForwardHooks, UNACKNOWLEDGED, Unsuited, conntrack_misses_bridges, conntrack_unsuited,
+    forward_hooks,
 };
 pub use nft_forward::{ForwardChain, OwnRule, comments, forward_chains};
 pub use nft_rules::{ChainRules, rules_of_others};

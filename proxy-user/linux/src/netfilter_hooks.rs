@@ -78,6 +78,14 @@ pub fn conntrack_unsuited() -> Option<Unsuited> {
     )
 }
 
+/// True if this network namespace's nf_conntrack does not see what a bridge forwards: br_netfilter
+/// hands it no packets.
+pub fn conntrack_misses_bridges() -> bool {
+    let bridged = fs::read_to_string("/proc/sys/net/bridge/bridge-nf-call-iptables");
+    fs::exists("/proc/sys/net/netfilter/nf_conntrack_count").unwrap_or(false)
+        && bridged.map_or(true, |word| word.trim() == "0")
+}
+
 /// Past the stack, conntrack sees no acknowledgement of data: the timeout `unacknowledged` then
 /// replaces `established` if it is shorter (`nf_conntrack_tcp_packet` in Linux).
 fn unsuited(liberal: u32, unacknowledged: u32, established: u32) -> Option<Unsuited> {

@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeSet, net::IpAddr};
 
-use config::{Config, LocalDetection, NodePortAddresses};
+use config::{Config, LocalDetection, NodePortAddresses, SocketBalancing};
 use control::{
     model::{Node, parse},
     object::{ObjectName, Warning},
@@ -73,6 +73,22 @@ pub fn unserved_interfaces(interfaces: &[Interface]) -> impl Iterator<Item = War
             one.driver,
             one.name,
         ),
+    })
+}
+
+/// Returns a warning if conntrack sees requests between pods of one bridge, which are routed, and
+/// not their replies, which the bridge forwards. `misses_bridges`:
+/// [`linux::conntrack_misses_bridges`].
+pub fn half_seen(
+    config: &Config,
+    interfaces: &[Interface],
+    misses_bridges: bool,
+) -> Option<Warning> {
+    let by_packets = config.socket_balancing == SocketBalancing::Host;
+    let has_ports = interfaces.iter().any(|one| one.veth_port && one.attach);
+    (by_packets && has_ports && misses_bridges).then(|| Warning {
+        object: "socketBalancing".to_owned(),
+        reason: "with host, a pod's request to a service with an endpoint at the same bridge is routed, and the reply is bridged, where conntrack does not see it: a rule in FORWARD that drops what is invalid ends such connections; load br_netfilter and set net.bridge.bridge-nf-call-iptables to 1, as kube-proxy needs it, or set portolan.socketBalancing: all".to_owned(),
     })
 }
 
@@ -187,6 +203,20 @@ mod tests {
             &interfaces()[..1],
         );
         assert_eq!(without_v6, [], "a node of the other family alone");
+    }
+
+    #[test]
+    fn replies_that_only_a_bridge_sees_give_a_warning() {
+        let mut ports = interfaces();
+        let told = |text: &str, interfaces: &[Interface], misses| {
+            half_seen(&config(text), interfaces, misses).is_some()
+        };
+        const HOST: &str = "portolan: {socketBalancing: host}\n";
+        assert!(!told(HOST, &ports, true), "no bridge");
+        (ports[3].veth_port, ports[3].attach) = (true, true);
+        assert!(told(HOST, &ports, true));
+        assert!(!told(HOST, &ports, false), "br_netfilter");
+        assert!(!told("", &ports, true), "at sockets");
     }
 
     fn pods(text: &str, node: Option<&Node>, ranges: &[&str], within: Option<&str>) -> String {

@@ -25,7 +25,7 @@ use tokio::{
 
 use self::{
     condition::NodeCondition,
-    contradictions::{misjudged_pods, pod_ranges, unserved_node_ports},
+    contradictions::{half_seen, misjudged_pods, pod_ranges, unserved_node_ports},
     foreign_connections::ForeignConnections,
     forward::ForwardPolicy,
     local_ports::LocalPorts,
@@ -54,6 +54,8 @@ pub(super) struct Node {
     stack: Stack,
     local_ports: LocalPorts,
     condition: NodeCondition,
+    /// See [`linux::conntrack_misses_bridges`].
+    misses_bridges: bool,
 }
 
 impl Node {
@@ -73,6 +75,7 @@ impl Node {
             stack: Stack::default(),
             local_ports: LocalPorts::default(),
             condition: NodeCondition::default(),
+            misses_bridges: false,
         }
     }
 
@@ -121,6 +124,9 @@ impl Node {
         let local_ports_changed = self.local_ports.look(Instant::now());
         let rules_changed = self.look_at_rules(shared);
         let stack_changed = self.look_at_stack(shared);
+        let misses_bridges = linux::conntrack_misses_bridges();
+        self.is_outdated |=
+            misses_bridges != std::mem::replace(&mut self.misses_bridges, misses_bridges);
         let is_outdated = services.listed && self.is_outdated;
         udp_deferral_ended || local_ports_changed || rules_changed || stack_changed || is_outdated
     }
@@ -207,6 +213,7 @@ impl Node {
         faults.extend(settings::unheld_ranges(config, &ranges));
         let internal_ips = &services.syncer.view().internal_ips;
         faults.extend(unserved_node_ports(config, internal_ips, interfaces));
+        faults.extend(half_seen(config, interfaces, self.misses_bridges));
         if services.listed {
             faults.extend(misjudged_pods(config, &shared.node_name, &services.syncer));
         }

@@ -19,7 +19,7 @@ use std::{
     process::ExitCode,
 };
 
-use agent::{unserved_interfaces, unserved_node_ports};
+use agent::{half_seen, unserved_interfaces, unserved_node_ports};
 use anyhow::{Context, bail};
 use config::Config;
 use control::object::Warning;
@@ -109,6 +109,8 @@ async fn look_around(args: &CheckArgs) -> anyhow::Result<Report> {
     report.extend(node::ports(config));
     let unserved = unserved_node_ports(config, &[], interfaces);
     report.extend(unserved.into_iter().map(Finding::from));
+    let half_seen = half_seen(config, interfaces, linux::conntrack_misses_bridges());
+    report.extend(half_seen.map(Finding::from));
     let cgroup = cgroup(config)?;
     report.extend(node::cgroup(
         cgroup.as_deref(),
