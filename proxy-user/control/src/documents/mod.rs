@@ -268,16 +268,15 @@ impl Reader<'_> {
     }
 }
 
-/// Whether an object is read only for the Gateway API.
+/// Whether an object is read only for the Gateway API. As an API server does, earlier versions
+/// (`v1beta1`, `v1alpha2`) are read as `v1`.
 fn is_of_gateways(version: &str, kind: &str) -> bool {
-    match version {
-        "v1" => kind == "Namespace",
-        "gateway.networking.k8s.io/v1" => {
-            let mut all = Kind::OF_GATEWAYS.iter();
-            all.any(|known| *known != Kind::Namespace && known.name() == kind)
-        }
-        _ => false,
+    if version == "v1" {
+        return kind == "Namespace";
     }
+    let mut all = Kind::OF_GATEWAYS.iter();
+    version.starts_with("gateway.networking.k8s.io/v1")
+        && all.any(|known| *known != Kind::Namespace && known.name() == kind)
 }
 
 /// Returns apiVersion and kind of a document; None if they are not on lines of their own, or if the

@@ -48,6 +48,15 @@ proptest! {
     }
 }
 
+#[test]
+fn earlier_versions_are_read_as_the_present_one() {
+    let written = OBJECTS
+        .replace("v1\nkind: Gateway", "v1beta1\nkind: Gateway")
+        .replace("v1\nkind: TCPRoute", "v1alpha2\nkind: TCPRoute")
+        .replace("v1\nkind: ReferenceGrant", "v1beta1\nkind: ReferenceGrant");
+    assert_eq!(objects(&written), objects(OBJECTS));
+}
+
 #[rstest]
 #[case("", false, "is missing")]
 #[case(", selector: {}", true, "")]
