@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The frontends of a service port: their kinds, policies and source ranges. Called by the planner.
 
-use std::net::IpAddr;
+use std::{collections::HashSet, net::IpAddr};
 
 use ipnet::IpNet;
 use proxy_common::{FrontendKind, Port, ServiceFlags};
@@ -29,11 +29,9 @@ pub(super) fn of_port<A: Family>(
     if !A::is_served(service) {
         return;
     }
+    let mut seen = HashSet::new();
     let mut add = |address: A, number: Port, flags: ServiceFlags| {
-        if !frontends
-            .iter()
-            .any(|(a, n, _)| (*a, *n) == (address, number))
-        {
+        if seen.insert((address, number)) {
             let affinity = service.affinity_timeout > 0;
             frontends.push((
                 address,
@@ -88,16 +86,14 @@ pub(super) fn of_echo<A: Family>(
     let flags = ServiceFlags::new(FrontendKind::Echo)
         .with(ServiceFlags::INTERNAL_BLOCK_LOCAL, service.internal_local)
         .with(ServiceFlags::EXTERNAL_BLOCK_LOCAL, service.internal_local);
-    for address in echo_addresses::<A>(service) {
-        let echo = FrontendPlan {
-            address,
-            port: Port::ANY,
-            flags,
-        };
-        if !planned.contains(&echo) && claims.holds(&ClaimKey::echo(address), service) {
-            planned.push(echo);
-        }
-    }
+    let mut seen = HashSet::new();
+    let addresses = echo_addresses::<A>(service).filter(|address| seen.insert(*address));
+    let owned = addresses.filter(|address| claims.holds(&ClaimKey::echo(*address), service));
+    planned.extend(owned.map(|address| FrontendPlan {
+        address,
+        port: Port::ANY,
+        flags,
+    }));
 }
 
 /// Returns the flags of a frontend that is an external IP, load balancer IP or node port. KUBE:

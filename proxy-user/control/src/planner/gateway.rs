@@ -2,15 +2,18 @@
 //! Plans a Gateway: its listeners are the ports, and the endpoints of its routes' Services the
 //! backends. Called by `syncer` for the plans of Gateways.
 
-use std::sync::Arc;
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use proxy_common::{Addr, EndpointSet, Port};
 
 use super::{
-    Backends, NodeView, candidates,
+    Backends, NodeView, SlicePorts, candidates,
     claims::{Claims, Refusal},
     family::Family,
-    local_endpoints, plan_ports, topology, unreached_health_check,
+    local_endpoints, plan_ports, slice_ports, topology, unreached_health_check,
 };
 use crate::{
     gateway::{PortBackends, Served, names, weights::factors},
@@ -42,16 +45,23 @@ pub fn plan_gateway<'a>(
     let service = &served.service;
     let mut warnings = Vec::new();
     let mut refusals = Vec::new();
+    let mut said = HashSet::new();
+    let shares = || served.ports.iter().flat_map(|port| &port.shares);
+    let named: HashSet<_> = shares().map(|share| &share.service).collect();
+    let ports = named
+        .into_iter()
+        .map(|name| (name, slice_ports(slices(name))));
+    let ports: PortsOf<'_> = ports.collect();
     let mut plan = plan_ports(
         service,
         node,
         claims,
-        |index, port| backends(served, index, port, &slices, node),
-        |index, port| backends(served, index, port, &slices, node),
+        |index, port| backends(served, index, port, &ports, node),
+        |index, port| backends(served, index, port, &ports, node),
         |index, Refusal { reason, .. }| {
             let listener = service.ports.get(index).map(|port| &port.name);
             let refusal = (listener.cloned().unwrap_or_default(), reason.clone());
-            if !refusals.contains(&refusal) {
+            if said.insert(refusal.clone()) {
                 let object = names::described(&service.name);
                 warnings.push(Warning { object, reason });
                 refusals.push(refusal);
@@ -59,14 +69,14 @@ pub fn plan_gateway<'a>(
         },
     );
     if !plan.ports.is_empty() {
-        let shares = served.ports.iter().flat_map(|port| &port.shares);
-        let shares = shares.filter(|share| share.weight > 0);
+        let shares = shares().filter(|share| share.weight > 0);
         let of_backends = shares.flat_map(|share| slices(&share.service));
         plan.health_check = service.health_check_node_port.map(|port| HealthCheckPlan {
             port,
             local_endpoints: local_endpoints(service, of_backends),
         });
         warnings.extend(unreached_health_check(service, claims));
+        warnings.extend(node.broadcasts_of(service));
     }
     GatewayPlan {
         plan,
@@ -75,12 +85,14 @@ pub fn plan_gateway<'a>(
     }
 }
 
-fn backends<'a, A: Family>(
-        warnings.extend(node.broadcasts_of(service));
+/// The ports of the slices of each Service.
+type PortsOf<'a> = HashMap<&'a ObjectName, SlicePorts<'a>>;
+
+fn backends<A: Family>(
     served: &Served,
     index: usize,
     port: &ServicePort,
-    slices: &impl Fn(&ObjectName) -> &'a [Arc<EndpointSlice>],
+    ports: &PortsOf<'_>,
     node: &NodeView,
 ) -> Backends<A> {
     let none = PortBackends::default();
@@ -90,15 +102,9 @@ fn backends<'a, A: Family>(
     let mut groups = Vec::with_capacity(of_port.shares.len());
     let mut has_endpoints = false;
     for share in &of_port.shares {
-        let of_slice = |slice: &'a Arc<EndpointSlice>| {
-            let same = slice
-                .ports
-                .iter()
-                .filter(|known| known.protocol == port.protocol && known.name == share.port_name);
-            same.map(move |known| (&**slice, known.port))
-        };
-        let ports = slices(&share.service).iter().flat_map(of_slice);
-        let mut found = candidates::<A>(ports);
+        let of_service = ports.get(&share.service);
+        let same = of_service.and_then(|all| all.get(&(&*share.port_name, port.protocol)));
+        let mut found = candidates::<A>(same.into_iter().flatten().copied());
         let is_useful = topology::categorize(&mut found, uses, node.zone.as_deref());
         has_endpoints |= is_useful && share.weight > 0;
         let plans: Vec<_> = found.iter().map(topology::Candidate::plan).collect();

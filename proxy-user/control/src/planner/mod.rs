@@ -9,7 +9,7 @@ pub mod gateway;
 pub mod topology;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},

@@ -3,6 +3,8 @@
 //! safe for every reader: port bits, backends, slots, the blocks in existing records, new records.
 //! Queues elements of hash maps for `publish`. Called by `apply`.
 
+use std::collections::HashSet;
+
 use control::object::ObjectName;
 use linux::LpmKey;
 use proxy_common::{Backend, Block, FrontendKind, Protocol, Record, V4, V6, ports};
@@ -212,6 +214,10 @@ fn commit_family<A: Stored>(
     for record in &state.frontends {
         written += family.point_to_blocks(*record, state);
     }
+    let replaced = change.delta.new_frontends.iter();
+    let mut gone: HashSet<_> = replaced.filter_map(|(_, replaces)| *replaces).collect();
+    gone.extend(&change.delta.gone_frontends);
+    state.frontends.retain(|record| !gone.contains(record));
     for ((frontend, replaces), record) in change.delta.new_frontends.iter().zip(change.records) {
         let key = key_of(frontend, protocol);
         let value = Record {
@@ -227,7 +233,6 @@ fn commit_family<A: Stored>(
         written += 1;
         batch.addresses.add(frontend.kind(), frontend.address);
         batch.replace_record(family, key, record, *replaces, at);
-        state.frontends.retain(|old| Some(*old) != *replaces);
         state.frontends.push(record);
     }
     for record in &change.delta.gone_frontends {
@@ -235,9 +240,6 @@ fn commit_family<A: Stored>(
             .removed
             .push((family.records.load(record.0).key, *record));
     }
-    state
-        .frontends
-        .retain(|record| !change.delta.gone_frontends.contains(record));
     batches.written += written;
 }
 

@@ -5,7 +5,10 @@
 //! The order: names and source ranges, frontends, removal of frontends and of what only these led
 //! to, and last the backends that are gone.
 
-use std::{collections::HashMap, io};
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+};
 
 use control::{
     apply::{Affected, Failure, Refusal},
@@ -77,33 +80,45 @@ impl Publisher<'_> {
         (written, garbage)
     }
 
-    /// Adds a failure: the kernel refused an element of a service. Returns the service's state;
-    /// `None` if it was removed. `change` is the index of the service in the changes.
-    fn refused(
-        &mut self,
-        change: usize,
-        map: &'static str,
-        error: io::Error,
-    ) -> Option<&mut ServiceState> {
+    /// Adds a failure: the kernel refused an element of a service. `change` is the index of the
+    /// service in the changes.
+    fn refused(&mut self, change: usize, map: &'static str, error: io::Error) {
         let (name, _) = &self.changes[change];
         let reason = Refusal::Element { map, error };
         self.failures.push(Failure::of_service(name, reason));
-        self.services.get_mut(name)
+    }
+
+    /// Returns the state of each service with refused elements, with these elements. A service that
+    /// was removed is left out.
+    fn with_refused<T>(
+        &mut self,
+        refused: HashMap<usize, T>,
+        mut change: impl FnMut(&mut ServiceState, T),
+    ) {
+        for (at, elements) in refused {
+            let (name, _) = &self.changes[at];
+            if let Some(state) = self.services.get_mut(name) {
+                change(state, elements);
+            }
+        }
     }
 
     fn publish_names(&mut self, batches: &Batches) -> usize {
         let keys: Vec<_> = batches.names.iter().map(|(id, _, _)| *id).collect();
         let values: Vec<_> = batches.names.iter().map(|(_, name, _)| *name).collect();
+        let mut lost: HashMap<_, HashSet<_>> = HashMap::new();
         for refused in self.maps.names.update_all(&keys, &values) {
             let (id, _, change) = batches.names[refused.position];
-            // Forgets the port's number, so that the next apply writes the name again.
-            let state = self.refused(change, names::NAMES, refused.error);
-            for port in state.into_iter().flat_map(|state| &mut state.ports) {
-                if port.id.0 == id {
-                    port.port = Port::ANY;
-                }
-            }
+            self.refused(change, names::NAMES, refused.error);
+            lost.entry(change).or_default().insert(id);
         }
+        // Forgets the port's number, so that the next apply writes the name again.
+        self.with_refused(lost, |state, ids| {
+            let ports = state.ports.iter_mut();
+            ports
+                .filter(|port| ids.contains(&port.id.0))
+                .for_each(|port| port.port = Port::ANY);
+        });
         keys.len()
     }
 
@@ -113,17 +128,20 @@ impl Publisher<'_> {
             .sources
             .update_all(&keys, &vec![1; keys.len()]);
         A::maps_mut(self.maps).source_count += (keys.len() - refused.len()) as u32;
+        let mut lost: HashMap<_, HashSet<_>> = HashMap::new();
         for refused in refused {
             let source = &batches.sources[refused.position];
-            // Forgets the range, so that the next apply writes it again.
-            let state = self.refused(source.change, A::SOURCE_RANGES, refused.error);
-            for port in state.into_iter().flat_map(|state| &mut state.ports) {
-                if port.id == source.key.data.service {
-                    port.source_ranges
-                        .retain(|range| A::source_range(port.id, range) != Some(source.key));
-                }
-            }
+            self.refused(source.change, A::SOURCE_RANGES, refused.error);
+            lost.entry(source.change).or_default().insert(source.key);
         }
+        // Forgets the range, so that the next apply writes it again.
+        self.with_refused(lost, |state, keys| {
+            for port in &mut state.ports {
+                let is_lost = |key| keys.contains(&key);
+                let (id, ranges) = (port.id, &mut port.source_ranges);
+                ranges.retain(|range| !A::source_range(id, range).is_some_and(is_lost));
+            }
+        });
         keys.len()
     }
 
@@ -134,6 +152,7 @@ impl Publisher<'_> {
         let refused = A::maps(self.maps).frontends.update_all(&keys, &values);
         let mut refused = refused.into_iter().peekable();
         let mut unreachable = Vec::new();
+        let mut lost: HashMap<_, HashMap<_, _>> = HashMap::new();
         for (position, new) in batches.frontends.iter().enumerate() {
             let index = &mut A::maps_mut(self.maps).index;
             let Some(refused) = refused.next_if(|refused| refused.position == position) else {
@@ -145,10 +164,10 @@ impl Publisher<'_> {
             let kept = new.replaces.filter(|old| index.get(&new.key) == Some(old));
             unreachable.extend(new.replaces.filter(|_| kept.is_none()));
             unreachable.push(new.record);
-            if let Some(state) = self.refused(new.change, A::FRONTENDS, refused.error) {
-                replace_record::<A>(state, new.record, kept);
-            }
+            self.refused(new.change, A::FRONTENDS, refused.error);
+            lost.entry(new.change).or_default().insert(new.record, kept);
         }
+        self.with_refused(lost, |state, lost| replace_records::<A>(state, &lost));
         unreachable
     }
 
@@ -203,21 +222,17 @@ impl Publisher<'_> {
     }
 }
 
-/// Removes a record from the service's state, because its key could not be written, and puts `by`
-/// in its place if there is one.
-fn replace_record<A: Stored>(state: &mut ServiceState, record: RecordId, by: Option<RecordId>) {
-    let lists = state
-        .ports
-        .iter_mut()
-        .map(|port| &mut A::state_mut(port).frontends);
-    for list in lists {
-        if list.contains(&record) {
-            list.retain(|id| *id != record);
-            list.extend(by);
-            return;
-        }
-    }
-    let guards = A::guards_mut(state);
-    guards.retain(|id| *id != record);
-    guards.extend(by);
+/// Removes records from the service's state, because their keys could not be written, and puts what
+/// each key still leads to in its place.
+fn replace_records<A: Stored>(
+    state: &mut ServiceState,
+    lost: &HashMap<RecordId, Option<RecordId>>,
+) {
+    let replace = |list: &mut Vec<RecordId>| {
+        let new = |id: &RecordId| lost.get(id).copied().unwrap_or(Some(*id));
+        *list = list.iter().filter_map(new).collect();
+    };
+    let ports = state.ports.iter_mut();
+    ports.for_each(|port| replace(&mut A::state_mut(port).frontends));
+    replace(A::guards_mut(state));
 }

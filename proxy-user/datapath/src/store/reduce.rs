@@ -2,6 +2,8 @@
 //! Reduces a plan to the part that needs no new elements, for when a map is full. Called by
 //! `apply`.
 
+use std::collections::HashMap;
+
 use control::plan::{FamilyPlan, FrontendPlan, PortPlan, ServicePlan};
 use proxy_common::{V4, V6};
 
@@ -55,15 +57,16 @@ fn family<A: Stored>(maps: &Maps, old: &PortState, plan: &PortPlan) -> FamilyPla
             .binary_search_by_key(&endpoint, |(_, old)| (old.address, old.port))
             .is_ok()
     });
+    let current_flags = current.frontends.iter().map(|old| (old.key, old.flags));
+    let current_flags: HashMap<_, _> = current_flags.collect();
     // The frontends keep their old flags: a changed frontend would need a new record.
     wanted.frontends = wanted
         .frontends
         .iter()
         .filter_map(|frontend| {
             let key = key_of(frontend, plan.protocol);
-            let old = current.frontends.iter().find(|old| old.key == key)?;
             Some(FrontendPlan {
-                flags: old.flags,
+                flags: *current_flags.get(&key)?,
                 ..*frontend
             })
         })

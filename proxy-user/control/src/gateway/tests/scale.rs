@@ -1,7 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! With many routes, a change is translated as fast as with few: only what it concerns.
 
+use std::time::Instant;
+
 use super::*;
+use crate::planner::tests::scale::assert_linear;
+
+/// A Gateway with `n` listeners, each with a route to a port of its own of one Service.
+fn with_listeners(n: usize) -> Cluster {
+    let flow = |one: &dyn Fn(usize) -> String| (1..=n).map(one).collect::<Vec<_>>().join(", ");
+    let named = |at: usize| format!("{{name: p{at}, protocol: TCP, port: {at}}}");
+    let ports = flow(&named);
+    let mut all = vec![
+        gateway("edge", ADDRESS, &ports),
+        service("wide", "10.96.0.9", "").replace("{name: http, port: 80}", &ports),
+        slice("wide-1", "wide", &[endpoint(4, "node-a", "")])
+            .replace("{name: http, protocol: TCP, port: 8080}", &ports),
+    ];
+    all.extend((1..=n).map(|at| {
+        let parent = format!("{{name: edge, sectionName: p{at}}}");
+        let backend = format!("{{name: wide, port: {at}}}");
+        route("TCPRoute", &format!("shop/r{at}"), &parent, &backend)
+    }));
+    cluster(&all)
+}
+
+#[test]
+fn twice_the_listeners_and_routes_take_about_twice_the_time() {
+    let clusters = [800, 1600].map(with_listeners);
+    let cost = |cluster: &Cluster| {
+        let start = Instant::now();
+        let plan = cluster.gateway_plan("shop/gateway:edge").plan;
+        let taken = start.elapsed();
+        assert!(plan.ports.iter().all(|port| port.v4.backends.len() == 1));
+        taken
+    };
+    let [once, twice] = &clusters;
+    assert_linear("listeners", || cost(once), || cost(twice));
+}
 
 #[test]
 fn of_5000_routes_a_change_of_one_concerns_one_gateway() {

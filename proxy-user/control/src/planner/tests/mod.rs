@@ -10,7 +10,7 @@ mod gateways;
 mod health;
 mod hints;
 mod invariants;
-mod scale;
+pub(crate) mod scale;
 mod source_ranges;
 mod weights;
 

@@ -22,15 +22,21 @@ fn addresses(n: usize) -> impl Iterator<Item = String> {
     (0..n).map(|at| format!("10.{}.{}.1", at / 250, at % 250))
 }
 
-fn service(name: &str, ports: &[Value], ranges: usize) -> Value {
+fn service(name: &str, ports: &[Value], ranges: usize, external: usize) -> Value {
     let ranges: Vec<_> = addresses(ranges).map(|ip| format!("{ip}/32")).collect();
+    let external: Vec<_> = addresses(external).collect();
+    let ingress = external.iter().map(|ip| json!({"ip": ip}));
+    let ingress: Vec<_> = [json!({"ip": "192.0.2.1"})]
+        .into_iter()
+        .chain(ingress)
+        .collect();
     json!({
         "metadata": {"name": name, "namespace": "shop"},
         "spec": {
             "type": "LoadBalancer", "clusterIP": "172.30.0.1", "ports": ports,
-            "loadBalancerSourceRanges": ranges,
+            "loadBalancerSourceRanges": ranges, "externalIPs": external,
         },
-        "status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}},
+        "status": {"loadBalancer": {"ingress": ingress}},
     })
 }
 
@@ -50,8 +56,8 @@ fn cost(what: &str, n: usize) -> Duration {
     let of = |name: &str, usual| if what.contains(name) { n } else { usual };
     let ports = ports(of("ports", 1));
     let services = [
-        service("cart", &ports, of("ranges", 0)),
-        service("before", &ports, 0),
+        service("cart", &ports, of("ranges", 0), of("addresses", 0)),
+        service("before", &ports, 0, 0),
     ];
     let services = services.map(|one| serde_json::from_value(one).expect("a Service"));
     let slices = (0..of("slices", 1)).map(|at| slice(at, &ports, of("endpoints", 1)));
@@ -70,7 +76,11 @@ fn cost(what: &str, n: usize) -> Duration {
     if what == "ports that clash" {
         claims.update(&before.name, Some(&before));
     }
-    let (plan, warnings) = plan_service(&cart, &slices, &NodeView::default(), &claims);
+    let node = NodeView {
+        answer_ping: true,
+        ..NodeView::default()
+    };
+    let (plan, warnings) = plan_service(&cart, &slices, &node, &claims);
     let taken = start.elapsed();
     assert_eq!(plan.ports.len(), ports.len());
     assert!(warnings.len() <= 4, "{warnings:?}");
@@ -79,14 +89,27 @@ fn cost(what: &str, n: usize) -> Duration {
 
 #[rstest]
 fn twice_the_size_takes_about_twice_the_time(
-    #[values("ports", "ports that clash", "ranges", "endpoints", "slices")] what: &str,
+    #[values(
+        "ports",
+        "ports that clash",
+        "ranges",
+        "endpoints",
+        "slices",
+        "addresses"
+    )]
+    what: &str,
 ) {
-    let ratio = || {
-        let best = |n| (0..3).map(|_| cost(what, n)).min().unwrap_or_default();
-        best(6000).as_secs_f64() / best(3000).as_secs_f64()
+    assert_linear(what, || cost(what, 3000), || cost(what, 6000));
+}
+
+/// Fails if what is twice as large takes much more than twice as long.
+pub(crate) fn assert_linear(what: &str, once: impl Fn() -> Duration, twice: impl Fn() -> Duration) {
+    let ratio = |_| {
+        let best = |cost: &dyn Fn() -> Duration| (0..3).map(|_| cost()).min().unwrap_or_default();
+        best(&twice).as_secs_f64() / best(&once).as_secs_f64()
     };
     // Once of three times is enough: the machine may be busy.
-    let ratios: Vec<_> = (0..3).map(|_| ratio()).collect();
+    let ratios: Vec<_> = (0..3).map(ratio).collect();
     assert!(
         ratios.iter().any(|ratio| *ratio < 3.2),
         "{what}: {ratios:?}"
