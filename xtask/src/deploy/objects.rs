@@ -108,8 +108,16 @@ pub(super) fn same(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
 
 /// Tests that ports follow the addresses in the settings, and probes a value of their own.
 pub(super) fn ports(helm: &Helm) -> Result<()> {
-    const CASES: [(&[&str], [u16; 3], &str); 2] = [
+    const CASES: [(&[&str], [u16; 3], &str); 3] = [
         (&[], [10256, 10249, 10247], "127.0.0.1"),
+        (
+            &[
+                "settings.healthzBindAddress=0.0.0.0",
+                "settings.metricsBindAddress=::1",
+            ],
+            [10256, 10249, 10247],
+            "127.0.0.1",
+        ),
         (
             &[
                 "settings.healthzBindAddress=127.0.0.1:20256",

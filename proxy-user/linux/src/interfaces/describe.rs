@@ -187,8 +187,8 @@ impl<'a> Node<'a> {
             "vxlan" | "geneve" | "ipip" | "sit" | "ip6tnl" | "gre" | "gretap" | "ip6gre"
             | "ip6gretap" | "wireguard" | "tun" | "xfrm" | "vti" | "vti6" => InterfaceKind::Tunnel,
             kind if LOCAL.contains(&kind) => InterfaceKind::Other,
-            // Of whatever kind (dsa, ppp, wwan, hsr, macsec and those to come): what is addressed to
-            // the node comes in there. A macvtap without an address is a virtual machine's.
+            // Of whatever kind (dsa, ppp, wwan, hsr, macsec and those to come): what is addressed
+            // to the node comes in there. A macvtap without an address is a virtual machine's.
             _ if self.is_addressed(link) => InterfaceKind::Uplink,
             _ => InterfaceKind::Other,
         }
