@@ -36,8 +36,6 @@ pub(super) const CHECK: &str = "\
 Examples:
   portolan check                             would it work on this node?
   portolan check --migration --config FILE --kubeconfig FILE   what would differ from kube-proxy?
-  portolan check --drift                     beside an agent: does it serve what the cluster's objects say?
-  portolan check --fix                       first put right what harms nobody
 
 Exit status: 0 if nothing is in the way and nothing differs, 1 if something differs but works, 2 for input that cannot be read, 3 if \
 something is in the way.";
