@@ -58,7 +58,6 @@ Examples:
   portolan services                          every address and port
   portolan services -n shop cart             of one service
   portolan services --address 10.96.0.10     whose address is this?
-  portolan services cart --bpftool           how do I see it in the kernel's maps?
   portolan services -o jsonpath='{.items[?(@.kind==\"cluster-ip\"&&@.internalEndpoints==0)].service}'   without endpoints";
 
 pub(super) const BACKENDS: &str = "\
