@@ -14,6 +14,18 @@ const GONE: &[(&[&str], &str)] = &[
         "`portolan run --service-proxy-name NAME` serves one Service beside kube-proxy: docs/migrate.md",
     ),
     (
+        &["check", "--drift"],
+        "the agent repairs what differs: `portolan status` counts its repairs",
+    ),
+    (
+        &["check", "--fix"],
+        "`portolan init` sets the node's parameters, and `check` removes what killed checks have left",
+    ),
+    (
+        &["services", "--bpftool"],
+        "docs/maps.md says how to read the maps by bpftool",
+    ),
+    (
         &["shadow"],
         "`portolan run --service-proxy-name NAME` serves one Service beside kube-proxy: docs/migrate.md",
     ),

@@ -36,8 +36,6 @@ pub(super) const CHECK: &str = "\
 Examples:
   portolan check                             would it work on this node?
   portolan check --migration --config FILE --kubeconfig FILE   what would differ from kube-proxy?
-  portolan check --drift                     beside an agent: does it serve what the cluster's objects say?
-  portolan check --fix                       first put right what harms nobody
 
 Exit status: 0 if nothing is in the way and nothing differs, 1 if something differs but works, 2 for input that cannot be read, 3 if \
 something is in the way.";
@@ -60,7 +58,6 @@ Examples:
   portolan services                          every address and port
   portolan services -n shop cart             of one service
   portolan services --address 10.96.0.10     whose address is this?
-  portolan services cart --bpftool           how do I see it in the kernel's maps?
   portolan services -o jsonpath='{.items[?(@.kind==\"cluster-ip\"&&@.internalEndpoints==0)].service}'   without endpoints";
 
 pub(super) const BACKENDS: &str = "\

@@ -8,7 +8,6 @@ pub mod agent;
 pub mod args;
 pub mod backends;
 pub mod bpffs;
-mod bpftool;
 mod cell;
 pub mod check;
 pub mod cleanup;

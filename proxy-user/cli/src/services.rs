@@ -7,12 +7,10 @@ use anyhow::Result;
 use datapath::read::{Frontend, Reader};
 
 use super::{
-    args::{ListArgs, Of, SELECTION, Show},
-    bpftool,
+    args::{ListArgs, Of, Show},
     format::Format,
     list::list,
     render::{Cell, Column, Row, Tone, column, cut, plain, toned},
-    terminal::print,
 };
 
 /// Arguments of `portolan services`.
@@ -20,10 +18,6 @@ use super::{
 pub struct ServiceArgs {
     #[command(flatten)]
     pub list: ListArgs,
-    /// Instead, print the commands by which bpftool shows the elements of the maps that these
-    /// addresses of a service lead to, each with what to read there.
-    #[arg(long, requires = "name", help_heading = SELECTION, conflicts_with_all = ["output", "watch", "sort_by", "no_headers", "limit", "count"])]
-    pub bpftool: bool,
 }
 
 impl Row for Frontend {
@@ -64,30 +58,15 @@ pub(super) fn address(row: &Frontend) -> String {
     format!("{host}:{port}/{}", row.protocol)
 }
 
-/// Prints a line for every address and port of a service, or the commands for bpftool.
-pub(super) fn run(args: &ServiceArgs) -> Result<()> {
-    let ServiceArgs {
-        list: args,
-        bpftool,
-    } = args;
+/// Prints a line for every address and port of a service.
+pub(super) fn run(ServiceArgs { list: args }: &ServiceArgs) -> Result<()> {
     args.select.check()?;
-    let wanted = || -> Result<_> {
+    list(&args.show, || {
         let reader = Reader::open(&args.pins.pin_dir)?;
         args.select.check_known(&reader)?;
         let mut rows = reader.frontends()?;
         rows.retain(|row| wants(args, row));
         args.note_if_empty(rows.is_empty(), &[]);
-        Ok((reader, rows))
-    };
-    if *bpftool {
-        let (reader, rows) = wanted()?;
-        return Ok(print(&bpftool::commands(
-            &reader.elements(&rows)?,
-            address,
-        ))?);
-    }
-    list(&args.show, || {
-        let (_, mut rows) = wanted()?;
         rows.retain(|row| is_shown(&args.show, row));
         Ok(rows)
     })

@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Findings about an installed portolan: its agent, its programs at interfaces and sockets, and
-//! whether the maps are consistent. A node without portolan's maps has no finding here.
+//! Findings about an installed portolan: its agent, and its programs at interfaces and sockets. A node without portolan's maps has no finding here.
 
-use std::{collections::BTreeSet, path::Path, thread::sleep, time::Duration};
+use std::path::Path;
 
-use control::causes::chain;
 use datapath::{
-    DatapathError, Present,
+    Present,
     maps::pins::{self, generations},
     missing_socket_hooks,
-    read::{Dangling, Reader},
 };
 use linux::interfaces::Interface;
 
@@ -19,12 +16,6 @@ use crate::{
     some,
     warnings::{self, WarningRow},
 };
-
-/// How many dangling references between maps are reported one by one.
-const NAMED: usize = 8;
-/// The pause between two reads of the maps. It is longer than a change takes from its first write
-/// to its last.
-const CHANGE: Duration = Duration::from_millis(500);
 
 /// Returns findings about the installed portolan. `hooks`: the socket hooks that this kernel
 /// supports.
@@ -46,10 +37,6 @@ pub(super) fn findings(
     match missing_socket_hooks(pin_dir, hooks) {
         Ok(missing) => found.extend(hooks_without(&missing)),
         Err(error) => found.push(Finding::unread("socket hooks", &error)),
-    }
-    match lasting(pin_dir) {
-        Ok(dangling) => found.extend(references(&dangling)),
-        Err(error) => found.push(Finding::differs("maps", chain(&error), "")),
     }
     found
 }
@@ -123,44 +110,10 @@ fn hooks_without(missing: &[&'static str]) -> Option<Finding> {
     })
 }
 
-/// Returns references between maps that lead nowhere in two reads. A change in progress ends
-/// between the reads.
-fn lasting(pin_dir: &Path) -> Result<BTreeSet<Dangling>, DatapathError> {
-    let look = || Reader::open(pin_dir)?.dangling();
-    let first = look()?;
-    if first.is_empty() {
-        return Ok(first);
-    }
-    sleep(CHANGE);
-    let second = look()?;
-    Ok(first.intersection(&second).cloned().collect())
-}
-
-fn references(dangling: &BTreeSet<Dangling>) -> Vec<Finding> {
-    const REMEDY: &str = "start the agent anew, which compares the maps with the cluster: see docs/runbooks.md#inconsistent-maps";
-    let (felt, unfelt): (Vec<_>, Vec<_>) = dangling.iter().partition(|one| one.is_felt);
-    let finding = |one: &Dangling| {
-        let about = format!("maps, {}", one.service);
-        let said = format!("{} {}", one.from, one.fault);
-        match one.is_felt {
-            true => Finding::in_the_way(about, said, REMEDY),
-            false => Finding::differs(about, said, REMEDY),
-        }
-    };
-    let all = felt.into_iter().chain(unfelt);
-    let mut found: Vec<_> = all.take(NAMED).map(finding).collect();
-    let more = dangling.len().saturating_sub(NAMED);
-    if more > 0 {
-        let said = format!("{more} more references lead nowhere");
-        found.push(Finding::differs("maps", said, ""));
-    }
-    found
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::finding::Level::{self, Differs, InTheWay};
+    use crate::check::finding::Level::{Differs, InTheWay};
     use linux::{interfaces::InterfaceKind, testing::interface};
 
     #[test]
@@ -185,22 +138,5 @@ mod tests {
         assert_eq!(interfaces_without(&present, &interfaces), None);
         assert_eq!(hooks_without(&[]), None);
         assert!(hooks_without(&["connect_v4"]).is_some_and(|one| one.found.contains("connect_v4")));
-    }
-
-    #[test]
-    fn dangling_references_that_affect_packets_are_listed_first() {
-        let dangling = |at: usize, is_felt| Dangling {
-            service: "shop/cart".to_owned(),
-            from: format!("frontend {at:02}"),
-            fault: "leads nowhere".to_owned(),
-            is_felt,
-        };
-        assert_eq!(references(&BTreeSet::new()), []);
-        let all = (0..9).map(|at| dangling(at, false));
-        let found = references(&all.chain([dangling(50, true)]).collect());
-        let levels: Vec<Level> = found.iter().map(|one| one.level).collect();
-        assert_eq!(levels[..2], [InTheWay, Differs]);
-        assert_eq!(found.len(), NAMED + 1);
-        assert_eq!(found[NAMED].found, "2 more references lead nowhere");
     }
 }

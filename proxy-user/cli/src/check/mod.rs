@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `portolan check`: before a node is switched to portolan, says what would keep it from serving
-//! and what would differ; later, whether everything works. It attaches nothing, leaves nothing
-//! behind, and makes changes only with `--fix`. This file reads the node; the other files decide
-//! from plain values.
+//! and what would differ; later, whether everything works. It attaches nothing, changes nothing and
+//! leaves nothing behind. This file reads the node; the other files decide from plain values.
 
-mod drift;
 pub(super) mod finding;
-mod fix;
 pub(super) mod foreign;
 mod installed;
 mod ipvs;
@@ -43,14 +40,6 @@ pub struct CheckArgs {
     /// the node.
     #[arg(long)]
     pub migration: bool,
-    /// Also compare what the maps serve with the cluster's objects, and name the services that
-    /// differ.
-    #[arg(long)]
-    pub drift: bool,
-    /// First put right what harms nobody: a BPF file system that is not mounted, kernel parameters,
-    /// pins whose process has gone.
-    #[arg(long)]
-    pub fix: bool,
     /// Format of the output.
     #[arg(long, short, value_enum, default_value_t)]
     pub output: Output,
@@ -95,10 +84,7 @@ async fn look_around(args: &CheckArgs) -> anyhow::Result<Report> {
         _ => (&args.given, given),
     };
     let config = &config;
-    if args.fix {
-        report.extend(fix::findings(config));
-    }
-    report.extend(fix::due(config));
+    report.extend(settings::conntrack(config));
     if args.migration {
         report.extend(settings::findings(config));
     }
@@ -128,17 +114,10 @@ async fn look_around(args: &CheckArgs) -> anyhow::Result<Report> {
     if args.migration {
         report.extend(rules());
         report.extend(ipvs::findings(interfaces));
-    }
-    if args.migration || args.drift {
         let node = node_name(config.hostname_override.as_deref())?;
         let cluster = services::read(source, config, &node).await?;
-        if args.migration {
-            report.extend(services::findings(&cluster, config, interfaces));
-        }
+        report.extend(services::findings(&cluster, config, interfaces));
         report.extend(trial.fill(cluster, config, &node));
-    }
-    if let Some(wanted) = trial.pins().filter(|_| args.drift) {
-        report.extend(drift::findings(pins, wanted)?);
     }
     Ok(report)
 }

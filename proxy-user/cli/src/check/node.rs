@@ -167,22 +167,22 @@ fn check_pins(pin_dir: &Path, process: &str) -> PathBuf {
     name.into()
 }
 
-/// Returns the directories that checks have made next to a pin directory, each with the id of its
-/// process.
-pub(super) fn check_pins_of(pin_dir: &Path) -> Vec<(PathBuf, u32)> {
+/// Removes what checks have left next to a pin directory whose process has been killed. The lock of
+/// a directory ends with its process, also if that is in another PID namespace.
+fn remove_abandoned(pin_dir: &Path) {
     let start = check_pins(pin_dir, "");
     let start = start.file_name().unwrap_or_default().to_string_lossy();
     let beside = pin_dir
         .parent()
         .and_then(|parent| fs::read_dir(parent).ok());
-    let paths = beside.into_iter().flatten().flatten();
-    paths
-        .filter_map(|entry| {
-            let name = entry.file_name();
-            let process = name.to_str()?.strip_prefix(&*start)?.parse().ok()?;
-            Some((entry.path(), process))
-        })
-        .collect()
+    for entry in beside.into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let is_checks = name.to_str().is_some_and(|name| name.starts_with(&*start));
+        if is_checks && !pins::is_held(&entry.path()) {
+            // The next check tries it again.
+            _ = cleanup::remove_unattached(&entry.path());
+        }
+    }
 }
 
 /// Maps and programs that a check makes to test the kernel. Dropping this removes them.
@@ -195,6 +195,7 @@ impl Trial {
     /// Makes maps of the configured sizes and loads the programs, as the agent would. A failure
     /// becomes a finding.
     pub(super) fn begin(config: &Config) -> Self {
+        remove_abandoned(&config.pin_directory);
         let pins = check_pins(&config.pin_directory, &process::id().to_string());
         let mut options = agent::options(config);
         options.pin_dir.clone_from(&pins);
@@ -206,11 +207,6 @@ impl Trial {
         };
         let opened = Datapath::open(&options);
         Self { pins, opened }
-    }
-
-    /// Returns the directory where the test maps are pinned; None if they could not be made.
-    pub(super) fn pins(&self) -> Option<&Path> {
-        self.opened.is_ok().then_some(&*self.pins)
     }
 
     /// Returns the socket hooks that this kernel supports; none if the test maps could not be made.

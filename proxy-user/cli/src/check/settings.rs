@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What kube-proxy's settings mean to portolan. Takes the configuration, and returns findings from
-//! the table of docs/settings.md. Pure.
+//! What kube-proxy's settings mean to portolan, from the table of docs/settings.md; and which
+//! parameters of nf_conntrack differ from the settings.
 
 use agent::config_warnings;
-use config::{Config, Mode, table};
+use config::{Config, Mode, processors, table};
+use datapath::maps::pins::generations;
 
 use super::finding::Finding;
+use crate::conntrack::{self, Due};
 
 /// Returns findings about settings that have no effect, or another meaning than in kube-proxy.
 pub(super) fn findings(config: &Config) -> Vec<Finding> {
@@ -52,6 +54,27 @@ fn why_unused(name: &str) -> &'static str {
         None => unused.keys.iter().any(|key| table::is_within(name, key)),
     };
     table::unused().find(is_it).map_or("", |unused| unused.why)
+}
+
+/// Returns notes about parameters of nf_conntrack that differ from the settings. None on a node
+/// without portolan's maps, because another program sets the parameters there.
+pub(super) fn conntrack(config: &Config) -> Vec<Finding> {
+    let is_here = generations(&config.pin_directory).is_ok_and(|all| !all.is_empty());
+    if !is_here || !conntrack::is_loaded() {
+        return Vec::new();
+    }
+    let due = conntrack::due(&config.conntrack, processors());
+    // A parameter that cannot be read does not exist on this node.
+    let due = due
+        .into_iter()
+        .filter_map(|(name, due)| Some((name, due.ok()?)));
+    due.map(|(name, Due { now, wanted, .. })| {
+        let said = format!(
+            "is {now}, and the settings (section conntrack) ask for {wanted}: `portolan init` sets it"
+        );
+        Finding::note(name, said)
+    })
+    .collect()
 }
 
 #[cfg(test)]

@@ -17,11 +17,6 @@ impl TrafficMap {
     pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
         PerCpu::new(fd).map(Self)
     }
-    /// Returns the number of elements. Backends whose ids do not fit are counted together in
-    /// element 0.
-    pub(crate) fn capacity(&self) -> u32 {
-        self.0.capacity()
-    }
     /// Resets the counters of these backends, given by id and generation. Leaves out backends that
     /// are counted together in element 0.
     pub(crate) fn begin(&self, backends: &[(BackendId, u32)]) -> io::Result<()> {

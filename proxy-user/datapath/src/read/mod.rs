@@ -5,9 +5,7 @@
 //! and `metrics`.
 
 mod affinity;
-mod dangling;
 mod dry_run;
-mod elements;
 mod explain;
 mod fill;
 mod flows;
@@ -41,9 +39,7 @@ use crate::{
     },
 };
 pub use affinity::Affinity;
-pub use dangling::Dangling;
 pub use dry_run::{DryRun, Hook, Kind, Packet, Step};
-pub use elements::{About, Element};
 pub use explain::{
     AffineEndpoint, Asked, By, Explained, MatchedFrontend, ServiceAddress, ServingEndpoint,
 };

@@ -73,7 +73,6 @@ impl Reader {
                 }
                 let end = block.first().saturating_add(block.count());
                 if end > slots.capacity() {
-                    // `Reader::dangling` tells of it.
                     continue;
                 }
                 let mapped = slots.ensure(block.first(), block.count());
