@@ -11,7 +11,6 @@ use super::{
 use crate::{
     count::Outcome,
     family::Family,
-    globals,
     maps::{flow, node, workspace},
     packet::{
         Packet, Skb,

@@ -8,7 +8,7 @@ pub use own::own;
 
 use aya_ebpf::bindings::BPF_NOEXIST;
 use proxy_common::{
-    Addr, Counter, FilterVerdict, FlowKind, Protocol, ServiceId, Settings,
+    Counter, FilterVerdict, FlowKind, Protocol, ServiceId, Settings,
     filter::{may_be_shared, may_concern_egress},
     flow::{ClientInterface, Signals, change_by_backend, ring::Ring},
 };

@@ -7,7 +7,7 @@ use proxy_common::{Counter, service::FragmentKey};
 use crate::{
     count::Outcome,
     family::Family,
-    globals, helpers,
+    helpers,
     packet::{Packet, headers::Ports},
     service::lookup,
 };

@@ -11,7 +11,6 @@ use super::{is_for_this_node, step::Step};
 use crate::{
     count::Outcome,
     family::Family,
-    globals,
     maps::{node, ports},
     packet::{Packet, Shape, Skb},
     service::{lookup, policy},

@@ -113,7 +113,7 @@ fn forward<F: Family>(frame: Frame) -> Option<u32> {
     }
     let hop = next_hop::of::<F>(frame, &packet, ends, now, &mut scratch.route)?;
     let comes_alike = !is_reply || entry.came_by() == frame.interface();
-    if !is_free && !(comes_alike && entry.offload.is_by(hop.egress)) {
+    if !(is_free || comes_alike && entry.offload.is_by(hop.egress)) {
         return None;
     }
     if is_reply {

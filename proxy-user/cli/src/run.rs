@@ -113,8 +113,8 @@ impl Given {
     }
 
     /// Returns the settings, from the flags and the configuration file. With a file, only flags
-    /// that a file cannot replace are used, and those of the settings in `kept`. A canary's file may
-    /// be that of the proxy beside it, so it says neither the kubeconfig nor where to listen.
+    /// that a file cannot replace are used, and those of the settings in `kept`. A canary's file
+    /// may be that of the proxy beside it, so it says neither the kubeconfig nor where to listen.
     pub(super) fn settings_keeping(&self, kept: &[&str]) -> Result<Config, ConfigError> {
         let SettingFlags(given) = &self.flags;
         let (file, flags) = match given_path(self.config.as_ref()) {

@@ -26,8 +26,8 @@ pub struct SocketArgs {
     /// As NAME, for scripts.
     #[arg(long, value_name = "NS/NAME", help_heading = SELECTION)]
     pub service: Option<String>,
-    /// Only sockets that talk to the endpoint with this address, or to this pod: pod/NAMESPACE/NAME,
-    /// or pod/NAME with --namespace.
+    /// Only sockets that talk to the endpoint with this address, or to this pod:
+    /// pod/NAMESPACE/NAME, or pod/NAME with --namespace.
     #[arg(long, value_name = "ENDPOINT", help_heading = SELECTION)]
     pub backend: Option<EndArg>,
     #[command(flatten)]

@@ -48,8 +48,8 @@ impl Draft {
         Ok(())
     }
 
-    /// Sets the proxy name whose Services are served; an empty one is none. KUBE: a label's value has
-    /// up to 63 letters, digits, `-`, `_` and `.`, and begins and ends with a letter or digit.
+    /// Sets the proxy name whose Services are served; an empty one is none. KUBE: a label's value
+    /// has up to 63 letters, digits, `-`, `_` and `.`, and begins and ends with a letter or digit.
     pub fn set_service_proxy_name(&mut self, name: &str) -> Result<(), Problem> {
         let ends = |at: Option<char>| at.is_none_or(|one| one.is_ascii_alphanumeric());
         let may_have = |one: char| one.is_ascii_alphanumeric() || "-_.".contains(one);

@@ -25,17 +25,13 @@ pub mod trace;
 use std::{
     collections::{BTreeSet, HashSet},
     io,
-    os::fd::BorrowedFd,
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use control::{apply::Fill, object::ObjectName, plan::ServicePlan};
-use linux::{
-    TestRun,
-    interfaces::{Interface, Mac, PodLink},
-};
+use linux::interfaces::{Interface, Mac, PodLink};
 use proxy_common::{
     Settings,
     flow::IdleTimes,
@@ -480,35 +476,6 @@ impl Datapath {
     /// Like [`Self::sweep`], for the flow tables only.
     pub fn sweep_flows(&mut self) -> Result<Occupancy, DatapathError> {
         self.sweep.sweep_flows(&self.programs)
-    }
-
-    /// Runs a loaded program `repeat` times on a packet, with the current maps: for tests and
-    /// benchmarks. `context` is the start of a `__sk_buff`.
-    pub fn test_run(
-        &self,
-        program: &str,
-        packet: &[u8],
-        context: &[u8],
-        repeat: u32,
-    ) -> Result<TestRun, DatapathError> {
-        self.programs.test_run(program, packet, context, repeat)
-    }
-    /// Returns the programs that the kernel accepted, with the time that each took.
-    pub fn loads(&self) -> &[Load] {
-        self.programs.loads()
-    }
-    /// Returns the programs that the kernel refuses. Nothing that needs them is attached.
-    pub fn refusals(&self) -> &[RefusedProgram] {
-        self.programs.refusals()
-    }
-    /// Returns the descriptor of a loaded program; `None` if it is not loaded.
-    pub fn program(&self, name: &str) -> Option<BorrowedFd<'_>> {
-        self.programs.fd(name)
-    }
-    /// Returns how many instructions the verifier processed for a program; `None` if the kernel
-    /// does not show it.
-    pub fn verified_instructions(&self, program: &str) -> Option<u32> {
-        self.programs.verified_instructions(program)
     }
 }
 

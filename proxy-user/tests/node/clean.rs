@@ -7,7 +7,10 @@ use std::{
     time::Duration,
 };
 
+use nix::sys::signal::Signal;
+
 use crate::{
+    agent::send_signal,
     attachments::CART,
     kube_proxy,
     objects::service,
@@ -24,10 +27,13 @@ fn wait_for_foreign(world: &World) -> Child {
 #[test]
 fn wait_ends_once_an_agent_serves_and_no_foreign_connection_is_left() {
     let world = World::build();
-    let mut early = wait_for_foreign(&world);
+    let [mut early, mut interrupted] = [(); 2].map(|()| wait_for_foreign(&world));
     world.write("cart.yaml", service("cart", "172.30.1.1"));
     sleep(Duration::from_secs(2));
     assert_eq!(early.try_wait().expect("its state"), None, "no agent yet");
+    send_signal(interrupted.id(), Signal::SIGTERM).expect("it runs");
+    let code = interrupted.wait().expect("its end").code();
+    assert_eq!(code, Some(143), "an init container runs again");
     let agent = world.start(7);
     assert!(early.wait().expect("it ends").success());
     assert!(agent.stop().success());

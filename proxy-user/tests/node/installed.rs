@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan check` on a node where portolan serves: missing programs, what differs, and what killed
-//! checks have left.
+//! `portolan check` on a node where portolan serves: missing programs, what differs, and what
+//! killed checks have left.
 
 use std::fs;
 

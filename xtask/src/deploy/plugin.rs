@@ -264,7 +264,7 @@ mod tests {
             said,
             "portolan-debug-x was asked: top --once\nsecond line\n"
         );
-        let calls = fs::read_to_string(&plugin.folder.path().join("kubectl.calls")).expect("calls");
+        let calls = fs::read_to_string(plugin.folder.path().join("kubectl.calls")).expect("calls");
         for part in [
             "nodeName: a\n",
             "serviceAccountName: account\n",

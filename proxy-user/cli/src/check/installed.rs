@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Findings about an installed portolan: its agent, and its programs at interfaces and sockets. A node without portolan's maps has no finding here.
+//! Findings about an installed portolan: its agent, and its programs at interfaces and sockets. A
+//! node without portolan's maps has no finding here.
 
 use std::path::Path;
 

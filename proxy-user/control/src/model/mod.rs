@@ -247,8 +247,8 @@ impl Converter {
         let proxy_name = name.map(Box::from);
         Self { proxy_name, ..self }
     }
-    /// Whether another proxy serves the object. KUBE: kube-proxy leaves all Services alone that have
-    /// the label, whatever its value.
+    /// Whether another proxy serves the object. KUBE: kube-proxy leaves all Services alone that
+    /// have the label, whatever its value.
     pub(crate) fn is_of_another_proxy(&self, metadata: &ObjectMeta) -> bool {
         let labels = metadata.labels.as_ref();
         let name = labels.and_then(|labels| labels.get(LABEL_PROXY_NAME));

@@ -13,8 +13,8 @@ use linux::{get_pinned, map_info, pin};
 use super::{pins::links_of, shapes::Shape};
 use crate::error::DatapathError;
 
-/// The pins of the maps by which `portolan trace` asks the programs, each with the map's name in the
-/// object. A file's name on a BPF file system has no dot.
+/// The pins of the maps by which `portolan trace` asks the programs, each with the map's name in
+/// the object. A file's name on a BPF file system has no dot.
 pub(crate) const TRACE: [(&str, &str); 5] = [
     ("trace_until", ".bss"),
     ("trace_filter", "trace_filter"),

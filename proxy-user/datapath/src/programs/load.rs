@@ -24,7 +24,7 @@ use super::{
     log::ProgramLog,
     refusal::{Refusal, explain},
 };
-use crate::{error::DatapathError, maps::Shape, options::Options};
+use crate::{Datapath, RefusedProgram, error::DatapathError, maps::Shape, options::Options};
 
 /// The BPF object file with the kernel programs, embedded at build time.
 pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/portolan.bpf.o"));
@@ -245,5 +245,36 @@ pub(super) fn descriptor(ebpf: &Ebpf, name: &str) -> io::Result<OwnedFd> {
             | Map::PerfEventArray(map),
         ) => map.fd().as_fd().try_clone_to_owned(),
         _ => Err(io::ErrorKind::NotFound.into()),
+    }
+}
+
+impl Datapath {
+    /// Runs a loaded program `repeat` times on a packet, with the current maps: for tests and
+    /// benchmarks. `context` is the start of a `__sk_buff`.
+    pub fn test_run(
+        &self,
+        program: &str,
+        packet: &[u8],
+        context: &[u8],
+        repeat: u32,
+    ) -> Result<TestRun, DatapathError> {
+        self.programs.test_run(program, packet, context, repeat)
+    }
+    /// Returns the programs that the kernel accepted, with the time that each took.
+    pub fn loads(&self) -> &[Load] {
+        self.programs.loads()
+    }
+    /// Returns the programs that the kernel refuses. Nothing that needs them is attached.
+    pub fn refusals(&self) -> &[RefusedProgram] {
+        self.programs.refusals()
+    }
+    /// Returns the descriptor of a loaded program; `None` if it is not loaded.
+    pub fn program(&self, name: &str) -> Option<BorrowedFd<'_>> {
+        self.programs.fd(name)
+    }
+    /// Returns how many instructions the verifier processed for a program; `None` if the kernel
+    /// does not show it.
+    pub fn verified_instructions(&self, program: &str) -> Option<u32> {
+        self.programs.verified_instructions(program)
     }
 }

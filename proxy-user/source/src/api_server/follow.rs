@@ -37,8 +37,8 @@ const SETTLED: Duration = Duration::from_secs(6);
 /// KUBE: how long client-go's watches last, in seconds: drawn, so that the watches of a fleet do
 /// not end together.
 const WATCH: RangeInclusive<u64> = 300..=600;
-/// A watch without an event for this long, in seconds, is asked for again: the connection may answer
-/// while what stands behind it has stopped. KUBE: a bookmark comes each minute.
+/// A watch without an event for this long, in seconds, is asked for again: the connection may
+/// answer while what stands behind it has stopped. KUBE: a bookmark comes each minute.
 const SILENCE: RangeInclusive<u64> = 180..=240;
 /// KUBE: a watch that ends sooner than this is asked for again after a pause.
 const SHORT: Duration = Duration::from_secs(1);

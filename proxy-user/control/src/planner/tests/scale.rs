@@ -56,7 +56,7 @@ fn cost(what: &str, n: usize) -> Duration {
     let of = |name: &str, usual| if what.contains(name) { n } else { usual };
     let ports = ports(of("ports", 1));
     let services = [
-        service("cart", &ports, of("ranges", 0), of("addresses", 0)),
+        service("cart", &ports, of("ranges", 0), 2 * of("addresses", 0)),
         service("before", &ports, 0, 0),
     ];
     let services = services.map(|one| serde_json::from_value(one).expect("a Service"));
@@ -72,6 +72,12 @@ fn cost(what: &str, n: usize) -> Duration {
         .iter()
         .map(|one| converter.endpoint_slice(one).expect("named").0.into())
         .collect();
+    // Reading so many addresses would hide what planning them costs.
+    let start = if what == "addresses" {
+        Instant::now()
+    } else {
+        start
+    };
     claims.update(&cart.name, Some(&cart));
     if what == "ports that clash" {
         claims.update(&before.name, Some(&before));
@@ -88,7 +94,7 @@ fn cost(what: &str, n: usize) -> Duration {
 }
 
 #[rstest]
-fn twice_the_size_takes_about_twice_the_time(
+fn four_times_the_size_takes_about_four_times_the_time(
     #[values(
         "ports",
         "ports that clash",
@@ -99,19 +105,19 @@ fn twice_the_size_takes_about_twice_the_time(
     )]
     what: &str,
 ) {
-    assert_linear(what, || cost(what, 3000), || cost(what, 6000));
+    assert_linear(what, || cost(what, 600), || cost(what, 2400));
 }
 
-/// Fails if what is twice as large takes much more than twice as long.
-pub(crate) fn assert_linear(what: &str, once: impl Fn() -> Duration, twice: impl Fn() -> Duration) {
-    let ratio = |_| {
+/// Fails if what is four times as large takes much more than four times as long; the square is 16.
+pub(crate) fn assert_linear(what: &str, one: impl Fn() -> Duration, four: impl Fn() -> Duration) {
+    let ratio = || {
         let best = |cost: &dyn Fn() -> Duration| (0..3).map(|_| cost()).min().unwrap_or_default();
-        best(&twice).as_secs_f64() / best(&once).as_secs_f64()
+        best(&four).as_secs_f64() / best(&one).as_secs_f64()
     };
-    // Once of three times is enough: the machine may be busy.
-    let ratios: Vec<_> = (0..3).map(ratio).collect();
-    assert!(
-        ratios.iter().any(|ratio| *ratio < 3.2),
-        "{what}: {ratios:?}"
-    );
+    let mut ratios = Vec::new();
+    // Once of five times is enough: the machine may be busy.
+    while ratios.last().is_none_or(|last| *last >= 8.0) {
+        assert!(ratios.len() < 5, "{what}: {ratios:?}");
+        ratios.push(ratio());
+    }
 }
