@@ -100,9 +100,27 @@ fn push_pushed<T: Tables>(ring: u32) -> u32 {
 }
 
 /// Evicts flows, the oldest ones first, because the flow table is full: closed flows, then
-/// half-open ones, then those of datagrams. The returned 0 has no meaning.
-#[inline(never)]
-pub fn make_room<T: Tables>(scratch: &mut Scratch<T::Addr>) -> u32 {
+/// half-open ones, then those of datagrams. `scratch` is overwritten as by [`push`].
+#[inline(always)]
+pub fn make_room<T: Tables>(scratch: &mut Scratch<T::Addr>) {
+    empty::<T>();
+    // SAFETY: a register is copied to itself. All memory counts as touched: the call has changed
+    // the scratch.
+    unsafe {
+        asm!("{scratch} = {scratch}", scratch = inout(reg) core::ptr::from_mut(scratch) => _)
+    };
+}
+
+by_family! {
+    /// See [`make_room`]; the returned 0 has no meaning.
+    fn empty() = portolan_empty_v4 portolan_empty_v6 of empty_rings
+}
+
+#[inline(always)]
+fn empty_rings<T: Tables>() -> u32 {
+    let Some(Workspace { scratch, .. }) = flow::filled_workspace::<T>() else {
+        return 0;
+    };
     // VERIFIER: a loop's context must lie on the stack.
     let mut room = Eviction::<T> {
         scratch,
