@@ -63,7 +63,8 @@ fn listed(pins: &PinDir, arguments: &[&str]) -> Vec<u8> {
     let took = start.elapsed();
     assert!(child.wait().expect("its state").success());
     println!("{arguments:?}: {took:?}, {ticks}0 ms of the processor, {memory} KiB");
-    assert!(took < PATIENCE, "{took:?}");
+    // Not the time that passed: the machine may be busy.
+    assert!(Duration::from_millis(10 * ticks) < PATIENCE, "{took:?}");
     assert!(memory > 0 && memory < MEMORY, "{memory} KiB");
     reading.join().expect("read")
 }

@@ -149,10 +149,13 @@ mod tests {
     use crate::fs;
 
     #[test]
-    fn no_file_asks_for_the_processes_of_the_host() {
+    fn no_file_but_that_of_debugging_pods_asks_for_the_processes_of_the_host() {
         let mut left = vec![folder("")];
+        let plugin = folder("kubectl/kubectl-portolan");
         while let Some(path) = left.pop() {
-            if path.is_dir() {
+            if path == plugin {
+                continue;
+            } else if path.is_dir() {
                 left.extend(fs::children(&path).expect("a folder"));
             } else if let Ok(text) = fs::read_to_string(&path) {
                 let asks = text.contains("hostPID") || text.contains("SYS_PTRACE");

@@ -81,7 +81,7 @@ mod tests {
     fn the_text_has_every_byte_of_a_plain_number_and_fields_of_every_map() {
         let text = text().expect("types");
         let fields = fields(&text);
-        assert_eq!(fields["slots"][1][""], 0..4);
+        assert_eq!(fields["ports"][1][""], 0..8);
         assert!(fields["flows_v4"][1].len() > 3, "{:?}", fields["flows_v4"]);
         for shape in shapes(&Capacities::default()) {
             let [key, value] = &fields[shape.name];
