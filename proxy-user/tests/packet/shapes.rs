@@ -17,7 +17,8 @@ use crate::{
 };
 
 /// The number of instructions that the verifier may process for a program; its limit is a million.
-const INSTRUCTION_BUDGET: u32 = 300_000;
+/// Linux 6.1 recognizes less of what it has seen: there it is 308 000 for `egress`, on 6.18 a third.
+const INSTRUCTION_BUDGET: u32 = 400_000;
 
 fn world(a: Addresses, protocol: Protocol) -> World {
     World::new(&[Service::over(protocol, a)])
@@ -49,14 +50,17 @@ fn every_program_loads_within_its_instruction_budget(
     let is_loaded = world.loads().iter().any(|load| load.program == "uplink");
     assert_eq!(is_loaded, xdp.is_some());
     let setting = format!("redirects {redirects} log {log_packets}");
+    let mut above = Vec::new();
     for load in world.loads() {
         let (program, time) = (load.program, load.time.as_micros());
         let instructions = world.verified_instructions(program);
         // `cargo xtask kernels` reads these lines.
         println!("@@ figure {program} {setting} instructions {instructions} microseconds {time}");
-        let is_within = instructions < INSTRUCTION_BUDGET;
-        assert!(is_within, "{program}, {setting}: {instructions}");
+        if instructions >= INSTRUCTION_BUDGET {
+            above.push(format!("{program}, {setting}: {instructions}"));
+        }
     }
+    assert!(above.is_empty(), "{above:?}");
     let way = match query_tcx(LOOPBACK, false) {
         Ok(_) => "tcx",
         Err(_) => "clsact",
