@@ -12,7 +12,7 @@ use super::{boot::Run, packages::compare};
 use crate::{cargo, fs};
 
 /// How many instructions the verifier may process for a program; its own limit is a million.
-const BUDGET: u64 = 250_000;
+const BUDGET: u64 = 400_000;
 
 const INTRODUCTION: &str = "# Kernels
 
