@@ -17,7 +17,8 @@ use crate::{
 };
 
 /// The number of instructions that the verifier may process for a program; its limit is a million.
-/// Linux 6.1 recognizes less of what it has seen: there it is 308 000 for `egress`, on 6.18 a third.
+/// Linux 6.1 recognizes less of what it has seen: there it is 308 000 for `egress`, on 6.18 a
+/// third.
 const INSTRUCTION_BUDGET: u32 = 400_000;
 
 fn world(a: Addresses, protocol: Protocol) -> World {
