@@ -7,12 +7,11 @@ use clap::Parser;
 
 use super::{BAD_INPUT, Cli};
 
+const CANARY: &str = "`portolan run --service-proxy-name NAME` serves one Service beside kube-proxy: docs/migrate.md";
+
 /// Commands and flags that an earlier version had, and what to use instead.
 const GONE: &[(&[&str], &str)] = &[
-    (
-        &["run", "--shadow"],
-        "`portolan run --service-proxy-name NAME` serves one Service beside kube-proxy: docs/migrate.md",
-    ),
+    (&["run", "--shadow"], CANARY),
     (
         &["check", "--drift"],
         "the agent repairs what differs: `portolan status` counts its repairs",
@@ -25,10 +24,7 @@ const GONE: &[(&[&str], &str)] = &[
         &["services", "--bpftool"],
         "docs/maps.md says how to read the maps by bpftool",
     ),
-    (
-        &["shadow"],
-        "`portolan run --service-proxy-name NAME` serves one Service beside kube-proxy: docs/migrate.md",
-    ),
+    (&["shadow"], CANARY),
 ];
 
 /// Returns what to use instead of the command or flag of an earlier version in these words.

@@ -177,7 +177,8 @@ fn remove_abandoned(pin_dir: &Path) {
         .and_then(|parent| fs::read_dir(parent).ok());
     for entry in beside.into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let is_checks = name.to_str().is_some_and(|name| name.starts_with(&*start));
+        let process = name.to_str().and_then(|name| name.strip_prefix(&*start));
+        let is_checks = process.is_some_and(|process| process.parse::<u32>().is_ok());
         if is_checks && !pins::is_held(&entry.path()) {
             // The next check tries it again.
             _ = cleanup::remove_unattached(&entry.path());

@@ -247,12 +247,16 @@ impl Converter {
         let proxy_name = name.map(Box::from);
         Self { proxy_name, ..self }
     }
+    /// Returns what [`Self::with_proxy_name`] has set.
+    pub fn proxy_name(&self) -> Option<&str> {
+        self.proxy_name.as_deref()
+    }
     /// Whether another proxy serves the object. KUBE: kube-proxy leaves all Services alone that
     /// have the label, whatever its value.
     pub(crate) fn is_of_another_proxy(&self, metadata: &ObjectMeta) -> bool {
         let labels = metadata.labels.as_ref();
         let name = labels.and_then(|labels| labels.get(LABEL_PROXY_NAME));
-        name.map(String::as_str) != self.proxy_name.as_deref()
+        name.map(String::as_str) != self.proxy_name()
     }
     pub(crate) fn text(&mut self, text: &str) -> Arc<str> {
         self.texts.intern(text, |text| Arc::from(text))

@@ -59,7 +59,6 @@ pub struct ApiServer {
     access: Access,
     node_name: String,
     converter: Converter,
-    proxy_name: Option<String>,
     service_cidrs: bool,
     gateways: bool,
     /// What is to be written about objects of the Gateway API; None if this agent never writes it.
@@ -81,7 +80,6 @@ impl ApiServer {
             board: None,
             reports: None,
             requests: Requests::default(),
-            proxy_name: None,
         }
     }
     /// Sets whether to follow the ServiceCIDR objects as well.
@@ -97,7 +95,6 @@ impl ApiServer {
     pub fn with_proxy_name(self, name: Option<&str>) -> Self {
         Self {
             converter: self.converter.with_proxy_name(name),
-            proxy_name: name.map(str::to_owned),
             ..self
         }
     }
@@ -163,7 +160,7 @@ impl ObjectSource for ApiServer {
         // KUBE: these are kube-proxy's selectors (1.36, cmd/kube-proxy/app/server.go), so that the
         // server sends only what is served.
         let services = Selector {
-            labels: match &self.proxy_name {
+            labels: match self.converter.proxy_name() {
                 None => format!("!{LABEL_PROXY_NAME}"),
                 Some(name) => format!("{LABEL_PROXY_NAME}={name}"),
             },
