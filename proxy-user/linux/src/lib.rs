@@ -88,7 +88,7 @@ pub use pins::{get_pinned, pin};
 pub use plain::{LpmKey, Plain};
 pub use pod_namespace::{PodNamespace, own_namespace_inode};
 pub use reach::{Reach, Route};
-pub use route::{Incoming, LinkFacts, Routed, has_link, link, ports_of, route};
+pub use route::{Incoming, LinkFacts, Routed, has_link, link, route};
 pub use routing::{RoutingRule, has_xfrm_policies, routing_rules};
 pub use sock_diag::{ConnectedSocket, close_tcp, close_udp, socket_inodes};
 pub use tc::{Filter, filter_qdiscs, filters, has_filters, remove_clsact};
