@@ -21,6 +21,14 @@ const GONE: &[(&[&str], &str)] = &[
         "`portolan init` sets the node's parameters, and `check` removes what killed checks have left",
     ),
     (
+        &["explain", "--probe"],
+        "`--follow` sends one real packet and names the station that lost it: docs/explain.md",
+    ),
+    (
+        &["explain", "--no-dry-run"],
+        "there is no dry run any more: leave the flag out",
+    ),
+    (
         &["services", "--bpftool"],
         "docs/maps.md says how to read the maps by bpftool",
     ),
@@ -85,6 +93,8 @@ mod tests {
         for line in ["portolan shadow report", "portolan run -v 4 --shadow"] {
             assert!(gone(line).is_some_and(|said| said.contains("--service-proxy-name")));
         }
+        let probe = gone("portolan explain --from node --to shop/cart --probe");
+        assert!(probe.is_some_and(|said| said.contains("--follow")));
         assert_eq!(gone("portolan run --config shadow"), None);
     }
 

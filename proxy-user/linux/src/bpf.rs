@@ -92,7 +92,7 @@ pub fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
 }
 
 /// Returns a descriptor of the program with this id.
-pub fn program_by_id(id: u32) -> io::Result<OwnedFd> {
+fn program_by_id(id: u32) -> io::Result<OwnedFd> {
     by_id(Command::ProgramById, id)
 }
 

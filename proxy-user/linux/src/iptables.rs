@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Whether legacy iptables (not iptables-nft) drops forwarded packets by the policy of its chain
-//! FORWARD, and whether kube-proxy masquerades with it. Called by `agent` and `portolan explain`.
+//! FORWARD, and whether kube-proxy masquerades with it. Called by `agent`, and by
+//! `portolan explain --follow`.
 
 use std::{fs, io, os::fd::AsRawFd};
 
@@ -19,8 +20,8 @@ const NAME: usize = 32;
 const READABLE: u32 = 4 << 20;
 
 /// How to read the iptables tables of an address family.
-pub(super) struct Family {
-    pub(super) program: &'static str,
+struct Family {
+    program: &'static str,
     address: AddressFamily,
     level: i32,
     /// The file that lists the existing tables. It is read first, because asking the kernel for
@@ -28,10 +29,10 @@ pub(super) struct Family {
     tables: &'static str,
     /// Offset of the field that says where an entry's target begins: `target_offset` of
     /// `struct ipt_entry` and `struct ip6t_entry`.
-    pub(super) target: usize,
+    target: usize,
 }
 
-pub(super) const FAMILIES: [Family; 2] = [
+const FAMILIES: [Family; 2] = [
     Family {
         program: "iptables-legacy",
         address: AddressFamily::Inet,
@@ -48,35 +49,27 @@ pub(super) const FAMILIES: [Family; 2] = [
     },
 ];
 
-/// The chain FORWARD of legacy iptables for one address family.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LegacyForward {
-    /// The program that manages the chain: `iptables-legacy` or `ip6tables-legacy`.
-    pub program: &'static str,
-    pub v6: bool,
-    /// The chain's policy drops packets that no rule has accepted.
-    pub drops: bool,
-    pub has_rules: bool,
-}
-
 /// Returns the programs (`iptables-legacy`, `ip6tables-legacy`) whose chain FORWARD in this network
 /// namespace has the policy DROP.
 pub fn legacy_drops() -> io::Result<Vec<&'static str>> {
-    let chains = legacy_forward()?.into_iter();
-    let drop = chains.filter(|chain| chain.drops);
-    Ok(drop.map(|chain| chain.program).collect())
-}
-
-/// Returns the chains FORWARD of legacy iptables that exist in this network namespace.
-pub fn legacy_forward() -> io::Result<Vec<LegacyForward>> {
-    let there = FAMILIES.iter().filter(|family| family.has("filter"));
-    there.map(Family::forward).collect()
+    let mut found = Vec::new();
+    for family in FAMILIES.iter().filter(|family| family.has("filter")) {
+        if family.drops_forwarded()? {
+            found.push(family.program);
+        }
+    }
+    Ok(found)
 }
 
 /// True if legacy iptables has a table for IPv6 (if `v6`) or IPv4 (if not) in this network
 /// namespace.
 pub fn has_legacy_tables(v6: bool) -> bool {
-    let mut families = FAMILIES.iter().filter(|family| family.is_v6() == v6);
+    let address = if v6 {
+        AddressFamily::Inet6
+    } else {
+        AddressFamily::Inet
+    };
+    let mut families = FAMILIES.iter().filter(|family| family.address == address);
     families.any(|family| !family.tables().is_empty())
 }
 
@@ -95,13 +88,11 @@ pub fn legacy_masquerades_marked() -> io::Result<bool> {
 const FORWARD: usize = 2;
 
 /// What the kernel says about a table.
-pub(super) struct Info {
-    /// For each hook the offset of its first entry, in bytes; None where the table has no chain.
-    pub(super) starts: [Option<u32>; 5],
-    /// For each hook the offset of the entry that stands for its policy.
-    pub(super) policies: [u32; 5],
+struct Info {
+    /// The offset of the entry that stands for the policy of the hook `forward`.
+    policy: u32,
     /// Length of all entries, in bytes.
-    pub(super) size: u32,
+    size: u32,
 }
 
 impl Family {
@@ -109,26 +100,17 @@ impl Family {
         self.tables().iter().any(|table| table == name)
     }
 
-    pub(super) fn is_v6(&self) -> bool {
-        self.address == AddressFamily::Inet6
-    }
-
     /// Returns the names of the tables that exist.
-    pub(super) fn tables(&self) -> Vec<String> {
+    fn tables(&self) -> Vec<String> {
         let tables = fs::read_to_string(self.tables).unwrap_or_default();
         tables.lines().map(str::to_owned).collect()
     }
 
-    fn forward(&self) -> io::Result<LegacyForward> {
+    fn drops_forwarded(&self) -> io::Result<bool> {
         let info = self.info("filter")?;
         let entries = self.entries("filter", info.size)?;
-        let is_drop = is_drop(&entries, info.policies[FORWARD] as usize, self.target);
-        Ok(LegacyForward {
-            program: self.program,
-            v6: self.is_v6(),
-            drops: is_drop.ok_or(io::ErrorKind::InvalidData)?,
-            has_rules: info.starts[FORWARD] != Some(info.policies[FORWARD]),
-        })
+        let is_drop = is_drop(&entries, info.policy as usize, self.target);
+        is_drop.ok_or(io::ErrorKind::InvalidData.into())
     }
 
     fn masquerades_marked(&self) -> io::Result<bool> {
@@ -141,32 +123,21 @@ impl Family {
         Ok(entries.windows(name.len()).any(|bytes| bytes == name))
     }
 
-    pub(super) fn info(&self, table: &str) -> io::Result<Info> {
-        /// Offsets in `struct ipt_getinfo`.
-        const HOOKS: usize = NAME;
-        const STARTS: usize = NAME + 4;
-        const POLICIES: usize = STARTS + 5 * 4;
+    fn info(&self, table: &str) -> io::Result<Info> {
+        /// Offsets in `struct ipt_getinfo`: behind the name and the set of hooks.
+        const POLICIES: usize = NAME + 4 + 5 * 4;
         const SIZE: usize = POLICIES + 5 * 4 + 4;
         const LENGTH: usize = SIZE + 4;
         let mut info = vec![0; LENGTH];
         self.get(table, GET_INFO, &mut info)?;
         let at = |offset| word(&info, offset).ok_or(io::ErrorKind::InvalidData);
-        let hooks = at(HOOKS)?;
-        let mut found = Info {
-            starts: [None; 5],
-            policies: [0; 5],
+        Ok(Info {
+            policy: at(POLICIES + FORWARD * 4)?,
             size: at(SIZE)?,
-        };
-        for hook in 0..5 {
-            if hooks & 1 << hook != 0 {
-                found.starts[hook] = Some(at(STARTS + hook * 4)?);
-                found.policies[hook] = at(POLICIES + hook * 4)?;
-            }
-        }
-        Ok(found)
+        })
     }
 
-    pub(super) fn entries(&self, table: &str, size: u32) -> io::Result<Vec<u8>> {
+    fn entries(&self, table: &str, size: u32) -> io::Result<Vec<u8>> {
         /// Length of `struct ipt_get_entries` before its entries.
         const HEADER: usize = 40;
         let mut entries = vec![0; HEADER + size as usize];

@@ -20,7 +20,6 @@ pub mod glob;
 mod heap;
 pub mod interfaces;
 mod iptables;
-mod iptables_rules;
 mod kernel_functions;
 mod kernel_types;
 mod links;
@@ -28,12 +27,10 @@ mod mapping;
 mod maps;
 mod namespace;
 pub mod namespaces;
-mod neighbour;
 mod netfilter_hooks;
 mod netlink;
 mod nft_encode;
 mod nft_forward;
-mod nft_rules;
 mod nft_trace;
 mod nftables;
 mod per_cpu;
@@ -51,17 +48,14 @@ pub mod testing;
 mod xdp;
 
 pub use batches::{Raw, delete_batch, lookup_batch, lookup_raw, update_batch};
-pub use bpf::{describe_program, program_by_id, program_id, program_name, wait_for_programs};
+pub use bpf::{describe_program, program_id, program_name, wait_for_programs};
 pub use btf::{Members, map_members, members_of};
 pub use clock::{monotonic, now};
 pub use conntrack::{Tracked, Tuple, tracked};
 pub use conntrack_edit::Editor;
 pub use empty::empty_map;
 pub use heap::trim_heap;
-pub use iptables::{
-    LegacyForward, has_legacy_tables, legacy_drops, legacy_forward, legacy_masquerades_marked,
-};
-pub use iptables_rules::{LegacyRules, legacy_rules};
+pub use iptables::{has_legacy_tables, legacy_drops, legacy_masquerades_marked};
 pub use kernel_functions::KernelFunctions;
 pub use kernel_types::{KernelTypes, kernel_types};
 pub use links::{
@@ -74,13 +68,11 @@ pub use maps::{
     lookup, map_info, per_cpu_add, per_cpu_sums, possible_cpus, update,
 };
 pub use namespace::network_namespace;
-pub use neighbour::{Neighbour, NeighbourState, ask_neighbours};
 pub use netfilter_hooks::{
     ForwardHooks, UNACKNOWLEDGED, Unsuited, conntrack_misses_bridges, conntrack_unsuited,
     forward_hooks,
 };
 pub use nft_forward::{ForwardChain, OwnRule, comments, forward_chains};
-pub use nft_rules::{ChainRules, rules_of_others};
 pub use nft_trace::{NftTrace, NftTraced, NftVerdict, TracedTuple};
 pub use nftables::{NftChain, nft_chains};
 pub use per_cpu::PerCpu;
@@ -88,7 +80,7 @@ pub use pins::{get_pinned, pin};
 pub use plain::{LpmKey, Plain};
 pub use pod_namespace::{PodNamespace, own_namespace_inode};
 pub use reach::{Reach, Route};
-pub use route::{Incoming, LinkFacts, Routed, has_link, link, ports_of, route};
+pub use route::{Incoming, LinkFacts, Routed, has_link, link, route};
 pub use routing::{RoutingRule, has_xfrm_policies, routing_rules};
 pub use sock_diag::{ConnectedSocket, close_tcp, close_udp, socket_inodes};
 pub use tc::{Filter, filter_qdiscs, filters, has_filters, remove_clsact};

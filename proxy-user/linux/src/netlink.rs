@@ -228,15 +228,6 @@ pub(super) fn attribute(attributes: &[u8], kind: u16) -> Option<&[u8]> {
     found.into_inner().get(NLA_HEADER_SIZE..length)
 }
 
-/// Returns the values of all attributes, whatever their kinds: the elements of a list.
-pub(super) fn elements(attributes: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let all = NlasIterator::new(attributes).flatten();
-    all.filter_map(|attribute| {
-        let length = usize::from(attribute.length());
-        attribute.into_inner().get(NLA_HEADER_SIZE..length)
-    })
-}
-
 /// Returns the value of the first attribute of this kind; None if there is none, or if the value
 /// has another length.
 pub(super) fn array<const N: usize>(attributes: &[u8], kind: u16) -> Option<[u8; N]> {

@@ -14,7 +14,7 @@ use super::{
     nftables::{BRIDGE, GENERIC, NftChain, nft_chains},
 };
 
-pub(super) const GET_RULE: u16 = SUBSYSTEM << 8 | 7;
+const GET_RULE: u16 = SUBSYSTEM << 8 | 7;
 const DELETE_RULE: u16 = SUBSYSTEM << 8 | 8;
 
 /// Prefix of the comments of portolan's rules.
@@ -24,7 +24,7 @@ const OURS: &str = "portolan: ";
 const TABLE: u16 = 1;
 const CHAIN: u16 = 2;
 const HANDLE: u16 = 3;
-pub(super) const EXPRESSIONS: u16 = 4;
+const EXPRESSIONS: u16 = 4;
 const USER_DATA: u16 = 7;
 
 /// A base chain of nf_tables that forwarded packets pass.
@@ -71,11 +71,6 @@ impl ForwardChain {
         self.0.drops
     }
 
-    /// True if IPv6 packets (if `v6`) or IPv4 packets (if not) pass the chain.
-    pub fn sees(&self, v6: bool) -> bool {
-        self.0.family == "inet" || self.0.family == if v6 { "ip6" } else { "ip" }
-    }
-
     /// Returns portolan's rules in the chain.
     pub fn own_rules(&self) -> io::Result<Vec<OwnRule>> {
         let mut found = Vec::new();
@@ -85,15 +80,6 @@ impl ForwardChain {
             found.extend(own_rule(answer.get(GENERIC..).unwrap_or_default()));
         })?;
         Ok(found)
-    }
-
-    /// Returns the number of the chain's rules, portolan's included.
-    pub fn rules(&self) -> io::Result<usize> {
-        let mut count = 0;
-        let request = self.message(&[]);
-        let connection = Connection::open(NETLINK_NETFILTER)?;
-        connection.list(GET_RULE, &request, |_| count += 1)?;
-        Ok(count)
     }
 
     /// Inserts two rules at the beginning of the chain: one accepts packets with all bits of the
@@ -141,7 +127,7 @@ impl ForwardChain {
     }
 }
 
-pub(super) fn own_rule(attributes: &[u8]) -> Option<OwnRule> {
+fn own_rule(attributes: &[u8]) -> Option<OwnRule> {
     let handle = array(attributes, HANDLE)?;
     let data = attribute(attributes, USER_DATA)?;
     let comment = match data {
@@ -154,7 +140,7 @@ pub(super) fn own_rule(attributes: &[u8]) -> Option<OwnRule> {
 
 impl NftChain {
     /// Returns the beginning of a message about the chain: its family, table and name.
-    pub(super) fn named_in_message(&self) -> Vec<u8> {
+    fn named_in_message(&self) -> Vec<u8> {
         let generic = [self.family_number(), 0, 0, 0];
         let (table, chain) = (named(TABLE, &self.table), named(CHAIN, &self.name));
         [&generic, &*table, &chain].concat()

@@ -8,7 +8,7 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::{
     answers::{none_if, text},
-    netlink::{Connection, array, attribute, elements},
+    netlink::{Connection, array, attribute},
 };
 
 /// `NFNL_SUBSYS_NFTABLES`, `NFT_MSG_GETCHAIN`.
@@ -29,8 +29,6 @@ pub struct NftChain {
     pub drops: bool,
     /// The number of a base chain's hook in the kernel; None if it is no base chain.
     pub hook: Option<u32>,
-    /// The names of the interfaces at whose ingress or egress the base chain is.
-    pub devices: Vec<String>,
 }
 
 /// Returns every chain of nf_tables; none on a kernel without nf_tables.
@@ -58,11 +56,6 @@ impl NftChain {
 /// marked packets.
 pub(super) const KUBE_POSTROUTING: &str = "KUBE-POSTROUTING";
 
-/// True for the name of a chain that kube-proxy or the kubelet makes in tables of iptables.
-pub(super) fn is_kube_proxys(chain: &str) -> bool {
-    chain.starts_with("KUBE-")
-}
-
 /// The family of chains for the frames that a bridge forwards.
 pub(super) const BRIDGE: &str = "bridge";
 
@@ -80,11 +73,6 @@ const FAMILIES: [(u8, &str); 5] = [
 ];
 
 impl NftChain {
-    /// True for a chain of kube-proxy, whichever mode made it.
-    pub fn is_kube_proxys(&self) -> bool {
-        self.table == "kube-proxy" || is_kube_proxys(&self.name)
-    }
-
     /// Returns the number of the chain's family in netlink messages.
     pub(super) fn family_number(&self) -> u8 {
         family_number(self.family)
@@ -109,8 +97,6 @@ fn chain((header, attributes): (&[u8], &[u8])) -> Option<NftChain> {
     const HOOK: u16 = 4;
     const POLICY: u16 = 5;
     const HOOK_NUMBER: u16 = 1;
-    const DEVICE: u16 = 3;
-    const DEVICES: u16 = 4;
     const FORWARD: u32 = 2;
     const DROP: u32 = 0;
     let family = family_name(*header.first()?)?;
@@ -118,8 +104,6 @@ fn chain((header, attributes): (&[u8], &[u8])) -> Option<NftChain> {
     let number = |attributes, kind| array(attributes, kind).map(u32::from_be_bytes);
     let place = attribute(attributes, HOOK).unwrap_or_default();
     let hook = number(place, HOOK_NUMBER);
-    let device = attribute(place, DEVICE).into_iter();
-    let devices = device.chain(elements(attribute(place, DEVICES).unwrap_or_default()));
     Some(NftChain {
         family,
         table: text(attribute(attributes, TABLE)?),
@@ -127,7 +111,6 @@ fn chain((header, attributes): (&[u8], &[u8])) -> Option<NftChain> {
         forward: hook == Some(FORWARD),
         drops: hook.is_some() && number(attributes, POLICY) == Some(DROP),
         hook,
-        devices: devices.map(text).collect(),
     })
 }
 
@@ -162,9 +145,6 @@ mod tests {
         let bridged = read(7, &message(Some(2), 0)).expect("a chain");
         assert_eq!(bridged.family, BRIDGE);
         assert_eq!(read(3, &message(Some(2), 0)), None, "of ARP");
-        let hook = [encode(1, &0_u32.to_be_bytes()), encode(3, b"eth0\0")].concat();
-        let own = [encode(1, b"t\0"), encode(3, b"c\0"), nested(4, &hook)].concat();
-        assert_eq!(read(5, &own).expect("a chain").devices, ["eth0"]);
         let whole = message(Some(2), 0);
         cut_off_anywhere(&whole, |bytes| _ = read(2, bytes));
     }

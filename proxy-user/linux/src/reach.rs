@@ -4,6 +4,7 @@
 
 use std::{collections::HashMap, io, net::IpAddr};
 
+use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE};
 use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::{
@@ -85,6 +86,43 @@ impl Reach {
         });
         // An error also means that there is no route.
         found.ok().flatten().unwrap_or(Route::None)
+    }
+
+    /// Has the kernel ask for a neighbour (ARP, neighbour solicitation), as it does before a packet
+    /// to it. Does not wait for the answer.
+    pub fn ask(&self, interface: u32, address: IpAddr) -> io::Result<()> {
+        const NEW_NEIGHBOUR: u16 = 28;
+        /// The offset of the state in `struct ndmsg`; the state has two bytes, the flags follow.
+        const STATE: usize = 8;
+        const FLAGS: usize = 10;
+        /// Flag: the kernel shall use the neighbour.
+        const USE: u8 = 1;
+        // States: reachable, stale or delayed; being asked; without a need to ask, or permanent.
+        const KNOWN: u16 = 0x02 | 0x04 | 0x08;
+        const PROBE: u16 = 0x10;
+        const LEFT_ALONE: u16 = 0x01 | PROBE | 0x40 | 0x80;
+        let request = |state: u16, flags: u8| {
+            let (family, octets) = family_and_octets(address);
+            let mut request = vec![0; HEADER];
+            request[0] = family;
+            request[4..8].copy_from_slice(&interface.to_ne_bytes());
+            request[STATE..FLAGS].copy_from_slice(&state.to_ne_bytes());
+            request[FLAGS] = flags;
+            request.extend(encode(NEIGHBOUR_ADDRESS, &octets));
+            request
+        };
+        let state = |answer: &[u8]| Some(u16::from_ne_bytes(*answer.get(STATE..)?.first_chunk()?));
+        // An error also means that the kernel does not know the neighbour.
+        let state = self
+            .connection
+            .ask_one(GET_NEIGHBOUR, &request(0, 0), state);
+        let request = match state.ok().flatten().unwrap_or(0) {
+            state if state & LEFT_ALONE != 0 => return Ok(()),
+            state if state & KNOWN != 0 => request(PROBE, 0),
+            _ => request(0, USE),
+        };
+        let flags = NLM_F_ACK | NLM_F_CREATE;
+        self.connection.ask(NEW_NEIGHBOUR, flags, &request, |_| ())
     }
 
     /// Returns the index of the bridge's port that leads to this address; None if the address is no

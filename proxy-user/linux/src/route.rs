@@ -7,7 +7,7 @@ use std::{io, net::IpAddr};
 use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::{
-    answers::{text, word},
+    answers::{none_if, text},
     netlink::{Connection, address, array, attribute, encode, family_and_octets, number},
 };
 
@@ -24,21 +24,10 @@ pub(super) const LINK_HEADER: usize = 16;
 pub enum Routed {
     /// This node itself receives the packet.
     Here,
-    /// The packet leaves by the interface with this index, to this neighbour. `mtu` is the route's
-    /// own MTU; None if the route has none.
-    Leaves {
-        interface: u32,
-        neighbour: IpAddr,
-        mtu: Option<u32>,
-    },
-    /// A route of this kind drops the packet. The kind is spelled as `ip route` does: `blackhole`,
-    /// `unreachable`, `prohibit`.
-    Ended(&'static str),
-    /// There is no route.
+    /// The packet leaves by the interface with this index, to this neighbour.
+    Leaves { interface: u32, neighbour: IpAddr },
+    /// There is no route, or one that drops the packet.
     None,
-    /// There is a route, but the kernel does not forward a packet from this source that comes in by
-    /// this interface.
-    Refused,
 }
 
 /// A packet from elsewhere that this node is to forward.
@@ -55,11 +44,6 @@ pub struct Incoming {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LinkFacts {
     pub name: String,
-    pub mtu: u32,
-    /// True if it is up on this side (`ip link set NAME up`).
-    pub up: bool,
-    /// True if it has a carrier: a cable, or for a veth a peer that is up.
-    pub carrier: bool,
     /// Index of the bridge, bond or VRF to which the interface belongs; None if it belongs to none.
     pub master: Option<u32>,
     /// The interface's link-layer address; None unless it has six bytes.
@@ -67,37 +51,19 @@ pub struct LinkFacts {
     pub is_bridge: bool,
 }
 
+/// The kernel's errors for a packet without a route: a blackhole or a source that it does not
+/// accept, `unreachable`, `prohibit`, none.
+const REFUSALS: [i32; 5] = [
+    libc::EINVAL,
+    libc::EXDEV,
+    libc::EHOSTUNREACH,
+    libc::EACCES,
+    libc::ENETUNREACH,
+];
+
 /// Returns the route of the packet `incoming` to the address `to`; with None, the route of a packet
 /// which this node itself sends.
 pub fn route(to: IpAddr, incoming: Option<Incoming>) -> io::Result<Routed> {
-    let own = ask_route(to, None);
-    let Some(incoming) = incoming else {
-        return own.or_else(|error| named(&error).ok_or(error));
-    };
-    match ask_route(to, Some(incoming)) {
-        Ok(routed) => Ok(routed),
-        // The kernel has the same error for a black hole and for a source that it does not accept.
-        Err(error) => match own {
-            Err(without) => named(&without).ok_or(without),
-            Ok(_) if named(&error).is_some() => Ok(Routed::Refused),
-            Ok(_) => Err(error),
-        },
-    }
-}
-
-/// Returns what an error in the answer to a route request means; None if it says nothing about
-/// routes.
-fn named(error: &io::Error) -> Option<Routed> {
-    match error.raw_os_error()? {
-        libc::EINVAL | libc::EXDEV => Some(Routed::Ended("blackhole")),
-        libc::EHOSTUNREACH => Some(Routed::Ended("unreachable")),
-        libc::EACCES => Some(Routed::Ended("prohibit")),
-        libc::ENETUNREACH => Some(Routed::None),
-        _ => None,
-    }
-}
-
-fn ask_route(to: IpAddr, incoming: Option<Incoming>) -> io::Result<Routed> {
     const DESTINATION: u16 = 1;
     const SOURCE: u16 = 2;
     const INCOMING: u16 = 3;
@@ -114,15 +80,14 @@ fn ask_route(to: IpAddr, incoming: Option<Incoming>) -> io::Result<Routed> {
         request.extend(encode(MARK, &incoming.mark.to_ne_bytes()));
     }
     let connection = Connection::open(NETLINK_ROUTE)?;
-    let found = connection.ask_one(GET_ROUTE, &request, |answer| routed(answer, to))?;
+    let found = connection.ask_one(GET_ROUTE, &request, |answer| routed(answer, to));
+    let found = none_if(&REFUSALS, found)?.flatten();
     Ok(found.unwrap_or(Routed::None))
 }
 
 fn routed(answer: &[u8], to: IpAddr) -> Option<Routed> {
     const OUTGOING: u16 = 4;
     const GATEWAY: u16 = 5;
-    const METRICS: u16 = 8;
-    const MTU: u16 = 2;
     const VIA: u16 = 18;
     const KIND: usize = 7;
     let (header, attributes) = answer.split_at_checked(HEADER)?;
@@ -132,12 +97,8 @@ fn routed(answer: &[u8], to: IpAddr) -> Option<Routed> {
         1 => Routed::Leaves {
             interface: number(attributes, OUTGOING)?,
             neighbour: gateway.and_then(address).unwrap_or(to),
-            mtu: attribute(attributes, METRICS).and_then(|metrics| number(metrics, MTU)),
         },
         2 => Routed::Here,
-        6 => Routed::Ended("blackhole"),
-        7 => Routed::Ended("unreachable"),
-        8 => Routed::Ended("prohibit"),
         _ => Routed::None,
     })
 }
@@ -145,16 +106,6 @@ fn routed(answer: &[u8], to: IpAddr) -> Option<Routed> {
 /// Returns what the kernel says of an interface; fails with `ENODEV` if no interface has the index.
 pub fn link(index: u32) -> io::Result<LinkFacts> {
     ask_link(index, link_facts)?.ok_or_else(|| io::ErrorKind::InvalidData.into())
-}
-
-/// Returns the ports of a bridge.
-pub fn ports_of(bridge: u32) -> io::Result<Vec<LinkFacts>> {
-    let mut found = Vec::new();
-    let connection = Connection::open(NETLINK_ROUTE)?;
-    connection.list(GET_LINK, &[0; LINK_HEADER], |answer| {
-        found.extend(link_facts(answer).filter(|link| link.master == Some(bridge)));
-    })?;
-    Ok(found)
 }
 
 /// Whether an interface with this index exists, as far as the kernel says. An error means that it
@@ -174,18 +125,12 @@ pub(super) fn ask_link<T>(index: u32, read: impl Fn(&[u8]) -> Option<T>) -> io::
 fn link_facts(answer: &[u8]) -> Option<LinkFacts> {
     const ADDRESS: u16 = 1;
     const NAME: u16 = 3;
-    const MTU: u16 = 4;
     const MASTER: u16 = 10;
     const INFO: u16 = 18;
     const KIND: u16 = 1;
-    const UP: u32 = 1;
-    const LOWER_UP: u32 = 1 << 16;
-    let (header, attributes) = answer.split_at_checked(LINK_HEADER)?;
+    let (_, attributes) = answer.split_at_checked(LINK_HEADER)?;
     Some(LinkFacts {
         name: text(attribute(attributes, NAME)?),
-        mtu: number(attributes, MTU)?,
-        up: word(header, 8)? & UP != 0,
-        carrier: word(header, 8)? & LOWER_UP != 0,
         master: number(attributes, MASTER),
         mac: array(attributes, ADDRESS),
         is_bridge: attribute(attributes, INFO)
@@ -207,30 +152,22 @@ mod tests {
         );
         let loopback = link(1).expect("loopback");
         assert_eq!((loopback.name.as_str(), loopback.master), ("lo", None));
-        assert!(loopback.mtu >= 1280 && loopback.carrier == loopback.up);
         assert_eq!(
             link(u32::MAX >> 1).map_err(|e| e.raw_os_error()),
             Err(Some(libc::ENODEV))
         );
-        assert_eq!(ports_of(1).expect("an answer"), []);
     }
 
     #[test]
-    fn a_route_is_parsed_with_neighbour_and_mtu_and_truncation_does_not_panic() {
+    fn a_route_is_parsed_with_its_neighbour_and_truncation_does_not_panic() {
         let mut header = [0; HEADER];
         header[7] = 1;
-        let metrics = encode(8, &encode(2, &1400_u32.to_ne_bytes()));
-        let parts = [
-            encode(4, &7_u32.to_ne_bytes()),
-            encode(5, &[192, 0, 2, 1]),
-            metrics,
-        ];
+        let parts = [encode(4, &7_u32.to_ne_bytes()), encode(5, &[192, 0, 2, 1])];
         let answer = [&header[..], &parts.concat()].concat();
         let to = IpAddr::from([10, 0, 0, 1]);
         let found = Routed::Leaves {
             interface: 7,
             neighbour: [192, 0, 2, 1].into(),
-            mtu: Some(1400),
         };
         assert_eq!(routed(&answer, to), Some(found));
         cut_off_anywhere(&answer, |bytes| {
@@ -238,14 +175,6 @@ mod tests {
             _ = link_facts(bytes);
         });
         header[7] = 6;
-        assert_eq!(routed(&header, to), Some(Routed::Ended("blackhole")));
-    }
-
-    #[test]
-    fn a_lookup_error_tells_a_blackhole_from_no_route() {
-        let of = |number| named(&io::Error::from_raw_os_error(number));
-        assert_eq!(of(libc::EINVAL), Some(Routed::Ended("blackhole")));
-        assert_eq!(of(libc::ENETUNREACH), Some(Routed::None));
-        assert_eq!(of(libc::EPERM), None);
+        assert_eq!(routed(&header, to), Some(Routed::None), "a blackhole");
     }
 }

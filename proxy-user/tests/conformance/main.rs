@@ -60,22 +60,9 @@ struct Arguments {
     /// Cases run side by side.
     #[arg(long, default_value_t = 4)]
     jobs: usize,
-    /// Whether `portolan explain` is asked about each flow first, and has to agree.
-    #[arg(long, value_enum, default_value = "maps")]
-    explain: Explain,
     /// The agent.
     #[arg(long, default_value = env!("CARGO_BIN_EXE_portolan"))]
     binary: PathBuf,
-}
-
-/// How `portolan explain` is asked about each flow.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-pub(crate) enum Explain {
-    No,
-    /// Without a dry run.
-    Maps,
-    /// With one, which takes a second for each flow.
-    DryRun,
 }
 
 fn main() -> ExitCode {
@@ -120,7 +107,6 @@ fn run_all(arguments: &Arguments) -> Result<bool> {
                 forwarding,
                 xdp: arguments.xdp,
                 source: arguments.source,
-                explain: arguments.explain,
             }));
         }
     }

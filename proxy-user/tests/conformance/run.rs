@@ -27,7 +27,7 @@ use lab::{
 };
 use proxy_common::Counter;
 
-use crate::{Explain, explained::Explainer};
+use crate::explained::Explainer;
 
 /// How many of the last lines of the agent's log are printed with a failure.
 const LOG_TAIL: usize = 25;
@@ -40,7 +40,6 @@ pub(crate) struct Settings {
     pub(crate) forwarding: Forwarding,
     pub(crate) xdp: Xdp,
     pub(crate) source: ObjectSource,
-    pub(crate) explain: Explain,
 }
 
 /// Where the agent's objects come from.
@@ -136,15 +135,20 @@ fn try_run(
     let mut agent = Agent::start(&topology.node, &options, &Manifests::Text(&first))?;
     agent.wait_for(version).context("start the agent")?;
     let pins = agent.pin_dir().to_owned();
-    let explainer = (settings.explain != Explain::No).then(|| Explainer {
+    let explainer = Explainer {
         binary: &settings.binary,
         pins: &pins,
         topology: &topology,
         balancing: settings.balancing,
-        dry_run: settings.explain == Explain::DryRun,
-    });
-    let explainer = explainer.as_ref();
-    let done = run_steps(case, &mut agent, &mut target, &mut flows, explainer, result);
+    };
+    let done = run_steps(
+        case,
+        &mut agent,
+        &mut target,
+        &mut flows,
+        &explainer,
+        result,
+    );
     if settings.xdp != Xdp::Off {
         result.taken = taken(&pins)?;
     }
@@ -169,7 +173,7 @@ fn run_steps(
     agent: &mut Agent<'_>,
     target: &mut Target<'_>,
     flows: &mut Flows<'_>,
-    explainer: Option<&Explainer<'_>>,
+    explainer: &Explainer<'_>,
     result: &mut CaseResult,
 ) -> Result<()> {
     let mut state = ClusterState::default();
@@ -193,9 +197,7 @@ fn run_steps(
         for flow in &step.flows {
             let name = format!("step {number} flow {}", name_of(flow));
             result.flows += 1;
-            if let Some(explainer) = explainer
-                && let Err(reason) = explainer.check(flow).with_context(|| name.clone())?
-            {
+            if let Err(reason) = explainer.check(flow).with_context(|| name.clone())? {
                 result.failures.push(format!("{name} {reason}"));
             }
             if let Err(reason) = flows.check(flow).with_context(|| name.clone())? {

@@ -104,7 +104,7 @@ pub(super) fn rules(chains: &[NftChain]) -> Vec<Finding> {
 }
 
 /// Returns findings about rules in nf_tables that kube-proxy has made.
-pub(crate) fn kube_proxys(chains: &[NftChain]) -> Vec<Finding> {
+fn kube_proxys(chains: &[NftChain]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let tables: BTreeSet<_> = chains
         .iter()

@@ -4,7 +4,7 @@
 //! leaves nothing behind. This file reads the node; the other files decide from plain values.
 
 pub(super) mod finding;
-pub(super) mod foreign;
+mod foreign;
 mod installed;
 mod ipvs;
 mod node;

@@ -116,7 +116,10 @@ fn with_affinity_all_other_endpoints_are_left_out() {
         serving(1, 1, [true, true]),
         serving(2, 1, [true, true]),
     ]);
-    one.affinity = Some(AffineEndpoint::new(one.endpoints[1].address, 9));
+    one.affinity = Some(AffineEndpoint {
+        endpoint: one.endpoints[1].address,
+        seconds_left: 9,
+    });
     assert_eq!(
         reasons(&one, &ServiceObjects::default()),
         ["affinity holds the client to another one", ""]
@@ -135,7 +138,10 @@ fn shares_and_weight_0_are_told_and_affinity_still_leads_there() {
     assert_eq!(shares(&one), [share(3), share(1), None]);
     let reason = &rows(&one, None)[2].because;
     assert!(reason.contains("service.portolan.dev/weight"), "{reason}");
-    one.affinity = Some(AffineEndpoint::new(one.endpoints[2].address, 9));
+    one.affinity = Some(AffineEndpoint {
+        endpoint: one.endpoints[2].address,
+        seconds_left: 9,
+    });
     let can = |one| Vec::from_iter(rows(one, None).iter().map(|row| row.can_answer));
     assert_eq!(can(&one), [false, false, true]);
 }

@@ -1,53 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The node's interfaces and the programs at their tc hooks. Each interface is read only once.
-//! Called by `look` and `resolve`.
+//! The node's interfaces, and at which of their tc hooks portolan's programs are. Called by
+//! `resolve`.
 
 use std::{
-    cell::RefCell,
-    collections::{BTreeSet, HashMap},
+    cell::OnceCell,
     io,
     net::IpAddr,
     path::Path,
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 use anyhow::Result;
 use datapath::{Attached, read::Reader};
-use linux::{LinkFacts, Neighbour, NeighbourState, Reach, Routed, ask_neighbours};
+use linux::{LinkFacts, Reach, Routed};
 use proxy_common::maps::interface;
 
-use super::host::{HookedInterface, Silence};
-
-/// How long to wait for a neighbour's answer.
+/// How long to wait in all until bridges have learnt their ports.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// An interface, with what is known of its tc hooks.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct HookedInterface {
+    pub(super) index: u32,
+    pub(super) link: LinkFacts,
+    /// Whether a program of portolan's is at the ingress hook, and whether one is at egress.
+    pub(super) ours: [bool; 2],
+    /// The interface index that the kernel's route lookup sees: the bridge's, if the interface is a
+    /// port of one.
+    pub(super) stack_index: u32,
+}
 
 /// The node's route to a client, and the interface that the client's packets come in by. Both are
 /// None if the client is a process of the node.
 pub(super) type ClientRoute = (Option<Routed>, Option<HookedInterface>);
 
-/// The interfaces that were read so far, with the programs at their tc hooks.
+/// Reads interfaces, with the programs at their tc hooks.
 pub(super) struct HookedInterfaces {
     attached: Attached,
-    /// The neighbour table and the ports of bridges. Read only if a route leads through a bridge.
-    reach: RefCell<Option<Reach>>,
-    /// The neighbours that were asked so far.
-    asked: RefCell<HashMap<Neighbour, NeighbourState>>,
-    known: RefCell<HashMap<u32, HookedInterface>>,
+    /// Until when neighbours behind bridges are waited for.
+    deadline: OnceCell<Instant>,
 }
 
 impl HookedInterfaces {
     pub(super) fn new(pin_dir: &Path) -> Result<Self> {
         Ok(Self {
             attached: Attached::read(pin_dir)?,
-            reach: RefCell::default(),
-            asked: RefCell::default(),
-            known: RefCell::default(),
+            deadline: OnceCell::new(),
         })
-    }
-
-    /// Returns the names of the foreign programs at these socket hooks, in any cgroup.
-    pub(super) fn at_sockets(&self, cgroup: &Path, wanted: &[&str]) -> BTreeSet<String> {
-        self.attached.foreign_at_sockets(cgroup, wanted)
     }
 
     /// Returns the node's route to an address, and the interface that packets from that address
@@ -58,80 +58,27 @@ impl HookedInterfaces {
             Routed::Leaves {
                 interface,
                 neighbour,
-                ..
             } => Some(self.at(reader, *interface, Some(*neighbour))?),
             _ => None,
         };
         Ok((Some(routed), place))
     }
 
-    /// Has the kernel ask for those neighbours that it does not know to answer, each only once.
-    /// With `again` it also asks for those that have answered lately. Leaves out those behind an
-    /// interface that carries no packet.
-    pub(super) fn ask(&self, neighbours: &[Neighbour], again: bool) -> io::Result<()> {
-        let is_new = |one: &&Neighbour| !self.asked.borrow().contains_key(one);
-        let mut wanted = Vec::new();
-        for one in neighbours.iter().filter(is_new) {
-            if carries(&linux::link(one.0)?) && !wanted.contains(one) {
-                wanted.push(*one);
-            }
-        }
-        self.ask_these(&wanted, again)
-    }
-
-    fn ask_these(&self, wanted: &[Neighbour], again: bool) -> io::Result<()> {
-        let states = ask_neighbours(wanted, again, PATIENCE)?;
-        let answers = wanted.iter().copied().zip(states);
-        self.asked.borrow_mut().extend(answers);
-        Ok(())
-    }
-
-    /// Returns what is known of a neighbour that was asked and does not answer; None if it answers
-    /// or was not asked.
-    pub(super) fn silence(&self, neighbour: Neighbour) -> Result<Option<Silence>> {
-        let state = self.asked.borrow().get(&neighbour).copied();
-        let Some(state) = state.filter(|state| !state.is_well()) else {
-            return Ok(None);
-        };
-        let link = linux::link(neighbour.0)?;
-        let mut dead_ports = Vec::new();
-        if link.is_bridge {
-            let ports = linux::ports_of(neighbour.0)?.into_iter();
-            dead_ports.extend(ports.filter(|port| !carries(port)).map(|port| port.name));
-        }
-        Ok(Some(Silence {
-            neighbour: neighbour.1,
-            interface: link.name,
-            state,
-            dead_ports,
-        }))
-    }
-
     /// Returns the port of a bridge that leads to a neighbour; None if the bridge does not know it,
     /// even after the neighbour was asked.
     fn port(&self, bridge: u32, neighbour: IpAddr) -> io::Result<Option<u32>> {
-        let known = |reach: &Option<Reach>| {
-            reach
-                .as_ref()
-                .and_then(|one| one.port_to(bridge, neighbour))
-        };
-        if self.reach.borrow().is_none() {
-            self.reach.replace(Some(Reach::read()?));
-        }
-        let port = known(&self.reach.borrow());
-        let was_silent = {
-            let asked = self.asked.borrow();
-            asked
-                .get(&(bridge, neighbour))
-                .is_some_and(|state| !state.is_well())
-        };
-        if port.is_some() || was_silent {
-            return Ok(port);
-        }
+        const PAUSE: Duration = Duration::from_millis(10);
+        let reach = Reach::read()?;
+        let mut port = reach.port_to(bridge, neighbour);
         // The neighbour's answer passes the bridge, which learns its port by that.
-        self.ask_these(&[(bridge, neighbour)], true)?;
-        self.reach.replace(Some(Reach::read()?));
-        Ok(known(&self.reach.borrow()))
+        if port.is_none() && reach.ask(bridge, neighbour).is_ok() {
+            let deadline = *self.deadline.get_or_init(|| Instant::now() + PATIENCE);
+            while port.is_none() && Instant::now() < deadline {
+                thread::sleep(PAUSE);
+                port = Reach::read()?.port_to(bridge, neighbour);
+            }
+        }
+        Ok(port)
     }
 
     /// Returns the interface with this index, with its hooks. For a bridge, returns the bridge's
@@ -142,10 +89,6 @@ impl HookedInterfaces {
         index: u32,
         neighbour: Option<IpAddr>,
     ) -> Result<HookedInterface> {
-        let known = self.known.borrow().get(&index).cloned();
-        if let Some(known) = known.filter(|known| !known.link.is_bridge) {
-            return Ok(known);
-        }
         let link = linux::link(index)?;
         if let Some(neighbour) = neighbour.filter(|_| link.is_bridge)
             && let Some(port) = self.port(index, neighbour)?
@@ -160,23 +103,13 @@ impl HookedInterfaces {
                 .unwrap_or(index),
             bridge => bridge,
         };
-        let place = HookedInterface {
+        Ok(HookedInterface {
             index,
-            hooks: self.attached.states(index)?,
-            stack_index,
-            stack_name: linux::link(stack_index)?.name,
-            xdp: self.attached.foreign_xdp(index)?,
             link,
-            verdicts: Vec::new(),
-        };
-        self.known.borrow_mut().insert(index, place.clone());
-        Ok(place)
+            ours: self.attached.states(index)?.map(|state| state.ours),
+            stack_index,
+        })
     }
-}
-
-/// Returns whether an interface carries packets.
-fn carries(link: &LinkFacts) -> bool {
-    link.up && link.carrier
 }
 
 /// Returns whether an interface is a port of a bridge. `word`: its entry in the map of interfaces.

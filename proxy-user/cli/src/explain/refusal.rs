@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Findings about the programs' decision: why the policy refuses the connection, and what does not
-//! agree with Kubernetes' objects. Pure.
+//! Findings about the programs' decision: why the policy refuses the connection, what does not
+//! agree with Kubernetes' objects, and which programs are missing. Pure.
 
-use datapath::read::{Asked, Explained};
+use datapath::read::{Asked, By, Explained};
 use proxy_common::Counter;
 
 use super::{
     endpoints::Listed,
+    interfaces::HookedInterface,
     reasons::{self, Reason},
-    report::Pointed,
+    report::{MISSING_PROGRAM, Pointed},
+    resolve::Passage,
 };
 use crate::check::finding::Finding;
 
@@ -136,6 +138,56 @@ pub(super) fn of_objects(explained: &Explained, listed: Listed<'_>) -> Vec<Point
     findings
         .map(|finding| Pointed::new(finding, page))
         .collect()
+}
+
+/// Returns findings about portolan's programs that are missing where the packet passes.
+pub(super) fn of_programs(passage: &Passage, asked: &Asked) -> Vec<Pointed> {
+    let mut found = Vec::new();
+    if !passage.missing_socket_hooks.is_empty() {
+        found.push(Finding::in_the_way(
+            "socket hooks",
+            format!("not attached: {}", passage.missing_socket_hooks.join(", ")),
+            "start the agent: it puts them back within a second, and its log says why if it cannot",
+        ));
+    }
+    let incoming = passage.incoming.iter();
+    let incoming = incoming.filter(|_| matches!(asked.by, By::Interface(_)));
+    let mut places: Vec<_> = incoming.map(|place| (place, "of the client")).collect();
+    for one in passage.outgoing.iter().filter(|one| one.masqueraded) {
+        if !places
+            .iter()
+            .any(|(known, _)| known.index == one.interface.index)
+        {
+            places.push((&one.interface, "of an endpoint"));
+        }
+    }
+    for (place, whose) in places {
+        found.extend(missing_at(place, whose));
+    }
+    let pointed = found.into_iter();
+    pointed
+        .map(|one| Pointed::new(one, MISSING_PROGRAM))
+        .collect()
+}
+
+/// Returns findings about the programs that are missing at an interface.
+fn missing_at(place: &HookedInterface, whose: &str) -> Vec<Finding> {
+    let about = format!("interface {}", place.link.name);
+    if place.link.is_bridge {
+        let text = format!(
+            "the bridge does not know which of its ports leads there: the hooks {whose} were not looked at"
+        );
+        return vec![Finding::note(about, text)];
+    }
+    let hooks = place.ours.iter().zip(["ingress", "egress"]);
+    let missing = hooks.filter(|(ours, _)| !**ours).map(|(_, hook)| {
+        Finding::in_the_way(
+            about.clone(),
+            format!("no program of portolan's is attached at {hook} of this interface {whose}"),
+            "start the agent: it puts it back within a second; if the interface is left out on purpose, see portolan.interfaces",
+        )
+    });
+    missing.collect()
 }
 
 #[cfg(test)]

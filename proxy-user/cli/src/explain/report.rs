@@ -8,8 +8,7 @@ use serde::Serialize;
 
 use super::{
     follow::FollowedRow,
-    host::Unasked,
-    rows::{DryRunRow, EndpointRow, ServiceRow},
+    rows::{EndpointRow, ServiceRow},
 };
 use crate::{
     Output,
@@ -36,9 +35,9 @@ impl Pointed {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Verdict {
-    /// Everything on the way was looked at, and nothing is in the way.
+    /// The followed packet was answered.
     Answered,
-    /// Nothing that was looked at is in the way, but rules or programs of others may be.
+    /// Portolan's part is in order. What else is on the way was not looked at.
     NotLookedAt,
     /// Something differs, or may be in the way.
     Differs,
@@ -55,7 +54,7 @@ pub(super) struct Report {
     /// Where the programs see the client's packet or connection first, as text.
     pub(super) hook: String,
     pub(super) verdict: Verdict,
-    /// Whether the client would be answered; None if that depends on what was not looked at.
+    /// Whether the client is answered; None if that depends on what was not looked at.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) answered: Option<bool>,
     pub(super) summary: String,
@@ -73,22 +72,11 @@ pub(super) struct Report {
     pub(super) source: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) flow: Option<Flow>,
-    /// Whether the client's packets take the node's stack, and why; None if all of them do.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) path: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) way_back: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) dry_run: Option<DryRunRow>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) followed: Option<FollowedRow>,
-    /// What of others may judge the packet, and was not asked.
-    #[serde(skip_serializing_if = "Unasked::is_empty")]
-    pub(super) unasked: Unasked,
     pub(super) findings: Vec<Pointed>,
-    /// Whether an endpoint is beyond a next hop, and was not asked.
-    #[serde(skip)]
-    pub(super) goes_on: bool,
 }
 
 /// The page about portolan's programs that are not attached.
@@ -98,8 +86,8 @@ pub(super) const MISSING_PROGRAM: &str = "docs/explain.md#missing-program";
 const SHOWN: usize = 10;
 
 impl Report {
-    /// Returns the exit status. 0: the client would be answered, 1: something differs, 3: it would
-    /// not be answered, 4: that depends on what was not looked at.
+    /// Returns the exit status. 0: the client was answered, 1: something differs, 3: it is not
+    /// answered, 4: that depends on what was not looked at.
     pub(super) fn code(&self) -> u8 {
         match self.verdict {
             Verdict::Answered => 0,
@@ -112,7 +100,7 @@ impl Report {
     /// Sorts the findings, the worst first, and sums them up in one line.
     pub(super) fn conclude(&mut self) {
         if self.followed.as_ref().is_some_and(|row| row.answered) {
-            // What was seen is worth more than what was foreseen.
+            // What was seen is worth more than what was concluded.
             let findings = self.findings.iter_mut().map(|one| &mut one.finding);
             let wrong = findings.filter(|finding| finding.level == Level::InTheWay);
             wrong.for_each(|finding| finding.level = Level::Differs);
@@ -120,43 +108,27 @@ impl Report {
         self.findings
             .sort_by_key(|one| std::cmp::Reverse(one.finding.level));
         if let Some(followed) = &self.followed {
-            self.unasked = Unasked::default();
             self.answered = Some(followed.answered);
             (self.verdict, self.summary) = self.of_followed(followed);
             return;
         }
-        let worst = self.findings.first().map(|one| &one.finding);
-        let is_all = self.unasked.is_empty();
         let text = |one: &Finding| format!("{}: {}", one.about, one.found);
+        let worst = self.findings.first().map(|one| &one.finding);
         (self.verdict, self.summary) = match worst {
             Some(worst) if worst.level == Level::InTheWay => {
                 let summary = format!("would not be answered: {}", text(worst));
                 (Verdict::NotAnswered, summary)
             }
             Some(worst) if worst.level == Level::Differs => {
-                let nothing = if is_all {
-                    "nothing stops it"
-                } else {
-                    "nothing of portolan's stops it"
-                };
-                (Verdict::Differs, format!("{nothing}, but: {}", text(worst)))
+                let summary = format!("nothing of portolan's stops it, but: {}", text(worst));
+                (Verdict::Differs, summary)
             }
-            _ if is_all && self.goes_on => {
-                let summary = "this node does its part; endpoints beyond it were not asked: `--follow` asks one";
-                (Verdict::Answered, summary.to_owned())
-            }
-            _ if is_all => (Verdict::Answered, "would be answered".to_owned()),
             _ => {
-                let unasked = self.unasked.describe();
-                let summary =
-                    format!("portolan's part is in order; {unasked}: `--follow` asks them");
-                (Verdict::NotLookedAt, summary)
+                let summary = "portolan's part is in order: `--follow` asks the rest";
+                (Verdict::NotLookedAt, summary.to_owned())
             }
         };
-        self.answered = match self.verdict {
-            Verdict::NotAnswered => Some(false),
-            _ => is_all.then_some(true),
-        };
+        self.answered = (self.verdict == Verdict::NotAnswered).then_some(false);
     }
 
     /// Returns verdict and summary by the followed packet.
@@ -245,24 +217,14 @@ impl Report {
                 flow.state, flow.backend, flow.idle_seconds
             )
         });
-        let path = self.path.map(str::to_owned);
         for (label, text) in [
             ("affinity", &self.affinity),
             ("source", &self.source),
             ("connection", &flow),
-            ("path", &path),
             ("way back", &self.way_back),
         ] {
             if let Some(text) = text {
                 line(label, text.clone());
-            }
-        }
-        if let Some(run) = &self.dry_run {
-            for step in &run.steps {
-                line("dry run", step.line());
-            }
-            if let Some(left_out) = &run.left_out {
-                line("dry run", left_out.clone());
             }
         }
         if let Some(followed) = &self.followed {

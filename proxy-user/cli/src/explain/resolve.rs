@@ -1,20 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Resolves the arguments to addresses and interfaces: a service's address by the pinned maps, the
-//! client's interface by the node's routes.
+//! interfaces that the packet passes by the node's routes.
 
 use std::{
     collections::BTreeSet,
     net::{IpAddr, SocketAddr},
+    path::Path,
 };
 
 use anyhow::{Context, Result, bail};
-use datapath::read::{By, Reader, ServiceAddress};
-use linux::Routed;
-use proxy_common::{FrontendKind, Protocol, Settings, maps::interface, settings::any_contains};
+use datapath::{
+    DatapathError,
+    read::{Asked, By, Explained, Reader, ServiceAddress},
+};
+use linux::{Incoming, Routed};
+use proxy_common::{
+    Counter, FrontendKind, Protocol, Settings, maps::interface, masquerade::Marks,
+    settings::any_contains,
+};
 
 use super::{
     ExplainArgs,
-    interfaces::{ClientRoute, HookedInterfaces},
+    interfaces::{HookedInterface, HookedInterfaces},
     names::Names,
     question::{From, To},
 };
@@ -166,17 +173,16 @@ pub(super) fn client(
     }
 }
 
-/// Returns the node's route to the client, the interface of the client's packets, and the hook that
-/// sees the client first.
+/// Returns the interface of the client's packets, and the hook that sees the client first.
 pub(super) fn enter(
     args: &ExplainArgs,
     reader: &Reader,
     places: &HookedInterfaces,
     from: &From,
     client: IpAddr,
-) -> Result<(ClientRoute, By)> {
+) -> Result<(Option<HookedInterface>, By)> {
     if *from == From::Node {
-        return Ok(((None, None), By::NodeSocket));
+        return Ok((None, By::NodeSocket));
     }
     let (routed, mut place) = places.to(reader, client)?;
     if let Some(name) = &args.interface {
@@ -184,14 +190,128 @@ pub(super) fn enter(
             .with_context(|| format!("--interface {name}"))?;
         place = Some(places.at(reader, index, None)?);
     } else if routed == Some(Routed::Here) {
-        return Ok(((None, None), By::NodeSocket));
+        return Ok((None, By::NodeSocket));
     }
     let by = if args.socket {
         By::PodSocket
     } else {
         By::Interface(place.as_ref().map_or(0, |place| place.index))
     };
-    Ok(((routed, place), by))
+    Ok((place, by))
+}
+
+/// How many endpoints' routes are read at most; a service may have thousands.
+const ENDPOINTS: usize = 32;
+
+/// Where the packet passes the node.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Passage {
+    /// The interface that the client's packets come in by; None if the client is a process of this
+    /// node.
+    pub(super) incoming: Option<HookedInterface>,
+    pub(super) outgoing: Vec<Outgoing>,
+    /// True if every endpoint is at an address of this node itself.
+    pub(super) is_own: bool,
+    /// The socket hooks that the client needs and that are not attached.
+    pub(super) missing_socket_hooks: Vec<&'static str>,
+}
+
+/// How the packet leaves the node to an endpoint.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Outgoing {
+    to: SocketAddr,
+    next_hop: IpAddr,
+    pub(super) interface: HookedInterface,
+    pub(super) masqueraded: bool,
+}
+
+impl Passage {
+    /// Reads the routes to the endpoints; to the destination itself, if portolan leaves the packet
+    /// alone.
+    pub(super) fn read(
+        reader: &Reader,
+        places: &HookedInterfaces,
+        pin_dir: &Path,
+        asked: &Asked,
+        explained: &Explained,
+        incoming: Option<HookedInterface>,
+    ) -> Result<Self> {
+        let by_socket = !matches!(asked.by, By::Interface(_));
+        let mut passage = Self {
+            incoming,
+            ..Self::default()
+        };
+        if by_socket {
+            let wanted = wanted_hooks(asked);
+            passage.missing_socket_hooks = datapath::missing_socket_hooks(pin_dir, wanted)?;
+        }
+        let untouched = [asked.to];
+        let targets = match explained.counter {
+            Counter::Untouched | Counter::SocketUntouched => &untouched[..],
+            _ => &explained.to,
+        };
+        passage.is_own = !targets.is_empty();
+        for to in targets.iter().take(ENDPOINTS) {
+            let masqueraded = !by_socket && (explained.masquerades || to.ip() == asked.client);
+            let mark = if masqueraded {
+                Marks::DEFAULT.masquerade
+            } else {
+                0
+            };
+            let incoming = passage.incoming.as_ref().map(|place| Incoming {
+                source: asked.client,
+                interface: place.stack_index,
+                mark,
+            });
+            let routed = linux::route(to.ip(), incoming)?;
+            passage.is_own &= routed == Routed::Here;
+            if let Routed::Leaves {
+                interface,
+                neighbour,
+            } = routed
+            {
+                passage.outgoing.push(Outgoing {
+                    to: *to,
+                    next_hop: neighbour,
+                    interface: places.at(reader, interface, Some(neighbour))?,
+                    masqueraded,
+                });
+            }
+        }
+        Ok(passage)
+    }
+
+    /// Returns the names of the interfaces that the packet passes, each once.
+    pub(super) fn interfaces(&self) -> BTreeSet<&str> {
+        let outgoing = self.outgoing.iter().map(|one| &one.interface);
+        let all = self.incoming.iter().chain(outgoing);
+        all.map(|place| &*place.link.name).collect()
+    }
+
+    /// Returns the source address that masqueraded packets get, towards the first endpoint outside
+    /// this node; None if no packet is masqueraded.
+    pub(super) fn masquerade_address(
+        &self,
+        reader: &Reader,
+    ) -> Result<Option<IpAddr>, DatapathError> {
+        match self.outgoing.first() {
+            Some(one) if self.outgoing.iter().any(|one| one.masqueraded) => {
+                reader.masquerade_address(one.interface.index, one.next_hop, one.to.ip())
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+/// Returns the socket hooks that a client of this IP family and protocol needs.
+fn wanted_hooks(asked: &Asked) -> &'static [&'static str] {
+    match (asked.client.is_ipv6(), asked.protocol) {
+        (false, Protocol::TCP) => &["connect_v4", "peer_name_v4", "release"],
+        (true, Protocol::TCP) => &["connect_v6", "peer_name_v6", "release"],
+        (false, Protocol::UDP) => &["connect_v4", "send_v4", "receive_v4", "release"],
+        (true, Protocol::UDP) => &["connect_v6", "send_v6", "receive_v6", "release"],
+        _ => &[],
+    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The rows of the report of `portolan explain`: the service, its endpoints, the dry run.
+//! The rows of the report of `portolan explain`: the service, its endpoints.
 
 use datapath::read::{MatchedFrontend, Share};
 use serde::Serialize;
@@ -45,31 +45,6 @@ pub(super) struct EndpointRow {
     pub(super) remedy: String,
 }
 
-/// The result of one program in the dry run.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct StepRow {
-    pub(super) hook: &'static str,
-    pub(super) interface: String,
-    /// The name of the counter that the program would have incremented.
-    pub(super) outcome: &'static str,
-    pub(super) packet: String,
-    /// The packet as the program left it; None if the program did not change it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) becomes: Option<String>,
-}
-
-/// The results of the kernel's own programs on the packet: the dry run.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct DryRunRow {
-    pub(super) steps: Vec<StepRow>,
-    /// Why there is no dry run; None if there is one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) left_out: Option<String>,
-    pub(super) milliseconds: u128,
-}
-
 impl ServiceRow {
     pub(super) fn new(frontend: &MatchedFrontend) -> Self {
         let address = match frontend.address {
@@ -109,23 +84,6 @@ impl EndpointRow {
         }
         if !self.because.is_empty() {
             line += &format!(": {}", self.because);
-        }
-        line
-    }
-}
-
-impl StepRow {
-    pub(super) fn line(&self) -> String {
-        let Self {
-            hook,
-            interface,
-            outcome,
-            packet,
-            becomes,
-        } = self;
-        let mut line = format!("{hook} of {interface}: {outcome}: {packet}");
-        if let Some(becomes) = becomes {
-            line += &format!(" becomes {becomes}");
         }
         line
     }

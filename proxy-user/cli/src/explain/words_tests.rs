@@ -128,7 +128,10 @@ fn affinity_is_shown_with_its_endpoint_and_seconds_left() {
         said.starts_with("not held yet") && said.ends_with("600 s"),
         "{said}"
     );
-    one.affinity = Some(AffineEndpoint::new(one.to[0], 30));
+    one.affinity = Some(AffineEndpoint {
+        endpoint: one.to[0],
+        seconds_left: 30,
+    });
     let said = affinity(&one, &asked(PACKET)).expect("words");
     assert!(
         said.starts_with("held to 10.40.1.20:8080, for 30 s"),

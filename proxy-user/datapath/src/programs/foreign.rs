@@ -36,19 +36,10 @@ pub enum ChainPosition {
 pub struct HookState {
     /// True if one of our programs is attached.
     pub ours: bool,
-    /// Foreign programs before ours, in the order in which the kernel runs them. `behind` has those
-    /// behind ours.
-    pub before: Vec<ChainMember>,
-    pub behind: Vec<ChainMember>,
-}
-
-/// A foreign program or filter at a hook.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct ChainMember {
-    /// The name that helps an operator to find it: `program 12 (police)`, or a filter's kind.
-    pub name: String,
-    /// The id of the BPF program; `None` for a filter without one.
-    pub program: Option<u32>,
+    /// The names of foreign programs before ours, in the order in which the kernel runs them.
+    /// `behind` has those behind ours.
+    pub before: Vec<String>,
+    pub behind: Vec<String>,
 }
 
 /// A program or filter at a hook.
@@ -145,14 +136,10 @@ impl<'a> Hooks<'a> {
                 state.ours = true;
                 continue;
             }
-            let standing = ChainMember {
-                program: member.program,
-                name: member.describe(),
-            };
             if state.ours {
-                state.behind.push(standing);
+                state.behind.push(member.describe());
             } else {
-                state.before.push(standing);
+                state.before.push(member.describe());
             }
         }
         Ok(state)

@@ -3,7 +3,7 @@
 //! programs that are at one interface's hooks now, for `portolan explain`.
 
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::HashSet,
     fs::{self, File},
     io,
     os::fd::AsFd,
@@ -12,7 +12,7 @@ use std::{
 
 use linux::{
     attached_xdp, cgroup_programs, describe_program, get_pinned, interfaces::Interface, link_info,
-    program_by_id, program_name, test_run,
+    program_name,
 };
 
 use super::{
@@ -85,34 +85,6 @@ fn foreign_hooks(ours: &HashSet<u32>, cgroup: &Path) -> io::Result<Vec<ForeignHo
     Ok(found)
 }
 
-/// The verdict of a foreign program on a packet.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ForeignVerdict {
-    /// The programs behind the foreign one see the packet.
-    Next,
-    /// The foreign program ends the chain: the packet goes directly to the network stack.
-    Ends,
-    Drops,
-    /// The foreign program redirects the packet.
-    Redirects,
-}
-
-/// Runs the foreign program with this id on a packet, as if it came in at the interface with this
-/// index. The program may record the packet in its own maps.
-pub fn ask_foreign(id: u32, interface: u32, packet: &[u8]) -> io::Result<ForeignVerdict> {
-    const INTERFACE: usize = 10;
-    let mut context = [[0_u8; 4]; 64];
-    context[INTERFACE] = interface.to_ne_bytes();
-    let program = program_by_id(id)?;
-    let run = test_run(program.as_fd(), packet, context.as_flattened(), 1)?;
-    Ok(match run.result {
-        0 => ForeignVerdict::Ends,
-        2 => ForeignVerdict::Drops,
-        7 => ForeignVerdict::Redirects,
-        _ => ForeignVerdict::Next,
-    })
-}
-
 /// The ids of an agent's programs, found by the links in its pin directory.
 pub struct Attached(HashSet<u32>);
 
@@ -139,32 +111,6 @@ impl Attached {
     pub fn foreign_xdp(&self, index: u32) -> io::Result<Option<String>> {
         let program = attached_xdp(index)?;
         Ok(program.filter(|id| !self.has(*id)).map(describe_program))
-    }
-
-    /// Returns the names of the foreign programs at these socket hooks of a cgroup and of all
-    /// cgroups below it. A hook has the name of our program for it; programs of that name are
-    /// another agent's of ours.
-    pub fn foreign_at_sockets(&self, cgroup: &Path, wanted: &[&str]) -> BTreeSet<String> {
-        let mut found = BTreeSet::new();
-        let mut waiting = vec![cgroup.to_owned()];
-        while let Some(directory) = waiting.pop() {
-            let Ok(hooks) = foreign_hooks(&self.0, &directory) else {
-                // The cgroup is gone since its parent was read.
-                continue;
-            };
-            let foreign = hooks.into_iter().filter(|one| wanted.contains(&one.hook));
-            found.extend(
-                foreign
-                    .map(|one| one.name)
-                    .filter(|name| !wanted.contains(&&**name)),
-            );
-            for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
-                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                    waiting.push(entry.path());
-                }
-            }
-        }
-        found
     }
 }
 

@@ -59,7 +59,7 @@ impl Programs {
         shapes: &[Shape],
     ) -> Result<Self, DatapathError> {
         let mut loaded = Self {
-            ebpf: object(options, home, shapes, &[], VerifierLogLevel::STATS)?,
+            ebpf: object(options, home, shapes, VerifierLogLevel::STATS)?,
             loads: Vec::new(),
             refusals: Vec::new(),
         };
@@ -80,7 +80,7 @@ impl Programs {
             };
             if tracing.is_none() {
                 let level = VerifierLogLevel::VERBOSE | VerifierLogLevel::STATS;
-                tracing = Some(object(options, home, shapes, &[], level)?);
+                tracing = Some(object(options, home, shapes, level)?);
             }
             let traced = match &mut tracing {
                 Some(ebpf) => load_one(ebpf, name)?.err(),
@@ -168,12 +168,11 @@ impl Programs {
 }
 
 /// Opens the object file with the maps pinned in `home`; creates and pins missing ones. Its
-/// programs are not loaded yet. The maps named in `own` are new ones that are not pinned.
-pub(super) fn object(
+/// programs are not loaded yet.
+fn object(
     options: &Options,
     home: &Path,
     shapes: &[Shape],
-    own: &[&str],
     log: VerifierLogLevel,
 ) -> Result<Ebpf, DatapathError> {
     let log_level = if options.log_packets {
@@ -201,9 +200,7 @@ pub(super) fn object(
     }
     for shape in shapes {
         loader.map_max_entries(shape.name, shape.max_entries);
-        if !own.contains(&shape.name) {
-            loader.map_pin_path(shape.name, home.join(shape.name));
-        }
+        loader.map_pin_path(shape.name, home.join(shape.name));
     }
     let loaded = match &options.object {
         Some(path) => loader.load_file(path),
@@ -214,10 +211,7 @@ pub(super) fn object(
 
 /// Makes the kernel load a program. The inner error is the kernel's refusal; the outer one means
 /// that the object has no such program.
-pub(super) fn load_one(
-    ebpf: &mut Ebpf,
-    name: &str,
-) -> Result<Result<(), ProgramError>, DatapathError> {
+fn load_one(ebpf: &mut Ebpf, name: &str) -> Result<Result<(), ProgramError>, DatapathError> {
     let program = ebpf
         .program_mut(name)
         .ok_or_else(|| DatapathError::Load(format!("no program {name} in the object")))?;
@@ -234,7 +228,7 @@ pub(super) fn load_one(
 }
 
 /// Returns a descriptor of a map of an opened object.
-pub(super) fn descriptor(ebpf: &Ebpf, name: &str) -> io::Result<OwnedFd> {
+fn descriptor(ebpf: &Ebpf, name: &str) -> io::Result<OwnedFd> {
     match ebpf.map(name) {
         Some(
             Map::Array(map)

@@ -3,7 +3,6 @@
 //! attached to interfaces and to a cgroup, and their log lines. Called by `Datapath`; `sweep` runs
 //! the programs that remove idle flows.
 
-mod aside;
 mod check;
 mod clsact;
 mod entry_points;
@@ -19,14 +18,11 @@ mod refusal;
 mod tc;
 mod xdp;
 
-pub(super) use aside::Aside;
 pub(super) use check::Damage;
 pub use entry_points::PROGRAMS;
 pub(super) use foreign::Hooks;
-pub use foreign::{ChainMember, ChainPosition, ForeignProgram, HookState};
-pub use foresee::{
-    Attached, ForeignHook, ForeignVerdict, Foreseen, ask_foreign, foresee, missing_socket_hooks,
-};
+pub use foreign::{ChainPosition, ForeignProgram, HookState};
+pub use foresee::{Attached, ForeignHook, Foreseen, foresee, missing_socket_hooks};
 pub(super) use hooks::HookLinks;
 pub use hooks::{cgroup_root, is_below_root};
 pub(super) use load::Programs;

@@ -5,7 +5,6 @@
 //! and `metrics`.
 
 mod affinity;
-mod dry_run;
 mod explain;
 mod fill;
 mod flows;
@@ -39,7 +38,6 @@ use crate::{
     },
 };
 pub use affinity::Affinity;
-pub use dry_run::{DryRun, Hook, Kind, Packet, Step};
 pub use explain::{
     AffineEndpoint, Asked, By, Explained, MatchedFrontend, ServiceAddress, ServingEndpoint,
 };

@@ -6,7 +6,7 @@ use std::fs;
 
 use lab::node::api_server::AGENTS_ACCOUNT;
 
-use super::{CLIENT, ask};
+use super::{CLIENT, explain};
 use crate::{objects::Service, server::prepare, world::World};
 
 /// A Service and its slice: what the slice has in place of the right fields, and what must be
@@ -100,9 +100,9 @@ fn the_reason_for_a_service_without_endpoint_is_named() {
     let folder = world.manifests();
     for (number, (name, .., words)) in CASES.iter().enumerate() {
         let to = format!("{}:80", address(number));
-        let unknown = ask(&world, CLIENT, &to, &[]);
+        let unknown = explain(&world, CLIENT, &to, &[]);
         unknown.finds("in-the-way", "the maps do not say why");
-        let said = ask(&world, CLIENT, &to, &["--manifests", &folder]);
+        let said = explain(&world, CLIENT, &to, &["--manifests", &folder]);
         said.finds("in-the-way", words);
         assert_eq!(said.status, 3, "{name}");
         assert!(world.connect(&to).is_err(), "{name}");
@@ -120,7 +120,7 @@ fn endpoints_that_nobody_has_applied_and_those_listed_twice_are_named() {
     let (_, elsewhere) = elsewhere.rsplit_once("---").expect("its second slice");
     let twice = format!("{twice}---{elsewhere}");
     world.write("cart.yaml", twice);
-    let said = ask(
+    let said = explain(
         &world,
         CLIENT,
         "172.30.1.1:80",
@@ -171,9 +171,9 @@ fn reasons_come_from_the_api_server() {
         })
     });
     let flags = ["--kubeconfig", &*kubeconfig];
-    let said = ask(&world, CLIENT, "172.30.2.7:80", &flags);
+    let said = explain(&world, CLIENT, "172.30.2.7:80", &flags);
     said.finds("in-the-way", words);
-    let said = ask(&world, CLIENT, "172.30.2.8:80", &flags);
+    let said = explain(&world, CLIENT, "172.30.2.8:80", &flags);
     said.finds(
         "in-the-way",
         "its selector app=none matches no pod of namespace shop",
@@ -193,9 +193,9 @@ fn reasons_come_from_the_api_server() {
     let path = world.path("account.kubeconfig");
     fs::write(&path, account.to_string()).expect("written");
     let flags = ["--kubeconfig", &*path];
-    let said = ask(&world, CLIENT, "172.30.2.7:80", &flags);
+    let said = explain(&world, CLIENT, "172.30.2.7:80", &flags);
     said.finds("in-the-way", words);
-    let said = ask(&world, CLIENT, "172.30.2.8:80", &flags);
+    let said = explain(&world, CLIENT, "172.30.2.8:80", &flags);
     said.finds("in-the-way", "its EndpointSlices list no endpoint");
     assert!(agent.stop().success());
 }

@@ -29,15 +29,10 @@ pub(super) struct Case {
 
 /// The answer of `portolan explain` about a flow with these `from` and `to`.
 pub(super) enum Explain {
-    /// The reason, from the maps and from the dry run.
+    /// The reason.
     Outcome(&'static str, &'static str),
-    /// The reason from the dry run only, because the maps say something else.
-    DryRun(&'static str, &'static str),
     /// The policy's verdict, from which the reason follows.
     Policy(&'static str, &'static str, Counter),
-    /// A note, after the case, that flows have met the reason; with the protocol. The dry run has
-    /// its own tables, so it cannot show the reason.
-    Note(&'static str, &'static str, &'static str),
     /// Explain cannot be asked; the text says why.
     CannotBeAsked(&'static str),
 }
@@ -54,6 +49,8 @@ const OTHERS: [&str; 3] = ["172.30.1.11:80", "172.30.1.12:80", "172.30.1.13:80"]
 
 const NO_NEW_FLOW: &str =
     "Its question is about a new flow or an open one, and this packet is of neither.";
+const BY_PACKETS_ONLY: &str =
+    "It decides by the services, not by room in the tables that packets fill or by torn maps.";
 const A_MOMENT: &str = "It is over before an answer could be read, and the connection goes on.";
 const NO_PACKET: &str =
     "It is asked about packets and connections, not about other calls of a process.";
@@ -146,7 +143,7 @@ pub(super) const CASES: &[Case] = &[
             });
             sent.expect("translated all the same");
         },
-        Explain::Note("node", "172.30.1.9:53", "udp"),
+        Explain::CannotBeAsked(BY_PACKETS_ONLY),
     ),
     // The first connection keeps its source port, the next two take the only other ports.
     Case {
@@ -158,7 +155,7 @@ pub(super) const CASES: &[Case] = &[
         ..case(
             Counter::DroppedNoTuple,
             |scene| scene.send(&syn(from_port(POD, 40_009), at(OTHERS[2]), &[])),
-            Explain::Note(POD, CART, "tcp"),
+            Explain::CannotBeAsked(BY_PACKETS_ONLY),
         )
     },
     Case {
@@ -170,7 +167,7 @@ pub(super) const CASES: &[Case] = &[
         ..case(
             Counter::DroppedNoMasqueradePort,
             |scene| scene.send(&syn(from_port(OUTSIDE, 40_012), at(CART), &[])),
-            Explain::Note(OUTSIDE, CART, "tcp"),
+            Explain::CannotBeAsked(BY_PACKETS_ONLY),
         )
     },
     // Normally an entry is in this state only for a moment, during an import.
@@ -198,7 +195,7 @@ pub(super) const CASES: &[Case] = &[
         ..case(
             Counter::DroppedInconsistent,
             |scene| scene.send(&syn(from_port(POD, 40_014), at(TORN), &[])),
-            Explain::DryRun(POD, TORN),
+            Explain::CannotBeAsked(BY_PACKETS_ONLY),
         )
     },
     // Established connections are never evicted.
@@ -211,7 +208,7 @@ pub(super) const CASES: &[Case] = &[
                 "it is full"
             );
         },
-        Explain::Note(POD, CART, "tcp"),
+        Explain::CannotBeAsked(BY_PACKETS_ONLY),
     ),
     // More packets than both processors may answer at once.
     Case {

@@ -67,7 +67,7 @@ impl Witness for Counters {
     }
 }
 
-/// `portolan explain`: asked about a flow before its packets; for `Note`, after them.
+/// `portolan explain`: asked about a flow before its packets.
 pub(super) struct Explained;
 
 impl Witness for Explained {
@@ -76,30 +76,17 @@ impl Witness for Explained {
             Explain::Outcome(from, to) => {
                 let said = explain(scene.world, from, to, &[]);
                 assert_eq!(said.outcome(), case.reason.name(), "{:#}", said.report);
-                assert_eq!(said.steps(), [case.reason.name()], "{:#}", said.report);
                 assert_eq!(said.status, 3, "{:#}", said.report);
-            }
-            Explain::DryRun(from, to) => {
-                let said = explain(scene.world, from, to, &[]);
-                assert_eq!(said.steps()[0], case.reason.name(), "{:#}", said.report);
-                said.finds("differs", case.reason.name());
             }
             Explain::Policy(from, to, policy) => {
                 let said = explain(scene.world, from, to, &[]);
                 assert_eq!(said.outcome(), policy.name(), "{:#}", said.report);
                 assert_eq!(said.status, 3, "{:#}", said.report);
             }
-            // Nothing to ask before anything has happened.
-            Explain::Note(..) => {}
             Explain::CannotBeAsked(why) => assert!(why.ends_with('.'), "a sentence: {why}"),
         }
     }
-    fn after(&mut self, scene: &Scene<'_>, case: &Case) {
-        if let Explain::Note(from, to, protocol) = case.explain {
-            let said = explain(scene.world, from, to, &["--protocol", protocol]);
-            said.finds("note", &format!("met {} since", case.reason.name()));
-        }
-    }
+    fn after(&mut self, _: &Scene<'_>, _: &Case) {}
     fn at_the_end(&mut self, _: &Scene<'_>) {}
 }
 

@@ -14,7 +14,7 @@ mod send;
 mod stations;
 
 use std::{
-    io,
+    fs, io,
     net::{IpAddr, SocketAddr},
     sync::mpsc,
     thread,
@@ -38,13 +38,7 @@ use self::{
     send::{Bound, Ending, Frame, WAIT, bind},
     stations::{Station, StationRow},
 };
-use super::{
-    ExplainArgs,
-    host::{Host, places},
-    look::number,
-    names::Names,
-    report::Pointed,
-};
+use super::{ExplainArgs, names::Names, report::Pointed, resolve::Passage};
 use crate::{
     check::finding::Finding,
     rights::{SYS_ADMIN, lacks},
@@ -91,14 +85,14 @@ pub(super) fn run(
     args: &ExplainArgs,
     asked: &Asked,
     explained: &Explained,
-    host: &Host,
+    passage: &Passage,
 ) -> Result<(FollowedRow, Option<Pointed>)> {
     if !matches!(asked.protocol, Protocol::TCP | Protocol::UDP) {
         bail!("--follow: only TCP and UDP packets can be followed");
     }
     let mut notes = Vec::new();
     let is_pod = explained.origin == Some(Origin::Pod);
-    let sender = sender(args, asked, host, is_pod, &mut notes)?;
+    let sender = sender(args, asked, passage, is_pod, &mut notes)?;
     let v6 = asked.to.is_ipv6();
     let bound = match &sender {
         Sender::Node => Some(bind(None, asked.protocol, None, v6)?),
@@ -118,8 +112,7 @@ pub(super) fn run(
         protocol: asked.protocol,
     };
     let ends: Vec<_> = [asked.to].iter().chain(&explained.to).copied().collect();
-    let places = places(host).into_iter();
-    let interfaces: Vec<_> = places.map(|place| place.link.name.as_str()).collect();
+    let interfaces: Vec<_> = passage.interfaces().into_iter().collect();
     let legacy = legacy(v6, &mut notes);
     let mut recorder = Recorder::begin(args, &client, &ends, &interfaces)?;
     let own = linux::own_namespace_inode()?;
@@ -174,7 +167,7 @@ pub(super) fn run(
             after.refused_since(&before)
         }),
         conntrack_full: conntrack_full(),
-        foreign: programs::at_interfaces(args, &recorder, own, &stations, host),
+        foreign: programs::at_interfaces(args, &recorder, own, &stations, passage),
         cgroup: programs::at_cgroups(args, pod.and_then(PodNamespace::process), v6),
         endpoint: watch.endpoint(&recorder, own, inode, asked.protocol),
         stations,
@@ -227,7 +220,7 @@ fn conclude(
 fn sender(
     args: &ExplainArgs,
     asked: &Asked,
-    host: &Host,
+    passage: &Passage,
     is_pod: bool,
     notes: &mut Vec<String>,
 ) -> Result<Sender> {
@@ -237,7 +230,7 @@ fn sender(
     if asked.by == By::NodeSocket {
         return Ok(Sender::Node);
     }
-    let place = host.incoming.as_ref().context(
+    let place = passage.incoming.as_ref().context(
         "the interface that the client's packets come in by is not known: name it with --interface",
     )?;
     let behind = PodNamespace::behind(place.index).and_then(|pod| {
@@ -388,4 +381,11 @@ fn conntrack_full() -> Option<u64> {
         number("netfilter/nf_conntrack_max")?,
     );
     (most > 0 && count >= most).then_some(count)
+}
+
+/// Returns the value of a kernel parameter; `name` is its path below /proc/sys/net. None if it
+/// cannot be read.
+fn number(name: &str) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/sys/net/{name}")).ok()?;
+    text.trim().parse().ok()
 }

@@ -4,15 +4,15 @@
 
 use std::{fs, os::fd::AsFd};
 
-use datapath::{Attached, ChainMember, cgroup_root};
+use datapath::{Attached, cgroup_root};
 use linux::{cgroup_programs, describe_program};
 use proxy_common::trace::follow::{Seen, Sighting};
 
 use super::{
-    super::{ExplainArgs, host::Host},
+    super::{ExplainArgs, resolve::Passage},
     cgroup,
     record::Recorder,
-    stations::{Did, Host as Place, Station},
+    stations::{Did, Host, Station},
 };
 use crate::freed::reasons::is_harmless;
 
@@ -23,10 +23,10 @@ pub(super) fn at_interfaces(
     recorder: &Recorder,
     own: u32,
     stations: &[Station],
-    host: &Host,
+    passage: &Passage,
 ) -> Vec<String> {
     let reason = stations.iter().find_map(|station| match &station.did {
-        Did::Freed { reason, .. } if !is_harmless(reason) && station.host == Place::Node => {
+        Did::Freed { reason, .. } if !is_harmless(reason) && station.host == Host::Node => {
             Some(reason.as_str())
         }
         _ => None,
@@ -45,7 +45,7 @@ pub(super) fn at_interfaces(
         Some("TC_EGRESS") => 1,
         // The hook is told by the function, or by the interface that did not receive the packet.
         _ => {
-            let incoming = host.incoming.as_ref().map(|place| place.index);
+            let incoming = passage.incoming.as_ref().map(|place| place.index);
             let xdp = |index| ours.foreign_xdp(index).ok().flatten();
             return index.or(incoming).and_then(xdp).into_iter().collect();
         }
@@ -55,7 +55,7 @@ pub(super) fn at_interfaces(
     };
     let state = &states[side];
     let members = state.before.iter().chain(&state.behind);
-    members.map(|one: &ChainMember| one.name.clone()).collect()
+    members.cloned().collect()
 }
 
 /// Returns the programs of others that see what a process connects and sends: at its cgroup and all

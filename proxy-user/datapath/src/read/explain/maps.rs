@@ -221,7 +221,6 @@ impl<A: Family> FamilyMaps<A> {
         Ok(backend.map(|backend| AffineEndpoint {
             endpoint: socket(backend.address, backend.port),
             seconds_left: u64::from(record.affinity_timeout).saturating_sub(used),
-            service: record.service,
         }))
     }
 

@@ -15,8 +15,7 @@ use std::{
 
 use ipnet::IpNet;
 use proxy_common::{
-    Backend, Counter, FrontendKind, Origin, Protocol, ServiceFlags, ServiceId, Settings, V4, V6,
-    flow::ClientInterface,
+    Backend, Counter, FrontendKind, Origin, Protocol, ServiceFlags, Settings, V4, V6,
 };
 
 use self::maps::FamilyMaps;
@@ -71,8 +70,6 @@ pub struct Explained {
     pub affinity: Option<AffineEndpoint>,
     /// The known connection that the packet belongs to.
     pub flow: Option<Flow>,
-    /// The interface that the packet comes in on, as flow keys contain it.
-    pub(super) interface: ClientInterface,
 }
 
 /// The frontend that a destination address and port belong to.
@@ -115,20 +112,6 @@ pub struct ServingEndpoint {
 pub struct AffineEndpoint {
     pub endpoint: SocketAddr,
     pub seconds_left: u64,
-    /// The id of the service port, which the dry run needs to copy the client's affinity entry.
-    pub(super) service: ServiceId,
-}
-
-impl AffineEndpoint {
-    /// Returns an affinity to this endpoint that lasts for so many more seconds, without a service
-    /// port.
-    pub fn new(endpoint: SocketAddr, seconds_left: u64) -> Self {
-        Self {
-            endpoint,
-            seconds_left,
-            service: ServiceId::NONE,
-        }
-    }
 }
 
 impl Explained {
@@ -146,7 +129,6 @@ impl Explained {
             masquerades: false,
             affinity: None,
             flow: None,
-            interface: ClientInterface::SHARED,
         }
     }
 }
@@ -175,11 +157,7 @@ impl Reader {
     ) -> Result<Explained, DatapathError> {
         let maps = FamilyMaps::<A>::open(self)?;
         match asked.by {
-            By::Interface(interface) => {
-                let mut explained = packet::explain(self, &maps, asked, interface, client, to)?;
-                explained.interface = maps.client_interface(interface);
-                Ok(explained)
-            }
+            By::Interface(interface) => packet::explain(self, &maps, asked, interface, client, to),
             By::NodeSocket | By::PodSocket => socket::explain(self, &maps, asked, to),
         }
     }
