@@ -121,11 +121,10 @@ Examples:
 
 pub(super) const TRACE: &str = "\
 Examples:
-  portolan trace service shop/cart           what happens to the packets and calls of a service
-  portolan trace verdict drop or verdict reject          what is refused, and why
-  portolan trace host 10.244.1.7 and tcp port 80 --limit 20
-  portolan trace calls and process 4711      what a process asks for, and what it gets
-  portolan trace udp port 53 --duration 10 --write dns.pcapng";
+  portolan trace --service shop/cart         what happens to the packets and calls of a service
+  portolan trace --verdict drop,reject       what is refused, and why
+  portolan trace --client 10.244.1.7 --port 80 --limit 20
+  portolan trace --port 53 --duration 10 --write dns.pcapng";
 
 pub(super) const DUMP: &str = "\
 Examples:

@@ -223,8 +223,8 @@ mod tests {
 
     #[test]
     fn arguments_reach_the_pods_unchanged() {
-        let (_, said, _) = run(PODS, &["--node", "a", "trace", "tcp port 80", "$HOME", "*"]);
-        let start = "portolan-a was asked: trace tcp port 80 $HOME *\n";
+        let (_, said, _) = run(PODS, &["--node", "a", "trace", "--port 80", "$HOME", "*"]);
+        let start = "portolan-a was asked: trace --port 80 $HOME *\n";
         assert!(said.starts_with(start), "{said}");
     }
 
@@ -288,7 +288,7 @@ mod tests {
                 "--watch is for one node: name it with --node",
             ),
             (
-                "trace verdict drop",
+                "trace --verdict drop",
                 "trace of several nodes needs --duration",
             ),
             ("--nodes a services", "--nodes is no flag of the plugin"),
