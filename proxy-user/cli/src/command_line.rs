@@ -35,6 +35,10 @@ const GONE: &[(&[&str], &str)] = &[
         "`portolan run --service-proxy-name NAME` serves one Service beside kube-proxy: docs/migrate.md",
     ),
     (
+        &["top", "--once"],
+        "`portolan top` shows it once, and `--watch` again and again",
+    ),
+    (
         &["trace", FILTER],
         "--service, --client, --port and --verdict say what to show: docs/commands.md#trace",
     ),
@@ -99,6 +103,7 @@ mod tests {
     #[case("shadow report", "--service-proxy-name")]
     #[case("run -v 4 --shadow", "--service-proxy-name")]
     #[case("check --drift", "portolan status")]
+    #[case("top --once --limit 3", "--watch")]
     #[case("trace --limit 3 host 10.0.0.1 and port 80", "--client")]
     #[case("trace verdict drop or verdict reject", "--verdict")]
     fn what_an_earlier_version_had_names_what_to_use_now(#[case] line: &str, #[case] now: &str) {
@@ -140,9 +145,9 @@ mod tests {
         parsed.collect()
     }
 
-    const LISTS: &str = "services backends flows sockets affinity";
+    const LISTS: &str = "services backends flows sockets affinity top";
     const LISTS_AND_OVERVIEWS: &str =
-        "services backends flows sockets affinity status counters maps warnings config";
+        "services backends flows sockets affinity top status counters maps warnings config";
     const OTHERS: &str = "run check init wait mount-bpffs cleanup";
 
     #[rstest]
@@ -158,7 +163,10 @@ mod tests {
     #[case("flows", "--state open")]
     #[case("servces", "")]
     #[case("status", "--metrics-bind-address here, --limit 3")]
-    #[case("top", "--count --limit 3, --backends --reasons")]
+    #[case(
+        "top",
+        "--count --limit 3, --backends --reasons, --programs --reasons, --programs cart, --interval 3"
+    )]
     fn wrong_arguments_are_refused(#[case] commands: &str, #[case] arguments: &str) {
         for line in parsed(commands, arguments) {
             said_of(line.expect_err("refused"));

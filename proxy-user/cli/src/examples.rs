@@ -6,7 +6,7 @@ Examples:
   portolan status                            is all well on this node?
   portolan explain --from 10.40.1.9 --to shop/cart   why is there no answer?
   portolan services shop/cart                what does this service have?
-  portolan top                               who is busy now?
+  portolan top --watch                       who is busy now?
 
 `portolan COMMAND --help` has every argument, and examples.";
 
@@ -98,10 +98,10 @@ Examples:
 
 pub(super) const TOP: &str = "\
 Examples:
-  portolan top                               who is busy now?
+  portolan top --watch                       who is busy now?
   portolan top shop/cart --backends          how is it spread over the endpoints?
-  portolan top --once --reasons              who was refused, and why, so far?
-  portolan top --interval 5 -o json          what comes in five seconds, for a script";
+  portolan top --reasons                     who was refused, and why, so far?
+  portolan top --programs                    what do the programs take?";
 
 pub(super) const MAPS: &str = "\
 Examples:

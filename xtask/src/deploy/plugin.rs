@@ -258,11 +258,11 @@ mod tests {
             esac
         "#;
         let plugin = Plugin::new(pods).expect("a plugin");
-        let output = plugin.run(&["--node", "a", "--debug", "top", "--once"]);
+        let output = plugin.run(&["--node", "a", "--debug", "top", "--programs"]);
         let said = command::stdout(&output.expect("it starts"), "top").expect("text");
         assert_eq!(
             said,
-            "portolan-debug-x was asked: top --once\nsecond line\n"
+            "portolan-debug-x was asked: top --programs\nsecond line\n"
         );
         let calls = fs::read_to_string(plugin.folder.path().join("kubectl.calls")).expect("calls");
         for part in [
