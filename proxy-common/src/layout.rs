@@ -11,7 +11,7 @@ use crate::{
     service::{FragmentKey, SourceRangeKey},
     trace::{
         Event, Filter, HEAD, PacketEvent, Tuple,
-        filter::{CLAUSES, Clause, TERMS, Term},
+        filter::{CLIENTS, SERVICES},
         follow::{Config, End, Followed, Offsets, SOURCES as FOLLOWED_SOURCES, Sighting},
         rate::Rate,
     },
@@ -69,5 +69,4 @@ assert_no_padding!(End = V6 u16 u8 u8);
 assert_no_padding!(Followed = [End; FOLLOWED_SOURCES] u64);
 assert_no_padding!(Sighting = u64 u64 Tuple u32 u32 u32 u32 u32 u8 u8 [u8; 6] u32);
 assert_no_padding!(Rate = u64 u64 u64);
-assert_no_padding!(Term = u32 u32 u32 u32 V6 V6);
-assert_no_padding!(Filter = [Term; TERMS] [Clause; CLAUSES] u32 u32 u64);
+assert_no_padding!(Filter = u64 [V6; CLIENTS] [u32; SERVICES] u32 u16 u8 u8);

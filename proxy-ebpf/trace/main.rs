@@ -17,12 +17,7 @@ use proxy_common::{
     Addr, Port, Protocol, SocketBucket, SocketCookie, SocketEntry, SocketKey, SocketRole, V4, V6,
     maps::capacity,
     socket::SOCKET_BUCKETS,
-    trace::{
-        Event, Filter, Hook, Tuple, call,
-        filter::{Step, Work},
-        lost,
-        rate::Rate,
-    },
+    trace::{Event, Filter, Hook, Tuple, call, lost, rate::Rate},
 };
 
 const MMAPABLE: usize = aya_ebpf::bindings::BPF_F_MMAPABLE as usize;
@@ -210,7 +205,7 @@ fn tell<A: Entries>(raw: *mut bpf_sock_addr, address: A, wide: V6, hook: Hook) -
         }
     }
     event.outcome = call::outcome(hook, event.result, found.is_some()) as u32;
-    if filter.wants_outcome(&event) && filter.wants_by(&event, repeat) {
+    if filter.wants_outcome(&event) && filter.wants(&event) {
         hand_over(raw, &mut event);
     }
     PROCEED
@@ -262,17 +257,6 @@ fn entry<A: Entries>(
     };
     let entry = A::further(&SocketKey::new(cookie, role, address, port))?;
     Some((entry, false))
-}
-
-/// Runs the kernel's own loop.
-#[inline(always)]
-fn repeat(times: u32, work: &mut Work<'_>, step: Step) {
-    let (work, step) = (
-        core::ptr::from_mut(work).cast(),
-        step as *mut core::ffi::c_void,
-    );
-    // SAFETY: the kernel passes `work` on to `step` as it is and keeps nothing.
-    unsafe { helpers::bpf_loop(times, step, work, 0) };
 }
 
 #[inline(always)]

@@ -42,7 +42,7 @@ pub(crate) fn commands(
         &["services", &name],
         &["services"],
         &["flows"],
-        &["top", "--once"],
+        &["top"],
         &["status"],
     ];
     let timed = |words: &&[&str]| {

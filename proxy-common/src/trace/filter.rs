@@ -1,204 +1,203 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Filters for the events of `portolan trace`: a few terms, and clauses that combine them. The same
-//! function runs in the kernel and on the host.
+//! Which events `portolan trace` wants. The same function runs in the kernel and on the host.
 
-use super::{Event, Tuple};
-use crate::{Addr, V6};
+use super::Event;
+use crate::{Addr, Port, Protocol, V6};
 
-/// Maximum number of terms in a filter.
-pub const TERMS: usize = 16;
-/// Maximum number of clauses in a filter.
-pub const CLAUSES: usize = 32;
+/// Maximum number of service ports in a filter.
+pub const SERVICES: usize = 16;
+/// Maximum number of a client's addresses. KUBE: a pod has one of each family.
+pub const CLIENTS: usize = 2;
 
-/// A condition on one property of an event.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(C)]
-pub struct Term {
-    /// Which property: [`Term::NET`], [`Term::PORT`] and so on.
-    pub kind: u32,
-    /// The end that must meet an address or port condition: [`Term::SRC`] or [`Term::DST`]. With
-    /// both bits, one of the ends is enough.
-    pub sides: u32,
-    /// The smallest port of a range, in the host's order. For other kinds the protocol, family,
-    /// hook bits, interface, process, or service port.
-    pub low: u32,
-    pub high: u32,
-    /// For [`Term::NET`]: the addresses that equal `address` under `mask`.
-    pub address: V6,
-    pub mask: V6,
-}
-
-impl Term {
-    pub const SRC: u32 = 1;
-    pub const DST: u32 = 2;
-
-    /// The address of an end named by `sides` is in the range.
-    pub const NET: u32 = 0;
-    /// The port of an end named by `sides` is in the range.
-    pub const PORT: u32 = 1;
-    pub const PROTOCOL: u32 = 2;
-    pub const FAMILY: u32 = 3;
-    /// The bit of the event's hook is set in `low`.
-    pub const HOOK: u32 = 4;
-    pub const INTERFACE: u32 = 5;
-    pub const PROCESS: u32 = 6;
-    /// The event's service port has the id in `low`.
-    pub const SERVICE: u32 = 7;
-    /// The bit of the event's outcome is set in `low`, or for outcomes from 32 on in `high`.
-    pub const OUTCOME: u32 = 8;
-
-    pub const NONE: Self = Self {
-        kind: Self::HOOK,
-        sides: 0,
-        low: 0,
-        high: 0,
-        address: V6 { octets: [0; 16] },
-        mask: V6 { octets: [0; 16] },
-    };
-
-    /// Whether an event meets the condition; `tuple` is its addresses and ports before or after
-    /// translation.
-    #[inline(always)]
-    fn holds(&self, event: &Event, tuple: &Tuple) -> bool {
-        let (src, dst) = (self.sides & Self::SRC != 0, self.sides & Self::DST != 0);
-        match self.kind {
-            Self::NET => {
-                let inside = |address: V6| address.masked(self.mask) == self.address;
-                tuple.family != 0 && (src && inside(tuple.src) || dst && inside(tuple.dst))
-            }
-            Self::PORT => {
-                let inside = |port: u16| (self.low..=self.high).contains(&(port as u32));
-                src && inside(tuple.src_port.host()) || dst && inside(tuple.dst_port.host())
-            }
-            Self::PROTOCOL => tuple.family != 0 && tuple.protocol.0 as u32 == self.low,
-            Self::FAMILY => tuple.family as u32 == self.low,
-            Self::HOOK => self.low >> (event.hook & 31) & 1 != 0,
-            Self::INTERFACE => event.interface == self.low,
-            Self::PROCESS => event.process == self.low,
-            Self::SERVICE => event.service == self.low,
-            _ => is_in(self.outcomes(), event),
-        }
-    }
-    #[inline(always)]
-    const fn outcomes(&self) -> u64 {
-        (self.high as u64) << 32 | self.low as u64
-    }
-}
-
-/// Whether a mask of outcomes has the bit of the event's outcome.
-#[inline(always)]
-fn is_in(outcomes: u64, event: &Event) -> bool {
-    outcomes >> (event.outcome & 63) & 1 != 0
-}
-
-/// A conjunction: terms that must hold and terms that must not, one bit for each term.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[repr(C)]
-pub struct Clause {
-    pub mask: u32,
-    /// Those terms of `mask` that must hold; the others must not.
-    pub value: u32,
-}
-
-/// A filter: an event is wanted if one of the clauses holds. A term holds if the addresses and
-/// ports before or after translation meet it; so a negated term excludes both.
+/// An event is wanted if it meets all conditions. A condition on addresses, ports or the protocol is
+/// met by either end, before or after translation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct Filter {
-    pub terms: [Term; TERMS],
-    pub clauses: [Clause; CLAUSES],
-    pub term_count: u32,
-    pub clause_count: u32,
-    /// Mask of the outcomes that are wanted at all: checked first, because most packets concern no
-    /// service.
+    /// The outcomes that are wanted, one bit for each: checked first, because most packets concern
+    /// no service.
     pub outcomes: u64,
+    /// Addresses, and zeros after the last one; all zeros: any.
+    pub clients: [V6; CLIENTS],
+    /// Ids of service ports, and zeros after the last one; all zeros: any.
+    pub services: [u32; SERVICES],
+    /// The process of a socket call; 0: any, and packets.
+    pub process: u32,
+    /// 0: any.
+    pub port: Port,
+    /// 0: any.
+    pub protocol: Protocol,
+    pub _pad: u8,
 }
 
 impl Filter {
     /// Returns a filter that wants every event whose outcome is in this mask.
     pub const fn all(outcomes: u64) -> Self {
         Self {
-            terms: [Term::NONE; TERMS],
-            // The first clause always holds.
-            clauses: [Clause { mask: 0, value: 0 }; CLAUSES],
-            term_count: 0,
-            clause_count: 1,
             outcomes,
+            clients: [V6::UNSPECIFIED; CLIENTS],
+            services: [0; SERVICES],
+            process: 0,
+            port: Port::ANY,
+            protocol: Protocol::ANY,
+            _pad: 0,
         }
     }
 
     /// Whether the filter may want an event with this outcome.
     #[inline(always)]
     pub fn wants_outcome(&self, event: &Event) -> bool {
-        is_in(self.outcomes, event)
+        self.outcomes >> (event.outcome & 63) & 1 != 0
     }
 
-    /// Whether the filter wants an event. `repeat` calls a step with 0, 1, ... below a number until
-    /// the step returns 1.
-    // VERIFIER: in the kernel, `repeat` is its own loop, so that a step is verified once.
+    /// Whether the event meets all conditions but that on its outcome.
     #[inline(always)]
-    pub fn wants_by(&self, event: &Event, repeat: impl Fn(u32, &mut Work<'_>, Step)) -> bool {
-        let mut work = Work {
-            filter: self,
-            event,
-            bits: 0,
-            found: 0,
-        };
-        repeat(TERMS as u32, &mut work, term);
-        repeat(CLAUSES as u32, &mut work, clause);
-        work.found != 0
-    }
-
-    /// Like [`Self::wants_by`], for the command on the host: whether the filter wants an event.
-    #[cfg(any(test, feature = "user"))]
     pub fn wants(&self, event: &Event) -> bool {
-        self.wants_by(event, |times, work, step| {
-            for n in 0..times {
-                if step(n.into(), work) != 0 {
-                    break;
-                }
-            }
-        })
+        let (before, after) = (&event.before, &event.after);
+        let has = |address: &V6| {
+            is(address, &before.src)
+                || is(address, &before.dst)
+                || is(address, &after.src)
+                || is(address, &after.dst)
+        };
+        let is_given = |address: &V6| !is(address, &V6::UNSPECIFIED);
+        let [first, second] = &self.clients;
+        // VERIFIER: all are compared, without a branch for each.
+        let of_service = |id: u32| {
+            self.services
+                .iter()
+                .fold(false, |found, one| found | (*one == id))
+        };
+        (self.process == 0 || event.process == self.process)
+            && (self.protocol == Protocol::ANY
+                || before.protocol == self.protocol
+                || after.protocol == self.protocol)
+            && (self.port == Port::ANY
+                || before.src_port == self.port
+                || before.dst_port == self.port
+                || after.src_port == self.port
+                || after.dst_port == self.port)
+            && (self.services[0] == 0 || event.service != 0 && of_service(event.service))
+            && (!is_given(first) || has(first) || is_given(second) && has(second))
     }
 }
 
-/// A step of the evaluation: evaluates the term or clause of this index.
-pub type Step = extern "C" fn(u64, &mut Work<'_>) -> u64;
-
-/// The evaluation of a filter for one event.
-pub struct Work<'a> {
-    filter: &'a Filter,
-    event: &'a Event,
-    /// The results of the terms, one bit each: set if the term holds.
-    bits: u32,
-    found: u32,
-}
-
-/// Evaluates the `n`-th term. Returns 1 after the last one, to stop the loop.
-extern "C" fn term(n: u64, work: &mut Work<'_>) -> u64 {
-    if n >= TERMS as u64 || n >= work.filter.term_count as u64 {
-        return 1;
-    }
-    let term = &work.filter.terms[n as usize];
-    let event = work.event;
-    let holds = term.holds(event, &event.before) || term.holds(event, &event.after);
-    work.bits |= (holds as u32) << n;
-    0
-}
-
-/// Evaluates the `n`-th clause. Returns 1, to stop the loop, if it holds and after the last one.
-extern "C" fn clause(n: u64, work: &mut Work<'_>) -> u64 {
-    if n >= CLAUSES as u64 || n >= work.filter.clause_count as u64 {
-        return 1;
-    }
-    let clause = &work.filter.clauses[n as usize];
-    if work.bits & clause.mask == clause.value {
-        work.found = 1;
-        return 1;
-    }
-    0
+/// Whether two addresses are the same; by words, because `==` would become a call.
+#[inline(always)]
+fn is(one: &V6, other: &V6) -> bool {
+    let (one, other) = (one.words(), other.words());
+    (one[0] ^ other[0]) | (one[1] ^ other[1]) | (one[2] ^ other[2]) | (one[3] ^ other[3]) == 0
 }
 
 #[cfg(test)]
-#[path = "filter_tests.rs"]
-mod tests;
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::{Counter, V4, trace::Tuple};
+
+    fn wide(octets: [u8; 4]) -> V6 {
+        V4 { octets }.widened()
+    }
+
+    const CLIENT: [u8; 4] = [10, 0, 0, 5];
+    const SERVICE: [u8; 4] = [10, 96, 0, 10];
+    const BACKEND: [u8; 4] = [10, 40, 1, 10];
+    const OTHER: [u8; 4] = [10, 40, 1, 11];
+
+    /// A client's packet to a service, which gets a backend's address.
+    fn event() -> Event {
+        let tuple = |dst, dst_port| Tuple {
+            src: wide(CLIENT),
+            dst: wide(dst),
+            src_port: Port::from_host(1025),
+            dst_port: Port::from_host(dst_port),
+            protocol: Protocol::TCP,
+            family: 4,
+            ..Tuple::NONE
+        };
+        Event {
+            before: tuple(SERVICE, 80),
+            after: tuple(BACKEND, 8080),
+            outcome: Counter::ForwardedNew as u32,
+            service: 3,
+            ..Event::EMPTY
+        }
+    }
+
+    fn clients(clients: &[[u8; 4]]) -> Filter {
+        let mut filter = Filter::all(0);
+        for (place, address) in filter.clients.iter_mut().zip(clients) {
+            *place = wide(*address);
+        }
+        filter
+    }
+
+    fn services(ids: &[u32]) -> Filter {
+        let mut filter = Filter::all(0);
+        filter.services[..ids.len()].copy_from_slice(ids);
+        filter
+    }
+
+    fn port(port: u16) -> Filter {
+        Filter {
+            port: Port::from_host(port),
+            ..Filter::all(0)
+        }
+    }
+
+    fn protocol(protocol: Protocol) -> Filter {
+        Filter {
+            protocol,
+            ..Filter::all(0)
+        }
+    }
+
+    fn process(process: u32) -> Filter {
+        Filter {
+            process,
+            ..Filter::all(0)
+        }
+    }
+
+    #[rstest]
+    #[case::anything(Filter::all(0), true)]
+    #[case::source(clients(&[CLIENT]), true)]
+    #[case::destination_before(clients(&[SERVICE]), true)]
+    #[case::destination_after(clients(&[BACKEND]), true)]
+    #[case::other_address(clients(&[OTHER]), false)]
+    #[case::second_address(clients(&[OTHER, CLIENT]), true)]
+    #[case::source_port(port(1025), true)]
+    #[case::port_before(port(80), true)]
+    #[case::port_after(port(8080), true)]
+    #[case::other_port(port(81), false)]
+    #[case::service(services(&[3]), true)]
+    #[case::last_service(services(&[1, 2, 3]), true)]
+    #[case::other_service(services(&[4]), false)]
+    #[case::protocol(protocol(Protocol::TCP), true)]
+    #[case::other_protocol(protocol(Protocol::UDP), false)]
+    #[case::a_packet_has_no_process(process(42), false)]
+    #[case::all_conditions(Filter { port: Port::from_host(80), ..services(&[3]) }, true)]
+    #[case::all_conditions_but_one(Filter { port: Port::from_host(81), ..services(&[3]) }, false)]
+    fn a_filter_wants_what_meets_all_its_conditions(#[case] filter: Filter, #[case] wanted: bool) {
+        assert_eq!(filter.wants(&event()), wanted);
+    }
+
+    #[test]
+    fn zeros_behind_the_last_value_match_nothing() {
+        let unread = Event {
+            process: 42,
+            ..Event::EMPTY
+        };
+        assert!(!services(&[3]).wants(&unread), "of no service");
+        assert!(!clients(&[CLIENT]).wants(&unread), "without addresses");
+        assert!(process(42).wants(&unread));
+    }
+
+    #[test]
+    fn a_filter_wants_only_the_outcomes_in_its_mask() {
+        let event = event();
+        assert!(Filter::all(1 << Counter::ForwardedNew as u32).wants_outcome(&event));
+        assert!(!Filter::all(1 << Counter::Untouched as u32).wants_outcome(&event));
+    }
+}

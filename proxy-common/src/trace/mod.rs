@@ -48,7 +48,7 @@ impl Hook {
     pub const fn is_socket(self) -> bool {
         self as u8 >= Self::Connect as u8
     }
-    /// The hook's name in filters and lines of output.
+    /// The hook's name in lines of output.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ingress => "ingress",

@@ -7,17 +7,13 @@ use core::arch::asm;
 use aya_ebpf::helpers::generated as kernel;
 use proxy_common::{
     Addr, Counter, FlowKind,
-    trace::{
-        Event, HEAD, Hook, Tuple,
-        filter::{Step, Work},
-        head,
-    },
+    trace::{Event, HEAD, Hook, Tuple, head},
 };
 
 use crate::{
     count::Outcome,
     family::Family,
-    globals, helpers,
+    globals,
     maps::{
         flow, trace,
         workspace::{Scratch, Workspace},
@@ -74,11 +70,6 @@ by_family! {
 }
 
 #[inline(always)]
-fn repeat(times: u32, work: &mut Work<'_>, step: Step) {
-    helpers::repeat(times, work, step);
-}
-
-#[inline(always)]
 fn tell<F: Family>(skb: Skb, counter: u32, place: u32) -> u32 {
     let Some((told, filter)) = trace::begin() else {
         return 0;
@@ -112,7 +103,7 @@ fn tell<F: Family>(skb: Skb, counter: u32, place: u32) -> u32 {
         before::<F>(packet, &mut event.before);
         flow_of::<F>(packet, scratch, event);
     }
-    if filter.wants_by(event, repeat) {
+    if filter.wants(event) {
         trace::hand_over(skb.raw(), told);
     }
     0

@@ -3,12 +3,17 @@
 
 use std::{env, ffi::OsString, process::ExitCode};
 
-use clap::Parser;
+use clap::{
+    Parser,
+    error::{ContextKind, ContextValue},
+};
 
 use super::{BAD_INPUT, Cli};
 
 const CANARY: &str = "`portolan run --service-proxy-name NAME` serves one Service beside kube-proxy: docs/migrate.md";
 
+/// Stands for any word that is no flag.
+const FILTER: &str = "FILTER";
 /// Commands and flags that an earlier version had, and what to use instead.
 const GONE: &[(&[&str], &str)] = &[
     (&["run", "--shadow"], CANARY),
@@ -33,17 +38,28 @@ const GONE: &[(&[&str], &str)] = &[
         "docs/maps.md says how to read the maps by bpftool",
     ),
     (&["shadow"], CANARY),
+    (
+        &["top", "--once"],
+        "`portolan top` shows it once, and `--watch` again and again",
+    ),
+    (
+        &["trace", FILTER],
+        "--service, --client, --port and --verdict say what to show: docs/commands.md#trace",
+    ),
 ];
 
-/// Returns what to use instead of the command or flag of an earlier version in these words.
-fn gone(words: &[OsString]) -> Option<String> {
-    let command = words.get(1)?;
-    let (name, instead) = GONE.iter().find(|(name, _)| {
-        let (first, flags) = name.split_first().unwrap_or((&"", &[]));
-        command == first
-            && flags
-                .iter()
-                .all(|flag| words.iter().any(|word| word == flag))
+/// Returns what to use instead of what clap refuses in these words, if an earlier version had it.
+fn gone(words: &[OsString], error: &clap::Error) -> Option<String> {
+    let kinds = [ContextKind::InvalidArg, ContextKind::InvalidSubcommand];
+    let refused = kinds.into_iter().find_map(|kind| match error.get(kind) {
+        Some(ContextValue::String(word)) => Some(word.as_str()),
+        _ => None,
+    })?;
+    let is_refused = |name: &str| name == refused || (name == FILTER && !refused.starts_with('-'));
+    let (name, instead) = GONE.iter().find(|(name, _)| match name {
+        [command, flag] => words.get(1).is_some_and(|one| one == command) && is_refused(flag),
+        [command] => *command == refused,
+        _ => false,
     })?;
     Some(format!("{} is gone; {instead}", name.join(" ")))
 }
@@ -52,11 +68,11 @@ fn gone(words: &[OsString]) -> Option<String> {
 /// the exit status.
 pub fn parse() -> Result<Cli, ExitCode> {
     let words = words(env::args_os());
-    if let Some(gone) = gone(&words) {
-        eprintln!("portolan: {gone}");
-        return Err(BAD_INPUT.into());
-    }
-    Cli::try_parse_from(words).map_err(|error| {
+    Cli::try_parse_from(&words).map_err(|error| {
+        if let Some(gone) = gone(&words, &error) {
+            eprintln!("portolan: {gone}");
+            return BAD_INPUT.into();
+        }
         // A write error is ignored: the program that reads the output has ended.
         _ = error.print();
         u8::try_from(error.exit_code()).unwrap_or(BAD_INPUT).into()
@@ -87,15 +103,31 @@ mod tests {
     use super::*;
     use crate::{BadInput, perform};
 
-    #[test]
-    fn what_an_earlier_version_had_names_what_to_use_now() {
-        let gone = |line: &str| gone(&words(line.split(' ').map(OsString::from)));
-        for line in ["portolan shadow report", "portolan run -v 4 --shadow"] {
-            assert!(gone(line).is_some_and(|said| said.contains("--service-proxy-name")));
-        }
-        let probe = gone("portolan explain --from node --to shop/cart --probe");
-        assert!(probe.is_some_and(|said| said.contains("--follow")));
-        assert_eq!(gone("portolan run --config shadow"), None);
+    #[rstest]
+    #[case("shadow report", "--service-proxy-name")]
+    #[case("run -v 4 --shadow", "--service-proxy-name")]
+    #[case("check --drift", "portolan status")]
+    #[case("explain --from node --to shop/cart --probe", "--follow")]
+    #[case("top --once --limit 3", "--watch")]
+    #[case("trace --limit 3 host 10.0.0.1 and port 80", "--client")]
+    #[case("trace verdict drop or verdict reject", "--verdict")]
+    fn what_an_earlier_version_had_names_what_to_use_now(#[case] line: &str, #[case] now: &str) {
+        let gone = gone_of(line).expect("it had it");
+        assert!(gone.contains("is gone") && gone.contains(now), "{gone}");
+    }
+
+    #[rstest]
+    #[case("run --config shadow")]
+    #[case("trace --service shadow --nonsense")]
+    #[case("shade")]
+    fn what_no_version_had_is_not_gone(#[case] line: &str) {
+        assert_eq!(gone_of(line), None);
+    }
+
+    fn gone_of(line: &str) -> Option<String> {
+        let line = format!("portolan {line}");
+        let words = words(line.split(' ').map(OsString::from));
+        gone(&words, &Cli::try_parse_from(&words).err()?)
     }
 
     fn said(arguments: &[&str]) -> String {
@@ -118,9 +150,9 @@ mod tests {
         parsed.collect()
     }
 
-    const LISTS: &str = "services backends flows sockets affinity";
+    const LISTS: &str = "services backends flows sockets affinity top";
     const LISTS_AND_OVERVIEWS: &str =
-        "services backends flows sockets affinity status counters maps warnings config";
+        "services backends flows sockets affinity top status counters maps warnings config";
     const OTHERS: &str = "run check init wait mount-bpffs cleanup";
 
     #[rstest]
@@ -136,7 +168,10 @@ mod tests {
     #[case("flows", "--state open")]
     #[case("servces", "")]
     #[case("status", "--metrics-bind-address here, --limit 3")]
-    #[case("top", "--count --limit 3, --backends --reasons")]
+    #[case(
+        "top",
+        "--count --limit 3, --backends --reasons, --programs --reasons, --programs cart, --interval 3"
+    )]
     fn wrong_arguments_are_refused(#[case] commands: &str, #[case] arguments: &str) {
         for line in parsed(commands, arguments) {
             said_of(line.expect_err("refused"));
@@ -181,6 +216,23 @@ mod tests {
             (&["affinity", "--limit", "-1"], "-1"),
             (&["afinity"], "affinity"),
             (&["cleanup", "--force", "--drain"], "cannot be used with"),
+            (&["trace", "--client", "hots"], "use an IP address"),
+            (&["trace", "--client", "pod/web/a/b"], "pod/NAMESPACE/NAME"),
+            (&["trace", "--port", "0"], "--port"),
+            (&["trace", "--service", "A/B"], "use NAME, NAMESPACE/NAME"),
+            (
+                &["trace", "--verdict", "lost"],
+                "forward, reject, drop, untouched",
+            ),
+            (
+                &["trace", "--verdict", "drop", "--all"],
+                "cannot be used with",
+            ),
+            (
+                &["trace", "--drops", "--verdict", "drop"],
+                "cannot be used with",
+            ),
+            (&["trace", "--limit", "0"], "--limit"),
         ] {
             let said = said(arguments);
             assert!(said.contains(expected), "{said}");

@@ -6,7 +6,7 @@ Examples:
   portolan status                            is all well on this node?
   portolan explain --from 10.40.1.9 --to shop/cart   why is there no answer?
   portolan services shop/cart                what does this service have?
-  portolan top                               who is busy now?
+  portolan top --watch                       who is busy now?
 
 `portolan COMMAND --help` has every argument, and examples.";
 
@@ -98,10 +98,10 @@ Examples:
 
 pub(super) const TOP: &str = "\
 Examples:
-  portolan top                               who is busy now?
+  portolan top --watch                       who is busy now?
   portolan top shop/cart --backends          how is it spread over the endpoints?
-  portolan top --once --reasons              who was refused, and why, so far?
-  portolan top --interval 5 -o json          what comes in five seconds, for a script";
+  portolan top --reasons                     who was refused, and why, so far?
+  portolan top --programs                    what do the programs take?";
 
 pub(super) const MAPS: &str = "\
 Examples:
@@ -121,11 +121,10 @@ Examples:
 
 pub(super) const TRACE: &str = "\
 Examples:
-  portolan trace service shop/cart           what happens to the packets and calls of a service
-  portolan trace verdict drop or verdict reject          what is refused, and why
-  portolan trace host 10.244.1.7 and tcp port 80 --limit 20
-  portolan trace calls and process 4711      what a process asks for, and what it gets
-  portolan trace udp port 53 --duration 10 --write dns.pcapng";
+  portolan trace --service shop/cart         what happens to the packets and calls of a service
+  portolan trace --verdict drop,reject       what is refused, and why
+  portolan trace --client 10.244.1.7 --port 80 --limit 20
+  portolan trace --port 53 --duration 10 --write dns.pcapng";
 
 pub(super) const DUMP: &str = "\
 Examples:

@@ -89,7 +89,7 @@ pub(super) fn document<T: Serialize>(
 /// Writes one line for each value that the JSONPath selects.
 fn by_path(out: &mut impl Write, path: &PathArg, value: serde_json::Value) -> io::Result<()> {
     // A list is a JSON array, which gets an `items` for such a path. A document that has its own
-    // `items`, such as that of `top`, stays as it is.
+    // `items` stays as it is.
     let value = match path.by_items && value.is_array() {
         true => serde_json::json!({ "items": value }),
         false => value,

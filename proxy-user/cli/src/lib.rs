@@ -101,8 +101,8 @@ pub enum Command {
     /// List every counter with its meaning.
     #[command(after_help = examples::COUNTERS)]
     Counters(counters::CounterArgs),
-    /// What passes to each service port or backend, how fast, and what the programs take; live on a
-    /// terminal.
+    /// List what passes to each service port or backend, how fast, and what the programs take: what
+    /// moves most first.
     #[command(after_help = examples::TOP)]
     Top(top::TopArgs),
     /// Show packets and socket calls as they happen: before and after translation, with verdict and

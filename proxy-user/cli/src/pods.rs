@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Looks up the names of pods for the addresses that lists show, and the addresses of a named pod.
 //! The names come from an API server or a folder of manifests, if one is given. Called by
-//! `backends`, `flows` and `affinity`.
+//! `backends`, `flows`, `affinity` and `trace`.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -82,6 +82,9 @@ impl EndArg {
 
     pub(super) fn has(&self, address: IpAddr) -> bool {
         self.addresses.contains(&address)
+    }
+    pub(super) fn addresses(&self) -> &[IpAddr] {
+        &self.addresses
     }
 }
 

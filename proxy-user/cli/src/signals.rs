@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tells a command that a signal has asked the process to end, so that the command can clean up
-//! first. Used by `trace` and `top`.
+//! first. Used by `trace`.
 
 use std::{
     sync::{

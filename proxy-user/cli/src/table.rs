@@ -45,40 +45,6 @@ fn lay_out<'a, R>(
     (columns, widths)
 }
 
-/// The texts of a table, padded to the width of their columns, for a caller that draws the screen
-/// itself.
-pub(super) struct Grid {
-    pub(super) headings: Vec<(&'static str, String)>,
-    pub(super) rows: Vec<Vec<(String, Tone)>>,
-}
-
-/// Lays out the rows for a page. Every text includes the gap to the next column.
-pub(super) fn grid<R>(page: &Page, columns: &[Column<R>], rows: &[R]) -> Grid {
-    let (columns, widths) = lay_out(page, columns, true, rows);
-    let mut text = String::new();
-    let mut padded = |value: &Value, width: usize| {
-        put(&mut text, value);
-        let (kept, end) = shortened(&text, width);
-        format!("{:<width$}", format!("{kept}{end}"), width = width + GAP)
-    };
-    let headings = columns.iter().zip(&widths).map(|(column, width)| {
-        let heading = column.heading;
-        (heading, padded(&heading.into(), *width))
-    });
-    let headings = headings.collect();
-    let row = |row: &R| {
-        let cells = columns.iter().zip(&widths).map(|(column, width)| {
-            let cell = (column.cell)(row);
-            (padded(&cell.value, *width), cell.tone)
-        });
-        cells.collect()
-    };
-    Grid {
-        headings,
-        rows: rows.iter().map(row).collect(),
-    }
-}
-
 /// Writes a table. Goes through the rows twice: to find the widths, and to write.
 pub(super) fn table<R>(
     out: &mut impl Write,

@@ -32,7 +32,6 @@ mod health;
 mod init;
 mod installed;
 mod kube_proxy;
-mod live;
 mod local_ports;
 mod many_interfaces;
 mod maps;

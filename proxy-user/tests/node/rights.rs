@@ -147,7 +147,7 @@ fn every_command_of_the_pages_works_with_the_containers_rights_or_says_what_it_l
     );
     for (arguments, lacks) in [
         (&follow[..], "CAP_SYS_ADMIN"),
-        (&["top", "--once", "--interval", "1"], "CAP_SYS_ADMIN"),
+        (&["top", "--programs"], "CAP_SYS_ADMIN"),
         (&["affinity"], "CAP_SYS_ADMIN"),
         (&["sockets"], "CAP_SYS_PTRACE"),
         (&["trace", "--drops", "--duration", "1"], "CAP_SYSLOG"),

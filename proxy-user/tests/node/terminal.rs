@@ -71,6 +71,7 @@ fn list_watch_exits_with_0_if_its_reader_closes_the_pipe() {
     for arguments in [
         &["services", "--watch", "--interval", "0.1"][..],
         &["services", "-o", "json", "--watch", "--interval", "0.1"],
+        &["top", "--watch", "--interval", "0.1"],
     ] {
         let mut child = piped(&world, arguments);
         let mut line = String::new();
@@ -96,7 +97,7 @@ fn a_closed_output_pipe_prints_no_error() {
     for arguments in [
         &[&["explain"], &question[..]].concat()[..],
         &["cleanup", "--dry-run"],
-        &["top", "--once"],
+        &["top"],
     ] {
         let mut child = piped(&world, arguments);
         drop(child.stdout.take());

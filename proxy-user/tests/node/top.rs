@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `portolan top` on a node: its numbers are exactly those of the clients.
 
+use std::{
+    io::{self, BufRead, BufReader},
+    process::Stdio,
+};
+
 use crate::{
     connection::{answer_questions, asking},
     objects::{Service, questions},
@@ -40,7 +45,7 @@ fn top_agrees_exactly_with_what_clients_counted() {
     let top = |arguments: &[&str]| world.json(&[&["top"], arguments].concat());
     for arguments in [&["questions"][..], &["questions", "--backends"]] {
         let seen = top(arguments);
-        let [row] = seen["items"].as_array().expect("rows").as_slice() else {
+        let [row] = seen.as_array().expect("rows").as_slice() else {
             panic!("one row: {seen}")
         };
         let number = |field: &str| row[field].as_u64();
@@ -51,13 +56,20 @@ fn top_agrees_exactly_with_what_clients_counted() {
         assert_eq!(number("bytesOut"), Some(bytes), "{row}");
         assert!(row["rates"].is_null(), "totals without waiting: {row}");
     }
-    let refused = &top(&["nobodys"])["items"][0]["refused"];
+    let refused = &top(&["nobodys"])[0]["refused"];
     assert_eq!(refused["rejected_no_endpoint"], 4, "{refused}");
 
-    let rates = top(&["--interval", "0.2"]);
-    assert!(rates["items"][0]["rates"]["packetsIn"].is_u64(), "{rates}");
-    let table = world.told(&["top", "--once", "--sort-by", "refused"]);
-    let rows: Vec<_> = table.lines().skip(1).collect();
+    let rates = ["top", "--watch", "--interval", "0.2", "-o"];
+    let path = "jsonpath={.items[0].rates.packetsIn}";
+    let mut command = world.asking(&[&rates[..], &[path]].concat());
+    let mut watching = world.begin(command.stdout(Stdio::piped()));
+    let mut lines = BufReader::new(watching.stdout.take().expect("piped")).lines();
+    let is_rate = |line: io::Result<String>| line.expect("text").parse::<u64>().is_ok();
+    assert!(lines.any(is_rate), "from the second look on");
+    watching.kill().expect("killed");
+    watching.wait().expect("its end");
+    let table = world.told(&["top", "--sort-by", "refused", "--reverse"]);
+    let rows: Vec<_> = table.lines().collect();
     assert!(rows[0].starts_with("SERVICE"), "{table}");
     assert!(rows[1].starts_with("shop/nobodys"), "{table}");
     for wrong in [

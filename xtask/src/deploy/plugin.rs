@@ -223,8 +223,8 @@ mod tests {
 
     #[test]
     fn arguments_reach_the_pods_unchanged() {
-        let (_, said, _) = run(PODS, &["--node", "a", "trace", "tcp port 80", "$HOME", "*"]);
-        let start = "portolan-a was asked: trace tcp port 80 $HOME *\n";
+        let (_, said, _) = run(PODS, &["--node", "a", "trace", "--port 80", "$HOME", "*"]);
+        let start = "portolan-a was asked: trace --port 80 $HOME *\n";
         assert!(said.starts_with(start), "{said}");
     }
 
@@ -258,11 +258,11 @@ mod tests {
             esac
         "#;
         let plugin = Plugin::new(pods).expect("a plugin");
-        let output = plugin.run(&["--node", "a", "--debug", "top", "--once"]);
+        let output = plugin.run(&["--node", "a", "--debug", "top", "--programs"]);
         let said = command::stdout(&output.expect("it starts"), "top").expect("text");
         assert_eq!(
             said,
-            "portolan-debug-x was asked: top --once\nsecond line\n"
+            "portolan-debug-x was asked: top --programs\nsecond line\n"
         );
         let calls = fs::read_to_string(plugin.folder.path().join("kubectl.calls")).expect("calls");
         for part in [
@@ -288,7 +288,7 @@ mod tests {
                 "--watch is for one node: name it with --node",
             ),
             (
-                "trace verdict drop",
+                "trace --verdict drop",
                 "trace of several nodes needs --duration",
             ),
             ("--nodes a services", "--nodes is no flag of the plugin"),

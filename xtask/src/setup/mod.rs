@@ -39,7 +39,7 @@ type Tool = (&'static str, &'static str);
 
 /// The programs that tests and the demo call. A CNI plugin has its full path, because its folder is
 /// not in the PATH, and a program there may have the same name.
-const TOOLS: [Tool; 8] = [
+const TOOLS: [Tool; 7] = [
     ("/usr/lib/cni/bandwidth", "containernetworking-plugins"),
     ("bpftool", "bpftool"),
     ("ip", "iproute2"),
@@ -47,7 +47,6 @@ const TOOLS: [Tool; 8] = [
     ("nft", "nftables"),
     ("openssl", "openssl"),
     ("ping", "iputils-ping"),
-    ("tmux", "tmux"),
 ];
 
 /// How often `choose` is called at most. Every call leads to an installation, a build or a pair

@@ -63,11 +63,6 @@ impl Looks {
         Some((self.now.at - before.at).as_secs_f64())
     }
 
-    /// Makes `sample` the latest one.
-    pub(super) fn add(&mut self, sample: Sample) {
-        self.before = Some(std::mem::replace(&mut self.now, sample));
-    }
-
     /// Returns a row for each service port that `select` selects, or with `backends` for each
     /// backend.
     pub(super) fn rows(&self, select: &Select, backends: bool) -> Vec<TopRow> {

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The processor time of each eBPF program. The kernel measures it only while `top` runs.
+//! The processor time of each eBPF program. The kernel measures it only while `top --programs` runs.
 
-use std::{cmp::Ordering, collections::BTreeMap, os::fd::OwnedFd, time::Duration};
+use std::{
+    cmp::{Ordering, Reverse},
+    collections::BTreeMap,
+    os::fd::OwnedFd,
+    time::Duration,
+};
 
 use datapath::read::{ProgramRun, Reader};
 use serde::Serialize;
 
-use super::item::Item;
 use crate::{
-    render::{Column, Value, column, plain},
+    render::{Column, Row, Value, column, plain},
     rights::{SYS_ADMIN, lacks},
 };
 
@@ -23,36 +27,49 @@ pub(super) struct ProgramRow {
     pub(super) processor_percent: f64,
 }
 
-impl Item for ProgramRow {
-    fn words(&self) -> String {
-        self.program.clone()
-    }
-    fn by_name(&self, other: &Self) -> Ordering {
-        self.program.cmp(&other.program)
-    }
-    /// Sorts programs by processor time, the greatest first.
-    fn weight(&self) -> [u64; 4] {
-        let time = self.runs_per_second * self.nanoseconds_per_run;
-        [time, self.runs_per_second, 0, 0]
+impl Row for ProgramRow {
+    const COLUMNS: &'static [Column<Self>] = &[
+        column("PROGRAM", 0, |row| plain(row.program.as_str())),
+        column("RUNS/S", 0, |row| plain(row.runs_per_second)),
+        column("NS/RUN", 0, |row| plain(row.nanoseconds_per_run)),
+        column("CPU%", 0, |row| {
+            plain(Value::Hundredths(
+                (row.processor_percent * 100.0).round() as u64
+            ))
+        }),
+    ];
+    fn name(&self) -> String {
+        format!("program/{}", self.program)
     }
 }
 
-/// The columns of the table of programs.
-pub(super) const COLUMNS: &[Column<ProgramRow>] = &[
-    column("PROGRAM", 0, |row| plain(row.program.as_str())),
-    column("RUNS/S", 0, |row| plain(row.runs_per_second)),
-    column("NS/RUN", 0, |row| plain(row.nanoseconds_per_run)),
-    column("CPU%", 0, |row| {
-        plain(Value::Hundredths(
-            (row.processor_percent * 100.0).round() as u64
-        ))
-    }),
-];
+impl ProgramRow {
+    /// What takes most processor time comes first.
+    fn order(&self) -> impl Ord {
+        let time = self.runs_per_second * self.nanoseconds_per_run;
+        (Reverse((time, self.runs_per_second)), &*self.program)
+    }
+}
+
+// Its only fraction is a number.
+impl Eq for ProgramRow {}
+
+impl Ord for ProgramRow {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.order().cmp(&other.order())
+    }
+}
+
+impl PartialOrd for ProgramRow {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
 
 /// Makes the kernel measure the run times of eBPF programs, as long as the returned descriptor is
 /// open; else returns why it does not.
 pub(super) fn measure() -> Result<OwnedFd, String> {
-    let why = match lacks(SYS_ADMIN, "top") {
+    let why = match lacks(SYS_ADMIN, "top --programs") {
         Some(lacks) => lacks,
         None => match aya::sys::enable_stats(aya::sys::Stats::RunTime) {
             Ok(measuring) => return Ok(measuring),
@@ -98,10 +115,10 @@ impl Programs {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
 
-    pub(in crate::top) fn programs(of: &[(u32, &str, u64, u64)]) -> Programs {
+    fn programs(of: &[(u32, &str, u64, u64)]) -> Programs {
         let runs = of.iter().map(|(id, name, count, time)| ProgramRun {
             id: *id,
             name: (*name).to_owned(),

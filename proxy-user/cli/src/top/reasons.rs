@@ -2,7 +2,7 @@
 //! Why packets and calls were refused: a row for each service port and reason. Pure.
 
 use std::{
-    cmp::Ordering,
+    cmp::{Ordering, Reverse},
     collections::{BTreeMap, HashMap},
 };
 
@@ -11,10 +11,10 @@ use datapath::read::ServicePort;
 use proxy_common::Counter;
 use serde::Serialize;
 
-use super::item::{Item, OfPort};
+use super::of_port::OfPort;
 use crate::{
     counters::rate,
-    render::{Column, Tone, WIDE, column, cut, plain, toned},
+    render::{Column, Row, Tone, WIDE, column, cut, plain, toned},
 };
 
 /// How many packets and calls of a service port were refused for one reason.
@@ -88,28 +88,38 @@ pub(super) fn rows(
     now.sums().into_iter().map(row).collect()
 }
 
-/// The columns of the table of reasons.
-pub(super) const COLUMNS: &[Column<ReasonRow>] = &[
-    cut("SERVICE", 0, |row| plain(row.of.to_string())),
-    column("REASON", 0, |row| plain(row.reason)),
-    column("COUNT", 0, |row| toned(row.count, Tone::Bad)),
-    column("PER-SECOND", 1, |row| plain(row.per_second)),
-    cut("MEANING", 2, |row| plain(row.help)),
-    column("PAGE", WIDE, |row| plain(row.page)),
-];
+impl Row for ReasonRow {
+    const COLUMNS: &'static [Column<Self>] = &[
+        cut("SERVICE", 0, |row| plain(row.of.to_string())),
+        column("REASON", 0, |row| plain(row.reason)),
+        column("COUNT", 0, |row| toned(row.count, Tone::Bad)),
+        column("PER-SECOND", 1, |row| plain(row.per_second)),
+        cut("MEANING", 2, |row| plain(row.help)),
+        column("PAGE", WIDE, |row| plain(row.page)),
+    ];
+    fn name(&self) -> String {
+        format!("outcome/{}", self.reason)
+    }
+}
 
-impl Item for ReasonRow {
-    fn words(&self) -> String {
-        format!("{} {}", self.of, self.reason)
+impl ReasonRow {
+    /// What is refused most comes first.
+    fn order(&self) -> impl Ord {
+        let of = &self.of;
+        let weight = (self.per_second.unwrap_or_default(), self.count);
+        (Reverse(weight), &*of.service, of.port, self.reason)
     }
-    fn by_name(&self, other: &Self) -> Ordering {
-        fn name(row: &ReasonRow) -> impl Ord {
-            (&*row.of.service, row.of.port, row.reason)
-        }
-        name(self).cmp(&name(other))
+}
+
+impl Ord for ReasonRow {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.order().cmp(&other.order())
     }
-    fn weight(&self) -> [u64; 4] {
-        [self.per_second.unwrap_or_default(), self.count, 0, 0]
+}
+
+impl PartialOrd for ReasonRow {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 
@@ -141,7 +151,13 @@ mod tests {
         let rows = rows(now, Some((before, 2.0)), &HashMap::from([(7, cart)]));
         let seen: Vec<_> = rows
             .iter()
-            .map(|row| (row.words(), row.count, row.per_second))
+            .map(|row| {
+                (
+                    format!("{} {}", row.of, row.reason),
+                    row.count,
+                    row.per_second,
+                )
+            })
             .collect();
         let row = |words: &str, count, rate| (words.to_owned(), count, Some(rate));
         assert_eq!(

@@ -3,7 +3,7 @@
 //! difference of two. Pure.
 
 use std::{
-    cmp::Ordering,
+    cmp::{Ordering, Reverse},
     collections::{BTreeMap, HashMap},
     net::SocketAddr,
 };
@@ -12,10 +12,10 @@ use datapath::read::{Counted, CountedBackend, ServicePort};
 use proxy_common::{Counter, traffic::Traffic};
 use serde::Serialize;
 
-use super::item::{Item, OfPort};
+use super::of_port::OfPort;
 use crate::{
     counters::rate,
-    render::{Column, Tone, WIDE, column, cut, plain, toned},
+    render::{Column, Row, Tone, WIDE, column, cut, plain, toned},
 };
 
 /// The rates per second that ipvsadm calls CPS, InPPS, OutPPS, InBPS and OutBPS.
@@ -160,8 +160,70 @@ impl TopRow {
     fn refused(&self) -> u64 {
         self.refused.values().sum()
     }
-    /// Returns the row's kind and name, as kubectl writes them.
-    pub(super) fn name(&self) -> String {
+    /// What moves most comes first: by bytes per second, then by bytes, connections and refusals.
+    fn order(&self) -> impl Ord {
+        let rates = self.rates.unwrap_or_default();
+        let moving = rates.bytes_in + rates.bytes_out;
+        let moved = self.bytes_in + self.bytes_out;
+        let weight = [moving, moved, self.connections, self.refused()];
+        let of = &self.of;
+        let name = (&*of.service, &*of.port_name, of.port, self.endpoint);
+        (Reverse(weight), name)
+    }
+}
+
+impl Ord for TopRow {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.order().cmp(&other.order())
+    }
+}
+
+impl PartialOrd for TopRow {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Row for TopRow {
+    const COLUMNS: &'static [Column<Self>] = &[
+        cut("SERVICE", 0, |row| plain(row.of.to_string())),
+        column("BACKEND", 0, |row| plain(row.endpoint)),
+        column("CPS", 1, |row| plain(row.rates.map(|one| one.connections))),
+        column("INPPS", 1, |row| plain(row.rates.map(|one| one.packets_in))),
+        column("OUTPPS", 1, |row| {
+            plain(row.rates.map(|one| one.packets_out))
+        }),
+        column("INBPS", 1, |row| plain(row.rates.map(|one| one.bytes_in))),
+        column("OUTBPS", 1, |row| plain(row.rates.map(|one| one.bytes_out))),
+        column("CONNS", 0, |row| plain(row.connections)),
+        column("INPKTS", 2, |row| plain(row.packets_in)),
+        column("OUTPKTS", 2, |row| plain(row.packets_out)),
+        column("INBYTES", 3, |row| plain(row.bytes_in)),
+        column("OUTBYTES", 3, |row| plain(row.bytes_out)),
+        column("REFUSED", 0, |row| {
+            toned(row.refused(), Tone::Bad.when(row.refused() > 0))
+        }),
+        column("RETRANS", 1, |row| plain(row.retransmitted_syns)),
+        column("UNANSWERED", 2, |row| plain(row.unanswered_syns)),
+        column("AFFINITY", 4, |row| plain(row.affinity_hits)),
+        column("WHY", WIDE, |row| {
+            let reasons = row.refused.iter();
+            let words = reasons.map(|(name, count)| format!("{name} {count}"));
+            plain(words.collect::<Vec<_>>().join(", "))
+        }),
+    ];
+    /// Only rows of backends have BACKEND, and only those of a later look have rates.
+    fn columns(rows: &[Self]) -> Vec<Column<Self>> {
+        let (backends, rates) = rows.first().map_or((false, false), |row| {
+            (row.endpoint.is_some(), row.rates.is_some())
+        });
+        let is_shown = |one: &&Column<Self>| match one.heading {
+            "BACKEND" => backends,
+            heading => rates || !heading.ends_with("PS"),
+        };
+        Self::COLUMNS.iter().filter(is_shown).copied().collect()
+    }
+    fn name(&self) -> String {
         match self.endpoint {
             Some(endpoint) => format!("backend/{endpoint}"),
             None => format!("service/{}", self.of),
@@ -169,68 +231,6 @@ impl TopRow {
     }
 }
 
-impl Item for TopRow {
-    fn words(&self) -> String {
-        match self.endpoint {
-            Some(endpoint) => format!("{} {endpoint}", self.of),
-            None => self.of.to_string(),
-        }
-    }
-    fn by_name(&self, other: &Self) -> Ordering {
-        fn name(row: &TopRow) -> impl Ord {
-            let of = &row.of;
-            (&*of.service, &*of.port_name, of.port, row.endpoint)
-        }
-        name(self).cmp(&name(other))
-    }
-    /// Sorts by bytes per second, then by bytes, connections and refusals.
-    fn weight(&self) -> [u64; 4] {
-        let rates = self.rates.unwrap_or_default();
-        let moving = rates.bytes_in + rates.bytes_out;
-        let moved = self.bytes_in + self.bytes_out;
-        [moving, moved, self.connections, self.refused()]
-    }
-}
-
-/// The columns of the tables of service ports and backends.
-pub(super) const COLUMNS: &[Column<TopRow>] = &[
-    cut("SERVICE", 0, |row| plain(row.of.to_string())),
-    column("BACKEND", 0, |row| plain(row.endpoint)),
-    column("CPS", 1, |row| plain(row.rates.map(|one| one.connections))),
-    column("INPPS", 1, |row| plain(row.rates.map(|one| one.packets_in))),
-    column("OUTPPS", 1, |row| {
-        plain(row.rates.map(|one| one.packets_out))
-    }),
-    column("INBPS", 1, |row| plain(row.rates.map(|one| one.bytes_in))),
-    column("OUTBPS", 1, |row| plain(row.rates.map(|one| one.bytes_out))),
-    column("CONNS", 0, |row| plain(row.connections)),
-    column("INPKTS", 2, |row| plain(row.packets_in)),
-    column("OUTPKTS", 2, |row| plain(row.packets_out)),
-    column("INBYTES", 3, |row| plain(row.bytes_in)),
-    column("OUTBYTES", 3, |row| plain(row.bytes_out)),
-    column("REFUSED", 0, |row| {
-        toned(row.refused(), Tone::Bad.when(row.refused() > 0))
-    }),
-    column("RETRANS", 1, |row| plain(row.retransmitted_syns)),
-    column("UNANSWERED", 2, |row| plain(row.unanswered_syns)),
-    column("AFFINITY", 4, |row| plain(row.affinity_hits)),
-    column("WHY", WIDE, |row| {
-        let reasons = row.refused.iter();
-        let words = reasons.map(|(name, count)| format!("{name} {count}"));
-        plain(words.collect::<Vec<_>>().join(", "))
-    }),
-];
-
-/// Returns the columns that would not be empty: endpoints only for backends, rates only after a
-/// second sample.
-pub(super) fn columns(backends: bool, has_rates: bool) -> Vec<Column<TopRow>> {
-    let is_rate = |heading: &str| heading.ends_with("PS");
-    let all = COLUMNS.iter().filter(|one| {
-        (backends || one.heading != "BACKEND") && (has_rates || !is_rate(one.heading))
-    });
-    all.copied().collect()
-}
-
 #[cfg(test)]
 #[path = "rows_tests.rs"]
-pub(super) mod tests;
+mod tests;

@@ -5,7 +5,6 @@ use super::*;
 use crate::{
     render::tests::{compare, page},
     table::table,
-    top::item::sort,
 };
 
 fn port(service: &str) -> ServicePort {
@@ -37,7 +36,7 @@ fn backend(service_id: u32, last: u8, scale: u64) -> CountedBackend {
     }
 }
 
-pub(in crate::top) fn counted(scale: u64) -> Counted {
+fn counted(scale: u64) -> Counted {
     Counted {
         backends: vec![
             backend(1, 10, scale),
@@ -52,7 +51,7 @@ pub(in crate::top) fn counted(scale: u64) -> Counted {
     }
 }
 
-pub(in crate::top) fn names() -> HashMap<u32, ServicePort> {
+fn names() -> HashMap<u32, ServicePort> {
     let all = ["shop/cart", "shop/pay", "shop/empty"];
     (1..).zip(all.map(port)).collect()
 }
@@ -71,7 +70,7 @@ fn services(rows: &[TopRow]) -> Vec<&str> {
 #[test]
 fn a_service_ports_row_sums_its_backends_and_its_refusals() {
     let mut rows = rows(&counted(100), None, &names(), false);
-    sort(&mut rows, None, false);
+    rows.sort();
     assert_eq!(services(&rows), ["shop/cart", "shop/pay", "shop/empty"]);
     assert_eq!(rows[0].connections, 300);
     assert_eq!((rows[0].bytes_in, rows[0].bytes_out), (300_000, 15_000_000));
@@ -88,7 +87,7 @@ fn rates_are_the_increase_between_two_samples() {
     let (then, now) = (counted(100), counted(150));
     let before = two_seconds_after(&then);
     let mut rows = rows(&now, Some(&before), &names(), true);
-    sort(&mut rows, None, false);
+    rows.sort();
     let expected = Rates {
         connections: 50,
         packets_in: 500,
@@ -99,16 +98,6 @@ fn rates_are_the_increase_between_two_samples() {
     assert_eq!(rows[0].rates, Some(expected));
     assert_eq!(rows[0].endpoint, Some(now.backends[1].address));
     assert_eq!(rows.len(), 3, "what is refused is of no backend");
-}
-
-#[test]
-fn columns_of_numbers_sort_descending_and_names_alphabetically() {
-    let mut rows = rows(&counted(1), None, &names(), false);
-    let of = |heading: &str| COLUMNS.iter().find(|one| one.heading == heading);
-    sort(&mut rows, of("REFUSED"), false);
-    assert_eq!(services(&rows), ["shop/empty", "shop/pay", "shop/cart"]);
-    sort(&mut rows, of("SERVICE"), false);
-    assert_eq!(services(&rows), ["shop/cart", "shop/empty", "shop/pay"]);
 }
 
 #[test]
@@ -127,9 +116,9 @@ fn the_table_of_top_matches_its_stored_pictures() {
     let before = two_seconds_after(&then);
     for (backends, name) in [(false, "services"), (true, "backends")] {
         let mut rows = rows(&now, Some(&before), &names(), backends);
-        sort(&mut rows, None, false);
+        rows.sort();
         for width in [80, 200] {
-            let columns = columns(backends, true);
+            let columns = TopRow::columns(&rows);
             let mut drawn = Vec::new();
             table(&mut drawn, &page(width), &columns, true, &rows).expect("to memory");
             let drawn = String::from_utf8(drawn).expect("text");

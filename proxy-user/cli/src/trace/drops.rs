@@ -25,15 +25,11 @@ use proxy_common::{
 use serde::Serialize;
 
 use super::{
-    Form, IDLE, LOOK, TraceArgs,
-    compile::{Exact, asks, compile},
-    duration, epoch,
+    Form, IDLE, LOOK, TraceArgs, duration, epoch,
     line::{Ends, ends, protocol_name, signals, stamp},
     names::Known,
-    words::{Tree, WORDS, Word},
 };
 use crate::{
-    BadInput,
     explain::names::Names,
     freed::{
         InterfaceNames,
@@ -102,18 +98,11 @@ impl Freed {
 type Served = HashMap<End, Vec<u32>>;
 
 /// Shows freed packets until a signal comes, or until --limit or --duration is reached.
-pub(super) fn run(args: &TraceArgs, tree: Option<&Tree>) -> Result<()> {
-    let fits = |word: &Word| !matches!(word, Word::Outcomes(_) | Word::Hooks(_) | Word::Process(_));
-    if tree.is_some_and(|tree| asks(tree, &|word| !fits(word))) {
-        return Err(BadInput(format!(
-            "--drops: the kernel frees packets outside of portolan's hooks, so its filter has no words about hooks, calls and outcomes; of {WORDS}"
-        ))
-        .into());
-    }
+pub(super) fn run(args: &TraceArgs) -> Result<()> {
     let stop = Stop::on_signals()?;
     let pin_dir = &args.pins.pin_dir;
     let mut known = Known::read(pin_dir, Names::new(&args.names))?;
-    let filter = compile(tree, true, Exact::Yes, &mut known)?;
+    let filter = args.filter.filter(&args.names, &known)?;
     let mut served = served(&Reader::open(pin_dir)?)?;
     let ends: Vec<_> = served.keys().copied().collect();
     let mut follower = Follower::attach(What::FreedOf(&ends))?;
@@ -205,7 +194,6 @@ fn wanted(filter: &Filter, sighting: &Sighting, served: &Served) -> Option<u32> 
             before: tuple,
             after: tuple,
             service: **service,
-            interface: sighting.interface,
             ..Event::EMPTY
         };
         filter.wants(&event)

@@ -14,7 +14,7 @@ use proxy_common::{
 };
 use serde::Serialize;
 
-use super::{names::Known, words::Verdict};
+use super::{names::Known, verdict::Verdict};
 use crate::table::Tone;
 
 /// The source or destination of a packet or socket call: an address, with a port and names if they

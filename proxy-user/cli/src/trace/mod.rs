@@ -2,12 +2,12 @@
 //! `portolan trace`: shows packets and socket calls as they happen, before and after translation,
 //! with verdict and reason.
 
-mod compile;
 mod drops;
+mod filter;
 pub(crate) mod line;
 pub(crate) mod names;
 mod pcapng;
-pub(crate) mod words;
+pub(crate) mod verdict;
 
 use std::{
     fs::File,
@@ -19,13 +19,9 @@ use std::{
 
 use anyhow::{Context, Result};
 use datapath::trace::{Lost, Trace, TraceReport, Wanted, monotonic};
-use proxy_common::trace::{Filter, HEAD, Hook};
+use proxy_common::trace::{HEAD, Hook};
 
-use self::{
-    compile::{Exact, compile},
-    line::Line,
-    names::Known,
-};
+use self::{filter::FilterArgs, line::Line, names::Known};
 use super::{
     BadInput, Pins,
     args::seconds,
@@ -38,20 +34,11 @@ use super::{
 /// Arguments of `portolan trace`.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct TraceArgs {
-    /// What to show, in the words of pcap-filter where they fit: host, net, port, portrange, src,
-    /// dst, tcp, udp, sctp, icmp, ip, ip6, and, or, not; and service NS/NAME or NS/NAME:PORT, pod
-    /// NS/NAME, client, backend, verdict forward|reject|drop|untouched, outcome NAME, interface
-    /// NAME, inbound, outbound, packets, calls, process PID. Each word holds for the ends before or
-    /// those after translation.
-    #[arg(value_name = "FILTER")]
-    pub filter: Vec<String>,
-    /// Also show what concerns no service.
-    #[arg(long)]
-    pub all: bool,
+    #[command(flatten)]
+    pub filter: FilterArgs,
     /// Show instead every packet of a service that the kernel frees, in any network namespace of
-    /// this node, with reason and place. A filter then has words about addresses, ports, protocols,
-    /// services and pods only.
-    #[arg(long, conflicts_with_all = ["all", "write"])]
+    /// this node, with reason and place.
+    #[arg(long, conflicts_with_all = ["verdict", "all", "write"])]
     pub drops: bool,
     /// End after so many packets and calls.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -95,24 +82,16 @@ pub enum Form {
     Json,
 }
 
-/// Compiles the words of a filter that matches packets of no service, too.
-pub(crate) fn filter_of(words: &[String], known: &mut Known) -> Result<Filter> {
-    let tree = words::parse(words)?;
-    compile(tree.as_ref(), true, Exact::No, known)
-}
-
 /// Shows events until a signal comes, or until --limit or --duration is reached.
 pub(super) fn run(args: &TraceArgs) -> Result<()> {
-    let tree = words::parse(&args.filter)?;
     if args.drops {
-        return drops::run(args, tree.as_ref());
+        return drops::run(args);
     }
     // The kernel detaches the programs when the process ends in any case. Signals are handled so
     // that the file and the last line are still written.
     let stop = Stop::on_signals()?;
     let mut known = Known::read(&args.pins.pin_dir, Names::new(&args.names))?;
-    let filter = compile(tree.as_ref(), args.all, Exact::Yes, &mut known)?;
-    let calls = compile(tree.as_ref(), args.all, Exact::No, &mut known)?;
+    let filter = args.filter.filter(&args.names, &known)?;
     let file = args.write.as_ref().map(|path| {
         let file: Box<dyn Write> = if is_stdout(path) {
             Box::new(io::stdout())
@@ -135,11 +114,10 @@ pub(super) fn run(args: &TraceArgs) -> Result<()> {
         file: file.transpose()?,
         shown: 0,
         epoch: epoch(),
-        filter,
     };
     let wanted = Wanted {
         filter,
-        calls,
+        calls: filter,
         rate: args.rate,
     };
     let mut trace = Trace::open(&args.pins.pin_dir, wanted)?;
@@ -234,7 +212,7 @@ fn words_of(lost: &Lost) -> String {
         (lost.limited, "beyond --rate"),
         (
             lost.unread,
-            "not read fast enough: a narrower filter or a lower --rate helps",
+            "not read fast enough: --service, --client, --port or a lower --rate helps",
         ),
     ];
     let parts = parts.iter().filter(|(count, _)| *count > 0);
@@ -257,7 +235,6 @@ struct Show<'a> {
     file: Option<pcapng::Writer<BufWriter<Box<dyn Write>>>>,
     shown: u64,
     epoch: u64,
-    filter: Filter,
 }
 
 impl Show<'_> {
@@ -267,11 +244,6 @@ impl Show<'_> {
             event.outcome = reason as u32;
         }
         let event = &*event;
-        // The kernel does not know why a call was refused, so it hands over more calls than the
-        // filter wants.
-        if !self.filter.wants_outcome(event) || !self.filter.wants(event) {
-            return Ok(());
-        }
         let time = self.epoch + event.time;
         let line = Line::new(event, time, known);
         match self.args.output {

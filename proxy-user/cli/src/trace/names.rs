@@ -10,14 +10,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use datapath::read::{Asked, By, Reader};
 use proxy_common::{
     Counter,
     trace::{Event, Hook, call},
 };
 
-use super::compile::Lookup;
 use crate::{BadInput, args::ServiceArg, explain::names::Names};
 
 /// The shortest time between two reads of the maps. The actual pause is at least twenty times as
@@ -110,6 +109,20 @@ impl Known {
         self.served.ports.get(&id).map(|port| port.name.as_str())
     }
 
+    /// Returns the ids of the service ports that this argument means.
+    pub(super) fn services(&self, service: &ServiceArg) -> Result<Vec<u32>> {
+        let ports = self.served.ports.iter();
+        let own = ports.filter(|(_, port)| is_of(service, &port.name, &port.numbers));
+        let mut ids: Vec<u32> = own.map(|(id, _)| *id).collect();
+        if ids.is_empty() {
+            bail!(BadInput(format!(
+                "no service \"{service}\" is served here; `portolan services` lists them"
+            )));
+        }
+        ids.sort_unstable();
+        Ok(ids)
+    }
+
     /// Returns why the policy refused a socket call, by deciding again from the maps. None if the
     /// call was not refused, or would not be by the present maps.
     pub(crate) fn refusal(&self, event: &Event) -> Option<Counter> {
@@ -174,32 +187,6 @@ impl Known {
     }
 }
 
-impl Lookup for Known {
-    fn interface(&self, name: &str) -> Result<u32> {
-        nix::net::if_::if_nametoindex(name)
-            .map_err(|_| BadInput(format!("filter: there is no interface {name:?}")).into())
-    }
-
-    fn service(&self, service: &ServiceArg) -> Result<Vec<u32>> {
-        let ports = self.served.ports.iter();
-        let own = ports.filter(|(_, port)| is_of(service, &port.name, &port.numbers));
-        let mut ids: Vec<u32> = own.map(|(id, _)| *id).collect();
-        if ids.is_empty() {
-            bail!(BadInput(format!(
-                "filter: no service \"{service}\" is served here; `portolan services` lists them"
-            )));
-        }
-        ids.sort_unstable();
-        Ok(ids)
-    }
-
-    fn pod(&mut self, namespace: &str, name: &str) -> Result<Vec<IpAddr>> {
-        self.names
-            .pod(namespace, name)
-            .with_context(|| format!("filter: pod {namespace}/{name}"))
-    }
-}
-
 fn with_port(service: &str, port_name: &str) -> String {
     match port_name {
         "" => service.to_owned(),
@@ -225,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trace_filter_finds_a_service_by_name_namespace_and_port() {
+    fn trace_finds_a_service_by_name_namespace_and_port() {
         for (wanted, meant) in [
             ("cart", true),
             ("shop/cart", true),

@@ -4,20 +4,21 @@
 
 use std::io::{self, Write};
 
-/// Types of blocks and options in a pcapng file.
+/// Types of blocks.
 const SECTION: u32 = 0x0a0d_0d0a;
 const INTERFACE: u32 = 1;
 const PACKET: u32 = 6;
-const END: u16 = 0;
+
+/// Types of options: of any block, of a section, of an interface, and of a packet.
 const COMMENT: u16 = 1;
 const APPLICATION: u16 = 4;
 const NAME: u16 = 2;
 const RESOLUTION: u16 = 9;
 const FLAGS: u16 = 2;
 
-/// Link types of an interface in a pcapng file: Ethernet frames, and bare IP packets.
-const ETHERNET: u16 = 1;
-const RAW: u16 = 101;
+/// Link types of an interface: Ethernet frames, and bare IP packets.
+const ETHERNET: u32 = 1;
+const RAW: u32 = 101;
 
 /// A packet that is to be written into the capture file.
 #[derive(Clone, Copy, Debug)]
@@ -46,16 +47,11 @@ impl<W: Write> Writer<W> {
     /// Begins the file with its section header. `snap`: how many bytes of a packet are captured at
     /// most.
     pub(super) fn new(mut out: W, snap: u32) -> io::Result<Self> {
-        let mut body = Vec::new();
-        body.extend(0x1a2b_3c4d_u32.to_ne_bytes());
-        body.extend(1_u16.to_ne_bytes());
-        body.extend(0_u16.to_ne_bytes());
-        // The length of the section is not known yet.
-        body.extend(u64::MAX.to_ne_bytes());
         let application = concat!("portolan ", env!("CARGO_PKG_VERSION"));
-        option(&mut body, APPLICATION, application.as_bytes());
-        end(&mut body);
-        block(&mut out, SECTION, &body)?;
+        // The mark of the byte order, version 1.0, and a length of the section that is not known.
+        let words = [0x1a2b_3c4d, 1, u32::MAX, u32::MAX];
+        let options = [(APPLICATION, application.as_bytes())];
+        block(&mut out, SECTION, &words, &[], &options)?;
         Ok(Self {
             out,
             interfaces: Vec::new(),
@@ -65,40 +61,32 @@ impl<W: Write> Writer<W> {
 
     /// Writes a packet. If it is the first of its interface, describes the interface before it.
     pub(super) fn packet(&mut self, packet: &Packet<'_>) -> io::Result<()> {
-        let interface = self.interface(packet)?;
-        let mut body = Vec::new();
-        body.extend(interface.to_ne_bytes());
-        body.extend(((packet.time >> 32) as u32).to_ne_bytes());
-        body.extend((packet.time as u32).to_ne_bytes());
-        body.extend((packet.bytes.len() as u32).to_ne_bytes());
-        body.extend(packet.length.max(packet.bytes.len() as u32).to_ne_bytes());
-        padded(&mut body, packet.bytes);
-        option(&mut body, COMMENT, packet.comment.as_bytes());
+        let captured = packet.bytes.len() as u32;
+        let words = [
+            self.interface(packet)?,
+            (packet.time >> 32) as u32,
+            packet.time as u32,
+            captured,
+            packet.length.max(captured),
+        ];
         let direction = if packet.inbound { 1_u32 } else { 2 };
-        option(&mut body, FLAGS, &direction.to_ne_bytes());
-        end(&mut body);
-        block(&mut self.out, PACKET, &body)
+        let options = [
+            (COMMENT, packet.comment.as_bytes()),
+            (FLAGS, &direction.to_le_bytes()),
+        ];
+        block(&mut self.out, PACKET, &words, packet.bytes, &options)
     }
 
     fn interface(&mut self, packet: &Packet<'_>) -> io::Result<u32> {
-        let is_it = |(name, link_layer): &(String, bool)| {
-            name == packet.interface && *link_layer == packet.link_layer
-        };
-        if let Some(place) = self.interfaces.iter().position(is_it) {
+        let wanted = (packet.interface.to_owned(), packet.link_layer);
+        if let Some(place) = self.interfaces.iter().position(|known| *known == wanted) {
             return Ok(place as u32);
         }
-        let mut body = Vec::new();
         let link = if packet.link_layer { ETHERNET } else { RAW };
-        body.extend(link.to_ne_bytes());
-        body.extend(0_u16.to_ne_bytes());
-        body.extend(self.snap.to_ne_bytes());
-        option(&mut body, NAME, packet.interface.as_bytes());
         // Times in the file are in nanoseconds.
-        option(&mut body, RESOLUTION, &[9]);
-        end(&mut body);
-        block(&mut self.out, INTERFACE, &body)?;
-        self.interfaces
-            .push((packet.interface.to_owned(), packet.link_layer));
+        let options = [(NAME, packet.interface.as_bytes()), (RESOLUTION, &[9])];
+        block(&mut self.out, INTERFACE, &[link, self.snap], &[], &options)?;
+        self.interfaces.push(wanted);
         Ok(self.interfaces.len() as u32 - 1)
     }
 
@@ -107,24 +95,25 @@ impl<W: Write> Writer<W> {
     }
 }
 
-fn block(out: &mut impl Write, kind: u32, body: &[u8]) -> io::Result<()> {
-    let length = (body.len() as u32 + 12).to_ne_bytes();
-    out.write_all(&kind.to_ne_bytes())?;
-    out.write_all(&length)?;
-    out.write_all(body)?;
-    out.write_all(&length)
-}
-
-/// Writes an option of a block. A value that is too long for the length field is cut.
-fn option(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
-    let value = &value[..value.len().min(usize::from(u16::MAX) - 3)];
-    body.extend(kind.to_ne_bytes());
-    body.extend((value.len() as u16).to_ne_bytes());
-    padded(body, value);
-}
-
-fn end(body: &mut Vec<u8>) {
-    option(body, END, &[]);
+/// Writes a block: its fixed fields, the bytes of a packet, and the options, which an empty one
+/// ends. A value that is too long for an option is cut.
+fn block(
+    out: &mut impl Write,
+    kind: u32,
+    words: &[u32],
+    bytes: &[u8],
+    options: &[(u16, &[u8])],
+) -> io::Result<()> {
+    let mut body: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    padded(&mut body, bytes);
+    for (kind, value) in options.iter().chain(&[(0, &[][..])]) {
+        let value = &value[..value.len().min(usize::from(u16::MAX) - 3)];
+        body.extend(kind.to_le_bytes());
+        body.extend((value.len() as u16).to_le_bytes());
+        padded(&mut body, value);
+    }
+    let length = (body.len() as u32 + 12).to_le_bytes();
+    out.write_all(&[&kind.to_le_bytes(), &length[..], &body, &length].concat())
 }
 
 fn padded(body: &mut Vec<u8>, bytes: &[u8]) {
@@ -139,7 +128,7 @@ mod tests {
     fn words(bytes: &[u8]) -> Vec<u32> {
         let words = bytes.chunks_exact(4);
         words
-            .map(|word| u32::from_ne_bytes(word.try_into().expect("four")))
+            .map(|word| u32::from_le_bytes(word.try_into().expect("four")))
             .collect()
     }
 

@@ -34,8 +34,7 @@ const PAGES: usize = 64;
 #[derive(Clone, Debug)]
 pub struct Wanted {
     pub filter: Filter,
-    /// The filter for socket calls. A separate filter, because the kernel does not know why a hook
-    /// refused a call.
+    /// The filter for socket calls, which have a process, and no source address.
     pub calls: Filter,
     /// The maximum number of events per second; 0 means no limit.
     pub rate: u64,

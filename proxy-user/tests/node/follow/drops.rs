@@ -22,7 +22,7 @@ fn freed_packets_of_a_service_are_shown_with_reason_and_place() {
         "60",
         "--output",
         "json",
-        "service",
+        "--service",
         "shop/cart",
     ];
     let mut command = world.asking(&words);
@@ -44,14 +44,4 @@ fn freed_packets_of_a_service_are_shown_with_reason_and_place() {
     assert_eq!(line["from"]["address"], "10.40.1.10");
     assert_eq!(line["to"]["port"], 8080);
     assert_eq!(line["interface"], world.client_interface());
-}
-
-#[test]
-fn words_about_hooks_and_outcomes_are_refused() {
-    let node = Node::build();
-    let words = ["trace", "--drops", "verdict", "drop"];
-    let output = node.world.output(&mut node.world.asking(&words));
-    assert_eq!(output.status.code(), Some(2));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("no words about hooks"), "{said}");
 }

@@ -143,7 +143,7 @@ pub(super) struct Topped(Counts);
 fn topped(scene: &Scene<'_>) -> Counts {
     let said = scene.world.json(&["top", "--reasons"]);
     let mut counts = Counts::new();
-    for row in said["reasons"].as_array().into_iter().flatten() {
+    for row in said.as_array().into_iter().flatten() {
         let name = row["reason"].as_str().expect("a name");
         let counter = reasons().into_iter().find(|reason| reason.name() == name);
         let counter = counter.unwrap_or_else(|| panic!("no reason: {row}"));
@@ -177,7 +177,7 @@ impl Witness for Topped {
                 other.name()
             );
         }
-        let table = scene.world.told(&["top", "--once", "--reasons"]);
+        let table = scene.world.told(&["top", "--reasons"]);
         assert!(table.contains(case.reason.name()), "{table}");
     }
     fn at_the_end(&mut self, scene: &Scene<'_>) {

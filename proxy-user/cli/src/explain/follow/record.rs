@@ -13,7 +13,7 @@ use linux::{KernelFunctions, NftTrace, NftTraced, TracedTuple};
 use proxy_common::{
     Addr, Counter, Port, Protocol, V6,
     trace::{
-        Tuple,
+        Filter, Tuple,
         follow::{Direction, End, Followed, SOURCES, Seen, Sighting},
     },
 };
@@ -26,7 +26,7 @@ use crate::{
     explain::ExplainArgs,
     freed::{InterfaceNames, reasons::is_harmless, widened},
     rights::{SYSLOG, lacks},
-    trace::{filter_of, line::Line, names::Known},
+    trace::{line::Line, names::Known, verdict::Verdict},
 };
 
 /// The function that frees the packet of a test run, whose copy was put into an interface.
@@ -89,9 +89,8 @@ impl Recorder {
         {
             missing.push(format!("the kernel's functions by name: {lacks}"));
         }
-        let mut known = Known::read(&args.pins.pin_dir, super::Names::new(&args.names))?;
-        let trace = trace(args, client, &mut known);
-        let trace = trace.map_err(|error| {
+        let known = Known::read(&args.pins.pin_dir, super::Names::new(&args.names))?;
+        let trace = trace(args, client).map_err(|error| {
             missing.push(format!("portolan's own programs: {error:#}"));
         });
         let tuple = TracedTuple {
@@ -227,7 +226,7 @@ impl Recorder {
             let line = Line::new(event, event.time, &mut self.known);
             let did = Did::Ours {
                 hook: line.hook,
-                verdict: crate::trace::words::Verdict::of(event.counter()),
+                verdict: Verdict::of(event.counter()),
                 outcome: line.outcome,
                 meaning: line.reason,
                 page: line.page,
@@ -301,21 +300,22 @@ impl Recorder {
     }
 }
 
-/// Asks portolan's programs for everything with the client's port.
-fn trace(args: &ExplainArgs, client: &Client, known: &mut Known) -> Result<Trace> {
-    let mut words = vec![client.protocol.name().to_lowercase()];
-    if let Some(address) = client.address {
-        words.push(format!("and host {address}"));
-    }
-    if client.port != 0 {
-        words.push(format!("and port {}", client.port));
-    }
-    // A socket call has the other end only.
-    let own = std::process::id();
-    let calls = vec![format!("calls and process {own}")];
+/// Asks portolan's programs for everything with the client's address and port.
+fn trace(args: &ExplainArgs, client: &Client) -> Result<Trace> {
+    let all = Filter::all(u64::MAX);
+    let mut filter = Filter {
+        port: Port::from_host(client.port),
+        protocol: client.protocol,
+        ..all
+    };
+    filter.clients[0] = client.address.map_or(V6::UNSPECIFIED, widened);
     let wanted = Wanted {
-        filter: filter_of(&words, known)?,
-        calls: filter_of(&calls, known)?,
+        filter,
+        // A socket call has the other end only.
+        calls: Filter {
+            process: std::process::id(),
+            ..all
+        },
         rate: 0,
     };
     Ok(Trace::open(&args.pins.pin_dir, wanted)?)

@@ -11,7 +11,7 @@ use super::{
     send::Ending,
     stations::{Did, Host, Rule, Station},
 };
-use crate::{freed::reasons::meaning, trace::words::Verdict};
+use crate::{freed::reasons::meaning, trace::verdict::Verdict};
 
 /// Returns the loss if one of portolan's programs dropped or rejected the packet.
 pub(super) fn refused_by_us(facts: &Facts) -> Option<Loss> {

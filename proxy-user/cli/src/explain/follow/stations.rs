@@ -6,7 +6,7 @@ use linux::NftVerdict;
 use proxy_common::trace::follow::Direction;
 use serde::Serialize;
 
-use crate::trace::words::Verdict;
+use crate::trace::verdict::Verdict;
 
 /// In which network namespace a station is.
 #[derive(Clone, PartialEq, Eq, Debug)]
