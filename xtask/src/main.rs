@@ -27,12 +27,12 @@ mod oci;
 mod release;
 mod setup;
 mod soak;
-mod storm;
 mod summary;
 mod test;
 
 use std::process::ExitCode;
 
+use anyhow::anyhow;
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
@@ -58,11 +58,10 @@ enum Command {
     Test(test::Arguments),
     /// Compare the kernel programs with a model, by random sequences of packets and changes (root)
     Fuzz(fuzz::Arguments),
-    /// Ask without a pause while the agent is killed, upgraded, drained and damaged, and count what
-    /// is lost (root)
-    Storm(storm::Arguments),
-    /// Live an ordinary life on a node until ports, rings and pods have come round; nothing may
-    /// fail (root)
+    #[command(hide = true)]
+    Storm,
+    /// Live an ordinary life on a node until ports, rings and pods have come round, or disturb it
+    /// by `-- --disturb`; nothing may fail (root)
     Soak(soak::Arguments),
     /// Show the main job on a node made of network namespaces (root)
     Demo(demo::Arguments),
@@ -97,7 +96,9 @@ fn main() -> ExitCode {
         Command::Lint(arguments) => lint::run(&arguments),
         Command::Test(arguments) => test::run(&arguments),
         Command::Fuzz(arguments) => fuzz::run(&arguments),
-        Command::Storm(arguments) => storm::run(&arguments),
+        Command::Storm => Err(anyhow!(
+            "the storm is gone: use `cargo xtask soak -- --disturb`"
+        )),
         Command::Soak(arguments) => soak::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Conformance(arguments) => conformance::run(&arguments),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `cargo xtask soak`: runs ordinary traffic on a node with portolan, without a proxy and with
-//! kube-proxy, by the benchmark `soak` of the package `lab`. `cargo xtask test soak` runs two
+//! kube-proxy, by the benchmark `soak` of the package `lab`. `cargo xtask test soak` runs three
 //! minutes of it.
 
 use std::{path::PathBuf, process::Command};
@@ -26,14 +26,15 @@ pub(crate) struct Arguments {
     /// A file to write the tables into, as docs/dev/reliability.md has them
     #[arg(long)]
     report: Option<PathBuf>,
-    /// Passed on: --proxies none,portolan,nftables --plumbing bridge,routed --only KIND
+    /// Passed on: --disturb --proxies none,portolan,nftables --plumbing bridge,routed --only KIND
     #[arg(last = true)]
     rest: Vec<String>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     setup::run_as_root("the soak")?;
-    let mut command = prepare("bench")?;
+    let is_disturbed = arguments.rest.iter().any(|word| word == "--disturb");
+    let mut command = prepare("bench", is_disturbed)?;
     control_plane::offer(&mut command)?;
     command
         .arg("--kube-proxy")
@@ -49,9 +50,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     command::check(&mut command, "live an ordinary life")
 }
 
-/// Builds the agent; returns the command that runs the benchmark by `cargo bench` or `cargo test`.
-pub(crate) fn prepare(subcommand: &str) -> Result<Command> {
+/// Builds the agent, and for upgrades one with another layout of its maps; returns the command that
+/// runs the benchmark by `cargo bench` or `cargo test`.
+pub(crate) fn prepare(subcommand: &str, is_disturbed: bool) -> Result<Command> {
     let command = Workspace::read()?.command(subcommand, "bench", TARGET)?;
-    cargo::build_with_agent(["--bench", TARGET], subcommand == "bench")?;
+    let release = subcommand == "bench";
+    cargo::build_with_agent(["--bench", TARGET], release)?;
+    if is_disturbed {
+        let mut build = cargo::cargo("build");
+        build
+            .args(["--locked", "--package", cargo::AGENT_PACKAGE])
+            .args(["--bin", "portolan-next-layout", "--features", "next-layout"])
+            .args(release.then_some("--release"));
+        command::check(&mut build, "build the agent for upgrades")?;
+    }
     Ok(command)
 }

@@ -53,7 +53,8 @@ enum Suite {
     Deploy,
     /// The programs, packet tests and an agent, on Debian's kernels in qemu (root)
     Kernels,
-    /// Ordinary life on a node: a minute with pods bridged, a minute with pods routed (root)
+    /// Ordinary life on a node: a minute with pods bridged, one with pods routed, and one in which
+    /// the agent is disturbed (root)
     Soak,
     /// The comparison of proxies in the lab, and a fleet, quickly: whether every measurement works
     /// (root)
@@ -300,12 +301,16 @@ fn on_kernels(only_oldest: bool) -> Stage {
     })
 }
 
-/// Runs ordinary traffic for a minute with pods bridged and for a minute with pods routed.
+/// Runs ordinary traffic for a minute with pods bridged, for a minute with pods routed, and for a
+/// minute in which the agent is disturbed.
 fn soaked(rest: &[String]) -> Stage {
     timed("soak", |seen| {
-        let mut command = soak::prepare("test")?;
-        command.args(["--minutes", "1", "--proxies", "portolan"]);
-        follow(command.args(rest), seen)?;
+        let disturbed = ["--plumbing", "bridge", "--disturb"];
+        for more in [&disturbed[..0], &disturbed] {
+            let mut command = soak::prepare("test", !more.is_empty())?;
+            command.args(["--minutes", "1", "--proxies", "portolan"]);
+            follow(command.args(more).args(rest), seen)?;
+        }
         ensure!(seen.tally != Tally::default(), "the soak printed no count");
         Ok(())
     })

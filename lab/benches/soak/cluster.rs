@@ -6,6 +6,7 @@ use std::{
     collections::BTreeMap,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::{Mutex, MutexGuard, PoisonError},
+    time::Instant,
 };
 
 use serde_json::{Value, json};
@@ -138,16 +139,25 @@ impl Endpoint {
 }
 
 /// The current endpoints of all services.
-pub(crate) struct Cluster(Mutex<BTreeMap<Service, Vec<Endpoint>>>);
+pub(crate) struct Cluster {
+    endpoints: Mutex<BTreeMap<Service, Vec<Endpoint>>>,
+    /// Since when an address has not been a ready endpoint any more.
+    left: Mutex<BTreeMap<(Service, Ipv4Addr), Instant>>,
+}
 
 impl Cluster {
     pub(crate) fn new() -> Self {
         let all = Service::ALL.map(|service| (service, service.first_endpoints()));
-        Self(Mutex::new(all.into()))
+        Self {
+            endpoints: Mutex::new(all.into()),
+            left: Mutex::default(),
+        }
     }
 
     fn all(&self) -> MutexGuard<'_, BTreeMap<Service, Vec<Endpoint>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.endpoints
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn endpoints(&self, service: Service) -> Vec<Endpoint> {
@@ -155,7 +165,22 @@ impl Cluster {
     }
 
     pub(crate) fn set(&self, service: Service, endpoints: Vec<Endpoint>) {
+        let before = self.ready(service);
         self.all().insert(service, endpoints);
+        let (now, ready) = (Instant::now(), self.ready(service));
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        left.retain(|(of, address), _| *of != service || !ready.contains(address));
+        let gone = before
+            .into_iter()
+            .filter(|address| !ready.contains(address));
+        left.extend(gone.map(|address| ((service, address), now)));
+    }
+
+    /// Returns since when an address has not been a ready endpoint of the service any more; None if
+    /// it is one, or has never been one.
+    pub(crate) fn left(&self, service: Service, address: Ipv4Addr) -> Option<Instant> {
+        let left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        left.get(&(service, address)).copied()
     }
 
     /// Returns the addresses of the endpoints that get new connections.

@@ -8,6 +8,7 @@
 mod clients;
 mod cluster;
 mod counters;
+mod disturb;
 mod leaving;
 mod proxy;
 mod record;
@@ -57,6 +58,9 @@ struct Arguments {
         default_value = "bridge,routed"
     )]
     plumbing: Vec<Plumbing>,
+    /// Disturb portolan's agent and what it has made, one disturbance after the other
+    #[arg(long)]
+    disturb: bool,
     /// Only kinds of clients that have this in their names
     #[arg(long, default_value = "")]
     only: String,
@@ -79,20 +83,33 @@ fn main() -> Result<ExitCode> {
     check_privilege()?;
     interrupt::catch()?;
     bpffs::prepare()?;
+    let portolan = binary::find(arguments.binary.as_deref())?;
+    let next_layout = portolan.with_file_name("portolan-next-layout");
     let programs = Programs {
-        portolan: binary::find(arguments.binary.as_deref())?,
+        next_layout: next_layout.exists().then_some(next_layout),
+        portolan,
         kube_proxy: arguments.kube_proxy,
     };
+    let mut proxies = arguments.proxies;
+    if arguments.disturb {
+        proxies = vec![Proxy::Portolan];
+        if programs.next_layout.is_none() {
+            println!(
+                "NO UPGRADE: portolan-next-layout is not beside the agent; cargo xtask soak builds it"
+            );
+        }
+    }
     let seed = arguments.seed.unwrap_or_else(of_today);
     let mut report = Report::new(arguments.minutes, seed);
     for plumbing in arguments.plumbing {
         let mut runs = Vec::new();
-        for proxy in &arguments.proxies {
+        for proxy in &proxies {
             let settings = run::Settings {
                 plumbing,
                 proxy: *proxy,
                 length: Duration::from_secs(60 * arguments.minutes),
                 seed,
+                has_disturbances: arguments.disturb,
                 only: &arguments.only,
             };
             println!("{}, {}", plumbing.name(), proxy.name());

@@ -3,22 +3,27 @@
 //! of endpoints.
 
 use std::{
+    net::{IpAddr, Ipv4Addr},
     path::{Path, PathBuf},
     process::Child,
     thread::sleep,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use ipnet::IpNet;
 use lab::{
     load::objects::Objects,
     node::{
         agent::{Agent, Manifests, Options},
-        http,
-        kube_proxy::{self, CLUSTER_CIDR},
-        options::METRICS,
+        http, kube_proxy,
+        options::{HEALTH, METRICS},
         settings::SocketBalancing,
     },
+};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
 };
 use serde_json::json;
 use tempfile::TempDir;
@@ -52,6 +57,8 @@ impl Proxy {
 pub(crate) struct Programs {
     pub(crate) portolan: PathBuf,
     pub(crate) kube_proxy: Option<PathBuf>,
+    /// portolan with another layout of its maps, for upgrades.
+    pub(crate) next_layout: Option<PathBuf>,
 }
 
 /// Time to wait after a write to the API until kube-proxy's rules have the change. kube-proxy does
@@ -146,6 +153,42 @@ impl<'a> Running<'a> {
         }
     }
 
+    /// Ends the agent if it runs, and starts one of this binary. Does not wait for it.
+    pub(crate) fn restart(&mut self, world: &World, binary: &Path, config: &str) -> Result<()> {
+        match &mut self.process {
+            Process::Portolan(agent) => agent.restart(&options(world, binary, config)?),
+            _ => bail!("only portolan is disturbed"),
+        }
+    }
+
+    pub(crate) fn end(&mut self) {
+        if let Process::Portolan(agent) = &mut self.process {
+            agent.end();
+        }
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+        let agent = self.agent().context("no agent")?;
+        let pid = Pid::from_raw(agent.pid().cast_signed());
+        kill(pid, signal).context("send the agent a signal")
+    }
+
+    pub(crate) fn pins(&self) -> Result<&Path> {
+        Ok(self.agent().context("no agent")?.pin_dir())
+    }
+
+    pub(crate) fn log(&self) -> String {
+        self.agent()
+            .map_or_else(String::new, |agent| agent.log_tail(5).join("\n"))
+    }
+
+    /// Returns the status and the text of the agent's health; 0 if it does not answer.
+    pub(crate) fn health(&self) -> (u16, String) {
+        let get = |agent: &Agent<'_>| http::get(agent.namespace(), HEALTH.ip(), HEALTH, "/healthz");
+        let health = self.agent().map(get).and_then(Result::ok);
+        health.unwrap_or_default()
+    }
+
     /// Returns the text of portolan's metrics; None if another proxy or none runs.
     pub(crate) fn metrics(&self) -> Result<Option<String>> {
         let Some(agent) = self.agent() else {
@@ -171,17 +214,26 @@ fn portolan<'a>(
     binary: &Path,
     config: &str,
 ) -> Result<Agent<'a>> {
-    let options = Options {
+    let manifests = cluster.manifests(1);
+    let options = options(world, binary, config)?;
+    Agent::start(world.node(), &options, &Manifests::Text(&manifests))
+}
+
+fn options<'a>(world: &'a World, binary: &'a Path, config: &'a str) -> Result<Options<'a>> {
+    /// As [`kube_proxy::CLUSTER_CIDR`].
+    const RANGES: [IpNet; 1] = [IpNet::new_assert(
+        IpAddr::V4(Ipv4Addr::new(10, 40, 0, 0)),
+        16,
+    )];
+    Ok(Options {
         binary,
         node_name: "node-a",
-        cluster_cidrs: &[CLUSTER_CIDR.parse().context("a range")?],
+        cluster_cidrs: &RANGES,
         config,
         socket_balancing: SocketBalancing::All,
         kubeconfig: None,
         cgroup_root: world.cgroup().path(),
-    };
-    let manifests = cluster.manifests(1);
-    Agent::start(world.node(), &options, &Manifests::Text(&manifests))
+    })
 }
 
 fn kube_proxy<'a>(world: &'a World, cluster: &Cluster, program: &Path) -> Result<Process<'a>> {

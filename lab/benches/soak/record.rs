@@ -60,6 +60,8 @@ pub(crate) struct Tally {
     span: Span,
     pub(crate) done: u64,
     pub(crate) failed: u64,
+    /// Failures that a disturbance excuses.
+    pub(crate) excused: u64,
     /// Durations in nanoseconds of the exchanges in the first and in the last window of time.
     pub(crate) first: Histogram<u32>,
     pub(crate) last: Histogram<u32>,
@@ -78,6 +80,7 @@ impl Tally {
             span,
             done: 0,
             failed: 0,
+            excused: 0,
             first: histogram(),
             last: histogram(),
             ports: BTreeMap::new(),

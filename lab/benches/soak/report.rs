@@ -10,7 +10,7 @@ use std::{
 use hdrhistogram::Histogram;
 use lab::{load::machine, node::topology::Plumbing};
 
-use crate::{counters, proxy::Proxy, record::Tally, run::Outcome};
+use crate::{counters, disturb::Times, proxy::Proxy, record::Tally, run::Outcome};
 
 /// A client with few source ports must use each of them at least this many times on average.
 const TIMES: f64 = 20.0;
@@ -80,6 +80,9 @@ fn of_run(outcome: &Outcome, yardstick: Option<&Outcome>) -> Vec<String> {
         if all == 0 {
             faults.push(format!("{}: has done nothing", tally.name));
         }
+    }
+    if outcome.disturbances.is_some() {
+        return faults;
     }
     let excused = |name: &str| {
         name == counters::RESETS
@@ -196,11 +199,17 @@ impl Display for Report {
             writeln!(f, "- **{fault}**")?;
         }
         if faults.is_empty() {
-            writeln!(f, "Nothing has failed, and every counter is 0.")?;
+            writeln!(f, "Nothing has failed that may not.")?;
         }
         for (plumbing, outcomes) in &self.plumbings {
             writeln!(f, "\n### Pods joined by {}\n", plumbing.name())?;
             clients(f, outcomes)?;
+            if let [outcome] = &outcomes[..]
+                && let Some(all) = &outcome.disturbances
+            {
+                disturbances(f, outcome, all)?;
+                continue;
+            }
             ports(f, outcomes)?;
             zeros(f, outcomes)?;
         }
@@ -236,6 +245,21 @@ fn clients(f: &mut Formatter<'_>, outcomes: &[Outcome]) -> fmt::Result {
         writeln!(f)?;
     }
     Ok(())
+}
+
+fn disturbances(f: &mut Formatter<'_>, outcome: &Outcome, all: &Times) -> fmt::Result {
+    writeln!(
+        f,
+        "\n| disturbance | times | longest until all was well, s |\n| --- | ---: | ---: |"
+    )?;
+    for (name, (count, longest)) in all {
+        writeln!(f, "| {name} | {count} | {:.1} |", longest.as_secs_f64())?;
+    }
+    let excused: u64 = outcome.tallies.iter().map(|tally| tally.excused).sum();
+    writeln!(
+        f,
+        "\n{excused} exchanges failed while something was broken by hand."
+    )
 }
 
 fn ports(f: &mut Formatter<'_>, outcomes: &[Outcome]) -> fmt::Result {

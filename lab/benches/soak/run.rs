@@ -20,9 +20,10 @@ use lab::{
 use proxy_common::Protocol;
 
 use crate::{
-    clients::{HELD, HOLDER, Plan, Scene, plans},
+    clients::{AT_ONCE, HELD, HOLDER, Plan, Scene, plans},
     cluster::{Cluster, PORT, Service},
     counters::{self, Counters, Flows},
+    disturb::{Broken, Disturber, Times, config},
     leaving::{Departure, Leaving},
     proxy::{Programs, Proxy, Running},
     record::{Span, Tally},
@@ -36,6 +37,7 @@ pub(crate) struct Settings<'a> {
     pub(crate) proxy: Proxy,
     pub(crate) length: Duration,
     pub(crate) seed: u64,
+    pub(crate) has_disturbances: bool,
     /// A client runs only if its kind contains this text; empty: all clients run.
     pub(crate) only: &'a str,
 }
@@ -44,11 +46,11 @@ impl Settings<'_> {
     /// Returns portolan's configuration. Short runs have a smaller flow table. Its rings of flows
     /// that may be evicted are then overwritten once within a minute, but not before 30 s. In the
     /// default table this takes some minutes.
-    fn config(&self) -> &'static str {
-        if self.is_long() {
-            ""
+    fn config(&self) -> String {
+        if self.is_long() && !self.has_disturbances {
+            String::new()
         } else {
-            "portolan: {maps: {flows: 196608}}\n"
+            config(Disturber::FLOWS)
         }
     }
     fn is_long(&self) -> bool {
@@ -69,6 +71,8 @@ pub(crate) struct Outcome {
     /// translated by packets, and at the client's socket. None if no client held any.
     pub(crate) ended: Option<[u64; 2]>,
     pub(crate) updates: u32,
+    /// How often each disturbance came; None if there were to be none.
+    pub(crate) disturbances: Option<Times>,
     /// Whether the run was at least as long as [`LONG`].
     pub(crate) is_long: bool,
     /// The longest time for which this process did not get a processor.
@@ -99,25 +103,43 @@ pub(crate) fn run(settings: &Settings<'_>, programs: &Programs) -> Result<Outcom
         &cluster,
         settings.proxy,
         programs,
-        settings.config(),
+        &settings.config(),
     )?;
 
     let plans = plans().into_iter();
     let plans: Vec<_> = plans
         .filter(|plan| plan.kind.contains(settings.only))
+        .filter(|plan| !settings.has_disturbances || plan.kind != HELD && plan.kind != AT_ONCE)
+        .map(|plan| Plan {
+            pace: plan.pace * if settings.has_disturbances { 10 } else { 1 },
+            ..plan
+        })
         .collect();
     let before = counters::read(&world, &running)?;
+    let broken = Broken::default();
+    let span = Span {
+        begin: Instant::now() + Duration::from_secs(1),
+        length: settings.length,
+    };
     let scene = Scene {
         world: &world,
         cluster: &cluster,
         arrivals: &arrivals,
         departure: &departure,
+        broken: &broken,
         has_proxy: settings.proxy != Proxy::None,
-        span: Span {
-            begin: Instant::now() + Duration::from_secs(1),
-            length: settings.length,
-        },
+        span,
     };
+    let mut disturber = settings.has_disturbances.then(|| Disturber {
+        world: &world,
+        programs,
+        broken: &broken,
+        span,
+        random: Random::new(settings.seed),
+        flows: Disturber::FLOWS,
+        next: Vec::new(),
+        times: Times::new(),
+    });
     let mut flows = Flows::new();
     let (tallies, after, standstill) = thread::scope(|scope| -> Result<_> {
         let start = |(number, plan)| {
@@ -127,7 +149,10 @@ pub(crate) fn run(settings: &Settings<'_>, programs: &Programs) -> Result<Outcom
         let clients: Vec<_> = plans.iter().enumerate().map(start).collect();
         let watch = scope.spawn(|| longest_standstill(scene.span));
         let pods = (&mut rolling, &mut leaving);
-        let lived = live(&scene, &mut running, pods, &mut flows, programs);
+        let lived = match &mut disturber {
+            Some(disturber) => live_disturbed(&scene, &mut running, pods.0, disturber),
+            None => live(&scene, &mut running, pods, &mut flows, programs),
+        };
         let tallies = clients.into_iter().map(|client| {
             let tally = client.join();
             tally.map_err(|_| anyhow!("a client has broken down"))?
@@ -148,6 +173,7 @@ pub(crate) fn run(settings: &Settings<'_>, programs: &Programs) -> Result<Outcom
             .any(|plan| plan.kind == HELD)
             .then(|| departure.ended.map(AtomicU64::into_inner)),
         updates: rolling.updates,
+        disturbances: disturber.map(|disturber| disturber.times),
         is_long: settings.is_long(),
         standstill,
     })
@@ -200,6 +226,29 @@ fn live(
         thread::sleep(Duration::from_millis(50));
     }
     counters::read(scene.world, running)
+}
+
+/// Disturbs and updates in turns until shortly before the end of the run.
+fn live_disturbed(
+    scene: &Scene<'_>,
+    running: &mut Running<'_>,
+    rolling: &mut Rolling<'_>,
+    disturber: &mut Disturber<'_>,
+) -> Result<Counters> {
+    const UPDATES: u32 = 3;
+    let end = scene.span.end() - LAST;
+    let mut done = 0;
+    thread::sleep(scene.span.window() / 4);
+    while Instant::now() < end {
+        ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
+        disturber.disturb(running)?;
+        done += 1;
+        if done % UPDATES == 0 && Instant::now() + UPDATE / 4 < end {
+            rolling.update(running)?;
+        }
+    }
+    // An agent that has just been started does not answer, and the counters are not judged.
+    Ok(Counters::new())
 }
 
 /// Starts the servers that run until the end, in pods on this node and on other nodes.

@@ -4,7 +4,7 @@
 use std::{
     fs,
     net::SocketAddr,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Child, ExitStatus},
     sync::Arc,
     thread,
@@ -45,10 +45,6 @@ impl Agent {
 
     pub(crate) fn pid(&self) -> u32 {
         self.child.as_ref().map_or(0, Child::id)
-    }
-
-    pub(crate) fn log_file(&self) -> &Path {
-        &self.log
     }
 
     pub(crate) fn log(&self) -> String {

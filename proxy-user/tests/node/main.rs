@@ -52,7 +52,6 @@ mod routed;
 mod scale;
 mod server;
 mod start;
-mod storm;
 mod stream;
 mod succession;
 mod takeover;
@@ -64,5 +63,3 @@ mod two_uplinks;
 mod without_v4;
 mod world;
 mod xdp;
-
-use lab::random;

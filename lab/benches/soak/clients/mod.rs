@@ -20,10 +20,11 @@ use std::{
 use anyhow::Result;
 use lab::{node::netns::NetNs, random::Random};
 
-use self::plan::{AT_ONCE, SHORT_CONNECTIONS};
-pub(crate) use self::plan::{HELD, HOLDER, Plan, plans};
+use self::plan::SHORT_CONNECTIONS;
+pub(crate) use self::plan::{AT_ONCE, HELD, HOLDER, Plan, plans};
 use crate::{
     cluster::{Cluster, DATA_PORT, PORT, Service, frontend},
+    disturb::Broken,
     leaving::Departure,
     record::{Exchange, Span, Tally},
     servers::Arrivals,
@@ -33,6 +34,9 @@ use crate::{
 /// Timeout of a TCP connection or of an answer over TCP. Long enough for a SYN that is repeated
 /// after a second.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The time from a change of endpoints until no new connection follows the old ones.
+const TO_FOLLOW: Duration = Duration::from_secs(3);
 
 /// Clients that use each of a few source ports again and again pause less than this between two
 /// short connections.
@@ -85,6 +89,20 @@ impl Calls<'_> {
         self.frontend.is_some() || self.cluster.serves(self.service, address.ip())
     }
 
+    /// Fails if the pod that has answered had been left out of the service's endpoints for longer
+    /// than a change may take when the exchange began.
+    fn ensure_endpoint(&self, answer: &Answer, begun: &Begun) -> io::Result<()> {
+        let left = self.cluster.left(self.service, answer.by);
+        let since = left.map(|left| begun.began.saturating_duration_since(left));
+        match since.filter(|since| self.frontend.is_some() && *since > TO_FOLLOW) {
+            None => Ok(()),
+            Some(since) => Err(io::Error::other(format!(
+                "{} answers, which has been no ready endpoint for {since:.1?}",
+                answer.by
+            ))),
+        }
+    }
+
     fn request(&self, verb: &str, numbers: [u64; 3]) -> String {
         let [a, b, c] = numbers;
         format!("{verb} {} {a} {b} {c}\n", self.service.bit())
@@ -97,6 +115,7 @@ pub(crate) struct Scene<'a> {
     pub(crate) cluster: &'a Cluster,
     pub(crate) arrivals: &'a Arrivals,
     pub(crate) departure: &'a Departure,
+    pub(crate) broken: &'a Broken,
     pub(crate) has_proxy: bool,
     pub(crate) span: Span,
 }
@@ -208,6 +227,7 @@ impl Plan {
             cluster,
             arrivals,
             departure,
+            broken,
             has_proxy,
             span,
         } = *scene;
@@ -236,7 +256,14 @@ impl Plan {
         sleep((span.begin + offset).saturating_duration_since(Instant::now()));
         while !span.is_over() {
             let began = Instant::now();
-            client.exchange(&mut calls, &mut |exchange| tally.note(&exchange));
+            client.exchange(&mut calls, &mut |exchange| {
+                let Exchange { began, ended, .. } = exchange;
+                if exchange.outcome.is_err() && broken.excuses(began, ended) {
+                    tally.excused += 1;
+                } else {
+                    tally.note(&exchange);
+                }
+            });
             sleep((began + self.pace).saturating_duration_since(Instant::now()));
         }
         tally

@@ -37,7 +37,7 @@ fn make<C: Client + Default + 'static>() -> Box<dyn Client> {
 }
 
 pub(super) const SHORT_CONNECTIONS: &str = "short connections";
-pub(super) const AT_ONCE: &str = "200 connections at once";
+pub(crate) const AT_ONCE: &str = "200 connections at once";
 
 /// The names of clients end with this if they call an endpoint directly. Their times show how fast
 /// the machine itself is.

@@ -143,6 +143,7 @@ fn ask(calls: &Calls<'_>, begun: &mut Begun, server_closes: bool) -> io::Result<
 fn once(calls: &Calls<'_>, to: SocketAddr, server_closes: bool) -> Exchange {
     let mut begun = Begun::now(to);
     let answer = ask(calls, &mut begun, server_closes);
+    let answer = answer.and_then(|answer| calls.ensure_endpoint(&answer, &begun));
     begun.ends(&answer)
 }
 
