@@ -13,8 +13,9 @@ use proxy_common::{
 };
 
 use super::{
-    direct, is_for_this_node,
+    Receiver, direct,
     mid_stream::mid_stream,
+    receiver,
     step::{Next, Step},
     translate,
 };
@@ -75,19 +76,20 @@ fn decide_on<F: Family>(skb: Skb) -> Step {
         }
         scratch.beginning.picks_up = 1;
     }
-    if packet.shape == Shape::LaterFragment
-        || !is_for_this_node(skb)
-        || F::is_loopback(key.dst)
-        || F::is_loopback(key.src)
-    {
+    if packet.shape == Shape::LaterFragment || F::is_loopback(key.dst) || F::is_loopback(key.src) {
         return Step::untouched();
     }
-    let record = match lookup::record_of::<F>(key.dst, key.dst_port, key.protocol) {
-        Some(_) if socket::is_translated::<F>(skb, key) => None,
-        None if lookup::is_unallocated::<F>(key.dst, settings) => {
-            return Outcome::drop(Counter::DroppedUnallocated).into();
-        }
-        found => found,
+    let record = match receiver(skb) {
+        Receiver::Other => return Step::untouched(),
+        // Past every service, but this node may have a flow with its tuple.
+        Receiver::Neighbour => None,
+        Receiver::Node => match lookup::record_of::<F>(key.dst, key.dst_port, key.protocol) {
+            Some(_) if socket::is_translated::<F>(skb, key) => None,
+            None if lookup::is_unallocated::<F>(key.dst, settings) => {
+                return Outcome::drop(Counter::DroppedUnallocated).into();
+            }
+            found => found,
+        },
     };
     let Some(record) = record else {
         return if is_backends(ports::bits(key.dst_port)) {

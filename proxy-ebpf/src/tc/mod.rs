@@ -213,15 +213,34 @@ pub fn egress_loopback(skb: Skb) -> i32 {
     outcome.conclude()
 }
 
-/// Whether the kernel takes this node for the frame's receiver. A promiscuous interface also gets
-/// frames for other machines, and a switch floods them. At a bridge's port, frames for the node are
-/// addressed to the bridge or to another interface of the node, and frames for its neighbours pass.
+/// Whom a frame is for.
+enum Receiver {
+    /// The kernel takes this node for it.
+    Node,
+    /// A neighbour at the same bridge, which hands the frame to it.
+    Neighbour,
+    /// Another machine: a promiscuous interface also gets its frames, and a switch floods them.
+    Other,
+}
+
+/// Returns whom a frame is for. At a bridge's port, frames for the node are addressed to the bridge
+/// or to another interface of the node.
+#[inline(always)]
+fn receiver(skb: Skb) -> Receiver {
+    let is_port = || node::interface(skb.interface()) & interface::BRIDGE_PORT != 0;
+    match skb.addressee() {
+        Addressee::Host => Receiver::Node,
+        Addressee::Other if is_port() => match skb.read(0).is_some_and(node::has_mac) {
+            true => Receiver::Node,
+            false => Receiver::Neighbour,
+        },
+        Addressee::Other | Addressee::Many => Receiver::Other,
+    }
+}
+
 #[inline(always)]
 fn is_for_this_node(skb: Skb) -> bool {
-    is_receiver(skb, || {
-        node::interface(skb.interface()) & interface::BRIDGE_PORT != 0
-            && skb.read(0).is_some_and(node::has_mac)
-    })
+    matches!(receiver(skb), Receiver::Node)
 }
 
 /// Like [`is_for_this_node`]; `is_port` returns whether frames for another address count as well.

@@ -36,12 +36,18 @@ fn answer(
 fn a_client_port_with_a_flow_can_also_connect_directly_to_the_backend(
     #[values(IPV4, IPV6)] a: Addresses,
     #[values(Protocol::TCP, Protocol::UDP)] protocol: Protocol,
+    // The backend may be the client's neighbour at the same bridge.
+    #[values(false, true)] is_bridged: bool,
 ) {
     let world = World::new(&[Service::over(protocol, a)]);
     let (client, service, backend) = a.ends();
     assert_eq!(begin(&world, client, service, protocol), client);
     assert_eq!(answer(&world, backend, client, protocol), (service, client));
-    let other = begin(&world, client, backend, protocol);
+    let mut first = packet_over(protocol, client, backend, Tcp::Syn);
+    if is_bridged {
+        first[..6].copy_from_slice(&[2, 0, 0, 0, 7, 7]);
+    }
+    let other = world.ingress(&first).src();
     assert_eq!(other.ip(), client.ip());
     assert_ne!(other, client, "the backend must tell the two apart");
     assert_eq!(answer(&world, backend, other, protocol), (backend, client));
