@@ -17,7 +17,7 @@ use crate::{
 /// The number of the first pod of the services that are updated. At first, the pod with the highest
 /// number does not exist.
 const FIRST: u8 = 10;
-const ROLLING: [Service; 2] = [Service::RollingA, Service::RollingB];
+pub(crate) const ROLLING: [Service; 2] = [Service::RollingA, Service::RollingB];
 /// How long a terminating pod still serves its open connections.
 const TO_DRAIN: Duration = Duration::from_secs(4);
 /// Time for datagrams that are still on the network when a pod's endpoint is removed.

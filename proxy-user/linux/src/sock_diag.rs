@@ -110,9 +110,10 @@ fn destroy(
 /// A socket that is to be closed: its cookie, and the address to which it is connected.
 pub type ConnectedSocket = (SocketCookie, SocketAddr);
 
-/// Closes UDP sockets of the calling thread's network namespace. Their processes see ECONNABORTED.
-/// A socket is found by its cookie and peer address: one that is connected elsewhere by now, or not
-/// connected, is left alone. Returns how many were closed.
+/// Closes UDP sockets of the calling thread's network namespace. Their processes see ECONNABORTED
+/// when they receive, and EDESTADDRREQ when they send first. A socket is found by its cookie and
+/// peer address: one that is connected elsewhere by now, or not connected, is left alone. Returns
+/// how many were closed.
 pub fn close_udp(lost: &HashSet<ConnectedSocket>) -> io::Result<usize> {
     close_here(Protocol::UDP, lost)
 }

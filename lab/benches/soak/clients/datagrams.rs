@@ -52,7 +52,13 @@ impl Datagrams {
             true => self.socket.send(request),
             false => self.socket.send_to(request, self.begun.to),
         };
-        let named = |error: io::Error| io::Error::new(error.kind(), format!("send: {error}"));
+        let named = |error: io::Error| {
+            let kind = match error.raw_os_error() {
+                Some(libc::EDESTADDRREQ) => ErrorKind::ConnectionAborted,
+                _ => error.kind(),
+            };
+            io::Error::new(kind, format!("send: {error}"))
+        };
         sent.map(drop).map_err(named)
     }
 
@@ -147,7 +153,9 @@ impl Socket {
         Self::new(true, "segments", SEGMENT as u64)
     }
 
-    fn receive(&self, socket: &Datagrams, calls: &Calls<'_>) -> io::Result<()> {
+    fn ask(&self, socket: &io::Result<Datagrams>, calls: &Calls<'_>) -> io::Result<()> {
+        let socket = socket.as_ref();
+        let socket = socket.map_err(|error| io::Error::new(error.kind(), error.to_string()))?;
         let (answer, length) = socket.ask(calls, self.verb, self.length)?;
         if self.verb == "segments" {
             for _ in 1..SEGMENTS {
@@ -163,7 +171,8 @@ impl Socket {
 }
 
 impl Client for Socket {
-    /// The socket is kept even if there is no answer: many programs never open another one.
+    /// The socket is kept even if there is no answer: many programs never open another one. But a
+    /// connected socket of the node is closed when its endpoint goes, and the client connects again.
     fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
         let kept = self.socket.take();
         let kept = kept.filter(|socket| calls.stays(socket.begun.to));
@@ -171,11 +180,14 @@ impl Client for Socket {
             Some(socket) => socket.begun.again(),
             None => Begun::now(calls.address()),
         };
-        let socket = kept.map_or_else(|| Datagrams::open(&mut begun, self.is_connected), Ok);
-        let outcome = match &socket {
-            Ok(socket) => self.receive(socket, calls),
-            Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
-        };
+        let may_be_closed = kept.is_some() && calls.endpoints_go && self.is_connected;
+        let mut socket = kept.map_or_else(|| Datagrams::open(&mut begun, self.is_connected), Ok);
+        let mut outcome = self.ask(&socket, calls);
+        let is_closed = |error: &io::Error| error.kind() == ErrorKind::ConnectionAborted;
+        if may_be_closed && outcome.as_ref().is_err_and(is_closed) {
+            socket = Datagrams::open(&mut begun, true);
+            outcome = self.ask(&socket, calls);
+        }
         note(begun.ends(&outcome));
         self.socket = socket.ok();
     }

@@ -27,8 +27,9 @@ use crate::{
     disturb::Broken,
     leaving::Departure,
     record::{Exchange, Span, Tally},
+    rolling::ROLLING,
     servers::Arrivals,
-    world::World,
+    world::{Origin, World},
 };
 
 /// Timeout of a TCP connection or of an answer over TCP. Long enough for a SYN that is repeated
@@ -60,6 +61,8 @@ pub(crate) struct Calls<'a> {
     departure: &'a Departure,
     /// Whether the client's connections are translated at its sockets.
     is_at_socket: bool,
+    /// Whether the client is a process of the node, and its service's endpoints are replaced.
+    endpoints_go: bool,
     random: Random,
     span: Span,
 }
@@ -248,6 +251,7 @@ impl Plan {
             namespace: world.namespace(self.origin),
             departure,
             is_at_socket: self.origin.is_at_socket(),
+            endpoints_go: self.origin == Origin::Node && ROLLING.contains(&self.service),
             random: Random::new(seed),
             span,
         };
