@@ -8,10 +8,7 @@ use std::{collections::HashMap, fmt::Write, fs, io, os::fd::AsFd, path::Path};
 use aya_obj::{Map, Object};
 use linux::{Members, create_bytes, get_pinned, lookup_raw, members_of, pin};
 
-use crate::{error::DatapathError, programs::OBJECT};
-
-/// The pin of a map whose only element is a text: a line for each field of each map.
-const TYPES: &str = "types";
+use crate::{error::DatapathError, maps::TYPES, programs::OBJECT};
 
 /// Stores the fields of this program's maps in a generation's directory.
 pub(crate) fn store(home: &Path) -> Result<(), DatapathError> {
