@@ -45,11 +45,26 @@ fn parse_counts(text: &str) -> Option<Tally> {
 /// conformance case; else None.
 pub(crate) fn failed_test(line: &str) -> Option<String> {
     let line = line.trim_end();
-    let test = line
-        .strip_prefix("test ")
-        .and_then(|rest| rest.strip_suffix(" ... FAILED"));
+    let test = parse_test(line).and_then(|(name, result, _)| (result == "FAILED").then_some(name));
     test.or_else(|| line.strip_prefix("FAIL "))
         .map(str::to_owned)
+}
+
+/// A test's name, and how long it took in seconds.
+pub(crate) type Timed = (String, f64);
+
+/// Returns the test in a line `test NAME ... RESULT <TIME s>`; None if a line has no time.
+pub(crate) fn timed_test(line: &str) -> Option<Timed> {
+    let (name, _, seconds) = parse_test(line.trim_end())?;
+    Some((name.to_owned(), seconds?))
+}
+
+/// Parses `test NAME ... RESULT`, which a time in seconds may follow: `<0.123s>`.
+fn parse_test(line: &str) -> Option<(&str, &str, Option<f64>)> {
+    let (name, result) = line.strip_prefix("test ")?.split_once(" ... ")?;
+    let (result, time) = result.split_once(" <").unwrap_or((result, ""));
+    let seconds = time.strip_suffix("s>").and_then(|time| time.parse().ok());
+    Some((name, result, seconds))
 }
 
 /// The results of one stage: a row of the summary.
@@ -63,6 +78,10 @@ pub(crate) struct Stage {
     /// Why the stage as such failed (e.g. it did not build); None if it did not.
     pub(crate) failure: Option<String>,
     pub(crate) time: Duration,
+    /// Each test of Rust's harness.
+    pub(crate) tests: Vec<Timed>,
+    /// How many agents the tests have started.
+    pub(crate) agents: u64,
 }
 
 impl Stage {
@@ -79,6 +98,7 @@ impl Stage {
     /// `failures` to `unsteady`. If not every failed test has run again, only the time is added.
     pub(crate) fn after(mut self, again: Stage) -> Stage {
         self.time += again.time;
+        self.agents += again.agents;
         if again.tally.passed + again.tally.failed < self.failures.len() {
             // Not all failed tests have run again.
             return self;
@@ -106,7 +126,7 @@ pub(crate) fn summary(stages: &[Stage]) -> String {
     let names = stages.iter().map(|stage| stage.name.as_str());
     let width = names.chain(["stage"]).map(str::len).max().unwrap_or(0);
     let stage = "stage";
-    let mut text = format!("{stage:width$}  result  passed  failed  not run     time\n");
+    let mut text = format!("{stage:width$}  result  passed  failed  not run  agents     time\n");
     let mut sum = Tally::default();
     for stage in stages {
         let Tally {
@@ -118,9 +138,11 @@ pub(crate) fn summary(stages: &[Stage]) -> String {
         sum.failed += failed;
         let result = if failed == 0 { "ok" } else { "FAILED" };
         let (name, seconds) = (&stage.name, stage.time.as_secs_f64());
+        let agents = stage.agents;
         text += &format!("{name:width$}  {result:6}  {passed:6}  {failed:6}  {not_run:7}  ");
-        text += &format!("{seconds:5.1} s\n");
+        text += &format!("{agents:6}  {seconds:5.1} s\n");
     }
+    text += &slowest(stages);
     for stage in stages {
         let name = &stage.name;
         for test in &stage.unsteady {
@@ -131,6 +153,23 @@ pub(crate) fn summary(stages: &[Stage]) -> String {
         }
     }
     text + &format!("{} passed, {} failed", sum.passed, sum.failed)
+}
+
+/// How many of the slowest tests are named.
+const SLOWEST: usize = 10;
+
+/// Returns a line for each of the tests that took longest.
+fn slowest(stages: &[Stage]) -> String {
+    let named = |stage: &Stage| {
+        let one = |(test, seconds): &Timed| (*seconds, format!("{}: {test}", stage.name));
+        stage.tests.iter().map(one).collect::<Vec<_>>()
+    };
+    let mut all: Vec<_> = stages.iter().flat_map(named).collect();
+    all.sort_by(|one, other| other.0.total_cmp(&one.0));
+    let lines = all.iter().take(SLOWEST);
+    lines
+        .map(|(seconds, name)| format!("{seconds:7.1} s  {name}\n"))
+        .collect()
 }
 
 #[cfg(test)]
@@ -161,6 +200,8 @@ mod tests {
             unsteady: Vec::new(),
             failure: failure.map(str::to_owned),
             time: Duration::from_millis(1500),
+            tests: Vec::new(),
+            agents: 0,
         }
     }
 
@@ -195,12 +236,26 @@ mod tests {
     fn failed_tests_and_cases_are_read_with_their_names() {
         for (line, failed) in [
             ("test a::b ... FAILED\n", Some("a::b")),
+            ("test a::b ... FAILED <1.203s>\n", Some("a::b")),
+            ("test a::b ... ok <1.203s>", None),
             ("FAIL web [routed] step 1\n", Some("web [routed] step 1")),
             ("test a::b ... ok", None),
             ("FAILED", None),
         ] {
             assert_eq!(failed_test(line).as_deref(), failed);
         }
+    }
+
+    #[test]
+    fn the_slowest_tests_of_all_stages_are_named() {
+        let line = |number: u32| format!("test a::{number} ... ok <{number}.250s>\n");
+        let mut node = stage("node", tally(11, 0, 0), None);
+        node.tests
+            .extend((1..12).filter_map(|number| timed_test(&line(number))));
+        let text = summary(&[node]);
+        assert!(text.contains("   11.2 s  node: a::11\n"), "{text}");
+        assert!(!text.contains("node: a::1\n"), "the eleventh");
+        assert_eq!(timed_test("test a::b ... ok"), None);
     }
 
     #[test]

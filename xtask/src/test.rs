@@ -2,6 +2,7 @@
 //! `cargo xtask test`: runs lints and all tests, stage by stage, with one summary at the end.
 
 use std::{
+    env::consts::ARCH,
     process::{Command, Stdio},
     thread,
     time::Instant,
@@ -16,7 +17,7 @@ use crate::{
     fuzz, host, kernels, lab, lint,
     setup::{self, Needs, control_plane},
     soak,
-    summary::{Stage, Tally, failed_test, summary},
+    summary::{Stage, Tally, Timed, failed_test, summary, timed_test},
 };
 
 #[derive(clap::Args)]
@@ -200,7 +201,8 @@ fn unit(workspace: &Workspace, rest: &[String]) -> Stage {
         for target in targets.iter().filter(|target| !is_privileged(target)) {
             command.args(["--test", target]);
         }
-        let tests = follow(command.arg("--").args(rest), seen);
+        report_times(command.arg("--"));
+        let tests = follow(command.args(rest), seen);
         let mut command = cargo::cargo("test");
         command.args(["--locked", "--doc"]).args(HOST_PACKAGES);
         let documentation = follow(command.arg("--").args(rest), seen);
@@ -234,6 +236,9 @@ const RUN_AGAIN: usize = 3;
 fn once(workspace: &Workspace, name: &str, target: &str, rest: &[String]) -> Stage {
     timed(name, |seen| {
         let mut command = workspace.command("test", "test", target)?;
+        if target != conformance::TARGET {
+            report_times(&mut command);
+        }
         command.args(rest);
         if target == fuzz::TARGET {
             // Shows the seed and the counts of the sequences, also if the tests pass.
@@ -256,6 +261,15 @@ fn once(workspace: &Workspace, name: &str, target: &str, rest: &[String]) -> Sta
         );
         Ok(())
     })
+}
+
+/// Lets Rust's test harness print how long each test took. The harness of a stable compiler does so
+/// only with this variable, which is the runner's: cargo would build everything anew.
+fn report_times(command: &mut Command) {
+    let machine = ARCH.to_uppercase();
+    let runner = format!("CARGO_TARGET_{machine}_UNKNOWN_LINUX_GNU_RUNNER");
+    command.env(runner, "env RUSTC_BOOTSTRAP=1");
+    command.args(["-Zunstable-options", "--report-time"]);
 }
 
 /// Tests what is in `deploy/`; `tools` says whether missing tools are built.
@@ -333,6 +347,8 @@ struct Seen {
     failures: Vec<String>,
     /// What failed first, and passed when it was run again.
     unsteady: Vec<String>,
+    tests: Vec<Timed>,
+    agents: u64,
 }
 
 fn timed(name: &str, stage: impl FnOnce(&mut Seen) -> Result<()>) -> Stage {
@@ -350,12 +366,17 @@ fn timed(name: &str, stage: impl FnOnce(&mut Seen) -> Result<()>) -> Stage {
         unsteady: seen.unsteady,
         failure,
         time: start.elapsed(),
+        tests: seen.tests,
+        agents: seen.agents,
     }
 }
 
 /// Runs a test program, prints its output and adds its results to `seen`.
 fn follow(command: &mut Command, seen: &mut Seen) -> Result<()> {
+    // Each agent that a test starts adds a byte to this file: `lab::node::process::count_start`.
+    let starts = tempfile::NamedTempFile::new().context("make a file")?;
     let mut child = command
+        .env("PORTOLAN_STARTS", starts.path())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
@@ -368,8 +389,10 @@ fn follow(command: &mut Command, seen: &mut Seen) -> Result<()> {
         println!("{line}");
         seen.tally.read(line);
         seen.failures.extend(failed_test(line));
+        seen.tests.extend(timed_test(line));
     })?;
     let status = child.wait().context("wait for the test program")?;
+    seen.agents += starts.as_file().metadata().map_or(0, |file| file.len());
     ensure!(status.success(), "{status}");
     Ok(())
 }

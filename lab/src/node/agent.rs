@@ -21,7 +21,7 @@ use super::{
     manifests::ManifestFolder,
     netns::NetNs,
     options::HEALTH,
-    process::{end, end_with_us},
+    process::{count_start, end, end_with_us},
 };
 pub use super::{manifests::Manifests, options::Options};
 
@@ -157,6 +157,7 @@ fn spawn(
         .env("RUST_BACKTRACE", "0")
         .process_group(0);
     end_with_us(&mut command, Signal::SIGTERM);
+    count_start();
     namespace.enter(|| command.spawn())?.with_context(|| {
         format!(
             "start {}: build it or name it with --binary",

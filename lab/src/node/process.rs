@@ -2,6 +2,9 @@
 //! Starts and ends programs so that none lives longer than the program that started it.
 
 use std::{
+    env,
+    fs::OpenOptions,
+    io::Write,
     os::unix::process::CommandExt,
     process::{Child, Command},
     thread,
@@ -24,6 +27,17 @@ pub fn end_with_us(command: &mut Command, signal: Signal) {
     // SAFETY: prctl is async-signal-safe and touches nothing of this process.
     unsafe {
         command.pre_exec(move || prctl::set_pdeathsig(signal).map_err(Into::into));
+    }
+}
+
+/// Counts an agent that a test has started, in the file that `cargo xtask test` names.
+pub fn count_start() {
+    let starts = env::var_os("PORTOLAN_STARTS").and_then(|path| {
+        let file = OpenOptions::new().append(true).open(path);
+        file.ok()
+    });
+    if let Some(mut starts) = starts {
+        _ = starts.write_all(b".");
     }
 }
 

@@ -15,6 +15,7 @@ use lab::node::{
     http,
     netns::NetNs,
     options::{HEALTH, METRICS},
+    process::count_start,
 };
 use nix::{
     sys::signal::{Signal, kill},
@@ -36,6 +37,7 @@ pub(crate) struct Agent {
 impl Agent {
     /// Takes charge of an agent's process, which writes its log to `log`.
     pub(crate) fn new(node: Arc<NetNs>, child: Child, log: PathBuf) -> Self {
+        count_start();
         Self {
             node,
             child: Some(child),
