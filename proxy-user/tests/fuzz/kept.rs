@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Sequences as text, one operation a line, and the files in which they are stored.
+//! Sequences as text, one operation a line, and the files in which they are stored. Behind ` = `, a
+//! line has a second operation, about the outcome of the first.
 
 use std::{
     fmt, fs,
@@ -24,7 +25,13 @@ impl<T: FromStr<Err = String>> FromStr for Sequence<T> {
     fn from_str(text: &str) -> Result<Self, String> {
         let lines = text.lines().map(str::trim);
         let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
-        let operations = lines.map(|line| line.parse().map_err(|fault| format!("{line}: {fault}")));
+        let parts = lines.flat_map(|line| {
+            let at = line.find(" = ").unwrap_or(line.len());
+            let (operation, outcome) = line.split_at(at);
+            [operation, outcome.trim()].map(str::trim_end)
+        });
+        let parts = parts.filter(|part| !part.is_empty());
+        let operations = parts.map(|part| part.parse().map_err(|fault| format!("{part}: {fault}")));
         Ok(Self(operations.collect::<Result<_, _>>()?))
     }
 }

@@ -9,6 +9,7 @@ mod errors;
 mod generate;
 mod kept;
 mod kernel;
+mod mirror;
 mod model;
 mod node;
 mod numbers;

@@ -3,6 +3,8 @@
 
 use std::{fmt, net::SocketAddr, str::FromStr};
 
+use proxy_common::Counter;
+
 use crate::{
     errors::{About, Complaint, Error},
     kept::parsed,
@@ -38,6 +40,8 @@ pub(crate) enum Operation {
     Sweep,
     /// The agent ends and starts again.
     Restart,
+    /// The packets of the operation before have moved these counters, one at each program.
+    Counted(Vec<Counter>),
 }
 
 pub(crate) const PROTOCOLS: [(u8, &str); 5] = [
@@ -99,8 +103,20 @@ impl fmt::Display for Operation {
             Self::Past(false) => f.write_str("past"),
             Self::Past(true) => f.write_str("past xdp"),
             Self::Restart => f.write_str("restart"),
+            Self::Counted(counters) => {
+                f.write_str("=")?;
+                let mut names = counters.iter().map(|counter| counter.name());
+                names.try_for_each(|name| write!(f, " {name}"))
+            }
         }
     }
+}
+
+fn counter(name: &str) -> Result<Counter, String> {
+    let found = Counter::ALL.iter().find(|one| one.name() == name);
+    found
+        .copied()
+        .ok_or_else(|| format!("unknown counter {name}"))
 }
 
 impl FromStr for Operation {
@@ -153,6 +169,11 @@ impl FromStr for Operation {
             "tight" => Self::Tight,
             "past" => Self::Past(rest == "xdp"),
             "restart" => Self::Restart,
+            "=" => Self::Counted(
+                rest.split_whitespace()
+                    .map(counter)
+                    .collect::<Result<_, _>>()?,
+            ),
             _ => return Err(format!("unknown verb {verb}")),
         })
     }

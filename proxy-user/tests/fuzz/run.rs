@@ -77,6 +77,8 @@ pub(crate) struct Run<'a> {
     packets: u64,
     /// True if frames at the uplink pass the XDP program first.
     has_xdp: bool,
+    /// The counters that the last operation's packets have moved.
+    counted: Vec<Counter>,
     /// The last packets of each conversation. Key: the client's interface and tuple.
     pub(crate) left: HashMap<(u32, Tuple), Left>,
 }
@@ -98,6 +100,7 @@ pub(crate) fn run(
         model,
         packets: 0,
         has_xdp: sequence.0.first() == Some(&Operation::Past(true)),
+        counted: Vec::new(),
         left: HashMap::new(),
     };
     for (operation, step) in sequence.0.iter().enumerate() {
@@ -141,6 +144,14 @@ fn prepare(subject: &mut Subject, sequence: &Sequence<Operation>) {
 
 impl Run<'_> {
     fn step(&mut self, step: &Operation) -> Result<(), String> {
+        if let Operation::Counted(wanted) = step {
+            let names = |all: &[Counter]| all.iter().map(|one| one.name()).collect::<Vec<_>>();
+            return match self.counted.starts_with(wanted) {
+                true => Ok(()),
+                false => Err(format!("counted {:?}", names(&self.counted))),
+            };
+        }
+        self.counted.clear();
         match step {
             Operation::Apply(service) => {
                 self.subject.change(vec![service.clone()], Vec::new());
@@ -171,7 +182,7 @@ impl Run<'_> {
                 self.model.expire(&IDLE);
             }
             Operation::Restart => self.subject.restart(),
-            Operation::Tight | Operation::Past(_) => {}
+            Operation::Tight | Operation::Past(_) | Operation::Counted(_) => {}
         }
         Ok(())
     }
@@ -284,6 +295,7 @@ impl Run<'_> {
         self.packets += 1;
         let judged = self.subject.run_at_xdp(frame).and_then(|did| {
             self.model.at_xdp(&given, &did)?;
+            self.counted.extend(did.counter);
             Ok(did.is_taken.then_some(did.frame))
         });
         judged.map_err(|fault| {
@@ -319,6 +331,7 @@ impl Run<'_> {
                 Exit::Stack
             };
             keeps_sums(frame, &seen)?;
+            self.counted.push(seen.counter);
             Ok((seen, way))
         });
         judged.map_err(|fault| {

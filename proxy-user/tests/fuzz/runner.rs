@@ -9,7 +9,9 @@ use std::{
 use proxy_common::Counter;
 
 use crate::{
-    generate, kept,
+    generate,
+    kept::{self, Sequence},
+    mirror::in_v6,
     operations::Operation,
     random::{number, of_today},
     run::run,
@@ -78,18 +80,24 @@ fn go_on(seed: u64, time: Duration) {
     }
 }
 
+/// `cases` says what the packet path does, by IPv4 and by IPv6; `kept` what it once did wrong.
 #[test]
-fn kept_sequences_go_as_the_model_says() {
+fn cases_and_kept_sequences_go_as_the_model_says() {
     let network = Subject::network();
     let failed = network.enter(|| {
         let mut subjects = Subjects::open();
         let mut failed = Vec::new();
-        for (path, sequence) in kept::sequences("tests/fuzz/kept") {
+        let cases = kept::sequences("tests/fuzz/cases").into_iter();
+        let cases = cases.flat_map(|(path, v4)| [(path.clone(), in_v6(&v4)), (path, v4)]);
+        for (path, sequence) in cases.chain(kept::sequences("tests/fuzz/kept")) {
             // A restart takes seconds, so a sequence with one runs only once.
             let is_slow = sequence.0.contains(&Operation::Restart);
             let tries = if is_slow { 1 } else { shrink::TRIES };
             if let Some((difference, _)) = shrink::fails(&mut subjects, &sequence, tries) {
-                failed.push(format!("{}: {}", path.display(), difference.text));
+                let at = difference.operation.saturating_sub(1)..=difference.operation;
+                let at = sequence.0.get(at).unwrap_or_default();
+                let at = Sequence(at.to_vec());
+                failed.push(format!("{}:\n{at}{}", path.display(), difference.text));
             }
         }
         failed

@@ -61,32 +61,6 @@ fn a_client_port_with_a_flow_can_also_connect_directly_to_the_backend(
     }
 }
 
-#[rstest]
-fn a_direct_connection_reuses_the_client_port_of_a_closed_flow(#[values(IPV4, IPV6)] a: Addresses) {
-    let world = World::new(&[Service::web(a)]);
-    let (client, service, backend) = a.ends();
-    begin(&world, client, service, TCP);
-    answer(&world, backend, client, TCP);
-    world.ingress(&tcp(client, service, Tcp::Ack, b""));
-    world.ingress(&tcp(client, service, Tcp::Rst, b""));
-    assert_eq!(begin(&world, client, backend, TCP), client);
-    assert_eq!(answer(&world, backend, client, TCP), (backend, client));
-    assert_eq!(world.flows().len(), 0);
-}
-
-#[rstest]
-fn a_client_port_with_a_direct_connection_can_also_connect_to_a_service(
-    #[values(IPV4, IPV6)] a: Addresses,
-) {
-    let world = World::new(&[Service::web(a)]);
-    let (client, service, backend) = a.ends();
-    assert_eq!(begin(&world, client, backend, TCP), client);
-    let other = begin(&world, client, service, TCP);
-    assert_ne!(other, client, "the backend must tell the two apart");
-    assert_eq!(answer(&world, backend, other, TCP), (service, client));
-    assert_eq!(answer(&world, backend, client, TCP), (backend, client));
-}
-
 #[test]
 fn a_reply_entry_without_an_original_entry_keeps_its_tuple_only_at_first() {
     let a = IPV4;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rejected packets, and the answers to them.
+//! The answers to rejected packets. What is rejected stands in tests/fuzz/cases/first-packets.txt.
 
 use etherparse::PacketHeaders;
-use proxy_common::{Counter, FrontendKind, Protocol, ServiceFlags, Settings};
+use proxy_common::{Counter, Protocol};
 use rstest::rstest;
 
 use crate::{
-    packets::{CLIENT_MAC, NODE_MAC, Tcp, at, icmp_sum, internet_sum, raw, tcp, udp},
+    packets::{CLIENT_MAC, NODE_MAC, Tcp, icmp_sum, internet_sum, raw, tcp, udp},
     service::{Addresses, IPV4, IPV6, Service},
     world::{LOOPBACK, Outcome, REDIRECT, SHOT, World},
 };
@@ -92,98 +92,6 @@ fn expect_unreachable(answer: &[u8], packet: &[u8], v6: bool) {
         assert_eq!(ip[2..4], (answer.len() as u16 - 14).to_be_bytes());
     }
     assert_eq!(icmp_sum(answer), 0);
-}
-
-#[rstest]
-fn unserved_ports_of_a_cluster_ip_are_rejected_in_every_protocol(
-    #[values(IPV4, IPV6)] a: Addresses,
-) {
-    let world = World::new(&[Service::web(a)]);
-    let client = a.client();
-    let other = world.ingress(&tcp(client, at(a.cluster_ip, 81), Tcp::Syn, b""));
-    expect_answer(&other, Counter::RejectedUnserved);
-    let datagram = udp(client, a.service(), b"?");
-    let outcome = world.ingress(&datagram);
-    expect_answer(&outcome, Counter::RejectedUnserved);
-    expect_unreachable(&outcome.packet, &datagram, a.is_v6());
-}
-
-#[rstest]
-fn a_segment_of_no_flow_is_reset_at_an_address_of_a_service(#[values(IPV4, IPV6)] a: Addresses) {
-    let service = Service::web(a).at_balancer(a, 0).with(
-        Some(a.other_backend),
-        80,
-        FrontendKind::ExternalIp,
-        0,
-    );
-    let mut world = World::new(&[service]);
-    for address in [a.cluster_ip, a.balancer, a.other_backend] {
-        for client in [a.client(), a.outside_client()] {
-            for flags in [Tcp::Ack, Tcp::SynAck, Tcp::Fin] {
-                let segment = tcp(client, at(address, 80), flags, b"");
-                // Another node with this address may have sent the SYN.
-                if flags == Tcp::SynAck && address != a.cluster_ip {
-                    world.expect_untouched(&segment);
-                    continue;
-                }
-                let outcome = world.ingress(&segment);
-                expect_answer(&outcome, Counter::RejectedUnknownFlow);
-                expect_reset(&outcome, 2000, None);
-            }
-            world.expect_untouched(&tcp(client, at(address, 80), Tcp::Rst, b""));
-        }
-    }
-    let client = a.outside_client();
-    // Connections of another proxy still exist.
-    world.configure(|settings| settings.flags &= !Settings::RESET_UNKNOWN);
-    for address in [a.cluster_ip, a.balancer, a.other_backend] {
-        world.expect_untouched(&tcp(client, at(address, 80), Tcp::Ack, b""));
-    }
-}
-
-#[rstest]
-fn a_segment_of_no_flow_passes_where_no_service_or_the_stack_answers(
-    #[values(IPV4, IPV6)] a: Addresses,
-) {
-    let service = Service::web(a)
-        .at_balancer(a, 0)
-        .with(Some(a.node), 80, FrontendKind::ExternalIp, 0)
-        .at_node_port(30_080);
-    let world = World::new(&[service]);
-    let client = a.outside_client();
-    for to in [
-        // No service is at these ports.
-        at(a.balancer, 81),
-        at(a.balancer, 8080),
-        at(a.balancer, 30_080),
-        // This is a frontend's port, but at another address.
-        at(a.backend, 80),
-        // These are the node's own addresses.
-        at(a.node, 80),
-        at(a.node, 30_080),
-    ] {
-        for flags in [Tcp::Ack, Tcp::SynAck] {
-            world.expect_untouched(&tcp(client, to, flags, b""));
-        }
-    }
-}
-
-#[rstest]
-fn a_segment_of_no_flow_gets_no_answer_where_policy_drops(#[values(IPV4, IPV6)] a: Addresses) {
-    let local = ServiceFlags::EXTERNAL_LOCAL | ServiceFlags::EXTERNAL_BLOCK_LOCAL;
-    let mut service = Service::web(a)
-        .at_balancer(a, ServiceFlags::SOURCE_RANGES)
-        .with(Some(a.other_backend), 80, FrontendKind::ExternalIp, local);
-    service.sources = vec!["192.0.2.0/24", "2001:db8:2::/48"];
-    let world = World::new(&[service]);
-    let client = a.outside_client();
-    for (address, counter) in [
-        (a.balancer, Counter::DroppedSource),
-        (a.other_backend, Counter::DroppedNoLocalEndpoint),
-    ] {
-        let outcome = world.ingress(&tcp(client, at(address, 80), Tcp::Ack, b""));
-        assert_eq!(outcome.fate(), (SHOT, counter));
-    }
 }
 
 #[test]
