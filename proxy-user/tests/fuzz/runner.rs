@@ -88,11 +88,14 @@ fn cases_and_kept_sequences_go_as_the_model_says() {
         let mut subjects = Subjects::open();
         let mut failed = Vec::new();
         let cases = kept::sequences("tests/fuzz/cases").into_iter();
-        let cases = cases.flat_map(|(path, v4)| [(path.clone(), in_v6(&v4)), (path, v4)]);
-        for (path, sequence) in cases.chain(kept::sequences("tests/fuzz/kept")) {
+        let cases = cases.flat_map(|(path, v4)| [(path.clone(), in_v6(&v4), 1), (path, v4, 1)]);
+        let kept = kept::sequences("tests/fuzz/kept").into_iter();
+        let kept = kept.map(|(path, sequence)| {
             // A restart takes seconds, so a sequence with one runs only once.
             let is_slow = sequence.0.contains(&Operation::Restart);
-            let tries = if is_slow { 1 } else { shrink::TRIES };
+            (path, sequence, if is_slow { 1 } else { shrink::TRIES })
+        });
+        for (path, sequence, tries) in cases.chain(kept) {
             if let Some((difference, _)) = shrink::fails(&mut subjects, &sequence, tries) {
                 let at = difference.operation.saturating_sub(1)..=difference.operation;
                 let at = sequence.0.get(at).unwrap_or_default();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which flows are evicted for new ones, which never are, and what a repeated SYN does.
+//! Which flows are evicted for new ones, and which never are. What a repeated SYN does stands in
+//! tests/fuzz/cases/lifetimes.txt.
 
 use std::{net::SocketAddr, thread};
 
@@ -11,7 +12,7 @@ use proxy_common::{
 use rstest::rstest;
 
 use crate::{
-    packets::{Tcp, at, numbered, tcp, udp},
+    packets::{Tcp, at, tcp, udp},
     service::{Addresses, IPV4, IPV6, Service},
     world::{Context, World},
 };
@@ -153,22 +154,6 @@ fn a_table_with_one_free_element_evicts_closed_connections(#[values(IPV4, IPV6)]
 }
 
 #[rstest]
-fn only_the_right_acknowledgement_number_establishes_a_connection(
-    #[values(IPV4, IPV6)] a: Addresses,
-) {
-    let world = World::new(&[Service::web(a)]);
-    let connection = Connection::begin(&world, a.client(), a.service());
-    connection.backend_sends(Tcp::SynAck);
-    let mut forged = tcp(connection.client, connection.service, Tcp::Ack, b"");
-    let acknowledgement = forged.len() - 12;
-    forged[acknowledgement..acknowledgement + 4].copy_from_slice(&0x1234_5678_u32.to_be_bytes());
-    assert_eq!(world.ingress_quietly(&forged), crate::world::NEXT);
-    assert_eq!(connection.state(), "answered");
-    connection.client_sends(Tcp::Ack);
-    assert_eq!(connection.state(), "established");
-}
-
-#[rstest]
 fn crossing_fins_on_two_cpus_close_the_connection_and_allow_eviction(
     #[values(IPV4, IPV6)] a: Addresses,
 ) {
@@ -202,16 +187,6 @@ fn crossing_fins_on_two_cpus_close_the_connection_and_allow_eviction(
     }
     let left = world.flows().len();
     assert!(left <= RING, "{left} flows, closed ones in no ring");
-}
-
-#[rstest]
-fn a_connection_goes_on_after_a_forged_reset(#[values(IPV4, IPV6)] a: Addresses) {
-    let world = World::new(&[Service::web(a)]);
-    let connection = Connection::begin(&world, a.client(), a.service()).establish();
-    connection.client_sends(Tcp::Rst);
-    assert_eq!(connection.state(), "closed");
-    connection.client_sends(Tcp::Ack);
-    assert_eq!(connection.state(), "established");
 }
 
 #[rstest]
@@ -253,60 +228,6 @@ fn only_closed_connections_free_their_masquerade_ports(
     assert!(connect(50_006).is_none(), "all eight are in use");
 }
 
-#[rstest]
-fn the_second_repetition_of_a_syn_goes_to_another_backend(#[values(IPV4, IPV6)] a: Addresses) {
-    let backends = a.endpoints();
-    let mut service = Service::web(a).backed_by(&backends);
-    let mut world = World::new(std::slice::from_ref(&service));
-    let send = |world: &World, port| {
-        let syn = tcp(at(a.pod, port), a.service(), Tcp::Syn, b"");
-        let outcome = world.ingress(&syn);
-        (outcome.counter, outcome.dst())
-    };
-    for port in 40_000..40_010 {
-        let (counter, first) = send(&world, port);
-        assert_eq!(counter, Counter::ForwardedNew);
-        assert_eq!(send(&world, port), (Counter::ForwardedHit, first));
-        let (counter, second) = send(&world, port);
-        assert_eq!(counter, Counter::ForwardedElsewhere);
-        assert_ne!(first, second);
-        // An answer of the first backend is no longer expected; one of the second is.
-        let late = tcp(first, at(a.pod, port), Tcp::SynAck, b"");
-        assert_eq!(world.egress(&late, false).counter, Counter::Untouched);
-        let answer = tcp(second, at(a.pod, port), Tcp::SynAck, b"");
-        let answer = world.egress(&answer, false);
-        assert_eq!(answer.counter, Counter::ReplyTranslated);
-        assert_eq!(send(&world, port), (Counter::ForwardedHit, second));
-    }
-    service.affinity = 600;
-    world.apply(&service);
-    let (_, held) = send(&world, 50_000);
-    for _ in 0..6 {
-        assert_eq!(send(&world, 50_000).1, held, "affinity holds");
-    }
-}
-
-#[rstest]
-fn syns_with_new_sequence_numbers_are_no_repetitions_and_keep_the_backend(
-    #[values(IPV4, IPV6)] a: Addresses,
-) {
-    let backends = a.endpoints();
-    let world = World::new(&[Service::web(a).backed_by(&backends)]);
-    let (client, service) = (a.client(), a.service());
-    let send = |sequence| {
-        let syn = numbered(client, service, Tcp::Syn, (sequence, 0), b"");
-        let outcome = world.ingress(&syn);
-        (outcome.counter, outcome.dst())
-    };
-    let (counter, first) = send(1);
-    assert_eq!(counter, Counter::ForwardedNew);
-    for sequence in 2..12 {
-        assert_eq!(send(sequence), (Counter::ForwardedHit, first));
-    }
-    assert_eq!(send(11), (Counter::ForwardedHit, first), "repeated once");
-    assert_eq!(send(11).0, Counter::ForwardedElsewhere, "and once more");
-}
-
 /// Makes all flows look as if their last packet had come this many seconds ago.
 fn pass(world: &World, v6: bool, seconds: u64) {
     fn older<A: Addr>(key: &FlowKey<A>, entry: &mut FlowEntry<A>, past: u64) {
@@ -321,43 +242,6 @@ fn pass(world: &World, v6: bool, seconds: u64) {
     } else {
         world.change_flows::<V4>(maps::FLOWS_V4, |key, entry| older(key, entry, past));
     }
-}
-
-#[rstest]
-fn datagrams_follow_their_frontend_to_another_service_within_a_second(
-    #[values(IPV4, IPV6)] a: Addresses,
-) {
-    let service = |name, cluster_ip, backend, has_balancer: bool| {
-        let service = Service::cluster_ip(name, Protocol::UDP, cluster_ip, &[at(backend, 53)]);
-        if has_balancer {
-            service.at_balancer(a, 0)
-        } else {
-            service
-        }
-    };
-    let one = |has_balancer| service("one", a.cluster_ip, a.backend, has_balancer);
-    let two = |has_balancer| service("two", a.other_cluster_ip, a.other_backend, has_balancer);
-    let mut world = World::new(&[one(true), two(false)]);
-    let send = |world: &World, client, to| {
-        let outcome = world.ingress(&udp(client, at(to, 80), b"?"));
-        (outcome.counter, outcome.dst().ip())
-    };
-    let (client, other) = (a.outside_client(), a.client());
-    let begun = (Counter::ForwardedNew, a.backend);
-    assert_eq!(send(&world, client, a.balancer), begun);
-    assert_eq!(send(&world, other, a.cluster_ip), begun);
-    world.apply(&one(false));
-    world.apply(&two(true));
-    pass(&world, a.is_v6(), 1);
-    let moved = (Counter::ForwardedNew, a.other_backend);
-    assert_eq!(send(&world, client, a.balancer), moved);
-    let kept = (Counter::ForwardedHit, a.backend);
-    assert_eq!(send(&world, other, a.cluster_ip), kept, "another frontend");
-    // Now no service has the frontend.
-    world.apply(&two(false));
-    pass(&world, a.is_v6(), 1);
-    let packet = udp(client, at(a.balancer, 80), b"?");
-    assert_eq!(world.ingress(&packet).counter, Counter::Untouched);
 }
 
 #[rstest]
@@ -384,41 +268,6 @@ fn udp_flows_in_use_are_not_evicted_by_many_new_ones(#[values(IPV4, IPV6)] a: Ad
         assert_eq!(hears(), Counter::ReplyTranslated, "round {round}");
     }
     assert!(world.flows().len() <= RING, "the others have gone");
-}
-
-#[rstest]
-fn a_repeated_syn_begins_a_new_flow_if_its_backend_was_removed(#[values(IPV4, IPV6)] a: Addresses) {
-    let (old, new) = (a.endpoint(), at(a.other_backend, 8080));
-    let service = |backend| Service::web(a).backed_by(&[backend]);
-    let mut world = World::new(&[service(old)]);
-    let syn = tcp(a.client(), a.service(), Tcp::Syn, b"");
-    assert_eq!(world.ingress(&syn).dst(), old);
-    world.apply(&service(new));
-    let again = world.ingress(&syn);
-    assert_eq!(again.counter, Counter::ForwardedNew);
-    assert_eq!(again.dst(), new);
-}
-
-#[rstest]
-fn packets_forged_by_another_pod_do_not_reach_or_change_a_pods_flow(
-    #[values(IPV4, IPV6)] a: Addresses,
-) {
-    let world = World::new(&[Service::web(a)]);
-    let connection = Connection::begin(&world, a.client(), a.service()).establish();
-    // Sends the same packets through another interface.
-    world.set_shared(true);
-    for flags in [Tcp::Ack, Tcp::Fin, Tcp::Rst] {
-        let counter = connection.client_sends(flags);
-        let unknown = [Counter::RejectedUnknownFlow, Counter::Untouched];
-        assert!(unknown.contains(&counter), "{flags:?}: {counter:?}");
-    }
-    let forged = Connection::begin(&world, connection.client, connection.service);
-    // The pod's replies leave by its own interface only.
-    assert_eq!(forged.backend_sends(Tcp::Ack), Counter::Untouched);
-    world.set_shared(false);
-    assert_eq!(connection.state(), "established");
-    assert_eq!(connection.client_sends(Tcp::Ack), Counter::ForwardedHit);
-    assert_eq!(connection.backend_sends(Tcp::Ack), Counter::ReplyTranslated);
 }
 
 #[rstest]

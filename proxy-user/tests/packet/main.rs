@@ -10,7 +10,6 @@ mod direct;
 mod echo;
 mod errors;
 mod flows;
-mod forgers;
 mod fragments;
 mod imports;
 mod lifetimes;

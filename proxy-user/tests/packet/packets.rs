@@ -87,25 +87,6 @@ fn network(src: SocketAddr, dst: SocketAddr) -> PacketBuilderStep<IpHeaders> {
     }
 }
 
-/// An SCTP packet with this verification tag and a chunk of this type; INIT and INIT ACK carry
-/// `initiate`.
-pub(crate) fn chunk(
-    src: SocketAddr,
-    dst: SocketAddr,
-    tag: u32,
-    (kind, initiate): (u8, u32),
-) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    bytes.extend(src.port().to_be_bytes());
-    bytes.extend(dst.port().to_be_bytes());
-    bytes.extend(tag.to_be_bytes());
-    bytes.extend([0; 4]);
-    bytes.extend([kind, 0, 0, 20]);
-    bytes.extend(initiate.to_be_bytes());
-    bytes.extend([0, 0, 0x10, 0, 0, 1, 0, 1, 0, 0, 0, 1]);
-    raw(src.ip(), dst.ip(), 132, &bytes)
-}
-
 /// An ICMP packet; its message gets the right checksum.
 pub(crate) fn icmp(src: IpAddr, dst: IpAddr, message: &[u8]) -> Vec<u8> {
     let (protocol, at) = if src.is_ipv6() { (58, 56) } else { (1, 36) };
