@@ -12,7 +12,6 @@ mod errors;
 mod flows;
 mod forgers;
 mod fragments;
-mod imports;
 mod lifetimes;
 mod maglev;
 mod network;
