@@ -95,9 +95,9 @@ counters! {
     FlowEvictedEarly = "flow_evicted_early",
     /// An ICMP echo request to a service's address, answered from here (answerPing).
     EchoAnswered = "echo_answered",
-    /// Dropped: its connection was being imported from nf_conntrack at this moment; its sender will
-    /// retransmit.
-    DroppedHeld = "dropped_during_import",
+    /// A packet between two pods of this node, to or from an endpoint's port, that needs no
+    /// translation and leaves past the stack (forwarding: auto).
+    PastTheStack = "untouched_past_the_stack",
     /// A TCP segment to a service's address that belongs to no flow, sent to the backend that every
     /// node chooses (selection: maglev).
     ForwardedMidStream = "forwarded_mid_stream",
@@ -107,9 +107,6 @@ counters! {
     /// A reply of such a flow, translated and sent to its client by XDP (xdp); no other counter
     /// counts it.
     ReplyByXdp = "reply_by_xdp",
-    /// A packet between two pods of this node, to or from an endpoint's port, that needs no
-    /// translation and leaves past the stack (forwarding: auto).
-    PastTheStack = "untouched_past_the_stack",
 }
 
 impl Counter {
@@ -127,7 +124,6 @@ impl Counter {
     pub const fn is_refusal(counter: u32) -> bool {
         let first = Self::IcmpRedirectDropped as u32;
         counter.wrapping_sub(first) <= Self::DroppedByMark as u32 - first
-            || counter == Self::DroppedHeld as u32
     }
 }
 

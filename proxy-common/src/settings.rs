@@ -62,10 +62,6 @@ impl Settings {
     pub const DETECTS_PODS_V6: u32 = 1 << 9;
     /// Pods of both families are detected.
     pub const DETECTS_PODS: u32 = Self::DETECTS_PODS_V4 | Self::DETECTS_PODS_V6;
-    /// Leave datagrams that would begin a flow to the previous proxy, until its conversations are
-    /// imported.
-    pub const DATAGRAMS_WAIT: u32 = 1 << 10;
-
     /// Another proxy's rules masquerade packets with the masquerade mark: the programs use the bit
     /// [`crate::masquerade::Marks::beside_rules`] instead.
     pub const OTHERS_MASQUERADE: u32 = 1 << 11;
@@ -78,6 +74,10 @@ impl Settings {
     /// it sees a part of the segments only (`nf_conntrack_tcp_be_liberal` is 0, or a timeout is
     /// short), or this is not known: with `forwarding: auto` every TCP segment takes the stack.
     pub const TCP_BY_STACK: u32 = 1 << 13;
+
+    /// No connection of another proxy needs its rules: there is none, or nf_conntrack goes on
+    /// translating it without them. For `portolan wait`.
+    pub const RULES_MAY_GO: u32 = 1 << 14;
 
     pub const EMPTY: Self = Self {
         flags: Self::RESET_UNKNOWN,

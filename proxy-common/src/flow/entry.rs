@@ -175,9 +175,6 @@ impl FlowKind {
     pub const MASQUERADED_REPLY: Self = Self(3);
     /// Answers to datagrams that a node process sent from a served node port; not translated.
     pub const UNTOUCHED: Self = Self(4);
-    /// Packets from client to frontend, while the flow's import from nf_conntrack is pending; they
-    /// are dropped.
-    pub const HELD: Self = Self(5);
 
     /// The kind as `portolan flows` prints it.
     pub const fn name(self) -> &'static str {
@@ -186,7 +183,6 @@ impl FlowKind {
             Self::REPLY => "reply",
             Self::MASQUERADED_REPLY => "masqueraded-reply",
             Self::UNTOUCHED => "untouched",
-            Self::HELD => "held",
             _ => "?",
         }
     }
@@ -242,7 +238,7 @@ pub struct FlowEntry<A> {
     /// backend answers, the sequence number of the client's SYN; then, until the client
     /// acknowledges, the number that follows the backend's SYN+ACK. SCTP, as on the wire: the tag
     /// of this direction's packets; in an original entry, until the backend answers, the INIT's own
-    /// tag. 0: not known (an imported TCP connection).
+    /// tag. 0: not known.
     pub sequence: u32,
     /// Original, TCP: the timestamp of the client's FIN. Original, UDP: when the frontend was last
     /// verified to belong to the flow's service, see [`super::frontend_is_due`]. Reply: the

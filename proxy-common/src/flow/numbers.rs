@@ -22,8 +22,8 @@ pub const fn proves_answer(acknowledgement: u32, next: u32) -> bool {
 }
 
 /// Whether a number is near the last number seen in the same field, where the connection's next
-/// segments may lie. A guess succeeds once in 128 times. `last` is 0 if no number has been seen:
-/// the connection was imported. Then every number is near.
+/// segments may lie. A guess succeeds once in 128 times. `last` is 0 if no number has been seen.
+/// Then every number is near.
 #[inline(always)]
 pub const fn is_near(number: u32, last: u32) -> bool {
     last == 0 || number.wrapping_sub(last).wrapping_add(BEHIND) <= BEHIND + AHEAD

@@ -105,7 +105,6 @@ fn xdp_takes_only_flows_with_both_translations_and_no_local_end() {
         "egress translates it"
     );
     assert!(!takes_reply(&entry(FlowKind::UNTOUCHED)));
-    assert!(!takes_reply(&entry(FlowKind::HELD)));
 }
 
 #[test]

@@ -63,9 +63,6 @@ fn decide_on<F: Family>(skb: Skb) -> Step {
         return Step::untouched();
     }
     let key = &packet.key;
-    if key.protocol == Protocol::UDP && settings.has(Settings::DATAGRAMS_WAIT) {
-        return Step::untouched();
-    }
     if !may_begin(key.protocol, packet.signals) {
         let step = mid_stream::<F>(skb, packet, &mut scratch.service);
         if !matches!(step.next(), Next::Begin) {

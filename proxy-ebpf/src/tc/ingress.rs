@@ -25,8 +25,6 @@ use crate::{
 /// How long an established connection whose backend no longer serves must have been silent, in
 /// nanoseconds, before a SYN that anyone may have sent begins another connection.
 const SILENCE: u64 = 60_000_000_000;
-/// How long a connection's packets are dropped at most while its import is pending, in nanoseconds.
-const HELD_AT_MOST: u64 = 5_000_000_000;
 
 /// Handles a packet of one family at ingress. A subprogram for each family, with a stack of its
 /// own.
@@ -198,12 +196,6 @@ fn reply<F: Family>(
             Step::send(false, Counter::ReplyUnmasqueraded)
         }
         FlowKind::MASQUERADED_REPLY => translate::to_client::<F>(skb, packet, found.entry).into(),
-        // An entry of an agent that was killed during the import drops packets for a short time
-        // only.
-        FlowKind::HELD if clock.now().wrapping_sub(found.entry.last_seen) < HELD_AT_MOST => {
-            Outcome::drop(Counter::DroppedHeld).into()
-        }
-        FlowKind::HELD => Step::untouched(),
         _ => {
             let (protocol, state) = (packet.key.protocol, found.entry.state);
             let change =

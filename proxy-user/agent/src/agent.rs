@@ -96,16 +96,14 @@ impl Agent {
     pub(super) fn go_on(&mut self) {
         match self.services.go_on(&mut self.shared, &mut self.growth) {
             Turn::More => {}
-            Turn::Refused => self
-                .growth
-                .grow(&mut self.shared, &self.services, &self.node),
+            Turn::Refused => self.growth.grow(&mut self.shared, &self.services),
             Turn::Complete(progress) => self.all_applied(progress),
         }
     }
 
     fn all_applied(&mut self, progress: Progress) {
         let first = !std::mem::replace(&mut self.services.served, true);
-        self.node.look_for_foreign(&self.shared, &self.growth);
+        self.node.look_for_foreign(&self.shared);
         if first {
             self.apply_node();
         }
@@ -195,7 +193,7 @@ impl Agent {
             .end_connections(&mut self.shared, &self.services);
         self.growth.observe(&mut self.shared, ends);
         self.attachments.count(&self.shared);
-        if self.node.tick(&self.shared, &self.services, &self.growth) {
+        if self.node.tick(&self.shared, &self.services) {
             self.apply_node();
         }
         if self.services.listed && !self.node.is_applied() {
@@ -205,8 +203,7 @@ impl Agent {
         } else {
             self.serve_pinned();
         }
-        self.growth
-            .grow(&mut self.shared, &self.services, &self.node);
+        self.growth.grow(&mut self.shared, &self.services);
         self.repair(false);
         self.report_first();
     }

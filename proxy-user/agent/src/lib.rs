@@ -258,10 +258,6 @@ pub async fn run(
     };
     agent.node.look(&agent.shared);
     agent.begin_with_maps();
-    let shared = &agent.shared;
-    if is_new && shared.datapath.predecessors().is_none() && !shared.config.is_canary() {
-        agent.node.defer_udp(&agent.shared);
-    }
     agent.serve_pinned();
     let mut following = tokio::spawn(follow(interfaces, snapshots));
     let mut routes_changed = routes_followed.then(routes::follow);
@@ -335,11 +331,6 @@ pub async fn run(
     _ = timeout(SOURCE_END, &mut source).await;
     source.abort();
     following.abort();
-    // Datagrams that wait for the import of foreign connections would wait forever without an
-    // agent.
-    if agent.node.end_wait() {
-        agent.apply_node();
-    }
     tracing::info!("portolan stops; programs and maps stay, services keep working");
     Ok(ended)
 }

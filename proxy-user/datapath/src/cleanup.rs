@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use linux::{detach, forward_chains, get_pinned};
+use linux::{detach, end_translations, forward_chains, get_pinned, has_translations};
 
 use super::{
     error::DatapathError,
@@ -120,11 +120,15 @@ pub fn planned_rules() -> Vec<String> {
     let counted = counted.filter(|(count, _)| *count > 0);
     counted
         .map(|(count, chain)| format!("{count} rules in the nftables chain {chain}"))
+        .chain(has_translations().is_ok_and(|is| is).then(|| TABLE.into()))
         .collect()
 }
 
-/// Removes the nftables rules that the setting `acceptForward` has added, and returns a line of
-/// text for each chain. If the kernel does not list its chains, nothing is removed.
+/// What keeps translating connections of another proxy.
+const TABLE: &str = "the nftables table inet portolan";
+
+/// Removes the nftables rules that the setting `acceptForward` has added, and the table that keeps
+/// translating connections of another proxy. Returns a line of text for each chain or table. If the kernel does not list its chains, nothing is removed.
 pub fn remove_rules() -> Vec<String> {
     let mut removed = Vec::new();
     for chain in forward_chains().unwrap_or_default() {
@@ -136,6 +140,7 @@ pub fn remove_rules() -> Vec<String> {
             ));
         }
     }
+    removed.extend(end_translations().is_ok_and(|is| is).then(|| TABLE.into()));
     removed
 }
 

@@ -2,7 +2,7 @@
 //! The datapath. In: plans, settings, interfaces. Out: attached programs, and pinned maps with the
 //! contents of the plans. Uses no Kubernetes type. Called by `agent` and `cli`, and as a
 //! [`control::syncer::Kernel`]. Modules, bottom to top, each of which uses only those before it:
-//! `maps`, `programs`, `node`, `store`, `sweep`, `succession`, `import`, `read`, `trace`, `follow`.
+//! `maps`, `programs`, `node`, `store`, `sweep`, `succession`, `foreign`, `read`, `trace`, `follow`.
 //! Below them all: `error` and `options`.
 #![deny(unsafe_code)]
 
@@ -10,7 +10,7 @@ mod apply;
 pub mod cleanup;
 mod error;
 pub mod follow;
-mod import;
+mod foreign;
 pub mod maps;
 mod node;
 mod options;
@@ -48,7 +48,7 @@ use self::{
     sweep::Sweep,
 };
 pub use error::DatapathError;
-pub use import::{Imported, Importer, Left};
+pub use foreign::{ForeignConnections, ForeignLookout};
 pub use node::NodeAddress;
 pub use options::{Attachment, Capacities, DEFAULT_PIN_DIR, Options, XdpMode};
 pub use programs::{
@@ -165,10 +165,9 @@ impl Datapath {
             source,
         })
     }
-    /// Returns an importer for the connections of another proxy, usable on any thread. Until it is
-    /// done, no other maps may take over from those of this datapath.
-    pub fn importer(&self) -> Importer {
-        Importer::new(&self.home)
+    /// Returns what looks for connections of another proxy, usable on any thread.
+    pub fn foreign_lookout(&self) -> ForeignLookout {
+        ForeignLookout::new(&self.home)
     }
     /// Returns the maximum number of elements of each map.
     pub fn capacities(&self) -> Capacities {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Lists the connections of nf_conntrack in this network namespace, by ctnetlink. Called by
-//! `datapath::import` and `cli`.
+//! `datapath` and `cli`.
 
 use std::{io, net::SocketAddr};
 
@@ -10,26 +10,22 @@ use proxy_common::Protocol;
 
 use super::{
     answers::none_if,
-    netlink::{Connection, address, array, attribute, number},
+    netlink::{Connection, address, array, attribute},
 };
 
 /// `NFNL_SUBSYS_CTNETLINK`, `IPCTNL_MSG_CT_GET`.
-pub(super) const GET: u16 = 1 << 8 | 1;
+const GET: u16 = 1 << 8 | 1;
 
 /// Length of `struct nfgenmsg`, with which every message begins. All zero bytes mean: any family,
 /// version 0.
-pub(super) const GENERIC: usize = 4;
+const GENERIC: usize = 4;
 
 /// Numbers of netlink attributes: of a connection, of a tuple, of its addresses and its ports, as
 /// linux/netfilter/nfnetlink_conntrack.h has them.
-pub(super) mod kind {
+mod kind {
     pub(crate) const TUPLE_ORIGINAL: u16 = 1;
     pub(crate) const TUPLE_REPLY: u16 = 2;
     pub(crate) const STATUS: u16 = 3;
-    pub(crate) const PROTOCOL_INFO: u16 = 4;
-    pub(crate) const TIMEOUT: u16 = 7;
-    pub(crate) const MARK: u16 = 8;
-    pub(crate) const ID: u16 = 12;
     pub(crate) const ZONE: u16 = 18;
 
     pub(crate) const TUPLE_IP: u16 = 1;
@@ -41,17 +37,6 @@ pub(super) mod kind {
     pub(crate) const NUMBER: u16 = 1;
     pub(crate) const SOURCE_PORT: u16 = 2;
     pub(crate) const DESTINATION_PORT: u16 = 3;
-
-    /// Attributes of the protocol information: the nested ones of TCP and SCTP, and their content.
-    pub(crate) const TCP: u16 = 1;
-    pub(crate) const SCTP: u16 = 3;
-    pub(crate) const STATE: u16 = 1;
-    pub(crate) const SCTP_TAG_ORIGINAL: u16 = 2;
-    pub(crate) const SCTP_TAG_REPLY: u16 = 3;
-    pub(crate) const TCP_SCALE_ORIGINAL: u16 = 2;
-    pub(crate) const TCP_SCALE_REPLY: u16 = 3;
-    pub(crate) const TCP_FLAGS_ORIGINAL: u16 = 4;
-    pub(crate) const TCP_FLAGS_REPLY: u16 = 5;
 }
 
 /// Source and destination of a connection's packets in one direction.
@@ -82,49 +67,26 @@ pub struct Tracked {
     pub reply: Tuple,
     /// Bits of the kernel's `enum ip_conntrack_status`.
     pub status: u32,
-    /// The kernel's id of the entry.
-    pub id: u32,
-    /// Seconds until the entry expires.
-    pub timeout: u32,
-    pub mark: u32,
     /// The entry's conntrack zone. Each zone has its own entries; the stack uses zone 0.
     pub zone: u16,
-    /// Further attributes of TCP and SCTP, as the kernel encodes them; empty for other protocols.
-    pub protocol_info: Vec<u8>,
 }
 
 impl Tracked {
-    /// Status bit: the server has answered.
-    pub const SEEN_REPLY: u32 = 1 << 1;
-    /// Status bit: the entry is more than an exchange of a few packets, so the kernel keeps it when
-    /// the table is full.
-    pub const ASSURED: u32 = 1 << 2;
+    /// Status bit: `IPS_DST_NAT`.
+    const DNAT: u32 = 1 << 5;
 
+    /// True if a reply is not simply the opposite of the client's packets.
+    pub fn is_translated(&self) -> bool {
+        self.reply != self.original.reversed()
+    }
     /// True if the client's packets are sent on to another address or port (DNAT). This is seen
     /// from the tuples: NAT also sets status bits, but IPVS changes only the tuple.
     pub fn is_sent_elsewhere(&self) -> bool {
         self.reply.src != self.original.dst
     }
-    pub fn has(&self, status: u32) -> bool {
-        self.status & status == status
-    }
-    /// Returns the state of TCP or SCTP (`enum tcp_conntrack`, `enum sctp_conntrack`); None for
-    /// other protocols.
-    pub fn state(&self) -> Option<u8> {
-        let nest = match self.protocol {
-            Protocol::TCP => kind::TCP,
-            Protocol::SCTP => kind::SCTP,
-            _ => return None,
-        };
-        let info = attribute(&self.protocol_info, nest)?;
-        attribute(info, kind::STATE)?.first().copied()
-    }
-    /// Returns SCTP's verification tags of original and of reply packets, as on the wire; 0 if
-    /// unknown.
-    pub fn tags(&self) -> (u32, u32) {
-        let info = attribute(&self.protocol_info, kind::SCTP).unwrap_or_default();
-        let tag = |kind| number(info, kind).unwrap_or(0);
-        (tag(kind::SCTP_TAG_ORIGINAL), tag(kind::SCTP_TAG_REPLY))
+    /// True if the kernel's NAT sends the client's packets elsewhere, and not IPVS.
+    pub fn is_by_nat(&self) -> bool {
+        self.status & Self::DNAT != 0
     }
 }
 
@@ -144,21 +106,16 @@ pub fn tracked(mut visit: impl FnMut(Tracked)) -> io::Result<()> {
 }
 
 /// Reads an entry from its netlink attributes; None for a protocol without ports.
-pub(super) fn read(attributes: &[u8]) -> Option<Tracked> {
+fn read(attributes: &[u8]) -> Option<Tracked> {
     let word = |kind| Some(u32::from_be_bytes(array(attributes, kind)?));
     let (protocol, original) = tuple(attribute(attributes, kind::TUPLE_ORIGINAL)?)?;
     let (_, reply) = tuple(attribute(attributes, kind::TUPLE_REPLY)?)?;
-    let protocol_info = attribute(attributes, kind::PROTOCOL_INFO).unwrap_or_default();
     Some(Tracked {
         protocol,
         original,
         reply,
         status: word(kind::STATUS)?,
-        id: word(kind::ID)?,
-        timeout: word(kind::TIMEOUT).unwrap_or(0),
-        mark: word(kind::MARK).unwrap_or(0),
         zone: array(attributes, kind::ZONE).map_or(0, u16::from_be_bytes),
-        protocol_info: protocol_info.to_vec(),
     })
 }
 

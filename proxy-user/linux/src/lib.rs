@@ -14,7 +14,6 @@ mod bpf;
 mod btf;
 mod clock;
 mod conntrack;
-mod conntrack_edit;
 mod empty;
 pub mod glob;
 mod heap;
@@ -31,6 +30,7 @@ mod netfilter_hooks;
 mod netlink;
 mod nft_encode;
 mod nft_forward;
+mod nft_nat;
 mod nft_trace;
 mod nftables;
 mod per_cpu;
@@ -52,7 +52,6 @@ pub use bpf::{describe_program, program_id, program_name, wait_for_programs};
 pub use btf::{Members, map_members, members_of};
 pub use clock::{monotonic, now};
 pub use conntrack::{Tracked, Tuple, tracked};
-pub use conntrack_edit::Editor;
 pub use empty::empty_map;
 pub use heap::trim_heap;
 pub use iptables::{has_legacy_tables, legacy_drops, legacy_masquerades_marked};
@@ -70,16 +69,17 @@ pub use maps::{
 pub use namespace::network_namespace;
 pub use netfilter_hooks::{
     ForwardHooks, UNACKNOWLEDGED, Unsuited, conntrack_misses_bridges, conntrack_unsuited,
-    forward_hooks,
+    forward_hooks, has_ipvs_services,
 };
 pub use nft_forward::{ForwardChain, OwnRule, comments, forward_chains};
+pub use nft_nat::{end_translations, has_translations, keep_translations};
 pub use nft_trace::{NftTrace, NftTraced, NftVerdict, TracedTuple};
 pub use nftables::{NftChain, nft_chains};
 pub use per_cpu::PerCpu;
 pub use pins::{get_pinned, pin};
 pub use plain::{LpmKey, Plain};
 pub use pod_namespace::{PodNamespace, own_namespace_inode};
-pub use reach::{Reach, Route};
+pub use reach::Reach;
 pub use route::{Incoming, LinkFacts, Routed, has_link, link, route};
 pub use routing::{RoutingRule, has_xfrm_policies, routing_rules};
 pub use sock_diag::{ConnectedSocket, close_tcp, close_udp, socket_inodes};

@@ -8,7 +8,7 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 use super::{
     answers::{is_one_of, text},
     netlink::{Connection, attribute, encode},
-    nftables::{BRIDGE, GENERIC, NETDEV, NftChain, nft_chains},
+    nftables::{BRIDGE, GENERIC, NETDEV, NftChain, all_chains},
 };
 
 /// `NFNL_SUBSYS_HOOK`, `NFNL_MSG_HOOK_GET`: Linux 5.14, with CONFIG_NETFILTER_NETLINK_HOOK.
@@ -172,7 +172,7 @@ fn guessed() -> io::Result<ForwardHooks> {
                 .map(|table| format!("{program} table {table}")),
         );
     }
-    if has_ipvs(&fs::read_to_string("/proc/net/ip_vs").unwrap_or_default()) {
+    if has_ipvs_services() {
         users.insert("IPVS".to_owned());
     }
     Ok(ForwardHooks {
@@ -184,7 +184,9 @@ fn guessed() -> io::Result<ForwardHooks> {
 
 /// Returns the chains of nf_tables that `counts` accepts, as nft spells them.
 fn chains(counts: impl Fn(&NftChain) -> bool) -> io::Result<BTreeSet<String>> {
-    let chains = nft_chains()?;
+    // Portolan's own table counts as well: the replies of connections that it has translated need the
+    // stack.
+    let chains = all_chains()?;
     let chains = chains.iter().filter(|chain| counts(chain));
     let named = chains.map(|chain| {
         let (family, table, name) = (chain.family, &chain.table, &chain.name);
@@ -209,6 +211,11 @@ fn sees_forwarded(chain: &NftChain) -> bool {
         || chain
             .hook
             .is_some_and(|hook| chain.family == BRIDGE || FORWARDED.contains(&hook))
+}
+
+/// Whether IPVS has a service in this network namespace.
+pub fn has_ipvs_services() -> bool {
+    has_ipvs(&fs::read_to_string("/proc/net/ip_vs").unwrap_or_default())
 }
 
 /// Whether IPVS has a service, by the text of /proc/net/ip_vs: its first three lines are headings.

@@ -147,29 +147,6 @@ impl Connection {
             }
         })?
     }
-    /// Sends requests (kind, flags with `NLM_F_ACK`, payload), all in one message, and returns the
-    /// result of each. The kernel handles them in this order, with almost no time between them.
-    pub(super) fn tell<const N: usize>(
-        &self,
-        requests: [(u16, u16, &[u8]); N],
-    ) -> io::Result<[io::Result<()>; N]> {
-        let all = requests.map(|(kind, flags, payload)| request(kind, flags, payload));
-        self.0.send(&all.concat(), 0)?;
-        let mut results = [(); N].map(|()| Ok(()));
-        let mut unanswered = results.iter_mut().peekable();
-        self.receive(|message| {
-            if message.message_type() == NLMSG_ERROR
-                && let Some(result) = unanswered.next()
-            {
-                *result = error_in(message.payload());
-            }
-            match unanswered.peek() {
-                Some(_) => ControlFlow::Continue(()),
-                None => ControlFlow::Break(()),
-            }
-        })?;
-        Ok(results)
-    }
 }
 
 fn request(kind: u16, flags: u16, payload: &[u8]) -> Vec<u8> {

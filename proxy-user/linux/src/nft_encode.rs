@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Messages to nf_tables: how tables, chains, rules and their expressions are written. Used by
-//! `nft_forward` and `nft_trace`.
+//! `nft_forward`, `nft_nat` and `nft_trace`.
 
 use std::io;
 
@@ -10,6 +10,8 @@ use super::netlink::{Connection, encode, nested};
 
 /// `NFNL_SUBSYS_NFTABLES`.
 pub(super) const SUBSYSTEM: u16 = 10;
+pub(super) const NEW_TABLE: u16 = SUBSYSTEM << 8;
+pub(super) const NEW_CHAIN: u16 = SUBSYSTEM << 8 | 3;
 pub(super) const NEW_RULE: u16 = SUBSYSTEM << 8 | 6;
 const BATCH_BEGIN: u16 = 0x10;
 const BATCH_END: u16 = 0x11;

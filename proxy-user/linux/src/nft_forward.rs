@@ -180,7 +180,7 @@ fn has_mark(mark: u32) -> Vec<u8> {
     [loaded, register_has(mark, true)].concat()
 }
 
-fn has_state() -> Vec<u8> {
+pub(super) fn has_state() -> Vec<u8> {
     const STATE: u32 = 0;
     let loaded = expression("ct", &[word(1, 1), word(2, STATE)].concat());
     [loaded, register_has(ESTABLISHED_RELATED.into(), false)].concat()
@@ -211,7 +211,7 @@ fn matches_state() -> Vec<u8> {
     matches("conntrack", 3, &data)
 }
 
-fn accept() -> Vec<u8> {
+pub(super) fn accept() -> Vec<u8> {
     const VERDICT_REGISTER: u32 = 0;
     const ACCEPT: u32 = 1;
     let verdict = nested(2, &word(1, ACCEPT));

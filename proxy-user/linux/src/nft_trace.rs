@@ -11,12 +11,13 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
 use super::{
     answers::{none_if, text},
     netlink::{Connection, array, attribute, family_and_octets, nested},
-    nft_encode::{NEW_RULE, SUBSYSTEM, batch, expression, named, value, word},
+    nft_encode::{
+        NEW_CHAIN, NEW_RULE, NEW_TABLE, SUBSYSTEM, batch, expression, named, value, word,
+    },
+    nft_nat,
     nftables::{BRIDGE, GENERIC, NETDEV, NftChain, family_name, family_number, nft_chains},
 };
 
-const NEW_TABLE: u16 = SUBSYSTEM << 8;
-const NEW_CHAIN: u16 = SUBSYSTEM << 8 | 3;
 const TRACED: u16 = SUBSYSTEM << 8 | 17;
 /// `NFNLGRP_NFTRACE`.
 const GROUP: u32 = 9;
@@ -117,7 +118,8 @@ impl NftTrace {
             while let Ok(message) = NetlinkBuffer::new_checked(rest) {
                 let next = (message.length() as usize).next_multiple_of(4);
                 if message.message_type() == TRACED {
-                    found.extend(traced(message.payload()).filter(|one| one.table != NAME));
+                    let is_others = |one: &NftTraced| ![NAME, nft_nat::NAME].contains(&&*one.table);
+                    found.extend(traced(message.payload()).filter(is_others));
                 }
                 rest = rest.get(next..).unwrap_or_default();
             }

@@ -9,6 +9,7 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 use super::{
     answers::{none_if, text},
     netlink::{Connection, array, attribute},
+    nft_nat,
 };
 
 /// `NFNL_SUBSYS_NFTABLES`, `NFT_MSG_GETCHAIN`.
@@ -31,8 +32,15 @@ pub struct NftChain {
     pub hook: Option<u32>,
 }
 
-/// Returns every chain of nf_tables; none on a kernel without nf_tables.
+/// Returns every chain of nf_tables but those of portolan's own table; none on a kernel without
+/// nf_tables.
 pub fn nft_chains() -> io::Result<Vec<NftChain>> {
+    let mut chains = all_chains()?;
+    chains.retain(|chain| chain.table != nft_nat::NAME);
+    Ok(chains)
+}
+
+pub(super) fn all_chains() -> io::Result<Vec<NftChain>> {
     let Some(connection) = Connection::open_if_known(NETLINK_NETFILTER)? else {
         return Ok(Vec::new());
     };

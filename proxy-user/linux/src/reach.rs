@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which interface leads to an address: routes, neighbours and bridge ports, by rtnetlink. Called
-//! by `datapath::import` and `portolan explain`.
+//! Which interface leads to an address: neighbours and bridge ports, by rtnetlink. Called by
+//! `portolan explain`.
 
 use std::{collections::HashMap, io, net::IpAddr};
 
@@ -10,21 +10,11 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use super::{
     answers::{none_if, word},
     netlink::{Connection, address, attribute, encode, family_and_octets, number},
-    route::{GET_NEIGHBOUR, GET_ROUTE, HEADER},
+    route::{GET_NEIGHBOUR, HEADER},
 };
 
 /// A link-layer address, such as an Ethernet address.
 type LinkAddress = Vec<u8>;
-
-/// A route to one address.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Route {
-    /// The address is the node's own.
-    Own,
-    /// The route leaves by the interface with this index.
-    By(u32),
-    None,
-}
 
 /// Finds the node's interface that leads to an address.
 pub struct Reach {
@@ -37,7 +27,7 @@ pub struct Reach {
 }
 
 impl Reach {
-    /// Reads neighbours and bridge ports. Routes are read later, one by one.
+    /// Reads neighbours and bridge ports.
     pub fn read() -> io::Result<Self> {
         let mut reach = Self {
             connection: Connection::open(NETLINK_ROUTE)?,
@@ -63,29 +53,6 @@ impl Reach {
             none_if(&[libc::EAFNOSUPPORT, libc::EOPNOTSUPP], dumped)?;
         }
         Ok(reach)
-    }
-
-    /// Returns the route to an address.
-    pub fn route_to(&self, address: IpAddr) -> Route {
-        const DESTINATION: u16 = 1;
-        const INTERFACE: u16 = 4;
-        const KIND: usize = 7;
-        const UNICAST: u8 = 1;
-        const LOCAL: u8 = 2;
-        let (family, octets) = family_and_octets(address);
-        let mut request = vec![0; HEADER];
-        (request[0], request[1]) = (family, octets.len() as u8 * 8);
-        request.extend(encode(DESTINATION, &octets));
-        let found = self.connection.ask_one(GET_ROUTE, &request, |answer| {
-            let (header, attributes) = answer.split_at_checked(HEADER)?;
-            match (header[KIND], number(attributes, INTERFACE)) {
-                (LOCAL, _) => Some(Route::Own),
-                (UNICAST, Some(index)) => Some(Route::By(index)),
-                _ => None,
-            }
-        });
-        // An error also means that there is no route.
-        found.ok().flatten().unwrap_or(Route::None)
     }
 
     /// Has the kernel ask for a neighbour (ARP, neighbour solicitation), as it does before a packet
@@ -177,11 +144,5 @@ mod tests {
             _ = port(bytes);
             _ = neighbour(bytes);
         });
-    }
-
-    #[test]
-    fn the_route_to_a_loopback_address_is_the_nodes_own() {
-        let reach = Reach::read().expect("the kernel answers");
-        assert_eq!(reach.route_to([127, 0, 0, 1].into()), Route::Own);
     }
 }

@@ -4,7 +4,6 @@
 
 mod attach;
 mod clsact;
-mod conntrack;
 mod explain;
 mod foreign;
 mod interfaces;

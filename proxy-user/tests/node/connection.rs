@@ -129,7 +129,7 @@ impl Open {
 }
 
 /// The number of segments that this end of a connection has retransmitted.
-pub(crate) fn repeated(stream: &TcpStream) -> u32 {
+fn repeated(stream: &TcpStream) -> u32 {
     const TOTAL_RETRANS: usize = 100;
     let mut info = [0_u8; TOTAL_RETRANS + 4];
     let mut length = info.len() as libc::socklen_t;

@@ -54,7 +54,7 @@ fn a_segment_of_an_unknown_connection_to_an_external_ip_is_reset_and_not_sent_on
 }
 
 #[test]
-fn connections_of_another_proxy_to_an_external_ip_are_imported() {
+fn connections_of_another_proxy_to_an_external_ip_go_on() {
     let world = World::build();
     let rules = format!(
         "add table ip other
@@ -70,9 +70,9 @@ add rule ip other services ip daddr {EXTERNAL} tcp dport 80 dnat to 10.40.1.20:8
     for line in ["beside", "and beside"] {
         assert_eq!(open.echo(line), line, "{}", agent.log());
     }
-    agent.says(&["imported connections", "connections=1"]);
+    agent.says(&["live on in nf_conntrack", "connections=1"]);
     world.nft("delete table ip other");
-    assert_eq!(open.echo("ours now"), "ours now");
+    assert_eq!(open.echo("by itself"), "by itself");
 }
 
 #[test]

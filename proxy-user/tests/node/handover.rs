@@ -35,7 +35,7 @@ fn connections_of_another_proxy_to_a_removed_endpoint_go_on() {
 add chain ip other services { type nat hook prerouting priority dstnat; }
 add rule ip other services ip daddr 172.30.1.1 tcp dport 80 dnat to 10.40.1.20:8099
 ";
-    // A connection to an endpoint that the service no longer has: it cannot be imported.
+    // A connection to an endpoint that the service no longer has.
     world.serve(("10.40.1.20", 8099));
     world.nft(rules);
     let mut open = world.connect(CART).expect("the other serves");

@@ -15,8 +15,6 @@ use std::{
 
 use lab::node::netns::NetNs;
 
-use crate::connection::repeated;
-
 /// How long to wait for progress, also on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(1);
@@ -137,11 +135,6 @@ impl Stream {
     /// The client's source port.
     pub(crate) fn port(&self) -> u16 {
         self.socket.local_addr().expect("its address").port()
-    }
-
-    /// The number of segments that the client has retransmitted.
-    pub(crate) fn repeated(&self) -> u32 {
-        repeated(&self.socket)
     }
 
     /// Closes the stream normally and checks that both ends have received all numbers.

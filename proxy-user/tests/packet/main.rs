@@ -11,7 +11,6 @@ mod echo;
 mod errors;
 mod flows;
 mod fragments;
-mod imports;
 mod lifetimes;
 mod maglev;
 mod network;

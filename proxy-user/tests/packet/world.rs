@@ -182,15 +182,6 @@ impl World {
             }
         }
     }
-    /// Changes the kind and the sequence number of every entry.
-    pub(crate) fn change_entries(&self, change: impl Fn(&mut FlowKind, &mut u32)) {
-        self.change_flows::<V4>(maps::FLOWS_V4, |_, entry| {
-            change(&mut entry.kind, &mut entry.sequence);
-        });
-        self.change_flows::<V6>(maps::FLOWS_V6, |_, entry| {
-            change(&mut entry.kind, &mut entry.sequence);
-        });
-    }
     /// The number of entries in the flow table of a family.
     pub(crate) fn entries(&self, v6: bool) -> usize {
         if v6 {

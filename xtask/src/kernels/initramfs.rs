@@ -22,14 +22,14 @@ use crate::{arch::Arch, command, fs, host};
 const INIT: &str = include_str!("init.sh");
 
 /// The programs that the tests call. If this machine lacks one, its tests say so.
-const PROGRAMS: &str = "/usr/lib/cni/bandwidth bpftool bridge ip ipvsadm nft ping setpriv ss tc wg";
+const PROGRAMS: &str = "/usr/lib/cni/bandwidth bpftool bridge ip nft ping setpriv ss tc wg";
 
 /// The kernel modules that the agent and the tests need where the kernel does not have them built
 /// in. Modules that they depend on are added.
 const MODULES: &str = "
 8021q bonding bridge br_netfilter dummy geneve ifb ip6_tunnel ip_gre ipip macvlan tun veth vxlan wireguard
 act_gact act_mirred act_police cls_bpf cls_flower cls_matchall cls_u32 sch_ingress sch_tbf
-ip_vs ip_vs_rr nf_conntrack nf_conntrack_netlink nf_nat nf_tables
+nf_conntrack nf_conntrack_netlink nf_nat nf_tables
 nft_chain_nat nft_ct nft_fib_inet nft_masq nft_reject_inet
 inet_diag raw_diag tcp_diag udp_diag";
 

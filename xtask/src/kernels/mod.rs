@@ -53,10 +53,9 @@ const SERIES: [&str; 10] = [
 ];
 
 /// The programs that boot and prepare kernels, each with its Debian package.
-const TOOLS: [(&str, &str); 7] = [
+const TOOLS: [(&str, &str); 6] = [
     ("busybox", "busybox-static"),
     ("depmod", "kmod"),
-    ("ipvsadm", "ipvsadm"),
     ("setpriv", "util-linux"),
     ("strip", "binutils"),
     ("wg", "wireguard-tools"),

@@ -14,7 +14,7 @@ use crate::{arch::Arch, command, host};
 
 /// Debian's packages that contain the programs.
 const PACKAGES: &str = "bpftool busybox-static containernetworking-plugins iproute2 iputils-ping \
-    ipvsadm nftables util-linux wireguard-tools";
+    nftables util-linux wireguard-tools";
 /// Folders in which programs are searched.
 const FOLDERS: [&str; 4] = ["usr/bin", "usr/sbin", "bin", "sbin"];
 /// Folders in which libraries are searched; each architecture has its own folder below them.

@@ -57,12 +57,10 @@ const BY_TCX: [&str; 4] = [
 const HAS_TCX: &str = "grep -q ' tcx_link_attach' /proc/kallsyms";
 /// Tests of an agent that reads its services from manifests, is restarted, and leaves nothing
 /// behind. They include attaching, replacing and removing kernel programs.
-const SERVE_PART: &str = "restart::a_connection_outlives handover::draining_a_node_without_flows";
+const SERVE_PART: &str = "restart::a_connection_outlives handover::draining_a_node_without_flows takeover::connections_of";
 /// Of `follow::hosts` those that pass on Linux 6.1: it has no tcx links, and gives no reason for a
 /// martian source.
-const SERVE: &str = "changes:: follow::hosts::a_silent follow::hosts::routes handover:: observe:: refused:: restart:: attachments::";
-/// The test of a migration from IPVS. The other ignored tests of `node` are in `DEVICES`.
-const IPVS: &str = "--ignored takeover::ipvs";
+const SERVE: &str = "changes:: follow::hosts::a_silent follow::hosts::routes handover:: observe:: refused:: restart:: attachments:: takeover::";
 /// Tests of services through every kind of interface. Most need kernel modules and are ignored by
 /// default; they fail on a kernel that lacks such a module.
 const DEVICES: &str = "--include-ignored devices::";
@@ -137,24 +135,22 @@ impl Built {
         let only_tcx = BY_TCX.map(|test| format!(" --skip {test}")).concat();
         let packet = |what| Stage::new("packet", format!("{packet} {one} --nocapture {what}"));
         let serve = |what| Stage::new("serve", format!("{node} {one} {what}"));
-        let ipvs = Stage::new("ipvs", format!("{node} {one} {IPVS}"));
         let skipped = skipped(release);
         let devices = Stage::new("devices", format!("{node} {one} {DEVICES}{skipped}"));
         Ok(match extent {
-            Extent::Part => vec![
-                packet(PACKET_PART),
-                serve(SERVE_PART),
-                // Kernels are tested in parallel, and one kernel is enough for each of these two
-                // stages: a kernel with every kind of interface runs `devices`, the others run
-                // `ipvs`.
-                if skipped.is_empty() { devices } else { ipvs },
-            ],
+            Extent::Part => {
+                let mut stages = vec![packet(PACKET_PART), serve(SERVE_PART)];
+                // Kernels are tested in parallel, and one is enough for this stage: one with every
+                // kind of interface.
+                stages.extend(skipped.is_empty().then_some(devices));
+                stages
+            }
             Extent::Whole => {
                 let maps = format!("{HAS_TCX} || skip='{only_tcx}'; {maps} {one} $skip");
                 let maps = Stage::new("maps", maps);
                 let cases = format!("{conformance} {folder} --jobs 1 {SET_UP}{cases}");
                 let cases = Stage::new("conformance", cases);
-                vec![packet(""), maps, serve(SERVE), ipvs, devices, cases]
+                vec![packet(""), maps, serve(SERVE), devices, cases]
             }
         })
     }

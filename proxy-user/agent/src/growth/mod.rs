@@ -23,7 +23,7 @@ use self::{
     growing::{Filling, Growing, Outcome},
     map_usage::Counting,
 };
-use super::{agent::Shared, node::Node, services::Services};
+use super::{agent::Shared, services::Services};
 
 /// The pause before the next attempt after larger maps could not be made.
 const PAUSE: Duration = Duration::from_secs(60);
@@ -129,12 +129,11 @@ impl Growth {
     }
 
     /// Starts to make larger maps if some are nearly full and the memory limit allows it.
-    pub(super) fn grow(&mut self, shared: &mut Shared, services: &Services, node: &Node) {
+    pub(super) fn grow(&mut self, shared: &mut Shared, services: &Services) {
         // Larger maps get the services that are known, and no others.
         let is_settled = services.listed
             && services.syncer.is_complete()
-            && shared.datapath.predecessors().is_none()
-            && !node.imports();
+            && shared.datapath.predecessors().is_none();
         if !is_settled || !self.growing.is_possible(Instant::now()) {
             return;
         }

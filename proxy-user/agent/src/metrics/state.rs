@@ -5,7 +5,7 @@
 use control::model::Kind;
 use prometheus_client::{
     encoding::EncodeLabelSet,
-    metrics::{counter::Counter, family::Family, gauge::Gauge},
+    metrics::{family::Family, gauge::Gauge},
     registry::Registry,
 };
 
@@ -14,15 +14,13 @@ use super::{
     sync::{Seconds, now},
 };
 
-/// Gauges of failed services, attached interfaces and hooks, and watches; and a counter of imported
-/// connections.
+/// Gauges of failed services, attached interfaces and hooks, and watches.
 #[derive(Clone, Debug)]
 pub struct State {
     failed_services: Gauge,
     interfaces: [Gauge; 2],
     hooks: [Gauge; 2],
     last_event: Family<OfKind, Seconds>,
-    imported: Counter,
     source_failing: Gauge,
 }
 
@@ -68,12 +66,6 @@ impl State {
                 "1 while the API server's objects cannot be followed, and services stay as last known",
                 Gauge::default(),
             ),
-            imported: add(
-                registry,
-                "portolan_imported_connections",
-                "Connections and exchanges of datagrams of another proxy that the agent has imported from nf_conntrack",
-                Counter::default(),
-            ),
         }
     }
 
@@ -86,10 +78,6 @@ impl State {
     /// Records whether the agent fails to follow the API server's objects at present.
     pub fn set_source_failing(&self, failing: bool) {
         self.source_failing.set(failing.into());
-    }
-    /// Adds to the number of connections of another proxy that were imported.
-    pub fn imported(&self, connections: usize) {
-        self.imported.inc_by(connections as u64);
     }
     pub fn set_failed_services(&self, count: usize) {
         set(&self.failed_services, count);

@@ -32,7 +32,7 @@ use self::{
     settings::NodeSettings,
     stack::Stack,
 };
-use super::{agent::Shared, growth::Growth, services::Services};
+use super::{agent::Shared, services::Services};
 use crate::server::health::Area;
 
 /// The node's settings in the maps, and what they depend on besides the configuration.
@@ -87,18 +87,6 @@ impl Node {
         self.local_ports.look(Instant::now());
     }
 
-    /// Makes new flows of datagrams wait until those of another proxy could have been imported.
-    pub(super) fn defer_udp(&mut self, shared: &Shared) {
-        self.foreign.defer_udp(Instant::now());
-        shared.health.set_datagrams_wait(true);
-    }
-
-    /// Lets waiting flows of datagrams begin because the agent stops; true if they waited, so that
-    /// the settings must be stored again.
-    pub(super) fn end_wait(&mut self) -> bool {
-        self.foreign.end_wait()
-    }
-
     /// Forgets which settings were stored: the maps in use are new and have none.
     pub(super) fn begin_with_maps(&mut self) {
         self.applied = None;
@@ -109,18 +97,12 @@ impl Node {
         self.applied.is_some()
     }
 
-    /// True while connections of another proxy are being imported.
-    pub(super) fn imports(&self) -> bool {
-        self.foreign.are_imported()
-    }
-
     /// Checks once a second what the settings depend on; true if the settings must be stored again.
-    pub(super) fn tick(&mut self, shared: &Shared, services: &Services, growth: &Growth) -> bool {
+    pub(super) fn tick(&mut self, shared: &Shared, services: &Services) -> bool {
         self.report_condition(shared);
         if services.served {
-            self.look_for_foreign(shared, growth);
+            self.look_for_foreign(shared);
         }
-        let udp_deferral_ended = self.foreign.expire_udp_deferral(Instant::now());
         let local_ports_changed = self.local_ports.look(Instant::now());
         let rules_changed = self.look_at_rules(shared);
         let stack_changed = self.look_at_stack(shared);
@@ -128,7 +110,7 @@ impl Node {
         self.is_outdated |=
             misses_bridges != std::mem::replace(&mut self.misses_bridges, misses_bridges);
         let is_outdated = services.listed && self.is_outdated;
-        udp_deferral_ended || local_ports_changed || rules_changed || stack_changed || is_outdated
+        local_ports_changed || rules_changed || stack_changed || is_outdated
     }
 
     /// Reports the node's condition in an event at the Node object, if it is new and has lasted.
@@ -225,7 +207,7 @@ impl Node {
         )
         .with_foreign_connections(
             config.is_canary() || self.foreign.may_exist(),
-            self.foreign.do_datagrams_wait(),
+            self.foreign.need_rules(),
         )
         .beside_rules(self.forward.do_others_masquerade())
         .with_flags(self.stack.flags())
@@ -257,34 +239,24 @@ impl Node {
         faults.extend(unstored.clone());
         shared.warnings.replace(Topic::Node, faults);
         shared.health.set_faults(Area::Node, &unstored);
-        let datagrams_wait = self.foreign.do_datagrams_wait();
-        shared.health.set_datagrams_wait(datagrams_wait);
     }
 
-    /// Starts an import of foreign connections when due; [`Self::hear_of_foreign`] gets the result.
-    /// Does not start one while other maps take over: connections imported into the old maps could
-    /// be lost.
-    pub(super) fn look_for_foreign(&mut self, shared: &Shared, growth: &Growth) {
-        // A canary leaves the connections of the proxy beside it in nf_conntrack.
-        if shared.config.is_canary() {
-            return;
-        }
-        let is_settled = shared.datapath.predecessors().is_none() && !growth.is_under_way();
-        if is_settled && self.foreign.ask(Instant::now()) {
-            foreign_connections::import(self.foreign_answers.clone(), shared.datapath.importer());
+    /// Starts to look for foreign connections when due; [`Self::hear_of_foreign`] gets the result.
+    pub(super) fn look_for_foreign(&mut self, shared: &Shared) {
+        // A canary leaves the connections of the proxy beside it to that proxy's rules.
+        if !shared.config.is_canary() && self.foreign.ask(Instant::now()) {
+            let answers = self.foreign_answers.clone();
+            foreign_connections::look(answers, shared.datapath.foreign_lookout());
         }
     }
 
-    /// Takes the result of an import of foreign connections; the settings depend on it.
+    /// Takes what is known of foreign connections; the settings depend on it.
     pub(super) fn hear_of_foreign(
         &mut self,
         shared: &Shared,
         answer: &foreign_connections::Answer,
     ) {
         let warning = self.foreign.hear(Instant::now(), answer);
-        if let Ok(imported) = answer {
-            shared.metrics.state.imported(imported.connections);
-        }
         shared
             .warnings
             .replace(Topic::ForeignConnections, Vec::from_iter(warning));

@@ -69,14 +69,13 @@ impl NodeSettings {
         }
     }
 
-    /// Switches resets off while foreign connections may exist (`held`): their segments must pass.
-    /// With `datagrams_wait`, datagrams begin no flow either.
-    pub(super) fn with_foreign_connections(mut self, held: bool, datagrams_wait: bool) -> Self {
-        if datagrams_wait {
-            self.settings.flags |= Settings::DATAGRAMS_WAIT;
-        }
-        if held {
+    /// Switches resets off while foreign connections `may_exist`: their segments must pass.
+    pub(super) fn with_foreign_connections(mut self, may_exist: bool, need_rules: bool) -> Self {
+        if may_exist {
             self.settings.flags &= !Settings::RESET_UNKNOWN;
+        }
+        if !need_rules {
+            self.settings.flags |= Settings::RULES_MAY_GO;
         }
         self
     }

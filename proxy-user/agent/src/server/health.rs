@@ -21,9 +21,6 @@ pub use status::Area;
 
 const INELIGIBLE: &str = "there is no Node object of this name, it is being deleted, or the autoscaler is about to remove the node";
 
-const DATAGRAMS_WAIT: &str =
-    "connections of the proxy before are being imported, and datagrams are left to it until then";
-
 /// How many faults an answer lists; `faultCount` has the number of all.
 const NAMED: usize = 100;
 /// How many faults an event at the Node object lists.
@@ -47,9 +44,6 @@ struct State {
     eligible: bool,
     /// Why the API server's objects cannot be followed at present; `None` if they can.
     source_fault: Option<String>,
-    /// True while new flows of datagrams are left to the previous proxy, until its flows are
-    /// imported.
-    datagrams_wait: bool,
 }
 
 impl Default for State {
@@ -62,7 +56,6 @@ impl Default for State {
             node: None,
             eligible: false,
             source_fault: None,
-            datagrams_wait: false,
         }
     }
 }
@@ -146,11 +139,6 @@ impl Health {
     pub fn set_source_fault(&self, fault: Option<String>) {
         self.state(|state| state.source_fault = fault);
     }
-    /// Records whether new flows of datagrams are left to the previous proxy until its flows are
-    /// imported. Everything else is served meanwhile.
-    pub fn set_datagrams_wait(&self, wait: bool) {
-        self.state(|state| state.datagrams_wait = wait);
-    }
     /// Records that all known changes are applied, except for those that are now faults.
     /// `eligible`: whether load balancers may send clients to this node.
     pub fn set_applied(&self, node: Option<AppliedNode>, eligible: bool) {
@@ -188,8 +176,7 @@ impl Health {
             let ill = illness(&state.facts(), Instant::now(), None);
             let mut answer = state.answer();
             let left = (!answer.node_eligible).then_some(INELIGIBLE);
-            let waits = state.datagrams_wait.then_some(DATAGRAMS_WAIT);
-            answer.reason = ill.map(status::Ill::reason).or(left).or(waits);
+            answer.reason = ill.map(status::Ill::reason).or(left);
             (code(answer.reason.is_none()), Json(answer))
         })
     }
@@ -215,8 +202,7 @@ impl State {
             last_updated: self.last_updated,
             current_time: now(),
             node_eligible: self.eligible,
-            // The version is not shown before everything of it is served, datagrams included.
-            node: self.node.clone().filter(|_| !self.datagrams_wait),
+            node: self.node.clone(),
             source_fault: self.source_fault.clone(),
             reason: None,
             fault_count: self.faults.count(),

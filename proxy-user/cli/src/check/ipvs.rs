@@ -39,7 +39,7 @@ fn of(
         let holds =
             format!("it serves {services} service ports and holds {connections} connections");
         findings.push(if tracked {
-            Finding::note("IPVS", format!("{holds}: pods' are imported when the node switches"))
+            Finding::note("IPVS", format!("{holds}, which end with its services"))
         } else {
             Finding::differs(
                 "IPVS",

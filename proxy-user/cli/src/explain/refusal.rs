@@ -80,11 +80,6 @@ pub(super) fn of_policy(
             "look the Service's address up: `kubectl get services -A`",
             "docs/explain.md#no-service",
         ),
-        Counter::DroppedHeld => left(
-            "its connection is being imported from nf_conntrack at this moment; its sender repeats it".into(),
-            "ask again in a moment",
-            "docs/migrate.md",
-        ),
         Counter::Untouched | Counter::SocketUntouched => match explained.because {
             Some(because) => left(
                 format!("portolan leaves it alone: {because}"),

@@ -41,7 +41,6 @@ fn explained(counter: Counter) -> Explained {
 #[case(Counter::DroppedNoLocalEndpoint, Level::InTheWay)]
 #[case(Counter::DroppedSource, Level::InTheWay)]
 #[case(Counter::DroppedUnallocated, Level::InTheWay)]
-#[case(Counter::DroppedHeld, Level::Differs)]
 #[case(Counter::Untouched, Level::Differs)]
 #[case(Counter::SocketUntouched, Level::Differs)]
 fn every_refusal_has_a_level_a_remedy_and_a_page(#[case] counter: Counter, #[case] level: Level) {

@@ -104,7 +104,7 @@ fn rates_are_the_increase_between_two_samples() {
 fn traffic_without_a_service_port_is_in_the_row_others() {
     let mut counted = counted(1);
     counted.others.packets_in = 9;
-    counted.refused.push((0, Counter::DroppedHeld, 1));
+    counted.refused.push((0, Counter::DroppedFragment, 1));
     let rows = rows(&counted, None, &names(), false);
     assert_eq!(rows[0].of.to_string(), "(others)");
     assert_eq!((rows[0].packets_in, rows[0].refused()), (9, 1));

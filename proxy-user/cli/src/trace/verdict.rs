@@ -42,8 +42,7 @@ impl Verdict {
             | Counter::DroppedNoMasqueradePort
             | Counter::DroppedInconsistent
             | Counter::DroppedRewrite
-            | Counter::DroppedByMark
-            | Counter::DroppedHeld => Self::Drop,
+            | Counter::DroppedByMark => Self::Drop,
             Counter::ForwardedHit
             | Counter::ForwardedNew
             | Counter::ForwardedElsewhere

@@ -29,7 +29,7 @@ const SETTLED: Duration = Duration::from_secs(10);
 pub struct WaitArgs {
     #[command(flatten)]
     pub pins: Pins,
-    /// Wait until no TCP connection of another proxy is left that needs its rules.
+    /// Wait until portolan serves this node, and no connection of another proxy needs its rules.
     #[arg(long)]
     pub foreign_connections: bool,
     /// Wait until kube-proxy serves this node: it is healthy, and has written its rules since it
@@ -55,7 +55,7 @@ impl State {
         if settings.node_netns == 0 {
             // No agent has stored settings in the maps yet.
             Self::NotServed
-        } else if settings.has(Settings::RESET_UNKNOWN) {
+        } else if settings.has(Settings::RULES_MAY_GO) {
             Self::Gone
         } else {
             Self::Held
@@ -76,7 +76,7 @@ impl State {
         match self {
             Self::NotServed => "portolan does not serve this node yet; waiting for its agent",
             Self::Held => {
-                "connections of another proxy need its rules; the agent's log says how they are followed"
+                "connections of another proxy may need its rules; the agent's log says which"
             }
             Self::Gone => "no connection of another proxy needs its rules",
         }
@@ -144,10 +144,10 @@ mod tests {
 
     #[test]
     fn empty_settings_mean_not_served() {
-        assert!(Settings::EMPTY.has(Settings::RESET_UNKNOWN));
         assert!(State::of(&Settings::EMPTY) == State::NotServed);
         let served = Settings {
             node_netns: 7,
+            flags: Settings::RULES_MAY_GO,
             ..Settings::EMPTY
         };
         assert!(State::of(&served) == State::Gone);

@@ -46,7 +46,6 @@ pub fn of_outcome(counter: Counter) -> Option<&'static str> {
         Counter::DroppedRewrite => "docs/runbooks.md#rewrite-failed",
         Counter::SocketTableFull => "docs/runbooks.md#maps-full",
         Counter::BindRefused => "docs/runbooks.md#node-port-taken",
-        Counter::DroppedHeld => "docs/runbooks.md#import",
     })
 }
 

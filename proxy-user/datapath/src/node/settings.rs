@@ -77,9 +77,6 @@ impl SettingsCell {
         if found.masquerade_ports == PortRanges([0; 4]) {
             wanted = Settings::EMPTY;
         }
-        // An agent that was killed during an import may have left this flag. No other proxy serves
-        // what these maps serve.
-        wanted.flags &= !Settings::DATAGRAMS_WAIT;
         cell.wanted = wanted;
         cell.cover(v4, v6)
             .map_err(DatapathError::of_map("write", maps::SETTINGS))?;

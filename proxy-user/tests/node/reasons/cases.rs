@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use proxy_common::{Backend, Counter, FlowEntry, FlowKey, FlowKind, Port, V4, maps};
+use proxy_common::{Backend, Counter, Port, V4, maps};
 
 use super::{
     packets::{ack, later_fragment, redirect, syn},
@@ -51,7 +51,6 @@ const NO_NEW_FLOW: &str =
     "Its question is about a new flow or an open one, and this packet is of neither.";
 const BY_PACKETS_ONLY: &str =
     "It decides by the services, not by room in the tables that packets fill or by torn maps.";
-const A_MOMENT: &str = "It is over before an answer could be read, and the connection goes on.";
 const NO_PACKET: &str =
     "It is asked about packets and connections, not about other calls of a process.";
 
@@ -170,19 +169,6 @@ pub(super) const CASES: &[Case] = &[
             Explain::CannotBeAsked(BY_PACKETS_ONLY),
         )
     },
-    // Normally an entry is in this state only for a moment, during an import.
-    Case {
-        prepare: Some(|scene| {
-            assert!(scene.connect(POD, 40_013, CART));
-            become_of(scene, 40_013, FlowKind::ORIGINAL, FlowKind::HELD);
-        }),
-        undo: Some(|scene| become_of(scene, 40_013, FlowKind::HELD, FlowKind::ORIGINAL)),
-        ..case(
-            Counter::DroppedHeld,
-            |scene| scene.send(&ack(from_port(POD, 40_013), at(CART), 5)),
-            Explain::CannotBeAsked(A_MOMENT),
-        )
-    },
     Case {
         prepare: Some(|scene| {
             scene.halt_agent();
@@ -224,18 +210,6 @@ pub(super) const CASES: &[Case] = &[
         explain: Explain::Policy(POD, EMPTY, Counter::RejectedNoEndpoint),
     },
 ];
-
-/// Changes the kind of the entry for a client's packets.
-fn become_of(scene: &Scene<'_>, port: u16, before: FlowKind, kind: FlowKind) {
-    let table = scene.table::<FlowKey<V4>, FlowEntry<V4>>(maps::FLOWS_V4);
-    let entries = table.entries().expect("entries");
-    let mut of_client = entries
-        .into_iter()
-        .filter(|(key, entry)| key.src_port == Port::from_host(port) && entry.kind == before);
-    let (key, mut entry) = of_client.next().expect("its entry");
-    entry.kind = kind;
-    table.update(&key, &entry.sealed(&key)).expect("stored");
-}
 
 /// Makes the only slot of a service refer to an endpoint of another service, or to its own again.
 fn tear(scene: &Scene<'_>, by: u32) {

@@ -4,8 +4,8 @@
 
 use linux::now;
 use proxy_common::{
-    Counter, EndpointSet, FlowKey, FlowKind, FrontendKind, Port, Protocol, Record, ServiceId,
-    Settings, Verdict, decide, origin_of_packet,
+    Counter, EndpointSet, FlowKey, FlowKind, FrontendKind, Port, Record, ServiceId, Verdict,
+    decide, origin_of_packet,
 };
 
 use super::{Asked, Explained, MatchedFrontend, endpoints, maps::FamilyMaps};
@@ -32,11 +32,6 @@ pub(super) fn explain<A: Family>(
     }
     if reader.is_drained()? {
         let because = "these maps are drained: other maps, or another proxy, serve what is new";
-        return Ok(unmatched(Counter::Untouched, Some(because)));
-    }
-    if protocol == Protocol::UDP && maps.settings.has(Settings::DATAGRAMS_WAIT) {
-        let because =
-            "datagrams are left to the proxy before, until its conversations are imported";
         return Ok(unmatched(Counter::Untouched, Some(because)));
     }
     if asked.to.ip().is_loopback() || asked.client.is_loopback() {
@@ -184,7 +179,6 @@ fn known<A: Family>(
         FlowKind::ORIGINAL => Counter::ForwardedHit,
         FlowKind::REPLY => Counter::ReplyPassed,
         FlowKind::MASQUERADED_REPLY => Counter::ReplyUnmasqueraded,
-        FlowKind::HELD => Counter::DroppedHeld,
         _ => Counter::UntouchedFlow,
     };
     let mut explained = Explained::unmatched(maps.settings, counter, None);
