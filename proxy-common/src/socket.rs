@@ -192,6 +192,9 @@ impl<A: Addr> SocketEntry<A> {
     /// Flag next to [`Self::DROPPED`]: the process itself had set the drop bit in its socket's
     /// mark.
     pub const OWN_MARK: u8 = 8;
+    /// Flag of forward and reverse entries: no service's, but a process's that has sent to the
+    /// socket from a frontend's address and port, which are those of frontend and backend here.
+    pub const PEER: u8 = 16;
 
     /// Returns an entry without a frontend or backend.
     #[inline(always)]
@@ -217,6 +220,11 @@ impl<A: Addr> SocketEntry<A> {
     #[inline(always)]
     pub fn is_frontend(&self, address: A, port: Port) -> bool {
         self.frontend == address && self.frontend_port == port
+    }
+    /// Whether the socket answers a process that has a frontend's address and port.
+    #[inline(always)]
+    pub const fn is_peers(&self) -> bool {
+        self.flags & Self::PEER != 0
     }
     /// Whether the backend is at this address and port.
     #[inline(always)]

@@ -3,6 +3,7 @@
 
 use proxy_common::{
     Addr, Counter, Port, Protocol, SocketCookie, SocketEntry, SocketKey, SocketRole,
+    ports as port_bits,
 };
 
 use super::{
@@ -13,7 +14,13 @@ use super::{
     sock_addr::AddressForm,
     table::{EntryBuffer, enter, enter_first, find, is_entered, is_known, remove},
 };
-use crate::{count, family::Family, helpers, maps::node, packet::Ip};
+use crate::{
+    count,
+    family::Family,
+    helpers,
+    maps::{node, ports},
+    packet::Ip,
+};
 
 /// Runs when a process sends a datagram to an address.
 // VERIFIER: part of its entry point: see `connect_mapped`.
@@ -68,7 +75,13 @@ pub fn send<A: AddressForm>(ctx: SockAddr) -> i32 {
             _ => return FAIL,
         }
     } else {
-        count::add(Counter::SocketTranslated);
+        // SAFETY: recalled above.
+        let is_peers = unsafe { entry.assume_init_ref() }.is_peers();
+        count::add(if is_peers {
+            Counter::SocketUntouched
+        } else {
+            Counter::SocketTranslated
+        });
     }
     // SAFETY: recalled or chosen above.
     let entry = unsafe { entry.assume_init_ref() };
@@ -125,7 +138,8 @@ fn recall<F: Family>(
     let Some(found) = find::<F>(&forward, buffer) else {
         return false;
     };
-    let current = is_current::<F>(found.entry) && owner::<F>(target) == found.entry.service.0;
+    let current = found.entry.is_peers()
+        || is_current::<F>(found.entry) && owner::<F>(target) == found.entry.service.0;
     if current {
         found.touch(helpers::now());
     }
@@ -206,26 +220,65 @@ fn associate<F: Family>(cookie: &SocketCookie, entry: &mut SocketEntry<F::Addr>)
 pub fn receive<A: AddressForm>(ctx: SockAddr) -> i32 {
     let (address, port) = (A::address(ctx), ctx.port());
     let cookie = ctx.cookie();
-    if !is_known::<A::Family>(cookie) {
-        return PROCEED;
-    }
     let mut buffer = EntryBuffer::uninit();
-    // A datagram from the peer answers the connection, whatever service the socket has sent to
-    // before.
-    if A::is_peer(ctx, address, port) {
-        return match find::<A::Family>(&SocketKey::connected(cookie), &mut buffer) {
-            Some(found) if found.entry.is_backend(address, port) => restore::<A>(ctx, found.entry),
-            _ => PROCEED,
-        };
-    }
-    let reverse = SocketKey::new(cookie, SocketRole::REVERSE, address, port);
-    match find::<A::Family>(&reverse, &mut buffer) {
-        Some(found) => {
-            found.touch(helpers::now());
-            restore::<A>(ctx, found.entry)
+    if is_known::<A::Family>(cookie) {
+        // A datagram from the peer answers the connection, whatever service the socket has sent to
+        // before.
+        if A::is_peer(ctx, address, port) {
+            return match find::<A::Family>(&SocketKey::connected(cookie), &mut buffer) {
+                Some(found) if found.entry.is_backend(address, port) => {
+                    restore::<A>(ctx, found.entry)
+                }
+                _ => PROCEED,
+            };
         }
-        None => PROCEED,
+        let reverse = SocketKey::new(cookie, SocketRole::REVERSE, address, port);
+        if let Some(found) = find::<A::Family>(&reverse, &mut buffer) {
+            found.touch(helpers::now());
+            return if found.entry.is_peers() {
+                PROCEED
+            } else {
+                restore::<A>(ctx, found.entry)
+            };
+        }
     }
+    if ports::bits(port) & (port_bits::FRONTEND | port_bits::NODE_PORT) != 0 && !ctx.is_connected()
+    {
+        let target = Target {
+            address,
+            port,
+            protocol: Protocol::UDP,
+        };
+        if is_new_peer::<A::Family>(&cookie, &target, &mut buffer) {
+            // SAFETY: filled in by the call. If the map is full, the answers are translated.
+            associate::<A::Family>(&cookie, unsafe { buffer.assume_init_mut() });
+        }
+    }
+    PROCEED
+}
+
+/// Whether a process of the node has sent to the socket from a frontend's address and port, which
+/// is to be noted: the socket's datagrams to it are answers. KUBE: as conntrack does. `buffer` then
+/// has the entry.
+// VERIFIER: does not call `associate`, which needs the rest of the stack.
+#[inline(never)]
+fn is_new_peer<F: Family>(
+    cookie: &SocketCookie,
+    peer: &Target<F::Addr>,
+    buffer: &mut EntryBuffer<F::Addr>,
+) -> bool {
+    let forward = SocketKey::new(*cookie, SocketRole::FORWARD, peer.address, peer.port);
+    if !(F::is_loopback(peer.address) || node::is_node_address::<F>(&peer.address))
+        || owner::<F>(peer) == 0
+        || is_entered::<F>(&forward)
+    {
+        return false;
+    }
+    let flags = SocketEntry::<F::Addr>::PEER;
+    let entry = buffer.write(SocketEntry::empty(peer.protocol, flags, helpers::now()));
+    (entry.frontend, entry.frontend_port) = (peer.address, peer.port);
+    (entry.backend_address, entry.backend_port) = (peer.address, peer.port);
+    true
 }
 
 #[inline(always)]

@@ -162,6 +162,37 @@ fn a_backend_that_is_another_services_address_as_well_is_not_translated_again(
     assert_eq!(by(asked_for_the_other), "two");
 }
 
+/// The number is service 1's node port. The process may be a client of the same service elsewhere.
+#[rstest]
+#[case::of_a_pod(From::Pod, V4, NODE)]
+#[case::of_a_pod_by_an_ipv6_socket(From::Pod, V6, NODE)]
+#[case::of_the_node(From::Node, "127.0.0.1:0", "127.0.0.1")]
+#[case::of_the_node_at_its_address(From::Node, V4, NODE)]
+fn a_servers_answers_to_a_process_with_a_node_ports_number_are_no_requests(
+    #[case] from: From,
+    #[case] any: &str,
+    #[case] client: &str,
+) {
+    let world = world("UDP");
+    let server = world.run(from, || datagrams(any));
+    let port = server.local_addr().expect("bound").port();
+    let at = if from == From::Pod { CLIENT } else { client };
+    let at = SocketAddr::new(at.parse().expect("an address"), port);
+    let node_port = SocketAddr::new(client.parse().expect("an address"), 30_001);
+    let process = world.run(From::Node, || datagrams(&node_port.to_string()));
+    let mut buffer = [0; 8];
+    for _ in 0..2 {
+        process.send_to(b"who?", at).expect("sent");
+        let (_, to) = server.recv_from(&mut buffer).expect("a request");
+        server.send_to(b"me", to).expect("sent");
+        let (length, by) = process.recv_from(&mut buffer).expect("an answer");
+        assert_eq!((&buffer[..length], by), (&b"me"[..], at));
+    }
+    assert_eq!(world.sockets(), []);
+    let other = world.run(From::Node, || datagrams(V4));
+    assert_eq!(ask(&other, node_port).from, node_port, "still served");
+}
+
 /// Returns a new UDP socket of this thread's network namespace whose entry is in the same bucket of
 /// the hooks' map as that of the socket with the cookie `other`.
 fn sharing_a_place_with(other: u64) -> UdpSocket {

@@ -54,7 +54,7 @@ impl Reader {
             let connected = key.role == SocketRole::CONNECTED;
             let listed = connected || key.role == SocketRole::FORWARD;
             let dropped = entry.flags & SocketEntry::<A>::DROPPED != 0;
-            if !listed || dropped || !entry.is_whole(&key) {
+            if !listed || dropped || entry.is_peers() || !entry.is_whole(&key) {
                 continue;
             }
             let backend = backends
