@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Findings of `portolan check` and `portolan explain`: how they are printed, and the exit status of
-//! a check that follows from them.
+//! Findings of `portolan check` and `portolan explain`: how they are printed, and the exit status
+//! of a check that follows from them.
 
 use std::io;
 
@@ -96,8 +96,8 @@ impl Finding {
         Self::differs(what, found, remedy)
     }
 
-    /// Returns the finding as one line, with further ones for the remedy and the page if it has them;
-    /// a note's page is left out.
+    /// Returns the finding as one line, with further ones for the remedy and the page if it has
+    /// them; a note's page is left out.
     pub(crate) fn line(&self) -> String {
         let mut line = format!("{:<11} {}: {}", self.level.word(), self.about, self.found);
         if !self.remedy.is_empty() {

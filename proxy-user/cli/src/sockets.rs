@@ -137,10 +137,10 @@ pub(super) struct Process {
     pub(super) pid: u32,
 }
 
-/// Returns the processes that own sockets. The kernel's list of sockets gives the inode of each
-/// cookie, for one network namespace at a time; the open files in /proc give its process. Key: the socket's cookie. Covers this network namespace,
-/// or (`everywhere`) those of all processes. Omits what cannot be read: processes of other PID
-/// namespaces and, without root, processes of other users.
+/// Returns the processes that own sockets. Key: the socket's cookie. The kernel's list of sockets
+/// gives the inode of each cookie, for one network namespace at a time; the open files in /proc
+/// give its process. Covers this network namespace, or (`everywhere`) those of all processes. Omits what
+/// cannot be read: processes of other PID namespaces and, without root, processes of other users.
 pub(super) fn owners(everywhere: bool) -> HashMap<u64, Process> {
     let pids = namespaces::pids();
     let mut inodes = socket_inodes().unwrap_or_default();

@@ -197,7 +197,7 @@ impl Line {
     }
 
     /// Returns the hook, and the interface of a packet.
-    pub(crate) fn place(&self) -> String {
+    pub(crate) fn hook_label(&self) -> String {
         match &self.interface {
             Some(name) => format!("{} of {name}", self.hook),
             None => self.hook.to_owned(),

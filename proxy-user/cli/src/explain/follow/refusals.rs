@@ -24,7 +24,7 @@ pub(super) fn refused_by_us(facts: &Facts) -> Option<Finding> {
     });
     let line = { lines }.find(|line| matches!(line.verdict, "drop" | "reject"))?;
     Some(Finding::in_the_way(
-        format!("portolan, {}", line.place()),
+        format!("portolan, {}", line.hook_label()),
         format!("{}: {}", line.outcome, line.reason),
         format!("see {}", line.page.unwrap_or("docs/metrics.md")),
     ))

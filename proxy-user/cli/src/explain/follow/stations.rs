@@ -181,7 +181,7 @@ impl Did {
             Self::Ours(line) => {
                 let error = line.error.iter();
                 let error: String = error.map(|error| format!(" ({error})")).collect();
-                let (at, outcome, ends) = (line.place(), line.outcome, line.ends());
+                let (at, outcome, ends) = (line.hook_label(), line.outcome, line.ends());
                 format!("portolan, {at}: {outcome}{error}: {ends}")
             }
             Self::Rule(rule) => {
