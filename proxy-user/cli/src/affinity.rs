@@ -4,19 +4,23 @@
 
 use std::{
     collections::HashMap,
+    io,
     net::{IpAddr, SocketAddr},
 };
 
 use anyhow::Result;
-use datapath::read::{Affinity, Reader};
+use datapath::read::Affinity;
+use linux::{
+    namespaces::{inside, others},
+    network_namespace,
+};
 use serde::Serialize;
 
 use super::{
     args::{ListArgs, Of},
     cell::Name,
-    explain::names::NameArgs,
-    list::list,
-    namespaces,
+    list::list_maps,
+    names::NameArgs,
     pods::PodNames,
     render::{Column, Row, Tone, Value, WIDE, column, cut, plain, toned},
     rights::{SYS_ADMIN, lacks},
@@ -109,23 +113,16 @@ fn cookie(row: &Affinity) -> Option<u64> {
 
 /// Prints one line for each client with session affinity.
 pub(super) fn run(args: &AffinityArgs) -> Result<()> {
-    let ListArgs { pins, select, show } = &args.list;
-    select.check()?;
-    let mut pods = PodNames::new(show, &args.names);
-    list(show, || {
-        let reader = Reader::open(&pins.pin_dir)?;
-        select.check_known(&reader)?;
+    let mut pods = PodNames::new(&args.list.show, &args.names);
+    list_maps(&args.list, &[], |reader| {
         let rows = reader.affinities()?;
-        let namespaces = if rows.iter().any(|row| cookie(row).is_some()) {
-            namespaces::addresses()
-        } else {
-            HashMap::new()
+        let namespaces = match rows.iter().any(|row| cookie(row).is_some()) {
+            true => namespace_addresses(),
+            false => HashMap::new(),
         };
-        let rows = rows
-            .into_iter()
-            .map(|row| NamedAffinity::new(row, &namespaces));
+        let rows = rows.into_iter();
+        let rows = rows.map(|row| NamedAffinity::new(row, &namespaces));
         let mut rows: Vec<_> = rows.filter(|row| wants(&args.list, row)).collect();
-        args.list.note_if_empty(rows.is_empty(), &[]);
         if rows.iter().any(|row| row.client_address.is_none())
             && let Some(lacks) = lacks(SYS_ADMIN, "affinity")
         {
@@ -137,8 +134,8 @@ pub(super) fn run(args: &AffinityArgs) -> Result<()> {
             .flat_map(|row| [row.client_address, backend(row)]);
         pods.learn(ends.flatten());
         for row in &mut rows {
-            row.client_pod = row.client_address.and_then(|address| pods.of(address));
-            row.endpoint_pod = backend(row).and_then(|address| pods.of(address));
+            row.client_pod = row.client_address.and_then(|address| pods.at(address));
+            row.endpoint_pod = backend(row).and_then(|address| pods.at(address));
         }
         Ok(rows)
     })
@@ -151,6 +148,34 @@ fn wants(args: &ListArgs, row: &NamedAffinity) -> bool {
     let ends: Vec<_> = client.into_iter().chain(row.backend).collect();
     let of = Of::new(&row.service, &row.port_name, row.service_port);
     args.select.wants(of, row.protocol, &ends)
+}
+
+/// Returns the addresses of each network namespace of this host that is visible to this process:
+/// those of processes, and those that have a name. Key: the namespace's cookie (the kernel's id).
+/// Omits loopback and link-local addresses, and namespaces that cannot be entered.
+fn namespace_addresses() -> HashMap<u64, Vec<IpAddr>> {
+    let here = || Ok((network_namespace()?, own_addresses()?));
+    let others = others();
+    let others = others.iter().filter_map(|file| inside(file, here).ok());
+    here().into_iter().chain(others).collect()
+}
+
+fn own_addresses() -> io::Result<Vec<IpAddr>> {
+    let mut found = Vec::new();
+    for interface in nix::ifaddrs::getifaddrs()? {
+        let Some(address) = interface.address else {
+            continue;
+        };
+        let v4 = address.as_sockaddr_in().map(|v4| IpAddr::from(v4.ip()));
+        let v6 = || address.as_sockaddr_in6().map(|v6| IpAddr::from(v6.ip()));
+        let is_reached = |ip: &IpAddr| match ip {
+            IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local(),
+            IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unicast_link_local(),
+        };
+        found.extend(v4.or_else(v6).filter(is_reached));
+    }
+    found.sort_unstable();
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -195,8 +220,16 @@ pub(super) mod tests {
         let json = serde_json::to_value(&rows[1]).expect("a row");
         assert_eq!(json["client"], "netns:7");
         assert_eq!(json["clientAddress"], "10.40.1.11");
-        let by_address = super::super::args::tests::parse(&["--address", "10.40.1.11"]);
+        let by_address = crate::args::tests::parse(&["--address", "10.40.1.11"]);
         let kept = rows.iter().filter(|row| wants(&by_address, row));
         assert_eq!(kept.count(), 1);
+    }
+
+    #[test]
+    fn the_network_namespace_of_this_process_is_found() {
+        let own = network_namespace().expect("a cookie");
+        let addresses = namespace_addresses();
+        let own = addresses.get(&own).expect("it is there");
+        assert!(own.iter().all(|address| !address.is_loopback()));
     }
 }

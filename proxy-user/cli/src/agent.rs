@@ -18,8 +18,8 @@ use datapath::{DEFAULT_PIN_DIR, maps::holder_of};
 use serde_json::Value;
 
 use super::{
-    Cli, Command, Pins,
     command_line::words,
+    frame::Pins,
     run::{Given, RunArgs},
 };
 
@@ -153,23 +153,29 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(host, address.port())
 }
 
+/// The command line of an agent, from `run` on.
+#[derive(Parser)]
+#[command(args_override_self = true)]
+struct AgentLine {
+    #[command(flatten)]
+    args: RunArgs,
+}
+
 /// Returns the command-line arguments of an agent's process, with file paths that this process can
 /// open; `None` if they cannot be read.
 fn arguments_of(pid: u32) -> Option<RunArgs> {
     let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let line = String::from_utf8(line).ok()?;
     let words = words(line.split_terminator('\0').map(OsString::from));
-    let Command::Run(mut args) = Cli::try_parse_from(words).ok()?.command else {
-        return None;
-    };
-    let Given {
-        config, manifests, ..
-    } = &mut args.given;
-    let files = [config, manifests].into_iter().flatten();
+    let (_, words) = words.split_first()?;
+    words.first().filter(|command| *command == "run")?;
+    let AgentLine { mut args } = AgentLine::try_parse_from(words).ok()?;
+    let files = [&mut args.given.config, &mut args.given.manifests];
+    let files = files.into_iter().flatten();
     for file in files.filter(|file| !file.as_os_str().is_empty()) {
         *file = as_seen_by(pid, file);
     }
-    Some(*args)
+    Some(args)
 }
 
 /// Converts a file path of the process `pid`, perhaps in a container, to a path that this process
@@ -210,21 +216,17 @@ fn ask(from: SocketAddr, path: &str) -> io::Result<String> {
 
 fn parse(answer: &str) -> Option<(u16, String)> {
     let (head, body) = answer.split_once("\r\n\r\n")?;
-    let mut words = head.split_whitespace();
-    words
-        .next()
-        .filter(|version| version.starts_with("HTTP/1."))?;
-    Some((words.next()?.parse().ok()?, body.to_owned()))
+    let mut words = head.strip_prefix("HTTP/1.")?.split_whitespace();
+    Some((words.nth(1)?.parse().ok()?, body.to_owned()))
 }
 
 /// Returns the value of a metric in `text`, a page of /metrics. `name` may include labels, as the
 /// page writes them. `None` if it is missing.
 pub(super) fn metric(text: &str, name: &str) -> Option<f64> {
-    let values = text
-        .lines()
-        .filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    let mut values = values.filter_map(|value| value.split(' ').next()?.parse().ok());
-    values.next()
+    text.lines().find_map(|line| {
+        let value = line.strip_prefix(name)?.strip_prefix(' ')?;
+        value.split(' ').next()?.parse().ok()
+    })
 }
 
 #[cfg(test)]

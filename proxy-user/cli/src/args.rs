@@ -13,8 +13,12 @@ use std::{
 use anyhow::Result;
 use datapath::read::Reader;
 use ipnet::IpNet;
+use proxy_common::Protocol;
 
-use super::{BadInput, Pins, format::Format};
+use super::{
+    format::Format,
+    frame::{BadInput, Pins},
+};
 
 /// Arguments of a list.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -25,17 +29,6 @@ pub struct ListArgs {
     pub select: Select,
     #[command(flatten)]
     pub show: Show,
-}
-
-impl ListArgs {
-    /// Says on standard error, if no row is left, which filters all rows lack: those of all lists,
-    /// and `more`, each a flag and its value. Not with --watch, whose rows may still come.
-    pub(super) fn note_if_empty(&self, is_empty: bool, more: &[(&str, Option<String>)]) {
-        let filters = self.select.filters(more);
-        if is_empty && !filters.is_empty() && !self.show.look.watch && !self.show.count {
-            eprintln!("portolan: nothing has {filters}");
-        }
-    }
 }
 
 /// The heading in --help of arguments that say how to show something.
@@ -68,26 +61,18 @@ pub struct Select {
     #[arg(long, value_name = "NUMBER")]
     pub port: Option<u16>,
     /// Only rows of this protocol.
-    #[arg(long, value_name = "PROTOCOL", ignore_case = true)]
-    pub protocol: Option<ProtocolArg>,
+    #[arg(long, value_name = "PROTOCOL", ignore_case = true, value_parser = PROTOCOLS)]
+    pub protocol: Option<String>,
 }
 
-/// A protocol that services have.
-#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ProtocolArg {
-    Tcp,
-    Udp,
-    Sctp,
-}
+/// The protocols that services have, as flags.
+const PROTOCOLS: [&str; 3] = ["tcp", "udp", "sctp"];
 
-impl ProtocolArg {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Tcp => "TCP",
-            Self::Udp => "UDP",
-            Self::Sctp => "SCTP",
-        }
-    }
+/// Returns the protocol of services with this name, in any case.
+pub(super) fn protocol_named(name: &str) -> Option<Protocol> {
+    let known = [Protocol::TCP, Protocol::UDP, Protocol::SCTP];
+    let mut named = known.into_iter();
+    named.find(|protocol| protocol.name().eq_ignore_ascii_case(name))
 }
 
 /// A service as a user writes it: NAME or NAMESPACE/NAME, perhaps with :PORT.
@@ -143,6 +128,14 @@ impl FromStr for ServiceArg {
     }
 }
 
+impl ServiceArg {
+    /// Returns whether this means the service with this name, written as NAMESPACE/NAME.
+    pub(super) fn means(&self, service: &str) -> bool {
+        let (namespace, name) = service.split_once('/').unwrap_or(("", service));
+        self.name == name && self.namespace.as_ref().is_none_or(|one| one == namespace)
+    }
+}
+
 fn range(text: &str) -> Result<IpNet, String> {
     let address = text.parse::<IpAddr>().map(IpNet::from);
     address
@@ -188,11 +181,8 @@ impl Select {
     }
     /// Returns whether the arguments select this service, written as NAMESPACE/NAME.
     pub(super) fn wants_service(&self, service: &str) -> bool {
-        let (namespace, name) = service.split_once('/').unwrap_or(("", service));
-        let wanted = self.name.as_ref();
-        let of_name = wanted.and_then(|wanted| wanted.namespace.as_ref());
-        wanted.is_none_or(|wanted| wanted.name == name)
-            && of_name.is_none_or(|wanted| wanted == namespace)
+        let (namespace, _) = service.split_once('/').unwrap_or(("", service));
+        self.name.as_ref().is_none_or(|name| name.means(service))
             && self.namespace.as_ref().is_none_or(|one| one == namespace)
     }
     /// Returns whether the arguments select a row. `ends`: the addresses and ports that the row
@@ -202,11 +192,11 @@ impl Select {
         let has_port = |wanted: &String| {
             wanted == of.port_name || (of.port.is_some() && wanted.parse().ok() == of.port)
         };
-        let named = self.protocol.map(ProtocolArg::name);
+        let named = self.protocol.as_ref();
         // The cheap comparisons come first, because there may be very many rows.
         self.port
             .is_none_or(|port| ends.iter().any(|end| end.port() == port))
-            && named.is_none_or(|wanted| protocol == wanted)
+            && named.is_none_or(|wanted| wanted.eq_ignore_ascii_case(protocol))
             && self
                 .address
                 .is_none_or(|range| ends.iter().any(|end| range.contains(&end.ip())))
@@ -215,8 +205,8 @@ impl Select {
     }
     /// Returns the given filters and `more`, as a user writes them. The service is not among them,
     /// because one that is not served is an error.
-    fn filters(&self, more: &[(&str, Option<String>)]) -> String {
-        let protocol = self.protocol.map(|one| one.name().to_owned());
+    pub(super) fn filters(&self, more: &[(&str, Option<String>)]) -> String {
+        let protocol = self.protocol.as_ref().map(|one| one.to_uppercase());
         let port = self.name.as_ref().and_then(|name| name.port.clone());
         let own = [
             ("the port", port),
@@ -283,11 +273,6 @@ impl Default for Look {
     }
 }
 
-/// Returns the error for `--no-headers` with an output format that has no headings.
-pub(super) fn no_headings() -> BadInput {
-    BadInput("--no-headers is for tables; other formats have no headings".to_owned())
-}
-
 /// How to show rows.
 #[derive(clap::Args, Clone, Debug, Default)]
 #[command(next_help_heading = SHOWING)]
@@ -316,7 +301,9 @@ impl Show {
     pub(super) fn check(&self) -> Result<(), BadInput> {
         match self.look.output {
             Format::Table | Format::Wide => Ok(()),
-            _ if self.no_headers => Err(no_headings()),
+            _ if self.no_headers => Err(BadInput(
+                "--no-headers is for tables; other formats have no headings".to_owned(),
+            )),
             _ => Ok(()),
         }
     }

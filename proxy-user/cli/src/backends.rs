@@ -2,14 +2,14 @@
 //! `portolan backends`: lists every endpoint that new connections may go to.
 
 use anyhow::Result;
-use datapath::read::{BackendRow, Reader, Share};
+use datapath::read::{BackendRow, Share};
 use serde::Serialize;
 
 use super::{
     args::{ListArgs, Of},
     cell::Name,
-    explain::names::NameArgs,
-    list::list,
+    list::list_maps,
+    names::NameArgs,
     pods::PodNames,
     render::{Column, Row, Tone, WIDE, column, cut, plain, toned},
 };
@@ -64,21 +64,17 @@ pub(super) fn percent(share: Share) -> String {
 
 /// Prints one line for every endpoint that serves.
 pub(super) fn run(args: &BackendArgs) -> Result<()> {
-    let ListArgs { pins, select, show } = &args.list;
-    select.check()?;
+    let ListArgs { select, show, .. } = &args.list;
     let mut pods = PodNames::new(show, &args.names);
-    list(show, || {
-        let reader = Reader::open(&pins.pin_dir)?;
-        select.check_known(&reader)?;
+    list_maps(&args.list, &[], |reader| {
         let mut rows = reader.backends()?;
         rows.retain(|row| {
             let of = Of::new(&row.service, &row.port_name, row.service_port);
             select.wants(of, row.protocol, &[row.address])
         });
-        args.list.note_if_empty(rows.is_empty(), &[]);
         pods.learn(rows.iter().map(|row| row.address.ip()));
         let named = rows.into_iter().map(|row| NamedBackend {
-            pod: pods.of(row.address.ip()),
+            pod: pods.at(row.address.ip()),
             row,
         });
         Ok(named.collect())

@@ -154,10 +154,7 @@ pub(super) struct Cell {
 
 /// Makes a cell without a colour.
 pub(super) fn plain(value: impl Into<Value>) -> Cell {
-    Cell {
-        value: value.into(),
-        tone: Tone::Plain,
-    }
+    toned(value, Tone::Plain)
 }
 
 /// Makes a cell with the colour of a tone.
@@ -178,14 +175,6 @@ pub(super) struct Column<R> {
     pub(super) is_cut: bool,
     pub(super) cell: fn(&R) -> Cell,
 }
-
-impl<R> Clone for Column<R> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<R> Copy for Column<R> {}
 
 /// The rank of a column that is shown only with `--output wide`.
 pub(super) const WIDE: u8 = u8::MAX;

@@ -4,12 +4,7 @@
 
 use std::{
     path::Path,
-    process::exit,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::{self, JoinHandle, sleep},
+    thread::sleep,
     time::{Duration, Instant},
 };
 
@@ -21,10 +16,9 @@ use datapath::{
         pins::{Generation, generations},
     },
 };
-use nix::sys::signal::{SigSet, Signal};
 use proxy_common::flow::IdleTimes;
 
-use super::{Pins, terminal::print};
+use super::{frame::Pins, signals::end_by_signal, terminal::print};
 
 /// How often idle flows are removed and the remaining ones counted. Often, because an ended flow
 /// that stays can catch a new connection of the other proxy.
@@ -74,42 +68,6 @@ pub(super) fn run(args: &CleanupArgs) -> Result<()> {
     Ok(())
 }
 
-/// The thread that ends the process on SIGTERM and SIGINT.
-pub(super) struct Signals {
-    thread: JoinHandle<()>,
-    /// Whether the process has done its work.
-    is_done: Arc<AtomicBool>,
-}
-
-impl Signals {
-    /// Notes that a signal from now on ends the process with success.
-    pub(super) fn done(&self) {
-        self.is_done.store(true, Ordering::Relaxed);
-    }
-    /// Waits for a signal, after the work is done.
-    pub(super) fn stay(self) {
-        self.done();
-        _ = self.thread.join();
-    }
-}
-
-/// Starts a thread that ends the process on SIGTERM and SIGINT, also if it is process 1 of a
-/// container. Must be called before other threads start. KUBE: an init container that ended with
-/// success is not run again, so one that was interrupted ends as a shell says it: with 143.
-pub(super) fn end_by_signal() -> Result<Signals> {
-    let signals: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
-    signals.thread_block().context("wait for SIGTERM")?;
-    let is_done = Arc::new(AtomicBool::new(false));
-    let done = Arc::clone(&is_done);
-    let thread = thread::spawn(move || {
-        // Waiting fails only if the set of signals is wrong. The process exits then as well.
-        let signal = signals.wait().unwrap_or(Signal::SIGTERM);
-        let is_done = done.load(Ordering::Relaxed);
-        exit(if is_done { 0 } else { 128 + signal as i32 });
-    });
-    Ok(Signals { thread, is_done })
-}
-
 fn duration(text: &str) -> Result<Duration, String> {
     config::duration(text).ok_or_else(|| "write it like 90s, 30m or 2h".to_owned())
 }
@@ -157,7 +115,7 @@ fn drain(pin_dir: &Path, timeout: Option<Duration>) -> Result<()> {
 /// Returns why this version cannot drain these generations of maps (sets of maps that earlier
 /// agents have made); None if it can.
 fn undrainable(all: &[Generation]) -> Option<String> {
-    let names = all.iter().map(|one| one.name()).collect::<Vec<_>>();
+    let names: Vec<_> = all.iter().map(|one| one.name()).collect();
     let names = names.join(", ");
     match all {
         [] => None,
@@ -177,32 +135,24 @@ fn undrainable(all: &[Generation]) -> Option<String> {
 fn plan(pin_dir: &Path) -> Result<()> {
     let mut found = cleanup::planned(pin_dir)?;
     found.extend(cleanup::planned_rules());
-    tell(pin_dir, "would remove", &found)
-}
-
-/// Prints one line per object of `found`, each after the text `what`.
-fn tell(pin_dir: &Path, what: &str, found: &[String]) -> Result<()> {
-    let text: String = match found {
-        [] => format!("{}\n", nothing_in(pin_dir)),
-        found => found
-            .iter()
-            .map(|line| format!("{what} {line}\n"))
-            .collect(),
-    };
-    print(&text).context("write")
-}
-
-fn nothing_in(pin_dir: &Path) -> String {
-    format!(
-        "nothing to remove: no pins in {}, no filters",
-        pin_dir.display()
-    )
+    print_objects(pin_dir, "would remove", &found)
 }
 
 pub(super) fn remove(pin_dir: &Path, force: bool) -> Result<()> {
     let mut removed = cleanup::cleanup(pin_dir, force)?;
     removed.extend(cleanup::remove_rules());
-    tell(pin_dir, "removed", &removed)
+    print_objects(pin_dir, "removed", &removed)
+}
+
+/// Prints one line per object, each after the text `what`.
+fn print_objects(pin_dir: &Path, what: &str, objects: &[String]) -> Result<()> {
+    let lines = objects.iter().map(|object| format!("{what} {object}\n"));
+    let mut text: String = lines.collect();
+    if text.is_empty() {
+        let place = pin_dir.display();
+        text = format!("nothing to remove: no pins in {place}, no filters\n");
+    }
+    print(&text).context("write")
 }
 
 #[cfg(test)]

@@ -8,42 +8,41 @@ use clap::{
     error::{ContextKind, ContextValue},
 };
 
-use super::{BAD_INPUT, Cli};
+use super::{Cli, frame::BAD_INPUT};
 
 const CANARY: &str = "`portolan run --service-proxy-name NAME` serves one Service beside kube-proxy: docs/migrate.md";
 
-/// Stands for any word that is no flag.
-const FILTER: &str = "FILTER";
-/// Commands and flags that an earlier version had, and what to use instead.
-const GONE: &[(&[&str], &str)] = &[
-    (&["run", "--shadow"], CANARY),
+/// Commands and flags that an earlier version had, and what to use instead. FILTER stands for any
+/// word that is no flag.
+const GONE: &[(&str, &str)] = &[
+    ("run --shadow", CANARY),
+    ("shadow", CANARY),
     (
-        &["check", "--drift"],
+        "check --drift",
         "the agent repairs what differs: `portolan status` counts its repairs",
     ),
     (
-        &["check", "--fix"],
+        "check --fix",
         "`portolan init` sets the node's parameters, and `check` removes what killed checks have left",
     ),
     (
-        &["explain", "--probe"],
+        "explain --probe",
         "`--follow` sends one real packet and names the station that lost it: docs/explain.md",
     ),
     (
-        &["explain", "--no-dry-run"],
+        "explain --no-dry-run",
         "there is no dry run any more: leave the flag out",
     ),
     (
-        &["services", "--bpftool"],
+        "services --bpftool",
         "docs/maps.md says how to read the maps by bpftool",
     ),
-    (&["shadow"], CANARY),
     (
-        &["top", "--once"],
+        "top --once",
         "`portolan top` shows it once, and `--watch` again and again",
     ),
     (
-        &["trace", FILTER],
+        "trace FILTER",
         "--service, --client, --port and --verdict say what to show: docs/commands.md#trace",
     ),
 ];
@@ -55,13 +54,13 @@ fn gone(words: &[OsString], error: &clap::Error) -> Option<String> {
         Some(ContextValue::String(word)) => Some(word.as_str()),
         _ => None,
     })?;
-    let is_refused = |name: &str| name == refused || (name == FILTER && !refused.starts_with('-'));
-    let (name, instead) = GONE.iter().find(|(name, _)| match name {
-        [command, flag] => words.get(1).is_some_and(|one| one == command) && is_refused(flag),
-        [command] => *command == refused,
-        _ => false,
+    let is_refused =
+        |name: &str| name == refused || (name == "FILTER" && !refused.starts_with('-'));
+    let (name, instead) = GONE.iter().find(|(name, _)| match name.split_once(' ') {
+        Some((command, word)) => words.get(1).is_some_and(|one| one == command) && is_refused(word),
+        None => *name == refused,
     })?;
-    Some(format!("{} is gone; {instead}", name.join(" ")))
+    Some(format!("{name} is gone; {instead}"))
 }
 
 /// Returns the parsed command line. If help, the version or an error was printed instead, returns
@@ -101,7 +100,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::{BadInput, perform};
+    use crate::{frame::BadInput, perform};
 
     #[rstest]
     #[case("shadow report", "--service-proxy-name")]

@@ -4,7 +4,6 @@
 //! test: `helm test` runs both.
 
 use std::{
-    fmt::Write as _,
     io::{self, Read, Write},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream},
     process::ExitCode,
@@ -16,9 +15,9 @@ use anyhow::{Context, Result, ensure};
 use datapath::read::{Frontend, Reader};
 
 use super::{
-    Pins,
     args::{Of, Select, ServiceArg},
-    cleanup::end_by_signal,
+    frame::Pins,
+    signals::end_by_signal,
     table::{Column, column, plain, print_table},
 };
 
@@ -102,14 +101,12 @@ pub(super) fn run(args: &TestArgs) -> Result<ExitCode> {
         (given.collect(), String::new())
     };
     let until = Instant::now() + Duration::from_secs(args.within);
-    let tried: Vec<_> = targets
-        .into_iter()
-        .map(|(kind, address)| Tried {
-            kind,
-            address,
-            outcome: connect_often(address, until, args.count),
-        })
-        .collect();
+    let tried = targets.into_iter().map(|(kind, address)| Tried {
+        kind,
+        address,
+        outcome: connect_often(address, until, args.count),
+    });
+    let tried: Vec<_> = tried.collect();
     print_table(COLUMNS, &tried)?;
     print!("{note}");
     let failed = tried.iter().filter(|tried| tried.outcome.is_err()).count();
@@ -158,11 +155,8 @@ fn of_service(args: &TestArgs) -> Result<(Vec<(&'static str, SocketAddr)>, Strin
     select.check_known(&reader)?;
     let mut rows = reader.frontends()?;
     rows.retain(|row| {
-        select.wants(
-            Of::new(&row.service, &row.port_name, row.port),
-            row.protocol,
-            &[],
-        )
+        let of = Of::new(&row.service, &row.port_name, row.port);
+        select.wants(of, row.protocol, &[])
     });
     let settings = reader.settings()?;
     let internal = [settings.internal_v4.into(), settings.internal_v6.into()];
@@ -175,12 +169,10 @@ fn of_service(args: &TestArgs) -> Result<(Vec<(&'static str, SocketAddr)>, Strin
     let others = rows
         .iter()
         .filter(|row| row.port != 0 && row.protocol != "TCP");
-    let mut note = String::new();
-    let count = others.count();
-    if count > 0 {
-        // Writing to a string does not fail.
-        _ = writeln!(note, "not tried: {count} addresses of UDP and SCTP");
-    }
+    let note = match others.count() {
+        0 => String::new(),
+        count => format!("not tried: {count} addresses of UDP and SCTP\n"),
+    };
     Ok((targets, note))
 }
 
@@ -201,8 +193,8 @@ fn targets(
     let rows = rows
         .iter()
         .filter(|row| row.protocol == "TCP" && row.port != 0);
-    rows.filter_map(|row| Some((row.kind, SocketAddr::new(at(row)?, row.port))))
-        .collect()
+    let targets = rows.filter_map(|row| Some((row.kind, SocketAddr::new(at(row)?, row.port))));
+    targets.collect()
 }
 
 /// Accepts connections and closes each once the client has.
@@ -215,8 +207,7 @@ fn serve(port: u16) -> Result<ExitCode> {
     signals.done();
     println!("accepting connections at port {port}");
     io::stdout().flush()?;
-    for stream in listener.incoming().flatten() {
-        let mut stream = stream;
+    for mut stream in listener.incoming().flatten() {
         stream.set_read_timeout(Some(PATIENCE))?;
         _ = stream.read(&mut [0]);
     }

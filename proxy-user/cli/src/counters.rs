@@ -11,8 +11,8 @@ use proxy_common::Counter;
 use serde::Serialize;
 
 use super::{
-    Pins,
     args::Show,
+    frame::Pins,
     list::list,
     render::{Cell, Column, Row, Tone, WIDE, column, cut, plain, toned},
 };

@@ -16,8 +16,9 @@ use serde::{Serialize, Serializer};
 use super::{
     args::{ListArgs, Of, SELECTION, check_service},
     cell::Name,
-    explain::names::NameArgs,
-    list::list,
+    frame::interface_name,
+    list::list_maps,
+    names::NameArgs,
     pods::{EndArg, PodNames},
     render::{Column, Row, Tone, Value, WIDE, column, cut, plain, toned},
 };
@@ -171,20 +172,12 @@ impl Row for FlowRow {
         column("CLIENT-POD", WIDE, |row| plain(row.client_pod.clone())),
         column("BACKEND-POD", WIDE, |row| plain(row.backend_pod.clone())),
         column("PAST-STACK-BY", WIDE, |row| {
-            plain(row.past_stack_by.map_or(Value::None, interface_name))
+            plain(row.past_stack_by.map(|index| interface_name(index.get())))
         }),
     ];
     fn name(&self) -> String {
         let [client, frontend] = [self.client, self.frontend].map(Value::from);
         format!("flow/{}/{client}/{frontend}", self.protocol.text())
-    }
-}
-
-/// Returns the name of the interface with this index, or the index if it has gone.
-fn interface_name(index: NonZeroU32) -> Value {
-    match nix::net::if_::if_indextoname(index.get()) {
-        Ok(name) => name.to_string_lossy().into_owned().into(),
-        Err(_) => index.to_string().into(),
     }
 }
 
@@ -200,7 +193,6 @@ fn seen_as(flow: &FlowRow) -> Value {
 
 /// Prints one line per flow.
 pub(super) fn run(args: &FlowArgs) -> Result<()> {
-    args.list.select.check()?;
     let mut args = args.clone();
     let namespace = args.list.select.namespace.clone();
     for end in [&mut args.client, &mut args.backend].into_iter().flatten() {
@@ -213,17 +205,14 @@ pub(super) fn run(args: &FlowArgs) -> Result<()> {
         ("--state", Some(args.state.join(","))),
     ];
     let mut pods = PodNames::new(&args.list.show, &args.names);
-    list(&args.list.show, || {
-        let reader = Reader::open(&args.list.pins.pin_dir)?;
-        args.list.select.check_known(&reader)?;
+    list_maps(&args.list, &filters, |reader| {
         check_service(&reader, args.service.as_ref())?;
         let mut rows = rows(&reader, |flow| args.wants(flow), usize::MAX)?;
-        args.list.note_if_empty(rows.is_empty(), &filters);
         let ends = rows.iter().flat_map(|row| [row.client.ip, row.backend.ip]);
         pods.learn(ends);
         for row in &mut rows {
-            row.client_pod = pods.of(row.client.ip);
-            row.backend_pod = pods.of(row.backend.ip);
+            row.client_pod = pods.at(row.client.ip);
+            row.backend_pod = pods.at(row.backend.ip);
         }
         Ok(rows)
     })

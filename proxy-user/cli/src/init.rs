@@ -1,19 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `portolan init`: does what needs more privileges than the agent has. It mounts a BPF file
 //! system, and sets the node's nf_conntrack parameters as kube-proxy does, and what `forwarding:
-//! auto` needs besides. The DaemonSet's init container runs it.
+//! auto` needs besides. The DaemonSet's init container runs it. `portolan mount-bpffs` only mounts.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use config::{Conntrack, RawConfig, processors};
 use control::causes::chain;
+use datapath::maps::pins::is_bpffs;
+use nix::mount::{MsFlags, mount};
 
-use super::{
-    BadInput,
-    bpffs::{self, BpffsArgs},
-    conntrack,
-};
+use super::{conntrack, frame::BadInput};
+
+/// Where to mount.
+#[derive(clap::Args, Clone, Debug)]
+pub struct BpffsArgs {
+    /// Directory to mount the BPF file system on.
+    #[arg(default_value = "/sys/fs/bpf")]
+    pub directory: PathBuf,
+}
 
 /// Arguments of `portolan init`.
 #[derive(clap::Args, Clone, Debug)]
@@ -27,7 +33,7 @@ pub struct InitArgs {
 
 /// Prepares the node. An nf_conntrack parameter that cannot be set is reported, but is no error.
 pub(super) fn run(args: &InitArgs) -> Result<()> {
-    bpffs::run(&args.bpffs)?;
+    mount_bpffs(&args.bpffs)?;
     let read = || match &args.config {
         Some(file) => RawConfig::read(file)?.check(),
         None => RawConfig::default().check(),
@@ -54,4 +60,28 @@ fn set(conntrack: &Conntrack) {
             Err(error) => eprintln!("nf_conntrack: {name} cannot be set: {error}"),
         }
     }
+}
+
+/// Mounts a BPF file system at the given directory, unless one is mounted there.
+pub(super) fn mount_bpffs(args: &BpffsArgs) -> Result<()> {
+    let directory = &args.directory;
+    let mounted = is_bpffs(directory)
+        .with_context(|| format!("read the file system type of {}", directory.display()))?;
+    if mounted {
+        println!("{} is already a BPF file system", directory.display());
+        return Ok(());
+    }
+    mount_at(directory)?;
+    println!("mounted a BPF file system on {}", directory.display());
+    Ok(())
+}
+
+/// Mounts a BPF file system at this directory.
+pub(super) fn mount_at(directory: &Path) -> Result<()> {
+    mount(Some("bpffs"), directory, Some("bpf"), MsFlags::empty(), None::<&str>).with_context(|| {
+        format!(
+            "mount a BPF file system on {}; this needs CAP_SYS_ADMIN and a kernel with CONFIG_BPF_SYSCALL",
+            directory.display()
+        )
+    })
 }

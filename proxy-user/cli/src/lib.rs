@@ -7,7 +7,6 @@ pub mod affinity;
 pub mod agent;
 pub mod args;
 pub mod backends;
-pub mod bpffs;
 mod cell;
 pub mod check;
 pub mod cleanup;
@@ -19,16 +18,17 @@ pub mod counters;
 pub mod dump;
 mod examples;
 pub mod explain;
+mod finding;
 mod flags;
 pub mod flows;
 pub mod format;
-mod freed;
+mod frame;
 pub mod init;
 mod list;
 pub mod maps;
-mod namespaces;
+mod names;
+mod packets;
 mod pods;
-mod processes;
 mod render;
 mod rights;
 mod run;
@@ -45,15 +45,13 @@ pub mod version;
 pub mod wait;
 pub mod warnings;
 
-use std::{fmt::Display, path::PathBuf, process::ExitCode};
+use std::process::ExitCode;
 
-use anyhow::Context;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
+use config::telemetry;
 
 pub use self::command_line::parse;
-use config::telemetry;
-use datapath::DEFAULT_PIN_DIR;
-use tokio::runtime::Runtime;
+use self::frame::{BAD_INPUT, BadInput};
 
 /// A service proxy for Kubernetes in eBPF.
 #[derive(Parser, Debug)]
@@ -81,7 +79,7 @@ pub enum Command {
     Explain(Box<explain::ExplainArgs>),
     /// List every address and port of every service.
     #[command(visible_alias = "svc", after_help = examples::SERVICES)]
-    Services(services::ServiceArgs),
+    Services(args::ListArgs),
     /// List every endpoint that serves.
     #[command(after_help = examples::BACKENDS)]
     Backends(backends::BackendArgs),
@@ -132,7 +130,7 @@ pub enum Command {
     Completions(completions::CompletionArgs),
     /// Mount a BPF file system if there is none.
     #[command(hide = true, after_help = examples::MOUNT_BPFFS)]
-    MountBpffs(bpffs::BpffsArgs),
+    MountBpffs(init::BpffsArgs),
     /// Prepare the node, as the DaemonSet's init container does: mount a BPF file system if there
     /// is none, set nf_conntrack.
     #[command(hide = true, after_help = examples::INIT)]
@@ -145,60 +143,6 @@ pub enum Command {
     /// the last connection.
     #[command(after_help = examples::CLEANUP)]
     Cleanup(cleanup::CleanupArgs),
-}
-
-/// Where the maps are.
-#[derive(Args, Clone, Debug, Default)]
-pub struct Pins {
-    /// Directory on a BPF file system in which the agent pins its maps.
-    #[arg(long, value_name = "DIR", default_value = DEFAULT_PIN_DIR)]
-    pub pin_dir: PathBuf,
-}
-
-/// The format of the output.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Output {
-    #[default]
-    Table,
-    Json,
-    Yaml,
-}
-
-/// Arguments that contradict each other, or that name an object that does not exist. The exit
-/// status is 2, as for arguments that clap refuses.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct BadInput(pub String);
-
-/// The exit status for [`BadInput`].
-const BAD_INPUT: u8 = 2;
-
-/// Makes the runtime of a command that has only one thread.
-fn runtime() -> anyhow::Result<Runtime> {
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    builder.enable_all().build().context("start the runtime")
-}
-
-/// Returns the exit status of a command whose statuses 1 and 3 are its answers: a command that
-/// fails has status 2.
-fn status_of(done: anyhow::Result<u8>) -> ExitCode {
-    let status = done.unwrap_or_else(|error| {
-        telemetry::fail(&error);
-        BAD_INPUT
-    });
-    status.into()
-}
-
-/// Returns the first four names as text, and how many more there are.
-fn some<T: Display>(names: impl IntoIterator<Item = T, IntoIter: ExactSizeIterator>) -> String {
-    const SHOWN: usize = 4;
-    let names = names.into_iter();
-    let more = names.len().saturating_sub(SHOWN);
-    let shown: Vec<_> = names.take(SHOWN).map(|name| name.to_string()).collect();
-    match more {
-        0 => shown.join(", "),
-        more => format!("{} and {more} more", shown.join(", ")),
-    }
 }
 
 /// Runs the command that was parsed, and returns the exit status.
@@ -232,7 +176,7 @@ fn perform(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Config(args) => settings::run(args),
         Command::Dump(args) => dump::run(args),
         Command::Completions(args) => completions::run(args),
-        Command::MountBpffs(args) => bpffs::run(args),
+        Command::MountBpffs(args) => init::mount_bpffs(args),
         Command::Init(args) => init::run(args),
         Command::Version(args) => version::run(args),
         Command::Wait(args) => wait::run(args),

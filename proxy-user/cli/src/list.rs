@@ -8,11 +8,12 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use datapath::read::Reader;
 
 use super::{
-    BadInput,
-    args::{Look, Show},
+    args::{ListArgs, Look, Show},
     format::Format,
+    frame::BadInput,
     render::{self, Row},
     terminal::Page,
 };
@@ -42,6 +43,28 @@ pub(super) fn list<R: Row>(show: &Show, mut read: impl FnMut() -> Result<Vec<R>>
             writeln!(out, "({} more)", rows.len() - shown)?;
         }
         Ok(())
+    })
+}
+
+/// As [`list`], of what the maps have: `read` returns the rows that the arguments select. `more`:
+/// filters beside those of all lists, each a flag and its value.
+pub(super) fn list_maps<R: Row>(
+    args: &ListArgs,
+    more: &[(&str, Option<String>)],
+    mut read: impl FnMut(Reader) -> Result<Vec<R>>,
+) -> Result<()> {
+    let ListArgs { pins, select, show } = args;
+    select.check()?;
+    list(show, || {
+        let reader = Reader::open(&pins.pin_dir)?;
+        select.check_known(&reader)?;
+        let rows = read(reader)?;
+        let filters = select.filters(more);
+        // With --watch, rows may still come.
+        if rows.is_empty() && !filters.is_empty() && !show.look.watch && !show.count {
+            eprintln!("portolan: nothing has {filters}");
+        }
+        Ok(rows)
     })
 }
 
@@ -94,29 +117,22 @@ fn fitting(show: &Show, page: &Page, rows: usize) -> usize {
     }
 }
 
-/// Returns the column that `--sort-by` names; None without that flag.
-fn order<R: Row>(show: &Show) -> Result<Option<&'static render::Column<R>>> {
+/// Returns the column that `--sort-by` names; None without that flag. Ignores case, and takes
+/// spaces and underscores as dashes.
+fn order<R: Row>(show: &Show) -> Result<Option<&'static render::Column<R>>, BadInput> {
     let Some(wanted) = &show.sort_by else {
         return Ok(None);
     };
+    let heading = wanted.replace([' ', '_'], "-");
     let mut columns = R::COLUMNS.iter();
-    let found = columns.find(|one| is_heading(one.heading, wanted));
-    let all = || R::COLUMNS.iter().map(|one| one.heading).collect::<Vec<_>>();
-    Ok(Some(found.ok_or_else(|| no_column(wanted, &all()))?))
-}
-
-/// Returns whether `wanted` means the column with this heading; ignores case, and takes spaces and
-/// underscores as dashes.
-pub(super) fn is_heading(heading: &str, wanted: &str) -> bool {
-    heading.eq_ignore_ascii_case(&wanted.replace([' ', '_'], "-"))
-}
-
-/// Returns the error for `--sort-by` with an unknown column.
-pub(super) fn no_column(wanted: &str, headings: &[&str]) -> BadInput {
-    BadInput(format!(
-        "--sort-by: there is no column {wanted:?}; use one of {}",
-        headings.join(", ").to_lowercase()
-    ))
+    let found = columns.find(|one| one.heading.eq_ignore_ascii_case(&heading));
+    found.map(Some).ok_or_else(|| {
+        let all: Vec<_> = R::COLUMNS.iter().map(|one| one.heading).collect();
+        let all = all.join(", ").to_lowercase();
+        BadInput(format!(
+            "--sort-by: there is no column {wanted:?}; use one of {all}"
+        ))
+    })
 }
 
 fn sort<R: Row>(rows: &mut [R], order: Option<&'static render::Column<R>>, reverse: bool) {

@@ -5,8 +5,8 @@ use anyhow::Result;
 use datapath::read::{MapRow, pinned_maps};
 
 use super::{
-    Pins,
     args::Show,
+    frame::Pins,
     list::list,
     render::{Cell, Column, Row, Tone, Value, column, plain, toned},
 };

@@ -14,11 +14,11 @@ use anyhow::{Result, bail};
 use control::causes::chain;
 
 use super::{
-    BadInput,
     args::Show,
     cell::Name,
-    explain::names::{NameArgs, Names},
     format::Format,
+    frame::BadInput,
+    names::{NameArgs, Names},
 };
 
 /// A client or an endpoint as a user writes it: an address, pod/NAMESPACE/NAME, or pod/NAME where
@@ -70,14 +70,20 @@ impl FromStr for EndArg {
 impl EndArg {
     /// Looks up the addresses of a pod. `namespace`: of a pod that is written without one.
     pub(super) fn look_up(&mut self, namespace: Option<&str>, names: &NameArgs) -> Result<()> {
-        if let Some((own, name)) = &self.pod {
-            let Some(namespace) = own.as_deref().or(namespace) else {
+        if self.pod.is_some() {
+            let Some((namespace, name)) = self.pod(namespace) else {
                 let advice = "write a pod as pod/NAMESPACE/NAME, or give its --namespace";
                 bail!(BadInput(format!("{self}: {advice}")));
             };
-            self.addresses = Names::new(names).pod(namespace, name)?;
+            self.addresses = Names::new(names).pod(&namespace, &name)?;
         }
         Ok(())
+    }
+    /// Returns the namespace and name of a pod; None for an address, or without a namespace.
+    pub(super) fn pod(&self, namespace: Option<&str>) -> Option<(String, String)> {
+        let (own, name) = self.pod.as_ref()?;
+        let namespace = own.as_deref().or(namespace)?;
+        Some((namespace.to_owned(), name.clone()))
     }
 
     pub(super) fn has(&self, address: IpAddr) -> bool {
@@ -89,6 +95,7 @@ impl EndArg {
 }
 
 /// The names of pods that were looked up so far.
+#[derive(Default)]
 pub(super) struct PodNames {
     /// Where to look up names; None if no names are needed, or after an error.
     names: Option<Names>,
@@ -97,12 +104,18 @@ pub(super) struct PodNames {
 }
 
 impl PodNames {
-    /// Creates an empty cache. Names are looked up later, and only if the output that `show` asks
-    /// for contains them.
-    pub(super) fn new(show: &Show, args: &NameArgs) -> Self {
+    /// Begins without names. They are looked up later.
+    pub(super) fn of(args: &NameArgs) -> Self {
         Self {
-            names: is_shown(show).then(|| Names::new(args)),
+            names: Some(Names::new(args)).filter(Names::can_be_asked),
             known: HashMap::new(),
+        }
+    }
+    /// As [`Self::of`]; names are looked up only if the output that `show` asks for contains them.
+    pub(super) fn new(show: &Show, args: &NameArgs) -> Self {
+        match is_shown(show) {
+            true => Self::of(args),
+            false => Self::default(),
         }
     }
 
@@ -110,12 +123,12 @@ impl PodNames {
     /// first error is printed, and ends all looking up.
     pub(super) fn learn(&mut self, addresses: impl Iterator<Item = IpAddr>) {
         let Some(names) = &self.names else { return };
-        if !names.can_be_asked() {
-            return;
-        }
         let new: HashSet<_> = addresses
             .filter(|address| !self.known.contains_key(address))
             .collect();
+        if new.is_empty() {
+            return;
+        }
         match names.pods_at(&new) {
             Ok(mut found) => {
                 let named = new.into_iter().map(|address| {
@@ -133,7 +146,7 @@ impl PodNames {
 
     /// Returns the namespace and name of the pod with this address; None if no pod has it, or if it
     /// was not looked up.
-    pub(super) fn of(&self, address: IpAddr) -> Option<Name> {
+    pub(super) fn at(&self, address: IpAddr) -> Option<Name> {
         self.known.get(&address)?.clone()
     }
 }
@@ -178,14 +191,14 @@ mod tests {
         for (few, output) in [(3, Format::Wide), (20, Format::Json)] {
             let mut names = names(folder.path(), output);
             names.learn((1..=few).chain([99]).map(address));
-            let named = |last| names.of(address(last)).map(|name| name.to_string());
+            let named = |last| names.at(address(last)).map(|name| name.to_string());
             assert_eq!(named(2).as_deref(), Some("shop/cart-2"));
             assert_eq!(named(99), None);
         }
         let mut silent = names(folder.path(), Format::Table);
         silent.learn([address(1)].into_iter());
         assert_eq!(
-            silent.of(address(1)),
+            silent.at(address(1)),
             None,
             "a plain table has no such column"
         );

@@ -17,8 +17,8 @@ use super::{
 pub(super) trait Row: Serialize + Ord + Sized + 'static {
     const COLUMNS: &'static [Column<Self>];
     /// Returns the columns that a table of these rows has.
-    fn columns(_rows: &[Self]) -> Vec<Column<Self>> {
-        Self::COLUMNS.to_vec()
+    fn columns(_rows: &[Self]) -> Vec<&'static Column<Self>> {
+        Self::COLUMNS.iter().collect()
     }
     /// The row's kind and name, as kubectl writes them, such as "service/shop/cart".
     fn name(&self) -> String;
@@ -33,8 +33,8 @@ pub(super) fn write<R: Row>(
     rows: &[R],
 ) -> io::Result<()> {
     match format {
-        Format::Table => table(out, page, &R::columns(rows), headings, rows),
-        Format::Wide => table(out, &page.endless(), &R::columns(rows), headings, rows),
+        Format::Table => table(out, page, R::columns(rows), headings, rows),
+        Format::Wide => table(out, &page.endless(), R::columns(rows), headings, rows),
         Format::Name => {
             let mut last = None;
             for row in rows {

@@ -4,21 +4,14 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use anyhow::Result;
-use datapath::read::{Frontend, Reader};
+use datapath::read::Frontend;
 
 use super::{
     args::{ListArgs, Of, Show},
     format::Format,
-    list::list,
+    list::list_maps,
     render::{Cell, Column, Row, Tone, column, cut, plain, toned},
 };
-
-/// Arguments of `portolan services`.
-#[derive(clap::Args, Clone, Debug, Default)]
-pub struct ServiceArgs {
-    #[command(flatten)]
-    pub list: ListArgs,
-}
 
 impl Row for Frontend {
     const COLUMNS: &'static [Column<Self>] = &[
@@ -59,15 +52,10 @@ pub(super) fn address(row: &Frontend) -> String {
 }
 
 /// Prints a line for every address and port of a service.
-pub(super) fn run(ServiceArgs { list: args }: &ServiceArgs) -> Result<()> {
-    args.select.check()?;
-    list(&args.show, || {
-        let reader = Reader::open(&args.pins.pin_dir)?;
-        args.select.check_known(&reader)?;
+pub(super) fn run(args: &ListArgs) -> Result<()> {
+    list_maps(args, &[], |reader| {
         let mut rows = reader.frontends()?;
-        rows.retain(|row| wants(args, row));
-        args.note_if_empty(rows.is_empty(), &[]);
-        rows.retain(|row| is_shown(&args.show, row));
+        rows.retain(|row| wants(args, row) && is_shown(&args.show, row));
         Ok(rows)
     })
 }

@@ -5,15 +5,15 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use config::{Config, ConfigError, RawConfig, Source, document, table};
+use config::{Config, ConfigError, RawConfig, Source, document, setting::Setting, table};
 use control::causes::chain;
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
 use super::{
-    BadInput,
     agent::{Agent, AgentArgs},
     args::Show,
+    frame::BadInput,
     list::list,
     render::{Column, Row, Tone, column, cut, plain, toned},
 };
@@ -148,20 +148,17 @@ pub(super) fn rows(answer: &Json) -> Vec<SettingRow> {
         let value = found(document, setting.key);
         // Two keys with the same flag are one setting with two names; the agent writes its value
         // under one of them.
-        let same = || {
-            let others = table::settings().filter(|other| other.key != setting.key);
-            others.filter(|other| setting.flag.is_some() && other.flag == setting.flag)
-        };
-        let earlier = table::settings().take_while(|one| one.key != setting.key);
-        let is_second = setting.flag.is_some() && { earlier }.any(|one| one.flag == setting.flag);
+        let is_same = |one: &&Setting| setting.flag.is_some() && one.flag == setting.flag;
+        let same = || table::settings().filter(is_same);
+        let is_second = || same().next().is_some_and(|first| first.key != setting.key);
         let has_other = || same().any(|other| found(document, other.key).is_some());
-        if value.is_none() && (is_second || has_other()) {
+        if value.is_none() && (is_second() || has_other()) {
             return None;
         }
-        let of_others = || same().find_map(|other| source(other.key));
+        let of_same = || same().find_map(|one| source(one.key));
         let from = match sources {
             None => "?",
-            Some(_) => source(setting.key).or_else(of_others).unwrap_or("default"),
+            Some(_) => source(setting.key).or_else(of_same).unwrap_or("default"),
         };
         // The configuration file has no line for a setting without a value; the table says what
         // that means.

@@ -1,17 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tells a command that a signal has asked the process to end, so that the command can clean up
-//! first. Used by `trace`.
+//! Signals that ask the process to end: some commands end at once, others clean up first.
 
 use std::{
+    process::exit,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    thread,
+    thread::{self, JoinHandle},
 };
 
 use anyhow::{Context, Result};
-use tokio::signal::unix::{SignalKind, signal};
+use nix::sys::signal::{SigSet, Signal};
+
+/// Starts a thread that waits for one of these signals, and then calls `act`. Must be called before
+/// other threads start. Works also in process 1 of a container.
+fn wait_for(
+    signals: &[Signal],
+    act: impl FnOnce(Signal) + Send + 'static,
+) -> Result<JoinHandle<()>> {
+    let signals: SigSet = signals.iter().copied().collect();
+    signals.thread_block().context("wait for signals")?;
+    Ok(thread::spawn(move || {
+        // Waiting fails only if the set of signals is wrong. The process ends then as well.
+        act(signals.wait().unwrap_or(Signal::SIGTERM));
+    }))
+}
 
 /// A flag that is set once a signal has asked the process to end.
 #[derive(Clone, Default)]
@@ -21,31 +35,44 @@ impl Stop {
     /// Returns a flag that SIGINT, SIGTERM and SIGHUP (the end of the terminal) will set.
     pub(super) fn on_signals() -> Result<Self> {
         let stop = Self::default();
-        let runtime = super::runtime()?;
-        let (mut interrupt, mut terminate, mut hangup) = {
-            let _inside = runtime.enter();
-            let of = |kind| signal(kind).context("wait for signals");
-            (
-                of(SignalKind::interrupt())?,
-                of(SignalKind::terminate())?,
-                of(SignalKind::hangup())?,
-            )
-        };
         let asked = stop.clone();
-        thread::spawn(move || {
-            runtime.block_on(async {
-                tokio::select! {
-                    _ = interrupt.recv() => {}
-                    _ = terminate.recv() => {}
-                    _ = hangup.recv() => {}
-                }
-            });
-            asked.0.store(true, Ordering::Relaxed);
-        });
+        let signals = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
+        wait_for(&signals, move |_| asked.0.store(true, Ordering::Relaxed))?;
         Ok(stop)
     }
 
     pub(super) fn is_asked(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
+}
+
+/// The thread that ends the process on SIGTERM and SIGINT.
+pub(super) struct Signals {
+    thread: JoinHandle<()>,
+    /// Whether the process has done its work.
+    is_done: Arc<AtomicBool>,
+}
+
+impl Signals {
+    /// Notes that a signal from now on ends the process with success.
+    pub(super) fn done(&self) {
+        self.is_done.store(true, Ordering::Relaxed);
+    }
+    /// Waits for a signal, after the work is done.
+    pub(super) fn stay(self) {
+        self.done();
+        _ = self.thread.join();
+    }
+}
+
+/// Has SIGTERM and SIGINT end the process. KUBE: an init container that ended with success is not
+/// run again, so one that was interrupted ends as a shell says it: with 143.
+pub(super) fn end_by_signal() -> Result<Signals> {
+    let is_done = Arc::new(AtomicBool::new(false));
+    let done = Arc::clone(&is_done);
+    let thread = wait_for(&[Signal::SIGTERM, Signal::SIGINT], move |signal| {
+        let is_done = done.load(Ordering::Relaxed);
+        exit(if is_done { 0 } else { 128 + signal as i32 });
+    })?;
+    Ok(Signals { thread, is_done })
 }

@@ -2,18 +2,18 @@
 //! `portolan sockets`: lists sockets whose connections or datagrams the socket hooks have
 //! translated, and the processes that own the sockets.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, fs};
 
 use anyhow::Result;
-use datapath::read::{Reader, SocketRow};
+use datapath::read::SocketRow;
+use linux::{namespaces, socket_inodes};
 use serde::Serialize;
 
 use super::{
     args::{ListArgs, Of, SELECTION, check_service},
-    explain::names::NameArgs,
-    list::list,
+    list::list_maps,
+    names::NameArgs,
     pods::EndArg,
-    processes::{Process, owners},
     render::{Column, Row, Tone, Value, WIDE, column, cut, plain, toned},
     rights::{SYS_PTRACE, lacks},
 };
@@ -94,25 +94,19 @@ fn how(row: &SocketRow) -> &'static str {
 
 /// Prints one line for each socket and service that it uses.
 pub(super) fn run(args: &SocketArgs) -> Result<()> {
-    args.list.select.check()?;
     let mut args = args.clone();
     if let Some(backend) = &mut args.backend {
         backend.look_up(args.list.select.namespace.as_deref(), &args.names)?;
     }
-    list(&args.list.show, || {
-        let reader = Reader::open(&args.list.pins.pin_dir)?;
-        args.list.select.check_known(&reader)?;
+    let backend = args.backend.as_ref().map(EndArg::to_string);
+    list_maps(&args.list, &[("--backend", backend)], |reader| {
         check_service(&reader, args.service.as_ref())?;
         let mut rows = reader.sockets()?;
         rows.retain(|row| args.wants(row));
-        let backend = args.backend.as_ref().map(EndArg::to_string);
-        let more = [("--backend", backend)];
-        args.list.note_if_empty(rows.is_empty(), &more);
         let pods = rows.iter().any(|row| row.owner == "pod");
-        let owners = if rows.is_empty() {
-            HashMap::new()
-        } else {
-            owners(pods)
+        let owners = match rows.is_empty() {
+            true => HashMap::new(),
+            false => owners(pods),
         };
         let rows = with_owners(rows, &owners);
         if rows.iter().any(|row| row.process.is_none())
@@ -136,8 +130,66 @@ pub(super) fn with_owners(
     owned.collect()
 }
 
+/// The process that owns a socket; if several do, the one with the lowest process id.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+pub(super) struct Process {
+    pub(super) name: String,
+    pub(super) pid: u32,
+}
+
+/// Returns the processes that own sockets. Key: the socket's cookie. The kernel's list of sockets
+/// gives the inode of each cookie, for one network namespace at a time; the open files in /proc
+/// give its process. Covers this network namespace, or (`everywhere`) those of all processes. Omits what
+/// cannot be read: processes of other PID namespaces and, without root, processes of other users.
+pub(super) fn owners(everywhere: bool) -> HashMap<u64, Process> {
+    let pids = namespaces::pids();
+    let mut inodes = socket_inodes().unwrap_or_default();
+    if everywhere {
+        for namespace in namespaces::others() {
+            // A namespace that cannot be entered is skipped.
+            inodes.extend(namespaces::inside(&namespace, socket_inodes).unwrap_or_default());
+        }
+    }
+    let by_inode: HashMap<u32, u64> = inodes
+        .into_iter()
+        .map(|(cookie, inode)| (inode, cookie))
+        .collect();
+    let mut owners = HashMap::new();
+    for pid in pids {
+        let mut name = None;
+        for inode in sockets_of(pid) {
+            let Some(cookie) = by_inode.get(&inode) else {
+                continue;
+            };
+            let name = name.get_or_insert_with(|| name_of(pid));
+            owners.entry(*cookie).or_insert_with(|| Process {
+                name: name.clone(),
+                pid,
+            });
+        }
+    }
+    owners
+}
+
+/// Returns the inode of each socket of a process, from the links in /proc/PID/fd.
+fn sockets_of(pid: u32) -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter();
+    entries.flatten().flatten().filter_map(|entry| {
+        let link = fs::read_link(entry.path()).ok()?;
+        let number = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
+        number.parse().ok()
+    })
+}
+
+fn name_of(pid: u32) -> String {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.trim_end().to_owned()
+}
+
 #[cfg(test)]
 pub(super) mod tests {
+    use std::net::{TcpListener, UdpSocket};
+
     use super::*;
 
     /// Returns sample rows for tests, some of each kind.
@@ -172,5 +224,21 @@ pub(super) mod tests {
         assert_eq!(json["ageSeconds"], 77);
         assert_eq!(json["process"]["name"], "curl");
         assert_eq!(json["process"]["pid"], 4321);
+    }
+
+    #[test]
+    fn sockets_of_this_process_are_found_with_their_owner() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a socket");
+        let datagrams = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        let owners = owners(false);
+        for cookie in [
+            socket2::SockRef::from(&listener).cookie(),
+            socket2::SockRef::from(&datagrams).cookie(),
+        ] {
+            let owner = owners.get(&cookie.expect("a cookie"));
+            let owner = owner.expect("it is found");
+            assert_eq!(owner.pid, std::process::id());
+            assert!(!owner.name.is_empty());
+        }
     }
 }

@@ -24,14 +24,14 @@ const CUT: usize = 20;
 const LEAST: usize = 8;
 
 /// Returns the columns that fit on the page, and the width of each.
-fn lay_out<'a, R>(
+fn lay_out<'a, R: 'a>(
     page: &Page,
-    columns: &'a [Column<R>],
+    columns: impl IntoIterator<Item = &'a Column<R>>,
     headings: bool,
     rows: &[R],
 ) -> (Vec<&'a Column<R>>, Vec<usize>) {
     let is_shown = |column: &&Column<R>| page.wide || column.rank != WIDE;
-    let mut columns: Vec<_> = columns.iter().filter(is_shown).collect();
+    let mut columns: Vec<_> = columns.into_iter().filter(is_shown).collect();
     let heading = |column: &&Column<R>| if headings { column.heading.len() } else { 0 };
     let mut widths: Vec<_> = columns.iter().map(heading).collect();
     let mut text = String::new();
@@ -46,10 +46,10 @@ fn lay_out<'a, R>(
 }
 
 /// Writes a table. Goes through the rows twice: to find the widths, and to write.
-pub(super) fn table<R>(
+pub(super) fn table<'a, R: 'a>(
     out: &mut impl Write,
     page: &Page,
-    columns: &[Column<R>],
+    columns: impl IntoIterator<Item = &'a Column<R>>,
     headings: bool,
     rows: &[R],
 ) -> io::Result<()> {

@@ -10,7 +10,7 @@ use std::{
 use anyhow::Context;
 use serde::Serialize;
 
-use super::Output;
+use super::frame::Output;
 
 /// Prints text to standard output. An error is ignored if the program that reads it has closed it,
 /// as `head` does.

@@ -8,8 +8,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{
-    Output,
     agent::{Agent, AgentArgs},
+    frame::Output,
     terminal::print_report,
 };
 

@@ -6,8 +6,7 @@ use std::collections::BTreeSet;
 use datapath::{ChainPosition, ForeignHook, Foreseen, has_tcx};
 use linux::{NftChain, filter_qdiscs, interfaces::Interface};
 
-use super::finding::Finding;
-use crate::some;
+use crate::{finding::Finding, frame::some_if_any};
 
 /// Socket hooks of other service proxies: the beginning of the program's name, and the proxy.
 const SERVICE_PROXIES: [(&str, &str); 2] = [("cil_sock", "Cilium"), ("cali", "Calico")];
@@ -30,17 +29,16 @@ pub(super) fn programs(found: &Foreseen) -> Vec<Finding> {
             ChainPosition::Behind | ChainPosition::Bridge => _ = behind.insert(format!("{name} at {hook} of {interface}")),
         }
     }
-    if !behind.is_empty() {
-        findings.push(Finding::differs(
+    findings.extend(some_if_any(&behind).map(|behind| {
+        Finding::differs(
             "tc programs",
             format!(
-                "{} would run behind portolan's: at ingress they see packets of services translated already, with the endpoint's \
-                 address",
-                some(&behind)
+                "{behind} would run behind portolan's: at ingress they see packets of services translated already, with the endpoint's \
+                 address"
             ),
             "see docs/coexistence.md, and check policies that name service addresses",
-        ));
-    }
+        )
+    }));
     findings.extend(hooks(&found.hooks));
     findings
 }
@@ -48,16 +46,13 @@ pub(super) fn programs(found: &Foreseen) -> Vec<Finding> {
 fn hooks(foreign: &[ForeignHook]) -> Vec<Finding> {
     let proxy = |one: &ForeignHook| {
         let mut known = SERVICE_PROXIES.iter();
-        known
-            .find(|(start, _)| one.name.starts_with(start))
-            .map(|(_, proxy)| *proxy)
+        let found = known.find(|(start, _)| one.name.starts_with(start));
+        found.map(|(_, proxy)| *proxy)
     };
     let of = |wanted: Option<&str>| {
         let of_it = foreign.iter().filter(|one| proxy(one) == wanted);
-        let names: BTreeSet<_> = of_it
-            .map(|one| format!("{} at {}", one.name, one.hook))
-            .collect();
-        (!names.is_empty()).then(|| some(&names))
+        let names = of_it.map(|one| format!("{} at {}", one.name, one.hook));
+        some_if_any(names.collect::<BTreeSet<_>>())
     };
     let proxies = SERVICE_PROXIES.iter().filter_map(|(_, proxy)| {
         Some(Finding::in_the_way(
@@ -96,59 +91,42 @@ pub(super) fn qdiscs(interfaces: &[Interface]) -> Vec<Finding> {
     occupied.map(name).collect()
 }
 
-/// Returns findings about kube-proxy's rules, and about chains that drop forwarded packets.
+/// Returns findings about rules in nf_tables that kube-proxy has made, and about chains whose
+/// policy drops forwarded packets.
 pub(super) fn rules(chains: &[NftChain]) -> Vec<Finding> {
-    let mut findings = kube_proxys(chains);
-    findings.extend(drops(chains));
-    findings
-}
-
-/// Returns findings about rules in nf_tables that kube-proxy has made.
-fn kube_proxys(chains: &[NftChain]) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    let tables: BTreeSet<_> = chains
-        .iter()
-        .filter(|chain| chain.table == "kube-proxy")
-        .map(|chain| format!("table {} kube-proxy", chain.family))
-        .collect();
-    let services: BTreeSet<_> = chains
-        .iter()
-        .filter(|chain| chain.name == "KUBE-SERVICES")
-        .map(|chain| format!("KUBE-SERVICES in table {} {}", chain.family, chain.table))
-        .collect();
-    for (mode, names) in [("nftables", tables), ("iptables", services)] {
-        if !names.is_empty() {
-            findings.push(Finding::differs(
-                format!("rules of kube-proxy's mode {mode}"),
-                format!(
-                    "{}: they stay when kube-proxy ends, and cost time; portolan sees every packet before them",
-                    some(&names)
-                ),
-                "remove them when kube-proxy's connections have ended: docs/migrate.md, \"Clean up after kube-proxy\"",
-            ));
-        }
-    }
-    findings
-}
-
-/// Returns a finding if there are chains whose policy drops forwarded packets.
-fn drops(chains: &[NftChain]) -> Option<Finding> {
-    let drops: BTreeSet<_> = chains
-        .iter()
-        .filter(|chain| chain.forward && chain.drops)
-        .map(|chain| format!("{} in table {} {}", chain.name, chain.family, chain.table))
-        .collect();
-    (!drops.is_empty()).then(|| {
+    let named = |wanted: fn(&NftChain) -> bool, name: fn(&NftChain) -> String| {
+        let names = chains.iter().filter(|chain| wanted(chain)).map(name);
+        some_if_any(names.collect::<BTreeSet<_>>())
+    };
+    let full_name =
+        |chain: &NftChain| format!("{} in table {} {}", chain.name, chain.family, chain.table);
+    let tables = named(
+        |chain| chain.table == "kube-proxy",
+        |chain| format!("table {} kube-proxy", chain.family),
+    );
+    let services = named(|chain| chain.name == "KUBE-SERVICES", full_name);
+    let modes = [("nftables", tables), ("iptables", services)].into_iter();
+    let of_kube_proxy = modes.filter_map(|(mode, names)| {
+        Some(Finding::differs(
+            format!("rules of kube-proxy's mode {mode}"),
+            format!(
+                "{}: they stay when kube-proxy ends, and cost time; portolan sees every packet before them",
+                names?
+            ),
+            "remove them when kube-proxy's connections have ended: docs/migrate.md, \"Clean up after kube-proxy\"",
+        ))
+    });
+    let drops = named(|chain| chain.forward && chain.drops, full_name).map(|names| {
         Finding::differs(
             "forwarded packets",
             format!(
-                "{} drops what no rule accepts. kube-proxy's mode iptables accepts its own and established packets there; portolan \
-                 does if it is told to",
-                some(&drops)
+                "{names} drops what no rule accepts. kube-proxy's mode iptables accepts its own and established packets there; portolan \
+                 does if it is told to"
             ),
             "set portolan.acceptForward: true, unless the CNI accepts them",
         )
-    })
+    });
+    of_kube_proxy.chain(drops).collect()
 }
 
 #[cfg(test)]
@@ -190,7 +168,7 @@ mod tests {
         ));
         assert!(said[2] == "Cilium translates services there: cil_sock4_conne at connect_v4");
         let levels: Vec<_> = found.iter().map(|one| one.level).collect();
-        use crate::check::finding::Level::{Differs, InTheWay};
+        use crate::finding::Level::{Differs, InTheWay};
         assert_eq!(levels, [Differs, Differs, InTheWay, Differs]);
     }
 

@@ -11,10 +11,10 @@ use datapath::{
 };
 use linux::interfaces::Interface;
 
-use super::finding::Finding;
 use crate::{
     agent::Agent,
-    some,
+    finding::Finding,
+    frame::some_if_any,
     warnings::{self, WarningRow},
 };
 
@@ -51,26 +51,22 @@ fn health(agent: &Agent) -> Option<(u16, String)> {
 }
 
 fn of_agent(is_held: bool, health: Option<(u16, String)>) -> Option<Finding> {
-    if !is_held {
-        return Some(Finding::differs(
-            "agent",
-            "none runs: what the maps hold is served, and changes are not",
+    let (found, remedy) = match health {
+        _ if !is_held => (
+            "none runs: what the maps hold is served, and changes are not".to_owned(),
             "start it, or see docs/runbooks.md#agent-down",
-        ));
-    }
-    match health {
-        Some((200, _)) => None,
-        Some((status, reason)) => Some(Finding::differs(
-            "agent",
+        ),
+        Some((200, _)) => return None,
+        Some((status, reason)) => (
             format!("/healthz answers {status}: {reason}"),
             "see docs/runbooks.md#unhealthy",
-        )),
-        None => Some(Finding::differs(
-            "agent",
-            "one runs, and does not answer at /healthz",
+        ),
+        None => (
+            "one runs, and does not answer at /healthz".to_owned(),
             "name its address with --healthz-bind-address, or see docs/runbooks.md#agent-down",
-        )),
-    }
+        ),
+    };
+    Some(Finding::differs("agent", found, remedy))
 }
 
 /// Returns the agent's warnings about the node, which only the agent can know.
@@ -79,42 +75,30 @@ fn of_node(warnings: Vec<WarningRow>) -> impl Iterator<Item = Finding> {
     of_node.map(|one| Finding::differs(one.object, one.reason, ""))
 }
 
+/// What to do about programs that are not attached.
+const REMEDY: &str =
+    "an agent that works puts them back within a second: see docs/runbooks.md#programs-missing";
+
 /// Returns a finding if tc programs are missing at interfaces that should have them.
 fn interfaces_without(present: &Present, interfaces: &[Interface]) -> Option<Finding> {
     let wanted = interfaces.iter().filter(|one| one.attach);
     let missing = present.missing(wanted);
-    let names: Vec<_> = missing
-        .map(|(one, hook)| format!("{hook} of {}", one.name))
-        .collect();
-    (!names.is_empty()).then(|| {
-        Finding::in_the_way(
-            "tc programs",
-            format!(
-                "none is attached at {}: packets of services pass there untranslated",
-                some(&names)
-            ),
-            "an agent that works puts them back within a second: see docs/runbooks.md#programs-missing",
-        )
-    })
+    let names = missing.map(|(one, hook)| format!("{hook} of {}", one.name));
+    let names = some_if_any(names.collect::<Vec<_>>())?;
+    let found = format!("none is attached at {names}: packets of services pass there untranslated");
+    Some(Finding::in_the_way("tc programs", found, REMEDY))
 }
 
 fn hooks_without(missing: &[&'static str]) -> Option<Finding> {
-    (!missing.is_empty()).then(|| {
-        Finding::in_the_way(
-            "socket hooks",
-            format!(
-                "not attached: {}; processes of the node may reach no service",
-                some(missing)
-            ),
-            "an agent that works puts them back within a second: see docs/runbooks.md#programs-missing",
-        )
-    })
+    let missing = some_if_any(missing)?;
+    let found = format!("not attached: {missing}; processes of the node may reach no service");
+    Some(Finding::in_the_way("socket hooks", found, REMEDY))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::finding::Level::{Differs, InTheWay};
+    use crate::finding::Level::{Differs, InTheWay};
     use linux::{interfaces::InterfaceKind, testing::interface};
 
     #[test]

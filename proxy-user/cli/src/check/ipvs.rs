@@ -7,7 +7,7 @@ use std::{fs, path::Path};
 use linux::interfaces::Interface;
 use proxy_common::maps::capacity;
 
-use super::finding::Finding;
+use crate::{finding::Finding, frame::read_value};
 
 /// Returns findings about IPVS' services, connections and addresses on this node.
 pub(super) fn findings(interfaces: &[Interface]) -> Vec<Finding> {
@@ -15,8 +15,8 @@ pub(super) fn findings(interfaces: &[Interface]) -> Vec<Finding> {
         let text = fs::read_to_string(Path::new("/proc/net").join(file)).unwrap_or_default();
         text.lines().filter(|line| is_ipvs_entry(line)).count()
     };
-    let tracked = fs::read_to_string("/proc/sys/net/ipv4/vs/conntrack");
-    let tracked = tracked.is_ok_and(|text| text.trim() != "0");
+    let tracked: Option<u8> = read_value("/proc/sys/net/ipv4/vs/conntrack");
+    let tracked = tracked.is_some_and(|word| word != 0);
     of(count("ip_vs"), count("ip_vs_conn"), tracked, interfaces)
 }
 

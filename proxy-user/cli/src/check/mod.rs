@@ -3,7 +3,6 @@
 //! and what would differ; later, whether everything works. It attaches nothing, changes nothing and
 //! leaves nothing behind. This file reads the node; the other files decide from plain values.
 
-pub(super) mod finding;
 mod foreign;
 mod installed;
 mod ipvs;
@@ -11,10 +10,7 @@ mod node;
 mod services;
 mod settings;
 
-use std::{
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::{path::PathBuf, process::ExitCode};
 
 use agent::{half_seen, unserved_interfaces, unserved_node_ports};
 use anyhow::{Context, bail};
@@ -24,12 +20,11 @@ use linux::interfaces::{Interface, Interfaces};
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
-use self::finding::{Finding, Report};
 use super::{
-    Output,
     agent::{Agent, AgentArgs},
+    finding::{Finding, Report},
+    frame::{Output, exit_status, runtime},
     run::{Given, KUBECONFIG, node_name},
-    runtime, status_of,
 };
 
 /// Arguments of `portolan check`, beside those that say where settings and objects come from, as of
@@ -49,19 +44,19 @@ pub struct CheckArgs {
 
 /// Prints the findings, and returns the exit status that belongs to the worst one.
 pub(super) fn run(args: &CheckArgs) -> ExitCode {
-    let printed = look(args).and_then(|report| {
+    let printed = read_until_signal(args).and_then(|report| {
         report.print(args.output)?;
         Ok(report.code())
     });
-    status_of(printed)
+    exit_status(printed)
 }
 
-fn look(args: &CheckArgs) -> anyhow::Result<Report> {
+fn read_until_signal(args: &CheckArgs) -> anyhow::Result<Report> {
     runtime()?.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
         tokio::select! {
-            report = look_around(args) => report,
+            report = read(args) => report,
             // What the check has made on the node is removed when its future is dropped.
             _ = terminate.recv() => bail!("ended by SIGTERM before it was done"),
             _ = interrupt.recv() => bail!("ended by SIGINT before it was done"),
@@ -69,7 +64,7 @@ fn look(args: &CheckArgs) -> anyhow::Result<Report> {
     })
 }
 
-async fn look_around(args: &CheckArgs) -> anyhow::Result<Report> {
+async fn read(args: &CheckArgs) -> anyhow::Result<Report> {
     let mut report = Report::default();
     // kube-proxy's configuration file names the kubeconfig of its own pod, so --kubeconfig is used
     // as well.
@@ -90,30 +85,15 @@ async fn look_around(args: &CheckArgs) -> anyhow::Result<Report> {
     }
     let interfaces = Interfaces::open(config.interface_patterns()).await?;
     let interfaces = interfaces.current();
-    report.extend(node::host());
-    report.extend(node::ports(config));
+    let mut trial = node::Trial::begin(config);
+    report.extend(of_node(config, &agent, interfaces, &trial.hooks())?);
     let unserved = unserved_node_ports(config, &[], interfaces);
     report.extend(unserved.into_iter().map(Finding::from));
     let half_seen = half_seen(config, interfaces, linux::conntrack_misses_bridges());
     report.extend(half_seen.map(Finding::from));
-    let cgroup = cgroup(config)?;
-    report.extend(node::cgroup(
-        cgroup.as_deref(),
-        config.cgroup_root.is_some(),
-    ));
-    let mut trial = node::Trial::begin(config);
     report.extend(trial.findings());
-    let pins = &config.pin_directory;
-    report.extend(installed::findings(
-        pins,
-        &agent,
-        interfaces,
-        &trial.hooks(),
-    ));
-    report.extend(programs(config, interfaces, cgroup.as_deref()));
     if args.migration {
-        report.extend(rules());
-        report.extend(ipvs::findings(interfaces));
+        report.extend(of_other_proxy(interfaces));
         let node = node_name(config.hostname_override.as_deref())?;
         let cluster = services::read(source, config, &node).await?;
         report.extend(services::findings(&cluster, config, interfaces));
@@ -138,43 +118,46 @@ pub(super) fn seen(config: &Config) -> anyhow::Result<impl Serialize> {
     let interfaces = interfaces.current();
     // Listening sockets need an entered tokio runtime.
     let _entered = runtime.enter();
-    let mut report = Report::default();
-    report.extend(node::host());
-    report.extend(node::ports(config));
-    let cgroup = cgroup(config)?;
-    report.extend(node::cgroup(
-        cgroup.as_deref(),
-        config.cgroup_root.is_some(),
-    ));
     let agent = Agent::find(&AgentArgs::at(&config.pin_directory));
+    let mut report = Report::default();
     // Which hooks the kernel supports is not tested here; `portolan status` lists the attached
     // ones.
-    let pins = &config.pin_directory;
-    report.extend(installed::findings(pins, &agent, interfaces, &[]));
-    report.extend(programs(config, interfaces, cgroup.as_deref()));
-    report.extend(rules());
-    report.extend(ipvs::findings(interfaces));
+    report.extend(of_node(config, &agent, interfaces, &[])?);
+    report.extend(of_other_proxy(interfaces));
     Ok(report)
 }
 
-/// Returns findings about firewall rules that portolan has not made.
-fn rules() -> Vec<Finding> {
-    match linux::nft_chains() {
-        Ok(chains) => foreign::rules(&chains),
-        Err(error) => vec![Finding::unread("nf_tables", &error)],
+/// Returns findings about the node and what is attached to it. `hooks`: the socket hooks that this
+/// kernel supports.
+fn of_node(
+    config: &Config,
+    agent: &Agent,
+    interfaces: &[Interface],
+    hooks: &[&'static str],
+) -> anyhow::Result<Vec<Finding>> {
+    let (pins, cgroup) = (&config.pin_directory, cgroup(config)?);
+    let cgroup = cgroup.as_deref();
+    let mut found = node::host();
+    found.extend(node::ports(config));
+    found.extend(node::cgroup(cgroup, config.cgroup_root.is_some()));
+    found.extend(installed::findings(pins, agent, interfaces, hooks));
+    match datapath::foresee(pins, interfaces, cgroup) {
+        Ok(foreseen) => found.extend(foreign::programs(&foreseen)),
+        Err(error) => found.push(Finding::unread("programs of others", &error)),
     }
+    found.extend(foreign::qdiscs(interfaces));
+    found.extend(unserved_interfaces(interfaces).map(Finding::from));
+    Ok(found)
 }
 
-/// Returns findings about foreign programs, and interfaces whose qdisc leaves no space for
-/// tc programs.
-fn programs(config: &Config, interfaces: &[Interface], cgroup: Option<&Path>) -> Vec<Finding> {
-    let mut findings = match datapath::foresee(&config.pin_directory, interfaces, cgroup) {
-        Ok(found) => foreign::programs(&found),
-        Err(error) => vec![Finding::unread("programs of others", &error)],
+/// Returns findings about firewall rules that portolan has not made, and about IPVS.
+fn of_other_proxy(interfaces: &[Interface]) -> Vec<Finding> {
+    let mut found = match linux::nft_chains() {
+        Ok(chains) => foreign::rules(&chains),
+        Err(error) => vec![Finding::unread("nf_tables", &error)],
     };
-    findings.extend(foreign::qdiscs(interfaces));
-    findings.extend(unserved_interfaces(interfaces).map(Finding::from));
-    findings
+    found.extend(ipvs::findings(interfaces));
+    found
 }
 
 impl From<Warning> for Finding {

@@ -23,7 +23,8 @@ use datapath::{
     running_kernel,
 };
 
-use super::{finding::Finding, services::Cluster};
+use super::services::Cluster;
+use crate::finding::Finding;
 
 /// The capacity of those test maps that only packets and sockets would fill. Nothing is attached,
 /// so they stay empty.
@@ -67,8 +68,7 @@ fn forwarding(word: Option<&str>) -> Option<Finding> {
 /// without AppArmor.
 fn apparmor(profile: Option<&str>) -> Option<Finding> {
     let profile = profile?.trim_end_matches('\0').trim();
-    let is_enforced = profile.ends_with("(enforce)");
-    is_enforced.then(|| {
+    profile.ends_with("(enforce)").then(|| {
         Finding::differs(
             "AppArmor",
             format!("this process runs under the profile {profile}; that of container runtimes denies writing below /sys/fs/bpf"),
@@ -172,10 +172,8 @@ fn check_pins(pin_dir: &Path, process: &str) -> PathBuf {
 fn remove_abandoned(pin_dir: &Path) {
     let start = check_pins(pin_dir, "");
     let start = start.file_name().unwrap_or_default().to_string_lossy();
-    let beside = pin_dir
-        .parent()
-        .and_then(|parent| fs::read_dir(parent).ok());
-    for entry in beside.into_iter().flatten().flatten() {
+    let beside = pin_dir.parent().map(fs::read_dir);
+    for entry in beside.into_iter().flatten().flatten().flatten() {
         let name = entry.file_name();
         let process = name.to_str().and_then(|name| name.strip_prefix(&*start));
         let is_checks = process.is_some_and(|process| process.parse::<u32>().is_ok());
@@ -212,10 +210,8 @@ impl Trial {
 
     /// Returns the socket hooks that this kernel supports; none if the test maps could not be made.
     pub(super) fn hooks(&self) -> Vec<&'static str> {
-        self.opened
-            .as_ref()
-            .map(Datapath::wanted_hooks)
-            .unwrap_or_default()
+        let opened = self.opened.as_ref();
+        opened.map(Datapath::wanted_hooks).unwrap_or_default()
     }
 
     /// Returns findings about programs that the kernel refuses to load.
@@ -229,8 +225,7 @@ impl Trial {
             format!("the kernel takes {} of them", datapath.loads().len()),
         );
         let refused = SocketHooks::refused(datapath);
-        let refused =
-            refused.map(|warning| Finding::in_the_way(warning.object, warning.reason, ""));
+        let refused = refused.map(|one| Finding::in_the_way(one.object, one.reason, ""));
         [loaded].into_iter().chain(refused).collect()
     }
 
@@ -324,7 +319,7 @@ impl Drop for Trial {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::finding::Level;
+    use crate::finding::Level;
 
     #[test]
     fn disabled_ip_forwarding_is_in_the_way() {

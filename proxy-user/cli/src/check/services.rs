@@ -15,8 +15,7 @@ use proxy_common::Protocol;
 use source::ObjectSource;
 use tokio::{sync::mpsc, time::timeout};
 
-use super::finding::Finding;
-use crate::{run::Given, some};
+use crate::{finding::Finding, frame::some_if_any, run::Given};
 
 /// How long to wait for the first lists of objects.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -109,8 +108,7 @@ fn of_services(services: &[&Service], config: &Config, interfaces: &[Interface])
     let mut findings = Vec::new();
     let named = |wanted: &dyn Fn(&Service) -> bool| {
         let names = services.iter().filter(|service| wanted(service));
-        let names: Vec<_> = names.map(|service| service.name.to_string()).collect();
-        (!names.is_empty()).then(|| some(&names))
+        some_if_any(names.map(|service| &service.name).collect::<Vec<_>>())
     };
     if config.socket_balancing == SocketBalancing::All
         && let Some(names) = named(&|service| service.affinity_timeout != 0)

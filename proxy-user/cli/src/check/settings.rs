@@ -6,19 +6,18 @@ use agent::config_warnings;
 use config::{Config, Mode, processors, table};
 use datapath::maps::pins::generations;
 
-use super::finding::Finding;
-use crate::conntrack::{self, Due};
+use crate::{
+    conntrack::{self, Due},
+    finding::Finding,
+};
 
 /// Returns findings about settings that have no effect, or another meaning than in kube-proxy.
 pub(super) fn findings(config: &Config) -> Vec<Finding> {
-    let mut found = Vec::new();
-    for name in &config.unused {
-        found.push(Finding::differs(
-            name.as_str(),
-            format!("has no effect. {}", why_unused(name)),
-            "",
-        ));
-    }
+    let unused = config.unused.iter().map(|name| {
+        let found = format!("has no effect. {}", why_unused(name));
+        Finding::differs(name.as_str(), found, "")
+    });
+    let mut found: Vec<_> = unused.collect();
     // The unused settings have been reported one by one above.
     let others = Config {
         unused: Vec::new(),
@@ -65,16 +64,14 @@ pub(super) fn conntrack(config: &Config) -> Vec<Finding> {
     }
     let due = conntrack::due(&config.conntrack, processors());
     // A parameter that cannot be read does not exist on this node.
-    let due = due
-        .into_iter()
-        .filter_map(|(name, due)| Some((name, due.ok()?)));
-    due.map(|(name, Due { now, wanted, .. })| {
-        let said = format!(
+    let differ = due.filter_map(|(name, due)| {
+        let Due { now, wanted, .. } = due.ok()?;
+        let found = format!(
             "is {now}, and the settings (section conntrack) ask for {wanted}: `portolan init` sets it"
         );
-        Finding::note(name, said)
-    })
-    .collect()
+        Some(Finding::note(name, found))
+    });
+    differ.collect()
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use flate2::{Compression, write::GzEncoder};
 use tar::{Builder, Header};
 
-use crate::BadInput;
+use crate::frame::BadInput;
 
 /// A tar archive that is being written.
 pub(super) struct Archive {

@@ -6,10 +6,11 @@ use std::{fs, path::Path};
 
 use anyhow::Result;
 use config::Config;
+use ipnet::IpNet;
 use linux::interfaces::Interfaces;
 use serde::Serialize;
 
-use crate::runtime;
+use crate::frame::{read_value, runtime};
 
 /// A network interface of the host.
 #[derive(Debug, Serialize)]
@@ -21,7 +22,7 @@ pub(super) struct InterfaceRow {
     mtu: Option<u32>,
     state: Option<String>,
     bridge: Option<u32>,
-    addresses: Vec<String>,
+    addresses: Vec<IpNet>,
     /// True if the settings say that portolan's programs belong at this interface.
     attach: bool,
 }
@@ -33,17 +34,13 @@ pub(super) fn interfaces(config: &Config) -> Result<Vec<InterfaceRow>> {
     let rows = interfaces.current().iter().map(|interface| {
         let link = Path::new("/sys/class/net").join(&interface.name);
         InterfaceRow {
-            mtu: word(&link.join("mtu")).and_then(|mtu| mtu.parse().ok()),
-            state: word(&link.join("operstate")),
+            mtu: read_value(link.join("mtu")),
+            state: read_value(link.join("operstate")),
             name: interface.name.clone(),
             index: interface.index,
             kind: format!("{:?}", interface.kind),
             bridge: interface.bridge,
-            addresses: interface
-                .addresses
-                .iter()
-                .map(ToString::to_string)
-                .collect(),
+            addresses: interface.addresses.clone(),
             attach: interface.attach,
         }
     });
@@ -108,17 +105,12 @@ pub(super) fn sysctls() -> String {
             }
         };
         for name in names {
-            if let Some(value) = word(&root.join(&name)) {
+            if let Some(value) = read_value::<String>(root.join(&name)) {
                 lines += &format!("{} = {value}\n", name.replace('/', "."));
             }
         }
     }
     lines
-}
-
-fn word(path: &Path) -> Option<String> {
-    let text = fs::read_to_string(path).ok()?;
-    Some(text.trim().to_owned())
 }
 
 #[cfg(test)]

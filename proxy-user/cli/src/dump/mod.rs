@@ -6,7 +6,7 @@
 mod archive;
 mod host;
 
-use std::path::PathBuf;
+use std::{fmt::Display, path::PathBuf};
 
 use anyhow::Result;
 use config::{Config, telemetry};
@@ -19,7 +19,7 @@ use serde::Serialize;
 use self::archive::Archive;
 use super::{
     agent::{Agent, AgentArgs},
-    check, counters, flows, processes, run, settings, sockets, status,
+    check, counters, flows, run, settings, sockets, status,
 };
 
 /// Arguments of `portolan dump`.
@@ -61,22 +61,22 @@ pub(super) fn run(args: &DumpArgs) -> Result<()> {
         archive: Archive::create(&args.file, &node.unwrap_or_else(|_| "node".to_owned()))?,
         errors: Vec::new(),
     };
-    dump.text("README.txt", ABOUT)?;
+    dump.archive.add("README.txt", ABOUT.as_bytes())?;
     dump.json("status.json", Ok::<_, anyhow::Error>(status))?;
     maps(&mut dump, args)?;
     answers(&mut dump, &agent)?;
-    let (pins, ours) = (&args.agent.pins.pin_dir, &agent.config);
     let config = Config {
-        pin_directory: pins.clone(),
-        ..ours.clone()
+        pin_directory: args.agent.pins.pin_dir.clone(),
+        ..agent.config.clone()
     };
     dump.json("check.json", check::seen(&config))?;
     dump.json("interfaces.json", host::interfaces(&agent.config))?;
     dump.json("chains.json", Ok::<_, anyhow::Error>(chains()))?;
-    dump.text("kernel.txt", &host::kernel())?;
-    dump.text("sysctls.txt", &host::sysctls())?;
+    dump.archive.add("kernel.txt", host::kernel().as_bytes())?;
+    dump.archive
+        .add("sysctls.txt", host::sysctls().as_bytes())?;
     let errors = dump.errors.join("\n");
-    dump.text("errors.txt", &errors)?;
+    dump.archive.add("errors.txt", errors.as_bytes())?;
     dump.archive.finish()?;
     for error in &dump.errors {
         telemetry::fail(&anyhow::anyhow!("not in the dump: {error}"));
@@ -102,33 +102,22 @@ fn maps(dump: &mut Dump, args: &DumpArgs) -> Result<()> {
     dump.json("flows.json", flows::rows(&reader, |_| true, args.flows))?;
     let sockets = reader.sockets().map(|mut rows| {
         rows.truncate(args.flows);
-        sockets::with_owners(rows, &processes::owners(true))
+        sockets::with_owners(rows, &sockets::owners(true))
     });
     dump.json("sockets.json", sockets)?;
-    dump.json(
-        "counters.json",
-        reader.counters().map(|counts| counters::rows(&counts)),
-    )?;
-    match reader.settings() {
-        Ok(settings) => dump.text("settings.txt", &format!("{settings:#?}\n"))?,
-        Err(error) => dump.errors.push(format!("settings.txt: {error}")),
-    }
-    Ok(())
+    let counters = reader.counters();
+    dump.json("counters.json", counters.map(|all| counters::rows(&all)))?;
+    let settings = reader.settings();
+    dump.text("settings.txt", settings.map(|all| format!("{all:#?}\n")))
 }
 
 /// Adds the answers of the agent's HTTP servers to the archive.
 fn answers(dump: &mut Dump, agent: &Agent) -> Result<()> {
     for path in ["/healthz", "/livez"] {
-        let name = format!("agent{path}.json");
-        match agent.health(path) {
-            Ok((_, body)) => dump.text(&name, &body)?,
-            Err(error) => dump.errors.push(format!("{name}: {error}")),
-        }
+        let body = agent.health(path).map(|(_, body)| body);
+        dump.text(&format!("agent{path}.json"), body)?;
     }
-    match agent.metrics("/metrics") {
-        Ok(text) => dump.text("agent/metrics.txt", &text)?,
-        Err(error) => dump.errors.push(format!("agent/metrics.txt: {error}")),
-    }
+    dump.text("agent/metrics.txt", agent.metrics("/metrics"))?;
     let configz = agent.json("/configz");
     dump.json("config.json", configz.as_ref().map(settings::rows))?;
     dump.json("agent/configz.json", configz)?;
@@ -142,25 +131,23 @@ struct Dump {
 }
 
 impl Dump {
-    fn text(&mut self, name: &str, text: &str) -> Result<()> {
-        self.archive.add(name, text.as_bytes())
-    }
-    /// Adds a value as a JSON file, or notes the error why it could not be read. Returns an error
-    /// only if the archive cannot be written.
-    fn json<T: Serialize, E: std::fmt::Display>(
-        &mut self,
-        name: &str,
-        read: Result<T, E>,
-    ) -> Result<()> {
+    /// Adds a text, or notes the error why it could not be read. Returns an error only if the
+    /// archive cannot be written.
+    fn text<E: Display>(&mut self, name: &str, read: Result<String, E>) -> Result<()> {
         match read {
-            Ok(value) => {
-                let text = serde_json::to_vec_pretty(&value)?;
-                self.archive.add(name, &text)
-            }
+            Ok(text) => self.archive.add(name, text.as_bytes()),
             Err(error) => {
                 self.errors.push(format!("{name}: {error}"));
                 Ok(())
             }
+        }
+    }
+    /// Adds a value as a JSON file, as [`Self::text`] does.
+    fn json<T: Serialize, E: Display>(&mut self, name: &str, read: Result<T, E>) -> Result<()> {
+        let text = read.map(|value| serde_json::to_string_pretty(&value));
+        match text {
+            Ok(text) => self.text(name, text),
+            Err(error) => self.text(name, Err(error)),
         }
     }
 }

@@ -6,12 +6,49 @@ use std::net::SocketAddr;
 
 use datapath::read::{Explained, ServingEndpoint, Share};
 use proxy_common::Counter;
+use serde::Serialize;
 use source::service::ServiceObjects;
 
-use super::{
-    reasons::{Entry, Reason, Wanted, entries},
-    rows::EndpointRow,
-};
+use super::reasons::{Entry, Reason, Wanted, entries};
+use crate::backends::percent;
+
+/// An endpoint of the service port, as the report lists it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct EndpointRow {
+    pub(super) address: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) pod: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) node: Option<String>,
+    pub(super) can_answer: bool,
+    /// The endpoint's share of new connections by this policy; `None` if it cannot answer, or if
+    /// all that can have about the same share.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) share: Option<Share>,
+    /// Why the endpoint cannot answer; empty if it can.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(super) because: String,
+    /// What to do about it; empty if there is nothing to do.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(super) remedy: String,
+}
+
+impl EndpointRow {
+    pub(super) fn line(&self) -> String {
+        let mut line = self.address.clone();
+        if let Some(pod) = &self.pod {
+            line += &format!(" (pod {pod})");
+        }
+        if let Some(share) = self.share {
+            line += &format!(", {} of new connections", percent(share));
+        }
+        if !self.because.is_empty() {
+            line += &format!(": {}", self.because);
+        }
+        line
+    }
+}
 
 /// Returns whether the decision depends on the service port's endpoints. It does not for an open
 /// connection, nor for a port that is not served.
@@ -51,9 +88,8 @@ pub(super) fn rows(explained: &Explained, listed: Listed<'_>) -> Vec<EndpointRow
                     continue;
                 }
                 let slice = entry.slice_name();
-                let because = format!("listed once more, by EndpointSlice {slice}: counts once");
                 Reason::new(
-                    because,
+                    format!("listed once more, by EndpointSlice {slice}: counts once"),
                     format!("remove it from {slice} if that was not meant"),
                 )
             }
@@ -96,13 +132,10 @@ fn reason(
     match held {
         Some(held) if held == endpoint.address => None,
         _ if endpoint.slots == 0 => Some(left_out(explained, endpoint, entry, listed)),
-        Some(_) => {
-            let remedy = "wait until its time is over, or end the affinity: `portolan affinity`";
-            Some(Reason::new(
-                "affinity holds the client to another one",
-                remedy,
-            ))
-        }
+        Some(_) => Some(Reason::new(
+            "affinity holds the client to another one",
+            "wait until its time is over, or end the affinity: `portolan affinity`",
+        )),
         None => None,
     }
 }
@@ -123,31 +156,28 @@ fn left_out(
     entry: Option<&Entry<'_>>,
     listed: Listed<'_>,
 ) -> Reason {
-    let normal = |because: String| Reason::new(because, "");
+    const OF_OTHER_POLICY: &str = "of the service's other traffic policy";
+    let normal = |because: &str| Reason::new(because, "");
     if explained.counter == Counter::DroppedSource {
-        return normal("the client is outside the source ranges".into());
+        return normal("the client is outside the source ranges");
     }
     if explained.local_only && !endpoint.local {
         let node = entry.and_then(|entry| entry.endpoint.node.as_deref());
         let node = node.map_or_else(String::new, |node| format!(" ({node})"));
-        return normal(format!(
+        return normal(&format!(
             "on another node{node}, and the traffic policy is Local"
         ));
     }
-    let is_chosen_from = if explained.local_only {
-        endpoint.local
-    } else {
-        endpoint.cluster
-    };
-    if is_chosen_from {
+    if explained.local_only || endpoint.cluster {
         return Reason::new(
             "gets no new connections: its EndpointSlice has the annotation service.portolan.dev/weight with 0, or there was no room for it in the map slots",
             "see the slice's annotation, and `portolan warnings`",
         );
     }
+    let is_of_other_policy = endpoint.local;
     let Some((entry, (objects, _))) = entry.zip(listed) else {
-        return match endpoint.cluster || endpoint.local {
-            true => normal("of the service's other traffic policy".into()),
+        return match is_of_other_policy {
+            true => normal(OF_OTHER_POLICY),
             false => Reason::new(
                 "not in use: it is not ready, terminates while others are ready, or is hinted for another zone or node",
                 "--kubeconfig or --manifests asks Kubernetes which it is",
@@ -155,20 +185,17 @@ fn left_out(
         };
     };
     let one = &entry.endpoint;
-    if !one.ready && one.terminating {
-        return normal("terminating, while others are ready".into());
-    }
-    if !one.ready {
-        return entry.not_ready(objects);
-    }
-    if endpoint.cluster || endpoint.local {
-        return normal("of the service's other traffic policy".into());
-    }
-    match one.hints.len() {
-        0 => entry.not_in_use(),
-        _ => normal(format!(
+    match one.hints.as_slice() {
+        _ if !one.ready && one.terminating => normal("terminating, while others are ready"),
+        _ if !one.ready => entry.not_ready(objects),
+        _ if is_of_other_policy => normal(OF_OTHER_POLICY),
+        [] => Reason::new(
+            "ready by Kubernetes, and not in use by the maps: they are older or newer",
+            "ask again in a moment",
+        ),
+        hints => normal(&format!(
             "hinted for {}, not for this node",
-            one.hints.join(", ")
+            hints.join(", ")
         )),
     }
 }

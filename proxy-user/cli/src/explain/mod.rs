@@ -6,19 +6,17 @@
 mod endpoints;
 pub(crate) mod follow;
 mod interfaces;
-mod listeners;
-pub(super) mod names;
 mod question;
 mod reasons;
 mod refusal;
 mod report;
 mod resolve;
-mod rows;
 mod words;
 
 use std::{net::SocketAddr, process::ExitCode};
 
 use anyhow::{Context, Result};
+use control::causes::chain;
 use datapath::{
     maps::pins,
     read::{Asked, By, Explained, Reader},
@@ -28,14 +26,17 @@ use proxy_common::{Counter, Origin, Settings};
 use self::{
     endpoints::Listed,
     interfaces::HookedInterfaces,
-    names::Names,
     question::From,
     reasons::Wanted,
-    report::{Pointed, Report, Verdict},
+    report::{Report, Verdict},
     resolve::Passage,
-    rows::ServiceRow,
+    words::ServiceRow,
 };
-use super::{Output, Pins, check::finding::Finding, status_of};
+use super::{
+    finding::Finding,
+    frame::{Output, Pins, exit_status},
+    names::{NameArgs, Names},
+};
 
 /// Arguments of `portolan explain`.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -72,7 +73,7 @@ pub struct ExplainArgs {
     #[arg(long, requires = "follow")]
     pub next: bool,
     #[command(flatten)]
-    pub names: names::NameArgs,
+    pub names: NameArgs,
     #[command(flatten)]
     pub pins: Pins,
     /// Format of the output: table is text for people.
@@ -93,7 +94,7 @@ pub(super) fn run(args: &ExplainArgs) -> ExitCode {
         report.print(args.output)?;
         Ok(report.code())
     });
-    status_of(printed)
+    exit_status(printed)
 }
 
 fn explain(args: &ExplainArgs) -> Result<Report> {
@@ -130,7 +131,14 @@ fn explain(args: &ExplainArgs) -> Result<Report> {
     let passage = Passage::read(&reader, &places, pin_dir, &asked, &explained, incoming)?;
     let objects = match &explained.frontend {
         Some(frontend) if endpoints::are_asked_for(&explained) => {
-            names.service(&frontend.service, &mut notes)
+            names.service(&frontend.service).unwrap_or_else(|error| {
+                let found = format!(
+                    "pods' names and endpoints that are not ready are not known: {}",
+                    chain(error.as_ref())
+                );
+                notes.push(note("the API server", found));
+                None
+            })
         }
         _ => None,
     };
@@ -143,7 +151,7 @@ fn explain(args: &ExplainArgs) -> Result<Report> {
     report.findings.extend(notes);
     if args.follow {
         let (followed, finding) = follow::run(args, &asked, &explained, &passage)?;
-        let finding = finding.filter(|one| !refusal::is_told(&one.finding, &explained, &asked));
+        let finding = finding.filter(|one| !refusal::is_told(one, &explained, &asked));
         report.findings.extend(finding);
         report.followed = Some(followed);
     }
@@ -157,7 +165,7 @@ fn ask(
     reader: &mut Reader,
     asked: &mut Asked,
     interface: u32,
-    notes: &mut Vec<Pointed>,
+    notes: &mut Vec<Finding>,
 ) -> Result<Explained> {
     let mut about = |asked: &Asked| {
         reader
@@ -196,8 +204,8 @@ fn wanted<'a>(asked: &Asked, explained: &'a Explained, agent: bool) -> Option<Wa
     })
 }
 
-fn note(about: &str, found: String) -> Pointed {
-    Pointed::new(Finding::note(about, found), "docs/explain.md")
+fn note(about: &str, found: String) -> Finding {
+    Finding::note(about, found).explained_by("docs/explain.md")
 }
 
 /// Creates the report, without a followed packet. `listed`: what Kubernetes has of the service.
@@ -208,9 +216,7 @@ fn describe(
     passage: &Passage,
     listed: Listed<'_>,
 ) -> Result<Report> {
-    let mut findings: Vec<_> = refusal::of_policy(explained, asked, listed)
-        .into_iter()
-        .collect();
+    let mut findings = Vec::from_iter(refusal::of_policy(explained, asked, listed));
     findings.extend(refusal::of_objects(explained, listed));
     findings.extend(refusal::of_programs(passage, asked));
     let client = match asked.client_port {

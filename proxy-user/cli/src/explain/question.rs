@@ -4,10 +4,13 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use proxy_common::Protocol;
 
-use crate::args::ServiceArg;
+use crate::{
+    args::{ServiceArg, protocol_named},
+    pods::EndArg,
+};
 
 /// The client that the user asks about.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -26,13 +29,8 @@ pub(super) enum From {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum To {
     Address(SocketAddr),
-    Service {
-        /// None if none is given: then only one service may have the name.
-        namespace: Option<String>,
-        name: String,
-        /// The port's number or name, if one is given.
-        port: Option<String>,
-    },
+    /// If no namespace is given, only one service may have the name.
+    Service(ServiceArg),
 }
 
 /// Parses the client. `namespace`: of a pod that is written without one.
@@ -40,10 +38,9 @@ pub(super) fn from(text: &str, namespace: Option<&str>) -> Result<From> {
     if text == "node" {
         return Ok(From::Node);
     }
-    if let Some(pod) = text.strip_prefix("pod/") {
-        let own = namespace.filter(|_| !pod.is_empty() && !pod.contains('/'));
-        let of_own = own.map(|namespace| (namespace.to_owned(), pod.to_owned()));
-        let Some((namespace, name)) = two(pod).or(of_own) else {
+    if text.starts_with("pod/") {
+        let pod = text.parse::<EndArg>().ok();
+        let Some((namespace, name)) = pod.and_then(|pod| pod.pod(namespace)) else {
             bail!("--from {text}: write a pod as pod/NAMESPACE/NAME, or pod/NAME with --namespace");
         };
         return Ok(From::Pod { namespace, name });
@@ -69,32 +66,18 @@ pub(super) fn to(text: &str, namespace: Option<&str>) -> Result<To> {
         let ip = socket.ip().to_canonical();
         return Ok(To::Address(SocketAddr::new(ip, socket.port())));
     }
-    let Ok(service) = text.parse::<ServiceArg>() else {
+    let Ok(mut service) = text.parse::<ServiceArg>() else {
         bail!(
             "--to {text}: write an address with a port (10.96.0.10:53, [fd00::10]:53), or a service as NAME, NAMESPACE/NAME, or either with :PORT"
         );
     };
-    Ok(To::Service {
-        namespace: service.namespace.or_else(|| namespace.map(str::to_owned)),
-        name: service.name,
-        port: service.port,
-    })
+    service.namespace = service.namespace.or_else(|| namespace.map(str::to_owned));
+    Ok(To::Service(service))
 }
 
 pub(super) fn protocol(text: &str) -> Result<Protocol> {
-    match text.to_ascii_lowercase().as_str() {
-        "tcp" => Ok(Protocol::TCP),
-        "udp" => Ok(Protocol::UDP),
-        "sctp" => Ok(Protocol::SCTP),
-        _ => bail!("--protocol {text}: services have tcp, udp and sctp"),
-    }
-}
-
-/// Splits NAMESPACE/NAME into both names; None if the text has another form.
-fn two(text: &str) -> Option<(String, String)> {
-    let (namespace, name) = text.split_once('/')?;
-    let are_names = !namespace.is_empty() && !name.is_empty() && !name.contains('/');
-    are_names.then(|| (namespace.to_owned(), name.to_owned()))
+    protocol_named(text)
+        .with_context(|| format!("--protocol {text}: services have tcp, udp and sctp"))
 }
 
 #[cfg(test)]
@@ -119,10 +102,12 @@ mod tests {
         for text in ["pod/shop/cart-1", "pod/cart-1"] {
             assert_eq!(from(text).expect("one"), pod, "{text}");
         }
-        let service = |port: Option<&str>| To::Service {
-            namespace: Some("shop".into()),
-            name: "cart".into(),
-            port: port.map(Into::into),
+        let service = |port: Option<&str>| {
+            To::Service(ServiceArg {
+                namespace: Some("shop".into()),
+                name: "cart".into(),
+                port: port.map(Into::into),
+            })
         };
         for text in ["service/shop/cart", "svc/shop/cart", "shop/cart"] {
             assert_eq!(to(text, None).expect("one"), service(None), "{text}");
@@ -130,11 +115,11 @@ mod tests {
         for text in ["svc/cart", "cart"] {
             assert_eq!(to(text, Some("shop")).expect("one"), service(None));
         }
-        let anywhere = To::Service {
+        let anywhere = To::Service(ServiceArg {
             namespace: None,
             name: "cart".into(),
             port: Some("80".into()),
-        };
+        });
         assert_eq!(to("cart:80", None).expect("one"), anywhere);
         let http = to("shop/cart:http", None).expect("one");
         assert_eq!(http, service(Some("http")));

@@ -9,10 +9,16 @@ use super::{
     endpoints::Listed,
     interfaces::HookedInterface,
     reasons::{self, Reason},
-    report::{MISSING_PROGRAM, Pointed},
+    report::MISSING_PROGRAM,
     resolve::Passage,
 };
-use crate::check::finding::Finding;
+use crate::{
+    finding::{
+        Finding,
+        Level::{Differs, InTheWay},
+    },
+    frame::some_if_any,
+};
 
 /// Returns why the policy refuses the connection or does not translate it; None if it is served.
 /// `listed`: what Kubernetes has of the service.
@@ -20,74 +26,70 @@ pub(super) fn of_policy(
     explained: &Explained,
     asked: &Asked,
     listed: Listed<'_>,
-) -> Option<Pointed> {
-    let service = explained
-        .frontend
-        .as_ref()
-        .map(|frontend| frontend.service.clone());
-    let about = service.as_ref().map_or_else(
-        || format!("{}/{}", asked.to, asked.protocol.name()),
-        |service| format!("Service {service}"),
-    );
-    let in_the_way = |found: &str, remedy: &str, page| {
-        Some(Pointed::new(
-            Finding::in_the_way(about.clone(), found, remedy),
-            page,
-        ))
+) -> Option<Finding> {
+    let service = explained.frontend.as_ref().map(|one| &*one.service);
+    let about = match service {
+        Some(service) => format!("Service {service}"),
+        None => format!("{}/{}", asked.to, asked.protocol.name()),
     };
-    let left = |found: String, remedy: &str, page| {
-        Some(Pointed::new(
-            Finding::differs(about.clone(), found, remedy),
-            page,
-        ))
+    let finding = |level, found: &str, remedy: &str, page| {
+        Some(Finding::new(level, about, found, remedy).explained_by(page))
     };
     match explained.counter {
         Counter::RejectedNoEndpoint => {
             let reason = match listed {
                 Some((objects, wanted)) => reasons::no_endpoint(objects, wanted),
-                None => unknown(service.as_deref()),
+                None => unknown(service),
             };
             let found = format!("{}: clients are refused at once", reason.because);
-            in_the_way(&found, &reason.remedy, "docs/explain.md#no-endpoint")
+            finding(
+                InTheWay,
+                &found,
+                &reason.remedy,
+                "docs/explain.md#no-endpoint",
+            )
         }
-        Counter::RejectedUnserved => in_the_way(
+        Counter::RejectedUnserved => finding(
+            InTheWay,
             "its cluster IP serves no such port and protocol: clients are refused at once",
             "ask for one of its ports, or add the port to the Service",
             "docs/explain.md#no-such-port",
         ),
         Counter::DroppedNoLocalEndpoint => {
-            let nodes = listed.map_or_else(Vec::new, |(objects, _)| reasons::nodes(objects));
-            let nodes = match nodes.len() {
-                0 => String::new(),
-                _ => format!(": {}", crate::some(&nodes)),
-            };
+            let nodes = listed.and_then(|(objects, _)| some_if_any(reasons::nodes(objects)));
+            let nodes = nodes.map_or_else(String::new, |nodes| format!(": {nodes}"));
             let remedy = format!(
                 "send clients to a node with an endpoint{nodes} (healthCheckNodePort tells balancers), or set the policy to Cluster"
             );
-            in_the_way(
+            finding(
+                InTheWay,
                 "its traffic policy is Local, and no endpoint on this node serves: dropped without an answer",
                 &remedy,
                 "docs/explain.md#no-local-endpoint",
             )
         }
-        Counter::DroppedSource => in_the_way(
+        Counter::DroppedSource => finding(
+            InTheWay,
             "the client is outside its loadBalancerSourceRanges: dropped without an answer",
             "add the client's range to the Service, or ask its cluster IP",
             "docs/explain.md#source-ranges",
         ),
-        Counter::DroppedUnallocated => in_the_way(
+        Counter::DroppedUnallocated => finding(
+            InTheWay,
             "it lies in the range of cluster IPs, and no Service has it: dropped (unallocatedClusterIPs)",
             "look the Service's address up: `kubectl get services -A`",
             "docs/explain.md#no-service",
         ),
         Counter::Untouched | Counter::SocketUntouched => match explained.because {
-            Some(because) => left(
-                format!("portolan leaves it alone: {because}"),
+            Some(because) => finding(
+                Differs,
+                &format!("portolan leaves it alone: {because}"),
                 "",
                 "docs/explain.md#left-alone",
             ),
-            None => left(
-                "no service has this address, port and protocol: portolan leaves it alone".into(),
+            None => finding(
+                Differs,
+                "no service has this address, port and protocol: portolan leaves it alone",
                 "look the service up: `portolan services`; if Kubernetes has it, see the agent's log for a warning about it",
                 "docs/explain.md#no-service",
             ),
@@ -117,7 +119,7 @@ fn unknown(service: Option<&str>) -> Reason {
 }
 
 /// Returns findings about what Kubernetes has of a service that is served.
-pub(super) fn of_objects(explained: &Explained, listed: Listed<'_>) -> Vec<Pointed> {
+pub(super) fn of_objects(explained: &Explained, listed: Listed<'_>) -> Vec<Finding> {
     let (Some((objects, wanted)), false) = (listed, explained.to.is_empty()) else {
         return Vec::new();
     };
@@ -126,17 +128,15 @@ pub(super) fn of_objects(explained: &Explained, listed: Listed<'_>) -> Vec<Point
         None => Some(reasons::no_endpoint(objects, wanted)),
         Some(_) => reasons::other_target(objects, wanted),
     };
-    let page = "docs/explain.md#target-port";
-    let differs = reason.map(|one| Finding::differs(about.clone(), one.because, &one.remedy));
+    let differs = reason.map(|one| Finding::differs(about.clone(), one.because, one.remedy));
     let note = reasons::undeclared(objects, wanted).map(|found| Finding::note(about, found));
     let findings = differs.into_iter().chain(note);
-    findings
-        .map(|finding| Pointed::new(finding, page))
-        .collect()
+    let page = "docs/explain.md#target-port";
+    findings.map(|one| one.explained_by(page)).collect()
 }
 
 /// Returns findings about portolan's programs that are missing where the packet passes.
-pub(super) fn of_programs(passage: &Passage, asked: &Asked) -> Vec<Pointed> {
+pub(super) fn of_programs(passage: &Passage, asked: &Asked) -> Vec<Finding> {
     let mut found = Vec::new();
     if !passage.missing_socket_hooks.is_empty() {
         found.push(Finding::in_the_way(
@@ -149,20 +149,16 @@ pub(super) fn of_programs(passage: &Passage, asked: &Asked) -> Vec<Pointed> {
     let incoming = incoming.filter(|_| matches!(asked.by, By::Interface(_)));
     let mut places: Vec<_> = incoming.map(|place| (place, "of the client")).collect();
     for one in passage.outgoing.iter().filter(|one| one.masqueraded) {
-        if !places
-            .iter()
-            .any(|(known, _)| known.index == one.interface.index)
-        {
+        let is_same = |(known, _): &(&HookedInterface, _)| known.index == one.interface.index;
+        if !places.iter().any(is_same) {
             places.push((&one.interface, "of an endpoint"));
         }
     }
     for (place, whose) in places {
         found.extend(missing_at(place, whose));
     }
-    let pointed = found.into_iter();
-    pointed
-        .map(|one| Pointed::new(one, MISSING_PROGRAM))
-        .collect()
+    let found = found.into_iter();
+    found.map(|one| one.explained_by(MISSING_PROGRAM)).collect()
 }
 
 /// Returns findings about the programs that are missing at an interface.

@@ -5,7 +5,7 @@ use proxy_common::{FrontendKind, Protocol, ServiceFlags, Settings};
 use rstest::rstest;
 
 use super::*;
-use crate::check::finding::Level;
+use crate::finding::Level;
 
 fn asked() -> Asked {
     Asked {
@@ -36,18 +36,18 @@ fn explained(counter: Counter) -> Explained {
 }
 
 #[rstest]
-#[case(Counter::RejectedNoEndpoint, Level::InTheWay)]
-#[case(Counter::RejectedUnserved, Level::InTheWay)]
-#[case(Counter::DroppedNoLocalEndpoint, Level::InTheWay)]
-#[case(Counter::DroppedSource, Level::InTheWay)]
-#[case(Counter::DroppedUnallocated, Level::InTheWay)]
-#[case(Counter::Untouched, Level::Differs)]
-#[case(Counter::SocketUntouched, Level::Differs)]
+#[case(Counter::RejectedNoEndpoint, InTheWay)]
+#[case(Counter::RejectedUnserved, InTheWay)]
+#[case(Counter::DroppedNoLocalEndpoint, InTheWay)]
+#[case(Counter::DroppedSource, InTheWay)]
+#[case(Counter::DroppedUnallocated, InTheWay)]
+#[case(Counter::Untouched, Differs)]
+#[case(Counter::SocketUntouched, Differs)]
 fn every_refusal_has_a_level_a_remedy_and_a_page(#[case] counter: Counter, #[case] level: Level) {
     let mut one = explained(counter);
     let said = of_policy(&one, &asked(), None).expect("a finding");
-    assert_eq!(said.finding.level, level);
-    assert!(said.finding.about == "Service shop/cart" && !said.finding.remedy.is_empty());
+    assert_eq!(said.level, level);
+    assert!(said.about == "Service shop/cart" && !said.remedy.is_empty());
     assert!(said.page.starts_with("docs/"));
     one.counter = Counter::ForwardedNew;
     assert_eq!(of_policy(&one, &asked(), None), None);
@@ -56,7 +56,7 @@ fn every_refusal_has_a_level_a_remedy_and_a_page(#[case] counter: Counter, #[cas
 #[test]
 fn without_kubernetes_no_reason_for_a_missing_endpoint_is_claimed() {
     let one = explained(Counter::RejectedNoEndpoint);
-    let said = of_policy(&one, &asked(), None).expect("a finding").finding;
+    let said = of_policy(&one, &asked(), None).expect("a finding");
     assert!(
         said.found.starts_with("no endpoint of it may be used"),
         "{}",

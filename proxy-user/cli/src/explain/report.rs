@@ -6,30 +6,12 @@ use anyhow::Result;
 use datapath::read::Flow;
 use serde::Serialize;
 
-use super::{
-    follow::FollowedRow,
-    rows::{EndpointRow, ServiceRow},
-};
+use super::{endpoints::EndpointRow, follow::FollowedRow, words::ServiceRow};
 use crate::{
-    Output,
-    check::finding::{Finding, Level},
+    finding::{Finding, Level},
+    frame::{Output, port_label},
     terminal::print_report,
 };
-
-/// A finding with the documentation page that explains it.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Pointed {
-    #[serde(flatten)]
-    pub(super) finding: Finding,
-    pub(super) page: &'static str,
-}
-
-impl Pointed {
-    pub(super) fn new(finding: Finding, page: &'static str) -> Self {
-        Self { finding, page }
-    }
-}
 
 /// What the report says about the answer. Each has an exit status of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -76,7 +58,7 @@ pub(super) struct Report {
     pub(super) way_back: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) followed: Option<FollowedRow>,
-    pub(super) findings: Vec<Pointed>,
+    pub(super) findings: Vec<Finding>,
 }
 
 /// The page about portolan's programs that are not attached.
@@ -101,26 +83,25 @@ impl Report {
     pub(super) fn conclude(&mut self) {
         if self.followed.as_ref().is_some_and(|row| row.answered) {
             // What was seen is worth more than what was concluded.
-            let findings = self.findings.iter_mut().map(|one| &mut one.finding);
-            let wrong = findings.filter(|finding| finding.level == Level::InTheWay);
-            wrong.for_each(|finding| finding.level = Level::Differs);
+            let findings = self.findings.iter_mut();
+            findings.for_each(|one| one.level = one.level.min(Level::Differs));
         }
         self.findings
-            .sort_by_key(|one| std::cmp::Reverse(one.finding.level));
+            .sort_by_key(|one| std::cmp::Reverse(one.level));
         if let Some(followed) = &self.followed {
             self.answered = Some(followed.answered);
             (self.verdict, self.summary) = self.of_followed(followed);
             return;
         }
         let text = |one: &Finding| format!("{}: {}", one.about, one.found);
-        let worst = self.findings.first().map(|one| &one.finding);
-        (self.verdict, self.summary) = match worst {
-            Some(worst) if worst.level == Level::InTheWay => {
-                let summary = format!("would not be answered: {}", text(worst));
+        let worst = self.findings.first();
+        (self.verdict, self.summary) = match worst.map(|worst| (worst.level, text(worst))) {
+            Some((Level::InTheWay, worst)) => {
+                let summary = format!("would not be answered: {worst}");
                 (Verdict::NotAnswered, summary)
             }
-            Some(worst) if worst.level == Level::Differs => {
-                let summary = format!("nothing of portolan's stops it, but: {}", text(worst));
+            Some((Level::Differs, worst)) => {
+                let summary = format!("nothing of portolan's stops it, but: {worst}");
                 (Verdict::Differs, summary)
             }
             _ => {
@@ -133,27 +114,21 @@ impl Report {
 
     /// Returns verdict and summary by the followed packet.
     fn of_followed(&self, followed: &FollowedRow) -> (Verdict, String) {
+        let mut findings = self.findings.iter();
         if followed.answered {
-            let differs = self
-                .findings
-                .iter()
-                .any(|one| one.finding.level != Level::Note);
-            let verdict = if differs {
-                Verdict::Differs
-            } else {
-                Verdict::Answered
+            let verdict = match findings.any(|one| one.level != Level::Note) {
+                true => Verdict::Differs,
+                false => Verdict::Answered,
             };
             return (verdict, followed.sentence.clone());
         }
         // Without one of portolan's programs, what follows loses the packet only because of that.
-        let missing = self
-            .findings
-            .iter()
-            .find(|one| one.finding.level == Level::InTheWay && one.page == MISSING_PROGRAM);
-        let lost = missing.map_or_else(
-            || followed.sentence.clone(),
-            |one| format!("{}: {}", one.finding.about, one.finding.found),
-        );
+        let is_missing =
+            |one: &&Finding| one.level == Level::InTheWay && one.page == MISSING_PROGRAM;
+        let lost = match findings.find(is_missing) {
+            Some(one) => format!("{}: {}", one.about, one.found),
+            None => followed.sentence.clone(),
+        };
         (Verdict::NotAnswered, format!("was not answered: {lost}"))
     }
 
@@ -172,14 +147,8 @@ impl Report {
         ];
         let mut line = |label: &str, text: String| lines.push(format!("{label:<11} {text}"));
         if let Some(row) = &self.service {
-            let port = match row.port_name.as_str() {
-                "" => String::new(),
-                name => format!(":{name}"),
-            };
-            line(
-                "service",
-                format!("{}{port}, {} {}", row.service, row.kind, row.frontend),
-            );
+            let name = port_label(&row.service, &row.port_name);
+            line("service", format!("{name}, {} {}", row.kind, row.frontend));
             if !row.policies.is_empty() {
                 line("policy", row.policies.join("; "));
             }
@@ -189,26 +158,17 @@ impl Report {
             line("client", origin.clone());
         }
         for (label, can_answer) in [("answers", true), ("left out", false)] {
-            let rows: Vec<_> = self
-                .endpoints
-                .iter()
-                .filter(|row| row.can_answer == can_answer)
-                .collect();
-            let shown = &rows[..rows.len().min(SHOWN)];
-            for (index, row) in shown.iter().enumerate() {
-                line(label, row.line());
-                let is_last = shown
-                    .get(index + 1)
-                    .is_none_or(|next| next.remedy != row.remedy);
-                if is_last && !row.remedy.is_empty() {
-                    line("", format!("-> {}", row.remedy));
+            let rows = self.endpoints.iter();
+            let rows: Vec<_> = rows.filter(|row| row.can_answer == can_answer).collect();
+            let (shown, more) = rows.split_at(rows.len().min(SHOWN));
+            for same in shown.chunk_by(|one, next| one.remedy == next.remedy) {
+                same.iter().for_each(|row| line(label, row.line()));
+                if !same[0].remedy.is_empty() {
+                    line("", format!("-> {}", same[0].remedy));
                 }
             }
-            if rows.len() > SHOWN {
-                line(
-                    label,
-                    format!("and {} more (-o json has them)", rows.len() - SHOWN),
-                );
+            if !more.is_empty() {
+                line(label, format!("and {} more (-o json has them)", more.len()));
             }
         }
         let flow = self.flow.as_ref().map(|flow| {
@@ -236,12 +196,7 @@ impl Report {
                 line("not known", missing.clone());
             }
         }
-        for one in &self.findings {
-            lines.push(one.finding.line());
-            if one.finding.level != Level::Note {
-                lines.push(format!("{:<11} -> see {}", "", one.page));
-            }
-        }
+        lines.extend(self.findings.iter().map(Finding::line));
         lines.join("\n")
     }
 }

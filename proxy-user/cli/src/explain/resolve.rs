@@ -22,9 +22,9 @@ use proxy_common::{
 use super::{
     ExplainArgs,
     interfaces::{HookedInterface, HookedInterfaces},
-    names::Names,
     question::{From, To},
 };
+use crate::{args::ServiceArg, names::Names};
 
 /// Returns the address and port of the destination. `is_outside`: whether the client is outside the
 /// cluster.
@@ -39,13 +39,13 @@ pub(super) fn destination(
         let mut clients = clients.iter().map(IpAddr::is_ipv4);
         clients.len() == 0 || clients.any(|v4| v4 == to.is_ipv4())
     };
-    let (namespace, name, port) = match to {
+    let ServiceArg {
+        namespace,
+        name,
+        port,
+    } = match to {
         To::Address(address) => return Ok(*address),
-        To::Service {
-            namespace,
-            name,
-            port,
-        } => (namespace, name, port),
+        To::Service(service) => service,
     };
     let namespace = &match namespace {
         Some(namespace) => namespace.clone(),
@@ -61,13 +61,9 @@ pub(super) fn destination(
         None => true,
         Some(port) => one.port.to_string() == *port || one.port_name == *port,
     };
-    let mut fitting: Vec<_> = all
-        .iter()
-        .filter(|one| one.protocol == protocol && is_possible(one.address))
-        .filter(is_port)
-        .collect();
-    fitting.sort_by_key(|one| preference(one.kind, is_outside));
-    if let Some(one) = fitting.first() {
+    let fitting = all.iter().filter(is_port);
+    let fitting = fitting.filter(|one| one.protocol == protocol && is_possible(one.address));
+    if let Some(one) = fitting.min_by_key(|one| preference(one.kind, is_outside)) {
         return Ok(SocketAddr::new(one.address, one.port));
     }
     // A port that the Service does not have is allowed: its cluster IP answers for it.

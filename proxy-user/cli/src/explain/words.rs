@@ -4,9 +4,54 @@
 
 use datapath::read::{Asked, By, Explained, MatchedFrontend};
 use proxy_common::{Counter, FrontendKind, Origin, ServiceFlags, Settings};
+use serde::Serialize;
+
+/// The frontend that the packet's destination matches, with its service.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ServiceRow {
+    /// The service's namespace and name.
+    pub(super) service: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(super) port_name: String,
+    pub(super) kind: &'static str,
+    /// The frontend's address and port; the address is `*` for a node port, the port is `*` for the
+    /// ports that a cluster IP does not serve.
+    pub(super) frontend: String,
+    pub(super) policies: Vec<String>,
+    pub(super) service_id: u32,
+}
+
+impl ServiceRow {
+    pub(super) fn new(frontend: &MatchedFrontend) -> Self {
+        let address = match frontend.address {
+            None => "*".to_owned(),
+            Some(address) if address.is_ipv6() => format!("[{address}]"),
+            Some(address) => address.to_string(),
+        };
+        let port = match frontend.port {
+            0 => "*".to_owned(),
+            port => port.to_string(),
+        };
+        // The frontend for the ports that a cluster IP does not serve has the name of one of the
+        // Service's ports.
+        let port_name = match frontend.port {
+            0 => String::new(),
+            _ => frontend.port_name.clone(),
+        };
+        Self {
+            service: frontend.service.clone(),
+            port_name,
+            kind: kind(frontend.kind),
+            frontend: format!("{address}:{port}"),
+            policies: policies(frontend),
+            service_id: frontend.service_id,
+        }
+    }
+}
 
 /// Returns Kubernetes' name for a kind of frontend.
-pub(super) fn kind(kind: FrontendKind) -> &'static str {
+fn kind(kind: FrontendKind) -> &'static str {
     match kind {
         FrontendKind::ClusterIp => "cluster IP",
         FrontendKind::ExternalIp => "external IP",
@@ -44,7 +89,7 @@ pub(super) fn origin(explained: &Explained, asked: &Asked) -> Option<String> {
 }
 
 /// Returns the traffic policies that hold for a frontend.
-pub(super) fn policies(frontend: &MatchedFrontend) -> Vec<String> {
+fn policies(frontend: &MatchedFrontend) -> Vec<String> {
     let mut words = Vec::new();
     if frontend.flags.has(ServiceFlags::INTERNAL_BLOCK_LOCAL) {
         words.push("internalTrafficPolicy Local".to_owned());
@@ -53,17 +98,12 @@ pub(super) fn policies(frontend: &MatchedFrontend) -> Vec<String> {
         words.push("externalTrafficPolicy Local".to_owned());
     }
     if frontend.flags.has(ServiceFlags::SOURCE_RANGES) {
-        let ranges: Vec<_> = frontend
-            .source_ranges
-            .iter()
-            .map(ToString::to_string)
-            .collect();
-        words.push(match &ranges[..] {
-            [] => {
-                "loadBalancerSourceRanges without a readable range: no client is let in".to_owned()
-            }
-            ranges => format!("loadBalancerSourceRanges {}", ranges.join(", ")),
-        });
+        let ranges = frontend.source_ranges.iter().map(ToString::to_string);
+        let ranges = match ranges.collect::<Vec<_>>().join(", ") {
+            none if none.is_empty() => "without a readable range: no client is let in".to_owned(),
+            ranges => ranges,
+        };
+        words.push(format!("loadBalancerSourceRanges {ranges}"));
     }
     if frontend.flags.has(ServiceFlags::AFFINITY) {
         words.push(format!(
@@ -81,28 +121,18 @@ pub(super) fn source(explained: &Explained, asked: &Asked) -> Option<String> {
         return None;
     }
     if !matches!(asked.by, By::Interface(_)) {
-        return Some(
-            "the process's own, as the route to the endpoint gives it; nothing is masqueraded"
-                .into(),
-        );
+        let own =
+            "the process's own, as the route to the endpoint gives it; nothing is masqueraded";
+        return Some(own.into());
     }
+    let word = match explained.masquerades {
+        true => "masqueraded",
+        false => "kept",
+    };
     if explained.flow.is_some() {
-        let text = if explained.masquerades {
-            "masqueraded"
-        } else {
-            "kept"
-        };
-        return Some(format!("{text}, as the connection began"));
+        return Some(format!("{word}, as the connection began"));
     }
-    let frontend = explained.frontend.as_ref()?;
-    let (word, why) = (
-        if explained.masquerades {
-            "masqueraded"
-        } else {
-            "kept"
-        },
-        reason(explained, frontend),
-    );
+    let why = reason(explained, explained.frontend.as_ref()?);
     let to_itself = explained.to.iter().any(|to| to.ip() == asked.client);
     let hairpin = match (explained.masquerades, to_itself, explained.to.len()) {
         (false, true, 1) => return Some("masqueraded: the client reaches itself (hairpin)".into()),

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::{
     agent::{Agent, AgentArgs, metric},
-    runtime,
+    frame::runtime,
 };
 
 /// How many hooks or interfaces should have programs, and how many have them.
@@ -30,9 +30,11 @@ pub(super) struct Uplink {
 }
 
 /// Where portolan's programs are attached on this node.
+#[derive(Clone, Debug, Serialize)]
 pub(super) struct Attached {
     pub(super) interfaces: Count,
     pub(super) hooks: Count,
+    /// The interfaces at whose XDP hook portolan's program is attached.
     pub(super) uplinks: Vec<Uplink>,
 }
 
@@ -61,18 +63,15 @@ pub(super) fn attached(
     };
     let missing: Vec<_> = present.missing(wanted.iter().copied()).collect();
     if !missing.is_empty() && !present.interfaces.is_empty() {
-        let hooks = missing
-            .iter()
-            .map(|(one, hook)| format!("{hook} of {}", one.name));
-        let hooks: Vec<_> = hooks.collect();
+        let hooks = missing.iter();
+        let hooks: Vec<_> = hooks
+            .map(|(one, hook)| format!("{hook} of {}", one.name))
+            .collect();
         problems.push(format!("no program is attached at {}", hooks.join(", ")));
     }
     let name_of = |index: u32| {
-        let all = interfaces
-            .as_ref()
-            .map(Interfaces::current)
-            .unwrap_or_default();
-        let one = all.iter().find(|one| one.index == index);
+        let mut all = interfaces.iter().flat_map(Interfaces::current);
+        let one = all.find(|one| one.index == index);
         one.map_or_else(|| index.to_string(), |one| one.name.clone())
     };
     let uplinks = present.uplinks.iter().map(|(index, xdp)| Uplink {
@@ -86,8 +85,8 @@ pub(super) fn attached(
         attached: wanted.len() - without.len(),
     };
     // The kernel may lack some hooks; the agent's metrics have the number.
-    let told = metrics.and_then(|text| metric(text, "portolan_hooks_wanted"));
-    let wanted = told.map_or(HOOK_COUNT, |count| count as usize);
+    let count = metrics.and_then(|text| metric(text, "portolan_hooks_wanted"));
+    let wanted = count.map_or(HOOK_COUNT, |count| count as usize);
     let hooks = Count {
         wanted,
         attached: present.hooks.len(),

@@ -23,7 +23,7 @@ use datapath::{
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use self::attached::{Attached, Count, Uplink, attached};
+use self::attached::{Attached, attached};
 use super::{
     agent::{Agent, AgentArgs, Unreachable, metric},
     args::Look,
@@ -55,13 +55,11 @@ pub(super) struct Status {
     /// How tc programs are attached: `tcx`, or `clsact` if the kernel has no tcx.
     attached_by: &'static str,
     agent: AgentStatus,
-    interfaces: Count,
-    hooks: Count,
+    #[serde(flatten)]
+    attached: Attached,
     /// The cgroup of the hooks, if it is not the root of the node's cgroups.
     #[serde(skip_serializing_if = "Option::is_none")]
     hooks_below: Option<PathBuf>,
-    /// The interfaces at whose XDP hook portolan's program is attached.
-    uplinks: Vec<Uplink>,
     /// The choices that decide which way packets go, by the agent's answer; empty without it.
     settings: BTreeMap<&'static str, String>,
     sync: Option<Sync>,
@@ -159,12 +157,9 @@ pub(super) fn read(args: &AgentArgs) -> Result<Status> {
             map.name
         )
     }));
-    let Attached {
-        interfaces,
-        hooks,
-        uplinks,
-    } = attached(&agent, args, metrics.as_deref().ok(), &mut problems)?;
+    let attached = attached(&agent, args, metrics.as_deref().ok(), &mut problems)?;
     let config = &agent.config;
+    let cgroup = cgroup(config).ok().flatten();
     Ok(Status {
         version: env!("CARGO_PKG_VERSION"),
         node: named.or_else(|| node_name(config.hostname_override.as_deref()).ok()),
@@ -174,18 +169,11 @@ pub(super) fn read(args: &AgentArgs) -> Result<Status> {
         sync: metrics.as_deref().ok().map(sync),
         services: services(metrics.as_deref().ok(), args),
         agent: status,
-        interfaces,
-        hooks,
-        hooks_below: cgroup(config)
-            .ok()
-            .flatten()
-            .filter(|root| is_below_root(root)),
-        uplinks,
+        attached,
+        hooks_below: cgroup.filter(|root| is_below_root(root)),
         settings: agent
             .json("/configz")
-            .as_ref()
-            .map(chosen)
-            .unwrap_or_default(),
+            .map_or_else(|_| BTreeMap::new(), |all| chosen(&all)),
         map_memory: maps.iter().filter_map(|map| map.memory).sum(),
         maps,
         warnings: warnings.ok(),

@@ -4,7 +4,7 @@
 
 use std::io::{self, Write};
 
-use super::{Count, Status};
+use super::{Status, attached::Count};
 use crate::{
     maps::is_nearly_full,
     table::{Column, Tone, column, cut, table, toned},
@@ -51,11 +51,10 @@ fn lines(status: &Status) -> Vec<Line> {
     add("Node", machine, Tone::Plain);
     let (agent, tone) = agent(status);
     add("Agent", agent, tone);
-    let services = status
-        .services
-        .map_or_else(|| "?".to_owned(), |count| count.to_string());
+    let services = status.services.map(|count| count.to_string());
+    let services = services.unwrap_or_else(|| "?".to_owned());
     add("Services", services, Tone::Plain);
-    let (interfaces, hooks) = (status.interfaces, status.hooks);
+    let (interfaces, hooks) = (status.attached.interfaces, status.attached.hooks);
     let below = status.hooks_below.as_ref().map_or_else(String::new, |at| {
         format!(" at {}, not the cgroups' root", at.display())
     });
@@ -66,17 +65,20 @@ fn lines(status: &Status) -> Vec<Line> {
     let is_whole = |count: Count| count.attached == count.wanted;
     let tone = good_or(Tone::Bad, is_whole(interfaces) && is_whole(hooks));
     add("Attached", attached, tone);
-    if !status.uplinks.is_empty() {
-        let uplinks = status.uplinks.iter();
-        let named = uplinks.map(|one| format!("{} ({})", one.interface, one.xdp));
-        let named = named.collect::<Vec<_>>().join(", ");
-        add("XDP", format!("takes packets at {named}"), Tone::Plain);
+    let uplinks = status.attached.uplinks.iter();
+    let uplinks: Vec<_> = uplinks
+        .map(|one| format!("{} ({})", one.interface, one.xdp))
+        .collect();
+    if !uplinks.is_empty() {
+        let text = format!("takes packets at {}", uplinks.join(", "));
+        add("XDP", text, Tone::Plain);
     }
-    if !status.settings.is_empty() {
-        let named = status.settings.iter();
-        let named = named.map(|(key, value)| format!("{key} {value}"));
-        let named = named.collect::<Vec<_>>().join(", ");
-        add("Settings", named, Tone::Plain);
+    let settings = status.settings.iter();
+    let settings: Vec<_> = settings
+        .map(|(key, value)| format!("{key} {value}"))
+        .collect();
+    if !settings.is_empty() {
+        add("Settings", settings.join(", "), Tone::Plain);
     }
     let (sync, tone) = sync(status);
     add("Sync", sync, tone);
@@ -86,17 +88,12 @@ fn lines(status: &Status) -> Vec<Line> {
         status.map_memory >> 20
     );
     add("Maps", memory, Tone::Plain);
-    let mut maps: Vec<_> = status
-        .maps
-        .iter()
-        .filter(|map| map.fill() > Some(0))
-        .collect();
+    let maps = status.maps.iter().filter(|map| map.fill() > Some(0));
+    let mut maps: Vec<_> = maps.collect();
     maps.sort_by_key(|map| std::cmp::Reverse(map.fill()));
     for map in maps.into_iter().take(MAPS) {
-        let (fill, entries) = (
-            map.fill().unwrap_or_default(),
-            map.entries.unwrap_or_default(),
-        );
+        let fill = map.fill().unwrap_or_default();
+        let entries = map.entries.unwrap_or_default();
         let text = format!("  {fill:>3}% {} ({entries} of {})", map.name, map.capacity);
         add("", text, Tone::Bad.when(is_nearly_full(map)));
     }

@@ -2,7 +2,7 @@
 //! Why packets and calls were refused: a row for each service port and reason. Pure.
 
 use std::{
-    cmp::{Ordering, Reverse},
+    cmp::Reverse,
     collections::{BTreeMap, HashMap},
 };
 
@@ -11,16 +11,20 @@ use datapath::read::ServicePort;
 use proxy_common::Counter;
 use serde::Serialize;
 
-use super::of_port::OfPort;
+use super::rows::OfPort;
 use crate::{
     counters::rate,
     render::{Column, Row, Tone, WIDE, column, cut, plain, toned},
 };
 
-/// How many packets and calls of a service port were refused for one reason.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+/// How many packets and calls of a service port were refused for one reason. Rows are sorted by
+/// their first fields.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ReasonRow {
+    /// What is refused most comes first: by refusals per second, then by all.
+    #[serde(skip)]
+    weight: Reverse<(Option<u64>, u64)>,
     #[serde(flatten)]
     pub(super) of: OfPort,
     pub(super) reason: &'static str,
@@ -77,6 +81,7 @@ pub(super) fn rows(
             rate(count, then, *seconds)
         });
         ReasonRow {
+            weight: Reverse((per_second, count)),
             of: OfPort::new(names.get(&service)),
             reason: counter.name(),
             count,
@@ -99,27 +104,6 @@ impl Row for ReasonRow {
     ];
     fn name(&self) -> String {
         format!("outcome/{}", self.reason)
-    }
-}
-
-impl ReasonRow {
-    /// What is refused most comes first.
-    fn order(&self) -> impl Ord {
-        let of = &self.of;
-        let weight = (self.per_second.unwrap_or_default(), self.count);
-        (Reverse(weight), &*of.service, of.port, self.reason)
-    }
-}
-
-impl Ord for ReasonRow {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.order().cmp(&other.order())
-    }
-}
-
-impl PartialOrd for ReasonRow {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
     }
 }
 

@@ -3,8 +3,9 @@
 //! difference of two. Pure.
 
 use std::{
-    cmp::{Ordering, Reverse},
+    cmp::Reverse,
     collections::{BTreeMap, HashMap},
+    fmt::{self, Display, Formatter},
     net::SocketAddr,
 };
 
@@ -12,14 +13,56 @@ use datapath::read::{Counted, CountedBackend, ServicePort};
 use proxy_common::{Counter, traffic::Traffic};
 use serde::Serialize;
 
-use super::of_port::OfPort;
 use crate::{
+    args::{Of, Select},
     counters::rate,
+    frame::port_label,
     render::{Column, Row, Tone, WIDE, column, cut, plain, toned},
 };
 
+/// The service port that a row is about.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct OfPort {
+    /// The service's namespace and name; empty if the row is about no single service port.
+    pub(super) service: String,
+    pub(super) port_name: String,
+    pub(super) port: u16,
+    pub(super) protocol: &'static str,
+}
+
+impl OfPort {
+    pub(super) fn new(port: Option<&ServicePort>) -> Self {
+        let (service, port_name, port, protocol) = match port {
+            Some(one) => (&*one.service, &*one.port_name, one.port, one.protocol),
+            None => ("", "", 0, "-"),
+        };
+        Self {
+            service: service.to_owned(),
+            port_name: port_name.to_owned(),
+            port,
+            protocol,
+        }
+    }
+    /// Returns whether the user's arguments select a row about this service port and backend.
+    pub(super) fn is_selected(&self, select: &Select, backend: Option<SocketAddr>) -> bool {
+        let of = Of::new(&self.service, &self.port_name, self.port);
+        select.wants(of, self.protocol, backend.as_slice())
+    }
+}
+
+/// Writes the service port as tables show it.
+impl Display for OfPort {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self.service.as_str() {
+            "" => f.write_str("(others)"),
+            service => f.write_str(&port_label(service, &self.port_name)),
+        }
+    }
+}
+
 /// The rates per second that ipvsadm calls CPS, InPPS, OutPPS, InBPS and OutBPS.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Rates {
     pub(super) connections: u64,
@@ -29,10 +72,13 @@ pub(super) struct Rates {
     pub(super) bytes_out: u64,
 }
 
-/// The traffic of a service port, or of one of its backends.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+/// The traffic of a service port, or of one of its backends. Rows are sorted by their first fields.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct TopRow {
+    /// What moves most comes first: by bytes per second, then by bytes, connections and refusals.
+    #[serde(skip)]
+    weight: Reverse<[u64; 4]>,
     #[serde(flatten)]
     pub(super) of: OfPort,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -90,7 +136,12 @@ pub(super) fn rows(
             rates(&traffic, &then, *seconds)
         });
         let (service, backend) = whose;
+        let refused = refused.get(&service).cloned().unwrap_or_default();
+        let moving = rates.map_or(0, |rates: Rates| rates.bytes_in + rates.bytes_out);
+        let moved = traffic.bytes_in + traffic.bytes_out;
+        let refusals = refused.values().sum();
         TopRow {
+            weight: Reverse([moving, moved, traffic.connections, refusals]),
             of: OfPort::new(names.get(&service)),
             endpoint: backend.map(|(address, _)| address),
             connections: traffic.connections,
@@ -101,7 +152,7 @@ pub(super) fn rows(
             affinity_hits: traffic.affinity_hits,
             unanswered_syns: traffic.unanswered,
             retransmitted_syns: traffic.retransmitted,
-            refused: refused.get(&service).cloned().unwrap_or_default(),
+            refused,
             rates,
         }
     };
@@ -160,28 +211,6 @@ impl TopRow {
     fn refused(&self) -> u64 {
         self.refused.values().sum()
     }
-    /// What moves most comes first: by bytes per second, then by bytes, connections and refusals.
-    fn order(&self) -> impl Ord {
-        let rates = self.rates.unwrap_or_default();
-        let moving = rates.bytes_in + rates.bytes_out;
-        let moved = self.bytes_in + self.bytes_out;
-        let weight = [moving, moved, self.connections, self.refused()];
-        let of = &self.of;
-        let name = (&*of.service, &*of.port_name, of.port, self.endpoint);
-        (Reverse(weight), name)
-    }
-}
-
-impl Ord for TopRow {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.order().cmp(&other.order())
-    }
-}
-
-impl PartialOrd for TopRow {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
 }
 
 impl Row for TopRow {
@@ -213,7 +242,7 @@ impl Row for TopRow {
         }),
     ];
     /// Only rows of backends have BACKEND, and only those of a later look have rates.
-    fn columns(rows: &[Self]) -> Vec<Column<Self>> {
+    fn columns(rows: &[Self]) -> Vec<&'static Column<Self>> {
         let (backends, rates) = rows.first().map_or((false, false), |row| {
             (row.endpoint.is_some(), row.rates.is_some())
         });
@@ -221,7 +250,7 @@ impl Row for TopRow {
             "BACKEND" => backends,
             heading => rates || !heading.ends_with("PS"),
         };
-        Self::COLUMNS.iter().filter(is_shown).copied().collect()
+        Self::COLUMNS.iter().filter(is_shown).collect()
     }
     fn name(&self) -> String {
         match self.endpoint {

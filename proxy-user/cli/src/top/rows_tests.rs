@@ -120,7 +120,7 @@ fn the_table_of_top_matches_its_stored_pictures() {
         for width in [80, 200] {
             let columns = TopRow::columns(&rows);
             let mut drawn = Vec::new();
-            table(&mut drawn, &page(width), &columns, true, &rows).expect("to memory");
+            table(&mut drawn, &page(width), columns, true, &rows).expect("to memory");
             let drawn = String::from_utf8(drawn).expect("text");
             compare(&format!("top-{name}-{width}"), &drawn);
         }

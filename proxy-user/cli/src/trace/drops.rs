@@ -2,75 +2,57 @@
 //! `portolan trace --drops`: shows the packets of services that the kernel frees. A packet is a
 //! service's if it comes from, or goes to, one of its addresses or endpoints.
 
-use std::{
-    collections::HashMap,
-    io::{self, IsTerminal, Write},
-    thread,
-    time::Instant,
-};
+use std::{collections::HashMap, net::SocketAddr, path::PathBuf};
 
 use anyhow::Result;
-use datapath::{
-    follow::{Follower, What},
-    read::Reader,
-};
-use linux::KernelFunctions;
-use proxy_common::{
-    Port, Protocol,
-    trace::{
-        Event, Filter, Hook, Tuple,
-        follow::{End, Sighting},
-    },
+use datapath::{follow::What, read::Reader, trace::Lost};
+use proxy_common::trace::{
+    Event, Filter, Hook,
+    follow::{End, Sighting},
 };
 use serde::Serialize;
 
-use super::{
-    Form, IDLE, LOOK, TraceArgs, duration, epoch,
-    line::{Ends, ends, protocol_name, signals, stamp},
-    names::Known,
-};
+use super::{Show, Source, TraceArgs};
 use crate::{
-    explain::names::Names,
-    freed::{
-        InterfaceNames,
-        reasons::{is_harmless, meaning},
-        widened,
+    args::protocol_named,
+    packets::{
+        Freed, KernelRecorder, end,
+        line::{Ends, ends, protocol_name, signals, stamp},
+        name_cache::NameCache,
+        reasons::{Meaning, meaning},
     },
-    list::is_closed,
-    rights::{SYSLOG, lacks},
-    signals::Stop,
 };
 
 /// A packet that the kernel freed, with names instead of numbers.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Freed {
+struct Line {
     time: String,
-    /// The interface at which the packet was; empty if at none.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    interface: String,
+    #[serde(flatten)]
+    freed: Freed,
     /// Inode number of the network namespace, unless it is the node's.
     #[serde(skip_serializing_if = "Option::is_none")]
     namespace: Option<u32>,
-    protocol: String,
+    protocol: &'static str,
     #[serde(skip_serializing_if = "String::is_empty")]
     signals: String,
     #[serde(flatten)]
     ends: Option<Ends>,
     service: String,
     length: u32,
-    /// The kernel's name of the reason.
-    reason: String,
-    /// The function that freed it.
-    place: String,
-    means: &'static str,
-    remedy: &'static str,
+    #[serde(flatten)]
+    meaning: Meaning,
 }
 
-impl Freed {
+impl Line {
     fn text(&self) -> String {
         let time = self.time.split_once('T').map_or("", |(_, time)| time);
-        let at = match (self.interface.as_str(), self.namespace) {
+        let Freed {
+            interface,
+            reason,
+            place,
+        } = &self.freed;
+        let at = match (interface.as_str(), self.namespace) {
             ("", None) => "node".to_owned(),
             (name, None) => name.to_owned(),
             ("", Some(inode)) => format!("namespace {inode}"),
@@ -83,13 +65,11 @@ impl Freed {
             signals => format!(" {signals}"),
         };
         format!(
-            "{} {at} {}{signals}  {ends}  [{}]  {} in {}: {}",
+            "{} {at} {}{signals}  {ends}  [{}]  {reason} in {place}: {}",
             time.trim_end_matches('Z'),
             self.protocol,
             self.service,
-            self.reason,
-            self.place,
-            self.means
+            self.meaning.means
         )
     }
 }
@@ -97,141 +77,123 @@ impl Freed {
 /// The ends of services, each with the ids of the service ports that have it.
 type Served = HashMap<End, Vec<u32>>;
 
-/// Shows freed packets until a signal comes, or until --limit or --duration is reached.
-pub(super) fn run(args: &TraceArgs) -> Result<()> {
-    let stop = Stop::on_signals()?;
-    let pin_dir = &args.pins.pin_dir;
-    let mut known = Known::read(pin_dir, Names::new(&args.names))?;
-    let filter = args.filter.filter(&args.names, &known)?;
-    let mut served = served(&Reader::open(pin_dir)?)?;
-    let ends: Vec<_> = served.keys().copied().collect();
-    let mut follower = Follower::attach(What::FreedOf(&ends))?;
-    let functions = KernelFunctions::read();
-    if functions.is_empty()
-        && let Some(lacks) = lacks(SYSLOG, "trace --drops")
-    {
-        eprintln!("portolan trace: functions are shown by their addresses: {lacks}");
+/// The kernel's reports of packets that it frees.
+pub(super) struct Drops {
+    kernel: KernelRecorder,
+    known: NameCache,
+    filter: Filter,
+    served: Served,
+    pin_dir: PathBuf,
+}
+
+impl Drops {
+    pub(super) fn begin(args: &TraceArgs, known: NameCache, filter: Filter) -> Result<Self> {
+        let pin_dir = args.pins.pin_dir.clone();
+        let served = served(&Reader::open(&pin_dir)?)?;
+        let ends: Vec<_> = served.keys().copied().collect();
+        let (kernel, lacks) = KernelRecorder::begin(What::FreedOf(&ends), "trace --drops")?;
+        if let Some(lacks) = lacks {
+            eprintln!("portolan trace: not shown: {lacks}");
+        }
+        Ok(Self {
+            kernel,
+            known,
+            filter,
+            served,
+            pin_dir,
+        })
     }
-    let own = linux::own_namespace_inode()?;
-    let mut interfaces = InterfaceNames::new(own);
-    let duration = duration(args, io::stdout().is_terminal());
-    let (epoch, start) = (epoch(), Instant::now());
-    let (mut look, mut shown) = (start, 0_u64);
-    let mut out = io::stdout().lock();
-    eprintln!("portolan trace: watching what the kernel frees; interrupt to end");
-    let is_over = || stop.is_asked() || duration.is_some_and(|longest| start.elapsed() >= longest);
-    loop {
-        let last = is_over();
-        while let Some(sighting) = follower.take() {
-            let reason = follower.reason(&sighting);
-            let service = wanted(&filter, &sighting, &served);
-            let (Some(service), false) = (service, is_harmless(&reason)) else {
+
+    /// Returns a service port that the filter wants and that the packet belongs to; None if the
+    /// packet was not lost.
+    fn wanted(&self, sighting: &Sighting) -> Option<u32> {
+        let tuple = sighting.tuple;
+        let ends = [tuple.dst_end(), tuple.src_end()];
+        let services = ends.iter().filter_map(|end| self.served.get(end)).flatten();
+        let wants = |service: &&u32| {
+            let event = Event {
+                before: tuple,
+                after: tuple,
+                service: **service,
+                ..Event::EMPTY
+            };
+            self.filter.wants(&event)
+        };
+        let found = services.into_iter().find(wants).copied();
+        found.filter(|_| self.kernel.is_loss(sighting))
+    }
+}
+
+impl Source for Drops {
+    fn name(&self) -> &'static str {
+        "what the kernel frees"
+    }
+
+    fn show_next(&mut self, show: &mut Show<'_>) -> Result<bool> {
+        while let Some(sighting) = self.kernel.follower.take() {
+            let Some(service) = self.wanted(&sighting) else {
                 continue;
             };
-            let place = functions.at(sighting.location);
-            let meaning = meaning(&reason, &place);
-            let tuple = &sighting.tuple;
-            let freed = Freed {
-                time: stamp(epoch + sighting.time),
-                interface: interfaces.of(sighting.namespace, sighting.interface),
-                namespace: (sighting.namespace != own).then_some(sighting.namespace),
-                protocol: protocol_name(tuple).to_owned(),
+            let freed = self.kernel.freed(&sighting);
+            let (tuple, namespace) = (&sighting.tuple, sighting.namespace);
+            let line = Line {
+                time: stamp(show.epoch + sighting.time),
+                meaning: meaning(&freed.reason, &freed.place),
+                freed,
+                namespace: (namespace != self.kernel.own).then_some(namespace),
+                protocol: protocol_name(tuple),
                 signals: signals(tuple),
-                ends: ends_of(tuple, &mut known),
-                service: known.service(service).unwrap_or("?").to_owned(),
+                ends: ends(tuple, &mut self.known, Hook::Ingress),
+                service: self.known.service(service).unwrap_or("?").to_owned(),
                 length: sighting.length,
-                reason,
-                place,
-                means: meaning.means,
-                remedy: meaning.remedy,
             };
-            let written = match args.output {
-                Form::Json => serde_json::to_string(&freed).map(|line| writeln!(out, "{line}"))?,
-                Form::Text => writeln!(out, "{}", freed.text()),
-            };
-            let written = written.and_then(|()| out.flush());
-            match written.map_err(anyhow::Error::from) {
-                Err(error) if is_closed(&error) => return Ok(()),
-                written => written?,
-            }
-            shown += 1;
-            if args.limit.is_some_and(|limit| shown >= limit) {
-                return Ok(());
-            }
+            show.line(&line, |_| line.text())?;
+            return Ok(true);
         }
-        if last {
-            break;
-        }
-        if look.elapsed() >= LOOK {
-            look = Instant::now();
-            known.refresh();
-            let now = self::served(&Reader::open(pin_dir)?)?;
-            let new = now.keys().filter(|end| !served.contains_key(end));
-            let new: Vec<_> = new.copied().collect();
-            follower.also(&new)?;
-            served = now;
-        }
-        thread::sleep(IDLE);
+        Ok(false)
     }
-    eprintln!(
-        "portolan trace: {shown} shown, {} not read fast enough",
-        follower.lost()
-    );
-    Ok(())
-}
 
-fn ends_of(tuple: &Tuple, known: &mut Known) -> Option<Ends> {
-    ends(tuple, known, Hook::Ingress)
-}
+    fn look(&mut self) -> Result<()> {
+        self.known.refresh();
+        let now = served(&Reader::open(&self.pin_dir)?)?;
+        let new = now.keys().filter(|end| !self.served.contains_key(end));
+        self.kernel
+            .follower
+            .also(&new.copied().collect::<Vec<_>>())?;
+        self.served = now;
+        Ok(())
+    }
 
-/// Returns a service port that the filter wants and that the packet belongs to.
-fn wanted(filter: &Filter, sighting: &Sighting, served: &Served) -> Option<u32> {
-    let tuple = sighting.tuple;
-    let ends = [tuple.dst_end(), tuple.src_end()];
-    let services = ends.iter().filter_map(|end| served.get(end)).flatten();
-    let wants = |service: &&u32| {
-        let event = Event {
-            before: tuple,
-            after: tuple,
-            service: **service,
-            ..Event::EMPTY
-        };
-        filter.wants(&event)
-    };
-    services.into_iter().find(wants).copied()
+    fn lost(&self) -> Lost {
+        Lost {
+            unread: self.kernel.follower.lost(),
+            ..Lost::default()
+        }
+    }
 }
 
 /// Reads the ends of all services.
 fn served(reader: &Reader) -> Result<Served> {
     let mut served = Served::new();
     let of_node = reader.node_port_addresses()?;
-    let protocol_of = |name: &str| {
-        let known = [Protocol::TCP, Protocol::UDP, Protocol::SCTP];
-        known.into_iter().find(|protocol| protocol.name() == name)
-    };
     let mut ids = HashMap::new();
     for row in reader.frontends()? {
-        let (Some(protocol), true) = (protocol_of(row.protocol), row.port != 0) else {
+        let (Some(protocol), true) = (protocol_named(row.protocol), row.port != 0) else {
             continue;
         };
-        ids.insert((row.service.clone(), row.port_name.clone()), row.service_id);
-        let addresses = match row.address {
-            Some(address) => vec![address],
-            None => of_node.clone(),
-        };
+        ids.insert((row.service, row.port_name), row.service_id);
+        let addresses = row.address.map_or_else(|| of_node.clone(), |one| vec![one]);
         for address in addresses {
-            let end = End::new(widened(address), Port::from_host(row.port), protocol);
+            let end = end(SocketAddr::new(address, row.port), protocol);
             served.entry(end).or_default().push(row.service_id);
         }
     }
     for row in reader.backends()? {
-        let id = ids.get(&(row.service.clone(), row.port_name.clone()));
-        let (Some(protocol), Some(id)) = (protocol_of(row.protocol), id) else {
-            continue;
-        };
-        let at = row.address;
-        let end = End::new(widened(at.ip()), Port::from_host(at.port()), protocol);
-        served.entry(end).or_default().push(*id);
+        let id = ids.get(&(row.service, row.port_name));
+        if let (Some(protocol), Some(id)) = (protocol_named(row.protocol), id) {
+            let end = end(row.address, protocol);
+            served.entry(end).or_default().push(*id);
+        }
     }
     Ok(served)
 }

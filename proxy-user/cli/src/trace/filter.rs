@@ -11,12 +11,11 @@ use proxy_common::{
     },
 };
 
-use super::{names::Known, verdict::Verdict};
 use crate::{
-    BadInput,
     args::{SELECTION, ServiceArg},
-    explain::names::NameArgs,
-    freed::widened,
+    frame::BadInput,
+    names::NameArgs,
+    packets::{name_cache::NameCache, verdict::Verdict, widened},
     pods::EndArg,
 };
 
@@ -46,7 +45,7 @@ pub struct FilterArgs {
 impl FilterArgs {
     /// Looks up the names in the flags, and returns the filter. Without verdicts it wants only what
     /// concerns a service, unless `all` is given.
-    pub(super) fn filter(&self, names: &NameArgs, known: &Known) -> Result<Filter> {
+    pub(super) fn filter(&self, names: &NameArgs, known: &NameCache) -> Result<Filter> {
         let mut filter = Filter::all(self.outcomes());
         filter.port = self.port.map_or(Port::ANY, Port::from_host);
         if let Some(service) = &self.service {

@@ -4,10 +4,7 @@
 
 mod drops;
 mod filter;
-pub(crate) mod line;
-pub(crate) mod names;
 mod pcapng;
-pub(crate) mod verdict;
 
 use std::{
     fs::File,
@@ -19,14 +16,16 @@ use std::{
 
 use anyhow::{Context, Result};
 use datapath::trace::{Lost, Trace, TraceReport, Wanted, monotonic};
-use proxy_common::trace::{HEAD, Hook};
+use proxy_common::trace::{Filter, HEAD, Hook};
+use serde::Serialize;
 
-use self::{filter::FilterArgs, line::Line, names::Known};
+use self::{drops::Drops, filter::FilterArgs};
 use super::{
-    BadInput, Pins,
     args::seconds,
-    explain::names::{NameArgs, Names},
+    frame::{BadInput, Pins},
     list::is_closed,
+    names::NameArgs,
+    packets::{line::Line, name_cache::NameCache},
     signals::Stop,
     terminal::Page,
 };
@@ -82,63 +81,32 @@ pub enum Form {
     Json,
 }
 
-/// Shows events until a signal comes, or until --limit or --duration is reached.
+/// Shows what happens until a signal comes, or until --limit or --duration is reached.
 pub(super) fn run(args: &TraceArgs) -> Result<()> {
-    if args.drops {
-        return drops::run(args);
-    }
     // The kernel detaches the programs when the process ends in any case. Signals are handled so
     // that the file and the last line are still written.
     let stop = Stop::on_signals()?;
-    let mut known = Known::read(&args.pins.pin_dir, Names::new(&args.names))?;
+    let known = NameCache::read(&args.pins.pin_dir, &args.names)?;
     let filter = args.filter.filter(&args.names, &known)?;
-    let file = args.write.as_ref().map(|path| {
-        let file: Box<dyn Write> = if is_stdout(path) {
-            Box::new(io::stdout())
-        } else {
-            let file = File::create(path)
-                .map_err(|error| BadInput(format!("--write {}: {error}", path.display())))?;
-            Box::new(file)
-        };
-        let writer = pcapng::Writer::new(BufWriter::new(file), HEAD as u32);
-        writer.with_context(|| format!("write {}", path.display()))
-    });
-    let out: Box<dyn Write> = match &args.write {
-        Some(path) if is_stdout(path) => Box::new(io::sink()),
-        _ => Box::new(io::stdout()),
-    };
-    let mut show = Show {
-        args,
-        out: BufWriter::new(out),
-        colour: Page::of_stdout().colour,
-        file: file.transpose()?,
-        shown: 0,
-        epoch: epoch(),
-    };
-    let wanted = Wanted {
-        filter,
-        calls: filter,
-        rate: args.rate,
-    };
-    let mut trace = Trace::open(&args.pins.pin_dir, wanted)?;
-    let what = if trace.has_calls() {
-        "packets and socket calls"
+    let mut show = Show::new(args)?;
+    let mut source: Box<dyn Source> = if args.drops {
+        Box::new(Drops::begin(args, known, filter)?)
     } else {
-        "packets (no socket hook is attached)"
+        Box::new(Programs::begin(args, known, filter)?)
     };
     let duration = duration(args, io::stdout().is_terminal());
     let end = duration.map_or_else(String::new, |end| {
         format!(", or wait {} s", end.as_secs_f64())
     });
-    eprintln!("portolan trace: watching {what}; interrupt to end{end}");
-    let done = watch(&mut trace, &mut known, &mut show, &stop, duration);
-    let lost = trace.lost();
-    drop(trace);
+    eprintln!(
+        "portolan trace: watching {}; interrupt to end{end}",
+        source.name()
+    );
+    let done = watch(&mut *source, &mut show, &stop, duration);
+    let lost = source.lost();
+    drop(source);
     let done = done.and_then(|()| show.flush());
-    if let Some(why) = known.silent() {
-        eprintln!("portolan trace: pods are not named: {why}");
-    }
-    eprintln!("portolan trace: {} shown, {}", show.shown, words_of(&lost));
+    eprintln!("portolan trace: {} shown, {}", show.shown, lost_text(&lost));
     match done {
         Err(error) if is_closed(&error) => Ok(()),
         done => done,
@@ -158,25 +126,28 @@ fn duration(args: &TraceArgs, is_seen: bool) -> Option<Duration> {
     args.duration.or(unseen)
 }
 
+/// What reports: portolan's programs, or the kernel.
+trait Source {
+    fn name(&self) -> &'static str;
+    /// Shows the next report; false if there is none now.
+    fn show_next(&mut self, show: &mut Show<'_>) -> Result<bool>;
+    /// Looks for new programs and changed services.
+    fn look(&mut self) -> Result<()>;
+    fn lost(&self) -> Lost;
+}
+
 fn watch(
-    trace: &mut Trace,
-    known: &mut Known,
+    source: &mut dyn Source,
     show: &mut Show<'_>,
     stop: &Stop,
     duration: Option<Duration>,
 ) -> Result<()> {
     let start = Instant::now();
-    let mut look = start;
-    let mut told = Lost::default();
-    let is_over = || {
-        let over = |duration| start.elapsed() >= duration;
-        stop.is_asked() || duration.is_some_and(over)
-    };
+    let (mut look, mut known) = (start, Lost::default());
     loop {
-        let last = is_over();
-        // Events that are still in the buffer at the end are shown, too.
-        while let Some(told) = trace.take() {
-            show.told(told, known)?;
+        let last = stop.is_asked() || duration.is_some_and(|longest| start.elapsed() >= longest);
+        // Reports that are still in the buffer at the end are shown, too.
+        while source.show_next(show)? {
             if show.args.limit.is_some_and(|count| show.shown >= count) {
                 return Ok(());
             }
@@ -190,12 +161,11 @@ fn watch(
         }
         if look.elapsed() >= LOOK {
             look = Instant::now();
-            trace.follow()?;
-            known.refresh();
-            let lost = trace.lost();
-            if lost != told {
-                told = lost;
-                eprintln!("portolan trace: {}", words_of(&lost));
+            source.look()?;
+            let lost = source.lost();
+            if lost != known {
+                known = lost;
+                eprintln!("portolan trace: {}", lost_text(&lost));
             }
         } else {
             thread::sleep(IDLE);
@@ -204,7 +174,7 @@ fn watch(
 }
 
 /// Returns a text about the events that were lost, with a remedy.
-fn words_of(lost: &Lost) -> String {
+fn lost_text(lost: &Lost) -> String {
     if lost.total() == 0 {
         return "none lost".to_owned();
     }
@@ -237,29 +207,41 @@ struct Show<'a> {
     epoch: u64,
 }
 
-impl Show<'_> {
-    fn told(&mut self, mut told: TraceReport, known: &mut Known) -> Result<()> {
-        let event = &mut told.event;
-        if let Some(reason) = known.refusal(event) {
-            event.outcome = reason as u32;
-        }
-        let event = &*event;
-        let time = self.epoch + event.time;
-        let line = Line::new(event, time, known);
+impl<'a> Show<'a> {
+    fn new(args: &'a TraceArgs) -> Result<Self> {
+        let file = args.write.as_ref().map(|path| {
+            let file: Box<dyn Write> = if is_stdout(path) {
+                Box::new(io::stdout())
+            } else {
+                let file = File::create(path)
+                    .map_err(|error| BadInput(format!("--write {}: {error}", path.display())))?;
+                Box::new(file)
+            };
+            let writer = pcapng::Writer::new(BufWriter::new(file), HEAD as u32);
+            writer.with_context(|| format!("write {}", path.display()))
+        });
+        let out: Box<dyn Write> = match &args.write {
+            Some(path) if is_stdout(path) => Box::new(io::sink()),
+            _ => Box::new(io::stdout()),
+        };
+        Ok(Self {
+            args,
+            out: BufWriter::new(out),
+            colour: Page::of_stdout().colour,
+            file: file.transpose()?,
+            shown: 0,
+            epoch: epoch(),
+        })
+    }
+
+    /// Writes one line. `text` is told whether colours are allowed.
+    fn line(&mut self, line: &impl Serialize, text: impl FnOnce(bool) -> String) -> Result<()> {
         match self.args.output {
-            Form::Json => serde_json::to_writer(&mut self.out, &line)?,
-            Form::Text => {
-                let tone = line.tone();
-                let text = line.text(|text| tone.paint(text, self.colour));
-                write!(self.out, "{text}")?;
-            }
+            Form::Json => serde_json::to_writer(&mut self.out, line)?,
+            Form::Text => write!(self.out, "{}", text(self.colour))?,
         }
-        writeln!(self.out)?;
         self.shown += 1;
-        if let Some(file) = &mut self.file {
-            write_packet(file, &told, time, &line).context("write the file")?;
-        }
-        Ok(())
+        Ok(writeln!(self.out)?)
     }
 
     fn flush(&mut self) -> Result<()> {
@@ -270,11 +252,65 @@ impl Show<'_> {
     }
 }
 
+/// The reports of portolan's programs.
+struct Programs {
+    trace: Trace,
+    known: NameCache,
+}
+
+impl Programs {
+    fn begin(args: &TraceArgs, known: NameCache, filter: Filter) -> Result<Self> {
+        let wanted = Wanted {
+            filter,
+            calls: filter,
+            rate: args.rate,
+        };
+        let trace = Trace::open(&args.pins.pin_dir, wanted)?;
+        Ok(Self { trace, known })
+    }
+}
+
+impl Source for Programs {
+    fn name(&self) -> &'static str {
+        match self.trace.has_calls() {
+            true => "packets and socket calls",
+            false => "packets (no socket hook is attached)",
+        }
+    }
+
+    fn show_next(&mut self, show: &mut Show<'_>) -> Result<bool> {
+        let Some(mut report) = self.trace.take() else {
+            return Ok(false);
+        };
+        if let Some(reason) = self.known.refusal(&report.event) {
+            report.event.outcome = reason as u32;
+        }
+        let time = show.epoch + report.event.time;
+        let line = Line::new(&report.event, time, &mut self.known);
+        let tone = line.tone();
+        show.line(&line, |colour| line.text(|text| tone.paint(text, colour)))?;
+        if let Some(file) = &mut show.file {
+            write_packet(file, &report, time, &line).context("write the file")?;
+        }
+        Ok(true)
+    }
+
+    fn look(&mut self) -> Result<()> {
+        self.trace.follow()?;
+        self.known.refresh();
+        Ok(())
+    }
+
+    fn lost(&self) -> Lost {
+        self.trace.lost()
+    }
+}
+
 /// Writes a packet into the capture file as the program has left it. Its comment says what source
 /// and destination were before.
 fn write_packet<W: Write>(
     file: &mut pcapng::Writer<W>,
-    told: &TraceReport,
+    report: &TraceReport,
     time: u64,
     line: &Line,
 ) -> io::Result<()> {
@@ -284,10 +320,10 @@ fn write_packet<W: Write>(
     file.packet(&pcapng::Packet {
         time,
         interface,
-        link_layer: told.event.link_layer != 0,
-        inbound: told.event.hook == Hook::Ingress as u8,
-        bytes: &told.bytes,
-        length: told.event.length,
+        link_layer: report.event.link_layer != 0,
+        inbound: report.event.hook == Hook::Ingress as u8,
+        bytes: &report.bytes,
+        length: report.event.length,
         comment: &line.comment(),
     })
 }

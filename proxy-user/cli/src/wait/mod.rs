@@ -17,7 +17,7 @@ use datapath::{DatapathError, read::Reader};
 use proxy_common::Settings;
 
 use self::kube_proxy::{KubeProxy, KubeProxyArgs};
-use super::{Pins, cleanup::end_by_signal};
+use super::{frame::Pins, signals::end_by_signal};
 
 const EVERY: Duration = Duration::from_secs(1);
 /// How long no connection must need the rules until that counts: an agent that has just started may
@@ -87,10 +87,10 @@ impl State {
 pub(super) fn run(args: &WaitArgs) -> Result<()> {
     let signals = end_by_signal()?;
     if args.foreign_connections {
-        wait(&args.pins.pin_dir)?;
+        wait_for_connections(&args.pins.pin_dir)?;
     }
     if args.kube_proxy {
-        wait_for_kube_proxy(args.of_kube_proxy);
+        wait_for_kube_proxy(args.of_kube_proxy)?;
     }
     if args.stay {
         println!("done; waiting for SIGTERM");
@@ -99,32 +99,37 @@ pub(super) fn run(args: &WaitArgs) -> Result<()> {
     Ok(())
 }
 
-fn wait(pin_dir: &Path) -> Result<()> {
-    let mut known = None;
-    let mut since = Instant::now();
-    loop {
+fn wait_for_connections(pin_dir: &Path) -> Result<()> {
+    wait(SETTLED, State::Gone, || {
         let state = State::read(pin_dir)?;
-        if known.replace(state) != Some(state) {
-            println!("{}", state.sentence());
-            since = Instant::now();
-        }
-        if state == State::Gone && since.elapsed() >= SETTLED {
-            return Ok(());
-        }
-        sleep(EVERY);
-    }
+        Ok((state, state.sentence().to_owned()))
+    })
 }
 
-fn wait_for_kube_proxy(args: KubeProxyArgs) {
-    let mut known = None;
-    loop {
+fn wait_for_kube_proxy(args: KubeProxyArgs) -> Result<()> {
+    wait(Duration::ZERO, KubeProxy::Serves, || {
         let state = KubeProxy::ask(args);
-        if known.replace(state) != Some(state) {
-            println!("{}", state.sentence(args));
+        Ok((state, state.sentence(args)))
+    })
+}
+
+/// Waits until the state has been `end` for this long, and prints the sentence of each new state.
+fn wait<T: PartialEq>(
+    settled: Duration,
+    end: T,
+    read: impl Fn() -> Result<(T, String)>,
+) -> Result<()> {
+    let (mut known, mut since) = (None, Instant::now());
+    loop {
+        let (state, sentence) = read()?;
+        if known.as_ref() != Some(&state) {
+            println!("{sentence}");
+            since = Instant::now();
         }
-        if state == KubeProxy::Serves {
-            return;
+        if state == end && since.elapsed() >= settled {
+            return Ok(());
         }
+        known = Some(state);
         sleep(EVERY);
     }
 }

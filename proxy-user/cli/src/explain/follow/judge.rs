@@ -12,7 +12,7 @@ use super::{
     send::Ending,
     stations::{Did, Host, Station},
 };
-use crate::freed::reasons::is_harmless;
+use crate::{finding::Finding, packets::reasons::is_harmless};
 
 /// Everything that is known about the followed packet.
 #[derive(Debug)]
@@ -33,35 +33,13 @@ pub(super) struct Facts {
     pub(super) endpoint: Option<EndpointFacts>,
 }
 
-/// The end of the packet's way.
+/// The end of the packet's way. A finding is about the station that lost the packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Judgement {
     Answered(String),
-    Lost(Loss),
+    Lost(Finding),
     /// Nothing of it was lost on this node.
-    Left(Loss),
-}
-
-/// Where the packet was lost, why, and what to do.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Loss {
-    pub(super) station: String,
-    pub(super) why: String,
-    pub(super) remedy: String,
-}
-
-impl Loss {
-    pub(super) fn new(
-        station: impl Into<String>,
-        why: impl Into<String>,
-        remedy: impl Into<String>,
-    ) -> Self {
-        Self {
-            station: station.into(),
-            why: why.into(),
-            remedy: remedy.into(),
-        }
-    }
+    Left(Finding),
 }
 
 /// Returns where the packet's way ended.
@@ -70,90 +48,74 @@ pub(super) fn judge(facts: &Facts) -> Judgement {
         let after = after.as_secs_f64() * 1000.0;
         return Judgement::Answered(format!("was answered, after {after:.1} ms"));
     }
-    if matches!(facts.ending, Ending::NoSocket) && answer_left(facts) {
-        return Judgement::Answered("was answered: the answer left for the client".to_owned());
+    if facts.ending == Ending::NoSocket {
+        if answer_left(facts) {
+            return Judgement::Answered("was answered: the answer left for the client".to_owned());
+        }
+        if answer_came(facts) {
+            let how = "was answered: the answer came to the client's pod";
+            return Judgement::Answered(how.to_owned());
+        }
+        if facts.stations.is_empty() {
+            return Judgement::Lost(Finding::in_the_way(
+                "the network before this node",
+                "no such packet came",
+                "see whether the client sends, and which node its route leads to",
+            ));
+        }
     }
-    if matches!(facts.ending, Ending::NoSocket) && answer_came(facts) {
-        return Judgement::Answered("was answered: the answer came to the client's pod".to_owned());
-    }
-    if facts.stations.is_empty() && facts.ending == Ending::NoSocket {
-        return Judgement::Lost(Loss::new(
-            "the network before this node",
-            "no such packet came",
-            "see whether the client sends, and which node its route leads to",
-        ));
-    }
-    if let Some(loss) = refused_by_us(facts).or_else(|| freed(facts)) {
-        return Judgement::Lost(loss);
-    }
-    if let Some(loss) = refused_by_a_rule(facts) {
+    let by_a_station = refused_by_us(facts).or_else(|| freed(facts));
+    if let Some(loss) = by_a_station.or_else(|| refused_by_a_rule(facts)) {
         return Judgement::Lost(loss);
     }
     match &facts.ending {
-        Ending::Denied => return Judgement::Lost(denied(facts)),
-        Ending::Refused => return Judgement::Lost(refused(facts)),
-        Ending::Failed(error) if !was_sent(facts) => {
-            return Judgement::Lost(Loss::new(
-                "the client's own network stack",
-                format!("it does not send it: {error}"),
-                "correct the routes and addresses there: `ip route get ADDRESS` in the client's network namespace",
-            ));
-        }
-        _ => {}
+        Ending::Denied => Judgement::Lost(denied(facts)),
+        Ending::Refused => Judgement::Lost(refused(facts)),
+        Ending::Failed(error) if !was_sent(facts) => Judgement::Lost(Finding::in_the_way(
+            "the client's own network stack",
+            format!("it does not send it: {error}"),
+            "correct the routes and addresses there: `ip route get ADDRESS` in the client's network namespace",
+        )),
+        _ => unanswered(facts),
     }
-    unanswered(facts)
 }
 
+/// Whether an answer left the node for the client, and none was lost.
 fn answer_left(facts: &Facts) -> bool {
-    facts.stations.iter().any(|station| {
-        station.direction == Direction::Answer
-            && station.host == Host::Node
-            && matches!(station.did, Did::Sent { .. })
-    }) && !facts
-        .stations
-        .iter()
-        .any(|station| station.direction == Direction::Answer && loses(&station.did))
+    let answers = facts.stations.iter();
+    let mut answers = answers.filter(|one| one.direction == Direction::Answer);
+    let is_sent = |one: &Station| one.host == Host::Node && matches!(one.did, Did::Sent { .. });
+    answers.clone().any(is_sent) && !answers.any(|one| loses(&one.did))
 }
 
 /// Whether an answer came to a client on this node, which has no socket for it: the packet was put
 /// into its interface.
 fn answer_came(facts: &Facts) -> bool {
-    facts.stations.iter().any(|station| {
-        let is_freed = matches!(&station.did, Did::Freed { reason, .. } if reason == "NO_SOCKET");
-        let is_pod = matches!(station.host, Host::Other(_));
-        station.direction == Direction::Answer && is_pod && is_freed
+    facts.stations.iter().any(|one| {
+        one.direction == Direction::Answer
+            && matches!(one.host, Host::Other(_))
+            && matches!(&one.did, Did::Freed(freed) if freed.reason == "NO_SOCKET")
     })
 }
 
 /// Whether this ends the packet's way.
 pub(super) fn loses(did: &Did) -> bool {
-    matches!(did, Did::Freed { reason, .. } if !is_harmless(reason))
+    matches!(did, Did::Freed(freed) if !is_harmless(&freed.reason))
 }
 
 /// Whether a packet was sent; the client's call alone is none.
 fn was_sent(facts: &Facts) -> bool {
-    let is_packet = |did: &Did| {
-        !matches!(
-            did,
-            Did::Ours {
-                interface: None,
-                ..
-            }
-        )
-    };
-    facts.stations.iter().any(|station| is_packet(&station.did))
+    let is_call = |did: &Did| matches!(did, Did::Ours(line) if line.interface.is_none());
+    facts.stations.iter().any(|station| !is_call(&station.did))
 }
 
 /// Returns the loss if the attempt was refused and no rule of this node did it.
-fn refused(facts: &Facts) -> Loss {
-    let reached = facts.stations.iter().rev().find_map(|station| {
-        let at_pod = matches!(station.host, Host::Other(_));
-        at_pod.then_some(&station.host)
-    });
-    match reached {
+fn refused(facts: &Facts) -> Finding {
+    let hosts = facts.stations.iter().map(|station| &station.host);
+    match { hosts }.rfind(|host| matches!(host, Host::Other(_))) {
         Some(host) => no_socket(facts, host),
         None if is_here(facts) => no_socket(facts, &Host::Node),
-        None => Loss::new(
+        None => Finding::in_the_way(
             format!("beyond this node, towards {}", endpoint_of(facts)),
             "the endpoint or something before it refuses: a reset or an ICMP error came back",
             "see on the endpoint's node: `portolan explain --follow` there",
@@ -163,14 +125,10 @@ fn refused(facts: &Facts) -> Loss {
 
 /// Whether the packet never left the node.
 fn is_here(facts: &Facts) -> bool {
-    let sent = facts
-        .stations
-        .iter()
-        .filter_map(|station| match &station.did {
-            Did::Sent { interface, .. } if station.host == Host::Node => Some(interface),
-            _ => None,
-        });
-    sent.into_iter().all(|interface| interface == "lo")
+    facts.stations.iter().all(|station| match &station.did {
+        Did::Sent { interface, .. } if station.host == Host::Node => interface == "lo",
+        _ => true,
+    })
 }
 
 /// The endpoint that the packet reached, or else the destination that the client asked for.
@@ -185,7 +143,7 @@ fn unanswered(facts: &Facts) -> Judgement {
         station.direction != Direction::Error && !matches!(station.did, Did::Rule(_))
     });
     let Some(last) = last.filter(|_| was_sent(facts)) else {
-        return Judgement::Lost(Loss::new(
+        return Judgement::Lost(Finding::in_the_way(
             "the client's own network stack",
             "it sends nothing",
             "see its routes, and its neighbours: `ip neighbour` in the client's network namespace",
@@ -194,6 +152,13 @@ fn unanswered(facts: &Facts) -> Judgement {
     let whose = match last.direction {
         Direction::Request => "",
         Direction::Answer | Direction::Error => " (of the answer)",
+    };
+    let seen = match &last.did {
+        Did::Sent { .. } => "sent",
+        Did::Received { .. } => "received",
+        Did::Ours(_) => "portolan",
+        Did::Rule(_) => "a rule",
+        Did::Freed(_) => "freed",
     };
     match (&last.host, &last.did) {
         (Host::Other(_), Did::Received { .. })
@@ -205,12 +170,12 @@ fn unanswered(facts: &Facts) -> Judgement {
             ))
         }
         (Host::Other(_), Did::Received { .. }) => Judgement::Lost(at_the_endpoint(facts)),
-        (Host::Client, Did::Received { .. }) => Judgement::Lost(Loss::new(
+        (Host::Client, Did::Received { .. }) => Judgement::Lost(Finding::in_the_way(
             "the client's own network stack",
             "it got the answer, and its process did not",
             "see the rules and routes in the client's network namespace",
         )),
-        (Host::Client, Did::Sent { interface, .. }) => Judgement::Lost(Loss::new(
+        (Host::Client, Did::Sent { interface, .. }) => Judgement::Lost(Finding::in_the_way(
             format!("between the client's {interface} and this node"),
             match facts.foreign.as_slice() {
                 [] => "it does not arrive here".to_owned(),
@@ -218,48 +183,35 @@ fn unanswered(facts: &Facts) -> Judgement {
             },
             "see the link's other end: `ip -d link`, and `bpftool net`",
         )),
-        (Host::Node, Did::Sent { interface, .. }) => Judgement::Left(Loss::new(
+        (Host::Node, Did::Sent { interface, .. }) => Judgement::Left(Finding::in_the_way(
             format!("beyond interface {interface}"),
             "this node did all of its part: the packet left, and no answer came back",
             "follow it where it goes: `portolan explain --follow --next` on the next node, or see the endpoint's log",
         )),
-        (Host::Other(_), Did::Sent { interface, .. }) => Judgement::Lost(Loss::new(
+        (Host::Other(_), Did::Sent { interface, .. }) => Judgement::Lost(Finding::in_the_way(
             format!("between the endpoint's {interface} and this node{whose}"),
             "it does not arrive here",
             "see the link's other end: `ip -d link`, and `bpftool net`",
         )),
-        (_, did) => Judgement::Lost(Loss::new(
+        _ => Judgement::Lost(Finding::in_the_way(
             format!("this node's network stack{whose}"),
-            format!(
-                "after \"{}\" it was seen no more, and nobody freed it",
-                last_words(did)
-            ),
+            format!("after \"{seen}\" it was seen no more, and nobody freed it"),
             "it may wait for a neighbour, or in a queue of netfilter (`nft list ruleset`, queue): see `ip neighbour`",
         )),
     }
 }
 
-fn last_words(did: &Did) -> &'static str {
-    match did {
-        Did::Sent { .. } => "sent",
-        Did::Received { .. } => "received",
-        Did::Ours { .. } => "portolan",
-        Did::Rule(_) => "a rule",
-        Did::Freed { .. } => "freed",
-    }
-}
-
-fn at_the_endpoint(facts: &Facts) -> Loss {
+fn at_the_endpoint(facts: &Facts) -> Finding {
     let station = format!("the endpoint {}", endpoint_of(facts));
     let endpoint = facts.endpoint.as_ref();
     if endpoint.is_some_and(|endpoint| endpoint.full_queue) {
-        return Loss::new(
+        return Finding::in_the_way(
             station,
             "its queue of connections is full (ListenOverflows or ListenDrops rose): the process does not accept them fast enough",
             "see the process; a longer queue needs listen's backlog and net.core.somaxconn, and net.ipv4.tcp_syncookies answers a full one",
         );
     }
-    Loss::new(
+    Finding::in_the_way(
         station,
         "it got the packet, and nobody answers",
         "see the pod's log: its process does not answer, or another program in its network namespace takes the packet",

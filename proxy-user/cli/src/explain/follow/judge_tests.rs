@@ -4,22 +4,18 @@ use std::time::Duration;
 use linux::NftVerdict;
 
 use super::*;
-use crate::explain::follow::stations::Rule;
+use crate::{explain::follow::stations::Rule, packets::Freed};
 
 fn at(host: Host, did: Did) -> Station {
-    Station {
-        host,
-        direction: Direction::Request,
-        did,
-    }
+    Station::new(host, Direction::Request, did)
 }
 
 fn freed(reason: &str) -> Did {
-    Did::Freed {
+    Did::Freed(Freed {
         interface: "pod0".into(),
         reason: reason.into(),
         place: "somewhere".into(),
-    }
+    })
 }
 
 fn sent(interface: &str) -> Did {
@@ -62,7 +58,7 @@ fn endpoint() -> EndpointFacts {
 #[track_caller]
 fn loss(facts: &Facts) -> (String, String) {
     match judge(facts) {
-        Judgement::Lost(loss) | Judgement::Left(loss) => (loss.station, loss.why),
+        Judgement::Lost(loss) | Judgement::Left(loss) => (loss.about, loss.found),
         Judgement::Answered(how) => panic!("{how}"),
     }
 }
@@ -174,7 +170,7 @@ fn a_packet_that_nobody_freed_was_lost_behind_its_last_station() {
     let lost = loss(&way(vec![at(Host::Client, sent("eth0"))]));
     assert_eq!(lost.0, "between the client's eth0 and this node");
     let left = judge(&way(vec![at(Host::Node, sent("eth1"))]));
-    assert!(matches!(left, Judgement::Left(loss) if loss.station == "beyond interface eth1"));
+    assert!(matches!(left, Judgement::Left(loss) if loss.about == "beyond interface eth1"));
     let mut reached = way(vec![at(Host::Other(7), received("eth0"))]);
     assert!(loss(&reached).1.contains("nobody answers"));
     reached.endpoint = Some(EndpointFacts {

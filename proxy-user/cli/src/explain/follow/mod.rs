@@ -14,7 +14,7 @@ mod send;
 mod stations;
 
 use std::{
-    fs, io,
+    io,
     net::{IpAddr, SocketAddr},
     sync::mpsc,
     thread,
@@ -23,7 +23,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use datapath::read::{Asked, By, Explained};
-use linux::PodNamespace;
+use linux::{PodNamespace, TracedTuple};
 use proxy_common::{
     Origin, Protocol,
     trace::follow::{Direction, Seen},
@@ -33,14 +33,15 @@ use serde::Serialize;
 use self::{
     endpoint::EndpointFacts,
     judge::{Facts, Judgement, judge},
-    record::{Client, Recorder},
+    record::Recorder,
     rules::LegacyCounters,
     send::{Bound, Ending, Frame, WAIT, bind},
     stations::{Station, StationRow},
 };
-use super::{ExplainArgs, names::Names, report::Pointed, resolve::Passage};
+use super::{ExplainArgs, resolve::Passage};
 use crate::{
-    check::finding::Finding,
+    finding::Finding,
+    frame::read_value,
     rights::{SYS_ADMIN, lacks},
 };
 
@@ -86,7 +87,7 @@ pub(super) fn run(
     asked: &Asked,
     explained: &Explained,
     passage: &Passage,
-) -> Result<(FollowedRow, Option<Pointed>)> {
+) -> Result<(FollowedRow, Option<Finding>)> {
     if !matches!(asked.protocol, Protocol::TCP | Protocol::UDP) {
         bail!("--follow: only TCP and UDP packets can be followed");
     }
@@ -105,20 +106,19 @@ pub(super) fn run(
         // Of the range that Linux lets clients choose from.
         (None, _) => 32_768 + (linux::monotonic() >> 10) as u16 % 28_000,
     };
-    let client = Client {
-        address: (!matches!(sender, Sender::Node)).then_some(asked.client),
-        port,
+    let client = TracedTuple {
+        client: (!matches!(sender, Sender::Node)).then_some(asked.client),
+        client_port: port,
         v6,
-        protocol: asked.protocol,
+        protocol: asked.protocol.0,
     };
     let ends: Vec<_> = [asked.to].iter().chain(&explained.to).copied().collect();
     let interfaces: Vec<_> = passage.interfaces().into_iter().collect();
     let legacy = legacy(v6, &mut notes);
-    let mut recorder = Recorder::begin(args, &client, &ends, &interfaces)?;
-    let own = linux::own_namespace_inode()?;
+    let mut recorder = Recorder::begin(args, client, &ends, &interfaces)?;
     let mut watch = Watch::default();
     let ending = match (&sender, bound) {
-        (_, Some(bound)) => ask(bound, asked.to, &mut recorder, own, &mut watch),
+        (_, Some(bound)) => ask(bound, asked.to, &mut recorder, &mut watch),
         (Sender::Interface(index, receiver), _) => {
             let frame = Frame {
                 from: SocketAddr::new(asked.client, port),
@@ -128,7 +128,7 @@ pub(super) fn run(
                 sequence: linux::monotonic() as u32 >> 1,
             };
             recorder.inject(*index, &frame.first()?)?;
-            wait(&mut recorder, own, &mut watch, WAIT);
+            wait(&mut recorder, &mut watch, WAIT);
             if asked.protocol == Protocol::TCP {
                 // The reset's own way is of no interest: failing, it leaves a half-open connection
                 // that the server gives up itself.
@@ -137,17 +137,15 @@ pub(super) fn run(
             Ending::NoSocket
         }
         _ => {
-            eprintln!(
-                "portolan explain: waiting up to {} s for the client's next packet",
-                NEXT.as_secs()
-            );
+            let seconds = NEXT.as_secs();
+            eprintln!("portolan explain: waiting up to {seconds} s for the client's next packet");
             let begun = Instant::now();
             while recorder.sightings.is_empty() && begun.elapsed() < NEXT {
                 recorder.poll();
                 thread::sleep(IDLE);
             }
             if !recorder.sightings.is_empty() {
-                wait(&mut recorder, own, &mut watch, WAIT);
+                wait(&mut recorder, &mut watch, WAIT);
             }
             Ending::NoSocket
         }
@@ -157,7 +155,7 @@ pub(super) fn run(
         _ => None,
     };
     let inode = pod.map(PodNamespace::inode).transpose()?;
-    let stations = recorder.stations(own, inode);
+    let stations = recorder.stations(inode);
     let facts = Facts {
         ending,
         to: asked.to,
@@ -167,9 +165,9 @@ pub(super) fn run(
             after.refused_since(&before)
         }),
         conntrack_full: conntrack_full(),
-        foreign: programs::at_interfaces(args, &recorder, own, &stations, passage),
+        foreign: programs::at_interfaces(args, &recorder, &stations, passage),
         cgroup: programs::at_cgroups(args, pod.and_then(PodNamespace::process), v6),
-        endpoint: watch.endpoint(&recorder, own, inode, asked.protocol),
+        endpoint: watch.endpoint(&recorder, inode, asked.protocol),
         stations,
     };
     notes.append(&mut recorder.missing);
@@ -183,28 +181,24 @@ fn conclude(
     port: u16,
     facts: &Facts,
     missing: Vec<String>,
-) -> (FollowedRow, Option<Pointed>) {
+) -> (FollowedRow, Option<Finding>) {
     let packet = match sender {
         Sender::Node => "sent from a socket of this node".to_owned(),
         Sender::Pod(_) => "sent from a socket in the client's network namespace".to_owned(),
         Sender::Interface(..) => {
-            format!(
-                "put into the interface, as if {} had sent it",
-                SocketAddr::new(asked.client, port)
-            )
+            let client = SocketAddr::new(asked.client, port);
+            format!("put into the interface, as if {client} had sent it")
         }
         Sender::Next => "the client's next one".to_owned(),
     };
     let stations = facts.stations.iter();
     let stations = stations.filter(|one| !refusals::is_own_error(facts, one));
     let stations = stations.map(Station::row).collect();
-    let judgement = judge(facts);
-    let (answered, sentence, finding) = match judgement {
+    let (answered, sentence, finding) = match judge(facts) {
         Judgement::Answered(sentence) => (true, sentence, None),
         Judgement::Lost(loss) | Judgement::Left(loss) => {
-            let sentence = format!("{}: {}", loss.station, loss.why);
-            let finding = Finding::in_the_way(loss.station, loss.why, &loss.remedy);
-            (false, sentence, Some(Pointed::new(finding, PAGE)))
+            let sentence = format!("{}: {}", loss.about, loss.found);
+            (false, sentence, Some(loss.explained_by(PAGE)))
         }
     };
     let row = FollowedRow {
@@ -233,12 +227,11 @@ fn sender(
     let place = passage.incoming.as_ref().context(
         "the interface that the client's packets come in by is not known: name it with --interface",
     )?;
-    let behind = PodNamespace::behind(place.index).and_then(|pod| {
-        let pod = pod.map(|pod| {
-            pod.run(|| Ok(has_address(asked.client)))
-                .map(|has| (pod, has))
-        });
-        pod.transpose()
+    // Whether the calling thread's network namespace has the address.
+    let has_address = || Ok(std::net::UdpSocket::bind((asked.client, 0)).is_ok());
+    let behind = PodNamespace::behind(place.index).and_then(|pod| match pod {
+        Some(pod) => pod.run(has_address).map(|has| Some((pod, has))),
+        None => Ok(None),
     });
     match behind {
         Ok(Some((pod, true))) => return Ok(Sender::Pod(pod)),
@@ -257,27 +250,16 @@ fn sender(
     ))
 }
 
-/// Whether the calling thread's network namespace has the address.
-fn has_address(address: IpAddr) -> bool {
-    std::net::UdpSocket::bind((address, 0)).is_ok()
-}
-
 /// Asks by the socket while everything is recorded. Once the packet and its repetition were lost,
 /// it waits no longer.
-fn ask(
-    bound: Bound,
-    to: SocketAddr,
-    recorder: &mut Recorder,
-    own: u32,
-    watch: &mut Watch,
-) -> Ending {
-    let (told, heard) = mpsc::channel();
-    thread::spawn(move || told.send(bound.ask(to)));
+fn ask(bound: Bound, to: SocketAddr, recorder: &mut Recorder, watch: &mut Watch) -> Ending {
+    let (sender, ending) = mpsc::channel();
+    thread::spawn(move || sender.send(bound.ask(to)));
     let begun = Instant::now();
     let ending = loop {
         recorder.poll();
-        watch.look(recorder, own, begun);
-        match heard.recv_timeout(IDLE) {
+        watch.look(recorder, begun);
+        match ending.recv_timeout(IDLE) {
             Ok(ending) => break ending,
             Err(_) if recorder.has_lost() && begun.elapsed() > REPEATED => break Ending::Silent,
             Err(_) => {}
@@ -289,15 +271,15 @@ fn ask(
 
 /// Records until an answer has left for the client, or the only packet was lost; at most for so
 /// long.
-fn wait(recorder: &mut Recorder, own: u32, watch: &mut Watch, longest: Duration) {
+fn wait(recorder: &mut Recorder, watch: &mut Watch, longest: Duration) {
     let begun = Instant::now();
     let is_over = |recorder: &Recorder| {
         let is_lost = recorder.has_lost() && begun.elapsed() > BETWEEN;
-        is_lost || recorder.has_answer(own) || begun.elapsed() > longest
+        is_lost || recorder.has_answer() || begun.elapsed() > longest
     };
     while !is_over(recorder) {
         recorder.poll();
-        watch.look(recorder, own, begun);
+        watch.look(recorder, begun);
         thread::sleep(IDLE);
     }
     settle(recorder);
@@ -319,11 +301,18 @@ struct Watch {
 }
 
 impl Watch {
-    fn look(&mut self, recorder: &Recorder, own: u32, begun: Instant) {
+    fn look(&mut self, recorder: &Recorder, begun: Instant) {
         if self.dropped.is_some() || begun.elapsed() < BETWEEN {
             return;
         }
-        let there = reached(recorder, own).and_then(PodNamespace::with_inode);
+        // The other namespace in which a request was seen last.
+        let mut sightings = recorder.sightings.iter();
+        let reached = sightings.rfind(|one| {
+            one.direction == Direction::Request as u8
+                && one.namespace != recorder.kernel.own
+                && one.seen == Seen::Received as u8
+        });
+        let there = reached.and_then(|one| PodNamespace::with_inode(one.namespace));
         let dropped = there.and_then(|there| there.run(|| Ok(endpoint::dropped())).ok());
         self.dropped = Some(dropped.unwrap_or_else(endpoint::dropped));
     }
@@ -333,35 +322,23 @@ impl Watch {
     fn endpoint(
         &self,
         recorder: &Recorder,
-        own: u32,
         client: Option<u32>,
         protocol: Protocol,
     ) -> Option<EndpointFacts> {
-        let last = recorder.sightings.iter().rfind(|sighting| {
-            sighting.direction == Direction::Request as u8
-                && sighting.seen != Seen::Sent as u8
-                && Some(sighting.namespace) != client
+        let last = recorder.sightings.iter().rfind(|one| {
+            one.direction == Direction::Request as u8
+                && one.seen != Seen::Sent as u8
+                && Some(one.namespace) != client
         })?;
-        let tuple = last.tuple;
-        let address = IpAddr::from(tuple.dst).to_canonical();
-        let at = SocketAddr::new(address, tuple.dst_port.host());
+        let address = IpAddr::from(last.tuple.dst).to_canonical();
+        let at = SocketAddr::new(address, last.tuple.dst_port.host());
         let look = || endpoint::read(protocol, at, self.dropped);
-        if last.namespace == own {
+        if last.namespace == recorder.kernel.own {
             return Some(look());
         }
         let there = PodNamespace::with_inode(last.namespace)?;
         there.run(|| Ok(look())).ok()
     }
-}
-
-/// The namespace other than this one in which a request was seen last.
-fn reached(recorder: &Recorder, own: u32) -> Option<u32> {
-    let last = recorder.sightings.iter().rfind(|sighting| {
-        sighting.direction == Direction::Request as u8
-            && sighting.namespace != own
-            && sighting.seen == Seen::Received as u8
-    });
-    last.map(|sighting| sighting.namespace)
 }
 
 /// Reads the rules of legacy iptables; None if it has no table.
@@ -376,16 +353,7 @@ fn legacy(v6: bool, notes: &mut Vec<String>) -> Option<LegacyCounters> {
 
 /// Returns how many connections nf_conntrack has, if it can take no more.
 fn conntrack_full() -> Option<u64> {
-    let (count, most) = (
-        number("netfilter/nf_conntrack_count")?,
-        number("netfilter/nf_conntrack_max")?,
-    );
+    let count: u64 = read_value("/proc/sys/net/netfilter/nf_conntrack_count")?;
+    let most = read_value("/proc/sys/net/netfilter/nf_conntrack_max")?;
     (most > 0 && count >= most).then_some(count)
-}
-
-/// Returns the value of a kernel parameter; `name` is its path below /proc/sys/net. None if it
-/// cannot be read.
-fn number(name: &str) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/sys/net/{name}")).ok()?;
-    text.trim().parse().ok()
 }

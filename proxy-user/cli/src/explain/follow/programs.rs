@@ -6,37 +6,34 @@ use std::{fs, os::fd::AsFd};
 
 use datapath::{Attached, cgroup_root};
 use linux::{cgroup_programs, describe_program};
-use proxy_common::trace::follow::{Seen, Sighting};
+use proxy_common::trace::follow::Seen;
 
 use super::{
     super::{ExplainArgs, resolve::Passage},
     cgroup,
+    judge::loses,
     record::Recorder,
     stations::{Did, Host, Station},
 };
-use crate::freed::reasons::is_harmless;
 
 /// Returns the programs at the hook at which the packet was freed, or, if it did not arrive, the
 /// XDP program of the interface that should have received it.
 pub(super) fn at_interfaces(
     args: &ExplainArgs,
     recorder: &Recorder,
-    own: u32,
     stations: &[Station],
     passage: &Passage,
 ) -> Vec<String> {
+    let own = recorder.kernel.own;
     let reason = stations.iter().find_map(|station| match &station.did {
-        Did::Freed { reason, .. } if !is_harmless(reason) && station.host == Host::Node => {
-            Some(reason.as_str())
+        Did::Freed(freed) if loses(&station.did) && station.host == Host::Node => {
+            Some(freed.reason.as_str())
         }
         _ => None,
     });
-    let is_freed = |one: &&Sighting| one.seen == Seen::Freed as u8 && one.namespace == own;
-    let index = recorder
-        .sightings
-        .iter()
-        .find(is_freed)
-        .map(|one| one.interface);
+    let mut sightings = recorder.sightings.iter();
+    let freed = sightings.find(|one| one.seen == Seen::Freed as u8 && one.namespace == own);
+    let index = freed.map(|one| one.interface);
     let Ok(ours) = Attached::read(&args.pins.pin_dir) else {
         return Vec::new();
     };
@@ -75,13 +72,10 @@ pub(super) fn at_cgroups(args: &ExplainArgs, process: Option<i32>, v6: bool) -> 
         return Vec::new();
     };
     let mut found = Vec::new();
-    for folder in own
+    let folders = own
         .ancestors()
-        .take_while(|folder| folder.starts_with(&root))
-    {
-        let Ok(folder) = fs::File::open(folder) else {
-            continue;
-        };
+        .take_while(|folder| folder.starts_with(&root));
+    for folder in folders.filter_map(|folder| fs::File::open(folder).ok()) {
         for kind in types {
             let programs = cgroup_programs(folder.as_fd(), kind).unwrap_or_default();
             let foreign = programs.into_iter().filter(|id| !ours.has(*id));

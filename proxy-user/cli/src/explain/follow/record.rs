@@ -2,14 +2,14 @@
 //! Collects what the kernel, portolan's programs and nf_tables report of the followed packet, and
 //! turns it into stations.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{Ipv6Addr, SocketAddr};
 
 use anyhow::Result;
 use datapath::{
-    follow::{Follower, What},
+    follow::What,
     trace::{Trace, TraceReport, Wanted},
 };
-use linux::{KernelFunctions, NftTrace, NftTraced, TracedTuple};
+use linux::{NftTrace, NftTraced, TracedTuple};
 use proxy_common::{
     Addr, Counter, Port, Protocol, V6,
     trace::{
@@ -24,32 +24,18 @@ use super::{
 };
 use crate::{
     explain::ExplainArgs,
-    freed::{InterfaceNames, reasons::is_harmless, widened},
-    rights::{SYSLOG, lacks},
-    trace::{line::Line, names::Known, verdict::Verdict},
+    packets::{KernelRecorder, end, line::Line, name_cache::NameCache, widened},
 };
 
 /// The function that frees the packet of a test run, whose copy was put into an interface.
 const TEST_RUN: &str = "bpf_prog_test_run_skb";
 
-/// Whose packet is followed.
-#[derive(Clone, Debug)]
-pub(super) struct Client {
-    /// None for the address that the kernel chooses for a process of this node.
-    pub(super) address: Option<IpAddr>,
-    /// 0 for any.
-    pub(super) port: u16,
-    pub(super) v6: bool,
-    pub(super) protocol: Protocol,
-}
-
 /// Everything that reports while it lives. Dropping it leaves nothing behind.
 pub(super) struct Recorder {
-    follower: Follower,
-    functions: KernelFunctions,
+    pub(super) kernel: KernelRecorder,
     trace: Option<Trace>,
     nft: Option<NftTrace>,
-    pub(super) known: Known,
+    known: NameCache,
     pub(super) sightings: Vec<Sighting>,
     events: Vec<TraceReport>,
     rules: Vec<NftTraced>,
@@ -59,73 +45,54 @@ pub(super) struct Recorder {
 }
 
 impl Recorder {
-    /// Begins to record. `ends`: the destinations that the packet may have. `interfaces`: names of
-    /// those at which chains of their own may see it.
+    /// Begins to record the packets of this client, which has no address if the kernel chooses it.
+    /// `ends`: the destinations that the packet may have. `interfaces`: names of those at which
+    /// chains of their own may see it.
     pub(super) fn begin(
         args: &ExplainArgs,
-        client: &Client,
+        client: TracedTuple,
         ends: &[SocketAddr],
         interfaces: &[&str],
     ) -> Result<Self> {
-        let end_of = |at: &SocketAddr| {
-            End::new(
-                widened(at.ip()),
-                Port::from_host(at.port()),
-                client.protocol,
-            )
-        };
+        let protocol = Protocol(client.protocol);
+        let address = client.client.unwrap_or(Ipv6Addr::UNSPECIFIED.into());
         let mut sources = [End::NONE; SOURCES];
-        sources[0] = End::new(
-            client.address.map_or(V6::UNSPECIFIED, widened),
-            Port::from_host(client.port),
-            client.protocol,
-        );
-        let ends: Vec<_> = ends.iter().map(end_of).collect();
-        let follower = Follower::attach(What::Packet(Followed { sources, token: 0 }, &ends))?;
-        let functions = KernelFunctions::read();
-        let mut missing = Vec::new();
-        if functions.is_empty()
-            && let Some(lacks) = lacks(SYSLOG, "explain … --follow")
-        {
-            missing.push(format!("the kernel's functions by name: {lacks}"));
-        }
-        let known = Known::read(&args.pins.pin_dir, super::Names::new(&args.names))?;
+        sources[0] = end(SocketAddr::new(address, client.client_port), protocol);
+        let ends: Vec<_> = ends.iter().map(|to| end(*to, protocol)).collect();
+        let what = What::Packet(Followed { sources, token: 0 }, &ends);
+        let (kernel, lacks) = KernelRecorder::begin(what, "explain … --follow")?;
+        let mut missing = Vec::from_iter(lacks);
+        let known = NameCache::read(&args.pins.pin_dir, &args.names)?;
         let trace = trace(args, client).map_err(|error| {
             missing.push(format!("portolan's own programs: {error:#}"));
         });
-        let tuple = TracedTuple {
-            client: client.address,
-            v6: client.v6,
-            client_port: client.port,
-            protocol: client.protocol.0,
-        };
-        let nft = NftTrace::begin(tuple, interfaces).unwrap_or_else(|error| {
+        let nft = NftTrace::begin(client, interfaces).unwrap_or_else(|error| {
             missing.push(format!("nf_tables: {error}"));
             None
         });
         Ok(Self {
-            follower,
-            functions,
+            kernel,
             trace: trace.ok(),
             nft,
             known,
             sightings: Vec::new(),
             events: Vec::new(),
             rules: Vec::new(),
-            client_port: client.port,
+            client_port: client.client_port,
             missing,
         })
     }
 
     /// Takes what has been reported since the last call.
     pub(super) fn poll(&mut self) {
-        while let Some(sighting) = self.follower.take() {
-            // Without a name and a reason, it may be that of the test run as well.
-            let is_unknown =
-                self.functions.is_empty() && self.follower.reason(&sighting) == "NOT_SPECIFIED";
-            let is_freed = sighting.seen == Seen::Freed as u8 && sighting.location != 0;
-            if is_freed && (is_unknown || self.functions.at(sighting.location) == TEST_RUN) {
-                continue;
+        while let Some(sighting) = self.kernel.follower.take() {
+            if sighting.seen == Seen::Freed as u8 && sighting.location != 0 {
+                let freed = self.kernel.freed(&sighting);
+                // Without a name and a reason, it may be that of the test run as well.
+                let is_nameless = self.kernel.functions.is_empty();
+                if freed.place == TEST_RUN || is_nameless && freed.reason == "NOT_SPECIFIED" {
+                    continue;
+                }
             }
             if self.client_port == 0 && sighting.direction == Direction::Request as u8 {
                 self.client_port = sighting.tuple.src_port.host();
@@ -149,70 +116,55 @@ impl Recorder {
     }
 
     pub(super) fn inject(&mut self, interface: u32, frame: &[u8]) -> Result<()> {
-        Ok(self.follower.inject(interface, frame)?)
+        Ok(self.kernel.follower.inject(interface, frame)?)
     }
 
-    /// Whether an answer has left for the client. `own`: inode number of this namespace.
-    pub(super) fn has_answer(&self, own: u32) -> bool {
+    /// Whether an answer has left for the client.
+    pub(super) fn has_answer(&self) -> bool {
         self.sightings.iter().any(|sighting| {
             sighting.direction == Direction::Answer as u8
                 && sighting.seen == Seen::Sent as u8
-                && sighting.namespace == own
+                && sighting.namespace == self.kernel.own
         })
     }
 
     /// Whether the kernel has freed the packet or an answer.
     pub(super) fn has_lost(&self) -> bool {
-        self.sightings.iter().any(|sighting| {
-            sighting.seen == Seen::Freed as u8 && !is_harmless(&self.follower.reason(sighting))
-        })
+        self.sightings.iter().any(|one| self.kernel.is_loss(one))
     }
 
     /// Ends the recording and returns the stations. `client`: the namespace of the client's pod.
-    pub(super) fn stations(&mut self, own: u32, client: Option<u32>) -> Vec<Station> {
+    pub(super) fn stations(&mut self, client: Option<u32>) -> Vec<Station> {
         // Its programs at the cgroup are detached before others' are looked for there.
         self.trace = None;
-        let lost = self.follower.lost();
+        let lost = self.kernel.follower.lost();
         if lost > 0 {
             self.missing
                 .push(format!("{lost} reports were not read fast enough"));
         }
-        let mut names = InterfaceNames::new(own);
         let mut seen: Vec<Timed> = Vec::new();
         for sighting in &self.sightings {
             let host = match sighting.namespace {
-                inode if inode == own => Host::Node,
+                inode if inode == self.kernel.own => Host::Node,
                 inode if Some(inode) == client => Host::Client,
                 inode => Host::Other(inode),
             };
-            let interface = names.of(sighting.namespace, sighting.interface);
-            let kind = Seen::ALL
-                .into_iter()
-                .find(|one| *one as u8 == sighting.seen);
-            let did = match kind {
-                Some(Seen::Received) => Did::Received { interface },
-                Some(Seen::Sent) => Did::Sent {
-                    interface,
+            let did = match sighting.seen {
+                seen if seen == Seen::Received as u8 => Did::Received {
+                    interface: self.kernel.interface(sighting),
+                },
+                seen if seen == Seen::Sent as u8 => Did::Sent {
+                    interface: self.kernel.interface(sighting),
                     receiver: sighting.receiver,
                 },
-                _ => Did::Freed {
-                    interface,
-                    reason: self.follower.reason(sighting),
-                    place: self.functions.at(sighting.location),
-                },
+                _ => Did::Freed(self.kernel.freed(sighting)),
             };
-            let direction = direction_of(sighting.direction);
-            seen.push((
-                sighting.time,
-                Station {
-                    host,
-                    direction,
-                    did,
-                },
-            ));
+            let mut directions = Direction::ALL.into_iter();
+            let direction = directions.find(|one| *one as u8 == sighting.direction);
+            let direction = direction.unwrap_or(Direction::Request);
+            seen.push((sighting.time, Station::new(host, direction, did)));
         }
-        let events = std::mem::take(&mut self.events);
-        for mut report in events {
+        for mut report in std::mem::take(&mut self.events) {
             let event = &mut report.event;
             if event.result < 0 && !event.before.leads_as(&event.after) {
                 // Portolan's hook translated the call, and another program refused it.
@@ -220,48 +172,23 @@ impl Recorder {
             } else if let Some(reason) = self.known.refusal(event) {
                 event.outcome = reason as u32;
             }
-            let Some(direction) = self.direction(&event.before, &event.after) else {
-                continue;
-            };
-            let line = Line::new(event, event.time, &mut self.known);
-            let did = Did::Ours {
-                hook: line.hook,
-                verdict: Verdict::of(event.counter()),
-                outcome: line.outcome,
-                meaning: line.reason,
-                page: line.page,
-                ends: line.ends(),
-                error: line.error,
-                interface: line.interface,
-            };
-            let host = Host::Node;
-            seen.push((
-                event.time,
-                Station {
-                    host,
-                    direction,
-                    did,
-                },
-            ));
+            if let Some(direction) = self.direction(&event.before, &event.after) {
+                let line = Line::new(event, event.time, &mut self.known);
+                let did = Did::Ours(Box::new(line));
+                seen.push((event.time, Station::new(Host::Node, direction, did)));
+            }
         }
         in_order(seen, self.rules_met())
     }
 
     fn direction(&self, before: &Tuple, after: &Tuple) -> Option<Direction> {
         let port = Port::from_host(self.client_port);
-        let is_any = |from: bool| {
-            [before, after].iter().any(|tuple| {
-                let own = if from { tuple.src_port } else { tuple.dst_port };
-                own == port
-            })
-        };
+        let is_from = [before, after].iter().any(|tuple| tuple.src_port == port);
+        let is_to = [before, after].iter().any(|tuple| tuple.dst_port == port);
         // A socket call names the other end only.
-        if before.src_port == Port::ANY || is_any(true) {
-            Some(Direction::Request)
-        } else if is_any(false) {
-            Some(Direction::Answer)
-        } else {
-            None
+        match before.src_port == Port::ANY || is_from {
+            true => Some(Direction::Request),
+            false => is_to.then_some(Direction::Answer),
         }
     }
 
@@ -274,10 +201,9 @@ impl Recorder {
             let direction = match (known, traced.ports) {
                 (Some((_, direction)), _) => *direction,
                 (None, Some([source, _])) => {
-                    let direction = if source == self.client_port {
-                        Direction::Request
-                    } else {
-                        Direction::Answer
+                    let direction = match source == self.client_port {
+                        true => Direction::Request,
+                        false => Direction::Answer,
                     };
                     if packets.iter().any(|(_, known)| *known == direction) {
                         continue;
@@ -301,14 +227,14 @@ impl Recorder {
 }
 
 /// Asks portolan's programs for everything with the client's address and port.
-fn trace(args: &ExplainArgs, client: &Client) -> Result<Trace> {
+fn trace(args: &ExplainArgs, client: TracedTuple) -> Result<Trace> {
     let all = Filter::all(u64::MAX);
     let mut filter = Filter {
-        port: Port::from_host(client.port),
-        protocol: client.protocol,
+        port: Port::from_host(client.client_port),
+        protocol: Protocol(client.protocol),
         ..all
     };
-    filter.clients[0] = client.address.map_or(V6::UNSPECIFIED, widened);
+    filter.clients[0] = client.client.map_or(V6::UNSPECIFIED, widened);
     let wanted = Wanted {
         filter,
         // A socket call has the other end only.
@@ -319,9 +245,4 @@ fn trace(args: &ExplainArgs, client: &Client) -> Result<Trace> {
         rate: 0,
     };
     Ok(Trace::open(&args.pins.pin_dir, wanted)?)
-}
-
-fn direction_of(number: u8) -> Direction {
-    let found = Direction::ALL.into_iter().find(|one| *one as u8 == number);
-    found.unwrap_or(Direction::Request)
 }

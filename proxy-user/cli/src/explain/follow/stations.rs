@@ -6,7 +6,7 @@ use linux::NftVerdict;
 use proxy_common::trace::follow::Direction;
 use serde::Serialize;
 
-use crate::trace::verdict::Verdict;
+use crate::packets::{Freed, line::Line};
 
 /// In which network namespace a station is.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -66,28 +66,9 @@ pub(super) enum Did {
         interface: String,
     },
     /// One of portolan's programs, or socket hooks, saw it.
-    Ours {
-        hook: &'static str,
-        /// None for a socket call.
-        interface: Option<String>,
-        verdict: Verdict,
-        outcome: &'static str,
-        meaning: &'static str,
-        /// The documentation page about the outcome.
-        page: Option<&'static str>,
-        /// Source and destination, and what they became.
-        ends: String,
-        /// The error that a socket call got.
-        error: Option<String>,
-    },
+    Ours(Box<Line>),
     Rule(Rule),
-    Freed {
-        /// Empty if the packet was at no interface.
-        interface: String,
-        reason: String,
-        /// The function that freed it.
-        place: String,
-    },
+    Freed(Freed),
 }
 
 /// A station.
@@ -96,6 +77,16 @@ pub(super) struct Station {
     pub(super) host: Host,
     pub(super) direction: Direction,
     pub(super) did: Did,
+}
+
+impl Station {
+    pub(super) fn new(host: Host, direction: Direction, did: Did) -> Self {
+        Self {
+            host,
+            direction,
+            did,
+        }
+    }
 }
 
 /// A station with the time at which it was seen, in nanoseconds of the monotonic clock.
@@ -109,30 +100,16 @@ pub(super) fn in_order(mut seen: Vec<Timed>, rules: Vec<(Direction, Rule)>) -> V
     for direction in Direction::ALL {
         let of_direction =
             |(_, station): &&Timed| station.direction == direction && station.host == Host::Node;
-        let entered = seen.iter().filter(of_direction).find(|(_, station)| {
-            matches!(
-                station.did,
-                Did::Ours {
-                    hook: "ingress",
-                    ..
-                }
-            )
-        });
-        let entered = entered.or_else(|| {
-            let received = |(_, station): &&Timed| {
-                matches!(station.did, Did::Received { .. } | Did::Ours { .. })
-            };
-            seen.iter().filter(of_direction).find(received)
-        });
-        let after = entered.map_or(0, |(time, _)| *time);
+        let mut here = seen.iter().filter(of_direction);
+        let entered = |(_, station): &&Timed| matches!(&station.did, Did::Ours(line) if line.hook == "ingress");
+        let came =
+            |(_, station): &&Timed| matches!(station.did, Did::Received { .. } | Did::Ours(_));
+        let first = here.clone().find(entered).or_else(|| here.find(came));
+        let after = first.map_or(0, |(time, _)| *time);
         let own = rules.iter().filter(|(of, _)| *of == direction);
         let own = own.map(|(_, rule)| {
-            let station = Station {
-                host: Host::Node,
-                direction,
-                did: Did::Rule(rule.clone()),
-            };
-            (after, station)
+            let did = Did::Rule(rule.clone());
+            (after, Station::new(Host::Node, direction, did))
         });
         let own: Vec<_> = own.collect();
         let place = seen.partition_point(|(time, _)| *time <= after);
@@ -152,20 +129,10 @@ impl Station {
     /// that they know its flow.
     fn repeats(&self, known: &Self) -> bool {
         let is_alike = match (&self.did, &known.did) {
-            (
-                Did::Ours {
-                    hook,
-                    interface,
-                    verdict,
-                    ..
-                },
-                Did::Ours {
-                    hook: known_hook,
-                    interface: known_interface,
-                    verdict: known_verdict,
-                    ..
-                },
-            ) => (hook, interface, verdict) == (known_hook, known_interface, known_verdict),
+            (Did::Ours(line), Did::Ours(known)) => {
+                (line.hook, &line.interface, line.verdict)
+                    == (known.hook, &known.interface, known.verdict)
+            }
             (did, known) => did == known,
         };
         is_alike && (&self.host, self.direction) == (&known.host, known.direction)
@@ -201,53 +168,41 @@ impl Did {
         match self {
             Self::Sent {
                 interface,
-                receiver,
-            } => match receiver {
-                [0, 0, 0, 0, 0, 0] => format!("sent by {interface}"),
-                mac => format!("sent by {interface} to {}", mac_text(*mac)),
-            },
-            Self::Received { interface } => format!("received by {interface}"),
-            Self::Ours {
-                hook,
+                receiver: [0, 0, 0, 0, 0, 0],
+            } => format!("sent by {interface}"),
+            Self::Sent {
                 interface,
-                outcome,
-                ends,
-                error,
-                ..
+                receiver,
             } => {
-                let at = interface.iter().map(|name| format!(" of {name}"));
-                let at: String = at.collect();
-                let error: String = error.iter().map(|error| format!(" ({error})")).collect();
-                format!("portolan, {hook}{at}: {outcome}{error}: {ends}")
+                let receiver = receiver.map(|byte| format!("{byte:02x}")).join(":");
+                format!("sent by {interface} to {receiver}")
+            }
+            Self::Received { interface } => format!("received by {interface}"),
+            Self::Ours(line) => {
+                let error = line.error.iter();
+                let error: String = error.map(|error| format!(" ({error})")).collect();
+                let (at, outcome, ends) = (line.hook_label(), line.outcome, line.ends());
+                format!("portolan, {at}: {outcome}{error}: {ends}")
             }
             Self::Rule(rule) => {
                 let verdict = match &rule.verdict {
-                    NftVerdict::Next => "next".to_owned(),
-                    NftVerdict::Accept => "accept".to_owned(),
-                    NftVerdict::Drop => "drop".to_owned(),
-                    NftVerdict::Jump(chain) => format!("jump {chain}"),
-                    NftVerdict::Queue => "queue".to_owned(),
+                    NftVerdict::Next => "next",
+                    NftVerdict::Accept => "accept",
+                    NftVerdict::Drop => "drop",
+                    NftVerdict::Jump(chain) => &format!("jump {chain}"),
+                    NftVerdict::Queue => "queue",
                 };
                 format!("nftables, {}: {verdict}", rule.name())
             }
-            Self::Freed {
-                interface,
-                reason,
-                place,
-            } => {
-                let at = if interface.is_empty() {
-                    String::new()
-                } else {
-                    format!(" at {interface}")
+            Self::Freed(freed) => {
+                let at = match freed.interface.as_str() {
+                    "" => String::new(),
+                    name => format!(" at {name}"),
                 };
-                format!("freed{at}: {reason}, in {place}")
+                format!("freed{at}: {}, in {}", freed.reason, freed.place)
             }
         }
     }
-}
-
-fn mac_text(mac: [u8; 6]) -> String {
-    mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
 #[cfg(test)]
@@ -255,11 +210,7 @@ mod tests {
     use super::*;
 
     fn station(direction: Direction, did: Did) -> Station {
-        Station {
-            host: Host::Node,
-            direction,
-            did,
-        }
+        Station::new(Host::Node, direction, did)
     }
 
     fn received(interface: &str) -> Did {
@@ -279,11 +230,11 @@ mod tests {
     #[test]
     fn rules_come_behind_the_interface_that_received_and_repetitions_are_left_out() {
         let request = |did| station(Direction::Request, did);
-        let freed = Did::Freed {
+        let freed = Did::Freed(Freed {
             interface: "pod0".into(),
             reason: "NETFILTER_DROP".into(),
             place: "nf_hook_slow".into(),
-        };
+        });
         let seen = vec![
             (30, request(freed.clone())),
             (10, request(received("pod0"))),

@@ -5,11 +5,10 @@
 mod pods;
 mod slices;
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::{
-    api::{
-        core::v1::{Pod, Service, ServicePort},
-        discovery::v1::EndpointSlice,
-    },
+    api::core::v1::{Pod, Service, ServicePort},
     apimachinery::pkg::util::intstr::IntOrString,
 };
 use proxy_common::Protocol;
@@ -85,18 +84,11 @@ pub(super) fn no_endpoint(objects: &ServiceObjects, wanted: Wanted<'_>) -> Reaso
         return no_slice(objects, service, wanted);
     }
     let family = wanted.family();
-    let of_family = |slice: &&EndpointSlice| slice.address_type == family;
-    if !objects.slices.iter().any(|slice| of_family(&slice)) {
-        let has: Vec<_> = objects
-            .slices
-            .iter()
-            .map(|slice| slice.address_type.clone())
-            .collect();
+    let families = objects.slices.iter().map(|slice| &slice.address_type);
+    if families.clone().all(|one| one != family) {
+        let has = listed(families.cloned());
         return Reason::new(
-            format!(
-                "its EndpointSlices list {} addresses only, and {family} is asked for",
-                some(has)
-            ),
+            format!("its EndpointSlices list {has} addresses only, and {family} is asked for"),
             format!(
                 "see whether its pods have {family} addresses, and the Service's ipFamilies; a slice that is written by hand needs addressType {family}"
             ),
@@ -111,27 +103,21 @@ pub(super) fn no_endpoint(objects: &ServiceObjects, wanted: Wanted<'_>) -> Reaso
             )
         });
     }
-    let reasons: Vec<_> = all
-        .iter()
-        .map(|entry| entry.absent(objects, wanted))
-        .collect();
+    let reasons = all.iter().map(|entry| entry.absent(objects, wanted));
+    let reasons: Vec<_> = reasons.collect();
     if let Some(reason) = no_container_port(objects, service, wanted)
         && all.iter().all(|entry| entry.port.is_err())
     {
         return reason;
     }
-    let first = &reasons[0];
-    let because = match reasons.len() {
-        1 => format!("its only endpoint, {}: {}", all[0].name(), first.because),
-        count if reasons.iter().all(|reason| reason.because == first.because) => {
-            format!("all {count} endpoints: {}", first.because)
-        }
-        count => format!(
-            "none of its {count} endpoints is usable; the first, {}: {}",
-            all[0].name(),
-            first.because
-        ),
+    let (first, endpoint) = (&reasons[0], all[0].name());
+    let is_same = |reason: &Reason| reason.because == first.because;
+    let which = match reasons.len() {
+        1 => format!("its only endpoint, {endpoint}"),
+        count if reasons.iter().all(is_same) => format!("all {count} endpoints"),
+        count => format!("none of its {count} endpoints is usable; the first, {endpoint}"),
     };
+    let because = format!("{which}: {}", first.because);
     let remedy = match first.remedy.as_str() {
         "" => format!(
             "see its endpoints: `kubectl -n {namespace} get endpointslices -l kubernetes.io/service-name={name} -o yaml`"
@@ -169,12 +155,10 @@ fn no_slice(objects: &ServiceObjects, service: &Service, wanted: Wanted<'_>) -> 
         );
     }
     no_pod(objects, service, wanted).unwrap_or_else(|| {
-        let pods = match objects.has_all_pods {
-            true => format!(
-                ", although its selector matches {}",
-                counted(objects.pods.len())
-            ),
-            false => String::new(),
+        let pods = match (objects.has_all_pods, objects.pods.len()) {
+            (false, _) => String::new(),
+            (true, 1) => ", although its selector matches 1 pod".to_owned(),
+            (true, pods) => format!(", although its selector matches {pods} pods"),
         };
         Reason::new(
             format!("no EndpointSlice belongs to it{pods}"),
@@ -189,10 +173,7 @@ fn no_pod(objects: &ServiceObjects, service: &Service, wanted: Wanted<'_>) -> Op
     let namespace = wanted.namespace;
     let pods = objects.has_all_pods.then_some(&objects.pods)?;
     let is_over = |pod: &Pod| {
-        let phase = pod
-            .status
-            .as_ref()
-            .and_then(|status| status.phase.as_deref());
+        let phase = pod.status.as_ref().and_then(|one| one.phase.as_deref());
         matches!(phase, Some("Succeeded" | "Failed"))
     };
     if pods.is_empty() {
@@ -220,19 +201,14 @@ fn no_container_port(
     let IntOrString::String(target) = port_of(service, wanted)?.target_port.as_ref()? else {
         return None;
     };
-    let pods = &objects.pods;
-    let declared: Vec<_> = pods
-        .iter()
-        .flat_map(|pod| pods::ports(pod, wanted.protocol))
-        .collect();
-    let has: Vec<_> = declared
-        .into_iter()
-        .filter_map(|port| port.name.clone())
-        .collect();
-    let is_missing = !pods.is_empty() && !has.contains(target);
+    let pods = objects.pods.iter();
+    let declared = pods.flat_map(|pod| pods::ports(pod, wanted.protocol));
+    let has: Vec<_> = declared.filter_map(|port| port.name.clone()).collect();
+    let is_missing = !objects.pods.is_empty() && !has.contains(target);
     is_missing.then(|| {
+        let has = listed(has);
         Reason::new(
-            format!("no container of its pods has a port named {target}, which is its targetPort (they have: {})", some(has)),
+            format!("no container of its pods has a port named {target}, which is its targetPort (they have: {has})"),
             "correct targetPort, or name the container's port",
         )
     })
@@ -240,23 +216,17 @@ fn no_container_port(
 
 /// Returns a sentence if the pods declare ports, and none of them is the endpoints' port.
 pub(super) fn undeclared(objects: &ServiceObjects, wanted: Wanted<'_>) -> Option<String> {
-    let all = entries(objects, wanted);
-    let undeclared = all.iter().find_map(|entry| {
+    entries(objects, wanted).iter().find_map(|entry| {
         let number = *entry.port.as_ref().ok()?;
-        let pod = entry.pod(objects)?;
-        let declared: Vec<_> = pods::ports(pod, wanted.protocol)
-            .map(|port| port.container_port)
-            .collect();
+        let declared = pods::ports(entry.pod(objects)?, wanted.protocol);
+        let declared: Vec<_> = declared.map(|port| port.container_port).collect();
         let is_other = !declared.is_empty() && !declared.contains(&i32::from(number));
-        is_other.then_some((entry, number, declared))
-    });
-    undeclared.map(|(entry, number, declared)| {
-        let declared = declared.iter().map(ToString::to_string).collect();
-        format!(
-            "no container of {} declares port {number}, to which connections go (they declare: {}): see the Service's targetPort if nobody answers",
-            entry.name(),
-            some(declared)
-        )
+        let (name, declared) = (entry.name(), listed(declared.iter().map(i32::to_string)));
+        is_other.then(|| {
+            format!(
+                "no container of {name} declares port {number}, to which connections go (they declare: {declared}): see the Service's targetPort if nobody answers"
+            )
+        })
     })
 }
 
@@ -271,31 +241,22 @@ pub(super) fn other_target(objects: &ServiceObjects, wanted: Wanted<'_>) -> Opti
         Some(IntOrString::String(_)) => return None,
         None => port.port,
     };
-    let all = entries(objects, wanted);
-    let is_other = |entry: &&Entry<'_>| {
-        entry
-            .port
-            .as_ref()
-            .is_ok_and(|number| i32::from(*number) != target)
-    };
-    let entry = all.iter().find(is_other)?;
-    let number = entry.port.as_ref().ok()?;
-    Some(Reason::new(
-        format!(
-            "its targetPort is {target}, and EndpointSlice {} leads to {number}: the slice decides",
-            entry.slice_name()
-        ),
-        "correct the slice if it is written by hand; otherwise see whether kube-controller-manager runs",
-    ))
+    entries(objects, wanted).iter().find_map(|entry| {
+        let number = *entry.port.as_ref().ok()?;
+        let slice = entry.slice_name();
+        (i32::from(number) != target).then(|| {
+            Reason::new(
+                format!("its targetPort is {target}, and EndpointSlice {slice} leads to {number}: the slice decides"),
+                "correct the slice if it is written by hand; otherwise see whether kube-controller-manager runs",
+            )
+        })
+    })
 }
 
 /// Returns the nodes of the endpoints.
-pub(super) fn nodes(objects: &ServiceObjects) -> Vec<String> {
+pub(super) fn nodes(objects: &ServiceObjects) -> BTreeSet<String> {
     let endpoints = objects.slices.iter().flat_map(|slice| &slice.endpoints);
-    let mut nodes: Vec<_> = endpoints.filter_map(|one| one.node_name.clone()).collect();
-    nodes.sort();
-    nodes.dedup();
-    nodes
+    endpoints.filter_map(|one| one.node_name.clone()).collect()
 }
 
 fn port_of<'a>(service: &'a Service, wanted: Wanted<'_>) -> Option<&'a ServicePort> {
@@ -306,21 +267,13 @@ fn port_of<'a>(service: &'a Service, wanted: Wanted<'_>) -> Option<&'a ServicePo
     })
 }
 
-fn counted(pods: usize) -> String {
-    match pods {
-        1 => "1 pod".to_owned(),
-        _ => format!("{pods} pods"),
-    }
-}
-
 /// Returns words as a list, each once; `none` if there are none.
-fn some(mut words: Vec<String>) -> String {
-    words.sort();
-    words.dedup();
-    if words.is_empty() {
-        return "none".to_owned();
+fn listed(words: impl IntoIterator<Item = String>) -> String {
+    let words: BTreeSet<_> = words.into_iter().collect();
+    match words.is_empty() {
+        true => "none".to_owned(),
+        false => Vec::from_iter(words).join(", "),
     }
-    words.join(", ")
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! Why a pod is not ready, from its status. Pure.
 
 use control::model::parse;
-use k8s_openapi::api::core::v1::{Container, ContainerPort, ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::{ContainerPort, ContainerStatus, Pod};
 use proxy_common::Protocol;
 
 use super::Reason;
@@ -11,80 +11,64 @@ use super::Reason;
 pub(super) fn not_ready(pod: &Pod) -> Reason {
     let name = pod.metadata.name.as_deref().unwrap_or_default();
     let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
-    let describe = format!("see why: `kubectl -n {namespace} describe pod {name}`");
     if pod.metadata.deletion_timestamp.is_some() {
         return Reason::new("terminating, and no longer serving", "");
     }
-    let status = pod.status.clone().unwrap_or_default();
-    let statuses = status.container_statuses.unwrap_or_default();
-    let mut unready = statuses.iter().filter(|one| !one.ready).peekable();
-    if unready.peek().is_none() {
-        return match unmet_gate(pod) {
-            Some(gate) => {
-                let because = format!("not ready: its readiness gate {gate} is not met");
-                Reason::new(because, "see the controller that sets this condition")
-            }
-            None => match status.phase.as_deref() {
-                Some("Pending") => Reason::new("not ready: its pod is Pending", describe),
-                _ => Reason::new("not ready", describe),
-            },
-        };
-    }
+    let describe = || format!("see why: `kubectl -n {namespace} describe pod {name}`");
     let logs = |container: &str| {
         format!("see its log: `kubectl -n {namespace} logs {name} -c {container} --previous`")
     };
-    for one in unready.clone() {
-        let container = &one.name;
-        if let Some(reason) = waiting(one) {
-            let because = format!("not ready: container {container} waits: {reason}");
+    let by_state = |one: &&ContainerStatus| {
+        let (container, state) = (&one.name, one.state.as_ref()?);
+        let waiting = state.waiting.as_ref();
+        if let Some(reason) = waiting.and_then(|waiting| waiting.reason.as_deref()) {
             let remedy = match reason {
                 "CrashLoopBackOff" => logs(container),
-                _ => describe,
+                _ => describe(),
             };
-            return Reason::new(because, remedy);
+            return Some((format!("container {container} waits: {reason}"), remedy));
         }
-        if let Some(code) = exit_code(one) {
-            let because = format!("not ready: container {container} has ended with status {code}");
-            return Reason::new(because, logs(container));
-        }
-    }
-    for one in unready {
+        let code = state.terminated.as_ref()?.exit_code;
+        let why = format!("container {container} has ended with status {code}");
+        Some((why, logs(container)))
+    };
+    let by_probe = |one: &&ContainerStatus| {
         let container = &one.name;
-        let spec = spec_of(pod, container);
-        if one.started == Some(false) && spec.is_some_and(|spec| spec.startup_probe.is_some()) {
-            let because = format!(
-                "not ready: the startup probe of container {container} has not succeeded yet"
-            );
-            return Reason::new(because, describe);
+        let mut specs = pod.spec.as_ref()?.containers.iter();
+        let spec = specs.find(|spec| spec.name == *container)?;
+        let is_starting = one.started == Some(false) && spec.startup_probe.is_some();
+        let why = match &spec.readiness_probe {
+            _ if is_starting => {
+                format!("the startup probe of container {container} has not succeeded yet")
+            }
+            Some(_) => format!("the readiness probe of container {container} fails"),
+            None => return None,
+        };
+        Some((why, describe()))
+    };
+    let status = pod.status.clone().unwrap_or_default();
+    let statuses = status.container_statuses.unwrap_or_default();
+    let unready: Vec<_> = statuses.iter().filter(|one| !one.ready).collect();
+    let known = unready.iter().find_map(by_state);
+    let (why, remedy) = match known.or_else(|| unready.iter().find_map(by_probe)) {
+        Some(known) => known,
+        None if !unready.is_empty() => {
+            let names: Vec<_> = unready.iter().map(|one| &*one.name).collect();
+            (
+                format!("so is its container {}", names.join(", ")),
+                describe(),
+            )
         }
-        if spec.is_some_and(|spec| spec.readiness_probe.is_some()) {
-            let because = format!("not ready: the readiness probe of container {container} fails");
-            return Reason::new(because, describe);
-        }
-    }
-    let names: Vec<_> = statuses
-        .iter()
-        .filter(|one| !one.ready)
-        .map(|one| &*one.name)
-        .collect();
-    let because = format!("not ready: so is its container {}", names.join(", "));
-    Reason::new(because, describe)
-}
-
-/// Returns why the kubelet has not started a container, as `ImagePullBackOff`.
-fn waiting(container: &ContainerStatus) -> Option<&str> {
-    let waiting = container.state.as_ref()?.waiting.as_ref()?;
-    waiting.reason.as_deref()
-}
-
-fn exit_code(container: &ContainerStatus) -> Option<i32> {
-    let ended = container.state.as_ref()?.terminated.as_ref()?;
-    Some(ended.exit_code)
-}
-
-fn spec_of<'a>(pod: &'a Pod, container: &str) -> Option<&'a Container> {
-    let mut containers = pod.spec.as_ref()?.containers.iter();
-    containers.find(|one| one.name == container)
+        None => match (unmet_gate(pod), status.phase.as_deref()) {
+            (Some(gate), _) => (
+                format!("its readiness gate {gate} is not met"),
+                "see the controller that sets this condition".to_owned(),
+            ),
+            (None, Some("Pending")) => ("its pod is Pending".to_owned(), describe()),
+            (None, _) => return Reason::new("not ready", describe()),
+        },
+    };
+    Reason::new(format!("not ready: {why}"), remedy)
 }
 
 /// Returns the first of the pod's readiness gates that is not met.

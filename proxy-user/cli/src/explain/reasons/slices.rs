@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The entries of a service's EndpointSlices, and why one is not in the maps. Pure.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use control::model::parse;
-use k8s_openapi::api::{core::v1::Pod, discovery::v1::EndpointSlice};
+use k8s_openapi::api::{
+    core::v1::Pod,
+    discovery::v1::{EndpointPort, EndpointSlice},
+};
 use proxy_common::Protocol;
 use source::{
-    named::{ListedEndpoint, listed},
+    named::{self, ListedEndpoint},
     service::ServiceObjects,
 };
 
-use super::{Reason, Wanted, pods, some};
+use super::{Reason, Wanted, listed, pods};
 
 /// One endpoint of a slice, for the port that is asked for.
 #[derive(Clone, Debug)]
@@ -37,7 +40,7 @@ pub(in crate::explain) fn entries<'a>(
             let first = endpoint.addresses.first();
             first.map_or("", String::as_str)
         });
-        let both = listed(slice).into_iter().zip(texts);
+        let both = named::listed(slice).into_iter().zip(texts);
         both.map(move |(endpoint, text)| Entry {
             slice,
             endpoint,
@@ -50,58 +53,40 @@ pub(in crate::explain) fn entries<'a>(
 
 /// Returns the number that a slice has for the wanted port.
 fn port_of(slice: &EndpointSlice, wanted: Wanted<'_>) -> Result<u16, Reason> {
-    let name = name_of(slice);
-    let remedy = format!(
-        "give the slice the Service's {} ({}); the Service's and the slice's ports meet by name and protocol",
-        wanted.port(),
-        wanted.protocol.name()
-    );
+    let (port, protocol) = (wanted.port(), wanted.protocol.name());
     let ports = slice.ports.as_deref().unwrap_or_default();
-    if ports.is_empty() {
-        return Err(Reason::new(
-            format!("its EndpointSlice {name} has no ports"),
-            remedy,
-        ));
-    }
-    let is_named = |name: Option<&str>| name.unwrap_or_default() == wanted.port;
-    let mut named = ports
+    let name = |port: &EndpointPort| port.name.clone().unwrap_or_default();
+    let named: Vec<_> = ports
         .iter()
-        .filter(|port| is_named(port.name.as_deref()))
-        .peekable();
-    if named.peek().is_none() {
-        let has = ports.iter().map(|port| match port.name.as_deref() {
-            None | Some("") => "one without a name".to_owned(),
-            Some(name) => name.to_owned(),
-        });
-        let has = some(has.collect());
-        let because = format!(
-            "its EndpointSlice {name} has no {} (it has: {has})",
-            wanted.port()
-        );
-        return Err(Reason::new(because, remedy));
-    }
-    let mut protocols = Vec::new();
-    for port in named {
-        if !is_protocol(port.protocol.as_deref(), wanted.protocol) {
-            protocols.push(port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()));
-            continue;
+        .filter(|port| name(port) == wanted.port)
+        .collect();
+    let mut fitting = named.iter();
+    let fitting = fitting.find(|port| is_protocol(port.protocol.as_deref(), wanted.protocol));
+    let number = fitting.and_then(|port| u16::try_from(port.port?).ok());
+    let because = match (number.filter(|number| *number != 0), fitting) {
+        (Some(number), _) => return Ok(number),
+        (None, Some(_)) => format!("gives the {port} no number"),
+        _ if ports.is_empty() => "has no ports".to_owned(),
+        _ if named.is_empty() => {
+            let has = ports.iter().map(|port| match name(port) {
+                name if name.is_empty() => "one without a name".to_owned(),
+                name => name,
+            });
+            format!("has no {port} (it has: {})", listed(has))
         }
-        let number = port.port.and_then(|number| u16::try_from(number).ok());
-        return number.filter(|number| *number != 0).ok_or_else(|| {
-            let because = format!(
-                "its EndpointSlice {name} gives the {} no number",
-                wanted.port()
-            );
-            Reason::new(because, remedy)
-        });
-    }
-    let because = format!(
-        "its EndpointSlice {name} has the {} for {} only, and {} is asked for",
-        wanted.port(),
-        some(protocols),
-        wanted.protocol.name()
-    );
-    Err(Reason::new(because, remedy))
+        _ => {
+            let protocols = named.iter().map(|port| port.protocol.clone());
+            let protocols = protocols.map(|name| name.unwrap_or_else(|| "TCP".to_owned()));
+            let protocols = listed(protocols);
+            format!("has the {port} for {protocols} only, and {protocol} is asked for")
+        }
+    };
+    Err(Reason::new(
+        format!("its EndpointSlice {} {because}", name_of(slice)),
+        format!(
+            "give the slice the Service's {port} ({protocol}); the Service's and the slice's ports meet by name and protocol"
+        ),
+    ))
 }
 
 /// Returns whether a port of Kubernetes has this protocol.
@@ -173,20 +158,10 @@ impl Entry<'_> {
         if let Err(reason) = &self.port {
             return reason.clone();
         }
-        if self.is_held() {
-            return if self.endpoint.ready || self.endpoint.terminating {
-                wanted.not_applied("listed by Kubernetes, and not in the maps")
-            } else {
-                self.not_ready(objects)
-            };
+        if self.is_held() && (self.endpoint.ready || self.endpoint.terminating) {
+            return wanted.not_applied("listed by Kubernetes, and not in the maps");
         }
         self.not_ready(objects)
-    }
-
-    /// Returns the reason for a ready endpoint that the maps hold and do not use.
-    pub(in crate::explain) fn not_in_use(&self) -> Reason {
-        let because = "ready by Kubernetes, and not in use by the maps: they are older or newer";
-        Reason::new(because, "ask again in a moment")
     }
 
     /// Returns why an endpoint that is not ready is so.
@@ -194,44 +169,35 @@ impl Entry<'_> {
         if self.endpoint.terminating {
             return Reason::new("terminating, and no longer serving", "");
         }
-        match (&self.endpoint.pod, self.pod(objects)) {
-            (_, Some(pod)) => pods::not_ready(pod),
+        let remedy = match (&self.endpoint.pod, self.pod(objects)) {
+            (_, Some(pod)) => return pods::not_ready(pod),
             (Some(name), None) => {
                 let (namespace, name) = name.split_once('/').unwrap_or(("default", name));
-                let remedy = format!("see why: `kubectl -n {namespace} describe pod {name}`");
-                Reason::new("not ready", remedy)
+                format!("see why: `kubectl -n {namespace} describe pod {name}`")
             }
             (None, None) => {
-                let remedy = format!(
-                    "EndpointSlice {} says so (conditions): see who writes it",
-                    self.slice_name()
-                );
-                Reason::new("not ready", remedy)
+                let slice = self.slice_name();
+                format!("EndpointSlice {slice} says so (conditions): see who writes it")
             }
-        }
+        };
+        Reason::new("not ready", remedy)
     }
 
     /// Returns why the agent takes no such address as an endpoint.
     fn refused(&self, wanted: Wanted<'_>) -> Option<Reason> {
         let name = self.slice_name();
-        let remedy = format!("correct EndpointSlice {name}: the pod's own address");
-        let Some(address) = parse::address(self.text) else {
-            let because = match self.text {
-                "" => format!("an entry of EndpointSlice {name} has no address"),
-                text => format!("{text:?} of EndpointSlice {name} is no IP address"),
-            };
-            return Some(Reason::new(because, remedy));
+        let address = parse::address(self.text);
+        let because = match (self.text, address, address.and_then(parse::flaw)) {
+            ("", ..) => format!("an entry of EndpointSlice {name} has no address"),
+            (text, None, _) => format!("{text:?} of EndpointSlice {name} is no IP address"),
+            (_, _, Some(flaw)) => format!("{flaw}, which other hosts cannot reach: refused"),
+            (_, Some(address), _) if address.is_ipv6() != wanted.v6 => {
+                let family = wanted.family();
+                format!("not of its EndpointSlice's addressType {family}: refused")
+            }
+            _ => return None,
         };
-        if let Some(flaw) = parse::flaw(address) {
-            let because = format!("{flaw}, which other hosts cannot reach: refused");
-            return Some(Reason::new(because, remedy));
-        }
-        (IpAddr::is_ipv6(&address) != wanted.v6).then(|| {
-            let because = format!(
-                "not of its EndpointSlice's addressType {}: refused",
-                wanted.family()
-            );
-            Reason::new(because, remedy)
-        })
+        let remedy = format!("correct EndpointSlice {name}: the pod's own address");
+        Some(Reason::new(because, remedy))
     }
 }

@@ -3,6 +3,8 @@
 use control::documents::values;
 use rstest::rstest;
 
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+
 use super::*;
 
 pub(super) const WANTED: Wanted<'static> = Wanted {

@@ -14,8 +14,8 @@ use proxy_common::{
 };
 use serde::Serialize;
 
-use super::{names::Known, verdict::Verdict};
-use crate::table::Tone;
+use super::{name_cache::NameCache, verdict::Verdict};
+use crate::{frame::interface_name, table::Tone};
 
 /// The source or destination of a packet or socket call: an address, with a port and names if they
 /// are known.
@@ -105,7 +105,7 @@ pub(crate) struct Line {
 
 impl Line {
     /// Creates a line from an event, with names for its ids. `time`: nanoseconds since 1970.
-    pub(crate) fn new(event: &Event, time: u64, known: &mut Known) -> Self {
+    pub(crate) fn new(event: &Event, time: u64, known: &mut NameCache) -> Self {
         let hook = Hook::ALL[usize::from(event.hook) % Hook::ALL.len()];
         let counter = event.counter();
         let protocol = protocol_name(&event.before);
@@ -118,8 +118,7 @@ impl Line {
         Self {
             time: stamp(time),
             hook: hook.name(),
-            interface: (!hook.is_socket())
-                .then(|| known.interface_name(event.interface).to_owned()),
+            interface: (!hook.is_socket()).then(|| interface_name(event.interface)),
             process: hook.is_socket().then(|| Caller {
                 name: command(&event.command),
                 pid: event.process,
@@ -197,6 +196,14 @@ impl Line {
         line
     }
 
+    /// Returns the hook, and the interface of a packet.
+    pub(crate) fn hook_label(&self) -> String {
+        match &self.interface {
+            Some(name) => format!("{} of {name}", self.hook),
+            None => self.hook.to_owned(),
+        }
+    }
+
     /// Returns the text of source and destination, and of what the translation has changed.
     pub(crate) fn ends(&self) -> String {
         let Some(Ends { from, to }) = &self.before else {
@@ -250,7 +257,7 @@ fn path(event: &Event, hook: Hook, verdict: Verdict) -> Option<&'static str> {
 }
 
 /// Formats a time as text. `time`: nanoseconds since 1970.
-pub(super) fn stamp(time: u64) -> String {
+pub(crate) fn stamp(time: u64) -> String {
     let stamp = Timestamp::from_nanosecond(time.into()).unwrap_or_default();
     format!("{stamp:.6}")
 }
@@ -263,7 +270,7 @@ fn command(bytes: &[u8]) -> String {
     name.chars().map(plain).collect()
 }
 
-pub(super) fn protocol_name(tuple: &Tuple) -> &'static str {
+pub(crate) fn protocol_name(tuple: &Tuple) -> &'static str {
     match tuple.protocol {
         Protocol::ICMPV6 => "ICMPv6",
         Protocol::ANY => "",
@@ -274,7 +281,7 @@ pub(super) fn protocol_name(tuple: &Tuple) -> &'static str {
     }
 }
 
-pub(super) fn signals(tuple: &Tuple) -> String {
+pub(crate) fn signals(tuple: &Tuple) -> String {
     if tuple.kind & Tuple::LATER_FRAGMENT != 0 {
         return "(later fragment)".to_owned();
     }
@@ -292,7 +299,7 @@ pub(super) fn signals(tuple: &Tuple) -> String {
     }
 }
 
-pub(super) fn ends(tuple: &Tuple, known: &mut Known, hook: Hook) -> Option<Ends> {
+pub(crate) fn ends(tuple: &Tuple, known: &mut NameCache, hook: Hook) -> Option<Ends> {
     if tuple.family == 0 {
         return None;
     }
@@ -310,10 +317,9 @@ pub(super) fn ends(tuple: &Tuple, known: &mut Known, hook: Hook) -> Option<Ends>
         End {
             address,
             port: (has_ports || hook.is_socket()).then_some(port),
-            pod: if service.is_none() && is_plain {
-                known.pod(address).map(str::to_owned)
-            } else {
-                None
+            pod: match service.is_none() && is_plain {
+                true => known.pod(address),
+                false => None,
             },
             service,
         }

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Looks up names for the ids and addresses in events: of services and endpoints in the pinned
-//! maps, of pods in the API server or manifests, of interfaces in the kernel. The maps are read
-//! again from time to time.
+//! maps, of pods in the API server or manifests. The maps are read again from time to time.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -17,7 +16,12 @@ use proxy_common::{
     trace::{Event, Hook, call},
 };
 
-use crate::{BadInput, args::ServiceArg, explain::names::Names};
+use crate::{
+    args::ServiceArg,
+    frame::{BadInput, port_label},
+    names::NameArgs,
+    pods::PodNames,
+};
 
 /// The shortest time between two reads of the maps. The actual pause is at least twenty times as
 /// long as a read takes.
@@ -41,31 +45,23 @@ struct ServicePort {
     numbers: Vec<u16>,
 }
 
-pub(crate) struct Known {
+/// Names that were looked up so far.
+pub(crate) struct NameCache {
     pin_dir: PathBuf,
     served: Served,
     read_at: Instant,
     pause: Duration,
-    names: Names,
-    /// The NAMESPACE/NAME of each pod that was looked up, by address; None for an address of no
-    /// known pod.
-    pods: HashMap<IpAddr, Option<String>>,
-    /// The error after which no more names of pods are looked up; None before an error.
-    silent: Option<String>,
-    interfaces: HashMap<u32, String>,
+    pods: PodNames,
 }
 
-impl Known {
-    pub(crate) fn read(pin_dir: &Path, names: Names) -> Result<Self> {
+impl NameCache {
+    pub(crate) fn read(pin_dir: &Path, names: &NameArgs) -> Result<Self> {
         let mut known = Self {
             pin_dir: pin_dir.into(),
             served: Served::default(),
             read_at: Instant::now(),
             pause: PAUSE,
-            names,
-            pods: HashMap::new(),
-            silent: None,
-            interfaces: HashMap::new(),
+            pods: PodNames::of(names),
         };
         known.read_maps()?;
         Ok(known)
@@ -76,7 +72,7 @@ impl Known {
         let reader = Reader::open(&self.pin_dir)?;
         let mut served = Served::default();
         for row in reader.frontends()? {
-            let name = with_port(&row.service, &row.port_name);
+            let name = port_label(&row.service, &row.port_name);
             // The frontend for the ports that a cluster IP does not serve belongs to no service
             // port.
             if row.service_id != 0 && row.kind != "unserved-ports" {
@@ -110,7 +106,7 @@ impl Known {
     }
 
     /// Returns the ids of the service ports that this argument means.
-    pub(super) fn services(&self, service: &ServiceArg) -> Result<Vec<u32>> {
+    pub(crate) fn services(&self, service: &ServiceArg) -> Result<Vec<u32>> {
         let ports = self.served.ports.iter();
         let own = ports.filter(|(_, port)| is_of(service, &port.name, &port.numbers));
         let mut ids: Vec<u32> = own.map(|(id, _)| *id).collect();
@@ -160,37 +156,11 @@ impl Known {
         let other_ports = || frontends.get(&(Some(end.ip()), 0, "any"));
         exact.or_else(other_ports).map(String::as_str)
     }
+
     /// Returns the namespace and name of the pod with this address; None if it is unknown.
-    pub(crate) fn pod(&mut self, address: IpAddr) -> Option<&str> {
-        if !self.pods.contains_key(&address) && self.silent.is_none() {
-            match self.names.pods_at(&HashSet::from([address])) {
-                Ok(mut found) => _ = self.pods.insert(address, found.remove(&address)),
-                // After an error no more names are looked up, because each attempt may take
-                // seconds.
-                Err(error) => self.silent = Some(control::causes::chain(error.as_ref())),
-            }
-        }
-        self.pods.get(&address)?.as_deref()
-    }
-    /// Returns the error because of which pods have no names; None without an error.
-    pub(crate) fn silent(&self) -> Option<&str> {
-        self.silent.as_deref()
-    }
-
-    pub(crate) fn interface_name(&mut self, index: u32) -> &str {
-        self.interfaces
-            .entry(index)
-            .or_insert_with(|| match nix::net::if_::if_indextoname(index) {
-                Ok(name) => name.to_string_lossy().into_owned(),
-                Err(_) => format!("interface {index}"),
-            })
-    }
-}
-
-fn with_port(service: &str, port_name: &str) -> String {
-    match port_name {
-        "" => service.to_owned(),
-        name => format!("{service}:{name}"),
+    pub(crate) fn pod(&mut self, address: IpAddr) -> Option<String> {
+        self.pods.learn([address].into_iter());
+        self.pods.at(address).map(|name| name.to_string())
     }
 }
 
@@ -198,13 +168,10 @@ fn with_port(service: &str, port_name: &str) -> String {
 /// `numbers`: its port numbers.
 fn is_of(wanted: &ServiceArg, service: &str, numbers: &[u16]) -> bool {
     let (service, port_name) = service.split_once(':').unwrap_or((service, ""));
-    let (namespace, name) = service.split_once('/').unwrap_or(("", service));
     let is_port = |wanted: &String| {
         wanted == port_name || wanted.parse().is_ok_and(|one| numbers.contains(&one))
     };
-    wanted.name == name
-        && wanted.namespace.as_ref().is_none_or(|one| one == namespace)
-        && wanted.port.as_ref().is_none_or(is_port)
+    wanted.means(service) && wanted.port.as_ref().is_none_or(is_port)
 }
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The findings of `portolan check`, how they are printed, and the exit status that follows from
-//! them.
+//! Findings of `portolan check` and `portolan explain`: how they are printed, and the exit status
+//! of a check that follows from them.
 
 use std::io;
 
 use control::causes::chain;
 use serde::Serialize;
 
-use crate::{Output, terminal::print_report};
+use crate::{frame::Output, terminal::print_report};
 
 /// How severe a finding is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
@@ -42,15 +42,24 @@ pub(crate) struct Finding {
     /// What to do about it; empty if there is nothing to do, or if `found` says it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) remedy: String,
+    /// The documentation page that explains it; empty if there is none.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub(crate) page: &'static str,
 }
 
 impl Finding {
-    fn new(level: Level, about: impl Into<String>, found: impl Into<String>, remedy: &str) -> Self {
+    pub(crate) fn new(
+        level: Level,
+        about: impl Into<String>,
+        found: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
         Self {
             level,
             about: about.into(),
             found: found.into(),
-            remedy: remedy.to_owned(),
+            remedy: remedy.into(),
+            page: "",
         }
     }
     pub(crate) fn note(about: impl Into<String>, found: impl Into<String>) -> Self {
@@ -59,16 +68,20 @@ impl Finding {
     pub(crate) fn differs(
         about: impl Into<String>,
         found: impl Into<String>,
-        remedy: &str,
+        remedy: impl Into<String>,
     ) -> Self {
         Self::new(Level::Differs, about, found, remedy)
     }
     pub(crate) fn in_the_way(
         about: impl Into<String>,
         found: impl Into<String>,
-        remedy: &str,
+        remedy: impl Into<String>,
     ) -> Self {
         Self::new(Level::InTheWay, about, found, remedy)
+    }
+    /// Returns the finding with the page that explains it.
+    pub(crate) fn explained_by(self, page: &'static str) -> Self {
+        Self { page, ..self }
     }
 
     /// Returns a finding that something of the node could not be read.
@@ -83,28 +96,17 @@ impl Finding {
         Self::differs(what, found, remedy)
     }
 
-    /// Returns the finding as one line, with a second one for the remedy if it has one.
+    /// Returns the finding as one line, with further ones for the remedy and the page if it has
+    /// them; a note's page is left out.
     pub(crate) fn line(&self) -> String {
-        let Self {
-            level,
-            about,
-            found,
-            remedy,
-        } = self;
-        let mut line = format!("{:<11} {about}: {found}", level.word());
-        if !remedy.is_empty() {
-            line += &format!("\n{:<11} -> {remedy}", "");
+        let mut line = format!("{:<11} {}: {}", self.level.word(), self.about, self.found);
+        if !self.remedy.is_empty() {
+            line += &format!("\n{:<11} -> {}", "", self.remedy);
+        }
+        if !self.page.is_empty() && self.level != Level::Note {
+            line += &format!("\n{:<11} -> see {}", "", self.page);
         }
         line
-    }
-}
-
-/// Returns the exit status for findings with these levels: that of the worst.
-pub(crate) fn code_of(levels: impl Iterator<Item = Level>) -> u8 {
-    match levels.max() {
-        None | Some(Level::Note) => 0,
-        Some(Level::Differs) => 1,
-        Some(Level::InTheWay) => 3,
     }
 }
 
@@ -128,7 +130,11 @@ impl Report {
     /// Returns the exit status. 0: no finding is more than a note, 1: something differs, 3:
     /// something keeps portolan from serving.
     pub(crate) fn code(&self) -> u8 {
-        code_of(self.findings.iter().map(|finding| finding.level))
+        match self.findings.iter().map(|finding| finding.level).max() {
+            None | Some(Level::Note) => 0,
+            Some(Level::Differs) => 1,
+            Some(Level::InTheWay) => 3,
+        }
     }
 
     /// Prints the findings, the worst first, in this output format.

@@ -10,10 +10,10 @@ use std::{
 };
 
 use anyhow::{Result, bail};
-use control::{causes::chain, gateway::names::is_plan, object::ObjectName};
+use control::{gateway::names::is_plan, object::ObjectName};
 use source::{SourceError, api_server::Access, named::Directory, service::ServiceObjects};
 
-use super::{note, report::Pointed};
+use crate::frame::runtime;
 
 /// Where objects are asked for.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -56,7 +56,7 @@ impl Names {
                 "the maps do not name pods: give the pod's address instead, or name an API server with --kubeconfig or a folder with --manifests"
             );
         };
-        let found = wait(directory.pod(namespace, name))??;
+        let found = wait(directory.pod(namespace, name))?;
         if found.is_empty() {
             bail!("there is no pod {namespace}/{name} with an address");
         }
@@ -72,35 +72,21 @@ impl Names {
     /// or of no pod. Empty if there is nowhere to look up names.
     pub(crate) fn pods_at(&self, addresses: &HashSet<IpAddr>) -> Result<HashMap<IpAddr, String>> {
         match &self.0 {
-            Some(directory) => Ok(wait(directory.pods_at(addresses))??),
+            Some(directory) => wait(directory.pods_at(addresses)),
             None => Ok(HashMap::new()),
         }
     }
 
-    /// Returns what Kubernetes has of a service (NAMESPACE/NAME). None if there is nowhere to ask;
-    /// if asking fails, adds a note.
-    pub(super) fn service(
-        &self,
-        service: &str,
-        notes: &mut Vec<Pointed>,
-    ) -> Option<ServiceObjects> {
-        let directory = self.0.as_ref()?;
-        let (namespace, name) = service.split_once('/')?;
-        if is_plan(&ObjectName::new(namespace, name)) {
-            // A Gateway has no slices of its own.
-            return None;
-        }
-        let found = wait(directory.service(namespace, name));
-        match found.and_then(|found| Ok(found?)) {
-            Ok(found) => Some(found),
-            Err(error) => {
-                let found = format!(
-                    "pods' names and endpoints that are not ready are not known: {}",
-                    chain(error.as_ref())
-                );
-                notes.push(note("the API server", found));
-                None
+    /// Returns what Kubernetes has of a service (NAMESPACE/NAME). None if there is nowhere to ask,
+    /// and for a Gateway, which has no slices of its own.
+    pub(crate) fn service(&self, service: &str) -> Result<Option<ServiceObjects>> {
+        match (&self.0, service.split_once('/')) {
+            (Some(directory), Some((namespace, name)))
+                if !is_plan(&ObjectName::new(namespace, name)) =>
+            {
+                wait(directory.service(namespace, name)).map(Some)
             }
+            _ => Ok(None),
         }
     }
 }
@@ -117,6 +103,6 @@ fn in_cluster() -> Option<String> {
     Some(format!("https://{host}:{port}"))
 }
 
-fn wait<T>(asked: impl Future<Output = Result<T, SourceError>>) -> Result<Result<T, SourceError>> {
-    Ok(crate::runtime()?.block_on(asked))
+fn wait<T>(asked: impl Future<Output = Result<T, SourceError>>) -> Result<T> {
+    Ok(runtime()?.block_on(asked)?)
 }
