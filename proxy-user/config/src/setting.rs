@@ -73,7 +73,7 @@ pub enum Kind {
 #[derive(Clone, Copy)]
 pub enum Read {
     Bool(fn(&mut Draft, bool)),
-    Number(fn(&mut Draft, i64)),
+    Number(fn(&mut Draft, i64) -> Result<(), Problem>),
     Text(fn(&mut Draft, &str) -> Result<(), Problem>),
     List(fn(&mut Draft, &[String]) -> Result<(), Problem>),
 }
@@ -260,7 +260,7 @@ impl Kind {
             }
             (Self::Special { read, .. }, value) => match (read, value) {
                 (Read::Bool(read), Value::Bool(on)) => read(draft, *on),
-                (Read::Number(read), Value::Number(number)) => read(draft, *number),
+                (Read::Number(read), Value::Number(number)) => read(draft, *number)?,
                 (Read::Text(read), Value::Text(text)) => read(draft, text)?,
                 (Read::List(read), Value::List(items)) => read(draft, items)?,
                 _ => return Err(self.has_another_shape(value)),

@@ -65,7 +65,10 @@ pub(super) const TIMES: Group = Group {
             Kind::Special {
                 values: "number of connections; `0` leaves nf_conntrack as it is",
                 placeholder: "NUMBER",
-                read: Read::Number(|draft, number| draft.max_per_core = Some(number)),
+                read: Read::Number(|draft, number| {
+                    draft.config.conntrack.max_per_core = values::connections(number)?;
+                    Ok(())
+                }),
                 write: |config| Some(Value::Number(config.conntrack.max_per_core.into())),
             },
         )
@@ -78,7 +81,10 @@ pub(super) const TIMES: Group = Group {
             Kind::Special {
                 values: "number of connections",
                 placeholder: "NUMBER",
-                read: Read::Number(|draft, number| draft.conntrack_min = Some(number)),
+                read: Read::Number(|draft, number| {
+                    draft.config.conntrack.min = values::connections(number)?;
+                    Ok(())
+                }),
                 write: |config| Some(Value::Number(config.conntrack.min.into())),
             },
         )
@@ -116,6 +122,7 @@ pub(super) const MAPS: Group = Group {
                 placeholder: "MIB",
                 read: Read::Number(|draft, mib| {
                     draft.config.map_memory = u32::try_from(mib.max(0)).unwrap_or(u32::MAX);
+                    Ok(())
                 }),
                 write: |config| {
                     (config.map_memory != 0).then(|| Value::Number(config.map_memory.into()))
@@ -207,6 +214,7 @@ pub(super) const LOGS: Group = Group {
                         values::level_of_verbosity(verbosity)
                             .clone_into(&mut draft.config.log_level);
                     }
+                    Ok(())
                 }),
                 // The log level is written instead.
                 write: |_| None,

@@ -10,7 +10,7 @@ use linux::interfaces::PodInterfaces;
 
 use crate::{
     LocalDetection,
-    setting::{Group, Kind, Read, Setting, Value},
+    setting::{Choice, Group, Kind, Read, Setting, Value},
     values,
 };
 
@@ -29,7 +29,7 @@ pub(super) const NODE: Group = Group {
                 values: "`iptables`, `ipvs` or `nftables`",
                 placeholder: "MODE",
                 read: Read::Text(|draft, mode| draft.set_mode(mode)),
-                write: |config| Some(Value::Text(config.mode.name().to_owned())),
+                write: |config| Some(Value::Text(config.mode.word())),
             },
         )
         .flag("proxy-mode")

@@ -171,7 +171,10 @@ pub(super) const SERVICES: Group = Group {
             Kind::Special {
                 values: "bit number, 0 to 31",
                 placeholder: "BIT",
-                read: Read::Number(|draft, bit| draft.iptables_masquerade_bit = Some(bit)),
+                read: Read::Number(|draft, bit| {
+                    draft.iptables_masquerade_bit = Some(bit);
+                    Ok(())
+                }),
                 write: masquerade_bit,
             },
         )
@@ -184,7 +187,10 @@ pub(super) const SERVICES: Group = Group {
             Kind::Special {
                 values: "bit number, 0 to 31",
                 placeholder: "BIT",
-                read: Read::Number(|draft, bit| draft.nftables_masquerade_bit = Some(bit)),
+                read: Read::Number(|draft, bit| {
+                    draft.nftables_masquerade_bit = Some(bit);
+                    Ok(())
+                }),
                 write: masquerade_bit,
             },
         )
