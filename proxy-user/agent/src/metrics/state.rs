@@ -33,7 +33,7 @@ struct OfKind {
 
 impl State {
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let mut gauge = |name, help| add(registry, name, help, Gauge::default());
+        let mut gauge = |name, help| add(registry, name, help);
         Self {
             failed_services: gauge(
                 "portolan_services_failed",
@@ -66,13 +66,11 @@ impl State {
                 registry,
                 "portolan_source_failing",
                 "1 while the API server's objects cannot be followed, and services stay as last known",
-                Gauge::default(),
             ),
             imported: add(
                 registry,
                 "portolan_imported_connections",
                 "Connections and exchanges of datagrams of another proxy that the agent has imported from nf_conntrack",
-                Counter::default(),
             ),
         }
     }
