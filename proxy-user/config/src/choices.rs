@@ -8,27 +8,12 @@ use ipnet::IpNet;
 use linux::interfaces::PodInterfaces;
 
 /// kube-proxy's mode. portolan implements none of the modes, but some defaults depend on it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
 pub enum Mode {
     #[default]
     Iptables,
     Ipvs,
     Nftables,
-}
-
-impl Mode {
-    /// Returns the mode with this name; None for an unknown name.
-    pub fn named(name: &str) -> Option<Self> {
-        let all = [Self::Iptables, Self::Ipvs, Self::Nftables];
-        all.into_iter().find(|mode| mode.name() == name)
-    }
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Iptables => "iptables",
-            Self::Ipvs => "ipvs",
-            Self::Nftables => "nftables",
-        }
-    }
 }
 
 /// The node's addresses on which node ports are served.

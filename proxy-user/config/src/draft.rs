@@ -2,12 +2,13 @@
 //! A configuration while settings are read into it, and the decisions that need several settings.
 //! The entries of `table` fill it, and `raw` finishes it.
 
+use clap::ValueEnum;
 use linux::interfaces::PodInterfaces;
 use proxy_common::masquerade::Marks;
 
 use super::{
-    Config, ConfigError, Conntrack, LocalDetection, Mode, NodePortAddresses, UnallocatedClusterIps,
-    values::{self, Problem},
+    Config, ConfigError, LocalDetection, Mode, NodePortAddresses, UnallocatedClusterIps,
+    values::Problem,
 };
 
 /// A configuration while settings are read into it one by one, in the order of `table`. It also has
@@ -25,8 +26,6 @@ pub struct Draft {
     pub detect_local_mode: String,
     pub bridge_interface: String,
     pub interface_name_prefix: String,
-    pub max_per_core: Option<i64>,
-    pub conntrack_min: Option<i64>,
 }
 
 impl Draft {
@@ -35,7 +34,7 @@ impl Draft {
     /// KUBE: in mode nftables, node ports are served on the primary addresses only, and packets to
     /// a cluster IP without a service are dropped.
     pub fn set_mode(&mut self, mode: &str) -> Result<(), Problem> {
-        let Some(known) = Mode::named(mode) else {
+        let Ok(known) = Mode::from_str(mode, false) else {
             let remedy =
                 "is no mode; leave it out, or use iptables or nftables for what differs in them";
             return Err(Problem::new(mode, remedy));
@@ -69,33 +68,13 @@ impl Draft {
     pub fn finish(self) -> Result<Config, ConfigError> {
         let local_detection = self.local_detection()?;
         let marks = self.marks()?;
-        let conntrack = self.conntrack()?;
         Ok(Config {
             local_detection,
-            conntrack,
             marks,
             masquerade_all: self.masquerade_all(),
             mode: self.mode.unwrap_or_default(),
             ..self.config
         })
-    }
-
-    fn conntrack(&self) -> Result<Conntrack, ConfigError> {
-        let mut conntrack = self.config.conntrack.clone();
-        let numbers = [
-            (
-                "conntrack.maxPerCore",
-                self.max_per_core,
-                &mut conntrack.max_per_core,
-            ),
-            ("conntrack.min", self.conntrack_min, &mut conntrack.min),
-        ];
-        for (key, given, number) in numbers {
-            if let Some(given) = given {
-                *number = values::connections(given).map_err(|problem| problem.with_key(key))?;
-            }
-        }
-        Ok(conntrack)
     }
 
     /// Whether all service traffic is masqueraded. KUBE: the mode selects which `masqueradeAll`

@@ -4,10 +4,10 @@
 
 use std::net::IpAddr;
 
-use datapath::XdpMode;
+use datapath::{XdpMode, maps::family::Family};
 use ipnet::IpNet;
 use linux::{UNACKNOWLEDGED, interfaces::Patterns};
-use proxy_common::{Prefix, Settings, V4, V6, settings::RANGES};
+use proxy_common::{Prefix, Settings, settings::RANGES};
 
 use super::{
     Config, Conntrack, Forwarding, LocalDetection, Masquerade, Mode, SocketBalancing, Xdp,
@@ -127,34 +127,18 @@ pub fn set_pods(settings: &mut Settings, ranges: &[IpNet]) {
     if has(false) {
         settings.flags |= Settings::DETECTS_PODS_V6;
     }
-    fill(&mut settings.pods_v4, &mut settings.pods_v6, ranges);
+    fill(&mut settings.pods_v4, ranges);
+    fill(&mut settings.pods_v6, ranges);
 }
 
 /// Makes the kernel programs drop packets to addresses in these ranges that belong to no service.
 /// Ranges of a family beyond the first [`RANGES`] are ignored.
 pub fn set_allocated(settings: &mut Settings, ranges: &[IpNet]) {
-    fill(
-        &mut settings.allocated_v4,
-        &mut settings.allocated_v6,
-        ranges,
-    );
+    fill(&mut settings.allocated_v4, ranges);
+    fill(&mut settings.allocated_v6, ranges);
 }
 
-fn fill(all_v4: &mut [Prefix<V4>; RANGES], all_v6: &mut [Prefix<V6>; RANGES], ranges: &[IpNet]) {
-    let v4 = ranges.iter().filter_map(|range| match range {
-        IpNet::V4(range) => Some(Prefix::<V4> {
-            address: range.network().into(),
-            mask: range.netmask().into(),
-        }),
-        IpNet::V6(_) => None,
-    });
-    let v6 = ranges.iter().filter_map(|range| match range {
-        IpNet::V6(range) => Some(Prefix::<V6> {
-            address: range.network().into(),
-            mask: range.netmask().into(),
-        }),
-        IpNet::V4(_) => None,
-    });
-    all_v4.iter_mut().zip(v4).for_each(|(to, from)| *to = from);
-    all_v6.iter_mut().zip(v6).for_each(|(to, from)| *to = from);
+fn fill<A: Family>(all: &mut [Prefix<A>; RANGES], ranges: &[IpNet]) {
+    let own = ranges.iter().filter_map(|range| A::prefix(*range));
+    all.iter_mut().zip(own).for_each(|(to, from)| *to = from);
 }

@@ -73,7 +73,7 @@ pub enum Kind {
 #[derive(Clone, Copy)]
 pub enum Read {
     Bool(fn(&mut Draft, bool)),
-    Number(fn(&mut Draft, i64)),
+    Number(fn(&mut Draft, i64) -> Result<(), Problem>),
     Text(fn(&mut Draft, &str) -> Result<(), Problem>),
     List(fn(&mut Draft, &[String]) -> Result<(), Problem>),
 }
@@ -124,6 +124,32 @@ impl<T: clap::ValueEnum> Choice for T {
 }
 
 impl Setting {
+    /// Returns a setting without a flag, whose default value explains itself.
+    pub(super) const fn new(key: &'static str, kind: Kind) -> Self {
+        Self {
+            key,
+            flag: None,
+            kind,
+            unset: None,
+            what: "",
+            when: "",
+        }
+    }
+    pub(super) const fn flag(self, flag: &'static str) -> Self {
+        let flag = Some(flag);
+        Self { flag, ..self }
+    }
+    pub(super) const fn unset(self, words: &'static str) -> Self {
+        let unset = Some(words);
+        Self { unset, ..self }
+    }
+    pub(super) const fn what(self, what: &'static str) -> Self {
+        Self { what, ..self }
+    }
+    pub(super) const fn when(self, when: &'static str) -> Self {
+        Self { when, ..self }
+    }
+
     /// Checks a value and stores it in the draft.
     pub fn read(&self, draft: &mut Draft, value: &Value) -> Result<(), ConfigError> {
         let read = self.kind.read(draft, value);
@@ -234,7 +260,7 @@ impl Kind {
             }
             (Self::Special { read, .. }, value) => match (read, value) {
                 (Read::Bool(read), Value::Bool(on)) => read(draft, *on),
-                (Read::Number(read), Value::Number(number)) => read(draft, *number),
+                (Read::Number(read), Value::Number(number)) => read(draft, *number)?,
                 (Read::Text(read), Value::Text(text)) => read(draft, text)?,
                 (Read::List(read), Value::List(items)) => read(draft, items)?,
                 _ => return Err(self.has_another_shape(value)),

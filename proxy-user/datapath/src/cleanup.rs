@@ -16,7 +16,7 @@ use super::{
         Lock,
         pins::{generations, is_bpffs, links_of},
     },
-    programs::{detach_filters, filters_to_detach},
+    programs::{detach_filters, filters_to_detach, interfaces},
 };
 
 /// Removes our filters, qdiscs, links, maps and directories, and returns a line of text for each.
@@ -26,7 +26,7 @@ pub fn cleanup(pin_dir: &Path, force: bool) -> Result<Vec<String>, DatapathError
     let lock = pin_dir.exists().then(|| Lock::take(pin_dir)).transpose();
     let _lock = if force { lock.ok().flatten() } else { lock? };
     let mut removed = Vec::new();
-    let all = generations(pin_dir).map_err(failed("read", pin_dir))?;
+    let all = generations(pin_dir).map_err(DatapathError::of_file("read", pin_dir))?;
     let links: Vec<PathBuf> = all.iter().map(|one| links_of(&one.dir(pin_dir))).collect();
     for (index, name) in interfaces() {
         let parts = detach_filters(&links, index).map_err(|source| DatapathError::Interface {
@@ -42,7 +42,7 @@ pub fn cleanup(pin_dir: &Path, force: bool) -> Result<Vec<String>, DatapathError
         remove(&generation.dir(pin_dir), &mut removed)?;
     }
     if pin_dir.exists() && children(pin_dir)?.is_empty() {
-        fs::remove_dir(pin_dir).map_err(failed("remove", pin_dir))?;
+        fs::remove_dir(pin_dir).map_err(DatapathError::of_file("remove", pin_dir))?;
         removed.push(format!("{}", pin_dir.display()));
     }
     Ok(removed)
@@ -53,7 +53,7 @@ pub fn cleanup(pin_dir: &Path, force: bool) -> Result<Vec<String>, DatapathError
 pub fn planned(pin_dir: &Path) -> Result<Vec<String>, DatapathError> {
     check_bpffs(pin_dir)?;
     let (mut found, mut marks) = (Vec::new(), Vec::new());
-    let all = generations(pin_dir).map_err(failed("read", pin_dir))?;
+    let all = generations(pin_dir).map_err(DatapathError::of_file("read", pin_dir))?;
     let links: Vec<PathBuf> = all.iter().map(|one| links_of(&one.dir(pin_dir))).collect();
     for (index, name) in interfaces() {
         let (parts, with) = filters_to_detach(&links, index);
@@ -97,20 +97,13 @@ fn check_bpffs(pin_dir: &Path) -> Result<(), DatapathError> {
     Ok(())
 }
 
-fn interfaces() -> Vec<(u32, String)> {
-    let all = nix::net::if_::if_nameindex();
-    let all = all.iter().flat_map(|all| all.iter());
-    let named = all.map(|one| (one.index(), one.name().to_string_lossy().into_owned()));
-    named.collect()
-}
-
 /// Removes a pin directory and all maps in it. Their programs must not be attached to any interface
 /// or cgroup.
 pub fn remove_unattached(pin_dir: &Path) -> Result<(), DatapathError> {
-    for generation in generations(pin_dir).map_err(failed("read", pin_dir))? {
+    for generation in generations(pin_dir).map_err(DatapathError::of_file("read", pin_dir))? {
         remove(&generation.dir(pin_dir), &mut Vec::new())?;
     }
-    fs::remove_dir(pin_dir).map_err(failed("remove", pin_dir))
+    fs::remove_dir(pin_dir).map_err(DatapathError::of_file("remove", pin_dir))
 }
 
 /// Returns the lines of text that [`remove_rules`] would return now. Changes nothing.
@@ -144,23 +137,15 @@ pub fn remove_rules() -> Vec<String> {
     removed
 }
 
-fn failed(attempt: &'static str, path: &Path) -> impl Fn(io::Error) -> DatapathError {
-    move |source| DatapathError::File {
-        attempt,
-        path: path.into(),
-        source,
-    }
-}
-
 fn children(path: &Path) -> Result<Vec<PathBuf>, DatapathError> {
     let entries = match fs::read_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.map_err(failed("read", path))?,
+        entries => entries.map_err(DatapathError::of_file("read", path))?,
     };
     let mut children = entries
         .map(|entry| entry.map(|entry| entry.path()))
         .collect::<Result<Vec<_>, _>>()
-        .map_err(failed("read", path))?;
+        .map_err(DatapathError::of_file("read", path))?;
     // Links are removed first, so that no program runs with half of its maps removed.
     children.sort_by_key(|path| (!path.ends_with("links"), path.clone()));
     Ok(children)
@@ -171,11 +156,11 @@ fn remove(path: &Path, removed: &mut Vec<String>) -> Result<(), DatapathError> {
         for child in children(path)? {
             remove(&child, removed)?;
         }
-        fs::remove_dir(path).map_err(failed("remove", path))?;
+        fs::remove_dir(path).map_err(DatapathError::of_file("remove", path))?;
     } else {
         // Without this, a process that has the link open would keep it attached.
         _ = get_pinned(path, false).and_then(|link| detach(link.as_fd()));
-        fs::remove_file(path).map_err(failed("remove", path))?;
+        fs::remove_file(path).map_err(DatapathError::of_file("remove", path))?;
         removed.push(format!("the pin {}", path.display()));
     }
     Ok(())

@@ -2,7 +2,10 @@
 //! Failures of the datapath, each with its remedy. Returned by every module; shown to operators
 //! unchanged.
 
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use thiserror::Error;
 
@@ -124,6 +127,14 @@ impl DatapathError {
         move |source| Self::Map {
             attempt,
             map,
+            source,
+        }
+    }
+    /// Returns the same kind of function for a file or directory.
+    pub(super) fn of_file(attempt: &'static str, path: &Path) -> impl Fn(io::Error) -> Self + Copy {
+        move |source| Self::File {
+            attempt,
+            path: path.into(),
             source,
         }
     }

@@ -12,10 +12,7 @@ use std::{
 
 use aya::{
     Ebpf,
-    maps::{
-        MapData,
-        perf::{PerfEvent, PerfEventArrayBuffer},
-    },
+    maps::{MapData, perf::PerfEventArrayBuffer},
     programs::{RawTracePoint, SchedClassifier},
 };
 use control::causes::chain;
@@ -24,8 +21,8 @@ use proxy_common::trace::follow::{Config, End, Followed, Seen, Sighting};
 
 use super::{
     error::DatapathError,
-    maps::tables::Table,
-    trace::{buffers, fd},
+    maps::tables::{Table, first_error},
+    trace::{buffers, each_sample, fd, take_map},
 };
 
 static OBJECT: &[u8] =
@@ -111,14 +108,9 @@ impl Follower {
     pub fn take(&mut self) -> Option<Sighting> {
         if self.sightings.is_empty() {
             let sightings = &mut self.sightings;
-            for buffer in &mut self.maps.buffers {
-                buffer.for_each(|event| {
-                    if let PerfEvent::Sample { head, tail } = event {
-                        let whole = [head, tail].concat();
-                        sightings.extend(Sighting::from_bytes(&whole));
-                    }
-                });
-            }
+            each_sample(self.maps.buffers.iter_mut(), |sample| {
+                sightings.extend(Sighting::from_bytes(sample));
+            });
             let all = sightings.make_contiguous();
             all.sort_by_key(|sighting| sighting.time);
         }
@@ -166,10 +158,7 @@ impl Follower {
 
 /// Writes what is followed into the maps, and opens the buffers of sightings.
 fn fill(ebpf: &mut Ebpf, types: &KernelTypes, what: What<'_>) -> io::Result<Maps> {
-    let mut of_map = |name: &'static str| {
-        let missing = || io::Error::from(io::ErrorKind::NotFound);
-        ebpf.take_map(name).ok_or_else(missing)
-    };
+    let mut of_map = |name| take_map(ebpf, name);
     let config = Config {
         offsets: types.offsets,
         all_ends: matches!(what, What::FreedOf(_)).into(),
@@ -182,11 +171,8 @@ fn fill(ebpf: &mut Ebpf, types: &KernelTypes, what: What<'_>) -> io::Result<Maps
         }
         What::FreedOf(ends) => ends,
     };
-    let table = Table::<End, u32>::new(fd(of_map("follow_ends")?)?)?;
-    let refused = table.update_all(ends, &vec![1; ends.len()]);
-    if let Some(first) = refused.into_iter().next() {
-        return Err(first.error);
-    }
+    let table = Table::new(fd(of_map("follow_ends")?)?)?;
+    add(&table, ends)?;
     Ok(Maps {
         ends: table,
         lost: fd(of_map("follow_lost")?)?,
@@ -195,11 +181,7 @@ fn fill(ebpf: &mut Ebpf, types: &KernelTypes, what: What<'_>) -> io::Result<Maps
 }
 
 fn add(table: &Table<End, u32>, ends: &[End]) -> io::Result<()> {
-    let refused = table.update_all(ends, &vec![1; ends.len()]);
-    refused
-        .into_iter()
-        .next()
-        .map_or(Ok(()), |first| Err(first.error))
+    first_error(table.update_all(ends, &vec![1; ends.len()]))
 }
 
 fn point<'a>(ebpf: &'a mut Ebpf, name: &str) -> anyhow::Result<&'a mut RawTracePoint> {

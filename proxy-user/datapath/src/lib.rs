@@ -33,15 +33,15 @@ use std::{
 use control::{apply::Fill, object::ObjectName, plan::ServicePlan};
 use linux::interfaces::{Interface, Mac, PodLink};
 use proxy_common::{
-    Settings,
+    Settings, V4, V6,
     flow::IdleTimes,
-    maps::{BETWEEN_PODS, generation},
+    maps::{BETWEEN_PODS, EXCEPTIONS, MACS, generation, interface},
     xdp::{Abilities, Uplink},
 };
 
 use self::{
-    maps::{Lock, OpenMaps, PinnedMaps, TRACE, pins, shapes},
-    node::{Macs, NodeAddresses, NodeInterfaces, Pods, SettingsCell, SocketExceptions, Uplinks},
+    maps::{Lock, OpenMaps, PinnedMaps, TRACE, family::Family, pins, shapes},
+    node::{ByAddress, Mirror, NodeAddresses, NodeInterfaces, Pods, SettingsCell, Uplinks},
     programs::{HookLinks, Hooks, Programs, TcAttachments, XdpAttachments},
     store::Store,
     succession::Succession,
@@ -88,8 +88,10 @@ pub struct Datapath {
     addresses: NodeAddresses,
     masquerade: NodeInterfaces,
     pods: Pods,
-    macs: Macs,
-    exceptions: SocketExceptions,
+    /// The link-layer addresses of the node's interfaces.
+    macs: Mirror<u64, u32>,
+    /// The ids of the cgroups whose sockets the socket hooks ignore.
+    exceptions: Mirror<u64, u32>,
     attachments: TcAttachments,
     uplinks: Uplinks,
     xdp: XdpAttachments,
@@ -159,11 +161,7 @@ impl Datapath {
     /// Removes the maps of this datapath. They must not have taken over yet, and no attached
     /// program may use them. The older maps stay in use.
     pub fn abandon(self) -> Result<(), DatapathError> {
-        std::fs::remove_dir_all(&self.home).map_err(|source| DatapathError::File {
-            attempt: "remove",
-            path: self.home.clone(),
-            source,
-        })
+        std::fs::remove_dir_all(&self.home).map_err(DatapathError::of_file("remove", &self.home))
     }
     /// Returns what looks for connections of another proxy, usable on any thread.
     pub fn foreign_lookout(&self) -> ForeignLookout {
@@ -207,11 +205,11 @@ impl Datapath {
         Ok(Self {
             settings: SettingsCell::adopt(&mut open, &store.addresses())?,
             store,
-            addresses: NodeAddresses::adopt(&mut open)?,
+            addresses: ByAddress::adopt(&mut open, V4::NODE_ADDRESSES, V6::NODE_ADDRESSES)?,
             masquerade: NodeInterfaces::adopt(&mut open)?,
-            pods: Pods::adopt(&mut open)?,
-            macs: Macs::adopt(&mut open)?,
-            exceptions: SocketExceptions::open(&mut open)?,
+            pods: ByAddress::adopt(&mut open, V4::PODS, V6::PODS)?,
+            macs: Mirror::adopt(&mut open, MACS)?,
+            exceptions: Mirror::adopt(&mut open, EXCEPTIONS)?,
             uplinks: Uplinks::adopt(&mut open)?,
             xdp: XdpAttachments::adopt(&home),
             attachments,
@@ -277,11 +275,7 @@ impl Datapath {
         for home in succession.homes() {
             self.xdp
                 .take_from(&home, &self.programs)
-                .map_err(|source| DatapathError::File {
-                    attempt: "take over the links in",
-                    path: home,
-                    source,
-                })?;
+                .map_err(DatapathError::of_file("take over the links in", &home))?;
         }
         match self.succession.take() {
             Some(succession) => succession.remove().map(|()| Some(carried)),
@@ -339,12 +333,14 @@ impl Datapath {
     /// Replaces the link-layer addresses of the node's interfaces. At a bridge's port, flows begin
     /// only by frames to one of them.
     pub fn set_macs(&mut self, macs: impl Iterator<Item = Mac>) -> Result<(), DatapathError> {
-        self.macs.set(macs)
+        let macs = macs.map(|mac| (interface::mac(mac), 1));
+        self.macs.set(&macs.collect())
     }
     /// Makes the socket hooks ignore the sockets of these cgroups (by id) and of the cgroups below
     /// them. The tc programs translate their packets instead.
     pub fn set_socket_exceptions(&mut self, cgroups: &HashSet<u64>) -> Result<(), DatapathError> {
-        self.exceptions.set(cgroups)
+        let cgroups = cgroups.iter().map(|id| (*id, 1));
+        self.exceptions.set(&cgroups.collect())
     }
 
     /// Attaches the tc programs to an interface, or updates the attachment and the interface's

@@ -126,20 +126,23 @@ impl Capacities {
         source_ranges: 0,
     };
 
+    /// Combines each of these sizes with the one in `other`.
+    pub(crate) fn zip(self, other: Self, with: impl Fn(u32, u32) -> u32) -> Self {
+        Self {
+            frontends: with(self.frontends, other.frontends),
+            records: with(self.records, other.records),
+            slots: with(self.slots, other.slots),
+            backends: with(self.backends, other.backends),
+            flows: with(self.flows, other.flows),
+            affinity: with(self.affinity, other.affinity),
+            sockets: with(self.sockets, other.sockets),
+            source_ranges: with(self.source_ranges, other.source_ranges),
+        }
+    }
     /// Returns these sizes, where each 0 is replaced by the size in `other`.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
-        let or = |own, other| if own == 0 { other } else { own };
-        Self {
-            frontends: or(self.frontends, other.frontends),
-            records: or(self.records, other.records),
-            slots: or(self.slots, other.slots),
-            backends: or(self.backends, other.backends),
-            flows: or(self.flows, other.flows),
-            affinity: or(self.affinity, other.affinity),
-            sockets: or(self.sockets, other.sockets),
-            source_ranges: or(self.source_ranges, other.source_ranges),
-        }
+        self.zip(other, |own, other| if own == 0 { other } else { own })
     }
     /// Returns the capacity of the map with this name; `None` if it cannot be configured.
     pub fn of(&mut self, map: &str) -> Option<&mut u32> {
@@ -158,15 +161,6 @@ impl Capacities {
     /// Returns for each size the larger one of the two.
     #[must_use]
     pub fn at_least(self, other: Self) -> Self {
-        Self {
-            frontends: self.frontends.max(other.frontends),
-            records: self.records.max(other.records),
-            slots: self.slots.max(other.slots),
-            backends: self.backends.max(other.backends),
-            flows: self.flows.max(other.flows),
-            affinity: self.affinity.max(other.affinity),
-            sockets: self.sockets.max(other.sockets),
-            source_ranges: self.source_ranges.max(other.source_ranges),
-        }
+        self.zip(other, u32::max)
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads and writes many elements of a map by one system call (Linux 5.6). Used by `datapath`.
+//! Reads and writes many elements of a map by one system call (Linux 5.6). Used by `tables`.
 
 use std::{
     io,
@@ -9,8 +9,9 @@ use std::{
 use super::{
     answers::none_if,
     bpf::{Command, bpf},
-    maps::{Typed, map_info},
+    maps::map_info,
     plain::Plain,
+    tables::Table,
 };
 
 /// The part of the kernel's `union bpf_attr` for commands on many elements.
@@ -28,57 +29,55 @@ pub(super) struct BatchRequest {
 }
 
 /// Stores elements in order. An error comes with the number of elements stored before it.
-pub fn update_batch<K: Plain, V: Plain>(
-    map: &Typed<K, V>,
+pub(super) fn update_batch<K: Plain, V: Plain>(
+    map: &Table<K, V>,
     keys: &[K],
     values: &[V],
 ) -> Result<(), (usize, io::Error)> {
     assert_eq!(keys.len(), values.len(), "one value for each key");
-    if keys.is_empty() {
-        return Ok(());
-    }
-    let mut request = BatchRequest {
-        keys: keys.as_ptr() as u64,
-        values: values.as_ptr() as u64,
-        count: keys.len() as u32,
-        map: map.fd().as_raw_fd() as u32,
-        ..BatchRequest::default()
-    };
-    // SAFETY: `count` keys and values lie behind the pointers, each as long as the map's.
-    match unsafe { bpf(Command::MapUpdateBatch, &mut request) } {
-        Ok(_) => Ok(()),
-        // The kernel stores the count even when it fails.
-        Err(error) => Err((done(&request, keys.len()), error)),
-    }
+    let values = values.as_ptr() as u64;
+    // SAFETY: `values` has one for each key, each as long as the map's.
+    unsafe { change(Command::MapUpdateBatch, map, keys, values) }
 }
 
 /// Removes elements in order. An error comes with the number of elements removed before it; a
 /// missing key is an error.
-pub fn delete_batch<K: Plain, V: Plain>(
-    map: &Typed<K, V>,
+pub(super) fn delete_batch<K: Plain, V: Plain>(
+    map: &Table<K, V>,
     keys: &[K],
+) -> Result<(), (usize, io::Error)> {
+    // SAFETY: the command reads no values.
+    unsafe { change(Command::MapDeleteBatch, map, keys, 0) }
+}
+
+/// Stores or removes elements. An error comes with the number of elements handled before it.
+///
+/// # Safety
+/// `values` must be the address of as many values as there are keys, if the command reads them.
+unsafe fn change<K: Plain, V: Plain>(
+    command: Command,
+    map: &Table<K, V>,
+    keys: &[K],
+    values: u64,
 ) -> Result<(), (usize, io::Error)> {
     if keys.is_empty() {
         return Ok(());
     }
     let mut request = BatchRequest {
         keys: keys.as_ptr() as u64,
+        values,
         count: keys.len() as u32,
         map: map.fd().as_raw_fd() as u32,
         ..BatchRequest::default()
     };
-    // SAFETY: `count` keys lie behind the pointer, each as long as the map's.
-    match unsafe { bpf(Command::MapDeleteBatch, &mut request) } {
-        Ok(_) => Ok(()),
-        Err(error) => Err((done(&request, keys.len()), error)),
-    }
-}
-
-/// Returns how many elements a failed call has stored or removed. A kernel that failed before the
-/// first element may not have set the count.
-fn done(request: &BatchRequest, all: usize) -> usize {
-    let count = request.count as usize;
-    if count >= all { 0 } else { count }
+    // SAFETY: `count` keys lie behind the pointer, each as long as the map's; the values are the
+    // caller's promise.
+    let changed = unsafe { bpf(command, &mut request) };
+    // The kernel stores the count even when it fails, but perhaps not before the first element.
+    let done = Some(request.count as usize).filter(|count| *count < keys.len());
+    changed
+        .map(drop)
+        .map_err(|error| (done.unwrap_or(0), error))
 }
 
 /// Elements of a map as bytes, for types that are not known here: all keys one after another, and
@@ -116,8 +115,8 @@ pub fn lookup_raw(
 
 /// Reads elements from `cursor` on (empty at the start), which it moves, until the buffers are
 /// full. Returns the number of elements read, and true if no more follow.
-pub fn lookup_batch<K: Plain, V: Plain>(
-    map: &Typed<K, V>,
+pub(super) fn lookup_batch<K: Plain, V: Plain>(
+    map: &Table<K, V>,
     cursor: &mut Vec<u8>,
     keys: &mut [K],
     values: &mut [V],

@@ -41,13 +41,14 @@ mod reach;
 mod route;
 mod routing;
 mod sock_diag;
+pub mod tables;
 mod tc;
 mod test_run;
 #[doc(hidden)]
 pub mod testing;
 mod xdp;
 
-pub use batches::{Raw, delete_batch, lookup_batch, lookup_raw, update_batch};
+pub use batches::{Raw, lookup_raw};
 pub use bpf::{describe_program, program_id, program_name, wait_for_programs};
 pub use btf::{Members, map_members, members_of};
 pub use clock::{monotonic, now};
@@ -63,8 +64,7 @@ pub use links::{
 };
 pub use mapping::Mapping;
 pub use maps::{
-    MMAPABLE, MapInfo, MapKind, NO_PREALLOC, Typed, create_bytes, create_map, delete, insert,
-    lookup, map_info, per_cpu_add, per_cpu_sums, possible_cpus, update,
+    MMAPABLE, MapInfo, MapKind, NO_PREALLOC, create_bytes, create_map, map_info, possible_cpus,
 };
 pub use namespace::network_namespace;
 pub use netfilter_hooks::{
@@ -75,7 +75,7 @@ pub use nft_forward::{ForwardChain, OwnRule, comments, forward_chains};
 pub use nft_nat::{end_translations, has_translations, keep_translations};
 pub use nft_trace::{NftTrace, NftTraced, NftVerdict, TracedTuple};
 pub use nftables::{NftChain, nft_chains};
-pub use per_cpu::PerCpu;
+pub use per_cpu::{PerCpu, per_cpu_add, per_cpu_sums};
 pub use pins::{get_pinned, pin};
 pub use plain::{LpmKey, Plain};
 pub use pod_namespace::{PodNamespace, own_namespace_inode};

@@ -49,15 +49,12 @@ impl LinkInfo {
         // A cgroup link's attach type is behind the cgroup's id.
         self.cgroup_id() == Some(id) && self._rest[0] as u32 == attach_type
     }
-    /// Returns the id of the cgroup to which the link attaches a program; None for other links.
+    /// Returns the id of the cgroup to which the link attaches a program; None for other links, and
+    /// once it has been detached.
     pub fn cgroup_id(&self) -> Option<u64> {
         // A cgroup link has this id where a tcx link has index and attach type.
         let id = u64::from(self.attach_type) << 32 | u64::from(self.ifindex);
         (self.kind == Self::CGROUP && id != 0).then_some(id)
-    }
-    /// True if the link attaches a program to a cgroup and has not been detached.
-    pub fn is_of_some_cgroup(&self) -> bool {
-        self.cgroup_id().is_some()
     }
     /// True if the link attaches an XDP program; its `ifindex` is 0 once it is detached.
     pub fn is_xdp(&self) -> bool {

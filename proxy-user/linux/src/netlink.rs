@@ -3,7 +3,7 @@
 //! most other files of this crate.
 
 use std::{
-    io,
+    io, iter,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     ops::ControlFlow,
 };
@@ -112,13 +112,8 @@ impl Connection {
     ) -> io::Result<T> {
         loop {
             let (datagram, _) = self.0.recv_from_full()?;
-            let mut rest = datagram.as_slice();
-            while let Ok(message) = NetlinkBuffer::new_checked(rest) {
-                let next = (message.length() as usize).next_multiple_of(4);
-                if let ControlFlow::Break(result) = visit(message) {
-                    return Ok(result);
-                }
-                rest = rest.get(next..).unwrap_or_default();
+            if let ControlFlow::Break(result) = messages(&datagram).try_for_each(&mut visit) {
+                return Ok(result);
             }
         }
     }
@@ -147,6 +142,17 @@ impl Connection {
             }
         })?
     }
+}
+
+/// Returns the messages in a datagram from the kernel.
+pub(super) fn messages(datagram: &[u8]) -> impl Iterator<Item = NetlinkBuffer<&[u8]>> {
+    let mut rest = datagram;
+    iter::from_fn(move || {
+        let message = NetlinkBuffer::new_checked(rest).ok()?;
+        let next = (message.length() as usize).next_multiple_of(4);
+        rest = rest.get(next..).unwrap_or_default();
+        Some(message)
+    })
 }
 
 fn request(kind: u16, flags: u16, payload: &[u8]) -> Vec<u8> {

@@ -42,6 +42,18 @@ pub(super) fn value(kind: u16, value: &[u8]) -> Vec<u8> {
     nested(kind, &encode(1, value))
 }
 
+/// Encodes the expression that loads a property of the packet into register 1. `name`: of the
+/// expression; `key`: the property's number.
+pub(super) fn load(name: &str, key: u32) -> Vec<u8> {
+    expression(name, &[word(1, 1), word(2, key)].concat())
+}
+
+/// Encodes the test whether register 1 equals these bytes, or whether it differs.
+pub(super) fn compare(equal: bool, bytes: &[u8]) -> Vec<u8> {
+    let compared = [word(1, 1), word(2, u32::from(!equal)), value(3, bytes)];
+    expression("cmp", &compared.concat())
+}
+
 /// Encodes one expression of a rule, by name and attributes.
 pub(super) fn expression(name: &str, data: &[u8]) -> Vec<u8> {
     nested(1, &[named(1, name), nested(2, data)].concat())

@@ -10,8 +10,8 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 use super::{
     answers::text,
     netlink::{Connection, array, attribute, encode, nested},
-    nft_encode::{NEW_RULE, SUBSYSTEM, batch, expression, named, value, word},
-    nftables::{BRIDGE, GENERIC, NftChain, nft_chains},
+    nft_encode::{NEW_RULE, SUBSYSTEM, batch, compare, expression, load, named, value, word},
+    nftables::{BRIDGE, GENERIC, NftChain, family_number, nft_chains},
 };
 
 const GET_RULE: u16 = SUBSYSTEM << 8 | 7;
@@ -123,7 +123,9 @@ impl ForwardChain {
 
     /// Returns the payload of a message about the chain.
     fn message(&self, attributes: &[u8]) -> Vec<u8> {
-        [&*self.0.named_in_message(), attributes].concat()
+        let generic = [family_number(self.0.family), 0, 0, 0];
+        let (table, chain) = (named(TABLE, &self.0.table), named(CHAIN, &self.0.name));
+        [&generic, &*table, &chain, attributes].concat()
     }
 }
 
@@ -138,19 +140,8 @@ fn own_rule(attributes: &[u8]) -> Option<OwnRule> {
     is_ours.then_some(OwnRule { handle, comment })
 }
 
-impl NftChain {
-    /// Returns the beginning of a message about the chain: its family, table and name.
-    fn named_in_message(&self) -> Vec<u8> {
-        let generic = [self.family_number(), 0, 0, 0];
-        let (table, chain) = (named(TABLE, &self.table), named(CHAIN, &self.name));
-        [&generic, &*table, &chain].concat()
-    }
-}
-
 /// Encodes the test of register 1 for the bits of `mask`: for all of them, or for any.
 fn register_has(mask: u32, all: bool) -> Vec<u8> {
-    const EQUAL: u32 = 0;
-    const NOT_EQUAL: u32 = 1;
     let masked = [
         word(1, 1),
         word(2, 1),
@@ -158,17 +149,9 @@ fn register_has(mask: u32, all: bool) -> Vec<u8> {
         value(4, &mask.to_ne_bytes()),
         value(5, &[0; 4]),
     ];
-    let (operator, wanted) = if all { (EQUAL, mask) } else { (NOT_EQUAL, 0) };
-    let compared = [
-        word(1, 1),
-        word(2, operator),
-        value(3, &wanted.to_ne_bytes()),
-    ];
-    [
-        expression("bitwise", &masked.concat()),
-        expression("cmp", &compared.concat()),
-    ]
-    .concat()
+    let wanted = if all { mask } else { 0 };
+    let masked = expression("bitwise", &masked.concat());
+    [masked, compare(all, &wanted.to_ne_bytes())].concat()
 }
 
 /// The bits of the connection states established and related, as both nft and iptables number them.
@@ -176,14 +159,13 @@ const ESTABLISHED_RELATED: u16 = 0b110;
 
 fn has_mark(mark: u32) -> Vec<u8> {
     const MARK: u32 = 3;
-    let loaded = expression("meta", &[word(1, 1), word(2, MARK)].concat());
-    [loaded, register_has(mark, true)].concat()
+    [load("meta", MARK), register_has(mark, true)].concat()
 }
 
 pub(super) fn has_state() -> Vec<u8> {
     const STATE: u32 = 0;
-    let loaded = expression("ct", &[word(1, 1), word(2, STATE)].concat());
-    [loaded, register_has(ESTABLISHED_RELATED.into(), false)].concat()
+    let any = register_has(ESTABLISHED_RELATED.into(), false);
+    [load("ct", STATE), any].concat()
 }
 
 /// Encodes a match of iptables as an expression of nf_tables, with its revision and its data.

@@ -5,14 +5,15 @@
 
 use std::{collections::BTreeSet, io, net::IpAddr};
 
-use netlink_packet_core::{NLM_F_CREATE, NetlinkBuffer};
+use netlink_packet_core::NLM_F_CREATE;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
 
 use super::{
     answers::{none_if, text},
-    netlink::{Connection, array, attribute, family_and_octets, nested},
+    netlink::{self, Connection, array, attribute, family_and_octets, nested},
     nft_encode::{
-        NEW_CHAIN, NEW_RULE, NEW_TABLE, SUBSYSTEM, batch, expression, named, value, word,
+        NEW_CHAIN, NEW_RULE, NEW_TABLE, SUBSYSTEM, batch, compare, expression, load, named, value,
+        word,
     },
     nft_nat,
     nftables::{BRIDGE, GENERIC, NETDEV, NftChain, family_name, family_number, nft_chains},
@@ -114,15 +115,9 @@ impl NftTrace {
             let Some((datagram, _)) = none_if(&[libc::EAGAIN], received)? else {
                 return Ok(found);
             };
-            let mut rest = datagram.as_slice();
-            while let Ok(message) = NetlinkBuffer::new_checked(rest) {
-                let next = (message.length() as usize).next_multiple_of(4);
-                if message.message_type() == TRACED {
-                    let is_others = |one: &NftTraced| ![NAME, nft_nat::NAME].contains(&&*one.table);
-                    found.extend(traced(message.payload()).filter(is_others));
-                }
-                rest = rest.get(next..).unwrap_or_default();
-            }
+            let reports = netlink::messages(&datagram).filter(|one| one.message_type() == TRACED);
+            let read = reports.filter_map(|report| traced(report.payload()));
+            found.extend(read.filter(|one| ![NAME, nft_nat::NAME].contains(&&*one.table)));
         }
     }
 }
@@ -191,14 +186,7 @@ fn rule(tuple: TracedTuple, answers: bool) -> Vec<u8> {
     const TRANSPORT_PROTOCOL: u32 = 16;
     const NETWORK: u32 = 1;
     const TRANSPORT: u32 = 2;
-    let equals = |bytes: &[u8]| {
-        let compared = [word(1, 1), word(2, 0), value(3, bytes)];
-        expression("cmp", &compared.concat())
-    };
-    let meta = |key, bytes: &[u8]| {
-        let loaded = expression("meta", &[word(1, 1), word(2, key)].concat());
-        [loaded, equals(bytes)].concat()
-    };
+    let meta = |key, bytes: &[u8]| [load("meta", key), compare(true, bytes)].concat();
     let payload = |base, offset, bytes: &[u8]| {
         let attributes = [
             word(1, 1),
@@ -207,7 +195,7 @@ fn rule(tuple: TracedTuple, answers: bool) -> Vec<u8> {
             word(4, bytes.len() as u32),
         ];
         let loaded = expression("payload", &attributes.concat());
-        [loaded, equals(bytes)].concat()
+        [loaded, compare(true, bytes)].concat()
     };
     let ether_type: u16 = if tuple.v6 { 0x86dd } else { 0x0800 };
     let mut rule = meta(PROTOCOL, &ether_type.to_be_bytes());

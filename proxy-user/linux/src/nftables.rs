@@ -80,13 +80,6 @@ const FAMILIES: [(u8, &str); 5] = [
     (10, "ip6"),
 ];
 
-impl NftChain {
-    /// Returns the number of the chain's family in netlink messages.
-    pub(super) fn family_number(&self) -> u8 {
-        family_number(self.family)
-    }
-}
-
 /// Returns the number of a family in netlink messages.
 pub(super) fn family_number(family: &str) -> u8 {
     let found = FAMILIES.iter().find(|(_, name)| *name == family);

@@ -141,3 +141,24 @@ impl<K: Plain, V: Plain> PerCpu<K, V> {
         (STEP_BYTES / of_one).clamp(64, 4096)
     }
 }
+
+/// Returns the elements of a per-CPU array of 64-bit numbers, each summed over the CPUs.
+pub fn per_cpu_sums(fd: OwnedFd) -> io::Result<Vec<u64>> {
+    let array = PerCpu::<u32, u64>::new(fd)?;
+    let values = (0..array.capacity()).map(|index| array.lookup(&index));
+    let sum = |values: Option<Vec<u64>>| values.iter().flatten().sum();
+    values.map(|values| Ok(sum(values?))).collect()
+}
+
+/// Adds the numbers in `more` to the first elements of a per-CPU array of 64-bit numbers, on its
+/// first CPU. What a program adds to them at the same moment may be lost.
+pub fn per_cpu_add(fd: OwnedFd, more: &[u64]) -> io::Result<()> {
+    let array = PerCpu::<u32, u64>::new(fd)?;
+    for (index, more) in (0..array.capacity()).zip(more) {
+        if let Some(mut values) = array.lookup(&index)? {
+            values[0] += more;
+            array.update(&index, &values)?;
+        }
+    }
+    Ok(())
+}

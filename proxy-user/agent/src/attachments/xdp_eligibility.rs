@@ -12,28 +12,21 @@ use proxy_common::xdp::Abilities;
 
 use super::redirect_eligibility::{self, Routing};
 
-/// The decision about XDP at one interface; `Decline` has the reason as text.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Wish {
-    Attach,
-    Decline(String),
-}
-
-/// Decides whether XDP may take packets at `interface`, which is an uplink. `all`: the node's
-/// interfaces; `programs`: foreign programs at it; `lro`: whether its large receive offload is on.
-pub(super) fn wish(
+/// Returns why XDP may not take packets at `interface`, which is an uplink; `None` if it may.
+/// `all`: the node's interfaces; `programs`: foreign programs at it; `lro`: whether its large
+/// receive offload is on.
+pub(super) fn reason(
     interface: &Interface,
     all: &[Interface],
     programs: &Result<Vec<ForeignProgram>, String>,
     routing: &Routing,
     lro: &Result<bool, String>,
-) -> Wish {
-    let reason = of_device(interface)
+) -> Option<String> {
+    of_device(interface)
         .or_else(|| of_offload(&interface.name, lro))
         .or_else(|| routing.policies())
         .or_else(|| of_rules(interface, all, routing))
-        .or_else(|| of_programs(programs));
-    reason.map_or(Wish::Attach, Wish::Decline)
+        .or_else(|| of_programs(programs))
 }
 
 /// Returns what XDP may do at an interface where it is attached. `redirected`: whether the
@@ -160,16 +153,8 @@ mod tests {
     }
 
     fn declined(interface: &Interface, routing: &Routing, lro: Result<bool, String>) -> String {
-        match wish(
-            interface,
-            std::slice::from_ref(interface),
-            &Ok(vec![]),
-            routing,
-            &lro,
-        ) {
-            Wish::Attach => String::new(),
-            Wish::Decline(reason) => reason,
-        }
+        let all = std::slice::from_ref(interface);
+        reason(interface, all, &Ok(vec![]), routing, &lro).unwrap_or_default()
     }
 
     #[test]
@@ -226,8 +211,8 @@ mod tests {
         eth1.mac = Some([2, 0, 0, 0, 0, 2]);
         let all = [uplink(), eth1];
         let of_eth1 = routing(&[(1000, Some("eth1"))]);
-        let found = wish(&all[0], &all, &Ok(vec![]), &of_eth1, &Ok(false));
-        assert_eq!(found, Wish::Attach);
+        let found = reason(&all[0], &all, &Ok(vec![]), &of_eth1, &Ok(false));
+        assert_eq!(found, None);
     }
 
     #[test]
@@ -265,8 +250,8 @@ mod tests {
             };
             let eth0 = uplink();
             let all = std::slice::from_ref(&eth0);
-            let found = wish(&eth0, all, &Ok(vec![program]), &routing(&[]), &Ok(false));
-            assert!(matches!(found, Wish::Decline(why) if why.contains("program 7 (police)")));
+            let found = reason(&eth0, all, &Ok(vec![program]), &routing(&[]), &Ok(false));
+            assert!(found.is_some_and(|why| why.contains("program 7 (police)")));
         }
     }
 }

@@ -15,7 +15,7 @@ use super::{
     Attachments, foreign_programs,
     redirect_eligibility::Routing,
     uplinks::{explain, warning},
-    xdp_eligibility::{self, Wish},
+    xdp_eligibility,
 };
 use crate::agent::Shared;
 
@@ -74,22 +74,17 @@ impl Attachments {
         let (mut wanted, mut said) = (Vec::new(), Vec::new());
         for (interface, programs) in seen {
             let lro = linux::has_lro(&interface.name).map_err(|error| chain(&error));
-            match xdp_eligibility::wish(interface, &shared.interfaces, &programs, &routing, &lro) {
-                Wish::Attach => {
-                    let told = linux::takes_redirected(interface.index).ok();
-                    let abilities =
-                        xdp_eligibility::abilities(interface, mode == XdpMode::Native, told);
-                    wanted.push((interface.clone(), abilities));
-                    said.extend(
-                        xdp_eligibility::limit(abilities).map(|reason| {
-                            warning(&format!("interface {}", interface.name), &reason)
-                        }),
-                    );
-                }
-                Wish::Decline(reason) => {
-                    said.push(warning(&format!("interface {}", interface.name), &reason));
-                }
+            let all = &shared.interfaces;
+            let mut reason = xdp_eligibility::reason(interface, all, &programs, &routing, &lro);
+            if reason.is_none() {
+                let told = linux::takes_redirected(interface.index).ok();
+                let is_native = mode == XdpMode::Native;
+                let abilities = xdp_eligibility::abilities(interface, is_native, told);
+                wanted.push((interface.clone(), abilities));
+                reason = xdp_eligibility::limit(abilities);
             }
+            let object = format!("interface {}", interface.name);
+            said.extend(reason.map(|reason| warning(&object, &reason)));
         }
         if wanted.is_empty() && said.is_empty() {
             said.push(warning(

@@ -8,7 +8,7 @@ use control::{
     apply::ApplyResult,
     object::ObjectName,
     plan::ServicePlan,
-    syncer::{Kernel, Synced, Syncer, turns},
+    syncer::{Kernel, Syncer, turns},
 };
 use datapath::Datapath;
 use tokio::time::Instant;
@@ -27,28 +27,6 @@ pub(super) enum Growing {
 }
 
 impl Growing {
-    /// Writes services that are dirty or wait into the maps in use, and into those that are being
-    /// filled or taken over from.
-    pub(super) fn sync(&mut self, syncer: &mut Syncer, datapath: &mut Datapath) -> Synced {
-        match self {
-            Self::Filled(filling) => syncer.sync(&mut Both(datapath, &mut **filling)),
-            Self::TakesOver(before) => syncer.sync(&mut Both(datapath, &mut **before)),
-            _ => syncer.sync(datapath),
-        }
-    }
-    /// True while larger maps are being made or filled.
-    pub(super) fn is_under_way(&self) -> bool {
-        matches!(self, Self::Made | Self::Filled(_))
-    }
-    pub(super) fn is_filling(&self) -> bool {
-        matches!(self, Self::Filled(_))
-    }
-    /// Closes the smaller maps that were taken over from, if there are any.
-    pub(super) fn forget(&mut self) {
-        if matches!(self, Self::TakesOver(_)) {
-            *self = Self::No;
-        }
-    }
     /// True if the agent may start to make larger maps now.
     pub(super) fn is_possible(&self, now: Instant) -> bool {
         match self {
@@ -141,7 +119,7 @@ impl<K: Kernel> Filling<K> {
 }
 
 /// Maps that follow those in use.
-trait Follower {
+pub(super) trait Follower {
     fn follow(&mut self, changes: &[(ObjectName, ServicePlan)]);
     fn follow_list(&mut self, known: &HashSet<ObjectName>);
 }
@@ -176,7 +154,7 @@ impl Follower for Datapath {
 }
 
 /// The maps in use, and those that follow them. Changes go into both.
-struct Both<'a, K, F>(&'a mut K, &'a mut F);
+pub(super) struct Both<'a, K, F>(pub(super) &'a mut K, pub(super) &'a mut F);
 
 impl<K: Kernel, F: Follower> Kernel for Both<'_, K, F> {
     /// Returns only failures of the maps in use: a retry applies the change to both again.

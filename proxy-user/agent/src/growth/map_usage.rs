@@ -49,9 +49,7 @@ impl Counting {
             Err(error) => tracing::debug!("maps could not be counted: {}", chain(&error)),
         }));
     }
-}
 
-impl Counting {
     /// Returns how full the socket tables were when last counted; a second call returns nothing
     /// until they are counted again. Growth of these tables is decided by it.
     pub(super) fn take_sockets(&self) -> Vec<Fill> {

@@ -20,7 +20,7 @@ use tokio::{sync::mpsc, task::spawn_blocking, time::Instant};
 
 pub use self::sizes::{Decision, ServiceCounts, decide};
 use self::{
-    growing::{Filling, Growing, Outcome},
+    growing::{Both, Filling, Growing, Outcome},
     map_usage::Counting,
 };
 use super::{agent::Shared, services::Services};
@@ -70,18 +70,22 @@ impl Growth {
 
     /// True while larger maps are being made or filled.
     pub(super) fn is_under_way(&self) -> bool {
-        self.growing.is_under_way()
+        matches!(self.growing, Growing::Made | Growing::Filled(_))
     }
 
     /// True while larger maps are being filled.
     pub(super) fn is_filling(&self) -> bool {
-        self.growing.is_filling()
+        matches!(self.growing, Growing::Filled(_))
     }
 
     /// Writes services that are dirty or wait into the maps in use, and into those that are being
     /// filled or taken over from.
     pub(super) fn sync(&mut self, syncer: &mut Syncer, datapath: &mut Datapath) -> Synced {
-        self.growing.sync(syncer, datapath)
+        match &mut self.growing {
+            Growing::Filled(filling) => syncer.sync(&mut Both(datapath, &mut **filling)),
+            Growing::TakesOver(before) => syncer.sync(&mut Both(datapath, &mut **before)),
+            _ => syncer.sync(datapath),
+        }
     }
 
     /// Writes changes of services into `before`, too, until the maps in use have taken over from
@@ -94,8 +98,10 @@ impl Growth {
     /// `ends`: true if there are connections to end, so that the walk must not rest.
     pub(super) fn observe(&mut self, shared: &mut Shared, ends: bool) {
         shared.datapath.collect();
-        if shared.datapath.predecessors().is_none() {
-            self.growing.forget();
+        if shared.datapath.predecessors().is_none() && matches!(self.growing, Growing::TakesOver(_))
+        {
+            // The smaller maps that were taken over from are closed.
+            self.growing = Growing::No;
         }
         if ends || Instant::now() >= self.walk_at {
             self.walk(shared);

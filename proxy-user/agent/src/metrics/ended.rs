@@ -25,11 +25,10 @@ struct Kind {
 
 impl EndedConnections {
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let all = add(
+        let all: Family<Kind, Counter> = add(
             registry,
             "portolan_connections_of_gone_endpoints_ended",
             "Connections that the agent has ended because their endpoint's pod is gone: by removing the flow (the client's next packet gets a reset), or by closing the client's socket",
-            Family::<Kind, Counter>::default(),
         );
         // Both kinds start at zero, so that Prometheus' rate() sees the first connection.
         let counter = |kind| all.get_or_create(&Kind { kind }).clone();

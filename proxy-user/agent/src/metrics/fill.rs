@@ -35,35 +35,18 @@ struct Map {
 impl FillGauges {
     pub(super) fn register(registry: &mut Registry) -> Self {
         Self {
-            flows: add(
-                registry,
-                "portolan_flows",
-                "Flows in the flow table",
-                Family::default(),
-            ),
+            flows: add(registry, "portolan_flows", "Flows in the flow table"),
             unanswered: add(
                 registry,
                 "portolan_unanswered_flow_entries",
                 "Flow table entries without any answer yet",
-                Family::default(),
             ),
-            entries: add(
-                registry,
-                "portolan_map_entries",
-                "Elements of a map in use",
-                Family::default(),
-            ),
-            capacity: add(
-                registry,
-                "portolan_map_capacity",
-                "Elements a map can hold",
-                Family::default(),
-            ),
+            entries: add(registry, "portolan_map_entries", "Elements of a map in use"),
+            capacity: add(registry, "portolan_map_capacity", "Elements a map can hold"),
             growths: add(
                 registry,
                 "portolan_map_growths",
                 "How often larger maps took the place of others that were nearly full",
-                Counter::default(),
             ),
         }
     }

@@ -23,25 +23,21 @@ impl ForeignGauges {
                 registry,
                 "portolan_foreign_programs_before",
                 "tc programs of others that run before portolan's at one of its interfaces and may hide packets from it",
-                Gauge::default(),
             ),
             left: add(
                 registry,
                 "portolan_interfaces_left_to_stack",
                 "Interfaces whose packets take the node's stack, whatever forwarding says, because something there needs it",
-                Gauge::default(),
             ),
             xdp: add(
                 registry,
                 "portolan_uplinks_with_xdp",
                 "Uplinks where XDP takes packets of known flows",
-                Gauge::default(),
             ),
             without_xdp: add(
                 registry,
                 "portolan_uplinks_without_xdp",
                 "Uplinks where XDP takes no packets though the setting xdp is on, because something there is in the way",
-                Gauge::default(),
             ),
         }
     }

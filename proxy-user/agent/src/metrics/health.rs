@@ -29,13 +29,11 @@ impl HealthAnswers {
                 registry,
                 "kubeproxy_proxy_healthz",
                 "Answers of /healthz by status",
-                Family::default(),
             ),
             livez: add(
                 registry,
                 "kubeproxy_proxy_livez",
                 "Answers of /livez by status",
-                Family::default(),
             ),
         }
     }

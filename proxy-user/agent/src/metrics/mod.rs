@@ -67,8 +67,7 @@ impl Metrics {
         let ended = EndedConnections::register(&mut registry);
         let state = State::register(&mut registry);
         let fill = FillGauges::register(&mut registry);
-        add(
-            &mut registry,
+        registry.register(
             "rest_client_requests",
             "Requests to the API server by status, method and host",
             requests.answers.clone(),
@@ -127,7 +126,8 @@ impl Metrics {
 }
 
 /// Registers a metric under a name with a help text, and returns it.
-fn add<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+fn add<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
+    let metric = M::default();
     registry.register(name, help, metric.clone());
     metric
 }

@@ -27,7 +27,6 @@ impl Repairs {
             registry,
             "portolan_repairs",
             "What somebody had removed or changed in the kernel, and the agent has put back",
-            Family::default(),
         ));
         // Every kind starts at zero, so that Prometheus' rate() sees its first repair.
         for kind in RepairKind::ALL {

@@ -31,7 +31,7 @@ struct OfKind {
 
 impl State {
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let mut gauge = |name, help| add(registry, name, help, Gauge::default());
+        let mut gauge = |name, help| add(registry, name, help);
         Self {
             failed_services: gauge(
                 "portolan_services_failed",
@@ -64,7 +64,6 @@ impl State {
                 registry,
                 "portolan_source_failing",
                 "1 while the API server's objects cannot be followed, and services stay as last known",
-                Gauge::default(),
             ),
         }
     }

@@ -118,43 +118,32 @@ impl Sync {
                 registry,
                 "kubeproxy_sync_proxy_rules_service_changes",
                 "Changes of Services received",
-                Counter::default(),
             ),
             endpoint_changes: add(
                 registry,
                 "kubeproxy_sync_proxy_rules_endpoint_changes",
                 "Changes of EndpointSlices received",
-                Counter::default(),
             ),
             services_pending: add(
                 registry,
                 "kubeproxy_sync_proxy_rules_service_changes_pending",
                 "Changes of Services not in the maps yet",
-                Gauge::default(),
             ),
             endpoints_pending: add(
                 registry,
                 "kubeproxy_sync_proxy_rules_endpoint_changes_pending",
                 "Changes of EndpointSlices not in the maps yet",
-                Gauge::default(),
             ),
             no_local: add(
                 registry,
                 "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
                 "Services with traffic policy Local whose endpoints are all on other nodes",
-                Family::default(),
             ),
-            services: add(
-                registry,
-                "portolan_services",
-                "Services served",
-                Gauge::default(),
-            ),
+            services: add(registry, "portolan_services", "Services served"),
             weighted: add(
                 registry,
                 "portolan_services_weighted",
                 "Services and Gateways of which some endpoints have another weight than 1",
-                Gauge::default(),
             ),
         }
     }

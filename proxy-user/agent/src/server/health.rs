@@ -7,7 +7,7 @@ mod status;
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
-    time::{Instant, SystemTime},
+    time::Instant,
 };
 
 use axum::{Json, Router, http::StatusCode, response::IntoResponse, routing::get};
@@ -67,6 +67,27 @@ impl State {
             pending: self.pending,
             turned: self.turned,
             faults: &self.faults,
+        }
+    }
+    fn answer(&self) -> Answer {
+        let seconds = |since: Instant| since.elapsed().as_secs();
+        let faults = self.faults.first(NAMED);
+        let faults = faults.into_iter().map(|(object, fault)| Named {
+            object: object.to_owned(),
+            reason: fault.reason.clone(),
+            age_seconds: seconds(fault.since),
+        });
+        Answer {
+            version: env!("CARGO_PKG_VERSION"),
+            last_updated: self.last_updated,
+            current_time: Timestamp::now(),
+            node_eligible: self.eligible,
+            node: self.node.clone(),
+            source_fault: self.source_fault.clone(),
+            reason: None,
+            fault_count: self.faults.count(),
+            faults: faults.collect(),
+            seconds_since_last_turn: seconds(self.turned),
         }
     }
 }
@@ -143,7 +164,7 @@ impl Health {
     /// `eligible`: whether load balancers may send clients to this node.
     pub fn set_applied(&self, node: Option<AppliedNode>, eligible: bool) {
         self.state(|state| {
-            state.last_updated = Some(now());
+            state.last_updated = Some(Timestamp::now());
             state.pending = None;
             state.node = node;
             state.eligible = eligible;
@@ -188,46 +209,12 @@ impl Health {
     }
 }
 
-impl State {
-    fn answer(&self) -> Answer {
-        let seconds = |since: Instant| since.elapsed().as_secs();
-        let faults = self.faults.first(NAMED);
-        let faults = faults.into_iter().map(|(object, fault)| Named {
-            object: object.to_owned(),
-            reason: fault.reason.clone(),
-            age_seconds: seconds(fault.since),
-        });
-        Answer {
-            version: env!("CARGO_PKG_VERSION"),
-            last_updated: self.last_updated,
-            current_time: now(),
-            node_eligible: self.eligible,
-            node: self.node.clone(),
-            source_fault: self.source_fault.clone(),
-            reason: None,
-            fault_count: self.faults.count(),
-            faults: faults.collect(),
-            seconds_since_last_turn: seconds(self.turned),
-        }
-    }
-}
-
 fn code(is_good: bool) -> StatusCode {
     if is_good {
         StatusCode::OK
     } else {
         StatusCode::SERVICE_UNAVAILABLE
     }
-}
-
-/// Returns the present time; 1970 if the clock is before 1970.
-fn now() -> Timestamp {
-    let since = SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default();
-    let seconds = i64::try_from(since.as_secs()).unwrap_or_default();
-    let nanoseconds = i32::try_from(since.subsec_nanos()).unwrap_or_default();
-    Timestamp::new(seconds, nanoseconds).unwrap_or_default()
 }
 
 /// Returns the HTTP handlers of the server at `healthzBindAddress`.

@@ -26,6 +26,8 @@ pub trait Family: Addr + Plain + Into<IpAddr> {
     const SOCKETS: &'static str;
     const SOCKET_BUCKETS: &'static str;
     const TRAFFIC: &'static str;
+    const FRAGMENTS: &'static str;
+    const RINGS: &'static str;
     const EXPIRE: &'static str;
 
     /// Returns this family's part of a service port's plan.
@@ -34,12 +36,30 @@ pub trait Family: Addr + Plain + Into<IpAddr> {
     fn guarded(plan: &ServicePlan) -> &[Self];
     /// Returns the address as one of this family; `None` if it is of the other family.
     fn of_ip(address: IpAddr) -> Option<Self>;
+    /// Returns the range as one of this family; `None` if it is of the other family.
+    fn prefix(range: IpNet) -> Option<Prefix<Self>> {
+        Some(Prefix {
+            address: Self::of_ip(range.network())?,
+            mask: Self::mask(range.prefix_len().into()),
+        })
+    }
     /// Returns the key of a service's source range in the map of source ranges; `None` if the range
     /// is of the other family.
-    fn source_range(service: ServiceId, range: &IpNet) -> Option<LpmKey<Self>>;
+    fn source_range(service: ServiceId, range: &IpNet) -> Option<LpmKey<Self>> {
+        let address = Self::of_ip(range.network())?;
+        Some(LpmKey {
+            prefix: 32 + u32::from(range.prefix_len()),
+            data: SourceRangeKey { service, address },
+        })
+    }
     /// Returns the source range that a key of the map of source ranges contains; `None` if it is
     /// invalid.
-    fn range_of(key: &LpmKey<Self>) -> Option<IpNet>;
+    fn range_of(key: &LpmKey<Self>) -> Option<IpNet> {
+        let length = u8::try_from(key.prefix.checked_sub(32)?).ok()?;
+        IpNet::new(key.data.address.into(), length).ok()
+    }
+    /// Returns the node's InternalIP in the settings; the unspecified address if it is not known.
+    fn internal(settings: &Settings) -> Self;
     /// Returns the ranges of cluster IPs in the settings.
     fn services(settings: &mut Settings) -> &mut Ranges<Self>;
     /// Returns the ranges of external and load balancer IPs in the settings.
@@ -51,9 +71,9 @@ pub trait Family: Addr + Plain + Into<IpAddr> {
 }
 
 macro_rules! family {
-    ($family:ident, $word:ident, $variant:ident, $lower:ident, $guarded:ident, $services:ident, $external:ident,
+    ($family:ident, $word:ident, $variant:ident, $lower:ident, $guarded:ident, $services:ident, $external:ident, $internal:ident,
      $frontends:ident, $records:ident, $backends:ident, $sources:ident, $addresses:ident, $pods:ident, $flows:ident,
-     $affinity:ident, $sockets:ident, $buckets:ident, $traffic:ident, $expire:literal) => {
+     $affinity:ident, $sockets:ident, $buckets:ident, $traffic:ident, $fragments:ident, $rings:ident, $expire:literal) => {
         impl Family for $family {
             const VERSION: u32 = if Self::BITS == 32 { 4 } else { 6 };
             const FRONTENDS: &'static str = maps::$frontends;
@@ -67,6 +87,8 @@ macro_rules! family {
             const SOCKETS: &'static str = maps::$sockets;
             const SOCKET_BUCKETS: &'static str = maps::$buckets;
             const TRAFFIC: &'static str = maps::$traffic;
+            const FRAGMENTS: &'static str = maps::$fragments;
+            const RINGS: &'static str = maps::$rings;
             const EXPIRE: &'static str = $expire;
 
             fn of_port(port: &PortPlan) -> &FamilyPlan<Self> {
@@ -81,21 +103,8 @@ macro_rules! family {
                     _ => None,
                 }
             }
-            fn source_range(service: ServiceId, range: &IpNet) -> Option<LpmKey<Self>> {
-                match range.trunc() {
-                    IpNet::$variant(range) => Some(LpmKey {
-                        prefix: 32 + u32::from(range.prefix_len()),
-                        data: SourceRangeKey {
-                            service,
-                            address: range.network().into(),
-                        },
-                    }),
-                    _ => None,
-                }
-            }
-            fn range_of(key: &LpmKey<Self>) -> Option<IpNet> {
-                let length = u8::try_from(key.prefix.checked_sub(32)?).ok()?;
-                IpNet::new(key.data.address.into(), length).ok()
+            fn internal(settings: &Settings) -> Self {
+                settings.$internal
             }
             fn services(settings: &mut Settings) -> &mut Ranges<Self> {
                 &mut settings.$services
@@ -125,6 +134,7 @@ family!(
     guarded_v4,
     services_v4,
     external_v4,
+    internal_v4,
     FRONTENDS_V4,
     RECORDS_V4,
     BACKENDS_V4,
@@ -136,6 +146,8 @@ family!(
     SOCKETS_V4,
     SOCKET_BUCKETS_V4,
     TRAFFIC_V4,
+    FRAGMENTS_V4,
+    RINGS_V4,
     "expire_v4"
 );
 family!(
@@ -146,6 +158,7 @@ family!(
     guarded_v6,
     services_v6,
     external_v6,
+    internal_v6,
     FRONTENDS_V6,
     RECORDS_V6,
     BACKENDS_V6,
@@ -157,6 +170,8 @@ family!(
     SOCKETS_V6,
     SOCKET_BUCKETS_V6,
     TRAFFIC_V6,
+    FRAGMENTS_V6,
+    RINGS_V6,
     "expire_v6"
 );
 

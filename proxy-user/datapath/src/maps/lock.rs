@@ -26,14 +26,10 @@ impl Lock {
     /// Locks the directory; fails if another process has the lock. The lock is on the directory
     /// itself, so agents in different containers see each other, and no lock file is left behind.
     pub(crate) fn take(pin_dir: &Path) -> Result<Self, DatapathError> {
-        let failed = |attempt, source| DatapathError::File {
-            attempt,
-            path: pin_dir.into(),
-            source,
-        };
+        let failed = |attempt| DatapathError::of_file(attempt, pin_dir);
         loop {
-            let file = File::open(pin_dir).map_err(|error| failed("open", error))?;
-            let metadata = file.metadata().map_err(|error| failed("look at", error))?;
+            let file = File::open(pin_dir).map_err(failed("open"))?;
+            let metadata = file.metadata().map_err(failed("look at"))?;
             let lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(lock) => lock,
                 Err((_, nix::errno::Errno::EWOULDBLOCK)) => {
@@ -42,13 +38,12 @@ impl Lock {
                         holder: holder(&metadata),
                     });
                 }
-                Err((_, error)) => return Err(failed("lock", error.into())),
+                Err((_, error)) => return Err(failed("lock")(error.into())),
             };
             // A cleanup may have removed the directory after it was opened.
-            match fs::metadata(pin_dir) {
-                Ok(now) if now.st_ino() == metadata.st_ino() => return Ok(Self(lock)),
-                Ok(_) => {}
-                Err(error) => return Err(failed("look at", error)),
+            let now = fs::metadata(pin_dir).map_err(failed("look at"))?;
+            if now.st_ino() == metadata.st_ino() {
+                return Ok(Self(lock));
             }
         }
     }

@@ -79,16 +79,7 @@ pub fn sizes_for(processors: u32, memory: u64) -> Capacities {
         sockets: flows / 4,
         ..Capacities::default()
     };
-    let halved = |times: u32| Capacities {
-        frontends: wanted.frontends >> times,
-        records: wanted.records >> times,
-        slots: wanted.slots >> times,
-        backends: wanted.backends >> times,
-        flows: wanted.flows >> times,
-        affinity: wanted.affinity >> times,
-        sockets: wanted.sockets >> times,
-        source_ranges: wanted.source_ranges >> times,
-    };
+    let halved = |times: u32| wanted.zip(wanted, |size, _| size >> times);
     let fits = |sizes: &Capacities| memory_of(sizes) <= memory / SHARE;
     let mut sizes = (0..HALVINGS).map(halved);
     sizes.find(fits).unwrap_or_else(|| halved(HALVINGS))

@@ -14,8 +14,8 @@ pub mod pins;
 mod ports;
 pub mod ranges;
 pub mod shapes;
-pub mod tables;
 
+pub use linux::tables;
 pub(super) use lock::Lock;
 pub use lock::holder_of;
 pub use memory::{memory_of, sizes_for};

@@ -164,11 +164,7 @@ pub fn create_dirs(pin_dir: &Path) -> Result<(), DatapathError> {
 /// Creates the directory for the pins of links below a generation's directory.
 pub(crate) fn create_links(home: &Path) -> Result<(), DatapathError> {
     let links = links_of(home);
-    fs::create_dir_all(&links).map_err(|source| DatapathError::File {
-        attempt: "make",
-        path: links,
-        source,
-    })
+    fs::create_dir_all(&links).map_err(DatapathError::of_file("make", &links))
 }
 
 /// Returns the mount point to suggest to the operator for a BPF file system that holds `pin_dir`.

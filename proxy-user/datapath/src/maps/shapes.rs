@@ -17,7 +17,7 @@ use proxy_common::{
     traffic::{RefusedKey, Traffic},
 };
 
-use super::pins::layout_dir;
+use super::{family::Family, pins::layout_dir};
 use crate::{error::DatapathError, options::Capacities};
 
 /// The properties with which a map is created: name, type, sizes, flags.
@@ -60,80 +60,17 @@ impl Shape {
 
 /// Returns the shapes of all maps, for these capacities.
 pub fn shapes(c: &Capacities) -> Vec<Shape> {
-    use MapKind::{Array, Hash, LpmTrie, LruHash, PerCpuArray, PerCpuHash};
+    use MapKind::{Array, Hash, LruHash, PerCpuArray, PerCpuHash};
     let s = Shape::new::<u32, u32>;
-    let rings = Ring::COUNT * ring_size(c.flows);
-    let counted = counted_backends(c.backends, possible_cpus().unwrap_or(1));
-    vec![
-        Shape::new::<FrontendKey<V4>, u32>(maps::FRONTENDS_V4, Hash, c.frontends, 0),
-        Shape::new::<FrontendKey<V6>, u32>(maps::FRONTENDS_V6, Hash, c.frontends, 0),
-        Shape::new::<u32, Record<V4>>(maps::RECORDS_V4, Array, c.records, MMAPABLE),
-        Shape::new::<u32, Record<V6>>(maps::RECORDS_V6, Array, c.records, MMAPABLE),
+    let sources = capacity::MASQUERADE_SOURCES as u32;
+    let mut shapes = shapes_of::<V4>(c);
+    shapes.extend(shapes_of::<V6>(c));
+    shapes.extend([
         s(maps::SLOTS, Array, c.slots, MMAPABLE),
-        Shape::new::<u32, Backend<V4>>(maps::BACKENDS_V4, Array, c.backends, MMAPABLE),
-        Shape::new::<u32, Backend<V6>>(maps::BACKENDS_V6, Array, c.backends, MMAPABLE),
-        Shape::new::<V4, u32>(
-            maps::NODE_ADDRESSES_V4,
-            Hash,
-            capacity::NODE_ADDRESSES as u32,
-            0,
-        ),
-        Shape::new::<V6, u32>(
-            maps::NODE_ADDRESSES_V6,
-            Hash,
-            capacity::NODE_ADDRESSES as u32,
-            0,
-        ),
         Shape::new::<u32, u64>(maps::PORTS, Array, ports::WORDS, MMAPABLE),
-        Shape::new::<LpmKey<V4>, u32>(
-            maps::SOURCE_RANGES_V4,
-            LpmTrie,
-            c.source_ranges,
-            NO_PREALLOC,
-        ),
-        Shape::new::<LpmKey<V6>, u32>(
-            maps::SOURCE_RANGES_V6,
-            LpmTrie,
-            c.source_ranges,
-            NO_PREALLOC,
-        ),
-        Shape::new::<AffinityKey<V4>, AffinityEntry>(maps::AFFINITY_V4, LruHash, c.affinity, 0),
-        Shape::new::<AffinityKey<V6>, AffinityEntry>(maps::AFFINITY_V6, LruHash, c.affinity, 0),
         Shape::new::<PodAffinityKey, AffinityEntry>(maps::AFFINITY_PODS, LruHash, c.affinity, 0),
-        Shape::new::<SocketKey<V4>, SocketEntry<V4>>(maps::SOCKETS_V4, Hash, c.sockets, 0),
-        Shape::new::<SocketKey<V6>, SocketEntry<V6>>(maps::SOCKETS_V6, Hash, c.sockets, 0),
-        Shape::new::<u32, SocketBucket<V4>>(
-            maps::SOCKET_BUCKETS_V4,
-            Array,
-            SOCKET_BUCKETS,
-            MMAPABLE,
-        ),
-        Shape::new::<u32, SocketBucket<V6>>(
-            maps::SOCKET_BUCKETS_V6,
-            Array,
-            SOCKET_BUCKETS,
-            MMAPABLE,
-        ),
         Shape::new::<u64, u32>(maps::EXCEPTIONS, Hash, capacity::EXCEPTIONS as u32, 0),
-        Shape::new::<FlowKey<V4>, FlowEntry<V4>>(maps::FLOWS_V4, Hash, c.flows, 0),
-        Shape::new::<FlowKey<V6>, FlowEntry<V6>>(maps::FLOWS_V6, Hash, c.flows, 0),
-        Shape::new::<u32, FlowKey<V4>>(maps::RINGS_V4, Array, rings, 0),
-        Shape::new::<u32, FlowKey<V6>>(maps::RINGS_V6, Array, rings, 0),
         Shape::new::<u32, RingEnds>(maps::RING_ENDS, Array, 2 * Ring::COUNT, 0),
-        Shape::new::<FragmentKey<V4>, u32>(
-            maps::FRAGMENTS_V4,
-            LruHash,
-            capacity::FRAGMENTS as u32,
-            0,
-        ),
-        Shape::new::<FragmentKey<V6>, u32>(
-            maps::FRAGMENTS_V6,
-            LruHash,
-            capacity::FRAGMENTS as u32,
-            0,
-        ),
-        Shape::new::<V4, LocalPod>(maps::PODS_V4, Hash, capacity::PODS as u32, 0),
-        Shape::new::<V6, LocalPod>(maps::PODS_V6, Hash, capacity::PODS as u32, 0),
         Shape::new::<u32, u64>(maps::INTERFACES, Hash, capacity::INTERFACES as u32, 0),
         s(maps::DIRECT, Array, maps::DIRECT_SLOTS, 0),
         Shape::new::<u32, u64>(maps::BETWEEN_PODS, Array, maps::BETWEEN_PODS_SLOTS, 0),
@@ -143,24 +80,42 @@ pub fn shapes(c: &Capacities) -> Vec<Shape> {
             maps::SHARED_INTERFACE_SLOTS,
             0,
         ),
-        Shape::new::<u32, MasqueradeSources>(
-            maps::MASQUERADE_SOURCES,
-            Array,
-            capacity::MASQUERADE_SOURCES as u32,
-            0,
-        ),
+        Shape::new::<u32, MasqueradeSources>(maps::MASQUERADE_SOURCES, Array, sources, 0),
         Shape::new::<u32, Settings>(maps::SETTINGS, Array, 1, 0),
         // One name per service port, which has at least one frontend of some family.
         Shape::new::<u32, ServiceName>(maps::NAMES, Hash, c.frontends, NO_PREALLOC),
         Shape::new::<u32, u64>(maps::COUNTERS, PerCpuArray, Counter::CAPACITY, 0),
-        Shape::new::<u32, Traffic>(maps::TRAFFIC_V4, PerCpuArray, counted, 0),
-        Shape::new::<u32, Traffic>(maps::TRAFFIC_V6, PerCpuArray, counted, 0),
         Shape::new::<RefusedKey, u64>(maps::REFUSED, PerCpuHash, capacity::REFUSED as u32, 0),
         Shape::new::<u32, [u64; 2]>(maps::REJECT_BUDGET, PerCpuArray, 1, 0),
         s(maps::DRAINED, Array, 1, 0),
         Shape::new::<u32, u64>(maps::UPLINKS, Hash, capacity::UPLINKS as u32, 0),
         Shape::new::<u64, u32>(maps::MACS, Hash, capacity::MACS as u32, 0),
         s(maps::ROUTE_EPOCH, Array, 1, 0),
+    ]);
+    shapes
+}
+
+/// Returns the shapes of the maps that each family has.
+fn shapes_of<A: Family>(c: &Capacities) -> Vec<Shape> {
+    use MapKind::{Array, Hash, LpmTrie, LruHash, PerCpuArray};
+    let rings = Ring::COUNT * ring_size(c.flows);
+    let counted = counted_backends(c.backends, possible_cpus().unwrap_or(1));
+    let (addresses, ranges) = (capacity::NODE_ADDRESSES as u32, c.source_ranges);
+    let (buckets, fragments) = (SOCKET_BUCKETS, capacity::FRAGMENTS as u32);
+    vec![
+        Shape::new::<FrontendKey<A>, u32>(A::FRONTENDS, Hash, c.frontends, 0),
+        Shape::new::<u32, Record<A>>(A::RECORDS, Array, c.records, MMAPABLE),
+        Shape::new::<u32, Backend<A>>(A::BACKENDS, Array, c.backends, MMAPABLE),
+        Shape::new::<A, u32>(A::NODE_ADDRESSES, Hash, addresses, 0),
+        Shape::new::<LpmKey<A>, u32>(A::SOURCE_RANGES, LpmTrie, ranges, NO_PREALLOC),
+        Shape::new::<AffinityKey<A>, AffinityEntry>(A::AFFINITY, LruHash, c.affinity, 0),
+        Shape::new::<SocketKey<A>, SocketEntry<A>>(A::SOCKETS, Hash, c.sockets, 0),
+        Shape::new::<u32, SocketBucket<A>>(A::SOCKET_BUCKETS, Array, buckets, MMAPABLE),
+        Shape::new::<FlowKey<A>, FlowEntry<A>>(A::FLOWS, Hash, c.flows, 0),
+        Shape::new::<u32, FlowKey<A>>(A::RINGS, Array, rings, 0),
+        Shape::new::<FragmentKey<A>, u32>(A::FRAGMENTS, LruHash, fragments, 0),
+        Shape::new::<A, LocalPod>(A::PODS, Hash, capacity::PODS as u32, 0),
+        Shape::new::<u32, Traffic>(A::TRAFFIC, PerCpuArray, counted, 0),
     ]
 }
 
@@ -194,13 +149,7 @@ pub(crate) fn capacities_in(home: &Path) -> Result<Option<Capacities>, DatapathE
                 any = true;
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(source) => {
-                return Err(DatapathError::File {
-                    attempt: "read",
-                    path,
-                    source,
-                });
-            }
+            Err(error) => return Err(DatapathError::of_file("read", &path)(error)),
         }
     }
     Ok(any.then_some(capacities))

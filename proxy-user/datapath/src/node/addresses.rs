@@ -3,13 +3,10 @@
 
 use std::{collections::HashMap, net::IpAddr};
 
-use proxy_common::{V4, V6, maps::node_address};
+use proxy_common::maps::node_address;
 
-use super::Mirror;
-use crate::{
-    error::DatapathError,
-    maps::{OpenMaps, family::Family},
-};
+use super::{ByAddress, Mirror};
+use crate::{error::DatapathError, maps::family::Family};
 
 /// An address of this node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -20,28 +17,13 @@ pub struct NodeAddress {
 }
 
 /// The maps of the node's addresses, one for each family.
-pub(crate) struct NodeAddresses {
-    v4: Mirror<V4, u32>,
-    v6: Mirror<V6, u32>,
-}
+pub(crate) type NodeAddresses = ByAddress<u32>;
 
 impl NodeAddresses {
-    /// Starts with the elements that the maps contain.
-    pub(crate) fn adopt(open: &mut OpenMaps) -> Result<Self, DatapathError> {
-        Ok(Self {
-            v4: Mirror::adopt(open, V4::NODE_ADDRESSES)?,
-            v6: Mirror::adopt(open, V6::NODE_ADDRESSES)?,
-        })
-    }
     /// Makes the maps contain exactly these addresses.
     pub(crate) fn set(&mut self, addresses: &[NodeAddress]) -> Result<(), DatapathError> {
         set(&mut self.v4, addresses)?;
         set(&mut self.v6, addresses)
-    }
-    /// Restores the maps if somebody else has changed them; returns how many elements differed.
-    pub(crate) fn repair(&mut self) -> Result<usize, DatapathError> {
-        let (v4, v6) = (self.v4.repair(), self.v6.repair());
-        Ok(v4? + v6?)
     }
 }
 

@@ -1,29 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The maps of interfaces and of their masquerade source addresses. Used by `Datapath`.
 
-use std::{collections::HashMap, io, net::IpAddr};
+use std::{collections::HashMap, io};
 
-use ipnet::IpNet;
 use linux::interfaces::Interface;
 use proxy_common::{
-    Addr, Prefix, V4, V6,
+    Addr, V4, V6,
     maps::{self, interface},
     masquerade::{self, MasqueradeSources},
 };
 
-use super::repair;
+use super::Mirror;
 use crate::{
     error::DatapathError,
-    maps::{OpenMaps, tables::Table},
+    maps::{OpenMaps, family::Family, tables::Table},
 };
 
 /// The maps of interfaces. For each interface they have a word of flags, such as whether pods are
 /// behind it, and its masquerade source addresses.
 pub(crate) struct NodeInterfaces {
-    interfaces: Table<u32, u64>,
+    interfaces: Mirror<u32, u64>,
     sources: Table<u32, MasqueradeSources>,
     shared: Table<u32, u32>,
-    stored: HashMap<u32, u64>,
     known: HashMap<MasqueradeSources, u32>,
     next: u32,
 }
@@ -31,13 +29,10 @@ pub(crate) struct NodeInterfaces {
 impl NodeInterfaces {
     /// Starts with the elements that the maps contain.
     pub(crate) fn adopt(open: &mut OpenMaps) -> Result<Self, DatapathError> {
-        let interfaces: Table<u32, u64> = open.take(maps::INTERFACES, Table::new)?;
+        let interfaces = Mirror::adopt(open, maps::INTERFACES)?;
         let sources: Table<u32, MasqueradeSources> =
             open.take(maps::MASQUERADE_SOURCES, Table::new)?;
         let shared: Table<u32, u32> = open.take(maps::SHARED_INTERFACES, Table::new)?;
-        let stored = interfaces
-            .entries()
-            .map_err(DatapathError::of_map("read", maps::INTERFACES))?;
         let found = sources
             .entries()
             .map_err(DatapathError::of_map("read", maps::MASQUERADE_SOURCES))?;
@@ -50,7 +45,6 @@ impl NodeInterfaces {
             }
         }
         Ok(Self {
-            stored: stored.into_iter().collect(),
             interfaces,
             sources,
             shared,
@@ -92,7 +86,7 @@ impl NodeInterfaces {
             }
         };
         let bit = |set: bool, bit: u32| if set { bit } else { 0 };
-        let stored = self.stored.get(&interface.index).copied();
+        let stored = self.interfaces.stored.get(&interface.index).copied();
         let bits = index
             | bit(interface.pods, interface::PODS)
             | bit(interface.veth_port, interface::VETH_PORT)
@@ -106,7 +100,7 @@ impl NodeInterfaces {
             | bit(!interface.leads_to_one_pod(), interface::SHARED)
             | interface::bits(stored.unwrap_or(0)) & interface::REDIRECTS;
         let word = interface::word(bits, interface.bridge.unwrap_or(0));
-        self.write(interface.index, word)?;
+        self.interfaces.update(interface.index, word)?;
         self.share(interface.index)
     }
     /// Returns the next index in the map of source addresses that no interface uses; `None` if all
@@ -117,7 +111,7 @@ impl NodeInterfaces {
             let index = self.next;
             self.next = (index + 1) % capacity;
             let has = |word: &u64| interface::bits(*word) & interface::SOURCE == index;
-            if index != NO_SOURCE && !self.stored.values().any(has) {
+            if index != NO_SOURCE && !self.interfaces.stored.values().any(has) {
                 return Some(index);
             }
         }
@@ -130,26 +124,20 @@ impl NodeInterfaces {
         index: u32,
         redirects: bool,
     ) -> Result<(), DatapathError> {
-        let Some(word) = self.stored.get(&index).copied() else {
+        let Some(word) = self.interfaces.stored.get(&index).copied() else {
             return Ok(());
         };
         let flag = interface::word(interface::REDIRECTS, 0);
         let word = if redirects { word | flag } else { word & !flag };
-        self.write(index, word)
+        self.interfaces
+            .update(index, word)
             .map_err(DatapathError::of_map("write", maps::INTERFACES))
-    }
-    fn write(&mut self, index: u32, word: u64) -> io::Result<()> {
-        if self.stored.get(&index) != Some(&word) {
-            self.interfaces.update(&index, &word)?;
-            self.stored.insert(index, word);
-        }
-        Ok(())
     }
     /// Updates the slot of the map `shared_ifaces` that an interface belongs to. Must be called
     /// after the interface's word was stored. For the slot's value see [`slot_of`].
     fn share(&self, interface: u32) -> io::Result<()> {
         let slot = interface % maps::SHARED_INTERFACE_SLOTS;
-        let wanted = slot_of(slot, &self.stored);
+        let wanted = slot_of(slot, &self.interfaces.stored);
         if self.shared.lookup(&slot)? != Some(wanted) {
             self.shared.update(&slot, &wanted)?;
         }
@@ -157,18 +145,14 @@ impl NodeInterfaces {
     }
     /// Removes the interface with this index from the maps.
     pub(crate) fn remove(&mut self, interface: u32) -> Result<(), DatapathError> {
-        self.interfaces
-            .delete(&interface)
-            .map_err(DatapathError::of_map("write", maps::INTERFACES))?;
-        self.stored.remove(&interface);
+        self.interfaces.remove(&interface)?;
         self.share(interface)
             .map_err(DatapathError::of_map("write", maps::SHARED_INTERFACES))
     }
     /// Restores the maps of interfaces if somebody else has changed them; returns how many elements
     /// differed.
     pub(crate) fn repair(&mut self) -> Result<usize, DatapathError> {
-        let mut differed = repair(&self.interfaces, &self.stored)
-            .map_err(DatapathError::of_map("check", maps::INTERFACES))?;
+        let mut differed = self.interfaces.repair()?;
         let failed = DatapathError::of_map("check", maps::MASQUERADE_SOURCES);
         for (wanted, index) in &self.known {
             if self.sources.lookup(index).map_err(failed)?.as_ref() != Some(wanted) {
@@ -178,7 +162,7 @@ impl NodeInterfaces {
         }
         let failed = DatapathError::of_map("check", maps::SHARED_INTERFACES);
         for (slot, found) in self.shared.entries().map_err(failed)? {
-            let wanted = slot_of(slot, &self.stored);
+            let wanted = slot_of(slot, &self.interfaces.stored);
             if found != wanted {
                 self.shared.update(&slot, &wanted).map_err(failed)?;
                 differed += 1;
@@ -188,7 +172,7 @@ impl NodeInterfaces {
     }
     /// Returns the indices of the interfaces in the map.
     pub(crate) fn interfaces(&self) -> Vec<u32> {
-        self.stored.keys().copied().collect()
+        self.interfaces.stored.keys().copied().collect()
     }
 }
 
@@ -217,35 +201,18 @@ fn has_any(sources: &MasqueradeSources) -> bool {
 
 /// Returns an interface's masquerade source addresses in the programs' format.
 fn sources_of(interface: &Interface) -> MasqueradeSources {
-    let mut all = MasqueradeSources::NONE;
-    let (mut v4, mut v6) = (all.v4.0.iter_mut(), all.v6.0.iter_mut());
-    for source in &interface.sources {
-        match (source.address, source.subnet) {
-            (IpAddr::V4(address), IpNet::V4(subnet)) => {
-                if let Some(place) = v4.next() {
-                    *place = masquerade::Source {
-                        address: address.into(),
-                        subnet: Prefix {
-                            address: subnet.network().into(),
-                            mask: subnet.netmask().into(),
-                        },
-                    };
-                }
-            }
-            (IpAddr::V6(address), IpNet::V6(subnet)) => {
-                if let Some(place) = v6.next() {
-                    *place = masquerade::Source {
-                        address: address.into(),
-                        subnet: Prefix {
-                            address: subnet.network().into(),
-                            mask: subnet.netmask().into(),
-                        },
-                    };
-                }
-            }
-            _ => {}
-        }
+    fn fill<A: Family>(to: &mut [masquerade::Source<A>], interface: &Interface) {
+        let sources = interface.sources.iter().filter_map(|source| {
+            Some(masquerade::Source {
+                address: A::of_ip(source.address)?,
+                subnet: A::prefix(source.subnet)?,
+            })
+        });
+        to.iter_mut().zip(sources).for_each(|(to, from)| *to = from);
     }
+    let mut all = MasqueradeSources::NONE;
+    fill(&mut all.v4.0, interface);
+    fill(&mut all.v6.0, interface);
     all
 }
 

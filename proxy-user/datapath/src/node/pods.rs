@@ -5,38 +5,20 @@
 use std::collections::HashMap;
 
 use linux::interfaces::PodLink;
-use proxy_common::{LocalPod, V4, V6};
+use proxy_common::LocalPod;
 
-use super::Mirror;
-use crate::{
-    error::DatapathError,
-    maps::{OpenMaps, family::Family},
-};
+use super::{ByAddress, Mirror};
+use crate::{error::DatapathError, maps::family::Family};
 
 /// The maps of this node's pods, one for each family.
-pub(crate) struct Pods {
-    v4: Mirror<V4, LocalPod>,
-    v6: Mirror<V6, LocalPod>,
-}
+pub(crate) type Pods = ByAddress<LocalPod>;
 
 impl Pods {
-    /// Starts with the elements that the maps contain.
-    pub(crate) fn adopt(open: &mut OpenMaps) -> Result<Self, DatapathError> {
-        Ok(Self {
-            v4: Mirror::adopt(open, V4::PODS)?,
-            v6: Mirror::adopt(open, V6::PODS)?,
-        })
-    }
     /// Makes the maps contain exactly these pods. Pods beyond a map's capacity are left out:
     /// packets reach them through the kernel's routes.
     pub(crate) fn set(&mut self, links: &[PodLink]) -> Result<(), DatapathError> {
         set(&mut self.v4, links)?;
         set(&mut self.v6, links)
-    }
-    /// Restores the maps if somebody else has changed them; returns how many elements differed.
-    pub(crate) fn repair(&mut self) -> Result<usize, DatapathError> {
-        let (v4, v6) = (self.v4.repair(), self.v6.repair());
-        Ok(v4? + v6?)
     }
 }
 
@@ -57,6 +39,5 @@ fn set<A: Family>(pods: &mut Mirror<A, LocalPod>, links: &[PodLink]) -> Result<(
             Some((address, pod.sealed(address)))
         })
         .collect();
-    pods.remove_others(&wanted)?;
-    pods.store(&wanted)
+    pods.set(&wanted)
 }

@@ -2,11 +2,9 @@
 //! The map of what the XDP program may do at each uplink, and the map with the epoch: a number that
 //! changes when routes or neighbours have changed. Used by `Datapath`.
 
-use std::collections::HashMap;
-
 use proxy_common::{maps, xdp::Uplink};
 
-use super::repair;
+use super::Mirror;
 use crate::{
     error::DatapathError,
     maps::{OpenMaps, tables::Table},
@@ -14,41 +12,30 @@ use crate::{
 
 /// The uplinks, by interface index, each with a word of its MAC address and flags (see [`Uplink`]).
 pub(crate) struct Uplinks {
-    words: Table<u32, u64>,
-    stored: HashMap<u32, u64>,
+    words: Mirror<u32, u64>,
     epoch: Table<u32, u32>,
 }
 
 impl Uplinks {
     /// Starts with the elements that the map contains.
     pub(crate) fn adopt(open: &mut OpenMaps) -> Result<Self, DatapathError> {
-        let words: Table<u32, u64> = open.take(maps::UPLINKS, Table::new)?;
-        let epoch = open.take(maps::ROUTE_EPOCH, Table::new)?;
-        let stored = words
-            .entries()
-            .map_err(DatapathError::of_map("read", maps::UPLINKS))?;
         Ok(Self {
-            words,
-            stored: stored.into_iter().collect(),
-            epoch,
+            words: Mirror::adopt(open, maps::UPLINKS)?,
+            epoch: open.take(maps::ROUTE_EPOCH, Table::new)?,
         })
     }
     /// Stores the word of the interface with this index; `None` removes it: the interface is no
     /// longer an uplink with XDP.
     pub(crate) fn set(&mut self, index: u32, word: Option<Uplink>) -> Result<(), DatapathError> {
-        if self.stored.get(&index).copied() == word.map(|word| word.0) {
+        if self.words.stored.get(&index).copied() == word.map(|word| word.0) {
             return Ok(());
         }
-        let failed = DatapathError::of_map("write", maps::UPLINKS);
         match word {
             Some(word) => {
-                self.words.update(&index, &word.0).map_err(failed)?;
-                self.stored.insert(index, word.0);
+                let stored = self.words.update(index, word.0);
+                stored.map_err(DatapathError::of_map("write", maps::UPLINKS))?;
             }
-            None => {
-                self.words.delete(&index).map_err(failed)?;
-                self.stored.remove(&index);
-            }
+            None => self.words.remove(&index)?,
         }
         self.begin_epoch()
     }
@@ -62,11 +49,11 @@ impl Uplinks {
     }
     /// Returns the indices of the interfaces in the map.
     pub(crate) fn indices(&self) -> Vec<u32> {
-        self.stored.keys().copied().collect()
+        self.words.stored.keys().copied().collect()
     }
     /// Restores the map of uplinks if somebody else has changed it; returns how many elements
     /// differed.
     pub(crate) fn repair(&mut self) -> Result<usize, DatapathError> {
-        repair(&self.words, &self.stored).map_err(DatapathError::of_map("check", maps::UPLINKS))
+        self.words.repair()
     }
 }

@@ -7,7 +7,9 @@ use std::{
     io,
 };
 
-use linux::{filter_qdiscs, filters, interfaces::Interface, program_name, tcx_programs};
+use linux::{
+    describe_program, filter_qdiscs, filters, interfaces::Interface, program_name, tcx_programs,
+};
 
 use super::tc::PRIORITIES;
 
@@ -42,9 +44,25 @@ pub struct HookState {
     pub behind: Vec<String>,
 }
 
+impl HookState {
+    /// Returns the foreign programs, those before ours first.
+    fn foreign(self, egress: bool) -> impl Iterator<Item = ForeignProgram> {
+        let at = |place, names: Vec<String>| {
+            let names = names.into_iter();
+            names.map(move |name| ForeignProgram {
+                egress,
+                place,
+                name,
+            })
+        };
+        let before = at(ChainPosition::Before, self.before);
+        before.chain(at(ChainPosition::Behind, self.behind))
+    }
+}
+
 /// A program or filter at a hook.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Member {
+pub(super) struct Member {
     program: Option<u32>,
     name: Option<String>,
     /// The kind of a filter; `None` for a tcx program.
@@ -63,13 +81,22 @@ impl Member {
             None => format!("program {id}"),
         }
     }
+    /// Returns the text for a list of the chain, with priority and kind of a filter.
+    pub(super) fn in_chain(&self) -> String {
+        let program = self.program.map(describe_program).unwrap_or_default();
+        match &self.kind {
+            Some(kind) => format!("filter {} {kind} {program}", self.priority),
+            None => program,
+        }
+    }
 }
 
 /// Reads the programs at tc hooks. The list of qdiscs is read only once.
 pub(crate) struct Hooks<'a> {
     ours: &'a HashSet<u32>,
     qdiscs: HashMap<u32, bool>,
-    bridges: HashMap<u32, Vec<Member>>,
+    /// The names of the programs at bridges.
+    bridges: HashMap<u32, Vec<String>>,
 }
 
 impl<'a> Hooks<'a> {
@@ -87,24 +114,24 @@ impl<'a> Hooks<'a> {
     pub(crate) fn at(&mut self, interface: &Interface) -> io::Result<Vec<ForeignProgram>> {
         let mut found = Vec::new();
         for egress in [false, true] {
-            let chain = self.chain(interface.index, egress)?;
-            found.extend(beside(self.ours, chain, egress));
+            let state = self.state(interface.index, egress)?;
+            if state.ours {
+                found.extend(state.foreign(egress));
+            }
         }
         let Some(bridge) = interface.bridge else {
             return Ok(found);
         };
-        let chain = match self.bridges.get(&bridge) {
-            Some(chain) => chain.clone(),
-            None => {
-                let chain = self.chain(bridge, false)?;
-                self.bridges.insert(bridge, chain.clone());
-                chain
-            }
-        };
-        found.extend(chain.into_iter().map(|member| ForeignProgram {
+        if !self.bridges.contains_key(&bridge) {
+            let chain = self.chain(bridge, false)?.into_iter();
+            let names = chain.map(Member::describe).collect();
+            self.bridges.insert(bridge, names);
+        }
+        let names = self.bridges.get(&bridge).into_iter().flatten().cloned();
+        found.extend(names.map(|name| ForeignProgram {
             egress: false,
             place: ChainPosition::Bridge,
-            name: member.describe(),
+            name,
         }));
         Ok(found)
     }
@@ -120,36 +147,19 @@ impl<'a> Hooks<'a> {
         let mut found = Vec::new();
         for egress in [false, true] {
             let chain = self.chain(interface.index, egress)?;
-            found.extend(match chain.iter().any(|member| self.is_ours(member)) {
-                true => beside(self.ours, chain, egress),
-                false => foreseen(chain, egress, by_filter),
-            });
+            found.extend(state(self.ours, chain, precedes(by_filter)).foreign(egress));
         }
         Ok(found)
     }
 
     /// Returns the programs at one hook of an interface, whether or not ours is there.
     pub(super) fn state(&self, index: u32, egress: bool) -> io::Result<HookState> {
-        let mut state = HookState::default();
-        for member in self.chain(index, egress)? {
-            if self.is_ours(&member) {
-                state.ours = true;
-                continue;
-            }
-            if state.ours {
-                state.behind.push(member.describe());
-            } else {
-                state.before.push(member.describe());
-            }
-        }
-        Ok(state)
+        Ok(state(self.ours, self.chain(index, egress)?, |_| true))
     }
 
-    fn is_ours(&self, member: &Member) -> bool {
-        member.program.is_some_and(|id| self.ours.contains(&id))
-    }
-
-    fn chain(&self, index: u32, egress: bool) -> io::Result<Vec<Member>> {
+    /// Returns the programs at one hook of an interface, in the order in which the kernel runs
+    /// them.
+    pub(super) fn chain(&self, index: u32, egress: bool) -> io::Result<Vec<Member>> {
         let by_tcx = match tcx_programs(index, egress) {
             // This kernel has no tcx, or the interface is gone.
             Err(error)
@@ -162,15 +172,13 @@ impl<'a> Hooks<'a> {
             }
             programs => programs?,
         };
-        let mut chain: Vec<_> = by_tcx
-            .into_iter()
-            .map(|program| Member {
-                program: Some(program),
-                name: None,
-                kind: None,
-                priority: 0,
-            })
-            .collect();
+        let by_tcx = by_tcx.into_iter().map(|program| Member {
+            program: Some(program),
+            name: None,
+            kind: None,
+            priority: 0,
+        });
+        let mut chain: Vec<_> = by_tcx.collect();
         let has_filters = self.qdiscs.get(&index).is_some_and(|both| *both || !egress);
         if has_filters {
             chain.extend(filters(index, egress)?.into_iter().map(|filter| Member {
@@ -184,46 +192,33 @@ impl<'a> Hooks<'a> {
     }
 }
 
-/// Returns the members of a chain without our program, with the positions that they would have if
-/// our program were attached.
-fn foreseen(chain: Vec<Member>, egress: bool, by_filter: bool) -> Vec<ForeignProgram> {
-    let place = |member: &Member| match by_filter && member.priority <= *PRIORITIES.start() {
-        true => ChainPosition::Before,
-        false => ChainPosition::Behind,
-    };
-    let foreign = |member: Member| ForeignProgram {
-        egress,
-        place: place(&member),
-        name: member.describe(),
-    };
-    chain.into_iter().map(foreign).collect()
+/// Returns a function that says whether a member would come before ours.
+fn precedes(by_filter: bool) -> impl Fn(&Member) -> bool {
+    move |member| by_filter && member.priority <= *PRIORITIES.start()
 }
 
-/// Returns the foreign members of a chain and their positions; nothing if our program is missing
-/// there.
-fn beside(ours: &HashSet<u32>, mut chain: Vec<Member>, egress: bool) -> Vec<ForeignProgram> {
+/// Returns the members of a chain by their positions. `precedes`: whether a member comes before
+/// ours where ours is not attached.
+fn state(ours: &HashSet<u32>, chain: Vec<Member>, precedes: impl Fn(&Member) -> bool) -> HookState {
     let is_ours = |member: &Member| member.program.is_some_and(|id| ours.contains(&id));
-    let Some(place) = chain.iter().position(is_ours) else {
-        return Vec::new();
+    let first = chain.iter().position(is_ours);
+    let mut state = HookState {
+        ours: first.is_some(),
+        ..HookState::default()
     };
-    let behind = chain.split_off(place);
-    let foreign = |place| {
-        move |member: Member| ForeignProgram {
-            egress,
-            place,
-            name: member.describe(),
+    for (place, member) in chain.into_iter().enumerate() {
+        if is_ours(&member) {
+            continue;
         }
-    };
-    chain
-        .into_iter()
-        .map(foreign(ChainPosition::Before))
-        .chain(
-            behind
-                .into_iter()
-                .filter(|member| !is_ours(member))
-                .map(foreign(ChainPosition::Behind)),
-        )
-        .collect()
+        let is_before = first.map_or_else(|| precedes(&member), |first| place < first);
+        let names = if is_before {
+            &mut state.before
+        } else {
+            &mut state.behind
+        };
+        names.push(member.describe());
+    }
+    state
 }
 
 #[cfg(test)]
@@ -249,9 +244,12 @@ mod tests {
             ..program(NOBODY)
         };
         let chain = || vec![filter(1), filter(2)];
-        let places = |by_filter| {
-            let found = foreseen(chain(), false, by_filter);
-            found.iter().map(|one| one.place).collect::<Vec<_>>()
+        let places = |by_filter: bool| {
+            let found = state(&HashSet::new(), chain(), precedes(by_filter));
+            found
+                .foreign(false)
+                .map(|one| one.place)
+                .collect::<Vec<_>>()
         };
         assert_eq!(places(false), [ChainPosition::Behind; 2]);
         assert_eq!(places(true), [ChainPosition::Before, ChainPosition::Behind]);
@@ -267,7 +265,8 @@ mod tests {
         };
         let ours = HashSet::from([1, 2]);
         let chain = vec![program(NOBODY), program(2), flower];
-        let found = beside(&ours, chain.clone(), true);
+        let found = state(&ours, chain.clone(), |_| true);
+        let found: Vec<_> = found.foreign(true).collect();
         let expected = [
             (ChainPosition::Before, "program 4294967295 (a.o:[tc])"),
             (ChainPosition::Behind, "filter flower"),
@@ -278,10 +277,7 @@ mod tests {
             name: name.into(),
         });
         assert_eq!(found, expected);
-        assert_eq!(
-            beside(&HashSet::new(), chain, true),
-            [],
-            "ours is not there"
-        );
+        let without = state(&HashSet::new(), chain, |_| true);
+        assert!(!without.ours, "ours is not there");
     }
 }

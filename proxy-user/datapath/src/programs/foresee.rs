@@ -126,7 +126,7 @@ pub fn missing_socket_hooks<'a>(pin_dir: &Path, wanted: &[&'a str]) -> io::Resul
             let link = get_pinned(&path_of(home, hook), false);
             link.and_then(link_info)
         });
-        links.any(|link| link.is_ok_and(|info| info.is_of_some_cgroup()))
+        links.any(|link| link.is_ok_and(|info| info.cgroup_id().is_some()))
     };
     let missing = wanted.iter().filter(|hook| !is_attached(hook));
     Ok(missing.copied().collect())

@@ -100,14 +100,6 @@ impl Programs {
         }
         Ok(loaded)
     }
-    /// Returns the programs that the kernel accepted, with the time that each took.
-    pub(crate) fn loads(&self) -> &[Load] {
-        &self.loads
-    }
-    /// Returns the programs that the kernel refuses.
-    pub(crate) fn refusals(&self) -> &[Refusal] {
-        &self.refusals
-    }
     /// Returns a program's descriptor, or an error that says why the program is not loaded.
     pub(crate) fn require(&self, name: &str) -> Result<BorrowedFd<'_>, DatapathError> {
         self.fd(name).ok_or_else(|| {
@@ -153,12 +145,6 @@ impl Programs {
             program: program.into(),
             source: error,
         })
-    }
-    /// Returns how many instructions the verifier processed for a program; `None` if the kernel
-    /// does not show it.
-    pub(crate) fn verified_instructions(&self, name: &str) -> Option<u32> {
-        let info = self.ebpf.program(name)?.info().ok()?;
-        info.verified_instruction_count()
     }
     /// Returns a tc program in the form in which aya can attach it by netlink; `None` if there is
     /// no such tc program.
@@ -256,11 +242,11 @@ impl Datapath {
     }
     /// Returns the programs that the kernel accepted, with the time that each took.
     pub fn loads(&self) -> &[Load] {
-        self.programs.loads()
+        &self.programs.loads
     }
     /// Returns the programs that the kernel refuses. Nothing that needs them is attached.
     pub fn refusals(&self) -> &[RefusedProgram] {
-        self.programs.refusals()
+        &self.programs.refusals
     }
     /// Returns the descriptor of a loaded program; `None` if it is not loaded.
     pub fn program(&self, name: &str) -> Option<BorrowedFd<'_>> {
@@ -269,6 +255,7 @@ impl Datapath {
     /// Returns how many instructions the verifier processed for a program; `None` if the kernel
     /// does not show it.
     pub fn verified_instructions(&self, program: &str) -> Option<u32> {
-        self.programs.verified_instructions(program)
+        let info = self.programs.ebpf.program(program)?.info().ok()?;
+        info.verified_instruction_count()
     }
 }

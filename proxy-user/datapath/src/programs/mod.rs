@@ -33,6 +33,6 @@ pub use present::{Chain, HOOK_COUNT, PinnedLink, Present, chains, pinned_links, 
 pub(super) use probe::check;
 pub use probe::{counts_at_peers, has_capability, has_tcx, is_realtime, running_kernel};
 pub use refusal::Refusal as RefusedProgram;
-pub(super) use tc::{TcAttachments, detach_filters, detach_filters_of};
+pub(super) use tc::{TcAttachments, detach_filters, detach_filters_of, interfaces};
 pub use xdp::XdpRefusal;
 pub(super) use xdp::{XdpAttachments, is_xdp_pin};

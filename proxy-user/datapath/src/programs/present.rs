@@ -3,21 +3,19 @@
 //! the command line.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     fs, io,
     path::{Path, PathBuf},
 };
 
-use linux::{
-    describe_program, filter_qdiscs, filters, get_pinned, interfaces::Interface, link_info,
-    program_name, tcx_programs,
-};
+use linux::{get_pinned, interfaces::Interface, link_info, program_name};
 use serde::Serialize;
 
 use super::{
     clsact,
     entry_points::HOOKS,
-    tc::{is_ours, ours, program_of},
+    foreign::{Hooks, Member},
+    tc::{has_ours, interfaces, is_ours, program_of},
     xdp::of_pin,
 };
 use crate::maps::pins::{generations, links_of};
@@ -49,9 +47,9 @@ pub fn present(pin_dir: &Path) -> io::Result<Present> {
     }
     if found.interfaces.is_empty() {
         for (index, _) in interfaces() {
-            let is_ours = |egress: &bool| ours(index, *egress).is_ok_and(|ours| !ours.is_empty());
-            let hooks = [false, true].into_iter().filter(is_ours);
-            found.interfaces.extend(hooks.map(|egress| (index, egress)));
+            let hooks = [(index, false), (index, true)].into_iter();
+            let ours = hooks.filter(|(index, egress)| has_ours(*index, *egress));
+            found.interfaces.extend(ours);
         }
     }
     Ok(found)
@@ -116,8 +114,7 @@ pub(crate) fn filters_to_detach(
 ) -> (Vec<&'static str>, Vec<PathBuf>) {
     let (mut found, mut marks) = (Vec::new(), Vec::new());
     for (egress, what) in [(true, "egress filter"), (false, "ingress filter")] {
-        let has_ours = ours(index, egress).is_ok_and(|ours| !ours.is_empty());
-        found.extend(has_ours.then_some(what));
+        found.extend(has_ours(index, egress).then_some(what));
     }
     for links in links {
         let (qdisc, mark) = clsact::would_go(links, index, is_ours);
@@ -174,37 +171,25 @@ pub struct Chain {
 /// Returns the tc programs at every interface of the calling thread's network namespace. Leaves out
 /// hooks without a program.
 pub fn chains() -> Vec<Chain> {
-    let qdiscs = filter_qdiscs().unwrap_or_default();
+    let ours = HashSet::new();
     let mut found = Vec::new();
+    let Ok(hooks) = Hooks::read(&ours) else {
+        return found;
+    };
     for (index, interface) in interfaces() {
         for (egress, direction) in [(false, "ingress"), (true, "egress")] {
-            let by_tcx = tcx_programs(index, egress).unwrap_or_default();
-            let mut programs: Vec<_> = by_tcx.into_iter().map(describe_program).collect();
-            if qdiscs.contains_key(&index) {
-                let filters = filters(index, egress).unwrap_or_default();
-                programs.extend(filters.into_iter().map(|filter| {
-                    let program = filter.program.map(describe_program).unwrap_or_default();
-                    format!("filter {} {} {program}", filter.priority, filter.kind)
-                }));
-            }
-            if !programs.is_empty() {
+            let chain = hooks.chain(index, egress).unwrap_or_default();
+            if !chain.is_empty() {
                 found.push(Chain {
                     interface: interface.clone(),
                     index,
                     direction,
-                    programs,
+                    programs: chain.iter().map(Member::in_chain).collect(),
                 });
             }
         }
     }
     found
-}
-
-fn interfaces() -> Vec<(u32, String)> {
-    let all = nix::net::if_::if_nameindex();
-    let all = all.iter().flat_map(|all| all.iter());
-    let named = all.map(|one| (one.index(), one.name().to_string_lossy().into_owned()));
-    named.collect()
 }
 
 /// Returns the files of a directory, sorted; none if the directory is missing.

@@ -4,7 +4,7 @@
 
 use std::{fs, io, os::fd::AsFd};
 
-use linux::{MMAPABLE, MapKind, Mapping, Typed, create_map, lookup_batch, query_tcx};
+use linux::{MMAPABLE, MapKind, Mapping, create_map, lookup_raw, query_tcx};
 
 use crate::error::DatapathError;
 
@@ -34,8 +34,8 @@ const FEATURES: &[Feature] = &[
         name: "batch operations on BPF hash maps",
         since: "5.6",
         probe: || {
-            let map: Typed<u32, u32> = Typed::new(create_map(MapKind::Hash, 4, 4, 1, 0, None)?)?;
-            lookup_batch(&map, &mut Vec::new(), &mut [0; 1], &mut [0; 1]).map(drop)
+            let map = create_map(MapKind::Hash, 4, 4, 1, 0, None)?;
+            lookup_raw(map.as_fd(), &mut Vec::new(), 1).map(drop)
         },
     },
     Feature {

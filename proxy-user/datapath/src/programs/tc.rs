@@ -71,11 +71,7 @@ impl TcAttachments {
         mode: Attachment,
     ) -> Result<Self, DatapathError> {
         let links = links_of(home);
-        let attached = pinned_indices(&links).map_err(|source| DatapathError::File {
-            attempt: "read",
-            path: links.clone(),
-            source,
-        })?;
+        let attached = pinned_indices(&links).map_err(DatapathError::of_file("read", &links))?;
         Ok(Self {
             links,
             generation,
@@ -171,8 +167,8 @@ impl TcAttachments {
         nix::net::if_::if_nametoindex(interface.name.as_str())?;
         clsact::make(&self.links, interface.index, &interface.name, || {
             [false, true]
-                .into_iter()
-                .any(|egress| ours(interface.index, egress).is_ok_and(|ours| !ours.is_empty()))
+                .iter()
+                .any(|egress| has_ours(interface.index, *egress))
         });
         // With the qdisc `ingress`, the kernel would accept filters for egress as well, but run
         // them at ingress.
@@ -237,11 +233,7 @@ impl TcAttachments {
                 // The interface of the link may be gone.
                 let _ = detach(link.as_fd());
             }
-            remove_file(&path).map_err(|source| DatapathError::File {
-                attempt: "remove",
-                path,
-                source,
-            })?;
+            remove_file(&path).map_err(DatapathError::of_file("remove", &path))?;
         }
         detach_filters(std::slice::from_ref(&self.links), index).map_err(|source| {
             DatapathError::Interface {
@@ -292,6 +284,11 @@ pub(super) fn ours(index: u32, egress: bool) -> io::Result<Vec<Filter>> {
     Ok(ours)
 }
 
+/// True if one hook of an interface has a filter of ours.
+pub(super) fn has_ours(index: u32, egress: bool) -> bool {
+    ours(index, egress).is_ok_and(|ours| !ours.is_empty())
+}
+
 /// True if a filter is ours, of any generation.
 pub(super) fn is_ours(filter: &Filter) -> bool {
     filter.kind == "bpf" && filter.handle >> 16 == u32::from(HANDLE)
@@ -299,12 +296,10 @@ pub(super) fn is_ours(filter: &Filter) -> bool {
 
 /// Removes the filters of one generation from every interface of the caller's network namespace.
 pub(crate) fn detach_filters_of(generation: u32) {
-    let interfaces = nix::net::if_::if_nameindex();
-    for interface in interfaces.iter().flat_map(|all| all.iter()) {
+    let handle = u32::from(handle_of(generation));
+    for (index, _) in interfaces() {
         for egress in [true, false] {
-            detach_filter(interface.index(), egress, |handle| {
-                handle == u32::from(handle_of(generation))
-            });
+            detach_filter(index, egress, |known| known == handle);
         }
     }
 }
@@ -345,6 +340,14 @@ fn detach_filter(index: u32, egress: bool, is_wanted: impl Fn(u32) -> bool) -> b
         found |= aya::programs::links::Link::detach(link).is_ok();
     }
     found
+}
+
+/// Returns index and name of every interface of the calling thread's network namespace.
+pub(crate) fn interfaces() -> Vec<(u32, String)> {
+    let all = nix::net::if_::if_nameindex();
+    let all = all.iter().flat_map(|all| all.iter());
+    let named = all.map(|one| (one.index(), one.name().to_string_lossy().into_owned()));
+    named.collect()
 }
 
 fn interface_name(index: u32) -> Option<String> {

@@ -118,11 +118,7 @@ impl XdpAttachments {
         };
         let _ = detach(link.as_fd());
         let path = self.path(index, mode);
-        remove_file(&path).map_err(|source| DatapathError::File {
-            attempt: "remove",
-            path,
-            source,
-        })
+        remove_file(&path).map_err(DatapathError::of_file("remove", &path))
     }
 
     /// Returns the indices of the interfaces to which the program is attached.

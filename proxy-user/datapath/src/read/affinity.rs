@@ -9,12 +9,12 @@ use std::{
 
 use linux::now;
 use proxy_common::{
-    AffinityEntry, AffinityKey, Backend, EndpointSet, FrontendKey, PodAffinityKey, Record,
-    ServiceFlags, ServiceId, V4, V6, maps,
+    AffinityEntry, AffinityKey, Backend, EndpointSet, PodAffinityKey, ServiceFlags, ServiceId, V4,
+    V6, maps,
 };
 use serde::Serialize;
 
-use super::{Reader, SECOND, failed, socket};
+use super::{Reader, SECOND, failed, socket, sorted};
 use crate::{
     error::DatapathError,
     maps::{family::Family, tables::Table},
@@ -41,13 +41,12 @@ pub struct Affinity {
 impl Reader {
     /// Returns the affinity of every client, sorted.
     pub fn affinities(&self) -> Result<Vec<Affinity>, DatapathError> {
-        let mut rows = self.affinities_of::<V4>()?;
-        rows.extend(self.affinities_of::<V6>()?);
-        rows.sort();
-        Ok(rows)
+        Ok(sorted(
+            self.affinities_of::<V4>()?,
+            self.affinities_of::<V6>()?,
+        ))
     }
     fn affinities_of<A: Family>(&self) -> Result<Vec<Affinity>, DatapathError> {
-        let affinity: Table<AffinityKey<A>, AffinityEntry> = self.table(A::AFFINITY)?;
         let backends: Table<u32, Backend<A>> = self.table(A::BACKENDS)?;
         let timeouts = self.affinity_timeouts::<A>()?;
         let now = now();
@@ -55,12 +54,12 @@ impl Reader {
         let holds = |service: ServiceId, holds: &dyn Fn(u32) -> bool| {
             timeouts.get(&service.0).map(|timeout| holds(*timeout))
         };
-        for (key, entry) in affinity.entries().map_err(failed(A::AFFINITY))? {
+        for (key, entry) in self.entries::<AffinityKey<A>, AffinityEntry>(A::AFFINITY)? {
             let client: IpAddr = key.client.into();
             let holds = holds(key.service, &|timeout| entry.holds(&key, timeout, now));
             rows.push(self.affinity(&backends, key.service, client.to_string(), &entry, holds)?);
         }
-        for (key, entry) in self.pod_affinities()? {
+        for (key, entry) in self.entries::<PodAffinityKey, AffinityEntry>(maps::AFFINITY_PODS)? {
             if key.family == A::VERSION {
                 let client = format!("netns:{}", key.netns);
                 let holds = holds(key.service, &|timeout| entry.holds(&key, timeout, now));
@@ -105,21 +104,10 @@ impl Reader {
     /// Returns the affinity timeouts in seconds of the service ports with affinity. Key: id of the
     /// service port.
     fn affinity_timeouts<A: Family>(&self) -> Result<HashMap<u32, u32>, DatapathError> {
-        let frontends: Table<FrontendKey<A>, u32> = self.table(A::FRONTENDS)?;
-        let records: Table<u32, Record<A>> = self.table(A::RECORDS)?;
-        let mut timeouts = HashMap::new();
-        for (_, id) in frontends.entries().map_err(failed(A::FRONTENDS))? {
-            let record = records.lookup(&id).map_err(failed(A::RECORDS))?;
-            if let Some(record) = record.filter(|record| record.flags.has(ServiceFlags::AFFINITY)) {
-                timeouts.insert(record.service.0, record.affinity_timeout);
-            }
-        }
-        Ok(timeouts)
-    }
-    /// Returns the affinity entries of pods at the socket hooks, with their keys.
-    fn pod_affinities(&self) -> Result<Vec<(PodAffinityKey, AffinityEntry)>, DatapathError> {
-        self.table(maps::AFFINITY_PODS)?
-            .entries()
-            .map_err(failed(maps::AFFINITY_PODS))
+        let records = self.records::<A>()?.into_iter();
+        let with_affinity = records.filter(|record| record.flags.has(ServiceFlags::AFFINITY));
+        Ok(with_affinity
+            .map(|record| (record.service.0, record.affinity_timeout))
+            .collect())
     }
 }

@@ -16,12 +16,9 @@ use crate::{
     error::DatapathError,
     maps::{
         family::Family,
-        tables::{Table, Walk},
+        tables::{BATCH, Table, Walk},
     },
 };
-
-/// How many elements one system call reads.
-const STEP: usize = 4096;
 
 /// One flow, put together from its entry for packets of the client and its entries for replies.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
@@ -72,14 +69,12 @@ impl Reader {
         counts: &mut BTreeMap<u32, u64>,
     ) -> Result<(), DatapathError> {
         let flows: Table<FlowKey<A>, FlowEntry<A>> = self.table(A::FLOWS)?;
-        let mut walk = Walk::new(STEP);
-        let mut count = |key: FlowKey<A>, entry: FlowEntry<A>| {
+        let count = |key: FlowKey<A>, entry: FlowEntry<A>| {
             if entry.kind == FlowKind::ORIGINAL && entry.is_whole(&key) {
                 *counts.entry(entry.service.0).or_default() += 1;
             }
         };
-        while walk.step(&flows, &mut count).map_err(failed(A::FLOWS))? {}
-        Ok(())
+        flows.each(count).map_err(failed(A::FLOWS))
     }
 
     /// Calls `visit` with every flow for which `wants` returns true, in no order. The table is read
@@ -101,7 +96,7 @@ impl Reader {
         let flows: Table<FlowKey<A>, FlowEntry<A>> = self.table(A::FLOWS)?;
         let now = now();
         let mut names = HashMap::new();
-        let mut walk = Walk::new(STEP);
+        let mut walk = Walk::new(BATCH);
         let mut failure = None;
         loop {
             let visited = walk.step(&flows, |key, entry| {

@@ -7,22 +7,20 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use control::apply::Fill;
 use linux::{MapInfo, MapKind, Plain, get_pinned, lookup_raw, map_info};
 use proxy_common::{Backend, SocketBucket, V4, V6, maps};
 use serde::Serialize;
 
+use super::failed;
 use crate::{
     error::DatapathError,
     maps::{
         family::Family,
         pins::{layout_dir, nothing_readable},
-        tables::{Table, Walk},
+        tables::{BATCH, Table},
     },
 };
-
-/// How many elements one system call reads. All elements of a hash bucket come in one call; if
-/// there are more, the buffer grows.
-const STEP: usize = 4096;
 
 /// A pinned map.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
@@ -52,11 +50,7 @@ pub fn pinned_maps(pin_dir: &Path) -> Result<Vec<MapRow>, DatapathError> {
     let home = layout_dir(pin_dir);
     let entries = fs::read_dir(&home).map_err(|source| match source.kind() {
         io::ErrorKind::NotFound => nothing_readable(pin_dir),
-        _ => DatapathError::File {
-            attempt: "read",
-            path: home.clone(),
-            source,
-        },
+        _ => DatapathError::of_file("read", &home)(source),
     })?;
     let paths = entries.flatten().map(|entry| entry.path());
     let mut rows = Vec::new();
@@ -82,6 +76,33 @@ pub fn pinned_maps(pin_dir: &Path) -> Result<Vec<MapRow>, DatapathError> {
     }
     rows.sort();
     Ok(rows)
+}
+
+/// Counts the elements of the maps of affinity and sockets, which only the kernel programs fill.
+/// Reads them completely, which takes some 10 ms for full ones. The flow tables are left out: the
+/// agent walks through them anyway.
+pub fn fills(pin_dir: &Path) -> Result<Vec<Fill>, DatapathError> {
+    const MAPS: [&str; 7] = [
+        maps::AFFINITY_V4,
+        maps::AFFINITY_V6,
+        maps::AFFINITY_PODS,
+        maps::SOCKETS_V4,
+        maps::SOCKETS_V6,
+        maps::SOCKET_BUCKETS_V4,
+        maps::SOCKET_BUCKETS_V6,
+    ];
+    let home = layout_dir(pin_dir);
+    let fill = |map| {
+        let path = home.join(map);
+        let row = get_pinned(&path, true).and_then(|fd| row(map, &path, fd));
+        let row = row.map_err(failed(map))?;
+        Ok(Fill {
+            map,
+            entries: row.entries.unwrap_or(0) as u32,
+            capacity: row.capacity,
+        })
+    };
+    MAPS.into_iter().map(fill).collect()
 }
 
 fn row(name: &str, path: &Path, fd: OwnedFd) -> io::Result<MapRow> {
@@ -134,16 +155,16 @@ fn buckets<A: Family>(path: &Path) -> io::Result<u64> {
 /// Counts the elements of an array for which `is_used` returns true.
 fn elements<V: Plain>(path: &Path, is_used: impl Fn(&V) -> bool) -> io::Result<u64> {
     let table: Table<u32, V> = Table::new(get_pinned(path, true)?)?;
-    let (mut walk, mut count) = (Walk::new(STEP), 0);
-    while walk.step(&table, |_, value| count += u64::from(is_used(&value)))? {}
+    let mut count = 0;
+    table.each(|_, value| count += u64::from(is_used(&value)))?;
     Ok(count)
 }
 
 /// Counts the keys of a hash map or trie. A walk through a trie may start over at any time, so the
 /// number of steps is limited.
 fn keys(info: &MapInfo, fd: &OwnedFd) -> io::Result<u64> {
-    let (mut cursor, mut batch, mut count) = (Vec::new(), STEP, 0);
-    for _ in 0..4 * info.max_entries as usize / STEP + 64 {
+    let (mut cursor, mut batch, mut count) = (Vec::new(), BATCH, 0);
+    for _ in 0..4 * info.max_entries as usize / BATCH + 64 {
         match lookup_raw(fd.as_fd(), &mut cursor, batch) {
             Ok((raw, last)) => {
                 count += (raw.keys.len() / info.key_size.max(1) as usize) as u64;

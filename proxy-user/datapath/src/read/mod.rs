@@ -6,7 +6,6 @@
 
 mod affinity;
 mod explain;
-mod fill;
 mod flows;
 mod maps;
 mod services;
@@ -22,15 +21,16 @@ use std::{
 };
 
 use proxy_common::{
-    Port, ServiceId, Settings, V4, V6,
+    FrontendKey, Port, Record, ServiceId, Settings, V4, V6,
     maps::{self as names, node_address},
     service::ServiceName,
 };
 
-pub use self::maps::{MapRow, pinned_maps};
+pub use self::maps::{MapRow, fills, pinned_maps};
 use crate::{
     error::DatapathError,
     maps::{
+        arrays::MappedArray,
         family::Family,
         names::text,
         pins::{layout_dir, nothing_readable},
@@ -41,7 +41,6 @@ pub use affinity::Affinity;
 pub use explain::{
     AffineEndpoint, Asked, By, Explained, MatchedFrontend, ServiceAddress, ServingEndpoint,
 };
-pub use fill::fills;
 pub use flows::Flow;
 use linux::{Plain, get_pinned};
 pub use services::{BackendRow, Frontend};
@@ -82,8 +81,7 @@ impl Reader {
     /// Finds the maps that are pinned below a directory, and reads the names of the services.
     pub fn open(pin_dir: &Path) -> Result<Self, DatapathError> {
         let mut reader = Self::without_names(pin_dir)?;
-        let names: Table<u32, ServiceName> = reader.table(names::NAMES)?;
-        for (id, name) in names.entries().map_err(failed(names::NAMES))? {
+        for (id, name) in reader.entries::<u32, ServiceName>(names::NAMES)? {
             reader.names.insert(id, ServicePort::new(&name));
         }
         Ok(reader)
@@ -107,6 +105,28 @@ impl Reader {
         get_pinned(&path, true)
             .and_then(Table::new)
             .map_err(failed(map))
+    }
+    /// Returns all elements of a map.
+    fn entries<K: Plain, V: Plain>(&self, map: &'static str) -> Result<Vec<(K, V)>, DatapathError> {
+        self.table(map)?.entries().map_err(failed(map))
+    }
+    /// Opens an array to read it through memory, because it may have very many elements.
+    fn array<T: Plain>(&self, map: &'static str) -> Result<MappedArray<T>, DatapathError> {
+        // A read-only descriptor cannot be mapped; nothing is written.
+        get_pinned(&self.home.join(map), false)
+            .and_then(MappedArray::new)
+            .map_err(failed(map))
+    }
+    /// Returns the records of all frontends. Leaves out frontends that are being removed: their
+    /// records have another key already.
+    fn records<A: Family>(&self) -> Result<Vec<Record<A>>, DatapathError> {
+        let records: Table<u32, Record<A>> = self.table(A::RECORDS)?;
+        let mut found = Vec::new();
+        for (key, id) in self.entries::<FrontendKey<A>, u32>(A::FRONTENDS)? {
+            let record = records.lookup(&id).map_err(failed(A::RECORDS))?;
+            found.extend(record.filter(|record| record.key == key));
+        }
+        Ok(found)
     }
     fn name(&self, service: u32) -> ServicePort {
         let unknown = || ServicePort {
@@ -151,14 +171,13 @@ impl Reader {
 
     /// Returns the node's addresses on which node ports are served, except loopback ones, in order.
     pub fn node_port_addresses(&self) -> Result<Vec<IpAddr>, DatapathError> {
-        let mut found = self.node_port_addresses_of::<V4>()?;
-        found.extend(self.node_port_addresses_of::<V6>()?);
-        found.sort_unstable();
-        Ok(found)
+        Ok(sorted(
+            self.node_port_addresses_of::<V4>()?,
+            self.node_port_addresses_of::<V6>()?,
+        ))
     }
     fn node_port_addresses_of<A: Family>(&self) -> Result<Vec<IpAddr>, DatapathError> {
-        let table: Table<A, u32> = self.table(A::NODE_ADDRESSES)?;
-        let addresses = table.entries().map_err(failed(A::NODE_ADDRESSES))?;
+        let addresses = self.entries::<A, u32>(A::NODE_ADDRESSES)?;
         let served = addresses
             .into_iter()
             .filter(|(_, bits)| bits & node_address::NODE_PORT != 0);
@@ -183,6 +202,14 @@ fn failed(map: &'static str) -> impl Fn(io::Error) -> DatapathError {
         io::ErrorKind::NotFound => DatapathError::NoSuchMap { map },
         _ => DatapathError::of_map("read", map)(source),
     }
+}
+
+/// Returns the rows of both families, sorted.
+fn sorted<T: Ord>(v4: Vec<T>, v6: Vec<T>) -> Vec<T> {
+    let mut rows = v4;
+    rows.extend(v6);
+    rows.sort();
+    rows
 }
 
 fn socket(address: impl Into<IpAddr>, port: Port) -> SocketAddr {

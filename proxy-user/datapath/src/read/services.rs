@@ -3,16 +3,11 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use proxy_common::{
-    Backend, BackendId, EndpointSet, FrontendKey, FrontendKind, Record, ServiceFlags, V4, V6,
-};
+use proxy_common::{Backend, BackendId, EndpointSet, FrontendKind, ServiceFlags, V4, V6};
 use serde::Serialize;
 
-use super::{Reader, Share, failed, socket};
-use crate::{
-    error::DatapathError,
-    maps::{family::Family, tables::Table},
-};
+use super::{Reader, Share, socket, sorted};
+use crate::{error::DatapathError, maps::family::Family};
 
 /// One address and port that clients can reach.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
@@ -60,21 +55,15 @@ pub struct BackendRow {
 impl Reader {
     /// Returns every frontend, sorted.
     pub fn frontends(&self) -> Result<Vec<Frontend>, DatapathError> {
-        let mut rows = self.frontends_of::<V4>()?;
-        rows.extend(self.frontends_of::<V6>()?);
-        rows.sort();
-        Ok(rows)
+        Ok(sorted(
+            self.frontends_of::<V4>()?,
+            self.frontends_of::<V6>()?,
+        ))
     }
     fn frontends_of<A: Family>(&self) -> Result<Vec<Frontend>, DatapathError> {
-        let frontends: Table<FrontendKey<A>, u32> = self.table(A::FRONTENDS)?;
-        let records: Table<u32, Record<A>> = self.table(A::RECORDS)?;
         let mut rows = Vec::new();
-        for (key, id) in frontends.entries().map_err(failed(A::FRONTENDS))? {
-            let record = records.lookup(&id).map_err(failed(A::RECORDS))?;
-            // The record has another key already: this frontend is being removed.
-            let Some(record) = record.filter(|record| record.key == key) else {
-                continue;
-            };
+        for record in self.records::<A>()? {
+            let key = record.key;
             let named = self.name(record.service.0);
             // The record has the id of one of the service's ports, but these kinds are not ports.
             let is_port = !matches!(
@@ -104,16 +93,12 @@ impl Reader {
 
     /// Returns every backend, sorted.
     pub fn backends(&self) -> Result<Vec<BackendRow>, DatapathError> {
-        let mut rows = self.backends_of::<V4>()?;
-        rows.extend(self.backends_of::<V6>()?);
-        rows.sort();
-        Ok(rows)
+        Ok(sorted(self.backends_of::<V4>()?, self.backends_of::<V6>()?))
     }
     fn backends_of<A: Family>(&self) -> Result<Vec<BackendRow>, DatapathError> {
-        let backends: Table<u32, Backend<A>> = self.table(A::BACKENDS)?;
         let shares = self.shares::<A>()?;
         let mut rows = Vec::new();
-        for (id, backend) in backends.entries().map_err(failed(A::BACKENDS))? {
+        for (id, backend) in self.entries::<u32, Backend<A>>(A::BACKENDS)? {
             if backend.service.0 == 0 {
                 continue;
             }

@@ -4,14 +4,13 @@
 
 use std::collections::HashMap;
 
-use linux::get_pinned;
-use proxy_common::{BackendId, Block, EndpointSet, FrontendKey, Record, ServiceId, maps};
+use proxy_common::{BackendId, Block, EndpointSet, ServiceId, maps};
 use serde::Serialize;
 
 use super::{Reader, failed};
 use crate::{
     error::DatapathError,
-    maps::{arrays::MappedArray, family::Family, tables::Table},
+    maps::{arrays::MappedArray, family::Family},
 };
 
 /// A backend's share of the new connections of one endpoint set: so many slots of a block.
@@ -53,19 +52,9 @@ impl Shares {
 impl Reader {
     /// Reads the shares of all backends of one address family.
     pub(super) fn shares<A: Family>(&self) -> Result<Shares, DatapathError> {
-        let frontends: Table<FrontendKey<A>, u32> = self.table(A::FRONTENDS)?;
-        let records: Table<u32, Record<A>> = self.table(A::RECORDS)?;
-        // A read-only descriptor cannot be mapped; nothing is written.
-        let slots = get_pinned(&self.home.join(maps::SLOTS), false);
-        let slots: MappedArray<u32> = slots
-            .and_then(MappedArray::new)
-            .map_err(failed(maps::SLOTS))?;
+        let slots: MappedArray<u32> = self.array(maps::SLOTS)?;
         let mut shares = Shares::default();
-        for (key, id) in frontends.entries().map_err(failed(A::FRONTENDS))? {
-            let record = records.lookup(&id).map_err(failed(A::RECORDS))?;
-            let Some(record) = record.filter(|record| record.key == key) else {
-                continue;
-            };
+        for record in self.records::<A>()? {
             for (external, block) in [(false, record.internal), (true, record.external)] {
                 let set = record.flags.set_of_block(external).0;
                 if !shares.take(record.service, set, block) {

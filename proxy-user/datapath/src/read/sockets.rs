@@ -7,7 +7,7 @@ use linux::now;
 use proxy_common::{Backend, SocketBucket, SocketEntry, SocketKey, SocketRole, V4, V6};
 use serde::Serialize;
 
-use super::{Reader, SECOND, failed, socket};
+use super::{Reader, SECOND, failed, socket, sorted};
 use crate::{error::DatapathError, maps::family::Family};
 
 /// One socket that is connected to a backend of a service, or sends datagrams to it.
@@ -34,16 +34,11 @@ pub struct SocketRow {
 impl Reader {
     /// Returns every socket whose destination the socket hooks have translated, sorted.
     pub fn sockets(&self) -> Result<Vec<SocketRow>, DatapathError> {
-        let mut rows = self.sockets_of::<V4>()?;
-        rows.extend(self.sockets_of::<V6>()?);
-        rows.sort();
-        Ok(rows)
+        Ok(sorted(self.sockets_of::<V4>()?, self.sockets_of::<V6>()?))
     }
     fn sockets_of<A: Family>(&self) -> Result<Vec<SocketRow>, DatapathError> {
-        let buckets = self.table::<u32, SocketBucket<A>>(A::SOCKET_BUCKETS)?;
-        let buckets = buckets.entries().map_err(failed(A::SOCKET_BUCKETS))?;
-        let sockets = self.table::<SocketKey<A>, SocketEntry<A>>(A::SOCKETS)?;
-        let sockets = sockets.entries().map_err(failed(A::SOCKETS))?;
+        let buckets = self.entries::<u32, SocketBucket<A>>(A::SOCKET_BUCKETS)?;
+        let sockets = self.entries::<SocketKey<A>, SocketEntry<A>>(A::SOCKETS)?;
         let backends = self.table::<u32, Backend<A>>(A::BACKENDS)?;
         let now = now();
         let mut rows = Vec::new();

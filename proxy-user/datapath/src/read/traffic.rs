@@ -12,7 +12,6 @@ use super::{Reader, ServicePort, failed, socket};
 use crate::{
     error::DatapathError,
     maps::{
-        arrays::MappedArray,
         counted::{RefusedMap, TrafficMap},
         family::Family,
     },
@@ -90,10 +89,7 @@ impl Reader {
         Ok(counted)
     }
     fn counted_of<A: Family>(&self, counted: &mut Counted) -> Result<(), DatapathError> {
-        // The array is read through memory, because there may be hundreds of thousands of backends.
-        // A read-only descriptor cannot be mapped; nothing is written.
-        let array = get_pinned(&self.home.join(A::BACKENDS), false).and_then(MappedArray::new);
-        let array: MappedArray<Backend<A>> = array.map_err(failed(A::BACKENDS))?;
+        let array = self.array(A::BACKENDS)?;
         let mut backends: Vec<(u32, Backend<A>)> = Vec::new();
         let scanned = array.scan(|id, backend: Backend<A>| {
             if backend.service.0 != 0 {

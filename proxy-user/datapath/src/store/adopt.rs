@@ -18,15 +18,17 @@ use super::{
     maps::Maps,
     state::{FamilyState, PortState, ServiceState, normal_ranges},
 };
-use crate::{error::DatapathError, maps::names::text};
+use crate::{
+    error::DatapathError,
+    maps::{names::text, tables::first_error},
+};
 
 /// A service port found in the maps, and the name of its service. The guards are records that
 /// reject unserved ports of cluster IPs.
 struct Found {
     service: ObjectName,
     port: PortState,
-    guards_v4: Vec<RecordId>,
-    guards_v6: Vec<RecordId>,
+    guards: ServiceState,
 }
 
 /// Returns the state of all services found in the maps, and takes their ids from the free lists.
@@ -44,8 +46,8 @@ pub(super) fn adopt(all: &mut Maps) -> Result<HashMap<ObjectName, ServiceState>,
         // A vector that grows by itself allocates memory for four ports, as in `commit`.
         state.ports.reserve_exact(1);
         state.ports.push(entry.port);
-        state.guards_v4.extend(entry.guards_v4);
-        state.guards_v6.extend(entry.guards_v6);
+        state.guards_v4.extend(entry.guards.guards_v4);
+        state.guards_v6.extend(entry.guards.guards_v6);
     }
     Ok(services)
 }
@@ -102,8 +104,7 @@ fn adopt_names(all: &mut Maps) -> Result<HashMap<ServiceId, Found>, DatapathErro
         let entry = Found {
             service,
             port,
-            guards_v4: Vec::new(),
-            guards_v6: Vec::new(),
+            guards: ServiceState::default(),
         };
         found.insert(ServiceId(id), entry);
     }
@@ -150,22 +151,13 @@ fn adopt_frontends<A: Stored>(
         };
         maps.index.insert(key, id);
         if record.flags.kind() == FrontendKind::Unserved {
-            let guards = if A::BITS == 32 {
-                &mut entry.guards_v4
-            } else {
-                &mut entry.guards_v6
-            };
-            guards.push(id);
+            A::guards_mut(&mut entry.guards).push(id);
         } else {
             A::state_mut(&mut entry.port).frontends.push(id);
         }
     }
-    if let Some(refused) = maps.frontends.delete_all(&dangling).into_iter().next() {
-        return Err(DatapathError::of_map("clean up", A::FRONTENDS)(
-            refused.error,
-        ));
-    }
-    Ok(())
+    first_error(maps.frontends.delete_all(&dangling))
+        .map_err(DatapathError::of_map("clean up", A::FRONTENDS))
 }
 
 fn adopt_backends<A: Stored>(
@@ -229,12 +221,8 @@ fn adopt_sources<A: Stored>(
             _ => dangling.push(key),
         }
     }
-    if let Some(refused) = maps.sources.delete_all(&dangling).into_iter().next() {
-        return Err(DatapathError::of_map("clean up", A::SOURCE_RANGES)(
-            refused.error,
-        ));
-    }
-    Ok(())
+    first_error(maps.sources.delete_all(&dangling))
+        .map_err(DatapathError::of_map("clean up", A::SOURCE_RANGES))
 }
 
 /// Adopts the blocks of slots that a port's records lead to. If the agent ended between two stores,

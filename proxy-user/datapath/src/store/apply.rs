@@ -16,9 +16,10 @@ use super::{
     batches::Batches,
     change::{Quota, Want},
     commit::commit,
+    family::Stored,
     garbage::Collector,
     grace::Grace,
-    maps::{FamilyMaps, Maps},
+    maps::Maps,
     prepare::prepare,
     publish::Publisher,
     reduce::reduced,
@@ -26,7 +27,7 @@ use super::{
 };
 use crate::{
     error::DatapathError,
-    maps::{OpenMaps, arrays::MappedArray, family::Family},
+    maps::{OpenMaps, arrays::MappedArray},
     node::{NewAddresses, SettingsCell},
 };
 
@@ -60,31 +61,24 @@ impl Store {
     pub(crate) fn fill(&self) -> Vec<Fill> {
         self.maps.fill()
     }
-    /// Returns the service port of the frontend at an IPv4 address and port, and true if it has
+    /// Returns the service port of the frontend at an address and port, and true if it has
     /// endpoints. If the address has no such frontend, returns the service with this node port.
     /// `None` if there is neither.
-    pub(crate) fn owner_v4(
+    pub(crate) fn owner<A: Stored>(
         &self,
-        address: V4,
+        address: A,
         port: Port,
         protocol: Protocol,
     ) -> Option<(ServiceId, bool)> {
-        owner(&self.maps.v4, address, port, protocol)
+        let family = A::maps(&self.maps);
+        let keys = [address, A::UNSPECIFIED].map(|at| FrontendKey::new(at, port, protocol));
+        let record = keys.iter().find_map(|key| family.index.get(key))?;
+        let record = family.records.load(record.0);
+        let has_endpoints = record.internal.count() + record.external.count() != 0;
+        Some((record.service, has_endpoints))
     }
-    /// Like [`Self::owner_v4`], for IPv6.
-    pub(crate) fn owner_v6(
-        &self,
-        address: V6,
-        port: Port,
-        protocol: Protocol,
-    ) -> Option<(ServiceId, bool)> {
-        owner(&self.maps.v6, address, port, protocol)
-    }
-    pub(crate) fn backends_v4(&self) -> &MappedArray<Backend<V4>> {
-        &self.maps.v4.backends
-    }
-    pub(crate) fn backends_v6(&self) -> &MappedArray<Backend<V6>> {
-        &self.maps.v6.backends
+    pub(crate) fn backends<A: Stored>(&self) -> &MappedArray<Backend<A>> {
+        &A::maps(&self.maps).backends
     }
     pub(super) fn maps(&self) -> &Maps {
         &self.maps
@@ -173,17 +167,4 @@ impl Drop for Store {
     fn drop(&mut self) {
         self.collector.collect_all(&mut self.maps);
     }
-}
-
-fn owner<A: Family>(
-    family: &FamilyMaps<A>,
-    address: A,
-    port: Port,
-    protocol: Protocol,
-) -> Option<(ServiceId, bool)> {
-    let keys = [address, A::UNSPECIFIED].map(|at| FrontendKey::new(at, port, protocol));
-    let record = keys.iter().find_map(|key| family.index.get(key))?;
-    let record = family.records.load(record.0);
-    let has_endpoints = record.internal.count() + record.external.count() != 0;
-    Some((record.service, has_endpoints))
 }

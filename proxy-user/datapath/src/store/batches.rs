@@ -28,7 +28,7 @@ pub(super) struct NewSource<A> {
 }
 
 /// The elements of one address family to write and remove.
-pub(super) struct FamilyBatches<A: Addr> {
+pub(crate) struct FamilyBatches<A: Addr> {
     pub(super) frontends: Vec<NewFrontend<A>>,
     pub(super) removed: Vec<(FrontendKey<A>, RecordId)>,
     pub(super) sources: Vec<NewSource<A>>,
@@ -82,7 +82,7 @@ impl<A: Family> FamilyBatches<A> {
 
 /// The elements that one call of `Store::apply` writes and removes.
 #[derive(Default)]
-pub(super) struct Batches {
+pub(crate) struct Batches {
     pub(super) v4: FamilyBatches<V4>,
     pub(super) v6: FamilyBatches<V6>,
     /// New elements of the map `names`: key (the service port's id), value, and the index in the

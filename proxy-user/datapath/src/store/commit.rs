@@ -84,22 +84,9 @@ fn commit_port(
     commit_sources::<V4>(&state, &change, at, batches);
     commit_sources::<V6>(&state, &change, at, batches);
     state.source_ranges = change.source_ranges;
-    commit_family::<V4>(
-        maps,
-        &mut state,
-        change.v4,
-        at,
-        batches,
-        plan.affinity_timeout,
-    );
-    commit_family::<V6>(
-        maps,
-        &mut state,
-        change.v6,
-        at,
-        batches,
-        plan.affinity_timeout,
-    );
+    let timeout = plan.affinity_timeout;
+    commit_family::<V4>(maps, &mut state, change.v4, at, batches, timeout);
+    commit_family::<V6>(maps, &mut state, change.v6, at, batches, timeout);
     state
 }
 

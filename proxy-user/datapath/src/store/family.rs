@@ -12,7 +12,7 @@ use super::{
 use crate::maps::family::Family;
 
 /// An address family, with functions that return its part of a value.
-pub(super) trait Stored: Family {
+pub(crate) trait Stored: Family {
     fn maps(maps: &Maps) -> &FamilyMaps<Self>;
     fn maps_mut(maps: &mut Maps) -> &mut FamilyMaps<Self>;
     fn state(port: &PortState) -> &FamilyState;

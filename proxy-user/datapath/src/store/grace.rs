@@ -9,7 +9,7 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use linux::{MapKind, Typed, create_map, update};
+use linux::{MapKind, create_map, tables::Table};
 
 #[derive(Default)]
 struct Epochs {
@@ -45,8 +45,8 @@ impl Grace {
         // (maybe_wait_bpf_programs in kernel/bpf/syscall.c).
         let inner = create_map(MapKind::Array, 4, 4, 1, 0, None)?;
         let outer = create_map(MapKind::ArrayOfMaps, 4, 4, 1, 0, Some(inner.as_fd()))?;
-        let outer: Typed<u32, u32> = Typed::new(outer)?;
-        let wait = move || update(&outer, &0, &(inner.as_raw_fd() as u32));
+        let outer: Table<u32, u32> = Table::new(outer)?;
+        let wait = move || outer.update(&0, &(inner.as_raw_fd() as u32));
         wait()?;
         let shared = Arc::new(Shared::default());
         let theirs = Arc::clone(&shared);

@@ -34,7 +34,7 @@ use crate::{
 };
 
 /// The maps of one address family, and the free lists of their ids.
-pub(super) struct FamilyMaps<A: Family> {
+pub(crate) struct FamilyMaps<A: Family> {
     pub(super) frontends: Table<FrontendKey<A>, u32>,
     pub(super) records: MappedArray<Record<A>>,
     pub(super) backends: MappedArray<Backend<A>>,
@@ -191,7 +191,7 @@ impl<A: Family> FamilyMaps<A> {
 }
 
 /// The maps that plans are written into, and the free lists of their ids.
-pub(super) struct Maps {
+pub(crate) struct Maps {
     pub(super) v4: FamilyMaps<V4>,
     pub(super) v6: FamilyMaps<V6>,
     pub(super) slots: MappedArray<u32>,

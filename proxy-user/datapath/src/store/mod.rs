@@ -25,3 +25,4 @@ mod state;
 
 pub(super) use apply::Store;
 pub(super) use change::Quota;
+pub(super) use family::Stored;

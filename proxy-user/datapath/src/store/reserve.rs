@@ -2,7 +2,7 @@
 //! Takes the ids and slots that a change needs from the free lists, and can give them back. Used by
 //! `prepare`.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, io};
 
 use control::apply::Refusal;
 use ipnet::IpNet;
@@ -122,12 +122,8 @@ impl Reserved {
             let id = take(&mut maps.record_ids, room, maps.records.capacity())
                 .ok_or_else(|| full(A::RECORDS, maps.records.capacity(), "records"))?;
             family.records.push(id);
-            maps.records
-                .ensure(id, 1)
-                .map_err(|error| Refusal::Unmapped {
-                    map: A::RECORDS,
-                    error,
-                })?;
+            let mapped = maps.records.ensure(id, 1);
+            mapped.map_err(unmapped(A::RECORDS))?;
             records.push(RecordId(id));
             added += u32::from(!maps.index.contains_key(&key));
         }
@@ -146,12 +142,8 @@ impl Reserved {
         let id = take(&mut maps.backend_ids, self.room, maps.backends.capacity())
             .ok_or_else(|| full(A::BACKENDS, maps.backends.capacity(), "backends"))?;
         self.family::<A>().backends.push(id);
-        maps.backends
-            .ensure(id, 1)
-            .map_err(|error| Refusal::Unmapped {
-                map: A::BACKENDS,
-                error,
-            })?;
+        let mapped = maps.backends.ensure(id, 1);
+        mapped.map_err(unmapped(A::BACKENDS))?;
         Ok(BackendId(id))
     }
 
@@ -166,7 +158,7 @@ impl Reserved {
         ids: Vec<u32>,
     ) -> Result<BlockChange, Refusal> {
         match self.new_block(maps, old, &slots)? {
-            Some(block) => Ok(replace_by(block, slots)),
+            Some(change) => Ok(change),
             None if self.want == Want::WhatFits => self.block(maps, old, ids),
             None => Err(no_row(maps, slots.len())),
         }
@@ -181,8 +173,8 @@ impl Reserved {
         old: Block,
         slots: Vec<u32>,
     ) -> Result<BlockChange, Refusal> {
-        if let Some(block) = self.new_block(maps, old, &slots)? {
-            return Ok(replace_by(block, slots));
+        if let Some(change) = self.new_block(maps, old, &slots)? {
+            return Ok(change);
         }
         let part = shrunk(maps, old, &slots);
         let is_all = matches!(&part, BlockChange::Shrink { block, .. } if has_each_once(maps, *block, &slots));
@@ -192,17 +184,17 @@ impl Reserved {
         Err(no_row(maps, slots.len()))
     }
 
-    /// Returns the old block if it has exactly these contents, else a new one of this length;
-    /// `None` if too few slots are free or no free run is long enough.
+    /// Keeps the old block if it has exactly these contents, else reserves a new one of this
+    /// length; `None` if too few slots are free or no free run is long enough.
     fn new_block(
         &mut self,
         maps: &mut Maps,
         old: Block,
         slots: &[u32],
-    ) -> Result<Option<NewBlock>, Refusal> {
+    ) -> Result<Option<BlockChange>, Refusal> {
         let mut pairs = slots.iter().zip(old.first()..);
         if old.count() as usize == slots.len() && pairs.all(|(id, at)| maps.slots.load(at) == *id) {
-            return Ok(Some(NewBlock::Old));
+            return Ok(Some(BlockChange::Keep));
         }
         let count = slots.len() as u32;
         let reserve = self.room.reserve(maps.slots.capacity());
@@ -211,27 +203,15 @@ impl Reserved {
             return Ok(None);
         };
         self.blocks.push(block);
-        maps.slots
-            .ensure(block.first(), block.count())
-            .map_err(|error| Refusal::Unmapped {
-                map: names::SLOTS,
-                error,
-            })?;
-        Ok(Some(NewBlock::Taken(block)))
+        let mapped = maps.slots.ensure(block.first(), block.count());
+        mapped.map_err(unmapped(names::SLOTS))?;
+        let slots = slots.to_vec();
+        Ok(Some(BlockChange::Replace { block, slots }))
     }
 }
 
-/// The result of [`Reserved::new_block`].
-enum NewBlock {
-    Old,
-    Taken(Block),
-}
-
-fn replace_by(block: NewBlock, slots: Vec<u32>) -> BlockChange {
-    match block {
-        NewBlock::Old => BlockChange::Keep,
-        NewBlock::Taken(block) => BlockChange::Replace { block, slots },
-    }
+fn unmapped(map: &'static str) -> impl Fn(io::Error) -> Refusal {
+    move |error| Refusal::Unmapped { map, error }
 }
 
 fn no_row(maps: &Maps, count: usize) -> Refusal {

@@ -10,7 +10,7 @@ use proxy_common::{BackendId, Block, EndpointSet, Port, Protocol, RecordId, Serv
 /// The ids of a service's ports, and the records (guards) that reject unserved ports of its cluster
 /// IPs.
 #[derive(Default)]
-pub(super) struct ServiceState {
+pub(crate) struct ServiceState {
     pub(super) ports: Vec<PortState>,
     pub(super) guards_v4: Vec<RecordId>,
     pub(super) guards_v6: Vec<RecordId>,
@@ -27,7 +27,7 @@ impl ServiceState {
 }
 
 /// Id, name and elements of a service port.
-pub(super) struct PortState {
+pub(crate) struct PortState {
     pub(super) id: ServiceId,
     pub(super) name: Arc<str>,
     pub(super) port: Port,
@@ -41,7 +41,7 @@ pub(super) struct PortState {
 /// The ids of one address family of a service port. `cluster` and `local` are the blocks of the two
 /// endpoint sets.
 #[derive(Default)]
-pub(super) struct FamilyState {
+pub(crate) struct FamilyState {
     pub(super) frontends: Vec<RecordId>,
     /// The backends' ids, sorted by the backends' addresses and ports.
     pub(super) backends: Vec<BackendId>,

@@ -11,7 +11,11 @@ use std::{
 use linux::get_pinned;
 use proxy_common::{V4, V6, maps};
 
-use super::{counted, flows, hints, is_over, references::References, sockets};
+use super::{
+    counted, flows, hints, is_over,
+    references::{Backends, References, Services},
+    sockets,
+};
 use crate::error::DatapathError;
 
 /// How many entries were copied from old maps to new ones.
@@ -129,14 +133,14 @@ impl Copying {
                 .resize_with(generation + 1, References::default);
         }
         let references = &mut self.references[generation];
+        let References { services, v4, v6 } = references;
         match part {
             Part::Services | Part::BackendsV4 | Part::BackendsV6 if !self.reads => return Ok(()),
-            Part::Services => return references.read_services(source, target),
-            Part::BackendsV4 => return references.read_v4(source, target),
-            Part::BackendsV6 => return references.read_v6(source, target),
+            Part::Services => *services = Services::read(source, target)?,
+            Part::BackendsV4 => *v4 = Backends::read::<V4>(source, target, services)?,
+            Part::BackendsV6 => *v6 = Backends::read::<V6>(source, target, services)?,
             _ => {}
         }
-        let References { services, v4, v6 } = &*references;
         let (new, lost) = match part {
             Part::Counters if self.counts => {
                 carry_counters(source, target)?;
@@ -151,7 +155,7 @@ impl Copying {
             Part::Affinity => {
                 sockets::carry_affinity::<V4>(source, target, services, v4)?;
                 sockets::carry_affinity::<V6>(source, target, services, v6)?;
-                return sockets::carry_pods(source, target, services, [v4, v6]);
+                return sockets::carry_pods(source, target, services, [&*v4, &*v6]);
             }
             _ => return Ok(()),
         };

@@ -5,7 +5,7 @@
 use std::{collections::HashSet, path::Path};
 
 use linux::get_pinned;
-use proxy_common::{maps, service::FragmentKey};
+use proxy_common::{V4, V6, maps, service::FragmentKey};
 
 use super::translation::{each, table};
 use crate::{
@@ -24,8 +24,8 @@ pub(super) fn carry(source: &Path, target: &Path) -> Result<(), DatapathError> {
         ports.merge(word, bits);
     })?;
     carry_direct(source, target)?;
-    carry_fragments::<proxy_common::V4>(source, target, maps::FRAGMENTS_V4)?;
-    carry_fragments::<proxy_common::V6>(source, target, maps::FRAGMENTS_V6)
+    carry_fragments::<V4>(source, target)?;
+    carry_fragments::<V6>(source, target)
 }
 
 /// Copies the known connections that bypass services, so that the new programs create no flow for
@@ -51,14 +51,10 @@ fn carry_direct(source: &Path, target: &Path) -> Result<(), DatapathError> {
     Ok(())
 }
 
-fn carry_fragments<A: Family>(
-    source: &Path,
-    target: &Path,
-    map: &'static str,
-) -> Result<(), DatapathError> {
-    let table: Table<FragmentKey<A>, u32> = table(target, map)?;
+fn carry_fragments<A: Family>(source: &Path, target: &Path) -> Result<(), DatapathError> {
+    let table: Table<FragmentKey<A>, u32> = table(target, A::FRAGMENTS)?;
     let (mut keys, mut values) = (Vec::new(), Vec::new());
-    each(source, target, map, |key, value| {
+    each(source, target, A::FRAGMENTS, |key, value| {
         keys.push(key);
         values.push(value);
     })?;

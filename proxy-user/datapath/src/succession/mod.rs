@@ -82,11 +82,7 @@ pub(super) fn choose(
     shapes: &[Shape],
     adopt_drained: bool,
 ) -> Result<(Generation, Option<Succession>), DatapathError> {
-    let mut old = generations(pin_dir).map_err(|source| DatapathError::File {
-        attempt: "read",
-        path: pin_dir.into(),
-        source,
-    })?;
+    let mut old = generations(pin_dir).map_err(DatapathError::of_file("read", pin_dir))?;
     let mut chosen = None;
     for (position, generation) in old.iter().enumerate() {
         let dir = generation.dir(pin_dir);
@@ -266,11 +262,7 @@ impl Succession {
                 .and_then(|()| if_there(fs::remove_dir(&links)))
                 .and_then(|()| pins(&home).into_iter().try_for_each(fs::remove_file))
                 .and_then(|()| if_there(fs::remove_dir(&home)));
-            removed.map_err(|source| DatapathError::File {
-                attempt: "remove",
-                path: home,
-                source,
-            })?;
+            removed.map_err(DatapathError::of_file("remove", &home))?;
         }
         Ok(())
     }

@@ -4,9 +4,7 @@
 
 use std::{collections::HashMap, path::Path};
 
-use proxy_common::{
-    Backend, BackendId, Port, Protocol, ServiceId, V4, V6, maps, service::ServiceName,
-};
+use proxy_common::{Backend, BackendId, Port, Protocol, ServiceId, maps, service::ServiceName};
 
 use super::translation::each;
 use crate::{error::DatapathError, maps::family::Family};
@@ -22,29 +20,6 @@ pub(super) struct References {
     pub(super) v6: Backends,
 }
 
-impl References {
-    /// Reads all services of both generations, whose directories these are.
-    pub(super) fn read_services(
-        &mut self,
-        source: &Path,
-        target: &Path,
-    ) -> Result<(), DatapathError> {
-        self.services = Services::read(source, target)?;
-        Ok(())
-    }
-    /// Reads all backends of IPv4 of both generations; the services must have been read before.
-    /// Takes a second for a million.
-    pub(super) fn read_v4(&mut self, source: &Path, target: &Path) -> Result<(), DatapathError> {
-        self.v4 = Backends::read::<V4>(source, target, &self.services)?;
-        Ok(())
-    }
-    /// Like [`Self::read_v4`], for IPv6.
-    pub(super) fn read_v6(&mut self, source: &Path, target: &Path) -> Result<(), DatapathError> {
-        self.v6 = Backends::read::<V6>(source, target, &self.services)?;
-        Ok(())
-    }
-}
-
 /// The name of a service port: namespace, service, port name, protocol.
 type PortName = (Vec<u8>, Vec<u8>, Vec<u8>, Protocol);
 
@@ -53,7 +28,8 @@ type PortName = (Vec<u8>, Vec<u8>, Vec<u8>, Protocol);
 pub(super) struct Services(HashMap<u32, ServiceId>);
 
 impl Services {
-    fn read(source: &Path, target: &Path) -> Result<Self, DatapathError> {
+    /// Reads all services of both generations, whose directories these are.
+    pub(super) fn read(source: &Path, target: &Path) -> Result<Self, DatapathError> {
         let mut new: HashMap<PortName, ServiceId> = HashMap::new();
         each(target, target, maps::NAMES, |id: u32, name: ServiceName| {
             new.insert(name_of(&name), ServiceId(id));
@@ -88,7 +64,8 @@ fn name_of(name: &ServiceName) -> PortName {
 pub(super) struct Backends(HashMap<u32, (u32, (BackendId, u32))>);
 
 impl Backends {
-    fn read<A: Family>(
+    /// Reads all backends of a family of both generations. Takes a second for a million.
+    pub(super) fn read<A: Family>(
         source: &Path,
         target: &Path,
         services: &Services,

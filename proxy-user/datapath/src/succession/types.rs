@@ -19,11 +19,7 @@ pub(crate) fn store(home: &Path) -> Result<(), DatapathError> {
         _ = fs::remove_file(&path);
         pin(map, &path)
     });
-    replaced.map_err(|source| DatapathError::File {
-        attempt: "make",
-        path,
-        source,
-    })
+    replaced.map_err(DatapathError::of_file("make", &path))
 }
 
 fn text() -> Option<String> {

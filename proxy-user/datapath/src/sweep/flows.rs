@@ -17,6 +17,7 @@ use crate::{
         tables::{Table, Walk},
     },
     programs::Programs,
+    store::{Store, Stored},
 };
 
 /// Elements per step, and steps per call of `sweep`. With one call a second, a table of 524 288
@@ -28,11 +29,8 @@ const STEPS: usize = 16;
 /// gone, in nanoseconds: its key may be another connection's by now. The next walk finds it again.
 const JUST_NOW: u64 = 100_000_000;
 
-/// A function that tells whether a service has the frontend that a flow's client called.
-type IsServed<'a, A> = &'a dyn Fn(&FlowKey<A>) -> bool;
-
 /// The walk through the flow table of one address family.
-pub(super) struct FlowWalk<A: Family> {
+pub(super) struct FlowWalk<A: Stored> {
     flows: Table<FlowKey<A>, FlowEntry<A>>,
     walk: Walk,
     /// What the current walk has counted so far. `complete` has the counts of the last complete
@@ -43,7 +41,7 @@ pub(super) struct FlowWalk<A: Family> {
     pub(super) ended: u64,
 }
 
-impl<A: Family> FlowWalk<A> {
+impl<A: Stored> FlowWalk<A> {
     pub(super) fn open(open: &mut OpenMaps) -> Result<Self, DatapathError> {
         let flows: Table<_, _> = open.take(A::FLOWS, Table::new)?;
         let counts = FlowCounts {
@@ -74,8 +72,12 @@ impl<A: Family> FlowWalk<A> {
         &mut self,
         programs: &Programs,
         idle_times: &IdleTimes,
-        (gone, is_served): (&Gone, IsServed<'_, A>),
+        gone: &Gone,
+        store: Option<&Store>,
     ) -> Result<FlowCounts, DatapathError> {
+        let is_served = |key: &FlowKey<A>| {
+            store.is_some_and(|it| it.owner(key.dst, key.dst_port, key.protocol).is_some())
+        };
         let now = now();
         let mut removed = 0;
         for _ in 0..STEPS {

@@ -10,7 +10,7 @@ mod sockets;
 use std::{collections::BTreeSet, net::IpAddr};
 
 use control::apply::Fill;
-use proxy_common::{FlowKey, V4, V6, flow::IdleTimes};
+use proxy_common::{V4, V6, flow::IdleTimes};
 
 use self::{flows::FlowWalk, sockets::SocketWalk};
 use crate::{
@@ -99,16 +99,10 @@ impl Sweep {
         programs: &Programs,
     ) -> Result<Occupancy, DatapathError> {
         let (times, gone) = (&self.idle_times, &self.gone);
-        let is_served_v4 = |key: &FlowKey<V4>| {
-            store.is_some_and(|it| it.owner_v4(key.dst, key.dst_port, key.protocol).is_some())
-        };
-        let is_served_v6 = |key: &FlowKey<V6>| {
-            store.is_some_and(|it| it.owner_v6(key.dst, key.dst_port, key.protocol).is_some())
-        };
         // One family's failure does not stop the other.
         let (v4, v6) = (
-            self.flows_v4.sweep(programs, times, (gone, &is_served_v4)),
-            self.flows_v6.sweep(programs, times, (gone, &is_served_v6)),
+            self.flows_v4.sweep(programs, times, gone, store),
+            self.flows_v6.sweep(programs, times, gone, store),
         );
         Ok(Occupancy {
             v4: v4?,

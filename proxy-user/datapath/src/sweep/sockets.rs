@@ -10,8 +10,7 @@ use std::{
 
 use linux::{ConnectedSocket, now};
 use proxy_common::{
-    Backend, FlowState, Port, Protocol, ServiceId, SocketBucket, SocketEntry, SocketKey,
-    SocketRole, V4, V6, flow::IdleTimes,
+    FlowState, Protocol, SocketBucket, SocketEntry, SocketKey, SocketRole, V4, V6, flow::IdleTimes,
 };
 
 use super::Gone;
@@ -23,7 +22,7 @@ use crate::{
         family::Family,
         tables::{Table, Walk},
     },
-    store::Store,
+    store::{Store, Stored},
 };
 
 /// Elements per step, and steps per call of `sweep`. With one call a second, full tables take eight
@@ -34,10 +33,6 @@ const STEPS: usize = 8;
 /// The time before a socket is looked for once more. Its entry stays after it was closed, until its
 /// process has released it.
 const AGAIN: Duration = Duration::from_secs(60);
-
-/// A function that returns the service port of a frontend, and true if it has endpoints; `None` if
-/// no service has this frontend.
-type Owner<'a, A> = &'a dyn Fn(A, Port, Protocol) -> Option<(ServiceId, bool)>;
 
 /// The sockets that must be closed, as far as the current walk has found them.
 #[derive(Default)]
@@ -52,27 +47,25 @@ impl Findings {
     /// Adds the node's connected UDP socket with this entry if its backend is gone, if its frontend
     /// belongs to another service now, or if its datagrams were dropped and its service has
     /// endpoints again.
-    fn note<A: Family>(
+    fn note<A: Stored>(
         &mut self,
         key: &SocketKey<A>,
         entry: &SocketEntry<A>,
-        backends: &MappedArray<Backend<A>>,
-        owner: Owner<'_, A>,
+        store: &Store,
         gone: &Gone,
     ) {
         if entry.protocol == Protocol::TCP
             && gone.contains(&entry.backend_address.into())
             && entry.is_whole(key)
         {
-            let backend = SocketAddr::new(entry.backend_address.into(), entry.backend_port.host());
-            self.gone.insert((key.cookie, backend));
+            self.gone.insert((key.cookie, backend_of(entry)));
         }
         let is_the_nodes = entry.flags & SocketEntry::<A>::HOST != 0;
         if entry.protocol != Protocol::UDP || !is_the_nodes || !entry.is_whole(key) {
             return;
         }
         let frontend = SocketAddr::new(entry.frontend.into(), entry.frontend_port.host());
-        let owner = owner(entry.frontend, entry.frontend_port, entry.protocol);
+        let owner = store.owner(entry.frontend, entry.frontend_port, entry.protocol);
         let is_dropped = entry.flags & SocketEntry::<A>::DROPPED != 0;
         if is_dropped {
             if owner.is_some_and(|(_, has_endpoints)| has_endpoints) {
@@ -80,14 +73,14 @@ impl Findings {
             }
             return;
         }
+        let backends = store.backends::<A>();
         let current = entry.backend.0 < backends.capacity()
             && backends
                 .load(entry.backend.0)
                 .is_current(entry.service, entry.generation)
             && owner.is_some_and(|(service, _)| service == entry.service);
         if !current {
-            let backend = SocketAddr::new(entry.backend_address.into(), entry.backend_port.host());
-            self.lost.insert((key.cookie, backend));
+            self.lost.insert((key.cookie, backend_of(entry)));
         }
     }
 }
@@ -170,13 +163,9 @@ impl SocketWalk {
     ) -> Result<(), DatapathError> {
         let [v4_ended, v6_ended] = &mut self.ended;
         let findings = &mut self.findings;
-        let v4 = |address, port, protocol| store.owner_v4(address, port, protocol);
-        let of_v4 = (store.backends_v4(), &v4 as Owner<'_, V4>, gone);
-        self.v4
-            .sweep(of_v4, idle_times, findings, steps, v4_ended)?;
-        let v6 = |address, port, protocol| store.owner_v6(address, port, protocol);
-        let of_v6 = (store.backends_v6(), &v6 as Owner<'_, V6>, gone);
-        self.v6.sweep(of_v6, idle_times, findings, steps, v6_ended)
+        let with = (store, gone);
+        self.v4.sweep(with, idle_times, findings, steps, v4_ended)?;
+        self.v6.sweep(with, idle_times, findings, steps, v6_ended)
     }
 
     /// Closes the TCP sockets that the walk has found connected to pods that are gone.
@@ -218,7 +207,7 @@ impl SocketWalk {
 }
 
 /// The walk through the socket maps of one address family.
-struct FamilyWalk<A: Family> {
+struct FamilyWalk<A: Stored> {
     buckets: MappedArray<SocketBucket<A>>,
     /// The window of `sock_buckets` that comes next; after the last one comes the map `sockets`.
     window: u32,
@@ -226,7 +215,7 @@ struct FamilyWalk<A: Family> {
     walk: Walk,
 }
 
-impl<A: Family> FamilyWalk<A> {
+impl<A: Stored> FamilyWalk<A> {
     fn open(maps: &mut OpenMaps) -> Result<Self, DatapathError> {
         Ok(Self {
             buckets: maps.take(A::SOCKET_BUCKETS, MappedArray::new)?,
@@ -243,7 +232,7 @@ impl<A: Family> FamilyWalk<A> {
 
     fn sweep(
         &mut self,
-        (backends, owner, gone): (&MappedArray<Backend<A>>, Owner<'_, A>, &Gone),
+        (store, gone): (&Store, &Gone),
         idle_times: &IdleTimes,
         findings: &mut Findings,
         steps: usize,
@@ -261,7 +250,7 @@ impl<A: Family> FamilyWalk<A> {
                         if let Some(key) = bucket.key()
                             && key.role == SocketRole::CONNECTED
                         {
-                            findings.note(&key, &bucket.entry, backends, owner, gone);
+                            findings.note(&key, &bucket.entry, store, gone);
                         }
                     })
                     .map_err(DatapathError::of_map("walk", A::SOCKET_BUCKETS))?;
@@ -273,7 +262,7 @@ impl<A: Family> FamilyWalk<A> {
                 .walk
                 .step(&self.sockets, |key, entry: SocketEntry<A>| {
                     match key.role {
-                        SocketRole::CONNECTED => findings.note(&key, &entry, backends, owner, gone),
+                        SocketRole::CONNECTED => findings.note(&key, &entry, store, gone),
                         // The hooks remove such an entry when the socket is closed.
                         SocketRole::LIST => {}
                         _ if is_idle(&entry, idle_times, now) => idle.push((key, entry)),
@@ -299,6 +288,10 @@ impl<A: Family> FamilyWalk<A> {
         }
         Ok(())
     }
+}
+
+fn backend_of<A: Family>(entry: &SocketEntry<A>) -> SocketAddr {
+    SocketAddr::new(entry.backend_address.into(), entry.backend_port.host())
 }
 
 /// KUBE: a UDP flow that is idle for longer than conntrack's `udpStreamTimeout` is removed.

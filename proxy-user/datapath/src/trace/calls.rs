@@ -16,13 +16,10 @@ use aya::{
     programs::{CgroupAttachMode, CgroupSockAddr},
 };
 use control::causes::chain;
-use linux::{get_pinned, link_info, per_cpu_sums};
-use proxy_common::{
-    maps,
-    trace::{lost, rate::Rate},
-};
+use linux::{get_pinned, link_info};
+use proxy_common::{maps, trace::rate::Rate};
 
-use super::{Lost, Wanted, buffers, failed, fd};
+use super::{Lost, Wanted, buffers, failed, fd, take_map};
 use crate::{
     error::DatapathError,
     maps::{
@@ -88,10 +85,7 @@ impl Calls {
             let loaded = program(&mut ebpf, name).and_then(|program| Ok(program.load()?));
             loaded.map_err(|error| refused(format!("{name}: {}", chain(error.as_ref()))))?;
         }
-        let mut of_map = |name: &'static str| {
-            let missing = || io::Error::from(io::ErrorKind::NotFound);
-            ebpf.take_map(name).ok_or_else(missing)
-        };
+        let mut of_map = |name| take_map(&mut ebpf, name);
         let made = (|| -> io::Result<_> {
             let filter = Table::new(fd(of_map("trace_filter")?)?)?;
             filter.update(&0_u32, &wanted.calls)?;
@@ -130,13 +124,7 @@ impl Calls {
     }
 
     pub(super) fn lost(&self) -> Lost {
-        let sums = self.lost.try_clone().and_then(per_cpu_sums);
-        let sums = sums.unwrap_or_default();
-        let at = |place: u32| sums.get(place as usize).copied().unwrap_or(0);
-        Lost {
-            limited: at(lost::RATE),
-            unread: at(lost::UNREAD),
-        }
+        Lost::of(&self.lost)
     }
 }
 

@@ -14,9 +14,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use aya::maps::{
-    Map, MapData, PerfEventArray,
-    perf::{PerfEvent, PerfEventArrayBuffer},
+use aya::{
+    Ebpf,
+    maps::{
+        Map, MapData, PerfEventArray,
+        perf::{PerfEvent, PerfEventArrayBuffer},
+    },
 };
 use linux::{Plain, get_pinned, map_info, per_cpu_sums};
 use proxy_common::trace::{Event, Filter, PATIENCE, PacketEvent, lost, rate::Rate};
@@ -54,6 +57,19 @@ impl Lost {
     pub fn total(&self) -> u64 {
         self.limited + self.unread
     }
+    fn add(&mut self, more: Self) {
+        self.limited += more.limited;
+        self.unread += more.unread;
+    }
+    /// Returns how many events were lost, according to the programs' map of lost events.
+    fn of(map: &OwnedFd) -> Self {
+        let sums = map.try_clone().and_then(per_cpu_sums).unwrap_or_default();
+        let at = |place: u32| sums.get(place as usize).copied().unwrap_or(0);
+        Self {
+            limited: at(lost::RATE),
+            unread: at(lost::UNREAD),
+        }
+    }
 }
 
 /// An event: a packet with its first bytes, or a socket call.
@@ -87,7 +103,7 @@ struct Asked {
     until: Table<u32, u64>,
     lost: OwnedFd,
     /// What `lost` contained before this trace began.
-    lost_before: Vec<u64>,
+    lost_before: Lost,
     buffers: Vec<PerfEventArrayBuffer<MapData>>,
 }
 
@@ -146,18 +162,14 @@ impl Trace {
         if let Some(calls) = &self.calls
             && !calls.is_current(&self.pin_dir)
         {
-            let lost = calls.lost();
-            self.gone.limited += lost.limited;
-            self.gone.unread += lost.unread;
+            self.gone.add(calls.lost());
             self.calls = None;
             self.calls = Calls::attach(&self.pin_dir, &self.wanted)?;
         }
         let gone: Vec<u32> = self.asked.keys().copied().collect();
         for key in gone.into_iter().filter(|key| !seen.contains(key)) {
             if let Some(asked) = self.asked.remove(&key) {
-                let lost = asked.lost();
-                self.gone.limited += lost.limited;
-                self.gone.unread += lost.unread;
+                self.gone.add(asked.lost());
             }
         }
         self.asked
@@ -184,7 +196,7 @@ impl Trace {
         };
         rate.update(&0, &limit)?;
         let lost = take("trace_lost")?;
-        let lost_before = per_cpu_sums(lost.try_clone()?)?;
+        let lost_before = Lost::of(&lost);
         let out = MapData::from_fd(take(TRACE_OUT)?).map_err(io::Error::other)?;
         let buffers = buffers(Map::PerfEventArray(out))?;
         Ok(Asked {
@@ -206,16 +218,8 @@ impl Trace {
             let events = &mut self.events;
             let buffers = self.asked.values_mut().flat_map(|asked| &mut asked.buffers);
             let of_calls = self.calls.iter_mut().flat_map(Calls::buffers);
-            for buffer in buffers.chain(of_calls) {
-                buffer.for_each(|event| {
-                    // Other kinds of events only say that events were lost, which the programs
-                    // count as well.
-                    if let PerfEvent::Sample { head, tail } = event {
-                        let whole = [head, tail].concat();
-                        events.extend(TraceReport::of(&whole));
-                    }
-                });
-            }
+            let all = buffers.chain(of_calls);
+            each_sample(all, |sample| events.extend(TraceReport::of(sample)));
             let all = self.events.make_contiguous();
             all.sort_by_key(|told| told.event.time);
         }
@@ -227,8 +231,7 @@ impl Trace {
         let mut all = self.gone;
         let packets = self.asked.values().map(Asked::lost);
         for lost in packets.chain(self.calls.iter().map(Calls::lost)) {
-            all.limited += lost.limited;
-            all.unread += lost.unread;
+            all.add(lost);
         }
         all
     }
@@ -239,15 +242,10 @@ impl Asked {
         self.until.update(&0, &(linux::monotonic() + PATIENCE))
     }
     fn lost(&self) -> Lost {
-        let sums = self.lost.try_clone().and_then(per_cpu_sums);
-        let sums = sums.unwrap_or_default();
-        let since = |place: u32| {
-            let at = |all: &[u64]| all.get(place as usize).copied().unwrap_or(0);
-            at(&sums).saturating_sub(at(&self.lost_before))
-        };
+        let (now, before) = (Lost::of(&self.lost), self.lost_before);
         Lost {
-            limited: since(lost::RATE),
-            unread: since(lost::UNREAD),
+            limited: now.limited.saturating_sub(before.limited),
+            unread: now.unread.saturating_sub(before.unread),
         }
     }
 }
@@ -266,6 +264,27 @@ pub(super) fn fd(map: Map) -> io::Result<OwnedFd> {
             map.fd().as_fd().try_clone_to_owned()
         }
         _ => Err(io::ErrorKind::NotFound.into()),
+    }
+}
+
+/// Takes a map out of an object.
+pub(super) fn take_map(ebpf: &mut Ebpf, name: &str) -> io::Result<Map> {
+    let map = ebpf.take_map(name);
+    map.ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+/// Visits all samples in these buffers. Other kinds of events only say that samples were lost,
+/// which the programs count as well.
+pub(super) fn each_sample<'a>(
+    buffers: impl Iterator<Item = &'a mut PerfEventArrayBuffer<MapData>>,
+    mut visit: impl FnMut(&[u8]),
+) {
+    for buffer in buffers {
+        buffer.for_each(|event| {
+            if let PerfEvent::Sample { head, tail } = event {
+                visit(&[head, tail].concat());
+            }
+        });
     }
 }
 

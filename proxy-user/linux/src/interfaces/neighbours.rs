@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{StreamExt, TryStreamExt, stream::BoxStream};
+use futures_util::{StreamExt, TryStreamExt};
 use netlink_packet_core::NetlinkPayload;
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
@@ -19,10 +19,13 @@ use netlink_packet_route::{
 use rtnetlink::{Handle, MulticastGroup, RouteMessageBuilder, new_multicast_connection};
 use tokio::{
     sync::mpsc,
-    time::{Instant, sleep, timeout_at},
+    time::{Instant, sleep},
 };
 
-use super::pods::{Mac, Neighbours};
+use super::{
+    netlink::{Messages, take_messages},
+    pods::{Mac, Neighbours},
+};
 
 /// How long a change waits for further ones, so that they are sent together.
 const SETTLE: Duration = Duration::from_millis(20);
@@ -30,8 +33,6 @@ const SETTLE: Duration = Duration::from_millis(20);
 const LIST_EVERY: Duration = Duration::from_secs(30);
 /// Pause before another attempt, after rtnetlink failed.
 const PAUSE: Duration = Duration::from_secs(5);
-
-type Messages = BoxStream<'static, NetlinkPayload<RouteNetlinkMessage>>;
 
 /// Sends the kernel's neighbours at the start and after each change. Ends when the receiver is
 /// closed.
@@ -86,7 +87,8 @@ async fn follow(
                 if send(changes, sent, tables.described()).await.is_err() {
                     return Ok(());
                 }
-                if !tables.take_some(&mut messages, list_at).await {
+                let take = |message: &_| tables.take_message(message);
+                if !take_messages(&mut messages, list_at, (SETTLE, SETTLE), take).await {
                     break;
                 }
             }
@@ -142,24 +144,6 @@ impl Tables {
         self.ports.extend(listed.ports);
         self.routed.clear();
         Ok(())
-    }
-
-    /// Waits for a message until `list_at` and applies the messages of some milliseconds; false if
-    /// the tables must be listed again.
-    async fn take_some(&mut self, messages: &mut Messages, list_at: Instant) -> bool {
-        let Ok(Some(first)) = timeout_at(list_at, messages.next()).await else {
-            return false;
-        };
-        let mut known = self.take_message(&first);
-        let end = Instant::now() + SETTLE;
-        while known {
-            match timeout_at(end, messages.next()).await {
-                Ok(Some(next)) => known = self.take_message(&next),
-                Ok(None) => return false,
-                Err(_) => break,
-            }
-        }
-        known
     }
 
     fn take_message(&mut self, message: &NetlinkPayload<RouteNetlinkMessage>) -> bool {

@@ -38,7 +38,7 @@ pub struct Interfaces {
 /// socket.
 struct Connection {
     handle: Handle,
-    messages: BoxStream<'static, NetlinkPayload<RouteNetlinkMessage>>,
+    messages: Messages,
 }
 
 impl Connection {
@@ -165,7 +165,8 @@ impl Interfaces {
     pub async fn changed(&mut self) -> &[Interface] {
         loop {
             let messages = &mut self.connection.messages;
-            let known = take_messages(messages, &mut self.seen, self.list_at).await;
+            let take = |message: &_| self.seen.take(message);
+            let known = take_messages(messages, self.list_at, (SETTLE, AT_MOST), take).await;
             if !known {
                 self.list().await;
             }
@@ -209,22 +210,27 @@ impl Interfaces {
     }
 }
 
-/// Waits for a message until `list_at` and applies the messages of some milliseconds; false if
-/// everything must be listed again.
-async fn take_messages(
-    messages: &mut BoxStream<'static, NetlinkPayload<RouteNetlinkMessage>>,
-    seen: &mut Seen,
+/// The messages of a subscription.
+pub(super) type Messages = BoxStream<'static, NetlinkPayload<RouteNetlinkMessage>>;
+
+/// Waits for a message until `list_at` and applies it, and those that follow within the first time
+/// each, for the second time at most. False if everything must be listed again, because time is
+/// over or `take` does not understand a message.
+pub(super) async fn take_messages(
+    messages: &mut Messages,
     list_at: Instant,
+    (settle, at_most): (Duration, Duration),
+    mut take: impl FnMut(&NetlinkPayload<RouteNetlinkMessage>) -> bool,
 ) -> bool {
     let Ok(first) = timeout_at(list_at, messages.next()).await else {
         return false;
     };
-    let mut known = first.is_some_and(|first| seen.take(&first));
-    let end = Instant::now() + AT_MOST;
+    let mut known = first.is_some_and(|first| take(&first));
+    let end = Instant::now() + at_most;
     while known && Instant::now() < end {
-        let settled = end.min(Instant::now() + SETTLE);
+        let settled = end.min(Instant::now() + settle);
         match timeout_at(settled, messages.next()).await {
-            Ok(next) => known = next.is_some_and(|next| seen.take(&next)),
+            Ok(next) => known = next.is_some_and(|next| take(&next)),
             Err(_) => break,
         }
     }
@@ -249,6 +255,11 @@ mod tests {
 
     type Message = NetlinkPayload<RouteNetlinkMessage>;
 
+    async fn take(messages: &mut Messages, seen: &mut Seen, list_at: Instant) -> bool {
+        let times = (SETTLE, AT_MOST);
+        take_messages(messages, list_at, times, |message| seen.take(message)).await
+    }
+
     #[tokio::test]
     async fn a_new_interface_is_seen_during_an_endless_stream_of_messages() {
         let without_end = stream::unfold(1, |index| async move {
@@ -257,7 +268,7 @@ mod tests {
         });
         let mut seen = Seen::default();
         let list_at = Instant::now() + LIST_EVERY;
-        let taking = async { take_messages(&mut without_end.boxed(), &mut seen, list_at).await };
+        let taking = async { take(&mut without_end.boxed(), &mut seen, list_at).await };
         let taken = timeout(Duration::from_secs(1), taking).await;
         assert_eq!(taken, Ok(true));
         assert!(!seen.describe(&Patterns::default()).is_empty());
@@ -294,11 +305,11 @@ mod tests {
         let list_at = Instant::now() + LIST_EVERY;
         for message in [Message::Overrun(Vec::new()), Message::Noop] {
             let mut messages = stream::iter([message]).boxed();
-            assert!(!take_messages(&mut messages, &mut Seen::default(), list_at).await);
+            assert!(!take(&mut messages, &mut Seen::default(), list_at).await);
         }
         let mut ended = stream::empty().boxed();
-        assert!(!take_messages(&mut ended, &mut Seen::default(), list_at).await);
+        assert!(!take(&mut ended, &mut Seen::default(), list_at).await);
         let mut silent = stream::pending().boxed();
-        assert!(!take_messages(&mut silent, &mut Seen::default(), Instant::now()).await);
+        assert!(!take(&mut silent, &mut Seen::default(), Instant::now()).await);
     }
 }

@@ -23,6 +23,7 @@ use tokio::{
 };
 
 use super::{
+    merge::Merger,
     protobuf,
     watch::{Failure, Objects, Watch},
     wire::{Unread, Watched},
@@ -71,20 +72,6 @@ pub(super) enum Event<K> {
     InitDone,
 }
 
-/// A change of the objects of some kind.
-pub(super) enum News {
-    Service(Box<Event<Service>>),
-    EndpointSlice(Box<Event<EndpointSlice>>),
-    Node(Box<Event<Node>>),
-    ServiceCidr(Box<Event<ServiceCIDR>>),
-    Namespace(Box<Event<Namespace>>),
-    GatewayClass(Box<Event<original::GatewayClass>>),
-    Gateway(Box<Event<original::Gateway>>),
-    TcpRoute(Box<Event<original::TCPRoute>>),
-    UdpRoute(Box<Event<original::UDPRoute>>),
-    ReferenceGrant(Box<Event<original::ReferenceGrant>>),
-}
-
 /// A message from a watch to the merger, which makes batches of changes.
 pub(super) enum Message {
     News(News),
@@ -114,6 +101,20 @@ macro_rules! followed {
                 News::$news(Box::new(event))
             }
         })*
+
+        /// A change of the objects of some kind.
+        pub(super) enum News {
+            $($news(Box<Event<$kind>>),)*
+        }
+
+        impl News {
+            /// Gives the change to the merger.
+            pub(super) fn merge(self, merger: &mut Merger) {
+                match self {
+                    $(Self::$news(event) => merger.event(*event),)*
+                }
+            }
+        }
     };
 }
 followed! {

@@ -113,24 +113,16 @@ impl Merger {
 
     pub(super) fn take(&mut self, message: Message) {
         match message {
-            Message::News(News::Service(event)) => self.event(*event),
-            Message::News(News::EndpointSlice(event)) => {
+            Message::News(news) => {
                 // A list repeats objects that changed long ago.
-                if let Event::Apply(slice) = &*event
+                if let News::EndpointSlice(event) = &news
+                    && let Event::Apply(slice) = &**event
                     && self.known(Kind::EndpointSlice).listing.is_none()
                 {
                     self.note_trigger(slice);
                 }
-                self.event(*event);
+                news.merge(self);
             }
-            Message::News(News::Node(event)) => self.event(*event),
-            Message::News(News::ServiceCidr(event)) => self.event(*event),
-            Message::News(News::Namespace(event)) => self.event(*event),
-            Message::News(News::GatewayClass(event)) => self.event(*event),
-            Message::News(News::Gateway(event)) => self.event(*event),
-            Message::News(News::TcpRoute(event)) => self.event(*event),
-            Message::News(News::UdpRoute(event)) => self.event(*event),
-            Message::News(News::ReferenceGrant(event)) => self.event(*event),
             Message::Fault(kind, reason) => {
                 if self.faults.insert(kind, reason.clone()) != Some(reason) {
                     self.warn_of_faults();
@@ -161,7 +153,7 @@ impl Merger {
         self.known.entry(kind).or_default()
     }
 
-    fn event<K: Followed>(&mut self, event: Event<K>) {
+    pub(super) fn event<K: Followed>(&mut self, event: Event<K>) {
         let kind = K::KIND;
         match event {
             Event::Init => {

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, net::IpAddr};
 
 use ipnet::IpNet;
-use linux::{LpmKey, get_pinned, now};
+use linux::{LpmKey, now};
 use proxy_common::{
     AffinityEntry, AffinityKey, Backend, BackendId, Block, EndpointSet, FlowEntry, FlowKey,
     FrontendKey, Port, Protocol, Record, RecordId, ServiceFlags, ServiceId, Settings,
@@ -116,12 +116,7 @@ impl<A: Family> FamilyMaps<A> {
 
     /// Returns the node's InternalIP of this family; the unspecified address if it is not known.
     pub(super) fn internal_address(&self) -> A {
-        let own: IpAddr = if A::VERSION == 4 {
-            self.settings.internal_v4.into()
-        } else {
-            self.settings.internal_v6.into()
-        };
-        A::of_ip(own).unwrap_or(A::UNSPECIFIED)
+        A::internal(&self.settings)
     }
 
     /// True if the service's source ranges allow this client, or if it has no source ranges.
@@ -176,11 +171,7 @@ impl<A: Family> FamilyMaps<A> {
         reader: &Reader,
         service: ServiceId,
     ) -> Result<Vec<Backend<A>>, DatapathError> {
-        // A read-only descriptor cannot be mapped; nothing is written.
-        let array = get_pinned(&reader.home.join(A::BACKENDS), false);
-        let array: MappedArray<Backend<A>> = array
-            .and_then(MappedArray::new)
-            .map_err(failed(A::BACKENDS))?;
+        let array: MappedArray<Backend<A>> = reader.array(A::BACKENDS)?;
         let mut found = Vec::new();
         for window in 0..array.windows() {
             let visited = array.scan_window(window, |backend: Backend<A>| {

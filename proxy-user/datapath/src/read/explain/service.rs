@@ -3,19 +3,13 @@
 
 use std::{collections::BTreeSet, net::IpAddr};
 
-use linux::get_pinned;
 use proxy_common::{
     FrontendKey, FrontendKind, Protocol, Record, ServiceId, V4, V6, maps, service::ServiceName,
 };
 
 use crate::{
     error::DatapathError,
-    maps::{
-        arrays::MappedArray,
-        family::Family,
-        names::text,
-        tables::{Table, Walk},
-    },
+    maps::{family::Family, names::text, tables::Table},
     read::{Reader, ServicePort, failed},
 };
 
@@ -29,9 +23,6 @@ pub struct ServiceAddress {
     /// Empty for the only port of a service without port names.
     pub port_name: String,
 }
-
-/// How many elements one system call reads.
-const STEP: usize = 4096;
 
 impl Reader {
     /// Reads the name of the service port with this id, and keeps it for all later output of this
@@ -83,16 +74,12 @@ impl Reader {
         mut found: impl FnMut(u32, &ServiceName),
     ) -> Result<(), DatapathError> {
         let names: Table<u32, ServiceName> = self.table(maps::NAMES)?;
-        let mut walk = Walk::new(STEP);
-        while walk
-            .step(&names, |id, one| {
-                if holds(&one.name, name) {
-                    found(id, &one);
-                }
-            })
-            .map_err(failed(maps::NAMES))?
-        {}
-        Ok(())
+        let visit = |id, one: ServiceName| {
+            if holds(&one.name, name) {
+                found(id, &one);
+            }
+        };
+        names.each(visit).map_err(failed(maps::NAMES))
     }
 
     fn addresses_in<A: Family>(
@@ -101,11 +88,7 @@ impl Reader {
         found: &mut Vec<ServiceAddress>,
     ) -> Result<(), DatapathError> {
         let frontends: Table<FrontendKey<A>, u32> = self.table(A::FRONTENDS)?;
-        // A read-only descriptor cannot be mapped; nothing is written.
-        let records = get_pinned(&self.home.join(A::RECORDS), false);
-        let records: MappedArray<Record<A>> = records
-            .and_then(MappedArray::new)
-            .map_err(failed(A::RECORDS))?;
+        let records = self.array(A::RECORDS)?;
         let settings = self.settings()?;
         let mut wanted = Vec::new();
         // `scan_window` cannot be used, because a record without endpoints begins with zeros.
@@ -119,13 +102,8 @@ impl Reader {
         scanned.map_err(failed(A::RECORDS))?;
         for (id, record, port_name) in wanted {
             let kind = record.flags.kind();
-            let own: IpAddr = if A::VERSION == 4 {
-                settings.internal_v4.into()
-            } else {
-                settings.internal_v6.into()
-            };
-            let address = match kind {
-                FrontendKind::NodePort => own,
+            let address: IpAddr = match kind {
+                FrontendKind::NodePort => A::internal(&settings).into(),
                 _ => record.key.address.into(),
             };
             let is_addressed = !address.is_unspecified()

@@ -15,6 +15,7 @@ use control::{
     warnings::{Report, Reporter, Warnings},
 };
 use k8s_openapi::{
+    NamespaceResourceScope,
     api::{
         core::v1::{Node, Service},
         discovery::v1::EndpointSlice,
@@ -164,6 +165,10 @@ impl Log {
     }
 }
 
+/// A kind of objects about which there are events.
+trait Reported: k8s_openapi::Metadata<Ty = ObjectMeta> + DeserializeOwned + Clone + Debug {}
+impl<K: k8s_openapi::Metadata<Ty = ObjectMeta> + DeserializeOwned + Clone + Debug> Reported for K {}
+
 /// Looks events up and creates them.
 struct Writer {
     client: Client,
@@ -180,42 +185,35 @@ impl Writer {
 
     /// Creates an event about an object, unless the object is gone or already has this event.
     async fn write(&self, report: &Report) -> kube::Result<Outcome> {
-        let client = self.client.clone();
-        let namespace = &report.object.name.namespace;
         match report.object.kind {
-            Kind::Service => {
-                let services = Api::<Service>::namespaced(client, namespace);
-                self.write_about(services, report).await
+            Kind::Service => self.in_namespace::<Service>(report).await,
+            Kind::EndpointSlice => self.in_namespace::<EndpointSlice>(report).await,
+            Kind::Node => {
+                let nodes = Api::<Node>::all(self.client.clone());
+                self.write_about(nodes, report).await
             }
-            Kind::EndpointSlice => {
-                let slices = Api::<EndpointSlice>::namespaced(client, namespace);
-                self.write_about(slices, report).await
-            }
-            Kind::Node => self.write_about(Api::<Node>::all(client), report).await,
-            Kind::Gateway => {
-                let gateways = Api::<original::Gateway>::namespaced(client, namespace);
-                self.write_about(gateways, report).await
-            }
-            Kind::TcpRoute => {
-                let routes = Api::<original::TCPRoute>::namespaced(client, namespace);
-                self.write_about(routes, report).await
-            }
-            Kind::UdpRoute => {
-                let routes = Api::<original::UDPRoute>::namespaced(client, namespace);
-                self.write_about(routes, report).await
-            }
-            Kind::ReferenceGrant => {
-                let grants = Api::<original::ReferenceGrant>::namespaced(client, namespace);
-                self.write_about(grants, report).await
-            }
+            Kind::Gateway => self.in_namespace::<original::Gateway>(report).await,
+            Kind::TcpRoute => self.in_namespace::<original::TCPRoute>(report).await,
+            Kind::UdpRoute => self.in_namespace::<original::UDPRoute>(report).await,
+            Kind::ReferenceGrant => self.in_namespace::<original::ReferenceGrant>(report).await,
             Kind::ServiceCidr | Kind::Namespace | Kind::GatewayClass => Ok(Outcome::Gone),
         }
     }
 
-    async fn write_about<K>(&self, objects: Api<K>, report: &Report) -> kube::Result<Outcome>
+    async fn in_namespace<K>(&self, report: &Report) -> kube::Result<Outcome>
     where
-        K: k8s_openapi::Metadata<Ty = ObjectMeta> + DeserializeOwned + Clone + Debug,
+        K: kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Reported,
     {
+        let namespace = &report.object.name.namespace;
+        let objects = Api::<K>::namespaced(self.client.clone(), namespace);
+        self.write_about(objects, report).await
+    }
+
+    async fn write_about<K: Reported>(
+        &self,
+        objects: Api<K>,
+        report: &Report,
+    ) -> kube::Result<Outcome> {
         // `kubectl describe` finds events by the object's uid, of which the agent keeps a hash. The
         // agent's role only allows to list objects.
         let name = &report.object.name.name;

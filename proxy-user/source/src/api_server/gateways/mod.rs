@@ -28,44 +28,13 @@ pub(super) use publish::{Publisher, own_namespace};
 /// The pause before asking again what the server knows, when it gave no answer.
 const PAUSE: Duration = Duration::from_secs(5);
 
+/// Fails if the messages' receiver is gone.
+type Sent = Result<(), mpsc::error::SendError<Message>>;
+
 /// Follows the objects of the Gateway API until the messages' receiver is gone. While the server
 /// does not have these kinds, it is only asked for them now and then.
 pub(super) async fn follow_all(client: Client, requests: Requests, sender: mpsc::Sender<Message>) {
-    let mut was_reported = false;
-    loop {
-        match serves(&client).await {
-            Ok(true) => break,
-            Ok(false) => {
-                if was_reported
-                    && sender
-                        .send(Message::Fine(Kind::GatewayClass))
-                        .await
-                        .is_err()
-                {
-                    return;
-                }
-                was_reported = false;
-                if nothing(&sender).await.is_err() {
-                    return;
-                }
-                sleep(UPGRADE).await;
-            }
-            Err(error) => {
-                let message = Message::Fault(Kind::GatewayClass, chain(&error));
-                if sender.send(message).await.is_err() {
-                    return;
-                }
-                was_reported = true;
-                sleep(PAUSE).await;
-            }
-        }
-    }
-    if was_reported
-        && sender
-            .send(Message::Fine(Kind::GatewayClass))
-            .await
-            .is_err()
-    {
+    if served(&client, &sender).await.is_err() {
         return;
     }
     tokio::join!(
@@ -76,6 +45,30 @@ pub(super) async fn follow_all(client: Client, requests: Requests, sender: mpsc:
         one::<original::UDPRoute>(&client, &requests, &sender),
         one::<original::ReferenceGrant>(&client, &requests, &sender),
     );
+}
+
+/// Waits until the server has these kinds; fails if the messages' receiver is gone.
+async fn served(client: &Client, sender: &mpsc::Sender<Message>) -> Sent {
+    let mut was_reported = false;
+    loop {
+        let answer = serves(client).await;
+        if was_reported && answer.is_ok() {
+            sender.send(Message::Fine(Kind::GatewayClass)).await?;
+        }
+        was_reported = answer.is_err();
+        match answer {
+            Ok(true) => return Ok(()),
+            Ok(false) => {
+                nothing(sender).await?;
+                sleep(UPGRADE).await;
+            }
+            Err(error) => {
+                let message = Message::Fault(Kind::GatewayClass, chain(&error));
+                sender.send(message).await?;
+                sleep(PAUSE).await;
+            }
+        }
+    }
 }
 
 async fn one<K: Followed>(client: &Client, requests: &Requests, sender: &mpsc::Sender<Message>) {
@@ -91,10 +84,8 @@ async fn serves(client: &Client) -> kube::Result<bool> {
 }
 
 /// Says that there is no object of these kinds.
-async fn nothing(sender: &mpsc::Sender<Message>) -> Result<(), mpsc::error::SendError<Message>> {
-    async fn of<K: Followed>(
-        sender: &mpsc::Sender<Message>,
-    ) -> Result<(), mpsc::error::SendError<Message>> {
+async fn nothing(sender: &mpsc::Sender<Message>) -> Sent {
+    async fn of<K: Followed>(sender: &mpsc::Sender<Message>) -> Sent {
         for event in [Event::Init, Event::InitDone] {
             sender.send(Message::News(K::news(event))).await?;
         }

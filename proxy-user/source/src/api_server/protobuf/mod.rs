@@ -3,6 +3,24 @@
 //! others. `wire` decodes the server's answers with it. KUBE: the numbers of fields are those of
 //! the files `generated.proto` in k8s.io/api and k8s.io/apimachinery; they never change.
 
+/// Defines messages of protobuf. Each field has its number, and how prost calls its form.
+macro_rules! messages {
+    ($($(#[$about:meta])* $name:ident {
+        $($number:literal [$($form:tt)*] $field:ident: $type:ty,)*
+    })*) => {
+        $(
+            $(#[$about])*
+            #[derive(Clone, PartialEq, Message)]
+            pub(in crate::api_server) struct $name {
+                $(
+                    #[prost($($form)*, tag = $number)]
+                    pub(in crate::api_server) $field: $type,
+                )*
+            }
+        )*
+    };
+}
+
 mod convert;
 mod objects;
 #[cfg(test)]
@@ -19,70 +37,42 @@ pub(super) use objects::{EndpointSlice, Named, Node, Service, ServiceCidr};
 /// KUBE: a serialized object begins with these bytes; an [`Unknown`] follows.
 const MAGIC: &[u8] = b"k8s\0";
 
-/// KUBE: `k8s.io.apimachinery.pkg.runtime.Unknown`, the envelope of every object.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Unknown {
-    #[prost(message, optional, tag = "1")]
-    pub(super) type_meta: Option<TypeMeta>,
-    #[prost(bytes = "bytes", tag = "2")]
-    pub(super) raw: Bytes,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct TypeMeta {
-    #[prost(string, tag = "2")]
-    pub(super) kind: String,
-}
-
-/// KUBE: `meta.v1.WatchEvent`. Its object is in an envelope of its own.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct WatchEvent {
-    #[prost(string, tag = "1")]
-    pub(super) kind: String,
-    #[prost(message, optional, tag = "2")]
-    pub(super) object: Option<RawExtension>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct RawExtension {
-    #[prost(bytes = "bytes", tag = "1")]
-    pub(super) raw: Bytes,
-}
-
-/// A list of objects, each of which is not decoded yet.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct List {
-    #[prost(message, optional, tag = "1")]
-    pub(super) metadata: Option<ListMeta>,
-    #[prost(bytes = "bytes", repeated, tag = "2")]
-    pub(super) items: Vec<Bytes>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct ListMeta {
-    #[prost(string, tag = "2")]
-    pub(super) resource_version: String,
-    #[prost(string, tag = "3")]
-    pub(super) more: String,
-}
-
-/// KUBE: `meta.v1.Status`.
-#[derive(Clone, PartialEq, Message)]
-struct Refusal {
-    #[prost(string, tag = "3")]
-    message: String,
-    #[prost(string, tag = "4")]
-    reason: String,
-    #[prost(message, optional, tag = "5")]
-    details: Option<RefusalDetails>,
-    #[prost(int32, tag = "6")]
-    code: i32,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct RefusalDetails {
-    #[prost(int32, tag = "5")]
-    retry_after_seconds: i32,
+messages! {
+    /// KUBE: `k8s.io.apimachinery.pkg.runtime.Unknown`, the envelope of every object.
+    Unknown {
+        1 [message, optional] type_meta: Option<TypeMeta>,
+        2 [bytes = "bytes"] raw: Bytes,
+    }
+    TypeMeta {
+        2 [string] kind: String,
+    }
+    /// KUBE: `meta.v1.WatchEvent`. Its object is in an envelope of its own.
+    WatchEvent {
+        1 [string] kind: String,
+        2 [message, optional] object: Option<RawExtension>,
+    }
+    RawExtension {
+        1 [bytes = "bytes"] raw: Bytes,
+    }
+    /// A list of objects, each of which is not decoded yet.
+    List {
+        1 [message, optional] metadata: Option<ListMeta>,
+        2 [bytes = "bytes", repeated] items: Vec<Bytes>,
+    }
+    ListMeta {
+        2 [string] resource_version: String,
+        3 [string] more: String,
+    }
+    /// KUBE: `meta.v1.Status`.
+    Refusal {
+        3 [string] message: String,
+        4 [string] reason: String,
+        5 [message, optional] details: Option<RefusalDetails>,
+        6 [int32] code: i32,
+    }
+    RefusalDetails {
+        5 [int32] retry_after_seconds: i32,
+    }
 }
 
 /// Decodes something with its envelope.

@@ -5,260 +5,136 @@ use std::collections::BTreeMap;
 
 use prost::Message;
 
-#[derive(Clone, PartialEq, Message)]
-pub(in super::super) struct ObjectMeta {
-    #[prost(string, optional, tag = "1")]
-    pub(super) name: Option<String>,
-    #[prost(string, optional, tag = "3")]
-    pub(super) namespace: Option<String>,
-    #[prost(string, optional, tag = "5")]
-    pub(super) uid: Option<String>,
-    #[prost(string, optional, tag = "6")]
-    pub(super) resource_version: Option<String>,
-    #[prost(message, optional, tag = "8")]
-    pub(super) creation_timestamp: Option<Time>,
-    #[prost(message, optional, tag = "9")]
-    pub(super) deletion_timestamp: Option<Time>,
-    // KUBE: a server checks the keys, but stores values that are no UTF-8.
-    #[prost(btree_map = "string, bytes", tag = "11")]
-    pub(super) labels: BTreeMap<String, Vec<u8>>,
-    #[prost(btree_map = "string, bytes", tag = "12")]
-    pub(super) annotations: BTreeMap<String, Vec<u8>>,
-    #[prost(message, repeated, tag = "13")]
-    pub(super) owner_references: Vec<OwnerReference>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct OwnerReference {
-    #[prost(bytes = "vec", tag = "1")]
-    pub(super) kind: Vec<u8>,
-}
-
-/// What identifies an object, whatever its other fields are.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Identified {
-    #[prost(message, optional, tag = "1")]
-    pub(super) metadata: Option<Identity>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Identity {
-    #[prost(bytes = "vec", tag = "1")]
-    pub(super) name: Vec<u8>,
-    #[prost(bytes = "vec", tag = "3")]
-    pub(super) namespace: Vec<u8>,
-    #[prost(bytes = "vec", tag = "6")]
-    pub(super) resource_version: Vec<u8>,
-}
-
-/// Seconds since 1970; None is no time at all.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Time {
-    #[prost(int64, optional, tag = "1")]
-    pub(super) seconds: Option<i64>,
-}
-
-/// An object of which only the metadata is read: a namespace. Custom resources come as JSON.
-#[derive(Clone, PartialEq, Message)]
-pub(in super::super) struct Named {
-    #[prost(message, optional, tag = "1")]
-    pub(in super::super) metadata: Option<ObjectMeta>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(in super::super) struct EndpointSlice {
-    #[prost(message, optional, tag = "1")]
-    pub(super) metadata: Option<ObjectMeta>,
-    #[prost(message, repeated, tag = "2")]
-    pub(super) endpoints: Vec<Endpoint>,
-    #[prost(message, repeated, tag = "3")]
-    pub(super) ports: Vec<EndpointPort>,
-    #[prost(string, tag = "4")]
-    pub(super) address_type: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Endpoint {
-    #[prost(string, repeated, tag = "1")]
-    pub(super) addresses: Vec<String>,
-    #[prost(message, optional, tag = "2")]
-    pub(super) conditions: Option<Conditions>,
-    #[prost(string, optional, tag = "6")]
-    pub(super) node_name: Option<String>,
-    #[prost(bytes = "vec", optional, tag = "7")]
-    pub(super) zone: Option<Vec<u8>>,
-    #[prost(message, optional, tag = "8")]
-    pub(super) hints: Option<Hints>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Conditions {
-    #[prost(bool, optional, tag = "1")]
-    pub(super) ready: Option<bool>,
-    #[prost(bool, optional, tag = "2")]
-    pub(super) serving: Option<bool>,
-    #[prost(bool, optional, tag = "3")]
-    pub(super) terminating: Option<bool>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Hints {
-    #[prost(message, repeated, tag = "1")]
-    pub(super) zones: Vec<Hint>,
-    #[prost(message, repeated, tag = "2")]
-    pub(super) nodes: Vec<Hint>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Hint {
-    #[prost(string, tag = "1")]
-    pub(super) name: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct EndpointPort {
-    #[prost(string, optional, tag = "1")]
-    pub(super) name: Option<String>,
-    #[prost(string, optional, tag = "2")]
-    pub(super) protocol: Option<String>,
-    #[prost(int32, optional, tag = "3")]
-    pub(super) port: Option<i32>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(in super::super) struct Service {
-    #[prost(message, optional, tag = "1")]
-    pub(super) metadata: Option<ObjectMeta>,
-    #[prost(message, optional, tag = "2")]
-    pub(super) spec: Option<ServiceSpec>,
-    #[prost(message, optional, tag = "3")]
-    pub(super) status: Option<ServiceStatus>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct ServiceSpec {
-    #[prost(message, repeated, tag = "1")]
-    pub(super) ports: Vec<ServicePort>,
-    #[prost(string, optional, tag = "3")]
-    pub(super) cluster_ip: Option<String>,
-    #[prost(string, repeated, tag = "18")]
-    pub(super) cluster_ips: Vec<String>,
-    #[prost(string, optional, tag = "4")]
-    pub(super) kind: Option<String>,
-    #[prost(string, repeated, tag = "5")]
-    pub(super) external_ips: Vec<String>,
-    #[prost(string, optional, tag = "7")]
-    pub(super) session_affinity: Option<String>,
-    #[prost(string, repeated, tag = "9")]
-    pub(super) source_ranges: Vec<String>,
-    #[prost(string, optional, tag = "11")]
-    pub(super) external_traffic_policy: Option<String>,
-    #[prost(int32, optional, tag = "12")]
-    pub(super) health_check_node_port: Option<i32>,
-    #[prost(message, optional, tag = "14")]
-    pub(super) session_affinity_config: Option<AffinityConfig>,
-    #[prost(string, optional, tag = "22")]
-    pub(super) internal_traffic_policy: Option<String>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct ServicePort {
-    #[prost(string, optional, tag = "1")]
-    pub(super) name: Option<String>,
-    #[prost(string, optional, tag = "2")]
-    pub(super) protocol: Option<String>,
-    #[prost(int32, tag = "3")]
-    pub(super) port: i32,
-    #[prost(int32, optional, tag = "5")]
-    pub(super) node_port: Option<i32>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct AffinityConfig {
-    #[prost(message, optional, tag = "1")]
-    pub(super) client_ip: Option<ClientIp>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct ClientIp {
-    #[prost(int32, optional, tag = "1")]
-    pub(super) timeout_seconds: Option<i32>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct ServiceStatus {
-    #[prost(message, optional, tag = "1")]
-    pub(super) load_balancer: Option<LoadBalancer>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct LoadBalancer {
-    #[prost(message, repeated, tag = "1")]
-    pub(super) ingress: Vec<Ingress>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Ingress {
-    #[prost(string, optional, tag = "1")]
-    pub(super) ip: Option<String>,
-    #[prost(string, optional, tag = "2")]
-    pub(super) hostname: Option<String>,
-    #[prost(string, optional, tag = "3")]
-    pub(super) ip_mode: Option<String>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(in super::super) struct Node {
-    #[prost(message, optional, tag = "1")]
-    pub(super) metadata: Option<ObjectMeta>,
-    #[prost(message, optional, tag = "2")]
-    pub(super) spec: Option<NodeSpec>,
-    #[prost(message, optional, tag = "3")]
-    pub(super) status: Option<NodeStatus>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct NodeSpec {
-    #[prost(string, optional, tag = "1")]
-    pub(super) pod_cidr: Option<String>,
-    #[prost(message, repeated, tag = "5")]
-    pub(super) taints: Vec<Taint>,
-    #[prost(string, repeated, tag = "7")]
-    pub(super) pod_cidrs: Vec<String>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Taint {
-    #[prost(string, tag = "1")]
-    pub(super) key: String,
-    #[prost(string, tag = "3")]
-    pub(super) effect: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct NodeStatus {
-    #[prost(message, repeated, tag = "5")]
-    pub(super) addresses: Vec<NodeAddress>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct NodeAddress {
-    #[prost(string, tag = "1")]
-    pub(super) kind: String,
-    #[prost(string, tag = "2")]
-    pub(super) address: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(in super::super) struct ServiceCidr {
-    #[prost(message, optional, tag = "1")]
-    pub(super) metadata: Option<ObjectMeta>,
-    #[prost(message, optional, tag = "2")]
-    pub(super) spec: Option<ServiceCidrSpec>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct ServiceCidrSpec {
-    #[prost(string, repeated, tag = "1")]
-    pub(super) cidrs: Vec<String>,
+messages! {
+    ObjectMeta {
+        1 [string, optional] name: Option<String>,
+        3 [string, optional] namespace: Option<String>,
+        5 [string, optional] uid: Option<String>,
+        6 [string, optional] resource_version: Option<String>,
+        8 [message, optional] creation_timestamp: Option<Time>,
+        9 [message, optional] deletion_timestamp: Option<Time>,
+        // KUBE: a server checks the keys, but stores values that are no UTF-8.
+        11 [btree_map = "string, bytes"] labels: BTreeMap<String, Vec<u8>>,
+        12 [btree_map = "string, bytes"] annotations: BTreeMap<String, Vec<u8>>,
+        13 [message, repeated] owner_references: Vec<OwnerReference>,
+    }
+    OwnerReference {
+        1 [bytes = "vec"] kind: Vec<u8>,
+    }
+    /// What identifies an object, whatever its other fields are.
+    Identified {
+        1 [message, optional] metadata: Option<Identity>,
+    }
+    Identity {
+        1 [bytes = "vec"] name: Vec<u8>,
+        3 [bytes = "vec"] namespace: Vec<u8>,
+        6 [bytes = "vec"] resource_version: Vec<u8>,
+    }
+    /// Seconds since 1970; None is no time at all.
+    Time {
+        1 [int64, optional] seconds: Option<i64>,
+    }
+    /// An object of which only the metadata is read: a namespace. Custom resources come as JSON.
+    Named {
+        1 [message, optional] metadata: Option<ObjectMeta>,
+    }
+    EndpointSlice {
+        1 [message, optional] metadata: Option<ObjectMeta>,
+        2 [message, repeated] endpoints: Vec<Endpoint>,
+        3 [message, repeated] ports: Vec<EndpointPort>,
+        4 [string] address_type: String,
+    }
+    Endpoint {
+        1 [string, repeated] addresses: Vec<String>,
+        2 [message, optional] conditions: Option<Conditions>,
+        6 [string, optional] node_name: Option<String>,
+        7 [bytes = "vec", optional] zone: Option<Vec<u8>>,
+        8 [message, optional] hints: Option<Hints>,
+    }
+    Conditions {
+        1 [bool, optional] ready: Option<bool>,
+        2 [bool, optional] serving: Option<bool>,
+        3 [bool, optional] terminating: Option<bool>,
+    }
+    Hints {
+        1 [message, repeated] zones: Vec<Hint>,
+        2 [message, repeated] nodes: Vec<Hint>,
+    }
+    Hint {
+        1 [string] name: String,
+    }
+    EndpointPort {
+        1 [string, optional] name: Option<String>,
+        2 [string, optional] protocol: Option<String>,
+        3 [int32, optional] port: Option<i32>,
+    }
+    Service {
+        1 [message, optional] metadata: Option<ObjectMeta>,
+        2 [message, optional] spec: Option<ServiceSpec>,
+        3 [message, optional] status: Option<ServiceStatus>,
+    }
+    ServiceSpec {
+        1 [message, repeated] ports: Vec<ServicePort>,
+        3 [string, optional] cluster_ip: Option<String>,
+        18 [string, repeated] cluster_ips: Vec<String>,
+        4 [string, optional] kind: Option<String>,
+        5 [string, repeated] external_ips: Vec<String>,
+        7 [string, optional] session_affinity: Option<String>,
+        9 [string, repeated] source_ranges: Vec<String>,
+        11 [string, optional] external_traffic_policy: Option<String>,
+        12 [int32, optional] health_check_node_port: Option<i32>,
+        14 [message, optional] session_affinity_config: Option<AffinityConfig>,
+        22 [string, optional] internal_traffic_policy: Option<String>,
+    }
+    ServicePort {
+        1 [string, optional] name: Option<String>,
+        2 [string, optional] protocol: Option<String>,
+        3 [int32] port: i32,
+        5 [int32, optional] node_port: Option<i32>,
+    }
+    AffinityConfig {
+        1 [message, optional] client_ip: Option<ClientIp>,
+    }
+    ClientIp {
+        1 [int32, optional] timeout_seconds: Option<i32>,
+    }
+    ServiceStatus {
+        1 [message, optional] load_balancer: Option<LoadBalancer>,
+    }
+    LoadBalancer {
+        1 [message, repeated] ingress: Vec<Ingress>,
+    }
+    Ingress {
+        1 [string, optional] ip: Option<String>,
+        2 [string, optional] hostname: Option<String>,
+        3 [string, optional] ip_mode: Option<String>,
+    }
+    Node {
+        1 [message, optional] metadata: Option<ObjectMeta>,
+        2 [message, optional] spec: Option<NodeSpec>,
+        3 [message, optional] status: Option<NodeStatus>,
+    }
+    NodeSpec {
+        1 [string, optional] pod_cidr: Option<String>,
+        5 [message, repeated] taints: Vec<Taint>,
+        7 [string, repeated] pod_cidrs: Vec<String>,
+    }
+    Taint {
+        1 [string] key: String,
+        3 [string] effect: String,
+    }
+    NodeStatus {
+        5 [message, repeated] addresses: Vec<NodeAddress>,
+    }
+    NodeAddress {
+        1 [string] kind: String,
+        2 [string] address: String,
+    }
+    ServiceCidr {
+        1 [message, optional] metadata: Option<ObjectMeta>,
+        2 [message, optional] spec: Option<ServiceCidrSpec>,
+    }
+    ServiceCidrSpec {
+        1 [string, repeated] cidrs: Vec<String>,
+    }
 }

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Maps as tables of typed elements, read and written one by one, or many per system call. Used by
+//! all of `datapath`.
+
+use std::{
+    io,
+    marker::PhantomData,
+    ops::Range,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+};
+
+use super::{
+    answers::none_if,
+    batches::{delete_batch, lookup_batch, update_batch},
+    bpf::{Command, address_of, bpf},
+    maps::{ElementRequest, MapInfo, map_info},
+    plain::Plain,
+};
+
+/// Elements per system call. Larger batches are no faster (measured) and need larger buffers.
+pub const BATCH: usize = 4096;
+const TRIES: usize = 5;
+
+/// A map whose keys and values are known to have the sizes of `K` and `V`.
+pub struct Table<K, V> {
+    fd: OwnedFd,
+    info: MapInfo,
+    types: PhantomData<fn() -> (K, V)>,
+}
+
+/// An element that the kernel refused to write or remove.
+#[derive(Debug)]
+pub struct Refused {
+    /// The element's position in the caller's list.
+    pub position: usize,
+    pub error: io::Error,
+}
+
+impl<K: Plain, V: Plain> Table<K, V> {
+    /// Wraps a map; fails if its keys and values do not have the sizes of `K` and `V`: the kernel
+    /// would access memory out of bounds.
+    pub fn new(fd: OwnedFd) -> io::Result<Self> {
+        let info = map_info(&fd)?;
+        let found = (info.key_size as usize, info.value_size as usize);
+        let wanted = (size_of::<K>(), size_of::<V>());
+        if found != wanted {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!(
+                    "its keys and values have {} and {} bytes, not {} and {}: another program made it, or another version of portolan",
+                    found.0, found.1, wanted.0, wanted.1
+                ),
+            ));
+        }
+        let types = PhantomData;
+        Ok(Self { fd, info, types })
+    }
+    /// Returns the maximum number of elements.
+    pub fn capacity(&self) -> u32 {
+        self.info.max_entries
+    }
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// # Safety
+    /// `value` must be the address of a value, if the command reads or writes one.
+    unsafe fn call(&self, command: Command, key: &K, value: u64, flags: u64) -> io::Result<()> {
+        let mut request = ElementRequest {
+            map: self.fd.as_raw_fd() as u32,
+            key: address_of(key),
+            value,
+            flags,
+            ..ElementRequest::default()
+        };
+        // SAFETY: the key is live and as long as the map's; the value is the caller's promise.
+        unsafe { bpf(command, &mut request) }.map(drop)
+    }
+    /// Returns the value of a key; `None` if the map does not have the key.
+    pub fn lookup(&self, key: &K) -> io::Result<Option<V>> {
+        let mut value = V::zeroed();
+        let address = std::ptr::from_mut(&mut value) as u64;
+        // SAFETY: the value is live and as long as the map's.
+        let read = unsafe { self.call(Command::MapLookup, key, address, 0) };
+        Ok(none_if(&[libc::ENOENT], read)?.map(|()| value))
+    }
+    /// Stores one element; replaces the value if the key exists.
+    pub fn update(&self, key: &K, value: &V) -> io::Result<()> {
+        // SAFETY: as in `lookup`.
+        unsafe { self.call(Command::MapUpdate, key, address_of(value), 0) }
+    }
+    /// Stores one element unless its key exists; true if it was stored.
+    pub fn insert(&self, key: &K, value: &V) -> io::Result<bool> {
+        const NO_EXIST: u64 = 1;
+        // SAFETY: as in `lookup`.
+        let stored = unsafe { self.call(Command::MapUpdate, key, address_of(value), NO_EXIST) };
+        Ok(none_if(&[libc::EEXIST], stored)?.is_some())
+    }
+    /// Removes one element; true if it existed.
+    pub fn delete(&self, key: &K) -> io::Result<bool> {
+        // SAFETY: the command knows no value.
+        let removed = unsafe { self.call(Command::MapDelete, key, 0, 0) };
+        Ok(none_if(&[libc::ENOENT], removed)?.is_some())
+    }
+
+    /// Stores all elements. Skips those that the kernel refuses and returns them.
+    pub fn update_all(&self, keys: &[K], values: &[V]) -> Vec<Refused> {
+        in_batches(
+            keys.len(),
+            |part| update_batch(self, &keys[part.clone()], &values[part]),
+            |at| self.update(&keys[at], &values[at]),
+        )
+    }
+    /// Removes the elements with these keys; missing ones count as removed. Returns those that the
+    /// kernel refuses to remove.
+    pub fn delete_all(&self, keys: &[K]) -> Vec<Refused> {
+        in_batches(
+            keys.len(),
+            |part| delete_batch(self, &keys[part]),
+            |at| self.delete(&keys[at]).map(drop),
+        )
+    }
+    /// Visits all elements of a hash map or array, in parts.
+    pub fn each(&self, mut visit: impl FnMut(K, V)) -> io::Result<()> {
+        let mut walk = Walk::new(BATCH);
+        // It goes bucket by bucket, so it ends.
+        while walk.step(self, &mut visit)? {}
+        Ok(())
+    }
+    /// Returns all elements. An element that is added or removed during the call may be missing,
+    /// and one that moves may occur twice. The call always ends.
+    pub fn entries(&self) -> io::Result<Vec<(K, V)>> {
+        let mut entries = Vec::new();
+        let mut walk = Walk::new(BATCH.min(self.capacity().max(1) as usize));
+        // A walk through a trie restarts when the key of its cursor is removed, so it needs a
+        // limit. A walk through a hash map does not.
+        for _ in 0..4 * self.capacity() as usize / BATCH + 64 {
+            if !walk.step(self, |key, value| entries.push((key, value)))? {
+                break;
+            }
+        }
+        Ok(entries)
+    }
+}
+
+/// Handles this many elements, many at a time (`many`). `one` handles the one that failed. Returns
+/// those that the kernel refuses.
+fn in_batches(
+    count: usize,
+    many: impl Fn(Range<usize>) -> Result<(), (usize, io::Error)>,
+    one: impl Fn(usize) -> io::Result<()>,
+) -> Vec<Refused> {
+    let mut refused = Vec::new();
+    let mut position = 0;
+    while position < count {
+        let end = (position + BATCH).min(count);
+        let Err((done, _)) = many(position..end) else {
+            position = end;
+            continue;
+        };
+        // Try the failed element alone to get its error; it may succeed once the bucket's lock is
+        // free.
+        position += done;
+        if let Err(error) = retry(|| one(position)) {
+            refused.push(Refused { position, error });
+        }
+        position += 1;
+    }
+    refused
+}
+
+/// Returns the error of the first refused element.
+pub fn first_error(refused: Vec<Refused>) -> io::Result<()> {
+    let first = refused.into_iter().next();
+    first.map_or(Ok(()), |first| Err(first.error))
+}
+
+fn retry<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    for _ in 1..TRIES {
+        match attempt() {
+            Err(error)
+                if matches!(
+                    error.raw_os_error(),
+                    Some(libc::EBUSY | libc::EAGAIN | libc::EINTR | libc::EDEADLK)
+                ) => {}
+            result => return result,
+        }
+    }
+    attempt()
+}
+
+/// A walk through a table in steps, bucket by bucket. It reaches an end even if the table changes
+/// all the time.
+pub struct Walk {
+    cursor: Vec<u8>,
+    batch: usize,
+}
+
+impl Walk {
+    /// Returns a walk from the start, with at most `batch` elements per step.
+    pub fn new(batch: usize) -> Self {
+        Self {
+            cursor: Vec::new(),
+            batch,
+        }
+    }
+    /// True if the next step starts at the beginning.
+    pub fn is_at_start(&self) -> bool {
+        self.cursor.is_empty()
+    }
+    /// Calls `visit` with the next elements. Returns `false` at the table's end; the next step then
+    /// starts at the beginning.
+    pub fn step<K: Plain, V: Plain>(
+        &mut self,
+        table: &Table<K, V>,
+        mut visit: impl FnMut(K, V),
+    ) -> io::Result<bool> {
+        let mut interruptions = 0;
+        loop {
+            let mut keys = vec![K::zeroed(); self.batch];
+            let mut values = vec![V::zeroed(); self.batch];
+            match lookup_batch(table, &mut self.cursor, &mut keys, &mut values) {
+                Ok((count, last)) => {
+                    keys.into_iter()
+                        .zip(values)
+                        .take(count)
+                        .for_each(|(key, value)| visit(key, value));
+                    if last {
+                        self.cursor.clear();
+                    }
+                    return Ok(!last);
+                }
+                // One bucket contains more elements than a batch.
+                Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => self.batch *= 2,
+                // A trie's cursor is a key, which may have been removed.
+                Err(error) if error.raw_os_error() == Some(libc::EINTR) && interruptions < 64 => {
+                    interruptions += 1;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
