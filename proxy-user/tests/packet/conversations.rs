@@ -42,19 +42,6 @@ fn a_pods_connection_reaches_the_backend_and_its_answers_come_from_the_service(
 }
 
 #[rstest]
-fn a_repeated_syn_does_not_establish_a_connection(#[values(IPV4, IPV6)] a: Addresses) {
-    let world = World::new(&[Service::web(a)]);
-    let (client, service, backend) = a.ends();
-    for _ in 0..3 {
-        world.ingress(&tcp(client, service, Tcp::Syn, b""));
-        world.egress(&tcp(backend, client, Tcp::SynAck, b""), false);
-        assert_eq!(world.flows()[0].state, "answered");
-    }
-    world.ingress(&tcp(client, service, Tcp::Ack, b""));
-    assert_eq!(world.flows()[0].state, "established");
-}
-
-#[rstest]
 fn an_outside_client_is_masqueraded_and_receives_the_answers(#[values(IPV4, IPV6)] a: Addresses) {
     let world = World::new(&[Service::web(a)]);
     let (client, service, backend) = (a.outside_client(), a.service(), a.endpoint());
@@ -245,14 +232,6 @@ fn replies_with_a_foreign_mark_are_translated(#[values(IPV4, IPV6)] a: Addresses
 }
 
 #[rstest]
-fn a_pod_that_reaches_itself_is_masqueraded(#[values(IPV4, IPV6)] a: Addresses) {
-    let world = World::new(&[Service::web(a)]);
-    let out = world.forward(&tcp(at(a.backend, 40_000), a.service(), Tcp::Syn, b""));
-    assert_eq!(out.src().ip(), a.node);
-    assert_eq!(out.dst(), a.endpoint());
-}
-
-#[rstest]
 fn sctp_has_the_right_checksum_when_its_port_is_translated(#[values(IPV4, IPV6)] a: Addresses) {
     let (client, service) = (a.client(), a.service());
     let world = World::new(&[Service::over(Protocol::SCTP, a)]);
@@ -279,22 +258,6 @@ fn a_udp_packet_without_a_checksum_is_translated_without_one() {
     let inside = world.ingress(&packet);
     assert_eq!(inside.dst(), a.endpoint());
     assert_eq!(inside.packet[40..42], [0, 0]);
-}
-
-#[rstest]
-fn udp_answers_to_a_node_process_are_not_forwarded_as_node_port_requests(
-    #[values(IPV4, IPV6)] a: Addresses,
-) {
-    let world = World::new(&[Service::over(Protocol::UDP, a).at_node_port(30_514)]);
-    let (own, peer) = (at(a.node, 30_514), at(a.outsider, 9999));
-    let question = udp(own, peer, b"?");
-    assert_eq!(world.egress(&question, false).counter, Counter::Untouched);
-    let answer = udp(peer, own, b"!");
-    let inside = world.ingress(&answer);
-    assert_eq!(inside.counter, Counter::UntouchedFlow);
-    assert_eq!(inside.packet, answer);
-    let request = world.ingress(&udp(at(a.outsider, 9998), own, b"?"));
-    assert_eq!(request.counter, Counter::ForwardedNew);
 }
 
 #[rstest]
@@ -340,19 +303,4 @@ fn udp_answers_to_the_nodes_address_are_not_forwarded_to_a_service_there(
     assert_eq!(world.egress(&answer, false).counter, Counter::Untouched);
     world.apply(&service(true));
     assert_eq!(world.ingress(&request).counter, Counter::ForwardedNew);
-}
-
-#[rstest]
-fn answers_to_another_nodes_masquerade_port_are_not_reset(#[values(IPV4, IPV6)] a: Addresses) {
-    // k3s' ServiceLB makes this case: the external IP is the address of another node, which may
-    // masquerade from the frontend's port.
-    let web = Service::web(a).with(Some(a.outsider), 8443, FrontendKind::LoadBalancer, 0);
-    let world = World::new(&[web]);
-    let (backend, other_node) = (a.endpoint(), at(a.outsider, 8443));
-    for flags in [Tcp::SynAck, Tcp::Ack, Tcp::Fin] {
-        let answer = tcp(backend, other_node, flags, b"");
-        world.expect_untouched(&answer);
-    }
-    let stray = tcp(a.client(), other_node, Tcp::Ack, b"");
-    assert_eq!(world.ingress(&stray).counter, Counter::RejectedUnknownFlow);
 }

@@ -5,16 +5,16 @@
 use std::net::SocketAddr;
 
 use proxy_common::{
-    Addr, Counter, EndpointSet, FrontendKey, FrontendKind, Port, Protocol, ServiceFlags, Settings,
+    Addr, Counter, EndpointSet, FrontendKey, FrontendKind, Port, Protocol, ServiceFlags,
     select::{client_number, flow_number, maglev},
 };
 use rstest::rstest;
 
 use crate::{
     connection::Connection,
-    packets::{Tcp, at, packet_over, tcp},
+    packets::{Tcp, at, packet_over},
     service::{Addresses, IPV4, IPV6, Service, v4, v6},
-    world::{NEXT, REDIRECT, World},
+    world::{NEXT, World},
 };
 
 /// The flags of `externalTrafficPolicy: Local`, so that clients outside keep their address.
@@ -129,20 +129,6 @@ fn two_nodes_select_the_backend_that_the_host_function_computes(
     assert_eq!(chosen.len(), 4, "all of them");
 }
 
-#[rstest]
-fn the_third_syn_goes_to_another_backend_than_the_hash_selects(#[values(IPV4, IPV6)] a: Addresses) {
-    let mut service = service(a, Protocol::TCP);
-    service.backends.truncate(2);
-    let world = World::new(&[service]);
-    for port in 40_000..40_040 {
-        let syn = tcp(at(a.outsider, port), at(a.balancer, 80), Tcp::Syn, b"");
-        let sent: Vec<_> = (0..3).map(|_| world.ingress(&syn)).collect();
-        let to: Vec<_> = sent.iter().map(|sent| sent.dst()).collect();
-        assert_eq!(sent[2].counter, Counter::ForwardedElsewhere);
-        assert!(to[0] == to[1] && to[1] != to[2], "{to:?}");
-    }
-}
-
 /// A connection from this port outside to the load balancer's address.
 fn from_outside(a: Addresses, port: u16) -> Connection {
     Connection {
@@ -215,88 +201,5 @@ fn forged_mid_stream_segments_make_no_lasting_or_established_flow(
     for guess in [1, 0x4000_0000, 0xc000_0000] {
         other.client_sends(&node, Tcp::Ack, (1, guess));
         assert_eq!(other.state(&node), "answered");
-    }
-}
-
-#[rstest]
-fn a_syn_on_a_connection_picked_up_mid_stream_begins_a_new_flow(
-    #[values(IPV4, IPV6)] a: Addresses,
-) {
-    let node = World::new(&[service(a, Protocol::TCP)]);
-    let mut connection = from_outside(a, 40_000);
-    connection.client_sends(&node, Tcp::Ack, (1, 1));
-    let syn = connection.client_sends(&node, Tcp::Syn, (100, 0));
-    assert_eq!(syn.counter, Counter::ForwardedNew);
-    connection.backend = syn.dst();
-    answer(&connection, &node, Tcp::SynAck, (7000, 101));
-    connection.client_sends(&node, Tcp::Ack, (101, 7001));
-    assert_eq!(connection.state(&node), "established");
-}
-
-#[rstest]
-fn mid_stream_segments_that_need_masquerading_are_reset(#[values(IPV4, IPV6)] a: Addresses) {
-    let mut service = service(a, Protocol::TCP);
-    // `externalTrafficPolicy: Cluster`.
-    for frontend in &mut service.frontends {
-        frontend.3 = ServiceFlags::MAGLEV;
-    }
-    let mut node = World::new(&[service]);
-    let client = a.outside_client();
-    for to in [at(a.balancer, 80), a.service()] {
-        let outcome = node.ingress(&tcp(client, to, Tcp::Ack, b""));
-        assert_eq!(outcome.fate(), (REDIRECT, Counter::RejectedUnknownFlow));
-    }
-    // A socket of the node may have this connection.
-    let outcome = node.ingress(&tcp(client, at(a.node, 30_080), Tcp::Ack, b""));
-    assert_eq!(outcome.counter, Counter::Untouched);
-    // Pods are not masqueraded at a cluster IP, and no client is where pods are not detected.
-    let pod = node.ingress(&tcp(a.client(), a.service(), Tcp::Ack, b""));
-    assert_eq!(pod.counter, Counter::ForwardedMidStream);
-    node.configure(|settings| settings.flags &= !Settings::DETECTS_PODS);
-    let outcome = node.ingress(&tcp(client, a.service(), Tcp::Ack, b""));
-    assert_eq!(outcome.counter, Counter::ForwardedMidStream);
-    for flags in [Tcp::SynAck, Tcp::Rst] {
-        let outcome = node.ingress(&tcp(at(a.pod, 41_000), a.service(), flags, b""));
-        assert_ne!(outcome.counter, Counter::ForwardedMidStream);
-    }
-}
-
-#[rstest]
-fn a_mid_stream_segment_whose_tuple_is_taken_is_reset(#[values(IPV4, IPV6)] a: Addresses) {
-    let mut service = service(a, Protocol::TCP);
-    service.backends.truncate(1);
-    let node = World::new(&[service]);
-    let (pod, cluster_ip) = (a.client(), a.service());
-    let syn = node.ingress(&tcp(pod, cluster_ip, Tcp::Syn, b""));
-    assert_eq!(syn.counter, Counter::ForwardedNew);
-    // A segment from the same client and port to another address of the service.
-    let outcome = node.ingress(&tcp(pod, at(a.balancer, 80), Tcp::Ack, b""));
-    assert_eq!(outcome.fate(), (REDIRECT, Counter::RejectedUnknownFlow));
-    assert_eq!(node.flows().len(), 1);
-}
-
-#[rstest]
-fn connections_keep_their_backend_when_the_service_changes_its_selection(
-    #[values(IPV4, IPV6)] a: Addresses,
-) {
-    let maglev = service(a, Protocol::TCP);
-    let mut random = service(a, Protocol::TCP);
-    for frontend in &mut random.frontends {
-        frontend.3 &= !ServiceFlags::MAGLEV;
-    }
-    let mut node = World::new(&[service(a, Protocol::TCP)]);
-    let mut open = Vec::new();
-    let mut port = 40_000;
-    for change in [&random, &maglev, &random] {
-        for _ in 0..10 {
-            open.push(from_outside(a, port).establish(&node));
-            port += 1;
-        }
-        node.apply(change);
-        for connection in &open {
-            let sent = connection.client_sends(&node, Tcp::Ack, (101, 7001));
-            assert_eq!(sent.counter, Counter::ForwardedHit);
-            assert_eq!(sent.dst(), connection.backend);
-        }
     }
 }
