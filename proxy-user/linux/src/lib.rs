@@ -63,8 +63,8 @@ pub use links::{
 };
 pub use mapping::Mapping;
 pub use maps::{
-    MMAPABLE, MapInfo, MapKind, NO_PREALLOC, Typed, create_bytes, create_map, delete, insert,
-    lookup, map_info, per_cpu_add, per_cpu_sums, possible_cpus, update,
+    MMAPABLE, MapInfo, MapKind, NO_PREALLOC, Typed, create_bytes, create_map, delete, lookup,
+    map_info, per_cpu_add, per_cpu_sums, possible_cpus, update,
 };
 pub use namespace::network_namespace;
 pub use netfilter_hooks::{

@@ -233,16 +233,6 @@ pub fn create_bytes(bytes: &[u8]) -> io::Result<OwnedFd> {
     Ok(map)
 }
 
-/// Stores one element unless its key exists; false if it exists.
-pub fn insert<K: Plain, V: Plain>(map: &Typed<K, V>, key: &K, value: &V) -> io::Result<bool> {
-    const NO_EXIST: u64 = 1;
-    let mut request = element(map.fd(), key, address_of(value));
-    request.flags = NO_EXIST;
-    // SAFETY: as in `lookup`.
-    let stored = unsafe { bpf(Command::MapUpdate, &mut request) };
-    Ok(none_if(&[libc::EEXIST], stored)?.is_some())
-}
-
 /// Removes one element; true if it existed.
 pub fn delete<K: Plain, V: Plain>(map: &Typed<K, V>, key: &K) -> io::Result<bool> {
     let mut request = element(map.fd(), key, 0);

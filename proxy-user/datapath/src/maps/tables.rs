@@ -42,10 +42,6 @@ impl<K: Plain, V: Plain> Table<K, V> {
     pub fn update(&self, key: &K, value: &V) -> io::Result<()> {
         linux::update(&self.map, key, value)
     }
-    /// Stores one element unless its key exists; true if it was stored.
-    pub fn insert(&self, key: &K, value: &V) -> io::Result<bool> {
-        linux::insert(&self.map, key, value)
-    }
     /// Removes one element; true if it existed.
     pub fn delete(&self, key: &K) -> io::Result<bool> {
         linux::delete(&self.map, key)
