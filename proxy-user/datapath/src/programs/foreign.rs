@@ -58,6 +58,11 @@ impl HookState {
         let before = at(ChainPosition::Before, self.before);
         before.chain(at(ChainPosition::Behind, self.behind))
     }
+    /// Does the same as [`Self::foreign`], but returns nothing if ours is not there.
+    fn beside(self, egress: bool) -> impl Iterator<Item = ForeignProgram> {
+        let foreign = self.ours.then(|| self.foreign(egress));
+        foreign.into_iter().flatten()
+    }
 }
 
 /// A program or filter at a hook.
@@ -114,10 +119,7 @@ impl<'a> Hooks<'a> {
     pub(crate) fn at(&mut self, interface: &Interface) -> io::Result<Vec<ForeignProgram>> {
         let mut found = Vec::new();
         for egress in [false, true] {
-            let state = self.state(interface.index, egress)?;
-            if state.ours {
-                found.extend(state.foreign(egress));
-            }
+            found.extend(self.state(interface.index, egress)?.beside(egress));
         }
         let Some(bridge) = interface.bridge else {
             return Ok(found);
@@ -265,8 +267,10 @@ mod tests {
         };
         let ours = HashSet::from([1, 2]);
         let chain = vec![program(NOBODY), program(2), flower];
-        let found = state(&ours, chain.clone(), |_| true);
-        let found: Vec<_> = found.foreign(true).collect();
+        let beside = |ours: &HashSet<u32>| {
+            let state = state(ours, chain.clone(), |_| true);
+            state.beside(true).collect::<Vec<_>>()
+        };
         let expected = [
             (ChainPosition::Before, "program 4294967295 (a.o:[tc])"),
             (ChainPosition::Behind, "filter flower"),
@@ -276,8 +280,7 @@ mod tests {
             place,
             name: name.into(),
         });
-        assert_eq!(found, expected);
-        let without = state(&HashSet::new(), chain, |_| true);
-        assert!(!without.ours, "ours is not there");
+        assert_eq!(beside(&ours), expected);
+        assert_eq!(beside(&HashSet::new()), [], "ours is not there");
     }
 }
