@@ -4,7 +4,7 @@
 
 use proxy_common::{
     Addr, BackendId, Counter, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol, Record,
-    Settings, Verdict,
+    Verdict,
     filter::is_backends,
     flow::{coarse, may_begin, ring::Ring},
     ports as port_bits,
