@@ -37,7 +37,7 @@ use proxy_common::maps::{self, generation};
 
 pub use self::copying::Carried;
 use self::copying::Copying;
-pub(super) use self::types::store as store_types;
+pub(super) use self::types::{TYPES, create as create_types};
 use super::{
     error::DatapathError,
     maps::{
