@@ -33,7 +33,10 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     setup::run_as_root("the soak")?;
-    let is_disturbed = arguments.rest.iter().any(|word| word == "--disturb");
+    let is_disturbed = arguments
+        .rest
+        .iter()
+        .any(|word| word.starts_with("--disturb"));
     let mut command = prepare("bench", is_disturbed)?;
     control_plane::offer(&mut command)?;
     command

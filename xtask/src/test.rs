@@ -54,8 +54,8 @@ enum Suite {
     Deploy,
     /// The programs, packet tests and an agent, on Debian's kernels in qemu (root)
     Kernels,
-    /// Ordinary life on a node: a minute with pods bridged, one with pods routed, and one in which
-    /// the agent is disturbed (root)
+    /// Ordinary life on a node: a minute with pods bridged, one with pods routed, and (not without a
+    /// suite's name) one in which the agent is disturbed (root)
     Soak,
     /// The comparison of proxies in the lab, and a fleet, quickly: whether every measurement works
     /// (root)
@@ -144,7 +144,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
 
     if wanted(Suite::Soak) {
-        stages.push(soaked(&arguments.rest));
+        stages.push(soaked(&arguments.rest, suite.is_some()));
     }
     if wanted(Suite::Deploy) {
         // Only the suite `deploy` by itself builds tools that take minutes.
@@ -315,15 +315,16 @@ fn on_kernels(only_oldest: bool) -> Stage {
     })
 }
 
-/// Runs ordinary traffic for a minute with pods bridged, for a minute with pods routed, and for a
-/// minute in which the agent is disturbed.
-fn soaked(rest: &[String]) -> Stage {
+/// Runs ordinary traffic for a minute with pods bridged, and for a minute with pods routed; with
+/// `is_disturbed`, also for one in which the agent is disturbed, which needs another build.
+fn soaked(rest: &[String], is_disturbed: bool) -> Stage {
     timed("soak", |seen| {
         let disturbed = ["--plumbing", "bridge", "--disturb"];
-        for more in [&disturbed[..0], &disturbed] {
+        let runs = [&disturbed[..0], &disturbed];
+        for more in &runs[..1 + usize::from(is_disturbed)] {
             let mut command = soak::prepare("test", !more.is_empty())?;
             command.args(["--minutes", "1", "--proxies", "portolan"]);
-            follow(command.args(more).args(rest), seen)?;
+            follow(command.args(*more).args(rest), seen)?;
         }
         ensure!(seen.tally != Tally::default(), "the soak printed no count");
         Ok(())

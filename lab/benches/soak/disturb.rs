@@ -84,6 +84,7 @@ pub(crate) struct Disturber<'a> {
     pub(crate) span: Span,
     pub(crate) random: Random,
     pub(crate) flows: u64,
+    pub(crate) only: &'a str,
     pub(crate) next: Vec<usize>,
     pub(crate) times: Times,
 }
@@ -95,7 +96,8 @@ impl Disturber<'_> {
     /// Disturbs once, and waits until all is well again.
     pub(crate) fn disturb(&mut self, running: &mut Running<'_>) -> Result<()> {
         if self.next.is_empty() {
-            self.next = (0..ALL.len()).collect();
+            let wanted = |at: &usize| ALL[*at].0.contains(self.only);
+            self.next = (0..ALL.len()).filter(wanted).collect();
         }
         let at = self.random.below(self.next.len() as u64) as usize;
         let (name, is_harmful, run) = ALL[self.next.swap_remove(at)];

@@ -58,9 +58,10 @@ struct Arguments {
         default_value = "bridge,routed"
     )]
     plumbing: Vec<Plumbing>,
-    /// Disturb portolan's agent and what it has made, one disturbance after the other
-    #[arg(long)]
-    disturb: bool,
+    /// Disturb portolan's agent and what it has made, one disturbance after the other; only those
+    /// that have the value in their names
+    #[arg(long, num_args = 0..=1, default_missing_value = "", require_equals = true)]
+    disturb: Option<String>,
     /// Only kinds of clients that have this in their names
     #[arg(long, default_value = "")]
     only: String,
@@ -91,7 +92,7 @@ fn main() -> Result<ExitCode> {
         kube_proxy: arguments.kube_proxy,
     };
     let mut proxies = arguments.proxies;
-    if arguments.disturb {
+    if arguments.disturb.is_some() {
         proxies = vec![Proxy::Portolan];
         if programs.next_layout.is_none() {
             println!(
@@ -109,7 +110,7 @@ fn main() -> Result<ExitCode> {
                 proxy: *proxy,
                 length: Duration::from_secs(60 * arguments.minutes),
                 seed,
-                has_disturbances: arguments.disturb,
+                disturb: arguments.disturb.as_deref(),
                 only: &arguments.only,
             };
             println!("{}, {}", plumbing.name(), proxy.name());

@@ -37,7 +37,8 @@ pub(crate) struct Settings<'a> {
     pub(crate) proxy: Proxy,
     pub(crate) length: Duration,
     pub(crate) seed: u64,
-    pub(crate) has_disturbances: bool,
+    /// The disturbances that have this in their names come; None: none.
+    pub(crate) disturb: Option<&'a str>,
     /// A client runs only if its kind contains this text; empty: all clients run.
     pub(crate) only: &'a str,
 }
@@ -47,7 +48,7 @@ impl Settings<'_> {
     /// that may be evicted are then overwritten once within a minute, but not before 30 s. In the
     /// default table this takes some minutes.
     fn config(&self) -> String {
-        if self.is_long() && !self.has_disturbances {
+        if self.is_long() && self.disturb.is_none() {
             String::new()
         } else {
             config(Disturber::FLOWS)
@@ -109,9 +110,9 @@ pub(crate) fn run(settings: &Settings<'_>, programs: &Programs) -> Result<Outcom
     let plans = plans().into_iter();
     let plans: Vec<_> = plans
         .filter(|plan| plan.kind.contains(settings.only))
-        .filter(|plan| !settings.has_disturbances || plan.kind != HELD && plan.kind != AT_ONCE)
+        .filter(|plan| settings.disturb.is_none() || plan.kind != HELD && plan.kind != AT_ONCE)
         .map(|plan| Plan {
-            pace: plan.pace * if settings.has_disturbances { 10 } else { 1 },
+            pace: plan.pace * if settings.disturb.is_some() { 10 } else { 1 },
             ..plan
         })
         .collect();
@@ -130,7 +131,8 @@ pub(crate) fn run(settings: &Settings<'_>, programs: &Programs) -> Result<Outcom
         has_proxy: settings.proxy != Proxy::None,
         span,
     };
-    let mut disturber = settings.has_disturbances.then(|| Disturber {
+    let mut disturber = settings.disturb.map(|only| Disturber {
+        only,
         world: &world,
         programs,
         broken: &broken,

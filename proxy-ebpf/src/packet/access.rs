@@ -170,6 +170,19 @@ impl Skb {
         // SAFETY: as above; the field is writable at tc.
         unsafe { (*self.raw).tc_index = tag.0 }
     }
+    /// Whether a program before this one at the same hook has stored this number in the packet's
+    /// control block, which the kernel does not clear.
+    #[inline(always)]
+    pub fn has_note(self, note: u32) -> bool {
+        // SAFETY: as above.
+        unsafe { (*self.raw).cb[0] == note }
+    }
+    /// Stores a number for the programs after this one at the same hook.
+    #[inline(always)]
+    pub fn set_note(self, note: u32) {
+        // SAFETY: as above; the control block is writable at tc.
+        unsafe { (*self.raw).cb[0] = note }
+    }
     /// Returns the bytes of transport payload in each segment of a GSO packet; 0 for any other
     /// packet.
     #[inline(always)]

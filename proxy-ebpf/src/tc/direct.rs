@@ -48,15 +48,11 @@ fn decide_on<F: Family>(skb: Skb) -> Step {
     };
     let key = &packet.key;
     scratch.key.assign_reversed(key);
-    if !is_taken::<F>(key, scratch) {
+    // The programs before these may know nothing of a conversation that gets another port here.
+    if node::is_behind() || !is_taken::<F>(key, scratch) {
         if key.protocol != Protocol::UDP {
             note(&scratch.key);
         }
-        return Step::untouched();
-    }
-    // A packet of the flow that has the tuple looks the same after programs over other maps have
-    // translated it.
-    if node::is_behind() {
         return Step::untouched();
     }
     ports::announce(key.dst_port, port_bits::DIRECT);

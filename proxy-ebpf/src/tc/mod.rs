@@ -5,6 +5,7 @@
 //! The programs pass packets that they cannot read, and drop packets that they have half changed.
 
 mod begin;
+mod behind;
 mod between_pods;
 mod direct;
 mod echo;
@@ -50,20 +51,23 @@ const UNTOUCHED: Outcome = Outcome::pass(Counter::Untouched);
 /// Runs a packet through the ingress program; returns tc's action.
 #[inline(always)]
 pub fn ingress(skb: Skb, link_layer: bool) -> i32 {
+    if behind::is_served(skb, link_layer, behind::INGRESS) {
+        return UNTOUCHED.conclude();
+    }
     // The tag may have been set by the programs of another node, if a cluster runs inside this
     // cluster's pods.
     if globals::redirects() && skb.tag() != Tag::NONE {
         skb.set_tag(Tag::NONE);
     }
     if link_layer && is_of_vlan(skb) {
-        return UNTOUCHED.conclude();
+        return behind::conclude(skb, UNTOUCHED, behind::INGRESS);
     }
-    match network_offset(skb, link_layer) {
+    let outcome = match network_offset(skb, link_layer) {
         Some((ETHERTYPE_IPV4, l3)) => ingress_of::<Ipv4>(skb, l3, link_layer),
         Some((ETHERTYPE_IPV6, l3)) => ingress_of::<Ipv6>(skb, l3, link_layer),
         _ => UNTOUCHED,
-    }
-    .conclude()
+    };
+    behind::conclude(skb, outcome, behind::INGRESS)
 }
 
 /// Whether a VLAN interface gets the frame next: its own program serves the frame, without the tag.
@@ -127,6 +131,9 @@ fn ingress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
 /// Runs a packet through the egress program; returns tc's action.
 #[inline(always)]
 pub fn egress(skb: Skb, link_layer: bool) -> i32 {
+    if behind::is_served(skb, link_layer, behind::EGRESS) {
+        return UNTOUCHED.conclude();
+    }
     // Packets that ingress has translated completely need nothing more.
     let tag = if globals::redirects() {
         skb.tag()
@@ -134,14 +141,14 @@ pub fn egress(skb: Skb, link_layer: bool) -> i32 {
         Tag::NONE
     };
     if tag == Tag::TRANSLATED {
-        return UNTOUCHED.conclude();
+        return behind::conclude(skb, UNTOUCHED, behind::EGRESS);
     }
-    match network_offset(skb, link_layer) {
+    let outcome = match network_offset(skb, link_layer) {
         Some((ETHERTYPE_IPV4, l3)) => egress_of::<Ipv4>(skb, l3, link_layer, tag),
         Some((ETHERTYPE_IPV6, l3)) => egress_of::<Ipv6>(skb, l3, link_layer, tag),
         _ => UNTOUCHED,
-    }
-    .conclude()
+    };
+    behind::conclude(skb, outcome, behind::EGRESS)
 }
 
 #[inline(always)]

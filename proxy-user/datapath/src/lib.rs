@@ -147,7 +147,6 @@ impl Datapath {
         let home = generation.dir(&options.pin_dir);
         pins::create_links(&home)?;
         let programs = Programs::load(options, &home, &shapes)?;
-        succession::store_types(&home)?;
         let attachments = TcAttachments::adopt(&home, generation.number, options.attachment)?;
         Self::adopt(options, home, attachments, succession, programs, lock)
     }
@@ -202,6 +201,8 @@ impl Datapath {
             empty(&home, BETWEEN_PODS)?;
         }
         let store = Store::adopt(&mut open)?;
+        let mut pinned = PinnedMaps::open(&home, &shapes)?;
+        pinned.add(&home, succession::TYPES, succession::create_types()?);
         Ok(Self {
             settings: SettingsCell::adopt(&mut open, &store.addresses())?,
             store,
@@ -215,7 +216,7 @@ impl Datapath {
             attachments,
             hooks: HookLinks::default(),
             sweep: Sweep::open(&mut open)?,
-            pinned: PinnedMaps::open(&home, &shapes)?,
+            pinned,
             may_trace: false,
             pin_dir: options.pin_dir.clone(),
             home,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tests for reasons why the datapath does not open. Each message says what to do.
 
-use std::{fs, thread, time::Duration};
+use std::{collections::BTreeSet, fs, thread, time::Duration};
 
 use datapath::{
     Datapath, DatapathError, Options,
@@ -120,10 +120,20 @@ fn a_grown_map_keeps_its_size_in_every_later_takeover() {
     let mut grown = first.growth().open(&larger).expect("opens");
     drop(first);
     take_over(&mut grown);
-    // The size survives even if all pins are removed.
+    // The size survives even if all pins are removed; every pin comes back.
+    let there = || {
+        let home = &generations(&pins.0).expect("pins")[0].dir(&pins.0);
+        let entries = fs::read_dir(home).expect("a directory");
+        entries
+            .flatten()
+            .map(|entry| entry.file_name())
+            .collect::<BTreeSet<_>>()
+    };
+    let before = there();
     fs::remove_dir_all(&pins.0).expect("removed");
     let repaired = grown.repair_pins();
     assert!(repaired.iter().all(|repair| repair.failure.is_none()));
+    assert_eq!(there(), before);
     drop(grown);
     // Now another map has another size, which the options set.
     let mut other = pins.options();

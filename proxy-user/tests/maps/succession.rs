@@ -10,8 +10,8 @@ use datapath::{
 };
 use linux::PerCpu;
 use proxy_common::{
-    Backend, BackendId, Counter, FlowEntry, FlowKey, FlowState, Port, Protocol, ServiceId, V4,
-    maps,
+    Backend, BackendId, Counter, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol,
+    ServiceId, V4, maps,
     traffic::{RefusedKey, Traffic},
 };
 
@@ -62,7 +62,7 @@ fn backend_of(pins: &PinDir) -> (BackendId, Backend<V4>) {
 }
 
 #[test]
-fn a_takeover_of_maps_keeps_a_flows_backend_and_a_later_close() {
+fn a_takeover_of_maps_keeps_a_flows_backend_until_the_flow_ends() {
     let pins = PinDir::new();
     let mut first = pins.open();
     publish(&mut first, &["another"]);
@@ -97,9 +97,64 @@ fn a_takeover_of_maps_keeps_a_flows_backend_and_a_later_close() {
     let mut closed = flow;
     closed.state = closed.state.with(FlowState::RESET);
     old.update(&original_key(), &closed).expect("entered");
-    second.take_over(Duration::MAX).expect("taken over");
+    second.carry_over(Duration::MAX).expect("carried over");
     assert!(there().state.is_closed(), "{:?}", there());
+    second.take_over(Duration::MAX).expect("taken over");
+    assert_eq!(new.lookup(&original_key()).expect("readable"), None);
     assert_eq!(generations(&pins.0).expect("pins").len(), 1);
+}
+
+fn flows(pins: &PinDir) -> Table<FlowKey<V4>, FlowEntry<V4>> {
+    pins.table(maps::FLOWS_V4)
+}
+
+#[test]
+fn flows_that_end_after_a_takeover_that_did_not_come_are_not_copied_back() {
+    let pins = PinDir::new();
+    publish(&mut pins.open(), &[]);
+    let old = flows(&pins);
+    let flow = original(BackendId(1), 0, 1);
+    old.update(&original_key(), &flow).expect("entered");
+    let mut second = pins.open_with(|options| options.capacities.flows *= 2);
+    publish(&mut second, &[]);
+    second.carry_over(Duration::MAX).expect("carried over");
+    drop(second);
+    old.delete(&original_key()).expect("removed");
+
+    let mut back = pins.open();
+    back.carry_over(Duration::MAX).expect("carried over");
+    back.take_over(Duration::MAX).expect("taken over");
+    assert_eq!(generations(&pins.0).expect("pins").len(), 1);
+    assert_eq!(old.lookup(&original_key()).expect("readable"), None);
+}
+
+#[test]
+fn new_flows_avoid_the_tuple_of_a_closed_one_that_old_programs_still_know() {
+    let pins = PinDir::new();
+    publish(&mut pins.open(), &[]);
+    let key = FlowKey::new(
+        v4(10, 1, 0, 2),
+        Port::from_host(8080),
+        v4(10, 1, 9, 9),
+        ENTRY.client_port,
+        Protocol::TCP,
+    );
+    let mut closed = original(BackendId(1), 0, 1);
+    (closed.port, closed.state) = (key.src_port, closed.state.with(FlowState::RESET));
+    let mut reply = closed;
+    reply.kind = FlowKind::REPLY;
+    let old = flows(&pins);
+    let of_flow = [(original_key(), closed), (key, reply)];
+    for (key, entry) in of_flow {
+        old.update(&key, &entry.sealed(&key)).expect("entered");
+    }
+
+    let mut second = pins.open_with(|options| options.capacities.flows *= 2);
+    second.carry_over(Duration::MAX).expect("carried over");
+    assert_eq!(flows(&pins).lookup(&key).expect("readable"), None);
+    let (place, tuple) = key.fingerprint();
+    let direct = pins.table::<u32, u32>(maps::DIRECT);
+    assert_eq!(direct.lookup(&place).expect("readable"), Some(tuple));
 }
 
 #[test]

@@ -104,6 +104,7 @@ const FORWARDED: Context = Context {
     came_by: LOOPBACK,
     interface: 0,
     segment: 0,
+    note: 0,
 };
 
 const UNMARKED: Context = Context {

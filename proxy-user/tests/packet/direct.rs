@@ -8,9 +8,9 @@ use proxy_common::{Counter, Protocol};
 use rstest::rstest;
 
 use crate::{
-    packets::{Tcp, at, packet_over, tcp},
+    packets::{Tcp, at, packet_over, tcp, udp},
     service::{Addresses, IPV4, IPV6, Service},
-    world::World,
+    world::{Context, World},
 };
 
 const TCP: Protocol = Protocol::TCP;
@@ -95,4 +95,62 @@ fn a_flow_of_another_pod_does_not_touch_a_direct_connection(#[values(IPV4, IPV6)
     assert_eq!(begin(&world, client, backend, TCP), client);
     let answered = tcp(backend, client, Tcp::SynAck, b"");
     assert_eq!(world.egress(&answered, false).counter, Counter::Untouched);
+}
+
+/// The note of a packet that programs before these have served.
+fn noted(note: u32) -> Context {
+    Context {
+        note,
+        ..Context::default()
+    }
+}
+
+#[rstest]
+fn a_packet_that_programs_before_these_have_translated_is_not_translated_again(
+    #[values(IPV4, IPV6)] a: Addresses,
+    #[values(Protocol::TCP, Protocol::UDP)] protocol: Protocol,
+) {
+    let world = World::new(&[Service::over(protocol, a)]);
+    let (client, service, backend) = a.ends();
+    let from = |from, to| packet_over(protocol, from, to, Tcp::Syn);
+    let served = world.ingress(&from(client, service));
+    let other = begin(&world, client, backend, protocol);
+    assert_ne!(other, client, "or this shows nothing");
+    world.set_behind();
+    // As in old maps, the flow's packet has become one as of the direct conversation.
+    let translated = from(client, backend);
+    let passed = world.ingress_by(&translated, noted(served.note));
+    passed.expect_untouched(&translated);
+    assert_eq!(passed.note, served.note, "for other programs behind");
+    let direct = world.ingress_by(&translated, noted(0));
+    assert_eq!(direct.src(), other);
+}
+
+#[rstest]
+fn a_flow_avoids_the_tuple_of_one_that_programs_before_these_have_begun(
+    #[values(IPV4, IPV6)] a: Addresses,
+) {
+    let world = World::new(&[Service::web(a)]);
+    let (client, service, backend) = a.ends();
+    let elsewhere = at(a.outsider, 9);
+    let served = world.ingress(&tcp(elsewhere, service, Tcp::Syn, b""));
+    world.set_behind();
+    let first = tcp(client, backend, Tcp::Syn, b"");
+    world.ingress_by(&first, noted(served.note));
+    assert_ne!(begin(&world, client, service, TCP), client);
+}
+
+#[test]
+fn an_answer_that_programs_before_these_have_translated_is_none_of_the_nodes_own() {
+    let a = IPV4;
+    let world = World::new(&[Service::over(Protocol::UDP, a).at_node_port(30_080)]);
+    let (client, node_port) = (a.outside_client(), at(a.node, 30_080));
+    let question = world.forward(&udp(client, node_port, b"?"));
+    let answer = udp(a.endpoint(), question.src(), b"!");
+    let served = world.egress(&world.ingress(&answer).packet, false);
+    let entries = world.entries(false);
+    world.set_behind();
+    let to_another = udp(node_port, at(a.outsider, 9), b"!");
+    world.egress_by(&to_another, noted(served.note));
+    assert_eq!(world.entries(false), entries);
 }

@@ -43,6 +43,8 @@ pub(crate) struct Outcome {
     pub(crate) packet: Vec<u8>,
     pub(crate) marked: bool,
     pub(crate) mark: u32,
+    /// What programs behind this one find in the packet's control block.
+    pub(crate) note: u32,
     pub(crate) counter: Counter,
 }
 
@@ -79,6 +81,8 @@ pub(crate) struct Context {
     pub(crate) came_by: u32,
     /// The payload of each segment into which the packet will be cut; 0 if it stays uncut.
     pub(crate) segment: u32,
+    /// What a program before this one has left in the packet's control block.
+    pub(crate) note: u32,
 }
 
 /// The interface index in test runs that name no other interface.
@@ -172,6 +176,11 @@ impl World {
         let table = self.table::<u32, u32>(maps::SHARED_INTERFACES);
         let interface = if shared { LOOPBACK } else { 0 };
         table.update(&LOOPBACK, &interface).expect("an element");
+    }
+    /// Has the programs know that those of other maps run before them.
+    pub(crate) fn set_behind(&self) {
+        let table = self.table::<u32, u32>(maps::DRAINED);
+        table.update(&0, &maps::generation::BEHIND).expect("stored");
     }
     /// Removes all original entries of IPv4, as if they had not been written yet.
     pub(crate) fn forget_originals(&self) {
@@ -279,11 +288,13 @@ impl World {
         const MARK_FIELD: usize = 2;
         const CAME_BY_FIELD: usize = 9;
         const INTERFACE_FIELD: usize = 10;
+        const NOTE_FIELD: usize = 12;
         const SEGMENT_FIELD: usize = 44;
         let mut context = [[0_u8; 4]; FIELDS];
         context[MARK_FIELD] = given.mark.to_ne_bytes();
         context[CAME_BY_FIELD] = given.came_by.to_ne_bytes();
         context[INTERFACE_FIELD] = given.interface.to_ne_bytes();
+        context[NOTE_FIELD] = given.note.to_ne_bytes();
         context[SEGMENT_FIELD] = given.segment.to_ne_bytes();
         let before = self.counters();
         let run = self
@@ -301,8 +312,11 @@ impl World {
             panic!("exactly one counter moves, not {moved:?}")
         };
         assert_eq!(after[*counter as usize] - before[*counter as usize], 1);
-        let mark = &run.context[MARK_FIELD * 4..MARK_FIELD * 4 + 4];
-        let mark = u32::from_ne_bytes(mark.try_into().expect("four bytes"));
+        let field = |field: usize| {
+            let bytes = &run.context[field * 4..field * 4 + 4];
+            u32::from_ne_bytes(bytes.try_into().expect("four bytes"))
+        };
+        let (mark, note) = (field(MARK_FIELD), field(NOTE_FIELD));
         let beside = Marks::beside_rules(self.marks.masquerade);
         assert_eq!(
             mark & !(self.marks.masquerade | self.marks.drop | beside),
@@ -314,6 +328,7 @@ impl World {
             packet: run.data,
             marked: mark & self.marks.masquerade != 0,
             mark,
+            note,
             counter: *counter,
         }
     }

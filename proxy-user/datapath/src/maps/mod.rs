@@ -20,7 +20,7 @@ pub(super) use lock::Lock;
 pub use lock::holder_of;
 pub use memory::{memory_of, sizes_for};
 pub(super) use open::OpenMaps;
-pub(super) use pinned::{PinnedMaps, TRACE, TRACE_OUT, TYPES};
+pub(super) use pinned::{PinnedMaps, TRACE, TRACE_OUT};
 pub(super) use ports::PortFilter;
 pub use shapes::pinned_capacities;
 pub use shapes::{Shape, shapes};

@@ -24,9 +24,6 @@ pub(crate) const TRACE: [(&str, &str); 5] = [
 ];
 pub(crate) const TRACE_OUT: &str = "trace_out";
 
-/// The pin of a map whose only element is a text: a line for each field of each map.
-pub(crate) const TYPES: &str = "types";
-
 /// Descriptors of all pinned maps. `directory` is device and inode of the directory of links at the
 /// last check; `None` if it was missing.
 pub(crate) struct PinnedMaps {
@@ -36,10 +33,10 @@ pub(crate) struct PinnedMaps {
 
 impl PinnedMaps {
     pub(crate) fn open(home: &Path, shapes: &[Shape]) -> Result<Self, DatapathError> {
-        let names = shapes.iter().map(|shape| shape.name).chain([TYPES]);
-        let maps = names.map(|name| {
-            let opened = get_pinned(&home.join(name), false);
-            Ok((name, opened.map_err(DatapathError::of_map("open", name))?))
+        let maps = shapes.iter().map(|shape| {
+            let opened = get_pinned(&home.join(shape.name), false);
+            let opened = opened.map_err(DatapathError::of_map("open", shape.name));
+            Ok((shape.name, opened?))
         });
         Ok(Self {
             maps: maps.collect::<Result<_, _>>()?,

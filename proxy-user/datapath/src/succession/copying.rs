@@ -74,14 +74,21 @@ pub(super) struct Copying {
     /// True if the counters of the old maps must still be added to the new ones.
     counts: bool,
     carried: Carried,
+    /// How many generations have programs in front of those with the new maps. What those behind
+    /// have copied from these is not copied once more.
+    in_front: usize,
+    /// True if the copies of flows that the new maps have are removed first.
+    forgets: bool,
     /// How many entries did not fit so far, this time. They are tried again each time.
     lost: usize,
 }
 
 impl Copying {
     /// `counts`: whether counters are copied, once.
-    pub(super) fn new(counts: bool) -> Self {
+    pub(super) fn new(counts: bool, in_front: usize) -> Self {
         Self {
+            in_front,
+            forgets: false,
             next: 0,
             reads: true,
             references: Vec::new(),
@@ -93,6 +100,10 @@ impl Copying {
     /// Makes the next copying begin with reading the ids of services and backends.
     pub(super) fn read_references(&mut self) {
         (self.next, self.reads) = (0, true);
+    }
+    /// Makes this copying remove the copies of flows first that the new maps have.
+    pub(super) fn forget_flows(&mut self) {
+        self.forgets = true;
     }
     /// Returns how many entries were copied so far.
     pub(super) fn carried(&self) -> Carried {
@@ -118,6 +129,7 @@ impl Copying {
         }
         self.carried.lost = self.carried.lost.max(self.lost);
         (self.next, self.lost, self.reads, self.counts) = (0, 0, false, false);
+        self.forgets = false;
         Ok(true)
     }
 
@@ -132,6 +144,15 @@ impl Copying {
             self.references
                 .resize_with(generation + 1, References::default);
         }
+        if self.forgets && generation == 0 {
+            let forgotten = match part {
+                Part::FlowsV4 => flows::forget_copies::<V4>(target)?,
+                Part::FlowsV6 => flows::forget_copies::<V6>(target)?,
+                _ => 0,
+            };
+            self.carried.flows = self.carried.flows.saturating_sub(forgotten);
+        }
+        let is_behind = generation >= self.in_front;
         let references = &mut self.references[generation];
         let References { services, v4, v6 } = references;
         match part {
@@ -148,8 +169,8 @@ impl Copying {
                 return Ok(());
             }
             Part::Hints => return hints::carry(source, target),
-            Part::FlowsV4 => flows::carry::<V4>(source, target, services, v4)?,
-            Part::FlowsV6 => flows::carry::<V6>(source, target, services, v6)?,
+            Part::FlowsV4 => flows::carry::<V4>(source, target, services, v4, is_behind)?,
+            Part::FlowsV6 => flows::carry::<V6>(source, target, services, v6, is_behind)?,
             Part::SocketsV4 => sockets::carry::<V4>(source, target, services, v4)?,
             Part::SocketsV6 => sockets::carry::<V6>(source, target, services, v6)?,
             Part::Affinity => {

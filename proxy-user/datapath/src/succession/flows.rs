@@ -3,7 +3,7 @@
 
 use std::{collections::HashMap, io, path::Path};
 
-use proxy_common::{FlowEntry, FlowKey, FlowKind, FlowState, ServiceId};
+use proxy_common::{FlowEntry, FlowKey, FlowKind, FlowState, ServiceId, maps};
 
 use super::{
     references::{Backends, Services},
@@ -14,8 +14,8 @@ use crate::{
     maps::{family::Family, tables::Table},
 };
 
-/// The `slot` of a flow that is in no ring, the list from which flows are evicted: it is removed
-/// when it is idle, never to make space for others.
+/// The `slot` of a copied flow. It is in no ring, the list from which flows are evicted: it is
+/// removed when it is idle, never to make space for others.
 const NO_SLOT: u32 = u32::MAX;
 
 /// How many entries are kept in memory before they are written.
@@ -23,7 +23,11 @@ const BATCH: usize = 4096;
 
 /// Copies the flow entries of one family from the generation in `source` to the one in `target`.
 /// Entries that both generations have are merged. Returns how many entries are new to `target`, and
-/// how many did not fit.
+/// how many did not fit. If the programs of `source` are behind those of `target`, `is_behind`, its
+/// copies stay where they are.
+///
+/// An ended flow is not copied. But while the old programs translate what looks like its packets,
+/// flows of the new ones must avoid its tuples: they do so once these are in the map `direct`.
 ///
 /// A table may have millions of entries, so it is walked through in parts. Only the keys of ended
 /// flows are kept, and when each has ended: the entries of one flow come in any order, and the one
@@ -33,6 +37,7 @@ pub(super) fn carry<A: Family>(
     target: &Path,
     services: &Services,
     backends: &Backends,
+    is_behind: bool,
 ) -> Result<(usize, usize), DatapathError> {
     let mut ended = Ended(HashMap::new());
     each(source, target, A::FLOWS, |key, entry| {
@@ -46,12 +51,21 @@ pub(super) fn carry<A: Family>(
         refused: 0,
     };
     let mut failure = None;
+    let (mut places, mut tuples) = (Vec::new(), Vec::new());
     each(
         source,
         target,
         A::FLOWS,
         |key: FlowKey<A>, mut entry: FlowEntry<A>| {
+            if is_behind && entry.slot == NO_SLOT {
+                return;
+            }
             let is_over = is_over(&entry) || ended.contains(&key, &entry);
+            if is_over && entry.kind != FlowKind::ORIGINAL {
+                let (place, tuple) = key.fingerprint();
+                places.push(place);
+                tuples.push(tuple);
+            }
             entry.service = services.get(entry.service).unwrap_or(ServiceId::NONE);
             (entry.backend, entry.generation) = backends.get(entry.backend, entry.generation);
             entry.slot = NO_SLOT;
@@ -61,10 +75,30 @@ pub(super) fn carry<A: Family>(
         },
     )?;
     copy.write();
+    // A tuple that the kernel refuses is not avoided.
+    _ = table(target, maps::DIRECT)?.update_all(&places, &tuples);
     match failure {
         Some(error) => Err(DatapathError::of_map("carry over", A::FLOWS)(error)),
         None => Ok((copy.new, copy.refused)),
     }
+}
+
+/// Removes all copied flows of one family from the generation in `home`; returns the number of
+/// entries.
+pub(super) fn forget_copies<A: Family>(home: &Path) -> Result<usize, DatapathError> {
+    let mut copies = Vec::new();
+    each(
+        home,
+        home,
+        A::FLOWS,
+        |key: FlowKey<A>, entry: FlowEntry<A>| {
+            if entry.slot == NO_SLOT {
+                copies.push(key);
+            }
+        },
+    )?;
+    let table: Table<FlowKey<A>, FlowEntry<A>> = table(home, A::FLOWS)?;
+    Ok(copies.len() - table.delete_all(&copies).len())
 }
 
 /// When flows have ended, by the keys of their reply entries.

@@ -37,7 +37,7 @@ use proxy_common::maps::{self, generation};
 
 pub use self::copying::Carried;
 use self::copying::Copying;
-pub(super) use self::types::store as store_types;
+pub(super) use self::types::{TYPES, create as create_types};
 use super::{
     error::DatapathError,
     maps::{
@@ -56,6 +56,8 @@ pub(super) struct Succession {
     home: PathBuf,
     /// The old generations, in the order in which their programs see a packet.
     old: Vec<Generation>,
+    /// How many of them have programs in front of those in `home`; the others' are behind.
+    in_front: usize,
     stage: Stage,
     copying: Copying,
     /// True if the contents of the old maps have been copied at least once. Then programs with the
@@ -92,6 +94,7 @@ pub(super) fn choose(
             break;
         }
     }
+    let in_front = chosen.unwrap_or(old.len());
     let (generation, is_new) = match chosen {
         Some(position) => (old.remove(position), false),
         None => {
@@ -104,8 +107,9 @@ pub(super) fn choose(
         pin_dir: pin_dir.into(),
         home: generation.dir(pin_dir),
         old,
+        in_front,
         stage: Stage::Serving,
-        copying: Copying::new(is_new),
+        copying: Copying::new(is_new, in_front),
         is_carried: false,
     });
     Ok((generation, succession))
@@ -124,9 +128,14 @@ pub(super) fn grown_capacities(pin_dir: &Path) -> Option<Capacities> {
 }
 
 fn is_drained(dir: &Path) -> bool {
+    word(dir) & generation::DRAINED != 0
+}
+
+/// Returns what [`tell`] has told the programs that use the maps in `dir`.
+fn word(dir: &Path) -> u32 {
     let map = get_pinned(&dir.join(maps::DRAINED), false).and_then(Table::<u32, u32>::new);
-    map.and_then(|map| map.lookup(&0))
-        .is_ok_and(|word| word.is_some_and(|word| word & generation::DRAINED != 0))
+    let word = map.and_then(|map| map.lookup(&0));
+    word.ok().flatten().unwrap_or_default()
 }
 
 /// Tells the programs that use the maps in `dir` what to do in a succession. `word` has bits of
@@ -181,7 +190,9 @@ impl Succession {
     /// Copies everything that the new maps lack from the old ones, part by part until `deadline`;
     /// true if all is copied. The new maps must contain the services already.
     pub(super) fn carry(&mut self, deadline: Option<Instant>) -> Result<bool, DatapathError> {
-        tell(&self.home, generation::BEHIND)?;
+        if self.in_front > 0 {
+            tell(&self.home, generation::BEHIND)?;
+        }
         let homes: Vec<_> = self.homes().collect();
         let is_complete = self.copying.go_on(&homes, &self.home, deadline)?;
         self.is_carried |= is_complete;
@@ -201,8 +212,16 @@ impl Succession {
     /// then copies what they have begun until then. Stops at `deadline`; true if all is done.
     pub(super) fn drain(&mut self, deadline: Option<Instant>) -> Result<bool, DatapathError> {
         if let Stage::Serving = self.stage {
+            // While programs were attached, flows have ended, and their tuples may be others' now.
+            // Begin with what there is at this moment: the new programs have no flows of their own.
+            if self.in_front == self.old.len() && !self.homes().any(|home| is_drained(&home)) {
+                self.copying.forget_flows();
+                if !self.carry(deadline)? {
+                    return Ok(false);
+                }
+            }
             self.homes()
-                .try_for_each(|home| tell(&home, generation::DRAINED))?;
+                .try_for_each(|home| tell(&home, generation::DRAINED | word(&home)))?;
             // A program that was creating a flow must end first.
             linux::wait_for_programs();
             // While programs were attached, services may have changed in the new maps, and in the

@@ -3,23 +3,26 @@
 //! of portolan that has another layout. The kernel knows it, too, but tells only who has
 //! CAP_SYS_ADMIN. Used by `translation`.
 
-use std::{collections::HashMap, fmt::Write, fs, io, os::fd::AsFd, path::Path};
+use std::{
+    collections::HashMap,
+    fmt::Write,
+    io,
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+};
 
 use aya_obj::{Map, Object};
-use linux::{Members, create_bytes, get_pinned, lookup_raw, members_of, pin};
+use linux::{Members, create_bytes, get_pinned, lookup_raw, members_of};
 
-use crate::{error::DatapathError, maps::TYPES, programs::OBJECT};
+use crate::{error::DatapathError, programs::OBJECT};
 
-/// Stores the fields of this program's maps in a generation's directory.
-pub(crate) fn store(home: &Path) -> Result<(), DatapathError> {
-    let path = home.join(TYPES);
+/// The pin of a map whose only element is a text: a line for each field of each map.
+pub(crate) const TYPES: &str = "types";
+
+/// Makes the map with the fields of this program's maps.
+pub(crate) fn create() -> Result<OwnedFd, DatapathError> {
     let text = text().ok_or_else(|| DatapathError::Load("the types of its maps".into()))?;
-    let replaced = create_bytes(text.as_bytes()).and_then(|map| {
-        // There is none in a new directory.
-        _ = fs::remove_file(&path);
-        pin(map, &path)
-    });
-    replaced.map_err(DatapathError::of_file("make", &path))
+    create_bytes(text.as_bytes()).map_err(DatapathError::of_map("make", TYPES))
 }
 
 fn text() -> Option<String> {

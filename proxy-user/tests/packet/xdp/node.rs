@@ -176,6 +176,7 @@ impl Node {
             return Outcome {
                 verdict,
                 packet: after,
+                note: 0,
                 counter,
                 marked: false,
                 mark: 0,
