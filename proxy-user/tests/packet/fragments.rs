@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Fragmented datagrams.
+//! Fragmented datagrams, byte by byte. What becomes of them stands in tests/fuzz/cases/fragments.txt.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use rstest::rstest;
 use crate::{
     packets::{addresses, at, correct_ipv4_header, ip_header, raw, seen, udp},
     service::{Addresses, IPV4, IPV6, Service},
-    world::{SHOT, World},
+    world::World,
 };
 
 fn world(a: Addresses) -> World {
@@ -80,47 +80,6 @@ fn later_fragments_are_translated_like_the_first_one_at_both_hooks(
         });
         let whole = seen(&joined(&back[0], &back[1], a.is_v6()));
         assert_eq!((whole.src, whole.dst), (a.service(), client));
-    }
-}
-
-#[rstest]
-fn a_later_fragment_that_comes_first_is_dropped_and_counted(#[values(IPV4, IPV6)] a: Addresses) {
-    let world = world(a);
-    let [_, second] = fragments(a.client(), a.service(), 9);
-    let outcome = world.ingress(&second);
-    assert_eq!(outcome.fate(), (SHOT, Counter::DroppedFragment));
-    let [_, foreign] = fragments(a.client(), at(a.outsider, 80), 9);
-    world.expect_untouched(&foreign);
-}
-
-#[rstest]
-fn fragments_that_reuse_an_id_do_not_follow_the_earlier_datagrams_flow(
-    #[values(IPV4, IPV6)] a: Addresses,
-) {
-    let dns = Service::over(Protocol::UDP, a);
-    let world = World::new(&[dns.at_node_port(30_053)]);
-    let client = a.outside_client();
-    for packet in fragments(client, at(a.node, 30_053), 7) {
-        let out = world.forward(&packet);
-        assert!(matches!(
-            out.counter,
-            Counter::Masqueraded | Counter::Untouched
-        ));
-    }
-    // Fragments to a process of the node.
-    for packet in fragments(client, at(a.node, 9999), 7) {
-        world.expect_untouched(&packet);
-    }
-    // The backend's answers through the service, and its other packets to the same client.
-    let pod = a.client();
-    let asked = world.ingress(&udp(pod, a.service(), b"?"));
-    assert_eq!(asked.counter, Counter::ForwardedNew);
-    for packet in fragments(a.endpoint(), pod, 8) {
-        let out = world.egress(&packet, false);
-        assert_eq!(out.counter, Counter::ReplyTranslated);
-    }
-    for packet in fragments(at(a.backend, 8081), pod, 8) {
-        world.egress(&packet, false).expect_untouched(&packet);
     }
 }
 
