@@ -54,8 +54,8 @@ enum Suite {
     Deploy,
     /// The programs, packet tests and an agent, on Debian's kernels in qemu (root)
     Kernels,
-    /// Ordinary life on a node: a minute with pods bridged, one with pods routed, and (not without a
-    /// suite's name) one in which the agent is disturbed (root)
+    /// Ordinary life on a node: a minute with pods bridged, one with pods routed, and (not without
+    /// a suite's name) one in which the agent is disturbed (root)
     Soak,
     /// The comparison of proxies in the lab, and a fleet, quickly: whether every measurement works
     /// (root)

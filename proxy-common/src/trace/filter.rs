@@ -9,8 +9,8 @@ pub const SERVICES: usize = 16;
 /// Maximum number of a client's addresses. KUBE: a pod has one of each family.
 pub const CLIENTS: usize = 2;
 
-/// An event is wanted if it meets all conditions. A condition on addresses, ports or the protocol is
-/// met by either end, before or after translation.
+/// An event is wanted if it meets all conditions. A condition on addresses, ports or the protocol
+/// is met by either end, before or after translation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct Filter {

@@ -139,8 +139,8 @@ pub(super) struct Process {
 
 /// Returns the processes that own sockets. Key: the socket's cookie. The kernel's list of sockets
 /// gives the inode of each cookie, for one network namespace at a time; the open files in /proc
-/// give its process. Covers this network namespace, or (`everywhere`) those of all processes. Omits what
-/// cannot be read: processes of other PID namespaces and, without root, processes of other users.
+/// give its process. Covers this network namespace, or (`everywhere`) those of all processes. Omits
+/// what cannot be read: processes of other PID namespaces and, without root, those of other users.
 pub(super) fn owners(everywhere: bool) -> HashMap<u64, Process> {
     let pids = namespaces::pids();
     let mut inodes = socket_inodes().unwrap_or_default();

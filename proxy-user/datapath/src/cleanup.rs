@@ -121,7 +121,8 @@ pub fn planned_rules() -> Vec<String> {
 const TABLE: &str = "the nftables table inet portolan";
 
 /// Removes the nftables rules that the setting `acceptForward` has added, and the table that keeps
-/// translating connections of another proxy. Returns a line of text for each chain or table. If the kernel does not list its chains, nothing is removed.
+/// translating connections of another proxy. Returns a line of text for each chain or table. If the
+/// kernel does not list its chains, nothing is removed.
 pub fn remove_rules() -> Vec<String> {
     let mut removed = Vec::new();
     for chain in forward_chains().unwrap_or_default() {

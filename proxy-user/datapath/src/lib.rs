@@ -2,8 +2,8 @@
 //! The datapath. In: plans, settings, interfaces. Out: attached programs, and pinned maps with the
 //! contents of the plans. Uses no Kubernetes type. Called by `agent` and `cli`, and as a
 //! [`control::syncer::Kernel`]. Modules, bottom to top, each of which uses only those before it:
-//! `maps`, `programs`, `node`, `store`, `sweep`, `succession`, `foreign`, `read`, `trace`, `follow`.
-//! Below them all: `error` and `options`.
+//! `maps`, `programs`, `node`, `store`, `sweep`, `succession`, `foreign`, `read`, `trace`,
+//! `follow`. Below them all: `error` and `options`.
 #![deny(unsafe_code)]
 
 mod apply;

@@ -184,8 +184,8 @@ fn guessed() -> io::Result<ForwardHooks> {
 
 /// Returns the chains of nf_tables that `counts` accepts, as nft spells them.
 fn chains(counts: impl Fn(&NftChain) -> bool) -> io::Result<BTreeSet<String>> {
-    // Portolan's own table counts as well: the replies of connections that it has translated need the
-    // stack.
+    // Portolan's own table counts as well: replies of the connections that it keeps translating
+    // need the stack.
     let chains = all_chains()?;
     let chains = chains.iter().filter(|chain| counts(chain));
     let named = chains.map(|chain| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Fragmented datagrams, byte by byte. What becomes of them stands in tests/fuzz/cases/fragments.txt.
+//! Fragmented datagrams, byte by byte. What becomes of them stands in the fuzzer's cases.
 
 use std::net::SocketAddr;
 

@@ -172,7 +172,7 @@ impl Socket {
 
 impl Client for Socket {
     /// The socket is kept even if there is no answer: many programs never open another one. But a
-    /// connected socket of the node is closed when its endpoint goes, and the client connects again.
+    /// connected socket of the node is closed when its endpoint goes: the client connects again.
     fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
         let kept = self.socket.take();
         let kept = kept.filter(|socket| calls.stays(socket.begun.to));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The processor time of each eBPF program. The kernel measures it only while `top --programs` runs.
+//! The processor time of each eBPF program. The kernel measures it while `top --programs` runs.
 
 use std::{
     cmp::{Ordering, Reverse},
