@@ -32,7 +32,7 @@ pub const fn clock(now: u64) -> u32 {
 }
 
 /// The record of one direction of a flow: the interface by which its packets leave the stack, and
-/// when a packet last left. 0: no packet has left.
+/// when a packet last left. Interface 0: no packet has left since the stack was asked at that time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(transparent)]
 pub struct Offload(u32);
@@ -46,12 +46,23 @@ impl Offload {
     pub const fn new(interface: u32, now: u64) -> Self {
         Self(interface << 8 | clock(now) & 0xff)
     }
+    /// Returns the record of a direction whose packet asks the stack at `now`.
+    #[inline(always)]
+    pub const fn asked(now: u64) -> Self {
+        Self::new(0, now)
+    }
+    /// Whether the stack was asked in this time unit, and egress has recorded no packet since. In
+    /// the one unit in 256 whose clock is 0 each packet asks.
+    #[inline(always)]
+    pub const fn is_asked(self, now: u64) -> bool {
+        self.0 != 0 && self.0 == Self::asked(now).0
+    }
     /// Whether the record is fresh at `now`. Its clock has 8 bits (18 minutes), so the flow must
     /// have been seen lately as well: `last_seen` is that field of the flow's entry.
     #[inline(always)]
     pub const fn is_fresh(self, protocol: Protocol, last_seen: u64, now: u64) -> bool {
         let age = clock(now).wrapping_sub(self.0) & 0xff;
-        self.0 != 0
+        self.interface() != 0
             && age <= fresh_units(protocol)
             && now.wrapping_sub(last_seen) < (FRESH_UNITS as u64 + 1) << CLOCK_SHIFT
     }
@@ -61,6 +72,7 @@ impl Offload {
         self.0 >> 8 == interface & 0x00ff_ffff
     }
     /// The lower 24 bits of the index of the interface that packets leave by; 0 without a record.
+    #[inline(always)]
     pub const fn interface(self) -> u32 {
         self.0 >> 8
     }
@@ -107,7 +119,9 @@ pub const fn consent(flags: u32, protocol: Protocol, signals: Signals) -> Consen
 pub enum Path {
     /// Through the stack.
     Stack,
-    /// Through the stack, and egress records it for the packets that follow.
+    /// Through the stack, and egress records it for the packets that follow. Until then, or for
+    /// this time unit, those take the stack and do not ask again: what egress cannot record would
+    /// cost every packet.
     Recorded,
     /// Past the stack, if the FIB result is the interface in the flow's record.
     Past,
@@ -139,6 +153,7 @@ pub fn path<A: Addr>(
         && (protocol != Protocol::TCP || !is_original || entry.state.has(FlowState::ESTABLISHED));
     let is_fresh = !first && entry.offload.is_fresh(protocol, entry.last_seen, now);
     match (is_fresh, may_follow) {
+        (false, _) if entry.offload.is_asked(now) => Path::Stack,
         (false, _) => Path::Recorded,
         (true, true) => Path::Past,
         (true, false) => Path::Stack,
@@ -189,6 +204,15 @@ mod tests {
     }
 
     #[test]
+    fn the_stack_is_asked_once_in_a_time_unit() {
+        let now = 5 * UNIT;
+        let asked = Offload::asked(now);
+        assert!(asked.is_asked(now + UNIT - 1) && !asked.is_asked(now + UNIT));
+        assert!(!asked.is_fresh(TCP, now, now) && asked.interface() == 0);
+        assert!(!Offload::NONE.is_asked(now) && !Offload::new(7, now).is_asked(now));
+    }
+
+    #[test]
     fn a_udp_record_is_fresh_until_its_time_unit_ends() {
         let record = Offload::new(7, 5 * UNIT + 1);
         let is_fresh = |now| record.is_fresh(Protocol::UDP, now, now);
@@ -221,21 +245,21 @@ mod tests {
         }
     }
 
-    /// The path of a packet with an entry of this kind and state, and a fresh record or none.
+    const NOW: u64 = 5 * UNIT;
+
+    /// The path of a packet at [`NOW`] with an entry of this kind, state and record.
     fn path_of(
         (protocol, signals): (Protocol, Signals),
         kind: FlowKind,
         state: FlowState,
-        recorded: bool,
+        offload: Offload,
     ) -> Path {
-        let now = 5 * UNIT;
+        let now = NOW;
         // SAFETY: a plain value; every bit pattern is valid.
         let mut entry = unsafe { core::mem::zeroed::<FlowEntry<V4>>() };
         entry.begin(kind, ClientInterface::SHARED, now, 0);
         entry.state = state;
-        if recorded {
-            entry.offload = Offload::new(7, now);
-        }
+        entry.offload = offload;
         let consent = consent(0, protocol, signals);
         path(consent, protocol, &entry, false, now)
     }
@@ -246,23 +270,27 @@ mod tests {
         let (new, answered) = (FlowState::NEW, FlowState::ANSWERED);
         let open = FlowState::ESTABLISHED;
         let udp = (Protocol::UDP, Signals::NONE);
-        for (packet, kind, state, recorded, expected) in [
-            ((TCP, SYN), there, new, false, Path::Recorded),
-            ((TCP, ACK), there, answered, false, Path::Recorded),
-            ((TCP, ACK), there, answered, true, Path::Stack),
-            ((TCP, ACK), there, open, true, Path::Past),
-            ((TCP, SYN), there, open, true, Path::Stack),
-            ((TCP, FIN), there, open, true, Path::Stack),
-            ((TCP, ACK), back, answered, true, Path::Past),
-            ((TCP, ACK), back, answered, false, Path::Recorded),
-            (udp, there, new, false, Path::Stack),
-            (udp, there, new, true, Path::Stack),
-            (udp, there, answered, false, Path::Recorded),
-            (udp, there, answered, true, Path::Past),
-            (udp, back, new, false, Path::Recorded),
+        let (fresh, none) = (Offload::new(7, NOW), Offload::NONE);
+        let (asked, old) = (Offload::asked(NOW), Offload::asked(NOW - UNIT));
+        for (packet, kind, state, record, expected) in [
+            ((TCP, SYN), there, new, none, Path::Recorded),
+            ((TCP, ACK), there, answered, none, Path::Recorded),
+            ((TCP, ACK), there, answered, fresh, Path::Stack),
+            ((TCP, ACK), there, open, fresh, Path::Past),
+            ((TCP, SYN), there, open, fresh, Path::Stack),
+            ((TCP, FIN), there, open, fresh, Path::Stack),
+            ((TCP, ACK), back, answered, fresh, Path::Past),
+            ((TCP, ACK), back, answered, none, Path::Recorded),
+            (udp, there, new, none, Path::Stack),
+            (udp, there, new, fresh, Path::Stack),
+            (udp, there, answered, none, Path::Recorded),
+            (udp, there, answered, fresh, Path::Past),
+            (udp, back, new, none, Path::Recorded),
+            ((TCP, ACK), there, open, asked, Path::Stack),
+            ((TCP, ACK), there, open, old, Path::Recorded),
         ] {
-            let found = path_of(packet, kind, state, recorded);
-            assert_eq!(found, expected, "{packet:?} {kind:?} {state:?} {recorded}");
+            let found = path_of(packet, kind, state, record);
+            assert_eq!(found, expected, "{packet:?} {kind:?} {state:?} {record:?}");
         }
     }
 }

@@ -434,11 +434,11 @@ pub fn replace<T: Tables>(key: &FlowKey<T::Addr>, entry: &FlowEntry<T::Addr>) ->
     T::flows().insert(key, entry, BPF_EXIST as u64).is_ok()
 }
 
-/// Forgets the record of an entry.
+/// Notes in an entry, in place of its record, that the stack is asked.
 #[inline(always)]
-pub fn forget_offload<T: Tables>(key: &FlowKey<T::Addr>) {
+pub fn note_asked<T: Tables>(key: &FlowKey<T::Addr>, now: u64) {
     if let Some(element) = T::flows().get_ptr_mut(key) {
-        Element(element).set_offload(Offload::NONE);
+        Element(element).set_offload(Offload::asked(now));
     }
 }
 

@@ -52,7 +52,7 @@ pub fn is_bound<F: Family>(
         entry.came_by() == own || entry.came_by() == interface::bridge(node::interface_word(own))
     };
     node::is_unfiltered()
-        || entry.offload != Offload::NONE
+        || entry.offload.interface() != 0
             && comes_alike()
             && !(node::local_pod::<F>(src, pod) && pod.interface != own)
 }

@@ -14,7 +14,7 @@
 //! link layer or without the agent's permission.
 
 use aya_ebpf::bindings::{TC_ACT_SHOT, bpf_fib_lookup};
-use proxy_common::{Addr, Counter, FlowEntry, FlowKind, LocalPod, flow::Offload, maps::interface};
+use proxy_common::{Addr, Counter, FlowEntry, FlowKind, LocalPod, maps::interface};
 
 use super::{
     is_receiver,
@@ -220,7 +220,8 @@ fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
     if !is_plain || packet.shape != Shape::Whole || entry.needs_stack() {
         return left;
     }
-    let path = offload::path(packet, entry, first != 0, clock.now());
+    let now = clock.now();
+    let path = offload::path(packet, entry, first != 0, now);
     if path == Path::Stack {
         return left;
     }
@@ -228,9 +229,9 @@ fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
         return left;
     };
     if path == Path::Recorded {
-        if entry.offload != Offload::NONE {
-            // Before its clock comes round and it seems fresh.
-            flow::forget_offload::<F>(&packet.key);
+        // A flow that begins is being entered yet.
+        if first == 0 {
+            flow::note_asked::<F>(&packet.key, now);
         }
         skb.set_tag(offload::tag(entry));
         return left;
@@ -274,8 +275,9 @@ fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
         route.ifindex
     };
     if path == Path::Past && !entry.offload.is_by(leaves_by) {
-        // The route has changed, or the stack follows another one.
-        skb.set_tag(offload::tag(entry));
+        // The route has changed, or the stack follows another one, as for a port of a bridge and
+        // the bridge. The next time unit asks again.
+        flow::note_asked::<F>(&packet.key, now);
         return left;
     }
     // A reply leaves only by the interface that its client's packets come in by.

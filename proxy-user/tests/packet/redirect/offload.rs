@@ -3,11 +3,11 @@
 //! record of its direction. Test runs cannot show the tag by which egress makes the records, so
 //! these tests write them; real traffic makes them in `node::past_the_stack`.
 
-use std::net::SocketAddr;
+use std::{cell::Cell, net::SocketAddr};
 
 use linux::{interfaces::PodLink, now};
 use proxy_common::{
-    Counter, FlowKey, FlowKind, Protocol, Settings, V4,
+    Counter, FlowEntry, FlowKey, FlowKind, Protocol, Settings, V4,
     flow::Offload,
     maps::{self, interface},
 };
@@ -64,6 +64,16 @@ impl Filtered {
         }
         inside.verdict
     }
+    /// Whether one direction's last packet has noted that it asks the stack.
+    fn has_asked(&self, kind: FlowKind) -> bool {
+        let (now, found) = (now(), Cell::new(false));
+        let asked = [Offload::asked(now), Offload::asked(now - UNIT)];
+        let note = |_: &FlowKey<V4>, entry: &mut FlowEntry<V4>| {
+            found.set(found.get() || entry.kind == kind && asked.contains(&entry.offload));
+        };
+        self.node.world.change_flows(maps::FLOWS_V4, note);
+        found.get()
+    }
     /// Records for one direction that a packet came in by `PODS` and left by an interface; `age` in
     /// nanoseconds.
     fn record(&self, kind: FlowKind, interface: u32, age: u64) {
@@ -98,12 +108,25 @@ fn each_direction_leaves_past_the_stack_by_its_own_fresh_record() {
     assert_eq!(world.send(false, Tcp::Ack), REDIRECT);
 }
 
+/// What the stack sends elsewhere than the FIB says would ask with every packet.
 #[test]
-fn packets_take_the_stack_if_the_route_differs_from_the_record() {
+fn packets_take_the_stack_if_the_route_differs_from_the_record_until_the_next_unit_asks() {
     let world = Filtered::new();
     world.establish();
     world.record(FlowKind::ORIGINAL, OUTSIDE, 0);
     assert_eq!(world.send(true, Tcp::Ack), NEXT);
+    assert!(world.has_asked(FlowKind::ORIGINAL));
+}
+
+#[test]
+fn a_packet_without_a_fresh_record_notes_that_it_asks() {
+    let world = Filtered::new();
+    world.establish();
+    for (kind, there) in [(FlowKind::ORIGINAL, true), (FlowKind::REPLY, false)] {
+        world.record(kind, PODS, 3 * UNIT);
+        assert_eq!(world.send(there, Tcp::Ack), NEXT);
+        assert!(world.has_asked(kind), "{kind:?}");
+    }
 }
 
 /// Past the stack no reverse path filter would see it.
