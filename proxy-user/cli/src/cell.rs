@@ -171,8 +171,9 @@ pub(super) struct Column<R> {
     /// Which columns a narrow terminal leaves out: those with the highest ranks first. 0: never
     /// left out. [`WIDE`]: shown only if the width is not limited.
     pub(super) rank: u8,
-    /// True if the column is shortened before other columns are left out.
-    pub(super) is_cut: bool,
+    /// The width to which the column is shortened before other columns are left out; `usize::MAX`:
+    /// it is not.
+    pub(super) least: usize,
     pub(super) cell: fn(&R) -> Cell,
 }
 
@@ -183,7 +184,7 @@ pub(super) const fn column<R>(heading: &'static str, rank: u8, cell: fn(&R) -> C
     Column {
         heading,
         rank,
-        is_cut: false,
+        least: usize::MAX,
         cell,
     }
 }
@@ -191,7 +192,7 @@ pub(super) const fn column<R>(heading: &'static str, rank: u8, cell: fn(&R) -> C
 /// Makes a column that is shortened before other columns are left out.
 pub(super) const fn cut<R>(heading: &'static str, rank: u8, cell: fn(&R) -> Cell) -> Column<R> {
     Column {
-        is_cut: true,
+        least: 20,
         ..column(heading, rank, cell)
     }
 }

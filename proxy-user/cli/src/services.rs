@@ -19,9 +19,11 @@ impl Row for Frontend {
         column("PORT", 3, |row| plain(row.port_name.as_str())),
         column("KIND", 0, |row| plain(row.kind)),
         column("FRONTEND", 0, |row| plain(address(row))),
-        column("INTERNAL", 0, |row| count(row, row.internal_endpoints)),
-        column("EXTERNAL", 0, |row| count(row, row.external_endpoints)),
-        cut("POLICIES", 1, |row| plain(row.policies.join(", "))),
+        column("IN/OUT", 0, endpoints),
+        Column {
+            least: 8,
+            ..cut("POLICIES", 1, |row| plain(row.policies.join(", ")))
+        },
         column("ID", 4, |row| plain(row.service_id)),
     ];
     fn name(&self) -> String {
@@ -29,11 +31,15 @@ impl Row for Frontend {
     }
 }
 
-/// Returns a cell with a number of endpoints. It is red if the number is 0 and endpoints are
-/// expected.
-fn count(row: &Frontend, endpoints: u32) -> Cell {
+/// Returns a cell with the numbers of endpoints for clients inside and outside. It is red if one is
+/// 0 and endpoints are expected.
+fn endpoints(row: &Frontend) -> Cell {
+    let (inside, outside) = (row.internal_endpoints, row.external_endpoints);
     let is_expected = !matches!(row.kind, "unserved-ports" | "ping");
-    toned(endpoints, Tone::Bad.when(is_expected && endpoints == 0))
+    toned(
+        format!("{inside}/{outside}"),
+        Tone::Bad.when(is_expected && (inside == 0 || outside == 0)),
+    )
 }
 
 pub(super) fn address(row: &Frontend) -> String {

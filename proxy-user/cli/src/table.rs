@@ -18,8 +18,6 @@ pub(super) fn print_table<R>(columns: &[Column<R>], rows: &[R]) -> io::Result<()
 
 const GAP: usize = 2;
 const SPACES: &[u8] = &[b' '; 64];
-/// The width to which a shortenable column may shrink before other columns are left out.
-const CUT: usize = 20;
 /// The smallest width to which a column is shortened.
 const LEAST: usize = 8;
 
@@ -98,13 +96,10 @@ fn fit<R>(page: &Page, columns: &mut Vec<&Column<R>>, widths: &mut Vec<usize>) {
     let gaps = |widths: &[usize]| GAP * widths.len().saturating_sub(1);
     let taken = |widths: &[usize]| widths.iter().sum::<usize>() + gaps(widths);
     let needed = |columns: &[&Column<R>], widths: &[usize]| {
-        let least = columns.iter().zip(widths).map(|(column, width)| {
-            if column.is_cut {
-                CUT.min(*width)
-            } else {
-                *width
-            }
-        });
+        let least = columns
+            .iter()
+            .zip(widths)
+            .map(|(column, width)| column.least.min(*width));
         least.sum::<usize>() + gaps(widths)
     };
     while needed(columns, widths) > room {
@@ -117,12 +112,16 @@ fn fit<R>(page: &Page, columns: &mut Vec<&Column<R>>, widths: &mut Vec<usize>) {
             _ => break,
         }
     }
-    // A shortened address is useless, so the columns for which `is_cut` is true are shortened
-    // first.
-    for may_cut in [true, false] {
+    // A shortened address is useless, so the columns that may be shortened are it first.
+    let least: [fn(usize) -> usize; 3] = [
+        |least| least,
+        |least| if least < usize::MAX { LEAST } else { least },
+        |_| LEAST,
+    ];
+    for least in least {
         while taken(widths) > room {
             let both = columns.iter().zip(widths.iter_mut());
-            let cut = both.filter(|(column, width)| (column.is_cut || !may_cut) && **width > LEAST);
+            let cut = both.filter(|(column, width)| **width > least(column.least));
             match cut.max_by_key(|(_, width)| **width) {
                 Some((_, width)) => *width -= 1,
                 None => break,
