@@ -14,7 +14,11 @@
 //! link layer or without the agent's permission.
 
 use aya_ebpf::bindings::{TC_ACT_SHOT, bpf_fib_lookup};
-use proxy_common::{Addr, Counter, FlowEntry, FlowKind, LocalPod, maps::interface};
+use proxy_common::{
+    Addr, Counter, FlowEntry, FlowKind, LocalPod,
+    flow::{Offload, Signals},
+    maps::interface,
+};
 
 use super::{
     is_receiver,
@@ -229,8 +233,8 @@ fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
         return left;
     };
     if path == Path::Recorded {
-        // A flow that begins is being entered yet.
-        if first == 0 {
+        // A flow that begins is being entered yet, and a handshake's packets are few.
+        if first == 0 && (entry.offload != Offload::NONE || !packet.signals.has(Signals::SYN)) {
             flow::note_asked::<F>(&packet.key, now);
         }
         skb.set_tag(offload::tag(entry));

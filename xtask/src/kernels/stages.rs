@@ -39,13 +39,13 @@ pub(super) enum Extent {
     Whole,
 }
 
-const TESTS: [&str; 4] = ["packet", "maps", "node", "conformance"];
+const TESTS: [&str; 5] = ["packet", "fuzz", "maps", "node", "conformance"];
 
 /// The tests of the program `packet` for `Extent::Part`: every kernel program with the default
-/// settings and with all optional code, each verdict, both directions. They run in one process and
-/// share loaded programs, because loading takes most of the time.
-const PACKET_PART: &str =
-    "budget::case_1_plain budget::case_4_all conversations errors fragments verdicts";
+/// settings and with all optional code. What they do with packets is asked by the cases of `fuzz`.
+const PACKET_PART: &str = "budget::case_1_plain budget::case_4_all";
+/// The test of the program `fuzz` with the cases that are text: every verdict, both directions.
+const CASES_AS_TEXT: &str = "cases_go";
 /// Tests that attach, replace and remove kernel programs by tcx links.
 const BY_TCX: [&str; 4] = [
     "attach::attachments_outlive",
@@ -114,7 +114,9 @@ impl Built {
         Ok(Self {
             arch,
             programs,
-            folders: vec![root.join("conformance"), root.join("deploy")],
+            folders: ["conformance", "deploy", "proxy-user/tests/fuzz/cases"]
+                .map(|folder| root.join(folder))
+                .to_vec(),
         })
     }
 
@@ -125,7 +127,7 @@ impl Built {
             .iter()
             .map(|program| program.display())
             .collect();
-        let [packet, maps, node, conformance, _agent] = &paths[..] else {
+        let [packet, fuzz, maps, node, conformance, _agent] = &paths[..] else {
             bail!("a test program was not built");
         };
         let one = "--test-threads=1";
@@ -134,12 +136,13 @@ impl Built {
         let folder = folder.display();
         let only_tcx = BY_TCX.map(|test| format!(" --skip {test}")).concat();
         let packet = |what| Stage::new("packet", format!("{packet} {one} --nocapture {what}"));
+        let text = Stage::new("cases", format!("{fuzz} {one} {CASES_AS_TEXT}"));
         let serve = |what| Stage::new("serve", format!("{node} {one} {what}"));
         let skipped = skipped(release);
         let devices = Stage::new("devices", format!("{node} {one} {DEVICES}{skipped}"));
         Ok(match extent {
             Extent::Part => {
-                let mut stages = vec![packet(PACKET_PART), serve(SERVE_PART)];
+                let mut stages = vec![packet(PACKET_PART), text, serve(SERVE_PART)];
                 // Kernels are tested in parallel, and one is enough for this stage: one with every
                 // kind of interface.
                 stages.extend(skipped.is_empty().then_some(devices));
@@ -150,7 +153,7 @@ impl Built {
                 let maps = Stage::new("maps", maps);
                 let cases = format!("{conformance} {folder} --jobs 1 {SET_UP}{cases}");
                 let cases = Stage::new("conformance", cases);
-                vec![packet(""), maps, serve(SERVE), devices, cases]
+                vec![packet(""), text, maps, serve(SERVE), devices, cases]
             }
         })
     }
