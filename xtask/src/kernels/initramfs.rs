@@ -30,7 +30,7 @@ const MODULES: &str = "
 8021q bonding bridge br_netfilter dummy geneve ifb ip6_tunnel ip_gre ipip macvlan tun veth vxlan wireguard
 act_gact act_mirred act_police cls_bpf cls_flower cls_matchall cls_u32 sch_ingress sch_tbf
 nf_conntrack nf_conntrack_netlink nf_nat nf_tables
-nft_chain_nat nft_ct nft_fib_inet nft_masq nft_reject_inet
+nft_chain_nat nft_ct nft_fib_inet nft_masq nft_nat nft_reject_inet
 inet_diag raw_diag tcp_diag udp_diag";
 
 /// Files that programs need to look up host and protocol names: path and content.
