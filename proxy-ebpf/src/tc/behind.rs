@@ -22,10 +22,14 @@ pub const INGRESS: u32 = 0x7074_0001;
 pub const EGRESS: u32 = 0x7074_0002;
 
 /// Returns the action for the kernel, and tells the programs behind these whether the packet is
-/// served.
+/// served. What others have stored stays in packets that pass untouched.
 #[inline(always)]
 pub fn conclude(skb: Skb, outcome: Outcome, hook: u32) -> i32 {
-    skb.set_note(if outcome.is_untouched() { 0 } else { hook });
+    if !outcome.is_untouched() {
+        skb.set_note(hook);
+    } else if skb.has_note(hook) {
+        skb.set_note(0);
+    }
     outcome.conclude()
 }
 

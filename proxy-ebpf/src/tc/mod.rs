@@ -249,13 +249,3 @@ fn receiver(skb: Skb) -> Receiver {
 fn is_for_this_node(skb: Skb) -> bool {
     matches!(receiver(skb), Receiver::Node)
 }
-
-/// Like [`is_for_this_node`]; `is_port` returns whether frames for another address count as well.
-#[inline(always)]
-fn is_receiver(skb: Skb, is_port: impl FnOnce() -> bool) -> bool {
-    match skb.addressee() {
-        Addressee::Host => true,
-        Addressee::Other => is_port(),
-        Addressee::Many => false,
-    }
-}

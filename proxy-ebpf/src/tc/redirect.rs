@@ -21,7 +21,6 @@ use proxy_common::{
 };
 
 use super::{
-    is_receiver,
     offload::{self, Path},
     step::{Next, Step},
     translate,
@@ -87,10 +86,15 @@ pub fn incoming<F: Family>(skb: Skb) -> Option<u32> {
     let bits = interface::bits(known);
     // A redirected packet would keep its VLAN tag, in or out of band, and the tag means something
     // else at another interface.
+    let may_receive = || match skb.addressee() {
+        Addressee::Host => true,
+        Addressee::Other => bits & interface::VETH_PORT != 0,
+        Addressee::Many => false,
+    };
     if bits & interface::REDIRECTS == 0
         || skb.read(ETHERTYPE) != Some(F::ETHERTYPE)
         || skb.is_tagged()
-        || !is_receiver(skb, || bits & interface::VETH_PORT != 0)
+        || !may_receive()
     {
         return None;
     }
