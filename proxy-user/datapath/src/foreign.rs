@@ -32,6 +32,8 @@ pub struct ForeignConnections {
     pub count: usize,
     /// Whether some end with the other proxy's rules: IPVS itself translates its connections.
     pub need_rules: bool,
+    /// Whether the table that has the kernel translate is there.
+    pub are_kept: bool,
 }
 
 impl ForeignLookout {
@@ -39,17 +41,18 @@ impl ForeignLookout {
         Self { home: home.into() }
     }
 
-    /// Counts the connections, and has the kernel translate them until the last one has ended.
-    /// Reads all of nf_conntrack, so it takes longer the more connections there are.
+    /// Counts the connections, and has the kernel translate them until the last one has ended, and
+    /// the last one that it has given another source port meanwhile. Reads all of nf_conntrack, so
+    /// it takes longer the more connections there are.
     pub fn look(&self) -> io::Result<ForeignConnections> {
-        let (mut found, mut has_others) = (Vec::new(), false);
+        let (mut found, mut has_new) = (Vec::new(), false);
         let by_ipvs = linux::has_ipvs_services();
         linux::tracked(|tracked| {
             if tracked.zone == 0 && tracked.is_sent_elsewhere() && (tracked.is_by_nat() || by_ipvs)
             {
                 found.push(tracked);
             } else {
-                has_others |= tracked.is_translated();
+                has_new |= tracked.has_another_port();
             }
         })?;
         let (v4, v6): (Vec<_>, Vec<_>) = found
@@ -58,14 +61,13 @@ impl ForeignLookout {
         let foreign = [self.of_services::<V4>(v4)?, self.of_services::<V6>(v6)?].concat();
         if !foreign.is_empty() {
             linux::keep_translations()?;
-        } else if !has_others && found.is_empty() {
-            // A new connection may have the tuple of one that has ended, and another source port
-            // for that: it needs the table as well.
+        } else if !has_new && found.is_empty() {
             linux::end_translations()?;
         }
         Ok(ForeignConnections {
             count: foreign.len(),
             need_rules: foreign.iter().any(|tracked| !tracked.is_by_nat()),
+            are_kept: linux::has_translations()?,
         })
     }
 

@@ -46,17 +46,6 @@ pub struct Tuple {
     pub dst: SocketAddr,
 }
 
-impl Tuple {
-    /// Returns the tuple of the opposite direction, for a connection without NAT.
-    #[must_use]
-    pub fn reversed(self) -> Self {
-        Self {
-            src: self.dst,
-            dst: self.src,
-        }
-    }
-}
-
 /// An entry of nf_conntrack: a connection, or an exchange of datagrams.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Tracked {
@@ -75,9 +64,11 @@ impl Tracked {
     /// Status bit: `IPS_DST_NAT`.
     const DNAT: u32 = 1 << 5;
 
-    /// True if a reply is not simply the opposite of the client's packets.
-    pub fn is_translated(&self) -> bool {
-        self.reply != self.original.reversed()
+    /// True if the client keeps its address and has another port. So it is without any rule, if the
+    /// connection would have the tuple of another one.
+    pub fn has_another_port(&self) -> bool {
+        let (given, own) = (self.reply.dst, self.original.src);
+        given.ip() == own.ip() && given.port() != own.port()
     }
     /// True if the client's packets are sent on to another address or port (DNAT). This is seen
     /// from the tuples: NAT also sets status bits, but IPVS changes only the tuple.

@@ -157,9 +157,19 @@ add rule ip6 other services ip6 daddr fd00:30::1 tcp dport 80 dnat to [fd00:40:1
     new.speaks();
     new.finish();
     assert!(!agent.log().contains(ENDED));
+    // Another one's NAT, whose connection stays, is no reason to keep the table.
+    world.nft(
+        "add table ip cni
+add chain ip cni leaving { type nat hook postrouting priority srcnat; }
+add rule ip cni leaving ip saddr 10.40.0.0/16 masquerade
+",
+    );
+    serve(&outside, "10.9.0.2:8090");
+    let leaving = Stream::connect(world.client(), "10.9.0.2:8090").expect("no service");
     open.into_iter().for_each(Stream::finish);
     agent.logs(ENDED);
     assert!(!tables().contains(OURS), "{}", tables());
+    leaving.finish();
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! request with a long stream of answers, and answers that are cut into fragments or segments.
 
 use std::{
+    collections::VecDeque,
     io::{self, ErrorKind},
     net::{Ipv4Addr, UdpSocket},
     time::{Duration, Instant},
@@ -199,10 +200,13 @@ pub(super) struct Simplex {
     socket: Option<Datagrams>,
     sender: u64,
     sent: u64,
+    /// When the datagrams were sent of which nothing is known yet.
+    times: VecDeque<Instant>,
     pod: Option<Ipv4Addr>,
 }
 
 impl Simplex {
+    /// Sends a datagram and checks an earlier one. If that has failed, `begun` is when it was sent.
     fn send(&mut self, calls: &mut Calls<'_>, begun: &mut Begun) -> io::Result<()> {
         let socket = match self.socket.take() {
             Some(socket) => socket,
@@ -214,18 +218,24 @@ impl Simplex {
         self.sent += 1;
         let sent = socket.send(&calls.request("one-way", [self.sender, self.sent, 0]));
         self.socket = Some(socket);
+        self.times.push_back(begun.began);
         sent?;
         let Some(earlier) = self.sent.checked_sub(LATER).filter(|number| *number > 0) else {
             return Ok(());
         };
+        let now = begun.began;
+        begun.began = self.times.pop_front().unwrap_or(now);
         let lost = || io::Error::other(format!("datagram {earlier} came to nobody"));
         let pod = calls.arrivals.take(self.sender, earlier).ok_or_else(lost)?;
         let before = self.pod.replace(pod);
-        match before.filter(|before| calls.cluster.serves(calls.service, (*before).into())) {
-            Some(before) => ensure_same(before.into(), pod.into())
-                .map_err(|error| io::Error::other(format!("datagram {earlier}: {error}"))),
-            None => Ok(()),
+        if let Some(before) =
+            before.filter(|before| calls.cluster.serves(calls.service, (*before).into()))
+        {
+            ensure_same(before.into(), pod.into())
+                .map_err(|error| io::Error::other(format!("datagram {earlier}: {error}")))?;
         }
+        begun.began = now;
+        Ok(())
     }
 }
 
@@ -235,8 +245,13 @@ impl Client for Simplex {
             Some(socket) => socket.begun.again(),
             None => Begun::now(calls.address()),
         };
+        let now = begun.began;
         let sent = self.send(calls, &mut begun);
-        note(begun.ends(&sent));
+        let mut exchange = begun.ends(&sent);
+        if begun.began < now {
+            exchange.ended = begun.began + PATIENCE;
+        }
+        note(exchange);
     }
 }
 

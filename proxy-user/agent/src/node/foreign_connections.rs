@@ -45,10 +45,11 @@ impl ForeignConnections {
     }
 
     /// Returns true if the caller must look now: at the start, and then at intervals as long as
-    /// foreign connections are left. [`Self::hear`] takes the result.
+    /// foreign connections are left, or what keeps them. [`Self::hear`] takes the result.
     pub(super) fn ask(&mut self, now: Instant) -> bool {
         let is_due = self.look_at.is_none_or(|at| now >= at);
-        let asks = is_due && !self.is_asked && self.may_exist();
+        let is_left = self.may_exist() || self.found.is_some_and(|found| found.are_kept);
+        let asks = is_due && !self.is_asked && is_left;
         self.is_asked |= asks;
         asks
     }
@@ -129,6 +130,7 @@ mod tests {
         Ok(Found {
             count: 2,
             need_rules,
+            are_kept: true,
         })
     }
 
@@ -152,9 +154,16 @@ mod tests {
         assert!(foreign.ask(start + EVERY) && foreign.may_exist());
         assert_eq!(foreign.hear(start + EVERY, &some(false)), None);
         assert!(foreign.may_exist() && !foreign.need_rules());
-        assert!(foreign.ask(start + 2 * EVERY));
-        assert_eq!(foreign.hear(start + 2 * EVERY, &none()), None);
-        assert!(!foreign.may_exist(), "what is left is no service's");
+        let kept = Ok(Found {
+            are_kept: true,
+            ..Found::default()
+        });
+        for (number, answer) in [(2, kept), (3, none())] {
+            let now = start + number * EVERY;
+            assert!(foreign.ask(now));
+            assert_eq!(foreign.hear(now, &answer), None);
+            assert!(!foreign.may_exist(), "what is left is no service's");
+        }
         assert!(!foreign.ask(start + 9 * EVERY));
     }
 

@@ -47,7 +47,7 @@ fn a_conntrack_entry_is_parsed_with_all_its_fields() {
     assert_eq!(found.reply.src, ([10, 0, 0, 2], 8443).into());
     assert_eq!(found.reply.dst, found.original.src);
     assert_eq!((found.status, found.zone), (0x1ae, 0));
-    assert!(found.is_by_nat() && found.is_translated());
+    assert!(found.is_by_nat() && found.is_sent_elsewhere());
     let found = read(&connection(0x1ae, 17, false)).expect("an exchange");
     assert_eq!(found.protocol, Protocol::UDP);
     let service: Ipv6Addr = "fd00:30::1".parse().expect("an address");
@@ -61,8 +61,16 @@ fn tuples_and_not_status_bits_tell_if_a_connection_is_translated() {
         let found = read(&connection(status, 6, true)).expect("a connection");
         assert!(found.is_sent_elsewhere());
         let mut plain = found.clone();
-        plain.reply = plain.original.reversed();
-        assert!(!plain.is_sent_elsewhere() && !plain.is_translated());
+        plain.reply = Tuple {
+            src: plain.original.dst,
+            dst: plain.original.src,
+        };
+        assert!(!plain.is_sent_elsewhere() && !plain.has_another_port());
+        let mut renamed = plain.clone();
+        renamed.reply.dst.set_port(1);
+        assert!(renamed.has_another_port());
+        renamed.reply.dst.set_ip([10, 0, 0, 9].into());
+        assert!(!renamed.has_another_port(), "a masquerade");
         // A redirect changes only the port.
         plain.reply.src.set_port(1);
         assert!(plain.is_sent_elsewhere());
