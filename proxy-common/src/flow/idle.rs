@@ -8,6 +8,9 @@ const SECOND: u64 = 1_000_000_000;
 /// nf_conntrack's time-out in FIN_WAIT, in seconds: no answer to the FIN has been seen.
 const FIN_WAIT: u32 = 120;
 
+/// nf_conntrack's time-out for data that has not been acknowledged, in seconds.
+const UNACKNOWLEDGED: u32 = 300;
+
 /// Idle times by protocol and state, in seconds. They are never shorter than conntrack's, so that
 /// no flow that netfilter still tracks is removed. kube-proxy's `conntrack` settings replace those
 /// marked KUBE.
@@ -63,6 +66,11 @@ impl IdleTimes {
         let seconds = match (protocol, state.phase()) {
             (Protocol::UDP, Phase::Established) => self.udp_stream,
             (Protocol::UDP, _) => self.udp,
+            (Protocol::TCP, Phase::Established)
+                if state.has(FlowState::DATA_SENT) && self.tcp_established > UNACKNOWLEDGED =>
+            {
+                UNACKNOWLEDGED
+            }
             (Protocol::TCP, Phase::Established) => self.tcp_established,
             (Protocol::TCP, Phase::ClosingByClient | Phase::ClosingByBackend) => {
                 if state.awaits_answer_to_fin() && self.tcp_close_wait > FIN_WAIT {

@@ -52,6 +52,9 @@ impl FlowState {
     /// TCP: after one side's FIN the other side has sent a segment, so it is still there.
     pub const FIN_ANSWERED: Self = Self(1 << 9);
 
+    /// TCP: the backend has sent data, and the client nothing since.
+    pub const DATA_SENT: Self = Self(1 << 10);
+
     /// The flow is answered and acknowledged, and has no other bit.
     pub const ESTABLISHED: Self = Self(Self::ANSWERED.0 | Self::ACKNOWLEDGED.0);
     const BOTH_FIN: u32 = Self::CLIENT_FIN.0 | Self::BACKEND_FIN.0;
@@ -210,6 +213,7 @@ pub fn change_by_client(
     going_on(state, signals)
         .and(answer_to_fin(state, FlowState::BACKEND_FIN, signals))
         .and(acknowledgement(state, protocol, signals, proven))
+        .and(receipt(state, signals))
 }
 
 /// Returns the change by a segment that shows its sender to be there after the other side's FIN.
@@ -217,6 +221,16 @@ pub fn change_by_client(
 const fn answer_to_fin(state: FlowState, fin: FlowState, signals: Signals) -> Change {
     if state.has(fin) && state.awaits_answer_to_fin() && signals.goes_on() {
         Change::set(FlowState::FIN_ANSWERED)
+    } else {
+        Change::NONE
+    }
+}
+
+/// Returns the change by a client's segment that shows the client to be there after data.
+#[inline(always)]
+const fn receipt(state: FlowState, signals: Signals) -> Change {
+    if state.has(FlowState::DATA_SENT) && signals.goes_on() {
+        Change::clear(FlowState::DATA_SENT)
     } else {
         Change::NONE
     }
@@ -265,13 +279,15 @@ fn acknowledgement(
 }
 
 /// The change that a reply with `signals` makes. `expected` returns whether a packet that ends an
-/// established connection comes from its backend.
+/// established connection comes from its backend. `carries_data` is called only while its answer
+/// matters.
 #[inline(always)]
 pub fn change_by_backend(
     state: FlowState,
     protocol: Protocol,
     signals: Signals,
     expected: impl FnOnce() -> bool,
+    carries_data: impl FnOnce() -> bool,
 ) -> Change {
     let believed = |end| state.has(end) || !state.has(FlowState::ACKNOWLEDGED) || expected();
     if signals.has(Signals::RST) {
@@ -301,6 +317,10 @@ pub fn change_by_backend(
     }
     // A lone ACK is no answer: a backend in TIME_WAIT sends one to a SYN that it does not accept.
     if state.has(FlowState::ANSWERED) || protocol.0 != Protocol::UDP.0 {
+        let waits = state == FlowState::ESTABLISHED && protocol.0 == Protocol::TCP.0;
+        if waits && signals.goes_on() && carries_data() {
+            return Change::set(FlowState::DATA_SENT);
+        }
         return going_on(state, signals).and(answer_to_fin(state, FlowState::CLIENT_FIN, signals));
     }
     Change::set(FlowState::ANSWERED)

@@ -371,7 +371,8 @@ pub fn account_reply<T: Tables>(
             original.element.set_sequence(next);
         }
         let expected = || is_end_of(skb, packet, entry.sequence, original.entry.sequence);
-        let change = change_by_backend(state, key.protocol, signals, expected);
+        let carries_data = || packet.carries_data(skb);
+        let change = change_by_backend(state, key.protocol, signals, expected, carries_data);
         refiled = original.change(key.protocol, change, now);
     }
     // Notes in the reply entry that the original entry is up to date.

@@ -96,6 +96,14 @@ impl<A: Addr> Packet<A> {
         const ACKNOWLEDGEMENT: u32 = 8;
         skb.load(self.l4 + ACKNOWLEDGEMENT).map_or(0, u32::from_be)
     }
+    /// Whether a TCP segment has payload. Six bytes or fewer may be what fills up a short frame.
+    #[inline(always)]
+    pub fn carries_data(&self, skb: Skb) -> bool {
+        const LENGTH: u32 = 12;
+        const FILLING: u32 = 6;
+        let words = skb.load::<u8>(self.l4 + LENGTH).unwrap_or(0) >> 4;
+        skb.len() > self.l4 + words as u32 * 4 + FILLING
+    }
     /// Returns a TCP segment's timestamp, in host order; 0 if the segment has no timestamp at an
     /// even offset, where every stack puts it.
     #[inline(never)]

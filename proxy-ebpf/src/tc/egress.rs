@@ -246,8 +246,8 @@ fn own_datagram<F: Family>(
     match flow::find::<F>(key, &mut scratch.other) {
         Some(found) => {
             if found.entry.kind == FlowKind::UNTOUCHED {
-                let change =
-                    change_by_backend(found.entry.state, key.protocol, Signals::NONE, || true);
+                let (state, protocol) = (found.entry.state, key.protocol);
+                let change = change_by_backend(state, protocol, Signals::NONE, || true, || false);
                 if let Some(ring) = found.change(key.protocol, change, now) {
                     scratch.pushed.copy_from(key);
                     ring::refile::<F>(ring, scratch);

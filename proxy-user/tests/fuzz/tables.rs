@@ -56,6 +56,7 @@ fn bits(life: &Life) -> u32 {
         (life.renewed, FlowState::RENEWED),
         (life.picked_up, FlowState::PICKED_UP),
         (life.fin_answered, FlowState::FIN_ANSWERED),
+        (life.data_sent, FlowState::DATA_SENT),
     ];
     let set = bits.into_iter().filter(|(is, _)| *is);
     set.fold(0, |all, (_, bit)| all | bit.0)

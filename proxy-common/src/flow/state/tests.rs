@@ -18,7 +18,7 @@ fn after(protocol: Protocol, packets: &[(bool, Signals)]) -> FlowState {
         .skip(1)
         .fold(FlowState::NEW, |state, (reply, signals)| {
             let change = if *reply {
-                change_by_backend(state, protocol, *signals, || true)
+                change_by_backend(state, protocol, *signals, || true, || false)
             } else {
                 change_by_client(state, protocol, *signals, || true, || true, || true)
             };
@@ -124,7 +124,7 @@ fn a_connection_whose_fin_nobody_answers_gives_way_and_ends_soon() {
 fn fins_of_both_sides_on_two_cpus_are_both_kept() {
     let state = open_and(&[]);
     let client = change_by_client(state, Protocol::TCP, FIN, || true, || true, || true);
-    let backend = change_by_backend(state, Protocol::TCP, FIN, || true);
+    let backend = change_by_backend(state, Protocol::TCP, FIN, || true, || false);
     assert!(client.of(backend.of(state)).is_closed());
 }
 
@@ -135,7 +135,7 @@ fn fins_and_resets_with_a_wrong_number_do_not_end_a_connection() {
         for signals in [FIN, RST] {
             let forged = change_by_client(open, protocol, signals, || true, || true, || false);
             assert_eq!(forged, Change::NONE);
-            let forged = change_by_backend(open, protocol, signals, || false);
+            let forged = change_by_backend(open, protocol, signals, || false, || false);
             assert_eq!(forged, Change::NONE);
         }
     }
@@ -261,7 +261,7 @@ fn picked_up_and(packets: &[(bool, Signals)]) -> FlowState {
         .iter()
         .fold(FlowState::PICKED_UP, |state, (reply, signals)| {
             let change = if *reply {
-                change_by_backend(state, Protocol::TCP, *signals, || true)
+                change_by_backend(state, Protocol::TCP, *signals, || true, || false)
             } else {
                 change_by_client(state, Protocol::TCP, *signals, || true, || true, || true)
             };
@@ -296,6 +296,22 @@ fn only_the_first_ack_reply_of_a_picked_up_connection_is_its_answer() {
     let answered = FlowState::PICKED_UP.with(FlowState::ANSWERED);
     assert!(!takes_answer(answered, ACK));
     assert!(!takes_answer(FlowState::NEW, ACK));
+}
+
+#[test]
+fn a_connection_whose_client_is_silent_after_data_ends_sooner() {
+    let reply =
+        |state, data| change_by_backend(state, Protocol::TCP, ACK, || true, || data).of(state);
+    let limit = |state| IdleTimes::DEFAULT.limit(Protocol::TCP, state) / 1_000_000_000;
+    let sent = reply(FlowState::ESTABLISHED, true);
+    assert_eq!((limit(sent), limit(reply(sent, false))), (300, 300));
+    assert!(!sent.gives_way());
+    let received = change_by_client(sent, Protocol::TCP, ACK, || true, || true, || true).of(sent);
+    assert_eq!(received, FlowState::ESTABLISHED);
+    assert_eq!(
+        (limit(received), limit(reply(received, false))),
+        (86_400, 86_400)
+    );
 }
 
 #[test]

@@ -22,7 +22,8 @@ pub(super) const TIMES: Group = Group {
             }),
         )
         .flag("conntrack-tcp-timeout-established")
-        .what("How long an established TCP connection may be idle.")
+        .what("How long an established TCP connection may be idle (300 seconds at most, if the client has not \
+                answered the endpoint's last data).")
         .when("Lower it if many clients vanish without closing their connections and the flow table fills up. \
                 Keep it above the TCP keepalive time of the clients."),
         Setting::new(

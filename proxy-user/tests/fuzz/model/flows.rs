@@ -76,10 +76,11 @@ impl Flow {
 
 /// Returns the idle time in seconds after which a flow is removed.
 pub(crate) fn limit(times: &IdleTimes, protocol: u8, life: &Life) -> u64 {
-    let is_closing = protocol == TCP && !life.is_closed() && life.awaits_answer_to_fin();
     let seconds = limit_of(times, protocol, life.phase());
-    if is_closing {
+    if protocol == TCP && !life.is_closed() && life.awaits_answer_to_fin() {
         seconds.min(120)
+    } else if life.data_sent && life.phase() == Phase::Established {
+        seconds.min(300)
     } else {
         seconds
     }

@@ -23,6 +23,8 @@ pub(crate) struct Life {
     pub(crate) reset: bool,
     /// After one side's FIN the other side has sent a segment.
     pub(crate) fin_answered: bool,
+    /// The backend has sent data, and the client nothing since.
+    pub(crate) data_sent: bool,
     /// The flow began in the middle of its connection, and neither side has proven a number yet.
     pub(crate) picked_up: bool,
     /// TCP: the last number that the client has acknowledged. Before the client's first
@@ -133,6 +135,7 @@ impl Life {
             && !self.is_closing()
             && !self.repeated
             && !self.picked_up
+            && !self.data_sent
     }
     /// Returns true if another reply would change nothing in the state.
     pub(crate) fn is_settled(&self, protocol: u8) -> bool {
@@ -182,6 +185,7 @@ impl Life {
             }
         } else {
             self.fin_answered |= self.backend_fin && goes_on(headers);
+            self.data_sent &= !goes_on(headers);
             self.go_on(headers);
             self.client_proves(headers);
         }
@@ -241,6 +245,10 @@ impl Life {
             self.renewed = false;
         } else {
             self.answered |= protocol == UDP;
+            self.data_sent |= self.is_established()
+                && protocol == TCP
+                && goes_on(headers)
+                && headers.carries_data;
             self.fin_answered |= self.client_fin && goes_on(headers);
             self.go_on(headers);
         }

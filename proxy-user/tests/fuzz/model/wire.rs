@@ -62,6 +62,8 @@ pub(crate) struct Headers {
     pub(crate) flags: u8,
     pub(crate) sequence: u32,
     pub(crate) acknowledgement: u32,
+    /// True if a TCP segment has more payload than fills up a short frame.
+    pub(crate) carries_data: bool,
     /// The timestamp in a TCP option; 0 without one.
     pub(crate) timestamp: u32,
     /// The SCTP tag; `initiate_tag`: the tag that the sender of an INIT or INIT ACK wants.
@@ -201,6 +203,7 @@ fn read_with(frame: &[u8], l3: usize, v6: bool, cut_off: bool) -> Option<Headers
         flags: 0,
         sequence: 0,
         acknowledgement: 0,
+        carries_data: false,
         timestamp: 0,
         tag: 0,
         initiate_tag: 0,
@@ -214,6 +217,8 @@ fn read_with(frame: &[u8], l3: usize, v6: bool, cut_off: bool) -> Option<Headers
                 headers.sequence = word(frame, l4 + 4)?;
                 headers.acknowledgement = word(frame, l4 + 8)?;
                 headers.timestamp = timestamp(frame, l4).unwrap_or(0);
+                let length = 4 * usize::from(frame[l4 + 12] >> 4);
+                headers.carries_data = frame.len() > l4 + length + 6;
             }
             SCTP if frame.len() >= l4 + 16 => {
                 headers.flags = match frame[l4 + 12] {
