@@ -3,13 +3,13 @@
 
 use std::net::IpAddr;
 
-use proxy_common::{Counter, maps::interface};
+use proxy_common::Counter;
 use rstest::rstest;
 
-use super::node::{Node, OUTSIDE, PODS};
+use super::node::{Node, PODS};
 use crate::{
-    packets::{Tcp, at, correct_ipv4_header, raw, tcp, with_options},
-    service::{Addresses, IPV4, IPV6},
+    packets::{Tcp, at, tcp},
+    service::Addresses,
     world::{NEXT, Outcome, REDIRECT},
 };
 
@@ -71,68 +71,4 @@ fn packets_from_a_loopback_address_pass_unchanged(#[case] source: IpAddr) {
     let node = with_default_route(Addresses::like(source));
     let packet = tcp(at(source, 40_000), node.service(), Tcp::Syn, b"");
     node.ingress(&packet, PODS).expect_untouched(&packet);
-}
-
-#[rstest]
-fn a_masqueraded_flow_from_a_node_address_takes_the_stack_in_both_directions(
-    #[values(IPV4, IPV6)] a: Addresses,
-) {
-    let mut node = with_default_route(a);
-    // The client is no pod, so the flow is masqueraded.
-    let client = a.outside_client();
-    node.world.set_node_addresses(&[a.node, a.outsider]);
-    let there = node.ingress(&tcp(client, node.service(), Tcp::Syn, b""), OUTSIDE);
-    assert_eq!((there.verdict, there.marked), (NEXT, true));
-    let out = node.world.egress(&there.packet, true);
-    let backend = node.backend();
-    let answer = tcp(backend, out.src(), Tcp::SynAck, b"");
-    let back = node.ingress(&answer, PODS);
-    assert_eq!(back.fate(), (NEXT, Counter::ReplyUnmasqueraded));
-}
-
-#[test]
-fn packets_with_ipv4_options_take_the_stack() {
-    let node = Node::new(IPV4);
-    let client = node.client();
-    let packet = with_options(tcp(client, node.service(), Tcp::Syn, b""), 1);
-    let outcome = node.ingress(&packet, PODS);
-    assert_eq!(outcome.fate(), (NEXT, Counter::ForwardedNew));
-}
-
-/// Options for the hops on the path, options for the receiver, a routing header without segments
-/// left.
-#[rstest]
-fn packets_with_ipv6_extension_headers_take_the_stack(#[values(0, 60, 43)] kind: u8) {
-    let node = Node::new(IPV6);
-    let (client, service) = (node.client(), node.service());
-    let plain = tcp(client, service, Tcp::Syn, b"");
-    let header = [6, 0, 1, if kind == 43 { 0 } else { 4 }, 0, 0, 0, 0];
-    let payload = [&header[..], &plain[54..]].concat();
-    let outcome = node.ingress(&raw(client.ip(), service.ip(), kind, &payload), PODS);
-    assert_eq!(outcome.fate(), (NEXT, Counter::ForwardedNew));
-}
-
-/// Later fragments have no ports, so a rule by ports could not hold for all of them.
-#[test]
-fn fragments_take_the_stack() {
-    const MORE: u8 = 0x20;
-    let node = Node::new(IPV4);
-    let client = node.client();
-    let mut packet = tcp(client, node.service(), Tcp::Syn, b"12345678");
-    packet[20] |= MORE;
-    correct_ipv4_header(&mut packet);
-    let outcome = node.ingress(&packet, PODS);
-    assert_eq!(outcome.fate(), (NEXT, Counter::ForwardedNew));
-}
-
-#[rstest]
-fn packets_from_an_interface_without_the_redirects_bit_take_the_stack(
-    #[values(IPV4, IPV6)] a: Addresses,
-) {
-    let mut node = Node::new(a);
-    let packet = |port| tcp(at(node.addresses.pod, port), node.service(), Tcp::Syn, b"");
-    let [first, second] = [1, 2].map(packet);
-    assert_eq!(node.ingress(&first, PODS).verdict, REDIRECT);
-    node.world.set_interface(PODS, interface::PODS);
-    assert_eq!(node.ingress(&second, PODS).verdict, NEXT);
 }

@@ -63,16 +63,6 @@ fn without_xdp_tx_packets_are_redirected_to_the_interface_they_came_in_by() {
     assert_eq!(node.taken(&node.question(b""), OUTSIDE).verdict, REDIRECT);
 }
 
-#[test]
-fn xdp_keeps_a_udp_checksum_of_zero() {
-    let node = Node::new(IPV4, true);
-    node.establish();
-    let mut packet = node.question(b"none");
-    packet[40..42].fill(0);
-    let there = node.taken(&packet, OUTSIDE);
-    assert_eq!(there.packet[40..42], [0, 0]);
-}
-
 #[rstest]
 fn packets_taken_by_xdp_are_in_the_traffic_counters(#[values(IPV4, IPV6)] a: Addresses) {
     let node = Node::new(a, false);
@@ -174,22 +164,6 @@ fn a_changed_neighbour_is_used_at_once_after_the_agents_new_epoch(
     node.world.change_routes();
     let there = node.taken(&node.question(b""), OUTSIDE);
     assert_eq!(there.packet[..6], [2, 0, 0, 0, 0, 0x77]);
-}
-
-#[test]
-fn once_a_second_a_datagram_passes_to_tc_to_verify_its_frontend() {
-    let node = Node::new(IPV4, true);
-    node.establish();
-    node.taken(&node.question(b"in time"), OUTSIDE);
-    node.world.change_flows::<V4>(maps::FLOWS_V4, |_, entry| {
-        if entry.kind == FlowKind::ORIGINAL {
-            // The field counts in units of 2^20 ns.
-            entry.reuse = entry.reuse.wrapping_sub(1_000);
-        }
-    });
-    node.left(&node.question(b"asks"), OUTSIDE);
-    node.by_tc(&node.question(b"asks"));
-    node.taken(&node.question(b"in time again"), OUTSIDE);
 }
 
 #[test]

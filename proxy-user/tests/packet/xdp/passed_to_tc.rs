@@ -7,44 +7,8 @@ use rstest::rstest;
 use super::node::{INSIDE, Node, OUTSIDE};
 use crate::{
     network::length,
-    packets::{Tcp, at, raw, tcp, udp},
     service::{Addresses, IPV4, IPV6},
 };
-
-#[rstest]
-fn xdp_passes_state_changing_segments_and_packets_of_no_flow_to_tc(
-    #[values(IPV4, IPV6)] a: Addresses,
-) {
-    let node = Node::new(a, false);
-    let source = node.establish();
-    let (client, service, backend) = (node.client(), node.service(), node.backend());
-    for flags in [Tcp::Syn, Tcp::SynAck, Tcp::Fin, Tcp::Rst] {
-        node.left(&tcp(client, service, flags, b""), OUTSIDE);
-        node.left(&tcp(backend, source, flags, b""), INSIDE);
-    }
-    let other = at(client.ip(), 40_001);
-    node.left(&tcp(other, service, Tcp::Ack, b""), OUTSIDE);
-    node.left(&udp(client, service, b""), OUTSIDE);
-    node.left(&raw(client.ip(), service.ip(), 132, &[0; 40]), OUTSIDE);
-    node.left(&raw(client.ip(), service.ip(), 6, &[0; 12]), OUTSIDE);
-}
-
-#[rstest]
-#[case::to_somebody_else(|packet: &mut Vec<u8>| packet[5] ^= 0xf0)]
-#[case::broadcast(|packet: &mut Vec<u8>| packet[..6].fill(0xff))]
-#[case::tagged(|packet: &mut Vec<u8>| drop(packet.splice(12..12, [0x81, 0, 0, 5])))]
-#[case::cut_short(|packet: &mut Vec<u8>| packet.truncate(packet.len() - 1))]
-#[case::fragment(|packet: &mut Vec<u8>| packet[20] |= 0x20)]
-#[case::later_fragment(|packet: &mut Vec<u8>| packet[21] = 1)]
-#[case::options(|packet: &mut Vec<u8>| packet[14] = 0x46)]
-fn xdp_passes_foreign_tagged_cut_and_fragmented_frames_to_tc(#[case] change: fn(&mut Vec<u8>)) {
-    let node = Node::new(IPV4, false);
-    node.establish();
-    let mut packet = node.question(b"payload");
-    node.taken(&packet, OUTSIDE);
-    change(&mut packet);
-    node.left(&packet, OUTSIDE);
-}
 
 /// The property that makes an entry unfit for XDP.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -125,24 +89,4 @@ fn xdp_passes_packets_without_a_usable_route_or_interface_to_tc(
     obstruct(&node);
     node.world.change_routes();
     node.left(&question, OUTSIDE);
-}
-
-#[test]
-fn xdp_passes_a_datagram_of_a_removed_backend_to_tc() {
-    let mut node = Node::new(IPV4, true);
-    node.establish();
-    let question = node.question(b"");
-    node.taken(&question, OUTSIDE);
-    node.world.remove("web");
-    node.left(&question, OUTSIDE);
-}
-
-#[test]
-fn xdp_passes_datagrams_of_an_unanswered_flow_to_tc() {
-    let node = Node::new(IPV4, true);
-    let (client, service) = (node.client(), node.service());
-    let first = udp(client, service, b"first");
-    node.left(&first, OUTSIDE);
-    node.by_tc(&first);
-    node.left(&first, OUTSIDE);
 }
