@@ -210,63 +210,44 @@ mod tests {
         external_ips: &Ranges::only(EXTERNAL_IP),
     };
 
-    /// Classifies a packet to an address of no service; `client` and `served` are the bits of its
-    /// source and destination port.
-    fn classify(client: u64, served: u64, redirects: bool) -> FilterVerdict {
-        classify_in(false, client, served, redirects)
-    }
-    /// Like `classify`; with `external` the destination lies in the ranges of external IPs.
+    /// Classifies a packet by the bits of its source and destination port. With `external` the
+    /// destination lies in the ranges of external IPs, else it is an address of no service.
     fn classify_in(external: bool, client: u64, served: u64, redirects: bool) -> FilterVerdict {
         let bits = |port| if port == SERVED { served } else { client };
         let address = if external { EXTERNAL_IP } else { ELSEWHERE };
         classify_ingress(&RANGES, address, CLIENT, SERVED, redirects, bits, |_| false)
     }
 
-    #[rstest]
-    #[case::nothing_known(0, FilterVerdict::Pass)]
-    #[case::frontend_of_another_address(ports::FRONTEND, FilterVerdict::Pass)]
-    #[case::backend_on_a_frontends_port(ports::FRONTEND | ports::BACKEND, FilterVerdict::Pass)]
-    #[case::node_port(ports::NODE_PORT, FilterVerdict::KnownPort)]
-    #[case::backend_of_sockets(ports::BACKEND, FilterVerdict::Pass)]
-    fn the_destination_ports_bits_decide_if_a_request_passes(
-        #[case] served: u64,
-        #[case] expected: FilterVerdict,
-    ) {
-        assert_eq!(classify(0, served, false), expected);
-    }
-
     #[test]
-    fn backend_ports_are_reported_only_where_packets_bypass_the_stack() {
-        for (client, served) in [(0, ports::BACKEND), (ports::BACKEND, 0)] {
-            assert_eq!(classify(client, served, true), FilterVerdict::Backends);
-            assert_eq!(classify(client, served, false), FilterVerdict::Pass);
+    fn the_bits_of_both_ports_decide_what_a_packet_may_concern() {
+        use FilterVerdict::{Backends, ExternalRange, KnownPort, Pass, Reply};
+        use ports::{BACKEND, FRONTEND, MASQUERADE, NODE_PORT, REPLY};
+        for (client, served, redirects, expected) in [
+            (0, 0, false, Pass),
+            (0, FRONTEND, false, Pass),
+            (0, FRONTEND | BACKEND, false, Pass),
+            (0, NODE_PORT, false, KnownPort),
+            // Of a backend only where packets leave past the stack.
+            (0, BACKEND, false, Pass),
+            (BACKEND, 0, false, Pass),
+            (0, BACKEND, true, Backends),
+            (BACKEND, 0, true, Backends),
+            (0, FRONTEND, true, Pass),
+            // A reply to the node's address, or one that may leave past the stack.
+            (REPLY, 0, false, Pass),
+            (REPLY, MASQUERADE, false, Reply),
+            (REPLY | FRONTEND, MASQUERADE, false, Reply),
+            (REPLY, 0, true, Reply),
+            (REPLY, FRONTEND, true, Reply),
+            (0, 0, true, Pass),
+        ] {
+            let found = classify_in(false, client, served, redirects);
+            assert_eq!(found, expected, "{client:#x} {served:#x} {redirects}");
         }
-        assert_eq!(classify(0, ports::FRONTEND, true), FilterVerdict::Pass);
-    }
-
-    #[test]
-    fn a_frontend_port_matches_in_the_external_ip_ranges() {
         let verdict = |served| classify_in(true, 0, served, false);
-        assert_eq!(verdict(ports::FRONTEND), FilterVerdict::ExternalRange);
-        assert_eq!(verdict(ports::NODE_PORT), FilterVerdict::KnownPort);
-        assert_eq!(verdict(ports::BACKEND), FilterVerdict::Pass);
-    }
-
-    #[test]
-    fn a_reply_is_classified_as_reply_though_one_port_is_a_frontends() {
-        let masqueraded = classify(ports::REPLY | ports::FRONTEND, ports::MASQUERADE, false);
-        assert_eq!(masqueraded, FilterVerdict::Reply);
-        let redirected = classify(ports::REPLY, ports::FRONTEND, true);
-        assert_eq!(redirected, FilterVerdict::Reply);
-    }
-
-    #[test]
-    fn ingress_handles_replies_only_if_masqueraded_or_to_be_redirected() {
-        assert_eq!(classify(ports::REPLY, 0, false), FilterVerdict::Pass);
-        let masqueraded = classify(ports::REPLY, ports::MASQUERADE, false);
-        assert_eq!(masqueraded, FilterVerdict::Reply);
-        assert_eq!(classify(ports::REPLY, 0, true), FilterVerdict::Reply);
-        assert_eq!(classify(0, 0, true), FilterVerdict::Pass);
+        assert_eq!(verdict(FRONTEND), ExternalRange);
+        assert_eq!(verdict(NODE_PORT), KnownPort);
+        assert_eq!(verdict(BACKEND), Pass);
     }
 
     #[test]

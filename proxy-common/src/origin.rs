@@ -62,49 +62,11 @@ pub const fn origin_of_socket<A: Addr>(
 
 #[cfg(test)]
 mod tests {
-    use rstest::rstest;
-
     use super::*;
     use crate::{FrontendKind, V4, V6};
 
-    fn origin(settings: u32, flags: u32, [interface, range, node]: [bool; 3]) -> Origin {
-        let settings = Settings {
-            flags: settings,
-            ..Settings::EMPTY
-        };
-        let flags = flags_of_balancer(flags);
-        origin_of_packet::<V4>(&settings, flags, || interface, || range, || node)
-    }
-
     fn flags_of_balancer(bits: u32) -> ServiceFlags {
         ServiceFlags(ServiceFlags::new(FrontendKind::LoadBalancer).0 | bits)
-    }
-
-    #[rstest]
-    #[case::in_the_range(Settings::DETECTS_PODS, [false, true, true], Origin::Pod)]
-    #[case::behind_an_interface(
-        Settings::DETECTS_PODS | Settings::PODS_BY_INTERFACE, [true, false, true], Origin::Pod
-    )]
-    #[case::the_interface_decides_alone(
-        Settings::DETECTS_PODS | Settings::PODS_BY_INTERFACE, [false, true, false], Origin::External
-    )]
-    #[case::nobody_is_a_pod_without_detection(0, [true, true, false], Origin::External)]
-    #[case::an_address_of_the_node(Settings::DETECTS_PODS, [false, false, true], Origin::Host)]
-    fn a_packets_origin_follows_from_its_interface_or_source_address(
-        #[case] settings: u32,
-        #[case] answers: [bool; 3],
-        #[case] expected: Origin,
-    ) {
-        assert_eq!(
-            origin(settings, ServiceFlags::EXTERNAL_LOCAL, answers),
-            expected
-        );
-    }
-
-    #[test]
-    fn without_local_policy_the_node_counts_as_external() {
-        let answers = [false, false, true];
-        assert_eq!(origin(Settings::DETECTS_PODS, 0, answers), Origin::External);
     }
 
     #[test]

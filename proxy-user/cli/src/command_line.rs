@@ -129,10 +129,6 @@ mod tests {
         gone(&words, &Cli::try_parse_from(&words).err()?)
     }
 
-    fn said(arguments: &[&str]) -> String {
-        said_of(Cli::try_parse_from([&["portolan"], arguments].concat()).expect_err("refused"))
-    }
-
     fn said_of(error: clap::Error) -> String {
         assert_eq!(error.exit_code(), i32::from(BAD_INPUT));
         error.to_string()
@@ -152,7 +148,6 @@ mod tests {
     const LISTS: &str = "services backends flows sockets affinity top";
     const LISTS_AND_OVERVIEWS: &str =
         "services backends flows sockets affinity top status counters maps warnings config";
-    const OTHERS: &str = "run check init wait mount-bpffs cleanup";
 
     #[rstest]
     #[case(LISTS_AND_OVERVIEWS, "-o xml, --interval soon, --limit -1")]
@@ -177,17 +172,6 @@ mod tests {
         }
     }
 
-    #[rstest]
-    #[case(LISTS_AND_OVERVIEWS, "--nonsense")]
-    #[case(OTHERS, "--nonsense")]
-    #[case("dump", "x --nonsense")]
-    fn a_flag_that_does_not_exist_is_named(#[case] commands: &str, #[case] arguments: &str) {
-        for line in parsed(commands, arguments) {
-            let said = said_of(line.expect_err("refused"));
-            assert!(said.contains("--nonsense"), "{said}");
-        }
-    }
-
     #[test]
     fn bad_argument_values_are_refused_before_the_maps_are_read() {
         for line in parsed(LISTS, "a/b -n c, --sort-by colour, --no-headers -o json") {
@@ -197,44 +181,38 @@ mod tests {
         }
     }
 
+    /// Arguments, and what the error names.
+    const NAMED: &str = "
+services --nonsense | --nonsense
+services -o xml | 'xml'
+services -o jsonpath={.items[ | is no JSONPath
+services a/b/c | use NAME, NAMESPACE/NAME
+services -n a -A | cannot be used with
+backends --address 10.0.0.0/33 | use an IP address
+backends --port 70000 | 70000
+flows --state open | unanswered, answered
+flows --protocol quic | tcp, udp, sctp
+sockets --interval 0 | seconds from 0.1
+affinity --limit -1 | -1
+afinity | affinity
+cleanup --force --drain | cannot be used with
+trace --client hots | use an IP address
+trace --client pod/web/a/b | pod/NAMESPACE/NAME
+trace --port 0 | --port
+trace --service A/B | use NAME, NAMESPACE/NAME
+trace --verdict lost | forward, reject, drop, untouched
+trace --verdict drop --all | cannot be used with
+trace --drops --verdict drop | cannot be used with
+trace --limit 0 | --limit
+";
+
     #[test]
     fn bad_input_is_named() {
-        for (arguments, expected) in [
-            (&["services", "-o", "xml"][..], "'xml'"),
-            (&["services", "-o", "jsonpath={.items["], "is no JSONPath"),
-            (&["services", "a/b/c"], "use NAME, NAMESPACE/NAME"),
-            (&["services", "-n", "a", "-A"], "cannot be used with"),
-            (
-                &["backends", "--address", "10.0.0.0/33"],
-                "use an IP address",
-            ),
-            (&["backends", "--port", "70000"], "70000"),
-            (&["flows", "--state", "open"], "unanswered, answered"),
-            (&["flows", "--protocol", "quic"], "tcp, udp, sctp"),
-            (&["sockets", "--interval", "0"], "seconds from 0.1"),
-            (&["affinity", "--limit", "-1"], "-1"),
-            (&["afinity"], "affinity"),
-            (&["cleanup", "--force", "--drain"], "cannot be used with"),
-            (&["trace", "--client", "hots"], "use an IP address"),
-            (&["trace", "--client", "pod/web/a/b"], "pod/NAMESPACE/NAME"),
-            (&["trace", "--port", "0"], "--port"),
-            (&["trace", "--service", "A/B"], "use NAME, NAMESPACE/NAME"),
-            (
-                &["trace", "--verdict", "lost"],
-                "forward, reject, drop, untouched",
-            ),
-            (
-                &["trace", "--verdict", "drop", "--all"],
-                "cannot be used with",
-            ),
-            (
-                &["trace", "--drops", "--verdict", "drop"],
-                "cannot be used with",
-            ),
-            (&["trace", "--limit", "0"], "--limit"),
-        ] {
-            let said = said(arguments);
-            assert!(said.contains(expected), "{said}");
+        for [arguments, expected] in control::testing::rows(NAMED) {
+            let line = format!("portolan {arguments}");
+            let refused = Cli::try_parse_from(line.split(' ')).expect_err("refused");
+            let said = said_of(refused);
+            assert!(said.contains(&*expected), "{said}");
         }
     }
 }

@@ -193,8 +193,14 @@ fn found<'a>(document: &'a Json, key: &str) -> Option<&'a Json> {
 mod tests {
     use super::*;
 
+    /// Returns the row of a key.
+    fn row(rows: &[SettingRow], key: &str) -> SettingRow {
+        let mut of_key = rows.iter().filter(|row| row.key == key);
+        of_key.next().unwrap_or_else(|| panic!("{key}")).clone()
+    }
+
     #[test]
-    fn a_settings_row_shows_the_source_of_its_value() {
+    fn a_row_shows_the_source_of_its_value_or_what_a_default_stands_for() {
         let config = Config {
             sources: [
                 ("clusterCIDR", Source::Flag),
@@ -203,45 +209,23 @@ mod tests {
             .into(),
             ..Config::default()
         };
-        let answer = offline(&config).expect("written");
-        let rows = rows(&answer);
-        let from = |key: &str| {
-            let row = rows.iter().find(|row| row.key == key);
-            row.map(|row| row.from.as_str())
-        };
-        assert_eq!(from("clusterCIDR"), Some("flag"));
-        assert_eq!(from("portolan.forwarding"), Some("file"));
-        assert_eq!(from("metricsBindAddress"), Some("default"));
-        let address = rows.iter().find(|row| row.key == "metricsBindAddress");
-        assert_eq!(
-            address.map(|row| row.value.as_str()),
-            Some("127.0.0.1:10249")
-        );
-        assert_eq!(from("nothing"), None);
+        let rows = rows(&offline(&config).expect("written"));
+        for (key, from, shown) in [
+            ("clusterCIDR", "flag", None),
+            ("portolan.forwarding", "file", Some("auto")),
+            ("metricsBindAddress", "default", Some("127.0.0.1:10249")),
+            ("portolan.maps.flows", "default", Some("by the machine")),
+            ("portolan.maps.memory", "default", Some(MEMORY)),
+            ("conntrack.udpTimeout", "default", Some(UDP)),
+        ] {
+            let row = row(&rows, key);
+            assert_eq!(row.from, from, "{key}");
+            assert!(shown.is_none_or(|shown| row.shown() == shown), "{key}");
+        }
     }
 
-    #[test]
-    fn a_default_that_is_no_value_says_what_it_stands_for() {
-        let rows = rows(&offline(&Config::default()).expect("written"));
-        let shown = |key: &str| {
-            let row = rows.iter().find(|row| row.key == key);
-            row.map(SettingRow::shown)
-        };
-        let is = |text: &str| Some(text.to_owned());
-        assert_eq!(shown("portolan.maps.flows"), is("by the machine"));
-        assert_eq!(
-            shown("portolan.maps.memory"),
-            is("a quarter of the machine's memory")
-        );
-        assert_eq!(
-            shown("conntrack.udpTimeout"),
-            is("0s: 30 s in the flow table")
-        );
-        assert_eq!(shown("metricsBindAddress"), is("127.0.0.1:10249"));
-        let both = ["clusterCIDR", "detectLocal.clusterCIDRs"];
-        let own = rows.iter().filter(|row| both.contains(&row.key.as_str()));
-        assert_eq!(own.count(), 1);
-    }
+    const MEMORY: &str = "a quarter of the machine's memory";
+    const UDP: &str = "0s: 30 s in the flow table";
 
     #[test]
     fn a_setting_with_two_keys_has_one_row_that_says_where_it_comes_from() {

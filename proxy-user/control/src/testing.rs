@@ -123,6 +123,17 @@ impl Cluster {
     }
 }
 
+/// Returns the rows of a table, with `|` between the cells; an indented line belongs to the row
+/// above it.
+pub fn rows<const N: usize>(table: &str) -> Vec<[String; N]> {
+    let table = table.trim().replace("\n  ", " ");
+    let row = |line: &str| {
+        let cells: Vec<_> = line.split('|').map(|cell| cell.trim().to_owned()).collect();
+        cells.try_into().expect("the number of cells")
+    };
+    table.lines().map(row).collect()
+}
+
 /// Returns the backends in an endpoint set, each as `address:port`.
 pub fn backends(family: &FamilyPlan<V4>, set: EndpointSet) -> Vec<String> {
     let chosen = family.backends.iter().filter(|b| b.sets.intersects(set));

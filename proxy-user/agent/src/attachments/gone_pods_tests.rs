@@ -60,6 +60,12 @@ impl Asked for Answers {
     }
 }
 
+/// No address.
+const NOBODY: [IpAddr; 0] = [];
+
+/// Links of pods, and interfaces.
+type Seen<'a> = (&'a [PodLink], &'a [Interface]);
+
 /// A pod with the address 9 that was reached by the interface 7, and other ones.
 struct Scene {
     pods: GonePods,
@@ -72,24 +78,28 @@ impl Scene {
             pods: GonePods::default(),
             now: Instant::now(),
         };
-        scene.see(&[link(9, 7), link(8, 6)], &[own, port(6)]);
+        scene.see((&[link(9, 7), link(8, 6)], &[own, port(6)]));
         scene
     }
-    fn see(&mut self, links: &[PodLink], interfaces: &[Interface]) {
+    /// Returns the scene after the pod's link has gone.
+    fn without(own: Interface) -> Self {
+        let mut scene = Self::new(own);
+        scene.see((&[link(8, 6)], &[port(6)]));
+        scene
+    }
+    fn see(&mut self, (links, interfaces): Seen<'_>) {
         self.pods.observe(links, interfaces, self.now);
     }
     /// Lets time pass, and returns the addresses of pods that are gone.
-    fn after(
-        &mut self,
-        seconds: u64,
-        links: &[PodLink],
-        interfaces: &[Interface],
-        answers: &Answers,
-    ) -> Vec<IpAddr> {
+    fn asked(&mut self, seconds: u64, seen: Seen<'_>, answers: &Answers) -> Vec<IpAddr> {
         self.now += Duration::from_secs(seconds);
-        self.see(links, interfaces);
-        let gone = self.pods.gone(links, interfaces, self.now, answers);
+        self.see(seen);
+        let gone = self.pods.gone(seen.0, seen.1, self.now, answers);
         gone.into_iter().collect()
+    }
+    /// The same, while nobody knows of the pod.
+    fn after(&mut self, seconds: u64, seen: Seen<'_>) -> Vec<IpAddr> {
+        self.asked(seconds, seen, &Answers::default())
     }
 }
 
@@ -97,101 +107,64 @@ impl Scene {
 fn a_pod_is_gone_some_time_after_its_link() {
     for own in [routed(7), port(7)] {
         let mut scene = Scene::new(own);
-        let rest = (&[link(8, 6)][..], &[port(6)][..]);
-        assert_eq!(
-            scene.after(1, rest.0, rest.1, &Answers::default()),
-            [] as [IpAddr; 0]
-        );
-        assert_eq!(
-            scene.after(2, rest.0, rest.1, &Answers::default()),
-            [] as [IpAddr; 0]
-        );
-        let gone = [address(9)];
-        assert_eq!(scene.after(1, rest.0, rest.1, &Answers::default()), gone);
-        assert_eq!(scene.after(20, rest.0, rest.1, &Answers::default()), gone);
-        assert_eq!(scene.after(11, rest.0, rest.1, &Answers::default()), gone);
-        assert_eq!(
-            scene.after(1, rest.0, rest.1, &Answers::default()),
-            [] as [IpAddr; 0]
-        );
+        for (seconds, is_gone) in [
+            (1, false),
+            (2, false),
+            (1, true),
+            (20, true),
+            (11, true),
+            (1, false),
+        ] {
+            let gone = scene.after(seconds, (&[link(8, 6)], &[port(6)]));
+            assert_eq!(gone, [address(9)][..usize::from(is_gone)], "{seconds}");
+        }
     }
 }
 
 #[test]
 fn a_pod_whose_neighbour_entry_went_but_not_its_link_is_not_gone() {
     let mut scene = Scene::new(port(7));
-    let all = [port(7), port(6)];
-    assert_eq!(
-        scene.after(60, &[], &all, &Answers::default()),
-        [] as [IpAddr; 0]
-    );
-    assert_eq!(
-        scene.after(60, &[], &all, &Answers::default()),
-        [] as [IpAddr; 0]
-    );
+    for _ in 0..2 {
+        assert_eq!(scene.after(60, (&[], &[port(7), port(6)])), NOBODY);
+    }
 }
 
 #[test]
 fn a_pod_that_a_slice_lists_or_that_the_kernel_knows_is_not_gone() {
-    let doubts = [
-        Answers {
-            listed: [(address(9), false)].into(),
-            ..Answers::default()
-        },
-        Answers {
-            exists: true,
-            ..Answers::default()
-        },
-        Answers {
-            leads: true,
-            ..Answers::default()
-        },
-    ];
-    for doubt in doubts {
-        let mut scene = Scene::new(port(7));
-        scene.see(&[link(8, 6)], &[port(6)]);
-        assert_eq!(
-            scene.after(10, &[link(8, 6)], &[port(6)], &doubt),
-            [] as [IpAddr; 0]
-        );
-        // As soon as there is no doubt any more.
-        let gone = scene.after(1, &[link(8, 6)], &[port(6)], &Answers::default());
-        assert_eq!(gone, [address(9)]);
-        // And not when it is there again.
-        assert_eq!(
-            scene.after(1, &[link(8, 6)], &[port(6)], &doubt),
-            [] as [IpAddr; 0]
-        );
+    let listed = [(address(9), false)].into();
+    for (listed, exists, leads) in [
+        (listed, false, false),
+        (BTreeMap::new(), true, false),
+        (BTreeMap::new(), false, true),
+    ] {
+        let doubt = Answers {
+            listed,
+            exists,
+            leads,
+        };
+        let (links, ports) = ([link(8, 6)], [port(6)]);
+        let mut scene = Scene::without(port(7));
+        assert_eq!(scene.asked(10, (&links, &ports), &doubt), NOBODY);
+        // As soon as there is no doubt any more, and not when it is there again.
+        assert_eq!(scene.after(1, (&links, &ports)), [address(9)]);
+        assert_eq!(scene.asked(1, (&links, &ports), &doubt), NOBODY);
     }
 }
 
 #[test]
 fn an_address_that_another_pod_has_is_not_gone() {
-    let mut scene = Scene::new(port(7));
-    scene.see(&[link(8, 6)], &[port(6)]);
-    let next = [link(8, 6), link(9, 12)];
+    let mut scene = Scene::without(port(7));
     let all = [port(6), port(12)];
-    assert_eq!(
-        scene.after(10, &next, &all, &Answers::default()),
-        [] as [IpAddr; 0]
-    );
-    assert_eq!(
-        scene.after(10, &[link(8, 6)], &all, &Answers::default()),
-        [] as [IpAddr; 0]
-    );
+    assert_eq!(scene.after(10, (&[link(8, 6), link(9, 12)], &all)), NOBODY);
+    assert_eq!(scene.after(10, (&[link(8, 6)], &all)), NOBODY);
 }
 
 #[test]
 fn a_later_port_of_the_bridge_without_a_known_address_may_have_this_one() {
-    let mut scene = Scene::new(port(7));
-    scene.see(&[link(8, 6)], &[port(6)]);
+    let mut scene = Scene::without(port(7));
     let all = [port(6), port(12)];
-    assert_eq!(
-        scene.after(10, &[link(8, 6)], &all, &Answers::default()),
-        [] as [IpAddr; 0]
-    );
-    let known = [link(8, 6), link(5, 12)];
-    let gone = scene.after(1, &known, &all, &Answers::default());
+    assert_eq!(scene.after(10, (&[link(8, 6)], &all)), NOBODY);
+    let gone = scene.after(1, (&[link(8, 6), link(5, 12)], &all));
     assert_eq!(gone, [address(9)]);
 }
 
@@ -203,13 +176,13 @@ fn a_link_local_address_says_nothing_about_a_later_ports_own() {
         ..link(9, interface)
     };
     let mut scene = Scene::new(port(7));
-    scene.see(&[of(own, 7)], &[port(7)]);
-    scene.see(&[], &[port(12)]);
+    scene.see((&[of(own, 7)], &[port(7)]));
+    scene.see((&[], &[port(12)]));
     let local = of("fe80::9".parse().expect("an address"), 12);
-    let gone = scene.after(10, &[local], &[port(12)], &Answers::default());
+    let gone = scene.after(10, (&[local], &[port(12)]));
     assert!(!gone.contains(&own), "{gone:?}");
     let known = of("fd00:40::5".parse().expect("an address"), 12);
-    let gone = scene.after(1, &[local, known], &[port(12)], &Answers::default());
+    let gone = scene.after(1, (&[local, known], &[port(12)]));
     assert!(gone.contains(&own), "{gone:?}");
 }
 
@@ -220,36 +193,21 @@ fn hosts_beyond_an_uplink_are_no_pods() {
         ..routed(7)
     };
     let mut scene = Scene::new(uplink);
-    scene.see(&[], &[]);
-    let gone = scene.after(10, &[], &[], &Answers::default());
-    assert_eq!(gone, [address(8)]);
+    scene.see((&[], &[]));
+    assert_eq!(scene.after(10, (&[], &[])), [address(8)]);
 }
 
+/// The first leaves its slice, and its connections go on.
 #[test]
-fn an_address_that_a_pod_of_another_node_has_had_is_not_gone() {
-    let mut scene = Scene::new(routed(7));
-    scene.see(&[link(8, 6)], &[port(6)]);
-    let elsewhere = Answers {
-        listed: [(address(9), true)].into(),
-        ..Answers::default()
-    };
-    let rest = (&[link(8, 6)][..], &[port(6)][..]);
-    let nobody = [] as [IpAddr; 0];
-    assert_eq!(scene.after(10, rest.0, rest.1, &elsewhere), nobody);
-    // It leaves its slice, and its connections go on.
-    assert_eq!(scene.after(1, rest.0, rest.1, &Answers::default()), nobody);
-}
-
-#[test]
-fn a_pod_that_was_in_doubt_for_long_is_forgotten() {
-    let mut scene = Scene::new(routed(7));
-    scene.see(&[link(8, 6)], &[port(6)]);
-    let listed = Answers {
-        listed: [(address(9), false)].into(),
-        ..Answers::default()
-    };
-    let rest = (&[link(8, 6)][..], &[port(6)][..]);
-    let nobody = [] as [IpAddr; 0];
-    assert_eq!(scene.after(601, rest.0, rest.1, &listed), nobody);
-    assert_eq!(scene.after(1, rest.0, rest.1, &Answers::default()), nobody);
+fn an_address_of_another_nodes_pod_or_long_in_doubt_is_forgotten() {
+    for (seconds, is_elsewhere) in [(10, true), (601, false)] {
+        let listed = Answers {
+            listed: [(address(9), is_elsewhere)].into(),
+            ..Answers::default()
+        };
+        let (links, ports) = ([link(8, 6)], [port(6)]);
+        let mut scene = Scene::without(routed(7));
+        assert_eq!(scene.asked(seconds, (&links, &ports), &listed), NOBODY);
+        assert_eq!(scene.after(1, (&links, &ports)), NOBODY);
+    }
 }

@@ -4,6 +4,7 @@ use datapath::read::AffineEndpoint;
 use proxy_common::Settings;
 
 use super::*;
+use crate::explain::reasons::tests::WANTED;
 
 fn serving(last: u8, slots: u32, [cluster, local]: [bool; 2]) -> ServingEndpoint {
     ServingEndpoint {
@@ -41,15 +42,6 @@ fn endpoint(last: u8, more: &str) -> String {
     format!("{{addresses: [10.40.1.{last}], targetRef: {{kind: Pod, name: cart-{last}}}{more}}}")
 }
 
-const WANTED: Wanted<'static> = Wanted {
-    namespace: "shop",
-    name: "cart",
-    port: "http",
-    protocol: proxy_common::Protocol::TCP,
-    v6: false,
-    agent: true,
-};
-
 fn explained(endpoints: Vec<ServingEndpoint>) -> Explained {
     let mut explained = Explained::unmatched(Settings::EMPTY, Counter::ForwardedNew, None);
     explained.endpoints = endpoints;
@@ -68,17 +60,11 @@ fn endpoints_that_are_not_chosen_are_listed_with_the_reason() {
         serving(2, 0, [true, false]),
         serving(3, 0, [false, false]),
     ]);
-    let unknown = &rows(&one, None)[2];
-    assert!(
-        unknown
-            .because
-            .starts_with("not in use: it is not ready, terminates")
-    );
-    assert!(
-        unknown
-            .remedy
-            .starts_with("--kubeconfig or --manifests asks")
-    );
+    let EndpointRow {
+        because, remedy, ..
+    } = &rows(&one, None)[2];
+    assert!(because.starts_with("not in use: it is not ready, terminates"));
+    assert!(remedy.starts_with("--kubeconfig or --manifests asks"));
     for (more, expected) in [
         (
             ", hints: {forZones: [{name: west}]}",

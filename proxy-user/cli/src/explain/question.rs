@@ -82,8 +82,6 @@ pub(super) fn protocol(text: &str) -> Result<Protocol> {
 
 #[cfg(test)]
 mod tests {
-    use rstest::rstest;
-
     use super::*;
 
     #[test]
@@ -128,37 +126,32 @@ mod tests {
         assert_eq!(protocol("UDP").expect("one"), Protocol::UDP);
     }
 
-    const ADDRESS: &str = "write an address (10.0.0.7)";
-    const POD: &str = "write a pod as pod/NAMESPACE/NAME";
-    const PORT: &str = "write an address with a port (";
+    /// A flag, its value, and what the error says.
+    const BAD: &str = "
+--from | | write an address (10.0.0.7)
+--from | pod/cart | write a pod as pod/NAMESPACE/NAME
+--from | pod/shop/ | write a pod as pod/NAMESPACE/NAME
+--from | 10.0.0.1:http | write an address (10.0.0.7)
+--from | 300.0.0.1 | write an address (10.0.0.7)
+--from | 10.40.1 | write an address (10.0.0.7)
+--to | 10.96.0.1 | write an address with a port (
+--to | 10.96.0.1:0 | write an address with a port (
+--to | service/shop/cart: | write an address with a port (
+--to | service/shop/cart/80 | write an address with a port (
+--protocol | icmp | services have tcp, udp and sctp
+";
 
-    #[rstest]
-    #[case("--from", "", ADDRESS)]
-    #[case("--from", "pod/cart", POD)]
-    #[case("--from", "pod/shop/", POD)]
-    #[case("--from", "10.0.0.1:http", ADDRESS)]
-    #[case("--from", "300.0.0.1", ADDRESS)]
-    #[case("--from", "10.40.1", ADDRESS)]
-    #[case("--to", "10.96.0.1", PORT)]
-    #[case("--to", "10.96.0.1:0", PORT)]
-    #[case("--to", "service/shop/cart:", PORT)]
-    #[case("--to", "service/shop/cart/80", PORT)]
-    #[case("--protocol", "icmp", "services have tcp, udp and sctp")]
-    fn a_bad_question_gives_one_error_line_with_the_expected_form(
-        #[case] flag: &str,
-        #[case] text: &str,
-        #[case] advice: &str,
-    ) {
-        let refused = match flag {
-            "--from" => from(text, None).map(drop),
-            "--to" => to(text, None).map(drop),
-            _ => protocol(text).map(drop),
-        };
-        let said = refused.expect_err("a mistake").to_string();
-        let expected = format!("{flag} {text}: {advice}");
-        assert!(
-            said.starts_with(&expected) && !said.contains('\n'),
-            "{said}"
-        );
+    #[test]
+    fn a_bad_question_gives_one_error_line_with_the_expected_form() {
+        for [flag, text, advice] in control::testing::rows(BAD) {
+            let refused = match &*flag {
+                "--from" => from(&text, None).map(drop),
+                "--to" => to(&text, None).map(drop),
+                _ => protocol(&text).map(drop),
+            };
+            let said = refused.expect_err("a mistake").to_string();
+            let begins = said.starts_with(&format!("{flag} {text}: {advice}"));
+            assert!(begins && !said.contains('\n'), "{said}");
+        }
     }
 }

@@ -1,37 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-use datapath::read::{By, MatchedFrontend};
-use proxy_common::{FrontendKind, Protocol, ServiceFlags, Settings};
+use proxy_common::{FrontendKind, Origin};
 use rstest::rstest;
 
 use super::*;
-use crate::finding::Level;
+use crate::{
+    explain::words::tests::{self as words, PACKET},
+    finding::Level,
+};
 
 fn asked() -> Asked {
-    Asked {
-        protocol: Protocol::TCP,
-        client: [10, 40, 1, 10].into(),
-        client_port: 0,
-        to: "10.96.0.1:80".parse().expect("an address"),
-        by: By::Interface(7),
-    }
+    words::asked(PACKET)
 }
 
 fn explained(counter: Counter) -> Explained {
-    let mut explained = Explained::unmatched(Settings::EMPTY, counter, None);
-    explained.frontend = Some(MatchedFrontend {
-        service: "shop/cart".into(),
-        port_name: "http".into(),
-        kind: FrontendKind::ClusterIp,
-        address: None,
-        port: 80,
-        flags: ServiceFlags::new(FrontendKind::ClusterIp),
-        service_id: 1,
-        affinity_timeout: 0,
-        internal: 1,
-        external: 1,
-        source_ranges: Vec::new(),
-    });
+    let mut explained = words::explained(FrontendKind::ClusterIp, 0, 0, Origin::Pod);
+    explained.counter = counter;
     explained
 }
 
@@ -57,17 +41,10 @@ fn every_refusal_has_a_level_a_remedy_and_a_page(#[case] counter: Counter, #[cas
 fn without_kubernetes_no_reason_for_a_missing_endpoint_is_claimed() {
     let one = explained(Counter::RejectedNoEndpoint);
     let said = of_policy(&one, &asked(), None).expect("a finding");
-    assert!(
-        said.found.starts_with("no endpoint of it may be used"),
-        "{}",
-        said.found
-    );
-    assert!(
-        said.remedy.contains("--kubeconfig or --manifests"),
-        "{}",
-        said.remedy
-    );
-    assert!(said.remedy.contains("kubectl -n shop get endpointslices"));
+    let Finding { found, remedy, .. } = said;
+    assert!(found.starts_with("no endpoint of it may be used"));
+    assert!(remedy.contains("--kubeconfig or --manifests"));
+    assert!(remedy.contains("kubectl -n shop get endpointslices"));
 }
 
 #[test]

@@ -224,4 +224,4 @@ pub(super) fn way_back(
 
 #[cfg(test)]
 #[path = "words_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -7,7 +7,7 @@ use rstest::rstest;
 
 use super::*;
 
-fn asked(by: By) -> Asked {
+pub(crate) fn asked(by: By) -> Asked {
     Asked {
         protocol: proxy_common::Protocol::TCP,
         client: [10, 40, 1, 10].into(),
@@ -17,9 +17,15 @@ fn asked(by: By) -> Asked {
     }
 }
 
-const PACKET: By = By::Interface(7);
+pub(crate) const PACKET: By = By::Interface(7);
 
-fn explained(kind: FrontendKind, flags: u32, settings: u32, origin: Origin) -> Explained {
+/// Returns the decision about a packet to a frontend of this kind that is served.
+pub(crate) fn explained(
+    kind: FrontendKind,
+    flags: u32,
+    settings: u32,
+    origin: Origin,
+) -> Explained {
     let settings = Settings {
         flags: settings,
         ..Settings::EMPTY
@@ -106,10 +112,8 @@ fn a_masquerade_by_hairpin_or_node_rules_is_explained() {
     assert_eq!(said, "masqueraded: the client reaches itself (hairpin)");
     one.to.push("10.40.1.20:8080".parse().expect("an address"));
     let said = source(&one, &asked(PACKET)).expect("a source");
-    assert!(
-        said.ends_with("masqueraded where the client reaches itself (hairpin)"),
-        "{said}"
-    );
+    let ends = "masqueraded where the client reaches itself (hairpin)";
+    assert!(said.ends_with(ends), "{said}");
     let mut one = explained(NodePort, 0, Settings::MARK_ONLY, External);
     one.masquerades = true;
     let said = source(&one, &asked(PACKET)).expect("a source");
@@ -119,41 +123,26 @@ fn a_masquerade_by_hairpin_or_node_rules_is_explained() {
 }
 
 #[test]
-fn affinity_is_shown_with_its_endpoint_and_seconds_left() {
-    let mut one = explained(ClusterIp, 0, DETECTS, Pod);
-    assert_eq!(affinity(&one, &asked(PACKET)), None);
+fn affinity_and_the_way_back_name_the_addresses() {
+    let mut one = explained(NodePort, 0, DETECTS, External);
+    let asked = asked(PACKET);
+    assert_eq!(affinity(&one, &asked), None);
     one.frontend.as_mut().expect("it").affinity_timeout = 600;
-    let said = affinity(&one, &asked(PACKET)).expect("words");
-    assert!(
-        said.starts_with("not held yet") && said.ends_with("600 s"),
-        "{said}"
-    );
+    let said = affinity(&one, &asked).expect("words");
+    assert!(said.starts_with("not held yet") && said.ends_with("600 s"));
     one.affinity = Some(AffineEndpoint {
         endpoint: one.to[0],
         seconds_left: 30,
     });
-    let said = affinity(&one, &asked(PACKET)).expect("words");
-    assert!(
-        said.starts_with("held to 10.40.1.20:8080, for 30 s"),
-        "{said}"
-    );
-}
+    let said = affinity(&one, &asked).expect("words");
+    assert!(said.starts_with("held to 10.40.1.20:8080, for 30 s"));
 
-#[test]
-fn the_return_path_shows_which_address_is_restored() {
-    let mut one = explained(NodePort, 0, DETECTS, External);
     let own = Some([10, 40, 0, 1].into());
-    let said = way_back(&one, &asked(PACKET), own).expect("words");
-    assert!(
-        said.contains("answers to 10.40.0.1") && said.contains("10.40.1.10 back"),
-        "{said}"
-    );
-    let said = way_back(&one, &asked(PACKET), None).expect("words");
-    assert!(
-        said.contains("answers to 10.40.1.10") && said.ends_with("10.96.0.1:80 back"),
-        "{said}"
-    );
+    let said = way_back(&one, &asked, own).expect("words");
+    assert!(said.contains("answers to 10.40.0.1") && said.contains("10.40.1.10 back"));
+    let said = way_back(&one, &asked, None).expect("words");
+    assert!(said.contains("answers to 10.40.1.10") && said.ends_with("10.96.0.1:80 back"));
     one.counter = Counter::RejectedNoEndpoint;
-    let said = way_back(&one, &asked(PACKET), None).expect("words");
+    let said = way_back(&one, &asked, None).expect("words");
     assert!(said.starts_with("the refusal is made here"), "{said}");
 }

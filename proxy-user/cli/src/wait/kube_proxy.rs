@@ -99,42 +99,26 @@ impl KubeProxy {
 
 #[cfg(test)]
 mod tests {
-    use rstest::rstest;
-
     use super::*;
 
-    #[rstest]
-    #[case::nothing_answers(None, None, KubeProxy::Silent)]
-    #[case::it_is_not_healthy(
-        Some(503),
-        Some("{LAST}{ip_family=\"IPv4\"} 1.7e9"),
-        KubeProxy::Silent
-    )]
-    #[case::its_metrics_are_elsewhere(Some(200), None, KubeProxy::WithoutMetrics)]
-    #[case::the_agent_answers(
-        Some(200),
-        Some("portolan_services 3\n{LAST}{ip_family=\"IPv4\"} 1.7e9"),
-        KubeProxy::Ours
-    )]
-    #[case::it_has_no_metric_of_syncs_yet(Some(200), Some("go_threads 7\n"), KubeProxy::Beginning)]
-    #[case::one_family_has_no_rules_yet(
-        Some(200),
-        Some(
-            "# TYPE {LAST} gauge\n{LAST}{ip_family=\"IPv4\"} 1.7e9\n{LAST}{ip_family=\"IPv6\"} 0\n"
-        ),
-        KubeProxy::Beginning
-    )]
-    #[case::it_has_written_its_rules(
-        Some(200),
-        Some("# TYPE {LAST} gauge\n{LAST}{ip_family=\"IPv4\"} 1.7e9\n"),
-        KubeProxy::Serves
-    )]
-    fn kube_proxy_serves_once_it_has_written_its_rules(
-        #[case] healthz: Option<u16>,
-        #[case] metrics: Option<&str>,
-        #[case] is: KubeProxy,
-    ) {
-        let metrics = metrics.map(|text| text.replace("{LAST}", LAST_SYNC));
-        assert_eq!(KubeProxy::of(healthz, metrics.as_deref()), is);
+    #[test]
+    fn kube_proxy_serves_once_it_has_written_its_rules() {
+        let synced = |family: &str, time: &str| {
+            format!("# TYPE {LAST_SYNC} gauge\n{LAST_SYNC}{{ip_family=\"{family}\"}} {time}\n")
+        };
+        let (v4, v6) = (synced("IPv4", "1.7e9"), synced("IPv6", "0"));
+        let ours = format!("portolan_services 3\n{v4}");
+        let both = format!("{v4}{v6}");
+        for (healthz, metrics, is) in [
+            (None, None, KubeProxy::Silent),
+            (Some(503), Some(&*v4), KubeProxy::Silent),
+            (Some(200), None, KubeProxy::WithoutMetrics),
+            (Some(200), Some(&ours), KubeProxy::Ours),
+            (Some(200), Some("go_threads 7\n"), KubeProxy::Beginning),
+            (Some(200), Some(&both), KubeProxy::Beginning),
+            (Some(200), Some(&v4), KubeProxy::Serves),
+        ] {
+            assert_eq!(KubeProxy::of(healthz, metrics), is, "{metrics:?}");
+        }
     }
 }

@@ -1,119 +1,76 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tests faulty files, and the file that kubeadm writes.
 
-use std::path::Path;
+use std::{fs, path::Path};
 
-use control::object::Warning;
+use control::{object::Warning, testing::rows};
 use rstest::rstest;
 
 use super::{
     super::{Config, LocalDetection, NodePortAddresses, RawConfig},
     config, whole,
 };
+use crate::testing::folder;
 
-#[rstest]
-#[case(
-    "nftables: {masqueradeBit: 32}",
-    "nftables.masqueradeBit: \"32\" is not a bit number; use 0 to 31 (14 is the default)"
-)]
-#[case(
-    "{mode: ipvs, iptables: {masqueradeBit: -1}}",
-    "iptables.masqueradeBit: \"-1\" is not a bit number; use 0 to 31 (14 is the default)"
-)]
-#[case(
-    "clusterCIDR: 10.40.0.0",
-    "clusterCIDR: \"10.40.0.0\" is not an address range; write it like 10.244.0.0/16"
-)]
-#[case(
-    "clusterCIDR: 10.0.0.0/24,10.0.1.0/24,10.0.2.0/24,10.0.3.0/24,10.0.4.0/24",
-    "clusterCIDR: \"10.0.0.0/24,10.0.1.0/24,10.0.2.0/24,10.0.3.0/24,10.0.4.0/24\" has more than 4 ranges of one family; merge some into a larger one"
-)]
-#[case(
-    "detectLocalMode: BridgeInterface",
-    "detectLocalMode: \"BridgeInterface\" needs detectLocal.bridgeInterface to be set; set it or use another mode"
-)]
-#[case(
-    "detectLocalMode: InterfaceNamePrefix\ndetectLocal: {bridgeInterface: cni0}",
-    "detectLocalMode: \"InterfaceNamePrefix\" needs detectLocal.interfaceNamePrefix to be set; set it or use another mode"
-)]
-#[case(
-    "mode: userspace",
-    "mode: \"userspace\" is no mode; leave it out, or use iptables or nftables for what differs in them"
-)]
-#[case(
-    "nodePortAddresses: [primary, 10.0.0.0/8]",
-    "nodePortAddresses: \"primary,10.0.0.0/8\" mixes primary with ranges; use primary alone or ranges alone"
-)]
-#[case(
-    "nodePortAddresses: [eth0]",
-    "nodePortAddresses: \"eth0\" is not an address range; write it like 10.244.0.0/16"
-)]
-#[case(
-    "conntrack: {udpTimeout: soon}",
-    "conntrack.udpTimeout: \"soon\" is not a duration; write it like 24h0m0s or 120s, or 0s for the default"
-)]
-#[case(
-    "conntrack: {udpTimeout: -5s}",
-    "conntrack.udpTimeout: \"-5s\" is not a duration; write it like 24h0m0s or 120s, or 0s for the default"
-)]
-#[case(
-    "nodePortAddresses: ['']",
-    "nodePortAddresses: \"\" is not an address range; write it like 10.244.0.0/16"
-)]
-#[case(
-    "nodePortAddresses: [10.0.0.0/8, '']",
-    "nodePortAddresses: \"\" is not an address range; write it like 10.244.0.0/16"
-)]
-#[case(
-    "clusterCIDR: '10.0.0.0/8,'",
-    "clusterCIDR: \"\" is not an address range; write it like 10.244.0.0/16"
-)]
-#[case(
-    "detectLocal: {clusterCIDRs: ['']}",
-    "detectLocal.clusterCIDRs: \"\" is not an address range; write it like 10.244.0.0/16"
-)]
-#[case(
-    "portolan: {interfaces: [eth0, '']}",
-    "portolan.interfaces: \"\" matches nothing; remove it"
-)]
-#[case(
-    "metricsBindAddress: '[::1]'",
-    "metricsBindAddress: \"[::1]\" is not an IP address with or without a port; write it like [::1]:10249"
-)]
-#[case(
-    "healthzBindAddress: '[::]:http'",
-    "healthzBindAddress: \"[::]:http\" is not an IP address with or without a port; write it like [::]:10256"
-)]
-#[case(
-    "healthzBindAddress: localhost",
-    "healthzBindAddress: \"localhost\" is not an IP address with or without a port; write it like 0.0.0.0:10256"
-)]
-#[case(
-    "{bindAddress: '::', metricsBindAddress: '127.0.0.1:0'}",
-    "metricsBindAddress: \"127.0.0.1:0\" is not an IP address with or without a port; write it like [::1]:10249"
-)]
-#[case(
-    "bindAddress: eth0",
-    "bindAddress: \"eth0\" is not an IP address; write it like 0.0.0.0 or ::"
-)]
-#[case(
-    "portolan: {logLevel: 'portolan=loud'}",
-    "portolan.logLevel: \"portolan=loud\" is not a level; use error, warn, info, debug or trace, or a filter like warn,portolan_source=debug"
-)]
-#[case(
-    "portolan: {masqueradePorts: ['1-2', '3-4', '5-6']}",
-    "portolan.masqueradePorts: \"1-2,3-4,5-6\" is not one or two ranges; write it like [1024-29999, 61000-65535]"
-)]
-#[case(
-    "portolan: {masqueradePorts: [9-8]}",
-    "portolan.masqueradePorts: \"9-8\" is not a range of ports; write it like 1024-29999"
-)]
-#[case(
-    "portolan: {maps: {flows: 1}}",
-    "portolan.maps.flows: \"1\" is not between 16 and 67108864 entries; correct it"
-)]
-fn an_invalid_values_error_has_key_value_and_remedy(#[case] text: &str, #[case] expected: &str) {
-    assert_eq!(config(text).expect_err("invalid").to_string(), expected);
+/// Settings, and below each the error.
+const INVALID: &str = r#"
+nftables: {masqueradeBit: 32}
+  | nftables.masqueradeBit: "32" is not a bit number; use 0 to 31 (14 is the default)
+{mode: ipvs, iptables: {masqueradeBit: -1}}
+  | iptables.masqueradeBit: "-1" is not a bit number; use 0 to 31 (14 is the default)
+clusterCIDR: 10.40.0.0
+  | clusterCIDR: "10.40.0.0" is not an address range; write it like 10.244.0.0/16
+clusterCIDR: 10.0.0.0/24,10.0.1.0/24,10.0.2.0/24,10.0.3.0/24,10.0.4.0/24
+  | clusterCIDR: "10.0.0.0/24,10.0.1.0/24,10.0.2.0/24,10.0.3.0/24,10.0.4.0/24" has more than 4 ranges of one family; merge some into a larger one
+detectLocalMode: BridgeInterface
+  | detectLocalMode: "BridgeInterface" needs detectLocal.bridgeInterface to be set; set it or use another mode
+{detectLocalMode: InterfaceNamePrefix, detectLocal: {bridgeInterface: cni0}}
+  | detectLocalMode: "InterfaceNamePrefix" needs detectLocal.interfaceNamePrefix to be set; set it or use another mode
+mode: userspace
+  | mode: "userspace" is no mode; leave it out, or use iptables or nftables for what differs in them
+nodePortAddresses: [primary, 10.0.0.0/8]
+  | nodePortAddresses: "primary,10.0.0.0/8" mixes primary with ranges; use primary alone or ranges alone
+nodePortAddresses: [eth0]
+  | nodePortAddresses: "eth0" is not an address range; write it like 10.244.0.0/16
+conntrack: {udpTimeout: soon}
+  | conntrack.udpTimeout: "soon" is not a duration; write it like 24h0m0s or 120s, or 0s for the default
+conntrack: {udpTimeout: -5s}
+  | conntrack.udpTimeout: "-5s" is not a duration; write it like 24h0m0s or 120s, or 0s for the default
+nodePortAddresses: ['']
+  | nodePortAddresses: "" is not an address range; write it like 10.244.0.0/16
+nodePortAddresses: [10.0.0.0/8, '']
+  | nodePortAddresses: "" is not an address range; write it like 10.244.0.0/16
+clusterCIDR: '10.0.0.0/8,'
+  | clusterCIDR: "" is not an address range; write it like 10.244.0.0/16
+detectLocal: {clusterCIDRs: ['']}
+  | detectLocal.clusterCIDRs: "" is not an address range; write it like 10.244.0.0/16
+portolan: {interfaces: [eth0, '']}
+  | portolan.interfaces: "" matches nothing; remove it
+metricsBindAddress: '[::1]'
+  | metricsBindAddress: "[::1]" is not an IP address with or without a port; write it like [::1]:10249
+healthzBindAddress: '[::]:http'
+  | healthzBindAddress: "[::]:http" is not an IP address with or without a port; write it like [::]:10256
+healthzBindAddress: localhost
+  | healthzBindAddress: "localhost" is not an IP address with or without a port; write it like 0.0.0.0:10256
+{bindAddress: '::', metricsBindAddress: '127.0.0.1:0'}
+  | metricsBindAddress: "127.0.0.1:0" is not an IP address with or without a port; write it like [::1]:10249
+bindAddress: eth0
+  | bindAddress: "eth0" is not an IP address; write it like 0.0.0.0 or ::
+portolan: {logLevel: 'portolan=loud'}
+  | portolan.logLevel: "portolan=loud" is not a level; use error, warn, info, debug or trace, or a filter like warn,portolan_source=debug
+portolan: {masqueradePorts: ['1-2', '3-4', '5-6']}
+  | portolan.masqueradePorts: "1-2,3-4,5-6" is not one or two ranges; write it like [1024-29999, 61000-65535]
+portolan: {masqueradePorts: [9-8]}
+  | portolan.masqueradePorts: "9-8" is not a range of ports; write it like 1024-29999
+portolan: {maps: {flows: 1}}
+  | portolan.maps.flows: "1" is not between 16 and 67108864 entries; correct it
+"#;
+
+#[test]
+fn an_invalid_values_error_has_key_value_and_remedy() {
+    for [text, expected] in rows(INVALID) {
+        assert_eq!(config(&text).expect_err("invalid").to_string(), expected);
+    }
 }
 
 #[rstest]
@@ -175,15 +132,10 @@ fn of_a_section_that_stands_twice_only_the_last_is_used() {
 const HEADER: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
 
 #[rstest]
-#[case::empty("")]
-#[case::comments_only("# nothing\n")]
-#[case::empty_mapping("{}\n")]
 #[case::null("null\n")]
 #[case::marker_only("---\n")]
 #[case::without_kind("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nmode: nftables\n")]
-#[case::without_version("kind: KubeProxyConfiguration\n")]
 #[case::empty_kind("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind:\n")]
-#[case::empty_first_document(&format!("---\n---\n{HEADER}"))]
 fn a_file_without_api_version_or_kind_is_refused(#[case] text: &str) {
     let error = whole(text).expect_err("refused").to_string();
     let begins = "configuration file portolan.yaml, line 1: this is missing, without which no settings are read: ";
@@ -232,43 +184,27 @@ fn an_errors_line_number_counts_from_the_start_of_the_file() {
     );
 }
 
-#[rstest]
-#[case(
-    "nodePortAddresses: primary",
-    "nodePortAddresses cannot be \"primary\"; it takes: list of address ranges, or primary alone"
-)]
-#[case(
-    "nodePortAddresses: [10]",
-    "nodePortAddresses cannot be [10]; it takes: list of"
-)]
-#[case(
-    "hostnameOverride: 7",
-    "hostnameOverride cannot be 7; it takes: node name"
-)]
-#[case(
-    "hostnameOverride: [a]",
-    "hostnameOverride cannot be [\"a\"]; it takes: node name"
-)]
-#[case(
-    "iptables: {masqueradeBit: x}",
-    "iptables.masqueradeBit cannot be \"x\"; it takes: bit number, 0 to 31"
-)]
-#[case(
-    "iptables: {masqueradeAll: 1}",
-    "iptables.masqueradeAll cannot be 1; it takes: true or false"
-)]
-#[case(
-    "portolan: {maps: {flows: {a: 1}}}",
-    "portolan.maps.flows cannot be {\"a\":1}; it takes: number of entries"
-)]
-#[case("portolan: [1]", "a mapping is wanted in `portolan: [1]`")]
-fn a_value_of_the_wrong_yaml_type_is_refused_with_an_error_for_operators(
-    #[case] text: &str,
-    #[case] expected: &str,
-) {
-    let error = config(text).expect_err("refused").to_string();
-    let begins = "configuration file portolan.yaml, line 1: ";
-    assert!(error.starts_with(&format!("{begins}{expected}")), "{error}");
+/// Settings, and how the error begins.
+const WRONG_TYPES: &str = r#"
+nodePortAddresses: primary
+  | nodePortAddresses cannot be "primary"; it takes: list of address ranges, or primary alone
+nodePortAddresses: [10] | nodePortAddresses cannot be [10]; it takes: list of
+hostnameOverride: 7 | hostnameOverride cannot be 7; it takes: node name
+hostnameOverride: [a] | hostnameOverride cannot be ["a"]; it takes: node name
+iptables: {masqueradeBit: x} | iptables.masqueradeBit cannot be "x"; it takes: bit number, 0 to 31
+iptables: {masqueradeAll: 1} | iptables.masqueradeAll cannot be 1; it takes: true or false
+portolan: {maps: {flows: {a: 1}}}
+  | portolan.maps.flows cannot be {"a":1}; it takes: number of entries
+portolan: [1] | a mapping is wanted in `portolan: [1]`
+"#;
+
+#[test]
+fn a_value_of_the_wrong_yaml_type_is_refused_with_an_error_for_operators() {
+    for [text, expected] in rows(WRONG_TYPES) {
+        let error = config(&text).expect_err("refused").to_string();
+        let begins = format!("configuration file portolan.yaml, line 1: {expected}");
+        assert!(error.starts_with(&begins), "{error}");
+    }
 }
 
 #[rstest]
@@ -304,90 +240,20 @@ fn a_missing_configuration_file_is_named_in_the_error() {
     );
 }
 
-/// The configuration file as kubeadm writes it.
-const KUBEADM: &str = "
-apiVersion: kubeproxy.config.k8s.io/v1alpha1
-bindAddress: 0.0.0.0
-bindAddressHardFail: false
-clientConnection:
-  acceptContentTypes: \"\"
-  burst: 0
-  contentType: \"\"
-  kubeconfig: /var/lib/kube-proxy/kubeconfig.conf
-  qps: 0
-clusterCIDR: 10.244.0.0/16
-configSyncPeriod: 0s
-conntrack:
-  maxPerCore: null
-  min: null
-  tcpBeLiberal: false
-  tcpCloseWaitTimeout: null
-  tcpEstablishedTimeout: null
-  udpStreamTimeout: 0s
-  udpTimeout: 0s
-detectLocal:
-  bridgeInterface: \"\"
-  interfaceNamePrefix: \"\"
-detectLocalMode: \"\"
-enableProfiling: false
-healthzBindAddress: \"\"
-hostnameOverride: \"\"
-iptables:
-  localhostNodePorts: null
-  masqueradeAll: false
-  masqueradeBit: null
-  minSyncPeriod: 0s
-  syncPeriod: 0s
-ipvs:
-  excludeCIDRs: null
-  minSyncPeriod: 0s
-  scheduler: \"\"
-  strictARP: false
-  syncPeriod: 0s
-  tcpFinTimeout: 0s
-  tcpTimeout: 0s
-  udpTimeout: 0s
-kind: KubeProxyConfiguration
-logging:
-  flushFrequency: 0
-  options:
-    json:
-      infoBufferSize: \"0\"
-    text:
-      infoBufferSize: \"0\"
-  verbosity: 0
-metricsBindAddress: \"\"
-mode: \"\"
-nftables:
-  masqueradeAll: false
-  masqueradeBit: null
-  minSyncPeriod: 0s
-  syncPeriod: 0s
-nodePortAddresses: null
-oomScoreAdj: null
-portRange: \"\"
-showHiddenMetricsForVersion: \"\"
-winkernel:
-  enableDSR: false
-  forwardHealthCheckVip: false
-  networkName: \"\"
-  rootHnsEndpointName: \"\"
-  sourceVip: \"\"
-";
-
 #[test]
 fn the_file_that_kubeadm_writes_works_as_it_is() {
-    let first = config(KUBEADM).expect("valid");
+    let kubeadm = fs::read_to_string(folder().join("kubeadm.yaml")).expect("the file");
+    let first = whole(&kubeadm).expect("valid");
     assert_eq!(
         first.kubeconfig.as_deref(),
         Some(Path::new("/var/lib/kube-proxy/kubeconfig.conf"))
     );
     assert_eq!(first.local_detection, LocalDetection::ClusterCidr);
     assert!(first.unused.is_empty(), "{:?}", first.unused);
-    let other = KUBEADM
+    let other = kubeadm
         .replace("mode: \"\"\nnftables", "mode: ipvs\nnftables")
         .replace("scheduler: \"\"", "scheduler: rr")
         .replace("maxPerCore: null", "maxPerCore: 32768");
-    let other = config(&other).expect("valid");
+    let other = whole(&other).expect("valid");
     assert_eq!(other.unused, ["ipvs"]);
 }

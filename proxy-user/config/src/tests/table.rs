@@ -159,55 +159,32 @@ fn every_text_of_the_settings_table_ends_with_a_full_stop() {
     }
 }
 
-#[rstest]
-#[case("pinDirectory: /x", "pinDirectory", "portolan.pinDirectory")]
-#[case("portolan: {flow: 3}", "portolan.flow", "portolan.maps.flows")]
-#[case(
-    "portolan: {udpTimeout: 3s}",
-    "portolan.udpTimeout",
-    "conntrack.udpTimeout"
-)]
-#[case(
-    "conntrack: {udptimeout: 3s}",
-    "conntrack.udptimeout",
-    "conntrack.udpTimeout"
-)]
-#[case(
-    "portolan: {clusterCIDR: 10.0.0.0/8}",
-    "portolan.clusterCIDR",
-    "clusterCIDR"
-)]
-#[case(
-    "detectLocal: {clusterCIDR: 10.0.0.0/8}",
-    "detectLocal.clusterCIDR",
-    "clusterCIDR"
-)]
-fn an_unknown_keys_warning_names_the_nearest_known_key(
-    #[case] text: &str,
-    #[case] key: &str,
-    #[case] nearest: &str,
-) {
-    let config = config(text).expect("valid");
-    let [warning] = &config.ignored[..] else {
-        panic!("{:?}", config.ignored)
-    };
-    let expected =
-        format!("unknown key {key:?} is ignored; correct it to {nearest:?}, or remove it");
-    assert_eq!(warning.reason, expected);
-}
+/// Settings, the key that is unknown, and the nearest known one.
+const UNKNOWN: &str = "
+pinDirectory: /x | pinDirectory | portolan.pinDirectory
+portolan: {flow: 3} | portolan.flow | portolan.maps.flows
+portolan: {udpTimeout: 3s} | portolan.udpTimeout | conntrack.udpTimeout
+conntrack: {udptimeout: 3s} | conntrack.udptimeout | conntrack.udpTimeout
+portolan: {clusterCIDR: 10.0.0.0/8} | portolan.clusterCIDR | clusterCIDR
+detectLocal: {clusterCIDR: 10.0.0.0/8} | detectLocal.clusterCIDR | clusterCIDR
+strictARP: true | strictARP |
+udpIdleTimeout: 250ms | udpIdleTimeout |
+portolan: {maps: {connections: 7}} | portolan.maps.connections |
+x: 1 | x |
+";
 
-#[rstest]
-#[case("strictARP: true", "strictARP")]
-#[case("udpIdleTimeout: 250ms", "udpIdleTimeout")]
-#[case("portolan: {maps: {connections: 7}}", "portolan.maps.connections")]
-#[case("x: 1", "x")]
-fn an_unknown_key_similar_to_no_known_one_gets_no_suggestion(
-    #[case] text: &str,
-    #[case] key: &str,
-) {
-    let config = config(text).expect("valid");
-    let expected = format!("unknown key {key:?} is ignored; remove it");
-    assert_eq!(config.ignored[0].reason, expected);
+#[test]
+fn an_unknown_keys_warning_names_a_known_key_that_is_near() {
+    for [text, key, nearest] in control::testing::rows(UNKNOWN) {
+        let correct = match &*nearest {
+            "" => String::new(),
+            nearest => format!("correct it to {nearest:?}, or "),
+        };
+        let expected = format!("unknown key {key:?} is ignored; {correct}remove it");
+        let ignored = config(&text).expect("valid").ignored;
+        let reasons: Vec<_> = ignored.iter().map(|warning| &*warning.reason).collect();
+        assert_eq!(reasons, [expected]);
+    }
 }
 
 #[test]

@@ -3,118 +3,88 @@
 
 mod addresses;
 
-use rstest::rstest;
-
 use super::{Endpoints, Object, Selection};
-use crate::testing::{complaints, endpoint, objects, service, slice};
+use crate::testing::{complaints, endpoint, objects, rows, service, slice};
 
-#[rstest]
-#[case::port_too_high(
-    "ports: [{name: http, port: 70000}, {name: web, port: 81}]",
-    "spec.ports[0] (http): port 70000 is not between 1 and 65535; this port is not served, correct its number"
-)]
-#[case::port_zero(
-    "ports: [{port: 0}, {name: web, port: 81}]",
-    "spec.ports[0]: port 0 is not between 1 and 65535; this port is not served, correct its number"
-)]
-#[case::protocol(
-    "ports: [{name: http, port: 80, protocol: ICMP}, {name: web, port: 81}]",
-    "spec.ports[0] (http): protocol \"ICMP\" is not TCP, UDP or SCTP; this port is not served, correct its protocol"
-)]
-#[case::node_port(
-    "ports: [{name: http, port: 80, nodePort: 99999}]",
-    "spec.ports[0] (http): nodePort 99999 is not between 1 and 65535; the port is served without a node port, correct its number"
-)]
-#[case::same_name(
-    "ports: [{name: http, port: 80}, {name: http, port: 81}]",
-    "spec.ports[1] (http): an earlier port has the same name and protocol; this one is not served, give it another name"
-)]
-#[case::external_ip(
-    "ports: [{name: http, port: 80}], externalIPs: [cart.example.net]",
-    "externalIP \"cart.example.net\" is not an IP address; it is not served, correct the address"
-)]
-#[case::external_ip_of_a_family_that_the_service_lacks(
-    "ports: [{name: http, port: 80}], externalIPs: ['2001:db8::1']",
-    "externalIP 2001:db8::1 is not served because the service has no IPv6 cluster IP; add IPv6 to its ipFamilies or remove the address"
-)]
-#[case::balancer_ip(
-    "ports: [{name: http, port: 80}]}\nstatus: {loadBalancer: {ingress: [{ip: 198.51.100.300}]}",
-    "load balancer IP \"198.51.100.300\" is not an IP address; it is not served, correct the address"
-)]
-#[case::source_range(
-    "ports: [{name: http, port: 80}], loadBalancerSourceRanges: [203.0.113.0/24, 10.0.0.1]",
-    "loadBalancerSourceRanges: \"10.0.0.1\" is not an address range and allows nobody; write it like 203.0.113.0/24"
-)]
-#[case::affinity(
-    "ports: [{name: http, port: 80}], sessionAffinity: Cookie",
-    "sessionAffinity \"Cookie\" is neither None nor ClientIP; there is no affinity, use one of the two"
-)]
-#[case::affinity_timeout(
-    "ports: [{name: http, port: 80}], sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 0}}",
-    "sessionAffinityConfig.clientIP.timeoutSeconds 0 is not between 1 and 86400; the default of 10800 is used, correct the number"
-)]
-#[case::policy(
-    "ports: [{name: http, port: 80}], internalTrafficPolicy: Nearby",
-    "internalTrafficPolicy \"Nearby\" is neither Cluster nor Local; Cluster is used, set one of the two"
-)]
-#[case::health_check_port(
-    "ports: [{name: http, port: 80}], type: LoadBalancer, externalTrafficPolicy: Local, healthCheckNodePort: -1",
-    "healthCheckNodePort -1 is not between 1 and 65535; health checks get no answer, correct the number"
-)]
-fn an_invalid_service_field_gives_a_warning_and_the_rest_is_served(
-    #[case] spec: &str,
-    #[case] reason: &str,
-) {
-    let yaml = format!(
-        "apiVersion: v1\nkind: Service\nmetadata: {{name: cart, namespace: shop}}\nspec: {{clusterIP: 172.30.0.1, {spec}}}\n",
-    );
-    let (objects, warnings) = objects(&yaml);
-    let found: Vec<_> = warnings.iter().map(ToString::to_string).collect();
-    assert_eq!(found, [format!("Service shop/cart: {reason}")]);
-    let [Object::Service(service)] = &objects[..] else {
-        panic!("{objects:?}")
-    };
-    assert!(service.is_served());
-    assert_eq!(service.ports.len(), 1);
+/// Fields of a Service's spec, and below each the warning that it causes.
+const SERVICES: &str = r#"
+ports: [{name: http, port: 70000}, {name: web, port: 81}]
+  | spec.ports[0] (http): port 70000 is not between 1 and 65535; this port is not served, correct its number
+ports: [{port: 0}, {name: web, port: 81}]
+  | spec.ports[0]: port 0 is not between 1 and 65535; this port is not served, correct its number
+ports: [{name: http, port: 80, protocol: ICMP}, {name: web, port: 81}]
+  | spec.ports[0] (http): protocol "ICMP" is not TCP, UDP or SCTP; this port is not served, correct its protocol
+ports: [{name: http, port: 80, nodePort: 99999}]
+  | spec.ports[0] (http): nodePort 99999 is not between 1 and 65535; the port is served without a node port, correct its number
+ports: [{name: http, port: 80}, {name: http, port: 81}]
+  | spec.ports[1] (http): an earlier port has the same name and protocol; this one is not served, give it another name
+ports: [{name: http, port: 80}], externalIPs: [cart.example.net]
+  | externalIP "cart.example.net" is not an IP address; it is not served, correct the address
+ports: [{name: http, port: 80}], externalIPs: ['2001:db8::1']
+  | externalIP 2001:db8::1 is not served because the service has no IPv6 cluster IP; add IPv6 to its ipFamilies or remove the address
+ports: [{name: http, port: 80}]}, status: {loadBalancer: {ingress: [{ip: 198.51.100.300}]}
+  | load balancer IP "198.51.100.300" is not an IP address; it is not served, correct the address
+ports: [{name: http, port: 80}], loadBalancerSourceRanges: [203.0.113.0/24, 10.0.0.1]
+  | loadBalancerSourceRanges: "10.0.0.1" is not an address range and allows nobody; write it like 203.0.113.0/24
+ports: [{name: http, port: 80}], sessionAffinity: Cookie
+  | sessionAffinity "Cookie" is neither None nor ClientIP; there is no affinity, use one of the two
+ports: [{name: http, port: 80}], sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 0}}
+  | sessionAffinityConfig.clientIP.timeoutSeconds 0 is not between 1 and 86400; the default of 10800 is used, correct the number
+ports: [{name: http, port: 80}], internalTrafficPolicy: Nearby
+  | internalTrafficPolicy "Nearby" is neither Cluster nor Local; Cluster is used, set one of the two
+ports: [{name: http, port: 80}], type: LoadBalancer, externalTrafficPolicy: Local, healthCheckNodePort: -1
+  | healthCheckNodePort -1 is not between 1 and 65535; health checks get no answer, correct the number
+"#;
+
+/// Returns the one object of a text, and the warnings about it.
+fn read(yaml: &str) -> (Object, Vec<String>) {
+    let (mut objects, warnings) = objects(yaml);
+    assert_eq!(objects.len(), 1, "{objects:?}");
+    let warnings = warnings.iter().map(ToString::to_string).collect();
+    (objects.remove(0), warnings)
+}
+
+#[test]
+fn an_invalid_service_field_gives_a_warning_and_the_rest_is_served() {
+    for [spec, reason] in rows(SERVICES) {
+        let yaml = format!(
+            "{{apiVersion: v1, kind: Service, metadata: {{name: cart, namespace: shop}}, spec: {{clusterIP: 172.30.0.1, {spec}}}}}",
+        );
+        let (object, warnings) = read(&yaml);
+        assert_eq!(warnings, [format!("Service shop/cart: {reason}")]);
+        let Object::Service(service) = object else {
+            panic!("{object:?}")
+        };
+        assert!(service.is_served() && service.ports.len() == 1, "{spec}");
+    }
 }
 
 #[test]
 fn an_unknown_selection_annotation_gives_a_warning_and_is_ignored() {
-    let yaml = |word: &str| {
+    let unknown = "Service shop/cart: annotation service.portolan.dev/selection \"Maglev\" is neither random nor maglev; the setting portolan.selection counts, use one of the two";
+    for (word, selection, expected) in [
+        ("maglev", Some(Selection::Maglev), None),
+        ("random", Some(Selection::Random), None),
+        ("Maglev", None, Some(unknown)),
+    ] {
         let annotation = format!("annotations: {{service.portolan.dev/selection: {word}}}");
-        service("cart", "172.30.0.1", "")
-            .replace("metadata: {", &format!("metadata: {{{annotation}, "))
-    };
-    for (word, selection) in [("maglev", Selection::Maglev), ("random", Selection::Random)] {
-        let (found, warnings) = objects(&yaml(word));
-        assert!(warnings.is_empty(), "{warnings:?}");
-        let Object::Service(service) = &found[0] else {
-            panic!("{found:?}")
-        };
-        assert_eq!(service.selection, Some(selection));
+        let yaml = service("cart", "172.30.0.1", "");
+        let (object, warnings) =
+            read(&yaml.replace("metadata: {", &format!("metadata: {{{annotation}, ")));
+        assert!(matches!(object, Object::Service(service) if service.selection == selection));
+        assert_eq!(warnings, Vec::from_iter(expected));
     }
-    assert_eq!(
-        complaints(&yaml("Maglev")),
-        [
-            "Service shop/cart: annotation service.portolan.dev/selection \"Maglev\" is neither random nor maglev; the setting portolan.selection counts, use one of the two"
-        ]
-    );
 }
 
 #[test]
 fn a_wrong_weight_gives_a_warning_and_the_slice_counts_as_without_one() {
-    let yaml = |weight: &str| {
-        let annotation = format!("annotations: {{service.portolan.dev/weight: '{weight}'}}");
-        slice("cart-1", "cart", &[endpoint(1, "node-a", "")])
-            .replace("metadata: {", &format!("metadata: {{{annotation}, "))
-    };
     let read = |weight: &str| {
-        let (found, warnings) = objects(&yaml(weight));
-        let Object::EndpointSlice(slice) = &found[0] else {
-            panic!("{found:?}")
-        };
-        let warnings: Vec<_> = warnings.iter().map(ToString::to_string).collect();
-        (slice.weight, warnings)
+        let annotation = format!("annotations: {{service.portolan.dev/weight: '{weight}'}}");
+        let yaml = slice("cart-1", "cart", &[endpoint(1, "node-a", "")]);
+        match read(&yaml.replace("metadata: {", &format!("metadata: {{{annotation}, "))) {
+            (Object::EndpointSlice(slice), warnings) => (slice.weight, warnings),
+            (other, _) => panic!("{other:?}"),
+        }
     };
     for weight in [0, 1, 256] {
         assert_eq!(read(&weight.to_string()), (weight, Vec::new()));
@@ -147,119 +117,57 @@ fn an_invalid_or_surplus_cluster_ip_gives_a_warning() {
     );
 }
 
-#[rstest]
-#[case::other_family(
-    "['fd00::1']",
-    "fd00::1 does not match addressType IPv4; this endpoint is ignored, put it into a slice of its own family"
-)]
-#[case::loopback(
-    "[127.0.0.1]",
-    "127.0.0.1 is a loopback address, which other hosts cannot reach; this endpoint is ignored, use the pod's own address"
-)]
-#[case::link_local(
-    "[169.254.1.1]",
-    "169.254.1.1 is a link-local address, which other hosts cannot reach; this endpoint is ignored, use the pod's own address"
-)]
-#[case::unspecified(
-    "[0.0.0.0]",
-    "0.0.0.0 is an unspecified address, which other hosts cannot reach; this endpoint is ignored, use the pod's own address"
-)]
-#[case::multicast(
-    "[224.0.0.1]",
-    "224.0.0.1 is a multicast address, which other hosts cannot reach; this endpoint is ignored, use the pod's own address"
-)]
-#[case::broadcast(
-    "[255.255.255.255]",
-    "255.255.255.255 is the broadcast address, which other hosts cannot reach; this endpoint is ignored, use the pod's own address"
-)]
-#[case::loopback_of_the_other_family(
-    "['::1']",
-    "::1 is a loopback address, which other hosts cannot reach; this endpoint is ignored, use the pod's own address"
-)]
-#[case::link_local_of_the_other_family(
-    "['fe80::1']",
-    "fe80::1 is a link-local address, which other hosts cannot reach; this endpoint is ignored, use the pod's own address"
-)]
-#[case::no_address_at_all(
-    "[pod-1]",
-    "\"pod-1\" is not an IP address; this endpoint is ignored, correct the address"
-)]
-fn an_invalid_endpoint_address_gives_a_warning_and_the_others_serve(
-    #[case] addresses: &str,
-    #[case] reason: &str,
-) {
-    let bad = format!("    - {{addresses: {addresses}}}\n");
-    let yaml = slice(
-        "cart-1",
-        "cart",
-        &[endpoint(1, "node-a", ""), bad, endpoint(3, "node-a", "")],
-    );
-    let (objects, warnings) = objects(&yaml);
-    let found: Vec<_> = warnings.iter().map(ToString::to_string).collect();
-    assert_eq!(
-        found,
-        [format!("EndpointSlice shop/cart-1: endpoints[1]: {reason}")]
-    );
-    let [Object::EndpointSlice(slice)] = &objects[..] else {
-        panic!("{objects:?}")
-    };
-    let Endpoints::V4(endpoints) = &slice.endpoints else {
-        panic!("{slice:?}")
-    };
-    assert_eq!(endpoints.len(), 2);
+/// A part of a slice, and below each the warning that it causes. Which addresses have a flaw:
+/// `addresses`.
+const SLICES: &str = r#"
+{addresses: ['fd00::1']}
+  | endpoints[1]: fd00::1 does not match addressType IPv4; this endpoint is ignored, put it into a slice of its own family
+{addresses: [169.254.1.1]}
+  | endpoints[1]: 169.254.1.1 is a link-local address, which other hosts cannot reach; this endpoint is ignored, use the pod's own address
+{addresses: ['::1']}
+  | endpoints[1]: ::1 is a loopback address, which other hosts cannot reach; this endpoint is ignored, use the pod's own address
+{addresses: [pod-1]}
+  | endpoints[1]: "pod-1" is not an IP address; this endpoint is ignored, correct the address
+ports: {name: x, port: 70000}
+  | ports[0] (x): port 70000 is not between 1 and 65535; this port is ignored, correct its number
+ports: {name: x}
+  | ports[0] (x): port (none) is not between 1 and 65535; this port is ignored, correct its number
+ports: {port: 1, protocol: GRE}
+  | ports[0]: protocol "GRE" is not TCP, UDP or SCTP; this port is ignored, correct its protocol
+"#;
+
+#[test]
+fn an_invalid_part_of_a_slice_gives_a_warning_and_the_others_serve() {
+    for [part, reason] in rows(SLICES) {
+        let mut endpoints = vec![endpoint(1, "node-a", ""), endpoint(3, "node-a", "")];
+        let yaml = if let Some(port) = part.strip_prefix("ports: ") {
+            slice("cart-1", "cart", &endpoints).replace("ports: [", &format!("ports: [{port}, "))
+        } else {
+            endpoints.insert(1, format!("    - {part}\n"));
+            slice("cart-1", "cart", &endpoints)
+        };
+        let (object, warnings) = read(&yaml);
+        assert_eq!(warnings, [format!("EndpointSlice shop/cart-1: {reason}")]);
+        let Object::EndpointSlice(slice) = object else {
+            panic!("{object:?}")
+        };
+        let Endpoints::V4(endpoints) = &slice.endpoints else {
+            panic!("{slice:?}")
+        };
+        assert_eq!((endpoints.len(), slice.ports.len()), (2, 1), "{part}");
+    }
 }
 
-#[rstest]
-#[case::number(
-    "{name: x, port: 70000}",
-    "ports[0] (x): port 70000 is not between 1 and 65535; this port is ignored, correct its number"
-)]
-#[case::none(
-    "{name: x}",
-    "ports[0] (x): port (none) is not between 1 and 65535; this port is ignored, correct its number"
-)]
-#[case::protocol(
-    "{port: 1, protocol: GRE}",
-    "ports[0]: protocol \"GRE\" is not TCP, UDP or SCTP; this port is ignored, correct its protocol"
-)]
-fn an_invalid_slice_port_gives_a_warning_and_the_others_serve(
-    #[case] port: &str,
-    #[case] reason: &str,
-) {
-    let yaml = slice("cart-1", "cart", &[endpoint(1, "node-a", "")])
-        .replace("ports: [", &format!("ports: [{port}, "));
-    let (objects, warnings) = objects(&yaml);
-    let found: Vec<_> = warnings.iter().map(ToString::to_string).collect();
-    assert_eq!(found, [format!("EndpointSlice shop/cart-1: {reason}")]);
-    let [Object::EndpointSlice(slice)] = &objects[..] else {
-        panic!("{objects:?}")
-    };
-    assert_eq!(slice.ports.len(), 1);
-}
-
-#[rstest]
-#[case::host_names("addressType: FQDN", None)]
-#[case::unknown_type(
-    "addressType: IPX",
-    Some(
-        "EndpointSlice shop/cart-1: addressType \"IPX\" is not IPv4, IPv6 or FQDN; the slice is ignored, correct its addressType"
-    )
-)]
-fn slices_of_other_address_types_are_ignored(#[case] field: &str, #[case] expected: Option<&str>) {
-    let yaml = slice("cart-1", "cart", &[]).replace("addressType: IPv4", field);
-    let yaml = yaml.replace(
-        "endpoints:\n",
-        "endpoints: [{addresses: [pod.example.net]}]\n",
-    );
-    assert_eq!(
-        complaints(&yaml.replace("pod.example.net", "10.40.1.1")),
-        Vec::from_iter(expected)
-    );
-    let (objects, _) = objects(&yaml);
-    let [Object::EndpointSlice(slice)] = &objects[..] else {
-        panic!("{objects:?}")
-    };
-    assert_eq!(slice.service, None);
+#[test]
+fn slices_of_other_address_types_are_ignored() {
+    let unknown = "EndpointSlice shop/cart-1: addressType \"IPX\" is not IPv4, IPv6 or FQDN; the slice is ignored, correct its addressType";
+    for (kind, expected) in [("FQDN", None), ("IPX", Some(unknown))] {
+        let host = "    - {addresses: [pod.example.net]}\n".to_owned();
+        let yaml = slice("cart-1", "cart", &[host]).replace("IPv4", kind);
+        let (object, warnings) = read(&yaml);
+        assert_eq!(warnings, Vec::from_iter(expected));
+        assert!(matches!(object, Object::EndpointSlice(slice) if slice.service.is_none()));
+    }
 }
 
 #[test]
@@ -318,10 +226,10 @@ status:
     - {type: InternalIP, address: 192.168.41.2}
     - {type: InternalIP, address: 'fd00:c0::2'}
 ";
-    let (objects, warnings) = objects(yaml);
+    let (object, warnings) = read(yaml);
     assert_eq!(warnings.len(), 3);
-    let [Object::Node(node)] = &objects[..] else {
-        panic!("{objects:?}")
+    let Object::Node(node) = object else {
+        panic!("{object:?}")
     };
     assert_eq!(&*node.resource_version, "7");
     assert_eq!(node.zone.as_deref(), Some("zone-a"));
@@ -342,10 +250,10 @@ status:
     - {type: ExternalIP, address: '2001:db8::7'}
     - {type: InternalIP, address: 192.168.40.2}
 ";
-    let (objects, warnings) = objects(yaml);
-    assert_eq!(warnings.len(), 0);
-    let [Object::Node(node)] = &objects[..] else {
-        panic!("{objects:?}")
+    let (object, warnings) = read(yaml);
+    assert_eq!(warnings, [""; 0]);
+    let Object::Node(node) = object else {
+        panic!("{object:?}")
     };
     assert_eq!(node.internal_v4, "192.168.40.2".parse().ok());
     assert_eq!(node.internal_v6, "2001:db8::7".parse().ok());

@@ -165,45 +165,24 @@ fn a_guessed_internal_ip_gives_a_warning() {
 
 #[test]
 fn node_ports_are_on_the_addresses_that_the_setting_names_and_all_are_the_nodes() {
-    let settings = |setting: &str| {
+    let joined = |addresses: Vec<&NodeAddress>| {
+        let texts = addresses.iter().map(|one| one.address.to_string());
+        texts.collect::<Vec<_>>().join(" ")
+    };
+    for (setting, expected) in [
+        ("", "127.0.0.1 192.168.40.2 192.168.41.2 fd00:c0::2 fe80::1"),
+        ("primary", "192.168.40.2 fd00:c0::2"),
+        ("192.168.41.0/24,fd00::/16", "192.168.41.2 fd00:c0::2"),
+    ] {
         let config = config(&format!("nodePortAddresses: [{setting}]\n"));
         let internal = ips(&["192.168.40.2", "fd00:c0::2"]);
         let told = NodeSettings::new(&config, 7, None, &BTreeSet::new(), &internal, &interfaces());
         assert_eq!(told.settings.internal_v4.octets, [192, 168, 40, 2]);
-        let all: Vec<_> = told
-            .addresses
-            .iter()
-            .map(|a| a.address.to_string())
-            .collect();
-        assert_eq!(
-            all,
-            [
-                "127.0.0.1",
-                "192.168.40.2",
-                "192.168.41.2",
-                "::1",
-                "fd00:c0::2",
-                "fe80::1"
-            ]
-        );
-        let served = told.addresses.iter().filter(|a| a.node_ports);
-        served.map(|a| a.address.to_string()).collect::<Vec<_>>()
-    };
-    assert_eq!(
-        settings(""),
-        [
-            "127.0.0.1",
-            "192.168.40.2",
-            "192.168.41.2",
-            "fd00:c0::2",
-            "fe80::1"
-        ]
-    );
-    assert_eq!(settings("primary"), ["192.168.40.2", "fd00:c0::2"]);
-    assert_eq!(
-        settings("192.168.41.0/24,fd00::/16"),
-        ["192.168.41.2", "fd00:c0::2"]
-    );
+        let all = "127.0.0.1 192.168.40.2 192.168.41.2 ::1 fd00:c0::2 fe80::1";
+        assert_eq!(joined(told.addresses.iter().collect()), all);
+        let served = told.addresses.iter().filter(|one| one.node_ports);
+        assert_eq!(joined(served.collect()), expected);
+    }
 }
 
 #[test]

@@ -45,14 +45,16 @@ fn facts(stations: Vec<Station>, ending: Ending) -> Facts {
     }
 }
 
-fn endpoint() -> EndpointFacts {
-    EndpointFacts {
+fn endpoint(change: impl FnOnce(&mut EndpointFacts)) -> EndpointFacts {
+    let mut facts = EndpointFacts {
         address: "10.0.1.1:8080".parse().expect("an end"),
         only_at: Vec::new(),
         ports: Vec::new(),
         listens: false,
         full_queue: false,
-    }
+    };
+    change(&mut facts);
+    facts
 }
 
 #[track_caller]
@@ -150,15 +152,9 @@ fn a_port_without_a_listener_says_where_processes_listen() {
     let there = at(Host::Other(7), freed("NO_SOCKET"));
     let mut facts = facts(vec![there], Ending::Refused);
     assert_eq!(loss(&facts).1, "no process listens at that port");
-    facts.endpoint = Some(EndpointFacts {
-        only_at: vec!["127.0.0.1".into()],
-        ..endpoint()
-    });
+    facts.endpoint = Some(endpoint(|one| one.only_at.push("127.0.0.1".into())));
     assert!(loss(&facts).1.ends_with("only at 127.0.0.1"));
-    facts.endpoint = Some(EndpointFacts {
-        ports: vec![9090],
-        ..endpoint()
-    });
+    facts.endpoint = Some(endpoint(|one| one.ports.push(9090)));
     let named = loss(&facts);
     assert_eq!(named.0, "the endpoint 10.0.1.1:8080");
     assert!(named.1.ends_with("listened at are 9090"));
@@ -173,10 +169,7 @@ fn a_packet_that_nobody_freed_was_lost_behind_its_last_station() {
     assert!(matches!(left, Judgement::Left(loss) if loss.about == "beyond interface eth1"));
     let mut reached = way(vec![at(Host::Other(7), received("eth0"))]);
     assert!(loss(&reached).1.contains("nobody answers"));
-    reached.endpoint = Some(EndpointFacts {
-        full_queue: true,
-        ..endpoint()
-    });
+    reached.endpoint = Some(endpoint(|one| one.full_queue = true));
     assert!(loss(&reached).1.contains("queue of connections is full"));
     let nothing = loss(&way(Vec::new()));
     assert_eq!(nothing.1, "it sends nothing");
@@ -186,9 +179,6 @@ fn a_packet_that_nobody_freed_was_lost_behind_its_last_station() {
 fn a_datagram_that_reached_a_process_counts_as_answered() {
     let mut facts = facts(vec![at(Host::Other(7), received("eth0"))], Ending::Silent);
     facts.is_datagram = true;
-    facts.endpoint = Some(EndpointFacts {
-        listens: true,
-        ..endpoint()
-    });
+    facts.endpoint = Some(endpoint(|one| one.listens = true));
     assert!(matches!(judge(&facts), Judgement::Answered(_)));
 }

@@ -277,4 +277,4 @@ fn listed(words: impl IntoIterator<Item = String>) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -56,14 +56,17 @@ fn cluster(objects: &[String]) -> Cluster {
     Cluster::new(&format!("{}{}", base(), objects.concat()))
 }
 
-/// Returns the status that is to be written about an object.
-fn status(cluster: &mut Cluster, object: &str) -> Value {
-    let (writes, _) = cluster.report();
-    let found = writes.into_iter().find(|(name, _)| name == object);
-    match found.and_then(|(_, write)| write) {
-        Some(Write::Status(status)) => status,
+/// Returns the status among these writes that is to be written about an object.
+fn written(writes: &[(String, Option<Write>)], object: &str) -> Value {
+    match writes.iter().find(|(name, _)| name == object) {
+        Some((_, Some(Write::Status(status)))) => status.clone(),
         other => panic!("{object}: {other:?}"),
     }
+}
+
+/// Returns the status that is to be written about an object.
+fn status(cluster: &mut Cluster, object: &str) -> Value {
+    written(&cluster.report().0, object)
 }
 
 /// Returns conditions, each as `TYPE=STATUS REASON`.

@@ -5,7 +5,10 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::*;
-use crate::model::{Kind, gateway::status::digest};
+use crate::{
+    model::{Kind, gateway::status::digest},
+    testing::rows,
+};
 
 #[test]
 fn a_route_and_its_gateway_are_accepted_resolved_and_programmed() {
@@ -20,13 +23,7 @@ fn a_route_and_its_gateway_are_accepted_resolved_and_programmed() {
     ]);
     let (writes, warnings) = cluster.report();
     assert_eq!(warnings, [""; 0]);
-    let of = |object: &str| {
-        let found = writes.iter().find(|(name, _)| name == object);
-        match found.and_then(|(_, write)| write.clone()) {
-            Some(Write::Status(status)) => status,
-            other => panic!("{object}: {other:?}"),
-        }
-    };
+    let of = |object: &str| written(&writes, object);
     assert_eq!(
         conditions(&of("GatewayClass l4")),
         ["Accepted=True Accepted"]
@@ -76,106 +73,62 @@ fn a_route_and_its_gateway_are_accepted_resolved_and_programmed() {
     );
 }
 
-const FROM_TILL: &str = "{name: web, protocol: TCP, port: 80, allowedRoutes: {namespaces: {from: Selector, selector: {matchLabels: {team: till}}}}}";
-const FROM_ALL: &str =
-    "{name: web, protocol: TCP, port: 80, allowedRoutes: {namespaces: {from: All}}}";
-const FROM_NONE: &str =
-    "{name: web, protocol: TCP, port: 80, allowedRoutes: {namespaces: {from: None}}}";
+/// Protocol and more of a listener, a route of its port 80, its parent, and the condition.
+const ACCEPTED: &str = "
+TCP | shop/cart | | True Accepted
+TCP | shop/cart | , sectionName: other | False NoMatchingParent
+TCP | shop/cart | , port: 81 | False NoMatchingParent
+UDP | shop/cart | | False NotAllowedByListeners
+HTTP | shop/cart | | False NotAllowedByListeners
+TCP, allowedRoutes: {kinds: [{kind: UDPRoute}]} | shop/cart | | False NotAllowedByListeners
+TCP, allowedRoutes: {kinds: [{kind: TCPRoute}]} | shop/cart | | True Accepted
+TCP | till/cart | , namespace: shop | False NotAllowedByListeners
+TCP, allowedRoutes: {namespaces: {from: Selector, selector: {matchLabels: {team: till}}}}
+  | till/cart | , namespace: shop | True Accepted
+TCP, allowedRoutes: {namespaces: {from: Selector, selector: {matchLabels: {team: till}}}}
+  | shop/cart | | False NotAllowedByListeners
+TCP, allowedRoutes: {namespaces: {from: All}} | till/cart | , namespace: shop | True Accepted
+TCP, allowedRoutes: {namespaces: {from: None}} | shop/cart | | False NotAllowedByListeners
+";
 
-#[rstest]
-#[case(TCP, "shop/cart", EDGE, "Accepted=True Accepted")]
-#[case(
-    TCP,
-    "shop/cart",
-    "{name: edge, sectionName: other}",
-    "Accepted=False NoMatchingParent"
-)]
-#[case(
-    TCP,
-    "shop/cart",
-    "{name: edge, port: 81}",
-    "Accepted=False NoMatchingParent"
-)]
-#[case(
-    "{name: web, protocol: UDP, port: 80}",
-    "shop/cart",
-    EDGE,
-    "Accepted=False NotAllowedByListeners"
-)]
-#[case(
-    "{name: web, protocol: HTTP, port: 80}",
-    "shop/cart",
-    EDGE,
-    "Accepted=False NotAllowedByListeners"
-)]
-#[case(
-    "{name: web, protocol: TCP, port: 80, allowedRoutes: {kinds: [{kind: UDPRoute}]}}",
-    "shop/cart",
-    EDGE,
-    "Accepted=False NotAllowedByListeners"
-)]
-#[case(
-    "{name: web, protocol: TCP, port: 80, allowedRoutes: {kinds: [{kind: TCPRoute}]}}",
-    "shop/cart",
-    EDGE,
-    "Accepted=True Accepted"
-)]
-#[case(TCP, "till/cart", EDGE_OF_SHOP, "Accepted=False NotAllowedByListeners")]
-#[case(FROM_TILL, "till/cart", EDGE_OF_SHOP, "Accepted=True Accepted")]
-#[case(FROM_TILL, "shop/cart", EDGE, "Accepted=False NotAllowedByListeners")]
-#[case(FROM_ALL, "till/cart", EDGE_OF_SHOP, "Accepted=True Accepted")]
-#[case(FROM_NONE, "shop/cart", EDGE, "Accepted=False NotAllowedByListeners")]
-fn a_route_is_accepted_by_the_listeners_that_allow_it(
-    #[case] listeners: &str,
-    #[case] name: &str,
-    #[case] parent: &str,
-    #[case] expected: &str,
-) {
-    let mut cluster = cluster(&[
-        gateway("edge", ADDRESS, listeners),
-        route("TCPRoute", name, parent, CART),
-    ]);
-    let (_, warnings) = cluster.report();
-    let warned = warnings
-        .iter()
-        .any(|warning| warning.starts_with(&format!("TCPRoute {name}")));
-    let mut cluster = self::cluster(&[
-        gateway("edge", ADDRESS, listeners),
-        route("TCPRoute", name, parent, CART),
-    ]);
-    let said = status(&mut cluster, &format!("TCPRoute {name}"));
-    assert_eq!(conditions(&said["parents"][0])[0], expected);
-    assert!(
-        warned || expected.ends_with("Accepted=True Accepted"),
-        "{warnings:?}"
-    );
+#[test]
+fn a_route_is_accepted_by_the_listeners_that_allow_it() {
+    for [listener, name, parent, expected] in rows(ACCEPTED) {
+        let listener = format!("{{name: web, port: 80, protocol: {listener}}}");
+        let mut cluster = cluster(&[
+            gateway("edge", ADDRESS, &listener),
+            route("TCPRoute", &name, &format!("{{name: edge{parent}}}"), CART),
+        ]);
+        let (writes, warnings) = cluster.report();
+        let parent = &written(&writes, &format!("TCPRoute {name}"))["parents"][0];
+        assert_eq!(conditions(parent)[0], format!("Accepted={expected}"));
+        let warned = |one: &String| one.starts_with(&format!("TCPRoute {name}"));
+        let is_warned = warnings.iter().any(warned);
+        assert!(is_warned || expected == "True Accepted", "{warnings:?}");
+    }
 }
 
 #[rstest]
-#[case("{name: none, port: 80}", "BackendNotFound")]
-#[case("{name: cart, port: 81}", "BackendNotFound")]
-#[case("{name: cart}", "BackendNotFound")]
-#[case(
-    "{name: cart, kind: Bucket, group: example.org, port: 80}",
-    "InvalidKind"
-)]
-#[case("{name: cart, namespace: till, port: 80}", "RefNotPermitted")]
+#[case("name: none, port: 80", "BackendNotFound")]
+#[case("name: cart, port: 81", "BackendNotFound")]
+#[case("name: cart", "BackendNotFound")]
+#[case("name: cart, kind: Bucket, group: a.b, port: 80", "InvalidKind")]
+#[case("name: cart, namespace: till, port: 80", "RefNotPermitted")]
 fn an_unresolved_backend_is_said_and_the_route_stays_accepted(
     #[case] backend: &str,
     #[case] reason: &str,
 ) {
+    let backends = format!("{CART}, {{{backend}}}");
     let mut cluster = cluster(&[
         gateway("edge", ADDRESS, TCP),
-        route("TCPRoute", "shop/cart", EDGE, &format!("{CART}, {backend}")),
+        route("TCPRoute", "shop/cart", EDGE, &backends),
     ]);
     let said = status(&mut cluster, "TCPRoute shop/cart");
-    assert_eq!(
-        conditions(&said["parents"][0]),
-        [
-            "Accepted=True Accepted".to_owned(),
-            format!("ResolvedRefs=False {reason}")
-        ]
-    );
+    let [accepted, resolved] = &conditions(&said["parents"][0])[..] else {
+        panic!("{said}")
+    };
+    assert_eq!(accepted, "Accepted=True Accepted");
+    assert_eq!(*resolved, format!("ResolvedRefs=False {reason}"));
 }
 
 #[test]
@@ -193,9 +146,10 @@ fn a_udp_route_to_a_tcp_port_has_an_unsupported_protocol() {
 
 #[test]
 fn a_grant_permits_a_reference_until_it_is_deleted() {
+    let from_all = "{name: web, protocol: TCP, port: 80, allowedRoutes: {namespaces: {from: All}}}";
     let grant = "apiVersion: gateway.networking.k8s.io/v1\nkind: ReferenceGrant\nmetadata: {name: g, namespace: shop}\nspec: {from: [{group: gateway.networking.k8s.io, kind: TCPRoute, namespace: till}], to: [{group: '', kind: Service, name: cart}]}\n---\n";
     let mut cluster = cluster(&[
-        gateway("edge", ADDRESS, FROM_ALL),
+        gateway("edge", ADDRESS, from_all),
         route(
             "TCPRoute",
             "till/cart",
@@ -215,27 +169,46 @@ fn a_grant_permits_a_reference_until_it_is_deleted() {
     assert_eq!(resolved(&mut cluster), "ResolvedRefs=False RefNotPermitted");
 }
 
-#[rstest]
-#[case(ADDRESS, "{name: a, protocol: HTTP, port: 80}", &["Accepted=True ListenersNotValid", "Programmed=True Programmed"], "Accepted=False UnsupportedProtocol")]
-#[case(ADDRESS, "{name: a, protocol: INVALID, port: 80}", &["Accepted=False ListenersNotValid", "Programmed=False Invalid"], "Accepted=False UnsupportedProtocol")]
-#[case(ADDRESS, "{name: a, protocol: INVALID, port: 80}, {name: b, protocol: TCP, port: 81}", &["Accepted=True ListenersNotValid", "Programmed=True Programmed"], "Accepted=False UnsupportedProtocol")]
-#[case(ADDRESS, "{name: a, protocol: TCP, port: 80}, {name: b, protocol: HTTP, port: 80}, {name: c, protocol: TCP, port: 81}", &["Accepted=True ListenersNotValid", "Programmed=True Programmed"], "Accepted=False ProtocolConflict")]
-#[case(ADDRESS, "{name: a, protocol: HTTPS, port: 443, hostname: a.example}, {name: b, protocol: HTTPS, port: 443, hostname: b.example}", &["Accepted=True ListenersNotValid", "Programmed=True Programmed"], "Accepted=False UnsupportedProtocol")]
-#[case("", TCP, &["Accepted=True Accepted", "Programmed=False AddressNotAssigned"], "Accepted=True Accepted")]
-#[case(", addresses: [{type: Hostname, value: a.example}]", TCP, &["Accepted=False UnsupportedAddress", "Programmed=False Invalid"], "Accepted=True Accepted")]
-#[case(", addresses: [{value: 127.0.0.1}]", TCP, &["Accepted=True Accepted", "Programmed=False AddressNotUsable"], "Accepted=True Accepted")]
-#[case(", addresses: [{value: nonsense}]", TCP, &["Accepted=True Accepted", "Programmed=False AddressNotUsable"], "Accepted=True Accepted")]
-#[case(", infrastructure: {parametersRef: {group: a, kind: b, name: c}}", TCP, &["Accepted=False InvalidParameters", "Programmed=False Invalid"], "Accepted=True Accepted")]
-fn a_gateway_says_what_is_wrong_with_it(
-    #[case] rest: &str,
-    #[case] listeners: &str,
-    #[case] expected: &[&str],
-    #[case] first: &str,
-) {
-    let mut cluster = cluster(&[gateway("edge", rest, listeners)]);
-    let said = status(&mut cluster, "Gateway shop/edge");
-    assert_eq!(conditions(&said), expected);
-    assert_eq!(conditions(&said["listeners"][0])[0], first);
+/// More of a Gateway, its listeners, its conditions, and that of its first listener.
+const FAULTS: &str = "
+A | {name: a, protocol: HTTP, port: 80}
+  | True ListenersNotValid | True Programmed | False UnsupportedProtocol
+A | {name: a, protocol: INVALID, port: 80}
+  | False ListenersNotValid | False Invalid | False UnsupportedProtocol
+A | {name: a, protocol: INVALID, port: 80}, {name: b, protocol: TCP, port: 81}
+  | True ListenersNotValid | True Programmed | False UnsupportedProtocol
+A | {name: a, protocol: TCP, port: 80}, {name: b, protocol: HTTP, port: 80}, {name: c, protocol: TCP, port: 81}
+  | True ListenersNotValid | True Programmed | False ProtocolConflict
+A | {name: a, protocol: HTTPS, port: 443, hostname: a.b}, {name: b, protocol: HTTPS, port: 443, hostname: b.b}
+  | True ListenersNotValid | True Programmed | False UnsupportedProtocol
+none | TCP | True Accepted | False AddressNotAssigned | True Accepted
+, addresses: [{type: Hostname, value: a.example}] | TCP
+  | False UnsupportedAddress | False Invalid | True Accepted
+, addresses: [{value: 127.0.0.1}] | TCP | True Accepted | False AddressNotUsable | True Accepted
+, addresses: [{value: nonsense}] | TCP | True Accepted | False AddressNotUsable | True Accepted
+, infrastructure: {parametersRef: {group: a, kind: b, name: c}} | TCP
+  | False InvalidParameters | False Invalid | True Accepted
+";
+
+#[test]
+fn a_gateway_says_what_is_wrong_with_it() {
+    for [rest, listeners, accepted, programmed, first] in rows(FAULTS) {
+        let rest = match &*rest {
+            "A" => ADDRESS,
+            "none" => "",
+            rest => rest,
+        };
+        let listeners = if listeners == "TCP" { TCP } else { &listeners };
+        let mut cluster = cluster(&[gateway("edge", rest, listeners)]);
+        let said = status(&mut cluster, "Gateway shop/edge");
+        let expected = [
+            format!("Accepted={accepted}"),
+            format!("Programmed={programmed}"),
+        ];
+        assert_eq!(conditions(&said), expected, "{rest} {listeners}");
+        let listener = &conditions(&said["listeners"][0])[0];
+        assert_eq!(*listener, format!("Accepted={first}"), "{listeners}");
+    }
 }
 
 #[test]
@@ -324,11 +297,6 @@ fn parts_that_cannot_be_read_are_warnings_and_the_rest_goes_on() {
         warnings[1].starts_with("Gateway shop/edge: spec.listeners[2].protocol"),
         "{warnings:?}"
     );
-    let mut cluster = cluster(&[yaml]);
-    assert_eq!(
-        status(&mut cluster, "Gateway shop/edge")["listeners"]
-            .as_array()
-            .map(Vec::len),
-        Some(1)
-    );
+    let said = status(&mut cluster(&[yaml]), "Gateway shop/edge");
+    assert_eq!(said["listeners"].as_array().map(Vec::len), Some(1));
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tests which frontends a service has, with which policy and affinity.
 
-use proxy_common::{EndpointSet, FrontendKind, ServiceFlags};
+use proxy_common::{FrontendKind, ServiceFlags};
 use rstest::rstest;
 
-use super::{READY, flags, port};
+use super::{flags, port};
 use crate::{
     model::{Kind, Selection},
-    testing::{Cluster, endpoint, frontends, service, slice},
+    testing::{Cluster, frontends, service},
 };
 
 #[test]
@@ -59,126 +59,54 @@ fn the_broadcast_address_of_a_subnet_is_not_served(#[case] address: &str, #[case
     assert_eq!((warnings.len(), has_one), (usize::from(has_one), left < 4));
 }
 
-#[rstest]
-#[case::cluster("", false, false)]
-#[case::internal_local(", internalTrafficPolicy: Local", true, false)]
-#[case::external_local(", externalTrafficPolicy: Local", false, true)]
-#[case::both_local(
-    ", internalTrafficPolicy: Local, externalTrafficPolicy: Local",
-    true,
-    true
-)]
-fn traffic_policies_choose_the_endpoint_sets_of_each_frontend_kind(
-    #[case] policy: &str,
-    #[case] internal_local: bool,
-    #[case] external_local: bool,
-) {
-    let rest = format!(
-        ", type: LoadBalancer, externalIPs: [192.0.2.1]{policy}}}\nstatus: {{loadBalancer: {{ingress: [{{ip: 198.51.100.1}}]}}",
-    );
-    let yaml =
-        service("cart", "172.30.0.1", &rest).replace("port: 80}", "port: 80, nodePort: 30080}");
-    let cluster = Cluster::new(&(yaml + &slice("s", "cart", &[endpoint(1, "node-a", READY)])));
-    let plan = port(&cluster, "shop/cart");
-    assert_eq!(
-        frontends(&plan.v4),
-        [
-            "cluster 172.30.0.1:80",
-            "external 192.0.2.1:80",
-            "balancer 198.51.100.1:80",
-            "node 0.0.0.0:30080"
-        ]
-    );
-    let cluster_ip = flags(&plan.v4, FrontendKind::ClusterIp);
-    assert!(!cluster_ip.has(ServiceFlags::EXTERNAL_LOCAL));
-    let set = |local| {
-        if local {
-            EndpointSet::LOCAL
-        } else {
-            EndpointSet::CLUSTER
-        }
-    };
-    assert_eq!(cluster_ip.set_of_block(false), set(internal_local));
-    assert_eq!(cluster_ip.set_of_block(true), set(internal_local));
-    for kind in [
-        FrontendKind::ExternalIp,
-        FrontendKind::LoadBalancer,
-        FrontendKind::NodePort,
-    ] {
-        let flags = flags(&plan.v4, kind);
-        assert_eq!(flags.has(ServiceFlags::EXTERNAL_LOCAL), external_local);
-        assert_eq!(flags.set_of_block(true), set(external_local));
-        assert_eq!(flags.set_of_block(false), EndpointSet::CLUSTER);
-    }
-}
-
 #[test]
 fn the_selection_annotation_takes_precedence_over_the_setting() {
-    let yaml = |name: &str, address: &str, annotations: &str| {
-        let rest = ", type: NodePort";
-        let annotations = format!("metadata: {{annotations: {{{annotations}}}, ");
-        service(name, address, rest).replace("metadata: {", &annotations)
-    };
-    let word = |word: &str| format!("service.portolan.dev/selection: {word}");
-    let all = yaml("none", "172.30.0.1", "")
-        + &yaml("random", "172.30.0.2", &word("random"))
-        + &yaml("maglev", "172.30.0.3", &word("maglev"))
-        + &yaml("wrong", "172.30.0.4", &word("best"));
     for (setting, expected) in [
-        (Selection::Random, [false, false, true, false]),
-        (Selection::Maglev, [true, false, true, true]),
+        (Selection::Random, [false, false, true]),
+        (Selection::Maglev, [true, false, true]),
     ] {
         let mut cluster = Cluster::new("");
         cluster.state.set_selection(setting);
-        cluster.apply(&all);
-        let found = ["none", "random", "maglev", "wrong"].map(|name| {
-            let plan = port(&cluster, &format!("shop/{name}"));
-            let of_all: std::collections::BTreeSet<_> = plan
+        let found = ["", "random", "maglev"].map(|word| {
+            let annotation = match word {
+                "" => String::new(),
+                word => format!("annotations: {{service.portolan.dev/selection: {word}}}, "),
+            };
+            let yaml = service("cart", "172.30.0.1", ", externalIPs: [192.0.2.1]");
+            cluster.apply(&yaml.replace("metadata: {", &format!("metadata: {{{annotation}")));
+            let plan = port(&cluster, "shop/cart");
+            let by_maglev = plan
                 .v4
                 .frontends
                 .iter()
-                .map(|frontend| frontend.flags.has(ServiceFlags::MAGLEV))
-                .collect();
-            assert_eq!(of_all.len(), 1, "all frontends of {name}");
-            of_all.contains(&true)
+                .map(|f| f.flags.has(ServiceFlags::MAGLEV));
+            let [one, other] = by_maglev.collect::<Vec<_>>()[..] else {
+                panic!("{plan:?}")
+            };
+            assert_eq!(one, other);
+            one
         });
         assert_eq!(found, expected, "{setting:?}");
     }
 }
 
+/// KUBE: external IPs make a service of type ClusterIP one for the outside.
 #[test]
-fn external_policy_local_of_a_cluster_ip_service_needs_external_ips() {
-    let policy = ", type: ClusterIP, externalTrafficPolicy: Local";
-    let with = service(
-        "with",
-        "172.30.0.1",
-        &format!("{policy}, externalIPs: [192.0.2.1]"),
-    );
-    let without = service("without", "172.30.0.2", policy);
-    let cluster = Cluster::new(&(with + &without));
-    let plan = port(&cluster, "shop/with");
+fn external_policy_local_counts_at_external_ips_of_a_cluster_ip_service() {
+    let rest = ", type: ClusterIP, externalTrafficPolicy: Local, externalIPs: [192.0.2.1]";
+    let cluster = Cluster::new(&service("cart", "172.30.0.1", rest));
+    let plan = port(&cluster, "shop/cart");
     assert!(flags(&plan.v4, FrontendKind::ExternalIp).has(ServiceFlags::EXTERNAL_LOCAL));
-    assert_eq!(
-        frontends(&port(&cluster, "shop/without").v4),
-        ["cluster 172.30.0.2:80"]
-    );
 }
 
-#[rstest]
-#[case::none("", 0)]
-#[case::by_default(", sessionAffinity: ClientIP", 10_800)]
-#[case::given(
-    ", sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 3}}",
-    3
-)]
-fn affinity_has_its_timeout_and_flag(#[case] rest: &str, #[case] timeout: u32) {
-    let plan = port(
-        &Cluster::new(&service("cart", "172.30.0.1", rest)),
-        "shop/cart",
-    );
-    assert_eq!(plan.affinity_timeout, timeout);
-    let flags = flags(&plan.v4, FrontendKind::ClusterIp);
-    assert_eq!(flags.has(ServiceFlags::AFFINITY), timeout > 0);
+#[test]
+fn affinity_has_a_timeout() {
+    let given = ", sessionAffinityConfig: {clientIP: {timeoutSeconds: 3}}";
+    for (config, timeout) in [("", 10_800), (given, 3)] {
+        let rest = format!(", sessionAffinity: ClientIP{config}");
+        let cluster = Cluster::new(&service("cart", "172.30.0.1", &rest));
+        assert_eq!(port(&cluster, "shop/cart").affinity_timeout, timeout);
+    }
 }
 
 #[test]
@@ -195,29 +123,11 @@ fn an_address_listed_twice_by_a_service_gets_one_frontend() {
 }
 
 #[rstest]
-#[case::headless("clusterIP: None", "")]
-#[case::headless_by_list("clusterIP: None, clusterIPs: [None]", "")]
-#[case::without_cluster_ip("type: ClusterIP", "")]
-#[case::external_name(
-    "clusterIP: 172.30.0.1, type: ExternalName, externalName: db.example.net",
-    ""
-)]
-#[case::another_proxys(
-    "clusterIP: 172.30.0.1",
-    ", labels: {service.kubernetes.io/service-proxy-name: other}"
-)]
-fn headless_external_name_and_foreign_services_are_not_served(
-    #[case] spec: &str,
-    #[case] labels: &str,
-) {
-    let unserved = format!(
-        "apiVersion: v1\nkind: Service\nmetadata: {{name: cart, namespace: shop{labels}}}\nspec: {{{spec}, externalIPs: [192.0.2.1], ports: [{{name: http, port: 80}}]}}\n",
-    );
-    let mut cluster = Cluster::new(&unserved);
-    assert_eq!(cluster.plan("shop/cart").0.ports, []);
-    cluster.apply(&service("cart", "172.30.0.1", ""));
-    assert_eq!(cluster.plan("shop/cart").0.ports.len(), 1);
-    assert_eq!(cluster.apply(&unserved), ["shop/cart"]);
+#[case::headless_by_list("clusterIP: None, clusterIPs: [None]")]
+#[case::none_yet("type: ClusterIP")]
+fn a_service_without_a_cluster_ip_is_not_served(#[case] spec: &str) {
+    let yaml = service("cart", "172.30.0.1", ", externalIPs: [192.0.2.1]");
+    let cluster = Cluster::new(&yaml.replace("clusterIP: 172.30.0.1", spec));
     assert_eq!(cluster.plan("shop/cart"), Default::default());
 }
 

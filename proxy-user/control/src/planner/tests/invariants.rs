@@ -6,7 +6,7 @@ use proxy_common::{EndpointSet, Port, ServiceFlags};
 
 use super::{
     DRAINING, GONE, READY, UNREADY, ZONE_NODE,
-    hints::{A, AB, B, HERE, THERE},
+    endpoints::{A, AB, B, HERE, THERE},
     octets, port,
 };
 use crate::testing::{Cluster, endpoint, service, slice};

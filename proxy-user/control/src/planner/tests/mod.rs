@@ -8,11 +8,9 @@ mod endpoints;
 mod frontends;
 mod gateways;
 mod health;
-mod hints;
 mod invariants;
 pub(crate) mod scale;
 mod source_ranges;
-mod weights;
 
 use proxy_common::{EndpointSet, FrontendKind, ServiceFlags, V4};
 

@@ -36,20 +36,24 @@ pub(super) enum Answer {
     Status(u16, &'static str),
     Page(Value),
     /// The events of a watch, one a line.
-    Lines {
-        lines: Vec<Value>,
-        /// The number of bytes at the end of the last line that are not sent.
-        cut: usize,
-        open: bool,
-    },
-    /// The events of a watch that stays open, each in a gzip member of its own. KUBE: so servers
-    /// since 1.37 compress a watch that begins with a list.
-    Zipped(Vec<Value>),
-    /// The events of a watch; then a line begins and does not end, a blank every few seconds.
-    Alive(Vec<Value>),
+    Watch(Vec<Value>, End),
     /// The answer with the header Retry-After, in seconds.
     RetryAfter(u16, Box<Self>),
     After(Duration, Box<Self>),
+}
+
+/// What comes after the events of a watch.
+#[derive(Clone, Copy)]
+pub(super) enum End {
+    /// Nothing: it stays open.
+    Open,
+    /// The end of the stream. So many bytes of the last line are not sent.
+    Cut(usize),
+    /// As `Open`, each event in a gzip member of its own. KUBE: so servers since 1.37 compress a
+    /// watch that begins with a list.
+    Zipped,
+    /// A line begins and does not end, a blank every few seconds.
+    Alive,
 }
 
 impl Answer {
@@ -71,21 +75,10 @@ impl Answer {
             }
         });
         lines.push(event("BOOKMARK", &bookmark));
-        Self::Lines {
-            lines,
-            cut: 0,
-            open: true,
-        }
+        Self::Watch(lines, End::Open)
     }
     pub(super) fn watch(events: &[(&str, Value)]) -> Self {
-        Self::Lines {
-            lines: events
-                .iter()
-                .map(|(kind, object)| event(kind, object))
-                .collect(),
-            cut: 0,
-            open: true,
-        }
+        Self::Watch(Vec::new(), End::Open).then(events)
     }
     pub(super) fn page(objects: &[Value], next: Option<&str>) -> Self {
         Self::Page(json!({
@@ -116,44 +109,30 @@ impl Answer {
     }
     /// Returns the same watch with more events at its end.
     pub(super) fn then(self, events: &[(&str, Value)]) -> Self {
-        let Self::Lines {
-            mut lines,
-            cut,
-            open,
-        } = self
-        else {
-            panic!("only a watch goes on")
-        };
+        let (mut lines, end) = self.watched();
         lines.extend(events.iter().map(|(kind, object)| event(kind, object)));
-        Self::Lines { lines, cut, open }
+        Self::Watch(lines, end)
     }
     /// Returns the same watch without its last bytes; then the stream ends.
     pub(super) fn cut(self, cut: usize) -> Self {
-        let Self::Lines { lines, .. } = self else {
-            panic!("only a watch is cut")
-        };
-        Self::Lines {
-            lines,
-            cut,
-            open: false,
-        }
+        Self::Watch(self.watched().0, End::Cut(cut))
     }
     pub(super) fn close(self) -> Self {
         self.cut(0)
     }
     /// Returns the same watch, compressed.
     pub(super) fn zipped(self) -> Self {
-        let Self::Lines { lines, .. } = self else {
-            panic!("only a watch is compressed")
-        };
-        Self::Zipped(lines)
+        Self::Watch(self.watched().0, End::Zipped)
     }
     /// Returns the same watch, whose connection is never silent.
     pub(super) fn alive(self) -> Self {
-        let Self::Lines { lines, .. } = self else {
-            panic!("only a watch is alive")
-        };
-        Self::Alive(lines)
+        Self::Watch(self.watched().0, End::Alive)
+    }
+    fn watched(self) -> (Vec<Value>, End) {
+        match self {
+            Self::Watch(lines, end) => (lines, end),
+            _ => panic!("only a watch has events"),
+        }
     }
     pub(super) fn retry_after(self, seconds: u16) -> Self {
         Self::RetryAfter(seconds, Box::new(self))
@@ -176,7 +155,7 @@ impl Answer {
             }
             Self::Status(code, message) => status(code, message),
             Self::Page(page) => json_response(Body::from(page.to_string())),
-            Self::Zipped(lines) => {
+            Self::Watch(lines, End::Zipped) => {
                 let members = stream::iter(lines.into_iter().map(|line| {
                     let mut member = GzEncoder::new(Vec::new(), Compression::fast());
                     writeln!(member, "{line}")?;
@@ -188,23 +167,19 @@ impl Answer {
                 answer.headers_mut().insert(header::CONTENT_ENCODING, gzip);
                 answer
             }
-            Self::Alive(lines) => {
-                let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
-                let blanks = stream::unfold((), async |()| {
-                    tokio::time::sleep(Duration::from_secs(10)).await;
-                    Some((Ok(Bytes::from_static(b" ")), ()))
-                });
-                let lines = stream::iter([Ok::<_, std::io::Error>(Bytes::from(text))]);
-                json_response(Body::from_stream(lines.chain(blanks)))
-            }
-            Self::Lines { lines, cut, open } => {
+            Self::Watch(lines, end) => {
                 let mut text: String = lines.iter().map(|line| format!("{line}\n")).collect();
-                text.truncate(text.len() - cut);
+                if let End::Cut(cut) = end {
+                    text.truncate(text.len() - cut);
+                }
                 let lines = stream::iter([Ok::<_, std::io::Error>(Bytes::from(text))]);
-                json_response(if open {
-                    Body::from_stream(lines.chain(stream::pending()))
-                } else {
-                    Body::from_stream(lines)
+                json_response(match end {
+                    End::Cut(_) => Body::from_stream(lines),
+                    End::Alive => Body::from_stream(lines.chain(stream::unfold((), async |()| {
+                        tokio::time::sleep(Duration::from_secs(10)).await;
+                        Some((Ok(Bytes::from_static(b" ")), ()))
+                    }))),
+                    End::Open | End::Zipped => Body::from_stream(lines.chain(stream::pending())),
                 })
             }
         }

@@ -13,19 +13,15 @@ use super::{
 
 #[tokio::test]
 async fn a_watch_cut_off_inside_an_object_continues_after_the_last_whole_one() {
-    let fake = Fake::start().await;
-    fake.script(
-        SERVICES,
-        [
-            Answer::initial(&[service("one", 5)])
-                .then(&[("ADDED", service("two", 6)), ("ADDED", service("three", 7))])
-                .cut(100),
-            Answer::watch(&[("ADDED", service("three", 7))]),
-        ],
-    );
-    let mut heard = Heard::from(&fake);
+    let (fake, mut heard) = Heard::of([
+        Answer::initial(&[service("one", 5)])
+            .then(&[("ADDED", service("two", 6)), ("ADDED", service("three", 7))])
+            .cut(100),
+        Answer::watch(&[("ADDED", service("three", 7))]),
+    ])
+    .await;
     let all = ["one", "three", "two"];
-    heard.until("what was cut", |heard| heard.has(&all)).await;
+    heard.services(&all).await;
     let again = &fake.asked(SERVICES)[1];
     assert!(
         again.contains("resourceVersion=6"),
@@ -35,25 +31,17 @@ async fn a_watch_cut_off_inside_an_object_continues_after_the_last_whole_one() {
 
 #[tokio::test]
 async fn objects_deleted_while_a_watch_had_expired_are_removed() {
-    let fake = Fake::start().await;
     let gone = json!({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"});
-    fake.script(
-        SERVICES,
-        [
-            Answer::initial(&[service("one", 1), service("two", 2)]).then(&[("ERROR", gone)]),
-            Answer::initial(&[service("two", 9)]).close(),
-            // The same answer to the request itself, which must not be repeated for ever.
-            Answer::Status(410, "too old resource version"),
-            Answer::initial(&[service("three", 12)]),
-        ],
-    );
-    let mut heard = Heard::from(&fake);
-    heard
-        .until("the second list", |heard| heard.has(&["two"]))
-        .await;
-    heard
-        .until("the third list", |heard| heard.has(&["three"]))
-        .await;
+    let (_fake, mut heard) = Heard::of([
+        Answer::initial(&[service("one", 1), service("two", 2)]).then(&[("ERROR", gone)]),
+        Answer::initial(&[service("two", 9)]).close(),
+        // The same answer to the request itself, which must not be repeated for ever.
+        Answer::Status(410, "too old resource version"),
+        Answer::initial(&[service("three", 12)]),
+    ])
+    .await;
+    heard.services(&["two"]).await;
+    heard.services(&["three"]).await;
     assert!(
         heard.faults.is_empty(),
         "nothing is wrong: {:?}",
@@ -63,21 +51,14 @@ async fn objects_deleted_while_a_watch_had_expired_are_removed() {
 
 #[tokio::test]
 async fn a_server_that_answers_with_errors_is_reported_and_retried() {
-    let fake = Fake::start().await;
-    fake.script(
-        SERVICES,
-        [
-            Answer::Status(429, "too many requests"),
-            Answer::Status(500, "etcd is away"),
-            Answer::Status(503, "starting"),
-            Answer::initial(&[service("one", 1)]).after(Duration::from_millis(300)),
-        ],
-    );
-    let mut heard = Heard::from(&fake);
-    heard
-        .until("a fault", |heard| !heard.faults.is_empty())
-        .await;
-    let fault = heard.faults[0].to_string();
+    let (_fake, mut heard) = Heard::of([
+        Answer::Status(429, "too many requests"),
+        Answer::Status(500, "etcd is away"),
+        Answer::Status(503, "starting"),
+        Answer::initial(&[service("one", 1)]).after(Duration::from_millis(300)),
+    ])
+    .await;
+    let fault = heard.fault().await;
     assert!(
         fault.contains("its Services cannot be followed") && fault.contains("too many requests"),
         "{fault}"
@@ -92,20 +73,16 @@ async fn a_server_that_answers_with_errors_is_reported_and_retried() {
 
 #[tokio::test]
 async fn a_watch_error_without_a_message_is_described() {
-    let fake = Fake::start().await;
     let watch = |status| Answer::watch(&[("ERROR", status)]);
     let full = json!({"code": 500, "message": "etcd is away"});
-    fake.script(
-        SERVICES,
-        [
-            Answer::initial(&[service("one", 1)])
-                .close()
-                .after(Duration::from_secs(1)),
-            watch(json!({})),
-            watch(full),
-        ],
-    );
-    let mut heard = Heard::from(&fake);
+    let (_fake, mut heard) = Heard::of([
+        Answer::initial(&[service("one", 1)])
+            .close()
+            .after(Duration::from_secs(1)),
+        watch(json!({})),
+        watch(full),
+    ])
+    .await;
     for text in [
         "watching was refused: the server says neither",
         "etcd is away",
@@ -125,7 +102,7 @@ async fn a_server_that_names_a_time_is_not_asked_before() {
     fake.script(SERVICES, [refusal, Answer::initial(&[service("one", 1)])]);
     let begun = Instant::now();
     let mut heard = Heard::from(&fake);
-    heard.until("the list", |heard| heard.has(&["one"])).await;
+    heard.services(&["one"]).await;
     assert!(begun.elapsed() >= Duration::from_secs(2));
 }
 
@@ -140,7 +117,7 @@ async fn a_watch_that_ends_at_once_is_asked_for_again_with_growing_pauses() {
         answers.try_into().unwrap_or_else(|_| panic!("100")),
     );
     let mut heard = Heard::from(&fake);
-    heard.until("the list", |heard| heard.has(&["one"])).await;
+    heard.services(&["one"]).await;
     // Pauses of 0.8 to 1.6 s, then 1.6 to 3.2 s, and so on.
     tokio::time::sleep(Duration::from_secs(4)).await;
     let asked = fake.asked(SERVICES).len();
@@ -155,25 +132,21 @@ async fn a_server_without_the_service_cidr_api_has_no_ranges_and_no_fault() {
     let kinds = Answer::kinds("networking.k8s.io", &["Ingress"]);
     fake.script("/apis/networking.k8s.io/v1", [kinds]);
     let mut heard = Heard::from_source(source(&fake).with_service_cidrs(true));
-    heard.until("all lists", |heard| heard.complete).await;
+    heard.complete().await;
     assert!(heard.faults.is_empty(), "{:?}", heard.faults);
     assert!(heard.ranges.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_in_which_nothing_comes_is_asked_for_again() {
-    let fake = Fake::start().await;
     let silent = Answer::initial(&[service("one", 5)]).alive();
     let again = Answer::watch(&[("ADDED", service("two", 6))]);
-    fake.script(SERVICES, [silent, again]);
-    let mut heard = Heard::from(&fake);
-    heard.until("the list", |heard| heard.complete).await;
+    let (fake, mut heard) = Heard::of([silent, again]).await;
+    heard.complete().await;
     tokio::time::sleep(Duration::from_secs(170)).await;
     assert_eq!(fake.asked(SERVICES).len(), 1);
     tokio::time::sleep(Duration::from_secs(80)).await;
-    heard
-        .until("the next watch", |heard| heard.has(&["one", "two"]))
-        .await;
+    heard.services(&["one", "two"]).await;
     let again = &fake.asked(SERVICES)[1];
     assert!(again.contains("resourceVersion=5"), "no list: {again}");
     assert!(heard.faults.is_empty(), "{:?}", heard.faults);
@@ -202,25 +175,21 @@ async fn a_list_that_always_breaks_off_is_asked_for_with_growing_pauses() {
 
 #[tokio::test]
 async fn an_object_that_cannot_be_read_stays_as_known_and_all_others_go_on() {
-    let fake = Fake::start().await;
     let broken = |version| {
         let mut object = service("two", version);
         object["spec"]["ports"] = json!("none");
         object
     };
     let gone = json!({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"});
-    fake.script(
-        SERVICES,
-        [
-            Answer::initial(&[service("one", 1), service("two", 2)]).then(&[
-                ("MODIFIED", broken(3)),
-                ("ADDED", service("three", 4)),
-                ("ERROR", gone),
-            ]),
-            Answer::initial(&[service("four", 8), broken(9)]),
-        ],
-    );
-    let mut heard = Heard::from(&fake);
+    let (_fake, mut heard) = Heard::of([
+        Answer::initial(&[service("one", 1), service("two", 2)]).then(&[
+            ("MODIFIED", broken(3)),
+            ("ADDED", service("three", 4)),
+            ("ERROR", gone),
+        ]),
+        Answer::initial(&[service("four", 8), broken(9)]),
+    ])
+    .await;
     let known = |names: &'static [&str]| move |heard: &Heard| heard.has(names);
     heard
         .until("what comes after it", known(&["one", "three", "two"]))

@@ -37,7 +37,7 @@ async fn a_server_without_the_kinds_is_asked_once_and_everything_else_is_complet
         fake.script(GROUP, [kinds(&["HTTPRoute", "Gateway"])]);
         fake.script(SERVICES, [Answer::initial(&[service("cart", 1)])]);
         let mut heard = Heard::from_source(source(&fake).with_gateways(true));
-        heard.until("all", |heard| heard.complete).await;
+        heard.complete().await;
         assert_eq!(heard.services, ["cart"]);
         assert_eq!(fake.asked(GROUPS).len(), 1);
         assert_eq!(fake.asked(ROUTES).len() + fake.asked(NAMESPACES).len(), 0);
@@ -46,26 +46,10 @@ async fn a_server_without_the_kinds_is_asked_once_and_everything_else_is_complet
 }
 
 #[tokio::test]
-async fn a_server_with_the_kinds_is_complete_when_they_are_listed() {
-    let fake = Fake::start().await;
-    fake.script(GROUP, [kinds(&["Gateway", "TCPRoute"])]);
-    fake.script(GATEWAYS, [Answer::initial(&[gateway()])]);
-    let mut heard = Heard::from_source(source(&fake).with_gateways(true));
-    heard
-        .until("the Gateway", |heard| heard.gateways == ["edge"])
-        .await;
-    heard.until("all", |heard| heard.complete).await;
-    for path in [ROUTES, GATEWAYS, NAMESPACES] {
-        assert!(!fake.asked(path).is_empty(), "{path}");
-    }
-    assert_eq!(heard.faults, []);
-}
-
-#[tokio::test]
 async fn without_the_setting_nobody_asks() {
     let fake = Fake::start().await;
     let mut heard = Heard::from_source(source(&fake));
-    heard.until("all", |heard| heard.complete).await;
+    heard.complete().await;
     for path in [GROUP, GATEWAYS, NAMESPACES] {
         assert_eq!(fake.asked(path).len(), 0, "{path}");
     }
@@ -79,9 +63,7 @@ async fn services_do_not_wait_long_for_kinds_that_cannot_be_listed() {
     fake.script(GATEWAYS, refused);
     fake.script(SERVICES, [Answer::initial(&[service("cart", 1)])]);
     let mut heard = Heard::from_source(source(&fake).with_gateways(true));
-    heard
-        .until("the fault", |heard| !heard.faults.is_empty())
-        .await;
+    heard.fault().await;
     assert!(
         heard.faults[0].reason.contains("Gateways"),
         "{:?}",
@@ -109,7 +91,8 @@ async fn gateways_outlast_404s_until_the_server_lists_its_groups_without_them() 
     });
     fake.script(GATEWAYS, unknown);
     let mut heard = Heard::from_source(source(&fake).with_gateways(true));
-    heard.until("all", |heard| heard.complete).await;
+    heard.complete().await;
+    assert_eq!(heard.gateways, ["edge"]);
     for groups in [
         Answer::groups(&[OTHERS, GATEWAY_API]),
         Answer::Status(404, "not found"),
@@ -138,9 +121,7 @@ async fn a_404_at_the_start_is_no_server_without_the_kinds() {
     fake.script(GROUPS, [Answer::Status(404, "not found")]);
     fake.script(GATEWAYS, [Answer::initial(&[gateway()])]);
     let mut heard = Heard::from_source(source(&fake).with_gateways(true));
-    heard
-        .until("the fault", |heard| !heard.faults.is_empty())
-        .await;
+    heard.fault().await;
     assert!(!heard.complete, "pinned Gateways stay");
     fake.script(GROUPS, [Answer::groups(&[GATEWAY_API])]);
     fake.script(GROUP, [kinds(&["Gateway", "TCPRoute"])]);

@@ -80,6 +80,13 @@ struct Heard {
 }
 
 impl Heard {
+    /// Follows a server that answers requests for services in this way.
+    async fn of<const N: usize>(answers: [Answer; N]) -> (Fake, Self) {
+        let fake = Fake::start().await;
+        fake.script(SERVICES, answers);
+        let heard = Self::from(&fake);
+        (fake, heard)
+    }
     fn from(fake: &Fake) -> Self {
         Self::from_source(source(fake))
     }
@@ -110,6 +117,22 @@ impl Heard {
             });
             self.take(batch.expect("following goes on"));
         }
+    }
+
+    /// Receives batches until these services exist, and no others.
+    async fn services(&mut self, services: &[&str]) {
+        let what = services.join(", ");
+        self.until(&what, |heard| heard.has(services)).await;
+    }
+    /// Receives batches until every list has come.
+    async fn complete(&mut self) {
+        self.until("all lists", |heard| heard.complete).await;
+    }
+    /// Receives batches until there is a fault, and returns it.
+    async fn fault(&mut self) -> String {
+        self.until("a fault", |heard| !heard.faults.is_empty())
+            .await;
+        self.faults[0].to_string()
     }
 
     fn take(&mut self, batch: Batch) {
@@ -158,18 +181,13 @@ impl Heard {
 #[tokio::test]
 async fn the_source_is_complete_only_after_every_list() {
     let fake = Fake::start().await;
-    let wait = Duration::from_millis(300);
     fake.script(SERVICES, [Answer::initial(&[service("cart", 1)])]);
-    fake.script(
-        SLICES,
-        [Answer::initial(&[slice("cart-1", 1, None)]).after(wait)],
-    );
+    let slices = Answer::initial(&[slice("cart-1", 1, None)]);
+    fake.script(SLICES, [slices.after(Duration::from_millis(300))]);
     let mut heard = Heard::from(&fake);
-    heard
-        .until("the service", |heard| heard.has(&["cart"]))
-        .await;
+    heard.services(&["cart"]).await;
     assert!(!heard.listed && !heard.complete, "the slices have not come");
-    heard.until("all lists", |heard| heard.complete).await;
+    heard.complete().await;
     assert!(heard.listed);
     // Each kind is requested once, with the narrowest selector.
     for (path, selector) in [
@@ -188,18 +206,14 @@ async fn the_source_is_complete_only_after_every_list() {
 
 #[tokio::test]
 async fn lists_are_read_in_pages_if_the_server_does_not_stream_them() {
-    let fake = Fake::start().await;
     let refusal = Answer::Status(422, "sendInitialEvents: Forbidden: the feature is disabled");
-    fake.script(
-        SERVICES,
-        [
-            refusal,
-            Answer::page(&[service("one", 1)], Some("next")),
-            Answer::page(&[service("two", 2)], None),
-            Answer::watch(&[("ADDED", service("three", 3))]),
-        ],
-    );
-    let mut heard = Heard::from(&fake);
+    let (fake, mut heard) = Heard::of([
+        refusal,
+        Answer::page(&[service("one", 1)], Some("next")),
+        Answer::page(&[service("two", 2)], None),
+        Answer::watch(&[("ADDED", service("three", 3))]),
+    ])
+    .await;
     let all = ["one", "three", "two"];
     heard
         .until("all pages and the watch", |heard| {
@@ -217,11 +231,9 @@ async fn lists_are_read_in_pages_if_the_server_does_not_stream_them() {
 
 #[tokio::test]
 async fn a_compressed_watch_is_read_event_by_event() {
-    let fake = Fake::start().await;
     let watch = Answer::initial(&[service("one", 5)]);
     let watch = watch.then(&[("ADDED", service("two", 6)), ("DELETED", service("one", 7))]);
-    fake.script(SERVICES, [watch.zipped()]);
-    let mut heard = Heard::from(&fake);
+    let (fake, mut heard) = Heard::of([watch.zipped()]).await;
     // The watch stays open: nothing waits for its end.
     heard
         .until("the last event", |heard| {
@@ -233,24 +245,18 @@ async fn a_compressed_watch_is_read_event_by_event() {
 
 #[tokio::test]
 async fn watch_events_repeated_out_of_order_or_of_unknown_objects_are_harmless() {
-    let fake = Fake::start().await;
-    fake.script(
-        SERVICES,
-        [Answer::initial(&[service("one", 5)]).then(&[
-            ("ADDED", service("two", 6)),
-            ("ADDED", service("two", 6)),
-            ("DELETED", service("never-seen", 7)),
-            ("MODIFIED", service("three", 8)),
-            ("DELETED", service("one", 9)),
-            ("DELETED", service("one", 9)),
-            ("ADDED", service("last", 10)),
-        ])],
-    );
-    let mut heard = Heard::from(&fake);
+    let (_fake, mut heard) = Heard::of([Answer::initial(&[service("one", 5)]).then(&[
+        ("ADDED", service("two", 6)),
+        ("ADDED", service("two", 6)),
+        ("DELETED", service("never-seen", 7)),
+        ("MODIFIED", service("three", 8)),
+        ("DELETED", service("one", 9)),
+        ("DELETED", service("one", 9)),
+        ("ADDED", service("last", 10)),
+    ])])
+    .await;
     let left = ["last", "three", "two"];
-    heard
-        .until("the last event", |heard| heard.has(&left))
-        .await;
+    heard.services(&left).await;
 }
 
 #[tokio::test]
@@ -280,7 +286,7 @@ async fn endpoint_change_times_are_sent_only_for_changes_after_the_start() {
 async fn service_cidrs_are_listed_only_if_the_source_is_asked_to() {
     let fake = Fake::start().await;
     let mut heard = Heard::from(&fake);
-    heard.until("all lists", |heard| heard.complete).await;
+    heard.complete().await;
     assert_eq!(fake.asked(SERVICE_CIDRS), Vec::<String>::new());
 
     let fake = Fake::start().await;
@@ -293,11 +299,9 @@ async fn service_cidrs_are_listed_only_if_the_source_is_asked_to() {
     fake.script(SERVICE_CIDRS, [Answer::initial(&[ranges]).after(wait)]);
     fake.script(SERVICES, [Answer::initial(&[service("cart", 1)])]);
     let mut heard = Heard::from_source(source(&fake).with_service_cidrs(true));
-    heard
-        .until("the service", |heard| heard.has(&["cart"]))
-        .await;
+    heard.services(&["cart"]).await;
     assert!(!heard.complete, "the ranges have not come");
-    heard.until("the ranges", |heard| heard.complete).await;
+    heard.complete().await;
     assert_eq!(heard.ranges, ["10.96.0.0/16"]);
 }
 

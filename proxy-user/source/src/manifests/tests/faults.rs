@@ -7,29 +7,22 @@ use control::model::Converter;
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 
-use super::{Follower, put, service};
+use super::{Follower, folder, followed, put, service};
 use crate::{ObjectSource, SourceError, manifests::Manifests};
 
 #[tokio::test]
 async fn a_malformed_file_changes_no_object_and_gives_one_warning() {
-    let folder = TempDir::new().expect("a folder");
-    put(folder.path(), "a.yaml", &service("cart", 80));
-    put(folder.path(), "b.yaml", &service("till", 81));
-    let mut follower = Follower::start(folder.path());
-    follower.changes().await;
+    let files = [
+        ("a.yaml", service("cart", 80)),
+        ("b.yaml", service("till", 81)),
+    ];
+    let (folder, mut follower, _) = followed(&files).await;
     let broken = service("cart", 90) + "kind: [Service\n";
     put(folder.path(), "a.yaml", &broken);
     assert_eq!(follower.anything().await, [""; 0]);
     assert!(follower.complete, "what the file last held is known");
-    let warnings = follower.warnings();
-    let [warning] = &warnings[..] else {
-        panic!("{warnings:?}")
-    };
-    assert!(warning.contains("a.yaml, document 2, line "), "{warning}");
-    assert!(
-        warning.ends_with("its last good content stays in force, correct the file"),
-        "{warning}"
-    );
+    follower.assert_warned("a.yaml, document 2, line ");
+    follower.assert_warned("its last good content stays in force, correct the file");
     // Other files are still followed.
     put(folder.path(), "b.yaml", &service("till", 82));
     assert_eq!(follower.changes().await, ["+till:82"]);
@@ -41,18 +34,12 @@ async fn a_malformed_file_changes_no_object_and_gives_one_warning() {
 
 #[tokio::test]
 async fn a_file_malformed_from_the_start_keeps_the_list_incomplete_until_it_is_mended() {
-    let folder = TempDir::new().expect("a folder");
-    put(folder.path(), "a.yaml", "kind: [Service\n");
-    put(folder.path(), "b.yaml", &service("till", 81));
-    let mut follower = Follower::start(folder.path());
-    assert_eq!(follower.changes().await, ["+till:81"]);
+    let malformed = "kind: [Service\n".to_owned();
+    let files = [("a.yaml", malformed), ("b.yaml", service("till", 81))];
+    let (folder, mut follower, changes) = followed(&files).await;
+    assert_eq!(changes, ["+till:81"]);
     assert!(!follower.complete);
-    assert!(
-        follower.warnings()[0]
-            .contains("the file is ignored, and nothing is removed from the maps"),
-        "{:?}",
-        follower.warnings()
-    );
+    follower.assert_warned("the file is ignored, and nothing is removed from the maps");
     put(folder.path(), "a.yaml", &service("cart", 80));
     assert_eq!(follower.changes().await, ["+cart:80"]);
     assert!(follower.complete);
@@ -60,86 +47,61 @@ async fn a_file_malformed_from_the_start_keeps_the_list_incomplete_until_it_is_m
 
 #[tokio::test]
 async fn a_manifest_file_that_is_not_text_gives_a_warning() {
-    let folder = TempDir::new().expect("a folder");
+    let folder = folder(&[]);
     fs::write(folder.path().join("a.yaml"), [0xff, 0xfe, 0x00]).expect("write");
     let mut follower = Follower::start(folder.path());
     follower.changes().await;
     assert!(!follower.complete);
-    assert!(
-        follower.warnings()[0].contains("a.yaml: cannot be read"),
-        "{:?}",
-        follower.warnings()
-    );
+    follower.assert_warned("a.yaml: cannot be read");
 }
 
 #[tokio::test]
 async fn an_unknown_kind_gives_a_warning_and_the_rest_of_the_file_is_applied() {
-    let folder = TempDir::new().expect("a folder");
-    let text = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\n---\n".to_owned()
-        + &service("cart", 80);
-    put(folder.path(), "a.yaml", &text);
-    let mut follower = Follower::start(folder.path());
-    assert_eq!(follower.changes().await, ["+cart:80"]);
+    let other = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\n---\n";
+    let text = other.to_owned() + &service("cart", 80);
+    let (_folder, follower, changes) = followed(&[("a.yaml", text)]).await;
+    assert_eq!(changes, ["+cart:80"]);
     assert!(follower.complete);
-    assert!(
-        follower.warnings()[0].contains("kind Deployment of apps/v1 is skipped"),
-        "{:?}",
-        follower.warnings()
-    );
+    follower.assert_warned("kind Deployment of apps/v1 is skipped");
 }
 
 #[tokio::test]
 async fn an_object_in_two_files_is_taken_from_the_first_by_name() {
-    let folder = TempDir::new().expect("a folder");
-    put(folder.path(), "b.yaml", &service("cart", 80));
-    let mut follower = Follower::start(folder.path());
-    follower.changes().await;
+    let (folder, mut follower, _) = followed(&[("b.yaml", service("cart", 80))]).await;
+    let (path, remove) = (folder.path(), |name: &str| {
+        fs::remove_file(folder.path().join(name)).expect("remove");
+    });
     put(
-        folder.path(),
+        path,
         "c.yaml",
         &(service("cart", 90) + &service("till", 81)),
     );
     assert_eq!(follower.changes().await, ["+till:81"]);
-    let warnings = follower.warnings();
-    let [warning] = &warnings[..] else {
-        panic!("{warnings:?}")
-    };
-    let file = |name| folder.path().join(name).display().to_string();
-    assert_eq!(
-        *warning,
-        format!(
-            "Service shop/cart: it is defined in {} and in {}; the first file by name is used, remove it from one of them",
-            file("b.yaml"),
-            file("c.yaml"),
-        )
+    let file = |name| path.join(name).display().to_string();
+    let warning = format!(
+        "Service shop/cart: it is defined in {} and in {}; the first file by name is used, remove it from one of them",
+        file("b.yaml"),
+        file("c.yaml"),
     );
-    put(folder.path(), "a.yaml", &service("cart", 70));
+    assert_eq!(follower.warnings(), [warning]);
+    put(path, "a.yaml", &service("cart", 70));
     assert_eq!(follower.changes().await, ["+cart:70"]);
     assert_eq!(follower.warnings().len(), 2);
-    fs::remove_file(folder.path().join("a.yaml")).expect("remove");
+    remove("a.yaml");
     assert_eq!(follower.changes().await, ["+cart:80"]);
-    fs::remove_file(folder.path().join("b.yaml")).expect("remove");
+    remove("b.yaml");
     assert_eq!(follower.changes().await, ["+cart:90"]);
     assert_eq!(follower.warnings(), [""; 0]);
-    fs::remove_file(folder.path().join("c.yaml")).expect("remove");
+    remove("c.yaml");
     assert_eq!(follower.changes().await, ["-cart", "-till"]);
 }
 
 #[tokio::test]
 async fn an_object_twice_in_one_file_counts_once() {
-    let folder = TempDir::new().expect("a folder");
-    put(
-        folder.path(),
-        "a.yaml",
-        &(service("cart", 80) + &service("cart", 81)),
-    );
-    let mut follower = Follower::start(folder.path());
-    assert_eq!(follower.changes().await, ["+cart:80"]);
-    assert!(
-        follower.warnings()[0].contains("Service shop/cart is defined more than once"),
-        "{:?}",
-        follower.warnings()
-    );
+    let twice = service("cart", 80) + &service("cart", 81);
+    let (_folder, follower, changes) = followed(&[("a.yaml", twice)]).await;
+    assert_eq!(changes, ["+cart:80"]);
+    follower.assert_warned("Service shop/cart is defined more than once");
 }
 
 #[tokio::test]
@@ -168,11 +130,7 @@ async fn objects_stay_while_their_folder_is_away_and_are_followed_when_it_is_bac
     assert_eq!(follower.changes().await, ["+cart:80"]);
     fs::rename(&folder, parent.path().join("elsewhere")).expect("rename");
     assert_eq!(follower.anything().await, [""; 0]);
-    assert!(
-        follower.warnings()[0].contains("bring the folder back"),
-        "{:?}",
-        follower.warnings()
-    );
+    follower.assert_warned("bring the folder back");
     fs::rename(parent.path().join("elsewhere"), &folder).expect("rename back");
     put(&folder, "a.yaml", &service("cart", 81));
     assert_eq!(follower.changes().await, ["+cart:81"]);

@@ -35,6 +35,15 @@ fn put(folder: &Path, file: &str, text: &str) {
     fs::rename(&temporary, folder.join(file)).expect("rename");
 }
 
+/// Returns a folder with these files.
+fn folder(files: &[(&str, String)]) -> TempDir {
+    let folder = TempDir::new().expect("a folder");
+    for (file, text) in files {
+        put(folder.path(), file, text);
+    }
+    folder
+}
+
 /// Follows a folder and keeps what was received so far.
 struct Follower {
     batches: mpsc::Receiver<Batch>,
@@ -82,6 +91,12 @@ impl Follower {
         changes.sort();
         changes
     }
+    /// Fails unless the first warning contains this text.
+    fn assert_warned(&self, text: &str) {
+        let warnings = self.warnings();
+        let first = warnings.first();
+        assert!(first.is_some_and(|one| one.contains(text)), "{warnings:?}");
+    }
     fn warnings(&self) -> Vec<String> {
         self.warnings
             .all()
@@ -89,6 +104,14 @@ impl Follower {
             .map(ToString::to_string)
             .collect()
     }
+}
+
+/// Returns a folder with these files, and its follower after the first changes, with these.
+async fn followed(files: &[(&str, String)]) -> (TempDir, Follower, Vec<String>) {
+    let folder = folder(files);
+    let mut follower = Follower::start(folder.path());
+    let changes = follower.changes().await;
+    (folder, follower, changes)
 }
 
 /// Writes a change as `+cart:80` or `-cart`.
@@ -105,50 +128,29 @@ fn describe(change: &Change) -> String {
 
 #[tokio::test]
 async fn the_first_batch_has_all_manifests_and_is_complete() {
-    let folder = TempDir::new().expect("a folder");
-    put(
-        folder.path(),
-        "a.yaml",
-        &(service("cart", 80) + &service("till", 81)),
-    );
-    put(
-        folder.path(),
-        "b.json",
-        r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "json"}}"#,
-    );
-    put(folder.path(), "notes.txt", "no manifest");
-    put(folder.path(), ".hidden.yaml", &service("hidden", 80));
-    let mut follower = Follower::start(folder.path());
-    assert_eq!(
-        follower.changes().await,
-        ["+cart:80", "+json:0", "+till:81"]
-    );
+    let json = r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "json"}}"#;
+    let (_folder, follower, changes) = followed(&[
+        ("a.yaml", service("cart", 80) + &service("till", 81)),
+        ("b.json", json.to_owned()),
+        ("notes.txt", "no manifest".to_owned()),
+        (".hidden.yaml", service("hidden", 80)),
+    ])
+    .await;
+    assert_eq!(changes, ["+cart:80", "+json:0", "+till:81"]);
     assert!(follower.complete);
 }
 
 #[tokio::test]
 async fn an_empty_manifest_folder_is_complete() {
-    let folder = TempDir::new().expect("a folder");
-    let mut follower = Follower::start(folder.path());
-    assert!(follower.changes().await.is_empty());
-    assert!(follower.complete);
+    let (_folder, follower, changes) = followed(&[]).await;
+    assert!(changes.is_empty() && follower.complete);
 }
 
 #[tokio::test]
 async fn only_changed_objects_of_a_file_are_sent_and_in_one_batch() {
-    let folder = TempDir::new().expect("a folder");
-    put(
-        folder.path(),
-        "a.yaml",
-        &(service("cart", 80) + &service("till", 81)),
-    );
-    let mut follower = Follower::start(folder.path());
-    follower.changes().await;
-    put(
-        folder.path(),
-        "a.yaml",
-        &(service("cart", 80) + &service("till", 82) + &service("new", 83)),
-    );
+    let both = |port| service("cart", 80) + &service("till", port);
+    let (folder, mut follower, _) = followed(&[("a.yaml", both(81))]).await;
+    put(folder.path(), "a.yaml", &(both(82) + &service("new", 83)));
     assert_eq!(follower.changes().await, ["+new:83", "+till:82"]);
     put(folder.path(), "a.yaml", &service("new", 83));
     assert_eq!(follower.changes().await, ["-cart", "-till"]);

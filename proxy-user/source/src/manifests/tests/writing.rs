@@ -11,7 +11,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use super::{Follower, put, service};
+use super::{Follower, followed, put, service};
 
 /// Makes a file look old, so that the first scan reads it at once.
 fn age(path: &Path) {
@@ -22,14 +22,8 @@ fn age(path: &Path) {
 
 #[tokio::test]
 async fn a_file_is_not_read_while_it_is_written_even_if_its_beginning_is_valid() {
-    let folder = TempDir::new().expect("a folder");
-    put(
-        folder.path(),
-        "a.yaml",
-        &(service("cart", 80) + &service("till", 81)),
-    );
-    let mut follower = Follower::start(folder.path());
-    follower.changes().await;
+    let both = service("cart", 80) + &service("till", 81);
+    let (folder, mut follower, _) = followed(&[("a.yaml", both)]).await;
     let mut file = fs::File::create(folder.path().join("a.yaml")).expect("truncate");
     file.write_all(service("cart", 90).as_bytes())
         .expect("write");
