@@ -156,16 +156,6 @@ mod tests {
     }
 
     #[test]
-    fn build_std_stands_in_the_file_only_where_core_must_be_built() {
-        assert!(!debian().text().contains("build-std"));
-    }
-
-    #[test]
-    fn a_file_without_a_proved_version_is_not_trusted() {
-        assert_eq!(Toolchain::parse("cargo=/c\nrustc=/r\nlinker=/l\n"), None);
-    }
-
-    #[test]
     fn an_unchanged_toolchain_file_is_not_written_again() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("toolchain");
