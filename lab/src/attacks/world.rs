@@ -45,9 +45,6 @@ pub enum Call {
     ClusterIpUdp,
     /// The cluster IP of the service with two endpoints.
     Two,
-    /// A port of the service with one endpoint where no server listens: for connections without
-    /// sockets.
-    OpenConnections,
 }
 
 impl Call {
@@ -60,7 +57,6 @@ impl Call {
             Self::ClusterIp => SocketAddrV4::new(ONE, 80),
             Self::ClusterIpUdp => SocketAddrV4::new(ONE, 53),
             Self::Two => SocketAddrV4::new(TWO, 80),
-            Self::OpenConnections => SocketAddrV4::new(ONE, 82),
         }
     }
 
@@ -71,7 +67,6 @@ impl Call {
             Self::NodePortServerCloses => servers::SERVER_CLOSES,
             Self::NodePortUdp | Self::ClusterIpUdp => servers::QUERIES,
             Self::Two => servers::OF_TWO,
-            Self::OpenConnections => servers::NOBODY,
         };
         SocketAddrV4::new(SERVERS[0], port)
     }
@@ -128,10 +123,6 @@ impl World {
     pub(super) fn address_of(client: usize) -> Ipv4Addr {
         Ipv4Addr::new(10, 40, 1, 10 + client as u8)
     }
-    /// Returns the network namespace of the first of the two server pods.
-    pub(super) fn first_server(&self) -> &NetNs {
-        &self.topology.pods[CLIENTS]
-    }
     pub(super) fn second_server(&self) -> &NetNs {
         &self.topology.pods[CLIENTS + 1]
     }
@@ -157,7 +148,6 @@ pub(super) fn manifests(version: u64) -> String {
         port("c", 80, servers::CLIENT_CLOSES, Some(30_080)),
         port("s", 81, servers::SERVER_CLOSES, Some(30_081)),
         port("q", 53, servers::QUERIES, Some(30_053)),
-        port("h", 82, servers::NOBODY, Some(30_082)),
     ];
     let of_two = [port("t", 80, servers::OF_TWO, None)];
     let endpoints = SERVERS.map(|pod| endpoint(pod, "node-a"));

@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::Result;
 
-use super::choose::{Compiler, Linker};
+use super::search::{Compiler, Linker};
 use crate::{cargo, command, fs, host};
 
 /// The Rust target of the kernel programs.
