@@ -227,23 +227,7 @@ fn names<'a>(things: impl Iterator<Item = &'a Value>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
-
-    #[test]
-    fn only_the_test_binary_is_taken_from_cargos_messages() {
-        let found = |kind: &str, target: &str| {
-            let built = json!({"kind": [kind], "name": "conformance"});
-            let message =
-                json!({"reason": "compiler-artifact", "target": built, "executable": "/t/c"});
-            executable(&message.to_string(), target)
-        };
-        assert_eq!(found("test", "conformance"), Some("/t/c".into()));
-        assert_eq!(found("test", "packet"), None);
-        assert_eq!(found("bin", "conformance"), None);
-        assert_eq!(executable("not a message", "conformance"), None);
-    }
 
     #[test]
     fn variables_of_cargo_run_and_cargo_settings_are_distinguished() {

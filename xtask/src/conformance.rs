@@ -3,12 +3,13 @@
 //! real packets. The test program `conformance` of proxy-user runs the cases; `cargo xtask test`
 //! calls it too.
 
-use std::{fs, path::PathBuf, process::Command};
+use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use crate::{
     cargo::{self, Workspace},
+    lab::Passed,
     setup::{self, control_plane},
 };
 
@@ -16,52 +17,18 @@ use crate::{
 pub(crate) const TARGET: &str = "conformance";
 pub(crate) const API: &str = "api";
 
-#[derive(clap::Args, Default)]
-pub(crate) struct Arguments {
-    /// Folder of case files [default: the project's own, conformance/cases]
-    dir: Option<PathBuf>,
-    /// How pods are connected to the node
-    #[arg(long, value_parser = ["bridge", "routed"])]
-    plumbing: Option<String>,
-    /// Whose sockets are translated at the socket
-    #[arg(long, value_parser = ["all", "host"])]
-    socket_balancing: Option<String>,
-    /// How translated packets leave the node
-    #[arg(long, value_parser = ["stack", "auto"])]
-    forwarding: Option<String>,
-    /// Whether XDP takes packets of known flows at the uplink
-    #[arg(long, value_parser = ["off", "native", "generic"])]
-    xdp: Option<String>,
-    /// Where the agent reads its objects
-    #[arg(long, value_parser = ["manifests", API])]
-    source: Option<String>,
-    /// Only this case; may be given more than once
-    #[arg(long, value_name = "NAME")]
-    case: Vec<String>,
-    /// How many cases run at once
-    #[arg(long, value_name = "N")]
-    jobs: Option<usize>,
-    /// Passed on to the runner
-    #[arg(last = true)]
-    rest: Vec<String>,
-}
-
-pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let rest = runner_arguments(arguments)?;
+pub(crate) fn run(passed: &Passed) -> Result<()> {
     setup::run_as_root("the conformance runner")?;
     Workspace::read()?.require("test", TARGET)?;
     let runner = cargo::build_test(TARGET)?;
     // `cargo test` does not start this program: its count must be the last line of the output, and
     // cargo would print another one.
     let mut command = Command::new(&runner);
-    if arguments.source.as_deref() == Some(API) {
+    if passed.words().any(|word| word.ends_with(API)) {
         control_plane::offer(&mut command)?;
     }
-    let status = command
-        .args(rest)
-        .current_dir(cargo::root())
-        .status()
-        .with_context(|| format!("start {}", runner.display()))?;
+    let status = command.args(passed.words()).status();
+    let status = status.with_context(|| format!("start {}", runner.display()))?;
     if !status.success() {
         std::process::exit(status.code().unwrap_or(1));
     }
@@ -117,40 +84,6 @@ pub(crate) fn stage_arguments(stage: [&str; 5]) -> Vec<String> {
     arguments.split(' ').map(str::to_owned).collect()
 }
 
-/// Returns the test program's arguments. It starts in another folder, so paths become absolute.
-fn runner_arguments(arguments: &Arguments) -> Result<Vec<String>> {
-    let mut rest = Vec::new();
-    if let Some(dir) = &arguments.dir {
-        let dir = fs::canonicalize(dir)
-            .with_context(|| format!("look for conformance cases in {}", dir.display()))?;
-        let name = dir.to_str().context("the folder's name is not UTF-8")?;
-        ensure!(
-            dir.is_dir(),
-            "{name} is not a folder; name one that holds case files"
-        );
-        rest.push(name.to_owned());
-    }
-    let options = [
-        ("--plumbing", arguments.plumbing.clone()),
-        ("--socket-balancing", arguments.socket_balancing.clone()),
-        ("--forwarding", arguments.forwarding.clone()),
-        ("--xdp", arguments.xdp.clone()),
-        ("--source", arguments.source.clone()),
-        ("--jobs", arguments.jobs.map(|jobs| jobs.to_string())),
-    ];
-    let cases = arguments
-        .case
-        .iter()
-        .map(|case| ("--case", Some(case.clone())));
-    for (name, value) in options.into_iter().chain(cases) {
-        if let Some(value) = value {
-            rest.extend([name.to_owned(), value]);
-        }
-    }
-    rest.extend(arguments.rest.iter().cloned());
-    Ok(rest)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,33 +96,5 @@ mod tests {
             only_cases(&stage, &failures),
             ["--plumbing", "routed", "--case", "web"]
         );
-    }
-
-    #[test]
-    fn the_conformance_runner_gets_exactly_the_given_arguments() {
-        let nothing = runner_arguments(&Arguments::default());
-        assert_eq!(nothing.expect("no folder"), [""; 0]);
-        let asked = Arguments {
-            dir: Some(".".into()),
-            plumbing: Some("routed".to_owned()),
-            case: vec!["a".to_owned(), "b".to_owned()],
-            jobs: Some(3),
-            rest: vec!["--binary=x".to_owned()],
-            ..Arguments::default()
-        };
-        let got = runner_arguments(&asked).expect("the folder is there");
-        assert!(PathBuf::from(&got[0]).is_absolute());
-        let options = "--plumbing routed --jobs 3 --case a --case b --binary=x";
-        assert_eq!(got[1..].join(" "), options);
-    }
-
-    #[test]
-    fn a_missing_conformance_folder_is_named_in_the_error() {
-        let asked = Arguments {
-            dir: Some("no-such-folder".into()),
-            ..Arguments::default()
-        };
-        let error = runner_arguments(&asked).expect_err("there is no such folder");
-        assert!(format!("{error:#}").contains("no-such-folder"), "{error:#}");
     }
 }

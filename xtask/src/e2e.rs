@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `cargo xtask e2e`: runs Kubernetes' own e2e tests in the cluster that `cluster up` has built,
-//! and prints a table of their results with each proxy.
+//! and prints their results.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -20,8 +20,9 @@ const POLICIES: [&str; 2] = [
     r"\[sig-network\] Netpol",
     r"\[Disruptive\]|SCTPConnectivity",
 ];
-/// How many tests of network policies run at once: each starts nine pods, and probes from all to
+/// How many tests run at once. One of network policies starts nine pods, and probes from all to
 /// all.
+const PROCS: u32 = 8;
 const POLICY_PROCS: u32 = 3;
 
 /// Tests that cannot run in this cluster: part of the name, and the reason.
@@ -41,32 +42,18 @@ pub(crate) struct Arguments {
     /// Run the tests whose names match this regular expression
     #[arg(default_value = FOCUS)]
     focus: String,
-    /// Leave out those whose names match this one
-    #[arg(long, default_value = SKIP)]
-    skip: String,
-    /// How many tests run at once
-    #[arg(long, default_value_t = 8)]
-    procs: u32,
     /// Run the tests of network policies instead. The cluster needs a pod network that enforces
     /// them: `cargo xtask cluster up --cni kube-router`
-    #[arg(long, conflicts_with_all = ["focus", "skip", "procs"])]
+    #[arg(long, conflicts_with = "focus")]
     policies: bool,
-    /// Run no test; print the table of all earlier runs
-    #[arg(long)]
-    table: bool,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let folder = cargo::root().join("target/e2e");
-    if arguments.table {
-        print!("{}", table(&kept(&folder)?));
-        return Ok(());
-    }
     fs::create_dir_all(&folder)?;
     let programs = cluster::e2e_programs()?;
     let (mut command, mut proxy) = cluster::for_tests(&programs.join("ginkgo"))?;
-    let (mut focus, mut skip) = (arguments.focus.as_str(), arguments.skip.as_str());
-    let mut procs = arguments.procs;
+    let (mut focus, mut skip, mut procs) = (arguments.focus.as_str(), SKIP, PROCS);
     if arguments.policies {
         [focus, skip] = POLICIES;
         procs = POLICY_PROCS;
@@ -94,10 +81,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let status = status.context("start ginkgo")?;
     let results = read(&report)
         .with_context(|| format!("the tests ended with {status} and wrote no report"))?;
-    let passed = results.values().filter(|result| result.passed).count();
-    for (name, result) in results.iter().filter(|(_, result)| !result.passed) {
-        let failure = result.failure.replace('\n', "\n    ");
-        println!("FAILED {name}\n    {failure}");
+    let passed = results.values().filter(|failure| failure.is_none()).count();
+    for (name, failure) in &results {
+        if let Some(failure) = failure {
+            println!("FAILED {name}\n    {}", failure.replace('\n', "\n    "));
+        }
     }
     println!("{proxy}: {passed} of {} passed", results.len());
     for (name, reason) in LEFT_OUT {
@@ -111,16 +99,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// The result of one e2e test.
-#[derive(Clone, PartialEq, Debug)]
-struct Outcome {
-    passed: bool,
-    seconds: f64,
-    /// The failure's message; empty if the test passed.
-    failure: String,
-}
-
-type Results = BTreeMap<String, Outcome>;
+/// The message of each e2e test's failure; None if it passed.
+type Results = BTreeMap<String, Option<String>>;
 
 fn read(report: &Path) -> Result<Results> {
     let suites: Value = serde_json::from_slice(&fs::read(report)?)
@@ -141,52 +121,11 @@ fn results(suites: &Value) -> Results {
             let parts = parts.chain([&spec["LeafNodeText"]]);
             let name: Vec<_> = parts.filter_map(Value::as_str).collect();
             let failure = spec["Failure"]["Message"].as_str();
-            let outcome = Outcome {
-                passed: spec["State"] == "passed",
-                seconds: spec["RunTime"].as_f64().unwrap_or_default() / 1e9,
-                failure: failure.unwrap_or_default().to_owned(),
-            };
-            (name.join(" "), outcome)
+            let has_failed = spec["State"] != "passed";
+            let failure = has_failed.then(|| failure.unwrap_or_default().to_owned());
+            (name.join(" "), failure)
         })
         .collect()
-}
-
-/// Reads the reports of all earlier runs. Key: the proxy.
-fn kept(folder: &Path) -> Result<BTreeMap<String, Results>> {
-    let mut runs = BTreeMap::new();
-    for path in fs::children(folder)? {
-        if path.extension().is_some_and(|kind| kind == "json")
-            && let Some(proxy) = path.file_stem()
-        {
-            runs.insert(proxy.display().to_string(), read(&path)?);
-        }
-    }
-    Ok(runs)
-}
-
-/// Returns a Markdown table: a row for each test, a column for each run, with the duration.
-fn table(runs: &BTreeMap<String, Results>) -> String {
-    let names: Vec<_> = runs.keys().map(String::as_str).collect();
-    let mut text = format!("| test | {} |\n", names.join(" | "));
-    text += &format!("| --- |{}\n", " ---: |".repeat(runs.len()));
-    let mut tests: Vec<_> = runs.values().flat_map(BTreeMap::keys).collect();
-    tests.sort_unstable();
-    tests.dedup();
-    for test in tests {
-        let shown = test
-            .trim_start_matches("[sig-network] ")
-            .replace('|', "\\|");
-        text += &format!("| {shown} |");
-        for results in runs.values() {
-            text += &match results.get(test) {
-                Some(result) if result.passed => format!(" {:.0} s |", result.seconds),
-                Some(_) => " FAILED |".to_owned(),
-                None => " not run |".to_owned(),
-            };
-        }
-        text.push('\n');
-    }
-    text
 }
 
 #[cfg(test)]
@@ -195,38 +134,20 @@ mod tests {
 
     use super::*;
 
-    fn report(state: &str) -> Results {
-        results(&json!([{"SpecReports": [
-            {"LeafNodeType": "It", "State": state, "RunTime": 2_400_000_000_u64, "LeafNodeText": "should serve",
-             "ContainerHierarchyTexts": ["[sig-network] Services"], "Failure": {"Message": "timed out"}},
-            {"LeafNodeType": "It", "State": "skipped", "LeafNodeText": "other"},
-            {"LeafNodeType": "SynchronizedBeforeSuite", "State": "passed"},
-        ]}]))
-    }
-
     #[test]
     fn an_e2e_report_gives_the_tests_that_ran_with_their_outcome() {
-        let results = report("failed");
-        let (name, outcome) = results.first_key_value().expect("one test");
-        assert_eq!(
-            (results.len(), name.as_str()),
-            (1, "[sig-network] Services should serve")
-        );
-        assert!(!outcome.passed);
-        assert_eq!(outcome.failure, "timed out");
-    }
-
-    #[test]
-    fn the_e2e_table_has_a_column_for_each_run() {
-        let runs = BTreeMap::from([
-            ("a".to_owned(), report("passed")),
-            ("b".to_owned(), report("panicked")),
-            ("c".to_owned(), Results::new()),
-        ]);
-        let table = table(&runs);
-        assert_eq!(
-            table.lines().last(),
-            Some("| Services should serve | 2 s | FAILED | not run |")
-        );
+        let test = |name: &str, state: &str| {
+            json!({"LeafNodeType": "It", "State": state, "LeafNodeText": name,
+                "ContainerHierarchyTexts": ["Services"], "Failure": {"Message": "timed out"}})
+        };
+        let tests = [
+            test("a", "failed"),
+            test("b", "skipped"),
+            test("c", "passed"),
+        ];
+        let suite = json!({"LeafNodeType": "SynchronizedBeforeSuite", "State": "passed"});
+        let results = results(&json!([{"SpecReports": tests}, {"SpecReports": [suite]}]));
+        let failed = ("Services a".to_owned(), Some("timed out".to_owned()));
+        assert_eq!(results, [failed, ("Services c".to_owned(), None)].into());
     }
 }

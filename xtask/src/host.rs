@@ -56,16 +56,3 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
 pub(crate) fn is_executable(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_absolute_path_of_a_program_is_not_searched_in_path() {
-        let shell = PathBuf::from("/bin/sh");
-        assert_eq!(find_program("/bin/sh"), Some(shell));
-        assert!(find_program("sh").is_some());
-        assert_eq!(find_program("/usr/lib/sh"), None);
-    }
-}

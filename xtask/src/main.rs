@@ -3,14 +3,12 @@
 //! command that builds calls it first.
 
 mod arch;
-mod bench;
 mod build;
 mod cargo;
 mod cluster;
 mod command;
 mod conformance;
 mod cross;
-mod demo;
 mod deploy;
 mod e2e;
 mod fs;
@@ -19,20 +17,17 @@ mod hash;
 mod host;
 mod image;
 mod kernels;
-mod kube_proxy;
 mod lab;
 mod lint;
 mod monitor;
 mod oci;
 mod release;
 mod setup;
-mod soak;
 mod summary;
 mod test;
 
 use std::process::ExitCode;
 
-use anyhow::anyhow;
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
@@ -58,15 +53,13 @@ enum Command {
     Test(test::Arguments),
     /// Compare the kernel programs with a model, by random sequences of packets and changes (root)
     Fuzz(fuzz::Arguments),
-    #[command(hide = true)]
-    Storm,
     /// Live an ordinary life on a node until ports, rings and pods have come round, or disturb it
-    /// by `-- --disturb`; nothing may fail (root)
-    Soak(soak::Arguments),
+    /// by `--disturb`; nothing may fail (root)
+    Soak(lab::Passed),
     /// Show the main job on a node made of network namespaces (root)
-    Demo(demo::Arguments),
+    Demo(lab::Passed),
     /// Run conformance cases against the real agent (root)
-    Conformance(conformance::Arguments),
+    Conformance(lab::Passed),
     /// Build the container image as an OCI archive
     Image(image::Arguments),
     /// Make everything that a release has: image, archives, chart, bills of materials, checksums
@@ -82,11 +75,11 @@ enum Command {
     /// Renew what tests know of the real kube-proxy: proxy-user/kube-proxy (root)
     KubeProxy,
     /// Measure (root)
-    Bench(bench::Arguments),
+    Bench(lab::Arguments),
     /// Check the alerts by promtool, and run their tests
     Monitor,
     /// Compare portolan with kube-proxy and with no proxy, and write a report (root)
-    Lab(lab::Arguments),
+    Lab(lab::Passed),
 }
 
 fn main() -> ExitCode {
@@ -96,11 +89,8 @@ fn main() -> ExitCode {
         Command::Lint(arguments) => lint::run(&arguments),
         Command::Test(arguments) => test::run(&arguments),
         Command::Fuzz(arguments) => fuzz::run(&arguments),
-        Command::Storm => Err(anyhow!(
-            "the storm is gone: use `cargo xtask soak -- --disturb`"
-        )),
-        Command::Soak(arguments) => soak::run(&arguments),
-        Command::Demo(arguments) => demo::run(&arguments),
+        Command::Soak(arguments) => lab::soak(&arguments),
+        Command::Demo(arguments) => lab::demo(&arguments),
         Command::Conformance(arguments) => conformance::run(&arguments),
         Command::Image(arguments) => image::run(&arguments),
         Command::Release(arguments) => release::run(&arguments),
@@ -108,10 +98,10 @@ fn main() -> ExitCode {
         Command::Cluster(arguments) => cluster::run(&arguments),
         Command::E2e(arguments) => e2e::run(&arguments),
         Command::Gateway(arguments) => cluster::gateway::run(&arguments),
-        Command::KubeProxy => kube_proxy::run(),
-        Command::Bench(arguments) => bench::run(&arguments),
+        Command::KubeProxy => lab::ask_kube_proxy(),
+        Command::Bench(arguments) => lab::bench(&arguments),
         Command::Monitor => monitor::run(),
-        Command::Lab(arguments) => lab::run(&arguments),
+        Command::Lab(arguments) => lab::compare(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

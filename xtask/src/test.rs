@@ -16,7 +16,6 @@ use crate::{
     deploy::{self, Tools},
     fuzz, host, kernels, lab, lint,
     setup::{self, Needs, control_plane},
-    soak,
     summary::{Stage, Tally, Timed, failed_test, summary, timed_test},
 };
 
@@ -320,7 +319,7 @@ fn on_kernels(only_oldest: bool) -> Stage {
 fn soaked(rest: &[String], is_disturbed: bool) -> Stage {
     timed("soak", |seen| {
         let mut run = |disturbed, more: &[&str]| {
-            let mut command = soak::prepare("test", disturbed)?;
+            let mut command = lab::prepare_soak("test", disturbed)?;
             command.args(["--minutes", "1", "--proxies", "portolan"]);
             follow(command.args(more).args(rest), seen)
         };

@@ -16,14 +16,13 @@ use lab::{
     load::{
         objects::Objects,
         process::{is_running, processor_time_of_all, resident},
+        proxy::Proxy,
         records::{address_of, spread},
     },
 };
 
 use crate::{
     churn,
-    plan::Proxy,
-    proxy::Running,
     results::{Changes, Churn, Latency, Start},
     world::{NAMES, World},
 };
@@ -94,16 +93,16 @@ fn ask(to: SocketAddr) -> std::io::Result<u8> {
 pub(crate) fn start(
     prober: &Prober<'_>,
     objects: &Objects<'_>,
-    running: &Running<'_>,
+    proxy: &Proxy<'_>,
     since: Instant,
     most: Duration,
 ) -> Result<Option<Start>> {
-    let Some(pid) = running.pid() else {
+    let Some(pid) = proxy.pid() else {
         return Ok(None);
     };
     let last = address_of(objects.count() - 1);
     while let Err(error) = prober.wait(last, &NAMES, LOOK) {
-        ensure!(is_running(pid), "it has ended: {}", running.log());
+        ensure!(is_running(pid), "it has ended: {}", proxy.log());
         if INTERRUPTED.load(Ordering::Relaxed) || since.elapsed() > most {
             return Err(error);
         }
@@ -112,15 +111,12 @@ pub(crate) fn start(
     // conntrack has entries of early attempts, as untranslated connections: remove them.
     prober.0.node().feed("conntrack", &["-F"], "")?;
     // The proxy counts a sync when it ends, a little after the first answer.
-    let mut synced = 0.0;
     let deadline = Instant::now() + ANSWER * 10;
-    while synced == 0.0 && Instant::now() < deadline {
+    while proxy.syncs()? == 0.0 && Instant::now() < deadline {
         thread::sleep(REST);
-        (_, synced) = running.syncs()?;
     }
     Ok(Some(Start {
         answered,
-        synced,
         // The processor time includes programs that the proxy starts, once they have ended.
         processor: Some(processor_time_of_all(pid)?),
         resident: resident(pid)?,
@@ -138,10 +134,8 @@ pub(crate) struct Effort {
 pub(crate) fn changes(
     prober: &Prober<'_>,
     objects: &mut Objects<'_>,
-    running: &Running<'_>,
     effort: Effort,
 ) -> Result<Changes> {
-    let (count_before, before) = running.syncs()?;
     let begin = Instant::now();
     let mut endpoint = Vec::new();
     for number in 0..effort.changes {
@@ -170,12 +164,10 @@ pub(crate) fn changes(
         prober.wait(address_of(number), &NAMES, MOST)?;
         service.push(milliseconds(written));
     }
-    let (count, after) = running.syncs()?;
     objects.shrink(first)?;
     Ok(Changes {
         endpoint: Latency::of(endpoint),
         service: Latency::of(service),
-        sync: (after - before) / (count - count_before) * 1e3,
     })
 }
 
@@ -194,13 +186,12 @@ fn follow(prober: &Prober<'_>, objects: &mut Objects<'_>, service: u32) -> Resul
 pub(crate) fn churn(
     prober: &Prober<'_>,
     objects: &mut Objects<'_>,
-    running: &Running<'_>,
-    proxy: Proxy,
+    proxy: &Proxy<'_>,
     wanted: u32,
     length: Duration,
 ) -> Result<Churn> {
-    let Some(pid) = running.pid() else {
-        bail!("{} has no process", proxy.name());
+    let Some(pid) = proxy.pid() else {
+        bail!("there is no proxy");
     };
     let probed = objects.count() - 1;
     let writer = churn::Writer::start(objects, wanted)?;

@@ -11,8 +11,6 @@ mod churn;
 mod packets;
 mod pictures;
 mod plan;
-mod plots;
-mod progress;
 mod proxy;
 mod report;
 mod results;
@@ -37,8 +35,7 @@ use lab::{
 
 use changes::{Effort, Prober};
 use plan::{Cell, Measure, Proxy, cells};
-use progress::Left;
-use proxy::{Programs, Running};
+use proxy::Programs;
 use results::{Measured, Outcome, Results};
 use world::World;
 
@@ -197,7 +194,6 @@ fn main() -> Result<()> {
     let programs = Programs {
         portolan: binary::find(arguments.binary.as_deref())?,
         kube_proxy: arguments.kube_proxy.clone(),
-        folder: temporary.path().to_owned(),
     };
     run(&arguments, &scope, &programs)
 }
@@ -216,14 +212,13 @@ fn run(arguments: &Arguments, scope: &Scope, programs: &Programs) -> Result<()> 
         .iter()
         .filter(|cell| results.find(cell).is_none())
         .collect();
-    let mut left = Left::new(&todo);
     if !todo.is_empty() {
         let plain = World::new(arguments.plumbing)?;
         let served = World::new(arguments.plumbing)?;
         let mut objects = Objects::start(served.node(), &world::NODE.to_string())?;
         objects.server().apply(&world::objects())?;
-        for cell in todo {
-            left.say(cell);
+        for (number, cell) in (1..).zip(&todo) {
+            println!("{number:>3} of {}: {cell}", todo.len());
             while objects.count() < cell.services {
                 ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
                 objects.grow(cell.services.min(objects.count() + GROWTH), 2)?;
@@ -232,8 +227,7 @@ fn run(arguments: &Arguments, scope: &Scope, programs: &Programs) -> Result<()> 
                 Some(reason) => Outcome::GaveUp(reason),
                 None => measure(scope, [&plain, &served], &mut objects, programs, cell)?,
             };
-            results.add(*cell, outcome, &file)?;
-            left.done(cell);
+            results.add(**cell, outcome, &file)?;
         }
     }
     let text = report::write(&results, &arguments.report)?;
@@ -304,17 +298,17 @@ fn measure(
     // The API server may still be working on its last writes.
     std::thread::sleep(Duration::from_secs(1));
     let since = Instant::now();
-    let running = Running::start(served, cell, programs, &objects.kubeconfig())?;
+    let running = proxy::start(served, cell, programs, &objects.kubeconfig())?;
+    let proxy = &running.proxy;
     let prober = Prober(served);
     let mut measured = Measured::default();
-    let of_cell = || format!("{} with {} services", cell.proxy.name(), cell.services);
-    let said = |error: anyhow::Error| error.context(running.log()).context(of_cell());
+    let said = |error: anyhow::Error| error.context(proxy.log()).context(cell.to_string());
     let most = if cell.proxy.is_kube_proxy() {
         KUBE_PROXY_MOST
     } else {
         PORTOLAN_MOST
     };
-    match changes::start(&prober, objects, &running, since, most) {
+    match changes::start(&prober, objects, proxy, since, most) {
         Ok(start) => measured.start = start,
         Err(error) if INTERRUPTED.load(Ordering::Relaxed) => bail!(error),
         Err(error) if cell.proxy.is_kube_proxy() => {
@@ -325,25 +319,23 @@ fn measure(
         Err(error) => return Err(said(error)),
     }
     if scope.has_packets(cell) {
-        let (proxy, services) = (cell.proxy, cell.services);
         let what = (scope.measures, scope.rounds);
-        let packets = packets::measure(plain, served, proxy, services, what);
+        let packets = packets::measure(plain, served, cell, what);
         measured.packets = packets.map_err(said)?;
     }
     let Some(effort) = scope.effort(cell) else {
         return Ok(Outcome::Measured(Box::new(measured)));
     };
-    let changes = changes::changes(&prober, objects, &running, effort);
+    let changes = changes::changes(&prober, objects, effort);
     measured.changes = Some(changes.map_err(said)?);
-    if let (Some(agent), Some(length)) = (running.agent(), scope.idle) {
+    if let (Some(agent), Some(length)) = (proxy.agent(), scope.idle) {
         measured.idle = Some(waiting::idle(agent, length)?);
         let commands = waiting::commands(agent, objects, &programs.portolan);
         measured.commands = commands.map_err(said)?;
     }
     if !cell.proxy.is_fast() && Some(cell.services) == scope.churn_at {
         for wanted in CHURN {
-            let (proxy, length) = (cell.proxy, scope.churn);
-            let churn = changes::churn(&prober, objects, &running, proxy, wanted, length);
+            let churn = changes::churn(&prober, objects, proxy, wanted, scope.churn);
             measured.churn.push(churn.map_err(said)?);
         }
     }

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use hdrhistogram::Histogram;
 
 use crate::{
-    plan::{Measure, Proxy},
+    plan::{Cell, Measure, Proxy},
     results::Packets,
     world::{Addresses, DIRECT, NAMES, PORT_DIRECTLY, SERVED, World},
 };
@@ -22,7 +22,6 @@ use lab::{
     load::{
         client::{Client, Job, Took, histogram},
         records::{self, TARGETS},
-        rounds::steady,
         statistics::{interval, median},
     },
 };
@@ -118,14 +117,13 @@ impl Clients<'_> {
 pub(crate) fn measure(
     plain: &World,
     served: &World,
-    proxy: Proxy,
-    services: u32,
+    cell: &Cell,
     (measures, rounds): (&[Measure], u32),
 ) -> Result<BTreeMap<Measure, Packets>> {
     let directly = Side::direct()?;
-    let by_service = match proxy {
+    let by_service = match cell.proxy {
         Proxy::Direct => Side::direct()?,
-        _ => Side::by_service(services),
+        _ => Side::by_service(cell.services),
     };
     thread::scope(|scope| {
         let [without, with] = [plain, served].map(|world| Clients {
@@ -150,6 +148,12 @@ pub(crate) fn measure(
     })
 }
 
+/// A round is run again if its direct figure differs from the median of all rounds by more than
+/// this share.
+const UNSTEADY: f64 = 0.2;
+/// The most rounds, as a multiple of the requested ones.
+const MOST_ROUNDS: u32 = 3;
+
 /// What one round took: directly, then by service.
 type Pair = [Took; 2];
 
@@ -168,12 +172,25 @@ fn in_rounds(rounds: u32, one: impl Fn(u32, bool) -> Result<Took>) -> Result<Pac
             [one(number, false)?, by_service]
         })
     };
-    let (kept, again) = steady(rounds, round, &[&|pair| pair[0].each])?;
+    let mut kept = Vec::new();
+    for number in 0..rounds * MOST_ROUNDS {
+        kept.push(round(number)?);
+        if kept.len() as u32 == rounds {
+            let direct: Vec<_> = kept.iter().map(|[direct, _]: &Pair| direct.each).collect();
+            let middle = median(&direct);
+            if number + 1 < rounds * MOST_ROUNDS {
+                kept.retain(|[direct, _]| (direct.each / middle - 1.0).abs() <= UNSTEADY);
+            }
+            if kept.len() as u32 == rounds {
+                break;
+            }
+        }
+    }
     ensure!(kept.len() >= 2, "the machine is too busy to measure on");
-    Ok(figures(&kept, again))
+    Ok(figures(&kept))
 }
 
-fn figures(pairs: &[Pair], again: u32) -> Packets {
+fn figures(pairs: &[Pair]) -> Packets {
     let of = |side: usize, figure: &dyn Fn(&Took) -> f64| {
         median(
             &pairs
@@ -199,7 +216,6 @@ fn figures(pairs: &[Pair], again: u32) -> Packets {
         by_service_processor: of(1, &|took| took.processor),
         direct_connect: connects(0),
         by_service_connect: connects(1),
-        again,
     }
 }
 

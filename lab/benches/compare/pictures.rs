@@ -1,81 +1,172 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The report's pictures: how the main figures grow with the number of services.
+//! Draws the report's pictures as SVG: how the main figures grow with the number of services, on a
+//! node as kube-proxy needs it, one line for each proxy.
 
-use std::path::Path;
+use std::{fs, ops::Range, path::Path};
 
-use anyhow::Result;
+use anyhow::{Context, Result, anyhow};
+use lab::load::setup::Setup;
+use plotters::{
+    coord::ranged1d::{AsRangedCoord, ValueFormatter},
+    prelude::*,
+};
 
 use crate::{
-    plan::Measure,
-    plots::{Line, Plot},
-    results::{Results, Row},
+    plan::{Measure, Proxy},
+    results::{Measured, Results},
 };
-use lab::load::setup::Setup;
 
+const SIZE: (u32, u32) = (760, 420);
+/// Colours of the lines, by the proxy's index: a proxy has the same colour in every picture.
+const COLOURS: [RGBColor; 9] = [
+    RGBColor(120, 120, 120),
+    RGBColor(0, 114, 178),
+    RGBColor(86, 180, 233),
+    RGBColor(100, 80, 190),
+    RGBColor(60, 60, 120),
+    RGBColor(213, 94, 0),
+    RGBColor(230, 159, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(150, 205, 150),
+];
+
+/// One picture.
+struct Picture {
+    name: &'static str,
+    title: &'static str,
+    /// The label of the y axis.
+    unit: &'static str,
+    /// Whether the y axis is logarithmic.
+    is_logarithmic: bool,
+    figure: fn(&Measured) -> Option<f64>,
+}
+
+const PICTURES: [Picture; 4] = [
+    Picture {
+        name: "connections",
+        title: "Short connections to the last service, on a node as kube-proxy needs it",
+        unit: "of direct",
+        is_logarithmic: false,
+        figure: |of| Some(of.packets.get(&Measure::LastService)?.ratio.median),
+    },
+    Picture {
+        name: "new-service",
+        title: "From the write of a new service to the API until it answers (median)",
+        unit: "ms",
+        is_logarithmic: true,
+        figure: |of| Some(of.changes.as_ref()?.service.p50),
+    },
+    Picture {
+        name: "start",
+        title: "From the proxy's start until the last service answers",
+        unit: "s",
+        is_logarithmic: true,
+        figure: |of| Some(of.start.as_ref()?.answered),
+    },
+    Picture {
+        name: "memory",
+        title: "Resident memory when the last service answers",
+        unit: "MiB",
+        is_logarithmic: true,
+        figure: |of| Some(of.start.as_ref()?.resident),
+    },
+];
+
+/// One proxy's line. Each point is a number of services and the figure measured there.
+type Line = (Proxy, Vec<(f64, f64)>);
+
+/// Writes the pictures into `folder`, but those without any point.
 pub(crate) fn write(results: &Results, folder: &Path) -> Result<()> {
-    for plot in plots(results) {
-        plot.write(folder)?;
+    for picture in PICTURES {
+        let rows = results.rows().into_iter();
+        let rows = rows.filter(|(setup, _)| *setup == Setup::Netfilter);
+        let lines = rows.map(|row| {
+            let point = |services: &u32| {
+                let figure = (picture.figure)(results.measured(row, *services)?)?;
+                Some((f64::from(*services), figure))
+            };
+            (row.1, results.services().iter().filter_map(point).collect())
+        });
+        let lines: Vec<Line> = lines
+            .filter(|(_, points): &Line| !points.is_empty())
+            .collect();
+        if !lines.is_empty() {
+            picture.write(&lines, folder)?;
+        }
     }
     Ok(())
 }
 
-fn lines(results: &Results, figure: impl Fn(Row, u32) -> Option<f64>) -> Vec<Line> {
-    let of_row = |row: &Row| {
-        let point = |services: &u32| Some((f64::from(*services), figure(*row, *services)?));
-        Line {
-            proxy: row.1,
-            points: results.services().iter().filter_map(point).collect(),
-        }
-    };
-    let rows = results.rows();
-    let lines = rows.iter().map(of_row);
-    lines.filter(|line| !line.points.is_empty()).collect()
-}
+impl Picture {
+    fn write(&self, lines: &[Line], folder: &Path) -> Result<()> {
+        let all = || lines.iter().flat_map(|(_, points)| points).copied();
+        let over = |values: &mut dyn Iterator<Item = f64>| {
+            values.fold((f64::MAX, f64::MIN), |(low, high), value| {
+                (low.min(value), high.max(value))
+            })
+        };
+        let (fewest, most) = over(&mut all().map(|(services, _)| services));
+        let (low, high) = over(&mut all().map(|(_, figure)| figure));
+        let services = fewest.min(1.0)..most * 1.5;
+        let mut text = String::new();
+        let drawn = if self.is_logarithmic {
+            // Space for the legend below the lines.
+            let figures = low / 50.0..high * 2.0;
+            self.draw(lines, &mut text, services, figures.log_scale())
+        } else {
+            self.draw(lines, &mut text, services, 0.0..high * 1.1)
+        };
+        drawn.map_err(|error| anyhow!("draw {}: {error}", self.name))?;
+        let file = folder.join(format!("{}.svg", self.name));
+        fs::write(&file, text + "\n").with_context(|| format!("write {}", file.display()))
+    }
 
-fn plots(results: &Results) -> [Plot<'static>; 4] {
-    let changes = |row, services| results.measured(row, services)?.changes.as_ref();
-    let start = |row, services| results.measured(row, services)?.start.as_ref();
-    let netfilter = |row: Row| (row.0 == Setup::Netfilter).then_some(());
-    [
-        Plot {
-            name: "connections",
-            title: "Short connections to the last service, on a node as kube-proxy needs it",
-            figure: "of direct",
-            logarithmic: false,
-            lines: lines(results, |row, services| {
-                netfilter(row)?;
-                let packets = results.packets(row, services, Measure::LastService)?;
-                Some(packets.ratio.median)
-            }),
-        },
-        Plot {
-            name: "new-service",
-            title: "From the write of a new service to the API until it answers (median)",
-            figure: "ms",
-            logarithmic: true,
-            lines: lines(results, |row, services| {
-                Some(changes(row, services)?.service.p50)
-            }),
-        },
-        Plot {
-            name: "start",
-            title: "From the proxy's start until the last service answers",
-            figure: "s",
-            logarithmic: true,
-            lines: lines(results, |row, services| {
-                netfilter(row)?;
-                Some(start(row, services)?.answered)
-            }),
-        },
-        Plot {
-            name: "memory",
-            title: "Resident memory when the last service answers",
-            figure: "MiB",
-            logarithmic: true,
-            lines: lines(results, |row, services| {
-                netfilter(row)?;
-                Some(start(row, services)?.resident)
-            }),
-        },
-    ]
+    fn draw<Y>(
+        &self,
+        lines: &[Line],
+        text: &mut String,
+        services: Range<f64>,
+        figures: Y,
+    ) -> Result<(), Box<dyn std::error::Error>>
+    where
+        Y: AsRangedCoord<Value = f64>,
+        Y::CoordDescType: ValueFormatter<f64>,
+    {
+        let root = SVGBackend::with_string(text, SIZE).into_drawing_area();
+        root.fill(&WHITE)?;
+        let mut chart = ChartBuilder::on(&root)
+            .caption(self.title, ("sans-serif", 18))
+            .margin(12)
+            .x_label_area_size(42)
+            .y_label_area_size(64)
+            .build_cartesian_2d(services.log_scale(), figures)?;
+        chart
+            .configure_mesh()
+            .x_desc("services")
+            .y_desc(self.unit)
+            .x_label_formatter(&|services| format!("{services:.0}"))
+            .light_line_style(WHITE)
+            .draw()?;
+        for (proxy, points) in lines {
+            let colour = COLOURS[*proxy as usize];
+            chart
+                .draw_series(LineSeries::new(
+                    points.iter().copied(),
+                    colour.stroke_width(2),
+                ))?
+                .label(proxy.name())
+                .legend(move |(x, y)| {
+                    PathElement::new(vec![(x, y), (x + 18, y)], colour.stroke_width(2))
+                });
+            let dots = points.iter();
+            chart.draw_series(dots.map(|point| Circle::new(*point, 3, colour.filled())))?;
+        }
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::LowerLeft)
+            .background_style(WHITE.mix(0.85))
+            .draw()?;
+        root.present()?;
+        Ok(())
+    }
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The proxies, the measurements and their order. Pure.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use lab::load::setup::Setup;
@@ -93,23 +95,10 @@ impl Cell {
     }
 }
 
-impl Cell {
-    /// Returns about how many seconds the cell takes on two processors, to estimate the remaining
-    /// time.
-    pub(crate) fn expected(&self) -> f64 {
-        let thousands = f64::from(self.services) / 1e3;
-        let start = match self.proxy.slow() {
-            Proxy::Nftables => (4.0 * thousands).min(600.0),
-            Proxy::Iptables => (13.0 * thousands).min(600.0),
-            _ => 0.3 * thousands,
-        };
-        let packets = if self.has_packets() { 25.0 } else { 0.0 };
-        let changes = match (self.has_changes(), self.proxy.is_kube_proxy()) {
-            (true, true) => 60.0,
-            (true, false) => 5.0,
-            (false, _) => 0.0,
-        };
-        start + packets + changes + 2.0
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (proxy, services, setup) = (self.proxy.name(), self.services, self.setup.name());
+        write!(f, "{proxy} with {services} services, {setup} node")
     }
 }
 

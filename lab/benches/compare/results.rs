@@ -69,8 +69,6 @@ pub(crate) struct Packets {
     /// operation makes no connections.
     pub(crate) direct_connect: Option<[f64; 3]>,
     pub(crate) by_service_connect: Option<[f64; 3]>,
-    /// Rounds that were run again because their direct figure was far from its median.
-    pub(crate) again: u32,
 }
 
 /// Figures of the proxy's start.
@@ -78,9 +76,7 @@ pub(crate) struct Packets {
 pub(crate) struct Start {
     /// Time from the proxy's start until the last service answered, in seconds.
     pub(crate) answered: f64,
-    /// Seconds that the proxy's syncs took until then, as the proxy reports them.
-    pub(crate) synced: f64,
-    /// Processor time of the proxy until the end of these syncs, in seconds.
+    /// Processor time of the proxy until its syncs of then have ended, in seconds.
     pub(crate) processor: Option<f64>,
     /// The proxy's resident memory at that time, in MiB.
     pub(crate) resident: f64,
@@ -92,8 +88,6 @@ pub(crate) struct Start {
 pub(crate) struct Changes {
     pub(crate) endpoint: Latency,
     pub(crate) service: Latency,
-    /// Mean duration of a sync during these changes, as the proxy reports it, in milliseconds.
-    pub(crate) sync: f64,
 }
 
 #[derive(Clone, Copy, Default, Serialize, Deserialize)]
@@ -180,10 +174,6 @@ impl Results {
     pub(crate) fn rows(&self) -> BTreeSet<Row> {
         let cells = self.cells.iter();
         cells.map(|(cell, _)| (cell.setup, cell.proxy)).collect()
-    }
-
-    pub(crate) fn packets(&self, row: Row, services: u32, measure: Measure) -> Option<&Packets> {
-        self.measured(row, services)?.packets.get(&measure)
     }
 
     /// Returns the numbers of services that were measured, ascending.

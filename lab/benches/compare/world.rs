@@ -6,9 +6,11 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use anyhow::Result;
+use serde_json::json;
 
 use lab::{
     load::{
+        manifests::{self, Port, endpoint},
         records::{PORT, TARGETS},
         server::{self, Sink},
         setup::{CLIENT_PARAMETERS, Setup},
@@ -65,75 +67,49 @@ pub(crate) const DIRECT: Addresses = Addresses {
 
 /// The services' addresses: cluster IPs, for the sinks node ports.
 pub(crate) const SERVED: Addresses = Addresses {
-    echo: at(Ipv4Addr::new(172, 30, 250, 1), 53),
-    crowd: at(Ipv4Addr::new(172, 30, 250, 2), 80),
+    echo: at(cluster_ip(1), 53),
+    crowd: at(cluster_ip(2), 80),
     sink: at(NODE, NODE_PORT_LOCAL),
     remote_sink: at(NODE, NODE_PORT_REMOTE),
 };
 
 /// Returns the services of [`SERVED`] and their EndpointSlices, as manifests.
 pub(crate) fn objects() -> String {
-    let one = |name: &str, spec: &str, protocols: &[&str], port: u16, pod: Ipv4Addr, node: &str| {
-        let ports: Vec<_> = protocols
-            .iter()
-            .map(|protocol| {
-                let name = protocol.to_lowercase();
-                format!("{{name: {name}, port: {port}, protocol: {protocol}}}")
-            })
-            .collect();
-        let ports = ports.join(", ");
-        format!(
-            "---
-apiVersion: v1
-kind: Service
-metadata: {{name: {name}, namespace: default}}
-spec: {{{spec}}}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {{name: {name}-a, namespace: default, labels: {{kubernetes.io/service-name: {name}}}}}
-addressType: IPv4
-ports: [{ports}]
-endpoints: [{{addresses: [{pod}], nodeName: {node}, conditions: {{ready: true}}}}]
-"
-        )
-    };
-    let cluster_ip = |to: SocketAddr, protocols: &[&str]| {
-        let ports: Vec<_> = protocols
-            .iter()
-            .map(|protocol| {
-                let name = protocol.to_lowercase();
-                format!(
-                    "{{name: {name}, port: {}, protocol: {protocol}}}",
-                    to.port()
-                )
-            })
-            .collect();
-        format!("clusterIP: {}, ports: [{}]", to.ip(), ports.join(", "))
-    };
-    let node_port = |last: u8, port: u16| {
-        format!(
-            "type: NodePort, clusterIP: 172.30.250.{last}, ports: [{{name: udp, port: 80, nodePort: {port}, protocol: UDP}}]"
-        )
-    };
-    let both = &["TCP", "UDP"][..];
-    let (tcp, udp) = (&both[..1], &both[1..]);
-    let here =
-        |name, spec: &str, protocols, port| one(name, spec, protocols, port, SERVER, "node-a");
-    [
-        here("echo", &cluster_ip(SERVED.echo, both), both, ECHO),
-        here("crowd", &cluster_ip(SERVED.crowd, tcp), tcp, CROWD),
-        here("sink", &node_port(4, NODE_PORT_LOCAL), udp, SINK),
-        one(
+    let both = [("tcp", "TCP"), ("udp", "UDP")];
+    let (here, elsewhere) = ((SERVER, "node-a"), (REMOTE, "node-b"));
+    let mut objects = Vec::new();
+    for (number, name, protocols, port, target, node_port, (pod, node)) in [
+        (1, "echo", &both[..], 53, ECHO, None, here),
+        (2, "crowd", &both[..1], 80, CROWD, None, here),
+        (4, "sink", &both[1..], 80, SINK, Some(NODE_PORT_LOCAL), here),
+        (
+            5,
             "far",
-            &node_port(5, NODE_PORT_REMOTE),
-            udp,
+            &both[1..],
+            80,
             SINK,
-            REMOTE,
-            "node-b",
+            Some(NODE_PORT_REMOTE),
+            elsewhere,
         ),
-    ]
-    .concat()
+    ] {
+        let port = |(name, protocol): &(&'static str, &'static str)| Port {
+            name,
+            protocol,
+            port,
+            target,
+            node_port,
+        };
+        let ports: Vec<_> = protocols.iter().map(port).collect();
+        let kind = node_port.map_or("ClusterIP", |_| "NodePort");
+        let spec = json!({"type": kind, "clusterIP": cluster_ip(number)});
+        objects.push(manifests::service(name, &ports, spec));
+        objects.push(manifests::slice(name, &ports, [endpoint(pod, node)]));
+    }
+    manifests::text(&objects)
+}
+
+const fn cluster_ip(number: u8) -> Ipv4Addr {
+    Ipv4Addr::new(172, 30, 250, number)
 }
 
 /// One node with its pods and the hosts around it. Servers run in the pods.

@@ -6,7 +6,6 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Child,
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -18,22 +17,21 @@ use lab::{
         machine,
         objects::Objects,
         process::{processor_time, processor_time_of_all, resident},
+        proxy::Proxy,
         statistics::quantiles,
+        table::Table,
     },
     node::{
-        agent::{Agent, Manifests, Options},
+        agent::Options,
         api_server::AGENTS_ACCOUNT,
         binary, bpffs,
         cgroup::Cgroup,
-        http, kube_proxy,
         netns::{NetNs, check_privilege},
-        options::METRICS,
         pod::plug,
         settings::SocketBalancing,
     },
 };
 use serde_json::Value;
-use tempfile::TempDir;
 
 /// Measures many agents with one API server
 #[derive(Parser)]
@@ -66,8 +64,6 @@ const SERVER: &str = "10.251.255.1";
 const NODE: &str = "10.251.255.2";
 /// The endpoints of a full slice: the default of the controller that makes slices.
 const FULL: u32 = 100;
-/// The metric, of both kinds of agents, that counts what they have written to the kernel.
-const SYNCS: &str = "kubeproxy_sync_proxy_rules_duration_seconds_count";
 const PATIENCE: Duration = Duration::from_secs(300);
 /// From one change to the next: longer than kube-proxy waits between two syncs.
 const PAUSE: Duration = Duration::from_millis(1_200);
@@ -140,18 +136,14 @@ fn main() -> Result<()> {
 }
 
 fn print(measured: &[(&str, Figures)]) {
-    let names: Vec<_> = measured.iter().map(|(name, _)| *name).collect();
-    println!(
-        "\n| | {} |\n| --- |{}",
-        names.join(" | "),
-        " ---: |".repeat(names.len())
-    );
+    let names = measured.iter().map(|(name, _)| *name);
+    let mut table = Table::new(1, [""].into_iter().chain(names));
     for (at, heading) in HEADINGS.iter().enumerate() {
-        let cells = measured
-            .iter()
-            .map(|(_, figures)| format!("{:.2}", figures[at]));
-        println!("| {heading} | {} |", cells.collect::<Vec<_>>().join(" | "));
+        let figures = measured.iter().map(|(_, figures)| figures[at]);
+        let figures = figures.map(|figure| format!("{figure:.2}"));
+        table.row([(*heading).to_owned()].into_iter().chain(figures));
     }
+    println!("\n{table}");
 }
 
 #[derive(Clone, Copy)]
@@ -160,24 +152,17 @@ enum Program<'a> {
     KubeProxy(&'a Path),
 }
 
-enum Process<'a> {
-    Portolan(Agent<'a>),
-    KubeProxy(Child),
-}
-
 /// A node with its agent. Dropping it ends the agent.
 struct Node<'a> {
     namespace: &'a NetNs,
-    process: Process<'a>,
-    /// For kube-proxy's files.
-    _folder: TempDir,
+    proxy: Proxy<'a>,
     _cgroup: Cgroup,
 }
 
 impl<'a> Node<'a> {
     fn start(namespace: &'a NetNs, program: Program<'_>, kubeconfig: &Path) -> Result<Self> {
-        let (folder, cgroup) = (TempDir::with_prefix("portolan-fleet-")?, Cgroup::new()?);
-        let process = match program {
+        let cgroup = Cgroup::new()?;
+        let proxy = match program {
             Program::Portolan(binary) => {
                 let options = Options {
                     binary,
@@ -188,40 +173,27 @@ impl<'a> Node<'a> {
                     kubeconfig: Some(kubeconfig),
                     cgroup_root: cgroup.path(),
                 };
-                Process::Portolan(Agent::start(namespace, &options, &Manifests::Text(""))?)
+                Proxy::portolan(namespace, &options, "")?
             }
             Program::KubeProxy(program) => {
-                let folder = folder.path();
-                let child =
-                    kube_proxy::start(namespace, program, "nftables", None, kubeconfig, folder)?;
-                Process::KubeProxy(child)
+                Proxy::kube_proxy(namespace, program, "nftables", None, kubeconfig)?
             }
         };
         Ok(Self {
             namespace,
-            process,
-            _folder: folder,
+            proxy,
             _cgroup: cgroup,
         })
     }
 
     fn pid(&self) -> u32 {
-        match &self.process {
-            Process::Portolan(agent) => agent.pid(),
-            Process::KubeProxy(child) => child.id(),
-        }
+        self.proxy.pid().unwrap_or_default()
     }
 
     /// Returns how often the agent has written services of IPv4 to the kernel; 0 before it serves
     /// metrics.
     fn syncs(&self) -> f64 {
-        let metrics = http::get(self.namespace, METRICS.ip(), METRICS, "/metrics");
-        let (_, text) = metrics.unwrap_or_default();
-        let own = text
-            .lines()
-            .filter(|line| line.starts_with(SYNCS) && !line.contains("IPv6"));
-        own.filter_map(|line| line.split_whitespace().last()?.parse::<f64>().ok())
-            .sum()
+        self.proxy.syncs().unwrap_or_default()
     }
 
     /// Returns the bytes that the node has received.
@@ -233,15 +205,6 @@ impl<'a> Node<'a> {
         shown[0]["stats64"]["rx"]["bytes"]
             .as_f64()
             .context("received bytes")
-    }
-}
-
-impl Drop for Node<'_> {
-    fn drop(&mut self) {
-        if let Process::KubeProxy(child) = &mut self.process {
-            _ = child.kill();
-            _ = child.wait();
-        }
     }
 }
 

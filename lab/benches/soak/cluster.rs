@@ -9,6 +9,7 @@ use std::{
     time::Instant,
 };
 
+use lab::load::manifests::{self, Port};
 use serde_json::{Value, json};
 
 use crate::{
@@ -201,56 +202,46 @@ impl Cluster {
         let endpoints = self.endpoints(service).into_iter().map(|endpoint| {
             let is_here = endpoint.address.octets()[2] == server_pod(0).octets()[2];
             let node = if is_here { "node-a" } else { "node-b" };
-            let Endpoint { address, condition } = endpoint;
-            json!({
-                "addresses": [address], "nodeName": node,
-                "conditions": {
-                    "ready": condition == Condition::Ready,
-                    "serving": condition != Condition::NotReady,
-                    "terminating": condition == Condition::Terminating
-                }
-            })
+            let condition = endpoint.condition;
+            let mut object = manifests::endpoint(endpoint.address, node);
+            object["conditions"] = json!({
+                "ready": condition == Condition::Ready,
+                "serving": condition != Condition::NotReady,
+                "terminating": condition == Condition::Terminating
+            });
+            object
         });
-        let ports = ports().map(
-            |(name, protocol, _, port)| json!({"name": name, "protocol": protocol, "port": port}),
-        );
-        json!({
-            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-            "metadata": {
-                "name": format!("{}-a", service.name()), "namespace": "default",
-                "labels": {"kubernetes.io/service-name": service.name()}
-            },
-            "ports": ports, "endpoints": endpoints.collect::<Vec<_>>()
-        })
+        manifests::slice(service.name(), &ports(service), endpoints)
     }
 
     /// Returns all objects as manifests. `version` is the resource version of the Node object.
     pub(crate) fn manifests(&self, version: u64) -> String {
-        let node = json!({
-            "apiVersion": "v1", "kind": "Node",
-            "metadata": {"name": "node-a", "resourceVersion": version.to_string()},
-            "status": {"addresses": [{"type": "InternalIP", "address": NODE}]}
-        });
-        let services = Service::ALL.map(service_object);
+        manifests::text(&[vec![manifests::node(NODE, version)], self.objects()].concat())
+    }
+
+    /// Returns all services and their EndpointSlices.
+    pub(crate) fn objects(&self) -> Vec<Value> {
+        let services = Service::ALL.map(service_object).into_iter();
         let slices = Service::ALL.map(|service| self.slice(service));
-        text([node].iter().chain(&services).chain(&slices))
+        services.chain(slices).collect()
     }
 }
 
-/// Returns the objects as one YAML text.
-pub(crate) fn text<'a>(objects: impl IntoIterator<Item = &'a Value>) -> String {
-    let objects: Vec<_> = objects.into_iter().map(Value::to_string).collect();
-    objects.join("\n---\n")
-}
-
-/// Returns for each port of a service: name, protocol, the service's port and the pods' port.
-fn ports() -> [(&'static str, &'static str, u16, u16); 4] {
+/// Returns the ports of a service.
+fn ports(service: Service) -> [Port<'static>; 4] {
     [
         ("tcp", "TCP", SERVICE_PORT, PORT),
         ("udp", "UDP", SERVICE_PORT, PORT),
         ("sctp", "SCTP", SERVICE_PORT, PORT),
         ("data", "TCP", SERVICE_DATA_PORT, DATA_PORT),
     ]
+    .map(|(name, protocol, port, target)| Port {
+        name,
+        protocol,
+        port,
+        target,
+        node_port: Some(node_port(service, port)),
+    })
 }
 
 fn node_port(service: Service, port: u16) -> u16 {
@@ -263,24 +254,22 @@ fn node_port(service: Service, port: u16) -> u16 {
 }
 
 /// Returns the Service object of a service, with its load balancer's address.
-pub(crate) fn service_object(service: Service) -> Value {
+fn service_object(service: Service) -> Value {
     let affinity = match service {
         Service::Sticky => "ClientIP",
         _ => "None",
     };
-    let ports = ports().map(|(name, protocol, port, target)| {
-        json!({
-            "name": name, "protocol": protocol, "port": port, "targetPort": target,
-            "nodePort": node_port(service, port)
-        })
+    let spec = json!({
+        "type": "LoadBalancer", "clusterIP": cluster_ip(service), "sessionAffinity": affinity
     });
-    json!({
-        "apiVersion": "v1", "kind": "Service", "metadata": {"name": service.name(), "namespace": "default"},
-        "spec": {
-            "type": "LoadBalancer", "clusterIP": cluster_ip(service), "sessionAffinity": affinity, "ports": ports
-        },
-        "status": {"loadBalancer": {"ingress": [{"ip": load_balancer(service)}]}}
-    })
+    let mut object = manifests::service(service.name(), &ports(service), spec);
+    object["status"] = status(service);
+    object
+}
+
+/// Returns the status of a Service, with its load balancer's address.
+pub(crate) fn status(service: Service) -> Value {
+    json!({"loadBalancer": {"ingress": [{"ip": load_balancer(service)}]}})
 }
 
 const fn cluster_ip(service: Service) -> Ipv4Addr {

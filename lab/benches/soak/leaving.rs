@@ -131,13 +131,8 @@ impl<'a> Leaving<'a> {
 
     /// Serves in the pod `pod`, which has the address of the pod `of`.
     fn serve(&self, pod: u8, of: u8) -> Result<Server> {
-        Server::start(
-            &self.world.topology.pods[World::index(pod)],
-            Some(self.world.cgroup()),
-            &[server_pod(of)],
-            Service::Leaving.bit(),
-            self.arrivals,
-        )
+        self.world
+            .serve(pod, of, Service::Leaving.bit(), self.arrivals)
     }
 
     /// Takes the next step if its time has come. `lived` is the time since the run's beginning.

@@ -5,19 +5,18 @@
 use std::{
     net::{IpAddr, Ipv4Addr},
     path::{Path, PathBuf},
-    process::Child,
     thread::sleep,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use ipnet::IpNet;
 use lab::{
-    load::objects::Objects,
+    load::{manifests, objects::Objects, process::is_running, proxy},
     node::{
-        agent::{Agent, Manifests, Options},
-        http, kube_proxy,
-        options::{HEALTH, METRICS},
+        agent::{Agent, Options},
+        http,
+        options::HEALTH,
         settings::SocketBalancing,
     },
 };
@@ -26,10 +25,9 @@ use nix::{
     unistd::Pid,
 };
 use serde_json::json;
-use tempfile::TempDir;
 
 use crate::{
-    cluster::{Cluster, Frontend, Service, frontend, load_balancer, service_object, text},
+    cluster::{Cluster, Frontend, Service, frontend, status},
     world::{NODE, Origin, World},
 };
 
@@ -69,18 +67,10 @@ const TO_SERVE: Duration = Duration::from_secs(60);
 /// A proxy that runs; dropping it ends the proxy.
 pub(crate) struct Running<'a> {
     cluster: &'a Cluster,
-    process: Process<'a>,
+    proxy: proxy::Proxy<'a>,
+    /// The API server that kube-proxy reads.
+    objects: Option<Box<Objects<'a>>>,
     version: u64,
-}
-
-enum Process<'a> {
-    None,
-    Portolan(Agent<'a>),
-    KubeProxy {
-        child: Child,
-        objects: Box<Objects<'a>>,
-        _folder: TempDir,
-    },
 }
 
 impl<'a> Running<'a> {
@@ -92,21 +82,27 @@ impl<'a> Running<'a> {
         programs: &Programs,
         config: &str,
     ) -> Result<Self> {
-        let process = match proxy {
-            Proxy::None => Process::None,
+        let node = world.node();
+        let mut objects = None;
+        let started = match proxy {
+            Proxy::None => proxy::Proxy::none(node),
             Proxy::Portolan => {
-                Process::Portolan(portolan(world, cluster, &programs.portolan, config)?)
+                let options = options(world, &programs.portolan, config);
+                proxy::Proxy::portolan(node, &options, &cluster.manifests(1))?
             }
             Proxy::Nftables => {
                 let program = programs.kube_proxy.as_deref();
                 let program = program
                     .context("nftables needs --kube-proxy PROGRAM; cargo xtask soak gives it")?;
-                kube_proxy(world, cluster, program)?
+                let server = objects.insert(Box::new(api_server(world, cluster)?));
+                let kubeconfig = server.kubeconfig();
+                proxy::Proxy::kube_proxy(node, program, "nftables", None, &kubeconfig)?
             }
         };
         let mut running = Self {
             cluster,
-            process,
+            proxy: started,
+            objects,
             version: 1,
         };
         running.wait()?;
@@ -119,50 +115,42 @@ impl<'a> Running<'a> {
     /// Gives the proxy the current endpoints of a service, and waits until they have taken effect.
     pub(crate) fn publish(&mut self, service: Service) -> Result<()> {
         self.version += 1;
-        match &mut self.process {
-            Process::None => return Ok(()),
-            Process::Portolan(agent) => agent.publish(&self.cluster.manifests(self.version))?,
-            Process::KubeProxy { objects, .. } => {
-                let slice = self.cluster.slice(service);
-                objects.server().apply(&slice.to_string())?;
-            }
+        if let Some(agent) = self.proxy.agent() {
+            agent.publish(&self.cluster.manifests(self.version))?;
+        }
+        if let Some(objects) = &self.objects {
+            let slice = self.cluster.slice(service);
+            objects.server().apply(&slice.to_string())?;
         }
         self.wait()
     }
 
     fn wait(&mut self) -> Result<()> {
-        match &mut self.process {
-            Process::None => {}
-            Process::Portolan(agent) => agent
-                .wait_for(self.version)
-                .map_err(|error| error.context(agent.log_tail(5).join("\n")))?,
-            Process::KubeProxy { child, .. } => {
-                sleep(TO_TAKE_EFFECT);
-                let ended = child.try_wait().context("look after kube-proxy")?;
-                ensure!(ended.is_none(), "kube-proxy has ended");
-            }
+        if let Some(agent) = self.proxy.agent_mut() {
+            let waited = agent.wait_for(self.version);
+            return waited.map_err(|error| error.context(self.log()));
+        }
+        if let Some(pid) = self.proxy.pid() {
+            sleep(TO_TAKE_EFFECT);
+            ensure!(is_running(pid), "kube-proxy has ended");
         }
         Ok(())
     }
 
     /// Returns portolan's agent; None if another proxy or none runs.
     pub(crate) fn agent(&self) -> Option<&Agent<'a>> {
-        match &self.process {
-            Process::Portolan(agent) => Some(agent),
-            _ => None,
-        }
+        self.proxy.agent()
     }
 
     /// Ends the agent if it runs, and starts one of this binary. Does not wait for it.
     pub(crate) fn restart(&mut self, world: &World, binary: &Path, config: &str) -> Result<()> {
-        match &mut self.process {
-            Process::Portolan(agent) => agent.restart(&options(world, binary, config)?),
-            _ => bail!("only portolan is disturbed"),
-        }
+        let agent = self.proxy.agent_mut();
+        let agent = agent.context("only portolan is disturbed")?;
+        agent.restart(&options(world, binary, config))
     }
 
     pub(crate) fn end(&mut self) {
-        if let Process::Portolan(agent) = &mut self.process {
+        if let Some(agent) = self.proxy.agent_mut() {
             agent.end();
         }
     }
@@ -178,8 +166,7 @@ impl<'a> Running<'a> {
     }
 
     pub(crate) fn log(&self) -> String {
-        self.agent()
-            .map_or_else(String::new, |agent| agent.log_tail(5).join("\n"))
+        self.proxy.log()
     }
 
     /// Returns the status and the text of the agent's health; 0 if it does not answer.
@@ -191,41 +178,18 @@ impl<'a> Running<'a> {
 
     /// Returns the text of portolan's metrics; None if another proxy or none runs.
     pub(crate) fn metrics(&self) -> Result<Option<String>> {
-        let Some(agent) = self.agent() else {
-            return Ok(None);
-        };
-        let (_, text) = http::get(agent.namespace(), METRICS.ip(), METRICS, "/metrics")?;
-        Ok(Some(text))
+        let portolan = self.agent().map(|_| self.proxy.metrics());
+        portolan.transpose()
     }
 }
 
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        if let Process::KubeProxy { child, .. } = &mut self.process {
-            _ = child.kill();
-            _ = child.wait();
-        }
-    }
-}
-
-fn portolan<'a>(
-    world: &'a World,
-    cluster: &Cluster,
-    binary: &Path,
-    config: &str,
-) -> Result<Agent<'a>> {
-    let manifests = cluster.manifests(1);
-    let options = options(world, binary, config)?;
-    Agent::start(world.node(), &options, &Manifests::Text(&manifests))
-}
-
-fn options<'a>(world: &'a World, binary: &'a Path, config: &'a str) -> Result<Options<'a>> {
+fn options<'a>(world: &'a World, binary: &'a Path, config: &'a str) -> Options<'a> {
     /// As [`kube_proxy::CLUSTER_CIDR`].
     const RANGES: [IpNet; 1] = [IpNet::new_assert(
         IpAddr::V4(Ipv4Addr::new(10, 40, 0, 0)),
         16,
     )];
-    Ok(Options {
+    Options {
         binary,
         node_name: "node-a",
         cluster_cidrs: &RANGES,
@@ -233,43 +197,21 @@ fn options<'a>(world: &'a World, binary: &'a Path, config: &'a str) -> Result<Op
         socket_balancing: SocketBalancing::All,
         kubeconfig: None,
         cgroup_root: world.cgroup().path(),
-    })
+    }
 }
 
-fn kube_proxy<'a>(world: &'a World, cluster: &Cluster, program: &Path) -> Result<Process<'a>> {
-    let objects = Box::new(Objects::start(world.node(), &NODE.to_string())?);
+/// Starts an API server with all objects, for kube-proxy.
+fn api_server<'a>(world: &'a World, cluster: &Cluster) -> Result<Objects<'a>> {
+    let objects = Objects::start(world.node(), &NODE.to_string())?;
     let server = objects.server();
-    let services = Service::ALL.map(service_object);
-    let slices = Service::ALL.map(|service| cluster.slice(service));
-    server.apply(&text(services.iter().chain(&slices)))?;
+    server.apply(&manifests::text(&cluster.objects()))?;
     for service in Service::ALL {
-        let status =
-            json!({"status": {"loadBalancer": {"ingress": [{"ip": load_balancer(service)}]}}});
-        server.kubectl(&[
-            "patch",
-            "service",
-            service.name(),
-            "--subresource=status",
-            "--type=merge",
-            "--patch",
-            &status.to_string(),
-        ])?;
+        let status = json!({"status": status(service)}).to_string();
+        let patch = ["patch", "service", service.name()];
+        let merge = ["--subresource=status", "--type=merge", "--patch", &status];
+        server.kubectl(&[&patch[..], &merge].concat())?;
     }
-    let folder = TempDir::with_prefix("portolan-lab-")?;
-    let kubeconfig = objects.kubeconfig();
-    let child = kube_proxy::start(
-        world.node(),
-        program,
-        "nftables",
-        None,
-        &kubeconfig,
-        folder.path(),
-    )?;
-    Ok(Process::KubeProxy {
-        child,
-        objects,
-        _folder: folder,
-    })
+    Ok(objects)
 }
 
 fn wait_until_served(world: &World) -> Result<()> {

@@ -8,7 +8,10 @@ use std::{
 };
 
 use hdrhistogram::Histogram;
-use lab::{load::machine, node::topology::Plumbing};
+use lab::{
+    load::{machine, table::Table},
+    node::topology::Plumbing,
+};
 
 use crate::{counters, disturb::Times, proxy::Proxy, record::Tally, run::Outcome};
 
@@ -202,8 +205,8 @@ impl Display for Report {
             writeln!(f, "Nothing has failed that may not.")?;
         }
         for (plumbing, outcomes) in &self.plumbings {
-            writeln!(f, "\n### Pods joined by {}\n", plumbing.name())?;
-            clients(f, outcomes)?;
+            let table = clients(outcomes);
+            write!(f, "\n### Pods joined by {}\n\n{table}", plumbing.name())?;
             if let [outcome] = &outcomes[..]
                 && let Some(all) = &outcome.disturbances
             {
@@ -217,48 +220,42 @@ impl Display for Report {
     }
 }
 
-fn clients(f: &mut Formatter<'_>, outcomes: &[Outcome]) -> fmt::Result {
-    write!(f, "| client |")?;
-    for outcome in outcomes {
-        write!(
-            f,
-            " {}: done, failed | first | last |",
-            outcome.proxy.name()
-        )?;
-    }
-    writeln!(f, "\n| --- |{}", " ---: |".repeat(3 * outcomes.len()))?;
-    let Some(first) = outcomes.first() else {
-        return Ok(());
+fn clients(outcomes: &[Outcome]) -> Table {
+    let of_proxy = |outcome: &Outcome| {
+        let done = format!("{}: done, failed", outcome.proxy.name());
+        [done, "first".to_owned(), "last".to_owned()]
     };
-    for (row, tally) in first.tallies.iter().enumerate() {
-        write!(f, "| {} |", tally.name)?;
-        for outcome in outcomes {
-            let Some(tally) = outcome.tallies.get(row) else {
-                continue;
-            };
-            write!(f, " {}, {} |", tally.done, tally.failed)?;
+    let headings = outcomes.iter().flat_map(of_proxy);
+    let mut table = Table::new(1, ["client".to_owned()].into_iter().chain(headings));
+    let all = outcomes.first().map(|outcome| &outcome.tallies);
+    for (row, tally) in all.into_iter().flatten().enumerate() {
+        let mut cells = vec![tally.name.clone()];
+        for tally in outcomes
+            .iter()
+            .filter_map(|outcome| outcome.tallies.get(row))
+        {
+            cells.push(format!("{}, {}", tally.done, tally.failed));
             for times in [&tally.first, &tally.last] {
                 let [middle, late] = [0.5, 0.99].map(|share| quantile(times, share));
-                write!(f, " {middle:.2} {late:.1} |")?;
+                cells.push(format!("{middle:.2} {late:.1}"));
             }
         }
-        writeln!(f)?;
+        table.row(cells);
     }
-    Ok(())
+    table
 }
 
 fn disturbances(f: &mut Formatter<'_>, outcome: &Outcome, all: &Times) -> fmt::Result {
-    writeln!(
-        f,
-        "\n| disturbance | times | longest until all was well, s |\n| --- | ---: | ---: |"
-    )?;
+    let headings = ["disturbance", "times", "longest until all was well, s"];
+    let mut table = Table::new(1, headings);
     for (name, (count, longest)) in all {
-        writeln!(f, "| {name} | {count} | {:.1} |", longest.as_secs_f64())?;
+        let longest = format!("{:.1}", longest.as_secs_f64());
+        table.row([(*name).to_owned(), count.to_string(), longest]);
     }
     let excused: u64 = outcome.tallies.iter().map(|tally| tally.excused).sum();
     writeln!(
         f,
-        "\n{excused} exchanges failed while something was broken by hand."
+        "\n{table}\n{excused} exchanges failed while something was broken by hand."
     )
 }
 

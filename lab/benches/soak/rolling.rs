@@ -55,22 +55,13 @@ impl<'a> Rolling<'a> {
         for pod in FIRST..SERVERS - 1 {
             let is_of = |service: &Service| cluster.serves(*service, server_pod(pod).into());
             let service = ROLLING.into_iter().find(is_of);
-            let server = rolling.serve(pod, service.context("a pod of no service")?)?;
+            let bit = service.context("a pod of no service")?.bit();
+            let server = world.serve(pod, pod, bit, arrivals)?;
             rolling.servers.push(Some(server));
         }
         rolling.servers.push(None);
         world.topology.unplug(World::index(rolling.free))?;
         Ok(rolling)
-    }
-
-    fn serve(&self, pod: u8, service: Service) -> Result<Server> {
-        Server::start(
-            &self.world.topology.pods[World::index(pod)],
-            Some(self.world.cgroup()),
-            &[server_pod(pod)],
-            service.bit(),
-            self.arrivals,
-        )
     }
 
     /// Replaces one endpoint of a service by a new pod. The new pod has the address of the pod that
@@ -81,7 +72,8 @@ impl<'a> Rolling<'a> {
         let topology = &self.world.topology;
         let new = self.free;
         topology.plug(World::index(new))?;
-        self.servers[usize::from(new - FIRST)] = Some(self.serve(new, service)?);
+        self.servers[usize::from(new - FIRST)] =
+            Some(self.world.serve(new, new, service.bit(), self.arrivals)?);
         let before = self.cluster.endpoints(service);
         let mut endpoints = before.clone();
         endpoints.push(Endpoint::ready(server_pod(new)));

@@ -261,15 +261,7 @@ fn serve(world: &World, cluster: &Cluster, arrivals: &Arc<Arrivals>) -> Result<V
         let services = Service::ALL.into_iter();
         let services = services.filter(|service| cluster.serves(*service, address.into()));
         let bits = services.fold(0, |bits, service| bits | service.bit());
-        let namespace = &world.topology.pods[World::index(pod)];
-        let cgroup = Some(world.cgroup());
-        servers.push(Server::start(
-            namespace,
-            cgroup,
-            &[address],
-            bits,
-            arrivals,
-        )?);
+        servers.push(world.serve(pod, pod, bits, arrivals)?);
     }
     let bits = Service::Ten.bit() | Service::Many.bit();
     let addresses: Vec<_> = (0..REMOTE_ENDPOINTS).map(remote_pod).take(5).collect();

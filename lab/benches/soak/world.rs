@@ -5,6 +5,7 @@
 use std::{
     net::{IpAddr, Ipv4Addr},
     process::{Child, Command},
+    sync::Arc,
 };
 
 use anyhow::{Context, Result};
@@ -17,7 +18,10 @@ use lab::node::{
 };
 use nix::sys::signal::Signal;
 
-use crate::cluster::{Service, load_balancer};
+use crate::{
+    cluster::{Service, load_balancer},
+    servers::{Arrivals, Server},
+};
 
 pub(crate) const NODE: Ipv4Addr = Ipv4Addr::new(192, 168, 40, 2);
 /// Number of endpoints on other nodes.
@@ -198,6 +202,20 @@ impl World {
             }
         }
         Ok(world)
+    }
+
+    /// Serves in the server pod `pod`, which has the address of the pod `of`. `services` are the bits
+    /// of the services that it is an endpoint of.
+    pub(crate) fn serve(
+        &self,
+        pod: u8,
+        of: u8,
+        services: u32,
+        arrivals: &Arc<Arrivals>,
+    ) -> Result<Server> {
+        let namespace = &self.topology.pods[Self::index(pod)];
+        let cgroup = Some(&self.cgroup);
+        Server::start(namespace, cgroup, &[server_pod(of)], services, arrivals)
     }
 
     pub(crate) fn node(&self) -> &NetNs {

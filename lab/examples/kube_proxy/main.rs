@@ -9,7 +9,7 @@ use std::{
     ffi::OsStr,
     fs,
     path::{self, Path, PathBuf},
-    process::{Child, Command},
+    process::Command,
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -19,7 +19,8 @@ use clap::Parser;
 use k8s_openapi::jiff::Timestamp;
 use lab::node::{
     api_server::ApiServer,
-    http, kube_proxy,
+    http,
+    kube_proxy::KubeProxy,
     netns::{NetNs, check_privilege},
     options::METRICS,
 };
@@ -150,10 +151,8 @@ fn metrics(program: &Path, mode: &str) -> Result<String> {
         "--patch",
     ];
     server.kubectl(&[&patch[..], &[&status]].concat())?;
-    let folder = tempfile::tempdir()?;
     let kubeconfig = server.kubeconfig();
-    let child = kube_proxy::start(&node, program, mode, None, &kubeconfig, folder.path())?;
-    let _child = Running(child);
+    let kube_proxy = KubeProxy::start(&node, program, mode, None, &kubeconfig)?;
     let deadline = Instant::now() + PATIENCE;
     let mut changed = false;
     loop {
@@ -176,20 +175,10 @@ fn metrics(program: &Path, mode: &str) -> Result<String> {
             }
         }
         if Instant::now() > deadline {
-            let log = fs::read_to_string(folder.path().join(kube_proxy::LOG));
-            bail!("no metrics of mode {mode}: {}", log.unwrap_or_default());
+            let log = kube_proxy.log_tail(100).join("\n");
+            bail!("no metrics of mode {mode}: {log}");
         }
         sleep(Duration::from_millis(100));
-    }
-}
-
-/// A running program; dropping it ends the program.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        _ = self.0.kill();
-        _ = self.0.wait();
     }
 }
 

@@ -15,7 +15,7 @@ use std::{
 use anyhow::{Context, Result, anyhow};
 
 use super::packets::{BATCH, Kind, Raw, forge};
-use crate::{load::cpu::pin, node::netns::NetNs};
+use crate::{load::cpu::pin, node::netns::NetNs, random::Random};
 
 /// The forged sources of a flood. In each address the lowest `bits` bits are random and the rest is
 /// `network`'s; the port is random too.
@@ -115,12 +115,12 @@ fn send(
             continue;
         }
         for packet in &mut packets {
-            let number = random.next();
+            let number = random.draw();
             let mask = (1 << sources.bits) - 1;
             let address = sources.network.to_bits() | (number as u32 & mask);
             // No client uses port 0.
             let port = ((number >> 32) as u16).max(1);
-            template.write(packet, address, port, random.next() as u32);
+            template.write(packet, address, port, random.draw() as u32);
         }
         match raw.send(&packets) {
             Ok(count) => sent += count as u64,
@@ -177,22 +177,6 @@ impl Template {
     }
 }
 
-/// A generator of random numbers: Xorshift64*.
-pub(super) struct Random(u64);
-
-impl Random {
-    pub(super) fn new(seed: u64) -> Self {
-        Self(seed ^ 0x9e37_79b9_7f4a_7c15)
-    }
-
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -205,10 +189,10 @@ mod tests {
             let template = Template::new(kind, forge(kind, nobody, to, 0));
             let mut random = Random::new(7);
             for _ in 0..1_000 {
-                let address = Ipv4Addr::from_bits(random.next() as u32);
-                let port = random.next() as u16;
+                let address = Ipv4Addr::from_bits(random.draw() as u32);
+                let port = random.draw() as u16;
                 let mut packet = template.bytes.clone();
-                let sequence = random.next() as u32;
+                let sequence = random.draw() as u32;
                 template.write(&mut packet, address.to_bits(), port, sequence);
                 let whole = forge(kind, SocketAddrV4::new(address, port), to, sequence);
                 assert_eq!(packet[SOURCE_AT..], whole[SOURCE_AT..], "{kind:?}");

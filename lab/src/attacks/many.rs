@@ -8,8 +8,7 @@ use std::{thread, time::Duration};
 use anyhow::{Context, Result};
 
 use super::{
-    clients::{Made, PATIENCE, at_a_rate},
-    open_connections::OpenConnections,
+    clients::{Made, Open, PATIENCE, at_a_rate},
     proxies::{Dropped, Served},
     world::{CLIENTS, Call},
 };
@@ -22,13 +21,16 @@ pub struct Many {
     pub dropped: Dropped,
 }
 
-/// Opens `open` connections without sockets, then makes `per_second` new ones each second for
+/// Opens `open` connections, then makes `per_second` new ones each second for
 /// `length`. All go to a cluster IP from six pods.
 pub fn run(served: &mut Served<'_>, open: u32, per_second: u32, length: Duration) -> Result<Many> {
     let to = served.address(Call::ClusterIp);
     let clients = served.world.clients();
     let of_each = |number: u32| number / CLIENTS as u32;
-    let held = OpenConnections::make(served, open)?;
+    let open = clients
+        .iter()
+        .map(|client| Open::make(client, to, of_each(open)));
+    let mut open = open.collect::<Result<Vec<_>>>()?;
     let rate = of_each(per_second);
     let count = rate * length.as_secs() as u32;
     let new = thread::scope(|scope| {
@@ -42,8 +44,8 @@ pub fn run(served: &mut Served<'_>, open: u32, per_second: u32, length: Duration
         ended.collect::<Result<Vec<_>>>()
     })?;
     Ok(Many {
-        open: held.open,
-        lost: held.open.saturating_sub(held.carry()?),
+        open: open.iter().map(Open::count).sum(),
+        lost: open.iter_mut().map(Open::lost).sum(),
         new: Made::of_all(new),
         dropped: served.dropped()?,
     })

@@ -3,8 +3,8 @@
 //! a deaf backend, a pod that forges another's packets. Run by proxy-user/tests/attacks.
 //!
 //! The module `world` is the node. `proxies` starts the proxy on it, `servers` runs in its server
-//! pods. `flood` and `packets` send the attackers' packets. `clients` and `open_connections` are
-//! the connections to be served. Each other module is one attack.
+//! pods. `flood` and `packets` send the attackers' packets. `clients` has the connections to be
+//! served. Each other module is one attack.
 //!
 //! The clients themselves must not be the limit: their ports are 1024 to 65535, and
 //! `tcp_tw_reuse=1` lets them reuse a port one second after its connection has ended.
@@ -13,7 +13,6 @@ pub mod clients;
 pub mod deaf;
 pub mod flood;
 pub mod many;
-mod open_connections;
 pub mod packets;
 pub mod proxies;
 mod servers;

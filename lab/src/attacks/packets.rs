@@ -19,11 +19,10 @@ const WINDOW: u16 = 64_240;
 /// Number of packets in one call of sendmmsg(2).
 pub(super) const BATCH: usize = 64;
 
-/// The kind of a forged packet. The field of `SynAck` and `Ack` is the acknowledgement number.
+/// The kind of a forged packet. The field of `Ack` is the acknowledgement number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     Syn,
-    SynAck(u32),
     Ack(u32),
     Rst,
     Udp,
@@ -54,11 +53,10 @@ pub(super) fn forge(kind: Kind, from: SocketAddrV4, to: SocketAddrV4, sequence: 
                 .icmpv4(etherparse::Icmpv4Type::DestinationUnreachable(port))
                 .write(&mut bytes, &quoted)
         }
-        Kind::Syn | Kind::SynAck(_) | Kind::Ack(_) | Kind::Rst => {
+        Kind::Syn | Kind::Ack(_) | Kind::Rst => {
             let tcp = builder.tcp(from.port(), to.port(), sequence, WINDOW);
             let tcp = match kind {
                 Kind::Syn => tcp.syn(),
-                Kind::SynAck(to) => tcp.syn().ack(to),
                 Kind::Ack(to) => tcp.ack(to),
                 _ => tcp.rst(),
             };

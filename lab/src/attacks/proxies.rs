@@ -11,7 +11,7 @@ use anyhow::{Result, ensure};
 
 use super::{
     clients::at_a_rate,
-    world::{Call, NODE, World, manifests},
+    world::{Call, World, manifests},
 };
 use crate::{
     load::setup::Setup,
@@ -70,12 +70,9 @@ impl<'a> Served<'a> {
             config,
         };
         if proxy != Proxy::Direct {
-            let node = format!(
-                "apiVersion: v1\nkind: Node\nmetadata: {{name: node-a, resourceVersion: '{VERSION}'}}\nstatus: {{addresses: [{{type: InternalIP, address: {NODE}}}]}}\n{}",
-                manifests()
-            );
+            let objects = manifests(VERSION);
             let options = options(world, binary, config);
-            let mut agent = Agent::start(world.node(), &options, &Manifests::Text(&node))?;
+            let mut agent = Agent::start(world.node(), &options, &Manifests::Text(&objects))?;
             wait_for(&mut agent)?;
             if proxy == Proxy::PortolanAlone {
                 agent.end();

@@ -31,8 +31,6 @@ pub(super) const CLIENT_CLOSES: u16 = 8080;
 pub(super) const SERVER_CLOSES: u16 = 8081;
 /// The port of the service with two endpoints. Its server behaves as the one on `CLIENT_CLOSES`.
 pub(super) const OF_TWO: u16 = 8082;
-/// No server listens on this port.
-pub(super) const NOBODY: u16 = 8084;
 /// The server on this UDP port sends datagrams back.
 pub(super) const QUERIES: u16 = 8053;
 

@@ -17,12 +17,11 @@ use socket2::{Domain, Socket, Type};
 
 use super::{
     clients::{Made, Open, PATIENCE, at_a_rate},
-    flood::Random,
     packets::{BATCH, Kind, Raw, forge},
     proxies::Served,
     world::{CLIENTS, Call, World},
 };
-use crate::{node::netns::NetNs, traffic::capture::Capture};
+use crate::{node::netns::NetNs, random::Random, traffic::capture::Capture};
 
 /// Source ports of the victim that the forger uses too. `OPEN`: with an open connection to the
 /// service or to its pod. `LATER`: for connections after the attack. `DATAGRAMS`: for UDP queries.
@@ -128,9 +127,9 @@ fn forge_all(
             let mut packets = Vec::new();
             for port in tcp.iter().cloned().flatten() {
                 let from = SocketAddrV4::new(victim, port);
-                let ack = Kind::Ack(random.next() as u32);
+                let ack = Kind::Ack(random.draw() as u32);
                 for kind in [Kind::Syn, ack, Kind::Rst, Kind::Unreachable] {
-                    packets.push(forge(kind, from, to, random.next() as u32));
+                    packets.push(forge(kind, from, to, random.draw() as u32));
                 }
             }
             let to = SocketAddrV4::new(*to.ip(), queries.port());

@@ -4,10 +4,14 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
 use anyhow::Result;
+use serde_json::json;
 
 use super::servers::{self, Servers};
 use crate::{
-    load::setup::CLIENT_PARAMETERS,
+    load::{
+        manifests::{self, Port, endpoint},
+        setup::CLIENT_PARAMETERS,
+    },
     node::{
         bpffs,
         cgroup::Cgroup,
@@ -41,9 +45,6 @@ pub enum Call {
     ClusterIpUdp,
     /// The cluster IP of the service with two endpoints.
     Two,
-    /// A port of the service with one endpoint where no server listens: for connections without
-    /// sockets.
-    OpenConnections,
 }
 
 impl Call {
@@ -56,7 +57,6 @@ impl Call {
             Self::ClusterIp => SocketAddrV4::new(ONE, 80),
             Self::ClusterIpUdp => SocketAddrV4::new(ONE, 53),
             Self::Two => SocketAddrV4::new(TWO, 80),
-            Self::OpenConnections => SocketAddrV4::new(ONE, 82),
         }
     }
 
@@ -67,7 +67,6 @@ impl Call {
             Self::NodePortServerCloses => servers::SERVER_CLOSES,
             Self::NodePortUdp | Self::ClusterIpUdp => servers::QUERIES,
             Self::Two => servers::OF_TWO,
-            Self::OpenConnections => servers::NOBODY,
         };
         SocketAddrV4::new(SERVERS[0], port)
     }
@@ -124,10 +123,6 @@ impl World {
     pub(super) fn address_of(client: usize) -> Ipv4Addr {
         Ipv4Addr::new(10, 40, 1, 10 + client as u8)
     }
-    /// Returns the network namespace of the first of the two server pods.
-    pub(super) fn first_server(&self) -> &NetNs {
-        &self.topology.pods[CLIENTS]
-    }
     pub(super) fn second_server(&self) -> &NetNs {
         &self.topology.pods[CLIENTS + 1]
     }
@@ -136,65 +131,32 @@ impl World {
     }
 }
 
-/// Returns manifests of the two services and their EndpointSlices, as YAML documents.
-pub(super) fn manifests() -> String {
-    let [first, second] = SERVERS;
-    let slice = |name: &str, ports: &str, endpoints: &[Ipv4Addr]| {
-        let endpoints: Vec<_> = endpoints
-            .iter()
-            .map(|pod| {
-                format!("{{addresses: [{pod}], nodeName: node-a, conditions: {{ready: true}}}}")
-            })
-            .collect();
-        format!(
-            "---
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {{name: {name}-a, namespace: default, labels: {{kubernetes.io/service-name: {name}}}}}
-addressType: IPv4
-ports: [{ports}]
-endpoints: [{}]
-",
-            endpoints.join(", ")
-        )
+/// Returns manifests of the node, the two services and their EndpointSlices.
+pub(super) fn manifests(version: u64) -> String {
+    let port = |name, port, target, node_port| Port {
+        name,
+        protocol: if target == servers::QUERIES {
+            "UDP"
+        } else {
+            "TCP"
+        },
+        port,
+        target,
+        node_port,
     };
-    let (c, s, q, t, h) = (
-        servers::CLIENT_CLOSES,
-        servers::SERVER_CLOSES,
-        servers::QUERIES,
-        servers::OF_TWO,
-        servers::NOBODY,
-    );
-    let of_one = slice(
-        "one",
-        &format!(
-            "{{name: c, port: {c}, protocol: TCP}}, {{name: s, port: {s}, protocol: TCP}}, {{name: q, port: {q}, protocol: UDP}}, {{name: h, port: {h}, protocol: TCP}}"
-        ),
-        &[first],
-    );
-    let of_two = slice(
-        "two",
-        &format!("{{name: t, port: {t}, protocol: TCP}}"),
-        &[first, second],
-    );
-    format!(
-        "---
-apiVersion: v1
-kind: Service
-metadata: {{name: one, namespace: default}}
-spec:
-  type: NodePort
-  clusterIP: {ONE}
-  ports:
-  - {{name: c, port: 80, targetPort: {c}, nodePort: 30080, protocol: TCP}}
-  - {{name: s, port: 81, targetPort: {s}, nodePort: 30081, protocol: TCP}}
-  - {{name: q, port: 53, targetPort: {q}, nodePort: 30053, protocol: UDP}}
-  - {{name: h, port: 82, targetPort: {h}, nodePort: 30082, protocol: TCP}}
-{of_one}---
-apiVersion: v1
-kind: Service
-metadata: {{name: two, namespace: default}}
-spec: {{clusterIP: {TWO}, ports: [{{name: t, port: 80, targetPort: {t}, protocol: TCP}}]}}
-{of_two}"
-    )
+    let of_one = [
+        port("c", 80, servers::CLIENT_CLOSES, Some(30_080)),
+        port("s", 81, servers::SERVER_CLOSES, Some(30_081)),
+        port("q", 53, servers::QUERIES, Some(30_053)),
+    ];
+    let of_two = [port("t", 80, servers::OF_TWO, None)];
+    let endpoints = SERVERS.map(|pod| endpoint(pod, "node-a"));
+    let spec = |kind: &str, ip: Ipv4Addr| json!({"type": kind, "clusterIP": ip});
+    manifests::text(&[
+        manifests::node(NODE, version),
+        manifests::service("one", &of_one, spec("NodePort", ONE)),
+        manifests::slice("one", &of_one, endpoints[..1].to_vec()),
+        manifests::service("two", &of_two, spec("ClusterIP", TWO)),
+        manifests::slice("two", &of_two, endpoints),
+    ])
 }

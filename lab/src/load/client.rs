@@ -17,10 +17,7 @@ use nix::time::{ClockId, clock_gettime};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::{
-    load::{
-        cpu::{pin, unpin},
-        statistics::median,
-    },
+    load::cpu::{pin, unpin},
     node::{cgroup::Cgroup, netns::NetNs},
 };
 
@@ -55,8 +52,6 @@ pub struct Took {
     pub each: f64,
     /// Processor time of each operation, client and server together, in microseconds.
     pub processor: f64,
-    /// The median duration of connect() alone, in microseconds; 0 except for `Connections`.
-    pub connect: f64,
     /// Duration of every connect(), in nanoseconds; empty except for `Connections`.
     pub connects: Histogram<u32>,
     /// The names of the servers that answered; empty except for `Connections`.
@@ -68,7 +63,6 @@ impl Default for Took {
         Self {
             each: 0.0,
             processor: 0.0,
-            connect: 0.0,
             connects: histogram(),
             answered: BTreeSet::new(),
         }
@@ -155,22 +149,20 @@ fn timed(count: u32, work: impl FnOnce() -> Result<()>) -> Result<Took> {
 
 fn connections(to: &[SocketAddr], count: u32) -> Result<Took> {
     let to: Vec<_> = to.iter().copied().map(SockAddr::from).collect();
-    let mut connects = Vec::with_capacity(count as usize);
-    let mut answered = BTreeSet::new();
-    let mut took = timed(count, || {
+    let (mut connects, mut answered) = (histogram(), BTreeSet::new());
+    let took = timed(count, || {
         for to in to.iter().cycle().take(count as usize) {
             let (connect, by) = connection(to)?;
-            connects.push(connect);
+            connects.saturating_record(connect.as_nanos() as u64);
             answered.insert(by);
         }
         Ok(())
     })?;
-    took.answered = answered;
-    for connect in &connects {
-        took.connects.saturating_record(connect.as_nanos() as u64);
-    }
-    took.connect = median(&connects.iter().copied().map(micros).collect::<Vec<_>>());
-    Ok(took)
+    Ok(Took {
+        connects,
+        answered,
+        ..took
+    })
 }
 
 /// Makes a TCP connection. Returns how long connect() took, and the name that the server answered.

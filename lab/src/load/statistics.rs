@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::random::Random;
+
 /// Number of resamples of the bootstrap.
 const RESAMPLES: usize = 2_000;
 
@@ -17,12 +19,10 @@ pub struct Interval {
 /// Returns the median of the samples and its interval by the percentile bootstrap. The seed is
 /// fixed: the same samples give the same interval.
 pub fn interval(samples: &[f64]) -> Interval {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = Random::new(0);
     let mut medians: Vec<f64> = (0..RESAMPLES)
         .map(|_| {
-            let drawn: Vec<f64> = (0..samples.len())
-                .map(|_| samples[next(&mut state) as usize % samples.len()])
-                .collect();
+            let drawn: Vec<_> = (0..samples.len()).map(|_| random.pick(samples)).collect();
             median(&drawn)
         })
         .collect();
@@ -55,15 +55,6 @@ pub fn quantiles<const N: usize>(mut samples: Vec<f64>, shares: [f64; N]) -> [f6
         let index = (share * last as f64).round() as usize;
         samples.get(index).copied().unwrap_or(f64::NAN)
     })
-}
-
-/// Returns the high half of the next number of a Xorshift generator. The high half has the better
-/// bits.
-fn next(state: &mut u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state >> 32
 }
 
 impl std::fmt::Display for Interval {

@@ -3,7 +3,7 @@
 //! everything that the agent leaves behind. Called by conformance, tests, benchmarks and the demo.
 
 use std::{
-    fs::{self, File},
+    fs::File,
     os::unix::process::CommandExt,
     path::Path,
     process::{Child, Stdio},
@@ -18,6 +18,7 @@ use tempfile::TempDir;
 use super::{
     bpffs::{PREFIX, PinDir},
     http,
+    kube_proxy::tail,
     manifests::ManifestFolder,
     netns::NetNs,
     options::HEALTH,
@@ -124,10 +125,7 @@ impl<'a> Agent<'a> {
 
     /// Returns the last `lines` lines that the agent wrote.
     pub fn log_tail(&self, lines: usize) -> Vec<String> {
-        let text = fs::read(self.folder.path().join("log")).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text);
-        let all: Vec<_> = text.lines().map(str::to_owned).collect();
-        all[all.len().saturating_sub(lines)..].to_vec()
+        tail(&self.folder.path().join("log"), lines)
     }
 }
 

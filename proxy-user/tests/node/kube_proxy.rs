@@ -5,14 +5,13 @@
 use std::{
     collections::BTreeSet,
     fs,
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     thread::sleep,
     time::{Duration, Instant},
 };
 
 use lab::node::{kube_proxy, options::METRICS};
 use serde_json::Value;
-use tempfile::TempDir;
 
 use crate::{
     agent::{eventually, wait, within},
@@ -23,37 +22,26 @@ use crate::{
 
 /// kube-proxy on the node of a world; dropping it ends it.
 struct KubeProxy {
-    process: Child,
-    _folder: TempDir,
+    _process: kube_proxy::KubeProxy,
 }
 
 impl KubeProxy {
     fn start(world: &World, kubeconfig: &str) -> Self {
-        let folder = TempDir::new().expect("a folder");
-        let started = kube_proxy::start(
+        let started = kube_proxy::KubeProxy::start(
             world.node(),
             program().as_ref(),
             "nftables",
             None,
             kubeconfig.as_ref(),
-            folder.path(),
         );
         Self {
-            process: started.expect("kube-proxy"),
-            _folder: folder,
+            _process: started.expect("kube-proxy"),
         }
     }
 
     /// Returns true if its rules have this cluster IP.
     fn has(world: &World, cluster_ip: &str) -> bool {
         world.tool("nft", "list ruleset").contains(cluster_ip)
-    }
-}
-
-impl Drop for KubeProxy {
-    fn drop(&mut self) {
-        _ = self.process.kill();
-        _ = self.process.wait();
     }
 }
 

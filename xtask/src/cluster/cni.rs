@@ -202,15 +202,3 @@ fn configure(node: &Node, bridge: &Value) -> Result<()> {
     fs::create_dir_all(node.place.folder().join("cni"))?;
     fs::write(file(node), conflist.to_string())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_mtu_is_read_from_flannels_lease() {
-        let lease = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n";
-        assert_eq!(mtu(lease).ok(), Some(1450));
-        assert!(mtu("FLANNEL_SUBNET=10.244.1.1/24\n").is_err());
-    }
-}

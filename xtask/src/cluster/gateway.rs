@@ -190,15 +190,3 @@ fn give_round(tools: &Tools, next: &mut u32) -> Result<()> {
     }
     Ok(())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn results_are_those_of_whole_tests() {
-        let log = "=== RUN TestConformance/A\n    --- PASS: TestConformance/A (0.1s)\n        --- FAIL: TestConformance/B/part (0.0s)\n    --- FAIL: TestConformance/B (1s)\n    --- SKIP: TestConformance/C (0s)\n";
-        let expected = [("A".to_owned(), true), ("B".to_owned(), false)];
-        assert_eq!(results(log), expected.into());
-    }
-}

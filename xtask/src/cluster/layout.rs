@@ -127,17 +127,3 @@ fn roots<'a>(mounts: &'a str, kind: &'a str) -> impl Iterator<Item = &'a str> {
         (fields.next()? == kind).then_some(place)
     })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_cgroup_hierarchies_are_found_among_the_mounts() {
-        let mounts = "proc /proc proc rw 0 0\ncgroup /sys/fs/cgroup/cpu cgroup rw 0 0\ncgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
-        let found = |kind| roots(mounts, kind).collect::<Vec<_>>();
-        assert_eq!(found("cgroup2"), ["/sys/fs/cgroup/unified"]);
-        assert_eq!(found("cgroup"), ["/sys/fs/cgroup/cpu"]);
-        assert!(found("tmpfs").is_empty());
-    }
-}

@@ -170,19 +170,3 @@ impl Tools {
         )
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cni_plugins_are_looked_for_only_in_the_cni_folder() {
-        let plugins = PACKAGES
-            .iter()
-            .filter(|(_, package)| package.contains("networking-plugins"));
-        let folders: Vec<_> = plugins
-            .map(|(plugin, _)| std::path::Path::new(plugin).parent())
-            .collect();
-        assert_eq!(folders, [Some(CNI.as_ref())]);
-    }
-}

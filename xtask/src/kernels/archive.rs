@@ -87,25 +87,3 @@ impl Archive {
         self.bytes.resize(length, 0);
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_archive_holds_each_directory_once_before_what_is_in_it() {
-        let mut archive = Archive::default();
-        archive.file("/usr/bin/a", 0o755, b"first");
-        archive.file("/usr/bin/b", 0o644, b"second");
-        let bytes = archive.finish();
-        assert_eq!(bytes.len() % ALIGNMENT, 0);
-        let text = String::from_utf8_lossy(&bytes);
-        let at = |name: &str| {
-            assert_eq!(text.matches(name).count(), 1, "{name}");
-            text.find(name).expect("an entry")
-        };
-        assert!(at("usr\0") < at("usr/bin\0"));
-        assert!(at("usr/bin\0") < at("usr/bin/a\0"));
-        assert!(at("usr/bin/b\0") < at("TRAILER!!!\0"));
-    }
-}

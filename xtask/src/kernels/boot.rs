@@ -217,20 +217,4 @@ mod tests {
         run.read("@@ end none 0 1");
         assert!(!run.stages[2].passed(), "no test was run");
     }
-
-    #[test]
-    fn stages_that_pass_the_second_time_count_and_are_told() {
-        let read = |lines: &[&str]| {
-            let mut run = Run::default();
-            lines.iter().for_each(|line| run.read(line));
-            run
-        };
-        let failed = ["@@ begin a", "test x ... FAILED", "@@ end a 101 7"];
-        let mut run = read(&[&failed[..], &["@@ begin b", "@@ end b 1 2", "@@ off"]].concat());
-        let passed = "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out";
-        let again = ["@@ begin a", passed, "@@ end a 0 7", "@@ begin b"];
-        assert_eq!(run.after(read(&again)), ["x"]);
-        assert!(run.stages[0].passed() && !run.stages[1].passed());
-        assert_eq!(run.complaints().len(), 2, "b, and no end");
-    }
 }

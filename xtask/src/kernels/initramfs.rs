@@ -178,18 +178,3 @@ fn add_folder(archive: &mut Archive, folder: &Path) -> Result<()> {
     }
     Ok(())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn kernel_modules_come_after_their_dependencies() {
-        let index = "kernel/net/bridge/bridge.ko.xz: kernel/net/802/stp.ko.xz kernel/net/llc/llc.ko.xz\n\
-                     kernel/net/802/stp.ko.xz: kernel/net/llc/llc.ko.xz\nkernel/net/llc/llc.ko.xz:\n\
-                     kernel/drivers/net/veth.ko:\n";
-        let found = order(index, "veth bridge built_in");
-        let names: Vec<_> = found.iter().map(|path| module_name(path)).collect();
-        assert_eq!(names, ["veth", "llc", "stp", "bridge"]);
-    }
-}

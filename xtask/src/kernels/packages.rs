@@ -180,29 +180,3 @@ pub(super) fn compare(a: &str, b: &str) -> Ordering {
     };
     numbers(a).cmp(&numbers(b))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_newest_kernel_release_of_a_series_is_chosen() {
-        let names = [
-            "linux-image-6.1.0-9-cloud-amd64",
-            "linux-image-6.1.0-56-cloud-amd64",
-            "linux-image-6.12.95+deb12-cloud-amd64",
-            "linux-image-6.12.117+deb13-cloud-amd64",
-            "linux-image-6.12.117+deb12-cloud-amd64",
-            "linux-binary-6.12.118+deb13-cloud-amd64",
-        ]
-        .map(str::to_owned);
-        for (series, newest) in [
-            ("6.1", Some("6.1.0-56-cloud-amd64")),
-            ("6.12", Some("6.12.117+deb13-cloud-amd64")),
-            ("6.2", None),
-        ] {
-            let found = releases(&names, series, "-cloud-amd64").pop();
-            assert_eq!(found.as_deref(), newest);
-        }
-    }
-}

@@ -2,10 +2,7 @@
 //! Finds the programs that tests call, with their libraries: this machine's own, or, for another
 //! architecture, those in Debian's packages for it. Used by `initramfs`.
 
-use std::{
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
@@ -55,16 +52,10 @@ impl Programs {
         Path::new("/").join(path).to_string_lossy().into_owned()
     }
 
-    /// Adds the libraries that a program is linked with, and its dynamic loader, to the archive.
+    /// Adds the libraries that a program is linked with, and its dynamic loader, to the archive, by
+    /// the names in its ELF file: ldd would run the program, which may be another processor's.
     pub(super) fn add_libraries(&self, archive: &mut Archive, program: &Path) -> Result<()> {
-        match &self.root {
-            None => add_own(archive, program),
-            Some(root) => self.add_foreign(archive, program, root),
-        }
-    }
-
-    /// Does so for another architecture by the ELF file's names: ldd would run the program.
-    fn add_foreign(&self, archive: &mut Archive, program: &Path, root: &Path) -> Result<()> {
+        let root = self.root.as_deref().unwrap_or(Path::new("/"));
         let mut command = command::of("readelf", "--wide --dynamic --program-headers");
         let text = command::output(command.arg(program), "list libraries")?;
         for name in needed(&text) {
@@ -85,29 +76,10 @@ impl Programs {
                 .find(|place| place.exists());
             let library = library.with_context(|| format!("{} needs {file}", program.display()))?;
             archive.copy(&library, &path)?;
-            self.add_foreign(archive, &library, root)?;
+            self.add_libraries(archive, &library)?;
         }
         Ok(())
     }
-}
-
-fn add_own(archive: &mut Archive, program: &Path) -> Result<()> {
-    let mut command = Command::new("ldd");
-    command.arg(program);
-    // ldd fails for a program that is not linked with libraries.
-    let text = command::output(&mut command, "list libraries").unwrap_or_default();
-    for library in libraries(&text) {
-        if !archive.has(library) {
-            archive.copy(Path::new(library), library)?;
-        }
-    }
-    Ok(())
-}
-
-/// Returns the paths of libraries in the output of ldd.
-fn libraries(text: &str) -> impl Iterator<Item = &str> {
-    text.lines()
-        .filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')))
 }
 
 /// Returns the dynamic loader and the libraries in the output of readelf.
@@ -117,24 +89,4 @@ fn needed(text: &str) -> impl Iterator<Item = &str> {
         let (_, name) = line.rsplit_once([':', '['])?;
         is_wanted.then(|| name.trim().trim_end_matches(']'))
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn libraries_and_the_loader_are_read_from_ldd() {
-        let text = "\tlinux-vdso.so.1 (0x1)\n\tlibc.so.6 => /lib/libc.so.6 (0x2)\n\t/lib64/ld.so.2 (0x3)\n";
-        let found: Vec<_> = libraries(text).collect();
-        assert_eq!(found, ["/lib/libc.so.6", "/lib64/ld.so.2"]);
-    }
-
-    #[test]
-    fn libraries_and_the_loader_are_read_from_readelf() {
-        let text = "Elf file type is DYN\n      [Requesting program interpreter: /lib/ld-linux-aarch64.so.1]\n\
-                    0x1 (NEEDED)             Shared library: [libmnl.so.0]\n 0xe (SONAME)  Library soname: [x.so]\n";
-        let found: Vec<_> = needed(text).collect();
-        assert_eq!(found, ["/lib/ld-linux-aarch64.so.1", "libmnl.so.0"]);
-    }
 }

@@ -191,14 +191,4 @@ mod tests {
         assert_ne!(digest(&["a", "b"]), digest(&["c", "b"]));
         assert_ne!(digest(&["a", "b"]), digest(&["a", "b", "c"]));
     }
-
-    #[test]
-    fn a_modules_version_is_read_from_go_mod() {
-        let text = "module x\n\nrequire k8s.io/kubernetes v1.36.3 // indirect\n";
-        assert_eq!(version_of("k8s.io/kubernetes", text), Some("v1.36.3"));
-        let text = "require (\n\tk8s.io/kubernetes/x v1.0.0\n\tk8s.io/kubernetes v1.36.3\n)";
-        assert_eq!(version_of("k8s.io/kubernetes", text), Some("v1.36.3"));
-        let text = "require example.com/x v1.0.0";
-        assert_eq!(version_of("k8s.io/kubernetes", text), None);
-    }
 }

@@ -9,8 +9,13 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use super::{choose::LINKER_VERSION, progress::Progress};
+use super::{progress::Progress, search::LINKER_VERSION};
 use crate::{cargo, command, fs, host};
+
+/// Returns true if this process can install Debian packages.
+pub(super) fn is_possible() -> bool {
+    host::is_root() && host::find_program("apt-get").is_some()
+}
 
 /// Returns the path of the file with the output of the program that `setup` called last.
 pub(super) fn log_file(cache: &Path) -> PathBuf {
@@ -23,7 +28,7 @@ pub(super) fn linker_path(cache: &Path, llvm: u32) -> PathBuf {
 }
 
 fn linker_folder(cache: &Path, llvm: u32) -> PathBuf {
-    let (a, b, c) = LINKER_VERSION;
+    let [a, b, c] = LINKER_VERSION;
     cache.join(format!("bpf-linker-{a}.{b}.{c}-llvm-{llvm}"))
 }
 
@@ -34,7 +39,7 @@ pub(super) fn llvm_prefix(llvm: u32) -> PathBuf {
 
 /// Builds bpf-linker in a folder of the cache.
 pub(super) fn linker(cache: &Path, llvm: u32, progress: &Progress) -> Result<()> {
-    let (a, b, c) = LINKER_VERSION;
+    let [a, b, c] = LINKER_VERSION;
     let version = format!("{a}.{b}.{c}");
     progress.step(&format!(
         "building bpf-linker {version} against LLVM {llvm} (about a minute, once per user)"

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `cargo xtask setup`: finds or installs the BPF toolchain and the programs that tests need, and
 //! writes the toolchain's paths to the user's cache, where proxy-user/datapath/build.rs reads them.
-//! `choose` decides which toolchain.
+//! `search` finds which toolchain.
 
-mod choose;
 pub(crate) mod control_plane;
-mod facts;
 pub(crate) mod go;
 mod install;
 mod probe;
 mod progress;
+mod search;
 mod toolchain;
 
 use std::{
@@ -17,9 +16,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
-use choose::{Choice, Facts};
 use progress::Progress;
 pub(crate) use toolchain::Toolchain;
 
@@ -49,10 +47,6 @@ const TOOLS: [Tool; 7] = [
     ("ping", "iputils-ping"),
 ];
 
-/// How often `choose` is called at most. Every call leads to an installation, a build or a pair
-/// that is ruled out, so that more calls cannot help.
-const ROUNDS: usize = 12;
-
 /// Prepares the machine and returns the toolchain that builds the kernel programs.
 pub(crate) fn run(needs: Needs) -> Result<Toolchain> {
     let progress = Progress::start();
@@ -64,11 +58,11 @@ pub(crate) fn run(needs: Needs) -> Result<Toolchain> {
         Needs::All => missing_of(&TOOLS),
     };
     let file = toolchain::file(&cache);
+    let lines = missing_tools.iter().map(tool_line).collect::<Vec<_>>();
     let toolchain = match Toolchain::still_valid(&file) {
         Some(toolchain) => toolchain,
-        None => find_toolchain(&cache, &missing_tools, &progress)?.written(&file)?,
+        None => search::find(&cache, &lines, &progress)?.written(&file)?,
     };
-    let lines = missing_tools.iter().map(tool_line).collect::<Vec<_>>();
     install_missing(&cache, &progress, &names(&missing_tools), &lines)?;
     progress.step(&format!("ready: {}", toolchain.summary()));
     Ok(toolchain)
@@ -175,51 +169,11 @@ fn install_missing(
         return Ok(());
     }
     ensure!(
-        facts::can_install(),
+        install::is_possible(),
         "Debian packages are missing. Install:\n{}",
         list(lines)
     );
     install::packages(cache, packages, progress)
-}
-
-/// Calls `choose` and does what it returns, until a toolchain has built a trial program.
-fn find_toolchain(cache: &Path, missing_tools: &[Tool], progress: &Progress) -> Result<Toolchain> {
-    progress.step("looking for a BPF toolchain");
-    let mut known = Facts::default();
-    for _ in 0..ROUNDS {
-        facts::gather(&mut known, cache);
-        match choose::choose(&known) {
-            Choice::Use { compiler, linker } => {
-                let what = format!("{} with {}", compiler.summary(), linker.path.display());
-                progress.step(&format!("trying {what}"));
-                let candidate = Toolchain::new(&compiler, &linker);
-                match probe::probe(&candidate, cache) {
-                    Ok(()) => return Ok(candidate),
-                    Err(error) => {
-                        progress.step(&format!("{what} does not work: {error:#}"));
-                        known.ruled_out.push((compiler.rustc, linker.path));
-                    }
-                }
-            }
-            Choice::BuildLinker { llvm } => install::linker(cache, llvm, progress)?,
-            Choice::InstallPackages(packages) => {
-                install::packages(cache, &packages, progress)?;
-                known.installed.extend(packages);
-            }
-            Choice::UpdateLists => {
-                install::update_lists(cache, progress);
-                known.lists_updated = true;
-            }
-            Choice::Impossible(mut missing) => {
-                missing.extend(missing_tools.iter().map(tool_line));
-                let list = list(&missing);
-                bail!("set-up cannot install this by itself here. Install:\n{list}");
-            }
-        }
-    }
-    let log = install::log_file(cache);
-    let log = log.display();
-    bail!("no BPF toolchain works after {ROUNDS} rounds of installing and trying; see {log}")
 }
 
 /// Returns those of the programs (name, Debian package) that are not installed.
