@@ -159,7 +159,10 @@ impl Service {
 
     /// Changes the port at which the endpoints serve.
     pub(crate) fn target(mut self, target: u16) -> Self {
-        set_target(&mut self.slices, target);
+        let ports = self.slices.iter_mut().flat_map(|slice| &mut slice.ports);
+        for port in ports.flatten() {
+            port.port = Some(target.into());
+        }
         self
     }
 
@@ -174,15 +177,6 @@ impl Service {
         for endpoint in slices.flat_map(|slice| &mut slice.endpoints) {
             endpoint.node_name = Some(node.to_owned());
         }
-        self
-    }
-
-    /// Adds a slice like the first, whose endpoints serve at another port.
-    pub(crate) fn also_at(mut self, target: u16) -> Self {
-        let mut slice = self.slices[0].clone();
-        slice.metadata.name = slice.metadata.name.map(|name| format!("{name}-{target}"));
-        set_target(std::slice::from_mut(&mut slice), target);
-        self.slices.push(slice);
         self
     }
 
@@ -272,13 +266,6 @@ pub(crate) fn pod_endpoint(
             ..ObjectReference::default()
         }),
         ..endpoint(address)
-    }
-}
-
-fn set_target(slices: &mut [EndpointSlice], target: u16) {
-    let ports = slices.iter_mut().flat_map(|slice| &mut slice.ports);
-    for port in ports.flatten() {
-        port.port = Some(target.into());
     }
 }
 
