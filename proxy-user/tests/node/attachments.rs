@@ -9,7 +9,10 @@ use std::{
 use datapath::{DatapathError, maps::pins::links_dir, read::Reader};
 use lab::{
     bpf::{self, Packets},
-    node::foreign::{ChainPosition, DROP, Foreign},
+    node::{
+        cni::limit_bandwidth,
+        foreign::{ChainPosition, DROP, Foreign},
+    },
 };
 
 use crate::{
@@ -31,38 +34,6 @@ fn no_service_is_served_before_every_program_is_attached() {
     agent.wait_for(7);
     assert_eq!(then, attached());
     assert!(world.connect("172.30.1.1:80").is_ok());
-}
-
-#[test]
-fn a_foreign_tc_program_can_drop_packets_at_any_position_in_the_chain() {
-    let world = World::serving();
-    let interface = world.client_interface();
-    let answers = || ["172.30.1.1:80", "10.40.1.20:8080"].map(|to| world.connect(to).is_ok());
-    let attach = |place, egress| {
-        Foreign::new(world.node(), &interface, egress, place, DROP).expect("attached")
-    };
-    let before = [(ChainPosition::First, false), (ChainPosition::Last, true)]
-        .map(|(place, egress)| attach(place, egress));
-    let _agent = world.start_by_stack(7);
-    for (egress, program) in [false, true].into_iter().zip(before) {
-        assert_eq!(
-            answers(),
-            [false; 2],
-            "attached before the agent, egress {egress}"
-        );
-        drop(program);
-    }
-    for (place, egress) in hooks() {
-        assert_eq!(answers(), [true; 2], "nobody drops");
-        let program = attach(place, egress);
-        assert_eq!(
-            answers(),
-            [false; 2],
-            "attached after the agent, egress {egress}, {place:?}"
-        );
-        drop(program);
-    }
-    assert_eq!(answers(), [true; 2], "nobody drops any more");
 }
 
 /// Every position in the chain, at both hooks.
@@ -163,14 +134,11 @@ fn a_foreign_tc_program_that_hides_portolans_is_displaced_or_logged() {
     drop(behind);
 }
 
-pub(crate) const LEFT: &str = "portolan_interfaces_left_to_stack";
+const LEFT: &str = "portolan_interfaces_left_to_stack";
 
-/// Starts an agent that redirects packets.
+/// Starts an agent that redirects packets, where nothing needs the stack.
 fn redirecting(world: &World) -> Agent {
-    let agent = world.start_configured(7, "portolan: {forwarding: auto}\n");
-    assert_eq!(agent.metric(LEFT), Some(0));
-    assert!(is_past_the_stack(world));
-    agent
+    world.start_configured(7, "portolan: {forwarding: auto}\n")
 }
 
 /// Whether packets through the service pass the node without being forwarded by its stack.
@@ -181,61 +149,86 @@ fn is_past_the_stack(world: &World) -> bool {
 }
 
 #[test]
-fn packets_are_not_redirected_past_a_foreign_tc_program() {
+fn packets_take_the_stack_while_something_behind_portolans_programs_needs_it() {
     let world = World::serving();
     let agent = redirecting(&world);
+    let left = |what: &str, so: &dyn Fn(Option<u64>) -> bool| {
+        eventually(what, &agent, || so(agent.metric(LEFT)));
+    };
+    let gone = |what: &str| {
+        left(what, &|count| count == Some(0));
+        assert!(is_past_the_stack(&world), "{what}");
+    };
+    gone("nothing is there");
     let interface = world.client_interface();
     for place in [ChainPosition::Last, ChainPosition::Filter] {
         let packets = Packets::new().expect("a counter");
         let program = bpf::counting(&packets, FRAME, bpf::PASS);
         let program = Foreign::with(world.node(), &interface, false, place, &program);
         let program = program.expect("attached");
-        eventually("it is seen", &agent, || agent.metric(LEFT) == Some(1));
+        left("it is seen", &|count| count == Some(1));
         assert!(!is_past_the_stack(&world));
         assert_eq!(packets.read().expect("a count"), LINES);
         drop(program);
-        eventually("it is gone", &agent, || agent.metric(LEFT) == Some(0));
-        assert!(is_past_the_stack(&world));
+        gone("the program is gone");
         let drop_all = Foreign::new(world.node(), &interface, false, place, DROP);
-        eventually("it is seen", &agent, || agent.metric(LEFT) == Some(1));
+        left("it is seen", &|count| count == Some(1));
         assert!(world.connect(CART).is_err(), "its drop holds");
         drop(drop_all);
-        eventually("it is gone", &agent, || agent.metric(LEFT) == Some(0));
+        gone("the one that drops is gone");
     }
     let said = format!("interface {interface}: packets take the node's stack");
     agent.says(&[&said, "at ingress behind portolan's"]);
-}
 
-#[test]
-fn fwmark_and_tos_rules_and_xfrm_policies_prevent_redirects() {
-    let world = World::serving();
-    let agent = redirecting(&world);
-    let interface = world.client_interface();
     let policy = "src 10.99.0.0/16 dst 10.98.0.0/16 dir fwd";
     for (add, delete, why) in [
         (
-            "rule add fwmark 0x77 lookup main".to_owned(),
-            "rule del fwmark 0x77 lookup main".to_owned(),
+            "rule add fwmark 0x77 lookup main",
+            "rule del fwmark 0x77 lookup main",
             "asks for fwmark",
         ),
         (
-            format!("rule add iif {interface} tos 0x10 lookup main"),
-            format!("rule del iif {interface} tos 0x10 lookup main"),
-            "asks for tos",
-        ),
-        (
-            format!("xfrm policy add {policy} action allow"),
-            format!("xfrm policy delete {policy}"),
+            &*format!("xfrm policy add {policy} action allow"),
+            &*format!("xfrm policy delete {policy}"),
             "XFRM policies",
         ),
     ] {
-        world.ip(&add);
-        eventually(why, &agent, || agent.metric(LEFT) != Some(0));
+        world.ip(add);
+        left(why, &|count| count != Some(0));
         assert!(!is_past_the_stack(&world), "{why}");
         let said = agent.log().matches(why).count();
         assert_eq!(said, 1, "{}", agent.log());
-        world.ip(&delete);
-        eventually("it is gone", &agent, || agent.metric(LEFT) == Some(0));
-        assert!(is_past_the_stack(&world));
+        world.ip(delete);
+        gone(why);
     }
+    limits_see_every_packet(&world, agent);
+}
+
+/// The CNI plugin `bandwidth` limits the packets to a pod by a qdisc at the node's end of the pod's
+/// interface, and those from the pod by a filter there that sends them through an ifb device.
+fn limits_see_every_packet(world: &World, agent: Agent) {
+    // Distributions set this: a packet from the ifb device must still have its sender's address.
+    world.set("ipv4/conf/all/rp_filter", "1");
+    let interface = world.client_interface();
+    limit_bandwidth(world.node(), &interface, world.client(), 20_000_000).expect("limited");
+    let devices = world.tool("ip", "-o link show type ifb");
+    let ifb = devices.split(": ").nth(1).expect("the ifb device");
+    let queued = |device: &str| -> u64 {
+        let shown = world.tool("tc", &format!("-s qdisc show dev {device}"));
+        let (_, limit) = shown.split_once("qdisc tbf").expect("the limit");
+        let mut words = limit.split_whitespace().skip_while(|word| *word != "Sent");
+        let packets = words.nth(3).expect("a number of packets");
+        packets.parse().expect("a number")
+    };
+    let check = |agent: &Agent| {
+        eventually("it is seen", agent, || agent.metric(LEFT) == Some(1));
+        let before = [&interface, ifb].map(queued);
+        assert!(!is_past_the_stack(world));
+        let after = [&interface, ifb].map(queued);
+        let grown = [0, 1].map(|at| after[at] - before[at]);
+        assert!(grown.iter().all(|count| *count >= LINES), "{grown:?}");
+    };
+    check(&agent);
+    assert!(agent.stop().success());
+    check(&redirecting(world));
 }

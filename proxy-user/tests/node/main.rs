@@ -4,11 +4,9 @@
 
 mod agent;
 mod attachments;
-mod bandwidth;
 mod canary;
 mod changes;
 mod check;
-mod churn;
 mod clean;
 mod cluster;
 mod commands;
@@ -19,8 +17,6 @@ mod deploy;
 mod devices;
 mod dump;
 mod explain;
-mod external;
-mod failover;
 mod follow;
 mod forward;
 mod gateway_services;

@@ -192,12 +192,6 @@ impl Service {
         self
     }
 
-    pub(crate) fn annotated(mut self, key: &str, value: &str) -> Self {
-        let annotations = self.object.metadata.annotations.get_or_insert_default();
-        annotations.insert(key.to_owned(), value.to_owned());
-        self
-    }
-
     /// Makes the service one of type LoadBalancer; the load balancer has this address.
     pub(crate) fn balanced(mut self, address: &str) -> Self {
         let ingress = LoadBalancerIngress {
