@@ -9,10 +9,7 @@ use std::{
 use datapath::{DatapathError, maps::pins::links_dir, read::Reader};
 use lab::{
     bpf::{self, Packets},
-    node::{
-        cni::limit_bandwidth,
-        foreign::{ChainPosition, DROP, Foreign},
-    },
+    node::foreign::{ChainPosition, DROP, Foreign},
 };
 
 use crate::{
@@ -46,7 +43,7 @@ fn hooks() -> impl Iterator<Item = (ChainPosition, bool)> {
 /// timestamps.
 const PAYLOAD: usize = 333;
 const FRAME: u32 = 14 + 20 + 32 + PAYLOAD as u32;
-const LINES: u64 = 20;
+pub(crate) const LINES: u64 = 20;
 
 /// Sends lines of [`PAYLOAD`] bytes through the service, one at a time; returns the number of
 /// answers.
@@ -134,15 +131,15 @@ fn a_foreign_tc_program_that_hides_portolans_is_displaced_or_logged() {
     drop(behind);
 }
 
-const LEFT: &str = "portolan_interfaces_left_to_stack";
+pub(crate) const LEFT: &str = "portolan_interfaces_left_to_stack";
 
 /// Starts an agent that redirects packets, where nothing needs the stack.
-fn redirecting(world: &World) -> Agent {
+pub(crate) fn redirecting(world: &World) -> Agent {
     world.start_configured(7, "portolan: {forwarding: auto}\n")
 }
 
 /// Whether packets through the service pass the node without being forwarded by its stack.
-fn is_past_the_stack(world: &World) -> bool {
+pub(crate) fn is_past_the_stack(world: &World) -> bool {
     let before = world.forwarded();
     assert_eq!(talk(world), LINES);
     world.forwarded() == before
@@ -201,34 +198,4 @@ fn packets_take_the_stack_while_something_behind_portolans_programs_needs_it() {
         world.ip(delete);
         gone(why);
     }
-    limits_see_every_packet(&world, agent);
-}
-
-/// The CNI plugin `bandwidth` limits the packets to a pod by a qdisc at the node's end of the pod's
-/// interface, and those from the pod by a filter there that sends them through an ifb device.
-fn limits_see_every_packet(world: &World, agent: Agent) {
-    // Distributions set this: a packet from the ifb device must still have its sender's address.
-    world.set("ipv4/conf/all/rp_filter", "1");
-    let interface = world.client_interface();
-    limit_bandwidth(world.node(), &interface, world.client(), 20_000_000).expect("limited");
-    let devices = world.tool("ip", "-o link show type ifb");
-    let ifb = devices.split(": ").nth(1).expect("the ifb device");
-    let queued = |device: &str| -> u64 {
-        let shown = world.tool("tc", &format!("-s qdisc show dev {device}"));
-        let (_, limit) = shown.split_once("qdisc tbf").expect("the limit");
-        let mut words = limit.split_whitespace().skip_while(|word| *word != "Sent");
-        let packets = words.nth(3).expect("a number of packets");
-        packets.parse().expect("a number")
-    };
-    let check = |agent: &Agent| {
-        eventually("it is seen", agent, || agent.metric(LEFT) == Some(1));
-        let before = [&interface, ifb].map(queued);
-        assert!(!is_past_the_stack(world));
-        let after = [&interface, ifb].map(queued);
-        let grown = [0, 1].map(|at| after[at] - before[at]);
-        assert!(grown.iter().all(|count| *count >= LINES), "{grown:?}");
-    };
-    check(&agent);
-    assert!(agent.stop().success());
-    check(&redirecting(world));
 }

@@ -4,6 +4,7 @@
 
 mod agent;
 mod attachments;
+mod bandwidth;
 mod canary;
 mod changes;
 mod check;

@@ -57,10 +57,12 @@ const BY_TCX: [&str; 4] = [
 const HAS_TCX: &str = "grep -q ' tcx_link_attach' /proc/kallsyms";
 /// Tests of an agent that reads its services from manifests, is restarted, and leaves nothing
 /// behind. They include attaching, replacing and removing kernel programs.
-const SERVE_PART: &str = "restart::a_connection_outlives handover::draining_a_node_without_flows takeover::connections_of";
-/// Of `follow::hosts` those that pass on Linux 6.1: it has no tcx links, and gives no reason for a
-/// martian source.
-const SERVE: &str = "changes:: follow::hosts::a_silent follow::hosts::routes handover:: observe:: refused:: restart:: attachments:: takeover::";
+const SERVE_PART: &str =
+    "restart::a_connection_outlives handover::a_drained_node takeover::connections_of";
+/// Of `follow` those that pass on Linux 6.1: it has no tcx links, and gives no reason for a martian
+/// source.
+const SERVE: &str =
+    "changes:: follow::routes handover:: observe:: refused:: restart:: attachments:: takeover::";
 /// Tests of services through every kind of interface. Most need kernel modules and are ignored by
 /// default; they fail on a kernel that lacks such a module.
 const DEVICES: &str = "--include-ignored devices::";

@@ -25,8 +25,8 @@ const NO_IP_TABLE: &str = "node nft delete table ip firewall";
 const NO_INET_TABLE: &str = "node nft delete table inet firewall";
 const NO_ROUTE: &str = "there is no route for it, or one that refuses it";
 
-/// Faults of packets that the packet path translates.
-pub(super) const BY_PACKET: &[Fault] = &[
+/// Rules that refuse packets of the packet path.
+pub(super) const BY_RULES: &[Fault] = &[
     [
         "chain ip firewall filter: `tcp dport 8080 reject",
         chain!("node", "ip", "forward", "tcp dport 8080 reject"),
@@ -103,6 +103,10 @@ node nft 'add chain inet firewall filter { type filter hook forward priority 0; 
         "node iptables-legacy -P FORWARD DROP",
         "node iptables-legacy -P FORWARD ACCEPT",
     ],
+];
+
+/// Routes, neighbours, links and parameters that lose packets of the packet path.
+pub(super) const ON_THE_ROUTE: &[Fault] = &[
     [
         NO_ROUTE,
         "node ip route del 10.40.1.20/32",

@@ -114,12 +114,6 @@ impl Node {
         let said = self.follow(CART);
         self.run(undo);
         said.was_lost(&words.replace("$out", &self.interfaces[1]));
-        self.is_answered(make);
-    }
-
-    pub(super) fn is_answered(&self, after: &str) {
-        println!("after {after}");
-        self.follow(CART).was_answered();
     }
 }
 

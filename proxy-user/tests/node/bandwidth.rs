@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The CNI plugin `bandwidth` together with the agent: every packet passes its limits. It limits
+//! the packets to a pod by a qdisc at the node's end of the pod's interface, and those from the pod
+//! by a filter there that sends them through an ifb device.
+
+use lab::node::cni::limit_bandwidth;
+
+use crate::{
+    agent::{Agent, eventually},
+    attachments::{LEFT, LINES, is_past_the_stack, redirecting},
+    world::World,
+};
+
+#[test]
+fn every_packet_passes_the_bandwidth_plugins_limits_in_either_start_order() {
+    let world = World::serving();
+    let agent = redirecting(&world);
+    // Distributions set this: a packet from the ifb device must still have its sender's address.
+    world.set("ipv4/conf/all/rp_filter", "1");
+    let interface = world.client_interface();
+    limit_bandwidth(world.node(), &interface, world.client(), 20_000_000).expect("limited");
+    let devices = world.tool("ip", "-o link show type ifb");
+    let ifb = devices.split(": ").nth(1).expect("the ifb device");
+    let queued = |device: &str| -> u64 {
+        let shown = world.tool("tc", &format!("-s qdisc show dev {device}"));
+        let (_, limit) = shown.split_once("qdisc tbf").expect("the limit");
+        let mut words = limit.split_whitespace().skip_while(|word| *word != "Sent");
+        let packets = words.nth(3).expect("a number of packets");
+        packets.parse().expect("a number")
+    };
+    let check = |agent: &Agent| {
+        eventually("it is seen", agent, || agent.metric(LEFT) == Some(1));
+        let both = || [&interface, ifb].map(queued);
+        let before = both();
+        assert!(!is_past_the_stack(&world));
+        let grown: Vec<_> = both()
+            .iter()
+            .zip(before)
+            .map(|(now, then)| now - then)
+            .collect();
+        assert!(grown.iter().all(|count| *count >= LINES), "{grown:?}");
+    };
+    check(&agent);
+    assert!(agent.stop().success());
+    check(&redirecting(&world));
+}
