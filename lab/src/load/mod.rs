@@ -4,7 +4,6 @@
 
 pub mod client;
 pub mod cpu;
-pub mod gateways;
 pub mod machine;
 pub mod manifests;
 pub mod objects;

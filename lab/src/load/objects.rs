@@ -10,14 +10,11 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client,
-    api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams},
+    api::{Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 
-use super::{
-    gateways,
-    records::{self, NAMESPACE, endpoints_of},
-};
+use super::records::{self, NAMESPACE, endpoints_of};
 use crate::node::{
     api_server::{ApiServer, Record},
     kubeconfig,
@@ -148,24 +145,6 @@ impl<'a> Objects<'a> {
         let work = patch(&slices, service, endpoints_of(target, endpoints));
         self.node.enter(|| self.runtime.block_on(work))??;
         self.targets[service as usize] = target;
-        Ok(())
-    }
-
-    /// Adds so many TCPRoutes and the Gateways that they belong to; each leads to the service of
-    /// its number. The server must have the kinds.
-    pub fn add_routes(&self, routes: u32) -> Result<()> {
-        self.server.store(&gateways::of(routes))
-    }
-    /// Makes a TCPRoute lead to a service.
-    pub fn lead(&self, route: u32, service: u32) -> Result<()> {
-        let (group, version) = gateways::VERSION.split_once('/').unwrap_or_default();
-        let kind = GroupVersionKind::gvk(group, version, "TCPRoute");
-        let kind = ApiResource::from_gvk(&kind);
-        let routes = Api::<DynamicObject>::namespaced_with(self.client.clone(), NAMESPACE, &kind);
-        let patch = Patch::Merge(json!({"spec": {"rules": [gateways::rule(service)]}}));
-        let (name, parameters) = (format!("r{route}"), PatchParams::default());
-        let work = routes.patch(&name, &parameters, &patch);
-        self.node.enter(|| self.runtime.block_on(work))??;
         Ok(())
     }
 

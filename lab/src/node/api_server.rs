@@ -165,11 +165,6 @@ impl<'a> ApiServer<'a> {
         self.run(&arguments, manifests).map(drop)
     }
 
-    /// Compacts etcd: removes its history up to now.
-    pub fn compact(&self) -> Result<()> {
-        self.etcd.compact()
-    }
-
     /// Writes and removes records in etcd, in the form in which kube-apiserver stores them. For
     /// many services at once: kube-apiserver itself counts all of its cluster IPs whenever it
     /// creates or removes a service.

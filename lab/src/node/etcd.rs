@@ -48,16 +48,6 @@ impl<'a> Etcd<'a> {
         Ok(Self { node, child })
     }
 
-    /// Removes etcd's history up to now.
-    pub(super) fn compact(&self) -> Result<()> {
-        let status = self.ask("/v3/maintenance/status", "{}")?;
-        let revision = &status["header"]["revision"];
-        ensure!(revision.is_string(), "etcd reports no revision: {status}");
-        let request = json!({"revision": revision, "physical": true});
-        self.ask("/v3/kv/compaction", &request.to_string())?;
-        Ok(())
-    }
-
     /// Writes or removes the records, many in one transaction.
     pub(super) fn store<'r>(&self, records: impl IntoIterator<Item = &'r Record>) -> Result<()> {
         let mut records = records.into_iter().peekable();

@@ -33,38 +33,6 @@ fn no_service_is_served_before_every_program_is_attached() {
     assert!(world.connect("172.30.1.1:80").is_ok());
 }
 
-#[test]
-fn a_foreign_tc_program_can_drop_packets_at_any_position_in_the_chain() {
-    let world = World::serving();
-    let interface = world.client_interface();
-    let answers = || ["172.30.1.1:80", "10.40.1.20:8080"].map(|to| world.connect(to).is_ok());
-    let attach = |place, egress| {
-        Foreign::new(world.node(), &interface, egress, place, DROP).expect("attached")
-    };
-    let before = [(ChainPosition::First, false), (ChainPosition::Last, true)]
-        .map(|(place, egress)| attach(place, egress));
-    let _agent = world.start_by_stack(7);
-    for (egress, program) in [false, true].into_iter().zip(before) {
-        assert_eq!(
-            answers(),
-            [false; 2],
-            "attached before the agent, egress {egress}"
-        );
-        drop(program);
-    }
-    for (place, egress) in hooks() {
-        assert_eq!(answers(), [true; 2], "nobody drops");
-        let program = attach(place, egress);
-        assert_eq!(
-            answers(),
-            [false; 2],
-            "attached after the agent, egress {egress}, {place:?}"
-        );
-        drop(program);
-    }
-    assert_eq!(answers(), [true; 2], "nobody drops any more");
-}
-
 /// Every position in the chain, at both hooks.
 fn hooks() -> impl Iterator<Item = (ChainPosition, bool)> {
     let both = |place| [(place, false), (place, true)];
@@ -75,7 +43,7 @@ fn hooks() -> impl Iterator<Item = (ChainPosition, bool)> {
 /// timestamps.
 const PAYLOAD: usize = 333;
 const FRAME: u32 = 14 + 20 + 32 + PAYLOAD as u32;
-const LINES: u64 = 20;
+pub(crate) const LINES: u64 = 20;
 
 /// Sends lines of [`PAYLOAD`] bytes through the service, one at a time; returns the number of
 /// answers.
@@ -165,77 +133,69 @@ fn a_foreign_tc_program_that_hides_portolans_is_displaced_or_logged() {
 
 pub(crate) const LEFT: &str = "portolan_interfaces_left_to_stack";
 
-/// Starts an agent that redirects packets.
-fn redirecting(world: &World) -> Agent {
-    let agent = world.start_configured(7, "portolan: {forwarding: auto}\n");
-    assert_eq!(agent.metric(LEFT), Some(0));
-    assert!(is_past_the_stack(world));
-    agent
+/// Starts an agent that redirects packets, where nothing needs the stack.
+pub(crate) fn redirecting(world: &World) -> Agent {
+    world.start_configured(7, "portolan: {forwarding: auto}\n")
 }
 
 /// Whether packets through the service pass the node without being forwarded by its stack.
-fn is_past_the_stack(world: &World) -> bool {
+pub(crate) fn is_past_the_stack(world: &World) -> bool {
     let before = world.forwarded();
     assert_eq!(talk(world), LINES);
     world.forwarded() == before
 }
 
 #[test]
-fn packets_are_not_redirected_past_a_foreign_tc_program() {
+fn packets_take_the_stack_while_something_behind_portolans_programs_needs_it() {
     let world = World::serving();
     let agent = redirecting(&world);
+    let left = |what: &str, so: &dyn Fn(Option<u64>) -> bool| {
+        eventually(what, &agent, || so(agent.metric(LEFT)));
+    };
+    let gone = |what: &str| {
+        left(what, &|count| count == Some(0));
+        assert!(is_past_the_stack(&world), "{what}");
+    };
+    gone("nothing is there");
     let interface = world.client_interface();
     for place in [ChainPosition::Last, ChainPosition::Filter] {
         let packets = Packets::new().expect("a counter");
         let program = bpf::counting(&packets, FRAME, bpf::PASS);
         let program = Foreign::with(world.node(), &interface, false, place, &program);
         let program = program.expect("attached");
-        eventually("it is seen", &agent, || agent.metric(LEFT) == Some(1));
+        left("it is seen", &|count| count == Some(1));
         assert!(!is_past_the_stack(&world));
         assert_eq!(packets.read().expect("a count"), LINES);
         drop(program);
-        eventually("it is gone", &agent, || agent.metric(LEFT) == Some(0));
-        assert!(is_past_the_stack(&world));
+        gone("the program is gone");
         let drop_all = Foreign::new(world.node(), &interface, false, place, DROP);
-        eventually("it is seen", &agent, || agent.metric(LEFT) == Some(1));
+        left("it is seen", &|count| count == Some(1));
         assert!(world.connect(CART).is_err(), "its drop holds");
         drop(drop_all);
-        eventually("it is gone", &agent, || agent.metric(LEFT) == Some(0));
+        gone("the one that drops is gone");
     }
     let said = format!("interface {interface}: packets take the node's stack");
     agent.says(&[&said, "at ingress behind portolan's"]);
-}
 
-#[test]
-fn fwmark_and_tos_rules_and_xfrm_policies_prevent_redirects() {
-    let world = World::serving();
-    let agent = redirecting(&world);
-    let interface = world.client_interface();
     let policy = "src 10.99.0.0/16 dst 10.98.0.0/16 dir fwd";
     for (add, delete, why) in [
         (
-            "rule add fwmark 0x77 lookup main".to_owned(),
-            "rule del fwmark 0x77 lookup main".to_owned(),
+            "rule add fwmark 0x77 lookup main",
+            "rule del fwmark 0x77 lookup main",
             "asks for fwmark",
         ),
         (
-            format!("rule add iif {interface} tos 0x10 lookup main"),
-            format!("rule del iif {interface} tos 0x10 lookup main"),
-            "asks for tos",
-        ),
-        (
-            format!("xfrm policy add {policy} action allow"),
-            format!("xfrm policy delete {policy}"),
+            &*format!("xfrm policy add {policy} action allow"),
+            &*format!("xfrm policy delete {policy}"),
             "XFRM policies",
         ),
     ] {
-        world.ip(&add);
-        eventually(why, &agent, || agent.metric(LEFT) != Some(0));
+        world.ip(add);
+        left(why, &|count| count != Some(0));
         assert!(!is_past_the_stack(&world), "{why}");
         let said = agent.log().matches(why).count();
         assert_eq!(said, 1, "{}", agent.log());
-        world.ip(&delete);
-        eventually("it is gone", &agent, || agent.metric(LEFT) == Some(0));
-        assert!(is_past_the_stack(&world));
+        world.ip(delete);
+        gone(why);
     }
 }

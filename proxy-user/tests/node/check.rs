@@ -111,37 +111,65 @@ fn left_over(world: &World) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_check_of_a_clean_node_exits_with_0_and_leaves_no_pins() {
+fn check_names_what_would_be_in_the_way_and_leaves_no_pins() {
     let world = World::serving();
     let (status, findings) = migrate(&world);
     assert_eq!(status, 0, "{findings:#?}");
     notes(&findings, "the kernel takes 18 of them");
     notes(&findings, "1 services, 1 endpoints");
-    assert!(left_over(&world).is_empty());
-    assert!(!world.pins().exists());
     assert!(world.connect("172.30.1.1:80").is_err(), "nothing is served");
     let (status, _) = check(&world, world.pins(), &[]);
     assert_eq!(status, 0, "the node alone");
-}
+    for flags in [
+        &["--config", "/nonexistent"][..],
+        &["--migration"],
+        &["--migration", "--manifests", "/nonexistent"],
+    ] {
+        let output = run(&world, world.pins(), flags);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{flags:?}: {said}");
+        assert!(said.starts_with("portolan: "), "{said}");
+    }
+    let (status, findings) = check(&world, Path::new("/tmp/portolan-check"), &[]);
+    assert_eq!(status, 3);
+    in_the_way(&findings, "not on a BPF file system");
+    let elsewhere = ["--nodeport-addresses", "203.0.113.0/24"];
+    let (_, findings) = check(&world, world.pins(), &elsewhere);
+    differs(
+        &findings,
+        "nodePortAddresses: no address of this node is in 203.0.113.0/24, so IPv4",
+    );
 
-#[test]
-fn check_reports_unusable_node_port_addresses_and_pod_ranges() {
-    let world = World::build();
-    world.write("cart.yaml", service("cart", "10.40.9.1"));
-    let flags = migration(&world);
-    let check = |more: [&str; 2]| {
-        let flags: Vec<_> = flags.iter().map(String::as_str).chain(more).collect();
-        let (status, findings) = check(&world, world.pins(), &flags);
-        assert_eq!(status, 1, "{findings:#?}");
-        findings
-    };
-    let findings = check(["--nodeport-addresses", "203.0.113.0/24"]);
-    let found = "nodePortAddresses: no address of this node is in 203.0.113.0/24, so IPv4";
-    expect(&findings, "differs", found);
-    let found = "clusterCIDR: 10.40.0.0/16, fd00:40::/48 overlaps with 10.40.9.1, the cluster IP";
-    expect(&findings, "differs", found);
-    let findings = check(["--detect-local-mode", "NodeCIDR"]);
-    differs(&findings, "podCIDRs of Node node-a, which has none");
+    let twin = Service::new("twin", "172.30.1.1").node_port(31000);
+    world.write("twin.yaml", twin);
+    world.write("pods.yaml", service("pods", "10.40.9.1"));
+    let rules = "add table ip kube-proxy
+add chain ip kube-proxy services { type nat hook prerouting priority dstnat; }
+add table ip nat
+add chain ip nat KUBE-SERVICES
+add table ip filter
+add chain ip filter FORWARD { type filter hook forward priority filter; policy drop; }
+";
+    world.nft(rules);
+    let taken = world.node().enter(|| TcpListener::bind("0.0.0.0:10256"));
+    let _taken = taken.expect("enter the node").expect("the port");
+    let interface = world.client_interface();
+    let _police = world.foreign(&interface, false, ChainPosition::First);
+    let (status, findings) = migrate(&world);
+    assert_eq!(status, 1, "{findings:#?}");
+    for found in [
+        "table ip kube-proxy: they stay",
+        "KUBE-SERVICES in table ip nat: they stay",
+        "FORWARD in table ip filter drops",
+        "healthzBindAddress 0.0.0.0:10256",
+        &format!("at ingress of {interface} would run behind"),
+        "Service shop/twin",
+        "clusterCIDR: 10.40.0.0/16, fd00:40::/48 overlaps with 10.40.9.1, the cluster IP",
+    ] {
+        differs(&findings, found);
+    }
+    assert!(left_over(&world).is_empty());
+    assert!(!world.pins().exists());
 }
 
 #[test]
@@ -178,36 +206,6 @@ fn an_interrupted_check_removes_its_pins() {
 }
 
 #[test]
-fn check_reports_conflicting_rules_ports_programs_and_services() {
-    let world = World::serving();
-    let twin = Service::new("twin", "172.30.1.1").node_port(31000);
-    world.write("twin.yaml", twin);
-    let rules = "add table ip kube-proxy
-add chain ip kube-proxy services { type nat hook prerouting priority dstnat; }
-add table ip nat
-add chain ip nat KUBE-SERVICES
-add table ip filter
-add chain ip filter FORWARD { type filter hook forward priority filter; policy drop; }
-";
-    world.nft(rules);
-    let taken = world.node().enter(|| TcpListener::bind("0.0.0.0:10256"));
-    let _taken = taken.expect("enter the node").expect("the port");
-    let interface = world.client_interface();
-    let _police = world.foreign(&interface, false, ChainPosition::First);
-    let (status, findings) = migrate(&world);
-    assert_eq!(status, 1, "{findings:#?}");
-    differs(&findings, "table ip kube-proxy: they stay");
-    differs(&findings, "KUBE-SERVICES in table ip nat: they stay");
-    differs(&findings, "FORWARD in table ip filter drops");
-    differs(&findings, "healthzBindAddress 0.0.0.0:10256");
-    differs(
-        &findings,
-        &format!("at ingress of {interface} would run behind"),
-    );
-    differs(&findings, "Service shop/twin");
-}
-
-#[test]
 fn check_counts_programs_of_other_pins_as_foreign_but_not_its_own() {
     let world = World::serving();
     let agent = world.start(7);
@@ -224,28 +222,6 @@ fn check_counts_programs_of_other_pins_as_foreign_but_not_its_own() {
     differs(&findings, "would run behind portolan's");
     assert!(world.connect("172.30.1.1:80").is_ok(), "{}", agent.log());
     assert!(agent.stop().success());
-}
-
-#[test]
-fn check_exits_with_3_for_obstacles_and_with_2_for_bad_input() {
-    let world = World::build();
-    world.set("ipv4/ip_forward", "0");
-    let (status, findings) = check(&world, world.pins(), &[]);
-    assert_eq!(status, 3, "{findings:#?}");
-    in_the_way(&findings, "the node forwards no packet of a pod");
-    let (status, findings) = check(&world, Path::new("/tmp/portolan-check"), &[]);
-    assert_eq!(status, 3);
-    in_the_way(&findings, "not on a BPF file system");
-    for flags in [
-        &["--config", "/nonexistent"][..],
-        &["--migration"],
-        &["--migration", "--manifests", "/nonexistent"],
-    ] {
-        let output = run(&world, world.pins(), flags);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{flags:?}: {said}");
-        assert!(said.starts_with("portolan: "), "{said}");
-    }
 }
 
 #[test]

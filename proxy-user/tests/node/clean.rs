@@ -25,7 +25,7 @@ fn wait_for_foreign(world: &World) -> Child {
 }
 
 #[test]
-fn wait_ends_once_an_agent_serves_and_connections_do_not_need_the_rules() {
+fn wait_ends_once_the_rules_may_go_and_cleanup_removes_what_its_dry_run_names() {
     let world = World::build();
     let [mut early, mut interrupted] = [(); 2].map(|()| wait_for_foreign(&world));
     world.write("cart.yaml", service("cart", "172.30.1.1"));
@@ -34,36 +34,43 @@ fn wait_ends_once_an_agent_serves_and_connections_do_not_need_the_rules() {
     send_signal(interrupted.id(), Signal::SIGTERM).expect("it runs");
     let code = interrupted.wait().expect("its end").code();
     assert_eq!(code, Some(143), "an init container runs again");
-    let agent = world.start(7);
+    const ACCEPTS: &str = "portolan: {acceptForward: true}\n";
+    let agent = world.start_configured(7, ACCEPTS);
     assert!(early.wait().expect("it ends").success());
     assert!(agent.stop().success());
     assert!(world.cleanup(&[]).wait().expect("it ends").success());
 
+    // A connection of another proxy, to an endpoint that the service does not have.
     let rules = "add table ip other
 add chain ip other services { type nat hook prerouting priority dstnat; }
 add rule ip other services ip daddr 172.30.1.1 tcp dport 80 dnat to 10.40.1.20:8099
 ";
-    // A connection to an endpoint that the service does not have.
     world.serve(("10.40.1.20", 8099));
     world.nft(rules);
-    let mut open = world.connect("172.30.1.1:80").expect("the other serves");
-    let agent = world.start(7);
+    let mut open = world.connect(CART).expect("the other serves");
+    let agent = world.start_configured(7, ACCEPTS);
     agent.says(&["live on in nf_conntrack"]);
     assert!(wait_for_foreign(&world).wait().expect("it ends").success());
     world.nft("delete table ip other");
     assert_eq!(open.echo("theirs"), "theirs");
+    let plan = || world.told(&["cleanup", "--dry-run"]);
+    let while_it_runs = plan();
     assert!(agent.stop().success());
-    let planned = world.told(&["cleanup", "--dry-run"]);
-    assert!(
-        planned.contains("the nftables table inet portolan"),
-        "{planned}"
-    );
-    assert_eq!(
-        planned.replace("would remove ", "removed "),
-        world.told(&["cleanup"])
-    );
+    let planned = plan();
+    assert_eq!(planned, while_it_runs);
+    assert!(planned.lines().count() > 40, "maps and links: {planned}");
+    let table = "the nftables table inet portolan";
+    assert!(planned.contains(table), "{planned}");
+    assert!(world.connect(CART).is_ok(), "nothing is gone");
+    let removed = world.told(&["cleanup"]);
+    assert_eq!(planned.replace("would remove ", "removed "), removed);
     let left = world.tool("nft", "list tables");
     assert!(!left.contains("portolan"), "{left}");
+    let nothing = plan();
+    assert!(
+        nothing.starts_with("nothing to remove") && nothing.lines().count() == 1,
+        "{nothing}"
+    );
 }
 
 /// The real kube-proxy has made the rules; the test runs the commands of deploy/kube-proxy/clean.
@@ -89,23 +96,4 @@ COMMIT
         "{left}"
     );
     assert!(left.contains("table ip others"), "{left}");
-}
-
-#[test]
-fn a_dry_run_of_cleanup_names_what_cleanup_removes_and_removes_nothing() {
-    let world = World::serving();
-    let agent = world.start_configured(7, "portolan: {acceptForward: true}\n");
-    let while_it_runs = world.told(&["cleanup", "--dry-run"]);
-    assert!(agent.stop().success());
-    let planned = world.told(&["cleanup", "--dry-run"]);
-    assert_eq!(planned, while_it_runs);
-    assert!(planned.lines().count() > 40, "maps and links: {planned}");
-    assert!(world.connect(CART).is_ok(), "nothing is gone");
-    let removed = world.told(&["cleanup"]);
-    assert_eq!(planned.replace("would remove ", "removed "), removed);
-    let nothing = world.told(&["cleanup", "--dry-run"]);
-    assert!(
-        nothing.starts_with("nothing to remove") && nothing.lines().count() == 1,
-        "{nothing}"
-    );
 }

@@ -2,9 +2,8 @@
 //! An open connection through a service, and the server at its other end.
 
 use std::{
-    fmt::Display,
     io::{self, BufRead, BufReader, ErrorKind, Write},
-    net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
+    net::{SocketAddr, TcpStream, UdpSocket},
     os::fd::AsRawFd,
     sync::atomic::{AtomicBool, Ordering},
     thread,
@@ -29,44 +28,6 @@ pub(crate) fn echo(stream: TcpStream) {
             line.clear();
         }
     });
-}
-
-/// Starts a TCP and UDP server at port 8080 of a host. It sends each line and datagram back with
-/// `number` before it.
-pub(crate) fn answer_as(host: &NetNs, number: impl Display + Copy + Send + 'static) {
-    let everywhere = SocketAddr::from(([0_u16; 8], 8080));
-    let sockets = host.enter(|| {
-        let listener = TcpListener::bind(everywhere)?;
-        io::Result::Ok((listener, UdpSocket::bind(everywhere)?))
-    });
-    let (listener, socket) = sockets.expect("enter the host").expect("both sockets");
-    thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            // A test can have thousands of connections.
-            let small = thread::Builder::new().stack_size(128 << 10);
-            let answering = small.spawn(move || answer_lines(stream, number));
-            answering.expect("a thread");
-        }
-    });
-    thread::spawn(move || {
-        let mut buffer = [0; 256];
-        while let Ok((length, from)) = socket.recv_from(&mut buffer) {
-            let line = String::from_utf8_lossy(&buffer[..length]);
-            _ = socket.send_to(format!("{number} {line}").as_bytes(), from);
-        }
-    });
-}
-
-fn answer_lines(stream: TcpStream, number: impl Display) {
-    let mut lines = BufReader::new(stream);
-    let mut line = String::new();
-    while lines.read_line(&mut line).is_ok_and(|read| read > 0) {
-        let answer = format!("{number} {line}");
-        if lines.get_mut().write_all(answer.as_bytes()).is_err() {
-            return;
-        }
-        line.clear();
-    }
 }
 
 /// An open connection through a service.

@@ -1,47 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The manifests in `deploy/`: the real server accepts them, and the agent runs with exactly the
-//! permissions that they give.
+//! The agent runs with exactly the permissions that the manifests in `deploy/` give.
 
-use std::{fs, path::PathBuf};
+use std::fs;
 
 use lab::node::{api_server::URL, kubeconfig, rights};
 
-use crate::{
-    agent::eventually,
-    cluster::CART,
-    explain,
-    server::{Server, prepare},
-    world::World,
-};
-
-fn deploy() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy"))
-}
-
-fn build(server: &Server<'_>, folder: &str) -> String {
-    let folder = deploy().join(folder);
-    server.kubectl(&format!("kustomize {}", folder.display()))
-}
-
-#[test]
-fn the_api_server_accepts_every_kustomization_of_deploy() {
-    let world = World::build();
-    let server = prepare(&world);
-    for overlay in ["", "emergency", "kube-proxy/clean"] {
-        let manifests = build(&server, overlay);
-        assert!(
-            manifests.contains("kind: DaemonSet"),
-            "{overlay}: {manifests}"
-        );
-        server.try_out(&manifests);
-    }
-}
+use crate::{agent::eventually, cluster::CART, explain, server::prepare, world::World};
 
 #[test]
 fn the_agent_needs_no_right_that_deploy_does_not_give() {
     let world = World::build();
     let server = prepare(&world);
-    server.apply(build(&server, "overlays/kubeadm"));
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/overlays/kubeadm");
+    server.apply(server.kubectl(&format!("kustomize {folder}")));
     let token = server.kubectl("create token portolan --namespace kube-system");
     let file = world.path("kubeconfig");
     fs::write(&file, kubeconfig::render(URL, token.trim())).expect("a kubeconfig");

@@ -15,79 +15,60 @@ const NFT: &str = "table inet firewall {
 }
 ";
 
-/// Checks that without `acceptForward` the agent logs the policy, that with `acceptForward` it adds
-/// rules, and that it removes them once the setting is gone. A cleanup removes them as well.
-fn is_answered(world: &World, chain: &str, rules: impl Fn() -> String) {
+#[test]
+fn dropping_chains_of_nftables_and_iptables_nft_are_logged_or_get_accept_rules() {
+    let world = World::serving();
+    world.nft(NFT);
+    world.tool("iptables-nft", "--policy FORWARD DROP");
+    let rules = || world.tool("nft", "--stateless list ruleset");
+    let is_served = || world.connect(NODE_PORT).is_ok();
     let before = rules();
     let agent = world.start_by_stack(7);
-    agent.says(&[
-        "WARN",
-        chain,
-        "its policy drops",
-        "acceptForward: true",
-        "0x4000",
-    ]);
-    assert!(world.connect(NODE_PORT).is_err(), "it drops");
+    for chain in ["inet firewall forward", "ip filter FORWARD"] {
+        agent.says(&[
+            "WARN",
+            chain,
+            "its policy drops",
+            "acceptForward: true",
+            "0x4000",
+        ]);
+    }
+    assert!(!is_served(), "it drops");
     assert_eq!(agent.health().0, 200);
     assert!(agent.stop().success());
     assert_eq!(rules(), before, "nobody has asked for rules");
 
     let agent = world.start_configured(7, ACCEPTS);
-    eventually("it is accepted", &agent, || {
-        world.connect(NODE_PORT).is_ok()
-    });
+    eventually("it is accepted", &agent, is_served);
     assert!(!agent.log().contains("WARN"), "{}", agent.log());
     let with_rules = rules();
-    assert_eq!(with_rules.matches("portolan: ").count(), 2, "{with_rules}");
+    assert_eq!(with_rules.matches("portolan: ").count(), 4, "{with_rules}");
+    for (tool, words) in [
+        ("iptables-nft", "--flush FORWARD"),
+        ("nft", "flush chain inet firewall forward"),
+    ] {
+        world.tool(tool, words);
+        assert!(!is_served(), "it drops after {words}");
+        eventually("it is accepted again", &agent, is_served);
+    }
     assert!(agent.stop().success());
     // The next agent finds the rules of the first.
+    let with_rules = rules();
     let agent = world.start_configured(7, ACCEPTS);
-    assert!(world.connect(NODE_PORT).is_ok());
+    assert!(is_served());
     assert!(!agent.log().contains("its policy drops"), "{}", agent.log());
     assert_eq!(rules(), with_rules);
     assert!(agent.stop().success());
 
+    let is_free = || !rules().contains("portolan: ");
     let agent = world.start_by_stack(7);
-    eventually("they go with the setting", &agent, || rules() == before);
+    eventually("they go with the setting", &agent, is_free);
     assert!(agent.stop().success());
     let agent = world.start_configured(7, ACCEPTS);
     eventually("they are there", &agent, || rules() == with_rules);
     assert!(agent.stop().success());
     assert!(world.cleanup(&[]).wait().expect("it ends").success());
-    assert_eq!(rules(), before);
-}
-
-#[test]
-fn a_dropping_nftables_chain_is_logged_or_gets_accept_rules() {
-    let world = World::serving();
-    world.nft(NFT);
-    is_answered(&world, "inet firewall forward", || {
-        world.tool("nft", "--stateless list ruleset")
-    });
-}
-
-#[test]
-fn a_dropping_iptables_nft_chain_is_logged_or_gets_accept_rules() {
-    let world = World::serving();
-    world.tool("iptables-nft", "--policy FORWARD DROP");
-    is_answered(&world, "ip filter FORWARD", || {
-        world.tool("iptables-nft", "--list-rules FORWARD")
-    });
-}
-
-#[test]
-fn accept_rules_that_were_flushed_are_added_again() {
-    let world = World::serving();
-    world.tool("iptables-nft", "--policy FORWARD DROP");
-    let agent = world.start_configured(7, ACCEPTS);
-    eventually("it is accepted", &agent, || {
-        world.connect(NODE_PORT).is_ok()
-    });
-    world.tool("iptables-nft", "--flush FORWARD");
-    assert!(world.connect(NODE_PORT).is_err(), "it drops");
-    eventually("it is accepted again", &agent, || {
-        world.connect(NODE_PORT).is_ok()
-    });
+    assert!(is_free(), "{}", rules());
 }
 
 #[test]

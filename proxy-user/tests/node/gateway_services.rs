@@ -8,8 +8,7 @@ use lab::node::{api_server::URL, kubeconfig};
 
 use crate::{
     agent::{Agent, eventually, within},
-    gateways::{ADDRESS, CART, EDGE, ELECTED, gateway, install, of_gateway, route},
-    objects::{Service, endpoint},
+    gateways::{CART, EDGE, ELECTED, gateway, install, of_gateway, route},
     server::{Server, prepare},
     world::World,
 };
@@ -21,11 +20,11 @@ const RIGHTS: [&str; 3] = [
 ];
 const POLICY: &str = include_str!("../../../deploy/examples/gateway-addresses.yaml");
 
-/// Returns a server with the kinds, and an agent with the rights of the first `rights` files.
-fn start<'a>(world: &'a World, settings: &str, rights: usize) -> (Server<'a>, Agent) {
+/// Returns a server with the kinds, and an agent with the rights of these files only.
+fn start(world: &World) -> (Server<'_>, Agent) {
     let server = prepare(world);
     install(&server);
-    for file in &RIGHTS[..rights] {
+    for file in RIGHTS {
         // kustomize adds the namespace to those without one.
         let file = file.replace(
             "metadata: {name: portolan}\n---",
@@ -36,8 +35,9 @@ fn start<'a>(world: &'a World, settings: &str, rights: usize) -> (Server<'a>, Ag
     let token = server.kubectl("create token portolan --namespace kube-system");
     let file = world.path("kubeconfig");
     fs::write(&file, kubeconfig::render(URL, token.trim())).expect("a kubeconfig");
-    let settings =
-        format!("clientConnection: {{kubeconfig: '{file}'}}\nportolan: {{{settings}}}\n");
+    let settings = format!(
+        "clientConnection: {{kubeconfig: '{file}'}}\nportolan: {{gatewayAPI: true, gatewayServices: true}}\n"
+    );
     let agent = world.spawn_by(&[], &["--config", &world.configure(&settings)]);
     (server, agent)
 }
@@ -65,7 +65,7 @@ fn slices(server: &Server<'_>) -> String {
 #[test]
 fn a_gateway_without_addresses_has_those_of_the_service_that_is_made_for_it() {
     let world = World::build();
-    let (server, agent) = start(&world, "gatewayAPI: true, gatewayServices: true", 3);
+    let (server, agent) = start(&world);
     server.apply(gateway("edge", "", 9000) + &route("cart", "edge", CART));
     within(ELECTED, "its Service", &agent, || {
         !made(&server, ".spec.clusterIP").is_empty()
@@ -96,67 +96,9 @@ fn a_gateway_without_addresses_has_those_of_the_service_that_is_made_for_it() {
     });
     let said = server.kubectl("get gateway edge -n shop -o=jsonpath={.status.addresses[*].value}");
     assert_eq!(said, "198.51.100.7");
-    // Its health can be asked, and what others set in the Service stays.
-    server.kubectl(r#"patch service gateway-edge -n shop --type=merge --patch {"spec":{"externalTrafficPolicy":"Local"}}"#);
-    let health = || {
-        let port = made(&server, ".spec.healthCheckNodePort").parse();
-        let port: u16 = port.unwrap_or_default();
-        let answer = agent.get(([10, 40, 0, 1], port).into(), "/");
-        answer.map_or(0, |(status, _)| status)
-    };
-    eventually("its health check", &agent, || health() == 200);
-    assert!(world.connect(EDGE).is_ok(), "{}", agent.log());
-    // The slice follows the endpoints.
-    let cart = || Service::new("cart", "172.30.1.1");
-    server.apply(cart().endpoints(vec![endpoint("10.40.1.77"), endpoint("10.40.1.78")]));
-    within(ELECTED, "its slice follows", &agent, || {
-        slices(&server) == "10.40.1.77 10.40.1.78/node-a node-a/tcp-9000/8080"
-    });
-    server.apply(cart().endpoints(Vec::new()));
-    within(ELECTED, "no slice", &agent, || slices(&server) == "///");
-    eventually("it is not healthy", &agent, || health() == 503);
-    server.apply(cart());
-    within(ELECTED, "a slice", &agent, || slices(&server) != "///");
-    // A mistake in the class does not release its address.
-    let class = |rest: &str| {
-        format!(
-            "{{apiVersion: gateway.networking.k8s.io/v1, kind: GatewayClass, metadata: {{name: l4}}, spec: {{controllerName: portolan.dev/l4{rest}}}}}\n---\n"
-        )
-    };
-    server.apply(class(
-        ", parametersRef: {group: a.example, kind: B, name: c}",
-    ));
-    within(ELECTED, "it is refused", &agent, || {
-        of_gateway(&server, "edge", "Accepted") == "False InvalidParameters"
-    });
-    assert_eq!(made(&server, ".spec.clusterIP"), cluster_ip);
-    server.kubectl("delete gatewayclass l4");
-    server.apply(class(""));
-    eventually("it is served again", &agent, || world.connect(EDGE).is_ok());
-    assert_eq!(made(&server, ".spec.clusterIP"), cluster_ip);
-    within(ELECTED, "a slice", &agent, || slices(&server) != "///");
     server.kubectl("delete gateway edge -n shop");
     within(ELECTED, "all is gone", &agent, || {
         made(&server, ".spec.clusterIP").is_empty() && slices(&server) == "///"
-    });
-    assert!(!agent.log().contains("could not"), "{}", agent.log());
-}
-
-#[test]
-fn without_the_setting_no_service_is_made_and_the_status_says_so() {
-    let world = World::build();
-    let (server, agent) = start(&world, "gatewayAPI: true", 2);
-    server.apply(gateway("edge", "", 9000) + &route("cart", "edge", CART));
-    within(ELECTED, "its status", &agent, || {
-        of_gateway(&server, "edge", "Programmed") == "False AddressNotAssigned"
-    });
-    let message = server.kubectl("get gateway edge -n shop -o=jsonpath={.status.conditions[?(@.type==\"Programmed\")].message}");
-    assert!(message.contains("portolan.gatewayServices"), "{message}");
-    assert_eq!(made(&server, ".spec.clusterIP"), "");
-    server.apply(gateway("edge", ADDRESS, 9000));
-    eventually("its address", &agent, || world.connect(EDGE).is_ok());
-    within(ELECTED, "its status", &agent, || {
-        of_gateway(&server, "edge", "Programmed") == "True Programmed"
     });
     assert!(!agent.log().contains("could not"), "{}", agent.log());
 }

@@ -2,14 +2,11 @@
 //! Gateways and their routes at a real API server: served to real connections, with the status that
 //! the agent writes.
 
-mod events;
-mod many;
-mod removal;
-
 use std::{io::ErrorKind, time::Duration};
 
 use crate::{
     agent::{Agent, eventually, within},
+    connection::Open,
     objects::service,
     server::{Server, prepare},
     world::World,
@@ -41,15 +38,12 @@ pub(crate) const CART: &str = "{name: cart, port: 80}";
 fn start(world: &World) -> (Server<'_>, Agent) {
     let server = prepare(world);
     install(&server);
-    let agent = follow(world, &server.kubeconfig());
-    (server, agent)
-}
-
-fn follow(world: &World, kubeconfig: &str) -> Agent {
     let settings = format!(
-        "clientConnection: {{kubeconfig: '{kubeconfig}'}}\nportolan: {{gatewayAPI: true, gatewayServices: true}}\n"
+        "clientConnection: {{kubeconfig: '{}'}}\nportolan: {{gatewayAPI: true, gatewayServices: true}}\n",
+        server.kubeconfig()
     );
-    world.spawn_by(&[], &["--config", &world.configure(&settings)])
+    let agent = world.spawn_by(&[], &["--config", &world.configure(&settings)]);
+    (server, agent)
 }
 
 /// Installs the kinds and the class.
@@ -87,8 +81,15 @@ fn of_route(server: &Server<'_>, name: &str, kind: &str) -> String {
     )
 }
 
+/// Returns the agent's events about a route, a line each.
+fn events(server: &Server<'_>, route: &str) -> String {
+    server.kubectl(&format!(
+        "get events -n shop --field-selector=reason=NotServed,involvedObject.kind=TCPRoute,involvedObject.name={route} --no-headers -o=custom-columns=T:.type,M:.message"
+    ))
+}
+
 #[test]
-fn a_route_leads_to_its_service_and_the_status_says_so() {
+fn a_route_leads_to_its_service_and_status_and_event_say_what_is_missing() {
     let world = World::build();
     let (server, agent) = start(&world);
     let answers = |to: &str| world.connect(to).is_ok();
@@ -105,31 +106,45 @@ fn a_route_leads_to_its_service_and_the_status_says_so() {
     assert_eq!(server.kubectl(holder), "node-a");
     let shown = world.told(&["services"]);
     assert!(shown.contains("shop/gateway:edge"), "{shown}");
-    // The route goes to a Service that does not exist: refused, said in status and event, and the
-    // next route is served all the same.
-    server.apply(route("cart", "edge", "{name: none, port: 80}"));
+
+    // Half of the route goes to a Service that does not exist: so many connections are refused, at
+    // sockets of the node, too, and the next route is served all the same.
+    let missing = "{name: none, port: 80, weight: 1}";
+    server.apply(route("cart", "edge", &format!("{CART}, {missing}")));
     let other = gateway("other", ADDRESS, 9001) + &route("other", "other", CART);
     server.apply(other);
-    eventually("it is refused", &agent, || {
-        world
-            .connect(EDGE)
-            .is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
-    });
     eventually("the other", &agent, || answers("198.51.100.7:9001"));
     within(ELECTED, "the missing backend", &agent, || {
         of_route(&server, "cart", "ResolvedRefs") == "False BackendNotFound"
     });
-    agent.says(&[
-        "WARN",
-        "TCPRoute shop/cart",
-        "there is no Service shop/none",
-    ]);
+    let from_pod = || world.connect(EDGE);
+    let from_node = || world.connect_from_node(EDGE);
+    let refused = |connect: &dyn Fn() -> std::io::Result<Open>| {
+        let all = (0..200).map(|_| connect().map(drop));
+        let errors: Vec<_> = all.filter_map(Result::err).collect();
+        let is_refusal = |error: &std::io::Error| error.kind() == ErrorKind::ConnectionRefused;
+        assert!(errors.iter().all(is_refusal), "{errors:?}: {}", agent.log());
+        errors.len()
+    };
+    let refused = [refused(&from_pod), refused(&from_node)];
+    let is_half = |count: &usize| (60..140).contains(count);
+    assert!(refused.iter().all(is_half), "{refused:?} of 200");
+    // A node waits up to 30 s, in which another could write the event.
+    within(Duration::from_secs(60), "the event", &agent, || {
+        events(&server, "cart").starts_with("Warning ")
+    });
+    let [event, log] = [events(&server, "cart"), agent.log()];
+    for said in [event, log] {
+        let count = said.matches("there is no Service shop/none").count();
+        assert_eq!(count, 1, "{said}");
+    }
+    assert_eq!(events(&server, "other"), "");
     // A Service that comes is found.
     server.apply(service("none", "172.30.1.77"));
-    eventually("it is served", &agent, || answers(EDGE));
     within(ELECTED, "it is resolved", &agent, || {
         of_route(&server, "cart", "ResolvedRefs") == "True ResolvedRefs"
     });
+    assert_eq!((0..20).filter(|_| answers(EDGE)).count(), 20);
     server.kubectl("delete gateway edge other -n shop");
     server.kubectl("delete gatewayclass l4");
     server.kubectl("delete tcproute cart other -n shop");
@@ -142,66 +157,28 @@ fn a_route_leads_to_its_service_and_the_status_says_so() {
 }
 
 #[test]
-fn a_missing_backends_share_of_connections_is_refused() {
+fn a_namespace_that_is_being_deleted_is_no_failure() {
     let world = World::build();
     let (server, agent) = start(&world);
-    server.apply(
-        gateway("edge", ADDRESS, 9000)
-            + &route(
-                "cart",
-                "edge",
-                &format!("{CART}, {{name: none, port: 80, weight: 1}}"),
-            ),
-    );
-    eventually("the route", &agent, || world.connect(EDGE).is_ok());
-    let (mut served, mut refused) = (0, 0);
-    for _ in 0..200 {
-        match world.connect(EDGE) {
-            Ok(_) => served += 1,
-            Err(error) if error.kind() == ErrorKind::ConnectionRefused => refused += 1,
-            Err(error) => panic!("{error}: {}", agent.log()),
-        }
-    }
-    assert!(
-        (60..140).contains(&refused),
-        "{served} served, {refused} refused"
-    );
-    // The node's own connections are refused alike, at their socket.
-    let refused = (0..200).filter(|_| {
-        let connected = world.connect_from_node(EDGE);
-        connected.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+    let gateway = gateway("edge", "", 9000).replace("namespace: shop", "namespace: till");
+    server.apply(format!(
+        "{{apiVersion: v1, kind: Namespace, metadata: {{name: till}}}}\n---\n{gateway}"
+    ));
+    let made = || server.try_kubectl("get service gateway-edge -n till");
+    eventually("its Service", &agent, || made().is_ok());
+    // Nobody here empties the namespace, so this test does, in the worst order.
+    server.kubectl("delete namespace till --wait=false");
+    server.kubectl("delete service gateway-edge -n till");
+    let refused = || {
+        let metrics = agent.metrics("/metrics");
+        let mut lines = metrics.lines();
+        lines.any(|line| line.contains("code=\"403\"") && line.contains("PATCH"))
+    };
+    eventually("the Service is refused", &agent, refused);
+    server.kubectl("delete gateway edge -n till");
+    server.erase("/registry/namespaces/till");
+    eventually("nothing is left", &agent, || {
+        !world.told(&["services"]).contains("gateway:")
     });
-    let refused = refused.count();
-    assert!((60..140).contains(&refused), "{refused} refused");
-}
-
-#[test]
-fn a_server_without_the_kinds_is_followed_without_a_word() {
-    let world = World::build();
-    let server = prepare(&world);
-    let agent = follow(&world, &server.kubeconfig());
-    eventually("the first service", &agent, || {
-        world.connect("172.30.1.1:80").is_ok()
-    });
-    eventually("it is ready", &agent, || agent.health().0 == 200);
-    assert!(!agent.log().contains("WARN"), "{}", agent.log());
-    assert!(
-        !agent.log().to_lowercase().contains("gateway"),
-        "{}",
-        agent.log()
-    );
-}
-
-#[test]
-fn without_the_setting_gateways_are_left_alone() {
-    let world = World::build();
-    let server = prepare(&world);
-    server.apply(KINDS);
-    server.kubectl("wait --for=condition=Established --timeout=30s crd --all");
-    server.apply(CLASS.to_owned() + &gateway("edge", ADDRESS, 9000) + &route("cart", "edge", CART));
-    let agent = world.follow(&server.kubeconfig());
-    eventually("the first service", &agent, || {
-        world.connect("172.30.1.1:80").is_ok()
-    });
-    assert!(!world.told(&["services"]).contains("gateway"));
+    assert!(!agent.log().contains("could not"), "{}", agent.log());
 }

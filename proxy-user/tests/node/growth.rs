@@ -112,20 +112,3 @@ fn a_flow_table_grows_before_it_is_full() {
         settled(&world, &agent).is_some_and(|grown| grown.flows >= 1024)
     });
 }
-
-#[test]
-fn maps_that_reach_the_memory_limit_do_not_grow_and_it_is_logged() {
-    let world = World::build();
-    for number in 0..60 {
-        let name = format!("service-{number}");
-        world.write(
-            &format!("{name}.yaml"),
-            service(&name, &format!("172.30.1.{}", number + 1)),
-        );
-    }
-    let agent = start(&world, "memory: 1, frontends: 64, records: 64");
-    wait(&agent, || {
-        agent.log().contains("portolan.maps.memory allows 1 MiB")
-    });
-    assert_eq!(generations(world.pins()).expect("pins").len(), 1);
-}

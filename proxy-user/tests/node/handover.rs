@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A switch from another proxy to this one and back: foreign connections, and draining.
+//! A switch from this proxy to another one and back: draining.
 
 use std::{fs, path::Path, process::Child, thread::sleep, time::Duration};
 
@@ -7,7 +7,7 @@ use crate::{
     agent::wait,
     connection::{answer_questions, ask, asking},
     next_layout,
-    objects::{questions, service},
+    objects::questions,
     world::{BINARY, World},
 };
 
@@ -15,8 +15,8 @@ const CART: &str = "172.30.1.1:80";
 const SOON: Duration = Duration::from_secs(10);
 
 /// Begins to drain the node and waits until it serves no new connection.
-fn drain(world: &World) -> Child {
-    let drain = world.cleanup(&["--drain"]);
+fn drain(world: &World, flags: &[&str]) -> Child {
+    let drain = world.cleanup(flags);
     wait(SOON, "new connections are not ours", String::new, || {
         world.connect(CART).is_err()
     });
@@ -26,30 +26,6 @@ fn drain(world: &World) -> Child {
 fn interrupt(mut drain: Child) {
     drain.kill().expect("to be interrupted");
     drain.wait().expect("its end");
-}
-
-#[test]
-fn connections_of_another_proxy_to_a_removed_endpoint_go_on() {
-    let world = World::build();
-    let rules = "add table ip other
-add chain ip other services { type nat hook prerouting priority dstnat; }
-add rule ip other services ip daddr 172.30.1.1 tcp dport 80 dnat to 10.40.1.20:8099
-";
-    // A connection to an endpoint that the service no longer has.
-    world.serve(("10.40.1.20", 8099));
-    world.nft(rules);
-    let mut open = world.connect(CART).expect("the other serves");
-    world.write("cart.yaml", service("cart", "172.30.1.1"));
-    let agent = world.start(7);
-    for line in ["beside", "and beside"] {
-        assert_eq!(open.echo(line), line, "{}", agent.log());
-    }
-    let mut ours = world.connect(CART).expect("we serve");
-    agent.logs("live on in nf_conntrack");
-    let flows = world.flows();
-    assert_eq!(flows.len(), 1, "only ours");
-    assert_eq!(ours.echo("ours"), "ours");
-    assert_eq!(open.echo("theirs"), "theirs");
 }
 
 #[test]
@@ -69,11 +45,10 @@ fn a_drained_node_keeps_its_connections_and_accepts_no_new_ones() {
     }
     // More connections than a nearly empty table holds.
     let others = [(); 80].map(|()| world.connect(CART).expect("an answer"));
-    let refused = world.cleanup(&["--drain"]).wait();
-    assert!(!refused.expect("its end").success(), "an agent runs");
+    assert!(!has_ended(world.cleanup(&["--drain"])), "an agent runs");
     assert!(agent.stop().success());
 
-    let mut drain = drain(&world);
+    let mut drain = drain(&world, &["--drain"]);
     for line in ["still here", "and still"] {
         assert_eq!(open.echo(line), line);
         ask(&conversation, line);
@@ -101,50 +76,38 @@ fn a_drained_node_keeps_its_connections_and_accepts_no_new_ones() {
     assert_eq!(open.echo("at last"), "at last");
     ask(&conversation, "at last");
     assert!(agent.stop().success());
-}
 
-#[test]
-fn a_drain_with_a_time_ends_although_a_connection_is_open() {
-    let world = World::serving();
-    let agent = world.start(7);
-    let mut open = world.connect(CART).expect("an answer");
-    assert!(agent.stop().success());
-    let mut drain = world.cleanup(&["--drain", "--timeout", "4s"]);
-    wait(SOON, "new connections are not ours", String::new, || {
-        world.connect(CART).is_err()
-    });
+    // A drain with a time ends although connections are open.
+    let drain = self::drain(&world, &["--drain", "--timeout", "4s"]);
     assert_eq!(open.echo("draining"), "draining");
-    assert_eq!(drain.try_wait().expect("its state"), None, "it drains");
-    assert!(drain.wait().expect("its end").success());
+    assert!(has_ended(drain));
     assert!(!world.pins().exists());
-    let alone = world.cleanup(&["--timeout", "4s"]).wait();
-    assert!(!alone.expect("its end").success(), "a time is for a drain");
+    assert!(has_ended(world.cleanup(&["--drain"])), "nothing to do");
+    let alone = world.cleanup(&["--timeout", "4s"]);
+    assert!(!has_ended(alone), "a time is for a drain");
 }
 
-#[test]
-fn draining_a_node_without_flows_removes_all_pins() {
-    let world = World::serving();
-    assert!(world.start(7).stop().success());
-    let ended = world.cleanup(&["--drain"]).wait().expect("its end");
-    assert!(ended.success());
-    assert!(!world.pins().exists());
-    let again = world.cleanup(&["--drain"]).wait().expect("its end");
-    assert!(again.success(), "nothing to do is no fault");
+/// Whether a command ends well.
+fn has_ended(mut command: Child) -> bool {
+    command.wait().expect("its end").success()
 }
 
 #[test]
 fn draining_and_upgrades_in_any_order_cut_no_connection() {
     let next = next_layout::binary();
     let world = World::serving();
+    assert!(world.start(7).stop().success());
+    assert!(has_ended(world.cleanup(&["--drain"])), "without flows");
+    assert!(!world.pins().exists());
     assert!(world.start_other(next, 7).stop().success());
     let mut open = world.connect(CART).expect("an answer");
     // A binary of another version refuses to drain these maps, and changes nothing.
-    let refused = world.cleanup_by(Path::new(BINARY), &["--drain"]).wait();
-    assert!(!refused.expect("its end").success());
+    let refused = world.cleanup_by(Path::new(BINARY), &["--drain"]);
+    assert!(!has_ended(refused));
     assert!(world.connect(CART).is_ok());
 
     for binary in [Path::new(BINARY), next] {
-        let drain = drain(&world);
+        let drain = drain(&world, &["--drain"]);
         assert_eq!(open.echo("drained"), "drained");
         interrupt(drain);
         let agent = world.start_other(binary, 7);

@@ -3,6 +3,7 @@
 
 use std::fs;
 
+use datapath::maps::pins::generations;
 use lab::node::kubeconfig;
 
 use crate::{agent::eventually, attachments::CART, objects::service, world::World};
@@ -27,6 +28,8 @@ fn a_service_refused_by_a_full_map_is_named_and_the_node_stays_healthy() {
     let (status, body) = agent.health();
     assert_eq!(status, 200, "other services are served: {body}");
     assert!(agent.is_alive(), "a new agent would find the same");
+    agent.logs("portolan.maps.memory allows 1 MiB");
+    assert_eq!(generations(world.pins()).expect("pins").len(), 1);
     world.write("many.yaml", service("s01", "172.30.1.1"));
     eventually("there is room", &agent, || {
         agent.health().1.contains(r#""faultCount":0"#)

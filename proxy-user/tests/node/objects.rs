@@ -159,7 +159,10 @@ impl Service {
 
     /// Changes the port at which the endpoints serve.
     pub(crate) fn target(mut self, target: u16) -> Self {
-        set_target(&mut self.slices, target);
+        let ports = self.slices.iter_mut().flat_map(|slice| &mut slice.ports);
+        for port in ports.flatten() {
+            port.port = Some(target.into());
+        }
         self
     }
 
@@ -177,15 +180,6 @@ impl Service {
         self
     }
 
-    /// Adds a slice like the first, whose endpoints serve at another port.
-    pub(crate) fn also_at(mut self, target: u16) -> Self {
-        let mut slice = self.slices[0].clone();
-        slice.metadata.name = slice.metadata.name.map(|name| format!("{name}-{target}"));
-        set_target(std::slice::from_mut(&mut slice), target);
-        self.slices.push(slice);
-        self
-    }
-
     /// Removes the slices of endpoints.
     pub(crate) fn alone(mut self) -> Self {
         self.slices.clear();
@@ -195,12 +189,6 @@ impl Service {
     pub(crate) fn labelled(mut self, key: &str, value: &str) -> Self {
         let labels = self.object.metadata.labels.get_or_insert_default();
         labels.insert(key.to_owned(), value.to_owned());
-        self
-    }
-
-    pub(crate) fn annotated(mut self, key: &str, value: &str) -> Self {
-        let annotations = self.object.metadata.annotations.get_or_insert_default();
-        annotations.insert(key.to_owned(), value.to_owned());
         self
     }
 
@@ -272,13 +260,6 @@ pub(crate) fn pod_endpoint(
             ..ObjectReference::default()
         }),
         ..endpoint(address)
-    }
-}
-
-fn set_target(slices: &mut [EndpointSlice], target: u16) {
-    let ports = slices.iter_mut().flat_map(|slice| &mut slice.ports);
-    for port in ports.flatten() {
-        port.port = Some(target.into());
     }
 }
 

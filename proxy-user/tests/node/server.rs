@@ -79,12 +79,6 @@ impl Server<'_> {
         checked.err().map(|error| format!("{error:#}"))
     }
 
-    /// Has the server check objects without storing them.
-    pub(crate) fn try_out(&self, manifests: &str) {
-        let checked = self.0.try_out(manifests);
-        checked.expect("kubectl apply --dry-run");
-    }
-
     /// Removes an object by its key in etcd, whatever would keep it.
     pub(crate) fn erase(&self, key: &str) {
         let (key, value) = (key.to_owned(), None);
@@ -100,10 +94,5 @@ impl Server<'_> {
     /// Starts the server again.
     pub(crate) fn revive(&mut self) {
         self.0.revive().expect("the server is back");
-    }
-
-    /// Makes etcd forget the history up to now.
-    pub(crate) fn compact(&self) {
-        self.0.compact().expect("compacted");
     }
 }

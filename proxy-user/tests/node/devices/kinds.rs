@@ -10,8 +10,13 @@ use rtnetlink::packet_route::link::NetkitMode;
 pub(super) struct Kind {
     pub(super) name: &'static str,
     pub(super) uplink: Uplink,
-    /// The tunnel between the nodes; None: the nodes have routes to each other's pods.
-    pub(super) tunnel: Option<Tunnel>,
+    /// The tunnel that encapsulates packets between the nodes over IPv4; None: the nodes have routes
+    /// to each other's pods.
+    pub(super) tunnel: Option<&'static str>,
+    /// Whether the lane carries IPv6 packets.
+    pub(super) v6: bool,
+    /// Whether the tunnel's ends need each other's keys.
+    pub(super) keys: bool,
     /// The interfaces that join each pod to its node.
     pub(super) pods: Pods,
     /// The MTU of the pods' interfaces and of the tunnel, in bytes.
@@ -54,16 +59,6 @@ pub(super) struct Uplink {
     pub(super) outside: &'static str,
 }
 
-/// A tunnel that encapsulates packets between the nodes over IPv4.
-#[derive(Clone, Copy)]
-pub(super) struct Tunnel {
-    pub(super) link: &'static str,
-    /// Whether the tunnel takes IPv6 packets.
-    pub(super) v6: bool,
-    /// Whether the tunnel's ends need each other's keys.
-    pub(super) keys: bool,
-}
-
 const PLAIN: Uplink = Uplink {
     at_the_node: "link add UPLINK type veth peer name UPLINK netns OUTSIDE\n",
     outside: "",
@@ -73,22 +68,26 @@ const OVER_PLAIN: Kind = Kind {
     name: "",
     uplink: PLAIN,
     tunnel: None,
+    v6: true,
+    keys: false,
     pods: Pods::Veth,
     mtu: 1500,
     by_stack: ByStack::Nothing,
 };
 
 const fn tunnelled(name: &'static str, link: &'static str, mtu: u32) -> Kind {
-    let tunnel = Tunnel {
-        link,
-        v6: true,
-        keys: false,
-    };
     Kind {
         name,
-        tunnel: Some(tunnel),
+        tunnel: Some(link),
         mtu,
         ..OVER_PLAIN
+    }
+}
+
+const fn without_link_layer(name: &'static str, link: &'static str, mtu: u32) -> Kind {
+    Kind {
+        by_stack: ByStack::IntoTunnel,
+        ..tunnelled(name, link, mtu)
     }
 }
 
@@ -104,34 +103,24 @@ pub(super) const GENEVE: Kind = tunnelled(
     1450,
 );
 
-pub(super) const GRE: Kind = Kind {
-    tunnel: Some(Tunnel {
-        link: "link add TUNNEL type gre local OWN remote OTHER ttl 64\n",
-        v6: true,
-        keys: false,
-    }),
-    by_stack: ByStack::IntoTunnel,
-    ..tunnelled("gre", "", 1476)
-};
+pub(super) const GRE: Kind = without_link_layer(
+    "gre",
+    "link add TUNNEL type gre local OWN remote OTHER ttl 64\n",
+    1476,
+);
 
 pub(super) const IPIP: Kind = Kind {
-    tunnel: Some(Tunnel {
-        link: "link add TUNNEL type ipip local OWN remote OTHER ttl 64\n",
-        v6: false,
-        keys: false,
-    }),
-    by_stack: ByStack::IntoTunnel,
-    ..tunnelled("ipip", "", 1480)
+    v6: false,
+    ..without_link_layer(
+        "ipip",
+        "link add TUNNEL type ipip local OWN remote OTHER ttl 64\n",
+        1480,
+    )
 };
 
 pub(super) const WIREGUARD: Kind = Kind {
-    tunnel: Some(Tunnel {
-        link: "link add TUNNEL type wireguard\n",
-        v6: true,
-        keys: true,
-    }),
-    by_stack: ByStack::IntoTunnel,
-    ..tunnelled("wireguard", "", 1420)
+    keys: true,
+    ..without_link_layer("wireguard", "link add TUNNEL type wireguard\n", 1420)
 };
 
 pub(super) const VLAN: Kind = Kind {

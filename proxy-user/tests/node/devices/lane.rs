@@ -7,7 +7,7 @@
 
 use std::{
     fmt::{self, Display, Write},
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
 };
 
 use anyhow::{Context, Result};
@@ -19,7 +19,7 @@ use lab::node::{
 
 use super::{
     addresses::{Backend, Network, Service, address},
-    kinds::{Kind, Tunnel},
+    kinds::Kind,
     pair,
 };
 
@@ -36,6 +36,7 @@ pub(super) struct Lane {
 pub(super) struct Flow<'a> {
     name: String,
     pub(super) client: &'a NetNs,
+    pub(super) from: IpAddr,
     pub(super) service: SocketAddr,
     pub(super) backend: &'a NetNs,
     pub(super) served_at: SocketAddr,
@@ -79,17 +80,15 @@ impl Lane {
         }
         lane.wire_outside(node).context("the uplink")?;
         match kind.tunnel {
-            Some(tunnel) => lane.wire_tunnel(node, tunnel).context("the tunnel")?,
+            Some(link) => lane.wire_tunnel(node, link).context("the tunnel")?,
             None => lane.route_pods(node).context("routes to pods")?,
         }
         Ok(lane)
     }
 
     fn families(&self) -> impl Iterator<Item = bool> {
-        let v6 = self.kind.tunnel.is_none_or(|tunnel| tunnel.v6);
-        [false, true]
-            .into_iter()
-            .filter(move |family| v6 || !family)
+        let both = [false, true].into_iter();
+        both.take(1 + usize::from(self.kind.v6))
     }
 
     fn at(&self, network: Network, v6: bool, last: u8) -> String {
@@ -151,7 +150,7 @@ impl Lane {
         addresses.chain([up]).collect()
     }
 
-    fn wire_tunnel(&self, node: &NetNs, tunnel: Tunnel) -> Result<()> {
+    fn wire_tunnel(&self, node: &NetNs, link: &str) -> Result<()> {
         let here = self.at(Network::Uplink, false, 1);
         let there = self.at(Network::Beyond, false, 2);
         let name = self.tunnel();
@@ -162,8 +161,7 @@ impl Lane {
             (node, &here, &there, 1, there_from_here),
             (&self.other_node, &there, &here, 2, here_from_there),
         ] {
-            let mut script = tunnel
-                .link
+            let mut script = link
                 .replace("TUNNEL", &name)
                 .replace("OWN", own)
                 .replace("OTHER", other);
@@ -178,7 +176,7 @@ impl Lane {
             }
             end.ip(&script)?;
         }
-        if tunnel.keys {
+        if self.kind.keys {
             exchange_keys(&name, [(node, &here), (&self.other_node, &there)])?;
         }
         Ok(())
@@ -227,25 +225,23 @@ impl Lane {
         let mut flows = Vec::new();
         for service in self.services() {
             let is_far = service.backend == Backend::Far;
-            let (pod, other_pod, other) = if is_far {
-                (&self.far_pod, &self.near_pod, "near")
-            } else {
-                (&self.near_pod, &self.far_pod, "far")
-            };
-            for (from, client, address) in [
-                ("outside", &self.client, service.outside()),
-                (other, other_pod, service.inside()),
-            ] {
+            let near = ("near", &self.near_pod, Network::NearPod, 10);
+            let far = ("far", &self.far_pod, Network::FarPod, 10);
+            let ((place, backend, ..), other) = if is_far { (far, near) } else { (near, far) };
+            let outside = ("outside", &self.client, Network::Uplink, 2);
+            for ((from, client, network, last), address) in
+                [(outside, service.outside()), (other, service.inside())]
+            {
                 let from_outside = from == "outside";
-                let place = if is_far { "far" } else { "near" };
                 flows.push(Flow {
                     name: format!(
                         "{}, from {from} to {address} with a {place} backend",
                         self.kind.name
                     ),
                     client,
+                    from: self::address(network, service.v6, self.number, last),
                     service: address,
-                    backend: pod,
+                    backend,
                     served_at: service.served_at(),
                     is_masqueraded: from_outside && is_far,
                     needs_stack: self.kind.by_stack.is_of(from_outside, !is_far),

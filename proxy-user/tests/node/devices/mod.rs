@@ -7,17 +7,30 @@ mod addresses;
 mod kinds;
 mod lane;
 mod pair;
-mod transfer;
 
-use lab::node::{
-    settings::Forwarding::{self, Auto, Stack},
-    topology::NODE_PARAMETERS,
+use std::{net::IpAddr, time::Duration};
+
+use anyhow::{Result, bail};
+use lab::{
+    node::{
+        settings::Forwarding::{self, Auto, Stack},
+        topology::NODE_PARAMETERS,
+    },
+    traffic::{clients::Client, probe::Outcome, servers::Servers},
 };
-use proxy_common::Counter;
+use proxy_common::Protocol;
 use rstest::rstest;
 
-use self::kinds::{BOND, GENEVE, GRE, IPIP, Kind, NETKIT_L2, NETKIT_L3, VLAN, VXLAN, WIREGUARD};
+use self::{
+    kinds::{BOND, GENEVE, GRE, IPIP, Kind, NETKIT_L2, NETKIT_L3, VLAN, VXLAN, WIREGUARD},
+    lane::{Flow, Lane},
+};
 use crate::world::World;
+
+/// The bytes that each end sends on a connection.
+const LENGTH: usize = 300_000;
+/// How often to try: neighbour resolution and path MTU discovery may lose the first datagrams.
+const ATTEMPTS: usize = 4;
 
 /// The most packets of a flow that may pass the stack although they are redirected: its first ones.
 /// A transfer has at least three times as many, and one of its directions half of that.
@@ -39,7 +52,7 @@ fn services_are_reached_through_every_kind_of_interface(
     let lanes: Vec<_> = (1..)
         .zip(kinds)
         .map(|(number, kind)| {
-            lane::Lane::build(world.node(), *kind, number)
+            Lane::build(world.node(), *kind, number)
                 .unwrap_or_else(|error| panic!("{}: {error:#}", kind.name))
         })
         .collect();
@@ -53,27 +66,60 @@ fn services_are_reached_through_every_kind_of_interface(
         7,
         &format!("{{clusterCIDR: '{pods}', portolan: {{forwarding: {forwarding_name}}}}}"),
     );
-    let masqueraded = || world.count(Counter::Masqueraded);
+    let servers = Servers::start().expect("servers");
     let mut failures = Vec::new();
-    for flow in lanes.iter().flat_map(lane::Lane::flows) {
-        let before = masqueraded();
+    for flow in lanes.iter().flat_map(Lane::flows) {
         let stack_before = forwarded(&world);
-        if let Err(error) = transfer::stream(&flow) {
-            failures.push(format!("{flow}, TCP: {error}"));
-        }
-        if let Err(error) = transfer::datagrams(&flow) {
-            failures.push(format!("{flow}, UDP: {error}"));
+        for (protocol, length) in [(Protocol::TCP, LENGTH), (Protocol::UDP, large(&flow))] {
+            let name = protocol.name();
+            match transfer(&servers, &flow, protocol, length) {
+                Err(error) => failures.push(format!("{flow}, {name}: {error:#}")),
+                Ok(seen) if (seen != flow.from) != flow.is_masqueraded => {
+                    failures.push(format!("{flow}, {name}: the client is seen as {seen}"));
+                }
+                Ok(_) => {}
+            }
         }
         let by_stack = forwarded(&world) - stack_before;
         if (by_stack > FEW) != (forwarding == Stack || flow.needs_stack) {
             failures.push(format!("{flow}: {by_stack} packets by the stack"));
         }
-        let is_masqueraded = masqueraded() > before;
-        if is_masqueraded != flow.is_masqueraded {
-            failures.push(format!("{flow}: masqueraded: {is_masqueraded}"));
-        }
     }
     assert!(failures.is_empty(), "{failures:#?}\n{}", agent.log());
+}
+
+/// The length of a datagram that fits only the interfaces outside: an ICMP error makes the client
+/// fragment it. A request has a line of up to 40 bytes before its data.
+fn large(flow: &Flow<'_>) -> usize {
+    let headers = if flow.service.is_ipv6() { 48 } else { 28 };
+    1500 - headers - 40
+}
+
+/// Sends this many bytes through a service and gets as many back; returns the client's address as
+/// the backend sees it.
+fn transfer(
+    servers: &Servers,
+    flow: &Flow<'_>,
+    protocol: Protocol,
+    length: usize,
+) -> Result<IpAddr> {
+    let _listening = servers.listen(flow.backend, protocol, flow.served_at)?;
+    let client = Client {
+        patience: Duration::from_secs(5),
+        ..Client::new(flow.client, flow.from)
+    };
+    let mut outcome = Outcome::Silence;
+    for _ in 0..ATTEMPTS {
+        outcome = client.call(protocol, flow.service, length)?.outcome;
+        if let Outcome::Answered(answer) = &outcome
+            && answer.intact
+            && answer.by == flow.served_at
+            && answer.from == flow.service
+        {
+            return Ok(answer.seen.ip());
+        }
+    }
+    bail!("{outcome:?}")
 }
 
 /// The number of packets of both families that the node's stack has forwarded.

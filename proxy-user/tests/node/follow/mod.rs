@@ -2,155 +2,228 @@
 //! `portolan explain --follow` names the station that lost a real packet: each fault is set up, the
 //! sentence is compared, and the fault is removed again.
 
-mod drops;
-mod endpoints;
-mod firewalls;
-mod hosts;
-mod programs;
-mod services;
+mod faults;
+mod node;
 
 use std::{
-    net::TcpListener,
-    process::{Child, Command, Stdio},
+    io::{BufRead, BufReader},
+    net::{TcpListener, TcpStream},
+    process::Stdio,
     thread,
+    time::Duration,
 };
 
-use lab::node::netns::NetNs;
+use lab::node::foreign::{CgroupHook, ChainPosition, DROP, Foreign};
 use serde_json::Value;
 
-use crate::{
-    connection::echo,
-    explain::run,
-    objects::{Service, endpoint},
-    world::World,
+use self::{
+    faults::{BY_RULES, BY_SOCKET, ON_THE_ROUTE},
+    node::{CART, CLIENT, DEAF, FULL, GONE, Node, UNREADY, bridged, follow},
 };
+use crate::{explain::OUTSIDE, repair::detach, world::World};
 
-const CLIENT: &str = "10.40.1.10";
-const CART: &str = "172.30.1.1:80";
+const NODE_PORT: &str = "10.40.0.1:30001";
 
-/// A process in a pod, as every pod has one; it ends with this value.
-struct Pause(Child);
-
-impl Drop for Pause {
-    fn drop(&mut self) {
-        _ = self.0.kill();
-        _ = self.0.wait();
+#[test]
+fn routes_neighbours_links_and_parameters_that_lose_a_packet_are_named() {
+    let node = Node::build(false);
+    for fault in ON_THE_ROUTE {
+        node.names(fault);
     }
+    node.follow(CART).was_answered();
 }
 
-/// Starts a process in the network namespace of a pod.
-fn pause(pod: &NetNs) -> Pause {
-    let start = || {
-        let mut command = Command::new("sleep");
-        command.arg("3600").stdout(Stdio::null()).spawn()
+#[test]
+fn rules_programs_endpoints_and_sources_that_lose_a_packet_are_named() {
+    let node = Node::build(false);
+    for fault in BY_RULES {
+        node.names(fault);
+    }
+    programs_of_others(&node);
+    endpoints_that_do_not_answer(&node);
+    packets_of_an_outsider(&node.world);
+    freed_packets_are_shown(&node.world);
+    nothing_is_left_behind_by_a_killed_command(&node.world);
+    // A missing program is named before what follows from it.
+    let index = node.world.index(&node.world.client_interface());
+    detach(&node.world, &format!("{index}-ingress"));
+    let said = node.follow(CART);
+    let summary = said.0["summary"].as_str().expect("a summary");
+    let missing = "no program of portolan's is attached at ingress";
+    assert!(summary.contains(missing), "{:#}", said.0);
+}
+
+fn programs_of_others<'a>(node: &'a Node) {
+    const XDP_DROP: i32 = 1;
+    let [client, server] = &node.interfaces;
+    // A program that drops questions for the pod's address must not be what loses the packet.
+    node.run("node ip neighbour change 10.40.1.20 dev $out nud permanent");
+    let at_tc = |interface: &str, egress, at| {
+        let foreign = Foreign::new(node.world.node(), interface, egress, at, DROP);
+        let hook = if egress { "egress" } else { "ingress" };
+        let words = format!("tc {hook}, interface {interface}: program ");
+        (words, foreign.expect("attached"))
     };
-    let child = pod.enter(start).expect("enter the pod");
-    Pause(child.expect("it starts"))
+    let at_xdp = |generic| {
+        let foreign = Foreign::at_xdp_with(node.world.node(), client, XDP_DROP, generic);
+        ("XDP".to_owned(), foreign.expect("attached"))
+    };
+    let attach: [&dyn Fn() -> (String, Foreign<'a>); 6] = [
+        &|| at_tc(client, false, ChainPosition::First),
+        &|| at_tc(client, false, ChainPosition::Last),
+        &|| at_tc(server, true, ChainPosition::Last),
+        &|| at_tc(server, true, ChainPosition::Filter),
+        &|| at_xdp(false),
+        &|| at_xdp(true),
+    ];
+    for attach in attach {
+        let (words, foreign) = attach();
+        let said = node.follow(CART);
+        said.was_lost(&words);
+        said.was_lost("(foreign)");
+        drop(foreign);
+    }
+    node.follow(CART).was_answered();
 }
 
-/// A node whose programs no agent repairs, with a service and two pods.
-struct Node {
-    _pods: [Pause; 2],
-    world: World,
-}
+fn endpoints_that_do_not_answer(node: &Node) {
+    let world = &node.world;
+    node.follow(UNREADY).was_lost("rejected_no_endpoint");
+    node.run("server ip address del 10.40.1.21/32 dev eth0");
+    node.follow(GONE)
+        .was_lost("in the endpoint's network namespace");
 
-impl Node {
-    /// Pods' connections are translated by the packet path.
-    fn build() -> Self {
-        Self::with(|_, pod| pause(pod))
-    }
+    let said = node.follow(DEAF);
+    said.was_lost("the endpoint 10.40.1.20:8081: no process listens at that port");
+    // The port that it should have been.
+    said.was_lost("listened at are 8080");
+    let listen = |at: &str| {
+        let listener = world.server().enter(|| TcpListener::bind(at));
+        listener.expect("enter the pod").expect("a listener")
+    };
+    let inside = listen("127.0.0.1:8081");
+    node.follow(DEAF).was_lost("only at 127.0.0.1");
+    drop(inside);
+    world.serve(("10.40.1.20", 8081));
+    node.follow(DEAF).was_answered();
 
-    /// Pods' connections are translated at their sockets: their processes are in the cgroup at
-    /// which the hooks are.
-    fn by_socket() -> Self {
-        Self::with(|world, pod| {
-            let started = world.cgroup().inside(|| pause(pod));
-            started.expect("enter the cgroup")
-        })
-    }
-
-    fn with(start: impl Fn(&World, &NetNs) -> Pause) -> Self {
-        let world = World::serving();
-        assert!(world.start_by_stack(7).stop().success());
-        let pods = [world.client(), world.server()].map(|pod| start(&world, pod));
-        let node = Self { _pods: pods, world };
-        node.follow(CART).was_answered();
-        node
-    }
-
-    /// Follows a packet of the client pod.
-    fn follow(&self, to: &str) -> Followed {
-        follow(&self.world, CLIENT, to, &[])
-    }
-
-    /// Sets up a fault that must be named by these words, and removes it again.
-    #[track_caller]
-    fn names(&self, words: &str, make: impl FnOnce(&World), undo: impl FnOnce(&World)) {
-        make(&self.world);
-        self.follow(CART).was_lost(words);
-        undo(&self.world);
-        self.follow(CART).was_answered();
+    for cookies in ["1", "0"] {
+        let set = world.server().set(&[
+            ("ipv4/tcp_syncookies", cookies),
+            ("core/somaxconn", "1"),
+            ("ipv4/tcp_max_syn_backlog", "1"),
+        ]);
+        set.expect("the pod's parameters");
+        let listener = listen("10.40.1.20:8082");
+        // Nobody accepts; the queue takes two.
+        let connect = || TcpStream::connect("10.40.1.20:8082");
+        let open = [(); 2].map(|()| world.client().enter(connect).expect("the pod"));
+        node.follow(FULL)
+            .was_lost("the endpoint 10.40.1.20:8082: its queue of connections is full");
+        drop((open.map(|open| open.expect("queued")), listener));
     }
 }
 
-/// A node with two pods at a bridge, of which one serves.
-struct Bridged {
-    _pods: [(Pause, NetNs); 2],
-    world: World,
+fn packets_of_an_outsider(world: &World) {
+    let interface = world.interface_to(OUTSIDE);
+    let flags = ["--interface", interface.as_str()];
+    let asked = |from: &str| follow(world, from, NODE_PORT, &flags);
+    asked("198.51.100.9").was_lost("there is no route");
+    world.ip(&format!("route add 198.51.100.9/32 dev {interface}"));
+    // Nobody has the address, so the answer is lost behind the node.
+    asked("198.51.100.9").was_lost("the next hop does not answer");
+    // The node's route to the client uses another interface than the client's packets do.
+    let pod = world.client_interface();
+    world.ip(&format!("route change 198.51.100.9/32 dev {pod}"));
+    world.set("ipv4/conf/all/rp_filter", "1");
+    asked("198.51.100.9").was_lost("reverse path filtering");
+    world.set("ipv4/conf/all/rp_filter", "0");
+    asked("127.0.0.9").was_lost("martian");
 }
 
-fn bridged() -> Bridged {
-    let world = World::build();
-    world.ip("link add br0 type bridge\naddress add 10.40.2.1/24 dev br0\nlink set br0 up");
-    let pods = ["10.40.2.10", "10.40.2.20"].map(|address| {
-        let pod = NetNs::new("bridged").expect("run as root");
-        let port = format!("port{}", address.rsplit('.').next().expect("a number"));
-        world.ip(&format!(
-            "link add {port} type veth peer name eth0 netns {}\nlink set {port} master br0 up",
-            pod.path()
-        ));
-        let inside = format!(
-            "link set lo up\naddress add {address}/24 dev eth0\nlink set eth0 up\nroute add default via 10.40.2.1\n"
-        );
-        pod.ip(&inside).expect("a pod");
-        (pause(&pod), pod)
-    });
-    let listener = pods[1].1.enter(|| TcpListener::bind("10.40.2.20:8080"));
-    let listener = listener.expect("enter the pod").expect("a listener");
-    thread::spawn(move || listener.incoming().flatten().for_each(echo));
-    let cart = Service::new("cart", "172.30.1.1").endpoints(vec![endpoint("10.40.2.20")]);
-    world.write("cart.yaml", cart);
-    assert!(world.start_by_stack(7).stop().success());
-    Bridged { _pods: pods, world }
+/// `portolan trace --drops` shows what the kernel frees of services, and nothing else.
+fn freed_packets_are_shown(world: &World) {
+    world.nft("table inet firewall {\n chain filter { type filter hook forward priority 0; policy accept;\n tcp dport { 8080, 9090 } drop\n }\n}\n");
+    let words = [
+        "trace",
+        "--drops",
+        "--duration",
+        "60",
+        "--output",
+        "json",
+        "--service",
+        "shop/cart",
+    ];
+    let mut command = world.asking(&words);
+    let mut watching = world.begin(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
+    let mut said = BufReader::new(watching.stderr.take().expect("piped")).lines();
+    assert!(said.any(|line| line.expect("text").contains("watching")));
+    // No service has this port.
+    assert!(world.connect("10.40.1.20:9090").is_err());
+    assert!(world.connect(CART).is_err());
+    let lines = BufReader::new(watching.stdout.take().expect("piped")).lines();
+    let mut lines = lines.map(|line| serde_json::from_str::<Value>(&line.expect("text")));
+    // Other tests' nodes have the same addresses in other namespaces.
+    let line = lines.find(|line| line.as_ref().is_ok_and(|line| line["namespace"].is_null()));
+    let line = line.expect("a line of this node").expect("JSON");
+    watching.kill().expect("killed");
+    watching.wait().expect("its end");
+    assert_eq!(line["reason"], "NETFILTER_DROP", "{line:#}");
+    assert_eq!(line["service"], "shop/cart");
+    assert_eq!(line["from"]["address"], CLIENT);
+    assert_eq!(line["to"]["port"], 8080);
+    assert_eq!(line["interface"], world.client_interface());
 }
 
-/// One report.
-struct Followed(Value);
-
-fn follow(world: &World, from: &str, to: &str, flags: &[&str]) -> Followed {
-    let words = ["--from", from, "--to", to, "--follow", "--output", "json"];
-    let output = run(world, &[&words, flags].concat());
-    let said = String::from_utf8_lossy(&output.stderr);
-    let report: Value = serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|error| panic!("{error}: {output:?} {said}"));
-    Followed(report)
+/// The kernel removes the rules with the process; programs are attached by its descriptors only.
+/// The rules of `freed_packets_are_shown` make the command have rules of its own.
+fn nothing_is_left_behind_by_a_killed_command(world: &World) {
+    let rules = || world.tool("nft", "list ruleset");
+    let before = rules();
+    let words = [
+        "explain", "--from", CLIENT, "--to", CART, "--follow", "--next",
+    ];
+    let mut waiting = world.begin(&mut world.asking(&words));
+    while !rules().contains("portolan-follow") {
+        thread::sleep(Duration::from_millis(20));
+    }
+    waiting.kill().expect("killed");
+    waiting.wait().expect("its end");
+    assert_eq!(rules(), before);
 }
 
-impl Followed {
-    fn sentence(&self) -> &str {
-        let sentence = self.0["followed"]["sentence"].as_str();
-        sentence.unwrap_or_else(|| panic!("{:#}", self.0))
+#[test]
+fn what_loses_a_packet_of_a_pods_socket_is_named() {
+    let node = Node::build(true);
+    for fault in BY_SOCKET {
+        node.names(fault);
     }
+    for (hook, words) in [
+        (CgroupHook::Connect, "the client's socket: program "),
+        (CgroupHook::Egress, "the cgroup's egress hook"),
+    ] {
+        let foreign = Foreign::refusing(node.world.cgroup().path(), hook).expect("attached");
+        let said = node.follow(CART);
+        said.was_lost(words);
+        said.was_lost("(foreign)");
+        drop(foreign);
+    }
+    node.follow(CART).was_answered();
+}
 
-    #[track_caller]
-    fn was_answered(&self) {
-        assert_eq!(self.0["followed"]["answered"], true, "{:#}", self.0);
-    }
-
-    #[track_caller]
-    fn was_lost(&self, words: &str) {
-        eprintln!("{}", self.sentence());
-        assert_eq!(self.0["followed"]["answered"], false, "{:#}", self.0);
-        assert!(self.sentence().contains(words), "{words}: {:#}", self.0);
-    }
+#[test]
+fn a_rule_of_a_bridge_is_named() {
+    let bridged = bridged();
+    let world = &bridged.world;
+    let asked = || follow(world, "10.40.2.10", CART, &[]);
+    // The client's port is found although the bridge has forgotten it.
+    world.ip("link set br0 type bridge fdb_flush");
+    let said = asked();
+    said.was_answered();
+    assert_eq!(said.0["hook"], "a packet that comes in by port10");
+    // The node routes the request; the answer passes from port to port.
+    world.nft("table bridge firewall {\n chain filter { type filter hook forward priority 0; policy accept;\n tcp sport 8080 drop\n }\n}\n");
+    asked().was_lost("chain bridge firewall filter: `tcp sport 8080 drop`");
+    world.nft("delete table bridge firewall\n");
+    asked().was_answered();
 }

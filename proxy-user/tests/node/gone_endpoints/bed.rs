@@ -22,6 +22,7 @@ use crate::{
     agent::{Agent, eventually},
     connection::Open,
     objects::{Service, node_with, pod_endpoint},
+    pods::Sleeping,
     repair::table,
     world::World,
 };
@@ -38,7 +39,6 @@ pub(super) struct Family {
     pub(super) length: u8,
     uplink: &'static str,
     far: &'static str,
-    far_length: u8,
     cluster_ip: &'static str,
 }
 
@@ -51,7 +51,6 @@ pub(super) const V4_ONLY: Family = Family {
     length: 24,
     uplink: "192.0.2.1",
     far: "192.0.2.9",
-    far_length: 24,
     cluster_ip: "172.30.1.1",
 };
 pub(super) const V6_ONLY: Family = Family {
@@ -63,7 +62,6 @@ pub(super) const V6_ONLY: Family = Family {
     length: 64,
     uplink: "fd00:c1::1",
     far: "fd00:c1::9",
-    far_length: 64,
     cluster_ip: "fd00:30::1",
 };
 
@@ -91,8 +89,18 @@ pub(super) enum Plumbing {
     Bridged,
 }
 
+/// The clients of [`Bed::connect`], and how the connection of each ends when the pod is gone.
+pub(super) const ENDS: [(&str, &str); 4] = [
+    ("by packets", "reset"),
+    ("at the node port", "reset"),
+    ("of a pod's socket", "abort"),
+    ("of the node", "abort"),
+];
+
 /// The node, and a client beyond its uplink.
 pub(super) struct Bed {
+    // By this process the agent finds the sockets of the client pod.
+    _process: Sleeping,
     pub(super) world: World,
     pub(super) family: Family,
     plumbing: Plumbing,
@@ -111,7 +119,6 @@ impl Bed {
             node,
             uplink,
             far,
-            far_length,
             gateway,
             length,
             ..
@@ -121,7 +128,7 @@ impl Bed {
         world.ip(&format!(
             "address add {node} dev lo
 link add up0 type veth peer name eth0 netns {}
-address add {uplink}/{far_length} dev up0{nodad}
+address add {uplink}/{length} dev up0{nodad}
 link set up0 up
 route add default via {far} dev up0",
             outside.path()
@@ -136,12 +143,13 @@ link set br0 up"
             ));
         }
         let batch = format!(
-            "address add {far}/{far_length} dev eth0{nodad}\nlink set eth0 up\nroute add default via {uplink} dev eth0\n"
+            "address add {far}/{length} dev eth0{nodad}\nlink set eth0 up\nroute add default via {uplink} dev eth0\n"
         );
         outside.ip(&batch).expect("its address");
         plug(world.node(), world.client(), &[family.client]).expect("a pod");
         world.write("node.yaml", node_with(&[node], Some(7)));
         Self {
+            _process: Sleeping::in_pod(world.client()),
             world,
             family,
             plumbing,
@@ -216,13 +224,16 @@ link set br0 up"
         self.known(address).expect("known")
     }
 
-    /// A connection by packets from a routed pod, one from beyond the uplink to the node port, and
-    /// one of the node, which is translated at its socket.
-    pub(super) fn connect(&self) -> [Open; 3] {
+    /// The connections of [`ENDS`]: by packets from a routed pod and from beyond the uplink, and
+    /// translated at sockets of that pod and of the node.
+    pub(super) fn connect(&self) -> [Open; 4] {
         let (service, node_port) = (self.family.service(), self.family.node_port());
         [
             self.world.connect(&service).expect("served to a pod"),
             Open::connect(&self.far, &node_port).expect("served at the node port"),
+            self.world
+                .connect_at_socket(&service)
+                .expect("served at a pod's socket"),
             self.world.connect_from_node(&service).expect("served here"),
         ]
     }

@@ -1,190 +1,164 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connections to an endpoint whose pod is gone end; connections to every other endpoint go on.
+//! Connections to an endpoint whose pod is gone end; connections to every other endpoint go on: IPv4
+//! and IPv6, pods that are routed and pods behind a bridge.
 
 mod bed;
-mod families;
 
-use std::{thread, time::Duration};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
+use rstest::rstest;
+
+use self::bed::{
+    Bed, ENDS, Family,
+    Plumbing::{self, Bridged, Routed},
+    V4_ONLY, V6_ONLY,
+};
 use crate::{
     agent::{Agent, eventually},
     configured::replace,
     connection::Open,
-    objects::{Service, node_object, pod_endpoint},
-    past_the_stack::link,
     pods::Sleeping,
-    world::World,
 };
 
-const TO: &str = "172.30.1.1:80";
 /// Longer than a pod's link must be gone, and a walk through the tables of a test.
 const SETTLED: Duration = Duration::from_secs(8);
+const READY: [bool; 3] = [true, true, false];
+const TERMINATING: [bool; 3] = [false, true, true];
+/// A client waits this long at most for the end of its connection, on a busy machine.
+const SOON: Duration = Duration::from_secs(30);
 
-/// A connection by packets, one translated at a pod's socket, and one of the node.
-struct Connections([Open; 3]);
-
-impl Connections {
-    fn open(world: &World) -> Self {
-        let all = [
-            world.connect(TO),
-            world.connect_at_socket(TO),
-            world.connect_from_node(TO),
-        ];
-        Self(all.map(|open| open.expect("served")))
+/// Expects that each connection ends as it must.
+fn ends(open: &mut [Open; 4], agent: &Agent) {
+    let begun = Instant::now();
+    for (open, (client, text)) in open.iter_mut().zip(ENDS) {
+        open.set_patience(2 * SOON);
+        let end = open.echo("still there?");
+        assert!(end.contains(text), "{client}: {end}: {}", agent.log());
     }
-    #[track_caller]
-    fn go_on(&mut self) {
-        for open in &mut self.0 {
-            assert_eq!(open.echo("still there?"), "still there?");
-        }
-    }
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
 }
 
-/// Changes the service's endpoints: addresses, and whether they are ready. Waits until they are
-/// applied.
-fn change(world: &World, agent: &Agent, version: u64, endpoints: &[(&str, bool)]) {
-    let endpoints = endpoints
-        .iter()
-        .map(|(address, ready)| pod_endpoint(address, "cart", [*ready, *ready, !ready]));
-    let cart = Service::new("cart", "172.30.1.1").endpoints(endpoints.collect());
-    world.write("cart.yaml", cart);
-    world.write("node.yaml", node_object(Some(version)));
-    agent.wait_for(version);
-}
-
-fn end_of(open: &mut Open) -> String {
-    open.set_patience(Duration::from_secs(60));
-    open.echo("still there?")
-}
-
-#[test]
-fn connections_to_a_pod_that_is_gone_end() {
-    // With another endpoint, and without any.
-    for rest in [&[("10.40.1.21", true)][..], &[]] {
-        let world = World::serving();
-        let _process = Sleeping::in_client(&world);
-        let agent = world.start(7);
-        let Connections([mut by_packet, mut of_pod, mut of_node]) = Connections::open(&world);
-        eventually("the pod is known", &agent, || link(&world).is_some());
-        world.server().ip("link del eth0\n").expect("its link");
-        change(&world, &agent, 8, rest);
-        let end = end_of(&mut by_packet);
-        assert!(end.contains("reset"), "{end}");
-        for open in [&mut of_pod, &mut of_node] {
-            let end = end_of(open);
-            assert!(end.contains("abort"), "{end}: {}", agent.log());
-        }
-        agent.logs("connections to pods that are gone end");
-        assert_eq!(world.flows().len(), 0);
-    }
-}
-
-#[test]
-fn connections_to_a_pod_that_left_its_service_or_is_not_ready_go_on() {
-    let world = World::serving();
-    let agent = world.start(7);
-    let mut open = Connections::open(&world);
-    eventually("the pod is known", &agent, || link(&world).is_some());
-    change(&world, &agent, 8, &[("10.40.1.20", false)]);
+/// Waits, and expects that no connection has been ended.
+fn nothing_ends(agent: &Agent) {
     thread::sleep(SETTLED);
-    open.go_on();
+    assert!(!agent.log().contains("that are gone"), "{}", agent.log());
+}
+
+#[rstest]
+#[case(V4_ONLY, Routed)]
+#[case(V4_ONLY, Bridged)]
+#[case(V6_ONLY, Routed)]
+#[case(V6_ONLY, Bridged)]
+fn clients_of_a_pod_whose_namespace_is_deleted_get_a_reset(
+    #[case] family: Family,
+    #[case] plumbing: Plumbing,
+) {
+    let bed = Bed::new(family, plumbing);
+    let pod = bed.join(family.pod);
+    let other = bed.join(family.other);
+    bed.publish(7, &[(family.pod, READY)]);
+    let agent = bed.world.start(7);
+    let mut to_pod = bed.connect();
+    bed.publish(8, &[(family.other, READY), (family.pod, TERMINATING)]);
+    agent.wait_for(8);
+    let mut to_other = bed.connect();
+    let interface = bed.learn(&agent, family.pod, None);
+    // At a bridge, each younger port must have a known address.
+    bed.learn(&agent, family.other, None);
+
+    pod.vanish();
+    eventually("its link is gone", &agent, || {
+        let links = bed.world.tool("ip", "-o link");
+        !links
+            .lines()
+            .any(|link| link.starts_with(&format!("{interface}: ")))
+    });
+    // A slice lists it.
+    nothing_ends(&agent);
+    bed.publish(9, &[(family.other, READY)]);
+    agent.wait_for(9);
+    ends(&mut to_pod, &agent);
+    for (open, (client, _)) in to_other.iter_mut().zip(ENDS) {
+        assert_eq!(open.echo("still there?"), "still there?", "{client}");
+    }
+    let ended = |kind| {
+        agent.metric(&format!(
+            "portolan_connections_of_gone_endpoints_ended_total{{kind=\"{kind}\"}}"
+        ))
+    };
+    assert_eq!((ended("flow"), ended("socket")), (Some(2), Some(2)));
+    drop(other);
+}
+
+#[rstest]
+#[case(V4_ONLY, true)]
+#[case(V6_ONLY, false)]
+fn a_new_pod_with_a_gone_pods_address_behind_the_bridge_keeps_its_connections(
+    #[case] family: Family,
+    // Whether the node knows the new pod's link, as it sends packets to it.
+    #[case] is_known: bool,
+) {
+    let bed = Bed::new(family, Bridged);
+    let old = bed.join(family.pod);
+    // A client at the same bridge. Its packets to pods do not pass the node's stack.
+    let client = bed.join(family.other);
+    let _visible = Sleeping::in_pod(client.namespace());
+    bed.publish(7, &[(family.pod, READY)]);
+    let agent = bed.world.start(7);
+    let before = bed.learn(&agent, family.pod, None);
+    bed.learn(&agent, family.other, None);
+    old.vanish();
+    eventually("its link is gone", &agent, || {
+        bed.known(family.pod).is_none()
+    });
+
+    let new = bed.join(family.pod);
+    // As if the new pod had told its neighbours its MAC.
+    bed.world
+        .ip(&format!("neighbour flush to {} dev br0", family.pod));
+    let mut open = if is_known {
+        let open = Vec::from(bed.connect());
+        bed.learn(&agent, family.pod, Some(before));
+        open
+    } else {
+        let at_socket = || Open::connect(client.namespace(), &family.service());
+        let open = bed.world.cgroup().inside(at_socket);
+        vec![open.expect("enter the cgroup").expect("served")]
+    };
     // As by a change of the pod's labels.
-    change(&world, &agent, 9, &[]);
-    thread::sleep(SETTLED);
-    open.go_on();
+    bed.publish(8, &[]);
+    agent.wait_for(8);
+    nothing_ends(&agent);
+    for open in &mut open {
+        assert_eq!(open.echo("still there?"), "still there?");
+    }
+    assert_eq!(bed.known(family.pod).is_some(), is_known);
+    drop(new);
 }
 
 #[test]
-fn connections_to_an_address_that_a_pod_has_by_another_link_are_not_touched() {
-    let world = World::serving();
-    let agent = world.start(7);
-    let mut open = Connections::open(&world);
-    eventually("the pod is known", &agent, || link(&world).is_some());
-    change(&world, &agent, 8, &[]);
-    world.replug_server();
-    thread::sleep(SETTLED);
-    open.go_on();
-}
-
-#[test]
-fn connections_to_a_pod_that_a_slice_lists_are_not_touched_though_its_link_is_gone() {
-    let world = World::serving();
-    let agent = world.start(7);
-    let open = Connections::open(&world);
-    eventually("the pod is known", &agent, || link(&world).is_some());
-    change(&world, &agent, 8, &[("10.40.1.20", false)]);
-    world.server().ip("link del eth0\n").expect("its link");
-    thread::sleep(SETTLED);
-    assert_eq!(world.flows().len(), 1);
-    assert!(!agent.log().contains("that are gone"), "{}", agent.log());
-    drop(open);
-}
-
-#[test]
-fn with_the_setting_keep_connections_to_a_pod_that_is_gone_stay() {
-    let world = World::serving();
-    let agent = world.start_configured(7, "portolan: {connectionsOfGoneEndpoints: keep}\n");
-    let open = Connections::open(&world);
-    eventually("the pod is known", &agent, || link(&world).is_some());
-    world.server().ip("link del eth0\n").expect("its link");
-    change(&world, &agent, 8, &[("10.40.1.21", true)]);
-    thread::sleep(SETTLED);
-    assert_eq!(world.flows().len(), 1);
-    assert!(!agent.log().contains("that are gone"), "{}", agent.log());
-    drop(open);
-}
-
-/// Longer than the walks through nearly empty tables rest.
-const REST: Duration = Duration::from_secs(24);
-
-/// Changes the setting, and waits until it is in force.
-fn set(world: &World, agent: &Agent, text: &str) {
-    let told = || {
-        agent
-            .log()
-            .matches("connectionsOfGoneEndpoints, in force")
-            .count()
-    };
-    let before = told();
+fn with_the_setting_keep_connections_stay_until_it_changes() {
+    let bed = Bed::new(V4_ONLY, Routed);
+    let pod = bed.join(V4_ONLY.pod);
+    bed.publish(7, &[(V4_ONLY.pod, READY)]);
+    let agent = bed
+        .world
+        .start_configured(7, "portolan: {connectionsOfGoneEndpoints: keep}\n");
+    let mut open = bed.connect();
+    bed.learn(&agent, V4_ONLY.pod, None);
+    pod.vanish();
+    bed.publish(8, &[]);
+    agent.wait_for(8);
+    nothing_ends(&agent);
+    // What has gone meanwhile counts, too.
     replace(
-        world,
-        &format!("portolan: {{connectionsOfGoneEndpoints: {text}}}\n"),
+        &bed.world,
+        "portolan: {connectionsOfGoneEndpoints: reset}\n",
     );
-    eventually("the setting is in force", agent, || told() > before);
-}
-
-#[test]
-fn the_setting_changes_while_the_agent_runs() {
-    let world = World::serving();
-    let agent = world.start_configured(7, "portolan: {connectionsOfGoneEndpoints: reset}\n");
-    let open = || world.connect(TO).expect("served");
-    let known = || eventually("the pod is known", &agent, || link(&world).is_some());
-    let leave = |version| {
-        world.server().ip("link del eth0\n").expect("its link");
-        change(&world, &agent, version, &[("10.40.1.21", true)]);
-    };
-    let mut first = open();
-    known();
-    leave(8);
-    let end = end_of(&mut first);
-    assert!(end.contains("reset"), "{end}");
-
-    // From reset to keep: the address is no longer one to which connections end.
-    set(&world, &agent, "keep");
-    world.join_server();
-    change(&world, &agent, 9, &[("10.40.1.20", true)]);
-    let mut second = open();
-    thread::sleep(REST);
-    assert_eq!(second.echo("still there?"), "still there?");
-    known();
-    leave(10);
-    thread::sleep(REST);
-    assert_eq!(world.flows().len(), 1);
-    assert_eq!(agent.log().matches("that are gone").count(), 1);
-
-    // From keep to reset: what has gone meanwhile counts, too.
-    set(&world, &agent, "reset");
-    let end = end_of(&mut second);
-    assert!(end.contains("reset"), "{end}: {}", agent.log());
-    assert_eq!(world.flows().len(), 0);
+    agent.logs("connectionsOfGoneEndpoints, in force");
+    ends(&mut open, &agent);
+    assert_eq!(bed.world.flows().len(), 0);
 }

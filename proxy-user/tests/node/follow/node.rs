@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The nodes on which packets are followed, and the reports about them.
+
+use std::{
+    net::TcpListener,
+    process::{Child, Command, Stdio},
+    thread,
+};
+
+use lab::node::netns::NetNs;
+use serde_json::Value;
+
+use super::faults::Fault;
+use crate::{
+    connection::echo,
+    explain::{outside, run, serve_also},
+    objects::{Service, endpoint, pod_endpoint},
+    world::World,
+};
+
+pub(super) const CLIENT: &str = "10.40.1.10";
+pub(super) const CART: &str = "172.30.1.1:80";
+/// Services whose only endpoint is not ready, gone, listens nowhere, or accepts nothing.
+pub(super) const UNREADY: &str = "172.30.1.2:80";
+pub(super) const GONE: &str = "172.30.1.3:80";
+pub(super) const DEAF: &str = "172.30.1.6:80";
+pub(super) const FULL: &str = "172.30.1.7:80";
+
+/// A process in a pod, as every pod has one; it ends with this value.
+struct Pause(Child);
+
+impl Drop for Pause {
+    fn drop(&mut self) {
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
+}
+
+/// Starts a process in the network namespace of a pod.
+fn pause(pod: &NetNs) -> Pause {
+    let start = || {
+        let mut command = Command::new("sleep");
+        command.arg("3600").stdout(Stdio::null()).spawn()
+    };
+    let child = pod.enter(start).expect("enter the pod");
+    Pause(child.expect("it starts"))
+}
+
+/// A node whose programs no agent repairs, with services, two pods and a client outside.
+pub(super) struct Node {
+    _pods: [Pause; 2],
+    _outside: NetNs,
+    /// To the client and to the server.
+    pub(super) interfaces: [String; 2],
+    pub(super) world: World,
+}
+
+impl Node {
+    /// Pods' connections are translated by the packet path, or at their sockets: then their
+    /// processes are in the cgroup at which the hooks are.
+    pub(super) fn build(by_socket: bool) -> Self {
+        let world = World::serving();
+        let unready = pod_endpoint("10.40.1.20", "pay-7f", [false; 3]);
+        for service in [
+            Service::new("unready", "172.30.1.2").endpoints(vec![unready]),
+            Service::new("gone", "172.30.1.3").endpoints(vec![endpoint("10.40.1.21")]),
+            Service::new("deaf", "172.30.1.6").target(8081),
+            Service::new("full", "172.30.1.7").target(8082),
+        ] {
+            world.write(&service.file(), service);
+        }
+        serve_also(&world, "10.40.1.21");
+        let outside = outside(&world);
+        assert!(world.start_by_stack(7).stop().success());
+        let start = |pod| match by_socket {
+            true => world.cgroup().inside(|| pause(pod)).expect("its cgroup"),
+            false => pause(pod),
+        };
+        let node = Self {
+            _pods: [world.client(), world.server()].map(start),
+            _outside: outside,
+            interfaces: [world.client_interface(), world.server_interface()],
+            world,
+        };
+        node.follow(CART).was_answered();
+        node
+    }
+
+    /// Follows a packet of the client pod.
+    pub(super) fn follow(&self, to: &str) -> Followed {
+        follow(&self.world, CLIENT, to, &[])
+    }
+
+    /// Runs lines of shell at the hosts that their first words name: node, client or server. `$in`
+    /// and `$out` are the node's interfaces to the client and to the server.
+    pub(super) fn run(&self, lines: &str) {
+        let (world, [to_client, to_server]) = (&self.world, &self.interfaces);
+        for line in lines.lines() {
+            let (host, command) = line.split_once(' ').expect("a host");
+            let host = match host {
+                "client" => world.client(),
+                "server" => world.server(),
+                _ => world.node(),
+            };
+            let command = format!("in={to_client} out={to_server}; {command}");
+            let ran = host.feed("sh", &["-ec", &command], "");
+            ran.unwrap_or_else(|error| panic!("{error:#}"));
+        }
+    }
+
+    /// Sets up a fault, which must be named, and removes it again.
+    pub(super) fn names(&self, [words, make, undo]: &Fault) {
+        self.run(make);
+        let said = self.follow(CART);
+        self.run(undo);
+        said.was_lost(&words.replace("$out", &self.interfaces[1]));
+    }
+}
+
+/// A node with two pods at a bridge, of which one serves.
+pub(super) struct Bridged {
+    _pods: [(Pause, NetNs); 2],
+    pub(super) world: World,
+}
+
+pub(super) fn bridged() -> Bridged {
+    let world = World::build();
+    world.ip("link add br0 type bridge\naddress add 10.40.2.1/24 dev br0\nlink set br0 up");
+    let pods = ["10.40.2.10", "10.40.2.20"].map(|address| {
+        let pod = NetNs::new("bridged").expect("run as root");
+        let port = format!("port{}", address.rsplit('.').next().expect("a number"));
+        world.ip(&format!(
+            "link add {port} type veth peer name eth0 netns {}\nlink set {port} master br0 up",
+            pod.path()
+        ));
+        let inside = format!(
+            "link set lo up\naddress add {address}/24 dev eth0\nlink set eth0 up\nroute add default via 10.40.2.1\n"
+        );
+        pod.ip(&inside).expect("a pod");
+        (pause(&pod), pod)
+    });
+    let listener = pods[1].1.enter(|| TcpListener::bind("10.40.2.20:8080"));
+    let listener = listener.expect("enter the pod").expect("a listener");
+    thread::spawn(move || listener.incoming().flatten().for_each(echo));
+    let cart = Service::new("cart", "172.30.1.1").endpoints(vec![endpoint("10.40.2.20")]);
+    world.write("cart.yaml", cart);
+    assert!(world.start_by_stack(7).stop().success());
+    Bridged { _pods: pods, world }
+}
+
+/// One report.
+pub(super) struct Followed(pub(super) Value);
+
+pub(super) fn follow(world: &World, from: &str, to: &str, flags: &[&str]) -> Followed {
+    let words = ["--from", from, "--to", to, "--follow", "--output", "json"];
+    let output = run(world, &[&words, flags].concat());
+    let said = String::from_utf8_lossy(&output.stderr);
+    let report: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {output:?} {said}"));
+    Followed(report)
+}
+
+impl Followed {
+    fn sentence(&self) -> &str {
+        let sentence = self.0["followed"]["sentence"].as_str();
+        sentence.unwrap_or_else(|| panic!("{:#}", self.0))
+    }
+
+    #[track_caller]
+    pub(super) fn was_answered(&self) {
+        assert_eq!(self.0["followed"]["answered"], true, "{:#}", self.0);
+    }
+
+    #[track_caller]
+    pub(super) fn was_lost(&self, words: &str) {
+        eprintln!("{}", self.sentence());
+        assert_eq!(self.0["followed"]["answered"], false, "{:#}", self.0);
+        assert!(self.sentence().contains(words), "{words}: {:#}", self.0);
+    }
+}
