@@ -70,11 +70,6 @@ impl RoutedPath {
         self.hops[0].enter(|| prepare_far_end(TO_NODE))?
     }
 
-    /// Gives the first router's interface towards the node another MAC address.
-    pub fn set_address(&self, address: &str) -> Result<()> {
-        self.hops[0].ip(&format!("link set {TO_NODE} address {address}\n"))
-    }
-
     /// Sets the MTU at both ends of a link, in bytes; link 0 is the one at the node.
     pub fn set_mtu(&self, node: &NetNs, link: usize, mtu: u32) -> Result<()> {
         let (from, down) = self.end(node, link);

@@ -8,16 +8,8 @@ use lab::node::netns::NetNs;
 
 use crate::world::{BINARY, World};
 
-/// Runs `portolan init` on the node with this section `conntrack` and `forwarding: stack`; returns
-/// its messages.
-fn init(world: &World, section: &str) -> String {
-    init_with(
-        world,
-        &format!("{{conntrack: {{{section}}}, portolan: {{forwarding: stack}}}}\n"),
-    )
-}
-
-fn init_with(world: &World, config: &str) -> String {
+/// Runs `portolan init` on the node with this configuration; returns its messages.
+fn init(world: &World, config: &str) -> String {
     let file = world.configure(config);
     let mut command = Command::new(BINARY);
     command.args(["init", "--config", &file]);
@@ -36,7 +28,7 @@ fn parameter(node: &NetNs, name: &str) -> u32 {
 }
 
 #[test]
-fn init_sets_the_configured_nf_conntrack_parameters_and_no_others() {
+fn init_sets_the_configured_nf_conntrack_parameters_and_reports_what_it_cannot_set() {
     let world = World::build();
     let node = world.node();
     let names = [
@@ -45,49 +37,46 @@ fn init_sets_the_configured_nf_conntrack_parameters_and_no_others() {
         "nf_conntrack_tcp_be_liberal",
         "nf_conntrack_udp_timeout",
         "nf_conntrack_udp_timeout_stream",
+        "nf_conntrack_tcp_timeout_unacknowledged",
     ];
     let all = || names.map(|name| parameter(node, name));
     let before = all();
-    assert_eq!(before[2], 0);
-    let nothing = "maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s";
-    init(&world, nothing);
-    assert_eq!(all(), before);
-    init(&world, "maxPerCore: 0");
-    assert_eq!(all(), [86_400, 3600, 0, before[3], before[4]]);
-    let said = init(
-        &world,
-        "maxPerCore: 0, tcpEstablishedTimeout: 1h, tcpCloseWaitTimeout: 90s, tcpBeLiberal: true, udpTimeout: 40s, udpStreamTimeout: 200s",
-    );
-    assert_eq!(all(), [3600, 90, 1, 40, 200], "{said}");
-    assert!(
-        said.contains("nf_conntrack_udp_timeout is 40 now"),
-        "{said}"
-    );
-}
+    let [_, _, _, udp, stream, _] = before;
+    assert_eq!((before[2], before[5]), (0, 300));
+    for (section, expected) in [
+        (
+            "maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s",
+            before,
+        ),
+        ("maxPerCore: 0", [86_400, 3600, 0, udp, stream, 300]),
+        (
+            "maxPerCore: 0, tcpEstablishedTimeout: 1h, tcpCloseWaitTimeout: 90s, tcpBeLiberal: true, udpTimeout: 40s, udpStreamTimeout: 200s",
+            [3600, 90, 1, 40, 200, 300],
+        ),
+    ] {
+        let said = init(
+            &world,
+            &format!("{{conntrack: {{{section}}}, portolan: {{forwarding: stack}}}}\n"),
+        );
+        assert_eq!(all(), expected, "{section}: {said}");
+        let is_named = said.contains("nf_conntrack_udp_timeout is 40 now");
+        assert_eq!(is_named, expected[3] == 40, "{said}");
+    }
+    // Connection tracking sees only some segments of a connection that bypasses the stack.
+    node.set(&[("netfilter/nf_conntrack_tcp_be_liberal", "0")])
+        .expect("set");
+    let said = init(&world, "conntrack: {maxPerCore: 0}\n");
+    assert_eq!((all()[2], all()[5]), (1, 7440), "{said}");
 
-/// Connection tracking sees only some segments of a connection that bypasses the stack.
-#[test]
-fn by_default_init_sets_tcp_be_liberal_and_keeps_unacknowledged_connections_two_hours() {
-    let world = World::build();
-    let names = [
-        "nf_conntrack_tcp_be_liberal",
-        "nf_conntrack_tcp_timeout_unacknowledged",
-    ];
-    let both = || names.map(|name| parameter(world.node(), name));
-    assert_eq!(both(), [0, 300]);
-    let said = init_with(&world, "conntrack: {maxPerCore: 0}\n");
-    assert_eq!(both(), [1, 7440], "{said}");
-}
-
-#[test]
-fn init_reports_that_it_cannot_set_nf_conntrack_max_and_goes_on() {
-    let world = World::build();
-    let before = parameter(world.node(), "nf_conntrack_max");
     // The limit would rise by one connection, for which the hash table is large enough.
-    let section = format!("maxPerCore: 1, min: {}, udpTimeout: 41s", before + 1);
-    let said = init(&world, &section);
+    let most = parameter(node, "nf_conntrack_max");
+    let config = format!(
+        "conntrack: {{maxPerCore: 1, min: {}, udpTimeout: 41s}}\n",
+        most + 1
+    );
+    let said = init(&world, &config);
     let named = "nf_conntrack: nf_conntrack_max cannot be set: ";
     assert!(said.contains(named), "{said}");
-    assert_eq!(parameter(world.node(), "nf_conntrack_max"), before);
-    assert_eq!(parameter(world.node(), "nf_conntrack_udp_timeout"), 41);
+    assert_eq!(parameter(node, "nf_conntrack_max"), most);
+    assert_eq!(parameter(node, "nf_conntrack_udp_timeout"), 41);
 }

@@ -19,12 +19,20 @@ fn check_agent(world: &World, flags: &[&str]) -> (i32, Vec<Value>) {
 }
 
 #[test]
-fn check_uses_the_agents_settings_and_reports_missing_programs() {
+fn check_uses_the_agents_settings_and_reports_missing_programs_and_parameters() {
     let world = World::serving();
     let agent = world.start(7);
     let (status, findings) = check_agent(&world, &[]);
     assert_eq!(status, 0, "{findings:#?}");
     notes(&findings, "settings: those of the agent (process");
+    // What a killed check has left is removed.
+    let left = beside_pins(&world, "check-99999999");
+    fs::create_dir_all(left.join("v3")).expect("made");
+    let (_, findings) = check(&world, world.pins(), &[]);
+    let parameter = "nf_conntrack_tcp_timeout_established";
+    let said = format!("{parameter}: is 432000, and the settings");
+    notes(&findings, &said);
+    assert!(!left.exists());
     // A running agent would attach the programs again.
     agent.signal(Signal::SIGSTOP);
     let interface = world.client_interface();
@@ -41,18 +49,4 @@ fn check_uses_the_agents_settings_and_reports_missing_programs() {
     assert!(agent.stop().success());
     let (_, findings) = check(&world, world.pins(), &[]);
     differs(&findings, "agent: none runs: what the maps hold is served");
-}
-
-#[test]
-fn check_notes_parameters_that_differ_and_removes_what_killed_checks_left() {
-    let world = World::serving();
-    let agent = world.start(7);
-    let left = beside_pins(&world, "check-99999999");
-    fs::create_dir_all(left.join("v3")).expect("made");
-    let (_, findings) = check(&world, world.pins(), &[]);
-    let parameter = "nf_conntrack_tcp_timeout_established";
-    let said = format!("{parameter}: is 432000, and the settings");
-    notes(&findings, &said);
-    assert!(!left.exists());
-    assert!(agent.stop().success());
 }

@@ -40,6 +40,7 @@ mod own_addresses;
 mod past_the_stack;
 mod path_mtu;
 mod pods;
+mod reads;
 mod reasons;
 mod refused;
 mod repair;

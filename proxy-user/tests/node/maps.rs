@@ -29,10 +29,7 @@ fn json(command: &mut Command) -> Value {
     parsed.unwrap_or_else(|error| panic!("{command:?}: {error}: {output:?}"))
 }
 
-#[test]
-fn bpftool_reads_every_map_with_the_names_of_its_fields() {
-    let world = World::serving();
-    let _agent = world.start_by_packet(7, "");
+pub(crate) fn bpftool_reads_every_map_with_the_names_of_its_fields(world: &World) {
     let _open = world.connect("172.30.1.1:80").expect("served");
     for map in ALL {
         let pin = world.pins().join(format!("v{LAYOUT_VERSION}/{map}"));

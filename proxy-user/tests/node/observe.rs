@@ -5,7 +5,7 @@ use std::{thread::sleep, time::Duration};
 
 use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
 
-use crate::{objects::Service, world::World};
+use crate::{agent::Agent, world::World};
 
 #[test]
 fn a_client_behind_a_device_without_link_layer_is_served_and_every_packet_logged() {
@@ -45,25 +45,19 @@ fn a_client_behind_a_device_without_link_layer_is_served_and_every_packet_logged
     }
 }
 
-#[test]
-fn metrics_count_packets_and_changes() {
-    let world = World::serving();
-    let local = Service::new("local", "172.30.1.2").local().on("node-b");
-    world.write("local.yaml", local);
-    let agent = world.start(7);
-    assert!(world.connect("172.30.1.1:80").is_ok());
+pub(crate) fn metrics_count_packets_and_changes(agent: &Agent) {
     // The agent reads the maps more often than this.
     sleep(Duration::from_millis(1500));
     let text = agent.metrics("/metrics");
     for line in [
-        "portolan_services 2",
+        "portolan_services 4",
         "portolan_packets_total{outcome=\"socket_translated\"}",
-        "portolan_map_entries{map=\"frontends_v4\"} 6",
+        "portolan_map_entries{map=\"frontends_v4\"} 11",
         "portolan_map_capacity{map=\"frontends_v4\"} 131072",
         "kubeproxy_sync_proxy_rules_duration_seconds_count",
         "kubeproxy_sync_proxy_rules_no_local_endpoints_total{traffic_policy=\"external\",ip_family=\"IPv4\"} 1",
         "process_open_fds ",
-        "kubeproxy_sync_proxy_rules_service_changes_total 2",
+        "kubeproxy_sync_proxy_rules_service_changes_total 4",
         "kubeproxy_proxy_healthz_total{code=\"200\"}",
         "portolan_watch_last_event_timestamp_seconds{kind=\"Service\"} 1",
         "portolan_services_failed 0",
@@ -73,9 +67,9 @@ fn metrics_count_packets_and_changes() {
         "portolan_hooks_wanted 11",
         "portolan_hooks_attached 11",
         "portolan_map_entries{map=\"flows_v4\"}",
-        "portolan_map_entries{map=\"names\"} 2",
+        "portolan_map_entries{map=\"names\"} 4",
         "portolan_map_entries{map=\"sockets_v6\"} 0",
-        "portolan_map_entries{map=\"affinity_pods\"} 0",
+        "portolan_map_entries{map=\"affinity_pods\"} 1",
         "portolan_map_capacity{map=\"sock_buckets_v4\"}",
     ] {
         assert!(text.contains(line), "{line}: {text}");

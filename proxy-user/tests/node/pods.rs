@@ -7,10 +7,7 @@ use std::process::{Child, Command};
 use lab::node::netns::NetNs;
 use serde_json::Value;
 
-use crate::{
-    objects::{Service, pod_endpoint},
-    world::World,
-};
+use crate::world::World;
 
 /// A process that is running; dropping this kills it.
 pub(crate) struct Sleeping(Child);
@@ -35,25 +32,20 @@ impl Drop for Sleeping {
     }
 }
 
-#[test]
-fn lists_name_the_pods_of_endpoints_and_clients() {
-    let world = World::build();
-    let pod = pod_endpoint("10.40.1.20", "cart-a", [true, true, false]);
-    let cart = Service::new("cart", "172.30.1.1").sticky();
-    world.write("cart.yaml", cart.endpoints(vec![pod]));
-    let client = "kind: EndpointSlice
+/// The slice of another service, whose pod is the client.
+pub(crate) const WEB: &str = "kind: EndpointSlice
 apiVersion: discovery.k8s.io/v1
 metadata: {name: web-1, namespace: shop}
 addressType: IPv4
 endpoints: [{addresses: [10.40.1.10], targetRef: {kind: Pod, name: web-a}}]
 ";
-    world.write("web.yaml", client);
-    let _agent = world.start(7);
+
+pub(crate) fn lists_name_the_pods_of_endpoints_and_clients(world: &World) {
     // One connection is translated packet by packet, one at its socket. The client of the latter is
     // known only by its network namespace.
     let _packets = world.connect("172.30.1.1:80").expect("served");
     let _socket = world.connect_at_socket("172.30.1.1:80");
-    let _process = Sleeping::in_client(&world);
+    let _process = Sleeping::in_client(world);
 
     let folder = world.manifests();
     let folder = ["--manifests", folder.as_str()];

@@ -58,11 +58,14 @@ pub(crate) fn run_beside(agent: &Agent, command: &str) -> Output {
 }
 
 #[test]
-fn removed_pins_are_restored_and_connections_go_on() {
+fn detached_programs_and_removed_pins_are_restored_and_connections_go_on() {
     let world = World::serving();
     let agent = world.start(7);
     let mut open = world.connect(CART).expect("an answer");
+    detached_programs_are_attached_again_within_seconds(&world, &agent);
     let before = pins(&world);
+    let counted = || ["interface", "hook"].map(|kind| repairs(&agent, kind));
+    let [interfaces, hooks] = counted();
     // A running agent would put the pins back during the removal.
     agent.signal(Signal::SIGSTOP);
     fs::remove_dir_all(world.pins()).expect("removed");
@@ -90,7 +93,7 @@ fn removed_pins_are_restored_and_connections_go_on() {
     within(QUICK, "all is counted", &agent, || {
         repairs(&agent, "pin") >= 3
     });
-    assert!(repairs(&agent, "interface") > 0 && repairs(&agent, "hook") > 0);
+    assert!(counted()[0] > interfaces && counted()[1] > hooks);
     agent.says(&["no pins, or wrong ones, of the maps "]);
     assert_eq!(agent.health().0, 200);
     // The pins are those of the maps in use: with the next agent everything goes on.
@@ -143,29 +146,24 @@ fn an_unmounted_bpf_file_system_is_reported_and_pins_are_restored() {
     assert_eq!(open.echo("at last"), "at last");
 }
 
-#[test]
-fn detached_programs_are_attached_again_within_seconds() {
-    let world = World::serving();
-    let agent = world.start(7);
-    let links = pins(&world);
+fn detached_programs_are_attached_again_within_seconds(world: &World, agent: &Agent) {
+    let links = pins(world);
     let names = links.iter().filter_map(|path| path.file_name()?.to_str());
     let links: Vec<_> = names.filter(|name| name.ends_with("gress")).collect();
     assert!(links.len() >= 4, "{links:?}");
     for name in links {
-        let before = repairs(&agent, "interface");
-        detach(&world, name);
-        within(QUICK, name, &agent, || {
-            repairs(&agent, "interface") > before
-        });
+        let before = repairs(agent, "interface");
+        detach(world, name);
+        within(QUICK, name, agent, || repairs(agent, "interface") > before);
         assert!(world.connect(CART).is_ok(), "{name}");
     }
     agent.says(&["portolan's program at ingress was detached: it was put back"]);
 
     assert!(world.connect_from_node(CART).is_ok());
     for hook in ["cgroup-connect_v4", "cgroup-release"] {
-        let before = repairs(&agent, "hook");
-        detach(&world, hook);
-        within(QUICK, hook, &agent, || repairs(&agent, "hook") > before);
+        let before = repairs(agent, "hook");
+        detach(world, hook);
+        within(QUICK, hook, agent, || repairs(agent, "hook") > before);
         assert!(world.connect_from_node(CART).is_ok(), "{hook}");
     }
     assert!(
@@ -199,7 +197,7 @@ pub(crate) fn are_complete(world: &World) -> bool {
 }
 
 #[test]
-fn changed_settings_node_addresses_and_frontends_are_repaired() {
+fn whatever_is_changed_in_the_maps_is_repaired() {
     const NODE_PORT: &str = "10.40.0.1:30001";
     let world = World::serving();
     let agent = world.start(7);
@@ -239,13 +237,8 @@ fn changed_settings_node_addresses_and_frontends_are_repaired() {
         repairs(&agent, "node") >= 2 && repairs(&agent, "service") > 0
     });
     agent.says(&["WARN Service shop/cart: ", "were changed"]);
-}
 
-#[test]
-fn changed_records_slots_and_backends_are_repaired() {
-    let world = World::serving();
-    let agent = world.start(7);
-    assert!(world.connect(CART).is_ok());
+    let before = repairs(&agent, "service");
     let records: Table<u32, Record<V4>> = table(&world, maps::RECORDS_V4);
     let used = records.entries().expect("readable");
     let used: Vec<_> = used
@@ -272,7 +265,7 @@ fn changed_records_slots_and_backends_are_repaired() {
     within(WHOLE, "it answers", &agent, || world.connect(CART).is_ok());
     // A connection can be answered before the repair is counted.
     within(QUICK, "it is counted", &agent, || {
-        repairs(&agent, "service") > 0
+        repairs(&agent, "service") > before
     });
     assert!(world.connect("10.40.0.1:30001").is_ok());
     assert_eq!(agent.health().0, 200);

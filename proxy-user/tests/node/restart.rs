@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An agent that ends, starts again, or finds another one running.
+//! An agent that ends and starts again.
 
 use std::fs;
 
@@ -33,18 +33,4 @@ fn a_connection_outlives_the_agent_which_then_writes_only_the_difference() {
     );
     assert_eq!(open.echo("at last"), "at last");
     assert!(!third.log().contains("WARN"), "{}", third.log());
-}
-
-#[test]
-fn a_second_agent_on_the_same_pins_is_refused_and_the_first_goes_on() {
-    let world = World::serving();
-    let first = world.start(7);
-    let (ended, said) = world.run(&["--healthz-bind-address", "127.0.0.1:10257"]);
-    assert!(!ended.success());
-    let holder = format!(
-        "another portolan agent (pid {}) holds the pin directory",
-        first.pid()
-    );
-    assert!(said.contains(&holder), "{said}");
-    assert!(world.connect("172.30.1.1:80").is_ok());
 }

@@ -24,8 +24,6 @@ pub(crate) struct Routed {
     pub(crate) node_ip: IpAddr,
     /// The address of the host behind the routers of `backends`.
     pub(crate) backend_ip: IpAddr,
-    /// The first router on the way to `backend_ip`.
-    pub(crate) next_hop: IpAddr,
     pub(crate) cluster_ip: IpAddr,
 }
 
@@ -56,7 +54,6 @@ impl Routed {
             backends: way(backends, to_backend),
             node_ip,
             backend_ip: to_backend[2][1],
-            next_hop: to_backend[0][1],
             cluster_ip: address(if v6 { "fd00:30::1" } else { "172.30.0.1" }.to_owned()),
             node,
         }

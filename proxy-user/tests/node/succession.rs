@@ -3,6 +3,7 @@
 //! no connection notices.
 
 use std::{
+    net::UdpSocket,
     path::Path,
     sync::atomic::{AtomicBool, Ordering},
     thread,
@@ -13,6 +14,7 @@ use datapath::maps::pins::generations;
 
 use crate::{
     agent::{Agent, within},
+    attachments::CART,
     connection::{Open, answer_questions, asking},
     next_layout,
     objects::questions,
@@ -34,50 +36,57 @@ pub(crate) fn taken_over(world: &World, agent: &Agent) {
     assert!(!agent.log().contains("WARN"), "{}", agent.log());
 }
 
-#[test]
-fn changed_map_sizes_break_no_connection() {
-    let world = World::serving();
-    let first = start(&world, "flows: 2048");
-    let mut open: Vec<Open> = (0..40)
-        .map(|_| world.connect("172.30.1.1:80").expect("an answer"))
-        .collect();
-    assert!(first.stop().success());
-    let flows = |when: &str| {
-        let flows = world.flows();
-        let established = flows.iter().filter(|flow| flow.state == "established");
-        assert_eq!(established.count(), 40, "{when}: {flows:?}");
-    };
-    flows("before");
-    for other in ["flows: 4096, backends: 1024", "flows: 2048"] {
-        let agent = start(&world, other);
-        taken_over(&world, &agent);
-        flows(other);
-        for (number, open) in open.iter_mut().enumerate() {
-            assert_eq!(open.echo(other), other, "connection {number}, {other}");
-        }
-        assert!(world.connect("172.30.1.1:80").is_ok(), "{other}");
-        assert!(agent.stop().success());
+/// Any datagram can begin a flow: the new programs must not take a datagram that the old ones have
+/// translated for that of another flow.
+fn keep_asking(socket: &UdpSocket, done: &AtomicBool) -> u32 {
+    let mut asked = 0_u32;
+    while !done.load(Ordering::Relaxed) {
+        let begun = Instant::now();
+        socket.send(&asked.to_ne_bytes()).expect("sent");
+        let mut answer = [0; 4];
+        let heard = socket.recv(&mut answer);
+        assert!(heard.is_ok(), "question {asked}: {heard:?}");
+        assert_eq!(u32::from_ne_bytes(answer), asked);
+        asked += 1;
+        thread::sleep(Duration::from_millis(5).saturating_sub(begun.elapsed()));
     }
+    asked
 }
 
 #[test]
-fn new_connections_succeed_throughout_a_takeover_of_maps() {
+fn changed_map_sizes_break_no_old_or_new_connection_and_no_udp_flow() {
     let world = World::serving();
+    world.write("questions.yaml", questions());
+    answer_questions(world.server());
     let mut agent = start(&world, "flows: 16384");
-    let client = world.client();
-    let done = AtomicBool::new(false);
+    let mut open: Vec<Open> = (0..40)
+        .map(|_| world.connect(CART).expect("an answer"))
+        .collect();
+    let (client, asking, done) = (
+        world.client(),
+        asking(world.client()),
+        AtomicBool::new(false),
+    );
     thread::scope(|scope| {
-        let connecting = scope.spawn(|| Open::keep_connecting(client, "172.30.1.1:80", &done));
-        for round in 0..2 {
+        let connecting = scope.spawn(|| Open::keep_connecting(client, CART, &done));
+        let talking = scope.spawn(|| keep_asking(&asking, &done));
+        // The flow is established before the takeover begins.
+        thread::sleep(Duration::from_millis(100));
+        for other in ["flows: 20000, backends: 1024", "flows: 16384"] {
             assert!(agent.stop().success());
-            agent = start(&world, &format!("flows: {}", 20_000 + round));
+            agent = start(&world, other);
             taken_over(&world, &agent);
             // The log is shown only if the test fails.
             println!("{}", agent.log());
+            for (number, open) in open.iter_mut().enumerate() {
+                assert_eq!(open.echo(other), other, "connection {number}, {other}");
+            }
         }
         done.store(true, Ordering::Relaxed);
         let made = connecting.join().expect("every connection is made");
         assert!(made > 100, "{made} connections");
+        let asked = talking.join().expect("every question is answered");
+        assert!(asked > 50, "{asked} questions");
     });
 }
 
@@ -88,7 +97,7 @@ fn upgrade_and_downgrade_of_the_map_layout_break_no_connection() {
     world.confine();
     let first = world.start(7);
     let mut open: Vec<Open> = (0..20)
-        .map(|_| world.connect("172.30.1.1:80").expect("an answer"))
+        .map(|_| world.connect(CART).expect("an answer"))
         .collect();
     assert!(first.stop().success());
     for binary in [next, Path::new(BINARY)] {
@@ -98,43 +107,7 @@ fn upgrade_and_downgrade_of_the_map_layout_break_no_connection() {
             let said = format!("{}", binary.display());
             assert_eq!(open.echo(&said), said, "connection {number}");
         }
-        open.push(world.connect("172.30.1.1:80").expect("an answer"));
+        open.push(world.connect(CART).expect("an answer"));
         assert!(agent.stop().success());
     }
-}
-
-/// Any datagram can begin a flow: the new programs must not take a datagram that the old ones have
-/// translated for that of another flow.
-#[test]
-fn a_udp_flow_gets_every_answer_throughout_a_takeover_of_maps() {
-    let world = World::build();
-    world.write("questions.yaml", questions());
-    answer_questions(world.server());
-    let agent = start(&world, "flows: 2048");
-    let asking = asking(world.client());
-    let done = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let talking = scope.spawn(|| {
-            let mut asked = 0_u32;
-            while !done.load(Ordering::Relaxed) {
-                let begun = Instant::now();
-                asking.send(&asked.to_ne_bytes()).expect("sent");
-                let mut answer = [0; 4];
-                let heard = asking.recv(&mut answer);
-                assert!(heard.is_ok(), "question {asked}: {heard:?}");
-                assert_eq!(u32::from_ne_bytes(answer), asked);
-                asked += 1;
-                thread::sleep(Duration::from_millis(5).saturating_sub(begun.elapsed()));
-            }
-            asked
-        });
-        // The flow is established before the takeover begins.
-        thread::sleep(Duration::from_millis(100));
-        assert!(agent.stop().success());
-        let agent = start(&world, "flows: 4096");
-        taken_over(&world, &agent);
-        done.store(true, Ordering::Relaxed);
-        let asked = talking.join().expect("every question is answered");
-        assert!(asked > 50, "{asked} questions");
-    });
 }

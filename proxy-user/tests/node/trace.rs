@@ -16,7 +16,8 @@ use serde_json::Value;
 
 use crate::{
     agent::{send_signal, wait},
-    objects::Service,
+    attachments::CART,
+    reads::EMPTY,
     world::{PATIENCE, World},
 };
 
@@ -93,25 +94,12 @@ fn outcome(line: &Value) -> &str {
     line["outcome"].as_str().expect("an outcome")
 }
 
-/// Builds a node with a service that answers and one without endpoints; pods' connections are
-/// translated packet by packet.
-fn world() -> World {
-    let world = World::serving();
-    world.write("empty.yaml", Service::new("empty", "172.30.1.2").alone());
-    world
-}
-
-const BY_PACKET: &str = "portolan: {socketBalancing: host, forwarding: stack}";
-
-#[test]
-fn trace_shows_packets_and_calls_before_and_after_translation() {
-    let world = world();
-    let _agent = world.start_configured(7, BY_PACKET);
+pub(crate) fn trace_shows_packets_and_calls_before_and_after_translation(world: &World) {
     let file = world.path("trace.pcapng");
-    let trace = Tracing::start(&world, &["--write", &file]);
-    let mut open = world.connect("172.30.1.1:80").expect("served");
+    let trace = Tracing::start(world, &["--write", &file]);
+    let mut open = world.connect(CART).expect("served");
     assert_eq!(open.echo("hello"), "hello");
-    assert!(world.connect("172.30.1.2:80").is_err(), "it is rejected");
+    assert!(world.connect(EMPTY).is_err(), "it is rejected");
 
     let first = trace.wait("the SYN", |line| outcome(line) == "forwarded_new");
     assert_eq!(first["hook"], "ingress");
@@ -139,8 +127,8 @@ fn trace_shows_packets_and_calls_before_and_after_translation() {
     assert_eq!(refused["service"], "shop/empty");
     assert_eq!(refused["page"], "docs/runbooks.md#no-endpoint");
 
-    let own = world.connect_from_node("172.30.1.1:80").expect("served");
-    assert!(world.connect_from_node("172.30.1.2:80").is_err());
+    let own = world.connect_from_node(CART).expect("served");
+    assert!(world.connect_from_node(EMPTY).is_err());
     let call = trace.wait("the call", |line| outcome(line) == "socket_translated");
     assert_eq!(call["hook"], "connect");
     assert_eq!(call["process"]["pid"], std::process::id());
@@ -176,25 +164,22 @@ fn trace_shows_packets_and_calls_before_and_after_translation() {
     }
 }
 
-#[test]
-fn trace_applies_its_flags_its_count_and_its_rate() {
-    let world = world();
-    let _agent = world.start_configured(7, BY_PACKET);
-    let trace = Tracing::start(&world, &["--service", "empty", "--verdict", "reject"]);
-    let _open = world.connect("172.30.1.1:80").expect("served");
+pub(crate) fn trace_applies_its_flags_its_count_and_its_rate(world: &World) {
+    let trace = Tracing::start(world, &["--service", "empty", "--verdict", "reject"]);
+    let _open = world.connect(CART).expect("served");
     for _ in 0..3 {
-        assert!(world.connect("172.30.1.2:80").is_err());
+        assert!(world.connect(EMPTY).is_err());
     }
     trace.wait("a refusal", |line| outcome(line) == "rejected_no_endpoint");
     let (_, said) = trace.end(Signal::SIGTERM);
     assert!(said.contains("3 shown, none lost"), "{said}");
 
     let trace = Tracing::start(
-        &world,
+        world,
         &["--limit", "2", "--client", "10.40.1.10", "--port", "80"],
     );
     for _ in 0..3 {
-        assert!(world.connect("172.30.1.2:80").is_err());
+        assert!(world.connect(EMPTY).is_err());
     }
     wait(PATIENCE, "two lines", String::new, || {
         trace.lines().len() >= 2
@@ -204,9 +189,9 @@ fn trace_applies_its_flags_its_count_and_its_rate() {
     assert!(status.success() && said.contains("2 shown"), "{said}");
     assert_eq!(lines.lock().expect("the lines").len(), 2);
 
-    let trace = Tracing::start(&world, &["--rate", "1"]);
+    let trace = Tracing::start(world, &["--rate", "1"]);
     for _ in 0..20 {
-        assert!(world.connect("172.30.1.2:80").is_err());
+        assert!(world.connect(EMPTY).is_err());
     }
     trace.wait("one", |line| outcome(line) == "rejected_no_endpoint");
     thread::sleep(Duration::from_millis(600));
@@ -214,11 +199,8 @@ fn trace_applies_its_flags_its_count_and_its_rate() {
     assert!(said.contains("beyond --rate"), "{said}");
 }
 
-#[test]
-fn a_second_trace_is_refused_but_not_after_the_first_was_killed() {
-    let world = world();
-    let _agent = world.start_configured(7, BY_PACKET);
-    let trace = Tracing::start(&world, &[]);
+pub(crate) fn a_second_trace_is_refused_but_not_after_the_first_was_killed(world: &World) {
+    let trace = Tracing::start(world, &[]);
     let (code, said) = world.refused(&["trace"]);
     assert_eq!(code, Some(1), "{said}");
     assert!(
@@ -235,31 +217,8 @@ fn a_second_trace_is_refused_but_not_after_the_first_was_killed() {
         assert_eq!(links.as_array().map(Vec::len), Some(11), "{links}");
     }
     thread::sleep(Duration::from_secs(4));
-    let trace = Tracing::start(&world, &[]);
-    assert!(world.connect("172.30.1.2:80").is_err());
+    let trace = Tracing::start(world, &[]);
+    assert!(world.connect(EMPTY).is_err());
     trace.wait("a refusal", |line| outcome(line) == "rejected_no_endpoint");
     trace.end(Signal::SIGINT);
-}
-
-#[test]
-fn bad_input_of_trace_is_named_and_exits_with_2() {
-    let world = world();
-    let _agent = world.start_configured(7, BY_PACKET);
-    // The unit tests of the command line have what needs no node.
-    for (arguments, expected) in [
-        (&["host", "10.0.0.1"][..], "trace FILTER is gone"),
-        (
-            &["--service", "nobody"],
-            "no service \"nobody\" is served here",
-        ),
-        (
-            &["--service", "shop/nobody:http"],
-            "no service \"shop/nobody:http\" is served here",
-        ),
-        (&["--write", "/nowhere/x"], "--write /nowhere/x"),
-    ] {
-        let (code, said) = world.refused(&[&["trace"], arguments].concat());
-        assert_eq!(code, Some(2), "{arguments:?}: {said}");
-        assert!(said.contains(expected), "{said}");
-    }
 }

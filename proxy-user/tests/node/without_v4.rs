@@ -44,11 +44,13 @@ fn a_node_without_ipv4_is_healthy_and_serves_pods_and_node_processes() {
     let world = World::build_without_v4();
     let has_v4 = world.tool("ip", "-4 -o address");
     assert!(has_v4.lines().all(|line| line.contains(" lo ")), "{has_v4}");
-    world.write("node.yaml", node());
     world.write("cart.yaml", cart());
     // The default address, which other tests replace.
     let defaults = ["--healthz-bind-address", "0.0.0.0"];
-    let agent = world.start_with(7, &defaults);
+    let agent = world.spawn(&defaults);
+    without_a_node_object_healthz_fails_but_livez_and_services_work(&world, &agent);
+    world.write("node.yaml", node());
+    agent.wait_for(7);
     assert_eq!(ask(&agent, HEALTH.port(), "/healthz"), Some(200));
     assert_eq!(ask(&agent, HEALTH.port(), "/livez"), Some(200));
     eventually("the health check node port answers", &agent, || {
@@ -58,27 +60,19 @@ fn a_node_without_ipv4_is_healthy_and_serves_pods_and_node_processes() {
     assert!(world.connect(NODE_PORT).is_ok(), "by packets");
     assert!(world.connect_from_node(CLUSTER_IP).is_ok(), "at the socket");
     assert!(world.connect_from_node(NODE_PORT).is_ok(), "at the socket");
-    assert!(!agent.log().contains("WARN"), "{}", agent.log());
     assert!(agent.stop().success());
 
-    let everywhere = [&defaults[..], &["--metrics-bind-address", "0.0.0.0"]].concat();
-    let agent = world.start_with(7, &everywhere);
-    assert_eq!(ask(&agent, METRICS.port(), "/metrics"), Some(200));
-    assert!(agent.stop().success());
     let agent = world.start_with(7, &[&defaults[..], &["--bind-address", "::"]].concat());
     let loopback = IpAddr::from(Ipv6Addr::LOCALHOST);
     let metrics = (loopback, METRICS.port()).into();
     let (status, _) = http::get(world.node(), loopback, metrics, "/metrics").expect("an answer");
     assert_eq!(status, 200);
+    assert!(!agent.log().contains("WARN"), "{}", agent.log());
     assert!(agent.stop().success());
 }
 
-#[test]
-fn without_a_node_object_healthz_fails_but_livez_and_services_work() {
-    let world = World::build_without_v4();
-    world.write("cart.yaml", cart());
-    let agent = world.spawn(&[]);
-    eventually("it serves", &agent, || world.connect(CLUSTER_IP).is_ok());
+fn without_a_node_object_healthz_fails_but_livez_and_services_work(world: &World, agent: &Agent) {
+    eventually("it serves", agent, || world.connect(CLUSTER_IP).is_ok());
     agent.says(&["ready"]);
     let (status, body) = agent.health();
     assert_eq!(status, 503, "{body}");
@@ -93,6 +87,4 @@ fn without_a_node_object_healthz_fails_but_livez_and_services_work() {
         body.contains(r#""serviceProxyHealthy":true"#),
         "{status} {body}"
     );
-    world.write("node.yaml", node());
-    agent.wait_for(7);
 }

@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests of socketExceptions, reserveNodePorts, session affinity, a restart, a changed setting and
-//! cleanup.
+//! Tests of socketExceptions, reserveNodePorts, a restart, a changed setting and cleanup.
 
 use std::{
     collections::BTreeSet,
     fs,
-    net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
+    net::{TcpListener, TcpStream, UdpSocket},
     process::Command,
 };
 
 use lab::node::{netns::NetNs, settings::SocketBalancing};
 use proxy_common::Counter;
-use rstest::rstest;
 
 use crate::{
     clients::{Open, V4, ask, ask_connected, connected, datagrams},
@@ -21,12 +19,13 @@ use crate::{
 
 #[test]
 fn sockets_of_an_excepted_cgroup_use_the_packet_path() {
-    let config = "portolan: {socketExceptions: ['*mesh*']}\n";
+    let config = "portolan: {socketExceptions: ['*mesh*'], reserveNodePorts: true}\n";
     let world = World::new(
         SocketBalancing::All,
         config,
         &[Service::new(1, "TCP", &[20, 21])],
     );
+    a_node_process_cannot_bind_a_served_node_port(&world);
     let mesh = world.cgroup().below("some-mesh").expect("a cgroup");
     let inner = mesh.below("inner").expect("a cgroup");
     // The agent searches for new cgroups once a second.
@@ -43,44 +42,25 @@ fn sockets_of_an_excepted_cgroup_use_the_packet_path() {
     let open = world.open(From::Pod, vip(1));
     assert_eq!(open.answer.from, vip(1));
     assert_eq!((world.flows(), world.sockets().len()), (2, 1));
+
+    // An inner cluster has the same service addresses, in its own network namespaces. It reaches
+    // its own services where the hooks leave its sockets alone.
+    let other = world.cgroup().below("other").expect("a cgroup");
+    let namespace = NetNs::new("inner").expect("a namespace");
+    let batch = format!("link set lo up\naddress add {}/32 dev lo\n", vip(1).ip());
+    namespace.ip(&batch).expect("its address");
+    let listener = namespace.enter(|| TcpListener::bind(vip(1)));
+    let _listener = listener.expect("the namespace").expect("a listener");
+    for (cgroup, reached) in [(&other, false), (&inner, true)] {
+        let connect = || TcpStream::connect_timeout(&vip(1), PATIENCE);
+        let connected = cgroup.inside(|| namespace.enter(connect));
+        let connected = connected.expect("the cgroup").expect("the namespace");
+        assert_eq!(connected.is_ok(), reached, "{connected:?}");
+    }
     drop(inner);
 }
 
-/// The inner cluster has the same service addresses, in its own network namespaces.
-#[rstest]
-#[case::translated(SocketBalancing::All, "other", false)]
-#[case::excepted(SocketBalancing::All, "inner-cluster", true)]
-#[case::only_the_nodes_own_sockets(SocketBalancing::Host, "other", true)]
-fn an_inner_cluster_reaches_its_own_services_if_hooks_skip_its_sockets(
-    #[case] balancing: SocketBalancing,
-    #[case] cgroup: &str,
-    #[case] reached: bool,
-) {
-    let config = "portolan: {socketExceptions: [inner-cluster*]}\n";
-    let world = World::new(balancing, config, &[Service::new(1, "TCP", &[20])]);
-    let cgroup = world.cgroup().below(cgroup).expect("a cgroup");
-    let pod = cgroup.below("pod").expect("a cgroup");
-    // The agent searches for new cgroups once a second.
-    std::thread::sleep(std::time::Duration::from_millis(1500));
-    let inner = NetNs::new("inner").expect("a namespace");
-    let batch = format!("link set lo up\naddress add {}/32 dev lo\n", vip(1).ip());
-    inner.ip(&batch).expect("its address");
-    let listener = inner.enter(|| TcpListener::bind(vip(1)));
-    let _listener = listener.expect("the namespace").expect("a listener");
-    let connected = pod.inside(|| inner.enter(|| TcpStream::connect_timeout(&vip(1), PATIENCE)));
-    let connected = connected.expect("the cgroup").expect("the namespace");
-    assert_eq!(connected.is_ok(), reached, "{connected:?}");
-    drop(pod);
-}
-
-#[test]
-fn a_node_process_cannot_bind_a_served_node_port_if_they_are_reserved() {
-    let services = [Service::new(1, "TCP", &[20])];
-    let world = World::new(
-        SocketBalancing::All,
-        "portolan: {reserveNodePorts: true}\n",
-        &services,
-    );
+fn a_node_process_cannot_bind_a_served_node_port(world: &World) {
     let bind = |from, to: &str| {
         world
             .run(from, || TcpListener::bind(address(to)))
@@ -97,71 +77,6 @@ fn a_node_process_cannot_bind_a_served_node_port_if_they_are_reserved() {
     let other_protocol = world.run(From::Node, || UdpSocket::bind("0.0.0.0:30001"));
     assert!(other_protocol.is_ok(), "served over TCP only");
     assert_eq!(world.count(Counter::BindRefused), 3);
-
-    let world = World::all(&services);
-    let free = world.run(From::Node, || TcpListener::bind("0.0.0.0:30001"));
-    assert!(free.is_ok(), "off unless set");
-}
-
-#[rstest]
-fn session_affinity_selects_the_same_backend_at_the_socket(
-    #[values(From::Pod, From::Node)] from: From,
-) {
-    let service = Service {
-        spec: "  sessionAffinity: ClientIP\n",
-        ..Service::new(1, "TCP", &[20, 21])
-    };
-    let mut world = World::all(std::slice::from_ref(&service));
-    let by = |world: &World| {
-        let open = world.open(from, vip(1));
-        open.answer.by
-    };
-    let first = by(&world);
-    for _ in 0..20 {
-        assert_eq!(by(&world), first);
-    }
-    let affinities = world.reader().affinities().expect("affinities");
-    assert_eq!(affinities.len(), 1, "{affinities:?}");
-    assert_eq!(affinities[0].status, "holds");
-    let rest = if first == "one" { 21 } else { 20 };
-    world.publish(&[Service {
-        endpoints: vec![rest],
-        ..service
-    }]);
-    assert_ne!(by(&world), first, "never a dead endpoint");
-}
-
-#[test]
-fn a_changed_socket_balancing_breaks_no_open_connection() {
-    let services = [
-        Service::new(1, "TCP", &[20, 21]),
-        Service::new(2, "UDP", &[20, 21]),
-    ];
-    let mut world = World::all(&services);
-    let mut conversations = Vec::new();
-    for balancing in [
-        SocketBalancing::Host,
-        SocketBalancing::All,
-        SocketBalancing::Host,
-    ] {
-        // These connections begin before the restart, with the previous setting.
-        let open = world.open(From::Pod, vip(1));
-        let steady = world.run(From::Pod, || connected(V4, vip(2)));
-        let steady_by = ask_connected(&steady).by;
-        let loose = world.run(From::Pod, || datagrams(V4));
-        let loose_by = ask(&loose, vip(2)).by;
-        conversations.push((open, (steady, steady_by), (loose, loose_by)));
-        world.restart(balancing);
-        for (open, (steady, steady_by), (loose, loose_by)) in &mut conversations {
-            assert!(open.is_alive(), "{balancing:?}");
-            for _ in 0..5 {
-                let answer = ask_connected(steady);
-                assert_eq!((&answer.by, answer.from), (&*steady_by, vip(2)));
-                let answer = ask(loose, vip(2));
-                assert_eq!((&answer.by, answer.from), (&*loose_by, vip(2)));
-            }
-        }
-    }
 }
 
 /// Returns name, id and program id of the pinned links of the socket hooks.
@@ -181,19 +96,55 @@ fn links(world: &World) -> BTreeSet<(String, u32, u32)> {
 }
 
 #[test]
-fn a_restart_replaces_the_programs_behind_the_links_and_a_cleanup_removes_them() {
-    let mut world = World::all(&[Service::new(1, "TCP", &[20, 21])]);
-    let before = links(&world);
-    assert_eq!(before.len(), 11);
-    let mut open = world.open(From::Pod, vip(1));
-    world.restart(SocketBalancing::All);
-    let after = links(&world);
-    for ((name, id, program), (_, new_id, new_program)) in before.iter().zip(&after) {
-        assert_eq!(id, new_id, "{name} is the same link");
-        assert_ne!(program, new_program, "{name} has another program");
+fn a_changed_setting_breaks_no_open_connection_and_a_cleanup_removes_all() {
+    let services = [
+        Service::new(1, "TCP", &[20, 21]),
+        Service::new(2, "UDP", &[20, 21]),
+    ];
+    let mut world = World::all(&services);
+    let mut conversations = Vec::new();
+    for (balancing, before) in [
+        (SocketBalancing::Host, SocketBalancing::All),
+        (SocketBalancing::All, SocketBalancing::Host),
+        (SocketBalancing::Host, SocketBalancing::All),
+    ] {
+        let flows = world.flows();
+        // These connections begin before the restart, with the previous setting.
+        let open = world.open(From::Pod, vip(1));
+        let by_packet = usize::from(before == SocketBalancing::Host);
+        assert_eq!(world.flows() - flows, by_packet, "a pod's: {before:?}");
+        let steady = world.run(From::Pod, || connected(V4, vip(2)));
+        let steady_by = ask_connected(&steady).by;
+        let loose = world.run(From::Pod, || datagrams(V4));
+        let loose_by = ask(&loose, vip(2)).by;
+        conversations.push((open, (steady, steady_by), (loose, loose_by)));
+        let before = links(&world);
+        assert_eq!(before.len(), 11);
+        world.restart(balancing);
+        for ((name, id, program), (_, new_id, new_program)) in before.iter().zip(&links(&world)) {
+            assert_eq!(id, new_id, "{name} is the same link");
+            assert_ne!(program, new_program, "{name} has another program");
+        }
+        for (open, (steady, steady_by), (loose, loose_by)) in &mut conversations {
+            assert!(open.is_alive(), "{balancing:?}");
+            assert_eq!(open.stream.peer_addr().expect("a peer"), vip(1));
+            for _ in 0..5 {
+                let answer = ask_connected(steady);
+                assert_eq!((&answer.by, answer.from), (&*steady_by, vip(2)));
+                let answer = ask(loose, vip(2));
+                assert_eq!((&answer.by, answer.from), (&*loose_by, vip(2)));
+            }
+        }
     }
-    assert!(open.is_alive());
-    assert_eq!(open.stream.peer_addr().expect("a peer"), vip(1));
+    let (flows, sockets) = (world.flows(), world.sockets().len());
+    let nodes = world.open(From::Node, vip(1));
+    assert_eq!(nodes.answer.from, vip(1));
+    let now = (world.flows(), world.sockets().len());
+    assert_eq!(
+        now,
+        (flows, sockets + 1),
+        "the node's are translated at the socket"
+    );
     assert!(!world.log().contains("WARN"), "{}", world.log());
 
     // A running agent would restore what cleanup removes.
@@ -205,9 +156,9 @@ fn a_restart_replaces_the_programs_behind_the_links_and_a_cleanup_removes_them()
         .expect("portolan cleanup");
     assert!(cleaned.status.success(), "{cleaned:?}");
     assert!(!world.pins().exists());
-    let to: SocketAddr = vip(1);
-    let unserved = world.run(From::Node, || Open::to(to));
+    let unserved = world.run(From::Node, || Open::to(vip(1)));
     assert!(unserved.is_err(), "the hooks are gone");
+    let (open, ..) = &mut conversations[0];
     assert!(
         open.is_alive(),
         "what was translated at its socket lives on"

@@ -3,13 +3,12 @@
 
 use std::{
     io::{self, ErrorKind},
-    net::{SocketAddr, TcpStream, UdpSocket},
+    net::{TcpStream, UdpSocket},
     time::{Duration, Instant},
 };
 
 use lab::node::settings::SocketBalancing;
 use proxy_common::Counter;
-use rstest::rstest;
 
 use crate::{
     clients::{Open, V4, datagrams, try_ask, try_ask_connected},
@@ -25,28 +24,69 @@ fn kind<T: std::fmt::Debug>(result: io::Result<T>) -> ErrorKind {
 
 const SILENCE: Duration = Duration::from_millis(700);
 
-#[rstest]
-fn a_service_without_endpoints_refuses_at_once(#[values(From::Pod, From::Node)] from: From) {
-    let services = [Service::new(1, "TCP", &[]), Service::new(2, "UDP", &[])];
-    let world = World::all(&services);
-    let before = Instant::now();
-    let refused = world.run(from, || TcpStream::connect(vip(1)));
-    assert_eq!(kind(refused), ErrorKind::ConnectionRefused);
-    let socket = world.run(from, || datagrams(V4));
-    let refused = socket.send_to(b"who?", vip(2));
+/// All cluster IPs.
+const RANGES: &str = "---
+apiVersion: networking.k8s.io/v1
+kind: ServiceCIDR
+metadata: {name: kubernetes}
+spec: {cidrs: [172.30.0.0/16]}
+";
+
+#[test]
+fn refusals_and_drops_at_sockets_are_counted_and_leave_nothing_behind() {
+    let config = "portolan: {unallocatedClusterIPs: drop}\n";
+    let services = [
+        Service::new(1, "TCP", &[20]),
+        local_only(2, "TCP"),
+        local_only(3, "UDP"),
+        Service::new(4, "TCP", &[]),
+        Service::new(5, "UDP", &[]),
+    ];
+    let mut world = World::new(SocketBalancing::All, config, &services);
+    let far = far_slice(&services[1]) + &far_slice(&services[2]);
+    world.publish_with(&services, &(far + RANGES));
+    refusals_are_counted(&world);
+    an_so_mark_set_by_a_process_is_kept_and_drops_no_packets(&world);
+    traffic_policy_drops_at_node_sockets_are_silent_and_counted(&world);
+    connects_to_an_unallocated_cluster_ip_time_out(&world);
+    for from in [From::Node, From::Pod] {
+        let alive = world.run(from, || Open::to(vip(1)));
+        assert!(alive.is_ok(), "others are served");
+    }
+    world.expect_no_socket();
+}
+
+fn refusals_are_counted(world: &World) {
+    for (from, to, counter, sum) in [
+        (From::Pod, vip(4), Counter::RejectedNoEndpoint, 1),
+        (From::Node, vip(4), Counter::RejectedNoEndpoint, 2),
+        (
+            From::Pod,
+            address("172.30.0.1:81"),
+            Counter::RejectedUnserved,
+            1,
+        ),
+        (
+            From::Node,
+            address("172.30.0.1:81"),
+            Counter::RejectedUnserved,
+            2,
+        ),
+    ] {
+        let before = Instant::now();
+        let refused = world.run(from, || TcpStream::connect(to));
+        assert_eq!(kind(refused), ErrorKind::ConnectionRefused);
+        assert!(before.elapsed() < Duration::from_secs(1));
+        assert_eq!(world.count(counter), sum, "{from:?} {to}");
+    }
+    let socket = world.run(From::Pod, || datagrams(V4));
+    let refused = socket.send_to(b"who?", vip(5));
     assert_eq!(kind(refused), ErrorKind::ConnectionRefused);
     // A pod's connected UDP socket gets the error only when it sends.
-    let refused = match socket.connect(vip(2)) {
-        Ok(()) if from == From::Pod => socket.send(b"who?").and_then(|_| socket.recv(&mut [0; 8])),
-        other => other.map(|()| 0),
-    };
+    socket.connect(vip(5)).expect("connect");
+    let refused = socket.send(b"who?").and_then(|_| socket.recv(&mut [0; 8]));
     assert_eq!(kind(refused), ErrorKind::ConnectionRefused);
-    assert!(before.elapsed() < Duration::from_secs(1));
-    assert_eq!(world.count(Counter::RejectedNoEndpoint), 3);
-    let other_port = SocketAddr::new(vip(1).ip(), 81);
-    let refused = world.run(from, || TcpStream::connect(other_port));
-    assert_eq!(kind(refused), ErrorKind::ConnectionRefused);
-    assert_eq!(world.count(Counter::RejectedUnserved), 1);
+    assert_eq!(world.count(Counter::RejectedNoEndpoint), 4);
     assert_eq!(world.sockets(), []);
 }
 
@@ -74,72 +114,29 @@ endpoints: [{{addresses: ['10.40.2.9'], nodeName: node-b}}]
     )
 }
 
-#[test]
-fn traffic_policy_drops_at_node_sockets_are_silent_and_counted() {
-    let services = [local_only(1, "TCP"), local_only(2, "UDP"), {
-        Service::new(3, "TCP", &[20])
-    }];
-    let elsewhere = |number: usize| far_slice(&services[number - 1]);
-    let mut world = World::all(&services);
-    world.publish_with(&services, &(elsewhere(1) + &elsewhere(2)));
-    let socket = world.run(From::Node, || {
-        socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket")
-    });
-    let silent = socket.connect_timeout(&vip(1).into(), SILENCE);
+fn traffic_policy_drops_at_node_sockets_are_silent_and_counted(world: &World) {
+    let before = world.count(Counter::DroppedNoLocalEndpoint);
+    let dropped = || world.count(Counter::DroppedNoLocalEndpoint) - before;
+    let silent = world.run(From::Node, || TcpStream::connect_timeout(&vip(2), SILENCE));
     assert_eq!(kind(silent), ErrorKind::TimedOut);
-    assert_eq!(world.count(Counter::DroppedNoLocalEndpoint), 1);
-    // Nothing leaves the node.
-    assert!(world.count(Counter::DroppedByMark) > 0);
-    drop(socket);
-
+    assert_eq!(dropped(), 1);
     let socket = world.run(From::Node, || datagrams(V4));
-    let refused = kind(socket.send_to(b"who?", vip(2)));
+    let refused = kind(socket.send_to(b"who?", vip(3)));
     assert_eq!(refused, ErrorKind::PermissionDenied, "EPERM");
-    assert_eq!(world.count(Counter::DroppedNoLocalEndpoint), 2);
-    // The connected socket's datagrams are dropped until a connect to another address.
-    let marked = world.run(From::Node, || {
-        UdpSocket::bind("0.0.0.0:0").expect("a socket")
-    });
-    marked.connect(vip(2)).expect("silence is no error");
-    marked.send(b"who?").expect("dropped on its way");
-    marked
-        .connect(address("10.40.1.20:8080"))
-        .expect("connect to a pod");
-    marked
-        .set_read_timeout(Some(crate::world::PATIENCE))
-        .expect("a limit");
-    marked.send(b"who?").expect("sent");
-    let mut buffer = [0; 64];
-    assert!(marked.recv(&mut buffer).is_ok(), "the mark is gone");
+    assert_eq!(dropped(), 2);
     // A pod's datagram is dropped by the packet path.
-    let dropped = world.count(Counter::DroppedNoLocalEndpoint);
     let socket = world.run(From::Pod, || datagrams(V4));
     socket
         .set_read_timeout(Some(SILENCE))
         .expect("a time limit");
-    assert!(try_ask(&socket, vip(2)).is_err());
-    assert_eq!(
-        world.count(Counter::DroppedNoLocalEndpoint),
-        dropped + 1,
-        "per packet"
-    );
-    let alive = world.run(From::Node, || Open::to(vip(3)));
-    assert!(alive.is_ok(), "others are served");
+    assert!(try_ask(&socket, vip(3)).is_err());
+    assert_eq!(dropped(), 3, "per packet");
 }
 
-#[test]
-fn an_so_mark_set_by_a_process_is_kept_and_drops_no_packets() {
+fn an_so_mark_set_by_a_process_is_kept_and_drops_no_packets(world: &World) {
     use socket2::{Domain, Socket, Type};
     // wg-quick's default mark. It contains portolan's bits for dropping and for masquerading.
     const MARK: u32 = 0xca6c;
-    let services = [
-        Service::new(1, "TCP", &[20]),
-        local_only(2, "TCP"),
-        local_only(3, "UDP"),
-    ];
-    let mut world = World::all(&services);
-    let far = far_slice(&services[1]) + &far_slice(&services[2]);
-    world.publish_with(&services, &far);
     let marked = |kind| {
         world.run(From::Node, || {
             let socket = Socket::new(Domain::IPV4, kind, None).expect("a socket");
@@ -173,36 +170,22 @@ fn an_so_mark_set_by_a_process_is_kept_and_drops_no_packets() {
         try_ask_connected(&socket).is_ok(),
         "nothing is dropped any more"
     );
-    drop(socket);
-    world.expect_no_socket();
 }
 
-#[test]
-fn connects_to_an_unallocated_cluster_ip_time_out_with_setting_drop() {
-    let config = "portolan: {unallocatedClusterIPs: drop}\n";
-    let services = [Service::new(1, "TCP", &[20])];
-    let mut world = World::new(SocketBalancing::All, config, &services);
-    let ranges = "---
-apiVersion: networking.k8s.io/v1
-kind: ServiceCIDR
-metadata: {name: kubernetes}
-spec: {cidrs: [172.30.0.0/16]}
-";
-    world.publish_with(&services, ranges);
-    let nobody = address("172.30.9.9:80");
+fn connects_to_an_unallocated_cluster_ip_time_out(world: &World) {
+    let (nobody, marked) = (
+        address("172.30.9.9:80"),
+        world.count(Counter::DroppedByMark),
+    );
     for (from, counted) in [(From::Node, 1), (From::Pod, 2)] {
         let silent = world.run(from, || TcpStream::connect_timeout(&nobody, SILENCE));
         assert_eq!(kind(silent), ErrorKind::TimedOut);
-        assert!(
-            world.count(Counter::DroppedUnallocated) >= counted,
-            "{from:?}"
-        );
+        let sum = world.count(Counter::DroppedUnallocated);
+        assert!(sum >= counted, "{from:?}: {sum}");
     }
     // Nothing leaves the node.
-    assert!(world.count(Counter::DroppedByMark) > 0);
+    assert!(world.count(Counter::DroppedByMark) > marked);
     let socket = world.run(From::Node, || datagrams(V4));
     let refused = kind(socket.send_to(b"who?", nobody));
     assert_eq!(refused, ErrorKind::PermissionDenied, "EPERM");
-    let served = world.run(From::Pod, || TcpStream::connect_timeout(&vip(1), SILENCE));
-    assert!(served.is_ok(), "{served:?}");
 }

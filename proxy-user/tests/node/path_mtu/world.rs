@@ -4,7 +4,7 @@
 
 use std::net::SocketAddr;
 
-use lab::node::{netns::NetNs, settings::Forwarding};
+use lab::node::netns::NetNs;
 use proxy_common::Counter;
 
 use crate::{
@@ -33,13 +33,13 @@ pub(super) enum Through {
     /// From a pod, translated at its socket.
     PodSocket,
     /// From a pod, translated packet by packet.
-    PodPackets(Forwarding),
+    PodPackets,
     /// From outside to a node port, masqueraded.
-    Masquerade(Forwarding),
+    Masquerade,
     /// From outside to a node port and on to a pod, with the client's own address.
-    Preserved(Forwarding),
+    Preserved,
     /// From outside to a node port and on to a process of the node.
-    ToNode(Forwarding),
+    ToNode,
 }
 
 impl Through {
@@ -47,22 +47,7 @@ impl Through {
         matches!(self, Self::NodeSocket | Self::PodSocket)
     }
     pub(super) const fn is_from_outside(self) -> bool {
-        matches!(
-            self,
-            Self::Masquerade(_) | Self::Preserved(_) | Self::ToNode(_)
-        )
-    }
-    pub(super) const fn is_masqueraded(self) -> bool {
-        matches!(self, Self::Masquerade(_))
-    }
-    const fn forwarding(self) -> Forwarding {
-        match self {
-            Self::NodeSocket | Self::PodSocket => Forwarding::Stack,
-            Self::PodPackets(forwarding)
-            | Self::Masquerade(forwarding)
-            | Self::Preserved(forwarding)
-            | Self::ToNode(forwarding) => forwarding,
-        }
+        matches!(self, Self::Masquerade | Self::Preserved | Self::ToNode)
     }
 }
 
@@ -100,12 +85,12 @@ impl World {
         let [_, client_pod, backend_pod] = if v6 { OF_V6 } else { OF_V4 };
         node.join_pods([client_pod, backend_pod]);
         let backend = match through {
-            Through::Preserved(_) => backend_pod.parse().expect("an address"),
-            Through::ToNode(_) => routed.node_ip,
+            Through::Preserved => backend_pod.parse().expect("an address"),
+            Through::ToNode => routed.node_ip,
             _ => routed.backend_ip,
         };
         let web = routed.web(backend);
-        let is_local = matches!(through, Through::Preserved(_) | Through::ToNode(_));
+        let is_local = matches!(through, Through::Preserved | Through::ToNode);
         node.write(
             "web.yaml",
             if is_local {
@@ -114,11 +99,9 @@ impl World {
                 web
             },
         );
-        let forwarding = through.forwarding().name();
-        let config = format!("{{portolan: {{forwarding: {forwarding}}}}}");
         let agent = match through {
-            Through::PodSocket => node.start_configured(7, &config),
-            _ => node.start_by_packet(7, &config),
+            Through::PodSocket => node.start(7),
+            _ => node.start_by_packet(7, ""),
         };
         let service = if through.is_from_outside() {
             (routed.node_ip, NODE_PORT)
@@ -142,14 +125,19 @@ impl World {
 
     /// Makes one link of a side narrow and the others wide; both ends forget their path MTU.
     pub(super) fn narrow(&self, side: Side, at: Where) {
-        let way = match side {
-            Side::Client => &self.routed.clients,
-            Side::Backend => &self.routed.backends,
-        };
-        for (link, is_narrow) in [(0, at == Where::Node), (1, at == Where::Router)] {
-            let mtu = if is_narrow { NARROW } else { 1500 };
-            way.set_mtu(self.routed.node.node(), link, mtu)
-                .expect("links");
+        let routed = &self.routed;
+        for (one, way) in [
+            (Side::Client, &routed.clients),
+            (Side::Backend, &routed.backends),
+        ] {
+            for (link, there) in [(0, Where::Node), (1, Where::Router)] {
+                let mtu = if (one, there) == (side, at) {
+                    NARROW
+                } else {
+                    1500
+                };
+                way.set_mtu(routed.node.node(), link, mtu).expect("links");
+            }
         }
         self.forget();
     }
@@ -157,15 +145,15 @@ impl World {
     fn client(&self) -> &NetNs {
         match self.through {
             Through::NodeSocket => self.routed.node.node(),
-            Through::PodSocket | Through::PodPackets(_) => self.routed.node.client(),
+            Through::PodSocket | Through::PodPackets => self.routed.node.client(),
             _ => self.routed.clients.host(),
         }
     }
 
     fn server(&self) -> &NetNs {
         match self.through {
-            Through::Preserved(_) => self.routed.node.server(),
-            Through::ToNode(_) => self.routed.node.node(),
+            Through::Preserved => self.routed.node.server(),
+            Through::ToNode => self.routed.node.node(),
             _ => self.routed.backends.host(),
         }
     }

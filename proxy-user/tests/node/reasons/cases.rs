@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The cases: how each reason is provoked, and what is asked about it. Their order matters: the
-//! last cases fill tables that other cases need.
+//! The cases: how each reason is provoked. Their order matters: the last cases fill tables that
+//! other cases need.
 
 use std::{
     net::{TcpListener, TcpStream, UdpSocket},
@@ -14,7 +14,7 @@ use super::{
     scene::{BALANCED, OUTSIDE, POD, QUESTIONS, Scene, TORN_PORT, at, from_port},
 };
 
-/// How one reason is provoked, and what `explain` must answer.
+/// How one reason is provoked.
 pub(super) struct Case {
     pub(super) reason: Counter,
     /// Sets up the state that the case needs.
@@ -24,17 +24,6 @@ pub(super) struct Case {
     pub(super) undo: Option<fn(&Scene<'_>)>,
     /// Other reasons that are counted at the same time.
     pub(super) beside: &'static [Counter],
-    pub(super) explain: Explain,
-}
-
-/// The answer of `portolan explain` about a flow with these `from` and `to`.
-pub(super) enum Explain {
-    /// The reason.
-    Outcome(&'static str, &'static str),
-    /// The policy's verdict, from which the reason follows.
-    Policy(&'static str, &'static str, Counter),
-    /// Explain cannot be asked; the text says why.
-    CannotBeAsked(&'static str),
 }
 
 const CART: &str = "172.30.1.1:80";
@@ -47,32 +36,22 @@ const UNALLOCATED: &str = "172.30.1.99:80";
 /// Other services with the same endpoint.
 const OTHERS: [&str; 3] = ["172.30.1.11:80", "172.30.1.12:80", "172.30.1.13:80"];
 
-const NO_NEW_FLOW: &str =
-    "Its question is about a new flow or an open one, and this packet is of neither.";
-const BY_PACKETS_ONLY: &str =
-    "It decides by the services, not by room in the tables that packets fill or by torn maps.";
-const NO_PACKET: &str =
-    "It is asked about packets and connections, not about other calls of a process.";
-
-const fn case(reason: Counter, provoke: fn(&Scene<'_>), explain: Explain) -> Case {
+const fn case(reason: Counter, provoke: fn(&Scene<'_>)) -> Case {
     Case {
         reason,
         prepare: None,
         provoke,
         undo: None,
         beside: &[],
-        explain,
     }
 }
 
 /// A case that needs only one packet of a client, from this port.
 macro_rules! refused {
     ($reason:ident, $from:ident, $port:literal, $to:ident) => {
-        case(
-            Counter::$reason,
-            |scene| scene.send(&syn(from_port($from, $port), at($to), &[])),
-            Explain::Outcome($from, $to),
-        )
+        case(Counter::$reason, |scene| {
+            scene.send(&syn(from_port($from, $port), at($to), &[]));
+        })
     };
 }
 
@@ -82,68 +61,48 @@ pub(super) const CASES: &[Case] = &[
     refused!(DroppedNoLocalEndpoint, OUTSIDE, 40_003, LOCAL),
     refused!(DroppedSource, OUTSIDE, 40_004, BALANCED),
     refused!(DroppedUnallocated, POD, 40_005, UNALLOCATED),
-    case(
-        Counter::RejectedUnknownFlow,
-        |scene| scene.send(&ack(from_port(POD, 40_006), at(CART), 5)),
-        Explain::CannotBeAsked(NO_NEW_FLOW),
-    ),
-    case(
-        Counter::DroppedFragment,
-        |scene| scene.send(&later_fragment(from_port(POD, 0), at(CART))),
-        Explain::CannotBeAsked(NO_NEW_FLOW),
-    ),
+    case(Counter::RejectedUnknownFlow, |scene| {
+        scene.send(&ack(from_port(POD, 40_006), at(CART), 5))
+    }),
+    case(Counter::DroppedFragment, |scene| {
+        scene.send(&later_fragment(from_port(POD, 0), at(CART)))
+    }),
     Case {
         prepare: Some(|scene| assert!(scene.connect(POD, 40_007, CART))),
-        ..case(
-            Counter::IcmpRedirectDropped,
-            |scene| scene.send(&redirect(from_port(POD, 40_007), at(CART))),
-            Explain::CannotBeAsked(NO_NEW_FLOW),
-        )
+        ..case(Counter::IcmpRedirectDropped, |scene| {
+            scene.send(&redirect(from_port(POD, 40_007), at(CART)))
+        })
     },
     // The reset would be too short for the checksum that a device is asked to fill in.
-    case(
-        Counter::DroppedRewrite,
-        |scene| scene.send_odd(40_008, UNSERVED),
-        Explain::Policy(POD, UNSERVED, Counter::RejectedUnserved),
-    ),
+    case(Counter::DroppedRewrite, |scene| {
+        scene.send_odd(40_008, UNSERVED)
+    }),
     Case {
         // The socket hook counts this and marks the packet.
         beside: &[Counter::DroppedSource],
-        ..case(
-            Counter::DroppedByMark,
-            |scene| {
-                let limit = Duration::from_millis(100);
-                let connect = || TcpStream::connect_timeout(&at(BALANCED).into(), limit);
-                let connected = scene.world.in_node_process(connect);
-                assert!(connected.is_err(), "the policy drops it");
-            },
-            Explain::Policy("node", BALANCED, Counter::DroppedSource),
-        )
+        ..case(Counter::DroppedByMark, |scene| {
+            let limit = Duration::from_millis(100);
+            let connect = || TcpStream::connect_timeout(&at(BALANCED).into(), limit);
+            let connected = scene.world.in_node_process(connect);
+            assert!(connected.is_err(), "the policy drops it");
+        })
     },
-    case(
-        Counter::BindRefused,
-        |scene| {
-            let bound = scene
-                .world
-                .in_node_process(|| TcpListener::bind("0.0.0.0:30001"));
-            assert!(bound.is_err(), "the port is served");
-        },
-        Explain::CannotBeAsked(NO_PACKET),
-    ),
-    case(
-        Counter::SocketTableFull,
-        |scene| {
-            let sent = scene.world.in_node_process(|| {
-                let socket = UdpSocket::bind("0.0.0.0:0")?;
-                for port in QUESTIONS {
-                    socket.send_to(b"?", ("172.30.1.9", port))?;
-                }
-                std::io::Result::Ok(())
-            });
-            sent.expect("translated all the same");
-        },
-        Explain::CannotBeAsked(BY_PACKETS_ONLY),
-    ),
+    case(Counter::BindRefused, |scene| {
+        let bound = scene
+            .world
+            .in_node_process(|| TcpListener::bind("0.0.0.0:30001"));
+        assert!(bound.is_err(), "the port is served");
+    }),
+    case(Counter::SocketTableFull, |scene| {
+        let sent = scene.world.in_node_process(|| {
+            let socket = UdpSocket::bind("0.0.0.0:0")?;
+            for port in QUESTIONS {
+                socket.send_to(b"?", ("172.30.1.9", port))?;
+            }
+            std::io::Result::Ok(())
+        });
+        sent.expect("translated all the same");
+    }),
     // The first connection keeps its source port, the next two take the only other ports.
     Case {
         prepare: Some(|scene| {
@@ -151,11 +110,9 @@ pub(super) const CASES: &[Case] = &[
                 assert!(scene.connect(POD, 40_009, to), "{to}");
             }
         }),
-        ..case(
-            Counter::DroppedNoTuple,
-            |scene| scene.send(&syn(from_port(POD, 40_009), at(OTHERS[2]), &[])),
-            Explain::CannotBeAsked(BY_PACKETS_ONLY),
-        )
+        ..case(Counter::DroppedNoTuple, |scene| {
+            scene.send(&syn(from_port(POD, 40_009), at(OTHERS[2]), &[]))
+        })
     },
     Case {
         prepare: Some(|scene| {
@@ -163,11 +120,9 @@ pub(super) const CASES: &[Case] = &[
                 assert!(scene.connect(OUTSIDE, port, CART), "{port}");
             }
         }),
-        ..case(
-            Counter::DroppedNoMasqueradePort,
-            |scene| scene.send(&syn(from_port(OUTSIDE, 40_012), at(CART), &[])),
-            Explain::CannotBeAsked(BY_PACKETS_ONLY),
-        )
+        ..case(Counter::DroppedNoMasqueradePort, |scene| {
+            scene.send(&syn(from_port(OUTSIDE, 40_012), at(CART), &[]))
+        })
     },
     Case {
         prepare: Some(|scene| {
@@ -178,24 +133,18 @@ pub(super) const CASES: &[Case] = &[
             tear(scene, u32::MAX);
             scene.go_on();
         }),
-        ..case(
-            Counter::DroppedInconsistent,
-            |scene| scene.send(&syn(from_port(POD, 40_014), at(TORN), &[])),
-            Explain::CannotBeAsked(BY_PACKETS_ONLY),
-        )
+        ..case(Counter::DroppedInconsistent, |scene| {
+            scene.send(&syn(from_port(POD, 40_014), at(TORN), &[]))
+        })
     },
     // Established connections are never evicted.
-    case(
-        Counter::DroppedFlowTableFull,
-        |scene| {
-            let mut ports = 41_000..41_064;
-            assert!(
-                ports.any(|port| !scene.connect(POD, port, CART)),
-                "it is full"
-            );
-        },
-        Explain::CannotBeAsked(BY_PACKETS_ONLY),
-    ),
+    case(Counter::DroppedFlowTableFull, |scene| {
+        let mut ports = 41_000..41_064;
+        assert!(
+            ports.any(|port| !scene.connect(POD, port, CART)),
+            "it is full"
+        );
+    }),
     // More packets than both processors may answer at once.
     Case {
         reason: Counter::RejectedSilently,
@@ -207,7 +156,6 @@ pub(super) const CASES: &[Case] = &[
         },
         undo: None,
         beside: &[Counter::RejectedNoEndpoint],
-        explain: Explain::Policy(POD, EMPTY, Counter::RejectedNoEndpoint),
     },
 ];
 

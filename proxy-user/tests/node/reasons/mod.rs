@@ -1,25 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Every reason for which a packet or a call is dropped, rejected or refused: the test provokes it
 //! with real packets on a real node, and every source that an operator can ask must name it.
-//! `cases` has a case for each reason, `witnesses` a type for each source.
+//! `cases` has a case for each reason.
 
 mod cases;
 mod packets;
 mod scene;
-mod witnesses;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use config::runbooks::of_outcome;
+use nix::sys::signal::Signal;
 use proxy_common::Counter;
 
-use crate::world::World;
+use crate::{agent::eventually, trace::Tracing, world::World};
 use cases::{CASES, Case};
 use scene::Scene;
-use witnesses::{Counters, Explained, Metrics, Topped, Traced, Witness};
 
-/// Reasons that cannot be provoked here, each with a sentence that says why.
-const NOT_PROVOKED: [(Counter, &str); 0] = [];
+/// The only reason that a trace does not show: the socket has no entry that would tell what its
+/// process has asked for.
+const UNTRACED: Counter = Counter::SocketTableFull;
+
+/// Counts by the name of their outcome.
+type Counts = BTreeMap<String, u64>;
 
 /// The reasons: every outcome that harms a client, so that it has a runbook.
 fn reasons() -> BTreeSet<Counter> {
@@ -34,50 +37,98 @@ fn every_drop_or_reject_reason_is_named_by_counters_metrics_and_commands() {
     scene::write_objects(&world);
     let agent = world.start_configured(7, scene::CONFIG);
     let scene = Scene::new(&world, &agent);
-    let mut witnesses: [Box<dyn Witness>; 5] = [
-        Box::new(Counters::default()),
-        Box::new(Explained),
-        Box::new(Topped::default()),
-        Box::new(Metrics::new(&scene)),
-        Box::new(Traced::new(&scene)),
-    ];
+    let trace = Tracing::start(&world, &["--rate", "0"]);
     for case in CASES {
-        provoke(case, &scene, &mut witnesses);
+        provoke(case, &scene, &trace);
     }
-    for witness in &mut witnesses {
-        witness.at_the_end(&scene);
+    assert_eq!(counted(&scene).len(), Counter::ALL.len());
+    let of_reasons = |mut counts: Counts| {
+        let names: Vec<_> = reasons().iter().map(|reason| reason.name()).collect();
+        counts.retain(|name, count| names.contains(&name.as_str()) && *count > 0);
+        counts
+    };
+    for (what, counts) in [
+        ("the metrics say the same", metrics as fn(&Scene<'_>) -> _),
+        ("top counts what the counters count", topped),
+    ] {
+        eventually(what, &agent, || {
+            of_reasons(counts(&scene)) == of_reasons(counted(&scene))
+        });
     }
-    drop(scene);
-    assert!(agent.stop().success());
+    let (status, said) = trace.end(Signal::SIGINT);
+    assert!(status.success(), "{said}");
 }
 
-/// Runs one case while all witnesses watch.
-fn provoke(case: &Case, scene: &Scene<'_>, witnesses: &mut [Box<dyn Witness>]) {
-    println!("{}", case.reason.name());
+/// Runs one case: the counters count its reason and no other, and the trace shows it.
+fn provoke(case: &Case, scene: &Scene<'_>, trace: &Tracing) {
+    let name = case.reason.name();
+    println!("{name}");
     if let Some(prepare) = case.prepare {
         prepare(scene);
     }
-    for witness in &mut *witnesses {
-        witness.before(scene, case);
-    }
+    let before = counted(scene);
     (case.provoke)(scene);
-    for witness in &mut *witnesses {
-        witness.after(scene, case);
+    eventually(name, scene.agent, || counted(scene)[name] > before[name]);
+    let after = counted(scene);
+    for other in reasons() {
+        let expected = other == case.reason || case.beside.contains(&other);
+        let counts = [&before, &after].map(|counts| counts[other.name()]);
+        assert!(
+            expected || counts[0] == counts[1],
+            "{name} counts {}: {counts:?}",
+            other.name()
+        );
+    }
+    if case.reason != UNTRACED {
+        let line = trace.wait(name, |line| line["outcome"] == name);
+        assert!(line["before"].is_object(), "{line}");
+        assert_eq!(line["reason"], case.reason.help().trim());
+        assert_eq!(line["page"].as_str(), of_outcome(case.reason));
     }
     if let Some(undo) = case.undo {
         undo(scene);
     }
 }
 
+/// The counts that `portolan counters` prints.
+fn counted(scene: &Scene<'_>) -> Counts {
+    let rows = scene.world.json(&["counters"]);
+    let rows = rows.as_array().into_iter().flatten().map(|row| {
+        let name = row["name"].as_str().expect("a name");
+        (name.to_owned(), row["count"].as_u64().expect("a count"))
+    });
+    rows.collect()
+}
+
+fn metrics(scene: &Scene<'_>) -> Counts {
+    let text = scene.agent.metrics("/metrics");
+    let rows = text.lines().filter_map(|line| {
+        let line = line.strip_prefix("portolan_packets_total{outcome=\"")?;
+        let (name, count) = line.split_once("\"} ")?;
+        Some((name.to_owned(), count.parse().expect("a count")))
+    });
+    rows.collect()
+}
+
+/// The count of each reason in `portolan top --reasons`: the sum over all service ports and over
+/// packets to no service.
+fn topped(scene: &Scene<'_>) -> Counts {
+    let mut counts = Counts::new();
+    let rows = scene.world.json(&["top", "--reasons"]);
+    for row in rows.as_array().into_iter().flatten() {
+        let name = row["reason"].as_str().expect("a name");
+        let counter = reasons().into_iter().find(|reason| reason.name() == name);
+        let counter = counter.unwrap_or_else(|| panic!("no reason: {row}"));
+        assert_eq!(row["help"], counter.help().trim());
+        assert_eq!(row["page"].as_str(), of_outcome(counter));
+        *counts.entry(name.to_owned()).or_default() += row["count"].as_u64().expect("a count");
+    }
+    counts
+}
+
 #[test]
 fn every_drop_or_reject_reason_has_exactly_one_case() {
-    let cases = CASES.iter().map(|case| case.reason);
-    let mut named: Vec<_> = cases.collect();
-    for (counter, why) in NOT_PROVOKED {
-        assert!(why.ends_with('.'), "a sentence: {why}");
-        named.push(counter);
-    }
-    let provoked: BTreeSet<_> = named.iter().copied().collect();
-    assert_eq!(named.len(), provoked.len(), "each once: {named:?}");
+    let provoked: BTreeSet<_> = CASES.iter().map(|case| case.reason).collect();
+    assert_eq!(CASES.len(), provoked.len(), "each once");
     assert_eq!(provoked, reasons());
 }
