@@ -22,13 +22,9 @@ const AGENT_PROGRAM: &str = "portolan";
 /// The package of the simulated nodes, and of the programs that use the agent only from outside.
 const LAB_PACKAGE: &str = "lab";
 
-/// cargo arguments that select the packages whose tests, examples and benches xtask runs. Always
-/// both: with another selection cargo would choose other features, and build most dependencies once
+/// cargo arguments that select every package that the host's compiler can build. Always the same
+/// ones: with another selection cargo would choose other features, and build most dependencies once
 /// more.
-pub(crate) const TESTED_PACKAGES: [&str; 4] =
-    ["--package", AGENT_PACKAGE, "--package", LAB_PACKAGE];
-
-/// cargo arguments that select every package that the host's compiler can build.
 pub(crate) const HOST_PACKAGES: [&str; 3] = ["--workspace", "--exclude", KERNEL_PACKAGE];
 
 /// Returns the root folder of the git clone that xtask was built from.
@@ -86,7 +82,7 @@ pub(crate) fn build_with_agent(target: [&str; 2], release: bool) -> Result<()> {
     let mut command = cargo("build");
     command
         .arg("--locked")
-        .args(TESTED_PACKAGES)
+        .args(HOST_PACKAGES)
         .args(["--bin", AGENT_PROGRAM])
         .args(target)
         .args(release.then_some("--release"));
@@ -105,7 +101,7 @@ pub(crate) fn build_test_by(target: &str, add: impl FnOnce(&mut Command)) -> Res
     add(&mut command);
     let output = command
         .args(["--no-run", "--locked", "--test", target])
-        .args(TESTED_PACKAGES)
+        .args(HOST_PACKAGES)
         .args(["--message-format", "json-render-diagnostics"])
         .stderr(Stdio::inherit())
         .output()
@@ -198,7 +194,7 @@ impl Workspace {
         let mut command = cargo(subcommand);
         command
             .arg("--locked")
-            .args(TESTED_PACKAGES)
+            .args(HOST_PACKAGES)
             .args([&format!("--{kind}"), name, "--"]);
         Ok(command)
     }

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::{
-    cargo::{self, TESTED_PACKAGES, Workspace},
+    cargo::{self, HOST_PACKAGES, Workspace},
     command, host,
     setup::{self, Needs},
 };
@@ -70,7 +70,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     command
         .arg("--locked")
-        .args(TESTED_PACKAGES)
+        .args(HOST_PACKAGES)
         .args(["--test", target, "--", "--nocapture", test])
         .env("PORTOLAN_FUZZ_SECONDS", arguments.seconds.to_string());
     if let Some(seed) = arguments.seed {

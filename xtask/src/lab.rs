@@ -140,8 +140,14 @@ pub(crate) fn prepare_soak(subcommand: &str, is_disturbed: bool) -> Result<Comma
     if is_disturbed {
         let mut build = cargo::cargo("build");
         build
-            .args(["--locked", "--package", cargo::AGENT_PACKAGE])
-            .args(["--bin", "portolan-next-layout", "--features", "next-layout"])
+            .arg("--locked")
+            .args(cargo::HOST_PACKAGES)
+            .args([
+                "--bin",
+                "portolan-next-layout",
+                "--features",
+                "proxy-user/next-layout",
+            ])
             .args((subcommand == "bench").then_some("--release"));
         command::check(&mut build, "build the agent for upgrades")?;
     }

@@ -15,10 +15,18 @@ pub(crate) fn binary() -> &'static Path {
     BUILT.get_or_init(|| {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let status = Command::new(cargo)
-            .args(["build", "--locked", "--package", "proxy-user"])
+            // As xtask's other builds, so that dependencies are not built once more.
+            .args([
+                "build",
+                "--locked",
+                "--workspace",
+                "--exclude",
+                "proxy-ebpf",
+            ])
             .args(["--bin", "portolan-next-layout"])
-            .args(["--features", "next-layout"])
+            .args(["--features", "proxy-user/next-layout"])
             .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .env_remove("RUSTC_BOOTSTRAP")
             .status();
         assert!(status.expect("cargo").success(), "it is built");
         Path::new(BINARY).with_file_name("portolan-next-layout")

@@ -311,6 +311,11 @@ impl World {
         self.replug(&self.server, SERVER);
     }
 
+    /// Gives the server pod an interface again after it has lost its own.
+    pub(crate) fn join_server(&self) {
+        plug(&self.node, &self.server, &[SERVER]).expect("a pod");
+    }
+
     fn replug(&self, pod: &NetNs, address: &str) {
         pod.ip("link del eth0\n").expect("the pod's interface");
         plug(&self.node, pod, &[address]).expect("a pod");
