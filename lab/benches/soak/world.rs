@@ -204,8 +204,8 @@ impl World {
         Ok(world)
     }
 
-    /// Serves in the server pod `pod`, which has the address of the pod `of`. `services` are the bits
-    /// of the services that it is an endpoint of.
+    /// Serves in the server pod `pod`, which has the address of the pod `of`. `services` are the
+    /// bits of the services that it is an endpoint of.
     pub(crate) fn serve(
         &self,
         pod: u8,

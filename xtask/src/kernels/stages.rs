@@ -41,8 +41,8 @@ pub(super) enum Extent {
 
 const TESTS: [&str; 5] = ["packet", "fuzz", "maps", "node", "conformance"];
 
-/// The test of the program `packet` for `Extent::Part`: every kernel program with all optional code.
-/// The cases of `fuzz` load them with other settings, and ask what they do with packets.
+/// The test of the program `packet` for `Extent::Part`: every kernel program with all optional
+/// code. The cases of `fuzz` load them with other settings, and ask what they do with packets.
 const PACKET_PART: &str = "budget::case_4_all";
 /// The test of the program `fuzz` with the cases that are text: every verdict, both directions.
 const CASES_AS_TEXT: &str = "cases_go";

@@ -10,8 +10,8 @@ use rtnetlink::packet_route::link::NetkitMode;
 pub(super) struct Kind {
     pub(super) name: &'static str,
     pub(super) uplink: Uplink,
-    /// The tunnel that encapsulates packets between the nodes over IPv4; None: the nodes have routes
-    /// to each other's pods.
+    /// The tunnel that encapsulates packets between the nodes over IPv4; None: the nodes have
+    /// routes to each other's pods.
     pub(super) tunnel: Option<&'static str>,
     /// Whether the lane carries IPv6 packets.
     pub(super) v6: bool,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connections to an endpoint whose pod is gone end; connections to every other endpoint go on: IPv4
-//! and IPv6, pods that are routed and pods behind a bridge.
+//! Connections to an endpoint whose pod is gone end; connections to every other endpoint go on:
+//! IPv4 and IPv6, pods that are routed and pods behind a bridge.
 
 mod bed;
 
