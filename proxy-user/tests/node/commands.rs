@@ -155,7 +155,7 @@ fn lists_are_filtered_and_formatted(world: &World) {
         ("services shop/cart:80", 1),
         ("svc -n shop --address 172.30.1.2", 2),
         ("services questions --protocol udp", 1),
-        ("backends --sort-by id --limit 2", 2),
+        ("backends cart", 1),
         ("flows shop/cart --state established,answered", 1),
         ("flows --client 10.40.1.10", 2),
         ("flows --state closed", 0),

@@ -85,7 +85,7 @@ pub(crate) fn outside(world: &World) -> NetNs {
 }
 
 /// Gives the server pod another address, at which it answers too.
-pub(crate) fn serve_also(world: &World, address: &str) {
+fn serve_also(world: &World, address: &str) {
     let add = format!("address add {address}/32 dev eth0\n");
     world.server().ip(&add).expect("an address");
     let interface = world.server_interface();

@@ -33,16 +33,6 @@ pub(super) const BY_RULES: &[Fault] = &[
         NO_IP_TABLE,
     ],
     [
-        "chain inet firewall filter: `tcp dport 8080 reject with tcp reset",
-        chain!(
-            "node",
-            "inet",
-            "forward",
-            "tcp dport 8080 reject with tcp reset"
-        ),
-        NO_INET_TABLE,
-    ],
-    [
         "chain inet firewall filter: `tcp dport 8080 drop",
         chain!("node", "inet", "prerouting", "tcp dport 8080 drop"),
         NO_INET_TABLE,

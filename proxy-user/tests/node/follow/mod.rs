@@ -89,9 +89,9 @@ fn programs_of_others<'a>(node: &'a Node) {
 fn endpoints_that_do_not_answer(node: &Node) {
     let world = &node.world;
     node.follow(UNREADY).was_lost("rejected_no_endpoint");
-    node.run("server ip address del 10.40.1.21/32 dev eth0");
+    node.run("node ip route add 10.40.1.21/32 dev $out");
     node.follow(GONE)
-        .was_lost("in the endpoint's network namespace");
+        .was_lost("the next hop does not answer for its address");
 
     let said = node.follow(DEAF);
     said.was_lost("the endpoint 10.40.1.20:8081: no process listens at that port");

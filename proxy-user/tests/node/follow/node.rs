@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::faults::Fault;
 use crate::{
     connection::echo,
-    explain::{outside, run, serve_also},
+    explain::{outside, run},
     objects::{Service, endpoint, pod_endpoint},
     world::World,
 };
@@ -69,7 +69,6 @@ impl Node {
         ] {
             world.write(&service.file(), service);
         }
-        serve_also(&world, "10.40.1.21");
         let outside = outside(&world);
         assert!(world.start_by_stack(7).stop().success());
         let start = |pod| match by_socket {
