@@ -132,22 +132,6 @@ fn a_link_of_the_same_index_in_another_namespace_is_not_reused() {
 }
 
 #[test]
-fn an_interface_without_link_layer_gets_its_programs() {
-    in_netns(|| {
-        let pins = PinDir::new();
-        let mut datapath = pins.open();
-        run("ip tuntap add tun0 mode tun");
-        let mut tun = interface("tun0");
-        tun.link_layer = false;
-        datapath.attach(&tun).expect("attaches");
-        let l3 = programs(&pins);
-        let veth = add_veth("v0");
-        datapath.attach(&veth).expect("attaches");
-        assert_eq!(programs(&pins).difference(&l3).count(), 2);
-    });
-}
-
-#[test]
 fn a_new_masquerade_address_gets_another_index_in_the_map() {
     in_netns(|| {
         let pins = PinDir::new();
