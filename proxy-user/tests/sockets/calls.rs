@@ -22,8 +22,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use crate::{
     clients::{Open, V4, ask, datagrams, hear},
     service::{Service, address, vip},
-    uring,
-    world::{From, PATIENCE, World},
+    world::{From, World},
 };
 
 #[test]
@@ -37,7 +36,6 @@ fn whatever_system_call_a_socket_uses_it_is_translated() {
     world.expect_no_socket();
     a_nonblocking_connect_is_translated(&world);
     a_tcp_fast_open_by_sendto_is_translated(&world);
-    a_connect_by_io_uring_is_translated(&world);
     assert_eq!(world.flows(), 0);
     a_batch_of_datagrams_may_go_to_several_services(&world);
     recv_and_recvmsg_get_answers_and_recvmsg_the_services_address(&world);
@@ -178,15 +176,4 @@ fn a_socket_works_on_when_its_process_has_left_the_cgroup(world: &World) {
         asked.join().expect("no panic")
     });
     assert_eq!(elsewhere, answer);
-}
-
-fn a_connect_by_io_uring_is_translated(world: &World) {
-    let stream = world.run(From::Pod, || {
-        let socket = stream();
-        uring::connect(&socket, vip(3)).expect("io_uring");
-        TcpStream::from(socket)
-    });
-    stream.set_read_timeout(Some(PATIENCE)).expect("a limit");
-    let open = Open::over(stream).expect("an answer");
-    assert_eq!(open.answer.from, vip(3));
 }
