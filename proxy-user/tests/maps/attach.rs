@@ -2,14 +2,11 @@
 //! Tests for attachments to interfaces of a network namespace, and for their adoption after a
 //! restart.
 
-use std::{collections::BTreeSet, fs, net::IpAddr};
+use std::{collections::BTreeSet, fs};
 
 use datapath::maps::pins::links_dir;
-use linux::interfaces::{Interface, InterfaceKind, Source};
-use proxy_common::{
-    maps::{self, interface},
-    masquerade::MasqueradeSources,
-};
+use linux::interfaces::{Interface, InterfaceKind};
+use proxy_common::maps;
 
 use crate::support::{PinDir, detach_all, in_netns, run};
 
@@ -128,54 +125,6 @@ fn a_link_of_the_same_index_in_another_namespace_is_not_reused() {
         pins.open().attach(&veth).expect("attaches");
         assert_eq!(links(&veth).len(), 2);
         drop(namespace);
-    });
-}
-
-#[test]
-fn an_interface_without_link_layer_gets_its_programs() {
-    in_netns(|| {
-        let pins = PinDir::new();
-        let mut datapath = pins.open();
-        run("ip tuntap add tun0 mode tun");
-        let mut tun = interface("tun0");
-        tun.link_layer = false;
-        datapath.attach(&tun).expect("attaches");
-        let l3 = programs(&pins);
-        let veth = add_veth("v0");
-        datapath.attach(&veth).expect("attaches");
-        assert_eq!(programs(&pins).difference(&l3).count(), 2);
-    });
-}
-
-#[test]
-fn a_new_masquerade_address_gets_another_index_in_the_map() {
-    in_netns(|| {
-        let pins = PinDir::new();
-        let mut datapath = pins.open();
-        let mut veth = add_veth("v0");
-        let indices = pins.table::<u32, u64>(maps::INTERFACES);
-        let sources = pins.table::<u32, MasqueradeSources>(maps::MASQUERADE_SOURCES);
-        let mut seen = Vec::new();
-        for address in ["192.0.2.1", "192.0.2.2", "192.0.2.1"] {
-            let address = IpAddr::V4(address.parse().expect("an address"));
-            veth.sources = vec![Source {
-                address,
-                subnet: address.into(),
-            }];
-            datapath.attach(&veth).expect("attaches");
-            let index = indices.lookup(&veth.index).expect("readable");
-            let index = interface::bits(index.expect("stored")) & interface::SOURCE;
-            let source = sources.lookup(&index).expect("readable");
-            assert_eq!(
-                source.map(|source| IpAddr::from(source.v4.0[0].address)),
-                Some(address)
-            );
-            seen.push(index);
-        }
-        assert_eq!(seen[0], seen[2]);
-        assert_ne!(seen[0], seen[1]);
-        datapath.detach(veth.index).expect("detaches");
-        assert_eq!(indices.lookup(&veth.index).expect("readable"), None);
     });
 }
 

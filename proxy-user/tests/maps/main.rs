@@ -4,11 +4,9 @@
 
 mod attach;
 mod clsact;
-mod explain;
 mod foreign;
 mod interfaces;
-mod listing;
-mod maglev;
+mod many;
 mod open;
 mod publish;
 mod readers;
@@ -17,5 +15,4 @@ mod reserve;
 mod succession;
 mod support;
 mod sweep;
-mod top;
 mod weights;

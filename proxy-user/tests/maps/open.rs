@@ -87,7 +87,7 @@ fn drop_user() {
 }
 
 #[test]
-fn opening_with_another_size_keeps_the_first_maps_until_a_takeover() {
+fn maps_of_another_size_or_drained_ones_are_kept_until_a_takeover() {
     let pins = PinDir::new();
     drop(pins.open());
     let first = generations(&pins.0).expect("pins");
@@ -109,6 +109,15 @@ fn opening_with_another_size_keeps_the_first_maps_until_a_takeover() {
     assert_eq!(again.predecessors(), None);
     let left = generations(&pins.0).expect("pins");
     assert_eq!((left.len(), left[0].number), (1, 1));
+    drop(again);
+
+    // Drained maps do not serve, whatever their sizes.
+    let drained = pins.table::<u32, u32>(maps::DRAINED);
+    drained.update(&0, &1).expect("written");
+    let mut datapath = larger();
+    assert!(datapath.predecessors().is_some());
+    take_over(&mut datapath);
+    assert_eq!(generations(&pins.0).expect("pins").len(), 1);
 }
 
 #[test]
@@ -168,19 +177,6 @@ fn abandoned_larger_maps_leave_the_first_maps_in_use() {
         next.capacities().frontends,
         pins.options().capacities.frontends
     );
-}
-
-#[test]
-fn drained_maps_are_taken_over_even_if_their_sizes_are_equal() {
-    let pins = PinDir::new();
-    drop(pins.open());
-    let drained = pins.table::<u32, u32>(maps::DRAINED);
-    drained.update(&0, &1).expect("written");
-    // Drained maps do not serve, whatever their sizes.
-    let mut datapath = pins.open();
-    expect_predecessors(&datapath);
-    take_over(&mut datapath);
-    assert_eq!(generations(&pins.0).expect("pins").len(), 1);
 }
 
 #[test]

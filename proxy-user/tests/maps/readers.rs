@@ -10,9 +10,9 @@ use std::{
 };
 
 use control::plan::ServicePlan;
-use datapath::Capacities;
+use datapath::{Capacities, read::Reader};
 use etherparse::PacketBuilder;
-use proxy_common::{Port, Protocol, Settings};
+use proxy_common::{Backend, Counter, Port, Protocol, Settings, V4, maps};
 
 use crate::support::{PinDir, SMALL, apply, in_netns, name, plan, v4};
 
@@ -46,6 +46,28 @@ fn packet(service: u8, client: u32) -> Vec<u8> {
     let mut packet = Vec::new();
     builder.write(&mut packet, b"hello").expect("written");
     packet
+}
+
+#[test]
+fn a_packet_to_a_slot_with_another_services_backend_is_dropped_and_counted() {
+    in_netns(|| {
+        let pins = PinDir::new();
+        let mut datapath = pins.open();
+        datapath.set_settings(&Settings::EMPTY).expect("stored");
+        apply(&mut datapath, &[(name("cart"), plan_of(1, &[7]))]);
+        let backends = pins.table::<u32, Backend<V4>>(maps::BACKENDS_V4);
+        let all = backends.entries().expect("readable").into_iter();
+        let mut used = all.filter(|(_, backend)| backend.service.0 != 0);
+        let (id, mut torn) = used.next().expect("published");
+        torn.service.0 += 1;
+        backends.update(&id, &torn).expect("stored");
+        let program = datapath.program("ingress").expect("it is loaded");
+        let run = linux::test_run(program, &packet(1, 1), &[], 1).expect("runs");
+        assert_eq!(run.result, SHOT);
+        let counted = Reader::open(&pins.0).and_then(|reader| reader.counters());
+        let counted = counted.expect("readable");
+        assert_eq!(counted[Counter::DroppedInconsistent as usize], 1);
+    });
 }
 
 #[test]

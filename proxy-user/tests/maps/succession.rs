@@ -61,6 +61,10 @@ fn backend_of(pins: &PinDir) -> (BackendId, Backend<V4>) {
     of_cart.next().expect("published")
 }
 
+fn flows(pins: &PinDir) -> Table<FlowKey<V4>, FlowEntry<V4>> {
+    pins.table(maps::FLOWS_V4)
+}
+
 #[test]
 fn a_takeover_of_maps_keeps_a_flows_backend_until_the_flow_ends() {
     let pins = PinDir::new();
@@ -68,7 +72,7 @@ fn a_takeover_of_maps_keeps_a_flows_backend_until_the_flow_ends() {
     publish(&mut first, &["another"]);
     let (id, backend) = backend_of(&pins);
     let flow = original(id, backend.generation, backend.service.0);
-    let old: Table<FlowKey<V4>, FlowEntry<V4>> = pins.table(maps::FLOWS_V4);
+    let old = flows(&pins);
     old.update(&original_key(), &flow).expect("entered");
     drop(first);
 
@@ -77,7 +81,7 @@ fn a_takeover_of_maps_keeps_a_flows_backend_until_the_flow_ends() {
     let carried = second.carry_over(Duration::MAX).expect("carried over");
     let carried = carried.expect("all of it");
     assert_eq!((carried.flows, carried.lost), (1, 0));
-    let new: Table<FlowKey<V4>, FlowEntry<V4>> = pins.table(maps::FLOWS_V4);
+    let new = flows(&pins);
     let there = || {
         new.lookup(&original_key())
             .expect("readable")
@@ -102,10 +106,6 @@ fn a_takeover_of_maps_keeps_a_flows_backend_until_the_flow_ends() {
     second.take_over(Duration::MAX).expect("taken over");
     assert_eq!(new.lookup(&original_key()).expect("readable"), None);
     assert_eq!(generations(&pins.0).expect("pins").len(), 1);
-}
-
-fn flows(pins: &PinDir) -> Table<FlowKey<V4>, FlowEntry<V4>> {
-    pins.table(maps::FLOWS_V4)
 }
 
 #[test]
@@ -158,28 +158,7 @@ fn new_flows_avoid_the_tuple_of_a_closed_one_that_old_programs_still_know() {
 }
 
 #[test]
-fn port_bits_counters_and_direct_flows_survive_a_takeover_of_maps() {
-    let pins = PinDir::new();
-    drop(pins.open());
-    let bits = pins.array::<u64>(maps::PORTS);
-    bits.set_bits(5, 0x40);
-    let direct = pins.table::<u32, u32>(maps::DIRECT);
-    direct.update(&7, &0x1234).expect("written");
-    linux::per_cpu_add(pins.pinned(maps::COUNTERS), &[0, 0, 41]).expect("counted");
-
-    let mut second = pins.open_with(|options| options.capacities.flows *= 2);
-    second.carry_over(Duration::MAX).expect("carried over");
-    second.take_over(Duration::MAX).expect("taken over");
-    assert_eq!(pins.array::<u64>(maps::PORTS).load(5) & 0x40, 0x40);
-    let sums = linux::per_cpu_sums(pins.pinned(maps::COUNTERS)).expect("readable");
-    assert_eq!(sums[2], 41, "counted once");
-    let direct = pins.table::<u32, u32>(maps::DIRECT);
-    let known = direct.lookup(&7).expect("readable");
-    assert_eq!(known, Some(0x1234), "a connection past every service");
-}
-
-#[test]
-fn traffic_and_reject_counts_move_to_the_new_ids_in_a_takeover_of_maps() {
+fn counts_port_bits_and_direct_flows_survive_a_takeover_of_maps() {
     let pins = PinDir::new();
     let mut first = pins.open();
     publish(&mut first, &["another"]);
@@ -204,6 +183,10 @@ fn traffic_and_reject_counts_move_to_the_new_ids_in_a_takeover_of_maps() {
     refused(&pins).enter(&key).expect("entered");
     let counts = vec![3; values.len()];
     refused(&pins).update(&key, &counts).expect("stored");
+    pins.array::<u64>(maps::PORTS).set_bits(5, 0x40);
+    let direct = |pins: &PinDir| pins.table::<u32, u32>(maps::DIRECT);
+    direct(&pins).update(&7, &0x1234).expect("written");
+    linux::per_cpu_add(pins.pinned(maps::COUNTERS), &[0, 0, 41]).expect("counted");
     drop(first);
 
     let mut second = pins.open_with(|options| options.capacities.flows *= 2);
@@ -213,6 +196,11 @@ fn traffic_and_reject_counts_move_to_the_new_ids_in_a_takeover_of_maps() {
         .carry_over(Duration::MAX)
         .expect("carried over again");
     second.take_over(Duration::MAX).expect("taken over");
+    assert_eq!(pins.array::<u64>(maps::PORTS).load(5) & 0x40, 0x40);
+    let sums = linux::per_cpu_sums(pins.pinned(maps::COUNTERS)).expect("readable");
+    assert_eq!(sums[2], 41, "counted once");
+    let known = direct(&pins).lookup(&7).expect("readable");
+    assert_eq!(known, Some(0x1234), "a connection past every service");
     assert_ne!(backend_of(&pins).0, id, "or this shows nothing");
     let counted = Reader::open(&pins.0).and_then(|reader| reader.counted());
     let counted = counted.expect("readable");

@@ -4,7 +4,6 @@
 
 use std::{
     collections::BTreeMap,
-    ffi::OsString,
     fs,
     net::Ipv4Addr,
     os::fd::OwnedFd,
@@ -35,13 +34,6 @@ use proxy_common::{
     select::{maglev, weights},
     service::ServiceName,
 };
-
-/// Returns the command's path: the test build, or the program that PORTOLAN_MEASURED names, to
-/// measure a release.
-pub(crate) fn program() -> OsString {
-    let measured = std::env::var_os("PORTOLAN_MEASURED");
-    measured.unwrap_or_else(|| env!("CARGO_BIN_EXE_portolan").into())
-}
 
 pub(crate) const BPFFS: &str = "/sys/fs/bpf";
 
@@ -84,11 +76,11 @@ impl PinDir {
     pub(crate) fn open_clsact(&self) -> Datapath {
         self.open_with(|options| options.attachment = Attachment::Clsact)
     }
-    /// Opens the datapath with the default sizes, except for a small table of flows.
-    pub(crate) fn open_default(&self) -> Datapath {
+    /// Opens the datapath with the default sizes, except for the table of flows.
+    pub(crate) fn open_default(&self, flows: u32) -> Datapath {
         self.open_with(|options| {
             options.capacities = Capacities {
-                flows: 4096,
+                flows,
                 ..Capacities::default()
             };
         })

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests for blocks in which backends have slots by their weights: how they are written, changed,
-//! adopted, and what happens when they do not fit into the slots.
+//! Tests for blocks in which backends have slots by their weights, and blocks that are Maglev
+//! tables: how they are written, changed, adopted, and what happens when they do not fit.
 
 use std::collections::BTreeMap;
 
@@ -69,6 +69,8 @@ fn slots_follow_weights_and_are_written_again_only_when_those_change(#[case] is_
     let last = weighted(&[(1, 1_000_000), (3, 1)]);
     assert_eq!(publish(&mut datapath, &pins, last), 0, "adopted");
     assert!(publish(&mut datapath, &pins, weighted(&[(1, 1), (3, 2)])) > 2);
+    // A list in place of a table, and the other way round.
+    publish(&mut datapath, &pins, service(&[(1, 1), (3, 2)], !is_maglev));
     publish(&mut datapath, &pins, weighted(&[]));
 }
 
@@ -112,18 +114,34 @@ fn slots(pins: &PinDir) -> Vec<u32> {
         .collect()
 }
 
-#[test]
-fn slots_by_weight_that_do_not_fit_leave_one_for_each_remaining_endpoint() {
+/// The slots suffice for one block, but not for a second one at the same time.
+#[rstest]
+#[case::random(
+    700,
+    service(&[(1, 256), (2, 255)], false),
+    service(&[(1, 255), (2, 256)], false),
+    "511 in a row are needed, 189 are free"
+)]
+#[case::maglev(
+    1500,
+    service(&[(1, 1), (2, 1), (3, 1)], true),
+    service(&[(2, 1), (3, 1), (4, 1)], true),
+    "1031 in a row are needed, 469 are free"
+)]
+fn slots_that_do_not_fit_leave_one_for_each_remaining_endpoint(
+    #[case] slots_at_all: u32,
+    #[case] first: ServicePlan,
+    #[case] other: ServicePlan,
+    #[case] needed: &str,
+) {
     let pins = PinDir::new();
-    let mut datapath = with_slots(&pins, 700);
-    publish(&mut datapath, &pins, service(&[(1, 256), (2, 255)], false));
-    let other = service(&[(1, 255), (2, 256)], false);
+    let mut datapath = with_slots(&pins, slots_at_all);
+    publish(&mut datapath, &pins, first);
     let result = datapath.apply(&[(name("cart"), other.clone())]);
     let [failure] = &result.failures[..] else {
         panic!("{:?}", result.failures)
     };
     let reason = failure.reason.to_string();
-    let needed = "511 in a row are needed, 189 are free";
     assert!(reason.contains(needed), "{reason}");
     assert_eq!(slots(&pins).len(), 2);
     // After the previous slots have been freed, the new ones fit.

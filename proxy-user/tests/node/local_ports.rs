@@ -3,25 +3,19 @@
 //! masqueraded clients get.
 
 use std::{
-    io::{Read, Write},
-    net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpStream, UdpSocket},
-    os::fd::{AsRawFd, OwnedFd},
+    io::{self, ErrorKind, Read, Write},
+    net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream, UdpSocket},
     thread,
     time::{Duration, Instant},
 };
 
 use lab::node::netns::NetNs;
-use nix::{
-    errno::Errno,
-    sys::socket::{
-        AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, setsockopt, socket, sockopt,
-    },
-};
 use proxy_common::{FlowEntry, FlowKey, FlowKind, V4, flow::ClientInterface, maps::FLOWS_V4};
+use socket2::{Domain, Socket, Type};
 
 use crate::{
     agent::{Agent, eventually},
-    connection::{answer_questions, ask},
+    connection::{answer_questions, ask, limit},
     objects::Service,
     repair::table,
     world::World,
@@ -39,38 +33,29 @@ const EACH: u16 = 15;
 /// Opens a TCP connection from an address and port of a host. Waits while the last connection from
 /// there is being closed: it occupies address and port until TIME-WAIT.
 fn tcp(host: &NetNs, from: (Ipv4Addr, u16), to: SocketAddr) -> TcpStream {
-    let SocketAddr::V4(to) = to else {
-        panic!("IPv4")
-    };
     let deadline = Instant::now() + CLOSED_WITHIN;
     loop {
-        match host.enter(|| connected(from, to)).expect("enter the host") {
-            Ok(fd) => return TcpStream::from(fd),
-            Err(Errno::EADDRNOTAVAIL) if Instant::now() < deadline => {
+        match host.enter(|| connect_from(from.into(), to)) {
+            Ok(Ok(stream)) => return stream,
+            Ok(Err(error))
+                if error.kind() == ErrorKind::AddrNotAvailable && Instant::now() < deadline =>
+            {
                 thread::sleep(Duration::from_millis(10));
             }
-            Err(error) => panic!("from {from:?} to {to}: {error}"),
+            failed => panic!("from {from:?} to {to}: {failed:?}"),
         }
     }
 }
 
-fn connected(from: (Ipv4Addr, u16), to: SocketAddrV4) -> nix::Result<OwnedFd> {
-    let fd = socket(
-        AddressFamily::Inet,
-        SockType::Stream,
-        SockFlag::SOCK_CLOEXEC,
-        None,
-    )?;
-    let timeout = nix::sys::time::TimeVal::new(2, 0);
-    setsockopt(&fd, sockopt::SendTimeout, &timeout)?;
-    setsockopt(&fd, sockopt::ReceiveTimeout, &timeout)?;
-    setsockopt(&fd, sockopt::ReuseAddr, &true)?;
-    bind(
-        fd.as_raw_fd(),
-        &SockaddrIn::from(SocketAddrV4::new(from.0, from.1)),
-    )?;
-    connect(fd.as_raw_fd(), &SockaddrIn::from(to))?;
-    Ok(fd)
+/// Opens a TCP connection from this address and port, also if another socket uses them.
+pub(crate) fn connect_from(from: SocketAddr, to: SocketAddr) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&from.into())?;
+    socket.connect_timeout(&to.into(), ANSWER)?;
+    let stream = TcpStream::from(socket);
+    limit(&stream, ANSWER)?;
+    Ok(stream)
 }
 
 fn echoes(stream: &mut TcpStream, line: &str) {
@@ -87,7 +72,7 @@ fn udp(host: &NetNs, from: (Ipv4Addr, u16), to: SocketAddr) -> UdpSocket {
         let socket = UdpSocket::bind(from)?;
         socket.set_read_timeout(Some(ANSWER))?;
         socket.connect(to)?;
-        std::io::Result::Ok(socket)
+        io::Result::Ok(socket)
     });
     made.expect("enter the host").expect("a socket")
 }

@@ -41,7 +41,6 @@ mod past_the_stack;
 mod path_mtu;
 mod pods;
 mod reads;
-mod reasons;
 mod refused;
 mod repair;
 mod restart;

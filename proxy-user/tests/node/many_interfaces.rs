@@ -4,24 +4,17 @@
 
 use std::{
     fmt::Write,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
     thread,
     time::{Duration, Instant},
 };
 
 use datapath::maps::pins::generations;
-use lab::node::options::HEALTH;
 
 use crate::{
-    agent::{Agent, eventually, within},
+    agent::{Agent, within},
     attachments::CART,
-    connection::Open,
     objects::{Service, endpoint, service},
     scale::turns,
-    succession::start,
     world::World,
 };
 
@@ -29,21 +22,15 @@ use crate::{
 const INTERFACES: u32 = 250;
 /// How long it may take to attach to all interfaces and to detach from them.
 const LIMIT: Duration = Duration::from_secs(120);
-/// How long a change of a service may take.
-const FOLLOWED: Duration = Duration::from_millis(200);
 /// How long a probe may wait for its answer.
 const PROBE: Duration = Duration::from_millis(1000);
-
-/// Held by one test at a time: all interfaces of the machine wait for the same lock of the kernel.
-static ALONE: Mutex<()> = Mutex::new(());
 
 fn interfaces() -> u32 {
     let named = std::env::var("PORTOLAN_INTERFACES");
     named.map_or(INTERFACES, |number| number.parse().expect("a number"))
 }
 
-fn build() -> (MutexGuard<'static, ()>, World) {
-    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+fn build() -> World {
     let world = World::serving();
     let far = world.server().path();
     let mut batch = String::new();
@@ -52,27 +39,7 @@ fn build() -> (MutexGuard<'static, ()>, World) {
         writeln!(batch, "{line}\nlink set many{number} up").expect("a String takes everything");
     }
     world.ip(&batch);
-    (alone, world)
-}
-
-/// Asks /livez until `done`; returns the longest time that an answer took. Panics if it says that
-/// the agent hangs.
-fn keep_probing(agent: &Agent, done: &AtomicBool) -> Duration {
-    let mut longest = Duration::ZERO;
-    while !done.load(Ordering::Relaxed) {
-        let asked = Instant::now();
-        let alive = agent.get(HEALTH, "/livez");
-        let is_alive = alive.as_ref().is_ok_and(|(status, _)| *status == 200);
-        assert!(is_alive, "{alive:?}: {}", agent.log());
-        longest = longest.max(asked.elapsed());
-        thread::sleep(Duration::from_millis(20));
-    }
-    longest
-}
-
-fn is_taken_over(world: &World, agent: &Agent) -> bool {
-    generations(world.pins()).expect("pins").len() == 1
-        && agent.log().contains("took over from the maps before")
+    world
 }
 
 /// Prints how long the turns of the agent's loop have taken, and checks that there were many short
@@ -91,59 +58,6 @@ fn p99(mut times: Vec<Duration>) -> Duration {
     times.sort();
     println!("{} changes, p50 {:?}", times.len(), times[times.len() / 2]);
     times[times.len() * 99 / 100]
-}
-
-#[test]
-fn a_succession_at_many_interfaces_goes_on_in_turns_and_changes_are_applied_in_between() {
-    let (_alone, world) = build();
-    let first = start(&world, "flows: 2048");
-    assert!(first.stop().success());
-    let mut open = world.connect(CART).expect("an answer");
-    let begun = Instant::now();
-    let config = world.configure("portolan: {maps: {flows: 4096}}\n");
-    let agent = world.spawn(&["--config", &config]);
-    eventually("it is alive", &agent, || agent.is_alive());
-    let (client, done) = (world.client(), AtomicBool::new(false));
-    let times = thread::scope(|scope| {
-        let probing = scope.spawn(|| keep_probing(&agent, &done));
-        let connecting = scope.spawn(|| Open::keep_connecting(client, CART, &done));
-        let mut times = Vec::new();
-        // The old programs leave new services to the new ones.
-        for number in 1..=250 {
-            if is_taken_over(&world, &agent) {
-                break;
-            }
-            let address = format!("172.30.3.{number}");
-            world.write(
-                &format!("new-{number}.yaml"),
-                service(&format!("new-{number}"), &address),
-            );
-            // A SYN that comes too early would be repeated only after a second.
-            thread::sleep(FOLLOWED);
-            let written = Instant::now();
-            within(LIMIT, "served", &agent, || {
-                world.connect(&format!("{address}:80")).is_ok()
-            });
-            times.push(written.elapsed());
-        }
-        within(LIMIT, "taken over", &agent, || {
-            is_taken_over(&world, &agent)
-        });
-        // The first had to wait until the agent was ready.
-        times.remove(0);
-        println!("taken over after {:?}", begun.elapsed());
-        done.store(true, Ordering::Relaxed);
-        let longest = probing.join().expect("it is alive");
-        println!("/livez answers within {longest:?}");
-        assert!(longest < PROBE, "{longest:?}");
-        assert!(connecting.join().expect("every connection is made") > 100);
-        times
-    });
-    assert!(times.len() > 20, "changes are applied meanwhile: {times:?}");
-    let late = times.iter().filter(|time| **time > PROBE).count();
-    assert!(late * 20 <= times.len(), "{times:?}");
-    check_turns(&agent);
-    assert_eq!(open.echo("still here"), "still here");
 }
 
 /// Takes the service's endpoint away, or, if `number` is odd, adds it again. Returns after what
@@ -165,7 +79,7 @@ fn change_cart(world: &World, agent: &Agent, number: usize) -> Duration {
 /// smaller ones first.
 #[test]
 fn changes_reach_packets_at_once_at_many_interfaces_and_while_larger_maps_take_over() {
-    let (_alone, world) = build();
+    let world = build();
     let config = world.configure(
         "portolan: {socketExceptions: ['*mesh*', 'batch-*'], maps: {frontends: 64, records: 64, slots: 64, backends: 64, flows: 4096}}\n",
     );
@@ -192,6 +106,9 @@ fn changes_reach_packets_at_once_at_many_interfaces_and_while_larger_maps_take_o
     while generations(world.pins()).expect("pins").len() > 1 {
         assert!(begun.elapsed() < LIMIT, "{}", agent.log());
         times.push(change_cart(&world, &agent, times.len()));
+        let asked = Instant::now();
+        assert!(agent.is_alive(), "{}", agent.log());
+        assert!(asked.elapsed() < PROBE, "/livez: {:?}", asked.elapsed());
     }
     println!("taken over after {:?}", begun.elapsed());
     assert!(times.len() > 10, "changes are applied meanwhile: {times:?}");

@@ -4,7 +4,7 @@
 
 use std::{
     io::{self, BufRead, BufReader, Write},
-    net::{Ipv4Addr, SocketAddr, TcpStream},
+    net::Ipv4Addr,
     thread,
     time::{Duration, Instant},
 };
@@ -13,11 +13,12 @@ use datapath::maps::tables::Table;
 use lab::node::foreign::ChainPosition;
 use nix::sys::signal::Signal;
 use proxy_common::{LocalPod, V4, maps};
-use socket2::{Domain, Socket, Type};
+use socket2::SockRef;
 
 use crate::{
     agent::{Agent, eventually, wait},
     connection::Open,
+    local_ports::connect_from,
     objects::service,
     repair::table,
     world::{World, at, packets},
@@ -286,13 +287,8 @@ fn a_host_port_and_its_backend_work_in_turn_from_one_source_port() {
 /// reset, so that the port is free at once.
 fn ask_from(world: &World, port: u16, to: &str) -> String {
     let asked = world.client().enter(|| {
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-        socket.set_reuse_address(true)?;
-        socket.bind(&SocketAddr::from(([0, 0, 0, 0], port)).into())?;
-        socket.set_linger(Some(Duration::ZERO))?;
-        socket.connect_timeout(&at(to).into(), PATIENCE)?;
-        let mut stream = TcpStream::from(socket);
-        stream.set_read_timeout(Some(PATIENCE))?;
+        let mut stream = connect_from(([0, 0, 0, 0], port).into(), at(to))?;
+        SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
         stream.write_all(b"hello\n")?;
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line)?;

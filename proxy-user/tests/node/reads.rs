@@ -15,7 +15,7 @@ pub(crate) const EMPTY: &str = "172.30.1.2:80";
 type Part = (&'static str, fn(&World, &Agent));
 
 /// The parts in their order: the first ones count every packet of a service.
-const PARTS: [Part; 10] = [
+const PARTS: [Part; 11] = [
     ("pod names", |world, _| {
         pods::lists_name_the_pods_of_endpoints_and_clients(world);
     }),
@@ -43,6 +43,9 @@ const PARTS: [Part; 10] = [
     }),
     ("a second trace", |world, _| {
         trace::a_second_trace_is_refused_but_not_after_the_first_was_killed(world);
+    }),
+    ("a packet that cannot be rewritten", |world, agent| {
+        observe::a_packet_that_cannot_be_rewritten_is_dropped_and_named(world, agent);
     }),
 ];
 

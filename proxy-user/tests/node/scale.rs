@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, env, time::Duration};
 
-use datapath::maps::{pinned_capacities, pins::generations};
+use datapath::maps::pins::generations;
 use k8s_openapi::api::discovery::v1::Endpoint;
 
 use crate::{
@@ -78,13 +78,6 @@ pub(crate) fn turns(agent: &Agent) -> BTreeMap<String, (u64, f64, f64)> {
     turns
 }
 
-fn resident(agent: &Agent) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", agent.pid())).expect("it runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    kib.expect("kilobytes") / 1024
-}
-
 #[test]
 fn maps_grow_at_once_to_what_many_services_need_and_changes_go_on_meanwhile() {
     let given = env::var("PORTOLAN_SCALE_SERVICES").ok();
@@ -100,13 +93,7 @@ fn maps_grow_at_once_to_what_many_services_need_and_changes_go_on_meanwhile() {
     };
     let agent = world.start_configured(7, &sizes);
     assert!(world.connect(CART).is_ok());
-    let before = pinned_capacities(world.pins())
-        .expect("pins")
-        .expect("pinned");
-
-    let start = std::time::Instant::now();
     write(&world, 200..services);
-    println!("{services} services written in {:?}", start.elapsed());
     let served = || agent.metric("portolan_services") == Some(u64::from(services) + 1);
     within(LIMIT, "known", &agent, served);
     within(LIMIT, "none failed, no others being made", &agent, || {
@@ -114,10 +101,6 @@ fn maps_grow_at_once_to_what_many_services_need_and_changes_go_on_meanwhile() {
         let failed = agent.metric("portolan_services_failed");
         failed == Some(0) && generations(world.pins()).expect("pins").len() == 1
     });
-    let grown = pinned_capacities(world.pins())
-        .expect("pins")
-        .expect("pinned");
-    println!("{before:?}\n{grown:?}");
     // A second growth is possible: the need is estimated from the services that are already stored.
     let growths = agent
         .metric("portolan_map_growths_total")
@@ -127,7 +110,6 @@ fn maps_grow_at_once_to_what_many_services_need_and_changes_go_on_meanwhile() {
     for (kind, (count, sum, longest)) in &turns {
         println!("{count:>6} turns of {kind}: {sum:.3} s, each within {longest} s");
     }
-    println!("{} MiB resident", resident(&agent));
     // One turn with all these services would take ten times as long. On a busy machine some
     // services arrive only after the larger maps are made.
     let (count, _, longest) = turns["more-to-fill"];

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A real API server on the node. A test fails at the first step that the server refuses.
 
-use std::{fmt::Display, path::PathBuf};
+use std::fmt::Display;
 
-use lab::node::api_server::{AGENTS_ACCOUNT, ApiServer, Record};
+use lab::node::api_server::{ApiServer, Record};
 
 use crate::{
     objects::{NAMESPACE, node_object, service},
@@ -17,20 +17,7 @@ pub(crate) struct Server<'a>(ApiServer<'a>);
 
 /// Starts a server that has the Node object and one service.
 pub(crate) fn prepare(world: &World) -> Server<'_> {
-    filled(ApiServer::start(world.node(), ADDRESS))
-}
-
-/// Starts such a server, and gives the account of a fleet's agents every right. What they ask for
-/// is in the server's audit log.
-pub(crate) fn prepare_for_fleet(world: &World) -> Server<'_> {
-    let server = filled(ApiServer::start_for_fleet(world.node(), ADDRESS));
-    server.kubectl(&format!(
-        "create clusterrolebinding agents --clusterrole=cluster-admin --user={AGENTS_ACCOUNT}"
-    ));
-    server
-}
-
-fn filled(started: anyhow::Result<ApiServer<'_>>) -> Server<'_> {
+    let started = ApiServer::start(world.node(), ADDRESS);
     let server = Server(started.expect("a server"));
     server.apply(NAMESPACE);
     server.apply(node_object(None));
@@ -50,11 +37,6 @@ impl Server<'_> {
     /// The path of a kubeconfig of the account of a fleet's agents.
     pub(crate) fn agents_kubeconfig(&self) -> String {
         self.0.agents_kubeconfig().display().to_string()
-    }
-
-    /// The path of the audit log of [`prepare_for_fleet`].
-    pub(crate) fn audit_log(&self) -> PathBuf {
-        self.0.audit_log()
     }
 
     /// Runs kubectl with words separated by blanks; returns its output.

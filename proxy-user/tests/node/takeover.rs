@@ -4,12 +4,13 @@
 
 mod left_behind;
 
-use std::{io, net::UdpSocket, thread, time::Duration};
+use std::{net::UdpSocket, thread, time::Duration};
 
 use lab::node::{netns::NetNs, pod::plug};
 
 use crate::{
-    objects::{Service, endpoint},
+    connection::{answer_questions, asking, asking_at},
+    objects::{Service, endpoint, questions},
     stream::{Stream, serve},
     world::World,
 };
@@ -65,40 +66,6 @@ fn outside(world: &World) -> NetNs {
     );
     outside.ip(&batch).expect("interfaces outside");
     outside
-}
-
-/// Answers each datagram with the port at which it arrived.
-fn answer(pod: &NetNs, port: u16) {
-    let socket = pod.enter(|| UdpSocket::bind(("10.40.1.20", port)));
-    let socket = socket.expect("the pod").expect("a socket");
-    thread::spawn(move || {
-        let mut buffer = [0; 64];
-        while let Ok((_, from)) = socket.recv_from(&mut buffer) {
-            _ = socket.send_to(&port.to_be_bytes(), from);
-        }
-    });
-}
-
-/// A UDP socket that asks a service again and again.
-struct Conversation(UdpSocket);
-
-impl Conversation {
-    fn begin(pod: &NetNs, to: &str) -> Self {
-        let socket = pod.enter(|| {
-            let socket = UdpSocket::bind("0.0.0.0:0")?;
-            socket.connect(to)?;
-            socket.set_read_timeout(Some(Duration::from_secs(1)))?;
-            io::Result::Ok(socket)
-        });
-        Self(socket.expect("the pod").expect("a socket"))
-    }
-    /// The port of the backend that answers; None if there is no answer.
-    fn ask(&self) -> Option<u16> {
-        self.0.send(b"who?").expect("sent");
-        let mut answer = [0; 2];
-        let received = self.0.recv(&mut answer);
-        received.ok().map(|_| u16::from_be_bytes(answer))
-    }
 }
 
 #[test]
@@ -195,29 +162,34 @@ fn no_flow_gets_a_port_that_another_proxy_has_masqueraded_with() {
 #[test]
 fn datagrams_are_answered_before_and_after_the_other_proxys_rules_go() {
     let world = World::build();
-    answer(world.server(), 8081);
+    answer_questions(world.server());
     let outside = outside(&world);
     world.nft(
         "add table ip other
 add chain ip other services { type nat hook prerouting priority dstnat; }
-add rule ip other services ip daddr 172.30.1.9 udp dport 53 dnat to 10.40.1.20:8081
-add rule ip other services ip daddr 10.40.0.1 udp dport 30053 dnat to 10.40.1.20:8081
+add rule ip other services ip daddr 172.30.1.9 udp dport 53 dnat to 10.40.1.20:8080
+add rule ip other services ip daddr 10.40.0.1 udp dport 30053 dnat to 10.40.1.20:8080
 add chain ip other leaving { type nat hook postrouting priority srcnat; }
 add rule ip other leaving ct status dnat ip saddr != 10.40.0.0/16 masquerade fully-random
 ",
     );
-    let inside = [(); 5].map(|()| Conversation::begin(world.client(), "172.30.1.9:53"));
-    let from_outside = [(); 3].map(|()| Conversation::begin(&outside, "10.40.0.1:30053"));
+    let inside = [(); 5].map(|()| asking(world.client()));
+    let from_outside = [(); 3].map(|()| asking_at(&outside, "10.40.0.1:30053"));
     let all: Vec<_> = inside.iter().chain(&from_outside).collect();
-    // The first question can be lost during neighbour resolution.
-    let serves = |one: &&Conversation| [(); 5].iter().find_map(|()| one.ask()) == Some(8081);
-    assert!(all.iter().all(serves), "the other serves");
-    let questions = Service::new("questions", "172.30.1.9")
-        .ports(&[("", "UDP", 53, Some(30053))])
-        .target(8081);
+    let answers = |one: &UdpSocket| {
+        one.send(b"?").expect("sent");
+        one.recv(&mut [0]).is_ok()
+    };
+    for one in &all {
+        let patience = Some(Duration::from_secs(1));
+        one.set_read_timeout(patience).expect("a time limit");
+        // The first question can be lost during neighbour resolution.
+        assert!((0..5).any(|_| answers(one)), "the other serves");
+    }
+    let questions = questions().ports(&[("", "UDP", 53, Some(30053))]);
     world.write("questions.yaml", &questions);
     let agent = world.start(7);
-    let lost = || all.iter().filter(|one| one.ask().is_none()).count();
+    let lost = || all.iter().filter(|one| !answers(one)).count();
     let before = lost();
     agent.says(&["live on in nf_conntrack"]);
     world.nft("delete table ip other\n");

@@ -48,6 +48,12 @@ pub(crate) fn top_agrees_exactly_with_what_clients_counted(world: &World) {
     }
     let refused = &top(&["empty"])[0]["refused"];
     assert_eq!(refused["rejected_no_endpoint"], 4, "{refused}");
+    let reasons = top(&["--reasons"]);
+    let mut rows = reasons.as_array().into_iter().flatten();
+    let row = rows.find(|row| row["reason"] == "rejected_no_endpoint");
+    let row = row.expect("its row");
+    assert_eq!(row["count"], 4, "{reasons}");
+    assert_eq!(row["page"], "docs/runbooks.md#no-endpoint");
 
     let rates = ["top", "--watch", "--interval", "0.2", "-o"];
     let path = "jsonpath={.items[0].rates.packetsIn}";

@@ -1,46 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tests of system calls other than `connect` and `sendto` that run the socket hooks.
-#![expect(
-    unsafe_code,
-    reason = "sendmmsg, recvmsg and AF_UNSPEC have no safe wrapper here"
-)]
+#![expect(unsafe_code, reason = "poll and AF_UNSPEC have no safe wrapper here")]
 
 use std::{
-    io::{self, IoSlice, IoSliceMut},
-    mem,
+    io, mem,
     net::{SocketAddr, TcpStream, UdpSocket},
     os::fd::{AsRawFd, OwnedFd},
     ptr, thread,
 };
 
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, MultiHeaders, SockFlag, SockType, SockaddrIn, SockaddrStorage,
-    recvmsg, sendmmsg, sendto, socket,
-};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, SockaddrIn, sendto, socket};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::{
-    clients::{Open, V4, ask, datagrams, hear},
+    clients::{Open, V4, ask, datagrams},
     service::{Service, address, vip},
-    uring,
-    world::{From, PATIENCE, World},
+    world::{From, World},
 };
 
 #[test]
 fn whatever_system_call_a_socket_uses_it_is_translated() {
     let world = World::all(&[
         Service::new(1, "UDP", &[20, 21]),
-        Service::new(2, "UDP", &[20, 21]),
         Service::new(3, "TCP", &[20, 21]),
     ]);
     several_sockets_on_one_port_each_have_their_own_backend(&world);
     world.expect_no_socket();
     a_nonblocking_connect_is_translated(&world);
     a_tcp_fast_open_by_sendto_is_translated(&world);
-    a_connect_by_io_uring_is_translated(&world);
     assert_eq!(world.flows(), 0);
-    a_batch_of_datagrams_may_go_to_several_services(&world);
-    recv_and_recvmsg_get_answers_and_recvmsg_the_services_address(&world);
     a_socket_works_on_when_its_process_has_left_the_cgroup(&world);
     world.expect_no_socket();
 }
@@ -131,43 +119,6 @@ pub(crate) fn disconnect(socket: &impl AsRawFd) {
     assert_eq!(result, 0, "{}", io::Error::last_os_error());
 }
 
-fn a_batch_of_datagrams_may_go_to_several_services(world: &World) {
-    let socket = world.run(From::Pod, || datagrams(V4));
-    let parts = [[IoSlice::new(b"who?")], [IoSlice::new(b"who?")]];
-    let to = [Some(of(vip(1))), Some(of(vip(2)))];
-    let mut headers = MultiHeaders::preallocate(2, None);
-    let sent = sendmmsg(
-        socket.as_raw_fd(),
-        &mut headers,
-        &parts,
-        to,
-        [],
-        MsgFlags::empty(),
-    )
-    .expect("sent")
-    .count();
-    assert_eq!(sent, 2);
-    let mut from = [0; 2].map(|_| hear(&socket).from);
-    from.sort();
-    assert_eq!(from, [vip(1), vip(2)]);
-}
-
-fn recv_and_recvmsg_get_answers_and_recvmsg_the_services_address(world: &World) {
-    let socket = world.run(From::Pod, || datagrams(V4));
-    let mut buffer = [0; 64];
-    socket.send_to(b"who?", vip(1)).expect("sent");
-    assert!(socket.recv(&mut buffer).expect("an answer") > 0);
-    socket.send_to(b"who?", vip(1)).expect("sent");
-    let mut parts = [IoSliceMut::new(&mut buffer)];
-    let received =
-        recvmsg::<SockaddrStorage>(socket.as_raw_fd(), &mut parts, None, MsgFlags::empty())
-            .expect("an answer");
-    let from = received
-        .address
-        .and_then(|from| from.as_sockaddr_in().copied());
-    assert_eq!(from, Some(of(vip(1))));
-}
-
 fn a_socket_works_on_when_its_process_has_left_the_cgroup(world: &World) {
     // This thread is no longer in the cgroup when `run` returns.
     let socket = world.run(From::Pod, || datagrams(V4));
@@ -178,15 +129,4 @@ fn a_socket_works_on_when_its_process_has_left_the_cgroup(world: &World) {
         asked.join().expect("no panic")
     });
     assert_eq!(elsewhere, answer);
-}
-
-fn a_connect_by_io_uring_is_translated(world: &World) {
-    let stream = world.run(From::Pod, || {
-        let socket = stream();
-        uring::connect(&socket, vip(3)).expect("io_uring");
-        TcpStream::from(socket)
-    });
-    stream.set_read_timeout(Some(PATIENCE)).expect("a limit");
-    let open = Open::over(stream).expect("an answer");
-    assert_eq!(open.answer.from, vip(3));
 }

@@ -99,11 +99,6 @@ pub(crate) fn try_ask_connected(socket: &UdpSocket) -> io::Result<Answer> {
 }
 
 /// Waits for a datagram and returns it as an answer.
-#[track_caller]
-pub(crate) fn hear(socket: &UdpSocket) -> Answer {
-    try_hear(socket).expect("an answer")
-}
-
 fn try_hear(socket: &UdpSocket) -> io::Result<Answer> {
     let mut buffer = [0; 2048];
     let (length, from) = socket.recv_from(&mut buffer)?;

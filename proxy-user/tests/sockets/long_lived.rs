@@ -4,21 +4,20 @@
 
 use std::{
     io::{self, ErrorKind},
-    net::{SocketAddr, TcpListener, UdpSocket},
+    net::{SocketAddr, UdpSocket},
     thread,
     time::{Duration, Instant},
 };
 
-use lab::node::{netns::NetNs, settings::SocketBalancing, topology::Plumbing};
+use lab::node::{settings::SocketBalancing, topology::Plumbing};
 use proxy_common::Counter;
 use rstest::rstest;
 use socket2::{Domain, Socket, Type};
 
 use crate::{
     clients::{Open, V4, V6, ask_connected, connected, datagrams, try_ask, try_ask_connected},
-    pods::join,
     service::{Service, vip, vip6},
-    world::{From, PORT, World},
+    world::{From, World},
 };
 
 const CONNECTIONS: usize = 60;
@@ -36,9 +35,6 @@ fn sockets_go_on_when_ports_are_used_again_and_endpoints_and_addresses_move(
     assert_eq!(world.count(Counter::ForwardedElsewhere), 0);
     connected_datagram_sockets_follow_their_service_when_its_pod_is_replaced(&mut world);
     datagrams_follow_an_external_ip_that_moves_to_another_service(&mut world);
-    let late = join(world.node(), plumbing, 30);
-    no_datagram_reaches_the_address_of_a_removed_endpoint(&mut world, &late);
-    a_client_port_can_be_reused_after_the_server_closed_first(&mut world, &late);
 }
 
 /// Binds a socket. Tries again while the port is in use: a process that another test starts has
@@ -155,60 +151,6 @@ fn connected_datagram_sockets_follow_their_service_when_its_pod_is_replaced(worl
         world.publish(&[dns(&[])]);
         world.publish(&[dns(&[20])]);
         expect_served("one", "after nobody served");
-    }
-}
-
-/// Returns a socket in a pod; [`arrived`] counts the datagrams that it has received.
-fn count_datagrams(pod: &NetNs) -> UdpSocket {
-    let socket = pod.enter(|| UdpSocket::bind(("0.0.0.0", PORT)));
-    let socket = socket.expect("enter the pod").expect("a socket");
-    socket.set_nonblocking(true).expect("no waiting");
-    socket
-}
-
-fn arrived(socket: &UdpSocket) -> usize {
-    (0..)
-        .take_while(|_| socket.recv(&mut [0; 64]).is_ok())
-        .count()
-}
-
-fn no_datagram_reaches_the_address_of_a_removed_endpoint(world: &mut World, late: &NetNs) {
-    let there = count_datagrams(late);
-    for from in [From::Pod, From::Node] {
-        for left in [vec![], vec![Service::new(1, "UDP", &[])]] {
-            world.publish(&[Service::new(1, "UDP", &[30])]);
-            let socket = world.run(from, || connected(V4, vip(1)));
-            let send = |times: u32| {
-                for _ in 0..times {
-                    _ = socket.send(b"who?");
-                    thread::sleep(Duration::from_millis(5));
-                }
-            };
-            let reaches = (0..100).any(|_| {
-                send(20);
-                arrived(&there) > 0
-            });
-            assert!(reaches, "{from:?}: as long as it serves");
-            let is_deleted = left.is_empty();
-            world.publish(&left);
-            arrived(&there);
-            send(20);
-            assert_eq!(arrived(&there), 0, "{from:?}, deleted: {is_deleted}");
-        }
-    }
-}
-
-fn a_client_port_can_be_reused_after_the_server_closed_first(world: &mut World, late: &NetNs) {
-    world.publish(&[Service::new(1, "TCP", &[30])]);
-    let listener = late.enter(|| TcpListener::bind(("0.0.0.0", PORT)));
-    let listener = listener.expect("enter the pod").expect("a listener");
-    thread::spawn(move || listener.incoming().for_each(drop));
-    for _ in 0..20 {
-        let read = world.run(From::Pod, || {
-            let stream = std::net::TcpStream::connect_timeout(&vip(1), Duration::from_secs(2))?;
-            io::Read::read(&mut &stream, &mut [0; 1])
-        });
-        assert_eq!(read.expect("the end of the stream"), 0);
     }
 }
 

@@ -15,7 +15,6 @@ mod service;
 mod settings;
 #[path = "../fuzz/shorten.rs"]
 mod shorten;
-mod uring;
 mod verdicts;
 mod world;
 

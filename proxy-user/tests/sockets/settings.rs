@@ -4,7 +4,7 @@
 use std::{
     collections::BTreeSet,
     fs,
-    net::{TcpListener, TcpStream, UdpSocket},
+    net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
     process::Command,
 };
 
@@ -19,12 +19,17 @@ use crate::{
 
 #[test]
 fn sockets_of_an_excepted_cgroup_use_the_packet_path() {
-    let config = "portolan: {socketExceptions: ['*mesh*'], reserveNodePorts: true}\n";
-    let world = World::new(
-        SocketBalancing::All,
-        config,
-        &[Service::new(1, "TCP", &[20, 21])],
-    );
+    let config = "portolan:
+  socketExceptions: ['*mesh*']
+  reserveNodePorts: true
+  maps: {memory: 1, sockets: 16}
+";
+    let services = [
+        Service::new(1, "TCP", &[20, 21]),
+        Service::new(2, "UDP", &[21]),
+    ];
+    let world = World::new(SocketBalancing::All, config, &services);
+    a_full_table_of_sockets_is_counted(&world);
     a_node_process_cannot_bind_a_served_node_port(&world);
     let mesh = world.cgroup().below("some-mesh").expect("a cgroup");
     let inner = mesh.below("inner").expect("a cgroup");
@@ -58,6 +63,18 @@ fn sockets_of_an_excepted_cgroup_use_the_packet_path() {
         assert_eq!(connected.is_ok(), reached, "{connected:?}");
     }
     drop(inner);
+}
+
+/// Each loopback address with the node port is a frontend of its own.
+fn a_full_table_of_sockets_is_counted(world: &World) {
+    let socket = world.run(From::Node, || datagrams(V4));
+    for last in 1..=40 {
+        let to = SocketAddr::from(([127, 0, 0, last], 30_002));
+        socket.send_to(b"?", to).expect("translated all the same");
+    }
+    assert!(world.count(Counter::SocketTableFull) > 0);
+    drop(socket);
+    world.expect_no_socket();
 }
 
 fn a_node_process_cannot_bind_a_served_node_port(world: &World) {

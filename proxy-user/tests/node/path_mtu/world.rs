@@ -174,7 +174,7 @@ impl World {
     }
 
     /// Makes both ends forget their path MTU.
-    pub(super) fn forget(&self) {
+    fn forget(&self) {
         for end in [self.client(), self.server()] {
             for family in ["-4", "-6"] {
                 let flushed = end.feed("ip", &[family, "route", "flush", "cache"], "");

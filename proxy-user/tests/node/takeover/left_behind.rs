@@ -16,48 +16,32 @@ use crate::{
 
 #[test]
 fn a_new_connection_beside_old_masquerade_rules_survives_their_removal() {
-    const OTHERS: [(&str, &str, &str); 2] = [
-        ("kube-proxy", "masquerading", ""),
-        ("nat", "POSTROUTING", "KUBE-POSTROUTING"),
-    ];
-    for (table, chain, of_iptables) in OTHERS {
-        let world = World::build();
-        serve(world.server(), STREAMS);
-        let outside = outside(&world);
-        let rule = "meta mark & 0x4000 == 0x4000 masquerade fully-random";
-        let mut text = format!(
-            "add table ip {table}
-add chain ip {table} {chain} {{ type nat hook postrouting priority srcnat; }}
-"
-        );
-        text += &match of_iptables {
-            "" => format!("add rule ip {table} {chain} {rule}\n"),
-            other => format!(
-                "add chain ip {table} {other}\nadd rule ip {table} {other} {rule}\nadd rule ip {table} {chain} jump {other}\n"
-            ),
-        };
-        world.nft(&text);
-        world.write("cart.yaml", streams());
-        let agent = world.start(7);
-        let open = Stream::connect(&outside, "10.40.0.1:30001").expect("we serve");
-        open.speaks();
-        let all = world.flows();
-        assert!(
-            all.iter().all(|flow| flow.masquerade.is_some()),
-            "{table}: {all:?}"
-        );
-        world.nft(&format!("delete table ip {table}\n"));
-        open.speaks();
-        eventually("the mark is what it was", &agent, || {
-            let another = Stream::connect(&outside, "10.40.0.1:30001").expect("we serve");
-            another.speaks();
-            another.finish();
-            let settings = Reader::open(world.pins()).and_then(|reader| reader.settings());
-            !settings.expect("settings").has(Settings::OTHERS_MASQUERADE)
-        });
-        open.speaks();
-        open.finish();
-    }
+    let world = World::build();
+    serve(world.server(), STREAMS);
+    let outside = outside(&world);
+    world.nft(
+        "add table ip kube-proxy
+add chain ip kube-proxy masquerading { type nat hook postrouting priority srcnat; }
+add rule ip kube-proxy masquerading meta mark & 0x4000 == 0x4000 masquerade fully-random
+",
+    );
+    world.write("cart.yaml", streams());
+    let agent = world.start(7);
+    let open = Stream::connect(&outside, "10.40.0.1:30001").expect("we serve");
+    open.speaks();
+    let all = world.flows();
+    assert!(all.iter().all(|flow| flow.masquerade.is_some()), "{all:?}");
+    world.nft("delete table ip kube-proxy\n");
+    open.speaks();
+    eventually("the mark is what it was", &agent, || {
+        let another = Stream::connect(&outside, "10.40.0.1:30001").expect("we serve");
+        another.speaks();
+        another.finish();
+        let settings = Reader::open(world.pins()).and_then(|reader| reader.settings());
+        !settings.expect("settings").has(Settings::OTHERS_MASQUERADE)
+    });
+    open.speaks();
+    open.finish();
 }
 
 #[test]

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Commands with many services and flows in the maps: their time and memory are limited.
+
+use std::{
+    fs,
+    io::Read,
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use control::{object::ObjectName, plan::ServicePlan};
+use proxy_common::{EndpointSet, FlowEntry, FlowKey, Port, Prefix, Protocol, Settings, V4, maps};
+
+use crate::support::{ENTRY, PinDir, apply, backend, in_netns, plan, run, v4, with_reply};
+
+const SERVICES: u32 = 50_000;
+/// The number of endpoints of each service; all of them are counted one by one.
+const ENDPOINTS: u32 = 2;
+const FLOWS: u32 = 500_000;
+/// The limit for the peak memory of a process, in KiB.
+const MEMORY: u64 = 100 << 10;
+
+/// Returns service n, with endpoints of its own.
+fn service(n: u32) -> (ObjectName, ServicePlan) {
+    let [_, b, c, d] = n.to_be_bytes();
+    let mut plan = plan(v4(10, b, c, d), &[]);
+    plan.guarded_v4 = vec![v4(10, b, c, d)];
+    let endpoints = (0..ENDPOINTS).map(|k| {
+        let [_, b, c, d] = (n * ENDPOINTS + k).to_be_bytes();
+        backend(v4(11, b, c, d), EndpointSet::CLUSTER)
+    });
+    plan.ports[0].v4.backends = endpoints.collect();
+    (ObjectName::new("many", &format!("s{n}")), plan)
+}
+
+/// Returns the entries of a flow: original and reply.
+fn entries(number: u32) -> [(FlowKey<V4>, FlowEntry<V4>); 2] {
+    let [_, b, c, d] = number.to_be_bytes();
+    let (client, frontend) = (v4(10, b, c, d), v4(10, 0, 0, 1));
+    let port = Port::from_host(80);
+    let key = FlowKey::new(client, ENTRY.client_port, frontend, port, Protocol::TCP);
+    with_reply(key, ENTRY)
+}
+
+/// Runs a command of the test build, or of the program that PORTOLAN_MEASURED names, to measure a
+/// release. Returns its output, its processor time, and its peak memory in KiB.
+fn measured(pins: &PinDir, words: &str) -> (String, Duration, u64) {
+    let program = std::env::var_os("PORTOLAN_MEASURED");
+    let mut command =
+        Command::new(program.unwrap_or_else(|| env!("CARGO_BIN_EXE_portolan").into()));
+    command.args(words.split(' ')).arg("--pin-dir").arg(&pins.0);
+    command.env_remove("KUBECONFIG").stdout(Stdio::piped());
+    let mut child = command.spawn().expect("it runs");
+    let mut stdout = child.stdout.take().expect("its output");
+    let reading = thread::spawn(move || {
+        let mut output = String::new();
+        stdout.read_to_string(&mut output).expect("its output");
+        output
+    });
+    // `getrusage` cannot be used: a child has its parent's peak until it executes its program.
+    let [status, times] = ["status", "stat"].map(|file| format!("/proc/{}/{file}", child.id()));
+    let (mut memory, mut ticks) = (0, 0);
+    while child.try_wait().expect("its state").is_none() {
+        let text = fs::read_to_string(&status).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let peak = line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
+        let is_it = text.starts_with("Name:\tportolan\n");
+        memory = memory.max(peak.filter(|_| is_it).unwrap_or_default());
+        // The times in user space and in the kernel, in hundredths of a second.
+        let text = fs::read_to_string(&times).unwrap_or_default();
+        let words = text.split_whitespace().skip(13).take(2);
+        ticks = words.flat_map(str::parse::<u64>).sum::<u64>().max(ticks);
+        thread::sleep(Duration::from_millis(2));
+    }
+    // `explain` finds no agent here, and says so by its status.
+    let is_well = child.wait().expect("its state").success();
+    assert!(is_well || words.starts_with("explain"), "{words}");
+    println!("{words}: {ticks}0 ms of the processor, {memory} KiB");
+    (
+        reading.join().expect("read"),
+        Duration::from_millis(10 * ticks),
+        memory,
+    )
+}
+
+#[test]
+fn commands_with_many_services_and_flows_take_little_time_and_memory() {
+    in_netns(|| {
+        run("ip link add pod0 type veth peer name far");
+        run("ip link set pod0 up");
+        run("ip route add 10.40.1.10/32 dev pod0");
+        run("ip route add 11.0.0.0/8 dev pod0");
+        let pins = PinDir::new();
+        let mut datapath = pins.open_default(4 * FLOWS);
+        let mut settings = Settings::EMPTY;
+        settings.flags |= Settings::DETECTS_PODS;
+        settings.pods_v4[0] = Prefix {
+            address: v4(10, 40, 0, 0),
+            mask: v4(255, 255, 0, 0),
+        };
+        datapath.set_settings(&settings).expect("settings");
+        let services: Vec<_> = (1..=SERVICES).map(service).collect();
+        apply(&mut datapath, &services);
+        let (keys, values): (Vec<_>, Vec<_>) = (0..FLOWS).flat_map(entries).unzip();
+        let table = pins.table::<FlowKey<V4>, FlowEntry<V4>>(maps::FLOWS_V4);
+        assert!(table.update_all(&keys, &values).is_empty());
+        drop((services, keys, values));
+
+        let last = std::net::IpAddr::from(v4(10, 0, 0xc3, 0x50));
+        let said = format!("service     many/s{SERVICES}, cluster IP {last}:80");
+        // An optimised program takes a tenth of these seconds, a test build little more. Work of
+        // `explain` that grows with the number of services would take longer.
+        for (words, seconds, lines, expected) in [
+            (
+                format!("explain --from 10.40.1.10 --to {last}:80"),
+                3,
+                1,
+                said.as_str(),
+            ),
+            (
+                format!("explain --from 10.40.1.10 --to service/many/s{SERVICES}"),
+                3,
+                1,
+                &said,
+            ),
+            ("top".into(), 10, SERVICES, "many/s1 "),
+            ("top --limit 20".into(), 10, 20, "many/s"),
+            ("flows --count".into(), 20, 1, "500000"),
+            (
+                "flows --client 10.1.2.3 --no-headers".into(),
+                20,
+                1,
+                "10.1.2.3:40000",
+            ),
+            ("flows -o table".into(), 20, FLOWS, ""),
+            ("flows --sort-by client".into(), 20, FLOWS, ""),
+            ("flows -o json".into(), 20, FLOWS, ""),
+        ] {
+            let (text, took, memory) = measured(&pins, &words);
+            let count = text.lines().count();
+            assert!(text.contains(expected), "{words}: {text}");
+            assert!(count >= lines as usize, "{words}: {count} lines");
+            assert!(took < Duration::from_secs(seconds), "{words}: {took:?}");
+            if words.starts_with("flows") {
+                assert!(memory > 0 && memory < MEMORY, "{words}: {memory} KiB");
+                assert!(lines > 1 || count == 1, "{words}: {count} lines");
+            }
+        }
+    });
+}
