@@ -158,40 +158,30 @@ mod tests {
     }
 
     #[test]
-    fn ordinary_uplinks_get_the_xdp_program() {
+    fn only_ordinary_uplinks_get_the_xdp_program() {
         let usual = routing(&[(0, None), (32_766, None), (32_767, None)]);
-        assert_eq!(declined(&uplink(), &usual, Ok(false)), "");
-        let mut veth = uplink();
-        veth.driver = "veth".into();
-        assert_eq!(declined(&veth, &usual, Ok(false)), "");
-    }
-
-    #[test]
-    fn device_kinds_without_xdp_support_are_declined_with_a_reason() {
-        let usual = routing(&[]);
+        let declined = |change: &dyn Fn(&mut Interface)| {
+            let mut interface = uplink();
+            change(&mut interface);
+            declined(&interface, &usual, Ok(false))
+        };
+        assert_eq!(declined(&|_| ()), "");
+        let by = |driver: &'static str| declined(&|one| one.driver = driver.into());
+        assert_eq!(by("veth"), "");
         for (driver, word) in [
             ("bond", "bond"),
             ("vlan", "VLAN"),
             ("macvlan", "macvlan"),
             ("team", "team"),
         ] {
-            let mut other = uplink();
-            other.driver = driver.into();
-            let reason = declined(&other, &usual, Ok(false));
-            assert!(reason.contains(word), "{reason}");
+            assert!(by(driver).contains(word), "{}", by(driver));
         }
         let mut tunnel = interface(3, "vxlan0", InterfaceKind::Tunnel);
         (tunnel.driver, tunnel.mac) = ("vxlan".into(), Some([2; 6]));
-        assert!(declined(&tunnel, &usual, Ok(false)).contains("encapsulate"));
-        let mut below = uplink();
-        below.carries = Some("eth0.7".into());
-        assert!(declined(&below, &usual, Ok(false)).contains("eth0.7"));
-        let mut port = uplink();
-        port.bridge = Some(9);
-        assert!(declined(&port, &usual, Ok(false)).contains("bridge"));
-        let mut without = uplink();
-        without.mac = None;
-        assert!(declined(&without, &usual, Ok(false)).contains("Ethernet"));
+        assert!(declined(&|one| one.clone_from(&tunnel)).contains("encapsulate"));
+        assert!(declined(&|one| one.carries = Some("eth0.7".into())).contains("eth0.7"));
+        assert!(declined(&|one| one.bridge = Some(9)).contains("bridge"));
+        assert!(declined(&|one| one.mac = None).contains("Ethernet"));
     }
 
     #[test]

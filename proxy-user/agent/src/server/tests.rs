@@ -53,54 +53,47 @@ async fn answer_with(port: u16, texts: &[&str]) -> String {
         .unwrap_or_else(|_| panic!("no answer with {texts:?}"))
 }
 
+/// Returns a listener at a port of its own, and the port.
+async fn listen(at: Ipv4Addr) -> (TcpListener, u16) {
+    let listener = TcpListener::bind((at, 0)).await.expect("bind");
+    let port = listener.local_addr().expect("bound").port();
+    (listener, port)
+}
+
 async fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-        .await
-        .expect("bind");
-    listener.local_addr().expect("bound").port()
+    listen(Ipv4Addr::LOCALHOST).await.1
 }
 
 #[tokio::test]
 async fn healthz_shows_the_node_and_its_eligibility_and_livez_ignores_it() {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-        .await
-        .expect("bind");
-    let port = listener.local_addr().expect("bound").port();
+    let (listener, port) = listen(Ipv4Addr::LOCALHOST).await;
     let (health, stop) = (Health::default(), CancellationToken::new());
     let serving = tokio::spawn(serve(
         listener,
         health::router(health.clone(), HealthAnswers::default()),
         stop.clone(),
     ));
-    let before = get(port, "/healthz").await.expect("an answer");
-    assert!(before.starts_with("HTTP/1.1 503"), "{before}");
-    assert!(before.contains("\"lastUpdated\":null"), "{before}");
-    assert!(
-        before.contains("the lists of objects have not arrived yet"),
-        "{before}"
-    );
-    let alive = get(port, "/livez").await.expect("an answer");
-    assert!(alive.starts_with("HTTP/1.1 200"), "{alive}");
+    let answers = async |path: &'static str, texts: &[&str]| {
+        let answer = get(port, path).await.expect("an answer");
+        for text in texts {
+            assert!(answer.contains(text), "{text}: {answer}");
+        }
+    };
+    let late = "the lists of objects have not arrived yet";
+    answers("/healthz", &["HTTP/1.1 503", "\"lastUpdated\":null", late]).await;
+    answers("/livez", &["HTTP/1.1 200"]).await;
 
     let node = AppliedNode {
         name: "node-a".into(),
         resource_version: "7".into(),
     };
     health.set_applied(Some(node.clone()), true);
-    let ready = get(port, "/healthz").await.expect("an answer");
-    assert!(ready.starts_with("HTTP/1.1 200"), "{ready}");
-    assert!(
-        ready.contains(r#""nodeEligible":true,"node":{"name":"node-a","resourceVersion":"7"}"#),
-        "{ready}"
-    );
-    assert!(ready.contains("\"lastUpdated\":\"20"), "{ready}");
+    let named = r#""nodeEligible":true,"node":{"name":"node-a","resourceVersion":"7"}"#;
+    answers("/healthz", &["HTTP/1.1 200", named, "\"lastUpdated\":\"20"]).await;
 
     health.set_applied(Some(node), false);
-    let leaving = get(port, "/healthz").await.expect("an answer");
-    assert!(leaving.starts_with("HTTP/1.1 503"), "{leaving}");
-    assert!(leaving.contains("\"nodeEligible\":false"), "{leaving}");
-    let alive = get(port, "/livez").await.expect("an answer");
-    assert!(alive.starts_with("HTTP/1.1 200"), "{alive}");
+    answers("/healthz", &["HTTP/1.1 503", "\"nodeEligible\":false"]).await;
+    answers("/livez", &["HTTP/1.1 200"]).await;
 
     stop.cancel();
     timeout(SOON, serving)
@@ -208,26 +201,6 @@ async fn two_services_cannot_share_a_health_check_port() {
     assert_eq!(ports.warnings.all(), []);
 }
 
-#[tokio::test]
-async fn a_health_check_port_in_use_gives_a_warning_and_is_retried() {
-    let squatter = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))
-        .await
-        .expect("bind");
-    let port = squatter.local_addr().expect("bound").port();
-    let ports = Ports::start();
-    ports.set("cart", Some((port, 1)));
-    let warning = ports.warning("cannot listen").await;
-    assert!(
-        warning.starts_with(&format!(
-            "Service shop/cart: cannot listen on its healthCheckNodePort at 0.0.0.0:{port}: "
-        )),
-        "{warning}"
-    );
-    drop(squatter);
-    answer_with(port, &["HTTP/1.1 200", "\"name\":\"cart\""]).await;
-    assert_eq!(ports.warnings.all(), []);
-}
-
 /// Sends updates about another service without end, so that the server is always busy.
 async fn keep_busy(ports: &Ports, port: u16) {
     for local in (0..).cycle() {
@@ -237,21 +210,24 @@ async fn keep_busy(ports: &Ports, port: u16) {
 }
 
 #[tokio::test]
-async fn a_health_check_port_in_use_is_retried_on_a_busy_node() {
-    let squatter = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))
-        .await
-        .expect("bind");
-    let port = squatter.local_addr().expect("bound").port();
+async fn a_health_check_port_in_use_gives_a_warning_and_is_retried_on_a_busy_node() {
+    let (squatter, port) = listen(Ipv4Addr::UNSPECIFIED).await;
     let (ports, other) = (Ports::start(), free_port().await);
     ports.set("cart", Some((port, 1)));
     let answered = async {
-        ports.warning("cannot listen").await;
+        let warning = ports.warning("cannot listen").await;
+        let begins = "Service shop/cart: cannot listen on its healthCheckNodePort at 0.0.0.0:";
+        assert!(
+            warning.starts_with(&format!("{begins}{port}: ")),
+            "{warning}"
+        );
         drop(squatter);
-        answer_with(port, &["\"name\":\"cart\""]).await
+        answer_with(port, &["HTTP/1.1 200", "\"name\":\"cart\""]).await;
+        assert_eq!(ports.warnings.all(), []);
     };
     tokio::select! {
-        () = keep_busy(&ports, other) => {}
-        _ = answered => {}
+        () = keep_busy(&ports, other) => panic!("it never ends"),
+        () = answered => {}
     }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The translation of the Gateway API, as tables: objects as YAML, and what becomes of them.
 
+mod local;
 mod made;
 mod planning;
 mod removal;
@@ -46,6 +47,9 @@ fn route(kind: &str, name: &str, parents: &str, backends: &str) -> String {
         "apiVersion: gateway.networking.k8s.io/v1\nkind: {kind}\nmetadata: {{name: {name}, namespace: {namespace}, generation: 5}}\nspec: {{parentRefs: [{parents}], rules: [{{backendRefs: [{backends}]}}]}}\n---\n"
     )
 }
+
+/// The Service that is made for the Gateway `edge`, as a load balancer has served it.
+const MADE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: gateway-edge, namespace: shop, labels: {portolan.dev/gateway: gateway-edge}, annotations: {portolan.dev/applied: x}, ownerReferences: [{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, name: edge, uid: uid-edge}]}\nspec: {type: LoadBalancer, clusterIP: 10.96.0.50, ports: [{name: tcp-80, port: 80, nodePort: 30080}]}\nstatus: {loadBalancer: {ingress: [{ip: 203.0.113.7}]}}\n---\n";
 
 const CART: &str = "{name: cart, port: 80}";
 const EDGE: &str = "{name: edge}";

@@ -24,53 +24,28 @@ fn a_route_and_its_gateway_are_accepted_resolved_and_programmed() {
     let (writes, warnings) = cluster.report();
     assert_eq!(warnings, [""; 0]);
     let of = |object: &str| written(&writes, object);
-    assert_eq!(
-        conditions(&of("GatewayClass l4")),
-        ["Accepted=True Accepted"]
-    );
+    let class = of("GatewayClass l4");
+    assert_eq!(conditions(&class), ["Accepted=True Accepted"]);
     let said = of("Gateway shop/edge");
-    assert_eq!(
-        conditions(&said),
-        ["Accepted=True Accepted", "Programmed=True Programmed"]
-    );
+    let expected = ["Accepted=True Accepted", "Programmed=True Programmed"];
+    assert_eq!(conditions(&said), expected);
     assert_eq!(said["conditions"][0]["observedGeneration"], 3);
-    assert_eq!(
-        said["addresses"],
-        json!([{"type": "IPAddress", "value": "198.51.100.1"}])
-    );
+    let address = json!([{"type": "IPAddress", "value": "198.51.100.1"}]);
+    assert_eq!(said["addresses"], address);
     let listener = &said["listeners"][0];
-    assert_eq!(
-        conditions(listener),
-        [
-            "Accepted=True Accepted",
-            "Programmed=True Programmed",
-            "Conflicted=False NoConflicts",
-            "ResolvedRefs=True ResolvedRefs",
-        ]
-    );
-    assert_eq!(
-        (
-            &listener["name"],
-            &listener["attachedRoutes"],
-            &listener["supportedKinds"]
-        ),
-        (
-            &json!("web"),
-            &json!(1),
-            &json!([{"group": "gateway.networking.k8s.io", "kind": "TCPRoute"}])
-        )
-    );
+    let expected = "Accepted=True Accepted, Programmed=True Programmed, Conflicted=False NoConflicts, ResolvedRefs=True ResolvedRefs";
+    assert_eq!(conditions(listener).join(", "), expected);
+    assert_eq!(listener["name"], "web");
+    assert_eq!(listener["attachedRoutes"], 1);
+    let kinds = json!([{"group": "gateway.networking.k8s.io", "kind": "TCPRoute"}]);
+    assert_eq!(listener["supportedKinds"], kinds);
     let parent = &of("TCPRoute shop/cart")["parents"][0];
-    assert_eq!(
-        conditions(parent),
-        ["Accepted=True Accepted", "ResolvedRefs=True ResolvedRefs"]
-    );
+    let expected = ["Accepted=True Accepted", "ResolvedRefs=True ResolvedRefs"];
+    assert_eq!(conditions(parent), expected);
     assert_eq!(parent["controllerName"], "portolan.dev/l4");
     assert_eq!(parent["conditions"][0]["observedGeneration"], 5);
-    assert_eq!(
-        parent["parentRef"],
-        json!({"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "edge", "sectionName": "web", "port": 80})
-    );
+    let reference = json!({"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "edge", "sectionName": "web", "port": 80});
+    assert_eq!(parent["parentRef"], reference);
 }
 
 /// Protocol and more of a listener, a route of its port 80, its parent, and the condition.

@@ -6,7 +6,6 @@ mod claims;
 mod damage;
 mod endpoints;
 mod frontends;
-mod gateways;
 mod health;
 mod invariants;
 pub(crate) mod scale;

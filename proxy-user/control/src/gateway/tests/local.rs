@@ -3,34 +3,35 @@
 
 use proxy_common::EndpointSet;
 
-use crate::{
-    plan::{HealthCheckPlan, PortPlan},
-    testing::{Cluster, endpoint, service, slice},
-};
-
-const GATEWAY: &str = "apiVersion: gateway.networking.k8s.io/v1\nkind: GatewayClass\nmetadata: {name: l4}\nspec: {controllerName: portolan.dev/l4}\n---\napiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: edge, namespace: shop, uid: u}\nspec: {gatewayClassName: l4, listeners: [{name: web, protocol: TCP, port: 80}]}\n---\napiVersion: v1\nkind: Node\nmetadata: {name: node-a}\nstatus: {addresses: [{type: InternalIP, address: 192.168.40.2}]}\n---\n";
-const MADE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: gateway-edge, namespace: shop, labels: {portolan.dev/gateway: gateway-edge}, annotations: {portolan.dev/applied: x}, ownerReferences: [{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, name: edge, uid: u}]}\nspec: {type: LoadBalancer, externalTrafficPolicy: Local, healthCheckNodePort: 32000, clusterIP: 10.96.0.50, ports: [{name: tcp-80, port: 80, nodePort: 30080}]}\nstatus: {loadBalancer: {ingress: [{ip: 203.0.113.7}]}}\n---\n";
+use super::*;
+use crate::plan::{HealthCheckPlan, PortPlan};
 
 /// The services `a` with endpoints 1, 2, 3 and `b` with 4, on these nodes, and a route to both with
 /// equal weights.
 fn cluster(nodes: [&str; 4]) -> Cluster {
     let [one, two, three, four] = nodes;
-    let route = "apiVersion: gateway.networking.k8s.io/v1\nkind: TCPRoute\nmetadata: {name: r, namespace: shop}\nspec: {parentRefs: [{name: edge}], rules: [{backendRefs: [{name: a, port: 80}, {name: b, port: 80}]}]}\n---\n";
-    let services = [
-        service("a", "10.96.0.1", ""),
-        slice(
-            "a-1",
-            "a",
-            &[
-                endpoint(1, one, ""),
-                endpoint(2, two, ""),
-                endpoint(3, three, ""),
-            ],
-        ),
-        service("b", "10.96.0.2", ""),
-        slice("b-1", "b", &[endpoint(4, four, "")]),
+    let node = "apiVersion: v1\nkind: Node\nmetadata: {name: node-a}\nstatus: {addresses: [{type: InternalIP, address: 192.168.40.2}]}\n---\n";
+    let of_a = [
+        endpoint(1, one, ""),
+        endpoint(2, two, ""),
+        endpoint(3, three, ""),
     ];
-    Cluster::new(&[GATEWAY, MADE, route, &services.concat()].concat())
+    let local = "type: LoadBalancer, externalTrafficPolicy: Local, healthCheckNodePort: 32000";
+    super::cluster(&[
+        node.to_owned(),
+        gateway("edge", "", TCP),
+        MADE.replace("type: LoadBalancer", local),
+        route(
+            "TCPRoute",
+            "shop/r",
+            EDGE,
+            "{name: a, port: 80}, {name: b, port: 80}",
+        ),
+        service("a", "10.96.0.3", ""),
+        slice("a-1", "a", &of_a),
+        service("b", "10.96.0.4", ""),
+        slice("b-1", "b", &[endpoint(4, four, "")]),
+    ])
 }
 
 /// Returns the backends of a set, each with the last octet of its address and its weight in the
