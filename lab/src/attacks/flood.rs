@@ -102,9 +102,6 @@ fn send(
     stop: &AtomicBool,
 ) -> Result<Sent> {
     pin()?;
-    let nobody = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
-    let template = Template::new(kind, forge(kind, nobody, to, 0));
-    let mut packets = vec![template.bytes.clone(); BATCH];
     let mut random = Random::new(u64::from(to.port()));
     let mut sent = 0;
     let begin = Instant::now();
@@ -114,14 +111,16 @@ fn send(
             thread::sleep(Duration::from_millis(1));
             continue;
         }
-        for packet in &mut packets {
+        let mut packet = |_| {
             let number = random.draw();
             let mask = (1 << sources.bits) - 1;
             let address = sources.network.to_bits() | (number as u32 & mask);
             // No client uses port 0.
             let port = ((number >> 32) as u16).max(1);
-            template.write(packet, address, port, random.draw() as u32);
-        }
+            let from = SocketAddrV4::new(address.into(), port);
+            forge(kind, from, to, random.draw() as u32)
+        };
+        let packets: Vec<_> = (0..BATCH).map(&mut packet).collect();
         match raw.send(&packets) {
             Ok(count) => sent += count as u64,
             // Queues on the path are full. The next packets may fit.
@@ -133,70 +132,4 @@ fn send(
         packets: sent,
         per_second: sent as f64 / begin.elapsed().max(Duration::from_millis(1)).as_secs_f64(),
     })
-}
-
-/// A packet from 0.0.0.0:0, for a SYN with sequence number 0. `checksum_at` is the offset of its
-/// transport checksum.
-struct Template {
-    bytes: Vec<u8>,
-    checksum_at: usize,
-    is_syn: bool,
-}
-
-const SOURCE_AT: usize = 12;
-const PORT_AT: usize = 20;
-const SEQUENCE_AT: usize = 24;
-
-impl Template {
-    fn new(kind: Kind, bytes: Vec<u8>) -> Self {
-        let checksum_at = PORT_AT + if kind == Kind::Udp { 6 } else { 16 };
-        Self {
-            bytes,
-            checksum_at,
-            is_syn: kind == Kind::Syn,
-        }
-    }
-
-    /// Writes a source address and port into the packet, and into a SYN a sequence number; corrects
-    /// the transport checksum. The kernel fills in the IP header's own checksum.
-    fn write(&self, packet: &mut [u8], address: u32, port: u16, sequence: u32) {
-        let sequence = if self.is_syn { sequence } else { 0 };
-        if self.is_syn {
-            packet[SEQUENCE_AT..SEQUENCE_AT + 4].copy_from_slice(&sequence.to_be_bytes());
-        }
-        packet[SOURCE_AT..SOURCE_AT + 4].copy_from_slice(&address.to_be_bytes());
-        packet[PORT_AT..PORT_AT + 2].copy_from_slice(&port.to_be_bytes());
-        let at = self.checksum_at;
-        let before = !u16::from_be_bytes([self.bytes[at], self.bytes[at + 1]]);
-        let halves = |word: u32| (word >> 16) + (word & 0xffff);
-        let mut sum = u32::from(before) + halves(address) + halves(sequence) + u32::from(port);
-        while sum > 0xffff {
-            sum = (sum >> 16) + (sum & 0xffff);
-        }
-        packet[at..at + 2].copy_from_slice(&(!(sum as u16)).to_be_bytes());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn writing_a_source_into_a_packet_template_corrects_its_checksum() {
-        let to = SocketAddrV4::new(Ipv4Addr::new(192, 168, 40, 2), 30_080);
-        for kind in [Kind::Syn, Kind::Udp] {
-            let nobody = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
-            let template = Template::new(kind, forge(kind, nobody, to, 0));
-            let mut random = Random::new(7);
-            for _ in 0..1_000 {
-                let address = Ipv4Addr::from_bits(random.draw() as u32);
-                let port = random.draw() as u16;
-                let mut packet = template.bytes.clone();
-                let sequence = random.draw() as u32;
-                template.write(&mut packet, address.to_bits(), port, sequence);
-                let whole = forge(kind, SocketAddrV4::new(address, port), to, sequence);
-                assert_eq!(packet[SOURCE_AT..], whole[SOURCE_AT..], "{kind:?}");
-            }
-        }
-    }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Attacks on a node, and how well its clients are still served meanwhile: floods, exhausted ports,
-//! a deaf backend, a pod that forges another's packets. Run by proxy-user/tests/attacks.
+//! very many connections. Run by proxy-user/tests/attacks.
 //!
 //! The module `world` is the node. `proxies` starts the proxy on it, `servers` runs in its server
 //! pods. `flood` and `packets` send the attackers' packets. `clients` has the connections to be
@@ -10,14 +10,12 @@
 //! `tcp_tw_reuse=1` lets them reuse a port one second after its connection has ended.
 
 pub mod clients;
-pub mod deaf;
 pub mod flood;
 pub mod many;
-pub mod packets;
+mod packets;
 pub mod proxies;
 mod servers;
 pub mod short;
-pub mod spoof;
 pub mod syn;
 pub mod udp;
 pub mod world;

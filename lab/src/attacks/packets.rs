@@ -19,49 +19,25 @@ const WINDOW: u16 = 64_240;
 /// Number of packets in one call of sendmmsg(2).
 pub(super) const BATCH: usize = 64;
 
-/// The kind of a forged packet. The field of `Ack` is the acknowledgement number.
+/// The kind of a forged packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub(super) enum Kind {
     Syn,
-    Ack(u32),
-    Rst,
     Udp,
-    /// ICMP port unreachable. It contains a TCP packet that the ICMP packet's receiver seems to
-    /// have sent.
-    Unreachable,
 }
 
-/// Returns an IPv4 packet with correct checksums. `sequence` is the TCP sequence number; for
-/// [`Kind::Unreachable`], that of the TCP packet inside; UDP has none.
+/// Returns an IPv4 packet with correct checksums. `sequence` is a SYN's sequence number.
 pub(super) fn forge(kind: Kind, from: SocketAddrV4, to: SocketAddrV4, sequence: u32) -> Vec<u8> {
-    let addresses =
-        |a: Ipv4Addr, b: Ipv4Addr| PacketBuilder::ipv4(a.octets(), b.octets(), HOP_LIMIT);
-    let builder = addresses(*from.ip(), *to.ip());
+    let builder = PacketBuilder::ipv4(from.ip().octets(), to.ip().octets(), HOP_LIMIT);
     let mut bytes = Vec::new();
     let written = match kind {
         Kind::Udp => builder
             .udp(from.port(), to.port())
             .write(&mut bytes, b"forged"),
-        Kind::Unreachable => {
-            let mut quoted = Vec::new();
-            addresses(*to.ip(), *from.ip())
-                .tcp(to.port(), from.port(), sequence, WINDOW)
-                .write(&mut quoted, &[])
-                .expect("a vector takes everything");
-            let port = etherparse::icmpv4::DestUnreachableHeader::Port;
-            builder
-                .icmpv4(etherparse::Icmpv4Type::DestinationUnreachable(port))
-                .write(&mut bytes, &quoted)
-        }
-        Kind::Syn | Kind::Ack(_) | Kind::Rst => {
-            let tcp = builder.tcp(from.port(), to.port(), sequence, WINDOW);
-            let tcp = match kind {
-                Kind::Syn => tcp.syn(),
-                Kind::Ack(to) => tcp.ack(to),
-                _ => tcp.rst(),
-            };
-            tcp.write(&mut bytes, &[])
-        }
+        Kind::Syn => builder
+            .tcp(from.port(), to.port(), sequence, WINDOW)
+            .syn()
+            .write(&mut bytes, &[]),
     };
     written.expect("a vector takes everything");
     bytes

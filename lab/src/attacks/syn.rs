@@ -10,7 +10,7 @@ use super::{
     clients::{Made, Open, PATIENCE, at_a_rate},
     flood::{ANYONE, Flood, NEIGHBOURS, Sent},
     packets::Kind,
-    proxies::{Dropped, Served},
+    proxies::Served,
     world::{CLIENTS, Call},
 };
 
@@ -38,12 +38,10 @@ pub struct Syn {
     pub during: Made,
     /// New connections in the second after the flood's end.
     pub after: Made,
-    /// Packets of the flood and of the clients that were dropped.
-    pub dropped: Dropped,
 }
 
 /// Floods for `length`, while `open` connections are open.
-pub fn run(served: &mut Served<'_>, from: From, open: u32, length: Duration) -> Result<Syn> {
+pub fn run(served: &Served<'_>, from: From, open: u32, length: Duration) -> Result<Syn> {
     let world = served.world;
     let clients = world.clients();
     let (attacker, client, call, sources) = match from {
@@ -71,6 +69,5 @@ pub fn run(served: &mut Served<'_>, from: From, open: u32, length: Duration) -> 
         quiet,
         during,
         after,
-        dropped: served.dropped()?,
     })
 }

@@ -10,7 +10,7 @@ use super::{
     clients::{Made, queries_at_a_rate},
     flood::{ANYONE, Flood, Sent},
     packets::Kind,
-    proxies::{Dropped, Served},
+    proxies::Served,
     world::Call,
 };
 
@@ -25,12 +25,10 @@ const LIMIT: u32 = 15_000;
 pub struct Udp {
     pub sent: Sent,
     pub queries: Made,
-    /// Packets of the flood and of the pod that were dropped.
-    pub dropped: Dropped,
 }
 
 /// Floods for `length`.
-pub fn run(served: &mut Served<'_>, length: Duration) -> Result<Udp> {
+pub fn run(served: &Served<'_>, length: Duration) -> Result<Udp> {
     let to = served.address(Call::ClusterIpUdp);
     let node_port = served.address(Call::NodePortUdp);
     let (outside, limit) = (served.world.outside(), Some(LIMIT));
@@ -40,6 +38,5 @@ pub fn run(served: &mut Served<'_>, length: Duration) -> Result<Udp> {
     Ok(Udp {
         sent: flood.stop()?,
         queries,
-        dropped: served.dropped()?,
     })
 }
