@@ -69,9 +69,6 @@ struct Arguments {
     /// Rounds that count
     #[arg(long, default_value_t = 40)]
     rounds: u32,
-    /// Seconds of endpoint changes at each rate
-    #[arg(long, default_value_t = 60)]
-    churn: u64,
     /// Where the report goes, and what was measured so far is found
     #[arg(
         long,
@@ -153,7 +150,7 @@ impl Scope {
                 changes: if quick { 5 } else { 200 },
                 most: Duration::from_secs(30),
             }),
-            churn: Duration::from_secs(if quick { 2 } else { arguments.churn }),
+            churn: Duration::from_secs(if quick { 2 } else { 60 }),
             churn_at: fitting.max().copied().filter(|_| scenario == Scenario::All),
             idle: is(Scenario::ControlPlane).then_some(Duration::from_secs(if quick {
                 1
