@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A flood: packets from random sources, as fast as one processor can send them or at a limited
-//! rate.
+//! rate. Only the superuser of a host, or a pod with CAP_NET_RAW, can send them.
 
 use std::{
-    net::{Ipv4Addr, SocketAddrV4},
+    io,
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4},
+    os::fd::AsRawFd,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -13,8 +15,9 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow};
+use etherparse::PacketBuilder;
+use socket2::{Domain, Protocol, Socket, Type};
 
-use super::packets::{BATCH, Kind, Raw, forge};
 use crate::{load::cpu::pin, node::netns::NetNs, random::Random};
 
 /// The forged sources of a flood. In each address the lowest `bits` bits are random and the rest is
@@ -132,4 +135,78 @@ fn send(
         packets: sent,
         per_second: sent as f64 / begin.elapsed().max(Duration::from_millis(1)).as_secs_f64(),
     })
+}
+
+const HOP_LIMIT: u8 = 64;
+const WINDOW: u16 = 64_240;
+/// Number of packets in one call of sendmmsg(2).
+const BATCH: usize = 64;
+
+/// The kind of a forged packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    Syn,
+    Udp,
+}
+
+/// Returns an IPv4 packet with correct checksums. `sequence` is a SYN's sequence number.
+fn forge(kind: Kind, from: SocketAddrV4, to: SocketAddrV4, sequence: u32) -> Vec<u8> {
+    let builder = PacketBuilder::ipv4(from.ip().octets(), to.ip().octets(), HOP_LIMIT);
+    let mut bytes = Vec::new();
+    let written = match kind {
+        Kind::Udp => builder
+            .udp(from.port(), to.port())
+            .write(&mut bytes, b"forged"),
+        Kind::Syn => builder
+            .tcp(from.port(), to.port(), sequence, WINDOW)
+            .syn()
+            .write(&mut bytes, &[]),
+    };
+    written.expect("a vector takes everything");
+    bytes
+}
+
+/// A socket that sends packets with their IP headers.
+struct Raw {
+    socket: Socket,
+    to: socket2::SockAddr,
+}
+
+impl Raw {
+    /// Opens a raw socket in a network namespace, for packets to the address `to`.
+    fn open(namespace: &NetNs, to: Ipv4Addr) -> Result<Self> {
+        let kind = Type::RAW;
+        let make = || Socket::new(Domain::IPV4, kind, Some(Protocol::from(libc::IPPROTO_RAW)));
+        let socket = namespace
+            .enter(make)?
+            .with_context(|| format!("a raw socket in {}", namespace.name()))?;
+        let to = SocketAddr::from((to, 0)).into();
+        Ok(Self { socket, to })
+    }
+
+    /// Sends up to [`BATCH`] packets; returns how many the kernel has accepted.
+    fn send(&self, packets: &[Vec<u8>]) -> io::Result<usize> {
+        let mut parts = [libc::iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: 0,
+        }; BATCH];
+        // SAFETY: a message header of zeros is valid: no address, no buffers, no control data.
+        let mut messages: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
+        let count = packets.len().min(BATCH);
+        for ((packet, part), message) in packets.iter().zip(&mut parts).zip(&mut messages) {
+            part.iov_base = packet.as_ptr().cast_mut().cast();
+            part.iov_len = packet.len();
+            message.msg_hdr.msg_name = self.to.as_ptr().cast_mut().cast();
+            message.msg_hdr.msg_namelen = self.to.len();
+            message.msg_hdr.msg_iov = part;
+            message.msg_hdr.msg_iovlen = 1;
+        }
+        // SAFETY: the first `count` message headers point to a live address and live packets, which
+        // the call only reads.
+        let sent = unsafe {
+            let messages = messages.as_mut_ptr();
+            libc::sendmmsg(self.socket.as_raw_fd(), messages, count as u32, 0)
+        };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
 }

@@ -5,10 +5,8 @@
 use std::time::Duration;
 
 use lab::attacks::{
+    kinds::{self, Closes, From},
     proxies::Proxy,
-    short::{self, Closes},
-    syn::{self, From},
-    udp,
 };
 
 use crate::node::attacked;
@@ -17,12 +15,14 @@ use crate::node::attacked;
 fn without_a_proxy_floods_break_no_connection() {
     let length = Duration::from_secs(2);
     let seen = attacked(Proxy::Direct, "", |served| {
-        syn::run(served, From::Outside, 200, length)
+        kinds::syn_flood(served, From::Outside, 200, length)
     });
     assert_eq!((seen.lost, seen.open), (0, 200), "{seen:?}");
     assert!(seen.sent.packets > 5_000, "a flood: {seen:?}");
     assert!(seen.during.share() >= 0.95, "{seen:?}");
-    let seen = attacked(Proxy::Direct, "", |served| udp::run(served, length));
+    let seen = attacked(Proxy::Direct, "", |served| {
+        kinds::datagram_flood(served, length)
+    });
     assert!(seen.sent.packets > 5_000, "a flood: {seen:?}");
     assert!(seen.queries.share() >= 0.95, "{seen:?}");
 }
@@ -32,7 +32,7 @@ fn without_a_proxy_short_connections_never_fail() {
     let window = Duration::from_secs(1);
     for closes in [Closes::Client, Closes::Server] {
         let seen = attacked(Proxy::Direct, "", |served| {
-            short::run(served, closes, 2, window)
+            kinds::short(served, closes, 2, window)
         });
         assert_eq!(seen.failed, 0, "{closes:?}: {seen:?}");
         assert!(seen.kept() > 0.3, "{closes:?}: {seen:?}");
