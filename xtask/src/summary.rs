@@ -68,6 +68,7 @@ fn parse_test(line: &str) -> Option<(&str, &str, Option<f64>)> {
 }
 
 /// The results of one stage: a row of the summary.
+#[derive(Default)]
 pub(crate) struct Stage {
     pub(crate) name: String,
     pub(crate) tally: Tally,
@@ -190,12 +191,9 @@ mod tests {
         Stage {
             name: name.to_owned(),
             tally,
-            failures: Vec::new(),
-            unsteady: Vec::new(),
             failure: failure.map(str::to_owned),
             time: Duration::from_millis(1500),
-            tests: Vec::new(),
-            agents: 0,
+            ..Stage::default()
         }
     }
 
