@@ -299,16 +299,7 @@ fn on_kernels(only_oldest: bool) -> Stage {
                 return Ok(());
             }
         };
-        for kernel in kernels::test(&kernels)? {
-            seen.tally.passed += kernel.passed;
-            seen.tally.failed += kernel.failures.len();
-            let failures = kernel.failures.into_iter();
-            seen.failures
-                .extend(failures.map(|failure| format!("{}: {failure}", kernel.name)));
-            let unsteady = kernel.unsteady.into_iter();
-            seen.unsteady
-                .extend(unsteady.map(|test| format!("{}: {test}", kernel.name)));
-        }
+        kernels::test(&kernels, seen)?;
         ensure!(seen.failures.is_empty(), "not all is well on every kernel");
         Ok(())
     })

@@ -5,7 +5,6 @@
 mod datagrams;
 mod persistent;
 mod plan;
-mod sctp;
 mod short;
 mod streams;
 
