@@ -6,7 +6,7 @@ use std::{
     ffi::CString,
     io,
     os::{
-        fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+        fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
         unix::ffi::OsStrExt,
     },
     path::Path,
@@ -109,7 +109,7 @@ struct LoadRequest {
 /// Loads a tc program.
 pub fn load(program: &[Instruction]) -> Result<OwnedFd> {
     const SCHED_CLS: u32 = 3;
-    load_as(SCHED_CLS, program)
+    load_with(SCHED_CLS, 0, program)
 }
 
 /// Loads an XDP program.
@@ -146,22 +146,16 @@ pub fn attach_cgroup(
 ) -> Result<OwnedFd> {
     let [kind, number] = hook.numbers();
     let program = load_with(kind, number, program)?;
-    let request = [
-        program.as_raw_fd() as u32,
-        cgroup.as_raw_fd() as u32,
-        number,
-        0,
-        0,
-        0,
-        0,
-        0,
-    ];
-    // SAFETY: the request holds no pointer.
-    unsafe { create(LINK_CREATE, &request) }.context("attach a program to a cgroup")
+    link(program.as_fd(), cgroup.as_raw_fd() as u32, number, 0)
 }
 
-fn load_as(kind: u32, program: &[Instruction]) -> Result<OwnedFd> {
-    load_with(kind, 0, program)
+/// Attaches a program to a hook (`enum bpf_attach_type`) of an interface or a cgroup.
+fn link(program: BorrowedFd<'_>, target: u32, hook: u32, flags: u32) -> Result<OwnedFd> {
+    let program = program.as_raw_fd() as u32;
+    let request = [program, target, hook, flags, 0, 0, 0, 0];
+    // SAFETY: the request holds no pointer.
+    unsafe { create(LINK_CREATE, &request) }
+        .with_context(|| format!("attach a program to hook {hook}"))
 }
 
 /// Loads a program of this type, for this attach type.
@@ -210,19 +204,7 @@ pub(crate) fn attach_tcx(
     const TCX_EGRESS: u32 = 47;
     const BEFORE: u32 = 1 << 3;
     let kind = if egress { TCX_EGRESS } else { TCX_INGRESS };
-    let flags = if first { BEFORE } else { 0 };
-    let request = [
-        program.as_raw_fd() as u32,
-        interface,
-        kind,
-        flags,
-        0,
-        0,
-        0,
-        0,
-    ];
-    // SAFETY: the request holds no pointer.
-    unsafe { create(LINK_CREATE, &request) }.context("attach a program by tcx")
+    link(program, interface, kind, if first { BEFORE } else { 0 })
 }
 
 /// Attaches a program at the XDP hook of an interface: of its driver, or, if `generic`, of the
@@ -231,18 +213,8 @@ pub fn attach_xdp(program: BorrowedFd<'_>, interface: u32, generic: bool) -> Res
     const XDP: u32 = 37;
     const SKB_MODE: u32 = 1 << 1;
     const DRV_MODE: u32 = 1 << 2;
-    let request = [
-        program.as_raw_fd() as u32,
-        interface,
-        XDP,
-        if generic { SKB_MODE } else { DRV_MODE },
-        0,
-        0,
-        0,
-        0,
-    ];
-    // SAFETY: the request holds no pointer.
-    unsafe { create(LINK_CREATE, &request) }.context("attach a program at XDP")
+    let mode = if generic { SKB_MODE } else { DRV_MODE };
+    link(program, interface, XDP, mode)
 }
 
 /// Makes a map for tail calls (BPF_MAP_TYPE_PROG_ARRAY) with one element, which holds `program`.

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 
 use crate::{
     arch::Arch,
@@ -169,12 +169,13 @@ fn build(arch: Arch, target: &str) -> Result<PathBuf> {
     builder.direct(&mut command, &flags);
     command::check(&mut command, "build the static binary")?;
     let binary = folder.join(arch.target()).join("release").join(BINARY);
-    if let Some(interpreter) = interpreter(&fs::read(&binary)?) {
-        bail!(
-            "{} is not static, it needs {interpreter}; install libc's static library (Debian package libc6-dev)",
-            binary.display()
-        );
-    }
+    let mut command = command::of("readelf", "--wide --program-headers");
+    let headers = command::output(command.arg(&binary), "look at the binary")?;
+    ensure!(
+        !headers.contains("INTERP"),
+        "{} is not static; install libc's static library (Debian package libc6-dev)",
+        binary.display()
+    );
     Ok(binary)
 }
 
@@ -191,31 +192,4 @@ fn remapped() -> String {
         .map(|(folder, name)| format!("--remap-path-prefix={folder}={name}"))
         .collect::<Vec<_>>()
         .join(" ")
-}
-
-/// Returns the dynamic linker that a 64-bit ELF file names; None for a static binary.
-fn interpreter(elf: &[u8]) -> Option<String> {
-    const PT_INTERP: usize = 3;
-    let number = |at: usize, length: usize| -> Option<usize> {
-        let bytes = elf.get(at..at + length)?.iter().rev();
-        Some(bytes.fold(0, |sum, byte| sum << 8 | usize::from(*byte)))
-    };
-    let (headers, size, count) = (number(0x20, 8)?, number(0x36, 2)?, number(0x38, 2)?);
-    let mut headers = (0..count).map(|index| headers + index * size);
-    let header = headers.find(|header| number(*header, 4) == Some(PT_INTERP))?;
-    let (offset, length) = (number(header + 8, 8)?, number(header + 32, 8)?);
-    let name = String::from_utf8_lossy(elf.get(offset..offset + length)?);
-    Some(name.trim_end_matches('\0').to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dynamically_and_statically_linked_programs_are_distinguished() {
-        let own = fs::read(env::current_exe().expect("this program")).expect("its file");
-        assert!(interpreter(&own).expect("it is dynamic").contains("ld"));
-        assert_eq!(interpreter(b"no ELF file"), None);
-    }
 }

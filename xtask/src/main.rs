@@ -3,7 +3,6 @@
 //! command that builds calls it first.
 
 mod arch;
-mod build;
 mod cargo;
 mod cluster;
 mod command;
@@ -45,8 +44,6 @@ struct Arguments {
 enum Command {
     /// Find or install everything the other commands need
     Setup,
-    /// Build the kernel programs and the agent
-    Build(build::Arguments),
     /// Check format, lints, documentation and the project's own rules
     Lint(lint::Arguments),
     /// Run the tests; without a name, all of them and the lints
@@ -85,7 +82,6 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Setup => setup::run(setup::Needs::All).map(drop),
-        Command::Build(arguments) => build::run(&arguments),
         Command::Lint(arguments) => lint::run(&arguments),
         Command::Test(arguments) => test::run(&arguments),
         Command::Fuzz(arguments) => fuzz::run(&arguments),

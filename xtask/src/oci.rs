@@ -193,96 +193,61 @@ pub(crate) mod tests {
         read.collect()
     }
 
-    /// An OCI archive.
-    struct Unpacked(BTreeMap<String, (u32, Vec<u8>)>);
-
-    impl Unpacked {
-        fn new(images: &[Image<'_>]) -> Self {
-            Self(unpacked(archive(images).expect("an archive").as_slice()))
-        }
-
-        fn index(&self) -> Value {
-            serde_json::from_slice(&self.0["index.json"].1).expect("JSON")
-        }
-
-        /// Returns the blob that a descriptor means; its digest and size must be right.
-        fn blob(&self, descriptor: &Value) -> &[u8] {
-            let digest = descriptor["digest"].as_str().expect("a digest");
-            let name = format!("blobs/sha256/{}", digest.trim_start_matches("sha256:"));
-            let (_, content) = &self.0[&name];
-            assert_eq!(digest, Blob::new("", content.clone()).digest());
-            assert_eq!(descriptor["size"], content.len());
-            content
-        }
-
-        fn json(&self, descriptor: &Value) -> Value {
-            serde_json::from_slice(self.blob(descriptor)).expect("JSON")
-        }
-    }
-
-    fn layer(name: &str, content: &[u8]) -> Blob {
-        Blob::layer(tar(&[(name, 0o755, content)]).expect("a layer"))
-    }
-
     #[test]
-    fn every_digest_in_an_image_archive_names_its_blob() {
-        let shared = layer("base", b"shared");
-        let own = layer("portolan", b"binary");
-        let image = |name, layers| Image {
-            name,
-            arch: Arch::Amd64,
-            layers,
-            entrypoint: vec!["/portolan"],
-            arguments: Vec::new(),
-            labels: &[],
-        };
-        let images = [
-            image("portolan:1", vec![&shared, &own]),
-            image("registry.example/other:2", vec![&shared]),
-        ];
-        let archive = Unpacked::new(&images);
-        let files = archive.0.len();
-        assert_eq!(files, 2 + 2 + 2 * 2, "the shared layer is there once");
-        let manifests = &archive.index()["manifests"];
-        let names = ["docker.io/library/portolan:1", "registry.example/other:2"];
-        for (number, name) in names.into_iter().enumerate() {
-            let annotations = &manifests[number]["annotations"];
-            assert_eq!(annotations["io.containerd.image.name"], name);
-        }
-        let manifest = archive.json(&manifests[0]);
-        let config = archive.json(&manifest["config"]);
-        let layer = &manifest["layers"][1];
-        assert_eq!(config["rootfs"]["diff_ids"][1], layer["digest"]);
-        let (_, binary) = &unpacked(archive.blob(layer))["portolan"];
-        assert_eq!(binary, b"binary");
-    }
-
-    #[test]
-    fn images_of_one_name_share_an_index_with_an_entry_per_architecture() {
-        let layer = layer("portolan", b"x");
+    fn an_archive_of_images_names_each_blob_by_its_digest() {
+        let layer =
+            |name, content: &[u8]| Blob::layer(tar(&[(name, 0o755, content)]).expect("a layer"));
+        let (shared, own) = (layer("base", b"shared"), layer("portolan", b"binary"));
         let label = "org.opencontainers.image.version";
         let named = [(label.to_owned(), "1".to_owned())];
-        let image = |arch| Image {
-            name: "portolan:1",
+        let image = |name, arch, layers| Image {
+            name,
             arch,
-            layers: vec![&layer],
+            layers,
             entrypoint: vec!["/portolan"],
             arguments: Vec::new(),
             labels: &named,
         };
-        let archive = Unpacked::new(&[image(Arch::Amd64), image(Arch::Arm64)]);
-        let top = archive.index();
-        assert_eq!(top["manifests"].as_array().map(Vec::len), Some(1));
+        let archive = archive(&[
+            image("portolan:1", Arch::Amd64, vec![&shared, &own]),
+            image("portolan:1", Arch::Arm64, vec![&shared, &own]),
+            image("registry.example/other:2", Arch::Amd64, vec![&shared]),
+        ]);
+        let files = unpacked(archive.expect("an archive").as_slice());
+        assert_eq!(
+            files.len(),
+            2 + 2 + 3 * 2 + 1,
+            "shared layers are there once"
+        );
+        // Returns the blob that a descriptor means; its digest and size must be right.
+        let blob = |descriptor: &Value| {
+            let digest = descriptor["digest"].as_str().expect("a digest");
+            let name = format!("blobs/sha256/{}", digest.trim_start_matches("sha256:"));
+            let (_, content) = &files[&name];
+            assert_eq!(digest, Blob::new("", content.clone()).digest());
+            assert_eq!(descriptor["size"], content.len());
+            content
+        };
+        let json = |content: &[u8]| serde_json::from_slice::<Value>(content).expect("JSON");
+        let top = json(&files["index.json"].1);
+        let names = ["docker.io/library/portolan:1", "registry.example/other:2"];
+        for (number, name) in names.into_iter().enumerate() {
+            let annotations = &top["manifests"][number]["annotations"];
+            assert_eq!(annotations["io.containerd.image.name"], name);
+        }
         assert_eq!(top["manifests"][0]["mediaType"], INDEX);
-        let index = archive.json(&top["manifests"][0]);
+        let index = json(blob(&top["manifests"][0]));
         for (number, name) in ["amd64", "arm64"].into_iter().enumerate() {
             let listed = &index["manifests"][number];
             assert_eq!(listed["platform"]["architecture"], name);
-            let manifest = archive.json(listed);
-            let config = archive.json(&manifest["config"]);
+            let manifest = json(blob(listed));
+            let config = json(blob(&manifest["config"]));
             assert_eq!(config["architecture"], name);
             assert_eq!(config["config"]["Labels"][label], "1");
             assert_eq!(manifest["annotations"][label], "1");
+            let layer = &manifest["layers"][1];
+            assert_eq!(config["rootfs"]["diff_ids"][1], layer["digest"]);
+            assert_eq!(unpacked(blob(layer).as_slice())["portolan"].1, b"binary");
         }
     }
 }

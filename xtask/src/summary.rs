@@ -68,6 +68,7 @@ fn parse_test(line: &str) -> Option<(&str, &str, Option<f64>)> {
 }
 
 /// The results of one stage: a row of the summary.
+#[derive(Default)]
 pub(crate) struct Stage {
     pub(crate) name: String,
     pub(crate) tally: Tally,
@@ -186,50 +187,35 @@ mod tests {
         }
     }
 
-    fn read(text: &str) -> Tally {
-        let mut tally = Tally::default();
-        text.lines().for_each(|line| tally.read(line));
-        tally
-    }
-
     fn stage(name: &str, tally: Tally, failure: Option<&str>) -> Stage {
         Stage {
             name: name.to_owned(),
             tally,
-            failures: Vec::new(),
-            unsteady: Vec::new(),
             failure: failure.map(str::to_owned),
             time: Duration::from_millis(1500),
-            tests: Vec::new(),
-            agents: 0,
+            ..Stage::default()
         }
     }
 
-    #[test]
-    fn results_of_several_test_programs_add_up() {
-        let text = "running 3 tests\ntest a ... ok\n\
-            test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s\n\
-            test result: FAILED. 2 passed; 4 failed; 0 ignored; 0 measured; 5 filtered out; finished in 1.20s\n";
-        assert_eq!(read(text), tally(5, 4, 1));
-    }
-
-    #[test]
-    fn the_last_line_of_the_conformance_runner_is_counted() {
-        let text = "ok   dns [bridge, all]  5 flows\n59 passed, 1 failed\n";
-        assert_eq!(read(text), tally(59, 1, 0));
-    }
-
-    #[test]
-    fn lines_that_only_resemble_test_results_are_not_counted() {
-        let lines = [
-            "3 passed",
-            "case x: 3 passed, 0 failed",
-            "all passed, none failed",
-            "",
-        ];
-        for line in lines {
-            assert_eq!(read(line), Tally::default(), "{line}");
-        }
+    #[rstest]
+    #[case::several_test_programs_add_up(
+        "test a ... ok\n\
+         test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s\n\
+         test result: FAILED. 2 passed; 4 failed; 0 ignored; 0 measured; 5 filtered out; finished in 1.20s\n",
+        tally(5, 4, 1)
+    )]
+    #[case::the_conformance_runners_last_line(
+        "ok   dns [bridge, all]  5 flows\n59 passed, 1 failed\n",
+        tally(59, 1, 0)
+    )]
+    #[case::what_only_resembles_results(
+        "3 passed\ncase x: 3 passed, 0 failed\nall passed, none failed\n\n",
+        tally(0, 0, 0)
+    )]
+    fn results_are_read(#[case] text: &str, #[case] expected: Tally) {
+        let mut read = Tally::default();
+        text.lines().for_each(|line| read.read(line));
+        assert_eq!(read, expected);
     }
 
     #[test]
@@ -259,19 +245,14 @@ mod tests {
     }
 
     #[test]
-    fn the_summary_ends_with_the_line_of_totals() {
+    fn the_summary_ends_with_totals_and_a_stage_that_did_not_build_is_a_failure() {
         let text = summary(&[
             stage("unit", tally(10, 0, 0), None),
             stage("packet", tally(5, 2, 1), None),
+            stage("maps", tally(0, 0, 0), Some("exit status: 101")),
         ]);
-        assert_eq!(text.lines().last(), Some("15 passed, 2 failed"));
+        assert_eq!(text.lines().last(), Some("15 passed, 3 failed"));
         assert!(!text.ends_with('\n'));
-    }
-
-    #[test]
-    fn a_stage_that_did_not_even_build_counts_as_a_failure() {
-        let text = summary(&[stage("maps", tally(0, 0, 0), Some("exit status: 101"))]);
-        assert_eq!(text.lines().last(), Some("0 passed, 1 failed"));
         assert!(text.contains("maps: exit status: 101"), "{text}");
     }
 

@@ -16,7 +16,7 @@ use crate::{
     deploy::{self, Tools},
     fuzz, host, kernels, lab, lint,
     setup::{self, Needs, control_plane},
-    summary::{Stage, Tally, Timed, failed_test, summary, timed_test},
+    summary::{Stage, Tally, failed_test, summary, timed_test},
 };
 
 #[derive(clap::Args)]
@@ -299,16 +299,7 @@ fn on_kernels(only_oldest: bool) -> Stage {
                 return Ok(());
             }
         };
-        for kernel in kernels::test(&kernels)? {
-            seen.tally.passed += kernel.passed;
-            seen.tally.failed += kernel.failures.len();
-            let failures = kernel.failures.into_iter();
-            seen.failures
-                .extend(failures.map(|failure| format!("{}: {failure}", kernel.name)));
-            let unsteady = kernel.unsteady.into_iter();
-            seen.unsteady
-                .extend(unsteady.map(|test| format!("{}: {test}", kernel.name)));
-        }
+        kernels::test(&kernels, seen)?;
         ensure!(seen.failures.is_empty(), "not all is well on every kernel");
         Ok(())
     })
@@ -342,39 +333,24 @@ fn quick_lab(name: &str, target: &str, rest: &[String]) -> Stage {
     })
 }
 
-/// The results of a stage's test programs so far.
-#[derive(Default)]
-struct Seen {
-    tally: Tally,
-    failures: Vec<String>,
-    /// What failed first, and passed when it was run again.
-    unsteady: Vec<String>,
-    tests: Vec<Timed>,
-    agents: u64,
-}
-
-fn timed(name: &str, stage: impl FnOnce(&mut Seen) -> Result<()>) -> Stage {
+/// Runs a stage; it adds its results to the row of the summary.
+fn timed(name: &str, run: impl FnOnce(&mut Stage) -> Result<()>) -> Stage {
     println!("\n=== {name}");
     let start = Instant::now();
-    let mut seen = Seen::default();
-    let failure = stage(&mut seen).err().map(|error| format!("{error:#}"));
-    if let Some(failure) = &failure {
+    let mut stage = Stage {
+        name: name.to_owned(),
+        ..Stage::default()
+    };
+    stage.failure = run(&mut stage).err().map(|error| format!("{error:#}"));
+    if let Some(failure) = &stage.failure {
         println!("{name}: {failure}");
     }
-    Stage {
-        name: name.to_owned(),
-        tally: seen.tally,
-        failures: seen.failures,
-        unsteady: seen.unsteady,
-        failure,
-        time: start.elapsed(),
-        tests: seen.tests,
-        agents: seen.agents,
-    }
+    stage.time = start.elapsed();
+    stage
 }
 
 /// Runs a test program, prints its output and adds its results to `seen`.
-fn follow(command: &mut Command, seen: &mut Seen) -> Result<()> {
+fn follow(command: &mut Command, seen: &mut Stage) -> Result<()> {
     // Each agent that a test starts adds a byte to this file: `lab::node::process::count_start`.
     let starts = tempfile::NamedTempFile::new().context("make a file")?;
     let mut child = command

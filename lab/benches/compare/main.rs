@@ -69,9 +69,6 @@ struct Arguments {
     /// Rounds that count
     #[arg(long, default_value_t = 40)]
     rounds: u32,
-    /// Seconds of endpoint changes at each rate
-    #[arg(long, default_value_t = 60)]
-    churn: u64,
     /// Where the report goes, and what was measured so far is found
     #[arg(
         long,
@@ -125,41 +122,37 @@ const PORTOLAN_MOST: Duration = Duration::from_secs(60);
 struct Scope {
     rounds: u32,
     measures: &'static [Measure],
-    /// None: changes are not measured.
-    effort: Option<Effort>,
+    /// Whether changes are timed, and with them the agent's idle time and commands.
+    has_changes: bool,
+    effort: Effort,
     churn: Duration,
     /// The number of services at which continuous changes are measured; None: they are not
     /// measured.
     churn_at: Option<u32>,
-    /// How long nothing changes while the agent's processor time is measured, before commands are;
-    /// None: neither is measured.
-    idle: Option<Duration>,
+    /// How long nothing changes while the agent's processor time is measured.
+    idle: Duration,
 }
 
 impl Scope {
     fn of(arguments: &Arguments) -> Self {
-        let quick = arguments.quick;
         let scenario = arguments.scenario;
-        let is = |only| scenario == Scenario::All || scenario == only;
+        let most = |quick: u64, whole: u64| if arguments.quick { quick } else { whole };
         let fitting = arguments.services.iter().filter(|n| **n <= CHURN_SERVICES);
         Self {
-            rounds: if quick { 3 } else { arguments.rounds },
+            rounds: most(3, arguments.rounds.into()) as u32,
             measures: match scenario {
                 Scenario::All => &Measure::ALL,
                 Scenario::Connections => &Measure::CONNECTIONS,
                 Scenario::ControlPlane => &[],
             },
-            effort: is(Scenario::ControlPlane).then_some(Effort {
-                changes: if quick { 5 } else { 200 },
+            has_changes: scenario != Scenario::Connections,
+            effort: Effort {
+                changes: most(5, 200) as u32,
                 most: Duration::from_secs(30),
-            }),
-            churn: Duration::from_secs(if quick { 2 } else { arguments.churn }),
+            },
+            churn: Duration::from_secs(most(2, 60)),
             churn_at: fitting.max().copied().filter(|_| scenario == Scenario::All),
-            idle: is(Scenario::ControlPlane).then_some(Duration::from_secs(if quick {
-                1
-            } else {
-                20
-            })),
+            idle: Duration::from_secs(most(1, 20)),
         }
     }
 
@@ -167,8 +160,8 @@ impl Scope {
         cell.has_packets() && !self.measures.is_empty()
     }
 
-    fn effort(&self, cell: &Cell) -> Option<Effort> {
-        self.effort.filter(|_| cell.has_changes())
+    fn has_changes(&self, cell: &Cell) -> bool {
+        cell.has_changes() && self.has_changes
     }
 }
 
@@ -207,7 +200,7 @@ fn run(arguments: &Arguments, scope: &Scope, programs: &Programs) -> Result<()> 
     }
     let mut results = Results::resume(&file, describe(programs, arguments.plumbing, scope.rounds))?;
     let mut cells = cells(&arguments.services, &with_fast(&arguments.proxies));
-    cells.retain(|cell| scope.has_packets(cell) || scope.effort(cell).is_some());
+    cells.retain(|cell| scope.has_packets(cell) || scope.has_changes(cell));
     let todo: Vec<_> = cells
         .iter()
         .filter(|cell| results.find(cell).is_none())
@@ -323,13 +316,13 @@ fn measure(
         let packets = packets::measure(plain, served, cell, what);
         measured.packets = packets.map_err(said)?;
     }
-    let Some(effort) = scope.effort(cell) else {
+    if !scope.has_changes(cell) {
         return Ok(Outcome::Measured(Box::new(measured)));
-    };
-    let changes = changes::changes(&prober, objects, effort);
+    }
+    let changes = changes::changes(&prober, objects, scope.effort);
     measured.changes = Some(changes.map_err(said)?);
-    if let (Some(agent), Some(length)) = (proxy.agent(), scope.idle) {
-        measured.idle = Some(waiting::idle(agent, length)?);
+    if let Some(agent) = proxy.agent() {
+        measured.idle = Some(waiting::idle(agent, scope.idle)?);
         let commands = waiting::commands(agent, objects, &programs.portolan);
         measured.commands = commands.map_err(said)?;
     }
@@ -352,7 +345,7 @@ fn complete(results: &Results, cells: &[Cell], scope: &Scope) -> Result<()> {
         };
         let packets = scope.has_packets(cell);
         let whole = (!packets || measured.packets.len() == scope.measures.len())
-            && (scope.effort(cell).is_none() || measured.changes.is_some())
+            && (!scope.has_changes(cell) || measured.changes.is_some())
             && (cell.proxy == Proxy::Direct || measured.start.is_some());
         ensure!(whole, "{}: a measurement is missing", cell.proxy.name());
     }

@@ -47,14 +47,8 @@ impl Proxy {
             Self::IptablesFast => "kube-proxy iptables, 0.1 s",
         }
     }
-    pub(crate) const fn is_portolan(self) -> bool {
-        matches!(
-            self,
-            Self::PortolanSocket | Self::PortolanPacket | Self::PortolanAuto | Self::PortolanBoth
-        )
-    }
     pub(crate) const fn is_kube_proxy(self) -> bool {
-        !self.is_portolan() && !matches!(self, Self::Direct)
+        matches!(self.slow(), Self::Nftables | Self::Iptables)
     }
     /// Whether this is kube-proxy with a shorter minSyncPeriod. Its packets are forwarded as with
     /// the default; only changes differ.
@@ -110,17 +104,13 @@ pub(crate) fn cells(services: &[u32], proxies: &[Proxy]) -> Vec<Cell> {
     let mut cells = Vec::new();
     for services in services {
         for setup in [Setup::Bare, Setup::Netfilter] {
-            for proxy in proxies {
-                // kube-proxy does not work on a bare node.
-                if setup == Setup::Bare && proxy.is_kube_proxy() {
-                    continue;
-                }
-                cells.push(Cell {
-                    services,
-                    setup,
-                    proxy: *proxy,
-                });
-            }
+            // kube-proxy does not work on a bare node.
+            let works = |proxy: &&Proxy| setup != Setup::Bare || !proxy.is_kube_proxy();
+            cells.extend(proxies.iter().filter(works).map(|proxy| Cell {
+                services,
+                setup,
+                proxy: *proxy,
+            }));
         }
     }
     cells

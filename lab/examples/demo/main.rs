@@ -9,9 +9,6 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::atomic::Ordering,
-    thread,
-    time::Duration,
 };
 
 use anyhow::{Context, Result, bail};
@@ -30,21 +27,12 @@ use lab::{
 };
 
 use exhibits::{EXHIBITS, NODE, PODS, layout, names};
-use print::{layout_dir, look_around, new_table, outcome_of, print_command};
+use print::{new_table, outcome_of};
 
 /// Shows the main job: connections to services' addresses reach pods.
 #[derive(Parser)]
 #[command(name = "demo")]
 struct Arguments {
-    /// Leave the node running and print the commands to look around with.
-    #[arg(long)]
-    keep: bool,
-    /// How pods are joined to the node.
-    #[arg(long, default_value = "bridge")]
-    plumbing: Plumbing,
-    /// Folder of manifests; their addresses are what the demo calls.
-    #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/demo"))]
-    manifests: PathBuf,
     /// The agent's binary; default: the one beside the demo
     #[arg(long)]
     binary: Option<PathBuf>,
@@ -52,9 +40,8 @@ struct Arguments {
 
 /// The resource version of the Node object in deploy/demo/node.yaml.
 const NODE_VERSION: u64 = 1;
-/// How many lines of a map's content are printed.
-const DUMP_LINES: usize = 14;
-const DUMPED_MAP: &str = "frontends_v4";
+/// The folder of manifests; their addresses are what the demo calls.
+const MANIFESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/demo");
 
 fn main() -> ExitCode {
     match run(&Arguments::parse()) {
@@ -73,12 +60,12 @@ fn run(arguments: &Arguments) -> Result<bool> {
     bpffs::prepare()?;
     interrupt::catch()?;
     let binary = binary::find(arguments.binary.as_deref())?;
-    let endpoints = cluster::endpoints(&read_all(&arguments.manifests)?, NODE)?;
+    let endpoints = cluster::endpoints(&read_all(MANIFESTS.as_ref())?, NODE)?;
     let flows: Vec<Flow> = EXHIBITS
         .iter()
         .map(|exhibit| serde_saphyr::from_str(exhibit.flow).context(exhibit.what))
         .collect::<Result<_>>()?;
-    let topology = Topology::build(layout(&flows)?, arguments.plumbing)?;
+    let topology = Topology::build(layout(&flows)?, Plumbing::Bridge)?;
     let cgroup = Cgroup::new()?;
     let mut servers = Flows::new(
         &topology,
@@ -101,31 +88,19 @@ fn run(arguments: &Arguments) -> Result<bool> {
         "A node with {} pods, another node and an outside client, each in a network namespace; one agent,\n\
          started from the manifests in {}.\n",
         PODS.len(),
-        fs::canonicalize(&arguments.manifests)?.display(),
+        fs::canonicalize(MANIFESTS)?.display(),
     );
-    let manifests = Manifests::Folder(&arguments.manifests);
+    let manifests = Manifests::Folder(MANIFESTS.as_ref());
     let mut agent = Agent::start(&topology.node, &options, &manifests)?;
     let shown = agent
         .wait_for(NODE_VERSION)
         .context("start the agent")
         .and_then(|()| show(&flows, &mut servers, &agent, &binary));
-    let as_expected = match shown {
-        Ok(as_expected) => as_expected,
-        Err(error) => {
-            for line in agent.log_tail(25) {
-                eprintln!("  | {line}");
-            }
-            return Err(error);
+    shown.inspect_err(|_| {
+        for line in agent.log_tail(25) {
+            eprintln!("  | {line}");
         }
-    };
-    if arguments.keep {
-        look_around(&topology, &agent, &binary);
-        while !INTERRUPTED.load(Ordering::Relaxed) {
-            thread::sleep(Duration::from_millis(100));
-        }
-        println!("Cleaning up.");
-    }
-    Ok(as_expected)
+    })
 }
 
 fn show(flows: &[Flow], servers: &mut Flows<'_>, agent: &Agent<'_>, binary: &Path) -> Result<bool> {
@@ -158,24 +133,13 @@ fn show(flows: &[Flow], servers: &mut Flows<'_>, agent: &Agent<'_>, binary: &Pat
         }
     }
     println!("{table}\n");
-    let map = layout_dir(agent).join(DUMPED_MAP);
-    println!("The map of IPv4 frontends, as any tool can read it:\n");
-    print_command(
-        agent,
-        "bpftool",
-        &["map", "dump", "pinned", &map.display().to_string()],
-        Some(DUMP_LINES),
-    )
-    .unwrap_or_else(|error| unexpected.push(format!("{error:#}")));
-    println!("The services, read from the maps:\n");
-    let pins = agent.pin_dir().display().to_string();
-    print_command(
-        agent,
-        &binary.display().to_string(),
-        &["services", "--pin-dir", &pins],
-        None,
-    )
-    .unwrap_or_else(|error| unexpected.push(format!("{error:#}")));
+    let (pins, program) = (agent.pin_dir().display().to_string(), binary.display());
+    let words = ["services", "--pin-dir", &pins];
+    let services = agent.namespace().feed(&program.to_string(), &words, "");
+    match services {
+        Ok(services) => println!("The services, read from the maps:\n\n{services}"),
+        Err(error) => unexpected.push(format!("{error:#}")),
+    }
     for reason in &unexpected {
         println!("unexpected: {reason}");
     }

@@ -1,19 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the demo prints: the table of flows, commands with their output, and how to look around.
+//! The table that the demo prints, and what it says about each flow.
 
-use std::{
-    collections::BTreeMap,
-    net::IpAddr,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, net::IpAddr};
 
-use anyhow::Result;
 use comfy_table::{ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
-use lab::{
-    node::{agent::Agent, topology::Topology},
-    traffic::probe::{Attempt, Outcome},
-};
-use proxy_common::maps::LAYOUT_VERSION;
+use lab::traffic::probe::{Attempt, Outcome};
 
 const TABLE_WIDTH: u16 = 150;
 
@@ -71,72 +62,4 @@ pub(crate) fn outcome_of(attempts: &[Attempt], names: &BTreeMap<IpAddr, &str>) -
         );
     }
     lines.join("\n")
-}
-
-/// Prints a command and its output, at most `lines` lines of it; None for all.
-pub(crate) fn print_command(
-    agent: &Agent<'_>,
-    program: &str,
-    args: &[&str],
-    lines: Option<usize>,
-) -> Result<()> {
-    let output = agent.namespace().feed(program, args, "")?;
-    let shown = Path::new(program)
-        .file_name()
-        .map_or(program.into(), |name| name.to_string_lossy());
-    println!("$ {shown} {}", args.join(" "));
-    let all: Vec<_> = output.lines().collect();
-    let count = lines.unwrap_or(all.len()).min(all.len());
-    for line in &all[..count] {
-        println!("{line}");
-    }
-    if count < all.len() {
-        println!("... {} more lines", all.len() - count);
-    }
-    println!();
-    Ok(())
-}
-
-pub(crate) fn look_around(topology: &Topology, agent: &Agent<'_>, binary: &Path) {
-    let (node, pins, binary) = (
-        topology.node.path(),
-        agent.pin_dir().display(),
-        binary.display(),
-    );
-    let layout = layout_dir(agent);
-    println!("\nThe node keeps running. To look around, in another terminal, as root:\n");
-    println!("  nsenter --net={node} ip -brief address             # inside the node");
-    for (number, pod) in topology.pods.iter().enumerate() {
-        println!(
-            "  nsenter --net={} bash    # {} (veth{number})",
-            pod.path(),
-            pod.name()
-        );
-    }
-    println!(
-        "  nsenter --net={} bash    # the outside client",
-        topology.outside.path()
-    );
-    println!("  nsenter --net={node} curl -s http://127.0.0.1:10256/healthz");
-    for command in ["services", "backends", "flows", "affinity"] {
-        println!("  {binary} {command} --pin-dir {pins}");
-    }
-    println!("  ls {}", layout.display());
-    println!(
-        "  bpftool map dump pinned {}",
-        layout.join("flows_v4").display()
-    );
-    println!(
-        "  edit the manifests in {}: changes are followed",
-        agent.manifests().display()
-    );
-    println!(
-        "\nCtrl-C (or kill {}) ends it and removes everything.",
-        std::process::id()
-    );
-}
-
-/// Returns the folder in which the agent's maps are pinned.
-pub(crate) fn layout_dir(agent: &Agent<'_>) -> PathBuf {
-    agent.pin_dir().join(format!("v{LAYOUT_VERSION}"))
 }

@@ -164,7 +164,8 @@ async fn query(to: SocketAddrV4) -> io::Result<Duration> {
 pub(super) struct Open(Vec<TcpStream>);
 
 impl Open {
-    /// Opens `count` connections to `to` from the network namespace.
+    /// Opens `count` connections to `to` from the network namespace. Fails if one of them does not
+    /// carry a byte there and back.
     pub(super) fn make(namespace: &NetNs, to: SocketAddrV4, count: u32) -> Result<Self> {
         let connect = || {
             (0..count)
@@ -172,12 +173,7 @@ impl Open {
                 .collect::<io::Result<Vec<_>>>()
         };
         let streams = namespace.enter(connect)?;
-        Self::of(streams.with_context(|| format!("open connections to {to}"))?)
-    }
-
-    /// Takes existing connections. Fails if one of them does not carry a byte there and back.
-    pub(super) fn of(streams: Vec<TcpStream>) -> Result<Self> {
-        let mut open = Self(streams);
+        let mut open = Self(streams.with_context(|| format!("open connections to {to}"))?);
         let lost = open.lost();
         anyhow::ensure!(lost == 0, "{lost} new connections carry nothing");
         Ok(open)

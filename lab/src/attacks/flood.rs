@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A flood: packets from random sources, as fast as one processor can send them or at a limited
-//! rate.
+//! rate. Only the superuser of a host, or a pod with CAP_NET_RAW, can send them.
 
 use std::{
-    net::{Ipv4Addr, SocketAddrV4},
+    io,
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4},
+    os::fd::AsRawFd,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -13,8 +15,9 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow};
+use etherparse::PacketBuilder;
+use socket2::{Domain, Protocol, Socket, Type};
 
-use super::packets::{BATCH, Kind, Raw, forge};
 use crate::{load::cpu::pin, node::netns::NetNs, random::Random};
 
 /// The forged sources of a flood. In each address the lowest `bits` bits are random and the rest is
@@ -102,9 +105,6 @@ fn send(
     stop: &AtomicBool,
 ) -> Result<Sent> {
     pin()?;
-    let nobody = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
-    let template = Template::new(kind, forge(kind, nobody, to, 0));
-    let mut packets = vec![template.bytes.clone(); BATCH];
     let mut random = Random::new(u64::from(to.port()));
     let mut sent = 0;
     let begin = Instant::now();
@@ -114,14 +114,16 @@ fn send(
             thread::sleep(Duration::from_millis(1));
             continue;
         }
-        for packet in &mut packets {
+        let mut packet = |_| {
             let number = random.draw();
             let mask = (1 << sources.bits) - 1;
             let address = sources.network.to_bits() | (number as u32 & mask);
             // No client uses port 0.
             let port = ((number >> 32) as u16).max(1);
-            template.write(packet, address, port, random.draw() as u32);
-        }
+            let from = SocketAddrV4::new(address.into(), port);
+            forge(kind, from, to, random.draw() as u32)
+        };
+        let packets: Vec<_> = (0..BATCH).map(&mut packet).collect();
         match raw.send(&packets) {
             Ok(count) => sent += count as u64,
             // Queues on the path are full. The next packets may fit.
@@ -135,68 +137,76 @@ fn send(
     })
 }
 
-/// A packet from 0.0.0.0:0, for a SYN with sequence number 0. `checksum_at` is the offset of its
-/// transport checksum.
-struct Template {
-    bytes: Vec<u8>,
-    checksum_at: usize,
-    is_syn: bool,
+const HOP_LIMIT: u8 = 64;
+const WINDOW: u16 = 64_240;
+/// Number of packets in one call of sendmmsg(2).
+const BATCH: usize = 64;
+
+/// The kind of a forged packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    Syn,
+    Udp,
 }
 
-const SOURCE_AT: usize = 12;
-const PORT_AT: usize = 20;
-const SEQUENCE_AT: usize = 24;
-
-impl Template {
-    fn new(kind: Kind, bytes: Vec<u8>) -> Self {
-        let checksum_at = PORT_AT + if kind == Kind::Udp { 6 } else { 16 };
-        Self {
-            bytes,
-            checksum_at,
-            is_syn: kind == Kind::Syn,
-        }
-    }
-
-    /// Writes a source address and port into the packet, and into a SYN a sequence number; corrects
-    /// the transport checksum. The kernel fills in the IP header's own checksum.
-    fn write(&self, packet: &mut [u8], address: u32, port: u16, sequence: u32) {
-        let sequence = if self.is_syn { sequence } else { 0 };
-        if self.is_syn {
-            packet[SEQUENCE_AT..SEQUENCE_AT + 4].copy_from_slice(&sequence.to_be_bytes());
-        }
-        packet[SOURCE_AT..SOURCE_AT + 4].copy_from_slice(&address.to_be_bytes());
-        packet[PORT_AT..PORT_AT + 2].copy_from_slice(&port.to_be_bytes());
-        let at = self.checksum_at;
-        let before = !u16::from_be_bytes([self.bytes[at], self.bytes[at + 1]]);
-        let halves = |word: u32| (word >> 16) + (word & 0xffff);
-        let mut sum = u32::from(before) + halves(address) + halves(sequence) + u32::from(port);
-        while sum > 0xffff {
-            sum = (sum >> 16) + (sum & 0xffff);
-        }
-        packet[at..at + 2].copy_from_slice(&(!(sum as u16)).to_be_bytes());
-    }
+/// Returns an IPv4 packet with correct checksums. `sequence` is a SYN's sequence number.
+fn forge(kind: Kind, from: SocketAddrV4, to: SocketAddrV4, sequence: u32) -> Vec<u8> {
+    let builder = PacketBuilder::ipv4(from.ip().octets(), to.ip().octets(), HOP_LIMIT);
+    let mut bytes = Vec::new();
+    let written = match kind {
+        Kind::Udp => builder
+            .udp(from.port(), to.port())
+            .write(&mut bytes, b"forged"),
+        Kind::Syn => builder
+            .tcp(from.port(), to.port(), sequence, WINDOW)
+            .syn()
+            .write(&mut bytes, &[]),
+    };
+    written.expect("a vector takes everything");
+    bytes
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// A socket that sends packets with their IP headers.
+struct Raw {
+    socket: Socket,
+    to: socket2::SockAddr,
+}
 
-    #[test]
-    fn writing_a_source_into_a_packet_template_corrects_its_checksum() {
-        let to = SocketAddrV4::new(Ipv4Addr::new(192, 168, 40, 2), 30_080);
-        for kind in [Kind::Syn, Kind::Udp] {
-            let nobody = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
-            let template = Template::new(kind, forge(kind, nobody, to, 0));
-            let mut random = Random::new(7);
-            for _ in 0..1_000 {
-                let address = Ipv4Addr::from_bits(random.draw() as u32);
-                let port = random.draw() as u16;
-                let mut packet = template.bytes.clone();
-                let sequence = random.draw() as u32;
-                template.write(&mut packet, address.to_bits(), port, sequence);
-                let whole = forge(kind, SocketAddrV4::new(address, port), to, sequence);
-                assert_eq!(packet[SOURCE_AT..], whole[SOURCE_AT..], "{kind:?}");
-            }
+impl Raw {
+    /// Opens a raw socket in a network namespace, for packets to the address `to`.
+    fn open(namespace: &NetNs, to: Ipv4Addr) -> Result<Self> {
+        let kind = Type::RAW;
+        let make = || Socket::new(Domain::IPV4, kind, Some(Protocol::from(libc::IPPROTO_RAW)));
+        let socket = namespace
+            .enter(make)?
+            .with_context(|| format!("a raw socket in {}", namespace.name()))?;
+        let to = SocketAddr::from((to, 0)).into();
+        Ok(Self { socket, to })
+    }
+
+    /// Sends up to [`BATCH`] packets; returns how many the kernel has accepted.
+    fn send(&self, packets: &[Vec<u8>]) -> io::Result<usize> {
+        let mut parts = [libc::iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: 0,
+        }; BATCH];
+        // SAFETY: a message header of zeros is valid: no address, no buffers, no control data.
+        let mut messages: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
+        let count = packets.len().min(BATCH);
+        for ((packet, part), message) in packets.iter().zip(&mut parts).zip(&mut messages) {
+            part.iov_base = packet.as_ptr().cast_mut().cast();
+            part.iov_len = packet.len();
+            message.msg_hdr.msg_name = self.to.as_ptr().cast_mut().cast();
+            message.msg_hdr.msg_namelen = self.to.len();
+            message.msg_hdr.msg_iov = part;
+            message.msg_hdr.msg_iovlen = 1;
         }
+        // SAFETY: the first `count` message headers point to a live address and live packets, which
+        // the call only reads.
+        let sent = unsafe {
+            let messages = messages.as_mut_ptr();
+            libc::sendmmsg(self.socket.as_raw_fd(), messages, count as u32, 0)
+        };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 }

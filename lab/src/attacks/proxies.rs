@@ -93,7 +93,7 @@ impl<'a> Served<'a> {
 
     fn wait_until_served(&self) -> Result<()> {
         let begin = Instant::now();
-        let (client, to) = (&self.world.clients()[0], self.address(Call::Two));
+        let (client, to) = (&self.world.clients()[0], self.address(Call::ClusterIp));
         while at_a_rate(client, to, 1, 1, Duration::from_millis(200))?.made == 0 {
             ensure!(begin.elapsed() < TO_SERVE, "{to} is not served");
             thread::sleep(Duration::from_millis(50));

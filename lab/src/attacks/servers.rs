@@ -4,12 +4,6 @@
 use std::{
     io::{self, ErrorKind},
     net::{Ipv4Addr, SocketAddr, UdpSocket},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::{self, JoinHandle},
-    time::Duration,
 };
 
 use anyhow::{Context, Result};
@@ -19,7 +13,7 @@ use nix::sys::{
 };
 use socket2::{Domain, Socket, Type};
 use tokio::{
-    net::{TcpListener, TcpStream},
+    net::{self, TcpListener, TcpStream},
     runtime::Runtime,
 };
 
@@ -29,23 +23,15 @@ use crate::node::netns::NetNs;
 pub(super) const CLIENT_CLOSES: u16 = 8080;
 /// The server on this TCP port sends one byte back and closes.
 pub(super) const SERVER_CLOSES: u16 = 8081;
-/// The port of the service with two endpoints. Its server behaves as the one on `CLIENT_CLOSES`.
-pub(super) const OF_TWO: u16 = 8082;
 /// The server on this UDP port sends datagrams back.
 pub(super) const QUERIES: u16 = 8053;
 
 const BACKLOG: i32 = 4096;
 /// Receive buffer for datagrams, in bytes of kernel memory: about 10 000 datagrams.
 const QUEUE: usize = 8 << 20;
-/// How long the datagrams' thread waits for a datagram before it checks whether to stop.
-const LOOK: Duration = Duration::from_millis(100);
 
 /// Running servers; dropping them ends them.
-pub(super) struct Servers {
-    runtime: Option<Runtime>,
-    stop: Arc<AtomicBool>,
-    queries: Option<JoinHandle<()>>,
-}
+pub(super) struct Servers(Option<Runtime>);
 
 impl Servers {
     pub(super) fn start(pod: &NetNs) -> Result<Self> {
@@ -54,7 +40,7 @@ impl Servers {
             .enable_all()
             .build()
             .context("start the servers' threads")?;
-        for port in [CLIENT_CLOSES, SERVER_CLOSES, OF_TWO] {
+        for port in [CLIENT_CLOSES, SERVER_CLOSES] {
             let listener = pod.enter(|| listen(port))??;
             runtime.block_on(async {
                 let listener = TcpListener::from_std(listener)?;
@@ -72,32 +58,27 @@ impl Servers {
         }
         let socket = pod.enter(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, QUERIES)))??;
         setsockopt(&socket, sockopt::RcvBufForce, &QUEUE).context("room for datagrams")?;
-        socket.set_read_timeout(Some(LOOK))?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let queries = thread::spawn(move || {
-            let mut buffer = [0; 64];
-            while !stopped.load(Ordering::Relaxed) {
-                // An answer that cannot be sent is ignored here: the client misses it.
-                let received = socket.recv_from(&mut buffer);
-                _ = received.and_then(|(length, from)| socket.send_to(&buffer[..length], from));
-            }
-        });
-        Ok(Self {
-            runtime: Some(runtime),
-            stop,
-            queries: Some(queries),
-        })
+        socket.set_nonblocking(true)?;
+        runtime.block_on(async {
+            let socket = net::UdpSocket::from_std(socket)?;
+            tokio::spawn(async move {
+                let mut buffer = [0; 64];
+                loop {
+                    // An answer that cannot be sent is ignored here: the client misses it.
+                    if let Ok((length, from)) = socket.recv_from(&mut buffer).await {
+                        _ = socket.send_to(&buffer[..length], from).await;
+                    }
+                }
+            });
+            Ok::<_, io::Error>(())
+        })?;
+        Ok(Self(Some(runtime)))
     }
 }
 
 impl Drop for Servers {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(queries) = self.queries.take() {
-            _ = queries.join();
-        }
-        if let Some(runtime) = self.runtime.take() {
+        if let Some(runtime) = self.0.take() {
             runtime.shutdown_background();
         }
     }

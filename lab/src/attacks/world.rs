@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The node that is attacked: six client pods, two server pods, a client outside, and two services.
+//! The node that is attacked: six client pods, a server pod, a client outside, and a service.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
@@ -23,28 +23,21 @@ use crate::{
 
 /// Number of client pods.
 pub const CLIENTS: usize = 6;
-pub(super) const NODE: Ipv4Addr = Ipv4Addr::new(192, 168, 40, 2);
-pub(super) const SERVERS: [Ipv4Addr; 2] =
-    [Ipv4Addr::new(10, 40, 1, 20), Ipv4Addr::new(10, 40, 1, 21)];
-/// The cluster IPs of the service with one endpoint and of the service with two.
-const ONE: Ipv4Addr = Ipv4Addr::new(172, 30, 250, 1);
-const TWO: Ipv4Addr = Ipv4Addr::new(172, 30, 250, 2);
+const NODE: Ipv4Addr = Ipv4Addr::new(192, 168, 40, 2);
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 40, 1, 20);
+const CLUSTER_IP: Ipv4Addr = Ipv4Addr::new(172, 30, 250, 1);
 
 /// The service port that a client calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Call {
-    /// A node port of the service with one endpoint. The client closes each connection first.
+pub(super) enum Call {
+    /// A node port. The client closes each connection first.
     NodePort,
-    /// Another node port of that service, to another port of the endpoint. The server closes each
-    /// connection first.
+    /// Another node port, to another port of the endpoint. The server closes each connection first.
     NodePortServerCloses,
-    /// The cluster IP of the service with one endpoint.
     ClusterIp,
-    /// The UDP port of the service with one endpoint, by node port; `ClusterIpUdp`: by cluster IP.
+    /// The UDP port, by node port; `ClusterIpUdp`: by cluster IP.
     NodePortUdp,
     ClusterIpUdp,
-    /// The cluster IP of the service with two endpoints.
-    Two,
 }
 
 impl Call {
@@ -54,21 +47,19 @@ impl Call {
             Self::NodePort => SocketAddrV4::new(NODE, 30_080),
             Self::NodePortServerCloses => SocketAddrV4::new(NODE, 30_081),
             Self::NodePortUdp => SocketAddrV4::new(NODE, 30_053),
-            Self::ClusterIp => SocketAddrV4::new(ONE, 80),
-            Self::ClusterIpUdp => SocketAddrV4::new(ONE, 53),
-            Self::Two => SocketAddrV4::new(TWO, 80),
+            Self::ClusterIp => SocketAddrV4::new(CLUSTER_IP, 80),
+            Self::ClusterIpUdp => SocketAddrV4::new(CLUSTER_IP, 53),
         }
     }
 
-    /// Returns the address and port of the service's endpoint; of the first one if there are two.
+    /// Returns the address and port of the service's endpoint.
     pub(super) const fn pod(self) -> SocketAddrV4 {
         let port = match self {
             Self::NodePort | Self::ClusterIp => servers::CLIENT_CLOSES,
             Self::NodePortServerCloses => servers::SERVER_CLOSES,
             Self::NodePortUdp | Self::ClusterIpUdp => servers::QUERIES,
-            Self::Two => servers::OF_TWO,
         };
-        SocketAddrV4::new(SERVERS[0], port)
+        SocketAddrV4::new(SERVER, port)
     }
 }
 
@@ -78,7 +69,7 @@ pub struct World {
     /// A cgroup without processes: the socket hooks attached to it see no client, so every client
     /// is served on the packet path.
     cgroup: Cgroup,
-    _servers: [Servers; 2],
+    _servers: Servers,
 }
 
 impl World {
@@ -90,7 +81,7 @@ impl World {
             node: vec![NODE.into()],
             pods: (0..CLIENTS)
                 .map(client)
-                .chain(SERVERS.map(|server| vec![server.into()]))
+                .chain([vec![SERVER.into()]])
                 .collect(),
             outside: [Ipv4Addr::new(203, 0, 113, 7).into()].into(),
             ..Layout::default()
@@ -99,10 +90,7 @@ impl World {
         for client in topology.pods[..CLIENTS].iter().chain([&topology.outside]) {
             client.set(&CLIENT_PARAMETERS)?;
         }
-        let servers = [
-            Servers::start(&topology.pods[CLIENTS])?,
-            Servers::start(&topology.pods[CLIENTS + 1])?,
-        ];
+        let servers = Servers::start(&topology.pods[CLIENTS])?;
         Ok(Self {
             topology,
             cgroup: Cgroup::new()?,
@@ -119,19 +107,12 @@ impl World {
     pub(super) fn clients(&self) -> &[NetNs] {
         &self.topology.pods[..CLIENTS]
     }
-    /// Returns the address of a client pod, by its number from 0.
-    pub(super) fn address_of(client: usize) -> Ipv4Addr {
-        Ipv4Addr::new(10, 40, 1, 10 + client as u8)
-    }
-    pub(super) fn second_server(&self) -> &NetNs {
-        &self.topology.pods[CLIENTS + 1]
-    }
     pub(super) fn cgroup(&self) -> &Cgroup {
         &self.cgroup
     }
 }
 
-/// Returns manifests of the node, the two services and their EndpointSlices.
+/// Returns manifests of the node, the service and its EndpointSlice.
 pub(super) fn manifests(version: u64) -> String {
     let port = |name, port, target, node_port| Port {
         name,
@@ -142,21 +123,17 @@ pub(super) fn manifests(version: u64) -> String {
         },
         port,
         target,
-        node_port,
+        node_port: Some(node_port),
     };
-    let of_one = [
-        port("c", 80, servers::CLIENT_CLOSES, Some(30_080)),
-        port("s", 81, servers::SERVER_CLOSES, Some(30_081)),
-        port("q", 53, servers::QUERIES, Some(30_053)),
+    let ports = [
+        port("c", 80, servers::CLIENT_CLOSES, 30_080),
+        port("s", 81, servers::SERVER_CLOSES, 30_081),
+        port("q", 53, servers::QUERIES, 30_053),
     ];
-    let of_two = [port("t", 80, servers::OF_TWO, None)];
-    let endpoints = SERVERS.map(|pod| endpoint(pod, "node-a"));
-    let spec = |kind: &str, ip: Ipv4Addr| json!({"type": kind, "clusterIP": ip});
+    let spec = json!({"type": "NodePort", "clusterIP": CLUSTER_IP});
     manifests::text(&[
         manifests::node(NODE, version),
-        manifests::service("one", &of_one, spec("NodePort", ONE)),
-        manifests::slice("one", &of_one, endpoints[..1].to_vec()),
-        manifests::service("two", &of_two, spec("ClusterIP", TWO)),
-        manifests::slice("two", &of_two, endpoints),
+        manifests::service("one", &ports, spec),
+        manifests::slice("one", &ports, [endpoint(SERVER, "node-a")]),
     ])
 }

@@ -52,23 +52,21 @@ mod tests {
     #[test]
     fn each_item_is_in_one_part_a_day_and_in_every_part_once_in_as_many_days() {
         const PARTS: u64 = 6;
-        let parts_of = |item: u64, day| -> Vec<u64> {
-            let has = |part: &u64| {
-                let share = Share {
-                    part: *part,
-                    parts: PARTS,
-                };
-                share.of(Vec::from_iter(0..20), day).contains(&item)
-            };
-            (1..=PARTS).filter(has).collect()
-        };
-        for item in 0..20 {
-            let mut seen: Vec<u64> = (20_000..20_000 + PARTS)
-                .flat_map(|day| parts_of(item, day))
-                .collect();
-            seen.sort_unstable();
-            assert_eq!(seen, Vec::from_iter(1..=PARTS));
+        let mut seen = [[0; PARTS as usize]; 20];
+        for day in 20_000..20_000 + PARTS {
+            let mut all = Vec::new();
+            for part in 1..=PARTS {
+                let share = Share { part, parts: PARTS };
+                let items = share.of(Vec::from_iter(0..20), day);
+                items
+                    .iter()
+                    .for_each(|item| seen[*item][part as usize - 1] += 1);
+                all.extend(items);
+            }
+            all.sort_unstable();
+            assert_eq!(all, Vec::from_iter(0..20));
         }
+        assert_eq!(seen, [[1; PARTS as usize]; 20]);
     }
 
     #[test]

@@ -25,51 +25,44 @@ const SINK: usize = 256 << 20;
 /// `cgroup` is the cgroup of the pod's processes. The threads run until the program ends.
 pub fn serve(namespace: &NetNs, cgroup: &Cgroup, ports: &[u16], name: u8) -> Result<()> {
     for port in ports {
-        serve_at(namespace, cgroup, *port, name)?;
-    }
-    Ok(())
-}
-
-fn serve_at(namespace: &NetNs, cgroup: &Cgroup, port: u16, name: u8) -> Result<()> {
-    let at = (Ipv4Addr::UNSPECIFIED, port);
-    let make = || (TcpListener::bind(at), UdpSocket::bind(at));
-    let (tcp, udp) = cgroup.inside(|| namespace.enter(make))??;
-    let (tcp, udp) = (tcp?, udp?);
-    thread::spawn(move || {
-        pin()?;
+        let tcp = listen(namespace, cgroup, *port)?;
         // One connection after the other: a delay shows in the client's time.
-        for stream in tcp.incoming() {
-            // An error is ignored here: the client reports it.
-            let _ = answer(&mut stream?, name);
-        }
-        Ok::<_, anyhow::Error>(())
-    });
-    thread::spawn(move || {
-        pin()?;
-        let mut buffer = [0; 64];
-        loop {
-            let (length, from) = udp.recv_from(&mut buffer)?;
-            udp.send_to(&buffer[..length], from)?;
-        }
-        #[expect(unreachable_code, reason = "gives the closure its type")]
-        Ok::<_, anyhow::Error>(())
-    });
+        thread::spawn(move || pin().and_then(|()| accept(&tcp, name)));
+        let bind = || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, *port));
+        let udp = cgroup.inside(|| namespace.enter(bind))???;
+        thread::spawn(move || {
+            pin()?;
+            let mut buffer = [0; 64];
+            loop {
+                let (length, from) = udp.recv_from(&mut buffer)?;
+                udp.send_to(&buffer[..length], from)?;
+            }
+            #[expect(unreachable_code, reason = "gives the closure its type")]
+            Ok::<_, anyhow::Error>(())
+        });
+    }
     Ok(())
 }
 
 /// Answers many TCP clients at once, by as many threads as there are processors; else as [`serve`].
 pub fn serve_many(namespace: &NetNs, cgroup: &Cgroup, port: u16, name: u8) -> Result<()> {
-    let make = || TcpListener::bind((Ipv4Addr::UNSPECIFIED, port));
-    let tcp = cgroup.inside(|| namespace.enter(make))???;
+    let tcp = listen(namespace, cgroup, port)?;
     for _ in 0..thread::available_parallelism()?.get() {
         let tcp = tcp.try_clone()?;
-        thread::spawn(move || {
-            for stream in tcp.incoming() {
-                // An error is ignored here: the client reports it.
-                let _ = answer(&mut stream?, name);
-            }
-            Ok::<_, anyhow::Error>(())
-        });
+        thread::spawn(move || accept(&tcp, name));
+    }
+    Ok(())
+}
+
+fn listen(namespace: &NetNs, cgroup: &Cgroup, port: u16) -> Result<TcpListener> {
+    let bind = || TcpListener::bind((Ipv4Addr::UNSPECIFIED, port));
+    Ok(cgroup.inside(|| namespace.enter(bind))???)
+}
+
+fn accept(tcp: &TcpListener, name: u8) -> Result<()> {
+    for stream in tcp.incoming() {
+        // An error is ignored here: the client reports it.
+        let _ = answer(&mut stream?, name);
     }
     Ok(())
 }

@@ -5,11 +5,8 @@
 use std::time::Duration;
 
 use lab::attacks::{
+    kinds::{self, Closes, From},
     proxies::Proxy,
-    short::{self, Closes},
-    spoof,
-    syn::{self, From},
-    udp,
 };
 
 use crate::node::attacked;
@@ -18,12 +15,14 @@ use crate::node::attacked;
 fn without_a_proxy_floods_break_no_connection() {
     let length = Duration::from_secs(2);
     let seen = attacked(Proxy::Direct, "", |served| {
-        syn::run(served, From::Outside, 200, length)
+        kinds::syn_flood(served, From::Outside, 200, length)
     });
     assert_eq!((seen.lost, seen.open), (0, 200), "{seen:?}");
     assert!(seen.sent.packets > 5_000, "a flood: {seen:?}");
     assert!(seen.during.share() >= 0.95, "{seen:?}");
-    let seen = attacked(Proxy::Direct, "", |served| udp::run(served, length));
+    let seen = attacked(Proxy::Direct, "", |served| {
+        kinds::datagram_flood(served, length)
+    });
     assert!(seen.sent.packets > 5_000, "a flood: {seen:?}");
     assert!(seen.queries.share() >= 0.95, "{seen:?}");
 }
@@ -33,25 +32,9 @@ fn without_a_proxy_short_connections_never_fail() {
     let window = Duration::from_secs(1);
     for closes in [Closes::Client, Closes::Server] {
         let seen = attacked(Proxy::Direct, "", |served| {
-            short::run(served, closes, 2, window)
+            kinds::short(served, closes, 2, window)
         });
         assert_eq!(seen.failed, 0, "{closes:?}: {seen:?}");
         assert!(seen.kept() > 0.3, "{closes:?}: {seen:?}");
     }
-}
-
-#[test]
-fn without_a_proxy_forged_packets_break_no_connection() {
-    let seen = attacked(Proxy::Direct, "", |served| {
-        spoof::run(served, Duration::from_secs(1))
-    });
-    assert!(seen.forged > 2_000, "{seen:?}");
-    let lost = seen.lost_by_service + seen.lost_to_pod + seen.datagrams_lost;
-    assert_eq!((lost, seen.received), (0, 0), "{seen:?}");
-    assert_eq!(seen.new.made, seen.new.asked, "{seen:?}");
-    assert_eq!(
-        (seen.later_by_service, seen.later_to_pod),
-        (50, 50),
-        "{seen:?}"
-    );
 }

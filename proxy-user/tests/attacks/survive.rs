@@ -5,12 +5,8 @@
 use std::time::Duration;
 
 use lab::attacks::{
-    deaf, many,
+    kinds::{self, Closes, From},
     proxies::Proxy,
-    short::{self, Closes},
-    spoof,
-    syn::{self, From},
-    udp,
 };
 use rstest::rstest;
 
@@ -34,7 +30,7 @@ fn a_syn_flood_breaks_no_connection_and_new_ones_succeed(
     #[values(Proxy::Portolan, Proxy::PortolanAlone)] proxy: Proxy,
 ) {
     let seen = attacked(proxy, SMALL_TABLE, |served| {
-        syn::run(served, from, 200, FLOOD)
+        kinds::syn_flood(served, from, 200, FLOOD)
     });
     assert!(seen.sent.packets > PACKETS, "a flood: {seen:?}");
     assert_eq!(seen.lost, 0, "of {} open ones: {seen:?}", seen.open);
@@ -49,7 +45,9 @@ fn a_syn_flood_breaks_no_connection_and_new_ones_succeed(
 fn queries_are_answered_during_a_flood_of_datagrams(
     #[values(Proxy::Portolan, Proxy::PortolanAlone)] proxy: Proxy,
 ) {
-    let seen = attacked(proxy, SMALL_TABLE, |served| udp::run(served, FLOOD));
+    let seen = attacked(proxy, SMALL_TABLE, |served| {
+        kinds::datagram_flood(served, FLOOD)
+    });
     assert!(seen.sent.packets > PACKETS, "a flood: {seen:?}");
     assert!(seen.queries.share() >= 0.95, "{seen:?}");
 }
@@ -57,7 +55,7 @@ fn queries_are_answered_during_a_flood_of_datagrams(
 #[test]
 fn short_connections_do_not_use_up_the_masquerade_ports() {
     let seen = attacked(Proxy::PortolanAlone, FEW_PORTS, |served| {
-        short::run(served, Closes::Client, 4, Duration::from_secs(1))
+        kinds::short(served, Closes::Client, 4, Duration::from_secs(1))
     });
     assert_eq!(seen.failed, 0, "{seen:?}");
     assert!(seen.kept() > 0.4, "{seen:?}");
@@ -67,7 +65,7 @@ fn short_connections_do_not_use_up_the_masquerade_ports() {
 fn connections_that_the_server_closes_do_not_use_up_masquerade_ports() {
     // In the last time window, clients need ports with which the endpoint is still in TIME_WAIT.
     let seen = attacked(Proxy::PortolanAlone, "", |served| {
-        short::run(served, Closes::Server, 4, Duration::from_secs(2))
+        kinds::short(served, Closes::Server, 4, Duration::from_secs(2))
     });
     assert_eq!(seen.failed, 0, "{seen:?}");
     assert!(seen.kept() > 0.4, "{seen:?}");
@@ -76,33 +74,9 @@ fn connections_that_the_server_closes_do_not_use_up_masquerade_ports() {
 #[test]
 fn without_an_agent_closed_connections_are_evicted_for_new_ones() {
     let seen = attacked(Proxy::PortolanAlone, SMALL_TABLE, |served| {
-        many::run(served, 2_000, 2_000, Duration::from_secs(5))
+        kinds::many(served, 2_000, 2_000, Duration::from_secs(5))
     });
     assert_eq!(seen.lost, 0, "of {} open ones: {seen:?}", seen.open);
     assert!(seen.new.share() >= 0.99, "{seen:?}");
     assert_eq!(seen.dropped.0, [], "{seen:?}");
-}
-
-#[test]
-fn all_connections_succeed_though_one_endpoint_drops_syns() {
-    let seen = attacked(Proxy::PortolanAlone, "", |served| deaf::run(served, 24));
-    assert_eq!(seen.made.made, seen.made.asked, "{seen:?}");
-}
-
-#[rstest]
-fn packets_forged_by_a_pod_break_no_connection_of_another_pod(
-    #[values(Proxy::Portolan, Proxy::PortolanAlone)] proxy: Proxy,
-) {
-    let seen = attacked(proxy, "", |served| spoof::run(served, FLOOD));
-    assert!(seen.forged > 2_000, "{seen:?}");
-    assert_eq!(seen.lost_by_service, 0, "{seen:?}");
-    assert_eq!(seen.lost_to_pod, 0, "{seen:?}");
-    assert_eq!(seen.datagrams_lost, 0, "{seen:?}");
-    assert_eq!(seen.new.made, seen.new.asked, "{seen:?}");
-    assert_eq!(
-        (seen.later_by_service, seen.later_to_pod),
-        (50, 50),
-        "{seen:?}"
-    );
-    assert_eq!(seen.received, 0, "{seen:?}");
 }

@@ -136,7 +136,7 @@ fn start_flannel(tools: &Tools, node: &Node, cni: Cni) -> Result<()> {
         network.display(),
         lease.display(),
     );
-    daemon::start(&node.place, "flanneld", &line)?;
+    daemon::start(&node.place, "flanneld", line.split_whitespace())?;
     wait("flannel's lease", PATIENCE, &node.place, "flanneld", || {
         lease.exists()
     })?;
@@ -164,16 +164,7 @@ fn start_kube_router(tools: &Tools, node: &Node) -> Result<()> {
         kubeconfig().display(),
         node.place.name,
     );
-    daemon::start(&node.place, "kube-router", &line)
-}
-
-/// Returns the names of the daemons on each node.
-pub(super) fn daemons() -> &'static [&'static str] {
-    match current() {
-        Cni::Bridge => &[],
-        Cni::KubeRouter => &["kube-router"],
-        _ => &["flanneld"],
-    }
+    daemon::start(&node.place, "kube-router", line.split_whitespace())
 }
 
 fn file(node: &Node) -> PathBuf {

@@ -116,7 +116,7 @@ endpoints: [{{addresses: [{}]}}]
 }
 
 fn daemon(name: &str, line: String) -> Result<()> {
-    start_daemon(&CONTROL, name, &line)
+    start_daemon(&CONTROL, name, line.split_whitespace())
 }
 
 /// Returns a command that runs `program` in the control plane's network namespace, not on a node.

@@ -3,6 +3,7 @@
 //! the control plane, with a log and a pid file. Used by the other modules of `cluster`.
 
 use std::{
+    ffi::OsStr,
     path::PathBuf,
     process::{Command, Stdio},
     thread::sleep,
@@ -17,46 +18,28 @@ use crate::{command, fs};
 /// A shell script that joins the cgroup $0, then executes its arguments as another program.
 const JOIN: &str = "echo $$ > \"$0/cgroup.procs\" && exec \"$@\"";
 
-/// A program that runs on a node or in the control plane until `cluster down`, with its log and
-/// pid file.
-pub(super) struct Daemon<'a> {
-    pub(super) place: &'a Namespace,
-    pub(super) name: &'a str,
-    /// The program with its arguments.
-    pub(super) command: Vec<String>,
-}
-
-impl Daemon<'_> {
-    /// Starts the program if it does not run.
-    pub(super) fn start(&self) -> Result<()> {
-        if is_running(self.place, self.name)? {
-            return Ok(());
-        }
-        fs::create_dir_all(self.place.folder())?;
-        let mut command = inside(self.place)?;
-        command::log_to(&mut command, &log_file(self.place, self.name))?;
-        // No wait for the child: it outlives xtask.
-        let child = command.args(&self.command).spawn();
-        let mut child = child.with_context(|| format!("start {}", self.name))?;
-        fs::write(pid_file(self.place, self.name), child.id().to_string())?;
-        // Until it has joined the cgroup, it would count as ended.
-        while child.try_wait()?.is_none() && !is_running(self.place, self.name)? {
-            sleep(Duration::from_millis(5));
-        }
-        Ok(())
+/// Starts a program (its path and arguments are `words`) on a node or in the control plane, if it
+/// does not run, until `cluster down`. It has a log and a pid file.
+pub(super) fn start(
+    place: &Namespace,
+    name: &str,
+    words: impl IntoIterator<Item = impl AsRef<OsStr>>,
+) -> Result<()> {
+    if is_running(place, name)? {
+        return Ok(());
     }
-}
-
-/// Starts a program if it does not run. `line`: the program and its arguments, separated by spaces.
-pub(super) fn start(place: &Namespace, name: &str, line: &str) -> Result<()> {
-    let words = line.split_whitespace();
-    let command = words.map(str::to_owned).collect();
-    Daemon {
-        place,
-        name,
-        command,
+    fs::create_dir_all(place.folder())?;
+    let mut command = inside(place)?;
+    command::log_to(&mut command, &log_file(place, name))?;
+    // No wait for the child: it outlives xtask.
+    let child = command.args(words).spawn();
+    let mut child = child.with_context(|| format!("start {name}"))?;
+    fs::write(pid_file(place, name), child.id().to_string())?;
+    // Until it has joined the cgroup, it would count as ended.
+    while child.try_wait()?.is_none() && !is_running(place, name)? {
+        sleep(Duration::from_millis(5));
     }
-    .start()
+    Ok(())
 }
 
 /// Returns a command that runs in the cgroup and network of `place` (a node or the control plane)
@@ -88,7 +71,7 @@ fn pid_file(place: &Namespace, name: &str) -> PathBuf {
     place.folder().join(format!("{name}.pid"))
 }
 
-pub(super) fn log_file(place: &Namespace, name: &str) -> PathBuf {
+fn log_file(place: &Namespace, name: &str) -> PathBuf {
     place.folder().join(format!("{name}.log"))
 }
 
@@ -102,7 +85,7 @@ pub(super) fn pid(place: &Namespace, name: &str) -> Result<Option<u32>> {
     Ok(text.trim().parse().ok().filter(|_| found))
 }
 
-pub(super) fn is_running(place: &Namespace, name: &str) -> Result<bool> {
+fn is_running(place: &Namespace, name: &str) -> Result<bool> {
     Ok(pid(place, name)?.is_some())
 }
 

@@ -63,53 +63,23 @@ impl Archive {
     }
 }
 
-/// A layer of the images that Kubernetes' e2e tests start.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Layer {
-    /// A minimal Debian and `PACKAGES`.
-    System,
-    Agnhost,
-    /// What agnhost needs: a DNS server to start, and a certificate for its HTTPS server.
-    BesideAgnhost,
-    KubeProxy,
-    Regression,
-}
-
-use Layer::{Agnhost, BesideAgnhost, KubeProxy, Regression, System};
-
-/// An image: name, layers, entry point and argument.
-type Made = (
-    &'static str,
-    &'static [Layer],
-    Option<&'static str>,
-    Option<&'static str>,
-);
-
-/// The images that Kubernetes' e2e tests start.
-const IMAGES: [Made; 8] = [
-    (PAUSE, &[Agnhost], Some("/agnhost"), Some("pause")),
-    (PAUSE_OF_TESTS, &[Agnhost], Some("/agnhost"), Some("pause")),
-    (
-        AGNHOST,
-        &[System, Agnhost, BesideAgnhost],
-        Some("/agnhost"),
-        Some("pause"),
-    ),
-    (BUSYBOX, &[System], None, Some("sh")),
-    (GLIBC_DNS, &[System], None, Some("sh")),
-    (IPTABLES, &[System], None, Some("sh")),
-    (
+/// The images that Kubernetes' e2e tests start: name, layers, entry point and argument. The layers
+/// are a minimal Debian with `PACKAGES` (`system`), single programs, and what agnhost needs beside
+/// it: a DNS server to start, and a certificate for its HTTPS server.
+const IMAGES: [[&str; 4]; 8] = [
+    [PAUSE, "agnhost", "/agnhost", "pause"],
+    [PAUSE_OF_TESTS, "agnhost", "/agnhost", "pause"],
+    [AGNHOST, "system agnhost beside", "/agnhost", "pause"],
+    [BUSYBOX, "system", "", "sh"],
+    [GLIBC_DNS, "system", "", "sh"],
+    [IPTABLES, "system", "", "sh"],
+    [
         KUBE_PROXY,
-        &[System, KubeProxy],
-        Some("/usr/local/bin/kube-proxy"),
-        None,
-    ),
-    (
-        REGRESSION,
-        &[Regression],
-        Some("/regression-issue-74839"),
-        None,
-    ),
+        "system kube-proxy",
+        "/usr/local/bin/kube-proxy",
+        "",
+    ],
+    [REGRESSION, "regression", "/regression-issue-74839", ""],
 ];
 
 /// Builds the images that Kubernetes' e2e tests start, once per user of this machine.
@@ -137,29 +107,29 @@ pub(super) fn of_tests(tools: &Tools) -> Result<Archive> {
             ),
         ])?;
         let layers = [
-            (System, Blob::layer(fs::read(&system)?)),
-            (Agnhost, program("agnhost", "agnhost")?),
-            (BesideAgnhost, Blob::layer(beside_agnhost)),
+            ("system", Blob::layer(fs::read(&system)?)),
+            ("agnhost", program("agnhost", "agnhost")?),
+            ("beside", Blob::layer(beside_agnhost)),
             (
-                KubeProxy,
+                "kube-proxy",
                 program("usr/local/bin/kube-proxy", "kube-proxy")?,
             ),
             (
-                Regression,
+                "regression",
                 program("regression-issue-74839", "regression-issue-74839")?,
             ),
         ];
-        let blob = |wanted: &Layer| layers.iter().find(|(layer, _)| layer == wanted);
-        let images = IMAGES.map(|(name, layers, entrypoint, argument)| Image {
+        let blob = |wanted: &str| layers.iter().find(|(layer, _)| *layer == wanted);
+        let images = IMAGES.map(|[name, layers, entrypoint, argument]| Image {
             name,
             arch: Arch::OWN,
             layers: layers
-                .iter()
+                .split(' ')
                 .filter_map(blob)
                 .map(|(_, blob)| blob)
                 .collect(),
-            entrypoint: entrypoint.into_iter().collect(),
-            arguments: argument.into_iter().collect(),
+            entrypoint: entrypoint.split_whitespace().collect(),
+            arguments: argument.split_whitespace().collect(),
             labels: &[],
         });
         fs::replace(&file, oci::archive(&images)?)?;
@@ -167,7 +137,7 @@ pub(super) fn of_tests(tools: &Tools) -> Result<Archive> {
     Ok(Archive {
         name: "tests",
         file,
-        images: IMAGES.map(|(name, ..)| name.to_owned()).into(),
+        images: IMAGES.map(|[name, ..]| name.to_owned()).into(),
     })
 }
 

@@ -16,7 +16,6 @@ mod proxy;
 mod tools;
 
 use std::{
-    os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::Command,
     thread::sleep,
@@ -27,7 +26,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use self::{
     cni::Cni,
-    layout::{CONTROL, NODES, RUN, STATE},
+    layout::{NODES, RUN, STATE},
     proxy::{Proxy, Serving},
     tools::Tools,
 };
@@ -54,20 +53,6 @@ enum Action {
         #[arg(long, value_enum)]
         cni: Option<Cni>,
     },
-    /// Show nodes and pods
-    Status,
-    /// Run kubectl as an administrator
-    Kubectl {
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        arguments: Vec<String>,
-    },
-    /// Open a shell on a node, or run a command there
-    Enter {
-        #[arg(value_parser = ["node-a", "node-b", "node-c", "control"])]
-        place: String,
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        command: Vec<String>,
-    },
     /// Stop everything and remove it
     Down,
 }
@@ -79,12 +64,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             socket_balancing,
             cni,
         } => up(*proxy, socket_balancing, *cni),
-        Action::Status => status(),
-        Action::Kubectl { arguments } => {
-            let mut command = control::kubectl_command(&standing()?);
-            Err(command.args(arguments).exec()).context("start kubectl")
-        }
-        Action::Enter { place, command } => enter(place, command),
         Action::Down => down(),
     }
 }
@@ -138,8 +117,9 @@ fn up(proxy: Proxy, balancing: &str, cni: Option<Cni>) -> Result<()> {
         proxy::install(&tools, &Serving::new(proxy, balancing))
     })?;
     eprintln!(
-        "cluster [{:6.1} s] ready; next: cargo xtask cluster status | kubectl ... | enter NODE | down",
-        steps.0.elapsed().as_secs_f64()
+        "cluster [{:6.1} s] ready; kubectl: {:?}",
+        steps.0.elapsed().as_secs_f64(),
+        control::kubectl_command(&tools)
     );
     Ok(())
 }
@@ -173,48 +153,6 @@ pub(crate) fn test_flags(programs: &Path) -> [String; 3] {
         format!("--kubeconfig={}", layout::kubeconfig().display()),
         format!("--kubectl-path={}", programs.join("kubectl").display()),
     ]
-}
-
-fn status() -> Result<()> {
-    let tools = standing()?;
-    println!(
-        "pod network: {}; proxy: {}",
-        cni::current(),
-        proxy::current()
-    );
-    for get in ["get nodes -o wide", "get pods --all-namespaces -o wide"] {
-        println!("{}", control::kubectl(&tools, get)?);
-    }
-    for (place, name) in daemons() {
-        let state = match daemon::pid(&place, name)? {
-            Some(pid) => format!("process {pid}"),
-            None => "does not run".to_owned(),
-        };
-        let log = daemon::log_file(&place, name);
-        println!("{:8} {name:24} {state:16} {}", place.name, log.display());
-    }
-    Ok(())
-}
-
-fn daemons() -> Vec<(layout::Namespace, &'static str)> {
-    let control = "etcd kube-apiserver kube-controller-manager kube-scheduler coredns".split(' ');
-    let on_node = ["containerd", "kubelet"].iter().chain(cni::daemons());
-    let nodes = NODES
-        .iter()
-        .flat_map(|node| on_node.clone().map(|name| (node.place, *name)));
-    control.map(|name| (CONTROL, name)).chain(nodes).collect()
-}
-
-fn enter(name: &str, command: &[String]) -> Result<()> {
-    standing()?;
-    let place = layout::places().find(|place| place.name == name);
-    let place = place.context("no such place")?;
-    let mut inside = daemon::inside(&place)?;
-    if command.is_empty() {
-        inside.arg("bash");
-    }
-    inside.args(command).env("KUBECONFIG", layout::kubeconfig());
-    Err(inside.exec()).context("enter")
 }
 
 fn down() -> Result<()> {

@@ -10,28 +10,27 @@ use super::{
     daemon::run,
     layout::{CONTROL, NODES, Namespace, SWITCH, places},
 };
+use crate::command;
 
 /// Builds the namespaces. `joins_pods`: the nodes get routes to each other's pods. The control
 /// plane always has them.
 pub(super) fn build(joins_pods: bool) -> Result<()> {
-    ip(&["netns", "add", SWITCH])?;
-    in_switch(&["link", "add", "switch", "type", "bridge"])?;
-    in_switch(&["link", "set", "switch", "up"])?;
+    ip(&format!("netns add {SWITCH}"))?;
+    ip(&format!("-n {SWITCH} link add switch type bridge"))?;
+    ip(&format!("-n {SWITCH} link set switch up"))?;
     for place in places() {
         plug(&place)?;
     }
     for place in places().filter(|place| joins_pods || *place == CONTROL) {
-        let others = NODES.iter().filter(|node| node.place != place);
-        for node in others {
-            let via = node.place.address;
-            ip(&["-n", &place.netns(), "route", "add", node.pods, "via", via])?;
+        for node in NODES.iter().filter(|node| node.place != place) {
+            let (netns, pods, via) = (place.netns(), node.pods, node.place.address);
+            ip(&format!("-n {netns} route add {pods} via {via}"))?;
         }
     }
     for node in &NODES {
-        let netns = node.place.netns();
+        let (netns, gateway) = (node.place.netns(), CONTROL.address);
         // Packets to unknown addresses need a route. Their gateway does not forward them.
-        let gateway = CONTROL.address;
-        ip(&["-n", &netns, "route", "add", "default", "via", gateway])?;
+        ip(&format!("-n {netns} route add default via {gateway}"))?;
         // kubeadm requires both settings on a node. A kernel without bridge filtering lacks the
         // second one.
         for setting in ["net/ipv4/ip_forward", "net/bridge/bridge-nf-call-iptables"] {
@@ -44,16 +43,15 @@ pub(super) fn build(joins_pods: bool) -> Result<()> {
 }
 
 fn plug(place: &Namespace) -> Result<()> {
-    let netns = place.netns();
-    ip(&["netns", "add", &netns])?;
-    ip(&["-n", &netns, "link", "set", "lo", "up"])?;
-    in_switch(&[
-        "link", "add", place.name, "type", "veth", "peer", "name", "eth0", "netns", &netns,
-    ])?;
-    in_switch(&["link", "set", place.name, "master", "switch", "up"])?;
-    let address = format!("{}/24", place.address);
-    ip(&["-n", &netns, "address", "add", &address, "dev", "eth0"])?;
-    ip(&["-n", &netns, "link", "set", "eth0", "up"])
+    let (netns, name, address) = (place.netns(), place.name, place.address);
+    ip(&format!("netns add {netns}"))?;
+    ip(&format!("-n {netns} link set lo up"))?;
+    ip(&format!(
+        "-n {SWITCH} link add {name} type veth peer name eth0 netns {netns}"
+    ))?;
+    ip(&format!("-n {SWITCH} link set {name} master switch up"))?;
+    ip(&format!("-n {netns} address add {address}/24 dev eth0"))?;
+    ip(&format!("-n {netns} link set eth0 up"))
 }
 
 /// Removes the cluster's network namespaces that exist.
@@ -61,7 +59,7 @@ pub(super) fn remove() -> Result<()> {
     let names = places().map(|place| place.netns());
     for name in names.chain([SWITCH.to_owned()]) {
         if Path::new("/run/netns").join(&name).exists() {
-            ip(&["netns", "delete", &name])?;
+            ip(&format!("netns delete {name}"))?;
         }
     }
     Ok(())
@@ -71,12 +69,8 @@ pub(super) fn exists() -> bool {
     Path::new("/run/netns").join(SWITCH).exists()
 }
 
-fn in_switch(arguments: &[&str]) -> Result<()> {
-    ip(&[&["-n", SWITCH], arguments].concat())
-}
-
-fn ip(arguments: &[&str]) -> Result<()> {
-    run(Command::new("ip").args(arguments))
+fn ip(words: &str) -> Result<()> {
+    run(&mut command::of("ip", words))
         .map(drop)
         .context("set up the cluster's network")
 }

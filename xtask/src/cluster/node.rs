@@ -11,9 +11,9 @@ use serde_json::json;
 
 use super::{
     control::kubectl,
-    daemon::{self, Daemon, HOLDER, inside, run, wait},
+    daemon::{self, HOLDER, inside, run, wait},
     images::{Archive, PAUSE},
-    layout::{self, DNS, DOMAIN, NODES, Namespace, Node, RUN, pki},
+    layout::{self, DNS, DOMAIN, NODES, Node, RUN, pki},
     tools::{CNI, Tools},
 };
 use crate::fs;
@@ -55,7 +55,7 @@ pub(super) fn start_runtime(tools: &Tools, node: &Node) -> Result<()> {
     let (cgroups, mount) = (cgroups.display().to_string(), mount.display().to_string());
     let namespaces = ["unshare", "--mount", "--uts", "--cgroup"];
     let script = ["sh", "-c", HOLD, HOLDER, place.name, &cgroups, &mount];
-    start(place, HOLDER, &[&namespaces[..], &script].concat())?;
+    daemon::start(place, HOLDER, namespaces.iter().chain(&script))?;
     wait("the node's mounts", PATIENCE, place, HOLDER, || {
         let file = cgroup_mount().join("cgroup.procs");
         let mut command = inside(place);
@@ -69,11 +69,8 @@ pub(super) fn start_runtime(tools: &Tools, node: &Node) -> Result<()> {
     fs::write(&config, containerd_config(node))?;
     let path = format!("PATH={}", tools.path());
     let (program, config) = (tools.containerd("containerd"), config.display().to_string());
-    start(
-        place,
-        "containerd",
-        &["env", &path, &program, "--config", &config],
-    )?;
+    let words = ["env", &path, &program, "--config", &config];
+    daemon::start(place, "containerd", words)?;
     let answers = || ctr(tools, node, &["version"]).is_ok();
     wait(
         "the container runtime",
@@ -82,16 +79,6 @@ pub(super) fn start_runtime(tools: &Tools, node: &Node) -> Result<()> {
         "containerd",
         answers,
     )
-}
-
-fn start(place: &Namespace, name: &str, command: &[&str]) -> Result<()> {
-    let command = command.iter().map(|word| (*word).to_owned()).collect();
-    Daemon {
-        place,
-        name,
-        command,
-    }
-    .start()
 }
 
 /// Imports an archive's images into a node's container runtime, unless the node has them.
@@ -136,7 +123,7 @@ pub(super) fn start_kubelet(tools: &Tools, node: &Node) -> Result<()> {
         folder.join("kubelet").display(),
         folder.join("kubelet-pki").display(),
     );
-    daemon::start(&node.place, "kubelet", &command)
+    daemon::start(&node.place, "kubelet", command.split_whitespace())
 }
 
 /// Waits until every node is Ready in the API.

@@ -41,12 +41,7 @@ const NODE_PROGRAMS: [Program; 6] = [
 
 const E2E_PROGRAMS: [Program; 2] = [
     Program::new("ginkgo", "github.com/onsi/ginkgo/v2/ginkgo"),
-    Program {
-        name: "e2e.test",
-        package: "k8s.io/kubernetes/test/e2e",
-        is_test: true,
-        ..Program::new("", "")
-    },
+    Program::of_tests("e2e.test", "k8s.io/kubernetes/test/e2e"),
 ];
 
 const CONTAINERD_PROGRAMS: [Program; 3] = [
@@ -79,12 +74,7 @@ const GATEWAY_PROGRAMS: [Program; 2] = [
         "echo-basic",
         "sigs.k8s.io/gateway-api-conformance-images/echo-basic",
     ),
-    Program {
-        name: "conformance.test",
-        package: "portolan/gateway-api",
-        is_test: true,
-        ..Program::new("", "")
-    },
+    Program::of_tests("conformance.test", "portolan/gateway-api"),
 ];
 
 /// The folder of the CNI plugins in Debian's package.

@@ -16,8 +16,10 @@ pub(super) fn check(helm: &Helm, server: &Server) -> Result<()> {
     let bare = everything(server)?;
     let place = |action, release, values: &[&str]| {
         let all = [&[ADDRESS], values].concat();
-        helm.place(action, release, &all, &kubeconfig)
+        let words = format!("{action} {release} ./chart");
+        helm.run(&words, &all, Some(&kubeconfig)).map(drop)
     };
+    let on_server = |words| helm.run(words, &[], Some(&kubeconfig)).map(drop);
 
     place("install", "portolan", &[])?;
     let first = served(server)?;
@@ -46,25 +48,33 @@ pub(super) fn check(helm: &Helm, server: &Server) -> Result<()> {
     };
     serves(&second, "a refused upgrade has changed something")?;
 
-    helm.with_server(&["rollback", "portolan", "1"], &kubeconfig)?;
+    on_server("rollback portolan 1")?;
     serves(&first, "rolled back")?;
 
     // A second helm release with another mode, next to the first, must not change it.
-    helm.place("install", "drain", &["mode=drain-labelled"], &kubeconfig)?;
+    helm.run(
+        "install drain ./chart",
+        &["mode=drain-labelled"],
+        Some(&kubeconfig),
+    )?;
     let sets = server.list("daemonset", &[])?;
     let names: Vec<_> = sets.iter().map(|set| &set["metadata"]["name"]).collect();
     ensure!(names == ["portolan", "portolan-drain"], "beside: {names:?}");
     serves(&first, "the second release changes the first")?;
-    helm.with_server(&["uninstall", "drain"], &kubeconfig)?;
+    on_server("uninstall drain")?;
     serves(&first, "the second release takes from the first")?;
 
     // Back to kube-proxy with only the first helm release: its pods now drain.
-    helm.place("upgrade", "portolan", &["mode=drain"], &kubeconfig)?;
+    helm.run(
+        "upgrade portolan ./chart",
+        &["mode=drain"],
+        Some(&kubeconfig),
+    )?;
     let draining = server.list("daemonset", &[])?;
     let arguments = &draining[0]["spec"]["template"]["spec"]["containers"][0]["args"];
     ensure!(arguments[0] == "cleanup", "draining: {arguments}");
 
-    helm.with_server(&["uninstall", "portolan"], &kubeconfig)?;
+    on_server("uninstall portolan")?;
     let left = everything(server)?;
     ensure!(left == bare, "left behind: {left:?}, before: {bare:?}");
     Ok(())

@@ -87,7 +87,7 @@ pub(super) fn same(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
         (folder(""), &cluster[..1]),
         (cargo::root().join("xtask/cluster/overlay"), &cluster[..]),
     ] {
-        helm.lint(values)?;
+        helm.run("lint --strict --quiet ./chart", values, None)?;
         let (one, other) = (kubectl.kustomize(&folder)?, helm.objects(kubectl, values)?);
         ensure!(
             one.keys().eq(other.keys()),
@@ -154,7 +154,7 @@ pub(super) fn affinity(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
         ("nodeByNode=true", "In", "portolan"),
         ("serviceProxyName=canary", "NotIn", "kube-proxy"),
     ] {
-        let objects = kubectl.parse(&helm.template_with(&[ADDRESS, mode], &given)?)?;
+        let objects = helm.objects(kubectl, &[ADDRESS, mode, &given])?;
         let daemon = objects.iter().find(|((kind, _), _)| kind == "DaemonSet");
         let (_, daemon) = daemon.context("no DaemonSet")?;
         let node = &daemon["spec"]["template"]["spec"]["affinity"]["nodeAffinity"];

@@ -172,60 +172,38 @@ mod tests {
     }
 
     #[test]
-    fn without_a_node_all_are_asked_and_lines_start_with_the_node() {
-        let asked = "flows --client 10.0.0.1";
-        let (code, said, errors) = run(PODS, &["flows", "--client", "10.0.0.1"]);
-        let expected = format!(
-            "a       portolan-a was asked: {asked}\na       second line\n\
-             node-b  portolan-b was asked: {asked}\nnode-b  second line\n"
-        );
-        assert_eq!((code, said, errors), (Some(0), expected, String::new()));
-    }
-
-    #[test]
-    fn the_output_of_a_single_node_is_unchanged() {
-        for flags in [&["--node", "a"][..], &["--node=a", "--namespace=x"]] {
-            let (code, said, _) = run(PODS, &[flags, &["services"]].concat());
-            let expected = "portolan-a was asked: services\nsecond line\n";
-            assert_eq!((code, said.as_str()), (Some(0), expected));
-        }
-    }
-
-    #[test]
-    fn help_and_completions_are_asked_of_one_node_only() {
-        for arguments in [&["flows", "--help"][..], &["completions", "bash"]] {
-            let words = arguments.join(" ");
-            let expected = format!("portolan-a was asked: {words}\nsecond line\n");
-            let (code, said, _) = run(PODS, arguments);
-            assert_eq!((code, said), (Some(0), expected));
-        }
-    }
-
-    #[test]
-    fn a_trace_with_a_duration_runs_on_all_nodes() {
-        let (code, said, _) = run(PODS, &["trace", "--write", "-", "--duration", "3"]);
-        assert_eq!((code, said.lines().count()), (Some(0), 4));
-    }
-
-    #[test]
-    fn output_in_sections_keeps_each_nodes_text_unchanged() {
-        let expected = "== a\nportolan-a was asked: services{}\nsecond line\n\
-                        == node-b\nportolan-b was asked: services{}\nsecond line\n";
-        for (arguments, words) in [
-            (&["--sections", "services"][..], ""),
-            (&["services", "--output", "json"], " --output json"),
-            (&["services", "-oyaml"], " -oyaml"),
+    fn the_right_nodes_are_asked_and_named() {
+        let said = |node: &str, start: &str, words: &str| {
+            let pod = node.trim_start_matches("node-");
+            format!("{start}portolan-{pod} was asked: {words}\n{start}second line\n")
+        };
+        let one = |words: &str| said("a", "", words);
+        // Lines of several nodes start with the node; texts that are one whole come in sections.
+        let both = |words: &str| said("a", "a       ", words) + &said("node-b", "node-b  ", words);
+        let sections = |words: &str| {
+            let (a, b) = (said("a", "", words), said("node-b", "", words));
+            format!("== a\n{a}== node-b\n{b}")
+        };
+        for (arguments, expected) in [
+            ("flows --client 10.0.0.1", both("flows --client 10.0.0.1")),
+            (
+                "trace --write - --duration 3",
+                both("trace --write - --duration 3"),
+            ),
+            ("--node a services", one("services")),
+            ("--node=a --namespace=x services", one("services")),
+            ("flows --help", one("flows --help")),
+            ("completions bash", one("completions bash")),
+            ("--sections services", sections("services")),
+            ("services --output json", sections("services --output json")),
+            ("services -oyaml", sections("services -oyaml")),
         ] {
-            let (_, said, _) = run(PODS, arguments);
-            assert_eq!(said, expected.replace("{}", words));
+            let words: Vec<_> = arguments.split(' ').collect();
+            let seen = run(PODS, &words);
+            assert_eq!(seen, (Some(0), expected, String::new()), "{arguments}");
         }
-    }
-
-    #[test]
-    fn arguments_reach_the_pods_unchanged() {
-        let (_, said, _) = run(PODS, &["--node", "a", "trace", "--port 80", "$HOME", "*"]);
-        let start = "portolan-a was asked: trace --port 80 $HOME *\n";
-        assert!(said.starts_with(start), "{said}");
+        let (_, seen, _) = run(PODS, &["--node", "a", "trace", "--port 80", "$HOME", "*"]);
+        assert_eq!(seen, one("trace --port 80 $HOME *"), "unchanged");
     }
 
     #[test]

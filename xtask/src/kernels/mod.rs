@@ -20,7 +20,7 @@ use std::{
 
 use anyhow::{Result, anyhow, ensure};
 
-use crate::{arch::Arch, cargo::Workspace, fs, setup};
+use crate::{arch::Arch, cargo::Workspace, fs, setup, summary};
 use boot::Run;
 use packages::{Kernel, Packages};
 pub(crate) use report::over_budget;
@@ -36,15 +36,9 @@ pub(crate) struct Arguments {
     /// Only the part of the tests that `cargo xtask test` runs
     #[arg(long)]
     part: bool,
-    /// Only this stage; may be given more than once
-    #[arg(long)]
-    stage: Vec<String>,
     /// The processor; another one than this machine's is built for by a cross compiler
     #[arg(long, value_enum, default_value_t = Arch::OWN)]
     arch: Arch,
-    /// Run this command in the kernel instead of the stages
-    #[arg(long)]
-    command: Option<String>,
 }
 
 /// The series of kernels that portolan supports and that Debian has packages for.
@@ -80,17 +74,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     } else {
         Extent::Whole
     };
-    let stages_of = |release: &str| {
-        if let Some(command) = &arguments.command {
-            return Ok(vec![Stage::new("command", command.clone())]);
-        }
-        let mut stages = built.stages(extent, release)?;
-        if !arguments.stage.is_empty() {
-            stages.retain(|stage| arguments.stage.contains(&stage.name));
-            ensure!(!stages.is_empty(), "there is no such stage");
-        }
-        Ok(stages)
-    };
     let versions: Vec<&str> = if arguments.versions.is_empty() {
         SERIES.to_vec()
     } else {
@@ -109,7 +92,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             }
         };
         println!("\n=== kernel {}", kernel.release);
-        let stages = stages_of(&kernel.release)?;
+        let stages = built.stages(extent, &kernel.release)?;
         let run = boot_one(arch, &kernel, &common, &stages, |line| println!("{line}"))?;
         for stage in &run.stages {
             println!("{series}: {}", stage.describe());
@@ -117,30 +100,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         if !run.complaints().is_empty() {
             failed.push(series);
         }
-        if arguments.command.is_none() {
-            let name = if arch == Arch::Amd64 {
-                series.to_owned()
-            } else {
-                format!("{series} {}", arch.name())
-            };
-            report::store(&name, &kernel.release, &run)?;
-        }
+        let name = if arch == Arch::Amd64 {
+            series.to_owned()
+        } else {
+            format!("{series} {}", arch.name())
+        };
+        report::store(&name, &kernel.release, &run)?;
     }
     ensure!(
-        failed.is_empty() || arguments.command.is_some(),
+        failed.is_empty(),
         "not all is well on {}, see above",
         failed.join(", ")
     );
     Ok(())
-}
-
-/// The test results of one kernel in `cargo xtask test`.
-pub(crate) struct Tested {
-    pub(crate) name: String,
-    pub(crate) passed: usize,
-    pub(crate) failures: Vec<String>,
-    /// What failed first, and passed when its stage was run again.
-    pub(crate) unsteady: Vec<String>,
 }
 
 /// Finds the kernels that `cargo xtask test all` boots, or the oldest of them; the error says why
@@ -154,9 +126,9 @@ pub(crate) fn tested_kernels(only_oldest: bool) -> Result<Vec<Kernel>> {
     kernels.collect()
 }
 
-/// Boots the kernels in parallel, runs the stages of `Extent::Part` and returns the results. Stages
-/// that fail are run again, as the failed tests of other stages are.
-pub(crate) fn test(kernels: &[Kernel]) -> Result<Vec<Tested>> {
+/// Boots the kernels in parallel, runs the stages of `Extent::Part` and adds the results to the row
+/// of the summary. Stages that fail are run again, as the failed tests of other stages are.
+pub(crate) fn test(kernels: &[Kernel], seen: &mut summary::Stage) -> Result<()> {
     let built = Built::build(Arch::OWN)?;
     let common = initramfs::common(&built)?;
     let run_one = |kernel: &Kernel| {
@@ -184,38 +156,35 @@ pub(crate) fn test(kernels: &[Kernel]) -> Result<Vec<Tested>> {
                 Ok(run)
             });
         let lines = lines.into_inner().unwrap_or_else(PoisonError::into_inner);
-        tested(&kernel.release, run, unsteady, &lines)
+        (run, unsteady, lines)
     };
-    thread::scope(|scope| {
+    let runs: Vec<_> = thread::scope(|scope| {
         let start = |kernel| scope.spawn(move || run_one(kernel));
         let runs: Vec<_> = kernels.iter().map(start).collect();
-        let results = runs.into_iter().map(|run| run.join());
-        results
-            .map(|result| result.map_err(|_| anyhow!("a kernel's thread panicked")))
-            .collect()
-    })
-}
-
-fn tested(release: &str, run: Result<Run>, unsteady: Vec<String>, lines: &[String]) -> Tested {
-    let (passed, failures) = match run {
-        Ok(run) => {
-            for stage in &run.stages {
-                println!("{release}: {}", stage.describe());
+        runs.into_iter().map(|run| run.join()).collect()
+    });
+    for (kernel, run) in kernels.iter().zip(runs) {
+        let (run, unsteady, lines) = run.map_err(|_| anyhow!("a kernel's thread panicked"))?;
+        let release = &kernel.release;
+        let failures = match run {
+            Ok(run) => {
+                for stage in &run.stages {
+                    println!("{release}: {}", stage.describe());
+                    seen.tally.passed += stage.tally.passed;
+                }
+                run.complaints()
             }
-            let passed = run.stages.iter().map(|stage| stage.tally.passed).sum();
-            (passed, run.complaints())
+            Err(error) => vec![format!("{error:#}")],
+        };
+        if !failures.is_empty() || !unsteady.is_empty() {
+            println!("{release} said:\n{}", lines.join("\n"));
         }
-        Err(error) => (0, vec![format!("{error:#}")]),
-    };
-    if !failures.is_empty() || !unsteady.is_empty() {
-        println!("{release} said:\n{}", lines.join("\n"));
+        let named = |text: String| format!("{release}: {text}");
+        seen.tally.failed += failures.len();
+        seen.failures.extend(failures.into_iter().map(named));
+        seen.unsteady.extend(unsteady.into_iter().map(named));
     }
-    Tested {
-        name: release.to_owned(),
-        passed,
-        failures,
-        unsteady,
-    }
+    Ok(())
 }
 
 fn boot_one(

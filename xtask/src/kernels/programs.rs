@@ -57,7 +57,8 @@ impl Programs {
     pub(super) fn add_libraries(&self, archive: &mut Archive, program: &Path) -> Result<()> {
         let root = self.root.as_deref().unwrap_or(Path::new("/"));
         let mut command = command::of("readelf", "--wide --dynamic --program-headers");
-        let text = command::output(command.arg(program), "list libraries")?;
+        let command = command.arg(program).env("LC_ALL", "C");
+        let text = command::output(command, "list libraries")?;
         for name in needed(&text) {
             // The dynamic loader has its full path in the ELF file, and must be at that path.
             let path = if name.starts_with('/') {

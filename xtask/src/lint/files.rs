@@ -57,18 +57,26 @@ pub(super) fn licence_lines(files: &[File]) -> Vec<String> {
     files.iter().filter_map(complaint).collect()
 }
 
-pub(super) fn machine_paths(files: &[File]) -> Vec<String> {
+/// Returns a message for each line of the files of which `complaint` has one.
+fn lines_of<'a>(
+    files: impl IntoIterator<Item = &'a File>,
+    complaint: impl Fn(&str) -> Option<String>,
+) -> Vec<String> {
     let mut found = Vec::new();
     for file in files {
-        for (number, line) in file.text.lines().enumerate() {
-            for path in MACHINE_PATHS.into_iter().filter(|path| line.contains(path)) {
-                let (file, line) = (&file.path, number + 1);
-                let complaint = format!("\"{path}\" is a path of one machine; take it out");
-                found.push(format!("{file}:{line}: {complaint}"));
-            }
+        for (number, line) in (1..).zip(file.text.lines()) {
+            let complaint = complaint(line);
+            found.extend(complaint.map(|text| format!("{}:{number}: {text}", file.path)));
         }
     }
     found
+}
+
+pub(super) fn machine_paths(files: &[File]) -> Vec<String> {
+    lines_of(files, |line| {
+        let path = MACHINE_PATHS.iter().find(|path| line.contains(**path))?;
+        Some(format!("\"{path}\" is a path of one machine; take it out"))
+    })
 }
 
 /// Returns a line for each Rust file with more than `MAX_LINES` lines.
@@ -81,18 +89,11 @@ pub(super) fn too_long(files: &[File]) -> Vec<String> {
 
 /// Returns a line for each comment line of a Rust file with more than `COMMENT_COLUMNS` columns.
 pub(super) fn wide_comments(files: &[File]) -> Vec<String> {
-    let mut found = Vec::new();
-    for file in files.iter().filter(|file| file.is_rust()) {
-        for (number, line) in file.text.lines().enumerate() {
-            if line.trim_start().starts_with("//") && line.chars().count() > COMMENT_COLUMNS {
-                let place = format!("{}:{}", file.path, number + 1);
-                found.push(format!(
-                    "{place}: break the comment at {COMMENT_COLUMNS} columns"
-                ));
-            }
-        }
-    }
-    found
+    lines_of(files.iter().filter(|file| file.is_rust()), |line| {
+        let is_wide = line.chars().count() > COMMENT_COLUMNS;
+        (is_wide && line.trim_start().starts_with("//"))
+            .then(|| format!("break the comment at {COMMENT_COLUMNS} columns"))
+    })
 }
 
 /// Returns a warning about Rust files with more than `WARN_LINES` lines, if there are any.

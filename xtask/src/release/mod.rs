@@ -6,7 +6,7 @@ mod pack;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::{Path, PathBuf},
+    path::Path,
     process::Command,
 };
 
@@ -27,12 +27,6 @@ const AGAIN: &str = "static-again";
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// A processor; may be given more than once [default: all]
-    #[arg(long, value_enum)]
-    arch: Vec<Arch>,
-    /// The folder to write into [default: target/release-VERSION]
-    #[arg(long)]
-    to: Option<PathBuf>,
     /// Build everything a second time, in another folder, and compare
     #[arg(long)]
     twice: bool,
@@ -45,17 +39,13 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let archs: &[Arch] = match arguments.arch.as_slice() {
-        [] => &[Arch::Amd64, Arch::Arm64],
-        archs => archs,
-    };
     let commit = commit(arguments.allow_dirty)?;
     let make = |target: &str| -> Result<Files> {
         let parts = Parts {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             commit: commit.clone(),
             source: arguments.source.clone(),
-            binaries: image::read(&image::built(archs, target)?)?,
+            binaries: image::read(&image::built(&[Arch::Amd64, Arch::Arm64], target)?)?,
             pages: pages(target)?,
             project: project()?,
             bills: bills(&commit)?,
@@ -68,8 +58,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         println!("two builds gave the same bytes");
     }
     let name = format!("release-{}", env!("CARGO_PKG_VERSION"));
-    let default = || cargo::root().join("target").join(name);
-    let folder = arguments.to.clone().unwrap_or_else(default);
+    let folder = cargo::root().join("target").join(name);
     for (name, content) in &files {
         let file = folder.join(name);
         fs::write(&file, content)?;

@@ -44,6 +44,15 @@ impl Program {
         }
     }
 
+    /// A program that is built from a package's tests.
+    pub(crate) const fn of_tests(name: &'static str, package: &'static str) -> Self {
+        let is_test = true;
+        Self {
+            is_test,
+            ..Self::new(name, package)
+        }
+    }
+
     /// Returns the same program with parts in C.
     pub(crate) const fn with_c(self) -> Self {
         let has_c = true;

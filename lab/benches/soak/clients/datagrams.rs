@@ -177,10 +177,7 @@ impl Client for Socket {
     fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
         let kept = self.socket.take();
         let kept = kept.filter(|socket| calls.stays(socket.begun.to));
-        let mut begun = match &kept {
-            Some(socket) => socket.begun.again(),
-            None => Begun::now(calls.address()),
-        };
+        let mut begun = Begun::next(kept.as_ref().map(|socket| &socket.begun), calls);
         let may_be_closed = kept.is_some() && calls.endpoints_go && self.is_connected;
         let mut socket = kept.map_or_else(|| Datagrams::open(&mut begun, self.is_connected), Ok);
         let mut outcome = self.ask(&socket, calls);
@@ -226,10 +223,14 @@ impl Simplex {
         let now = begun.began;
         begun.began = self.times.pop_front().unwrap_or(now);
         let lost = || io::Error::other(format!("datagram {earlier} came to nobody"));
-        let pod = calls.arrivals.take(self.sender, earlier).ok_or_else(lost)?;
+        let pod = calls
+            .scene
+            .arrivals
+            .take(self.sender, earlier)
+            .ok_or_else(lost)?;
         let before = self.pod.replace(pod);
         if let Some(before) =
-            before.filter(|before| calls.cluster.serves(calls.service, (*before).into()))
+            before.filter(|before| calls.scene.cluster.serves(calls.service, (*before).into()))
         {
             ensure_same(before.into(), pod.into())
                 .map_err(|error| io::Error::other(format!("datagram {earlier}: {error}")))?;
@@ -241,10 +242,7 @@ impl Simplex {
 
 impl Client for Simplex {
     fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
-        let mut begun = match &self.socket {
-            Some(socket) => socket.begun.again(),
-            None => Begun::now(calls.address()),
-        };
+        let mut begun = Begun::next(self.socket.as_ref().map(|socket| &socket.begun), calls);
         let now = begun.began;
         let sent = self.send(calls, &mut begun);
         let mut exchange = begun.ends(&sent);
@@ -264,10 +262,7 @@ pub(super) struct Question {
 
 impl Client for Question {
     fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
-        let mut begun = match &self.socket {
-            Some((socket, _)) => socket.begun.again(),
-            None => Begun::now(calls.address()),
-        };
+        let mut begun = Begun::next(self.socket.as_ref().map(|(socket, _)| &socket.begun), calls);
         let mut receive = || {
             let (socket, number) = match self.socket.take() {
                 Some(kept) => kept,

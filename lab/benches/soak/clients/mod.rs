@@ -5,7 +5,6 @@
 mod datagrams;
 mod persistent;
 mod plan;
-mod sctp;
 mod short;
 mod streams;
 
@@ -55,16 +54,13 @@ pub(crate) struct Calls<'a> {
     /// The service's address and its address for data connections. None if there is no proxy or the
     /// client calls an endpoint directly.
     frontend: Option<[SocketAddr; 2]>,
-    cluster: &'a Cluster,
-    arrivals: &'a Arrivals,
+    scene: &'a Scene<'a>,
     namespace: &'a NetNs,
-    departure: &'a Departure,
     /// Whether the client's connections are translated at its sockets.
     is_at_socket: bool,
     /// Whether the client is a process of the node, and its service's endpoints are replaced.
     endpoints_go: bool,
     random: Random,
-    span: Span,
 }
 
 impl Calls<'_> {
@@ -72,7 +68,7 @@ impl Calls<'_> {
         match self.frontend {
             Some([address, _]) => address,
             None => {
-                let endpoint = self.random.pick(&self.cluster.ready(self.service));
+                let endpoint = self.random.pick(&self.scene.cluster.ready(self.service));
                 (endpoint, PORT).into()
             }
         }
@@ -89,13 +85,13 @@ impl Calls<'_> {
     /// Returns whether an address that was called can still be called: an endpoint may have been
     /// removed.
     fn stays(&self, address: SocketAddr) -> bool {
-        self.frontend.is_some() || self.cluster.serves(self.service, address.ip())
+        self.frontend.is_some() || self.scene.cluster.serves(self.service, address.ip())
     }
 
     /// Fails if the pod that has answered had been left out of the service's endpoints for longer
     /// than a change may take when the exchange began.
     fn ensure_endpoint(&self, answer: &Answer, begun: &Begun) -> io::Result<()> {
-        let left = self.cluster.left(self.service, answer.by);
+        let left = self.scene.cluster.left(self.service, answer.by);
         let since = left.map(|left| begun.began.saturating_duration_since(left));
         match since.filter(|since| self.frontend.is_some() && *since > TO_FOLLOW) {
             None => Ok(()),
@@ -183,6 +179,10 @@ impl Begun {
             is_new: true,
         }
     }
+    /// Begins the next exchange on a connection or socket that is kept, or one on a new one.
+    fn next(kept: Option<&Self>, calls: &mut Calls<'_>) -> Self {
+        kept.map_or_else(|| Self::now(calls.address()), |kept| kept.again())
+    }
     /// Begins another exchange on the same connection or socket. It is no longer new.
     fn again(self) -> Self {
         Self {
@@ -225,15 +225,7 @@ impl Plan {
     }
 
     fn exchanges(&self, scene: &Scene<'_>, seed: u64) -> Tally {
-        let Scene {
-            world,
-            cluster,
-            arrivals,
-            departure,
-            broken,
-            has_proxy,
-            span,
-        } = *scene;
+        let (world, span, broken) = (scene.world, scene.span, scene.broken);
         let name = format!("{}, {}, {}", self.kind, self.origin, self.service.name());
         let mut tally = Tally::new(name, span);
         tally.must_reuse_ports = self.must_reuse_ports();
@@ -244,16 +236,13 @@ impl Plan {
             service: self.service,
             frontend: self
                 .by
-                .filter(|_| has_proxy)
+                .filter(|_| scene.has_proxy)
                 .map(|by| frontend(self.service, by)),
-            cluster,
-            arrivals,
+            scene,
             namespace: world.namespace(self.origin),
-            departure,
             is_at_socket: self.origin.is_at_socket(),
             endpoints_go: self.origin == Origin::Node && ROLLING.contains(&self.service),
             random: Random::new(seed),
-            span,
         };
         // Spreads the times at which the clients start.
         let offset = Duration::from_millis(calls.random.below(500));

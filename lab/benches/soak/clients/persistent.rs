@@ -38,7 +38,7 @@ pub(super) struct Holder {
 
 impl Client for Holder {
     fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
-        let phase = calls.departure.phase();
+        let phase = calls.scene.departure.phase();
         let count = match phase {
             Phase::Replaced(_) => 2 * COUNT,
             _ => COUNT,
@@ -48,16 +48,13 @@ impl Client for Holder {
         let is_silent = self.next.is_multiple_of(2);
         let held = &mut self.held[self.next];
         match held {
-            Some(one) if calls.departure.concerns(one.by, one.opened) => {
+            Some(one) if calls.scene.departure.concerns(one.by, one.opened) => {
                 if is_over(one, calls, phase, is_silent, note) {
                     *held = None;
                 }
             }
             _ => {
-                let mut begun = match held {
-                    Some(one) => one.begun.again(),
-                    None => Begun::now(calls.address()),
-                };
+                let mut begun = Begun::next(held.as_ref().map(|one| &one.begun), calls);
                 let asked = ask(held.take(), calls, &mut begun, phase);
                 note(begun.ends(&asked));
                 *held = asked.ok();
@@ -100,7 +97,7 @@ fn is_over(
     };
     let speaks = !is_silent || at.elapsed() >= SILENCE;
     let begun = held.begun.again();
-    let has_to_end = calls.departure.has_to_end;
+    let has_to_end = calls.scene.departure.has_to_end;
     let fault = match held.connection.end(calls, speaks) {
         None if has_to_end && at.elapsed() >= TO_END => {
             io::Error::other(format!("{} has gone, and the connection hangs", held.by))
@@ -111,7 +108,7 @@ fn is_over(
                 || [ErrorKind::ConnectionReset, ErrorKind::ConnectionAborted]
                     .contains(&error.kind()) =>
         {
-            calls.departure.count(calls.is_at_socket);
+            calls.scene.departure.count(calls.is_at_socket);
             return true;
         }
         Some(error) => error,

@@ -7,8 +7,7 @@ use super::{
     Client,
     datagrams::{Queries, Question, Simplex, Socket},
     persistent::Holder,
-    sctp::Associations,
-    short::{Crowd, Ftp, Short, Sticky},
+    short::{Associations, Crowd, Ftp, Short, Sticky},
     streams::{Idle, KeepAlive, Pool, Stream},
 };
 use crate::{

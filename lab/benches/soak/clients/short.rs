@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Clients that open a TCP connection for each request: one after another, 200 at once, and FTP's
-//! pairs of connections.
+//! pairs of connections. Also one of SCTP.
 
 use std::{
     fs,
     io::{self, BufRead, BufReader, ErrorKind, Read, Write},
-    net::{Ipv4Addr, SocketAddr, TcpStream},
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream},
     thread,
     time::Duration,
 };
 
+use lab::traffic::{clients, probe::Outcome};
+use proxy_common::Protocol;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::{Answer, Begun, Calls, Client, PATIENCE, ensure_same, nonce};
@@ -225,5 +227,30 @@ impl Client for Ftp {
         };
         let outcome = transfer();
         note(begun.ends(&outcome));
+    }
+}
+
+/// A client that sends the first packet of an SCTP association and reads the second, from a new port
+/// each time.
+#[derive(Default)]
+pub(super) struct Associations;
+
+impl Client for Associations {
+    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
+        let mut begun = Begun::now(calls.address());
+        let answer = associate(calls, &mut begun);
+        note(begun.ends(&answer));
+    }
+}
+
+fn associate(calls: &Calls<'_>, begun: &mut Begun) -> io::Result<()> {
+    // A loopback address here makes the kernel choose the source.
+    let client = clients::Client::new(calls.namespace, IpAddr::V4(Ipv4Addr::LOCALHOST));
+    let attempt = client.call(Protocol::SCTP, begun.to, 0);
+    let attempt = attempt.map_err(|error| io::Error::other(format!("{error:#}")))?;
+    begun.local = Some(attempt.source);
+    match attempt.outcome {
+        Outcome::Answered(_) => Ok(()),
+        other => Err(io::Error::other(format!("{other:?}"))),
     }
 }

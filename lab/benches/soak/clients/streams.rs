@@ -41,8 +41,7 @@ impl Open {
         most: u32,
         length: u64,
     ) -> Exchange {
-        let begun = kept.as_ref().map(|open| open.begun.again());
-        let mut begun = begun.unwrap_or_else(|| Begun::now(calls.address()));
+        let mut begun = Begun::next(kept.as_ref().map(|open| &open.begun), calls);
         let outcome = Self::try_ask(kept.take(), calls, &mut begun, port, most, length);
         let exchange = begun.ends(&outcome);
         *kept = outcome.ok().flatten();
@@ -111,10 +110,7 @@ pub(super) struct Stream(Option<(Connection, Begun)>);
 
 impl Client for Stream {
     fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
-        let mut begun = match &self.0 {
-            Some((_, begun)) => begun.again(),
-            None => Begun::now(calls.address()),
-        };
+        let mut begun = Begun::next(self.0.as_ref().map(|(_, begun)| begun), calls);
         let mut receive = || {
             let mut connection = match self.0.take() {
                 Some((connection, _)) => connection,
@@ -144,7 +140,7 @@ pub(super) struct Idle {
 impl Client for Idle {
     fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
         let is_first = self.connections.iter().all(Option::is_none);
-        let is_end = Instant::now() + END > calls.span.end();
+        let is_end = Instant::now() + END > calls.scene.span.end();
         if self.is_done || !(is_first || is_end) {
             return;
         }

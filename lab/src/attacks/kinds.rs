@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The attacks: floods, short connections that use up ports, very many connections. Each returns
+//! what clients got meanwhile.
+
+use std::{
+    io::{Read, Write},
+    net::{SocketAddrV4, TcpStream},
+    sync::atomic::{AtomicU32, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+
+use super::{
+    clients::{Made, Open, PATIENCE, at_a_rate, queries_at_a_rate},
+    flood::{ANYONE, Flood, Kind, NEIGHBOURS, Sent},
+    proxies::{Dropped, Served},
+    world::{CLIENTS, Call},
+};
+use crate::interrupt::INTERRUPTED;
+
+/// New connections a second, during and after a SYN flood.
+const RATE: u32 = 100;
+
+/// Where the flood comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum From {
+    /// A host outside attacks the node port; the clients are outside as well.
+    Outside,
+    /// A pod attacks the cluster IP; another pod is the client.
+    Pod,
+}
+
+#[derive(Debug)]
+pub struct Syn {
+    pub sent: Sent,
+    pub open: u32,
+    /// How many of the `open` connections were lost.
+    pub lost: u32,
+    pub during: Made,
+    /// New connections in the second after the flood's end.
+    pub after: Made,
+}
+
+/// A SYN flood with forged sources, from outside to a node port, or from a pod to a cluster IP, for
+/// `length`, while `open` connections are open: these must survive, and new ones must succeed.
+pub fn syn_flood(served: &Served<'_>, from: From, open: u32, length: Duration) -> Result<Syn> {
+    let world = served.world;
+    let clients = world.clients();
+    let (attacker, client, call, sources) = match from {
+        From::Outside => (world.outside(), world.outside(), Call::NodePort, ANYONE),
+        From::Pod => (
+            &clients[CLIENTS - 1],
+            &clients[0],
+            Call::ClusterIp,
+            NEIGHBOURS,
+        ),
+    };
+    let to = served.address(call);
+    let mut open = Open::make(client, to, open)?;
+    let made = |seconds: u32| at_a_rate(client, to, RATE, RATE * seconds, PATIENCE);
+    let seconds = length.as_secs() as u32;
+    let flood = Flood::start(attacker, Kind::Syn, sources, to, None)?;
+    let during = made(seconds)?;
+    let sent = flood.stop()?;
+    let after = made(1)?;
+    Ok(Syn {
+        sent,
+        open: open.count(),
+        lost: open.lost(),
+        during,
+        after,
+    })
+}
+
+/// How long the pod waits for an answer.
+const ANSWER: Duration = Duration::from_secs(1);
+/// Queries a second: so few that hardly any query reuses a port whose earlier flow still exists.
+const QUERIES: u32 = 50;
+/// Datagrams of the flood a second. The server answers all of them and must not be the limit.
+const LIMIT: u32 = 15_000;
+
+#[derive(Debug)]
+pub struct Udp {
+    pub sent: Sent,
+    pub queries: Made,
+}
+
+/// A flood of datagrams with forged sources to a node port, for `length`. Meanwhile a pod queries
+/// the same service at its cluster IP, like a DNS resolver: each query from a new port.
+pub fn datagram_flood(served: &Served<'_>, length: Duration) -> Result<Udp> {
+    let to = served.address(Call::ClusterIpUdp);
+    let node_port = served.address(Call::NodePortUdp);
+    let (outside, limit) = (served.world.outside(), Some(LIMIT));
+    let flood = Flood::start(outside, Kind::Udp, ANYONE, node_port, limit)?;
+    let (client, count) = (
+        &served.world.clients()[0],
+        QUERIES * length.as_secs() as u32,
+    );
+    let queries = queries_at_a_rate(client, to, QUERIES, count, ANSWER)?;
+    Ok(Udp {
+        sent: flood.stop()?,
+        queries,
+    })
+}
+
+/// The short connections of all clients, counted in time windows of equal length.
+#[derive(Debug)]
+pub struct Short {
+    /// Successful connections per second in each time window, earliest window first.
+    pub rates: Vec<f64>,
+    pub failed: u32,
+}
+
+impl Short {
+    /// Returns the slowest window's rate as a share of the first window's.
+    pub fn kept(&self) -> f64 {
+        let slowest = self.rates.iter().copied().fold(f64::INFINITY, f64::min);
+        slowest / self.rates[0]
+    }
+}
+
+/// Which side closes each connection first. That side keeps its addresses and ports in TIME-WAIT
+/// for a minute.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Closes {
+    Client,
+    Server,
+}
+
+/// Short connections to a node port of a service with one endpoint, masqueraded, from six pods as
+/// fast as possible, for `windows` time windows of `length`. Every connection needs its own
+/// masquerade port: the rate must not decrease.
+pub fn short(served: &Served<'_>, closes: Closes, windows: u32, length: Duration) -> Result<Short> {
+    let to = served.address(match closes {
+        Closes::Client => Call::NodePort,
+        Closes::Server => Call::NodePortServerCloses,
+    });
+    let made: Vec<_> = (0..windows).map(|_| AtomicU32::new(0)).collect();
+    let failed = AtomicU32::new(0);
+    let begin = Instant::now();
+    // Returns the counter of the current time window; None after the last window.
+    let window = || {
+        let number = begin.elapsed().as_nanos() / length.as_nanos();
+        made.get(number as usize)
+    };
+    thread::scope(|scope| {
+        let clients: Vec<_> = served.world.clients()[..CLIENTS]
+            .iter()
+            .map(|client| {
+                scope.spawn(|| {
+                    client.enter(|| {
+                        while window().is_some() && !INTERRUPTED.load(Ordering::Relaxed) {
+                            let done = connection(to, closes);
+                            // A connection counts for the window in which it ended. A connection
+                            // that ends after the last window does not count.
+                            let Some(made) = window() else { break };
+                            let counter = if done.is_ok() { made } else { &failed };
+                            counter.fetch_add(1, Ordering::Relaxed);
+                        }
+                    })
+                })
+            })
+            .collect();
+        for client in clients {
+            let ended = client.join().ok().context("a client broke down")?;
+            ended?;
+        }
+        Ok::<_, anyhow::Error>(())
+    })?;
+    let rate = |made: AtomicU32| f64::from(made.into_inner()) / length.as_secs_f64();
+    Ok(Short {
+        rates: made.into_iter().map(rate).collect(),
+        failed: failed.into_inner(),
+    })
+}
+
+fn connection(to: SocketAddrV4, closes: Closes) -> std::io::Result<()> {
+    let mut stream = TcpStream::connect_timeout(&to.into(), PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(&[7])?;
+    stream.read_exact(&mut [0])?;
+    if closes == Closes::Server {
+        // Reads the end of the server's stream.
+        _ = stream.read(&mut [0])?;
+    }
+    Ok(())
+}
+
+#[derive(Debug)]
+pub struct Many {
+    pub open: u32,
+    pub lost: u32,
+    pub new: Made,
+    pub dropped: Dropped,
+}
+
+/// Opens `open` connections, then makes `per_second` new ones each second for
+/// `length`. All go to a cluster IP from six pods.
+pub fn many(served: &mut Served<'_>, open: u32, per_second: u32, length: Duration) -> Result<Many> {
+    let to = served.address(Call::ClusterIp);
+    let clients = served.world.clients();
+    let of_each = |number: u32| number / CLIENTS as u32;
+    let open = clients
+        .iter()
+        .map(|client| Open::make(client, to, of_each(open)));
+    let mut open = open.collect::<Result<Vec<_>>>()?;
+    let rate = of_each(per_second);
+    let count = rate * length.as_secs() as u32;
+    let new = thread::scope(|scope| {
+        let threads: Vec<_> = clients
+            .iter()
+            .map(|client| scope.spawn(move || at_a_rate(client, to, rate, count, PATIENCE)))
+            .collect();
+        let ended = threads
+            .into_iter()
+            .map(|thread| thread.join().ok().context("a client broke down")?);
+        ended.collect::<Result<Vec<_>>>()
+    })?;
+    Ok(Many {
+        open: open.iter().map(Open::count).sum(),
+        lost: open.iter_mut().map(Open::lost).sum(),
+        new: Made::of_all(new),
+        dropped: served.dropped()?,
+    })
+}
