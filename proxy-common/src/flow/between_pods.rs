@@ -223,14 +223,9 @@ mod tests {
     #[test]
     fn a_record_allows_packets_only_while_both_directions_are_fresh() {
         let [there, back] = both(end(10, 40_000), end(20, 80));
-        let mut record = Record::default();
-        for (direction, begins, completes) in [
-            (there, true, false),
-            (back, false, false),
-            (there, false, true),
-        ] {
-            record = record.after(direction, begins, completes, 100 * UNIT);
-        }
+        let mut record = Record::default()
+            .after(there, true, false, 100 * UNIT)
+            .after(back, false, true, 100 * UNIT);
         assert!(record.allows(there, 102 * UNIT));
         assert!(!record.allows(there, 103 * UNIT));
         record = record.after(there, false, true, 103 * UNIT);

@@ -125,39 +125,35 @@ mod tests {
         }
     }
 
-    fn clients(clients: &[[u8; 4]]) -> Filter {
+    /// Returns a filter with these conditions, of which no other is set.
+    fn with(set: impl FnOnce(&mut Filter)) -> Filter {
         let mut filter = Filter::all(0);
-        for (place, address) in filter.clients.iter_mut().zip(clients) {
-            *place = wide(*address);
-        }
+        set(&mut filter);
         filter
+    }
+
+    fn clients(clients: &[[u8; 4]]) -> Filter {
+        with(|filter| {
+            for (place, address) in filter.clients.iter_mut().zip(clients) {
+                *place = wide(*address);
+            }
+        })
     }
 
     fn services(ids: &[u32]) -> Filter {
-        let mut filter = Filter::all(0);
-        filter.services[..ids.len()].copy_from_slice(ids);
-        filter
+        with(|filter| filter.services[..ids.len()].copy_from_slice(ids))
     }
 
     fn port(port: u16) -> Filter {
-        Filter {
-            port: Port::from_host(port),
-            ..Filter::all(0)
-        }
+        with(|filter| filter.port = Port::from_host(port))
     }
 
     fn protocol(protocol: Protocol) -> Filter {
-        Filter {
-            protocol,
-            ..Filter::all(0)
-        }
+        with(|filter| filter.protocol = protocol)
     }
 
     fn process(process: u32) -> Filter {
-        Filter {
-            process,
-            ..Filter::all(0)
-        }
+        with(|filter| filter.process = process)
     }
 
     #[rstest]

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The Service that is made for a Gateway without addresses: when it is kept, and its slices.
 
-use rstest::rstest;
-
 use super::*;
 use crate::{
     model::{Converter, Kind, Object},
@@ -55,39 +53,32 @@ fn served(backends: &str) -> Cluster {
 }
 
 /// A release of the address is worse than a Gateway that is not served for a while.
-#[rstest]
-#[case::class_with_parameters(WITH_PARAMETERS.to_owned())]
-#[case::a_clash_of_all_listeners(gateway(
-    "edge",
-    "",
-    "{name: web, protocol: TCP, port: 80}, {name: h, protocol: HTTP, port: 80}"
-))]
-#[case::an_address_of_another_type(gateway(
-    "edge",
-    ", addresses: [{type: Hostname, value: a.example}]",
-    TCP
-))]
-#[case::an_address_that_is_none(gateway("edge", ", addresses: [{value: 198.51.100}]", TCP))]
-#[case::parameters(gateway(
-    "edge",
-    ", infrastructure: {parametersRef: {group: a, kind: B, name: c}}",
-    TCP
-))]
-#[case::a_class_that_does_not_exist(gateway("edge", "", TCP).replace("gatewayClassName: l4", "gatewayClassName: l5"))]
-fn a_mistake_does_not_release_the_address(#[case] mistake: String) {
-    let mut cluster = served(CART);
-    write(&mut cluster);
-    cluster.apply(&mistake);
-    let written = write(&mut cluster);
-    assert!(!written.contains(&format!("-{SERVICE}")), "{written:?}");
-    // Mended, it is served as before.
-    cluster.apply(&(base() + &gateway("edge", "", TCP)));
-    write(&mut cluster);
-    let ports = cluster.gateway_plan("shop/gateway:edge").plan.ports;
-    assert_eq!(
-        crate::testing::frontends(&ports[0].v4),
-        ["cluster 10.96.0.50:80"]
-    );
+#[test]
+fn a_mistake_does_not_release_the_address() {
+    let clash = "{name: web, protocol: TCP, port: 80}, {name: h, protocol: HTTP, port: 80}";
+    let parameters = ", infrastructure: {parametersRef: {group: a, kind: B, name: c}}";
+    let host_name = ", addresses: [{type: Hostname, value: a.example}]";
+    let no_class = gateway("edge", "", TCP).replace("gatewayClassName: l4", "gatewayClassName: l5");
+    for mistake in [
+        WITH_PARAMETERS.to_owned(),
+        gateway("edge", "", clash),
+        gateway("edge", host_name, TCP),
+        gateway("edge", ", addresses: [{value: 198.51.100}]", TCP),
+        gateway("edge", parameters, TCP),
+        no_class,
+    ] {
+        let mut cluster = served(CART);
+        write(&mut cluster);
+        cluster.apply(&mistake);
+        let written = write(&mut cluster);
+        assert!(!written.contains(&format!("-{SERVICE}")), "{written:?}");
+        // Mended, it is served as before.
+        cluster.apply(&(base() + &gateway("edge", "", TCP)));
+        write(&mut cluster);
+        let port = &cluster.gateway_plan("shop/gateway:edge").plan.ports[0];
+        let expected = ["cluster 10.96.0.50:80"];
+        assert_eq!(crate::testing::frontends(&port.v4), expected, "{mistake}");
+    }
 }
 
 #[test]

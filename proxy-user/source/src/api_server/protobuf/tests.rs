@@ -20,7 +20,7 @@ use rstest::rstest;
 use super::{List, MAGIC, RawExtension, Unknown, WatchEvent, objects};
 use crate::api_server::{
     follow::Followed,
-    wire::{Compression, Encoding, GZIP, Page, Unreadable, Watched},
+    wire::{Compression, Encoding, GZIP, Page, Status, Unreadable, Watched},
 };
 
 fn recorded(file: &str) -> Bytes {
@@ -124,18 +124,27 @@ fn a_streamed_list_is_read_however_it_is_received(
     assert_eq!(events, ["cart", "plain", "end"]);
 }
 
+/// Returns these bytes in the envelope of an object.
+fn wrapped(raw: Vec<u8>) -> Bytes {
+    let (type_meta, raw) = (None, raw.into());
+    let unknown = Unknown { type_meta, raw };
+    [MAGIC, &unknown.encode_to_vec()].concat().into()
+}
+
+/// Returns what is read of an event of a watch.
+fn event<K: Followed>(kind: &str, raw: Bytes) -> Result<Watched<K>, Status> {
+    let (kind, object) = (kind.to_owned(), Some(RawExtension { raw }));
+    let bytes = WatchEvent { kind, object }.encode_to_vec();
+    Encoding::Protobuf.event(bytes.into()).expect("an event")
+}
+
 #[test]
 fn a_refusal_and_the_error_of_a_watch_are_understood() {
     let refusal = recorded("refusal.protobuf");
     let status = Encoding::Protobuf.status(&refusal).expect("a status");
     assert_eq!(status.code, 422);
     assert!(status.message.contains("sendInitialEvents"), "{status:?}");
-    let event = WatchEvent {
-        kind: "ERROR".to_owned(),
-        object: Some(RawExtension { raw: refusal }),
-    };
-    let event = Encoding::Protobuf.event::<core::Node>(event.encode_to_vec().into());
-    let Ok(Err(error)) = event else {
+    let Err(error) = event::<core::Node>("ERROR", refusal) else {
         panic!("another event")
     };
     assert_eq!(error, status);
@@ -184,15 +193,8 @@ fn changed_bytes_are_an_error_or_another_object_but_never_a_panic() {
 
 /// Returns a list of these objects as the server sends it.
 fn list(items: Vec<Bytes>) -> Bytes {
-    let list = List {
-        metadata: None,
-        items,
-    };
-    let unknown = Unknown {
-        type_meta: None,
-        raw: list.encode_to_vec().into(),
-    };
-    [MAGIC, &unknown.encode_to_vec()].concat().into()
+    let metadata = None;
+    wrapped(List { metadata, items }.encode_to_vec())
 }
 
 #[test]
@@ -249,31 +251,12 @@ fn an_object_that_cannot_be_read_is_identified_and_the_others_of_its_list_are_re
     let page = Encoding::Protobuf.list::<core::Service>(&list);
     let items = page.expect("a list").items;
     assert!(items[0].is_ok());
-    let name = |at: usize| {
-        items[at]
-            .as_ref()
-            .expect_err("broken")
-            .metadata
-            .name
-            .clone()
-    };
-    assert_eq!(
-        [name(1).as_deref(), name(2).as_deref()],
-        [Some("two"), None]
-    );
+    let [one, other] = [1, 2].map(|at| items[at].as_ref().expect_err("broken"));
+    let names = [one, other].map(|unread| unread.metadata.name.as_deref());
+    assert_eq!(names, [Some("two"), None]);
 
-    let object = Unknown {
-        type_meta: None,
-        raw: broken.into(),
-    };
-    let event = WatchEvent {
-        kind: "MODIFIED".to_owned(),
-        object: Some(RawExtension {
-            raw: [MAGIC, &object.encode_to_vec()].concat().into(),
-        }),
-    };
-    let event = Encoding::Protobuf.event::<core::Service>(event.encode_to_vec().into());
-    let Ok(Ok(Watched::Applied(Err(unread)))) = event else {
+    let event = event::<core::Service>("MODIFIED", wrapped(broken));
+    let Ok(Watched::Applied(Err(unread))) = event else {
         panic!("another event")
     };
     assert_eq!(unread.metadata.name.as_deref(), Some("two"));
