@@ -22,7 +22,7 @@ use crate::{
 
 /// kube-proxy on the node of a world; dropping it ends it.
 struct KubeProxy {
-    _process: kube_proxy::KubeProxy,
+    process: kube_proxy::KubeProxy,
 }
 
 impl KubeProxy {
@@ -35,7 +35,7 @@ impl KubeProxy {
             kubeconfig.as_ref(),
         );
         Self {
-            _process: started.expect("kube-proxy"),
+            process: started.expect("kube-proxy"),
         }
     }
 
@@ -179,7 +179,7 @@ fn a_connection_to_the_server_that_dies_silently_is_replaced_as_soon_as_kube_pro
     eventually("kube-proxy has it", &agent, || {
         KubeProxy::has(&world, "172.30.1.1")
     });
-    cut(&world, &[agent.pid(), kube_proxy.process.id()]);
+    cut(&world, &[agent.pid(), kube_proxy.process.pid()]);
     server.apply(service("more", "172.30.1.2"));
     let begun = Instant::now();
     let (mut own, mut theirs) = (None, None);
