@@ -6,8 +6,8 @@ use std::fmt::{self, Display};
 use k8s_openapi::{
     api::{
         core::v1::{
-            LoadBalancerIngress, LoadBalancerStatus, Node, NodeAddress, NodeStatus,
-            ObjectReference, Service as ServiceObject, ServicePort, ServiceSpec, ServiceStatus,
+            Node, NodeAddress, NodeStatus, ObjectReference, Service as ServiceObject, ServicePort,
+            ServiceSpec,
         },
         discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice},
     },
@@ -190,27 +190,6 @@ impl Service {
         let labels = self.object.metadata.labels.get_or_insert_default();
         labels.insert(key.to_owned(), value.to_owned());
         self
-    }
-
-    /// Makes the service one of type LoadBalancer; the load balancer has this address.
-    pub(crate) fn balanced(mut self, address: &str) -> Self {
-        let ingress = LoadBalancerIngress {
-            ip: Some(address.to_owned()),
-            ..LoadBalancerIngress::default()
-        };
-        self.object.status = Some(ServiceStatus {
-            load_balancer: Some(LoadBalancerStatus {
-                ingress: Some(vec![ingress]),
-            }),
-            ..ServiceStatus::default()
-        });
-        self.spec(|spec| spec.type_ = Some("LoadBalancer".to_owned()))
-    }
-
-    /// Sets `loadBalancerSourceRanges`.
-    pub(crate) fn only_for(self, ranges: &[&str]) -> Self {
-        let ranges = ranges.iter().map(|range| (*range).to_owned()).collect();
-        self.spec(|spec| spec.load_balancer_source_ranges = Some(ranges))
     }
 
     /// Sets `externalTrafficPolicy: Local`.

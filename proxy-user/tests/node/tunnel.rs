@@ -3,12 +3,9 @@
 
 use std::{
     fs::{File, OpenOptions},
-    io::{self, Read, Write},
-    os::fd::{AsFd, AsRawFd},
-    time::{Duration, Instant},
+    io::{self, Write},
+    os::fd::AsRawFd,
 };
-
-use nix::poll::{PollFd, PollFlags, poll};
 
 /// The device; it exists until the value is dropped.
 pub(crate) struct Tunnel(File);
@@ -44,23 +41,5 @@ impl Tunnel {
     /// Makes a packet arrive from the far end.
     pub(crate) fn send(&mut self, packet: &[u8]) -> io::Result<()> {
         self.0.write_all(packet)
-    }
-    /// Returns the next packet to the far end that `wanted` accepts.
-    pub(crate) fn receive(&mut self, wanted: impl Fn(&[u8]) -> bool) -> io::Result<Vec<u8>> {
-        let deadline = Instant::now() + Duration::from_secs(2);
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let mut waiting = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
-            let timeout = u16::try_from(left.as_millis()).expect("two seconds at most");
-            if poll(&mut waiting, timeout)? == 0 {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            let mut packet = vec![0; 2048];
-            let length = self.0.read(&mut packet)?;
-            packet.truncate(length);
-            if wanted(&packet) {
-                return Ok(packet);
-            }
-        }
     }
 }
