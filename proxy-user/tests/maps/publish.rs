@@ -151,7 +151,7 @@ fn a_full_map_of_source_ranges_fails_only_the_new_service() {
         reason.contains("sources_v4") && reason.contains("maps.sourceRanges"),
         "{reason}"
     );
-    // Nothing of the fifth service is in the maps, and the first service's removed endpoint is gone.
+    // The maps have nothing of the fifth service, nor the first service's removed endpoint.
     assert_eq!(picture(&pins), expected(&services));
     services.insert(name("s2"), ServicePlan::default());
     apply_all(&mut datapath, &services);

@@ -51,7 +51,7 @@ pub(crate) fn a_packet_that_cannot_be_rewritten_is_dropped_and_named(world: &Wor
         agent.metric("portolan_interfaces_attached") == Some(4)
     });
     let trace = Tracing::start(world, &["--verdict", "drop"]);
-    // A virtio_net_hdr: the checksum covers the bytes from 100 on and is stored 16 bytes after that.
+    // A virtio_net_hdr: the checksum covers the bytes from 100 on and is stored 16 bytes later.
     let mut packet = vec![1, 0, 0, 0, 0, 0, 100, 0, 16, 0];
     packet.extend(syn([10, 40, 9, 3], 81, &[0; 200]));
     odd.send(&packet).expect("sent");

@@ -230,8 +230,8 @@ impl Client for Ftp {
     }
 }
 
-/// A client that sends the first packet of an SCTP association and reads the second, from a new port
-/// each time.
+/// A client that sends the first packet of an SCTP association and reads the second, from a new
+/// port each time.
 #[derive(Default)]
 pub(super) struct Associations;
 
