@@ -18,8 +18,8 @@ const SERVICES: u32 = 50_000;
 /// The number of endpoints of each service; all of them are counted one by one.
 const ENDPOINTS: u32 = 2;
 const FLOWS: u32 = 500_000;
-/// The limit for the peak memory of a process, in KiB.
-const MEMORY: u64 = 100 << 10;
+/// The limit for the peak memory of a process that lists the flows, in KiB.
+const MEMORY: u64 = 128 << 10;
 
 /// Returns service n, with endpoints of its own.
 fn service(n: u32) -> (ObjectName, ServicePlan) {

@@ -89,7 +89,9 @@ fn clients_of_a_pod_whose_namespace_is_deleted_get_a_reset(
             "portolan_connections_of_gone_endpoints_ended_total{{kind=\"{kind}\"}}"
         ))
     };
-    assert_eq!((ended("flow"), ended("socket")), (Some(2), Some(2)));
+    eventually("the ends are counted", &agent, || {
+        (ended("flow"), ended("socket")) == (Some(2), Some(2))
+    });
     drop(other);
 }
 
