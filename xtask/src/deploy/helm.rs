@@ -44,7 +44,8 @@ impl Helm {
             .env("KUBECONFIG", kubeconfig.unwrap_or(Path::new("/dev/null")));
         for value in values {
             let (_, inner) = value.split_once('=').unwrap_or_default();
-            let is_json = inner.starts_with(['{', '[']);
+            // `[::]:1` is an address.
+            let is_json = inner.starts_with('{') || inner.starts_with('[') && inner.ends_with(']');
             command.args([if is_json { "--set-json" } else { "--set" }, value]);
         }
         let values = values.join(" ");
