@@ -67,7 +67,8 @@ pub fn join(
     writeln!(outside, "link set {interface} mtu {mtu} up")?;
     writeln!(inside, "link set eth0 mtu {mtu} up")?;
     for address in &addresses {
-        writeln!(outside, "route add {} dev {interface}", host(*address))?;
+        // A pod that had the address may be about to go.
+        writeln!(outside, "route replace {} dev {interface}", host(*address))?;
     }
     if let Some(gateway) = v4 {
         writeln!(inside, "route add {gateway}/32 dev eth0")?;
