@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use anyhow::{Context, Result, anyhow, ensure};
 use clap::Parser;
 use config::Config;
 use datapath::{DEFAULT_PIN_DIR, maps::holder_of};
@@ -110,37 +111,27 @@ impl Agent {
     }
 
     /// Requests a path from the agent's health server; returns the HTTP status and the body.
-    pub(super) fn health(&self, path: &str) -> Result<(u16, String), Unreachable> {
+    pub(super) fn health(&self, path: &str) -> Result<(u16, String)> {
         get(self.healthz, path)
     }
     /// Requests a path from the agent's metrics server; returns the body. Another status than 200
     /// is an error.
-    pub(super) fn metrics(&self, path: &str) -> Result<String, Unreachable> {
+    pub(super) fn metrics(&self, path: &str) -> Result<String> {
         let (status, body) = get(self.metrics, path)?;
-        if status == 200 {
-            return Ok(body);
-        }
-        Err(Unreachable(format!(
+        ensure!(
+            status == 200,
             "the process at {} answers {status} to {path}: is it another version of portolan, or kube-proxy?",
             self.metrics
-        )))
+        );
+        Ok(body)
     }
     /// Requests a path from the agent's metrics server, and parses the body as JSON.
-    pub(super) fn json(&self, path: &str) -> Result<Value, Unreachable> {
-        let text = self.metrics(path)?;
-        serde_json::from_str(&text).map_err(|error| {
-            Unreachable(format!(
-                "the process at {} answers no JSON to {path}: {error}",
-                self.metrics
-            ))
-        })
+    pub(super) fn json(&self, path: &str) -> Result<Value> {
+        let from = self.metrics;
+        serde_json::from_str(&self.metrics(path)?)
+            .map_err(|error| anyhow!("the process at {from} answers no JSON to {path}: {error}"))
     }
 }
-
-/// Why the agent gives no usable answer, in one line.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("{0}")]
-pub(super) struct Unreachable(pub(super) String);
 
 /// Returns the address to connect to for a server that listens at `address`. KUBE: an unspecified
 /// address means all addresses of this host.
@@ -190,18 +181,14 @@ fn as_seen_by(pid: u32, path: &Path) -> PathBuf {
 
 /// Requests a path from the server at `from`; returns the HTTP status and the body. With HTTP/1.0
 /// the server closes the connection after the answer.
-pub(super) fn get(from: SocketAddr, path: &str) -> Result<(u16, String), Unreachable> {
-    if from.port() == 0 {
-        return Err(Unreachable(format!(
-            "the agent beside another proxy was not told where to serve {path}: see --service-proxy-name"
-        )));
-    }
-    let answer = ask(from, path).map_err(|error| {
-        Unreachable(format!(
-            "the agent is not reachable at http://{from}{path}: {error}"
-        ))
-    })?;
-    parse(&answer).ok_or_else(|| Unreachable(format!("the process at {from} does not speak HTTP")))
+pub(super) fn get(from: SocketAddr, path: &str) -> Result<(u16, String)> {
+    ensure!(
+        from.port() != 0,
+        "the agent beside another proxy was not told where to serve {path}: see --service-proxy-name"
+    );
+    let answer = ask(from, path)
+        .map_err(|error| anyhow!("the agent is not reachable at http://{from}{path}: {error}"))?;
+    parse(&answer).with_context(|| format!("the process at {from} does not speak HTTP"))
 }
 
 fn ask(from: SocketAddr, path: &str) -> io::Result<String> {

@@ -4,7 +4,6 @@
 
 use std::{
     collections::HashSet,
-    fmt,
     net::{IpAddr, SocketAddr},
     num::NonZeroU32,
 };
@@ -106,7 +105,7 @@ impl Serialize for End {
 }
 
 /// A protocol or a state of a flow, as an index into [`WORDS`].
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Word(u8);
 
 impl Word {
@@ -116,12 +115,6 @@ impl Word {
     }
     fn text(self) -> &'static str {
         WORDS[usize::from(self.0)]
-    }
-}
-
-impl fmt::Debug for Word {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.text())
     }
 }
 

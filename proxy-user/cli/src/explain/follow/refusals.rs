@@ -44,11 +44,7 @@ pub(super) fn freed(facts: &Facts) -> Option<Finding> {
     else {
         return None;
     };
-    let whose = match station.direction {
-        Direction::Request => "",
-        Direction::Answer => " (of the answer)",
-        Direction::Error => " (of the ICMP error about it)",
-    };
+    let whose = whose(station.direction);
     let host = match &station.host {
         Host::Node => "",
         Host::Client => " in the client's network namespace",
@@ -95,6 +91,15 @@ pub(super) fn freed(facts: &Facts) -> Option<Finding> {
             )
         }
     })
+}
+
+/// Returns which packet is meant, as an addition to its station.
+pub(super) fn whose(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Request => "",
+        Direction::Answer => " (of the answer)",
+        Direction::Error => " (of the ICMP error about it)",
+    }
 }
 
 /// Names the programs of which one does something, with the verb. `unknown`: for no program.

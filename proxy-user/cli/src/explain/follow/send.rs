@@ -121,17 +121,9 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// Returns the SYN, or an empty datagram.
-    pub(super) fn first(&self) -> Result<Vec<u8>> {
-        self.encode(false)
-    }
-
-    /// Returns the reset that ends what [`Self::first`] has begun: the client knows nothing of it.
-    pub(super) fn reset(&self) -> Result<Vec<u8>> {
-        self.encode(true)
-    }
-
-    fn encode(&self, reset: bool) -> Result<Vec<u8>> {
+    /// Returns the SYN, or an empty datagram; or the reset that ends what the SYN has begun: the
+    /// client knows nothing of it.
+    pub(super) fn encode(&self, reset: bool) -> Result<Vec<u8>> {
         const TTL: u8 = 64;
         const SENDER: [u8; 6] = [2, 0, 0, 0, 0, 1];
         let ethernet = PacketBuilder::ethernet2(SENDER, self.receiver);
@@ -175,8 +167,8 @@ mod tests {
             tcp.expect("a segment")
         };
         let (first, reset) = (
-            read(frame.first().expect("encoded")),
-            read(frame.reset().expect("encoded")),
+            read(frame.encode(false).expect("encoded")),
+            read(frame.encode(true).expect("encoded")),
         );
         assert!(first.syn && !first.ack && first.sequence_number == 7);
         assert!(reset.rst && !reset.syn && reset.sequence_number == 8);
