@@ -75,16 +75,12 @@ impl Row for NamedAffinity {
 impl NamedAffinity {
     /// Creates a row. `namespaces`: the addresses of each network namespace, by its cookie.
     fn new(row: Affinity, namespaces: &HashMap<u64, Vec<IpAddr>>) -> Self {
-        let of_namespace = |cookie| {
-            let addresses = namespaces.get(&cookie)?;
-            let is_of_family = |address: &&IpAddr| {
-                row.backend
-                    .is_none_or(|backend| backend.is_ipv4() == address.is_ipv4())
-            };
-            addresses.iter().find(is_of_family).copied()
+        let is_of_family = |address: &&IpAddr| {
+            row.backend
+                .is_none_or(|backend| backend.is_ipv4() == address.is_ipv4())
         };
-        let client_address = match cookie(&row) {
-            Some(cookie) => of_namespace(cookie),
+        let client_address = match cookie(&row).map(|cookie| namespaces.get(&cookie)) {
+            Some(own) => own.into_iter().flatten().find(is_of_family).copied(),
             None => row.client.parse().ok(),
         };
         Self {
@@ -210,13 +206,8 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_affinity_row_shows_the_namespaces_address_where_known() {
+    fn an_affinity_row_has_the_namespaces_address_where_known() {
         let rows = rows();
-        let clients: Vec<_> = rows.iter().map(NamedAffinity::client).collect();
-        assert_eq!(
-            clients,
-            ["10.40.1.9", "10.40.1.11 (netns:7)", "netns:4026532"]
-        );
         let json = serde_json::to_value(&rows[1]).expect("a row");
         assert_eq!(json["client"], "netns:7");
         assert_eq!(json["clientAddress"], "10.40.1.11");

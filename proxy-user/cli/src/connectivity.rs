@@ -104,7 +104,9 @@ pub(super) fn run(args: &TestArgs) -> Result<ExitCode> {
     let tried = targets.into_iter().map(|(kind, address)| Tried {
         kind,
         address,
-        outcome: connect_often(address, until, args.count),
+        outcome: (0..args.count).try_fold(Duration::ZERO, |slowest, _| {
+            Ok(slowest.max(connect(address, until)?))
+        }),
     });
     let tried: Vec<_> = tried.collect();
     print_table(COLUMNS, &tried)?;
@@ -118,14 +120,6 @@ pub(super) fn run(args: &TestArgs) -> Result<ExitCode> {
         tried.len()
     );
     Ok(ExitCode::FAILURE)
-}
-
-fn connect_often(address: SocketAddr, until: Instant, count: u32) -> io::Result<Duration> {
-    let mut slowest = Duration::ZERO;
-    for _ in 0..count {
-        slowest = slowest.max(connect(address, until)?);
-    }
-    Ok(slowest)
 }
 
 fn connect(address: SocketAddr, until: Instant) -> io::Result<Duration> {

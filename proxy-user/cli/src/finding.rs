@@ -7,8 +7,6 @@ use std::io;
 use control::causes::chain;
 use serde::Serialize;
 
-use crate::{frame::Output, terminal::print_report};
-
 /// How severe a finding is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -137,12 +135,8 @@ impl Report {
         }
     }
 
-    /// Prints the findings, the worst first, in this output format.
-    pub(crate) fn print(&self, output: Output) -> anyhow::Result<()> {
-        print_report(output, self, || self.text())
-    }
-
-    fn text(&self) -> String {
+    /// Returns the findings as text, the worst first.
+    pub(crate) fn text(&self) -> String {
         let mut ordered: Vec<_> = self.findings.iter().collect();
         ordered.sort_by_key(|finding| std::cmp::Reverse(finding.level));
         let mut lines: Vec<_> = ordered.into_iter().map(Finding::line).collect();

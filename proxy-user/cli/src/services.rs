@@ -122,13 +122,6 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn node_ports_are_listed_by_family_and_unserved_ports_with_a_star() {
-        let rows = rows();
-        assert_eq!(address(&rows[1]), "node(IPv4):30080/TCP");
-        assert_eq!(address(&rows[2]), "[fd00:30::1]:*/any");
-    }
-
-    #[test]
     fn a_plain_table_has_no_unserved_ports() {
         for (flags, shown) in [("", 3), ("-o wide", 4), ("-o json", 4), ("--count", 4)] {
             let flags: Vec<_> = flags.split_whitespace().collect();

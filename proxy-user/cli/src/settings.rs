@@ -183,9 +183,7 @@ pub(super) fn rows(answer: &Json) -> Vec<SettingRow> {
 
 /// Returns the value of a dotted key, such as `portolan.xdp`; None if the document lacks it.
 fn found<'a>(document: &'a Json, key: &str) -> Option<&'a Json> {
-    let value = key
-        .split('.')
-        .try_fold(document, |value, name| value.get(name));
+    let value = document.pointer(&format!("/{}", key.replace('.', "/")));
     value.filter(|value| !value.is_null())
 }
 

@@ -36,6 +36,7 @@ use super::{
     finding::Finding,
     frame::{Output, Pins, exit_status},
     names::{NameArgs, Names},
+    terminal::print_report,
 };
 
 /// Arguments of `portolan explain`.
@@ -91,7 +92,7 @@ portolan explain --from 192.0.2.7:51234 --to 198.51.100.1:443 --interface eth1 -
 /// Prints the explanation, and returns its exit status.
 pub(super) fn run(args: &ExplainArgs) -> ExitCode {
     let printed = explain(args).and_then(|report| {
-        report.print(args.output)?;
+        print_report(args.output, &report, || report.text())?;
         Ok(report.code())
     });
     exit_status(printed)

@@ -2,15 +2,13 @@
 //! The report of `portolan explain`: as text for people, as JSON and YAML for scripts, with its
 //! exit status.
 
-use anyhow::Result;
 use datapath::read::Flow;
 use serde::Serialize;
 
 use super::{endpoints::EndpointRow, follow::FollowedRow, words::ServiceRow};
 use crate::{
     finding::{Finding, Level},
-    frame::{Output, port_label},
-    terminal::print_report,
+    frame::port_label,
 };
 
 /// What the report says about the answer. Each has an exit status of its own.
@@ -130,10 +128,6 @@ impl Report {
             None => followed.sentence.clone(),
         };
         (Verdict::NotAnswered, format!("was not answered: {lost}"))
-    }
-
-    pub(super) fn print(&self, output: Output) -> Result<()> {
-        print_report(output, self, || self.text())
     }
 
     pub(super) fn text(&self) -> String {

@@ -80,23 +80,6 @@ fn a_service_ports_row_sums_its_backends_and_its_refusals() {
 }
 
 #[test]
-fn rates_are_the_increase_between_two_samples() {
-    let (then, now) = (sample(100), sample(150));
-    let mut rows = rows(&now, Some((&then, 2.0)), true);
-    rows.sort();
-    let expected = Rates {
-        connections: 50,
-        packets_in: 500,
-        packets_out: 1_000,
-        bytes_in: 50_000,
-        bytes_out: 2_500_000,
-    };
-    assert_eq!(rows[0].rates, Some(expected));
-    assert_eq!(rows[0].endpoint, Some(now.counted.backends[1].address));
-    assert_eq!(rows.len(), 3, "what is refused is of no backend");
-}
-
-#[test]
 fn traffic_without_a_service_port_is_in_the_row_others() {
     let mut now = sample(1);
     now.counted.others.packets_in = 9;

@@ -15,7 +15,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use datapath::trace::{Lost, Trace, TraceReport, Wanted, monotonic};
+use datapath::trace::{Lost, Trace, Wanted, monotonic};
 use proxy_common::trace::{Filter, HEAD, Hook};
 use serde::Serialize;
 
@@ -289,8 +289,19 @@ impl Source for Programs {
         let line = Line::new(&report.event, time, &mut self.known);
         let tone = line.tone();
         show.line(&line, |colour| line.text(|text| tone.paint(text, colour)))?;
-        if let Some(file) = &mut show.file {
-            write_packet(file, &report, time, &line).context("write the file")?;
+        // As the program has left the packet; the comment says what source and destination were
+        // before.
+        if let (Some(file), Some(interface)) = (&mut show.file, &line.interface) {
+            let packet = pcapng::Packet {
+                time,
+                interface,
+                link_layer: report.event.link_layer != 0,
+                inbound: report.event.hook == Hook::Ingress as u8,
+                bytes: &report.bytes,
+                length: report.event.length,
+                comment: &line.comment(),
+            };
+            file.packet(&packet).context("write the file")?;
         }
         Ok(true)
     }
@@ -304,28 +315,6 @@ impl Source for Programs {
     fn lost(&self) -> Lost {
         self.trace.lost()
     }
-}
-
-/// Writes a packet into the capture file as the program has left it. Its comment says what source
-/// and destination were before.
-fn write_packet<W: Write>(
-    file: &mut pcapng::Writer<W>,
-    report: &TraceReport,
-    time: u64,
-    line: &Line,
-) -> io::Result<()> {
-    let Some(interface) = &line.interface else {
-        return Ok(());
-    };
-    file.packet(&pcapng::Packet {
-        time,
-        interface,
-        link_layer: report.event.link_layer != 0,
-        inbound: report.event.hook == Hook::Ingress as u8,
-        bytes: &report.bytes,
-        length: report.event.length,
-        comment: &line.comment(),
-    })
 }
 
 #[cfg(test)]
