@@ -27,7 +27,7 @@ use super::{
 };
 
 /// Arguments of `portolan affinity`.
-#[derive(clap::Args, Clone, Debug, Default)]
+#[derive(clap::Args, Clone, Debug)]
 pub struct AffinityArgs {
     #[command(flatten)]
     pub list: ListArgs,
@@ -211,7 +211,7 @@ pub(super) mod tests {
         let json = serde_json::to_value(&rows[1]).expect("a row");
         assert_eq!(json["client"], "netns:7");
         assert_eq!(json["clientAddress"], "10.40.1.11");
-        let by_address = crate::args::tests::parse(&["--address", "10.40.1.11"]);
+        let by_address = crate::args::tests::parsed("--address 10.40.1.11");
         let kept = rows.iter().filter(|row| wants(&by_address, row));
         assert_eq!(kept.count(), 1);
     }

@@ -13,7 +13,6 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow, ensure};
-use clap::Parser;
 use config::Config;
 use datapath::{DEFAULT_PIN_DIR, maps::holder_of};
 use serde_json::Value;
@@ -144,14 +143,6 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(host, address.port())
 }
 
-/// The command line of an agent, from `run` on.
-#[derive(Parser)]
-#[command(args_override_self = true)]
-struct AgentLine {
-    #[command(flatten)]
-    args: RunArgs,
-}
-
 /// Returns the command-line arguments of an agent's process, with file paths that this process can
 /// open; `None` if they cannot be read.
 fn arguments_of(pid: u32) -> Option<RunArgs> {
@@ -160,7 +151,7 @@ fn arguments_of(pid: u32) -> Option<RunArgs> {
     let words = words(line.split_terminator('\0').map(OsString::from));
     let (_, words) = words.split_first()?;
     words.first().filter(|command| *command == "run")?;
-    let AgentLine { mut args } = AgentLine::try_parse_from(words).ok()?;
+    let mut args = RunArgs::parsed(words.to_vec()).ok()?;
     let files = [&mut args.given.config, &mut args.given.manifests];
     let files = files.into_iter().flatten();
     for file in files.filter(|file| !file.as_os_str().is_empty()) {

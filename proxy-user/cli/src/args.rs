@@ -21,7 +21,7 @@ use super::{
 };
 
 /// Arguments of a list.
-#[derive(clap::Args, Clone, Debug, Default)]
+#[derive(clap::Args, Clone, Debug)]
 pub struct ListArgs {
     #[command(flatten)]
     pub pins: Pins,
@@ -260,18 +260,8 @@ pub struct Look {
     pub interval: Duration,
 }
 
-impl Default for Look {
-    fn default() -> Self {
-        Self {
-            output: Format::default(),
-            watch: false,
-            interval: Duration::from_secs(2),
-        }
-    }
-}
-
 /// How to show rows.
-#[derive(clap::Args, Clone, Debug, Default)]
+#[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = SHOWING)]
 pub struct Show {
     #[command(flatten)]

@@ -15,7 +15,7 @@ use super::{
 };
 
 /// Arguments of `portolan backends`.
-#[derive(clap::Args, Clone, Debug, Default)]
+#[derive(clap::Args, Clone, Debug)]
 pub struct BackendArgs {
     #[command(flatten)]
     pub list: ListArgs,

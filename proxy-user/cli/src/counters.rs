@@ -18,7 +18,7 @@ use super::{
 };
 
 /// Arguments of `portolan counters`.
-#[derive(clap::Args, Clone, Debug, Default)]
+#[derive(clap::Args, Clone, Debug)]
 pub struct CounterArgs {
     #[command(flatten)]
     pub pins: Pins,

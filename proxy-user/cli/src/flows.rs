@@ -39,7 +39,7 @@ const WORDS: [&str; 11] = [
 const STATES: [&str; 6] = [WORDS[5], WORDS[6], WORDS[7], WORDS[8], WORDS[9], WORDS[10]];
 
 /// Arguments of `portolan flows`.
-#[derive(clap::Args, Clone, Debug, Default)]
+#[derive(clap::Args, Clone, Debug)]
 pub struct FlowArgs {
     #[command(flatten)]
     pub list: ListArgs,

@@ -12,7 +12,7 @@ use super::{
 };
 
 /// Arguments of `portolan maps`.
-#[derive(clap::Args, Clone, Debug, Default)]
+#[derive(clap::Args, Clone, Debug)]
 pub struct MapArgs {
     #[command(flatten)]
     pub pins: Pins,

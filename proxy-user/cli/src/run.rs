@@ -2,7 +2,9 @@
 //! `portolan run`: the agent's flags, which override the configuration file.
 
 use std::{
-    env, fs,
+    env,
+    ffi::OsString,
+    fs,
     net::IpAddr,
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
@@ -12,7 +14,7 @@ use std::{
 use agent::Ended;
 use anyhow::{Context, bail};
 use clap::{
-    ArgAction,
+    ArgAction, Args, FromArgMatches,
     builder::{OsStringValueParser, TypedValueParser},
 };
 use config::{
@@ -88,6 +90,14 @@ pub struct Given {
     pub verbosity: Option<u32>,
     #[command(flatten)]
     pub flags: SettingFlags,
+}
+
+impl RunArgs {
+    /// Parses the words of an agent's command line, from `run` on.
+    pub(super) fn parsed(words: Vec<OsString>) -> Result<Self, clap::Error> {
+        let command = Self::augment_args(clap::Command::new("run")).args_override_self(true);
+        Self::from_arg_matches(&command.try_get_matches_from(words)?)
+    }
 }
 
 impl Given {

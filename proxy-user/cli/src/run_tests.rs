@@ -2,19 +2,11 @@
 //! Tests for the agent's command lines. Some are compared with what a real kube-proxy does with
 //! them (proxy-user/kube-proxy).
 
-use clap::Parser;
 use config::{LocalDetection, NodePortAddresses, SocketBalancing};
 use rstest::rstest;
 
 use super::*;
 use crate::command_line::words;
-
-#[derive(Parser)]
-#[command(args_override_self = true)]
-struct Line {
-    #[command(flatten)]
-    run: RunArgs,
-}
 
 fn config(flags: &str) -> Config {
     settings(flags).expect("valid")
@@ -25,9 +17,8 @@ fn line(flags: &str) -> Result<RunArgs, clap::Error> {
 }
 
 fn line_of<'a>(arguments: impl Iterator<Item = &'a str>) -> Result<RunArgs, clap::Error> {
-    let all = ["portolan"].into_iter().chain(arguments);
-    let line = Line::try_parse_from(words(all.map(Into::into)));
-    line.map(|line| line.run)
+    let all = ["run"].into_iter().chain(arguments);
+    RunArgs::parsed(words(all.map(Into::into)))
 }
 
 fn settings(flags: &str) -> Result<Config, ConfigError> {

@@ -124,8 +124,7 @@ pub(super) mod tests {
     #[test]
     fn a_plain_table_has_no_unserved_ports() {
         for (flags, shown) in [("", 3), ("-o wide", 4), ("-o json", 4), ("--count", 4)] {
-            let flags: Vec<_> = flags.split_whitespace().collect();
-            let show = crate::args::tests::parse(&flags).show;
+            let show = crate::args::tests::parsed(flags);
             let count = rows().iter().filter(|row| is_shown(&show, row)).count();
             assert_eq!(count, shown, "{flags:?}");
         }
@@ -141,8 +140,7 @@ pub(super) mod tests {
     #[case("--protocol TCP", &[80, 30_080, 8443])]
     #[case("-n other", &[])]
     fn filters_keep_what_they_name_and_nothing_else(#[case] flags: &str, #[case] ports: &[u16]) {
-        let flags: Vec<_> = flags.split_whitespace().collect();
-        let args = crate::args::tests::parse(&flags);
+        let args = crate::args::tests::parsed(flags);
         let rows = rows().into_iter().filter(|row| wants(&args, row));
         let kept: Vec<_> = rows.map(|row| row.port).collect();
         assert_eq!(kept, ports);

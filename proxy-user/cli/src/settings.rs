@@ -19,7 +19,7 @@ use super::{
 };
 
 /// Arguments of `portolan config`.
-#[derive(clap::Args, Clone, Debug, Default)]
+#[derive(clap::Args, Clone, Debug)]
 pub struct ConfigArgs {
     #[command(flatten)]
     pub agent: AgentArgs,

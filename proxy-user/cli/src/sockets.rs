@@ -19,7 +19,7 @@ use super::{
 };
 
 /// Arguments of `portolan sockets`.
-#[derive(clap::Args, Clone, Debug, Default)]
+#[derive(clap::Args, Clone, Debug)]
 pub struct SocketArgs {
     #[command(flatten)]
     pub list: ListArgs,

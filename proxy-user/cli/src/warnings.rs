@@ -12,7 +12,7 @@ use super::{
 };
 
 /// Arguments of `portolan warnings`.
-#[derive(clap::Args, Clone, Debug, Default)]
+#[derive(clap::Args, Clone, Debug)]
 pub struct WarningArgs {
     #[command(flatten)]
     pub agent: AgentArgs,

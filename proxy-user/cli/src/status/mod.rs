@@ -36,7 +36,7 @@ use super::{
 };
 
 /// Arguments of `portolan status`.
-#[derive(clap::Args, Clone, Debug, Default)]
+#[derive(clap::Args, Clone, Debug)]
 pub struct StatusArgs {
     #[command(flatten)]
     pub agent: AgentArgs,

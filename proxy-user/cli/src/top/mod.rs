@@ -15,7 +15,7 @@ use self::programs::Programs;
 use super::{args::ListArgs, list::list_maps, render::Row};
 
 /// Arguments of `portolan top`.
-#[derive(clap::Args, Clone, Debug, Default)]
+#[derive(clap::Args, Clone, Debug)]
 pub struct TopArgs {
     #[command(flatten)]
     pub list: ListArgs,
