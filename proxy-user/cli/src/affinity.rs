@@ -19,11 +19,11 @@ use serde::Serialize;
 use super::{
     args::{ListArgs, Of},
     cell::Name,
+    frame::{SYS_ADMIN, lacks},
     list::list_maps,
     names::NameArgs,
     pods::PodNames,
     render::{Column, Row, Tone, Value, WIDE, column, cut, plain, toned},
-    rights::{SYS_ADMIN, lacks},
 };
 
 /// Arguments of `portolan affinity`.
@@ -107,7 +107,6 @@ fn cookie(row: &Affinity) -> Option<u64> {
     row.client.strip_prefix("netns:")?.parse().ok()
 }
 
-/// Prints one line for each client with session affinity.
 pub(super) fn run(args: &AffinityArgs) -> Result<()> {
     let mut pods = PodNames::new(&args.list.show, &args.names);
     list_maps(&args.list, &[], |reader| {
@@ -178,7 +177,6 @@ fn own_addresses() -> io::Result<Vec<IpAddr>> {
 pub(super) mod tests {
     use super::*;
 
-    /// Returns sample rows for tests, some of each kind.
     pub(crate) fn rows() -> Vec<NamedAffinity> {
         let row = |client: &str, status, backend: Option<&str>| Affinity {
             service: "shop/cart".into(),

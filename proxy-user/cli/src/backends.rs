@@ -62,7 +62,6 @@ pub(super) fn percent(share: Share) -> String {
     format!("{percent:.digits$}%")
 }
 
-/// Prints one line for every endpoint that serves.
 pub(super) fn run(args: &BackendArgs) -> Result<()> {
     let ListArgs { select, show, .. } = &args.list;
     let mut pods = PodNames::new(show, &args.names);

@@ -18,7 +18,8 @@ use super::{
     args::{Of, Select, ServiceArg},
     frame::Pins,
     signals::end_by_signal,
-    table::{Column, column, plain, print_table},
+    table::{Column, column, plain, table},
+    terminal::Page,
 };
 
 /// How long one connection may take. A SYN is repeated after a second.
@@ -109,7 +110,13 @@ pub(super) fn run(args: &TestArgs) -> Result<ExitCode> {
         }),
     });
     let tried: Vec<_> = tried.collect();
-    print_table(COLUMNS, &tried)?;
+    table(
+        &mut io::stdout().lock(),
+        &Page::of_stdout(),
+        COLUMNS,
+        true,
+        &tried,
+    )?;
     print!("{note}");
     let failed = tried.iter().filter(|tried| tried.outcome.is_err()).count();
     if failed == 0 {
@@ -155,7 +162,7 @@ fn of_service(args: &TestArgs) -> Result<(Vec<(&'static str, SocketAddr)>, Strin
     let settings = reader.settings()?;
     let internal = [settings.internal_v4.into(), settings.internal_v6.into()];
     let targets = targets(&rows, &reader.node_port_addresses()?, &internal);
-    let name = select.name.as_ref().map_or("", |name| name.name.as_str());
+    let name = select.name.as_ref().map_or("", |name| &name.name);
     ensure!(
         !targets.is_empty(),
         "service {name:?} has no TCP port to connect to; `portolan explain --protocol udp --follow` asks one of UDP"

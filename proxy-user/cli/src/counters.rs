@@ -73,7 +73,6 @@ fn count(row: &CounterRow) -> Cell {
     toned(row.count, tone)
 }
 
-/// Prints one line per counter.
 pub(super) fn run(args: &CounterArgs) -> Result<()> {
     let mut before: Option<(Instant, Vec<u64>)> = None;
     list(&args.show, || {

@@ -7,19 +7,18 @@ use std::io;
 use control::causes::chain;
 use serde::Serialize;
 
-/// How severe a finding is.
+/// How severe a finding is; the number of the worst one is the exit status of a check.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Level {
-    Note,
+    Note = 0,
     /// Portolan works, but something differs from kube-proxy or from what it should be.
-    Differs,
+    Differs = 1,
     /// Portolan would serve no services, or not all.
-    InTheWay,
+    InTheWay = 3,
 }
 
 impl Level {
-    /// Returns the level as it is written at the start of a finding's line.
     fn word(self) -> &'static str {
         match self {
             Self::Note => "note",
@@ -125,14 +124,10 @@ impl Report {
         }
     }
 
-    /// Returns the exit status. 0: no finding is more than a note, 1: something differs, 3:
-    /// something keeps portolan from serving.
+    /// Returns the exit status.
     pub(crate) fn code(&self) -> u8 {
-        match self.findings.iter().map(|finding| finding.level).max() {
-            None | Some(Level::Note) => 0,
-            Some(Level::Differs) => 1,
-            Some(Level::InTheWay) => 3,
-        }
+        let levels = self.findings.iter().map(|finding| finding.level);
+        levels.max().unwrap_or(Level::Note) as u8
     }
 
     /// Returns the findings as text, the worst first.

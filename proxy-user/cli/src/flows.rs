@@ -184,7 +184,6 @@ fn seen_as(flow: &FlowRow) -> Value {
     }
 }
 
-/// Prints one line per flow.
 pub(super) fn run(args: &FlowArgs) -> Result<()> {
     let mut args = args.clone();
     let namespace = args.list.select.namespace.clone();

@@ -22,7 +22,6 @@ pub(crate) fn flow() -> Flow {
     }
 }
 
-/// Returns sample rows for tests, some of each kind.
 pub(crate) fn rows() -> Vec<FlowRow> {
     let mut names = HashSet::new();
     let masqueraded = Flow {

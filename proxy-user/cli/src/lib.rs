@@ -30,7 +30,6 @@ mod names;
 mod packets;
 mod pods;
 mod render;
-mod rights;
 mod run;
 pub mod services;
 pub mod settings;

@@ -57,7 +57,6 @@ pub(super) fn address(row: &Frontend) -> String {
     format!("{host}:{port}/{}", row.protocol)
 }
 
-/// Prints a line for every address and port of a service.
 pub(super) fn run(args: &ListArgs) -> Result<()> {
     list_maps(args, &[], |reader| {
         let mut rows = reader.frontends()?;
@@ -86,7 +85,6 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// Returns sample rows for tests, some of each kind.
     pub(crate) fn rows() -> Vec<Frontend> {
         let row = |service: &str, kind, address: Option<&str>, port| Frontend {
             service: service.into(),

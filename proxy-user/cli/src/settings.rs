@@ -88,7 +88,6 @@ fn means(unset: &str, value: &str) -> Option<String> {
     }
 }
 
-/// Prints one line per setting.
 pub(super) fn run(args: &ConfigArgs) -> Result<()> {
     list(&args.show, || {
         let answer = match &args.config {
@@ -191,7 +190,6 @@ fn found<'a>(document: &'a Json, key: &str) -> Option<&'a Json> {
 mod tests {
     use super::*;
 
-    /// Returns the row of a key.
     fn row(rows: &[SettingRow], key: &str) -> SettingRow {
         let mut of_key = rows.iter().filter(|row| row.key == key);
         of_key.next().unwrap_or_else(|| panic!("{key}")).clone()

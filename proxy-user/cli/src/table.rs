@@ -10,12 +10,6 @@ use std::{
 pub(super) use super::cell::{Cell, Column, Tone, Value, WIDE, column, cut, plain, toned};
 use super::terminal::Page;
 
-/// Writes a table to standard output.
-pub(super) fn print_table<R>(columns: &[Column<R>], rows: &[R]) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    table(&mut out, &Page::of_stdout(), columns, true, rows)
-}
-
 const GAP: usize = 2;
 /// The smallest width to which a column is shortened.
 const LEAST: usize = 8;
@@ -92,7 +86,6 @@ fn put(text: &mut String, value: &Value) {
     }
 }
 
-/// Returns the number of characters of a text.
 fn length(text: &str) -> usize {
     if text.is_ascii() {
         return text.len();

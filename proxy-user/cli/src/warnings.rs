@@ -47,13 +47,11 @@ impl Row for WarningRow {
     }
 }
 
-/// Asks the agent for its present warnings.
 pub(super) fn read(agent: &Agent) -> Result<Vec<WarningRow>> {
     serde_json::from_value(agent.json("/warnings")?)
         .map_err(|error| anyhow!("the agent's warnings are of another form: {error}"))
 }
 
-/// Prints one line per warning.
 pub(super) fn run(args: &WarningArgs) -> Result<()> {
     list(&args.show, || {
         let mut rows = read(&Agent::find(&args.agent))

@@ -94,7 +94,6 @@ impl Cluster {
     }
 }
 
-/// Returns findings about services that portolan would serve differently from kube-proxy.
 pub(super) fn findings(
     cluster: &Cluster,
     config: &Config,

@@ -82,11 +82,10 @@ pub struct ExplainArgs {
     pub output: Output,
 }
 
-/// Prints the explanation, and returns its exit status.
 pub(super) fn run(args: &ExplainArgs) -> ExitCode {
     let printed = explain(args).and_then(|report| {
         print_report(args.output, &report, || report.text())?;
-        Ok(report.code())
+        Ok(report.verdict as u8)
     });
     exit_status(printed)
 }

@@ -76,7 +76,6 @@ impl NameCache {
         Ok(())
     }
 
-    /// Reads the maps again if the last read is long enough ago.
     pub(crate) fn refresh(&mut self) {
         if self.read_at.elapsed() >= self.pause {
             // Reading fails while the agent replaces maps; the next read succeeds.

@@ -21,7 +21,6 @@ impl Verdict {
             Self::Untouched => "untouched",
         }
     }
-    /// Returns the verdict that an outcome (a counter) belongs to.
     pub(crate) fn of(counter: Counter) -> Self {
         match counter {
             Counter::Untouched | Counter::SocketUntouched | Counter::UntouchedFlow => {

@@ -7,8 +7,8 @@ use datapath::read::{ProgramRun, Reader};
 use serde::{Serialize, Serializer};
 
 use crate::{
+    frame::{SYS_ADMIN, lacks},
     render::{Column, Row, Value, column, plain},
-    rights::{SYS_ADMIN, lacks},
 };
 
 /// A program's processor time between two samples. Rows are sorted by their first fields.

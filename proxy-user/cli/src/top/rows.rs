@@ -197,7 +197,6 @@ fn rates(now: &Traffic, then: &Traffic, seconds: f64) -> Rates {
 }
 
 impl TopRow {
-    /// Returns the number of refusals for all reasons together.
     fn refused(&self) -> u64 {
         self.refused.values().sum()
     }

@@ -172,7 +172,6 @@ impl Source for Drops {
     }
 }
 
-/// Reads the ends of all services.
 fn served(reader: &Reader) -> Result<Served> {
     let mut served = Served::new();
     let of_node = reader.node_port_addresses()?;

@@ -31,14 +31,13 @@ use self::{
     judge::{Facts, judge},
     record::Recorder,
     rules::LegacyCounters,
-    send::{Bound, Ending, Frame, WAIT, bind},
+    send::{Bound, Ending, WAIT, bind, frame},
     stations::{Station, StationRow},
 };
 use super::{ExplainArgs, resolve::Passage};
 use crate::{
     finding::Finding,
-    frame::read_value,
-    rights::{SYS_ADMIN, lacks},
+    frame::{SYS_ADMIN, lacks, read_value},
 };
 
 /// How long the next packet is waited for.
@@ -114,19 +113,14 @@ pub(super) fn run(
     let ending = match (&sender, bound) {
         (_, Some(bound)) => ask(bound, asked.to, &mut recorder),
         (Sender::Interface(index, receiver), _) => {
-            let frame = Frame {
-                from: SocketAddr::new(asked.client, port),
-                to: asked.to,
-                protocol: asked.protocol,
-                receiver: *receiver,
-                sequence: linux::monotonic() as u32 >> 1,
-            };
-            recorder.inject(*index, &frame.encode(false)?)?;
+            let sequence = linux::monotonic() as u32 >> 1;
+            let frame = |reset| frame(asked, port, *receiver, sequence, reset);
+            recorder.inject(*index, &frame(false)?)?;
             wait(&mut recorder);
             if asked.protocol == Protocol::TCP {
                 // The reset's own way is of no interest: failing, it leaves a half-open connection
                 // that the server gives up itself.
-                _ = recorder.inject(*index, &frame.encode(true)?);
+                _ = recorder.inject(*index, &frame(true)?);
             }
             Ending::NoSocket
         }
@@ -144,9 +138,10 @@ pub(super) fn run(
             Ending::NoSocket
         }
     };
-    let pod = match &sender {
-        Sender::Pod(pod) => Some(pod),
-        _ => None,
+    let pod = if let Sender::Pod(pod) = &sender {
+        Some(pod)
+    } else {
+        None
     };
     let inode = pod.map(PodNamespace::inode).transpose()?;
     let stations = recorder.stations(inode);

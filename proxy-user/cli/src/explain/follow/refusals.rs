@@ -183,7 +183,6 @@ pub(super) fn refused_by_a_rule(facts: &Facts) -> Option<Finding> {
     (is_refused && rejects).then(|| netfilter(facts, Direction::Request, "netfilter"))
 }
 
-/// Returns the loss if the client's own call was not permitted.
 pub(super) fn denied(facts: &Facts) -> Finding {
     let unknown = "the call is not permitted, and no program of another is at the client's cgroups";
     Finding::in_the_way(

@@ -253,7 +253,6 @@ pub(super) fn other_target(objects: &ServiceObjects, wanted: Wanted<'_>) -> Opti
     })
 }
 
-/// Returns the nodes of the endpoints.
 pub(super) fn nodes(objects: &ServiceObjects) -> BTreeSet<String> {
     let endpoints = objects.slices.iter().flat_map(|slice| &slice.endpoints);
     endpoints.filter_map(|one| one.node_name.clone()).collect()
