@@ -142,7 +142,13 @@ impl Line {
             service,
             verdict: verdict.name(),
             outcome: counter.name(),
-            path: path(event, hook, verdict),
+            path: match event.result {
+                // The answer to a refused packet is sent back.
+                _ if hook.is_socket() || matches!(verdict, Verdict::Reject | Verdict::Drop) => None,
+                Event::PAST_THE_STACK => Some("past the stack"),
+                Event::ASKS_THE_STACK => Some("asks the stack"),
+                _ => None,
+            },
             reason: counter.help().trim(),
             error: (hook.is_socket() && event.result < 0)
                 .then(|| nix::errno::Errno::from_raw(-event.result).desc().to_owned()),
@@ -242,19 +248,6 @@ impl Line {
             self.ends(),
             self.outcome()
         )
-    }
-}
-
-/// Returns how a packet at ingress goes on, if not through the stack alone. None for refused
-/// packets, whose answer is sent back.
-fn path(event: &Event, hook: Hook, verdict: Verdict) -> Option<&'static str> {
-    if hook.is_socket() || matches!(verdict, Verdict::Reject | Verdict::Drop) {
-        return None;
-    }
-    match event.result {
-        Event::PAST_THE_STACK => Some("past the stack"),
-        Event::ASKS_THE_STACK => Some("asks the stack"),
-        _ => None,
     }
 }
 

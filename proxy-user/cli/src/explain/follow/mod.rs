@@ -161,17 +161,7 @@ pub(super) fn run(
     };
     notes.append(&mut recorder.missing);
     drop(recorder);
-    Ok(conclude(&sender, asked, port, &facts, notes))
-}
-
-fn conclude(
-    sender: &Sender,
-    asked: &Asked,
-    port: u16,
-    facts: &Facts,
-    missing: Vec<String>,
-) -> (FollowedRow, Option<Finding>) {
-    let packet = match sender {
+    let packet = match &sender {
         Sender::Node => "sent from a socket of this node".to_owned(),
         Sender::Pod(_) => "sent from a socket in the client's network namespace".to_owned(),
         Sender::Interface(..) => {
@@ -181,9 +171,9 @@ fn conclude(
         Sender::Next => "the client's next one".to_owned(),
     };
     let stations = facts.stations.iter();
-    let stations = stations.filter(|one| !refusals::is_own_error(facts, one));
+    let stations = stations.filter(|one| !refusals::is_own_error(&facts, one));
     let stations = stations.map(Station::row).collect();
-    let judged = judge(facts);
+    let judged = judge(&facts);
     let row = FollowedRow {
         packet,
         answered: judged.is_ok(),
@@ -192,9 +182,9 @@ fn conclude(
             Err(loss) => format!("{}: {}", loss.about, loss.found),
         },
         stations,
-        missing,
+        missing: notes,
     };
-    (row, judged.err().map(|loss| loss.explained_by(PAGE)))
+    Ok((row, judged.err().map(|loss| loss.explained_by(PAGE))))
 }
 
 fn sender(
