@@ -205,10 +205,6 @@ impl Did {
 mod tests {
     use super::*;
 
-    fn station(direction: Direction, did: Did) -> Station {
-        Station::new(Host::Node, direction, did)
-    }
-
     fn received(interface: &str) -> Did {
         let interface = interface.to_owned();
         Did::Received { interface }
@@ -225,7 +221,7 @@ mod tests {
 
     #[test]
     fn rules_come_behind_the_interface_that_received_and_repetitions_are_left_out() {
-        let request = |did| station(Direction::Request, did);
+        let request = |did| Station::new(Host::Node, Direction::Request, did);
         let freed = Did::Freed(Freed {
             interface: "pod0".into(),
             reason: "NETFILTER_DROP".into(),
@@ -254,11 +250,8 @@ mod tests {
     #[test]
     fn a_rule_is_named_in_nfts_words_or_by_the_command_that_shows_it() {
         let unknown = rule(4, NftVerdict::Drop);
-        assert!(
-            unknown
-                .name()
-                .contains("nft -a list chain inet firewall forward")
-        );
+        let command = "nft -a list chain inet firewall forward";
+        assert!(unknown.name().contains(command));
         let known = Rule {
             words: Some("tcp dport 80 drop".into()),
             ..unknown.clone()
