@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use clap::Parser;
+use anyhow::{Context, Result, anyhow, ensure};
 use config::Config;
 use datapath::{DEFAULT_PIN_DIR, maps::holder_of};
 use serde_json::Value;
@@ -110,37 +110,27 @@ impl Agent {
     }
 
     /// Requests a path from the agent's health server; returns the HTTP status and the body.
-    pub(super) fn health(&self, path: &str) -> Result<(u16, String), Unreachable> {
+    pub(super) fn health(&self, path: &str) -> Result<(u16, String)> {
         get(self.healthz, path)
     }
     /// Requests a path from the agent's metrics server; returns the body. Another status than 200
     /// is an error.
-    pub(super) fn metrics(&self, path: &str) -> Result<String, Unreachable> {
+    pub(super) fn metrics(&self, path: &str) -> Result<String> {
         let (status, body) = get(self.metrics, path)?;
-        if status == 200 {
-            return Ok(body);
-        }
-        Err(Unreachable(format!(
+        ensure!(
+            status == 200,
             "the process at {} answers {status} to {path}: is it another version of portolan, or kube-proxy?",
             self.metrics
-        )))
+        );
+        Ok(body)
     }
     /// Requests a path from the agent's metrics server, and parses the body as JSON.
-    pub(super) fn json(&self, path: &str) -> Result<Value, Unreachable> {
-        let text = self.metrics(path)?;
-        serde_json::from_str(&text).map_err(|error| {
-            Unreachable(format!(
-                "the process at {} answers no JSON to {path}: {error}",
-                self.metrics
-            ))
-        })
+    pub(super) fn json(&self, path: &str) -> Result<Value> {
+        let from = self.metrics;
+        serde_json::from_str(&self.metrics(path)?)
+            .map_err(|error| anyhow!("the process at {from} answers no JSON to {path}: {error}"))
     }
 }
-
-/// Why the agent gives no usable answer, in one line.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("{0}")]
-pub(super) struct Unreachable(pub(super) String);
 
 /// Returns the address to connect to for a server that listens at `address`. KUBE: an unspecified
 /// address means all addresses of this host.
@@ -153,14 +143,6 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(host, address.port())
 }
 
-/// The command line of an agent, from `run` on.
-#[derive(Parser)]
-#[command(args_override_self = true)]
-struct AgentLine {
-    #[command(flatten)]
-    args: RunArgs,
-}
-
 /// Returns the command-line arguments of an agent's process, with file paths that this process can
 /// open; `None` if they cannot be read.
 fn arguments_of(pid: u32) -> Option<RunArgs> {
@@ -169,7 +151,7 @@ fn arguments_of(pid: u32) -> Option<RunArgs> {
     let words = words(line.split_terminator('\0').map(OsString::from));
     let (_, words) = words.split_first()?;
     words.first().filter(|command| *command == "run")?;
-    let AgentLine { mut args } = AgentLine::try_parse_from(words).ok()?;
+    let mut args = RunArgs::parsed(words.to_vec()).ok()?;
     let files = [&mut args.given.config, &mut args.given.manifests];
     let files = files.into_iter().flatten();
     for file in files.filter(|file| !file.as_os_str().is_empty()) {
@@ -190,18 +172,14 @@ fn as_seen_by(pid: u32, path: &Path) -> PathBuf {
 
 /// Requests a path from the server at `from`; returns the HTTP status and the body. With HTTP/1.0
 /// the server closes the connection after the answer.
-pub(super) fn get(from: SocketAddr, path: &str) -> Result<(u16, String), Unreachable> {
-    if from.port() == 0 {
-        return Err(Unreachable(format!(
-            "the agent beside another proxy was not told where to serve {path}: see --service-proxy-name"
-        )));
-    }
-    let answer = ask(from, path).map_err(|error| {
-        Unreachable(format!(
-            "the agent is not reachable at http://{from}{path}: {error}"
-        ))
-    })?;
-    parse(&answer).ok_or_else(|| Unreachable(format!("the process at {from} does not speak HTTP")))
+pub(super) fn get(from: SocketAddr, path: &str) -> Result<(u16, String)> {
+    ensure!(
+        from.port() != 0,
+        "the agent beside another proxy was not told where to serve {path}: see --service-proxy-name"
+    );
+    let answer = ask(from, path)
+        .map_err(|error| anyhow!("the agent is not reachable at http://{from}{path}: {error}"))?;
+    parse(&answer).with_context(|| format!("the process at {from} does not speak HTTP"))
 }
 
 fn ask(from: SocketAddr, path: &str) -> io::Result<String> {

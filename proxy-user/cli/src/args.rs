@@ -21,7 +21,7 @@ use super::{
 };
 
 /// Arguments of a list.
-#[derive(clap::Args, Clone, Debug, Default)]
+#[derive(clap::Args, Clone, Debug)]
 pub struct ListArgs {
     #[command(flatten)]
     pub pins: Pins,
@@ -144,13 +144,12 @@ fn range(text: &str) -> Result<IpNet, String> {
 }
 
 /// The service port that a row of a list belongs to.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(super) struct Of<'a> {
     /// The service's namespace and name.
     pub(super) service: &'a str,
     pub(super) port_name: &'a str,
-    /// The service port's number; `None` if the row does not have it.
-    pub(super) port: Option<u16>,
+    pub(super) port: u16,
 }
 
 impl<'a> Of<'a> {
@@ -158,7 +157,7 @@ impl<'a> Of<'a> {
         Self {
             service,
             port_name,
-            port: Some(port),
+            port,
         }
     }
     /// Splits the service port's name in a row of flows or sockets, such as `shop/cart:http`.
@@ -189,9 +188,7 @@ impl Select {
     /// shows.
     pub(super) fn wants(&self, of: Of<'_>, protocol: &str, ends: &[SocketAddr]) -> bool {
         let port = self.name.as_ref().and_then(|name| name.port.as_ref());
-        let has_port = |wanted: &String| {
-            wanted == of.port_name || (of.port.is_some() && wanted.parse().ok() == of.port)
-        };
+        let has_port = |wanted: &String| wanted == of.port_name || wanted.parse() == Ok(of.port);
         let named = self.protocol.as_ref();
         // The cheap comparisons come first, because there may be very many rows.
         self.port
@@ -263,18 +260,8 @@ pub struct Look {
     pub interval: Duration,
 }
 
-impl Default for Look {
-    fn default() -> Self {
-        Self {
-            output: Format::default(),
-            watch: false,
-            interval: Duration::from_secs(2),
-        }
-    }
-}
-
 /// How to show rows.
-#[derive(clap::Args, Clone, Debug, Default)]
+#[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = SHOWING)]
 pub struct Show {
     #[command(flatten)]

@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tests for the shared arguments: which values they accept and which they refuse.
 
-use clap::Parser;
-
 use super::*;
 use crate::format::PathArg;
 
-/// Parses these flags as the arguments of a listing command.
-pub(crate) fn parse(flags: &[&str]) -> ListArgs {
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        list: ListArgs,
-    }
-    let line = Line::try_parse_from([&["list"], flags].concat());
-    line.expect("flags").list
+/// Parses these flags as arguments.
+pub(crate) fn parsed<A: clap::Args>(flags: &str) -> A {
+    let command = A::augment_args(clap::Command::new("test").no_binary_name(true));
+    let matches = command.try_get_matches_from(flags.split_whitespace());
+    A::from_arg_matches(&matches.expect("flags")).expect("flags")
+}
+
+fn select(flags: &str) -> Select {
+    parsed::<ListArgs>(flags).select
 }
 
 #[test]
@@ -42,12 +40,9 @@ fn a_service_is_named_as_kubectl_names_it() {
 
 #[test]
 fn an_empty_list_names_the_filters_that_no_row_has() {
-    let filters = |flags: &[&str]| {
-        let more = [("--state", Some(String::new())), ("--client", None)];
-        parse(flags).select.filters(&more)
-    };
-    assert_eq!(filters(&["cart", "-n", "shop"]), "");
-    let given = filters(&["cart:http", "--address", "10.0.0.0/8", "--protocol", "udp"]);
+    let more = [("--state", Some(String::new())), ("--client", None)];
+    assert_eq!(select("cart -n shop").filters(&more), "");
+    let given = select("cart:http --address 10.0.0.0/8 --protocol udp").filters(&more);
     assert_eq!(
         given,
         "the port http and --address 10.0.0.0/8 and --protocol UDP"
@@ -56,9 +51,9 @@ fn an_empty_list_names_the_filters_that_no_row_has() {
 
 #[test]
 fn a_namespace_that_contradicts_the_name_is_refused() {
-    assert!(parse(&["shop/cart", "-n", "shop"]).select.check().is_ok());
-    assert!(parse(&["cart", "-n", "other"]).select.check().is_ok());
-    let refused = parse(&["shop/cart", "-n", "other"]).select.check();
+    assert!(select("shop/cart -n shop").check().is_ok());
+    assert!(select("cart -n other").check().is_ok());
+    let refused = select("shop/cart -n other").check();
     let said = refused.expect_err("refused").to_string();
     assert!(said.contains("shop") && said.contains("other"), "{said}");
 }

@@ -15,7 +15,7 @@ use super::{
 };
 
 /// Arguments of `portolan backends`.
-#[derive(clap::Args, Clone, Debug, Default)]
+#[derive(clap::Args, Clone, Debug)]
 pub struct BackendArgs {
     #[command(flatten)]
     pub list: ListArgs,
@@ -62,7 +62,6 @@ pub(super) fn percent(share: Share) -> String {
     format!("{percent:.digits$}%")
 }
 
-/// Prints one line for every endpoint that serves.
 pub(super) fn run(args: &BackendArgs) -> Result<()> {
     let ListArgs { select, show, .. } = &args.list;
     let mut pods = PodNames::new(show, &args.names);

@@ -152,12 +152,10 @@ pub(super) struct Cell {
     pub(super) tone: Tone,
 }
 
-/// Makes a cell without a colour.
 pub(super) fn plain(value: impl Into<Value>) -> Cell {
     toned(value, Tone::Plain)
 }
 
-/// Makes a cell with the colour of a tone.
 pub(super) fn toned(value: impl Into<Value>, tone: Tone) -> Cell {
     Cell {
         value: value.into(),

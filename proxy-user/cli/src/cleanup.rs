@@ -54,7 +54,9 @@ pub struct CleanupArgs {
 /// Removes portolan's attachments, pins and rules, and prints what was removed.
 pub(super) fn run(args: &CleanupArgs) -> Result<()> {
     if args.dry_run {
-        return plan(&args.pins.pin_dir);
+        let mut found = cleanup::planned(&args.pins.pin_dir)?;
+        found.extend(cleanup::planned_rules());
+        return print_objects(&args.pins.pin_dir, "would remove", &found);
     }
     let signals = end_by_signal()?;
     if args.drain {
@@ -129,13 +131,6 @@ fn undrainable(all: &[Generation]) -> Option<String> {
              on, then run this command again"
         )),
     }
-}
-
-/// Prints what [`remove`] would remove, and removes nothing.
-fn plan(pin_dir: &Path) -> Result<()> {
-    let mut found = cleanup::planned(pin_dir)?;
-    found.extend(cleanup::planned_rules());
-    print_objects(pin_dir, "would remove", &found)
 }
 
 pub(super) fn remove(pin_dir: &Path, force: bool) -> Result<()> {

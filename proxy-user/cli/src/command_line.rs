@@ -10,42 +10,19 @@ use clap::{
 
 use super::{Cli, frame::BAD_INPUT};
 
-const CANARY: &str = "`portolan run --service-proxy-name NAME` serves one Service beside kube-proxy: docs/migrate.md";
-
 /// Commands and flags that an earlier version had, and what to use instead. FILTER stands for any
 /// word that is no flag.
-const GONE: &[(&str, &str)] = &[
-    ("run --shadow", CANARY),
-    ("shadow", CANARY),
-    (
-        "check --drift",
-        "the agent repairs what differs: `portolan status` counts its repairs",
-    ),
-    (
-        "check --fix",
-        "`portolan init` sets the node's parameters, and `check` removes what killed checks have left",
-    ),
-    (
-        "explain --probe",
-        "`--follow` sends one real packet and names the station that lost it: docs/explain.md",
-    ),
-    (
-        "explain --no-dry-run",
-        "there is no dry run any more: leave the flag out",
-    ),
-    (
-        "services --bpftool",
-        "docs/maps.md says how to read the maps by bpftool",
-    ),
-    (
-        "top --once",
-        "`portolan top` shows it once, and `--watch` again and again",
-    ),
-    (
-        "trace FILTER",
-        "--service, --client, --port and --verdict say what to show: docs/commands.md#trace",
-    ),
-];
+const GONE: &str = "\
+run --shadow: `portolan run --service-proxy-name NAME` serves one Service beside kube-proxy: docs/migrate.md
+shadow: `portolan run --service-proxy-name NAME` serves one Service beside kube-proxy: docs/migrate.md
+check --drift: the agent repairs what differs: `portolan status` counts its repairs
+check --fix: `portolan init` sets the node's parameters, and `check` removes what killed checks have left
+explain --probe: `--follow` sends one real packet and names the station that lost it: docs/explain.md
+explain --no-dry-run: there is no dry run any more: leave the flag out
+services --bpftool: docs/maps.md says how to read the maps by bpftool
+top --once: `portolan top` shows it once, and `--watch` again and again
+trace FILTER: --service, --client, --port and --verdict say what to show: docs/commands.md#trace
+";
 
 /// Returns what to use instead of what clap refuses in these words, if an earlier version had it.
 fn gone(words: &[OsString], error: &clap::Error) -> Option<String> {
@@ -56,7 +33,8 @@ fn gone(words: &[OsString], error: &clap::Error) -> Option<String> {
     })?;
     let is_refused =
         |name: &str| name == refused || (name == "FILTER" && !refused.starts_with('-'));
-    let (name, instead) = GONE.iter().find(|(name, _)| match name.split_once(' ') {
+    let mut lines = GONE.lines().filter_map(|line| line.split_once(": "));
+    let (name, instead) = lines.find(|(name, _)| match name.split_once(' ') {
         Some((command, word)) => words.get(1).is_some_and(|one| one == command) && is_refused(word),
         None => *name == refused,
     })?;

@@ -14,7 +14,6 @@ pub struct CompletionArgs {
     pub shell: Shell,
 }
 
-/// Prints the completion script.
 pub(super) fn run(args: &CompletionArgs) -> anyhow::Result<()> {
     // `generate` panics if it cannot write, so it writes to a buffer first.
     let mut script = Vec::new();

@@ -18,7 +18,8 @@ use super::{
     args::{Of, Select, ServiceArg},
     frame::Pins,
     signals::end_by_signal,
-    table::{Column, column, plain, print_table},
+    table::{Column, column, plain, table},
+    terminal::Page,
 };
 
 /// How long one connection may take. A SYN is repeated after a second.
@@ -104,10 +105,18 @@ pub(super) fn run(args: &TestArgs) -> Result<ExitCode> {
     let tried = targets.into_iter().map(|(kind, address)| Tried {
         kind,
         address,
-        outcome: connect_often(address, until, args.count),
+        outcome: (0..args.count).try_fold(Duration::ZERO, |slowest, _| {
+            Ok(slowest.max(connect(address, until)?))
+        }),
     });
     let tried: Vec<_> = tried.collect();
-    print_table(COLUMNS, &tried)?;
+    table(
+        &mut io::stdout().lock(),
+        &Page::of_stdout(),
+        COLUMNS,
+        true,
+        &tried,
+    )?;
     print!("{note}");
     let failed = tried.iter().filter(|tried| tried.outcome.is_err()).count();
     if failed == 0 {
@@ -118,14 +127,6 @@ pub(super) fn run(args: &TestArgs) -> Result<ExitCode> {
         tried.len()
     );
     Ok(ExitCode::FAILURE)
-}
-
-fn connect_often(address: SocketAddr, until: Instant, count: u32) -> io::Result<Duration> {
-    let mut slowest = Duration::ZERO;
-    for _ in 0..count {
-        slowest = slowest.max(connect(address, until)?);
-    }
-    Ok(slowest)
 }
 
 fn connect(address: SocketAddr, until: Instant) -> io::Result<Duration> {
@@ -161,7 +162,7 @@ fn of_service(args: &TestArgs) -> Result<(Vec<(&'static str, SocketAddr)>, Strin
     let settings = reader.settings()?;
     let internal = [settings.internal_v4.into(), settings.internal_v6.into()];
     let targets = targets(&rows, &reader.node_port_addresses()?, &internal);
-    let name = select.name.as_ref().map_or("", |name| name.name.as_str());
+    let name = select.name.as_ref().map_or("", |name| &name.name);
     ensure!(
         !targets.is_empty(),
         "service {name:?} has no TCP port to connect to; `portolan explain --protocol udp --follow` asks one of UDP"
@@ -228,12 +229,9 @@ mod tests {
             .into_iter()
             .map(|(kind, address)| format!("{kind} {address}"))
             .collect();
-        let wanted = [
-            "cluster-ip 172.30.1.1:80",
-            "node-port 192.0.2.7:30080",
-            "cluster-ip 172.30.200.201:8443",
-        ];
-        assert_eq!(found, wanted);
+        let wanted =
+            "cluster-ip 172.30.1.1:80, node-port 192.0.2.7:30080, cluster-ip 172.30.200.201:8443";
+        assert_eq!(found.join(", "), wanted);
     }
 
     #[test]

@@ -20,7 +20,6 @@ pub(super) struct Due {
 }
 
 impl Due {
-    /// Writes the wanted value into the kernel parameter.
     pub(super) fn set(&self) -> io::Result<()> {
         fs::write(&self.file, self.wanted.to_string())
     }

@@ -18,7 +18,7 @@ use super::{
 };
 
 /// Arguments of `portolan counters`.
-#[derive(clap::Args, Clone, Debug, Default)]
+#[derive(clap::Args, Clone, Debug)]
 pub struct CounterArgs {
     #[command(flatten)]
     pub pins: Pins,
@@ -73,7 +73,6 @@ fn count(row: &CounterRow) -> Cell {
     toned(row.count, tone)
 }
 
-/// Prints one line per counter.
 pub(super) fn run(args: &CounterArgs) -> Result<()> {
     let mut before: Option<(Instant, Vec<u64>)> = None;
     list(&args.show, || {

@@ -7,21 +7,18 @@ use std::io;
 use control::causes::chain;
 use serde::Serialize;
 
-use crate::{frame::Output, terminal::print_report};
-
-/// How severe a finding is.
+/// How severe a finding is; the number of the worst one is the exit status of a check.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Level {
-    Note,
+    Note = 0,
     /// Portolan works, but something differs from kube-proxy or from what it should be.
-    Differs,
+    Differs = 1,
     /// Portolan would serve no services, or not all.
-    InTheWay,
+    InTheWay = 3,
 }
 
 impl Level {
-    /// Returns the level as it is written at the start of a finding's line.
     fn word(self) -> &'static str {
         match self {
             Self::Note => "note",
@@ -127,22 +124,14 @@ impl Report {
         }
     }
 
-    /// Returns the exit status. 0: no finding is more than a note, 1: something differs, 3:
-    /// something keeps portolan from serving.
+    /// Returns the exit status.
     pub(crate) fn code(&self) -> u8 {
-        match self.findings.iter().map(|finding| finding.level).max() {
-            None | Some(Level::Note) => 0,
-            Some(Level::Differs) => 1,
-            Some(Level::InTheWay) => 3,
-        }
+        let levels = self.findings.iter().map(|finding| finding.level);
+        levels.max().unwrap_or(Level::Note) as u8
     }
 
-    /// Prints the findings, the worst first, in this output format.
-    pub(crate) fn print(&self, output: Output) -> anyhow::Result<()> {
-        print_report(output, self, || self.text())
-    }
-
-    fn text(&self) -> String {
+    /// Returns the findings as text, the worst first.
+    pub(crate) fn text(&self) -> String {
         let mut ordered: Vec<_> = self.findings.iter().collect();
         ordered.sort_by_key(|finding| std::cmp::Reverse(finding.level));
         let mut lines: Vec<_> = ordered.into_iter().map(Finding::line).collect();

@@ -4,7 +4,6 @@
 
 use std::{
     collections::HashSet,
-    fmt,
     net::{IpAddr, SocketAddr},
     num::NonZeroU32,
 };
@@ -40,7 +39,7 @@ const WORDS: [&str; 11] = [
 const STATES: [&str; 6] = [WORDS[5], WORDS[6], WORDS[7], WORDS[8], WORDS[9], WORDS[10]];
 
 /// Arguments of `portolan flows`.
-#[derive(clap::Args, Clone, Debug, Default)]
+#[derive(clap::Args, Clone, Debug)]
 pub struct FlowArgs {
     #[command(flatten)]
     pub list: ListArgs,
@@ -106,7 +105,7 @@ impl Serialize for End {
 }
 
 /// A protocol or a state of a flow, as an index into [`WORDS`].
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Word(u8);
 
 impl Word {
@@ -116,12 +115,6 @@ impl Word {
     }
     fn text(self) -> &'static str {
         WORDS[usize::from(self.0)]
-    }
-}
-
-impl fmt::Debug for Word {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.text())
     }
 }
 
@@ -191,7 +184,6 @@ fn seen_as(flow: &FlowRow) -> Value {
     }
 }
 
-/// Prints one line per flow.
 pub(super) fn run(args: &FlowArgs) -> Result<()> {
     let mut args = args.clone();
     let namespace = args.list.select.namespace.clone();

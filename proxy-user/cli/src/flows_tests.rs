@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tests for the filters and cells of flows, and for the memory that one row takes.
 
-use clap::Parser;
 use rstest::rstest;
 
 use super::*;
+use crate::args::tests::parsed;
 
 pub(crate) fn flow() -> Flow {
     Flow {
@@ -22,7 +22,6 @@ pub(crate) fn flow() -> Flow {
     }
 }
 
-/// Returns sample rows for tests, some of each kind.
 pub(crate) fn rows() -> Vec<FlowRow> {
     let mut names = HashSet::new();
     let masqueraded = Flow {
@@ -47,16 +46,6 @@ pub(crate) fn rows() -> Vec<FlowRow> {
     all.into_iter().map(|flow| row(&mut names, flow)).collect()
 }
 
-fn args(flags: &[&str]) -> FlowArgs {
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        flows: FlowArgs,
-    }
-    let line = Line::try_parse_from([&["flows"], flags].concat());
-    line.expect("flags").flows
-}
-
 #[rstest]
 #[case("", true)]
 #[case("--service shop/cart --client 10.40.1.9", true)]
@@ -72,8 +61,7 @@ fn args(flags: &[&str]) -> FlowArgs {
 #[case("--protocol udp", false)]
 #[case("-n other", false)]
 fn filters_keep_what_they_name_and_nothing_else(#[case] flags: &str, #[case] wanted: bool) {
-    let flags: Vec<_> = flags.split_whitespace().collect();
-    assert_eq!(args(&flags).wants(&flow()), wanted);
+    assert_eq!(parsed::<FlowArgs>(flags).wants(&flow()), wanted);
 }
 
 #[test]
@@ -87,12 +75,12 @@ fn a_pod_is_a_client_by_its_addresses() {
         ..NameArgs::default()
     };
     for (client, namespace) in [("pod/shop/web", None), ("pod/web", Some("shop"))] {
-        let mut args = args(&["--client", client]);
+        let mut args: FlowArgs = parsed(&format!("--client {client}"));
         let end = args.client.as_mut().expect("a client");
         end.look_up(namespace, &names).expect("it is there");
         assert!(args.wants(&flow()), "{client}");
     }
-    let mut args = args(&["--client", "pod/web"]);
+    let mut args: FlowArgs = parsed("--client pod/web");
     let end = args.client.as_mut().expect("a client");
     let said = end.look_up(None, &names).expect_err("no namespace");
     assert!(said.to_string().contains("pod/NAMESPACE/NAME"), "{said}");

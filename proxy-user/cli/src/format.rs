@@ -112,8 +112,12 @@ mod tests {
 
     #[test]
     fn a_jsonpath_of_items_reads_a_bare_array_and_a_list_document() {
-        for value in [json!([{"a": 1}]), json!({"items": [{"a": 1}]})] {
-            let format: Format = "jsonpath={.items[*].a}".parse().expect("a path");
+        for (path, value) in [
+            ("$[*].a", json!([{"a": 1}])),
+            ("{.items[*].a}", json!([{"a": 1}])),
+            ("{.items[*].a}", json!({"items": [{"a": 1}]})),
+        ] {
+            let format: Format = format!("jsonpath={path}").parse().expect("a path");
             let mut out = Vec::new();
             document(&mut out, &format, &value).expect("written");
             assert_eq!(String::from_utf8_lossy(&out), "1\n", "{value}");

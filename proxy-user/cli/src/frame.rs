@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What every command may use: where the maps are, formats of reports, exit statuses, a runtime,
-//! short texts. Uses no other file of this package.
+//! short texts, capabilities. Uses no other file of this package.
 
 use std::{fmt::Display, fs, path::PathBuf, process::ExitCode, str::FromStr};
 
@@ -51,25 +51,19 @@ pub(crate) fn exit_status(done: anyhow::Result<u8>) -> ExitCode {
     status.into()
 }
 
-/// Returns the first four names as text, and how many more there are.
-pub(crate) fn some<T: Display>(
+/// Returns the first four names as text, and how many more there are; None without names.
+pub(crate) fn some_if_any<T: Display>(
     names: impl IntoIterator<Item = T, IntoIter: ExactSizeIterator>,
-) -> String {
+) -> Option<String> {
     const SHOWN: usize = 4;
     let names = names.into_iter();
     let more = names.len().saturating_sub(SHOWN);
     let shown: Vec<_> = names.take(SHOWN).map(|name| name.to_string()).collect();
-    match more {
+    let text = match more {
         0 => shown.join(", "),
         more => format!("{} and {more} more", shown.join(", ")),
-    }
-}
-
-/// As [`some`]; None without names.
-pub(crate) fn some_if_any<T: Display>(
-    names: impl IntoIterator<Item = T, IntoIter: ExactSizeIterator>,
-) -> Option<String> {
-    Some(some(names)).filter(|names| !names.is_empty())
+    };
+    Some(text).filter(|text| !text.is_empty())
 }
 
 /// Returns the name of a service port: that of the service, with the port's own name if it has one.
@@ -91,4 +85,22 @@ pub(crate) fn interface_name(index: u32) -> String {
 /// Reads a file of /proc or /sys that has one value; None if it does not or is not there.
 pub(crate) fn read_value<T: FromStr>(file: impl AsRef<std::path::Path>) -> Option<T> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+/// Bits of capabilities, from the kernel's `linux/capability.h`.
+pub(crate) const SYS_PTRACE: u32 = 19;
+pub(crate) const SYS_ADMIN: u32 = 21;
+pub(crate) const SYSLOG: u32 = 34;
+
+/// Says what a command lacks, unless this process has the capability. `command`: as an operator
+/// would enter it.
+pub(crate) fn lacks(capability: u32, command: &str) -> Option<String> {
+    let name = match capability {
+        SYS_PTRACE => "CAP_SYS_PTRACE, and the host's processes in sight",
+        SYSLOG => "CAP_SYSLOG",
+        _ => "CAP_SYS_ADMIN",
+    };
+    (!datapath::has_capability(capability)).then(|| {
+        format!("that needs {name}: `kubectl portolan --debug {command}`, or root on the node")
+    })
 }

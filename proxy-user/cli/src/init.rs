@@ -3,7 +3,7 @@
 //! system, and sets the node's nf_conntrack parameters as kube-proxy does, and what `forwarding:
 //! auto` needs besides. The DaemonSet's init container runs it. `portolan mount-bpffs` only mounts.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use config::{Conntrack, RawConfig, processors};
@@ -71,17 +71,12 @@ pub(super) fn mount_bpffs(args: &BpffsArgs) -> Result<()> {
         println!("{} is already a BPF file system", directory.display());
         return Ok(());
     }
-    mount_at(directory)?;
-    println!("mounted a BPF file system on {}", directory.display());
-    Ok(())
-}
-
-/// Mounts a BPF file system at this directory.
-pub(super) fn mount_at(directory: &Path) -> Result<()> {
     mount(Some("bpffs"), directory, Some("bpf"), MsFlags::empty(), None::<&str>).with_context(|| {
         format!(
             "mount a BPF file system on {}; this needs CAP_SYS_ADMIN and a kernel with CONFIG_BPF_SYSCALL",
             directory.display()
         )
-    })
+    })?;
+    println!("mounted a BPF file system on {}", directory.display());
+    Ok(())
 }

@@ -30,7 +30,6 @@ mod names;
 mod packets;
 mod pods;
 mod render;
-mod rights;
 mod run;
 pub mod services;
 pub mod settings;
@@ -55,7 +54,7 @@ use self::frame::{BAD_INPUT, BadInput};
 
 /// A service proxy for Kubernetes in eBPF.
 #[derive(Parser, Debug)]
-#[command(name = "portolan", version, args_override_self = true, after_help = examples::ALL)]
+#[command(name = "portolan", version, args_override_self = true, after_help = examples::of("portolan"))]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -64,84 +63,81 @@ pub struct Cli {
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Run the agent.
-    #[command(
-        version,
-        after_help = examples::RUN
-    )]
+    #[command(version, after_help = examples::of("run"))]
     Run(Box<run::RunArgs>),
     /// Say what is in the way of portolan on this node, and (--migration) what would differ from
     /// kube-proxy. Attaches nothing.
-    #[command(after_help = examples::CHECK)]
+    #[command(after_help = examples::of("check"))]
     Check(Box<check::CheckArgs>),
     /// Say where a client's packet or connection goes, and why there is no answer: by the maps, the
     /// programs, and the host beside them. Changes nothing.
-    #[command(after_help = explain::AFTER_HELP)]
+    #[command(after_help = examples::of("explain"))]
     Explain(Box<explain::ExplainArgs>),
     /// List every address and port of every service.
-    #[command(visible_alias = "svc", after_help = examples::SERVICES)]
+    #[command(visible_alias = "svc", after_help = examples::of("services"))]
     Services(args::ListArgs),
     /// List every endpoint that serves.
-    #[command(after_help = examples::BACKENDS)]
+    #[command(after_help = examples::of("backends"))]
     Backends(backends::BackendArgs),
     /// List connections that are translated packet by packet.
-    #[command(after_help = examples::FLOWS)]
+    #[command(after_help = examples::of("flows"))]
     Flows(Box<flows::FlowArgs>),
     /// List sockets that were translated by the socket hooks.
-    #[command(after_help = examples::SOCKETS)]
+    #[command(after_help = examples::of("sockets"))]
     Sockets(sockets::SocketArgs),
     /// List clients with session affinity, and the endpoint of each.
-    #[command(after_help = examples::AFFINITY)]
+    #[command(after_help = examples::of("affinity"))]
     Affinity(affinity::AffinityArgs),
     /// One screen: agent, kernel, attachments, syncs, maps, warnings, problems. Works without an
     /// agent.
-    #[command(after_help = examples::STATUS)]
+    #[command(after_help = examples::of("status"))]
     Status(status::StatusArgs),
     /// List every counter with its meaning.
-    #[command(after_help = examples::COUNTERS)]
+    #[command(after_help = examples::of("counters"))]
     Counters(counters::CounterArgs),
     /// List what passes to each service port or backend, how fast, and what the programs take: what
     /// moves most first.
-    #[command(after_help = examples::TOP)]
+    #[command(after_help = examples::of("top"))]
     Top(top::TopArgs),
     /// Show packets and socket calls as they happen: before and after translation, with verdict and
     /// reason. Nothing stays attached.
-    #[command(after_help = examples::TRACE)]
+    #[command(after_help = examples::of("trace"))]
     Trace(Box<trace::TraceArgs>),
     /// Connect to a service's addresses from this node: cluster IPs, node ports, load balancers.
-    #[command(after_help = examples::TEST)]
+    #[command(after_help = examples::of("test"))]
     Test(connectivity::TestArgs),
     /// Print the versions of this program, of the agent on this node, and of the kernel.
-    #[command(after_help = examples::VERSION)]
+    #[command(after_help = examples::of("version"))]
     Version(version::VersionArgs),
     /// List every map: how full it is, and the kernel memory that it takes.
-    #[command(after_help = examples::MAPS)]
+    #[command(after_help = examples::of("maps"))]
     Maps(maps::MapArgs),
     /// List what the agent warns of now.
-    #[command(after_help = examples::WARNINGS)]
+    #[command(after_help = examples::of("warnings"))]
     Warnings(warnings::WarningArgs),
     /// List the settings in force, and where the value of each comes from.
-    #[command(after_help = examples::CONFIG)]
+    #[command(after_help = examples::of("config"))]
     Config(settings::ConfigArgs),
     /// Write one archive for a bug report, without secrets.
-    #[command(after_help = examples::DUMP)]
+    #[command(after_help = examples::of("dump"))]
     Dump(dump::DumpArgs),
     /// Print what a shell needs to complete this command line.
-    #[command(after_help = examples::COMPLETIONS)]
+    #[command(after_help = examples::of("completions"))]
     Completions(completions::CompletionArgs),
     /// Mount a BPF file system if there is none.
-    #[command(hide = true, after_help = examples::MOUNT_BPFFS)]
+    #[command(hide = true, after_help = examples::of("mount-bpffs"))]
     MountBpffs(init::BpffsArgs),
     /// Prepare the node, as the DaemonSet's init container does: mount a BPF file system if there
     /// is none, set nf_conntrack.
-    #[command(hide = true, after_help = examples::INIT)]
+    #[command(hide = true, after_help = examples::of("init"))]
     Init(init::InitArgs),
     /// Wait until another proxy's rules may be removed from this node, or until kube-proxy serves
     /// it.
-    #[command(hide = true, after_help = examples::WAIT)]
+    #[command(hide = true, after_help = examples::of("wait"))]
     Wait(wait::WaitArgs),
     /// Remove all programs, maps and flows of portolan from this node, at once or (--drain) after
     /// the last connection.
-    #[command(after_help = examples::CLEANUP)]
+    #[command(after_help = examples::of("cleanup"))]
     Cleanup(cleanup::CleanupArgs),
 }
 

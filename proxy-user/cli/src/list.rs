@@ -156,11 +156,8 @@ mod tests {
 
     #[test]
     fn the_flag_reverse_reverses_every_order() {
-        for sort_by in [None, Some("frontend".to_owned())] {
-            let show = Show {
-                sort_by,
-                ..Show::default()
-            };
+        for flags in ["", "--sort-by frontend"] {
+            let show = crate::args::tests::parsed(flags);
             let order = order(&show).expect("a column");
             let (mut forth, mut back) = (rows(), rows());
             sort(&mut forth, order, false);

@@ -12,7 +12,7 @@ use super::{
 };
 
 /// Arguments of `portolan maps`.
-#[derive(clap::Args, Clone, Debug, Default)]
+#[derive(clap::Args, Clone, Debug)]
 pub struct MapArgs {
     #[command(flatten)]
     pub pins: Pins,
@@ -52,7 +52,6 @@ pub(super) fn is_nearly_full(row: &MapRow) -> bool {
     !may_be && row.fill().is_some_and(|fill| fill >= 75)
 }
 
-/// Prints one line per map.
 pub(super) fn run(args: &MapArgs) -> Result<()> {
     list(&args.show, || {
         let mut rows = pinned_maps(&args.pins.pin_dir)?;

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     fn names(folder: &Path, output: Format) -> PodNames {
-        let mut show = Show::default();
+        let mut show: Show = crate::args::tests::parsed("");
         show.look.output = output;
         let args = NameArgs {
             manifests: Some(folder.into()),

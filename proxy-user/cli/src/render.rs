@@ -34,7 +34,14 @@ pub(super) fn write<R: Row>(
 ) -> io::Result<()> {
     match format {
         Format::Table => table(out, page, R::columns(rows), headings, rows),
-        Format::Wide => table(out, &page.endless(), R::columns(rows), headings, rows),
+        Format::Wide => {
+            let page = Page {
+                width: None,
+                wide: true,
+                ..*page
+            };
+            table(out, &page, R::columns(rows), headings, rows)
+        }
         Format::Name => {
             let mut last = None;
             for row in rows {

@@ -2,7 +2,9 @@
 //! `portolan run`: the agent's flags, which override the configuration file.
 
 use std::{
-    env, fs,
+    env,
+    ffi::OsString,
+    fs,
     net::IpAddr,
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
@@ -12,7 +14,7 @@ use std::{
 use agent::Ended;
 use anyhow::{Context, bail};
 use clap::{
-    ArgAction,
+    ArgAction, Args, FromArgMatches,
     builder::{OsStringValueParser, TypedValueParser},
 };
 use config::{
@@ -88,6 +90,14 @@ pub struct Given {
     pub verbosity: Option<u32>,
     #[command(flatten)]
     pub flags: SettingFlags,
+}
+
+impl RunArgs {
+    /// Parses the words of an agent's command line, from `run` on.
+    pub(super) fn parsed(words: Vec<OsString>) -> Result<Self, clap::Error> {
+        let command = Self::augment_args(clap::Command::new("run")).args_override_self(true);
+        Self::from_arg_matches(&command.try_get_matches_from(words)?)
+    }
 }
 
 impl Given {
@@ -204,22 +214,18 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
         return cleanup::remove(&config.pin_directory, false);
     }
     telemetry::start(&config.log_level, config.log_format)?;
-    match follow(args, config, file)? {
+    let node_name = node_name(config.hostname_override.as_deref())?;
+    let ended = if let Some(source) = given.manifests(&config, &node_name) {
+        run_with(config, file, &node_name, source, Warnings::default())?
+    } else {
+        let source = given.api_server(&config, &node_name)?;
+        let (source, warnings) = source.with_writing().with_events(config.object_events);
+        run_with(config, file, &node_name, source, warnings)?
+    };
+    match ended {
         Ended::Outdated => start_anew(),
         Ended::Stopped => Ok(()),
     }
-}
-
-/// Runs the agent with the Kubernetes objects of the folder of manifests or of the API server.
-fn follow(args: &RunArgs, config: Config, file: Option<ConfigFile>) -> anyhow::Result<Ended> {
-    let given = &args.given;
-    let node_name = node_name(config.hostname_override.as_deref())?;
-    if let Some(source) = given.manifests(&config, &node_name) {
-        return run_with(config, file, &node_name, source, Warnings::default());
-    }
-    let source = given.api_server(&config, &node_name)?;
-    let (source, warnings) = source.with_writing().with_events(config.object_events);
-    run_with(config, file, &node_name, source, warnings)
 }
 
 fn run_with(

@@ -57,7 +57,6 @@ pub(super) fn address(row: &Frontend) -> String {
     format!("{host}:{port}/{}", row.protocol)
 }
 
-/// Prints a line for every address and port of a service.
 pub(super) fn run(args: &ListArgs) -> Result<()> {
     list_maps(args, &[], |reader| {
         let mut rows = reader.frontends()?;
@@ -86,7 +85,6 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// Returns sample rows for tests, some of each kind.
     pub(crate) fn rows() -> Vec<Frontend> {
         let row = |service: &str, kind, address: Option<&str>, port| Frontend {
             service: service.into(),
@@ -122,17 +120,9 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn node_ports_are_listed_by_family_and_unserved_ports_with_a_star() {
-        let rows = rows();
-        assert_eq!(address(&rows[1]), "node(IPv4):30080/TCP");
-        assert_eq!(address(&rows[2]), "[fd00:30::1]:*/any");
-    }
-
-    #[test]
     fn a_plain_table_has_no_unserved_ports() {
         for (flags, shown) in [("", 3), ("-o wide", 4), ("-o json", 4), ("--count", 4)] {
-            let flags: Vec<_> = flags.split_whitespace().collect();
-            let show = crate::args::tests::parse(&flags).show;
+            let show = crate::args::tests::parsed(flags);
             let count = rows().iter().filter(|row| is_shown(&show, row)).count();
             assert_eq!(count, shown, "{flags:?}");
         }
@@ -148,8 +138,7 @@ pub(super) mod tests {
     #[case("--protocol TCP", &[80, 30_080, 8443])]
     #[case("-n other", &[])]
     fn filters_keep_what_they_name_and_nothing_else(#[case] flags: &str, #[case] ports: &[u16]) {
-        let flags: Vec<_> = flags.split_whitespace().collect();
-        let args = crate::args::tests::parse(&flags);
+        let args = crate::args::tests::parsed(flags);
         let rows = rows().into_iter().filter(|row| wants(&args, row));
         let kept: Vec<_> = rows.map(|row| row.port).collect();
         assert_eq!(kept, ports);

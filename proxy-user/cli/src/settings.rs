@@ -19,7 +19,7 @@ use super::{
 };
 
 /// Arguments of `portolan config`.
-#[derive(clap::Args, Clone, Debug, Default)]
+#[derive(clap::Args, Clone, Debug)]
 pub struct ConfigArgs {
     #[command(flatten)]
     pub agent: AgentArgs,
@@ -88,7 +88,6 @@ fn means(unset: &str, value: &str) -> Option<String> {
     }
 }
 
-/// Prints one line per setting.
 pub(super) fn run(args: &ConfigArgs) -> Result<()> {
     list(&args.show, || {
         let answer = match &args.config {
@@ -183,9 +182,7 @@ pub(super) fn rows(answer: &Json) -> Vec<SettingRow> {
 
 /// Returns the value of a dotted key, such as `portolan.xdp`; None if the document lacks it.
 fn found<'a>(document: &'a Json, key: &str) -> Option<&'a Json> {
-    let value = key
-        .split('.')
-        .try_fold(document, |value, name| value.get(name));
+    let value = document.pointer(&format!("/{}", key.replace('.', "/")));
     value.filter(|value| !value.is_null())
 }
 
@@ -193,7 +190,6 @@ fn found<'a>(document: &'a Json, key: &str) -> Option<&'a Json> {
 mod tests {
     use super::*;
 
-    /// Returns the row of a key.
     fn row(rows: &[SettingRow], key: &str) -> SettingRow {
         let mut of_key = rows.iter().filter(|row| row.key == key);
         of_key.next().unwrap_or_else(|| panic!("{key}")).clone()

@@ -11,15 +11,15 @@ use serde::Serialize;
 
 use super::{
     args::{ListArgs, Of, SELECTION, check_service},
+    frame::{SYS_PTRACE, lacks},
     list::list_maps,
     names::NameArgs,
     pods::EndArg,
     render::{Column, Row, Tone, Value, WIDE, column, cut, plain, toned},
-    rights::{SYS_PTRACE, lacks},
 };
 
 /// Arguments of `portolan sockets`.
-#[derive(clap::Args, Clone, Debug, Default)]
+#[derive(clap::Args, Clone, Debug)]
 pub struct SocketArgs {
     #[command(flatten)]
     pub list: ListArgs,
@@ -92,7 +92,6 @@ fn how(row: &SocketRow) -> &'static str {
     }
 }
 
-/// Prints one line for each socket and service that it uses.
 pub(super) fn run(args: &SocketArgs) -> Result<()> {
     let mut args = args.clone();
     if let Some(backend) = &mut args.backend {
@@ -192,7 +191,6 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// Returns sample rows for tests, some of each kind.
     pub(crate) fn rows() -> Vec<OwnedSocket> {
         let row = |service: &str, cookie, connected, current| SocketRow {
             service: service.into(),

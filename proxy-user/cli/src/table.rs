@@ -10,24 +10,18 @@ use std::{
 pub(super) use super::cell::{Cell, Column, Tone, Value, WIDE, column, cut, plain, toned};
 use super::terminal::Page;
 
-/// Writes a table to standard output.
-pub(super) fn print_table<R>(columns: &[Column<R>], rows: &[R]) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    table(&mut out, &Page::of_stdout(), columns, true, rows)
-}
-
 const GAP: usize = 2;
-const SPACES: &[u8] = &[b' '; 64];
 /// The smallest width to which a column is shortened.
 const LEAST: usize = 8;
 
-/// Returns the columns that fit on the page, and the width of each.
-fn lay_out<'a, R: 'a>(
+/// Writes a table. Goes through the rows twice: to find the widths, and to write.
+pub(super) fn table<'a, R: 'a>(
+    out: &mut impl Write,
     page: &Page,
     columns: impl IntoIterator<Item = &'a Column<R>>,
     headings: bool,
     rows: &[R],
-) -> (Vec<&'a Column<R>>, Vec<usize>) {
+) -> io::Result<()> {
     let is_shown = |column: &&Column<R>| page.wide || column.rank != WIDE;
     let mut columns: Vec<_> = columns.into_iter().filter(is_shown).collect();
     let heading = |column: &&Column<R>| if headings { column.heading.len() } else { 0 };
@@ -40,34 +34,45 @@ fn lay_out<'a, R: 'a>(
         }
     }
     fit(page, &mut columns, &mut widths);
-    (columns, widths)
-}
-
-/// Writes a table. Goes through the rows twice: to find the widths, and to write.
-pub(super) fn table<'a, R: 'a>(
-    out: &mut impl Write,
-    page: &Page,
-    columns: impl IntoIterator<Item = &'a Column<R>>,
-    headings: bool,
-    rows: &[R],
-) -> io::Result<()> {
-    let (columns, widths) = lay_out(page, columns, headings, rows);
+    // The last column needs no spaces behind it.
+    let gaps: Vec<_> = (1..columns.len()).map(|_| GAP).chain([0]).collect();
+    let places = || columns.iter().zip(widths.iter().zip(&gaps));
     if headings {
-        let cells = columns.iter().map(|column| (column.heading, Tone::Plain));
-        line(out, page, cells, &widths)?;
-    }
-    let mut texts = vec![String::new(); columns.len()];
-    let mut tones = vec![Tone::Plain; columns.len()];
-    for row in rows {
-        for (at, column) in columns.iter().enumerate() {
-            let cell = (column.cell)(row);
-            put(&mut texts[at], &cell.value);
-            tones[at] = cell.tone;
+        for (column, place) in places() {
+            write_cell(out, page, column.heading, Tone::Plain, place)?;
         }
-        let cells = texts.iter().map(String::as_str).zip(tones.iter().copied());
-        line(out, page, cells, &widths)?;
+        writeln!(out)?;
+    }
+    for row in rows {
+        for (column, place) in places() {
+            let cell = (column.cell)(row);
+            put(&mut text, &cell.value);
+            write_cell(out, page, &text, cell.tone, place)?;
+        }
+        writeln!(out)?;
     }
     Ok(())
+}
+
+/// Writes a text in a column of this width, with so many spaces behind it; none at all, if that is
+/// 0.
+fn write_cell(
+    out: &mut impl Write,
+    page: &Page,
+    text: &str,
+    tone: Tone,
+    (width, gap): (&usize, &usize),
+) -> io::Result<()> {
+    let (kept, end) = shortened(text, *width);
+    let code = tone.code().filter(|_| page.colour);
+    let (code, plain) = code.map_or(("", ""), |code| (code, "\x1b[0m"));
+    write!(out, "{code}{kept}{end}{plain}")?;
+    let pad = if *gap > 0 {
+        width.saturating_sub(length(text)) + gap
+    } else {
+        0
+    };
+    out.write_all(" ".repeat(pad).as_bytes())
 }
 
 /// Replaces the contents of `text` by the value, on one line.
@@ -81,7 +86,6 @@ fn put(text: &mut String, value: &Value) {
     }
 }
 
-/// Returns the number of characters of a text.
 fn length(text: &str) -> usize {
     if text.is_ascii() {
         return text.len();
@@ -137,33 +141,4 @@ fn shortened(text: &str, width: usize) -> (&str, &'static str) {
     }
     let end = text.char_indices().nth(width.saturating_sub(1));
     (&text[..end.map_or(text.len(), |(at, _)| at)], "…")
-}
-
-fn line<'a>(
-    out: &mut impl Write,
-    page: &Page,
-    cells: impl ExactSizeIterator<Item = (&'a str, Tone)>,
-    widths: &[usize],
-) -> io::Result<()> {
-    let last = cells.len().saturating_sub(1);
-    for (at, ((text, tone), width)) in cells.zip(widths).enumerate() {
-        let length = length(text);
-        let code = tone.code().filter(|_| page.colour);
-        out.write_all(code.unwrap_or_default().as_bytes())?;
-        let (kept, end) = shortened(text, *width);
-        out.write_all(kept.as_bytes())?;
-        out.write_all(end.as_bytes())?;
-        if code.is_some() {
-            out.write_all(b"\x1b[0m")?;
-        }
-        if at < last {
-            let mut pad = width - length.min(*width) + GAP;
-            while pad > 0 {
-                let now = pad.min(SPACES.len());
-                out.write_all(&SPACES[..now])?;
-                pad -= now;
-            }
-        }
-    }
-    writeln!(out)
 }

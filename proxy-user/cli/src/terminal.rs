@@ -22,7 +22,8 @@ pub(super) fn print(text: &str) -> io::Result<()> {
     }
 }
 
-/// Prints a report in this format. `text`: what people read.
+/// Prints a report in this format. `text`: what people read. Names in it may come from anybody, and
+/// must not move the cursor or change colours: control characters other than line ends become `?`.
 pub(super) fn print_report(
     output: Output,
     report: &impl Serialize,
@@ -34,16 +35,9 @@ pub(super) fn print_report(
             let text = serde_saphyr::to_string(report).context("write YAML")?;
             text.trim_end().to_owned()
         }
-        Output::Table => harmless(&text()),
+        Output::Table => text().replace(|c: char| c.is_control() && c != '\n', "?"),
     };
     print(&format!("{text}\n")).context("write")
-}
-
-/// Returns the text with control characters other than line ends replaced by `?`. Names in it may
-/// come from anybody, and must not move the cursor or change colours.
-pub(super) fn harmless(text: &str) -> String {
-    let plain = |c: char| if c.is_control() && c != '\n' { '?' } else { c };
-    text.chars().map(plain).collect()
 }
 
 /// The size and abilities of the output that a table is written to.
@@ -75,14 +69,6 @@ impl Page {
             height: size.map(|size| size.ws_row.into()),
             colour: !is_set("NO_COLOR") && !is_dumb,
             wide: false,
-        }
-    }
-    /// Returns the same page without a limit of width, and with the columns of `--output wide`.
-    pub(super) fn endless(self) -> Self {
-        Self {
-            width: None,
-            wide: true,
-            ..self
         }
     }
 }

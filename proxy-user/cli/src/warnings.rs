@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `portolan warnings`: lists the agent's present warnings.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    agent::{Agent, AgentArgs, Unreachable},
+    agent::{Agent, AgentArgs},
     args::Show,
     list::list,
     render::{Column, Row, WIDE, column, cut, plain},
 };
 
 /// Arguments of `portolan warnings`.
-#[derive(clap::Args, Clone, Debug, Default)]
+#[derive(clap::Args, Clone, Debug)]
 pub struct WarningArgs {
     #[command(flatten)]
     pub agent: AgentArgs,
@@ -47,14 +47,11 @@ impl Row for WarningRow {
     }
 }
 
-/// Asks the agent for its present warnings.
-pub(super) fn read(agent: &Agent) -> Result<Vec<WarningRow>, Unreachable> {
-    let answer = agent.json("/warnings")?;
-    serde_json::from_value(answer)
-        .map_err(|error| Unreachable(format!("the agent's warnings are of another form: {error}")))
+pub(super) fn read(agent: &Agent) -> Result<Vec<WarningRow>> {
+    serde_json::from_value(agent.json("/warnings")?)
+        .map_err(|error| anyhow!("the agent's warnings are of another form: {error}"))
 }
 
-/// Prints one line per warning.
 pub(super) fn run(args: &WarningArgs) -> Result<()> {
     list(&args.show, || {
         let mut rows = read(&Agent::find(&args.agent))

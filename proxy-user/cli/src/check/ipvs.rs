@@ -9,7 +9,6 @@ use proxy_common::maps::capacity;
 
 use crate::{finding::Finding, frame::read_value};
 
-/// Returns findings about IPVS' services, connections and addresses on this node.
 pub(super) fn findings(interfaces: &[Interface]) -> Vec<Finding> {
     let count = |file: &str| {
         let text = fs::read_to_string(Path::new("/proc/net").join(file)).unwrap_or_default();

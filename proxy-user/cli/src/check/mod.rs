@@ -25,6 +25,7 @@ use super::{
     finding::{Finding, Report},
     frame::{Output, exit_status, runtime},
     run::{Given, KUBECONFIG, node_name},
+    terminal::print_report,
 };
 
 /// Arguments of `portolan check`, beside those that say where settings and objects come from, as of
@@ -45,7 +46,7 @@ pub struct CheckArgs {
 /// Prints the findings, and returns the exit status that belongs to the worst one.
 pub(super) fn run(args: &CheckArgs) -> ExitCode {
     let printed = read_until_signal(args).and_then(|report| {
-        report.print(args.output)?;
+        print_report(args.output, &report, || report.text())?;
         Ok(report.code())
     });
     exit_status(printed)
@@ -73,7 +74,9 @@ async fn read(args: &CheckArgs) -> anyhow::Result<Report> {
     // The settings of a running agent are used, unless the arguments give others.
     let (source, config) = match &agent.given {
         Some(source) if args.given.is_empty() => {
-            report.extend(agent.pid.map(settings::taken_from));
+            let found =
+                |pid| format!("those of the agent (process {pid}), because no others were given");
+            report.extend(agent.pid.map(|pid| Finding::note("settings", found(pid))));
             (source, agent.config.clone())
         }
         _ => (&args.given, given),

@@ -94,21 +94,20 @@ impl Cluster {
     }
 }
 
-/// Returns findings about services that portolan would serve differently from kube-proxy.
 pub(super) fn findings(
     cluster: &Cluster,
     config: &Config,
     interfaces: &[Interface],
 ) -> Vec<Finding> {
     let services: Vec<_> = cluster.services().map(AsRef::as_ref).collect();
-    of_services(&services, config, interfaces)
-}
-
-fn of_services(services: &[&Service], config: &Config, interfaces: &[Interface]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let named = |wanted: &dyn Fn(&Service) -> bool| {
         let names = services.iter().filter(|service| wanted(service));
-        some_if_any(names.map(|service| &service.name).collect::<Vec<_>>())
+        some_if_any(
+            names
+                .map(|service: &&Service| &service.name)
+                .collect::<Vec<_>>(),
+        )
     };
     if config.socket_balancing == SocketBalancing::All
         && let Some(names) = named(&|service| service.affinity_timeout != 0)
@@ -130,7 +129,7 @@ fn of_services(services: &[&Service], config: &Config, interfaces: &[Interface])
             "have such clients use an endpoint's address",
         ));
     }
-    for service in services {
+    for service in &services {
         for address in cluster_ips(service) {
             findings.extend(of_own_address(service, address, interfaces));
         }
@@ -167,23 +166,17 @@ mod tests {
     use control::testing::objects;
     use linux::testing::interface;
 
-    fn services(yaml: &str) -> Vec<Arc<Service>> {
-        let (objects, _) = objects(yaml);
-        let services = objects.into_iter().filter_map(|object| match object {
-            Object::Service(service) => Some(service),
-            _ => None,
-        });
-        services.collect()
-    }
-
     fn found(spec: &str, config: &Config, interfaces: &[Interface]) -> Vec<Finding> {
         let yaml = format!(
             "{{apiVersion: v1, kind: Service, metadata: {{name: cart, namespace: shop}}, spec: {{clusterIP: 172.30.1.1, \
              clusterIPs: [172.30.1.1], {spec}}}}}"
         );
-        let services = services(&yaml);
-        let services: Vec<_> = services.iter().map(AsRef::as_ref).collect();
-        of_services(&services, config, interfaces)
+        let changes = objects(&yaml).0.into_iter().map(Change::Upsert).collect();
+        let batches = vec![Batch {
+            changes,
+            ..Batch::default()
+        }];
+        findings(&Cluster { batches }, config, interfaces)
     }
 
     const PORTS: &str = "ports: [{port: 80}]";

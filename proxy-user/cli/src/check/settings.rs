@@ -37,15 +37,6 @@ pub(super) fn findings(config: &Config) -> Vec<Finding> {
     found
 }
 
-/// Returns a note that the settings are those of a running agent, because no others were given.
-/// `process`: the agent's process id.
-pub(super) fn taken_from(process: u32) -> Finding {
-    Finding::note(
-        "settings",
-        format!("those of the agent (process {process}), because no others were given"),
-    )
-}
-
 fn why_unused(name: &str) -> &'static str {
     let flag = name.strip_prefix("--");
     let is_it = |unused: &&table::Unused| match flag {

@@ -46,7 +46,6 @@ impl Archive {
         })
     }
 
-    /// Adds a file with this name and content to the archive.
     pub(super) fn add(&mut self, name: &str, content: &[u8]) -> Result<()> {
         let mut header = Header::new_gnu();
         header.set_size(content.len() as u64);

@@ -27,7 +27,6 @@ pub(super) struct InterfaceRow {
     attach: bool,
 }
 
-/// Returns every interface of this network namespace.
 pub(super) fn interfaces(config: &Config) -> Result<Vec<InterfaceRow>> {
     let patterns = config.interface_patterns();
     let interfaces = runtime()?.block_on(Interfaces::open(patterns))?;

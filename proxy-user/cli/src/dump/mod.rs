@@ -35,23 +35,6 @@ pub struct DumpArgs {
     pub agent: AgentArgs,
 }
 
-const ABOUT: &str = "\
-A dump of portolan on one node, for a bug report. No credentials are in it: no kubeconfig, no token. Names of services and
-namespaces, addresses, ports and names of processes are. Read it before you send it.
-
-errors.txt        what could not be read, and why
-status.json       portolan status: agent, kernel, attachments, maps, problems
-services.json     portolan services;  likewise backends, flows, sockets, affinity, counters, maps, warnings, config
-check.json        what portolan check sees without loading programs
-agent/            the agent's own answers: healthz, livez, metrics, configz
-programs.json     the links that are pinned, with their programs
-chains.json       every tc program at every interface, in the order in which the kernel runs them
-settings.txt      the node's settings as the kernel programs read them
-interfaces.json   the interfaces of this network namespace
-kernel.txt        kernel and distribution
-sysctls.txt       the kernel's settings that matter to packets of services
-";
-
 /// Writes the archive, and prints what could not be put into it.
 pub(super) fn run(args: &DumpArgs) -> Result<()> {
     let agent = Agent::find(&args.agent);
@@ -61,7 +44,8 @@ pub(super) fn run(args: &DumpArgs) -> Result<()> {
         archive: Archive::create(&args.file, &node.unwrap_or_else(|_| "node".to_owned()))?,
         errors: Vec::new(),
     };
-    dump.archive.add("README.txt", ABOUT.as_bytes())?;
+    dump.archive
+        .add("README.txt", include_bytes!("README.txt"))?;
     dump.json("status.json", Ok::<_, anyhow::Error>(status))?;
     maps(&mut dump, args)?;
     answers(&mut dump, &agent)?;

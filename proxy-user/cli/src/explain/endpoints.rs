@@ -50,12 +50,6 @@ impl EndpointRow {
     }
 }
 
-/// Returns whether the decision depends on the service port's endpoints. It does not for an open
-/// connection, nor for a port that is not served.
-pub(super) fn are_asked_for(explained: &Explained) -> bool {
-    explained.flow.is_none() && explained.counter != Counter::RejectedUnserved
-}
-
 /// What Kubernetes has of the service, and the port that is asked for.
 pub(super) type Listed<'a> = Option<(&'a ServiceObjects, Wanted<'a>)>;
 

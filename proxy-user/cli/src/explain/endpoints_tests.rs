@@ -4,7 +4,7 @@ use datapath::read::AffineEndpoint;
 use proxy_common::Settings;
 
 use super::*;
-use crate::explain::reasons::tests::WANTED;
+use crate::explain::reasons::{self, tests::WANTED};
 
 fn serving(last: u8, slots: u32, [cluster, local]: [bool; 2]) -> ServingEndpoint {
     ServingEndpoint {
@@ -18,23 +18,17 @@ fn serving(last: u8, slots: u32, [cluster, local]: [bool; 2]) -> ServingEndpoint
 /// The objects with one slice for each of these lists of endpoints.
 fn objects(slices: &[&str]) -> ServiceObjects {
     let slices = slices.iter().enumerate().map(|(number, endpoints)| {
-        let slice = format!(
-            "kind: EndpointSlice
+        format!(
+            "---
+kind: EndpointSlice
 metadata: {{name: cart-{number}, namespace: shop, labels: {{kubernetes.io/service-name: cart}}}}
 addressType: IPv4
 ports: [{{name: http, port: 8080}}]
 endpoints: [{endpoints}]
 "
-        );
-        let slice = control::documents::values("test", &slice)
-            .into_iter()
-            .next();
-        serde_json::from_value(slice.expect("a document")).expect("a slice")
+        )
     });
-    ServiceObjects {
-        slices: slices.collect(),
-        ..ServiceObjects::default()
-    }
+    reasons::tests::objects(&slices.collect::<String>())
 }
 
 /// An endpoint of a slice, with more fields.
@@ -48,7 +42,7 @@ fn explained(endpoints: Vec<ServingEndpoint>) -> Explained {
     explained
 }
 
-fn reasons(explained: &Explained, objects: &ServiceObjects) -> Vec<String> {
+fn said(explained: &Explained, objects: &ServiceObjects) -> Vec<String> {
     let rows = rows(explained, Some((objects, WANTED))).into_iter();
     rows.map(|row| row.because).collect()
 }
@@ -81,17 +75,17 @@ fn endpoints_that_are_not_chosen_are_listed_with_the_reason() {
         ),
     ] {
         let all = [endpoint(1, ""), endpoint(2, ""), endpoint(3, more)].join(", ");
-        assert_eq!(reasons(&one, &objects(&[&all]))[2], expected);
+        assert_eq!(said(&one, &objects(&[&all]))[2], expected);
     }
     one.local_only = true;
     let elsewhere = objects(&[&endpoint(2, ", nodeName: node-b")]);
     assert_eq!(
-        reasons(&one, &elsewhere)[1],
+        said(&one, &elsewhere)[1],
         "on another node (node-b), and the traffic policy is Local"
     );
     one.counter = Counter::DroppedSource;
     assert_eq!(
-        reasons(&one, &elsewhere)[1],
+        said(&one, &elsewhere)[1],
         "the client is outside the source ranges"
     );
 }
@@ -107,7 +101,7 @@ fn with_affinity_all_other_endpoints_are_left_out() {
         seconds_left: 9,
     });
     assert_eq!(
-        reasons(&one, &ServiceObjects::default()),
+        said(&one, &ServiceObjects::default()),
         ["affinity holds the client to another one", ""]
     );
 }

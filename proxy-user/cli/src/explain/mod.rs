@@ -36,6 +36,7 @@ use super::{
     finding::Finding,
     frame::{Output, Pins, exit_status},
     names::{NameArgs, Names},
+    terminal::print_report,
 };
 
 /// Arguments of `portolan explain`.
@@ -81,18 +82,10 @@ pub struct ExplainArgs {
     pub output: Output,
 }
 
-/// Exit statuses and examples for --help.
-pub const AFTER_HELP: &str = "Exit status: 0 if the followed packet was answered, 1 if something differs, 2 for input that \
-cannot be read, 3 if it is not answered, 4 if portolan's part is in order and the rest was not asked (--follow).\n\nExamples:\n  portolan explain --from 10.244.1.7 --to 10.96.0.10:53 --protocol udp\n  \
-portolan explain --from pod/shop/cart-5d9 --to shop/pay:http --kubeconfig ~/.kube/config\n  \
-portolan explain --from node --to default/kubernetes --follow\n  \
-portolan explain --from 192.0.2.7:51234 --to 198.51.100.1:443 --interface eth1 -o json";
-
-/// Prints the explanation, and returns its exit status.
 pub(super) fn run(args: &ExplainArgs) -> ExitCode {
     let printed = explain(args).and_then(|report| {
-        report.print(args.output)?;
-        Ok(report.code())
+        print_report(args.output, &report, || report.text())?;
+        Ok(report.verdict as u8)
     });
     exit_status(printed)
 }
@@ -129,8 +122,11 @@ fn explain(args: &ExplainArgs) -> Result<Report> {
         notes.push(note("portolan", found.to_owned()));
     }
     let passage = Passage::read(&reader, &places, pin_dir, &asked, &explained, incoming)?;
+    // Neither an open connection nor a port that is not served depends on endpoints.
+    let depends_on_endpoints =
+        explained.flow.is_none() && explained.counter != Counter::RejectedUnserved;
     let objects = match &explained.frontend {
-        Some(frontend) if endpoints::are_asked_for(&explained) => {
+        Some(frontend) if depends_on_endpoints => {
             names.service(&frontend.service).unwrap_or_else(|error| {
                 let found = format!(
                     "pods' names and endpoints that are not ready are not known: {}",

@@ -161,7 +161,6 @@ pub(super) fn of_programs(passage: &Passage, asked: &Asked) -> Vec<Finding> {
     found.map(|one| one.explained_by(MISSING_PROGRAM)).collect()
 }
 
-/// Returns findings about the programs that are missing at an interface.
 fn missing_at(place: &HookedInterface, whose: &str) -> Vec<Finding> {
     let about = format!("interface {}", place.link.name);
     if place.link.is_bridge {

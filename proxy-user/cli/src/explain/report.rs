@@ -2,28 +2,26 @@
 //! The report of `portolan explain`: as text for people, as JSON and YAML for scripts, with its
 //! exit status.
 
-use anyhow::Result;
 use datapath::read::Flow;
 use serde::Serialize;
 
 use super::{endpoints::EndpointRow, follow::FollowedRow, words::ServiceRow};
 use crate::{
     finding::{Finding, Level},
-    frame::{Output, port_label},
-    terminal::print_report,
+    frame::port_label,
 };
 
-/// What the report says about the answer. Each has an exit status of its own.
+/// What the report says about the answer; the number is the exit status.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Verdict {
     /// The followed packet was answered.
-    Answered,
-    /// Portolan's part is in order. What else is on the way was not looked at.
-    NotLookedAt,
+    Answered = 0,
     /// Something differs, or may be in the way.
-    Differs,
-    NotAnswered,
+    Differs = 1,
+    NotAnswered = 3,
+    /// Portolan's part is in order. What else is on the way was not looked at.
+    NotLookedAt = 4,
 }
 
 /// The complete report of `portolan explain`.
@@ -68,17 +66,6 @@ pub(super) const MISSING_PROGRAM: &str = "docs/explain.md#missing-program";
 const SHOWN: usize = 10;
 
 impl Report {
-    /// Returns the exit status. 0: the client was answered, 1: something differs, 3: it is not
-    /// answered, 4: that depends on what was not looked at.
-    pub(super) fn code(&self) -> u8 {
-        match self.verdict {
-            Verdict::Answered => 0,
-            Verdict::Differs => 1,
-            Verdict::NotAnswered => 3,
-            Verdict::NotLookedAt => 4,
-        }
-    }
-
     /// Sorts the findings, the worst first, and sums them up in one line.
     pub(super) fn conclude(&mut self) {
         if self.followed.as_ref().is_some_and(|row| row.answered) {
@@ -130,10 +117,6 @@ impl Report {
             None => followed.sentence.clone(),
         };
         (Verdict::NotAnswered, format!("was not answered: {lost}"))
-    }
-
-    pub(super) fn print(&self, output: Output) -> Result<()> {
-        print_report(output, self, || self.text())
     }
 
     pub(super) fn text(&self) -> String {

@@ -50,7 +50,6 @@ impl ServiceRow {
     }
 }
 
-/// Returns Kubernetes' name for a kind of frontend.
 fn kind(kind: FrontendKind) -> &'static str {
     match kind {
         FrontendKind::ClusterIp => "cluster IP",
@@ -88,7 +87,6 @@ pub(super) fn origin(explained: &Explained, asked: &Asked) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// Returns the traffic policies that hold for a frontend.
 fn policies(frontend: &MatchedFrontend) -> Vec<String> {
     let mut words = Vec::new();
     if frontend.flags.has(ServiceFlags::INTERNAL_BLOCK_LOCAL) {

@@ -58,30 +58,9 @@ const ALL: u32 = DETECTS | Settings::MASQUERADE_ALL;
 #[case(ClusterIp, 0, DETECTS, External, true, "masqueraded: no pod asks")]
 #[case(ClusterIp, 0, ALL, Pod, true, "masqueraded: masqueradeAll")]
 #[case(ClusterIp, 0, 0, External, false, "kept: pods are not detected")]
-#[case(
-    NodePort,
-    0,
-    DETECTS,
-    Pod,
-    true,
-    "masqueraded: with externalTrafficPolicy"
-)]
-#[case(
-    LoadBalancer,
-    LOCAL,
-    DETECTS,
-    Host,
-    true,
-    "masqueraded: the node's own"
-)]
-#[case(
-    LoadBalancer,
-    LOCAL,
-    DETECTS,
-    External,
-    false,
-    "kept: externalTrafficPolicy Local"
-)]
+#[case(NodePort, 0, DETECTS, Pod, true, "masqueraded: with external")]
+#[case(LoadBalancer, LOCAL, DETECTS, Host, true, "masqueraded: the node")]
+#[case(LoadBalancer, LOCAL, DETECTS, External, false, "kept: external")]
 fn the_given_reason_of_a_masquerade_agrees_with_the_policy(
     #[case] kind: FrontendKind,
     #[case] flags: u32,

@@ -114,7 +114,13 @@ impl Line {
         let moved = event.after.family != 0 && !event.before.leads_as(&event.after);
         let after = moved.then(|| ends(&event.after, known, hook)).flatten();
         let service = known.service(event.service).map(str::to_owned);
-        let service = service.or_else(|| addressed(before.as_ref()?, after.as_ref()));
+        let service = service.or_else(|| {
+            // The frontend is the destination or the source of packets that were refused before
+            // the program knew the service port.
+            let before = before.as_ref()?;
+            let from = after.as_ref().map_or(&before.from, |after| &after.from);
+            before.to.service.clone().or_else(|| from.service.clone())
+        });
         Self {
             time: stamp(time),
             hook: hook.name(),
@@ -127,17 +133,22 @@ impl Line {
                 "" => format!("protocol {}", event.before.protocol.0),
                 name => name.to_owned(),
             },
-            signals: if hook.is_socket() {
-                String::new()
-            } else {
-                signals(&event.before)
+            signals: match hook.is_socket() {
+                true => String::new(),
+                false => signals(&event.before),
             },
             before,
             after,
             service,
             verdict: verdict.name(),
             outcome: counter.name(),
-            path: path(event, hook, verdict),
+            path: match event.result {
+                // The answer to a refused packet is sent back.
+                _ if hook.is_socket() || matches!(verdict, Verdict::Reject | Verdict::Drop) => None,
+                Event::PAST_THE_STACK => Some("past the stack"),
+                Event::ASKS_THE_STACK => Some("asks the stack"),
+                _ => None,
+            },
             reason: counter.help().trim(),
             error: (hook.is_socket() && event.result < 0)
                 .then(|| nix::errno::Errno::from_raw(-event.result).desc().to_owned()),
@@ -156,7 +167,6 @@ impl Line {
         }
     }
 
-    /// Returns the text of the verdict, the outcome and its reason.
     pub(crate) fn outcome(&self) -> String {
         let error = self.error.iter();
         let error: String = error.map(|error| format!(" ({error})")).collect();
@@ -196,7 +206,6 @@ impl Line {
         line
     }
 
-    /// Returns the hook, and the interface of a packet.
     pub(crate) fn hook_label(&self) -> String {
         match &self.interface {
             Some(name) => format!("{} of {name}", self.hook),
@@ -230,7 +239,6 @@ impl Line {
         text
     }
 
-    /// Returns the comment for this packet in a capture file.
     pub(crate) fn comment(&self) -> String {
         let service = self.service.iter();
         let service: String = service.map(|name| format!("service {name}; ")).collect();
@@ -240,19 +248,6 @@ impl Line {
             self.ends(),
             self.outcome()
         )
-    }
-}
-
-/// Returns how a packet at ingress goes on, if not through the stack alone. None for refused
-/// packets, whose answer is sent back.
-fn path(event: &Event, hook: Hook, verdict: Verdict) -> Option<&'static str> {
-    if hook.is_socket() || matches!(verdict, Verdict::Reject | Verdict::Drop) {
-        return None;
-    }
-    match event.result {
-        Event::PAST_THE_STACK => Some("past the stack"),
-        Event::ASKS_THE_STACK => Some("asks the stack"),
-        _ => None,
     }
 }
 
@@ -328,14 +323,6 @@ pub(crate) fn ends(tuple: &Tuple, known: &mut NameCache, hook: Hook) -> Option<E
         from: end(tuple.src.into(), tuple.src_port.host()),
         to: end(tuple.dst.into(), tuple.dst_port.host()),
     })
-}
-
-/// Returns the service port whose frontend is the destination or the source. Used for packets that
-/// were refused before the program knew the service port.
-fn addressed(before: &Ends, after: Option<&Ends>) -> Option<String> {
-    let from = after.map_or(&before.from, |after| &after.from);
-    let of = before.to.service.as_ref().or(from.service.as_ref());
-    of.cloned()
 }
 
 #[cfg(test)]

@@ -22,10 +22,7 @@ use proxy_common::{
 use serde::Serialize;
 
 use self::reasons::is_harmless;
-use crate::{
-    frame::interface_name,
-    rights::{SYSLOG, lacks},
-};
+use crate::frame::{SYSLOG, interface_name, lacks};
 
 /// How the kernel freed a packet.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]

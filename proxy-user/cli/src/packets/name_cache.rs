@@ -29,26 +29,13 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// A frontend: its address, port and protocol; the address is None for a node port.
 type End = (Option<IpAddr>, u16, &'static str);
 
-/// The frontends and service ports that the maps contain.
-#[derive(Default)]
-struct Served {
-    frontends: HashMap<End, String>,
-    /// The service ports. Key: their id.
-    ports: HashMap<u32, ServicePort>,
-}
-
-/// The name and ports of a service port.
-struct ServicePort {
-    /// NAMESPACE/NAME of the service, and after a colon the port's own name if it has one.
-    name: String,
-    /// The port numbers of all its frontends.
-    numbers: Vec<u16>,
-}
-
 /// Names that were looked up so far.
 pub(crate) struct NameCache {
     pin_dir: PathBuf,
-    served: Served,
+    frontends: HashMap<End, String>,
+    /// The service ports: NAMESPACE/NAME of the service, and after a colon the port's own name if
+    /// it has one; and the port numbers of all its frontends. Key: their id.
+    ports: HashMap<u32, (String, Vec<u16>)>,
     read_at: Instant,
     pause: Duration,
     pods: PodNames,
@@ -58,7 +45,8 @@ impl NameCache {
     pub(crate) fn read(pin_dir: &Path, names: &NameArgs) -> Result<Self> {
         let mut known = Self {
             pin_dir: pin_dir.into(),
-            served: Served::default(),
+            frontends: HashMap::new(),
+            ports: HashMap::new(),
             read_at: Instant::now(),
             pause: PAUSE,
             pods: PodNames::of(names),
@@ -70,29 +58,24 @@ impl NameCache {
     fn read_maps(&mut self) -> Result<()> {
         let start = Instant::now();
         let reader = Reader::open(&self.pin_dir)?;
-        let mut served = Served::default();
+        let (mut frontends, mut ports) = (HashMap::new(), HashMap::new());
         for row in reader.frontends()? {
             let name = port_label(&row.service, &row.port_name);
             // The frontend for the ports that a cluster IP does not serve belongs to no service
             // port.
             if row.service_id != 0 && row.kind != "unserved-ports" {
-                let port = served.ports.entry(row.service_id);
-                let port = port.or_insert_with(|| ServicePort {
-                    name: name.clone(),
-                    numbers: Vec::new(),
-                });
-                port.numbers.push(row.port);
+                let port = ports.entry(row.service_id);
+                let (_, numbers) = port.or_insert_with(|| (name.clone(), Vec::new()));
+                numbers.push(row.port);
             }
-            let end = (row.address, row.port, row.protocol);
-            served.frontends.insert(end, name);
+            frontends.insert((row.address, row.port, row.protocol), name);
         }
-        self.served = served;
+        (self.frontends, self.ports) = (frontends, ports);
         self.pause = PAUSE.max(start.elapsed() * 20);
         self.read_at = Instant::now();
         Ok(())
     }
 
-    /// Reads the maps again if the last read is long enough ago.
     pub(crate) fn refresh(&mut self) {
         if self.read_at.elapsed() >= self.pause {
             // Reading fails while the agent replaces maps; the next read succeeds.
@@ -102,13 +85,13 @@ impl NameCache {
 
     /// Returns the name of the service port with this id.
     pub(crate) fn service(&self, id: u32) -> Option<&str> {
-        self.served.ports.get(&id).map(|port| port.name.as_str())
+        self.ports.get(&id).map(|(name, _)| name.as_str())
     }
 
     /// Returns the ids of the service ports that this argument means.
     pub(crate) fn services(&self, service: &ServiceArg) -> Result<Vec<u32>> {
-        let ports = self.served.ports.iter();
-        let own = ports.filter(|(_, port)| is_of(service, &port.name, &port.numbers));
+        let ports = self.ports.iter();
+        let own = ports.filter(|(_, (name, numbers))| is_of(service, name, numbers));
         let mut ids: Vec<u32> = own.map(|(id, _)| *id).collect();
         if ids.is_empty() {
             bail!(BadInput(format!(
@@ -151,7 +134,7 @@ impl NameCache {
 
     /// Returns the name of the service port that has this frontend; None if no port has it.
     pub(crate) fn frontend(&self, end: SocketAddr, protocol: &'static str) -> Option<&str> {
-        let frontends = &self.served.frontends;
+        let frontends = &self.frontends;
         let exact = frontends.get(&(Some(end.ip()), end.port(), protocol));
         let other_ports = || frontends.get(&(Some(end.ip()), 0, "any"));
         exact.or_else(other_ports).map(String::as_str)

@@ -13,7 +13,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    pub(crate) const fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Forward => "forward",
             Self::Reject => "reject",
@@ -21,45 +21,15 @@ impl Verdict {
             Self::Untouched => "untouched",
         }
     }
-    /// Returns the verdict that an outcome (a counter) belongs to.
-    pub(crate) const fn of(counter: Counter) -> Self {
+    pub(crate) fn of(counter: Counter) -> Self {
         match counter {
             Counter::Untouched | Counter::SocketUntouched | Counter::UntouchedFlow => {
                 Self::Untouched
             }
-            Counter::RejectedNoEndpoint
-            | Counter::RejectedUnserved
-            | Counter::RejectedUnknownFlow
-            | Counter::RejectedSilently
-            | Counter::BindRefused => Self::Reject,
-            Counter::IcmpRedirectDropped
-            | Counter::DroppedNoLocalEndpoint
-            | Counter::DroppedSource
-            | Counter::DroppedUnallocated
-            | Counter::DroppedFragment
-            | Counter::DroppedFlowTableFull
-            | Counter::DroppedNoTuple
-            | Counter::DroppedNoMasqueradePort
-            | Counter::DroppedInconsistent
-            | Counter::DroppedRewrite
-            | Counter::DroppedByMark => Self::Drop,
-            Counter::ForwardedHit
-            | Counter::ForwardedNew
-            | Counter::ForwardedElsewhere
-            | Counter::ForwardedMidStream
-            | Counter::ForwardedByXdp
-            | Counter::ReplyByXdp
-            | Counter::PastTheStack
-            | Counter::ReplyPassed
-            | Counter::ReplyUnmasqueraded
-            | Counter::ReplyTranslated
-            | Counter::Masqueraded
-            | Counter::IcmpTranslated
-            | Counter::SocketTranslated
-            | Counter::SocketRestored
-            | Counter::SocketTableFull
-            | Counter::FlowEvictedEarly
-            | Counter::EchoAnswered => Self::Forward,
+            Counter::BindRefused => Self::Reject,
+            one if !one.refuses() => Self::Forward,
+            one if one.name().starts_with("rejected") => Self::Reject,
+            _ => Self::Drop,
         }
     }
     /// Returns all outcomes with this verdict, one bit for each.

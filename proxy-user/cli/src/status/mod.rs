@@ -25,7 +25,7 @@ use serde_json::Value as Json;
 
 use self::attached::{Attached, attached};
 use super::{
-    agent::{Agent, AgentArgs, Unreachable, metric},
+    agent::{Agent, AgentArgs, metric},
     args::Look,
     check::cgroup,
     format::{Format, document},
@@ -36,7 +36,7 @@ use super::{
 };
 
 /// Arguments of `portolan status`.
-#[derive(clap::Args, Clone, Debug, Default)]
+#[derive(clap::Args, Clone, Debug)]
 pub struct StatusArgs {
     #[command(flatten)]
     pub agent: AgentArgs,
@@ -143,8 +143,9 @@ pub(super) fn read(args: &AgentArgs) -> Result<Status> {
     let metrics = agent.metrics("/metrics");
     let (status, named) = health(&agent, metrics.as_deref().ok(), &mut problems);
     let warnings = warnings::read(&agent);
-    for error in [metrics.as_ref().err(), warnings.as_ref().err()] {
-        note(&mut problems, error);
+    let errors = [metrics.as_ref().err(), warnings.as_ref().err()];
+    for error in errors.into_iter().flatten() {
+        note(&mut problems, error.to_string());
     }
     let maps = pinned_maps(&args.pins.pin_dir).unwrap_or_else(|error| {
         problems.push(error.to_string());
@@ -183,10 +184,7 @@ pub(super) fn read(args: &AgentArgs) -> Result<Status> {
 
 /// Adds an error about the agent to the problems, unless there is one about the same HTTP server:
 /// an agent that does not run is reported once.
-fn note(problems: &mut Vec<String>, error: Option<&Unreachable>) {
-    let Some(text) = error.map(ToString::to_string) else {
-        return;
-    };
+fn note(problems: &mut Vec<String>, text: String) {
     let whom = |text: &str| text.split('/').take(3).collect::<Vec<_>>().join("/");
     if !problems.iter().any(|known| whom(known) == whom(&text)) {
         problems.push(text);
@@ -210,7 +208,7 @@ fn health(
     let (code, body) = match agent.health("/healthz") {
         Ok(answer) => answer,
         Err(error) => {
-            note(problems, Some(&error));
+            note(problems, error.to_string());
             return (status, None);
         }
     };
@@ -305,13 +303,8 @@ kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=\"IPv4\"} 1.0
             .iter()
             .map(|(key, value)| format!("{key} {value}"))
             .collect();
-        let expected = [
-            "forwarding auto",
-            "selection random",
-            "socketBalancing all",
-            "xdp off",
-        ];
-        assert_eq!(told, expected);
+        let expected = "forwarding auto, selection random, socketBalancing all, xdp off";
+        assert_eq!(told.join(", "), expected);
     }
 
     #[test]
@@ -319,11 +312,11 @@ kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=\"IPv4\"} 1.0
         let mut problems = Vec::new();
         for path in ["/metrics", "/warnings"] {
             let text = format!("the agent is not reachable at http://127.0.0.1:10249{path}: no");
-            note(&mut problems, Some(&Unreachable(text)));
+            note(&mut problems, text);
         }
         assert_eq!(problems.len(), 1);
         let other = "the agent is not reachable at http://127.0.0.1:10256/healthz: no";
-        note(&mut problems, Some(&Unreachable(other.to_owned())));
+        note(&mut problems, other.to_owned());
         assert_eq!(problems.len(), 2);
     }
 }

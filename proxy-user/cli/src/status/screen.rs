@@ -28,7 +28,6 @@ const MAPS: usize = 5;
 /// How many warnings and how many problems are listed at most.
 const NAMED: usize = 8;
 
-/// Writes the status as a screen of text that fits the page.
 pub(super) fn write(out: &mut impl Write, page: &Page, status: &Status) -> io::Result<()> {
     table(out, page, COLUMNS, false, &lines(status))
 }

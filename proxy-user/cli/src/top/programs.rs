@@ -1,30 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The processor time of each eBPF program. The kernel measures it while `top --programs` runs.
 
-use std::{
-    cmp::{Ordering, Reverse},
-    collections::BTreeMap,
-    os::fd::OwnedFd,
-    time::Duration,
-};
+use std::{cmp::Reverse, collections::BTreeMap, os::fd::OwnedFd};
 
 use datapath::read::{ProgramRun, Reader};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::{
+    frame::{SYS_ADMIN, lacks},
     render::{Column, Row, Value, column, plain},
-    rights::{SYS_ADMIN, lacks},
 };
 
-/// A program's processor time between two samples.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+/// A program's processor time between two samples. Rows are sorted by their first fields.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ProgramRow {
-    pub(super) program: String,
-    pub(super) runs_per_second: u64,
-    pub(super) nanoseconds_per_run: u64,
-    /// The share of one processor that the program takes, in percent.
-    pub(super) processor_percent: f64,
+    /// What takes most processor time comes first.
+    #[serde(skip)]
+    weight: Reverse<(u64, u64)>,
+    program: String,
+    runs_per_second: u64,
+    nanoseconds_per_run: u64,
+    /// The share of one processor that the program takes, in hundredths of a percent.
+    #[serde(rename = "processorPercent", serialize_with = "percent")]
+    processor: u64,
+}
+
+fn percent<S: Serializer>(hundredths: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(*hundredths as f64 / 100.0)
 }
 
 impl Row for ProgramRow {
@@ -32,37 +35,10 @@ impl Row for ProgramRow {
         column("PROGRAM", 0, |row| plain(row.program.as_str())),
         column("RUNS/S", 0, |row| plain(row.runs_per_second)),
         column("NS/RUN", 0, |row| plain(row.nanoseconds_per_run)),
-        column("CPU%", 0, |row| {
-            plain(Value::Hundredths(
-                (row.processor_percent * 100.0).round() as u64
-            ))
-        }),
+        column("CPU%", 0, |row| plain(Value::Hundredths(row.processor))),
     ];
     fn name(&self) -> String {
         format!("program/{}", self.program)
-    }
-}
-
-impl ProgramRow {
-    /// What takes most processor time comes first.
-    fn order(&self) -> impl Ord {
-        let time = self.runs_per_second * self.nanoseconds_per_run;
-        (Reverse((time, self.runs_per_second)), &*self.program)
-    }
-}
-
-// Its only fraction is a number.
-impl Eq for ProgramRow {}
-
-impl Ord for ProgramRow {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.order().cmp(&other.order())
-    }
-}
-
-impl PartialOrd for ProgramRow {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
     }
 }
 
@@ -93,7 +69,7 @@ impl Programs {
     }
     /// Returns the processor time of each program name since the sample `before`. Omits programs
     /// that did not run.
-    pub(super) fn since(&self, before: &Self, elapsed: Duration) -> Vec<ProgramRow> {
+    pub(super) fn since(&self, before: &Self, seconds: f64) -> Vec<ProgramRow> {
         let mut sums: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
         for (id, run) in &self.0 {
             // A program that was loaded between the samples started at 0.
@@ -102,15 +78,20 @@ impl Programs {
             *count += run.count - then.map_or(0, |then| then.count).min(run.count);
             *time += run.time - then.map_or(0, |then| then.time).min(run.time);
         }
-        let seconds = elapsed.as_secs_f64().max(0.001);
-        let rows = sums.into_iter().filter(|(_, (count, _))| *count > 0);
-        rows.map(|(name, (count, time))| ProgramRow {
-            program: name.to_owned(),
-            runs_per_second: (count as f64 / seconds).round() as u64,
-            nanoseconds_per_run: time / count,
-            processor_percent: (time as f64 / seconds / 1e7 * 100.0).round() / 100.0,
-        })
-        .collect()
+        let seconds = seconds.max(0.001);
+        let row = |(name, (count, time)): (&str, (u64, u64))| {
+            let runs_per_second = (count as f64 / seconds).round() as u64;
+            let nanoseconds_per_run = time / count;
+            ProgramRow {
+                weight: Reverse((runs_per_second * nanoseconds_per_run, runs_per_second)),
+                program: name.to_owned(),
+                runs_per_second,
+                nanoseconds_per_run,
+                processor: (time as f64 / seconds / 1e7 * 100.0).round() as u64,
+            }
+        };
+        let ran = sums.into_iter().filter(|(_, (count, _))| *count > 0);
+        ran.map(row).collect()
     }
 }
 
@@ -136,13 +117,11 @@ mod tests {
             (2, "egress", 7, 7),
             (3, "ingress", 200, 60_000),
         ]);
-        let rows = now.since(&before, Duration::from_secs(2));
-        let expected = ProgramRow {
-            program: "ingress".to_owned(),
-            runs_per_second: 200,
-            nanoseconds_per_run: 250,
-            processor_percent: 0.01,
-        };
-        assert_eq!(rows, [expected]);
+        let rows = now.since(&before, 2.0);
+        let json = serde_json::to_value(&rows).expect("rows");
+        let expected = serde_json::json!([{
+            "program": "ingress", "runsPerSecond": 200, "nanosecondsPerRun": 250, "processorPercent": 0.01,
+        }]);
+        assert_eq!(json, expected);
     }
 }

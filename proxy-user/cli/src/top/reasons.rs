@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Why packets and calls were refused: a row for each service port and reason. Pure.
 
-use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, HashMap},
-};
+use std::{cmp::Reverse, collections::BTreeMap};
 
 use config::runbooks::of_outcome;
-use datapath::read::ServicePort;
 use proxy_common::Counter;
 use serde::Serialize;
 
-use super::rows::OfPort;
+use super::{Before, Sample, rows::OfPort};
 use crate::{
     counters::rate,
     render::{Column, Row, Tone, WIDE, column, cut, plain, toned},
@@ -38,43 +34,27 @@ pub(super) struct ReasonRow {
     pub(super) page: Option<&'static str>,
 }
 
-/// The counts of refusals at one time.
-#[derive(Clone, Copy)]
-pub(super) struct Tally<'a> {
-    /// Id of the service port, the reason (a counter), and the count.
-    pub(super) refused: &'a [(u32, Counter, u64)],
-    /// The values of all counters. They are read before `refused`, so they are never too large.
-    pub(super) counters: &'a [u64],
-}
-
-impl Tally<'_> {
-    /// Returns the counts by service port and reason. Refusals without a service port have id 0.
-    fn sums(&self) -> BTreeMap<(u32, Counter), u64> {
-        let mut sums: BTreeMap<(u32, Counter), u64> = BTreeMap::new();
-        let mut known: BTreeMap<Counter, u64> = BTreeMap::new();
-        for (service, counter, count) in self.refused {
-            *sums.entry((*service, *counter)).or_default() += count;
-            *known.entry(*counter).or_default() += count;
-        }
-        let reasons = Counter::ALL.iter().zip(self.counters);
-        for (counter, all) in reasons.filter(|(counter, _)| of_outcome(**counter).is_some()) {
-            let rest = all.saturating_sub(known.get(counter).copied().unwrap_or_default());
-            if rest > 0 {
-                *sums.entry((0, *counter)).or_default() += rest;
-            }
-        }
-        sums
+/// Returns the counts by service port and reason. Refusals without a service port have id 0.
+fn sums(sample: &Sample) -> BTreeMap<(u32, Counter), u64> {
+    let mut sums: BTreeMap<(u32, Counter), u64> = BTreeMap::new();
+    let mut known: BTreeMap<Counter, u64> = BTreeMap::new();
+    for (service, counter, count) in &sample.counted.refused {
+        *sums.entry((*service, *counter)).or_default() += count;
+        *known.entry(*counter).or_default() += count;
     }
+    let reasons = Counter::ALL.iter().zip(&sample.counters);
+    for (counter, all) in reasons.filter(|(counter, _)| of_outcome(**counter).is_some()) {
+        let rest = all.saturating_sub(known.get(counter).copied().unwrap_or_default());
+        if rest > 0 {
+            *sums.entry((0, *counter)).or_default() += rest;
+        }
+    }
+    sums
 }
 
-/// Returns a row for each service port and reason, unsorted. `before`: the earlier counts, and the
-/// seconds since then.
-pub(super) fn rows(
-    now: Tally<'_>,
-    before: Option<(Tally<'_>, f64)>,
-    names: &HashMap<u32, ServicePort>,
-) -> Vec<ReasonRow> {
-    let then = before.map(|(tally, seconds)| (tally.sums(), seconds));
+/// Returns a row for each service port and reason, unsorted.
+pub(super) fn rows(now: &Sample, before: Before<'_>) -> Vec<ReasonRow> {
+    let then = before.map(|(then, seconds)| (sums(then), seconds));
     let row = |((service, counter), count): ((u32, Counter), u64)| {
         let per_second = then.as_ref().map(|(then, seconds)| {
             let then = then.get(&(service, counter)).copied().unwrap_or_default();
@@ -82,7 +62,7 @@ pub(super) fn rows(
         });
         ReasonRow {
             weight: Reverse((per_second, count)),
-            of: OfPort::new(names.get(&service)),
+            of: OfPort::new(now.names.get(&service)),
             reason: counter.name(),
             count,
             per_second,
@@ -90,7 +70,7 @@ pub(super) fn rows(
             page: of_outcome(counter),
         }
     };
-    now.sums().into_iter().map(row).collect()
+    sums(now).into_iter().map(row).collect()
 }
 
 impl Row for ReasonRow {
@@ -110,47 +90,27 @@ impl Row for ReasonRow {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::top::rows::tests::sample;
 
     #[test]
     fn refusals_without_a_service_port_have_a_row_of_their_own() {
-        let mut counters = vec![0; Counter::ALL.len()];
-        counters[Counter::RejectedNoEndpoint as usize] = 9;
-        counters[Counter::BindRefused as usize] = 2;
-        counters[Counter::ForwardedNew as usize] = 1_000;
-        let refused = [(7, Counter::RejectedNoEndpoint, 6)];
-        let now = Tally {
-            refused: &refused,
-            counters: &counters,
-        };
-        let before = Tally {
-            refused: &[(7, Counter::RejectedNoEndpoint, 2)],
-            counters: &[],
-        };
-        let cart = ServicePort {
-            service: "shop/cart".to_owned(),
-            port_name: "http".to_owned(),
-            port: 80,
-            protocol: "TCP",
-        };
-        let rows = rows(now, Some((before, 2.0)), &HashMap::from([(7, cart)]));
-        let seen: Vec<_> = rows
-            .iter()
-            .map(|row| {
-                (
-                    format!("{} {}", row.of, row.reason),
-                    row.count,
-                    row.per_second,
-                )
-            })
-            .collect();
+        let (mut before, mut now) = (sample(0), sample(0));
+        before.counted.refused = vec![(1, Counter::RejectedNoEndpoint, 2)];
+        before.counters.clear();
+        now.counted.refused = vec![(1, Counter::RejectedNoEndpoint, 6)];
+        now.counters[Counter::RejectedNoEndpoint as usize] = 9;
+        now.counters[Counter::BindRefused as usize] = 2;
+        now.counters[Counter::ForwardedNew as usize] = 1_000;
+        let seen = rows(&now, Some((&before, 2.0))).into_iter().map(|row| {
+            let words = format!("{} {}", row.of, row.reason);
+            (words, row.count, row.per_second)
+        });
         let row = |words: &str, count, rate| (words.to_owned(), count, Some(rate));
-        assert_eq!(
-            seen,
-            [
-                row("(others) rejected_no_endpoint", 3, 2),
-                row("(others) bind_refused_node_port", 2, 1),
-                row("shop/cart:http rejected_no_endpoint", 6, 2),
-            ]
-        );
+        let expected = [
+            row("(others) rejected_no_endpoint", 3, 2),
+            row("(others) bind_refused_node_port", 2, 1),
+            row("shop/cart:http rejected_no_endpoint", 6, 2),
+        ];
+        assert_eq!(seen.collect::<Vec<_>>(), expected);
     }
 }

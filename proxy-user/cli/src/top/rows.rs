@@ -13,6 +13,7 @@ use datapath::read::{Counted, CountedBackend, ServicePort};
 use proxy_common::{Counter, traffic::Traffic};
 use serde::Serialize;
 
+use super::{Before, Sample};
 use crate::{
     args::{Of, Select},
     counters::rate,
@@ -100,26 +101,15 @@ pub(super) struct TopRow {
     pub(super) rates: Option<Rates>,
 }
 
-/// The earlier sample, and the seconds from then until the present one.
-pub(super) struct Before<'a> {
-    pub(super) counted: &'a Counted,
-    pub(super) seconds: f64,
-}
-
 /// What a row is about: the service port's id and, for a row about a backend, the backend's address
 /// and generation.
 type Whose = (u32, Option<(SocketAddr, u32)>);
 
-/// Returns a row for each service port, or with `backends` for each backend; unsorted. `names`: the
-/// service ports by id.
-pub(super) fn rows(
-    counted: &Counted,
-    before: Option<&Before<'_>>,
-    names: &HashMap<u32, ServicePort>,
-    backends: bool,
-) -> Vec<TopRow> {
+/// Returns a row for each service port, or with `backends` for each backend; unsorted.
+pub(super) fn rows(now: &Sample, before: Before<'_>, backends: bool) -> Vec<TopRow> {
+    let counted = &now.counted;
     let sums = sums(counted, backends);
-    let last = before.map(|before| (self::sums(before.counted, backends), before.seconds));
+    let last = before.map(|(then, seconds)| (self::sums(&then.counted, backends), seconds));
     let mut refused: HashMap<u32, BTreeMap<&'static str, u64>> = HashMap::new();
     for (service, counter, count) in counted.refused.iter().filter(|_| !backends) {
         let reasons = refused.entry(*service).or_default();
@@ -142,7 +132,7 @@ pub(super) fn rows(
         let refusals = refused.values().sum();
         TopRow {
             weight: Reverse([moving, moved, traffic.connections, refusals]),
-            of: OfPort::new(names.get(&service)),
+            of: OfPort::new(now.names.get(&service)),
             endpoint: backend.map(|(address, _)| address),
             connections: traffic.connections,
             packets_in: traffic.packets_in,
@@ -207,7 +197,6 @@ fn rates(now: &Traffic, then: &Traffic, seconds: f64) -> Rates {
 }
 
 impl TopRow {
-    /// Returns the number of refusals for all reasons together.
     fn refused(&self) -> u64 {
         self.refused.values().sum()
     }
@@ -262,4 +251,4 @@ impl Row for TopRow {
 
 #[cfg(test)]
 #[path = "rows_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -47,12 +47,8 @@ struct Line {
 impl Line {
     fn text(&self) -> String {
         let time = self.time.split_once('T').map_or("", |(_, time)| time);
-        let Freed {
-            interface,
-            reason,
-            place,
-        } = &self.freed;
-        let at = match (interface.as_str(), self.namespace) {
+        let (reason, place) = (&self.freed.reason, &self.freed.place);
+        let at = match (self.freed.interface.as_str(), self.namespace) {
             ("", None) => "node".to_owned(),
             (name, None) => name.to_owned(),
             ("", Some(inode)) => format!("namespace {inode}"),
@@ -172,7 +168,6 @@ impl Source for Drops {
     }
 }
 
-/// Reads the ends of all services.
 fn served(reader: &Reader) -> Result<Served> {
     let mut served = Served::new();
     let of_node = reader.node_port_addresses()?;

@@ -81,17 +81,11 @@ impl FilterArgs {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
     use proxy_common::{Counter, trace::Event};
     use rstest::rstest;
 
     use super::*;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        filter: FilterArgs,
-    }
+    use crate::args::tests::parsed;
 
     #[rstest]
     #[case("", &[Counter::ForwardedNew, Counter::DroppedSource], &[Counter::Untouched])]
@@ -103,8 +97,7 @@ mod tests {
         #[case] wanted: &[Counter],
         #[case] others: &[Counter],
     ) {
-        let line = Line::try_parse_from(["x"].into_iter().chain(flags.split_whitespace()));
-        let filter = Filter::all(line.expect("flags").filter.outcomes());
+        let filter = Filter::all(parsed::<FilterArgs>(flags).outcomes());
         let wants = |counter: &Counter| {
             filter.wants_outcome(&Event {
                 outcome: *counter as u32,

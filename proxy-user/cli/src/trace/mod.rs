@@ -15,8 +15,8 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use datapath::trace::{Lost, Trace, TraceReport, Wanted, monotonic};
-use proxy_common::trace::{Filter, HEAD, Hook};
+use datapath::trace::{Lost, Trace, Wanted, monotonic};
+use proxy_common::trace::{HEAD, Hook};
 use serde::Serialize;
 
 use self::{drops::Drops, filter::FilterArgs};
@@ -92,7 +92,13 @@ pub(super) fn run(args: &TraceArgs) -> Result<()> {
     let mut source: Box<dyn Source> = if args.drops {
         Box::new(Drops::begin(args, known, filter)?)
     } else {
-        Box::new(Programs::begin(args, known, filter)?)
+        let wanted = Wanted {
+            filter,
+            calls: filter,
+            rate: args.rate,
+        };
+        let trace = Trace::open(&args.pins.pin_dir, wanted)?;
+        Box::new(Programs { trace, known })
     };
     let duration = duration(args, io::stdout().is_terminal());
     let end = duration.map_or_else(String::new, |end| {
@@ -190,13 +196,6 @@ fn lost_text(lost: &Lost) -> String {
     format!("{} lost ({})", lost.total(), parts.join(", "))
 }
 
-/// Returns when the monotonic clock was zero, in nanoseconds since 1970.
-fn epoch() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now = now.map_or(0, |now| now.as_nanos() as u64);
-    now.saturating_sub(monotonic())
-}
-
 /// The outputs that events are written to: lines, and perhaps a capture file.
 struct Show<'a> {
     args: &'a TraceArgs,
@@ -204,6 +203,7 @@ struct Show<'a> {
     colour: bool,
     file: Option<pcapng::Writer<BufWriter<Box<dyn Write>>>>,
     shown: u64,
+    /// When the monotonic clock was zero, in nanoseconds since 1970.
     epoch: u64,
 }
 
@@ -224,13 +224,15 @@ impl<'a> Show<'a> {
             Some(path) if is_stdout(path) => Box::new(io::sink()),
             _ => Box::new(io::stdout()),
         };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.map_or(0, |now| now.as_nanos() as u64);
         Ok(Self {
             args,
             out: BufWriter::new(out),
             colour: Page::of_stdout().colour,
             file: file.transpose()?,
             shown: 0,
-            epoch: epoch(),
+            epoch: now.saturating_sub(monotonic()),
         })
     }
 
@@ -258,18 +260,6 @@ struct Programs {
     known: NameCache,
 }
 
-impl Programs {
-    fn begin(args: &TraceArgs, known: NameCache, filter: Filter) -> Result<Self> {
-        let wanted = Wanted {
-            filter,
-            calls: filter,
-            rate: args.rate,
-        };
-        let trace = Trace::open(&args.pins.pin_dir, wanted)?;
-        Ok(Self { trace, known })
-    }
-}
-
 impl Source for Programs {
     fn name(&self) -> &'static str {
         match self.trace.has_calls() {
@@ -289,8 +279,19 @@ impl Source for Programs {
         let line = Line::new(&report.event, time, &mut self.known);
         let tone = line.tone();
         show.line(&line, |colour| line.text(|text| tone.paint(text, colour)))?;
-        if let Some(file) = &mut show.file {
-            write_packet(file, &report, time, &line).context("write the file")?;
+        // As the program has left the packet; the comment says what source and destination were
+        // before.
+        if let (Some(file), Some(interface)) = (&mut show.file, &line.interface) {
+            let packet = pcapng::Packet {
+                time,
+                interface,
+                link_layer: report.event.link_layer != 0,
+                inbound: report.event.hook == Hook::Ingress as u8,
+                bytes: &report.bytes,
+                length: report.event.length,
+                comment: &line.comment(),
+            };
+            file.packet(&packet).context("write the file")?;
         }
         Ok(true)
     }
@@ -304,28 +305,6 @@ impl Source for Programs {
     fn lost(&self) -> Lost {
         self.trace.lost()
     }
-}
-
-/// Writes a packet into the capture file as the program has left it. Its comment says what source
-/// and destination were before.
-fn write_packet<W: Write>(
-    file: &mut pcapng::Writer<W>,
-    report: &TraceReport,
-    time: u64,
-    line: &Line,
-) -> io::Result<()> {
-    let Some(interface) = &line.interface else {
-        return Ok(());
-    };
-    file.packet(&pcapng::Packet {
-        time,
-        interface,
-        link_layer: report.event.link_layer != 0,
-        inbound: report.event.hook == Hook::Ingress as u8,
-        bytes: &report.bytes,
-        length: report.event.length,
-        comment: &line.comment(),
-    })
 }
 
 #[cfg(test)]

@@ -73,10 +73,7 @@ impl KubeProxy {
     }
 
     pub(super) fn sentence(self, args: KubeProxyArgs) -> String {
-        let KubeProxyArgs {
-            kube_proxy_healthz: healthz,
-            kube_proxy_metrics: metrics,
-        } = args;
+        let (healthz, metrics) = (args.kube_proxy_healthz, args.kube_proxy_metrics);
         match self {
             Self::Silent => format!(
                 "kube-proxy does not answer on this node at http://{healthz}/healthz; waiting for it (does its DaemonSet select this node?)"

@@ -87,30 +87,22 @@ impl State {
 pub(super) fn run(args: &WaitArgs) -> Result<()> {
     let signals = end_by_signal()?;
     if args.foreign_connections {
-        wait_for_connections(&args.pins.pin_dir)?;
+        wait(SETTLED, State::Gone, || {
+            let state = State::read(&args.pins.pin_dir)?;
+            Ok((state, state.sentence().to_owned()))
+        })?;
     }
     if args.kube_proxy {
-        wait_for_kube_proxy(args.of_kube_proxy)?;
+        wait(Duration::ZERO, KubeProxy::Serves, || {
+            let state = KubeProxy::ask(args.of_kube_proxy);
+            Ok((state, state.sentence(args.of_kube_proxy)))
+        })?;
     }
     if args.stay {
         println!("done; waiting for SIGTERM");
         signals.stay();
     }
     Ok(())
-}
-
-fn wait_for_connections(pin_dir: &Path) -> Result<()> {
-    wait(SETTLED, State::Gone, || {
-        let state = State::read(pin_dir)?;
-        Ok((state, state.sentence().to_owned()))
-    })
-}
-
-fn wait_for_kube_proxy(args: KubeProxyArgs) -> Result<()> {
-    wait(Duration::ZERO, KubeProxy::Serves, || {
-        let state = KubeProxy::ask(args);
-        Ok((state, state.sentence(args)))
-    })
 }
 
 /// Waits until the state has been `end` for this long, and prints the sentence of each new state.

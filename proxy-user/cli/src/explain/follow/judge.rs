@@ -7,7 +7,7 @@ use proxy_common::trace::follow::Direction;
 
 use super::{
     endpoint::EndpointFacts,
-    refusals::{denied, freed, no_socket, refused_by_a_rule, refused_by_us},
+    refusals::{denied, freed, no_socket, refused_by_a_rule, refused_by_us, whose},
     rules::LegacyRule,
     send::Ending,
     stations::{Did, Host, Station},
@@ -33,31 +33,22 @@ pub(super) struct Facts {
     pub(super) endpoint: Option<EndpointFacts>,
 }
 
-/// The end of the packet's way. A finding is about the station that lost the packet.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Judgement {
-    Answered(String),
-    Lost(Finding),
-    /// Nothing of it was lost on this node.
-    Left(Finding),
-}
-
-/// Returns where the packet's way ended.
-pub(super) fn judge(facts: &Facts) -> Judgement {
+/// Returns where the packet's way ended: how it was answered, or a finding about the station that
+/// lost it.
+pub(super) fn judge(facts: &Facts) -> Result<String, Finding> {
     if let Ending::Answered(after) = facts.ending {
         let after = after.as_secs_f64() * 1000.0;
-        return Judgement::Answered(format!("was answered, after {after:.1} ms"));
+        return Ok(format!("was answered, after {after:.1} ms"));
     }
     if facts.ending == Ending::NoSocket {
         if answer_left(facts) {
-            return Judgement::Answered("was answered: the answer left for the client".to_owned());
+            return Ok("was answered: the answer left for the client".to_owned());
         }
         if answer_came(facts) {
-            let how = "was answered: the answer came to the client's pod";
-            return Judgement::Answered(how.to_owned());
+            return Ok("was answered: the answer came to the client's pod".to_owned());
         }
         if facts.stations.is_empty() {
-            return Judgement::Lost(Finding::in_the_way(
+            return Err(Finding::in_the_way(
                 "the network before this node",
                 "no such packet came",
                 "see whether the client sends, and which node its route leads to",
@@ -66,12 +57,12 @@ pub(super) fn judge(facts: &Facts) -> Judgement {
     }
     let by_a_station = refused_by_us(facts).or_else(|| freed(facts));
     if let Some(loss) = by_a_station.or_else(|| refused_by_a_rule(facts)) {
-        return Judgement::Lost(loss);
+        return Err(loss);
     }
     match &facts.ending {
-        Ending::Denied => Judgement::Lost(denied(facts)),
-        Ending::Refused => Judgement::Lost(refused(facts)),
-        Ending::Failed(error) if !was_sent(facts) => Judgement::Lost(Finding::in_the_way(
+        Ending::Denied => Err(denied(facts)),
+        Ending::Refused => Err(refused(facts)),
+        Ending::Failed(error) if !was_sent(facts) => Err(Finding::in_the_way(
             "the client's own network stack",
             format!("it does not send it: {error}"),
             "correct the routes and addresses there: `ip route get ADDRESS` in the client's network namespace",
@@ -138,84 +129,80 @@ pub(super) fn endpoint_of(facts: &Facts) -> String {
 }
 
 /// Returns the end of a packet that nobody freed and nobody answered.
-fn unanswered(facts: &Facts) -> Judgement {
+fn unanswered(facts: &Facts) -> Result<String, Finding> {
     let last = facts.stations.iter().rfind(|station| {
         station.direction != Direction::Error && !matches!(station.did, Did::Rule(_))
     });
+    let lost = |about, found: &str, remedy| Err(Finding::in_the_way(about, found, remedy));
     let Some(last) = last.filter(|_| was_sent(facts)) else {
-        return Judgement::Lost(Finding::in_the_way(
-            "the client's own network stack",
+        return lost(
+            "the client's own network stack".to_owned(),
             "it sends nothing",
             "see its routes, and its neighbours: `ip neighbour` in the client's network namespace",
-        ));
+        );
     };
-    let whose = match last.direction {
-        Direction::Request => "",
-        Direction::Answer | Direction::Error => " (of the answer)",
-    };
-    let seen = match &last.did {
-        Did::Sent { .. } => "sent",
-        Did::Received { .. } => "received",
-        Did::Ours(_) => "portolan",
-        Did::Rule(_) => "a rule",
-        Did::Freed(_) => "freed",
-    };
+    let endpoint = facts.endpoint.as_ref();
+    let at_endpoint = || format!("the endpoint {}", endpoint_of(facts));
+    let whose = whose(last.direction);
     match (&last.host, &last.did) {
         (Host::Other(_), Did::Received { .. })
-            if facts.is_datagram && facts.endpoint.as_ref().is_some_and(|one| one.listens) =>
+            if facts.is_datagram && endpoint.is_some_and(|one| one.listens) =>
         {
-            Judgement::Answered(format!(
+            Ok(format!(
                 "reached the process at {}; it need not answer this datagram",
                 endpoint_of(facts)
             ))
         }
-        (Host::Other(_), Did::Received { .. }) => Judgement::Lost(at_the_endpoint(facts)),
-        (Host::Client, Did::Received { .. }) => Judgement::Lost(Finding::in_the_way(
-            "the client's own network stack",
+        (Host::Other(_), Did::Received { .. }) if endpoint.is_some_and(|one| one.full_queue) => {
+            lost(
+                at_endpoint(),
+                "its queue of connections is full (ListenOverflows or ListenDrops rose): the process does not accept them fast enough",
+                "see the process; a longer queue needs listen's backlog and net.core.somaxconn, and net.ipv4.tcp_syncookies answers a full one",
+            )
+        }
+        (Host::Other(_), Did::Received { .. }) => lost(
+            at_endpoint(),
+            "it got the packet, and nobody answers",
+            "see the pod's log: its process does not answer, or another program in its network namespace takes the packet",
+        ),
+        (Host::Client, Did::Received { .. }) => lost(
+            "the client's own network stack".to_owned(),
             "it got the answer, and its process did not",
             "see the rules and routes in the client's network namespace",
-        )),
-        (Host::Client, Did::Sent { interface, .. }) => Judgement::Lost(Finding::in_the_way(
+        ),
+        (Host::Client, Did::Sent { interface, .. }) => lost(
             format!("between the client's {interface} and this node"),
-            match facts.foreign.as_slice() {
+            &match facts.foreign.as_slice() {
                 [] => "it does not arrive here".to_owned(),
                 programs => format!("an XDP program takes it: {}", programs.join(", ")),
             },
             "see the link's other end: `ip -d link`, and `bpftool net`",
-        )),
-        (Host::Node, Did::Sent { interface, .. }) => Judgement::Left(Finding::in_the_way(
+        ),
+        (Host::Node, Did::Sent { interface, .. }) => lost(
             format!("beyond interface {interface}"),
             "this node did all of its part: the packet left, and no answer came back",
             "follow it where it goes: `portolan explain --follow --next` on the next node, or see the endpoint's log",
-        )),
-        (Host::Other(_), Did::Sent { interface, .. }) => Judgement::Lost(Finding::in_the_way(
+        ),
+        (Host::Other(_), Did::Sent { interface, .. }) => lost(
             format!("between the endpoint's {interface} and this node{whose}"),
             "it does not arrive here",
             "see the link's other end: `ip -d link`, and `bpftool net`",
-        )),
-        _ => Judgement::Lost(Finding::in_the_way(
-            format!("this node's network stack{whose}"),
-            format!("after \"{seen}\" it was seen no more, and nobody freed it"),
-            "it may wait for a neighbour, or in a queue of netfilter (`nft list ruleset`, queue): see `ip neighbour`",
-        )),
+        ),
+        (_, did) => {
+            let seen = match did {
+                Did::Sent { .. } => "sent",
+                Did::Received { .. } => "received",
+                Did::Ours(_) => "portolan",
+                Did::Rule(_) => "a rule",
+                Did::Freed(_) => "freed",
+            };
+            lost(
+                format!("this node's network stack{whose}"),
+                &format!("after \"{seen}\" it was seen no more, and nobody freed it"),
+                "it may wait for a neighbour, or in a queue of netfilter (`nft list ruleset`, queue): see `ip neighbour`",
+            )
+        }
     }
-}
-
-fn at_the_endpoint(facts: &Facts) -> Finding {
-    let station = format!("the endpoint {}", endpoint_of(facts));
-    let endpoint = facts.endpoint.as_ref();
-    if endpoint.is_some_and(|endpoint| endpoint.full_queue) {
-        return Finding::in_the_way(
-            station,
-            "its queue of connections is full (ListenOverflows or ListenDrops rose): the process does not accept them fast enough",
-            "see the process; a longer queue needs listen's backlog and net.core.somaxconn, and net.ipv4.tcp_syncookies answers a full one",
-        );
-    }
-    Finding::in_the_way(
-        station,
-        "it got the packet, and nobody answers",
-        "see the pod's log: its process does not answer, or another program in its network namespace takes the packet",
-    )
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ mod stations;
 
 use std::{
     io,
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     sync::mpsc,
     thread,
     time::{Duration, Instant},
@@ -24,25 +24,20 @@ use std::{
 use anyhow::{Context, Result, bail};
 use datapath::read::{Asked, By, Explained};
 use linux::{PodNamespace, TracedTuple};
-use proxy_common::{
-    Origin, Protocol,
-    trace::follow::{Direction, Seen},
-};
+use proxy_common::{Origin, Protocol};
 use serde::Serialize;
 
 use self::{
-    endpoint::EndpointFacts,
-    judge::{Facts, Judgement, judge},
+    judge::{Facts, judge},
     record::Recorder,
     rules::LegacyCounters,
-    send::{Bound, Ending, Frame, WAIT, bind},
+    send::{Bound, Ending, WAIT, bind, frame},
     stations::{Station, StationRow},
 };
 use super::{ExplainArgs, resolve::Passage};
 use crate::{
     finding::Finding,
-    frame::read_value,
-    rights::{SYS_ADMIN, lacks},
+    frame::{SYS_ADMIN, lacks, read_value},
 };
 
 /// How long the next packet is waited for.
@@ -52,8 +47,7 @@ const AFTER: Duration = Duration::from_millis(50);
 const IDLE: Duration = Duration::from_millis(1);
 /// By when a SYN was repeated: the kernel does so after a second.
 const REPEATED: Duration = Duration::from_millis(1300);
-/// When the receiving namespace is asked how many connections it has dropped so far: after the
-/// first packet, and before its repetition.
+/// After the first packet, and before its repetition.
 const BETWEEN: Duration = Duration::from_millis(500);
 const PAGE: &str = "docs/explain.md#follow-a-packet";
 
@@ -116,23 +110,17 @@ pub(super) fn run(
     let interfaces: Vec<_> = passage.interfaces().into_iter().collect();
     let legacy = legacy(v6, &mut notes);
     let mut recorder = Recorder::begin(args, client, &ends, &interfaces)?;
-    let mut watch = Watch::default();
     let ending = match (&sender, bound) {
-        (_, Some(bound)) => ask(bound, asked.to, &mut recorder, &mut watch),
+        (_, Some(bound)) => ask(bound, asked.to, &mut recorder),
         (Sender::Interface(index, receiver), _) => {
-            let frame = Frame {
-                from: SocketAddr::new(asked.client, port),
-                to: asked.to,
-                protocol: asked.protocol,
-                receiver: *receiver,
-                sequence: linux::monotonic() as u32 >> 1,
-            };
-            recorder.inject(*index, &frame.first()?)?;
-            wait(&mut recorder, &mut watch, WAIT);
+            let sequence = linux::monotonic() as u32 >> 1;
+            let frame = |reset| frame(asked, port, *receiver, sequence, reset);
+            recorder.inject(*index, &frame(false)?)?;
+            wait(&mut recorder);
             if asked.protocol == Protocol::TCP {
                 // The reset's own way is of no interest: failing, it leaves a half-open connection
                 // that the server gives up itself.
-                _ = recorder.inject(*index, &frame.reset()?);
+                _ = recorder.inject(*index, &frame(true)?);
             }
             Ending::NoSocket
         }
@@ -145,14 +133,15 @@ pub(super) fn run(
                 thread::sleep(IDLE);
             }
             if !recorder.sightings.is_empty() {
-                wait(&mut recorder, &mut watch, WAIT);
+                wait(&mut recorder);
             }
             Ending::NoSocket
         }
     };
-    let pod = match &sender {
-        Sender::Pod(pod) => Some(pod),
-        _ => None,
+    let pod = if let Sender::Pod(pod) = &sender {
+        Some(pod)
+    } else {
+        None
     };
     let inode = pod.map(PodNamespace::inode).transpose()?;
     let stations = recorder.stations(inode);
@@ -167,22 +156,12 @@ pub(super) fn run(
         conntrack_full: conntrack_full(),
         foreign: programs::at_interfaces(args, &recorder, &stations, passage),
         cgroup: programs::at_cgroups(args, pod.and_then(PodNamespace::process), v6),
-        endpoint: watch.endpoint(&recorder, inode, asked.protocol),
+        endpoint: recorder.endpoint(inode, asked.protocol),
         stations,
     };
     notes.append(&mut recorder.missing);
     drop(recorder);
-    Ok(conclude(&sender, asked, port, &facts, notes))
-}
-
-fn conclude(
-    sender: &Sender,
-    asked: &Asked,
-    port: u16,
-    facts: &Facts,
-    missing: Vec<String>,
-) -> (FollowedRow, Option<Finding>) {
-    let packet = match sender {
+    let packet = match &sender {
         Sender::Node => "sent from a socket of this node".to_owned(),
         Sender::Pod(_) => "sent from a socket in the client's network namespace".to_owned(),
         Sender::Interface(..) => {
@@ -192,23 +171,20 @@ fn conclude(
         Sender::Next => "the client's next one".to_owned(),
     };
     let stations = facts.stations.iter();
-    let stations = stations.filter(|one| !refusals::is_own_error(facts, one));
+    let stations = stations.filter(|one| !refusals::is_own_error(&facts, one));
     let stations = stations.map(Station::row).collect();
-    let (answered, sentence, finding) = match judge(facts) {
-        Judgement::Answered(sentence) => (true, sentence, None),
-        Judgement::Lost(loss) | Judgement::Left(loss) => {
-            let sentence = format!("{}: {}", loss.about, loss.found);
-            (false, sentence, Some(loss.explained_by(PAGE)))
-        }
-    };
+    let judged = judge(&facts);
     let row = FollowedRow {
         packet,
-        answered,
-        sentence,
+        answered: judged.is_ok(),
+        sentence: match &judged {
+            Ok(sentence) => sentence.clone(),
+            Err(loss) => format!("{}: {}", loss.about, loss.found),
+        },
         stations,
-        missing,
+        missing: notes,
     };
-    (row, finding)
+    Ok((row, judged.err().map(|loss| loss.explained_by(PAGE))))
 }
 
 fn sender(
@@ -252,13 +228,13 @@ fn sender(
 
 /// Asks by the socket while everything is recorded. Once the packet and its repetition were lost,
 /// it waits no longer.
-fn ask(bound: Bound, to: SocketAddr, recorder: &mut Recorder, watch: &mut Watch) -> Ending {
+fn ask(bound: Bound, to: SocketAddr, recorder: &mut Recorder) -> Ending {
     let (sender, ending) = mpsc::channel();
     thread::spawn(move || sender.send(bound.ask(to)));
     let begun = Instant::now();
     let ending = loop {
         recorder.poll();
-        watch.look(recorder, begun);
+        recorder.look(begun);
         match ending.recv_timeout(IDLE) {
             Ok(ending) => break ending,
             Err(_) if recorder.has_lost() && begun.elapsed() > REPEATED => break Ending::Silent,
@@ -269,17 +245,16 @@ fn ask(bound: Bound, to: SocketAddr, recorder: &mut Recorder, watch: &mut Watch)
     ending
 }
 
-/// Records until an answer has left for the client, or the only packet was lost; at most for so
-/// long.
-fn wait(recorder: &mut Recorder, watch: &mut Watch, longest: Duration) {
+/// Records until an answer has left for the client, or the only packet was lost.
+fn wait(recorder: &mut Recorder) {
     let begun = Instant::now();
     let is_over = |recorder: &Recorder| {
         let is_lost = recorder.has_lost() && begun.elapsed() > BETWEEN;
-        is_lost || recorder.has_answer() || begun.elapsed() > longest
+        is_lost || recorder.has_answer() || begun.elapsed() > WAIT
     };
     while !is_over(recorder) {
         recorder.poll();
-        watch.look(recorder, begun);
+        recorder.look(begun);
         thread::sleep(IDLE);
     }
     settle(recorder);
@@ -291,53 +266,6 @@ fn settle(recorder: &mut Recorder) {
     while begun.elapsed() < AFTER {
         recorder.poll();
         thread::sleep(IDLE);
-    }
-}
-
-/// What the receiving namespace had dropped between the first packet and its repetition.
-#[derive(Default)]
-struct Watch {
-    dropped: Option<u64>,
-}
-
-impl Watch {
-    fn look(&mut self, recorder: &Recorder, begun: Instant) {
-        if self.dropped.is_some() || begun.elapsed() < BETWEEN {
-            return;
-        }
-        // The other namespace in which a request was seen last.
-        let mut sightings = recorder.sightings.iter();
-        let reached = sightings.rfind(|one| {
-            one.direction == Direction::Request as u8
-                && one.namespace != recorder.kernel.own
-                && one.seen == Seen::Received as u8
-        });
-        let there = reached.and_then(|one| PodNamespace::with_inode(one.namespace));
-        let dropped = there.and_then(|there| there.run(|| Ok(endpoint::dropped())).ok());
-        self.dropped = Some(dropped.unwrap_or_else(endpoint::dropped));
-    }
-
-    /// Reads the facts of the namespace in which the packet arrived; None if it left this node, or
-    /// the namespace is not visible. `client`: that of the client's pod.
-    fn endpoint(
-        &self,
-        recorder: &Recorder,
-        client: Option<u32>,
-        protocol: Protocol,
-    ) -> Option<EndpointFacts> {
-        let last = recorder.sightings.iter().rfind(|one| {
-            one.direction == Direction::Request as u8
-                && one.seen != Seen::Sent as u8
-                && Some(one.namespace) != client
-        })?;
-        let address = IpAddr::from(last.tuple.dst).to_canonical();
-        let at = SocketAddr::new(address, last.tuple.dst_port.host());
-        let look = || endpoint::read(protocol, at, self.dropped);
-        if last.namespace == recorder.kernel.own {
-            return Some(look());
-        }
-        let there = PodNamespace::with_inode(last.namespace)?;
-        there.run(|| Ok(look())).ok()
     }
 }
 

@@ -2,14 +2,17 @@
 //! Collects what the kernel, portolan's programs and nf_tables report of the followed packet, and
 //! turns it into stations.
 
-use std::net::{Ipv6Addr, SocketAddr};
+use std::{
+    net::{IpAddr, Ipv6Addr, SocketAddr},
+    time::Instant,
+};
 
 use anyhow::Result;
 use datapath::{
     follow::What,
     trace::{Trace, TraceReport, Wanted},
 };
-use linux::{NftTrace, NftTraced, TracedTuple};
+use linux::{NftTrace, NftTraced, PodNamespace, TracedTuple};
 use proxy_common::{
     Addr, Counter, Port, Protocol, V6,
     trace::{
@@ -19,6 +22,8 @@ use proxy_common::{
 };
 
 use super::{
+    BETWEEN,
+    endpoint::{self, EndpointFacts},
     rules::NftsWords,
     stations::{Did, Host, Rule, Station, Timed, in_order},
 };
@@ -40,6 +45,8 @@ pub(super) struct Recorder {
     events: Vec<TraceReport>,
     rules: Vec<NftTraced>,
     client_port: u16,
+    /// What the receiving namespace had dropped between the first packet and its repetition.
+    dropped: Option<u64>,
     /// Which parts are missing, and why.
     pub(super) missing: Vec<String>,
 }
@@ -79,6 +86,7 @@ impl Recorder {
             events: Vec::new(),
             rules: Vec::new(),
             client_port: client.client_port,
+            dropped: None,
             missing,
         })
     }
@@ -131,6 +139,45 @@ impl Recorder {
     /// Whether the kernel has freed the packet or an answer.
     pub(super) fn has_lost(&self) -> bool {
         self.sightings.iter().any(|one| self.kernel.is_loss(one))
+    }
+
+    /// Asks the receiving namespace, once, how many connections it has dropped so far.
+    pub(super) fn look(&mut self, begun: Instant) {
+        if self.dropped.is_some() || begun.elapsed() < BETWEEN {
+            return;
+        }
+        // The other namespace in which a request was seen last.
+        let reached = self.sightings.iter().rfind(|one| {
+            one.direction == Direction::Request as u8
+                && one.namespace != self.kernel.own
+                && one.seen == Seen::Received as u8
+        });
+        let there = reached.and_then(|one| PodNamespace::with_inode(one.namespace));
+        let dropped = there.and_then(|there| there.run(|| Ok(endpoint::dropped())).ok());
+        self.dropped = Some(dropped.unwrap_or_else(endpoint::dropped));
+    }
+
+    /// Reads the facts of the namespace in which the packet arrived; None if it left this node, or
+    /// the namespace is not visible. `client`: that of the client's pod.
+    pub(super) fn endpoint(
+        &self,
+        client: Option<u32>,
+        protocol: Protocol,
+    ) -> Option<EndpointFacts> {
+        let last = self.sightings.iter().rfind(|one| {
+            one.direction == Direction::Request as u8
+                && one.seen != Seen::Sent as u8
+                && Some(one.namespace) != client
+        })?;
+        let address = IpAddr::from(last.tuple.dst).to_canonical();
+        let at = SocketAddr::new(address, last.tuple.dst_port.host());
+        let dropped = self.dropped;
+        let look = || endpoint::read(protocol, at, dropped);
+        if last.namespace == self.kernel.own {
+            return Some(look());
+        }
+        let there = PodNamespace::with_inode(last.namespace)?;
+        there.run(|| Ok(look())).ok()
     }
 
     /// Ends the recording and returns the stations. `client`: the namespace of the client's pod.

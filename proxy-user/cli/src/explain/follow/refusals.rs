@@ -11,10 +11,7 @@ use super::{
     send::Ending,
     stations::{Did, Host, Rule, Station},
 };
-use crate::{
-    finding::Finding,
-    packets::{Freed, reasons::meaning},
-};
+use crate::{finding::Finding, packets::reasons::meaning};
 
 /// Returns the loss if one of portolan's programs dropped or rejected the packet.
 pub(super) fn refused_by_us(facts: &Facts) -> Option<Finding> {
@@ -36,25 +33,17 @@ pub(super) fn freed(facts: &Facts) -> Option<Finding> {
     let lost = lost.filter(|one| loses(&one.did) && !is_own_error(facts, one));
     // An ICMP error tells less than the packet or the answer.
     let station = lost.min_by_key(|one| one.direction == Direction::Error)?;
-    let Did::Freed(Freed {
-        interface,
-        reason,
-        place,
-    }) = &station.did
-    else {
+    let Did::Freed(freed) = &station.did else {
         return None;
     };
-    let whose = match station.direction {
-        Direction::Request => "",
-        Direction::Answer => " (of the answer)",
-        Direction::Error => " (of the ICMP error about it)",
-    };
+    let (reason, place) = (&freed.reason, &freed.place);
+    let whose = whose(station.direction);
     let host = match &station.host {
         Host::Node => "",
         Host::Client => " in the client's network namespace",
         Host::Other(_) => " in the endpoint's network namespace",
     };
-    let at = |what: &str| match interface.as_str() {
+    let at = |what: &str| match freed.interface.as_str() {
         "" => format!("{what}{host}{whose}"),
         name => format!("{what}{host}, interface {name}{whose}"),
     };
@@ -95,6 +84,15 @@ pub(super) fn freed(facts: &Facts) -> Option<Finding> {
             )
         }
     })
+}
+
+/// Returns which packet is meant, as an addition to its station.
+pub(super) fn whose(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Request => "",
+        Direction::Answer => " (of the answer)",
+        Direction::Error => " (of the ICMP error about it)",
+    }
 }
 
 /// Names the programs of which one does something, with the verb. `unknown`: for no program.
@@ -178,7 +176,6 @@ pub(super) fn refused_by_a_rule(facts: &Facts) -> Option<Finding> {
     (is_refused && rejects).then(|| netfilter(facts, Direction::Request, "netfilter"))
 }
 
-/// Returns the loss if the client's own call was not permitted.
 pub(super) fn denied(facts: &Facts) -> Finding {
     let unknown = "the call is not permitted, and no program of another is at the client's cgroups";
     Finding::in_the_way(

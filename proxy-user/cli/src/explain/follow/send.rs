@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use datapath::read::Asked;
 use etherparse::PacketBuilder;
 use linux::PodNamespace;
 use proxy_common::Protocol;
@@ -110,74 +111,55 @@ fn ending_of(error: &io::Error) -> Ending {
     }
 }
 
-/// A packet as it would come in by an uplink.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Frame {
-    pub(super) from: SocketAddr,
-    pub(super) to: SocketAddr,
-    pub(super) protocol: Protocol,
-    pub(super) receiver: [u8; 6],
-    pub(super) sequence: u32,
-}
-
-impl Frame {
-    /// Returns the SYN, or an empty datagram.
-    pub(super) fn first(&self) -> Result<Vec<u8>> {
-        self.encode(false)
+/// Returns a packet as it would come in by an uplink: the SYN, or an empty datagram; or the reset
+/// that ends what the SYN has begun, because the client knows nothing of it.
+pub(super) fn frame(
+    asked: &Asked,
+    port: u16,
+    receiver: [u8; 6],
+    sequence: u32,
+    reset: bool,
+) -> Result<Vec<u8>> {
+    const TTL: u8 = 64;
+    const SENDER: [u8; 6] = [2, 0, 0, 0, 0, 1];
+    let ethernet = PacketBuilder::ethernet2(SENDER, receiver);
+    let ip = match (asked.client, asked.to.ip()) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => ethernet.ipv4(from.octets(), to.octets(), TTL),
+        (IpAddr::V6(from), IpAddr::V6(to)) => ethernet.ipv6(from.octets(), to.octets(), TTL),
+        _ => anyhow::bail!("client and destination are of different IP families"),
+    };
+    let mut bytes = Vec::new();
+    if asked.protocol == Protocol::TCP {
+        let segment = ip.tcp(port, asked.to.port(), sequence + u32::from(reset), 64_240);
+        let segment = if reset { segment.rst() } else { segment.syn() };
+        segment.write(&mut bytes, &[])?;
+    } else {
+        ip.udp(port, asked.to.port()).write(&mut bytes, &[])?;
     }
-
-    /// Returns the reset that ends what [`Self::first`] has begun: the client knows nothing of it.
-    pub(super) fn reset(&self) -> Result<Vec<u8>> {
-        self.encode(true)
-    }
-
-    fn encode(&self, reset: bool) -> Result<Vec<u8>> {
-        const TTL: u8 = 64;
-        const SENDER: [u8; 6] = [2, 0, 0, 0, 0, 1];
-        let ethernet = PacketBuilder::ethernet2(SENDER, self.receiver);
-        let ip = match (self.from.ip(), self.to.ip()) {
-            (IpAddr::V4(from), IpAddr::V4(to)) => ethernet.ipv4(from.octets(), to.octets(), TTL),
-            (IpAddr::V6(from), IpAddr::V6(to)) => ethernet.ipv6(from.octets(), to.octets(), TTL),
-            _ => anyhow::bail!("client and destination are of different IP families"),
-        };
-        let (from, to) = (self.from.port(), self.to.port());
-        let mut bytes = Vec::new();
-        if self.protocol == Protocol::TCP {
-            let segment = ip.tcp(from, to, self.sequence + u32::from(reset), 64_240);
-            let segment = if reset { segment.rst() } else { segment.syn() };
-            segment.write(&mut bytes, &[])?;
-        } else {
-            ip.udp(from, to).write(&mut bytes, &[])?;
-        }
-        Ok(bytes)
-    }
+    Ok(bytes)
 }
 
 #[cfg(test)]
 mod tests {
+    use datapath::read::By;
+
     use super::*;
 
     #[test]
     fn a_frame_has_the_clients_ends_and_a_reset_the_next_number() {
-        let frame = Frame {
-            from: "198.51.100.7:40000".parse().expect("an end"),
-            to: "10.40.0.1:30001".parse().expect("an end"),
+        let asked = Asked {
             protocol: Protocol::TCP,
-            receiver: [2, 0, 0, 0, 0, 9],
-            sequence: 7,
+            client: [198, 51, 100, 7].into(),
+            client_port: 0,
+            to: "10.40.0.1:30001".parse().expect("an end"),
+            by: By::Interface(7),
         };
-        let read = |bytes: Vec<u8>| {
+        let [first, reset] = [false, true].map(|reset| {
+            let bytes = frame(&asked, 40_000, [2, 0, 0, 0, 0, 9], 7, reset).expect("encoded");
             let packet = etherparse::PacketHeaders::from_ethernet_slice(&bytes);
-            let tcp = packet
-                .expect("a packet")
-                .transport
-                .and_then(|one| one.tcp());
-            tcp.expect("a segment")
-        };
-        let (first, reset) = (
-            read(frame.first().expect("encoded")),
-            read(frame.reset().expect("encoded")),
-        );
+            let transport = packet.expect("a packet").transport;
+            transport.and_then(|one| one.tcp()).expect("a segment")
+        });
         assert!(first.syn && !first.ack && first.sequence_number == 7);
         assert!(reset.rst && !reset.syn && reset.sequence_number == 8);
         assert_eq!(

@@ -87,6 +87,31 @@ impl Station {
             did,
         }
     }
+
+    /// Whether the same happened there to a packet before. To a repetition, portolan's programs say
+    /// that they know its flow.
+    fn repeats(&self, known: &Self) -> bool {
+        let is_alike = match (&self.did, &known.did) {
+            (Did::Ours(line), Did::Ours(known)) => {
+                (line.hook, &line.interface, line.verdict)
+                    == (known.hook, &known.interface, known.verdict)
+            }
+            (did, known) => did == known,
+        };
+        is_alike && (&self.host, self.direction) == (&known.host, known.direction)
+    }
+
+    pub(super) fn row(&self) -> StationRow {
+        StationRow {
+            packet: match self.direction {
+                Direction::Request => "request",
+                Direction::Answer => "answer",
+                Direction::Error => "error",
+            },
+            host: self.host.name(),
+            did: self.did.text(),
+        }
+    }
 }
 
 /// A station with the time at which it was seen, in nanoseconds of the monotonic clock.
@@ -124,21 +149,6 @@ pub(super) fn in_order(mut seen: Vec<Timed>, rules: Vec<(Direction, Rule)>) -> V
     stations
 }
 
-impl Station {
-    /// Whether the same happened there to a packet before. To a repetition, portolan's programs say
-    /// that they know its flow.
-    fn repeats(&self, known: &Self) -> bool {
-        let is_alike = match (&self.did, &known.did) {
-            (Did::Ours(line), Did::Ours(known)) => {
-                (line.hook, &line.interface, line.verdict)
-                    == (known.hook, &known.interface, known.verdict)
-            }
-            (did, known) => did == known,
-        };
-        is_alike && (&self.host, self.direction) == (&known.host, known.direction)
-    }
-}
-
 /// A station as the report shows it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -147,20 +157,6 @@ pub(in crate::explain) struct StationRow {
     pub(in crate::explain) packet: &'static str,
     pub(in crate::explain) host: String,
     pub(in crate::explain) did: String,
-}
-
-impl Station {
-    pub(super) fn row(&self) -> StationRow {
-        StationRow {
-            packet: match self.direction {
-                Direction::Request => "request",
-                Direction::Answer => "answer",
-                Direction::Error => "error",
-            },
-            host: self.host.name(),
-            did: self.did.text(),
-        }
-    }
 }
 
 impl Did {
@@ -209,10 +205,6 @@ impl Did {
 mod tests {
     use super::*;
 
-    fn station(direction: Direction, did: Did) -> Station {
-        Station::new(Host::Node, direction, did)
-    }
-
     fn received(interface: &str) -> Did {
         let interface = interface.to_owned();
         Did::Received { interface }
@@ -229,7 +221,7 @@ mod tests {
 
     #[test]
     fn rules_come_behind_the_interface_that_received_and_repetitions_are_left_out() {
-        let request = |did| station(Direction::Request, did);
+        let request = |did| Station::new(Host::Node, Direction::Request, did);
         let freed = Did::Freed(Freed {
             interface: "pod0".into(),
             reason: "NETFILTER_DROP".into(),
@@ -258,11 +250,8 @@ mod tests {
     #[test]
     fn a_rule_is_named_in_nfts_words_or_by_the_command_that_shows_it() {
         let unknown = rule(4, NftVerdict::Drop);
-        assert!(
-            unknown
-                .name()
-                .contains("nft -a list chain inet firewall forward")
-        );
+        let command = "nft -a list chain inet firewall forward";
+        assert!(unknown.name().contains(command));
         let known = Rule {
             words: Some("tcp dport 80 drop".into()),
             ..unknown.clone()

@@ -74,9 +74,7 @@ impl Wanted<'_> {
 
 /// Returns why no endpoint of a service port may be used.
 pub(super) fn no_endpoint(objects: &ServiceObjects, wanted: Wanted<'_>) -> Reason {
-    let Wanted {
-        namespace, name, ..
-    } = wanted;
+    let (namespace, name) = (wanted.namespace, wanted.name);
     let Some(service) = &objects.service else {
         return wanted.not_applied("Kubernetes has no such Service any more");
     };
@@ -129,9 +127,7 @@ pub(super) fn no_endpoint(objects: &ServiceObjects, wanted: Wanted<'_>) -> Reaso
 
 /// Returns why no slice belongs to a service.
 fn no_slice(objects: &ServiceObjects, service: &Service, wanted: Wanted<'_>) -> Reason {
-    let Wanted {
-        namespace, name, ..
-    } = wanted;
+    let (namespace, name) = (wanted.namespace, wanted.name);
     let label = format!("kubernetes.io/service-name: {name}");
     if let Some(stray) = objects.strays.first() {
         let own = stray.metadata.name.as_deref().unwrap_or_default();
@@ -253,7 +249,6 @@ pub(super) fn other_target(objects: &ServiceObjects, wanted: Wanted<'_>) -> Opti
     })
 }
 
-/// Returns the nodes of the endpoints.
 pub(super) fn nodes(objects: &ServiceObjects) -> BTreeSet<String> {
     let endpoints = objects.slices.iter().flat_map(|slice| &slice.endpoints);
     endpoints.filter_map(|one| one.node_name.clone()).collect()

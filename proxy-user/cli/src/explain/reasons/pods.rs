@@ -7,7 +7,6 @@ use proxy_common::Protocol;
 
 use super::Reason;
 
-/// Returns why a pod is not ready.
 pub(super) fn not_ready(pod: &Pod) -> Reason {
     let name = pod.metadata.name.as_deref().unwrap_or_default();
     let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");

@@ -89,7 +89,6 @@ fn port_of(slice: &EndpointSlice, wanted: Wanted<'_>) -> Result<u16, Reason> {
     ))
 }
 
-/// Returns whether a port of Kubernetes has this protocol.
 pub(super) fn is_protocol(text: Option<&str>, protocol: Protocol) -> bool {
     parse::protocol(text) == Some(protocol)
 }

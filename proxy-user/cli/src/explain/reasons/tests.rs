@@ -15,7 +15,7 @@ pub(crate) const WANTED: Wanted<'static> = Wanted {
 };
 
 /// Returns the objects of these manifests; pods are known if there is one.
-fn objects(manifests: &str) -> ServiceObjects {
+pub(crate) fn objects(manifests: &str) -> ServiceObjects {
     let mut found = ServiceObjects::default();
     for object in values("test", manifests) {
         let Some(kind) = object["kind"].as_str() else {
