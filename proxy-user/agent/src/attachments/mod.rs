@@ -158,7 +158,7 @@ impl Attachments {
         );
         if let Some(found) = found {
             let (before, left) = (found.before_count, found.left_interfaces);
-            shared.metrics.foreign.set(before, left);
+            shared.metrics.state.set_foreign(before, left);
             let topic = Topic::ForeignPrograms((&*shared.node_name).into());
             shared
                 .warnings

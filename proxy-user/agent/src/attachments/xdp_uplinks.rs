@@ -54,7 +54,7 @@ impl Attachments {
             }
         }
         let attached = self.uplinks.attached.len();
-        shared.metrics.foreign.set_xdp(attached, said.len());
+        shared.metrics.state.set_xdp(attached, said.len());
         said.sort_unstable();
         said.dedup();
         shared.warnings.replace(Topic::Uplinks, said);

@@ -105,11 +105,13 @@ impl Growth {
         }
         if ends || Instant::now() >= self.walk_at {
             self.walk(shared);
-            shared.metrics.ended.count(shared.datapath.take_ended());
+            shared
+                .metrics
+                .state
+                .count_ended(shared.datapath.take_ended());
         }
-        shared
-            .metrics
-            .set_fill(&self.flows, &shared.datapath.fill());
+        let state = &shared.metrics.state;
+        state.set_fill(&self.flows, &shared.datapath.fill());
         let pins = &shared.config.pin_directory;
         self.counting.go_on(Instant::now(), pins, &shared.metrics);
     }
@@ -209,7 +211,7 @@ impl Growth {
             }
         };
         shared.warnings.replace(Topic::Growth, Vec::new());
-        shared.metrics.count_growth();
+        shared.metrics.state.count_growth();
         let (held, others) = services.syncer.names(&shared.datapath.held_services());
         let filling = Filling::new(larger, held, others);
         self.growing = Growing::Filled(Box::new(filling));
