@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use proxy_common::{EndpointSet, FrontendKind, V4};
 
 use crate::{
+    apply::{Failure, Refusal},
     change::Change,
     documents,
     gateway::Write,
@@ -46,6 +47,17 @@ pub fn converted(yaml: &str, converter: &mut Converter) -> Option<(Object, Vec<W
 pub fn complaints(yaml: &str) -> Vec<String> {
     let (_, warnings) = objects(yaml);
     warnings.iter().map(ToString::to_string).collect()
+}
+
+/// Returns the failure of a service for which a map has no room.
+pub fn full(name: &ObjectName) -> Failure {
+    let full = Refusal::Full {
+        map: "frontends",
+        capacity: 0,
+        key: "frontends",
+        detail: String::new(),
+    };
+    Failure::of_service(name, full)
 }
 
 pub fn name(text: &str) -> ObjectName {

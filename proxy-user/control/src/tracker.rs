@@ -269,8 +269,8 @@ impl ClusterState {
         self.served + self.gateways.plans().count()
     }
     /// Returns the Node object of this node; None if it is not known.
-    pub fn node(&self) -> Option<&Arc<Node>> {
-        self.node.as_ref()
+    pub fn node(&self) -> Option<&Node> {
+        self.node.as_deref()
     }
     /// Returns the known ranges of cluster IPs, sorted and without duplicates.
     pub fn service_ranges(&self) -> BTreeSet<IpNet> {
@@ -316,10 +316,7 @@ impl ClusterState {
         let held = self.slices.get(&name);
         let leaves = |held: &&Arc<str>| service.as_ref().is_none_or(|to| to.name != **held);
         if let Some(held) = held.filter(leaves) {
-            let previous = ObjectName {
-                namespace: Arc::clone(&name.namespace),
-                name: Arc::clone(held),
-            };
+            let previous = name.beside(Arc::clone(held));
             if let Some(entry) = self.services.get_mut(&previous) {
                 entry.slices.retain(|slice| slice.name != name);
                 entry.mark(&previous, self.round, &mut self.dirty);
@@ -356,33 +353,16 @@ impl ClusterState {
 
     fn refresh_view(&mut self) {
         let node = self.node.as_deref();
-        let own: Vec<IpAddr> = [
-            node.and_then(|node| node.internal_v4).map(IpAddr::V4),
-            node.and_then(|node| node.internal_v6).map(IpAddr::V6),
-        ]
-        .into_iter()
-        .flatten()
-        .collect();
-        let mut internal_ips = own.clone();
-        internal_ips.extend(
-            self.fallback_ips
-                .iter()
-                .copied()
-                .filter(|fallback| own.iter().all(|ip| ip.is_ipv4() != fallback.is_ipv4())),
-        );
-        let view = NodeView {
-            zone: node.and_then(|node| node.zone.clone()),
-            internal_ips,
-            answer_ping: self.view.answer_ping,
-            selection: self.view.selection,
-            own_addresses: std::mem::take(&mut self.view.own_addresses),
-            broadcasts: std::mem::take(&mut self.view.broadcasts),
-        };
-        let previous = std::mem::replace(&mut self.view, view);
-        let (zone, ips) = (
-            previous.zone != self.view.zone,
-            previous.internal_ips != self.view.internal_ips,
-        );
+        let v4 = node.and_then(|node| node.internal_v4).map(IpAddr::V4);
+        let v6 = node.and_then(|node| node.internal_v6).map(IpAddr::V6);
+        let own = || v4.into_iter().chain(v6);
+        let lacks = |fallback: &IpAddr| own().all(|ip| ip.is_ipv4() != fallback.is_ipv4());
+        let fallbacks = self.fallback_ips.iter().copied().filter(lacks);
+        let internal_ips = own().chain(fallbacks).collect();
+        let zone = node.and_then(|node| node.zone.clone());
+        let ips =
+            std::mem::replace(&mut self.view.internal_ips, internal_ips) != self.view.internal_ips;
+        let zone = std::mem::replace(&mut self.view.zone, zone) != self.view.zone;
         if !zone && !ips {
             return;
         }

@@ -18,7 +18,7 @@ use control::{
 use datapath::NodeAddress;
 use ipnet::IpNet;
 use linux::interfaces::{Interface, InterfaceKind};
-use proxy_common::{Settings, masquerade::PortRanges, settings::RANGES};
+use proxy_common::{Settings, settings::RANGES};
 
 /// The node's settings and addresses, as they are stored in the maps.
 #[derive(Clone, PartialEq, Debug)]
@@ -67,35 +67,6 @@ impl NodeSettings {
             settings,
             addresses: addresses.into_iter().collect(),
         }
-    }
-
-    /// Switches resets off while foreign connections `may_exist`: their segments must pass.
-    pub(super) fn with_foreign_connections(mut self, may_exist: bool, need_rules: bool) -> Self {
-        if may_exist {
-            self.settings.flags &= !Settings::RESET_UNKNOWN;
-        }
-        if !need_rules {
-            self.settings.flags |= Settings::RULES_MAY_GO;
-        }
-        self
-    }
-    /// Adds these flags to the settings.
-    pub(super) fn with_flags(mut self, flags: u32) -> Self {
-        self.settings.flags |= flags;
-        self
-    }
-    /// Sets the source ports that masqueraded connections get.
-    pub(super) fn with_masquerade_ports(mut self, ports: PortRanges) -> Self {
-        self.settings.masquerade_ports = ports;
-        self
-    }
-    /// Sets a flag if another proxy's rules masquerade packets with the mark that it shares with
-    /// portolan. Not with `masquerade: mark`: there, other rules are supposed to masquerade.
-    pub(super) fn beside_rules(mut self, others_masquerade: bool) -> Self {
-        if others_masquerade && !self.settings.has(Settings::MARK_ONLY) {
-            self.settings.flags |= Settings::OTHERS_MASQUERADE;
-        }
-        self
     }
 }
 

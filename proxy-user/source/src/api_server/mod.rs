@@ -20,15 +20,18 @@ use std::{sync::Arc, time::Duration};
 use control::{
     change::Batch,
     gateway::Writer,
-    model::{Converter, Kind, LABEL_HEADLESS, LABEL_PROXY_NAME},
+    model::{Converter, Kind, LABEL_HEADLESS, LABEL_PROXY_NAME, ObjectKey, original},
     warnings::Warnings,
 };
 use k8s_openapi::api::{
-    core::v1::{Node, Service},
+    core::v1::{Namespace, Node, Service},
     discovery::v1::EndpointSlice,
     networking::v1::ServiceCIDR,
 };
-use kube::Client;
+use kube::{
+    Api, Client,
+    core::{ApiResource, DynamicObject},
+};
 use tokio::{
     sync::mpsc::{self, error::TryRecvError},
     task::JoinSet,
@@ -246,5 +249,30 @@ async fn merge(
         {
             return Ok(());
         }
+    }
+}
+
+/// Returns the objects of a kind at the server, those of the object's namespace if it has one.
+fn objects(client: &Client, ObjectKey { kind, name }: &ObjectKey) -> Api<DynamicObject> {
+    let (client, resource) = (client.clone(), resource(*kind));
+    match kind.is_namespaced() {
+        true => Api::namespaced_with(client, &name.namespace, &resource),
+        false => Api::all_with(client, &resource),
+    }
+}
+
+/// Returns how the server calls a kind.
+fn resource(kind: Kind) -> ApiResource {
+    match kind {
+        Kind::Node => ApiResource::erase::<Node>(&()),
+        Kind::Service => ApiResource::erase::<Service>(&()),
+        Kind::EndpointSlice => ApiResource::erase::<EndpointSlice>(&()),
+        Kind::ServiceCidr => ApiResource::erase::<ServiceCIDR>(&()),
+        Kind::Namespace => ApiResource::erase::<Namespace>(&()),
+        Kind::GatewayClass => ApiResource::erase::<original::GatewayClass>(&()),
+        Kind::Gateway => ApiResource::erase::<original::Gateway>(&()),
+        Kind::TcpRoute => ApiResource::erase::<original::TCPRoute>(&()),
+        Kind::UdpRoute => ApiResource::erase::<original::UDPRoute>(&()),
+        Kind::ReferenceGrant => ApiResource::erase::<original::ReferenceGrant>(&()),
     }
 }
