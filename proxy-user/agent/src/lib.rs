@@ -231,9 +231,9 @@ pub async fn run(
     let routes_followed = options.xdp.is_some();
     let is_new = datapath.service_count() == 0;
     let mut syncer = Syncer::new(node_name, warnings.clone()).with_writer(writer);
-    syncer.state.set_answer_ping(config.answer_ping);
-    syncer.state.set_selection(config.selection);
-    syncer.state.set_gateway_services(config.gateway_services);
+    syncer.state.view.answer_ping = config.answer_ping;
+    syncer.state.view.selection = config.selection;
+    syncer.state.gateways.set_services(config.gateway_services);
     let mut agent = Agent {
         services: Services::new(syncer, health_updates, !is_new),
         attachments: Attachments::new(&config, hands_to_pods, pin_watch),

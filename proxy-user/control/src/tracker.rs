@@ -15,8 +15,8 @@ use crate::{
     change::Change,
     gateway::{Gateways, News, Served, Services, names},
     model::{
-        Conditions, Endpoint, EndpointSlice, Endpoints, Kind, Node, Object, ObjectKey, Selection,
-        Service, ServiceCidr,
+        Conditions, Endpoint, EndpointSlice, Endpoints, Kind, Node, Object, ObjectKey, Service,
+        ServiceCidr,
     },
     object::ObjectName,
     planner::NodeView,
@@ -32,10 +32,11 @@ pub struct ClusterState {
     slices: HashMap<ObjectName, Arc<str>>,
     node: Option<Arc<Node>>,
     service_cidrs: HashMap<ObjectName, Arc<ServiceCidr>>,
-    gateways: Gateways,
+    pub gateways: Gateways,
     /// The addresses that replace the node's InternalIP in families without one.
     fallback_ips: Vec<IpAddr>,
-    view: NodeView,
+    /// `answer_ping` and `selection` are to be set before the first change.
+    pub view: NodeView,
     /// The address ranges by which pods are recognised.
     pod_ranges: Vec<IpNet>,
     /// A service with a cluster IP in the pod ranges, and this IP; None if there is no such
@@ -132,24 +133,6 @@ impl ClusterState {
         self.refresh_view();
     }
 
-    /// Sets whether external and load balancer IPs get frontends that answer echo requests (pings).
-    /// Call it before the first change.
-    pub fn set_answer_ping(&mut self, answer: bool) {
-        self.view.answer_ping = answer;
-    }
-
-    /// Sets whether Services of type LoadBalancer are made for Gateways without addresses. Call it
-    /// before the first change.
-    pub fn set_gateway_services(&mut self, are_made: bool) {
-        self.gateways.set_services(are_made);
-    }
-
-    /// Sets how a new flow gets its backend, for services whose annotation does not say it. Call it
-    /// before the first change.
-    pub fn set_selection(&mut self, selection: Selection) {
-        self.view.selection = selection;
-    }
-
     /// Sets the addresses at which processes of this node answer and the broadcast addresses of its
     /// subnets, and marks the services with an address that is new or gone among them.
     pub fn set_own_addresses(&mut self, own: BTreeSet<IpAddr>, broadcasts: BTreeSet<IpAddr>) {
@@ -201,18 +184,9 @@ impl ClusterState {
     pub fn has_dirty(&self) -> bool {
         !self.dirty.is_empty() || self.gateways.is_stale()
     }
-
     /// Returns what to plan for a Gateway by the name of its plan; None for other names.
     pub fn gateway(&self, plan: &ObjectName) -> Option<&Served> {
         self.gateways.served(plan).map(AsRef::as_ref)
-    }
-    /// Takes in which frontends of a Gateway belong to something else.
-    pub fn note_refusals(&mut self, plan: &ObjectName, refusals: Vec<(Arc<str>, String)>) {
-        self.gateways.note_refusals(plan, refusals);
-    }
-    /// Whether the status of objects is to be made again.
-    pub fn has_unreported(&self) -> bool {
-        self.gateways.has_unreported()
     }
     /// Makes the status of the objects that have changed; see [`Gateways::report`].
     pub fn report(&mut self) -> Vec<News> {
@@ -278,9 +252,6 @@ impl ClusterState {
         known
             .flat_map(|known| known.ranges.iter().copied())
             .collect()
-    }
-    pub fn view(&self) -> &NodeView {
-        &self.view
     }
 
     fn set_service(&mut self, name: ObjectName, service: Option<Arc<Service>>) {

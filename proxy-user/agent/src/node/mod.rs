@@ -191,7 +191,7 @@ impl Node {
         let mut unstored = None;
         let mut faults = Vec::from_iter(guessed);
         faults.extend(settings::unheld_ranges(config, &ranges));
-        let internal_ips = &cluster.view().internal_ips;
+        let internal_ips = &cluster.view.internal_ips;
         faults.extend(unserved_node_ports(config, internal_ips, interfaces));
         faults.extend(half_seen(config, interfaces, self.misses_bridges));
         if services.listed {

@@ -9,10 +9,7 @@ use std::{
 
 use config::{Config, LocalDetection, UnallocatedClusterIps, set_allocated, set_pods};
 use control::{
-    model::{
-        Node,
-        parse::{self, Flaw},
-    },
+    model::{Node, parse},
     object::Warning,
 };
 use datapath::NodeAddress;
@@ -75,7 +72,7 @@ impl NodeSettings {
 pub(super) fn health_check_addresses(config: &Config, node: &[NodeAddress]) -> BTreeSet<IpAddr> {
     let every = |ip: IpAddr| config.node_port_addresses.serve_every(ip.is_ipv4());
     // A socket can be bound to a link-local IPv6 address only together with its interface.
-    let alone = |ip: &IpAddr| ip.is_ipv4() || parse::flaw(*ip) != Some(Flaw::LinkLocal);
+    let alone = |ip: &IpAddr| ip.is_ipv4() || parse::flaw(*ip) != Some(parse::LINK_LOCAL);
     let named = node.iter().filter(|one| one.node_ports);
     let named = named.map(|one| one.address).filter(alone);
     [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()]
@@ -137,7 +134,7 @@ fn addresses_of_node(interface: &Interface) -> impl Iterator<Item = IpAddr> + '_
     let addresses = interface.addresses.iter().map(|net| net.addr());
     let of_services = interface.is_of_ipvs();
     addresses
-        .filter(move |ip| !(of_services || of_pod && parse::flaw(*ip) == Some(Flaw::LinkLocal)))
+        .filter(move |ip| !(of_services || of_pod && parse::flaw(*ip) == Some(parse::LINK_LOCAL)))
 }
 
 /// Returns an address for each family for which the Node object has no InternalIP: the configured

@@ -238,8 +238,8 @@ impl Trial {
         let endpoints = cluster.endpoints();
         let warnings = Warnings::default();
         let mut syncer = Syncer::new(node, warnings.clone());
-        syncer.state.set_answer_ping(config.answer_ping);
-        syncer.state.set_selection(config.selection);
+        syncer.state.view.answer_ping = config.answer_ping;
+        syncer.state.view.selection = config.selection;
         syncer.state.set_pod_ranges(agent::pod_ranges(config));
         for batch in cluster.batches {
             syncer.fold(batch);

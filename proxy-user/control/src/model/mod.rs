@@ -199,11 +199,11 @@ originals! {
 /// and "hinted for this node" become single bits, and it shares equal strings.
 #[derive(Debug)]
 pub struct Converter {
-    pub(crate) node_name: Arc<str>,
+    pub node_name: Arc<str>,
     /// Whether services may have link-local addresses.
     pub(crate) link_local: bool,
     /// Whether the Gateway API's objects are read.
-    pub(crate) gateways: bool,
+    pub gateways: bool,
     /// Only Services of this proxy name are served; None for those without one.
     proxy_name: Option<Box<str>>,
     texts: Interner<str>,

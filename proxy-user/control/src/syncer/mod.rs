@@ -203,7 +203,7 @@ impl Syncer {
     pub fn has_changes(&self) -> bool {
         self.state.has_dirty()
             || self.is_waiting()
-            || (self.complete && self.state.has_unreported())
+            || (self.complete && self.state.gateways.has_unreported())
     }
     /// Returns how many services with a Local policy have endpoints only on other nodes: for inside
     /// clients by IPv4 and by IPv6, then for outside clients by IPv4 and by IPv6.
@@ -282,23 +282,23 @@ impl Syncer {
 
     fn plan(&mut self, name: &ObjectName, synced: &mut Synced) -> (ObjectName, ServicePlan) {
         let (service, slices) = self.state.service(name);
-        let own = service.map(|service| self.state.view().own_of(service));
+        let own = service.map(|service| self.state.view.own_of(service));
         let uid_hash = service.map_or(0, |service| service.uid_hash);
         self.own.note(name, own.unwrap_or_default());
         let (plan, warnings) = match self.state.gateway(name) {
             Some(served) => {
                 let slices = |name: &ObjectName| self.state.service(name).1;
-                let planned = plan_gateway(served, slices, self.state.view(), &self.claims);
+                let planned = plan_gateway(served, slices, &self.state.view, &self.claims);
                 let GatewayPlan {
                     plan,
                     warnings,
                     refusals,
                 } = planned;
-                self.state.note_refusals(name, refusals);
+                self.state.gateways.note_refusals(name, refusals);
                 (plan, warnings)
             }
             None => service
-                .map(|service| plan_service(service, slices, self.state.view(), &self.claims))
+                .map(|service| plan_service(service, slices, &self.state.view, &self.claims))
                 .unwrap_or_default(),
         };
         if keep(&mut self.warned, name, !warnings.is_empty()) {

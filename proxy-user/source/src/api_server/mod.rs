@@ -71,15 +71,16 @@ pub struct ApiServer {
 }
 
 impl ApiServer {
-    /// Returns a source that follows all services and EndpointSlices, but only the node
-    /// `node_name`.
-    pub fn new(access: Access, node_name: &str) -> Self {
+    /// Returns a source that follows all services and EndpointSlices, but only the node of
+    /// `converter`, and the objects of the Gateway API if that reads them and the server has such
+    /// kinds.
+    pub fn new(access: Access, converter: Converter) -> Self {
         Self {
             access,
-            node_name: node_name.to_owned(),
-            converter: Converter::new(node_name),
+            node_name: converter.node_name.to_string(),
+            gateways: converter.gateways,
+            converter,
             service_cidrs: false,
-            gateways: false,
             board: None,
             reports: None,
             requests: Requests::default(),
@@ -90,31 +91,6 @@ impl ApiServer {
     pub fn with_service_cidrs(self, service_cidrs: bool) -> Self {
         Self {
             service_cidrs,
-            ..self
-        }
-    }
-    /// Sets the proxy name whose Services are served; None for those without one.
-    #[must_use]
-    pub fn with_proxy_name(self, name: Option<&str>) -> Self {
-        Self {
-            converter: self.converter.with_proxy_name(name),
-            ..self
-        }
-    }
-    /// Sets whether services may have link-local addresses.
-    #[must_use]
-    pub fn with_link_local(self, link_local: bool) -> Self {
-        Self {
-            converter: self.converter.with_link_local(link_local),
-            ..self
-        }
-    }
-    /// Sets whether to follow the objects of the Gateway API, if the server has such kinds.
-    #[must_use]
-    pub fn with_gateways(self, gateways: bool) -> Self {
-        Self {
-            converter: self.converter.with_gateways(gateways),
-            gateways,
             ..self
         }
     }

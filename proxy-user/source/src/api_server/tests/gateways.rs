@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{
     Heard,
     fake::{Answer, Fake, GATEWAY_API, GROUPS, SERVICES},
-    service, source,
+    gateway_source, service, source,
 };
 
 const OTHERS: &str = "discovery.k8s.io";
@@ -37,7 +37,7 @@ async fn a_server_without_the_kinds_is_asked_once_and_everything_else_is_complet
         fake.script(GROUPS, [Answer::groups(groups)]);
         fake.script(GROUP, [kinds(&["HTTPRoute", "Gateway"])]);
         fake.script(SERVICES, [Answer::initial(&[service("cart", 1)])]);
-        let mut heard = Heard::from_source(source(&fake).with_gateways(true));
+        let mut heard = Heard::from_source(gateway_source(&fake));
         heard.complete().await;
         assert!(heard.has(&["cart"]));
         assert_eq!(fake.asked(GROUPS).len(), 1);
@@ -63,7 +63,7 @@ async fn services_do_not_wait_long_for_kinds_that_cannot_be_listed() {
     let refused: [Answer; 50] = std::array::from_fn(|_| Answer::Status(403, "not allowed"));
     fake.script(GATEWAYS, refused);
     fake.script(SERVICES, [Answer::initial(&[service("cart", 1)])]);
-    let mut heard = Heard::from_source(source(&fake).with_gateways(true));
+    let mut heard = Heard::from_source(gateway_source(&fake));
     heard.fault().await;
     assert!(
         heard.faults[0].reason.contains("Gateways"),
@@ -91,7 +91,7 @@ async fn gateways_outlast_404s_until_the_server_lists_its_groups_without_them() 
         _ => Answer::Status(404, "not found"),
     });
     fake.script(GATEWAYS, unknown);
-    let mut heard = Heard::from_source(source(&fake).with_gateways(true));
+    let mut heard = Heard::from_source(gateway_source(&fake));
     heard.complete().await;
     assert_eq!(heard.names(Kind::Gateway), ["edge"]);
     for groups in [
@@ -121,7 +121,7 @@ async fn a_404_at_the_start_is_no_server_without_the_kinds() {
     let fake = Fake::start().await;
     fake.script(GROUPS, [Answer::Status(404, "not found")]);
     fake.script(GATEWAYS, [Answer::initial(&[gateway()])]);
-    let mut heard = Heard::from_source(source(&fake).with_gateways(true));
+    let mut heard = Heard::from_source(gateway_source(&fake));
     heard.fault().await;
     assert!(!heard.complete, "pinned Gateways stay");
     fake.script(GROUPS, [Answer::groups(&[GATEWAY_API])]);

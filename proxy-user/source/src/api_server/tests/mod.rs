@@ -17,7 +17,7 @@ use std::{
 
 use control::{
     change::{Batch, Change, Trigger},
-    model::{Kind, Object},
+    model::{Converter, Kind, Object},
     object::Warning,
     warnings::Topic,
 };
@@ -52,8 +52,16 @@ fn slice(name: &str, version: u32, trigger: Option<Timestamp>) -> Value {
 }
 
 fn source(fake: &Fake) -> ApiServer {
+    source_for(fake, Converter::new("node-a"))
+}
+
+fn gateway_source(fake: &Fake) -> ApiServer {
+    source_for(fake, Converter::new("node-a").with_gateways(true))
+}
+
+fn source_for(fake: &Fake, converter: Converter) -> ApiServer {
     let access = Access::new(Some(fake.kubeconfig()), None);
-    ApiServer::new(access.expect("an address"), "node-a")
+    ApiServer::new(access.expect("an address"), converter)
 }
 
 #[tokio::test]
@@ -62,7 +70,9 @@ async fn what_is_missing_is_found_before_the_agent_makes_anything() {
     let server = || Some("https://192.0.2.1:6443".to_owned());
     for (kubeconfig, master) in [(file(), None), (file(), server()), (None, server())] {
         let access = Access::new(kubeconfig, master).expect("an address");
-        let checked = ApiServer::new(access, "node-a").check().await;
+        let checked = ApiServer::new(access, Converter::new("node-a"))
+            .check()
+            .await;
         assert!(matches!(checked, Err(SourceError::Access { .. })));
     }
 }
