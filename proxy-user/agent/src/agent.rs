@@ -11,7 +11,7 @@ use tokio::{task::JoinHandle, time::Instant};
 use super::{
     PACKET_LINES, SWEEP,
     attachments::Attachments,
-    growth::{Filled, Growth},
+    growth::Growth,
     node::{Node, foreign_connections},
     services::{Progress, Services, Turn},
 };
@@ -228,7 +228,7 @@ impl Agent {
 
     /// Copies some more services into the larger maps; after the last one, puts them in use.
     pub(super) fn fill_larger(&mut self) {
-        let Some(Filled { maps, failed }) = self.growth.fill(&mut self.services.syncer) else {
+        let Some((maps, failed)) = self.growth.fill(&mut self.services.syncer) else {
             return;
         };
         let before = std::mem::replace(&mut self.shared.datapath, maps);

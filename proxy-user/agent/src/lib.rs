@@ -160,40 +160,40 @@ pub async fn run(
     );
     let configz = Configz::default();
     config_file::show(&configz, &config);
-    let own = [
+    let of_health = || health::router(health.clone(), metrics.health.clone());
+    for (address, setting, paths, topic, router) in [
         (
-            Site {
-                address: config.healthz_bind_address,
-                setting: "healthzBindAddress",
-                paths: "/healthz and /livez",
-                topic: Topic::Health,
-            },
-            health::router(health.clone(), metrics.health.clone()),
+            Some(config.healthz_bind_address),
+            "healthzBindAddress",
+            "/healthz and /livez",
+            Topic::Health,
+            of_health(),
         ),
         (
-            Site {
-                address: config.metrics_bind_address,
-                setting: "metricsBindAddress",
-                paths: "/metrics, /configz and /warnings",
-                topic: Topic::Metrics,
-            },
+            Some(config.metrics_bind_address),
+            "metricsBindAddress",
+            "/metrics, /configz and /warnings",
+            Topic::Metrics,
             server::metrics::router(metrics.clone(), configz.clone(), warnings.clone()),
         ),
-    ];
-    let probes = config.probe_bind_address.map(|address| {
+        (
+            config.probe_bind_address,
+            "portolan.probeBindAddress",
+            "/healthz and /livez for the kubelet's probes",
+            Topic::Probes,
+            of_health(),
+        ),
+    ] {
+        // The proxy beside a canary has the usual ports: see `Config::is_canary`.
+        let Some(address) = address.filter(|address| address.port() != 0) else {
+            continue;
+        };
         let site = Site {
             address,
-            setting: "portolan.probeBindAddress",
-            paths: "/healthz and /livez for the kubelet's probes",
-            topic: Topic::Probes,
+            setting,
+            paths,
+            topic,
         };
-        (site, health::router(health.clone(), metrics.health.clone()))
-    });
-    for (site, router) in own.into_iter().chain(probes) {
-        // The proxy beside a canary has the usual ports: see `Config::is_canary`.
-        if site.address.port() == 0 {
-            continue;
-        }
         let listener = listen(site.address);
         // KUBE: the agent serves services even if another process uses this address, unless this is
         // set.
@@ -230,11 +230,10 @@ pub async fn run(
     let (pin_watch, mut pins_gone) = PinWatch::start(vec![config.pin_directory.clone()]);
     let routes_followed = options.xdp.is_some();
     let is_new = datapath.service_count() == 0;
-    let syncer = Syncer::new(node_name, warnings.clone())
-        .with_answer_ping(config.answer_ping)
-        .with_selection(config.selection)
-        .with_gateway_services(config.gateway_services)
-        .with_writer(writer);
+    let mut syncer = Syncer::new(node_name, warnings.clone()).with_writer(writer);
+    syncer.state.view.answer_ping = config.answer_ping;
+    syncer.state.view.selection = config.selection;
+    syncer.state.gateways.set_services(config.gateway_services);
     let mut agent = Agent {
         services: Services::new(syncer, health_updates, !is_new),
         attachments: Attachments::new(&config, hands_to_pods, pin_watch),

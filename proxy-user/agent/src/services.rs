@@ -8,7 +8,6 @@ use control::{
     apply::{Affected, Failure},
     change::{Batch, Change, Trigger},
     model::Kind,
-    object::Warning,
     syncer::Syncer,
     warnings::Topic,
 };
@@ -175,16 +174,17 @@ impl Services {
         let triggers = std::mem::take(&mut self.triggers);
         shared.metrics.sync.done(elapsed, &triggers);
         let no_local = self.syncer.no_local_endpoints();
-        shared
-            .metrics
-            .sync
-            .set_services(self.syncer.served(), self.syncer.weighted(), no_local);
+        shared.metrics.sync.set_services(
+            self.syncer.state.served_count(),
+            self.syncer.weighted(),
+            no_local,
+        );
         if let Some(interfaces) = first {
             tracing::info!(planned, written, interfaces, ?elapsed, "ready");
         } else {
             tracing::debug!(planned, written, ?elapsed, "synced");
         }
-        let node = self.syncer.node();
+        let node = self.syncer.state.node();
         // KUBE: a node is not eligible before its Node object is seen; if the object is gone, its
         // last state counts.
         self.eligible = node.map_or(self.eligible, |node| node.eligible);
@@ -201,11 +201,8 @@ fn set_faults(health: &Health, failures: &[Failure]) {
     let (services, shared): (Vec<_>, Vec<_>) = failures
         .iter()
         .map(|failure| {
-            let fault = Warning {
-                object: failure.affected.to_string(),
-                reason: failure.reason.to_string(),
-            };
-            (matches!(failure.affected, Affected::Service(_)), fault)
+            let is_service = matches!(failure.affected, Affected::Service(_));
+            (is_service, failure.warning())
         })
         .partition(|(is_service, _)| *is_service);
     for (area, faults) in [(Area::Services, services), (Area::Shared, shared)] {

@@ -161,23 +161,15 @@ impl Given {
 
     /// Returns the folder of manifests as a source of objects for this node; None if none is given.
     pub(super) fn manifests(&self, config: &Config, node: &str) -> Option<Manifests> {
-        let converter = Converter::new(node)
-            .with_link_local(config.serve_link_local)
-            .with_proxy_name(config.service_proxy_name.as_deref())
-            .with_gateways(config.gateway_api);
         let folder = self.manifests.as_ref()?;
-        Some(Manifests::new(folder, converter))
+        Some(Manifests::new(folder, converter(config, node)))
     }
 
     /// Returns the API server as a source of objects for this node.
     pub(super) fn api_server(&self, config: &Config, node: &str) -> Result<ApiServer, SourceError> {
         let access = Access::new(config.kubeconfig.clone(), self.master.clone())?;
         let service_cidrs = config.unallocated_cluster_ips == UnallocatedClusterIps::Drop;
-        Ok(ApiServer::new(access, node)
-            .with_service_cidrs(service_cidrs)
-            .with_link_local(config.serve_link_local)
-            .with_proxy_name(config.service_proxy_name.as_deref())
-            .with_gateways(config.gateway_api))
+        Ok(ApiServer::new(access, converter(config, node)).with_service_cidrs(service_cidrs))
     }
 
     /// Returns the settings after the configuration file has changed. Fails if an agent could not
@@ -196,6 +188,14 @@ impl Given {
             _ => Ok(config),
         }
     }
+}
+
+/// Returns what converts Kubernetes objects for this node.
+fn converter(config: &Config, node: &str) -> Converter {
+    Converter::new(node)
+        .with_link_local(config.serve_link_local)
+        .with_proxy_name(config.service_proxy_name.as_deref())
+        .with_gateways(config.gateway_api)
 }
 
 /// Runs the agent until SIGTERM or SIGINT; or does what --cleanup or --write-config-to ask instead.

@@ -34,14 +34,7 @@ impl NodePortAddresses {
         match self {
             Self::Every => true,
             Self::Primary => false,
-            Self::Within(ranges) => {
-                let mut lengths = ranges
-                    .iter()
-                    .filter(|range| range.addr().is_ipv4() == v4)
-                    .map(IpNet::prefix_len)
-                    .peekable();
-                lengths.peek().is_none() || lengths.any(|length| length == 0)
-            }
+            Self::Within(ranges) => within(ranges, v4, |range| range.prefix_len() == 0),
         }
     }
 
@@ -56,14 +49,19 @@ impl NodePortAddresses {
             Self::Every => true,
             Self::Primary => internal_ips.contains(&address),
             Self::Within(ranges) => {
-                let mut of_family = ranges
-                    .iter()
-                    .filter(|range| range.addr().is_ipv4() == address.is_ipv4())
-                    .peekable();
-                of_family.peek().is_none() || of_family.any(|range| range.contains(&address))
+                within(ranges, address.is_ipv4(), |range| range.contains(&address))
             }
         }
     }
+}
+
+/// Whether such a range of a family is among these, or none of that family at all.
+fn within(ranges: &[IpNet], v4: bool, is_such: impl Fn(&IpNet) -> bool) -> bool {
+    let mut ranges = ranges
+        .iter()
+        .filter(|range| range.addr().is_ipv4() == v4)
+        .peekable();
+    ranges.peek().is_none() || ranges.any(is_such)
 }
 
 /// How pods are distinguished from other clients. KUBE: `detectLocalMode`.

@@ -20,23 +20,21 @@ impl Config {
             masquerade_ports: self.masquerade_ports,
             ..Settings::EMPTY
         };
-        if self.masquerade_all {
-            settings.flags |= Settings::MASQUERADE_ALL;
-        }
-        if self.masquerade == Masquerade::Mark {
-            settings.flags |= Settings::MARK_ONLY;
-        }
-        if self.socket_balancing == SocketBalancing::All {
-            settings.flags |= Settings::POD_SOCKETS;
-        }
-        if !self.socket_exceptions.is_empty() {
-            settings.flags |= Settings::SOCKET_EXCEPTIONS;
-        }
-        if self.reserve_node_ports {
-            settings.flags |= Settings::RESERVE_NODE_PORTS;
-        }
-        if self.answer_ping {
-            settings.flags |= Settings::ANSWER_PING;
+        for (is_set, flag) in [
+            (self.masquerade_all, Settings::MASQUERADE_ALL),
+            (self.masquerade == Masquerade::Mark, Settings::MARK_ONLY),
+            (
+                self.socket_balancing == SocketBalancing::All,
+                Settings::POD_SOCKETS,
+            ),
+            (
+                !self.socket_exceptions.is_empty(),
+                Settings::SOCKET_EXCEPTIONS,
+            ),
+            (self.reserve_node_ports, Settings::RESERVE_NODE_PORTS),
+            (self.answer_ping, Settings::ANSWER_PING),
+        ] {
+            settings.flags |= if is_set { flag } else { 0 };
         }
         match &self.local_detection {
             LocalDetection::ClusterCidr => set_pods(&mut settings, &self.cluster_cidr),

@@ -57,6 +57,8 @@ pub enum Kind {
     Address(Field<SocketAddr>),
     /// Name patterns with `*` and `?`.
     Patterns(Field<Vec<String>>),
+    /// A number of connections in nf_conntrack; `0` means what the text says, if there is one.
+    Connections(Field<u32>, &'static str),
     /// A setting that none of the other kinds fits.
     Special {
         /// The allowed values, for docs/settings.md.
@@ -73,7 +75,10 @@ pub enum Kind {
 #[derive(Clone, Copy)]
 pub enum Read {
     Bool(fn(&mut Draft, bool)),
-    Number(fn(&mut Draft, i64) -> Result<(), Problem>),
+    /// Any number.
+    Number(fn(&mut Draft, i64)),
+    /// Any text.
+    Any(fn(&mut Draft, &str)),
     Text(fn(&mut Draft, &str) -> Result<(), Problem>),
     List(fn(&mut Draft, &[String]) -> Result<(), Problem>),
 }
@@ -176,13 +181,13 @@ impl Kind {
     pub fn shape(&self) -> Shape {
         match self {
             Self::Bool(_) => Shape::Bool,
-            Self::Entries(_) => Shape::Number,
+            Self::Entries(_) | Self::Connections(..) => Shape::Number,
             Self::Choice(_) | Self::Seconds(_) | Self::Address(_) => Shape::Text,
             Self::Patterns(_) => Shape::List,
             Self::Special { read, .. } => match read {
                 Read::Bool(_) => Shape::Bool,
                 Read::Number(_) => Shape::Number,
-                Read::Text(_) => Shape::Text,
+                Read::Any(_) | Read::Text(_) => Shape::Text,
                 Read::List(_) => Shape::List,
             },
         }
@@ -200,6 +205,7 @@ impl Kind {
                 let [least, most] = values::ENTRIES;
                 format!("number of entries, {least} to {most}")
             }
+            Self::Connections(_, zero) => format!("number of connections{zero}"),
             Self::Address(_) => "IP address, with a port or without".to_owned(),
             Self::Patterns(_) => "list of patterns; `*` matches any characters, `?` one".to_owned(),
             Self::Special { values, .. } => (*values).to_owned(),
@@ -213,6 +219,7 @@ impl Kind {
             Self::Choice(_) => "WORD",
             Self::Seconds(_) => "DURATION",
             Self::Entries(_) => "ENTRIES",
+            Self::Connections(..) => "NUMBER",
             Self::Address(_) => "ADDRESS",
             Self::Patterns(_) => "PATTERNS",
             Self::Special { placeholder, .. } => placeholder,
@@ -251,6 +258,9 @@ impl Kind {
             (Self::Entries(field), Value::Number(entries)) => {
                 *field(config) = values::entries(*entries)?;
             }
+            (Self::Connections(field, _), Value::Number(number)) => {
+                *field(config) = values::connections(*number)?;
+            }
             (Self::Address(field), Value::Text(text)) => values::address(text, field(config))?,
             (Self::Patterns(field), Value::List(patterns)) => {
                 if patterns.iter().any(String::is_empty) {
@@ -260,7 +270,8 @@ impl Kind {
             }
             (Self::Special { read, .. }, value) => match (read, value) {
                 (Read::Bool(read), Value::Bool(on)) => read(draft, *on),
-                (Read::Number(read), Value::Number(number)) => read(draft, *number)?,
+                (Read::Number(read), Value::Number(number)) => read(draft, *number),
+                (Read::Any(read), Value::Text(text)) => read(draft, text),
                 (Read::Text(read), Value::Text(text)) => read(draft, text)?,
                 (Read::List(read), Value::List(items)) => read(draft, items)?,
                 _ => return Err(self.has_another_shape(value)),
@@ -287,6 +298,7 @@ impl Kind {
                 0 => return None,
                 entries => Value::Number(entries.into()),
             },
+            Self::Connections(field, _) => Value::Number((*field(&mut copy)).into()),
             Self::Address(field) => Value::Text(field(&mut copy).to_string()),
             Self::Patterns(field) => Value::List(field(&mut copy).clone()),
             Self::Special { write, .. } => return write(config),

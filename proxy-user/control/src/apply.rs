@@ -7,7 +7,7 @@ use std::{fmt, io};
 use proxy_common::maps;
 use thiserror::Error;
 
-use crate::object::ObjectName;
+use crate::object::{ObjectName, Warning};
 
 /// What applying plans to the kernel's maps did.
 #[derive(Debug, Default)]
@@ -32,6 +32,12 @@ impl Failure {
         Self {
             affected: Affected::Service(name.clone()),
             reason,
+        }
+    }
+    pub fn warning(&self) -> Warning {
+        Warning {
+            object: self.affected.to_string(),
+            reason: self.reason.to_string(),
         }
     }
 }

@@ -22,6 +22,14 @@ impl ObjectName {
             name: name.into(),
         }
     }
+    /// Returns the name of another object in the same namespace.
+    #[must_use]
+    pub fn beside(&self, name: impl Into<Arc<str>>) -> Self {
+        Self {
+            namespace: Arc::clone(&self.namespace),
+            name: name.into(),
+        }
+    }
     /// True for an object that the cluster itself needs: the API server's Service and everything in
     /// kube-system, such as DNS.
     pub fn is_essential(&self) -> bool {

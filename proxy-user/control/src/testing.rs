@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use proxy_common::{EndpointSet, FrontendKind, V4};
 
 use crate::{
+    apply::{Failure, Refusal},
     change::Change,
     documents,
     gateway::Write,
@@ -48,6 +49,17 @@ pub fn complaints(yaml: &str) -> Vec<String> {
     warnings.iter().map(ToString::to_string).collect()
 }
 
+/// Returns the failure of a service for which a map has no room.
+pub fn full(name: &ObjectName) -> Failure {
+    let full = Refusal::Full {
+        map: "frontends",
+        capacity: 0,
+        key: "frontends",
+        detail: String::new(),
+    };
+    Failure::of_service(name, full)
+}
+
 pub fn name(text: &str) -> ObjectName {
     let (namespace, name) = text.split_once('/').expect("namespace/name");
     ObjectName::new(namespace, name)
@@ -65,7 +77,7 @@ impl Cluster {
             state: ClusterState::new(NODE),
             claims: Claims::default(),
         };
-        cluster.state.set_gateway_services(true);
+        cluster.state.gateways.set_services(true);
         cluster.apply(yaml);
         cluster
     }
@@ -94,7 +106,7 @@ impl Cluster {
     pub fn plan(&self, text: &str) -> (ServicePlan, Vec<Warning>) {
         let (service, slices) = self.state.service(&name(text));
         let service = service.expect("the service is known");
-        plan_service(service, slices, self.state.view(), &self.claims)
+        plan_service(service, slices, &self.state.view, &self.claims)
     }
     /// Returns the plan of a Gateway, by the name of its plan.
     pub fn gateway_plan(&self, text: &str) -> GatewayPlan {
@@ -103,7 +115,7 @@ impl Cluster {
             .gateway(&name(text))
             .expect("the Gateway is known");
         let slices = |name: &ObjectName| self.state.service(name).1;
-        plan_gateway(served, slices, self.state.view(), &self.claims)
+        plan_gateway(served, slices, &self.state.view, &self.claims)
     }
     /// Plans every Gateway, and returns what is to be written about changed objects, each as kind
     /// and name, and the warnings about them.
@@ -111,7 +123,7 @@ impl Cluster {
         for plan in self.state.served() {
             if self.state.gateway(&plan).is_some() {
                 let planned = self.gateway_plan(&plan.to_string());
-                self.state.note_refusals(&plan, planned.refusals);
+                self.state.gateways.note_refusals(&plan, planned.refusals);
             }
         }
         let (mut writes, mut warnings) = (Vec::new(), Vec::new());
@@ -249,7 +261,7 @@ pub fn planned(file: &str, text: &str) -> Result<Vec<ServicePlan>, String> {
     }
     let planned = dirty.iter().filter_map(|name| {
         let (service, slices) = cluster.state.service(name);
-        Some(plan_service(service?, slices, cluster.state.view(), &cluster.claims).0)
+        Some(plan_service(service?, slices, &cluster.state.view, &cluster.claims).0)
     });
     Ok(planned.collect())
 }

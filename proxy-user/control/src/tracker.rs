@@ -15,8 +15,8 @@ use crate::{
     change::Change,
     gateway::{Gateways, News, Served, Services, names},
     model::{
-        Conditions, Endpoint, EndpointSlice, Endpoints, Kind, Node, Object, ObjectKey, Selection,
-        Service, ServiceCidr,
+        Conditions, Endpoint, EndpointSlice, Endpoints, Kind, Node, Object, ObjectKey, Service,
+        ServiceCidr,
     },
     object::ObjectName,
     planner::NodeView,
@@ -32,10 +32,11 @@ pub struct ClusterState {
     slices: HashMap<ObjectName, Arc<str>>,
     node: Option<Arc<Node>>,
     service_cidrs: HashMap<ObjectName, Arc<ServiceCidr>>,
-    gateways: Gateways,
+    pub gateways: Gateways,
     /// The addresses that replace the node's InternalIP in families without one.
     fallback_ips: Vec<IpAddr>,
-    view: NodeView,
+    /// `answer_ping` and `selection` are to be set before the first change.
+    pub view: NodeView,
     /// The address ranges by which pods are recognised.
     pod_ranges: Vec<IpNet>,
     /// A service with a cluster IP in the pod ranges, and this IP; None if there is no such
@@ -132,24 +133,6 @@ impl ClusterState {
         self.refresh_view();
     }
 
-    /// Sets whether external and load balancer IPs get frontends that answer echo requests (pings).
-    /// Call it before the first change.
-    pub fn set_answer_ping(&mut self, answer: bool) {
-        self.view.answer_ping = answer;
-    }
-
-    /// Sets whether Services of type LoadBalancer are made for Gateways without addresses. Call it
-    /// before the first change.
-    pub fn set_gateway_services(&mut self, are_made: bool) {
-        self.gateways.set_services(are_made);
-    }
-
-    /// Sets how a new flow gets its backend, for services whose annotation does not say it. Call it
-    /// before the first change.
-    pub fn set_selection(&mut self, selection: Selection) {
-        self.view.selection = selection;
-    }
-
     /// Sets the addresses at which processes of this node answer and the broadcast addresses of its
     /// subnets, and marks the services with an address that is new or gone among them.
     pub fn set_own_addresses(&mut self, own: BTreeSet<IpAddr>, broadcasts: BTreeSet<IpAddr>) {
@@ -201,18 +184,9 @@ impl ClusterState {
     pub fn has_dirty(&self) -> bool {
         !self.dirty.is_empty() || self.gateways.is_stale()
     }
-
     /// Returns what to plan for a Gateway by the name of its plan; None for other names.
     pub fn gateway(&self, plan: &ObjectName) -> Option<&Served> {
         self.gateways.served(plan).map(AsRef::as_ref)
-    }
-    /// Takes in which frontends of a Gateway belong to something else.
-    pub fn note_refusals(&mut self, plan: &ObjectName, refusals: Vec<(Arc<str>, String)>) {
-        self.gateways.note_refusals(plan, refusals);
-    }
-    /// Whether the status of objects is to be made again.
-    pub fn has_unreported(&self) -> bool {
-        self.gateways.has_unreported()
     }
     /// Makes the status of the objects that have changed; see [`Gateways::report`].
     pub fn report(&mut self) -> Vec<News> {
@@ -269,8 +243,8 @@ impl ClusterState {
         self.served + self.gateways.plans().count()
     }
     /// Returns the Node object of this node; None if it is not known.
-    pub fn node(&self) -> Option<&Arc<Node>> {
-        self.node.as_ref()
+    pub fn node(&self) -> Option<&Node> {
+        self.node.as_deref()
     }
     /// Returns the known ranges of cluster IPs, sorted and without duplicates.
     pub fn service_ranges(&self) -> BTreeSet<IpNet> {
@@ -278,9 +252,6 @@ impl ClusterState {
         known
             .flat_map(|known| known.ranges.iter().copied())
             .collect()
-    }
-    pub fn view(&self) -> &NodeView {
-        &self.view
     }
 
     fn set_service(&mut self, name: ObjectName, service: Option<Arc<Service>>) {
@@ -316,10 +287,7 @@ impl ClusterState {
         let held = self.slices.get(&name);
         let leaves = |held: &&Arc<str>| service.as_ref().is_none_or(|to| to.name != **held);
         if let Some(held) = held.filter(leaves) {
-            let previous = ObjectName {
-                namespace: Arc::clone(&name.namespace),
-                name: Arc::clone(held),
-            };
+            let previous = name.beside(Arc::clone(held));
             if let Some(entry) = self.services.get_mut(&previous) {
                 entry.slices.retain(|slice| slice.name != name);
                 entry.mark(&previous, self.round, &mut self.dirty);
@@ -356,33 +324,16 @@ impl ClusterState {
 
     fn refresh_view(&mut self) {
         let node = self.node.as_deref();
-        let own: Vec<IpAddr> = [
-            node.and_then(|node| node.internal_v4).map(IpAddr::V4),
-            node.and_then(|node| node.internal_v6).map(IpAddr::V6),
-        ]
-        .into_iter()
-        .flatten()
-        .collect();
-        let mut internal_ips = own.clone();
-        internal_ips.extend(
-            self.fallback_ips
-                .iter()
-                .copied()
-                .filter(|fallback| own.iter().all(|ip| ip.is_ipv4() != fallback.is_ipv4())),
-        );
-        let view = NodeView {
-            zone: node.and_then(|node| node.zone.clone()),
-            internal_ips,
-            answer_ping: self.view.answer_ping,
-            selection: self.view.selection,
-            own_addresses: std::mem::take(&mut self.view.own_addresses),
-            broadcasts: std::mem::take(&mut self.view.broadcasts),
-        };
-        let previous = std::mem::replace(&mut self.view, view);
-        let (zone, ips) = (
-            previous.zone != self.view.zone,
-            previous.internal_ips != self.view.internal_ips,
-        );
+        let v4 = node.and_then(|node| node.internal_v4).map(IpAddr::V4);
+        let v6 = node.and_then(|node| node.internal_v6).map(IpAddr::V6);
+        let own = || v4.into_iter().chain(v6);
+        let lacks = |fallback: &IpAddr| own().all(|ip| ip.is_ipv4() != fallback.is_ipv4());
+        let fallbacks = self.fallback_ips.iter().copied().filter(lacks);
+        let internal_ips = own().chain(fallbacks).collect();
+        let zone = node.and_then(|node| node.zone.clone());
+        let ips =
+            std::mem::replace(&mut self.view.internal_ips, internal_ips) != self.view.internal_ips;
+        let zone = std::mem::replace(&mut self.view.zone, zone) != self.view.zone;
         if !zone && !ips {
             return;
         }

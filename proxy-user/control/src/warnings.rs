@@ -78,63 +78,38 @@ pub enum Topic {
 }
 
 impl Topic {
-    /// Returns the topic's name, as the agent's HTTP page `/warnings` shows it.
-    pub fn name(&self) -> &'static str {
+    /// Returns the topic's name, as the agent's HTTP page `/warnings` shows it, and the page of the
+    /// documentation that explains it, as a path from the top of the clone with the anchor of a
+    /// section.
+    fn name_and_page(&self) -> (&'static str, &'static str) {
         match self {
-            Self::File(_) => "file",
-            Self::Duplicate(_) => "duplicate",
-            Self::Plan(_) => "plan",
-            Self::Apply => "apply",
-            Self::Node => "node",
-            Self::Interfaces => "interfaces",
-            Self::ForeignPrograms(_) => "foreign-programs",
-            Self::ForeignConnections => "foreign-connections",
-            Self::Repairs => "repairs",
-            Self::Forwarding => "forwarding",
-            Self::Stack => "stack",
-            Self::Uplinks => "xdp",
-            Self::ForwardPolicy => "forward-policy",
-            Self::Flows => "flows",
-            Self::Succession => "succession",
-            Self::Growth => "growth",
-            Self::Sockets => "sockets",
-            Self::Config => "config",
-            Self::ConfigFile => "config-file",
-            Self::HealthPort(_) => "health-port",
-            Self::Folder => "folder",
-            Self::Object(_) => "object",
-            Self::Gateway(_) => "gateway",
-            Self::Health => "health",
-            Self::Probes => "probes",
-            Self::Metrics => "metrics",
-            Self::ApiServer => "api-server",
-        }
-    }
-    /// Returns the page of the documentation that explains the topic, as a path from the top of the
-    /// clone with the anchor of a section.
-    pub fn page(&self) -> &'static str {
-        match self {
-            Self::File(_)
-            | Self::Duplicate(_)
-            | Self::Plan(_)
-            | Self::Object(_)
-            | Self::Gateway(_) => "docs/runbooks.md#objects",
-            Self::Folder | Self::ApiServer => "docs/runbooks.md#source-outage",
-            Self::Apply => "docs/runbooks.md#services-failed",
-            Self::Node | Self::Config | Self::ConfigFile => "docs/runbooks.md#settings",
-            Self::Interfaces | Self::Sockets => "docs/runbooks.md#programs-missing",
-            Self::ForeignPrograms(_) => "docs/runbooks.md#foreign-programs",
-            Self::ForeignConnections => "docs/runbooks.md#import",
-            Self::Repairs => "docs/runbooks.md#repairs",
-            Self::Forwarding | Self::Stack => "docs/runbooks.md#left-to-stack",
-            Self::Uplinks => "docs/runbooks.md#xdp",
-            Self::ForwardPolicy => "docs/runbooks.md#forward-policy",
-            Self::Flows => "docs/runbooks.md#flow-table-full",
-            Self::Succession => "docs/runbooks.md#succession",
-            Self::Growth => "docs/runbooks.md#maps-full",
-            Self::HealthPort(_) | Self::Health | Self::Probes | Self::Metrics => {
-                "docs/runbooks.md#ports-in-use"
-            }
+            Self::File(_) => ("file", "docs/runbooks.md#objects"),
+            Self::Duplicate(_) => ("duplicate", "docs/runbooks.md#objects"),
+            Self::Plan(_) => ("plan", "docs/runbooks.md#objects"),
+            Self::Apply => ("apply", "docs/runbooks.md#services-failed"),
+            Self::Node => ("node", "docs/runbooks.md#settings"),
+            Self::Interfaces => ("interfaces", "docs/runbooks.md#programs-missing"),
+            Self::ForeignPrograms(_) => ("foreign-programs", "docs/runbooks.md#foreign-programs"),
+            Self::ForeignConnections => ("foreign-connections", "docs/runbooks.md#import"),
+            Self::Repairs => ("repairs", "docs/runbooks.md#repairs"),
+            Self::Forwarding => ("forwarding", "docs/runbooks.md#left-to-stack"),
+            Self::Stack => ("stack", "docs/runbooks.md#left-to-stack"),
+            Self::Uplinks => ("xdp", "docs/runbooks.md#xdp"),
+            Self::ForwardPolicy => ("forward-policy", "docs/runbooks.md#forward-policy"),
+            Self::Flows => ("flows", "docs/runbooks.md#flow-table-full"),
+            Self::Succession => ("succession", "docs/runbooks.md#succession"),
+            Self::Growth => ("growth", "docs/runbooks.md#maps-full"),
+            Self::Sockets => ("sockets", "docs/runbooks.md#programs-missing"),
+            Self::Config => ("config", "docs/runbooks.md#settings"),
+            Self::ConfigFile => ("config-file", "docs/runbooks.md#settings"),
+            Self::HealthPort(_) => ("health-port", "docs/runbooks.md#ports-in-use"),
+            Self::Folder => ("folder", "docs/runbooks.md#source-outage"),
+            Self::Object(_) => ("object", "docs/runbooks.md#objects"),
+            Self::Gateway(_) => ("gateway", "docs/runbooks.md#objects"),
+            Self::Health => ("health", "docs/runbooks.md#ports-in-use"),
+            Self::Probes => ("probes", "docs/runbooks.md#ports-in-use"),
+            Self::Metrics => ("metrics", "docs/runbooks.md#ports-in-use"),
+            Self::ApiServer => ("api-server", "docs/runbooks.md#source-outage"),
         }
     }
 
@@ -143,10 +118,7 @@ impl Topic {
     fn object(&self) -> Option<ObjectKey> {
         match self {
             Self::Plan(name) => Some(names::owner(name)),
-            Self::ForeignPrograms(node) => Some(ObjectKey {
-                kind: Kind::Node,
-                name: ObjectName::new("", node),
-            }),
+            Self::ForeignPrograms(node) => Some(ObjectKey::new(Kind::Node, "", node)),
             Self::Object(key) | Self::Gateway(key) if key.kind.is_namespaced() => Some(key.clone()),
             _ => None,
         }
@@ -235,7 +207,7 @@ impl Warnings {
             ended.for_each(|warning| reporter.withdraw(object, &warning.reason));
         }
         for warning in warnings.iter().filter(|w| !arrived.contains(w)) {
-            tracing::warn!(page = topic.page(), "{warning}");
+            tracing::warn!(page = topic.name_and_page().1, "{warning}");
             if let Some(object) = object.clone() {
                 self.report(object, uid_hash, News::Warning, &warning.reason);
             }
@@ -246,10 +218,7 @@ impl Warnings {
     }
     /// Reports the health of a node.
     pub fn report_node(&self, node: &str, news: News, reason: &str) {
-        let object = ObjectKey {
-            kind: Kind::Node,
-            name: ObjectName::new("", node),
-        };
+        let object = ObjectKey::new(Kind::Node, "", node);
         self.report(object, 0, news, reason);
     }
     fn report(&self, object: ObjectKey, uid_hash: u64, news: News, reason: &str) {
@@ -277,20 +246,20 @@ impl Warnings {
     /// Returns every warning that holds, with its topic's name, sorted.
     pub fn named(&self) -> Vec<NamedWarning> {
         let all = self.by_topic().into_iter();
-        let named = all.map(|(topic, warning)| NamedWarning {
-            topic: topic.name(),
-            page: topic.page(),
-            object: warning.object,
-            reason: warning.reason,
+        let named = all.map(|(topic, Warning { object, reason })| {
+            let (topic, page) = topic.name_and_page();
+            NamedWarning {
+                topic,
+                page,
+                object,
+                reason,
+            }
         });
         named.collect()
     }
     /// Returns every warning that holds, sorted.
     pub fn all(&self) -> Vec<Warning> {
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let held = held.values().flat_map(|held| &held.warnings);
-        let mut all: Vec<_> = held.cloned().collect();
-        all.sort_unstable();
-        all
+        let all = self.by_topic().into_iter();
+        all.map(|(_, warning)| warning).collect()
     }
 }

@@ -104,7 +104,7 @@ impl Cluster {
         for name in dirty {
             let (service, slices) = self.state.service(&name);
             let (plan, warnings) = service
-                .map(|service| plan_service(service, slices, self.state.view(), &self.claims))
+                .map(|service| plan_service(service, slices, &self.state.view, &self.claims))
                 .unwrap_or_default();
             ensure!(warnings.is_empty(), "{warnings:?}");
             if plan.ports.is_empty() {

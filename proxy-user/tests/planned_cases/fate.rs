@@ -65,7 +65,7 @@ impl Cluster {
             hits.pop()
         };
         let of_node = self.node.ips.contains(&to.ip()) || to.ip().is_loopback();
-        let internal_ips = &self.state.view().internal_ips;
+        let internal_ips = &self.state.view.internal_ips;
         let node_port = of_node && self.node_ports.serve(to.ip(), internal_ips);
         let at_node_port = || {
             if node_port {

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use control::syncer::Syncer;
+use control::tracker::ClusterState;
 use linux::{
     Routed,
     interfaces::{Interface, PodLink},
@@ -159,7 +159,7 @@ pub(super) trait Asked {
 
 /// The kernel and the cluster state as they are now.
 pub(super) struct Present<'a> {
-    pub(super) cluster: &'a Syncer,
+    pub(super) cluster: &'a ClusterState,
     pub(super) interfaces: &'a [Interface],
 }
 

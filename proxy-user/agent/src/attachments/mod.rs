@@ -11,7 +11,6 @@ mod pin_watch;
 mod redirect_eligibility;
 mod repair;
 mod succession;
-mod uplinks;
 mod xdp_eligibility;
 mod xdp_uplinks;
 
@@ -25,7 +24,7 @@ use tokio::time::Instant;
 pub use self::hooks::SocketHooks;
 use self::{
     foreign_programs::ForeignPrograms, gone_pods::GonePods, interfaces::InterfaceAttachments,
-    repair::Repairs, succession::Takeover, uplinks::Uplinks,
+    repair::Repairs, succession::Takeover, xdp_uplinks::Uplinks,
 };
 pub(super) use self::{pin_watch::PinWatch, repair::raise_descriptor_limit};
 use super::{agent::Shared, services::Services};
@@ -158,7 +157,7 @@ impl Attachments {
         );
         if let Some(found) = found {
             let (before, left) = (found.before_count, found.left_interfaces);
-            shared.metrics.foreign.set(before, left);
+            shared.metrics.state.set_foreign(before, left);
             let topic = Topic::ForeignPrograms((&*shared.node_name).into());
             shared
                 .warnings
@@ -208,7 +207,7 @@ impl Attachments {
         let links = pod_links(&shared.interfaces, &self.neighbours);
         self.gone_pods.observe(&links, &shared.interfaces, now);
         let asked = gone_pods::Present {
-            cluster: &services.syncer,
+            cluster: &services.syncer.state,
             interfaces: &shared.interfaces,
         };
         let gone = self.gone_pods.gone(&links, &shared.interfaces, now, &asked);

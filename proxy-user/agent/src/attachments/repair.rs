@@ -113,7 +113,7 @@ impl Attachments {
             if repair.failure.is_some() {
                 faults.push(warning(&repair));
             } else {
-                shared.metrics.repairs.count(repair.kind);
+                shared.metrics.state.count_repair(repair.kind);
                 self.repairs.reported.push((now, warning(&repair)));
             }
         }

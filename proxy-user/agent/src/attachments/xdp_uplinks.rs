@@ -3,25 +3,32 @@
 //! and warns why it is not attached at others. `xdp_eligibility` decides. Called by `attachments`,
 //! once a second.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use control::{causes::chain, object::Warning, warnings::Topic};
-use datapath::{Repair, RepairKind, XdpMode};
+use datapath::{Repair, RepairKind, XdpMode, XdpRefusal};
 use linux::interfaces::Interface;
 use proxy_common::xdp::Abilities;
 use tokio::time::Instant;
 
-use super::{
-    Attachments, foreign_programs,
-    redirect_eligibility::Routing,
-    uplinks::{explain, warning},
-    xdp_eligibility,
-};
+use super::{Attachments, foreign_programs, redirect_eligibility::Routing, xdp_eligibility};
 use crate::agent::Shared;
 
 /// How long to wait before another attempt after a driver has refused the XDP program: with some
 /// drivers each attempt interrupts the traffic.
 const AGAIN: Duration = Duration::from_secs(60);
+
+/// The state of uplinks, kept between two checks.
+#[derive(Debug, Default)]
+pub(super) struct Uplinks {
+    /// Uplinks that this run has attached XDP to, as they were then. Key: interface index.
+    attached: BTreeMap<u32, Interface>,
+    /// Uplinks where the driver or another program prevented attaching XDP. Key: interface index.
+    /// Value: when that was, the interface as it was then, and the warning.
+    refused: BTreeMap<u32, (Instant, Interface, Warning)>,
+    /// Detached or replaced XDP programs that were put back, and that the next repair will report.
+    pub(super) repaired: Vec<Repair>,
+}
 
 impl Attachments {
     /// Attaches XDP to uplinks that should have it, detaches it from others, and warns about
@@ -54,7 +61,7 @@ impl Attachments {
             }
         }
         let attached = self.uplinks.attached.len();
-        shared.metrics.foreign.set_xdp(attached, said.len());
+        shared.metrics.state.set_xdp(attached, said.len());
         said.sort_unstable();
         said.dedup();
         shared.warnings.replace(Topic::Uplinks, said);
@@ -136,5 +143,42 @@ impl Attachments {
                 Some(said)
             }
         }
+    }
+}
+
+fn explain(refusal: &XdpRefusal, mode: XdpMode) -> String {
+    match refusal {
+        XdpRefusal::Taken(other) => {
+            format!("{other} is at its XDP hook, which takes one program; it is left alone")
+        }
+        XdpRefusal::Refused(error) if mode == XdpMode::Native => format!(
+            "its driver does not take a native XDP program: {}; it may lack it, or want a smaller MTU, fewer queues or other \
+             offloads (the kernel's log may say which), or use `xdp: generic`",
+            chain(error)
+        ),
+        XdpRefusal::Refused(error) => {
+            format!("the kernel does not take the program: {}", chain(error))
+        }
+    }
+}
+
+fn warning(object: &str, reason: &str) -> Warning {
+    Warning {
+        object: object.to_owned(),
+        reason: format!("packets take tc, XDP does not take them: {reason}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_xdp_refusal_names_a_remedy_or_the_program_attached_there() {
+        let refused = XdpRefusal::Refused(std::io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+        assert!(explain(&refused, XdpMode::Native).contains("xdp: generic"));
+        assert!(!explain(&refused, XdpMode::Generic).contains("xdp: generic"));
+        let taken = XdpRefusal::Taken("program 7 (katran)".into());
+        assert!(explain(&taken, XdpMode::Native).contains("program 7 (katran)"));
     }
 }

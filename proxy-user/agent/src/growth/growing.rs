@@ -39,7 +39,7 @@ impl Growing {
 
 /// Larger maps that are being filled with services, while others are in use.
 pub(super) struct Filling<K = Datapath> {
-    maps: K,
+    pub(super) maps: K,
     /// Services of the maps in use that are still missing in `maps`. They are stored first, and may
     /// use the reserve that new services must leave free: they may have used it in the old maps.
     held: VecDeque<ObjectName>,
@@ -51,19 +51,9 @@ pub(super) struct Filling<K = Datapath> {
     /// be new, and would take the space of those in `rest`.
     later: BTreeSet<ObjectName>,
     /// True if some services could not be stored in `maps`.
-    failed: bool,
+    pub(super) failed: bool,
     /// True if one of the services that could not be stored is served by the maps in use.
-    lacks_held: bool,
-}
-
-/// The result of filling larger maps.
-#[derive(Debug)]
-pub(super) enum Outcome<K> {
-    /// The larger maps contain every service of the maps in use. With `failed`, other services are
-    /// missing.
-    Ready { maps: K, failed: bool },
-    /// A service of the maps in use could not be stored in these larger maps.
-    TooSmall(K),
+    pub(super) lacks_held: bool,
 }
 
 impl<K: Kernel> Filling<K> {
@@ -105,16 +95,6 @@ impl<K: Kernel> Filling<K> {
         self.lacks_held |= failed && may_exist;
         self.stored.extend(turn);
         true
-    }
-    /// Returns the filled maps, and whether they can replace those in use.
-    pub(super) fn into_outcome(self) -> Outcome<K> {
-        if self.lacks_held {
-            return Outcome::TooSmall(self.maps);
-        }
-        Outcome::Ready {
-            maps: self.maps,
-            failed: self.failed,
-        }
     }
 }
 
@@ -173,10 +153,7 @@ impl<K: Kernel, F: Follower> Kernel for Both<'_, K, F> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use control::{
-        apply::{Affected, Failure, Refusal},
-        warnings::Warnings,
-    };
+    use control::{testing::full, warnings::Warnings};
 
     const RESERVE: usize = 5;
 
@@ -206,15 +183,7 @@ mod tests {
                 if self.held.contains(name) || self.held.len() < room {
                     self.held.insert(name.clone());
                 } else {
-                    result.failures.push(Failure {
-                        affected: Affected::Service(name.clone()),
-                        reason: Refusal::Full {
-                            map: "frontends",
-                            capacity: 0,
-                            key: "frontends",
-                            detail: String::new(),
-                        },
-                    });
+                    result.failures.push(full(name));
                 }
             }
             result
@@ -243,11 +212,9 @@ mod tests {
         Both(&mut small, &mut filling).apply(&come);
         assert!(!filling.failed, "nothing was refused");
         while filling.go_on(&mut syncer) {}
-        let Outcome::Ready { maps, failed } = filling.into_outcome() else {
-            panic!("all that are held fit")
-        };
-        assert_eq!(maps.held, BTreeSet::from_iter(served));
-        assert!(failed, "for the others there is no room");
+        assert!(!filling.lacks_held, "all that are held fit");
+        assert_eq!(filling.maps.held, BTreeSet::from_iter(served));
+        assert!(filling.failed, "for the others there is no room");
     }
 
     #[test]
@@ -259,6 +226,6 @@ mod tests {
         };
         let mut filling = Filling::new(maps, (0..11).map(name).collect(), Vec::new());
         while filling.go_on(&mut syncer) {}
-        assert!(matches!(filling.into_outcome(), Outcome::TooSmall(_)));
+        assert!(filling.lacks_held && filling.failed);
     }
 }

@@ -43,7 +43,7 @@ impl Counting {
         let counted = Arc::clone(&self.counted);
         self.thread = Some(thread::spawn(move || match read::fills(&pin_dir) {
             Ok(fills) => {
-                metrics.set_fills(&fills);
+                metrics.state.set_maps(&fills);
                 *counted.lock().unwrap_or_else(PoisonError::into_inner) = fills;
             }
             Err(error) => tracing::debug!("maps could not be counted: {}", chain(&error)),

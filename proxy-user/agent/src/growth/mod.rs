@@ -20,7 +20,7 @@ use tokio::{sync::mpsc, task::spawn_blocking, time::Instant};
 
 pub use self::sizes::{Decision, ServiceCounts, decide};
 use self::{
-    growing::{Both, Filling, Growing, Outcome},
+    growing::{Both, Filling, Growing},
     map_usage::Counting,
 };
 use super::{agent::Shared, services::Services};
@@ -42,13 +42,6 @@ pub(super) struct Growth {
     /// When to continue the walk through the flow tables, which removes idle flows.
     walk_at: Instant,
     counting: Counting,
-}
-
-/// Larger maps that are filled and ready to replace the maps in use.
-pub(super) struct Filled {
-    pub(super) maps: Datapath,
-    /// True if some services could not be stored in `maps`.
-    pub(super) failed: bool,
 }
 
 impl Growth {
@@ -105,11 +98,13 @@ impl Growth {
         }
         if ends || Instant::now() >= self.walk_at {
             self.walk(shared);
-            shared.metrics.ended.count(shared.datapath.take_ended());
+            shared
+                .metrics
+                .state
+                .count_ended(shared.datapath.take_ended());
         }
-        shared
-            .metrics
-            .set_fill(&self.flows, &shared.datapath.fill());
+        let state = &shared.metrics.state;
+        state.set_fill(&self.flows, &shared.datapath.fill());
         let pins = &shared.config.pin_directory;
         self.counting.go_on(Instant::now(), pins, &shared.metrics);
     }
@@ -149,7 +144,7 @@ impl Growth {
         let now = shared.datapath.capacities();
         let limit = shared.config.map_memory_limit();
         let counts = ServiceCounts {
-            known: services.syncer.known(),
+            known: services.syncer.state.served_count(),
             held: shared.datapath.service_count(),
         };
         let fault = match decide(now, &fills, &services.syncer.full_maps(), counts, limit) {
@@ -209,16 +204,16 @@ impl Growth {
             }
         };
         shared.warnings.replace(Topic::Growth, Vec::new());
-        shared.metrics.count_growth();
+        shared.metrics.state.count_growth();
         let (held, others) = services.syncer.names(&shared.datapath.held_services());
         let filling = Filling::new(larger, held, others);
         self.growing = Growing::Filled(Box::new(filling));
     }
 
-    /// Stores some more services in the larger maps. Returns these maps after the last service, and
-    /// None before. If a service of the maps in use does not fit, gives the larger maps up,
+    /// Stores some more services in the larger maps. Returns these maps after the last service, with
+    /// true if some services could not be stored in them; None before. If a service of the maps in use does not fit, gives the larger maps up,
     /// so that others are made. Maps with the sizes that were given up last are returned anyway.
-    pub(super) fn fill(&mut self, syncer: &mut Syncer) -> Option<Filled> {
+    pub(super) fn fill(&mut self, syncer: &mut Syncer) -> Option<(Datapath, bool)> {
         if let Growing::Filled(filling) = &mut self.growing
             && filling.go_on(syncer)
         {
@@ -227,27 +222,26 @@ impl Growth {
         let Growing::Filled(filled) = std::mem::replace(&mut self.growing, Growing::No) else {
             return None;
         };
-        let (larger, failed) = match filled.into_outcome() {
-            Outcome::Ready { maps, failed } => (maps, failed),
-            // Maps of these sizes were given up before, and larger ones cannot be made at once:
-            // services that do not fit wait until the maps grow again.
-            Outcome::TooSmall(maps) if self.abandoned == Some(maps.capacities()) => (maps, true),
-            Outcome::TooSmall(maps) => {
-                self.abandoned = Some(maps.capacities());
-                tracing::info!(
-                    "the larger maps have no room for all that is served now, others are made"
-                );
-                if let Err(error) = maps.abandon() {
-                    // These maps stay for now; the next larger maps take over from them as well.
-                    tracing::warn!("{}", chain(&error));
-                }
-                return None;
-            }
-        };
-        self.abandoned = None;
-        Some(Filled {
-            maps: larger,
+        let Filling {
+            maps,
             failed,
-        })
+            lacks_held,
+            ..
+        } = *filled;
+        // Maps of these sizes may have been given up before, and larger ones cannot be made at
+        // once: services that do not fit wait until the maps grow again.
+        if lacks_held && self.abandoned != Some(maps.capacities()) {
+            self.abandoned = Some(maps.capacities());
+            tracing::info!(
+                "the larger maps have no room for all that is served now, others are made"
+            );
+            if let Err(error) = maps.abandon() {
+                // These maps stay for now; the next larger maps take over from them as well.
+                tracing::warn!("{}", chain(&error));
+            }
+            return None;
+        }
+        self.abandoned = None;
+        Some((maps, failed))
     }
 }

@@ -2,38 +2,59 @@
 //! All metrics, one file per concern; with kube-proxy's names where kube-proxy has the same metric.
 //! Fed by `agent` and the servers, shown by `server::metrics`.
 
-mod ended;
-mod fill;
-mod foreign;
-mod health;
 #[cfg(any(test, feature = "pages"))]
 mod kube_proxy;
 #[cfg(any(test, feature = "pages"))]
 pub mod page;
 mod process;
-mod repairs;
 mod scrape;
 mod state;
 mod sync;
 
 use std::{path::PathBuf, sync::Arc};
 
-use control::{apply::Fill, warnings::Warnings};
-use datapath::Occupancy;
-pub use ended::EndedConnections;
-use fill::FillGauges;
-pub use foreign::ForeignGauges;
-pub use health::HealthAnswers;
+use control::warnings::Warnings;
 use prometheus_client::{
     encoding::text::encode,
     metrics::info::Info,
     registry::{Metric, Registry, Unit},
 };
-pub use repairs::Repairs;
 use scrape::AtScrape;
 use source::api_server::Requests;
-pub use state::State;
+pub use state::{HealthAnswers, State};
 pub use sync::Sync;
+
+/// The label of a metric: its name and value.
+type Label = [(&'static str, &'static str); 1];
+
+/// Defines metrics, each with its type, name and help text. One in seconds also has its first
+/// value, and its name gets the suffix `_seconds`.
+macro_rules! metrics {
+    ($(#[$about:meta])* $group:ident {
+        $($field:ident: $type:ty, $name:literal, $help:literal $(, $metric:expr)?;)*
+    }) => {
+        $(#[$about])*
+        #[derive(Clone, Debug)]
+        pub struct $group {
+            $($field: $type,)*
+        }
+
+        impl $group {
+            pub(super) fn register(registry: &mut Registry) -> Self {
+                Self {
+                    $($field: metrics!(@register registry, $name, $help $(, $metric)?),)*
+                }
+            }
+        }
+    };
+    (@register $registry:ident, $name:literal, $help:literal) => {
+        $crate::metrics::add($registry, $name, $help)
+    };
+    (@register $registry:ident, $name:literal, $help:literal, $metric:expr) => {
+        $crate::metrics::add_seconds($registry, $name, $help, $metric)
+    };
+}
+use metrics;
 
 /// All metrics of the agent. Clones share the same values, so that the servers can have one.
 #[derive(Clone, Debug)]
@@ -41,11 +62,7 @@ pub struct Metrics {
     registry: Arc<Registry>,
     pub sync: Sync,
     pub health: HealthAnswers,
-    pub foreign: ForeignGauges,
-    pub repairs: Repairs,
-    pub ended: EndedConnections,
     pub state: State,
-    fill: FillGauges,
 }
 
 impl Metrics {
@@ -62,11 +79,7 @@ impl Metrics {
         registry.register("portolan_build", "The running version", Info::new(build));
         let sync = Sync::register(&mut registry);
         let health = HealthAnswers::register(&mut registry);
-        let foreign = ForeignGauges::register(&mut registry);
-        let repairs = Repairs::register(&mut registry);
-        let ended = EndedConnections::register(&mut registry);
-        let state = State::register(&mut registry);
-        let fill = FillGauges::register(&mut registry);
+        let state = State::register(&mut registry).starting();
         registry.register(
             "rest_client_requests",
             "Requests to the API server by status, method and host",
@@ -94,26 +107,8 @@ impl Metrics {
             registry: Arc::new(registry),
             sync,
             health,
-            foreign,
-            repairs,
-            ended,
             state,
-            fill,
         }
-    }
-
-    /// Sets how full the flow tables (`flows`) and the maps that hold services (`fills`) are.
-    pub fn set_fill(&self, flows: &Occupancy, fills: &[Fill]) {
-        self.fill.set(flows, fills);
-    }
-    /// Sets how full the maps in `fills` are.
-    pub fn set_fills(&self, fills: &[Fill]) {
-        self.fill.set_maps(fills);
-    }
-
-    /// Counts one growth: larger maps were made, and will replace those in use.
-    pub fn count_growth(&self) {
-        self.fill.count_growth();
     }
 
     /// Returns all metrics in the text format that Prometheus reads.

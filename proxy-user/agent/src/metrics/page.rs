@@ -149,6 +149,6 @@ pub(super) fn busy() -> Metrics {
     metrics.health.healthz(200);
     metrics.health.livez(200);
     metrics.state.heard_of(Kind::Service);
-    metrics.set_fill(&Occupancy::default(), &[]);
+    metrics.state.set_fill(&Occupancy::default(), &[]);
     metrics
 }

@@ -19,34 +19,22 @@ use prometheus_client::{
 #[derive(Debug)]
 pub(super) struct Process;
 
-/// Processor time, start time and memory of the agent's process, from /proc. Times in seconds.
-struct Figures {
-    cpu_seconds: f64,
-    start_time: f64,
-    virtual_bytes: f64,
-    resident_bytes: f64,
-}
-
-impl Figures {
-    /// Reads /proc/self/stat and the `btime` of /proc/stat; None if a value is missing.
-    fn read() -> Option<Self> {
-        let per_second = sysconf(SysconfVar::CLK_TCK).ok()?? as f64;
-        let page = sysconf(SysconfVar::PAGE_SIZE).ok()?? as f64;
-        let stat = fs::read_to_string("/proc/self/stat").ok()?;
-        // The process name in parentheses may contain anything; the third field comes after it.
-        let (_, fields) = stat.rsplit_once(") ")?;
-        let fields: Vec<_> = fields.split_whitespace().collect();
-        let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
-        let all = fs::read_to_string("/proc/stat").ok()?;
-        let mut booted = all.lines().filter_map(|line| line.strip_prefix("btime "));
-        let booted: f64 = booted.next()?.trim().parse().ok()?;
-        Some(Self {
-            cpu_seconds: (field(14)? + field(15)?) / per_second,
-            start_time: booted + field(22)? / per_second,
-            virtual_bytes: field(23)?,
-            resident_bytes: field(24)? * page,
-        })
-    }
+/// Reads processor time and start time, in seconds, and virtual and resident memory of the agent's
+/// process: from /proc/self/stat and the `btime` of /proc/stat. None if a value is missing.
+fn figures() -> Option<[f64; 4]> {
+    let per_second = sysconf(SysconfVar::CLK_TCK).ok()?? as f64;
+    let page = sysconf(SysconfVar::PAGE_SIZE).ok()?? as f64;
+    let stat = fs::read_to_string("/proc/self/stat").ok()?;
+    // The process name in parentheses may contain anything; the third field comes after it.
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let fields: Vec<_> = fields.split_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
+    let all = fs::read_to_string("/proc/stat").ok()?;
+    let mut booted = all.lines().filter_map(|line| line.strip_prefix("btime "));
+    let booted: f64 = booted.next()?.trim().parse().ok()?;
+    let cpu = (field(14)? + field(15)?) / per_second;
+    let start = booted + field(22)? / per_second;
+    Some([cpu, start, field(23)?, field(24)? * page])
 }
 
 /// KUBE: returns how many bytes of IP packets the network namespace has received, and how many it
@@ -70,25 +58,17 @@ impl Collector for Process {
             let gauge = ConstGauge::new(value);
             gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)
         };
-        let figures = Figures::read();
-        let of = |field: fn(&Figures) -> f64| figures.as_ref().map(field);
+        let [cpu, start, all, resident] = figures().map_or([None; 4], |all| all.map(Some));
+        let [received, sent] = network_bytes().map_or([None; 2], |both| both.map(Some));
         let limit = |resource| getrlimit(resource).ok().map(|(soft, _)| soft as f64);
         let open = fs::read_dir("/proc/self/fd").map(|all| all.count() as f64);
         gauge(
             "process_start_time_seconds",
             "Start time of the process since 1970",
-            of(|figures| figures.start_time),
+            start,
         )?;
-        gauge(
-            "process_resident_memory_bytes",
-            "Resident memory",
-            of(|figures| figures.resident_bytes),
-        )?;
-        gauge(
-            "process_virtual_memory_bytes",
-            "Virtual memory",
-            of(|figures| figures.virtual_bytes),
-        )?;
+        gauge("process_resident_memory_bytes", "Resident memory", resident)?;
+        gauge("process_virtual_memory_bytes", "Virtual memory", all)?;
         gauge(
             "process_virtual_memory_max_bytes",
             "Virtual memory that the process may have",
@@ -100,22 +80,17 @@ impl Collector for Process {
             "File descriptors that the process may have",
             limit(Resource::RLIMIT_NOFILE),
         )?;
-        let network = network_bytes();
         for (name, help, value) in [
-            (
-                "process_cpu_seconds",
-                "Processor time of the process",
-                of(|figures| figures.cpu_seconds),
-            ),
+            ("process_cpu_seconds", "Processor time of the process", cpu),
             (
                 "process_network_receive_bytes",
                 "Bytes of IP packets that the network namespace has received",
-                network.map(|[received, _]| received),
+                received,
             ),
             (
                 "process_network_transmit_bytes",
                 "Bytes of IP packets that the network namespace has sent",
-                network.map(|[_, sent]| sent),
+                sent,
             ),
         ] {
             if let Some(value) = value {

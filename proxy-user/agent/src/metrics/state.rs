@@ -1,78 +1,94 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Metrics of what is served and what is not, and of when the source of objects last sent
-//! something. Fed by `agent`.
+//! Metrics of what is served and what is not, of what the agent has found and changed in the
+//! kernel, and of the answers about its health. Fed by `agent` and `server::health`.
 
-use control::model::Kind;
+use control::{apply::Fill, model::Kind};
+use datapath::{Ended, Occupancy, RepairKind};
 use prometheus_client::{
-    encoding::EncodeLabelSet,
-    metrics::{family::Family, gauge::Gauge},
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
+use proxy_common::maps;
 
 use super::{
-    add, add_seconds,
+    Label, metrics,
     sync::{Seconds, now},
 };
 
-/// Gauges of failed services, attached interfaces and hooks, and watches.
-#[derive(Clone, Debug)]
-pub struct State {
-    failed_services: Gauge,
-    interfaces: [Gauge; 2],
-    hooks: [Gauge; 2],
-    last_event: Family<OfKind, Seconds>,
-    source_failing: Gauge,
+metrics! {
+    /// Metrics of the agent's state.
+    State {
+        failed_services: Gauge, "portolan_services_failed",
+            "Services that are not in the maps as they should be; they are tried again";
+        interfaces_wanted: Gauge, "portolan_interfaces_wanted",
+            "Interfaces that the programs belong on";
+        interfaces_attached: Gauge, "portolan_interfaces_attached",
+            "Interfaces that the programs are attached to";
+        hooks_wanted: Gauge, "portolan_hooks_wanted", "Socket hooks that the kernel takes";
+        hooks_attached: Gauge, "portolan_hooks_attached", "Socket hooks that are attached";
+        last_event: Family<[(&'static str, String); 1], Seconds>,
+            "portolan_watch_last_event_timestamp",
+            "Time of the last event of the watch on a kind of objects; subtract it from the time",
+            Family::default();
+        source_failing: Gauge, "portolan_source_failing",
+            "1 while the API server's objects cannot be followed, and services stay as last known";
+        foreign_before: Gauge, "portolan_foreign_programs_before",
+            "tc programs of others that run before portolan's at one of its interfaces and may hide packets from it";
+        left_to_stack: Gauge, "portolan_interfaces_left_to_stack",
+            "Interfaces whose packets take the node's stack, whatever forwarding says, because something there needs it";
+        with_xdp: Gauge, "portolan_uplinks_with_xdp",
+            "Uplinks where XDP takes packets of known flows";
+        without_xdp: Gauge, "portolan_uplinks_without_xdp",
+            "Uplinks where XDP takes no packets though the setting xdp is on, because something there is in the way";
+        repairs: Family<Label, Counter>, "portolan_repairs",
+            "What somebody had removed or changed in the kernel, and the agent has put back";
+        ended: Family<Label, Counter>, "portolan_connections_of_gone_endpoints_ended",
+            "Connections that the agent has ended because their endpoint's pod is gone: by removing the flow (the client's next packet gets a reset), or by closing the client's socket";
+        flows: Family<Label, Gauge>, "portolan_flows", "Flows in the flow table";
+        unanswered: Family<Label, Gauge>, "portolan_unanswered_flow_entries",
+            "Flow table entries without any answer yet";
+        entries: Family<Label, Gauge>, "portolan_map_entries", "Elements of a map in use";
+        capacity: Family<Label, Gauge>, "portolan_map_capacity", "Elements a map can hold";
+        growths: Counter, "portolan_map_growths",
+            "How often larger maps took the place of others that were nearly full";
+    }
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-struct OfKind {
-    kind: String,
+metrics! {
+    /// Counters of the answers of `/healthz` and `/livez` by HTTP status.
+    #[derive(Default)]
+    HealthAnswers {
+        healthz: Family<[(&'static str, u16); 1], Counter>, "kubeproxy_proxy_healthz",
+            "Answers of /healthz by status";
+        livez: Family<[(&'static str, u16); 1], Counter>, "kubeproxy_proxy_livez",
+            "Answers of /livez by status";
+    }
+}
+
+impl HealthAnswers {
+    pub fn healthz(&self, code: u16) {
+        self.healthz.get_or_create(&[("code", code)]).inc();
+    }
+    pub fn livez(&self, code: u16) {
+        self.livez.get_or_create(&[("code", code)]).inc();
+    }
 }
 
 impl State {
-    pub(super) fn register(registry: &mut Registry) -> Self {
-        let mut gauge = |name, help| add(registry, name, help);
-        Self {
-            failed_services: gauge(
-                "portolan_services_failed",
-                "Services that are not in the maps as they should be; they are tried again",
-            ),
-            interfaces: [
-                gauge(
-                    "portolan_interfaces_wanted",
-                    "Interfaces that the programs belong on",
-                ),
-                gauge(
-                    "portolan_interfaces_attached",
-                    "Interfaces that the programs are attached to",
-                ),
-            ],
-            hooks: [
-                gauge(
-                    "portolan_hooks_wanted",
-                    "Socket hooks that the kernel takes",
-                ),
-                gauge("portolan_hooks_attached", "Socket hooks that are attached"),
-            ],
-            last_event: add_seconds(
-                registry,
-                "portolan_watch_last_event_timestamp",
-                "Time of the last event of the watch on a kind of objects; subtract it from the time",
-                Family::default(),
-            ),
-            source_failing: add(
-                registry,
-                "portolan_source_failing",
-                "1 while the API server's objects cannot be followed, and services stay as last known",
-            ),
+    /// Lets counters with fixed kinds start at zero, so that Prometheus' rate() sees the first
+    /// event of each.
+    pub(super) fn starting(self) -> Self {
+        for kind in RepairKind::ALL {
+            drop(self.repairs.get_or_create(&[("kind", kind.name())]));
         }
+        self.count_ended(Ended::default());
+        self
     }
-
     /// Records the present time as the last time that the source sent something about objects of
     /// this kind.
     pub fn heard_of(&self, kind: Kind) {
-        let kind = kind.to_string();
-        self.last_event.get_or_create(&OfKind { kind }).set(now());
+        let last = self.last_event.get_or_create(&[("kind", kind.to_string())]);
+        last.set(now());
     }
     /// Records whether the agent fails to follow the API server's objects at present.
     pub fn set_source_failing(&self, failing: bool) {
@@ -84,9 +100,62 @@ impl State {
     /// Sets the gauges of interfaces and of hooks. Each pair: how many should have the programs,
     /// and how many have them.
     pub fn set_attached(&self, interfaces: (usize, usize), hooks: (usize, usize)) {
-        for (gauges, (wanted, attached)) in [(&self.interfaces, interfaces), (&self.hooks, hooks)] {
-            set(&gauges[0], wanted);
-            set(&gauges[1], attached);
+        set(&self.interfaces_wanted, interfaces.0);
+        set(&self.interfaces_attached, interfaces.1);
+        set(&self.hooks_wanted, hooks.0);
+        set(&self.hooks_attached, hooks.1);
+    }
+    /// Sets how many uplinks have the XDP program, and how many lack it though `xdp` is on.
+    pub fn set_xdp(&self, attached: usize, declined: usize) {
+        set(&self.with_xdp, attached);
+        set(&self.without_xdp, declined);
+    }
+    /// Sets how many foreign programs run before portolan's, and for how many interfaces the
+    /// packets take the stack although `forwarding` is `auto`.
+    pub fn set_foreign(&self, before: usize, left: u32) {
+        set(&self.foreign_before, before);
+        self.left_to_stack.set(left.into());
+    }
+    /// Counts what somebody had removed or changed in the kernel, and was put back.
+    pub fn count_repair(&self, kind: RepairKind) {
+        self.repairs.get_or_create(&[("kind", kind.name())]).inc();
+    }
+    /// Counts connections that were ended because their endpoints' pods are gone.
+    pub fn count_ended(&self, ended: Ended) {
+        for (kind, count) in [("flow", ended.flows), ("socket", ended.sockets)] {
+            self.ended.get_or_create(&[("kind", kind)]).inc_by(count);
+        }
+    }
+    /// Counts one growth: larger maps were made, and will replace those in use.
+    pub fn count_growth(&self) {
+        self.growths.inc();
+    }
+    /// Sets how full the flow tables (`flows`) and the maps that hold services (`fills`) are.
+    pub fn set_fill(&self, flows: &Occupancy, fills: &[Fill]) {
+        for (family, map, counts) in [
+            ("IPv4", maps::FLOWS_V4, &flows.v4),
+            ("IPv6", maps::FLOWS_V6, &flows.v6),
+        ] {
+            let label = [("family", family)];
+            self.flows.get_or_create(&label).set(counts.flows.into());
+            let unanswered = self.unanswered.get_or_create(&label);
+            unanswered.set(counts.unanswered.into());
+            let (entries, capacity) = (counts.entries, counts.capacity);
+            self.set_maps(&[Fill {
+                map,
+                entries,
+                capacity,
+            }]);
+        }
+        self.set_maps(fills);
+    }
+    /// Sets how full the maps in `fills` are.
+    pub fn set_maps(&self, fills: &[Fill]) {
+        for fill in fills {
+            let label = [("map", fill.map)];
+            self.entries.get_or_create(&label).set(fill.entries.into());
+            let capacity = self.capacity.get_or_create(&label);
+            capacity.set(fill.capacity.into());
         }
     }
 }

@@ -6,7 +6,6 @@ use std::time::{Duration, SystemTime};
 use control::change::Trigger;
 use k8s_openapi::jiff::Timestamp;
 use prometheus_client::{
-    encoding::EncodeLabelSet,
     metrics::{
         counter::Counter,
         family::Family,
@@ -16,47 +15,52 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use super::{add, add_seconds};
+use super::{Label, metrics};
 
 pub(super) type Seconds = Gauge<f64, std::sync::atomic::AtomicU64>;
 
-/// Metrics of the syncs, which write changes of services into the maps. kube-proxy's name for it:
-/// sync of proxy rules.
-///
-/// KUBE: kube-proxy syncs each IP family by itself. Here one sync writes both, so it counts for
-/// both.
-#[derive(Clone, Debug)]
-pub struct Sync {
-    duration: ByFamily<Histogram>,
-    turns: Family<Turn, Histogram>,
-    programming: ByFamily<Histogram>,
-    last: Family<IpFamily, Seconds>,
-    last_queued: Family<IpFamily, Seconds>,
-    service_changes: Counter,
-    endpoint_changes: Counter,
-    services_pending: Gauge,
-    endpoints_pending: Gauge,
-    no_local: Family<Policy, Gauge>,
-    services: Gauge,
-    weighted: Gauge,
+metrics! {
+    /// Metrics of the syncs, which write changes of services into the maps. kube-proxy's name for
+    /// it: sync of proxy rules.
+    ///
+    /// KUBE: kube-proxy syncs each IP family by itself. Here one sync writes both, so it counts for
+    /// both.
+    Sync {
+        duration: Histograms, "kubeproxy_sync_proxy_rules_duration",
+            "Duration of one sync, which writes all known changes into the maps",
+            Histograms::new_with_constructor(durations);
+        turns: Histograms, "portolan_turn_duration",
+            "Time that the agent spent on one thing, such as a part of a sync: every other change waits so long",
+            Histograms::new_with_constructor(|| Histogram::new(exponential_buckets(0.0001, 2.0, 18)));
+        programming: Histograms, "kubeproxy_network_programming_duration",
+            "Time from a change of endpoints (its trigger time) until it is in the maps",
+            Histograms::new_with_constructor(latencies);
+        last: Family<Label, Seconds>, "kubeproxy_sync_proxy_rules_last_timestamp",
+            "Time of the last complete sync", Family::default();
+        last_queued: Family<Label, Seconds>, "kubeproxy_sync_proxy_rules_last_queued_timestamp",
+            "Time of the last change received", Family::default();
+        service_changes: Counter, "kubeproxy_sync_proxy_rules_service_changes",
+            "Changes of Services received";
+        endpoint_changes: Counter, "kubeproxy_sync_proxy_rules_endpoint_changes",
+            "Changes of EndpointSlices received";
+        services_pending: Gauge, "kubeproxy_sync_proxy_rules_service_changes_pending",
+            "Changes of Services not in the maps yet";
+        endpoints_pending: Gauge, "kubeproxy_sync_proxy_rules_endpoint_changes_pending",
+            "Changes of EndpointSlices not in the maps yet";
+        no_local: Family<[(&'static str, &'static str); 2], Gauge>,
+            "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
+            "Services with traffic policy Local whose endpoints are all on other nodes";
+        services: Gauge, "portolan_services", "Services served";
+        weighted: Gauge, "portolan_services_weighted",
+            "Services and Gateways of which some endpoints have another weight than 1";
+    }
 }
 
-/// One histogram per IP family; the function makes its buckets.
-type ByFamily<M> = Family<IpFamily, M, fn() -> M>;
+/// One histogram for each value of a label; the function makes its buckets.
+type Histograms = Family<Label, Histogram, fn() -> Histogram>;
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-struct IpFamily {
-    ip_family: &'static str,
-}
-
-const V4: IpFamily = IpFamily { ip_family: "IPv4" };
-const V6: IpFamily = IpFamily { ip_family: "IPv6" };
-
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-struct Policy {
-    traffic_policy: &'static str,
-    ip_family: &'static str,
-}
+const V4: Label = [("ip_family", "IPv4")];
+const V6: Label = [("ip_family", "IPv6")];
 
 /// Histogram of how long syncs take. KUBE: kube-proxy's buckets, from 1 ms to 16 s, with smaller
 /// ones in front: most syncs take less than a millisecond here.
@@ -74,83 +78,10 @@ fn latencies() -> Histogram {
     Histogram::new(fine.into_iter().chain(coarse.map(f64::from)))
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-struct Turn {
-    kind: &'static str,
-}
-
 impl Sync {
-    pub(super) fn register(registry: &mut Registry) -> Self {
-        Self {
-            duration: add_seconds(
-                registry,
-                "kubeproxy_sync_proxy_rules_duration",
-                "Duration of one sync, which writes all known changes into the maps",
-                ByFamily::new_with_constructor(durations),
-            ),
-            turns: add_seconds(
-                registry,
-                "portolan_turn_duration",
-                "Time that the agent spent on one thing, such as a part of a sync: every other change waits so long",
-                Family::new_with_constructor(|| {
-                    Histogram::new(exponential_buckets(0.0001, 2.0, 18))
-                }),
-            ),
-            programming: add_seconds(
-                registry,
-                "kubeproxy_network_programming_duration",
-                "Time from a change of endpoints (its trigger time) until it is in the maps",
-                ByFamily::new_with_constructor(latencies),
-            ),
-            last: add_seconds(
-                registry,
-                "kubeproxy_sync_proxy_rules_last_timestamp",
-                "Time of the last complete sync",
-                Family::default(),
-            ),
-            last_queued: add_seconds(
-                registry,
-                "kubeproxy_sync_proxy_rules_last_queued_timestamp",
-                "Time of the last change received",
-                Family::default(),
-            ),
-            service_changes: add(
-                registry,
-                "kubeproxy_sync_proxy_rules_service_changes",
-                "Changes of Services received",
-            ),
-            endpoint_changes: add(
-                registry,
-                "kubeproxy_sync_proxy_rules_endpoint_changes",
-                "Changes of EndpointSlices received",
-            ),
-            services_pending: add(
-                registry,
-                "kubeproxy_sync_proxy_rules_service_changes_pending",
-                "Changes of Services not in the maps yet",
-            ),
-            endpoints_pending: add(
-                registry,
-                "kubeproxy_sync_proxy_rules_endpoint_changes_pending",
-                "Changes of EndpointSlices not in the maps yet",
-            ),
-            no_local: add(
-                registry,
-                "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
-                "Services with traffic policy Local whose endpoints are all on other nodes",
-            ),
-            services: add(registry, "portolan_services", "Services served"),
-            weighted: add(
-                registry,
-                "portolan_services_weighted",
-                "Services and Gateways of which some endpoints have another weight than 1",
-            ),
-        }
-    }
-
     /// Records how long the agent's loop has spent on one event. `kind`: the event's name.
     pub fn turned(&self, kind: &'static str, elapsed: Duration) {
-        let turns = self.turns.get_or_create(&Turn { kind });
+        let turns = self.turns.get_or_create(&[("kind", kind)]);
         turns.observe(elapsed.as_secs_f64());
     }
 
@@ -192,12 +123,8 @@ impl Sync {
         self.services.set(served as i64);
         self.weighted.set(weighted as i64);
         let policies = ["internal", "external"].into_iter();
-        let labels = policies.flat_map(|traffic_policy| {
-            [V4, V6].map(|IpFamily { ip_family }| Policy {
-                traffic_policy,
-                ip_family,
-            })
-        });
+        let labels = policies
+            .flat_map(|policy| [V4, V6].map(|[ip_family]| [("traffic_policy", policy), ip_family]));
         for (label, count) in labels.zip(no_local) {
             self.no_local.get_or_create(&label).set(count as i64);
         }

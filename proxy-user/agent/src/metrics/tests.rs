@@ -4,7 +4,7 @@
 use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 
 use control::{change::Trigger, model::Kind};
-use datapath::{Ended, RepairKind};
+use datapath::{Ended, Occupancy, RepairKind};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
@@ -36,9 +36,9 @@ fn metrics_that_kube_proxy_has_too_have_its_names() {
     metrics.sync.done(Duration::from_millis(3), &[trigger]);
     metrics.sync.set_services(4, 3, [0, 0, 0, 1]);
     metrics.health.healthz(503);
-    metrics.foreign.set(2, 3);
-    metrics.repairs.count(RepairKind::Hook);
-    metrics.ended.count(Ended {
+    metrics.state.set_foreign(2, 3);
+    metrics.state.count_repair(RepairKind::Hook);
+    metrics.state.count_ended(Ended {
         flows: 4,
         sockets: 0,
     });
@@ -48,7 +48,7 @@ fn metrics_that_kube_proxy_has_too_have_its_names() {
     metrics.state.set_source_failing(true);
     let mut flows = Occupancy::default();
     flows.v6.entries = 3;
-    metrics.set_fill(&flows, &[]);
+    metrics.state.set_fill(&flows, &[]);
     let text = metrics.text();
     for line in [
         "kubeproxy_sync_proxy_rules_endpoint_changes_pending 0",

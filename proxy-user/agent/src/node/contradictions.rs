@@ -9,7 +9,7 @@ use config::{Config, LocalDetection, NodePortAddresses, SocketBalancing};
 use control::{
     model::{Node, parse},
     object::{ObjectName, Warning},
-    syncer::Syncer,
+    tracker::ClusterState,
 };
 use ipnet::IpNet;
 use linux::interfaces::Interface;
@@ -106,7 +106,7 @@ pub fn pod_ranges(config: &Config) -> &[IpNet] {
 
 /// Returns a warning if no pod can be recognised, or if the pods' address ranges contain addresses
 /// of services. `cluster` must know [`pod_ranges`] and every object.
-pub fn misjudged_pods(config: &Config, node_name: &str, cluster: &Syncer) -> Option<Warning> {
+pub fn misjudged_pods(config: &Config, node_name: &str, cluster: &ClusterState) -> Option<Warning> {
     let (node, service_ranges) = (cluster.node(), cluster.service_ranges());
     judge_pods(
         config,

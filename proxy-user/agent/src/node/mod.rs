@@ -18,6 +18,7 @@ use control::{
     object::Warning,
     warnings::{News, Topic},
 };
+use proxy_common::Settings;
 use tokio::{
     sync::{mpsc, watch},
     time::Instant,
@@ -165,7 +166,8 @@ impl Node {
     pub(super) fn apply(&mut self, shared: &mut Shared, services: &mut Services) {
         self.is_outdated = false;
         let (config, interfaces) = (&shared.config, &shared.interfaces);
-        let node = services.syncer.node();
+        let cluster = &mut services.syncer.state;
+        let node = cluster.node();
         let given: Vec<_> = config
             .node_ips
             .iter()
@@ -173,45 +175,52 @@ impl Node {
             .chain(config.bound_ip())
             .collect();
         let (ips, guessed) = settings::fallback_ips(&shared.node_name, node, &given, interfaces);
-        services.syncer.set_fallback_ips(ips);
-        services.syncer.set_own_addresses(
+        cluster.set_fallback_ips(ips);
+        cluster.set_own_addresses(
             settings::own_addresses(config, interfaces),
             settings::broadcasts(interfaces),
         );
-        services.syncer.set_pod_ranges(pod_ranges(config));
+        cluster.set_pod_ranges(pod_ranges(config));
         // Before the first sync, the allocated cluster IPs are not known, so no packet is dropped
         // for going to an unallocated one.
         let ranges = if services.served {
-            services.syncer.service_ranges()
+            cluster.service_ranges()
         } else {
             BTreeSet::new()
         };
         let mut unstored = None;
         let mut faults = Vec::from_iter(guessed);
         faults.extend(settings::unheld_ranges(config, &ranges));
-        let internal_ips = &services.syncer.view().internal_ips;
+        let internal_ips = &cluster.view.internal_ips;
         faults.extend(unserved_node_ports(config, internal_ips, interfaces));
         faults.extend(half_seen(config, interfaces, self.misses_bridges));
         if services.listed {
-            faults.extend(misjudged_pods(config, &shared.node_name, &services.syncer));
+            faults.extend(misjudged_pods(config, &shared.node_name, cluster));
         }
         let (ports, shared_ports) = self.local_ports.leave(config.masquerade_ports);
         faults.extend(shared_ports);
-        let wanted = NodeSettings::new(
+        let mut wanted = NodeSettings::new(
             config,
             self.netns,
-            services.syncer.node(),
+            cluster.node(),
             &ranges,
             internal_ips,
             interfaces,
-        )
-        .with_foreign_connections(
-            config.is_canary() || self.foreign.may_exist(),
-            self.foreign.need_rules(),
-        )
-        .beside_rules(self.forward.do_others_masquerade())
-        .with_flags(self.stack.flags())
-        .with_masquerade_ports(ports);
+        );
+        let settings = &mut wanted.settings;
+        settings.flags |= self.stack.flags();
+        settings.masquerade_ports = ports;
+        // Segments of foreign connections must pass.
+        if config.is_canary() || self.foreign.may_exist() {
+            settings.flags &= !Settings::RESET_UNKNOWN;
+        }
+        if !self.foreign.need_rules() {
+            settings.flags |= Settings::RULES_MAY_GO;
+        }
+        // With `masquerade: mark` other rules are supposed to masquerade.
+        if self.forward.do_others_masquerade() && !settings.has(Settings::MARK_ONLY) {
+            settings.flags |= Settings::OTHERS_MASQUERADE;
+        }
         let health_addresses = settings::health_check_addresses(config, &wanted.addresses);
         self.health_addresses.send_if_modified(|known| {
             let before = std::mem::replace(known, health_addresses);

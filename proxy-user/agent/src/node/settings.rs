@@ -9,16 +9,13 @@ use std::{
 
 use config::{Config, LocalDetection, UnallocatedClusterIps, set_allocated, set_pods};
 use control::{
-    model::{
-        Node,
-        parse::{self, Flaw},
-    },
+    model::{Node, parse},
     object::Warning,
 };
 use datapath::NodeAddress;
 use ipnet::IpNet;
 use linux::interfaces::{Interface, InterfaceKind};
-use proxy_common::{Settings, masquerade::PortRanges, settings::RANGES};
+use proxy_common::{Settings, settings::RANGES};
 
 /// The node's settings and addresses, as they are stored in the maps.
 #[derive(Clone, PartialEq, Debug)]
@@ -68,35 +65,6 @@ impl NodeSettings {
             addresses: addresses.into_iter().collect(),
         }
     }
-
-    /// Switches resets off while foreign connections `may_exist`: their segments must pass.
-    pub(super) fn with_foreign_connections(mut self, may_exist: bool, need_rules: bool) -> Self {
-        if may_exist {
-            self.settings.flags &= !Settings::RESET_UNKNOWN;
-        }
-        if !need_rules {
-            self.settings.flags |= Settings::RULES_MAY_GO;
-        }
-        self
-    }
-    /// Adds these flags to the settings.
-    pub(super) fn with_flags(mut self, flags: u32) -> Self {
-        self.settings.flags |= flags;
-        self
-    }
-    /// Sets the source ports that masqueraded connections get.
-    pub(super) fn with_masquerade_ports(mut self, ports: PortRanges) -> Self {
-        self.settings.masquerade_ports = ports;
-        self
-    }
-    /// Sets a flag if another proxy's rules masquerade packets with the mark that it shares with
-    /// portolan. Not with `masquerade: mark`: there, other rules are supposed to masquerade.
-    pub(super) fn beside_rules(mut self, others_masquerade: bool) -> Self {
-        if others_masquerade && !self.settings.has(Settings::MARK_ONLY) {
-            self.settings.flags |= Settings::OTHERS_MASQUERADE;
-        }
-        self
-    }
 }
 
 /// Returns the addresses at which health check node ports are answered; an unspecified address
@@ -104,7 +72,7 @@ impl NodeSettings {
 pub(super) fn health_check_addresses(config: &Config, node: &[NodeAddress]) -> BTreeSet<IpAddr> {
     let every = |ip: IpAddr| config.node_port_addresses.serve_every(ip.is_ipv4());
     // A socket can be bound to a link-local IPv6 address only together with its interface.
-    let alone = |ip: &IpAddr| ip.is_ipv4() || parse::flaw(*ip) != Some(Flaw::LinkLocal);
+    let alone = |ip: &IpAddr| ip.is_ipv4() || parse::flaw(*ip) != Some(parse::LINK_LOCAL);
     let named = node.iter().filter(|one| one.node_ports);
     let named = named.map(|one| one.address).filter(alone);
     [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()]
@@ -166,7 +134,7 @@ fn addresses_of_node(interface: &Interface) -> impl Iterator<Item = IpAddr> + '_
     let addresses = interface.addresses.iter().map(|net| net.addr());
     let of_services = interface.is_of_ipvs();
     addresses
-        .filter(move |ip| !(of_services || of_pod && parse::flaw(*ip) == Some(Flaw::LinkLocal)))
+        .filter(move |ip| !(of_services || of_pod && parse::flaw(*ip) == Some(parse::LINK_LOCAL)))
 }
 
 /// Returns an address for each family for which the Node object has no InternalIP: the configured

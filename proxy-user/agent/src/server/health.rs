@@ -15,7 +15,7 @@ use control::object::Warning;
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 
-use self::status::{Facts, Faults, illness, is_alive};
+use self::status::{Facts, illness, is_alive};
 use crate::metrics::HealthAnswers;
 pub use status::Area;
 
@@ -30,14 +30,10 @@ const TOLD: usize = 3;
 #[derive(Clone, Debug, Default)]
 pub struct Health(Arc<Mutex<State>>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     last_updated: Option<Timestamp>,
-    /// Since when the oldest change waits to be applied; `None` if all changes are applied.
-    pending: Option<Instant>,
-    /// When the agent's loop last began a turn (the handling of one event).
-    turned: Instant,
-    faults: Faults,
+    facts: Facts,
     node: Option<AppliedNode>,
     /// True if load balancers may send clients to this node. KUBE: false before the Node object is
     /// seen.
@@ -46,32 +42,10 @@ struct State {
     source_fault: Option<String>,
 }
 
-impl Default for State {
-    fn default() -> Self {
-        Self {
-            last_updated: None,
-            pending: None,
-            turned: Instant::now(),
-            faults: Faults::default(),
-            node: None,
-            eligible: false,
-            source_fault: None,
-        }
-    }
-}
-
 impl State {
-    fn facts(&self) -> Facts<'_> {
-        Facts {
-            is_listed: self.last_updated.is_some(),
-            pending: self.pending,
-            turned: self.turned,
-            faults: &self.faults,
-        }
-    }
     fn answer(&self) -> Answer {
         let seconds = |since: Instant| since.elapsed().as_secs();
-        let faults = self.faults.first(NAMED);
+        let faults = self.facts.faults.first(NAMED);
         let faults = faults.into_iter().map(|(object, fault)| Named {
             object: object.to_owned(),
             reason: fault.reason.clone(),
@@ -85,9 +59,9 @@ impl State {
             node: self.node.clone(),
             source_fault: self.source_fault.clone(),
             reason: None,
-            fault_count: self.faults.count(),
+            fault_count: self.facts.faults.count(),
             faults: faults.collect(),
-            seconds_since_last_turn: seconds(self.turned),
+            seconds_since_last_turn: seconds(self.facts.turned),
         }
     }
 }
@@ -137,11 +111,11 @@ impl Health {
     }
     /// Records that the agent's loop begins a turn, so that it does not hang.
     pub fn turn(&self) {
-        self.state(|state| state.turned = Instant::now());
+        self.state(|state| state.facts.turned = Instant::now());
     }
     /// Records that changes have arrived and wait to be applied.
     pub fn set_pending(&self) {
-        self.state(|state| _ = state.pending.get_or_insert_with(Instant::now));
+        self.state(|state| _ = state.facts.pending.get_or_insert_with(Instant::now));
     }
     /// Replaces the faults of one area of the agent. Empty `faults` remove all faults of the area.
     pub fn set_faults<'a>(&self, area: Area, faults: impl IntoIterator<Item = &'a Warning>) {
@@ -150,8 +124,9 @@ impl Health {
             .map(|fault| (fault.object.clone(), fault.reason.clone()))
             .peekable();
         self.state(|state| {
-            if faults.peek().is_some() || !state.faults.is_empty_of(area) {
-                state.faults.replace(area, faults, Instant::now());
+            let known = &mut state.facts.faults;
+            if faults.peek().is_some() || !known.is_empty_of(area) {
+                known.replace(area, faults, Instant::now());
             }
         });
     }
@@ -165,7 +140,7 @@ impl Health {
     pub fn set_applied(&self, node: Option<AppliedNode>, eligible: bool) {
         self.state(|state| {
             state.last_updated = Some(Timestamp::now());
-            state.pending = None;
+            (state.facts.is_listed, state.facts.pending) = (true, None);
             state.node = node;
             state.eligible = eligible;
         });
@@ -173,15 +148,15 @@ impl Health {
     /// True if this service (`Service namespace/name`) is served as it should be. Faults of other
     /// services do not count: they would make every node refuse this service at the same time.
     pub fn serves(&self, service: &str) -> bool {
-        self.state(|state| illness(&state.facts(), Instant::now(), Some(service)).is_none())
+        self.state(|state| illness(&state.facts, Instant::now(), Some(service)).is_none())
     }
 
     /// Returns why the node is unhealthy: first the reason alone, then the reason with the first
     /// faults. `None` if it is healthy. A node that is about to be removed counts as healthy.
     pub fn illness(&self) -> Option<(&'static str, String)> {
         self.state(|state| {
-            let ill = illness(&state.facts(), Instant::now(), None)?;
-            let faults = state.faults.first(TOLD);
+            let ill = illness(&state.facts, Instant::now(), None)?;
+            let faults = state.facts.faults.first(TOLD);
             let told = faults
                 .iter()
                 .map(|(object, fault)| format!("; {object}: {}", fault.reason));
@@ -194,7 +169,7 @@ impl Health {
 
     fn healthz(&self) -> (StatusCode, Json<Answer>) {
         self.state(|state| {
-            let ill = illness(&state.facts(), Instant::now(), None);
+            let ill = illness(&state.facts, Instant::now(), None);
             let mut answer = state.answer();
             let left = (!answer.node_eligible).then_some(INELIGIBLE);
             answer.reason = ill.map(status::Ill::reason).or(left);
@@ -203,7 +178,7 @@ impl Health {
     }
     fn livez(&self) -> (StatusCode, Json<Answer>) {
         self.state(|state| {
-            let is_alive = is_alive(state.turned, Instant::now());
+            let is_alive = is_alive(state.facts.turned, Instant::now());
             (code(is_alive), Json(state.answer()))
         })
     }

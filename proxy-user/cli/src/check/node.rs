@@ -237,10 +237,10 @@ impl Trial {
         };
         let endpoints = cluster.endpoints();
         let warnings = Warnings::default();
-        let mut syncer = Syncer::new(node, warnings.clone())
-            .with_answer_ping(config.answer_ping)
-            .with_selection(config.selection);
-        syncer.set_pod_ranges(agent::pod_ranges(config));
+        let mut syncer = Syncer::new(node, warnings.clone());
+        syncer.state.view.answer_ping = config.answer_ping;
+        syncer.state.view.selection = config.selection;
+        syncer.state.set_pod_ranges(agent::pod_ranges(config));
         for batch in cluster.batches {
             syncer.fold(batch);
         }
@@ -248,14 +248,14 @@ impl Trial {
             syncer.sync(datapath);
         }
         let mut found = Vec::new();
-        if syncer.node().is_none() {
+        if syncer.state.node().is_none() {
             found.push(Finding::differs(
                 format!("Node {node}"),
                 "there is no such object: zones and the node's InternalIP are not known",
                 "name the node as Kubernetes does, with --hostname-override",
             ));
         }
-        found.extend(agent::misjudged_pods(config, node, &syncer).map(Finding::from));
+        found.extend(agent::misjudged_pods(config, node, &syncer.state).map(Finding::from));
         let full = syncer.full_maps();
         let about_room = |about: &Topic| *about == Topic::Apply && !full.is_empty();
         let held = warnings.by_topic();
@@ -270,7 +270,7 @@ impl Trial {
 /// grown.
 fn room(datapath: &Datapath, syncer: &Syncer, endpoints: usize, config: &Config) -> Finding {
     let fills = datapath.fill();
-    let (known, held) = (syncer.known(), datapath.service_count());
+    let (known, held) = (syncer.state.served_count(), datapath.service_count());
     let counted = format!("{known} services, {endpoints} endpoints");
     let limit = config.map_memory_limit();
     let now = Capacities {

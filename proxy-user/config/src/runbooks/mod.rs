@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Names the section of docs/runbooks.md that explains what an operator sees. A new counter or
-//! warning topic does not compile without its section. Used by commands that print outcomes or
-//! warnings.
+//! Names the section of docs/runbooks.md that explains what an operator sees. A new counter does not
+//! compile without its section. Used by commands that print outcomes.
 
-use control::warnings::Topic;
 use proxy_common::Counter;
 
 /// Returns the page about a packet's outcome, as a path from the top of the clone with the anchor
@@ -47,11 +45,6 @@ pub fn of_outcome(counter: Counter) -> Option<&'static str> {
         Counter::SocketTableFull => "docs/runbooks.md#maps-full",
         Counter::BindRefused => "docs/runbooks.md#node-port-taken",
     })
-}
-
-/// Returns the page about the warnings of a topic, in the same form.
-pub fn of_warning(topic: &Topic) -> &'static str {
-    topic.page()
 }
 
 #[cfg(test)]

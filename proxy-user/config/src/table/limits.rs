@@ -63,15 +63,10 @@ pub(super) const TIMES: Group = Group {
                 the flow table."),
         Setting::new(
             "conntrack.maxPerCore",
-            Kind::Special {
-                values: "number of connections; `0` leaves nf_conntrack as it is",
-                placeholder: "NUMBER",
-                read: Read::Number(|draft, number| {
-                    draft.config.conntrack.max_per_core = values::connections(number)?;
-                    Ok(())
-                }),
-                write: |config| Some(Value::Number(config.conntrack.max_per_core.into())),
-            },
+            Kind::Connections(
+                |config| &mut config.conntrack.max_per_core,
+                "; `0` leaves nf_conntrack as it is",
+            ),
         )
         .flag("conntrack-max-per-core")
         .what("How many connections the node's nf_conntrack may hold for each processor, 1048576 in all at most. Its hash table \
@@ -79,15 +74,7 @@ pub(super) const TIMES: Group = Group {
         .when("Keep what kube-proxy's file says. portolan's own flow table is `portolan.maps.flows`."),
         Setting::new(
             "conntrack.min",
-            Kind::Special {
-                values: "number of connections",
-                placeholder: "NUMBER",
-                read: Read::Number(|draft, number| {
-                    draft.config.conntrack.min = values::connections(number)?;
-                    Ok(())
-                }),
-                write: |config| Some(Value::Number(config.conntrack.min.into())),
-            },
+            Kind::Connections(|config| &mut config.conntrack.min, ""),
         )
         .flag("conntrack-min")
         .what("How many connections nf_conntrack may hold at least, unless `conntrack.maxPerCore` is 0.")
@@ -123,7 +110,6 @@ pub(super) const MAPS: Group = Group {
                 placeholder: "MIB",
                 read: Read::Number(|draft, mib| {
                     draft.config.map_memory = u32::try_from(mib.max(0)).unwrap_or(u32::MAX);
-                    Ok(())
                 }),
                 write: |config| {
                     (config.map_memory != 0).then(|| Value::Number(config.map_memory.into()))
@@ -215,7 +201,6 @@ pub(super) const LOGS: Group = Group {
                         values::level_of_verbosity(verbosity)
                             .clone_into(&mut draft.config.log_level);
                     }
-                    Ok(())
                 }),
                 // The log level is written instead.
                 write: |_| None,
@@ -236,8 +221,7 @@ pub(super) const LOGS: Group = Group {
                 values: "`error`, `warn`, `info`, `debug` or `trace`, or a filter like `warn,portolan_source=debug`",
                 placeholder: "LEVEL",
                 read: Read::Text(|draft, level| {
-                    draft.config.log_level = values::log_level(level)?;
-                    Ok(())
+                    values::log_level(level).map(|level| draft.config.log_level = level)
                 }),
                 write: |config| Some(Value::Text(config.log_level.clone())),
             },

@@ -3,7 +3,7 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 use linux::interfaces::PodInterfaces;
@@ -43,10 +43,7 @@ pub(super) const NODE: Group = Group {
             Kind::Special {
                 values: "file",
                 placeholder: "FILE",
-                read: Read::Text(|draft, file| {
-                    draft.config.kubeconfig = Some(PathBuf::from(file));
-                    Ok(())
-                }),
+                read: Read::Any(|draft, file| draft.config.kubeconfig = Some(file.into())),
                 write: |config| config.kubeconfig.as_deref().map(path),
             },
         )
@@ -60,10 +57,7 @@ pub(super) const NODE: Group = Group {
             Kind::Special {
                 values: "node name",
                 placeholder: "NODE",
-                read: Read::Text(|draft, name| {
-                    draft.config.hostname_override = Some(name.to_owned());
-                    Ok(())
-                }),
+                read: Read::Any(|draft, name| draft.config.hostname_override = Some(name.into())),
                 write: |config| config.hostname_override.clone().map(Value::Text),
             },
         )
@@ -77,10 +71,7 @@ pub(super) const NODE: Group = Group {
             Kind::Special {
                 values: "directory",
                 placeholder: "DIR",
-                read: Read::Text(|draft, directory| {
-                    draft.config.pin_directory = PathBuf::from(directory);
-                    Ok(())
-                }),
+                read: Read::Any(|draft, directory| draft.config.pin_directory = directory.into()),
                 write: |config| Some(path(&config.pin_directory)),
             },
         )
@@ -174,8 +165,7 @@ pub(super) const PODS: Group = Group {
                 values: "address ranges separated by commas, at most four of each IP family",
                 placeholder: "CIDRS",
                 read: Read::Text(|draft, text| {
-                    draft.config.cluster_cidr = values::pod_ranges(text.split(','))?;
-                    Ok(())
+                    values::pod_ranges(text.split(',')).map(|all| draft.config.cluster_cidr = all)
                 }),
                 write: |config| {
                     let ranges = &config.cluster_cidr;
@@ -213,10 +203,7 @@ pub(super) const PODS: Group = Group {
             Kind::Special {
                 values: "`ClusterCIDR`, `NodeCIDR`, `BridgeInterface` or `InterfaceNamePrefix`",
                 placeholder: "MODE",
-                read: Read::Text(|draft, mode| {
-                    mode.clone_into(&mut draft.detect_local_mode);
-                    Ok(())
-                }),
+                read: Read::Any(|draft, mode| draft.detect_local_mode = mode.into()),
                 write: |config| {
                     let mode = match &config.local_detection {
                         // KUBE: without ranges, ClusterCIDR is the same as no detection.
@@ -242,10 +229,7 @@ pub(super) const PODS: Group = Group {
             Kind::Special {
                 values: "interface name",
                 placeholder: "NAME",
-                read: Read::Text(|draft, name| {
-                    name.clone_into(&mut draft.bridge_interface);
-                    Ok(())
-                }),
+                read: Read::Any(|draft, name| draft.bridge_interface = name.into()),
                 write: |config| match &config.local_detection {
                     LocalDetection::Interface(PodInterfaces::Named(name)) => {
                         Some(Value::Text(name.clone()))
@@ -263,10 +247,7 @@ pub(super) const PODS: Group = Group {
             Kind::Special {
                 values: "beginning of interface names",
                 placeholder: "PREFIX",
-                read: Read::Text(|draft, prefix| {
-                    prefix.clone_into(&mut draft.interface_name_prefix);
-                    Ok(())
-                }),
+                read: Read::Any(|draft, prefix| draft.interface_name_prefix = prefix.into()),
                 write: |config| match &config.local_detection {
                     LocalDetection::Interface(PodInterfaces::Prefix(prefix)) => {
                         Some(Value::Text(prefix.clone()))

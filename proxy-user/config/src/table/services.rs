@@ -123,8 +123,7 @@ pub(super) const SERVICES: Group = Group {
                 values: "list of IP addresses",
                 placeholder: "IPS",
                 read: Read::List(|draft, texts| {
-                    draft.config.own_addresses = values::own_addresses(texts)?;
-                    Ok(())
+                    values::own_addresses(texts).map(|all| draft.config.own_addresses = all)
                 }),
                 write: |config| Some(Value::list(&config.own_addresses)),
             },
@@ -171,10 +170,7 @@ pub(super) const SERVICES: Group = Group {
             Kind::Special {
                 values: "bit number, 0 to 31",
                 placeholder: "BIT",
-                read: Read::Number(|draft, bit| {
-                    draft.iptables_masquerade_bit = Some(bit);
-                    Ok(())
-                }),
+                read: Read::Number(|draft, bit| draft.iptables_masquerade_bit = Some(bit)),
                 write: masquerade_bit,
             },
         )
@@ -187,10 +183,7 @@ pub(super) const SERVICES: Group = Group {
             Kind::Special {
                 values: "bit number, 0 to 31",
                 placeholder: "BIT",
-                read: Read::Number(|draft, bit| {
-                    draft.nftables_masquerade_bit = Some(bit);
-                    Ok(())
-                }),
+                read: Read::Number(|draft, bit| draft.nftables_masquerade_bit = Some(bit)),
                 write: masquerade_bit,
             },
         )
@@ -207,8 +200,7 @@ pub(super) const SERVICES: Group = Group {
                 values: "list of one or two port ranges",
                 placeholder: "RANGES",
                 read: Read::List(|draft, texts| {
-                    draft.config.masquerade_ports = values::masquerade_ports(texts)?;
-                    Ok(())
+                    values::masquerade_ports(texts).map(|all| draft.config.masquerade_ports = all)
                 }),
                 write: |config| {
                     let PortRanges([a, b, c, d]) = config.masquerade_ports;

@@ -4,7 +4,7 @@
 
 use std::{net::IpAddr, sync::Arc};
 
-use super::names;
+use super::{attach::Refused, names};
 use crate::{
     model::{Gateway, GatewayClass, Role, Service, parse},
     object::ObjectName,
@@ -64,34 +64,19 @@ pub(super) struct Addresses {
     pub(super) said: Vec<(&'static str, Arc<str>)>,
     pub(super) unusable: Vec<String>,
     pub(super) from: Addressed,
-    pub(super) refused: Option<(&'static str, String)>,
+    pub(super) refused: Option<Refused>,
 }
 
 impl Addresses {
     pub(super) fn of(gateway: &Gateway, class: &GatewayClass, made: Option<&Service>) -> Self {
-        let mut addresses = Self::default();
-        if class.has_parameters {
-            let message = format!(
-                "GatewayClass {} has parametersRef, and this controller has no parameters; remove it there",
-                gateway.class
-            );
-            addresses.refused = Some(("InvalidParameters", message));
-            return addresses;
-        }
-        if gateway.infrastructure.has_parameters {
-            let message = "infrastructure.parametersRef is set, and this controller has no parameters; remove it";
-            addresses.refused = Some(("InvalidParameters", message.to_owned()));
+        let mut addresses = Self {
+            refused: refusal(gateway, class),
+            ..Self::default()
+        };
+        if addresses.refused.is_some() {
             return addresses;
         }
         let given = gateway.addresses.iter();
-        if let Some(other) = given.clone().find(|address| &*address.kind != "IPAddress") {
-            let message = format!(
-                "addresses of the type {} are not supported; use IPAddress, or none for those of a load balancer",
-                other.kind
-            );
-            addresses.refused = Some(("UnsupportedAddress", message));
-            return addresses;
-        }
         // An address without a value may be any.
         let mut given = given.filter(|address| !address.value.is_empty()).peekable();
         if given.peek().is_none() {
@@ -101,33 +86,49 @@ impl Addresses {
                 addresses.ips.extend(&service.load_balancer_ips);
                 addresses.said.extend(made.published.iter().map(|text| {
                     let is_ip = parse::address(text).is_some();
-                    (
-                        if is_ip { "IPAddress" } else { "Hostname" },
-                        Arc::clone(text),
-                    )
+                    let kind = if is_ip { "IPAddress" } else { "Hostname" };
+                    (kind, Arc::clone(text))
                 }));
             }
             return addresses;
         }
         for address in given {
             let text = &address.value;
-            match parse::address(text)
-                .ok_or(None)
-                .and_then(|ip| match parse::flaw(ip) {
-                    Some(flaw) => Err(Some(flaw)),
-                    None => Ok(ip),
-                }) {
+            let usable = match parse::address(text) {
+                None => Err(format!("{text:?} is not an IP address")),
+                Some(ip) => parse::flaw(ip).map_or(Ok(ip), |flaw| Err(format!("{text} is {flaw}"))),
+            };
+            match usable {
                 Ok(ip) => {
                     addresses.from = Addressed::Itself;
                     addresses.ips.push(ip);
                     addresses.said.push(("IPAddress", Arc::clone(text)));
                 }
-                Err(Some(flaw)) => addresses.unusable.push(format!("{text} is {flaw}")),
-                Err(None) => addresses
-                    .unusable
-                    .push(format!("{text:?} is not an IP address")),
+                Err(why) => addresses.unusable.push(why),
             }
         }
         addresses
     }
+}
+
+/// Returns why a Gateway is not served at all.
+fn refusal(gateway: &Gateway, class: &GatewayClass) -> Option<Refused> {
+    let parameters = if class.has_parameters {
+        format!(
+            "GatewayClass {} has parametersRef, and this controller has no parameters; remove it there",
+            gateway.class
+        )
+    } else if gateway.infrastructure.has_parameters {
+        "infrastructure.parametersRef is set, and this controller has no parameters; remove it"
+            .to_owned()
+    } else {
+        let mut given = gateway.addresses.iter();
+        let other = given.find(|address| &*address.kind != "IPAddress")?;
+        let message = format!(
+            "addresses of the type {} are not supported; use IPAddress, or none for those of a load balancer",
+            other.kind
+        );
+        return Some(("UnsupportedAddress", message));
+    };
+    Some(("InvalidParameters", parameters))
 }

@@ -62,24 +62,18 @@ pub(super) fn supported_kinds(listener: &Listener) -> (Option<Kind>, bool) {
     (fits.filter(|_| ours), others)
 }
 
-/// What becomes of a route at one of its parents.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Attachment {
-    /// The indices of the listeners that it may use.
-    To(Vec<usize>),
-    /// KUBE: the reason of its condition Accepted, and an explanation.
-    No(&'static str, String),
-}
+/// KUBE: why something is refused: the reason of its condition, and an explanation.
+pub(super) type Refused = (&'static str, String);
 
-/// Decides which listeners of a Gateway a route may use by one of its parent references. `faults`:
-/// why listeners are not served; `labels` are those of the route's namespace.
+/// Returns the indices of the listeners of a Gateway that a route may use by one of its parent
+/// references. `faults`: why listeners are not served; `labels` are those of the route's namespace.
 pub(super) fn attach(
     route: &Route,
     parent: &ParentRef,
     gateway: &Gateway,
     faults: &[Option<Fault>],
     labels: Option<&Labels>,
-) -> Attachment {
+) -> Result<Vec<usize>, Refused> {
     let name = &gateway.id.name;
     let meant = |listener: &Listener| {
         parent
@@ -91,12 +85,10 @@ pub(super) fn attach(
     let named = gateway.listeners.iter().zip(faults).enumerate();
     let named: Vec<_> = named.filter(|(_, (listener, _))| meant(listener)).collect();
     if named.is_empty() {
-        return Attachment::No(
-            "NoMatchingParent",
-            format!(
-                "Gateway {name} has no listener of this name and port; correct sectionName or port"
-            ),
+        let message = format!(
+            "Gateway {name} has no listener of this name and port; correct sectionName or port"
         );
+        return Err(("NoMatchingParent", message));
     }
     let kind = route.kind;
     let fitting = named.into_iter().filter(|(_, (listener, fault))| {
@@ -104,12 +96,10 @@ pub(super) fn attach(
     });
     let fitting: Vec<_> = fitting.collect();
     if fitting.is_empty() {
-        return Attachment::No(
-            "NotAllowedByListeners",
-            format!(
-                "no listener that it names takes a {kind}; name one with the protocol of the route, or add the kind to its allowedRoutes"
-            ),
+        let message = format!(
+            "no listener that it names takes a {kind}; name one with the protocol of the route, or add the kind to its allowedRoutes"
         );
+        return Err(("NotAllowedByListeners", message));
     }
     let allowed = fitting
         .into_iter()
@@ -121,13 +111,11 @@ pub(super) fn attach(
         });
     let allowed: Vec<_> = allowed.map(|(index, _)| index).collect();
     if allowed.is_empty() {
-        return Attachment::No(
-            "NotAllowedByListeners",
-            format!(
-                "no listener that it names takes routes of the namespace {}; allow it in allowedRoutes.namespaces of Gateway {name}",
-                route.id.name.namespace
-            ),
+        let message = format!(
+            "no listener that it names takes routes of the namespace {}; allow it in allowedRoutes.namespaces of Gateway {name}",
+            route.id.name.namespace
         );
+        return Err(("NotAllowedByListeners", message));
     }
-    Attachment::To(allowed)
+    Ok(allowed)
 }

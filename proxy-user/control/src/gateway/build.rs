@@ -8,24 +8,15 @@ use proxy_common::{Port, Protocol};
 
 use super::{
     addresses::{Addressed, Addresses, Balancer},
-    attach::{Attachment, Fault, attach, faults, is_of_others},
+    attach::{Fault, Refused, attach, faults, is_of_others},
     names,
     resolve::{Share, protocol, resolve},
+    state::{Cluster, Services},
 };
 use crate::{
-    model::{
-        Gateway, GatewayClass, Kind, ReferenceGrant, Role, Route, Service, ServicePort,
-        SourceRanges, gateway::Labels,
-    },
+    model::{Gateway, GatewayClass, Kind, Role, Route, Service, ServicePort, SourceRanges},
     object::ObjectName,
 };
-
-/// The objects that a Gateway or a route refers to.
-pub(super) trait Lookup {
-    fn service(&self, name: &ObjectName) -> Option<&Service>;
-    fn grants(&self, namespace: &str) -> impl Iterator<Item = &ReferenceGrant>;
-    fn labels(&self, namespace: &str) -> Option<&Labels>;
-}
 
 /// What the planner needs of a Gateway.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -53,7 +44,7 @@ pub(super) struct Built {
     /// How many routes each listener has.
     pub(super) routes: Box<[usize]>,
     /// Why the Gateway is not served at all.
-    pub(super) refused: Option<(&'static str, String)>,
+    pub(super) refused: Option<Refused>,
     /// The addresses for its status, each with its type.
     pub(super) addresses: Box<[(&'static str, Arc<str>)]>,
     /// Addresses that it asks for and cannot have.
@@ -69,7 +60,7 @@ pub(super) fn build<'a>(
     class: &GatewayClass,
     routes: impl Iterator<Item = &'a Route>,
     balancer: Balancer<'_>,
-    lookup: &impl Lookup,
+    lookup: &Cluster<'_, impl Services>,
 ) -> Built {
     let made = balancer.there();
     let faults = faults(gateway);
@@ -146,26 +137,20 @@ fn attached(
     gateway: &Gateway,
     faults: &[Option<Fault>],
     route: &Route,
-    lookup: &impl Lookup,
+    lookup: &Cluster<'_, impl Services>,
 ) -> Vec<usize> {
     let namespace = &route.id.name.namespace;
     let meant = route.parents.iter();
     let meant = meant.filter(|parent| parent.gateway(namespace).as_ref() == Some(&gateway.id.name));
-    let mut all: Vec<_> = meant
-        .filter_map(|parent| {
-            match attach(route, parent, gateway, faults, lookup.labels(namespace)) {
-                Attachment::To(listeners) => Some(listeners),
-                Attachment::No(..) => None,
-            }
-        })
-        .flatten()
-        .collect();
+    let labels = lookup.labels(namespace);
+    let listeners = meant.filter_map(|parent| attach(route, parent, gateway, faults, labels).ok());
+    let mut all: Vec<_> = listeners.flatten().collect();
     all.sort_unstable();
     all.dedup();
     all
 }
 
-fn backends_of(route: &Route, lookup: &impl Lookup) -> PortBackends {
+fn backends_of(route: &Route, lookup: &Cluster<'_, impl Services>) -> PortBackends {
     let mut all = PortBackends::default();
     let mut shares = Vec::new();
     for backend in &route.backends {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The names that a Gateway has elsewhere: of its plan, and of the Service that is made for it.
 
-use std::sync::Arc;
-
 use sha2::{Digest, Sha256};
 
 use crate::{
@@ -17,11 +15,7 @@ const MAX: usize = 63;
 
 /// Returns the name of a Gateway's plan, by which commands show it: `NAMESPACE/gateway:NAME`.
 pub fn plan_name(gateway: &ObjectName) -> ObjectName {
-    let name = short(&format!("{PREFIX}{}", gateway.name));
-    ObjectName {
-        namespace: Arc::clone(&gateway.namespace),
-        name: name.into(),
-    }
+    gateway.beside(short(&format!("{PREFIX}{}", gateway.name)))
 }
 
 /// Whether a plan of this name is a Gateway's.
@@ -32,14 +26,8 @@ pub fn is_plan(name: &ObjectName) -> bool {
 /// Returns the object whose plan has this name. A long name of a Gateway is not known from it.
 pub fn owner(plan: &ObjectName) -> ObjectKey {
     match plan.name.strip_prefix(PREFIX) {
-        Some(gateway) => ObjectKey {
-            kind: Kind::Gateway,
-            name: ObjectName::new(&plan.namespace, gateway),
-        },
-        None => ObjectKey {
-            kind: Kind::Service,
-            name: plan.clone(),
-        },
+        Some(gateway) => ObjectKey::new(Kind::Gateway, &plan.namespace, gateway),
+        None => ObjectKey::new(Kind::Service, &plan.namespace, &plan.name),
     }
 }
 
@@ -52,15 +40,11 @@ pub fn described(plan: &ObjectName) -> String {
 pub fn made_for(gateway: &ObjectName) -> ObjectName {
     // A Service's name begins with a letter and has no dots.
     let plain = format!("gateway-{}", gateway.name.replace('.', "-"));
-    let name = if gateway.name.contains('.') {
+    gateway.beside(if gateway.name.contains('.') {
         hashed(&plain, &gateway.name)
     } else {
         short(&plain)
-    };
-    ObjectName {
-        namespace: Arc::clone(&gateway.namespace),
-        name: name.into(),
-    }
+    })
 }
 
 /// Shortens a name to what the maps hold; different names stay different.

@@ -87,10 +87,7 @@ impl Gateways {
             owned.mark(service);
         }
         if let Some(made) = now {
-            let service = ObjectName {
-                namespace: Arc::clone(&name.namespace),
-                name: Arc::clone(&made.service),
-            };
+            let service = name.beside(Arc::clone(&made.service));
             owned.slices_of.add(service.clone(), name.clone());
             owned.slices.insert(name.clone(), Arc::clone(&made.applied));
             owned.services.insert(name.clone(), service.clone());
@@ -210,10 +207,7 @@ impl Gateways {
                 writes.extend(obsolete.map(|name| (name.clone(), Some(Write::DeleteSlice))));
                 for (name, slice) in wanted {
                     let hash = slice.hash(&gateway.uid);
-                    let name = ObjectName {
-                        namespace: Arc::clone(&service.namespace),
-                        name: name.into(),
-                    };
+                    let name = service.beside(name);
                     let is_right = owned
                         .slices
                         .get(&name)

@@ -5,10 +5,11 @@
 use serde_json::{Value, json};
 
 use super::{
-    attach::{Attachment, Fault, attach, is_of_others, supported_kinds},
-    build::{Built, Lookup},
+    attach::{Fault, attach, is_of_others, supported_kinds},
+    build::Built,
     names,
     resolve::resolve,
+    state::{Cluster, Services},
 };
 use crate::{
     model::{
@@ -45,6 +46,9 @@ impl Conditions {
             "message": message,
             "observedGeneration": self.generation,
         }));
+    }
+    fn programmed(&mut self, reason: &str, message: &str) {
+        self.add("Programmed", reason == "Programmed", reason, message);
     }
 }
 
@@ -116,7 +120,7 @@ pub(super) fn of_gateway(
                 usize::from(*fault == Some(Fault::UnsupportedProtocol) && is_of_others(listener));
             taken += usize::from(refusal.is_some());
             own.add("Accepted", false, reason, message);
-            own.add("Programmed", false, "Invalid", message);
+            own.programmed("Invalid", message);
             // The planner has a warning about a frontend that belongs to something else.
             if refusal.is_none() {
                 warn(&about(message));
@@ -124,36 +128,19 @@ pub(super) fn of_gateway(
         } else {
             useful += 1;
             own.add("Accepted", true, "Accepted", "");
-            match () {
-                () if built.refused.is_some() => {
-                    own.add(
-                        "Programmed",
-                        false,
-                        "Invalid",
-                        "the Gateway is not accepted",
-                    );
-                }
-                () if built.addresses.is_empty() => {
-                    own.add(
-                        "Programmed",
-                        false,
-                        "Pending",
-                        "the Gateway has no address yet",
-                    );
-                }
-                () => own.add("Programmed", true, "Programmed", ""),
-            }
+            let (reason, message) = match () {
+                () if built.refused.is_some() => ("Invalid", "the Gateway is not accepted"),
+                () if built.addresses.is_empty() => ("Pending", "the Gateway has no address yet"),
+                () => ("Programmed", ""),
+            };
+            own.programmed(reason, message);
         }
-        if *fault == Some(Fault::Conflict) {
-            own.add(
-                "Conflicted",
-                true,
-                "ProtocolConflict",
-                "another listener has the same port",
-            );
-        } else {
-            own.add("Conflicted", false, "NoConflicts", "");
-        }
+        let conflicts = *fault == Some(Fault::Conflict);
+        let (reason, message) = match conflicts {
+            true => ("ProtocolConflict", "another listener has the same port"),
+            false => ("NoConflicts", ""),
+        };
+        own.add("Conflicted", conflicts, reason, message);
         if asks_for_others && *fault != Some(Fault::UnsupportedProtocol) {
             let message = "allowedRoutes.kinds has kinds that do not fit the protocol; remove them";
             own.add("ResolvedRefs", false, "InvalidRouteKinds", message);
@@ -191,25 +178,18 @@ pub(super) fn of_gateway(
             accepted
         }
     };
-    let programmed = |all: &mut Conditions, reason, message: &str| {
-        all.add("Programmed", reason == "Programmed", reason, message);
-    };
     if !accepted {
-        programmed(&mut all, "Invalid", "the Gateway is not accepted");
+        all.programmed("Invalid", "the Gateway is not accepted");
     } else if !built.unusable.is_empty() {
         let message = format!("{}; use another address", built.unusable.join(", "));
         warn(&message);
-        programmed(&mut all, "AddressNotUsable", &message);
+        all.programmed("AddressNotUsable", &message);
     } else if built.addresses.is_empty() {
-        programmed(&mut all, "AddressNotAssigned", &built.unaddressed);
+        all.programmed("AddressNotAssigned", &built.unaddressed);
     } else if useful + others == 0 && bad > 0 {
-        programmed(
-            &mut all,
-            "Invalid",
-            "no listener is served; see their conditions",
-        );
+        all.programmed("Invalid", "no listener is served; see their conditions");
     } else {
-        programmed(&mut all, "Programmed", "");
+        all.programmed("Programmed", "");
     }
     let addresses = built.addresses.iter();
     let addresses: Vec<_> = addresses
@@ -227,7 +207,7 @@ pub(super) fn of_gateway(
 pub(super) fn of_route<'a>(
     route: &Route,
     gateway: impl Fn(&ParentRef) -> Option<(&'a Gateway, &'a Built)>,
-    lookup: &impl Lookup,
+    lookup: &Cluster<'_, impl Services>,
 ) -> (Value, Vec<Warning>) {
     let name = &route.id.name;
     let mut warnings = Vec::new();
@@ -248,31 +228,23 @@ pub(super) fn of_route<'a>(
         let labels = lookup.labels(&name.namespace);
         let mut conditions = Conditions::of(route.id.generation);
         match attach(route, parent, gateway, &built.faults, labels) {
-            Attachment::To(_) => conditions.add("Accepted", true, "Accepted", ""),
-            Attachment::No(reason, message) => {
+            Ok(_) => conditions.add("Accepted", true, "Accepted", ""),
+            Err((reason, message)) => {
                 warn(&message);
                 conditions.add("Accepted", false, reason, &message);
             }
         }
-        match &unresolved {
-            None => conditions.add("ResolvedRefs", true, "ResolvedRefs", ""),
-            Some(unresolved) => {
-                conditions.add(
-                    "ResolvedRefs",
-                    false,
-                    unresolved.reason,
-                    &unresolved.message,
-                );
-            }
-        }
+        let refs = unresolved.as_ref();
+        let (reason, message) = refs.map_or(("ResolvedRefs", ""), |(why, text)| (why, text));
+        conditions.add("ResolvedRefs", refs.is_none(), reason, message);
         parents.push(json!({
             "parentRef": parent_ref(parent),
             "controllerName": CONTROLLER,
             "conditions": conditions.made,
         }));
     }
-    if let Some(unresolved) = unresolved.filter(|_| !parents.is_empty()) {
-        warn(&unresolved.message);
+    if let Some((_, message)) = unresolved.filter(|_| !parents.is_empty()) {
+        warn(&message);
     }
     (json!({ "parents": parents }), warnings)
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use proxy_common::Protocol;
 
+use super::attach::Refused;
 use crate::{
     model::{Kind, ReferenceGrant, Route, Service, gateway::BackendRef},
     object::ObjectName,
@@ -17,14 +18,6 @@ pub struct Share {
     /// The name of the Service's port, by which its slices are read.
     pub port_name: Arc<str>,
     pub weight: u32,
-}
-
-/// Why a reference leads nowhere.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Unresolved {
-    /// KUBE: the reason of the condition ResolvedRefs.
-    pub(super) reason: &'static str,
-    pub(super) message: String,
 }
 
 /// Returns the transport protocol of a kind of routes.
@@ -43,8 +36,8 @@ pub(super) fn resolve<'a>(
     backend: &BackendRef,
     service: Option<&Service>,
     mut grants: impl Iterator<Item = &'a ReferenceGrant>,
-) -> Result<Share, Unresolved> {
-    let no = |reason, message| Err(Unresolved { reason, message });
+) -> Result<Share, Refused> {
+    let no = |reason, message| Err((reason, message));
     let namespace = &route.id.name.namespace;
     let Some(name) = backend.service(namespace) else {
         let (group, kind) = (&backend.group, &backend.kind);

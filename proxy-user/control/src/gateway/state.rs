@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     Write,
-    build::{Built, Lookup, Served, build, is_route},
+    build::{Built, Served, build, is_route},
     index::Index,
     names,
     owned::Owned,
@@ -74,23 +74,23 @@ pub struct Gateways {
 }
 
 /// The objects that a Gateway or a route refers to.
-struct Cluster<'a, S> {
+pub(super) struct Cluster<'a, S> {
     services: &'a S,
     gateways: &'a Gateways,
 }
 
-impl<S: Services> Lookup for Cluster<'_, S> {
-    fn service(&self, name: &ObjectName) -> Option<&Service> {
+impl<S: Services> Cluster<'_, S> {
+    pub(super) fn service(&self, name: &ObjectName) -> Option<&Service> {
         self.services.service(name).map(AsRef::as_ref)
     }
-    fn grants(&self, namespace: &str) -> impl Iterator<Item = &ReferenceGrant> {
+    pub(super) fn grants(&self, namespace: &str) -> impl Iterator<Item = &ReferenceGrant> {
         let grants = self.gateways.grants.get(namespace);
         grants
             .into_iter()
             .flat_map(BTreeMap::values)
             .map(AsRef::as_ref)
     }
-    fn labels(&self, namespace: &str) -> Option<&Labels> {
+    pub(super) fn labels(&self, namespace: &str) -> Option<&Labels> {
         Some(&self.gateways.namespaces.get(namespace)?.labels)
     }
 }

@@ -9,9 +9,9 @@ use k8s_openapi::{api::discovery::v1 as discovery, apimachinery::pkg::apis::meta
 use proxy_common::{Port, Protocol, V4, V6};
 
 use super::{
-    Complaints, Converted, Converter, Kind, LABEL_HEADLESS,
+    Complaints, Converted, Converter, Kind, LABEL_HEADLESS, annotation,
     gateway::{ANNOTATION_APPLIED, is_made},
-    has_label, parse,
+    label, parse,
 };
 use crate::object::{ObjectName, Warning, uid_hash};
 
@@ -134,14 +134,12 @@ impl Converter {
             uid_hash: uid_hash(object.metadata.uid.as_deref()),
             name,
         };
-        if has_label(&object.metadata, LABEL_HEADLESS) {
+        // KUBE: kube-proxy ignores slices with this label, whatever its value.
+        if label(&object.metadata, LABEL_HEADLESS).is_some() {
             return Ok((slice, complaints.into_warnings()));
         }
-        let labels = object.metadata.labels.as_ref();
-        let Some(service) = labels
-            .and_then(|labels| labels.get(LABEL_SERVICE))
-            .filter(|service| !service.is_empty())
-        else {
+        let service = label(&object.metadata, LABEL_SERVICE);
+        let Some(service) = service.filter(|service| !service.is_empty()) else {
             complaints.add(format!(
                 "it has no label {LABEL_SERVICE}, so no service uses it; set this label to the service's name",
             ));
@@ -149,11 +147,10 @@ impl Converter {
         };
         // Where no Gateways are served, their Services are served by these slices as any.
         if self.gateways && is_made(&object.metadata) {
-            let annotations = object.metadata.annotations.as_ref();
-            let applied = annotations.and_then(|all| all.get(ANNOTATION_APPLIED));
+            let applied = annotation(&object.metadata, ANNOTATION_APPLIED);
             slice.made = Some(Box::new(MadeSlice {
                 service: self.text(service),
-                applied: self.text(applied.map_or("", String::as_str)),
+                applied: self.text(applied.unwrap_or_default()),
             }));
             return Ok((slice, complaints.into_warnings()));
         }
@@ -178,10 +175,7 @@ impl Converter {
         slice.endpoints = endpoints;
         slice.weight = weight(&object.metadata, &mut complaints);
         slice.ports = self.slice_ports(object, &mut complaints);
-        slice.service = Some(ObjectName {
-            namespace: Arc::clone(&slice.name.namespace),
-            name: self.text(service),
-        });
+        slice.service = Some(slice.name.beside(self.text(service)));
         Ok((slice, complaints.into_warnings()))
     }
 
@@ -285,9 +279,7 @@ impl Converter {
         }
         endpoints.into()
     }
-}
 
-impl Converter {
     /// Returns where an endpoint is, shared with others that are there, too.
     fn site(
         &mut self,
@@ -308,8 +300,7 @@ impl Converter {
 
 /// Returns the weight that the slice's annotation says; the default without a valid one.
 fn weight(metadata: &ObjectMeta, complaints: &mut Complaints) -> u16 {
-    let annotations = metadata.annotations.as_ref();
-    let Some(given) = annotations.and_then(|all| all.get(ANNOTATION_WEIGHT)) else {
+    let Some(given) = annotation(metadata, ANNOTATION_WEIGHT) else {
         return DEFAULT_WEIGHT;
     };
     let known = given.parse().ok().filter(|weight| *weight <= MAX_WEIGHT);

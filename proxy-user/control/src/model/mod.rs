@@ -96,6 +96,13 @@ pub struct ObjectKey {
     pub name: ObjectName,
 }
 
+impl ObjectKey {
+    pub fn new(kind: Kind, namespace: &str, name: &str) -> Self {
+        let name = ObjectName::new(namespace, name);
+        Self { kind, name }
+    }
+}
+
 impl fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, name } = self;
@@ -123,49 +130,34 @@ pub enum Object {
 }
 
 impl Object {
-    pub fn kind(&self) -> Kind {
+    /// Returns the object's kind, its name, and its `object::uid_hash`: 0 for a kind that does not
+    /// keep it.
+    fn identity(&self) -> (Kind, &ObjectName, u64) {
         match self {
-            Self::Node(_) => Kind::Node,
-            Self::Service(_) => Kind::Service,
-            Self::EndpointSlice(_) => Kind::EndpointSlice,
-            Self::ServiceCidr(_) => Kind::ServiceCidr,
-            Self::Namespace(_) => Kind::Namespace,
-            Self::GatewayClass(_) => Kind::GatewayClass,
-            Self::Gateway(_) => Kind::Gateway,
-            Self::Route(route) => route.kind,
-            Self::ReferenceGrant(_) => Kind::ReferenceGrant,
+            Self::Node(it) => (Kind::Node, &it.name, 0),
+            Self::Service(it) => (Kind::Service, &it.name, it.uid_hash),
+            Self::EndpointSlice(it) => (Kind::EndpointSlice, &it.name, it.uid_hash),
+            Self::ServiceCidr(it) => (Kind::ServiceCidr, &it.name, 0),
+            Self::Namespace(it) => (Kind::Namespace, &it.name, 0),
+            Self::GatewayClass(it) => (Kind::GatewayClass, &it.id.name, it.id.uid_hash),
+            Self::Gateway(it) => (Kind::Gateway, &it.id.name, it.id.uid_hash),
+            Self::Route(it) => (it.kind, &it.id.name, it.id.uid_hash),
+            Self::ReferenceGrant(it) => (Kind::ReferenceGrant, &it.id.name, it.id.uid_hash),
         }
+    }
+    pub fn kind(&self) -> Kind {
+        self.identity().0
     }
     pub fn name(&self) -> &ObjectName {
-        match self {
-            Self::Node(node) => &node.name,
-            Self::Service(service) => &service.name,
-            Self::EndpointSlice(slice) => &slice.name,
-            Self::ServiceCidr(ranges) => &ranges.name,
-            Self::Namespace(namespace) => &namespace.name,
-            Self::GatewayClass(class) => &class.id.name,
-            Self::Gateway(gateway) => &gateway.id.name,
-            Self::Route(route) => &route.id.name,
-            Self::ReferenceGrant(grant) => &grant.id.name,
-        }
+        self.identity().1
+    }
+    pub fn uid_hash(&self) -> u64 {
+        self.identity().2
     }
     pub fn key(&self) -> ObjectKey {
-        ObjectKey {
-            kind: self.kind(),
-            name: self.name().clone(),
-        }
-    }
-    /// Returns the object's `object::uid_hash`; 0 for a kind that does not keep it.
-    pub fn uid_hash(&self) -> u64 {
-        match self {
-            Self::Service(service) => service.uid_hash,
-            Self::EndpointSlice(slice) => slice.uid_hash,
-            Self::GatewayClass(class) => class.id.uid_hash,
-            Self::Gateway(gateway) => gateway.id.uid_hash,
-            Self::Route(route) => route.id.uid_hash,
-            Self::ReferenceGrant(grant) => grant.id.uid_hash,
-            Self::Node(_) | Self::ServiceCidr(_) | Self::Namespace(_) => 0,
-        }
+        let (kind, name, _) = self.identity();
+        let name = name.clone();
+        ObjectKey { kind, name }
     }
 }
 
@@ -198,8 +190,8 @@ originals! {
     core::v1::Namespace => Namespace as Namespace by namespace;
     original::GatewayClass => GatewayClass as GatewayClass by gateway_class;
     original::Gateway => Gateway as Gateway by gateway;
-    original::TCPRoute => TcpRoute as Route by tcp_route;
-    original::UDPRoute => UdpRoute as Route by udp_route;
+    original::TCPRoute => TcpRoute as Route by route;
+    original::UDPRoute => UdpRoute as Route by route;
     original::ReferenceGrant => ReferenceGrant as ReferenceGrant by reference_grant;
 }
 
@@ -207,11 +199,11 @@ originals! {
 /// and "hinted for this node" become single bits, and it shares equal strings.
 #[derive(Debug)]
 pub struct Converter {
-    pub(crate) node_name: Arc<str>,
+    pub node_name: Arc<str>,
     /// Whether services may have link-local addresses.
     pub(crate) link_local: bool,
     /// Whether the Gateway API's objects are read.
-    pub(crate) gateways: bool,
+    pub gateways: bool,
     /// Only Services of this proxy name are served; None for those without one.
     proxy_name: Option<Box<str>>,
     texts: Interner<str>,
@@ -254,9 +246,7 @@ impl Converter {
     /// Whether another proxy serves the object. KUBE: kube-proxy leaves all Services alone that
     /// have the label, whatever its value.
     pub(crate) fn is_of_another_proxy(&self, metadata: &ObjectMeta) -> bool {
-        let labels = metadata.labels.as_ref();
-        let name = labels.and_then(|labels| labels.get(LABEL_PROXY_NAME));
-        name.map(String::as_str) != self.proxy_name()
+        label(metadata, LABEL_PROXY_NAME) != self.proxy_name()
     }
     pub(crate) fn text(&mut self, text: &str) -> Arc<str> {
         self.texts.intern(text, |text| Arc::from(text))
@@ -366,9 +356,18 @@ impl Complaints {
     }
 }
 
-/// True if the object has this label, whatever its value. KUBE: kube-proxy ignores EndpointSlices
-/// with [`LABEL_HEADLESS`].
-pub(crate) fn has_label(metadata: &ObjectMeta, label: &str) -> bool {
-    let labels = metadata.labels.as_ref();
-    labels.is_some_and(|labels| labels.contains_key(label))
+/// Returns the value of an object's label.
+pub(crate) fn label<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a str> {
+    metadata.labels.as_ref()?.get(key).map(String::as_str)
+}
+
+/// Returns the value of an object's annotation.
+pub fn annotation<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a str> {
+    metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+/// Returns the creation time in seconds since 1970; an object without one counts as the newest.
+pub(crate) fn created(metadata: &ObjectMeta) -> i64 {
+    let time = metadata.creation_timestamp.as_ref();
+    time.map_or(i64::MAX, |time| time.0.as_second())
 }

@@ -9,7 +9,7 @@ use std::{
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1 as core;
 
-use super::{Complaints, Converted, Converter, Kind, parse};
+use super::{Complaints, Converted, Converter, Kind, label, parse};
 use crate::object::{ObjectName, Warning};
 
 const LABEL_ZONE: &str = "topology.kubernetes.io/zone";
@@ -39,7 +39,7 @@ impl Converter {
         let name = self.object_name(Kind::Node, &object.metadata)?;
         let mut complaints = Complaints::about(Kind::Node, &name);
         let metadata = &object.metadata;
-        let zone = metadata.labels.as_ref().and_then(|l| l.get(LABEL_ZONE));
+        let zone = label(metadata, LABEL_ZONE);
         let taints = object.spec.iter().flat_map(|s| s.taints.iter().flatten());
         let mut node = Node {
             name,

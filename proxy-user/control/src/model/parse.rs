@@ -2,10 +2,7 @@
 //! Parses addresses, ranges, ports and protocols of Kubernetes objects. Called by the conversions
 //! in `model` and by `config`.
 
-use std::{
-    fmt,
-    net::{IpAddr, Ipv4Addr},
-};
+use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 use proxy_common::{Port, Protocol};
@@ -25,28 +22,8 @@ pub fn address(text: &str) -> Option<IpAddr> {
     })
 }
 
-/// Why an address can belong to no service and no endpoint: hosts or the maps treat it specially.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Flaw {
-    /// The maps also use this address as the key for "every address of the node".
-    Unspecified,
-    Loopback,
-    LinkLocal,
-    Multicast,
-    Broadcast,
-}
-
-impl fmt::Display for Flaw {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Unspecified => "an unspecified address",
-            Self::Loopback => "a loopback address",
-            Self::LinkLocal => "a link-local address",
-            Self::Multicast => "a multicast address",
-            Self::Broadcast => "the broadcast address",
-        })
-    }
-}
+/// The [`flaw`] of an address that only the hosts of one link reach.
+pub const LINK_LOCAL: &str = "a link-local address";
 
 /// Returns why no service and no endpoint can have the address; None if they can. The address must
 /// come from [`address`].
@@ -54,21 +31,22 @@ impl fmt::Display for Flaw {
 /// KUBE: the API server's `ValidateEndpointIP` refuses the same addresses as endpoints and external
 /// IPs, but does not check load balancer IPs. In addition, every multicast address and the
 /// broadcast address is refused here.
-pub fn flaw(address: IpAddr) -> Option<Flaw> {
+pub fn flaw(address: IpAddr) -> Option<&'static str> {
     let link_local = match address {
         IpAddr::V4(v4) => v4.is_link_local(),
         IpAddr::V6(v6) => v6.is_unicast_link_local(),
     };
+    // The maps also use the unspecified address as the key for "every address of the node".
     if address.is_unspecified() {
-        Some(Flaw::Unspecified)
+        Some("an unspecified address")
     } else if address.is_loopback() {
-        Some(Flaw::Loopback)
+        Some("a loopback address")
     } else if link_local {
-        Some(Flaw::LinkLocal)
+        Some(LINK_LOCAL)
     } else if address.is_multicast() {
-        Some(Flaw::Multicast)
+        Some("a multicast address")
     } else {
-        (address == IpAddr::V4(Ipv4Addr::BROADCAST)).then_some(Flaw::Broadcast)
+        (address == IpAddr::V4(Ipv4Addr::BROADCAST)).then_some("the broadcast address")
     }
 }
 

@@ -28,44 +28,31 @@ pub trait Family: Addr + Into<IpAddr> {
     }
 }
 
-impl Family for V4 {
-    fn cluster_ip(service: &Service) -> Option<Self> {
-        service.cluster_v4
-    }
-    fn endpoints(endpoints: &Endpoints) -> Option<&[Endpoint<Self>]> {
-        match endpoints {
-            Endpoints::V4(endpoints) => Some(endpoints),
-            Endpoints::V6(_) => None,
-        }
-    }
-    fn of(address: IpAddr) -> Option<Self> {
-        match address {
-            IpAddr::V4(address) => Some(address.into()),
-            IpAddr::V6(_) => None,
-        }
-    }
-    fn wrap(self) -> FamilyAddr {
-        FamilyAddr::V4(self)
-    }
+macro_rules! families {
+    ($($family:ident, $cluster_ip:ident;)*) => {
+        $(impl Family for $family {
+            fn cluster_ip(service: &Service) -> Option<Self> {
+                service.$cluster_ip
+            }
+            fn endpoints(endpoints: &Endpoints) -> Option<&[Endpoint<Self>]> {
+                match endpoints {
+                    Endpoints::$family(endpoints) => Some(endpoints),
+                    _ => None,
+                }
+            }
+            fn of(address: IpAddr) -> Option<Self> {
+                match address {
+                    IpAddr::$family(address) => Some(address.into()),
+                    _ => None,
+                }
+            }
+            fn wrap(self) -> FamilyAddr {
+                FamilyAddr::$family(self)
+            }
+        })*
+    };
 }
-
-impl Family for V6 {
-    fn cluster_ip(service: &Service) -> Option<Self> {
-        service.cluster_v6
-    }
-    fn endpoints(endpoints: &Endpoints) -> Option<&[Endpoint<Self>]> {
-        match endpoints {
-            Endpoints::V6(endpoints) => Some(endpoints),
-            Endpoints::V4(_) => None,
-        }
-    }
-    fn of(address: IpAddr) -> Option<Self> {
-        match address {
-            IpAddr::V6(address) => Some(address.into()),
-            IpAddr::V4(_) => None,
-        }
-    }
-    fn wrap(self) -> FamilyAddr {
-        FamilyAddr::V6(self)
-    }
+families! {
+    V4, cluster_v4;
+    V6, cluster_v6;
 }

@@ -9,24 +9,19 @@ mod retry;
 pub mod turns;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
-    net::IpAddr,
+    collections::{BTreeSet, HashSet},
     sync::Arc,
     time::Instant,
 };
-
-use ipnet::IpNet;
 
 use self::{own::OwnClusterIps, retry::RetryClock, turns::Turns};
 use crate::{
     apply::{Affected, ApplyResult, Failure},
     change::{Batch, Change},
     gateway::Writer,
-    model::{Node, Selection},
-    object::{ObjectName, Warning},
+    object::ObjectName,
     plan::{HealthUpdate, ServicePlan},
     planner::{
-        NodeView,
         claims::Claims,
         gateway::{GatewayPlan, plan_gateway},
         plan_service,
@@ -62,7 +57,8 @@ pub struct Synced {
 /// Turns the cluster state into applied plans.
 #[derive(Debug)]
 pub struct Syncer {
-    state: ClusterState,
+    /// The cluster as the changes have made it.
+    pub state: ClusterState,
     claims: Claims,
     warnings: Warnings,
     /// Services with warnings about their plan, noted so that the warnings can be removed later.
@@ -112,27 +108,6 @@ impl Syncer {
     #[must_use]
     pub fn with_writer(mut self, writer: Option<Arc<dyn Writer>>) -> Self {
         self.writer = writer;
-        self
-    }
-
-    /// Sets whether external and load balancer IPs get frontends that answer echo requests (pings).
-    #[must_use]
-    pub fn with_answer_ping(mut self, answer: bool) -> Self {
-        self.state.set_answer_ping(answer);
-        self
-    }
-
-    /// Sets whether Services of type LoadBalancer are made for Gateways without addresses.
-    #[must_use]
-    pub fn with_gateway_services(mut self, are_made: bool) -> Self {
-        self.state.set_gateway_services(are_made);
-        self
-    }
-
-    /// Sets how a new flow gets its backend, for services whose annotation does not say it.
-    #[must_use]
-    pub fn with_selection(mut self, selection: Selection) -> Self {
-        self.state.set_selection(selection);
         self
     }
 
@@ -215,10 +190,6 @@ impl Syncer {
     pub fn is_waiting(&self) -> bool {
         self.turns.is_waiting()
     }
-    /// Returns how many services have to be served.
-    pub fn known(&self) -> usize {
-        self.state.served_count()
-    }
     /// Returns the names of the maps that were too full for a service.
     pub fn full_maps(&self) -> BTreeSet<&'static str> {
         let full = self
@@ -228,46 +199,12 @@ impl Syncer {
         full.collect()
     }
 
-    pub fn view(&self) -> &NodeView {
-        self.state.view()
-    }
-    pub fn node(&self) -> Option<&Node> {
-        self.state.node().map(AsRef::as_ref)
-    }
     /// Whether a sync would plan any service.
     pub fn has_changes(&self) -> bool {
         self.state.has_dirty()
             || self.is_waiting()
-            || (self.complete && self.state.has_unreported())
+            || (self.complete && self.state.gateways.has_unreported())
     }
-    /// Returns the known ranges of cluster IPs; see [`ClusterState::service_ranges`].
-    pub fn service_ranges(&self) -> BTreeSet<IpNet> {
-        self.state.service_ranges()
-    }
-    /// Sets addresses that replace missing InternalIPs; see [`ClusterState::set_fallback_ips`].
-    pub fn set_fallback_ips(&mut self, ips: Vec<IpAddr>) {
-        self.state.set_fallback_ips(ips);
-    }
-
-    /// Sets the addresses at which the node answers, and its subnets' broadcast addresses; see
-    /// [`ClusterState::set_own_addresses`].
-    pub fn set_own_addresses(&mut self, own: BTreeSet<IpAddr>, broadcasts: BTreeSet<IpAddr>) {
-        self.state.set_own_addresses(own, broadcasts);
-    }
-
-    /// Sets the ranges by which pods are recognised; see [`ClusterState::set_pod_ranges`].
-    pub fn set_pod_ranges(&mut self, ranges: &[IpNet]) {
-        self.state.set_pod_ranges(ranges);
-    }
-    /// Returns which of these addresses some EndpointSlice lists; see [`ClusterState::listed`].
-    pub fn listed(&self, addresses: &BTreeSet<IpAddr>) -> BTreeMap<IpAddr, bool> {
-        self.state.listed(addresses)
-    }
-    /// Returns a service with a cluster IP in the pod ranges; see [`ClusterState::in_pod_ranges`].
-    pub fn in_pod_ranges(&self) -> Option<&(ObjectName, IpAddr)> {
-        self.state.in_pod_ranges()
-    }
-
     /// Returns how many services with a Local policy have endpoints only on other nodes: for inside
     /// clients by IPv4 and by IPv6, then for outside clients by IPv4 and by IPv6.
     pub fn no_local_endpoints(&self) -> [usize; 4] {
@@ -277,11 +214,6 @@ impl Syncer {
     pub fn weighted(&self) -> usize {
         self.weighted.len()
     }
-    /// Returns how many services are served.
-    pub fn served(&self) -> usize {
-        self.state.served_count()
-    }
-
     /// Plans and applies the changed services: all of them, or only the first ones if they are
     /// many; see [`Self::is_waiting`]. Once the source has sent every object, also removes from the
     /// maps the services that it did not send.
@@ -309,7 +241,7 @@ impl Syncer {
         }
         synced.failures_changed = forgot || self.failures.len() > kept;
         if synced.failures_changed {
-            let warnings = self.failures.iter().map(warning).collect();
+            let warnings = self.failures.iter().map(Failure::warning).collect();
             self.warnings.replace(Topic::Apply, warnings);
         }
         self.retry.end(Instant::now(), !self.failed.is_empty());
@@ -350,49 +282,35 @@ impl Syncer {
 
     fn plan(&mut self, name: &ObjectName, synced: &mut Synced) -> (ObjectName, ServicePlan) {
         let (service, slices) = self.state.service(name);
-        let own = service.map(|service| self.state.view().own_of(service));
+        let own = service.map(|service| self.state.view.own_of(service));
         let uid_hash = service.map_or(0, |service| service.uid_hash);
         self.own.note(name, own.unwrap_or_default());
         let (plan, warnings) = match self.state.gateway(name) {
             Some(served) => {
                 let slices = |name: &ObjectName| self.state.service(name).1;
-                let planned = plan_gateway(served, slices, self.state.view(), &self.claims);
+                let planned = plan_gateway(served, slices, &self.state.view, &self.claims);
                 let GatewayPlan {
                     plan,
                     warnings,
                     refusals,
                 } = planned;
-                self.state.note_refusals(name, refusals);
+                self.state.gateways.note_refusals(name, refusals);
                 (plan, warnings)
             }
             None => service
-                .map(|service| plan_service(service, slices, self.state.view(), &self.claims))
+                .map(|service| plan_service(service, slices, &self.state.view, &self.claims))
                 .unwrap_or_default(),
         };
-        if !warnings.is_empty() || self.warned.contains(name) {
-            if warnings.is_empty() {
-                self.warned.remove(name);
-            } else {
-                self.warned.insert(name.clone());
-            }
+        if keep(&mut self.warned, name, !warnings.is_empty()) {
             let topic = Topic::Plan(name.clone());
             self.warnings.replace_of(topic, uid_hash, warnings);
         }
         let lacks = plan.lacks_local_endpoints();
         let sets = self.no_local.iter_mut().zip(lacks);
         for (set, belongs) in sets.chain([(&mut self.weighted, plan.is_weighted())]) {
-            if belongs {
-                set.insert(name.clone());
-            } else {
-                set.remove(name);
-            }
+            keep(set, name, belongs);
         }
-        if plan.health_check.is_some() || self.health_checked.contains(name) {
-            if plan.health_check.is_some() {
-                self.health_checked.insert(name.clone());
-            } else {
-                self.health_checked.remove(name);
-            }
+        if keep(&mut self.health_checked, name, plan.health_check.is_some()) {
             synced.health.push((name.clone(), plan.health_check));
         }
         (name.clone(), plan)
@@ -424,11 +342,13 @@ impl Syncer {
     }
 }
 
-fn warning(failure: &Failure) -> Warning {
-    Warning {
-        object: failure.affected.to_string(),
-        reason: failure.reason.to_string(),
+/// Keeps a service in a set if it belongs there; true if it does, or did before.
+fn keep(set: &mut HashSet<ObjectName>, name: &ObjectName, belongs: bool) -> bool {
+    if belongs {
+        set.insert(name.clone());
+        return true;
     }
+    set.remove(name)
 }
 
 #[cfg(test)]

@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::{
-    apply::Refusal,
     model::{Kind, ObjectKey},
-    testing::{NODE, endpoint, name, objects, service, slice},
+    testing::{NODE, endpoint, full, name, objects, service, slice},
 };
 
 /// Remembers plans as the maps would; refuses new services while it is full.
@@ -26,15 +25,7 @@ impl Kernel for Maps {
             if plan.ports.is_empty() {
                 result.written += usize::from(self.plans.remove(&name.to_string()).is_some());
             } else if self.full && !self.plans.contains_key(&name.to_string()) {
-                result.failures.push(Failure {
-                    affected: Affected::Service(name.clone()),
-                    reason: Refusal::Full {
-                        map: "frontends",
-                        capacity: 0,
-                        key: "frontends",
-                        detail: String::new(),
-                    },
-                });
+                result.failures.push(full(name));
             } else {
                 self.plans.insert(name.to_string(), plan.clone());
                 result.written += 1;

@@ -9,34 +9,22 @@ use crate::object::ObjectName;
 /// The most services that one sync applies, so a new change waits for at most that many.
 pub const LENGTH: usize = 256;
 
-/// The order of services: essential ones come first.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Urgency {
-    Essential,
-    Other,
-}
-
-impl Urgency {
-    fn of(name: &ObjectName) -> Self {
-        if name.is_essential() {
-            Self::Essential
-        } else {
-            Self::Other
-        }
-    }
+/// Returns the key by which services are ordered: essential ones come first.
+fn order(name: ObjectName) -> (bool, ObjectName) {
+    (!name.is_essential(), name)
 }
 
 /// Sorts services in the order of their turns.
 pub(super) fn ordered(names: impl IntoIterator<Item = ObjectName>) -> Vec<ObjectName> {
     let mut names = Vec::from_iter(names);
-    names.sort_unstable_by(|a, b| (Urgency::of(a), a).cmp(&(Urgency::of(b), b)));
+    names.sort_unstable_by(|a, b| (!a.is_essential(), a).cmp(&(!b.is_essential(), b)));
     names
 }
 
 /// The services that wait for their turn.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
-    waiting: BTreeSet<(Urgency, ObjectName)>,
+    waiting: BTreeSet<(bool, ObjectName)>,
 }
 
 impl Turns {
@@ -49,11 +37,10 @@ impl Turns {
     pub(super) fn take(&mut self, changed: Vec<ObjectName>) -> Vec<ObjectName> {
         let mut turn = changed;
         if turn.len() > LENGTH {
-            let many = turn.drain(..).map(|name| (Urgency::of(&name), name));
-            self.waiting.extend(many);
+            self.waiting.extend(turn.drain(..).map(order));
         } else if self.is_waiting() {
             for name in &turn {
-                self.waiting.remove(&(Urgency::of(name), name.clone()));
+                self.waiting.remove(&order(name.clone()));
             }
         }
         while turn.len() < LENGTH

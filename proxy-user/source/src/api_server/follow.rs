@@ -7,7 +7,9 @@ use std::{ops::RangeInclusive, time::Duration};
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use control::{
     causes::chain,
-    model::{Kind, Original, original},
+    change::Trigger,
+    model::{Converted, Converter, Kind, Object, Original, original},
+    object::Warning,
 };
 use k8s_openapi::api::{
     core::v1::{Namespace, Node, Service},
@@ -23,7 +25,7 @@ use tokio::{
 };
 
 use super::{
-    merge::Merger,
+    merge::trigger,
     protobuf,
     watch::{Failure, Objects, Watch},
     wire::{Unread, Watched},
@@ -59,11 +61,11 @@ const NOT_FOUND: u16 = 404;
 const GONE: u16 = 410;
 
 /// A change of the objects of one kind.
-pub(super) enum Event<K> {
+pub(super) enum Event {
     /// A list begins.
     Init,
-    /// An object was added or changed, or is in the list.
-    Apply(K),
+    /// An object was added or changed, or is in the list; the trigger is that of its annotation.
+    Apply(Convert, Option<Trigger>),
     /// The same of an object that cannot be read.
     Unread(Unread),
     /// The object with this name and namespace was deleted.
@@ -72,9 +74,12 @@ pub(super) enum Event<K> {
     InitDone,
 }
 
+/// Makes an object in the agent's own form.
+type Convert = Box<dyn FnOnce(&mut Converter) -> Result<Converted<Object>, Warning> + Send>;
+
 /// A message from a watch to the merger, which makes batches of changes.
 pub(super) enum Message {
-    News(News),
+    Event(Kind, Event),
     /// The kind cannot be followed, for the reason in the text.
     Fault(Kind, String),
     /// The kind can be followed again.
@@ -89,67 +94,29 @@ pub(super) trait Followed:
     type Protobuf: prost::Message + Default + Into<Self>;
     /// Whether the API server may be too old to know the kind.
     const IS_OPTIONAL: bool = false;
-    fn news(event: Event<Self>) -> News;
 }
 
 macro_rules! followed {
-    ($($kind:ty => $news:ident by $protobuf:ident $(, $optional:literal)?;)*) => {
+    ($($kind:ty, $protobuf:ident $(, $optional:literal)?;)*) => {
         $(impl Followed for $kind {
             type Protobuf = protobuf::$protobuf;
             $(const IS_OPTIONAL: bool = $optional;)?
-            fn news(event: Event<Self>) -> News {
-                News::$news(Box::new(event))
-            }
         })*
-
-        /// A change of the objects of some kind.
-        pub(super) enum News {
-            $($news(Box<Event<$kind>>),)*
-        }
-
-        impl News {
-            /// Gives the change to the merger.
-            pub(super) fn merge(self, merger: &mut Merger) {
-                match self {
-                    $(Self::$news(event) => merger.event(*event),)*
-                }
-            }
-        }
     };
 }
 followed! {
-    Service => Service by Service;
-    EndpointSlice => EndpointSlice by EndpointSlice;
-    Node => Node by Node;
+    Service, Service;
+    EndpointSlice, EndpointSlice;
+    Node, Node;
     // KUBE: part of `networking.k8s.io/v1` since 1.33.
-    ServiceCIDR => ServiceCidr by ServiceCidr, true;
-    Namespace => Namespace by Named;
+    ServiceCIDR, ServiceCidr, true;
+    Namespace, Named;
     // Custom resources, which may be removed.
-    original::GatewayClass => GatewayClass by Named, true;
-    original::Gateway => Gateway by Named, true;
-    original::TCPRoute => TcpRoute by Named, true;
-    original::UDPRoute => UdpRoute by Named, true;
-    original::ReferenceGrant => ReferenceGrant by Named, true;
-}
-
-/// The receiver of the messages is gone.
-struct Unheard;
-
-/// Why a watch ended.
-enum Ended {
-    Unheard(Unheard),
-    Failed(Failure),
-}
-
-impl From<Unheard> for Ended {
-    fn from(unheard: Unheard) -> Self {
-        Self::Unheard(unheard)
-    }
-}
-impl From<Failure> for Ended {
-    fn from(failure: Failure) -> Self {
-        Self::Failed(failure)
-    }
+    original::GatewayClass, Named, true;
+    original::Gateway, Named, true;
+    original::TCPRoute, Named, true;
+    original::UDPRoute, Named, true;
+    original::ReferenceGrant, Named, true;
 }
 
 /// Follows a kind of object until the messages' receiver is gone.
@@ -162,7 +129,7 @@ pub(super) async fn follow<K: Followed>(objects: Objects<K>, sender: mpsc::Sende
         failing: None,
     };
     tokio::select! {
-        Unheard = follower.run() => {}
+        () = follower.run() => {}
         () = sender.closed() => {}
     }
 }
@@ -179,7 +146,7 @@ struct Follower<K> {
 }
 
 impl<K: Followed> Follower<K> {
-    async fn run(mut self) -> Unheard {
+    async fn run(mut self) {
         let (mut relists, mut rewatches) = (Pauses::default(), Pauses::default());
         loop {
             let begun = Instant::now();
@@ -189,8 +156,7 @@ impl<K: Followed> Follower<K> {
                     rewatches.pause().await;
                     continue;
                 }
-                Err(Ended::Unheard(unheard)) => return unheard,
-                Err(Ended::Failed(failure)) => failure,
+                Err(failure) => failure,
             };
             match failure.code() {
                 Some(GONE) => {
@@ -199,28 +165,19 @@ impl<K: Followed> Follower<K> {
                 }
                 Some(NOT_FOUND) if K::IS_OPTIONAL && self.objects.is_unknown().await => {
                     self.version = None;
-                    if let Err(unheard) = self.settle().await {
-                        return unheard;
-                    }
-                    for event in [Event::Init, Event::InitDone] {
-                        if let Err(unheard) = self.send(event).await {
-                            return unheard;
-                        }
-                    }
+                    self.settle().await;
+                    self.send(Event::Init).await;
+                    self.send(Event::InitDone).await;
                     sleep(UPGRADE).await;
                 }
                 _ if failure.is_no_streaming() => self.is_streamed = false,
-                _ => {
-                    if let Err(unheard) = self.report(&failure).await {
-                        return unheard;
-                    }
-                }
+                _ => self.report(&failure).await,
             }
         }
     }
 
     /// Lists if nothing is listed yet, and watches until the watch ends.
-    async fn once(&mut self) -> Result<(), Ended> {
+    async fn once(&mut self) -> Result<(), Failure> {
         if self.version.is_none() && !self.is_streamed {
             self.list().await?;
         }
@@ -228,26 +185,26 @@ impl<K: Followed> Follower<K> {
         let version = self.version.as_deref();
         let mut watch = self.objects.watch(version, lasts).await?;
         if self.version.is_none() {
-            self.send(Event::Init).await?;
+            self.send(Event::Init).await;
         }
         while let Some(event) = self.next(&mut watch).await? {
             let version = match event {
                 Watched::Applied(object) => {
                     let metadata = object.as_ref().map_or_else(|it| &*it.metadata, K::meta);
                     let version = metadata.resource_version.clone();
-                    self.apply(object).await?;
+                    self.apply(object).await;
                     version
                 }
                 Watched::Deleted(metadata) => {
                     let version = metadata.resource_version.clone();
-                    self.send(Event::Delete(metadata)).await?;
+                    self.send(Event::Delete(metadata)).await;
                     version
                 }
                 Watched::Bookmark { version, ends_list } => {
                     if ends_list && self.version.is_none() {
-                        self.send(Event::InitDone).await?;
+                        self.send(Event::InitDone).await;
                         self.version = Some(version.clone());
-                        self.settle().await?;
+                        self.settle().await;
                     }
                     Some(version)
                 }
@@ -258,31 +215,35 @@ impl<K: Followed> Follower<K> {
             }
         }
         if self.version.is_none() {
-            return Err(Failure::Unfinished.into());
+            return Err(Failure::Unfinished);
         }
         Ok(())
     }
 
-    async fn apply(&self, object: Result<K, Unread>) -> Result<(), Unheard> {
-        let event = object.map_or_else(Event::Unread, Event::Apply);
-        self.send(event).await
+    async fn apply(&self, object: Result<K, Unread>) {
+        let applied = |object: K| {
+            let trigger = trigger(&object);
+            Event::Apply(Box::new(move |to| object.convert(to)), trigger)
+        };
+        self.send(object.map_or_else(Event::Unread, applied)).await;
     }
 
-    async fn list(&mut self) -> Result<(), Ended> {
+    async fn list(&mut self) -> Result<(), Failure> {
         let mut more = String::new();
         loop {
             let page = self.objects.list(&more).await?;
             if more.is_empty() {
-                self.send(Event::Init).await?;
+                self.send(Event::Init).await;
             }
             for object in page.items {
-                self.apply(object).await?;
+                self.apply(object).await;
             }
             more = page.more;
             if more.is_empty() {
-                self.send(Event::InitDone).await?;
+                self.send(Event::InitDone).await;
                 self.version = Some(page.version);
-                return Ok(self.settle().await?);
+                self.settle().await;
+                return Ok(());
             }
         }
     }
@@ -290,51 +251,52 @@ impl<K: Followed> Follower<K> {
     /// Returns the next event of a watch; None at its end, and when it has been silent for long.
     /// While a list arrives, the kind is not settled: a list that always breaks off would be asked
     /// for again and again without growing pauses.
-    async fn next(&mut self, watch: &mut Watch<K>) -> Result<Option<Watched<K>>, Ended> {
+    async fn next(&mut self, watch: &mut Watch<K>) -> Result<Option<Watched<K>>, Failure> {
         if self.version.is_none() {
-            return Ok(watch.next().await?);
+            return watch.next().await;
         }
         if self.failing.is_some() {
             match timeout(SETTLED, watch.next()).await {
-                Err(_) => self.settle().await?,
+                Err(_) => self.settle().await,
                 Ok(next) => {
                     let next = next?;
                     if next.is_some() {
-                        self.settle().await?;
+                        self.settle().await;
                     }
                     return Ok(next);
                 }
             }
         }
         let silence = Duration::from_secs(fastrand::u64(SILENCE));
-        Ok(timeout(silence, watch.next()).await.unwrap_or(Ok(None))?)
+        timeout(silence, watch.next()).await.unwrap_or(Ok(None))
     }
 
     /// Notes that the kind can be followed.
-    async fn settle(&mut self) -> Result<(), Unheard> {
+    async fn settle(&mut self) {
         if self.failing.take().is_some() {
-            self.tell(Message::Fine(K::KIND)).await?;
+            self.tell(Message::Fine(K::KIND)).await;
         }
-        Ok(())
     }
 
     /// Reports a failure, and waits before the next attempt.
-    async fn report(&mut self, failure: &Failure) -> Result<(), Unheard> {
-        self.tell(Message::Fault(K::KIND, chain(failure))).await?;
+    async fn report(&mut self, failure: &Failure) {
+        self.tell(Message::Fault(K::KIND, chain(failure))).await;
         let pauses = self
             .failing
             .get_or_insert_with(|| pauses(FIRST_PAUSE, LAST_PAUSE));
         let pause = pauses.next().unwrap_or(LAST_PAUSE);
         sleep(pause + failure.retry_after().unwrap_or_default()).await;
-        Ok(())
     }
 
-    async fn send(&self, event: Event<K>) -> Result<(), Unheard> {
-        self.tell(Message::News(K::news(event))).await
+    async fn send(&self, event: Event) {
+        self.tell(Message::Event(K::KIND, event)).await;
     }
 
-    async fn tell(&self, message: Message) -> Result<(), Unheard> {
-        self.sender.send(message).await.map_err(|_| Unheard)
+    /// Sends a message; waits for ever if nobody receives it, as then [`follow`] ends.
+    async fn tell(&self, message: Message) {
+        if self.sender.send(message).await.is_err() {
+            std::future::pending().await
+        }
     }
 }
 

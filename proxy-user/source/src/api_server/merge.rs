@@ -2,6 +2,7 @@
 //! Merges the messages of all watches into batches of changes. Called by the loop in `api_server`.
 
 use std::{
+    any::Any,
     collections::{BTreeMap, HashSet},
     time::Duration,
 };
@@ -9,7 +10,7 @@ use std::{
 use control::{
     causes::chain,
     change::{Batch, Change, Trigger},
-    model::{Converter, Kind, Object, ObjectKey},
+    model::{Converter, Kind, Object, ObjectKey, annotation},
     object::{ObjectName, Warning},
     warnings::Topic,
 };
@@ -17,7 +18,7 @@ use k8s_openapi::{api::discovery::v1::EndpointSlice, jiff::Timestamp};
 use tokio::time::Instant;
 
 use super::{
-    follow::{Event, Followed, Message, News},
+    follow::{Event, Message},
     wire::Unread,
 };
 
@@ -113,16 +114,7 @@ impl Merger {
 
     pub(super) fn take(&mut self, message: Message) {
         match message {
-            Message::News(news) => {
-                // A list repeats objects that changed long ago.
-                if let News::EndpointSlice(event) = &news
-                    && let Event::Apply(slice) = &**event
-                    && self.known(Kind::EndpointSlice).listing.is_none()
-                {
-                    self.note_trigger(slice);
-                }
-                news.merge(self);
-            }
+            Message::Event(kind, event) => self.event(kind, event),
             Message::Fault(kind, reason) => {
                 if self.faults.insert(kind, reason.clone()) != Some(reason) {
                     self.warn_of_faults();
@@ -153,16 +145,20 @@ impl Merger {
         self.known.entry(kind).or_default()
     }
 
-    pub(super) fn event<K: Followed>(&mut self, event: Event<K>) {
-        let kind = K::KIND;
+    fn event(&mut self, kind: Kind, event: Event) {
         match event {
             Event::Init => {
                 let known = self.known(kind);
                 (known.listing, known.has_nameless) = (Some(HashSet::new()), false);
             }
             Event::Unread(unread) => self.keep(kind, &unread),
-            Event::Apply(object) => {
-                match object.convert(&mut self.converter) {
+            Event::Apply(convert, trigger) => {
+                // A list repeats objects that changed long ago. KUBE: changes from before the
+                // agent's start say nothing about its latency.
+                let is_news = self.known(kind).listing.is_none();
+                let trigger = trigger.filter(|trigger| is_news && trigger.time > self.started);
+                self.batch.triggers.extend(trigger);
+                match convert(&mut self.converter) {
                     Ok((object, warnings)) => self.upsert(kind, object, warnings),
                     // The object has no name. A real server never sends such an object, and no
                     // topic would identify the warning.
@@ -265,17 +261,14 @@ impl Merger {
             self.batch.warnings.push((topic, Vec::new()));
         }
     }
+}
 
-    /// Notes the time in the slice's annotation, from which the latency is computed. KUBE: changes
-    /// from before the agent's start say nothing about its latency.
-    fn note_trigger(&mut self, slice: &EndpointSlice) {
-        let annotations = slice.metadata.annotations.as_ref();
-        let time = annotations.and_then(|all| all.get(ANNOTATION_TRIGGER));
-        if let Some(time) = time.and_then(|time| time.parse::<Timestamp>().ok())
-            && time > self.started
-        {
-            let v6 = slice.address_type == "IPv6";
-            self.batch.triggers.push(Trigger { time, v6 });
-        }
-    }
+/// Returns the time in a slice's annotation, from which the latency is computed.
+pub(super) fn trigger(object: &dyn Any) -> Option<Trigger> {
+    let slice: &EndpointSlice = object.downcast_ref()?;
+    let time = annotation(&slice.metadata, ANNOTATION_TRIGGER)?
+        .parse()
+        .ok()?;
+    let v6 = slice.address_type == "IPv6";
+    Some(Trigger { time, v6 })
 }

@@ -20,15 +20,18 @@ use std::{sync::Arc, time::Duration};
 use control::{
     change::Batch,
     gateway::Writer,
-    model::{Converter, Kind, LABEL_HEADLESS, LABEL_PROXY_NAME},
+    model::{Converter, Kind, LABEL_HEADLESS, LABEL_PROXY_NAME, ObjectKey, original},
     warnings::Warnings,
 };
 use k8s_openapi::api::{
-    core::v1::{Node, Service},
+    core::v1::{Namespace, Node, Service},
     discovery::v1::EndpointSlice,
     networking::v1::ServiceCIDR,
 };
-use kube::Client;
+use kube::{
+    Api, Client,
+    core::{ApiResource, DynamicObject},
+};
 use tokio::{
     sync::mpsc::{self, error::TryRecvError},
     task::JoinSet,
@@ -68,15 +71,16 @@ pub struct ApiServer {
 }
 
 impl ApiServer {
-    /// Returns a source that follows all services and EndpointSlices, but only the node
-    /// `node_name`.
-    pub fn new(access: Access, node_name: &str) -> Self {
+    /// Returns a source that follows all services and EndpointSlices, but only the node of
+    /// `converter`, and the objects of the Gateway API if that reads them and the server has such
+    /// kinds.
+    pub fn new(access: Access, converter: Converter) -> Self {
         Self {
             access,
-            node_name: node_name.to_owned(),
-            converter: Converter::new(node_name),
+            node_name: converter.node_name.to_string(),
+            gateways: converter.gateways,
+            converter,
             service_cidrs: false,
-            gateways: false,
             board: None,
             reports: None,
             requests: Requests::default(),
@@ -87,31 +91,6 @@ impl ApiServer {
     pub fn with_service_cidrs(self, service_cidrs: bool) -> Self {
         Self {
             service_cidrs,
-            ..self
-        }
-    }
-    /// Sets the proxy name whose Services are served; None for those without one.
-    #[must_use]
-    pub fn with_proxy_name(self, name: Option<&str>) -> Self {
-        Self {
-            converter: self.converter.with_proxy_name(name),
-            ..self
-        }
-    }
-    /// Sets whether services may have link-local addresses.
-    #[must_use]
-    pub fn with_link_local(self, link_local: bool) -> Self {
-        Self {
-            converter: self.converter.with_link_local(link_local),
-            ..self
-        }
-    }
-    /// Sets whether to follow the objects of the Gateway API, if the server has such kinds.
-    #[must_use]
-    pub fn with_gateways(self, gateways: bool) -> Self {
-        Self {
-            converter: self.converter.with_gateways(gateways),
-            gateways,
             ..self
         }
     }
@@ -246,5 +225,30 @@ async fn merge(
         {
             return Ok(());
         }
+    }
+}
+
+/// Returns the objects of a kind at the server, those of the object's namespace if it has one.
+fn objects(client: &Client, ObjectKey { kind, name }: &ObjectKey) -> Api<DynamicObject> {
+    let (client, resource) = (client.clone(), resource(*kind));
+    match kind.is_namespaced() {
+        true => Api::namespaced_with(client, &name.namespace, &resource),
+        false => Api::all_with(client, &resource),
+    }
+}
+
+/// Returns how the server calls a kind.
+fn resource(kind: Kind) -> ApiResource {
+    match kind {
+        Kind::Node => ApiResource::erase::<Node>(&()),
+        Kind::Service => ApiResource::erase::<Service>(&()),
+        Kind::EndpointSlice => ApiResource::erase::<EndpointSlice>(&()),
+        Kind::ServiceCidr => ApiResource::erase::<ServiceCIDR>(&()),
+        Kind::Namespace => ApiResource::erase::<Namespace>(&()),
+        Kind::GatewayClass => ApiResource::erase::<original::GatewayClass>(&()),
+        Kind::Gateway => ApiResource::erase::<original::Gateway>(&()),
+        Kind::TcpRoute => ApiResource::erase::<original::TCPRoute>(&()),
+        Kind::UdpRoute => ApiResource::erase::<original::UDPRoute>(&()),
+        Kind::ReferenceGrant => ApiResource::erase::<original::ReferenceGrant>(&()),
     }
 }

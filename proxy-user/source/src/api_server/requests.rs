@@ -11,42 +11,25 @@ use std::{
 use control::model::Kind;
 use futures_util::future::BoxFuture;
 use http::{Request, Response};
-use prometheus_client::{
-    encoding::EncodeLabelSet,
-    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+use prometheus_client::metrics::{
+    counter::Counter, family::Family, gauge::Gauge, histogram::Histogram,
 };
 use tower::{Layer, Service};
 
 /// Counts and durations of the requests to the API server.
 #[derive(Clone, Debug)]
 pub struct Requests {
-    pub answers: Family<Answer, Counter>,
-    pub durations: Family<Asked, Histogram, fn() -> Histogram>,
+    /// KUBE: the labels are those of `rest_client_requests_total`. The code is the HTTP status as a
+    /// number, or `<error>` if there was no answer.
+    pub answers: Family<Labels<3>, Counter>,
+    /// KUBE: the labels are those of `rest_client_request_duration_seconds`.
+    pub durations: Family<Labels<2>, Histogram, fn() -> Histogram>,
     /// When the last byte of a watch was received, in seconds since 1970.
-    pub last_bytes: Family<Watched, Gauge<f64, AtomicU64>>,
+    pub last_bytes: Family<Labels<1>, Gauge<f64, AtomicU64>>,
 }
 
-/// The label of a watch.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-pub struct Watched {
-    kind: String,
-}
-
-/// KUBE: the labels of `rest_client_requests_total`.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-pub struct Answer {
-    /// The HTTP status as a number, or `<error>` if there was no answer.
-    code: String,
-    host: String,
-    method: String,
-}
-
-/// KUBE: the labels of `rest_client_request_duration_seconds`.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-pub struct Asked {
-    host: String,
-    verb: String,
-}
+/// Names and values of labels.
+type Labels<const N: usize> = [(&'static str, String); N];
 
 impl Default for Requests {
     fn default() -> Self {
@@ -75,15 +58,13 @@ impl Requests {
     /// the server sends a bookmark each minute.
     pub fn received(&self, kind: Kind) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let kind = kind.to_string();
-        let last = self.last_bytes.get_or_create(&Watched { kind });
+        let last = self.last_bytes.get_or_create(&[("kind", kind.to_string())]);
         last.set(now.unwrap_or_default().as_secs_f64());
     }
 
     /// Notes that a kind, which the server does not have any more, is not watched.
     pub fn forget(&self, kind: Kind) {
-        let kind = kind.to_string();
-        self.last_bytes.remove(&Watched { kind });
+        self.last_bytes.remove(&[("kind", kind.to_string())]);
     }
 
     /// Counts a request. `code`: the HTTP status; None without an answer. `begun`: the time of the
@@ -91,16 +72,13 @@ impl Requests {
     pub fn note(&self, host: &str, method: &str, code: Option<u16>, begun: Option<Instant>) {
         let (host, method) = (host.to_owned(), method.to_owned());
         if let Some(begun) = begun {
-            let asked = Asked {
-                host: host.clone(),
-                verb: method.clone(),
-            };
-            let durations = self.durations.get_or_create(&asked);
+            let labels = [("host", host.clone()), ("verb", method.clone())];
+            let durations = self.durations.get_or_create(&labels);
             durations.observe(begun.elapsed().as_secs_f64());
         }
         let code = code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());
-        let answer = Answer { code, host, method };
-        self.answers.get_or_create(&answer).inc();
+        let labels = [("code", code), ("host", host), ("method", method)];
+        self.answers.get_or_create(&labels).inc();
     }
 }
 

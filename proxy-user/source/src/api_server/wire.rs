@@ -9,7 +9,7 @@ use http::{
     HeaderMap, HeaderValue,
     header::{CONTENT_ENCODING, CONTENT_TYPE},
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ListMeta, ObjectMeta};
 use prost::{
     Message,
     bytes::{Buf, Bytes, BytesMut},
@@ -153,18 +153,9 @@ struct JsonEvent {
 
 #[derive(Deserialize)]
 struct JsonList {
-    metadata: JsonListMeta,
+    metadata: ListMeta,
     #[serde(default)]
     items: Vec<Value>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct JsonListMeta {
-    #[serde(default)]
-    resource_version: String,
-    #[serde(default, rename = "continue")]
-    more: Option<String>,
 }
 
 impl Encoding {
@@ -261,8 +252,8 @@ impl Encoding {
             Self::Json => {
                 let list: JsonList = json(answer)?;
                 Ok(Page {
-                    version: list.metadata.resource_version,
-                    more: list.metadata.more.unwrap_or_default(),
+                    version: list.metadata.resource_version.unwrap_or_default(),
+                    more: list.metadata.continue_.unwrap_or_default(),
                     items: list.items.into_iter().map(of_json).collect(),
                 })
             }

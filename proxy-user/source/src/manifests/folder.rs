@@ -3,8 +3,7 @@
 //! last scan. Called by `manifests`, which decides when to scan.
 
 use std::{
-    cmp::Ordering,
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, btree_map::Entry},
     fs, io,
     path::{Path, PathBuf},
     sync::Arc,
@@ -43,8 +42,8 @@ pub(super) struct Scan {
 struct File {
     /// The file as it was when last read; None: it is read again at the next scan.
     stamp: Option<Stamp>,
-    /// The objects of the file when it was last read without a fault, ordered by kind and name.
-    objects: Vec<Object>,
+    /// The objects of the file when it was last read without a fault.
+    objects: BTreeMap<ObjectKey, Object>,
     /// Whether the file was ever read without a fault.
     good: bool,
 }
@@ -71,7 +70,7 @@ impl Folder {
             .cloned()
             .collect();
         for name in gone {
-            self.install(&name, Vec::new(), &mut batch);
+            self.install(&name, BTreeMap::new(), &mut batch);
             self.files.remove(&name);
             batch.warnings.push((Topic::File(name), Vec::new()));
         }
@@ -164,25 +163,21 @@ impl Folder {
         batch: &mut Batch,
     ) -> Vec<Warning> {
         let mut warnings = content.warnings;
-        let mut objects = Vec::with_capacity(content.objects.len());
+        let (mut objects, mut again) = (BTreeMap::new(), Vec::new());
         for (object, about) in content.objects {
             warnings.extend(about);
-            objects.push(object);
-        }
-        objects.sort_by(order);
-        objects.dedup_by(|later, first| {
-            let same = order(later, first) == Ordering::Equal;
-            if same {
-                warnings.push(Warning {
+            match objects.entry(object.key()) {
+                Entry::Vacant(free) => _ = free.insert(object),
+                Entry::Occupied(first) => again.push(Warning {
                     object: shown.to_owned(),
                     reason: format!(
                         "{} is defined more than once; the first definition is used, remove the others",
                         first.key(),
                     ),
-                });
+                }),
             }
-            same
-        });
+        }
+        warnings.extend(again);
         self.install(name, objects, batch);
         if let Some(file) = self.files.get_mut(name) {
             file.good = true;
@@ -191,26 +186,23 @@ impl Folder {
     }
 
     /// Replaces the objects of a file and adds the resulting changes to the batch.
-    fn install(&mut self, name: &Arc<str>, mut objects: Vec<Object>, batch: &mut Batch) {
+    fn install(
+        &mut self,
+        name: &Arc<str>,
+        mut objects: BTreeMap<ObjectKey, Object>,
+        batch: &mut Batch,
+    ) {
         let file = self.files.entry(Arc::clone(name)).or_default();
-        let old = std::mem::take(&mut file.objects);
+        let mut old = std::mem::take(&mut file.objects);
         let mut touched = Vec::new();
-        for object in &mut objects {
-            match old.binary_search_by(|known| order(known, object)) {
+        for (key, object) in &mut objects {
+            match old.remove(key) {
                 // Shares an equal object with the cluster state.
-                Ok(at) => match old.get(at) {
-                    Some(known) if known == object => *object = known.clone(),
-                    _ => touched.push((object.key(), true)),
-                },
-                Err(_) => touched.push((object.key(), true)),
+                Some(known) if known == *object => *object = known,
+                _ => touched.push((key.clone(), true)),
             }
         }
-        for object in &old {
-            if objects.binary_search_by(|new| order(new, object)).is_err() {
-                touched.push((object.key(), false));
-            }
-        }
-        objects.shrink_to_fit();
+        touched.extend(old.into_keys().map(|key| (key, false)));
         file.objects = objects;
         for (key, held) in touched {
             self.touch(key, name, held, batch);
@@ -242,11 +234,8 @@ impl Folder {
             return;
         };
         if first.as_ref() != Some(now) || now == name {
-            let objects = self.files.get(now).map_or(&[][..], |file| &file.objects);
-            let found = objects.binary_search_by(|object| {
-                (object.kind(), object.name()).cmp(&(key.kind, &key.name))
-            });
-            if let Some(object) = found.ok().and_then(|at| objects.get(at)) {
+            let file = self.files.get(now);
+            if let Some(object) = file.and_then(|file| file.objects.get(&key)) {
                 batch.changes.push(Change::Upsert(object.clone()));
             }
         }
@@ -266,8 +255,4 @@ impl Folder {
         };
         others.iter().map(warning).collect()
     }
-}
-
-fn order(a: &Object, b: &Object) -> Ordering {
-    (a.kind(), a.name()).cmp(&(b.kind(), b.name()))
 }

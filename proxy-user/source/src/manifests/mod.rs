@@ -191,37 +191,27 @@ impl Notes {
             .filter_map(|path| path.file_name()?.to_str());
         let names = names.filter(|name| is_manifest(name)).map(Arc::<str>::from);
         let about_folder = event.paths.iter().any(|path| path == folder);
-        match event.kind {
-            EventKind::Access(AccessKind::Close(AccessMode::Write)) => {
-                for name in names {
-                    writers.writing.remove(&name);
-                    writers.finished.insert(name);
-                }
-            }
+        let (is_writing, is_finished) = match event.kind {
+            EventKind::Access(AccessKind::Close(AccessMode::Write)) => (false, true),
             EventKind::Access(_) => return false,
-            EventKind::Modify(ModifyKind::Data(_)) => {
-                for name in names {
-                    writers.finished.remove(&name);
-                    writers.writing.insert(name);
-                }
-            }
+            EventKind::Modify(ModifyKind::Data(_)) => (true, false),
             EventKind::Modify(ModifyKind::Name(_)) | EventKind::Remove(_) if about_folder => {
                 self.lost = true;
+                return true;
             }
             // The name now belongs to another file, or to no file.
-            EventKind::Modify(ModifyKind::Name(_)) => {
-                for name in names {
-                    writers.writing.remove(&name);
-                    writers.finished.insert(name);
-                }
+            EventKind::Modify(ModifyKind::Name(_)) => (false, true),
+            EventKind::Remove(_) => (false, false),
+            _ => return true,
+        };
+        for name in names {
+            writers.writing.remove(&name);
+            writers.finished.remove(&name);
+            if is_writing {
+                writers.writing.insert(name);
+            } else if is_finished {
+                writers.finished.insert(name);
             }
-            EventKind::Remove(_) => {
-                for name in names {
-                    writers.writing.remove(&name);
-                    writers.finished.remove(&name);
-                }
-            }
-            _ => {}
         }
         true
     }

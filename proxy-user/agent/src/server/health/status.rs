@@ -39,7 +39,7 @@ pub(super) struct Fault {
 }
 
 /// The present faults: for each area, by the name of the object.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Faults(BTreeMap<Area, BTreeMap<String, Fault>>);
 
 impl Faults {
@@ -95,14 +95,25 @@ impl Faults {
 
 /// What the decisions here depend on.
 #[derive(Debug)]
-pub(super) struct Facts<'a> {
+pub(super) struct Facts {
     /// True once the first lists of Kubernetes objects have been applied.
     pub(super) is_listed: bool,
     /// Since when the oldest change waits to be applied; `None` if all changes are applied.
     pub(super) pending: Option<Instant>,
-    /// When the agent's loop last began a turn.
+    /// When the agent's loop last began a turn (the handling of one event).
     pub(super) turned: Instant,
-    pub(super) faults: &'a Faults,
+    pub(super) faults: Faults,
+}
+
+impl Default for Facts {
+    fn default() -> Self {
+        Self {
+            is_listed: false,
+            pending: None,
+            turned: Instant::now(),
+            faults: Faults::default(),
+        }
+    }
 }
 
 /// Why the node is unhealthy.
@@ -138,7 +149,7 @@ pub(super) fn is_alive(turned: Instant, now: Instant) -> bool {
 
 /// Returns why the node is unhealthy; `None` if it is healthy. Faults of services do not count,
 /// but for those of `service`: every node has them, and load balancers would lose all nodes.
-pub(super) fn illness(facts: &Facts<'_>, now: Instant, service: Option<&str>) -> Option<Ill> {
+pub(super) fn illness(facts: &Facts, now: Instant, service: Option<&str>) -> Option<Ill> {
     let behind = |since| now.saturating_duration_since(since) > PATIENCE;
     if !is_alive(facts.turned, now) {
         return Some(Ill::Still);
@@ -171,15 +182,15 @@ mod tests {
             .map(|object| ((*object).to_owned(), "full".to_owned()));
         named.collect()
     }
-    fn facts(faults: &Faults, now: Instant) -> Facts<'_> {
+    fn facts(faults: &Faults, now: Instant) -> Facts {
         Facts {
             is_listed: true,
             pending: None,
             turned: now,
-            faults,
+            faults: faults.clone(),
         }
     }
-    fn ill(facts: &Facts<'_>, now: Instant) -> Option<Ill> {
+    fn ill(facts: &Facts, now: Instant) -> Option<Ill> {
         illness(facts, now, None)
     }
 

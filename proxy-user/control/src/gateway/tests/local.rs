@@ -10,7 +10,6 @@ use crate::plan::{HealthCheckPlan, PortPlan};
 /// equal weights.
 fn cluster(nodes: [&str; 4]) -> Cluster {
     let [one, two, three, four] = nodes;
-    let node = "apiVersion: v1\nkind: Node\nmetadata: {name: node-a}\nstatus: {addresses: [{type: InternalIP, address: 192.168.40.2}]}\n---\n";
     let of_a = [
         endpoint(1, one, ""),
         endpoint(2, two, ""),
@@ -18,7 +17,7 @@ fn cluster(nodes: [&str; 4]) -> Cluster {
     ];
     let local = "type: LoadBalancer, externalTrafficPolicy: Local, healthCheckNodePort: 32000";
     super::cluster(&[
-        node.to_owned(),
+        NODE.to_owned(),
         gateway("edge", "", TCP),
         MADE.replace("type: LoadBalancer", local),
         route(

@@ -136,7 +136,7 @@ fn the_status_says_why_a_gateway_has_no_address() {
 #[test]
 fn without_the_setting_nothing_is_made_or_removed() {
     let mut cluster = Cluster::new(&base());
-    cluster.state.set_gateway_services(false);
+    cluster.state.gateways.set_services(false);
     cluster.apply(&gateway("edge", "", TCP));
     cluster.apply(&route("TCPRoute", "shop/cart", EDGE, CART));
     assert!(unaddressed(&mut cluster).contains("portolan.gatewayServices"));
@@ -144,7 +144,7 @@ fn without_the_setting_nothing_is_made_or_removed() {
     // What there is of another time stays.
     let mut cluster = served(CART);
     write(&mut cluster);
-    cluster.state.set_gateway_services(false);
+    cluster.state.gateways.set_services(false);
     cluster.delete(Kind::Gateway, "shop/edge");
     assert_eq!(write(&mut cluster), [""; 0]);
 }

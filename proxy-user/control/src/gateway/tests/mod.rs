@@ -51,6 +51,7 @@ fn route(kind: &str, name: &str, parents: &str, backends: &str) -> String {
 /// The Service that is made for the Gateway `edge`, as a load balancer has served it.
 const MADE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: gateway-edge, namespace: shop, labels: {portolan.dev/gateway: gateway-edge}, annotations: {portolan.dev/applied: x}, ownerReferences: [{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, name: edge, uid: uid-edge}]}\nspec: {type: LoadBalancer, clusterIP: 10.96.0.50, ports: [{name: tcp-80, port: 80, nodePort: 30080}]}\nstatus: {loadBalancer: {ingress: [{ip: 203.0.113.7}]}}\n---\n";
 
+const NODE: &str = "apiVersion: v1\nkind: Node\nmetadata: {name: node-a}\nstatus: {addresses: [{type: InternalIP, address: 192.168.40.2}]}\n---\n";
 const CART: &str = "{name: cart, port: 80}";
 const EDGE: &str = "{name: edge}";
 const EDGE_OF_SHOP: &str = "{name: edge, namespace: shop}";

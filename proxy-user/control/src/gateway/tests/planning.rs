@@ -124,9 +124,8 @@ fn backends_have_their_share() {
 #[case("{name: none, port: 80, weight: 3}")]
 #[case("{name: empty, port: 80, weight: 3}")]
 fn the_share_of_a_missing_backend_goes_where_it_is_refused(#[case] missing: &str) {
-    let node = "apiVersion: v1\nkind: Node\nmetadata: {name: node-a}\nstatus: {addresses: [{type: InternalIP, address: 192.168.40.2}]}\n---\n";
     let cluster = cluster(&[
-        node.to_owned(),
+        NODE.to_owned(),
         service("empty", "10.96.0.9", ""),
         gateway("edge", ADDRESS, TCP),
         route("TCPRoute", "shop/cart", EDGE, &format!("{CART}, {missing}")),

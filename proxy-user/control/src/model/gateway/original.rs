@@ -9,6 +9,12 @@ use k8s_openapi::{
 use serde::Deserialize;
 use serde_json::Value;
 
+/// A custom resource.
+pub trait Custom {
+    /// Returns its metadata, spec and status.
+    fn parts(&self) -> (&ObjectMeta, &Value, &Value);
+}
+
 macro_rules! originals {
     ($($name:ident, $segment:literal, $scope:ty;)*) => {
         $(
@@ -19,6 +25,12 @@ macro_rules! originals {
                 pub metadata: ObjectMeta,
                 pub spec: Value,
                 pub status: Value,
+            }
+
+            impl Custom for $name {
+                fn parts(&self) -> (&ObjectMeta, &Value, &Value) {
+                    (&self.metadata, &self.spec, &self.status)
+                }
             }
 
             impl k8s_openapi::Resource for $name {

@@ -3,17 +3,19 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use k8s_openapi::{api::core::v1 as core, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use k8s_openapi::api::core::v1 as core;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::{
     BackendRef, CONTROLLER, From, GROUP, Gateway, GatewayClass, GivenAddress, GrantFrom, GrantTo,
     Identity, Infrastructure, Labels, Listener, Namespace, ParentRef, ReferenceGrant, Route,
-    Selector, original, status,
+    Selector,
+    original::{self, Custom},
+    status,
 };
 use crate::{
-    model::{Complaints, Converted, Converter, Kind},
+    model::{Complaints, Converted, Converter, Kind, Original, created},
     object::{Warning, uid_hash},
 };
 
@@ -111,15 +113,7 @@ struct RefSpec {
 #[serde(default)]
 struct GrantSpec {
     from: Vec<RefSpec>,
-    to: Vec<GrantToSpec>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct GrantToSpec {
-    group: String,
-    kind: String,
-    name: Option<String>,
+    to: Vec<RefSpec>,
 }
 
 /// Reads a part of an object; an unreadable one counts as empty, with a warning.
@@ -167,22 +161,22 @@ fn port(number: Option<i64>) -> Option<u16> {
 }
 
 impl Converter {
-    fn identity(
+    /// Returns what identifies an object, its spec, and the place for warnings about it.
+    fn begin<T: Original + Custom, S: DeserializeOwned + Default>(
         &mut self,
-        kind: Kind,
-        metadata: &ObjectMeta,
-        status: &Value,
-    ) -> Result<Identity, Warning> {
-        Ok(Identity {
-            name: self.object_name(kind, metadata)?,
+        object: &T,
+    ) -> Result<(Identity, S, Complaints), Warning> {
+        let (metadata, spec, status) = object.parts();
+        let id = Identity {
+            name: self.object_name(T::KIND, metadata)?,
             uid_hash: uid_hash(metadata.uid.as_deref()),
-            created: metadata
-                .creation_timestamp
-                .as_ref()
-                .map_or(i64::MAX, |time| time.0.as_second()),
+            created: created(metadata),
             generation: metadata.generation.unwrap_or_default(),
-            observed: status::digest(kind, status),
-        })
+            observed: status::digest(T::KIND, status),
+        };
+        let mut complaints = Complaints::about(T::KIND, &id.name);
+        let spec = part("spec", spec, &mut complaints);
+        Ok((id, spec, complaints))
     }
 
     fn optional(&mut self, text: Option<&str>) -> Option<Arc<str>> {
@@ -195,10 +189,7 @@ impl Converter {
         &mut self,
         object: &original::GatewayClass,
     ) -> Result<Converted<GatewayClass>, Warning> {
-        let kind = Kind::GatewayClass;
-        let id = self.identity(kind, &object.metadata, &object.status)?;
-        let mut complaints = Complaints::about(kind, &id.name);
-        let spec: ClassSpec = part("spec", &object.spec, &mut complaints);
+        let (id, spec, complaints): (_, ClassSpec, _) = self.begin(object)?;
         let class = GatewayClass {
             id,
             is_ours: spec.controller_name == CONTROLLER,
@@ -209,10 +200,7 @@ impl Converter {
 
     /// Converts a Gateway; fails only if it has no name.
     pub fn gateway(&mut self, object: &original::Gateway) -> Result<Converted<Gateway>, Warning> {
-        let kind = Kind::Gateway;
-        let id = self.identity(kind, &object.metadata, &object.status)?;
-        let mut complaints = Complaints::about(kind, &id.name);
-        let spec: GatewaySpec = part("spec", &object.spec, &mut complaints);
+        let (id, spec, mut complaints): (_, GatewaySpec, _) = self.begin(object)?;
         let addresses = spec.addresses.iter().map(|address| GivenAddress {
             kind: self.text(address.kind.as_deref().unwrap_or("IPAddress")),
             value: self.text(&address.value),
@@ -292,36 +280,9 @@ impl Converter {
         })
     }
 
-    /// Converts a TCPRoute; fails only if it has no name.
-    pub fn tcp_route(&mut self, object: &original::TCPRoute) -> Result<Converted<Route>, Warning> {
-        self.route(
-            Kind::TcpRoute,
-            &object.metadata,
-            &object.spec,
-            &object.status,
-        )
-    }
-
-    /// Converts a UDPRoute; fails only if it has no name.
-    pub fn udp_route(&mut self, object: &original::UDPRoute) -> Result<Converted<Route>, Warning> {
-        self.route(
-            Kind::UdpRoute,
-            &object.metadata,
-            &object.spec,
-            &object.status,
-        )
-    }
-
-    fn route(
-        &mut self,
-        kind: Kind,
-        metadata: &ObjectMeta,
-        spec: &Value,
-        status: &Value,
-    ) -> Result<Converted<Route>, Warning> {
-        let id = self.identity(kind, metadata, status)?;
-        let mut complaints = Complaints::about(kind, &id.name);
-        let spec: RouteSpec = part("spec", spec, &mut complaints);
+    /// Converts a TCPRoute or UDPRoute; fails only if it has no name.
+    pub fn route<T: Original + Custom>(&mut self, object: &T) -> Result<Converted<Route>, Warning> {
+        let (id, spec, mut complaints): (_, RouteSpec, _) = self.begin(object)?;
         let parents = spec.parent_refs.iter().map(|parent| ParentRef {
             group: self.text(parent.group.as_deref().unwrap_or(GROUP)),
             kind: self.text(parent.kind.as_deref().unwrap_or("Gateway")),
@@ -359,7 +320,7 @@ impl Converter {
         let backends = backends.collect();
         let route = Route {
             id,
-            kind,
+            kind: T::KIND,
             parents,
             backends,
         };
@@ -371,10 +332,7 @@ impl Converter {
         &mut self,
         object: &original::ReferenceGrant,
     ) -> Result<Converted<ReferenceGrant>, Warning> {
-        let kind = Kind::ReferenceGrant;
-        let id = self.identity(kind, &object.metadata, &object.status)?;
-        let mut complaints = Complaints::about(kind, &id.name);
-        let spec: GrantSpec = part("spec", &object.spec, &mut complaints);
+        let (id, spec, complaints): (_, GrantSpec, _) = self.begin(object)?;
         let from = spec.from.iter().map(|from| GrantFrom {
             group: self.text(from.group.as_deref().unwrap_or_default()),
             kind: self.text(from.kind.as_deref().unwrap_or_default()),
@@ -382,9 +340,9 @@ impl Converter {
         });
         let from = from.collect();
         let to = spec.to.iter().map(|to| GrantTo {
-            group: self.text(&to.group),
-            kind: self.text(&to.kind),
-            name: self.optional(to.name.as_deref()),
+            group: self.text(to.group.as_deref().unwrap_or_default()),
+            kind: self.text(to.kind.as_deref().unwrap_or_default()),
+            name: self.optional(Some(&to.name)),
         });
         let to = to.collect();
         Ok((ReferenceGrant { id, from, to }, complaints.into_warnings()))

@@ -8,7 +8,6 @@ use k8s_openapi::api::core::v1::{self as core, ServiceSpec};
 use proxy_common::{V4, V6};
 
 use super::{Complaints, Service, SourceRanges, parse};
-use crate::model::parse::Flaw;
 
 /// Reads the addresses of one service.
 pub(super) struct Addresses<'a> {
@@ -95,11 +94,11 @@ impl Addresses<'_> {
             return None;
         };
         let flaw = parse::flaw(address);
-        let Some(flaw) = flaw.filter(|flaw| *flaw != Flaw::LinkLocal || !self.link_local) else {
+        let Some(flaw) = flaw.filter(|flaw| *flaw != parse::LINK_LOCAL || !self.link_local) else {
             return Some(address);
         };
         let remedy = match flaw {
-            Flaw::LinkLocal => "use another address, or set portolan.serveLinkLocal to true",
+            parse::LINK_LOCAL => "use another address, or set portolan.serveLinkLocal to true",
             _ => "use another address",
         };
         self.complaints.add(format!(

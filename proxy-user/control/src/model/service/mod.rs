@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{self as core, ServiceSpec};
 use proxy_common::{Port, Protocol, V4, V6};
 
 use super::{
-    Complaints, Converted, Converter, Kind,
+    Complaints, Converted, Converter, Kind, annotation, created,
     gateway::{ANNOTATION_APPLIED, is_made},
     parse,
 };
@@ -131,11 +131,7 @@ impl Converter {
         let mut service = Service {
             name,
             uid_hash: uid_hash(object.metadata.uid.as_deref()),
-            created: object
-                .metadata
-                .creation_timestamp
-                .as_ref()
-                .map_or(i64::MAX, |time| time.0.as_second()),
+            created: created(&object.metadata),
             cluster_v4: None,
             cluster_v6: None,
             external_ips: Box::default(),
@@ -182,8 +178,7 @@ impl Converter {
         if !self.gateways || !is_made(&object.metadata) {
             return Role::Plain;
         }
-        let annotations = object.metadata.annotations.as_ref();
-        let applied = annotations.and_then(|all| all.get(ANNOTATION_APPLIED));
+        let applied = annotation(&object.metadata, ANNOTATION_APPLIED);
         let status = object.status.as_ref();
         let ingress = status
             .and_then(|status| status.load_balancer.as_ref()?.ingress.as_ref())
@@ -191,7 +186,7 @@ impl Converter {
             .flatten();
         let published = ingress.filter_map(|one| one.ip.as_deref().or(one.hostname.as_deref()));
         Role::Made(Box::new(Made {
-            applied: self.text(applied.map_or("", String::as_str)),
+            applied: self.text(applied.unwrap_or_default()),
             published: published.map(|text| self.text(text)).collect(),
         }))
     }

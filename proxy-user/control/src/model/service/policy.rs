@@ -5,7 +5,7 @@
 use k8s_openapi::{api::core::v1::ServiceSpec, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use proxy_common::Port;
 
-use super::{Complaints, Service, parse};
+use super::{Complaints, Service, annotation, parse};
 
 /// KUBE: the default of `sessionAffinityConfig.clientIP.timeoutSeconds`.
 const DEFAULT_AFFINITY_TIMEOUT: u32 = 10_800;
@@ -54,7 +54,7 @@ const ANNOTATION_SELECTION: &str = "service.portolan.dev/selection";
 
 /// Returns the selection that the service's annotation names; None without a known one.
 pub(super) fn selection(metadata: &ObjectMeta, complaints: &mut Complaints) -> Option<Selection> {
-    let given = metadata.annotations.as_ref()?.get(ANNOTATION_SELECTION)?;
+    let given = annotation(metadata, ANNOTATION_SELECTION)?;
     let known = <Selection as clap::ValueEnum>::from_str(given, false);
     if known.is_err() {
         complaints.add(format!(

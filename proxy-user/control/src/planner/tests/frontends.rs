@@ -46,7 +46,7 @@ fn a_cluster_ip_is_not_served_while_the_node_has_that_address() {
 fn the_broadcast_address_of_a_subnet_is_not_served(#[case] address: &str, #[case] left: usize) {
     let rest = ", type: LoadBalancer, externalIPs: [192.0.2.1]}\nstatus: {loadBalancer: {ingress: [{ip: 198.51.100.1}]}";
     let mut cluster = Cluster::new(&service("cart", "172.30.0.1", rest));
-    cluster.state.set_answer_ping(true);
+    cluster.state.view.answer_ping = true;
     cluster.apply("");
     let broadcast: std::net::IpAddr = address.parse().expect("an address");
     cluster
@@ -66,7 +66,7 @@ fn the_selection_annotation_takes_precedence_over_the_setting() {
         (Selection::Maglev, [true, false, true]),
     ] {
         let mut cluster = Cluster::new("");
-        cluster.state.set_selection(setting);
+        cluster.state.view.selection = setting;
         let found = ["", "random", "maglev"].map(|word| {
             let annotation = match word {
                 "" => String::new(),
@@ -145,7 +145,7 @@ fn echo_requests_have_frontends_at_external_addresses_if_they_are_answered() {
         frontends.into_iter().filter(is_echo).collect()
     };
     assert_eq!(echoes(&cluster, "shop/cart"), [""; 0], "by default");
-    cluster.state.set_answer_ping(true);
+    cluster.state.view.answer_ping = true;
     // The cluster IP needs no echo frontend.
     let both = ["echo 192.0.2.1:0", "echo 198.51.100.1:0"];
     assert_eq!(echoes(&cluster, "shop/cart"), both);

@@ -62,5 +62,5 @@ fn a_changed_node_dirties_only_services_that_depend_on_it() {
     assert_eq!(cluster.apply(ZONE_NODE), ["shop/cart", "shop/hinted"]);
     let others = ZONE_NODE.replace("node-a", "node-b");
     assert_eq!(cluster.apply(&others.replace("zone-a", "zone-b")), [""; 0]);
-    assert_eq!(cluster.state.view().zone.as_deref(), Some("zone-a"));
+    assert_eq!(cluster.state.view.zone.as_deref(), Some("zone-a"));
 }

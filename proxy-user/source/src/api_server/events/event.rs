@@ -5,11 +5,12 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use control::warnings::{News, Report};
 use k8s_openapi::{
-    Resource,
     api::{core::v1::ObjectReference, events::v1::Event},
     apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
     jiff::Timestamp,
 };
+
+use crate::api_server::resource;
 
 const CONTROLLER: &str = "portolan";
 /// Type, reason and action of the events. The first is about users' objects, the others are about a
@@ -48,9 +49,10 @@ pub(super) fn name(report: &Report) -> String {
     format!("{object}{hash}")
 }
 
-/// Returns the event about a report on an object of type `K` with this uid.
-pub(super) fn event<K: Resource>(uid: String, node_name: &str, report: &Report) -> Event {
+/// Returns the event about a report on an object with this uid.
+pub(super) fn event(uid: String, node_name: &str, report: &Report) -> Event {
     let object = &report.object;
+    let resource = resource(object.kind);
     let is_namespaced = object.kind.is_namespaced();
     let (kind, why, action) = match report.news {
         News::Warning if is_namespaced => NOT_SERVED,
@@ -72,8 +74,8 @@ pub(super) fn event<K: Resource>(uid: String, node_name: &str, report: &Report) 
         reporting_controller: Some(CONTROLLER.to_owned()),
         reporting_instance: Some(start(node_name, MAX_INSTANCE).to_owned()),
         regarding: Some(ObjectReference {
-            api_version: Some(K::API_VERSION.to_owned()),
-            kind: Some(K::KIND.to_owned()),
+            api_version: Some(resource.api_version),
+            kind: Some(resource.kind),
             name: Some(object.name.name.to_string()),
             namespace: is_namespaced.then(|| object.name.namespace.to_string()),
             uid: Some(uid),
@@ -89,20 +91,14 @@ fn start(text: &str, limit: usize) -> &str {
 }
 
 #[cfg(test)]
-mod tests {
-    use control::{
-        model::{Kind, ObjectKey},
-        object::ObjectName,
-    };
-    use k8s_openapi::api::core::v1::{Node, Service};
+pub(super) mod tests {
+    use control::model::{Kind, ObjectKey};
 
     use super::*;
 
-    fn report(object: &str, uid_hash: u64, reason: &str) -> Report {
-        let kind = Kind::Service;
-        let name = ObjectName::new("shop", object);
+    pub(crate) fn report(object: &str, uid_hash: u64, reason: &str) -> Report {
         Report {
-            object: ObjectKey { kind, name },
+            object: ObjectKey::new(Kind::Service, "shop", object),
             uid_hash,
             news: News::Warning,
             reason: reason.to_owned(),
@@ -125,7 +121,7 @@ mod tests {
     #[test]
     fn long_texts_are_cut_to_the_servers_limits() {
         let long = report(&"s".repeat(253), 1, &"ü".repeat(700));
-        let event = event::<Service>("1".to_owned(), &"n".repeat(253), &long);
+        let event = event("1".to_owned(), &"n".repeat(253), &long);
         assert_eq!(event.metadata.name.expect("a name").len(), MAX_NAME);
         assert_eq!(event.note.expect("a note").len(), MAX_NOTE);
         assert_eq!(
@@ -137,14 +133,12 @@ mod tests {
     #[test]
     fn a_healthy_nodes_event_is_normal_and_others_are_warnings() {
         let told = |news| {
-            let kind = Kind::Node;
-            let name = ObjectName::new("", "node-a");
             let about = Report {
-                object: ObjectKey { kind, name },
+                object: ObjectKey::new(Kind::Node, "", "node-a"),
                 news,
                 ..report("node-a", 0, "text")
             };
-            let event = event::<Node>("1".to_owned(), "node-a", &about);
+            let event = event("1".to_owned(), "node-a", &about);
             assert_eq!(event.metadata.namespace.as_deref(), Some("default"));
             [event.type_, event.reason].map(Option::unwrap_or_default)
         };

@@ -6,30 +6,22 @@
 mod event;
 mod queue;
 
-use std::{fmt::Debug, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use control::{
     causes::chain,
-    model::{Kind, ObjectKey, original},
+    model::{Kind, ObjectKey},
     object::uid_hash,
     warnings::{Report, Reporter, Warnings},
 };
-use k8s_openapi::{
-    NamespaceResourceScope,
-    api::{
-        core::v1::{Node, Service},
-        discovery::v1::EndpointSlice,
-        events::v1::Event,
-    },
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
-};
+use k8s_openapi::api::events::v1::Event;
 use kube::{
     Api, Client,
     api::{ListParams, PostParams},
 };
-use serde::de::DeserializeOwned;
 use tokio::{sync::mpsc, time::sleep};
 
+use super::objects;
 use queue::Queue;
 
 /// The most reports about the node that may wait; further ones are only in the log.
@@ -165,10 +157,6 @@ impl Log {
     }
 }
 
-/// A kind of objects about which there are events.
-trait Reported: k8s_openapi::Metadata<Ty = ObjectMeta> + DeserializeOwned + Clone + Debug {}
-impl<K: k8s_openapi::Metadata<Ty = ObjectMeta> + DeserializeOwned + Clone + Debug> Reported for K {}
-
 /// Looks events up and creates them.
 struct Writer {
     client: Client,
@@ -185,39 +173,11 @@ impl Writer {
 
     /// Creates an event about an object, unless the object is gone or already has this event.
     async fn write(&self, report: &Report) -> kube::Result<Outcome> {
-        match report.object.kind {
-            Kind::Service => self.in_namespace::<Service>(report).await,
-            Kind::EndpointSlice => self.in_namespace::<EndpointSlice>(report).await,
-            Kind::Node => {
-                let nodes = Api::<Node>::all(self.client.clone());
-                self.write_about(nodes, report).await
-            }
-            Kind::Gateway => self.in_namespace::<original::Gateway>(report).await,
-            Kind::TcpRoute => self.in_namespace::<original::TCPRoute>(report).await,
-            Kind::UdpRoute => self.in_namespace::<original::UDPRoute>(report).await,
-            Kind::ReferenceGrant => self.in_namespace::<original::ReferenceGrant>(report).await,
-            Kind::ServiceCidr | Kind::Namespace | Kind::GatewayClass => Ok(Outcome::Gone),
-        }
-    }
-
-    async fn in_namespace<K>(&self, report: &Report) -> kube::Result<Outcome>
-    where
-        K: kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Reported,
-    {
-        let namespace = &report.object.name.namespace;
-        let objects = Api::<K>::namespaced(self.client.clone(), namespace);
-        self.write_about(objects, report).await
-    }
-
-    async fn write_about<K: Reported>(
-        &self,
-        objects: Api<K>,
-        report: &Report,
-    ) -> kube::Result<Outcome> {
         // `kubectl describe` finds events by the object's uid, of which the agent keeps a hash. The
         // agent's role only allows to list objects.
         let name = &report.object.name.name;
         let only = ListParams::default().fields(&format!("metadata.name={name}"));
+        let objects = objects(&self.client, &report.object);
         let found = objects.list_metadata(&only).await?.items.pop();
         let Some(uid) = found.and_then(|object| object.metadata.uid) else {
             return Ok(Outcome::Gone);
@@ -234,7 +194,7 @@ impl Writer {
             // Another object has this name now. If it is at fault, there is a report about it.
             return Ok(Outcome::Gone);
         }
-        let event = event::event::<K>(uid, &self.node_name, report);
+        let event = event::event(uid, &self.node_name, report);
         let events = self.events(report);
         match events.create(&PostParams::default(), &event).await {
             Ok(_) => Ok(Outcome::Written),

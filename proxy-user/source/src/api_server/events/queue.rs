@@ -51,19 +51,10 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
-    use control::{model::Kind, object::ObjectName, warnings::News};
-
-    use super::*;
+    use super::{super::event::tests, *};
 
     fn report(name: &str) -> Report {
-        let kind = Kind::Service;
-        let name = ObjectName::new("shop", name);
-        Report {
-            object: ObjectKey { kind, name },
-            uid_hash: 1,
-            news: News::Warning,
-            reason: "conflict".to_owned(),
-        }
+        tests::report(name, 1, "conflict")
     }
 
     #[test]

@@ -85,16 +85,10 @@ async fn serves(client: &Client) -> kube::Result<bool> {
 
 /// Says that there is no object of these kinds.
 async fn nothing(sender: &mpsc::Sender<Message>) -> Sent {
-    async fn of<K: Followed>(sender: &mpsc::Sender<Message>) -> Sent {
+    for kind in Kind::OF_GATEWAYS {
         for event in [Event::Init, Event::InitDone] {
-            sender.send(Message::News(K::news(event))).await?;
+            sender.send(Message::Event(kind, event)).await?;
         }
-        Ok(())
     }
-    of::<Namespace>(sender).await?;
-    of::<original::GatewayClass>(sender).await?;
-    of::<original::Gateway>(sender).await?;
-    of::<original::TCPRoute>(sender).await?;
-    of::<original::UDPRoute>(sender).await?;
-    of::<original::ReferenceGrant>(sender).await
+    Ok(())
 }

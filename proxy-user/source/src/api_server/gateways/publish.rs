@@ -2,36 +2,31 @@
 //! Writes what is on the board to the API server, if this agent is the elected one. An agent with
 //! nothing to write asks for no lease, so a cluster at rest has one holder, which renews it.
 
-use std::{collections::HashMap, fmt::Debug, path::Path, sync::Arc, time::Duration};
+use std::{collections::HashMap, path::Path, sync::Arc, time::Duration};
 
 use control::{
     causes::chain,
     gateway::Write,
     model::{
-        Kind, ObjectKey,
+        ObjectKey,
         gateway::{
             is_made,
             status::{list, merged},
         },
-        original,
     },
 };
 use futures_util::future::join_all;
-use http::Request;
-use k8s_openapi::{
-    NamespaceResourceScope, Resource,
-    api::{core::v1::Service, discovery::v1::EndpointSlice},
-    jiff::Timestamp,
-};
+use k8s_openapi::jiff::Timestamp;
 use kube::{
     Api, Client,
     api::{DeleteParams, Patch, PatchParams, Preconditions, PropagationPolicy},
+    core::DynamicObject,
 };
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
 use super::{
+    super::objects,
     board::Board,
     lease::{Election, RENEW, WRITE},
 };
@@ -219,35 +214,17 @@ fn report(attempt: &str, error: &kube::Error, is_first: bool) {
 }
 
 async fn written(client: &Client, object: &ObjectKey, write: &Write) -> kube::Result<()> {
+    let (api, name) = (objects(client, object), &*object.name.name);
     match write {
-        Write::Status(status) => write_status(client, object, status).await,
-        Write::Service(service) => apply::<Service>(client, object, service).await,
-        Write::DeleteService => delete::<Service>(client, object).await,
-        Write::Slice(slice) => apply::<EndpointSlice>(client, object, slice).await,
-        Write::DeleteSlice => delete::<EndpointSlice>(client, object).await,
+        Write::Status(status) => write_status(&api, object, status).await,
+        Write::Service(wanted) | Write::Slice(wanted) => apply(&api, name, wanted).await,
+        Write::DeleteService | Write::DeleteSlice => delete(&api, name).await,
     }
 }
 
-/// A kind of which objects are made for Gateways.
-trait MadeKind:
-    kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned
-{
-}
-impl MadeKind for Service {}
-impl MadeKind for EndpointSlice {}
-
-fn api<K: MadeKind>(client: &Client, object: &ObjectKey) -> Api<K> {
-    Api::namespaced(client.clone(), &object.name.namespace)
-}
-
-async fn apply<K: MadeKind>(
-    client: &Client,
-    object: &ObjectKey,
-    wanted: &Value,
-) -> kube::Result<()> {
-    let (api, name) = (api::<K>(client, object), &object.name.name);
+async fn apply(api: &Api<DynamicObject>, name: &str, wanted: &Value) -> kube::Result<()> {
     let found = api.get_opt(name).await?;
-    if found.is_some_and(|found| !is_made(found.meta())) {
+    if found.is_some_and(|found| !is_made(&found.metadata)) {
         let why = "there is one of this name that was not made for a Gateway; rename or delete it";
         return Err(kube::Error::Service(why.into()));
     }
@@ -255,65 +232,61 @@ async fn apply<K: MadeKind>(
     api.patch(name, &how, &Patch::Apply(wanted)).await.map(drop)
 }
 
-async fn delete<K: MadeKind>(client: &Client, object: &ObjectKey) -> kube::Result<()> {
-    let (api, name) = (api::<K>(client, object), &object.name.name);
+async fn delete(api: &Api<DynamicObject>, name: &str) -> kube::Result<()> {
     let found = api.get_opt(name).await?;
-    let Some(found) = found.filter(|found| is_made(found.meta())) else {
+    let Some(found) = found.filter(|found| is_made(&found.metadata)) else {
         return Ok(());
     };
     let how = DeleteParams {
         propagation_policy: Some(PropagationPolicy::Background),
         preconditions: Some(Preconditions {
-            resource_version: found.meta().resource_version.clone(),
-            uid: found.meta().uid.clone(),
+            resource_version: found.metadata.resource_version,
+            uid: found.metadata.uid,
         }),
         ..DeleteParams::default()
     };
-    match api.delete(name, &how).await {
+    unless_gone(api.delete(name, &how).await)
+}
+
+/// Returns the outcome of a request; that an object is gone is no failure.
+fn unless_gone<T>(outcome: kube::Result<T>) -> kube::Result<()> {
+    match outcome {
         Err(kube::Error::Api(status)) if status.code == NOT_FOUND => Ok(()),
-        result => result.map(drop),
+        outcome => outcome.map(drop),
     }
 }
 
 /// Writes our part of an object's status, unless it is there already.
-async fn write_status(client: &Client, object: &ObjectKey, wanted: &Value) -> kube::Result<()> {
-    let Some(path) = path(object) else {
+async fn write_status(
+    api: &Api<DynamicObject>,
+    object: &ObjectKey,
+    wanted: &Value,
+) -> kube::Result<()> {
+    let name = &object.name.name;
+    // If it is gone, the watch will say so.
+    let Some(current) = api.get_opt(name).await? else {
         return Ok(());
     };
-    let http = kube::Error::HttpError;
-    let request = Request::get(&path).body(Vec::new()).map_err(http)?;
-    let current: Value = match client.request(request).await {
-        Ok(current) => current,
-        // It is gone, and the watch will say so.
-        Err(kube::Error::Api(status)) if status.code == NOT_FOUND => return Ok(()),
-        Err(error) => return Err(error),
-    };
     // What is wanted was made of an older state of the object; the watch will bring the newer one.
-    let (made_of, generation) = (observed(wanted), &current["metadata"]["generation"]);
-    if made_of.is_some() && made_of < generation.as_i64() {
+    let made_of = observed(wanted);
+    if made_of.is_some() && made_of < current.metadata.generation {
         return Ok(());
     }
     let now = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();
-    let status = merged(object.kind, &current["status"], wanted, &now.to_string());
-    let differs = |(field, value): (&String, &Value)| current["status"][field] != *value;
-    if !status
-        .as_object()
-        .is_some_and(|status| status.iter().any(differs))
-    {
+    let before = &current.data["status"];
+    let status = merged(object.kind, before, wanted, &now.to_string());
+    let mut fields = status.as_object().into_iter().flatten();
+    if fields.all(|(field, value)| before[field] == *value) {
         return Ok(());
     }
-    let patch = json!({
-        "metadata": {"resourceVersion": current["metadata"]["resourceVersion"]},
+    let patch = Patch::Merge(json!({
+        "metadata": {"resourceVersion": current.metadata.resource_version},
         "status": status,
-    });
-    let request = Request::patch(format!("{path}/status?fieldManager={MANAGER}"))
-        .header(http::header::CONTENT_TYPE, "application/merge-patch+json")
-        .body(patch.to_string().into_bytes())
-        .map_err(http)?;
-    match client.request::<Value>(request).await {
-        Err(kube::Error::Api(status)) if status.code == NOT_FOUND => Ok(()),
-        written => written.map(drop),
-    }
+    }));
+    unless_gone(
+        api.patch_status(name, &PatchParams::apply(MANAGER), &patch)
+            .await,
+    )
 }
 
 /// Whether a write fails because others are at work: somebody has changed the object since it was
@@ -333,21 +306,4 @@ fn observed(status: &Value) -> Option<i64> {
     conditions
         .filter_map(|condition| condition["observedGeneration"].as_i64())
         .max()
-}
-
-/// Returns the path of an object of the Gateway API.
-fn path(object: &ObjectKey) -> Option<String> {
-    let plural = match object.kind {
-        Kind::GatewayClass => original::GatewayClass::URL_PATH_SEGMENT,
-        Kind::Gateway => original::Gateway::URL_PATH_SEGMENT,
-        Kind::TcpRoute => original::TCPRoute::URL_PATH_SEGMENT,
-        Kind::UdpRoute => original::UDPRoute::URL_PATH_SEGMENT,
-        _ => return None,
-    };
-    let group = original::Gateway::API_VERSION;
-    let (namespace, name) = (&object.name.namespace, &object.name.name);
-    Some(match object.kind.is_namespaced() {
-        true => format!("/apis/{group}/namespaces/{namespace}/{plural}/{name}"),
-        false => format!("/apis/{group}/{plural}/{name}"),
-    })
 }

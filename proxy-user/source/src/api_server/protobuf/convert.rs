@@ -14,8 +14,9 @@ use k8s_openapi::{
 };
 
 use super::objects::{
-    Endpoint, EndpointPort, EndpointSlice, Hint, Hints, Identity, Ingress, Named, Node, NodeSpec,
-    NodeStatus, ObjectMeta, Service, ServiceCidr, ServicePort, ServiceSpec, Time,
+    AffinityConfig, ClientIp, Conditions, Endpoint, EndpointPort, EndpointSlice, Hint, Hints,
+    Identity, Ingress, LoadBalancer, Named, Node, NodeAddress, NodeSpec, NodeStatus, ObjectMeta,
+    OwnerReference, Service, ServiceCidr, ServiceCidrSpec, ServicePort, ServiceSpec, Taint, Time,
 };
 
 /// Returns the text; None if it is empty.
@@ -40,229 +41,150 @@ fn many<T, U>(given: Vec<T>, into: impl Fn(T) -> U) -> Option<Vec<U>> {
     (!given.is_empty()).then(|| given.into_iter().map(into).collect())
 }
 
+fn metadata(given: Option<ObjectMeta>) -> meta::ObjectMeta {
+    given.unwrap_or_default().into()
+}
+
 fn time(given: Option<Time>) -> Option<meta::Time> {
     let seconds = given?.seconds?;
     Timestamp::from_second(seconds).ok().map(meta::Time)
 }
 
-impl From<Identity> for meta::ObjectMeta {
-    fn from(given: Identity) -> Self {
-        let text = |given| text(Some(lossy(given)));
-        Self {
-            name: text(given.name),
-            namespace: text(given.namespace),
-            resource_version: text(given.resource_version),
-            ..Self::default()
-        }
-    }
-}
-
-impl From<ObjectMeta> for meta::ObjectMeta {
-    fn from(given: ObjectMeta) -> Self {
-        Self {
-            name: text(given.name),
-            namespace: text(given.namespace),
-            uid: text(given.uid),
-            resource_version: text(given.resource_version),
-            creation_timestamp: time(given.creation_timestamp),
-            deletion_timestamp: time(given.deletion_timestamp),
-            labels: texts(given.labels),
-            annotations: texts(given.annotations),
-            owner_references: many(given.owner_references, |owner| meta::OwnerReference {
-                kind: lossy(owner.kind),
-                ..meta::OwnerReference::default()
-            }),
-            ..Self::default()
-        }
-    }
-}
-
-macro_rules! named {
-    ($($kind:ty),*) => {
-        $(impl From<Named> for $kind {
-            fn from(given: Named) -> Self {
-                Self {
-                    metadata: given.metadata.unwrap_or_default().into(),
-                    ..Self::default()
-                }
+/// Defines conversions: of each field how it is made of the given object. With `..default` at the end
+/// the other fields have their defaults.
+macro_rules! conversions {
+    ($($given:ident: $from:ty => $to:ty {
+        $($field:ident: $value:expr,)* $(..$default:ident)?
+    })*) => {
+        $(impl From<$from> for $to {
+            fn from($given: $from) -> Self {
+                Self { $($field: $value,)* $(..Self::$default())? }
             }
         })*
     };
 }
-named!(
-    core::Namespace,
-    original::GatewayClass,
-    original::Gateway,
-    original::TCPRoute,
-    original::UDPRoute,
-    original::ReferenceGrant
-);
 
-impl From<EndpointSlice> for discovery::EndpointSlice {
-    fn from(given: EndpointSlice) -> Self {
-        Self {
-            metadata: given.metadata.unwrap_or_default().into(),
-            address_type: given.address_type,
-            endpoints: given.endpoints.into_iter().map(Into::into).collect(),
-            ports: many(given.ports, Into::into),
-        }
-    }
+/// Moves texts and ranges as they are.
+fn same<T>(given: T) -> T {
+    given
 }
 
-impl From<Endpoint> for discovery::Endpoint {
-    fn from(given: Endpoint) -> Self {
-        Self {
-            addresses: given.addresses,
-            conditions: given
-                .conditions
-                .map(|stated| discovery::EndpointConditions {
-                    ready: stated.ready,
-                    serving: stated.serving,
-                    terminating: stated.terminating,
-                }),
-            node_name: text(given.node_name),
-            zone: text(given.zone.map(lossy)),
-            hints: given.hints.map(Into::into),
-            ..Self::default()
-        }
+conversions! {
+    given: Identity => meta::ObjectMeta {
+        name: text(Some(lossy(given.name))),
+        namespace: text(Some(lossy(given.namespace))),
+        resource_version: text(Some(lossy(given.resource_version))),
+        ..default
     }
-}
-
-impl From<Hints> for discovery::EndpointHints {
-    fn from(given: Hints) -> Self {
-        let zone = |Hint { name }| discovery::ForZone { name };
-        let node = |Hint { name }| discovery::ForNode { name };
-        Self {
-            for_zones: many(given.zones, zone),
-            for_nodes: many(given.nodes, node),
-        }
+    given: ObjectMeta => meta::ObjectMeta {
+        name: text(given.name),
+        namespace: text(given.namespace),
+        uid: text(given.uid),
+        resource_version: text(given.resource_version),
+        creation_timestamp: time(given.creation_timestamp),
+        deletion_timestamp: time(given.deletion_timestamp),
+        labels: texts(given.labels),
+        annotations: texts(given.annotations),
+        owner_references: many(given.owner_references, Into::into),
+        ..default
     }
-}
-
-impl From<EndpointPort> for discovery::EndpointPort {
-    fn from(given: EndpointPort) -> Self {
-        Self {
-            name: text(given.name),
-            protocol: text(given.protocol),
-            port: given.port,
-            ..Self::default()
-        }
+    given: OwnerReference => meta::OwnerReference { kind: lossy(given.kind), ..default }
+    given: Named => core::Namespace { metadata: metadata(given.metadata), ..default }
+    given: Named => original::GatewayClass { metadata: metadata(given.metadata), ..default }
+    given: Named => original::Gateway { metadata: metadata(given.metadata), ..default }
+    given: Named => original::TCPRoute { metadata: metadata(given.metadata), ..default }
+    given: Named => original::UDPRoute { metadata: metadata(given.metadata), ..default }
+    given: Named => original::ReferenceGrant { metadata: metadata(given.metadata), ..default }
+    given: EndpointSlice => discovery::EndpointSlice {
+        metadata: metadata(given.metadata),
+        address_type: given.address_type,
+        endpoints: given.endpoints.into_iter().map(Into::into).collect(),
+        ports: many(given.ports, Into::into),
     }
-}
-
-impl From<Service> for core::Service {
-    fn from(given: Service) -> Self {
-        let balancer = given.status.and_then(|status| status.load_balancer);
-        let ingress = balancer.map(|balancer| core::LoadBalancerStatus {
-            ingress: many(balancer.ingress, Into::into),
-        });
-        Self {
-            metadata: given.metadata.unwrap_or_default().into(),
-            spec: given.spec.map(Into::into),
-            status: ingress.map(|load_balancer| core::ServiceStatus {
-                load_balancer: Some(load_balancer),
-                ..core::ServiceStatus::default()
-            }),
-        }
+    given: Endpoint => discovery::Endpoint {
+        addresses: given.addresses,
+        conditions: given.conditions.map(Into::into),
+        node_name: text(given.node_name),
+        zone: text(given.zone.map(lossy)),
+        hints: given.hints.map(Into::into),
+        ..default
     }
-}
-
-impl From<ServiceSpec> for core::ServiceSpec {
-    fn from(given: ServiceSpec) -> Self {
-        let affinity = given.session_affinity_config.map(|config| {
-            let client_ip = config.client_ip.map(|client_ip| core::ClientIPConfig {
-                timeout_seconds: client_ip.timeout_seconds,
-            });
-            core::SessionAffinityConfig { client_ip }
-        });
-        let same = |text| text;
-        Self {
-            ports: many(given.ports, Into::into),
-            cluster_ip: text(given.cluster_ip),
-            cluster_ips: many(given.cluster_ips, same),
-            type_: text(given.kind),
-            external_ips: many(given.external_ips, same),
-            session_affinity: text(given.session_affinity),
-            load_balancer_source_ranges: many(given.source_ranges, same),
-            external_traffic_policy: text(given.external_traffic_policy),
-            health_check_node_port: given.health_check_node_port.filter(|port| *port != 0),
-            session_affinity_config: affinity,
-            internal_traffic_policy: text(given.internal_traffic_policy),
-            ..Self::default()
-        }
+    given: Conditions => discovery::EndpointConditions {
+        ready: given.ready,
+        serving: given.serving,
+        terminating: given.terminating,
     }
-}
-
-impl From<ServicePort> for core::ServicePort {
-    fn from(given: ServicePort) -> Self {
-        Self {
-            name: text(given.name),
-            protocol: text(given.protocol),
-            port: given.port,
-            node_port: given.node_port.filter(|port| *port != 0),
-            ..Self::default()
-        }
+    given: Hints => discovery::EndpointHints {
+        for_zones: many(given.zones, |Hint { name }| discovery::ForZone { name }),
+        for_nodes: many(given.nodes, |Hint { name }| discovery::ForNode { name }),
     }
-}
-
-impl From<Ingress> for core::LoadBalancerIngress {
-    fn from(given: Ingress) -> Self {
-        Self {
-            ip: text(given.ip),
-            hostname: text(given.hostname),
-            ip_mode: text(given.ip_mode),
-            ..Self::default()
-        }
+    given: EndpointPort => discovery::EndpointPort {
+        name: text(given.name),
+        protocol: text(given.protocol),
+        port: given.port,
+        ..default
     }
-}
-
-impl From<Node> for core::Node {
-    fn from(given: Node) -> Self {
-        Self {
-            metadata: given.metadata.unwrap_or_default().into(),
-            spec: given.spec.map(Into::into),
-            status: given.status.map(Into::into),
-        }
+    given: Service => core::Service {
+        metadata: metadata(given.metadata),
+        spec: given.spec.map(Into::into),
+        status: given.status.and_then(|status| status.load_balancer).map(Into::into),
     }
-}
-
-impl From<NodeSpec> for core::NodeSpec {
-    fn from(given: NodeSpec) -> Self {
-        let taint = |taint: super::objects::Taint| core::Taint {
-            key: taint.key,
-            effect: taint.effect,
-            ..core::Taint::default()
-        };
-        Self {
-            pod_cidr: text(given.pod_cidr),
-            pod_cidrs: many(given.pod_cidrs, |range| range),
-            taints: many(given.taints, taint),
-            ..Self::default()
-        }
+    given: LoadBalancer => core::ServiceStatus {
+        load_balancer: Some(core::LoadBalancerStatus { ingress: many(given.ingress, Into::into) }),
+        ..default
     }
-}
-
-impl From<NodeStatus> for core::NodeStatus {
-    fn from(given: NodeStatus) -> Self {
-        let address = |given: super::objects::NodeAddress| core::NodeAddress {
-            type_: given.kind,
-            address: given.address,
-        };
-        Self {
-            addresses: many(given.addresses, address),
-            ..Self::default()
-        }
+    given: ServiceSpec => core::ServiceSpec {
+        ports: many(given.ports, Into::into),
+        cluster_ip: text(given.cluster_ip),
+        cluster_ips: many(given.cluster_ips, same),
+        type_: text(given.kind),
+        external_ips: many(given.external_ips, same),
+        session_affinity: text(given.session_affinity),
+        load_balancer_source_ranges: many(given.source_ranges, same),
+        external_traffic_policy: text(given.external_traffic_policy),
+        health_check_node_port: given.health_check_node_port.filter(|port| *port != 0),
+        session_affinity_config: given.session_affinity_config.map(Into::into),
+        internal_traffic_policy: text(given.internal_traffic_policy),
+        ..default
     }
-}
-
-impl From<ServiceCidr> for networking::ServiceCIDR {
-    fn from(given: ServiceCidr) -> Self {
-        Self {
-            metadata: given.metadata.unwrap_or_default().into(),
-            spec: given.spec.map(|spec| networking::ServiceCIDRSpec {
-                cidrs: many(spec.cidrs, |range| range),
-            }),
-            ..Self::default()
-        }
+    given: AffinityConfig => core::SessionAffinityConfig {
+        client_ip: given.client_ip.map(Into::into),
     }
+    given: ClientIp => core::ClientIPConfig { timeout_seconds: given.timeout_seconds, }
+    given: ServicePort => core::ServicePort {
+        name: text(given.name),
+        protocol: text(given.protocol),
+        port: given.port,
+        node_port: given.node_port.filter(|port| *port != 0),
+        ..default
+    }
+    given: Ingress => core::LoadBalancerIngress {
+        ip: text(given.ip),
+        hostname: text(given.hostname),
+        ip_mode: text(given.ip_mode),
+        ..default
+    }
+    given: Node => core::Node {
+        metadata: metadata(given.metadata),
+        spec: given.spec.map(Into::into),
+        status: given.status.map(Into::into),
+    }
+    given: NodeSpec => core::NodeSpec {
+        pod_cidr: text(given.pod_cidr),
+        pod_cidrs: many(given.pod_cidrs, same),
+        taints: many(given.taints, Into::into),
+        ..default
+    }
+    given: Taint => core::Taint { key: given.key, effect: given.effect, ..default }
+    given: NodeStatus => core::NodeStatus {
+        addresses: many(given.addresses, Into::into),
+        ..default
+    }
+    given: NodeAddress => core::NodeAddress { type_: given.kind, address: given.address, }
+    given: ServiceCidr => networking::ServiceCIDR {
+        metadata: metadata(given.metadata),
+        spec: given.spec.map(Into::into),
+        ..default
+    }
+    given: ServiceCidrSpec => networking::ServiceCIDRSpec { cidrs: many(given.cidrs, same), }
 }

@@ -264,6 +264,9 @@ impl Fake {
         tokio::spawn(async move { axum::serve(listener, router).await });
         fake
     }
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nobody panicked")
+    }
     /// Returns the objects that are kept.
     pub(super) fn store(&self) -> MutexGuard<'_, Store> {
         self.store.lock().expect("nobody panicked")
@@ -277,36 +280,33 @@ impl Fake {
     }
     /// Returns the tokens received, without duplicates.
     pub(super) fn tokens(&self) -> Vec<String> {
-        self.state.lock().expect("nobody panicked").tokens.clone()
+        self.state().tokens.clone()
     }
     /// Returns the clients' names, without duplicates.
     pub(super) fn agents(&self) -> Vec<String> {
-        self.state.lock().expect("nobody panicked").agents.clone()
+        self.state().agents.clone()
     }
     /// Returns the objects created, without duplicate names.
     pub(super) fn posted(&self) -> Vec<Value> {
-        self.state.lock().expect("nobody panicked").posted.clone()
+        self.state().posted.clone()
     }
     pub(super) fn script<const N: usize>(&self, path: &'static str, answers: [Answer; N]) {
-        let mut state = self.state.lock().expect("nobody panicked");
-        state.scripts.insert(path, answers.into());
+        self.state().scripts.insert(path, answers.into());
     }
     /// Returns the queries received for a path.
     pub(super) fn asked(&self, path: &str) -> Vec<String> {
-        let state = self.state.lock().expect("nobody panicked");
-        state.asked.get(path).cloned().unwrap_or_default()
+        self.state().asked.get(path).cloned().unwrap_or_default()
     }
 
     /// Returns the names of the events that were asked for.
     pub(super) fn looked_up(&self) -> Vec<String> {
-        let state = self.state.lock().expect("nobody panicked");
-        state.looked_up.clone()
+        self.state().looked_up.clone()
     }
 
     /// Answers a request for an event by its name.
     fn event(&self, uri: &Uri) -> Response {
         let name = uri.path().rsplit('/').next().unwrap_or_default();
-        let mut state = self.state.lock().expect("nobody panicked");
+        let mut state = self.state();
         state.looked_up.push(name.to_owned());
         let mut posted = state.posted.iter();
         match posted.find(|event| event["metadata"]["name"] == name) {
@@ -316,7 +316,7 @@ impl Fake {
     }
 
     fn note_client(&self, headers: &HeaderMap) {
-        let mut state = self.state.lock().expect("nobody panicked");
+        let mut state = self.state();
         let State { tokens, agents, .. } = &mut *state;
         for (name, known) in [
             (header::AUTHORIZATION, tokens),
@@ -332,7 +332,7 @@ impl Fake {
 
     fn keep(&self, body: &Bytes) -> Response {
         let object: Value = serde_json::from_slice(body).expect("an object");
-        let mut state = self.state.lock().expect("nobody panicked");
+        let mut state = self.state();
         let name = |object: &Value| object["metadata"]["name"].clone();
         if state
             .posted
@@ -347,7 +347,7 @@ impl Fake {
 
     async fn answer(self, uri: Uri) -> Response {
         let answer = {
-            let mut state = self.state.lock().expect("nobody panicked");
+            let mut state = self.state();
             let query = uri.query().unwrap_or_default().to_owned();
             let asked = state.asked.entry(uri.path().to_owned()).or_default();
             asked.push(query);

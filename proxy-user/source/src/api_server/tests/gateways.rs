@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
+use control::model::Kind;
 use serde_json::{Value, json};
 
 use super::{
     Heard,
     fake::{Answer, Fake, GATEWAY_API, GROUPS, SERVICES},
-    service, source,
+    gateway_source, service, source,
 };
 
 const OTHERS: &str = "discovery.k8s.io";
@@ -36,9 +37,9 @@ async fn a_server_without_the_kinds_is_asked_once_and_everything_else_is_complet
         fake.script(GROUPS, [Answer::groups(groups)]);
         fake.script(GROUP, [kinds(&["HTTPRoute", "Gateway"])]);
         fake.script(SERVICES, [Answer::initial(&[service("cart", 1)])]);
-        let mut heard = Heard::from_source(source(&fake).with_gateways(true));
+        let mut heard = Heard::from_source(gateway_source(&fake));
         heard.complete().await;
-        assert_eq!(heard.services, ["cart"]);
+        assert!(heard.has(&["cart"]));
         assert_eq!(fake.asked(GROUPS).len(), 1);
         assert_eq!(fake.asked(ROUTES).len() + fake.asked(NAMESPACES).len(), 0);
         assert_eq!(heard.faults, []);
@@ -62,7 +63,7 @@ async fn services_do_not_wait_long_for_kinds_that_cannot_be_listed() {
     let refused: [Answer; 50] = std::array::from_fn(|_| Answer::Status(403, "not allowed"));
     fake.script(GATEWAYS, refused);
     fake.script(SERVICES, [Answer::initial(&[service("cart", 1)])]);
-    let mut heard = Heard::from_source(source(&fake).with_gateways(true));
+    let mut heard = Heard::from_source(gateway_source(&fake));
     heard.fault().await;
     assert!(
         heard.faults[0].reason.contains("Gateways"),
@@ -76,7 +77,7 @@ async fn services_do_not_wait_long_for_kinds_that_cannot_be_listed() {
         !heard.complete,
         "pinned Gateways stay until Gateways are known"
     );
-    assert_eq!(heard.services, ["cart"]);
+    assert!(heard.has(&["cart"]));
 }
 
 #[tokio::test(start_paused = true)]
@@ -90,9 +91,9 @@ async fn gateways_outlast_404s_until_the_server_lists_its_groups_without_them() 
         _ => Answer::Status(404, "not found"),
     });
     fake.script(GATEWAYS, unknown);
-    let mut heard = Heard::from_source(source(&fake).with_gateways(true));
+    let mut heard = Heard::from_source(gateway_source(&fake));
     heard.complete().await;
-    assert_eq!(heard.gateways, ["edge"]);
+    assert_eq!(heard.names(Kind::Gateway), ["edge"]);
     for groups in [
         Answer::groups(&[OTHERS, GATEWAY_API]),
         Answer::Status(404, "not found"),
@@ -103,14 +104,14 @@ async fn gateways_outlast_404s_until_the_server_lists_its_groups_without_them() 
         while let Ok(batch) = heard.batches.try_recv() {
             heard.take(batch);
         }
-        assert_eq!(heard.gateways, ["edge"]);
+        assert_eq!(heard.names(Kind::Gateway), ["edge"]);
         assert!(!heard.faults.is_empty());
     }
     fake.script(GROUPS, [Answer::groups(&[OTHERS])]);
     tokio::time::sleep(Duration::from_secs(20)).await;
     heard
         .until("the end", |heard| {
-            heard.gateways.is_empty() && heard.faults.is_empty()
+            heard.names(Kind::Gateway).is_empty() && heard.faults.is_empty()
         })
         .await;
 }
@@ -120,7 +121,7 @@ async fn a_404_at_the_start_is_no_server_without_the_kinds() {
     let fake = Fake::start().await;
     fake.script(GROUPS, [Answer::Status(404, "not found")]);
     fake.script(GATEWAYS, [Answer::initial(&[gateway()])]);
-    let mut heard = Heard::from_source(source(&fake).with_gateways(true));
+    let mut heard = Heard::from_source(gateway_source(&fake));
     heard.fault().await;
     assert!(!heard.complete, "pinned Gateways stay");
     fake.script(GROUPS, [Answer::groups(&[GATEWAY_API])]);
@@ -128,7 +129,7 @@ async fn a_404_at_the_start_is_no_server_without_the_kinds() {
     tokio::time::sleep(Duration::from_secs(10)).await;
     heard
         .until("the Gateway", |heard| {
-            heard.gateways == ["edge"] && heard.faults.is_empty()
+            heard.names(Kind::Gateway) == ["edge"] && heard.faults.is_empty()
         })
         .await;
 }

@@ -10,11 +10,14 @@ mod publishing;
 mod requests;
 mod store;
 
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use control::{
     change::{Batch, Change, Trigger},
-    model::{Kind, Object},
+    model::{Converter, Kind, Object},
     object::Warning,
     warnings::Topic,
 };
@@ -49,8 +52,16 @@ fn slice(name: &str, version: u32, trigger: Option<Timestamp>) -> Value {
 }
 
 fn source(fake: &Fake) -> ApiServer {
+    source_for(fake, Converter::new("node-a"))
+}
+
+fn gateway_source(fake: &Fake) -> ApiServer {
+    source_for(fake, Converter::new("node-a").with_gateways(true))
+}
+
+fn source_for(fake: &Fake, converter: Converter) -> ApiServer {
     let access = Access::new(Some(fake.kubeconfig()), None);
-    ApiServer::new(access.expect("an address"), "node-a")
+    ApiServer::new(access.expect("an address"), converter)
 }
 
 #[tokio::test]
@@ -59,7 +70,9 @@ async fn what_is_missing_is_found_before_the_agent_makes_anything() {
     let server = || Some("https://192.0.2.1:6443".to_owned());
     for (kubeconfig, master) in [(file(), None), (file(), server()), (None, server())] {
         let access = Access::new(kubeconfig, master).expect("an address");
-        let checked = ApiServer::new(access, "node-a").check().await;
+        let checked = ApiServer::new(access, Converter::new("node-a"))
+            .check()
+            .await;
         assert!(matches!(checked, Err(SourceError::Access { .. })));
     }
 }
@@ -67,16 +80,14 @@ async fn what_is_missing_is_found_before_the_agent_makes_anything() {
 /// Follows a server and keeps what was received so far.
 struct Heard {
     batches: mpsc::Receiver<Batch>,
-    /// The names of the services that exist by what was received.
-    services: Vec<String>,
+    /// The names of the objects that exist by what was received.
+    known: BTreeMap<Kind, BTreeSet<String>>,
     listed: bool,
     complete: bool,
     triggers: Vec<Trigger>,
     faults: Vec<Warning>,
     /// The ranges of cluster IPs that exist by what was received.
     ranges: Vec<String>,
-    /// The names of the Gateways that exist by what was received.
-    gateways: Vec<String>,
 }
 
 impl Heard {
@@ -95,13 +106,12 @@ impl Heard {
         tokio::spawn(source.run(sender));
         Self {
             batches,
-            services: Vec::new(),
+            known: BTreeMap::new(),
             listed: false,
             complete: false,
             triggers: Vec::new(),
             faults: Vec::new(),
             ranges: Vec::new(),
-            gateways: Vec::new(),
         }
     }
 
@@ -111,8 +121,8 @@ impl Heard {
             let batch = timeout(SOON, self.batches.recv()).await;
             let batch = batch.unwrap_or_else(|_| {
                 panic!(
-                    "not heard: {what}; services {:?}, faults {:?}",
-                    self.services, self.faults
+                    "not heard: {what}; {:?}, faults {:?}",
+                    self.known, self.faults
                 )
             });
             self.take(batch.expect("following goes on"));
@@ -138,27 +148,18 @@ impl Heard {
     fn take(&mut self, batch: Batch) {
         for change in batch.changes {
             match change {
-                Change::Upsert(Object::Service(service)) => {
-                    let name = service.name.name.to_string();
-                    self.services.retain(|known| *known != name);
-                    self.services.push(name);
+                Change::Upsert(object) => {
+                    if let Object::ServiceCidr(cidr) = &object {
+                        let ranges = cidr.ranges.iter().map(ToString::to_string);
+                        self.ranges.extend(ranges);
+                    }
+                    let known = self.known.entry(object.kind()).or_default();
+                    known.insert(object.name().name.to_string());
                 }
-                Change::Delete(key) if key.kind == Kind::Service => {
-                    self.services.retain(|known| *known != *key.name.name);
+                Change::Delete(key) => {
+                    let known = self.known.entry(key.kind).or_default();
+                    known.remove(&*key.name.name);
                 }
-                Change::Delete(key) if key.kind == Kind::Gateway => {
-                    self.gateways.retain(|known| *known != *key.name.name);
-                }
-                Change::Upsert(Object::ServiceCidr(cidr)) => {
-                    self.ranges
-                        .extend(cidr.ranges.iter().map(ToString::to_string));
-                }
-                Change::Upsert(Object::Gateway(gateway)) => {
-                    let name = gateway.id.name.name.to_string();
-                    self.gateways.retain(|known| *known != name);
-                    self.gateways.push(name);
-                }
-                _ => {}
             }
         }
         for (topic, warnings) in batch.warnings {
@@ -171,10 +172,13 @@ impl Heard {
         self.triggers.extend(batch.triggers);
     }
 
+    /// Whether these services exist, and no others.
     fn has(&self, services: &[&str]) -> bool {
-        let mut known: Vec<_> = self.services.iter().map(String::as_str).collect();
-        known.sort_unstable();
-        known == services
+        self.names(Kind::Service) == services
+    }
+    fn names(&self, kind: Kind) -> Vec<&str> {
+        let names = self.known.get(&kind).into_iter().flatten();
+        names.map(String::as_str).collect()
     }
 }
 

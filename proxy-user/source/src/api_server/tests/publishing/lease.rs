@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     super::{
-        Fake, source,
+        Fake, gateway_source,
         store::{Fault, Written},
     },
     Board, GATEWAYS, LEASE, LEASES, Lines, SECOND, SOON, agent, create, holder, messages, path,
@@ -165,7 +165,7 @@ async fn agents_ask_for_the_lease_ever_more_slowly_about_what_nobody_can_write()
 async fn of_two_agents_one_writes_and_the_other_does_when_that_one_has_stopped() {
     let fake = Fake::start().await;
     create(&fake, "edge");
-    let source = source(&fake).with_gateways(true).with_writing();
+    let source = gateway_source(&fake).with_writing();
     let first = source.writer().expect("it writes");
     let (sender, batches) = tokio::sync::mpsc::channel(16);
     let running = tokio::spawn(source.run(sender));
