@@ -104,18 +104,11 @@ impl Given {
     /// Returns whether no argument is given, except perhaps the pin directory.
     pub(super) fn is_empty(&self) -> bool {
         let SettingFlags(flags) = &self.flags;
-        let Self {
-            manifests: None,
-            master: None,
-            config: None,
-            cgroup_root: None,
-            verbosity: None,
-            ..
-        } = self
-        else {
-            return false;
-        };
-        self.node_ip.is_empty() && flags.keys().all(|key| key == "portolan.pinDirectory")
+        let paths = [&self.manifests, &self.config, &self.cgroup_root];
+        paths.iter().all(|path| path.is_none())
+            && (&self.master, self.verbosity) == (&None, None)
+            && self.node_ip.is_empty()
+            && flags.keys().all(|key| key == "portolan.pinDirectory")
     }
     /// Returns the settings, from the flags and the configuration file.
     pub fn settings(&self) -> Result<Config, ConfigError> {

@@ -95,12 +95,12 @@ impl HookedInterfaces {
         {
             return self.at(reader, port, None);
         }
+        // The interface's entry in the map of interfaces.
         let word = reader.interface_word(index)?;
+        let bits = word.map_or(0, interface::bits);
+        let is_port = bits & (interface::VETH_PORT | interface::BRIDGE_PORT) != 0;
         let stack_index = match word.map_or(0, interface::bridge) {
-            0 => link
-                .master
-                .filter(|_| word.is_some_and(is_port))
-                .unwrap_or(index),
+            0 => link.master.filter(|_| is_port).unwrap_or(index),
             bridge => bridge,
         };
         Ok(HookedInterface {
@@ -110,9 +110,4 @@ impl HookedInterfaces {
             stack_index,
         })
     }
-}
-
-/// Returns whether an interface is a port of a bridge. `word`: its entry in the map of interfaces.
-fn is_port(word: u64) -> bool {
-    interface::bits(word) & (interface::VETH_PORT | interface::BRIDGE_PORT) != 0
 }

@@ -24,7 +24,7 @@ use super::{
     interfaces::{HookedInterface, HookedInterfaces},
     question::{From, To},
 };
-use crate::{args::ServiceArg, names::Names};
+use crate::names::Names;
 
 /// Returns the address and port of the destination. `is_outside`: whether the client is outside the
 /// cluster.
@@ -39,15 +39,12 @@ pub(super) fn destination(
         let mut clients = clients.iter().map(IpAddr::is_ipv4);
         clients.len() == 0 || clients.any(|v4| v4 == to.is_ipv4())
     };
-    let ServiceArg {
-        namespace,
-        name,
-        port,
-    } = match to {
+    let service = match to {
         To::Address(address) => return Ok(*address),
         To::Service(service) => service,
     };
-    let namespace = &match namespace {
+    let (name, port) = (&service.name, &service.port);
+    let namespace = &match &service.namespace {
         Some(namespace) => namespace.clone(),
         None => only(name, reader.namespaces_of(name)?)?,
     };

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use anyhow::Result;
 use datapath::{HOOK_COUNT, present};
-use linux::interfaces::Interfaces;
+use linux::interfaces::{Interface, Interfaces};
 use serde::Serialize;
 
 use crate::{
@@ -63,10 +63,8 @@ pub(super) fn attached(
     };
     let missing: Vec<_> = present.missing(wanted.iter().copied()).collect();
     if !missing.is_empty() && !present.interfaces.is_empty() {
-        let hooks = missing.iter();
-        let hooks: Vec<_> = hooks
-            .map(|(one, hook)| format!("{hook} of {}", one.name))
-            .collect();
+        let hook = |(one, hook): &(&Interface, &str)| format!("{hook} of {}", one.name);
+        let hooks: Vec<_> = missing.iter().map(hook).collect();
         problems.push(format!("no program is attached at {}", hooks.join(", ")));
     }
     let name_of = |index: u32| {
