@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Names the section of docs/runbooks.md that explains what an operator sees. A new counter does not
-//! compile without its section. Used by commands that print outcomes.
+//! Names the section of docs/runbooks.md that explains what an operator sees. A new counter does
+//! not compile without its section. Used by commands that print outcomes.
 
 use proxy_common::Counter;
 

@@ -50,8 +50,8 @@ fn time(given: Option<Time>) -> Option<meta::Time> {
     Timestamp::from_second(seconds).ok().map(meta::Time)
 }
 
-/// Defines conversions: of each field how it is made of the given object. With `..default` at the end
-/// the other fields have their defaults.
+/// Defines conversions: of each field how it is made of the given object. With `..default` at the
+/// end the other fields have their defaults.
 macro_rules! conversions {
     ($($given:ident: $from:ty => $to:ty {
         $($field:ident: $value:expr,)* $(..$default:ident)?
