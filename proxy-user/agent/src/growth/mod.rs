@@ -212,7 +212,8 @@ impl Growth {
 
     /// Stores some more services in the larger maps. Returns these maps after the last service,
     /// with true if some services could not be stored in them; None before. If a service of the
-    /// maps in use does not fit, gives the larger maps up, so that others are made. Maps with the sizes that were given up last are returned anyway.
+    /// maps in use does not fit, gives the larger maps up, so that others are made. Maps with the
+    /// sizes that were given up last are returned anyway.
     pub(super) fn fill(&mut self, syncer: &mut Syncer) -> Option<(Datapath, bool)> {
         if let Growing::Filled(filling) = &mut self.growing
             && filling.go_on(syncer)
