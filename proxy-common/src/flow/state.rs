@@ -51,7 +51,6 @@ impl FlowState {
     pub const PICKED_UP: Self = Self(1 << 8);
     /// TCP: after one side's FIN the other side has sent a segment, so it is still there.
     pub const FIN_ANSWERED: Self = Self(1 << 9);
-
     /// TCP: the backend has sent data, and the client nothing since.
     pub const DATA_SENT: Self = Self(1 << 10);
 
