@@ -252,15 +252,25 @@ fn receive(socket: &Arc<UdpSocket>, pod: Ipv4Addr, state: &Arc<State>) {
                 &state.answer(pod.into(), &request, SEGMENT as u64, false),
                 from,
             ),
+            // Each answer's number is that of the one before plus 1, so that a lost one shows at once.
             "stream" => {
-                let answer = state.answer(pod.into(), &request, 2, false);
                 let (socket, state) = (Arc::clone(socket), Arc::clone(state));
+                let Request {
+                    service, numbers, ..
+                } = request;
+                let mut request = Request {
+                    verb: "stream",
+                    service,
+                    numbers,
+                };
                 spawn(move || {
                     for _ in 0..length {
                         if state.has_ended.load(Ordering::Relaxed) {
                             return;
                         }
+                        let answer = state.answer(pod.into(), &request, 2, false);
                         _ = socket.send_to(&answer, from);
+                        request.numbers[0] += 1;
                         thread::sleep(Duration::from_millis(more));
                     }
                 })

@@ -6,6 +6,7 @@ use std::{
     collections::VecDeque,
     io::{self, ErrorKind},
     net::{Ipv4Addr, UdpSocket},
+    ops::Range,
     time::{Duration, Instant},
 };
 
@@ -63,9 +64,8 @@ impl Datagrams {
         sent.map(drop).map_err(named)
     }
 
-    /// Waits for the next answer to the request with this number. Returns it and its length in
-    /// bytes.
-    fn receive(&self, number: u64) -> io::Result<(Answer, usize)> {
+    /// Waits for the next answer with one of these numbers. Returns it and its length in bytes.
+    fn receive(&self, numbers: Range<u64>) -> io::Result<(Answer, usize)> {
         let deadline = Instant::now() + PATIENCE;
         let mut buffer = vec![0; 65_536];
         loop {
@@ -93,7 +93,7 @@ impl Datagrams {
             }
             let answer = Answer::parse(&String::from_utf8_lossy(&buffer[..length]))?;
             // An answer to an earlier request may come late: skip it.
-            if answer.number == number {
+            if numbers.contains(&answer.number) {
                 return Ok((answer, length));
             }
         }
@@ -102,7 +102,7 @@ impl Datagrams {
     fn ask(&self, calls: &Calls<'_>, verb: &str, length: u64) -> io::Result<(Answer, usize)> {
         let number = nonce();
         self.send(&calls.request(verb, [number, length, PERIOD]))?;
-        self.receive(number)
+        self.receive(number..number + 1)
     }
 }
 
@@ -160,7 +160,7 @@ impl Socket {
         let (answer, length) = socket.ask(calls, self.verb, self.length)?;
         if self.verb == "segments" {
             for _ in 1..SEGMENTS {
-                socket.receive(answer.number)?;
+                socket.receive(answer.number..answer.number + 1)?;
             }
         }
         if length < self.length as usize {
@@ -253,7 +253,7 @@ impl Client for Simplex {
     }
 }
 
-/// A client that sends one request and receives a long stream of answers.
+/// A client that sends one request and receives a long stream of answers, of which none may be lost.
 #[derive(Default)]
 pub(super) struct Question {
     socket: Option<(Datagrams, u64)>,
@@ -274,8 +274,12 @@ impl Client for Question {
                     (socket, number)
                 }
             };
-            socket.receive(number)?;
-            Ok((socket, number))
+            let next = number + self.received;
+            let (answer, _) = socket.receive(next..number + STREAM)?;
+            match answer.number - next {
+                0 => Ok((socket, number)),
+                lost => Err(io::Error::other(format!("{lost} answers are lost"))),
+            }
         };
         let received: io::Result<_> = receive();
         note(begun.ends(&received));
