@@ -48,7 +48,7 @@ mod test_run;
 pub mod testing;
 mod xdp;
 
-pub use batches::{Raw, lookup_raw};
+pub use batches::{Raw, lookup_one, lookup_raw};
 pub use bpf::{describe_program, program_id, program_name, wait_for_programs};
 pub use btf::{Members, map_members, members_of};
 pub use clock::{monotonic, now};

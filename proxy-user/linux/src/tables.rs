@@ -65,12 +65,13 @@ impl<K: Plain, V: Plain> Table<K, V> {
 
     /// # Safety
     /// `value` must be the address of a value, if the command reads or writes one.
-    unsafe fn call(&self, command: Command, key: &K, value: u64) -> io::Result<()> {
+    unsafe fn call(&self, command: Command, key: &K, value: u64, flags: u64) -> io::Result<()> {
         let mut request = ElementRequest {
             map: self.fd.as_raw_fd() as u32,
+            _pad: 0,
             key: address_of(key),
             value,
-            ..ElementRequest::default()
+            flags,
         };
         // SAFETY: the key is live and as long as the map's; the value is the caller's promise.
         unsafe { bpf(command, &mut request) }.map(drop)
@@ -80,18 +81,26 @@ impl<K: Plain, V: Plain> Table<K, V> {
         let mut value = V::zeroed();
         let address = std::ptr::from_mut(&mut value) as u64;
         // SAFETY: the value is live and as long as the map's.
-        let read = unsafe { self.call(Command::MapLookup, key, address) };
+        let read = unsafe { self.call(Command::MapLookup, key, address, 0) };
         Ok(none_if(&[libc::ENOENT], read)?.map(|()| value))
     }
     /// Stores one element; replaces the value if the key exists.
     pub fn update(&self, key: &K, value: &V) -> io::Result<()> {
         // SAFETY: as in `lookup`.
-        unsafe { self.call(Command::MapUpdate, key, address_of(value)) }
+        unsafe { self.call(Command::MapUpdate, key, address_of(value), 0) }
+    }
+    /// Stores an element whose key does not exist. False if it does; then its value stays.
+    pub fn add(&self, key: &K, value: &V) -> io::Result<bool> {
+        /// `BPF_NOEXIST` of bpf.h.
+        const NO_EXIST: u64 = 1;
+        // SAFETY: as in `lookup`.
+        let added = unsafe { self.call(Command::MapUpdate, key, address_of(value), NO_EXIST) };
+        Ok(none_if(&[libc::EEXIST], added)?.is_some())
     }
     /// Removes one element; true if it existed.
     pub fn delete(&self, key: &K) -> io::Result<bool> {
         // SAFETY: the command knows no value.
-        let removed = unsafe { self.call(Command::MapDelete, key, 0) };
+        let removed = unsafe { self.call(Command::MapDelete, key, 0, 0) };
         Ok(none_if(&[libc::ENOENT], removed)?.is_some())
     }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tests for the entries that new maps take over from the previous ones.
 
-use std::time::Duration;
+use std::{thread, time::Duration};
 
 use datapath::{
     Datapath,
@@ -155,6 +155,66 @@ fn new_flows_avoid_the_tuple_of_a_closed_one_that_old_programs_still_know() {
     let (place, tuple) = key.fingerprint();
     let direct = pins.table::<u32, u32>(maps::DIRECT);
     assert_eq!(direct.lookup(&place).expect("readable"), Some(tuple));
+}
+
+#[test]
+fn a_flow_that_begins_while_its_tuples_earlier_one_is_copied_stays() {
+    let key = |number: u16| {
+        FlowKey::new(
+            v4(10, 1, 9, 9),
+            Port::from_host(number),
+            v4(10, 0, 0, 1),
+            Port::from_host(80),
+            Protocol::TCP,
+        )
+    };
+    let entry = |number, last| {
+        let entry = FlowEntry {
+            address: v4(10, 1, 0, last),
+            last_seen: u64::from(last),
+            ..original(BackendId(1), 0, 1)
+        };
+        entry.sealed(&key(number))
+    };
+    let pins = PinDir::new();
+    publish(
+        &mut pins.open_with(|options| options.capacities.flows *= 4),
+        &[],
+    );
+    let old = flows(&pins);
+    let mut second = pins.open_with(|options| options.capacities.flows *= 8);
+    publish(&mut second, &[]);
+    let mut carry = || second.carry_over(Duration::MAX).expect("carried over");
+    // So that the next time begins with the flows.
+    carry();
+    let new = flows(&pins);
+    let all = 1..4_000_u16;
+    for number in all.clone() {
+        old.update(&key(number), &entry(number, 1))
+            .expect("entered");
+    }
+    // As programs do: the old ones forget the flow, the new ones begin the next.
+    let begin = |number: &u16| {
+        thread::sleep(Duration::from_micros(20));
+        old.delete(&key(*number)).expect("removed")
+            && new.add(&key(*number), &entry(*number, 2)).expect("entered")
+    };
+    let begun: Vec<u16> = thread::scope(|scope| {
+        let begun = scope.spawn(|| all.filter(begin).collect());
+        while !begun.is_finished() {
+            carry();
+        }
+        begun.join().expect("ended")
+    });
+    assert!(
+        begun.len() > 100,
+        "{} began before they were copied",
+        begun.len()
+    );
+    for number in begun {
+        let there = new.lookup(&key(number)).expect("readable");
+        assert_eq!(there, Some(entry(number, 2)), "{number}");
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use proxy_common::{FlowEntry, FlowKey, FlowKind, FlowState, ServiceId, maps};
 
 use super::{
     references::{Backends, Services},
-    translation::{each, table},
+    translation::{each, each_again, table},
 };
 use crate::{
     error::DatapathError,
@@ -17,9 +17,6 @@ use crate::{
 /// The `slot` of a copied flow. It is in no ring, the list from which flows are evicted: it is
 /// removed when it is idle, never to make space for others.
 const NO_SLOT: u32 = u32::MAX;
-
-/// How many entries are kept in memory before they are written.
-const BATCH: usize = 4096;
 
 /// Copies the flow entries of one family from the generation in `source` to the one in `target`.
 /// Entries that both generations have are merged. Returns how many entries are new to `target`, and
@@ -31,7 +28,9 @@ const BATCH: usize = 4096;
 ///
 /// A table may have millions of entries, so it is walked through in parts. Only the keys of ended
 /// flows are kept, and when each has ended: the entries of one flow come in any order, and the one
-/// that says that it has ended may be the last. The programs go on with the table meanwhile.
+/// that says that it has ended may be the last. The programs go on with both tables meanwhile: a
+/// flow may end, and another begin with its tuple. So each entry is read again when it is copied,
+/// and what new programs have entered is not overwritten.
 pub(super) fn carry<A: Family>(
     source: &Path,
     target: &Path,
@@ -45,18 +44,24 @@ pub(super) fn carry<A: Family>(
     })?;
     let mut copy = Copy {
         table: table(target, A::FLOWS)?,
-        keys: Vec::with_capacity(BATCH),
-        entries: Vec::with_capacity(BATCH),
         new: 0,
         refused: 0,
     };
     let mut failure = None;
     let (mut places, mut tuples) = (Vec::new(), Vec::new());
-    each(
+    each_again(
         source,
         target,
         A::FLOWS,
-        |key: FlowKey<A>, mut entry: FlowEntry<A>| {
+        |key: FlowKey<A>, _: FlowEntry<A>, again| {
+            let mut entry = match again() {
+                Ok(Some(entry)) => entry,
+                Ok(None) => return,
+                Err(error) => {
+                    failure.get_or_insert(error);
+                    return;
+                }
+            };
             if is_behind && entry.slot == NO_SLOT {
                 return;
             }
@@ -74,7 +79,6 @@ pub(super) fn carry<A: Family>(
             }
         },
     )?;
-    copy.write();
     // A tuple that the kernel refuses is not avoided.
     _ = table(target, maps::DIRECT)?.update_all(&places, &tuples);
     match failure {
@@ -122,11 +126,9 @@ impl<A: Family> Ended<A> {
     }
 }
 
-/// Writes old entries into a new table, many at a time.
+/// Writes old entries into a new table.
 struct Copy<A: Family> {
     table: Table<FlowKey<A>, FlowEntry<A>>,
-    keys: Vec<FlowKey<A>>,
-    entries: Vec<FlowEntry<A>>,
     new: usize,
     refused: usize,
 }
@@ -134,30 +136,21 @@ struct Copy<A: Family> {
 impl<A: Family> Copy<A> {
     /// Takes an old entry, whose flow has ended if `is_over` is true.
     fn take(&mut self, key: FlowKey<A>, entry: FlowEntry<A>, is_over: bool) -> io::Result<()> {
-        let entry = match self.table.lookup(&key)? {
+        let written = match self.table.lookup(&key)? {
             // An entry of an ended flow is copied only if the new table has it already (see the
             // next case), where the flow must end, too.
             None if is_over => return Ok(()),
-            None => {
-                self.new += 1;
-                entry
-            }
+            None => self.table.add(&key, &entry),
             Some(known) => match merged(&key, &known, &entry) {
-                Some(merged) => merged,
+                Some(merged) => self.table.update(&key, &merged).map(|()| false),
                 None => return Ok(()),
             },
         };
-        self.keys.push(key);
-        self.entries.push(entry);
-        if self.keys.len() == BATCH {
-            self.write();
+        match written {
+            Ok(is_new) => self.new += usize::from(is_new),
+            Err(_) => self.refused += 1,
         }
         Ok(())
-    }
-    fn write(&mut self) {
-        self.refused += self.table.update_all(&self.keys, &self.entries).len();
-        self.keys.clear();
-        self.entries.clear();
     }
 }
 

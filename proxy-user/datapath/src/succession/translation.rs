@@ -9,7 +9,7 @@ use std::{
     path::Path,
 };
 
-use linux::{Members, Plain, Raw, get_pinned, lookup_raw, map_members};
+use linux::{Members, Plain, Raw, get_pinned, lookup_one, lookup_raw, map_members};
 
 use super::types;
 use crate::{error::DatapathError, maps::tables::Table};
@@ -68,7 +68,21 @@ pub(super) fn each<K: Plain, V: Plain>(
     source: &Path,
     target: &Path,
     map: &'static str,
-    visit: impl FnMut(K, V),
+    mut visit: impl FnMut(K, V),
+) -> Result<(), DatapathError> {
+    each_again(source, target, map, |key, value, _| visit(key, value))
+}
+
+/// Reads the value of a key once more.
+pub(super) type Again<'a, V> = &'a mut dyn FnMut() -> io::Result<Option<V>>;
+
+/// Does the same. Values are read many at a time, so `visit` also gets a function that reads this
+/// one again; it returns `None` if the key has gone.
+pub(super) fn each_again<K: Plain, V: Plain>(
+    source: &Path,
+    target: &Path,
+    map: &'static str,
+    visit: impl FnMut(K, V, Again<'_, V>),
 ) -> Result<(), DatapathError> {
     let failed = DatapathError::of_map("carry over", map);
     let old = match get_pinned(&source.join(map), false) {
@@ -90,7 +104,7 @@ fn walk<K: Plain, V: Plain>(
     old: &OwnedFd,
     [old_key, old_value]: &[Members; 2],
     [new_key, new_value]: &[Members; 2],
-    mut visit: impl FnMut(K, V),
+    mut visit: impl FnMut(K, V, Again<'_, V>),
 ) -> io::Result<()> {
     let mut key_of = Translation::new(old_key, new_key, size_of::<K>());
     let mut value_of = Translation::new(old_value, new_value, size_of::<V>());
@@ -108,9 +122,13 @@ fn walk<K: Plain, V: Plain>(
         };
         let keys = keys.chunks_exact(info.key_size as usize);
         let values = values.chunks_exact(info.value_size as usize);
-        for (key, value) in keys.zip(values) {
-            if let (Some(key), Some(value)) = (key_of.apply(key), value_of.apply(value)) {
-                visit(key, value);
+        for (raw, value) in keys.zip(values) {
+            if let (Some(key), Some(value)) = (key_of.apply(raw), value_of.apply(value)) {
+                let mut again = || {
+                    let value = lookup_one(old.as_fd(), raw)?;
+                    Ok(value.and_then(|value| value_of.apply(&value)))
+                };
+                visit(key, value, &mut again);
             }
         }
         if last {
