@@ -252,7 +252,7 @@ fn receive(socket: &Arc<UdpSocket>, pod: Ipv4Addr, state: &Arc<State>) {
                 &state.answer(pod.into(), &request, SEGMENT as u64, false),
                 from,
             ),
-            // Each answer's number is that of the one before plus 1, so that a lost one shows at once.
+            // Each answer's number is one more than the last one's, so that a lost one shows.
             "stream" => {
                 let (socket, state) = (Arc::clone(socket), Arc::clone(state));
                 let Request {
