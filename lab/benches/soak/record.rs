@@ -111,8 +111,9 @@ impl Tally {
             let from = exchange
                 .local
                 .map_or_else(String::new, |local| local.to_string());
+            let kept = if exchange.is_new { "" } else { ", kept" };
             let failure = format!(
-                "{}: {from} -> {}: {error}, begun after {:.3} s, known {:.3} s later",
+                "{}: {from} -> {}{kept}: {error}, begun after {:.3} s, known {:.3} s later",
                 self.name,
                 exchange.to,
                 at.as_secs_f64(),

@@ -3,7 +3,7 @@
 
 use std::{collections::HashMap, io, path::Path};
 
-use proxy_common::{FlowEntry, FlowKey, FlowKind, FlowState, ServiceId, maps};
+use proxy_common::{FlowEntry, FlowKey, FlowKind, FlowState, ServiceId, flow::is_near, maps};
 
 use super::{
     references::{Backends, Services},
@@ -200,8 +200,12 @@ fn merged<A: Family>(
             entry.interface,
         )
     };
+    let is_later = old.last_seen > known.last_seen;
     if of_flow(known) != of_flow(old) {
-        return (old.last_seen > known.last_seen && !is_over(old)).then_some(*old);
+        return (is_later && !is_over(old)).then_some(*old);
+    }
+    if is_of_another_connection(known, old) {
+        return (is_later && !old.state.is_closing()).then_some(*old);
     }
     // Egress chooses the masquerade port after ingress has created the flow.
     let fixed = if known.masquerade_port.is_any() {
@@ -214,11 +218,11 @@ fn merged<A: Family>(
         // One may have seen the reply, and the other the client's acknowledgement of it.
         state = state.with(FlowState::ACKNOWLEDGED);
     }
-    let is_later = old.sequence.wrapping_sub(known.sequence) as i32 > 0;
+    let is_ahead = old.sequence.wrapping_sub(known.sequence) as i32 > 0;
     let merged = FlowEntry {
         state,
         last_seen: known.last_seen.max(old.last_seen),
-        sequence: if known.sequence == 0 || old.sequence != 0 && is_later {
+        sequence: if known.sequence == 0 || old.sequence != 0 && is_ahead {
             old.sequence
         } else {
             known.sequence
@@ -236,6 +240,15 @@ fn merged<A: Family>(
     // moment.
     let stored = |entry: &FlowEntry<A>| (entry.check, entry.state, entry.sequence, entry.reuse);
     (stored(&merged) != stored(known)).then_some(merged)
+}
+
+/// Whether two entries with one tuple and one translation belong to two connections. While the old
+/// programs are detached, the new ones may see only the SYN of the second connection, which then
+/// continues the first one's entry: its numbers are far away, or the SYN is not answered yet.
+fn is_of_another_connection<A>(known: &FlowEntry<A>, old: &FlowEntry<A>) -> bool {
+    let (here, there) = (known.sequence, old.sequence);
+    let is_near = there == 0 || is_near(here, there) || is_near(there, here);
+    !is_near || known.state.has(FlowState::RENEWED) && !old.state.has(FlowState::RENEWED)
 }
 
 #[cfg(test)]
@@ -353,6 +366,25 @@ mod tests {
         old.state = FlowState::ESTABLISHED.with(FlowState::RESET);
         assert!(is_over(&old));
         assert_eq!(merged(&key(), &known, &old), None, "it has ended");
+    }
+
+    #[test]
+    fn the_end_of_a_connection_does_not_end_the_next_one_in_its_entry() {
+        let mut old = entry(FlowState::ESTABLISHED.with(FlowState::RESET), 9);
+        old.last_seen += 1;
+        let mut next = entry(FlowState::ESTABLISHED, 9);
+        let ends = |next: &_| merged(&key(), next, &old).is_some();
+        assert!(ends(&next), "the same connection");
+        next.state = FlowState::ESTABLISHED.with(FlowState::RENEWED);
+        assert!(!ends(&next), "its SYN is not answered yet");
+        next = entry(FlowState::ESTABLISHED, 1 << 30);
+        assert!(!ends(&next), "its numbers are far away");
+        old.state = FlowState::ESTABLISHED;
+        assert_eq!(
+            merged(&key(), &next, &old),
+            Some(old),
+            "the old one is the next one"
+        );
     }
 
     #[test]
