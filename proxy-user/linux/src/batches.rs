@@ -9,7 +9,7 @@ use std::{
 use super::{
     answers::none_if,
     bpf::{Command, bpf},
-    maps::{ElementRequest, map_info},
+    maps::{ElementRequest, MapInfo, map_info},
     plain::Plain,
     tables::Table,
 };
@@ -113,23 +113,31 @@ pub fn lookup_raw(
     Ok((raw, last))
 }
 
-/// Reads the value of one key, both as bytes; `None` if the map does not have the key, or keys of
-/// another size.
-pub fn lookup_one(map: BorrowedFd<'_>, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
-    let info = map_info(map)?;
-    if key.len() != info.key_size as usize {
-        return Ok(None);
+/// Reads the value of one key, both as bytes, and removes it if `takes`. `value` gets the value and
+/// must have the map's size. False if the map does not have the key.
+pub fn lookup_one(
+    map: BorrowedFd<'_>,
+    info: &MapInfo,
+    (key, value): (&[u8], &mut [u8]),
+    takes: bool,
+) -> io::Result<bool> {
+    if (key.len(), value.len()) != (info.key_size as usize, info.value_size as usize) {
+        return Err(io::ErrorKind::InvalidInput.into());
     }
-    let mut value = vec![0_u8; info.value_size as usize];
     let mut request = ElementRequest {
         map: map.as_raw_fd() as u32,
         key: key.as_ptr() as u64,
         value: value.as_mut_ptr() as u64,
         ..ElementRequest::default()
     };
+    let command = if takes {
+        Command::MapTake
+    } else {
+        Command::MapLookup
+    };
     // SAFETY: both buffers are live, and as long as the map's keys and values.
-    let read = unsafe { bpf(Command::MapLookup, &mut request) };
-    Ok(none_if(&[libc::ENOENT], read)?.map(|_| value))
+    let read = unsafe { bpf(command, &mut request) };
+    Ok(none_if(&[libc::ENOENT], read)?.is_some())
 }
 
 /// Reads elements from `cursor` on (empty at the start), which it moves, until the buffers are

@@ -25,6 +25,7 @@ pub(super) enum Command {
     ObjectInfo = 15,
     ProgramQuery = 16,
     BtfById = 19,
+    MapTake = 21,
     MapLookupBatch = 24,
     MapUpdateBatch = 26,
     MapDeleteBatch = 27,

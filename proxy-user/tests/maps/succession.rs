@@ -109,6 +109,23 @@ fn a_takeover_of_maps_keeps_a_flows_backend_until_the_flow_ends() {
 }
 
 #[test]
+fn old_programs_lose_each_flow_that_the_new_ones_have() {
+    let pins = PinDir::new();
+    publish(&mut pins.open(), &[]);
+    let old = flows(&pins);
+    let flow = original(BackendId(1), 0, 1);
+    old.update(&original_key(), &flow).expect("entered");
+    let mut second = pins.open_with(|options| options.capacities.flows *= 2);
+    publish(&mut second, &[]);
+    second.carry_over(Duration::MAX).expect("carried over");
+    assert!(old.lookup(&original_key()).expect("readable").is_some());
+    second.take_over(Duration::MAX).expect("taken over");
+    assert_eq!(old.lookup(&original_key()).expect("readable"), None);
+    let there = flows(&pins).lookup(&original_key()).expect("readable");
+    assert_eq!(there.map(|there| there.state), Some(flow.state));
+}
+
+#[test]
 fn flows_that_end_after_a_takeover_that_did_not_come_are_not_copied_back() {
     let pins = PinDir::new();
     publish(&mut pins.open(), &[]);

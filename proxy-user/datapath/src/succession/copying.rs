@@ -12,7 +12,7 @@ use linux::get_pinned;
 use proxy_common::{V4, V6, maps};
 
 use super::{
-    counted, flows, hints, is_over,
+    counted, flows, hints, is_drained, is_over,
     references::{Backends, References, Services},
     sockets,
 };
@@ -79,6 +79,8 @@ pub(super) struct Copying {
     in_front: usize,
     /// True if the copies of flows that the new maps have are removed first.
     forgets: bool,
+    /// True if flows are removed from the old maps.
+    takes: bool,
     /// How many entries did not fit so far, this time. They are tried again each time.
     lost: usize,
 }
@@ -89,6 +91,7 @@ impl Copying {
         Self {
             in_front,
             forgets: false,
+            takes: false,
             next: 0,
             reads: true,
             references: Vec::new(),
@@ -104,6 +107,10 @@ impl Copying {
     /// Makes this copying remove the copies of flows first that the new maps have.
     pub(super) fn forget_flows(&mut self) {
         self.forgets = true;
+    }
+    /// Makes each copying from now on remove flows from the old maps.
+    pub(super) fn take_flows(&mut self) {
+        self.takes = true;
     }
     /// Returns how many entries were copied so far.
     pub(super) fn carried(&self) -> Carried {
@@ -152,7 +159,9 @@ impl Copying {
             };
             self.carried.flows = self.carried.flows.saturating_sub(forgotten);
         }
-        let is_behind = generation >= self.in_front;
+        // Flows are taken from drained maps only.
+        let is_behind = generation >= self.in_front && !is_drained(target);
+        let takes = self.takes;
         let references = &mut self.references[generation];
         let References { services, v4, v6 } = references;
         match part {
@@ -169,8 +178,8 @@ impl Copying {
                 return Ok(());
             }
             Part::Hints => return hints::carry(source, target),
-            Part::FlowsV4 => flows::carry::<V4>(source, target, services, v4, is_behind)?,
-            Part::FlowsV6 => flows::carry::<V6>(source, target, services, v6, is_behind)?,
+            Part::FlowsV4 => flows::carry::<V4>(source, target, (services, v4), is_behind, takes)?,
+            Part::FlowsV6 => flows::carry::<V6>(source, target, (services, v6), is_behind, takes)?,
             Part::SocketsV4 => sockets::carry::<V4>(source, target, services, v4)?,
             Part::SocketsV6 => sockets::carry::<V6>(source, target, services, v6)?,
             Part::Affinity => {

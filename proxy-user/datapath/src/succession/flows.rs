@@ -31,12 +31,37 @@ const NO_SLOT: u32 = u32::MAX;
 /// that says that it has ended may be the last. The programs go on with both tables meanwhile: a
 /// flow may end, and another begin with its tuple. So each entry is read again when it is copied,
 /// and what new programs have entered is not overwritten.
+///
+/// With `takes`, each entry is removed from `source`, so that from now on the new programs handle
+/// the flow at every hook: if one hook still went by the old entry, and another by that of a flow
+/// that has begun with the same ports, they would translate differently. Replies come first: the
+/// programs account them in the flow's original entry.
 pub(super) fn carry<A: Family>(
     source: &Path,
     target: &Path,
-    services: &Services,
-    backends: &Backends,
+    ids: (&Services, &Backends),
     is_behind: bool,
+    takes: bool,
+) -> Result<(usize, usize), DatapathError> {
+    let transfer = |is_wanted: fn(&FlowEntry<A>) -> bool| {
+        transfer(source, target, ids, takes, |entry| {
+            is_wanted(entry) && !(is_behind && entry.slot == NO_SLOT)
+        })
+    };
+    if !takes {
+        return transfer(|_| true);
+    }
+    let replies = transfer(|entry| entry.kind != FlowKind::ORIGINAL)?;
+    let originals = transfer(|entry| entry.kind == FlowKind::ORIGINAL)?;
+    Ok((replies.0 + originals.0, replies.1 + originals.1))
+}
+
+fn transfer<A: Family>(
+    source: &Path,
+    target: &Path,
+    (services, backends): (&Services, &Backends),
+    takes: bool,
+    is_wanted: impl Fn(&FlowEntry<A>) -> bool,
 ) -> Result<(usize, usize), DatapathError> {
     let mut ended = Ended(HashMap::new());
     each(source, target, A::FLOWS, |key, entry| {
@@ -53,8 +78,11 @@ pub(super) fn carry<A: Family>(
         source,
         target,
         A::FLOWS,
-        |key: FlowKey<A>, _: FlowEntry<A>, again| {
-            let mut entry = match again() {
+        |key: FlowKey<A>, entry: FlowEntry<A>, again| {
+            if !is_wanted(&entry) {
+                return;
+            }
+            let mut entry = match again(takes) {
                 Ok(Some(entry)) => entry,
                 Ok(None) => return,
                 Err(error) => {
@@ -62,9 +90,6 @@ pub(super) fn carry<A: Family>(
                     return;
                 }
             };
-            if is_behind && entry.slot == NO_SLOT {
-                return;
-            }
             let is_over = is_over(&entry) || ended.contains(&key, &entry);
             if is_over && entry.kind != FlowKind::ORIGINAL {
                 let (place, tuple) = key.fingerprint();

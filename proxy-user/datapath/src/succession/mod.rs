@@ -6,9 +6,10 @@
 //! The old programs go on with their maps while the new maps are filled. Then the new programs are
 //! attached behind the old ones, so that they see the packets that the old ones pass on. Then the
 //! old programs are *drained*: they translate known connections, begin none and refuse none. From
-//! that moment the new programs handle everything new. The contents of the old maps are copied, the
-//! old programs are detached, and what they have changed in the meantime is copied last. If the
-//! agent ends in between, the next one starts again with the same maps: each step may be repeated.
+//! that moment the new programs handle everything new. The contents of the old maps are copied;
+//! then each flow is removed from the old maps, so that the new programs handle it at all hooks at
+//! once. The old programs are detached, and what their socket hooks have changed meanwhile is
+//! copied last. If the agent ends in between, the next one starts again: each step may be repeated.
 //!
 //! To attach or detach at an interface waits for grace periods of the kernel. So both are done in
 //! turns, and the caller does other work in between.
@@ -71,6 +72,8 @@ enum Stage {
     Serving,
     /// They begin no more flows.
     Drained,
+    /// Their flows are being taken from them.
+    Taken,
     /// They are being detached; these are the pins of the links that are left.
     Detaching(Vec<PathBuf>),
     Detached,
@@ -209,7 +212,8 @@ impl Succession {
     }
 
     /// Makes the old programs begin no more flows, so that the new ones handle all new connections;
-    /// then copies what they have begun until then. Stops at `deadline`; true if all is done.
+    /// then copies what they have begun until then, and takes their flows from them. Stops at
+    /// `deadline`; true if all is done.
     pub(super) fn drain(&mut self, deadline: Option<Instant>) -> Result<bool, DatapathError> {
         if let Stage::Serving = self.stage {
             // While programs were attached, flows have ended, and their tuples may be others' now.
@@ -230,6 +234,13 @@ impl Succession {
             self.stage = Stage::Drained;
         }
         if let Stage::Drained = self.stage {
+            if !self.carry(deadline)? {
+                return Ok(false);
+            }
+            self.copying.take_flows();
+            self.stage = Stage::Taken;
+        }
+        if let Stage::Taken = self.stage {
             if !self.carry(deadline)? {
                 return Ok(false);
             }

@@ -73,11 +73,12 @@ pub(super) fn each<K: Plain, V: Plain>(
     each_again(source, target, map, |key, value, _| visit(key, value))
 }
 
-/// Reads the value of a key once more.
-pub(super) type Again<'a, V> = &'a mut dyn FnMut() -> io::Result<Option<V>>;
+/// Reads the value of a key once more, and removes the element if the argument is true. Returns
+/// `None` if the key has gone.
+pub(super) type Again<'a, V> = &'a mut dyn FnMut(bool) -> io::Result<Option<V>>;
 
 /// Does the same. Values are read many at a time, so `visit` also gets a function that reads this
-/// one again; it returns `None` if the key has gone.
+/// one again.
 pub(super) fn each_again<K: Plain, V: Plain>(
     source: &Path,
     target: &Path,
@@ -109,10 +110,11 @@ fn walk<K: Plain, V: Plain>(
     let mut key_of = Translation::new(old_key, new_key, size_of::<K>());
     let mut value_of = Translation::new(old_value, new_value, size_of::<V>());
     let info = linux::map_info(old)?;
+    let mut last = vec![0; info.value_size as usize];
     let mut cursor = Vec::new();
     let mut batch = BATCH;
     loop {
-        let (Raw { keys, values }, last) = match lookup_raw(old.as_fd(), &mut cursor, batch) {
+        let (Raw { keys, values }, is_end) = match lookup_raw(old.as_fd(), &mut cursor, batch) {
             // One bucket contains more elements than a batch.
             Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => {
                 batch *= 2;
@@ -124,14 +126,14 @@ fn walk<K: Plain, V: Plain>(
         let values = values.chunks_exact(info.value_size as usize);
         for (raw, value) in keys.zip(values) {
             if let (Some(key), Some(value)) = (key_of.apply(raw), value_of.apply(value)) {
-                let mut again = || {
-                    let value = lookup_one(old.as_fd(), raw)?;
-                    Ok(value.and_then(|value| value_of.apply(&value)))
+                let mut again = |takes| {
+                    let is_there = lookup_one(old.as_fd(), &info, (raw, &mut last), takes)?;
+                    Ok(is_there.then(|| value_of.apply(&last)).flatten())
                 };
                 visit(key, value, &mut again);
             }
         }
-        if last {
+        if is_end {
             return Ok(());
         }
     }
