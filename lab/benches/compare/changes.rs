@@ -23,7 +23,8 @@ use lab::{
 
 use crate::{
     churn,
-    results::{Changes, Churn, Latency, Start},
+    plan::{ENDPOINT, MEMORY, SERVICE, START},
+    results::Measured,
     world::{NAMES, World},
 };
 
@@ -89,16 +90,16 @@ fn ask(to: SocketAddr) -> std::io::Result<u8> {
 }
 
 /// Measures how long after the proxy's start the last service answers. `since` is the time of the
-/// start. Returns None if there is no proxy.
+/// start. Measures nothing if there is no proxy.
 pub(crate) fn start(
     prober: &Prober<'_>,
     objects: &Objects<'_>,
     proxy: &Proxy<'_>,
-    since: Instant,
-    most: Duration,
-) -> Result<Option<Start>> {
+    (since, most): (Instant, Duration),
+    measured: &mut Measured,
+) -> Result<()> {
     let Some(pid) = proxy.pid() else {
-        return Ok(None);
+        return Ok(());
     };
     let last = address_of(objects.count() - 1);
     while let Err(error) = prober.wait(last, &NAMES, LOOK) {
@@ -115,31 +116,34 @@ pub(crate) fn start(
     while proxy.syncs()? == 0.0 && Instant::now() < deadline {
         thread::sleep(REST);
     }
-    Ok(Some(Start {
-        answered,
-        // The processor time includes programs that the proxy starts, once they have ended.
-        processor: Some(processor_time_of_all(pid)?),
-        resident: resident(pid)?,
-    }))
+    measured.add(START, answered, format!("{answered:.2}"));
+    // The processor time includes programs that the proxy starts, once they have ended.
+    let processor = processor_time_of_all(pid)?;
+    measured.add(
+        "Processor time until then, s",
+        processor,
+        format!("{processor:.2}"),
+    );
+    let resident = resident(pid)?;
+    measured.add(MEMORY, resident, format!("{resident:.0}"));
+    Ok(())
 }
 
-/// How many changes are timed, and after how long no more are begun.
-#[derive(Clone, Copy)]
-pub(crate) struct Effort {
-    pub(crate) changes: u32,
-    pub(crate) most: Duration,
-}
+/// After this time no more changes are begun.
+const ENOUGH: Duration = Duration::from_secs(30);
 
-/// Times single changes, one after the other: first of endpoints, then to new services.
+/// Times single changes, `count` at most, one after the other: first of endpoints, then to new
+/// services.
 pub(crate) fn changes(
     prober: &Prober<'_>,
     objects: &mut Objects<'_>,
-    effort: Effort,
-) -> Result<Changes> {
+    count: u32,
+    measured: &mut Measured,
+) -> Result<()> {
     let begin = Instant::now();
     let mut endpoint = Vec::new();
-    for number in 0..effort.changes {
-        if begin.elapsed() > effort.most && endpoint.len() >= 3 {
+    for number in 0..count {
+        if begin.elapsed() > ENOUGH && endpoint.len() >= 3 {
             break;
         }
         let service = spread(number, objects.count());
@@ -149,14 +153,14 @@ pub(crate) fn changes(
     // All services are created before the first one is timed. Whenever a service is created, the
     // API server counts all cluster IPs, and its garbage collector runs afterwards.
     let mut number = first;
-    for _ in 0..effort.changes {
+    for _ in 0..count {
         number = objects.announce()?;
     }
     prober.wait_refused(address_of(number), MOST)?;
     let begin = Instant::now();
     let mut service = Vec::new();
     for number in first..=number {
-        if begin.elapsed() > effort.most && service.len() >= 3 {
+        if begin.elapsed() > ENOUGH && service.len() >= 3 {
             break;
         }
         let written = Instant::now();
@@ -165,10 +169,9 @@ pub(crate) fn changes(
         service.push(milliseconds(written));
     }
     objects.shrink(first)?;
-    Ok(Changes {
-        endpoint: Latency::of(endpoint),
-        service: Latency::of(service),
-    })
+    measured.add_latency(ENDPOINT, endpoint, "");
+    measured.add_latency(SERVICE, service, "");
+    Ok(())
 }
 
 /// Makes the other server pod the only endpoint of a service. Returns how many milliseconds packets
@@ -187,9 +190,9 @@ pub(crate) fn churn(
     prober: &Prober<'_>,
     objects: &mut Objects<'_>,
     proxy: &Proxy<'_>,
-    wanted: u32,
-    length: Duration,
-) -> Result<Churn> {
+    (wanted, length): (u32, Duration),
+    measured: &mut Measured,
+) -> Result<()> {
     let Some(pid) = proxy.pid() else {
         bail!("there is no proxy");
     };
@@ -205,14 +208,17 @@ pub(crate) fn churn(
     let (seconds, after) = (begin.elapsed().as_secs_f64(), processor_time_of_all(pid)?);
     let written = f64::from(writer.stop()?) / seconds;
     objects.set_endpoints_of(churn::SERVICES.min(probed), 2)?;
-    Ok(Churn {
-        wanted,
-        written,
-        seconds,
-        processor: (after - before) / seconds * 100.0,
-        latency: Latency::of(latencies),
-        resident: resident(pid)?,
-    })
+    let processor = (after - before) / seconds * 100.0;
+    let (longest, resident) = (
+        latencies.iter().copied().fold(0.0, f64::max),
+        resident(pid)?,
+    );
+    let heading = format!(
+        "An endpoint while {wanted} a second change, ms: p50 / p99 (changes), longest; written a second, processor in % of one, MiB"
+    );
+    let behind = format!(", {longest:.0}; {written:.0}, {processor:.1}, {resident:.0}");
+    measured.add_latency(&heading, latencies, &behind);
+    Ok(())
 }
 
 fn milliseconds(since: Instant) -> f64 {

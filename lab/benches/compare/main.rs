@@ -33,10 +33,10 @@ use lab::{
     node::{binary, bpffs, netns::check_privilege, topology::Plumbing},
 };
 
-use changes::{Effort, Prober};
-use plan::{Cell, Measure, Proxy, cells};
+use changes::Prober;
+use plan::{Cell, ENDPOINT, Measure, Proxy, START, cells};
 use proxy::Programs;
-use results::{Measured, Outcome, Results};
+use results::{Measured, Results};
 use world::World;
 
 /// Measures portolan beside kube-proxy and beside no proxy
@@ -69,14 +69,6 @@ struct Arguments {
     /// Rounds that count
     #[arg(long, default_value_t = 40)]
     rounds: u32,
-    /// Where the report goes, and what was measured so far is found
-    #[arg(
-        long,
-        default_value = "lab/report",
-        default_value_if("scenario", "connections", "target/lab/connections"),
-        default_value_if("scenario", "control-plane", "target/lab/control-plane")
-    )]
-    report: PathBuf,
     /// Measure everything anew
     #[arg(long)]
     fresh: bool,
@@ -86,9 +78,6 @@ struct Arguments {
     /// The program kube-proxy
     #[arg(long)]
     kube_proxy: PathBuf,
-    /// The agent's binary; default: the one beside this program
-    #[arg(long)]
-    binary: Option<PathBuf>,
     /// Handed over by `cargo bench`
     #[arg(long, hide = true)]
     bench: bool,
@@ -124,7 +113,8 @@ struct Scope {
     measures: &'static [Measure],
     /// Whether changes are timed, and with them the agent's idle time and commands.
     has_changes: bool,
-    effort: Effort,
+    /// How many changes of each kind.
+    changes: u32,
     churn: Duration,
     /// The number of services at which continuous changes are measured; None: they are not
     /// measured.
@@ -146,10 +136,7 @@ impl Scope {
                 Scenario::ControlPlane => &[],
             },
             has_changes: scenario != Scenario::Connections,
-            effort: Effort {
-                changes: most(5, 200) as u32,
-                most: Duration::from_secs(30),
-            },
+            changes: most(5, 200) as u32,
             churn: Duration::from_secs(most(2, 60)),
             churn_at: fitting.max().copied().filter(|_| scenario == Scenario::All),
             idle: Duration::from_secs(most(1, 20)),
@@ -173,7 +160,6 @@ fn main() -> Result<()> {
     let temporary = tempfile::TempDir::with_prefix("portolan-lab-")?;
     if arguments.quick {
         arguments.services = vec![20];
-        arguments.report = temporary.path().join("report");
     } else if arguments.services.is_empty() {
         arguments.services = match arguments.scenario {
             Scenario::All => vec![1, 1_000, 10_000, 50_000],
@@ -185,20 +171,26 @@ fn main() -> Result<()> {
     arguments.fresh |= arguments.scenario != Scenario::All;
     let scope = Scope::of(&arguments);
     let programs = Programs {
-        portolan: binary::find(arguments.binary.as_deref())?,
+        portolan: binary::find()?,
         kube_proxy: arguments.kube_proxy.clone(),
     };
-    run(&arguments, &scope, &programs)
+    let folder = match arguments.scenario {
+        _ if arguments.quick => temporary.path(),
+        Scenario::All => Path::new("lab/report"),
+        Scenario::Connections => Path::new("target/lab/connections"),
+        Scenario::ControlPlane => Path::new("target/lab/control-plane"),
+    };
+    run(&arguments, &scope, &programs, folder)
 }
 
-fn run(arguments: &Arguments, scope: &Scope, programs: &Programs) -> Result<()> {
-    fs::create_dir_all(&arguments.report)
-        .with_context(|| format!("make {}", arguments.report.display()))?;
-    let file = arguments.report.join("results.json");
+/// Measures what `folder` has no figures of yet, and writes the report there.
+fn run(arguments: &Arguments, scope: &Scope, programs: &Programs, folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+    let file = folder.join("results.json");
     if arguments.fresh && file.exists() {
         fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))?;
     }
-    let mut results = Results::resume(&file, describe(programs, arguments.plumbing, scope.rounds))?;
+    let mut results = Results::resume(&file, describe(programs, arguments.plumbing, scope.rounds));
     let mut cells = cells(&arguments.services, &with_fast(&arguments.proxies));
     cells.retain(|cell| scope.has_packets(cell) || scope.has_changes(cell));
     let todo: Vec<_> = cells
@@ -216,19 +208,20 @@ fn run(arguments: &Arguments, scope: &Scope, programs: &Programs) -> Result<()> 
                 ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
                 objects.grow(cell.services.min(objects.count() + GROWTH), 2)?;
             }
-            let outcome = match hopeless(&results, cell) {
-                Some(reason) => Outcome::GaveUp(reason),
+            let measured = match hopeless(&results, cell) {
+                Some(reason) => Measured::new(**cell, Some(reason)),
                 None => measure(scope, [&plain, &served], &mut objects, programs, cell)?,
             };
-            results.add(**cell, outcome, &file)?;
+            results.add(measured, &file)?;
         }
     }
-    let text = report::write(&results, &arguments.report)?;
-    pictures::write(&results, &arguments.report)?;
+    let (text, file) = (report::text(&results), folder.join("README.md"));
+    fs::write(&file, &text).with_context(|| format!("write {}", file.display()))?;
+    pictures::write(&results, folder)?;
     if arguments.scenario != Scenario::All {
         println!("{text}");
     }
-    println!("{}", arguments.report.join("README.md").display());
+    println!("{}", file.display());
     if arguments.quick {
         complete(&results, &cells, scope)?;
     }
@@ -271,11 +264,12 @@ fn with_fast(proxies: &[Proxy]) -> Vec<Proxy> {
 /// Returns why a measurement is not tried: the proxy did not finish with as many or fewer services,
 /// on either kind of node. None if it can be tried.
 fn hopeless(results: &Results, cell: &Cell) -> Option<String> {
-    let gave_up = |(of, outcome): &(Cell, Outcome)| {
+    let gave_up = |measured: &&Measured| {
+        let of = measured.cell;
         let like = of.proxy.slow() == cell.proxy.slow() && of.services <= cell.services;
-        matches!((like, outcome), (true, Outcome::GaveUp(_))).then_some(of.services)
+        like && measured.gave_up.is_some()
     };
-    let services = results.cells.iter().find_map(gave_up)?;
+    let services = results.cells.iter().find(gave_up)?.cell.services;
     Some(format!("not tried: it gave up at {services} services"))
 }
 
@@ -285,7 +279,7 @@ fn measure(
     objects: &mut Objects<'_>,
     programs: &Programs,
     cell: &Cell,
-) -> Result<Outcome> {
+) -> Result<Measured> {
     plain.set_up(cell.setup)?;
     served.set_up(cell.setup)?;
     // The API server may still be working on its last writes.
@@ -294,60 +288,63 @@ fn measure(
     let running = proxy::start(served, cell, programs, &objects.kubeconfig())?;
     let proxy = &running.proxy;
     let prober = Prober(served);
-    let mut measured = Measured::default();
+    let mut measured = Measured::new(*cell, None);
     let said = |error: anyhow::Error| error.context(proxy.log()).context(cell.to_string());
     let most = if cell.proxy.is_kube_proxy() {
         KUBE_PROXY_MOST
     } else {
         PORTOLAN_MOST
     };
-    match changes::start(&prober, objects, proxy, since, most) {
-        Ok(start) => measured.start = start,
+    match changes::start(&prober, objects, proxy, (since, most), &mut measured) {
+        Ok(()) => {}
         Err(error) if INTERRUPTED.load(Ordering::Relaxed) => bail!(error),
         Err(error) if cell.proxy.is_kube_proxy() => {
             let seconds = since.elapsed().as_secs();
-            let reason = format!("{error:#} after {seconds} s");
-            return Ok(Outcome::GaveUp(reason));
+            measured.gave_up = Some(format!("{error:#} after {seconds} s"));
+            return Ok(measured);
         }
         Err(error) => return Err(said(error)),
     }
     if scope.has_packets(cell) {
         let what = (scope.measures, scope.rounds);
-        let packets = packets::measure(plain, served, cell, what);
-        measured.packets = packets.map_err(said)?;
+        packets::measure(plain, served, what, &mut measured).map_err(said)?;
     }
     if !scope.has_changes(cell) {
-        return Ok(Outcome::Measured(Box::new(measured)));
+        return Ok(measured);
     }
-    let changes = changes::changes(&prober, objects, scope.effort);
-    measured.changes = Some(changes.map_err(said)?);
+    changes::changes(&prober, objects, scope.changes, &mut measured).map_err(said)?;
     if let Some(agent) = proxy.agent() {
-        measured.idle = Some(waiting::idle(agent, scope.idle)?);
-        let commands = waiting::commands(agent, objects, &programs.portolan);
-        measured.commands = commands.map_err(said)?;
+        waiting::idle(agent, scope.idle, &mut measured)?;
+        let commands = waiting::commands(agent, objects, &programs.portolan, &mut measured);
+        commands.map_err(said)?;
     }
     if !cell.proxy.is_fast() && Some(cell.services) == scope.churn_at {
         for wanted in CHURN {
-            let churn = changes::churn(&prober, objects, proxy, wanted, scope.churn);
-            measured.churn.push(churn.map_err(said)?);
+            let what = (wanted, scope.churn);
+            changes::churn(&prober, objects, proxy, what, &mut measured).map_err(said)?;
         }
     }
-    Ok(Outcome::Measured(Box::new(measured)))
+    Ok(measured)
 }
 
 /// Fails if one of the cells was not measured completely.
 fn complete(results: &Results, cells: &[Cell], scope: &Scope) -> Result<()> {
     for cell in cells {
-        let measured = match results.find(cell) {
-            Some(Outcome::Measured(measured)) => measured,
-            Some(Outcome::GaveUp(reason)) => bail!("{}: {reason}", cell.proxy.name()),
-            None => bail!("{} was not measured", cell.proxy.name()),
-        };
-        let packets = scope.has_packets(cell);
-        let whole = (!packets || measured.packets.len() == scope.measures.len())
-            && (!scope.has_changes(cell) || measured.changes.is_some())
-            && (cell.proxy == Proxy::Direct || measured.start.is_some());
-        ensure!(whole, "{}: a measurement is missing", cell.proxy.name());
+        let name = cell.proxy.name();
+        let measured = results.find(cell);
+        let measured = measured.with_context(|| format!("{name} was not measured"))?;
+        if let Some(reason) = &measured.gave_up {
+            bail!("{name}: {reason}");
+        }
+        let packets = scope.has_packets(cell).then_some(scope.measures);
+        let packets = packets.unwrap_or_default().iter().copied();
+        let wanted = packets
+            .map(Measure::heading)
+            .chain(scope.has_changes(cell).then_some(ENDPOINT))
+            .chain((cell.proxy != Proxy::Direct).then_some(START));
+        for heading in wanted {
+            ensure!(measured.find(heading).is_some(), "{name}: no {heading}");
+        }
     }
     println!("{} passed, 0 failed", cells.len());
     Ok(())

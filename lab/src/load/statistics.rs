@@ -1,19 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Medians, their 95 % bootstrap intervals, and other quantiles. Pure.
 
-use serde::{Deserialize, Serialize};
-
 use crate::random::Random;
 
 /// Number of resamples of the bootstrap.
 const RESAMPLES: usize = 2_000;
 
 /// A median and the bounds between which it lies with 95 % confidence.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Interval {
     pub median: f64,
-    pub low: f64,
-    pub high: f64,
+    low: f64,
+    high: f64,
 }
 
 /// Returns the median of the samples and its interval by the percentile bootstrap. The seed is

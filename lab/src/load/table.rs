@@ -44,6 +44,15 @@ impl fmt::Display for Table {
     }
 }
 
+/// Returns the number with a space between thousands.
+pub fn grouped(number: u32) -> String {
+    if number < 1_000 {
+        number.to_string()
+    } else {
+        format!("{} {:03}", grouped(number / 1_000), number % 1_000)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
