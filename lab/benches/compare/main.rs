@@ -237,11 +237,8 @@ fn describe(programs: &Programs, plumbing: Plumbing, rounds: u32) -> String {
         text.lines().next().unwrap_or("unknown").trim().to_owned()
     };
     format!(
-        "{} processors of {}, Linux {}; portolan {}, kube-proxy ({}), {}, {};\npods joined by {}; {rounds} rounds",
-        machine::processors(),
-        machine::processor(),
-        machine::kernel(),
-        env!("CARGO_PKG_VERSION"),
+        "{}, kube-proxy ({}), {}, {};\npods joined by {}; {rounds} rounds",
+        machine::describe(),
         version(&programs.kube_proxy),
         version("nft".as_ref()),
         version("iptables".as_ref()),

@@ -51,9 +51,6 @@ struct Arguments {
     /// The program kube-proxy; without it only portolan is measured
     #[arg(long)]
     kube_proxy: Option<PathBuf>,
-    /// The agent's binary; default: the one beside this program
-    #[arg(long)]
-    binary: Option<PathBuf>,
     /// Handed over by `cargo bench`
     #[arg(long, hide = true)]
     bench: bool,
@@ -97,7 +94,7 @@ fn main() -> Result<()> {
     if arguments.quick {
         (arguments.agents, arguments.services, arguments.changes) = (3, 20, 3);
     }
-    let portolan = binary::find(arguments.binary.as_deref())?;
+    let portolan = binary::find()?;
     let server = NetNs::new("server")?;
     server.ip(&format!("link set lo up\naddress add {SERVER}/32 dev lo\n"))?;
     let mut objects = Objects::start_for_fleet(&server, SERVER, NODE)?;
@@ -111,10 +108,9 @@ fn main() -> Result<()> {
     objects.grow(arguments.services, 10)?;
     objects.set_endpoints_of(1, FULL)?;
     println!(
-        "{}, {} processors, Linux {}: {} agents, {} services, {} changes of a slice of {FULL} endpoints",
+        "{}, {}: {} agents, {} services, {} changes of a slice of {FULL} endpoints",
         machine::today(),
-        machine::processors(),
-        machine::kernel(),
+        machine::describe(),
         arguments.agents,
         arguments.services,
         arguments.changes
@@ -139,8 +135,8 @@ fn print(measured: &[(&str, Figures)]) {
     let names = measured.iter().map(|(name, _)| *name);
     let mut table = Table::new(1, [""].into_iter().chain(names));
     for (at, heading) in HEADINGS.iter().enumerate() {
-        let figures = measured.iter().map(|(_, figures)| figures[at]);
-        let figures = figures.map(|figure| format!("{figure:.2}"));
+        let figures = measured.iter();
+        let figures = figures.map(|(_, figures)| format!("{:.2}", figures[at]));
         table.row([(*heading).to_owned()].into_iter().chain(figures));
     }
     println!("\n{table}");

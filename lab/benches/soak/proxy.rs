@@ -27,7 +27,7 @@ use nix::{
 use serde_json::json;
 
 use crate::{
-    cluster::{Cluster, Frontend, Service, frontend, status},
+    cluster::{Endpoint, Frontend, Service, frontend, status},
     world::{NODE, Origin, World},
 };
 
@@ -66,7 +66,7 @@ const TO_SERVE: Duration = Duration::from_secs(60);
 
 /// A proxy that runs; dropping it ends the proxy.
 pub(crate) struct Running<'a> {
-    cluster: &'a Cluster,
+    world: &'a World,
     proxy: proxy::Proxy<'a>,
     /// The API server that kube-proxy reads.
     objects: Option<Box<Objects<'a>>>,
@@ -77,7 +77,6 @@ impl<'a> Running<'a> {
     /// Starts a proxy, and waits until it serves. `config` is portolan's configuration.
     pub(crate) fn start(
         world: &'a World,
-        cluster: &'a Cluster,
         proxy: Proxy,
         programs: &Programs,
         config: &str,
@@ -88,19 +87,19 @@ impl<'a> Running<'a> {
             Proxy::None => proxy::Proxy::none(node),
             Proxy::Portolan => {
                 let options = options(world, &programs.portolan, config);
-                proxy::Proxy::portolan(node, &options, &cluster.manifests(1))?
+                proxy::Proxy::portolan(node, &options, &world.cluster.manifests(1))?
             }
             Proxy::Nftables => {
                 let program = programs.kube_proxy.as_deref();
                 let program = program
                     .context("nftables needs --kube-proxy PROGRAM; cargo xtask soak gives it")?;
-                let server = objects.insert(Box::new(api_server(world, cluster)?));
+                let server = objects.insert(Box::new(api_server(world)?));
                 let kubeconfig = server.kubeconfig();
                 proxy::Proxy::kube_proxy(node, program, "nftables", None, &kubeconfig)?
             }
         };
         let mut running = Self {
-            cluster,
+            world,
             proxy: started,
             objects,
             version: 1,
@@ -112,14 +111,16 @@ impl<'a> Running<'a> {
         Ok(running)
     }
 
-    /// Gives the proxy the current endpoints of a service, and waits until they have taken effect.
-    pub(crate) fn publish(&mut self, service: Service) -> Result<()> {
+    /// Gives a service other endpoints, and waits until they have taken effect.
+    pub(crate) fn publish(&mut self, service: Service, endpoints: Vec<Endpoint>) -> Result<()> {
+        let cluster = &self.world.cluster;
+        cluster.set(service, endpoints);
         self.version += 1;
         if let Some(agent) = self.proxy.agent() {
-            agent.publish(&self.cluster.manifests(self.version))?;
+            agent.publish(&cluster.manifests(self.version))?;
         }
         if let Some(objects) = &self.objects {
-            let slice = self.cluster.slice(service);
+            let slice = cluster.slice(service);
             objects.server().apply(&slice.to_string())?;
         }
         self.wait()
@@ -143,10 +144,10 @@ impl<'a> Running<'a> {
     }
 
     /// Ends the agent if it runs, and starts one of this binary. Does not wait for it.
-    pub(crate) fn restart(&mut self, world: &World, binary: &Path, config: &str) -> Result<()> {
+    pub(crate) fn restart(&mut self, binary: &Path, config: &str) -> Result<()> {
         let agent = self.proxy.agent_mut();
         let agent = agent.context("only portolan is disturbed")?;
-        agent.restart(&options(world, binary, config))
+        agent.restart(&options(self.world, binary, config))
     }
 
     pub(crate) fn end(&mut self) {
@@ -201,13 +202,16 @@ fn options<'a>(world: &'a World, binary: &'a Path, config: &'a str) -> Options<'
 }
 
 /// Starts an API server with all objects, for kube-proxy.
-fn api_server<'a>(world: &'a World, cluster: &Cluster) -> Result<Objects<'a>> {
+fn api_server(world: &World) -> Result<Objects<'_>> {
     let objects = Objects::start(world.node(), &NODE.to_string())?;
     let server = objects.server();
-    server.apply(&manifests::text(&cluster.objects()))?;
-    for service in Service::ALL {
-        let status = json!({"status": status(service)}).to_string();
-        let patch = ["patch", "service", service.name()];
+    server.apply(&manifests::text(&world.cluster.objects()))?;
+    for service in Service::all() {
+        let (name, status) = (
+            service.name(),
+            json!({"status": status(service)}).to_string(),
+        );
+        let patch = ["patch", "service", &name];
         let merge = ["--subresource=status", "--type=merge", "--patch", &status];
         server.kubectl(&[&patch[..], &merge].concat())?;
     }

@@ -11,8 +11,10 @@ use std::{
 use hdrhistogram::Histogram;
 use lab::load::client::histogram;
 
+use crate::clients::Plan;
+
 /// At most this many failures of each client are printed.
-const PRINTED: usize = 5;
+const PRINTED: u64 = 5;
 
 /// The time of a run, from the moment when the clients begin.
 #[derive(Clone, Copy)]
@@ -49,14 +51,7 @@ pub(crate) struct Exchange {
 
 /// Counts and durations of all exchanges of one client.
 pub(crate) struct Tally {
-    pub(crate) name: String,
-    /// Whether the client has few source ports and opens many connections.
-    pub(crate) must_reuse_ports: bool,
-    /// Whether the client calls an endpoint directly, not a service.
-    pub(crate) is_direct: bool,
-    /// Whether the client opens many connections at the same time. Their durations depend on the
-    /// order in which threads run: the median is 1 ms on a busy machine and 10 ms on an idle one.
-    pub(crate) is_crowd: bool,
+    pub(crate) plan: Plan,
     span: Span,
     pub(crate) done: u64,
     pub(crate) failed: u64,
@@ -67,16 +62,12 @@ pub(crate) struct Tally {
     pub(crate) last: Histogram<u32>,
     /// How often each source port was used for a new connection or socket. Key: the port.
     pub(crate) ports: BTreeMap<u16, u32>,
-    pub(crate) failures: Vec<String>,
 }
 
 impl Tally {
-    pub(crate) fn new(name: String, span: Span) -> Self {
+    pub(crate) fn new(plan: Plan, span: Span) -> Self {
         Self {
-            name,
-            must_reuse_ports: false,
-            is_direct: false,
-            is_crowd: false,
+            plan,
             span,
             done: 0,
             failed: 0,
@@ -84,7 +75,6 @@ impl Tally {
             first: histogram(),
             last: histogram(),
             ports: BTreeMap::new(),
-            failures: Vec::new(),
         }
     }
 
@@ -107,19 +97,16 @@ impl Tally {
             return;
         };
         self.failed += 1;
-        if self.failures.len() < PRINTED {
-            let from = exchange
-                .local
-                .map_or_else(String::new, |local| local.to_string());
-            let failure = format!(
-                "{}: {from} -> {}: {error}, begun after {:.3} s, known {:.3} s later",
-                self.name,
+        if self.failed <= PRINTED {
+            let from = exchange.local.map(|local| local.to_string());
+            println!(
+                "FAIL {}: {} -> {}: {error}, begun after {:.3} s, known {:.3} s later",
+                self.plan,
+                from.unwrap_or_default(),
                 exchange.to,
                 at.as_secs_f64(),
                 took.as_secs_f64()
             );
-            println!("FAIL {failure}");
-            self.failures.push(failure);
         }
     }
 

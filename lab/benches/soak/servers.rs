@@ -8,7 +8,7 @@ use std::{
     io::{self, BufRead, BufReader, ErrorKind, Write},
     net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream, UdpSocket},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -16,7 +16,10 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use lab::node::{cgroup::Cgroup, netns::NetNs};
+use lab::{
+    lock,
+    node::{cgroup::Cgroup, netns::NetNs},
+};
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, SockAddr, Socket, Type};
 
@@ -39,18 +42,12 @@ pub(crate) struct Arrivals(Mutex<BTreeMap<(u64, u64), Ipv4Addr>>);
 
 impl Arrivals {
     fn note(&self, sender: u64, number: u64, pod: Ipv4Addr) {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert((sender, number), pod);
+        lock(&self.0).insert((sender, number), pod);
     }
     /// Removes the entry of a datagram. Returns the pod that received it; None if it has not
     /// arrived.
     pub(crate) fn take(&self, sender: u64, number: u64) -> Option<Ipv4Addr> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&(sender, number))
+        lock(&self.0).remove(&(sender, number))
     }
 }
 

@@ -19,7 +19,9 @@ use lab::node::{
 use nix::sys::signal::Signal;
 
 use crate::{
-    cluster::{Service, load_balancer},
+    cluster::{Cluster, Service, load_balancer},
+    disturb::Broken,
+    leaving::Departure,
     servers::{Arrivals, Server},
 };
 
@@ -74,15 +76,10 @@ impl Origin {
             _ => None,
         }
     }
-}
 
-impl Origin {
     /// Returns whether connections of a client here to a cluster IP are translated at its sockets.
     pub(crate) const fn is_at_socket(self) -> bool {
-        match self {
-            Self::Pod(_) | Self::Server(_) | Self::Node | Self::HostPod => true,
-            Self::Sandbox(_) | Self::Remote | Self::Outside => false,
-        }
+        !matches!(self, Self::Sandbox(_) | Self::Remote | Self::Outside)
     }
 }
 
@@ -136,8 +133,13 @@ const RULES: &str = "table ip beside {
 }
 ";
 
+/// The hosts, the services, and what servers, clients and disturbances tell each other.
 pub(crate) struct World {
     pub(crate) topology: Topology,
+    pub(crate) cluster: Cluster,
+    pub(crate) arrivals: Arc<Arrivals>,
+    pub(crate) departure: Departure,
+    pub(crate) broken: Broken,
     /// Declared before its parent `cgroup` because it must be removed first.
     host_pod: Cgroup,
     cgroup: Cgroup,
@@ -154,7 +156,8 @@ impl Drop for Visitor {
 }
 
 impl World {
-    pub(crate) fn new(plumbing: Plumbing, seed: u64) -> Result<Self> {
+    /// `has_to_end`: whether the proxy ends connections to a pod that has gone.
+    pub(crate) fn new(plumbing: Plumbing, seed: u64, has_to_end: bool) -> Result<Self> {
         let own = |address: Ipv4Addr| vec![IpAddr::V4(address)];
         let clients = (0..CLIENTS).map(client_pod);
         let pods = clients.chain((0..LEAVERS.end).map(server_pod)).map(own);
@@ -164,9 +167,9 @@ impl World {
             pods: pods.collect(),
             remote: remote.map(IpAddr::V4).collect(),
             outside: [OUTSIDE.into()].into(),
-            unowned: Service::ALL
+            unowned: Service::all()
                 .map(|service| IpAddr::V4(load_balancer(service)))
-                .into(),
+                .collect(),
         };
         let topology = Topology::build(layout, plumbing)?;
         let node = &topology.node;
@@ -183,6 +186,10 @@ impl World {
             host_pod: cgroup.below("host-pod")?,
             cgroup,
             topology,
+            cluster: Cluster::new(),
+            arrivals: Arc::default(),
+            departure: Departure::new(has_to_end),
+            broken: Broken::default(),
         };
         // The hosts behind one masquerade address have different clocks. An endpoint that keeps an
         // address and port in TIME_WAIT refuses a new connection from them if the clock seems to go
@@ -206,16 +213,16 @@ impl World {
 
     /// Serves in the server pod `pod`, which has the address of the pod `of`. `services` are the
     /// bits of the services that it is an endpoint of.
-    pub(crate) fn serve(
-        &self,
-        pod: u8,
-        of: u8,
-        services: u32,
-        arrivals: &Arc<Arrivals>,
-    ) -> Result<Server> {
-        let namespace = &self.topology.pods[Self::index(pod)];
-        let cgroup = Some(&self.cgroup);
-        Server::start(namespace, cgroup, &[server_pod(of)], services, arrivals)
+    pub(crate) fn serve(&self, pod: u8, of: u8, services: u32) -> Result<Server> {
+        let namespace = self.namespace(Origin::Server(pod));
+        let addresses = [server_pod(of)];
+        Server::start(
+            namespace,
+            Some(&self.cgroup),
+            &addresses,
+            services,
+            &self.arrivals,
+        )
     }
 
     pub(crate) fn node(&self) -> &NetNs {

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::node::{
     agent::{Agent, Manifests, Options},
@@ -107,4 +107,16 @@ impl<'a> Proxy<'a> {
         let counts = own.filter_map(|line| line.split_whitespace().last()?.parse::<f64>().ok());
         Ok(counts.sum())
     }
+}
+
+/// Returns the samples of a metric with one label: the label's value, and the count. `start` is the
+/// metric's name and the label's, with `{` between and `=` behind.
+pub fn samples(metrics: &str, start: &str) -> Result<Vec<(String, u64)>> {
+    let lines = metrics.lines().filter_map(|line| line.strip_prefix(start));
+    let samples = lines.filter_map(|line| line.strip_prefix('"')?.split_once("\"} "));
+    let read = |(value, count): (&str, &str)| {
+        let count = count.trim().parse().context("read a metric")?;
+        Ok((value.to_owned(), count))
+    };
+    samples.map(read).collect()
 }

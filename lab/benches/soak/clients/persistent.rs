@@ -4,10 +4,11 @@
 
 use std::{
     io::{self, ErrorKind},
+    net::Ipv4Addr,
     time::Duration,
 };
 
-use super::{Begun, Calls, Client, ensure_same, short::Connection};
+use super::{Calls, Client, ensure_same, short::Connection};
 use crate::{leaving::Phase, record::Exchange};
 
 /// How many connections a client holds, and how many more once the new pod is there. So many that
@@ -22,9 +23,8 @@ const SILENCE: Duration = Duration::from_secs(11);
 /// A connection that is held.
 struct Persistent {
     connection: Connection,
-    begun: Begun,
     /// The pod that answers.
-    by: std::net::Ipv4Addr,
+    by: Ipv4Addr,
     /// What had become of the pod that goes when the connection was opened.
     opened: Phase,
 }
@@ -38,7 +38,8 @@ pub(super) struct Holder {
 
 impl Client for Holder {
     fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
-        let phase = calls.scene.departure.phase();
+        let departure = &calls.world.departure;
+        let phase = departure.phase();
         let count = match phase {
             Phase::Replaced(_) => 2 * COUNT,
             _ => COUNT,
@@ -48,40 +49,31 @@ impl Client for Holder {
         let is_silent = self.next.is_multiple_of(2);
         let held = &mut self.held[self.next];
         match held {
-            Some(one) if calls.scene.departure.concerns(one.by, one.opened) => {
+            Some(one) if departure.concerns(one.by, one.opened) => {
                 if is_over(one, calls, phase, is_silent, note) {
                     *held = None;
                 }
             }
             _ => {
-                let mut begun = Begun::next(held.as_ref().map(|one| &one.begun), calls);
-                let asked = ask(held.take(), calls, &mut begun, phase);
-                note(begun.ends(&asked));
-                *held = asked.ok();
+                let before = held.take();
+                let kept = before.as_ref().map(|one| one.connection.begun);
+                *held = calls.exchange(kept, note, |calls, begun| {
+                    let (mut connection, known) = match before {
+                        Some(one) => (one.connection, Some((one.by, one.opened))),
+                        None => (Connection::open(begun, 0)?, None),
+                    };
+                    let answer = connection.ask(calls, 100, false)?;
+                    let (by, opened) = known.unwrap_or((answer.by, phase));
+                    ensure_same(by, answer.by)?;
+                    Ok(Persistent {
+                        connection,
+                        by,
+                        opened,
+                    })
+                });
             }
         }
     }
-}
-
-fn ask(
-    held: Option<Persistent>,
-    calls: &Calls<'_>,
-    begun: &mut Begun,
-    phase: Phase,
-) -> io::Result<Persistent> {
-    let Some(mut held) = held else {
-        let mut connection = Connection::open(begun, 0)?;
-        let by = connection.ask(calls, 100, false)?.by;
-        return Ok(Persistent {
-            connection,
-            begun: *begun,
-            by,
-            opened: phase,
-        });
-    };
-    let by = held.connection.ask(calls, 100, false)?.by;
-    ensure_same(held.by.into(), by.into())?;
-    Ok(held)
 }
 
 /// Returns whether the connection to the pod that goes has ended, or should have, and counts it.
@@ -96,8 +88,9 @@ fn is_over(
         return false;
     };
     let speaks = !is_silent || at.elapsed() >= SILENCE;
-    let begun = held.begun.again();
-    let has_to_end = calls.scene.departure.has_to_end;
+    let begun = held.connection.begun.again();
+    let departure = &calls.world.departure;
+    let has_to_end = departure.has_to_end;
     let fault = match held.connection.end(calls, speaks) {
         None if has_to_end && at.elapsed() >= TO_END => {
             io::Error::other(format!("{} has gone, and the connection hangs", held.by))
@@ -108,7 +101,7 @@ fn is_over(
                 || [ErrorKind::ConnectionReset, ErrorKind::ConnectionAborted]
                     .contains(&error.kind()) =>
         {
-            calls.scene.departure.count(calls.is_at_socket);
+            departure.count(calls.is_at_socket);
             return true;
         }
         Some(error) => error,

@@ -1,24 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Lists all clients: what each does, from where, to which service, and how often.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use super::{
     Client,
     datagrams::{Queries, Question, Simplex, Socket},
     persistent::Holder,
-    short::{Associations, Crowd, Ftp, Short, Sticky},
+    short::{self, Associations, Crowd, Ftp, Short},
     streams::{Idle, KeepAlive, Pool, Stream},
 };
 use crate::{
-    cluster::{Frontend, Service},
-    world::Origin,
+    cluster::{
+        Frontend,
+        Service::{self, Leaving, Many, One, RollingA, RollingB, Shared, Sticky, Ten, Two},
+    },
+    world::Origin::{self, HostPod, Node, Outside, Pod, Remote, Sandbox, Server},
 };
 
 /// A function that makes a client.
 type Make = fn() -> Box<dyn Client>;
 
 /// One client: what it does and where.
+#[derive(Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) kind: &'static str,
     pub(crate) origin: Origin,
@@ -31,16 +35,39 @@ pub(crate) struct Plan {
     pub(crate) make: Make,
 }
 
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {}, {}", self.kind, self.origin, self.service.name())
+    }
+}
+
+impl Plan {
+    /// Returns whether the client has few source ports and opens many connections.
+    pub(crate) fn must_reuse_ports(&self) -> bool {
+        /// Such a client pauses less than this between two short connections.
+        const OFTEN: Duration = Duration::from_millis(10);
+        let is_often = self.is_crowd() || self.kind == SHORT_CONNECTIONS && self.pace < OFTEN;
+        is_often && self.origin.ports().is_some()
+    }
+
+    /// Returns whether the client opens many connections at the same time. Their durations depend
+    /// on the order in which threads run: the median is 1 ms on a busy machine and 10 ms on an idle
+    /// one.
+    pub(crate) fn is_crowd(&self) -> bool {
+        self.kind == AT_ONCE
+    }
+}
+
 fn make<C: Client + Default + 'static>() -> Box<dyn Client> {
     Box::new(C::default())
 }
 
-pub(super) const SHORT_CONNECTIONS: &str = "short connections";
-pub(crate) const AT_ONCE: &str = "200 connections at once";
+const SHORT_CONNECTIONS: &str = "short connections";
+const AT_ONCE: &str = "200 connections at once";
 
 /// The names of clients end with this if they call an endpoint directly. Their times show how fast
 /// the machine itself is.
-pub(super) const DIRECT: &str = "direct";
+const DIRECT: &str = "direct";
 
 /// The name of clients that hold connections to pods of which one goes.
 pub(crate) const HELD: &str = "connections that are held";
@@ -50,92 +77,74 @@ pub(crate) const HOLDER: u8 = 4;
 /// All clients of one kind: the origin of each, and the service that it calls.
 type Who = &'static [(Origin, Service)];
 
-const SHORT: Who = &[
-    (Origin::Pod(0), Service::Two),
-    (Origin::Sandbox(1), Service::Two),
-    (Origin::Outside, Service::Two),
-];
+const SHORT: Who = &[(Pod(0), Two), (Sandbox(1), Two), (Outside, Two)];
 const SOMETIMES: Who = &[
-    (Origin::Pod(4), Service::One),
-    (Origin::Pod(4), Service::Many),
-    (Origin::Pod(4), Service::RollingA),
-    (Origin::Sandbox(5), Service::Many),
-    (Origin::Sandbox(5), Service::RollingB),
-    (Origin::Server(1), Service::Two),
-    (Origin::Node, Service::Ten),
-    (Origin::Node, Service::RollingA),
-    (Origin::HostPod, Service::Two),
-    (Origin::Remote, Service::Ten),
-    (Origin::Outside, Service::RollingB),
+    (Pod(4), One),
+    (Pod(4), Many),
+    (Pod(4), RollingA),
+    (Sandbox(5), Many),
+    (Sandbox(5), RollingB),
+    (Server(1), Two),
+    (Node, Ten),
+    (Node, RollingA),
+    (HostPod, Two),
+    (Remote, Ten),
+    (Outside, RollingB),
 ];
-const BALANCED: Who = &[(Origin::Outside, Service::Ten)];
-const CROWD: Who = &[
-    (Origin::Pod(2), Service::Two),
-    (Origin::Sandbox(3), Service::Ten),
-];
+const BALANCED: Who = &[(Outside, Ten)];
+const CROWD: Who = &[(Pod(2), Two), (Sandbox(3), Ten)];
 const KEEP_ALIVE: Who = &[
-    (Origin::Pod(4), Service::Ten),
-    (Origin::Pod(4), Service::RollingB),
-    (Origin::Sandbox(5), Service::Two),
-    (Origin::Sandbox(5), Service::RollingA),
-    (Origin::Node, Service::Two),
-    (Origin::Remote, Service::RollingA),
-    (Origin::Outside, Service::RollingA),
+    (Pod(4), Ten),
+    (Pod(4), RollingB),
+    (Sandbox(5), Two),
+    (Sandbox(5), RollingA),
+    (Node, Two),
+    (Remote, RollingA),
+    (Outside, RollingA),
 ];
 const POOL: Who = &[
-    (Origin::Pod(4), Service::Shared),
-    (Origin::Sandbox(5), Service::Shared),
-    (Origin::Node, Service::Ten),
-    (Origin::Outside, Service::Two),
+    (Pod(4), Shared),
+    (Sandbox(5), Shared),
+    (Node, Ten),
+    (Outside, Two),
 ];
 /// Services for clients that do not react to endpoints that come and go.
 const STEADY: Who = &[
-    (Origin::Pod(4), Service::Two),
-    (Origin::Sandbox(5), Service::Two),
-    (Origin::Node, Service::Two),
-    (Origin::Remote, Service::Ten),
-    (Origin::Outside, Service::Ten),
+    (Pod(4), Two),
+    (Sandbox(5), Two),
+    (Node, Two),
+    (Remote, Ten),
+    (Outside, Ten),
 ];
-const STICKY: Who = &[
-    (Origin::Pod(4), Service::Sticky),
-    (Origin::Sandbox(5), Service::Sticky),
-    (Origin::Outside, Service::Sticky),
-];
+const STICKY: Who = &[(Pod(4), Sticky), (Sandbox(5), Sticky), (Outside, Sticky)];
 /// For FTP, and for clients that call an endpoint directly.
-const TRANSFERS: Who = &[
-    (Origin::Pod(4), Service::One),
-    (Origin::Sandbox(5), Service::One),
-    (Origin::Outside, Service::One),
-];
+const TRANSFERS: Who = &[(Pod(4), One), (Sandbox(5), One), (Outside, One)];
 const QUERIES: Who = &[
-    (Origin::Pod(0), Service::Two),
-    (Origin::Pod(4), Service::RollingB),
-    (Origin::Sandbox(1), Service::Two),
-    (Origin::Sandbox(5), Service::RollingA),
-    (Origin::Node, Service::Ten),
-    (Origin::Remote, Service::Two),
-    (Origin::Outside, Service::Ten),
+    (Pod(0), Two),
+    (Pod(4), RollingB),
+    (Sandbox(1), Two),
+    (Sandbox(5), RollingA),
+    (Node, Ten),
+    (Remote, Two),
+    (Outside, Ten),
 ];
 const SOCKET: Who = &[
-    (Origin::Pod(4), Service::Two),
-    (Origin::Pod(4), Service::RollingA),
-    (Origin::Sandbox(5), Service::RollingB),
-    (Origin::Node, Service::RollingB),
-    (Origin::Remote, Service::RollingB),
-    (Origin::Outside, Service::RollingA),
+    (Pod(4), Two),
+    (Pod(4), RollingA),
+    (Sandbox(5), RollingB),
+    (Node, RollingB),
+    (Remote, RollingB),
+    (Outside, RollingA),
 ];
 const HOLDERS: Who = &[
-    (Origin::Pod(HOLDER), Service::Leaving),
-    (Origin::Sandbox(5), Service::Leaving),
-    (Origin::Node, Service::Leaving),
-    (Origin::HostPod, Service::Leaving),
-    (Origin::Remote, Service::Leaving),
-    (Origin::Outside, Service::Leaving),
+    (Pod(HOLDER), Leaving),
+    (Sandbox(5), Leaving),
+    (Node, Leaving),
+    (HostPod, Leaving),
+    (Remote, Leaving),
+    (Outside, Leaving),
 ];
-const ASSOCIATIONS: Who = &[
-    (Origin::Sandbox(5), Service::Two),
-    (Origin::Outside, Service::Two),
-];
+const ASSOCIATIONS: Who = &[(Sandbox(5), Two), (Outside, Two)];
 
 /// Returns all clients of a run.
 pub(crate) fn plans() -> Vec<Plan> {
@@ -148,11 +157,14 @@ pub(crate) fn plans() -> Vec<Plan> {
             BALANCED,
             make::<Short>,
         ),
-        ("short connections, affinity", 50, STICKY, make::<Sticky>),
+        (
+            "short connections, affinity",
+            50,
+            STICKY,
+            make::<short::Sticky>,
+        ),
         ("short connections, direct", 25, TRANSFERS, make::<Short>),
-        ("UDP questions, direct", 25, TRANSFERS, || {
-            Box::new(Socket::unconnected())
-        }),
+        ("UDP questions, direct", 25, TRANSFERS, Socket::unconnected),
         (AT_ONCE, 1000, CROWD, make::<Crowd>),
         ("keep-alive", 20, KEEP_ALIVE, make::<KeepAlive>),
         ("pool that reuses ports", 5, POOL, make::<Pool>),
@@ -160,20 +172,17 @@ pub(crate) fn plans() -> Vec<Plan> {
         ("idle connections", 1000, STEADY, make::<Idle>),
         ("FTP, passive", 250, TRANSFERS, make::<Ftp>),
         ("UDP questions, a socket each", 20, QUERIES, make::<Queries>),
-        ("UDP questions, one socket", 50, SOCKET, || {
-            Box::new(Socket::unconnected())
-        }),
-        ("UDP questions, one connected", 50, SOCKET, || {
-            Box::new(Socket::connected())
-        }),
+        ("UDP questions, one socket", 50, SOCKET, Socket::unconnected),
+        (
+            "UDP questions, one connected",
+            50,
+            SOCKET,
+            Socket::connected,
+        ),
         ("UDP one-way", 100, STEADY, make::<Simplex>),
         ("UDP question and stream", 0, STEADY, make::<Question>),
-        ("UDP answers in fragments", 100, STEADY, || {
-            Box::new(Socket::fragments())
-        }),
-        ("UDP answers by GSO", 100, STEADY, || {
-            Box::new(Socket::segments())
-        }),
+        ("UDP answers in fragments", 100, STEADY, Socket::fragments),
+        ("UDP answers by GSO", 100, STEADY, Socket::segments),
         (HELD, 50, HOLDERS, make::<Holder>),
         ("SCTP", 250, ASSOCIATIONS, make::<Associations>),
     ];
