@@ -97,7 +97,8 @@ fn try_run(
     for apply in case.steps.iter().filter_map(|step| step.apply.as_deref()) {
         endpoints.extend(cluster::endpoints(apply, &case.node.name)?);
     }
-    let layout = hosts(case, &endpoints);
+    let flows: Vec<_> = case.steps.iter().flat_map(|step| &step.flows).collect();
+    let layout = hosts(&case.node, &flows, &endpoints);
     let topology = Topology::build(layout, settings.plumbing).context("build the topology")?;
     let cgroup = Cgroup::new()?;
     let mut flows = Flows::new(
