@@ -10,11 +10,11 @@ use std::{
 use anyhow::{Result, ensure};
 
 use super::{
-    clients::at_a_rate,
-    world::{Call, World, manifests},
+    clients::{Made, connection},
+    world::{CLUSTER_IP, Call, World, manifests},
 };
 use crate::{
-    load::setup::Setup,
+    load::{proxy::samples, setup::Setup},
     node::{
         agent::{Agent, Manifests, Options},
         http,
@@ -39,7 +39,7 @@ pub enum Proxy {
     PortolanAlone,
 }
 
-/// Packets that portolan has dropped: the counter's name without `dropped_`, and its value above 0.
+/// Packets that portolan has dropped: the counter's name, and its value above 0.
 #[derive(Default, Debug)]
 pub struct Dropped(pub Vec<(String, u64)>);
 
@@ -87,14 +87,15 @@ impl<'a> Served<'a> {
     pub(super) fn address(&self, call: Call) -> std::net::SocketAddrV4 {
         match self.proxy {
             Proxy::Direct => call.pod(),
-            _ => call.service(),
+            _ => call.0,
         }
     }
 
     fn wait_until_served(&self) -> Result<()> {
         let begin = Instant::now();
-        let (client, to) = (&self.world.clients()[0], self.address(Call::ClusterIp));
-        while at_a_rate(client, to, 1, 1, Duration::from_millis(200))?.made == 0 {
+        let (client, to) = (&self.world.clients()[0], self.address(CLUSTER_IP));
+        let patience = Duration::from_millis(200);
+        while Made::at_a_rate(client, [1, 1], patience, || connection(to))?.made == 0 {
             ensure!(begin.elapsed() < TO_SERVE, "{to} is not served");
             thread::sleep(Duration::from_millis(50));
         }
@@ -115,15 +116,10 @@ impl<'a> Served<'a> {
         if self.proxy == Proxy::PortolanAlone {
             agent.end();
         }
-        let dropped = |line: &str| {
-            let (outcome, count) = line
-                .strip_prefix("portolan_packets_total{outcome=\"dropped_")?
-                .split_once("\"} ")?;
-            let count: u64 = count.trim().parse().ok()?;
-            (count > 0).then(|| (outcome.to_owned(), count))
-        };
-        ensure!(text.contains("portolan_packets_total{"), "no counters");
-        Ok(Dropped(text.lines().filter_map(dropped).collect()))
+        let mut outcomes = samples(&text, "portolan_packets_total{outcome=")?;
+        ensure!(!outcomes.is_empty(), "no counters");
+        outcomes.retain(|(name, count)| name.starts_with("dropped_") && *count > 0);
+        Ok(Dropped(outcomes))
     }
 }
 
