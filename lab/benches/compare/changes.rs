@@ -4,25 +4,26 @@
 
 use std::{
     io::{ErrorKind, Read, Write},
-    net::{SocketAddr, TcpStream},
-    sync::atomic::Ordering,
+    net::{Ipv4Addr, SocketAddr, TcpStream},
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
 use lab::{
     interrupt::INTERRUPTED,
     load::{
+        manifests::endpoint,
         objects::Objects,
         process::{is_running, processor_time_of_all, resident},
         proxy::Proxy,
-        records::{address_of, spread},
+        records::{self, address_of, spread},
     },
+    node::{etcd, netns::NetNs},
 };
 
 use crate::{
-    churn,
     plan::{ENDPOINT, MEMORY, SERVICE, START},
     results::Measured,
     world::{NAMES, World},
@@ -184,41 +185,70 @@ fn follow(prober: &Prober<'_>, objects: &mut Objects<'_>, service: u32) -> Resul
     Ok(milliseconds(written))
 }
 
+/// How many services have changing endpoints: the ones with the lowest numbers.
+const CHURNED: u32 = 100;
+
 /// Changes endpoints of other services, `wanted` a second, for `length`. Meanwhile times single
 /// changes of one service.
 pub(crate) fn churn(
     prober: &Prober<'_>,
     objects: &mut Objects<'_>,
-    proxy: &Proxy<'_>,
+    pid: u32,
     (wanted, length): (u32, Duration),
     measured: &mut Measured,
 ) -> Result<()> {
-    let Some(pid) = proxy.pid() else {
-        bail!("there is no proxy");
-    };
-    let probed = objects.count() - 1;
-    let writer = churn::Writer::start(objects, wanted)?;
-    let (begin, before) = (Instant::now(), processor_time_of_all(pid)?);
+    let (node, probed) = (objects.node(), objects.count() - 1);
+    let services = CHURNED.min(probed).max(1);
+    let stop = AtomicBool::new(false);
     let mut latencies = Vec::new();
-    while begin.elapsed() < length {
-        latencies.push(follow(prober, objects, probed)?);
-        // The timed changes must be few compared with the others.
-        thread::sleep(Duration::from_millis(200));
-    }
-    let (seconds, after) = (begin.elapsed().as_secs_f64(), processor_time_of_all(pid)?);
-    let written = f64::from(writer.stop()?) / seconds;
-    objects.set_endpoints_of(churn::SERVICES.min(probed), 2)?;
+    let (begin, before) = (Instant::now(), processor_time_of_all(pid)?);
+    let (written, seconds, after) = thread::scope(|scope| -> Result<_> {
+        let writer = scope.spawn(|| write(node, services, wanted, &stop));
+        let mut follow = || {
+            while begin.elapsed() < length {
+                latencies.push(follow(prober, objects, probed)?);
+                // The timed changes must be few compared with the others.
+                thread::sleep(Duration::from_millis(200));
+            }
+            Ok((begin.elapsed().as_secs_f64(), processor_time_of_all(pid)?))
+        };
+        let followed: Result<_> = follow();
+        stop.store(true, Ordering::Relaxed);
+        let written = writer
+            .join()
+            .map_err(|_| anyhow!("the writer broke down"))??;
+        let (seconds, after) = followed?;
+        Ok((f64::from(written) / seconds, seconds, after))
+    })?;
+    objects.set_endpoints_of(services, 2)?;
     let processor = (after - before) / seconds * 100.0;
-    let (longest, resident) = (
-        latencies.iter().copied().fold(0.0, f64::max),
-        resident(pid)?,
-    );
+    let longest = latencies.iter().copied().fold(0.0, f64::max);
+    let resident = resident(pid)?;
     let heading = format!(
         "An endpoint while {wanted} a second change, ms: p50 / p99 (changes), longest; written a second, processor in % of one, MiB"
     );
     let behind = format!(", {longest:.0}; {written:.0}, {processor:.1}, {resident:.0}");
     measured.add_latency(&heading, latencies, &behind);
     Ok(())
+}
+
+/// Changes endpoints of these services until it is to stop, `wanted` a second: some of one service
+/// at once, straight in etcd, so that the writer needs little of the processors. Returns how many.
+fn write(node: &NetNs, services: u32, wanted: u32, stop: &AtomicBool) -> Result<u32> {
+    const TICK: Duration = Duration::from_millis(10);
+    let (begin, each) = (Instant::now(), wanted / 100);
+    let mut ticks = 0;
+    while !stop.load(Ordering::Relaxed) {
+        // From one round over the services to the next, the endpoints' addresses change between two
+        // ranges.
+        let range = 3 + ticks / services % 2;
+        let address = |n| Ipv4Addr::new(10, 40, range as u8, 1 + n as u8);
+        let endpoints = (0..each).map(|n| endpoint(address(n), "node-b")).collect();
+        etcd::store(node, [&records::of_slice(ticks % services, endpoints)])?;
+        ticks += 1;
+        thread::sleep((begin + TICK * ticks).saturating_duration_since(Instant::now()));
+    }
+    Ok(ticks * each)
 }
 
 fn milliseconds(since: Instant) -> f64 {

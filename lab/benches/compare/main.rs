@@ -7,7 +7,6 @@
 //! `results` stores them. `report` and `pictures` show them.
 
 mod changes;
-mod churn;
 mod packets;
 mod pictures;
 mod plan;
@@ -315,10 +314,11 @@ fn measure(
         let commands = waiting::commands(agent, objects, &programs.portolan, &mut measured);
         commands.map_err(said)?;
     }
-    if !cell.proxy.is_fast() && Some(cell.services) == scope.churn_at {
+    let is_churned = !cell.proxy.is_fast() && Some(cell.services) == scope.churn_at;
+    if let Some(pid) = proxy.pid().filter(|_| is_churned) {
         for wanted in CHURN {
             let what = (wanted, scope.churn);
-            changes::churn(&prober, objects, proxy, what, &mut measured).map_err(said)?;
+            changes::churn(&prober, objects, pid, what, &mut measured).map_err(said)?;
         }
     }
     Ok(measured)

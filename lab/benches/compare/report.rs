@@ -36,9 +36,9 @@ median is run again. \"0.1 s\" is kube-proxy with a minSyncPeriod of 0.1 s inste
 ## From the API to the packets
 
 Every service has two endpoints. The API server is on the same processors; its own work is in these times. A change is over
-when a connection is answered by the pod that it names. Where endpoints change all the time, slices of 100 services are written
-through the API server, for 1 000 changes a second ten endpoints at once; meanwhile one more service's endpoint is changed again and
-again: how long until packets follow.
+when a connection is answered by the pod that it names. Where endpoints change all the time, they are those of 100 services, written
+into etcd, for 1 000 changes a second ten endpoints at once; meanwhile one more service's endpoint is changed by the API again and again:
+how long until packets follow.
 ";
     text.extend(changes.into_iter().map(|heading| table(results, heading)));
     text += &failures(results);

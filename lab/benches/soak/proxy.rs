@@ -24,7 +24,6 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use serde_json::json;
 
 use crate::{
     cluster::{Endpoint, Frontend, Service, frontend, status},

@@ -4,19 +4,17 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use k8s_openapi::api::{
-    core::v1::{Node, Service},
-    discovery::v1::EndpointSlice,
-};
+use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use kube::{
     Api, Client,
     api::{Patch, PatchParams, PostParams},
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::records::{self, NAMESPACE, endpoints_of};
 use crate::node::{
-    api_server::{ApiServer, Record},
+    api_server::ApiServer,
+    etcd::{self, Record},
     kubeconfig,
     netns::NetNs,
 };
@@ -45,23 +43,9 @@ impl<'a> Objects<'a> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        let client = node.enter(|| {
-            runtime.block_on(async {
-                let client = kubeconfig::client(&server.kubeconfig()).await?;
-                let object =
-                    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a"}});
-                let nodes = Api::<Node>::all(client.clone());
-                nodes
-                    .create(&PostParams::default(), &serde_json::from_value(object)?)
-                    .await?;
-                let status =
-                    json!({"status": {"addresses": [{"type": "InternalIP", "address": address}]}});
-                nodes
-                    .patch_status("node-a", &PatchParams::default(), &Patch::Merge(&status))
-                    .await?;
-                Ok::<_, anyhow::Error>(client)
-            })
-        })??;
+        server.make_node(address)?;
+        let client = kubeconfig::client(&server.kubeconfig());
+        let client = node.enter(|| runtime.block_on(client))??;
         Ok(Self {
             node,
             server,
@@ -142,7 +126,9 @@ impl<'a> Objects<'a> {
     /// Makes one pod the first of `endpoints` endpoints of a service.
     pub fn point_first(&mut self, service: u32, target: usize, endpoints: u32) -> Result<()> {
         let (_, slices) = self.apis();
-        let work = patch(&slices, service, endpoints_of(target, endpoints));
+        let patch = Patch::Merge(json!({"endpoints": endpoints_of(target, endpoints)}));
+        let (name, parameters) = (format!("s{service}-a"), PatchParams::default());
+        let work = slices.patch(&name, &parameters, &patch);
         self.node.enter(|| self.runtime.block_on(work))??;
         self.targets[service as usize] = target;
         Ok(())
@@ -156,22 +142,15 @@ impl<'a> Objects<'a> {
         )
     }
 
-    /// Writes `records` of each service to etcd directly: with 30 000 services the API server
-    /// itself takes a second for 25 more.
+    /// Writes `records` of each service to etcd directly, in the form in which kube-apiserver stores
+    /// them. It counts all of its cluster IPs whenever it creates or removes a service itself: with
+    /// 30 000 services it takes a second for 25 more.
     fn store<const N: usize>(
         &self,
         services: impl Iterator<Item = u32>,
         records: impl Fn(u32) -> [Record; N],
     ) -> Result<()> {
         let all: Vec<_> = services.flat_map(records).collect();
-        self.server.store(&all)
+        etcd::store(self.node, &all)
     }
-}
-
-async fn patch(slices: &Api<EndpointSlice>, service: u32, endpoints: Value) -> Result<()> {
-    let patch = Patch::Merge(json!({"endpoints": endpoints}));
-    slices
-        .patch(&format!("s{service}-a"), &PatchParams::default(), &patch)
-        .await?;
-    Ok(())
 }

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use serde_json::{Value, json};
 
-use crate::node::api_server::Record;
+use crate::node::etcd::Record;
 
 /// The addresses of the pods on the node in which servers run, and the servers' port.
 pub const TARGETS: [&str; 2] = ["10.40.1.20", "10.40.1.21"];

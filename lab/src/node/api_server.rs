@@ -15,7 +15,6 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-pub use super::etcd::Record;
 use super::{etcd::Etcd, kubeconfig, netns::NetNs};
 
 const ADDRESS: &str = "127.0.0.1";
@@ -46,7 +45,7 @@ pub struct ApiServer<'a> {
     advertise: String,
     audience: Audience,
     server: Child,
-    etcd: Etcd<'a>,
+    _etcd: Etcd,
     /// The last field, so that the folder is removed after both programs have ended.
     folder: TempDir,
 }
@@ -68,14 +67,14 @@ impl<'a> ApiServer<'a> {
     fn start_for(audience: Audience, node: &'a NetNs, advertise: &str) -> Result<Self> {
         let folder = TempDir::with_prefix("portolan-api-").context("make the server's folder")?;
         write_credentials(folder.path(), advertise)?;
-        let etcd = Etcd::start(node, &assets()?.join("etcd"), folder.path())?;
+        let _etcd = Etcd::start(node, &assets()?.join("etcd"), folder.path())?;
         let server = start_server(node, folder.path(), advertise, audience)?;
         let started = Self {
             node,
             advertise: advertise.to_owned(),
             audience,
             server,
-            etcd,
+            _etcd,
             folder,
         };
         started.wait_until_ready()?;
@@ -165,11 +164,19 @@ impl<'a> ApiServer<'a> {
         self.run(&arguments, manifests).map(drop)
     }
 
-    /// Writes and removes records in etcd, in the form in which kube-apiserver stores them. For
-    /// many services at once: kube-apiserver itself counts all of its cluster IPs whenever it
-    /// creates or removes a service.
-    pub fn store<'r>(&self, records: impl IntoIterator<Item = &'r Record>) -> Result<()> {
-        self.etcd.store(records)
+    /// Creates the Node object `node-a` with `address` as its InternalIP.
+    pub fn make_node(&self, address: &str) -> Result<()> {
+        self.apply(r#"{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a"}}"#)?;
+        let addresses = json!([{"type": "InternalIP", "address": address}]);
+        self.set_status("node", "node-a", &json!({"addresses": addresses}))
+    }
+
+    /// Changes an object's status.
+    pub fn set_status(&self, kind: &str, name: &str, status: &Value) -> Result<()> {
+        let patch = json!({"status": status}).to_string();
+        let merge = ["--subresource=status", "--type=merge", "--patch", &patch];
+        let words = [&["patch", kind, name], &merge[..]].concat();
+        self.kubectl(&words).map(drop)
     }
 }
 

@@ -20,10 +20,7 @@ const PEERS: &str = "127.0.0.1:2380";
 const AT_ONCE: usize = 128;
 
 /// A running etcd; dropping it kills it.
-pub(super) struct Etcd<'a> {
-    node: &'a NetNs,
-    child: Child,
-}
+pub(super) struct Etcd(Child);
 
 /// A key and value to write into etcd, or a key to remove.
 pub struct Record {
@@ -32,10 +29,10 @@ pub struct Record {
     pub value: Option<Value>,
 }
 
-impl<'a> Etcd<'a> {
+impl Etcd {
     pub(super) const URL: &'static str = "http://127.0.0.1:2379";
 
-    pub(super) fn start(node: &'a NetNs, program: &Path, folder: &Path) -> Result<Self> {
+    pub(super) fn start(node: &NetNs, program: &Path, folder: &Path) -> Result<Self> {
         let peers = format!("http://{PEERS}");
         let mut command = Command::new(program);
         command
@@ -45,42 +42,41 @@ impl<'a> Etcd<'a> {
             .args(["--advertise-client-urls", Self::URL])
             .args(["--listen-peer-urls", &peers]);
         let child = spawn(node, &mut command, &folder.join("etcd.log"))?;
-        Ok(Self { node, child })
-    }
-
-    /// Writes or removes the records, many in one transaction.
-    pub(super) fn store<'r>(&self, records: impl IntoIterator<Item = &'r Record>) -> Result<()> {
-        let mut records = records.into_iter().peekable();
-        while records.peek().is_some() {
-            let steps: Vec<_> = records.by_ref().take(AT_ONCE).map(Record::step).collect();
-            let request = json!({"success": steps}).to_string();
-            let answer = self.ask("/v3/kv/txn", &request)?;
-            ensure!(answer["succeeded"] == true, "etcd refuses: {answer}");
-        }
-        Ok(())
-    }
-
-    fn ask(&self, path: &str, body: &str) -> Result<Value> {
-        let address: SocketAddr = CLIENTS.parse()?;
-        let stream = self.node.enter(|| TcpStream::connect(address))?;
-        let mut stream = stream.context("connect to etcd")?;
-        let length = body.len();
-        write!(
-            stream,
-            "POST {path} HTTP/1.0\r\nHost: etcd\r\nContent-Length: {length}\r\n\r\n{body}"
-        )?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        let body = answer.split_once("\r\n\r\n").map(|(_, body)| body);
-        let body = body.with_context(|| format!("etcd answers {answer:?}"))?;
-        serde_json::from_str(body).with_context(|| format!("etcd answers {answer:?}"))
+        Ok(Self(child))
     }
 }
 
-impl Drop for Etcd<'_> {
+/// Writes or removes records in the etcd of a node, many in one transaction.
+pub fn store<'r>(node: &NetNs, records: impl IntoIterator<Item = &'r Record>) -> Result<()> {
+    let mut records = records.into_iter().peekable();
+    while records.peek().is_some() {
+        let steps: Vec<_> = records.by_ref().take(AT_ONCE).map(Record::step).collect();
+        let answer = ask(node, &json!({"success": steps}).to_string())?;
+        ensure!(answer["succeeded"] == true, "etcd refuses: {answer}");
+    }
+    Ok(())
+}
+
+fn ask(node: &NetNs, body: &str) -> Result<Value> {
+    let address: SocketAddr = CLIENTS.parse()?;
+    let stream = node.enter(|| TcpStream::connect(address))?;
+    let mut stream = stream.context("connect to etcd")?;
+    let length = body.len();
+    write!(
+        stream,
+        "POST /v3/kv/txn HTTP/1.0\r\nHost: etcd\r\nContent-Length: {length}\r\n\r\n{body}"
+    )?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let body = answer.split_once("\r\n\r\n").map(|(_, body)| body);
+    let body = body.with_context(|| format!("etcd answers {answer:?}"))?;
+    serde_json::from_str(body).with_context(|| format!("etcd answers {answer:?}"))
+}
+
+impl Drop for Etcd {
     fn drop(&mut self) {
-        _ = self.child.kill();
-        _ = self.child.wait();
+        _ = self.0.kill();
+        _ = self.0.wait();
     }
 }
 
