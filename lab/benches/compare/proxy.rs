@@ -62,13 +62,11 @@ pub(crate) fn start<'a>(
     let node = world.node();
     let portolan = |socket_balancing, forwarding| {
         let options = Options {
-            binary: &programs.portolan,
-            node_name: "node-a",
             cluster_cidrs: &[CLUSTER_CIDR.parse().context("a range")?],
             config: &load::setup::config(forwarding),
             socket_balancing,
             kubeconfig: Some(kubeconfig),
-            cgroup_root: world.cgroup().path(),
+            ..Options::new(&programs.portolan, world.cgroup().path())
         };
         load::proxy::Proxy::portolan(node, &options, "")
     };

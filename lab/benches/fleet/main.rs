@@ -28,7 +28,6 @@ use lab::{
         cgroup::Cgroup,
         netns::{NetNs, check_privilege},
         pod::plug,
-        settings::SocketBalancing,
     },
 };
 use serde_json::Value;
@@ -67,25 +66,8 @@ const PAUSE: Duration = Duration::from_millis(1_200);
 /// How long the server is away.
 const AWAY: Duration = Duration::from_secs(2);
 
-const HEADINGS: [&str; 15] = [
-    "start of all: until the last serves, s",
-    "start of all: server's processor time, s",
-    "start of all: processor time of an agent, ms",
-    "start of all: received by an agent, kB",
-    "an agent's resident memory then, MiB",
-    "a change: received by an agent, bytes",
-    "a change: server's processor time, ms",
-    "a change: processor time of an agent, ms",
-    "a change: until the last agent has it, median, ms",
-    "a change: until the last agent has it, longest, ms",
-    "server back: from its start until all have a change, s",
-    "server back: its processor time until then, s",
-    "server back: received by an agent, kB",
-    "server back: lists of EndpointSlices by an agent",
-    "server back: answers 429 (too many requests)",
-];
-
-type Figures = [f64; HEADINGS.len()];
+/// The figures of one kind of agents, each with its heading.
+type Figures = Vec<(&'static str, f64)>;
 
 fn main() -> Result<()> {
     let mut arguments = Arguments::parse();
@@ -115,31 +97,28 @@ fn main() -> Result<()> {
         arguments.services,
         arguments.changes
     );
-    let kube_proxy = arguments.kube_proxy.as_deref();
-    let kinds = [("portolan", None), ("kube-proxy", kube_proxy)];
-    let kinds = kinds
-        .into_iter()
-        .take(1 + usize::from(kube_proxy.is_some()));
-    let mut measured = Vec::new();
-    for (name, kube_proxy) in kinds {
-        let program = kube_proxy.map_or(Program::Portolan(&portolan), Program::KubeProxy);
-        let figures = measure(&arguments, &server, &mut objects, program);
-        measured.push((name, figures.with_context(|| name)?));
+    let mut programs = vec![("portolan", Program::Portolan(&portolan))];
+    if let Some(program) = &arguments.kube_proxy {
+        programs.push(("kube-proxy", Program::KubeProxy(program)));
     }
-    print(&measured);
-    println!("{} passed, 0 failed", measured.len());
-    Ok(())
-}
-
-fn print(measured: &[(&str, Figures)]) {
-    let names = measured.iter().map(|(name, _)| *name);
-    let mut table = Table::new(1, [""].into_iter().chain(names));
-    for (at, heading) in HEADINGS.iter().enumerate() {
-        let figures = measured.iter();
-        let figures = figures.map(|(_, figures)| format!("{:.2}", figures[at]));
+    let mut table = Table::new(
+        1,
+        [""].into_iter()
+            .chain(programs.iter().map(|(name, _)| *name)),
+    );
+    let mut measured = Vec::new();
+    for (name, program) in programs {
+        let figures = measure(&arguments, &server, &mut objects, program);
+        measured.push(figures.with_context(|| name)?);
+    }
+    for (at, (heading, _)) in measured[0].iter().enumerate() {
+        let figures = measured
+            .iter()
+            .map(|figures| format!("{:.2}", figures[at].1));
         table.row([(*heading).to_owned()].into_iter().chain(figures));
     }
-    println!("\n{table}");
+    println!("\n{table}\n{} passed, 0 failed", measured.len());
+    Ok(())
 }
 
 #[derive(Clone, Copy)]
@@ -161,13 +140,9 @@ impl<'a> Node<'a> {
         let proxy = match program {
             Program::Portolan(binary) => {
                 let options = Options {
-                    binary,
-                    node_name: "node-a",
-                    cluster_cidrs: &[],
                     config: "portolan: {maps: {flows: 16384}}\n",
-                    socket_balancing: SocketBalancing::All,
                     kubeconfig: Some(kubeconfig),
-                    cgroup_root: cgroup.path(),
+                    ..Options::new(binary, cgroup.path())
                 };
                 Proxy::portolan(namespace, &options, "")?
             }
@@ -204,31 +179,21 @@ impl<'a> Node<'a> {
     }
 }
 
-/// Seconds of processor time and received bytes, for all agents together.
-#[derive(Clone, Copy)]
-struct Used {
-    server: f64,
-    agents: f64,
-    received: f64,
+/// Seconds of processor time of the server and of all agents, and bytes that all agents' nodes have
+/// received.
+type Used = [f64; 3];
+
+fn used(objects: &Objects<'_>, nodes: &[Node<'_>]) -> Result<Used> {
+    let agents = nodes.iter().map(|node| processor_time_of_all(node.pid()));
+    Ok([
+        processor_time(objects.server().pid())?,
+        agents.sum::<Result<_>>()?,
+        nodes.iter().map(Node::received).sum::<Result<_>>()?,
+    ])
 }
 
-impl Used {
-    fn read(objects: &Objects<'_>, nodes: &[Node<'_>]) -> Result<Self> {
-        let agents = nodes.iter().map(|node| processor_time_of_all(node.pid()));
-        Ok(Self {
-            server: processor_time(objects.server().pid())?,
-            agents: agents.sum::<Result<_>>()?,
-            received: nodes.iter().map(Node::received).sum::<Result<_>>()?,
-        })
-    }
-
-    fn minus(self, other: Self) -> Self {
-        Self {
-            server: self.server - other.server,
-            agents: self.agents - other.agents,
-            received: self.received - other.received,
-        }
-    }
+fn minus(used: Used, before: Used) -> Used {
+    std::array::from_fn(|at| used[at] - before[at])
 }
 
 fn measure(
@@ -246,32 +211,44 @@ fn measure(
     }
     let kubeconfig = objects.server().agents_kubeconfig();
     let each = f64::from(arguments.agents);
-    let (begun, before) = (Instant::now(), Used::read(objects, &[])?);
+    let (begun, before) = (Instant::now(), used(objects, &[])?);
     let mut nodes = Vec::new();
     for namespace in &namespaces {
         nodes.push(Node::start(namespace, program, &kubeconfig)?);
     }
     wait_for_syncs(&nodes, &vec![0.0; nodes.len()])?;
     let took = begun.elapsed().as_secs_f64();
-    let start = Used::read(objects, &nodes)?.minus(before);
-    let memory: f64 = nodes
-        .iter()
-        .map(|node| resident(node.pid()))
-        .sum::<Result<_>>()?;
+    let [of_server, of_agents, received] = minus(used(objects, &nodes)?, before);
+    let memory = nodes.iter().map(|node| resident(node.pid()));
+    let memory: f64 = memory.sum::<Result<_>>()?;
+    let mut figures = vec![
+        ("start of all: until the last serves, s", took),
+        ("start of all: server's processor time, s", of_server),
+        (
+            "start of all: processor time of an agent, ms",
+            of_agents / each * 1e3,
+        ),
+        (
+            "start of all: received by an agent, kB",
+            received / each / 1e3,
+        ),
+        ("an agent's resident memory then, MiB", memory / each),
+    ];
 
     // Without a look at the metrics, which takes processor time; less what they do if nothing
     // happens.
     let changes = f64::from(arguments.changes);
     sleep(PAUSE);
-    let before = Used::read(objects, &nodes)?;
+    let before = used(objects, &nodes)?;
     sleep(PAUSE * arguments.changes);
-    let idle = Used::read(objects, &nodes)?.minus(before);
-    let before = Used::read(objects, &nodes)?;
+    let idle = minus(used(objects, &nodes)?, before);
+    let before = used(objects, &nodes)?;
     for _ in 0..arguments.changes {
         change(objects)?;
         sleep(PAUSE);
     }
-    let busy = Used::read(objects, &nodes)?.minus(before).minus(idle);
+    let busy = minus(minus(used(objects, &nodes)?, before), idle);
+    let [of_server, of_agents, received] = busy.map(|used| used / changes);
     let mut delays = Vec::new();
     for _ in 0..arguments.changes {
         let before: Vec<_> = nodes.iter().map(Node::syncs).collect();
@@ -282,8 +259,21 @@ fn measure(
         sleep(PAUSE);
     }
     let [median, longest] = quantiles(delays, [0.5, 1.0]);
+    figures.extend([
+        ("a change: received by an agent, bytes", received / each),
+        ("a change: server's processor time, ms", of_server * 1e3),
+        (
+            "a change: processor time of an agent, ms",
+            of_agents / each * 1e3,
+        ),
+        ("a change: until the last agent has it, median, ms", median),
+        (
+            "a change: until the last agent has it, longest, ms",
+            longest,
+        ),
+    ]);
 
-    let before = Used::read(objects, &nodes)?;
+    let [_, _, before] = used(objects, &nodes)?;
     let log = objects.server().audit_log();
     let heard = fs::metadata(&log).context("the audit log")?.len() as usize;
     let syncs: Vec<_> = nodes.iter().map(Node::syncs).collect();
@@ -297,28 +287,28 @@ fn measure(
     }
     wait_for_syncs(&nodes, &syncs)?;
     let back = started.elapsed().as_secs_f64();
-    let outage = Used::read(objects, &nodes)?;
+    let [of_server, _, received] = used(objects, &nodes)?;
     // Requests that were refused may come again.
     sleep(PAUSE);
     let text = fs::read_to_string(&log).context("the audit log")?;
     let (lists, refused) = requests(text.get(heard..).unwrap_or_default());
-    Ok([
-        took,
-        start.server,
-        start.agents / each * 1e3,
-        start.received / each / 1e3,
-        memory / each,
-        busy.received / changes / each,
-        busy.server / changes * 1e3,
-        busy.agents / changes / each * 1e3,
-        median,
-        longest,
-        back,
-        outage.server,
-        (outage.received - before.received) / each / 1e3,
-        lists / each,
-        refused,
-    ])
+    figures.extend([
+        (
+            "server back: from its start until all have a change, s",
+            back,
+        ),
+        ("server back: its processor time until then, s", of_server),
+        (
+            "server back: received by an agent, kB",
+            (received - before) / each / 1e3,
+        ),
+        (
+            "server back: lists of EndpointSlices by an agent",
+            lists / each,
+        ),
+        ("server back: answers 429 (too many requests)", refused),
+    ]);
+    Ok(figures)
 }
 
 /// Replaces the first endpoint of the full slice, as when a pod is replaced.

@@ -17,7 +17,6 @@ use lab::{
         agent::{Agent, Options},
         http,
         options::HEALTH,
-        settings::SocketBalancing,
     },
 };
 use nix::{
@@ -190,13 +189,9 @@ fn options<'a>(world: &'a World, binary: &'a Path, config: &'a str) -> Options<'
         16,
     )];
     Options {
-        binary,
-        node_name: "node-a",
         cluster_cidrs: &RANGES,
         config,
-        socket_balancing: SocketBalancing::All,
-        kubeconfig: None,
-        cgroup_root: world.cgroup().path(),
+        ..Options::new(binary, world.cgroup().path())
     }
 }
 
@@ -206,13 +201,7 @@ fn api_server(world: &World) -> Result<Objects<'_>> {
     let server = objects.server();
     server.apply(&manifests::text(&world.cluster.objects()))?;
     for service in Service::all() {
-        let (name, status) = (
-            service.name(),
-            json!({"status": status(service)}).to_string(),
-        );
-        let patch = ["patch", "service", &name];
-        let merge = ["--subresource=status", "--type=merge", "--patch", &status];
-        server.kubectl(&[&patch[..], &merge].concat())?;
+        server.set_status("service", &service.name(), &status(service))?;
     }
     Ok(objects)
 }

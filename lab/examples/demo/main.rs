@@ -76,13 +76,10 @@ fn run() -> Result<bool> {
     let host = SocketBalancing::Host;
     let mut servers = Flows::new(&topology, &cgroup, &endpoints, host, &INTERRUPTED)?;
     let options = Options {
-        binary: &binary,
         node_name: &demo.node.name,
         cluster_cidrs: &demo.node.pod_cidrs,
-        config: "",
         socket_balancing: host,
-        kubeconfig: None,
-        cgroup_root: cgroup.path(),
+        ..Options::new(&binary, cgroup.path())
     };
     println!(
         "A node with its pods, another node and an outside client, each in a network namespace; one agent,\n\

@@ -125,13 +125,9 @@ impl<'a> Served<'a> {
 
 fn options<'a>(world: &'a World, binary: &'a Path, config: &'a str) -> Options<'a> {
     Options {
-        binary,
-        node_name: "node-a",
-        cluster_cidrs: &[],
         config,
         socket_balancing: SocketBalancing::Host,
-        kubeconfig: None,
-        cgroup_root: world.cgroup().path(),
+        ..Options::new(binary, world.cgroup().path())
     }
 }
 

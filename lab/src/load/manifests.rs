@@ -3,6 +3,7 @@
 
 use std::net::Ipv4Addr;
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 /// A port of a service, and the port of its pods behind it.
@@ -52,7 +53,7 @@ pub fn slice(
 }
 
 /// Returns a ready endpoint of an EndpointSlice.
-pub fn endpoint(address: Ipv4Addr, node: &str) -> Value {
+pub fn endpoint(address: impl Serialize, node: &str) -> Value {
     json!({"addresses": [address], "nodeName": node, "conditions": {"ready": true}})
 }
 
