@@ -281,8 +281,7 @@ fn measure(
     // The API server may still be working on its last writes.
     std::thread::sleep(Duration::from_secs(1));
     let since = Instant::now();
-    let running = proxy::start(served, cell, programs, &objects.kubeconfig())?;
-    let proxy = &running.proxy;
+    let proxy = &proxy::start(served, cell, programs, &objects.kubeconfig())?;
     let prober = Prober(served);
     let mut measured = Measured::new(*cell, None);
     let said = |error: anyhow::Error| error.context(proxy.log()).context(cell.to_string());

@@ -149,16 +149,18 @@ impl World {
             Sink::new(&topology.remote, SINK)?,
             Sink::new(&topology.remote, SINK_DIRECTLY)?,
         ];
-        let world = Self {
+        Ok(Self {
             topology,
             cgroup,
             sinks,
-        };
-        Ok(world)
+        })
     }
 
+    /// Removes the rules of an earlier proxy, which kube-proxy leaves however it ends, and the
+    /// connections that conntrack knows: they would apply to later ones from the same ports.
     pub(crate) fn set_up(&self, setup: Setup) -> Result<()> {
-        setup.apply(self.node())
+        setup.apply(self.node())?;
+        self.node().feed("conntrack", &["-F"], "").map(drop)
     }
 
     pub(crate) fn node(&self) -> &NetNs {

@@ -4,7 +4,7 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr},
-    process::{Child, Command},
+    process::Command,
     sync::Arc,
 };
 
@@ -13,7 +13,7 @@ use lab::node::{
     cgroup::Cgroup,
     layout::Layout,
     netns::NetNs,
-    process::end_with_us,
+    process::{Killed, end_with_us},
     topology::{Plumbing, Topology},
 };
 use nix::sys::signal::Signal;
@@ -145,16 +145,6 @@ pub(crate) struct World {
     cgroup: Cgroup,
 }
 
-/// A process in a pod; dropping this kills it.
-pub(crate) struct Visitor(Child);
-
-impl Drop for Visitor {
-    fn drop(&mut self) {
-        _ = self.0.kill();
-        _ = self.0.wait();
-    }
-}
-
 impl World {
     /// `has_to_end`: whether the proxy ends connections to a pod that has gone.
     pub(crate) fn new(plumbing: Plumbing, seed: u64, has_to_end: bool) -> Result<Self> {
@@ -233,11 +223,11 @@ impl World {
     }
 
     /// Starts a process in a pod, which does nothing. It lives as long as this thread at most.
-    pub(crate) fn visit(&self, origin: Origin) -> Result<Visitor> {
+    pub(crate) fn visit(&self, origin: Origin) -> Result<Killed> {
         let mut command = Command::new("sleep");
         end_with_us(command.arg("infinity"), Signal::SIGKILL);
         let child = self.namespace(origin).enter(|| command.spawn())?;
-        Ok(Visitor(child.context("start sleep")?))
+        Ok(Killed(child.context("start sleep")?))
     }
 
     /// Returns the index of a server pod among the topology's pods.

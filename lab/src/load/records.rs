@@ -106,7 +106,7 @@ fn stored(mut object: Value, kind: u32, number: u32) -> Value {
     object
 }
 
-const fn record(key: String, object: Value) -> Record {
+fn record(key: String, object: Value) -> Record {
     Record {
         key,
         value: Some(object),

@@ -2,25 +2,24 @@
 //! A real etcd in a node's network namespace, accessed by its HTTP gateway. Used by `api_server`.
 
 use std::{
-    io::{Read, Write},
-    net::{SocketAddr, TcpStream},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     path::Path,
-    process::{Child, Command},
+    process::Command,
 };
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 
-use super::{api_server::spawn, netns::NetNs};
+use super::{api_server::spawn, http, netns::NetNs, process::Killed};
 
-const CLIENTS: &str = "127.0.0.1:2379";
+const CLIENTS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 2379);
 const PEERS: &str = "127.0.0.1:2380";
 /// Most operations in one transaction: as many as etcd accepts.
 const AT_ONCE: usize = 128;
 
 /// A running etcd; dropping it kills it.
-pub(super) struct Etcd(Child);
+pub(super) struct Etcd(#[expect(dead_code, reason = "is only dropped")] Killed);
 
 /// A key and value to write into etcd, or a key to remove.
 pub struct Record {
@@ -42,7 +41,7 @@ impl Etcd {
             .args(["--advertise-client-urls", Self::URL])
             .args(["--listen-peer-urls", &peers]);
         let child = spawn(node, &mut command, &folder.join("etcd.log"))?;
-        Ok(Self(child))
+        Ok(Self(Killed(child)))
     }
 }
 
@@ -51,33 +50,16 @@ pub fn store<'r>(node: &NetNs, records: impl IntoIterator<Item = &'r Record>) ->
     let mut records = records.into_iter().peekable();
     while records.peek().is_some() {
         let steps: Vec<_> = records.by_ref().take(AT_ONCE).map(Record::step).collect();
-        let answer = ask(node, &json!({"success": steps}).to_string())?;
-        ensure!(answer["succeeded"] == true, "etcd refuses: {answer}");
+        let body = json!({"success": steps}).to_string();
+        let length = body.len();
+        let request = format!(
+            "POST /v3/kv/txn HTTP/1.0\r\nHost: etcd\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
+        let (_, answer) = http::ask(node, CLIENTS.ip(), CLIENTS, &request, None).context("etcd")?;
+        let parsed: Value = serde_json::from_str(&answer).unwrap_or_default();
+        ensure!(parsed["succeeded"] == true, "etcd refuses: {answer}");
     }
     Ok(())
-}
-
-fn ask(node: &NetNs, body: &str) -> Result<Value> {
-    let address: SocketAddr = CLIENTS.parse()?;
-    let stream = node.enter(|| TcpStream::connect(address))?;
-    let mut stream = stream.context("connect to etcd")?;
-    let length = body.len();
-    write!(
-        stream,
-        "POST /v3/kv/txn HTTP/1.0\r\nHost: etcd\r\nContent-Length: {length}\r\n\r\n{body}"
-    )?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    let body = answer.split_once("\r\n\r\n").map(|(_, body)| body);
-    let body = body.with_context(|| format!("etcd answers {answer:?}"))?;
-    serde_json::from_str(body).with_context(|| format!("etcd answers {answer:?}"))
-}
-
-impl Drop for Etcd {
-    fn drop(&mut self) {
-        _ = self.0.kill();
-        _ = self.0.wait();
-    }
 }
 
 impl Record {

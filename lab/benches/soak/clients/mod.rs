@@ -132,28 +132,22 @@ struct Answer {
 
 impl Answer {
     fn parse(text: &str) -> io::Result<Self> {
-        let fault = || io::Error::other(format!("an answer that is none: {text:.80}"));
         let mut words = text.split_whitespace();
-        let by: Ipv4Addr = words
-            .next()
-            .and_then(|word| word.parse().ok())
-            .ok_or_else(fault)?;
-        let number = words.next().and_then(|word| word.parse().ok());
-        let number = number.ok_or_else(fault)?;
-        let is_last = match words.next() {
-            Some("ok") => false,
-            Some("bye") => true,
-            Some("stranger") => {
-                let text = format!("{by} answers, which is no endpoint of the service");
-                return Err(io::Error::other(text));
-            }
-            _ => return Err(fault()),
-        };
-        Ok(Self {
-            by,
-            number,
-            is_last,
-        })
+        let mut word = || words.next().unwrap_or_default();
+        let (by, number, word) = (word().parse::<Ipv4Addr>(), word().parse(), word());
+        match (by, number, word) {
+            (Ok(by), Ok(number), "ok" | "bye") => Ok(Self {
+                by,
+                number,
+                is_last: word == "bye",
+            }),
+            (Ok(by), Ok(_), "stranger") => Err(io::Error::other(format!(
+                "{by} answers, which is no endpoint of the service"
+            ))),
+            _ => Err(io::Error::other(format!(
+                "an answer that is none: {text:.80}"
+            ))),
+        }
     }
 }
 
