@@ -95,7 +95,7 @@ pub(crate) fn run(settings: &Settings<'_>, programs: &Programs) -> Result<Outcom
     let _visible = world.visit(Origin::Pod(HOLDER))?;
     let mut running = Running::start(&world, proxy, programs, &settings.config())?;
 
-    let mut plans = plans();
+    let mut plans = plans()?;
     plans.retain(|plan| plan.kind.contains(settings.only));
     if settings.disturb.is_some() {
         plans.retain(|plan| plan.kind != HELD && !plan.is_crowd());

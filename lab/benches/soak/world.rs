@@ -5,10 +5,11 @@
 use std::{
     net::{IpAddr, Ipv4Addr},
     process::Command,
+    str::FromStr,
     sync::Arc,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use lab::node::{
     cgroup::Cgroup,
     layout::Layout,
@@ -80,6 +81,26 @@ impl Origin {
     /// Returns whether connections of a client here to a cluster IP are translated at its sockets.
     pub(crate) const fn is_at_socket(self) -> bool {
         !matches!(self, Self::Sandbox(_) | Self::Remote | Self::Outside)
+    }
+}
+
+/// Reads an origin as plan.txt has it: `pod4`, `host-pod`.
+impl FromStr for Origin {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let name = text.trim_end_matches(|letter: char| letter.is_ascii_digit());
+        let number = text[name.len()..].parse().unwrap_or_default();
+        Ok(match name {
+            "pod" => Self::Pod(number),
+            "sandbox" => Self::Sandbox(number),
+            "server" => Self::Server(number),
+            "node" => Self::Node,
+            "host-pod" => Self::HostPod,
+            "remote" => Self::Remote,
+            "outside" => Self::Outside,
+            _ => bail!("no origin {text}"),
+        })
     }
 }
 

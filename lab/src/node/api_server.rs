@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{etcd::Etcd, kubeconfig, netns::NetNs};
+use super::{etcd, kubeconfig, netns::NetNs, process::Killed};
 
 const ADDRESS: &str = "127.0.0.1";
 const PORT: &str = "6443";
@@ -44,8 +44,8 @@ pub struct ApiServer<'a> {
     node: &'a NetNs,
     advertise: String,
     audience: Audience,
-    server: Child,
-    _etcd: Etcd,
+    server: Killed,
+    _etcd: Killed,
     /// The last field, so that the folder is removed after both programs have ended.
     folder: TempDir,
 }
@@ -67,7 +67,7 @@ impl<'a> ApiServer<'a> {
     fn start_for(audience: Audience, node: &'a NetNs, advertise: &str) -> Result<Self> {
         let folder = TempDir::with_prefix("portolan-api-").context("make the server's folder")?;
         write_credentials(folder.path(), advertise)?;
-        let _etcd = Etcd::start(node, &assets()?.join("etcd"), folder.path())?;
+        let _etcd = etcd::start(node, &assets()?.join("etcd"), folder.path())?;
         let server = start_server(node, folder.path(), advertise, audience)?;
         let started = Self {
             node,
@@ -99,14 +99,14 @@ impl<'a> ApiServer<'a> {
 
     /// Returns the process of kube-apiserver.
     pub fn pid(&self) -> u32 {
-        self.server.id()
+        self.server.0.id()
     }
 
     /// Ends kube-apiserver at once; etcd continues.
     pub fn kill(&mut self) {
         // SIGTERM would take seconds, and no state of the server is kept.
-        _ = self.server.kill();
-        _ = self.server.wait();
+        _ = self.server.0.kill();
+        _ = self.server.0.wait();
     }
 
     /// Starts kube-apiserver again after [`Self::kill`].
@@ -180,12 +180,6 @@ impl<'a> ApiServer<'a> {
     }
 }
 
-impl Drop for ApiServer<'_> {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
 /// Returns the folder with kube-apiserver, etcd and kubectl.
 fn assets() -> Result<PathBuf> {
     let folder = env::var_os("KUBEBUILDER_ASSETS").context(
@@ -234,11 +228,16 @@ fn audit_policy() -> Value {
     })
 }
 
-fn start_server(node: &NetNs, folder: &Path, advertise: &str, audience: Audience) -> Result<Child> {
+fn start_server(
+    node: &NetNs,
+    folder: &Path,
+    advertise: &str,
+    audience: Audience,
+) -> Result<Killed> {
     let path = |name: &str| folder.join(name).display().to_string();
     let mut command = Command::new(assets()?.join("kube-apiserver"));
     command
-        .args(["--etcd-servers", Etcd::URL])
+        .args(["--etcd-servers", etcd::URL])
         .args(["--cert-dir", &path("certs")])
         .args(["--secure-port", PORT])
         .args(["--advertise-address", advertise])
@@ -266,7 +265,7 @@ fn start_server(node: &NetNs, folder: &Path, advertise: &str, audience: Audience
                 .args(["--audit-log-path", &path(AUDIT_LOG)]);
         }
     }
-    spawn(node, &mut command, &folder.join("server.log"))
+    spawn(node, &mut command, &folder.join("server.log")).map(Killed)
 }
 
 /// Starts a program on a node and appends its output to a file.

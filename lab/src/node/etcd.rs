@@ -18,9 +18,6 @@ const PEERS: &str = "127.0.0.1:2380";
 /// Most operations in one transaction: as many as etcd accepts.
 const AT_ONCE: usize = 128;
 
-/// A running etcd; dropping it kills it.
-pub(super) struct Etcd(#[expect(dead_code, reason = "is only dropped")] Killed);
-
 /// A key and value to write into etcd, or a key to remove.
 pub struct Record {
     pub key: String,
@@ -28,21 +25,19 @@ pub struct Record {
     pub value: Option<Value>,
 }
 
-impl Etcd {
-    pub(super) const URL: &'static str = "http://127.0.0.1:2379";
+pub(super) const URL: &str = "http://127.0.0.1:2379";
 
-    pub(super) fn start(node: &NetNs, program: &Path, folder: &Path) -> Result<Self> {
-        let peers = format!("http://{PEERS}");
-        let mut command = Command::new(program);
-        command
-            .args(["--unsafe-no-fsync", "--log-level", "error", "--data-dir"])
-            .arg(folder.join("etcd"))
-            .args(["--listen-client-urls", Self::URL])
-            .args(["--advertise-client-urls", Self::URL])
-            .args(["--listen-peer-urls", &peers]);
-        let child = spawn(node, &mut command, &folder.join("etcd.log"))?;
-        Ok(Self(Killed(child)))
-    }
+/// Starts etcd on a node; `folder` is for its files.
+pub(super) fn start(node: &NetNs, program: &Path, folder: &Path) -> Result<Killed> {
+    let peers = format!("http://{PEERS}");
+    let mut command = Command::new(program);
+    command
+        .args(["--unsafe-no-fsync", "--log-level", "error", "--data-dir"])
+        .arg(folder.join("etcd"))
+        .args(["--listen-client-urls", URL])
+        .args(["--advertise-client-urls", URL])
+        .args(["--listen-peer-urls", &peers]);
+    spawn(node, &mut command, &folder.join("etcd.log")).map(Killed)
 }
 
 /// Writes or removes records in the etcd of a node, many in one transaction.
