@@ -47,9 +47,9 @@ struct Arguments {
     /// A few agents, services and changes: whether everything works, not how fast it is
     #[arg(long)]
     quick: bool,
-    /// The program kube-proxy; without it only portolan is measured
+    /// The program kube-proxy
     #[arg(long)]
-    kube_proxy: Option<PathBuf>,
+    kube_proxy: PathBuf,
     /// Handed over by `cargo bench`
     #[arg(long, hide = true)]
     bench: bool,
@@ -97,25 +97,22 @@ fn main() -> Result<()> {
         arguments.services,
         arguments.changes
     );
-    let mut programs = vec![("portolan", Program::Portolan(&portolan))];
-    if let Some(program) = &arguments.kube_proxy {
-        programs.push(("kube-proxy", Program::KubeProxy(program)));
-    }
-    let mut table = Table::new(
-        1,
-        [""].into_iter()
-            .chain(programs.iter().map(|(name, _)| *name)),
-    );
+    let programs = [
+        ("portolan", Program::Portolan(&portolan)),
+        ("kube-proxy", Program::KubeProxy(&arguments.kube_proxy)),
+    ];
     let mut measured = Vec::new();
     for (name, program) in programs {
         let figures = measure(&arguments, &server, &mut objects, program);
         measured.push(figures.with_context(|| name)?);
     }
-    for (at, (heading, _)) in measured[0].iter().enumerate() {
-        let figures = measured
-            .iter()
-            .map(|figures| format!("{:.2}", figures[at].1));
-        table.row([(*heading).to_owned()].into_iter().chain(figures));
+    let mut table = Table::new(1, ["", programs[0].0, programs[1].0]);
+    for ((heading, ours), (_, theirs)) in measured[0].iter().zip(&measured[1]) {
+        table.row([
+            (*heading).to_owned(),
+            format!("{ours:.2}"),
+            format!("{theirs:.2}"),
+        ]);
     }
     println!("\n{table}\n{} passed, 0 failed", measured.len());
     Ok(())

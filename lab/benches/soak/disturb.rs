@@ -196,7 +196,7 @@ fn killed(node: &mut Disturber<'_>, running: &mut Running<'_>) -> Result<()> {
 }
 
 fn ended(node: &mut Disturber<'_>, running: &mut Running<'_>) -> Result<()> {
-    running.end();
+    running.disturbed()?.end();
     node.pause(2_000);
     node.start(running, &node.programs.portolan)
 }
@@ -245,7 +245,7 @@ fn pins_removed(_: &mut Disturber<'_>, running: &mut Running<'_>) -> Result<()> 
 
 /// Drains for a while: no connection begins meanwhile, and the next agent finds the old ones.
 fn drained(node: &mut Disturber<'_>, running: &mut Running<'_>) -> Result<()> {
-    running.end();
+    running.disturbed()?.end();
     let mut command = Command::new(&node.programs.portolan);
     let command = command.args(["cleanup", "--drain", "--pin-dir"]);
     command.arg(running.pins()?).stdout(Stdio::null());

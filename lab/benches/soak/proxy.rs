@@ -141,22 +141,19 @@ impl<'a> Running<'a> {
         self.proxy.agent()
     }
 
+    /// Returns portolan's agent, to be disturbed.
+    pub(crate) fn disturbed(&mut self) -> Result<&mut Agent<'a>> {
+        self.proxy.agent_mut().context("only portolan is disturbed")
+    }
+
     /// Ends the agent if it runs, and starts one of this binary. Does not wait for it.
     pub(crate) fn restart(&mut self, binary: &Path, config: &str) -> Result<()> {
-        let agent = self.proxy.agent_mut();
-        let agent = agent.context("only portolan is disturbed")?;
-        agent.restart(&options(self.world, binary, config))
+        let options = options(self.world, binary, config);
+        self.disturbed()?.restart(&options)
     }
 
-    pub(crate) fn end(&mut self) {
-        if let Some(agent) = self.proxy.agent_mut() {
-            agent.end();
-        }
-    }
-
-    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
-        let agent = self.agent().context("no agent")?;
-        let pid = Pid::from_raw(agent.pid().cast_signed());
+    pub(crate) fn signal(&mut self, signal: Signal) -> Result<()> {
+        let pid = Pid::from_raw(self.disturbed()?.pid().cast_signed());
         kill(pid, signal).context("send the agent a signal")
     }
 

@@ -4,6 +4,7 @@
 
 use std::{
     collections::BTreeMap,
+    io,
     net::SocketAddr,
     time::{Duration, Instant},
 };
@@ -37,16 +38,48 @@ impl Span {
     }
 }
 
-/// One exchange of a client with a service.
-pub(crate) struct Exchange {
+/// An exchange that has begun.
+#[derive(Clone, Copy)]
+pub(crate) struct Begun {
     pub(crate) began: Instant,
-    /// The time at which the exchange was answered or failed.
-    pub(crate) ended: Instant,
-    pub(crate) local: Option<SocketAddr>,
     pub(crate) to: SocketAddr,
+    pub(crate) local: Option<SocketAddr>,
     /// Whether the exchange began with a new connection or socket.
     pub(crate) is_new: bool,
+}
+
+/// One exchange of a client with a service.
+pub(crate) struct Exchange {
+    pub(crate) begun: Begun,
+    /// The time at which the exchange was answered or failed.
+    pub(crate) ended: Instant,
     pub(crate) outcome: Result<(), String>,
+}
+
+impl Begun {
+    pub(crate) fn now(to: SocketAddr) -> Self {
+        Self {
+            began: Instant::now(),
+            to,
+            local: None,
+            is_new: true,
+        }
+    }
+    /// Begins another exchange on the same connection or socket. It is no longer new.
+    pub(crate) fn again(self) -> Self {
+        Self {
+            began: Instant::now(),
+            is_new: false,
+            ..self
+        }
+    }
+    pub(crate) fn ends<T>(self, outcome: &io::Result<T>) -> Exchange {
+        Exchange {
+            begun: self,
+            ended: Instant::now(),
+            outcome: outcome.as_ref().map(drop).map_err(ToString::to_string),
+        }
+    }
 }
 
 /// Counts and durations of all exchanges of one client.
@@ -79,13 +112,13 @@ impl Tally {
     }
 
     pub(crate) fn note(&mut self, exchange: &Exchange) {
-        let local = exchange.local.filter(|_| exchange.is_new);
-        if let Some(local) = local {
+        let begun = &exchange.begun;
+        if let Some(local) = begun.local.filter(|_| begun.is_new) {
             *self.ports.entry(local.port()).or_default() += 1;
         }
         let Span { begin, length } = self.span;
-        let at = exchange.began.saturating_duration_since(begin);
-        let took = exchange.ended.saturating_duration_since(exchange.began);
+        let at = begun.began.saturating_duration_since(begin);
+        let took = exchange.ended.saturating_duration_since(begun.began);
         let Err(error) = &exchange.outcome else {
             self.done += 1;
             let took = took.as_nanos() as u64;
@@ -98,12 +131,12 @@ impl Tally {
         };
         self.failed += 1;
         if self.failed <= PRINTED {
-            let from = exchange.local.map(|local| local.to_string());
+            let from = begun.local.map(|local| local.to_string());
             println!(
                 "FAIL {}: {} -> {}: {error}, begun after {:.3} s, known {:.3} s later",
                 self.plan,
                 from.unwrap_or_default(),
-                exchange.to,
+                begun.to,
                 at.as_secs_f64(),
                 took.as_secs_f64()
             );

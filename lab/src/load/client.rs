@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use hdrhistogram::Histogram;
 use nix::time::{ClockId, clock_gettime};
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -117,21 +117,14 @@ impl Client {
 }
 
 fn run(job: &Job) -> Result<Took> {
-    match job {
-        Job::Connections(to, count) => {
-            connections(to, *count).with_context(|| format!("connections to {}", to[0]))
-        }
-        Job::Crowd(to, clients, each) => {
-            crowd(*to, *clients, *each).with_context(|| format!("many connections to {to}"))
-        }
-        Job::Exchanges(to, count) => {
-            exchanges(*to, *count).with_context(|| format!("an open connection to {to}"))
-        }
-        Job::Datagrams(to, count) => {
-            datagrams(*to, *count).with_context(|| format!("a datagram to {to}"))
-        }
-        Job::Flood(to, count) => flood(*to, *count).with_context(|| format!("datagrams to {to}")),
-    }
+    let (took, to) = match job {
+        Job::Connections(to, count) => (connections(to, *count), to[0]),
+        Job::Crowd(to, clients, each) => (crowd(*to, *clients, *each), *to),
+        Job::Exchanges(to, count) => (exchanges(*to, *count), *to),
+        Job::Datagrams(to, count) => (datagrams(*to, *count), *to),
+        Job::Flood(to, count) => (flood(*to, *count), *to),
+    };
+    took.with_context(|| format!("to {to}"))
 }
 
 /// Times `work`, which does `count` operations. Client and server of each are in this process.
@@ -181,24 +174,13 @@ fn crowd(to: SocketAddr, clients: u32, each: u32) -> Result<Took> {
     let to = SockAddr::from(to);
     timed(clients * each, || {
         thread::scope(|scope| {
-            let threads: Vec<_> = (0..clients)
-                .map(|_| {
-                    scope.spawn(|| {
-                        unpin()?;
-                        for _ in 0..each {
-                            connection(&to)?;
-                        }
-                        Ok::<_, anyhow::Error>(())
-                    })
-                })
-                .collect();
-            for thread in threads {
-                match thread.join() {
-                    Ok(done) => done?,
-                    Err(_) => bail!("a client broke down"),
-                }
-            }
-            Ok(())
+            let client = || {
+                unpin()?;
+                (0..each).try_for_each(|_| connection(&to).map(drop))
+            };
+            let threads: Vec<_> = (0..clients).map(|_| scope.spawn(client)).collect();
+            let mut ended = threads.into_iter().map(thread::ScopedJoinHandle::join);
+            ended.try_for_each(|ended| ended.map_err(|_| anyhow!("a client broke down"))?)
         })
     })
 }

@@ -10,9 +10,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Answer, Begun, Calls, Client, ensure_same, nonce};
+use super::{Answer, Calls, Client, ensure_same, nonce};
 use crate::{
-    record::Exchange,
+    record::{Begun, Exchange},
     servers::{SEGMENT, SEGMENTS},
 };
 
@@ -243,8 +243,8 @@ impl Client for Simplex {
         let kept = self.socket.as_ref().map(|socket| socket.begun);
         let now = Instant::now();
         let mut note = |mut exchange: Exchange| {
-            if exchange.began < now {
-                exchange.ended = exchange.began + PATIENCE;
+            if exchange.begun.began < now {
+                exchange.ended = exchange.begun.began + PATIENCE;
             }
             note(exchange);
         };

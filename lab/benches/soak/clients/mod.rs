@@ -22,7 +22,7 @@ use lab::{node::netns::NetNs, random::Random};
 pub(crate) use self::plan::{HELD, HOLDER, Plan, plans};
 use crate::{
     cluster::{DATA_PORT, PORT, Service, frontend},
-    record::{Exchange, Span, Tally},
+    record::{Begun, Exchange, Span, Tally},
     rolling::ROLLING,
     world::{Origin, World},
 };
@@ -151,44 +151,6 @@ impl Answer {
     }
 }
 
-/// An exchange that has begun.
-#[derive(Clone, Copy)]
-struct Begun {
-    began: Instant,
-    to: SocketAddr,
-    local: Option<SocketAddr>,
-    is_new: bool,
-}
-
-impl Begun {
-    fn now(to: SocketAddr) -> Self {
-        Self {
-            began: Instant::now(),
-            to,
-            local: None,
-            is_new: true,
-        }
-    }
-    /// Begins another exchange on the same connection or socket. It is no longer new.
-    fn again(self) -> Self {
-        Self {
-            began: Instant::now(),
-            is_new: false,
-            ..self
-        }
-    }
-    fn ends<T>(self, outcome: &io::Result<T>) -> Exchange {
-        Exchange {
-            began: self.began,
-            ended: Instant::now(),
-            local: self.local,
-            to: self.to,
-            is_new: self.is_new,
-            outcome: outcome.as_ref().map(drop).map_err(ToString::to_string),
-        }
-    }
-}
-
 /// Fails unless the same pod answers now as before.
 fn ensure_same(before: Ipv4Addr, now: Ipv4Addr) -> io::Result<()> {
     if before == now {
@@ -233,8 +195,8 @@ impl Plan {
         while !span.is_over() {
             let began = Instant::now();
             client.exchange(&mut calls, &mut |exchange| {
-                let Exchange { began, ended, .. } = exchange;
-                if exchange.outcome.is_err() && broken.excuses(began, ended) {
+                let Exchange { begun, ended, .. } = exchange;
+                if exchange.outcome.is_err() && broken.excuses(begun.began, ended) {
                     tally.excused += 1;
                 } else {
                     tally.note(&exchange);

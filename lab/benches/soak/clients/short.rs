@@ -13,8 +13,8 @@ use lab::traffic::{clients, probe::Outcome};
 use proxy_common::Protocol;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::{Answer, Begun, Calls, Client, PATIENCE, ensure_same, nonce};
-use crate::record::Exchange;
+use super::{Answer, Calls, Client, PATIENCE, ensure_same, nonce};
+use crate::record::{Begun, Exchange};
 
 /// Number of connections that are open at once.
 const CROWD: usize = 200;
