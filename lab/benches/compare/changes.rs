@@ -3,7 +3,7 @@
 //! single change, and among many changes. Measured by connections, not by what the proxy reports.
 
 use std::{
-    io::{ErrorKind, Read, Write},
+    io::{self, ErrorKind, Read, Write},
     net::{Ipv4Addr, SocketAddr, TcpStream},
     sync::atomic::{AtomicBool, Ordering},
     thread,
@@ -44,31 +44,29 @@ pub(crate) struct Prober<'a>(pub(crate) &'a World);
 
 impl Prober<'_> {
     /// Waits until a service answers and the answering server's name is in `by`, at most for
-    /// `most`. Returns how long it took.
-    pub(crate) fn wait(&self, to: SocketAddr, by: &[u8], most: Duration) -> Result<Duration> {
-        let answers = |asked: std::io::Result<u8>| asked.is_ok_and(|name| by.contains(&name));
-        self.wait_until(to, answers, most)
+    /// `most`.
+    fn wait(&self, to: SocketAddr, by: &[u8], most: Duration) -> Result<()> {
+        self.wait_until(to, most, |asked| asked.is_ok_and(|name| by.contains(&name)))
     }
 
     /// Waits until a service without endpoints refuses connections, which shows that the proxy
-    /// knows the service. Returns how long it took.
-    fn wait_refused(&self, to: SocketAddr, most: Duration) -> Result<Duration> {
-        let refuses = |asked: std::io::Result<u8>| {
+    /// knows the service.
+    fn wait_refused(&self, to: SocketAddr) -> Result<()> {
+        self.wait_until(to, MOST, |asked| {
             asked.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
-        };
-        self.wait_until(to, refuses, most)
+        })
     }
 
     fn wait_until(
         &self,
         to: SocketAddr,
-        is_so: impl Fn(std::io::Result<u8>) -> bool,
         most: Duration,
-    ) -> Result<Duration> {
+        is_so: impl Fn(io::Result<u8>) -> bool,
+    ) -> Result<()> {
         let begin = Instant::now();
         let ask = || loop {
             if is_so(ask(to)) {
-                return Ok(begin.elapsed());
+                return Ok(());
             }
             ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
             if begin.elapsed() > most {
@@ -81,7 +79,7 @@ impl Prober<'_> {
 }
 
 /// Connects to a service and returns the name of the server that answers.
-fn ask(to: SocketAddr) -> std::io::Result<u8> {
+fn ask(to: SocketAddr) -> io::Result<u8> {
     let mut stream = TcpStream::connect_timeout(&to, CONNECT)?;
     stream.set_read_timeout(Some(ANSWER))?;
     stream.write_all(&[7])?;
@@ -153,14 +151,13 @@ pub(crate) fn changes(
     let first = objects.count();
     // All services are created before the first one is timed. Whenever a service is created, the
     // API server counts all cluster IPs, and its garbage collector runs afterwards.
-    let mut number = first;
     for _ in 0..count {
-        number = objects.announce()?;
+        objects.announce()?;
     }
-    prober.wait_refused(address_of(number), MOST)?;
+    prober.wait_refused(address_of(objects.count() - 1))?;
     let begin = Instant::now();
     let mut service = Vec::new();
-    for number in first..=number {
+    for number in first..objects.count() {
         if begin.elapsed() > ENOUGH && service.len() >= 3 {
             break;
         }
@@ -204,7 +201,7 @@ pub(crate) fn churn(
     let (begin, before) = (Instant::now(), processor_time_of_all(pid)?);
     let (written, seconds, after) = thread::scope(|scope| -> Result<_> {
         let writer = scope.spawn(|| write(node, services, wanted, &stop));
-        let mut follow = || {
+        let mut measure = || {
             while begin.elapsed() < length {
                 latencies.push(follow(prober, objects, probed)?);
                 // The timed changes must be few compared with the others.
@@ -212,7 +209,7 @@ pub(crate) fn churn(
             }
             Ok((begin.elapsed().as_secs_f64(), processor_time_of_all(pid)?))
         };
-        let followed: Result<_> = follow();
+        let followed: Result<_> = measure();
         stop.store(true, Ordering::Relaxed);
         let written = writer
             .join()

@@ -106,48 +106,34 @@ const CHURN_SERVICES: u32 = 10_000;
 const KUBE_PROXY_MOST: Duration = Duration::from_secs(600);
 const PORTOLAN_MOST: Duration = Duration::from_secs(60);
 
-/// How much is measured, and for how long.
-struct Scope {
-    rounds: u32,
-    measures: &'static [Measure],
-    /// Whether changes are timed, and with them the agent's idle time and commands.
-    has_changes: bool,
-    /// How many changes of each kind.
-    changes: u32,
-    churn: Duration,
-    /// The number of services at which continuous changes are measured; None: they are not
-    /// measured.
-    churn_at: Option<u32>,
-    /// How long nothing changes while the agent's processor time is measured.
-    idle: Duration,
-}
+/// How much is measured.
+impl Arguments {
+    fn pick<T>(&self, quick: T, whole: T) -> T {
+        if self.quick { quick } else { whole }
+    }
 
-impl Scope {
-    fn of(arguments: &Arguments) -> Self {
-        let scenario = arguments.scenario;
-        let most = |quick: u64, whole: u64| if arguments.quick { quick } else { whole };
-        let fitting = arguments.services.iter().filter(|n| **n <= CHURN_SERVICES);
-        Self {
-            rounds: most(3, arguments.rounds.into()) as u32,
-            measures: match scenario {
-                Scenario::All => &Measure::ALL,
-                Scenario::Connections => &Measure::CONNECTIONS,
-                Scenario::ControlPlane => &[],
-            },
-            has_changes: scenario != Scenario::Connections,
-            changes: most(5, 200) as u32,
-            churn: Duration::from_secs(most(2, 60)),
-            churn_at: fitting.max().copied().filter(|_| scenario == Scenario::All),
-            idle: Duration::from_secs(most(1, 20)),
+    fn rounds(&self) -> u32 {
+        self.pick(3, self.rounds)
+    }
+
+    fn measures(&self, cell: &Cell) -> &'static [Measure] {
+        match self.scenario {
+            Scenario::All if cell.has_packets() => &Measure::ALL,
+            Scenario::Connections if cell.has_packets() => &Measure::CONNECTIONS,
+            _ => &[],
         }
     }
 
-    fn has_packets(&self, cell: &Cell) -> bool {
-        cell.has_packets() && !self.measures.is_empty()
+    /// Returns whether changes are timed, and with them the agent's idle time and commands.
+    fn has_changes(&self, cell: &Cell) -> bool {
+        cell.has_changes() && self.scenario != Scenario::Connections
     }
 
-    fn has_changes(&self, cell: &Cell) -> bool {
-        cell.has_changes() && self.has_changes
+    /// Returns whether continuous changes are measured.
+    fn has_churn(&self, cell: &Cell) -> bool {
+        let fitting = self.services.iter().filter(|n| **n <= CHURN_SERVICES);
+        let is_most = fitting.max() == Some(&cell.services);
+        is_most && self.scenario == Scenario::All && !cell.proxy.is_fast()
     }
 }
 
@@ -168,7 +154,6 @@ fn main() -> Result<()> {
     }
     // A single scenario is run to see what has changed.
     arguments.fresh |= arguments.scenario != Scenario::All;
-    let scope = Scope::of(&arguments);
     let programs = Programs {
         portolan: binary::find()?,
         kube_proxy: arguments.kube_proxy.clone(),
@@ -179,19 +164,19 @@ fn main() -> Result<()> {
         Scenario::Connections => Path::new("target/lab/connections"),
         Scenario::ControlPlane => Path::new("target/lab/control-plane"),
     };
-    run(&arguments, &scope, &programs, folder)
+    run(&arguments, &programs, folder)
 }
 
 /// Measures what `folder` has no figures of yet, and writes the report there.
-fn run(arguments: &Arguments, scope: &Scope, programs: &Programs, folder: &Path) -> Result<()> {
+fn run(arguments: &Arguments, programs: &Programs, folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
     let file = folder.join("results.json");
     if arguments.fresh && file.exists() {
         fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))?;
     }
-    let mut results = Results::resume(&file, describe(programs, arguments.plumbing, scope.rounds));
+    let mut results = Results::resume(&file, describe(programs, arguments));
     let mut cells = cells(&arguments.services, &with_fast(&arguments.proxies));
-    cells.retain(|cell| scope.has_packets(cell) || scope.has_changes(cell));
+    cells.retain(|cell| !arguments.measures(cell).is_empty() || arguments.has_changes(cell));
     let todo: Vec<_> = cells
         .iter()
         .filter(|cell| results.find(cell).is_none())
@@ -209,7 +194,7 @@ fn run(arguments: &Arguments, scope: &Scope, programs: &Programs, folder: &Path)
             }
             let measured = match hopeless(&results, cell) {
                 Some(reason) => Measured::new(**cell, Some(reason)),
-                None => measure(scope, [&plain, &served], &mut objects, programs, cell)?,
+                None => measure(arguments, [&plain, &served], &mut objects, programs, cell)?,
             };
             results.add(measured, &file)?;
         }
@@ -222,13 +207,13 @@ fn run(arguments: &Arguments, scope: &Scope, programs: &Programs, folder: &Path)
     }
     println!("{}", file.display());
     if arguments.quick {
-        complete(&results, &cells, scope)?;
+        complete(&results, &cells, arguments)?;
     }
     Ok(())
 }
 
 /// Describes the machine, the versions of the measured programs, and the settings of the run.
-fn describe(programs: &Programs, plumbing: Plumbing, rounds: u32) -> String {
+fn describe(programs: &Programs, arguments: &Arguments) -> String {
     let version = |program: &Path| {
         let output = Command::new(program).arg("--version").output();
         let text = output.map(|output| output.stdout).unwrap_or_default();
@@ -236,25 +221,24 @@ fn describe(programs: &Programs, plumbing: Plumbing, rounds: u32) -> String {
         text.lines().next().unwrap_or("unknown").trim().to_owned()
     };
     format!(
-        "{}, kube-proxy ({}), {}, {};\npods joined by {}; {rounds} rounds",
+        "{}, kube-proxy ({}), {}, {};\npods joined by {}; {} rounds",
         machine::describe(),
         version(&programs.kube_proxy),
         version("nft".as_ref()),
         version("iptables".as_ref()),
-        plumbing.name(),
+        arguments.plumbing.name(),
+        arguments.rounds()
     )
 }
 
 /// Returns the proxies, kube-proxy's modes twice: with the default and with a short minSyncPeriod.
 fn with_fast(proxies: &[Proxy]) -> Vec<Proxy> {
-    proxies
-        .iter()
-        .flat_map(|proxy| match proxy {
-            Proxy::Nftables => vec![Proxy::Nftables, Proxy::NftablesFast],
-            Proxy::Iptables => vec![Proxy::Iptables, Proxy::IptablesFast],
-            other => vec![*other],
-        })
-        .collect()
+    let twice = proxies.iter().flat_map(|proxy| match proxy {
+        Proxy::Nftables => vec![Proxy::Nftables, Proxy::NftablesFast],
+        Proxy::Iptables => vec![Proxy::Iptables, Proxy::IptablesFast],
+        other => vec![*other],
+    });
+    twice.collect()
 }
 
 /// Returns why a measurement is not tried: the proxy did not finish with as many or fewer services,
@@ -270,7 +254,7 @@ fn hopeless(results: &Results, cell: &Cell) -> Option<String> {
 }
 
 fn measure(
-    scope: &Scope,
+    arguments: &Arguments,
     [plain, served]: [&World; 2],
     objects: &mut Objects<'_>,
     programs: &Programs,
@@ -300,23 +284,23 @@ fn measure(
         }
         Err(error) => return Err(said(error)),
     }
-    if scope.has_packets(cell) {
-        let what = (scope.measures, scope.rounds);
-        packets::measure(plain, served, what, &mut measured).map_err(said)?;
-    }
-    if !scope.has_changes(cell) {
+    let what = (arguments.measures(cell), arguments.rounds());
+    packets::measure(plain, served, what, &mut measured).map_err(said)?;
+    if !arguments.has_changes(cell) {
         return Ok(measured);
     }
-    changes::changes(&prober, objects, scope.changes, &mut measured).map_err(said)?;
+    let count = arguments.pick(5, 200);
+    changes::changes(&prober, objects, count, &mut measured).map_err(said)?;
     if let Some(agent) = proxy.agent() {
-        waiting::idle(agent, scope.idle, &mut measured)?;
+        let length = Duration::from_secs(arguments.pick(1, 20));
+        waiting::idle(agent, length, &mut measured)?;
         let commands = waiting::commands(agent, objects, &programs.portolan, &mut measured);
         commands.map_err(said)?;
     }
-    let is_churned = !cell.proxy.is_fast() && Some(cell.services) == scope.churn_at;
-    if let Some(pid) = proxy.pid().filter(|_| is_churned) {
+    if let Some(pid) = proxy.pid().filter(|_| arguments.has_churn(cell)) {
+        let length = Duration::from_secs(arguments.pick(2, 60));
         for wanted in CHURN {
-            let what = (wanted, scope.churn);
+            let what = (wanted, length);
             changes::churn(&prober, objects, pid, what, &mut measured).map_err(said)?;
         }
     }
@@ -324,7 +308,7 @@ fn measure(
 }
 
 /// Fails if one of the cells was not measured completely.
-fn complete(results: &Results, cells: &[Cell], scope: &Scope) -> Result<()> {
+fn complete(results: &Results, cells: &[Cell], arguments: &Arguments) -> Result<()> {
     for cell in cells {
         let name = cell.proxy.name();
         let measured = results.find(cell);
@@ -332,11 +316,10 @@ fn complete(results: &Results, cells: &[Cell], scope: &Scope) -> Result<()> {
         if let Some(reason) = &measured.gave_up {
             bail!("{name}: {reason}");
         }
-        let packets = scope.has_packets(cell).then_some(scope.measures);
-        let packets = packets.unwrap_or_default().iter().copied();
-        let wanted = packets
+        let measures = arguments.measures(cell).iter().copied();
+        let wanted = measures
             .map(Measure::heading)
-            .chain(scope.has_changes(cell).then_some(ENDPOINT))
+            .chain(arguments.has_changes(cell).then_some(ENDPOINT))
             .chain((cell.proxy != Proxy::Direct).then_some(START));
         for heading in wanted {
             ensure!(measured.find(heading).is_some(), "{name}: no {heading}");

@@ -83,8 +83,8 @@ impl<'a> Objects<'a> {
         Ok(())
     }
 
-    /// Creates one more service, without endpoints. Returns its number.
-    pub fn announce(&mut self) -> Result<u32> {
+    /// Creates one more service, without endpoints.
+    pub fn announce(&mut self) -> Result<()> {
         let number = self.count();
         let (services, _) = self.apis();
         let object = serde_json::from_value(records::service(number))?;
@@ -92,7 +92,7 @@ impl<'a> Objects<'a> {
         let work = services.create(&parameters, &object);
         self.node.enter(|| self.runtime.block_on(work))??;
         self.targets.push(0);
-        Ok(number)
+        Ok(())
     }
     /// Creates two endpoints for a service that `announce` has created.
     pub fn serve(&self, number: u32) -> Result<()> {
