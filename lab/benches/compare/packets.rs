@@ -18,7 +18,7 @@ use crate::{
 use lab::{
     interrupt::INTERRUPTED,
     load::{
-        client::{Client, Job, Took, histogram},
+        client::{self, Client, Job, Took, histogram},
         records::{self, TARGETS},
         statistics::{interval, median},
         table::grouped,
@@ -61,22 +61,28 @@ impl Side {
     }
 
     fn job(&self, measure: Measure, round: u32) -> Job {
+        let Addresses {
+            echo,
+            crowd,
+            sink,
+            remote_sink,
+        } = self.to;
         match measure {
-            Measure::LastService => Job::connections(self.many[self.many.len() - 1], CONNECTIONS),
-            Measure::RandomService | Measure::NotOurs => {
-                let others = self
-                    .many
-                    .iter()
-                    .cycle()
-                    .skip((round * CONNECTIONS) as usize);
-                let these = others.take(CONNECTIONS as usize);
-                Job::Connections(these.copied().collect(), CONNECTIONS)
+            Measure::LastService => {
+                let last = self.many[self.many.len() - 1];
+                Box::new(move || client::connections(&[last], CONNECTIONS))
             }
-            Measure::OpenConnection => Job::Exchanges(self.to.echo, EXCHANGES),
-            Measure::Datagrams => Job::Datagrams(self.to.echo, EXCHANGES),
-            Measure::Crowd => Job::Crowd(self.to.crowd, CLIENTS, EACH),
-            Measure::NodePortLocal => Job::Flood(self.to.sink, PACKETS),
-            Measure::NodePortRemote => Job::Flood(self.to.remote_sink, PACKETS),
+            Measure::RandomService | Measure::NotOurs => {
+                let others = self.many.iter().cycle();
+                let others = others.skip((round * CONNECTIONS) as usize);
+                let these: Vec<_> = others.take(CONNECTIONS as usize).copied().collect();
+                Box::new(move || client::connections(&these, CONNECTIONS))
+            }
+            Measure::OpenConnection => Box::new(move || client::exchanges(echo, EXCHANGES)),
+            Measure::Datagrams => Box::new(move || client::datagrams(echo, EXCHANGES)),
+            Measure::Crowd => Box::new(move || client::crowd(crowd, CLIENTS, EACH)),
+            Measure::NodePortLocal => Box::new(move || client::flood(sink, PACKETS)),
+            Measure::NodePortRemote => Box::new(move || client::flood(remote_sink, PACKETS)),
         }
     }
 }
