@@ -88,9 +88,9 @@ impl Flood<'_> {
         let mut random = Random::new(u64::from(self.to.port()));
         let mut headers = MultiHeaders::preallocate(BATCH, None);
         let to = [Some(SockaddrIn::from(SocketAddrV4::new(*self.to.ip(), 0))); BATCH];
-        let (begin, mut sent) = (Instant::now(), 0);
+        let (begin, mut sent) = (Instant::now(), 0u64);
         while !stop.load(Ordering::Relaxed) {
-            let due = |limit| begin.elapsed().as_secs_f64() * f64::from(limit);
+            let due = |limit: u32| begin.elapsed().as_secs_f64() * f64::from(limit);
             if self.limit.is_some_and(|limit| sent as f64 > due(limit)) {
                 thread::sleep(Duration::from_millis(1));
                 continue;

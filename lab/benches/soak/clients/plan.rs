@@ -114,7 +114,7 @@ fn of_kind(row: &'static str) -> Result<Vec<Plan>> {
     let (pace, clients) = rest.split_once(": ").context("no pace")?;
     let pace = Duration::from_millis(pace.parse()?);
     let make = maker(kind).context("a kind without a client")?;
-    let client = |text: &str| {
+    let client = |text: &str| -> Result<Plan> {
         let (origin, service) = text.split_once(' ').context("no service")?;
         let origin = origin.parse()?;
         let by = match origin {
