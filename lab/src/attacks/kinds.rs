@@ -146,29 +146,23 @@ pub fn short(served: &Served<'_>, closes: Closes, windows: u32, length: Duration
         let number = begin.elapsed().as_nanos() / length.as_nanos();
         made.get(number as usize)
     };
-    thread::scope(|scope| {
-        let clients: Vec<_> = served.world.clients()[..CLIENTS]
-            .iter()
-            .map(|client| {
-                scope.spawn(|| {
-                    client.enter(|| {
-                        while window().is_some() && !INTERRUPTED.load(Ordering::Relaxed) {
-                            let done = connect(to, closes);
-                            // A connection counts for the window in which it ended. A connection
-                            // that ends after the last window does not count.
-                            let Some(made) = window() else { break };
-                            let counter = if done.is_ok() { made } else { &failed };
-                            counter.fetch_add(1, Ordering::Relaxed);
-                        }
-                    })
-                })
-            })
-            .collect();
-        for client in clients {
-            let ended = client.join().ok().context("a client broke down")?;
-            ended?;
+    let work = || {
+        while window().is_some() && !INTERRUPTED.load(Ordering::Relaxed) {
+            let done = connect(to, closes);
+            // A connection counts for the window in which it ended. A connection that ends after
+            // the last window does not count.
+            let Some(made) = window() else { break };
+            let counter = if done.is_ok() { made } else { &failed };
+            counter.fetch_add(1, Ordering::Relaxed);
         }
-        Ok::<_, anyhow::Error>(())
+    };
+    thread::scope(|scope| {
+        let clients = served.world.clients().iter();
+        let clients: Vec<_> = clients
+            .map(|client| scope.spawn(move || client.enter(work)))
+            .collect();
+        let mut ended = clients.into_iter().map(thread::ScopedJoinHandle::join);
+        ended.try_for_each(|ended| ended.ok().context("a client broke down")?)
     })?;
     let rate = |made: AtomicU32| f64::from(made.into_inner()) / length.as_secs_f64();
     Ok(Short {
@@ -215,9 +209,8 @@ pub fn many(served: &mut Served<'_>, open: u32, per_second: u32, length: Duratio
             .iter()
             .map(|client| scope.spawn(move || make(client)))
             .collect();
-        let ended = threads
-            .into_iter()
-            .map(|thread| thread.join().ok().context("a client broke down")?);
+        let ended = threads.into_iter().map(thread::ScopedJoinHandle::join);
+        let ended = ended.map(|ended| ended.ok().context("a client broke down")?);
         ended.collect::<Result<Vec<_>>>()
     })?;
     Ok(Many {
