@@ -46,6 +46,8 @@ pub(crate) struct Begun {
     pub(crate) local: Option<SocketAddr>,
     /// Whether the exchange began with a new connection or socket.
     pub(crate) is_new: bool,
+    /// When the exchange has failed, if that is not the time at which it is known.
+    pub(crate) failed: Option<Instant>,
 }
 
 /// One exchange of a client with a service.
@@ -63,6 +65,7 @@ impl Begun {
             to,
             local: None,
             is_new: true,
+            failed: None,
         }
     }
     /// Begins another exchange on the same connection or socket. It is no longer new.
@@ -76,7 +79,7 @@ impl Begun {
     pub(crate) fn ends<T>(self, outcome: &io::Result<T>) -> Exchange {
         Exchange {
             begun: self,
-            ended: Instant::now(),
+            ended: self.failed.unwrap_or_else(Instant::now),
             outcome: outcome.as_ref().map(drop).map_err(ToString::to_string),
         }
     }

@@ -12,7 +12,7 @@ use std::{
 
 use super::{Answer, Calls, Client, ensure_same, nonce};
 use crate::{
-    record::{Begun, Exchange},
+    record::Begun,
     servers::{SEGMENT, SEGMENTS},
 };
 
@@ -113,9 +113,9 @@ pub(super) struct Queries {
 }
 
 impl Client for Queries {
-    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
+    fn exchange(&mut self, calls: &mut Calls<'_>) {
         self.count += 1;
-        calls.exchange(None, note, |calls, begun| {
+        calls.exchange(None, |calls, begun| {
             let socket = Datagrams::open(begun, self.count.is_multiple_of(2))?;
             socket.ask(calls, "ask", LENGTH)
         });
@@ -172,13 +172,13 @@ impl Socket {
 impl Client for Socket {
     /// The socket is kept even if there is no answer: many programs never open another one. But a
     /// connected socket of the node is closed when its endpoint goes: the client connects again.
-    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
+    fn exchange(&mut self, calls: &mut Calls<'_>) {
         let kept = self.socket.take();
         let kept = kept.filter(|socket| calls.stays(socket.begun.to));
         let may_be_closed = kept.is_some() && calls.endpoints_go && self.is_connected;
         let is_closed = |error: &io::Error| error.kind() == ErrorKind::ConnectionAborted;
         let before = kept.as_ref().map(|socket| socket.begun);
-        calls.exchange(before, note, |calls, begun| {
+        calls.exchange(before, |calls, begun| {
             let socket = kept.map_or_else(|| Datagrams::open(begun, self.is_connected), Ok)?;
             let mut outcome = self.ask(&socket, calls);
             self.socket = Some(socket);
@@ -205,7 +205,7 @@ pub(super) struct Simplex {
 }
 
 impl Simplex {
-    /// Sends a datagram and checks an earlier one. If that has failed, `begun` is when it was sent.
+    /// Sends a datagram and checks an earlier one. If that has failed, `begun` says when.
     fn send(&mut self, calls: &mut Calls<'_>, begun: &mut Begun) -> io::Result<()> {
         let socket = match self.socket.take() {
             Some(socket) => socket,
@@ -222,8 +222,9 @@ impl Simplex {
         let Some(earlier) = self.sent.checked_sub(LATER).filter(|number| *number > 0) else {
             return Ok(());
         };
-        let now = begun.began;
-        begun.began = self.times.pop_front().unwrap_or(now);
+        let now = *begun;
+        begun.began = self.times.pop_front().unwrap_or(now.began);
+        begun.failed = Some(begun.began + PATIENCE);
         let lost = || io::Error::other(format!("datagram {earlier} came to nobody"));
         let world = calls.world;
         let pod = world.arrivals.take(self.sender, earlier);
@@ -233,22 +234,15 @@ impl Simplex {
             ensure_same(before, pod)
                 .map_err(|error| io::Error::other(format!("datagram {earlier}: {error}")))?;
         }
-        begun.began = now;
+        *begun = now;
         Ok(())
     }
 }
 
 impl Client for Simplex {
-    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
+    fn exchange(&mut self, calls: &mut Calls<'_>) {
         let kept = self.socket.as_ref().map(|socket| socket.begun);
-        let now = Instant::now();
-        let mut note = |mut exchange: Exchange| {
-            if exchange.begun.began < now {
-                exchange.ended = exchange.begun.began + PATIENCE;
-            }
-            note(exchange);
-        };
-        calls.exchange(kept, &mut note, |calls, begun| self.send(calls, begun));
+        calls.exchange(kept, |calls, begun| self.send(calls, begun));
     }
 }
 
@@ -260,10 +254,10 @@ pub(super) struct Question {
 }
 
 impl Client for Question {
-    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
+    fn exchange(&mut self, calls: &mut Calls<'_>) {
         let kept = self.socket.take();
         let before = kept.as_ref().map(|(socket, _)| socket.begun);
-        let received = calls.exchange(before, note, |calls, begun| {
+        let received = calls.exchange(before, |calls, begun| {
             let (socket, number) = match kept {
                 Some(kept) => kept,
                 None => {

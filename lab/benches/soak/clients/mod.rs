@@ -36,8 +36,8 @@ const TO_FOLLOW: Duration = Duration::from_secs(3);
 
 /// What one kind of client does.
 pub(crate) trait Client {
-    /// Does one or several exchanges, and calls `note` with the outcome of each.
-    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange));
+    /// Does one or several exchanges, and notes the outcome of each.
+    fn exchange(&mut self, calls: &mut Calls<'_>);
 }
 
 /// The service that a client calls, and what else it needs for its calls.
@@ -54,6 +54,7 @@ pub(crate) struct Calls<'a> {
     /// Whether the client is a process of the node, and its service's endpoints are replaced.
     endpoints_go: bool,
     random: Random,
+    tally: Tally,
 }
 
 impl Calls<'_> {
@@ -105,13 +106,21 @@ impl Calls<'_> {
     fn exchange<T>(
         &mut self,
         kept: Option<Begun>,
-        note: &mut dyn FnMut(Exchange),
         work: impl FnOnce(&mut Self, &mut Begun) -> io::Result<T>,
     ) -> Option<T> {
         let mut begun = kept.map_or_else(|| Begun::now(self.address()), Begun::again);
         let outcome = work(self, &mut begun);
-        note(begun.ends(&outcome));
+        self.note(&begun.ends(&outcome));
         outcome.ok()
+    }
+
+    fn note(&mut self, exchange: &Exchange) {
+        let Exchange { begun, ended, .. } = exchange;
+        if exchange.outcome.is_err() && self.world.broken.excuses(begun.began, *ended) {
+            self.tally.excused += 1;
+        } else {
+            self.tally.note(exchange);
+        }
     }
 }
 
@@ -180,30 +189,22 @@ impl Plan {
             is_at_socket: self.origin.is_at_socket(),
             endpoints_go: self.origin == Origin::Node && ROLLING.contains(&self.service),
             random: Random::new(seed),
+            tally: Tally::new(self, span),
         };
         world.run(self.origin, || self.exchanges(calls))
     }
 
     fn exchanges(self, mut calls: Calls<'_>) -> Tally {
         let span = calls.span;
-        let mut tally = Tally::new(self, span);
         let mut client = (self.make)();
         // Spreads the times at which the clients start.
         let offset = Duration::from_millis(calls.random.below(500));
         sleep((span.begin + offset).saturating_duration_since(Instant::now()));
-        let broken = &calls.world.broken;
         while !span.is_over() {
             let began = Instant::now();
-            client.exchange(&mut calls, &mut |exchange| {
-                let Exchange { begun, ended, .. } = exchange;
-                if exchange.outcome.is_err() && broken.excuses(begun.began, ended) {
-                    tally.excused += 1;
-                } else {
-                    tally.note(&exchange);
-                }
-            });
+            client.exchange(&mut calls);
             sleep((began + self.pace).saturating_duration_since(Instant::now()));
         }
-        tally
+        calls.tally
     }
 }

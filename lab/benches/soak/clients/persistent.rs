@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{Calls, Client, ensure_same, short::Connection};
-use crate::{leaving::Phase, record::Exchange};
+use crate::leaving::Phase;
 
 /// How many connections a client holds, and how many more once the new pod is there. So many that
 /// each of four pods has some.
@@ -37,7 +37,7 @@ pub(super) struct Holder {
 }
 
 impl Client for Holder {
-    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
+    fn exchange(&mut self, calls: &mut Calls<'_>) {
         let departure = &calls.world.departure;
         let phase = departure.phase();
         let count = match phase {
@@ -50,14 +50,14 @@ impl Client for Holder {
         let held = &mut self.held[self.next];
         match held {
             Some(one) if departure.concerns(one.by, one.opened) => {
-                if is_over(one, calls, phase, is_silent, note) {
+                if is_over(one, calls, phase, is_silent) {
                     *held = None;
                 }
             }
             _ => {
                 let before = held.take();
                 let kept = before.as_ref().map(|one| one.connection.begun);
-                *held = calls.exchange(kept, note, |calls, begun| {
+                *held = calls.exchange(kept, |calls, begun| {
                     let (mut connection, known) = match before {
                         Some(one) => (one.connection, Some((one.by, one.opened))),
                         None => (Connection::open(begun, 0)?, None),
@@ -77,13 +77,7 @@ impl Client for Holder {
 }
 
 /// Returns whether the connection to the pod that goes has ended, or should have, and counts it.
-fn is_over(
-    held: &mut Persistent,
-    calls: &Calls<'_>,
-    phase: Phase,
-    is_silent: bool,
-    note: &mut dyn FnMut(Exchange),
-) -> bool {
+fn is_over(held: &mut Persistent, calls: &mut Calls<'_>, phase: Phase, is_silent: bool) -> bool {
     let (Phase::Gone(at) | Phase::Replaced(at)) = phase else {
         return false;
     };
@@ -106,6 +100,6 @@ fn is_over(
         }
         Some(error) => error,
     };
-    note(begun.ends::<()>(&Err(fault)));
+    calls.note(&begun.ends::<()>(&Err(fault)));
     true
 }

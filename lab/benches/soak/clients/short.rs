@@ -136,10 +136,11 @@ pub(super) struct Short {
 }
 
 impl Client for Short {
-    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
+    fn exchange(&mut self, calls: &mut Calls<'_>) {
         self.count += 1;
         let to = calls.address();
-        note(once(calls, to, self.count.is_multiple_of(2)));
+        let exchange = once(calls, to, self.count.is_multiple_of(2));
+        calls.note(&exchange);
     }
 }
 
@@ -150,8 +151,8 @@ pub(super) struct Sticky {
 }
 
 impl Client for Sticky {
-    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
-        calls.exchange(None, note, |calls, begun| {
+    fn exchange(&mut self, calls: &mut Calls<'_>) {
+        calls.exchange(None, |calls, begun| {
             let answer = Connection::open(begun, 0)?.ask(calls, LENGTH, false)?;
             // Without a proxy, answers of different pods are right.
             let before = self.pod.replace(answer.by);
@@ -166,13 +167,13 @@ impl Client for Sticky {
 pub(super) struct Crowd;
 
 impl Client for Crowd {
-    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
+    fn exchange(&mut self, calls: &mut Calls<'_>) {
         let to: Vec<_> = (0..CROWD).map(|_| calls.address()).collect();
-        let calls = &*calls;
+        let shared = &*calls;
         let ended: Vec<_> = thread::scope(|scope| {
             let ask = |(number, to): (usize, SocketAddr)| {
                 let small = thread::Builder::new().stack_size(128 << 10);
-                small.spawn_scoped(scope, move || once(calls, to, number.is_multiple_of(2)))
+                small.spawn_scoped(scope, move || once(shared, to, number.is_multiple_of(2)))
             };
             let threads: Vec<_> = to.into_iter().enumerate().flat_map(ask).collect();
             threads
@@ -180,7 +181,7 @@ impl Client for Crowd {
                 .flat_map(thread::ScopedJoinHandle::join)
                 .collect()
         });
-        ended.into_iter().for_each(note);
+        ended.iter().for_each(|exchange| calls.note(exchange));
     }
 }
 
@@ -189,8 +190,8 @@ impl Client for Crowd {
 pub(super) struct Ftp;
 
 impl Client for Ftp {
-    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
-        calls.exchange(None, note, |calls, begun| {
+    fn exchange(&mut self, calls: &mut Calls<'_>) {
+        calls.exchange(None, |calls, begun| {
             let mut control = Connection::open(begun, 0)?;
             let by = control.ask(calls, LENGTH, false)?.by;
             let mut to_data = Begun::now(calls.data(begun.to));
@@ -208,8 +209,8 @@ impl Client for Ftp {
 pub(super) struct Associations;
 
 impl Client for Associations {
-    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
-        calls.exchange(None, note, |calls, begun| {
+    fn exchange(&mut self, calls: &mut Calls<'_>) {
+        calls.exchange(None, |calls, begun| {
             // A loopback address here makes the kernel choose the source.
             let client = clients::Client::new(calls.namespace, IpAddr::V4(Ipv4Addr::LOCALHOST));
             let attempt = client.call(Protocol::SCTP, begun.to, 0);

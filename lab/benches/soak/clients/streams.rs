@@ -8,7 +8,6 @@ use std::{
 };
 
 use super::{Calls, Client, ensure_same, nonce, short::Connection};
-use crate::record::Exchange;
 
 /// Requests on one connection of `KeepAlive`.
 const REQUESTS: u32 = 100;
@@ -36,15 +35,10 @@ impl Open {
     /// None, opens one from the source port `port` (0: any). The `most`-th request asks the server
     /// to close the connection. `kept` is None afterwards if the server has closed the connection,
     /// or after an error.
-    fn ask(
-        kept: &mut Option<Self>,
-        calls: &mut Calls<'_>,
-        (port, most, length): (u16, u32, u64),
-        note: &mut dyn FnMut(Exchange),
-    ) {
+    fn ask(kept: &mut Option<Self>, calls: &mut Calls<'_>, (port, most, length): (u16, u32, u64)) {
         let before = kept.take();
         let begun = before.as_ref().map(|open| open.connection.begun);
-        let open = calls.exchange(begun, note, |calls, begun| {
+        let open = calls.exchange(begun, |calls, begun| {
             let mut open = match before {
                 Some(open) => open,
                 None => Self {
@@ -68,9 +62,9 @@ impl Open {
 pub(super) struct KeepAlive(Option<Open>);
 
 impl Client for KeepAlive {
-    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
+    fn exchange(&mut self, calls: &mut Calls<'_>) {
         let length = 1 << calls.random.below(16);
-        Open::ask(&mut self.0, calls, (0, REQUESTS, length), note);
+        Open::ask(&mut self.0, calls, (0, REQUESTS, length));
     }
 }
 
@@ -82,11 +76,11 @@ pub(super) struct Pool {
 }
 
 impl Client for Pool {
-    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
+    fn exchange(&mut self, calls: &mut Calls<'_>) {
         self.next = (self.next + 1) % POOL;
         let port = POOL_PORTS + self.next as u16;
         let kept = &mut self.connections[self.next];
-        Open::ask(kept, calls, (port, POOL_REQUESTS, 100), note);
+        Open::ask(kept, calls, (port, POOL_REQUESTS, 100));
     }
 }
 
@@ -95,10 +89,10 @@ impl Client for Pool {
 pub(super) struct Stream(Option<Connection>);
 
 impl Client for Stream {
-    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
+    fn exchange(&mut self, calls: &mut Calls<'_>) {
         let before = self.0.take();
         let begun = before.as_ref().map(|connection| connection.begun);
-        self.0 = calls.exchange(begun, note, |calls, begun| {
+        self.0 = calls.exchange(begun, |calls, begun| {
             let mut connection = match before {
                 Some(connection) => connection,
                 None => {
@@ -121,7 +115,7 @@ pub(super) struct Idle {
 }
 
 impl Client for Idle {
-    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
+    fn exchange(&mut self, calls: &mut Calls<'_>) {
         let is_first = self.connections.iter().all(Option::is_none);
         let is_end = Instant::now() + END > calls.span.end();
         if self.is_done || !(is_first || is_end) {
@@ -129,7 +123,7 @@ impl Client for Idle {
         }
         self.is_done = is_end;
         for kept in &mut self.connections {
-            Open::ask(kept, calls, (0, u32::MAX, 100), note);
+            Open::ask(kept, calls, (0, u32::MAX, 100));
         }
     }
 }
