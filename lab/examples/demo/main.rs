@@ -14,7 +14,7 @@ use lab::{
         hosts::hosts,
         parse::files_in,
     },
-    interrupt::{self, INTERRUPTED},
+    interrupt,
     node::{
         agent::{Agent, Manifests, Options},
         binary, bpffs,
@@ -74,7 +74,7 @@ fn run() -> Result<bool> {
     let topology = Topology::build(layout, Plumbing::Bridge)?;
     let cgroup = Cgroup::new()?;
     let host = SocketBalancing::Host;
-    let mut servers = Flows::new(&topology, &cgroup, &endpoints, host, &INTERRUPTED)?;
+    let mut servers = Flows::new(&topology, &cgroup, &endpoints, host)?;
     let options = Options {
         node_name: &demo.node.name,
         cluster_cidrs: &demo.node.pod_cidrs,
