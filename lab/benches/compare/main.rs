@@ -29,7 +29,7 @@ use clap::Parser;
 use lab::{
     interrupt::{self, INTERRUPTED},
     load::{machine, objects::Objects},
-    node::{binary, bpffs, netns::check_privilege, topology::Plumbing},
+    node::{binary, bpffs, topology::Plumbing},
 };
 
 use changes::Prober;
@@ -139,7 +139,6 @@ impl Arguments {
 
 fn main() -> Result<()> {
     let mut arguments = Arguments::parse();
-    check_privilege()?;
     bpffs::prepare()?;
     interrupt::catch()?;
     let temporary = tempfile::TempDir::with_prefix("portolan-lab-")?;

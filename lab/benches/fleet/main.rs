@@ -22,11 +22,7 @@ use lab::{
         table::Table,
     },
     node::{
-        agent::Options,
-        api_server::AGENTS_ACCOUNT,
-        binary, bpffs,
-        cgroup::Cgroup,
-        netns::{NetNs, check_privilege},
+        agent::Options, api_server::AGENTS_ACCOUNT, binary, bpffs, cgroup::Cgroup, netns::NetNs,
         pod::plug,
     },
 };
@@ -71,7 +67,6 @@ type Figures = Vec<(&'static str, f64)>;
 
 fn main() -> Result<()> {
     let mut arguments = Arguments::parse();
-    check_privilege()?;
     bpffs::prepare()?;
     if arguments.quick {
         (arguments.agents, arguments.services, arguments.changes) = (3, 20, 3);

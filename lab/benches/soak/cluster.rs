@@ -217,19 +217,16 @@ impl Cluster {
 
 /// Returns the ports of a service.
 fn ports(service: Service) -> [Port<'static>; 4] {
+    let port = |name, protocol, [port, target]: [u16; 2]| {
+        let node_port = Some(node_port(service, port));
+        Port::new((name, protocol), [port, target], node_port)
+    };
     [
-        ("tcp", "TCP", SERVICE_PORT, PORT),
-        ("udp", "UDP", SERVICE_PORT, PORT),
-        ("sctp", "SCTP", SERVICE_PORT, PORT),
-        ("data", "TCP", SERVICE_DATA_PORT, DATA_PORT),
+        port("tcp", "TCP", [SERVICE_PORT, PORT]),
+        port("udp", "UDP", [SERVICE_PORT, PORT]),
+        port("sctp", "SCTP", [SERVICE_PORT, PORT]),
+        port("data", "TCP", [SERVICE_DATA_PORT, DATA_PORT]),
     ]
-    .map(|(name, protocol, port, target)| Port {
-        name,
-        protocol,
-        port,
-        target,
-        node_port: Some(node_port(service, port)),
-    })
 }
 
 fn node_port(service: Service, port: u16) -> u16 {

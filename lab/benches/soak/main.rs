@@ -24,7 +24,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use lab::{
     interrupt,
-    node::{binary, bpffs, netns::check_privilege, topology::Plumbing},
+    node::{binary, bpffs, topology::Plumbing},
     random::of_today,
 };
 
@@ -78,7 +78,6 @@ struct Arguments {
 
 fn main() -> Result<ExitCode> {
     let arguments = Arguments::parse();
-    check_privilege()?;
     interrupt::catch()?;
     bpffs::prepare()?;
     let portolan = binary::find()?;

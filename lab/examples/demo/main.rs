@@ -19,7 +19,6 @@ use lab::{
         agent::{Agent, Manifests, Options},
         binary, bpffs,
         cgroup::Cgroup,
-        netns,
         settings::SocketBalancing,
         topology::{Plumbing, Topology},
     },
@@ -63,7 +62,6 @@ fn main() -> ExitCode {
 
 /// Runs the demo. Returns whether all flows were as expected.
 fn run() -> Result<bool> {
-    netns::check_privilege()?;
     bpffs::prepare()?;
     interrupt::catch()?;
     let binary = binary::find()?;

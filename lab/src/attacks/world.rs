@@ -101,17 +101,10 @@ impl World {
 /// Returns manifests of the node, the service and its EndpointSlice.
 pub(super) fn manifests(version: u64) -> String {
     let ports = [
-        ("c", "TCP", 80, CLIENT_CLOSES, 30_080),
-        ("s", "TCP", 81, SERVER_CLOSES, 30_081),
-        ("q", "UDP", 53, QUERIES, 30_053),
-    ]
-    .map(|(name, protocol, port, target, node_port)| Port {
-        name,
-        protocol,
-        port,
-        target,
-        node_port: Some(node_port),
-    });
+        Port::new(("c", "TCP"), [80, CLIENT_CLOSES], Some(30_080)),
+        Port::new(("s", "TCP"), [81, SERVER_CLOSES], Some(30_081)),
+        Port::new(("q", "UDP"), [53, QUERIES], Some(30_053)),
+    ];
     let spec = json!({"type": "NodePort", "clusterIP": SERVICE});
     manifests::text(&[
         manifests::node(NODE, version),

@@ -55,18 +55,10 @@ pub(super) fn none_of(number: u32) -> [Record; 3] {
     keys(number).map(|key| Record { key, value: None })
 }
 
-fn ports() -> [Port<'static>; 1] {
-    [Port {
-        name: "",
-        protocol: "TCP",
-        port: 80,
-        target: PORT,
-        node_port: None,
-    }]
-}
+const PORTS: [Port<'static>; 1] = [Port::new(("", "TCP"), [80, PORT], None)];
 
 pub(super) fn slice(number: u32, endpoints: Vec<Value>) -> Value {
-    let slice = manifests::slice(&format!("s{number}"), &ports(), endpoints);
+    let slice = manifests::slice(&format!("s{number}"), &PORTS, endpoints);
     stored(slice, 3, number)
 }
 
@@ -77,7 +69,7 @@ pub(super) fn service(number: u32) -> Value {
         "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack",
         "sessionAffinity": "None", "internalTrafficPolicy": "Cluster"
     });
-    let mut service = manifests::service(&format!("s{number}"), &ports(), spec);
+    let mut service = manifests::service(&format!("s{number}"), &PORTS, spec);
     service["status"] = json!({"loadBalancer": {}});
     stored(service, 1, number)
 }
