@@ -112,7 +112,7 @@ pub(crate) fn start(
     prober.0.node().feed("conntrack", &["-F"], "")?;
     // The proxy counts a sync when it ends, a little after the first answer.
     let deadline = Instant::now() + ANSWER * 10;
-    while proxy.syncs()? == 0.0 && Instant::now() < deadline {
+    while proxy.syncs(prober.0.node())? == 0.0 && Instant::now() < deadline {
         thread::sleep(REST);
     }
     measured.add(START, answered, format!("{answered:.2}"));

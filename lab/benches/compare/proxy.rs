@@ -7,8 +7,8 @@ use anyhow::{Context, Result};
 use lab::{
     load,
     node::{
-        agent::Options,
-        kube_proxy::CLUSTER_CIDR,
+        agent::{Agent, Manifests, Options},
+        kube_proxy::{CLUSTER_CIDR, KubeProxy},
         settings::{Forwarding, SocketBalancing},
     },
 };
@@ -42,15 +42,17 @@ pub(crate) fn start<'a>(
             kubeconfig: Some(kubeconfig),
             ..Options::new(&programs.portolan, world.cgroup().path())
         };
-        load::proxy::Proxy::portolan(node, &options, "")
+        let agent = Agent::start(node, &options, &Manifests::Text(""))?;
+        Ok::<_, anyhow::Error>(load::proxy::Proxy::Portolan(agent))
     };
     let kube_proxy = |mode, period| {
         let program = &programs.kube_proxy;
-        load::proxy::Proxy::kube_proxy(node, program, mode, period, kubeconfig)
+        let started = KubeProxy::start(node, program, mode, period, kubeconfig)?;
+        Ok::<_, anyhow::Error>(load::proxy::Proxy::KubeProxy(started))
     };
     const FAST: Option<&str> = Some("100ms");
     Ok(match cell.proxy {
-        Proxy::Direct => load::proxy::Proxy::none(node),
+        Proxy::Direct => load::proxy::Proxy::None,
         Proxy::PortolanSocket => portolan(All, Forwarding::Stack)?,
         Proxy::PortolanPacket => portolan(Host, Forwarding::Stack)?,
         Proxy::PortolanAuto => portolan(Host, Forwarding::Auto)?,

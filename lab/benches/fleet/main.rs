@@ -22,7 +22,11 @@ use lab::{
         table::Table,
     },
     node::{
-        agent::Options, api_server::AGENTS_ACCOUNT, binary, bpffs, cgroup::Cgroup, netns::NetNs,
+        agent::{Agent, Manifests, Options},
+        api_server::AGENTS_ACCOUNT,
+        binary, bpffs,
+        cgroup::Cgroup,
+        netns::NetNs,
         pod::plug,
     },
 };
@@ -136,11 +140,11 @@ impl<'a> Node<'a> {
                     kubeconfig: Some(kubeconfig),
                     ..Options::new(binary, cgroup.path())
                 };
-                Proxy::portolan(namespace, &options, "")?
+                Proxy::Portolan(Agent::start(namespace, &options, &Manifests::Text(""))?)
             }
-            Program::KubeProxy(program) => {
-                Proxy::kube_proxy(namespace, program, "nftables", None, kubeconfig)?
-            }
+            Program::KubeProxy(program) => Proxy::KubeProxy(KubeProxy::start(
+                namespace, program, "nftables", None, kubeconfig,
+            )?),
         };
         Ok(Self {
             namespace,
@@ -156,7 +160,7 @@ impl<'a> Node<'a> {
     /// Returns how often the agent has written services of IPv4 to the kernel; 0 before it serves
     /// metrics.
     fn syncs(&self) -> f64 {
-        self.proxy.syncs().unwrap_or_default()
+        self.proxy.syncs(self.namespace).unwrap_or_default()
     }
 
     /// Returns the bytes that the node has received.

@@ -14,8 +14,9 @@ use ipnet::IpNet;
 use lab::{
     load::{manifests, objects::Objects, process::is_running, proxy},
     node::{
-        agent::{Agent, Options},
+        agent::{Agent, Manifests, Options},
         http,
+        kube_proxy::KubeProxy,
         options::HEALTH,
     },
 };
@@ -82,10 +83,12 @@ impl<'a> Running<'a> {
         let node = world.node();
         let mut objects = None;
         let started = match proxy {
-            Proxy::None => proxy::Proxy::none(node),
+            Proxy::None => proxy::Proxy::None,
             Proxy::Portolan => {
                 let options = options(world, &programs.portolan, config);
-                proxy::Proxy::portolan(node, &options, &world.cluster.manifests(1))?
+                let manifests = world.cluster.manifests(1);
+                let agent = Agent::start(node, &options, &Manifests::Text(&manifests))?;
+                proxy::Proxy::Portolan(agent)
             }
             Proxy::Nftables => {
                 let program = programs.kube_proxy.as_deref();
@@ -93,7 +96,8 @@ impl<'a> Running<'a> {
                     .context("nftables needs --kube-proxy PROGRAM; cargo xtask soak gives it")?;
                 let server = objects.insert(Box::new(api_server(world)?));
                 let kubeconfig = server.kubeconfig();
-                proxy::Proxy::kube_proxy(node, program, "nftables", None, &kubeconfig)?
+                let started = KubeProxy::start(node, program, "nftables", None, &kubeconfig)?;
+                proxy::Proxy::KubeProxy(started)
             }
         };
         let mut running = Self {
@@ -174,8 +178,8 @@ impl<'a> Running<'a> {
 
     /// Returns the text of portolan's metrics; None if another proxy or none runs.
     pub(crate) fn metrics(&self) -> Result<Option<String>> {
-        let portolan = self.agent().map(|_| self.proxy.metrics());
-        portolan.transpose()
+        let of_agent = |agent: &Agent<'_>| proxy::metrics(agent.namespace());
+        self.agent().map(of_agent).transpose()
     }
 }
 

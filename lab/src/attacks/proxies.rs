@@ -14,11 +14,12 @@ use super::{
     world::{CLUSTER_IP, Call, World, manifests},
 };
 use crate::{
-    load::{proxy::samples, setup::Setup},
+    load::{
+        proxy::{metrics, samples},
+        setup::Setup,
+    },
     node::{
         agent::{Agent, Manifests, Options},
-        http,
-        options::METRICS,
         settings::SocketBalancing,
     },
 };
@@ -112,7 +113,7 @@ impl<'a> Served<'a> {
             agent.restart(&options(self.world, self.binary, self.config))?;
             wait_for(agent)?;
         }
-        let (_, text) = http::get(self.world.node(), METRICS.ip(), METRICS, "/metrics")?;
+        let text = metrics(self.world.node())?;
         if self.proxy == Proxy::PortolanAlone {
             agent.end();
         }

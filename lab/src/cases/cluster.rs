@@ -69,10 +69,7 @@ fn node_object(node: &Node, version: u64) -> Value {
 
 /// Returns the objects of a YAML stream.
 pub(super) fn documents(yaml: &str) -> Result<Vec<Value>> {
-    let mut objects: Vec<Value> =
-        serde_saphyr::from_multiple(yaml).with_context(|| format!("read:\n{yaml}"))?;
-    objects.retain(|object| !object.is_null());
-    Ok(objects)
+    serde_saphyr::from_multiple(yaml).with_context(|| format!("read:\n{yaml}"))
 }
 
 pub(super) fn key(object: &Value) -> Key {
