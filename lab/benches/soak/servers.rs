@@ -18,9 +18,9 @@ use anyhow::{Context, Result};
 use lab::{
     lock,
     node::{cgroup::Cgroup, netns::NetNs},
+    traffic::servers::listen,
 };
 use nix::sys::socket::{setsockopt, sockopt};
-use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
     net::{TcpListener, TcpStream, UdpSocket},
@@ -88,7 +88,7 @@ impl Server {
         let start = || -> Result<()> {
             let _here = runtime.enter();
             for port in [PORT, DATA_PORT] {
-                let listener = TcpListener::from_std(listen(port)?.into())?;
+                let listener = TcpListener::from_std(listen(port, BACKLOG)?)?;
                 tokio::spawn(accept(listener, Arc::clone(&state)));
             }
             for address in addresses {
@@ -114,16 +114,6 @@ impl Server {
     pub(crate) fn drain(&self) {
         self.state.is_draining.store(true, Ordering::Relaxed);
     }
-}
-
-fn listen(port: u16) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-    socket.set_reuse_address(true)?;
-    socket.set_nonblocking(true)?;
-    let at = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
-    socket.bind(&SockAddr::from(at))?;
-    socket.listen(BACKLOG)?;
-    Ok(socket)
 }
 
 /// A request: the verb, the service's bit, and three numbers whose meaning depends on the verb.

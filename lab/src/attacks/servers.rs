@@ -1,21 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The servers of a pod: they accept any number of connections, and send back bytes and datagrams.
 
-use std::{
-    io,
-    net::{self, Ipv4Addr, SocketAddr},
-};
+use std::net::{self, Ipv4Addr};
 
 use anyhow::{Context, Result};
 use nix::sys::socket::{setsockopt, sockopt};
-use socket2::{Domain, Socket, Type};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream, UdpSocket},
     runtime::{Builder, Runtime},
 };
 
-use crate::node::netns::NetNs;
+use crate::{node::netns::NetNs, traffic::servers::listen};
 
 /// The server on this TCP port sends each byte back until the client closes.
 pub(super) const CLIENT_CLOSES: u16 = 8080;
@@ -37,7 +33,7 @@ pub(super) fn start(pod: &NetNs) -> Result<Runtime> {
     let runtime = threads.context("start the servers' threads")?;
     let here = runtime.enter();
     for port in [CLIENT_CLOSES, SERVER_CLOSES] {
-        let listener = TcpListener::from_std(pod.enter(|| listen(port))??)?;
+        let listener = TcpListener::from_std(pod.enter(|| listen(port, BACKLOG))??)?;
         // The loop ends with the runtime. Every error concerns one client only, which reports it.
         tokio::spawn(async move {
             loop {
@@ -62,15 +58,6 @@ pub(super) fn start(pod: &NetNs) -> Result<Runtime> {
     });
     drop(here);
     Ok(runtime)
-}
-
-fn listen(port: u16) -> io::Result<net::TcpListener> {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-    socket.set_reuse_address(true)?;
-    socket.set_nonblocking(true)?;
-    socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into())?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
 }
 
 async fn answer(mut stream: TcpStream, once: bool) {

@@ -85,23 +85,16 @@ impl<'a> Objects<'a> {
 
     /// Creates one more service, without endpoints.
     pub fn announce(&mut self) -> Result<()> {
-        let number = self.count();
-        let (services, _) = self.apis();
-        let object = serde_json::from_value(records::service(number))?;
-        let parameters = PostParams::default();
-        let work = services.create(&parameters, &object);
-        self.node.enter(|| self.runtime.block_on(work))??;
+        let object = serde_json::from_value(records::service(self.count()))?;
+        let services = Api::<Service>::namespaced(self.client.clone(), NAMESPACE);
+        self.run(services.create(&PostParams::default(), &object))?;
         self.targets.push(0);
         Ok(())
     }
     /// Creates two endpoints for a service that `announce` has created.
     pub fn serve(&self, number: u32) -> Result<()> {
-        let (_, slices) = self.apis();
         let object = serde_json::from_value(records::slice(number, endpoints_of(0, 2)))?;
-        let parameters = PostParams::default();
-        let work = slices.create(&parameters, &object);
-        self.node.enter(|| self.runtime.block_on(work))??;
-        Ok(())
+        self.run(self.slices().create(&PostParams::default(), &object))
     }
     /// Removes the services with the number `services` and above.
     pub fn shrink(&mut self, services: u32) -> Result<()> {
@@ -125,21 +118,20 @@ impl<'a> Objects<'a> {
     }
     /// Makes one pod the first of `endpoints` endpoints of a service.
     pub fn point_first(&mut self, service: u32, target: usize, endpoints: u32) -> Result<()> {
-        let (_, slices) = self.apis();
         let patch = Patch::Merge(json!({"endpoints": endpoints_of(target, endpoints)}));
         let (name, parameters) = (format!("s{service}-a"), PatchParams::default());
-        let work = slices.patch(&name, &parameters, &patch);
-        self.node.enter(|| self.runtime.block_on(work))??;
+        self.run(self.slices().patch(&name, &parameters, &patch))?;
         self.targets[service as usize] = target;
         Ok(())
     }
 
-    fn apis(&self) -> (Api<Service>, Api<EndpointSlice>) {
-        let client = || self.client.clone();
-        (
-            Api::namespaced(client(), NAMESPACE),
-            Api::namespaced(client(), NAMESPACE),
-        )
+    fn slices(&self) -> Api<EndpointSlice> {
+        Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    fn run<T>(&self, work: impl Future<Output = kube::Result<T>>) -> Result<()> {
+        self.node.enter(|| self.runtime.block_on(work))??;
+        Ok(())
     }
 
     /// Writes `records` of each service to etcd directly, in the form in which kube-apiserver stores
