@@ -181,7 +181,7 @@ fn answer_init(socket: &Socket, by: SocketAddr) -> io::Result<()> {
     let (Some(bytes), Some(from)) = (sctp::payload(received, by), from.as_socket()) else {
         return Ok(());
     };
-    let Ok(packet) = sctp::parse(bytes) else {
+    let Some(packet) = sctp::parse(bytes) else {
         return Ok(());
     };
     let Chunk::Init { tag } = packet.chunk else {
