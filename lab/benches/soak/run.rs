@@ -226,14 +226,8 @@ fn serve(world: &World) -> Result<Vec<Server>> {
     let mut servers = steady.collect::<Result<Vec<_>>>()?;
     let bits = Service::Ten.bit() | Service::Many.bit();
     let addresses: Vec<_> = (0..REMOTE_ENDPOINTS).map(remote_pod).take(5).collect();
-    let remote = &world.topology.remote;
-    servers.push(Server::start(
-        remote,
-        None,
-        &addresses,
-        bits,
-        &world.arrivals,
-    )?);
+    let (remote, arrivals) = (&world.topology.remote, &world.arrivals);
+    servers.push(Server::start(remote, None, &addresses, bits, arrivals)?);
     Ok(servers)
 }
 

@@ -224,7 +224,7 @@ async fn receive(socket: Arc<UdpSocket>, pod: Ipv4Addr, state: Arc<State>) {
             "one-way" if state.serves(service) => state.arrivals.note(number, length, pod),
             "one-way" => {}
             "segments" => _ = segments(&socket, &answer(SEGMENT as u64), from).await,
-            // Each answer's number is that of the one before plus 1, so that a lost one shows at once.
+            // Each answer has the next number, so that a lost one shows at once.
             "stream" => {
                 let (socket, state) = (Arc::clone(&socket), Arc::clone(&state));
                 tokio::spawn(async move {

@@ -226,13 +226,13 @@ impl World {
     /// bits of the services that it is an endpoint of.
     pub(crate) fn serve(&self, pod: u8, of: u8, services: u32) -> Result<Server> {
         let namespace = self.namespace(Origin::Server(pod));
-        let addresses = [server_pod(of)];
+        let (addresses, arrivals) = ([server_pod(of)], &self.arrivals);
         Server::start(
             namespace,
             Some(&self.cgroup),
             &addresses,
             services,
-            &self.arrivals,
+            arrivals,
         )
     }
 
@@ -258,14 +258,9 @@ impl World {
 
     /// Returns the network namespaces of all hosts.
     pub(crate) fn namespaces(&self) -> impl Iterator<Item = &NetNs> {
-        let Topology {
-            node,
-            outside,
-            remote,
-            pods,
-            ..
-        } = &self.topology;
-        [node, outside, remote].into_iter().chain(pods)
+        let all = &self.topology;
+        let hosts = [&all.node, &all.outside, &all.remote];
+        hosts.into_iter().chain(&all.pods)
     }
 
     pub(crate) fn namespace(&self, origin: Origin) -> &NetNs {

@@ -246,7 +246,7 @@ impl Client for Simplex {
     }
 }
 
-/// A client that sends one request and receives a long stream of answers, of which none may be lost.
+/// A client that sends one request and receives a long stream of answers; none may be lost.
 #[derive(Default)]
 pub(super) struct Question {
     socket: Option<(Datagrams, u64)>,
