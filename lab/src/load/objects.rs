@@ -134,8 +134,9 @@ impl<'a> Objects<'a> {
         Ok(())
     }
 
-    /// Writes `records` of each service to etcd directly, as kube-apiserver stores them. It counts all of its cluster IPs whenever it creates or removes a service itself: with
-    /// 30 000 services it takes a second for 25 more.
+    /// Writes `records` of each service to etcd directly, as kube-apiserver stores them. It counts
+    /// all of its cluster IPs whenever it creates or removes a service itself: with 30 000 services
+    /// it takes a second for 25 more.
     fn store<const N: usize>(
         &self,
         services: impl Iterator<Item = u32>,
