@@ -29,8 +29,8 @@ median is run again. \"0.1 s\" is kube-proxy with a minSyncPeriod of 0.1 s inste
 ",
         results.date, results.machine,
     );
-    let (packets, changes): (Vec<_>, Vec<_>) =
-        (results.headings().into_iter()).partition(|heading| of_connections(heading));
+    let headings = results.headings().into_iter();
+    let (packets, changes): (Vec<_>, Vec<_>) = headings.partition(|one| of_connections(one));
     text.extend(packets.into_iter().map(|heading| table(results, heading)));
     text += "
 ## From the API to the packets

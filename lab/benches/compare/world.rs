@@ -83,9 +83,9 @@ pub(crate) fn objects() -> String {
     let (here, elsewhere) = ((SERVER, "node-a"), (REMOTE, "node-b"));
     let services = [
         (1, "echo", "ClusterIP", &echo[..], here),
-        (2, "crowd", "ClusterIP", &crowd, here),
-        (4, "sink", "NodePort", &sink, here),
-        (5, "far", "NodePort", &far, elsewhere),
+        (2, "crowd", "ClusterIP", &crowd[..], here),
+        (4, "sink", "NodePort", &sink[..], here),
+        (5, "far", "NodePort", &far[..], elsewhere),
     ];
     let objects = services.map(|(number, name, kind, ports, (pod, node))| {
         let spec = json!({"type": kind, "clusterIP": cluster_ip(number)});
