@@ -175,9 +175,8 @@ pub(crate) fn changes(
 /// Makes the other server pod the only endpoint of a service. Returns how many milliseconds packets
 /// took to follow.
 fn follow(prober: &Prober<'_>, objects: &mut Objects<'_>, service: u32) -> Result<f64> {
-    let target = 1 - objects.target_of(service);
     let written = Instant::now();
-    objects.point(service, target)?;
+    let target = objects.swap(service, 1)?;
     prober.wait(address_of(service), &NAMES[target..=target], MOST)?;
     Ok(milliseconds(written))
 }

@@ -296,8 +296,7 @@ fn measure(
 
 /// Replaces the first endpoint of the full slice, as when a pod is replaced.
 fn change(objects: &mut Objects<'_>) -> Result<()> {
-    let target = 1 - objects.target_of(0);
-    objects.point_first(0, target, FULL)
+    objects.swap(0, FULL).map(drop)
 }
 
 /// Waits until every agent has written more often than before.

@@ -44,8 +44,8 @@ impl<'a> Objects<'a> {
             .enable_all()
             .build()?;
         server.make_node(address)?;
-        let client = kubeconfig::client(&server.kubeconfig());
-        let client = node.enter(|| runtime.block_on(client))??;
+        let file = server.kubeconfig();
+        let client = node.enter(|| runtime.block_on(kubeconfig::client(&file)))??;
         Ok(Self {
             node,
             server,
@@ -70,9 +70,6 @@ impl<'a> Objects<'a> {
     }
     pub fn count(&self) -> u32 {
         self.targets.len() as u32
-    }
-    pub fn target_of(&self, service: u32) -> usize {
-        self.targets[service as usize]
     }
 
     /// Adds services until there are `services` of them.
@@ -112,17 +109,15 @@ impl<'a> Objects<'a> {
         })
     }
 
-    /// Makes one pod the only endpoint of a service. `target` is the pod's index in `TARGETS`.
-    pub fn point(&mut self, service: u32, target: usize) -> Result<()> {
-        self.point_first(service, target, 1)
-    }
-    /// Makes one pod the first of `endpoints` endpoints of a service.
-    pub fn point_first(&mut self, service: u32, target: usize, endpoints: u32) -> Result<()> {
+    /// Makes the other pod the first of `endpoints` endpoints of a service. Returns its index in
+    /// `TARGETS`.
+    pub fn swap(&mut self, service: u32, endpoints: u32) -> Result<usize> {
+        let target = 1 - self.targets[service as usize];
         let patch = Patch::Merge(json!({"endpoints": endpoints_of(target, endpoints)}));
         let (name, parameters) = (format!("s{service}-a"), PatchParams::default());
         self.run(self.slices().patch(&name, &parameters, &patch))?;
         self.targets[service as usize] = target;
-        Ok(())
+        Ok(target)
     }
 
     fn slices(&self) -> Api<EndpointSlice> {
