@@ -4,11 +4,10 @@
 
 use std::{
     io::{self, ErrorKind},
-    net::Ipv4Addr,
     time::Duration,
 };
 
-use super::{Calls, Client, ensure_same, short::Connection};
+use super::{Calls, Client, streams::Open};
 use crate::leaving::Phase;
 
 /// How many connections a client holds, and how many more once the new pod is there. So many that
@@ -20,19 +19,13 @@ const TO_END: Duration = Duration::from_secs(25);
 /// A silent client sends again after this time.
 const SILENCE: Duration = Duration::from_secs(11);
 
-/// A connection that is held.
-struct Persistent {
-    connection: Connection,
-    /// The pod that answers.
-    by: Ipv4Addr,
-    /// What had become of the pod that goes when the connection was opened.
-    opened: Phase,
-}
+/// A connection that is held, and what had become of the pod that goes when it was opened.
+type Held = (Open, Phase);
 
 /// A client that holds connections.
 #[derive(Default)]
 pub(super) struct Holder {
-    held: Vec<Option<Persistent>>,
+    held: Vec<Option<Held>>,
     next: usize,
 }
 
@@ -48,31 +41,20 @@ impl Client for Holder {
         self.next = (self.next + 1) % count;
         let is_silent = self.next.is_multiple_of(2);
         let held = &mut self.held[self.next];
-        match held {
-            Some(one) if departure.concerns(one.by, one.opened) => {
-                if is_over(one, calls, phase, is_silent) {
-                    *held = None;
-                }
+        if let Some((open, opened)) = held
+            && departure.concerns(open.by, *opened)
+        {
+            if is_over(open, calls, phase, is_silent) {
+                *held = None;
             }
-            _ => {
-                let before = held.take();
-                let kept = before.as_ref().map(|one| one.connection.begun);
-                *held = calls.exchange(kept, |calls, begun| {
-                    let (mut connection, known) = match before {
-                        Some(one) => (one.connection, Some((one.by, one.opened))),
-                        None => (Connection::open(begun, 0)?, None),
-                    };
-                    let answer = connection.ask(calls, 100, false)?;
-                    let (by, opened) = known.unwrap_or((answer.by, phase));
-                    ensure_same(by, answer.by)?;
-                    Ok(Persistent {
-                        connection,
-                        by,
-                        opened,
-                    })
-                });
-            }
+            return;
         }
+        let (mut open, opened) = match held.take() {
+            Some((open, opened)) => (Some(open), opened),
+            None => (None, phase),
+        };
+        Open::ask(&mut open, calls, (0, u32::MAX, 100));
+        *held = open.map(|open| (open, opened));
     }
 }
 

@@ -24,9 +24,9 @@ const IDLE: usize = 5;
 const END: Duration = Duration::from_secs(8);
 
 /// An open connection, the pod that has answered, and the number of requests so far.
-struct Open {
-    connection: Connection,
-    by: Option<Ipv4Addr>,
+pub(super) struct Open {
+    pub(super) connection: Connection,
+    pub(super) by: Ipv4Addr,
     requests: u32,
 }
 
@@ -43,14 +43,16 @@ impl Open {
                 Some(open) => open,
                 None => Self {
                     connection: Connection::open(begun, port)?,
-                    by: None,
+                    by: Ipv4Addr::UNSPECIFIED,
                     requests: 0,
                 },
             };
             open.requests += 1;
             let answer = open.connection.ask(calls, length, open.requests >= most)?;
-            ensure_same(open.by.unwrap_or(answer.by), answer.by)?;
-            open.by = Some(answer.by);
+            if open.requests > 1 {
+                ensure_same(open.by, answer.by)?;
+            }
+            open.by = answer.by;
             Ok((open, answer.is_last))
         });
         *kept = open.and_then(|(open, is_last)| (!is_last).then_some(open));
