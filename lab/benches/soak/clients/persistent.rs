@@ -59,7 +59,7 @@ impl Client for Holder {
 }
 
 /// Returns whether the connection to the pod that goes has ended, or should have, and counts it.
-fn is_over(held: &mut Persistent, calls: &mut Calls<'_>, phase: Phase, is_silent: bool) -> bool {
+fn is_over(held: &mut Open, calls: &mut Calls<'_>, phase: Phase, is_silent: bool) -> bool {
     let (Phase::Gone(at) | Phase::Replaced(at)) = phase else {
         return false;
     };

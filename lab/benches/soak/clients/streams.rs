@@ -35,7 +35,11 @@ impl Open {
     /// None, opens one from the source port `port` (0: any). The `most`-th request asks the server
     /// to close the connection. `kept` is None afterwards if the server has closed the connection,
     /// or after an error.
-    fn ask(kept: &mut Option<Self>, calls: &mut Calls<'_>, (port, most, length): (u16, u32, u64)) {
+    pub(super) fn ask(
+        kept: &mut Option<Self>,
+        calls: &mut Calls<'_>,
+        (port, most, length): (u16, u32, u64),
+    ) {
         let before = kept.take();
         let begun = before.as_ref().map(|open| open.connection.begun);
         let open = calls.exchange(begun, |calls, begun| {
