@@ -183,7 +183,8 @@ fn run(arguments: &Arguments, programs: &Programs, folder: &Path) -> Result<()> 
     if !todo.is_empty() {
         let plain = World::new(arguments.plumbing)?;
         let served = World::new(arguments.plumbing)?;
-        let mut objects = Objects::start(served.node(), &world::NODE.to_string())?;
+        let address = world::NODE.to_string();
+        let mut objects = Objects::start(served.node(), &address, &address)?;
         objects.server().apply(&world::objects())?;
         for (number, cell) in (1..).zip(&todo) {
             println!("{number:>3} of {}: {cell}", todo.len());

@@ -78,7 +78,7 @@ fn main() -> Result<()> {
     let portolan = binary::find()?;
     let server = NetNs::new("server")?;
     server.ip(&format!("link set lo up\naddress add {SERVER}/32 dev lo\n"))?;
-    let mut objects = Objects::start_for_fleet(&server, SERVER, NODE)?;
+    let mut objects = Objects::start(&server, SERVER, NODE)?;
     objects.server().kubectl(&[
         "create",
         "clusterrolebinding",

@@ -198,7 +198,8 @@ fn options<'a>(world: &'a World, binary: &'a Path, config: &'a str) -> Options<'
 
 /// Starts an API server with all objects, for kube-proxy.
 fn api_server(world: &World) -> Result<Objects<'_>> {
-    let objects = Objects::start(world.node(), &NODE.to_string())?;
+    let address = NODE.to_string();
+    let objects = Objects::start(world.node(), &address, &address)?;
     let server = objects.server();
     server.apply(&manifests::text(&world.cluster.objects()))?;
     for service in Service::all() {

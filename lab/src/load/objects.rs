@@ -29,17 +29,10 @@ pub struct Objects<'a> {
 }
 
 impl<'a> Objects<'a> {
-    /// Starts an API server on a node and creates the Node object with `address` as its InternalIP.
-    pub fn start(node: &'a NetNs, address: &str) -> Result<Self> {
-        Self::of(ApiServer::start(node, address)?, node, address)
-    }
-    /// Starts an API server for agents in other network namespaces, which announces `advertise`.
-    pub fn start_for_fleet(server: &'a NetNs, advertise: &str, address: &str) -> Result<Self> {
-        let started = ApiServer::start_for_fleet(server, advertise)?;
-        Self::of(started, server, address)
-    }
-
-    fn of(server: ApiServer<'a>, node: &'a NetNs, address: &str) -> Result<Self> {
+    /// Starts an API server on a node, which announces `advertise`, and creates the Node object with
+    /// `address` as its InternalIP.
+    pub fn start(node: &'a NetNs, advertise: &str, address: &str) -> Result<Self> {
+        let server = ApiServer::start(node, advertise)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;

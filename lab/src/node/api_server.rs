@@ -17,7 +17,6 @@ use tempfile::TempDir;
 
 use super::{etcd, kubeconfig, netns::NetNs, process::Killed};
 
-const ADDRESS: &str = "127.0.0.1";
 const PORT: &str = "6443";
 pub const URL: &str = "https://127.0.0.1:6443";
 /// The token of the administrator, a member of system:masters.
@@ -30,20 +29,11 @@ const AGENTS_GROUPS: &str = "system:serviceaccounts,system:serviceaccounts:kube-
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const AUDIT_LOG: &str = "audit.log";
-
-/// Who uses the server.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Audience {
-    /// Programs on its own node.
-    Node,
-    /// Agents elsewhere, whose requests are to be counted.
-    Fleet,
-}
+const AUDIT_POLICY: &str = "audit.json";
 
 pub struct ApiServer<'a> {
     node: &'a NetNs,
     advertise: String,
-    audience: Audience,
     server: Killed,
     _etcd: Killed,
     /// The last field, so that the folder is removed after both programs have ended.
@@ -52,27 +42,16 @@ pub struct ApiServer<'a> {
 
 impl<'a> ApiServer<'a> {
     /// Starts both programs and waits until the API server answers. It announces `advertise`, an
-    /// address of the node, as its own.
+    /// address of the node, as its own. It listens at all of the node's addresses, and writes what
+    /// the agents' account lists and watches to [`Self::audit_log`].
     pub fn start(node: &'a NetNs, advertise: &str) -> Result<Self> {
-        Self::start_for(Audience::Node, node, advertise)
-    }
-
-    /// Starts both programs likewise, for agents in other network namespaces: the server listens at
-    /// all of the node's addresses, and writes what the agents' account lists and watches to
-    /// [`Self::audit_log`].
-    pub fn start_for_fleet(node: &'a NetNs, advertise: &str) -> Result<Self> {
-        Self::start_for(Audience::Fleet, node, advertise)
-    }
-
-    fn start_for(audience: Audience, node: &'a NetNs, advertise: &str) -> Result<Self> {
         let folder = TempDir::with_prefix("portolan-api-").context("make the server's folder")?;
         write_credentials(folder.path(), advertise)?;
         let _etcd = etcd::start(node, &assets()?.join("etcd"), folder.path())?;
-        let server = start_server(node, folder.path(), advertise, audience)?;
+        let server = start_server(node, folder.path(), advertise)?;
         let started = Self {
             node,
             advertise: advertise.to_owned(),
-            audience,
             server,
             _etcd,
             folder,
@@ -92,7 +71,7 @@ impl<'a> ApiServer<'a> {
         self.folder.path().join("agents.kubeconfig")
     }
 
-    /// Returns the path of the audit log of a server that was started for a fleet.
+    /// Returns the path of the audit log.
     pub fn audit_log(&self) -> PathBuf {
         self.folder.path().join(AUDIT_LOG)
     }
@@ -112,7 +91,7 @@ impl<'a> ApiServer<'a> {
     /// Starts kube-apiserver again after [`Self::kill`].
     pub fn revive(&mut self) -> Result<()> {
         let folder = self.folder.path();
-        self.server = start_server(self.node, folder, &self.advertise, self.audience)?;
+        self.server = start_server(self.node, folder, &self.advertise)?;
         self.wait_until_ready()
     }
 
@@ -193,8 +172,8 @@ fn plain(path: &Path) -> Result<&str> {
         .with_context(|| format!("{} is not UTF-8", path.display()))
 }
 
-/// Writes the keys for service accounts' tokens, the tokens of the administrator and of agents, and
-/// a kubeconfig with each.
+/// Writes the keys for service accounts' tokens, the tokens of the administrator and of agents, a
+/// kubeconfig with each, and the audit policy.
 fn write_credentials(folder: &Path, advertise: &str) -> Result<()> {
     let path = |name: &str| folder.join(name);
     let key = path("sa.key");
@@ -207,6 +186,7 @@ fn write_credentials(folder: &Path, advertise: &str) -> Result<()> {
         "{ADMIN},admin,admin,\"system:masters\"\n{AGENTS},{AGENTS_ACCOUNT},agents,\"{AGENTS_GROUPS}\"\n"
     );
     fs::write(path("tokens.csv"), tokens).context("write the tokens")?;
+    fs::write(path(AUDIT_POLICY), audit_policy().to_string()).context("write the audit policy")?;
     let reached = format!("https://{advertise}:{PORT}");
     for (file, url, token) in [
         ("kubeconfig", URL, ADMIN),
@@ -228,12 +208,7 @@ fn audit_policy() -> Value {
     })
 }
 
-fn start_server(
-    node: &NetNs,
-    folder: &Path,
-    advertise: &str,
-    audience: Audience,
-) -> Result<Killed> {
+fn start_server(node: &NetNs, folder: &Path, advertise: &str) -> Result<Killed> {
     let path = |name: &str| folder.join(name).display().to_string();
     let mut command = Command::new(assets()?.join("kube-apiserver"));
     command
@@ -252,19 +227,10 @@ fn start_server(
         // deploy/ contains privileged pods.
         .args(["--allow-privileged"])
         // Without controllers nobody creates the accounts that this plugin requires.
-        .args(["--disable-admission-plugins", "ServiceAccount"]);
-    match audience {
-        Audience::Node => _ = command.args(["--bind-address", ADDRESS]),
-        Audience::Fleet => {
-            let policy = folder.join("audit.json");
-            fs::write(&policy, audit_policy().to_string()).context("write the audit policy")?;
-            command
-                .args(["--bind-address", "0.0.0.0"])
-                .arg("--audit-policy-file")
-                .arg(policy)
-                .args(["--audit-log-path", &path(AUDIT_LOG)]);
-        }
-    }
+        .args(["--disable-admission-plugins", "ServiceAccount"])
+        .args(["--bind-address", "0.0.0.0"])
+        .args(["--audit-policy-file", &path(AUDIT_POLICY)])
+        .args(["--audit-log-path", &path(AUDIT_LOG)]);
     spawn(node, &mut command, &folder.join("server.log")).map(Killed)
 }
 
