@@ -26,6 +26,7 @@ use lab::{
         api_server::AGENTS_ACCOUNT,
         binary, bpffs,
         cgroup::Cgroup,
+        kube_proxy::KubeProxy,
         netns::NetNs,
         pod::plug,
     },

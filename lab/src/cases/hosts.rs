@@ -25,10 +25,12 @@ pub fn hosts(node: &Node, flows: &[&Flow], endpoints: &BTreeSet<Endpoint>) -> La
     let clients = flows.iter().map(|flow| flow.from).filter(usable);
     let is_pod = |ip: &IpAddr| node.pod_cidrs.iter().any(|range| range.contains(ip));
     let (mut pods, outside): (BTreeSet<_>, BTreeSet<_>) = clients.partition(is_pod);
-    let (local, remote): (Vec<_>, Vec<_>) = (endpoints.iter()).partition(|endpoint| endpoint.local);
-    let served = |of: Vec<&Endpoint>| of.into_iter().map(|one| one.address.ip()).filter(usable);
-    pods.extend(served(local));
-    layout.remote = served(remote).filter(|ip| !pods.contains(ip)).collect();
+    let served = |local: bool| {
+        let these = endpoints.iter().filter(move |one| one.local == local);
+        these.map(|one| one.address.ip()).filter(usable)
+    };
+    pods.extend(served(true));
+    layout.remote = served(false).filter(|ip| !pods.contains(ip)).collect();
     layout.outside = outside;
     layout
         .outside

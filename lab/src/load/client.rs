@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Result, anyhow, ensure};
 use hdrhistogram::Histogram;
 use nix::time::{ClockId, clock_gettime};
 use socket2::{Domain, SockAddr, Socket, Type};

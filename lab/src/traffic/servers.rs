@@ -63,7 +63,11 @@ impl Servers {
         let _runtime = self.0.enter();
         let task = match protocol {
             Protocol::UDP => self.0.spawn(udp(UdpSocket::from_std(socket.into())?, at)),
-            Protocol::SCTP => self.0.spawn(sctp(AsyncFd::new(socket)?, at)),
+            Protocol::SCTP => {
+                // SAFETY: the socket owns its descriptor and is not closed before it is dropped.
+                let socket = unsafe { AsyncFd::register(socket) }?;
+                self.0.spawn(sctp(socket, at))
+            }
             _ => self.0.spawn(tcp(TcpListener::from_std(socket.into())?, at)),
         };
         Ok(Listening(task))
