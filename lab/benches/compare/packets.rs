@@ -200,9 +200,10 @@ fn record(measure: Measure, pairs: &[Pair], measured: &mut Measured) {
         median(&figures.collect::<Vec<_>>())
     };
     let ratios: Vec<_> = pairs.iter().map(|[a, b]| a.each / b.each).collect();
-    let ratio = interval(&ratios);
+    let [ratio, low, high] = interval(&ratios);
     let rate = grouped((1e6 / of(1, |took| took.each)) as u32);
-    measured.add(measure.heading(), ratio.median, format!("{ratio} ({rate})"));
+    let shown = format!("{ratio:.3} [{low:.3} {high:.3}] ({rate})");
+    measured.add(measure.heading(), ratio, shown);
     if measure != Measure::LastService {
         return;
     }

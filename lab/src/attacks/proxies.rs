@@ -49,8 +49,7 @@ pub struct Served<'a> {
     pub(super) world: &'a World,
     proxy: Proxy,
     agent: Option<Agent<'a>>,
-    binary: &'a Path,
-    config: &'a str,
+    options: Options<'a>,
 }
 
 impl<'a> Served<'a> {
@@ -67,13 +66,16 @@ impl<'a> Served<'a> {
             world,
             proxy,
             agent: None,
-            binary,
-            config,
+            options: Options {
+                config,
+                socket_balancing: SocketBalancing::Host,
+                ..Options::new(binary, world.cgroup().path())
+            },
         };
         if proxy != Proxy::Direct {
             let objects = manifests(VERSION);
-            let options = options(world, binary, config);
-            let mut agent = Agent::start(world.node(), &options, &Manifests::Text(&objects))?;
+            let objects = Manifests::Text(&objects);
+            let mut agent = Agent::start(world.node(), &served.options, &objects)?;
             wait_for(&mut agent)?;
             if proxy == Proxy::PortolanAlone {
                 agent.end();
@@ -110,7 +112,7 @@ impl<'a> Served<'a> {
             return Ok(Dropped::default());
         };
         if self.proxy == Proxy::PortolanAlone {
-            agent.restart(&options(self.world, self.binary, self.config))?;
+            agent.restart(&self.options)?;
             wait_for(agent)?;
         }
         let text = metrics(self.world.node())?;
@@ -121,14 +123,6 @@ impl<'a> Served<'a> {
         ensure!(!outcomes.is_empty(), "no counters");
         outcomes.retain(|(name, count)| name.starts_with("dropped_") && *count > 0);
         Ok(Dropped(outcomes))
-    }
-}
-
-fn options<'a>(world: &'a World, binary: &'a Path, config: &'a str) -> Options<'a> {
-    Options {
-        config,
-        socket_balancing: SocketBalancing::Host,
-        ..Options::new(binary, world.cgroup().path())
     }
 }
 

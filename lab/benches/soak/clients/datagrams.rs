@@ -11,16 +11,13 @@ use std::{
 };
 
 use super::{Answer, Calls, Client, ensure_same, nonce};
-use crate::{
-    record::Begun,
-    servers::{SEGMENT, SEGMENTS},
-};
+use crate::{record::Begun, servers::SEGMENTS};
 
 /// A datagram or an answer that takes longer counts as lost. A busy machine may stall for a second.
 const PATIENCE: Duration = Duration::from_secs(3);
-const LENGTH: u64 = 100;
+pub(super) const LENGTH: u64 = 100;
 /// Length of a large answer in bytes: more than fit into two packets.
-const LARGE: u64 = 4000;
+pub(super) const LARGE: u64 = 4000;
 /// Datagrams of one stream of answers, and milliseconds between two of them.
 const STREAM: u64 = 900;
 const PERIOD: u64 = 50;
@@ -131,27 +128,13 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    fn new(is_connected: bool, verb: &'static str, length: u64) -> Box<dyn Client> {
+    pub(super) fn new(is_connected: bool, verb: &'static str, length: u64) -> Box<dyn Client> {
         Box::new(Self {
             socket: None,
             is_connected,
             verb,
             length,
         })
-    }
-    pub(super) fn unconnected() -> Box<dyn Client> {
-        Self::new(false, "ask", LENGTH)
-    }
-    pub(super) fn connected() -> Box<dyn Client> {
-        Self::new(true, "ask", LENGTH)
-    }
-    /// Makes a client whose answers come in IP fragments.
-    pub(super) fn fragments() -> Box<dyn Client> {
-        Self::new(false, "ask", LARGE)
-    }
-    /// Makes a client whose answers the server sends as segments of one buffer (GSO).
-    pub(super) fn segments() -> Box<dyn Client> {
-        Self::new(true, "segments", SEGMENT as u64)
     }
 
     fn ask(&self, socket: &Datagrams, calls: &Calls<'_>) -> io::Result<()> {

@@ -9,13 +9,14 @@ use clap::ValueEnum;
 
 use super::{
     Client,
-    datagrams::{Queries, Question, Simplex, Socket},
+    datagrams::{LARGE, LENGTH, Queries, Question, Simplex, Socket},
     persistent::Holder,
     short::{Associations, Crowd, Ftp, Short, Sticky},
     streams::{Idle, KeepAlive, Pool, Stream},
 };
 use crate::{
     cluster::{Frontend, Service},
+    servers::SEGMENT,
     world::Origin,
 };
 
@@ -77,7 +78,7 @@ pub(crate) const HOLDER: u8 = 4;
 
 /// Returns the function that makes clients of a kind.
 fn maker(kind: &str) -> Option<Make> {
-    Some(match kind {
+    let make: Make = match kind {
         "short connections, affinity" => make::<Sticky>,
         AT_ONCE => make::<Crowd>,
         _ if kind.starts_with(SHORT_CONNECTIONS) => make::<Short>,
@@ -87,16 +88,20 @@ fn maker(kind: &str) -> Option<Make> {
         "idle connections" => make::<Idle>,
         "FTP, passive" => make::<Ftp>,
         "UDP questions, a socket each" => make::<Queries>,
-        "UDP questions, one socket" | "UDP questions, direct" => Socket::unconnected,
-        "UDP questions, one connected" => Socket::connected,
+        "UDP questions, one socket" | "UDP questions, direct" => {
+            || Socket::new(false, "ask", LENGTH)
+        }
+        "UDP questions, one connected" => || Socket::new(true, "ask", LENGTH),
         "UDP one-way" => make::<Simplex>,
         "UDP question and stream" => make::<Question>,
-        "UDP answers in fragments" => Socket::fragments,
-        "UDP answers by GSO" => Socket::segments,
+        // The server sends the segments of one buffer.
+        "UDP answers by GSO" => || Socket::new(true, "segments", SEGMENT as u64),
+        "UDP answers in fragments" => || Socket::new(false, "ask", LARGE),
         HELD => make::<Holder>,
         "SCTP" => make::<Associations>,
         _ => return None,
-    })
+    };
+    Some(make)
 }
 
 /// Returns all clients of a run.
