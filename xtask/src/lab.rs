@@ -71,8 +71,7 @@ pub(crate) fn bench(arguments: &Arguments) -> Result<()> {
         Bench::Fleet => prepare("bench", FLEET)?,
         _ => built("bench", target.get_name())?,
     };
-    command.args(arguments.passed.words());
-    command::check(&mut command, "run the benchmark")
+    command::check(command.args(arguments.passed.words()), "run the benchmark")
 }
 
 /// Compares portolan with kube-proxy and with no proxy.
@@ -143,10 +142,8 @@ pub(crate) fn prepare_soak(subcommand: &str, is_disturbed: bool) -> Result<Comma
             .arg("--locked")
             .args(cargo::HOST_PACKAGES)
             .args([
-                "--bin",
-                "portolan-next-layout",
-                "--features",
-                "proxy-user/next-layout",
+                "--bin=portolan-next-layout",
+                "--features=proxy-user/next-layout",
             ])
             .args((subcommand == "bench").then_some("--release"));
         command::check(&mut build, "build the agent for upgrades")?;

@@ -7,7 +7,7 @@ pub mod binary;
 pub mod bpffs;
 pub mod cgroup;
 pub mod cni;
-mod etcd;
+pub mod etcd;
 pub mod foreign;
 pub mod http;
 pub mod kube_proxy;

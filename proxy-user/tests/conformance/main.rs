@@ -125,7 +125,7 @@ fn run_all(arguments: &Arguments) -> Result<bool> {
                 while !INTERRUPTED.load(Ordering::Relaxed)
                     && let Some((case, settings)) = tasks.get(next.fetch_add(1, Ordering::Relaxed))
                 {
-                    let result = run::run(case, settings, &INTERRUPTED);
+                    let result = run::run(case, settings);
                     let outcome = if result.failures.is_empty() {
                         &passed
                     } else {
