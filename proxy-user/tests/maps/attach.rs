@@ -34,7 +34,7 @@ fn links(interface: &Interface) -> Vec<u32> {
 }
 
 fn pinned(pins: &PinDir) -> BTreeSet<String> {
-    let entries = fs::read_dir(links_dir(&pins.0)).expect("readable");
+    let entries = fs::read_dir(links_dir(pins.path())).expect("readable");
     entries
         .map(|entry| entry.expect("readable").file_name())
         .map(|name| name.into_string().expect("UTF-8"))
@@ -45,7 +45,8 @@ fn programs(pins: &PinDir) -> BTreeSet<u32> {
     pinned(pins)
         .iter()
         .map(|name| {
-            let link = linux::get_pinned(&links_dir(&pins.0).join(name), false).expect("pinned");
+            let link =
+                linux::get_pinned(&links_dir(pins.path()).join(name), false).expect("pinned");
             linux::link_info(&link).expect("a link").program
         })
         .collect()

@@ -69,13 +69,13 @@ fn only_an_own_unused_clsact_qdisc_is_removed_on_detach() {
         run("tc qdisc add dev own ingress");
 
         assert!(has_clsact("kept"));
-        let planned = planned(&pins.0).expect("a plan");
-        let removed = cleanup(&pins.0, false).expect("cleans up");
+        let planned = planned(pins.path()).expect("a plan");
+        let removed = cleanup(pins.path(), false).expect("cleans up");
         assert_eq!(planned, removed);
         assert!(!has_clsact("kept"), "cleanup removes it as well");
         let line = "the clsact qdisc of kept".to_owned();
         assert!(removed.contains(&line), "{removed:?}");
-        assert!(!pins.0.exists());
+        assert!(!pins.path().exists());
     });
 }
 

@@ -46,7 +46,7 @@ fn beside(datapath: &Datapath, interface: &Interface) -> Vec<(bool, ChainPositio
 /// Adds a filter with a program; `how` is its direction and priority in the syntax of tc.
 fn add_filter(pins: &PinDir, program: &OwnedFd, how: &str) {
     let id = linux::program_id(program.as_fd()).expect("an id");
-    let pin = pins.0.join(format!("foreign-{id}"));
+    let pin = pins.path().join(format!("foreign-{id}"));
     linux::pin(program.as_fd(), &pin).expect("pinned");
     let pin = pin.display();
     run(&format!("tc filter add dev v0 {how} bpf da pinned {pin}"));

@@ -64,7 +64,7 @@ fn a_packet_to_a_slot_with_another_services_backend_is_dropped_and_counted() {
         let program = datapath.program("ingress").expect("it is loaded");
         let run = linux::test_run(program, &packet(1, 1), &[], 1).expect("runs");
         assert_eq!(run.result, SHOT);
-        let counted = Reader::open(&pins.0).and_then(|reader| reader.counters());
+        let counted = Reader::open(pins.path()).and_then(|reader| reader.counters());
         let counted = counted.expect("readable");
         assert_eq!(counted[Counter::DroppedInconsistent as usize], 1);
     });

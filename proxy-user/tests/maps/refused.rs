@@ -73,7 +73,7 @@ fn programs_that_do_not_need_a_refused_one_are_attached() {
         datapath
             .attach_hooks(cgroup.path())
             .expect("the other hooks");
-        let entries = fs::read_dir(links_dir(&pins.0)).expect("readable");
+        let entries = fs::read_dir(links_dir(pins.path())).expect("readable");
         let attached: BTreeSet<_> = entries
             .map(|entry| {
                 entry

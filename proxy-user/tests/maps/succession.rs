@@ -105,7 +105,7 @@ fn a_takeover_of_maps_keeps_a_flows_backend_until_the_flow_ends() {
     assert!(there().state.is_closed(), "{:?}", there());
     second.take_over(Duration::MAX).expect("taken over");
     assert_eq!(new.lookup(&original_key()).expect("readable"), None);
-    assert_eq!(generations(&pins.0).expect("pins").len(), 1);
+    assert_eq!(generations(pins.path()).expect("pins").len(), 1);
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn flows_that_end_after_a_takeover_that_did_not_come_are_not_copied_back() {
     let mut back = pins.open();
     back.carry_over(Duration::MAX).expect("carried over");
     back.take_over(Duration::MAX).expect("taken over");
-    assert_eq!(generations(&pins.0).expect("pins").len(), 1);
+    assert_eq!(generations(pins.path()).expect("pins").len(), 1);
     assert_eq!(old.lookup(&original_key()).expect("readable"), None);
 }
 
@@ -202,7 +202,7 @@ fn counts_port_bits_and_direct_flows_survive_a_takeover_of_maps() {
     let known = direct(&pins).lookup(&7).expect("readable");
     assert_eq!(known, Some(0x1234), "a connection past every service");
     assert_ne!(backend_of(&pins).0, id, "or this shows nothing");
-    let counted = Reader::open(&pins.0).and_then(|reader| reader.counted());
+    let counted = Reader::open(pins.path()).and_then(|reader| reader.counted());
     let counted = counted.expect("readable");
     let address = "10.1.0.2:8080".parse().expect("an address");
     let of_it = counted.backends.iter().find(|one| one.address == address);

@@ -111,22 +111,22 @@ type Change = fn(&Node) -> u32;
 
 #[rstest]
 // No agent runs that would remove the pod from the map.
-#[case::to_a_removed_interface(|node| {
+#[case::to_a_removed_interface(|node: &Node| {
     node.ip("link del inside\n");
     CLIENTS
 })]
-#[case::with_another_pods_address(|node| {
+#[case::with_another_pods_address(|node: &Node| {
     node.ip("link add others index 30 address 02:00:00:00:00:02 type veth peer name far\n");
     node.ip("link set others up\n");
     node.world.set_interface(30, interface::REDIRECTS);
     30
 })]
-#[case::from_an_interface_that_may_not(|node| {
+#[case::from_an_interface_that_may_not(|node: &Node| {
     node.world.set_interface(CLIENTS, interface::PODS);
     CLIENTS
 })]
 // Otherwise only one half of a connection would bypass the stack.
-#[case::to_an_interface_that_may_not(|node| {
+#[case::to_an_interface_that_may_not(|node: &Node| {
     node.world.set_interface(INSIDE, interface::PODS);
     CLIENTS
 })]
