@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Benchmark of planning: from parsed Kubernetes objects to service plans, and on to the last map
-//! write; and the memory of the cluster's state. Needs root. Run with `cargo bench -p proxy-user
-//! --bench planner`.
-
-mod support;
+//! Benchmark of planning and applying: from parsed Kubernetes objects to service plans, and on to
+//! the last map write; opening and adopting maps; and the memory of the cluster's state. Needs root.
+//! Run with `cargo bench -p proxy-user --bench planner`.
 
 use std::time::{Duration, Instant};
 
@@ -16,6 +14,7 @@ use control::{
     syncer::{Kernel, Syncer},
     warnings::Warnings,
 };
+use datapath::{Datapath, Options};
 use k8s_openapi::{
     api::{
         core::v1::{Service, ServicePort, ServiceSpec},
@@ -24,8 +23,6 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use lab::node::bpffs::PinDir;
-
-use support::open;
 
 const ROUNDS: usize = 10;
 
@@ -125,6 +122,17 @@ fn convert_slice(converter: &mut Converter, slice: &EndpointSlice) -> Change {
     Change::Upsert(Object::EndpointSlice(slice.into()))
 }
 
+/// Makes maps in an empty directory of pins, or opens those that are there, and loads the programs.
+/// The maps are large enough for 50 000 services, each with a cluster IP and its guard.
+fn open(pins: &PinDir) -> Datapath {
+    let options = Options {
+        pin_dir: pins.path().to_owned(),
+        ..Options::default()
+    };
+    Datapath::open(&options)
+        .unwrap_or_else(|error| panic!("open the datapath: {error}; the benchmark needs root"))
+}
+
 /// Returns the state of a cluster without objects, and what converts its objects.
 fn begin() -> (Syncer, Converter) {
     (
@@ -172,10 +180,10 @@ fn change_one(
     assert_eq!(syncer.sync(kernel).planned, 1);
 }
 
-/// Returns the resident memory of this process in KiB.
+/// Returns this process's resident memory in KiB, without the pages of the kernel's maps.
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").expect("proc is mounted");
-    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let line = status.lines().find(|line| line.starts_with("RssAnon:"));
     let field = line.and_then(|line| line.split_whitespace().nth(1));
     field
         .and_then(|field| field.parse().ok())
@@ -280,9 +288,10 @@ fn main() {
     );
 }
 
-/// Measures the same as `main`, but the elapsed time and with real maps.
+/// Measures the same as `main`, but the elapsed time and with real maps; and how long maps are
+/// opened in which all services are.
 fn into_the_maps(objects: &[(Service, EndpointSlice)]) {
-    let (mut full, mut one) = (Vec::new(), Vec::new());
+    let (mut full, mut one, mut adopting) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         let pins = PinDir::new();
         let mut datapath = open(&pins);
@@ -298,7 +307,12 @@ fn into_the_maps(objects: &[(Service, EndpointSlice)]) {
             change_one(&mut syncer, &mut converter, &mut datapath, &changed);
             one.push(start.elapsed());
         }
+        drop(datapath);
+        let start = Instant::now();
+        let _adopted = open(&pins);
+        adopting.push(start.elapsed());
     }
+    print("open and adopt 50000 services", adopting);
     print(
         "50000 services x 2 endpoints, parsed objects to the last map write",
         full,

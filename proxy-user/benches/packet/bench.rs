@@ -140,17 +140,12 @@ impl<'a, A: Ends> Bench<'a, A> {
                 _slot: slot,
             })
         };
-        let (harness, wrapped) = (wrapper(empty.as_fd())?, wrapper(real)?);
+        let passed = (wrapper(empty.as_fd())?, XDP_PASS.cast_unsigned());
+        let wrapped = (wrapper(real)?, XDP_REDIRECT);
         let packet = A::packet(Kind::Ack);
-        let run =
-            |program: &OwnedFd, verdict| time_with(program, &packet, REPETITIONS, &[], verdict);
-        let (mut harness_times, mut times) = (Vec::new(), Vec::new());
-        for _ in 0..RUNS {
-            harness_times.push(run(&harness.program, XDP_PASS.cast_unsigned())?);
-            times.push(run(&wrapped.program, XDP_REDIRECT)?);
-        }
-        let (harness, (minimum, median)) = (summary(&harness_times), summary(&times));
-        Ok((minimum - harness.0, median - harness.1))
+        rounds([&passed, &wrapped], |(wrapper, verdict)| {
+            time_with(&wrapper.program, &packet, REPETITIONS, &[], *verdict)
+        })
     }
 
     /// Measures replies from the backends at egress, without the time of the wrapper.
@@ -253,16 +248,23 @@ fn difference(
     packet: &[u8],
     repetitions: u32,
 ) -> Result<Figure> {
-    let mut times = Vec::new();
-    let mut harness_times = Vec::new();
+    let passed = PASS.cast_unsigned();
+    rounds(
+        [(harness, passed), (program, verdict)],
+        |(program, verdict)| time(program, packet, repetitions, 0, verdict),
+    )
+}
+
+/// Times the harness and the program in turn; returns what the program takes longer.
+fn rounds<T: Copy>(both: [T; 2], run: impl Fn(T) -> Result<f64>) -> Result<Figure> {
+    let mut times = [Vec::new(), Vec::new()];
     for _ in 0..RUNS {
-        let passed = PASS.cast_unsigned();
-        harness_times.push(time(harness, packet, repetitions, 0, passed)?);
-        times.push(time(program, packet, repetitions, 0, verdict)?);
+        for (times, one) in times.iter_mut().zip(both) {
+            times.push(run(one)?);
+        }
     }
-    let harness = summary(&harness_times);
-    let (minimum, median) = summary(&times);
-    Ok((minimum - harness.0, median - harness.1))
+    let [harness, program] = times.map(|times| summary(&times));
+    Ok((program.0 - harness.0, program.1 - harness.1))
 }
 
 fn summary(times: &[f64]) -> Figure {

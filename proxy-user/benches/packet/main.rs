@@ -13,8 +13,6 @@ mod bare;
 mod bench;
 mod node;
 mod past;
-#[path = "../support/plan.rs"]
-mod plan;
 
 use anyhow::Result;
 use clap::Parser;
