@@ -15,14 +15,13 @@ use control::{
     warnings::Warnings,
 };
 use datapath::{Datapath, Options};
-use k8s_openapi::{
-    api::{
-        core::v1::{Service, ServicePort, ServiceSpec},
-        discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice},
-    },
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
+use lab::{
+    load::manifests::{self, Port},
+    node::bpffs::PinDir,
 };
-use lab::node::bpffs::PinDir;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 
 const ROUNDS: usize = 10;
 
@@ -57,64 +56,39 @@ impl Kernel for Nowhere {
     }
 }
 
+const HTTP: Port<'_> = Port {
+    name: "http",
+    protocol: "TCP",
+    port: 80,
+    target: 8080,
+    node_port: None,
+};
+
 fn service(n: usize) -> Service {
     let cluster_ip = format!("172.{}.{}.{}", 16 + (n >> 16), (n >> 8) & 0xff, n & 0xff);
-    Service {
-        metadata: metadata(format!("service-{n}")),
-        spec: Some(ServiceSpec {
-            cluster_ips: Some(vec![cluster_ip.clone()]),
-            cluster_ip: Some(cluster_ip),
-            ports: Some(vec![ServicePort {
-                name: Some("http".into()),
-                port: 80,
-                ..ServicePort::default()
-            }]),
-            ..ServiceSpec::default()
-        }),
-        status: None,
-    }
+    let spec = json!({"clusterIP": cluster_ip, "clusterIPs": [cluster_ip]});
+    typed(manifests::service(&format!("service-{n}"), &[HTTP], spec))
 }
 
 fn slice(n: usize, endpoints: usize, first: usize) -> EndpointSlice {
     let endpoint = |e: usize| {
         let e = n * endpoints + e + first;
-        Endpoint {
-            addresses: vec![format!(
-                "10.{}.{}.{}",
-                (e >> 16) & 0xff,
-                (e >> 8) & 0xff,
-                e & 0xff
-            )],
-            node_name: Some(format!("node-{}", e % 100)),
-            conditions: Some(EndpointConditions {
-                ready: Some(true),
-                serving: Some(true),
-                terminating: Some(false),
-            }),
-            ..Endpoint::default()
-        }
+        let address = format!("10.{}.{}.{}", (e >> 16) & 0xff, (e >> 8) & 0xff, e & 0xff);
+        json!({
+            "addresses": [address], "nodeName": format!("node-{}", e % 100),
+            "conditions": {"ready": true, "serving": true, "terminating": false}
+        })
     };
-    let mut metadata = metadata(format!("service-{n}-x7k2p"));
-    let label = ("kubernetes.io/service-name".into(), format!("service-{n}"));
-    metadata.labels = Some([label].into());
-    EndpointSlice {
-        metadata,
-        address_type: "IPv4".into(),
-        ports: Some(vec![EndpointPort {
-            name: Some("http".into()),
-            port: Some(8080),
-            ..EndpointPort::default()
-        }]),
-        endpoints: (0..endpoints).map(endpoint).collect(),
-    }
+    let endpoints = (0..endpoints).map(endpoint);
+    typed(manifests::slice(
+        &format!("service-{n}"),
+        &[HTTP],
+        endpoints,
+    ))
 }
 
-fn metadata(name: String) -> ObjectMeta {
-    ObjectMeta {
-        name: Some(name),
-        namespace: Some("shop".into()),
-        ..ObjectMeta::default()
-    }
+fn typed<T: DeserializeOwned>(object: Value) -> T {
+    serde_json::from_value(object).expect("an object of this kind")
 }
 
 fn convert_slice(converter: &mut Converter, slice: &EndpointSlice) -> Change {
@@ -180,10 +154,10 @@ fn change_one(
     assert_eq!(syncer.sync(kernel).planned, 1);
 }
 
-/// Returns this process's resident memory in KiB, without the pages of the kernel's maps.
+/// Returns the resident memory of this process in KiB.
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").expect("proc is mounted");
-    let line = status.lines().find(|line| line.starts_with("RssAnon:"));
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
     let field = line.and_then(|line| line.split_whitespace().nth(1));
     field
         .and_then(|field| field.parse().ok())

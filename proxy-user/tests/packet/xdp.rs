@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `xdp`: packets of known flows between a client and a backend that are behind two uplinks. What
-//! XDP takes at one uplink, and what it passes to tc, stands in tests/fuzz/cases/xdp.txt.
+//! XDP takes at one uplink, and what it passes to tc, stands in tests/fuzz/cases: `xdp.txt` and
+//! `xdp-life.txt`.
 
 use std::net::SocketAddr;
 
 use datapath::XdpMode;
 use proxy_common::{
-    Counter, FlowEntry, FlowKind, Port, V4,
+    Counter, FlowKind, Port,
     masquerade::Marks,
     xdp::{Abilities, Uplink},
 };
@@ -14,7 +15,7 @@ use rstest::rstest;
 
 use crate::{
     node::{INSIDE, INSIDE_MAC, Node, OUTSIDE, OUTSIDERS_MAC, PODS_MAC},
-    packets::{NODE_MAC, Tcp, hops, numbered, seen, tcp, with_hops},
+    packets::{NODE_MAC, Tcp, hops, seen, tcp, with_hops},
     service::{Addresses, IPV4, IPV6},
     world::Outcome,
 };
@@ -125,12 +126,6 @@ impl Open {
             .world
             .set_uplink(uplink, Uplink::new(mac, abilities));
     }
-    /// The entry of this kind of the only flow.
-    fn entry(&self, kind: FlowKind) -> FlowEntry<V4> {
-        let mut all = self.node.world.all_flows().into_iter();
-        let found = all.find(|entry| entry.kind == kind);
-        found.expect("an entry of this kind")
-    }
 }
 
 #[rstest]
@@ -178,47 +173,6 @@ fn xdp_sends_packets_back_out_of_the_interface_they_came_in_by(#[values(IPV4, IP
     assert_eq!(there.packet[6..12], NODE_MAC);
     let back = open.taken(&open.answer(b""), OUTSIDE);
     assert_eq!(back.fate(), (TX, Counter::ReplyByXdp));
-}
-
-#[test]
-fn packets_of_either_direction_at_xdp_update_the_flows_last_seen() {
-    let open = Open::new(IPV4);
-    open.taken(&open.answer(b""), INSIDE);
-    for by_client in [true, false] {
-        // As if no packet had come for two seconds.
-        let age = |_: &_, entry: &mut FlowEntry<V4>| entry.last_seen -= 2_000_000_000;
-        open.node.world.change_flows(false, age);
-        let old = open.entry(FlowKind::ORIGINAL).last_seen;
-        if by_client {
-            open.taken(&open.question(b""), OUTSIDE);
-        } else {
-            open.taken(&open.answer(b""), INSIDE);
-        }
-        let new = open.entry(FlowKind::ORIGINAL).last_seen;
-        assert!(new >= old + 1_000_000_000, "{by_client}: {old}, {new}");
-    }
-}
-
-#[test]
-fn xdp_stores_acknowledged_sequence_numbers_of_both_directions() {
-    let open = Open::new(IPV4);
-    let (service, backend) = (open.node.service(), open.node.backend());
-    // An impossible number is ignored.
-    for number in [70_000, 1 << 30] {
-        let ack = numbered(open.client, service, Tcp::Ack, (1001, number), b"");
-        open.taken(&ack, OUTSIDE);
-        assert_eq!(open.entry(FlowKind::ORIGINAL).sequence, 70_000);
-    }
-    // The numbers of replies are stored at least once a mebibyte.
-    let mut number = open.entry(FlowKind::REPLY).sequence;
-    let answer = |number| numbered(backend, open.source, Tcp::Ack, (2001, number), b"");
-    for _ in 0..40 {
-        number = number.wrapping_add(200_000);
-        open.taken(&answer(number), INSIDE);
-        let noted = open.entry(FlowKind::REPLY).sequence;
-        assert!(number.wrapping_sub(noted) <= 1 << 20, "{number} {noted}");
-    }
-    open.left(&answer(number ^ 1 << 31), INSIDE);
 }
 
 #[rstest]
