@@ -26,10 +26,8 @@ fn expect_parts(error: &str, parts: &[&str]) {
 }
 
 /// Makes new maps take over from the previous ones.
-fn take_over(datapath: &mut Datapath) {
-    datapath
-        .carry_over(Duration::MAX)
-        .expect("nothing to carry");
+pub(crate) fn take_over(datapath: &mut Datapath) {
+    datapath.carry_over(Duration::MAX).expect("carried over");
     datapath.take_over(Duration::MAX).expect("taken over");
 }
 
