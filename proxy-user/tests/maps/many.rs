@@ -10,6 +10,7 @@ use std::{
 };
 
 use control::{object::ObjectName, plan::ServicePlan};
+use datapath::Capacities;
 use lab::load::process::processor_time_of_all;
 use proxy_common::{EndpointSet, FlowEntry, FlowKey, Port, Prefix, Protocol, Settings, V4, maps};
 
@@ -89,7 +90,10 @@ fn commands_with_many_services_and_flows_take_little_time_and_memory() {
         run("ip route add 10.40.1.10/32 dev pod0");
         run("ip route add 11.0.0.0/8 dev pod0");
         let pins = PinDir::new();
-        let mut datapath = pins.open_default(4 * FLOWS);
+        let mut datapath = pins.open_with(|options| {
+            options.capacities = Capacities::default();
+            options.capacities.flows = 4 * FLOWS;
+        });
         let mut settings = Settings::EMPTY;
         settings.flags |= Settings::DETECTS_PODS;
         settings.pods_v4[0] = Prefix {

@@ -3,7 +3,11 @@
 //! that shares no code with the agent's.
 
 use std::{
-    collections::BTreeMap, net::Ipv4Addr, os::fd::OwnedFd, path::Path, process::Command, sync::Arc,
+    collections::BTreeMap,
+    net::{Ipv4Addr, Ipv6Addr},
+    os::fd::OwnedFd,
+    path::Path,
+    process::Command,
 };
 
 use control::{
@@ -55,15 +59,6 @@ impl PinDir {
     /// Opens the datapath with filters instead of tcx.
     pub(crate) fn open_clsact(&self) -> Datapath {
         self.open_with(|options| options.attachment = Attachment::Clsact)
-    }
-    /// Opens the datapath with the default sizes, except for the table of flows.
-    pub(crate) fn open_default(&self, flows: u32) -> Datapath {
-        self.open_with(|options| {
-            options.capacities = Capacities {
-                flows,
-                ..Capacities::default()
-            };
-        })
     }
     pub(crate) fn table<K: Plain, V: Plain>(&self, map: &str) -> Table<K, V> {
         Table::new(self.pinned(map)).expect("a table")
@@ -117,9 +112,7 @@ pub(crate) fn v4(a: u8, b: u8, c: u8, d: u8) -> V4 {
 }
 
 pub(crate) fn v6(text: &str) -> V6 {
-    text.parse::<std::net::Ipv6Addr>()
-        .expect("an address")
-        .into()
+    text.parse::<Ipv6Addr>().expect("an address").into()
 }
 
 pub(crate) fn name(name: &str) -> ObjectName {
@@ -412,9 +405,4 @@ fn expect_family<A: Family>(name: &ObjectName, port: &PortPlan, picture: &mut Pi
         let key = FrontendKey::new(frontend.address, frontend.port, port.protocol);
         picture.frontends.insert(key_text(&key), behind);
     }
-}
-
-/// Returns a port's name in the form that plans have.
-pub(crate) fn port_name(n: usize) -> Arc<str> {
-    ["", "web", "admin"][n].into()
 }
