@@ -149,16 +149,16 @@ impl Figures {
         bench.run_once(services, Kind::Syn, size)?;
         let ingress =
             |rotation, port, kind| bench.real("ingress", rotation, port, kind, REPETITIONS);
+        let [bare_hit, bare_miss] = [bench.bare_lookup(services)?, bench.bare_lookup(outside)?];
+        let hit = ingress(services, SERVICE_PORT, Kind::Ack)?;
+        let reply = bench.reply(size)?;
+        let tcp = ingress(outside, SERVICE_PORT, Kind::Ack)?;
+        let udp = ingress(outside, OTHER_PORT, Kind::Udp)?;
+        let known = ingress(outside, SERVICE_PORT, Kind::Udp)?;
+        let inserts = bench.bare_inserts(begin)?;
+        let first = bench.real("ingress", begin, SERVICE_PORT, Kind::Syn, FIRST_REPETITIONS)?;
         Ok(Self([
-            bench.bare_lookup(services)?,
-            bench.bare_lookup(outside)?,
-            bench.bare_inserts(begin)?,
-            ingress(services, SERVICE_PORT, Kind::Ack)?,
-            bench.reply(size)?,
-            bench.real("ingress", begin, SERVICE_PORT, Kind::Syn, FIRST_REPETITIONS)?,
-            ingress(outside, SERVICE_PORT, Kind::Ack)?,
-            ingress(outside, OTHER_PORT, Kind::Udp)?,
-            ingress(outside, SERVICE_PORT, Kind::Udp)?,
+            bare_hit, bare_miss, inserts, hit, reply, first, tcp, udp, known,
         ]))
     }
 
