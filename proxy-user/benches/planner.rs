@@ -17,7 +17,10 @@ use control::{
 use datapath::{Datapath, Options};
 use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use lab::{
-    load::manifests::{self, Port},
+    load::{
+        manifests::{self, Port},
+        process,
+    },
     node::bpffs::PinDir,
 };
 use serde::de::DeserializeOwned;
@@ -155,13 +158,8 @@ fn change_one(
 }
 
 /// Returns the resident memory of this process in KiB.
-fn resident() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").expect("proc is mounted");
-    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
-    let field = line.and_then(|line| line.split_whitespace().nth(1));
-    field
-        .and_then(|field| field.parse().ok())
-        .expect("a number")
+fn resident() -> f64 {
+    process::resident(std::process::id()).expect("proc is mounted") * 1024.0
 }
 
 fn print(what: &str, mut times: Vec<Duration>) {

@@ -50,7 +50,7 @@ fn main() -> Result<()> {
     println!();
     let mut all = Vec::new();
     for size in arguments.services.iter().copied() {
-        let node = Node::open(size)?;
+        let node = Node::open(size, false)?;
         all.push((size, "IPv4", Figures::measure::<V4>(&node, size)?));
         all.push((size, "IPv6", Figures::measure::<V6>(&node, size)?));
         for (size, family, figures) in &all[all.len() - 2..] {

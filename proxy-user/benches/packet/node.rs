@@ -42,14 +42,8 @@ impl Drop for Node {
 }
 
 impl Node {
-    pub(crate) fn open(size: u32) -> Result<Self> {
-        Self::with(size, false)
-    }
-    /// Like `open`, but all packets are masqueraded and bypass the stack.
-    pub(crate) fn open_past(size: u32) -> Result<Self> {
-        Self::with(size, true)
-    }
-    fn with(size: u32, past: bool) -> Result<Self> {
+    /// Opens a node with so many services. `past`: all packets are masqueraded and bypass the stack.
+    pub(crate) fn open(size: u32, past: bool) -> Result<Self> {
         let pin_dir = PathBuf::from(format!(
             "/sys/fs/bpf/portolan-bench-{}-{size}{}",
             std::process::id(),

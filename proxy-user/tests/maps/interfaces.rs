@@ -62,7 +62,7 @@ fn interfaces_and_addresses_are_followed_as_they_come_and_go() {
             assert!(waited.is_ok(), "{commands}: {}", said(interfaces.current()));
         }
     };
-    in_netns(|| {
+    in_netns(|_| {
         run("ip link add v0 type veth peer name v0-peer");
         runtime.block_on(follow);
     });

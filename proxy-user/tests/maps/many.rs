@@ -84,12 +84,11 @@ fn measured(pins: &PinDir, words: &str) -> (String, f64, u64) {
 
 #[test]
 fn commands_with_many_services_and_flows_take_little_time_and_memory() {
-    in_netns(|| {
+    in_netns(|pins| {
         run("ip link add pod0 type veth peer name far");
         run("ip link set pod0 up");
         run("ip route add 10.40.1.10/32 dev pod0");
         run("ip route add 11.0.0.0/8 dev pod0");
-        let pins = PinDir::new();
         let mut datapath = pins.open_with(|options| {
             options.capacities = Capacities::default();
             options.capacities.flows = 4 * FLOWS;

@@ -14,7 +14,7 @@ use control::plan::ServicePlan;
 use datapath::{Capacities, read::Reader};
 use proxy_common::{Backend, Counter, Port, Protocol, Settings, V4, maps};
 
-use crate::support::{PinDir, SMALL, apply, in_netns, name, plan, v4};
+use crate::support::{SMALL, apply, in_netns, name, plan, v4};
 
 const SERVICES: u8 = 40;
 const TIME: Duration = Duration::from_secs(3);
@@ -50,8 +50,7 @@ fn packet(service: u8, client: u32) -> Vec<u8> {
 
 #[test]
 fn a_packet_to_a_slot_with_another_services_backend_is_dropped_and_counted() {
-    in_netns(|| {
-        let pins = PinDir::new();
+    in_netns(|pins| {
         let mut datapath = pins.open();
         datapath.set_settings(&Settings::EMPTY).expect("stored");
         apply(&mut datapath, &[(name("cart"), plan_of(1, &[7]))]);
@@ -72,8 +71,7 @@ fn a_packet_to_a_slot_with_another_services_backend_is_dropped_and_counted() {
 
 #[test]
 fn no_packet_ever_meets_a_torn_or_foreign_value_while_the_agent_writes() {
-    in_netns(|| {
-        let pins = PinDir::new();
+    in_netns(|pins| {
         // The maps are small, so that ids, records and blocks are often reused.
         let mut datapath = pins.open_with(|options| {
             options.capacities = Capacities {

@@ -85,11 +85,12 @@ pub(crate) const SMALL: Capacities = Capacities {
     source_ranges: 8,
 };
 
-/// Runs a test in a new network namespace.
-pub(crate) fn in_netns<T>(test: impl FnOnce() -> T) -> T {
+/// Runs a test in a new network namespace, with a pin directory.
+pub(crate) fn in_netns<T>(test: impl FnOnce(PinDir) -> T) -> T {
     let namespace = NetNs::new("maps").expect("the tests need root");
     namespace.ip("link set lo up\n").expect("loopback");
-    namespace.enter(test).expect("in the namespace")
+    let pins = PinDir::new();
+    namespace.enter(|| test(pins)).expect("in the namespace")
 }
 
 /// Runs a command line without quotes and returns what it prints.

@@ -109,12 +109,6 @@ impl Open {
             assert_eq!((after, counters), (packet.clone(), vec![]));
         }
     }
-    /// Moves the backend behind the outer uplink.
-    fn move_backend_outside(&self) {
-        self.node.ip("route replace BACKEND dev outside\n\
-             neigh add BACKEND lladdr 02:00:00:00:00:09 dev outside nud permanent\n");
-        self.node.world.change_routes();
-    }
     /// Stores what an uplink can do.
     fn permit(&self, uplink: u32, abilities: Abilities) {
         let mac = if uplink == INSIDE {
@@ -167,7 +161,9 @@ fn xdp_translates_and_counts_packets_between_two_uplinks(#[values(IPV4, IPV6)] a
 #[rstest]
 fn xdp_sends_packets_back_out_of_the_interface_they_came_in_by(#[values(IPV4, IPV6)] a: Addresses) {
     let open = Open::new(a);
-    open.move_backend_outside();
+    open.node.ip("route replace BACKEND dev outside\n\
+         neigh add BACKEND lladdr 02:00:00:00:00:09 dev outside nud permanent\n");
+    open.node.world.change_routes();
     let there = open.taken(&open.question(b""), OUTSIDE);
     assert_eq!((there.verdict, there.src()), (TX, open.source));
     assert_eq!(there.packet[6..12], NODE_MAC);
