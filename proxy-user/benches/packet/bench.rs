@@ -62,6 +62,11 @@ impl<'a, A: Ends> Bench<'a, A> {
         Self { verdict, ..self }
     }
 
+    /// Returns the real program with this name.
+    fn loaded(&self, name: &'static str) -> Result<BorrowedFd<'_>> {
+        self.node.datapath.program(name).context(name)
+    }
+
     fn begin(&self, rotation: Rotation) -> Program {
         Program::new(&self.counter, rotation)
     }
@@ -76,20 +81,14 @@ impl<'a, A: Ends> Bench<'a, A> {
 
     /// Sends the first packet of a flow to each of `count` services through the ingress program.
     pub(crate) fn run_once(&self, rotation: Rotation, kind: Kind, count: u32) -> Result<()> {
-        let ingress = self
-            .node
-            .datapath
-            .program("ingress")
-            .context("no ingress")?;
-        let program = self.wrapper(rotation, SERVICE_PORT, ingress)?;
+        let program = self.wrapper(rotation, SERVICE_PORT, self.loaded("ingress")?)?;
         time(&program.program, &A::packet(kind), count, 0, self.verdict).map(drop)
     }
 
     /// Sends a packet with the masquerade mark to each of `count` backends through the egress
     /// program, so that its flow gets a masquerade port.
     pub(crate) fn masquerade(&self, rotation: Rotation, port: u16, count: u32) -> Result<()> {
-        let egress = self.node.datapath.program("egress").context("no egress")?;
-        let program = self.wrapper(rotation, port, egress)?;
+        let program = self.wrapper(rotation, port, self.loaded("egress")?)?;
         let mark = Marks::DEFAULT.masquerade;
         let packet = A::packet(Kind::Syn);
         // One run for each packet: the program removes the mark, and the next repetition would have
@@ -103,20 +102,15 @@ impl<'a, A: Ends> Bench<'a, A> {
     /// Measures the real program `name`, without the time of the wrapper in front of it.
     pub(crate) fn real(
         &self,
-        name: &str,
+        name: &'static str,
         rotation: Rotation,
         port: u16,
         kind: Kind,
         repetitions: u32,
     ) -> Result<Figure> {
-        let real = self
-            .node
-            .datapath
-            .program(name)
-            .context("no such program")?;
         let packet = A::packet(kind);
         let harness = self.wrapper(rotation, port, self.empty.as_fd())?;
-        let wrapped = self.wrapper(rotation, port, real)?;
+        let wrapped = self.wrapper(rotation, port, self.loaded(name)?)?;
         difference(
             (&wrapped.program, self.verdict),
             &harness.program,
@@ -129,7 +123,6 @@ impl<'a, A: Ends> Bench<'a, A> {
     pub(crate) fn xdp(&self, rotation: Rotation) -> Result<Figure> {
         const XDP_PASS: i32 = 2;
         const XDP_REDIRECT: u32 = 4;
-        let real = self.node.datapath.program("uplink").context("no uplink")?;
         let empty = load_xdp(&always(XDP_PASS))?;
         let wrapper = |next: BorrowedFd<'_>| -> Result<Wrapper> {
             let slot = slot_with(next)?;
@@ -141,7 +134,7 @@ impl<'a, A: Ends> Bench<'a, A> {
             })
         };
         let passed = (wrapper(empty.as_fd())?, XDP_PASS.cast_unsigned());
-        let wrapped = (wrapper(real)?, XDP_REDIRECT);
+        let wrapped = (wrapper(self.loaded("uplink")?)?, XDP_REDIRECT);
         let packet = A::packet(Kind::Ack);
         rounds([&passed, &wrapped], |(wrapper, verdict)| {
             time_with(&wrapper.program, &packet, REPETITIONS, &[], *verdict)
@@ -150,7 +143,6 @@ impl<'a, A: Ends> Bench<'a, A> {
 
     /// Measures replies from the backends at egress, without the time of the wrapper.
     pub(crate) fn reply(&self, count: u32) -> Result<Figure> {
-        let real = self.node.datapath.program("egress").context("no egress")?;
         let rotation = Rotation {
             base: 0,
             count,
@@ -163,7 +155,7 @@ impl<'a, A: Ends> Bench<'a, A> {
                 program.hand_over_reply(slot, backends, A::FIRST_OCTET, A::OFFSETS)
             })
         };
-        let (harness, wrapped) = (turned(self.empty.as_fd())?, turned(real)?);
+        let (harness, wrapped) = (turned(self.empty.as_fd())?, turned(self.loaded("egress")?)?);
         difference(
             (&wrapped.program, PASS.cast_unsigned()),
             &harness.program,

@@ -4,7 +4,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use control::plan::{BackendPlan, FamilyPlan, FrontendPlan, PortPlan, ServicePlan};
-use proxy_common::{Addr, EndpointSet, FrontendKind, Port, Protocol, ServiceFlags, V4, V6};
+use datapath::maps::family::Family;
+use proxy_common::{EndpointSet, FrontendKind, Port, Protocol, ServiceFlags, V4, V6};
 
 use crate::packets::at;
 
@@ -145,21 +146,21 @@ impl Service {
                 port: Port::from_host(80),
                 affinity_timeout: self.affinity,
                 source_ranges: sources.map(|net| net.parse().expect("a range")).collect(),
-                v4: self.family(v4),
-                v6: self.family(v6),
+                v4: self.family(),
+                v6: self.family(),
             }],
-            guarded_v4: guarded.and_then(v4).into_iter().collect(),
-            guarded_v6: guarded.and_then(v6).into_iter().collect(),
+            guarded_v4: guarded.and_then(V4::of_ip).into_iter().collect(),
+            guarded_v6: guarded.and_then(V6::of_ip).into_iter().collect(),
             health_check: None,
         }
     }
-    fn family<A: Addr>(&self, of: fn(IpAddr) -> Option<A>) -> FamilyPlan<A> {
+    fn family<A: Family>(&self) -> FamilyPlan<A> {
         let weights = self.weights.iter().copied().chain(std::iter::repeat(1));
         let backends = self.backends.iter().zip(weights);
         let mut backends: Vec<_> = backends
             .filter_map(|(backend, weight)| {
                 Some(BackendPlan {
-                    address: of(backend.ip())?,
+                    address: A::of_ip(backend.ip())?,
                     port: Port::from_host(backend.port()),
                     sets: EndpointSet::CLUSTER,
                     weight,
@@ -174,7 +175,7 @@ impl Service {
                 .with(ServiceFlags::HAS_ENDPOINTS, !self.backends.is_empty())
                 .with(ServiceFlags::AFFINITY, self.affinity > 0);
             Some(FrontendPlan {
-                address: address.map_or(Some(A::UNSPECIFIED), of)?,
+                address: address.map_or(Some(A::UNSPECIFIED), A::of_ip)?,
                 port: Port::from_host(*port),
                 flags,
             })
@@ -183,19 +184,5 @@ impl Service {
             frontends: frontends.collect(),
             backends,
         }
-    }
-}
-
-pub(crate) fn v4(address: IpAddr) -> Option<V4> {
-    match address {
-        IpAddr::V4(address) => Some(address.into()),
-        IpAddr::V6(_) => None,
-    }
-}
-
-pub(crate) fn v6(address: IpAddr) -> Option<V6> {
-    match address {
-        IpAddr::V6(address) => Some(address.into()),
-        IpAddr::V4(_) => None,
     }
 }

@@ -2,10 +2,7 @@
 //! Shares of new connections by the weights of backends. What weight 0 leaves to a backend stands
 //! in tests/fuzz/cases/weights.txt.
 
-use std::{
-    collections::BTreeMap,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
-};
+use std::collections::BTreeMap;
 
 use proxy_common::ServiceFlags;
 use rstest::rstest;
@@ -32,12 +29,7 @@ fn of_100_000_connections_each_backend_gets_its_share_within_2_percent(
     }
     let world = World::with(|options| options.capacities.slots = 8192, &[service]);
     for n in 0..CONNECTIONS {
-        // Another client in the pod's subnet for each number.
-        let last = 20 + n / PORTS;
-        let client = match a.pod {
-            IpAddr::V4(pod) => Ipv4Addr::from_bits(pod.to_bits() & !255 | last).into(),
-            IpAddr::V6(pod) => Ipv6Addr::from_bits(pod.to_bits() & !255 | u128::from(last)).into(),
-        };
+        let client = if n < PORTS { a.pod } else { a.outsider };
         let client = at(client, (10_000 + n % PORTS) as u16);
         let syn = tcp(client, a.service(), Tcp::Syn, b"");
         assert_eq!(world.ingress_quietly(&syn), NEXT);

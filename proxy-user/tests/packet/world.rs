@@ -11,12 +11,12 @@ use config::set_pods;
 use control::{object::ObjectName, plan::ServicePlan};
 use datapath::{
     Capacities, Datapath, NodeAddress, Options,
-    maps::{pins::map_path, tables::Table},
+    maps::{family::Family, pins::map_path, tables::Table},
     read::{Counted, Reader},
 };
 use linux::{Plain, TestRun, get_pinned, interfaces::PodLink};
 use proxy_common::{
-    Counter, FlowEntry, FlowKey, FlowKind, Settings, V4,
+    Counter, FlowEntry, FlowKey, FlowKind, Settings, V4, V6,
     maps::{self, interface},
     masquerade::Marks,
     service::FragmentKey,
@@ -26,7 +26,7 @@ use proxy_common::{
 use crate::{
     packets::{NODE_MAC, seen},
     pool,
-    service::{IPV4, IPV6, Service, v4, v6},
+    service::{IPV4, IPV6, Service},
 };
 
 /// The verdicts of tc. After `NEXT`, the packet goes on to foreign programs and filters after ours.
@@ -137,8 +137,8 @@ impl World {
         settings.flags |= Settings::UNFILTERED;
         let pods = ["10.40.0.0/16", "fd00:40::/48"].map(|range| range.parse().expect("a range"));
         set_pods(&mut settings, &pods);
-        settings.internal_v4 = v4(IPV4.node).expect("IPv4");
-        settings.internal_v6 = v6(IPV6.node).expect("IPv6");
+        settings.internal_v4 = V4::of_ip(IPV4.node).expect("IPv4");
+        settings.internal_v6 = V6::of_ip(IPV6.node).expect("IPv6");
         change(&mut settings);
         self.datapath().set_settings(&settings).expect("settings");
     }

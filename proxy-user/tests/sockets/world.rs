@@ -43,6 +43,13 @@ pub(crate) enum From {
     Node,
 }
 
+impl From {
+    /// Returns the place as a word, as `portolan sockets` shows it.
+    pub(crate) fn word(self) -> &'static str {
+        if self == Self::Pod { "pod" } else { "node" }
+    }
+}
+
 /// The node with its pods and its agent. Dropping it ends the agent and removes what it has left.
 pub(crate) struct World {
     agent: Agent<'static>,

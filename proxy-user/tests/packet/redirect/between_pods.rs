@@ -4,9 +4,10 @@
 
 use std::net::SocketAddr;
 
+use datapath::maps::family::Family;
 use linux::now;
 use proxy_common::{
-    Counter, Port, Protocol, Settings,
+    Counter, Port, Protocol, Settings, V4,
     flow::between_pods::{Direction, End, Record},
     maps::interface,
 };
@@ -16,7 +17,7 @@ use super::{MTU, link};
 use crate::{
     node::{INSIDE, Node, OUTSIDE},
     packets::{Tcp, at, hops, tcp, udp, with_hops},
-    service::{Addresses, IPV4, IPV6, v4},
+    service::{Addresses, IPV4, IPV6},
     world::{NEXT, Outcome, REDIRECT},
 };
 
@@ -90,7 +91,7 @@ fn with_filters_a_connection_bypasses_the_stack_only_by_a_fresh_record() {
     };
     expect(false);
     let end = |of: SocketAddr| End {
-        address: v4(of.ip()).expect("IPv4"),
+        address: V4::of_ip(of.ip()).expect("IPv4"),
         port: Port::from_host(of.port()),
     };
     let [one, other] = [(client, server), (server, client)]

@@ -6,14 +6,15 @@
 
 use std::net::SocketAddr;
 
+use datapath::maps::family::Family;
 use linux::now;
-use proxy_common::{Counter, FlowKind, Settings, flow::Offload, maps::interface};
+use proxy_common::{Counter, FlowKind, Settings, V4, flow::Offload, maps::interface};
 
 use super::link;
 use crate::{
     node::{INSIDE, Node, OUTSIDE},
     packets::{Tcp, tcp},
-    service::{IPV4, v4},
+    service::IPV4,
     world::{NEXT, REDIRECT},
 };
 
@@ -73,7 +74,7 @@ impl Filtered {
     /// in nanoseconds.
     fn record(&self, kind: FlowKind, interface: u32, age: u64) {
         let record = Offload::new(interface, now() - age);
-        let client = v4(self.client.ip()).expect("IPv4");
+        let client = V4::of_ip(self.client.ip()).expect("IPv4");
         self.node.world.change_flows(false, |key, entry| {
             if (key.src == client || key.dst == client) && entry.kind == kind {
                 entry.offload = record;
