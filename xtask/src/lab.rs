@@ -56,9 +56,7 @@ enum Bench {
     Packet,
     /// Many agents with one API server, beside as many kube-proxies
     Fleet,
-    /// From parsed objects to the last map write
-    Apply,
-    /// From parsed objects to plans
+    /// From parsed objects to plans, and to the last map write
     Planner,
 }
 

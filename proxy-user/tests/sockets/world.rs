@@ -18,13 +18,12 @@ use lab::node::{
     cgroup::Cgroup,
     netns::NetNs,
     settings::SocketBalancing,
-    topology::Plumbing,
 };
 use proxy_common::Counter;
 
 use crate::{
     clients::Open,
-    pods::{join, make_bridge, serve},
+    pods::{join, serve},
     service::{Service, objects},
 };
 
@@ -44,6 +43,13 @@ pub(crate) enum From {
     Node,
 }
 
+impl From {
+    /// Returns the place as a word, as `portolan sockets` shows it.
+    pub(crate) fn word(self) -> &'static str {
+        if self == Self::Pod { "pod" } else { "node" }
+    }
+}
+
 /// The node with its pods and its agent. Dropping it ends the agent and removes what it has left.
 pub(crate) struct World {
     agent: Agent<'static>,
@@ -56,22 +62,13 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(balancing: SocketBalancing, config: &str, services: &[Service]) -> Self {
-        Self::on(Plumbing::Routed, balancing, config, services)
-    }
-
     /// Starts a node whose agent translates at every socket.
     pub(crate) fn all(services: &[Service]) -> Self {
         Self::new(SocketBalancing::All, "", services)
     }
 
-    /// Starts a node whose pods are connected with this plumbing, and waits for the agent.
-    pub(crate) fn on(
-        plumbing: Plumbing,
-        balancing: SocketBalancing,
-        config: &str,
-        services: &[Service],
-    ) -> Self {
+    /// Starts a node, and waits for the agent.
+    pub(crate) fn new(balancing: SocketBalancing, config: &str, services: &[Service]) -> Self {
         bpffs::prepare().expect("a BPF file system");
         // The agent has a reference to the node, so the node is leaked until the test program ends.
         let node: &'static NetNs = Box::leak(Box::new(NetNs::new("node").expect("run as root")));
@@ -85,10 +82,7 @@ impl World {
             ("ipv4/conf/all/rp_filter", "0"),
         ])
         .expect("forwarding");
-        if plumbing == Plumbing::Bridge {
-            make_bridge(node);
-        }
-        let [client, one, two] = [10, 20, 21].map(|last| join(node, plumbing, last));
+        let [client, one, two] = [10, 20, 21].map(|last| join(node, last));
         serve(&one, "one");
         serve(&two, "two");
         let cgroup = Cgroup::new().expect("a cgroup");
