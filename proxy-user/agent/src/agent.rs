@@ -57,6 +57,14 @@ pub(super) struct Agent {
 }
 
 impl Agent {
+    /// Handles one event of the loop, and measures how long that takes. `kind`: its name in metrics.
+    pub(super) fn turn<T>(&mut self, kind: &'static str, handle: impl FnOnce(&mut Self) -> T) -> T {
+        let began = std::time::Instant::now();
+        let handled = handle(self);
+        self.shared.metrics.sync.turned(kind, began.elapsed());
+        handled
+    }
+
     /// Takes in a batch of changes of Kubernetes objects; [`Self::sync`] applies it to the maps.
     pub(super) fn take(&mut self, batch: Batch) {
         let concerns_node = self.services.take(&self.shared, batch);
