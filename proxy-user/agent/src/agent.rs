@@ -89,7 +89,7 @@ impl Agent {
         if !self.services.served {
             self.apply_node();
             self.attach();
-            self.first_waits = self.attachments.attaches();
+            self.first_waits = self.attachments.more_to_attach;
             if self.first_waits {
                 // `attach_more` comes back when it is done.
                 return;
@@ -150,7 +150,7 @@ impl Agent {
         if self.attachments.has_more() {
             self.attachments.go_on(&mut self.shared, &self.services);
         }
-        if self.first_waits && !self.attachments.attaches() {
+        if self.first_waits && !self.attachments.more_to_attach {
             self.sync();
         }
         self.report_first();

@@ -204,7 +204,7 @@ impl Growth {
             }
         };
         shared.warnings.replace(Topic::Growth, Vec::new());
-        shared.metrics.state.count_growth();
+        shared.metrics.state.growths.inc();
         let (held, others) = services.syncer.names(&shared.datapath.held_services());
         let filling = Filling::new(larger, held, others);
         self.growing = Growing::Filled(Box::new(filling));

@@ -36,7 +36,7 @@ macro_rules! metrics {
         $(#[$about])*
         #[derive(Clone, Debug)]
         pub struct $group {
-            $($field: $type,)*
+            $(pub $field: $type,)*
         }
 
         impl $group {

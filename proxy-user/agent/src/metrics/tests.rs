@@ -4,7 +4,7 @@
 use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 
 use control::{change::Trigger, model::Kind};
-use datapath::{Ended, Occupancy, RepairKind};
+use datapath::{Ended, Occupancy};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
@@ -35,17 +35,21 @@ fn metrics_that_kube_proxy_has_too_have_its_names() {
     };
     metrics.sync.done(Duration::from_millis(3), &[trigger]);
     metrics.sync.set_services(4, 3, [0, 0, 0, 1]);
-    metrics.health.healthz(503);
+    metrics.health.healthz.get_or_create(&[("code", 503)]).inc();
     metrics.state.set_foreign(2, 3);
-    metrics.state.count_repair(RepairKind::Hook);
+    metrics
+        .state
+        .repairs
+        .get_or_create(&[("kind", "hook")])
+        .inc();
     metrics.state.count_ended(Ended {
         flows: 4,
         sockets: 0,
     });
-    metrics.state.set_failed_services(2);
+    metrics.state.failed_services.set(2);
     metrics.state.set_attached((5, 4), (11, 11));
     metrics.state.heard_of(Kind::EndpointSlice);
-    metrics.state.set_source_failing(true);
+    metrics.state.source_failing.set(1);
     let mut flows = Occupancy::default();
     flows.v6.entries = 3;
     metrics.state.set_fill(&flows, &[]);

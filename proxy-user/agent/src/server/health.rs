@@ -203,7 +203,8 @@ pub fn router(health: Health, answers: HealthAnswers) -> Router {
             "/healthz",
             get(async move || {
                 let answer = health.healthz();
-                answers.healthz(answer.0.as_u16());
+                let code = [("code", answer.0.as_u16())];
+                answers.healthz.get_or_create(&code).inc();
                 answer.into_response()
             }),
         )
@@ -211,7 +212,8 @@ pub fn router(health: Health, answers: HealthAnswers) -> Router {
             "/livez",
             get(async move || {
                 let answer = alive.livez();
-                counted.livez(answer.0.as_u16());
+                let code = [("code", answer.0.as_u16())];
+                counted.livez.get_or_create(&code).inc();
                 answer.into_response()
             }),
         )
