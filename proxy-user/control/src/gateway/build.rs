@@ -159,7 +159,7 @@ fn backends_of(route: &Route, lookup: &Cluster<'_, impl Services>) -> PortBacken
         let grants = name.iter().flat_map(|name| lookup.grants(&name.namespace));
         match resolve(route, backend, service, grants) {
             Ok(share) => shares.push(share),
-            Err(_) => all.refused = all.refused.saturating_add(backend.weight),
+            Err(_) => all.refused = all.refused.saturating_add(backend.weight()),
         }
     }
     all.shares = shares.into();

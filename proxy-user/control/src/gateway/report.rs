@@ -14,7 +14,7 @@ use super::{
 use crate::{
     model::{
         Gateway, GatewayClass, Kind, Route,
-        gateway::{CONTROLLER, GROUP, ParentRef},
+        gateway::{CONTROLLER, GROUP, Reference},
     },
     object::Warning,
 };
@@ -153,7 +153,7 @@ pub(super) fn of_gateway(
             .map(|kind| json!({"group": GROUP, "kind": kind.name()}))
             .collect();
         listeners.push(json!({
-            "name": &*listener.name,
+            "name": listener.name,
             "supportedKinds": kinds,
             "attachedRoutes": routes,
             "conditions": own.made,
@@ -206,7 +206,7 @@ pub(super) fn of_gateway(
 /// Returns our part of a route's status. `gateway`: the Gateways of ours, translated.
 pub(super) fn of_route<'a>(
     route: &Route,
-    gateway: impl Fn(&ParentRef) -> Option<(&'a Gateway, &'a Built)>,
+    gateway: impl Fn(&Reference) -> Option<(&'a Gateway, &'a Built)>,
     lookup: &Cluster<'_, impl Services>,
 ) -> (Value, Vec<Warning>) {
     let name = &route.id.name;
@@ -249,17 +249,13 @@ pub(super) fn of_route<'a>(
     (json!({ "parents": parents }), warnings)
 }
 
-fn parent_ref(parent: &ParentRef) -> Value {
-    let mut named = json!({
-        "group": &*parent.group,
-        "kind": &*parent.kind,
-        "name": &*parent.name,
-    });
+fn parent_ref(parent: &Reference) -> Value {
+    let mut named = json!({"group": parent.group, "kind": parent.kind, "name": parent.name});
     if let Some(namespace) = &parent.namespace {
-        named["namespace"] = json!(&**namespace);
+        named["namespace"] = json!(namespace);
     }
-    if let Some(section) = &parent.section {
-        named["sectionName"] = json!(&**section);
+    if let Some(section) = &parent.section_name {
+        named["sectionName"] = json!(section);
     }
     if let Some(port) = parent.port {
         named["port"] = json!(port);

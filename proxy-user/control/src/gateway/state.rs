@@ -428,7 +428,7 @@ impl Gateways {
             gateways: self,
         };
         let namespace = &route.id.name.namespace;
-        let gateway = |parent: &crate::model::gateway::ParentRef| {
+        let gateway = |parent: &crate::model::gateway::Reference| {
             let name = parent.gateway(namespace)?;
             let (_, built) = self.built.get(&names::plan_name(&name))?;
             Some((self.gateways.get(&name)?.as_ref(), built))

@@ -232,7 +232,6 @@ converted! {
     }
     Taint => core::Taint {
         1 [string] key: String = same,
-        3 [string] effect: String = same,
         ..default
     }
     NodeStatus => core::NodeStatus {
