@@ -193,7 +193,8 @@ pub async fn run(
     let (pin_watch, mut pins_gone) = PinWatch::start(vec![config.pin_directory.clone()]);
     let routes_followed = options.xdp.is_some();
     let is_new = datapath.service_count() == 0;
-    let mut syncer = Syncer::new(node_name, warnings.clone()).with_writer(writer);
+    let mut syncer = Syncer::new(node_name, warnings.clone());
+    syncer.writer = writer;
     syncer.state.view.answer_ping = config.answer_ping;
     syncer.state.view.selection = config.selection;
     syncer.state.gateways.set_services(config.gateway_services);

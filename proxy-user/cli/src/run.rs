@@ -185,10 +185,11 @@ impl Given {
 
 /// Returns what converts Kubernetes objects for this node.
 fn converter(config: &Config, node: &str) -> Converter {
-    Converter::new(node)
-        .with_link_local(config.serve_link_local)
-        .with_proxy_name(config.service_proxy_name.as_deref())
-        .with_gateways(config.gateway_api)
+    let mut converter = Converter::new(node);
+    converter.link_local = config.serve_link_local;
+    converter.proxy_name.clone_from(&config.service_proxy_name);
+    converter.gateways = config.gateway_api;
+    converter
 }
 
 /// Runs the agent until SIGTERM or SIGINT; or does what --cleanup or --write-config-to ask instead.

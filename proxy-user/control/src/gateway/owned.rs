@@ -14,11 +14,12 @@ use super::{
     index::Index,
     made::{self, Wanted},
     names, slices,
-    state::{Gateways, News, Said, Services, key},
+    state::{Gateways, News, Said, key},
 };
 use crate::{
     model::{Kind, MadeSlice, Role, Service},
     object::{ObjectName, Warning},
+    tracker::Services,
 };
 
 /// What is made for Gateways.
@@ -116,20 +117,14 @@ impl Gateways {
     }
 
     /// Says what is to become of a Service that was made for a Gateway, or is to be.
-    pub(super) fn about_service(
-        &self,
-        name: &ObjectName,
-        services: &impl Services,
-    ) -> Option<Said> {
+    pub(super) fn about_service(&self, name: &ObjectName, services: &Services) -> Option<Said> {
         if !self.owned.is_allowed {
             return None;
         }
         let found = services.service(name);
         let write = match (self.wanted(name), found.map(|found| &found.role)) {
             (Wanted::Applied(_, hash), Some(Role::Made(made))) if *made.applied == *hash => None,
-            (Wanted::Applied(wanted, _), None | Some(Role::Made(_))) => {
-                Some(Write::Service(wanted))
-            }
+            (Wanted::Applied(wanted, _), None | Some(Role::Made(_))) => Some(Write::Apply(wanted)),
             // A Service of users has this name.
             (Wanted::Applied(..), Some(_)) => {
                 let gateway = self.makers.get(name).map(ToString::to_string);
@@ -142,7 +137,7 @@ impl Gateways {
                 return Some((uid_hash, None, vec![Warning { object, reason }]));
             }
             (Wanted::Gone, Some(Role::Made(made))) if !made.applied.is_empty() => {
-                Some(Write::DeleteService)
+                Some(Write::Delete)
             }
             (Wanted::Kept | Wanted::Gone, _) => None,
         };
@@ -150,7 +145,7 @@ impl Gateways {
     }
 
     /// Says what is to become of the slices of the marked Services.
-    pub(super) fn about_slices(&mut self, services: &impl Services) -> Vec<News> {
+    pub(super) fn about_slices(&mut self, services: &Services) -> Vec<News> {
         let mut all = Vec::new();
         let marked = mem::take(&mut self.owned.marked);
         for service in marked.into_iter().filter(|_| self.owned.is_allowed) {
@@ -183,7 +178,7 @@ impl Gateways {
     fn slice_writes(
         &self,
         service: &ObjectName,
-        services: &impl Services,
+        services: &Services,
     ) -> Vec<(ObjectName, Option<Write>)> {
         let owned = &self.owned;
         let there = || owned.slices_of.of(service);
@@ -204,7 +199,7 @@ impl Gateways {
             (Wanted::Applied(..), Some((gateway, (_, built)))) if is_made => {
                 let wanted = slices::wanted(service, &built.served, |name| services.slices(name));
                 let obsolete = there().filter(|name| !wanted.contains_key(&*name.name));
-                writes.extend(obsolete.map(|name| (name.clone(), Some(Write::DeleteSlice))));
+                writes.extend(obsolete.map(|name| (name.clone(), Some(Write::Delete))));
                 for (name, slice) in wanted {
                     let hash = slice.hash(&gateway.uid);
                     let name = service.beside(name);
@@ -213,10 +208,10 @@ impl Gateways {
                         .get(&name)
                         .is_some_and(|known| **known == *hash);
                     let write = (!is_right).then(|| slice.object(&name, service, gateway, &hash));
-                    writes.insert(name, write.map(Write::Slice));
+                    writes.insert(name, write.map(Write::Apply));
                 }
             }
-            _ => writes.extend(there().map(|name| (name.clone(), Some(Write::DeleteSlice)))),
+            _ => writes.extend(there().map(|name| (name.clone(), Some(Write::Delete)))),
         }
         writes.into_iter().collect()
     }

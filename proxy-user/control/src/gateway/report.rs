@@ -9,7 +9,7 @@ use super::{
     build::Built,
     names,
     resolve::resolve,
-    state::{Cluster, Services},
+    state::Cluster,
 };
 use crate::{
     model::{
@@ -207,7 +207,7 @@ pub(super) fn of_gateway(
 pub(super) fn of_route<'a>(
     route: &Route,
     gateway: impl Fn(&Reference) -> Option<(&'a Gateway, &'a Built)>,
-    lookup: &Cluster<'_, impl Services>,
+    lookup: &Cluster<'_>,
 ) -> (Value, Vec<Warning>) {
     let name = &route.id.name;
     let mut warnings = Vec::new();

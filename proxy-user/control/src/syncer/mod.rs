@@ -80,7 +80,7 @@ pub struct Syncer {
     complete: bool,
     pruned: bool,
     /// Takes the status of the Gateway API's objects; None without an API server.
-    writer: Option<Arc<dyn Writer>>,
+    pub writer: Option<Arc<dyn Writer>>,
 }
 
 impl Syncer {
@@ -102,13 +102,6 @@ impl Syncer {
             pruned: false,
             writer: None,
         }
-    }
-
-    /// Sets who writes the status of the Gateway API's objects.
-    #[must_use]
-    pub fn with_writer(mut self, writer: Option<Arc<dyn Writer>>) -> Self {
-        self.writer = writer;
-        self
     }
 
     /// Adds the changes and warnings that a source has sent to the cluster state.

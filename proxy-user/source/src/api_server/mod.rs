@@ -139,7 +139,7 @@ impl ObjectSource for ApiServer {
         // KUBE: these are kube-proxy's selectors (1.36, cmd/kube-proxy/app/server.go), so that the
         // server sends only what is served.
         let services = Selector {
-            labels: match self.converter.proxy_name() {
+            labels: match &self.converter.proxy_name {
                 None => format!("!{LABEL_PROXY_NAME}"),
                 Some(name) => format!("{LABEL_PROXY_NAME}={name}"),
             },

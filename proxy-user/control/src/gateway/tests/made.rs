@@ -17,23 +17,19 @@ const WITH_PARAMETERS: &str = "apiVersion: gateway.networking.k8s.io/v1\nkind: G
 fn write(cluster: &mut Cluster) -> Vec<String> {
     let mut done = Vec::new();
     for (name, write) in cluster.report().0 {
-        let short = name.split_once(' ').expect("a kind").1.to_owned();
+        let (kind, short) = name.split_once(' ').expect("a kind");
         match write {
-            Some(Write::Service(mut object)) => {
-                object["spec"]["clusterIP"] = "10.96.0.50".into();
+            Some(Write::Apply(mut object)) => {
+                if kind == "Service" {
+                    object["spec"]["clusterIP"] = "10.96.0.50".into();
+                }
                 cluster.apply(&format!("{object}\n---\n"));
                 done.push(format!("+{name}"));
             }
-            Some(Write::Slice(object)) => {
-                cluster.apply(&format!("{object}\n---\n"));
-                done.push(format!("+{name}"));
-            }
-            Some(Write::DeleteService) => {
-                cluster.delete(Kind::Service, &short);
-                done.push(format!("-{name}"));
-            }
-            Some(Write::DeleteSlice) => {
-                cluster.delete(Kind::EndpointSlice, &short);
+            Some(Write::Delete) => {
+                let all = [Kind::Service, Kind::EndpointSlice];
+                let kind = all.into_iter().find(|one| one.name() == kind);
+                cluster.delete(kind.expect("what is made"), short);
                 done.push(format!("-{name}"));
             }
             Some(Write::Status(_)) | None => {}
@@ -154,17 +150,12 @@ fn the_service_has_slices_of_all_backends_with_a_weight() {
     let refs = format!("{CART}, {{name: till, port: 80, weight: 0}}");
     let mut cluster = served(&refs);
     let (writes, _) = cluster.report();
-    let slices: Vec<_> = writes
-        .into_iter()
-        .filter_map(|(name, write)| match write? {
-            Write::Slice(object) => Some((name, object)),
-            _ => None,
-        })
-        .collect();
-    let [(name, object)] = &slices[..] else {
-        panic!("{slices:?}")
+    let slices = |name: &str| name.starts_with("EndpointSlice");
+    let mut slices = writes.iter().filter(|(name, _)| slices(name));
+    let Some((name, Some(Write::Apply(object)))) = slices.next() else {
+        panic!("{writes:?}")
     };
-    assert_eq!(name, SLICE);
+    assert_eq!((&**name, slices.next()), (SLICE, None));
     let labels = &object["metadata"]["labels"];
     assert_eq!(labels["kubernetes.io/service-name"], "gateway-edge");
     assert_eq!(
@@ -205,7 +196,7 @@ fn slices_follow_the_endpoints_and_are_written_once() {
     };
     assert!(matches!(
         wanted(&mut cluster),
-        Some((_, Some(Write::Slice(_))))
+        Some((_, Some(Write::Apply(_))))
     ));
     cluster.apply(&slice("cart-2", "cart", &[endpoint(1, "node-a", gone)]));
     assert!(matches!(wanted(&mut cluster), Some((_, None))));
@@ -285,11 +276,10 @@ fn of_too_many_endpoints_the_ready_ones_stay() {
     });
     cluster.apply(&slice("cart-1", "cart", &all.collect::<Vec<_>>()));
     let (writes, _) = cluster.report();
-    let object = writes.into_iter().find_map(|(_, write)| match write? {
-        Write::Slice(object) => Some(object),
-        _ => None,
-    });
-    let object = object.expect("a slice");
+    let Some((_, Some(Write::Apply(object)))) = writes.iter().find(|(name, _)| name == SLICE)
+    else {
+        panic!("{writes:?}")
+    };
     let endpoints = object["endpoints"].as_array().expect("endpoints");
     let ready = endpoints
         .iter()

@@ -69,7 +69,7 @@ fn about(cluster: &mut Cluster, object: &str) -> Option<Write> {
 fn a_gateway_without_addresses_gets_a_service() {
     let name = "Service shop/gateway-edge";
     let mut cluster = cluster(&[gateway("edge", ", infrastructure: {labels: {a: b}}", TCP)]);
-    let Some(Write::Service(made)) = about(&mut cluster, name) else {
+    let Some(Write::Apply(made)) = about(&mut cluster, name) else {
         panic!("no Service")
     };
     assert_eq!(made["spec"]["type"], "LoadBalancer");
@@ -81,7 +81,7 @@ fn a_gateway_without_addresses_gets_a_service() {
     object["spec"]["clusterIP"] = "10.96.0.50".into();
     cluster.apply(&format!("{object}\n---\n"));
     cluster.apply(&gateway("edge", ADDRESS, TCP));
-    assert_eq!(about(&mut cluster, name), Some(Write::DeleteService));
+    assert_eq!(about(&mut cluster, name), Some(Write::Delete));
     cluster.delete(Kind::Service, "shop/gateway-edge");
     assert_eq!(about(&mut cluster, name), None);
 }
@@ -94,7 +94,7 @@ fn the_service_of_a_gateway_that_was_never_known_is_left_alone() {
         "EndpointSlice shop/gateway-edge-x",
     ];
     let mut known = cluster(&[gateway("edge", "", TCP)]);
-    let Some(Write::Service(mut made)) = about(&mut known, name) else {
+    let Some(Write::Apply(mut made)) = about(&mut known, name) else {
         panic!("no Service")
     };
     made["spec"]["clusterIP"] = "10.96.0.50".into();
@@ -113,9 +113,9 @@ fn the_service_of_a_gateway_that_was_never_known_is_left_alone() {
     cluster.apply(&gateway("edge", "", TCP));
     cluster.report();
     cluster.delete(Kind::Gateway, "shop/edge");
-    assert_eq!(about(&mut cluster, name), Some(Write::DeleteService));
+    assert_eq!(about(&mut cluster, name), Some(Write::Delete));
     cluster.delete(Kind::Service, "shop/gateway-edge");
-    assert_eq!(about(&mut cluster, slice), Some(Write::DeleteSlice));
+    assert_eq!(about(&mut cluster, slice), Some(Write::Delete));
 }
 
 #[test]

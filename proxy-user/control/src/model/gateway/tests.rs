@@ -43,7 +43,8 @@ spec: {from: [{group: gateway.networking.k8s.io, kind: TCPRoute, namespace: shop
 proptest! {
     #[test]
     fn damaged_objects_are_read_or_refused(edits in prop::collection::vec(any::<(u16, u8, u8)>(), 0..6)) {
-        let mut converter = Converter::new(NODE).with_gateways(true);
+        let mut converter = Converter::new(NODE);
+        converter.gateways = true;
         _ = documents::read("test.yaml", &damaged(OBJECTS, &edits), &mut converter);
     }
 }

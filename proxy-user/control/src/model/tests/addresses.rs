@@ -13,7 +13,8 @@ use crate::{
 
 /// The service of a YAML text, and the warnings about it.
 fn read(yaml: &str, link_local: bool) -> (Arc<Service>, Vec<String>) {
-    let mut converter = Converter::new("node-a").with_link_local(link_local);
+    let mut converter = Converter::new("node-a");
+    converter.link_local = link_local;
     let Some((Object::Service(service), warnings)) = converted(yaml, &mut converter) else {
         panic!("no service in {yaml}")
     };
@@ -122,7 +123,8 @@ fn only_services_of_the_proxy_name_are_served(
     let label = label.map(|name| format!("service.kubernetes.io/service-proxy-name: {name}"));
     let labels = format!("metadata: {{labels: {{{}}}, ", label.unwrap_or_default());
     let yaml = service("cart", "172.30.0.1", "").replace("metadata: {", &labels);
-    let mut converter = Converter::new("node-a").with_proxy_name(ours);
+    let mut converter = Converter::new("node-a");
+    converter.proxy_name = ours.map(str::to_owned);
     let Some((Object::Service(service), warnings)) = converted(&yaml, &mut converter) else {
         panic!("no service in {yaml}")
     };

@@ -56,7 +56,9 @@ fn source(fake: &Fake) -> ApiServer {
 }
 
 fn gateway_source(fake: &Fake) -> ApiServer {
-    source_for(fake, Converter::new("node-a").with_gateways(true))
+    let mut converter = Converter::new("node-a");
+    converter.gateways = true;
+    source_for(fake, converter)
 }
 
 fn source_for(fake: &Fake, converter: Converter) -> ApiServer {

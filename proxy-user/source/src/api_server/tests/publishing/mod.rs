@@ -208,12 +208,12 @@ async fn a_service_that_somebody_has_made_is_neither_changed_nor_deleted() {
         kind: Kind::Service,
         name: ObjectName::new("shop", name),
     };
-    for write in [Write::DeleteService, Write::Service(theirs)] {
+    for write in [Write::Delete, Write::Apply(theirs)] {
         board.set(service("gateway-edge"), Some(write));
         sleep(SOON).await;
         assert_eq!(fake.written(SERVICES).len(), 0);
     }
-    board.set(service("gateway-other"), Some(Write::DeleteService));
+    board.set(service("gateway-other"), Some(Write::Delete));
     sleep(SOON).await;
     let written = fake.written(SERVICES);
     assert_eq!(written.len(), 1);
