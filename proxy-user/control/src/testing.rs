@@ -84,7 +84,10 @@ impl Cluster {
     }
     /// Applies objects; returns the services that must be planned again.
     pub fn apply(&mut self, yaml: &str) -> Vec<String> {
-        for object in objects(yaml).0 {
+        self.take(objects(yaml).0)
+    }
+    pub fn take(&mut self, objects: impl IntoIterator<Item = Object>) -> Vec<String> {
+        for object in objects {
             self.state.fold(Change::Upsert(object));
         }
         self.settle()
@@ -105,16 +108,17 @@ impl Cluster {
         dirty.iter().map(ToString::to_string).collect()
     }
     pub fn plan(&self, text: &str) -> (ServicePlan, Vec<Warning>) {
-        let (service, slices) = self.state.service(&name(text));
+        self.plan_of(&name(text))
+    }
+    pub fn plan_of(&self, name: &ObjectName) -> (ServicePlan, Vec<Warning>) {
+        let (service, slices) = self.state.service(name);
         let service = service.expect("the service is known");
         plan_service(service, slices, &self.state.view, &self.claims)
     }
     /// Returns the plan of a Gateway, by the name of its plan.
     pub fn gateway_plan(&self, text: &str) -> GatewayPlan {
-        let served = self
-            .state
-            .gateway(&name(text))
-            .expect("the Gateway is known");
+        let served = self.state.gateway(&name(text));
+        let served = served.expect("the Gateway is known");
         let slices = |name: &ObjectName| self.state.service(name).1;
         plan_gateway(served, slices, &self.state.view, &self.claims)
     }
@@ -194,46 +198,19 @@ pub fn service(service: &str, cluster_ip: &str, rest: &str) -> String {
     )
 }
 
-/// The texts that [`damaged`] inserts.
-const TOKENS: [&str; 28] = [
-    "null",
-    "[]",
-    "{}",
-    "-1",
-    "65536",
-    "4294967296",
-    "~",
-    "\"\"",
-    "&a ",
-    "*a",
-    "!!int ",
-    "|",
-    ">",
-    "\t",
-    "\0",
-    "é",
-    ": ",
-    "- ",
-    "1e999",
-    "0x10",
-    "::",
-    "256.1.1.1",
-    "/33",
-    "true",
-    "---\n",
-    "\n",
-    "{",
-    "]",
-];
+/// The texts that [`damaged`] inserts, with commas between them.
+const TOKENS: &str = "null,[],{},-1,65536,4294967296,~,\"\",&a ,*a,!!int ,|,>,\t,\0,é,: ,- ,1e999,\
+    0x10,::,256.1.1.1,/33,true,---\n,\n,{,]";
 
 /// Returns a text with parts removed, repeated or replaced. Each edit is a position, a kind of
 /// edit, and a number from which the length and the inserted text follow.
 pub fn damaged(text: &str, edits: &[(u16, u8, u8)]) -> String {
     let mut chars: Vec<char> = text.chars().collect();
+    let tokens: Vec<_> = TOKENS.split(',').collect();
     for (place, kind, more) in edits {
         let start = usize::from(*place) % (chars.len() + 1);
         let end = chars.len().min(start + 1 + usize::from(more % 32));
-        let token = TOKENS[usize::from(*more) % TOKENS.len()].chars();
+        let token = tokens[usize::from(*more) % tokens.len()].chars();
         match kind % 4 {
             0 => drop(chars.drain(start..end)),
             1 => drop(chars.splice(start..start, token)),
@@ -245,24 +222,4 @@ pub fn damaged(text: &str, edits: &[(u16, u8, u8)]) -> String {
         }
     }
     chars.into_iter().collect()
-}
-
-/// Reads a file and plans every service in it, or returns why the file cannot be read.
-pub fn planned(file: &str, text: &str) -> Result<Vec<ServicePlan>, String> {
-    let content = documents::read(file, text, &mut Converter::new(NODE));
-    let content = content.map_err(|malformed| malformed.to_string())?;
-    let mut cluster = Cluster::new("");
-    for (object, _) in content.objects {
-        cluster.state.fold(Change::Upsert(object));
-    }
-    let dirty = cluster.state.take_dirty();
-    for name in &dirty {
-        let (service, _) = cluster.state.service(name);
-        cluster.claims.update(name, service);
-    }
-    let planned = dirty.iter().filter_map(|name| {
-        let (service, slices) = cluster.state.service(name);
-        Some(plan_service(service?, slices, &cluster.state.view, &cluster.claims).0)
-    });
-    Ok(planned.collect())
 }

@@ -8,7 +8,7 @@ mod read;
 mod selector;
 pub mod status;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::{collections::BTreeMap, sync::Arc};
 
