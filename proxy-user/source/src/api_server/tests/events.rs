@@ -13,9 +13,10 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     super::events::{self, REST},
-    Access, Fake, service,
+    Fake,
+    fake::Answer,
+    service,
 };
-use crate::api_server::{Requests, tests::fake::Answer};
 
 const SERVICES: &str = "/api/v1/namespaces/shop/services";
 const UID: &str = "11-22";
@@ -24,11 +25,7 @@ const DELAY: Duration = Duration::from_secs(31);
 
 /// Returns the warnings of a node whose events are written to this server.
 async fn node(fake: &Fake, name: &str, of_objects: bool) -> Warnings {
-    let access = Access::new(Some(fake.kubeconfig()), None).expect("an address");
-    let client = access
-        .client(&Requests::default(), "portolan")
-        .await
-        .expect("a client");
+    let client = fake.client().await;
     let (warnings, reports) = events::reported(of_objects);
     tokio::spawn(events::publish(client, name.to_owned(), reports));
     warnings
@@ -109,10 +106,7 @@ async fn the_node_that_writes_goes_on_at_once_and_the_others_ask_slowly() {
     const NUMBER: usize = 100;
     fastrand::seed(1);
     let fake = Fake::start().await;
-    fake.script(
-        SERVICES,
-        std::array::from_fn::<_, NUMBER, _>(|_| listed(UID)),
-    );
+    fake.script::<NUMBER>(SERVICES, std::array::from_fn(|_| listed(UID)));
     let first = node(&fake, "node-a", true).await;
     warn(&first, UID, &reasons(NUMBER));
     sleep(DELAY + Duration::from_secs(NUMBER as u64)).await;
@@ -129,11 +123,8 @@ async fn the_node_that_writes_goes_on_at_once_and_the_others_ask_slowly() {
         let asked = (fake.looked_up().len() - asked) as f64;
         assert!(asked <= rests + 1.0, "{asked} requests in {rests} rests");
     }
-    assert_eq!(
-        fake.looked_up().len() - asked,
-        NUMBER,
-        "one after the other"
-    );
+    let looked_up = fake.looked_up().len();
+    assert_eq!(looked_up - asked, NUMBER, "one after the other");
     assert_eq!(fake.posted().len(), NUMBER);
 }
 

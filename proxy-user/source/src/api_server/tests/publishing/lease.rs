@@ -11,7 +11,7 @@ use super::{
         store::{Fault, Written},
     },
     Board, GATEWAYS, LEASE, LEASES, Lines, SECOND, SOON, agent, create, holder, messages, path,
-    want,
+    status, want,
 };
 use crate::ObjectSource;
 
@@ -95,11 +95,8 @@ async fn an_agent_that_cannot_renew_the_lease_writes_nothing_after_ten_seconds()
     let board = agent(&fake, "node-a").await;
     assert!(want_more(&fake, &board, 20, || {}).await.len() > 12);
     let renewed = fake.written(LEASES).last().expect("a renewal").at;
-    fake.set_fault(
-        Method::PUT,
-        LEASE,
-        Some(Fault::Refused(500, "etcd is away")),
-    );
+    let away = Fault::Refused(500, "etcd is away");
+    fake.set_fault(Method::PUT, LEASE, Some(away));
     let meanwhile = want_more(&fake, &board, 60, || {}).await;
     let last = meanwhile.last().map(|one| one.at - renewed);
     assert!(last < Some(10 * SECOND), "{last:?}");
@@ -141,11 +138,7 @@ async fn agents_ask_for_the_lease_ever_more_slowly_about_what_nobody_can_write()
     let fake = Fake::start().await;
     create(&fake, "edge");
     let refused = Fault::Refused(403, "a quota");
-    fake.set_fault(
-        Method::PATCH,
-        &format!("{}/status", path("edge")),
-        Some(refused),
-    );
+    fake.set_fault(Method::PATCH, &status("edge"), Some(refused));
     let first = agent(&fake, "node-a").await;
     want(&*first, "edge", "one");
     sleep(SOON).await;
@@ -180,10 +173,8 @@ async fn of_two_agents_one_writes_and_the_other_does_when_that_one_has_stopped()
     let written = fake.written(GATEWAYS);
     assert_eq!(written.len(), 61);
     let all_of = |written: &[Written], who: &str| {
-        let messages = messages(written);
-        messages
-            .iter()
-            .all(|(text, code)| text.starts_with(who) && *code == 200)
+        let is_right = |(text, code): &(&str, u16)| text.starts_with(who) && *code == 200;
+        messages(written).iter().all(is_right)
     };
     assert!(all_of(&written, "first"), "{:?}", messages(&written));
     assert_eq!(holder(&fake), "node-a");

@@ -14,7 +14,6 @@ use axum::http::Method;
 use control::{
     gateway::{Write, Writer},
     model::{Kind, ObjectKey},
-    object::ObjectName,
 };
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -22,10 +21,9 @@ use tracing::subscriber::DefaultGuard;
 
 use super::{
     super::gateways::{Board, Publisher},
-    Access, Fake,
+    Fake,
     store::{Fault, Written},
 };
-use crate::api_server::Requests;
 
 const GATEWAYS: &str = "/apis/gateway.networking.k8s.io/v1/namespaces/shop/gateways";
 const SERVICES: &str = "/api/v1/namespaces/shop/services";
@@ -45,11 +43,7 @@ fn status(name: &str) -> String {
 
 /// Starts an agent's writer; returns what it wants.
 async fn agent(fake: &Fake, name: &str) -> Arc<Board> {
-    let access = Access::new(Some(fake.kubeconfig()), None).expect("an address");
-    let client = access
-        .client(&Requests::default(), "portolan")
-        .await
-        .expect("a client");
+    let client = fake.client().await;
     let board = Arc::<Board>::default();
     let mut publisher = Publisher::new(&client, "kube-system", name, &board);
     tokio::spawn(async move { publisher.run().await });
@@ -62,10 +56,7 @@ fn condition(kind: &str, message: &str) -> Value {
 
 /// Has an agent want a status with this message.
 fn want(board: &dyn Writer, name: &str, message: &str) {
-    let object = ObjectKey {
-        kind: Kind::Gateway,
-        name: ObjectName::new("shop", name),
-    };
+    let object = ObjectKey::new(Kind::Gateway, "shop", name);
     let status =
         json!({"addresses": [], "conditions": [condition("Accepted", message)], "listeners": []});
     board.set(object, Some(Write::Status(status)));
@@ -144,10 +135,8 @@ async fn the_agent_with_the_lease_writes_over_what_it_has_read_and_only_its_own_
     let now = fake.object(&path("edge"))["status"].clone();
     assert_eq!(now["attachedListenerSets"], 3);
     assert_eq!(now["conditions"][0]["type"], "example.org/Backup");
-    assert_eq!(
-        now["conditions"][0]["lastTransitionTime"],
-        "2026-01-01T00:00:00Z"
-    );
+    let time = &now["conditions"][0]["lastTransitionTime"];
+    assert_eq!(time, "2026-01-01T00:00:00Z");
     assert_eq!(now["conditions"][1]["message"], "one");
     assert!(now["conditions"][1]["lastTransitionTime"].is_string());
     // It is right already. Only the lease is renewed.
@@ -160,10 +149,8 @@ async fn the_agent_with_the_lease_writes_over_what_it_has_read_and_only_its_own_
     want(&*board, "gone", "two");
     want(&*board, "edge", "two");
     sleep(SECOND).await;
-    assert_eq!(
-        messages(&fake.written(GATEWAYS)),
-        [("one", 200), ("two", 200)]
-    );
+    let written = fake.written(GATEWAYS);
+    assert_eq!(messages(&written), [("one", 200), ("two", 200)]);
 }
 
 /// Starts an agent that has read the Gateway `edge`, and whose writing takes a second.
@@ -204,10 +191,7 @@ async fn a_service_that_somebody_has_made_is_neither_changed_nor_deleted() {
     fake.put(&format!("{SERVICES}/gateway-edge"), theirs.clone());
     fake.put(&format!("{SERVICES}/gateway-other"), ours);
     let board = agent(&fake, "node-a").await;
-    let service = |name: &str| ObjectKey {
-        kind: Kind::Service,
-        name: ObjectName::new("shop", name),
-    };
+    let service = |name: &str| ObjectKey::new(Kind::Service, "shop", name);
     for write in [Write::Delete, Write::Apply(theirs)] {
         board.set(service("gateway-edge"), Some(write));
         sleep(SOON).await;
@@ -236,10 +220,8 @@ async fn what_changes_while_it_cannot_be_written_is_tried_after_its_pauses_only(
     assert!((10..25).contains(&tries), "{tries}");
     fake.set_fault(Method::PATCH, &status("edge"), None);
     sleep(60 * SECOND).await;
-    assert_eq!(
-        messages(&fake.written(GATEWAYS)).last(),
-        Some(&("599", 200))
-    );
+    let written = fake.written(GATEWAYS);
+    assert_eq!(messages(&written).last(), Some(&("599", 200)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -292,10 +274,8 @@ async fn a_missing_right_is_said_once_with_the_remedy_and_tried_again_with_growi
     }
     assert!(fake.written(&path("other")).len() > 290);
     let refused = fake.written(&path("edge"));
-    let pauses: Vec<_> = refused
-        .windows(2)
-        .map(|pair| (pair[1].at - pair[0].at).as_secs_f64().round())
-        .collect();
+    let pauses = refused.windows(2).map(|pair| pair[1].at - pair[0].at);
+    let pauses: Vec<_> = pauses.map(|pause| pause.as_secs_f64().round()).collect();
     let expected = [1.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0];
     assert_eq!(pauses[..expected.len()], expected);
     let warnings = lines.warnings();
@@ -310,8 +290,6 @@ async fn a_missing_right_is_said_once_with_the_remedy_and_tried_again_with_growi
     }
     fake.set_fault(Method::PATCH, &status("edge"), None);
     sleep(60 * SECOND).await;
-    assert_eq!(
-        messages(&fake.written(&path("edge"))).last(),
-        Some(&("one", 200))
-    );
+    let written = fake.written(&path("edge"));
+    assert_eq!(messages(&written).last(), Some(&("one", 200)));
 }
