@@ -182,12 +182,11 @@ mod tests {
             local_detection: LocalDetection::ClusterCidr,
             ..Config::default()
         };
-        let [warning] = &config_warnings(&config)[..] else {
-            panic!("one warning")
-        };
+        let warnings = config_warnings(&config);
+        let expected = "command line: beside a configuration file --cluster-cidr, --proxy-mode have no effect, as with kube-proxy; set them in the file, or remove them";
         assert_eq!(
-            warning.to_string(),
-            "command line: beside a configuration file --cluster-cidr, --proxy-mode have no effect, as with kube-proxy; set them in the file, or remove them"
+            (warnings.len(), warnings[0].to_string()),
+            (1, expected.to_owned())
         );
     }
 

@@ -188,7 +188,7 @@ kind: Service
         assert_eq!(found[0].hints, ["zone east"]);
         assert!(!found[1].ready && found[1].serving && found[1].terminating);
         let address = IpAddr::from([10, 40, 1, 20]);
-        for (name, expected) in [("cart-a", &[address][..]), ("gone", &[])] {
+        for (name, expected) in [("cart-a", &[address][..]), ("gone", &[][..])] {
             let pod = directory.pod("shop", name).await;
             assert_eq!(pod.expect("readable"), expected);
         }

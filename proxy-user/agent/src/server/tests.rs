@@ -68,11 +68,8 @@ async fn free_port() -> u16 {
 async fn healthz_shows_the_node_and_its_eligibility_and_livez_ignores_it() {
     let (listener, port) = listen(Ipv4Addr::LOCALHOST).await;
     let (health, stop) = (Health::default(), CancellationToken::new());
-    let serving = tokio::spawn(serve(
-        listener,
-        health::router(health.clone(), HealthAnswers::default()),
-        stop.clone(),
-    ));
+    let router = health::router(health.clone(), HealthAnswers::default());
+    let serving = tokio::spawn(serve(listener, router, stop.clone()));
     let answers = async |path: &'static str, texts: &[&str]| {
         let answer = get(port, path).await.expect("an answer");
         for text in texts {
@@ -96,10 +93,8 @@ async fn healthz_shows_the_node_and_its_eligibility_and_livez_ignores_it() {
     answers("/livez", &["HTTP/1.1 200"]).await;
 
     stop.cancel();
-    timeout(SOON, serving)
-        .await
-        .expect("ends")
-        .expect("without fault");
+    let ended = timeout(SOON, serving).await.expect("in time");
+    ended.expect("without fault");
     assert_eq!(get(port, "/healthz").await, None);
 }
 
@@ -125,21 +120,16 @@ impl Ports {
         };
         ports.health.set_applied(None, true);
         let (health, warnings) = (ports.health.clone(), ports.warnings.clone());
-        tokio::spawn(service_health::run(
-            receiver,
-            at,
-            health,
-            warnings,
-            ports.stop.clone(),
-        ));
+        let stop = ports.stop.clone();
+        tokio::spawn(service_health::run(receiver, at, health, warnings, stop));
         ports
     }
-    fn set(&self, name: &str, plan: Option<(u16, usize)>) {
-        let plan = plan.map(|(port, local_endpoints)| HealthCheckPlan {
+    fn set(&self, name: &str, plan_of: Option<(u16, usize)>) {
+        let plan = |(port, local_endpoints)| HealthCheckPlan {
             port,
             local_endpoints,
-        });
-        let update = (ObjectName::new("shop", name), plan);
+        };
+        let update = (ObjectName::new("shop", name), plan_of.map(plan));
         self.updates.send(vec![update]).expect("it listens");
     }
     async fn warning(&self, text: &str) -> String {
@@ -162,9 +152,9 @@ async fn a_health_check_port_follows_its_service() {
     ports.set("cart", Some((port, 2)));
     let answer = answer_with(port, &["HTTP/1.1 200"]).await;
     let body = r#"{"service":{"namespace":"shop","name":"cart"},"localEndpoints":2,"serviceProxyHealthy":true}"#;
-    assert!(answer.ends_with(body), "{answer}");
+    let header = "x-load-balancing-endpoint-weight: 2\r\n";
     assert!(
-        answer.contains("x-load-balancing-endpoint-weight: 2\r\n"),
+        answer.ends_with(body) && answer.contains(header),
         "{answer}"
     );
     ports.set("cart", Some((port, 0)));
@@ -188,13 +178,10 @@ async fn two_services_cannot_share_a_health_check_port() {
     let (ports, port) = (Ports::start(), free_port().await);
     ports.set("cart", Some((port, 1)));
     ports.set("till", Some((port, 0)));
-    let warning = ports.warning("is already used by").await;
-    assert_eq!(
-        warning,
-        format!(
-            "Service shop/till: healthCheckNodePort {port} is already used by Service shop/cart; give one of the two another port"
-        )
+    let expected = format!(
+        "Service shop/till: healthCheckNodePort {port} is already used by Service shop/cart; give one of the two another port"
     );
+    assert_eq!(ports.warning("is already used by").await, expected);
     answer_with(port, &["\"name\":\"cart\""]).await;
     ports.set("cart", None);
     answer_with(port, &["\"name\":\"till\"", "503"]).await;
@@ -259,12 +246,8 @@ async fn a_health_check_port_is_answered_at_the_addresses_of_node_ports_only() {
         ports.addresses.send_replace(at.into_iter().collect());
         becomes(wanted).await;
     }
-    assert_eq!(
-        TcpStream::connect((Ipv6Addr::LOCALHOST, port))
-            .err()
-            .map(|error| error.kind()),
-        Some(std::io::ErrorKind::ConnectionRefused)
-    );
+    let refused = TcpStream::connect((Ipv6Addr::LOCALHOST, port)).expect_err("one address");
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
     ports.set("cart", None);
     becomes([false, false]).await;
 }

@@ -177,10 +177,10 @@ mod tests {
         faults
     }
     fn named(objects: &[&str]) -> Vec<(String, String)> {
-        let named = objects
-            .iter()
-            .map(|object| ((*object).to_owned(), "full".to_owned()));
-        named.collect()
+        let named = objects.iter();
+        named
+            .map(|object| ((*object).to_owned(), "full".to_owned()))
+            .collect()
     }
     fn facts(faults: &Faults, now: Instant) -> Facts {
         Facts {
