@@ -2,6 +2,7 @@
 //! Looks up once what Kubernetes has of one service: the Service, its slices, slices that seem to
 //! be meant for it, and its pods. Called by `portolan explain`.
 
+use control::model::endpoint::LABEL_SERVICE;
 use k8s_openapi::{
     api::{
         core::v1::{Pod, Service},
@@ -16,9 +17,6 @@ use super::{
     api_server::{Access, Requests, USER_AGENT},
     named::{Directory, answered, listed},
 };
-
-/// The label of a slice that names its service.
-const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 
 /// What Kubernetes has of one service.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -70,7 +68,7 @@ async fn ask(
 ) -> Result<ServiceObjects, SourceError> {
     let services: Api<Service> = Api::namespaced(client.clone(), namespace);
     let slices: Api<EndpointSlice> = Api::namespaced(client.clone(), namespace);
-    let labelled = ListParams::default().labels(&format!("{SERVICE_LABEL}={name}"));
+    let labelled = ListParams::default().labels(&format!("{LABEL_SERVICE}={name}"));
     // The agent's service account may list services, and not get one.
     let named = ListParams::default().fields(&format!("metadata.name={name}"));
     let services = answered(access, services.list(&named)).await?.items;
@@ -168,7 +166,7 @@ fn select(
 /// Returns the service that a slice's label names.
 pub fn service_of(slice: &EndpointSlice) -> Option<&str> {
     let labels = slice.metadata.labels.as_ref()?;
-    labels.get(SERVICE_LABEL).map(String::as_str)
+    labels.get(LABEL_SERVICE).map(String::as_str)
 }
 
 /// Returns whether a slice without the label of the service seems to be meant for it: by its owner,

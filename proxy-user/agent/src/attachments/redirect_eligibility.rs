@@ -21,8 +21,10 @@ impl Routing {
     /// Reads the routing rules and the IPsec policies of this network namespace.
     pub(super) fn read() -> Self {
         Self {
-            rules: linux::routing_rules().map_err(|error| chain(&error)),
-            has_policies: linux::has_xfrm_policies().map_err(|error| chain(&error)),
+            rules: linux::routing_rules()
+                .map_err(|error| format!("routing rules could not be read: {}", chain(&error))),
+            has_policies: linux::has_xfrm_policies()
+                .map_err(|error| format!("XFRM policies could not be read: {}", chain(&error))),
         }
     }
     /// True if there are only the kernel's own routing rules, which hold for all packets alike.
@@ -38,7 +40,7 @@ impl Routing {
             Ok(true) => {
                 Some("there are XFRM policies (IPsec), which only the stack follows".to_owned())
             }
-            Err(error) => Some(format!("XFRM policies could not be read: {error}")),
+            Err(error) => Some(error.clone()),
         }
     }
 }
@@ -105,11 +107,7 @@ fn of_rules(
 ) -> Option<Reason> {
     let rules = match rules {
         Ok(rules) => rules,
-        Err(error) => {
-            return Some(Reason::Node(format!(
-                "routing rules could not be read: {error}"
-            )));
-        }
+        Err(error) => return Some(Reason::Node(error.clone())),
     };
     let concerning = rules
         .iter()

@@ -105,7 +105,7 @@ fn of_offload(name: &str, lro: &Result<bool, String>) -> Option<String> {
 fn of_rules(interface: &Interface, all: &[Interface], routing: &Routing) -> Option<String> {
     let rules = match &routing.rules {
         Ok(rules) => rules,
-        Err(error) => return Some(format!("routing rules could not be read: {error}")),
+        Err(error) => return Some(error.clone()),
     };
     let other = rules.iter().find(|rule| {
         let is_usual = redirect_eligibility::is_own(rule) && rule.asks.is_none();

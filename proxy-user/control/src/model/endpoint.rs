@@ -16,7 +16,7 @@ use super::{
 use crate::object::{ObjectName, Warning, uid_hash};
 
 /// KUBE: the label with the name of a slice's service.
-pub(crate) const LABEL_SERVICE: &str = "kubernetes.io/service-name";
+pub const LABEL_SERVICE: &str = "kubernetes.io/service-name";
 /// The annotation of a slice that gives its endpoints a weight.
 const ANNOTATION_WEIGHT: &str = "service.portolan.dev/weight";
 /// The weight of endpoints whose slice has no such annotation, or a wrong one.
