@@ -27,12 +27,10 @@ use crate::{
 pub(super) struct Owned {
     /// Whether anything is made.
     is_allowed: bool,
-    /// The slices that there are, each with the hash of what was applied to it.
-    slices: BTreeMap<ObjectName, Arc<str>>,
+    /// The slices that there are, each with its Service and the hash of what was applied to it.
+    slices: BTreeMap<ObjectName, (ObjectName, Arc<str>)>,
     /// The slices of each Service that was made.
     slices_of: Index<ObjectName, ObjectName>,
-    /// The Service of each slice.
-    services: HashMap<ObjectName, ObjectName>,
     /// The slices about which something is to be written, by their Service.
     unwritten: HashMap<ObjectName, BTreeSet<ObjectName>>,
     /// Services that were made for Gateways of which we have seen the end.
@@ -82,16 +80,15 @@ impl Gateways {
     /// Takes in a slice as it is now; None if it was not made for a Gateway, or is gone.
     pub fn note_slice(&mut self, name: &ObjectName, now: Option<&MadeSlice>) {
         let owned = &mut self.owned;
-        if let Some(service) = owned.services.remove(name) {
+        if let Some((service, _)) = owned.slices.remove(name) {
             owned.slices_of.remove(&service, name);
-            owned.slices.remove(name);
             owned.mark(service);
         }
         if let Some(made) = now {
             let service = name.beside(Arc::clone(&made.service));
             owned.slices_of.add(service.clone(), name.clone());
-            owned.slices.insert(name.clone(), Arc::clone(&made.applied));
-            owned.services.insert(name.clone(), service.clone());
+            let slice = (service.clone(), Arc::clone(&made.applied));
+            owned.slices.insert(name.clone(), slice);
             owned.mark(service);
         }
     }
@@ -203,10 +200,8 @@ impl Gateways {
                 for (name, slice) in wanted {
                     let hash = slice.hash(&gateway.uid);
                     let name = service.beside(name);
-                    let is_right = owned
-                        .slices
-                        .get(&name)
-                        .is_some_and(|known| **known == *hash);
+                    let known = owned.slices.get(&name);
+                    let is_right = known.is_some_and(|(_, known)| **known == *hash);
                     let write = (!is_right).then(|| slice.object(&name, service, gateway, &hash));
                     writes.insert(name, write.map(Write::Apply));
                 }

@@ -214,9 +214,6 @@ pub(super) struct Fake {
 struct State {
     scripts: HashMap<&'static str, Vec<Answer>>,
     asked: HashMap<String, Vec<String>>,
-    posted: Vec<Value>,
-    /// The names of events that were asked for.
-    looked_up: Vec<String>,
     /// The clients' names and tokens in requests, without duplicates.
     clients: Vec<[Option<HeaderValue>; 2]>,
 }
@@ -245,14 +242,10 @@ impl Fake {
         fake.script(GROUPS, [Answer::groups(&groups)]);
         let answer = async move |method: Method, uri: Uri, headers: HeaderMap, body: Bytes| {
             serving.note_client(&headers);
-            match method {
-                _ if store::keeps(uri.path()) => {
-                    serving.keep_at(method, uri.path().to_owned(), body).await
-                }
-                Method::POST => serving.keep(&body),
-                _ if uri.path().contains("/events/") => serving.event(&uri),
-                _ => serving.answer(uri).await,
+            if store::keeps(uri.path()) {
+                return serving.keep_at(method, uri.path().to_owned(), body).await;
             }
+            serving.answer(uri).await
         };
         let router = Router::new().fallback(answer);
         tokio::spawn(async move { axum::serve(listener, router).await });
@@ -279,33 +272,12 @@ impl Fake {
     pub(super) fn clients(&self) -> Vec<[Option<HeaderValue>; 2]> {
         self.state().clients.clone()
     }
-    /// Returns the objects created, without duplicate names.
-    pub(super) fn posted(&self) -> Vec<Value> {
-        self.state().posted.clone()
-    }
     pub(super) fn script<const N: usize>(&self, path: &'static str, answers: [Answer; N]) {
         self.state().scripts.insert(path, answers.into());
     }
     /// Returns the queries received for a path.
     pub(super) fn asked(&self, path: &str) -> Vec<String> {
         self.state().asked.get(path).cloned().unwrap_or_default()
-    }
-
-    /// Returns the names of the events that were asked for.
-    pub(super) fn looked_up(&self) -> Vec<String> {
-        self.state().looked_up.clone()
-    }
-
-    /// Answers a request for an event by its name.
-    fn event(&self, uri: &Uri) -> Response {
-        let name = uri.path().rsplit('/').next().unwrap_or_default();
-        let mut state = self.state();
-        state.looked_up.push(name.to_owned());
-        let mut posted = state.posted.iter();
-        match posted.find(|event| event["metadata"]["name"] == name) {
-            None => status(404, "not found"),
-            Some(event) => json_response(Body::from(event.to_string())),
-        }
     }
 
     fn note_client(&self, headers: &HeaderMap) {
@@ -315,18 +287,6 @@ impl Fake {
         if !state.clients.contains(&client) {
             state.clients.push(client);
         }
-    }
-
-    fn keep(&self, body: &Bytes) -> Response {
-        let object: Value = serde_json::from_slice(body).expect("an object");
-        let mut state = self.state();
-        let name = |object: &Value| object["metadata"]["name"].clone();
-        let mut posted = state.posted.iter();
-        if posted.any(|known| name(known) == name(&object)) {
-            return status(409, "already exists");
-        }
-        state.posted.push(object);
-        json_response(Body::from(body.clone()))
     }
 
     async fn answer(self, uri: Uri) -> Response {
