@@ -126,8 +126,8 @@ impl Services {
         self.begin();
         let synced = growth.sync(&mut self.syncer, &mut shared.datapath);
         if synced.failures_changed {
-            set_faults(&shared.health, self.syncer.failures());
-            let failed = self.syncer.failed_count() as i64;
+            set_faults(&shared.health, &self.syncer.failures);
+            let failed = self.syncer.failed.len() as i64;
             shared.metrics.state.failed_services.set(failed);
         }
         if !synced.health.is_empty() {
@@ -159,7 +159,7 @@ impl Services {
         );
         let triggers = std::mem::take(&mut self.triggers);
         shared.metrics.sync.done(elapsed, &triggers);
-        let (served, weighted) = (self.syncer.state.served_count(), self.syncer.weighted());
+        let (served, weighted) = (self.syncer.state.served_count(), self.syncer.weighted.len());
         let no_local = self.syncer.no_local_endpoints();
         shared.metrics.sync.set_services(served, weighted, no_local);
         if let Some(interfaces) = first {

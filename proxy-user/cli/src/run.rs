@@ -161,8 +161,9 @@ impl Given {
     /// Returns the API server as a source of objects for this node.
     pub(super) fn api_server(&self, config: &Config, node: &str) -> Result<ApiServer, SourceError> {
         let access = Access::new(config.kubeconfig.clone(), self.master.clone())?;
-        let service_cidrs = config.unallocated_cluster_ips == UnallocatedClusterIps::Drop;
-        Ok(ApiServer::new(access, converter(config, node)).with_service_cidrs(service_cidrs))
+        let mut server = ApiServer::new(access, converter(config, node));
+        server.service_cidrs = config.unallocated_cluster_ips == UnallocatedClusterIps::Drop;
+        Ok(server)
     }
 
     /// Returns the settings after the configuration file has changed. Fails if an agent could not

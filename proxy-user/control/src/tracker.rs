@@ -37,7 +37,7 @@ pub struct ClusterState {
     pod_ranges: Vec<IpNet>,
     /// A service with a cluster IP in the pod ranges, and this IP; None if there is no such
     /// service.
-    in_pod_ranges: Option<(ObjectName, IpAddr)>,
+    pub in_pod_ranges: Option<(ObjectName, IpAddr)>,
     /// Services to plan again, in the order of their changes; a service may appear more than once.
     dirty: Vec<ObjectName>,
     /// How often [`Self::take_dirty`] was called.
@@ -167,10 +167,6 @@ impl ClusterState {
             self.pod_ranges = ranges.to_vec();
             self.look_for_one_in_pod_ranges();
         }
-    }
-    /// Returns a service with a cluster IP in the pod ranges, and this IP; None without such a one.
-    pub fn in_pod_ranges(&self) -> Option<&(ObjectName, IpAddr)> {
-        self.in_pod_ranges.as_ref()
     }
     fn look_for_one_in_pod_ranges(&mut self) {
         let mut services = self.services.0.iter();

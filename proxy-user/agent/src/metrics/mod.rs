@@ -21,7 +21,7 @@ use prometheus_client::{
 };
 use scrape::AtScrape;
 use source::api_server::Requests;
-pub use state::{HealthAnswers, State};
+pub use state::{Answers, HealthAnswers, State};
 pub use sync::Sync;
 
 /// The label of a metric: its name and value.

@@ -15,6 +15,9 @@ use super::{
     sync::{Seconds, now},
 };
 
+/// The number of answers with each HTTP status.
+pub type Answers = Family<[(&'static str, u16); 1], Counter>;
+
 metrics! {
     /// Metrics of the agent's state.
     State {
@@ -58,9 +61,9 @@ metrics! {
     /// Counters of the answers of `/healthz` and `/livez` by HTTP status.
     #[derive(Default)]
     HealthAnswers {
-        healthz: Family<[(&'static str, u16); 1], Counter>, "kubeproxy_proxy_healthz",
+        healthz: Answers, "kubeproxy_proxy_healthz",
             "Answers of /healthz by status";
-        livez: Family<[(&'static str, u16); 1], Counter>, "kubeproxy_proxy_livez",
+        livez: Answers, "kubeproxy_proxy_livez",
             "Answers of /livez by status";
     }
 }

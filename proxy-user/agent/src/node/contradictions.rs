@@ -113,7 +113,7 @@ pub fn misjudged_pods(config: &Config, node_name: &str, cluster: &ClusterState) 
         node_name,
         node,
         &service_ranges,
-        cluster.in_pod_ranges(),
+        cluster.in_pod_ranges.as_ref(),
     )
 }
 
@@ -259,7 +259,7 @@ mod tests {
     fn a_service_with_a_cluster_ip_in_the_pod_ranges_is_found_while_it_exists() {
         let mut cluster = Cluster::new(&service("a", "172.30.0.1", ""));
         let named = |cluster: &Cluster| {
-            let (name, ip) = cluster.state.in_pod_ranges()?;
+            let (name, ip) = cluster.state.in_pod_ranges.as_ref()?;
             Some(format!("{name} {ip}"))
         };
         let ranges = ["10.96.0.0/12", "172.30.0.3/32"].map(|text| [text.parse().expect("a range")]);

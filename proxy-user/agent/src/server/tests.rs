@@ -188,14 +188,6 @@ async fn two_services_cannot_share_a_health_check_port() {
     assert_eq!(ports.warnings.all(), []);
 }
 
-/// Sends updates about another service without end, so that the server is always busy.
-async fn keep_busy(ports: &Ports, port: u16) {
-    for local in (0..).cycle() {
-        ports.set("till", Some((port, local)));
-        sleep(Duration::from_millis(50)).await;
-    }
-}
-
 #[tokio::test]
 async fn a_health_check_port_in_use_gives_a_warning_and_is_retried_on_a_busy_node() {
     let (squatter, port) = listen(Ipv4Addr::UNSPECIFIED).await;
@@ -212,8 +204,15 @@ async fn a_health_check_port_in_use_gives_a_warning_and_is_retried_on_a_busy_nod
         answer_with(port, &["HTTP/1.1 200", "\"name\":\"cart\""]).await;
         assert_eq!(ports.warnings.all(), []);
     };
+    // Updates about another service come without end, so that the server is always busy.
+    let busy = async {
+        for local in (0..).cycle() {
+            ports.set("till", Some((other, local)));
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
     tokio::select! {
-        () = keep_busy(&ports, other) => panic!("it never ends"),
+        () = busy => panic!("it never ends"),
         () = answered => {}
     }
 }

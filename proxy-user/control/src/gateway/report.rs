@@ -250,15 +250,12 @@ pub(super) fn of_route<'a>(
 }
 
 fn parent_ref(parent: &Reference) -> Value {
-    let mut named = json!({"group": parent.group, "kind": parent.kind, "name": parent.name});
-    if let Some(namespace) = &parent.namespace {
-        named["namespace"] = json!(namespace);
-    }
-    if let Some(section) = &parent.section_name {
-        named["sectionName"] = json!(section);
-    }
-    if let Some(port) = parent.port {
-        named["port"] = json!(port);
+    let mut named = json!({
+        "group": parent.group, "kind": parent.kind, "namespace": parent.namespace,
+        "name": parent.name, "sectionName": parent.section_name, "port": parent.port,
+    });
+    if let Value::Object(fields) = &mut named {
+        fields.retain(|_, value| !value.is_null());
     }
     named
 }

@@ -129,7 +129,7 @@ impl Claimants {
 
 /// The claims of one service.
 #[derive(Debug)]
-struct Claim {
+pub(crate) struct Claim {
     ranks: Ranks,
     /// What the service claims, sorted; each key with the index of the service port that claims it.
     keys: Box<[(ClaimKey, u32)]>,
@@ -140,7 +140,7 @@ struct Claim {
 #[derive(Debug, Default)]
 pub struct Claims {
     by_key: HashMap<ClaimKey, Claimants>,
-    by_service: HashMap<ObjectName, Claim>,
+    pub(crate) by_service: HashMap<ObjectName, Claim>,
     /// The number of keys that several services claim. If it is 0, every service owns all its
     /// claims.
     contested: usize,
@@ -242,12 +242,6 @@ impl Claims {
             self.contested -= 1;
             *claimants = Claimants::One(Arc::clone(only));
         }
-    }
-
-    /// Returns how many services claim something.
-    #[cfg(test)]
-    pub fn claimants(&self) -> usize {
-        self.by_service.len()
     }
 
     fn first(&self, key: &ClaimKey) -> Option<&Arc<Rank>> {

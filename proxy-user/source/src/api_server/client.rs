@@ -83,10 +83,14 @@ impl Access {
             reason,
         };
         let mut config = match self {
-            Self::Kubeconfig { file, .. } => {
+            Self::Kubeconfig { file, master } => {
                 let content =
                     Kubeconfig::read_from(file).map_err(|error| invalid(chain(&error)))?;
-                configuration(content).await.map_err(invalid)?
+                let mut config = configuration(content).await.map_err(invalid)?;
+                if let Some(master) = master {
+                    config.cluster_url = address(master).map_err(invalid)?;
+                }
+                config
             }
             Self::ServiceAccount { master } => {
                 let uri = address(master).map_err(invalid)?;
@@ -95,13 +99,6 @@ impl Access {
                     .map_err(invalid)?
             }
         };
-        if let Self::Kubeconfig {
-            master: Some(master),
-            ..
-        } = self
-        {
-            config.cluster_url = address(master).map_err(invalid)?;
-        }
         let agent = HeaderValue::from_str(agent);
         let agent = agent.unwrap_or(HeaderValue::from_static(USER_AGENT));
         config.headers.push((header::USER_AGENT, agent));

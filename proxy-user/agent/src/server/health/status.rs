@@ -63,9 +63,6 @@ impl Faults {
             self.0.insert(area, faults);
         }
     }
-    pub(super) fn is_empty_of(&self, area: Area) -> bool {
-        !self.0.contains_key(&area)
-    }
     /// Returns the area and the object of each fault that has lasted longer than [`GRACE`].
     fn lasting(&self, now: Instant) -> impl Iterator<Item = (Area, &str)> {
         self.all()

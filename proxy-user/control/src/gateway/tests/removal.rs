@@ -35,7 +35,7 @@ fn deletion_in_every_order_leaves_nothing() {
         assert_eq!(served, [crate::testing::name("shop/till")], "{order:?}");
         let plan = crate::testing::name("shop/gateway:edge");
         assert!(cluster.state.gateway(&plan).is_none());
-        assert_eq!(cluster.claims.claimants(), 1, "{order:?}");
+        assert_eq!(cluster.claims.by_service.len(), 1, "{order:?}");
     }
 }
 

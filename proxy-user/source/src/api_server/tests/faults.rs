@@ -111,7 +111,9 @@ async fn a_server_without_the_service_cidr_api_has_no_ranges_and_no_fault() {
     fake.script(SERVICE_CIDRS, [unknown]);
     let kinds = Answer::kinds("networking.k8s.io", &["Ingress"]);
     fake.script("/apis/networking.k8s.io/v1", [kinds]);
-    let mut heard = Heard::from_source(source(&fake).with_service_cidrs(true));
+    let mut source = source(&fake);
+    source.service_cidrs = true;
+    let mut heard = Heard::from_source(source);
     heard.complete().await;
     assert_eq!((heard.faults, heard.ranges.len()), (vec![], 0));
 }

@@ -293,7 +293,9 @@ async fn service_cidrs_are_listed_only_if_the_source_is_asked_to() {
     let wait = Duration::from_millis(300);
     fake.script(SERVICE_CIDRS, [Answer::initial(&[ranges]).after(wait)]);
     fake.script(SERVICES, [Answer::initial(&[service("cart", 1)])]);
-    let mut heard = Heard::from_source(source(&fake).with_service_cidrs(true));
+    let mut source = source(&fake);
+    source.service_cidrs = true;
+    let mut heard = Heard::from_source(source);
     heard.services(&["cart"]).await;
     assert!(!heard.complete, "the ranges have not come");
     heard.complete().await;

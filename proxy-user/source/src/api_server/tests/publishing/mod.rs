@@ -74,6 +74,13 @@ fn create(fake: &Fake, name: &str) {
     fake.put(&path(name), gateway);
 }
 
+/// Starts a server with the Gateway `edge`.
+async fn with_gateway() -> Fake {
+    let fake = Fake::start().await;
+    create(&fake, "edge");
+    fake
+}
+
 fn holder(fake: &Fake) -> Value {
     fake.object(LEASE)["spec"]["holderIdentity"].clone()
 }
@@ -121,8 +128,7 @@ impl Lines {
 
 #[tokio::test(start_paused = true)]
 async fn the_agent_with_the_lease_writes_over_what_it_has_read_and_only_its_own_part() {
-    let fake = Fake::start().await;
-    create(&fake, "edge");
+    let fake = with_gateway().await;
     let version = fake.object(&path("edge"))["metadata"]["resourceVersion"].clone();
     let board = agent(&fake, "node-a").await;
     want(&*board, "edge", "one");
@@ -167,8 +173,7 @@ async fn read_by_agent(fake: &Fake) -> Arc<Board> {
 
 #[tokio::test(start_paused = true)]
 async fn a_status_of_an_older_object_is_not_written_over_a_newer_one() {
-    let fake = Fake::start().await;
-    create(&fake, "edge");
+    let fake = with_gateway().await;
     let mut newer = fake.object(&path("edge"));
     newer["metadata"]["generation"] = json!(2);
     fake.put(&path("edge"), newer);
@@ -207,8 +212,7 @@ async fn a_service_that_somebody_has_made_is_neither_changed_nor_deleted() {
 
 #[tokio::test(start_paused = true)]
 async fn what_changes_while_it_cannot_be_written_is_tried_after_its_pauses_only() {
-    let fake = Fake::start().await;
-    create(&fake, "edge");
+    let fake = with_gateway().await;
     let refused = Fault::Refused(422, "it is invalid");
     fake.set_fault(Method::PATCH, &status("edge"), Some(refused));
     let board = agent(&fake, "node-a").await;
@@ -227,8 +231,7 @@ async fn what_changes_while_it_cannot_be_written_is_tried_after_its_pauses_only(
 #[tokio::test(start_paused = true)]
 async fn after_a_conflict_the_fresh_object_is_written_over_without_a_word() {
     let (lines, _guard) = Lines::start();
-    let fake = Fake::start().await;
-    create(&fake, "edge");
+    let fake = with_gateway().await;
     let _board = read_by_agent(&fake).await;
     // Another writer is faster.
     assert_eq!(fake.written(GATEWAYS).len(), 0);
@@ -248,8 +251,7 @@ async fn after_a_conflict_the_fresh_object_is_written_over_without_a_word() {
 #[tokio::test(start_paused = true)]
 async fn an_object_that_goes_while_it_is_written_needs_nothing() {
     let (lines, _guard) = Lines::start();
-    let fake = Fake::start().await;
-    create(&fake, "edge");
+    let fake = with_gateway().await;
     let _board = read_by_agent(&fake).await;
     fake.remove(&path("edge"));
     sleep(60 * SECOND).await;
@@ -260,8 +262,7 @@ async fn an_object_that_goes_while_it_is_written_needs_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_missing_right_is_said_once_with_the_remedy_and_tried_again_with_growing_pauses() {
     let (lines, _guard) = Lines::start();
-    let fake = Fake::start().await;
-    create(&fake, "edge");
+    let fake = with_gateway().await;
     create(&fake, "other");
     let refused = Fault::Refused(403, "gateways is forbidden");
     fake.set_fault(Method::PATCH, &status("edge"), Some(refused));
