@@ -84,7 +84,7 @@ impl Directory {
                 }
             }
             Self::Server(_) => {}
-            Self::Folder(_) => found.add_slices(&self.slices()?),
+            Self::Folder(_) => found.add_slices(&self.objects("EndpointSlice")?),
         }
         let named = found.0.into_iter();
         let named = named.filter_map(|(address, name)| Some((address, name?)));

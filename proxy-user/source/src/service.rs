@@ -49,8 +49,8 @@ impl Directory {
             }
             Self::Folder(_) => {
                 let pods: Vec<Pod> = self.objects("Pod")?;
-                let services = self.objects("Service")?;
-                let mut found = select(services, self.slices()?, namespace, name);
+                let (services, slices) = (self.objects("Service")?, self.objects("EndpointSlice")?);
+                let mut found = select(services, slices, namespace, name);
                 // A folder for an agent has no pods.
                 found.has_all_pods = !pods.is_empty();
                 found.add_pods(pods, namespace);
@@ -145,7 +145,8 @@ fn select(
     name: &str,
 ) -> ServiceObjects {
     let mut services = services.into_iter();
-    let service = services.find(|one| is_in(&one.metadata, namespace) && is_named(one, name));
+    let service = services
+        .find(|one| is_in(&one.metadata, namespace) && one.metadata.name.as_deref() == Some(name));
     let mut found = ServiceObjects::default();
     for slice in slices {
         let is_labelled = service_of(&slice) == Some(name);
@@ -186,10 +187,6 @@ fn seems_meant(slice: &EndpointSlice, service: &str) -> bool {
 
 fn is_in(metadata: &ObjectMeta, namespace: &str) -> bool {
     metadata.namespace.as_deref().unwrap_or("default") == namespace
-}
-
-fn is_named(service: &Service, name: &str) -> bool {
-    service.metadata.name.as_deref() == Some(name)
 }
 
 #[cfg(test)]
