@@ -94,7 +94,7 @@ impl Agent {
                 // `attach_more` comes back when it is done.
                 return;
             }
-        } else if self.node.applied.is_none() {
+        } else if !self.node.is_applied() {
             self.apply_node();
         }
         self.go_on();
@@ -204,7 +204,7 @@ impl Agent {
         if self.node.tick(&self.shared, &self.services) {
             self.apply_node();
         }
-        if self.services.listed && self.node.applied.is_none() {
+        if self.services.listed && !self.node.is_applied() {
             self.sync();
         } else if self.services.listed {
             self.attachments.tick(&mut self.shared, &self.services);

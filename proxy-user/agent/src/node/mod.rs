@@ -42,7 +42,7 @@ pub(super) struct Node {
     netns: u64,
     /// The settings and addresses that were last stored in the maps; `None` if that failed, or for
     /// new maps.
-    pub(super) applied: Option<NodeSettings>,
+    applied: Option<NodeSettings>,
     /// True if services have changed since the warnings about the node were made. Some of these
     /// warnings depend on services.
     pub(super) is_outdated: bool,
@@ -91,6 +91,11 @@ impl Node {
     /// Forgets which settings were stored: the maps in use are new and have none.
     pub(super) fn begin_with_maps(&mut self) {
         self.applied = None;
+    }
+
+    /// True if the maps contain the node's settings and addresses.
+    pub(super) fn is_applied(&self) -> bool {
+        self.applied.is_some()
     }
 
     /// Checks once a second what the settings depend on; true if the settings must be stored again.

@@ -13,7 +13,7 @@ use super::{
     resolve::{Share, protocol, resolve},
     state::Cluster,
 };
-use crate::model::{Gateway, GatewayClass, Kind, Role, Route, Service, ServicePort, SourceRanges};
+use crate::model::{Gateway, GatewayClass, Kind, Role, Route, Service, ServicePort};
 
 /// What the planner needs of a Gateway.
 #[derive(Clone, PartialEq, Eq, Debug)]
