@@ -38,19 +38,25 @@ async fn get(port: u16, path: &'static str) -> Option<String> {
     asking.await.expect("no panic")
 }
 
-/// Repeats a GET request until the answer contains all these texts.
-async fn answer_with(port: u16, texts: &[&str]) -> String {
+/// Asks again until there is an answer.
+async fn until<T>(what: &str, asked: impl AsyncFn() -> Option<T>) -> T {
     let waiting = async {
         loop {
-            match get(port, "/").await {
-                Some(answer) if texts.iter().all(|text| answer.contains(text)) => return answer,
-                _ => sleep(Duration::from_millis(5)).await,
+            match asked().await {
+                Some(answer) => return answer,
+                None => sleep(Duration::from_millis(5)).await,
             }
         }
     };
-    timeout(SOON, waiting)
-        .await
-        .unwrap_or_else(|_| panic!("no answer with {texts:?}"))
+    let answer = timeout(SOON, waiting).await;
+    answer.unwrap_or_else(|_| panic!("not in time: {what}"))
+}
+
+/// Repeats a GET request until the answer contains all these texts.
+async fn answer_with(port: u16, texts: &[&str]) -> String {
+    let has_all = |answer: &String| texts.iter().all(|text| answer.contains(text));
+    let asked = async || get(port, "/").await.filter(has_all);
+    until(&texts.join(", "), asked).await
 }
 
 /// Returns a listener at a port of its own, and the port.
@@ -133,16 +139,12 @@ impl Ports {
         self.updates.send(vec![update]).expect("it listens");
     }
     async fn warning(&self, text: &str) -> String {
-        let waiting = async {
-            loop {
-                let all = self.warnings.all();
-                if let Some(warning) = all.iter().find(|w| w.reason.contains(text)) {
-                    return warning.to_string();
-                }
-                sleep(Duration::from_millis(5)).await;
-            }
+        let asked = async || {
+            let mut all = self.warnings.all().into_iter();
+            let warning = all.find(|warning| warning.reason.contains(text));
+            warning.map(|warning| warning.to_string())
         };
-        timeout(SOON, waiting).await.expect("a warning in time")
+        until(text, asked).await
     }
 }
 
@@ -163,12 +165,8 @@ async fn a_health_check_port_follows_its_service() {
     ports.set("cart", Some((other, 1)));
     answer_with(other, &["HTTP/1.1 200"]).await;
     ports.set("cart", None);
-    let gone = async {
-        while get(other, "/").await.is_some() {
-            sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(SOON, gone).await.expect("the port is given back");
+    let is_free = async || get(other, "/").await.is_none().then_some(());
+    until("the port is given back", is_free).await;
     assert_eq!(get(port, "/").await, None);
     ports.stop.cancel();
 }
