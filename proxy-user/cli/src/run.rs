@@ -161,8 +161,9 @@ impl Given {
     /// Returns the API server as a source of objects for this node.
     pub(super) fn api_server(&self, config: &Config, node: &str) -> Result<ApiServer, SourceError> {
         let access = Access::new(config.kubeconfig.clone(), self.master.clone())?;
-        let service_cidrs = config.unallocated_cluster_ips == UnallocatedClusterIps::Drop;
-        Ok(ApiServer::new(access, converter(config, node)).with_service_cidrs(service_cidrs))
+        let mut server = ApiServer::new(access, converter(config, node));
+        server.service_cidrs = config.unallocated_cluster_ips == UnallocatedClusterIps::Drop;
+        Ok(server)
     }
 
     /// Returns the settings after the configuration file has changed. Fails if an agent could not
@@ -185,10 +186,11 @@ impl Given {
 
 /// Returns what converts Kubernetes objects for this node.
 fn converter(config: &Config, node: &str) -> Converter {
-    Converter::new(node)
-        .with_link_local(config.serve_link_local)
-        .with_proxy_name(config.service_proxy_name.as_deref())
-        .with_gateways(config.gateway_api)
+    let mut converter = Converter::new(node);
+    converter.link_local = config.serve_link_local;
+    converter.proxy_name.clone_from(&config.service_proxy_name);
+    converter.gateways = config.gateway_api;
+    converter
 }
 
 /// Runs the agent until SIGTERM or SIGINT; or does what --cleanup or --write-config-to ask instead.
