@@ -99,7 +99,7 @@ fn settings(path: &str, text: &str) -> Result<(RawConfig, BTreeSet<&'static str>
     }
     let mut raw = contents.raw;
     // The unused keys are listed in the table's order.
-    let unused_keys = table::unused().flat_map(|unused| unused.keys);
+    let unused_keys = table::unused().flat_map(|unused| &unused.keys);
     for key in unused_keys.filter(|key| contents.unused.contains(*key)) {
         raw.add_unused((*key).to_owned());
     }
@@ -235,7 +235,7 @@ impl<'de> Visitor<'de> for Section<'_> {
 /// refused. kube-proxy's own files contain many empty values.
 fn read_value(setting: &Setting, given: &Json) -> Result<Option<Value>, String> {
     let refused = || {
-        let values = setting.kind.values().replace('`', "");
+        let values = setting.values().replace('`', "");
         format!("{} cannot be {given}; it takes: {values}", setting.key)
     };
     let value = match (setting.kind.shape(), given) {

@@ -132,6 +132,8 @@ fn the_settings_table_has_each_key_once_and_no_key_is_a_section() {
     for key in table::keys() {
         assert!(keys.insert(key), "{key} stands twice");
     }
+    let texts = table::TEXTS.matches("\n## ").count();
+    assert_eq!(table::settings().count(), texts, "a setting without a kind");
     for section in table::sections() {
         assert!(!keys.contains(section), "{section} is a key and a section");
     }
@@ -151,9 +153,9 @@ fn only_flags_that_set_two_settings_are_in_the_table_twice() {
 
 #[test]
 fn every_text_of_the_settings_table_ends_with_a_full_stop() {
-    let settings = table::settings().flat_map(|setting| [setting.what, setting.when]);
-    let groups = table::GROUPS.iter().map(|group| group.about);
-    let unused = table::unused().map(|unused| unused.why);
+    let settings = table::settings().flat_map(|setting| [&setting.what, &setting.when]);
+    let groups = table::groups().iter().map(|group| &group.about);
+    let unused = table::unused().map(|unused| &unused.why);
     for text in settings.chain(groups).chain(unused) {
         assert!(text.ends_with('.') && !text.contains("  "), "{text}");
     }
