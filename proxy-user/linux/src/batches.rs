@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads and writes many elements of a map by one system call (Linux 5.6). Used by `tables`.
+//! Reads and writes many elements of a map by one system call (Linux 5.6). Used by `tables` and
+//! `empty`.
 
 use std::{
     io,
@@ -10,71 +11,49 @@ use super::{
     answers::none_if,
     bpf::{Command, bpf},
     maps::map_info,
-    plain::Plain,
-    tables::Table,
 };
 
 /// The part of the kernel's `union bpf_attr` for commands on many elements.
 #[repr(C)]
 #[derive(Default)]
-pub(super) struct BatchRequest {
-    pub(super) in_batch: u64,
-    pub(super) out_batch: u64,
-    pub(super) keys: u64,
-    pub(super) values: u64,
-    pub(super) count: u32,
-    pub(super) map: u32,
-    pub(super) element_flags: u64,
-    pub(super) flags: u64,
+struct BatchRequest {
+    in_batch: u64,
+    out_batch: u64,
+    keys: u64,
+    values: u64,
+    count: u32,
+    map: u32,
+    element_flags: u64,
+    flags: u64,
 }
 
-/// Stores elements in order. An error comes with the number of elements stored before it.
-pub(super) fn update_batch<K: Plain, V: Plain>(
-    map: &Table<K, V>,
-    keys: &[K],
-    values: &[V],
-) -> Result<(), (usize, io::Error)> {
-    assert_eq!(keys.len(), values.len(), "one value for each key");
-    let values = values.as_ptr() as u64;
-    // SAFETY: `values` has one for each key, each as long as the map's.
-    unsafe { change(Command::MapUpdateBatch, map, keys, values) }
-}
-
-/// Removes elements in order. An error comes with the number of elements removed before it; a
-/// missing key is an error.
-pub(super) fn delete_batch<K: Plain, V: Plain>(
-    map: &Table<K, V>,
-    keys: &[K],
-) -> Result<(), (usize, io::Error)> {
-    // SAFETY: the command reads no values.
-    unsafe { change(Command::MapDeleteBatch, map, keys, 0) }
-}
-
-/// Stores or removes elements. An error comes with the number of elements handled before it.
+/// Stores or removes elements in order. An error comes with the number of elements handled before
+/// it; to remove a missing key is an error.
 ///
 /// # Safety
-/// `values` must be the address of as many values as there are keys, if the command reads them.
-unsafe fn change<K: Plain, V: Plain>(
+/// `keys` must be the address of `count` keys, and `values` that of the values of as many elements
+/// if the command reads them.
+pub(super) unsafe fn change(
     command: Command,
-    map: &Table<K, V>,
-    keys: &[K],
+    map: BorrowedFd<'_>,
+    keys: u64,
     values: u64,
+    count: usize,
 ) -> Result<(), (usize, io::Error)> {
-    if keys.is_empty() {
+    if count == 0 {
         return Ok(());
     }
     let mut request = BatchRequest {
-        keys: keys.as_ptr() as u64,
+        keys,
         values,
-        count: keys.len() as u32,
-        map: map.fd().as_raw_fd() as u32,
+        count: count as u32,
+        map: map.as_raw_fd() as u32,
         ..BatchRequest::default()
     };
-    // SAFETY: `count` keys lie behind the pointer, each as long as the map's; the values are the
-    // caller's promise.
+    // SAFETY: the keys and values are the caller's promise.
     let changed = unsafe { bpf(command, &mut request) };
     // The kernel stores the count even when it fails, but perhaps not before the first element.
-    let done = Some(request.count as usize).filter(|count| *count < keys.len());
+    let done = Some(request.count as usize).filter(|done| *done < count);
     changed
         .map(drop)
         .map_err(|error| (done.unwrap_or(0), error))
@@ -115,19 +94,7 @@ pub fn lookup_raw(
 
 /// Reads elements from `cursor` on (empty at the start), which it moves, until the buffers are
 /// full. Returns the number of elements read, and true if no more follow.
-pub(super) fn lookup_batch<K: Plain, V: Plain>(
-    map: &Table<K, V>,
-    cursor: &mut Vec<u8>,
-    keys: &mut [K],
-    values: &mut [V],
-) -> io::Result<(usize, bool)> {
-    let count = keys.len().min(values.len());
-    let pointers = (keys.as_mut_ptr().cast(), values.as_mut_ptr().cast());
-    // SAFETY: both buffers hold `count` elements, each as long as the map's, for which every bit
-    // pattern is valid.
-    unsafe { lookup(map.fd(), cursor, size_of::<K>(), pointers, count) }
-}
-
+///
 /// # Safety
 /// The map's keys must have `key` bytes, and both buffers must have space for `count` elements.
 pub(super) unsafe fn lookup(
@@ -139,12 +106,9 @@ pub(super) unsafe fn lookup(
 ) -> io::Result<(usize, bool)> {
     // The cursor of a hash map is a bucket number, that of an array or a trie is a key.
     let mut next = vec![0u8; key.max(size_of::<u64>())];
+    let start = (!cursor.is_empty()).then(|| cursor.as_ptr() as u64);
     let mut request = BatchRequest {
-        in_batch: if cursor.is_empty() {
-            0
-        } else {
-            cursor.as_ptr() as u64
-        },
+        in_batch: start.unwrap_or(0),
         out_batch: next.as_mut_ptr() as u64,
         keys: keys as u64,
         values: values as u64,

@@ -62,7 +62,7 @@ pub use links::{
     LinkInfo, attach_cgroup, attach_tcx, attach_xdp, cgroup_programs, detach, link_info, query_tcx,
     replace, tcx_programs,
 };
-pub use mapping::Mapping;
+pub use mapping::{Mapping, Word};
 pub use maps::{
     MMAPABLE, MapInfo, MapKind, NO_PREALLOC, create_bytes, create_map, map_info, possible_cpus,
 };

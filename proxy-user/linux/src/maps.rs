@@ -83,7 +83,7 @@ pub fn create_map(
 
 /// The part of the kernel's `union bpf_attr` for commands on single elements.
 #[repr(C)]
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct ElementRequest {
     pub(super) map: u32,
     pub(super) _pad: u32,
