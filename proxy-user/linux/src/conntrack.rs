@@ -11,33 +11,11 @@ use proxy_common::Protocol;
 use super::{
     answers::none_if,
     netlink::{Connection, address, array, attribute},
+    nftables::GENERIC,
 };
 
 /// `NFNL_SUBSYS_CTNETLINK`, `IPCTNL_MSG_CT_GET`.
 const GET: u16 = 1 << 8 | 1;
-
-/// Length of `struct nfgenmsg`, with which every message begins. All zero bytes mean: any family,
-/// version 0.
-const GENERIC: usize = 4;
-
-/// Numbers of netlink attributes: of a connection, of a tuple, of its addresses and its ports, as
-/// linux/netfilter/nfnetlink_conntrack.h has them.
-mod kind {
-    pub(crate) const TUPLE_ORIGINAL: u16 = 1;
-    pub(crate) const TUPLE_REPLY: u16 = 2;
-    pub(crate) const STATUS: u16 = 3;
-    pub(crate) const ZONE: u16 = 18;
-
-    pub(crate) const TUPLE_IP: u16 = 1;
-    pub(crate) const TUPLE_PROTOCOL: u16 = 2;
-    pub(crate) const V4_SOURCE: u16 = 1;
-    pub(crate) const V4_DESTINATION: u16 = 2;
-    pub(crate) const V6_SOURCE: u16 = 3;
-    pub(crate) const V6_DESTINATION: u16 = 4;
-    pub(crate) const NUMBER: u16 = 1;
-    pub(crate) const SOURCE_PORT: u16 = 2;
-    pub(crate) const DESTINATION_PORT: u16 = 3;
-}
 
 /// Source and destination of a connection's packets in one direction.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -98,32 +76,29 @@ pub fn tracked(mut visit: impl FnMut(Tracked)) -> io::Result<()> {
 
 /// Reads an entry from its netlink attributes; None for a protocol without ports.
 fn read(attributes: &[u8]) -> Option<Tracked> {
-    let word = |kind| Some(u32::from_be_bytes(array(attributes, kind)?));
-    let (protocol, original) = tuple(attribute(attributes, kind::TUPLE_ORIGINAL)?)?;
-    let (_, reply) = tuple(attribute(attributes, kind::TUPLE_REPLY)?)?;
+    // CTA_TUPLE_ORIG, CTA_TUPLE_REPLY, CTA_STATUS, CTA_ZONE.
+    let (protocol, original) = tuple(attribute(attributes, 1)?)?;
+    let (_, reply) = tuple(attribute(attributes, 2)?)?;
     Some(Tracked {
         protocol,
         original,
         reply,
-        status: word(kind::STATUS)?,
-        zone: array(attributes, kind::ZONE).map_or(0, u16::from_be_bytes),
+        status: u32::from_be_bytes(array(attributes, 3)?),
+        zone: array(attributes, 18).map_or(0, u16::from_be_bytes),
     })
 }
 
 fn tuple(tuple: &[u8]) -> Option<(Protocol, Tuple)> {
-    let transport = attribute(tuple, kind::TUPLE_PROTOCOL)?;
-    let port = |kind| Some(u16::from_be_bytes(array(transport, kind)?));
-    let (src, dst) = (port(kind::SOURCE_PORT)?, port(kind::DESTINATION_PORT)?);
-    let addresses = attribute(tuple, kind::TUPLE_IP)?;
-    let ip = |v4, v6| attribute(addresses, v4).or_else(|| attribute(addresses, v6));
-    let source = ip(kind::V4_SOURCE, kind::V6_SOURCE).and_then(address)?;
-    let destination = ip(kind::V4_DESTINATION, kind::V6_DESTINATION).and_then(address)?;
-    let [number] = array(transport, kind::NUMBER)?;
-    let tuple = Tuple {
-        src: SocketAddr::new(source, src),
-        dst: SocketAddr::new(destination, dst),
+    // CTA_TUPLE_IP with both addresses of IPv4 or of IPv6, CTA_TUPLE_PROTO with number and ports.
+    let (addresses, transport) = (attribute(tuple, 1)?, attribute(tuple, 2)?);
+    let end = |v4, v6, port| {
+        let ip = attribute(addresses, v4).or_else(|| attribute(addresses, v6));
+        let port = u16::from_be_bytes(array(transport, port)?);
+        Some(SocketAddr::new(address(ip?)?, port))
     };
-    Some((Protocol(number), tuple))
+    let (src, dst) = (end(1, 3, 2)?, end(2, 4, 3)?);
+    let [number] = array(transport, 1)?;
+    Some((Protocol(number), Tuple { src, dst }))
 }
 
 #[cfg(test)]

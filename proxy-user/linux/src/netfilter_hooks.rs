@@ -226,6 +226,7 @@ fn has_ipvs(table: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::netlink::tests::cut_off_anywhere;
 
     #[test]
     fn a_netfilter_hook_is_parsed_with_its_module() {
@@ -236,10 +237,7 @@ mod tests {
             function(&both).as_deref(),
             Some("nf_nat_ipv4_pre_routing [nf_nat]")
         );
-        for length in 0..both.len() {
-            // Cut off anywhere, it does not panic.
-            _ = function(&both[..length]);
-        }
+        cut_off_anywhere(&both, |bytes| _ = function(bytes));
     }
 
     #[test]
@@ -300,7 +298,9 @@ mod tests {
     }
 
     #[test]
-    fn netfilter_hooks_can_be_listed() {
-        _ = forward_hooks().expect("the kernel answers");
+    fn the_kernel_lists_hooks_chains_and_connections() {
+        _ = forward_hooks().expect("hooks");
+        _ = all_chains().expect("chains");
+        crate::tracked(drop).expect("connections");
     }
 }
