@@ -4,7 +4,7 @@
 
 use std::{path::Path, sync::Arc};
 
-use control::{causes::chain, object::ObjectName};
+use control::causes::chain;
 use linux::interfaces::Interface;
 use proxy_common::maps;
 
@@ -157,10 +157,8 @@ impl Datapath {
             if damage.is_empty() {
                 continue;
             }
-            for damage in &damage {
-                if let Damage::Behind { egress } = damage {
-                    self.attachments.leave_hook(interface.index, *egress);
-                }
+            for damage in damage.iter().filter(|damage| damage.is_behind()) {
+                self.attachments.leave_hook(interface.index, damage.egress);
             }
             let attached = self.attach(interface);
             if attached.as_ref().is_err_and(DatapathError::is_gone) {
@@ -218,19 +216,5 @@ impl Datapath {
             }
         }
         repaired
-    }
-
-    /// Returns the names of up to `count` services in the maps. Repeated calls with the same
-    /// `cursor`, first 0, go through all of them again and again.
-    pub fn some_services(&self, cursor: &mut usize, count: usize) -> Vec<ObjectName> {
-        self.store.some_names(cursor, count)
-    }
-
-    /// Restores those elements of a service in the hash maps that somebody has changed; returns how
-    /// many. Its elements in arrays are compared when its plan is applied again.
-    pub fn repair_service(&mut self, name: &ObjectName) -> Result<usize, DatapathError> {
-        self.store
-            .repair(name)
-            .map_err(DatapathError::of_map("check", maps::FRONTENDS_V4))
     }
 }

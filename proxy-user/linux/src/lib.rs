@@ -48,6 +48,7 @@ mod test_run;
 pub mod testing;
 mod xdp;
 
+pub use answers::text;
 pub use batches::{Raw, lookup_raw};
 pub use bpf::{describe_program, program_id, program_name, wait_for_programs};
 pub use btf::{Members, map_members, members_of};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Arrays whose elements are read and written through memory mappings. A window of elements is
 //! mapped when it is first needed: the kernel would map all pages at once, and most of a large
-//! array is never used. Used by `store` and `sweep`.
+//! array is never used. Used by `store`, `sweep` and `succession`.
 
 use std::{
     cell::OnceCell,
@@ -15,6 +15,7 @@ use std::{
 };
 
 use linux::{Mapping, Plain, Word, map_info};
+use proxy_common::{Port, ports};
 
 /// Elements per window. Elements are padded to eight bytes, so a multiple of 512 of them fills
 /// pages completely.
@@ -169,5 +170,37 @@ impl<T: Plain> MappedArray<T> {
     fn offsets(&self, window: u32) -> impl Iterator<Item = (u32, usize)> {
         let (first, stride) = (window * WINDOW, self.stride);
         (0..WINDOW.min(self.capacity - first)).map(move |i| (first + i, i as usize * stride))
+    }
+}
+
+/// The port filter (map `ports`): a few bits for each port, which programs read before any other
+/// map. They also set bits in it.
+pub(crate) struct PortFilter(MappedArray<u64>);
+
+impl PortFilter {
+    /// Wraps the map and maps all of it into memory.
+    pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
+        let words = MappedArray::new(fd)?;
+        words.ensure(0, ports::WORDS)?;
+        Ok(Self(words))
+    }
+    /// Sets bits of a port. Must be called before an entry that needs these bits is added to
+    /// another map. Returns the number of words written: 0 if the bits were set already, else 1.
+    pub(crate) fn announce(&self, port: Port, bits: u64) -> usize {
+        let port = port.host();
+        let at = ports::word_of(port);
+        let wanted = ports::in_word(bits, port);
+        if self.0.load(at) & wanted == wanted {
+            return 0;
+        }
+        self.0.set_bits(at, wanted);
+        1
+    }
+    /// Sets these bits in the element with index `word`. They come from the port filter of another
+    /// generation.
+    pub(crate) fn merge(&self, word: u32, bits: u64) {
+        if word < ports::WORDS && self.0.load(word) & bits != bits {
+            self.0.set_bits(word, bits);
+        }
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The pins of the maps in use: finds pins that are missing or lead to other objects, and pins the
-//! maps again. Used by `Datapath`.
+//! The maps in use, of which each module takes its own, and their pins: finds pins that are missing
+//! or lead to other objects, and pins the maps again. Used by `Datapath`.
 
 use std::{
     fs, io,
@@ -42,6 +42,18 @@ impl PinnedMaps {
             maps: maps.collect::<Result<_, _>>()?,
             directory: identity(&links_of(home)),
         })
+    }
+    /// Wraps a map as a table or an array.
+    pub(crate) fn take<T>(
+        &self,
+        map: &'static str,
+        wrap: impl FnOnce(OwnedFd) -> io::Result<T>,
+    ) -> Result<T, DatapathError> {
+        let found = self.maps.iter().find(|(name, _)| *name == map);
+        let (_, fd) = found.ok_or(DatapathError::NoSuchMap { map })?;
+        fd.try_clone()
+            .and_then(wrap)
+            .map_err(DatapathError::of_map("open", map))
     }
     /// Pins a further map, in place of an earlier agent's. If that fails, [`Self::repair`] does it.
     pub(crate) fn add(&mut self, home: &Path, name: &'static str, map: OwnedFd) {

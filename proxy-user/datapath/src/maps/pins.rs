@@ -121,6 +121,21 @@ pub(crate) fn links_of(home: &Path) -> PathBuf {
     home.join("links")
 }
 
+/// Returns the pins of links of all generations in a pin directory, sorted.
+pub(crate) fn all_links(pin_dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let homes = generations(pin_dir)?.into_iter();
+    let links = homes.flat_map(|one| files(&links_of(&one.dir(pin_dir))));
+    let mut links: Vec<_> = links.collect();
+    links.sort();
+    Ok(links)
+}
+
+/// Returns the files of a directory; none if the directory is missing.
+pub(crate) fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).collect()
+}
+
 /// True if a path lies on a BPF file system.
 pub fn is_bpffs(path: &Path) -> nix::Result<bool> {
     Ok(statfs(path)?.filesystem_type() == BPF_FS_MAGIC)

@@ -7,7 +7,7 @@ use proxy_common::{
     ranges::{RANGES, Ranges},
 };
 
-use super::family::{Family, join};
+use super::family::Family;
 
 /// How many leading bits two ranges must share to be joined even if the list has space for both;
 /// first for IPv4, then for IPv6.
@@ -60,6 +60,23 @@ pub fn include_all<A: Family>(ranges: &Ranges<A>, addresses: &[A], near: Near) -
 
 fn is_unused<A: Addr>(range: &Prefix<A>) -> bool {
     range.address == A::UNSPECIFIED && range.mask == A::ONES
+}
+
+/// Returns the smallest address range that contains both ranges; [`Prefix::NONE`] is the empty
+/// range.
+fn join<A: Family>(range: Prefix<A>, other: Prefix<A>) -> Prefix<A> {
+    if is_unused(&range) {
+        return other;
+    }
+    if is_unused(&other) {
+        return range;
+    }
+    let common = A::mask(range.address.common_bits(other.address));
+    let mask = range.mask.masked(other.mask).masked(common);
+    Prefix {
+        address: range.address.masked(mask),
+        mask,
+    }
 }
 
 /// Returns the positions of the two ranges that share the most leading bits, the smaller position

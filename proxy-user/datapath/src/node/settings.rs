@@ -9,9 +9,10 @@ use proxy_common::{
 };
 
 use crate::{
+    Datapath,
     error::DatapathError,
     maps::{
-        OpenMaps,
+        PinnedMaps,
         family::Family,
         ranges::{Near, include, include_all},
         tables::Table,
@@ -29,19 +30,11 @@ pub(crate) struct SettingsCell {
 
 /// Addresses of one family that frontends have or are about to get; the ranges in the settings must
 /// contain them.
+#[derive(Default)]
 pub(crate) struct NewAddresses<A> {
     cluster_ips: Vec<A>,
     /// External and load balancer IPs.
     external_ips: Vec<A>,
-}
-
-impl<A> Default for NewAddresses<A> {
-    fn default() -> Self {
-        Self {
-            cluster_ips: Vec::new(),
-            external_ips: Vec::new(),
-        }
-    }
 }
 
 impl<A> NewAddresses<A> {
@@ -61,7 +54,7 @@ impl SettingsCell {
     /// Starts with the settings in the map, and widens the ranges of service addresses to contain
     /// those of the adopted frontends.
     pub(crate) fn adopt(
-        open: &mut OpenMaps,
+        open: &PinnedMaps,
         (v4, v6): &(NewAddresses<V4>, NewAddresses<V6>),
     ) -> Result<Self, DatapathError> {
         let table: Table<u32, Settings> = open.take(maps::SETTINGS, Table::new)?;
@@ -104,29 +97,6 @@ impl SettingsCell {
         self.table.update(&0, &self.stored).map_err(failed)?;
         Ok(true)
     }
-    fn change(&mut self, settings: Settings) -> Result<(), DatapathError> {
-        let failed = DatapathError::of_map("write", maps::SETTINGS);
-        self.store(settings).map(drop).map_err(failed)
-    }
-    /// Replaces all settings except the ranges of service addresses, which it only widens.
-    pub(crate) fn set(&mut self, settings: &Settings) -> Result<(), DatapathError> {
-        fn widen<A: Family>(settings: &mut Settings, by: &[Prefix<A>; RANGES]) {
-            let ranges = A::services(settings);
-            *ranges = by.iter().fold(*ranges, |ranges, range| {
-                include(&ranges, *range, Near::CLUSTER_IPS)
-            });
-        }
-        let mut wanted = Settings {
-            services_v4: self.wanted.services_v4,
-            services_v6: self.wanted.services_v6,
-            external_v4: self.wanted.external_v4,
-            external_v6: self.wanted.external_v6,
-            ..*settings
-        };
-        widen(&mut wanted, &settings.allocated_v4);
-        widen(&mut wanted, &settings.allocated_v6);
-        self.change(wanted)
-    }
     /// Widens the ranges of service addresses to contain these; true if anything had to be stored.
     /// The ranges never shrink, because connections outlive services.
     pub(crate) fn cover(
@@ -144,5 +114,30 @@ impl SettingsCell {
         widen(&mut wanted, v4);
         widen(&mut wanted, v6);
         self.store(wanted)
+    }
+}
+
+impl Datapath {
+    /// Stores the node's settings, except the ranges of service addresses, which the datapath
+    /// maintains itself and only widens.
+    pub fn set_settings(&mut self, settings: &Settings) -> Result<(), DatapathError> {
+        fn widen<A: Family>(settings: &mut Settings, by: &[Prefix<A>; RANGES]) {
+            let ranges = A::services(settings);
+            *ranges = by.iter().fold(*ranges, |ranges, range| {
+                include(&ranges, *range, Near::CLUSTER_IPS)
+            });
+        }
+        let known = self.settings.wanted;
+        let mut wanted = Settings {
+            services_v4: known.services_v4,
+            services_v6: known.services_v6,
+            external_v4: known.external_v4,
+            external_v6: known.external_v6,
+            ..*settings
+        };
+        widen(&mut wanted, &settings.allocated_v4);
+        widen(&mut wanted, &settings.allocated_v6);
+        let stored = self.settings.store(wanted).map(drop);
+        stored.map_err(DatapathError::of_map("write", maps::SETTINGS))
     }
 }

@@ -113,12 +113,6 @@ impl Programs {
             }
         })
     }
-    /// Returns a reader of the lines that the programs log from now on.
-    pub(crate) fn log(&mut self) -> Result<ProgramLog, DatapathError> {
-        ProgramLog::open(&mut self.ebpf).map_err(|error| {
-            DatapathError::Load(format!("read the programs' log: {}", chain(&error)))
-        })
-    }
     /// Returns a program's descriptor; `None` if the program is not loaded.
     pub(crate) fn fd(&self, name: &str) -> Option<BorrowedFd<'_>> {
         self.ebpf.program(name)?.fd().ok().map(AsFd::as_fd)
@@ -229,6 +223,12 @@ fn descriptor(ebpf: &Ebpf, name: &str) -> io::Result<OwnedFd> {
 }
 
 impl Datapath {
+    /// Returns a reader of the programs' log lines. Can be called only once.
+    pub fn program_log(&mut self) -> Result<ProgramLog, DatapathError> {
+        ProgramLog::open(&mut self.programs.ebpf).map_err(|error| {
+            DatapathError::Load(format!("read the programs' log: {}", chain(&error)))
+        })
+    }
     /// Runs a loaded program `repeat` times on a packet, with the current maps: for tests and
     /// benchmarks. `context` is the start of a `__sk_buff`.
     pub fn test_run(

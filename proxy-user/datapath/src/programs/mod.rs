@@ -19,16 +19,17 @@ mod tc;
 mod xdp;
 
 pub(super) use check::Damage;
+pub(super) use clsact::mark_of;
 pub use entry_points::PROGRAMS;
 pub(super) use foreign::Hooks;
 pub use foreign::{ChainPosition, ForeignProgram, HookState};
+pub(super) use foresee::linked_programs;
 pub use foresee::{Attached, ForeignHook, Foreseen, foresee, missing_socket_hooks};
 pub(super) use hooks::HookLinks;
 pub use hooks::{cgroup_root, is_below_root};
 pub(super) use load::Programs;
 pub use load::{Load, OBJECT};
 pub use log::ProgramLog;
-pub(super) use present::filters_to_detach;
 pub use present::{Chain, HOOK_COUNT, PinnedLink, Present, chains, pinned_links, present};
 pub(super) use probe::check;
 pub use probe::{counts_at_peers, has_capability, has_tcx, is_realtime, running_kernel};

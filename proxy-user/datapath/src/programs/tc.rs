@@ -16,15 +16,15 @@ use aya::programs::{
     tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle},
 };
 use linux::{
-    Filter, attach_tcx, detach, filter_qdiscs, filters, get_pinned,
+    Filter, LinkInfo, attach_tcx, detach, filter_qdiscs, filters, get_pinned,
     interfaces::{Interface, InterfaceKind},
-    link_info, query_tcx, replace,
+    link_info, query_tcx,
 };
 
 use super::{
     clsact,
     load::Programs,
-    pin::{pin_again, remove_file},
+    pin::{keep_or_attach, remove_file},
     probe::has_tcx,
 };
 use crate::{error::DatapathError, maps::pins::links_of, options::Attachment};
@@ -107,12 +107,9 @@ impl TcAttachments {
             } else {
                 self.attach_filter(programs, &program, interface, egress, attach_type)
             };
-            result.map_err(|source| DatapathError::Interface {
-                attempt: "attach to",
-                interface: interface.name.clone(),
-                index: interface.index,
-                source,
-            })?;
+            let Interface { name, index, .. } = interface;
+            result
+                .map_err(|error| DatapathError::of_interface("attach to", name, *index, error))?;
         }
         self.attached.insert(interface.index);
         Ok(())
@@ -128,27 +125,25 @@ impl TcAttachments {
     ) -> io::Result<()> {
         let program = programs.fd(program).ok_or(io::ErrorKind::NotFound)?;
         let path = self.link_path(index, egress);
-        let held = self.held.remove(&(index, egress));
-        for link in held.into_iter().chain(get_pinned(&path, false).ok()) {
-            // The index may belong to another interface by now, or the link to an interface in
-            // another network namespace. Somebody may have pinned another object here.
-            let Ok(info) = link_info(&link) else { continue };
-            if info.is_tcx(egress)
-                && info.ifindex == index
-                && query_tcx(index, egress)?.contains(&info.id)
-            {
-                // Kept open in any case: even without a pin the link works as long as the agent
-                // runs.
-                let link = self.held.entry((index, egress)).insert_entry(link);
-                return replace(link.get().as_fd(), program)
-                    .and_then(|()| pin_again(link.get(), &path));
-            }
-        }
-        let before = before(&link_name(index, egress))
-            .filter(|link| link_info(link).is_ok_and(|info| info.ifindex == index));
-        let link = attach_tcx(program, index, egress, before.as_ref().map(AsFd::as_fd))?;
-        let link = self.held.entry((index, egress)).insert_entry(link);
-        pin_again(link.get(), &path)
+        // The index may belong to another interface by now, or the link to an interface in another
+        // network namespace.
+        let is_it = |info: &LinkInfo| {
+            let is_here = info.is_tcx(egress) && info.ifindex == index;
+            Ok(is_here && query_tcx(index, egress)?.contains(&info.id))
+        };
+        let attach = || {
+            let before = before(&link_name(index, egress))
+                .filter(|link| link_info(link).is_ok_and(|info| info.ifindex == index));
+            attach_tcx(program, index, egress, before.as_ref().map(AsFd::as_fd))
+        };
+        keep_or_attach(
+            &mut self.held,
+            (index, egress),
+            &path,
+            program,
+            is_it,
+            attach,
+        )
     }
 
     pub(super) fn link_path(&self, index: u32, egress: bool) -> PathBuf {
@@ -235,13 +230,10 @@ impl TcAttachments {
             }
             remove_file(&path).map_err(DatapathError::of_file("remove", &path))?;
         }
-        detach_filters(std::slice::from_ref(&self.links), index).map_err(|source| {
-            DatapathError::Interface {
-                attempt: "remove the clsact qdisc of",
-                interface: interface_name(index).unwrap_or_default(),
-                index,
-                source,
-            }
+        let links = std::slice::from_ref(&self.links);
+        detach_filters(links, index, false).map_err(|source| {
+            let name = interface_name(index).unwrap_or_default();
+            DatapathError::of_interface("remove the clsact qdisc of", &name, index, source)
         })?;
         self.attached.remove(&index);
         Ok(())
@@ -304,16 +296,25 @@ pub(crate) fn detach_filters_of(generation: u32) {
     }
 }
 
-/// Removes our filters from an interface, and the clsact qdisc if we created it. Returns a text for
-/// each removed object. `links` are the directories of links of all generations, which contain the
-/// marks of our qdiscs.
-pub(crate) fn detach_filters(links: &[PathBuf], index: u32) -> io::Result<Vec<&'static str>> {
+/// Removes our filters from an interface, and the clsact qdisc if we created it; if `dry`, nothing.
+/// Returns a text for each object. `links` are the directories of links of all generations, which
+/// contain the marks of our qdiscs.
+pub(crate) fn detach_filters(
+    links: &[PathBuf],
+    index: u32,
+    dry: bool,
+) -> io::Result<Vec<&'static str>> {
     let mut removed = Vec::new();
     for (egress, what) in [(true, "egress filter"), (false, "ingress filter")] {
-        removed.extend(detach_filter(index, egress, |_| true).then_some(what));
+        let goes = if dry {
+            has_ours(index, egress)
+        } else {
+            detach_filter(index, egress, |_| true)
+        };
+        removed.extend(goes.then_some(what));
     }
     for links in links {
-        removed.extend(clsact::remove(links, index)?.then_some("clsact qdisc"));
+        removed.extend(clsact::remove(links, index, dry)?.then_some("clsact qdisc"));
     }
     Ok(removed)
 }

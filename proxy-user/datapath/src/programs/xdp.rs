@@ -5,7 +5,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs, io,
+    io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
 };
@@ -19,7 +19,11 @@ use super::{
     load::Programs,
     pin::{pin_again, remove_file},
 };
-use crate::{error::DatapathError, maps::pins::links_of, options::XdpMode};
+use crate::{
+    error::DatapathError,
+    maps::pins::{files, links_of},
+    options::XdpMode,
+};
 
 /// The attachments of the XDP program to uplinks.
 #[derive(Debug)]
@@ -122,8 +126,8 @@ impl XdpAttachments {
     }
 
     /// Returns the indices of the interfaces to which the program is attached.
-    pub(crate) fn indices(&self) -> Vec<u32> {
-        self.held.keys().copied().collect()
+    pub(crate) fn indices(&self) -> impl Iterator<Item = u32> {
+        self.held.keys().copied()
     }
 
     fn path(&self, index: u32, mode: XdpMode) -> PathBuf {
@@ -151,14 +155,12 @@ pub(crate) fn is_xdp_pin(path: &Path) -> bool {
 /// Returns the pins of XDP links in a directory: path, interface index and mode. Empty if the
 /// directory is missing.
 fn pinned(links: &Path) -> Vec<(PathBuf, u32, XdpMode)> {
-    let entries = fs::read_dir(links).into_iter().flatten().flatten();
-    let paths = entries.map(|entry| entry.path());
-    paths
-        .filter_map(|path| {
-            let (index, mode) = of_pin(path.file_name()?.to_str()?)?;
-            Some((path, index, mode))
-        })
-        .collect()
+    let paths = files(links).into_iter();
+    let named = paths.filter_map(|path| {
+        let (index, mode) = of_pin(path.file_name()?.to_str()?)?;
+        Some((path, index, mode))
+    });
+    named.collect()
 }
 
 /// Makes a correctly attached link run `program`, and pins the link. `running` is the id of the

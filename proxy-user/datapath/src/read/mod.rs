@@ -32,7 +32,6 @@ use crate::{
     maps::{
         arrays::MappedArray,
         family::Family,
-        names::text,
         pins::{layout_dir, nothing_readable},
         tables::Table,
     },
@@ -42,7 +41,7 @@ pub use explain::{
     AffineEndpoint, Asked, By, Explained, MatchedFrontend, ServiceAddress, ServingEndpoint,
 };
 pub use flows::Flow;
-use linux::{Plain, get_pinned};
+use linux::{Plain, get_pinned, text};
 pub use services::{BackendRow, Frontend};
 pub use shares::Share;
 pub use sockets::SocketRow;

@@ -9,6 +9,7 @@ use std::{
 };
 
 use control::object::ObjectName;
+use linux::text;
 use proxy_common::{
     BackendId, EndpointSet, FrontendKey, FrontendKind, RecordId, ServiceId, V4, V6, maps as names,
 };
@@ -18,10 +19,7 @@ use super::{
     maps::Maps,
     state::{FamilyState, PortState, ServiceState, normal_ranges},
 };
-use crate::{
-    error::DatapathError,
-    maps::{names::text, tables::first_error},
-};
+use crate::{error::DatapathError, maps::tables::first_error};
 
 /// A service port found in the maps, and the name of its service. The guards are records that
 /// reject unserved ports of cluster IPs.

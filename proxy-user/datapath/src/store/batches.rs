@@ -28,6 +28,7 @@ pub(super) struct NewSource<A> {
 }
 
 /// The elements of one address family to write and remove.
+#[derive(Default)]
 pub(crate) struct FamilyBatches<A: Addr> {
     pub(super) frontends: Vec<NewFrontend<A>>,
     pub(super) removed: Vec<(FrontendKey<A>, RecordId)>,
@@ -38,20 +39,6 @@ pub(crate) struct FamilyBatches<A: Addr> {
     pub(super) addresses: NewAddresses<A>,
     /// How many keys of `frontends` are not in the map of frontends yet.
     pub(super) new_frontends: u32,
-}
-
-impl<A: Addr> Default for FamilyBatches<A> {
-    fn default() -> Self {
-        Self {
-            frontends: Vec::new(),
-            removed: Vec::new(),
-            sources: Vec::new(),
-            removed_sources: Vec::new(),
-            gone_backends: Vec::new(),
-            addresses: NewAddresses::default(),
-            new_frontends: 0,
-        }
-    }
 }
 
 impl<A: Family> FamilyBatches<A> {

@@ -18,7 +18,7 @@ use super::{
     maps::Maps,
     state::{FamilyState, PortState, ServiceState},
 };
-use crate::maps::names::service_name;
+use crate::maps::service_name;
 
 /// Writes the part of a service's change that is in memory-mapped arrays, and queues the rest in
 /// `batches`. `at` is the index of the service in the changes of the apply.

@@ -24,7 +24,7 @@ use super::{
 use crate::{
     error::DatapathError,
     maps::{
-        OpenMaps, PortFilter,
+        PinnedMaps, PortFilter,
         arrays::MappedArray,
         counted::{RefusedMap, TrafficMap},
         family::Family,
@@ -49,7 +49,7 @@ pub(crate) struct FamilyMaps<A: Family> {
 }
 
 impl<A: Family> FamilyMaps<A> {
-    fn open(open: &mut OpenMaps) -> Result<Self, DatapathError> {
+    fn open(open: &PinnedMaps) -> Result<Self, DatapathError> {
         let records: MappedArray<_> = open.take(A::RECORDS, MappedArray::new)?;
         let backends: MappedArray<_> = open.take(A::BACKENDS, MappedArray::new)?;
         Ok(Self {
@@ -205,7 +205,7 @@ pub(crate) struct Maps {
 
 impl Maps {
     /// Opens the maps. All ids are free at first, whatever the maps contain.
-    pub(super) fn open(open: &mut OpenMaps) -> Result<Self, DatapathError> {
+    pub(super) fn open(open: &PinnedMaps) -> Result<Self, DatapathError> {
         let names: Table<u32, ServiceName> = open.take(names::NAMES, Table::new)?;
         let slots: MappedArray<u32> = open.take(names::SLOTS, MappedArray::new)?;
         Ok(Self {

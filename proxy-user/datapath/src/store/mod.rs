@@ -24,5 +24,4 @@ mod reserve;
 mod state;
 
 pub(super) use apply::Store;
-pub(super) use change::Quota;
 pub(super) use family::Stored;

@@ -29,24 +29,25 @@ use std::{
     fs, io,
     os::fd::AsFd,
     path::{Path, PathBuf},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
-use linux::{get_pinned, link_info};
+use linux::get_pinned;
 use proxy_common::maps::{self, generation};
 
 pub use self::copying::Carried;
 use self::copying::Copying;
 pub(super) use self::types::{TYPES, create as create_types};
 use super::{
+    Datapath,
     error::DatapathError,
     maps::{
         Shape, capacities_in, find_difference,
-        pins::{GROWN, Generation, generations, links_of},
+        pins::{GROWN, Generation, files, generations, links_of},
         tables::Table,
     },
     options::Capacities,
-    programs::{detach_filters_of, is_xdp_pin},
+    programs::{detach_filters_of, is_xdp_pin, linked_programs},
 };
 
 /// The old generations of maps that the new one in `home` replaces.
@@ -140,7 +141,7 @@ fn word(dir: &Path) -> u32 {
 
 /// Tells the programs that use the maps in `dir` what to do in a succession. `word` has bits of
 /// [`generation`]; 0 means to work as usual.
-pub(super) fn tell(dir: &Path, word: u32) -> Result<(), DatapathError> {
+fn tell(dir: &Path, word: u32) -> Result<(), DatapathError> {
     let map = match get_pinned(&dir.join(maps::DRAINED), false) {
         // This layout is older than the map `DRAINED`: its programs work as usual until they are
         // detached.
@@ -152,18 +153,6 @@ pub(super) fn tell(dir: &Path, word: u32) -> Result<(), DatapathError> {
 }
 
 impl Succession {
-    /// True if the contents of the old maps have been copied at least once.
-    pub(super) fn is_carried(&self) -> bool {
-        self.is_carried
-    }
-    /// Returns the names of the old generations, separated by commas.
-    pub(super) fn names(&self) -> String {
-        let names = self.homes().filter_map(|home| {
-            let name = home.file_name()?;
-            Some(name.to_string_lossy().into_owned())
-        });
-        names.collect::<Vec<_>>().join(", ")
-    }
     /// Returns the directories of the old generations.
     pub(super) fn homes(&self) -> impl Iterator<Item = PathBuf> {
         self.old
@@ -179,12 +168,7 @@ impl Succession {
     }
     /// Returns the ids of the old programs that are attached by links.
     pub(super) fn program_ids(&self) -> HashSet<u32> {
-        let links = self.homes().flat_map(|home| pins(&links_of(&home)));
-        links
-            .filter_map(|path| get_pinned(&path, false).ok())
-            .filter_map(|link| link_info(link).ok())
-            .map(|info| info.program)
-            .collect()
+        linked_programs(self.homes().flat_map(|home| files(&links_of(&home))))
     }
 
     /// Copies everything that the new maps lack from the old ones, part by part until `deadline`;
@@ -198,16 +182,6 @@ impl Succession {
         self.is_carried |= is_complete;
         Ok(is_complete)
     }
-    /// Returns how many entries were copied so far, over all calls of [`Self::carry`].
-    pub(super) fn carried(&self) -> Carried {
-        self.copying.carried()
-    }
-
-    /// True once the old programs begin no more flows.
-    pub(super) fn is_drained(&self) -> bool {
-        !matches!(self.stage, Stage::Serving)
-    }
-
     /// Makes the old programs begin no more flows, so that the new ones handle all new connections;
     /// then copies what they have begun until then. Stops at `deadline`; true if all is done.
     pub(super) fn drain(&mut self, deadline: Option<Instant>) -> Result<bool, DatapathError> {
@@ -233,7 +207,7 @@ impl Succession {
             if !self.carry(deadline)? {
                 return Ok(false);
             }
-            let links = self.homes().flat_map(|home| pins(&links_of(&home)));
+            let links = self.homes().flat_map(|home| files(&links_of(&home)));
             // XDP programs stay attached, because some devices reset when theirs is removed.
             self.stage = Stage::Detaching(links.filter(|path| !is_xdp_pin(path)).collect());
         }
@@ -269,7 +243,7 @@ impl Succession {
         tell(&self.home, 0)?;
         for home in self.homes() {
             let links = links_of(&home);
-            let removed = pins(&links).into_iter().try_for_each(|path| {
+            let removed = files(&links).into_iter().try_for_each(|path| {
                 match (path.file_name(), fs::symlink_metadata(&path)) {
                     (Some(name), Ok(metadata)) if metadata.is_symlink() => {
                         fs::rename(&path, links_of(&self.home).join(name))
@@ -279,7 +253,7 @@ impl Succession {
             });
             let removed = removed
                 .and_then(|()| if_there(fs::remove_dir(&links)))
-                .and_then(|()| pins(&home).into_iter().try_for_each(fs::remove_file))
+                .and_then(|()| files(&home).into_iter().try_for_each(fs::remove_file))
                 .and_then(|()| if_there(fs::remove_dir(&home)));
             removed.map_err(DatapathError::of_file("remove", &home))?;
         }
@@ -287,10 +261,69 @@ impl Succession {
     }
 }
 
-/// Returns the paths in a directory; none if the directory is missing.
-fn pins(dir: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(dir).into_iter().flatten();
-    entries.flatten().map(|entry| entry.path()).collect()
+impl Datapath {
+    /// Returns the names of the older generations of maps that the maps of this datapath will
+    /// replace; `None` if there are none (any more).
+    pub fn predecessors(&self) -> Option<String> {
+        let old = self.succession.as_ref()?.old.iter();
+        Some(old.map(|one| one.name()).collect::<Vec<_>>().join(", "))
+    }
+    /// True if the programs may be attached: there are no older maps, or their flows have been
+    /// copied into the new ones.
+    pub fn may_attach(&self) -> bool {
+        self.succession.as_ref().is_none_or(|old| old.is_carried)
+    }
+    /// Copies flows and other contents of the older maps into the new ones, in parts until `budget`
+    /// is over, and returns how many entries were copied so far; `None` if it must be called again.
+    /// The new maps must contain the services, settings and addresses already. Until
+    /// [`Self::take_over`] the older programs stay in use.
+    pub fn carry_over(&mut self, budget: Duration) -> Result<Option<Carried>, DatapathError> {
+        let deadline = Instant::now().checked_add(budget);
+        let Some(succession) = &mut self.succession else {
+            return Ok(Some(Carried::default()));
+        };
+        let is_complete = succession.carry(deadline)?;
+        Ok(is_complete.then(|| succession.copying.carried()))
+    }
+    /// True once [`Self::take_over`] has begun: the older programs begin no more flows.
+    pub fn is_drained(&self) -> bool {
+        let old = self.succession.as_ref();
+        old.is_some_and(|old| !matches!(old.stage, Stage::Serving))
+    }
+    /// Changes over from the older maps to the new ones, and removes the older programs and maps.
+    /// The new programs must already be attached wherever the older ones are, so that every packet
+    /// and socket meets one of the two. Returns how many entries were copied over all; `None` if
+    /// `budget` is over before all is done: then it must be called again. May also be called again
+    /// after an error.
+    pub fn take_over(&mut self, budget: Duration) -> Result<Option<Carried>, DatapathError> {
+        let deadline = Instant::now().checked_add(budget);
+        let Some(succession) = &mut self.succession else {
+            return Ok(Some(Carried::default()));
+        };
+        let is_carried = succession.drain(deadline)?
+            && succession.detach(deadline)
+            && succession.carry(deadline)?;
+        if !is_carried {
+            return Ok(None);
+        }
+        let carried = succession.copying.carried();
+        // Nothing is lost, because what XDP programs handle in the meantime changes no flow's
+        // state. And no device is reset.
+        for home in succession.homes() {
+            self.xdp
+                .take_from(&home, &self.programs)
+                .map_err(DatapathError::of_file("take over the links in", &home))?;
+        }
+        match self.succession.take() {
+            Some(succession) => succession.remove().map(|()| Some(carried)),
+            None => Ok(Some(carried)),
+        }
+    }
+    /// Makes the programs leave new connections to another proxy. Cannot be undone: the next agent
+    /// creates new maps, which take over from these. Existing flows and sockets are not affected.
+    pub fn drain(&self) -> Result<(), DatapathError> {
+        tell(&self.home, generation::DRAINED)
+    }
 }
 
 fn if_there(removed: io::Result<()>) -> io::Result<()> {

@@ -17,7 +17,7 @@ use super::Gone;
 use crate::{
     error::DatapathError,
     maps::{
-        OpenMaps,
+        PinnedMaps,
         arrays::MappedArray,
         family::Family,
         tables::{Table, Walk},
@@ -100,7 +100,7 @@ pub(super) struct SocketWalk {
 }
 
 impl SocketWalk {
-    pub(super) fn open(open: &mut OpenMaps) -> Result<Self, DatapathError> {
+    pub(super) fn open(open: &PinnedMaps) -> Result<Self, DatapathError> {
         Ok(Self {
             v4: FamilyWalk::open(open)?,
             v6: FamilyWalk::open(open)?,
@@ -216,7 +216,7 @@ struct FamilyWalk<A: Stored> {
 }
 
 impl<A: Stored> FamilyWalk<A> {
-    fn open(maps: &mut OpenMaps) -> Result<Self, DatapathError> {
+    fn open(maps: &PinnedMaps) -> Result<Self, DatapathError> {
         Ok(Self {
             buckets: maps.take(A::SOCKET_BUCKETS, MappedArray::new)?,
             window: 0,

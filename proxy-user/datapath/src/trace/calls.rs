@@ -23,7 +23,7 @@ use super::{Lost, Wanted, buffers, failed, fd, take_map};
 use crate::{
     error::DatapathError,
     maps::{
-        pins::{layout_dir, links_of},
+        pins::{files, layout_dir, links_of},
         tables::Table,
     },
 };
@@ -136,15 +136,12 @@ fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> anyhow::Result<&'a mut CgroupS
 /// Opens the cgroup that the socket hooks are attached to, according to their pinned links; `None`
 /// if there is none.
 fn cgroup_of(home: &Path) -> io::Result<Option<File>> {
-    let Ok(entries) = fs::read_dir(links_of(home)) else {
-        return Ok(None);
-    };
-    for entry in entries.flatten() {
-        let name = entry.file_name();
+    for path in files(&links_of(home)) {
+        let name = path.file_name().unwrap_or_default();
         if !name.to_string_lossy().starts_with("cgroup-") {
             continue;
         }
-        let info = get_pinned(&entry.path(), false).and_then(link_info)?;
+        let info = get_pinned(&path, false).and_then(link_info)?;
         if let Some(id) = info.cgroup_id() {
             return find(id);
         }
