@@ -6,7 +6,7 @@ use std::{collections::HashMap, io, path::Path};
 use proxy_common::{FlowEntry, FlowKey, FlowKind, FlowState, ServiceId, maps};
 
 use super::{
-    references::{Backends, Services},
+    references::Old,
     translation::{each, table},
 };
 use crate::{
@@ -21,10 +21,9 @@ const NO_SLOT: u32 = u32::MAX;
 /// How many entries are kept in memory before they are written.
 const BATCH: usize = 4096;
 
-/// Copies the flow entries of one family from the generation in `source` to the one in `target`.
-/// Entries that both generations have are merged. Returns how many entries are new to `target`, and
-/// how many did not fit. If the programs of `source` are behind those of `target`, `is_behind`, its
-/// copies stay where they are.
+/// Copies the flow entries of one family. Entries that both generations have are merged. Returns
+/// how many entries are new, and how many did not fit. If the old programs are behind the new ones,
+/// `is_behind`, their copies stay where they are.
 ///
 /// An ended flow is not copied. But while the old programs translate what looks like its packets,
 /// flows of the new ones must avoid its tuples: they do so once these are in the map `direct`.
@@ -33,18 +32,13 @@ const BATCH: usize = 4096;
 /// flows are kept, and when each has ended: the entries of one flow come in any order, and the one
 /// that says that it has ended may be the last. The programs go on with the table meanwhile.
 pub(super) fn carry<A: Family>(
-    source: &Path,
-    target: &Path,
-    services: &Services,
-    backends: &Backends,
+    old: &Old<'_>,
     is_behind: bool,
 ) -> Result<(usize, usize), DatapathError> {
     let mut ended = Ended(HashMap::new());
-    each(source, target, A::FLOWS, |key, entry| {
-        ended.note(&key, &entry);
-    })?;
+    old.each(A::FLOWS, |key, entry| ended.note(&key, &entry))?;
     let mut copy = Copy {
-        table: table(target, A::FLOWS)?,
+        table: old.new_table(A::FLOWS)?,
         keys: Vec::with_capacity(BATCH),
         entries: Vec::with_capacity(BATCH),
         new: 0,
@@ -52,31 +46,27 @@ pub(super) fn carry<A: Family>(
     };
     let mut failure = None;
     let (mut places, mut tuples) = (Vec::new(), Vec::new());
-    each(
-        source,
-        target,
-        A::FLOWS,
-        |key: FlowKey<A>, mut entry: FlowEntry<A>| {
-            if is_behind && entry.slot == NO_SLOT {
-                return;
-            }
-            let is_over = is_over(&entry) || ended.contains(&key, &entry);
-            if is_over && entry.kind != FlowKind::ORIGINAL {
-                let (place, tuple) = key.fingerprint();
-                places.push(place);
-                tuples.push(tuple);
-            }
-            entry.service = services.get(entry.service).unwrap_or(ServiceId::NONE);
-            (entry.backend, entry.generation) = backends.get(entry.backend, entry.generation);
-            entry.slot = NO_SLOT;
-            if let Err(error) = copy.take(key, entry.sealed(&key), is_over) {
-                failure.get_or_insert(error);
-            }
-        },
-    )?;
+    let (services, backends) = (&old.references.services, old.backends::<A>());
+    old.each(A::FLOWS, |key: FlowKey<A>, mut entry: FlowEntry<A>| {
+        if is_behind && entry.slot == NO_SLOT {
+            return;
+        }
+        let is_over = is_over(&entry) || ended.contains(&key, &entry);
+        if is_over && entry.kind != FlowKind::ORIGINAL {
+            let (place, tuple) = key.fingerprint();
+            places.push(place);
+            tuples.push(tuple);
+        }
+        entry.service = services.get(entry.service).unwrap_or(ServiceId::NONE);
+        (entry.backend, entry.generation) = backends.get(entry.backend, entry.generation);
+        entry.slot = NO_SLOT;
+        if let Err(error) = copy.take(key, entry.sealed(&key), is_over) {
+            failure.get_or_insert(error);
+        }
+    })?;
     copy.write();
     // A tuple that the kernel refuses is not avoided.
-    _ = table(target, maps::DIRECT)?.update_all(&places, &tuples);
+    _ = old.new_table(maps::DIRECT)?.update_all(&places, &tuples);
     match failure {
         Some(error) => Err(DatapathError::of_map("carry over", A::FLOWS)(error)),
         None => Ok((copy.new, copy.refused)),
@@ -87,16 +77,12 @@ pub(super) fn carry<A: Family>(
 /// entries.
 pub(super) fn forget_copies<A: Family>(home: &Path) -> Result<usize, DatapathError> {
     let mut copies = Vec::new();
-    each(
-        home,
-        home,
-        A::FLOWS,
-        |key: FlowKey<A>, entry: FlowEntry<A>| {
-            if entry.slot == NO_SLOT {
-                copies.push(key);
-            }
-        },
-    )?;
+    let note = |key: FlowKey<A>, entry: FlowEntry<A>| {
+        if entry.slot == NO_SLOT {
+            copies.push(key);
+        }
+    };
+    each(home, home, A::FLOWS, note)?;
     let table: Table<FlowKey<A>, FlowEntry<A>> = table(home, A::FLOWS)?;
     Ok(copies.len() - table.delete_all(&copies).len())
 }
@@ -176,14 +162,9 @@ fn reply_key<A: Family>(key: &FlowKey<A>, entry: &FlowEntry<A>) -> Option<FlowKe
         }
         FlowKind::REPLY => Some(*key),
         FlowKind::MASQUERADED_REPLY => {
-            let (client, port) = (entry.address, entry.port);
-            Some(FlowKey::new(
-                key.src,
-                key.src_port,
-                client,
-                port,
-                key.protocol,
-            ))
+            let (server, port) = (key.src, key.src_port);
+            let client = entry.address;
+            Some(FlowKey::new(server, port, client, entry.port, key.protocol))
         }
         _ => None,
     }
@@ -198,14 +179,8 @@ fn merged<A: Family>(
     old: &FlowEntry<A>,
 ) -> Option<FlowEntry<A>> {
     let of_flow = |entry: &FlowEntry<A>| {
-        let (address, port) = (entry.address, entry.port);
-        (
-            entry.kind,
-            address,
-            port,
-            entry.client_port,
-            entry.interface,
-        )
+        let end = (entry.address, entry.port, entry.client_port);
+        (entry.kind, end, entry.interface)
     };
     if of_flow(known) != of_flow(old) {
         return (old.last_seen > known.last_seen && !is_over(old)).then_some(*old);

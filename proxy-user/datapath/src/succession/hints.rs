@@ -1,46 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Copies what flows need from old maps to new ones: port bits, known connections that bypass
-//! services, fragments.
+//! Copies counters, and what flows need: port bits, known connections that bypass services,
+//! fragments.
 
-use std::{collections::HashSet, path::Path};
+use std::{collections::HashSet, io, os::fd::OwnedFd};
 
-use linux::get_pinned;
-use proxy_common::{V4, V6, maps, service::FragmentKey};
+use linux::{get_pinned, per_cpu_add, per_cpu_sums};
+use proxy_common::{
+    ServiceId, V4, V6, maps,
+    service::FragmentKey,
+    traffic::{RefusedKey, Traffic},
+};
 
-use super::translation::{each, table};
+use super::references::Old;
 use crate::{
     error::DatapathError,
-    maps::{PortFilter, family::Family, tables::Table},
+    maps::{
+        PortFilter,
+        counted::{RefusedMap, TrafficMap},
+        family::Family,
+        tables::Table,
+    },
 };
 
 /// Copies the port filter, the known connections that bypass services, and the known fragments of
 /// packets.
-pub(super) fn carry(source: &Path, target: &Path) -> Result<(), DatapathError> {
+pub(super) fn carry(old: &Old<'_>) -> Result<(), DatapathError> {
     let failed = DatapathError::of_map("carry over", maps::PORTS);
-    let ports = get_pinned(&target.join(maps::PORTS), false)
+    let ports = get_pinned(&old.target.join(maps::PORTS), false)
         .and_then(PortFilter::new)
         .map_err(failed)?;
-    each(source, target, maps::PORTS, |word: u32, bits: u64| {
-        ports.merge(word, bits);
-    })?;
-    carry_direct(source, target)?;
-    carry_fragments::<V4>(source, target)?;
-    carry_fragments::<V6>(source, target)
+    old.each(maps::PORTS, |word, bits| ports.merge(word, bits))?;
+    carry_direct(old)?;
+    carry_fragments::<V4>(old)?;
+    carry_fragments::<V6>(old)
 }
 
 /// Copies the known connections that bypass services, so that the new programs create no flow for
 /// one of them, which would break it.
-fn carry_direct(source: &Path, target: &Path) -> Result<(), DatapathError> {
-    let table: Table<u32, u32> = table(target, maps::DIRECT)?;
+fn carry_direct(old: &Old<'_>) -> Result<(), DatapathError> {
+    let table: Table<u32, u32> = old.new_table(maps::DIRECT)?;
     let here = table.entries();
     let here = here.map_err(DatapathError::of_map("carry over", maps::DIRECT))?;
-    let known: HashSet<_> = here
-        .into_iter()
-        .filter(|(_, seen)| *seen != 0)
-        .map(|(place, _)| place)
-        .collect();
+    let known = here.into_iter().filter(|(_, seen)| *seen != 0);
+    let known: HashSet<_> = known.map(|(place, _)| place).collect();
     let (mut places, mut all) = (Vec::new(), Vec::new());
-    each(source, target, maps::DIRECT, |place: u32, seen: u32| {
+    old.each(maps::DIRECT, |place: u32, seen: u32| {
         if seen != 0 && !known.contains(&place) {
             places.push(place);
             all.push(seen);
@@ -51,14 +55,84 @@ fn carry_direct(source: &Path, target: &Path) -> Result<(), DatapathError> {
     Ok(())
 }
 
-fn carry_fragments<A: Family>(source: &Path, target: &Path) -> Result<(), DatapathError> {
-    let table: Table<FragmentKey<A>, u32> = table(target, A::FRAGMENTS)?;
+fn carry_fragments<A: Family>(old: &Old<'_>) -> Result<(), DatapathError> {
+    let table: Table<FragmentKey<A>, u32> = old.new_table(A::FRAGMENTS)?;
     let (mut keys, mut values) = (Vec::new(), Vec::new());
-    each(source, target, A::FRAGMENTS, |key, value| {
+    old.each(A::FRAGMENTS, |key, value| {
         keys.push(key);
         values.push(value);
     })?;
     // A fragment that does not fit costs one datagram.
     _ = table.update_all(&keys, &values);
+    Ok(())
+}
+
+/// Adds the counters of the old maps to those of the new ones, where backends and service ports
+/// have other ids. What the old programs count afterwards is lost.
+pub(super) fn carry_counters(old: &Old<'_>) -> Result<(), DatapathError> {
+    let failed = |map| DatapathError::of_map("carry over", map);
+    carry_outcomes(old).map_err(failed(maps::COUNTERS))?;
+    carry_traffic::<V4>(old).map_err(failed(V4::TRAFFIC))?;
+    carry_traffic::<V6>(old).map_err(failed(V6::TRAFFIC))?;
+    carry_refused(old).map_err(failed(maps::REFUSED))
+}
+
+/// Opens the old map of this name; `None` if it does not exist.
+fn pinned(old: &Old<'_>, map: &str) -> io::Result<Option<OwnedFd>> {
+    match get_pinned(&old.source.join(map), false) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        found => found.map(Some),
+    }
+}
+
+fn carry_outcomes(old: &Old<'_>) -> io::Result<()> {
+    let Some(counters) = pinned(old, maps::COUNTERS)? else {
+        return Ok(());
+    };
+    let new = get_pinned(&old.target.join(maps::COUNTERS), false)?;
+    per_cpu_add(new, &per_cpu_sums(counters)?)
+}
+
+fn carry_traffic<A: Family>(old: &Old<'_>) -> io::Result<()> {
+    // One of another layout is left out.
+    let counted = pinned(old, A::TRAFFIC)?.and_then(|fd| TrafficMap::new(fd).ok());
+    let Some(counted) = counted else {
+        return Ok(());
+    };
+    let new = get_pinned(&old.target.join(A::TRAFFIC), false).and_then(TrafficMap::new)?;
+    let mut sums = Vec::new();
+    counted.each(u32::MAX, |id, traffic| {
+        let none = Traffic {
+            generation: traffic.generation,
+            ..Traffic::default()
+        };
+        if traffic != none {
+            sums.push((id, traffic));
+        }
+    })?;
+    // The counts of backends that are gone are added to element 0, which stands for no backend in
+    // particular.
+    let mut of_none = Traffic::default();
+    for (id, traffic) in sums {
+        match old.backends::<A>().id_of(id) {
+            Some(found) => new.add(found.0, &traffic)?,
+            None => of_none.add(&traffic),
+        }
+    }
+    new.add(0, &of_none)
+}
+
+fn carry_refused(old: &Old<'_>) -> io::Result<()> {
+    let counted = pinned(old, maps::REFUSED)?.and_then(|fd| RefusedMap::new(fd).ok());
+    let Some(counted) = counted else {
+        return Ok(());
+    };
+    let new = get_pinned(&old.target.join(maps::REFUSED), false).and_then(RefusedMap::new)?;
+    let entries = counted.entries()?.into_iter();
+    for (key, count) in entries.filter(|(_, count)| *count > 0) {
+        let service = old.references.services.get(key.service);
+        let service = service.unwrap_or(ServiceId::NONE);
+        new.add(RefusedKey { service, ..key }, count)?;
+    }
     Ok(())
 }

@@ -16,7 +16,6 @@
 //! Each generation says which fields the elements of its maps have: see `types` and `translation`.
 
 mod copying;
-mod counted;
 mod flows;
 mod hints;
 mod references;

@@ -9,7 +9,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::Context;
 use aya::{
     Ebpf, EbpfLoader,
     maps::{MapData, perf::PerfEventArrayBuffer},
@@ -19,7 +18,7 @@ use control::causes::chain;
 use linux::{get_pinned, link_info};
 use proxy_common::{maps, trace::rate::Rate};
 
-use super::{Lost, Wanted, buffers, failed, fd, take_map};
+use super::{Lost, Wanted, buffers, failed, fd, program, take_map};
 use crate::{
     error::DatapathError,
     maps::{
@@ -82,7 +81,8 @@ impl Calls {
         // The programs are loaded before their maps are taken, because the kernel binds the maps to
         // a program when it loads it.
         for name in PROGRAMS {
-            let loaded = program(&mut ebpf, name).and_then(|program| Ok(program.load()?));
+            let program = program::<CgroupSockAddr>(&mut ebpf, name);
+            let loaded = program.and_then(|program| Ok(program.load()?));
             loaded.map_err(|error| refused(format!("{name}: {}", chain(error.as_ref()))))?;
         }
         let mut of_map = |name| take_map(&mut ebpf, name);
@@ -102,8 +102,9 @@ impl Calls {
             // The mode of a link, which does not affect other programs; the kernel takes no flag
             // for it.
             let mode = CgroupAttachMode::Single;
-            let attached = program(&mut ebpf, name)
-                .and_then(|program| Ok(program.attach(&cgroup, mode).map(drop)?));
+            let program = program::<CgroupSockAddr>(&mut ebpf, name);
+            let attached =
+                program.and_then(|program| Ok(program.attach(&cgroup, mode).map(drop)?));
             attached.map_err(|error| refused(format!("{name}: {}", chain(error.as_ref()))))?;
         }
         Ok(Some(Self {
@@ -126,11 +127,6 @@ impl Calls {
     pub(super) fn lost(&self) -> Lost {
         Lost::of(&self.lost)
     }
-}
-
-fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> anyhow::Result<&'a mut CgroupSockAddr> {
-    let program = ebpf.program_mut(name).context("it is not in the object")?;
-    Ok(program.try_into()?)
 }
 
 /// Opens the cgroup that the socket hooks are attached to, according to their pinned links; `None`

@@ -14,13 +14,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use anyhow::Context;
 use aya::{
     Ebpf,
     maps::{
         Map, MapData, PerfEventArray,
         perf::{PerfEvent, PerfEventArrayBuffer},
     },
+    programs::{Program, ProgramError},
 };
+pub use linux::monotonic;
 use linux::{Plain, get_pinned, map_info, per_cpu_sums};
 use proxy_common::trace::{Event, Filter, PATIENCE, PacketEvent, lost, rate::Rate};
 
@@ -181,7 +184,7 @@ impl Trace {
     fn ask(&self, home: &Path) -> io::Result<Asked> {
         let take = |name: &str| get_pinned(&home.join(name), false);
         let until: Table<u32, u64> = Table::new(take("trace_until")?)?;
-        let now = linux::monotonic();
+        let now = monotonic();
         if until.lookup(&0)?.is_some_and(|until| until > now) {
             return Err(io::Error::other(
                 "another `portolan trace` is at work on this node; end it, or wait three seconds if it was killed",
@@ -239,7 +242,7 @@ impl Trace {
 
 impl Asked {
     fn renew(&self) -> io::Result<()> {
-        self.until.update(&0, &(linux::monotonic() + PATIENCE))
+        self.until.update(&0, &(monotonic() + PATIENCE))
     }
     fn lost(&self) -> Lost {
         let (now, before) = (Lost::of(&self.lost), self.lost_before);
@@ -265,6 +268,16 @@ pub(super) fn fd(map: Map) -> io::Result<OwnedFd> {
         }
         _ => Err(io::ErrorKind::NotFound.into()),
     }
+}
+
+/// Returns a program of an object, of the kind that the caller wants.
+pub(super) fn program<'a, P>(ebpf: &'a mut Ebpf, name: &str) -> anyhow::Result<&'a mut P>
+where
+    &'a mut P: TryFrom<&'a mut Program, Error = ProgramError>,
+{
+    let program = ebpf.program_mut(name);
+    let program = program.with_context(|| format!("{name} is not in the object"))?;
+    Ok(program.try_into()?)
 }
 
 /// Takes a map out of an object.
@@ -298,9 +311,4 @@ pub(super) fn buffers(map: Map) -> io::Result<Vec<PerfEventArrayBuffer<MapData>>
 
 fn failed(doing: &'static str) -> impl Fn(io::Error) -> DatapathError {
     move |source| DatapathError::Trace { doing, source }
-}
-
-/// Returns the current monotonic time in nanoseconds, the clock of the events.
-pub fn monotonic() -> u64 {
-    linux::monotonic()
 }
