@@ -9,8 +9,6 @@ mod explain;
 mod flows;
 mod maps;
 mod services;
-mod shares;
-mod sockets;
 mod traffic;
 
 use std::{
@@ -40,11 +38,9 @@ pub use affinity::Affinity;
 pub use explain::{
     AffineEndpoint, Asked, By, Explained, MatchedFrontend, ServiceAddress, ServingEndpoint,
 };
-pub use flows::Flow;
+pub use flows::{Flow, SocketRow};
 use linux::{Plain, get_pinned, text};
-pub use services::{BackendRow, Frontend};
-pub use shares::Share;
-pub use sockets::SocketRow;
+pub use services::{BackendRow, Frontend, Share};
 pub use traffic::{Counted, CountedBackend, ProgramRun};
 
 const SECOND: u64 = 1_000_000_000;

@@ -15,9 +15,8 @@ use proxy_common::{
 };
 
 use super::{
-    family::Stored,
     maps::Maps,
-    state::{FamilyState, PortState, ServiceState, normal_ranges},
+    state::{FamilyState, PortState, ServiceState, Stored, normal_ranges},
 };
 use crate::{error::DatapathError, maps::tables::first_error};
 

@@ -15,17 +15,14 @@ use proxy_common::{Backend, FrontendKey, Port, Protocol, ServiceId, V4, V6};
 
 use super::{
     adopt::adopt,
-    batches::Batches,
-    change::{Quota, Want},
+    change::{Batches, Quota, Want},
     commit::commit,
-    family::Stored,
-    garbage::Collector,
-    grace::Grace,
+    garbage::{Collector, Grace},
     maps::Maps,
     prepare::prepare,
     publish::Publisher,
     reduce::reduced,
-    state::ServiceState,
+    state::{ServiceState, Stored},
 };
 use crate::{
     Datapath,

@@ -11,9 +11,8 @@ use proxy_common::{Backend, Port, Record, RecordId, ServiceId, V4, V6, maps as n
 use super::{
     apply::Store,
     commit::port_bit,
-    family::Stored,
     maps::Maps,
-    state::{PortState, ServiceState},
+    state::{PortState, ServiceState, Stored},
 };
 use crate::{Datapath, error::DatapathError, maps::service_name};
 

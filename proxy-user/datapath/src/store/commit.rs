@@ -10,13 +10,11 @@ use linux::LpmKey;
 use proxy_common::{Backend, Block, FrontendKind, Protocol, Record, V4, V6, ports};
 
 use super::{
-    batches::{Batches, NewSource},
-    change::{BlockChange, FamilyChange, PortChange, ServiceChange},
+    change::{Batches, BlockChange, FamilyChange, NewSource, PortChange, ServiceChange},
     delta::key_of,
-    family::Stored,
     guards::commit_guards,
     maps::Maps,
-    state::{FamilyState, PortState, ServiceState},
+    state::{FamilyState, PortState, ServiceState, Stored},
 };
 use crate::maps::service_name;
 

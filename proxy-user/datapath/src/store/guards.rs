@@ -8,8 +8,10 @@ use control::{apply::Refusal, plan::ServicePlan};
 use proxy_common::{Block, FrontendKey, FrontendKind, Record, RecordId, ServiceFlags, ServiceId};
 
 use super::{
-    batches::Batches, change::GuardChange, family::Stored, maps::Maps, reserve::Reserved,
-    state::ServiceState,
+    change::{Batches, GuardChange},
+    maps::Maps,
+    reserve::Reserved,
+    state::{ServiceState, Stored},
 };
 
 /// Reserves a record for each cluster IP whose guard is missing. `first` is the id of the service's

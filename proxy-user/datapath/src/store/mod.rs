@@ -5,15 +5,12 @@
 
 mod adopt;
 mod apply;
-mod batches;
 mod blocks;
 mod change;
 mod check;
 mod commit;
 mod delta;
-mod family;
 mod garbage;
-mod grace;
 mod guards;
 mod ids;
 mod maps;
@@ -24,4 +21,4 @@ mod reserve;
 mod state;
 
 pub(super) use apply::Store;
-pub(super) use family::Stored;
+pub(super) use state::Stored;

@@ -13,14 +13,12 @@ use proxy_common::{
 };
 
 use super::{
-    batches::Batches,
-    change::{FamilyChange, PortChange, Quota, ServiceChange, Want},
+    change::{Batches, FamilyChange, PortChange, Quota, ServiceChange, Want},
     delta::{diff, key_of},
-    family::Stored,
     guards::prepare_guards,
     maps::Maps,
     reserve::Reserved,
-    state::{FamilyState, PortState, ServiceState, normal_ranges},
+    state::{FamilyState, PortState, ServiceState, Stored, normal_ranges},
 };
 
 /// Reserves all ids and slots that `plan` needs and `state` lacks, or none, and returns the change.

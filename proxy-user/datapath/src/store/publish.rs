@@ -18,11 +18,10 @@ use control::{
 use proxy_common::{Port, RecordId, maps as names};
 
 use super::{
-    batches::{Batches, FamilyBatches},
-    family::Stored,
+    change::{Batches, FamilyBatches},
     garbage::Garbage,
     maps::Maps,
-    state::ServiceState,
+    state::{ServiceState, Stored},
 };
 use crate::node::SettingsCell;
 

@@ -9,9 +9,8 @@ use proxy_common::{V4, V6};
 
 use super::{
     delta::key_of,
-    family::Stored,
     maps::Maps,
-    state::{PortState, ServiceState},
+    state::{PortState, ServiceState, Stored},
 };
 
 /// Returns the plan without its new ports, frontends, backends, source ranges and guards.

@@ -9,11 +9,10 @@ use ipnet::IpNet;
 use proxy_common::{BackendId, Block, FrontendKey, RecordId, ServiceId, maps as names};
 
 use super::{
-    batches::Batches,
-    change::{BlockChange, Quota, Want},
-    family::Stored,
+    change::{Batches, BlockChange, Quota, Want},
     ids::IdPool,
     maps::Maps,
+    state::Stored,
 };
 use crate::maps::family::Family;
 

@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the agent keeps in memory of each service in the maps: little more than ids. Everything
-//! else is read back from the arrays. Used by all of `store`.
+//! else is read back from the arrays. Gives generic code the IPv4 or IPv6 parts of it, and of other
+//! types in `store`. Used by all of `store`.
 
 use std::{collections::HashMap, sync::Arc};
 
 use ipnet::IpNet;
-use proxy_common::{BackendId, Block, EndpointSet, Port, Protocol, RecordId, ServiceId};
+use proxy_common::{BackendId, Block, EndpointSet, Port, Protocol, RecordId, ServiceId, V4, V6};
+
+use super::{
+    change::{Batches, FamilyBatches},
+    maps::{FamilyMaps, Maps},
+};
+use crate::maps::family::Family;
 
 /// The ids of a service's ports, and the records (guards) that reject unserved ports of its cluster
 /// IPs.
@@ -68,3 +75,49 @@ pub(super) fn normal_ranges(ranges: &[IpNet]) -> Vec<IpNet> {
     ranges.dedup();
     ranges
 }
+
+/// An address family, with functions that return its part of a value.
+pub(crate) trait Stored: Family {
+    fn maps(maps: &Maps) -> &FamilyMaps<Self>;
+    fn maps_mut(maps: &mut Maps) -> &mut FamilyMaps<Self>;
+    fn state(port: &PortState) -> &FamilyState;
+    fn state_mut(port: &mut PortState) -> &mut FamilyState;
+    fn guards(service: &ServiceState) -> &Vec<RecordId>;
+    fn guards_mut(service: &mut ServiceState) -> &mut Vec<RecordId>;
+    fn batches(batches: &Batches) -> &FamilyBatches<Self>;
+    fn batches_mut(batches: &mut Batches) -> &mut FamilyBatches<Self>;
+}
+
+macro_rules! stored {
+    ($family:ident, $lower:ident, $guards:ident) => {
+        impl Stored for $family {
+            fn maps(maps: &Maps) -> &FamilyMaps<Self> {
+                &maps.$lower
+            }
+            fn maps_mut(maps: &mut Maps) -> &mut FamilyMaps<Self> {
+                &mut maps.$lower
+            }
+            fn state(port: &PortState) -> &FamilyState {
+                &port.$lower
+            }
+            fn state_mut(port: &mut PortState) -> &mut FamilyState {
+                &mut port.$lower
+            }
+            fn guards(service: &ServiceState) -> &Vec<RecordId> {
+                &service.$guards
+            }
+            fn guards_mut(service: &mut ServiceState) -> &mut Vec<RecordId> {
+                &mut service.$guards
+            }
+            fn batches(batches: &Batches) -> &FamilyBatches<Self> {
+                &batches.$lower
+            }
+            fn batches_mut(batches: &mut Batches) -> &mut FamilyBatches<Self> {
+                &mut batches.$lower
+            }
+        }
+    };
+}
+
+stored!(V4, v4, guards_v4);
+stored!(V6, v6, guards_v6);

@@ -6,7 +6,6 @@
 mod maps;
 mod packet;
 mod service;
-mod socket;
 
 use std::{
     collections::HashMap,
@@ -158,7 +157,7 @@ impl Reader {
         let maps = FamilyMaps::<A>::open(self)?;
         match asked.by {
             By::Interface(interface) => packet::explain(self, &maps, asked, interface, client, to),
-            By::NodeSocket | By::PodSocket => socket::explain(self, &maps, asked, to),
+            By::NodeSocket | By::PodSocket => packet::explain_socket(self, &maps, asked, to),
         }
     }
 
