@@ -145,7 +145,6 @@ impl Contents {
 /// Reads a mapping of the file, or the file itself, with the help of `table`.
 struct Section<'a> {
     path: &'a str,
-    /// The name of the file, for warnings.
     file: &'a str,
     contents: &'a mut Contents,
 }

@@ -96,7 +96,6 @@ pub fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(info.id)
 }
 
-/// Returns a descriptor of the program with this id.
 fn program_by_id(id: u32) -> io::Result<OwnedFd> {
     by_id(Command::ProgramById, id)
 }

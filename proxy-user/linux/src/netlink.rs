@@ -144,7 +144,6 @@ impl Connection {
     }
 }
 
-/// Returns the messages in a datagram from the kernel.
 pub(super) fn messages(datagram: &[u8]) -> impl Iterator<Item = NetlinkBuffer<&[u8]>> {
     let mut rest = datagram;
     iter::from_fn(move || {

@@ -20,7 +20,6 @@ use super::{
 const DELETE_TABLE: u16 = SUBSYSTEM << 8 | 2;
 /// The family of the table, which makes the kernel translate IPv4 and IPv6.
 const FAMILY: &str = "inet";
-/// The name of the table.
 pub(super) const NAME: &str = "portolan";
 const CHAIN: &str = "postrouting";
 

@@ -92,7 +92,6 @@ impl<K: Plain, V: Plain> Table<K, V> {
         let read = unsafe { self.call(Command::MapLookup, key, address, 0) };
         Ok(none_if(&[libc::ENOENT], read)?.is_some())
     }
-    /// Stores the values of a key.
     pub(super) fn write(&self, key: &K, values: &[V], flags: u64) -> io::Result<()> {
         assert_eq!(values.len(), self.per_element, "all values of an element");
         // SAFETY: as in `read`.

@@ -17,7 +17,6 @@ use crate::{
     values::{self, Seconds},
 };
 
-/// Returns the kind of the setting with this key; None if there is none.
 pub(super) fn kind(key: &str) -> Option<Kind> {
     Some(match key {
         // Its text is the first, because the defaults of others depend on it.

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tests of the settings.
 
-mod damage;
-mod defaults;
 mod file;
 mod kube_proxy;
 mod table;
 
 use std::{net::Ipv6Addr, time::Duration};
 
+use control::testing::rows;
 use linux::interfaces::PodInterfaces;
 use proxy_common::{Prefix, Settings, V4, flow::IdleTimes, masquerade::PortRanges};
 use rstest::rstest;
@@ -27,7 +26,11 @@ fn whole(text: &str) -> Result<Config, ConfigError> {
 
 #[test]
 fn an_empty_configuration_means_kube_proxys_defaults() {
-    for text in ["", "# nothing\n", "---\n", "{}\n"] {
+    let modes = ["mode: iptables\n", "detectLocalMode: ClusterCIDR\n"];
+    for text in ["", "# nothing\n", "---\n", "{}\n"]
+        .into_iter()
+        .chain(modes)
+    {
         let config = config(text).expect("valid");
         assert_eq!(config.healthz_bind_address.to_string(), "0.0.0.0:10256");
         assert_eq!(config.metrics_bind_address.to_string(), "127.0.0.1:10249");
@@ -80,24 +83,47 @@ portolan: {masqueradePorts: [5000-5999], socketBalancing: host}
     assert_eq!(settings.masquerade_ports, PortRanges([5000, 5999, 0, 0]));
 }
 
-#[rstest]
-#[case("{}", 14)]
-#[case("iptables: {masqueradeBit: 7}", 7)]
-#[case("nftables: {masqueradeBit: 8}", 8)]
-#[case("{iptables: {masqueradeBit: 7}, nftables: {masqueradeBit: 8}}", 7)]
-#[case(
-    "{mode: nftables, iptables: {masqueradeBit: 7}, nftables: {masqueradeBit: 8}}",
-    8
-)]
-#[case(
-    "{mode: iptables, iptables: {masqueradeBit: 0}, nftables: {masqueradeBit: 8}}",
-    0
-)]
-#[case("{mode: nftables, iptables: {masqueradeBit: 7}}", 14)]
-fn the_masquerade_bit_is_taken_from_the_section_of_the_mode(#[case] text: &str, #[case] bit: u32) {
-    let config = config(text).expect("valid");
-    assert_eq!(config.marks.masquerade, 1 << bit);
-    assert!(config.unused.is_empty(), "{:?}", config.unused);
+/// Settings, and the value that a key of the file has then.
+const IN_FORCE: &str = r#"
+{} | iptables.masqueradeBit: 14
+iptables: {masqueradeBit: 7} | iptables.masqueradeBit: 7
+nftables: {masqueradeBit: 8} | iptables.masqueradeBit: 8
+{iptables: {masqueradeBit: 7}, nftables: {masqueradeBit: 8}} | iptables.masqueradeBit: 7
+{mode: nftables, iptables: {masqueradeBit: 7}, nftables: {masqueradeBit: 8}}
+  | nftables.masqueradeBit: 8
+{mode: iptables, iptables: {masqueradeBit: 0}, nftables: {masqueradeBit: 8}}
+  | iptables.masqueradeBit: 0
+{mode: nftables, iptables: {masqueradeBit: 7}} | nftables.masqueradeBit: 14
+nftables: {masqueradeAll: true} | iptables.masqueradeAll: true
+{mode: iptables, nftables: {masqueradeAll: true}} | iptables.masqueradeAll: false
+{mode: ipvs, iptables: {masqueradeAll: true}} | iptables.masqueradeAll: true
+{mode: nftables, iptables: {masqueradeAll: true}} | nftables.masqueradeAll: false
+iptables: {masqueradeAll: yes} | iptables.masqueradeAll: true
+iptables: {masqueradeAll: On} | iptables.masqueradeAll: true
+iptables: {masqueradeAll: TRUE} | iptables.masqueradeAll: true
+iptables: {masqueradeAll: off} | iptables.masqueradeAll: false
+{portolan: {xdp: off}, hostnameOverride: on, conntrack: {udpTimeout: 0}} | hostnameOverride: "on"
+{nodePortAddresses: [], detectLocal: {clusterCIDRs: []}} | nodePortAddresses: []
+mode: nftables | nodePortAddresses: ["primary"]
+mode: nftables | portolan.unallocatedClusterIPs: "drop"
+{mode: nftables, nodePortAddresses: [0.0.0.0/0]} | nodePortAddresses: ["0.0.0.0/0"]
+{mode: nftables, portolan: {unallocatedClusterIPs: pass}} | portolan.unallocatedClusterIPs: "pass"
+logging: {verbosity: 4, format: json} | portolan.logLevel: "debug"
+logging: {verbosity: 4, format: json} | logging.format: "json"
+{portolan: {logLevel: warn}, logging: {verbosity: 9}} | portolan.logLevel: "warn"
+logging: {verbosity: 2, flushFrequency: 5s} | portolan.logLevel: "info"
+"#;
+
+/// The mode decides which of kube-proxy's two settings counts, and defaults.
+#[test]
+fn settings_in_force_are_those_of_the_mode_with_klogs_and_yamls_words() {
+    for [text, expected] in rows(IN_FORCE) {
+        let shown = document(&config(&text).expect(&text)).expect("written");
+        let (key, value) = expected.split_once(": ").expect("a value");
+        let found = shown.pointer(&format!("/{}", key.replace('.', "/")));
+        let found = found.map(ToString::to_string);
+        assert_eq!(found.as_deref(), Some(value), "{text}");
+    }
 }
 
 #[test]
@@ -182,6 +208,33 @@ fn node_ports_are_served_where_configured(
     assert_eq!(config.node_port_addresses.serve(address, &internal), served);
 }
 
+#[test]
+fn a_range_of_all_addresses_serves_node_ports_on_new_ones() {
+    let config = config("nodePortAddresses: [0.0.0.0/0]").expect("valid");
+    assert!(config.node_port_addresses.serve_every(true));
+}
+
+#[rstest]
+#[case("", "127.0.0.1", true)]
+#[case("iptables: {localhostNodePorts: false}", "127.0.0.1", false)]
+#[case("iptables: {localhostNodePorts: false}", "10.1.2.3", true)]
+#[case("bindAddress: 10.1.2.3", "10.1.2.3", true)]
+#[case("bindAddress: 10.1.2.3", "192.168.40.2", false)]
+#[case("bindAddress: 10.1.2.3", "fd00:c0::2", true)]
+#[case("bindAddress: 0.0.0.0", "192.168.40.2", true)]
+fn loopback_and_primary_addresses_follow_their_settings(
+    #[case] text: &str,
+    #[case] address: &str,
+    #[case] served: bool,
+) {
+    let of_primary = text.starts_with("bind");
+    let primary = of_primary.then_some("nodePortAddresses: [primary]\n");
+    let config = config(&format!("{}{text}", primary.unwrap_or_default())).expect("valid");
+    let internal = ["192.168.40.2", "fd00:c0::2"].map(|ip| ip.parse().expect("an address"));
+    let address = address.parse().expect("an address");
+    assert_eq!(config.serves_node_ports(address, &internal), served);
+}
+
 #[rstest]
 #[case::bridge("detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cni0}\n", PodInterfaces::Named("cni0".into()))]
 #[case::prefix("detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: cali}\n", PodInterfaces::Prefix("cali".into()))]
@@ -204,19 +257,4 @@ fn pods_are_detected_in_families_with_a_range(#[case] ranges: &str, #[case] expe
     let settings = settings.expect("valid").settings();
     let both = [Settings::DETECTS_PODS_V4, Settings::DETECTS_PODS_V6];
     assert_eq!(both.map(|flag| settings.has(flag)), expected);
-}
-
-#[test]
-fn mode_nftables_brings_the_defaults_that_it_has_in_kube_proxy() {
-    let iptables = config("mode: iptables\n").expect("valid");
-    assert_eq!(iptables, config("").expect("valid"));
-    let nftables = config("mode: nftables\n").expect("valid");
-    assert_eq!(nftables.node_port_addresses, NodePortAddresses::Primary);
-    let dropped = nftables.unallocated_cluster_ips;
-    assert_eq!(dropped, UnallocatedClusterIps::Drop);
-    let said =
-        "mode: nftables\nnodePortAddresses: [0.0.0.0/0]\nportolan: {unallocatedClusterIPs: pass}";
-    let said = config(said).expect("valid");
-    assert!(said.node_port_addresses.serve_every(true));
-    assert_eq!(said.unallocated_cluster_ips, UnallocatedClusterIps::Pass);
 }

@@ -178,7 +178,6 @@ impl<T: Plain> MappedArray<T> {
 pub(crate) struct PortFilter(MappedArray<u64>);
 
 impl PortFilter {
-    /// Wraps the map and maps all of it into memory.
     pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
         let words = MappedArray::new(fd)?;
         words.ensure(0, ports::WORDS)?;

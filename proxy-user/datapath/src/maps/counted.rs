@@ -56,7 +56,6 @@ impl TrafficMap {
     }
 }
 
-/// Returns the sum of an element's values, one for each CPU.
 fn sum(values: &[Traffic]) -> Traffic {
     let mut sum = Traffic::default();
     for value in values {

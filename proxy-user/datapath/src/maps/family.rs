@@ -13,7 +13,6 @@ use proxy_common::{
 
 /// An address family, IPv4 or IPv6: the names of its maps, and its parts of plans and settings.
 pub trait Family: Addr + Plain + Into<IpAddr> + Default {
-    /// The IP version: 4 or 6.
     const VERSION: u32 = if Self::BITS == 32 { 4 } else { 6 };
     const FRONTENDS: &'static str = of::<Self>(maps::FRONTENDS_V4, maps::FRONTENDS_V6);
     const RECORDS: &'static str = of::<Self>(maps::RECORDS_V4, maps::RECORDS_V6);
@@ -66,9 +65,7 @@ pub trait Family: Addr + Plain + Into<IpAddr> + Default {
     fn services(settings: &mut Settings) -> &mut Ranges<Self>;
     /// Returns the ranges of external and load balancer IPs in the settings.
     fn external(settings: &mut Settings) -> &mut Ranges<Self>;
-    /// Returns a mask with this number of leading ones.
     fn mask(bits: u32) -> Self;
-    /// Returns the number of leading bits that two addresses share.
     fn common_bits(self, other: Self) -> u32;
 }
 

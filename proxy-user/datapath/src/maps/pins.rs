@@ -116,7 +116,6 @@ pub fn links_dir(pin_dir: &Path) -> PathBuf {
     links_of(&layout_dir(pin_dir))
 }
 
-/// Returns the directory with the pins of links, below a generation's directory.
 pub(crate) fn links_of(home: &Path) -> PathBuf {
     home.join("links")
 }
@@ -176,7 +175,6 @@ pub fn create_dirs(pin_dir: &Path) -> Result<(), DatapathError> {
     })
 }
 
-/// Creates the directory for the pins of links below a generation's directory.
 pub(crate) fn create_links(home: &Path) -> Result<(), DatapathError> {
     let links = links_of(home);
     fs::create_dir_all(&links).map_err(DatapathError::of_file("make", &links))

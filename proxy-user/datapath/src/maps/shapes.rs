@@ -95,7 +95,6 @@ pub fn shapes(c: &Capacities) -> Vec<Shape> {
     shapes
 }
 
-/// Returns the shapes of the maps that each family has.
 fn shapes_of<A: Family>(c: &Capacities) -> Vec<Shape> {
     use MapKind::{Array, Hash, LpmTrie, LruHash, PerCpuArray};
     let rings = Ring::COUNT * ring_size(c.flows);

@@ -28,7 +28,6 @@ pub(crate) struct NodeInterfaces {
 }
 
 impl NodeInterfaces {
-    /// Starts with the elements that the maps contain.
     pub(crate) fn adopt(open: &PinnedMaps) -> Result<Self, DatapathError> {
         let interfaces = Mirror::adopt(open, maps::INTERFACES)?;
         let sources: Table<u32, MasqueradeSources> =
@@ -53,7 +52,6 @@ impl NodeInterfaces {
             next,
         })
     }
-    /// Stores an interface's flags and its masquerade source addresses.
     pub(crate) fn set(&mut self, interface: &Interface) -> Result<(), DatapathError> {
         self.store(interface).map_err(|source| {
             let attempt = "store the masquerade source of";
@@ -125,14 +123,11 @@ impl NodeInterfaces {
         }
         Ok(())
     }
-    /// Removes the interface with this index from the maps.
     pub(crate) fn remove(&mut self, interface: u32) -> Result<(), DatapathError> {
         self.interfaces.remove(&interface)?;
         self.share(interface)
             .map_err(DatapathError::of_map("write", maps::SHARED_INTERFACES))
     }
-    /// Restores the maps of interfaces if somebody else has changed them; returns how many elements
-    /// differed.
     pub(crate) fn repair(&mut self) -> Result<usize, DatapathError> {
         let mut differed = self.interfaces.repair()?;
         let failed = DatapathError::of_map("check", maps::MASQUERADE_SOURCES);
@@ -152,7 +147,6 @@ impl NodeInterfaces {
         }
         Ok(differed)
     }
-    /// Returns the indices of the interfaces in the map.
     pub(crate) fn interfaces(&self) -> impl Iterator<Item = u32> {
         self.interfaces.keys()
     }

@@ -39,7 +39,6 @@ pub(super) struct Mirror<K, V> {
 }
 
 impl<K: Plain + Eq + Hash, V: Plain + PartialEq> Mirror<K, V> {
-    /// Starts with the elements that the map contains.
     pub(super) fn adopt(open: &PinnedMaps, name: &'static str) -> Result<Self, DatapathError> {
         let table: Table<K, V> = open.take(name, Table::new)?;
         let stored = table
@@ -72,7 +71,6 @@ impl<K: Plain + Eq + Hash, V: Plain + PartialEq> Mirror<K, V> {
             .try_for_each(|(key, value)| self.update(*key, *value))
             .map_err(DatapathError::of_map("write", self.name))
     }
-    /// Removes the elements whose keys are not wanted.
     fn remove_others(&mut self, wanted: &HashMap<K, V>) -> Result<(), DatapathError> {
         let gone = self.stored.keys().filter(|key| !wanted.contains_key(key));
         let gone: Vec<K> = gone.copied().collect();
@@ -100,7 +98,6 @@ impl<K: Plain + Eq + Hash, V: Plain + PartialEq> Mirror<K, V> {
         }
         Ok(count)
     }
-    /// Returns the keys that the map has.
     pub(super) fn keys(&self) -> impl Iterator<Item = K> {
         self.stored.keys().copied()
     }
@@ -113,7 +110,6 @@ pub(super) struct ByAddress<V> {
 }
 
 impl<V: Plain + PartialEq> ByAddress<V> {
-    /// Starts with the elements that the maps of these names contain.
     pub(super) fn adopt(
         open: &PinnedMaps,
         v4: &'static str,
@@ -124,7 +120,6 @@ impl<V: Plain + PartialEq> ByAddress<V> {
             v6: Mirror::adopt(open, v6)?,
         })
     }
-    /// Restores the maps if somebody else has changed them; returns how many elements differed.
     pub(super) fn repair(&self) -> Result<usize, DatapathError> {
         let (v4, v6) = (self.v4.repair(), self.v6.repair());
         Ok(v4? + v6?)

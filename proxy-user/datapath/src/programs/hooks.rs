@@ -119,7 +119,6 @@ fn open(cgroup: &Path) -> io::Result<(File, u64)> {
     Ok((directory, id))
 }
 
-/// Returns the path of the pin of a hook's link.
 pub(super) fn path_of(home: &Path, program: &str) -> PathBuf {
     links_of(home).join(format!("cgroup-{program}"))
 }

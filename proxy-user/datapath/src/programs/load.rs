@@ -113,11 +113,9 @@ impl Programs {
             }
         })
     }
-    /// Returns a program's descriptor; `None` if the program is not loaded.
     pub(crate) fn fd(&self, name: &str) -> Option<BorrowedFd<'_>> {
         self.ebpf.program(name)?.fd().ok().map(AsFd::as_fd)
     }
-    /// Returns a descriptor of a map that the programs use, by its name in the object.
     pub(crate) fn map(&self, name: &str) -> io::Result<OwnedFd> {
         descriptor(&self.ebpf, name)
     }
@@ -207,7 +205,6 @@ fn load_one(ebpf: &mut Ebpf, name: &str) -> Result<Result<(), ProgramError>, Dat
     }
 }
 
-/// Returns a descriptor of a map of an opened object.
 fn descriptor(ebpf: &Ebpf, name: &str) -> io::Result<OwnedFd> {
     match ebpf.map(name) {
         Some(

@@ -50,7 +50,6 @@ pub(super) fn handle_of(generation: u32) -> TcHandle {
     TcHandle::new(HANDLE, (generation % 0xffff) as u16 + 1)
 }
 
-/// The attachments of the tc programs to interfaces.
 pub(crate) struct TcAttachments {
     links: PathBuf,
     pub(super) generation: u32,
@@ -263,7 +262,6 @@ fn pinned_indices(links: &Path) -> io::Result<BTreeSet<u32>> {
     Ok(indices)
 }
 
-/// Returns the name of the pin of an interface's link.
 fn link_name(index: u32, egress: bool) -> String {
     let direction = if egress { "egress" } else { "ingress" };
     format!("{index}-{direction}")
@@ -276,7 +274,6 @@ pub(super) fn ours(index: u32, egress: bool) -> io::Result<Vec<Filter>> {
     Ok(ours)
 }
 
-/// True if one hook of an interface has a filter of ours.
 pub(super) fn has_ours(index: u32, egress: bool) -> bool {
     ours(index, egress).is_ok_and(|ours| !ours.is_empty())
 }

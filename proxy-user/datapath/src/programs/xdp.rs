@@ -25,7 +25,6 @@ use crate::{
     options::XdpMode,
 };
 
-/// The attachments of the XDP program to uplinks.
 #[derive(Debug)]
 pub(crate) struct XdpAttachments {
     links: PathBuf,
@@ -125,7 +124,6 @@ impl XdpAttachments {
         remove_file(&path).map_err(DatapathError::of_file("remove", &path))
     }
 
-    /// Returns the indices of the interfaces to which the program is attached.
     pub(crate) fn indices(&self) -> impl Iterator<Item = u32> {
         self.held.keys().copied()
     }
@@ -146,7 +144,6 @@ pub(super) fn of_pin(name: &str) -> Option<(u32, XdpMode)> {
     Some((index.parse().ok()?, mode))
 }
 
-/// True if a path is the pin of an XDP link.
 pub(crate) fn is_xdp_pin(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
     name.and_then(of_pin).is_some()

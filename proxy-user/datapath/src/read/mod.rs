@@ -101,7 +101,6 @@ impl Reader {
             .and_then(Table::new)
             .map_err(failed(map))
     }
-    /// Returns all elements of a map.
     fn entries<K: Plain, V: Plain>(&self, map: &'static str) -> Result<Vec<(K, V)>, DatapathError> {
         self.table(map)?.entries().map_err(failed(map))
     }
@@ -199,7 +198,6 @@ fn failed(map: &'static str) -> impl Fn(io::Error) -> DatapathError {
     }
 }
 
-/// Returns the rows of both families, sorted.
 fn sorted<T: Ord>(v4: Vec<T>, v6: Vec<T>) -> Vec<T> {
     let mut rows = v4;
     rows.extend(v6);

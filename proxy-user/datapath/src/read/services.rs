@@ -219,7 +219,6 @@ impl Shares {
 }
 
 impl Reader {
-    /// Reads the shares of all backends of one address family.
     fn shares<A: Family>(&self) -> Result<Shares, DatapathError> {
         let slots: MappedArray<u32> = self.array(maps::SLOTS)?;
         let mut shares = Shares::default();

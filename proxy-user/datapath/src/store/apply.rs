@@ -39,7 +39,6 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Starts with the services that the maps contain.
     pub(crate) fn adopt(open: &PinnedMaps) -> Result<Self, DatapathError> {
         let mut maps = Maps::open(open)?;
         let services = adopt(&mut maps)?;
@@ -53,7 +52,6 @@ impl Store {
             collector: Collector::new(grace),
         })
     }
-    /// Returns the addresses of all frontends in the maps.
     pub(crate) fn addresses(&self) -> (NewAddresses<V4>, NewAddresses<V6>) {
         (self.maps.v4.addresses(), self.maps.v6.addresses())
     }

@@ -15,7 +15,6 @@ pub(super) struct BlockAllocator {
 }
 
 impl BlockAllocator {
-    /// Returns an allocator with all slots free.
     pub(super) fn new(capacity: u32) -> Self {
         let mut allocator = Self {
             by_start: BTreeMap::new(),
@@ -35,11 +34,9 @@ impl BlockAllocator {
         self.by_start.remove(&start);
         self.by_length.remove(&(length, start));
     }
-    /// Returns the number of free slots.
     pub(super) fn free(&self) -> u32 {
         self.free
     }
-    /// Returns the length of the longest free run.
     pub(super) fn longest(&self) -> u32 {
         self.by_length.last().map_or(0, |(length, _)| *length)
     }
@@ -77,7 +74,6 @@ impl BlockAllocator {
         self.free -= count;
         true
     }
-    /// Makes a run of slots free again.
     pub(super) fn release(&mut self, block: Block) {
         let (mut start, mut length) = (block.first(), block.count());
         if length == 0 {

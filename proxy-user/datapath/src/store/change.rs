@@ -68,7 +68,6 @@ pub(super) struct FamilyChange<A: Family> {
     pub(super) local: BlockChange,
 }
 
-/// The change of one service port.
 pub(super) struct PortChange<'a> {
     pub(super) plan: &'a PortPlan,
     pub(super) id: ServiceId,

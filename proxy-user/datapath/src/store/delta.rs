@@ -53,7 +53,6 @@ pub(super) fn ordered<A: Addr>(backends: &[BackendPlan<A>]) -> Cow<'_, [BackendP
     Cow::Owned(backends)
 }
 
-/// Returns the key of a planned frontend in the map of frontends.
 pub(super) fn key_of<A: Addr>(frontend: &FrontendPlan<A>, protocol: Protocol) -> FrontendKey<A> {
     if frontend.kind() == FrontendKind::Echo {
         return FrontendKey::echo(frontend.address);
@@ -61,7 +60,6 @@ pub(super) fn key_of<A: Addr>(frontend: &FrontendPlan<A>, protocol: Protocol) ->
     FrontendKey::new(frontend.address, frontend.port, protocol)
 }
 
-/// Returns the difference that turns `current` into `wanted`.
 pub(super) fn diff<A: Addr>(
     current: &Current<A>,
     wanted: &FamilyPlan<A>,

@@ -24,7 +24,6 @@ impl IdPool {
         pool.claim(0);
         pool
     }
-    /// Returns the number of free ids.
     pub(super) fn free(&self) -> u32 {
         self.free
     }
@@ -79,7 +78,6 @@ impl IdPool {
         self.free -= 1;
         true
     }
-    /// Makes an id free again.
     pub(super) fn release(&mut self, id: u32) {
         if let Some(bits) = self.used.get_mut(id as usize / 64)
             && *bits & 1 << (id % 64) != 0

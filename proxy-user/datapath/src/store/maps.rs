@@ -65,7 +65,6 @@ impl<A: Family> FamilyMaps<A> {
         })
     }
 
-    /// Returns the addresses of all frontends.
     pub(super) fn addresses(&self) -> NewAddresses<A> {
         let mut addresses = NewAddresses::default();
         for (key, record) in &self.index {
@@ -73,7 +72,6 @@ impl<A: Family> FamilyMaps<A> {
         }
         addresses
     }
-    /// Returns what the maps contain for one family of a service port.
     pub(super) fn current(&self, state: &FamilyState) -> Current<A> {
         let frontends = state.frontends.iter().map(|record| {
             let stored = self.records.load(record.0);
@@ -125,7 +123,6 @@ impl<A: Family> FamilyMaps<A> {
         self.point_to_blocks(id, &FamilyState::default());
     }
 
-    /// Stores which endpoint sets contain a backend.
     pub(super) fn store_sets(&self, id: BackendId, sets: EndpointSet) {
         self.backends
             .store_u16(id.0, offset_of!(Backend<A>, sets), sets.0);

@@ -37,7 +37,6 @@ struct FamilyReserved {
 }
 
 impl Reserved {
-    /// Returns an empty reservation.
     pub(super) fn new(want: Want, room: Quota) -> Self {
         Self {
             want,

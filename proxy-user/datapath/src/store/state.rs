@@ -57,7 +57,6 @@ pub(crate) struct FamilyState {
 }
 
 impl FamilyState {
-    /// Returns the block that has the backends of an endpoint set.
     pub(super) fn block(&self, set: EndpointSet) -> Block {
         if set == EndpointSet::LOCAL {
             self.local

@@ -103,7 +103,6 @@ impl Copying {
     pub(super) fn forget_flows(&mut self) {
         self.forgets = true;
     }
-    /// Returns how many entries were copied so far.
     pub(super) fn carried(&self) -> Carried {
         self.carried
     }

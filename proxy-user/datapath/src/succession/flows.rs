@@ -223,10 +223,8 @@ fn merged<A: Family>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proxy_common::{
-        Addr, BackendId, Port, Protocol, V4,
-        flow::{ClientInterface, Offload, SPARE},
-    };
+    use linux::Plain as _;
+    use proxy_common::{Addr, Port, Protocol, V4};
 
     fn key() -> FlowKey<V4> {
         let none = V4::UNSPECIFIED;
@@ -235,25 +233,11 @@ mod tests {
 
     fn entry(state: FlowState, sequence: u32) -> FlowEntry<V4> {
         FlowEntry {
-            check: 0,
             kind: FlowKind::ORIGINAL,
-            flags: 0,
-            port: Port::ANY,
-            address: V4::UNSPECIFIED,
-            masquerade: V4::UNSPECIFIED,
-            client_port: Port::ANY,
-            masquerade_port: Port::ANY,
-            service: ServiceId::NONE,
-            backend: BackendId(0),
-            generation: 0,
-            interface: ClientInterface::SHARED,
             state,
             last_seen: 5,
             sequence,
-            reuse: 0,
-            slot: 0,
-            offload: Offload::NONE,
-            _pad: SPARE,
+            ..FlowEntry::zeroed()
         }
         .sealed(&key())
     }
@@ -270,18 +254,12 @@ mod tests {
     #[test]
     fn an_old_flow_that_adds_nothing_is_not_merged() {
         let known = entry(FlowState::ESTABLISHED, 9);
-        let mut old = known;
-        old.last_seen = 8;
-        assert_eq!(merged(&key(), &known, &old), None);
-        old.sequence = 8;
-        assert_eq!(
-            merged(&key(), &known, &old),
-            None,
-            "an earlier acknowledgement"
-        );
-        old.sequence = 10;
-        let later = merged(&key(), &known, &old).expect("a later one");
-        assert_eq!((later.sequence, later.last_seen), (10, 8));
+        for (sequence, expected) in [(9, None), (8, None), (10, Some((10, 8)))] {
+            let mut old = known;
+            (old.last_seen, old.sequence) = (8, sequence);
+            let merged = merged(&key(), &known, &old);
+            assert_eq!(merged.map(|one| (one.sequence, one.last_seen)), expected);
+        }
     }
 
     #[test]

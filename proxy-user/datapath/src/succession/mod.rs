@@ -152,7 +152,6 @@ fn tell(dir: &Path, word: u32) -> Result<(), DatapathError> {
 }
 
 impl Succession {
-    /// Returns the directories of the old generations.
     pub(super) fn homes(&self) -> impl Iterator<Item = PathBuf> {
         self.old
             .iter()

@@ -32,7 +32,6 @@ pub(super) struct Old<'a> {
 }
 
 impl Old<'_> {
-    /// Returns the backends of one family.
     pub(super) fn backends<A: Family>(&self) -> &Backends {
         match A::VERSION {
             4 => &self.references.v4,
@@ -47,7 +46,6 @@ impl Old<'_> {
     ) -> Result<(), DatapathError> {
         each(self.source, self.target, map, visit)
     }
-    /// Opens the new map of this name.
     pub(super) fn new_table<K: Plain, V: Plain>(
         &self,
         map: &'static str,

@@ -51,7 +51,6 @@ impl Translation {
     }
 }
 
-/// Opens the map of this name in a generation's directory.
 pub(super) fn table<K: Plain, V: Plain>(
     home: &Path,
     map: &'static str,

@@ -280,7 +280,6 @@ where
     Ok(program.try_into()?)
 }
 
-/// Takes a map out of an object.
 pub(super) fn take_map(ebpf: &mut Ebpf, name: &str) -> io::Result<Map> {
     let map = ebpf.take_map(name);
     map.ok_or_else(|| io::ErrorKind::NotFound.into())

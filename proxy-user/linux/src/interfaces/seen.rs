@@ -247,7 +247,6 @@ pub(super) mod tests {
 
     type Message = NetlinkPayload<RouteNetlinkMessage>;
 
-    /// Returns a message about a link.
     pub(in super::super) fn link(index: u32, family: AddressFamily, is_new: bool) -> Message {
         let mut message = LinkMessage::default();
         message.header = LinkHeader {
