@@ -14,6 +14,8 @@ use proxy_common::{
 /// An address family, IPv4 or IPv6: the names of its maps, and its parts of plans and settings.
 pub trait Family: Addr + Plain + Into<IpAddr> + Default {
     const VERSION: u32 = if Self::BITS == 32 { 4 } else { 6 };
+    /// The family's place where both families' values are in one array.
+    const AT: usize = if Self::BITS == 32 { 0 } else { 1 };
     const FRONTENDS: &'static str = of::<Self>(maps::FRONTENDS_V4, maps::FRONTENDS_V6);
     const RECORDS: &'static str = of::<Self>(maps::RECORDS_V4, maps::RECORDS_V6);
     const BACKENDS: &'static str = of::<Self>(maps::BACKENDS_V4, maps::BACKENDS_V6);

@@ -7,7 +7,7 @@ use control::plan::{BackendPlan, PortPlan};
 use ipnet::IpNet;
 use linux::LpmKey;
 use proxy_common::{
-    Addr, BackendId, Block, FrontendKey, RecordId, ServiceId, V4, V6, service::ServiceName,
+    Addr, BackendId, Block, FrontendKey, Record, RecordId, ServiceId, V4, V6, service::ServiceName,
 };
 
 use super::{delta::Delta, maps::FamilyMaps};
@@ -124,21 +124,24 @@ pub(crate) struct FamilyBatches<A: Addr> {
 }
 
 impl<A: Family> FamilyBatches<A> {
-    /// Queues a key of the map of frontends that will lead to a new record. `replaces` is the
-    /// record of this service that the key has led to so far; `change` is the index of the service
-    /// in the changes.
-    pub(super) fn replace_record(
+    /// Writes a new record, and queues its key of the map of frontends. `replaces` is the record of
+    /// this service that the key has led to so far; `change` is the index of the service in the
+    /// changes.
+    pub(super) fn add_record(
         &mut self,
         maps: &FamilyMaps<A>,
-        key: FrontendKey<A>,
-        record: RecordId,
+        id: RecordId,
+        record: &Record<A>,
         replaces: Option<RecordId>,
         change: usize,
     ) {
+        let key = record.key;
+        maps.records.store(id.0, record);
+        self.addresses.add(record.flags.kind(), key.address);
         self.new_frontends += u32::from(!maps.index.contains_key(&key));
         self.frontends.push(NewFrontend {
             key,
-            record,
+            record: id,
             replaces,
             change,
         });

@@ -61,7 +61,7 @@ fn repair_name(maps: &Maps, name: &ObjectName, port: &PortState) -> io::Result<u
 }
 
 fn repair_port<A: Stored>(maps: &Maps, port: &PortState) -> io::Result<usize> {
-    let (family, state) = (A::maps(maps), A::state(port));
+    let (family, state) = (A::maps(maps), &port.families[A::AT]);
     let mut written = 0;
     for id in &state.frontends {
         written += repair_frontend::<A>(maps, *id, port.id)?;
@@ -91,7 +91,7 @@ fn repair_guards<A: Stored>(maps: &Maps, state: &ServiceState) -> io::Result<usi
     let Some(first) = state.ports.first() else {
         return Ok(0);
     };
-    let guards = A::guards(state).iter();
+    let guards = state.guards[A::AT].iter();
     guards
         .map(|id| repair_frontend::<A>(maps, *id, first.id))
         .sum()

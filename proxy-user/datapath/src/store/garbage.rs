@@ -19,20 +19,16 @@ use super::{maps::Maps, state::Stored};
 /// The ids that one call of `Store::apply` has put out of use.
 #[derive(Default)]
 pub(super) struct Garbage {
-    pub(super) records_v4: Vec<RecordId>,
-    pub(super) records_v6: Vec<RecordId>,
-    pub(super) backends_v4: Vec<BackendId>,
-    pub(super) backends_v6: Vec<BackendId>,
+    pub(super) records: [Vec<RecordId>; 2],
+    pub(super) backends: [Vec<BackendId>; 2],
     pub(super) blocks: Vec<Block>,
     pub(super) services: Vec<ServiceId>,
 }
 
 impl Garbage {
     fn is_empty(&self) -> bool {
-        self.records_v4.is_empty()
-            && self.records_v6.is_empty()
-            && self.backends_v4.is_empty()
-            && self.backends_v6.is_empty()
+        self.records.iter().all(Vec::is_empty)
+            && self.backends.iter().all(Vec::is_empty)
             && self.blocks.is_empty()
             && self.services.is_empty()
     }
@@ -65,8 +61,8 @@ impl Collector {
             .waiting
             .pop_front_if(|(number, _)| *number <= completed)
         {
-            free::<V4>(maps, garbage.records_v4, garbage.backends_v4);
-            free::<V6>(maps, garbage.records_v6, garbage.backends_v6);
+            free::<V4>(maps, &garbage);
+            free::<V6>(maps, &garbage);
             for block in garbage.blocks {
                 maps.blocks.release(block);
             }
@@ -91,13 +87,13 @@ impl Collector {
     }
 }
 
-fn free<A: Stored>(maps: &mut Maps, records: Vec<RecordId>, backends: Vec<BackendId>) {
+fn free<A: Stored>(maps: &mut Maps, garbage: &Garbage) {
     let maps = A::maps_mut(maps);
-    for id in records {
+    for id in &garbage.records[A::AT] {
         maps.record_ids.release(id.0);
     }
-    for id in backends {
-        maps.disown_backend(id);
+    for id in &garbage.backends[A::AT] {
+        maps.disown_backend(*id);
         maps.backend_ids.release(id.0);
     }
 }

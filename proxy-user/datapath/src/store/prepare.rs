@@ -101,7 +101,7 @@ fn prepare_family<A: Stored>(
     reserved: &mut Reserved,
 ) -> Result<FamilyChange<A>, Refusal> {
     let empty = FamilyState::default();
-    let state = old.map_or(&empty, A::state);
+    let state = old.map_or(&empty, |old| &old.families[A::AT]);
     let wanted = A::of_port(plan);
     let delta = diff(
         &A::maps(maps).current(state),

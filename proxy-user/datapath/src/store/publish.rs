@@ -69,10 +69,8 @@ impl Publisher<'_> {
         let mut blocks = batches.freed_blocks;
         blocks.retain(|block| block.count() > 0);
         let garbage = Garbage {
-            records_v4,
-            records_v6,
-            backends_v4: batches.v4.gone_backends,
-            backends_v6: batches.v6.gone_backends,
+            records: [records_v4, records_v6],
+            backends: [batches.v4.gone_backends, batches.v6.gone_backends],
             blocks,
             services: batches.removed_services,
         };
@@ -232,6 +230,6 @@ fn replace_records<A: Stored>(
         *list = list.iter().filter_map(new).collect();
     };
     let ports = state.ports.iter_mut();
-    ports.for_each(|port| replace(&mut A::state_mut(port).frontends));
-    replace(A::guards_mut(state));
+    ports.for_each(|port| replace(&mut port.families[A::AT].frontends));
+    replace(&mut state.guards[A::AT]);
 }

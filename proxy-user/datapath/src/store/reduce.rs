@@ -47,7 +47,7 @@ pub(super) fn reduced(maps: &Maps, state: &ServiceState, plan: &ServicePlan) -> 
 
 /// Returns the plan of one address family of a port without new backends and frontends.
 fn family<A: Stored>(maps: &Maps, old: &PortState, plan: &PortPlan) -> FamilyPlan<A> {
-    let current = A::maps(maps).current(A::state(old));
+    let current = A::maps(maps).current(&old.families[A::AT]);
     let mut wanted = A::of_port(plan).clone();
     wanted.backends.retain(|backend| {
         let endpoint = (backend.address, backend.port);
@@ -76,7 +76,7 @@ fn family<A: Stored>(maps: &Maps, old: &PortState, plan: &PortPlan) -> FamilyPla
 /// Returns those of the wanted cluster IPs that have a guard already.
 fn kept<A: Stored>(maps: &Maps, state: &ServiceState, wanted: &[A]) -> Vec<A> {
     let records = &A::maps(maps).records;
-    let current: Vec<A> = A::guards(state)
+    let current: Vec<A> = state.guards[A::AT]
         .iter()
         .map(|id| records.load(id.0).key.address)
         .collect();
@@ -91,7 +91,7 @@ fn kept<A: Stored>(maps: &Maps, state: &ServiceState, wanted: &[A]) -> Vec<A> {
 /// it has no frontends.
 fn current_timeout(maps: &Maps, port: &PortState) -> Option<u32> {
     fn of_family<A: Stored>(maps: &Maps, port: &PortState) -> Option<u32> {
-        let record = A::state(port).frontends.first()?;
+        let record = port.families[A::AT].frontends.first()?;
         Some(A::maps(maps).records.load(record.0).affinity_timeout)
     }
     of_family::<V4>(maps, port).or_else(|| of_family::<V6>(maps, port))

@@ -14,13 +14,12 @@ use super::{
 };
 use crate::maps::family::Family;
 
-/// The ids of a service's ports, and the records (guards) that reject unserved ports of its cluster
-/// IPs.
+/// The ids of a service's ports, and for each family the records (guards) that reject unserved
+/// ports of its cluster IPs.
 #[derive(Default)]
 pub(crate) struct ServiceState {
     pub(super) ports: Vec<PortState>,
-    pub(super) guards_v4: Vec<RecordId>,
-    pub(super) guards_v6: Vec<RecordId>,
+    pub(super) guards: [Vec<RecordId>; 2],
 }
 
 impl ServiceState {
@@ -41,8 +40,7 @@ pub(crate) struct PortState {
     pub(super) protocol: Protocol,
     /// Source ranges truncated to their networks, sorted, without duplicates.
     pub(super) source_ranges: Vec<IpNet>,
-    pub(super) v4: FamilyState,
-    pub(super) v6: FamilyState,
+    pub(super) families: [FamilyState; 2],
 }
 
 /// The ids of one address family of a service port. `cluster` and `local` are the blocks of the two
@@ -79,34 +77,18 @@ pub(super) fn normal_ranges(ranges: &[IpNet]) -> Vec<IpNet> {
 pub(crate) trait Stored: Family {
     fn maps(maps: &Maps) -> &FamilyMaps<Self>;
     fn maps_mut(maps: &mut Maps) -> &mut FamilyMaps<Self>;
-    fn state(port: &PortState) -> &FamilyState;
-    fn state_mut(port: &mut PortState) -> &mut FamilyState;
-    fn guards(service: &ServiceState) -> &Vec<RecordId>;
-    fn guards_mut(service: &mut ServiceState) -> &mut Vec<RecordId>;
     fn batches(batches: &Batches) -> &FamilyBatches<Self>;
     fn batches_mut(batches: &mut Batches) -> &mut FamilyBatches<Self>;
 }
 
 macro_rules! stored {
-    ($family:ident, $lower:ident, $guards:ident) => {
+    ($family:ident, $lower:ident) => {
         impl Stored for $family {
             fn maps(maps: &Maps) -> &FamilyMaps<Self> {
                 &maps.$lower
             }
             fn maps_mut(maps: &mut Maps) -> &mut FamilyMaps<Self> {
                 &mut maps.$lower
-            }
-            fn state(port: &PortState) -> &FamilyState {
-                &port.$lower
-            }
-            fn state_mut(port: &mut PortState) -> &mut FamilyState {
-                &mut port.$lower
-            }
-            fn guards(service: &ServiceState) -> &Vec<RecordId> {
-                &service.$guards
-            }
-            fn guards_mut(service: &mut ServiceState) -> &mut Vec<RecordId> {
-                &mut service.$guards
             }
             fn batches(batches: &Batches) -> &FamilyBatches<Self> {
                 &batches.$lower
@@ -118,5 +100,5 @@ macro_rules! stored {
     };
 }
 
-stored!(V4, v4, guards_v4);
-stored!(V6, v6, guards_v6);
+stored!(V4, v4);
+stored!(V6, v6);
