@@ -209,7 +209,7 @@ impl Default for Config {
             accept_forward: false,
             masquerade_ports: PortRanges::DEFAULT,
             marks: Marks::DEFAULT,
-            capacities: Capacities::UNSET,
+            capacities: Capacities::unset(),
             map_memory: 0,
             log_level: "info".to_owned(),
             log_format: LogFormat::default(),

@@ -22,7 +22,8 @@ use proxy_common::trace::follow::{Config, End, Followed, Seen, Sighting};
 use super::{
     error::DatapathError,
     maps::tables::{Table, first_error},
-    trace::{buffers, each_sample, fd, program, take_map},
+    programs::fd,
+    trace::{buffers, each_sample, program, take_map},
 };
 
 static OBJECT: &[u8] =
@@ -163,19 +164,19 @@ fn fill(ebpf: &mut Ebpf, types: &KernelTypes, what: What<'_>) -> io::Result<Maps
         offsets: types.offsets,
         all_ends: matches!(what, What::FreedOf(_)).into(),
     };
-    Table::new(fd(of_map("follow_config")?)?)?.update(&0_u32, &config)?;
+    Table::new(fd(&of_map("follow_config")?)?)?.update(&0_u32, &config)?;
     let ends = match what {
         What::Packet(followed, ends) => {
-            Table::new(fd(of_map("followed")?)?)?.update(&0_u32, &followed)?;
+            Table::new(fd(&of_map("followed")?)?)?.update(&0_u32, &followed)?;
             ends
         }
         What::FreedOf(ends) => ends,
     };
-    let table = Table::new(fd(of_map("follow_ends")?)?)?;
+    let table = Table::new(fd(&of_map("follow_ends")?)?)?;
     add(&table, ends)?;
     Ok(Maps {
         ends: table,
-        lost: fd(of_map("follow_lost")?)?,
+        lost: fd(&of_map("follow_lost")?)?,
         buffers: buffers(of_map("follow_out")?)?,
     })
 }

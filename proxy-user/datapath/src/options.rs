@@ -115,16 +115,9 @@ impl Default for Capacities {
 
 impl Capacities {
     /// All sizes 0: they will be chosen for the machine.
-    pub const UNSET: Self = Self {
-        frontends: 0,
-        records: 0,
-        slots: 0,
-        backends: 0,
-        flows: 0,
-        affinity: 0,
-        sockets: 0,
-        source_ranges: 0,
-    };
+    pub fn unset() -> Self {
+        Self::default().zip(Self::default(), |_, _| 0)
+    }
 
     /// Combines each of these sizes with the one in `other`.
     pub(crate) fn zip(self, other: Self, with: impl Fn(u32, u32) -> u32) -> Self {

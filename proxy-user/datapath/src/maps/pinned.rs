@@ -10,7 +10,10 @@ use std::{
 
 use linux::{get_pinned, map_info, pin};
 
-use super::{pins::links_of, shapes::Shape};
+use super::{
+    pins::{if_there, links_of},
+    shapes::Shape,
+};
 use crate::error::DatapathError;
 
 /// The pins of the maps by which `portolan trace` asks the programs, each with the map's name in
@@ -89,10 +92,8 @@ impl PinnedMaps {
 
 /// Pins a map at a path, in place of what is there.
 fn pin_over(map: &OwnedFd, path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => pin(map, path),
-    }
+    if_there(fs::remove_file(path))?;
+    pin(map, path)
 }
 
 /// Returns the device and inode of a directory; `None` if it is missing.

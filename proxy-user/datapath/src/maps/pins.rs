@@ -135,6 +135,14 @@ pub(crate) fn files(folder: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).collect()
 }
 
+/// Returns the result of removing a file or directory; it is no error if that is missing.
+pub(crate) fn if_there(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// True if a path lies on a BPF file system.
 pub fn is_bpffs(path: &Path) -> nix::Result<bool> {
     Ok(statfs(path)?.filesystem_type() == BPF_FS_MAGIC)

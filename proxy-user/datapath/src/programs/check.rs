@@ -14,7 +14,7 @@ use super::{
     load::Programs,
     pin::is_pinned,
     probe::has_tcx,
-    tc::{DIRECTIONS, TcAttachments, handle_of, ours, program_of},
+    tc::{DIRECTIONS, TcAttachments, direction, handle_of, ours, program_of},
 };
 use crate::options::Attachment;
 
@@ -45,7 +45,7 @@ impl Damage {
     }
     /// Returns a text that tells an operator what had happened to the program.
     pub(crate) fn describe(self) -> String {
-        let hook = if self.egress { "egress" } else { "ingress" };
+        let hook = direction(self.egress);
         format!("portolan's program at {hook} {}", self.what)
     }
 }
@@ -61,8 +61,8 @@ impl TcAttachments {
     ) -> io::Result<Vec<Damage>> {
         let by_link = self.mode == Attachment::Detect && has_tcx(interface.index);
         let mut found = Vec::new();
-        for (egress, direction, _) in DIRECTIONS {
-            let program = program_of(interface, egress, direction);
+        for (egress, _) in DIRECTIONS {
+            let program = program_of(interface, egress);
             let Some(program) = program.and_then(|program| programs.fd(&program)) else {
                 continue;
             };

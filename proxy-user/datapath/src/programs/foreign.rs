@@ -66,7 +66,7 @@ impl HookState {
 }
 
 /// A program or filter at a hook.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Member {
     program: Option<u32>,
     name: Option<String>,
@@ -176,9 +176,7 @@ impl<'a> Hooks<'a> {
         };
         let by_tcx = by_tcx.into_iter().map(|program| Member {
             program: Some(program),
-            name: None,
-            kind: None,
-            priority: 0,
+            ..Member::default()
         });
         let mut chain: Vec<_> = by_tcx.collect();
         let has_filters = self.qdiscs.get(&index).is_some_and(|both| *both || !egress);
@@ -232,10 +230,9 @@ mod tests {
 
     fn program(id: u32) -> Member {
         Member {
-            priority: 0,
             program: Some(id),
             name: Some("a.o:[tc]".into()),
-            kind: None,
+            ..Member::default()
         }
     }
 
@@ -260,10 +257,8 @@ mod tests {
     #[test]
     fn foreign_programs_are_listed_as_before_or_behind_ours() {
         let flower = Member {
-            priority: 2,
-            program: None,
-            name: None,
             kind: Some("flower".into()),
+            ..Member::default()
         };
         let ours = HashSet::from([1, 2]);
         let chain = vec![program(NOBODY), program(2), flower];

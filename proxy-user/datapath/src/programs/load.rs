@@ -78,15 +78,13 @@ impl Programs {
                 });
                 continue;
             };
-            if tracing.is_none() {
-                let level = VerifierLogLevel::VERBOSE | VerifierLogLevel::STATS;
-                tracing = Some(object(options, home, shapes, level)?);
-            }
-            let traced = match &mut tracing {
-                Some(ebpf) => load_one(ebpf, name)?.err(),
-                None => None,
+            let level = VerifierLogLevel::VERBOSE | VerifierLogLevel::STATS;
+            let mut ebpf = match tracing.take() {
+                Some(ebpf) => ebpf,
+                None => object(options, home, shapes, level)?,
             };
-            let reason = explain(&error, traced.as_ref());
+            let reason = explain(&error, load_one(&mut ebpf, name)?.err().as_ref());
+            tracing = Some(ebpf);
             if NEEDED.contains(&name) {
                 return Err(DatapathError::Program {
                     program: name.into(),
@@ -117,7 +115,9 @@ impl Programs {
         self.ebpf.program(name)?.fd().ok().map(AsFd::as_fd)
     }
     pub(crate) fn map(&self, name: &str) -> io::Result<OwnedFd> {
-        descriptor(&self.ebpf, name)
+        self.ebpf
+            .map(name)
+            .map_or_else(|| Err(io::ErrorKind::NotFound.into()), fd)
     }
     /// Returns the kernel's ids of those programs in [`PROGRAMS`] that are loaded.
     pub(crate) fn ids(&self) -> io::Result<HashSet<u32>> {
@@ -205,16 +205,15 @@ fn load_one(ebpf: &mut Ebpf, name: &str) -> Result<Result<(), ProgramError>, Dat
     }
 }
 
-fn descriptor(ebpf: &Ebpf, name: &str) -> io::Result<OwnedFd> {
-    match ebpf.map(name) {
-        Some(
-            Map::Array(map)
-            | Map::HashMap(map)
-            | Map::LruHashMap(map)
-            | Map::PerCpuArray(map)
-            | Map::PerCpuHashMap(map)
-            | Map::PerfEventArray(map),
-        ) => map.fd().as_fd().try_clone_to_owned(),
+/// Returns the descriptor of a map that a loader has created.
+pub(crate) fn fd(map: &Map) -> io::Result<OwnedFd> {
+    match map {
+        Map::Array(map)
+        | Map::HashMap(map)
+        | Map::LruHashMap(map)
+        | Map::PerCpuArray(map)
+        | Map::PerCpuHashMap(map)
+        | Map::PerfEventArray(map) => map.fd().as_fd().try_clone_to_owned(),
         _ => Err(io::ErrorKind::NotFound.into()),
     }
 }

@@ -27,7 +27,7 @@ pub(super) use foresee::linked_programs;
 pub use foresee::{Attached, ForeignHook, Foreseen, foresee, missing_socket_hooks};
 pub(super) use hooks::HookLinks;
 pub use hooks::{cgroup_root, is_below_root};
-pub(super) use load::Programs;
+pub(super) use load::{Programs, fd};
 pub use load::{Load, OBJECT};
 pub use log::ProgramLog;
 pub use present::{Chain, HOOK_COUNT, PinnedLink, Present, chains, pinned_links, present};

@@ -12,6 +12,8 @@ use std::{
 
 use linux::{LinkInfo, get_pinned, link_info, pin, replace};
 
+use crate::maps::pins::if_there;
+
 /// Makes the link at a hook run a program: the one that is open in `held` or pinned at a path, if
 /// `is_it` is true for it, else a new one. It is pinned, and kept open in any case: even without a
 /// pin it works as long as the agent runs.
@@ -48,14 +50,6 @@ pub(super) fn pin_again(link: &OwnedFd, path: &Path) -> io::Result<()> {
     if is_pinned(link, path) {
         return Ok(());
     }
-    remove_file(path)?;
+    if_there(fs::remove_file(path))?;
     pin(link, path)
-}
-
-/// Removes a file; it is no error if the file is missing.
-pub(super) fn remove_file(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }

@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::{
     entry_points::HOOKS,
     foreign::{Hooks, Member},
-    tc::{has_ours, interfaces, program_of},
+    tc::{direction, has_ours, interfaces, program_of},
     xdp::of_pin,
 };
 use crate::maps::pins::all_links;
@@ -91,15 +91,12 @@ impl Present {
         &'a self,
         wanted: impl IntoIterator<Item = &'a Interface>,
     ) -> impl Iterator<Item = (&'a Interface, &'static str)> {
-        let hooks = wanted
-            .into_iter()
-            .flat_map(|one| [(one, false, "ingress"), (one, true, "egress")]);
-        hooks
-            .filter(move |(one, egress, name)| {
-                program_of(one, *egress, name).is_some()
-                    && !self.interfaces.contains(&(one.index, *egress))
-            })
-            .map(|(one, _, name)| (one, name))
+        let wanted = wanted.into_iter();
+        let hooks = wanted.flat_map(|one| [(one, false), (one, true)]);
+        let missing = hooks.filter(move |(one, egress)| {
+            program_of(one, *egress).is_some() && !self.interfaces.contains(&(one.index, *egress))
+        });
+        missing.map(|(one, egress)| (one, direction(egress)))
     }
 }
 
@@ -154,13 +151,13 @@ pub fn chains() -> Vec<Chain> {
         return found;
     };
     for (index, interface) in interfaces() {
-        for (egress, direction) in [(false, "ingress"), (true, "egress")] {
+        for egress in [false, true] {
             let chain = hooks.chain(index, egress).unwrap_or_default();
             if !chain.is_empty() {
                 found.push(Chain {
                     interface: interface.clone(),
                     index,
-                    direction,
+                    direction: direction(egress),
                     programs: chain.iter().map(Member::in_chain).collect(),
                 });
             }

@@ -21,13 +21,12 @@ use linux::{
     link_info, query_tcx,
 };
 
-use super::{
-    clsact,
-    load::Programs,
-    pin::{keep_or_attach, remove_file},
-    probe::has_tcx,
+use super::{clsact, load::Programs, pin::keep_or_attach, probe::has_tcx};
+use crate::{
+    error::DatapathError,
+    maps::pins::{if_there, links_of},
+    options::Attachment,
 };
-use crate::{error::DatapathError, maps::pins::links_of, options::Attachment};
 
 /// Priorities for our filters, tried in this order. The kernel runs the lowest first. A filter that
 /// ends classification hides packets from those behind it, and ours never does. A priority that a
@@ -37,12 +36,14 @@ pub(super) const PRIORITIES: std::ops::RangeInclusive<u16> = 1..=8;
 /// handle by itself: the upper half of its own is small.
 const HANDLE: u16 = 0x4a54;
 
-/// The directions in the order of attaching: true for egress, the hook's name, aya's type. Egress
-/// restores the addresses of replies, so it comes before ingress, which translates.
-pub(super) const DIRECTIONS: [(bool, &str, TcAttachType); 2] = [
-    (true, "egress", TcAttachType::Egress),
-    (false, "ingress", TcAttachType::Ingress),
-];
+/// The directions in the order of attaching: true for egress, and aya's type. Egress restores the
+/// addresses of replies, so it comes before ingress, which translates.
+pub(super) const DIRECTIONS: [(bool, TcAttachType); 2] =
+    [(true, TcAttachType::Egress), (false, TcAttachType::Ingress)];
+
+pub(super) fn direction(egress: bool) -> &'static str {
+    if egress { "egress" } else { "ingress" }
+}
 
 /// Returns the handle of the filters of a generation of maps, by which a restarted agent finds its
 /// own filters.
@@ -96,8 +97,8 @@ impl TcAttachments {
         before: impl Fn(&str) -> Option<OwnedFd>,
     ) -> Result<(), DatapathError> {
         let by_link = self.mode == Attachment::Detect && has_tcx(interface.index);
-        for (egress, direction, attach_type) in DIRECTIONS {
-            let Some(program) = program_of(interface, egress, direction) else {
+        for (egress, attach_type) in DIRECTIONS {
+            let Some(program) = program_of(interface, egress) else {
                 continue;
             };
             programs.require(&program)?;
@@ -227,7 +228,7 @@ impl TcAttachments {
                 // The interface of the link may be gone.
                 let _ = detach(link.as_fd());
             }
-            remove_file(&path).map_err(DatapathError::of_file("remove", &path))?;
+            if_there(fs::remove_file(&path)).map_err(DatapathError::of_file("remove", &path))?;
         }
         let links = std::slice::from_ref(&self.links);
         detach_filters(links, index, false).map_err(|source| {
@@ -240,8 +241,9 @@ impl TcAttachments {
 }
 
 /// Returns the name of the program for one direction of an interface; `None` if it needs none
-/// there. `direction` is "egress" if `egress` is true, else "ingress".
-pub(super) fn program_of(interface: &Interface, egress: bool, direction: &str) -> Option<String> {
+/// there.
+pub(super) fn program_of(interface: &Interface, egress: bool) -> Option<String> {
+    let direction = direction(egress);
     let loopback = interface.kind == InterfaceKind::Loopback;
     match (loopback, interface.link_layer) {
         (true, _) if !egress => None,
@@ -263,8 +265,7 @@ fn pinned_indices(links: &Path) -> io::Result<BTreeSet<u32>> {
 }
 
 fn link_name(index: u32, egress: bool) -> String {
-    let direction = if egress { "egress" } else { "ingress" };
-    format!("{index}-{direction}")
+    format!("{index}-{}", direction(egress))
 }
 
 /// Returns our filters at one hook of an interface, of every generation.

@@ -5,7 +5,7 @@
 
 use std::{
     collections::BTreeMap,
-    io,
+    fs, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
 };
@@ -14,14 +14,10 @@ use linux::{
     attach_xdp, attached_xdp, describe_program, detach, get_pinned, link_info, program_id, replace,
 };
 
-use super::{
-    entry_points::UPLINK,
-    load::Programs,
-    pin::{pin_again, remove_file},
-};
+use super::{entry_points::UPLINK, load::Programs, pin::pin_again};
 use crate::{
     error::DatapathError,
-    maps::pins::{files, links_of},
+    maps::pins::{files, if_there, links_of},
     options::XdpMode,
 };
 
@@ -52,7 +48,7 @@ impl XdpAttachments {
         for (path, index, mode) in pinned(&adopted.links) {
             match get_pinned(&path, false) {
                 Ok(link) => _ = adopted.held.insert(index, (link, mode)),
-                Err(_) => _ = remove_file(&path),
+                Err(_) => _ = fs::remove_file(&path),
             }
         }
         adopted
@@ -71,7 +67,7 @@ impl XdpAttachments {
                 }
                 _ => _ = detach(link.as_fd()),
             }
-            remove_file(&path)?;
+            if_there(fs::remove_file(&path))?;
         }
         Ok(())
     }
@@ -98,7 +94,7 @@ impl XdpAttachments {
                 return kept.map_err(XdpRefusal::Refused);
             }
             let _ = detach(link.as_fd());
-            _ = remove_file(&self.path(index, held_mode));
+            _ = fs::remove_file(self.path(index, held_mode));
             was_there &= held_mode == mode;
         }
         let link = attach_xdp(program, index, mode == XdpMode::Native).map_err(|error| {
@@ -121,7 +117,7 @@ impl XdpAttachments {
         };
         let _ = detach(link.as_fd());
         let path = self.path(index, mode);
-        remove_file(&path).map_err(DatapathError::of_file("remove", &path))
+        if_there(fs::remove_file(&path)).map_err(DatapathError::of_file("remove", &path))
     }
 
     pub(crate) fn indices(&self) -> impl Iterator<Item = u32> {

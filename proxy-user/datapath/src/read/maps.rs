@@ -16,7 +16,6 @@ use super::failed;
 use crate::{
     error::DatapathError,
     maps::{
-        family::Family,
         pins::{layout_dir, nothing_readable},
         tables::{BATCH, Table},
     },
@@ -134,22 +133,15 @@ fn kind(info: &MapInfo) -> &'static str {
 }
 
 fn entries(name: &str, path: &Path, info: &MapInfo, fd: &OwnedFd) -> io::Result<Option<u64>> {
-    match name {
-        maps::BACKENDS_V4 => backends::<V4>(path).map(Some),
-        maps::BACKENDS_V6 => backends::<V6>(path).map(Some),
-        maps::SOCKET_BUCKETS_V4 => buckets::<V4>(path).map(Some),
-        maps::SOCKET_BUCKETS_V6 => buckets::<V6>(path).map(Some),
-        _ if ["hash", "lru_hash", "lpm_trie"].contains(&kind(info)) => keys(info, fd).map(Some),
-        _ => Ok(None),
-    }
-}
-
-fn backends<A: Family>(path: &Path) -> io::Result<u64> {
-    elements::<Backend<A>>(path, |backend| backend.service.0 != 0)
-}
-
-fn buckets<A: Family>(path: &Path) -> io::Result<u64> {
-    elements::<SocketBucket<A>>(path, |bucket| bucket.key().is_some())
+    let count = match name {
+        maps::BACKENDS_V4 => elements(path, |one: &Backend<V4>| one.service.0 != 0),
+        maps::BACKENDS_V6 => elements(path, |one: &Backend<V6>| one.service.0 != 0),
+        maps::SOCKET_BUCKETS_V4 => elements(path, |one: &SocketBucket<V4>| one.key().is_some()),
+        maps::SOCKET_BUCKETS_V6 => elements(path, |one: &SocketBucket<V6>| one.key().is_some()),
+        _ if ["hash", "lru_hash", "lpm_trie"].contains(&kind(info)) => keys(info, fd),
+        _ => return Ok(None),
+    };
+    count.map(Some)
 }
 
 /// Counts the elements of an array for which `is_used` returns true.

@@ -151,7 +151,10 @@ impl Copying {
         }
         let is_behind = generation >= self.in_front;
         let references = &mut self.references[generation];
-        let References { services, v4, v6 } = references;
+        let References {
+            services,
+            backends: [v4, v6],
+        } = references;
         match part {
             Part::Services | Part::BackendsV4 | Part::BackendsV6 if !self.reads => return Ok(()),
             Part::Services => *services = Services::read(source, target)?,

@@ -42,7 +42,7 @@ use super::{
     error::DatapathError,
     maps::{
         Shape, capacities_in, find_difference,
-        pins::{GROWN, Generation, files, generations, links_of},
+        pins::{GROWN, Generation, files, generations, if_there, links_of},
         tables::Table,
     },
     options::Capacities,
@@ -321,13 +321,6 @@ impl Datapath {
     /// creates new maps, which take over from these. Existing flows and sockets are not affected.
     pub fn drain(&self) -> Result<(), DatapathError> {
         tell(&self.home, generation::DRAINED)
-    }
-}
-
-fn if_there(removed: io::Result<()>) -> io::Result<()> {
-    match removed {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
     }
 }
 

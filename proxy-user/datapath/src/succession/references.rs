@@ -20,8 +20,7 @@ const GONE: (BackendId, u32) = (BackendId(0), u32::MAX);
 #[derive(Debug, Default)]
 pub(super) struct References {
     pub(super) services: Services,
-    pub(super) v4: Backends,
-    pub(super) v6: Backends,
+    pub(super) backends: [Backends; 2],
 }
 
 /// An old generation, by its directory, whose contents are copied to the one in `target`.
@@ -33,10 +32,7 @@ pub(super) struct Old<'a> {
 
 impl Old<'_> {
     pub(super) fn backends<A: Family>(&self) -> &Backends {
-        match A::VERSION {
-            4 => &self.references.v4,
-            _ => &self.references.v6,
-        }
+        &self.references.backends[A::AT]
     }
     /// Calls `visit` for each element of the old map of this name.
     pub(super) fn each<K: Plain, V: Plain>(

@@ -16,15 +16,13 @@ use aya::{
 };
 use control::causes::chain;
 use linux::{get_pinned, link_info};
-use proxy_common::{maps, trace::rate::Rate};
+use proxy_common::maps;
 
-use super::{Lost, Wanted, buffers, failed, fd, program, take_map};
+use super::{Lost, Wanted, buffers, failed, program, take_map, tell};
 use crate::{
     error::DatapathError,
-    maps::{
-        pins::{files, layout_dir, links_of},
-        tables::Table,
-    },
+    maps::pins::{files, layout_dir, links_of},
+    programs::fd,
 };
 
 static OBJECT: &[u8] =
@@ -87,15 +85,9 @@ impl Calls {
         }
         let mut of_map = |name| take_map(&mut ebpf, name);
         let made = (|| -> io::Result<_> {
-            let filter = Table::new(fd(of_map("trace_filter")?)?)?;
-            filter.update(&0_u32, &wanted.calls)?;
-            let rate = Rate {
-                limit: wanted.rate,
-                ..Rate::default()
-            };
-            let rates = Table::new(fd(of_map("trace_rate")?)?)?;
-            rates.update(&0_u32, &rate)?;
-            Ok((fd(of_map("trace_lost")?)?, buffers(of_map("trace_out")?)?))
+            let maps = [fd(&of_map("trace_filter")?)?, fd(&of_map("trace_rate")?)?];
+            tell(maps, &wanted.calls, wanted.rate)?;
+            Ok((fd(&of_map("trace_lost")?)?, buffers(of_map("trace_out")?)?))
         })();
         let (lost, buffers) = made.map_err(failed("ask for socket calls"))?;
         for name in PROGRAMS {

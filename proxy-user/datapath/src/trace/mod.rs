@@ -10,7 +10,7 @@ mod calls;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
 };
 
@@ -190,14 +190,8 @@ impl Trace {
                 "another `portolan trace` is at work on this node; end it, or wait three seconds if it was killed",
             ));
         }
-        let filter: Table<u32, Filter> = Table::new(take("trace_filter")?)?;
-        filter.update(&0, &self.wanted.filter)?;
-        let rate: Table<u32, Rate> = Table::new(take("trace_rate")?)?;
-        let limit = Rate {
-            limit: self.wanted.rate,
-            ..Rate::default()
-        };
-        rate.update(&0, &limit)?;
+        let maps = [take("trace_filter")?, take("trace_rate")?];
+        tell(maps, &self.wanted.filter, self.wanted.rate)?;
         let lost = take("trace_lost")?;
         let lost_before = Lost::of(&lost);
         let out = MapData::from_fd(take(TRACE_OUT)?).map_err(io::Error::other)?;
@@ -260,14 +254,14 @@ impl Drop for Asked {
     }
 }
 
-/// Returns the descriptor of a map that a loader has created.
-pub(super) fn fd(map: Map) -> io::Result<OwnedFd> {
-    match map {
-        Map::Array(map) | Map::PerCpuArray(map) | Map::HashMap(map) => {
-            map.fd().as_fd().try_clone_to_owned()
-        }
-        _ => Err(io::ErrorKind::NotFound.into()),
-    }
+/// Tells programs what to report, by their maps `trace_filter` and `trace_rate`.
+fn tell([filters, rates]: [OwnedFd; 2], filter: &Filter, limit: u64) -> io::Result<()> {
+    Table::new(filters)?.update(&0_u32, filter)?;
+    let rate = Rate {
+        limit,
+        ..Rate::default()
+    };
+    Table::new(rates)?.update(&0_u32, &rate)
 }
 
 /// Returns a program of an object, of the kind that the caller wants.

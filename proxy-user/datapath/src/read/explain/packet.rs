@@ -43,11 +43,12 @@ pub(super) fn explain<A: Family>(
         return Ok(unmatched(Counter::Untouched, Some(because)));
     }
     let Some(record) = maps.find(to, port, protocol)? else {
-        return Ok(if maps.is_unallocated(to) {
-            unmatched(Counter::DroppedUnallocated, None)
+        let counter = if maps.is_unallocated(to) {
+            Counter::DroppedUnallocated
         } else {
-            unmatched(Counter::Untouched, None)
-        });
+            Counter::Untouched
+        };
+        return Ok(unmatched(counter, None));
     };
     let origin = origin_of_packet::<A>(
         &maps.settings,
@@ -95,24 +96,22 @@ fn matched<A: Family>(
     };
     let mut explained = Explained::unmatched(maps.settings, counter, None);
     explained.frontend = Some(frontend(reader, maps, record)?);
-    explained.local_only = match verdict {
-        Verdict::Forward { external, .. } => {
-            record.flags.set_of_block(external) == EndpointSet::LOCAL
-        }
-        verdict => verdict == Verdict::DropNoLocalEndpoint,
-    };
-    let block = match verdict {
-        Verdict::Forward { external: true, .. } => maps.block(record.external)?,
-        Verdict::Forward { .. } => maps.block(record.internal)?,
-        _ => Vec::new(),
-    };
-    explained.masquerades = matches!(
-        verdict,
+    let (block, local_only, masquerades) = match verdict {
         Verdict::Forward {
-            masquerade: true,
-            ..
+            external,
+            masquerade,
+        } => {
+            let block = if external {
+                record.external
+            } else {
+                record.internal
+            };
+            let set = record.flags.set_of_block(external);
+            (maps.block(block)?, set == EndpointSet::LOCAL, masquerade)
         }
-    );
+        verdict => (Vec::new(), verdict == Verdict::DropNoLocalEndpoint, false),
+    };
+    (explained.local_only, explained.masquerades) = (local_only, masquerades);
     // The endpoints of another port say nothing about a port that is not served.
     if !matches!(record.flags.kind(), FrontendKind::Unserved) {
         let all = maps.backends_of(reader, record.service)?;
