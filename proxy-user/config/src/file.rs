@@ -16,13 +16,12 @@ use serde_saphyr::Spanned;
 
 use super::{
     Config, ConfigError, RawConfig,
-    draft::Draft,
+    raw::Draft,
     setting::{Kind, Setting, Shape, Value},
     table::{self, Entry},
 };
 
 impl RawConfig {
-    /// Reads a configuration file.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let shown = path.display().to_string();
         let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable {

@@ -5,7 +5,6 @@
 
 mod choices;
 mod conntrack;
-mod draft;
 mod file;
 mod follow;
 mod kernel;

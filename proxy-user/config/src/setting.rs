@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{
     Config, ConfigError,
-    draft::Draft,
+    raw::Draft,
     values::{self, Problem, Seconds},
 };
 
@@ -263,7 +263,6 @@ impl Kind {
 }
 
 impl Value {
-    /// Returns a list of the items as texts.
     pub fn list<T: ToString>(items: &[T]) -> Self {
         Self::List(items.iter().map(ToString::to_string).collect())
     }

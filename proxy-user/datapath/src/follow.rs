@@ -38,7 +38,6 @@ const PROGRAMS: [(&str, &str, Seen); 3] = [
 /// The program that gives a packet to an interface.
 const INJECT: &str = "inject";
 
-/// What is followed.
 #[derive(Clone, Copy, Debug)]
 pub enum What<'a> {
     /// One packet, its repetitions and answers. If its client is not known, it is the first one to
@@ -64,7 +63,6 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Attaches the programs.
     pub fn attach(what: What<'_>) -> Result<Self, DatapathError> {
         let refused = |error: String| DatapathError::Program {
             program: "that follows packets".into(),

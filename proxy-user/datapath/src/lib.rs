@@ -165,7 +165,6 @@ impl Datapath {
     pub fn foreign_lookout(&self) -> ForeignLookout {
         ForeignLookout::new(&self.home)
     }
-    /// Returns the maximum number of elements of each map.
     pub fn capacities(&self) -> Capacities {
         self.capacities
     }

@@ -54,7 +54,6 @@ impl Default for Options {
     }
 }
 
-/// How programs are attached to an interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Attachment {
     /// tcx where the kernel has it (6.6), else clsact.
@@ -64,7 +63,6 @@ pub enum Attachment {
     Clsact,
 }
 
-/// How the XDP program is attached to an uplink.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum XdpMode {
     /// In the device's driver.

@@ -12,6 +12,8 @@ use std::{
     path::Path,
 };
 
+use nix::errno::Errno;
+
 use super::answers::text;
 
 /// Commands of bpf(2), from the kernel's `enum bpf_cmd`.
@@ -53,10 +55,7 @@ pub(super) unsafe fn bpf<T>(command: Command, attributes: &mut T) -> io::Result<
             size_of::<T>() as u32,
         )
     };
-    if result < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(result as i32)
+    Ok(Errno::result(result)? as i32)
 }
 
 pub(super) fn address_of<T>(value: &T) -> u64 {
@@ -96,10 +95,6 @@ pub fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(info.id)
 }
 
-fn program_by_id(id: u32) -> io::Result<OwnedFd> {
-    by_id(Command::ProgramById, id)
-}
-
 /// Returns a program as messages name it: by its id, and its name if it has one.
 pub fn describe_program(id: u32) -> String {
     match program_name(id) {
@@ -111,7 +106,7 @@ pub fn describe_program(id: u32) -> String {
 /// Returns the name of the program with this id; `None` if the program has no name, or if the
 /// caller lacks CAP_SYS_ADMIN.
 pub fn program_name(id: u32) -> Option<String> {
-    let program = program_by_id(id).ok()?;
+    let program = by_id(Command::ProgramById, id).ok()?;
     let mut info = ProgramInfo::default();
     object_info(program.as_fd(), &mut info).ok()?;
     let name = text(&info.name);

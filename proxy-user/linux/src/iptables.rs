@@ -5,7 +5,10 @@
 
 use std::{fs, io, os::fd::AsRawFd};
 
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+use nix::{
+    errno::Errno,
+    sys::socket::{AddressFamily, SockFlag, SockType, socket},
+};
 
 use super::{answers::word, nftables::KUBE_POSTROUTING};
 
@@ -168,11 +171,7 @@ impl Family {
                 &raw mut length,
             )
         };
-        if result == 0 {
-            Ok(())
-        } else {
-            Err(io::Error::last_os_error())
-        }
+        Ok(Errno::result(result).map(drop)?)
     }
 }
 

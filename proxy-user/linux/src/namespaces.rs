@@ -14,7 +14,10 @@ use std::{
 };
 
 use netlink_sys::protocols::NETLINK_ROUTE;
-use nix::sched::{CloneFlags, setns};
+use nix::{
+    errno::Errno,
+    sched::{CloneFlags, setns},
+};
 
 use super::{
     netlink::{Connection, array, encode, number},
@@ -84,11 +87,8 @@ pub fn network_namespace() -> io::Result<u64> {
             &raw mut length,
         )
     };
-    if result == 0 {
-        Ok(cookie)
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    Errno::result(result)?;
+    Ok(cookie)
 }
 
 /// A network namespace other than this process's own.

@@ -71,7 +71,6 @@ impl ForwardChain {
         self.0.drops
     }
 
-    /// Returns portolan's rules in the chain.
     pub fn own_rules(&self) -> io::Result<Vec<OwnRule>> {
         let mut found = Vec::new();
         let request = self.message(&[]);
@@ -105,7 +104,6 @@ impl ForwardChain {
         batch(&Connection::open(NETLINK_NETFILTER)?, rules.collect())
     }
 
-    /// Removes these rules from the chain.
     pub fn remove(&self, rules: &[OwnRule]) -> io::Result<()> {
         let deleted = |rule: &OwnRule| {
             let handle = encode(HANDLE, &rule.handle);

@@ -17,7 +17,6 @@ const GET_CHAIN: u16 = 10 << 8 | 4;
 /// Length of `struct nfgenmsg`, with which every message begins; its first byte is the family.
 pub(super) const GENERIC: usize = 4;
 
-/// A chain of nf_tables.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NftChain {
     /// The family as nft spells it: `ip`, `ip6`, `inet`, `bridge`.

@@ -34,7 +34,6 @@ impl<K: Plain, V: Plain> PerCpu<K, V> {
         let table = Table::with_values(fd, cpus)?;
         Ok(Self { table, cpus })
     }
-    /// Returns how many elements the map can have.
     pub fn capacity(&self) -> u32 {
         self.table.capacity()
     }
@@ -57,7 +56,6 @@ impl<K: Plain, V: Plain> PerCpu<K, V> {
         let stored = self.table.write(key, &zeros, NO_EXIST);
         none_if(&[libc::EEXIST], stored).map(drop)
     }
-    /// Removes an element; true if it existed.
     pub fn delete(&self, key: &K) -> io::Result<bool> {
         self.table.delete(key)
     }

@@ -66,7 +66,6 @@ impl<K: Plain, V: Plain> Table<K, V> {
             types: PhantomData,
         })
     }
-    /// Returns the maximum number of elements.
     pub fn capacity(&self) -> u32 {
         self.info.max_entries
     }

@@ -124,7 +124,10 @@ pub fn unused() -> impl Iterator<Item = &'static Unused> {
             let (flags, keys): (Vec<_>, _) = names.split(' ').partition(is_flag);
             Unused {
                 keys,
-                flags: flags.iter().map(|flag| flag.trim_start_matches("--")).collect(),
+                flags: flags
+                    .iter()
+                    .map(|flag| flag.trim_start_matches("--"))
+                    .collect(),
                 why: in_one_line(why),
             }
         });

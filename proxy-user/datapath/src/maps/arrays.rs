@@ -51,7 +51,6 @@ impl<T: Plain> MappedArray<T> {
             types: PhantomData,
         })
     }
-    /// Returns the number of elements.
     pub fn capacity(&self) -> u32 {
         self.capacity
     }
@@ -150,7 +149,6 @@ impl<T: Plain> MappedArray<T> {
         }
         Ok(())
     }
-    /// Returns the number of windows.
     pub fn windows(&self) -> u32 {
         self.windows.len() as u32
     }

@@ -5,7 +5,6 @@
 pub mod arrays;
 pub(super) mod counted;
 pub mod family;
-mod lock;
 mod memory;
 mod pinned;
 pub mod pins;
@@ -17,10 +16,10 @@ use proxy_common::{Port, Protocol, service::ServiceName};
 
 pub(super) use arrays::PortFilter;
 pub use linux::tables;
-pub(super) use lock::Lock;
-pub use lock::holder_of;
 pub use memory::{memory_of, sizes_for};
 pub(super) use pinned::{PinnedMaps, TRACE, TRACE_OUT};
+pub(super) use pins::Lock;
+pub use pins::holder_of;
 pub use shapes::pinned_capacities;
 pub use shapes::{Shape, shapes};
 pub(super) use shapes::{capacities_in, find_difference};

@@ -126,7 +126,6 @@ impl<V: Plain + PartialEq> ByAddress<V> {
     }
 }
 
-/// An address of this node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NodeAddress {
     pub address: IpAddr,

@@ -93,7 +93,6 @@ impl Attached {
         Ok(Self(linked_programs(all_links(pin_dir)?)))
     }
 
-    /// Returns whether the program with this id is one of the agent's.
     pub fn has(&self, id: u32) -> bool {
         self.0.contains(&id)
     }

@@ -21,7 +21,6 @@ use crate::{
     },
 };
 
-/// A pinned map.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MapRow {

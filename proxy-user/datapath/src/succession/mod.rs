@@ -13,7 +13,7 @@
 //! To attach or detach at an interface waits for grace periods of the kernel. So both are done in
 //! turns, and the caller does other work in between.
 //!
-//! Each generation says which fields the elements of its maps have: see `types` and `translation`.
+//! Each generation says which fields the elements of its maps have: see `translation`.
 
 mod copying;
 mod flows;
@@ -21,7 +21,6 @@ mod hints;
 mod references;
 mod sockets;
 mod translation;
-mod types;
 
 use std::{
     collections::HashSet,
@@ -36,7 +35,7 @@ use proxy_common::maps::{self, generation};
 
 pub use self::copying::Carried;
 use self::copying::Copying;
-pub(super) use self::types::{TYPES, create as create_types};
+pub(super) use self::translation::{TYPES, create as create_types};
 use super::{
     Datapath,
     error::DatapathError,
