@@ -36,17 +36,13 @@ impl RawConfig {
     /// empty file would set every default.
     pub(crate) fn parse(path: &str, text: &str) -> Result<Self, ConfigError> {
         let (raw, header) = settings(path, text)?;
-        let header_keys = table::HEADER.iter();
-        let missing: Vec<_> = header_keys
-            .filter(|(key, _)| !header.contains(key))
-            .collect();
-        if missing.is_empty() {
+        let all = table::HEADER.iter();
+        let missing = all.filter(|(key, _)| !header.contains(key));
+        let lines = missing.map(|(key, value)| format!("{key}: {value}"));
+        let lines: Vec<_> = lines.collect();
+        if lines.is_empty() {
             return Ok(raw);
         }
-        let lines: Vec<_> = missing
-            .iter()
-            .map(|(key, value)| format!("{key}: {value}"))
-            .collect();
         Err(ConfigError::Malformed {
             path: path.to_owned(),
             line: 1,

@@ -93,15 +93,9 @@ impl ForeignLookout {
 fn reply_key<A: Family>(tracked: &Tracked) -> Option<FlowKey<A>> {
     let port = |end: SocketAddr| Port::from_host(end.port());
     let (server, client) = (tracked.reply.src, tracked.reply.dst);
-    let (source, destination) = (A::of_ip(server.ip())?, A::of_ip(client.ip())?);
-    let protocol = tracked.protocol;
-    Some(FlowKey::new(
-        source,
-        port(server),
-        destination,
-        port(client),
-        protocol,
-    ))
+    let (from, to) = (A::of_ip(server.ip())?, A::of_ip(client.ip())?);
+    let (server, client) = (port(server), port(client));
+    Some(FlowKey::new(from, server, to, client, tracked.protocol))
 }
 
 /// The maps with the services of one address family.

@@ -185,54 +185,38 @@ fn integers_are_parsed_as_in_go(#[case] text: &str, #[case] expected: Option<i64
     assert_eq!(integer(text), expected);
 }
 
-#[rstest]
-#[case::every("[]", "127.0.0.1", true)]
-#[case::never_on_loopback_of_ipv6("[]", "::1", false)]
-#[case::primary("[primary]", "192.168.40.2", true)]
-#[case::not_primary("[primary]", "192.168.41.2", false)]
-#[case::within("[192.168.41.0/24]", "192.168.41.2", true)]
-#[case::outside("[192.168.41.0/24]", "192.168.40.2", false)]
-#[case::a_family_without_a_range_has_every_one("[192.168.41.0/24]", "fd00:c0::2", true)]
-#[case::both_families("[192.168.41.0/24, 'fd00:c1::/64']", "fd00:c0::2", false)]
-fn node_ports_are_served_where_configured(
-    #[case] setting: &str,
-    #[case] address: &str,
-    #[case] served: bool,
-) {
-    let config = config(&format!("nodePortAddresses: {setting}")).expect("valid");
-    let internal = [
-        "192.168.40.2".parse().expect("v4"),
-        "fd00:c0::2".parse().expect("v6"),
-    ];
-    let address = address.parse().expect("an address");
-    assert_eq!(config.node_port_addresses.serve(address, &internal), served);
+/// Settings, an address of the node, and whether node ports are served there.
+const SERVED: &str = "
+{} | 127.0.0.1 | true
+{} | ::1 | false
+nodePortAddresses: [primary] | 192.168.40.2 | true
+nodePortAddresses: [primary] | 192.168.41.2 | false
+nodePortAddresses: [192.168.41.0/24] | 192.168.41.2 | true
+nodePortAddresses: [192.168.41.0/24] | 192.168.40.2 | false
+nodePortAddresses: [192.168.41.0/24] | fd00:c0::2 | true
+nodePortAddresses: [192.168.41.0/24, 'fd00:c1::/64'] | fd00:c0::2 | false
+iptables: {localhostNodePorts: false} | 127.0.0.1 | false
+iptables: {localhostNodePorts: false} | 10.1.2.3 | true
+{nodePortAddresses: [primary], bindAddress: 10.1.2.3} | 10.1.2.3 | true
+{nodePortAddresses: [primary], bindAddress: 10.1.2.3} | 192.168.40.2 | false
+{nodePortAddresses: [primary], bindAddress: 10.1.2.3} | fd00:c0::2 | true
+{nodePortAddresses: [primary], bindAddress: 0.0.0.0} | 192.168.40.2 | true
+";
+
+#[test]
+fn node_ports_are_served_where_configured() {
+    let internal = ["192.168.40.2", "fd00:c0::2"].map(|ip| ip.parse().expect("an address"));
+    for [text, address, served] in rows(SERVED) {
+        let config = config(&text).expect("valid");
+        let is_served = config.serves_node_ports(address.parse().expect("an address"), &internal);
+        assert_eq!(is_served.to_string(), served, "{text} {address}");
+    }
 }
 
 #[test]
 fn a_range_of_all_addresses_serves_node_ports_on_new_ones() {
     let config = config("nodePortAddresses: [0.0.0.0/0]").expect("valid");
     assert!(config.node_port_addresses.serve_every(true));
-}
-
-#[rstest]
-#[case("", "127.0.0.1", true)]
-#[case("iptables: {localhostNodePorts: false}", "127.0.0.1", false)]
-#[case("iptables: {localhostNodePorts: false}", "10.1.2.3", true)]
-#[case("bindAddress: 10.1.2.3", "10.1.2.3", true)]
-#[case("bindAddress: 10.1.2.3", "192.168.40.2", false)]
-#[case("bindAddress: 10.1.2.3", "fd00:c0::2", true)]
-#[case("bindAddress: 0.0.0.0", "192.168.40.2", true)]
-fn loopback_and_primary_addresses_follow_their_settings(
-    #[case] text: &str,
-    #[case] address: &str,
-    #[case] served: bool,
-) {
-    let of_primary = text.starts_with("bind");
-    let primary = of_primary.then_some("nodePortAddresses: [primary]\n");
-    let config = config(&format!("{}{text}", primary.unwrap_or_default())).expect("valid");
-    let internal = ["192.168.40.2", "fd00:c0::2"].map(|ip| ip.parse().expect("an address"));
-    let address = address.parse().expect("an address");
-    assert_eq!(config.serves_node_ports(address, &internal), served);
 }
 
 #[rstest]
