@@ -177,7 +177,7 @@ x: 1 | x |
 
 #[test]
 fn an_unknown_keys_warning_names_a_known_key_that_is_near() {
-    for [text, key, nearest] in control::testing::rows(UNKNOWN) {
+    for [text, key, nearest] in rows(UNKNOWN) {
         let correct = match &*nearest {
             "" => String::new(),
             nearest => format!("correct it to {nearest:?}, or "),

@@ -74,8 +74,8 @@ pub(super) struct PortChange<'a> {
     /// The port's position in [`super::state::ServiceState::ports`]; `None` for a new port.
     pub(super) existing: Option<usize>,
     pub(super) source_ranges: Vec<IpNet>,
-    pub(super) v4: FamilyChange<proxy_common::V4>,
-    pub(super) v6: FamilyChange<proxy_common::V6>,
+    pub(super) v4: FamilyChange<V4>,
+    pub(super) v6: FamilyChange<V6>,
 }
 
 /// The cluster IPs of one family whose unserved ports are rejected, by a record each. Records of
@@ -88,8 +88,8 @@ pub(super) struct GuardChange<A> {
 /// The change of a service. All ids and slots that it needs are reserved.
 pub(super) struct ServiceChange<'a> {
     pub(super) ports: Vec<PortChange<'a>>,
-    pub(super) guards_v4: GuardChange<proxy_common::V4>,
-    pub(super) guards_v6: GuardChange<proxy_common::V6>,
+    pub(super) guards_v4: GuardChange<V4>,
+    pub(super) guards_v6: GuardChange<V6>,
 }
 
 /// An element to write into the map of frontends: its key will lead to `record`, and leads to
