@@ -9,7 +9,6 @@
 )]
 
 mod answers;
-mod batches;
 mod bpf;
 mod btf;
 mod clock;
@@ -24,9 +23,7 @@ mod maps;
 pub mod namespaces;
 mod netfilter_hooks;
 mod netlink;
-mod nft_encode;
-mod nft_forward;
-mod nft_nat;
+mod nft_own;
 mod nft_trace;
 mod nftables;
 mod per_cpu;
@@ -43,7 +40,6 @@ pub mod testing;
 mod xdp;
 
 pub use answers::text;
-pub use batches::{Raw, lookup_raw};
 pub use bpf::{describe_program, get_pinned, pin, program_id, program_name, wait_for_programs};
 pub use btf::{Members, map_members, members_of};
 pub use clock::{monotonic, now, trim_heap};
@@ -56,16 +52,18 @@ pub use links::{
 };
 pub use mapping::{Mapping, Word};
 pub use maps::{
-    MMAPABLE, MapInfo, MapKind, NO_PREALLOC, create_bytes, create_map, empty_map, map_info,
-    possible_cpus,
+    MMAPABLE, MapInfo, MapKind, NO_PREALLOC, Raw, create_bytes, create_map, empty_map, lookup_raw,
+    map_info, possible_cpus,
 };
 pub use namespaces::{PodNamespace, network_namespace, own_namespace_inode};
 pub use netfilter_hooks::{
     ForwardHooks, UNACKNOWLEDGED, Unsuited, conntrack_misses_bridges, conntrack_unsuited,
     forward_hooks, has_ipvs_services,
 };
-pub use nft_forward::{ForwardChain, OwnRule, comments, forward_chains};
-pub use nft_nat::{end_translations, has_translations, keep_translations};
+pub use nft_own::{
+    ForwardChain, OwnRule, comments, end_translations, forward_chains, has_translations,
+    keep_translations,
+};
 pub use nft_trace::{NftTrace, NftTraced, NftVerdict, TracedTuple};
 pub use nftables::{NftChain, nft_chains};
 pub use per_cpu::{PerCpu, per_cpu_add, per_cpu_sums};

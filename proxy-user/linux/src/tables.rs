@@ -12,9 +12,8 @@ use std::{
 
 use super::{
     answers::{is_one_of, none_if},
-    batches::{change, lookup},
     bpf::{Command, address_of, bpf},
-    maps::{ElementRequest, MapInfo, map_info},
+    maps::{ElementRequest, MapInfo, change, lookup, map_info},
     plain::Plain,
 };
 

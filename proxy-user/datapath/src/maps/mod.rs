@@ -22,7 +22,7 @@ pub(super) use pins::Lock;
 pub use pins::holder_of;
 pub use shapes::pinned_capacities;
 pub use shapes::{Shape, shapes};
-pub(super) use shapes::{capacities_in, find_difference};
+pub(super) use shapes::{capacities_in, have_shapes};
 
 /// Returns the value for a service port in the map `names`.
 pub(crate) fn service_name(

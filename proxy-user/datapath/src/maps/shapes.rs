@@ -154,32 +154,19 @@ pub(crate) fn capacities_in(home: &Path) -> Result<Option<Capacities>, DatapathE
     Ok(any.then_some(capacities))
 }
 
-/// Describes the first difference in capacity between the maps in a generation's directory and
-/// their shapes; `None` if there is none. A missing map is no difference. Fails if a pin is not one
-/// of our maps: its type, sizes or flags differ, so another program made it.
-pub(crate) fn find_difference(
-    home: &Path,
-    shapes: &[Shape],
-) -> Result<Option<String>, DatapathError> {
-    let mut found = None;
+/// True if the maps in a generation's directory have the capacities of these shapes; a missing map
+/// counts as having it. Fails if a pin is not one of our maps: its type, sizes or flags differ, so
+/// another program made it.
+pub(crate) fn have_shapes(home: &Path, shapes: &[Shape]) -> Result<bool, DatapathError> {
+    let mut same = true;
     for shape in shapes {
         let path = home.join(shape.name);
-        let difference = match get_pinned(&path, false) {
-            Ok(fd) => match map_info(fd.as_fd()) {
-                Ok(info) if info.max_entries != shape.max_entries => {
-                    let (is, wanted) = (info.max_entries, shape.max_entries);
-                    found.get_or_insert_with(|| {
-                        format!("{}: capacity {is} where {wanted} is wanted", shape.name)
-                    });
-                    let same_size = MapInfo {
-                        max_entries: wanted,
-                        ..info
-                    };
-                    shape.difference(&same_size)
-                }
-                Ok(info) => shape.difference(&info),
-                Err(_) => Some("it is not a map".into()),
-            },
+        let difference = match get_pinned(&path, false).map(map_info) {
+            Ok(Ok(info)) => {
+                same &= info.max_entries == shape.max_entries;
+                shape.difference(&info)
+            }
+            Ok(Err(_)) => Some("it is not a map".into()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => Some(format!("it cannot be opened: {error}")),
         };
@@ -191,7 +178,7 @@ pub(crate) fn find_difference(
             });
         }
     }
-    Ok(found)
+    Ok(same)
 }
 
 #[cfg(test)]

@@ -46,20 +46,13 @@ impl MapRow {
 /// 100 ms for a million flows.
 pub fn pinned_maps(pin_dir: &Path) -> Result<Vec<MapRow>, DatapathError> {
     let home = layout_dir(pin_dir);
-    let entries = fs::read_dir(&home).map_err(|source| match source.kind() {
+    fs::read_dir(&home).map_err(|source| match source.kind() {
         io::ErrorKind::NotFound => nothing_readable(pin_dir),
         _ => DatapathError::of_file("read", &home)(source),
     })?;
-    let paths = entries.flatten().map(|entry| entry.path());
     let mut rows = Vec::new();
-    // There are marks, the directory of links, and what tells commands of the programs, too.
-    for path in paths.filter(|path| path.is_file()) {
-        let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
-            continue;
-        };
-        if !maps::ALL.contains(&name) {
-            continue;
-        }
+    for name in maps::ALL {
+        let path = home.join(name);
         match get_pinned(&path, true) {
             Ok(fd) => rows.extend(row(name, &path, fd).ok()),
             Err(source) if source.kind() == io::ErrorKind::PermissionDenied => {
@@ -68,7 +61,7 @@ pub fn pinned_maps(pin_dir: &Path) -> Result<Vec<MapRow>, DatapathError> {
                     source,
                 });
             }
-            // The agent may be removing the map.
+            // Another version made no such map, or the agent is removing it.
             Err(_) => {}
         }
     }

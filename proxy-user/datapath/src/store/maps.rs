@@ -16,9 +16,8 @@ use proxy_common::{
 };
 
 use super::{
-    blocks::BlockAllocator,
     delta::{Current, CurrentFrontend},
-    ids::IdPool,
+    ids::{BlockAllocator, IdPool},
     state::FamilyState,
 };
 use crate::{

@@ -5,7 +5,6 @@
 
 mod adopt;
 mod apply;
-mod blocks;
 mod change;
 mod check;
 mod commit;

@@ -4,7 +4,7 @@
 
 use std::{collections::HashSet, io, os::fd::OwnedFd};
 
-use linux::{get_pinned, per_cpu_add, per_cpu_sums};
+use linux::{Plain, get_pinned, per_cpu_add, per_cpu_sums};
 use proxy_common::{
     ServiceId, V4, V6, maps,
     service::FragmentKey,
@@ -31,8 +31,8 @@ pub(super) fn carry(old: &Old<'_>) -> Result<(), DatapathError> {
         .map_err(failed)?;
     old.each(maps::PORTS, |word, bits| ports.merge(word, bits))?;
     carry_direct(old)?;
-    carry_fragments::<V4>(old)?;
-    carry_fragments::<V6>(old)
+    copy(old, V4::FRAGMENTS, |_: &FragmentKey<V4>, _: &u32| true)?;
+    copy(old, V6::FRAGMENTS, |_: &FragmentKey<V6>, _: &u32| true)
 }
 
 /// Copies the known connections that bypass services, so that the new programs create no flow for
@@ -43,26 +43,26 @@ fn carry_direct(old: &Old<'_>) -> Result<(), DatapathError> {
     let here = here.map_err(DatapathError::of_map("carry over", maps::DIRECT))?;
     let known = here.into_iter().filter(|(_, seen)| *seen != 0);
     let known: HashSet<_> = known.map(|(place, _)| place).collect();
-    let (mut places, mut all) = (Vec::new(), Vec::new());
-    old.each(maps::DIRECT, |place: u32, seen: u32| {
-        if seen != 0 && !known.contains(&place) {
-            places.push(place);
-            all.push(seen);
-        }
-    })?;
-    // If the kernel refuses an element, that connection is not copied.
-    _ = table.update_all(&places, &all);
-    Ok(())
+    copy(old, maps::DIRECT, |place: &u32, seen: &u32| {
+        *seen != 0 && !known.contains(place)
+    })
 }
 
-fn carry_fragments<A: Family>(old: &Old<'_>) -> Result<(), DatapathError> {
-    let table: Table<FragmentKey<A>, u32> = old.new_table(A::FRAGMENTS)?;
+/// Copies the wanted elements of a map as far as the kernel takes them: a connection that is left
+/// out is not known, and a fragment costs one datagram.
+fn copy<K: Plain, V: Plain>(
+    old: &Old<'_>,
+    map: &'static str,
+    wants: impl Fn(&K, &V) -> bool,
+) -> Result<(), DatapathError> {
+    let table: Table<K, V> = old.new_table(map)?;
     let (mut keys, mut values) = (Vec::new(), Vec::new());
-    old.each(A::FRAGMENTS, |key, value| {
-        keys.push(key);
-        values.push(value);
+    old.each(map, |key, value| {
+        if wants(&key, &value) {
+            keys.push(key);
+            values.push(value);
+        }
     })?;
-    // A fragment that does not fit costs one datagram.
     _ = table.update_all(&keys, &values);
     Ok(())
 }
@@ -77,29 +77,35 @@ pub(super) fn carry_counters(old: &Old<'_>) -> Result<(), DatapathError> {
     carry_refused(old).map_err(failed(maps::REFUSED))
 }
 
-/// Opens the old map of this name; `None` if it does not exist.
-fn pinned(old: &Old<'_>, map: &str) -> io::Result<Option<OwnedFd>> {
-    match get_pinned(&old.source.join(map), false) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        found => found.map(Some),
-    }
+/// Opens the old map of this name and the new one; `None` if the old one does not exist or has
+/// another layout.
+fn both<T>(
+    old: &Old<'_>,
+    map: &str,
+    wrap: impl Fn(OwnedFd) -> io::Result<T>,
+) -> io::Result<Option<[T; 2]>> {
+    let before = match get_pinned(&old.source.join(map), false) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        found => wrap(found?),
+    };
+    let Ok(before) = before else {
+        return Ok(None);
+    };
+    let now = get_pinned(&old.target.join(map), false).and_then(wrap)?;
+    Ok(Some([before, now]))
 }
 
 fn carry_outcomes(old: &Old<'_>) -> io::Result<()> {
-    let Some(counters) = pinned(old, maps::COUNTERS)? else {
+    let Some([counters, new]) = both(old, maps::COUNTERS, Ok)? else {
         return Ok(());
     };
-    let new = get_pinned(&old.target.join(maps::COUNTERS), false)?;
     per_cpu_add(new, &per_cpu_sums(counters)?)
 }
 
 fn carry_traffic<A: Family>(old: &Old<'_>) -> io::Result<()> {
-    // One of another layout is left out.
-    let counted = pinned(old, A::TRAFFIC)?.and_then(|fd| TrafficMap::new(fd).ok());
-    let Some(counted) = counted else {
+    let Some([counted, new]) = both(old, A::TRAFFIC, TrafficMap::new)? else {
         return Ok(());
     };
-    let new = get_pinned(&old.target.join(A::TRAFFIC), false).and_then(TrafficMap::new)?;
     let mut sums = Vec::new();
     counted.each(u32::MAX, |id, traffic| {
         let none = Traffic {
@@ -123,11 +129,9 @@ fn carry_traffic<A: Family>(old: &Old<'_>) -> io::Result<()> {
 }
 
 fn carry_refused(old: &Old<'_>) -> io::Result<()> {
-    let counted = pinned(old, maps::REFUSED)?.and_then(|fd| RefusedMap::new(fd).ok());
-    let Some(counted) = counted else {
+    let Some([counted, new]) = both(old, maps::REFUSED, RefusedMap::new)? else {
         return Ok(());
     };
-    let new = get_pinned(&old.target.join(maps::REFUSED), false).and_then(RefusedMap::new)?;
     let entries = counted.entries()?.into_iter();
     for (key, count) in entries.filter(|(_, count)| *count > 0) {
         let service = old.references.services.get(key.service);

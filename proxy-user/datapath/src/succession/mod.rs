@@ -40,7 +40,7 @@ use super::{
     Datapath,
     error::DatapathError,
     maps::{
-        Shape, capacities_in, find_difference,
+        Shape, capacities_in, have_shapes,
         pins::{GROWN, Generation, files, generations, if_there, links_of},
         tables::Table,
     },
@@ -88,7 +88,7 @@ pub(super) fn choose(
     for (position, generation) in old.iter().enumerate() {
         let dir = generation.dir(pin_dir);
         let may_serve = adopt_drained || !is_drained(&dir);
-        if generation.is_known() && may_serve && find_difference(&dir, shapes)?.is_none() {
+        if generation.is_known() && may_serve && have_shapes(&dir, shapes)? {
             chosen = Some(position);
             break;
         }
