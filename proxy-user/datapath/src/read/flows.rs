@@ -129,26 +129,14 @@ impl Reader {
     }
 }
 
-impl Reader {
-    /// Puts a flow together from its entry for packets of the client (`key`, `entry`) and its entry
-    /// for replies.
-    pub(super) fn flow_with<A: Family>(
-        &self,
-        key: &FlowKey<A>,
-        entry: &FlowEntry<A>,
-        reply: Option<&FlowEntry<A>>,
-        now: u64,
-    ) -> Flow {
-        Flow {
-            masquerade: reply.and_then(masquerade),
-            ..flow_of(&self.service_port(entry.service.0), key, entry, now)
-        }
-    }
-}
-
 /// Returns a flow with the data of its entry for packets of the client only: `masquerade` is
 /// `None`.
-fn flow_of<A: Family>(service: &str, key: &FlowKey<A>, entry: &FlowEntry<A>, now: u64) -> Flow {
+pub(super) fn flow_of<A: Family>(
+    service: &str,
+    key: &FlowKey<A>,
+    entry: &FlowEntry<A>,
+    now: u64,
+) -> Flow {
     Flow {
         service: service.to_owned(),
         protocol: key.protocol.name(),
@@ -184,7 +172,7 @@ fn masquerade_of<A: Family>(
         .and_then(|reply| masquerade(&reply)))
 }
 
-fn masquerade<A: Family>(reply: &FlowEntry<A>) -> Option<SocketAddr> {
+pub(super) fn masquerade<A: Family>(reply: &FlowEntry<A>) -> Option<SocketAddr> {
     let is_known = !reply.masquerade_port.is_any();
     is_known.then(|| socket(reply.masquerade, reply.masquerade_port))
 }

@@ -146,10 +146,6 @@ impl<A: Family> FamilyBatches<A> {
             change,
         });
     }
-    /// Returns the number of queued source ranges: none of them is in the map yet.
-    pub(super) fn new_sources(&self) -> u32 {
-        self.sources.len() as u32
-    }
 }
 
 /// The elements that one call of `Store::apply` writes and removes.

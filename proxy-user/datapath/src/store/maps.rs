@@ -117,11 +117,6 @@ impl<A: Family> FamilyMaps<A> {
         }
         written
     }
-    /// Makes a record lead to empty blocks, so that it has no backends.
-    pub(super) fn empty_blocks(&self, id: RecordId) {
-        self.point_to_blocks(id, &FamilyState::default());
-    }
-
     pub(super) fn store_sets(&self, id: BackendId, sets: EndpointSet) {
         self.backends
             .store_u16(id.0, offset_of!(Backend<A>, sets), sets.0);

@@ -21,7 +21,7 @@ use super::{
     change::{Batches, FamilyBatches},
     garbage::Garbage,
     maps::Maps,
-    state::{ServiceState, Stored},
+    state::{FamilyState, ServiceState, Stored},
 };
 use crate::node::SettingsCell;
 
@@ -188,7 +188,7 @@ impl Publisher<'_> {
                 // The key still leads to the record. It loses its backends, and its id is never
                 // used again.
                 tracing::warn!(map = A::FRONTENDS, ?key, error = %refused.error, "could not remove an element");
-                maps.empty_blocks(*record);
+                maps.point_to_blocks(*record, &FamilyState::default());
             } else {
                 unreachable.push(*record);
             }

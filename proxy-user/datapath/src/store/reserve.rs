@@ -82,12 +82,12 @@ impl Reserved {
         if range.addr().is_ipv4() != (A::VERSION == 4) {
             return Ok(());
         }
-        let (maps, pending) = (A::maps(maps), A::batches(batches).new_sources());
+        let (maps, pending) = (A::maps(maps), A::batches(batches).sources.len());
         let capacity = maps.sources.capacity();
         let limit = capacity - self.room.reserve(capacity);
         let family = &mut self.families[A::AT];
         family.sources += 1;
-        if maps.source_count + pending + family.sources > limit {
+        if maps.source_count + pending as u32 + family.sources > limit {
             return Err(full(A::SOURCE_RANGES, capacity, "sourceRanges"));
         }
         Ok(())

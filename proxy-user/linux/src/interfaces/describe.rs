@@ -26,9 +26,9 @@ pub(super) fn describe(
             let kind = node.classify(link);
             // KUBE: packets from a bridge's ports are masqueraded with the bridge's address and
             // matched by its name.
-            let bridge = node
-                .master_of(link)
-                .filter(|_| kind == InterfaceKind::BridgePort);
+            let master = node.master_of(link);
+            let bridge = master.filter(|_| kind == InterfaceKind::BridgePort);
+            let is_switched = master.is_some_and(|master| master.kind == "openvswitch");
             let attach = belongs(&link.name, kind, &patterns.attach);
             let routed = bridge.unwrap_or(link);
             let sender = routed.index;
@@ -40,7 +40,7 @@ pub(super) fn describe(
                 veth_port: kind == InterfaceKind::BridgePort && link.kind == "veth",
                 bridge: bridge.map(|bridge| bridge.index),
                 made_by_program: link.kind == "tun",
-                switch_port: link.kind == "veth" && node.is_switched(link),
+                switch_port: link.kind == "veth" && is_switched,
                 bridge_port: bridge.is_some_and(|bridge| bridge.mac != link.mac),
                 mtu: link.mtu,
                 mac: Mac::try_from(link.mac.as_slice()).ok(),
@@ -150,11 +150,6 @@ impl<'a> Node<'a> {
     /// Returns the devices on top of a link that share it by VLAN tags or addresses.
     fn lying_on(&self, link: &Link) -> impl Iterator<Item = &'a Link> {
         self.uppers.get(&link.index).into_iter().flatten().copied()
-    }
-    /// True if a link is a port of an Open vSwitch.
-    fn is_switched(&self, link: &Link) -> bool {
-        self.master_of(link)
-            .is_some_and(|master| master.kind == "openvswitch")
     }
     /// True if a link has an address that packets from elsewhere may be for.
     fn is_addressed(&self, link: &Link) -> bool {

@@ -14,7 +14,11 @@ use super::{Asked, By, Explained, MatchedFrontend, endpoints, maps::FamilyMaps};
 use crate::{
     error::DatapathError,
     maps::family::Family,
-    read::{Reader, failed, socket},
+    read::{
+        Flow, Reader, failed,
+        flows::{flow_of, masquerade},
+        socket,
+    },
 };
 
 /// Explains a packet that comes in on an interface.
@@ -193,7 +197,11 @@ fn known<A: Family>(
         let mut reply_key = key;
         entry.reply_key_into(&key, &mut reply_key);
         let reply = find(&reply_key)?;
-        explained.flow = Some(reader.flow_with(&key, &entry, reply.as_ref(), now()));
+        let service = reader.service_port(entry.service.0);
+        explained.flow = Some(Flow {
+            masquerade: reply.as_ref().and_then(masquerade),
+            ..flow_of(&service, &key, &entry, now())
+        });
         let record = maps.find(to, destination, asked.protocol)?;
         if let Some(record) = record.filter(|record| record.service == entry.service) {
             explained.frontend = Some(frontend(reader, maps, &record)?);
