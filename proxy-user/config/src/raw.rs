@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Settings as the file and the flags give them, unchecked: `file` and the command line's flags fill
-//! them, and `check` makes a `Config` of them, by a draft that the entries of `table` fill.
+//! Settings as the file and the flags give them, unchecked: `file` and the command line's flags
+//! fill them, and `check` makes a `Config` of them, by a draft that the entries of `table` fill.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Maps by bpf(2): creation, information, emptying, and many elements by one system call (Linux 5.6).
-//! Used by `datapath` and `tables`.
+//! Maps by bpf(2): creation, information, emptying, and many elements by one system call (Linux
+//! 5.6). Used by `datapath` and `tables`.
 
 use std::{
     io,

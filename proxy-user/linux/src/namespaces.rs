@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Network namespaces: this thread's, those of this host that are visible to this process, and
-//! those of pods, found by the interface that leads to the pod, or by inode number. Needs the host's
-//! PID namespace to see pods' processes. Called by `agent`, the command line and `sock_diag`.
+//! those of pods, found by the interface that leads to the pod, or by inode number. Needs the
+//! host's PID namespace to see pods' processes. Called by `agent`, the command line and
+//! `sock_diag`.
 
 use std::{
     collections::HashSet,

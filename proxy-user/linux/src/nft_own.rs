@@ -2,8 +2,8 @@
 //! Portolan's own part of nf_tables, by nfnetlink: its rules in the chains that forwarded packets
 //! pass, those of iptables-nft among them; and a table that has the kernel go on translating the
 //! connections that nf_conntrack has as translated, when the rules that translated their first
-//! packets are gone. The kernel translates while there is a chain of type nat, and tracks connections
-//! while there is a rule that asks for their state. Called by `agent` and `datapath`.
+//! packets are gone. The kernel translates while there is a chain of type nat, and tracks
+//! connections while there is a rule that asks for their state. Called by `agent` and `datapath`.
 
 use std::{fmt, io};
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Free lists: of the ids of map elements, of which the lowest comes first, so that the used part of
-//! an array stays small; and of the map `slots`, which hands out runs of neighbouring slots from the
-//! shortest free run that is long enough, and joins freed runs. Used by `reserve`, `garbage`,
+//! Free lists: of the ids of map elements, of which the lowest comes first, so that the used part
+//! of an array stays small; and of the map `slots`, which hands out runs of neighbouring slots from
+//! the shortest free run that is long enough, and joins freed runs. Used by `reserve`, `garbage`,
 //! `adopt`.
 
 use std::collections::{BTreeMap, BTreeSet};

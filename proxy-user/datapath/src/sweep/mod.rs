@@ -63,8 +63,8 @@ impl Sweep {
         Ok(())
     }
 
-    /// Continues the walks through the flow tables. Without `store`, no connections to pods that are
-    /// gone are ended.
+    /// Continues the walks through the flow tables. Without `store`, no connections to pods that
+    /// are gone are ended.
     fn sweep_flows(
         &mut self,
         store: Option<&Store>,
