@@ -263,7 +263,7 @@ pub(super) unsafe fn lookup(
 ) -> io::Result<(usize, bool)> {
     // The cursor of a hash map is a bucket number, that of an array or a trie is a key.
     let mut next = vec![0u8; key.max(size_of::<u64>())];
-    let start = (!cursor.is_empty()).then(|| cursor.as_ptr() as u64);
+    let start = (!cursor.is_empty()).then_some(cursor.as_ptr() as u64);
     let mut request = BatchRequest {
         in_batch: start.unwrap_or(0),
         out_batch: next.as_mut_ptr() as u64,

@@ -16,9 +16,8 @@ use linux::{
 };
 
 use super::{
-    entry_points::HOOKS,
     foreign::{ForeignProgram, HookState, Hooks},
-    hooks::path_of,
+    hooks::{HOOKS, path_of},
     probe::has_tcx,
     tc::ours,
 };

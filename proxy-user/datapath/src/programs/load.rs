@@ -20,7 +20,7 @@ use linux::{TestRun, program_id, test_run};
 use proxy_common::{flow::ring::ring_size, maps};
 
 use super::{
-    entry_points::{HOOKS, NEEDED, PROGRAMS, UPLINK},
+    hooks::HOOKS,
     log::ProgramLog,
     refusal::{Refusal, explain},
 };
@@ -28,6 +28,24 @@ use crate::{Datapath, RefusedProgram, error::DatapathError, maps::Shape, options
 
 /// The BPF object file with the kernel programs, embedded at build time.
 pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/portolan.bpf.o"));
+
+/// The tc programs, and the programs `expire_*`, which the agent runs itself.
+pub const PROGRAMS: [&str; 7] = [
+    "ingress",
+    "egress",
+    "ingress_l3",
+    "egress_l3",
+    "egress_loopback",
+    "expire_v4",
+    "expire_v6",
+];
+
+/// The program for the XDP hook of uplinks.
+pub(super) const UPLINK: &str = "uplink";
+
+/// The programs without which the datapath cannot work. If the kernel refuses another one, the rest
+/// works.
+pub(super) const NEEDED: [&str; 2] = ["ingress", "egress"];
 
 /// Log levels of aya-log: only faults, or every packet as well. The verifier removes the code of
 /// disabled levels.

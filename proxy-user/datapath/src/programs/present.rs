@@ -12,8 +12,8 @@ use linux::{get_pinned, interfaces::Interface, link_info, program_name};
 use serde::Serialize;
 
 use super::{
-    entry_points::HOOKS,
     foreign::{Hooks, Member},
+    hooks::HOOKS,
     tc::{direction, has_ours, interfaces, program_of},
     xdp::of_pin,
 };

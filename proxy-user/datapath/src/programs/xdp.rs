@@ -14,7 +14,10 @@ use linux::{
     attach_xdp, attached_xdp, describe_program, detach, get_pinned, link_info, program_id, replace,
 };
 
-use super::{entry_points::UPLINK, load::Programs, pin::pin_again};
+use super::{
+    load::{Programs, UPLINK},
+    pin::pin_again,
+};
 use crate::{
     error::DatapathError,
     maps::pins::{files, if_there, links_of},

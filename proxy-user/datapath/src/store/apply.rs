@@ -19,9 +19,8 @@ use super::{
     commit::commit,
     garbage::{Collector, Grace},
     maps::Maps,
-    prepare::prepare,
+    prepare::{prepare, reduced},
     publish::Publisher,
-    reduce::reduced,
     state::{ServiceState, Stored},
 };
 use crate::{

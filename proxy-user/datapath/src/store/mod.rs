@@ -15,7 +15,6 @@ mod ids;
 mod maps;
 mod prepare;
 mod publish;
-mod reduce;
 mod reserve;
 mod state;
 
