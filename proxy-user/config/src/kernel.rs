@@ -10,9 +10,7 @@ use ipnet::IpNet;
 use linux::{UNACKNOWLEDGED, interfaces::Patterns};
 use proxy_common::{Prefix, Settings, settings::RANGES};
 
-use super::{
-    Config, Conntrack, Forwarding, LocalDetection, Masquerade, Mode, SocketBalancing, Xdp,
-};
+use super::{Config, Forwarding, LocalDetection, Masquerade, Mode, SocketBalancing, Xdp};
 
 impl Config {
     /// Returns the settings of the kernel programs, without the node's addresses.

@@ -10,14 +10,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use linux::{Plain, Tracked, get_pinned};
+use linux::Tracked;
 use proxy_common::{
     FlowKey, FrontendKey, Port, RecordId, V4, V6,
     lookup::{FrontendMaps, find_record},
     maps::{self, node_address},
 };
 
-use crate::maps::{family::Family, tables::Table};
+use crate::maps::{family::Family, open_table, tables::Table};
 
 /// Looks for connections that another proxy has translated, on any thread.
 #[derive(Debug)]
@@ -77,7 +77,7 @@ impl ForeignLookout {
             return Ok(found);
         }
         let services: Services<A> = Services::open(&self.home)?;
-        let direct: Table<u32, u32> = open(&self.home, maps::DIRECT)?;
+        let direct: Table<u32, u32> = open_table(&self.home, maps::DIRECT)?;
         let of_services = found.into_iter().filter(|tracked| services.has(tracked));
         let noted = of_services.inspect(|tracked| {
             if let Some((place, value)) = reply_key::<A>(tracked).map(|key| key.fingerprint()) {
@@ -107,8 +107,8 @@ struct Services<A: Family> {
 impl<A: Family> Services<A> {
     fn open(home: &Path) -> io::Result<Self> {
         Ok(Self {
-            frontends: open(home, A::FRONTENDS)?,
-            addresses: open(home, A::NODE_ADDRESSES)?,
+            frontends: open_table(home, A::FRONTENDS)?,
+            addresses: open_table(home, A::NODE_ADDRESSES)?,
         })
     }
     /// True if the connection's destination is a service's address; also if it is a cluster IP that
@@ -136,8 +136,4 @@ impl<A: Family> FrontendMaps<A> for Services<A> {
         // No need to check the ranges: only cluster IPs have the key that is looked up next.
         true
     }
-}
-
-fn open<K: Plain, V: Plain>(home: &Path, map: &str) -> io::Result<Table<K, V>> {
-    get_pinned(&home.join(map), false).and_then(Table::new)
 }

@@ -11,7 +11,10 @@ pub mod pins;
 pub mod ranges;
 pub mod shapes;
 
+use std::{io, path::Path};
+
 use control::object::ObjectName;
+use linux::{Plain, get_pinned, tables::Table};
 use proxy_common::{Port, Protocol, service::ServiceName};
 
 pub(super) use arrays::PortFilter;
@@ -23,6 +26,11 @@ pub use pins::holder_of;
 pub use shapes::pinned_capacities;
 pub use shapes::{Shape, shapes};
 pub(super) use shapes::{capacities_in, have_shapes};
+
+/// Opens a pinned map, for both reading and writing.
+pub(crate) fn open_table<K: Plain, V: Plain>(home: &Path, map: &str) -> io::Result<Table<K, V>> {
+    get_pinned(&home.join(map), false).and_then(Table::new)
+}
 
 /// Returns the value for a service port in the map `names`.
 pub(crate) fn service_name(

@@ -157,29 +157,27 @@ fn set_names(sets: EndpointSet) -> impl Iterator<Item = (EndpointSet, &'static s
 
 /// Returns a frontend's policies and options in words.
 fn policies(flags: ServiceFlags, affinity_timeout: u32) -> Vec<String> {
-    let mut words = Vec::new();
-    if flags.kind() == FrontendKind::Unserved {
-        return vec!["rejects".into()];
+    match flags.kind() {
+        FrontendKind::Unserved => return vec!["rejects".into()],
+        FrontendKind::Echo => return vec!["answers ping".into()],
+        _ => {}
     }
-    if flags.kind() == FrontendKind::Echo {
-        return vec!["answers ping".into()];
-    }
-    if !flags.has(ServiceFlags::HAS_ENDPOINTS) {
-        words.push("rejects: no endpoints".into());
-    }
-    if flags.has(ServiceFlags::EXTERNAL_LOCAL) {
-        words.push("external policy Local".into());
-    }
-    if flags.has(ServiceFlags::INTERNAL_BLOCK_LOCAL) {
-        words.push("internal policy Local".into());
-    }
-    if flags.has(ServiceFlags::SOURCE_RANGES) {
-        words.push("source ranges".into());
-    }
-    if flags.has(ServiceFlags::AFFINITY) {
-        words.push(format!("ClientIP affinity {affinity_timeout} s"));
-    }
-    words
+    let affinity = format!("ClientIP affinity {affinity_timeout} s");
+    let words = [
+        (ServiceFlags::HAS_ENDPOINTS, false, "rejects: no endpoints"),
+        (ServiceFlags::EXTERNAL_LOCAL, true, "external policy Local"),
+        (
+            ServiceFlags::INTERNAL_BLOCK_LOCAL,
+            true,
+            "internal policy Local",
+        ),
+        (ServiceFlags::SOURCE_RANGES, true, "source ranges"),
+        (ServiceFlags::AFFINITY, true, &affinity),
+    ];
+    let said = words
+        .iter()
+        .filter(|(flag, set, _)| flags.has(*flag) == *set);
+    said.map(|(_, _, word)| (*word).to_owned()).collect()
 }
 
 /// A backend's share of the new connections of one endpoint set: so many slots of a block.

@@ -40,9 +40,8 @@ use super::{
     Datapath,
     error::DatapathError,
     maps::{
-        Shape, capacities_in, have_shapes,
+        Shape, capacities_in, have_shapes, open_table,
         pins::{GROWN, Generation, files, generations, if_there, links_of},
-        tables::Table,
     },
     options::Capacities,
     programs::{detach_filters_of, is_xdp_pin, linked_programs},
@@ -132,7 +131,7 @@ fn is_drained(dir: &Path) -> bool {
 
 /// Returns what [`tell`] has told the programs that use the maps in `dir`.
 fn word(dir: &Path) -> u32 {
-    let map = get_pinned(&dir.join(maps::DRAINED), false).and_then(Table::<u32, u32>::new);
+    let map = open_table::<u32, u32>(dir, maps::DRAINED);
     let word = map.and_then(|map| map.lookup(&0));
     word.ok().flatten().unwrap_or_default()
 }
@@ -140,14 +139,13 @@ fn word(dir: &Path) -> u32 {
 /// Tells the programs that use the maps in `dir` what to do in a succession. `word` has bits of
 /// [`generation`]; 0 means to work as usual.
 fn tell(dir: &Path, word: u32) -> Result<(), DatapathError> {
-    let map = match get_pinned(&dir.join(maps::DRAINED), false) {
+    match open_table(dir, maps::DRAINED) {
         // This layout is older than the map `DRAINED`: its programs work as usual until they are
         // detached.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        map => map.and_then(Table::<u32, u32>::new),
-    };
-    map.and_then(|map| map.update(&0, &word))
-        .map_err(DatapathError::of_map("set", maps::DRAINED))
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        map => map.and_then(|map| map.update(&0_u32, &word)),
+    }
+    .map_err(DatapathError::of_map("set", maps::DRAINED))
 }
 
 impl Succession {

@@ -15,7 +15,11 @@ use std::{
 use aya_obj::{Map, Object};
 use linux::{Members, Plain, Raw, create_bytes, get_pinned, lookup_raw, map_members, members_of};
 
-use crate::{error::DatapathError, maps::tables::Table, programs::OBJECT};
+use crate::{
+    error::DatapathError,
+    maps::{open_table, tables::Table},
+    programs::OBJECT,
+};
 
 /// How many elements one system call reads.
 const BATCH: usize = 4096;
@@ -58,9 +62,7 @@ pub(super) fn table<K: Plain, V: Plain>(
     home: &Path,
     map: &'static str,
 ) -> Result<Table<K, V>, DatapathError> {
-    get_pinned(&home.join(map), false)
-        .and_then(Table::new)
-        .map_err(DatapathError::of_map("carry over", map))
+    open_table(home, map).map_err(DatapathError::of_map("carry over", map))
 }
 
 /// Calls `visit` for each element of the map of this name in `source`, a generation's directory. A
