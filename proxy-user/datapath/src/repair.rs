@@ -191,7 +191,7 @@ impl Datapath {
     /// MACs, interfaces, excepted cgroups and uplinks.
     pub fn repair_node(&mut self) -> Repaired {
         let looks = [
-            (maps::SETTINGS, self.settings.repair().map(usize::from)),
+            (maps::SETTINGS, self.settings.repair()),
             ("addresses", self.addresses.repair()),
             ("pods", self.pods.repair()),
             (maps::MACS, self.macs.repair()),

@@ -62,7 +62,10 @@ impl Shape {
 pub fn shapes(c: &Capacities) -> Vec<Shape> {
     use MapKind::{Array, Hash, LruHash, PerCpuArray, PerCpuHash};
     let s = Shape::new::<u32, u32>;
-    let sources = capacity::MASQUERADE_SOURCES as u32;
+    let (sources, shared) = (
+        capacity::MASQUERADE_SOURCES as u32,
+        maps::SHARED_INTERFACE_SLOTS,
+    );
     let mut shapes = shapes_of::<V4>(c);
     shapes.extend(shapes_of::<V6>(c));
     shapes.extend([
@@ -74,12 +77,7 @@ pub fn shapes(c: &Capacities) -> Vec<Shape> {
         Shape::new::<u32, u64>(maps::INTERFACES, Hash, capacity::INTERFACES as u32, 0),
         s(maps::DIRECT, Array, maps::DIRECT_SLOTS, 0),
         Shape::new::<u32, u64>(maps::BETWEEN_PODS, Array, maps::BETWEEN_PODS_SLOTS, 0),
-        s(
-            maps::SHARED_INTERFACES,
-            Array,
-            maps::SHARED_INTERFACE_SLOTS,
-            0,
-        ),
+        s(maps::SHARED_INTERFACES, Array, shared, 0),
         Shape::new::<u32, MasqueradeSources>(maps::MASQUERADE_SOURCES, Array, sources, 0),
         Shape::new::<u32, Settings>(maps::SETTINGS, Array, 1, 0),
         // One name per service port, which has at least one frontend of some family.

@@ -8,6 +8,7 @@ use proxy_common::{
     FrontendKind, Prefix, Settings, V4, V6, maps, masquerade::PortRanges, settings::RANGES,
 };
 
+use super::Mirror;
 use crate::{
     Datapath,
     error::DatapathError,
@@ -15,16 +16,14 @@ use crate::{
         PinnedMaps,
         family::Family,
         ranges::{Near, include, include_all},
-        tables::Table,
     },
 };
 
 /// The map `settings`, which has one element.
 pub(crate) struct SettingsCell {
-    table: Table<u32, Settings>,
-    stored: Settings,
-    /// The settings that should be in the map. They differ from `stored` only if the kernel refused
-    /// a write.
+    map: Mirror<u32, Settings>,
+    /// The settings that should be in the map. They differ from those stored only if the kernel
+    /// refused a write.
     wanted: Settings,
 }
 
@@ -57,45 +56,29 @@ impl SettingsCell {
         open: &PinnedMaps,
         (v4, v6): &(NewAddresses<V4>, NewAddresses<V6>),
     ) -> Result<Self, DatapathError> {
-        let table: Table<u32, Settings> = open.take(maps::SETTINGS, Table::new)?;
-        let failed = DatapathError::of_map("read", maps::SETTINGS);
-        let found = table.lookup(&0).map_err(failed)?.unwrap_or(Settings::EMPTY);
-        let mut cell = Self {
-            table,
-            stored: found,
-            wanted: found,
-        };
-        let mut wanted = found;
+        let map = Mirror::adopt(open, maps::SETTINGS)?;
         // A new map is all zeros, and a range of zeros would contain every address.
-        if found.masquerade_ports == PortRanges([0; 4]) {
-            wanted = Settings::EMPTY;
-        }
-        cell.wanted = wanted;
+        let is_new = |found: &&Settings| found.masquerade_ports == PortRanges([0; 4]);
+        let found = map.stored.get(&0).filter(|found| !is_new(found));
+        let wanted = found.copied().unwrap_or(Settings::EMPTY);
+        let mut cell = Self { map, wanted };
         cell.cover(v4, v6)
             .map_err(DatapathError::of_map("write", maps::SETTINGS))?;
         Ok(cell)
     }
     fn store(&mut self, settings: Settings) -> io::Result<bool> {
         self.wanted = settings;
-        if settings == self.stored {
-            return Ok(false);
-        }
-        self.table.update(&0, &settings)?;
-        self.stored = settings;
-        Ok(true)
+        let differs = self.map.stored.get(&0) != Some(&settings);
+        self.map.update(0, settings)?;
+        Ok(differs)
     }
     /// Whether segments of unknown connections to a service get a reset.
     pub(crate) fn resets(&self) -> bool {
-        self.stored.has(Settings::RESET_UNKNOWN)
+        let stored = self.map.stored.get(&0);
+        stored.is_some_and(|stored| stored.has(Settings::RESET_UNKNOWN))
     }
-    /// Restores the map if somebody else has changed it; true if that was so.
-    pub(crate) fn repair(&mut self) -> Result<bool, DatapathError> {
-        let failed = DatapathError::of_map("check", maps::SETTINGS);
-        if self.table.lookup(&0).map_err(failed)? == Some(self.stored) {
-            return Ok(false);
-        }
-        self.table.update(&0, &self.stored).map_err(failed)?;
-        Ok(true)
+    pub(crate) fn repair(&self) -> Result<usize, DatapathError> {
+        self.map.repair()
     }
     /// Widens the ranges of service addresses to contain these; true if anything had to be stored.
     /// The ranges never shrink, because connections outlive services.

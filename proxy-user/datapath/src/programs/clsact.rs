@@ -13,17 +13,16 @@ use std::{
 use aya::programs::tc::qdisc_add_clsact;
 use linux::{filter_qdiscs, filters, has_filters, remove_clsact};
 
-use super::tc::is_ours;
+use super::tc::{has_ours, is_ours};
 
-/// Adds a clsact qdisc to an interface unless it has one. `is_ours` returns whether the interface
-/// has filters of ours.
-pub(super) fn make(links: &Path, index: u32, name: &str, is_ours: impl FnOnce() -> bool) {
+/// Adds a clsact qdisc to an interface unless it has one.
+pub(super) fn make(links: &Path, index: u32, name: &str) {
     let mark = mark(links, index);
     // If this fails, the later attaching reports the reason.
     if qdisc_add_clsact(name).is_ok() {
         // Without a mark the qdisc is never removed, which harms nobody.
         _ = symlink("clsact", mark);
-    } else if !is_ours() {
+    } else if !has_ours(index, false) && !has_ours(index, true) {
         // The mark was left by another interface that had this index.
         _ = fs::remove_file(mark);
     }

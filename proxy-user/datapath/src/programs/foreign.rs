@@ -146,17 +146,18 @@ impl<'a> Hooks<'a> {
         interface: &Interface,
         by_filter: bool,
     ) -> io::Result<Vec<ForeignProgram>> {
+        let up_to = by_filter.then_some(*PRIORITIES.start());
         let mut found = Vec::new();
         for egress in [false, true] {
             let chain = self.chain(interface.index, egress)?;
-            found.extend(state(self.ours, chain, precedes(by_filter)).foreign(egress));
+            found.extend(state(self.ours, chain, up_to).foreign(egress));
         }
         Ok(found)
     }
 
     /// Returns the programs at one hook of an interface, whether or not ours is there.
     pub(super) fn state(&self, index: u32, egress: bool) -> io::Result<HookState> {
-        Ok(state(self.ours, self.chain(index, egress)?, |_| true))
+        Ok(state(self.ours, self.chain(index, egress)?, Some(u16::MAX)))
     }
 
     /// Returns the programs at one hook of an interface, in the order in which the kernel runs
@@ -192,14 +193,10 @@ impl<'a> Hooks<'a> {
     }
 }
 
-/// Returns a function that says whether a member would come before ours.
-fn precedes(by_filter: bool) -> impl Fn(&Member) -> bool {
-    move |member| by_filter && member.priority <= *PRIORITIES.start()
-}
-
-/// Returns the members of a chain by their positions. `precedes`: whether a member comes before
-/// ours where ours is not attached.
-fn state(ours: &HashSet<u32>, chain: Vec<Member>, precedes: impl Fn(&Member) -> bool) -> HookState {
+/// Returns the members of a chain by their positions. Where ours is not attached, those up to the
+/// priority `up_to` come before ours; none without it.
+fn state(ours: &HashSet<u32>, chain: Vec<Member>, up_to: Option<u16>) -> HookState {
+    let precedes = |member: &Member| up_to.is_some_and(|up_to| member.priority <= up_to);
     let is_ours = |member: &Member| member.program.is_some_and(|id| ours.contains(&id));
     let first = chain.iter().position(is_ours);
     let mut state = HookState {
@@ -244,7 +241,7 @@ mod tests {
         };
         let chain = || vec![filter(1), filter(2)];
         let places = |by_filter: bool| {
-            let found = state(&HashSet::new(), chain(), precedes(by_filter));
+            let found = state(&HashSet::new(), chain(), by_filter.then_some(1));
             found
                 .foreign(false)
                 .map(|one| one.place)
@@ -263,7 +260,7 @@ mod tests {
         let ours = HashSet::from([1, 2]);
         let chain = vec![program(NOBODY), program(2), flower];
         let beside = |ours: &HashSet<u32>| {
-            let state = state(ours, chain.clone(), |_| true);
+            let state = state(ours, chain.clone(), Some(u16::MAX));
             state.beside(true).collect::<Vec<_>>()
         };
         let expected = [

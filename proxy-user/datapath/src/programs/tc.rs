@@ -160,11 +160,7 @@ impl TcAttachments {
     ) -> io::Result<()> {
         // Attaching to an interface that is gone would not report that.
         nix::net::if_::if_nametoindex(interface.name.as_str())?;
-        clsact::make(&self.links, interface.index, &interface.name, || {
-            [false, true]
-                .iter()
-                .any(|egress| has_ours(interface.index, *egress))
-        });
+        clsact::make(&self.links, interface.index, &interface.name);
         // With the qdisc `ingress`, the kernel would accept filters for egress as well, but run
         // them at ingress.
         if filter_qdiscs()?.get(&interface.index) == Some(&false) {
