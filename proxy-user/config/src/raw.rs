@@ -195,22 +195,24 @@ impl Draft {
     fn local_detection(&self) -> Result<LocalDetection, ConfigError> {
         let mode = self.detect_local_mode.as_str();
         let refuse = |remedy: String| Problem::new(mode, remedy).with_key("detectLocalMode");
-        let needs = |key| refuse(format!("needs {key} to be set; set it or use another mode"));
+        let by = |key, name: &str, interfaces: fn(String) -> PodInterfaces| match name {
+            "" => Err(refuse(format!(
+                "needs {key} to be set; set it or use another mode"
+            ))),
+            name => Ok(LocalDetection::Interface(interfaces(name.to_owned()))),
+        };
+        let (bridge, prefix) = (&self.bridge_interface, &self.interface_name_prefix);
         let has_ranges = !self.config.cluster_cidr.is_empty();
         match mode {
             "" | "ClusterCIDR" if !has_ranges => Ok(LocalDetection::None),
             "" | "ClusterCIDR" => Ok(LocalDetection::ClusterCidr),
             "NodeCIDR" => Ok(LocalDetection::NodeCidr),
-            "BridgeInterface" => match self.bridge_interface.as_str() {
-                "" => Err(needs("detectLocal.bridgeInterface")),
-                name => Ok(LocalDetection::Interface(PodInterfaces::Named(name.into()))),
-            },
-            "InterfaceNamePrefix" => match self.interface_name_prefix.as_str() {
-                "" => Err(needs("detectLocal.interfaceNamePrefix")),
-                prefix => Ok(LocalDetection::Interface(PodInterfaces::Prefix(
-                    prefix.into(),
-                ))),
-            },
+            "BridgeInterface" => by("detectLocal.bridgeInterface", bridge, PodInterfaces::Named),
+            "InterfaceNamePrefix" => by(
+                "detectLocal.interfaceNamePrefix",
+                prefix,
+                PodInterfaces::Prefix,
+            ),
             _ => Err(refuse(
                 "is no mode; use ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix"
                     .to_owned(),

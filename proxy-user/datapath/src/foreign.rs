@@ -22,7 +22,7 @@ use crate::maps::{family::Family, open_table, tables::Table};
 /// Looks for connections that another proxy has translated, on any thread.
 #[derive(Debug)]
 pub struct ForeignLookout {
-    home: PathBuf,
+    pub(super) home: PathBuf,
 }
 
 /// The connections that another proxy has translated.
@@ -37,10 +37,6 @@ pub struct ForeignConnections {
 }
 
 impl ForeignLookout {
-    pub(super) fn new(home: &Path) -> Self {
-        Self { home: home.into() }
-    }
-
     /// Counts the connections, and has the kernel translate them until the last one has ended, and
     /// the last one that it has given another source port meanwhile. Reads all of nf_conntrack, so
     /// it takes longer the more connections there are.

@@ -163,7 +163,9 @@ impl Datapath {
     }
     /// Returns what looks for connections of another proxy, usable on any thread.
     pub fn foreign_lookout(&self) -> ForeignLookout {
-        ForeignLookout::new(&self.home)
+        ForeignLookout {
+            home: self.home.clone(),
+        }
     }
     pub fn capacities(&self) -> Capacities {
         self.capacities

@@ -39,15 +39,19 @@ impl<K: Plain, V: Plain> PerCpu<K, V> {
     }
 
     /// Returns the values of a key, one for each CPU; None if the map has no such key.
-    pub fn lookup(&self, key: &K) -> io::Result<Option<Vec<V>>> {
+    fn lookup(&self, key: &K) -> io::Result<Option<Vec<V>>> {
         let mut values = vec![V::zeroed(); self.cpus];
         let is_there = self.table.read(key, &mut values)?;
         Ok(is_there.then_some(values))
     }
-    /// Stores the values of a key, one for each CPU. What a program adds to them at the same moment
-    /// may be lost.
-    pub fn update(&self, key: &K, values: &[V]) -> io::Result<()> {
-        self.table.write(key, values, 0)
+    /// Changes the value of the first CPU, if the map has the key. What a program adds to an
+    /// element's values at the same moment may be lost.
+    pub fn change_first(&self, key: &K, change: impl FnOnce(&mut V)) -> io::Result<()> {
+        let Some(mut values) = self.lookup(key)? else {
+            return Ok(());
+        };
+        values.first_mut().map(change);
+        self.table.write(key, &values, 0)
     }
     /// Creates an element with a value of zero on each CPU, unless the key exists.
     pub fn enter(&self, key: &K) -> io::Result<()> {
@@ -102,10 +106,7 @@ pub fn per_cpu_sums(fd: OwnedFd) -> io::Result<Vec<u64>> {
 pub fn per_cpu_add(fd: OwnedFd, more: &[u64]) -> io::Result<()> {
     let array = PerCpu::<u32, u64>::new(fd)?;
     for (index, more) in (0..array.capacity()).zip(more) {
-        if let Some(mut values) = array.lookup(&index)? {
-            values[0] += more;
-            array.update(&index, &values)?;
-        }
+        array.change_first(&index, |first| *first += more)?;
     }
     Ok(())
 }

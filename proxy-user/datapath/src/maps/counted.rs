@@ -4,7 +4,7 @@
 
 use std::{io, os::fd::OwnedFd};
 
-use linux::{PerCpu, Plain};
+use linux::PerCpu;
 use proxy_common::{
     BackendId, Counter, ServiceId,
     traffic::{RefusedKey, Traffic},
@@ -46,20 +46,8 @@ impl TrafficMap {
     /// Adds another map's counts for a backend to the value of the first CPU.
     pub(crate) fn add(&self, id: u32, more: &Traffic) -> io::Result<()> {
         let index = if id < self.0.capacity() { id } else { 0 };
-        add(&self.0, &index, |first| first.add(more))
+        self.0.change_first(&index, |first| first.add(more))
     }
-}
-
-fn add<K: Plain, V: Plain>(
-    map: &PerCpu<K, V>,
-    key: &K,
-    add: impl FnOnce(&mut V),
-) -> io::Result<()> {
-    let Some(mut values) = map.lookup(key)? else {
-        return Ok(());
-    };
-    values.first_mut().map(add);
-    map.update(key, &values)
 }
 
 fn sum(values: &[Traffic]) -> Traffic {
@@ -106,6 +94,6 @@ impl RefusedMap {
     /// Adds another map's count for a service port and counter to the value of the first CPU.
     pub(crate) fn add(&self, key: RefusedKey, more: u64) -> io::Result<()> {
         self.0.enter(&key)?;
-        add(&self.0, &key, |first| *first += more)
+        self.0.change_first(&key, |first| *first += more)
     }
 }

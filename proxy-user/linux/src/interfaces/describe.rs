@@ -206,19 +206,13 @@ fn belongs(name: &str, kind: InterfaceKind, patterns: &[String]) -> bool {
 /// True if the patterns select a name. Without patterns, or with exclusions (`!`) only, `detected`
 /// is the answer for names that are not excluded.
 fn is_selected(name: &str, patterns: &[String], detected: bool) -> bool {
-    let excluded = patterns
-        .iter()
-        .filter_map(|pattern| pattern.strip_prefix('!'))
-        .any(|pattern| glob::matches(pattern, name));
-    let mut wanted = patterns
-        .iter()
-        .filter(|pattern| !pattern.starts_with('!'))
-        .peekable();
-    let only_exclusions = wanted.peek().is_none();
-    let included = if only_exclusions {
+    let all = patterns.iter().map(String::as_str);
+    let (exclusions, wanted): (Vec<_>, Vec<_>) = all.partition(|one| one.starts_with('!'));
+    let selects = |one: &&str| glob::matches(one.strip_prefix('!').unwrap_or(one), name);
+    let included = if wanted.is_empty() {
         detected
     } else {
-        wanted.any(|pattern| glob::matches(pattern, name))
+        wanted.iter().any(selects)
     };
-    included && !excluded
+    included && !exclusions.iter().any(selects)
 }
