@@ -39,19 +39,23 @@ impl<K: Plain, V: Plain> PerCpu<K, V> {
     }
 
     /// Returns the values of a key, one for each CPU; None if the map has no such key.
-    fn lookup(&self, key: &K) -> io::Result<Option<Vec<V>>> {
+    pub fn lookup(&self, key: &K) -> io::Result<Option<Vec<V>>> {
         let mut values = vec![V::zeroed(); self.cpus];
         let is_there = self.table.read(key, &mut values)?;
         Ok(is_there.then_some(values))
     }
-    /// Changes the value of the first CPU, if the map has the key. What a program adds to an
-    /// element's values at the same moment may be lost.
+    /// Stores the values of a key, one for each CPU. What a program adds to them at the same moment
+    /// may be lost.
+    pub fn update(&self, key: &K, values: &[V]) -> io::Result<()> {
+        self.table.write(key, values, 0)
+    }
+    /// Changes the value of the first CPU, if the map has the key, as [`Self::update`] does.
     pub fn change_first(&self, key: &K, change: impl FnOnce(&mut V)) -> io::Result<()> {
         let Some(mut values) = self.lookup(key)? else {
             return Ok(());
         };
         values.first_mut().map(change);
-        self.table.write(key, &values, 0)
+        self.update(key, &values)
     }
     /// Creates an element with a value of zero on each CPU, unless the key exists.
     pub fn enter(&self, key: &K) -> io::Result<()> {
