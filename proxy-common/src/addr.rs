@@ -43,14 +43,14 @@ pub trait Addr: Copy + Eq + Ord + Hash + core::fmt::Debug + Send + Sync + 'stati
 }
 
 /// An IPv4 address. Aligned so that the kernel programs load it as one word.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(C, align(4))]
 pub struct V4 {
     pub octets: [u8; 4],
 }
 
 /// An IPv6 address. Aligned so that the kernel programs load it by words.
-#[derive(Clone, Copy, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialOrd, Ord, Default)]
 #[repr(C, align(4))]
 pub struct V6 {
     pub octets: [u8; 16],

@@ -168,7 +168,10 @@ pub(super) fn rows(answer: &Json) -> Vec<SettingRow> {
             None if from != "default" || setting.unset.is_some() => String::new(),
             None => return None,
         };
-        let unset = setting.unset.filter(|_| from != "flag" && from != "file");
+        let unset = setting
+            .unset
+            .as_deref()
+            .filter(|_| from != "flag" && from != "file");
         Some(SettingRow {
             key: setting.key.to_owned(),
             means: unset.and_then(|unset| means(unset, &value)),

@@ -71,7 +71,7 @@ pub(crate) fn page() -> String {
 
 fn write_page(page: &mut String) -> std::fmt::Result {
     writeln!(page, "{ABOUT_PAGE}{ABOUT}")?;
-    for group in table::GROUPS {
+    for group in table::groups() {
         write_group(page, group)?;
     }
     writeln!(page, "## Flags without a key in the file\n")?;
@@ -111,7 +111,7 @@ fn write_page(page: &mut String) -> std::fmt::Result {
 }
 
 fn write_group(page: &mut String, group: &Group) -> std::fmt::Result {
-    writeln!(page, "## {}\n\n{}\n", group.title, wrap(group.about, ""))?;
+    writeln!(page, "## {}\n\n{}\n", group.title, wrap(&group.about, ""))?;
     let sizes = |setting: &Setting| matches!(setting.kind, Kind::Entries(_));
     if group.settings.iter().any(sizes) {
         let total: u64 = shapes(&Capacities::default())
@@ -125,10 +125,10 @@ fn write_group(page: &mut String, group: &Group) -> std::fmt::Result {
         );
         writeln!(page, "{}\n", wrap(&about, ""))?;
     }
-    for setting in group.settings {
+    for setting in &group.settings {
         writeln!(page, "### `{}`\n", setting.key)?;
-        item(page, &format!("Value: {}", setting.kind.values()))?;
-        match setting.unset {
+        item(page, &format!("Value: {}", setting.values()))?;
+        match &setting.unset {
             Some(words) => item(page, &format!("Default: {words}"))?,
             None => item(page, &format!("Default: `{}`", setting.default()))?,
         }
@@ -142,7 +142,7 @@ fn write_group(page: &mut String, group: &Group) -> std::fmt::Result {
         writeln!(
             page,
             "\n{}\n\n{}\n",
-            wrap(setting.what, ""),
+            wrap(&setting.what, ""),
             wrap(&when, "")
         )?;
     }

@@ -43,7 +43,7 @@ fn why_unused(name: &str) -> &'static str {
         Some(flag) => unused.flags.contains(&flag),
         None => unused.keys.iter().any(|key| table::is_within(name, key)),
     };
-    table::unused().find(is_it).map_or("", |unused| unused.why)
+    table::unused().find(is_it).map_or("", |unused| &unused.why)
 }
 
 /// Returns notes about parameters of nf_conntrack that differ from the settings. None on a node

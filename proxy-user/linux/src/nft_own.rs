@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Portolan's rules in the chains of nf_tables that forwarded packets pass, by nfnetlink. Chains of
-//! iptables-nft are among them. Called by `agent` and `datapath::cleanup`.
+//! Portolan's own part of nf_tables, by nfnetlink: its rules in the chains that forwarded packets
+//! pass, those of iptables-nft among them; and a table that has the kernel go on translating the
+//! connections that nf_conntrack has as translated, when the rules that translated their first
+//! packets are gone. The kernel translates while there is a chain of type nat, and tracks
+//! connections while there is a rule that asks for their state. Called by `agent` and `datapath`.
 
 use std::{fmt, io};
 
-use netlink_packet_core::NLM_F_CREATE;
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::{
-    answers::text,
+    answers::{none_if, text},
     netlink::{Connection, array, attribute, encode, nested},
-    nft_encode::{NEW_RULE, SUBSYSTEM, batch, compare, expression, load, named, value, word},
-    nftables::{BRIDGE, GENERIC, NftChain, family_number, nft_chains},
+    nftables::{
+        BRIDGE, GENERIC, NEW_CHAIN, NEW_RULE, NEW_TABLE, NftChain, SUBSYSTEM, all_chains, batch,
+        compare, expression, family_number, load, named, nft_chains, value, word,
+    },
 };
 
 const GET_RULE: u16 = SUBSYSTEM << 8 | 7;
@@ -71,7 +76,6 @@ impl ForwardChain {
         self.0.drops
     }
 
-    /// Returns portolan's rules in the chain.
     pub fn own_rules(&self) -> io::Result<Vec<OwnRule>> {
         let mut found = Vec::new();
         let request = self.message(&[]);
@@ -105,7 +109,6 @@ impl ForwardChain {
         batch(&Connection::open(NETLINK_NETFILTER)?, rules.collect())
     }
 
-    /// Removes these rules from the chain.
     pub fn remove(&self, rules: &[OwnRule]) -> io::Result<()> {
         let deleted = |rule: &OwnRule| {
             let handle = encode(HANDLE, &rule.handle);
@@ -162,7 +165,7 @@ fn has_mark(mark: u32) -> Vec<u8> {
     [load("meta", MARK), register_has(mark, true)].concat()
 }
 
-pub(super) fn has_state() -> Vec<u8> {
+fn has_state() -> Vec<u8> {
     const STATE: u32 = 0;
     let any = register_has(ESTABLISHED_RELATED.into(), false);
     [load("ct", STATE), any].concat()
@@ -193,12 +196,63 @@ fn matches_state() -> Vec<u8> {
     matches("conntrack", 3, &data)
 }
 
-pub(super) fn accept() -> Vec<u8> {
+fn accept() -> Vec<u8> {
     const VERDICT_REGISTER: u32 = 0;
     const ACCEPT: u32 = 1;
     let verdict = nested(2, &word(1, ACCEPT));
     let data = [word(1, VERDICT_REGISTER), nested(2, &verdict)].concat();
     expression("immediate", &data)
+}
+
+const DELETE_TABLE: u16 = SUBSYSTEM << 8 | 2;
+/// The family of the table, which makes the kernel translate IPv4 and IPv6.
+const FAMILY: &str = "inet";
+pub(super) const NAME: &str = "portolan";
+const POSTROUTING: &str = "postrouting";
+
+/// Makes the table unless it is there. A kernel without nf_tables has no rules that could go: the
+/// tables of iptables translate as long as they are registered, even empty ones.
+pub fn keep_translations() -> io::Result<()> {
+    /// `NF_INET_POST_ROUTING`, and the priority that nft calls srcnat. One hook is enough: the
+    /// kernel's part registers all of them.
+    const HOOK: [u32; 2] = [4, 100];
+    let [hook, priority] = HOOK;
+    let chain = [
+        named(1, NAME),
+        named(3, POSTROUTING),
+        nested(4, &[word(1, hook), word(2, priority)].concat()),
+        named(7, "nat"),
+    ];
+    let rule = [
+        named(1, NAME),
+        named(2, POSTROUTING),
+        nested(4, &[has_state(), accept()].concat()),
+    ];
+    let made = tell(vec![
+        (NEW_TABLE, NLM_F_CREATE | NLM_F_EXCL, named(1, NAME)),
+        (NEW_CHAIN, NLM_F_CREATE, chain.concat()),
+        (NEW_RULE, NLM_F_CREATE, rule.concat()),
+    ]);
+    none_if(&[libc::EEXIST, libc::EINVAL, libc::EOPNOTSUPP], made).map(drop)
+}
+
+/// Removes the table; true if it was there.
+pub fn end_translations() -> io::Result<bool> {
+    Ok(has_translations()? && tell(vec![(DELETE_TABLE, 0, named(1, NAME))]).map(|()| true)?)
+}
+
+/// True if the table is there.
+pub fn has_translations() -> io::Result<bool> {
+    let chains = all_chains()?;
+    Ok(chains.iter().any(|chain| chain.table == NAME))
+}
+
+fn tell(messages: Vec<(u16, u16, Vec<u8>)>) -> io::Result<()> {
+    let header = [family_number(FAMILY), 0, 0, 0];
+    let payload = |attributes: Vec<u8>| [&header[..], &attributes].concat();
+    let messages = messages.into_iter();
+    let messages = messages.map(|(kind, flags, attributes)| (kind, flags, payload(attributes)));
+    batch(&Connection::open(NETLINK_NETFILTER)?, messages.collect())
 }
 
 #[cfg(test)]
