@@ -164,8 +164,7 @@ impl Select {
         self.name.as_ref().is_none_or(|name| name.means(service))
             && self.namespace.as_ref().is_none_or(|one| one == namespace)
     }
-    /// Returns whether the arguments select a row about this service port. `ends`: the addresses and
-    /// ports that the row shows.
+    /// Returns whether the arguments select a row about this service port, which shows `ends`.
     pub(super) fn wants(
         &self,
         service: &str,

@@ -35,7 +35,7 @@ fn file(text: &str) -> (tempfile::TempDir, String) {
     (folder, path)
 }
 
-/// kube-proxy's own flags beside a file: `kube_proxys_recorded_command_lines_give_the_same_settings`.
+/// Those of kube-proxy are compared with what a real one does, below.
 #[test]
 fn with_a_file_flags_are_ignored_as_by_kube_proxy_and_named() {
     let (_folder, path) = file("clusterCIDR: 10.1.0.0/16\nportolan: {socketBalancing: all}\n");
