@@ -3,10 +3,14 @@
 
 use std::{
     io::{self, BufRead, BufReader, ErrorKind, Write},
-    net::{SocketAddr, TcpStream, UdpSocket},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket},
     os::fd::AsRawFd,
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
+    process::{Child, Command},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -16,8 +20,20 @@ use lab::node::netns::NetNs;
 /// How long to wait for an answer, also on a busy machine.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// Sends every line of the connection back.
-pub(crate) fn echo(stream: TcpStream) {
+/// A listener of this host.
+#[track_caller]
+pub(crate) fn listen(host: &NetNs, at: impl ToSocketAddrs) -> TcpListener {
+    let listener = host.enter(|| TcpListener::bind(at));
+    listener.expect("enter the host").expect("a listener")
+}
+
+/// Makes a host answer at this address and port: it sends every line back.
+pub(crate) fn serve(host: &NetNs, at: impl ToSocketAddrs) {
+    let listener = listen(host, at);
+    thread::spawn(move || listener.incoming().flatten().for_each(echo));
+}
+
+fn echo(stream: TcpStream) {
     thread::spawn(move || {
         let mut lines = BufReader::new(stream);
         let mut line = String::new();
@@ -86,6 +102,67 @@ impl Open {
             Ok(_) => answer.trim_end().to_owned(),
             Err(error) => error.to_string(),
         }
+    }
+}
+
+/// A connection on which lines go there and come back all the time, until a test ends it.
+pub(crate) struct Talk {
+    port: u16,
+    over: Arc<AtomicBool>,
+    lines: Arc<AtomicU32>,
+    talking: JoinHandle<()>,
+}
+
+impl Talk {
+    /// How long to wait for progress, also on a busy machine.
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    /// Connects and begins to talk.
+    pub(crate) fn begin(pod: &NetNs, to: &str) -> Self {
+        let mut open = Open::connect(pod, to).unwrap_or_else(|error| panic!("{to}: {error}"));
+        open.set_patience(Self::PATIENCE);
+        let port = open.0.get_ref().local_addr().expect("its address").port();
+        let (over, lines) = (Arc::<AtomicBool>::default(), Arc::<AtomicU32>::default());
+        let (until, count) = (Arc::clone(&over), Arc::clone(&lines));
+        let talking = thread::spawn(move || {
+            while !until.load(Ordering::Relaxed) {
+                let line = count.fetch_add(1, Ordering::Relaxed).to_string();
+                assert_eq!(open.echo(&line), line);
+                thread::sleep(Duration::from_millis(1));
+            }
+            let end = open.0.get_ref().shutdown(Shutdown::Write);
+            end.expect("closed");
+            let rest = open.0.read_line(&mut String::new());
+            assert_eq!(rest.expect("the other end"), 0);
+        });
+        Self {
+            port,
+            over,
+            lines,
+            talking,
+        }
+    }
+
+    /// Waits until more lines have come back.
+    pub(crate) fn goes_on(&self) {
+        let before = self.lines.load(Ordering::Relaxed);
+        let deadline = Instant::now() + Self::PATIENCE;
+        while self.lines.load(Ordering::Relaxed) < before + 50 {
+            let is_over = self.talking.is_finished() || Instant::now() > deadline;
+            assert!(!is_over, "after {before} lines");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// The client's source port.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Closes the connection; every line must have come back.
+    pub(crate) fn finish(self) {
+        self.over.store(true, Ordering::Relaxed);
+        self.talking.join().expect("every line came back");
     }
 }
 
@@ -159,17 +236,20 @@ pub(crate) fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> usize {
     }
 }
 
-/// Limits the time of each read and write on a stream.
-pub(crate) fn limit(stream: &TcpStream, patience: Duration) -> io::Result<()> {
-    stream.set_read_timeout(Some(patience))?;
-    stream.set_write_timeout(Some(patience))
+/// A process that is running; dropping this kills it.
+pub(crate) struct Sleeping(Child);
+
+impl Sleeping {
+    /// Starts a process in a pod: by it, others see the pod's network namespace.
+    pub(crate) fn in_pod(pod: &NetNs) -> Self {
+        let process = pod.enter(|| Command::new("sleep").arg("3600").spawn());
+        Self(process.expect("the pod").expect("it runs"))
+    }
 }
 
-/// The error of one end of a connection, with its name.
-pub(crate) fn failed(who: &str, error: &io::Error) -> io::Error {
-    let why = match error.kind() {
-        ErrorKind::WouldBlock => "it stands still".to_owned(),
-        _ => error.to_string(),
-    };
-    io::Error::new(error.kind(), format!("{who}: {why}"))
+impl Drop for Sleeping {
+    fn drop(&mut self) {
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
 }

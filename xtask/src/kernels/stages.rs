@@ -60,7 +60,7 @@ const SERVE_PART: &str = "restart::a_connection_outlives";
 /// Of `follow` those that pass on Linux 6.1: it has no tcx links, and gives no reason for a martian
 /// source.
 const SERVE: &str =
-    "changes:: follow::routes handover:: observe:: refused:: restart:: attachments:: takeover::";
+    "changes:: follow::routes handover:: refused:: restart:: attachments:: takeover::";
 /// Tests of services through every kind of interface. Most need kernel modules and are ignored by
 /// default; they fail on a kernel that lacks such a module.
 const DEVICES: &str = "--include-ignored devices::";
