@@ -159,11 +159,11 @@ pub enum Exit {
 /// interface.
 #[inline(always)]
 pub fn exit(ingress: Uplink, egress: Uplink, is_same: bool) -> Exit {
-    if !ingress.receives() {
+    if !ingress.has(Uplink::RECEIVES) {
         Exit::Stack
-    } else if is_same && ingress.returns() {
+    } else if is_same && ingress.has(Uplink::RETURNS) {
         Exit::Return
-    } else if egress.sends() {
+    } else if egress.has(Uplink::SENDS) {
         Exit::Redirect
     } else {
         Exit::Stack
@@ -184,29 +184,14 @@ impl Uplink {
     /// Returns the word of an uplink with this link-layer address.
     pub const fn new(mac: [u8; 6], abilities: Abilities) -> Self {
         let [a, b, c, d, e, f] = mac;
-        let mut word = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
-        if abilities.receives {
-            word |= Self::RECEIVES;
-        }
-        if abilities.sends {
-            word |= Self::SENDS;
-        }
-        if abilities.returns {
-            word |= Self::RETURNS;
-        }
-        Self(word)
+        let bits = (abilities.receives as u64 * Self::RECEIVES)
+            | (abilities.sends as u64 * Self::SENDS)
+            | (abilities.returns as u64 * Self::RETURNS);
+        Self(bits | u64::from_le_bytes([a, b, c, d, e, f, 0, 0]))
     }
     #[inline(always)]
-    const fn receives(self) -> bool {
-        self.0 & Self::RECEIVES != 0
-    }
-    #[inline(always)]
-    const fn sends(self) -> bool {
-        self.0 & Self::SENDS != 0
-    }
-    #[inline(always)]
-    const fn returns(self) -> bool {
-        self.0 & Self::RETURNS != 0
+    const fn has(self, ability: u64) -> bool {
+        self.0 & ability != 0
     }
     /// Returns the link-layer address as it lies in a frame: the first four octets, then the last
     /// two.

@@ -1,38 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Compares the flow tables in the maps with the model's flows: both must have the same entries.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{collections::BTreeMap, net::SocketAddr};
 
-use proxy_common::{Addr, FlowEntry, FlowKey, FlowKind, FlowState};
+use datapath::maps::family::Family;
+use proxy_common::{FlowKind, FlowState};
 
 use crate::{
     model::{
         Life, Model,
         wire::{SCTP, Tuple},
     },
-    subject::{Subject, socket},
+    subject::{Maps, Subject, socket},
 };
 
-/// Flow entries as text. Key: kind of entry, tuple, and the client's interface.
-type Entries = BTreeMap<(u8, Tuple, u32), String>;
+/// What an entry says: where packets go, from whom or to whom, whether they are masqueraded and as
+/// whom, the bits of the state, and the number.
+type Row = (SocketAddr, SocketAddr, bool, Option<SocketAddr>, u32, u32);
+/// Flow entries. Key: kind of entry, tuple, and the client's interface.
+type Entries = BTreeMap<(u8, Tuple, u32), Row>;
 
 /// Compares flows and session affinities in the maps with those of the model.
-pub(crate) fn compare(model: &Model, subject: &mut Subject) -> Result<(), String> {
+pub(crate) fn compare(model: &Model, subject: &Subject) -> Result<(), String> {
     let wanted = wanted(model);
     let mut found = Entries::new();
-    read(subject.flows_v4(), &mut found)?;
-    read(subject.flows_v6(), &mut found)?;
-    for (key, text) in &wanted {
-        match found.get(key) {
-            None => return Err(format!("an entry is missing: {key:?}: {text}")),
-            Some(other) if other != text => {
-                return Err(format!("{key:?} must be\n  {text}\nbut is\n  {other}"));
-            }
-            Some(_) => {}
+    read(&subject.v4, &mut found)?;
+    read(&subject.v6, &mut found)?;
+    for (key, row) in &wanted {
+        let other = found.remove(key);
+        if other != Some(*row) {
+            return Err(format!("{key:?} must be\n  {row:?}\nbut is\n  {other:?}"));
         }
     }
-    if let Some((key, text)) = found.iter().find(|(key, _)| !wanted.contains_key(key)) {
-        return Err(format!("an entry is left behind: {key:?}: {text}"));
+    if let Some(entry) = found.first_key_value() {
+        return Err(format!("an entry is left behind: {entry:?}"));
     }
     let (wanted, found) = (model.affinities(), subject.affinities());
     if wanted != found {
@@ -73,76 +74,59 @@ fn number(protocol: u8, sequence: u32) -> u32 {
 fn wanted(model: &Model) -> Entries {
     let mut entries = Entries::new();
     for (key, flow) in &model.flows {
-        let protocol = key.tuple.protocol;
-        let (backend, source) = (flow.backend, flow.source);
-        let masqueraded = flow.is_masqueraded;
-        let life = &flow.life;
-        let (name, bits) = (life.phase().name(), bits(life));
-        let state = format!("{name} {bits:#b}, number {:#x}", life.client_number);
-        let text = format!("to {backend} as {source}, masqueraded {masqueraded}, {state}");
-        entries.insert((FlowKind::ORIGINAL.0, key.tuple, key.interface), text);
-        let (frontend, client) = (key.tuple.dst, key.tuple.src);
-        let source = flow
-            .masquerade
-            .map_or_else(String::new, |at| at.to_string());
-        let number = life.backend_number;
-        let text = format!(
-            "from {frontend} to {client}, masqueraded {masqueraded} {source}, number {number:#x}"
+        let Tuple { protocol, src, dst } = key.tuple;
+        let (masqueraded, life) = (flow.is_masqueraded, &flow.life);
+        let (state, number) = (bits(life), life.client_number);
+        let row = (flow.backend, flow.source, masqueraded, None, state, number);
+        entries.insert((FlowKind::ORIGINAL.0, key.tuple, key.interface), row);
+        let row = (
+            dst,
+            src,
+            masqueraded,
+            flow.masquerade,
+            0,
+            life.backend_number,
         );
-        entries.insert((FlowKind::REPLY.0, flow.reply(protocol), 0), text);
+        entries.insert((FlowKind::REPLY.0, flow.reply(protocol), 0), row);
         if let Some(tuple) = flow.masqueraded_reply(protocol) {
-            let text = format!("to {}", flow.source);
-            entries.insert((FlowKind::MASQUERADED_REPLY.0, tuple, 0), text);
+            let row = (flow.source, tuple.src, false, None, 0, 0);
+            entries.insert((FlowKind::MASQUERADED_REPLY.0, tuple, 0), row);
         }
     }
     for tuple in model.untouched.keys() {
-        entries.insert((FlowKind::UNTOUCHED.0, *tuple, 0), String::new());
+        let row = (tuple.dst, tuple.src, false, None, 0, 0);
+        entries.insert((FlowKind::UNTOUCHED.0, *tuple, 0), row);
     }
     entries
 }
 
-fn read<A>(entries: Vec<(FlowKey<A>, FlowEntry<A>)>, found: &mut Entries) -> Result<(), String>
-where
-    A: Addr + Into<IpAddr>,
-{
-    for (key, entry) in entries {
-        let tuple = Tuple {
-            protocol: key.protocol.0,
-            src: socket(key.src, key.src_port),
-            dst: socket(key.dst, key.dst_port),
-        };
+fn read<A: Family>(maps: &Maps<A>, found: &mut Entries) -> Result<(), String> {
+    for (key, entry) in maps.flows.entries().expect("readable") {
+        let (src, dst) = (socket(key.src, key.src_port), socket(key.dst, key.dst_port));
+        let tuple = Tuple::new(key.protocol.0, src, dst);
         if !entry.is_whole(&key) {
             return Err(format!("the check word of {tuple:?} is wrong"));
         }
         let to = socket(entry.address, entry.port);
         let masqueraded = entry.is_masqueraded();
         let number = number(tuple.protocol, entry.sequence);
-        let text = match entry.kind {
+        let row = match entry.kind {
             FlowKind::ORIGINAL => {
                 let source = socket(key.src, entry.client_port);
-                let (name, bits) = (entry.state.name(), entry.state.0);
-                let state = format!("{name} {bits:#b}, number {number:#x}");
-                format!("to {to} as {source}, masqueraded {masqueraded}, {state}")
+                (to, source, masqueraded, None, entry.state.0, number)
             }
             FlowKind::REPLY => {
                 let client = socket(key.dst, entry.client_port);
-                let has_left = !entry.masquerade_port.is_any();
                 let source = socket(entry.masquerade, entry.masquerade_port);
-                let source = if has_left {
-                    source.to_string()
-                } else {
-                    String::new()
-                };
-                format!(
-                    "from {to} to {client}, masqueraded {masqueraded} {source}, number {number:#x}"
-                )
+                let source = Some(source).filter(|source| source.port() != 0);
+                (to, client, masqueraded, source, 0, number)
             }
-            FlowKind::MASQUERADED_REPLY => format!("to {to}"),
-            _ => String::new(),
+            FlowKind::MASQUERADED_REPLY => (to, src, false, None, 0, 0),
+            _ => (dst, src, false, None, 0, 0),
         };
         let [a, b, c] = key.interface;
         let interface = u32::from_le_bytes([a, b, c, 0]);
-        found.insert((entry.kind.0, tuple, interface), text);
+        found.insert((entry.kind.0, tuple, interface), row);
     }
     Ok(())
 }

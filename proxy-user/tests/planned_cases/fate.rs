@@ -6,9 +6,10 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use control::plan::{FamilyPlan, PortPlan, ServicePlan};
+use datapath::maps::family::Family;
 use proxy_common::{
-    Addr, FrontendKind, Origin, Port, Protocol, ServiceFlags, Verdict, decide, verdict::is_hairpin,
+    FrontendKind, Origin, Port, Protocol, ServiceFlags, V4, V6, Verdict, decide,
+    verdict::is_hairpin,
 };
 
 use crate::cluster::Cluster;
@@ -29,32 +30,20 @@ pub(crate) enum Fate {
 impl Cluster {
     /// Looks up the destination as the kernel programs do, and returns the result.
     pub(crate) fn fate(&self, from: IpAddr, to: SocketAddr, protocol: Protocol) -> Fate {
-        match to.ip() {
-            IpAddr::V4(address) => {
-                let guarded = |plan: &ServicePlan| plan.guarded_v4.contains(&address.into());
-                self.fate_in(from, to, protocol, address.into(), |port| &port.v4, guarded)
-            }
-            IpAddr::V6(address) => {
-                let guarded = |plan: &ServicePlan| plan.guarded_v6.contains(&address.into());
-                self.fate_in(from, to, protocol, address.into(), |port| &port.v6, guarded)
-            }
+        if to.is_ipv4() {
+            self.fate_in::<V4>(from, to, protocol)
+        } else {
+            self.fate_in::<V6>(from, to, protocol)
         }
     }
 
-    fn fate_in<A: Addr + Into<IpAddr>>(
-        &self,
-        from: IpAddr,
-        to: SocketAddr,
-        protocol: Protocol,
-        address: A,
-        family: impl Fn(&PortPlan) -> &FamilyPlan<A>,
-        guarded: impl Fn(&ServicePlan) -> bool,
-    ) -> Fate {
+    fn fate_in<A: Family>(&self, from: IpAddr, to: SocketAddr, protocol: Protocol) -> Fate {
+        let address = A::of_ip(to.ip()).expect("of the family");
         let find = |wanted: A| {
             let mut hits = Vec::new();
             for port in self.plans.values().flat_map(|plan| &plan.ports) {
                 let number = Port::from_host(to.port());
-                let frontends = family(port).frontends.iter();
+                let frontends = A::of_port(port).frontends.iter();
                 let mut frontends = frontends.filter(|f| f.address == wanted && f.port == number);
                 if port.protocol == protocol {
                     hits.extend(frontends.next().map(|frontend| (port, frontend)));
@@ -67,15 +56,10 @@ impl Cluster {
         let of_node = self.node.ips.contains(&to.ip()) || to.ip().is_loopback();
         let internal_ips = &self.state.view.internal_ips;
         let node_port = of_node && self.node_ports.serve(to.ip(), internal_ips);
-        let at_node_port = || {
-            if node_port {
-                find(A::UNSPECIFIED)
-            } else {
-                None
-            }
-        };
+        let at_node_port = || find(A::UNSPECIFIED).filter(|_| node_port);
         let Some((port, frontend)) = find(address).or_else(at_node_port) else {
-            return if self.plans.values().any(guarded) {
+            let mut plans = self.plans.values();
+            return if plans.any(|plan| A::guarded(plan).contains(&address)) {
                 Fate::Reject
             } else {
                 Fate::Untouched
@@ -83,16 +67,17 @@ impl Cluster {
         };
         let flags = frontend.flags;
         let block = |external| -> BTreeSet<SocketAddr> {
-            let backends = family(port).backends.iter();
+            let backends = A::of_port(port).backends.iter();
             backends
                 .filter(|b| b.weight > 0 && b.sets.intersects(flags.set_of_block(external)))
                 .map(|b| SocketAddr::new(b.address.into(), b.port.host()))
                 .collect()
         };
+        let mut pods = self.node.pod_cidrs.iter();
+        let is_pod = pods.any(|range| range.contains(&from));
         let origin = if self.node.ips.contains(&from) || from.is_loopback() {
             Origin::Host
-        } else if self.policy.detects_pods && self.node.pod_cidrs.iter().any(|r| r.contains(&from))
-        {
+        } else if self.policy.detects_pods && is_pod {
             Origin::Pod
         } else {
             Origin::External
@@ -108,8 +93,8 @@ impl Cluster {
             } => {
                 assert_ne!(frontend.kind(), FrontendKind::Unserved);
                 let backends = block(external);
-                let hairpin =
-                    backends.len() == 1 && backends.iter().any(|b| is_hairpin(from, b.ip()));
+                let only = backends.first().filter(|_| backends.len() == 1);
+                let hairpin = only.is_some_and(|b| is_hairpin(from, b.ip()));
                 Fate::Forward {
                     backends,
                     masquerade: masquerade || hairpin,

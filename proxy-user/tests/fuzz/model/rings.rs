@@ -36,6 +36,7 @@ impl Ring {
 }
 
 /// The rings of IPv4 and IPv6.
+#[derive(Default)]
 pub(crate) struct Rings {
     size: u64,
     /// The names in each ring: half-open, datagrams, closed for IPv4, then the same for IPv6.
@@ -51,8 +52,7 @@ impl Rings {
     pub(crate) fn new(size: u64) -> Self {
         Self {
             size,
-            named: Default::default(),
-            emptied: [0; 6],
+            ..Self::default()
         }
     }
 }

@@ -4,9 +4,11 @@
 use proxy_common::Counter;
 
 use super::{
-    Given, Judgement, Key, Model, NEXT, Seen, passes,
+    Given, Judgement, Model, Seen,
+    life::goes_on,
+    passes,
     past::{may_leave, needs_stack, older},
-    wire::{self, ACK, FIN, RST, SYN, TCP, UDP},
+    wire::{self, TCP, UDP},
 };
 use crate::services::{self, Interface};
 
@@ -32,7 +34,7 @@ impl Model {
         let headers = wire::read(given.frame).ok_or("it is no packet")?;
         let tuple = headers.tuple;
         let goes_on = match tuple.protocol {
-            TCP => headers.flags & (SYN | FIN | RST | ACK) == ACK,
+            TCP => goes_on(&headers),
             protocol => protocol == UDP,
         };
         let counter = did.counter.ok_or("it is not counted")?;
@@ -40,10 +42,7 @@ impl Model {
         let key = if is_reply {
             *self.masqueraded.get(&tuple).ok_or("it is no reply")?
         } else {
-            Key {
-                tuple,
-                interface: 0,
-            }
+            Self::key(Interface::Uplink, tuple)
         };
         let flow = self.flows.get(&key).ok_or("it is of no flow")?;
         let masquerade = flow
@@ -87,12 +86,7 @@ impl Model {
         }
         frame[..12].copy_from_slice(&given.frame[..12]);
         let expected = wire::with_ends(given.frame, &headers, src, dst);
-        let went = Seen {
-            verdict: NEXT,
-            frame,
-            mark: given.mark,
-            counter,
-        };
+        let went = Seen::passed(frame, given.mark, counter);
         passes(&went, &expected, given.mark, &[counter])
     }
 }
