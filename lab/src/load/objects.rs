@@ -29,7 +29,7 @@ pub struct Objects<'a> {
 }
 
 impl<'a> Objects<'a> {
-    /// Starts an API server on a node, which announces `advertise`, and creates the Node object with
+    /// Starts an API server on a node, which announces `advertise`, and makes the Node object with
     /// `address` as its InternalIP.
     pub fn start(node: &'a NetNs, advertise: &str, address: &str) -> Result<Self> {
         let server = ApiServer::start(node, advertise)?;

@@ -128,7 +128,7 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    pub(super) fn new(is_connected: bool, verb: &'static str, length: u64) -> Box<dyn Client> {
+    pub(super) fn boxed(is_connected: bool, verb: &'static str, length: u64) -> Box<dyn Client> {
         Box::new(Self {
             socket: None,
             is_connected,

@@ -89,14 +89,14 @@ fn maker(kind: &str) -> Option<Make> {
         "FTP, passive" => make::<Ftp>,
         "UDP questions, a socket each" => make::<Queries>,
         "UDP questions, one socket" | "UDP questions, direct" => {
-            || Socket::new(false, "ask", LENGTH)
+            || Socket::boxed(false, "ask", LENGTH)
         }
-        "UDP questions, one connected" => || Socket::new(true, "ask", LENGTH),
+        "UDP questions, one connected" => || Socket::boxed(true, "ask", LENGTH),
         "UDP one-way" => make::<Simplex>,
         "UDP question and stream" => make::<Question>,
         // The server sends the segments of one buffer.
-        "UDP answers by GSO" => || Socket::new(true, "segments", SEGMENT as u64),
-        "UDP answers in fragments" => || Socket::new(false, "ask", LARGE),
+        "UDP answers by GSO" => || Socket::boxed(true, "segments", SEGMENT as u64),
+        "UDP answers in fragments" => || Socket::boxed(false, "ask", LARGE),
         HELD => make::<Holder>,
         "SCTP" => make::<Associations>,
         _ => return None,
