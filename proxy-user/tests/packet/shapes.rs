@@ -149,7 +149,7 @@ fn a_frame_to_another_machine_begins_no_flow_of_a_service(#[values(IPV4, IPV6)] 
 #[case::v4(IPV4, "127.0.0.1")]
 #[case::v6(IPV6, "::1")]
 fn a_loopback_address_from_the_wire_is_not_served(#[case] a: Addresses, #[case] loopback: IpAddr) {
-    let world = World::new(&[Service::web(a).at_node_port(30_080)]);
+    let mut world = World::new(&[Service::web(a).at_node_port(30_080)]);
     world.set_node_addresses(&[(a.node, true), (loopback, true)]);
     let syn = |to| tcp(a.outside_client(), at(to, 30_080), Tcp::Syn, b"");
     world.expect_untouched(&syn(loopback));
