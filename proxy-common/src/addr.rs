@@ -251,12 +251,6 @@ impl Protocol {
     }
 }
 
-impl core::fmt::Debug for Protocol {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 /// An address range: all addresses whose bits under `mask` equal `address`. An unused entry has
 /// address zero and a mask of all ones.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -8,7 +8,7 @@
 
 use crate::{
     Addr, FlowEntry, FlowKind, FlowState, Protocol,
-    flow::{Anew, ClientInterface, Signals, begins_anew, is_routine},
+    flow::{Anew, Signals, begins_anew, is_routine},
     ports,
 };
 
@@ -58,13 +58,6 @@ pub fn takes_original<A: Addr>(
 #[inline(always)]
 pub fn takes_reply<A: Addr>(entry: &FlowEntry<A>) -> bool {
     entry.kind == FlowKind::MASQUERADED_REPLY && is_complete(entry)
-}
-
-/// Whether a reply with this masqueraded reply entry may leave by the interface `egress`: its
-/// client is behind that interface.
-#[inline(always)]
-pub fn leads_to_client<A: Addr>(entry: &FlowEntry<A>, egress: ClientInterface) -> bool {
-    entry.interface == egress
 }
 
 /// Whether a reply with this masqueraded reply entry must be accounted in the flow's other entries:

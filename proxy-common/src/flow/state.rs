@@ -122,12 +122,6 @@ impl FlowState {
     }
 }
 
-impl core::fmt::Debug for FlowState {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 /// What a packet does to the state of its flow: bits to set, and bits to clear.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Change {

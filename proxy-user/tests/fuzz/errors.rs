@@ -106,30 +106,25 @@ impl Run<'_> {
             return Ok(());
         };
         let v6 = tuple.src.is_ipv6();
-        match it.about {
+        let (client, service) = (tuple.src.ip(), tuple.dst.ip());
+        let (by, ends, about) = match it.about {
             About::Request => {
-                let ends = (services::outsider(200, v6), left.tuple.src.ip());
                 let by = Interface::towards(left.tuple.dst.ip());
-                if let Some(frame) = it.frame(ends, by.mac(), &left.frame) {
-                    self.through(by, &frame)?;
-                }
+                let ends = (services::outsider(200, v6), left.tuple.src.ip());
+                (by, ends, Some(left.frame))
             }
-            About::Answer => {
-                let ends = (tuple.src.ip(), tuple.dst.ip());
-                let frame = left.answer;
-                let frame = frame.and_then(|frame| it.frame(ends, interface.mac(), &frame));
-                if let Some(frame) = frame {
-                    self.through(interface, &frame)?;
-                }
-            }
+            About::Answer => (interface, (client, service), left.answer),
             About::Inside => {
-                let ends = (services::node(v6), tuple.src.ip());
-                if let Some(frame) = it.frame(ends, SENDER_MAC, &left.inside) {
-                    let interface = Interface::towards(tuple.src.ip());
-                    self.hook(false, interface, &frame, 0, true)?;
-                }
+                let ends = (services::node(v6), client);
+                (Interface::towards(client), ends, Some(left.inside))
             }
+        };
+        let is_inside = it.about == About::Inside;
+        let mac = if is_inside { SENDER_MAC } else { by.mac() };
+        match about.and_then(|about| it.frame(ends, mac, &about)) {
+            Some(frame) if is_inside => self.hook(false, by, &frame, 0, true).map(drop),
+            Some(frame) => self.through(by, &frame).map(drop),
+            None => Ok(()),
         }
-        Ok(())
     }
 }

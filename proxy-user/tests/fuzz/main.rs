@@ -2,6 +2,11 @@
 //! Compares the loaded kernel programs with an independent model: both process the same random
 //! sequences of packets and changes. Fails without root. `cargo xtask fuzz` runs it for longer.
 
+/// Returns an error with this text.
+macro_rules! fail {
+    ($($text:tt)*) => { return Err(format!($($text)*)) };
+}
+
 mod cluster;
 mod errors;
 mod generate;
@@ -17,7 +22,6 @@ mod runner;
 mod services;
 mod shorten;
 mod subject;
-mod tables;
 mod text;
 
 use lab::random;

@@ -123,7 +123,7 @@ impl FromStr for Complaint {
     fn from_str(text: &str) -> Result<Self, String> {
         let words: Vec<&str> = text.split_whitespace().collect();
         let [error, about, quote, protocol, src, ">", dst] = words[..] else {
-            return Err("it is: INTERFACE ERROR ABOUT BYTES PROTOCOL CLIENT > SERVICE".into());
+            fail!("it is: INTERFACE ERROR ABOUT BYTES PROTOCOL CLIENT > SERVICE");
         };
         Ok(Self {
             error: named(&Error::ALL, error)?,
@@ -168,7 +168,7 @@ impl FromStr for Packet {
     fn from_str(text: &str) -> Result<Self, String> {
         let words: Vec<&str> = text.split_whitespace().collect();
         let [protocol, src, ">", dst, kind, ref rest @ ..] = words[..] else {
-            return Err("a packet is: PROTOCOL FROM > TO KIND [SHAPE ...]".into());
+            fail!("a packet is: PROTOCOL FROM > TO KIND [SHAPE ...]");
         };
         let mut shape = Shape::default();
         for word in rest {

@@ -7,6 +7,7 @@ use proxy_common::Counter;
 
 use crate::{
     kept::Sequence,
+    kernel::compare,
     model::{
         Exit, Given, Model, NEXT, Seen,
         wire::{self, Tuple},
@@ -15,7 +16,6 @@ use crate::{
     packets::{Packet, SENDER_MAC},
     services::{Interface, NodeSettings, is_node},
     subject::{IDLE, Subject, Subjects},
-    tables,
 };
 
 /// The seconds in one step of time. No idle time is a multiple of it, so that the real duration of
@@ -28,14 +28,6 @@ pub(crate) struct Difference {
     /// The index of the operation in the sequence; the last one if the tables differ at the end.
     pub(crate) operation: usize,
     pub(crate) text: String,
-}
-
-/// Counts of a run that found no difference.
-#[derive(Clone, Default, Debug)]
-pub(crate) struct Figures {
-    /// How many packets were given to a program.
-    pub(crate) packets: u64,
-    pub(crate) counts: HashMap<Counter, u64>,
 }
 
 /// A packet that has left the node: its tuple and frame, and (`inside`) its frame between ingress
@@ -66,7 +58,6 @@ impl Left {
 pub(crate) struct Run<'a> {
     subject: &'a mut Subject,
     model: Model,
-    packets: u64,
     /// True if frames at the uplink pass the XDP program first.
     has_xdp: bool,
     /// The counters that the last operation's packets have moved.
@@ -75,12 +66,13 @@ pub(crate) struct Run<'a> {
     pub(crate) left: HashMap<(u32, Tuple), Left>,
 }
 
-/// Runs a sequence on an empty node. `thorough`: compares tables after each operation (slow).
+/// Runs a sequence on an empty node; returns how often each counter has moved. `thorough`: compares
+/// tables after each operation (slow).
 pub(crate) fn run(
     subjects: &mut Subjects,
     sequence: &Sequence<Operation>,
     thorough: bool,
-) -> Result<Figures, Difference> {
+) -> Result<HashMap<Counter, u64>, Difference> {
     let subject = subjects.of(sequence);
     prepare(subject, sequence);
     let flows = subject.options.capacities.flows;
@@ -90,7 +82,6 @@ pub(crate) fn run(
     let mut run = Run {
         subject,
         model,
-        packets: 0,
         has_xdp: sequence.0.first() == Some(&Operation::Past(true)),
         counted: Vec::new(),
         left: HashMap::new(),
@@ -103,17 +94,14 @@ pub(crate) fn run(
         }
         stepped.map_err(failed)?;
         if thorough {
-            tables::compare(&run.model, run.subject).map_err(failed)?;
+            compare(&run.model, run.subject).map_err(failed)?;
         }
     }
     let operation = sequence.0.len().saturating_sub(1);
     if !run.model.is_lost {
-        tables::compare(&run.model, run.subject).map_err(|text| Difference { operation, text })?;
+        compare(&run.model, run.subject).map_err(|text| Difference { operation, text })?;
     }
-    Ok(Figures {
-        packets: run.packets,
-        counts: run.model.counts,
-    })
+    Ok(run.model.counts)
 }
 
 /// Empties the node's maps, and makes the services that the sequence begins with.
@@ -209,7 +197,7 @@ impl Run<'_> {
         let back = self.through(by, &frame)?;
         let tuple = back.as_ref().map(|back| back.tuple);
         if is_alive && tuple != Some(packet.tuple.reversed()) {
-            return Err(format!("the answer of a living flow leaves as {tuple:?}"));
+            fail!("the answer of a living flow leaves as {tuple:?}");
         }
         if let (Some(left), Some(back)) = (self.left.get_mut(&key), back) {
             left.answer = Some(back.frame);
@@ -257,7 +245,6 @@ impl Run<'_> {
             mark: 0,
             is_own: false,
         };
-        self.packets += 1;
         let judged = self.subject.run_at_xdp(frame).and_then(|did| {
             self.model.at_xdp(&given, &did)?;
             self.counted.extend(did.counter);
@@ -283,7 +270,6 @@ impl Run<'_> {
             mark,
             is_own,
         };
-        self.packets += 1;
         let program = if ingress { "ingress" } else { "egress" };
         let judged = self.subject.run(program, &given).and_then(|seen| {
             let mut exit = Exit::Stack;

@@ -44,16 +44,15 @@ fn sequences_go_as_the_model_says() {
 fn go_on(seed: u64, time: Duration) {
     let mut subjects = Subjects::open();
     let start = Instant::now();
-    let (mut sequences, mut packets) = (0_u64, 0_u64);
+    let mut sequences = 0_u64;
     let mut counts = BTreeMap::new();
     while start.elapsed() < time {
         let own = (seed << 32) + sequences;
         let cluster = (seed << 32) + sequences / CLUSTER;
         let sequence = generate::sequence(own, cluster);
         match run(&mut subjects, &sequence, false) {
-            Ok(figures) => {
-                packets += figures.packets;
-                for (counter, count) in figures.counts {
+            Ok(moved) => {
+                for (counter, count) in moved {
                     *counts.entry(counter).or_insert(0_u64) += count;
                 }
             }
@@ -70,6 +69,7 @@ fn go_on(seed: u64, time: Duration) {
         sequences += 1;
     }
     let elapsed = start.elapsed().as_secs_f64();
+    let packets = counts.values().sum::<u64>();
     let per_second = |n: u64| n as f64 / elapsed;
     println!(
         "{sequences} sequences, {packets} packets in {elapsed:.1} s: {:.0} sequences/s, {:.0} packets/s",

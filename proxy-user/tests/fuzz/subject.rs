@@ -235,7 +235,7 @@ impl Subject {
         let mark = &run.context[MARK_FIELD * 4..MARK_FIELD * 4 + 4];
         let mark = u32::from_ne_bytes(mark.try_into().expect("four bytes"));
         if (mark ^ given.mark) & !MARK != 0 {
-            return Err(format!("another bit of the mark has changed: {mark:#x}"));
+            fail!("another bit of the mark has changed: {mark:#x}");
         }
         Ok(Seen {
             verdict: run.result,

@@ -81,7 +81,7 @@ pub(crate) fn read_field<S>(
     } else if let Some((_, field)) = numbers.iter().find(|(known, _)| *known == name) {
         *field(of) = parsed(number)?;
     } else {
-        return Err(format!("unknown word {word}"));
+        fail!("unknown word {word}");
     }
     Ok(())
 }
@@ -130,7 +130,7 @@ impl FromStr for Service {
     fn from_str(text: &str) -> Result<Self, String> {
         let mut words = text.split_whitespace();
         let (Some(name), Some(protocol)) = (words.next(), words.next()) else {
-            return Err("a service is: NAME PROTOCOL [PART ...]".into());
+            fail!("a service is: NAME PROTOCOL [PART ...]");
         };
         let mut service = Self {
             name: name.into(),

@@ -32,12 +32,6 @@ fn a_list_is_as_long_as_the_reduced_weights_and_slots_of_one_backend_lie_apart(
 }
 
 #[test]
-fn weights_whose_sum_is_small_are_shared_exactly() {
-    let weights = [3, 100, 0, 256];
-    assert_eq!(shares(&weights, &list(&weights)), [3, 100, 0, 256]);
-}
-
-#[test]
 fn a_list_of_very_many_backends_has_room_for_each() {
     let mut weights = vec![1; 200_000];
     weights[7] = 1_000_000;

@@ -85,12 +85,12 @@ pub(super) fn echo(case: &Case<'_>) -> Judgement {
     }
     frame[hop] = hops;
     if seen.verdict != REDIRECT || hops < 64 || !wire::same(&frame, &seen.frame) {
-        return Err(format!(
+        fail!(
             "it must be answered by\n  {}\nbut the verdict is {}, the packet\n  {}",
             hex(&frame),
             seen.verdict,
             hex(&seen.frame)
-        ));
+        );
     }
     Ok(())
 }
@@ -106,10 +106,7 @@ pub(super) fn rejection(case: &Case<'_>, counter: Counter) -> Judgement {
     }
     case.counted(&[counter])?;
     if seen.verdict != REDIRECT {
-        return Err(format!(
-            "it must be answered, but the verdict is {}",
-            seen.verdict
-        ));
+        fail!("it must be answered, but the verdict is {}", seen.verdict);
     }
     let frame = &seen.frame;
     let wrong = |what: &str| Err(format!("the answer {what}: {}", hex(frame)));

@@ -169,15 +169,13 @@ impl Model {
         let (source, backend) = (went.src, went.dst);
         let Some((_, incarnation)) = wanted.allowed.iter().find(|(at, _)| *at == backend) else {
             let name = &wanted.name;
-            return Err(format!("{backend} is no backend of {name} for this client"));
+            fail!("{backend} is no backend of {name} for this client");
         };
         if source != client || !self.is_free(key, &reply(backend, client)) {
             // One of the other source ports that are tried may be the client's own port.
             self.settings.expect_source(source, client.ip())?;
             if !all_taken {
-                return Err(format!(
-                    "the client's own port is free, but it got {source}"
-                ));
+                fail!("the client's own port is free, but it got {source}");
             }
             let ports = || self.settings.ports();
             let at = |port| SocketAddr::new(client.ip(), port);
@@ -192,11 +190,11 @@ impl Model {
             let may_have =
                 self.is_free_for(key, &wanted) || self.gives_in(key, &wanted) && is_last();
             if !may_have {
-                return Err(format!("another flow has the tuple of {wanted:?}"));
+                fail!("another flow has the tuple of {wanted:?}");
             }
         }
         if free_by_hash.is_some_and(|at| at != backend) {
-            return Err(format!("{free_by_hash:?} is free, but it got {backend}"));
+            fail!("{free_by_hash:?} is free, but it got {backend}");
         }
         if is_middle {
             case.counted(&[Counter::ForwardedMidStream])?;
@@ -283,9 +281,7 @@ impl Model {
         };
         let must_avoid = has_other && wanted.allowed.len() < few && !wanted.is_held;
         if avoided == Some(backend) && must_avoid {
-            return Err(format!(
-                "{backend} does not answer, and there is another backend"
-            ));
+            fail!("{backend} does not answer, and there is another backend");
         }
         Ok(())
     }

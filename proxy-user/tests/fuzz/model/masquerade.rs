@@ -69,28 +69,24 @@ impl Model {
         let rank = |port| self.rank(at(port)?, SocketAddr::new(address, port), timestamp);
         let is_free = |port| at(port).is_none() && !self.is_recalled(&reply(port));
         if self.is_recalled(&reply(source.port())) {
-            return Err(format!("{source} is others'"));
+            fail!("{source} is others'");
         }
         let first = flow.port_before.unwrap_or(case.headers.tuple.src.port());
         if ports().contains(&first) && is_free(first) && source.port() != first {
-            return Err(format!(
-                "port {first} is free and comes first, not {source}"
-            ));
+            fail!("port {first} is free and comes first, not {source}");
         }
         if let Some(holder) = at(source.port()) {
             let are_all_tried = ports().len() <= TRIES;
             if are_all_tried && ports().any(is_free) {
-                return Err(format!("{source} is taken, and another port is free"));
+                fail!("{source} is taken, and another port is free");
             }
             let own = rank(source.port());
             if own.is_none() {
-                return Err(format!("{source} is the source of a living flow"));
+                fail!("{source} is the source of a living flow");
             }
             let best = ports().filter_map(rank).min();
             if are_all_tried && own != best {
-                return Err(format!(
-                    "{source} is of rank {own:?}, the best one of {best:?}"
-                ));
+                fail!("{source} is of rank {own:?}, the best one of {best:?}");
             }
             self.remove_flow(holder);
         }

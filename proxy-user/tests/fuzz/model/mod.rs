@@ -16,7 +16,6 @@ mod past;
 mod rings;
 mod select;
 mod sums;
-mod tuples;
 pub(crate) mod wire;
 mod xdp;
 
@@ -177,16 +176,12 @@ impl Model {
                 .flat_map(|live| live.service.frontends.iter().map(move |one| (live, one)))
         };
         let is_node_port = |one: &Frontend| one.kind == FrontendKind::NodePort;
+        let of_node = |one: &Frontend| {
+            let address = crate::services::node(one.at.is_ipv6());
+            SocketAddr::new(address, one.at.port())
+        };
         let own = all().find(|(_, one)| !is_node_port(one) && one.at == to);
-        own.or_else(|| {
-            let served = to.ip() == crate::services::node(to.is_ipv6());
-            all().find(|(_, one)| {
-                served
-                    && is_node_port(one)
-                    && one.at.port() == to.port()
-                    && one.at.is_ipv6() == to.is_ipv6()
-            })
-        })
+        own.or_else(|| all().find(|(_, one)| is_node_port(one) && of_node(one) == to))
     }
     /// Returns true if the address is the cluster IP of a service.
     fn is_cluster_ip(&self, address: IpAddr) -> bool {
@@ -289,24 +284,22 @@ impl Live {
 /// Checks that a packet passes with these bytes and mark, counted by one of these counters.
 fn passes(seen: &Seen, frame: &[u8], mark: u32, counters: &[Counter]) -> Judgement {
     if seen.verdict != NEXT {
-        return Err(format!(
+        fail!(
             "it must pass and be counted as {counters:?}, but the verdict is {} ({:?})",
-            seen.verdict, seen.counter
-        ));
+            seen.verdict,
+            seen.counter
+        );
     }
     counted(seen, counters)?;
     if !wire::same(frame, &seen.frame) {
-        return Err(format!(
+        fail!(
             "it must go on as\n  {}\nbut is\n  {}",
             hex(frame),
             hex(&seen.frame)
-        ));
+        );
     }
     if seen.mark != mark {
-        return Err(format!(
-            "its mark must be {mark:#x} but is {:#x}",
-            seen.mark
-        ));
+        fail!("its mark must be {mark:#x} but is {:#x}", seen.mark);
     }
     Ok(())
 }

@@ -51,7 +51,7 @@ impl Model {
         if seen.verdict != REDIRECT {
             self.ingress(given, seen)?;
             if seen.verdict == NEXT && self.must_leave(&case) {
-                return Err("it must leave past the stack".into());
+                fail!("it must leave past the stack");
             }
             return Ok(Exit::Stack);
         }
@@ -60,20 +60,20 @@ impl Model {
         let case = Case::new(given, headers, &back);
         let to = case.went()?.dst.ip();
         if !may_leave(given, &headers, to) {
-            return Err("it must not leave past the stack".into());
+            fail!("it must not leave past the stack");
         }
         let at_once = self.at_once(&case, is_routine)?;
         let is_whole = at_once || is_forwarded(seen.counter) && seen.mark & MARK == 0;
         if is_handed != (is_whole && to == services::pod(Interface::PodA, to.is_ipv6())) {
-            return Err(format!("handed to a pod's link: {is_handed}"));
+            fail!("handed to a pod's link: {is_handed}");
         }
         if !at_once {
             self.ingress(given, &back)?;
             if self.needs_stack(&case) {
-                return Err("the stack must judge its ends".into());
+                fail!("the stack must judge its ends");
             }
             if self.knows_both(&case, to, is_routine) && !is_whole {
-                return Err("it must get both of its ends".into());
+                fail!("it must get both of its ends");
             }
         }
         Ok(if at_once { Exit::Out } else { Exit::Egress })
@@ -88,7 +88,7 @@ impl Model {
         if seen.counter == Counter::ReplyTranslated {
             let (key, passed) = match self.masqueraded.get(&tuple) {
                 Some(key) if !is_routine => {
-                    return Err(format!("what it changes of {key:?} is not accounted"));
+                    fail!("what it changes of {key:?} is not accounted");
                 }
                 Some(key) => {
                     let frame = case.with_ends(tuple.src, self.flows[key].source);
@@ -105,7 +105,7 @@ impl Model {
             let (frontend, client) = (key.tuple.dst, key.tuple.src);
             let leaves_by = Interface::towards(client.ip());
             if needs_stack(&self.flows[&key], key) || !key.is_behind(leaves_by) {
-                return Err("it must not get both of its ends".into());
+                fail!("it must not get both of its ends");
             }
             let frame = case.with_ends(frontend, client);
             case.passes(&frame, given.mark, &[Counter::ReplyTranslated])?;
@@ -124,7 +124,7 @@ impl Model {
         let passed = Seen::passed(frame, given.mark | MARK, Counter::ForwardedHit);
         self.ingress(given, &passed)?;
         if is_odd {
-            return Err("the stack must judge its ends".into());
+            fail!("the stack must judge its ends");
         }
         let frame = case.with_ends(masquerade, backend);
         case.passes(&frame, given.mark, &[Counter::ForwardedHit])?;

@@ -70,7 +70,7 @@ impl Model {
                 flow.life.is_established() && (tuple.protocol != UDP || serves)
             };
         if !may_be_taken {
-            return Err(format!("it must not be taken: {:?}", flow.life));
+            fail!("it must not be taken: {:?}", flow.life);
         }
         if is_due {
             self.note_answer(key, &headers, given.frame);
@@ -82,7 +82,7 @@ impl Model {
         let mut frame = older(&did.frame, &headers)?;
         let (receiver, sender) = (services::ROUTER_MAC, Interface::Uplink.mac());
         if frame[..12] != [receiver, sender].concat() {
-            return Err("its MACs are not the router's and the uplink's".into());
+            fail!("its MACs are not the router's and the uplink's");
         }
         frame[..12].copy_from_slice(&given.frame[..12]);
         let expected = wire::with_ends(given.frame, &headers, src, dst);
