@@ -188,18 +188,12 @@ impl Workspace {
         Budget { seconds, agents }
     }
 
-    /// Returns the names of a package's cargo targets of one kind (`test`, `bench`, `example`).
-    pub(crate) fn targets(&self, package: &str, kind: &str) -> Vec<String> {
-        let targets = elements(&self.package(package)["targets"]);
-        names(targets.filter(|target| elements(&target["kind"]).any(|found| found == kind)))
-    }
-
     /// Returns the names of all packages' integration tests.
     pub(crate) fn test_targets(&self) -> Vec<String> {
-        let packages = names(self.packages()).into_iter();
-        packages
-            .flat_map(|package| self.targets(&package, "test"))
-            .collect()
+        let targets = self
+            .packages()
+            .flat_map(|package| elements(&package["targets"]));
+        names(targets.filter(|target| elements(&target["kind"]).any(|kind| kind == "test")))
     }
 
     /// Returns the names of a package's dependencies, without those of its tests and build script.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `cargo xtask lab`, `soak`, `bench`, `demo`, `conformance`, `kube-proxy` and `fuzz`: each builds
-//! the agent and a program beside it, of the package `lab` or the agent's, and runs it with the rest
-//! of the command line.
+//! the agent and a program beside it, of the package `lab` or the agent's, and runs it with the
+//! rest of the command line.
 
 use std::process::Command;
 

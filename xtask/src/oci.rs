@@ -161,9 +161,8 @@ pub(crate) fn tar(files: &[(impl AsRef<str>, u32, impl AsRef<[u8]>)]) -> Result<
         header.set_mtime(0);
         header.set_uid(0);
         header.set_gid(0);
-        archive
-            .append_data(&mut header, name, content)
-            .with_context(|| format!("put {name} into the archive"))?;
+        let added = archive.append_data(&mut header, name, content);
+        added.with_context(|| format!("put {name} into the archive"))?;
     }
     archive.into_inner().context("close the archive")
 }
@@ -221,11 +220,10 @@ pub(crate) mod tests {
         };
         let json = |content: &[u8]| serde_json::from_slice::<Value>(content).expect("JSON");
         let top = json(&files["index.json"].1);
-        let names = ["docker.io/library/portolan:1", "registry.example/other:2"];
-        for (number, name) in names.into_iter().enumerate() {
-            let annotations = &top["manifests"][number]["annotations"];
-            assert_eq!(annotations["io.containerd.image.name"], name);
-        }
+        let named =
+            |number: usize| &top["manifests"][number]["annotations"]["io.containerd.image.name"];
+        assert_eq!(named(0), "docker.io/library/portolan:1");
+        assert_eq!(named(1), "registry.example/other:2");
         assert_eq!(top["manifests"][0]["mediaType"], INDEX);
         let index = json(blob(&top["manifests"][0]));
         for (number, name) in ["amd64", "arm64"].into_iter().enumerate() {

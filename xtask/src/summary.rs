@@ -250,25 +250,23 @@ mod tests {
         }
     }
 
-    #[rstest]
-    #[case::several_test_programs_add_up(
-        "test a ... ok\n\
-         test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s\n\
-         test result: FAILED. 2 passed; 4 failed; 0 ignored; 0 measured; 5 filtered out; finished in 1.20s\n",
-        tally(5, 4, 1)
-    )]
-    #[case::the_conformance_runners_last_line(
-        "ok   dns [bridge, all]  5 flows\n59 passed, 1 failed\n",
-        tally(59, 1, 0)
-    )]
-    #[case::what_only_resembles_results(
-        "3 passed\ncase x: 3 passed, 0 failed\nall passed, none failed\n\n",
-        tally(0, 0, 0)
-    )]
-    fn results_are_read(#[case] text: &str, #[case] expected: Tally) {
-        let mut read = Tally::default();
-        text.lines().for_each(|line| read.read(line));
-        assert_eq!(read, expected);
+    #[test]
+    fn results_are_read() {
+        const HARNESS: &str = "test a ... ok\n\
+            test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s\n\
+            test result: FAILED. 2 passed; 4 failed; 0 ignored; 0 measured; 5 filtered out; finished in 1.20s\n";
+        const RESEMBLING: &str =
+            "3 passed\ncase x: 3 passed, 0 failed\nall passed, none failed\n\n";
+        let conformance = "ok   dns [bridge, all]  5 flows\n59 passed, 1 failed\n";
+        for (text, expected) in [
+            (HARNESS, tally(5, 4, 1)),
+            (conformance, tally(59, 1, 0)),
+            (RESEMBLING, tally(0, 0, 0)),
+        ] {
+            let mut read = Tally::default();
+            text.lines().for_each(|line| read.read(line));
+            assert_eq!(read, expected, "{text}");
+        }
     }
 
     #[test]

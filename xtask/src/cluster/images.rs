@@ -3,6 +3,7 @@
 //! tests use, and the agent's. Called by `cluster up`.
 
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     time::UNIX_EPOCH,
 };
@@ -54,10 +55,10 @@ impl Archive {
 }
 
 /// The images that Kubernetes' e2e tests start: name, layers, entry point and argument. The layers
-/// are a minimal Debian with `PACKAGES` (`system`), single programs, and what agnhost needs beside
-/// it: a DNS server to start, and a certificate for its HTTPS server. Of the images with Debian
-/// alone, one is for tests of DNS by glibc, and one has conntrack and iptables for those of
-/// kube-proxy. kube-proxy's own has the name in `xtask/cluster/kube-proxy.yaml`.
+/// are a minimal Debian with `PACKAGES` (`system`), single programs by their paths, and what agnhost
+/// needs beside it: a DNS server to start, and a certificate for its HTTPS server. Of the images
+/// with Debian alone, one is for tests of DNS by glibc, and one has conntrack and iptables for those
+/// of kube-proxy. kube-proxy's own has the name in `xtask/cluster/kube-proxy.yaml`.
 const IMAGES: &str = "
 registry.k8s.io/pause:3.10.1 agnhost /agnhost pause
 registry.k8s.io/pause:3.10.2 agnhost /agnhost pause
@@ -65,8 +66,8 @@ registry.k8s.io/e2e-test-images/agnhost:2.63.0 system,agnhost,beside /agnhost pa
 registry.k8s.io/e2e-test-images/busybox:1.37.0-1 system - sh
 registry.k8s.io/e2e-test-images/glibc-dns-testing:2.0.0 system - sh
 registry.k8s.io/build-image/distroless-iptables:v0.9.6 system - sh
-registry.k8s.io/kube-proxy:v1.36.3 system,kube-proxy /usr/local/bin/kube-proxy -
-registry.k8s.io/e2e-test-images/regression-issue-74839:1.4 regression /regression-issue-74839 -";
+registry.k8s.io/kube-proxy:v1.36.3 system,usr/local/bin/kube-proxy /usr/local/bin/kube-proxy -
+registry.k8s.io/e2e-test-images/regression-issue-74839:1.4 regression-issue-74839 /regression-issue-74839 -";
 
 /// Builds the images that Kubernetes' e2e tests start, once per user of this machine.
 pub(super) fn of_tests(tools: &Tools) -> Result<Archive> {
@@ -85,7 +86,6 @@ pub(super) fn of_tests(tools: &Tools) -> Result<Archive> {
     if !system.exists() {
         make_system(&cache, &system)?;
     }
-    let program = |path: &str, name: &str| Blob::of_file(path, &fs::read(tools.kubernetes(name))?);
     let key = rcgen::generate_simple_self_signed(["localhost".to_owned()])
         .context("make a certificate for the tests' servers")?;
     let (certificate, secret) = (key.cert.pem(), key.signing_key.serialize_pem());
@@ -94,52 +94,41 @@ pub(super) fn of_tests(tools: &Tools) -> Result<Archive> {
         ("localhost.crt", 0o644, certificate.into()),
         ("localhost.key", 0o644, secret.into()),
     ])?;
-    let regression = "regression-issue-74839";
-    let layers = [
+    let mut layers = BTreeMap::from([
         ("system", Blob::layer(fs::read(&system)?)),
-        ("agnhost", program("agnhost", "agnhost")?),
         ("beside", Blob::layer(beside_agnhost)),
-        (
-            "kube-proxy",
-            program("usr/local/bin/kube-proxy", "kube-proxy")?,
-        ),
-        ("regression", program(regression, regression)?),
-    ];
+    ]);
+    for path in rows.iter().flat_map(|row| row[1].split(',')) {
+        if !layers.contains_key(path) {
+            let name = path.rsplit('/').next().unwrap_or(path);
+            let program = fs::read(tools.kubernetes(name))?;
+            layers.insert(path, Blob::of_file(path, &program)?);
+        }
+    }
     let words = |word: &'static str| word.split(',').filter(|word| *word != "-").collect();
-    let images = rows.iter().map(|row| {
-        let names: Vec<_> = words(row[1]);
-        let layers = layers.iter().filter(|(name, _)| names.contains(name));
-        image(
-            row[0],
-            layers.map(|(_, blob)| blob).collect(),
-            words(row[2]),
-            words(row[3]),
-        )
+    let images = rows.iter().map(|row| Image {
+        name: row[0],
+        arch: Arch::OWN,
+        layers: row[1].split(',').map(|path| &layers[path]).collect(),
+        entrypoint: words(row[2]),
+        arguments: words(row[3]),
+        labels: &[],
     });
     fs::replace(&archive.file, oci::archive(&images.collect::<Vec<_>>())?)?;
     Ok(archive)
 }
 
-fn image<'a>(
-    name: &'a str,
-    layers: Vec<&'a Blob>,
-    entrypoint: Vec<&'a str>,
-    arguments: Vec<&'a str>,
-) -> Image<'a> {
-    Image {
-        name,
-        arch: Arch::OWN,
-        layers,
-        entrypoint,
-        arguments,
-        labels: &[],
-    }
-}
-
 /// Builds the images that the Gateway API's conformance suite starts, from its echo server.
 pub(super) fn of_gateways(echo: &Path) -> Result<Archive> {
     let layer = Blob::of_file("echo-basic", &fs::read(echo)?)?;
-    let images = ECHO.map(|name| image(name, vec![&layer], vec!["/echo-basic"], Vec::new()));
+    let images = ECHO.map(|name| Image {
+        name,
+        arch: Arch::OWN,
+        layers: vec![&layer],
+        entrypoint: vec!["/echo-basic"],
+        arguments: Vec::new(),
+        labels: &[],
+    });
     let file = setup::cache_dir()?.join("cluster-images-gateway.tar");
     fs::replace(&file, oci::archive(&images)?)?;
     Ok(Archive {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Names, addresses, folders and network namespaces of the cluster. `cluster up` builds the cluster with them, and
-//! `cluster down` finds it by them. The files in xtask/cluster have some of them, too.
+//! Names, addresses, folders and network namespaces of the cluster. `cluster up` builds the cluster
+//! with them, and `cluster down` finds it by them. The files in xtask/cluster have some of them,
+//! too.
 
 use std::{
     path::{Path, PathBuf},

@@ -67,8 +67,8 @@ pub(super) fn build() -> Result<()> {
     Ok(())
 }
 
-/// Makes a key and its certificate, valid for servers and clients, and a kubeconfig that names both.
-/// `names` are the server's DNS names and addresses.
+/// Makes a key and its certificate, valid for servers and clients, and a kubeconfig that names
+/// both. `names` are the server's DNS names and addresses.
 fn write(
     issuer: &Issuer<'_, KeyPair>,
     file: &str,

@@ -69,17 +69,7 @@ impl Plugin {
 }
 
 /// A service whose endpoints are on the first two nodes.
-const SERVICE: &str = "
-{apiVersion: v1, kind: Service, metadata: {name: cart, namespace: kube-system},
- spec: {type: NodePort, clusterIP: 172.30.1.1, externalIPs: [198.51.100.1], ports: [{port: 80, nodePort: 30080}]}}
----
-{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4,
- metadata: {name: cart-a, namespace: kube-system, labels: {kubernetes.io/service-name: cart}},
- ports: [{port: 8080}], endpoints: [
-  {addresses: [10.40.2.10], nodeName: node-b, conditions: {ready: true}},
-  {addresses: [10.40.1.11], nodeName: node-a, conditions: {ready: true}},
-  {addresses: [10.40.2.11], nodeName: node-b, conditions: {ready: true}}]}
-";
+const SERVICE: &str = include_str!("../../deploy/service.yaml");
 
 /// Tests that `explain` asks the agents of the client's node and of the endpoints' nodes, for each
 /// form in which client and service can be given.

@@ -28,17 +28,6 @@ nf_conntrack nf_conntrack_netlink nf_nat nf_tables
 nft_chain_nat nft_ct nft_fib_inet nft_masq nft_nat nft_reject_inet
 inet_diag raw_diag tcp_diag udp_diag";
 
-/// Files that programs need to look up host and protocol names: path and content.
-const NAMES: [(&str, &str); 4] = [
-    ("/etc/hosts", "127.0.0.1 localhost\n::1 localhost\n"),
-    ("/etc/nsswitch.conf", "hosts: files\nprotocols: files\n"),
-    ("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\n"),
-    (
-        "/etc/protocols",
-        "icmp 1 ICMP\ntcp 6 TCP\nudp 17 UDP\nipv6-icmp 58 IPv6-ICMP\nsctp 132 SCTP\n",
-    ),
-];
-
 /// A folder that becomes a first file system, or a part of one: a kernel takes several archives one
 /// after another as one.
 pub(super) struct Image(TempDir);
@@ -74,9 +63,6 @@ impl Image {
 pub(super) fn common(built: &Built) -> Result<Vec<u8>> {
     let programs = Programs::of(built.arch)?;
     let image = Image::new()?;
-    for (path, text) in NAMES {
-        fs::write(image.at(path), text)?;
-    }
     let busybox = programs.find("busybox").context("there is no busybox")?;
     fs::copy(&busybox, &image.at("/bin/busybox"))?;
     fs::write(image.at("/init"), INIT)?;

@@ -17,7 +17,7 @@ use crate::{cargo::Workspace, cross::Arch, fs, setup, summary};
 use apt::{Apt, Kernel};
 use boot::{Run, describe};
 pub(crate) use report::over_budget;
-use stages::{Built, Extent, Stage};
+use stages::{Built, Stage};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -51,11 +51,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let arch = arguments.arch;
     install_tools(arch)?;
     let tests = Tests::build(arch)?;
-    let extent = if arguments.part {
-        Extent::Part
-    } else {
-        Extent::Whole
-    };
     let mut versions: Vec<_> = arguments.versions.iter().map(String::as_str).collect();
     if versions.is_empty() {
         versions.extend(SERIES.split(' '));
@@ -72,7 +67,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             }
         };
         println!("\n=== kernel {}", kernel.release);
-        let stages = tests.built.stages(extent, &kernel.release)?;
+        let stages = tests.built.stages(arguments.part, &kernel.release)?;
         let run = tests.boot(&kernel, &stages, |line| println!("{line}"))?;
         for stage in &run.stages {
             println!("{series}: {}", describe(stage));
@@ -91,9 +86,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Boots the kernels of `TESTED`, or the oldest of them, in parallel, runs the stages of
-/// `Extent::Part` and adds the results to the row of the summary. Stages that fail are run again, as
-/// the failed tests of other stages are. Where these kernels are not available (no Debian, no
+/// Boots the kernels of `TESTED`, or the oldest of them, in parallel, runs a part of the
+/// tests and adds the results to the row of the summary. Stages that fail are run again, as the
+/// failed tests of other stages are. Where these kernels are not available (no Debian, no
 /// mirror), prints a message, and one test counts as not run.
 pub(crate) fn test(only_oldest: bool, seen: &mut summary::Stage) -> Result<()> {
     let count = if only_oldest { 1 } else { TESTED.len() };
@@ -161,8 +156,8 @@ impl Tests {
         Ok(Self { built, common })
     }
 
-    /// Runs the stages of `Extent::Part`, and those that failed once more; adds to `lines` what the
-    /// kernel prints.
+    /// Runs the stages of a part of the tests, and those that failed once more; adds to `lines` what
+    /// the kernel prints.
     fn twice(&self, kernel: &Kernel, lines: &mut String) -> Result<Run> {
         let mut boot = |stages: &[Stage]| {
             self.boot(kernel, stages, |line| {
@@ -172,7 +167,7 @@ impl Tests {
                 *lines += &format!("{line}\n");
             })
         };
-        let mut stages = self.built.stages(Extent::Part, &kernel.release)?;
+        let mut stages = self.built.stages(true, &kernel.release)?;
         let run = boot(&stages)?;
         stages.retain(|stage| {
             let mut failed = run.stages.iter().filter(|run| run.has_failed());

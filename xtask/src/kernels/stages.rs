@@ -9,8 +9,7 @@ use anyhow::{Context, Result, bail};
 use super::apt::compare;
 use crate::{
     cargo::{self, Workspace},
-    cross::Arch,
-    cross::Builder,
+    cross::{Arch, Builder},
 };
 
 /// A shell command that is run in a kernel and counts as one stage in the results.
@@ -25,17 +24,9 @@ impl Stage {
     pub(super) const LIMIT: Duration = Duration::from_secs(1800);
 }
 
-/// Which stages and tests are run in a kernel.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Extent {
-    /// Only tests that are short enough for `cargo xtask test`.
-    Part,
-    Whole,
-}
+const TESTS: &str = "packet fuzz maps node conformance";
 
-const TESTS: [&str; 5] = ["packet", "fuzz", "maps", "node", "conformance"];
-
-/// The test of the program `packet` for `Extent::Part`: every kernel program with all optional
+/// The test of the program `packet` for a part of the tests: every kernel program with all optional
 /// code. The cases of `fuzz` load them with other settings, and ask what they do with packets.
 const PACKET_PART: &str = "budget::case_4_all";
 /// The test of the program `fuzz` with the cases that are text: every verdict, both directions.
@@ -71,14 +62,14 @@ pub(super) struct Built {
     pub(super) arch: Arch,
     pub(super) programs: Vec<PathBuf>,
     /// Folders that the programs read; they have the same paths in the kernel's file system.
-    pub(super) folders: Vec<PathBuf>,
+    pub(super) folders: [PathBuf; 3],
 }
 
 impl Built {
     pub(super) fn build(arch: Arch) -> Result<Self> {
         let builder = Builder::new(arch)?;
         let folder = Workspace::read()?.target_directory();
-        let build = |name: &&str| {
+        let build = |name| {
             if builder.is_native() {
                 return cargo::build_test(name);
             }
@@ -89,27 +80,23 @@ impl Built {
                 builder.direct(command, "-Ctarget-feature=+crt-static");
             })
         };
-        let mut programs = TESTS.iter().map(build).collect::<Result<Vec<_>>>()?;
+        let mut programs = TESTS.split(' ').map(build).collect::<Result<Vec<_>>>()?;
         let beside = programs.first().and_then(|test| test.parent()?.parent());
         let agent = beside.map(|folder| folder.join("portolan"));
         programs.push(agent.context("tests are built into a folder")?);
-        let root = cargo::root();
+        let folders = ["conformance", "deploy", "proxy-user/tests/fuzz/cases"];
         Ok(Self {
             arch,
             programs,
-            folders: ["conformance", "deploy", "proxy-user/tests/fuzz/cases"]
-                .map(|folder| root.join(folder))
-                .to_vec(),
+            folders: folders.map(|folder| cargo::root().join(folder)),
         })
     }
 
-    /// Returns the stages to run in the kernel with this version (`uname -r`).
-    pub(super) fn stages(&self, extent: Extent, release: &str) -> Result<Vec<Stage>> {
-        let paths: Vec<_> = self
-            .programs
-            .iter()
-            .map(|program| program.display())
-            .collect();
+    /// Returns the stages to run in the kernel with this version (`uname -r`). `is_part`: only
+    /// tests that are short enough for `cargo xtask test`.
+    pub(super) fn stages(&self, is_part: bool, release: &str) -> Result<Vec<Stage>> {
+        let paths = self.programs.iter().map(|program| program.display());
+        let paths: Vec<_> = paths.collect();
         let [packet, fuzz, maps, node, conformance, _agent] = &paths[..] else {
             bail!("a test program was not built");
         };
@@ -122,20 +109,16 @@ impl Built {
         let has_all = compare(release, NETKIT).is_ge();
         let skipped = if has_all { "" } else { WITHOUT_NETKIT };
         let devices = stage("devices", format!("{node} {one} {DEVICES}{skipped}"));
-        Ok(match extent {
-            Extent::Part => {
-                let mut stages = vec![packet(PACKET_PART), text, serve(SERVE_PART)];
-                // Kernels are tested in parallel, and one is enough for this stage: one with every
-                // kind of interface.
-                stages.extend(has_all.then_some(devices));
-                stages
-            }
-            Extent::Whole => {
-                let maps = stage("maps", format!("{WITHOUT_TCX}; {maps} {one} $skip"));
-                let cases = format!("{conformance} {} {CASES}", cases.display());
-                let cases = stage("conformance", cases);
-                vec![packet(""), text, maps, serve(SERVE), devices, cases]
-            }
-        })
+        if is_part {
+            let mut stages = vec![packet(PACKET_PART), text, serve(SERVE_PART)];
+            // Kernels are tested in parallel, and one is enough for this stage: one with every kind
+            // of interface.
+            stages.extend(has_all.then_some(devices));
+            return Ok(stages);
+        }
+        let maps = stage("maps", format!("{WITHOUT_TCX}; {maps} {one} $skip"));
+        let cases = format!("{conformance} {} {CASES}", cases.display());
+        let cases = stage("conformance", cases);
+        Ok(vec![packet(""), text, maps, serve(SERVE), devices, cases])
     }
 }
