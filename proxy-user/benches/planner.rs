@@ -59,13 +59,7 @@ impl Kernel for Nowhere {
     }
 }
 
-const HTTP: Port<'_> = Port {
-    name: "http",
-    protocol: "TCP",
-    port: 80,
-    target: 8080,
-    node_port: None,
-};
+const HTTP: Port<'_> = Port::new(("http", "TCP"), [80, 8080], None);
 
 fn service(n: usize) -> Service {
     let cluster_ip = format!("172.{}.{}.{}", 16 + (n >> 16), (n >> 8) & 0xff, n & 0xff);

@@ -58,7 +58,6 @@ pub(crate) fn bench(arguments: &Arguments) -> Result<()> {
     let mut command = match arguments.bench {
         Bench::Packet => built("bench", "packet")?,
         Bench::Fleet => prepare("bench", FLEET)?,
-        Bench::Apply => built("bench", "apply")?,
         Bench::Planner => built("bench", "planner")?,
     };
     command::check(command.args(arguments.passed.words()), "run the benchmark")

@@ -4,7 +4,7 @@
 use std::{fmt::Display, fs};
 
 use lab::node::{
-    api_server::{ApiServer, Record, URL},
+    api_server::{ApiServer, URL},
     kubeconfig,
 };
 
@@ -70,13 +70,6 @@ impl Server<'_> {
     pub(crate) fn refusal(&self, manifests: &str) -> Option<String> {
         let checked = self.0.try_out(manifests);
         checked.err().map(|error| format!("{error:#}"))
-    }
-
-    /// Removes an object by its key in etcd, whatever would keep it.
-    pub(crate) fn erase(&self, key: &str) {
-        let (key, value) = (key.to_owned(), None);
-        let erased = self.0.store(&[Record { key, value }]);
-        erased.expect("erased");
     }
 
     /// Kills the server; etcd goes on.
