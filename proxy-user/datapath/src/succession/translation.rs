@@ -13,7 +13,9 @@ use std::{
 };
 
 use aya_obj::{Map, Object};
-use linux::{Members, Plain, Raw, create_bytes, get_pinned, lookup_one, lookup_raw, map_members, members_of};
+use linux::{
+    Members, Plain, Raw, create_bytes, get_pinned, lookup_one, lookup_raw, map_members, members_of,
+};
 
 use crate::{
     error::DatapathError,
