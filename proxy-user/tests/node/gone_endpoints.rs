@@ -183,6 +183,15 @@ impl Node {
         known.expect("known")
     }
 
+    /// Waits until the link to a pod is gone: the kernel may take its time.
+    fn loses(&self, interface: u32, agent: &Agent) {
+        let start = format!("{interface}: ");
+        eventually("its link is gone", agent, || {
+            let links = self.world.tool("ip", "-o link");
+            !links.lines().any(|link| link.starts_with(&start))
+        });
+    }
+
     /// The connections of [`ENDS`]: by packets from a routed pod and from beyond the uplink, and
     /// translated at sockets of that pod and of the node.
     fn connect(&self) -> [Open; 4] {
@@ -274,12 +283,7 @@ fn clients_of_a_pod_whose_namespace_is_deleted_get_a_reset() {
     node.learn(&agent, stays);
 
     pod.vanish();
-    eventually("its link is gone", &agent, || {
-        let links = node.world.tool("ip", "-o link");
-        !links
-            .lines()
-            .any(|link| link.starts_with(&format!("{interface}: ")))
-    });
+    node.loses(interface, &agent);
     // A slice lists it.
     nothing_ends(&agent);
     node.publish(9, &[(stays, READY)]);
@@ -308,8 +312,9 @@ fn with_the_setting_keep_connections_stay_until_it_changes() {
         .world
         .start_configured(7, "portolan: {connectionsOfGoneEndpoints: keep}\n");
     let mut open = node.connect();
-    node.learn(&agent, &node.pod);
+    let interface = node.learn(&agent, &node.pod);
     pod.vanish();
+    node.loses(interface, &agent);
     node.publish(8, &[]);
     agent.wait_for(8);
     nothing_ends(&agent);
