@@ -119,14 +119,11 @@ fn rules(dry: bool) -> Vec<String> {
 }
 
 fn children(path: &Path) -> Result<Vec<PathBuf>, DatapathError> {
-    let entries = match fs::read_dir(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.map_err(DatapathError::of_file("read", path))?,
+    let read = fs::read_dir(path).and_then(|all| all.map(|one| Ok(one?.path())).collect());
+    let mut children: Vec<PathBuf> = match read {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        read => read.map_err(DatapathError::of_file("read", path))?,
     };
-    let mut children = entries
-        .map(|entry| entry.map(|entry| entry.path()))
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(DatapathError::of_file("read", path))?;
     // Links are removed first, so that no program runs with half of its maps removed.
     children.sort_by_key(|path| (!path.ends_with("links"), path.clone()));
     Ok(children)

@@ -8,6 +8,8 @@ use std::{
     time::Duration,
 };
 
+use lab::node::etcd::{self, Record};
+
 use crate::{
     agent::{Agent, eventually, wait, within},
     connection::Open,
@@ -197,7 +199,11 @@ fn a_namespace_that_is_being_deleted_is_no_failure(
     };
     eventually("the Service is refused", agent, refused);
     server.kubectl("delete gateway edge -n till");
-    server.erase("/registry/namespaces/till");
+    let namespace = Record {
+        key: "/registry/namespaces/till".to_owned(),
+        value: None,
+    };
+    etcd::store(world.node(), [&namespace]).expect("removed, whatever would keep it");
     eventually("nothing is left", agent, || {
         !world.told(&["services"]).contains("gateway:")
     });

@@ -161,7 +161,7 @@ fn a_packet_cut_short_anywhere_is_never_left_half_translated(
     #[values(IPV4, IPV6)] a: Addresses,
     #[values(Protocol::TCP, Protocol::UDP)] protocol: Protocol,
 ) {
-    let mut world = World::new(&[Service::over(protocol, a)]);
+    let world = World::new(&[Service::over(protocol, a)]);
     let packet = packet_over(protocol, a.client(), a.service(), Tcp::Syn);
     let l4 = transport(&packet);
     let end = packet_over(protocol, a.client(), a.endpoint(), Tcp::Syn);

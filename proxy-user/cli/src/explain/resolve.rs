@@ -199,9 +199,11 @@ impl Passage {
         passage.is_own = !targets.is_empty();
         for to in targets.iter().take(ENDPOINTS) {
             let masqueraded = !by_socket && (explained.masquerades || to.ip() == asked.client);
-            let mark = masqueraded
-                .then_some(Marks::DEFAULT.masquerade)
-                .unwrap_or_default();
+            let mark = if masqueraded {
+                Marks::DEFAULT.masquerade
+            } else {
+                0
+            };
             let incoming = passage.incoming.as_ref().map(|place| Incoming {
                 source: asked.client,
                 interface: place.stack_index,

@@ -97,9 +97,11 @@ impl Sample {
             at: Instant::now(),
             counters: reader.counters()?,
             counted: reader.counted()?,
-            programs: is_measured
-                .then(|| Programs::read(&reader))
-                .unwrap_or_default(),
+            programs: if is_measured {
+                Programs::read(&reader)
+            } else {
+                Programs::default()
+            },
             names: reader.into_service_ports(),
         })
     }

@@ -81,7 +81,11 @@ impl Reader {
             );
             rows.push(Frontend {
                 service: named.service,
-                port_name: is_port.then_some(named.port_name).unwrap_or_default(),
+                port_name: if is_port {
+                    named.port_name
+                } else {
+                    String::new()
+                },
                 kind: kind_name(record.flags.kind()),
                 ip_family: family_name::<A>(),
                 address: (key.address != A::UNSPECIFIED).then(|| key.address.into()),

@@ -60,7 +60,7 @@ impl Part {
 }
 
 /// How far copying is.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Copying {
     /// The next part: its position among those of all old generations.
     next: usize,
@@ -92,10 +92,8 @@ impl Copying {
             takes: false,
             next: 0,
             reads: true,
-            references: Vec::new(),
             counts,
-            carried: Carried::default(),
-            lost: 0,
+            ..Self::default()
         }
     }
     /// Makes the next copying begin with reading the ids of services and backends.
