@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Benchmark of planning and applying: from parsed Kubernetes objects to service plans, and on to
-//! the last map write; opening and adopting maps; and the memory of the cluster's state. Needs root.
+//! the last map write; opening and adopting maps; the memory of the cluster's state. Needs root.
 //! Run with `cargo bench -p proxy-user --bench planner`.
 
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests of what depends on the clock and on uplinks. What XDP takes: `proxy-user/tests/fuzz`, whose
-//! model says what it must not take.
+//! Tests of what depends on the clock and on uplinks. What XDP takes: `proxy-user/tests/fuzz`,
+//! whose model says what it must not take.
 
 use super::*;
 

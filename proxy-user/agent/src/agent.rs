@@ -57,7 +57,7 @@ pub(super) struct Agent {
 }
 
 impl Agent {
-    /// Handles one event of the loop, and measures how long that takes. `kind`: its name in metrics.
+    /// Handles one event of the loop and measures how long it takes. `kind`: its name in metrics.
     pub(super) fn turn<T>(&mut self, kind: &'static str, handle: impl FnOnce(&mut Self) -> T) -> T {
         let began = std::time::Instant::now();
         let handled = handle(self);

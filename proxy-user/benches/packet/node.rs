@@ -42,7 +42,7 @@ impl Drop for Node {
 }
 
 impl Node {
-    /// Opens a node with so many services. `past`: all packets are masqueraded and bypass the stack.
+    /// Opens a node with so many services. `past`: all packets are masqueraded, past the stack.
     pub(crate) fn open(size: u32, past: bool) -> Result<Self> {
         let pin_dir = PathBuf::from(format!(
             "/sys/fs/bpf/portolan-bench-{}-{size}{}",

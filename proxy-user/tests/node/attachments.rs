@@ -118,7 +118,11 @@ fn a_foreign_tc_program_that_hides_portolans_is_displaced_or_logged() {
 }
 
 fn no_service_is_served_before_every_program_is_attached(world: &World, agent: &Agent) {
-    let attached = || fs::read_dir(links_dir(world.pins())).unwrap().count();
+    let attached = || {
+        fs::read_dir(links_dir(world.pins()))
+            .expect("links")
+            .count()
+    };
     let deadline = Instant::now() + Duration::from_secs(20);
     let is_served = || Ok::<_, DatapathError>(!Reader::open(world.pins())?.frontends()?.is_empty());
     while !is_served().is_ok_and(|served| served) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connections that another proxy has translated go on when its rules are gone, and what it has left
-//! does not harm others: real nft rules, real nf_conntrack.
+//! Connections that another proxy has translated go on when its rules are gone, and what it has
+//! left does not harm others: real nft rules, real nf_conntrack.
 
 use std::{
     net::{TcpStream, UdpSocket},

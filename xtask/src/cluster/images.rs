@@ -55,10 +55,10 @@ impl Archive {
 }
 
 /// The images that Kubernetes' e2e tests start: name, layers, entry point and argument. The layers
-/// are a minimal Debian with `PACKAGES` (`system`), single programs by their paths, and what agnhost
-/// needs beside it: a DNS server to start, and a certificate for its HTTPS server. Of the images
-/// with Debian alone, one is for tests of DNS by glibc, and one has conntrack and iptables for those
-/// of kube-proxy. kube-proxy's own has the name in `xtask/cluster/kube-proxy.yaml`.
+/// are a minimal Debian with `PACKAGES` (`system`), single programs by their paths, and what
+/// agnhost needs beside it: a DNS server to start, and a certificate for its HTTPS server. Of the
+/// images with Debian alone, one is for tests of DNS by glibc, and one has conntrack and iptables
+/// for those of kube-proxy. kube-proxy's own has the name in `xtask/cluster/kube-proxy.yaml`.
 const IMAGES: &str = "
 registry.k8s.io/pause:3.10.1 agnhost /agnhost pause
 registry.k8s.io/pause:3.10.2 agnhost /agnhost pause

@@ -76,8 +76,8 @@ pub(super) fn lifecycle(helm: &Helm, server: &Server) -> Result<()> {
     Ok(())
 }
 
-/// Returns of what portolan's DaemonSet is: the image, the checksum of the settings, and the name of
-/// the ConfigMap, the only one, which the pods read.
+/// Returns of what portolan's DaemonSet is: the image, the checksum of the settings, and the name
+/// of the ConfigMap, the only one, which the pods read.
 fn served(server: &Server) -> Result<String> {
     let sets = server.list("daemonset", &["--field-selector=metadata.name=portolan"])?;
     ensure!(sets.len() == 1, "{} DaemonSets of portolan's", sets.len());

@@ -156,8 +156,8 @@ impl Tests {
         Ok(Self { built, common })
     }
 
-    /// Runs the stages of a part of the tests, and those that failed once more; adds to `lines` what
-    /// the kernel prints.
+    /// Runs the stages of a part of the tests, and those that failed once more; adds to `lines`
+    /// what the kernel prints.
     fn twice(&self, kernel: &Kernel, lines: &mut String) -> Result<Run> {
         let mut boot = |stages: &[Stage]| {
             self.boot(kernel, stages, |line| {

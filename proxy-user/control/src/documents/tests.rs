@@ -81,7 +81,7 @@ fn a_malformed_document_rejects_the_file_with_its_position(
     assert!(!reason.is_empty() && !reason.contains('\n'), "{malformed}");
 }
 
-/// Fields of a Service `cart` in a file of its own, or a whole file after its ending; and the error.
+/// Fields of a Service `cart` in a file of its own, or a whole file after its ending; the error.
 const UNREADABLE: &str = r#"
 .yaml kind: List, items: [{apiVersion: v1, kind: Service, metadata: {name: cart, namespace: shop}, spec: {ports: [{port: 1}, {port: eighty}]}}]
   | document 1, line 1, items[0], Service shop/cart: spec.ports[1].port: a number is wanted, not string "eighty"

@@ -31,10 +31,10 @@ const NO_SLOT: u32 = u32::MAX;
 /// flow may end, and another begin with its tuple. So each entry is read again when it is copied,
 /// and what new programs have entered is not overwritten.
 ///
-/// With `takes`, each entry is removed from the old map, so that from now on the new programs handle
-/// the flow at every hook: if one hook still went by the old entry, and another by that of a flow
-/// that has begun with the same ports, they would translate differently. Replies come first: the
-/// programs account them in the flow's original entry.
+/// With `takes`, each entry is removed from the old map, so that from now on the new programs
+/// handle the flow at every hook: if one hook still went by the old entry, and another by that of a
+/// flow that has begun with the same ports, they would translate differently. Replies come first:
+/// the programs account them in the flow's original entry.
 pub(super) fn carry<A: Family>(
     old: &Old<'_>,
     is_behind: bool,

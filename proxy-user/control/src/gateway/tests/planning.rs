@@ -92,8 +92,8 @@ fn a_listener_without_a_route_or_with_missing_backends_refuses_connections() {
     }
 }
 
-/// How weights become shares: `gateway::weights`. Here the same Service is named twice, and one that
-/// does not exist or has no endpoints. KUBE: its share of connections is refused.
+/// How weights become shares: `gateway::weights`. Here the same Service is named twice, and one
+/// that does not exist or has no endpoints. KUBE: its share of connections is refused.
 #[rstest]
 #[case("{name: till, port: 80, weight: 2}, {name: cart, port: 80, weight: 2}",
     &["10.40.1.1:8080 3", "10.40.1.2:8080 1", "10.40.1.3:8080 1"])]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The kinds of object that the agent reads, and how each becomes k8s-openapi's type, by moving its
-//! texts: so JSON and protobuf share the conversion into the agent's own form. KUBE: a server writes
-//! fields in protobuf that JSON leaves out if they are empty, so an empty text counts as none. It
+//! texts: so JSON and protobuf share the conversion into the agent's own form. KUBE: a server
+//! writes fields in protobuf that JSON leaves out if they are empty, so empty texts are none. It
 //! stores texts that are no UTF-8, and writes them in JSON with replacement characters: so does
 //! [`lossy`].
 
