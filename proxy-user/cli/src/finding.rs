@@ -33,6 +33,7 @@ impl Level {
 pub(crate) fn texts<const N: usize>(code: &str, words: &[&dyn Display]) -> [String; N] {
     let mut blocks = include_str!("findings.txt").split("\n\n").map(str::lines);
     let block = blocks.find_map(|mut lines| (lines.next()? == code).then_some(lines));
+    debug_assert!(block.is_some(), "findings.txt has no {code}");
     let mut lines = block.into_iter().flatten().map(str::trim);
     array::from_fn(|_| match lines.next() {
         None | Some("-") => String::new(),
@@ -45,6 +46,7 @@ fn filled(line: &str, words: &[&dyn Display]) -> String {
     let mut filled = parts.next().unwrap_or_default().to_owned();
     for (number, rest) in parts.filter_map(|part| part.split_once('}')) {
         let word = number.parse().ok().and_then(|at: usize| words.get(at));
+        debug_assert!(word.is_some(), "a word is missing: {line}");
         filled.extend(word.map(ToString::to_string));
         filled += rest;
     }

@@ -38,7 +38,8 @@ pub struct NameArgs {
     pub manifests: Option<PathBuf>,
 }
 
-/// A client or an endpoint as users write it: an address, pod/NAMESPACE/NAME, or pod/NAME.
+/// A client or an endpoint as users write it: an address, pod/NAMESPACE/NAME, or pod/NAME
+/// where a namespace is given.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EndArg {
     text: String,

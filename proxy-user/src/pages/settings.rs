@@ -65,7 +65,7 @@ pub(crate) fn page() -> String {
 
 /// Returns the chapter of a group of settings.
 fn group(group: &Group) -> String {
-    let mut text = chapter("", group.title, group.about);
+    let mut text = chapter("", group.title, &group.about);
     let sizes = |setting: &Setting| matches!(setting.kind, Kind::Entries(_));
     if group.settings.iter().any(sizes) {
         let maps = shapes(&Capacities::default());
@@ -77,7 +77,7 @@ fn group(group: &Group) -> String {
         text += &format!("{}\n\n", wrap(&about, ""));
     }
     for setting in &group.settings {
-        let default = setting.unset.map(str::to_owned);
+        let default = setting.unset.clone();
         let default = default.unwrap_or_else(|| format!("`{}`", setting.default()));
         text += &format!("### `{}`\n\n", setting.key);
         text += &item(&format!("Value: {}", setting.values()));
@@ -87,7 +87,7 @@ fn group(group: &Group) -> String {
             text += &item(&format!("Memory: {}", memory(field)));
         }
         let when = format!("*When to change it:* {}", setting.when);
-        text += &format!("\n{}\n\n{}\n\n", wrap(setting.what, ""), wrap(&when, ""));
+        text += &format!("\n{}\n\n{}\n\n", wrap(&setting.what, ""), wrap(&when, ""));
     }
     text
 }

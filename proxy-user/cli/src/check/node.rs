@@ -69,7 +69,7 @@ fn selinux(context: Option<&str>) -> Option<Finding> {
     (kind == "container_t").then(|| Finding::of("selinux", &[]))
 }
 
-/// Returns findings about the ports of the agent's HTTP servers, unless an agent uses them.
+/// Returns findings about the ports of the agent's HTTP servers; a note only if an agent runs.
 pub(super) fn ports(config: &Config) -> Vec<Finding> {
     if pins::is_held(&config.pin_directory) {
         return vec![Finding::of("agent-runs", &[])];

@@ -25,7 +25,8 @@ use super::{
 };
 use crate::names::Names;
 
-/// Returns the address and port of the destination. `is_outside`: of the cluster, the client.
+/// Returns the address and port of the destination. `is_outside`: the client is
+/// outside the cluster.
 pub(super) fn destination(
     reader: &Reader,
     to: &To,
@@ -128,7 +129,7 @@ pub(super) fn is_outside(places: &HookedInterfaces, from: &From, settings: &Sett
 /// The interface of the client's packets, and the hook that sees the client first.
 pub(super) type Entered = (Option<HookedInterface>, By);
 
-/// Returns where a client enters that is no process of this node, unless it has the node's address.
+/// Returns the interface and hook of a client; at a socket if it has the node's address.
 pub(super) fn enter(
     args: &ExplainArgs,
     places: &HookedInterfaces,

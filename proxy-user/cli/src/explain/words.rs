@@ -54,7 +54,8 @@ fn kind(kind: FrontendKind) -> &'static str {
     }
 }
 
-/// Returns where the programs see the packet first. `interface`: that it comes in by.
+/// Returns where the programs see the packet first. `interface`: the name of
+/// the one that it comes in by.
 pub(super) fn hook(asked: &Asked, interface: Option<&str>) -> String {
     match (asked.by, interface) {
         (By::NodeSocket, _) => "at the socket of a process of this node".into(),

@@ -230,7 +230,7 @@ pub(crate) fn stamp(time: u64) -> String {
     format!("{stamp:.6}")
 }
 
-/// Returns the time of day of a time as text: who sees packets as they come needs no date.
+/// Returns the time of day of a stamp: who sees packets as they come needs no date.
 pub(crate) fn clock(time: &str) -> &str {
     let time = time.split_once('T').map_or("", |(_, time)| time);
     time.trim_end_matches('Z')

@@ -125,12 +125,14 @@ impl Verdict {
     }
     /// Returns the verdict of a counter. Those of what was refused are named by it.
     pub(crate) fn of(counter: Counter) -> Self {
-        match counter.name() {
-            "untouched" | "socket_untouched" | "untouched_flow" => Self::Untouched,
-            "bind_refused_node_port" => Self::Reject,
-            name if name.starts_with("rejected") => Self::Reject,
-            name if name.contains("dropped") => Self::Drop,
-            _ => Self::Forward,
+        match counter {
+            Counter::Untouched | Counter::SocketUntouched | Counter::UntouchedFlow => {
+                Self::Untouched
+            }
+            Counter::BindRefused => Self::Reject,
+            one if !one.refuses() => Self::Forward,
+            one if one.name().starts_with("rejected") => Self::Reject,
+            _ => Self::Drop,
         }
     }
     /// Returns all outcomes with this verdict, one bit for each.

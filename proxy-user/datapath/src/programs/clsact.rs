@@ -35,12 +35,12 @@ pub(super) fn remove(links: &Path, index: u32, dry: bool) -> io::Result<bool> {
     if fs::symlink_metadata(&mark).is_err() {
         return Ok(false);
     }
-    let has_one = filter_qdiscs()?.get(&index) == Some(&true);
+    let has_one = filter_qdiscs().map(|all| all.get(&index) == Some(&true));
     if dry {
         let is_free = |egress| filters(index, egress).is_ok_and(|all| all.iter().all(is_ours));
-        return Ok(has_one && is_free(false) && is_free(true));
+        return Ok(has_one.unwrap_or(false) && is_free(false) && is_free(true));
     }
-    let removed = has_one && !has_filters(index)?;
+    let removed = has_one? && !has_filters(index)?;
     if removed {
         remove_clsact(index)?;
     }
