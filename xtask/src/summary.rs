@@ -135,7 +135,7 @@ impl Stage {
         let failures = mem::take(&mut self.failures).into_iter();
         (self.failures, self.unsteady) = failures.partition(fails_again);
         self.tally.passed += self.unsteady.len();
-        self.tally.failed -= self.unsteady.len();
+        self.tally.failed = self.tally.failed.saturating_sub(self.unsteady.len());
         self.failure = again.failure;
         self
     }

@@ -173,7 +173,7 @@ fn run(arguments: &Arguments, programs: &Programs, folder: &Path) -> Result<()> 
     if arguments.fresh && file.exists() {
         fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))?;
     }
-    let mut results = Results::resume(&file, describe(programs, arguments));
+    let mut results = Results::resume(&file, describe(programs, arguments))?;
     let mut cells = cells(&arguments.services, &with_fast(&arguments.proxies));
     cells.retain(|cell| !arguments.measures(cell).is_empty() || arguments.has_changes(cell));
     let todo: Vec<_> = cells

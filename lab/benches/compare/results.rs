@@ -77,25 +77,25 @@ impl Measured {
 
 impl Results {
     /// Returns the results saved in `file` if they are from the same machine with the same
-    /// versions, else empty ones.
-    pub(crate) fn resume(file: &Path, machine: String) -> Self {
+    /// versions, else empty ones. An error if the file cannot be read as results.
+    pub(crate) fn resume(file: &Path, machine: String) -> Result<Self> {
         let fresh = Self {
             date: machine::today(),
             machine,
             cells: Vec::new(),
         };
         let Ok(text) = fs::read_to_string(file) else {
-            return fresh;
+            return Ok(fresh);
         };
-        match serde_json::from_str::<Self>(&text) {
-            Ok(earlier) if earlier.machine == fresh.machine => earlier,
-            _ => {
-                println!(
-                    "the saved figures are from another machine or version, so they are not used"
-                );
-                fresh
-            }
+        let earlier: Self = serde_json::from_str(&text).with_context(|| {
+            let file = file.display();
+            format!("read {file}: remove it to measure everything anew")
+        })?;
+        if earlier.machine == fresh.machine {
+            return Ok(earlier);
         }
+        println!("the saved figures are from another machine or version, so they are not used");
+        Ok(fresh)
     }
 
     pub(crate) fn find(&self, cell: &Cell) -> Option<&Measured> {

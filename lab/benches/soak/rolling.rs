@@ -22,6 +22,8 @@ pub(crate) const ROLLING: [Service; 2] = [Service::RollingA, Service::RollingB];
 const TO_DRAIN: Duration = Duration::from_secs(4);
 /// Time for datagrams that are still on the network when a pod's endpoint is removed.
 const TO_ARRIVE: Duration = Duration::from_millis(500);
+/// Time for the last packets of a pod whose servers have ended.
+const TO_LEAVE: Duration = Duration::from_millis(300);
 
 /// The pods of the services that are updated.
 pub(crate) struct Rolling<'a> {
@@ -77,6 +79,7 @@ impl<'a> Rolling<'a> {
         running.publish(service, endpoints)?;
         sleep(TO_ARRIVE);
         drop(server);
+        sleep(TO_LEAVE);
         topology.unplug(World::index(old))?;
         self.free = old;
         Ok(())

@@ -80,11 +80,12 @@ impl Server {
             is_draining: AtomicBool::new(false),
             arrivals: Arc::clone(arrivals),
         });
-        let thread = Builder::new_multi_thread()
-            .worker_threads(1)
+        // Two threads, so that one busy connection does not delay all others of the pod.
+        let threads = Builder::new_multi_thread()
+            .worker_threads(2)
             .enable_all()
             .build();
-        let runtime = thread.context("start the servers' thread")?;
+        let runtime = threads.context("start the servers' threads")?;
         let start = || -> Result<()> {
             let _here = runtime.enter();
             for port in [PORT, DATA_PORT] {

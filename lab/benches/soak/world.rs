@@ -90,15 +90,19 @@ impl FromStr for Origin {
 
     fn from_str(text: &str) -> Result<Self> {
         let name = text.trim_end_matches(|letter: char| letter.is_ascii_digit());
-        let number = text[name.len()..].parse().unwrap_or_default();
-        Ok(match name {
-            "pod" => Self::Pod(number),
-            "sandbox" => Self::Sandbox(number),
-            "server" => Self::Server(number),
-            "node" => Self::Node,
-            "host-pod" => Self::HostPod,
-            "remote" => Self::Remote,
-            "outside" => Self::Outside,
+        let digits = &text[name.len()..];
+        let number = || {
+            let number = digits.parse::<u8>();
+            number.with_context(|| format!("{text}: no number of a pod"))
+        };
+        Ok(match (name, digits) {
+            ("pod", _) => Self::Pod(number()?),
+            ("sandbox", _) => Self::Sandbox(number()?),
+            ("server", _) => Self::Server(number()?),
+            ("node", "") => Self::Node,
+            ("host-pod", "") => Self::HostPod,
+            ("remote", "") => Self::Remote,
+            ("outside", "") => Self::Outside,
             _ => bail!("no origin {text}"),
         })
     }

@@ -7,7 +7,7 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use proxy_common::Protocol;
 use serde_json::{Value, json};
 
@@ -32,9 +32,15 @@ impl ClusterState {
     /// Adds the objects of a YAML stream; an object replaces the one with the same kind, namespace
     /// and name.
     pub fn apply(&mut self, yaml: &str) -> Result<()> {
-        let objects = documents(yaml).context("apply")?;
-        self.0
-            .extend(objects.into_iter().map(|object| (key(&object), object)));
+        for object in documents(yaml).context("apply")? {
+            let key = key(&object);
+            let [kind, _, name] = &key;
+            ensure!(
+                !kind.is_empty() && !name.is_empty(),
+                "apply: an object needs a kind and a name: {object}"
+            );
+            self.0.insert(key, object);
+        }
         Ok(())
     }
 

@@ -127,10 +127,11 @@ pub fn files_in(folder: &Path) -> Result<Vec<PathBuf>> {
         std::fs::read_dir(folder).with_context(|| format!("read folder {}", folder.display()))?;
     let paths = entries.map(|entry| entry.map(|entry| entry.path()));
     let mut files = paths.collect::<io::Result<Vec<_>>>()?;
-    files.retain(|path| {
-        path.extension()
-            .is_some_and(|extension| extension == "yaml")
-    });
+    let ends = |path: &Path, end: &str| path.extension().is_some_and(|found| found == end);
+    if let Some(path) = files.iter().find(|path| ends(path, "yml")) {
+        bail!("{}: a case's file ends with .yaml", path.display());
+    }
+    files.retain(|path| ends(path, "yaml"));
     files.sort();
     ensure!(
         !files.is_empty(),

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::netns::NetNs;
@@ -46,7 +46,9 @@ pub(super) fn ask(
         Ok(answer)
     };
     let answer = namespace.enter(ask)??;
+    let is_cut = is_cut(&answer);
     let answer = String::from_utf8_lossy(&answer);
+    ensure!(!is_cut, "a truncated answer: {answer:?}");
     let status = answer
         .split_whitespace()
         .nth(1)
@@ -56,4 +58,15 @@ pub(super) fn ask(
         .split_once("\r\n\r\n")
         .map(|(_, body)| body.to_owned());
     Ok((status, body.unwrap_or_default()))
+}
+
+/// Returns whether an answer's body is shorter than its head says; false if the head says nothing.
+fn is_cut(answer: &[u8]) -> bool {
+    const END: &[u8] = b"\r\n\r\n";
+    let end = answer.windows(END.len()).position(|bytes| bytes == END);
+    let (head, body) = answer.split_at(end.map_or(answer.len(), |end| end + END.len()));
+    let head = String::from_utf8_lossy(head).to_ascii_lowercase();
+    let mut lines = head.lines();
+    let length = lines.find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
+    length.is_some_and(|length: usize| body.len() < length)
 }

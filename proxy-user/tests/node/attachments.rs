@@ -161,21 +161,20 @@ pub(crate) fn packets_take_the_stack_while_something_behind_portolans_programs_n
     };
     gone("nothing is there");
     let interface = world.client_interface();
-    let packets = Packets::new().expect("a counter");
-    for (place, verdict) in [
-        (ChainPosition::Last, bpf::PASS),
-        (ChainPosition::Filter, DROP),
-    ] {
+    let places = [ChainPosition::Last, ChainPosition::Filter].into_iter();
+    for (place, verdict) in places.flat_map(|place| [(place, bpf::PASS), (place, DROP)]) {
+        let packets = Packets::new().expect("a counter");
         let program = bpf::counting(&packets, FRAME, verdict);
         let program = Foreign::with(world.node(), &interface, false, place, &program);
+        let program = program.expect("attached");
         left("it is seen", &|count| count == Some(1));
-        if place == ChainPosition::Last {
+        if verdict == DROP {
+            assert!(world.connect(CART).is_err(), "its drop holds");
+        } else {
             assert!(!is_past_the_stack(world));
             assert_eq!(packets.read().expect("a count"), LINES);
-        } else {
-            assert!(world.connect(CART).is_err(), "its drop holds");
         }
-        drop(program.expect("attached"));
+        drop(program);
         gone("the program is gone");
     }
     let said = format!("interface {interface}: packets take the node's stack");

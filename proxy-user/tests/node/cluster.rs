@@ -52,6 +52,7 @@ fn no_other_right_is_needed_or_given(
     let from = ["--from", "pod/shop/gone", "--to", "service/shop/till:80"];
     let asked = explain::run(world, &[&from[..], &["--kubeconfig", kubeconfig]].concat());
     let said = String::from_utf8_lossy(&asked.stderr);
+    assert_eq!(asked.status.code(), Some(2), "{said}");
     assert!(said.contains("there is no pod shop/gone"), "{said}");
     let user = "--as=system:serviceaccount:kube-system:portolan";
     for (is_given, verb, kind) in [

@@ -83,6 +83,7 @@ fn a_changed_configuration_file_takes_effect_and_connections_go_on() {
     let mut open = world.connect(CART).expect("served");
     assert_eq!(open.echo("first"), "first");
     assert!(world.connect(NODE_PORT).is_ok());
+    assert!(world.connect_from_node(LOOPBACK_PORT).is_ok());
     assert_eq!(configz(&agent)["mode"], "iptables");
 
     replace(&world, "nodePortAddresses: [192.0.2.0/24]\n");

@@ -105,12 +105,14 @@ impl Open {
     }
 }
 
-/// A connection on which lines go there and come back all the time, until a test ends it.
+/// A connection on which both directions carry data all the time, until a test ends it: numbers are
+/// sent whatever comes back, and must come back in order.
 pub(crate) struct Talk {
     port: u16,
     over: Arc<AtomicBool>,
-    lines: Arc<AtomicU32>,
-    talking: JoinHandle<()>,
+    received: Arc<AtomicU32>,
+    sending: JoinHandle<u32>,
+    receiving: JoinHandle<()>,
 }
 
 impl Talk {
@@ -121,35 +123,51 @@ impl Talk {
     pub(crate) fn begin(pod: &NetNs, to: &str) -> Self {
         let mut open = Open::connect(pod, to).unwrap_or_else(|error| panic!("{to}: {error}"));
         open.set_patience(Self::PATIENCE);
-        let port = open.0.get_ref().local_addr().expect("its address").port();
-        let (over, lines) = (Arc::<AtomicBool>::default(), Arc::<AtomicU32>::default());
-        let (until, count) = (Arc::clone(&over), Arc::clone(&lines));
-        let talking = thread::spawn(move || {
+        let socket = open.0.get_ref();
+        socket.set_nodelay(true).expect("small segments");
+        let port = socket.local_addr().expect("its address").port();
+        let mut sender = socket.try_clone().expect("another handle");
+        let (over, received) = (Arc::<AtomicBool>::default(), Arc::<AtomicU32>::default());
+        let (until, count) = (Arc::clone(&over), Arc::clone(&received));
+        let sending = thread::spawn(move || {
+            let mut sent = 0;
             while !until.load(Ordering::Relaxed) {
-                let line = count.fetch_add(1, Ordering::Relaxed).to_string();
-                assert_eq!(open.echo(&line), line);
+                let line = format!("{sent}\n");
+                sender.write_all(line.as_bytes()).expect("sent");
+                sent += 1;
                 thread::sleep(Duration::from_millis(1));
             }
-            let end = open.0.get_ref().shutdown(Shutdown::Write);
-            end.expect("closed");
-            let rest = open.0.read_line(&mut String::new());
-            assert_eq!(rest.expect("the other end"), 0);
+            sender.shutdown(Shutdown::Write).expect("closed");
+            sent
+        });
+        let receiving = thread::spawn(move || {
+            let mut line = String::new();
+            while open.0.read_line(&mut line).expect("a line, or the end") > 0 {
+                let next = count.load(Ordering::Relaxed);
+                assert_eq!(line, format!("{next}\n"));
+                count.store(next + 1, Ordering::Relaxed);
+                line.clear();
+            }
         });
         Self {
             port,
             over,
-            lines,
-            talking,
+            received,
+            sending,
+            receiving,
         }
     }
 
     /// Waits until more lines have come back.
     pub(crate) fn goes_on(&self) {
-        let before = self.lines.load(Ordering::Relaxed);
+        let before = self.received.load(Ordering::Relaxed);
         let deadline = Instant::now() + Self::PATIENCE;
-        while self.lines.load(Ordering::Relaxed) < before + 50 {
-            let is_over = self.talking.is_finished() || Instant::now() > deadline;
-            assert!(!is_over, "after {before} lines");
+        while self.received.load(Ordering::Relaxed) < before + 50 {
+            let is_over = self.sending.is_finished() || self.receiving.is_finished();
+            assert!(
+                !is_over && Instant::now() < deadline,
+                "after {before} lines"
+            );
             thread::sleep(Duration::from_millis(1));
         }
     }
@@ -162,7 +180,9 @@ impl Talk {
     /// Closes the connection; every line must have come back.
     pub(crate) fn finish(self) {
         self.over.store(true, Ordering::Relaxed);
-        self.talking.join().expect("every line came back");
+        let sent = self.sending.join().expect("all is sent");
+        self.receiving.join().expect("the lines are in order");
+        assert_eq!(self.received.load(Ordering::Relaxed), sent);
     }
 }
 

@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use crate::{
     agent::eventually,
     check::{a_server_that_is_away_is_named, services_are_read_and_no_events_written},
-    objects::{Service, pod_endpoint},
+    connection::serve,
+    objects::{Service, endpoint, pod_endpoint},
     repair::detach,
     server::prepare,
     world::World,
@@ -69,6 +70,15 @@ pub(crate) fn outside(world: &World) -> NetNs {
     outside
 }
 
+/// Gives the server pod another address, at which it answers too.
+fn serve_also(world: &World, address: &str) {
+    let add = format!("address add {address}/32 dev eth0\n");
+    world.server().ip(&add).expect("an address");
+    let interface = world.server_interface();
+    world.ip(&format!("route add {address}/32 dev {interface}"));
+    serve(world.server(), (address, 8080));
+}
+
 /// A service with more endpoints: one not ready, one terminating, one that is the client.
 fn cart() -> Service {
     Service::new("cart", "172.30.1.1").endpoints(vec![
@@ -92,7 +102,9 @@ fn explain_reads_the_maps_without_an_agent() {
     cannot(&question, "no portolan is set up here");
     world.write("cart.yaml", cart());
     let sticky = Service::new("sticky", "172.30.1.5").sticky();
-    world.write("sticky.yaml", sticky);
+    let both = ["10.40.1.21", "10.40.1.20"].map(endpoint);
+    world.write("sticky.yaml", sticky.endpoints(both.into()));
+    serve_also(&world, "10.40.1.21");
     let _outside = outside(&world);
     assert!(world.start_by_stack(7).stop().success());
     for (from, to, words) in [

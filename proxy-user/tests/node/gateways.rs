@@ -189,15 +189,19 @@ fn a_namespace_that_is_being_deleted_is_no_failure(
     ));
     let made = || server.try_kubectl("get service gateway-edge -n till");
     eventually("its Service", agent, || made().is_ok());
+    let refused = || {
+        let metrics = agent.metrics("/metrics");
+        let lines = metrics
+            .lines()
+            .filter(|line| line.contains("code=\"403\"") && line.contains("PATCH"));
+        let counts = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+        counts.sum::<f64>()
+    };
+    let before = refused();
     // Nobody here empties the namespace, so this test does, in the worst order.
     server.kubectl("delete namespace till --wait=false");
     server.kubectl("delete service gateway-edge -n till");
-    let refused = || {
-        let metrics = agent.metrics("/metrics");
-        let mut lines = metrics.lines();
-        lines.any(|line| line.contains("code=\"403\"") && line.contains("PATCH"))
-    };
-    eventually("the Service is refused", agent, refused);
+    eventually("the Service is refused", agent, || refused() > before);
     server.kubectl("delete gateway edge -n till");
     let namespace = Record {
         key: "/registry/namespaces/till".to_owned(),

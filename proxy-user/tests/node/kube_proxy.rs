@@ -18,6 +18,15 @@ use crate::{
     world::{BINARY, World},
 };
 
+/// Rules that kube-proxy makes in mode iptables.
+const OF_IPTABLES: &str = "*nat
+:KUBE-SERVICES - [0:0]
+:KUBE-SVC-ABCDEFGHIJKLMNOP - [0:0]
+-A PREROUTING -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES
+-A KUBE-SERVICES -d 172.30.1.1/32 -p tcp -m tcp --dport 80 -j KUBE-SVC-ABCDEFGHIJKLMNOP
+COMMIT
+";
+
 /// Starts kube-proxy on the node of a world.
 fn start(world: &World, kubeconfig: &str) -> KubeProxy {
     let (node, program) = (world.node(), program());
@@ -123,10 +132,16 @@ fn wait_ends_with_kube_proxys_rules_and_dead_connections_are_replaced_as_soon_as
     // The command of deploy/kube-proxy/clean removes its rules, and those only.
     drop(kube_proxy);
     world.nft("delete table inet dead; add table ip others\n");
+    let node = world.node();
+    let restored = node.feed("iptables-nft-restore", &["--noflush"], OF_IPTABLES);
+    restored.expect("iptables' rules");
+    let rules = || world.tool("nft", "list ruleset");
+    assert!(rules().contains("KUBE-SVC"), "{}", rules());
     world.tool(&program(), "--cleanup");
     let left = world.tool("nft", "list tables");
     assert!(
         !left.contains("kube-proxy") && left.contains("table ip others"),
         "{left}"
     );
+    assert!(!rules().contains("KUBE-SVC"), "{}", rules());
 }

@@ -196,6 +196,8 @@ fn whatever_is_changed_in_the_maps_is_repaired(world: &World, agent: &Agent) {
     within(QUICK, "the settings are complete", agent, || {
         are_complete(world)
     });
+    let counted = || ["node", "service"].map(|kind| repairs(agent, kind));
+    let [of_node, of_services] = counted();
     let settings: Table<u32, Settings> = table(world, maps::SETTINGS);
     let stored = settings.lookup(&0).expect("readable");
     settings.update(&0, &Settings::EMPTY).expect("changed");
@@ -225,7 +227,8 @@ fn whatever_is_changed_in_the_maps_is_repaired(world: &World, agent: &Agent) {
         sorted(frontends.entries().expect("readable")) == before
     });
     within(QUICK, "all is counted", agent, || {
-        repairs(agent, "node") >= 2 && repairs(agent, "service") > 0
+        let [node, services] = counted();
+        node >= of_node + 2 && services > of_services
     });
     agent.says(&["WARN Service shop/cart: ", "were changed"]);
 

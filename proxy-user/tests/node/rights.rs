@@ -98,7 +98,8 @@ fn every_command_works_with_the_containers_rights_or_says_what_it_lacks() {
     }
     assert!(ran > 30, "{ran}");
 
-    let trace = Tracing::begin(&world, in_container(&world, &["trace", "-o", "json"]), &[]);
+    let command = in_container(&world, &["trace", "-o", "json"]);
+    let trace = Tracing::begin(&world, command, &[], "watching packets");
     let is = |outcome: &'static str| move |line: &Value| line["outcome"] == outcome;
     let _packets = world.connect(CART).expect("served");
     trace.wait("the SYN", is("forwarded_new"));

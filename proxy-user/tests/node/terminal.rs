@@ -20,9 +20,11 @@ services -o xml | 2 | 'xml'
 dump /nonexistent/x.tar.gz | 2 |
 config --config /nonexistent | 2 |
 init --config /nonexistent | 2 |
+trace --service nobody | 2 | no service \"nobody\" is served here
 trace --service shop/nobody:http | 2 | no service \"shop/nobody:http\" is served here
 trace --write /nowhere/x | 2 | --write /nowhere/x
 flows --service nope | 1 | no service \"nope\"
+sockets --service a/b | 1 | no service \"a/b\"
 flows shop/nosuch | 1 | no service \"nosuch\" in the namespace shop is served here
 maps nosuch | 1 | no map's name contains \"nosuch\"
 config nosuch | 1 | no setting's key contains \"nosuch\"
@@ -47,6 +49,7 @@ pub(crate) fn bad_input_is_named(world: &World) {
 /// A reader that closes the pipe is no error, also in the middle of a watch.
 pub(crate) fn a_closed_pipe_is_no_error(world: &World) {
     for (words, is_watch) in [
+        ("services --watch --interval 0.1", true),
         ("services -o json --watch --interval 0.1", true),
         ("top --watch --interval 0.1", true),
         ("explain --from node --to 172.30.1.1:80", false),

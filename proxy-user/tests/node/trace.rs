@@ -31,11 +31,18 @@ pub(crate) struct Tracing {
 impl Tracing {
     /// Starts the trace and waits until its programs are attached.
     pub(crate) fn start(world: &World, arguments: &[&str]) -> Self {
-        Self::begin(world, world.asking(&["trace", "-o", "json"]), arguments)
+        let command = world.asking(&["trace", "-o", "json"]);
+        Self::begin(world, command, arguments, "watching packets")
     }
 
-    /// The same with a command that has `trace -o json` already.
-    pub(crate) fn begin(world: &World, mut command: Command, arguments: &[&str]) -> Self {
+    /// The same with a command that has `trace -o json` already, and with the words that say what
+    /// it watches.
+    pub(crate) fn begin(
+        world: &World,
+        mut command: Command,
+        arguments: &[&str],
+        watching: &str,
+    ) -> Self {
         command.arg("--manifests").arg(world.manifests());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = world.begin(command.args(arguments));
@@ -50,7 +57,10 @@ impl Tracing {
             }
         });
         let mut said = stderr.by_ref().lines().map_while(Result::ok);
-        assert!(said.any(|line| line.contains("watching")));
+        // What cannot be shown is named before.
+        let first = said.find(|line| !line.contains("not shown: "));
+        let first = first.expect("a line");
+        assert!(first.contains(watching), "{first}");
         Self {
             child,
             stderr,

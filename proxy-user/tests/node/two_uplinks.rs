@@ -78,7 +78,13 @@ struct Case {
     is_past: bool,
 }
 
-const CASES: [Case; 3] = [
+const CASES: [Case; 4] = [
+    Case {
+        name: "one route",
+        routes: "route add CLIENTS via 192.168.1.2",
+        is_fixed: true,
+        is_past: true,
+    },
     Case {
         name: "a rule for the node's address",
         routes: "route add CLIENTS via 192.168.0.2

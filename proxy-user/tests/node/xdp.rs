@@ -280,7 +280,7 @@ fn with_firewall_rules_only_what_the_stack_accepted_is_taken(node: &mut Node, xd
 /// The agent of the last part still runs, in mode native.
 fn programs_are_attached_as_the_setting_says_after_each_restart(node: &mut Node) {
     let (mut near, mut far) = node.connect();
-    for (xdp, count) in [(Xdp::Native, 2), (Xdp::Generic, 2), (Xdp::Off, 0)] {
+    for (xdp, count) in [(Xdp::Generic, 2), (Xdp::Off, 0), (Xdp::Native, 2)] {
         node.end();
         node.start(xdp);
         // A link is pinned after it is attached.
@@ -302,6 +302,8 @@ fn programs_are_attached_as_the_setting_says_after_each_restart(node: &mut Node)
         assert_eq!(taken > 10, count > 0, "{}: {taken}", xdp.name());
     }
     node.end();
+    node.world().told(&["cleanup"]);
+    assert_eq!(node.programs(), [false; 2], "cleanup removes all");
 }
 
 fn a_foreign_xdp_program_is_logged_and_kept(node: &mut Node) {
@@ -317,10 +319,6 @@ fn a_foreign_xdp_program_is_logged_and_kept(node: &mut Node) {
     node.end();
     node.world().told(&["cleanup"]);
     // The first one is not ours.
-    assert_eq!(
-        node.programs(),
-        [true, false],
-        "cleanup removes all of ours"
-    );
+    assert_eq!(node.programs(), [true, false], "cleanup removes ours alone");
     drop(foreign);
 }

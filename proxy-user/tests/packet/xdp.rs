@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `xdp`: packets of known flows between a client and a backend that are behind two uplinks. What
 //! XDP takes at one uplink, and what it passes to tc, stands in tests/fuzz/cases: `xdp.txt` and
-//! `xdp-life.txt`.
+//! `xdp-life.txt`. There XDP may leave any packet to tc; so what must be true after it has taken
+//! packets is here, too.
 
 use std::net::SocketAddr;
 
 use datapath::XdpMode;
 use proxy_common::{
-    Counter, FlowKind, Port,
+    Counter, FlowEntry, FlowKind, FlowState, Port, V4,
     masquerade::Marks,
     xdp::{Abilities, Uplink},
 };
@@ -15,7 +16,7 @@ use rstest::rstest;
 
 use crate::{
     node::{INSIDE, INSIDE_MAC, Node, OUTSIDE, OUTSIDERS_MAC, PODS_MAC},
-    packets::{NODE_MAC, Tcp, hops, seen, tcp, with_hops},
+    packets::{NODE_MAC, Tcp, hops, numbered, seen, tcp, with_hops},
     service::{Addresses, IPV4, IPV6},
     world::Outcome,
 };
@@ -169,6 +170,80 @@ fn xdp_sends_packets_back_out_of_the_interface_they_came_in_by(#[values(IPV4, IP
     assert_eq!(there.packet[6..12], NODE_MAC);
     let back = open.taken(&open.answer(b""), OUTSIDE);
     assert_eq!(back.fate(), (TX, Counter::ReplyByXdp));
+    // Without XDP_TX they are redirected to it.
+    let abilities = Abilities {
+        returns: false,
+        ..Abilities::ALL
+    };
+    open.permit(OUTSIDE, abilities);
+    open.node.world.change_routes();
+    let there = open.taken(&open.question(b""), OUTSIDE);
+    assert_eq!((there.verdict, there.src()), (REDIRECT, open.source));
+}
+
+/// The only flow's entry of this kind.
+fn entry(open: &Open, kind: FlowKind) -> FlowEntry<V4> {
+    let all = open.node.world.all_flows().into_iter();
+    let mut found = all.filter(|entry| entry.kind == kind);
+    found.next().expect("an entry of this kind")
+}
+
+#[test]
+fn packets_of_either_direction_at_xdp_update_the_flows_last_seen() {
+    let open = Open::new(IPV4);
+    open.taken(&open.answer(b""), INSIDE);
+    let (question, answer) = (open.question(b""), open.answer(b""));
+    for (packet, uplink) in [(question, OUTSIDE), (answer, INSIDE)] {
+        // As if no packet had come for two seconds.
+        let age = |entry: &mut FlowEntry<V4>| entry.last_seen -= 2_000_000_000;
+        open.node.world.change_flows(false, |_, entry| age(entry));
+        let old = entry(&open, FlowKind::ORIGINAL).last_seen;
+        open.taken(&packet, uplink);
+        let new = entry(&open, FlowKind::ORIGINAL).last_seen;
+        assert!(new >= old + 1_000_000_000, "{uplink}: {old}, {new}");
+    }
+}
+
+#[test]
+fn xdp_stores_acknowledged_sequence_numbers_of_both_directions() {
+    let open = Open::new(IPV4);
+    let (service, backend) = (open.node.service(), open.node.backend());
+    // An impossible number is ignored.
+    for number in [70_000, 1 << 30] {
+        let ack = numbered(open.client, service, Tcp::Ack, (1001, number), b"");
+        open.taken(&ack, OUTSIDE);
+        assert_eq!(entry(&open, FlowKind::ORIGINAL).sequence, 70_000);
+    }
+    // The numbers of replies are stored at least once a mebibyte.
+    let mut number = entry(&open, FlowKind::REPLY).sequence;
+    for _ in 0..40 {
+        number = number.wrapping_add(200_000);
+        let answer = numbered(backend, open.source, Tcp::Ack, (2001, number), b"");
+        open.taken(&answer, INSIDE);
+        let noted = entry(&open, FlowKind::REPLY).sequence;
+        assert!(number.wrapping_sub(noted) <= 1 << 20, "{number} {noted}");
+    }
+    let far = (2001, number ^ 1 << 31);
+    let forged = numbered(backend, open.source, Tcp::Ack, far, b"");
+    open.left(&forged, INSIDE);
+}
+
+#[test]
+fn tc_accepts_the_fin_of_a_connection_that_xdp_carried() {
+    let open = Open::new(IPV4);
+    let mut number = 1000;
+    for _ in 0..20 {
+        number += 900_000;
+        let numbers = (2001, number);
+        let answer = numbered(open.node.backend(), open.source, Tcp::Ack, numbers, b"");
+        open.taken(&answer, INSIDE);
+    }
+    let numbers = (number, 2001);
+    let fin = numbered(open.client, open.node.service(), Tcp::Fin, numbers, b"");
+    open.left(&fin, OUTSIDE);
+    open.by_tc(&fin);
+    let state = entry(&open, FlowKind::ORIGINAL).state;
+    assert!(state.has(FlowState::CLIENT_FIN));
 }
 
 #[rstest]
@@ -199,19 +274,27 @@ fn xdp_takes_packets_up_to_the_route_mtu_with_a_hop_limit_above_one() {
     assert_eq!(hops(&two.packet), 1);
 }
 
-/// The entries were made by an older version, which has noted no choice in them; or they are half
-/// written.
 #[rstest]
-fn xdp_passes_packets_with_unfit_flow_entries_to_tc(#[values(false, true)] is_torn: bool) {
+// An older version has noted no choice in them.
+#[case::without_choice(false, |entry: &mut FlowEntry<V4>| {
+    if entry.kind != FlowKind::REPLY {
+        entry.masquerade_port = Port::ANY;
+    }
+})]
+#[case::of_a_flow_for_the_stack(false, |entry: &mut FlowEntry<V4>| {
+    entry.flags |= FlowEntry::<V4>::NEEDS_STACK;
+})]
+#[case::half_written(true, |_: &mut FlowEntry<V4>| {})]
+fn xdp_passes_packets_with_unfit_flow_entries_to_tc(
+    #[case] is_torn: bool,
+    #[case] change: fn(&mut FlowEntry<V4>),
+) {
     let open = Open::new(IPV4);
     let (question, answer) = (open.question(b""), open.answer(b""));
     open.taken(&question, OUTSIDE);
     open.taken(&answer, INSIDE);
-    open.node.world.change_flows(is_torn, |_, flow| {
-        if !is_torn && flow.kind != FlowKind::REPLY {
-            flow.masquerade_port = Port::ANY;
-        }
-    });
+    let world = &open.node.world;
+    world.change_flows(is_torn, |_, entry| change(entry));
     open.left(&question, OUTSIDE);
     open.left(&answer, INSIDE);
 }

@@ -7,16 +7,40 @@ use std::{
     thread,
 };
 
-use lab::node::{netns::NetNs, pod::plug};
+use lab::node::{netns::NetNs, pod::plug, topology::Plumbing};
 
 use crate::world::PORT;
 
+/// The name of the bridge to which pods with `Plumbing::Bridge` are attached.
+const BRIDGE: &str = "cni0";
+
+/// Makes the node's bridge, with the addresses that pods use as their gateway.
+pub(crate) fn make_bridge(node: &NetNs) {
+    node.ip(&format!(
+        "link add {BRIDGE} address 02:00:00:00:40:01 type bridge forward_delay 0\naddress add 10.40.1.1/24 dev {BRIDGE}\naddress add fd00:40:0:1::1/64 dev {BRIDGE} nodad\nlink set {BRIDGE} up\n"
+    ))
+    .expect("a bridge");
+}
+
 /// Adds a pod with IPv4 and IPv6 to a node and returns its network namespace; `last` is the last
 /// number of its addresses.
-pub(crate) fn join(node: &NetNs, last: u8) -> NetNs {
+pub(crate) fn join(node: &NetNs, plumbing: Plumbing, last: u8) -> NetNs {
     let pod = NetNs::new("pod").expect("run as root");
     let [v4, v6] = [format!("10.40.1.{last}"), format!("fd00:40:0:1::{last}")];
-    plug(node, &pod, &[&v4, &v6]).expect("the pod's interface");
+    match plumbing {
+        Plumbing::Routed => plug(node, &pod, &[&v4, &v6]).expect("the pod's interface"),
+        Plumbing::Bridge => {
+            node.ip(&format!(
+                "link add pod{last} type veth peer name eth0 netns {}\nlink set pod{last} master {BRIDGE} up\n",
+                pod.path()
+            ))
+            .expect("a port of the bridge");
+            pod.ip(&format!(
+                "link set lo up\naddress add {v4}/24 dev eth0\naddress add {v6}/64 dev eth0 nodad\nlink set eth0 up\nroute add default via 10.40.1.1\nroute add default via fd00:40:0:1::1\n"
+            ))
+            .expect("the pod's interface");
+        }
+    }
     pod
 }
 

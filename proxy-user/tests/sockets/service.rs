@@ -108,6 +108,10 @@ pub(crate) fn vip(number: u8) -> SocketAddr {
     SocketAddr::new([172, 30, 0, number].into(), 80)
 }
 
+pub(crate) fn vip6(number: u8) -> SocketAddr {
+    address(&format!("[fd00:30::{number}]:80"))
+}
+
 pub(crate) fn address(text: &str) -> SocketAddr {
     text.parse().expect("an address and port")
 }

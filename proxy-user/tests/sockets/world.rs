@@ -18,12 +18,13 @@ use lab::node::{
     cgroup::Cgroup,
     netns::NetNs,
     settings::SocketBalancing,
+    topology::Plumbing,
 };
 use proxy_common::Counter;
 
 use crate::{
     clients::Open,
-    pods::{join, serve},
+    pods::{join, make_bridge, serve},
     service::{Service, objects},
 };
 
@@ -67,8 +68,18 @@ impl World {
         Self::new(SocketBalancing::All, "", services)
     }
 
-    /// Starts a node, and waits for the agent.
+    /// Starts a node with routed pods, and waits for the agent.
     pub(crate) fn new(balancing: SocketBalancing, config: &str, services: &[Service]) -> Self {
+        Self::on(Plumbing::Routed, balancing, config, services)
+    }
+
+    /// Starts a node whose pods are connected with this plumbing, and waits for the agent.
+    pub(crate) fn on(
+        plumbing: Plumbing,
+        balancing: SocketBalancing,
+        config: &str,
+        services: &[Service],
+    ) -> Self {
         bpffs::prepare().expect("a BPF file system");
         // The agent has a reference to the node, so the node is leaked until the test program ends.
         let node: &'static NetNs = Box::leak(Box::new(NetNs::new("node").expect("run as root")));
@@ -82,7 +93,10 @@ impl World {
             ("ipv4/conf/all/rp_filter", "0"),
         ])
         .expect("forwarding");
-        let [client, one, two] = [10, 20, 21].map(|last| join(node, last));
+        if plumbing == Plumbing::Bridge {
+            make_bridge(node);
+        }
+        let [client, one, two] = [10, 20, 21].map(|last| join(node, plumbing, last));
         serve(&one, "one");
         serve(&two, "two");
         let cgroup = Cgroup::new().expect("a cgroup");

@@ -195,7 +195,7 @@ pub(crate) fn gateway() -> Result<()> {
         .arg(format!("--report-output={}", report.display()))
         .env("KUBECONFIG", kubeconfig());
     let ended = AtomicBool::new(false);
-    scope(|scope| {
+    let status = scope(|scope| {
         scope.spawn(|| give_addresses(&tools, &ended));
         let status = command::log_to(&mut command, &log)
             .and_then(|command| command.status().context("start the conformance suite"));
@@ -207,7 +207,9 @@ pub(crate) fn gateway() -> Result<()> {
         "gateway",
         &gateway_results(&fs::read_to_string(&log)?),
         &log,
-    )
+    )?;
+    ensure!(status.success(), "the conformance suite: {status}");
+    Ok(())
 }
 
 /// Returns the results in the suite's log.

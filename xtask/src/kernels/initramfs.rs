@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
 use super::{
@@ -137,6 +137,8 @@ fn modules(kernel: &Kernel) -> Result<Vec<String>> {
             .map(|file| file.trim().to_owned());
         files.extend(file.filter(|file| !files.contains(file)));
     }
+    let complaints = String::from_utf8_lossy(&output.stderr);
+    ensure!(!files.is_empty(), "modprobe lists no modules: {complaints}");
     Ok(files)
 }
 

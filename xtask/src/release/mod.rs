@@ -127,6 +127,11 @@ fn bills(commit: &Commit) -> Result<Files> {
             fs::remove_file(&file)?;
         }
     }
+    ensure!(
+        bills.len() == 2,
+        "cargo-cyclonedx wrote {} of two bills of materials",
+        bills.len()
+    );
     Ok(bills)
 }
 

@@ -39,42 +39,51 @@ pub(super) struct Compiler {
 /// it for that. An error lists what a person must install, also `others`.
 pub(super) fn find(others: &[String]) -> Result<Toolchain> {
     step("setup", "looking for a BPF toolchain");
-    let (compilers_now, linkers) = (compilers(), linkers());
-    for compiler in &compilers_now {
-        for linker in &linkers {
-            if let Some(found) = tried(compiler, linker.clone()) {
-                return Ok(found);
-            }
-        }
-    }
     let installs = install::is_possible();
-    if installs {
-        install::update_lists();
-    }
     for has_debians in [false, true] {
-        if has_debians && !(installs && install::packages(COMPILER_PACKAGES).is_ok()) {
+        if has_debians && !(installs && is_installed(COMPILER_PACKAGES)) {
             break;
         }
-        for compiler in compilers() {
-            for llvm in LINKER_LLVM.filter(|llvm| *llvm >= compiler.llvm) {
-                let linker = install::linker_path(llvm)?;
-                if !linkers.contains(&linker) {
-                    let packages = linker_packages(llvm);
-                    let mut has_llvm = has_llvm_dev(llvm);
-                    has_llvm |= !has_llvm && installs && install::packages(&packages).is_ok();
-                    if !has_llvm {
-                        continue;
-                    }
-                    install::linker(llvm)?;
+        let (compilers, linkers) = (compilers(), linkers());
+        for compiler in &compilers {
+            // A linker reads bitcode of its own LLVM and of older ones.
+            let own = LINKER_LLVM.filter(|llvm| *llvm < compiler.llvm);
+            let too_old: Vec<_> = own.flat_map(install::linker_path).collect();
+            for linker in linkers.iter().filter(|linker| !too_old.contains(linker)) {
+                if let Some(found) = tried(compiler, linker.clone()) {
+                    return Ok(found);
                 }
-                if let Some(found) = tried(&compiler, linker) {
+            }
+        }
+        for compiler in &compilers {
+            let fitting = LINKER_LLVM.filter(|llvm| *llvm >= compiler.llvm);
+            let (there, missing): (Vec<_>, Vec<_>) = fitting.partition(|llvm| has_llvm_dev(*llvm));
+            for llvm in there.into_iter().chain(missing) {
+                let linker = install::linker_path(llvm)?;
+                if linkers.contains(&linker) {
+                    continue;
+                }
+                if !has_llvm_dev(llvm) && !(installs && is_installed(&linker_packages(llvm))) {
+                    continue;
+                }
+                install::linker(llvm)?;
+                if let Some(found) = tried(compiler, linker) {
                     return Ok(found);
                 }
             }
         }
     }
-    let missing = missing(&compilers_now, others);
+    let missing = missing(&compilers(), others);
     bail!("set-up cannot install this by itself here. Install:\n{missing}")
+}
+
+/// Installs Debian packages; prints why if it fails.
+fn is_installed(packages: &str) -> bool {
+    let installed = install::packages(packages);
+    if let Err(error) = &installed {
+        step("setup", &format!("{error:#}"));
+    }
+    installed.is_ok()
 }
 
 /// Builds the trial program; returns None if that fails.
@@ -109,9 +118,12 @@ fn missing(compilers: &[Compiler], others: &[String]) -> String {
         "{compiler}  - bpf-linker {LINKER_VERSION} or newer, linked with LLVM {llvm} or newer (never older than the \
          compiler's), one of:\n      {} (Debian packages; `cargo xtask setup` then builds bpf-linker itself),\n      \
          or your own in the PATH: cargo install bpf-linker --version {LINKER_VERSION} --locked \
-         --no-default-features --features llvm-{build}\n  - for the tests, Debian's {}",
+         --no-default-features --features llvm-{build}{}",
         linker_packages(build),
-        others.join(" "),
+        match others.join(" ") {
+            none if none.is_empty() => none,
+            packages => format!("\n  - for the tests, Debian's {packages}"),
+        }
     )
 }
 

@@ -3,6 +3,7 @@
 //! pairs of connections. Also one of SCTP.
 
 use std::{
+    fs,
     io::{self, BufRead, BufReader, ErrorKind, Read, Write},
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream},
     thread,
@@ -50,7 +51,10 @@ impl Connection {
                 {
                     thread::sleep(Duration::from_millis(10));
                 }
-                Err(error) => return Err(named("connect", &error)),
+                Err(error) => {
+                    let text = format!("connect{}", sent_to(begun.local));
+                    return Err(named(&text, &error));
+                }
             }
         };
         socket.set_read_timeout(Some(PATIENCE))?;
@@ -113,6 +117,25 @@ impl Connection {
         }
         Ok(answer)
     }
+}
+
+/// Returns text on where the SYNs of the socket at `local` go, which is still connecting: to an
+/// endpoint if the connection was translated at the socket. Empty if no such socket is found.
+fn sent_to(local: Option<SocketAddr>) -> String {
+    const SYN_SENT: &str = "02";
+    let sockets = fs::read_to_string("/proc/thread-self/net/tcp").unwrap_or_default();
+    let port = local.map_or(0, |local| local.port());
+    let find = |line: &str| -> Option<SocketAddr> {
+        let mut words = line.split_whitespace().skip(1);
+        let (from, to, state) = (words.next()?, words.next()?, words.next()?);
+        let (address, to_port) = to.split_once(':')?;
+        let address = u32::from_str_radix(address, 16).ok()?;
+        let is_it = from.ends_with(&format!(":{port:04X}")) && state == SYN_SENT;
+        let address = Ipv4Addr::from(address.to_ne_bytes());
+        is_it.then_some((address, u16::from_str_radix(to_port, 16).ok()?).into())
+    };
+    let to = sockets.lines().find_map(find);
+    to.map_or_else(String::new, |to| format!(" (SYNs went to {to})"))
 }
 
 fn named(attempt: &str, error: &io::Error) -> io::Error {

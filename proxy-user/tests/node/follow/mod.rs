@@ -68,8 +68,10 @@ fn programs_of_others<'a>(node: &'a Node) {
         let foreign = Foreign::at_xdp(node.world.node(), client, XDP_DROP, generic);
         ("XDP".to_owned(), foreign.expect("attached"))
     };
-    let attach: [&dyn Fn() -> (String, Foreign<'a>); 4] = [
+    let attach: [&dyn Fn() -> (String, Foreign<'a>); 6] = [
         &|| at_tc(client, false, ChainPosition::First),
+        &|| at_tc(client, false, ChainPosition::Last),
+        &|| at_tc(server, true, ChainPosition::Last),
         &|| at_tc(server, true, ChainPosition::Filter),
         &|| at_xdp(false),
         &|| at_xdp(true),
@@ -132,7 +134,8 @@ fn packets_of_an_outsider(world: &World) {
 fn freed_packets_are_shown(world: &World) {
     world.nft("table inet firewall {\n chain filter { type filter hook forward priority 0; policy accept;\n tcp dport { 8080, 9090 } drop\n }\n}\n");
     let flags = ["--drops", "--duration", "60", "--service", "shop/cart"];
-    let trace = Tracing::start(world, &flags);
+    let command = world.asking(&["trace", "-o", "json"]);
+    let trace = Tracing::begin(world, command, &flags, "watching what the kernel frees");
     // No service has this port.
     assert!(world.connect("10.40.1.20:9090").is_err());
     assert!(world.connect(CART).is_err());

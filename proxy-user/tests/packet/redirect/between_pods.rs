@@ -72,39 +72,48 @@ fn without_filters_a_connection_bypasses_the_stack_from_its_syn_on(
     assert!(is_past(&node, &udp(client, server, b"x")));
 }
 
-/// Test runs cannot show the tag by which egress makes a record. When one is fresh, and for which
-/// segments, is decided in `proxy_common::flow`.
+/// Test runs cannot show the tag by which egress makes a record. When one is fresh is decided in
+/// `proxy_common::flow`.
 #[test]
 fn with_filters_a_connection_bypasses_the_stack_only_by_a_fresh_record() {
     let mut node = prepare(IPV4);
     node.world
         .configure(|settings| settings.flags &= !Settings::UNFILTERED);
     let (client, server) = (node.client(), node.backend());
-    let expect = |is: bool| {
-        assert_eq!(is_past(&node, &there(&node, Tcp::Ack)), is);
+    let expect = |node: &Node, is: bool| {
+        assert_eq!(is_past(node, &there(node, Tcp::Ack)), is);
         let back = tcp(server, client, Tcp::Ack, b"");
         assert_eq!(judged(&node.ingress(&back, INSIDE)), is);
-        assert!(
-            !is_past(&node, &there(&node, Tcp::Syn)),
-            "the stack sees it"
-        );
+        for flags in [Tcp::Syn, Tcp::Fin, Tcp::Rst] {
+            let is_past = is_past(node, &there(node, flags));
+            assert!(!is_past, "the stack sees beginning and end: {flags:?}");
+        }
     };
-    expect(false);
+    expect(&node, false);
     let end = |of: SocketAddr| End {
         address: V4::of_ip(of.ip()).expect("IPv4"),
         port: Port::from_host(of.port()),
     };
     let [one, other] = [(client, server), (server, client)]
         .map(|(from, to)| Direction::new(&end(from), &end(to), Protocol::TCP, 0));
-    for (age, is) in [(0, true), (3 << 32, false)] {
+    let record = |node: &Node, age: u64| {
         let then = now() - age;
         let record = Record::default()
             .after(one, true, false, then)
             .after(other, false, false, then)
             .after(one, false, true, then);
         node.world.set_between_pods(one.slot, record.0);
-        expect(is);
+    };
+    for (age, is) in [(0, true), (3 << 32, false)] {
+        record(&node, age);
+        expect(&node, is);
     }
+    record(&node, 0);
+    node.world.configure(|settings| {
+        settings.flags &= !Settings::UNFILTERED;
+        settings.flags |= Settings::TCP_BY_STACK;
+    });
+    assert!(!is_past(&node, &there(&node, Tcp::Ack)));
 }
 
 /// Changes a node; returns the interface at which the packet comes in then.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `forwarding: auto`: packets that leave at ingress by the kernel's routes, and packets that are
-//! passed to the stack. Whose flows must take the stack stands in tests/fuzz/cases/past.txt.
+//! passed to the stack. That flows with an end at the node must take the stack stands in
+//! tests/fuzz/cases/past.txt. From which other addresses the stack forwards nothing stands in
+//! `proxy-common/src/addr.rs`.
 
 mod between_pods;
 mod offload;

@@ -8,13 +8,14 @@ use std::net::SocketAddr;
 
 use datapath::maps::family::Family;
 use linux::now;
-use proxy_common::{Counter, FlowKind, Settings, V4, flow::Offload, maps::interface};
+use proxy_common::{Counter, FlowKind, Protocol, Settings, V4, flow::Offload, maps::interface};
+use rstest::rstest;
 
 use super::link;
 use crate::{
     node::{INSIDE, Node, OUTSIDE},
-    packets::{Tcp, tcp},
-    service::IPV4,
+    packets::{Tcp, tcp, udp},
+    service::{IPV4, Service},
     world::{NEXT, REDIRECT},
 };
 
@@ -160,4 +161,59 @@ fn a_reply_by_another_interface_than_the_recorded_one_takes_the_stack_and_ends_n
     world.node.world.set_port(OUTSIDE, bits, INSIDE);
     let packet = tcp(world.backend, world.client, Tcp::Ack, b"");
     assert_eq!(world.node.ingress(&packet, OUTSIDE).verdict, REDIRECT);
+}
+
+#[rstest]
+fn syns_fins_and_resets_take_the_stack(#[values(Tcp::Syn, Tcp::Fin, Tcp::Rst)] flags: Tcp) {
+    let world = Filtered::new();
+    world.establish();
+    world.record(FlowKind::ORIGINAL, INSIDE, 0);
+    assert_eq!(world.send(true, flags), NEXT);
+}
+
+#[test]
+fn packets_of_an_unestablished_connection_take_the_stack() {
+    let world = Filtered::new();
+    assert_eq!(world.send(true, Tcp::Syn), NEXT);
+    world.record(FlowKind::ORIGINAL, INSIDE, 0);
+    assert_eq!(world.send(true, Tcp::Ack), NEXT, "nobody has answered");
+    assert_eq!(world.send(false, Tcp::SynAck), NEXT);
+    assert_eq!(world.send(true, Tcp::Ack), NEXT, "this one establishes it");
+    assert_eq!(world.send(true, Tcp::Ack), REDIRECT);
+}
+
+#[test]
+fn tcp_takes_the_stack_if_conntrack_is_not_liberal() {
+    let mut world = Filtered::new();
+    world.establish();
+    world.record(FlowKind::ORIGINAL, INSIDE, 0);
+    world.node.world.configure(|settings| {
+        settings.flags &= !Settings::UNFILTERED;
+        settings.flags |= Settings::TCP_BY_STACK;
+    });
+    assert_eq!(world.send(true, Tcp::Ack), NEXT);
+}
+
+#[test]
+fn datagrams_leave_past_the_stack_once_they_are_answered() {
+    let mut world = Filtered::new();
+    world.node.world.remove("web");
+    let service = Service::over(Protocol::UDP, IPV4);
+    world.node.world.apply(&service);
+    let ask = |world: &Filtered| {
+        let packet = udp(world.client, world.node.service(), b"?");
+        let outcome = world.node.ingress(&packet, INSIDE);
+        assert!([Counter::ForwardedNew, Counter::ForwardedHit].contains(&outcome.counter));
+        outcome.verdict
+    };
+    assert_eq!(ask(&world), NEXT);
+    world.record(FlowKind::ORIGINAL, INSIDE, 0);
+    assert_eq!(ask(&world), NEXT, "a one-way stream is the stack's");
+    let answer = udp(world.backend, world.client, b"!");
+    let inside = world.node.ingress(&answer, INSIDE);
+    assert_eq!(inside.verdict, NEXT);
+    world.node.egress(&inside.packet, 0, INSIDE);
+    assert_eq!(ask(&world), REDIRECT);
+    world.record(FlowKind::REPLY, INSIDE, 0);
+    assert_eq!(world.node.ingress(&answer, INSIDE).verdict, REDIRECT);
 }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use datapath::maps::{family::Family, pins::map_path, tables::Table};
-use lab::node::{netns::NetNs, settings::SocketBalancing};
+use lab::node::{netns::NetNs, settings::SocketBalancing, topology::Plumbing};
 use linux::{Plain, get_pinned};
 use nix::unistd::gettid;
 use proxy_common::{FlowEntry, FlowKey, SocketBucket, SocketEntry, SocketKey, V4, V6, maps};
@@ -40,7 +40,7 @@ impl Node {
             "address add {NODE6}/64 dev uplink nodad\nneigh add {ROUTER6} lladdr 02:00:00:00:00:01 dev uplink\nroute add default via {ROUTER6}\n"
         );
         world.node().ip(&batch).expect("an address");
-        let third = join(world.node(), 22);
+        let third = join(world.node(), Plumbing::Routed, 22);
         serve(&third, "three");
         let node = Self {
             world,

@@ -5,9 +5,13 @@ use control::testing::rows;
 use linux::NftVerdict;
 
 use super::*;
-use crate::{explain::follow::stations::Rule, packets::Freed};
+use crate::{
+    explain::follow::{rules::LegacyCounters, stations::Rule},
+    packets::Freed,
+};
 
 /// Returns a station: its host, what happened there, to whom or why, and perhaps of which packet.
+/// A rule is a number and perhaps its chain, or a policy.
 fn station(words: &str) -> Station {
     let words: Vec<_> = words.split(' ').collect();
     let word = words[2].to_owned();
@@ -22,12 +26,15 @@ fn station(words: &str) -> Station {
             receiver: [0; 6],
         },
         "received" => Did::Received { interface: word },
-        "rule" => Did::Rule(Rule {
-            chain: "inet firewall forward".into(),
-            handle: word.parse().ok(),
-            verdict: NftVerdict::Drop,
-            words: Some("tcp dport 8080 drop".into()),
-        }),
+        "rule" => {
+            let (number, chain) = word.split_once('@').unwrap_or((word.as_str(), "forward"));
+            Did::Rule(Rule {
+                chain: format!("inet firewall {chain}"),
+                handle: number.parse().ok(),
+                verdict: NftVerdict::Drop,
+                words: Some("tcp dport 8080 drop".into()),
+            })
+        }
         _ => Did::Freed(Freed {
             interface: "pod0".into(),
             reason: word,
@@ -64,7 +71,11 @@ fn facts(stations: &str, ending: &str, known: &str) -> Facts {
         },
         to: "10.0.0.1:80".parse().expect("an end"),
         is_datagram: known == "listens",
-        legacy: Vec::new(),
+        legacy: match known {
+            "legacy" => LegacyCounters::parse("*filter\n:FORWARD DROP [1:60]\n")
+                .refused_since(&LegacyCounters::default()),
+            _ => Vec::new(),
+        },
         conntrack_full: (known == "conntrack").then_some(9),
         foreign: list("foreign", "program 7 (police)"),
         cgroup: list("deny", "program 9 (deny)"),

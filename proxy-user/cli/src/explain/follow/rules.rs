@@ -64,7 +64,7 @@ impl LegacyCounters {
         }
     }
 
-    fn parse(text: &str) -> Self {
+    pub(super) fn parse(text: &str) -> Self {
         let mut table = String::new();
         let mut rules = Vec::new();
         for line in text.lines() {
