@@ -63,12 +63,11 @@ pub(super) fn find(others: &[String]) -> Result<Toolchain> {
                 if linkers.contains(&linker) {
                     continue;
                 }
-                if !has_llvm_dev(llvm) && !(installs && is_installed(&linker_packages(llvm))) {
-                    continue;
-                }
-                install::linker(llvm)?;
-                if let Some(found) = tried(compiler, linker) {
-                    return Ok(found);
+                if has_llvm_dev(llvm) || installs && is_installed(&linker_packages(llvm)) {
+                    install::linker(llvm)?;
+                    if let Some(found) = tried(compiler, linker) {
+                        return Ok(found);
+                    }
                 }
             }
         }
