@@ -46,11 +46,7 @@ pub struct Packets(OwnedFd);
 impl Packets {
     pub fn new() -> Result<Self> {
         const ARRAY: u32 = 2;
-        let request: [u32; 18] =
-            std::array::from_fn(|n| [ARRAY, 4, 8, 1].get(n).copied().unwrap_or(0));
-        // SAFETY: the request holds no pointer.
-        let map = unsafe { create(MAP_CREATE, &request) }.context("make an array")?;
-        Ok(Self(map))
+        array(ARRAY, 8).map(Self)
     }
     pub fn read(&self) -> Result<u64> {
         let (key, mut value) = (0u32, 0u64);
@@ -220,10 +216,7 @@ pub fn attach_xdp(program: BorrowedFd<'_>, interface: u32, generic: bool) -> Res
 /// Makes a map for tail calls (BPF_MAP_TYPE_PROG_ARRAY) with one element, which holds `program`.
 pub fn slot_with(program: BorrowedFd<'_>) -> Result<OwnedFd> {
     const PROG_ARRAY: u32 = 3;
-    let request: [u32; 18] =
-        std::array::from_fn(|n| [PROG_ARRAY, 4, 4, 1].get(n).copied().unwrap_or(0));
-    // SAFETY: the request holds no pointer.
-    let slot = unsafe { create(MAP_CREATE, &request) }.context("make an array of programs")?;
+    let slot = array(PROG_ARRAY, 4)?;
     let (key, value) = (0u32, program.as_raw_fd());
     let request = [
         slot.as_raw_fd() as u64,
@@ -234,6 +227,14 @@ pub fn slot_with(program: BorrowedFd<'_>) -> Result<OwnedFd> {
     // SAFETY: the pointers are to a live key and value of four bytes.
     unsafe { call(MAP_UPDATE, &request) }.context("put a program into an array")?;
     Ok(slot)
+}
+
+/// Makes a map of this type with one element, whose value has `size` bytes.
+fn array(kind: u32, size: u32) -> Result<OwnedFd> {
+    let request: [u32; 18] =
+        std::array::from_fn(|n| [kind, 4, size, 1].get(n).copied().unwrap_or(0));
+    // SAFETY: the request holds no pointer.
+    unsafe { create(MAP_CREATE, &request) }.context("make an array")
 }
 
 /// Calls bpf(2) with a command that returns a new descriptor.

@@ -16,3 +16,10 @@ pub mod node;
 pub mod pinned;
 pub mod random;
 pub mod traffic;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Locks a mutex, whatever became of the threads that locked it before.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

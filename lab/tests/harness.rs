@@ -2,7 +2,7 @@
 //! The checks of the conformance cases can fail: nft rules on a simulated node imitate right and
 //! wrong proxies, and each wrong one is told from the right one. Needs root and nft, but no agent.
 
-use std::{collections::BTreeMap, net::IpAddr, sync::atomic::AtomicBool};
+use std::{collections::BTreeMap, net::IpAddr};
 
 use lab::{
     cases::{cluster, flows::Flows, format::Case},
@@ -119,9 +119,8 @@ fn checked<K: Copy>(chains: &[&str], flows: &[(K, String)]) -> Vec<(K, bool)> {
         .expect("rules");
     let endpoints = cluster::endpoints(ENDPOINTS, "node-a").expect("endpoints");
     let cgroup = Cgroup::new().expect("a cgroup");
-    let cancelled = AtomicBool::new(false);
-    let (host, cancelled) = (SocketBalancing::Host, &cancelled);
-    let mut tried = Flows::new(&topology, &cgroup, &endpoints, host, cancelled).expect("servers");
+    let host = SocketBalancing::Host;
+    let mut tried = Flows::new(&topology, &cgroup, &endpoints, host).expect("servers");
     let mut seen = Vec::new();
     for (key, flow) in flows {
         let case = format!(

@@ -43,14 +43,14 @@ pub trait Addr: Copy + Eq + Ord + Hash + core::fmt::Debug + Send + Sync + 'stati
 }
 
 /// An IPv4 address. Aligned so that the kernel programs load it as one word.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(C, align(4))]
 pub struct V4 {
     pub octets: [u8; 4],
 }
 
 /// An IPv6 address. Aligned so that the kernel programs load it by words.
-#[derive(Clone, Copy, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialOrd, Ord, Default)]
 #[repr(C, align(4))]
 pub struct V6 {
     pub octets: [u8; 16],
@@ -251,12 +251,6 @@ impl Protocol {
     }
 }
 
-impl core::fmt::Debug for Protocol {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 /// An address range: all addresses whose bits under `mask` equal `address`. An unused entry has
 /// address zero and a mask of all ones.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -267,25 +261,16 @@ pub struct Prefix<A> {
 }
 
 impl<A: Addr> Prefix<A> {
+    /// Contains only the unspecified address, which no served packet has as source or destination.
+    pub const NONE: Self = Self {
+        address: A::UNSPECIFIED,
+        mask: A::ONES,
+    };
+
     #[inline(always)]
     pub fn contains(&self, address: A) -> bool {
         address.masked(self.mask) == self.address
     }
-}
-
-impl Prefix<V4> {
-    /// Contains only 0.0.0.0, which no served packet has as source or destination.
-    pub const NONE: Self = Self {
-        address: V4::UNSPECIFIED,
-        mask: V4::ONES,
-    };
-}
-impl Prefix<V6> {
-    /// Contains only ::, which no served packet has as source or destination.
-    pub const NONE: Self = Self {
-        address: V6::UNSPECIFIED,
-        mask: V6::ONES,
-    };
 }
 
 #[cfg(any(test, feature = "user"))]
@@ -293,40 +278,28 @@ mod user {
     use super::{V4, V6};
     use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-    impl From<Ipv4Addr> for V4 {
-        fn from(address: Ipv4Addr) -> Self {
-            Self {
-                octets: address.octets(),
+    macro_rules! conversions {
+        ($family:ident, $std:ty) => {
+            impl From<$std> for $family {
+                fn from(address: $std) -> Self {
+                    let octets = address.octets();
+                    Self { octets }
+                }
             }
-        }
-    }
-    impl From<Ipv6Addr> for V6 {
-        fn from(address: Ipv6Addr) -> Self {
-            Self {
-                octets: address.octets(),
+            impl From<$family> for IpAddr {
+                fn from(address: $family) -> Self {
+                    Self::$family(address.octets.into())
+                }
             }
-        }
+            impl std::fmt::Debug for $family {
+                fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                    IpAddr::from(*self).fmt(f)
+                }
+            }
+        };
     }
-    impl From<V4> for IpAddr {
-        fn from(address: V4) -> Self {
-            Self::V4(address.octets.into())
-        }
-    }
-    impl From<V6> for IpAddr {
-        fn from(address: V6) -> Self {
-            Self::V6(address.octets.into())
-        }
-    }
-    impl std::fmt::Debug for V4 {
-        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            IpAddr::from(*self).fmt(f)
-        }
-    }
-    impl std::fmt::Debug for V6 {
-        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            IpAddr::from(*self).fmt(f)
-        }
-    }
+    conversions!(V4, Ipv4Addr);
+    conversions!(V6, Ipv6Addr);
 }
 
 #[cfg(not(any(test, feature = "user")))]
@@ -347,56 +320,24 @@ mod kernel {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
 
     #[test]
     fn routers_forward_packets_from_hosts_only() {
-        let v4 = |octets| V4 { octets }.may_be_forwarded();
-        for octets in [
-            [10, 40, 1, 9],
-            [126, 0, 0, 1],
-            [128, 0, 0, 1],
-            [223, 255, 255, 255],
-            [169, 253, 0, 1],
-        ] {
-            assert!(v4(octets), "{octets:?}");
-        }
-        for octets in [
-            [0, 0, 0, 0],
-            [0, 1, 2, 3],
-            [127, 0, 0, 1],
-            [169, 254, 1, 1],
-            [224, 0, 0, 5],
-            [240, 0, 0, 1],
-            [255; 4],
-        ] {
-            assert!(!v4(octets), "{octets:?}");
-        }
-        let v6 = |octets: [u8; 16]| V6 { octets }.may_be_forwarded();
-        let with = |start: &[u8], end: &[u8]| {
-            let mut octets = [0; 16];
-            octets[..start.len()].copy_from_slice(start);
-            octets[16 - end.len()..].copy_from_slice(end);
-            octets
-        };
-        for octets in [
-            with(&[0xfd], &[9]),
-            with(&[0x20, 1], &[9]),
-            with(&[0xfe, 0xc0], &[9]),
-            with(&[], &[2]),
-            with(&[0, 0x64, 0xff, 0x9b], &[10, 40, 1, 9]),
-        ] {
-            assert!(v6(octets), "{octets:?}");
-        }
-        for octets in [
-            with(&[], &[]),
-            with(&[], &[1]),
-            with(&[0xfe, 0x80], &[9]),
-            with(&[0xfe, 0xbf], &[9]),
-            with(&[0xff, 0x0e], &[9]),
-            with(&[], &[0xff, 0xff, 10, 40, 1, 9]),
-        ] {
-            assert!(!v6(octets), "{octets:?}");
+        let hosts = "10.40.1.9 126.0.0.1 128.0.0.1 223.255.255.255 169.253.0.1 fd00::9 2001::9 \
+                     fec0::9 ::2 64:ff9b::10.40.1.9";
+        let others = "0.0.0.0 0.1.2.3 127.0.0.1 169.254.1.1 224.0.0.5 240.0.0.1 255.255.255.255 \
+                      :: ::1 fe80::9 febf::9 ff0e::9 ::ffff:10.40.1.9";
+        for (addresses, expected) in [(hosts, true), (others, false)] {
+            for text in addresses.split(' ') {
+                let forwards = match text.parse().expect("an address") {
+                    IpAddr::V4(address) => V4::from(address).may_be_forwarded(),
+                    IpAddr::V6(address) => V6::from(address).may_be_forwarded(),
+                };
+                assert_eq!(forwards, expected, "{text}");
+            }
         }
     }
 }

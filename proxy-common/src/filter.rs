@@ -189,10 +189,8 @@ pub const fn may_be_masqueraded(bits: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use rstest::rstest;
-
     use super::*;
-    use crate::V4;
+    use crate::{Prefix, V4};
 
     const CLIENT: Port = Port::from_host(40_000);
     const SERVED: Port = Port::from_host(80);
@@ -205,143 +203,122 @@ mod tests {
     const ELSEWHERE: V4 = V4 {
         octets: [10, 40, 0, 9],
     };
-    const RANGES: ServiceRanges<'static, V4> = ServiceRanges {
-        cluster_ips: &Ranges::only(CLUSTER_IP),
-        external_ips: &Ranges::only(EXTERNAL_IP),
-    };
 
-    /// Classifies a packet by the bits of its source and destination port. With `external` the
-    /// destination lies in the ranges of external IPs, else it is an address of no service.
-    fn classify_in(external: bool, client: u64, served: u64, redirects: bool) -> FilterVerdict {
+    /// Classifies a packet to this address, by the bits of its ports; see [`classify_ingress`].
+    fn classify(
+        address: V4,
+        (client, served): (u64, u64),
+        redirects: bool,
+        begins: fn(bool) -> bool,
+    ) -> FilterVerdict {
+        let [cluster_ips, external_ips] = [CLUSTER_IP, EXTERNAL_IP].map(|address| {
+            let only = Prefix {
+                address,
+                ..Prefix::NONE
+            };
+            Ranges::NONE.with(&[only])
+        });
+        let ranges = ServiceRanges {
+            cluster_ips: &cluster_ips,
+            external_ips: &external_ips,
+        };
         let bits = |port| if port == SERVED { served } else { client };
-        let address = if external { EXTERNAL_IP } else { ELSEWHERE };
-        classify_ingress(&RANGES, address, CLIENT, SERVED, redirects, bits, |_| false)
+        classify_ingress(&ranges, address, CLIENT, SERVED, redirects, bits, begins)
     }
 
     #[test]
     fn the_bits_of_both_ports_decide_what_a_packet_may_concern() {
-        use FilterVerdict::{Backends, ExternalRange, KnownPort, Pass, Reply};
+        use FilterVerdict::{Backends, ExternalRange, KnownPort, Pass, Reply, ServiceRange};
         use ports::{BACKEND, FRONTEND, MASQUERADE, NODE_PORT, REPLY};
-        for (client, served, redirects, expected) in [
-            (0, 0, false, Pass),
-            (0, FRONTEND, false, Pass),
-            (0, FRONTEND | BACKEND, false, Pass),
-            (0, NODE_PORT, false, KnownPort),
+        for (address, client, served, redirects, expected) in [
+            (ELSEWHERE, 0, 0, false, Pass),
+            (ELSEWHERE, 0, FRONTEND, false, Pass),
+            (ELSEWHERE, 0, FRONTEND | BACKEND, false, Pass),
+            (ELSEWHERE, 0, NODE_PORT, false, KnownPort),
             // Of a backend only where packets leave past the stack.
-            (0, BACKEND, false, Pass),
-            (BACKEND, 0, false, Pass),
-            (0, BACKEND, true, Backends),
-            (BACKEND, 0, true, Backends),
-            (0, FRONTEND, true, Pass),
+            (ELSEWHERE, 0, BACKEND, false, Pass),
+            (ELSEWHERE, BACKEND, 0, false, Pass),
+            (ELSEWHERE, 0, BACKEND, true, Backends),
+            (ELSEWHERE, BACKEND, 0, true, Backends),
+            (ELSEWHERE, 0, FRONTEND, true, Pass),
             // A reply to the node's address, or one that may leave past the stack.
-            (REPLY, 0, false, Pass),
-            (REPLY, MASQUERADE, false, Reply),
-            (REPLY | FRONTEND, MASQUERADE, false, Reply),
-            (REPLY, 0, true, Reply),
-            (REPLY, FRONTEND, true, Reply),
-            (0, 0, true, Pass),
+            (ELSEWHERE, REPLY, 0, false, Pass),
+            (ELSEWHERE, REPLY, MASQUERADE, false, Reply),
+            (ELSEWHERE, REPLY | FRONTEND, MASQUERADE, false, Reply),
+            (ELSEWHERE, REPLY, 0, true, Reply),
+            (ELSEWHERE, REPLY, FRONTEND, true, Reply),
+            (ELSEWHERE, 0, 0, true, Pass),
+            (EXTERNAL_IP, 0, FRONTEND, false, ExternalRange),
+            (EXTERNAL_IP, 0, NODE_PORT, false, KnownPort),
+            (EXTERNAL_IP, 0, BACKEND, false, Pass),
+            (CLUSTER_IP, 0, 0, false, ServiceRange),
         ] {
-            let found = classify_in(false, client, served, redirects);
-            assert_eq!(found, expected, "{client:#x} {served:#x} {redirects}");
+            let found = classify(address, (client, served), redirects, |_| false);
+            assert_eq!(
+                found, expected,
+                "{address:?} {client:#x} {served:#x} {redirects}"
+            );
         }
-        let verdict = |served| classify_in(true, 0, served, false);
-        assert_eq!(verdict(FRONTEND), ExternalRange);
-        assert_eq!(verdict(NODE_PORT), KnownPort);
-        assert_eq!(verdict(BACKEND), Pass);
     }
 
     #[test]
     fn a_packet_that_may_begin_a_flow_to_a_backend_is_not_passed() {
-        let classify = |bits, begins: fn(bool) -> bool| {
-            let bits = |port| if port == SERVED { bits } else { 0 };
-            classify_ingress(&RANGES, ELSEWHERE, CLIENT, SERVED, false, bits, begins)
-        };
-        let (syn, datagram, data) = (|_| true, |datagrams| datagrams, |_| false);
-        for bits in [ports::BACKEND, ports::REPLY] {
-            assert_eq!(classify(bits, syn), FilterVerdict::KnownPort);
-            assert_eq!(classify(bits, data), FilterVerdict::Pass);
+        use FilterVerdict::{KnownPort, Pass};
+        for (served, syn, datagram, data) in [
+            (ports::BACKEND, KnownPort, Pass, Pass),
+            (ports::REPLY, KnownPort, KnownPort, Pass),
+            (ports::DIRECT, KnownPort, KnownPort, KnownPort),
+            (0, Pass, Pass, Pass),
+        ] {
+            let found = |begins| classify(ELSEWHERE, (0, served), false, begins);
+            let found = (
+                found(|_| true),
+                found(|datagrams| datagrams),
+                found(|_| false),
+            );
+            assert_eq!(found, (syn, datagram, data), "{served:#x}");
         }
-        assert_eq!(classify(ports::BACKEND, datagram), FilterVerdict::Pass);
-        assert_eq!(classify(ports::REPLY, datagram), FilterVerdict::KnownPort);
-        assert_eq!(classify(0, syn), FilterVerdict::Pass);
-        assert_eq!(classify(ports::DIRECT, data), FilterVerdict::KnownPort);
     }
 
     #[test]
-    fn the_cluster_ip_ranges_are_checked_before_any_port_bits() {
-        let verdict = classify_ingress(
-            &RANGES,
-            CLUSTER_IP,
-            CLIENT,
-            SERVED,
-            false,
-            |_| panic!("no port is asked"),
-            |_| panic!("nor the flags"),
-        );
-        assert_eq!(verdict, FilterVerdict::ServiceRange);
-    }
-
-    #[test]
-    fn egress_handles_packets_from_reply_ports_and_node_ports() {
-        assert!(may_concern_egress(ports::REPLY));
-        assert!(may_concern_egress(ports::NODE_PORT));
-        assert!(!may_concern_egress(ports::FRONTEND | ports::MASQUERADE));
+    fn a_mark_or_a_tuple_of_no_flows_ports_is_foreign() {
+        assert!(may_be_masqueraded(ports::REPLY) && !may_be_masqueraded(!ports::REPLY));
         assert!(may_be_shared(ports::MASQUERADE, ports::REPLY));
         assert!(!may_be_shared(ports::FRONTEND, ports::REPLY));
         assert!(!may_be_shared(ports::MASQUERADE, ports::FRONTEND));
     }
 
     #[test]
-    fn a_mark_on_a_packet_to_no_backend_port_is_foreign() {
-        assert!(may_be_masqueraded(ports::REPLY));
-        assert!(!may_be_masqueraded(!ports::REPLY));
-    }
-
-    /// Returns the work for a packet of this protocol, and of this ICMP type if it has one.
-    fn work(v6: bool, protocol: u8, is_plain: bool, icmp_type: u8) -> Work {
-        let icmp = if v6 { Protocol::ICMPV6 } else { Protocol::ICMP };
-        work_of(Protocol(protocol), is_plain, false, icmp, icmp_type)
-    }
-
-    #[rstest]
-    fn packets_of_protocols_without_services_are_not_parsed(
-        #[values(false, true)] v6: bool,
-        #[values(true, false)] is_plain: bool,
-    ) {
-        for protocol in 0..=255 {
-            let expected = match protocol {
-                6 | 17 | 132 if is_plain => Work::Ports,
-                6 | 17 | 132 => Work::Parse,
-                1 if !v6 && !is_plain => Work::Parse,
-                58 if v6 && !is_plain => Work::Parse,
-                1 if !v6 => Work::None,
-                58 if v6 => Work::None,
-                // IPIP, GRE, ESP, AH, OSPF, VRRP.
-                _ => Work::Other,
+    fn protocol_and_icmp_type_decide_how_a_packet_is_examined() {
+        let families = [
+            (Protocol::ICMP, vec![3, 4, 5, 11, 12], 8),
+            (Protocol::ICMPV6, vec![1, 2, 3, 4, 137], 128),
+        ];
+        for (icmp, errors, echo) in families {
+            let work = |protocol, is_plain, kind| work_of(protocol, is_plain, false, icmp, kind);
+            for protocol in (0..=255).map(Protocol) {
+                let expected = match protocol.0 {
+                    6 | 17 | 132 => (Work::Ports, Work::Parse),
+                    number if number == icmp.0 => (Work::None, Work::Parse),
+                    // IPIP, GRE, ESP, AH, OSPF, VRRP.
+                    _ => (Work::Other, Work::Other),
+                };
+                let found = (work(protocol, true, 0), work(protocol, false, 0));
+                assert_eq!(found, expected, "{}", protocol.0);
+            }
+            let types = |wanted| -> Vec<u8> {
+                let types = 0..=255;
+                types
+                    .filter(|kind| work(icmp, true, *kind) == wanted)
+                    .collect()
             };
-            assert_eq!(work(v6, protocol, is_plain, 0), expected, "{protocol}");
+            assert_eq!(
+                (types(Work::Parse), types(Work::Echo)),
+                (errors, vec![echo])
+            );
+            assert_eq!(work(icmp, false, echo), Work::Parse, "a fragment");
         }
-    }
-
-    #[test]
-    fn icmp_errors_are_parsed_and_other_messages_are_not() {
-        let parsed = |v6, protocol| -> Vec<u8> {
-            let types = 0..=255_u8;
-            types
-                .filter(|kind| work(v6, protocol, true, *kind) == Work::Parse)
-                .collect()
-        };
-        assert_eq!(parsed(false, 1), [3, 4, 5, 11, 12]);
-        assert_eq!(parsed(true, 58), [1, 2, 3, 4, 137]);
-        assert_eq!(work(false, 1, true, 8), Work::Echo);
-        assert_eq!(work(true, 58, true, 128), Work::Echo);
-        assert_eq!(work(false, 1, true, 128), Work::None);
-        assert_eq!(work(false, 1, false, 8), Work::Parse, "a fragment");
-    }
-
-    #[test]
-    fn packets_with_extension_headers_are_parsed() {
-        let work = work_of(Protocol(44), true, true, Protocol::ICMPV6, 0);
-        assert_eq!(work, Work::Parse);
+        let extended = work_of(Protocol(44), true, true, Protocol::ICMPV6, 0);
+        assert_eq!(extended, Work::Parse);
     }
 }

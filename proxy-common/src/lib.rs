@@ -46,3 +46,14 @@ pub use service::{Block, FrontendKey, FrontendKind, Record, RecordId, ServiceFla
 pub use settings::Settings;
 pub use socket::{SocketBucket, SocketCookie, SocketEntry, SocketKey, SocketRole};
 pub use verdict::{Verdict, decide};
+
+macro_rules! debug_by_name {
+    ($($type:ty),*) => {
+        $(impl core::fmt::Debug for $type {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                f.write_str(self.name())
+            }
+        })*
+    };
+}
+debug_by_name!(FlowKind, FlowState, Protocol, SocketRole);

@@ -65,47 +65,41 @@ mod tests {
     use super::*;
     use crate::{FrontendKind, V4, V6};
 
-    fn flags_of_balancer(bits: u32) -> ServiceFlags {
-        ServiceFlags(ServiceFlags::new(FrontendKind::LoadBalancer).0 | bits)
+    fn with(flags: u32) -> Settings {
+        Settings {
+            flags,
+            ..Settings::EMPTY
+        }
     }
 
     #[test]
     fn ranges_of_one_family_detect_no_pods_of_the_other() {
-        let by_v4 = Settings {
-            flags: Settings::DETECTS_PODS_V4,
-            ..Settings::EMPTY
-        };
-        let flags = flags_of_balancer(0);
-        let in_range = |settings: &Settings| {
-            [
-                origin_of_packet::<V4>(settings, flags, || false, || true, || false),
-                origin_of_packet::<V6>(settings, flags, || false, || true, || false),
-            ]
-        };
-        assert_eq!(in_range(&by_v4), [Origin::Pod, Origin::External]);
+        let by_v4 = with(Settings::DETECTS_PODS_V4);
+        let flags = ServiceFlags::new(FrontendKind::LoadBalancer);
+        let v4 = origin_of_packet::<V4>(&by_v4, flags, || false, || true, || false);
+        let v6 = origin_of_packet::<V6>(&by_v4, flags, || false, || true, || false);
+        assert_eq!((v4, v6), (Origin::Pod, Origin::External));
         assert!(by_v4.policy::<V4>().detects_pods && !by_v4.policy::<V6>().detects_pods);
-        let socket = origin_of_socket::<V6>(&by_v4, flags, false);
-        assert_eq!(socket, Some(Origin::External));
     }
 
     #[test]
     fn a_pods_socket_is_left_to_the_packet_path_if_source_ranges_apply() {
-        let detects = Settings {
-            flags: Settings::DETECTS_PODS,
-            ..Settings::EMPTY
-        };
-        let ranges = flags_of_balancer(ServiceFlags::SOURCE_RANGES);
-        assert_eq!(origin_of_socket::<V4>(&detects, ranges, false), None);
-        assert_eq!(
-            origin_of_socket::<V4>(&detects, ranges, true),
-            Some(Origin::Host)
-        );
-        let plain = flags_of_balancer(0);
-        assert_eq!(
-            origin_of_socket::<V4>(&detects, plain, false),
-            Some(Origin::Pod)
-        );
-        let external = origin_of_socket::<V4>(&Settings::EMPTY, plain, false);
-        assert_eq!(external, Some(Origin::External));
+        let plain = ServiceFlags::new(FrontendKind::LoadBalancer);
+        let ranges = plain.with(ServiceFlags::SOURCE_RANGES, true);
+        for (detects, flags, is_node, expected) in [
+            (Settings::DETECTS_PODS, ranges, false, None),
+            (Settings::DETECTS_PODS, ranges, true, Some(Origin::Host)),
+            (Settings::DETECTS_PODS, plain, false, Some(Origin::Pod)),
+            (
+                Settings::DETECTS_PODS_V4,
+                plain,
+                false,
+                Some(Origin::External),
+            ),
+            (0, plain, false, Some(Origin::External)),
+        ] {
+            let origin = origin_of_socket::<V6>(&with(detects), flags, is_node);
+            assert_eq!(origin, expected, "{detects} {flags:?} {is_node}");
+        }
     }
 }

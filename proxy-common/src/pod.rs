@@ -65,12 +65,7 @@ mod tests {
 
     #[test]
     fn a_torn_or_reused_pod_element_is_not_whole() {
-        let address = V4 {
-            octets: [10, 40, 1, 2],
-        };
-        let other = V4 {
-            octets: [10, 40, 1, 3],
-        };
+        let [address, other] = [[10, 40, 1, 2], [10, 40, 1, 3]].map(|octets| V4 { octets });
         let pod = LocalPod {
             check: 0,
             interface: 7,
@@ -80,22 +75,17 @@ mod tests {
         }
         .sealed(address);
         assert!(pod.is_whole(address) && !pod.is_whole(other));
-        let torn = [
-            LocalPod {
-                interface: 8,
-                ..pod
-            },
-            LocalPod { mtu: 1400, ..pod },
-            LocalPod {
-                destination: [2, 0, 0, 0, 0, 3],
-                ..pod
-            },
-            LocalPod {
-                source: [2, 0, 0, 0, 0, 3],
-                ..pod
-            },
-            LocalPod { check: 0, ..pod },
+        let tears: [fn(&mut LocalPod); 5] = [
+            |pod| pod.check = 0,
+            |pod| pod.interface = 8,
+            |pod| pod.mtu = 1400,
+            |pod| pod.destination[5] = 3,
+            |pod| pod.source[5] = 3,
         ];
-        assert!(torn.iter().all(|torn| !torn.is_whole(address)));
+        for tear in tears {
+            let mut torn = pod;
+            tear(&mut torn);
+            assert!(!torn.is_whole(address), "{torn:?}");
+        }
     }
 }

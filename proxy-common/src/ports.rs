@@ -31,10 +31,6 @@ pub const DIRECT: u64 = 64;
 pub const fn word_of(port: u16) -> u32 {
     port as u32 / PER_WORD
 }
-/// Returns the first port (host order) whose bits are in this word.
-pub const fn first_of(word: u32) -> u16 {
-    (word * PER_WORD) as u16
-}
 /// Returns the bits of a port (host order); `word` is its word.
 #[inline(always)]
 pub const fn bits(word: u64, port: u16) -> u64 {

@@ -3,7 +3,7 @@
 //! [`crate::Settings`]. The agent widens the ranges. The kernel programs check them before any port
 //! bit or hash.
 
-use crate::{Addr, Prefix, V4, V6};
+use crate::{Addr, Prefix};
 
 /// Maximum number of address ranges of one kind (pods, cluster IPs, external IPs) and family.
 pub const RANGES: usize = 4;
@@ -18,33 +18,13 @@ pub struct Ranges<A> {
     count: u32,
 }
 
-impl Ranges<V4> {
-    /// Contains no address.
-    pub const NONE: Self = Self {
-        prefixes: [Prefix::<V4>::NONE; RANGES],
-        count: 0,
-    };
-}
-impl Ranges<V6> {
-    /// Contains no address.
-    pub const NONE: Self = Self {
-        prefixes: [Prefix::<V6>::NONE; RANGES],
-        count: 0,
-    };
-}
-
-#[cfg(test)]
-impl Ranges<V4> {
-    /// Returns a range that contains one address.
-    pub const fn only(address: V4) -> Self {
-        let mut ranges = Self::NONE;
-        ranges.prefixes[0].address = address;
-        ranges.count = 1;
-        ranges
-    }
-}
-
 impl<A: Addr> Ranges<A> {
+    /// Contains no address.
+    pub const NONE: Self = Self {
+        prefixes: [Prefix::NONE; RANGES],
+        count: 0,
+    };
+
     /// Whether one of the ranges contains the address.
     // Nearly every node has one range of cluster IPs. For such a node this is one comparison and a
     // check of the count.
@@ -64,11 +44,7 @@ impl<A: Addr> Ranges<A> {
     /// network.
     #[must_use]
     pub fn with(mut self, used: &[Prefix<A>]) -> Self {
-        let none = Prefix {
-            address: A::UNSPECIFIED,
-            mask: A::ONES,
-        };
-        self.prefixes = [none; RANGES];
+        self.prefixes = [Prefix::NONE; RANGES];
         for (to, from) in self.prefixes.iter_mut().zip(used) {
             *to = *from;
         }
@@ -80,48 +56,36 @@ impl<A: Addr> Ranges<A> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn prefix(address: [u8; 4], bits: u32) -> Prefix<V4> {
-        let mask = u32::MAX.checked_shl(32 - bits).unwrap_or(0);
-        Prefix {
-            address: V4 { octets: address },
-            mask: V4 {
-                octets: mask.to_be_bytes(),
-            },
-        }
-    }
-    fn v4(octets: [u8; 4]) -> V4 {
-        V4 { octets }
-    }
+    use crate::V4;
 
     #[test]
     fn every_range_in_use_is_checked() {
-        let networks = [
-            [10, 96, 0, 0],
-            [172, 30, 0, 0],
-            [192, 168, 0, 0],
-            [198, 51, 0, 0],
+        let prefix = |octets, bits: u32| Prefix {
+            address: V4 { octets },
+            mask: V4::from_word((u32::MAX << (32 - bits)).to_be()),
+        };
+        // One that begins at 0.0.0.0 counts as in use at any position.
+        let all = [
+            prefix([10, 96, 0, 0], 16),
+            prefix([0, 0, 0, 0], 5),
+            prefix([192, 168, 0, 0], 16),
+            prefix([198, 51, 0, 0], 16),
         ];
-        let all: Vec<_> = networks.map(|network| prefix(network, 16)).into();
+        let inside = [
+            [10, 96, 200, 7],
+            [1, 2, 3, 4],
+            [192, 168, 200, 7],
+            [198, 51, 200, 7],
+        ];
         for count in 0..=RANGES {
-            let ranges = Ranges::<V4>::NONE.with(&all[..count]);
+            let ranges = Ranges::NONE.with(&all[..count]);
             assert_eq!(ranges.used(), &all[..count]);
-            for (at, [a, b, _, _]) in networks.into_iter().enumerate() {
-                assert_eq!(
-                    ranges.contains(v4([a, b, 200, 7])),
-                    at < count,
-                    "{at} of {count}"
-                );
+            for (at, octets) in inside.into_iter().enumerate() {
+                let contains = ranges.contains(V4 { octets });
+                assert_eq!(contains, at < count, "{at} of {count}");
             }
-            assert!(!ranges.contains(v4([203, 0, 113, 1])));
+            let octets = [203, 0, 113, 1];
+            assert!(!ranges.contains(V4 { octets }));
         }
-    }
-
-    #[test]
-    fn a_range_that_begins_at_0_0_0_0_counts_as_in_use_at_any_position() {
-        let whole = [prefix([10, 0, 0, 0], 8), prefix([0, 0, 0, 0], 5)];
-        let ranges = Ranges::<V4>::NONE.with(&whole);
-        assert!(ranges.contains(v4([1, 2, 3, 4])) && ranges.contains(v4([10, 0, 0, 1])));
-        assert!(!ranges.contains(v4([64, 0, 0, 1])));
     }
 }

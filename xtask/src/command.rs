@@ -11,9 +11,14 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// Returns a command of `program` whose arguments are the words of a text.
+use crate::host;
+
+/// Returns a command of `program`, a path or the name of one that `host` finds, whose arguments are
+/// the words of a text.
 pub(crate) fn of(program: impl AsRef<OsStr>, words: &str) -> Command {
-    let mut command = Command::new(program);
+    let program = program.as_ref();
+    let found = program.to_str().and_then(host::find_program);
+    let mut command = Command::new(found.as_deref().map_or(program, Path::as_os_str));
     command.args(words.split_whitespace());
     command
 }

@@ -8,11 +8,50 @@ use std::{os::unix::fs::symlink, path::PathBuf, process::Command};
 use anyhow::{Context, Result, ensure};
 
 use crate::{
-    arch::Arch,
     command, fs,
     kernels::apt::Apt,
     setup::{self, Needs},
 };
+
+/// A processor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub(crate) enum Arch {
+    Amd64,
+    Arm64,
+}
+
+impl Arch {
+    /// The architecture that xtask was built for.
+    pub(crate) const OWN: Self = if cfg!(target_arch = "aarch64") {
+        Self::Arm64
+    } else {
+        Self::Amd64
+    };
+
+    /// The architecture's name in Debian and OCI, e.g. `amd64`.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Amd64 => "amd64",
+            Self::Arm64 => "arm64",
+        }
+    }
+
+    /// The architecture's name in GNU's tools, and of its folder of libraries in Debian.
+    pub(crate) const fn gnu(self) -> &'static str {
+        match self {
+            Self::Amd64 => "x86_64-linux-gnu",
+            Self::Arm64 => "aarch64-linux-gnu",
+        }
+    }
+
+    /// The architecture's target in rustc, with GNU's C library.
+    pub(crate) const fn target(self) -> &'static str {
+        match self {
+            Self::Amd64 => "x86_64-unknown-linux-gnu",
+            Self::Arm64 => "aarch64-unknown-linux-gnu",
+        }
+    }
+}
 
 /// Debian's packages of Rust's standard library and compiler.
 const LIBRARY: &str = "libstd-rust-web-dev";
@@ -41,10 +80,8 @@ impl Builder {
         if has_library(&own, arch) {
             return with(Some((own, None)));
         }
-        let lacks = format!(
-            "no standard library of Rust: `rustup target add {}`",
-            arch.target()
-        );
+        let target = arch.target();
+        let lacks = format!("no standard library of Rust: `rustup target add {target}`");
         ensure!(!toolchain.build_std, lacks);
         let sysroot = library(arch).with_context(|| format!("{lacks}, or install {COMPILER}"))?;
         with(Some((toolchain.rustc, Some(sysroot))))
@@ -82,8 +119,8 @@ fn variable(target: &str, name: &str) -> String {
 
 /// Returns true if the compiler `rustc` has an installed standard library for `arch`.
 fn has_library(rustc: &PathBuf, arch: Arch) -> bool {
-    let mut command = Command::new(rustc);
-    command.args(["--print", "target-libdir", "--target", arch.target()]);
+    let words = format!("--print target-libdir --target {}", arch.target());
+    let mut command = command::of(rustc, &words);
     command::output(&mut command, "ask for the standard library")
         .and_then(|folder| fs::children(folder.trim().as_ref()))
         .is_ok_and(|files| !files.is_empty())
@@ -91,8 +128,8 @@ fn has_library(rustc: &PathBuf, arch: Arch) -> bool {
 
 /// Returns the version of an installed Debian package; fails if it is not installed.
 fn version(package: &str) -> Result<String> {
-    let mut command = Command::new("dpkg-query");
-    command.args(["--show", "--showformat=${Version}", package]);
+    let words = format!("--show --showformat=${{Version}} {package}");
+    let mut command = command::of("dpkg-query", &words);
     let version = command::output(&mut command, &format!("ask for the version of {package}"))?;
     ensure!(!version.is_empty(), "{package} is not installed");
     Ok(version)

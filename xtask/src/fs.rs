@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use sha2::{Digest, Sha256};
 
 fn named<T>(attempt: &str, path: &Path, result: io::Result<T>) -> Result<T> {
     result.with_context(|| format!("{attempt} {}", path.display()))
@@ -48,6 +49,14 @@ pub(crate) fn replace_folder(folder: &Path, fill: impl FnOnce(&Path) -> Result<(
     rename(partial, folder)
 }
 
+/// Copies a file with its mode, what a link leads to, and makes the copy's folder.
+pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
+    if let Some(folder) = to.parent() {
+        create_dir_all(folder)?;
+    }
+    named("copy", from, fs::copy(from, to)).map(drop)
+}
+
 pub(crate) fn rename(from: &Path, to: &Path) -> Result<()> {
     named("make", to, fs::rename(from, to))
 }
@@ -79,4 +88,11 @@ pub(crate) fn tail(file: &Path, count: usize) -> String {
     let text = fs::read_to_string(file).unwrap_or_default();
     let lines: Vec<_> = text.lines().collect();
     lines[lines.len().saturating_sub(count)..].join("\n")
+}
+
+/// Returns the SHA-256 of a content in hexadecimal: releases, images and the cache name contents
+/// by it.
+pub(crate) fn sha256(content: impl AsRef<[u8]>) -> String {
+    let digest = Sha256::digest(content);
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,29 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask lab`, `soak`, `bench`, `demo` and `kube-proxy`: each builds the agent and a program
-//! beside it, of the package `lab` or the agent's, and runs it with the rest of the command line.
+//! `cargo xtask lab`, `soak`, `bench`, `demo`, `conformance`, `kube-proxy` and `fuzz`: each builds
+//! the agent and a program beside it, of the package `lab` or the agent's, and runs it with the
+//! rest of the command line.
 
-use std::{path::PathBuf, process::Command};
+use std::process::Command;
 
 use anyhow::{Context, Result};
-use clap::ValueEnum;
 
 use crate::{
     cargo::{self, Workspace},
-    command, host,
-    setup::{
-        self, Needs,
-        control_plane::{self, KUBE_PROXY, KUBERNETES},
-        go,
-    },
+    command,
+    setup::{self, go},
 };
 
 pub(crate) const COMPARE: &str = "compare";
 pub(crate) const FLEET: &str = "fleet";
 const SOAK: &str = "soak";
 const DEMO: &str = "demo";
-
-/// Programs that the comparison calls, each with its Debian package.
-const PACKAGES: [(&str, &str); 2] = [("conntrack", "conntrack"), ("iptables", "iptables")];
 
 /// What the program that is run gets.
 #[derive(clap::Args)]
@@ -49,30 +42,25 @@ pub(crate) struct Arguments {
     passed: Passed,
 }
 
-/// The values are the names of the cargo targets.
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, clap::ValueEnum)]
 enum Bench {
     /// Nanoseconds per packet
     Packet,
     /// Many agents with one API server, beside as many kube-proxies
     Fleet,
-    /// From parsed objects to the last map write
-    Apply,
-    /// From parsed objects to plans
+    /// From parsed objects to plans, and to the last map write
     Planner,
 }
 
 /// Runs one benchmark; each pins itself to one CPU.
 pub(crate) fn bench(arguments: &Arguments) -> Result<()> {
     setup::run_as_root("the benchmark")?;
-    let target = arguments.bench.to_possible_value();
-    let target = target.context("a benchmark has a name")?;
     let mut command = match arguments.bench {
+        Bench::Packet => built("bench", "packet")?,
         Bench::Fleet => prepare("bench", FLEET)?,
-        _ => built("bench", target.get_name())?,
+        Bench::Planner => built("bench", "planner")?,
     };
-    command.args(arguments.passed.words());
-    command::check(&mut command, "run the benchmark")
+    command::check(command.args(arguments.passed.words()), "run the benchmark")
 }
 
 /// Compares portolan with kube-proxy and with no proxy.
@@ -95,11 +83,9 @@ pub(crate) fn soak(passed: &Passed) -> Result<()> {
 /// and the kernel programs are optimised in both.
 pub(crate) fn demo(passed: &Passed) -> Result<()> {
     setup::run_as_root("the demo")?;
-    let workspace = Workspace::read()?;
-    workspace.require("example", DEMO)?;
     cargo::build_with_agent(["--example", DEMO], false)?;
-    let examples = workspace.target_directory().join("debug/examples");
-    let mut command = Command::new(examples.join(DEMO));
+    let folder = Workspace::read()?.target_directory();
+    let mut command = Command::new(folder.join("debug/examples").join(DEMO));
     command.current_dir(cargo::root()).args(passed.words());
     command::check(&mut command, "run the demo")
 }
@@ -108,9 +94,7 @@ pub(crate) fn demo(passed: &Passed) -> Result<()> {
 /// metrics.
 pub(crate) fn ask_kube_proxy() -> Result<()> {
     const TARGET: &str = "kube_proxy";
-    host::require_root("the lab", "")?;
-    setup::run(Needs::All)?;
-    Workspace::read()?.require("example", TARGET)?;
+    setup::run_as_root("the lab")?;
     let mut command = cargo::cargo("run");
     command.args(["--locked", "--package", "lab", "--example", TARGET, "--"]);
     offer_kube_proxy(&mut command)?;
@@ -121,14 +105,13 @@ pub(crate) fn ask_kube_proxy() -> Result<()> {
 /// Builds the agent and a benchmark; returns the command that runs the benchmark by `cargo bench`
 /// or `cargo test`.
 fn built(subcommand: &str, target: &str) -> Result<Command> {
-    let command = Workspace::read()?.command(subcommand, "bench", target)?;
     cargo::build_with_agent(["--bench", target], subcommand == "bench")?;
-    Ok(command)
+    Ok(cargo::program(subcommand, "--bench", target))
 }
 
 /// Does the same for a benchmark that runs kube-proxy beside portolan.
 pub(crate) fn prepare(subcommand: &str, target: &str) -> Result<Command> {
-    setup::tools(&PACKAGES)?;
+    setup::tools("conntrack iptables")?;
     let mut command = built(subcommand, target)?;
     offer_kube_proxy(&mut command)?;
     Ok(command)
@@ -138,16 +121,11 @@ pub(crate) fn prepare(subcommand: &str, target: &str) -> Result<Command> {
 pub(crate) fn prepare_soak(subcommand: &str, is_disturbed: bool) -> Result<Command> {
     let command = built(subcommand, SOAK)?;
     if is_disturbed {
+        let words = "--locked --bin portolan-next-layout --features proxy-user/next-layout";
         let mut build = cargo::cargo("build");
         build
-            .arg("--locked")
             .args(cargo::HOST_PACKAGES)
-            .args([
-                "--bin",
-                "portolan-next-layout",
-                "--features",
-                "proxy-user/next-layout",
-            ])
+            .args(words.split(' '))
             .args((subcommand == "bench").then_some("--release"));
         command::check(&mut build, "build the agent for upgrades")?;
     }
@@ -155,37 +133,95 @@ pub(crate) fn prepare_soak(subcommand: &str, is_disturbed: bool) -> Result<Comma
 }
 
 fn offer_kube_proxy(command: &mut Command) -> Result<()> {
-    control_plane::offer(command)?;
-    command.arg("--kube-proxy").arg(kube_proxy()?);
+    go::offer_control_plane(command)?;
+    command
+        .arg("--kube-proxy")
+        .arg(go::program("kubernetes", "kube-proxy")?);
     Ok(())
 }
 
-/// Returns the path of the program kube-proxy, which is built if it is missing.
-pub(crate) fn kube_proxy() -> Result<PathBuf> {
-    let folder = go::programs(&KUBERNETES, &[KUBE_PROXY], "1 to 2 minutes")?;
-    Ok(folder.join(KUBE_PROXY.name))
+/// The test program of proxy-user that runs conformance cases.
+pub(crate) const CONFORMANCE: &str = "conformance";
+/// The cases' objects from an API server.
+pub(crate) const API: &str = "api";
+
+/// Tests the running agent with the cases of conformance/FORMAT.md and real packets.
+pub(crate) fn conformance(passed: &Passed) -> Result<()> {
+    setup::run_as_root("the conformance runner")?;
+    // `cargo test` does not start this program: its count must be the last line of the output, and
+    // cargo would print another one.
+    let mut command = Command::new(cargo::build_test(CONFORMANCE)?);
+    if passed.words().any(|word| word.ends_with(API)) {
+        go::offer_control_plane(&mut command)?;
+    }
+    let status = command.args(passed.words()).status();
+    let status = status.context("start the conformance runner")?;
+    if !status.success() {
+        std::process::exit(status.code().unwrap_or(1));
+    }
+    Ok(())
 }
 
-#[cfg(test)]
-mod tests {
-    use clap::Parser;
+/// The test program of proxy-user that sends random packets.
+pub(crate) const FUZZ: &str = "fuzz";
+/// The test program of proxy-user, and the module in it, that makes random socket calls.
+pub(crate) const SOCKETS: &str = "sockets";
+pub(crate) const SOCKETS_MODULE: &str = "fuzz::";
 
-    use super::*;
+/// The packages that generate and check sequences.
+const PACKAGES: &str = "proxy-user portolan-datapath portolan-linux proxy-common";
 
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        passed: Passed,
+/// What sequences are made of.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum What {
+    /// Packets, by test runs of the packet path
+    Packets,
+    /// Real sockets, with the agent
+    Sockets,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Fuzz {
+    /// What sequences are made of
+    #[arg(long, value_enum, default_value_t = What::Packets)]
+    what: What,
+    /// How long new sequences are made
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Which sequences are made; without it, the day's
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Only short sequences of packets: more beginnings, fewer packets
+    #[arg(long)]
+    short: bool,
+    /// Builds it optimised first, which takes minutes: for long runs
+    #[arg(long)]
+    optimised: bool,
+}
+
+/// Tests the loaded kernel programs against models, with random sequences of packets or socket
+/// calls; `cargo xtask test` runs a short part of it.
+pub(crate) fn fuzz(arguments: &Fuzz) -> Result<()> {
+    setup::run_as_root("the comparison with the model")?;
+    let (target, test) = match arguments.what {
+        What::Packets => (FUZZ, "runner::sequences_go"),
+        What::Sockets => (SOCKETS, "fuzz::random_socket_sequences"),
+    };
+    let mut command = cargo::cargo("test");
+    for package in PACKAGES.split(' ').filter(|_| arguments.optimised) {
+        let setting = format!("profile.dev.package.{package}.opt-level=2");
+        command.args(["--config", &setting]);
     }
-
-    #[test]
-    fn all_words_but_the_dashes_between_reach_the_program() {
-        let given = "soak --minutes 5 -- --disturb=drained --plumbing bridge";
-        let line = Line::parse_from(given.split(' '));
-        let words: Vec<_> = line.passed.words().map(String::as_str).collect();
-        assert_eq!(
-            words.join(" "),
-            given.replace("soak ", "").replace("-- ", "")
-        );
+    command
+        .arg("--locked")
+        .args(cargo::HOST_PACKAGES)
+        .args(["--test", target, "--", "--nocapture", test])
+        .env("PORTOLAN_FUZZ_SECONDS", arguments.seconds.to_string());
+    if let Some(seed) = arguments.seed {
+        command.env("PORTOLAN_FUZZ_SEED", seed.to_string());
     }
+    if arguments.short {
+        command.env("PORTOLAN_FUZZ_SHORT", "1");
+    }
+    command::check(&mut command, "compare the programs with the model")
 }

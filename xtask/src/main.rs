@@ -2,17 +2,12 @@
 //! The project's own commands (`cargo xtask ...`), one module each. Read `setup` first: every
 //! command that builds calls it first.
 
-mod arch;
 mod cargo;
 mod cluster;
 mod command;
-mod conformance;
 mod cross;
 mod deploy;
-mod e2e;
 mod fs;
-mod fuzz;
-mod hash;
 mod host;
 mod image;
 mod kernels;
@@ -28,13 +23,10 @@ mod test;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use cluster::suites;
 
 #[derive(Parser)]
-#[command(
-    name = "cargo xtask",
-    bin_name = "cargo xtask",
-    about = "portolan's own commands"
-)]
+#[command(bin_name = "cargo xtask", about = "portolan's own commands")]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -49,7 +41,7 @@ enum Command {
     /// Run the tests; without a name, all of them and the lints
     Test(test::Arguments),
     /// Compare the kernel programs with a model, by random sequences of packets and changes (root)
-    Fuzz(fuzz::Arguments),
+    Fuzz(lab::Fuzz),
     /// Live an ordinary life on a node until ports, rings and pods have come round, or disturb it
     /// by `--disturb`; nothing may fail (root)
     Soak(lab::Passed),
@@ -64,11 +56,12 @@ enum Command {
     /// Boot Debian's kernels in qemu, run tests in each, and write docs/dev/kernels.md (root)
     Kernels(kernels::Arguments),
     /// Build real nodes and a control plane on this machine, with portolan or kube-proxy (root)
-    Cluster(cluster::Arguments),
+    #[command(subcommand)]
+    Cluster(cluster::Action),
     /// Run upstream Kubernetes' own tests in the cluster that `cluster up` has built (root)
-    E2e(e2e::Arguments),
+    E2e(suites::E2e),
     /// Run the Gateway API's own conformance suite in that cluster (root)
-    Gateway(cluster::gateway::Arguments),
+    Gateway,
     /// Renew what tests know of the real kube-proxy: proxy-user/kube-proxy (root)
     KubeProxy,
     /// Measure (root)
@@ -84,26 +77,24 @@ fn main() -> ExitCode {
         Command::Setup => setup::run(setup::Needs::All).map(drop),
         Command::Lint(arguments) => lint::run(&arguments),
         Command::Test(arguments) => test::run(&arguments),
-        Command::Fuzz(arguments) => fuzz::run(&arguments),
+        Command::Fuzz(arguments) => lab::fuzz(&arguments),
         Command::Soak(arguments) => lab::soak(&arguments),
         Command::Demo(arguments) => lab::demo(&arguments),
-        Command::Conformance(arguments) => conformance::run(&arguments),
+        Command::Conformance(arguments) => lab::conformance(&arguments),
         Command::Image(arguments) => image::run(&arguments),
         Command::Release(arguments) => release::run(&arguments),
         Command::Kernels(arguments) => kernels::run(&arguments),
-        Command::Cluster(arguments) => cluster::run(&arguments),
-        Command::E2e(arguments) => e2e::run(&arguments),
-        Command::Gateway(arguments) => cluster::gateway::run(&arguments),
+        Command::Cluster(action) => cluster::run(&action),
+        Command::E2e(arguments) => suites::e2e(&arguments),
+        Command::Gateway => suites::gateway(),
         Command::KubeProxy => lab::ask_kube_proxy(),
         Command::Bench(arguments) => lab::bench(&arguments),
         Command::Monitor => monitor::run(),
         Command::Lab(arguments) => lab::compare(&arguments),
     };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    let Err(error) = result else {
+        return ExitCode::SUCCESS;
+    };
+    eprintln!("error: {error:#}");
+    ExitCode::FAILURE
 }

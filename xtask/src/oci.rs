@@ -4,7 +4,7 @@
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use crate::{arch::Arch, hash};
+use crate::{cross::Arch, fs};
 
 /// A container image for one architecture: its name, its layers and its command.
 pub(crate) struct Image<'a> {
@@ -33,10 +33,14 @@ impl Blob {
     pub(crate) fn layer(archive: Vec<u8>) -> Self {
         Self::new("application/vnd.oci.image.layer.v1.tar", archive)
     }
+    /// Makes an image layer with one program.
+    pub(crate) fn of_file(path: &str, content: &[u8]) -> Result<Self> {
+        Ok(Self::layer(tar(&[(path, 0o755, content)])?))
+    }
     fn new(media_type: &'static str, content: Vec<u8>) -> Self {
         Self {
             media_type,
-            hash: hash::sha256(&content),
+            hash: fs::sha256(&content),
             content,
         }
     }
@@ -59,13 +63,12 @@ pub(crate) fn archive(images: &[Image<'_>]) -> Result<Vec<u8>> {
     let mut by_name: Vec<(&str, Vec<Value>)> = Vec::new();
     for image in images {
         let digests: Vec<_> = image.layers.iter().map(|layer| layer.digest()).collect();
-        let mut config = json!({
-            "architecture": image.arch.name(), "os": "linux",
-            "config": {
-                "Entrypoint": image.entrypoint, "Cmd": image.arguments,
-                "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
-            },
-            "rootfs": {"type": "layers", "diff_ids": digests},
+        let platform = json!({"architecture": image.arch.name(), "os": "linux"});
+        let mut config = platform.clone();
+        config["rootfs"] = json!({"type": "layers", "diff_ids": digests});
+        config["config"] = json!({
+            "Entrypoint": image.entrypoint, "Cmd": image.arguments,
+            "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
         });
         if !image.labels.is_empty() {
             config["config"]["Labels"] = labels(image);
@@ -76,16 +79,16 @@ pub(crate) fn archive(images: &[Image<'_>]) -> Result<Vec<u8>> {
             .iter()
             .map(|layer| layer.descriptor())
             .collect();
+        let kind = "application/vnd.oci.image.manifest.v1+json";
         let mut manifest = json!({
-            "schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
-            "config": config.descriptor(), "layers": layers,
+            "schemaVersion": 2, "mediaType": kind, "config": config.descriptor(), "layers": layers,
         });
         if !image.labels.is_empty() {
             manifest["annotations"] = labels(image);
         }
-        let manifest = Blob::json("application/vnd.oci.image.manifest.v1+json", &manifest);
+        let manifest = Blob::json(kind, &manifest);
         let mut listed = manifest.descriptor();
-        listed["platform"] = json!({"architecture": image.arch.name(), "os": "linux"});
+        listed["platform"] = platform;
         match by_name.iter_mut().find(|(name, _)| *name == image.name) {
             Some((_, platforms)) => platforms.push(listed),
             None => by_name.push((image.name, vec![listed])),
@@ -94,13 +97,11 @@ pub(crate) fn archive(images: &[Image<'_>]) -> Result<Vec<u8>> {
     }
     let mut listed = Vec::new();
     for (name, platforms) in by_name {
-        let mut entry = match <[Value; 1]>::try_from(platforms) {
-            Ok([only]) => only,
-            Err(several) => {
-                let index = Blob::json(INDEX, &index_of(&several));
-                let entry = index.descriptor();
-                made.push(index);
-                entry
+        let mut entry = match &platforms[..] {
+            [only] => only.clone(),
+            several => {
+                made.push(Blob::json(INDEX, &index_of(several)));
+                made[made.len() - 1].descriptor()
             }
         };
         // containerd reads the annotation with the full name, other tools the one with the tag.
@@ -128,9 +129,8 @@ pub(crate) fn archive(images: &[Image<'_>]) -> Result<Vec<u8>> {
 }
 
 fn labels(image: &Image<'_>) -> Value {
-    image
-        .labels
-        .iter()
+    let labels = image.labels.iter();
+    labels
         .map(|(name, value)| (name.clone(), Value::from(value.as_str())))
         .collect()
 }
@@ -150,8 +150,7 @@ pub(crate) fn full_name(name: &str) -> String {
     }
 }
 
-/// Returns a tar archive of files that belong to root: name, mode, content. A name that ends with
-/// `/` is a folder.
+/// Returns a tar archive of files that belong to root: name, mode, content.
 pub(crate) fn tar(files: &[(impl AsRef<str>, u32, impl AsRef<[u8]>)]) -> Result<Vec<u8>> {
     let mut archive = tar::Builder::new(Vec::new());
     for (name, mode, content) in files {
@@ -162,12 +161,8 @@ pub(crate) fn tar(files: &[(impl AsRef<str>, u32, impl AsRef<[u8]>)]) -> Result<
         header.set_mtime(0);
         header.set_uid(0);
         header.set_gid(0);
-        if name.ends_with('/') {
-            header.set_entry_type(tar::EntryType::Directory);
-        }
-        archive
-            .append_data(&mut header, name, content)
-            .with_context(|| format!("put {name} into the archive"))?;
+        let added = archive.append_data(&mut header, name, content);
+        added.with_context(|| format!("put {name} into the archive"))?;
     }
     archive.into_inner().context("close the archive")
 }
@@ -195,8 +190,7 @@ pub(crate) mod tests {
 
     #[test]
     fn an_archive_of_images_names_each_blob_by_its_digest() {
-        let layer =
-            |name, content: &[u8]| Blob::layer(tar(&[(name, 0o755, content)]).expect("a layer"));
+        let layer = |name, content: &[u8]| Blob::of_file(name, content).expect("a layer");
         let (shared, own) = (layer("base", b"shared"), layer("portolan", b"binary"));
         let label = "org.opencontainers.image.version";
         let named = [(label.to_owned(), "1".to_owned())];
@@ -214,11 +208,7 @@ pub(crate) mod tests {
             image("registry.example/other:2", Arch::Amd64, vec![&shared]),
         ]);
         let files = unpacked(archive.expect("an archive").as_slice());
-        assert_eq!(
-            files.len(),
-            2 + 2 + 3 * 2 + 1,
-            "shared layers are there once"
-        );
+        assert_eq!(files.len(), 2 + 2 + 3 * 2 + 1, "shared layers once");
         // Returns the blob that a descriptor means; its digest and size must be right.
         let blob = |descriptor: &Value| {
             let digest = descriptor["digest"].as_str().expect("a digest");
@@ -230,11 +220,10 @@ pub(crate) mod tests {
         };
         let json = |content: &[u8]| serde_json::from_slice::<Value>(content).expect("JSON");
         let top = json(&files["index.json"].1);
-        let names = ["docker.io/library/portolan:1", "registry.example/other:2"];
-        for (number, name) in names.into_iter().enumerate() {
-            let annotations = &top["manifests"][number]["annotations"];
-            assert_eq!(annotations["io.containerd.image.name"], name);
-        }
+        let named =
+            |number: usize| &top["manifests"][number]["annotations"]["io.containerd.image.name"];
+        assert_eq!(named(0), "docker.io/library/portolan:1");
+        assert_eq!(named(1), "registry.example/other:2");
         assert_eq!(top["manifests"][0]["mediaType"], INDEX);
         let index = json(blob(&top["manifests"][0]));
         for (number, name) in ["amd64", "arm64"].into_iter().enumerate() {

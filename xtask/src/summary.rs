@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads test results from the output of test programs, and makes a table of all stages.
+//! Reads test results from the output of test programs, and makes a table of all stages: for the
+//! terminal, and for docs/dev/results.md.
 
 use std::{mem, time::Duration};
 
@@ -21,24 +22,23 @@ impl Tally {
             Some(rest) => rest.split_once(". ").map_or("", |(_, counts)| counts),
             None => counts,
         };
-        let Some(found) = parse_counts(counts) else {
-            return;
-        };
-        self.passed += found.passed;
-        self.failed += found.failed;
-        self.not_run += found.not_run;
+        if let Some(found) = parse_counts(counts) {
+            self.passed += found.passed;
+            self.failed += found.failed;
+            self.not_run += found.not_run;
+        }
     }
 }
 
 /// Parses `3 passed; 0 failed; 1 ignored; 0 measured; ...` or `3 passed, 0 failed`; else None.
 fn parse_counts(text: &str) -> Option<Tally> {
-    let mut tally = Tally::default();
     let mut parts = text.split([';', ',']).map(str::trim);
     let number = |part: &str, word| part.strip_suffix(word)?.parse::<usize>().ok();
-    tally.passed = number(parts.next()?, " passed")?;
-    tally.failed = number(parts.next()?, " failed")?;
-    tally.not_run = parts.filter_map(|part| number(part, " ignored")).sum();
-    Some(tally)
+    Some(Tally {
+        passed: number(parts.next()?, " passed")?,
+        failed: number(parts.next()?, " failed")?,
+        not_run: parts.filter_map(|part| number(part, " ignored")).sum(),
+    })
 }
 
 /// Returns the failed test in a line `test NAME ... FAILED`, or the text after `FAIL ` of a
@@ -67,6 +67,14 @@ fn parse_test(line: &str) -> Option<(&str, &str, Option<f64>)> {
     Some((name, result, seconds))
 }
 
+/// What a stage may use.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Budget {
+    pub(crate) seconds: u64,
+    /// How many agents its tests may start.
+    pub(crate) agents: u64,
+}
+
 /// The results of one stage: a row of the summary.
 #[derive(Default)]
 pub(crate) struct Stage {
@@ -81,13 +89,26 @@ pub(crate) struct Stage {
     pub(crate) time: Duration,
     /// Each test of Rust's harness.
     pub(crate) tests: Vec<Timed>,
-    /// How many agents the tests have started.
+    /// How many agents the tests have started, without those of a second run.
     pub(crate) agents: u64,
+    pub(crate) budget: Budget,
 }
 
 impl Stage {
+    /// Sets the budget. A stage that started more agents fails; one that took longer does not,
+    /// because machines differ threefold.
+    pub(crate) fn judge(&mut self, budget: Budget) {
+        self.budget = budget;
+        let (used, allowed) = (self.agents, budget.agents);
+        if used > allowed {
+            self.tally.failed += 1;
+            let text = format!("{used} agents were started, and Cargo.toml allows {allowed}");
+            self.failures.push(text);
+        }
+    }
+
     /// Returns the stage's counts for the sum; a failed stage has at least one failed test.
-    pub(crate) fn counted(&self) -> Tally {
+    fn counted(&self) -> Tally {
         let mut tally = self.tally;
         if self.failure.is_some() && tally.failed == 0 {
             tally.failed = 1;
@@ -95,15 +116,18 @@ impl Stage {
         tally
     }
 
+    pub(crate) fn has_failed(&self) -> bool {
+        self.counted().failed > 0
+    }
+
     /// Adds the second run, `again`, of the failed tests alone. Tests that pass in it move from
     /// `failures` to `unsteady`. If not every failed test has run again, only the time is added.
     pub(crate) fn after(mut self, again: Stage) -> Stage {
         self.time += again.time;
-        self.agents += again.agents;
         if again.tally.passed + again.tally.failed < self.failures.len() {
-            // Not all failed tests have run again.
             return self;
         }
+        let first_word = |failure: &str| failure.split(' ').next().map(str::to_owned);
         let fails_again = |failure: &String| {
             let mut others = again.failures.iter();
             others.any(|other| first_word(other) == first_word(failure))
@@ -111,24 +135,27 @@ impl Stage {
         let failures = mem::take(&mut self.failures).into_iter();
         (self.failures, self.unsteady) = failures.partition(fails_again);
         self.tally.passed += self.unsteady.len();
-        self.tally.failed -= self.unsteady.len();
+        self.tally.failed = self.tally.failed.saturating_sub(self.unsteady.len());
         self.failure = again.failure;
         self
     }
 }
 
-/// Returns the name of a failed test or case; the text may contain more after it.
-fn first_word(failure: &str) -> &str {
-    failure.split(' ').next().unwrap_or_default()
-}
-
-/// Returns the table with a row for each stage, and the sum as its last row.
+/// Returns the results as Markdown: a table with a row for each stage, the slowest tests, what is
+/// to be looked at, and the sum as the last line.
 pub(crate) fn summary(stages: &[Stage]) -> String {
-    let names = stages.iter().map(|stage| stage.name.as_str());
-    let width = names.chain(["stage"]).map(str::len).max().unwrap_or(0);
-    let stage = "stage";
-    let mut text = format!("{stage:width$}  result  passed  failed  not run  agents     time\n");
-    let mut sum = Tally::default();
+    let head = [
+        "stage",
+        "passed",
+        "failed",
+        "not run",
+        "minutes",
+        "seconds",
+        "agents",
+        "what failed",
+    ];
+    let mut rows = vec![head.map(str::to_owned), ["---"; 8].map(str::to_owned)];
+    let (mut sum, mut rest) = (Tally::default(), String::new());
     for stage in stages {
         let Tally {
             passed,
@@ -137,29 +164,47 @@ pub(crate) fn summary(stages: &[Stage]) -> String {
         } = stage.counted();
         sum.passed += passed;
         sum.failed += failed;
-        let result = if failed == 0 { "ok" } else { "FAILED" };
-        let (name, seconds) = (&stage.name, stage.time.as_secs_f64());
-        let agents = stage.agents;
-        text += &format!("{name:width$}  {result:6}  {passed:6}  {failed:6}  {not_run:7}  ");
-        text += &format!("{agents:6}  {seconds:5.1} s\n");
-    }
-    text += &slowest(stages);
-    for stage in stages {
-        let name = &stage.name;
+        let (name, Budget { seconds, agents }) = (&stage.name, stage.budget);
+        let failures: Vec<_> = stage
+            .failures
+            .iter()
+            .chain(&stage.failure)
+            .cloned()
+            .collect();
+        rows.push([
+            name.clone(),
+            passed.to_string(),
+            failed.to_string(),
+            not_run.to_string(),
+            format!("{:.1}", stage.time.as_secs_f64() / 60.0),
+            format!("{}/{seconds}", stage.time.as_secs()),
+            format!("{}/{agents}", stage.agents),
+            // A bar or a new line would end the cell.
+            failures.join("; ").replace(['|', '\n'], " "),
+        ]);
+        if stage.time.as_secs() > seconds {
+            rest += &format!("- {name}: warning: it took longer than its budget of seconds\n");
+        }
         for test in &stage.unsteady {
-            text += &format!("{name}: {test} failed, and passed when it was run again\n");
-        }
-        for failure in stage.failures.iter().chain(&stage.failure) {
-            text += &format!("{name}: {failure}\n");
+            rest += &format!("- {name}: {test} failed, and passed when it was run again\n");
         }
     }
-    text + &format!("{} passed, {} failed", sum.passed, sum.failed)
+    let mut text = String::new();
+    for row in &rows {
+        for (column, cell) in row.iter().enumerate().take(7) {
+            let width = rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+            text += &format!("| {cell:width$} ");
+        }
+        text += &format!("| {} |\n", row[7]);
+    }
+    let Tally { passed, failed, .. } = sum;
+    format!(
+        "{text}\n{}{rest}\n{passed} passed, {failed} failed",
+        slowest(stages)
+    )
 }
 
-/// How many of the slowest tests are named.
-const SLOWEST: usize = 10;
-
-/// Returns a line for each of the tests that took longest.
+/// Returns a line for each of the ten tests that took longest.
 fn slowest(stages: &[Stage]) -> String {
     let named = |stage: &Stage| {
         let one = |(test, seconds): &Timed| (*seconds, format!("{}: {test}", stage.name));
@@ -167,10 +212,18 @@ fn slowest(stages: &[Stage]) -> String {
     };
     let mut all: Vec<_> = stages.iter().flat_map(named).collect();
     all.sort_by(|one, other| other.0.total_cmp(&one.0));
-    let lines = all.iter().take(SLOWEST);
-    lines
-        .map(|(seconds, name)| format!("{seconds:7.1} s  {name}\n"))
-        .collect()
+    let line = |(seconds, name): &(f64, String)| format!("- {seconds:.1} s: {name}\n");
+    all.iter().take(10).map(line).collect()
+}
+
+/// Returns the page docs/dev/results.md. `facts` are lines about the commit, the date and the
+/// machine.
+pub(crate) fn page(facts: &str, stages: &[Stage]) -> String {
+    let about = "Written by `cargo xtask test all` at its end, also if a test fails. Seconds and agents started have a budget.";
+    format!(
+        "# Results of all tests\n\n{about}\n\n{facts}\n{}\n",
+        summary(stages)
+    )
 }
 
 #[cfg(test)]
@@ -197,63 +250,100 @@ mod tests {
         }
     }
 
-    #[rstest]
-    #[case::several_test_programs_add_up(
-        "test a ... ok\n\
-         test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s\n\
-         test result: FAILED. 2 passed; 4 failed; 0 ignored; 0 measured; 5 filtered out; finished in 1.20s\n",
-        tally(5, 4, 1)
-    )]
-    #[case::the_conformance_runners_last_line(
-        "ok   dns [bridge, all]  5 flows\n59 passed, 1 failed\n",
-        tally(59, 1, 0)
-    )]
-    #[case::what_only_resembles_results(
-        "3 passed\ncase x: 3 passed, 0 failed\nall passed, none failed\n\n",
-        tally(0, 0, 0)
-    )]
-    fn results_are_read(#[case] text: &str, #[case] expected: Tally) {
-        let mut read = Tally::default();
-        text.lines().for_each(|line| read.read(line));
-        assert_eq!(read, expected);
-    }
-
     #[test]
-    fn failed_tests_and_cases_are_read_with_their_names() {
-        for (line, failed) in [
-            ("test a::b ... FAILED\n", Some("a::b")),
-            ("test a::b ... FAILED <1.203s>\n", Some("a::b")),
-            ("test a::b ... ok <1.203s>", None),
-            ("FAIL web [routed] step 1\n", Some("web [routed] step 1")),
-            ("test a::b ... ok", None),
-            ("FAILED", None),
+    fn results_are_read() {
+        const HARNESS: &str = "test a ... ok\n\
+            test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s\n\
+            test result: FAILED. 2 passed; 4 failed; 0 ignored; 0 measured; 5 filtered out; finished in 1.20s\n";
+        const RESEMBLING: &str =
+            "3 passed\ncase x: 3 passed, 0 failed\nall passed, none failed\n\n";
+        let conformance = "ok   dns [bridge, all]  5 flows\n59 passed, 1 failed\n";
+        for (text, expected) in [
+            (HARNESS, tally(5, 4, 1)),
+            (conformance, tally(59, 1, 0)),
+            (RESEMBLING, tally(0, 0, 0)),
         ] {
-            assert_eq!(failed_test(line).as_deref(), failed);
+            let mut read = Tally::default();
+            text.lines().for_each(|line| read.read(line));
+            assert_eq!(read, expected, "{text}");
         }
     }
 
     #[test]
-    fn the_slowest_tests_of_all_stages_are_named() {
-        let line = |number: u32| format!("test a::{number} ... ok <{number}.250s>\n");
-        let mut node = stage("node", tally(11, 0, 0), None);
-        node.tests
-            .extend((1..12).filter_map(|number| timed_test(&line(number))));
-        let text = summary(&[node]);
-        assert!(text.contains("   11.2 s  node: a::11\n"), "{text}");
-        assert!(!text.contains("node: a::1\n"), "the eleventh");
-        assert_eq!(timed_test("test a::b ... ok"), None);
+    fn tests_and_cases_are_read_with_their_names_and_times() {
+        for (line, failed, time) in [
+            ("test a::b ... FAILED\n", Some("a::b"), None),
+            ("test a::b ... FAILED <1.203s>\n", Some("a::b"), Some(1.203)),
+            ("test a::b ... ok <1.203s>", None, Some(1.203)),
+            (
+                "FAIL web [routed] step 1\n",
+                Some("web [routed] step 1"),
+                None,
+            ),
+            ("test a::b ... ok", None, None),
+            ("FAILED", None, None),
+        ] {
+            assert_eq!(failed_test(line).as_deref(), failed);
+            assert_eq!(timed_test(line), time.map(|time| ("a::b".to_owned(), time)));
+        }
     }
 
     #[test]
-    fn the_summary_ends_with_totals_and_a_stage_that_did_not_build_is_a_failure() {
-        let text = summary(&[
-            stage("unit", tally(10, 0, 0), None),
-            stage("packet", tally(5, 2, 1), None),
-            stage("maps", tally(0, 0, 0), Some("exit status: 101")),
-        ]);
-        assert_eq!(text.lines().last(), Some("15 passed, 3 failed"));
-        assert!(!text.ends_with('\n'));
-        assert!(text.contains("maps: exit status: 101"), "{text}");
+    fn the_page_has_facts_a_table_the_slowest_tests_and_totals() {
+        let mut node = stage("node", tally(131, 1, 4), Some("exit status: 101"));
+        node.failures.push("a::b | c".to_owned());
+        node.unsteady.push("a::d".to_owned());
+        node.tests
+            .extend((1..12_u8).map(|number| (format!("a::{number}"), number.into())));
+        node.time = Duration::from_secs(90);
+        node.judge(Budget {
+            seconds: 60,
+            agents: 5,
+        });
+        let mut unit = stage("unit", tally(0, 0, 0), Some("no build"));
+        unit.judge(Budget {
+            seconds: 9,
+            agents: 0,
+        });
+        let page = page("- commit abc\n", &[unit, node]);
+        let (_, text) = page.split_once("\n- commit abc\n\n").expect("the facts");
+        let rows: Vec<_> = text
+            .lines()
+            .map(|line| line.replace(' ', ""))
+            .take(4)
+            .collect();
+        let wanted = [
+            "|stage|passed|failed|notrun|minutes|seconds|agents|whatfailed|",
+            "|---|---|---|---|---|---|---|---|",
+            "|unit|0|1|0|0.0|1/9|0/0|nobuild|",
+            "|node|131|1|4|1.5|90/60|0/5|a::bc;exitstatus:101|",
+        ];
+        assert_eq!(rows, wanted);
+        for line in [
+            "- 11.0 s: node: a::11",
+            "- node: warning: it took longer than its budget of seconds",
+            "- node: a::d failed, and passed when it was run again",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+        assert!(!text.contains("node: a::1\n"), "the eleventh: {text}");
+        assert!(text.ends_with("\n131 passed, 2 failed\n"), "{text}");
+    }
+
+    #[test]
+    fn more_agents_than_the_budget_has_fail_a_stage() {
+        for (agents, failed) in [(120, false), (121, true)] {
+            let mut node = stage("node", tally(9, 0, 0), None);
+            node.agents = agents;
+            node.judge(Budget {
+                seconds: 600,
+                agents: 120,
+            });
+            assert_eq!(node.has_failed(), failed);
+            let named =
+                summary(&[node]).contains("121 agents were started, and Cargo.toml allows 120");
+            assert_eq!(named, failed);
+        }
     }
 
     fn failed(names: &[&str], passed: usize) -> Stage {
@@ -273,7 +363,7 @@ mod tests {
         failed(&["web [routed] step 1"], 3), failed(&["web [routed] step 2"], 0), "3 passed, 1 failed", ""
     )]
     #[case::a_test_that_fails_again_is_a_failure(
-        failed(&["a", "b"], 9), failed(&["b"], 1), "10 passed, 1 failed", "node: b\n"
+        failed(&["a", "b"], 9), failed(&["b"], 1), "10 passed, 1 failed", "| b; exit status"
     )]
     #[case::tests_that_were_not_run_again_stay_failures(
         failed(&["a", "b"], 9), failed(&[], 1), "9 passed, 2 failed", ""

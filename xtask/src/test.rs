@@ -12,11 +12,11 @@ use anyhow::{Context, Result, ensure};
 
 use crate::{
     cargo::{self, HOST_PACKAGES, Workspace},
-    command, conformance,
-    deploy::{self, Tools},
-    fuzz, host, kernels, lab, lint,
-    setup::{self, Needs, control_plane},
-    summary::{Stage, Tally, failed_test, summary, timed_test},
+    command, deploy, fs, host, kernels,
+    lab::{self, API, CONFORMANCE, FUZZ, SOCKETS},
+    lint,
+    setup::{self, Needs, go},
+    summary::{Stage, Tally, failed_test, page, summary, timed_test},
 };
 
 #[derive(clap::Args)]
@@ -67,27 +67,45 @@ enum Suite {
 /// Test programs that need root, with the suite of each; all others belong to the unit tests.
 const PRIVILEGED: [(Suite, &str); 7] = [
     (Suite::Packet, "packet"),
-    (Suite::Fuzz, fuzz::TARGET),
+    (Suite::Fuzz, FUZZ),
     (Suite::Maps, "maps"),
     (Suite::Node, "node"),
     (Suite::Node, "attacks"),
-    (Suite::Node, "sockets"),
+    (Suite::Node, SOCKETS),
     (Suite::Node, "harness"),
 ];
 
+/// Plumbing, balancing, forwarding, XDP and source of every stage of conformance cases. Balancing
+/// `all` has one stage for each forwarding, because the forwarding changes only TCP between two
+/// pods of the node there. XDP has one stage, because XDP takes only packets between outside and
+/// other nodes, which are the same in every setting. Source `api` has one stage, because the agent
+/// handles an object the same from any source, and an API server for every case takes a minute
+/// more.
+const SETTINGS: [&str; 7] = [
+    "bridge all auto off api",
+    "bridge host stack off manifests",
+    "bridge host auto off manifests",
+    "routed all stack off manifests",
+    "routed host stack off manifests",
+    "routed host auto off manifests",
+    "bridge host auto native manifests",
+];
+const FLAGS: &str = "--plumbing --socket-balancing --forwarding --xdp --source";
+
+/// The page with the results of the last `cargo xtask test all`.
+const RESULTS: &str = "docs/dev/results.md";
+
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let suite = arguments.suite;
+    let (suite, rest) = (arguments.suite, &arguments.rest[..]);
     let is_all = suite == Some(Suite::All);
     let is_one = suite.is_some() && !is_all;
     let privileged = !matches!(suite, Some(Suite::Quick | Suite::Unit | Suite::Deploy));
     if privileged {
-        host::require_root(
-            "this test",
-            "; `cargo xtask test quick`, `unit` and `deploy` run without",
-        )?;
+        let instead = "; `cargo xtask test quick`, `unit` and `deploy` run without";
+        host::require_root("this test", instead)?;
     }
     ensure!(
-        is_one || arguments.rest.is_empty(),
+        is_one || rest.is_empty(),
         "arguments for the test programs need the name of one suite: cargo xtask test packet -- NAME"
     );
     if !matches!(suite, Some(Suite::Quick | Suite::Deploy)) {
@@ -98,79 +116,108 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
 
     let workspace = Workspace::read()?;
+    let facts = is_all.then(facts).transpose()?;
     let wanted = |candidate| !is_one || suite == Some(candidate);
     let mut stages = Vec::new();
     if !is_one {
-        stages.push(lints());
+        stages.push(timed("lint", |_| lint::check_all()));
     }
     // The stage `unit` includes the tests of `quick`.
     if suite == Some(Suite::Quick) {
-        stages.push(quick(&arguments.rest));
+        stages.push(quick(rest));
     }
     if wanted(Suite::Unit) {
-        stages.push(unit(&workspace, &arguments.rest));
+        stages.push(unit(&workspace, rest));
     }
-    for (candidate, target) in PRIVILEGED {
-        if wanted(candidate) {
-            let mut rest = arguments.rest.clone();
-            if target == fuzz::SOCKETS {
-                // The socket sequences are run in a stage of their own, `fuzz sockets`.
-                rest.extend(["--skip", fuzz::SOCKETS_MODULE].map(str::to_owned));
-            }
-            stages.push(program(&workspace, target, target, &rest));
-        }
+    for (_, target) in PRIVILEGED.iter().filter(|(suite, _)| wanted(*suite)) {
+        // The socket sequences are run in a stage of their own, `fuzz sockets`.
+        let skipped = ["--skip", lab::SOCKETS_MODULE].map(str::to_owned);
+        let skipped = if *target == SOCKETS {
+            &skipped[..]
+        } else {
+            &[]
+        };
+        stages.push(program(target, target, &[rest, skipped].concat()));
     }
     if wanted(Suite::Fuzz) {
-        let mut rest = arguments.rest.clone();
-        if rest.is_empty() {
-            rest.push(fuzz::SOCKETS_MODULE.to_owned());
-        }
-        rest.push("--show-output".to_owned());
-        stages.push(program(&workspace, "fuzz sockets", fuzz::SOCKETS, &rest));
+        let all = [lab::SOCKETS_MODULE.to_owned()];
+        let rest = if rest.is_empty() { &all[..] } else { rest };
+        let rest = [rest, &["--show-output".to_owned()]].concat();
+        stages.push(program("fuzz sockets", SOCKETS, &rest));
     }
     if wanted(Suite::Conformance) {
-        let settings = if suite.is_none() { 1 } else { usize::MAX };
-        let stages_of = conformance::STAGES.into_iter().enumerate();
-        for (number, stage) in stages_of.take(settings) {
-            let mut rest = conformance::stage_arguments(stage);
-            if is_all {
-                rest.extend(conformance::share_arguments(number));
+        let count = if suite.is_none() { 1 } else { SETTINGS.len() };
+        for (number, setting) in SETTINGS.iter().enumerate().take(count) {
+            let pairs = FLAGS.split(' ').zip(setting.split(' '));
+            let mut words: Vec<_> = pairs.flat_map(|(flag, value)| [flag, value]).collect();
+            // Of all tests, the first setting runs every case, the others an equal share each.
+            let share = format!("{number}/{}", SETTINGS.len() - 1);
+            if is_all && number > 0 {
+                words.extend(["--share", &share]);
             }
-            rest.extend(arguments.rest.iter().cloned());
-            let name = format!("conformance {}", stage.join(" "));
-            stages.push(program(&workspace, &name, conformance::TARGET, &rest));
+            words.extend(rest.iter().map(String::as_str));
+            let words: Vec<_> = words.into_iter().map(str::to_owned).collect();
+            stages.push(program(
+                &format!("{CONFORMANCE} {setting}"),
+                CONFORMANCE,
+                &words,
+            ));
         }
     }
-
     if wanted(Suite::Soak) {
-        stages.push(soaked(&arguments.rest, suite.is_some()));
+        stages.push(soaked(rest, suite.is_some()));
     }
     if wanted(Suite::Deploy) {
         // Only the suite `deploy` by itself builds tools that take minutes.
-        let tools = if is_one {
-            Tools::Built
-        } else {
-            Tools::AsTheyAre
-        };
-        stages.push(deployed(&arguments.rest, tools));
+        stages.push(timed("deploy", |seen| deploy::check(rest, is_one, seen)));
     }
     if wanted(Suite::Kernels) {
-        stages.push(on_kernels(suite.is_none()));
+        let only_oldest = suite.is_none();
+        stages.push(timed("kernels", |seen| kernels::test(only_oldest, seen)));
     }
     if is_all || suite == Some(Suite::Lab) {
-        stages.push(quick_lab("quick lab", lab::COMPARE, &arguments.rest));
+        stages.push(quick_lab("quick lab", lab::COMPARE, rest));
         stages.push(quick_lab("quick fleet", lab::FLEET, &[]));
     }
 
+    // Words for a test program may ask for more than the budget is for.
+    if rest.is_empty() {
+        for stage in &mut stages {
+            stage.judge(workspace.stage_budget(&stage.name));
+        }
+    }
+    if let Some(facts) = facts {
+        fs::write(cargo::root().join(RESULTS), page(&facts, &stages))?;
+    }
     println!("\n{}", summary(&stages));
-    if stages.iter().any(|stage| stage.counted().failed > 0) {
+    if stages.iter().any(Stage::has_failed) {
         std::process::exit(1);
     }
     Ok(())
 }
 
-fn lints() -> Stage {
-    timed("lint", |_| lint::check_all())
+/// Returns lines about the commit, the date and the machine.
+fn facts() -> Result<String> {
+    let git = |words| cargo::git(words).unwrap_or_else(|_| "unknown".into());
+    let commit = git("rev-parse --short=12 HEAD");
+    let tree = if git("status --porcelain").is_empty() {
+        "clean"
+    } else {
+        "changed"
+    };
+    let mut date = command::of("date", "--utc +%Y-%m-%d,%H:%M");
+    let date = command::output(&mut date, "ask for the date")?.replace(',', " at ");
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    let processors = fs::read_to_string("/proc/cpuinfo")?;
+    let mut lines = processors.lines();
+    let model = lines
+        .find_map(|line| line.strip_prefix("model name\t: "))
+        .unwrap_or(ARCH);
+    let count = thread::available_parallelism().map_or(1, usize::from);
+    let (date, kernel) = (date.trim(), kernel.trim());
+    Ok(format!(
+        "- commit {commit}, its tree {tree}\n- begun {date} UTC\n- Linux {kernel}, {count} processors: {model}\n"
+    ))
 }
 
 /// Runs the unit tests of the crates that can be built without the kernel programs.
@@ -187,9 +234,8 @@ fn quick(rest: &[String]) -> Stage {
 
 /// Runs unit tests, documentation tests, and the integration tests that need no root.
 fn unit(workspace: &Workspace, rest: &[String]) -> Stage {
-    let is_privileged = |target: &str| {
-        target == conformance::TARGET || PRIVILEGED.iter().any(|(_, name)| *name == target)
-    };
+    let is_privileged =
+        |target: &str| target == CONFORMANCE || PRIVILEGED.iter().any(|(_, name)| *name == target);
     timed("unit", |seen| {
         let mut command = cargo::cargo("test");
         command
@@ -209,57 +255,70 @@ fn unit(workspace: &Workspace, rest: &[String]) -> Stage {
     })
 }
 
-/// Runs a test program that needs root, and its failed tests once more: they can fail because other
-/// processes use the machine's processors and network at the same time.
-fn program(workspace: &Workspace, name: &str, target: &str, rest: &[String]) -> Stage {
-    let first = once(workspace, name, target, rest);
-    if first.failures.is_empty() || first.failures.len() > RUN_AGAIN {
-        return first;
-    }
-    let again = if target == conformance::TARGET {
-        conformance::only_cases(rest, &first.failures)
-    } else {
-        let mut rest = vec!["--exact".to_owned(), "--test-threads=1".to_owned()];
-        rest.extend(first.failures.iter().cloned());
-        rest
-    };
-    let again = once(workspace, &format!("{name}, again"), target, &again);
-    first.after(again)
-}
-
 /// How many failed tests of a program are run again at most. More of them are no accident.
 const RUN_AGAIN: usize = 3;
 
+/// Runs a test program that needs root, and its failed tests once more: they can fail because other
+/// processes use the machine's processors and network at the same time.
+fn program(name: &str, target: &str, rest: &[String]) -> Stage {
+    let first = once(name, target, rest);
+    if first.failures.is_empty() || first.failures.len() > RUN_AGAIN {
+        return first;
+    }
+    let mut again: Vec<String>;
+    if target == CONFORMANCE {
+        again = rest.to_vec();
+        if let Some(share) = rest.iter().position(|word| word == "--share") {
+            again.drain(share..share + 2);
+        }
+        // A failure begins with the name of the case.
+        let cases = first
+            .failures
+            .iter()
+            .filter_map(|failure| failure.split(' ').next());
+        again.extend(cases.flat_map(|case| ["--case", case].map(str::to_owned)));
+    } else {
+        again = ["--exact", "--test-threads=1"].map(str::to_owned).into();
+        again.extend(first.failures.iter().cloned());
+    }
+    let again = once(&format!("{name}, again"), target, &again);
+    first.after(again)
+}
+
 /// Runs a test program that needs root. The tests of `node` mostly wait, so twice as many of them
 /// run in parallel as there are processors.
-fn once(workspace: &Workspace, name: &str, target: &str, rest: &[String]) -> Stage {
+fn once(name: &str, target: &str, rest: &[String]) -> Stage {
     timed(name, |seen| {
-        let mut command = workspace.command("test", "test", target)?;
-        if target != conformance::TARGET {
+        let mut command = cargo::program("test", "--test", target);
+        let has = |start| rest.iter().any(|word| word == start);
+        if target != CONFORMANCE {
             report_times(&mut command);
         }
         command.args(rest);
-        if target == fuzz::TARGET {
+        if target == FUZZ {
             // Shows the seed and the counts of the sequences, also if the tests pass.
             command.arg("--show-output");
         }
-        if target == "node" || rest.iter().any(|word| word == conformance::API) {
-            control_plane::offer(&mut command)?;
+        if target == "node" || has(API) {
+            go::offer_control_plane(&mut command)?;
         }
         if target == "node" {
-            command.env("KUBE_PROXY", lab::kube_proxy()?);
-            if !rest.iter().any(|word| word.starts_with("--test-threads")) {
+            command.env("KUBE_PROXY", go::program("kubernetes", "kube-proxy")?);
+            if !has("--test-threads") {
                 let processors = thread::available_parallelism().map_or(2, usize::from);
                 command.arg(format!("--test-threads={}", 2 * processors));
             }
         }
         follow(&mut command, seen)?;
-        ensure!(
-            seen.tally != Tally::default() || !rest.is_empty(),
-            "the test program printed no count of its tests"
-        );
-        Ok(())
+        must_count(seen, !rest.is_empty())
     })
+}
+
+/// Fails if the programs of a stage have printed no count of their tests.
+fn must_count(seen: &Stage, may_be_none: bool) -> Result<()> {
+    let has_counts = seen.tally != Tally::default() || may_be_none;
+    ensure!(has_counts, "the test program printed no count of its tests");
+    Ok(())
 }
 
 /// Lets Rust's test harness print how long each test took. The harness of a stable compiler does so
@@ -271,55 +330,20 @@ fn report_times(command: &mut Command) {
     command.args(["-Zunstable-options", "--report-time"]);
 }
 
-/// Tests what is in `deploy/`; `tools` says whether missing tools are built.
-fn deployed(filter: &[String], tools: Tools) -> Stage {
-    timed("deploy", |seen| {
-        deploy::check(filter, tools, |name, result| match result {
-            None => seen.tally.not_run += 1,
-            Some(Ok(())) => seen.tally.passed += 1,
-            Some(Err(_)) => {
-                seen.tally.failed += 1;
-                seen.failures.push(name.to_owned());
-            }
-        })?;
-        ensure!(seen.failures.is_empty(), "deploy/ is not as it should be");
-        Ok(())
-    })
-}
-
-/// Runs tests on Debian's kernels in qemu, or on the oldest of them. Where these are not available
-/// (no Debian, no mirror), prints a message, and one test counts as not run.
-fn on_kernels(only_oldest: bool) -> Stage {
-    timed("kernels", |seen| {
-        let kernels = match kernels::tested_kernels(only_oldest) {
-            Ok(kernels) => kernels,
-            Err(error) => {
-                println!("NO KERNEL WAS TESTED but this machine's own: {error:#}");
-                seen.tally.not_run += 1;
-                return Ok(());
-            }
-        };
-        kernels::test(&kernels, seen)?;
-        ensure!(seen.failures.is_empty(), "not all is well on every kernel");
-        Ok(())
-    })
-}
-
 /// Runs ordinary traffic for a minute with pods bridged, and for a minute with pods routed; with
 /// `is_disturbed`, also for one in which the agent is disturbed, which needs another build.
 fn soaked(rest: &[String], is_disturbed: bool) -> Stage {
     timed("soak", |seen| {
-        let mut run = |disturbed, more: &[&str]| {
+        let mut run = |disturbed, more: &str| {
             let mut command = lab::prepare_soak("test", disturbed)?;
             command.args(["--minutes", "1", "--proxies", "portolan"]);
-            follow(command.args(more).args(rest), seen)
+            follow(command.args(more.split_whitespace()).args(rest), seen)
         };
-        run(false, &[])?;
+        run(false, "")?;
         if is_disturbed {
-            run(true, &["--plumbing", "bridge", "--disturb"])?;
+            run(true, "--plumbing bridge --disturb")?;
         }
-        ensure!(seen.tally != Tally::default(), "the soak printed no count");
-        Ok(())
+        must_count(seen, false)
     })
 }
 
@@ -328,8 +352,7 @@ fn quick_lab(name: &str, target: &str, rest: &[String]) -> Stage {
     timed(name, |seen| {
         let mut command = lab::prepare("test", target)?;
         follow(command.arg("--quick").args(rest), seen)?;
-        ensure!(seen.tally != Tally::default(), "the lab printed no count");
-        Ok(())
+        must_count(seen, false)
     })
 }
 
@@ -353,16 +376,10 @@ fn timed(name: &str, run: impl FnOnce(&mut Stage) -> Result<()>) -> Stage {
 fn follow(command: &mut Command, seen: &mut Stage) -> Result<()> {
     // Each agent that a test starts adds a byte to this file: `lab::node::process::count_start`.
     let starts = tempfile::NamedTempFile::new().context("make a file")?;
-    let mut child = command
-        .env("PORTOLAN_STARTS", starts.path())
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("start {}", command.get_program().to_string_lossy()))?;
-    let output = child
-        .stdout
-        .take()
-        .context("read the test program's output")?;
+    let command = command.env("PORTOLAN_STARTS", starts.path());
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+    let mut child = child.context("start the test program")?;
+    let output = child.stdout.take().context("read its output")?;
     command::each_line(output, |line| {
         println!("{line}");
         seen.tally.read(line);

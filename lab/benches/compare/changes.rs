@@ -3,27 +3,29 @@
 //! single change, and among many changes. Measured by connections, not by what the proxy reports.
 
 use std::{
-    io::{ErrorKind, Read, Write},
-    net::{SocketAddr, TcpStream},
-    sync::atomic::Ordering,
+    io::{self, ErrorKind, Read, Write},
+    net::{Ipv4Addr, SocketAddr, TcpStream},
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
 use lab::{
     interrupt::INTERRUPTED,
     load::{
+        manifests::endpoint,
         objects::Objects,
         process::{is_running, processor_time_of_all, resident},
         proxy::Proxy,
-        records::{address_of, spread},
+        records::{self, address_of, spread},
     },
+    node::{etcd, netns::NetNs},
 };
 
 use crate::{
-    churn,
-    results::{Changes, Churn, Latency, Start},
+    plan::{ENDPOINT, MEMORY, SERVICE, START},
+    results::Measured,
     world::{NAMES, World},
 };
 
@@ -42,31 +44,29 @@ pub(crate) struct Prober<'a>(pub(crate) &'a World);
 
 impl Prober<'_> {
     /// Waits until a service answers and the answering server's name is in `by`, at most for
-    /// `most`. Returns how long it took.
-    pub(crate) fn wait(&self, to: SocketAddr, by: &[u8], most: Duration) -> Result<Duration> {
-        let answers = |asked: std::io::Result<u8>| asked.is_ok_and(|name| by.contains(&name));
-        self.wait_until(to, answers, most)
+    /// `most`.
+    fn wait(&self, to: SocketAddr, by: &[u8], most: Duration) -> Result<()> {
+        self.wait_until(to, most, |asked| asked.is_ok_and(|name| by.contains(&name)))
     }
 
     /// Waits until a service without endpoints refuses connections, which shows that the proxy
-    /// knows the service. Returns how long it took.
-    fn wait_refused(&self, to: SocketAddr, most: Duration) -> Result<Duration> {
-        let refuses = |asked: std::io::Result<u8>| {
+    /// knows the service.
+    fn wait_refused(&self, to: SocketAddr) -> Result<()> {
+        self.wait_until(to, MOST, |asked| {
             asked.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
-        };
-        self.wait_until(to, refuses, most)
+        })
     }
 
     fn wait_until(
         &self,
         to: SocketAddr,
-        is_so: impl Fn(std::io::Result<u8>) -> bool,
         most: Duration,
-    ) -> Result<Duration> {
+        is_so: impl Fn(io::Result<u8>) -> bool,
+    ) -> Result<()> {
         let begin = Instant::now();
         let ask = || loop {
             if is_so(ask(to)) {
-                return Ok(begin.elapsed());
+                return Ok(());
             }
             ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
             if begin.elapsed() > most {
@@ -79,7 +79,7 @@ impl Prober<'_> {
 }
 
 /// Connects to a service and returns the name of the server that answers.
-fn ask(to: SocketAddr) -> std::io::Result<u8> {
+fn ask(to: SocketAddr) -> io::Result<u8> {
     let mut stream = TcpStream::connect_timeout(&to, CONNECT)?;
     stream.set_read_timeout(Some(ANSWER))?;
     stream.write_all(&[7])?;
@@ -89,16 +89,16 @@ fn ask(to: SocketAddr) -> std::io::Result<u8> {
 }
 
 /// Measures how long after the proxy's start the last service answers. `since` is the time of the
-/// start. Returns None if there is no proxy.
+/// start. Measures nothing if there is no proxy.
 pub(crate) fn start(
     prober: &Prober<'_>,
     objects: &Objects<'_>,
     proxy: &Proxy<'_>,
-    since: Instant,
-    most: Duration,
-) -> Result<Option<Start>> {
+    (since, most): (Instant, Duration),
+    measured: &mut Measured,
+) -> Result<()> {
     let Some(pid) = proxy.pid() else {
-        return Ok(None);
+        return Ok(());
     };
     let last = address_of(objects.count() - 1);
     while let Err(error) = prober.wait(last, &NAMES, LOOK) {
@@ -112,34 +112,37 @@ pub(crate) fn start(
     prober.0.node().feed("conntrack", &["-F"], "")?;
     // The proxy counts a sync when it ends, a little after the first answer.
     let deadline = Instant::now() + ANSWER * 10;
-    while proxy.syncs()? == 0.0 && Instant::now() < deadline {
+    while proxy.syncs(prober.0.node())? == 0.0 && Instant::now() < deadline {
         thread::sleep(REST);
     }
-    Ok(Some(Start {
-        answered,
-        // The processor time includes programs that the proxy starts, once they have ended.
-        processor: Some(processor_time_of_all(pid)?),
-        resident: resident(pid)?,
-    }))
+    measured.add(START, answered, format!("{answered:.2}"));
+    // The processor time includes programs that the proxy starts, once they have ended.
+    let processor = processor_time_of_all(pid)?;
+    measured.add(
+        "Processor time until then, s",
+        processor,
+        format!("{processor:.2}"),
+    );
+    let resident = resident(pid)?;
+    measured.add(MEMORY, resident, format!("{resident:.0}"));
+    Ok(())
 }
 
-/// How many changes are timed, and after how long no more are begun.
-#[derive(Clone, Copy)]
-pub(crate) struct Effort {
-    pub(crate) changes: u32,
-    pub(crate) most: Duration,
-}
+/// After this time no more changes are begun.
+const ENOUGH: Duration = Duration::from_secs(30);
 
-/// Times single changes, one after the other: first of endpoints, then to new services.
+/// Times single changes, `count` at most, one after the other: first of endpoints, then to new
+/// services.
 pub(crate) fn changes(
     prober: &Prober<'_>,
     objects: &mut Objects<'_>,
-    effort: Effort,
-) -> Result<Changes> {
+    count: u32,
+    measured: &mut Measured,
+) -> Result<()> {
     let begin = Instant::now();
     let mut endpoint = Vec::new();
-    for number in 0..effort.changes {
-        if begin.elapsed() > effort.most && endpoint.len() >= 3 {
+    for number in 0..count {
+        if begin.elapsed() > ENOUGH && endpoint.len() >= 3 {
             break;
         }
         let service = spread(number, objects.count());
@@ -148,15 +151,14 @@ pub(crate) fn changes(
     let first = objects.count();
     // All services are created before the first one is timed. Whenever a service is created, the
     // API server counts all cluster IPs, and its garbage collector runs afterwards.
-    let mut number = first;
-    for _ in 0..effort.changes {
-        number = objects.announce()?;
+    for _ in 0..count {
+        objects.announce()?;
     }
-    prober.wait_refused(address_of(number), MOST)?;
+    prober.wait_refused(address_of(objects.count() - 1))?;
     let begin = Instant::now();
     let mut service = Vec::new();
-    for number in first..=number {
-        if begin.elapsed() > effort.most && service.len() >= 3 {
+    for number in first..objects.count() {
+        if begin.elapsed() > ENOUGH && service.len() >= 3 {
             break;
         }
         let written = Instant::now();
@@ -165,54 +167,84 @@ pub(crate) fn changes(
         service.push(milliseconds(written));
     }
     objects.shrink(first)?;
-    Ok(Changes {
-        endpoint: Latency::of(endpoint),
-        service: Latency::of(service),
-    })
+    measured.add_latency(ENDPOINT, endpoint, "");
+    measured.add_latency(SERVICE, service, "");
+    Ok(())
 }
 
 /// Makes the other server pod the only endpoint of a service. Returns how many milliseconds packets
 /// took to follow.
 fn follow(prober: &Prober<'_>, objects: &mut Objects<'_>, service: u32) -> Result<f64> {
-    let target = 1 - objects.target_of(service);
     let written = Instant::now();
-    objects.point(service, target)?;
+    let target = objects.swap(service, 1)?;
     prober.wait(address_of(service), &NAMES[target..=target], MOST)?;
     Ok(milliseconds(written))
 }
+
+/// How many services have changing endpoints: the ones with the lowest numbers.
+const CHURNED: u32 = 100;
 
 /// Changes endpoints of other services, `wanted` a second, for `length`. Meanwhile times single
 /// changes of one service.
 pub(crate) fn churn(
     prober: &Prober<'_>,
     objects: &mut Objects<'_>,
-    proxy: &Proxy<'_>,
-    wanted: u32,
-    length: Duration,
-) -> Result<Churn> {
-    let Some(pid) = proxy.pid() else {
-        bail!("there is no proxy");
-    };
-    let probed = objects.count() - 1;
-    let writer = churn::Writer::start(objects, wanted)?;
-    let (begin, before) = (Instant::now(), processor_time_of_all(pid)?);
+    pid: u32,
+    (wanted, length): (u32, Duration),
+    measured: &mut Measured,
+) -> Result<()> {
+    let (node, probed) = (objects.node(), objects.count() - 1);
+    let services = CHURNED.min(probed).max(1);
+    let stop = AtomicBool::new(false);
     let mut latencies = Vec::new();
-    while begin.elapsed() < length {
-        latencies.push(follow(prober, objects, probed)?);
-        // The timed changes must be few compared with the others.
-        thread::sleep(Duration::from_millis(200));
+    let (begin, before) = (Instant::now(), processor_time_of_all(pid)?);
+    let (written, seconds, after) = thread::scope(|scope| -> Result<_> {
+        let writer = scope.spawn(|| write(node, services, wanted, &stop));
+        let mut measure = || {
+            while begin.elapsed() < length {
+                latencies.push(follow(prober, objects, probed)?);
+                // The timed changes must be few compared with the others.
+                thread::sleep(Duration::from_millis(200));
+            }
+            Ok((begin.elapsed().as_secs_f64(), processor_time_of_all(pid)?))
+        };
+        let followed: Result<_> = measure();
+        stop.store(true, Ordering::Relaxed);
+        let written = writer
+            .join()
+            .map_err(|_| anyhow!("the writer broke down"))??;
+        let (seconds, after) = followed?;
+        Ok((f64::from(written) / seconds, seconds, after))
+    })?;
+    objects.set_endpoints_of(services, 2)?;
+    let processor = (after - before) / seconds * 100.0;
+    let longest = latencies.iter().copied().fold(0.0, f64::max);
+    let resident = resident(pid)?;
+    let heading = format!(
+        "An endpoint while {wanted} a second change, ms: p50 / p99 (changes), longest; written a second, processor in % of one, MiB"
+    );
+    let behind = format!(", {longest:.0}; {written:.0}, {processor:.1}, {resident:.0}");
+    measured.add_latency(&heading, latencies, &behind);
+    Ok(())
+}
+
+/// Changes endpoints of these services until it is to stop, `wanted` a second: some of one service
+/// at once, straight in etcd, so that the writer needs little of the processors. Returns how many.
+fn write(node: &NetNs, services: u32, wanted: u32, stop: &AtomicBool) -> Result<u32> {
+    const TICK: Duration = Duration::from_millis(10);
+    let (begin, each) = (Instant::now(), wanted / 100);
+    let mut ticks = 0;
+    while !stop.load(Ordering::Relaxed) {
+        // From one round over the services to the next, the endpoints' addresses change between two
+        // ranges.
+        let range = 3 + ticks / services % 2;
+        let address = |n| Ipv4Addr::new(10, 40, range as u8, 1 + n as u8);
+        let endpoints = (0..each).map(|n| endpoint(address(n), "node-b")).collect();
+        etcd::store(node, [&records::of_slice(ticks % services, endpoints)])?;
+        ticks += 1;
+        thread::sleep((begin + TICK * ticks).saturating_duration_since(Instant::now()));
     }
-    let (seconds, after) = (begin.elapsed().as_secs_f64(), processor_time_of_all(pid)?);
-    let written = f64::from(writer.stop()?) / seconds;
-    objects.set_endpoints_of(churn::SERVICES.min(probed), 2)?;
-    Ok(Churn {
-        wanted,
-        written,
-        seconds,
-        processor: (after - before) / seconds * 100.0,
-        latency: Latency::of(latencies),
-        resident: resident(pid)?,
-    })
+    Ok(ticks * each)
 }
 
 fn milliseconds(since: Instant) -> f64 {

@@ -7,7 +7,6 @@
 //! `results` stores them. `report` and `pictures` show them.
 
 mod changes;
-mod churn;
 mod packets;
 mod pictures;
 mod plan;
@@ -30,13 +29,13 @@ use clap::Parser;
 use lab::{
     interrupt::{self, INTERRUPTED},
     load::{machine, objects::Objects},
-    node::{binary, bpffs, netns::check_privilege, topology::Plumbing},
+    node::{binary, bpffs, topology::Plumbing},
 };
 
-use changes::{Effort, Prober};
-use plan::{Cell, Measure, Proxy, cells};
+use changes::Prober;
+use plan::{Cell, ENDPOINT, Measure, Proxy, START, cells};
 use proxy::Programs;
-use results::{Measured, Outcome, Results};
+use results::{Measured, Results};
 use world::World;
 
 /// Measures portolan beside kube-proxy and beside no proxy
@@ -69,14 +68,6 @@ struct Arguments {
     /// Rounds that count
     #[arg(long, default_value_t = 40)]
     rounds: u32,
-    /// Where the report goes, and what was measured so far is found
-    #[arg(
-        long,
-        default_value = "lab/report",
-        default_value_if("scenario", "connections", "target/lab/connections"),
-        default_value_if("scenario", "control-plane", "target/lab/control-plane")
-    )]
-    report: PathBuf,
     /// Measure everything anew
     #[arg(long)]
     fresh: bool,
@@ -86,9 +77,6 @@ struct Arguments {
     /// The program kube-proxy
     #[arg(long)]
     kube_proxy: PathBuf,
-    /// The agent's binary; default: the one beside this program
-    #[arg(long)]
-    binary: Option<PathBuf>,
     /// Handed over by `cargo bench`
     #[arg(long, hide = true)]
     bench: bool,
@@ -118,62 +106,44 @@ const CHURN_SERVICES: u32 = 10_000;
 const KUBE_PROXY_MOST: Duration = Duration::from_secs(600);
 const PORTOLAN_MOST: Duration = Duration::from_secs(60);
 
-/// How much is measured, and for how long.
-struct Scope {
-    rounds: u32,
-    measures: &'static [Measure],
-    /// Whether changes are timed, and with them the agent's idle time and commands.
-    has_changes: bool,
-    effort: Effort,
-    churn: Duration,
-    /// The number of services at which continuous changes are measured; None: they are not
-    /// measured.
-    churn_at: Option<u32>,
-    /// How long nothing changes while the agent's processor time is measured.
-    idle: Duration,
-}
+/// How much is measured.
+impl Arguments {
+    fn pick<T>(&self, quick: T, whole: T) -> T {
+        if self.quick { quick } else { whole }
+    }
 
-impl Scope {
-    fn of(arguments: &Arguments) -> Self {
-        let scenario = arguments.scenario;
-        let most = |quick: u64, whole: u64| if arguments.quick { quick } else { whole };
-        let fitting = arguments.services.iter().filter(|n| **n <= CHURN_SERVICES);
-        Self {
-            rounds: most(3, arguments.rounds.into()) as u32,
-            measures: match scenario {
-                Scenario::All => &Measure::ALL,
-                Scenario::Connections => &Measure::CONNECTIONS,
-                Scenario::ControlPlane => &[],
-            },
-            has_changes: scenario != Scenario::Connections,
-            effort: Effort {
-                changes: most(5, 200) as u32,
-                most: Duration::from_secs(30),
-            },
-            churn: Duration::from_secs(most(2, 60)),
-            churn_at: fitting.max().copied().filter(|_| scenario == Scenario::All),
-            idle: Duration::from_secs(most(1, 20)),
+    fn rounds(&self) -> u32 {
+        self.pick(3, self.rounds)
+    }
+
+    fn measures(&self, cell: &Cell) -> &'static [Measure] {
+        match self.scenario {
+            Scenario::All if cell.has_packets() => &Measure::ALL,
+            Scenario::Connections if cell.has_packets() => &Measure::CONNECTIONS,
+            _ => &[],
         }
     }
 
-    fn has_packets(&self, cell: &Cell) -> bool {
-        cell.has_packets() && !self.measures.is_empty()
+    /// Returns whether changes are timed, and with them the agent's idle time and commands.
+    fn has_changes(&self, cell: &Cell) -> bool {
+        cell.has_changes() && self.scenario != Scenario::Connections
     }
 
-    fn has_changes(&self, cell: &Cell) -> bool {
-        cell.has_changes() && self.has_changes
+    /// Returns whether continuous changes are measured.
+    fn has_churn(&self, cell: &Cell) -> bool {
+        let fitting = self.services.iter().filter(|n| **n <= CHURN_SERVICES);
+        let is_most = fitting.max() == Some(&cell.services);
+        is_most && self.scenario == Scenario::All && !cell.proxy.is_fast()
     }
 }
 
 fn main() -> Result<()> {
     let mut arguments = Arguments::parse();
-    check_privilege()?;
     bpffs::prepare()?;
     interrupt::catch()?;
     let temporary = tempfile::TempDir::with_prefix("portolan-lab-")?;
     if arguments.quick {
         arguments.services = vec![20];
-        arguments.report = temporary.path().join("report");
     } else if arguments.services.is_empty() {
         arguments.services = match arguments.scenario {
             Scenario::All => vec![1, 1_000, 10_000, 50_000],
@@ -183,24 +153,29 @@ fn main() -> Result<()> {
     }
     // A single scenario is run to see what has changed.
     arguments.fresh |= arguments.scenario != Scenario::All;
-    let scope = Scope::of(&arguments);
     let programs = Programs {
-        portolan: binary::find(arguments.binary.as_deref())?,
+        portolan: binary::find()?,
         kube_proxy: arguments.kube_proxy.clone(),
     };
-    run(&arguments, &scope, &programs)
+    let folder = match arguments.scenario {
+        _ if arguments.quick => temporary.path(),
+        Scenario::All => Path::new("lab/report"),
+        Scenario::Connections => Path::new("target/lab/connections"),
+        Scenario::ControlPlane => Path::new("target/lab/control-plane"),
+    };
+    run(&arguments, &programs, folder)
 }
 
-fn run(arguments: &Arguments, scope: &Scope, programs: &Programs) -> Result<()> {
-    fs::create_dir_all(&arguments.report)
-        .with_context(|| format!("make {}", arguments.report.display()))?;
-    let file = arguments.report.join("results.json");
+/// Measures what `folder` has no figures of yet, and writes the report there.
+fn run(arguments: &Arguments, programs: &Programs, folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+    let file = folder.join("results.json");
     if arguments.fresh && file.exists() {
         fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))?;
     }
-    let mut results = Results::resume(&file, describe(programs, arguments.plumbing, scope.rounds))?;
+    let mut results = Results::resume(&file, describe(programs, arguments))?;
     let mut cells = cells(&arguments.services, &with_fast(&arguments.proxies));
-    cells.retain(|cell| scope.has_packets(cell) || scope.has_changes(cell));
+    cells.retain(|cell| !arguments.measures(cell).is_empty() || arguments.has_changes(cell));
     let todo: Vec<_> = cells
         .iter()
         .filter(|cell| results.find(cell).is_none())
@@ -208,7 +183,8 @@ fn run(arguments: &Arguments, scope: &Scope, programs: &Programs) -> Result<()> 
     if !todo.is_empty() {
         let plain = World::new(arguments.plumbing)?;
         let served = World::new(arguments.plumbing)?;
-        let mut objects = Objects::start(served.node(), &world::NODE.to_string())?;
+        let address = world::NODE.to_string();
+        let mut objects = Objects::start(served.node(), &address, &address)?;
         objects.server().apply(&world::objects())?;
         for (number, cell) in (1..).zip(&todo) {
             println!("{number:>3} of {}: {cell}", todo.len());
@@ -216,27 +192,28 @@ fn run(arguments: &Arguments, scope: &Scope, programs: &Programs) -> Result<()> 
                 ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
                 objects.grow(cell.services.min(objects.count() + GROWTH), 2)?;
             }
-            let outcome = match hopeless(&results, cell) {
-                Some(reason) => Outcome::GaveUp(reason),
-                None => measure(scope, [&plain, &served], &mut objects, programs, cell)?,
+            let measured = match hopeless(&results, cell) {
+                Some(reason) => Measured::new(**cell, Some(reason)),
+                None => measure(arguments, [&plain, &served], &mut objects, programs, cell)?,
             };
-            results.add(**cell, outcome, &file)?;
+            results.add(measured, &file)?;
         }
     }
-    let text = report::write(&results, &arguments.report)?;
-    pictures::write(&results, &arguments.report)?;
+    let (text, file) = (report::text(&results), folder.join("README.md"));
+    fs::write(&file, &text).with_context(|| format!("write {}", file.display()))?;
+    pictures::write(&results, folder)?;
     if arguments.scenario != Scenario::All {
         println!("{text}");
     }
-    println!("{}", arguments.report.join("README.md").display());
+    println!("{}", file.display());
     if arguments.quick {
-        complete(&results, &cells, scope)?;
+        complete(&results, &cells, arguments)?;
     }
     Ok(())
 }
 
 /// Describes the machine, the versions of the measured programs, and the settings of the run.
-fn describe(programs: &Programs, plumbing: Plumbing, rounds: u32) -> String {
+fn describe(programs: &Programs, arguments: &Arguments) -> String {
     let version = |program: &Path| {
         let output = Command::new(program).arg("--version").output();
         let text = output.map(|output| output.stdout).unwrap_or_default();
@@ -244,110 +221,109 @@ fn describe(programs: &Programs, plumbing: Plumbing, rounds: u32) -> String {
         text.lines().next().unwrap_or("unknown").trim().to_owned()
     };
     format!(
-        "{} processors of {}, Linux {}; portolan {}, kube-proxy ({}), {}, {};\npods joined by {}; {rounds} rounds",
-        machine::processors(),
-        machine::processor(),
-        machine::kernel(),
-        env!("CARGO_PKG_VERSION"),
+        "{}, kube-proxy ({}), {}, {};\npods joined by {}; {} rounds",
+        machine::describe(),
         version(&programs.kube_proxy),
         version("nft".as_ref()),
         version("iptables".as_ref()),
-        plumbing.name(),
+        arguments.plumbing.name(),
+        arguments.rounds()
     )
 }
 
 /// Returns the proxies, kube-proxy's modes twice: with the default and with a short minSyncPeriod.
 fn with_fast(proxies: &[Proxy]) -> Vec<Proxy> {
-    proxies
-        .iter()
-        .flat_map(|proxy| match proxy {
-            Proxy::Nftables => vec![Proxy::Nftables, Proxy::NftablesFast],
-            Proxy::Iptables => vec![Proxy::Iptables, Proxy::IptablesFast],
-            other => vec![*other],
-        })
-        .collect()
+    let twice = proxies.iter().flat_map(|proxy| match proxy {
+        Proxy::Nftables => vec![Proxy::Nftables, Proxy::NftablesFast],
+        Proxy::Iptables => vec![Proxy::Iptables, Proxy::IptablesFast],
+        other => vec![*other],
+    });
+    twice.collect()
 }
 
 /// Returns why a measurement is not tried: the proxy did not finish with as many or fewer services,
 /// on either kind of node. None if it can be tried.
 fn hopeless(results: &Results, cell: &Cell) -> Option<String> {
-    let gave_up = |(of, outcome): &(Cell, Outcome)| {
+    let gave_up = |measured: &&Measured| {
+        let of = measured.cell;
         let like = of.proxy.slow() == cell.proxy.slow() && of.services <= cell.services;
-        matches!((like, outcome), (true, Outcome::GaveUp(_))).then_some(of.services)
+        like && measured.gave_up.is_some()
     };
-    let services = results.cells.iter().find_map(gave_up)?;
+    let services = results.cells.iter().find(gave_up)?.cell.services;
     Some(format!("not tried: it gave up at {services} services"))
 }
 
 fn measure(
-    scope: &Scope,
+    arguments: &Arguments,
     [plain, served]: [&World; 2],
     objects: &mut Objects<'_>,
     programs: &Programs,
     cell: &Cell,
-) -> Result<Outcome> {
+) -> Result<Measured> {
     plain.set_up(cell.setup)?;
     served.set_up(cell.setup)?;
     // The API server may still be working on its last writes.
     std::thread::sleep(Duration::from_secs(1));
     let since = Instant::now();
-    let running = proxy::start(served, cell, programs, &objects.kubeconfig())?;
-    let proxy = &running.proxy;
+    let proxy = &proxy::start(served, cell, programs, &objects.kubeconfig())?;
     let prober = Prober(served);
-    let mut measured = Measured::default();
+    let mut measured = Measured::new(*cell, None);
     let said = |error: anyhow::Error| error.context(proxy.log()).context(cell.to_string());
     let most = if cell.proxy.is_kube_proxy() {
         KUBE_PROXY_MOST
     } else {
         PORTOLAN_MOST
     };
-    match changes::start(&prober, objects, proxy, since, most) {
-        Ok(start) => measured.start = start,
+    match changes::start(&prober, objects, proxy, (since, most), &mut measured) {
+        Ok(()) => {}
         Err(error) if INTERRUPTED.load(Ordering::Relaxed) => bail!(error),
         Err(error) if cell.proxy.is_kube_proxy() => {
             let seconds = since.elapsed().as_secs();
-            let reason = format!("{error:#} after {seconds} s");
-            return Ok(Outcome::GaveUp(reason));
+            measured.gave_up = Some(format!("{error:#} after {seconds} s"));
+            return Ok(measured);
         }
         Err(error) => return Err(said(error)),
     }
-    if scope.has_packets(cell) {
-        let what = (scope.measures, scope.rounds);
-        let packets = packets::measure(plain, served, cell, what);
-        measured.packets = packets.map_err(said)?;
+    let what = (arguments.measures(cell), arguments.rounds());
+    packets::measure(plain, served, what, &mut measured).map_err(said)?;
+    if !arguments.has_changes(cell) {
+        return Ok(measured);
     }
-    if !scope.has_changes(cell) {
-        return Ok(Outcome::Measured(Box::new(measured)));
-    }
-    let changes = changes::changes(&prober, objects, scope.effort);
-    measured.changes = Some(changes.map_err(said)?);
+    let count = arguments.pick(5, 200);
+    changes::changes(&prober, objects, count, &mut measured).map_err(said)?;
     if let Some(agent) = proxy.agent() {
-        measured.idle = Some(waiting::idle(agent, scope.idle)?);
-        let commands = waiting::commands(agent, objects, &programs.portolan);
-        measured.commands = commands.map_err(said)?;
+        let length = Duration::from_secs(arguments.pick(1, 20));
+        waiting::idle(agent, length, &mut measured)?;
+        let commands = waiting::commands(agent, objects, &programs.portolan, &mut measured);
+        commands.map_err(said)?;
     }
-    if !cell.proxy.is_fast() && Some(cell.services) == scope.churn_at {
+    if let Some(pid) = proxy.pid().filter(|_| arguments.has_churn(cell)) {
+        let length = Duration::from_secs(arguments.pick(2, 60));
         for wanted in CHURN {
-            let churn = changes::churn(&prober, objects, proxy, wanted, scope.churn);
-            measured.churn.push(churn.map_err(said)?);
+            let what = (wanted, length);
+            changes::churn(&prober, objects, pid, what, &mut measured).map_err(said)?;
         }
     }
-    Ok(Outcome::Measured(Box::new(measured)))
+    Ok(measured)
 }
 
 /// Fails if one of the cells was not measured completely.
-fn complete(results: &Results, cells: &[Cell], scope: &Scope) -> Result<()> {
+fn complete(results: &Results, cells: &[Cell], arguments: &Arguments) -> Result<()> {
     for cell in cells {
-        let measured = match results.find(cell) {
-            Some(Outcome::Measured(measured)) => measured,
-            Some(Outcome::GaveUp(reason)) => bail!("{}: {reason}", cell.proxy.name()),
-            None => bail!("{} was not measured", cell.proxy.name()),
-        };
-        let packets = scope.has_packets(cell);
-        let whole = (!packets || measured.packets.len() == scope.measures.len())
-            && (!scope.has_changes(cell) || measured.changes.is_some())
-            && (cell.proxy == Proxy::Direct || measured.start.is_some());
-        ensure!(whole, "{}: a measurement is missing", cell.proxy.name());
+        let name = cell.proxy.name();
+        let measured = results.find(cell);
+        let measured = measured.with_context(|| format!("{name} was not measured"))?;
+        if let Some(reason) = &measured.gave_up {
+            bail!("{name}: {reason}");
+        }
+        let measures = arguments.measures(cell).iter().copied();
+        let wanted = measures
+            .map(Measure::heading)
+            .chain(arguments.has_changes(cell).then_some(ENDPOINT))
+            .chain((cell.proxy != Proxy::Direct).then_some(START));
+        for heading in wanted {
+            ensure!(measured.find(heading).is_some(), "{name}: no {heading}");
+        }
     }
     println!("{} passed, 0 failed", cells.len());
     Ok(())

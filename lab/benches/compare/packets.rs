@@ -3,26 +3,25 @@
 //! operation on an equal node without a proxy.
 
 use std::{
-    collections::BTreeMap,
     net::{IpAddr, SocketAddr},
     sync::atomic::Ordering,
     thread,
 };
 
 use anyhow::{Context, Result, ensure};
-use hdrhistogram::Histogram;
 
 use crate::{
-    plan::{Cell, Measure, Proxy},
-    results::Packets,
+    plan::{CONNECT, Measure, PROCESSOR, Proxy},
+    results::Measured,
     world::{Addresses, DIRECT, NAMES, PORT_DIRECTLY, SERVED, World},
 };
 use lab::{
     interrupt::INTERRUPTED,
     load::{
-        client::{Client, Job, Took, histogram},
+        client::{self, Client, Job, Took, histogram},
         records::{self, TARGETS},
         statistics::{interval, median},
+        table::grouped,
     },
 };
 
@@ -62,22 +61,28 @@ impl Side {
     }
 
     fn job(&self, measure: Measure, round: u32) -> Job {
+        let Addresses {
+            echo,
+            crowd,
+            sink,
+            remote_sink,
+        } = self.to;
         match measure {
-            Measure::LastService => Job::connections(self.many[self.many.len() - 1], CONNECTIONS),
-            Measure::RandomService | Measure::NotOurs => {
-                let others = self
-                    .many
-                    .iter()
-                    .cycle()
-                    .skip((round * CONNECTIONS) as usize);
-                let these = others.take(CONNECTIONS as usize);
-                Job::Connections(these.copied().collect(), CONNECTIONS)
+            Measure::LastService => {
+                let last = self.many[self.many.len() - 1];
+                Box::new(move || client::connections(&[last], CONNECTIONS))
             }
-            Measure::OpenConnection => Job::Exchanges(self.to.echo, EXCHANGES),
-            Measure::Datagrams => Job::Datagrams(self.to.echo, EXCHANGES),
-            Measure::Crowd => Job::Crowd(self.to.crowd, CLIENTS, EACH),
-            Measure::NodePortLocal => Job::Flood(self.to.sink, PACKETS),
-            Measure::NodePortRemote => Job::Flood(self.to.remote_sink, PACKETS),
+            Measure::RandomService | Measure::NotOurs => {
+                let others = self.many.iter().cycle();
+                let others = others.skip((round * CONNECTIONS) as usize);
+                let these: Vec<_> = others.take(CONNECTIONS as usize).copied().collect();
+                Box::new(move || client::connections(&these, CONNECTIONS))
+            }
+            Measure::OpenConnection => Box::new(move || client::exchanges(echo, EXCHANGES)),
+            Measure::Datagrams => Box::new(move || client::datagrams(echo, EXCHANGES)),
+            Measure::Crowd => Box::new(move || client::crowd(crowd, CLIENTS, EACH)),
+            Measure::NodePortLocal => Box::new(move || client::flood(sink, PACKETS)),
+            Measure::NodePortRemote => Box::new(move || client::flood(remote_sink, PACKETS)),
         }
     }
 }
@@ -117,13 +122,13 @@ impl Clients<'_> {
 pub(crate) fn measure(
     plain: &World,
     served: &World,
-    cell: &Cell,
     (measures, rounds): (&[Measure], u32),
-) -> Result<BTreeMap<Measure, Packets>> {
+    measured: &mut Measured,
+) -> Result<()> {
     let directly = Side::direct()?;
-    let by_service = match cell.proxy {
+    let by_service = match measured.cell.proxy {
         Proxy::Direct => Side::direct()?,
-        _ => Side::by_service(cell.services),
+        _ => Side::by_service(measured.cell.services),
     };
     thread::scope(|scope| {
         let [without, with] = [plain, served].map(|world| Clients {
@@ -131,7 +136,6 @@ pub(crate) fn measure(
             pod: Client::start(scope, world.client(), Some(world.cgroup())),
             outside: Client::start(scope, world.outside(), None),
         });
-        let mut figures = BTreeMap::new();
         for measure in measures.iter().copied() {
             let side = match measure {
                 Measure::NotOurs => &directly,
@@ -141,10 +145,10 @@ pub(crate) fn measure(
                 false => without.run(measure, directly.job(measure, round)),
                 true => with.run(measure, side.job(measure, round)),
             };
-            let took = in_rounds(rounds, one).with_context(|| measure.name())?;
-            figures.insert(measure, took);
+            let took = in_rounds(rounds, one).with_context(|| measure.heading())?;
+            record(measure, &took, measured);
         }
-        Ok(figures)
+        Ok(())
     })
 }
 
@@ -157,7 +161,7 @@ const MOST_ROUNDS: u32 = 3;
 /// What one round took: directly, then by service.
 type Pair = [Took; 2];
 
-fn in_rounds(rounds: u32, one: impl Fn(u32, bool) -> Result<Took>) -> Result<Packets> {
+fn in_rounds(rounds: u32, one: impl Fn(u32, bool) -> Result<Took>) -> Result<Vec<Pair>> {
     // The first round does not count: caches are cold, and neighbours' MAC addresses are unknown.
     one(0, false)?;
     one(0, true)?;
@@ -187,40 +191,34 @@ fn in_rounds(rounds: u32, one: impl Fn(u32, bool) -> Result<Took>) -> Result<Pac
         }
     }
     ensure!(kept.len() >= 2, "the machine is too busy to measure on");
-    Ok(figures(&kept))
+    Ok(kept)
 }
 
-fn figures(pairs: &[Pair]) -> Packets {
-    let of = |side: usize, figure: &dyn Fn(&Took) -> f64| {
-        median(
-            &pairs
-                .iter()
-                .map(|pair| figure(&pair[side]))
-                .collect::<Vec<_>>(),
-        )
+fn record(measure: Measure, pairs: &[Pair], measured: &mut Measured) {
+    let of = |side: usize, figure: fn(&Took) -> f64| {
+        let figures = pairs.iter().map(|pair| figure(&pair[side]));
+        median(&figures.collect::<Vec<_>>())
     };
     let ratios: Vec<_> = pairs.iter().map(|[a, b]| a.each / b.each).collect();
+    let [ratio, low, high] = interval(&ratios);
+    let rate = grouped((1e6 / of(1, |took| took.each)) as u32);
+    let shown = format!("{ratio:.3} [{low:.3} {high:.3}] ({rate})");
+    measured.add(measure.heading(), ratio, shown);
+    if measure != Measure::LastService {
+        return;
+    }
     let connects = |side: usize| {
         let mut all = histogram();
         for pair in pairs {
             // Cannot fail: both histograms have the same bounds.
             _ = all.add(&pair[side].connects);
         }
-        percentiles(&all)
+        let quantiles = [0.5, 0.99, 0.999];
+        let [a, b, c] = quantiles.map(|quantile| all.value_at_quantile(quantile) as f64 / 1e3);
+        (a, format!("{a:.1} / {b:.1} / {c:.0}"))
     };
-    Packets {
-        ratio: interval(&ratios),
-        direct: of(0, &|took| took.each),
-        by_service: of(1, &|took| took.each),
-        direct_processor: of(0, &|took| took.processor),
-        by_service_processor: of(1, &|took| took.processor),
-        direct_connect: connects(0),
-        by_service_connect: connects(1),
-    }
-}
-
-/// Returns p50, p99 and p99.9 in microseconds; None if the histogram is empty.
-fn percentiles(all: &Histogram<u32>) -> Option<[f64; 3]> {
-    let at = |quantile| all.value_at_quantile(quantile) as f64 / 1e3;
-    (!all.is_empty()).then(|| [at(0.5), at(0.99), at(0.999)])
+    let ((_, direct), (median, served)) = (connects(0), connects(1));
+    measured.add(CONNECT, median, format!("{served} ({direct})"));
+    let [direct, served] = [0, 1].map(|side| of(side, |took| took.processor));
+    measured.add(PROCESSOR, served, format!("{served:.1} ({direct:.1})"));
 }

@@ -12,8 +12,8 @@ use plotters::{
 };
 
 use crate::{
-    plan::{Measure, Proxy},
-    results::{Measured, Results},
+    plan::{MEMORY, Measure, Proxy, SERVICE, START},
+    results::Results,
 };
 
 const SIZE: (u32, u32) = (760, 420);
@@ -38,7 +38,8 @@ struct Picture {
     unit: &'static str,
     /// Whether the y axis is logarithmic.
     is_logarithmic: bool,
-    figure: fn(&Measured) -> Option<f64>,
+    /// The heading of the table with its figures.
+    heading: &'static str,
 }
 
 const PICTURES: [Picture; 4] = [
@@ -47,28 +48,28 @@ const PICTURES: [Picture; 4] = [
         title: "Short connections to the last service, on a node as kube-proxy needs it",
         unit: "of direct",
         is_logarithmic: false,
-        figure: |of| Some(of.packets.get(&Measure::LastService)?.ratio.median),
+        heading: Measure::LastService.heading(),
     },
     Picture {
         name: "new-service",
         title: "From the write of a new service to the API until it answers (median)",
         unit: "ms",
         is_logarithmic: true,
-        figure: |of| Some(of.changes.as_ref()?.service.p50),
+        heading: SERVICE,
     },
     Picture {
         name: "start",
         title: "From the proxy's start until the last service answers",
         unit: "s",
         is_logarithmic: true,
-        figure: |of| Some(of.start.as_ref()?.answered),
+        heading: START,
     },
     Picture {
         name: "memory",
         title: "Resident memory when the last service answers",
         unit: "MiB",
         is_logarithmic: true,
-        figure: |of| Some(of.start.as_ref()?.resident),
+        heading: MEMORY,
     },
 ];
 
@@ -82,8 +83,8 @@ pub(crate) fn write(results: &Results, folder: &Path) -> Result<()> {
         let rows = rows.filter(|(setup, _)| *setup == Setup::Netfilter);
         let lines = rows.map(|row| {
             let point = |services: &u32| {
-                let figure = (picture.figure)(results.measured(row, *services)?)?;
-                Some((f64::from(*services), figure))
+                let figure = results.figure(row, *services, picture.heading)?;
+                Some((f64::from(*services), figure.value))
             };
             (row.1, results.services().iter().filter_map(point).collect())
         });

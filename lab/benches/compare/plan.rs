@@ -117,8 +117,7 @@ pub(crate) fn cells(services: &[u32], proxies: &[Proxy]) -> Vec<Cell> {
 }
 
 /// One operation that is timed both through a service and directly.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Measure {
     /// Short connections to the last service.
     LastService,
@@ -156,24 +155,32 @@ impl Measure {
         Self::Datagrams,
         Self::NotOurs,
     ];
-    pub(crate) const fn name(self) -> &'static str {
+    /// Returns the heading of its table, with the unit of the rate.
+    pub(crate) const fn heading(self) -> &'static str {
         match self {
-            Self::LastService => "short connections, last service",
-            Self::RandomService => "short connections, random service",
-            Self::OpenConnection => "request and response, open connection",
-            Self::Datagrams => "UDP queries",
-            Self::Crowd => "many clients at once",
-            Self::NodePortLocal => "node port to a pod here, packets",
-            Self::NodePortRemote => "node port to another node, packets",
-            Self::NotOurs => "connections to no service",
+            Self::LastService => "short connections, last service (connections/s)",
+            Self::RandomService => "short connections, random service (connections/s)",
+            Self::OpenConnection => "request and response, open connection (exchanges/s)",
+            Self::Datagrams => "UDP queries (exchanges/s)",
+            Self::Crowd => "many clients at once (connections/s)",
+            Self::NodePortLocal => "node port to a pod here, packets (packets/s)",
+            Self::NodePortRemote => "node port to another node, packets (packets/s)",
+            Self::NotOurs => "connections to no service (connections/s)",
         }
     }
-    /// Returns the unit of the measured rate.
-    pub(crate) const fn unit(self) -> &'static str {
-        match self {
-            Self::NodePortLocal | Self::NodePortRemote => "packets/s",
-            Self::OpenConnection | Self::Datagrams => "exchanges/s",
-            _ => "connections/s",
-        }
-    }
+}
+
+pub(crate) const CONNECT: &str =
+    "connect() to the last service, µs: p50 / p99 / p99.9, in brackets direct";
+pub(crate) const PROCESSOR: &str =
+    "Processor time of a short connection to the last service, both ends, µs, in brackets direct";
+pub(crate) const START: &str = "From the proxy's start until the last service answers, s";
+pub(crate) const MEMORY: &str = "Resident then, MiB";
+pub(crate) const ENDPOINT: &str = "A changed endpoint, ms: p50 / p99 (changes)";
+pub(crate) const SERVICE: &str = "A new service, ms: p50 / p99 (services)";
+
+/// Returns whether a heading is that of a figure of connections and packets.
+pub(crate) fn of_connections(heading: &str) -> bool {
+    let of_measures = Measure::ALL.map(Measure::heading);
+    of_measures.contains(&heading) || [CONNECT, PROCESSOR].contains(&heading)
 }

@@ -1,196 +1,148 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The measured figures. They are stored in a file after every cell, so that an interrupted run can
-//! continue.
+//! The measured figures, each as a table shows it. They are stored in a file after every cell, so
+//! that an interrupted run can continue.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    path::Path,
-};
+use std::{collections::BTreeSet, fs, path::Path};
 
 use anyhow::{Context, Result};
+use lab::load::{machine, setup::Setup, statistics::quantiles};
 use serde::{Deserialize, Serialize};
 
-use crate::plan::{Cell, Measure, Proxy};
-use lab::load::{
-    machine,
-    setup::Setup,
-    statistics::{Interval, quantiles},
-};
+use crate::plan::{Cell, Proxy};
 
 /// The settings of a node, and the proxy on it: a row of a table.
 pub(crate) type Row = (Setup, Proxy);
 
 /// The figures of a run, finished or not.
-#[derive(Default, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 pub(crate) struct Results {
     pub(crate) date: String,
     /// The machine, the versions of the measured programs, and the settings of the run.
     pub(crate) machine: String,
-    /// The cells in the order in which they were measured, each with its outcome.
-    pub(crate) cells: Vec<(Cell, Outcome)>,
+    /// The cells in the order in which they were measured.
+    pub(crate) cells: Vec<Measured>,
 }
 
-#[derive(Clone, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Outcome {
-    Measured(Box<Measured>),
-    /// The proxy was given up; the text says why.
-    GaveUp(String),
-}
-
-#[derive(Clone, Default, Serialize, Deserialize)]
+/// What was measured in one cell.
+#[derive(Serialize, Deserialize)]
 pub(crate) struct Measured {
-    pub(crate) packets: BTreeMap<Measure, Packets>,
-    pub(crate) start: Option<Start>,
-    pub(crate) changes: Option<Changes>,
-    pub(crate) churn: Vec<Churn>,
-    /// The agent's processor time while nothing changes, in percent of one processor.
-    #[serde(default)]
-    pub(crate) idle: Option<f64>,
-    /// How long portolan's commands take: the least and the median time, in milliseconds.
-    #[serde(default)]
-    pub(crate) commands: Vec<(String, [f64; 2])>,
+    pub(crate) cell: Cell,
+    figures: Vec<Figure>,
+    /// Why the proxy was given up; None if it was not.
+    pub(crate) gave_up: Option<String>,
 }
 
-/// Times of one operation through a service, compared with direct ones.
-#[derive(Clone, Serialize, Deserialize)]
-pub(crate) struct Packets {
-    /// The rate by service divided by the direct rate; 1 is as fast as direct.
-    pub(crate) ratio: Interval,
-    /// Median time of one operation, in microseconds: directly, and by service.
-    pub(crate) direct: f64,
-    pub(crate) by_service: f64,
-    /// Processor time of one operation, client and server together, in microseconds: directly, and
-    /// by service.
-    pub(crate) direct_processor: f64,
-    pub(crate) by_service_processor: f64,
-    /// p50, p99 and p99.9 of connect() in microseconds, directly and by service; None if the
-    /// operation makes no connections.
-    pub(crate) direct_connect: Option<[f64; 3]>,
-    pub(crate) by_service_connect: Option<[f64; 3]>,
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Figure {
+    /// The heading of its table.
+    heading: String,
+    /// The number, for pictures.
+    pub(crate) value: f64,
+    pub(crate) shown: String,
 }
 
-/// Figures of the proxy's start.
-#[derive(Clone, Serialize, Deserialize)]
-pub(crate) struct Start {
-    /// Time from the proxy's start until the last service answered, in seconds.
-    pub(crate) answered: f64,
-    /// Processor time of the proxy until its syncs of then have ended, in seconds.
-    pub(crate) processor: Option<f64>,
-    /// The proxy's resident memory at that time, in MiB.
-    pub(crate) resident: f64,
-}
-
-/// Latency from a write to the API until packets follow, in milliseconds: for a changed endpoint,
-/// and for a new service.
-#[derive(Clone, Serialize, Deserialize)]
-pub(crate) struct Changes {
-    pub(crate) endpoint: Latency,
-    pub(crate) service: Latency,
-}
-
-#[derive(Clone, Copy, Default, Serialize, Deserialize)]
-pub(crate) struct Latency {
-    pub(crate) count: u32,
-    pub(crate) p50: f64,
-    pub(crate) p99: f64,
-    pub(crate) longest: f64,
-}
-
-impl Latency {
-    pub(crate) fn of(samples: Vec<f64>) -> Self {
-        let count = samples.len() as u32;
-        let [p50, p99, longest] = quantiles(samples, [0.5, 0.99, 1.0]);
+impl Measured {
+    pub(crate) const fn new(cell: Cell, gave_up: Option<String>) -> Self {
         Self {
-            count,
-            p50,
-            p99,
-            longest,
+            cell,
+            figures: Vec::new(),
+            gave_up,
         }
     }
-}
 
-/// Figures measured while endpoints change all the time.
-#[derive(Clone, Serialize, Deserialize)]
-pub(crate) struct Churn {
-    /// Changes a second: how many were intended, and how many the API server accepted (`written`).
-    pub(crate) wanted: u32,
-    pub(crate) written: f64,
-    pub(crate) seconds: f64,
-    /// The proxy's processor time meanwhile, in percent of one processor.
-    pub(crate) processor: f64,
-    /// Latency of changes to one more endpoint meanwhile, in milliseconds.
-    pub(crate) latency: Latency,
-    pub(crate) resident: f64,
+    pub(crate) fn add(&mut self, heading: &str, value: f64, shown: String) {
+        self.figures.push(Figure {
+            heading: heading.to_owned(),
+            value,
+            shown,
+        });
+    }
+
+    /// Adds the median of latencies in milliseconds; shows the 99th percentile and their number
+    /// too, and what is behind.
+    pub(crate) fn add_latency(&mut self, heading: &str, samples: Vec<f64>, behind: &str) {
+        let count = samples.len();
+        let [p50, p99] = quantiles(samples, [0.5, 0.99]);
+        self.add(
+            heading,
+            p50,
+            format!("{p50:.1} / {p99:.1} ({count}){behind}"),
+        );
+    }
+
+    pub(crate) fn find(&self, heading: &str) -> Option<&Figure> {
+        self.figures.iter().find(|figure| figure.heading == heading)
+    }
 }
 
 impl Results {
     /// Returns the results saved in `file` if they are from the same machine with the same
-    /// versions, else empty ones.
+    /// versions, else empty ones. An error if the file cannot be read as results.
     pub(crate) fn resume(file: &Path, machine: String) -> Result<Self> {
-        let fresh = |machine| Self {
+        let fresh = Self {
             date: machine::today(),
             machine,
             cells: Vec::new(),
         };
         let Ok(text) = fs::read_to_string(file) else {
-            return Ok(fresh(machine));
+            return Ok(fresh);
         };
         let earlier: Self = serde_json::from_str(&text).with_context(|| {
-            format!(
-                "read {}: remove it to measure everything anew",
-                file.display()
-            )
+            let file = file.display();
+            format!("read {file}: remove it to measure everything anew")
         })?;
-        if earlier.machine == machine {
-            Ok(earlier)
-        } else {
-            println!("the saved figures are from another machine or version, so they are not used");
-            Ok(fresh(machine))
+        if earlier.machine == fresh.machine {
+            return Ok(earlier);
         }
+        println!("the saved figures are from another machine or version, so they are not used");
+        Ok(fresh)
     }
 
-    pub(crate) fn find(&self, cell: &Cell) -> Option<&Outcome> {
-        let mut cells = self.cells.iter();
-        cells.find(|(of, _)| of == cell).map(|(_, outcome)| outcome)
+    pub(crate) fn find(&self, cell: &Cell) -> Option<&Measured> {
+        self.cells.iter().find(|measured| measured.cell == *cell)
     }
 
-    /// Returns what was measured of a proxy on a node with these settings; None if nothing was or
-    /// the proxy was given up.
-    pub(crate) fn measured(&self, (setup, proxy): Row, services: u32) -> Option<&Measured> {
+    /// Returns a figure of a proxy on a node with these settings; None if it was not measured.
+    pub(crate) fn figure(
+        &self,
+        (setup, proxy): Row,
+        services: u32,
+        heading: &str,
+    ) -> Option<&Figure> {
         let cell = Cell {
             services,
             setup,
             proxy,
         };
-        match self.find(&cell)? {
-            Outcome::Measured(measured) => Some(measured),
-            Outcome::GaveUp(_) => None,
+        self.find(&cell)?.find(heading)
+    }
+
+    /// Returns the headings of all figures, in the order in which they were measured first.
+    pub(crate) fn headings(&self) -> Vec<&str> {
+        let mut headings = Vec::new();
+        for figure in self.cells.iter().flat_map(|measured| &measured.figures) {
+            if !headings.contains(&figure.heading.as_str()) {
+                headings.push(&figure.heading);
+            }
         }
+        headings
     }
 
     /// Returns the rows of all tables.
     pub(crate) fn rows(&self) -> BTreeSet<Row> {
+        let cells = self.cells.iter().map(|measured| measured.cell);
+        cells.map(|cell| (cell.setup, cell.proxy)).collect()
+    }
+
+    /// Returns the numbers of services that were measured.
+    pub(crate) fn services(&self) -> BTreeSet<u32> {
         let cells = self.cells.iter();
-        cells.map(|(cell, _)| (cell.setup, cell.proxy)).collect()
+        cells.map(|measured| measured.cell.services).collect()
     }
 
-    /// Returns the numbers of services that were measured, ascending.
-    pub(crate) fn services(&self) -> Vec<u32> {
-        let all: BTreeSet<_> = self.cells.iter().map(|(cell, _)| cell.services).collect();
-        all.into_iter().collect()
-    }
-
-    /// Adds a cell's outcome, and writes all results to `file`.
-    pub(crate) fn add(&mut self, cell: Cell, outcome: Outcome, file: &Path) -> Result<()> {
-        self.cells.retain(|(of, _)| *of != cell);
-        self.cells.push((cell, outcome));
-        self.save(file)
-    }
-
-    /// Writes all results to `file`.
-    pub(crate) fn save(&self, file: &Path) -> Result<()> {
+    /// Adds what was measured in a cell, and writes all results to `file`.
+    pub(crate) fn add(&mut self, measured: Measured, file: &Path) -> Result<()> {
+        self.cells.push(measured);
         let text = serde_json::to_string_pretty(self)? + "\n";
         let new = file.with_extension("new");
         fs::write(&new, text).with_context(|| format!("write {}", new.display()))?;

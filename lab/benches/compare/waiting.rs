@@ -11,27 +11,36 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use lab::{
-    load::{objects::Objects, process::processor_time, records},
+    load::{objects::Objects, process::processor_time, records, statistics::quantiles},
     node::agent::Agent,
 };
+
+use crate::results::Measured;
 
 /// How often each command is run.
 const RUNS: usize = 10;
 
-/// Returns the agent's processor time while nothing changes, in percent of one processor.
-pub(crate) fn idle(agent: &Agent<'_>, length: Duration) -> Result<f64> {
+/// Measures the agent's processor time while nothing changes.
+pub(crate) fn idle(agent: &Agent<'_>, length: Duration, measured: &mut Measured) -> Result<()> {
     sleep(length / 10);
     let before = processor_time(agent.pid())?;
     sleep(length);
-    Ok((processor_time(agent.pid())? - before) / length.as_secs_f64() * 100.0)
+    let used = (processor_time(agent.pid())? - before) / length.as_secs_f64() * 100.0;
+    measured.add(
+        "Processor time while nothing changes, % of one",
+        used,
+        format!("{used:.2}"),
+    );
+    Ok(())
 }
 
-/// Runs each command several times. Returns its least and its median time in milliseconds.
+/// Runs each command several times. Shows its least and its median time in milliseconds.
 pub(crate) fn commands(
     agent: &Agent<'_>,
     objects: &Objects<'_>,
     binary: &Path,
-) -> Result<Vec<(String, [f64; 2])>> {
+    measured: &mut Measured,
+) -> Result<()> {
     let last = objects.count() - 1;
     let (address, name) = (
         records::address_of(last).to_string(),
@@ -45,20 +54,25 @@ pub(crate) fn commands(
         &["top"],
         &["status"],
     ];
-    let timed = |words: &&[&str]| {
+    let (mut shown, mut sum) = (Vec::new(), 0.0);
+    for words in commands {
         let mut times = Vec::new();
         for _ in 0..RUNS {
             let begun = Instant::now();
             run(agent, binary, words)?;
             times.push(begun.elapsed().as_secs_f64() * 1e3);
         }
-        times.sort_by(f64::total_cmp);
-        Ok((
-            words[..words.len().min(2)].join(" "),
-            [times[0], times[RUNS / 2]],
-        ))
-    };
-    commands.iter().map(timed).collect()
+        let [least, median] = quantiles(times, [0.0, 0.5]);
+        let name = words[..words.len().min(2)].join(" ");
+        shown.push(format!("`{name}` {least:.0} {median:.0}"));
+        sum += median;
+    }
+    measured.add(
+        "Commands, ms: the least and the median time",
+        sum,
+        shown.join(", "),
+    );
+    Ok(())
 }
 
 fn run(agent: &Agent<'_>, binary: &Path, words: &[&str]) -> Result<()> {

@@ -75,37 +75,26 @@ pub(crate) const SERVED: Addresses = Addresses {
 
 /// Returns the services of [`SERVED`] and their EndpointSlices, as manifests.
 pub(crate) fn objects() -> String {
-    let both = [("tcp", "TCP"), ("udp", "UDP")];
+    let (tcp, udp) = (("tcp", "TCP"), ("udp", "UDP"));
+    let echo = [tcp, udp].map(|names| Port::new(names, [53, ECHO], None));
+    let crowd = [Port::new(tcp, [80, CROWD], None)];
+    let sink = [Port::new(udp, [80, SINK], Some(NODE_PORT_LOCAL))];
+    let far = [Port::new(udp, [80, SINK], Some(NODE_PORT_REMOTE))];
     let (here, elsewhere) = ((SERVER, "node-a"), (REMOTE, "node-b"));
-    let mut objects = Vec::new();
-    for (number, name, protocols, port, target, node_port, (pod, node)) in [
-        (1, "echo", &both[..], 53, ECHO, None, here),
-        (2, "crowd", &both[..1], 80, CROWD, None, here),
-        (4, "sink", &both[1..], 80, SINK, Some(NODE_PORT_LOCAL), here),
-        (
-            5,
-            "far",
-            &both[1..],
-            80,
-            SINK,
-            Some(NODE_PORT_REMOTE),
-            elsewhere,
-        ),
-    ] {
-        let port = |(name, protocol): &(&'static str, &'static str)| Port {
-            name,
-            protocol,
-            port,
-            target,
-            node_port,
-        };
-        let ports: Vec<_> = protocols.iter().map(port).collect();
-        let kind = node_port.map_or("ClusterIP", |_| "NodePort");
+    let services = [
+        (1, "echo", "ClusterIP", &echo[..], here),
+        (2, "crowd", "ClusterIP", &crowd[..], here),
+        (4, "sink", "NodePort", &sink[..], here),
+        (5, "far", "NodePort", &far[..], elsewhere),
+    ];
+    let objects = services.map(|(number, name, kind, ports, (pod, node))| {
         let spec = json!({"type": kind, "clusterIP": cluster_ip(number)});
-        objects.push(manifests::service(name, &ports, spec));
-        objects.push(manifests::slice(name, &ports, [endpoint(pod, node)]));
-    }
-    manifests::text(&objects)
+        [
+            manifests::service(name, ports, spec),
+            manifests::slice(name, ports, [endpoint(pod, node)]),
+        ]
+    });
+    manifests::text(objects.as_flattened())
 }
 
 const fn cluster_ip(number: u8) -> Ipv4Addr {
@@ -149,16 +138,18 @@ impl World {
             Sink::new(&topology.remote, SINK)?,
             Sink::new(&topology.remote, SINK_DIRECTLY)?,
         ];
-        let world = Self {
+        Ok(Self {
             topology,
             cgroup,
             sinks,
-        };
-        Ok(world)
+        })
     }
 
+    /// Removes the rules of an earlier proxy, which kube-proxy leaves however it ends, and the
+    /// connections that conntrack knows: they would apply to later ones from the same ports.
     pub(crate) fn set_up(&self, setup: Setup) -> Result<()> {
-        setup.apply(self.node())
+        setup.apply(self.node())?;
+        self.node().feed("conntrack", &["-F"], "").map(drop)
     }
 
     pub(crate) fn node(&self) -> &NetNs {

@@ -22,13 +22,13 @@ use lab::{
         table::Table,
     },
     node::{
-        agent::Options,
+        agent::{Agent, Manifests, Options},
         api_server::AGENTS_ACCOUNT,
         binary, bpffs,
         cgroup::Cgroup,
-        netns::{NetNs, check_privilege},
+        kube_proxy::KubeProxy,
+        netns::NetNs,
         pod::plug,
-        settings::SocketBalancing,
     },
 };
 use serde_json::Value;
@@ -48,12 +48,9 @@ struct Arguments {
     /// A few agents, services and changes: whether everything works, not how fast it is
     #[arg(long)]
     quick: bool,
-    /// The program kube-proxy; without it only portolan is measured
+    /// The program kube-proxy
     #[arg(long)]
-    kube_proxy: Option<PathBuf>,
-    /// The agent's binary; default: the one beside this program
-    #[arg(long)]
-    binary: Option<PathBuf>,
+    kube_proxy: PathBuf,
     /// Handed over by `cargo bench`
     #[arg(long, hide = true)]
     bench: bool,
@@ -70,37 +67,19 @@ const PAUSE: Duration = Duration::from_millis(1_200);
 /// How long the server is away.
 const AWAY: Duration = Duration::from_secs(2);
 
-const HEADINGS: [&str; 15] = [
-    "start of all: until the last serves, s",
-    "start of all: server's processor time, s",
-    "start of all: processor time of an agent, ms",
-    "start of all: received by an agent, kB",
-    "an agent's resident memory then, MiB",
-    "a change: received by an agent, bytes",
-    "a change: server's processor time, ms",
-    "a change: processor time of an agent, ms",
-    "a change: until the last agent has it, median, ms",
-    "a change: until the last agent has it, longest, ms",
-    "server back: from its start until all have a change, s",
-    "server back: its processor time until then, s",
-    "server back: received by an agent, kB",
-    "server back: lists of EndpointSlices by an agent",
-    "server back: answers 429 (too many requests)",
-];
-
-type Figures = [f64; HEADINGS.len()];
+/// The figures of one kind of agents, each with its heading.
+type Figures = Vec<(&'static str, f64)>;
 
 fn main() -> Result<()> {
     let mut arguments = Arguments::parse();
-    check_privilege()?;
     bpffs::prepare()?;
     if arguments.quick {
         (arguments.agents, arguments.services, arguments.changes) = (3, 20, 3);
     }
-    let portolan = binary::find(arguments.binary.as_deref())?;
+    let portolan = binary::find()?;
     let server = NetNs::new("server")?;
     server.ip(&format!("link set lo up\naddress add {SERVER}/32 dev lo\n"))?;
-    let mut objects = Objects::start_for_fleet(&server, SERVER, NODE)?;
+    let mut objects = Objects::start(&server, SERVER, NODE)?;
     objects.server().kubectl(&[
         "create",
         "clusterrolebinding",
@@ -111,39 +90,23 @@ fn main() -> Result<()> {
     objects.grow(arguments.services, 10)?;
     objects.set_endpoints_of(1, FULL)?;
     println!(
-        "{}, {} processors, Linux {}: {} agents, {} services, {} changes of a slice of {FULL} endpoints",
+        "{}, {}: {} agents, {} services, {} changes of a slice of {FULL} endpoints",
         machine::today(),
-        machine::processors(),
-        machine::kernel(),
+        machine::describe(),
         arguments.agents,
         arguments.services,
         arguments.changes
     );
-    let kube_proxy = arguments.kube_proxy.as_deref();
-    let kinds = [("portolan", None), ("kube-proxy", kube_proxy)];
-    let kinds = kinds
-        .into_iter()
-        .take(1 + usize::from(kube_proxy.is_some()));
-    let mut measured = Vec::new();
-    for (name, kube_proxy) in kinds {
-        let program = kube_proxy.map_or(Program::Portolan(&portolan), Program::KubeProxy);
-        let figures = measure(&arguments, &server, &mut objects, program);
-        measured.push((name, figures.with_context(|| name)?));
+    let mut measured = |program| measure(&arguments, &server, &mut objects, program);
+    let ours = measured(Program::Portolan(&portolan)).context("portolan")?;
+    let theirs = measured(Program::KubeProxy(&arguments.kube_proxy)).context("kube-proxy")?;
+    let mut table = Table::new(1, ["", "portolan", "kube-proxy"]);
+    for ((heading, ours), (_, theirs)) in ours.into_iter().zip(theirs) {
+        let figures = [ours, theirs].map(|figure| format!("{figure:.2}"));
+        table.row([heading.to_owned()].into_iter().chain(figures));
     }
-    print(&measured);
-    println!("{} passed, 0 failed", measured.len());
+    println!("\n{table}\n2 passed, 0 failed");
     Ok(())
-}
-
-fn print(measured: &[(&str, Figures)]) {
-    let names = measured.iter().map(|(name, _)| *name);
-    let mut table = Table::new(1, [""].into_iter().chain(names));
-    for (at, heading) in HEADINGS.iter().enumerate() {
-        let figures = measured.iter().map(|(_, figures)| figures[at]);
-        let figures = figures.map(|figure| format!("{figure:.2}"));
-        table.row([(*heading).to_owned()].into_iter().chain(figures));
-    }
-    println!("\n{table}");
 }
 
 #[derive(Clone, Copy)]
@@ -165,19 +128,15 @@ impl<'a> Node<'a> {
         let proxy = match program {
             Program::Portolan(binary) => {
                 let options = Options {
-                    binary,
-                    node_name: "node-a",
-                    cluster_cidrs: &[],
                     config: "portolan: {maps: {flows: 16384}}\n",
-                    socket_balancing: SocketBalancing::All,
                     kubeconfig: Some(kubeconfig),
-                    cgroup_root: cgroup.path(),
+                    ..Options::new(binary, cgroup.path())
                 };
-                Proxy::portolan(namespace, &options, "")?
+                Proxy::Portolan(Agent::start(namespace, &options, &Manifests::Text(""))?)
             }
-            Program::KubeProxy(program) => {
-                Proxy::kube_proxy(namespace, program, "nftables", None, kubeconfig)?
-            }
+            Program::KubeProxy(program) => Proxy::KubeProxy(KubeProxy::start(
+                namespace, program, "nftables", None, kubeconfig,
+            )?),
         };
         Ok(Self {
             namespace,
@@ -193,7 +152,7 @@ impl<'a> Node<'a> {
     /// Returns how often the agent has written services of IPv4 to the kernel; 0 before it serves
     /// metrics.
     fn syncs(&self) -> f64 {
-        self.proxy.syncs().unwrap_or_default()
+        self.proxy.syncs(self.namespace).unwrap_or_default()
     }
 
     /// Returns the bytes that the node has received.
@@ -208,31 +167,21 @@ impl<'a> Node<'a> {
     }
 }
 
-/// Seconds of processor time and received bytes, for all agents together.
-#[derive(Clone, Copy)]
-struct Used {
-    server: f64,
-    agents: f64,
-    received: f64,
+/// Seconds of processor time of the server and of all agents, and bytes that all agents' nodes have
+/// received.
+type Used = [f64; 3];
+
+fn used(objects: &Objects<'_>, nodes: &[Node<'_>]) -> Result<Used> {
+    let agents = nodes.iter().map(|node| processor_time_of_all(node.pid()));
+    Ok([
+        processor_time(objects.server().pid())?,
+        agents.sum::<Result<_>>()?,
+        nodes.iter().map(Node::received).sum::<Result<_>>()?,
+    ])
 }
 
-impl Used {
-    fn read(objects: &Objects<'_>, nodes: &[Node<'_>]) -> Result<Self> {
-        let agents = nodes.iter().map(|node| processor_time_of_all(node.pid()));
-        Ok(Self {
-            server: processor_time(objects.server().pid())?,
-            agents: agents.sum::<Result<_>>()?,
-            received: nodes.iter().map(Node::received).sum::<Result<_>>()?,
-        })
-    }
-
-    fn minus(self, other: Self) -> Self {
-        Self {
-            server: self.server - other.server,
-            agents: self.agents - other.agents,
-            received: self.received - other.received,
-        }
-    }
+fn minus(used: Used, before: Used) -> Used {
+    std::array::from_fn(|at| used[at] - before[at])
 }
 
 fn measure(
@@ -250,32 +199,44 @@ fn measure(
     }
     let kubeconfig = objects.server().agents_kubeconfig();
     let each = f64::from(arguments.agents);
-    let (begun, before) = (Instant::now(), Used::read(objects, &[])?);
+    let (begun, before) = (Instant::now(), used(objects, &[])?);
     let mut nodes = Vec::new();
     for namespace in &namespaces {
         nodes.push(Node::start(namespace, program, &kubeconfig)?);
     }
     wait_for_syncs(&nodes, &vec![0.0; nodes.len()])?;
     let took = begun.elapsed().as_secs_f64();
-    let start = Used::read(objects, &nodes)?.minus(before);
-    let memory: f64 = nodes
-        .iter()
-        .map(|node| resident(node.pid()))
-        .sum::<Result<_>>()?;
+    let [of_server, of_agents, received] = minus(used(objects, &nodes)?, before);
+    let memory = nodes.iter().map(|node| resident(node.pid()));
+    let memory: f64 = memory.sum::<Result<_>>()?;
+    let mut figures = Figures::new();
+    let mut add = |heading, figure| figures.push((heading, figure));
+    add("start of all: until the last serves, s", took);
+    add("start of all: server's processor time, s", of_server);
+    add(
+        "start of all: processor time of an agent, ms",
+        of_agents / each * 1e3,
+    );
+    add(
+        "start of all: received by an agent, kB",
+        received / each / 1e3,
+    );
+    add("an agent's resident memory then, MiB", memory / each);
 
     // Without a look at the metrics, which takes processor time; less what they do if nothing
     // happens.
     let changes = f64::from(arguments.changes);
     sleep(PAUSE);
-    let before = Used::read(objects, &nodes)?;
+    let before = used(objects, &nodes)?;
     sleep(PAUSE * arguments.changes);
-    let idle = Used::read(objects, &nodes)?.minus(before);
-    let before = Used::read(objects, &nodes)?;
+    let idle = minus(used(objects, &nodes)?, before);
+    let before = used(objects, &nodes)?;
     for _ in 0..arguments.changes {
         change(objects)?;
         sleep(PAUSE);
     }
-    let busy = Used::read(objects, &nodes)?.minus(before).minus(idle);
+    let busy = minus(minus(used(objects, &nodes)?, before), idle);
+    let [of_server, of_agents, received] = busy.map(|used| used / changes);
     let mut delays = Vec::new();
     for _ in 0..arguments.changes {
         let before: Vec<_> = nodes.iter().map(Node::syncs).collect();
@@ -286,8 +247,19 @@ fn measure(
         sleep(PAUSE);
     }
     let [median, longest] = quantiles(delays, [0.5, 1.0]);
+    add("a change: received by an agent, bytes", received / each);
+    add("a change: server's processor time, ms", of_server * 1e3);
+    add(
+        "a change: processor time of an agent, ms",
+        of_agents / each * 1e3,
+    );
+    add("a change: until the last agent has it, median, ms", median);
+    add(
+        "a change: until the last agent has it, longest, ms",
+        longest,
+    );
 
-    let before = Used::read(objects, &nodes)?;
+    let [_, _, before] = used(objects, &nodes)?;
     let log = objects.server().audit_log();
     let heard = fs::metadata(&log).context("the audit log")?.len() as usize;
     let syncs: Vec<_> = nodes.iter().map(Node::syncs).collect();
@@ -301,34 +273,31 @@ fn measure(
     }
     wait_for_syncs(&nodes, &syncs)?;
     let back = started.elapsed().as_secs_f64();
-    let outage = Used::read(objects, &nodes)?;
+    let [of_server, _, received] = used(objects, &nodes)?;
     // Requests that were refused may come again.
     sleep(PAUSE);
     let text = fs::read_to_string(&log).context("the audit log")?;
     let (lists, refused) = requests(text.get(heard..).unwrap_or_default());
-    Ok([
-        took,
-        start.server,
-        start.agents / each * 1e3,
-        start.received / each / 1e3,
-        memory / each,
-        busy.received / changes / each,
-        busy.server / changes * 1e3,
-        busy.agents / changes / each * 1e3,
-        median,
-        longest,
+    add(
+        "server back: from its start until all have a change, s",
         back,
-        outage.server,
-        (outage.received - before.received) / each / 1e3,
+    );
+    add("server back: its processor time until then, s", of_server);
+    add(
+        "server back: received by an agent, kB",
+        (received - before) / each / 1e3,
+    );
+    add(
+        "server back: lists of EndpointSlices by an agent",
         lists / each,
-        refused,
-    ])
+    );
+    add("server back: answers 429 (too many requests)", refused);
+    Ok(figures)
 }
 
 /// Replaces the first endpoint of the full slice, as when a pod is replaced.
 fn change(objects: &mut Objects<'_>) -> Result<()> {
-    let target = 1 - objects.target_of(0);
-    objects.point_first(0, target, FULL)
+    objects.swap(0, FULL).map(drop)
 }
 
 /// Waits until every agent has written more often than before.

@@ -5,11 +5,15 @@
 use std::{
     collections::BTreeMap,
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::Mutex,
     time::Instant,
 };
 
-use lab::load::manifests::{self, Port};
+use clap::ValueEnum;
+use lab::{
+    load::manifests::{self, Port},
+    lock,
+};
 use serde_json::{Value, json};
 
 use crate::{
@@ -25,7 +29,7 @@ const SERVICE_PORT: u16 = 80;
 const SERVICE_DATA_PORT: u16 = 21;
 
 /// One of the services of the soak test.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, ValueEnum)]
 pub(crate) enum Service {
     /// One endpoint.
     One,
@@ -48,30 +52,14 @@ pub(crate) enum Service {
 }
 
 impl Service {
-    pub(crate) const ALL: [Self; 9] = [
-        Self::One,
-        Self::Two,
-        Self::Ten,
-        Self::Many,
-        Self::Shared,
-        Self::Sticky,
-        Self::RollingA,
-        Self::RollingB,
-        Self::Leaving,
-    ];
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        Self::value_variants().iter().copied()
+    }
 
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::One => "one",
-            Self::Two => "two",
-            Self::Ten => "ten",
-            Self::Many => "many",
-            Self::Shared => "shared",
-            Self::Sticky => "sticky",
-            Self::RollingA => "rolling-a",
-            Self::RollingB => "rolling-b",
-            Self::Leaving => "leaving",
-        }
+    /// Returns the name, such as `rolling-a`.
+    pub(crate) fn name(self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
     /// Returns the last octet of the service's addresses.
@@ -148,28 +136,23 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) fn new() -> Self {
-        let all = Service::ALL.map(|service| (service, service.first_endpoints()));
+        let all = Service::all().map(|service| (service, service.first_endpoints()));
         Self {
-            endpoints: Mutex::new(all.into()),
+            endpoints: Mutex::new(all.collect()),
             left: Mutex::default(),
         }
     }
 
-    fn all(&self) -> MutexGuard<'_, BTreeMap<Service, Vec<Endpoint>>> {
-        self.endpoints
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn endpoints(&self, service: Service) -> Vec<Endpoint> {
-        self.all().get(&service).cloned().unwrap_or_default()
+        let endpoints = lock(&self.endpoints);
+        endpoints.get(&service).cloned().unwrap_or_default()
     }
 
     pub(crate) fn set(&self, service: Service, endpoints: Vec<Endpoint>) {
         let before = self.ready(service);
-        self.all().insert(service, endpoints);
+        lock(&self.endpoints).insert(service, endpoints);
         let (now, ready) = (Instant::now(), self.ready(service));
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left = lock(&self.left);
         left.retain(|(of, address), _| *of != service || !ready.contains(address));
         let gone = before
             .into_iter()
@@ -180,8 +163,7 @@ impl Cluster {
     /// Returns since when an address has not been a ready endpoint of the service any more; None if
     /// it is one, or has never been one.
     pub(crate) fn left(&self, service: Service, address: Ipv4Addr) -> Option<Instant> {
-        let left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-        left.get(&(service, address)).copied()
+        lock(&self.left).get(&(service, address)).copied()
     }
 
     /// Returns the addresses of the endpoints that get new connections.
@@ -195,6 +177,13 @@ impl Cluster {
     pub(crate) fn serves(&self, service: Service, address: IpAddr) -> bool {
         let endpoints = self.endpoints(service);
         endpoints.iter().any(|endpoint| endpoint.address == address)
+    }
+
+    /// Returns the bits of all services that a server pod is an endpoint of.
+    pub(crate) fn bits(&self, pod: u8) -> u32 {
+        let services =
+            Service::all().filter(|service| self.serves(*service, server_pod(pod).into()));
+        services.fold(0, |bits, service| bits | service.bit())
     }
 
     /// Returns the EndpointSlice of a service.
@@ -211,7 +200,7 @@ impl Cluster {
             });
             object
         });
-        manifests::slice(service.name(), &ports(service), endpoints)
+        manifests::slice(&service.name(), &ports(service), endpoints)
     }
 
     /// Returns all objects as manifests. `version` is the resource version of the Node object.
@@ -221,36 +210,28 @@ impl Cluster {
 
     /// Returns all services and their EndpointSlices.
     pub(crate) fn objects(&self) -> Vec<Value> {
-        let services = Service::ALL.map(service_object).into_iter();
-        let slices = Service::ALL.map(|service| self.slice(service));
-        services.chain(slices).collect()
+        let slices = Service::all().map(|service| self.slice(service));
+        Service::all().map(service_object).chain(slices).collect()
     }
 }
 
 /// Returns the ports of a service.
 fn ports(service: Service) -> [Port<'static>; 4] {
+    let port = |name, protocol, [port, target]: [u16; 2]| {
+        let node_port = Some(node_port(service, port));
+        Port::new((name, protocol), [port, target], node_port)
+    };
     [
-        ("tcp", "TCP", SERVICE_PORT, PORT),
-        ("udp", "UDP", SERVICE_PORT, PORT),
-        ("sctp", "SCTP", SERVICE_PORT, PORT),
-        ("data", "TCP", SERVICE_DATA_PORT, DATA_PORT),
+        port("tcp", "TCP", [SERVICE_PORT, PORT]),
+        port("udp", "UDP", [SERVICE_PORT, PORT]),
+        port("sctp", "SCTP", [SERVICE_PORT, PORT]),
+        port("data", "TCP", [SERVICE_DATA_PORT, DATA_PORT]),
     ]
-    .map(|(name, protocol, port, target)| Port {
-        name,
-        protocol,
-        port,
-        target,
-        node_port: Some(node_port(service, port)),
-    })
 }
 
 fn node_port(service: Service, port: u16) -> u16 {
-    let base = if port == SERVICE_DATA_PORT {
-        31_000
-    } else {
-        30_000
-    };
-    base + u16::from(service.number())
+    let of_data = u16::from(port == SERVICE_DATA_PORT);
+    30_000 + 1_000 * of_data + u16::from(service.number())
 }
 
 /// Returns the Service object of a service, with its load balancer's address.
@@ -262,7 +243,7 @@ fn service_object(service: Service) -> Value {
     let spec = json!({
         "type": "LoadBalancer", "clusterIP": cluster_ip(service), "sessionAffinity": affinity
     });
-    let mut object = manifests::service(service.name(), &ports(service), spec);
+    let mut object = manifests::service(&service.name(), &ports(service), spec);
     object["status"] = status(service);
     object
 }
@@ -278,13 +259,9 @@ const fn cluster_ip(service: Service) -> Ipv4Addr {
 
 /// Returns the address and port that clients of a service call, and those for data connections.
 pub(crate) fn frontend(service: Service, by: Frontend) -> [SocketAddr; 2] {
-    let (ip, ports) = match by {
-        Frontend::NodePort => (
-            NODE,
-            [SERVICE_PORT, SERVICE_DATA_PORT].map(|port| node_port(service, port)),
-        ),
-        Frontend::ClusterIp => (cluster_ip(service), [SERVICE_PORT, SERVICE_DATA_PORT]),
-        Frontend::LoadBalancer => (load_balancer(service), [SERVICE_PORT, SERVICE_DATA_PORT]),
-    };
-    ports.map(|port| (ip, port).into())
+    [SERVICE_PORT, SERVICE_DATA_PORT].map(|port| match by {
+        Frontend::NodePort => (NODE, node_port(service, port)).into(),
+        Frontend::ClusterIp => (cluster_ip(service), port).into(),
+        Frontend::LoadBalancer => (load_balancer(service), port).into(),
+    })
 }

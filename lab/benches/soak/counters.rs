@@ -13,6 +13,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use lab::{
+    load::proxy::samples,
     node::{agent::Agent, netns::NetNs},
     pinned,
 };
@@ -72,29 +73,16 @@ pub(crate) fn read(world: &World, running: &Running<'_>) -> Result<Counters> {
             *counters.entry(name.to_owned()).or_default() += of_host(namespace, file, field)?;
         }
     }
-    let metrics = running.metrics()?;
-    for (line, name) in metrics.iter().flat_map(|text| text.lines()).flat_map(ended) {
-        let count = line.trim().parse().context("read a metric")?;
-        counters.insert(name.to_owned(), count);
+    let metrics = running.metrics()?.unwrap_or_default();
+    let ended = "portolan_connections_of_gone_endpoints_ended_total{kind=";
+    for (kind, count) in samples(&metrics, ended)? {
+        let name = format!("ended: {kind}");
+        counters.extend(ENDED.contains(&name.as_str()).then_some((name, count)));
     }
-    for line in metrics.iter().flat_map(|text| text.lines()) {
-        let outcome = line
-            .strip_prefix("portolan_packets_total{outcome=\"")
-            .and_then(|rest| rest.split_once("\"} "));
-        if let Some((name, count)) = outcome.filter(|(name, _)| !ORDINARY.contains(name)) {
-            let count = count.trim().parse().context("read a metric")?;
-            counters.insert(name.to_owned(), count);
-        }
-    }
+    let mut outcomes = samples(&metrics, "portolan_packets_total{outcome=")?;
+    outcomes.retain(|(name, _)| !ORDINARY.contains(&name.as_str()));
+    counters.extend(outcomes);
     Ok(counters)
-}
-
-/// Returns the count in a line of the metric of ended connections, and the counter's name.
-fn ended(line: &str) -> Option<(&str, &'static str)> {
-    let rest = line.strip_prefix("portolan_connections_of_gone_endpoints_ended_total{kind=\"")?;
-    let (kind, count) = rest.split_once("\"}")?;
-    let named = |name: &&&str| name.strip_prefix("ended: ") == Some(kind);
-    ENDED.iter().find(named).map(|name| (count, *name))
 }
 
 /// Returns the increase of each counter from `before` to `after`.
@@ -117,9 +105,8 @@ fn of_host(namespace: &NetNs, file: &str, field: &str) -> Result<u64> {
 }
 
 fn find(text: &str, field: &str) -> Option<u64> {
-    let lines: Vec<_> = text.lines().collect();
-    lines.chunks(2).find_map(|pair| {
-        let [names, numbers] = pair else { return None };
+    let mut pairs = text.lines().zip(text.lines().skip(1));
+    pairs.find_map(|(names, numbers)| {
         let position = names.split(' ').position(|name| name == field)?;
         numbers.split(' ').nth(position)?.parse().ok()
     })
@@ -148,8 +135,7 @@ pub(crate) fn pass_an_hour(agent: &Agent<'_>) -> Result<()> {
         has_to_age
     };
     // There is one folder for each generation of maps; two exist only while new maps take over.
-    let folders = fs::read_dir(agent.pin_dir()).context("list the pins")?;
-    for folder in folders {
+    for folder in fs::read_dir(agent.pin_dir()).context("list the pins")? {
         let map = folder?.path().join(FLOWS_V4);
         if map.exists() {
             pinned::change(&map, sizes, &mut pass)?;
@@ -185,14 +171,7 @@ impl Flows {
     pub(crate) fn look(&mut self, agent: &Agent<'_>, binary: &Path) -> Result<()> {
         let at = Instant::now();
         let mut command = Command::new(binary);
-        command.args([
-            "flows",
-            "--protocol",
-            "udp",
-            "--output",
-            "json",
-            "--pin-dir",
-        ]);
+        command.args(["flows", "--protocol=udp", "--output=json", "--pin-dir"]);
         let output = command.arg(agent.pin_dir()).output();
         let output = output.context("list flows")?;
         ensure!(output.status.success(), "portolan flows: {output:?}");
@@ -203,12 +182,8 @@ impl Flows {
             if word("service").contains(ROLLING) {
                 continue;
             }
-            let name = format!(
-                "{} -> {}, {}",
-                word("client"),
-                word("frontend"),
-                word("backend")
-            );
+            let [client, frontend, backend] = ["client", "frontend", "backend"].map(word);
+            let name = format!("{client} -> {frontend}, {backend}");
             let idle = flow["idleSeconds"].as_u64();
             now.insert(name, idle.context("a flow's idle time")?);
         }

@@ -7,13 +7,14 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    sync::{Mutex, PoisonError},
+    sync::Mutex,
     thread::sleep,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, ensure};
 use lab::{
+    lock,
     node::{
         foreign::{ChainPosition, END, Foreign},
         topology::UPLINK,
@@ -43,16 +44,15 @@ pub(crate) struct Broken(Mutex<Vec<(Instant, Option<Instant>)>>);
 
 impl Broken {
     fn change(&self, change: impl FnOnce(&mut Vec<(Instant, Option<Instant>)>)) {
-        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut lock(&self.0));
     }
 
     /// Returns whether an exchange between two moments may have failed.
     pub(crate) fn excuses(&self, from: Instant, to: Instant) -> bool {
-        let times = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_in = |(begun, ended): &(Instant, Option<Instant>)| {
             *begun <= to && ended.is_none_or(|ended| ended + GRACE >= from)
         };
-        times.iter().any(is_in)
+        lock(&self.0).iter().any(is_in)
     }
 }
 
@@ -78,20 +78,39 @@ pub(crate) type Times = BTreeMap<&'static str, (u32, Duration)>;
 
 /// Disturbs the agent of one run.
 pub(crate) struct Disturber<'a> {
-    pub(crate) world: &'a World,
-    pub(crate) programs: &'a Programs,
-    pub(crate) broken: &'a Broken,
-    pub(crate) span: Span,
-    pub(crate) random: Random,
-    pub(crate) flows: u64,
-    pub(crate) only: &'a str,
-    pub(crate) next: Vec<usize>,
+    world: &'a World,
+    programs: &'a Programs,
+    span: Span,
+    random: Random,
+    flows: u64,
+    only: &'a str,
+    next: Vec<usize>,
     pub(crate) times: Times,
 }
 
-impl Disturber<'_> {
+impl<'a> Disturber<'a> {
     /// The size of the flow table at the start, as of other short runs.
     pub(crate) const FLOWS: u64 = 196_608;
+
+    /// The disturbances that have `only` in their names will come.
+    pub(crate) fn new(
+        world: &'a World,
+        programs: &'a Programs,
+        span: Span,
+        seed: u64,
+        only: &'a str,
+    ) -> Self {
+        Self {
+            world,
+            programs,
+            span,
+            random: Random::new(seed),
+            flows: Self::FLOWS,
+            only,
+            next: Vec::new(),
+            times: Times::new(),
+        }
+    }
 
     /// Disturbs once, and waits until all is well again.
     pub(crate) fn disturb(&mut self, running: &mut Running<'_>) -> Result<()> {
@@ -107,12 +126,14 @@ impl Disturber<'_> {
         println!("  after {:.0?}: {name}", self.span.begin.elapsed());
         let begun = Instant::now();
         if is_harmful {
-            self.broken.change(|times| times.push((begun, None)));
+            self.world.broken.change(|times| times.push((begun, None)));
         }
         let done = run(self, running).and_then(|()| self.wait_until_well(running));
         if is_harmful {
             let end = |(_, ended): &mut (_, Option<Instant>)| *ended = Some(Instant::now());
-            self.broken.change(|times| times.last_mut().map_or((), end));
+            self.world
+                .broken
+                .change(|times| times.last_mut().map_or((), end));
         }
         done.with_context(|| format!("{name}: {}", running.log()))?;
         let (count, longest) = self.times.entry(name).or_default();
@@ -143,7 +164,7 @@ impl Disturber<'_> {
     }
 
     fn start(&self, running: &mut Running<'_>, binary: &Path) -> Result<()> {
-        running.restart(self.world, binary, &config(self.flows))
+        running.restart(binary, &config(self.flows))
     }
 
     /// Returns the two agents between which upgrades go.
@@ -175,7 +196,7 @@ fn killed(node: &mut Disturber<'_>, running: &mut Running<'_>) -> Result<()> {
 }
 
 fn ended(node: &mut Disturber<'_>, running: &mut Running<'_>) -> Result<()> {
-    running.end();
+    running.disturbed()?.end();
     node.pause(2_000);
     node.start(running, &node.programs.portolan)
 }
@@ -224,7 +245,7 @@ fn pins_removed(_: &mut Disturber<'_>, running: &mut Running<'_>) -> Result<()> 
 
 /// Drains for a while: no connection begins meanwhile, and the next agent finds the old ones.
 fn drained(node: &mut Disturber<'_>, running: &mut Running<'_>) -> Result<()> {
-    running.end();
+    running.disturbed()?.end();
     let mut command = Command::new(&node.programs.portolan);
     let command = command.args(["cleanup", "--drain", "--pin-dir"]);
     command.arg(running.pins()?).stdout(Stdio::null());

@@ -5,18 +5,19 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Mutex,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use anyhow::Result;
+use lab::lock;
 
 use crate::{
-    cluster::{Cluster, Condition, Endpoint, Service},
+    cluster::{Condition, Endpoint, Service},
     proxy::Running,
-    servers::{Arrivals, Server},
+    servers::Server,
     world::{LEAVERS, World, server_pod},
 };
 
@@ -71,10 +72,10 @@ impl Departure {
         }
     }
     pub(crate) fn phase(&self) -> Phase {
-        *self.phase.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.phase)
     }
     fn set(&self, phase: Phase) {
-        *self.phase.lock().unwrap_or_else(PoisonError::into_inner) = phase;
+        *lock(&self.phase) = phase;
     }
     /// Returns whether a connection to this endpoint that was opened in the phase `opened` leads to
     /// the pod that goes or has gone.
@@ -98,55 +99,35 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
 /// The pods of [`Service::Leaving`], and their servers.
 pub(crate) struct Leaving<'a> {
     world: &'a World,
-    cluster: &'a Cluster,
-    arrivals: &'a Arc<Arrivals>,
-    departure: &'a Departure,
     going: Option<Server>,
     others: Vec<Server>,
 }
 
 impl<'a> Leaving<'a> {
-    pub(crate) fn start(
-        world: &'a World,
-        cluster: &'a Cluster,
-        arrivals: &'a Arc<Arrivals>,
-        departure: &'a Departure,
-    ) -> Result<Self> {
-        let mut leaving = Self {
+    pub(crate) fn start(world: &'a World) -> Result<Self> {
+        let serve = |pod| world.serve(pod, pod, Service::Leaving.bit());
+        let others = [STEADY, NOT_READY, TERMINATING].into_iter().map(serve);
+        let leaving = Self {
             world,
-            cluster,
-            arrivals,
-            departure,
-            going: None,
-            others: Vec::new(),
+            going: Some(serve(GONE)?),
+            others: others.collect::<Result<_>>()?,
         };
-        leaving.going = Some(leaving.serve(GONE, GONE)?);
-        for pod in [STEADY, NOT_READY, TERMINATING] {
-            let server = leaving.serve(pod, pod)?;
-            leaving.others.push(server);
-        }
         world.topology.unplug(World::index(SUCCESSOR))?;
         Ok(leaving)
     }
 
-    /// Serves in the pod `pod`, which has the address of the pod `of`.
-    fn serve(&self, pod: u8, of: u8) -> Result<Server> {
-        self.world
-            .serve(pod, of, Service::Leaving.bit(), self.arrivals)
-    }
-
     /// Takes the next step if its time has come. `lived` is the time since the run's beginning.
     pub(crate) fn step(&mut self, running: &mut Running<'_>, lived: Duration) -> Result<()> {
-        let topology = &self.world.topology;
-        match self.departure.phase() {
+        let (topology, departure) = (&self.world.topology, &self.world.departure);
+        match departure.phase() {
             Phase::Serves if lived >= BEGIN => {
                 // Clients ask it nothing more that must be answered.
-                self.departure.set(Phase::Leaves);
+                departure.set(Phase::Leaves);
                 self.publish(running, Some(Condition::Terminating))?;
             }
             Phase::Leaves if lived >= BEGIN + STEP => {
                 topology.unplug(World::index(GONE))?;
-                self.departure.set(Phase::Gone(Instant::now()));
+                departure.set(Phase::Gone(Instant::now()));
             }
             // KUBE: the endpoint is terminating until the pod object has gone, after the pod.
             Phase::Gone(at) if self.going.is_some() && at.elapsed() >= STEP => {
@@ -155,10 +136,10 @@ impl<'a> Leaving<'a> {
             }
             Phase::Gone(at) if at.elapsed() >= VACANT => {
                 topology.plug_as(World::index(SUCCESSOR), World::index(GONE))?;
-                let server = self.serve(SUCCESSOR, GONE)?;
-                self.others.push(server);
+                let bit = Service::Leaving.bit();
+                self.others.push(self.world.serve(SUCCESSOR, GONE, bit)?);
                 self.publish(running, Some(Condition::Ready))?;
-                self.departure.set(Phase::Replaced(at));
+                departure.set(Phase::Replaced(at));
             }
             _ => {}
         }
@@ -177,7 +158,6 @@ impl<'a> Leaving<'a> {
             address: server_pod(pod),
             condition,
         });
-        self.cluster.set(Service::Leaving, all.collect());
-        running.publish(Service::Leaving)
+        running.publish(Service::Leaving, all.collect())
     }
 }

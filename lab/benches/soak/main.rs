@@ -24,7 +24,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use lab::{
     interrupt,
-    node::{binary, bpffs, netns::check_privilege, topology::Plumbing},
+    node::{binary, bpffs, topology::Plumbing},
     random::of_today,
 };
 
@@ -71,9 +71,6 @@ struct Arguments {
     /// The program kube-proxy, for nftables
     #[arg(long)]
     kube_proxy: Option<PathBuf>,
-    /// The agent's binary; default: the one beside this program
-    #[arg(long)]
-    binary: Option<PathBuf>,
     /// Handed over by `cargo bench`
     #[arg(long, hide = true)]
     bench: bool,
@@ -81,10 +78,9 @@ struct Arguments {
 
 fn main() -> Result<ExitCode> {
     let arguments = Arguments::parse();
-    check_privilege()?;
     interrupt::catch()?;
     bpffs::prepare()?;
-    let portolan = binary::find(arguments.binary.as_deref())?;
+    let portolan = binary::find()?;
     let next_layout = portolan.with_file_name("portolan-next-layout");
     let programs = Programs {
         next_layout: next_layout.exists().then_some(next_layout),
@@ -101,7 +97,11 @@ fn main() -> Result<ExitCode> {
         }
     }
     let seed = arguments.seed.unwrap_or_else(of_today);
-    let mut report = Report::new(arguments.minutes, seed);
+    let mut report = Report {
+        minutes: arguments.minutes,
+        seed,
+        plumbings: Vec::new(),
+    };
     for plumbing in arguments.plumbing {
         let mut runs = Vec::new();
         for proxy in &proxies {
@@ -116,12 +116,19 @@ fn main() -> Result<ExitCode> {
             println!("{}, {}", plumbing.name(), proxy.name());
             runs.push(run::run(&settings, &programs)?);
         }
-        report.add(plumbing, runs);
+        report.plumbings.push((plumbing, runs));
     }
-    let text = report.to_string();
+    let faults = report.faults();
+    let text = report.text(&faults);
     println!("{text}");
     if let Some(file) = arguments.report {
         fs::write(&file, &text).with_context(|| format!("write {}", file.display()))?;
     }
-    Ok(report.verdict())
+    // `cargo xtask test` reads the count.
+    for fault in &faults {
+        println!("FAIL {fault}");
+    }
+    let failed = faults.len();
+    println!("{} passed, {failed} failed", usize::from(failed == 0));
+    Ok(ExitCode::from(u8::from(failed > 0)))
 }

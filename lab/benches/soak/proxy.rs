@@ -14,20 +14,19 @@ use ipnet::IpNet;
 use lab::{
     load::{manifests, objects::Objects, process::is_running, proxy},
     node::{
-        agent::{Agent, Options},
+        agent::{Agent, Manifests, Options},
         http,
+        kube_proxy::KubeProxy,
         options::HEALTH,
-        settings::SocketBalancing,
     },
 };
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use serde_json::json;
 
 use crate::{
-    cluster::{Cluster, Frontend, Service, frontend, status},
+    cluster::{Endpoint, Frontend, Service, frontend, status},
     world::{NODE, Origin, World},
 };
 
@@ -66,7 +65,7 @@ const TO_SERVE: Duration = Duration::from_secs(60);
 
 /// A proxy that runs; dropping it ends the proxy.
 pub(crate) struct Running<'a> {
-    cluster: &'a Cluster,
+    world: &'a World,
     proxy: proxy::Proxy<'a>,
     /// The API server that kube-proxy reads.
     objects: Option<Box<Objects<'a>>>,
@@ -77,7 +76,6 @@ impl<'a> Running<'a> {
     /// Starts a proxy, and waits until it serves. `config` is portolan's configuration.
     pub(crate) fn start(
         world: &'a World,
-        cluster: &'a Cluster,
         proxy: Proxy,
         programs: &Programs,
         config: &str,
@@ -85,22 +83,25 @@ impl<'a> Running<'a> {
         let node = world.node();
         let mut objects = None;
         let started = match proxy {
-            Proxy::None => proxy::Proxy::none(node),
+            Proxy::None => proxy::Proxy::None,
             Proxy::Portolan => {
                 let options = options(world, &programs.portolan, config);
-                proxy::Proxy::portolan(node, &options, &cluster.manifests(1))?
+                let manifests = world.cluster.manifests(1);
+                let agent = Agent::start(node, &options, &Manifests::Text(&manifests))?;
+                proxy::Proxy::Portolan(agent)
             }
             Proxy::Nftables => {
                 let program = programs.kube_proxy.as_deref();
                 let program = program
                     .context("nftables needs --kube-proxy PROGRAM; cargo xtask soak gives it")?;
-                let server = objects.insert(Box::new(api_server(world, cluster)?));
+                let server = objects.insert(Box::new(api_server(world)?));
                 let kubeconfig = server.kubeconfig();
-                proxy::Proxy::kube_proxy(node, program, "nftables", None, &kubeconfig)?
+                let started = KubeProxy::start(node, program, "nftables", None, &kubeconfig)?;
+                proxy::Proxy::KubeProxy(started)
             }
         };
         let mut running = Self {
-            cluster,
+            world,
             proxy: started,
             objects,
             version: 1,
@@ -112,14 +113,16 @@ impl<'a> Running<'a> {
         Ok(running)
     }
 
-    /// Gives the proxy the current endpoints of a service, and waits until they have taken effect.
-    pub(crate) fn publish(&mut self, service: Service) -> Result<()> {
+    /// Gives a service other endpoints, and waits until they have taken effect.
+    pub(crate) fn publish(&mut self, service: Service, endpoints: Vec<Endpoint>) -> Result<()> {
+        let cluster = &self.world.cluster;
+        cluster.set(service, endpoints);
         self.version += 1;
         if let Some(agent) = self.proxy.agent() {
-            agent.publish(&self.cluster.manifests(self.version))?;
+            agent.publish(&cluster.manifests(self.version))?;
         }
         if let Some(objects) = &self.objects {
-            let slice = self.cluster.slice(service);
+            let slice = cluster.slice(service);
             objects.server().apply(&slice.to_string())?;
         }
         self.wait()
@@ -142,22 +145,19 @@ impl<'a> Running<'a> {
         self.proxy.agent()
     }
 
+    /// Returns portolan's agent, to be disturbed.
+    pub(crate) fn disturbed(&mut self) -> Result<&mut Agent<'a>> {
+        self.proxy.agent_mut().context("only portolan is disturbed")
+    }
+
     /// Ends the agent if it runs, and starts one of this binary. Does not wait for it.
-    pub(crate) fn restart(&mut self, world: &World, binary: &Path, config: &str) -> Result<()> {
-        let agent = self.proxy.agent_mut();
-        let agent = agent.context("only portolan is disturbed")?;
-        agent.restart(&options(world, binary, config))
+    pub(crate) fn restart(&mut self, binary: &Path, config: &str) -> Result<()> {
+        let options = options(self.world, binary, config);
+        self.disturbed()?.restart(&options)
     }
 
-    pub(crate) fn end(&mut self) {
-        if let Some(agent) = self.proxy.agent_mut() {
-            agent.end();
-        }
-    }
-
-    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
-        let agent = self.agent().context("no agent")?;
-        let pid = Pid::from_raw(agent.pid().cast_signed());
+    pub(crate) fn signal(&mut self, signal: Signal) -> Result<()> {
+        let pid = Pid::from_raw(self.disturbed()?.pid().cast_signed());
         kill(pid, signal).context("send the agent a signal")
     }
 
@@ -178,8 +178,8 @@ impl<'a> Running<'a> {
 
     /// Returns the text of portolan's metrics; None if another proxy or none runs.
     pub(crate) fn metrics(&self) -> Result<Option<String>> {
-        let portolan = self.agent().map(|_| self.proxy.metrics());
-        portolan.transpose()
+        let of_agent = |agent: &Agent<'_>| proxy::metrics(agent.namespace());
+        self.agent().map(of_agent).transpose()
     }
 }
 
@@ -190,26 +190,20 @@ fn options<'a>(world: &'a World, binary: &'a Path, config: &'a str) -> Options<'
         16,
     )];
     Options {
-        binary,
-        node_name: "node-a",
         cluster_cidrs: &RANGES,
         config,
-        socket_balancing: SocketBalancing::All,
-        kubeconfig: None,
-        cgroup_root: world.cgroup().path(),
+        ..Options::new(binary, world.cgroup().path())
     }
 }
 
 /// Starts an API server with all objects, for kube-proxy.
-fn api_server<'a>(world: &'a World, cluster: &Cluster) -> Result<Objects<'a>> {
-    let objects = Objects::start(world.node(), &NODE.to_string())?;
+fn api_server(world: &World) -> Result<Objects<'_>> {
+    let address = NODE.to_string();
+    let objects = Objects::start(world.node(), &address, &address)?;
     let server = objects.server();
-    server.apply(&manifests::text(&cluster.objects()))?;
-    for service in Service::ALL {
-        let status = json!({"status": status(service)}).to_string();
-        let patch = ["patch", "service", service.name()];
-        let merge = ["--subresource=status", "--type=merge", "--patch", &status];
-        server.kubectl(&[&patch[..], &merge].concat())?;
+    server.apply(&manifests::text(&world.cluster.objects()))?;
+    for service in Service::all() {
+        server.set_status("service", &service.name(), &status(service))?;
     }
     Ok(objects)
 }

@@ -4,6 +4,7 @@
 
 use std::{
     collections::BTreeMap,
+    io,
     net::SocketAddr,
     time::{Duration, Instant},
 };
@@ -11,8 +12,10 @@ use std::{
 use hdrhistogram::Histogram;
 use lab::load::client::histogram;
 
+use crate::clients::Plan;
+
 /// At most this many failures of each client are printed.
-const PRINTED: usize = 5;
+const PRINTED: u64 = 5;
 
 /// The time of a run, from the moment when the clients begin.
 #[derive(Clone, Copy)]
@@ -35,28 +38,56 @@ impl Span {
     }
 }
 
-/// One exchange of a client with a service.
-pub(crate) struct Exchange {
+/// An exchange that has begun.
+#[derive(Clone, Copy)]
+pub(crate) struct Begun {
     pub(crate) began: Instant,
-    /// The time at which the exchange was answered or failed.
-    pub(crate) ended: Instant,
-    pub(crate) local: Option<SocketAddr>,
     pub(crate) to: SocketAddr,
+    pub(crate) local: Option<SocketAddr>,
     /// Whether the exchange began with a new connection or socket.
     pub(crate) is_new: bool,
+    /// When the exchange has failed, if that is not the time at which it is known.
+    pub(crate) failed: Option<Instant>,
+}
+
+/// One exchange of a client with a service.
+pub(crate) struct Exchange {
+    pub(crate) begun: Begun,
+    /// The time at which the exchange was answered or failed.
+    pub(crate) ended: Instant,
     pub(crate) outcome: Result<(), String>,
+}
+
+impl Begun {
+    pub(crate) fn now(to: SocketAddr) -> Self {
+        Self {
+            began: Instant::now(),
+            to,
+            local: None,
+            is_new: true,
+            failed: None,
+        }
+    }
+    /// Begins another exchange on the same connection or socket. It is no longer new.
+    pub(crate) fn again(self) -> Self {
+        Self {
+            began: Instant::now(),
+            is_new: false,
+            ..self
+        }
+    }
+    pub(crate) fn ends<T>(self, outcome: &io::Result<T>) -> Exchange {
+        Exchange {
+            begun: self,
+            ended: self.failed.unwrap_or_else(Instant::now),
+            outcome: outcome.as_ref().map(drop).map_err(ToString::to_string),
+        }
+    }
 }
 
 /// Counts and durations of all exchanges of one client.
 pub(crate) struct Tally {
-    pub(crate) name: String,
-    /// Whether the client has few source ports and opens many connections.
-    pub(crate) must_reuse_ports: bool,
-    /// Whether the client calls an endpoint directly, not a service.
-    pub(crate) is_direct: bool,
-    /// Whether the client opens many connections at the same time. Their durations depend on the
-    /// order in which threads run: the median is 1 ms on a busy machine and 10 ms on an idle one.
-    pub(crate) is_crowd: bool,
+    pub(crate) plan: Plan,
     span: Span,
     pub(crate) done: u64,
     pub(crate) failed: u64,
@@ -67,16 +98,12 @@ pub(crate) struct Tally {
     pub(crate) last: Histogram<u32>,
     /// How often each source port was used for a new connection or socket. Key: the port.
     pub(crate) ports: BTreeMap<u16, u32>,
-    pub(crate) failures: Vec<String>,
 }
 
 impl Tally {
-    pub(crate) fn new(name: String, span: Span) -> Self {
+    pub(crate) fn new(plan: Plan, span: Span) -> Self {
         Self {
-            name,
-            must_reuse_ports: false,
-            is_direct: false,
-            is_crowd: false,
+            plan,
             span,
             done: 0,
             failed: 0,
@@ -84,18 +111,17 @@ impl Tally {
             first: histogram(),
             last: histogram(),
             ports: BTreeMap::new(),
-            failures: Vec::new(),
         }
     }
 
     pub(crate) fn note(&mut self, exchange: &Exchange) {
-        let local = exchange.local.filter(|_| exchange.is_new);
-        if let Some(local) = local {
+        let begun = &exchange.begun;
+        if let Some(local) = begun.local.filter(|_| begun.is_new) {
             *self.ports.entry(local.port()).or_default() += 1;
         }
         let Span { begin, length } = self.span;
-        let at = exchange.began.saturating_duration_since(begin);
-        let took = exchange.ended.saturating_duration_since(exchange.began);
+        let at = begun.began.saturating_duration_since(begin);
+        let took = exchange.ended.saturating_duration_since(begun.began);
         let Err(error) = &exchange.outcome else {
             self.done += 1;
             let took = took.as_nanos() as u64;
@@ -107,20 +133,17 @@ impl Tally {
             return;
         };
         self.failed += 1;
-        if self.failures.len() < PRINTED {
-            let from = exchange
-                .local
-                .map_or_else(String::new, |local| local.to_string());
-            let kept = if exchange.is_new { "" } else { ", kept" };
-            let failure = format!(
-                "{}: {from} -> {}{kept}: {error}, begun after {:.3} s, known {:.3} s later",
-                self.name,
-                exchange.to,
+        if self.failed <= PRINTED {
+            let from = begun.local.map(|local| local.to_string());
+            println!(
+                "FAIL {}: {} -> {}{}: {error}, begun after {:.3} s, known {:.3} s later",
+                self.plan,
+                from.unwrap_or_default(),
+                begun.to,
+                if begun.is_new { "" } else { ", kept" },
                 at.as_secs_f64(),
                 took.as_secs_f64()
             );
-            println!("FAIL {failure}");
-            self.failures.push(failure);
         }
     }
 

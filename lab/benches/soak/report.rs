@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The report on the soak test: tables in Markdown, and the list of faults.
 
-use std::{
-    fmt::{self, Display, Formatter},
-    process::ExitCode,
-    time::Duration,
-};
+use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use lab::{
@@ -29,26 +25,14 @@ const NOISE_OF_SHORT: f64 = 3.0;
 const STANDSTILL: Duration = Duration::from_millis(500);
 
 pub(crate) struct Report {
-    minutes: u64,
-    seed: u64,
-    plumbings: Vec<(Plumbing, Vec<Outcome>)>,
+    pub(crate) minutes: u64,
+    pub(crate) seed: u64,
+    pub(crate) plumbings: Vec<(Plumbing, Vec<Outcome>)>,
 }
 
 impl Report {
-    pub(crate) fn new(minutes: u64, seed: u64) -> Self {
-        Self {
-            minutes,
-            seed,
-            plumbings: Vec::new(),
-        }
-    }
-
-    pub(crate) fn add(&mut self, plumbing: Plumbing, outcomes: Vec<Outcome>) {
-        self.plumbings.push((plumbing, outcomes));
-    }
-
     /// Returns the faults of portolan's runs, one line each.
-    fn faults(&self) -> Vec<String> {
+    pub(crate) fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         for (plumbing, outcomes) in &self.plumbings {
             let find = |proxy| outcomes.iter().find(|outcome| outcome.proxy == proxy);
@@ -60,16 +44,37 @@ impl Report {
         faults
     }
 
-    /// Prints the faults and a count, which `cargo xtask test` reads. Returns the program's exit
-    /// code: failure if there is a fault.
-    pub(crate) fn verdict(&self) -> ExitCode {
-        let faults = self.faults();
-        for fault in &faults {
-            println!("FAIL {fault}");
+    /// Returns the report in Markdown.
+    pub(crate) fn text(&self, faults: &[String]) -> String {
+        let mut text = format!(
+            "{}, {}: {} minutes each, seed {}. Times in ms: median and 99th percentile of the first and of the last minute.\n\n",
+            machine::today(),
+            machine::describe(),
+            self.minutes,
+            self.seed
+        );
+        text.extend(faults.iter().map(|fault| format!("- **{fault}**\n")));
+        if faults.is_empty() {
+            text += "Nothing has failed that may not.\n";
         }
-        let failed = faults.len();
-        println!("{} passed, {failed} failed", usize::from(failed == 0));
-        ExitCode::from(u8::from(failed > 0))
+        for (plumbing, outcomes) in &self.plumbings {
+            text += &format!(
+                "\n### Pods joined by {}\n\n{}",
+                plumbing.name(),
+                clients(outcomes)
+            );
+            text += &match &outcomes[..] {
+                [
+                    Outcome {
+                        disturbances: Some(all),
+                        tallies,
+                        ..
+                    },
+                ] => disturbances(tallies, all),
+                _ => ports(outcomes) + &zeros(outcomes),
+            };
+        }
+        text
     }
 }
 
@@ -78,10 +83,10 @@ fn of_run(outcome: &Outcome, yardstick: Option<&Outcome>) -> Vec<String> {
     for tally in &outcome.tallies {
         let all = tally.done + tally.failed;
         if tally.failed > 0 {
-            faults.push(format!("{}: {} of {all} failed", tally.name, tally.failed));
+            faults.push(format!("{}: {} of {all} failed", tally.plan, tally.failed));
         }
         if all == 0 {
-            faults.push(format!("{}: has done nothing", tally.name));
+            faults.push(format!("{}: has done nothing", tally.plan));
         }
     }
     if outcome.disturbances.is_some() {
@@ -107,7 +112,7 @@ fn of_run(outcome: &Outcome, yardstick: Option<&Outcome>) -> Vec<String> {
         if times < TIMES {
             faults.push(format!(
                 "{}: each source port came {times:.0} times only",
-                tally.name
+                tally.plan
             ));
         }
     }
@@ -116,7 +121,7 @@ fn of_run(outcome: &Outcome, yardstick: Option<&Outcome>) -> Vec<String> {
         if let Some(slower) = slowdown(tally).filter(|slower| *slower > allowed) {
             faults.push(format!(
                 "{}: the last minute takes {slower:.2} times the first one's, {allowed:.2} is allowed",
-                tally.name
+                tally.plan
             ));
         }
     }
@@ -155,21 +160,24 @@ fn of_ended(outcome: &Outcome) -> Vec<String> {
 /// ports again most often.
 fn with_few_ports(outcome: &Outcome) -> impl Iterator<Item = &Tally> {
     let tallies = outcome.tallies.iter();
-    tallies.filter(|tally| tally.must_reuse_ports)
+    tallies.filter(|tally| tally.plan.must_reuse_ports())
 }
 
 /// Returns the last window's median duration divided by the first one's; None if a window has too
 /// few exchanges, or if the client opens many connections at once.
 fn slowdown(tally: &Tally) -> Option<f64> {
     let [first, last] = [&tally.first, &tally.last];
-    let is_enough = !tally.is_crowd && first.len() >= ENOUGH && last.len() >= ENOUGH;
+    let is_enough = !tally.plan.is_crowd() && first.len() >= ENOUGH && last.len() >= ENOUGH;
     is_enough.then(|| quantile(last, 0.5) / quantile(first, 0.5).max(1e-3))
 }
 
 /// Returns how many times the first window's median the last one's may be. Direct calls of the same
 /// run, and all calls of `yardstick`, the run without a proxy, show the machine's own slowdown.
 fn noise(outcome: &Outcome, yardstick: Option<&Outcome>) -> f64 {
-    let direct = outcome.tallies.iter().filter(|tally| tally.is_direct);
+    let direct = outcome
+        .tallies
+        .iter()
+        .filter(|tally| tally.plan.by.is_none());
     let without = yardstick.into_iter().flat_map(|outcome| &outcome.tallies);
     let slowest = direct.chain(without).filter_map(slowdown);
     let noise = if outcome.is_long {
@@ -185,41 +193,6 @@ fn quantile(times: &Histogram<u32>, share: f64) -> f64 {
     times.value_at_quantile(share) as f64 / 1e6
 }
 
-impl Display for Report {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "{}, {} processors, Linux {}, portolan {}: {} minutes each, seed {}. Times in ms: median and 99th percentile of the first and of the last minute.\n",
-            machine::today(),
-            machine::processors(),
-            machine::kernel(),
-            env!("CARGO_PKG_VERSION"),
-            self.minutes,
-            self.seed
-        )?;
-        let faults = self.faults();
-        for fault in &faults {
-            writeln!(f, "- **{fault}**")?;
-        }
-        if faults.is_empty() {
-            writeln!(f, "Nothing has failed that may not.")?;
-        }
-        for (plumbing, outcomes) in &self.plumbings {
-            let table = clients(outcomes);
-            write!(f, "\n### Pods joined by {}\n\n{table}", plumbing.name())?;
-            if let [outcome] = &outcomes[..]
-                && let Some(all) = &outcome.disturbances
-            {
-                disturbances(f, outcome, all)?;
-                continue;
-            }
-            ports(f, outcomes)?;
-            zeros(f, outcomes)?;
-        }
-        Ok(())
-    }
-}
-
 fn clients(outcomes: &[Outcome]) -> Table {
     let of_proxy = |outcome: &Outcome| {
         let done = format!("{}: done, failed", outcome.proxy.name());
@@ -229,7 +202,7 @@ fn clients(outcomes: &[Outcome]) -> Table {
     let mut table = Table::new(1, ["client".to_owned()].into_iter().chain(headings));
     let all = outcomes.first().map(|outcome| &outcome.tallies);
     for (row, tally) in all.into_iter().flatten().enumerate() {
-        let mut cells = vec![tally.name.clone()];
+        let mut cells = vec![tally.plan.to_string()];
         for tally in outcomes
             .iter()
             .filter_map(|outcome| outcome.tallies.get(row))
@@ -245,69 +218,56 @@ fn clients(outcomes: &[Outcome]) -> Table {
     table
 }
 
-fn disturbances(f: &mut Formatter<'_>, outcome: &Outcome, all: &Times) -> fmt::Result {
+fn disturbances(tallies: &[Tally], all: &Times) -> String {
     let headings = ["disturbance", "times", "longest until all was well, s"];
     let mut table = Table::new(1, headings);
     for (name, (count, longest)) in all {
         let longest = format!("{:.1}", longest.as_secs_f64());
         table.row([(*name).to_owned(), count.to_string(), longest]);
     }
-    let excused: u64 = outcome.tallies.iter().map(|tally| tally.excused).sum();
-    writeln!(
-        f,
-        "\n{table}\n{excused} exchanges failed while something was broken by hand."
-    )
+    let excused: u64 = tallies.iter().map(|tally| tally.excused).sum();
+    format!("\n{table}\n{excused} exchanges failed while something was broken by hand.\n")
 }
 
-fn ports(f: &mut Formatter<'_>, outcomes: &[Outcome]) -> fmt::Result {
-    writeln!(
-        f,
-        "\nHow often clients with few source ports took each of them:\n"
-    )?;
+fn ports(outcomes: &[Outcome]) -> String {
+    let mut text = "\nHow often clients with few source ports took each of them:\n\n".to_owned();
     for outcome in outcomes {
         for tally in with_few_ports(outcome) {
             let least = tally.ports.values().min().copied().unwrap_or_default();
             let most = tally.ports.values().max().copied().unwrap_or_default();
-            writeln!(
-                f,
-                "- {}: {}: {} ports, {:.0} times each ({least} to {most})",
+            text += &format!(
+                "- {}: {}: {} ports, {:.0} times each ({least} to {most})\n",
                 outcome.proxy.name(),
-                tally.name,
+                tally.plan,
                 tally.ports.len(),
                 tally.times_each_port()
-            )?;
+            );
         }
     }
-    Ok(())
+    text
 }
 
-fn zeros(f: &mut Formatter<'_>, outcomes: &[Outcome]) -> fmt::Result {
-    writeln!(f, "\nMust be 0 with portolan:\n")?;
+fn zeros(outcomes: &[Outcome]) -> String {
+    let mut text = "\nMust be 0 with portolan:\n\n".to_owned();
     for outcome in outcomes {
-        let zero = outcome
-            .counters
-            .values()
-            .filter(|count| **count == 0)
-            .count();
-        let others = outcome.counters.iter();
-        let others = others.filter(|(name, count)| **count > 0 && !is_of_ended(name));
+        let counters = || outcome.counters.iter();
+        let zero = counters().filter(|(_, count)| **count == 0).count();
+        let others = counters().filter(|(name, count)| **count > 0 && !is_of_ended(name));
         let others: Vec<_> = others
             .map(|(name, count)| format!("{name} {count}"))
             .collect();
-        writeln!(
-            f,
-            "- {}: {} updates; {zero} counters are 0; not 0: {}; UDP flows evicted in use: {}; connections to the pod that has gone that ended: {}; longest standstill of the machine: {:.0?}",
+        let others = match others.is_empty() {
+            true => "none".to_owned(),
+            false => others.join(", "),
+        };
+        text += &format!(
+            "- {}: {} updates; {zero} counters are 0; not 0: {others}; UDP flows evicted in use: {}; connections to the pod that has gone that ended: {}; longest standstill of the machine: {:.0?}\n",
             outcome.proxy.name(),
             outcome.updates,
-            if others.is_empty() {
-                "none".to_owned()
-            } else {
-                others.join(", ")
-            },
             outcome.evicted.len(),
             outcome.ended.unwrap_or_default().iter().sum::<u64>(),
             outcome.standstill
-        )?;
+        );
     }
-    Ok(())
+    text
 }

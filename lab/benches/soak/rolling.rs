@@ -2,15 +2,15 @@
 //! Rolling updates: a new pod becomes ready, an old pod still serves its open connections while it
 //! terminates, then the old pod ends.
 
-use std::{sync::Arc, thread::sleep, time::Duration};
+use std::{thread::sleep, time::Duration};
 
 use anyhow::{Context, Result};
 use lab::random::Random;
 
 use crate::{
-    cluster::{Cluster, Condition, Endpoint, Service},
+    cluster::{Condition, Endpoint, Service},
     proxy::Running,
-    servers::{Arrivals, Server},
+    servers::Server,
     world::{SERVERS, World, server_pod},
 };
 
@@ -22,12 +22,12 @@ pub(crate) const ROLLING: [Service; 2] = [Service::RollingA, Service::RollingB];
 const TO_DRAIN: Duration = Duration::from_secs(4);
 /// Time for datagrams that are still on the network when a pod's endpoint is removed.
 const TO_ARRIVE: Duration = Duration::from_millis(500);
+/// Time for the last packets of a pod whose servers have ended.
+const TO_LEAVE: Duration = Duration::from_millis(300);
 
 /// The pods of the services that are updated.
 pub(crate) struct Rolling<'a> {
     world: &'a World,
-    cluster: &'a Cluster,
-    arrivals: &'a Arc<Arrivals>,
     /// The servers of the pods from number [`FIRST`] on; None for the pod that does not exist now.
     servers: Vec<Option<Server>>,
     /// The number of the pod that does not exist now.
@@ -37,31 +37,19 @@ pub(crate) struct Rolling<'a> {
 }
 
 impl<'a> Rolling<'a> {
-    pub(crate) fn start(
-        world: &'a World,
-        cluster: &'a Cluster,
-        arrivals: &'a Arc<Arrivals>,
-        random: Random,
-    ) -> Result<Self> {
-        let mut rolling = Self {
+    pub(crate) fn start(world: &'a World, random: Random) -> Result<Self> {
+        let free = SERVERS - 1;
+        let serve = |pod| world.serve(pod, pod, world.cluster.bits(pod)).map(Some);
+        let mut servers = (FIRST..free).map(serve).collect::<Result<Vec<_>>>()?;
+        servers.push(None);
+        world.topology.unplug(World::index(free))?;
+        Ok(Self {
             world,
-            cluster,
-            arrivals,
-            servers: Vec::new(),
-            free: SERVERS - 1,
+            servers,
+            free,
             random,
             updates: 0,
-        };
-        for pod in FIRST..SERVERS - 1 {
-            let is_of = |service: &Service| cluster.serves(*service, server_pod(pod).into());
-            let service = ROLLING.into_iter().find(is_of);
-            let bit = service.context("a pod of no service")?.bit();
-            let server = world.serve(pod, pod, bit, arrivals)?;
-            rolling.servers.push(Some(server));
-        }
-        rolling.servers.push(None);
-        world.topology.unplug(World::index(rolling.free))?;
-        Ok(rolling)
+        })
     }
 
     /// Replaces one endpoint of a service by a new pod. The new pod has the address of the pod that
@@ -72,16 +60,15 @@ impl<'a> Rolling<'a> {
         let topology = &self.world.topology;
         let new = self.free;
         topology.plug(World::index(new))?;
-        self.servers[usize::from(new - FIRST)] =
-            Some(self.world.serve(new, new, service.bit(), self.arrivals)?);
-        let before = self.cluster.endpoints(service);
-        let mut endpoints = before.clone();
+        let server = self.world.serve(new, new, service.bit())?;
+        self.servers[usize::from(new - FIRST)] = Some(server);
+        let mut endpoints = self.world.cluster.endpoints(service);
+        let leaving = self.random.below(endpoints.len() as u64) as usize;
         endpoints.push(Endpoint::ready(server_pod(new)));
-        self.publish(running, service, &endpoints)?;
+        running.publish(service, endpoints.clone())?;
 
-        let leaving = self.random.below(before.len() as u64) as usize;
         endpoints[leaving].condition = Condition::Terminating;
-        self.publish(running, service, &endpoints)?;
+        running.publish(service, endpoints.clone())?;
         let old = endpoints[leaving].address.octets()[3] - server_pod(0).octets()[3];
         let server = self.servers[usize::from(old - FIRST)].take();
         let server = server.context("an endpoint without a pod")?;
@@ -89,21 +76,12 @@ impl<'a> Rolling<'a> {
         sleep(TO_DRAIN);
 
         endpoints.remove(leaving);
-        self.publish(running, service, &endpoints)?;
+        running.publish(service, endpoints)?;
         sleep(TO_ARRIVE);
         drop(server);
+        sleep(TO_LEAVE);
         topology.unplug(World::index(old))?;
         self.free = old;
         Ok(())
-    }
-
-    fn publish(
-        &self,
-        running: &mut Running<'_>,
-        service: Service,
-        endpoints: &[Endpoint],
-    ) -> Result<()> {
-        self.cluster.set(service, endpoints.to_vec());
-        running.publish(service)
     }
 }

@@ -2,10 +2,7 @@
 //! One run of the soak test: a node, a proxy, all clients, an update every minute.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::Ordering,
     thread,
     time::{Duration, Instant},
 };
@@ -20,15 +17,15 @@ use lab::{
 use proxy_common::Protocol;
 
 use crate::{
-    clients::{AT_ONCE, HELD, HOLDER, Plan, Scene, plans},
-    cluster::{Cluster, PORT, Service},
+    clients::{HELD, HOLDER, Plan, plans},
+    cluster::{PORT, Service},
     counters::{self, Counters, Flows},
-    disturb::{Broken, Disturber, Times, config},
-    leaving::{Departure, Leaving},
+    disturb::{Disturber, Times, config},
+    leaving::Leaving,
     proxy::{Programs, Proxy, Running},
     record::{Span, Tally},
     rolling::Rolling,
-    servers::{Arrivals, Server},
+    servers::Server,
     world::{Origin, REMOTE_ENDPOINTS, World, remote_pod, server_pod},
 };
 
@@ -88,72 +85,43 @@ const LAST: Duration = Duration::from_secs(1);
 const UPDATE: Duration = Duration::from_secs(60);
 
 pub(crate) fn run(settings: &Settings<'_>, programs: &Programs) -> Result<Outcome> {
-    let world = World::new(settings.plumbing, settings.seed)?;
-    let cluster = Cluster::new();
-    let arrivals = Arc::new(Arrivals::default());
-    let _servers = serve(&world, &cluster, &arrivals)?;
+    let proxy = settings.proxy;
+    let world = World::new(settings.plumbing, settings.seed, proxy == Proxy::Portolan)?;
+    let _servers = serve(&world)?;
     let associations = Servers::start()?;
     let _listening = listen(&world, &associations)?;
-    let random = Random::new(settings.seed);
-    let mut rolling = Rolling::start(&world, &cluster, &arrivals, random)?;
-    let departure = Departure::new(settings.proxy == Proxy::Portolan);
-    let mut leaving = Leaving::start(&world, &cluster, &arrivals, &departure)?;
+    let mut rolling = Rolling::start(&world, Random::new(settings.seed))?;
+    let mut leaving = Leaving::start(&world)?;
     let _visible = world.visit(Origin::Pod(HOLDER))?;
-    let mut running = Running::start(
-        &world,
-        &cluster,
-        settings.proxy,
-        programs,
-        &settings.config(),
-    )?;
+    let mut running = Running::start(&world, proxy, programs, &settings.config())?;
 
-    let plans = plans().into_iter();
-    let plans: Vec<_> = plans
-        .filter(|plan| plan.kind.contains(settings.only))
-        .filter(|plan| settings.disturb.is_none() || plan.kind != HELD && plan.kind != AT_ONCE)
-        .map(|plan| Plan {
-            pace: plan.pace * if settings.disturb.is_some() { 10 } else { 1 },
-            ..plan
-        })
-        .collect();
+    let mut plans = plans()?;
+    plans.retain(|plan| plan.kind.contains(settings.only));
+    if settings.disturb.is_some() {
+        plans.retain(|plan| plan.kind != HELD && !plan.is_crowd());
+        plans.iter_mut().for_each(|plan| plan.pace *= 10);
+    }
     let before = counters::read(&world, &running)?;
-    let broken = Broken::default();
     let span = Span {
         begin: Instant::now() + Duration::from_secs(1),
         length: settings.length,
     };
-    let scene = Scene {
-        world: &world,
-        cluster: &cluster,
-        arrivals: &arrivals,
-        departure: &departure,
-        broken: &broken,
-        has_proxy: settings.proxy != Proxy::None,
-        span,
-    };
-    let mut disturber = settings.disturb.map(|only| Disturber {
-        only,
-        world: &world,
-        programs,
-        broken: &broken,
-        span,
-        random: Random::new(settings.seed),
-        flows: Disturber::FLOWS,
-        next: Vec::new(),
-        times: Times::new(),
-    });
+    let disturber = |only| Disturber::new(&world, programs, span, settings.seed, only);
+    let mut disturber = settings.disturb.map(disturber);
     let mut flows = Flows::new();
     let (tallies, after, standstill) = thread::scope(|scope| -> Result<_> {
-        let start = |(number, plan)| {
-            let (scene, seed) = (&scene, settings.seed ^ (number as u64) << 32);
-            scope.spawn(move || Plan::run(plan, scene, seed))
+        let start = |(number, plan): (usize, &Plan)| {
+            let (world, plan, seed) = (&world, *plan, settings.seed ^ (number as u64) << 32);
+            scope.spawn(move || plan.run(world, span, proxy != Proxy::None, seed))
         };
         let clients: Vec<_> = plans.iter().enumerate().map(start).collect();
-        let watch = scope.spawn(|| longest_standstill(scene.span));
-        let pods = (&mut rolling, &mut leaving);
+        let watch = scope.spawn(|| longest_standstill(span));
         let lived = match &mut disturber {
-            Some(disturber) => live_disturbed(&scene, &mut running, pods.0, disturber),
-            None => live(&scene, &mut running, pods, &mut flows, programs),
+            Some(disturber) => live_disturbed(span, &mut running, &mut rolling, disturber),
+            None => {
+                let pods = (&mut rolling, &mut leaving);
+                live(&world, span, &mut running, pods, &mut flows, programs)
+            }
         };
         let tallies = clients.into_iter().map(|client| {
             let tally = client.join();
@@ -165,15 +133,14 @@ pub(crate) fn run(settings: &Settings<'_>, programs: &Programs) -> Result<Outcom
             .map_err(|_| anyhow!("the watch has broken down"))?;
         Ok((tallies?, lived?, standstill))
     })?;
+    let is_held = plans.iter().any(|plan| plan.kind == HELD);
+    let ended = world.departure.ended.each_ref();
     Ok(Outcome {
-        proxy: settings.proxy,
+        proxy,
         tallies,
         counters: counters::difference(&before, &after),
         evicted: flows.evicted,
-        ended: plans
-            .iter()
-            .any(|plan| plan.kind == HELD)
-            .then(|| departure.ended.map(AtomicU64::into_inner)),
+        ended: is_held.then(|| ended.map(|count| count.load(Ordering::Relaxed))),
         updates: rolling.updates,
         disturbances: disturber.map(|disturber| disturber.times),
         is_long: settings.is_long(),
@@ -198,13 +165,13 @@ fn longest_standstill(span: Span) -> Duration {
 /// counters and returns them. Later they would count the resets that ending clients send for what
 /// they have not received.
 fn live(
-    scene: &Scene<'_>,
+    world: &World,
+    span: Span,
     running: &mut Running<'_>,
     (rolling, leaving): (&mut Rolling<'_>, &mut Leaving<'_>),
     flows: &mut Flows,
     programs: &Programs,
 ) -> Result<Counters> {
-    let span = scene.span;
     // No update in the last seconds: a failure that it causes would not be seen any more.
     let period = UPDATE.min(span.length / 4);
     let mut update = span.begin + period / 2;
@@ -227,20 +194,20 @@ fn live(
         }
         thread::sleep(Duration::from_millis(50));
     }
-    counters::read(scene.world, running)
+    counters::read(world, running)
 }
 
 /// Disturbs and updates in turns until shortly before the end of the run.
 fn live_disturbed(
-    scene: &Scene<'_>,
+    span: Span,
     running: &mut Running<'_>,
     rolling: &mut Rolling<'_>,
     disturber: &mut Disturber<'_>,
 ) -> Result<Counters> {
     const UPDATES: u32 = 3;
-    let end = scene.span.end() - LAST;
+    let end = span.end() - LAST;
     let mut done = 0;
-    thread::sleep(scene.span.window() / 4);
+    thread::sleep(span.window() / 4);
     while Instant::now() < end {
         ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
         disturber.disturb(running)?;
@@ -254,18 +221,12 @@ fn live_disturbed(
 }
 
 /// Starts the servers that run until the end, in pods on this node and on other nodes.
-fn serve(world: &World, cluster: &Cluster, arrivals: &Arc<Arrivals>) -> Result<Vec<Server>> {
-    let mut servers = Vec::new();
-    for pod in 0..STEADY {
-        let address = server_pod(pod);
-        let services = Service::ALL.into_iter();
-        let services = services.filter(|service| cluster.serves(*service, address.into()));
-        let bits = services.fold(0, |bits, service| bits | service.bit());
-        servers.push(world.serve(pod, pod, bits, arrivals)?);
-    }
+fn serve(world: &World) -> Result<Vec<Server>> {
+    let steady = (0..STEADY).map(|pod| world.serve(pod, pod, world.cluster.bits(pod)));
+    let mut servers = steady.collect::<Result<Vec<_>>>()?;
     let bits = Service::Ten.bit() | Service::Many.bit();
     let addresses: Vec<_> = (0..REMOTE_ENDPOINTS).map(remote_pod).take(5).collect();
-    let remote = &world.topology.remote;
+    let (remote, arrivals) = (&world.topology.remote, &world.arrivals);
     servers.push(Server::start(remote, None, &addresses, bits, arrivals)?);
     Ok(servers)
 }
@@ -273,7 +234,7 @@ fn serve(world: &World, cluster: &Cluster, arrivals: &Arc<Arrivals>) -> Result<V
 /// Starts SCTP servers at the endpoints of [`Service::Two`].
 fn listen(world: &World, servers: &Servers) -> Result<Vec<Listening>> {
     let pods = [1, 2].map(|pod| {
-        let namespace = &world.topology.pods[World::index(pod)];
+        let namespace = world.namespace(Origin::Server(pod));
         servers.listen(namespace, Protocol::SCTP, (server_pod(pod), PORT).into())
     });
     pods.into_iter().collect()

@@ -5,29 +5,33 @@
 
 use std::{
     collections::BTreeMap,
-    io::{self, BufRead, BufReader, ErrorKind, Write},
-    net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream, UdpSocket},
+    io,
+    net::{self, IpAddr, Ipv4Addr, SocketAddr},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    thread,
     time::Duration,
 };
 
 use anyhow::{Context, Result};
-use lab::node::{cgroup::Cgroup, netns::NetNs};
+use lab::{
+    lock,
+    node::{cgroup::Cgroup, netns::NetNs},
+    traffic::servers::listen,
+};
 use nix::sys::socket::{setsockopt, sockopt};
-use socket2::{Domain, SockAddr, Socket, Type};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    net::{TcpListener, TcpStream, UdpSocket},
+    runtime::{Builder, Runtime},
+    time::sleep,
+};
 
 use crate::cluster::{DATA_PORT, PORT};
 
-/// How often a server checks whether it is to end.
-const LOOK: Duration = Duration::from_millis(100);
 /// Number of clients that may connect at once.
 const BACKLOG: i32 = 1024;
-/// Stack size in bytes of a thread that serves one connection.
-const STACK: usize = 128 << 10;
 /// A large answer is cut into datagrams: the payload of each in bytes, and their number.
 pub(crate) const SEGMENT: usize = 1200;
 pub(crate) const SEGMENTS: usize = 10;
@@ -39,18 +43,12 @@ pub(crate) struct Arrivals(Mutex<BTreeMap<(u64, u64), Ipv4Addr>>);
 
 impl Arrivals {
     fn note(&self, sender: u64, number: u64, pod: Ipv4Addr) {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert((sender, number), pod);
+        lock(&self.0).insert((sender, number), pod);
     }
     /// Removes the entry of a datagram. Returns the pod that received it; None if it has not
     /// arrived.
     pub(crate) fn take(&self, sender: u64, number: u64) -> Option<Ipv4Addr> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&(sender, number))
+        lock(&self.0).remove(&(sender, number))
     }
 }
 
@@ -58,12 +56,14 @@ struct State {
     /// The bits of the services that the pod is an endpoint of.
     services: u32,
     is_draining: AtomicBool,
-    has_ended: AtomicBool,
     arrivals: Arc<Arrivals>,
 }
 
 /// The servers of one pod; dropping it ends them.
-pub(crate) struct Server(Arc<State>);
+pub(crate) struct Server {
+    state: Arc<State>,
+    _runtime: Runtime,
+}
 
 impl Server {
     /// Serves TCP at every address of the namespace, and UDP at each of `addresses`. `services` are
@@ -78,20 +78,25 @@ impl Server {
         let state = Arc::new(State {
             services,
             is_draining: AtomicBool::new(false),
-            has_ended: AtomicBool::new(false),
             arrivals: Arc::clone(arrivals),
         });
+        // Two threads, so that one busy connection does not delay all others of the pod.
+        let threads = Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build();
+        let runtime = threads.context("start the servers' threads")?;
         let start = || -> Result<()> {
+            let _here = runtime.enter();
             for port in [PORT, DATA_PORT] {
-                let listener = listen(port)?;
-                let state = Arc::clone(&state);
-                spawn(move || accept(&listener, &state))?;
+                let listener = TcpListener::from_std(listen(port, BACKLOG)?)?;
+                tokio::spawn(accept(listener, Arc::clone(&state)));
             }
             for address in addresses {
-                let (state, address) = (Arc::clone(&state), *address);
-                let socket = UdpSocket::bind((address, PORT))?;
-                socket.set_read_timeout(Some(LOOK))?;
-                spawn(move || receive(&Arc::new(socket), address, &state))?;
+                let socket = net::UdpSocket::bind((*address, PORT))?;
+                socket.set_nonblocking(true)?;
+                let socket = Arc::new(UdpSocket::from_std(socket)?);
+                tokio::spawn(receive(socket, *address, Arc::clone(&state)));
             }
             Ok(())
         };
@@ -100,54 +105,15 @@ impl Server {
             None => namespace.enter(start)?,
         };
         started.with_context(|| format!("serve in {}", namespace.name()))?;
-        Ok(Self(state))
+        Ok(Self {
+            state,
+            _runtime: runtime,
+        })
     }
 
     /// Makes clients go away: the next answer on each connection is its last one.
     pub(crate) fn drain(&self) {
-        self.0.is_draining.store(true, Ordering::Relaxed);
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.0.has_ended.store(true, Ordering::Relaxed);
-        // Waits until every thread has seen it.
-        thread::sleep(3 * LOOK);
-    }
-}
-
-fn spawn(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    let small = thread::Builder::new().stack_size(STACK);
-    small.spawn(work).map(drop)
-}
-
-fn listen(port: u16) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-    socket.set_reuse_address(true)?;
-    socket.set_read_timeout(Some(LOOK))?;
-    socket.bind(&SockAddr::from(SocketAddr::from((
-        Ipv4Addr::UNSPECIFIED,
-        port,
-    ))))?;
-    socket.listen(BACKLOG)?;
-    Ok(socket)
-}
-
-fn is_timeout(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
-    )
-}
-
-fn accept(listener: &Socket, state: &Arc<State>) {
-    while !state.has_ended.load(Ordering::Relaxed) {
-        if let Ok((stream, _)) = listener.accept() {
-            let state = Arc::clone(state);
-            // An error is ignored here: the client reports it.
-            _ = spawn(move || _ = converse(stream.into(), &state));
-        }
+        self.state.is_draining.store(true, Ordering::Relaxed);
     }
 }
 
@@ -173,120 +139,112 @@ fn parse(text: &str) -> Option<Request<'_>> {
 }
 
 impl State {
-    /// Returns the answer of the pod at the address `pod`, padded to at least `length` bytes.
-    fn answer(&self, pod: IpAddr, request: &Request<'_>, length: u64, is_last: bool) -> Vec<u8> {
+    fn serves(&self, service: u32) -> bool {
+        self.services & service != 0
+    }
+
+    /// Returns the answer of the pod at the address `pod` to the request `number`, padded to at
+    /// least `length` bytes.
+    fn answer(
+        &self,
+        pod: IpAddr,
+        service: u32,
+        [number, length]: [u64; 2],
+        is_last: bool,
+    ) -> Vec<u8> {
         let word = match is_last {
-            _ if self.services & request.service == 0 => "stranger",
+            _ if !self.serves(service) => "stranger",
             true => "bye",
             false => "ok",
         };
-        let mut bytes = format!("{pod} {} {word}", request.numbers[0]).into_bytes();
         // The padding comes before the end of the line.
-        bytes.push(b' ');
-        bytes.resize(bytes.len().max(length as usize - 1), b'.');
+        let mut bytes = format!("{pod} {number} {word} ").into_bytes();
+        bytes.resize(bytes.len().max((length as usize).saturating_sub(1)), b'.');
         bytes.push(b'\n');
         bytes
     }
 }
 
-fn converse(stream: TcpStream, state: &State) -> io::Result<()> {
-    stream.set_read_timeout(Some(LOOK))?;
+// An error of one client is ignored here: the client reports it.
+
+async fn accept(listener: TcpListener, state: Arc<State>) {
+    loop {
+        if let Ok((stream, _)) = listener.accept().await {
+            let state = Arc::clone(&state);
+            tokio::spawn(async move { _ = converse(stream, &state).await });
+        }
+    }
+}
+
+async fn converse(stream: TcpStream, state: &State) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let pod = stream.local_addr()?.ip();
-    let mut input = BufReader::new(stream);
-    let mut line = Vec::new();
-    loop {
-        match input.read_until(b'\n', &mut line) {
-            Ok(0) => return Ok(()),
-            Err(error) if is_timeout(&error) => {
-                if state.has_ended.load(Ordering::Relaxed) {
-                    return Ok(());
-                }
-                continue;
-            }
-            read => read?,
-        };
-        let text = String::from_utf8_lossy(&line);
-        let Some(request) = parse(&text) else {
+    let mut stream = BufReader::new(stream);
+    let mut line = String::new();
+    while stream.read_line(&mut line).await? > 0 {
+        let Some(request) = parse(&line) else {
             return Ok(());
         };
-        let [_, length, more] = request.numbers;
+        let [number, length, more] = request.numbers;
         if request.verb == "stream" {
+            let answer = state.answer(pod, request.service, [number, 0], false);
             for _ in 0..length {
-                let answer = state.answer(pod, &request, 2, false);
-                input.get_mut().write_all(&answer)?;
-                thread::sleep(Duration::from_millis(more));
+                stream.write_all(&answer).await?;
+                sleep(Duration::from_millis(more)).await;
             }
         } else {
             let is_last = more != 0 || state.is_draining.load(Ordering::Relaxed);
-            let answer = state.answer(pod, &request, length.max(2), is_last);
-            input.get_mut().write_all(&answer)?;
+            let answer = state.answer(pod, request.service, [number, length], is_last);
+            stream.write_all(&answer).await?;
             if is_last {
-                input.get_mut().shutdown(Shutdown::Write)?;
+                stream.shutdown().await?;
             }
         }
         line.clear();
     }
+    Ok(())
 }
 
-fn receive(socket: &Arc<UdpSocket>, pod: Ipv4Addr, state: &Arc<State>) {
+async fn receive(socket: Arc<UdpSocket>, pod: Ipv4Addr, state: Arc<State>) {
     let mut buffer = [0; 2048];
-    while !state.has_ended.load(Ordering::Relaxed) {
-        let Ok((length, from)) = socket.recv_from(&mut buffer) else {
+    loop {
+        let Ok((length, from)) = socket.recv_from(&mut buffer).await else {
             continue;
         };
-        let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
-        let Some(request) = parse(&text) else {
+        let text = String::from_utf8_lossy(&buffer[..length]);
+        let Some(Request {
+            verb,
+            service,
+            numbers: [number, length, more],
+        }) = parse(&text)
+        else {
             continue;
         };
-        let [number, length, more] = request.numbers;
-        // An error is ignored here: the client reports it.
-        _ = match request.verb {
-            "one-way" if state.services & request.service != 0 => {
-                state.arrivals.note(number, length, pod);
-                Ok(())
-            }
-            "one-way" => Ok(()),
-            "segments" => segments(
-                socket,
-                &state.answer(pod.into(), &request, SEGMENT as u64, false),
-                from,
-            ),
-            // Each answer's number is one more than the last one's, so that a lost one shows.
+        let answer = |length| state.answer(pod.into(), service, [number, length], false);
+        match verb {
+            "one-way" if state.serves(service) => state.arrivals.note(number, length, pod),
+            "one-way" => {}
+            "segments" => _ = segments(&socket, &answer(SEGMENT as u64), from).await,
+            // Each answer has the next number, so that a lost one shows at once.
             "stream" => {
-                let (socket, state) = (Arc::clone(socket), Arc::clone(state));
-                let Request {
-                    service, numbers, ..
-                } = request;
-                let mut request = Request {
-                    verb: "stream",
-                    service,
-                    numbers,
-                };
-                spawn(move || {
-                    for _ in 0..length {
-                        if state.has_ended.load(Ordering::Relaxed) {
-                            return;
-                        }
-                        let answer = state.answer(pod.into(), &request, 2, false);
-                        _ = socket.send_to(&answer, from);
-                        request.numbers[0] += 1;
-                        thread::sleep(Duration::from_millis(more));
+                let (socket, state) = (Arc::clone(&socket), Arc::clone(&state));
+                tokio::spawn(async move {
+                    for number in number..number + length {
+                        let answer = state.answer(pod.into(), service, [number, 0], false);
+                        _ = socket.send_to(&answer, from).await;
+                        sleep(Duration::from_millis(more)).await;
                     }
-                })
+                });
             }
-            _ => {
-                let answer = state.answer(pod.into(), &request, length.max(2), false);
-                socket.send_to(&answer, from).map(drop)
-            }
-        };
+            _ => _ = socket.send_to(&answer(length), from).await,
+        }
     }
 }
 
 /// Sends one buffer, which the kernel or the last interface cuts into datagrams (GSO).
-fn segments(socket: &UdpSocket, answer: &[u8], to: SocketAddr) -> io::Result<()> {
+async fn segments(socket: &UdpSocket, answer: &[u8], to: SocketAddr) -> io::Result<()> {
     setsockopt(socket, sockopt::UdpGsoSegment, &(SEGMENT as i32))?;
-    let sent = socket.send_to(&answer.repeat(SEGMENTS), to);
+    let sent = socket.send_to(&answer.repeat(SEGMENTS), to).await;
     setsockopt(socket, sockopt::UdpGsoSegment, &0)?;
     sent.map(drop)
 }

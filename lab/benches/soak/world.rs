@@ -4,22 +4,25 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr},
-    process::{Child, Command},
+    process::Command,
+    str::FromStr,
     sync::Arc,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use lab::node::{
     cgroup::Cgroup,
     layout::Layout,
     netns::NetNs,
-    process::end_with_us,
+    process::{Killed, end_with_us},
     topology::{Plumbing, Topology},
 };
 use nix::sys::signal::Signal;
 
 use crate::{
-    cluster::{Service, load_balancer},
+    cluster::{Cluster, Service, load_balancer},
+    disturb::Broken,
+    leaving::Departure,
     servers::{Arrivals, Server},
 };
 
@@ -74,15 +77,34 @@ impl Origin {
             _ => None,
         }
     }
-}
 
-impl Origin {
     /// Returns whether connections of a client here to a cluster IP are translated at its sockets.
     pub(crate) const fn is_at_socket(self) -> bool {
-        match self {
-            Self::Pod(_) | Self::Server(_) | Self::Node | Self::HostPod => true,
-            Self::Sandbox(_) | Self::Remote | Self::Outside => false,
-        }
+        !matches!(self, Self::Sandbox(_) | Self::Remote | Self::Outside)
+    }
+}
+
+/// Reads an origin as plan.txt has it: `pod4`, `host-pod`.
+impl FromStr for Origin {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let name = text.trim_end_matches(|letter: char| letter.is_ascii_digit());
+        let digits = &text[name.len()..];
+        let number = || {
+            let number = digits.parse::<u8>();
+            number.with_context(|| format!("{text}: no number of a pod"))
+        };
+        Ok(match (name, digits) {
+            ("pod", _) => Self::Pod(number()?),
+            ("sandbox", _) => Self::Sandbox(number()?),
+            ("server", _) => Self::Server(number()?),
+            ("node", "") => Self::Node,
+            ("host-pod", "") => Self::HostPod,
+            ("remote", "") => Self::Remote,
+            ("outside", "") => Self::Outside,
+            _ => bail!("no origin {text}"),
+        })
     }
 }
 
@@ -136,25 +158,21 @@ const RULES: &str = "table ip beside {
 }
 ";
 
+/// The hosts, the services, and what servers, clients and disturbances tell each other.
 pub(crate) struct World {
     pub(crate) topology: Topology,
+    pub(crate) cluster: Cluster,
+    pub(crate) arrivals: Arc<Arrivals>,
+    pub(crate) departure: Departure,
+    pub(crate) broken: Broken,
     /// Declared before its parent `cgroup` because it must be removed first.
     host_pod: Cgroup,
     cgroup: Cgroup,
 }
 
-/// A process in a pod; dropping this kills it.
-pub(crate) struct Visitor(Child);
-
-impl Drop for Visitor {
-    fn drop(&mut self) {
-        _ = self.0.kill();
-        _ = self.0.wait();
-    }
-}
-
 impl World {
-    pub(crate) fn new(plumbing: Plumbing, seed: u64) -> Result<Self> {
+    /// `has_to_end`: whether the proxy ends connections to a pod that has gone.
+    pub(crate) fn new(plumbing: Plumbing, seed: u64, has_to_end: bool) -> Result<Self> {
         let own = |address: Ipv4Addr| vec![IpAddr::V4(address)];
         let clients = (0..CLIENTS).map(client_pod);
         let pods = clients.chain((0..LEAVERS.end).map(server_pod)).map(own);
@@ -164,9 +182,9 @@ impl World {
             pods: pods.collect(),
             remote: remote.map(IpAddr::V4).collect(),
             outside: [OUTSIDE.into()].into(),
-            unowned: Service::ALL
+            unowned: Service::all()
                 .map(|service| IpAddr::V4(load_balancer(service)))
-                .into(),
+                .collect(),
         };
         let topology = Topology::build(layout, plumbing)?;
         let node = &topology.node;
@@ -183,6 +201,10 @@ impl World {
             host_pod: cgroup.below("host-pod")?,
             cgroup,
             topology,
+            cluster: Cluster::new(),
+            arrivals: Arc::default(),
+            departure: Departure::new(has_to_end),
+            broken: Broken::default(),
         };
         // The hosts behind one masquerade address have different clocks. An endpoint that keeps an
         // address and port in TIME_WAIT refuses a new connection from them if the clock seems to go
@@ -206,16 +228,16 @@ impl World {
 
     /// Serves in the server pod `pod`, which has the address of the pod `of`. `services` are the
     /// bits of the services that it is an endpoint of.
-    pub(crate) fn serve(
-        &self,
-        pod: u8,
-        of: u8,
-        services: u32,
-        arrivals: &Arc<Arrivals>,
-    ) -> Result<Server> {
-        let namespace = &self.topology.pods[Self::index(pod)];
-        let cgroup = Some(&self.cgroup);
-        Server::start(namespace, cgroup, &[server_pod(of)], services, arrivals)
+    pub(crate) fn serve(&self, pod: u8, of: u8, services: u32) -> Result<Server> {
+        let namespace = self.namespace(Origin::Server(pod));
+        let (addresses, arrivals) = ([server_pod(of)], &self.arrivals);
+        Server::start(
+            namespace,
+            Some(&self.cgroup),
+            &addresses,
+            services,
+            arrivals,
+        )
     }
 
     pub(crate) fn node(&self) -> &NetNs {
@@ -226,11 +248,11 @@ impl World {
     }
 
     /// Starts a process in a pod, which does nothing. It lives as long as this thread at most.
-    pub(crate) fn visit(&self, origin: Origin) -> Result<Visitor> {
+    pub(crate) fn visit(&self, origin: Origin) -> Result<Killed> {
         let mut command = Command::new("sleep");
         end_with_us(command.arg("infinity"), Signal::SIGKILL);
         let child = self.namespace(origin).enter(|| command.spawn())?;
-        Ok(Visitor(child.context("start sleep")?))
+        Ok(Killed(child.context("start sleep")?))
     }
 
     /// Returns the index of a server pod among the topology's pods.
@@ -240,14 +262,9 @@ impl World {
 
     /// Returns the network namespaces of all hosts.
     pub(crate) fn namespaces(&self) -> impl Iterator<Item = &NetNs> {
-        let Topology {
-            node,
-            outside,
-            remote,
-            pods,
-            ..
-        } = &self.topology;
-        [node, outside, remote].into_iter().chain(pods)
+        let all = &self.topology;
+        let hosts = [&all.node, &all.outside, &all.remote];
+        hosts.into_iter().chain(&all.pods)
     }
 
     pub(crate) fn namespace(&self, origin: Origin) -> &NetNs {

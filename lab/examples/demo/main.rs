@@ -1,50 +1,56 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The demo: the real agent on a node in a network namespace, with the manifests in deploy/demo,
-//! and real connections to its services. `cargo xtask demo` runs it.
+//! and the connections of exhibits.yaml to its services. `cargo xtask demo` runs it.
 
-mod exhibits;
-mod print;
-
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::{collections::BTreeMap, fs, net::IpAddr, path::Path, process::ExitCode};
 
 use anyhow::{Context, Result, bail};
-use clap::Parser;
+use comfy_table::{ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
 use lab::{
-    cases::{cluster, flows::Flows, format::Flow},
-    interrupt::{self, INTERRUPTED},
+    cases::{
+        cluster,
+        flows::Flows,
+        format::{Flow, Node},
+        hosts::hosts,
+        parse::files_in,
+    },
+    interrupt,
     node::{
         agent::{Agent, Manifests, Options},
         binary, bpffs,
         cgroup::Cgroup,
-        netns,
         settings::SocketBalancing,
         topology::{Plumbing, Topology},
     },
+    traffic::probe::{Attempt, Outcome},
 };
-
-use exhibits::{EXHIBITS, NODE, PODS, layout, names};
-use print::{new_table, outcome_of};
-
-/// Shows the main job: connections to services' addresses reach pods.
-#[derive(Parser)]
-#[command(name = "demo")]
-struct Arguments {
-    /// The agent's binary; default: the one beside the demo
-    #[arg(long)]
-    binary: Option<PathBuf>,
-}
+use serde::Deserialize;
 
 /// The resource version of the Node object in deploy/demo/node.yaml.
 const NODE_VERSION: u64 = 1;
 /// The folder of manifests; their addresses are what the demo calls.
 const MANIFESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/demo");
+const TABLE_WIDTH: u16 = 150;
+
+/// What the demo shows.
+#[derive(Deserialize)]
+struct Demo {
+    node: Node,
+    /// The hosts' names, for people to read.
+    names: BTreeMap<IpAddr, String>,
+    exhibits: Vec<Exhibit>,
+}
+
+/// One row of the demo's table: what is done, the flow, and the rule that explains its outcome.
+#[derive(Deserialize)]
+struct Exhibit {
+    what: String,
+    flow: Flow,
+    rule: String,
+}
 
 fn main() -> ExitCode {
-    match run(&Arguments::parse()) {
+    match run() {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -55,39 +61,27 @@ fn main() -> ExitCode {
 }
 
 /// Runs the demo. Returns whether all flows were as expected.
-fn run(arguments: &Arguments) -> Result<bool> {
-    netns::check_privilege()?;
+fn run() -> Result<bool> {
     bpffs::prepare()?;
     interrupt::catch()?;
-    let binary = binary::find(arguments.binary.as_deref())?;
-    let endpoints = cluster::endpoints(&read_all(MANIFESTS.as_ref())?, NODE)?;
-    let flows: Vec<Flow> = EXHIBITS
-        .iter()
-        .map(|exhibit| serde_saphyr::from_str(exhibit.flow).context(exhibit.what))
-        .collect::<Result<_>>()?;
-    let topology = Topology::build(layout(&flows)?, Plumbing::Bridge)?;
+    let binary = binary::find()?;
+    let demo: Demo = serde_saphyr::from_str(include_str!("exhibits.yaml"))?;
+    let flows: Vec<_> = demo.exhibits.iter().map(|exhibit| &exhibit.flow).collect();
+    let endpoints = cluster::endpoints(&read_all(MANIFESTS.as_ref())?, &demo.node.name)?;
+    let layout = hosts(&demo.node, &flows, &endpoints);
+    let topology = Topology::build(layout, Plumbing::Bridge)?;
     let cgroup = Cgroup::new()?;
-    let mut servers = Flows::new(
-        &topology,
-        &cgroup,
-        &endpoints,
-        SocketBalancing::Host,
-        &INTERRUPTED,
-    )?;
-    let ranges = ["10.40.0.0/16".parse()?, "fd00:40::/48".parse()?];
+    let host = SocketBalancing::Host;
+    let mut servers = Flows::new(&topology, &cgroup, &endpoints, host)?;
     let options = Options {
-        binary: &binary,
-        node_name: NODE,
-        cluster_cidrs: &ranges,
-        config: "",
-        socket_balancing: SocketBalancing::Host,
-        kubeconfig: None,
-        cgroup_root: cgroup.path(),
+        node_name: &demo.node.name,
+        cluster_cidrs: &demo.node.pod_cidrs,
+        socket_balancing: host,
+        ..Options::new(&binary, cgroup.path())
     };
     println!(
-        "A node with {} pods, another node and an outside client, each in a network namespace; one agent,\n\
+        "A node with its pods, another node and an outside client, each in a network namespace; one agent,\n\
          started from the manifests in {}.\n",
-        PODS.len(),
         fs::canonicalize(MANIFESTS)?.display(),
     );
     let manifests = Manifests::Folder(MANIFESTS.as_ref());
@@ -95,7 +89,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
     let shown = agent
         .wait_for(NODE_VERSION)
         .context("start the agent")
-        .and_then(|()| show(&flows, &mut servers, &agent, &binary));
+        .and_then(|()| show(&demo, &mut servers, &agent, &binary));
     shown.inspect_err(|_| {
         for line in agent.log_tail(25) {
             eprintln!("  | {line}");
@@ -103,40 +97,32 @@ fn run(arguments: &Arguments) -> Result<bool> {
     })
 }
 
-fn show(flows: &[Flow], servers: &mut Flows<'_>, agent: &Agent<'_>, binary: &Path) -> Result<bool> {
-    let names = names()?;
-    let mut table = new_table(["what was done", "what happened", "the rule behind it", ""]);
+fn show(demo: &Demo, servers: &mut Flows<'_>, agent: &Agent<'_>, binary: &Path) -> Result<bool> {
+    let mut table = Table::new();
+    table
+        .load_style(UTF8_FULL_CONDENSED)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_width(TABLE_WIDTH)
+        .set_header(["what was done", "what happened", "the rule behind it", ""]);
     let mut unexpected = Vec::new();
-    for (exhibit, flow) in EXHIBITS.iter().zip(flows) {
+    for Exhibit { what, flow, rule } in &demo.exhibits {
         let (Some(to), Some(expect)) = (flow.to, &flow.expect) else {
-            bail!(
-                "{}: the flow says nothing to call or to expect",
-                exhibit.what
-            );
+            bail!("{what}: the flow says nothing to call or to expect");
         };
-        let (attempts, verdict) = servers
-            .observe(flow, to, expect)
-            .with_context(|| exhibit.what.to_owned())?;
+        let observed = servers.observe(flow, to, expect);
+        let (attempts, verdict) = observed.with_context(|| what.clone())?;
         table.add_row([
-            format!(
-                "{}\n{} -> {to} {}",
-                exhibit.what,
-                flow.from,
-                flow.protocol.name()
-            ),
-            outcome_of(&attempts, &names),
-            exhibit.rule.to_owned(),
+            format!("{what}\n{} -> {to} {}", flow.from, flow.protocol.name()),
+            outcome_of(&attempts, &demo.names),
+            rule.clone(),
             if verdict.is_ok() { "ok" } else { "UNEXPECTED" }.to_owned(),
         ]);
-        if let Err(reason) = verdict {
-            unexpected.push(format!("{}: {reason}", exhibit.what));
-        }
+        unexpected.extend(verdict.err().map(|reason| format!("{what}: {reason}")));
     }
     println!("{table}\n");
     let (pins, program) = (agent.pin_dir().display().to_string(), binary.display());
     let words = ["services", "--pin-dir", &pins];
-    let services = agent.namespace().feed(&program.to_string(), &words, "");
-    match services {
+    match agent.namespace().feed(&program.to_string(), &words, "") {
         Ok(services) => println!("The services, read from the maps:\n\n{services}"),
         Err(error) => unexpected.push(format!("{error:#}")),
     }
@@ -149,20 +135,33 @@ fn show(flows: &[Flow], servers: &mut Flows<'_>, agent: &Agent<'_>, binary: &Pat
     Ok(unexpected.is_empty())
 }
 
+/// Describes the outcomes of a flow's connections for people, each with their number.
+fn outcome_of(attempts: &[Attempt], names: &BTreeMap<IpAddr, String>) -> String {
+    let name = |ip: IpAddr| names.get(&ip).map_or("a gateway of node-a", String::as_str);
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for Attempt { outcome, .. } in attempts {
+        let text = match outcome {
+            Outcome::Answered(answer) => {
+                let (by, seen) = (answer.by.ip(), answer.seen.ip());
+                format!("{} answers, and sees {seen} ({})", name(by), name(seen))
+            }
+            Outcome::Refused => "refused".to_owned(),
+            Outcome::Silence => "no answer".to_owned(),
+            other => format!("{other:?}"),
+        };
+        *counts.entry(text).or_default() += 1;
+    }
+    let lines = counts
+        .iter()
+        .map(|(text, count)| format!("{count} x {text}"));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 /// Reads all manifests in a folder, as one stream of YAML documents.
 fn read_all(folder: &Path) -> Result<String> {
-    let mut files: Vec<_> = fs::read_dir(folder)
-        .with_context(|| format!("read folder {}", folder.display()))?
-        .map(|entry| entry.map(|entry| entry.path()))
-        .collect::<Result<_, _>>()?;
-    files.retain(|file| {
-        file.extension()
-            .is_some_and(|extension| extension == "yaml")
-    });
-    files.sort();
-    let texts: Vec<_> = files
+    let files = files_in(folder)?;
+    let texts = files
         .iter()
-        .map(|file| fs::read_to_string(file).with_context(|| format!("read {}", file.display())))
-        .collect::<Result<_>>()?;
-    Ok(texts.join("\n---\n"))
+        .map(|file| fs::read_to_string(file).with_context(|| format!("read {}", file.display())));
+    Ok(texts.collect::<Result<Vec<_>>>()?.join("\n---\n"))
 }

@@ -31,10 +31,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 const OBJECTS: &str = "
 apiVersion: v1
-kind: Node
-metadata: {name: node-a}
----
-apiVersion: v1
 kind: Service
 metadata: {name: cart, namespace: default}
 spec:
@@ -140,17 +136,7 @@ fn metrics(program: &Path, mode: &str) -> Result<String> {
     ))?;
     let server = ApiServer::start(&node, ADDRESS)?;
     server.apply(OBJECTS)?;
-    let status =
-        format!(r#"{{"status":{{"addresses":[{{"type":"InternalIP","address":"{ADDRESS}"}}]}}}}"#);
-    let patch = [
-        "patch",
-        "node",
-        "node-a",
-        "--subresource=status",
-        "--type=merge",
-        "--patch",
-    ];
-    server.kubectl(&[&patch[..], &[&status]].concat())?;
+    server.make_node(ADDRESS)?;
     let kubeconfig = server.kubeconfig();
     let kube_proxy = KubeProxy::start(&node, program, mode, None, &kubeconfig)?;
     let deadline = Instant::now() + PATIENCE;

@@ -3,7 +3,8 @@
 //! connections at a rate.
 
 use std::{
-    io::{self, ErrorKind, Read, Write},
+    fmt,
+    io::{self, Read, Write},
     net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream},
     time::{Duration, Instant},
 };
@@ -11,28 +12,62 @@ use std::{
 use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
 use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
     net,
     task::JoinSet,
     time::{MissedTickBehavior, interval, timeout},
 };
 
-use super::servers::{read_byte, write_byte};
 use crate::{load::client::histogram, node::netns::NetNs};
 
 /// Timeout of a client's connection or answer. Long enough for two repeated SYNs.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The results of new connections, or of UDP queries: how many were tried, how many succeeded.
-#[derive(Clone)]
 pub struct Made {
     pub asked: u32,
     /// Connections that also carried a byte there and back, or queries that got an answer.
     pub made: u32,
     /// Duration in nanoseconds of every successful connect(), or from a query to its answer.
-    pub took: Histogram<u32>,
+    took: Histogram<u32>,
 }
 
 impl Made {
+    /// Does `count` times `one` from the network namespace, `per_second` of them each second,
+    /// independent of the outcome of earlier ones.
+    pub(super) fn at_a_rate<F>(
+        namespace: &NetNs,
+        [per_second, count]: [u32; 2],
+        patience: Duration,
+        one: impl Fn() -> F,
+    ) -> Result<Self>
+    where
+        F: Future<Output = io::Result<Duration>> + Send + 'static,
+    {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let work = async {
+            let mut ticks = interval(Duration::from_secs(1) / per_second);
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
+            let mut clients = JoinSet::new();
+            for _ in 0..count {
+                ticks.tick().await;
+                clients.spawn(timeout(patience, one()));
+            }
+            let mut all = Self::none();
+            while let Some(ended) = clients.join_next().await {
+                all.asked += 1;
+                if let Ok(Ok(Ok(took))) = ended {
+                    all.made += 1;
+                    all.took.saturating_record(took.as_nanos() as u64);
+                }
+            }
+            all
+        };
+        namespace.enter(|| runtime.block_on(work))
+    }
+
     fn none() -> Self {
         Self {
             asked: 0,
@@ -64,94 +99,27 @@ impl Made {
     }
 }
 
-impl std::fmt::Debug for Made {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        std::fmt::Display::fmt(self, f)
+impl fmt::Debug for Made {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [median, late] = [0.5, 0.99].map(|quantile| self.took(quantile));
+        let Self { asked, made, .. } = self;
+        write!(f, "{made} of {asked}, {median:.2} / {late:.2} ms")
     }
 }
 
-impl std::fmt::Display for Made {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} of {}", self.made, self.asked)?;
-        if self.made > 0 {
-            let [median, late] = [0.5, 0.99].map(|quantile| self.took(quantile));
-            write!(f, ", {median:.2} / {late:.2} ms")?;
-        }
-        Ok(())
-    }
-}
-
-/// Opens `count` new connections to `to` from the network namespace, `per_second` of them each
-/// second, independent of the outcome of earlier ones. Each sends and receives one byte; the client
-/// closes first.
-pub(super) fn at_a_rate(
-    namespace: &NetNs,
-    to: SocketAddrV4,
-    per_second: u32,
-    count: u32,
-    patience: Duration,
-) -> Result<Made> {
-    paced(namespace, per_second, count, patience, || connection(to))
-}
-
-/// Sends `count` UDP queries to `to` from the network namespace, `per_second` of them each second,
-/// each from a new port.
-pub(super) fn queries_at_a_rate(
-    namespace: &NetNs,
-    to: SocketAddrV4,
-    per_second: u32,
-    count: u32,
-    patience: Duration,
-) -> Result<Made> {
-    paced(namespace, per_second, count, patience, || query(to))
-}
-
-fn paced<F>(
-    namespace: &NetNs,
-    per_second: u32,
-    count: u32,
-    patience: Duration,
-    one: impl Fn() -> F,
-) -> Result<Made>
-where
-    F: Future<Output = io::Result<Duration>> + Send + 'static,
-{
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    let work = async {
-        let mut ticks = interval(Duration::from_secs(1) / per_second);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
-        let mut clients = JoinSet::new();
-        for _ in 0..count {
-            ticks.tick().await;
-            clients.spawn(timeout(patience, one()));
-        }
-        let mut all = Made::none();
-        while let Some(ended) = clients.join_next().await {
-            all.asked += 1;
-            if let Ok(Ok(Ok(took))) = ended {
-                all.made += 1;
-                all.took.saturating_record(took.as_nanos() as u64);
-            }
-        }
-        all
-    };
-    namespace.enter(|| runtime.block_on(work))
-}
-
-/// Opens a connection and exchanges a byte. Returns how long connect() took.
-async fn connection(to: SocketAddrV4) -> io::Result<Duration> {
+/// Opens a connection and exchanges a byte; the client closes first. Returns how long connect()
+/// took.
+pub(super) async fn connection(to: SocketAddrV4) -> io::Result<Duration> {
     let begin = Instant::now();
-    let stream = net::TcpStream::connect(SocketAddr::from(to)).await?;
+    let mut stream = net::TcpStream::connect(SocketAddr::from(to)).await?;
     let took = begin.elapsed();
-    write_byte(&stream, 7).await?;
-    let answer = read_byte(&stream).await?;
-    answer.map(|_| took).ok_or(ErrorKind::UnexpectedEof.into())
+    stream.write_all(&[7]).await?;
+    stream.read_exact(&mut [0]).await?;
+    Ok(took)
 }
 
-/// Sends a query and returns how long the answer took.
-async fn query(to: SocketAddrV4) -> io::Result<Duration> {
+/// Sends a query from a new port and returns how long the answer took.
+pub(super) async fn query(to: SocketAddrV4) -> io::Result<Duration> {
     let begin = Instant::now();
     let socket = net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await?;
     socket.connect(SocketAddr::from(to)).await?;
@@ -167,12 +135,8 @@ impl Open {
     /// Opens `count` connections to `to` from the network namespace. Fails if one of them does not
     /// carry a byte there and back.
     pub(super) fn make(namespace: &NetNs, to: SocketAddrV4, count: u32) -> Result<Self> {
-        let connect = || {
-            (0..count)
-                .map(|_| TcpStream::connect_timeout(&to.into(), PATIENCE))
-                .collect::<io::Result<Vec<_>>>()
-        };
-        let streams = namespace.enter(connect)?;
+        let connect = |_| TcpStream::connect_timeout(&to.into(), PATIENCE);
+        let streams = namespace.enter(|| (0..count).map(connect).collect::<io::Result<_>>())?;
         let mut open = Self(streams.with_context(|| format!("open connections to {to}"))?);
         let lost = open.lost();
         anyhow::ensure!(lost == 0, "{lost} new connections carry nothing");

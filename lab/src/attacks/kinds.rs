@@ -13,10 +13,12 @@ use std::{
 use anyhow::{Context, Result};
 
 use super::{
-    clients::{Made, Open, PATIENCE, at_a_rate, queries_at_a_rate},
-    flood::{ANYONE, Flood, Kind, NEIGHBOURS, Sent},
+    clients::{Made, Open, PATIENCE, connection, query},
+    flood::{ANYONE, Flood, Kind, NEIGHBOURS},
     proxies::{Dropped, Served},
-    world::{CLIENTS, Call},
+    world::{
+        CLIENTS, CLUSTER_IP, CLUSTER_IP_UDP, NODE_PORT, NODE_PORT_SERVER_CLOSES, NODE_PORT_UDP,
+    },
 };
 use crate::interrupt::INTERRUPTED;
 
@@ -34,7 +36,8 @@ pub enum From {
 
 #[derive(Debug)]
 pub struct Syn {
-    pub sent: Sent,
+    /// Packets of the flood.
+    pub sent: u64,
     pub open: u32,
     /// How many of the `open` connections were lost.
     pub lost: u32,
@@ -46,24 +49,23 @@ pub struct Syn {
 /// A SYN flood with forged sources, from outside to a node port, or from a pod to a cluster IP, for
 /// `length`, while `open` connections are open: these must survive, and new ones must succeed.
 pub fn syn_flood(served: &Served<'_>, from: From, open: u32, length: Duration) -> Result<Syn> {
-    let world = served.world;
-    let clients = world.clients();
+    let (pods, outside) = (served.world.clients(), served.world.outside());
     let (attacker, client, call, sources) = match from {
-        From::Outside => (world.outside(), world.outside(), Call::NodePort, ANYONE),
-        From::Pod => (
-            &clients[CLIENTS - 1],
-            &clients[0],
-            Call::ClusterIp,
-            NEIGHBOURS,
-        ),
+        From::Outside => (outside, outside, NODE_PORT, ANYONE),
+        From::Pod => (&pods[CLIENTS - 1], &pods[0], CLUSTER_IP, NEIGHBOURS),
     };
     let to = served.address(call);
     let mut open = Open::make(client, to, open)?;
-    let made = |seconds: u32| at_a_rate(client, to, RATE, RATE * seconds, PATIENCE);
-    let seconds = length.as_secs() as u32;
-    let flood = Flood::start(attacker, Kind::Syn, sources, to, None)?;
-    let during = made(seconds)?;
-    let sent = flood.stop()?;
+    let made =
+        |seconds: u32| Made::at_a_rate(client, [RATE, RATE * seconds], PATIENCE, || connection(to));
+    let flood = Flood {
+        attacker,
+        kind: Kind::Syn,
+        sources,
+        to,
+        limit: None,
+    };
+    let (sent, during) = flood.during(|| made(length.as_secs() as u32))?;
     let after = made(1)?;
     Ok(Syn {
         sent,
@@ -83,26 +85,25 @@ const LIMIT: u32 = 15_000;
 
 #[derive(Debug)]
 pub struct Udp {
-    pub sent: Sent,
+    /// Datagrams of the flood.
+    pub sent: u64,
     pub queries: Made,
 }
 
 /// A flood of datagrams with forged sources to a node port, for `length`. Meanwhile a pod queries
 /// the same service at its cluster IP, like a DNS resolver: each query from a new port.
 pub fn datagram_flood(served: &Served<'_>, length: Duration) -> Result<Udp> {
-    let to = served.address(Call::ClusterIpUdp);
-    let node_port = served.address(Call::NodePortUdp);
-    let (outside, limit) = (served.world.outside(), Some(LIMIT));
-    let flood = Flood::start(outside, Kind::Udp, ANYONE, node_port, limit)?;
-    let (client, count) = (
-        &served.world.clients()[0],
-        QUERIES * length.as_secs() as u32,
-    );
-    let queries = queries_at_a_rate(client, to, QUERIES, count, ANSWER)?;
-    Ok(Udp {
-        sent: flood.stop()?,
-        queries,
-    })
+    let flood = Flood {
+        attacker: served.world.outside(),
+        kind: Kind::Udp,
+        sources: ANYONE,
+        to: served.address(NODE_PORT_UDP),
+        limit: Some(LIMIT),
+    };
+    let (client, to) = (&served.world.clients()[0], served.address(CLUSTER_IP_UDP));
+    let pace = [QUERIES, QUERIES * length.as_secs() as u32];
+    let (sent, queries) = flood.during(|| Made::at_a_rate(client, pace, ANSWER, || query(to)))?;
+    Ok(Udp { sent, queries })
 }
 
 /// The short connections of all clients, counted in time windows of equal length.
@@ -134,8 +135,8 @@ pub enum Closes {
 /// masquerade port: the rate must not decrease.
 pub fn short(served: &Served<'_>, closes: Closes, windows: u32, length: Duration) -> Result<Short> {
     let to = served.address(match closes {
-        Closes::Client => Call::NodePort,
-        Closes::Server => Call::NodePortServerCloses,
+        Closes::Client => NODE_PORT,
+        Closes::Server => NODE_PORT_SERVER_CLOSES,
     });
     let made: Vec<_> = (0..windows).map(|_| AtomicU32::new(0)).collect();
     let failed = AtomicU32::new(0);
@@ -145,29 +146,23 @@ pub fn short(served: &Served<'_>, closes: Closes, windows: u32, length: Duration
         let number = begin.elapsed().as_nanos() / length.as_nanos();
         made.get(number as usize)
     };
-    thread::scope(|scope| {
-        let clients: Vec<_> = served.world.clients()[..CLIENTS]
-            .iter()
-            .map(|client| {
-                scope.spawn(|| {
-                    client.enter(|| {
-                        while window().is_some() && !INTERRUPTED.load(Ordering::Relaxed) {
-                            let done = connection(to, closes);
-                            // A connection counts for the window in which it ended. A connection
-                            // that ends after the last window does not count.
-                            let Some(made) = window() else { break };
-                            let counter = if done.is_ok() { made } else { &failed };
-                            counter.fetch_add(1, Ordering::Relaxed);
-                        }
-                    })
-                })
-            })
-            .collect();
-        for client in clients {
-            let ended = client.join().ok().context("a client broke down")?;
-            ended?;
+    let work = || {
+        while window().is_some() && !INTERRUPTED.load(Ordering::Relaxed) {
+            let done = connect(to, closes);
+            // A connection counts for the window in which it ended. A connection that ends after
+            // the last window does not count.
+            let Some(made) = window() else { break };
+            let counter = if done.is_ok() { made } else { &failed };
+            counter.fetch_add(1, Ordering::Relaxed);
         }
-        Ok::<_, anyhow::Error>(())
+    };
+    thread::scope(|scope| {
+        let clients = served.world.clients().iter();
+        let clients: Vec<_> = clients
+            .map(|client| scope.spawn(move || client.enter(work)))
+            .collect();
+        let mut ended = clients.into_iter().map(thread::ScopedJoinHandle::join);
+        ended.try_for_each(|ended| ended.ok().context("a client broke down")?)
     })?;
     let rate = |made: AtomicU32| f64::from(made.into_inner()) / length.as_secs_f64();
     Ok(Short {
@@ -176,7 +171,7 @@ pub fn short(served: &Served<'_>, closes: Closes, windows: u32, length: Duration
     })
 }
 
-fn connection(to: SocketAddrV4, closes: Closes) -> std::io::Result<()> {
+fn connect(to: SocketAddrV4, closes: Closes) -> std::io::Result<()> {
     let mut stream = TcpStream::connect_timeout(&to.into(), PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(&[7])?;
@@ -199,7 +194,7 @@ pub struct Many {
 /// Opens `open` connections, then makes `per_second` new ones each second for
 /// `length`. All go to a cluster IP from six pods.
 pub fn many(served: &mut Served<'_>, open: u32, per_second: u32, length: Duration) -> Result<Many> {
-    let to = served.address(Call::ClusterIp);
+    let to = served.address(CLUSTER_IP);
     let clients = served.world.clients();
     let of_each = |number: u32| number / CLIENTS as u32;
     let open = clients
@@ -207,15 +202,15 @@ pub fn many(served: &mut Served<'_>, open: u32, per_second: u32, length: Duratio
         .map(|client| Open::make(client, to, of_each(open)));
     let mut open = open.collect::<Result<Vec<_>>>()?;
     let rate = of_each(per_second);
-    let count = rate * length.as_secs() as u32;
+    let pace = [rate, rate * length.as_secs() as u32];
     let new = thread::scope(|scope| {
+        let make = |client| Made::at_a_rate(client, pace, PATIENCE, || connection(to));
         let threads: Vec<_> = clients
             .iter()
-            .map(|client| scope.spawn(move || at_a_rate(client, to, rate, count, PATIENCE)))
+            .map(|client| scope.spawn(move || make(client)))
             .collect();
-        let ended = threads
-            .into_iter()
-            .map(|thread| thread.join().ok().context("a client broke down")?);
+        let ended = threads.into_iter().map(thread::ScopedJoinHandle::join);
+        let ended = ended.map(|ended| ended.ok().context("a client broke down")?);
         ended.collect::<Result<Vec<_>>>()
     })?;
     Ok(Many {

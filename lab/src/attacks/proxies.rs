@@ -10,15 +10,16 @@ use std::{
 use anyhow::{Result, ensure};
 
 use super::{
-    clients::at_a_rate,
-    world::{Call, World, manifests},
+    clients::{Made, connection},
+    world::{CLUSTER_IP, Call, World, manifests},
 };
 use crate::{
-    load::setup::Setup,
+    load::{
+        proxy::{metrics, samples},
+        setup::Setup,
+    },
     node::{
         agent::{Agent, Manifests, Options},
-        http,
-        options::METRICS,
         settings::SocketBalancing,
     },
 };
@@ -39,7 +40,7 @@ pub enum Proxy {
     PortolanAlone,
 }
 
-/// Packets that portolan has dropped: the counter's name without `dropped_`, and its value above 0.
+/// Packets that portolan has dropped: the counter's name, and its value above 0.
 #[derive(Default, Debug)]
 pub struct Dropped(pub Vec<(String, u64)>);
 
@@ -48,8 +49,7 @@ pub struct Served<'a> {
     pub(super) world: &'a World,
     proxy: Proxy,
     agent: Option<Agent<'a>>,
-    binary: &'a Path,
-    config: &'a str,
+    options: Options<'a>,
 }
 
 impl<'a> Served<'a> {
@@ -66,13 +66,16 @@ impl<'a> Served<'a> {
             world,
             proxy,
             agent: None,
-            binary,
-            config,
+            options: Options {
+                config,
+                socket_balancing: SocketBalancing::Host,
+                ..Options::new(binary, world.cgroup().path())
+            },
         };
         if proxy != Proxy::Direct {
             let objects = manifests(VERSION);
-            let options = options(world, binary, config);
-            let mut agent = Agent::start(world.node(), &options, &Manifests::Text(&objects))?;
+            let objects = Manifests::Text(&objects);
+            let mut agent = Agent::start(world.node(), &served.options, &objects)?;
             wait_for(&mut agent)?;
             if proxy == Proxy::PortolanAlone {
                 agent.end();
@@ -87,14 +90,15 @@ impl<'a> Served<'a> {
     pub(super) fn address(&self, call: Call) -> std::net::SocketAddrV4 {
         match self.proxy {
             Proxy::Direct => call.pod(),
-            _ => call.service(),
+            _ => call.0,
         }
     }
 
     fn wait_until_served(&self) -> Result<()> {
         let begin = Instant::now();
-        let (client, to) = (&self.world.clients()[0], self.address(Call::ClusterIp));
-        while at_a_rate(client, to, 1, 1, Duration::from_millis(200))?.made == 0 {
+        let (client, to) = (&self.world.clients()[0], self.address(CLUSTER_IP));
+        let patience = Duration::from_millis(200);
+        while Made::at_a_rate(client, [1, 1], patience, || connection(to))?.made == 0 {
             ensure!(begin.elapsed() < TO_SERVE, "{to} is not served");
             thread::sleep(Duration::from_millis(50));
         }
@@ -108,34 +112,17 @@ impl<'a> Served<'a> {
             return Ok(Dropped::default());
         };
         if self.proxy == Proxy::PortolanAlone {
-            agent.restart(&options(self.world, self.binary, self.config))?;
+            agent.restart(&self.options)?;
             wait_for(agent)?;
         }
-        let (_, text) = http::get(self.world.node(), METRICS.ip(), METRICS, "/metrics")?;
+        let text = metrics(self.world.node())?;
         if self.proxy == Proxy::PortolanAlone {
             agent.end();
         }
-        let dropped = |line: &str| {
-            let (outcome, count) = line
-                .strip_prefix("portolan_packets_total{outcome=\"dropped_")?
-                .split_once("\"} ")?;
-            let count: u64 = count.trim().parse().ok()?;
-            (count > 0).then(|| (outcome.to_owned(), count))
-        };
-        ensure!(text.contains("portolan_packets_total{"), "no counters");
-        Ok(Dropped(text.lines().filter_map(dropped).collect()))
-    }
-}
-
-fn options<'a>(world: &'a World, binary: &'a Path, config: &'a str) -> Options<'a> {
-    Options {
-        binary,
-        node_name: "node-a",
-        cluster_cidrs: &[],
-        config,
-        socket_balancing: SocketBalancing::Host,
-        kubeconfig: None,
-        cgroup_root: world.cgroup().path(),
+        let mut outcomes = samples(&text, "portolan_packets_total{outcome=")?;
+        ensure!(!outcomes.is_empty(), "no counters");
+        outcomes.retain(|(name, count)| name.starts_with("dropped_") && *count > 0);
+        Ok(Dropped(outcomes))
     }
 }
 

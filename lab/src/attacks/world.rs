@@ -3,10 +3,12 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::json;
+use tokio::runtime::Runtime;
 
-use super::servers::{self, Servers};
+use super::servers::{self, CLIENT_CLOSES, QUERIES, SERVER_CLOSES};
 use crate::{
     load::{
         manifests::{self, Port, endpoint},
@@ -25,43 +27,27 @@ use crate::{
 pub const CLIENTS: usize = 6;
 const NODE: Ipv4Addr = Ipv4Addr::new(192, 168, 40, 2);
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 40, 1, 20);
-const CLUSTER_IP: Ipv4Addr = Ipv4Addr::new(172, 30, 250, 1);
+const SERVICE: Ipv4Addr = Ipv4Addr::new(172, 30, 250, 1);
 
-/// The service port that a client calls.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Call {
-    /// A node port. The client closes each connection first.
-    NodePort,
-    /// Another node port, to another port of the endpoint. The server closes each connection first.
-    NodePortServerCloses,
-    ClusterIp,
-    /// The UDP port, by node port; `ClusterIpUdp`: by cluster IP.
-    NodePortUdp,
-    ClusterIpUdp,
-}
+/// What a client calls: a service's address and port, and the port of the endpoint behind it.
+#[derive(Clone, Copy)]
+pub(super) struct Call(pub(super) SocketAddrV4, u16);
 
 impl Call {
-    /// Returns the service's address and port.
-    pub(super) const fn service(self) -> SocketAddrV4 {
-        match self {
-            Self::NodePort => SocketAddrV4::new(NODE, 30_080),
-            Self::NodePortServerCloses => SocketAddrV4::new(NODE, 30_081),
-            Self::NodePortUdp => SocketAddrV4::new(NODE, 30_053),
-            Self::ClusterIp => SocketAddrV4::new(CLUSTER_IP, 80),
-            Self::ClusterIpUdp => SocketAddrV4::new(CLUSTER_IP, 53),
-        }
-    }
-
     /// Returns the address and port of the service's endpoint.
     pub(super) const fn pod(self) -> SocketAddrV4 {
-        let port = match self {
-            Self::NodePort | Self::ClusterIp => servers::CLIENT_CLOSES,
-            Self::NodePortServerCloses => servers::SERVER_CLOSES,
-            Self::NodePortUdp | Self::ClusterIpUdp => servers::QUERIES,
-        };
-        SocketAddrV4::new(SERVER, port)
+        SocketAddrV4::new(SERVER, self.1)
     }
 }
+
+/// The client closes each connection first.
+pub(super) const NODE_PORT: Call = Call(SocketAddrV4::new(NODE, 30_080), CLIENT_CLOSES);
+/// The server closes each connection first.
+pub(super) const NODE_PORT_SERVER_CLOSES: Call =
+    Call(SocketAddrV4::new(NODE, 30_081), SERVER_CLOSES);
+pub(super) const NODE_PORT_UDP: Call = Call(SocketAddrV4::new(NODE, 30_053), QUERIES);
+pub(super) const CLUSTER_IP: Call = Call(SocketAddrV4::new(SERVICE, 80), CLIENT_CLOSES);
+pub(super) const CLUSTER_IP_UDP: Call = Call(SocketAddrV4::new(SERVICE, 53), QUERIES);
 
 /// The attacked node with its pods, connected; the servers in the pods answer.
 pub struct World {
@@ -69,13 +55,13 @@ pub struct World {
     /// A cgroup without processes: the socket hooks attached to it see no client, so every client
     /// is served on the packet path.
     cgroup: Cgroup,
-    _servers: Servers,
+    _servers: Runtime,
 }
 
 impl World {
     pub fn new(plumbing: Plumbing) -> Result<Self> {
         bpffs::prepare()?;
-        servers::raise_file_limit()?;
+        raise_file_limit()?;
         let client = |last: usize| vec![IpAddr::from([10, 40, 1, 10 + last as u8])];
         let layout = Layout {
             node: vec![NODE.into()],
@@ -90,7 +76,7 @@ impl World {
         for client in topology.pods[..CLIENTS].iter().chain([&topology.outside]) {
             client.set(&CLIENT_PARAMETERS)?;
         }
-        let servers = Servers::start(&topology.pods[CLIENTS])?;
+        let servers = servers::start(&topology.pods[CLIENTS])?;
         Ok(Self {
             topology,
             cgroup: Cgroup::new()?,
@@ -114,26 +100,26 @@ impl World {
 
 /// Returns manifests of the node, the service and its EndpointSlice.
 pub(super) fn manifests(version: u64) -> String {
-    let port = |name, port, target, node_port| Port {
-        name,
-        protocol: if target == servers::QUERIES {
-            "UDP"
-        } else {
-            "TCP"
-        },
-        port,
-        target,
-        node_port: Some(node_port),
-    };
     let ports = [
-        port("c", 80, servers::CLIENT_CLOSES, 30_080),
-        port("s", 81, servers::SERVER_CLOSES, 30_081),
-        port("q", 53, servers::QUERIES, 30_053),
+        Port::new(("c", "TCP"), [80, CLIENT_CLOSES], Some(30_080)),
+        Port::new(("s", "TCP"), [81, SERVER_CLOSES], Some(30_081)),
+        Port::new(("q", "UDP"), [53, QUERIES], Some(30_053)),
     ];
-    let spec = json!({"type": "NodePort", "clusterIP": CLUSTER_IP});
+    let spec = json!({"type": "NodePort", "clusterIP": SERVICE});
     manifests::text(&[
         manifests::node(NODE, version),
         manifests::service("one", &ports, spec),
         manifests::slice("one", &ports, [endpoint(SERVER, "node-a")]),
     ])
+}
+
+/// Raises the limit of open files to the most that the kernel allows a process.
+fn raise_file_limit() -> Result<()> {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    let allowed = std::fs::read_to_string("/proc/sys/fs/nr_open")?;
+    let most = allowed.trim().parse().context("read fs.nr_open")?;
+    // Raising the hard limit needs a capability that root in a container may lack.
+    setrlimit(Resource::RLIMIT_NOFILE, most, most)
+        .or_else(|_| setrlimit(Resource::RLIMIT_NOFILE, hard, hard))
+        .context("raise the limit of open files")
 }

@@ -1,110 +1,91 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The cluster's objects after each step of a test case: kept as YAML text and rendered into the
-//! one manifest file that the agent reads.
+//! The cluster's objects after each step of a test case: rendered into the one manifest file that
+//! the agent reads.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt::Write,
     net::{IpAddr, SocketAddr},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use proxy_common::Protocol;
-use serde::Deserialize;
+use serde_json::{Value, json};
 
 use super::{format::Node, parse::parse_protocol};
 
-/// The cluster's objects as YAML text. Key: kind, namespace and name.
+/// An object's kind, namespace (empty for a node) and name.
+pub(super) type Key = [String; 3];
+
 #[derive(Default)]
-pub struct ClusterState {
-    objects: BTreeMap<[String; 3], String>,
-}
+pub struct ClusterState(BTreeMap<Key, Value>);
 
 impl ClusterState {
     /// Removes the object that is named as Kind/namespace/name.
     pub fn delete(&mut self, object: &str) -> Result<()> {
-        let [kind, namespace, name] = object.split('/').collect::<Vec<_>>()[..] else {
-            bail!("delete {object}: write Kind/namespace/name");
-        };
-        let key = [kind, namespace, name].map(str::to_owned);
-        if self.objects.remove(&key).is_none() {
-            bail!("delete {object}: no such object at this step");
-        }
-        Ok(())
+        let words: Vec<_> = object.split('/').map(str::to_owned).collect();
+        let key = Key::try_from(words).ok();
+        let key = key.with_context(|| format!("delete {object}: write Kind/namespace/name"))?;
+        let removed = self.0.remove(&key).map(drop);
+        removed.with_context(|| format!("delete {object}: no such object at this step"))
     }
 
     /// Adds the objects of a YAML stream; an object replaces the one with the same kind, namespace
     /// and name.
     pub fn apply(&mut self, yaml: &str) -> Result<()> {
-        for document in documents(yaml) {
-            let header: Header =
-                serde_saphyr::from_str(&document).with_context(|| format!("apply:\n{document}"))?;
-            let namespace = header
-                .metadata
-                .namespace
-                .unwrap_or_else(|| "default".to_owned());
-            self.objects
-                .insert([header.kind, namespace, header.metadata.name], document);
+        for object in documents(yaml).context("apply")? {
+            let key = key(&object);
+            let [kind, _, name] = &key;
+            ensure!(
+                !kind.is_empty() && !name.is_empty(),
+                "apply: an object needs a kind and a name: {object}"
+            );
+            self.0.insert(key, object);
         }
         Ok(())
     }
 
     /// Returns the manifest file: the Node object with the resource version `version`, then every
-    /// object.
+    /// object. JSON is YAML, and quotes every character that a label may contain.
     pub fn render(&self, node: &Node, version: u64) -> String {
-        let mut text = node_manifest(node, version);
-        for object in self.objects.values() {
-            let _ = write!(text, "---\n{}\n", object.trim_end());
-        }
-        text
+        let mut texts = vec![node_object(node, version).to_string()];
+        texts.extend(self.0.values().map(Value::to_string));
+        texts.join("\n---\n") + "\n"
     }
 }
 
-fn node_manifest(node: &Node, version: u64) -> String {
-    let mut internal: Vec<&IpAddr> = Vec::new();
-    for v4 in [true, false] {
-        internal.extend(node.ips.iter().find(|ip| ip.is_ipv4() == v4));
-    }
-    internal.sort_by_key(|ip| node.ips.iter().position(|other| other == *ip));
-    let addresses: Vec<_> = internal
-        .iter()
-        .map(|ip| serde_json::json!({"type": "InternalIP", "address": ip}))
+fn node_object(node: &Node, version: u64) -> Value {
+    let is_first = |ip: &&IpAddr| {
+        let mut family = node
+            .ips
+            .iter()
+            .filter(|other| other.is_ipv4() == ip.is_ipv4());
+        family.next() == Some(*ip)
+    };
+    let addresses = node.ips.iter().filter(is_first);
+    let addresses: Vec<_> = addresses
+        .map(|ip| json!({"type": "InternalIP", "address": ip}))
         .collect();
-    // JSON is YAML, and quotes every character that a label may contain.
-    let node = serde_json::json!({
+    json!({
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": node.name, "labels": node.labels, "resourceVersion": version.to_string()},
         "status": {"addresses": addresses},
-    });
-    format!("{node}\n")
+    })
 }
 
-/// Returns the documents of a YAML stream as they were written, without those that are empty or
-/// hold only comments.
-pub fn documents(yaml: &str) -> Vec<String> {
-    let mut documents = vec![String::new()];
-    for line in yaml.lines() {
-        let rest = line
-            .strip_prefix("---")
-            .filter(|rest| rest.is_empty() || rest.starts_with([' ', '\t']));
-        if let Some(rest) = rest {
-            documents.push(String::new());
-            if rest.trim().is_empty() {
-                continue;
-            }
-        }
-        if let Some(last) = documents.last_mut() {
-            last.push_str(rest.unwrap_or(line));
-            last.push('\n');
-        }
-    }
-    documents.retain(|document| {
-        document
-            .lines()
-            .any(|line| !line.trim().is_empty() && !line.trim_start().starts_with('#'))
-    });
-    documents
+/// Returns the objects of a YAML stream.
+pub(super) fn documents(yaml: &str) -> Result<Vec<Value>> {
+    serde_saphyr::from_multiple(yaml).with_context(|| format!("read:\n{yaml}"))
+}
+
+pub(super) fn key(object: &Value) -> Key {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (kind, metadata) = (text(&object["kind"]), &object["metadata"]);
+    let namespace = match metadata["namespace"].as_str() {
+        _ if kind == "Node" => "",
+        namespace => namespace.unwrap_or("default"),
+    };
+    [kind, namespace.to_owned(), text(&metadata["name"])]
 }
 
 /// An endpoint's address and port in an EndpointSlice: a test server must listen there.
@@ -119,68 +100,27 @@ pub struct Endpoint {
 /// Returns every endpoint port in a manifest's EndpointSlices. Endpoints with a host name instead
 /// of an address are left out. `node` is the name of the node under test.
 pub fn endpoints(yaml: &str, node: &str) -> Result<BTreeSet<Endpoint>> {
+    let array = |value: &Value| value.as_array().cloned().unwrap_or_default().into_iter();
     let mut found = BTreeSet::new();
-    for document in documents(yaml) {
-        let header: Header =
-            serde_saphyr::from_str(&document).with_context(|| format!("read:\n{document}"))?;
-        if header.kind != "EndpointSlice" {
-            continue;
-        }
-        let slice: Slice =
-            serde_saphyr::from_str(&document).with_context(|| format!("read:\n{document}"))?;
-        for port in slice.ports.into_iter().flatten() {
-            let protocol = port
-                .protocol
-                .as_deref()
-                .map_or(Some(Protocol::TCP), parse_protocol);
-            let number = port.port.and_then(|number| u16::try_from(number).ok());
-            let (Some(number), Some(protocol)) = (number, protocol) else {
+    let slices = documents(yaml)?.into_iter();
+    for slice in slices.filter(|object| object["kind"] == "EndpointSlice") {
+        for port in array(&slice["ports"]) {
+            let protocol = port["protocol"].as_str();
+            let protocol = protocol.map_or(Some(Protocol::TCP), parse_protocol);
+            let number = port["port"].as_u64().map(u16::try_from);
+            let (Some(Ok(number)), Some(protocol)) = (number, protocol) else {
                 continue;
             };
-            for endpoint in slice.endpoints.iter().flatten() {
-                let local = endpoint.node_name.as_deref() == Some(node);
-                let addresses = endpoint
-                    .addresses
-                    .iter()
-                    .filter_map(|text| text.parse::<IpAddr>().ok());
+            for endpoint in array(&slice["endpoints"]) {
+                let addresses = array(&endpoint["addresses"]);
+                let addresses = addresses.filter_map(|ip| ip.as_str()?.parse::<IpAddr>().ok());
                 found.extend(addresses.map(|ip| Endpoint {
                     address: SocketAddr::new(ip, number),
                     protocol,
-                    local,
+                    local: endpoint["nodeName"] == node,
                 }));
             }
         }
     }
     Ok(found)
-}
-
-#[derive(Deserialize)]
-struct Header {
-    kind: String,
-    metadata: Metadata,
-}
-
-#[derive(Deserialize)]
-struct Metadata {
-    name: String,
-    namespace: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Slice {
-    ports: Option<Vec<SlicePort>>,
-    endpoints: Option<Vec<SliceEndpoint>>,
-}
-
-#[derive(Deserialize)]
-struct SlicePort {
-    port: Option<i64>,
-    protocol: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct SliceEndpoint {
-    addresses: Vec<String>,
-    node_name: Option<String>,
 }

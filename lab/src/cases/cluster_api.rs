@@ -8,14 +8,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use kube::{
     Api, Client, ResourceExt,
     api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams},
 };
 use serde_json::{Value, json};
 
-use super::cluster::documents;
+use super::cluster::{Key, documents, key};
 use crate::node::{api_server::ApiServer, kubeconfig, netns::NetNs};
 
 /// How long a refused change is repeated: a server that has just started must first learn its
@@ -32,8 +32,8 @@ pub struct ClusterApi<'a> {
     server: ApiServer<'a>,
     client: Client,
     runtime: tokio::runtime::Runtime,
-    /// The objects as last applied. Key: kind, namespace (empty for a node) and name.
-    objects: BTreeMap<[String; 3], Value>,
+    /// The objects as last applied.
+    objects: BTreeMap<Key, Value>,
 }
 
 impl<'a> ClusterApi<'a> {
@@ -62,9 +62,7 @@ impl<'a> ClusterApi<'a> {
     /// version of the Node object.
     pub fn publish(&mut self, manifests: &str) -> Result<u64> {
         let mut wanted = BTreeMap::new();
-        for document in documents(manifests) {
-            let mut object: Value =
-                serde_saphyr::from_str(&document).with_context(|| format!("read:\n{document}"))?;
+        for mut object in documents(manifests)? {
             if object["spec"]["type"] == "ExternalName"
                 && let Some(spec) = object["spec"].as_object_mut()
             {
@@ -83,21 +81,10 @@ impl<'a> ClusterApi<'a> {
     }
 }
 
-fn key(object: &Value) -> [String; 3] {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let kind = text(&object["kind"]);
-    let namespace = match object["metadata"]["namespace"].as_str() {
-        _ if kind == "Node" => String::new(),
-        None => "default".to_owned(),
-        Some(namespace) => namespace.to_owned(),
-    };
-    [kind, namespace, text(&object["metadata"]["name"])]
-}
-
 async fn transfer(
     client: &Client,
-    known: &BTreeMap<[String; 3], Value>,
-    wanted: &BTreeMap<[String; 3], Value>,
+    known: &BTreeMap<Key, Value>,
+    wanted: &BTreeMap<Key, Value>,
 ) -> Result<u64> {
     let namespaces: BTreeSet<_> = wanted.keys().map(|[_, namespace, _]| namespace).collect();
     for namespace in namespaces.into_iter().filter(|name| !name.is_empty()) {
@@ -135,23 +122,18 @@ async fn transfer(
 
 fn api(client: &Client, object: &Value) -> Result<Api<DynamicObject>> {
     let kind = object["kind"].as_str().unwrap_or_default();
-    let (group, version, plural, namespaced) = match kind {
-        "Namespace" => ("", "v1", "namespaces", false),
-        "Node" => ("", "v1", "nodes", false),
-        "Service" => ("", "v1", "services", true),
-        "EndpointSlice" => ("discovery.k8s.io", "v1", "endpointslices", true),
-        _ => bail!("objects of kind {kind:?} are not applied"),
-    };
-    let resource =
-        ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural);
-    Ok(if namespaced {
-        let namespace = object["metadata"]["namespace"]
-            .as_str()
-            .unwrap_or("default");
-        Api::namespaced_with(client.clone(), namespace, &resource)
-    } else {
-        Api::all_with(client.clone(), &resource)
-    })
+    let is_global = ["Namespace", "Node"].contains(&kind);
+    let is_slice = kind == "EndpointSlice";
+    let is_known = is_global || is_slice || kind == "Service";
+    ensure!(is_known, "objects of kind {kind:?} are not applied");
+    let group = if is_slice { "discovery.k8s.io" } else { "" };
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, "v1", kind));
+    if is_global {
+        return Ok(Api::all_with(client.clone(), &resource));
+    }
+    let namespace = object["metadata"]["namespace"].as_str();
+    let namespace = namespace.unwrap_or("default");
+    Ok(Api::namespaced_with(client.clone(), namespace, &resource))
 }
 
 /// Applies a complete object, including its status. If the server refuses the change because a

@@ -238,39 +238,20 @@ fn is_untouched(attempt: &Attempt, situation: &Situation<'_>) -> Result<(), Stri
     if left.contains(&as_sent) {
         return Ok(());
     }
-    let alike = left.iter().find(|packet| {
-        packet.protocol == as_sent.protocol
-            && (packet.destination == as_sent.destination
-                || packet.source == as_sent.source
-                || packet.payload == as_sent.payload && !packet.payload.is_empty())
-    });
-    Err(match alike {
-        Some(packet) => format!(
-            "a packet {} -> {} leaving the node instead of {} -> {}{}",
-            packet.source,
-            packet.destination,
-            as_sent.source,
-            as_sent.destination,
-            if packet.payload == as_sent.payload {
-                ""
-            } else {
-                ", payload changed"
-            }
-        ),
-        None => "silence, and nothing of it leaving the node".to_owned(),
-    })
+    let ends = |packet: &Packet| format!("{} -> {}", packet.source, packet.destination);
+    let left: Vec<_> = left.iter().map(ends).collect();
+    let (sent, left) = (ends(&as_sent), left.join(", "));
+    Err(format!(
+        "{sent} did not leave the node as sent, but: {left}"
+    ))
 }
 
 /// Describes the outcome of one connection in a few words.
 pub fn describe(attempt: &Attempt) -> String {
-    let after = |duration: Duration| {
-        if duration < Duration::from_millis(100) {
-            String::new()
-        } else {
-            format!(" after {:.1} s", duration.as_secs_f64())
-        }
+    let late = match attempt.after {
+        after if after < Duration::from_millis(100) => String::new(),
+        after => format!(" after {:.1} s", after.as_secs_f64()),
     };
-    let late = after(attempt.after);
     match &attempt.outcome {
         Outcome::Answered(answer) => {
             format!("an answer by {} (source {}){late}", answer.by, answer.seen)

@@ -5,12 +5,12 @@
 use std::{
     collections::{BTreeMap, BTreeSet, btree_map::Entry},
     net::{IpAddr, SocketAddr},
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::Ordering,
     thread,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use proxy_common::Protocol;
 
 use crate::{
@@ -19,6 +19,7 @@ use crate::{
         expectations::{self, Situation},
         format::{Expect, Flow, Health, SourcePorts},
     },
+    interrupt::INTERRUPTED,
     node::{
         cgroup::Cgroup,
         http,
@@ -49,7 +50,6 @@ pub struct Flows<'a> {
     /// The cgroup of the node's own processes and its pods.
     cgroup: &'a Cgroup,
     balancing: SocketBalancing,
-    cancelled: &'a AtomicBool,
     listening: BTreeMap<(SocketAddr, u8), Listening>,
     servers: Servers,
     /// The source port of flows with `source_ports: same`. Key: client, destination and protocol
@@ -64,7 +64,6 @@ impl<'a> Flows<'a> {
         cgroup: &'a Cgroup,
         endpoints: &BTreeSet<Endpoint>,
         balancing: SocketBalancing,
-        cancelled: &'a AtomicBool,
     ) -> Result<Self> {
         let servers = Servers::start()?;
         let mut listening = BTreeMap::new();
@@ -86,24 +85,19 @@ impl<'a> Flows<'a> {
             topology,
             cgroup,
             balancing,
-            cancelled,
             listening,
             servers,
             same_ports: BTreeMap::new(),
         })
     }
 
-    /// Returns whether the flow's client is a process on the node.
-    fn is_from_node(&self, flow: &Flow) -> bool {
-        self.topology.layout.owner(flow.from) == Some(Host::Node)
-    }
-
     /// Checks one flow. The outer result is an error if the flow could not be tried. The inner one
     /// is an error if the flow is not as expected; it says what was expected and what was seen.
     pub fn check(&mut self, flow: &Flow) -> Result<Result<(), String>> {
-        self.go_on()?;
-        if let Some(pause) = flow.wait {
-            self.pause(pause)?;
+        let until = Instant::now() + flow.wait.unwrap_or_default();
+        while Instant::now() < until {
+            go_on()?;
+            thread::sleep(Duration::from_millis(100));
         }
         match (flow.expect_health, flow.to, &flow.expect) {
             (Some(health), _, _) => Ok(self
@@ -138,8 +132,9 @@ impl<'a> Flows<'a> {
     }
 
     fn situation(&self, flow: &Flow, to: SocketAddr) -> Situation<'_> {
-        let from_node = self.is_from_node(flow);
-        let is_pod = matches!(self.topology.layout.owner(flow.from), Some(Host::Pod(_)));
+        let owner = self.topology.layout.owner(flow.from);
+        let from_node = owner == Some(Host::Node);
+        let is_pod = matches!(owner, Some(Host::Pod(_)));
         // The socket hooks do not see raw sockets, with which this lab sends SCTP.
         let at_the_socket = flow.protocol != Protocol::SCTP
             && (from_node || is_pod && self.balancing == SocketBalancing::All);
@@ -188,7 +183,7 @@ impl<'a> Flows<'a> {
             .map_or_else(|| default_count(expect), |repeat| repeat as usize);
         let mut attempts = Vec::with_capacity(count);
         for number in 0..count {
-            self.go_on()?;
+            go_on()?;
             let bulk = if flow.protocol == Protocol::UDP {
                 DATAGRAM
             } else {
@@ -238,25 +233,11 @@ impl<'a> Flows<'a> {
             Err(error) => Err(format!("{error:#}")),
         })
     }
+}
 
-    fn pause(&self, pause: Duration) -> Result<()> {
-        let until = Instant::now() + pause;
-        loop {
-            self.go_on()?;
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(());
-            }
-            thread::sleep(left.min(Duration::from_millis(100)));
-        }
-    }
-
-    fn go_on(&self) -> Result<()> {
-        if self.cancelled.load(Ordering::Relaxed) {
-            bail!("interrupted");
-        }
-        Ok(())
-    }
+fn go_on() -> Result<()> {
+    ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
+    Ok(())
 }
 
 /// Returns how many connections a flow without `repeat` opens.

@@ -3,12 +3,13 @@
 //! the field.
 
 use std::{
-    fmt,
+    fmt, io,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use anyhow::{Context, Result, bail, ensure};
+use k8s_openapi::jiff::SignedDuration;
 use proxy_common::Protocol;
 use serde::{
     Deserialize, Deserializer,
@@ -67,22 +68,10 @@ pub(super) fn pause<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Duration>, D::Error> {
     let text = String::deserialize(deserializer)?;
-    let seconds = |number: &str, unit: f64| number.trim().parse::<f64>().ok().map(|n| n * unit);
-    let parsed = if let Some(number) = text.strip_suffix("ms") {
-        seconds(number, 0.001)
-    } else if let Some(number) = text.strip_suffix('s') {
-        seconds(number, 1.0)
-    } else if let Some(number) = text.strip_suffix('m') {
-        seconds(number, 60.0)
-    } else {
-        None
-    };
+    let parsed = text.parse::<SignedDuration>().and_then(Duration::try_from);
     parsed
-        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
         .map(Some)
-        .ok_or_else(|| {
-            D::Error::custom(format!("`wait: {text}` is no pause: write 3s, 500ms or 1m"))
-        })
+        .map_err(|_| D::Error::custom(format!("`wait: {text}` is no pause: write 3s, 500ms or 1m")))
 }
 
 impl Case {
@@ -91,12 +80,8 @@ impl Case {
         let text =
             std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
         let case = Self::parse(&text).with_context(|| path.display().to_string())?;
-        let stem = path
-            .file_stem()
-            .and_then(|stem| stem.to_str())
-            .unwrap_or_default();
         ensure!(
-            case.case == stem,
+            path.file_stem().is_some_and(|stem| stem == &*case.case),
             "{}: the case is called {}: give file and case one name",
             path.display(),
             case.case
@@ -140,18 +125,13 @@ impl Flow {
 pub fn files_in(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries =
         std::fs::read_dir(folder).with_context(|| format!("read folder {}", folder.display()))?;
-    let mut files = Vec::new();
-    for entry in entries {
-        let path = entry
-            .with_context(|| format!("read folder {}", folder.display()))?
-            .path();
-        if path
-            .extension()
-            .is_some_and(|extension| extension == "yaml" || extension == "yml")
-        {
-            files.push(path);
-        }
+    let paths = entries.map(|entry| entry.map(|entry| entry.path()));
+    let mut files = paths.collect::<io::Result<Vec<_>>>()?;
+    let ends = |path: &Path, end: &str| path.extension().is_some_and(|found| found == end);
+    if let Some(path) = files.iter().find(|path| ends(path, "yml")) {
+        bail!("{}: a case's file ends with .yaml", path.display());
     }
+    files.retain(|path| ends(path, "yaml"));
     files.sort();
     ensure!(
         !files.is_empty(),

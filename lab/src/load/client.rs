@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Result, anyhow, ensure};
 use hdrhistogram::Histogram;
 use nix::time::{ClockId, clock_gettime};
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -24,27 +24,8 @@ use crate::{
 /// An answer that takes longer counts as lost.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// One job of a client. The last number in most variants is how many times the client does it.
-pub enum Job {
-    /// Connects, sends and receives one byte, closes; to the addresses in turn.
-    Connections(Vec<SocketAddr>, u32),
-    /// Like `Connections`, by several clients at once on all CPUs: the number of clients, then of
-    /// connections of each.
-    Crowd(SocketAddr, u32, u32),
-    /// Sends and receives one byte on one open TCP connection.
-    Exchanges(SocketAddr, u32),
-    /// Sends and receives one byte on one connected UDP socket.
-    Datagrams(SocketAddr, u32),
-    /// Sends datagrams of one byte, which nobody answers.
-    Flood(SocketAddr, u32),
-}
-
-impl Job {
-    /// Returns the job of `count` connections to one address.
-    pub fn connections(to: SocketAddr, count: u32) -> Self {
-        Self::Connections(vec![to], count)
-    }
-}
+/// One job of a client.
+pub type Job = Box<dyn FnOnce() -> Result<Took> + Send>;
 
 /// What a job took: times, and who answered.
 pub struct Took {
@@ -52,9 +33,9 @@ pub struct Took {
     pub each: f64,
     /// Processor time of each operation, client and server together, in microseconds.
     pub processor: f64,
-    /// Duration of every connect(), in nanoseconds; empty except for `Connections`.
+    /// Duration of every connect(), in nanoseconds; empty except for [`connections`].
     pub connects: Histogram<u32>,
-    /// The names of the servers that answered; empty except for `Connections`.
+    /// The names of the servers that answered; empty except for [`connections`].
     pub answered: BTreeSet<u8>,
 }
 
@@ -93,7 +74,7 @@ impl Client {
         scope.spawn(move || {
             let work = || {
                 for job in todo {
-                    if done.send(run(&job)).is_err() {
+                    if done.send(job()).is_err() {
                         break;
                     }
                 }
@@ -116,24 +97,6 @@ impl Client {
     }
 }
 
-fn run(job: &Job) -> Result<Took> {
-    match job {
-        Job::Connections(to, count) => {
-            connections(to, *count).with_context(|| format!("connections to {}", to[0]))
-        }
-        Job::Crowd(to, clients, each) => {
-            crowd(*to, *clients, *each).with_context(|| format!("many connections to {to}"))
-        }
-        Job::Exchanges(to, count) => {
-            exchanges(*to, *count).with_context(|| format!("an open connection to {to}"))
-        }
-        Job::Datagrams(to, count) => {
-            datagrams(*to, *count).with_context(|| format!("a datagram to {to}"))
-        }
-        Job::Flood(to, count) => flood(*to, *count).with_context(|| format!("datagrams to {to}")),
-    }
-}
-
 /// Times `work`, which does `count` operations. Client and server of each are in this process.
 fn timed(count: u32, work: impl FnOnce() -> Result<()>) -> Result<Took> {
     let processor = || clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map(Duration::from);
@@ -147,7 +110,8 @@ fn timed(count: u32, work: impl FnOnce() -> Result<()>) -> Result<Took> {
     })
 }
 
-fn connections(to: &[SocketAddr], count: u32) -> Result<Took> {
+/// Connects, sends and receives one byte, closes, `count` times; to the addresses in turn.
+pub fn connections(to: &[SocketAddr], count: u32) -> Result<Took> {
     let to: Vec<_> = to.iter().copied().map(SockAddr::from).collect();
     let (mut connects, mut answered) = (histogram(), BTreeSet::new());
     let took = timed(count, || {
@@ -177,33 +141,24 @@ fn connection(to: &SockAddr) -> Result<(Duration, u8)> {
     Ok((connect, byte[0]))
 }
 
-fn crowd(to: SocketAddr, clients: u32, each: u32) -> Result<Took> {
+/// Does the same by several clients at once on all CPUs, each with `each` connections.
+pub fn crowd(to: SocketAddr, clients: u32, each: u32) -> Result<Took> {
     let to = SockAddr::from(to);
     timed(clients * each, || {
         thread::scope(|scope| {
-            let threads: Vec<_> = (0..clients)
-                .map(|_| {
-                    scope.spawn(|| {
-                        unpin()?;
-                        for _ in 0..each {
-                            connection(&to)?;
-                        }
-                        Ok::<_, anyhow::Error>(())
-                    })
-                })
-                .collect();
-            for thread in threads {
-                match thread.join() {
-                    Ok(done) => done?,
-                    Err(_) => bail!("a client broke down"),
-                }
-            }
-            Ok(())
+            let client = || {
+                unpin()?;
+                (0..each).try_for_each(|_| connection(&to).map(drop))
+            };
+            let threads: Vec<_> = (0..clients).map(|_| scope.spawn(client)).collect();
+            let mut ended = threads.into_iter().map(thread::ScopedJoinHandle::join);
+            ended.try_for_each(|ended| ended.map_err(|_| anyhow!("a client broke down"))?)
         })
     })
 }
 
-fn exchanges(to: SocketAddr, count: u32) -> Result<Took> {
+/// Sends and receives one byte on one open TCP connection, `count` times.
+pub fn exchanges(to: SocketAddr, count: u32) -> Result<Took> {
     let mut stream = TcpStream::connect(to)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -224,7 +179,8 @@ fn connected(to: SocketAddr) -> Result<UdpSocket> {
     Ok(socket)
 }
 
-fn datagrams(to: SocketAddr, count: u32) -> Result<Took> {
+/// Sends and receives one byte on one connected UDP socket, `count` times.
+pub fn datagrams(to: SocketAddr, count: u32) -> Result<Took> {
     let socket = connected(to)?;
     let mut byte = [0];
     timed(count, || {
@@ -236,7 +192,8 @@ fn datagrams(to: SocketAddr, count: u32) -> Result<Took> {
     })
 }
 
-fn flood(to: SocketAddr, count: u32) -> Result<Took> {
+/// Sends `count` datagrams of one byte, which nobody answers.
+pub fn flood(to: SocketAddr, count: u32) -> Result<Took> {
     let socket = connected(to)?;
     timed(count, || {
         for _ in 0..count {

@@ -3,16 +3,33 @@
 
 use std::net::Ipv4Addr;
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 /// A port of a service, and the port of its pods behind it.
 #[derive(Clone, Copy)]
 pub struct Port<'a> {
-    pub name: &'a str,
-    pub protocol: &'a str,
-    pub port: u16,
-    pub target: u16,
-    pub node_port: Option<u16>,
+    name: &'a str,
+    protocol: &'a str,
+    port: u16,
+    target: u16,
+    node_port: Option<u16>,
+}
+
+impl<'a> Port<'a> {
+    pub const fn new(
+        (name, protocol): (&'a str, &'a str),
+        [port, target]: [u16; 2],
+        node_port: Option<u16>,
+    ) -> Self {
+        Self {
+            name,
+            protocol,
+            port,
+            target,
+            node_port,
+        }
+    }
 }
 
 /// Returns a Service in the namespace `default`; `spec` has all fields but the ports.
@@ -52,7 +69,7 @@ pub fn slice(
 }
 
 /// Returns a ready endpoint of an EndpointSlice.
-pub fn endpoint(address: Ipv4Addr, node: &str) -> Value {
+pub fn endpoint(address: impl Serialize, node: &str) -> Value {
     json!({"addresses": [address], "nodeName": node, "conditions": {"ready": true}})
 }
 

@@ -4,19 +4,17 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use k8s_openapi::api::{
-    core::v1::{Node, Service},
-    discovery::v1::EndpointSlice,
-};
+use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use kube::{
     Api, Client,
     api::{Patch, PatchParams, PostParams},
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::records::{self, NAMESPACE, endpoints_of};
 use crate::node::{
-    api_server::{ApiServer, Record},
+    api_server::ApiServer,
+    etcd::{self, Record},
     kubeconfig,
     netns::NetNs,
 };
@@ -31,37 +29,16 @@ pub struct Objects<'a> {
 }
 
 impl<'a> Objects<'a> {
-    /// Starts an API server on a node and creates the Node object with `address` as its InternalIP.
-    pub fn start(node: &'a NetNs, address: &str) -> Result<Self> {
-        Self::of(ApiServer::start(node, address)?, node, address)
-    }
-    /// Starts an API server for agents in other network namespaces, which announces `advertise`.
-    pub fn start_for_fleet(server: &'a NetNs, advertise: &str, address: &str) -> Result<Self> {
-        let started = ApiServer::start_for_fleet(server, advertise)?;
-        Self::of(started, server, address)
-    }
-
-    fn of(server: ApiServer<'a>, node: &'a NetNs, address: &str) -> Result<Self> {
+    /// Starts an API server on a node, which announces `advertise`, and makes the Node object with
+    /// `address` as its InternalIP.
+    pub fn start(node: &'a NetNs, advertise: &str, address: &str) -> Result<Self> {
+        let server = ApiServer::start(node, advertise)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        let client = node.enter(|| {
-            runtime.block_on(async {
-                let client = kubeconfig::client(&server.kubeconfig()).await?;
-                let object =
-                    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a"}});
-                let nodes = Api::<Node>::all(client.clone());
-                nodes
-                    .create(&PostParams::default(), &serde_json::from_value(object)?)
-                    .await?;
-                let status =
-                    json!({"status": {"addresses": [{"type": "InternalIP", "address": address}]}});
-                nodes
-                    .patch_status("node-a", &PatchParams::default(), &Patch::Merge(&status))
-                    .await?;
-                Ok::<_, anyhow::Error>(client)
-            })
-        })??;
+        server.make_node(address)?;
+        let file = server.kubeconfig();
+        let client = node.enter(|| runtime.block_on(kubeconfig::client(&file)))??;
         Ok(Self {
             node,
             server,
@@ -87,9 +64,6 @@ impl<'a> Objects<'a> {
     pub fn count(&self) -> u32 {
         self.targets.len() as u32
     }
-    pub fn target_of(&self, service: u32) -> usize {
-        self.targets[service as usize]
-    }
 
     /// Adds services until there are `services` of them.
     pub fn grow(&mut self, services: u32, endpoints: u32) -> Result<()> {
@@ -99,25 +73,18 @@ impl<'a> Objects<'a> {
         Ok(())
     }
 
-    /// Creates one more service, without endpoints. Returns its number.
-    pub fn announce(&mut self) -> Result<u32> {
-        let number = self.count();
-        let (services, _) = self.apis();
-        let object = serde_json::from_value(records::service(number))?;
-        let parameters = PostParams::default();
-        let work = services.create(&parameters, &object);
-        self.node.enter(|| self.runtime.block_on(work))??;
+    /// Creates one more service, without endpoints.
+    pub fn announce(&mut self) -> Result<()> {
+        let object = serde_json::from_value(records::service(self.count()))?;
+        let services = Api::<Service>::namespaced(self.client.clone(), NAMESPACE);
+        self.run(services.create(&PostParams::default(), &object))?;
         self.targets.push(0);
-        Ok(number)
+        Ok(())
     }
     /// Creates two endpoints for a service that `announce` has created.
     pub fn serve(&self, number: u32) -> Result<()> {
-        let (_, slices) = self.apis();
         let object = serde_json::from_value(records::slice(number, endpoints_of(0, 2)))?;
-        let parameters = PostParams::default();
-        let work = slices.create(&parameters, &object);
-        self.node.enter(|| self.runtime.block_on(work))??;
-        Ok(())
+        self.run(self.slices().create(&PostParams::default(), &object))
     }
     /// Removes the services with the number `services` and above.
     pub fn shrink(&mut self, services: u32) -> Result<()> {
@@ -135,43 +102,35 @@ impl<'a> Objects<'a> {
         })
     }
 
-    /// Makes one pod the only endpoint of a service. `target` is the pod's index in `TARGETS`.
-    pub fn point(&mut self, service: u32, target: usize) -> Result<()> {
-        self.point_first(service, target, 1)
-    }
-    /// Makes one pod the first of `endpoints` endpoints of a service.
-    pub fn point_first(&mut self, service: u32, target: usize, endpoints: u32) -> Result<()> {
-        let (_, slices) = self.apis();
-        let work = patch(&slices, service, endpoints_of(target, endpoints));
-        self.node.enter(|| self.runtime.block_on(work))??;
+    /// Makes the other pod the first of `endpoints` endpoints of a service. Returns its index in
+    /// `TARGETS`.
+    pub fn swap(&mut self, service: u32, endpoints: u32) -> Result<usize> {
+        let target = 1 - self.targets[service as usize];
+        let patch = Patch::Merge(json!({"endpoints": endpoints_of(target, endpoints)}));
+        let (name, parameters) = (format!("s{service}-a"), PatchParams::default());
+        self.run(self.slices().patch(&name, &parameters, &patch))?;
         self.targets[service as usize] = target;
+        Ok(target)
+    }
+
+    fn slices(&self) -> Api<EndpointSlice> {
+        Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    fn run<T>(&self, work: impl Future<Output = kube::Result<T>>) -> Result<()> {
+        self.node.enter(|| self.runtime.block_on(work))??;
         Ok(())
     }
 
-    fn apis(&self) -> (Api<Service>, Api<EndpointSlice>) {
-        let client = || self.client.clone();
-        (
-            Api::namespaced(client(), NAMESPACE),
-            Api::namespaced(client(), NAMESPACE),
-        )
-    }
-
-    /// Writes `records` of each service to etcd directly: with 30 000 services the API server
-    /// itself takes a second for 25 more.
+    /// Writes `records` of each service to etcd directly, as kube-apiserver stores them. It counts
+    /// all of its cluster IPs whenever it creates or removes a service itself: with 30 000 services
+    /// it takes a second for 25 more.
     fn store<const N: usize>(
         &self,
         services: impl Iterator<Item = u32>,
         records: impl Fn(u32) -> [Record; N],
     ) -> Result<()> {
         let all: Vec<_> = services.flat_map(records).collect();
-        self.server.store(&all)
+        etcd::store(self.node, &all)
     }
-}
-
-async fn patch(slices: &Api<EndpointSlice>, service: u32, endpoints: Value) -> Result<()> {
-    let patch = Patch::Merge(json!({"endpoints": endpoints}));
-    slices
-        .patch(&format!("s{service}-a"), &PatchParams::default(), &patch)
-        .await?;
-    Ok(())
 }

@@ -5,7 +5,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use serde_json::{Value, json};
 
-use crate::node::api_server::Record;
+use super::manifests::{self, Port};
+use crate::node::etcd::Record;
 
 /// The addresses of the pods on the node in which servers run, and the servers' port.
 pub const TARGETS: [&str; 2] = ["10.40.1.20", "10.40.1.21"];
@@ -35,112 +36,93 @@ pub fn spread(number: u32, services: u32) -> u32 {
 /// Returns the etcd records of a service: the Service, the claim on its cluster IP (IPAddress), the
 /// EndpointSlice.
 pub(super) fn of(number: u32, endpoints: u32) -> [Record; 3] {
-    let [service, claim] = of_service(number);
-    [service, claim, of_slice(number, endpoints_of(0, endpoints))]
-}
-
-/// Returns the etcd records of a Service and of the claim on its cluster IP.
-pub fn of_service(number: u32) -> [Record; 2] {
+    let [service_key, claim_key, _] = keys(number);
     [
-        record(service_key(number), service(number)),
-        record(claim_key(number), claim(number)),
+        record(service_key, service(number)),
+        record(claim_key, claim(number)),
+        of_slice(number, endpoints_of(0, endpoints)),
     ]
 }
 
 /// Returns the etcd record of the EndpointSlice alone.
-pub fn of_slice(number: u32, endpoints: Value) -> Record {
-    record(slice_key(number), slice(number, endpoints))
-}
-
-pub(super) fn slice(number: u32, endpoints: Value) -> Value {
-    let mut metadata = metadata(&format!("s{number}-a"), uid(SLICE, number));
-    metadata["labels"] = json!({"kubernetes.io/service-name": format!("s{number}")});
-    json!({
-        "kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1", "metadata": metadata,
-        "addressType": "IPv4", "ports": [{"name": "", "protocol": "TCP", "port": PORT}], "endpoints": endpoints
-    })
+pub fn of_slice(number: u32, endpoints: Vec<Value>) -> Record {
+    let [_, _, key] = keys(number);
+    record(key, slice(number, endpoints))
 }
 
 /// Returns records that remove the three etcd records of a service.
 pub(super) fn none_of(number: u32) -> [Record; 3] {
-    [slice_key(number), claim_key(number), service_key(number)]
-        .map(|key| Record { key, value: None })
+    keys(number).map(|key| Record { key, value: None })
 }
 
-const SERVICE: u32 = 1;
-const CLAIM: u32 = 2;
-const SLICE: u32 = 3;
+const PORTS: [Port<'static>; 1] = [Port::new(("", "TCP"), [80, PORT], None)];
+
+pub(super) fn slice(number: u32, endpoints: Vec<Value>) -> Value {
+    let slice = manifests::slice(&format!("s{number}"), &PORTS, endpoints);
+    stored(slice, 3, number)
+}
 
 pub(super) fn service(number: u32) -> Value {
     let address = address_of(number).ip();
-    json!({
-        "kind": "Service", "apiVersion": "v1", "metadata": metadata(&format!("s{number}"), uid(SERVICE, number)),
-        "spec": {
-            "type": "ClusterIP", "clusterIP": address, "clusterIPs": [address],
-            "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack",
-            "sessionAffinity": "None", "internalTrafficPolicy": "Cluster",
-            "ports": [{"protocol": "TCP", "port": 80, "targetPort": PORT}]
-        },
-        "status": {"loadBalancer": {}}
-    })
+    let spec = json!({
+        "type": "ClusterIP", "clusterIP": address, "clusterIPs": [address],
+        "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack",
+        "sessionAffinity": "None", "internalTrafficPolicy": "Cluster"
+    });
+    let mut service = manifests::service(&format!("s{number}"), &PORTS, spec);
+    service["status"] = json!({"loadBalancer": {}});
+    stored(service, 1, number)
 }
 
 /// Returns the IPAddress object that claims the cluster IP for a service. Without it the API server
 /// would log an error and create it later.
 fn claim(number: u32) -> Value {
-    let address = address_of(number).ip().to_string();
-    let mut metadata = metadata(&address, uid(CLAIM, number));
-    _ = metadata
-        .as_object_mut()
-        .expect("made above")
-        .remove("namespace");
-    metadata["labels"] = json!({
+    let labels = json!({
         "ipaddress.kubernetes.io/ip-family": "IPv4",
         "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io"
     });
-    json!({
-        "kind": "IPAddress", "apiVersion": "networking.k8s.io/v1", "metadata": metadata,
-        "spec": {"parentRef": {"resource": "services", "namespace": NAMESPACE, "name": format!("s{number}")}}
-    })
+    let owner =
+        json!({"resource": "services", "namespace": NAMESPACE, "name": format!("s{number}")});
+    let claim = json!({
+        "kind": "IPAddress", "apiVersion": "networking.k8s.io/v1",
+        "metadata": {"name": address_of(number).ip(), "labels": labels}, "spec": {"parentRef": owner}
+    });
+    stored(claim, 2, number)
 }
 
-pub(super) fn metadata(name: &str, uid: String) -> Value {
-    json!({
-        "name": name, "namespace": NAMESPACE, "uid": uid, "generation": 1,
-        "creationTimestamp": "2026-01-01T00:00:00Z"
-    })
+/// Adds what the API server adds to an object. `kind` is a number for the kind of object.
+fn stored(mut object: Value, kind: u32, number: u32) -> Value {
+    object["metadata"]["uid"] = format!("{kind:08}-0000-4000-8000-{number:012}").into();
+    object["metadata"]["generation"] = 1.into();
+    object["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z".into();
+    object
 }
 
-pub(super) fn uid(kind: u32, number: u32) -> String {
-    format!("{kind:08}-0000-4000-8000-{number:012}")
-}
-
-pub(super) fn record(key: String, object: Value) -> Record {
+fn record(key: String, object: Value) -> Record {
     Record {
         key,
         value: Some(object),
     }
 }
 
-fn service_key(number: u32) -> String {
-    format!("/registry/services/specs/{NAMESPACE}/s{number}")
-}
-fn claim_key(number: u32) -> String {
-    format!("/registry/ipaddresses/{}", address_of(number).ip())
-}
-fn slice_key(number: u32) -> String {
-    format!("/registry/endpointslices/{NAMESPACE}/s{number}-a")
+/// Returns the keys of a service's records.
+fn keys(number: u32) -> [String; 3] {
+    [
+        format!("services/specs/{NAMESPACE}/s{number}"),
+        format!("ipaddresses/{}", address_of(number).ip()),
+        format!("endpointslices/{NAMESPACE}/s{number}-a"),
+    ]
+    .map(|key| format!("/registry/{key}"))
 }
 
 /// Returns the endpoints of an EndpointSlice: first the pod `TARGETS[target]`, then other addresses
 /// of its range, which need no pod. In total `count`.
-pub(super) fn endpoints_of(target: usize, count: u32) -> Value {
-    let others = (0..count)
-        .filter(|number| *number as usize != target)
-        .take(count as usize - 1);
-    let addresses = std::iter::once(TARGETS[target].to_owned())
-        .chain(others.map(|number| format!("10.40.1.{}", 20 + number)));
+pub(super) fn endpoints_of(target: usize, count: u32) -> Vec<Value> {
+    let others = (0..count).filter(|number| *number as usize != target);
+    let others = others.map(|number| format!("10.40.1.{}", 20 + number));
+    let addresses = std::iter::once(TARGETS[target].to_owned()).chain(others);
+    let addresses = addresses.take(count as usize);
     addresses
-        .map(|address| json!({"addresses": [address], "nodeName": "node-a", "conditions": {"ready": true}}))
+        .map(|address| manifests::endpoint(&address, "node-a"))
         .collect()
 }

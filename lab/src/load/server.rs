@@ -30,16 +30,7 @@ pub fn serve(namespace: &NetNs, cgroup: &Cgroup, ports: &[u16], name: u8) -> Res
         thread::spawn(move || pin().and_then(|()| accept(&tcp, name)));
         let bind = || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, *port));
         let udp = cgroup.inside(|| namespace.enter(bind))???;
-        thread::spawn(move || {
-            pin()?;
-            let mut buffer = [0; 64];
-            loop {
-                let (length, from) = udp.recv_from(&mut buffer)?;
-                udp.send_to(&buffer[..length], from)?;
-            }
-            #[expect(unreachable_code, reason = "gives the closure its type")]
-            Ok::<_, anyhow::Error>(())
-        });
+        thread::spawn(move || pin().and_then(|()| echo(&udp)));
     }
     Ok(())
 }
@@ -57,6 +48,14 @@ pub fn serve_many(namespace: &NetNs, cgroup: &Cgroup, port: u16, name: u8) -> Re
 fn listen(namespace: &NetNs, cgroup: &Cgroup, port: u16) -> Result<TcpListener> {
     let bind = || TcpListener::bind((Ipv4Addr::UNSPECIFIED, port));
     Ok(cgroup.inside(|| namespace.enter(bind))???)
+}
+
+fn echo(udp: &UdpSocket) -> Result<()> {
+    let mut buffer = [0; 64];
+    loop {
+        let (length, from) = udp.recv_from(&mut buffer)?;
+        udp.send_to(&buffer[..length], from)?;
+    }
 }
 
 fn accept(tcp: &TcpListener, name: u8) -> Result<()> {

@@ -7,9 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::node::{netns::NetNs, settings::Forwarding};
 
 /// What the node's network stack does beside forwarding.
-#[derive(
-    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, clap::ValueEnum, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Setup {
     /// br_netfilter off, no netfilter rule.

@@ -1,37 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Medians, their 95 % bootstrap intervals, and other quantiles. Pure.
 
-use serde::{Deserialize, Serialize};
-
 use crate::random::Random;
 
 /// Number of resamples of the bootstrap.
 const RESAMPLES: usize = 2_000;
 
-/// A median and the bounds between which it lies with 95 % confidence.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Interval {
-    pub median: f64,
-    pub low: f64,
-    pub high: f64,
-}
-
-/// Returns the median of the samples and its interval by the percentile bootstrap. The seed is
-/// fixed: the same samples give the same interval.
-pub fn interval(samples: &[f64]) -> Interval {
+/// Returns the median of the samples and the bounds between which it lies with 95 % confidence, by
+/// the percentile bootstrap. The seed is fixed: the same samples give the same bounds.
+pub fn interval(samples: &[f64]) -> [f64; 3] {
     let mut random = Random::new(0);
-    let mut medians: Vec<f64> = (0..RESAMPLES)
-        .map(|_| {
-            let drawn: Vec<_> = (0..samples.len()).map(|_| random.pick(samples)).collect();
-            median(&drawn)
-        })
-        .collect();
+    let mut drawn = || {
+        let drawn: Vec<_> = (0..samples.len()).map(|_| random.pick(samples)).collect();
+        median(&drawn)
+    };
+    let mut medians: Vec<f64> = (0..RESAMPLES).map(|_| drawn()).collect();
     medians.sort_by(f64::total_cmp);
-    Interval {
-        median: median(samples),
-        low: medians[RESAMPLES / 40],
-        high: medians[RESAMPLES - RESAMPLES / 40 - 1],
-    }
+    let [low, high] = [RESAMPLES / 40, RESAMPLES - RESAMPLES / 40 - 1].map(|at| medians[at]);
+    [median(samples), low, high]
 }
 
 /// Returns the middle sample, or the mean of the middle two.
@@ -55,10 +41,4 @@ pub fn quantiles<const N: usize>(mut samples: Vec<f64>, shares: [f64; N]) -> [f6
         let index = (share * last as f64).round() as usize;
         samples.get(index).copied().unwrap_or(f64::NAN)
     })
-}
-
-impl std::fmt::Display for Interval {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:.3} [{:.3} {:.3}]", self.median, self.low, self.high)
-    }
 }

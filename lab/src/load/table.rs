@@ -24,10 +24,6 @@ impl Table {
         let cells = cells.into_iter().map(|cell| cell.to_string());
         self.rows.push(cells.collect());
     }
-
-    pub fn is_empty(&self) -> bool {
-        self.rows.len() < 2
-    }
 }
 
 impl fmt::Display for Table {
@@ -44,6 +40,15 @@ impl fmt::Display for Table {
     }
 }
 
+/// Returns the number with a space between thousands.
+pub fn grouped(number: u32) -> String {
+    if number < 1_000 {
+        number.to_string()
+    } else {
+        format!("{} {:03}", grouped(number / 1_000), number % 1_000)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -51,7 +56,6 @@ mod tests {
     #[test]
     fn figures_are_right_of_the_texts_and_aligned_so() {
         let mut table = Table::new(1, ["client", "done"]);
-        assert!(table.is_empty());
         table.row(["short", "3"]);
         assert_eq!(
             table.to_string(),

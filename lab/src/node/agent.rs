@@ -156,12 +156,9 @@ fn spawn(
         .process_group(0);
     end_with_us(&mut command, Signal::SIGTERM);
     count_start();
-    namespace.enter(|| command.spawn())?.with_context(|| {
-        format!(
-            "start {}: build it or name it with --binary",
-            options.binary.display()
-        )
-    })
+    namespace
+        .enter(|| command.spawn())?
+        .with_context(|| format!("start {}: build it", options.binary.display()))
 }
 
 fn version_in(body: &str) -> Option<u64> {

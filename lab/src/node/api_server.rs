@@ -15,10 +15,8 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-pub use super::etcd::Record;
-use super::{etcd::Etcd, kubeconfig, netns::NetNs};
+use super::{etcd, kubeconfig, netns::NetNs, process::Killed};
 
-const ADDRESS: &str = "127.0.0.1";
 const PORT: &str = "6443";
 pub const URL: &str = "https://127.0.0.1:6443";
 /// The token of the administrator, a member of system:masters.
@@ -31,51 +29,31 @@ const AGENTS_GROUPS: &str = "system:serviceaccounts,system:serviceaccounts:kube-
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const AUDIT_LOG: &str = "audit.log";
-
-/// Who uses the server.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Audience {
-    /// Programs on its own node.
-    Node,
-    /// Agents elsewhere, whose requests are to be counted.
-    Fleet,
-}
+const AUDIT_POLICY: &str = "audit.json";
 
 pub struct ApiServer<'a> {
     node: &'a NetNs,
     advertise: String,
-    audience: Audience,
-    server: Child,
-    etcd: Etcd<'a>,
+    server: Killed,
+    _etcd: Killed,
     /// The last field, so that the folder is removed after both programs have ended.
     folder: TempDir,
 }
 
 impl<'a> ApiServer<'a> {
     /// Starts both programs and waits until the API server answers. It announces `advertise`, an
-    /// address of the node, as its own.
+    /// address of the node, as its own. It listens at all of the node's addresses, and writes what
+    /// the agents' account lists and watches to [`Self::audit_log`].
     pub fn start(node: &'a NetNs, advertise: &str) -> Result<Self> {
-        Self::start_for(Audience::Node, node, advertise)
-    }
-
-    /// Starts both programs likewise, for agents in other network namespaces: the server listens at
-    /// all of the node's addresses, and writes what the agents' account lists and watches to
-    /// [`Self::audit_log`].
-    pub fn start_for_fleet(node: &'a NetNs, advertise: &str) -> Result<Self> {
-        Self::start_for(Audience::Fleet, node, advertise)
-    }
-
-    fn start_for(audience: Audience, node: &'a NetNs, advertise: &str) -> Result<Self> {
         let folder = TempDir::with_prefix("portolan-api-").context("make the server's folder")?;
         write_credentials(folder.path(), advertise)?;
-        let etcd = Etcd::start(node, &assets()?.join("etcd"), folder.path())?;
-        let server = start_server(node, folder.path(), advertise, audience)?;
+        let _etcd = etcd::start(node, &assets()?.join("etcd"), folder.path())?;
+        let server = start_server(node, folder.path(), advertise)?;
         let started = Self {
             node,
             advertise: advertise.to_owned(),
-            audience,
             server,
-            etcd,
+            _etcd,
             folder,
         };
         started.wait_until_ready()?;
@@ -93,27 +71,27 @@ impl<'a> ApiServer<'a> {
         self.folder.path().join("agents.kubeconfig")
     }
 
-    /// Returns the path of the audit log of a server that was started for a fleet.
+    /// Returns the path of the audit log.
     pub fn audit_log(&self) -> PathBuf {
         self.folder.path().join(AUDIT_LOG)
     }
 
     /// Returns the process of kube-apiserver.
     pub fn pid(&self) -> u32 {
-        self.server.id()
+        self.server.0.id()
     }
 
     /// Ends kube-apiserver at once; etcd continues.
     pub fn kill(&mut self) {
         // SIGTERM would take seconds, and no state of the server is kept.
-        _ = self.server.kill();
-        _ = self.server.wait();
+        _ = self.server.0.kill();
+        _ = self.server.0.wait();
     }
 
     /// Starts kube-apiserver again after [`Self::kill`].
     pub fn revive(&mut self) -> Result<()> {
         let folder = self.folder.path();
-        self.server = start_server(self.node, folder, &self.advertise, self.audience)?;
+        self.server = start_server(self.node, folder, &self.advertise)?;
         self.wait_until_ready()
     }
 
@@ -165,17 +143,19 @@ impl<'a> ApiServer<'a> {
         self.run(&arguments, manifests).map(drop)
     }
 
-    /// Writes and removes records in etcd, in the form in which kube-apiserver stores them. For
-    /// many services at once: kube-apiserver itself counts all of its cluster IPs whenever it
-    /// creates or removes a service.
-    pub fn store<'r>(&self, records: impl IntoIterator<Item = &'r Record>) -> Result<()> {
-        self.etcd.store(records)
+    /// Creates the Node object `node-a` with `address` as its InternalIP.
+    pub fn make_node(&self, address: &str) -> Result<()> {
+        self.apply(r#"{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a"}}"#)?;
+        let addresses = json!([{"type": "InternalIP", "address": address}]);
+        self.set_status("node", "node-a", &json!({"addresses": addresses}))
     }
-}
 
-impl Drop for ApiServer<'_> {
-    fn drop(&mut self) {
-        self.kill();
+    /// Changes an object's status.
+    pub fn set_status(&self, kind: &str, name: &str, status: &Value) -> Result<()> {
+        let patch = json!({"status": status}).to_string();
+        let merge = ["--subresource=status", "--type=merge", "--patch", &patch];
+        let words = [&["patch", kind, name], &merge[..]].concat();
+        self.kubectl(&words).map(drop)
     }
 }
 
@@ -192,8 +172,8 @@ fn plain(path: &Path) -> Result<&str> {
         .with_context(|| format!("{} is not UTF-8", path.display()))
 }
 
-/// Writes the keys for service accounts' tokens, the tokens of the administrator and of agents, and
-/// a kubeconfig with each.
+/// Writes the keys for service accounts' tokens, the tokens of the administrator and of agents, a
+/// kubeconfig with each, and the audit policy.
 fn write_credentials(folder: &Path, advertise: &str) -> Result<()> {
     let path = |name: &str| folder.join(name);
     let key = path("sa.key");
@@ -206,6 +186,7 @@ fn write_credentials(folder: &Path, advertise: &str) -> Result<()> {
         "{ADMIN},admin,admin,\"system:masters\"\n{AGENTS},{AGENTS_ACCOUNT},agents,\"{AGENTS_GROUPS}\"\n"
     );
     fs::write(path("tokens.csv"), tokens).context("write the tokens")?;
+    fs::write(path(AUDIT_POLICY), audit_policy().to_string()).context("write the audit policy")?;
     let reached = format!("https://{advertise}:{PORT}");
     for (file, url, token) in [
         ("kubeconfig", URL, ADMIN),
@@ -227,11 +208,11 @@ fn audit_policy() -> Value {
     })
 }
 
-fn start_server(node: &NetNs, folder: &Path, advertise: &str, audience: Audience) -> Result<Child> {
+fn start_server(node: &NetNs, folder: &Path, advertise: &str) -> Result<Killed> {
     let path = |name: &str| folder.join(name).display().to_string();
     let mut command = Command::new(assets()?.join("kube-apiserver"));
     command
-        .args(["--etcd-servers", Etcd::URL])
+        .args(["--etcd-servers", etcd::URL])
         .args(["--cert-dir", &path("certs")])
         .args(["--secure-port", PORT])
         .args(["--advertise-address", advertise])
@@ -246,20 +227,11 @@ fn start_server(node: &NetNs, folder: &Path, advertise: &str, audience: Audience
         // deploy/ contains privileged pods.
         .args(["--allow-privileged"])
         // Without controllers nobody creates the accounts that this plugin requires.
-        .args(["--disable-admission-plugins", "ServiceAccount"]);
-    match audience {
-        Audience::Node => _ = command.args(["--bind-address", ADDRESS]),
-        Audience::Fleet => {
-            let policy = folder.join("audit.json");
-            fs::write(&policy, audit_policy().to_string()).context("write the audit policy")?;
-            command
-                .args(["--bind-address", "0.0.0.0"])
-                .arg("--audit-policy-file")
-                .arg(policy)
-                .args(["--audit-log-path", &path(AUDIT_LOG)]);
-        }
-    }
-    spawn(node, &mut command, &folder.join("server.log"))
+        .args(["--disable-admission-plugins", "ServiceAccount"])
+        .args(["--bind-address", "0.0.0.0"])
+        .args(["--audit-policy-file", &path(AUDIT_POLICY)])
+        .args(["--audit-log-path", &path(AUDIT_LOG)]);
+    spawn(node, &mut command, &folder.join("server.log")).map(Killed)
 }
 
 /// Starts a program on a node and appends its output to a file.

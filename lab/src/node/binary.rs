@@ -7,22 +7,18 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 
-/// Returns `given` if there is one, else target/PROFILE/portolan. This program itself is expected
-/// at target/PROFILE/{deps,examples}/PROGRAM.
-pub fn find(given: Option<&Path>) -> Result<PathBuf> {
-    if let Some(given) = given {
-        return Ok(given.to_owned());
-    }
+/// Returns target/PROFILE/portolan. This program itself is expected at
+/// target/PROFILE/{deps,examples}/PROGRAM.
+pub fn find() -> Result<PathBuf> {
     let own = env::current_exe().context("find out where this program lies")?;
     let folder = own.parent().and_then(Path::parent).unwrap_or(&own);
     let binary = folder.join("portolan");
-    if !binary.is_file() {
-        bail!(
-            "no agent at {}: build it (cargo build --package proxy-user, --release for benchmarks) or name it with --binary",
-            binary.display()
-        );
-    }
+    ensure!(
+        binary.is_file(),
+        "no agent at {}: build it (cargo build --package proxy-user, --release for benchmarks)",
+        binary.display()
+    );
     Ok(binary)
 }

@@ -14,6 +14,8 @@ use nix::{
     sys::statfs::{self, statfs},
 };
 
+use super::netns::check_privilege;
+
 const BPFFS: &str = "/sys/fs/bpf";
 /// Prefix of the names of all files that a run creates outside its namespaces; the process id
 /// follows.
@@ -60,6 +62,7 @@ fn remove(folder: &Path) {
 /// Mounts bpffs if it is not mounted. Removes what killed runs have left there and in the folder
 /// for temporary files.
 pub fn prepare() -> Result<()> {
+    check_privilege()?;
     let mounted = statfs(BPFFS).is_ok_and(|found| found.filesystem_type() == statfs::BPF_FS_MAGIC);
     if !mounted {
         mount(

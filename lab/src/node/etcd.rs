@@ -2,28 +2,21 @@
 //! A real etcd in a node's network namespace, accessed by its HTTP gateway. Used by `api_server`.
 
 use std::{
-    io::{Read, Write},
-    net::{SocketAddr, TcpStream},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     path::Path,
-    process::{Child, Command},
+    process::Command,
 };
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 
-use super::{api_server::spawn, netns::NetNs};
+use super::{api_server::spawn, http, netns::NetNs, process::Killed};
 
-const CLIENTS: &str = "127.0.0.1:2379";
+const CLIENTS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 2379);
 const PEERS: &str = "127.0.0.1:2380";
 /// Most operations in one transaction: as many as etcd accepts.
 const AT_ONCE: usize = 128;
-
-/// A running etcd; dropping it kills it.
-pub(super) struct Etcd<'a> {
-    node: &'a NetNs,
-    child: Child,
-}
 
 /// A key and value to write into etcd, or a key to remove.
 pub struct Record {
@@ -32,56 +25,36 @@ pub struct Record {
     pub value: Option<Value>,
 }
 
-impl<'a> Etcd<'a> {
-    pub(super) const URL: &'static str = "http://127.0.0.1:2379";
+pub(super) const URL: &str = "http://127.0.0.1:2379";
 
-    pub(super) fn start(node: &'a NetNs, program: &Path, folder: &Path) -> Result<Self> {
-        let peers = format!("http://{PEERS}");
-        let mut command = Command::new(program);
-        command
-            .args(["--unsafe-no-fsync", "--log-level", "error", "--data-dir"])
-            .arg(folder.join("etcd"))
-            .args(["--listen-client-urls", Self::URL])
-            .args(["--advertise-client-urls", Self::URL])
-            .args(["--listen-peer-urls", &peers]);
-        let child = spawn(node, &mut command, &folder.join("etcd.log"))?;
-        Ok(Self { node, child })
-    }
-
-    /// Writes or removes the records, many in one transaction.
-    pub(super) fn store<'r>(&self, records: impl IntoIterator<Item = &'r Record>) -> Result<()> {
-        let mut records = records.into_iter().peekable();
-        while records.peek().is_some() {
-            let steps: Vec<_> = records.by_ref().take(AT_ONCE).map(Record::step).collect();
-            let request = json!({"success": steps}).to_string();
-            let answer = self.ask("/v3/kv/txn", &request)?;
-            ensure!(answer["succeeded"] == true, "etcd refuses: {answer}");
-        }
-        Ok(())
-    }
-
-    fn ask(&self, path: &str, body: &str) -> Result<Value> {
-        let address: SocketAddr = CLIENTS.parse()?;
-        let stream = self.node.enter(|| TcpStream::connect(address))?;
-        let mut stream = stream.context("connect to etcd")?;
-        let length = body.len();
-        write!(
-            stream,
-            "POST {path} HTTP/1.0\r\nHost: etcd\r\nContent-Length: {length}\r\n\r\n{body}"
-        )?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        let body = answer.split_once("\r\n\r\n").map(|(_, body)| body);
-        let body = body.with_context(|| format!("etcd answers {answer:?}"))?;
-        serde_json::from_str(body).with_context(|| format!("etcd answers {answer:?}"))
-    }
+/// Starts etcd on a node; `folder` is for its files.
+pub(super) fn start(node: &NetNs, program: &Path, folder: &Path) -> Result<Killed> {
+    let peers = format!("http://{PEERS}");
+    let mut command = Command::new(program);
+    command
+        .args(["--unsafe-no-fsync", "--log-level", "error", "--data-dir"])
+        .arg(folder.join("etcd"))
+        .args(["--listen-client-urls", URL])
+        .args(["--advertise-client-urls", URL])
+        .args(["--listen-peer-urls", &peers]);
+    spawn(node, &mut command, &folder.join("etcd.log")).map(Killed)
 }
 
-impl Drop for Etcd<'_> {
-    fn drop(&mut self) {
-        _ = self.child.kill();
-        _ = self.child.wait();
+/// Writes or removes records in the etcd of a node, many in one transaction.
+pub fn store<'r>(node: &NetNs, records: impl IntoIterator<Item = &'r Record>) -> Result<()> {
+    let mut records = records.into_iter().peekable();
+    while records.peek().is_some() {
+        let steps: Vec<_> = records.by_ref().take(AT_ONCE).map(Record::step).collect();
+        let body = json!({"success": steps}).to_string();
+        let length = body.len();
+        let request = format!(
+            "POST /v3/kv/txn HTTP/1.0\r\nHost: etcd\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
+        let (_, answer) = http::ask(node, CLIENTS.ip(), CLIENTS, &request, None).context("etcd")?;
+        let parsed: Value = serde_json::from_str(&answer).unwrap_or_default();
+        ensure!(parsed["succeeded"] == true, "etcd refuses: {answer}");
     }
+    Ok(())
 }
 
 impl Record {

@@ -83,13 +83,8 @@ impl<'a> Foreign<'a> {
         })??;
         Ok(Self::Link { _link })
     }
-    /// Attaches an XDP program that passes every frame.
-    pub fn at_xdp(node: &NetNs, interface: &str) -> Result<Self> {
-        const XDP_PASS: i32 = 2;
-        Self::at_xdp_with(node, interface, XDP_PASS, false)
-    }
     /// Attaches an XDP program that returns `verdict` for every frame.
-    pub fn at_xdp_with(node: &NetNs, interface: &str, verdict: i32, generic: bool) -> Result<Self> {
+    pub fn at_xdp(node: &NetNs, interface: &str, verdict: i32, generic: bool) -> Result<Self> {
         let program = load_xdp(&always(verdict))?;
         let _link = node.enter(|| {
             let index = nix::net::if_::if_nametoindex(interface)?;

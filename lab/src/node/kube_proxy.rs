@@ -4,7 +4,7 @@
 use std::{
     fs::{self, File},
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
 };
 
 use anyhow::{Context, Result};
@@ -12,7 +12,12 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::{bpffs::PREFIX, netns::NetNs, options::METRICS, process::end_with_us};
+use super::{
+    bpffs::PREFIX,
+    netns::NetNs,
+    options::METRICS,
+    process::{Killed, end_with_us},
+};
 
 /// The range of all pods' addresses.
 pub const CLUSTER_CIDR: &str = "10.40.0.0/16";
@@ -21,7 +26,7 @@ const LOG: &str = "log";
 /// A running kube-proxy with the folder of its settings and its log; dropping it kills it. Its
 /// rules stay in the kernel.
 pub struct KubeProxy {
-    child: Child,
+    child: Killed,
     folder: TempDir,
 }
 
@@ -64,24 +69,17 @@ impl KubeProxy {
             .stderr(log);
         end_with_us(&mut command, Signal::SIGKILL);
         let child = node.enter(|| command.spawn())?;
-        let child = child.with_context(|| format!("start {}", program.display()))?;
+        let child = Killed(child.with_context(|| format!("start {}", program.display()))?);
         Ok(Self { child, folder })
     }
 
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.child.0.id()
     }
 
     /// Returns the last `lines` lines of the log.
     pub fn log_tail(&self, lines: usize) -> Vec<String> {
         tail(&self.folder.path().join(LOG), lines)
-    }
-}
-
-impl Drop for KubeProxy {
-    fn drop(&mut self) {
-        _ = self.child.kill();
-        _ = self.child.wait();
     }
 }
 

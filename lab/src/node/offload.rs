@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Switches a device's offloads on and off by ethtool's ioctl: XDP at a veth needs other settings
-//! than the defaults. Called by `topology` and `routed_path`.
+//! than the defaults. Called by `topology` and tests.
 
 use std::{io, net::UdpSocket, os::fd::AsRawFd};
 
@@ -12,7 +12,7 @@ const SET_GRO: u32 = 0x2c;
 /// calling thread's network namespace. The far end then computes the checksums of its packets,
 /// because XDP cannot see that they are missing. It also accepts frames that the program sends back
 /// (by its NAPI).
-pub(super) fn prepare_far_end(interface: &str) -> Result<()> {
+pub fn prepare_far_end(interface: &str) -> Result<()> {
     const SET_TX_CHECKSUMS: u32 = 0x17;
     set(interface, SET_TX_CHECKSUMS, 0).with_context(|| format!("checksums of {interface}"))?;
     set(interface, SET_GRO, 1).with_context(|| format!("GRO of {interface}"))

@@ -32,7 +32,20 @@ pub struct Options<'a> {
     pub cgroup_root: &'a Path,
 }
 
-impl Options<'_> {
+impl<'a> Options<'a> {
+    /// Returns options for an agent that reads manifests, on the node `node-a`, with its defaults.
+    pub const fn new(binary: &'a Path, cgroup_root: &'a Path) -> Self {
+        Self {
+            binary,
+            node_name: "node-a",
+            cluster_cidrs: &[],
+            config: "",
+            socket_balancing: SocketBalancing::All,
+            kubeconfig: None,
+            cgroup_root,
+        }
+    }
+
     /// Returns the command `portolan run` for an agent that reads the folder `manifests` and pins
     /// its maps in `pin_dir`. The configuration file is written to `folder`.
     pub(super) fn command(

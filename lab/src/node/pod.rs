@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Joins single pods to a node, for tests that do not build a complete `topology`.
+//! Joins single hosts and pods to a node, for tests that do not build a complete `topology`.
 
 use std::{
     fmt::Write,
@@ -17,6 +17,31 @@ use super::{
 /// The pods' gateways: the node has these addresses at every pod's interface.
 const GATEWAY_V4: &str = "169.254.1.1";
 const GATEWAY_V6: &str = "fe80::1";
+
+/// Joins two hosts by a pair of interfaces, and sets them up. Each end is its interface's name, and
+/// then its addresses with their lengths: `eth0 192.0.2.1/24 2001:db8::1/64`.
+pub fn wire(here: &NetNs, end: &str, there: &NetNs, far_end: &str) -> Result<()> {
+    // Both ends need different interface indexes. With the same one, the kernel (6.18) may take a
+    // second to notice that a link is up.
+    static INDEX: AtomicU32 = AtomicU32::new(2000);
+    let index = INDEX.fetch_add(1, Ordering::Relaxed);
+    let [(name, addresses), (far_name, far_addresses)] =
+        [end, far_end].map(|end| end.split_once(' ').unwrap_or((end, "")));
+    here.ip(&format!(
+        "link add {name} index {index} type veth peer name {far_name} netns {}\n",
+        there.path()
+    ))?;
+    for (host, name, addresses) in [(here, name, addresses), (there, far_name, far_addresses)] {
+        let mut script = String::from("link set lo up\n");
+        for address in addresses.split_whitespace() {
+            let nodad = if address.contains(':') { " nodad" } else { "" };
+            writeln!(script, "address add {address}{nodad} dev {name}")?;
+        }
+        writeln!(script, "link set {name} up")?;
+        host.ip(&script)?;
+    }
+    Ok(())
+}
 
 /// Joins a pod with these addresses to a node by a veth pair and host routes, as point-to-point CNI
 /// plugins do.

@@ -30,6 +30,16 @@ pub fn end_with_us(command: &mut Command, signal: Signal) {
     }
 }
 
+/// A process; dropping this kills it.
+pub struct Killed(pub Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
+}
+
 /// Counts an agent that a test has started, in the file that `cargo xtask test` names.
 pub fn count_start() {
     let starts = env::var_os("PORTOLAN_STARTS").and_then(|path| {

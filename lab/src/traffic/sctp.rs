@@ -18,7 +18,6 @@ const COMMON_HEADER: usize = 12;
 const INIT_CHUNK: usize = 20;
 
 /// An SCTP packet whose checksum is correct.
-#[derive(Debug, PartialEq, Eq)]
 pub(super) struct Packet {
     pub(super) source_port: u16,
     pub(super) destination_port: u16,
@@ -28,19 +27,11 @@ pub(super) struct Packet {
 }
 
 /// The first chunk of an SCTP packet.
-#[derive(Debug, PartialEq, Eq)]
 pub(super) enum Chunk {
     Init { tag: u32 },
     InitAck { cookie: Vec<u8> },
     Abort,
-    Other(u8),
-}
-
-/// Why the received bytes are no valid SCTP packet.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Fault {
-    Truncated,
-    Checksum { found: u32, right: u32 },
+    Other,
 }
 
 /// Returns an INIT packet with `tag` as its initiate tag.
@@ -88,21 +79,16 @@ fn packet(
     bytes
 }
 
-/// Parses an SCTP packet; `bytes` begin behind the IP header.
-pub(super) fn parse(bytes: &[u8]) -> Result<Packet, Fault> {
-    let word = |at: usize| -> Result<[u8; 4], Fault> {
-        bytes
-            .get(at..at + 4)
-            .and_then(|word| word.try_into().ok())
-            .ok_or(Fault::Truncated)
-    };
+/// Parses an SCTP packet; `bytes` begin behind the IP header. None if it is too short or its
+/// checksum is wrong.
+pub(super) fn parse(bytes: &[u8]) -> Option<Packet> {
+    let word = |at: usize| -> Option<[u8; 4]> { bytes.get(at..at + 4)?.try_into().ok() };
     let [a, b, c, d] = word(0)?;
     let found = u32::from_le_bytes(word(8)?);
     let mut blank = bytes.to_vec();
     blank[8..COMMON_HEADER].fill(0);
-    let right = crc32c(&blank);
-    if found != right {
-        return Err(Fault::Checksum { found, right });
+    if found != crc32c(&blank) {
+        return None;
     }
     let [kind, _, high, low] = word(COMMON_HEADER)?;
     let length = usize::from(u16::from_be_bytes([high, low]));
@@ -112,14 +98,13 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Packet, Fault> {
         },
         INIT_ACK => Chunk::InitAck {
             cookie: bytes
-                .get(COMMON_HEADER + INIT_CHUNK + 4..COMMON_HEADER + length)
-                .ok_or(Fault::Truncated)?
+                .get(COMMON_HEADER + INIT_CHUNK + 4..COMMON_HEADER + length)?
                 .to_vec(),
         },
         ABORT => Chunk::Abort,
-        other => Chunk::Other(other),
+        _ => Chunk::Other,
     };
-    Ok(Packet {
+    Some(Packet {
         source_port: u16::from_be_bytes([a, b]),
         destination_port: u16::from_be_bytes([c, d]),
         verification_tag: u32::from_be_bytes(word(4)?),

@@ -188,12 +188,6 @@ impl FlowKind {
     }
 }
 
-impl core::fmt::Debug for FlowKind {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 /// Value of the flow tables. All fields but `last_seen`, `state`, `sequence`, `reuse`, `slot` and
 /// `offload` are fixed at creation and covered by the check word `check`. A reader copies the entry
 /// and treats a wrong check word as a miss, because the kernel may reuse an element while it is

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Flows: keys and values of the flow tables (`entry`), the new addresses of a flow's packets
-//! (`ends`), life cycle (`state`, by `signals` and `numbers` of packets), idle times (`idle`), and
+//! (`ends`), life cycle (`state`, by `signals` of packets), idle times (`idle`), and
 //! which flows are evicted for new ones (`ring`). `offload` records which flows may leave past the
 //! node's stack, `between_pods` which conversations between pods that are not flows may do so.
 
@@ -8,7 +8,6 @@ pub mod between_pods;
 mod ends;
 mod entry;
 mod idle;
-mod numbers;
 pub mod offload;
 pub mod ring;
 mod signals;
@@ -16,9 +15,8 @@ mod state;
 
 pub use entry::{ClientInterface, FlowEntry, FlowKey, FlowKind, SPARE, Spare};
 pub use idle::{EXPIRY_BATCH, ExpiryRequest, IdleTimes, REFRESH_INTERVAL, coarse, frontend_is_due};
-pub use numbers::{is_near, is_routine, proves_answer};
 pub use offload::Offload;
-pub use signals::Signals;
+pub use signals::{Signals, is_near, is_routine, proves_answer};
 pub use state::{
     Anew, Change, FlowState, Phase, begins_anew, change_by_backend, change_by_client, may_begin,
     takes_answer,

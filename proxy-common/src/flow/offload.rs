@@ -169,27 +169,27 @@ mod tests {
     const TCP: Protocol = Protocol::TCP;
 
     #[test]
-    fn a_tcp_record_is_fresh_for_nine_to_thirteen_seconds() {
+    fn a_tcp_record_is_fresh_for_nine_to_thirteen_seconds_and_udps_until_its_unit_ends() {
         let now = 700 * UNIT + UNIT / 2;
         let record = Offload::new(7, now);
-        for (age, fresh) in [
-            (0, true),
-            (8_500_000_000, true),
-            (13_000_000_000, false),
-            (60_000_000_000, false),
+        for (protocol, age, fresh) in [
+            (TCP, 0, true),
+            (TCP, 8_500_000_000, true),
+            (TCP, 13_000_000_000, false),
+            (TCP, 60_000_000_000, false),
+            (Protocol::UDP, UNIT / 2 - 1, true),
+            (Protocol::UDP, UNIT / 2, false),
         ] {
-            assert_eq!(record.is_fresh(TCP, now + age, now + age), fresh, "{age}");
+            let later = now + age;
+            assert_eq!(
+                record.is_fresh(protocol, later, later),
+                fresh,
+                "{protocol:?} {age}"
+            );
         }
-        assert!(!Offload::NONE.is_fresh(TCP, now, now));
-        assert!(!Offload::NONE.is_fresh(TCP, 0, 0));
-    }
-
-    #[test]
-    fn a_record_of_an_idle_flow_is_not_fresh_when_its_clock_wraps() {
-        let now = 700 * UNIT;
-        let record = Offload::new(7, now);
-        let later = now + 256 * UNIT;
-        assert!(!record.is_fresh(TCP, now, later));
+        // Its clock has wrapped around while the flow was idle.
+        assert!(!record.is_fresh(TCP, now, now + 256 * UNIT));
+        assert!(!Offload::NONE.is_fresh(TCP, now, now) && !Offload::NONE.is_fresh(TCP, 0, 0));
     }
 
     #[test]
@@ -210,14 +210,6 @@ mod tests {
         assert!(asked.is_asked(now + UNIT - 1) && !asked.is_asked(now + UNIT));
         assert!(!asked.is_fresh(TCP, now, now) && asked.interface() == 0);
         assert!(!Offload::NONE.is_asked(now) && !Offload::new(7, now).is_asked(now));
-    }
-
-    #[test]
-    fn a_udp_record_is_fresh_until_its_time_unit_ends() {
-        let record = Offload::new(7, 5 * UNIT + 1);
-        let is_fresh = |now| record.is_fresh(Protocol::UDP, now, now);
-        assert!(is_fresh(5 * UNIT + 1) && is_fresh(6 * UNIT - 1));
-        assert!(!is_fresh(6 * UNIT));
     }
 
     const SYN: Signals = Signals(Signals::SYN);

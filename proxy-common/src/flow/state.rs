@@ -122,12 +122,6 @@ impl FlowState {
     }
 }
 
-impl core::fmt::Debug for FlowState {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 /// What a packet does to the state of its flow: bits to set, and bits to clear.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Change {
@@ -151,6 +145,10 @@ impl Change {
             clear: bits,
             ..Self::NONE
         }
+    }
+    #[inline(always)]
+    const fn when(self, is: bool) -> Self {
+        if is { self } else { Self::NONE }
     }
     #[inline(always)]
     const fn and(self, other: Self) -> Self {
@@ -187,11 +185,7 @@ pub fn change_by_client(
     }
     if let Some(end) = end_by_client(signals) {
         let believed = state.has(end) || !state.has(FlowState::ACKNOWLEDGED) || expected();
-        let mut change = if believed {
-            Change::set(end)
-        } else {
-            Change::NONE
-        };
+        let mut change = Change::set(end).when(believed);
         // The first acknowledgement may come with the FIN.
         if believed && !signals.has(Signals::RST) {
             change = change.and(acknowledgement(state, protocol, signals, proven));
@@ -218,21 +212,15 @@ pub fn change_by_client(
 /// Returns the change by a segment that shows its sender to be there after the other side's FIN.
 #[inline(always)]
 const fn answer_to_fin(state: FlowState, fin: FlowState, signals: Signals) -> Change {
-    if state.has(fin) && state.awaits_answer_to_fin() && signals.goes_on() {
-        Change::set(FlowState::FIN_ANSWERED)
-    } else {
-        Change::NONE
-    }
+    let answers = state.has(fin) && state.awaits_answer_to_fin() && signals.goes_on();
+    Change::set(FlowState::FIN_ANSWERED).when(answers)
 }
 
 /// Returns the change by a client's segment that shows the client to be there after data.
 #[inline(always)]
 const fn receipt(state: FlowState, signals: Signals) -> Change {
-    if state.has(FlowState::DATA_SENT) && signals.goes_on() {
-        Change::clear(FlowState::DATA_SENT)
-    } else {
-        Change::NONE
-    }
+    let receives = state.has(FlowState::DATA_SENT) && signals.goes_on();
+    Change::clear(FlowState::DATA_SENT).when(receives)
 }
 
 #[inline(always)]
@@ -251,11 +239,7 @@ const fn end_by_client(signals: Signals) -> Option<FlowState> {
 #[inline(always)]
 fn going_on(state: FlowState, signals: Signals) -> Change {
     const DOUBTS: u32 = FlowState::RESET.0 | FlowState::RENEWED.0;
-    if state.0 & DOUBTS != 0 && signals.goes_on() {
-        Change::clear(FlowState(DOUBTS))
-    } else {
-        Change::NONE
-    }
+    Change::clear(FlowState(DOUBTS)).when(state.0 & DOUBTS != 0 && signals.goes_on())
 }
 
 /// Returns the change by a client's packet that may acknowledge the backend's answer.
@@ -267,14 +251,12 @@ fn acknowledgement(
     proven: impl FnOnce() -> bool,
 ) -> Change {
     let is_open = state.has(FlowState::ANSWERED) && !state.has(FlowState::ACKNOWLEDGED);
-    if is_open && (protocol.0 == Protocol::UDP.0 || signals.acknowledges() && proven()) {
-        Change {
-            set: FlowState::ACKNOWLEDGED,
-            clear: FlowState::REPEATED.with(FlowState::PICKED_UP),
-        }
-    } else {
-        Change::NONE
-    }
+    let change = Change {
+        set: FlowState::ACKNOWLEDGED,
+        clear: FlowState::REPEATED.with(FlowState::PICKED_UP),
+    };
+    let is_udp = protocol.0 == Protocol::UDP.0;
+    change.when(is_open && (is_udp || signals.acknowledges() && proven()))
 }
 
 /// The change that a reply with `signals` makes. `expected` returns whether a packet that ends an
@@ -290,11 +272,7 @@ pub fn change_by_backend(
 ) -> Change {
     let believed = |end| state.has(end) || !state.has(FlowState::ACKNOWLEDGED) || expected();
     if signals.has(Signals::RST) {
-        return if believed(FlowState::RESET) {
-            Change::set(FlowState::RESET)
-        } else {
-            Change::NONE
-        };
+        return Change::set(FlowState::RESET).when(believed(FlowState::RESET));
     }
     if signals.has(Signals::FIN) {
         let first = if state.has(FlowState::CLIENT_FIN) {
@@ -302,11 +280,8 @@ pub fn change_by_backend(
         } else {
             FlowState::BACKEND_FIRST
         };
-        return if believed(FlowState::BACKEND_FIN) {
-            Change::set(FlowState::BACKEND_FIN.with(first))
-        } else {
-            Change::NONE
-        };
+        let change = Change::set(FlowState::BACKEND_FIN.with(first));
+        return change.when(believed(FlowState::BACKEND_FIN));
     }
     if takes_answer(state, signals) {
         return Change {

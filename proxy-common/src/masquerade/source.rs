@@ -31,28 +31,23 @@ pub struct MasqueradeSources {
     pub v6: SourcesOf<V6>,
 }
 
-impl Source<V4> {
+impl<A: Addr> Source<A> {
     pub const NONE: Self = Self {
-        address: V4::UNSPECIFIED,
-        subnet: Prefix::<V4>::NONE,
-    };
-}
-
-impl Source<V6> {
-    pub const NONE: Self = Self {
-        address: V6::UNSPECIFIED,
-        subnet: Prefix::<V6>::NONE,
+        address: A::UNSPECIFIED,
+        subnet: Prefix::NONE,
     };
 }
 
 impl MasqueradeSources {
     pub const NONE: Self = Self {
-        v4: SourcesOf([Source::<V4>::NONE; SOURCES]),
-        v6: SourcesOf([Source::<V6>::NONE; SOURCES]),
+        v4: SourcesOf::NONE,
+        v6: SourcesOf::NONE,
     };
 }
 
 impl<A: Addr> SourcesOf<A> {
+    const NONE: Self = Self([Source::NONE; SOURCES]);
+
     /// Whether there are several addresses, so that the packet determines its source.
     #[inline(always)]
     pub fn has_several(&self) -> bool {
@@ -148,58 +143,44 @@ fn label(address: &V6) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use std::net::IpAddr;
+    use std::net::{Ipv4Addr, Ipv6Addr};
 
     use rstest::rstest;
 
     use super::*;
 
-    /// Parses "ADDRESS/LENGTH" or, of a point-to-point link, "ADDRESS peer OTHER/LENGTH", as `ip
-    /// address` prints them. Returns the address, the other end (else the same address), and the
-    /// prefix length.
-    fn parse(text: &str) -> (IpAddr, IpAddr, u32) {
-        let (subnet, length) = text.split_once('/').expect("a length");
-        let (own, other) = subnet.split_once(" peer ").unwrap_or((subnet, subnet));
-        let ip = |text: &str| text.parse().expect("an address");
-        (ip(own), ip(other), length.parse().expect("a number"))
+    /// Parses addresses "ADDRESS/LENGTH" or, of a point-to-point link, "ADDRESS peer OTHER/LENGTH",
+    /// as `ip address` prints them. `mask` makes a mask of a length.
+    fn sources<A: Addr>(listed: &[&str], ip: fn(&str) -> A, mask: fn(u32) -> A) -> SourcesOf<A> {
+        let mut sources = SourcesOf::NONE;
+        for (place, text) in sources.0.iter_mut().zip(listed) {
+            let (subnet, length) = text.split_once('/').expect("a length");
+            let (own, other) = subnet.split_once(" peer ").unwrap_or((subnet, subnet));
+            let mask = mask(length.parse().expect("a number"));
+            let address = ip(other).masked(mask);
+            *place = Source {
+                address: ip(own),
+                subnet: Prefix { address, mask },
+            };
+        }
+        sources
     }
 
+    fn ip4(text: &str) -> V4 {
+        text.parse::<Ipv4Addr>().expect("IPv4").into()
+    }
+    fn ip6(text: &str) -> V6 {
+        text.parse::<Ipv6Addr>().expect("IPv6").into()
+    }
     fn v4(listed: &[&str]) -> SourcesOf<V4> {
-        let mut sources = MasqueradeSources::NONE.v4;
-        for (place, text) in sources.0.iter_mut().zip(listed) {
-            let (IpAddr::V4(own), IpAddr::V4(other), length) = parse(text) else {
-                panic!("{text}")
-            };
-            let mask = V4::from_word((!(u64::from(u32::MAX) >> length) as u32).to_be());
-            *place = Source {
-                address: own.into(),
-                subnet: Prefix {
-                    address: V4::from(other).masked(mask),
-                    mask,
-                },
-            };
-        }
-        sources
+        sources(listed, ip4, |length| {
+            V4::from_word((!(u64::from(u32::MAX) >> length) as u32).to_be())
+        })
     }
-
     fn v6(listed: &[&str]) -> SourcesOf<V6> {
-        let mut sources = MasqueradeSources::NONE.v6;
-        for (place, text) in sources.0.iter_mut().zip(listed) {
-            let (IpAddr::V6(own), _, length) = parse(text) else {
-                panic!("{text}")
-            };
-            let mask = V6 {
-                octets: (!u128::MAX.checked_shr(length).unwrap_or(0)).to_be_bytes(),
-            };
-            *place = Source {
-                address: own.into(),
-                subnet: Prefix {
-                    address: V6::from(own).masked(mask),
-                    mask,
-                },
-            };
-        }
-        sources
+        sources(listed, ip6, |length| V6 {
+            octets: (!u128::MAX.checked_shr(length).unwrap_or(0)).to_be_bytes(),
+        })
     }
 
     // What an nft rule `masquerade` gives: `proxy-user/tests/node/masquerade.rs` asks the kernel
@@ -219,8 +200,7 @@ mod tests {
         #[case] next_hop: &str,
         #[case] expected: &str,
     ) {
-        let ip = |text: &str| V4::from(text.parse::<std::net::Ipv4Addr>().expect("IPv4"));
-        assert_eq!(v4(listed).select(&ip(next_hop)), ip(expected));
+        assert_eq!(v4(listed).select(&ip4(next_hop)), ip4(expected));
     }
 
     #[rstest]
@@ -237,8 +217,7 @@ mod tests {
         #[case] destination: &str,
         #[case] expected: &str,
     ) {
-        let ip = |text: &str| V6::from(text.parse::<std::net::Ipv6Addr>().expect("IPv6"));
-        assert_eq!(v6(listed).select(&ip(destination)), ip(expected));
+        assert_eq!(v6(listed).select(&ip6(destination)), ip6(expected));
     }
 
     #[test]
@@ -264,7 +243,6 @@ mod tests {
     #[case("::1:0:0", 1)]
     #[case("2001:db8::1", 1)]
     fn ipv6_address_labels_equal_the_kernels(#[case] address: &str, #[case] expected: u32) {
-        let address = address.parse::<std::net::Ipv6Addr>().expect("IPv6");
-        assert_eq!(label(&address.into()), expected);
+        assert_eq!(label(&ip6(address)), expected);
     }
 }

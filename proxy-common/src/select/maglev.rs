@@ -18,7 +18,8 @@ use crate::{Addr, Port};
 /// is added or removed: with 256 and more about one in a hundred. A table of another size moves
 /// nearly all clients, so there are few sizes. There is no larger size than the last, because one
 /// change of a service with many backends would write too much.
-const SIZES: [(usize, usize); 8] = [
+const SIZES: [(usize, usize); 9] = [
+    (0, 0),
     (4, 1031),
     (8, 2053),
     (16, 4099),
@@ -31,13 +32,9 @@ const SIZES: [(usize, usize); 8] = [
 
 /// Returns the number of slots of a table for this many backends; 0 without backends.
 pub fn size(backends: usize) -> usize {
-    match backends {
-        0 => 0,
-        _ => SIZES
-            .iter()
-            .find(|(most, _)| backends <= *most)
-            .map_or(0, |(_, size)| *size),
-    }
+    let mut sizes = SIZES.iter();
+    let found = sizes.find(|(most, _)| backends <= *most);
+    found.map_or(0, |(_, size)| *size)
 }
 
 /// Returns the owner of each slot: an index into `backends`, whose order does not matter. A backend

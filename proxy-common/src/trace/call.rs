@@ -41,17 +41,13 @@ mod tests {
     fn a_socket_calls_outcome_follows_from_its_result_and_entry() {
         const EPERM: i32 = -1;
         const EADDRINUSE: i32 = -98;
+        let dropped = Counter::DroppedNoLocalEndpoint;
         for (hook, result, has_entry, counter) in [
             (Hook::Connect, 0, true, Counter::SocketTranslated),
             (Hook::Connect, 0, false, Counter::SocketUntouched),
             (Hook::Connect, REFUSED, false, Counter::RejectedNoEndpoint),
-            (
-                Hook::Connect,
-                DROPPED,
-                true,
-                Counter::DroppedNoLocalEndpoint,
-            ),
-            (Hook::Send, EPERM, false, Counter::DroppedNoLocalEndpoint),
+            (Hook::Connect, DROPPED, true, dropped),
+            (Hook::Send, EPERM, false, dropped),
             (Hook::Send, 0, true, Counter::SocketTranslated),
             (Hook::Receive, 0, true, Counter::SocketRestored),
             (Hook::PeerName, 0, false, Counter::SocketUntouched),

@@ -49,7 +49,7 @@ pub struct End {
 }
 
 impl End {
-    pub const NONE: Self = Self::new(V6 { octets: [0; 16] }, Port::ANY, Protocol::ANY);
+    pub const NONE: Self = Self::new(V6::UNSPECIFIED, Port::ANY, Protocol::ANY);
 
     #[inline(always)]
     pub const fn new(address: V6, port: Port, protocol: Protocol) -> Self {

@@ -25,8 +25,8 @@ pub struct Tuple {
 
 impl Tuple {
     pub const NONE: Self = Self {
-        src: V6::UNSPECIFIED_V6,
-        dst: V6::UNSPECIFIED_V6,
+        src: V6::UNSPECIFIED,
+        dst: V6::UNSPECIFIED,
         src_port: Port::ANY,
         dst_port: Port::ANY,
         protocol: Protocol::ANY,
@@ -52,8 +52,6 @@ impl Tuple {
 }
 
 impl V6 {
-    const UNSPECIFIED_V6: Self = Self { octets: [0; 16] };
-
     /// Returns the IPv4 address in an IPv4-mapped address; None for any other address.
     pub const fn unmapped(self) -> Option<[u8; 4]> {
         match self.octets {
@@ -325,17 +323,16 @@ mod tests {
         let tuple = read(&v6(0, &rest), false);
         assert_eq!(tuple.protocol, Protocol::UDP);
         assert_eq!((tuple.dst_port.host(), tuple.kind), (53, 0));
-        let later = [17, 0, 0, 8, 0, 0, 0, 9, 4, 1, 0, 53];
-        let tuple = read(&v6(44, &later), false);
-        assert_eq!(tuple.kind, Tuple::LATER_FRAGMENT);
-        assert_eq!(tuple.dst_port, Port::ANY);
     }
 
     #[test]
     fn a_later_fragment_has_no_ports() {
-        let tuple = read(&v4(17, 8, &TCP), false);
-        assert_eq!(tuple.kind, Tuple::LATER_FRAGMENT);
-        assert_eq!((tuple.src_port, tuple.dst_port), (Port::ANY, Port::ANY));
+        let later = [17, 0, 0, 8, 0, 0, 0, 9, 4, 1, 0, 53];
+        for packet in [v4(17, 8, &TCP), v6(44, &later)] {
+            let tuple = read(&packet, false);
+            assert_eq!(tuple.kind, Tuple::LATER_FRAGMENT);
+            assert_eq!((tuple.src_port, tuple.dst_port), (Port::ANY, Port::ANY));
+        }
     }
 
     #[test]

@@ -117,7 +117,8 @@ fn forward<F: Family>(frame: Frame) -> Option<u32> {
         return None;
     }
     if is_reply {
-        if !xdp::leads_to_client(entry, node::client_interface(hop.egress)) {
+        // It leaves only by the interface that its client is behind.
+        if entry.interface != node::client_interface(hop.egress) {
             return None;
         }
         let (reply_key, original_key) = (&mut scratch.key, &mut scratch.holder);

@@ -57,6 +57,14 @@ pub(super) struct Agent {
 }
 
 impl Agent {
+    /// Handles one event of the loop and measures how long it takes. `kind`: its name in metrics.
+    pub(super) fn turn<T>(&mut self, kind: &'static str, handle: impl FnOnce(&mut Self) -> T) -> T {
+        let began = std::time::Instant::now();
+        let handled = handle(self);
+        self.shared.metrics.sync.turned(kind, began.elapsed());
+        handled
+    }
+
     /// Takes in a batch of changes of Kubernetes objects; [`Self::sync`] applies it to the maps.
     pub(super) fn take(&mut self, batch: Batch) {
         let concerns_node = self.services.take(&self.shared, batch);
@@ -81,7 +89,7 @@ impl Agent {
         if !self.services.served {
             self.apply_node();
             self.attach();
-            self.first_waits = self.attachments.attaches();
+            self.first_waits = self.attachments.more_to_attach;
             if self.first_waits {
                 // `attach_more` comes back when it is done.
                 return;
@@ -142,7 +150,7 @@ impl Agent {
         if self.attachments.has_more() {
             self.attachments.go_on(&mut self.shared, &self.services);
         }
-        if self.first_waits && !self.attachments.attaches() {
+        if self.first_waits && !self.attachments.more_to_attach {
             self.sync();
         }
         self.report_first();

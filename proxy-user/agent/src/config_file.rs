@@ -112,16 +112,6 @@ pub fn kernel_warning(is_realtime: bool) -> Option<Warning> {
     })
 }
 
-/// Returns a warning if XDP is on but `forwarding` is `stack`: XDP takes only connections that
-/// `forwarding: auto` has recorded.
-fn xdp_without_records(config: &Config) -> Option<Warning> {
-    let is_idle = config.xdp != Xdp::Off && config.forwarding == Forwarding::Stack;
-    is_idle.then(|| Warning {
-        object: "portolan.xdp".to_owned(),
-        reason: "it has no effect with portolan.forwarding: stack, because XDP takes only what the stack has let pass before; set portolan.forwarding to auto".to_owned(),
-    })
-}
-
 /// Returns warnings about settings that have no effect, that should be set, or that break
 /// something.
 pub fn config_warnings(config: &Config) -> Vec<Warning> {
@@ -150,7 +140,12 @@ pub fn config_warnings(config: &Config) -> Vec<Warning> {
             ),
         });
     }
-    about.extend(xdp_without_records(config));
+    if config.xdp != Xdp::Off && config.forwarding == Forwarding::Stack {
+        about.push(Warning {
+            object: "portolan.xdp".to_owned(),
+            reason: "it has no effect with portolan.forwarding: stack, because XDP takes only what the stack has let pass before; set portolan.forwarding to auto".to_owned(),
+        });
+    }
     about.extend(config.ignored.iter().cloned());
     about
 }
@@ -187,12 +182,11 @@ mod tests {
             local_detection: LocalDetection::ClusterCidr,
             ..Config::default()
         };
-        let [warning] = &config_warnings(&config)[..] else {
-            panic!("one warning")
-        };
+        let warnings = config_warnings(&config);
+        let expected = "command line: beside a configuration file --cluster-cidr, --proxy-mode have no effect, as with kube-proxy; set them in the file, or remove them";
         assert_eq!(
-            warning.to_string(),
-            "command line: beside a configuration file --cluster-cidr, --proxy-mode have no effect, as with kube-proxy; set them in the file, or remove them"
+            (warnings.len(), warnings[0].to_string()),
+            (1, expected.to_owned())
         );
     }
 

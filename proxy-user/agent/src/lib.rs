@@ -21,12 +21,11 @@ use std::{collections::BTreeSet, time::Duration};
 use anyhow::{Context, anyhow};
 use config::{Config, ConfigFile};
 use control::{
-    change::Batch,
     syncer::Syncer,
     warnings::{Topic, Warnings},
 };
-use datapath::{Datapath, DatapathError};
-use linux::interfaces::{Interface, Interfaces, Neighbours, follow_neighbours};
+use datapath::Datapath;
+use linux::interfaces::{Interface, Interfaces, follow_neighbours};
 use source::{ObjectSource, SourceError};
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -40,7 +39,7 @@ use self::{
     agent::{Agent, Shared},
     attachments::{Attachments, PinWatch, raise_descriptor_limit},
     growth::Growth,
-    node::{Node, foreign_connections},
+    node::Node,
     services::Services,
 };
 use crate::{
@@ -80,42 +79,6 @@ pub enum Ended {
     Stopped,
     /// The configuration file has changed settings that need a restart.
     Outdated,
-}
-
-/// The events that the agent's loop handles, one at a time.
-enum Event {
-    Batch(Batch),
-    Foreign(foreign_connections::Answer),
-    PinsGone,
-    Interfaces(Vec<Interface>),
-    Neighbours(Neighbours),
-    Retry,
-    Larger(Box<Result<Datapath, DatapathError>>),
-    Second,
-    RoutesChanged,
-    MoreToAttach,
-    MoreToApply,
-    MoreToFill,
-}
-
-impl Event {
-    /// Returns the event's name in metrics.
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Batch(_) => "changes",
-            Self::Foreign(_) => "foreign-connections",
-            Self::PinsGone => "pins-gone",
-            Self::Interfaces(_) => "interfaces",
-            Self::Neighbours(_) => "neighbours",
-            Self::Retry => "retry",
-            Self::Larger(_) => "larger-maps",
-            Self::Second => "second",
-            Self::RoutesChanged => "routes-changed",
-            Self::MoreToAttach => "more-to-attach",
-            Self::MoreToApply => "more-to-apply",
-            Self::MoreToFill => "more-to-fill",
-        }
-    }
 }
 
 /// Runs the agent until SIGTERM or SIGINT, or until a change of the configuration file needs a
@@ -230,7 +193,8 @@ pub async fn run(
     let (pin_watch, mut pins_gone) = PinWatch::start(vec![config.pin_directory.clone()]);
     let routes_followed = options.xdp.is_some();
     let is_new = datapath.service_count() == 0;
-    let mut syncer = Syncer::new(node_name, warnings.clone()).with_writer(writer);
+    let mut syncer = Syncer::new(node_name, warnings.clone());
+    syncer.writer = writer;
     syncer.state.view.answer_ping = config.answer_ping;
     syncer.state.view.selection = config.selection;
     syncer.state.gateways.set_services(config.gateway_services);
@@ -269,14 +233,27 @@ pub async fn run(
     let ended = loop {
         agent.shared.health.turn();
         let retry = agent.services.syncer.retry_at();
-        let event = tokio::select! {
+        tokio::select! {
             _ = terminate.recv() => break Ended::Stopped,
             _ = interrupt.recv() => break Ended::Stopped,
-            Some(batch) = batches.recv() => Event::Batch(batch),
-            Some(answer) = foreign_answer.recv() => Event::Foreign(answer),
-            Some(()) = pins_gone.recv() => Event::PinsGone,
-            Some(interfaces) = snapshot.recv() => Event::Interfaces(interfaces),
-            Some(neighbours) = neighbours.recv() => Event::Neighbours(neighbours),
+            Some(batch) = batches.recv() => agent.turn("changes", |agent| {
+                agent.take(batch);
+                // Further batches that have arrived meanwhile are applied in the same sync.
+                while let Ok(batch) = batches.try_recv() {
+                    agent.take(batch);
+                }
+                agent.sync();
+            }),
+            Some(answer) = foreign_answer.recv() => {
+                agent.turn("foreign-connections", |agent| agent.hear_of_foreign(&answer));
+            }
+            Some(()) = pins_gone.recv() => agent.turn("pins-gone", |agent| agent.repair(true)),
+            Some(interfaces) = snapshot.recv() => {
+                agent.turn("interfaces", |agent| agent.set_interfaces(interfaces));
+            }
+            Some(found) = neighbours.recv() => agent.turn("neighbours", |agent| {
+                agent.attachments.set_neighbours(&mut agent.shared, found);
+            }),
             ended = &mut source => {
                 ended.context("the source of objects failed")??;
                 return Err(anyhow!("the source of objects ended"));
@@ -285,45 +262,35 @@ pub async fn run(
                 ended.context("following the interfaces failed")?;
                 return Err(anyhow!("following the interfaces ended"));
             }
-            () = sleep_until(retry.map_or_else(Instant::now, Instant::from_std)), if retry.is_some() => Event::Retry,
-            Some(larger) = larger.recv() => Event::Larger(Box::new(larger)),
-            _ = sweep.tick() => Event::Second,
-            Some(()) = routes::changed(&mut routes_changed) => Event::RoutesChanged,
+            () = sleep_until(retry.map_or_else(Instant::now, Instant::from_std)), if retry.is_some() => {
+                agent.turn("retry", Agent::try_again);
+            }
+            Some(larger) = larger.recv() => {
+                agent.turn("larger-maps", |agent| agent.use_larger(larger));
+            }
+            _ = sweep.tick() => {
+                let ended = agent.turn("second", |agent| {
+                    agent.tick();
+                    agent.follow_config()
+                });
+                if let Some(ended) = ended {
+                    break ended;
+                }
+            }
+            Some(()) = routes::changed(&mut routes_changed) => {
+                agent.turn("routes-changed", Agent::routes_have_changed);
+            }
             // Long work is done in turns, so that other events are handled in between.
-            () = yield_now(), if agent.has_more_to_attach() => Event::MoreToAttach,
-            () = yield_now(), if agent.services.may_go_on(&agent.growth) => Event::MoreToApply,
-            () = yield_now(), if agent.growth.is_filling() => Event::MoreToFill,
-        };
-        let (began, name) = (std::time::Instant::now(), event.name());
-        match event {
-            Event::Batch(batch) => {
-                agent.take(batch);
-                // Further batches that have arrived meanwhile are applied in the same sync.
-                while let Ok(batch) = batches.try_recv() {
-                    agent.take(batch);
-                }
-                agent.sync();
+            () = yield_now(), if agent.has_more_to_attach() => {
+                agent.turn("more-to-attach", Agent::attach_more);
             }
-            Event::Foreign(answer) => agent.hear_of_foreign(&answer),
-            Event::PinsGone => agent.repair(true),
-            Event::Interfaces(interfaces) => agent.set_interfaces(interfaces),
-            Event::Neighbours(neighbours) => agent
-                .attachments
-                .set_neighbours(&mut agent.shared, neighbours),
-            Event::Retry => agent.try_again(),
-            Event::Larger(larger) => agent.use_larger(*larger),
-            Event::Second => {
-                agent.tick();
-                if agent.follow_config() == Some(Ended::Outdated) {
-                    break Ended::Outdated;
-                }
+            () = yield_now(), if agent.services.may_go_on(&agent.growth) => {
+                agent.turn("more-to-apply", Agent::go_on);
             }
-            Event::RoutesChanged => agent.routes_have_changed(),
-            Event::MoreToAttach => agent.attach_more(),
-            Event::MoreToApply => agent.go_on(),
-            Event::MoreToFill => agent.fill_larger(),
+            () = yield_now(), if agent.growth.is_filling() => {
+                agent.turn("more-to-fill", Agent::fill_larger);
+            }
         }
-        agent.shared.metrics.sync.turned(name, began.elapsed());
     };
     // The source may have a lease to give up.
     drop(batches);

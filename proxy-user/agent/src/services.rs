@@ -2,7 +2,7 @@
 //! Writes the cluster's services into the maps: takes batches of changes, applies the resulting
 //! plans in turns, and turns failures into faults. A part of `agent`.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
 
 use control::{
     apply::{Affected, Failure},
@@ -47,12 +47,6 @@ pub(super) struct Progress {
     pub(super) written: usize,
 }
 
-impl Progress {
-    pub(super) fn elapsed(&self) -> Duration {
-        self.started.elapsed()
-    }
-}
-
 /// What is left after one turn of a sync.
 #[derive(Debug)]
 pub(super) enum Turn {
@@ -91,12 +85,8 @@ impl Services {
             let changes = batch.changes.iter();
             changes.filter(|change| change.kind() == kind).count()
         };
-        for kind in batch
-            .changes
-            .iter()
-            .map(Change::kind)
-            .collect::<BTreeSet<_>>()
-        {
+        let kinds: BTreeSet<_> = batch.changes.iter().map(Change::kind).collect();
+        for kind in kinds {
             shared.metrics.state.heard_of(kind);
         }
         let (services, slices) = (of_kind(Kind::Service), of_kind(Kind::EndpointSlice));
@@ -104,18 +94,12 @@ impl Services {
         let concerns_node = of_kind(Kind::Node) + of_kind(Kind::ServiceCidr) > 0;
         self.triggers.append(&mut batch.triggers);
         self.listed |= batch.listed;
-        for (_, warnings) in batch
-            .warnings
-            .iter()
-            .filter(|(topic, _)| *topic == Topic::ApiServer)
-        {
-            shared
-                .metrics
-                .state
-                .set_source_failing(!warnings.is_empty());
-            shared
-                .health
-                .set_source_fault(warnings.first().map(ToString::to_string));
+        let warnings = batch.warnings.iter();
+        for (_, warnings) in warnings.filter(|(topic, _)| *topic == Topic::ApiServer) {
+            let fault = warnings.first().map(ToString::to_string);
+            let failing = &shared.metrics.state.source_failing;
+            failing.set(fault.is_some().into());
+            shared.health.set_source_fault(fault);
         }
         self.syncer.fold(batch);
         concerns_node
@@ -142,11 +126,9 @@ impl Services {
         self.begin();
         let synced = growth.sync(&mut self.syncer, &mut shared.datapath);
         if synced.failures_changed {
-            set_faults(&shared.health, self.syncer.failures());
-            shared
-                .metrics
-                .state
-                .set_failed_services(self.syncer.failed_count());
+            set_faults(&shared.health, &self.syncer.failures);
+            let failed = self.syncer.failed.len() as i64;
+            shared.metrics.state.failed_services.set(failed);
         }
         if !synced.health.is_empty() {
             // Sending cannot fail: the receiver exists as long as the agent.
@@ -170,15 +152,16 @@ impl Services {
     /// that whoever sees it there finds it in the others, too. `first`: after the first sync, the
     /// number of attached interfaces; else `None`.
     pub(super) fn report(&mut self, shared: &Shared, progress: &Progress, first: Option<usize>) {
-        let (planned, written, elapsed) = (progress.planned, progress.written, progress.elapsed());
+        let (planned, written, elapsed) = (
+            progress.planned,
+            progress.written,
+            progress.started.elapsed(),
+        );
         let triggers = std::mem::take(&mut self.triggers);
         shared.metrics.sync.done(elapsed, &triggers);
+        let (served, weighted) = (self.syncer.state.served_count(), self.syncer.weighted.len());
         let no_local = self.syncer.no_local_endpoints();
-        shared.metrics.sync.set_services(
-            self.syncer.state.served_count(),
-            self.syncer.weighted(),
-            no_local,
-        );
+        shared.metrics.sync.set_services(served, weighted, no_local);
         if let Some(interfaces) = first {
             tracing::info!(planned, written, interfaces, ?elapsed, "ready");
         } else {

@@ -62,6 +62,11 @@ impl<'a, A: Ends> Bench<'a, A> {
         Self { verdict, ..self }
     }
 
+    /// Returns the real program with this name.
+    fn loaded(&self, name: &'static str) -> Result<BorrowedFd<'_>> {
+        self.node.datapath.program(name).context(name)
+    }
+
     fn begin(&self, rotation: Rotation) -> Program {
         Program::new(&self.counter, rotation)
     }
@@ -76,20 +81,14 @@ impl<'a, A: Ends> Bench<'a, A> {
 
     /// Sends the first packet of a flow to each of `count` services through the ingress program.
     pub(crate) fn run_once(&self, rotation: Rotation, kind: Kind, count: u32) -> Result<()> {
-        let ingress = self
-            .node
-            .datapath
-            .program("ingress")
-            .context("no ingress")?;
-        let program = self.wrapper(rotation, SERVICE_PORT, ingress)?;
+        let program = self.wrapper(rotation, SERVICE_PORT, self.loaded("ingress")?)?;
         time(&program.program, &A::packet(kind), count, 0, self.verdict).map(drop)
     }
 
     /// Sends a packet with the masquerade mark to each of `count` backends through the egress
     /// program, so that its flow gets a masquerade port.
     pub(crate) fn masquerade(&self, rotation: Rotation, port: u16, count: u32) -> Result<()> {
-        let egress = self.node.datapath.program("egress").context("no egress")?;
-        let program = self.wrapper(rotation, port, egress)?;
+        let program = self.wrapper(rotation, port, self.loaded("egress")?)?;
         let mark = Marks::DEFAULT.masquerade;
         let packet = A::packet(Kind::Syn);
         // One run for each packet: the program removes the mark, and the next repetition would have
@@ -103,20 +102,15 @@ impl<'a, A: Ends> Bench<'a, A> {
     /// Measures the real program `name`, without the time of the wrapper in front of it.
     pub(crate) fn real(
         &self,
-        name: &str,
+        name: &'static str,
         rotation: Rotation,
         port: u16,
         kind: Kind,
         repetitions: u32,
     ) -> Result<Figure> {
-        let real = self
-            .node
-            .datapath
-            .program(name)
-            .context("no such program")?;
         let packet = A::packet(kind);
         let harness = self.wrapper(rotation, port, self.empty.as_fd())?;
-        let wrapped = self.wrapper(rotation, port, real)?;
+        let wrapped = self.wrapper(rotation, port, self.loaded(name)?)?;
         difference(
             (&wrapped.program, self.verdict),
             &harness.program,
@@ -129,7 +123,6 @@ impl<'a, A: Ends> Bench<'a, A> {
     pub(crate) fn xdp(&self, rotation: Rotation) -> Result<Figure> {
         const XDP_PASS: i32 = 2;
         const XDP_REDIRECT: u32 = 4;
-        let real = self.node.datapath.program("uplink").context("no uplink")?;
         let empty = load_xdp(&always(XDP_PASS))?;
         let wrapper = |next: BorrowedFd<'_>| -> Result<Wrapper> {
             let slot = slot_with(next)?;
@@ -140,22 +133,16 @@ impl<'a, A: Ends> Bench<'a, A> {
                 _slot: slot,
             })
         };
-        let (harness, wrapped) = (wrapper(empty.as_fd())?, wrapper(real)?);
+        let passed = (wrapper(empty.as_fd())?, XDP_PASS.cast_unsigned());
+        let wrapped = (wrapper(self.loaded("uplink")?)?, XDP_REDIRECT);
         let packet = A::packet(Kind::Ack);
-        let run =
-            |program: &OwnedFd, verdict| time_with(program, &packet, REPETITIONS, &[], verdict);
-        let (mut harness_times, mut times) = (Vec::new(), Vec::new());
-        for _ in 0..RUNS {
-            harness_times.push(run(&harness.program, XDP_PASS.cast_unsigned())?);
-            times.push(run(&wrapped.program, XDP_REDIRECT)?);
-        }
-        let (harness, (minimum, median)) = (summary(&harness_times), summary(&times));
-        Ok((minimum - harness.0, median - harness.1))
+        rounds([&passed, &wrapped], |(wrapper, verdict)| {
+            time_with(&wrapper.program, &packet, REPETITIONS, &[], *verdict)
+        })
     }
 
     /// Measures replies from the backends at egress, without the time of the wrapper.
     pub(crate) fn reply(&self, count: u32) -> Result<Figure> {
-        let real = self.node.datapath.program("egress").context("no egress")?;
         let rotation = Rotation {
             base: 0,
             count,
@@ -168,7 +155,7 @@ impl<'a, A: Ends> Bench<'a, A> {
                 program.hand_over_reply(slot, backends, A::FIRST_OCTET, A::OFFSETS)
             })
         };
-        let (harness, wrapped) = (turned(self.empty.as_fd())?, turned(real)?);
+        let (harness, wrapped) = (turned(self.empty.as_fd())?, turned(self.loaded("egress")?)?);
         difference(
             (&wrapped.program, PASS.cast_unsigned()),
             &harness.program,
@@ -253,16 +240,23 @@ fn difference(
     packet: &[u8],
     repetitions: u32,
 ) -> Result<Figure> {
-    let mut times = Vec::new();
-    let mut harness_times = Vec::new();
+    let passed = PASS.cast_unsigned();
+    rounds(
+        [(harness, passed), (program, verdict)],
+        |(program, verdict)| time(program, packet, repetitions, 0, verdict),
+    )
+}
+
+/// Times the harness and the program in turn; returns what the program takes longer.
+fn rounds<T: Copy>(both: [T; 2], run: impl Fn(T) -> Result<f64>) -> Result<Figure> {
+    let mut times = [Vec::new(), Vec::new()];
     for _ in 0..RUNS {
-        let passed = PASS.cast_unsigned();
-        harness_times.push(time(harness, packet, repetitions, 0, passed)?);
-        times.push(time(program, packet, repetitions, 0, verdict)?);
+        for (times, one) in times.iter_mut().zip(both) {
+            times.push(run(one)?);
+        }
     }
-    let harness = summary(&harness_times);
-    let (minimum, median) = summary(&times);
-    Ok((minimum - harness.0, median - harness.1))
+    let [harness, program] = times.map(|times| summary(&times));
+    Ok((program.0 - harness.0, program.1 - harness.1))
 }
 
 fn summary(times: &[f64]) -> Figure {

@@ -6,7 +6,7 @@ use std::{net::IpAddr, path::PathBuf};
 use anyhow::Result;
 use control::{
     object::ObjectName,
-    plan::{FamilyPlan, ServicePlan},
+    plan::{BackendPlan, FamilyPlan, FrontendPlan, PortPlan, ServicePlan},
 };
 use datapath::{
     Capacities, Datapath, Options, XdpMode,
@@ -15,12 +15,9 @@ use datapath::{
 };
 use etherparse::PacketBuilder;
 use linux::{Plain, get_pinned};
-use proxy_common::{FrontendKind, Protocol, Settings, V4, V6};
+use proxy_common::{EndpointSet, FrontendKind, Port, Protocol, ServiceFlags, Settings, V4, V6};
 
-use crate::{
-    bare::{CLIENTS, Offsets},
-    plan::{self, family},
-};
+use crate::bare::{CLIENTS, Offsets};
 
 pub(crate) const SERVICE_PORT: u16 = 80;
 pub(crate) const BACKEND_PORT: u16 = 8080;
@@ -45,14 +42,8 @@ impl Drop for Node {
 }
 
 impl Node {
-    pub(crate) fn open(size: u32) -> Result<Self> {
-        Self::with(size, false)
-    }
-    /// Like `open`, but all packets are masqueraded and bypass the stack.
-    pub(crate) fn open_past(size: u32) -> Result<Self> {
-        Self::with(size, true)
-    }
-    fn with(size: u32, past: bool) -> Result<Self> {
+    /// Opens a node with so many services. `past`: all packets are masqueraded, past the stack.
+    pub(crate) fn open(size: u32, past: bool) -> Result<Self> {
         let pin_dir = PathBuf::from(format!(
             "/sys/fs/bpf/portolan-bench-{}-{size}{}",
             std::process::id(),
@@ -149,7 +140,7 @@ impl Ends for V4 {
         }
     }
     fn service(family: FamilyPlan<Self>) -> ServicePlan {
-        plan::service(Protocol::TCP, family, FamilyPlan::default())
+        plan(family, FamilyPlan::default())
     }
     const OFFSETS: Offsets = Offsets {
         src: 26,
@@ -171,7 +162,7 @@ impl Ends for V6 {
         Self { octets }
     }
     fn service(family: FamilyPlan<Self>) -> ServicePlan {
-        plan::service(Protocol::TCP, FamilyPlan::default(), family)
+        plan(FamilyPlan::default(), family)
     }
     const OFFSETS: Offsets = Offsets {
         src: 34,
@@ -186,12 +177,35 @@ impl Ends for V6 {
 }
 
 fn service<A: Ends>(n: u32) -> ServicePlan {
-    let frontend = (A::address(n), SERVICE_PORT);
-    let backend = std::iter::once(A::address(BACKENDS + n));
-    A::service(family(
-        FrontendKind::ClusterIp,
-        frontend,
-        backend,
-        BACKEND_PORT,
-    ))
+    let flags = ServiceFlags::new(FrontendKind::ClusterIp);
+    A::service(FamilyPlan {
+        frontends: vec![FrontendPlan {
+            address: A::address(n),
+            port: Port::from_host(SERVICE_PORT),
+            flags: flags.with(ServiceFlags::HAS_ENDPOINTS, true),
+        }],
+        backends: vec![BackendPlan {
+            address: A::address(BACKENDS + n),
+            port: Port::from_host(BACKEND_PORT),
+            sets: EndpointSet::CLUSTER,
+            weight: 1,
+            local_weight: None,
+        }],
+    })
+}
+
+/// Returns a service with one port.
+fn plan(v4: FamilyPlan<V4>, v6: FamilyPlan<V6>) -> ServicePlan {
+    ServicePlan {
+        ports: vec![PortPlan {
+            name: "".into(),
+            protocol: Protocol::TCP,
+            port: Port::from_host(SERVICE_PORT),
+            affinity_timeout: 0,
+            source_ranges: Vec::new(),
+            v4,
+            v6,
+        }],
+        ..ServicePlan::default()
+    }
 }

@@ -51,7 +51,7 @@ impl PastNode {
              route add 10.16.0.0/12 via 192.168.9.1\nroute add fd00::/16 via fd99::1\n"
         ))?;
         netns.set(&[("ipv6/conf/all/forwarding", "1"), ("ipv4/ip_forward", "1")])?;
-        let node = Node::open_past(size)?;
+        let node = Node::open(size, true)?;
         let word = interface::word(interface::REDIRECTS, 0);
         node.table::<u32, u64>(maps::INTERFACES)?
             .update(&LOOPBACK, &word)?;
@@ -85,13 +85,14 @@ impl PastNode {
             };
             Ok::<_, anyhow::Error>((bare, routes, xdp))
         })??;
+        let mut past = Past {
+            bare,
+            routes,
+            pods: None,
+            xdp,
+        };
         if size > capacity::PODS as u32 {
-            return Ok(Past {
-                bare,
-                routes,
-                pods: None,
-                xdp,
-            });
+            return Ok(past);
         }
         let link = |n| PodLink {
             address: A::address(BACKENDS + n).into(),
@@ -102,17 +103,12 @@ impl PastNode {
         };
         let links: Vec<_> = (1..=size).map(link).collect();
         node.datapath.set_pods(&links)?;
-        let pods = netns.enter(|| {
+        past.pods = Some(netns.enter(|| {
             let bench = Bench::<A>::new(node)?.expecting(REDIRECT);
             bench.real("ingress", services, SERVICE_PORT, Kind::Ack, REPETITIONS)
-        })??;
+        })??);
         node.datapath.set_pods(&[])?;
-        Ok(Past {
-            bare,
-            routes,
-            pods: Some(pods),
-            xdp,
-        })
+        Ok(past)
     }
 }
 

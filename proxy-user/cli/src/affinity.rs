@@ -2,11 +2,7 @@
 //! `portolan affinity`: lists clients with session affinity, and the endpoint that each is bound
 //! to.
 
-use std::{
-    collections::HashMap,
-    io,
-    net::{IpAddr, SocketAddr},
-};
+use std::{collections::HashMap, io, net::IpAddr};
 
 use anyhow::Result;
 use datapath::read::Affinity;
@@ -17,13 +13,12 @@ use linux::{
 use serde::Serialize;
 
 use super::{
-    args::{ListArgs, Of},
+    args::ListArgs,
     cell::Name,
     frame::{SYS_ADMIN, lacks},
-    list::list_maps,
-    names::NameArgs,
-    pods::PodNames,
-    render::{Column, Row, Tone, Value, WIDE, column, cut, plain, toned},
+    list::{Row, list_maps},
+    names::{NameArgs, Names},
+    table::{Column, Tone, Value, WIDE, column, cut, plain, toned},
 };
 
 /// Arguments of `portolan affinity`.
@@ -35,18 +30,15 @@ pub struct AffinityArgs {
     pub names: NameArgs,
 }
 
-/// A session affinity entry of the maps, with the client's address and the names of the client's
-/// and the endpoint's pod.
+/// A session affinity entry of the maps, with the client's address and the names of both pods.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct NamedAffinity {
     #[serde(flatten)]
     pub(super) row: Affinity,
-    /// The client's own address. If the client is a network namespace: the namespace's address, or
-    /// `None` if it cannot be entered from here.
+    /// The client's own address; of a network namespace `None` if it cannot be entered from here.
     pub(super) client_address: Option<IpAddr>,
-    /// `None` if no pod has the client's address, or if no names of pods can be looked up. The same
-    /// holds for `endpoint_pod`.
+    /// `None` if no pod is known to have the client's address. So is `endpoint_pod`.
     pub(super) client_pod: Option<Name>,
     pub(super) endpoint_pod: Option<Name>,
 }
@@ -58,11 +50,8 @@ impl Row for NamedAffinity {
         column("BACKEND", 0, |row| plain(row.row.backend)),
         column("AGE", 1, |row| plain(Value::Seconds(row.row.age_seconds))),
         cut("STATUS", 0, |row| {
-            let tone = match row.row.status {
-                "holds" => Tone::Good,
-                _ => Tone::Warn,
-            };
-            toned(row.row.status, tone)
+            let holds = row.row.status == "holds";
+            toned(row.row.status, if holds { Tone::Good } else { Tone::Warn })
         }),
         column("CLIENT-POD", WIDE, |row| plain(row.client_pod.clone())),
         column("BACKEND-POD", WIDE, |row| plain(row.endpoint_pod.clone())),
@@ -75,12 +64,10 @@ impl Row for NamedAffinity {
 impl NamedAffinity {
     /// Creates a row. `namespaces`: the addresses of each network namespace, by its cookie.
     fn new(row: Affinity, namespaces: &HashMap<u64, Vec<IpAddr>>) -> Self {
-        let is_of_family = |address: &&IpAddr| {
-            row.backend
-                .is_none_or(|backend| backend.is_ipv4() == address.is_ipv4())
-        };
+        let v4 = row.backend.map(|backend| backend.is_ipv4());
+        let is_fitting = |address: &&IpAddr| v4.is_none_or(|v4| v4 == address.is_ipv4());
         let client_address = match cookie(&row).map(|cookie| namespaces.get(&cookie)) {
-            Some(own) => own.into_iter().flatten().find(is_of_family).copied(),
+            Some(own) => own.into_iter().flatten().find(is_fitting).copied(),
             None => row.client.parse().ok(),
         };
         Self {
@@ -101,22 +88,22 @@ impl NamedAffinity {
     }
 }
 
-/// Returns the cookie (the kernel's id) of a client that is a network namespace; `None` for other
-/// clients.
+/// Returns the cookie (the kernel's id) of a client that is a network namespace.
 fn cookie(row: &Affinity) -> Option<u64> {
     row.client.strip_prefix("netns:")?.parse().ok()
 }
 
 pub(super) fn run(args: &AffinityArgs) -> Result<()> {
-    let mut pods = PodNames::new(&args.list.show, &args.names);
+    let mut pods = Names::of_list(&args.list.show, &args.names);
     list_maps(&args.list, &[], |reader| {
         let rows = reader.affinities()?;
         let namespaces = match rows.iter().any(|row| cookie(row).is_some()) {
             true => namespace_addresses(),
             false => HashMap::new(),
         };
-        let rows = rows.into_iter();
-        let rows = rows.map(|row| NamedAffinity::new(row, &namespaces));
+        let rows = rows
+            .into_iter()
+            .map(|row| NamedAffinity::new(row, &namespaces));
         let mut rows: Vec<_> = rows.filter(|row| wants(&args.list, row)).collect();
         if rows.iter().any(|row| row.client_address.is_none())
             && let Some(lacks) = lacks(SYS_ADMIN, "affinity")
@@ -124,10 +111,8 @@ pub(super) fn run(args: &AffinityArgs) -> Result<()> {
             eprintln!("portolan: network namespaces are shown without an address: {lacks}");
         }
         let backend = |row: &NamedAffinity| row.row.backend.map(|backend| backend.ip());
-        let ends = rows
-            .iter()
-            .flat_map(|row| [row.client_address, backend(row)]);
-        pods.learn(ends.flatten());
+        let ends = |row: &NamedAffinity| [row.client_address, backend(row)];
+        pods.learn(rows.iter().flat_map(ends).flatten());
         for row in &mut rows {
             row.client_pod = row.client_address.and_then(|address| pods.at(address));
             row.endpoint_pod = backend(row).and_then(|address| pods.at(address));
@@ -137,12 +122,11 @@ pub(super) fn run(args: &AffinityArgs) -> Result<()> {
 }
 
 fn wants(args: &ListArgs, row: &NamedAffinity) -> bool {
-    let client = row.client_address;
-    let client = client.map(|address| SocketAddr::new(address, 0));
+    let client = row.client_address.map(|address| (address, 0).into());
     let row = &row.row;
     let ends: Vec<_> = client.into_iter().chain(row.backend).collect();
-    let of = Of::new(&row.service, &row.port_name, row.service_port);
-    args.select.wants(of, row.protocol, &ends)
+    let (service, name, port) = (&row.service, &row.port_name, row.service_port);
+    args.select.wants(service, name, port, row.protocol, &ends)
 }
 
 /// Returns the addresses of each network namespace of this host that is visible to this process:
@@ -157,10 +141,7 @@ fn namespace_addresses() -> HashMap<u64, Vec<IpAddr>> {
 
 fn own_addresses() -> io::Result<Vec<IpAddr>> {
     let mut found = Vec::new();
-    for interface in nix::ifaddrs::getifaddrs()? {
-        let Some(address) = interface.address else {
-            continue;
-        };
+    for address in nix::ifaddrs::getifaddrs()?.filter_map(|one| one.address) {
         let v4 = address.as_sockaddr_in().map(|v4| IpAddr::from(v4.ip()));
         let v6 = || address.as_sockaddr_in6().map(|v6| IpAddr::from(v6.ip()));
         let is_reached = |ip: &IpAddr| match ip {
@@ -190,14 +171,11 @@ pub(super) mod tests {
         };
         let known = HashMap::from([(7, vec![[10, 40, 1, 11].into()])]);
         let of = |row| NamedAffinity::new(row, &known);
+        let void = "void: the endpoint no longer serves";
         let mut rows = vec![
             of(row("10.40.1.9", "holds", Some("10.40.1.10:8080"))),
             of(row("netns:7", "holds", Some("10.40.1.10:8080"))),
-            of(row(
-                "netns:4026532",
-                "void: the endpoint no longer serves",
-                None,
-            )),
+            of(row("netns:4026532", void, None)),
         ];
         rows[0].client_pod = Some(Name::new("shop/web-1".into()));
         rows

@@ -23,8 +23,7 @@ use super::{
     run::{Given, RunArgs},
 };
 
-/// The timeout of a request to the agent: an agent that hangs must not block the commands that
-/// diagnose it.
+/// The timeout of a request: an agent that hangs must not block the commands that diagnose it.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// The largest answer of the agent that is read, in bytes. The agent sends no larger ones.
 const LONGEST: u64 = 64 << 20;
@@ -45,8 +44,7 @@ pub struct AgentArgs {
 }
 
 impl AgentArgs {
-    /// Returns arguments that stand for the agent of this pin directory, at the addresses in its
-    /// own command line.
+    /// Returns arguments for the agent of this pin directory, at the addresses of its command line.
     pub(super) fn at(pin_dir: &Path) -> Self {
         Self {
             pins: Pins {
@@ -77,11 +75,9 @@ impl AgentArgs {
 pub(super) struct Agent {
     /// The id of the agent's process; `None` if no agent runs, or if it is invisible from here.
     pub(super) pid: Option<u32>,
-    /// The agent's settings, from its command line and file; the defaults if its command line
-    /// cannot be read.
+    /// The agent's settings, from its command line and file; the defaults if that cannot be read.
     pub(super) config: Config,
-    /// The agent's arguments for its settings and objects, with file paths that this process can
-    /// open; `None` if they cannot be read.
+    /// The agent's arguments, with file paths that this process can open, if they can be read.
     pub(super) given: Option<Given>,
     healthz: SocketAddr,
     metrics: SocketAddr,
@@ -94,18 +90,13 @@ impl Agent {
         let run = pid.and_then(arguments_of);
         let config = run.as_ref().and_then(|run| run.given.settings().ok());
         let config = config.unwrap_or_default();
-        let healthz = args
-            .healthz_bind_address
-            .unwrap_or(config.healthz_bind_address);
-        let metrics = args
-            .metrics_bind_address
-            .unwrap_or(config.metrics_bind_address);
+        let at = |given: Option<SocketAddr>, own| reachable(given.unwrap_or(own));
         Self {
             pid,
+            healthz: at(args.healthz_bind_address, config.healthz_bind_address),
+            metrics: at(args.metrics_bind_address, config.metrics_bind_address),
             config,
             given: run.map(|run| run.given),
-            healthz: reachable(healthz),
-            metrics: reachable(metrics),
         }
     }
 
@@ -113,14 +104,13 @@ impl Agent {
     pub(super) fn health(&self, path: &str) -> Result<(u16, String)> {
         get(self.healthz, path)
     }
-    /// Requests a path from the agent's metrics server; returns the body. Another status than 200
-    /// is an error.
+    /// Requests a path from the agent's metrics server; another status than 200 is an error.
     pub(super) fn metrics(&self, path: &str) -> Result<String> {
         let (status, body) = get(self.metrics, path)?;
+        let from = self.metrics;
         ensure!(
             status == 200,
-            "the process at {} answers {status} to {path}: is it another version of portolan, or kube-proxy?",
-            self.metrics
+            "the process at {from} answers {status} to {path}: is it another version of portolan, or kube-proxy?"
         );
         Ok(body)
     }
@@ -143,8 +133,7 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(host, address.port())
 }
 
-/// Returns the command-line arguments of an agent's process, with file paths that this process can
-/// open; `None` if they cannot be read.
+/// Returns the arguments of an agent's process, with file paths that this process can open.
 fn arguments_of(pid: u32) -> Option<RunArgs> {
     let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let line = String::from_utf8(line).ok()?;
@@ -160,8 +149,7 @@ fn arguments_of(pid: u32) -> Option<RunArgs> {
     Some(args)
 }
 
-/// Converts a file path of the process `pid`, perhaps in a container, to a path that this process
-/// can open.
+/// Converts a file path of a process, perhaps in a container, to one that this process can open.
 fn as_seen_by(pid: u32, path: &Path) -> PathBuf {
     let (from, rest) = match path.strip_prefix("/") {
         Ok(rest) => ("root", rest),
@@ -230,18 +218,13 @@ mod tests {
             let (mut stream, _) = listener.accept().expect("a client");
             stream.write_all(b"SSH-2.0\r\n").expect("written");
         });
-        let said = get(address, "/healthz").expect_err("no HTTP").to_string();
-        assert!(said.contains(&address.to_string()), "{said}");
+        let said = || get(address, "/healthz").expect_err("refused").to_string();
+        assert!(said().contains(&address.to_string()));
         serving.join().expect("served");
-        let said = get(address, "/healthz")
-            .expect_err("nobody listens")
-            .to_string();
-        let expected =
+        let silent =
             format!("the agent is not reachable at http://{address}/healthz: Connection refused");
-        assert!(
-            said.starts_with(&expected) && !said.contains('\n'),
-            "{said}"
-        );
+        let said = said();
+        assert!(said.starts_with(&silent) && !said.contains('\n'), "{said}");
     }
 
     #[test]

@@ -138,33 +138,13 @@ impl ServiceArg {
 
 fn range(text: &str) -> Result<IpNet, String> {
     let address = text.parse::<IpAddr>().map(IpNet::from);
-    address
-        .or_else(|_| text.parse::<IpNet>())
-        .map_err(|_| "use an IP address, or a range as 10.0.0.0/8".to_owned())
+    let range = address.or_else(|_| text.parse());
+    range.map_err(|_| "use an IP address, or a range as 10.0.0.0/8".to_owned())
 }
 
-/// The service port that a row of a list belongs to.
-#[derive(Clone, Copy)]
-pub(super) struct Of<'a> {
-    /// The service's namespace and name.
-    pub(super) service: &'a str,
-    pub(super) port_name: &'a str,
-    pub(super) port: u16,
-}
-
-impl<'a> Of<'a> {
-    pub(super) fn new(service: &'a str, port_name: &'a str, port: u16) -> Self {
-        Self {
-            service,
-            port_name,
-            port,
-        }
-    }
-    /// Splits the service port's name in a row of flows or sockets, such as `shop/cart:http`.
-    pub(super) fn service_port(text: &'a str, port: u16) -> Self {
-        let (service, port_name) = text.split_once(':').unwrap_or((text, ""));
-        Self::new(service, port_name, port)
-    }
+/// Splits a service port's name, such as `shop/cart:http`, into those of the service and the port.
+pub(super) fn split_port(name: &str) -> (&str, &str) {
+    name.split_once(':').unwrap_or((name, ""))
 }
 
 impl Select {
@@ -184,21 +164,26 @@ impl Select {
         self.name.as_ref().is_none_or(|name| name.means(service))
             && self.namespace.as_ref().is_none_or(|one| one == namespace)
     }
-    /// Returns whether the arguments select a row. `ends`: the addresses and ports that the row
-    /// shows.
-    pub(super) fn wants(&self, of: Of<'_>, protocol: &str, ends: &[SocketAddr]) -> bool {
-        let port = self.name.as_ref().and_then(|name| name.port.as_ref());
-        let has_port = |wanted: &String| wanted == of.port_name || wanted.parse() == Ok(of.port);
-        let named = self.protocol.as_ref();
+    /// Returns whether the arguments select a row about this service port, which shows `ends`.
+    pub(super) fn wants(
+        &self,
+        service: &str,
+        port_name: &str,
+        port: u16,
+        protocol: &str,
+        ends: &[SocketAddr],
+    ) -> bool {
+        let own_port = self.name.as_ref().and_then(|name| name.port.as_ref());
+        let is_own = |wanted: &String| wanted == port_name || wanted.parse() == Ok(port);
+        let has_port = |port| ends.iter().any(|end| end.port() == port);
+        let has_address = |range: IpNet| ends.iter().any(|end| range.contains(&end.ip()));
+        let protocols = self.protocol.as_ref();
         // The cheap comparisons come first, because there may be very many rows.
-        self.port
-            .is_none_or(|port| ends.iter().any(|end| end.port() == port))
-            && named.is_none_or(|wanted| wanted.eq_ignore_ascii_case(protocol))
-            && self
-                .address
-                .is_none_or(|range| ends.iter().any(|end| range.contains(&end.ip())))
-            && self.wants_service(of.service)
-            && port.is_none_or(has_port)
+        self.port.is_none_or(has_port)
+            && protocols.is_none_or(|wanted| wanted.eq_ignore_ascii_case(protocol))
+            && self.address.is_none_or(has_address)
+            && self.wants_service(service)
+            && own_port.is_none_or(is_own)
     }
     /// Returns the given filters and `more`, as a user writes them. The service is not among them,
     /// because one that is not served is an error.
@@ -299,9 +284,8 @@ impl Show {
 pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.trim_end_matches('s').parse::<f64>().ok();
     let seconds = seconds.filter(|seconds| (0.1..=3600.0).contains(seconds));
-    seconds
-        .map(Duration::from_secs_f64)
-        .ok_or_else(|| "use seconds from 0.1 to 3600".to_owned())
+    let duration = seconds.map(Duration::from_secs_f64);
+    duration.ok_or_else(|| "use seconds from 0.1 to 3600".to_owned())
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 //! Tests for the shared arguments: which values they accept and which they refuse.
 
 use super::*;
-use crate::format::PathArg;
 
 /// Parses these flags as arguments.
 pub(crate) fn parsed<A: clap::Args>(flags: &str) -> A {
@@ -17,24 +16,25 @@ fn select(flags: &str) -> Select {
 
 #[test]
 fn a_service_is_named_as_kubectl_names_it() {
-    let named = |text: &str| {
-        let named = text.parse::<ServiceArg>().ok()?;
-        Some((named.namespace, named.name, named.port))
-    };
-    let own = |text: &str| text.to_owned();
-    assert_eq!(named("cart"), Some((None, own("cart"), None)));
-    let whole = Some((Some(own("shop")), own("cart"), Some(own("http"))));
-    for text in [
-        "shop/cart:http",
-        "service/shop/cart:http",
-        "svc/shop/cart:http",
+    for (text, parts) in [
+        ("cart", Some("cart")),
+        ("shop/cart:http", Some("shop/cart:http")),
+        ("service/shop/cart:http", Some("shop/cart:http")),
+        ("svc/shop/cart:http", Some("shop/cart:http")),
+        // `svc/cart` is not kubectl's short form of a kind here: a namespace may have the name
+        // `svc`.
+        ("svc/cart", Some("cart")),
+        ("", None),
+        ("/", None),
+        ("a/b/c", None),
+        ("cart:", None),
+        ("Cart", None),
+        ("shop/", None),
+        ("-n x", None),
+        ("a_b", None),
     ] {
-        assert_eq!(named(text), whole, "{text}");
-    }
-    // `svc/cart` is not kubectl's short form of a kind here: a namespace may have the name `svc`.
-    assert_eq!(named("svc/cart"), Some((None, own("cart"), None)));
-    for wrong in ["", "/", "a/b/c", "cart:", "Cart", "shop/", "-n x", "a_b"] {
-        assert_eq!(named(wrong), None, "{wrong:?}");
+        let named = text.parse().ok().map(|named: ServiceArg| named.to_string());
+        assert_eq!(named.as_deref(), parts, "{text:?}");
     }
 }
 
@@ -43,10 +43,8 @@ fn an_empty_list_names_the_filters_that_no_row_has() {
     let more = [("--state", Some(String::new())), ("--client", None)];
     assert_eq!(select("cart -n shop").filters(&more), "");
     let given = select("cart:http --address 10.0.0.0/8 --protocol udp").filters(&more);
-    assert_eq!(
-        given,
-        "the port http and --address 10.0.0.0/8 and --protocol UDP"
-    );
+    let named = "the port http and --address 10.0.0.0/8 and --protocol UDP";
+    assert_eq!(given, named);
 }
 
 #[test]
@@ -56,21 +54,4 @@ fn a_namespace_that_contradicts_the_name_is_refused() {
     let refused = select("shop/cart -n other").check();
     let said = refused.expect_err("refused").to_string();
     assert!(said.contains("shop") && said.contains("other"), "{said}");
-}
-
-#[test]
-fn jsonpaths_are_accepted_in_kubectls_spelling() {
-    let path = |text: &str| {
-        text.parse::<PathArg>()
-            .ok()
-            .map(|path| (path.expression, path.by_items))
-    };
-    assert_eq!(path("$[*].service"), Some(("$[*].service".into(), false)));
-    assert_eq!(
-        path("{.items[*].service}"),
-        Some(("$.items[*].service".into(), true))
-    );
-    assert_eq!(path("[0]"), Some(("$[0]".into(), false)));
-    assert_eq!(path("{.items[}"), None);
-    assert_eq!(path("service"), None);
 }

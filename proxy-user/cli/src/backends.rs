@@ -6,12 +6,11 @@ use datapath::read::{BackendRow, Share};
 use serde::Serialize;
 
 use super::{
-    args::{ListArgs, Of},
+    args::ListArgs,
     cell::Name,
-    list::list_maps,
-    names::NameArgs,
-    pods::PodNames,
-    render::{Column, Row, Tone, WIDE, column, cut, plain, toned},
+    list::{Row, list_maps},
+    names::{NameArgs, Names},
+    table::{Column, Tone, WIDE, column, cut, plain, toned},
 };
 
 /// Arguments of `portolan backends`.
@@ -64,12 +63,12 @@ pub(super) fn percent(share: Share) -> String {
 
 pub(super) fn run(args: &BackendArgs) -> Result<()> {
     let ListArgs { select, show, .. } = &args.list;
-    let mut pods = PodNames::new(show, &args.names);
+    let mut pods = Names::of_list(show, &args.names);
     list_maps(&args.list, &[], |reader| {
         let mut rows = reader.backends()?;
         rows.retain(|row| {
-            let of = Of::new(&row.service, &row.port_name, row.service_port);
-            select.wants(of, row.protocol, &[row.address])
+            let (service, name, port) = (&row.service, &row.port_name, row.service_port);
+            select.wants(service, name, port, row.protocol, &[row.address])
         });
         pods.learn(rows.iter().map(|row| row.address.ip()));
         let named = rows.into_iter().map(|row| NamedBackend {

@@ -169,8 +169,7 @@ pub(super) struct Column<R> {
     /// Which columns a narrow terminal leaves out: those with the highest ranks first. 0: never
     /// left out. [`WIDE`]: shown only if the width is not limited.
     pub(super) rank: u8,
-    /// The width to which the column is shortened before other columns are left out; `usize::MAX`:
-    /// it is not.
+    /// The width to which it is shortened before other columns go; `usize::MAX`: it is not.
     pub(super) least: usize,
     pub(super) cell: fn(&R) -> Cell,
 }

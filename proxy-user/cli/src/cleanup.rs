@@ -74,8 +74,7 @@ fn duration(text: &str) -> Result<Duration, String> {
     config::duration(text).ok_or_else(|| "write it like 90s, 30m or 2h".to_owned())
 }
 
-/// Stops serving new connections, so that another proxy gets them, and waits until no flow is left,
-/// or for `timeout`.
+/// Leaves new connections to another proxy, and waits until no flow is left, or for `timeout`.
 fn drain(pin_dir: &Path, timeout: Option<Duration>) -> Result<()> {
     if let Some(reason) = undrainable(&generations(pin_dir).context("read the pin directory")?) {
         bail!("{reason}; nothing was changed");

@@ -30,8 +30,7 @@ pub(super) fn is_loaded() -> bool {
     Path::new(PARAMETERS).join("nf_conntrack_count").exists()
 }
 
-/// Returns the parameters of nf_conntrack that differ from the settings, each with its name; an
-/// error for each that cannot be read.
+/// Returns the parameters that differ from the settings, or cannot be read, each with its name.
 pub(super) fn due(
     conntrack: &Conntrack,
     processors: u32,

@@ -1,6 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The example commands that `--help` shows below each command. They are in `examples.txt`.
 
+use clap::Command;
+
+/// Adds its examples to the help of a command.
+pub(super) fn add(command: Command) -> Command {
+    let examples = of(command.get_name());
+    command.after_help(examples)
+}
+
 /// Returns the examples of a command.
 pub(super) fn of(command: &str) -> &'static str {
     let mut parts = include_str!("examples.txt").split("\n# ");
@@ -16,27 +24,19 @@ mod tests {
 
     /// Returns the example commands in the help text of a command, without their explanations.
     fn examples(help: &str) -> Vec<String> {
-        let lines = help
-            .lines()
-            .filter_map(|line| line.strip_prefix("  portolan "));
-        let commands = lines.map(|line| line.split("  ").next().unwrap_or(line));
-        let bare = commands.map(|command| command.split(" > ").next().unwrap_or(command));
-        bare.map(|command| command.trim().to_owned()).collect()
+        let lines = help.lines();
+        let lines = lines.filter_map(|line| line.strip_prefix("  portolan "));
+        let commands = lines.filter_map(|line| line.split("  ").next()?.split(" > ").next());
+        commands.map(|command| command.trim().to_owned()).collect()
     }
 
     #[test]
     fn every_command_has_examples_that_it_parses() {
         let mut command = Cli::command();
         command.build();
-        let top = command
-            .get_subcommands()
-            .filter(|one| one.get_name() != "help");
-        let all = top.flat_map(|one| std::iter::once(one).chain(one.get_subcommands()));
+        let all = command.get_subcommands();
         for one in all.filter(|one| one.get_name() != "help") {
-            let help = one
-                .get_after_help()
-                .map(ToString::to_string)
-                .unwrap_or_default();
+            let help = one.get_after_help().expect("examples").to_string();
             let examples = examples(&help);
             assert!(!examples.is_empty(), "{} has none", one.get_name());
             for example in examples {
@@ -53,15 +53,11 @@ mod tests {
     fn docs_commands_md_has_every_command() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/commands.md");
         let page = std::fs::read_to_string(page).expect("the page");
-        let mut headings = page.lines().filter_map(|line| line.strip_prefix("## "));
-        let headings = headings.by_ref().flat_map(|line| line.split(", "));
-        let headings: Vec<_> = headings.collect();
+        let headings = page.lines().filter_map(|line| line.strip_prefix("## "));
+        let headings: Vec<_> = headings.flat_map(|line| line.split(", ")).collect();
         for command in Cli::command().get_subcommands() {
             let name = command.get_name();
-            assert!(
-                headings.contains(&name),
-                "docs/commands.md does not have {name}"
-            );
+            assert!(headings.contains(&name), "{name} is not on the page");
         }
     }
 }

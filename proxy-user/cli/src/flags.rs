@@ -17,8 +17,8 @@ pub struct SettingFlags(pub RawConfig);
 
 impl Args for SettingFlags {
     fn augment_args(mut command: Command) -> Command {
-        for group in table::GROUPS {
-            for setting in group.settings {
+        for group in table::groups() {
+            for setting in &group.settings {
                 let Some(flag) = setting.flag else { continue };
                 // Two settings may share a flag.
                 if command.get_arguments().all(|arg| arg.get_id() != flag) {
@@ -26,7 +26,7 @@ impl Args for SettingFlags {
                 }
             }
         }
-        let unused = table::unused().flat_map(|unused| unused.flags);
+        let unused = table::unused().flat_map(|unused| &unused.flags);
         command.args(unused.map(|flag| {
             let arg = Arg::new(*flag).long(*flag).hide(true);
             optional_value(arg).allow_negative_numbers(true)
@@ -46,7 +46,7 @@ impl FromArgMatches for SettingFlags {
                 given.set(setting, value);
             }
         }
-        let unused = table::unused().flat_map(|unused| unused.flags);
+        let unused = table::unused().flat_map(|unused| &unused.flags);
         for flag in unused.filter(|flag| is_given(flag, matches)) {
             given.add_unused(format!("--{flag}"));
         }
@@ -61,14 +61,14 @@ impl FromArgMatches for SettingFlags {
 
 fn argument(flag: &'static str, group: &Group, setting: &Setting) -> Arg {
     // docs/settings.md has the rest of the text.
-    let (summary, _) = setting.what.split_once(". ").unwrap_or((setting.what, ""));
+    let (summary, _) = setting.what.split_once(". ").unwrap_or((&setting.what, ""));
     let (summary, default) = (summary.trim_end_matches('.'), setting.default());
     let help = format!("{summary} [default: {default}]").replace('`', "");
     let arg = Arg::new(flag)
         .long(flag)
         .help(help)
         .help_heading(group.title)
-        .value_name(setting.kind.placeholder());
+        .value_name(setting.placeholder());
     match setting.kind.shape() {
         Shape::Bool => optional_value(arg).value_parser(go_bool),
         Shape::Number => arg.allow_negative_numbers(true).value_parser(go_integer),

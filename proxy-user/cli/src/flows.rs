@@ -13,13 +13,12 @@ use datapath::read::{Flow, Reader};
 use serde::{Serialize, Serializer};
 
 use super::{
-    args::{ListArgs, Of, SELECTION, check_service},
+    args::{ListArgs, SELECTION, check_service, split_port},
     cell::Name,
     frame::interface_name,
-    list::list_maps,
-    names::NameArgs,
-    pods::{EndArg, PodNames},
-    render::{Column, Row, Tone, Value, WIDE, column, cut, plain, toned},
+    list::{Row, list_maps},
+    names::{EndArg, NameArgs, Names},
+    table::{Column, Tone, Value, WIDE, column, cut, plain, toned},
 };
 
 /// The names of all protocols and states that flows can have.
@@ -63,18 +62,17 @@ pub struct FlowArgs {
 impl FlowArgs {
     fn wants(&self, flow: &Flow) -> bool {
         let ends = [flow.client, flow.frontend, flow.backend];
-        let of = Of::service_port(&flow.service, flow.frontend.port());
+        let (service, port_name) = split_port(&flow.service);
+        let (port, select) = (flow.frontend.port(), &self.list.select);
+        let by_service = self.service.as_ref();
         let is_of = |end: &Option<EndArg>, address: SocketAddr| {
             end.as_ref().is_none_or(|end| end.has(address.ip()))
         };
         is_of(&self.client, flow.client)
             && is_of(&self.backend, flow.backend)
             && (self.state.is_empty() || self.state.iter().any(|state| state == flow.state))
-            && self
-                .service
-                .as_ref()
-                .is_none_or(|wanted| of.service == wanted)
-            && self.list.select.wants(of, flow.protocol, &ends)
+            && by_service.is_none_or(|wanted| service == wanted)
+            && select.wants(service, port_name, port, flow.protocol, &ends)
     }
 }
 
@@ -123,6 +121,9 @@ impl Serialize for Word {
         serializer.serialize_str(self.text())
     }
 }
+
+// Half a million rows fit into 60 MiB.
+const _: () = assert!(size_of::<FlowRow>() * 500_000 < 60 << 20);
 
 /// A row of the list: a [`Flow`] in about 100 bytes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
@@ -196,7 +197,7 @@ pub(super) fn run(args: &FlowArgs) -> Result<()> {
         ("--backend", text(&args.backend)),
         ("--state", Some(args.state.join(","))),
     ];
-    let mut pods = PodNames::new(&args.list.show, &args.names);
+    let mut pods = Names::of_list(&args.list.show, &args.names);
     list_maps(&args.list, &filters, |reader| {
         check_service(&reader, args.service.as_ref())?;
         let mut rows = rows(&reader, |flow| args.wants(flow), usize::MAX)?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The formats of a command's output, and the writers for JSON, YAML and JSONPath. Used by `render`
+//! The formats of a command's output, and the writers for JSON, YAML and JSONPath. Used by `list`
 //! and by commands with an overview.
 
 use std::{
@@ -52,10 +52,10 @@ impl FromStr for PathArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let bare = text
+        let inner = text
             .strip_prefix('{')
             .and_then(|rest| rest.strip_suffix('}'));
-        let bare = bare.unwrap_or(text);
+        let bare = inner.unwrap_or(text);
         let expression = match bare.chars().next() {
             Some('.' | '[') => format!("${bare}"),
             _ => bare.to_owned(),
@@ -114,6 +114,7 @@ mod tests {
     fn a_jsonpath_of_items_reads_a_bare_array_and_a_list_document() {
         for (path, value) in [
             ("$[*].a", json!([{"a": 1}])),
+            ("[0].a", json!([{"a": 1}])),
             ("{.items[*].a}", json!([{"a": 1}])),
             ("{.items[*].a}", json!({"items": [{"a": 1}]})),
         ] {
@@ -122,5 +123,6 @@ mod tests {
             document(&mut out, &format, &value).expect("written");
             assert_eq!(String::from_utf8_lossy(&out), "1\n", "{value}");
         }
+        assert!("service".parse::<PathArg>().is_err());
     }
 }

@@ -41,8 +41,7 @@ pub(crate) fn runtime() -> anyhow::Result<Runtime> {
     builder.enable_all().build().context("start the runtime")
 }
 
-/// Returns the exit status of a command whose statuses 1 and 3 are its answers: a command that
-/// fails has status 2.
+/// Returns the exit status of a command whose statuses 1 and 3 are answers: 2 if it fails.
 pub(crate) fn exit_status(done: anyhow::Result<u8>) -> ExitCode {
     let status = done.unwrap_or_else(|error| {
         telemetry::fail(&error);
@@ -92,8 +91,8 @@ pub(crate) const SYS_PTRACE: u32 = 19;
 pub(crate) const SYS_ADMIN: u32 = 21;
 pub(crate) const SYSLOG: u32 = 34;
 
-/// Says what a command lacks, unless this process has the capability. `command`: as an operator
-/// would enter it.
+/// Says what a command, as an operator enters it, lacks without this capability; None if this
+/// process has it.
 pub(crate) fn lacks(capability: u32, command: &str) -> Option<String> {
     let name = match capability {
         SYS_PTRACE => "CAP_SYS_PTRACE, and the host's processes in sight",

@@ -64,19 +64,22 @@ fn set(conntrack: &Conntrack) {
 
 /// Mounts a BPF file system at the given directory, unless one is mounted there.
 pub(super) fn mount_bpffs(args: &BpffsArgs) -> Result<()> {
-    let directory = &args.directory;
-    let mounted = is_bpffs(directory)
-        .with_context(|| format!("read the file system type of {}", directory.display()))?;
-    if mounted {
-        println!("{} is already a BPF file system", directory.display());
+    let (directory, place) = (&args.directory, args.directory.display());
+    let mounted = is_bpffs(directory);
+    if mounted.with_context(|| format!("read the file system type of {place}"))? {
+        println!("{place} is already a BPF file system");
         return Ok(());
     }
-    mount(Some("bpffs"), directory, Some("bpf"), MsFlags::empty(), None::<&str>).with_context(|| {
-        format!(
-            "mount a BPF file system on {}; this needs CAP_SYS_ADMIN and a kernel with CONFIG_BPF_SYSCALL",
-            directory.display()
-        )
+    let done = mount(
+        Some("bpffs"),
+        directory,
+        Some("bpf"),
+        MsFlags::empty(),
+        None::<&str>,
+    );
+    done.with_context(|| {
+        format!("mount a BPF file system on {place}; this needs CAP_SYS_ADMIN and a kernel with CONFIG_BPF_SYSCALL")
     })?;
-    println!("mounted a BPF file system on {}", directory.display());
+    println!("mounted a BPF file system on {place}");
     Ok(())
 }

@@ -11,7 +11,6 @@ mod cell;
 pub mod check;
 pub mod cleanup;
 mod command_line;
-pub mod completions;
 pub mod connectivity;
 mod conntrack;
 pub mod counters;
@@ -28,8 +27,6 @@ mod list;
 pub mod maps;
 mod names;
 mod packets;
-mod pods;
-mod render;
 mod run;
 pub mod services;
 pub mod settings;
@@ -54,7 +51,8 @@ use self::frame::{BAD_INPUT, BadInput};
 
 /// A service proxy for Kubernetes in eBPF.
 #[derive(Parser, Debug)]
-#[command(name = "portolan", version, args_override_self = true, after_help = examples::of("portolan"))]
+#[command(name = "portolan", version, args_override_self = true)]
+#[command(after_help = examples::of("portolan"), mut_subcommands(examples::add))]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -63,81 +61,63 @@ pub struct Cli {
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Run the agent.
-    #[command(version, after_help = examples::of("run"))]
+    #[command(version)]
     Run(Box<run::RunArgs>),
     /// Say what is in the way of portolan on this node, and (--migration) what would differ from
     /// kube-proxy. Attaches nothing.
-    #[command(after_help = examples::of("check"))]
     Check(Box<check::CheckArgs>),
     /// Say where a client's packet or connection goes, and why there is no answer: by the maps, the
     /// programs, and the host beside them. Changes nothing.
-    #[command(after_help = examples::of("explain"))]
     Explain(Box<explain::ExplainArgs>),
     /// List every address and port of every service.
-    #[command(visible_alias = "svc", after_help = examples::of("services"))]
+    #[command(visible_alias = "svc")]
     Services(args::ListArgs),
     /// List every endpoint that serves.
-    #[command(after_help = examples::of("backends"))]
     Backends(backends::BackendArgs),
     /// List connections that are translated packet by packet.
-    #[command(after_help = examples::of("flows"))]
     Flows(Box<flows::FlowArgs>),
     /// List sockets that were translated by the socket hooks.
-    #[command(after_help = examples::of("sockets"))]
     Sockets(sockets::SocketArgs),
     /// List clients with session affinity, and the endpoint of each.
-    #[command(after_help = examples::of("affinity"))]
     Affinity(affinity::AffinityArgs),
     /// One screen: agent, kernel, attachments, syncs, maps, warnings, problems. Works without an
     /// agent.
-    #[command(after_help = examples::of("status"))]
     Status(status::StatusArgs),
     /// List every counter with its meaning.
-    #[command(after_help = examples::of("counters"))]
     Counters(counters::CounterArgs),
     /// List what passes to each service port or backend, how fast, and what the programs take: what
     /// moves most first.
-    #[command(after_help = examples::of("top"))]
     Top(top::TopArgs),
     /// Show packets and socket calls as they happen: before and after translation, with verdict and
     /// reason. Nothing stays attached.
-    #[command(after_help = examples::of("trace"))]
     Trace(Box<trace::TraceArgs>),
     /// Connect to a service's addresses from this node: cluster IPs, node ports, load balancers.
-    #[command(after_help = examples::of("test"))]
     Test(connectivity::TestArgs),
     /// Print the versions of this program, of the agent on this node, and of the kernel.
-    #[command(after_help = examples::of("version"))]
     Version(version::VersionArgs),
     /// List every map: how full it is, and the kernel memory that it takes.
-    #[command(after_help = examples::of("maps"))]
     Maps(maps::MapArgs),
     /// List what the agent warns of now.
-    #[command(after_help = examples::of("warnings"))]
     Warnings(warnings::WarningArgs),
     /// List the settings in force, and where the value of each comes from.
-    #[command(after_help = examples::of("config"))]
     Config(settings::ConfigArgs),
     /// Write one archive for a bug report, without secrets.
-    #[command(after_help = examples::of("dump"))]
     Dump(dump::DumpArgs),
     /// Print what a shell needs to complete this command line.
-    #[command(after_help = examples::of("completions"))]
-    Completions(completions::CompletionArgs),
+    Completions(command_line::CompletionArgs),
     /// Mount a BPF file system if there is none.
-    #[command(hide = true, after_help = examples::of("mount-bpffs"))]
+    #[command(hide = true)]
     MountBpffs(init::BpffsArgs),
     /// Prepare the node, as the DaemonSet's init container does: mount a BPF file system if there
     /// is none, set nf_conntrack.
-    #[command(hide = true, after_help = examples::of("init"))]
+    #[command(hide = true)]
     Init(init::InitArgs),
     /// Wait until another proxy's rules may be removed from this node, or until kube-proxy serves
     /// it.
-    #[command(hide = true, after_help = examples::of("wait"))]
+    #[command(hide = true)]
     Wait(wait::WaitArgs),
     /// Remove all programs, maps and flows of portolan from this node, at once or (--drain) after
     /// the last connection.
-    #[command(after_help = examples::of("cleanup"))]
     Cleanup(cleanup::CleanupArgs),
 }
 
@@ -171,7 +151,7 @@ fn perform(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Warnings(args) => warnings::run(args),
         Command::Config(args) => settings::run(args),
         Command::Dump(args) => dump::run(args),
-        Command::Completions(args) => completions::run(args),
+        Command::Completions(args) => command_line::complete(args),
         Command::MountBpffs(args) => init::mount_bpffs(args),
         Command::Init(args) => init::run(args),
         Command::Version(args) => version::run(args),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Lists rows: sorts, limits, counts and writes them, once or (`--watch`) again and again. Called
-//! by the listing commands.
+//! Lists rows: sorts, limits, counts and writes them in every format, once or (`--watch`) again and
+//! again. Called by the listing commands.
 
 use std::{
     io::{self, BufWriter, Write},
@@ -9,17 +9,61 @@ use std::{
 
 use anyhow::{Context, Result};
 use datapath::read::Reader;
+use serde::Serialize;
 
 use super::{
     args::{ListArgs, Look, Show},
-    format::Format,
+    format::{Format, document},
     frame::BadInput,
-    render::{self, Row},
+    table::{Column, table},
     terminal::Page,
 };
 
-/// Writes the rows that `read` returns as `show` asks; with `--watch`, reads and writes them again
-/// and again.
+/// A type whose values are the rows of a list.
+pub(super) trait Row: Serialize + Ord + Sized + 'static {
+    const COLUMNS: &'static [Column<Self>];
+    /// Returns the columns that a table of these rows has.
+    fn columns(_rows: &[Self]) -> Vec<&'static Column<Self>> {
+        Self::COLUMNS.iter().collect()
+    }
+    /// The row's kind and name, as kubectl writes them, such as "service/shop/cart".
+    fn name(&self) -> String;
+}
+
+/// Writes the rows in this format. `headings`: whether a table has headings.
+fn write<R: Row>(
+    out: &mut impl Write,
+    page: &Page,
+    format: &Format,
+    headings: bool,
+    rows: &[R],
+) -> io::Result<()> {
+    match format {
+        Format::Table => table(out, page, R::columns(rows), headings, rows),
+        Format::Wide => {
+            let page = Page {
+                width: None,
+                wide: true,
+                ..*page
+            };
+            table(out, &page, R::columns(rows), headings, rows)
+        }
+        Format::Name => {
+            let mut last = None;
+            for row in rows {
+                let name = Some(row.name());
+                if name != last {
+                    writeln!(out, "{}", name.as_deref().unwrap_or_default())?;
+                    last = name;
+                }
+            }
+            Ok(())
+        }
+        other => document(out, other, &rows),
+    }
+}
+
+/// Writes the rows that `read` returns as `show` asks, with `--watch` again and again.
 pub(super) fn list<R: Row>(show: &Show, mut read: impl FnMut() -> Result<Vec<R>>) -> Result<()> {
     show.check()?;
     let order = order::<R>(show)?;
@@ -32,13 +76,8 @@ pub(super) fn list<R: Row>(show: &Show, mut read: impl FnMut() -> Result<Vec<R>>
         sort(&mut rows, order, show.reverse);
         rows.truncate(show.limit.unwrap_or(usize::MAX));
         let shown = fitting(show, page, rows.len());
-        render::write(
-            out,
-            page,
-            &show.look.output,
-            !show.no_headers,
-            &rows[..shown],
-        )?;
+        let (format, headings) = (&show.look.output, !show.no_headers);
+        write(out, page, format, headings, &rows[..shown])?;
         if shown < rows.len() {
             writeln!(out, "({} more)", rows.len() - shown)?;
         }
@@ -95,8 +134,7 @@ pub(super) fn again(
     }
 }
 
-/// Returns whether the error is that the program which reads this output has closed it, as `head`
-/// does.
+/// Returns whether the program which reads this output has closed it, as `head` does.
 pub(super) fn is_closed(error: &anyhow::Error) -> bool {
     let mut kinds = error.chain().filter_map(|cause| {
         let io = cause.downcast_ref::<io::Error>().map(io::Error::kind);
@@ -106,8 +144,7 @@ pub(super) fn is_closed(error: &anyhow::Error) -> bool {
     kinds.any(|kind| kind == io::ErrorKind::BrokenPipe)
 }
 
-/// Returns how many of `rows` rows fit on the screen; all of them, unless `--watch` draws a table
-/// on a terminal.
+/// Returns how many rows fit on the screen, if `--watch` draws a table on a terminal.
 fn fitting(show: &Show, page: &Page, rows: usize) -> usize {
     let is_table = matches!(show.look.output, Format::Table | Format::Wide);
     match page.height {
@@ -117,9 +154,8 @@ fn fitting(show: &Show, page: &Page, rows: usize) -> usize {
     }
 }
 
-/// Returns the column that `--sort-by` names; None without that flag. Ignores case, and takes
-/// spaces and underscores as dashes.
-fn order<R: Row>(show: &Show) -> Result<Option<&'static render::Column<R>>, BadInput> {
+/// Returns the column that `--sort-by` names, in any case, also with spaces or underscores.
+fn order<R: Row>(show: &Show) -> Result<Option<&'static Column<R>>, BadInput> {
     let Some(wanted) = &show.sort_by else {
         return Ok(None);
     };
@@ -135,7 +171,7 @@ fn order<R: Row>(show: &Show) -> Result<Option<&'static render::Column<R>>, BadI
     })
 }
 
-fn sort<R: Row>(rows: &mut [R], order: Option<&'static render::Column<R>>, reverse: bool) {
+fn sort<R: Row>(rows: &mut [R], order: Option<&'static Column<R>>, reverse: bool) {
     match order {
         // Neither sort needs memory besides the rows.
         None => rows.sort_unstable(),
@@ -150,20 +186,5 @@ fn sort<R: Row>(rows: &mut [R], order: Option<&'static render::Column<R>>, rever
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::services::tests::rows;
-
-    #[test]
-    fn the_flag_reverse_reverses_every_order() {
-        for flags in ["", "--sort-by frontend"] {
-            let show = crate::args::tests::parsed(flags);
-            let order = order(&show).expect("a column");
-            let (mut forth, mut back) = (rows(), rows());
-            sort(&mut forth, order, false);
-            sort(&mut back, order, true);
-            back.reverse();
-            assert_eq!(forth, back);
-        }
-    }
-}
+#[path = "list_tests.rs"]
+pub(super) mod tests;

@@ -7,8 +7,8 @@ use datapath::read::{MapRow, pinned_maps};
 use super::{
     args::Show,
     frame::Pins,
-    list::list,
-    render::{Cell, Column, Row, Tone, Value, column, plain, toned},
+    list::{Row, list},
+    table::{Cell, Column, Tone, Value, column, plain, toned},
 };
 
 /// Arguments of `portolan maps`.

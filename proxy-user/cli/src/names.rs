@@ -1,19 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Looks up the names of pods, and the endpoints that Kubernetes lists, which may be more than the
-//! maps have. Asks the API server or a folder of manifests, if one is given.
+//! Looks up the names of pods, the addresses of a named pod, and the endpoints that Kubernetes
+//! lists, which may be more than the maps have. Asks the API server or a folder of manifests, if
+//! one is given.
 
 use std::{
     collections::{HashMap, HashSet},
     env,
+    fmt::{self, Display, Formatter},
     net::IpAddr,
     path::PathBuf,
+    str::FromStr,
 };
 
 use anyhow::{Result, bail};
-use control::{gateway::names::is_plan, object::ObjectName};
+use control::{causes::chain, gateway::names::is_plan, object::ObjectName};
 use source::{SourceError, api_server::Access, named::Directory, service::ServiceObjects};
 
-use crate::frame::runtime;
+use super::{
+    args::Show,
+    cell::Name,
+    format::Format,
+    frame::{BadInput, runtime},
+};
 
 /// Where objects are asked for.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -30,28 +38,115 @@ pub struct NameArgs {
     pub manifests: Option<PathBuf>,
 }
 
-/// Where names are looked up: the API server or a folder of manifests; None if neither can be
-/// asked.
-pub(crate) struct Names(Option<Directory>);
+/// A client or an endpoint as users write it: an address, pod/NAMESPACE/NAME, or pod/NAME
+/// where a namespace is given.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EndArg {
+    text: String,
+    /// The pod's namespace, if it is given, and name; None for an address.
+    pod: Option<(Option<String>, String)>,
+    /// The address, or those of the pod once it was looked up.
+    addresses: Vec<IpAddr>,
+}
+
+impl Display for EndArg {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl FromStr for EndArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let pod = text
+            .strip_prefix("pod/")
+            .map(|pod| match pod.split_once('/') {
+                Some((namespace, name)) => (Some(namespace.to_owned()), name.to_owned()),
+                None => (None, pod.to_owned()),
+            });
+        // Programs that serve both IP families log clients as ::ffff:10.0.0.7.
+        let address = text.parse().map(|address: IpAddr| address.to_canonical());
+        let is_name = |name: &str| !name.is_empty() && !name.contains('/');
+        match (&pod, address) {
+            (None, Err(_)) => Err("use an IP address, or pod/NAMESPACE/NAME".to_owned()),
+            (Some((namespace, name)), _)
+                if !is_name(name) || namespace.as_deref().is_some_and(|one| !is_name(one)) =>
+            {
+                Err("write a pod as pod/NAMESPACE/NAME".to_owned())
+            }
+            (_, address) => Ok(Self {
+                text: text.to_owned(),
+                pod,
+                addresses: address.into_iter().collect(),
+            }),
+        }
+    }
+}
+
+impl EndArg {
+    /// Looks up the addresses of a pod. `namespace`: of a pod that is written without one.
+    pub(super) fn look_up(&mut self, namespace: Option<&str>, names: &NameArgs) -> Result<()> {
+        if self.pod.is_some() {
+            let Some((namespace, name)) = self.pod(namespace) else {
+                let advice = "write a pod as pod/NAMESPACE/NAME, or give its --namespace";
+                bail!(BadInput(format!("{self}: {advice}")));
+            };
+            self.addresses = Names::new(names).pod(&namespace, &name)?;
+        }
+        Ok(())
+    }
+    /// Returns the namespace and name of a pod; None for an address, or without a namespace.
+    pub(super) fn pod(&self, namespace: Option<&str>) -> Option<(String, String)> {
+        let (own, name) = self.pod.as_ref()?;
+        let namespace = own.as_deref().or(namespace)?;
+        Some((namespace.to_owned(), name.clone()))
+    }
+
+    pub(super) fn has(&self, address: IpAddr) -> bool {
+        self.addresses.contains(&address)
+    }
+    pub(super) fn addresses(&self) -> &[IpAddr] {
+        &self.addresses
+    }
+}
+
+/// Where names are looked up, and the names of pods that were looked up so far.
+#[derive(Default)]
+pub(super) struct Names {
+    /// None if neither can be asked or no names are needed, or after an error.
+    directory: Option<Directory>,
+    /// The pod of each address that was looked up; the value is None for an address of no pod.
+    known: HashMap<IpAddr, Option<Name>>,
+}
 
 impl Names {
-    pub(crate) fn new(args: &NameArgs) -> Self {
-        if let Some(folder) = &args.manifests {
-            return Self(Some(Directory::Folder(folder.clone())));
+    pub(super) fn new(args: &NameArgs) -> Self {
+        let server = || {
+            let kubeconfig = args.kubeconfig.clone();
+            let own_master = || in_cluster().filter(|_| kubeconfig.is_none());
+            let master = args.master.clone().or_else(own_master);
+            let of_environment = || env::var_os("KUBECONFIG").map(PathBuf::from);
+            let kubeconfig = kubeconfig.or_else(|| of_environment().filter(|_| master.is_none()));
+            Access::new(kubeconfig, master).ok().map(Directory::Server)
+        };
+        let folder = args.manifests.clone().map(Directory::Folder);
+        Self {
+            directory: folder.or_else(server),
+            ..Self::default()
         }
-        let kubeconfig = args.kubeconfig.clone();
-        let of_environment = || env::var_os("KUBECONFIG").map(PathBuf::from);
-        let master = args
-            .master
-            .clone()
-            .or_else(|| in_cluster().filter(|_| kubeconfig.is_none()));
-        let kubeconfig = kubeconfig.or_else(|| of_environment().filter(|_| master.is_none()));
-        Self(Access::new(kubeconfig, master).ok().map(Directory::Server))
+    }
+    /// As [`Self::new`]; names are looked up only if the output that `show` asks for contains them.
+    pub(super) fn of_list(show: &Show, args: &NameArgs) -> Self {
+        match is_shown(show) {
+            true => Self::new(args),
+            false => Self::default(),
+        }
     }
 
     /// Returns the addresses of the pod with this name; an error if there is no such pod.
-    pub(crate) fn pod(&self, namespace: &str, name: &str) -> Result<Vec<IpAddr>> {
-        let Some(directory) = &self.0 else {
+    pub(super) fn pod(&self, namespace: &str, name: &str) -> Result<Vec<IpAddr>> {
+        let Some(directory) = &self.directory else {
             bail!(
                 "the maps do not name pods: give the pod's address instead, or name an API server with --kubeconfig or a folder with --manifests"
             );
@@ -63,24 +158,38 @@ impl Names {
         Ok(found)
     }
 
-    /// Returns whether there is an API server or folder to ask.
-    pub(crate) fn can_be_asked(&self) -> bool {
-        self.0.is_some()
+    /// Looks up the pods with these addresses. The first error is printed, and ends all looking up.
+    pub(super) fn learn(&mut self, addresses: impl Iterator<Item = IpAddr>) {
+        let Some(directory) = &self.directory else {
+            return;
+        };
+        let new = addresses.filter(|address| !self.known.contains_key(address));
+        let new: HashSet<_> = new.collect();
+        if new.is_empty() {
+            return;
+        }
+        match wait(directory.pods_at(&new)) {
+            Ok(mut found) => {
+                let mut name = |address| found.remove(&address).map(Name::new);
+                let named = new.into_iter().map(|address| (address, name(address)));
+                self.known.extend(named);
+            }
+            Err(error) => {
+                eprintln!("portolan: pods are not named: {}", chain(error.as_ref()));
+                self.directory = None;
+            }
+        }
     }
 
-    /// Returns the namespace and name of the pod with each address. Omits addresses of several pods
-    /// or of no pod. Empty if there is nowhere to look up names.
-    pub(crate) fn pods_at(&self, addresses: &HashSet<IpAddr>) -> Result<HashMap<IpAddr, String>> {
-        match &self.0 {
-            Some(directory) => wait(directory.pods_at(addresses)),
-            None => Ok(HashMap::new()),
-        }
+    /// Returns the pod that was looked up for this address; None if none has it, or several have.
+    pub(super) fn at(&self, address: IpAddr) -> Option<Name> {
+        self.known.get(&address)?.clone()
     }
 
     /// Returns what Kubernetes has of a service (NAMESPACE/NAME). None if there is nowhere to ask,
     /// and for a Gateway, which has no slices of its own.
-    pub(crate) fn service(&self, service: &str) -> Result<Option<ServiceObjects>> {
-        match (&self.0, service.split_once('/')) {
+    pub(super) fn service(&self, service: &str) -> Result<Option<ServiceObjects>> {
+        match (&self.directory, service.split_once('/')) {
             (Some(directory), Some((namespace, name)))
                 if !is_plan(&ObjectName::new(namespace, name)) =>
             {
@@ -89,6 +198,14 @@ impl Names {
             _ => Ok(None),
         }
     }
+}
+
+/// Returns whether the output has names of pods. A plain table may only be sorted by them.
+fn is_shown(show: &Show) -> bool {
+    let sorts = show.sort_by.as_ref();
+    let by_pod = sorts.is_some_and(|by| by.to_ascii_lowercase().ends_with("pod"));
+    let has_them = !matches!(show.look.output, Format::Table | Format::Name);
+    !show.count && (has_them || by_pod)
 }
 
 /// Returns the API server's address from the environment of this process; None outside of a pod.
@@ -105,4 +222,60 @@ fn in_cluster() -> Option<String> {
 
 fn wait<T>(asked: impl Future<Output = Result<T, SourceError>>) -> Result<T> {
     Ok(runtime()?.block_on(asked)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns a folder with a slice of one pod, shop/cart-2, and the arguments that name it.
+    fn folder() -> (tempfile::TempDir, NameArgs) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let slice = "kind: EndpointSlice\napiVersion: discovery.k8s.io/v1\nmetadata: {name: cart-1, namespace: shop}\n\
+                     addressType: IPv4\nendpoints: [{addresses: [10.40.1.2], targetRef: {kind: Pod, name: cart-2}}]\n";
+        std::fs::write(folder.path().join("cart.yaml"), slice).expect("a file");
+        let args = NameArgs {
+            manifests: Some(folder.path().into()),
+            ..NameArgs::default()
+        };
+        (folder, args)
+    }
+
+    #[test]
+    fn pod_names_are_looked_up_only_for_outputs_that_show_them() {
+        let (_folder, args) = folder();
+        let [pod, other] = [2, 99].map(|last| IpAddr::from([10, 40, 1, last]));
+        for (flags, named) in [
+            ("-o wide", Some("shop/cart-2")),
+            ("-o json", Some("shop/cart-2")),
+            ("--sort-by client-pod", Some("shop/cart-2")),
+            ("", None),
+            ("-o json --count", None),
+        ] {
+            let mut names = Names::of_list(&crate::args::tests::parsed(flags), &args);
+            names.learn([pod, other].into_iter());
+            let name = names.at(pod).map(|name| name.to_string());
+            assert_eq!((name.as_deref(), names.at(other)), (named, None), "{flags}");
+        }
+    }
+
+    #[test]
+    fn a_pod_is_known_by_its_addresses() {
+        let (_folder, args) = folder();
+        let found = |pod: &str, namespace| {
+            let mut end: EndArg = pod.parse().expect("a pod");
+            end.look_up(namespace, &args).map(|()| end.addresses)
+        };
+        let address = [IpAddr::from([10, 40, 1, 2])];
+        assert_eq!(
+            found("pod/shop/cart-2", None).expect("it is there"),
+            address
+        );
+        assert_eq!(
+            found("pod/cart-2", Some("shop")).expect("it is there"),
+            address
+        );
+        let said = found("pod/cart-2", None).expect_err("no namespace");
+        assert!(said.to_string().contains("pod/NAMESPACE/NAME"), "{said}");
+    }
 }

@@ -46,8 +46,8 @@ fn perhaps_empty() -> impl TypedValueParser<Value = PathBuf> {
 
 /// Returns the path; None if it is not given or empty.
 pub(super) fn given_path(path: Option<&PathBuf>) -> Option<&Path> {
-    path.map(PathBuf::as_path)
-        .filter(|path| !path.as_os_str().is_empty())
+    let given = path.filter(|path| !path.as_os_str().is_empty());
+    given.map(PathBuf::as_path)
 }
 
 /// Arguments of `portolan run`; flags that kube-proxy has keep its names.
@@ -161,19 +161,19 @@ impl Given {
     /// Returns the API server as a source of objects for this node.
     pub(super) fn api_server(&self, config: &Config, node: &str) -> Result<ApiServer, SourceError> {
         let access = Access::new(config.kubeconfig.clone(), self.master.clone())?;
-        let service_cidrs = config.unallocated_cluster_ips == UnallocatedClusterIps::Drop;
-        Ok(ApiServer::new(access, converter(config, node)).with_service_cidrs(service_cidrs))
+        let mut server = ApiServer::new(access, converter(config, node));
+        server.service_cidrs = config.unallocated_cluster_ips == UnallocatedClusterIps::Drop;
+        Ok(server)
     }
 
-    /// Returns the settings after the configuration file has changed. Fails if an agent could not
-    /// start with them.
+    /// Returns the settings of the changed file. Fails if an agent could not start with them.
     fn changed_settings(&self) -> Result<Config, ConfigError> {
         let config = self.settings()?;
         match &config.kubeconfig {
             Some(file) if self.manifests.is_none() => match fs::File::open(file) {
                 Ok(_) => Ok(config),
                 Err(error) => Err(ConfigError::Invalid {
-                    key: "clientConnection.kubeconfig",
+                    key: KUBECONFIG,
                     value: file.display().to_string(),
                     remedy: format!("cannot be read ({error}); correct it, or put the file there"),
                 }),
@@ -185,10 +185,11 @@ impl Given {
 
 /// Returns what converts Kubernetes objects for this node.
 fn converter(config: &Config, node: &str) -> Converter {
-    Converter::new(node)
-        .with_link_local(config.serve_link_local)
-        .with_proxy_name(config.service_proxy_name.as_deref())
-        .with_gateways(config.gateway_api)
+    let mut converter = Converter::new(node);
+    converter.link_local = config.serve_link_local;
+    converter.proxy_name.clone_from(&config.service_proxy_name);
+    converter.gateways = config.gateway_api;
+    converter
 }
 
 /// Runs the agent until SIGTERM or SIGINT; or does what --cleanup or --write-config-to ask instead.
@@ -255,17 +256,12 @@ fn start_anew() -> anyhow::Result<()> {
     Err(error).context("start anew with the changed configuration")
 }
 
-/// Returns the node's name. KUBE: it is the host name in lower case, unless it is overridden by
-/// `given`.
+/// Returns the node's name. KUBE: the host name in lower case, unless one is given.
 pub(super) fn node_name(given: Option<&str>) -> anyhow::Result<String> {
-    let host;
     let name = match given {
-        Some(name) => name,
-        None => {
-            host = fs::read_to_string("/proc/sys/kernel/hostname")
-                .context("read the host name; name the node with --hostname-override")?;
-            &host
-        }
+        Some(name) => name.to_owned(),
+        None => fs::read_to_string("/proc/sys/kernel/hostname")
+            .context("read the host name; name the node with --hostname-override")?,
     };
     let name = name.trim().to_lowercase();
     if name.is_empty() {

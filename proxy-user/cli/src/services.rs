@@ -7,10 +7,10 @@ use anyhow::Result;
 use datapath::read::Frontend;
 
 use super::{
-    args::{ListArgs, Of, Show},
+    args::{ListArgs, Show},
     format::Format,
-    list::list_maps,
-    render::{Cell, Column, Row, Tone, column, cut, plain, toned},
+    list::{Row, list_maps},
+    table::{Cell, Column, Tone, column, cut, plain, toned},
 };
 
 impl Row for Frontend {
@@ -31,30 +31,32 @@ impl Row for Frontend {
     }
 }
 
-/// Returns a cell with the numbers of endpoints for clients inside and outside. It is red if one is
-/// 0 and endpoints are expected.
+/// Returns the numbers of endpoints for clients inside and outside; red if one is missing.
 fn endpoints(row: &Frontend) -> Cell {
     let (inside, outside) = (row.internal_endpoints, row.external_endpoints);
     let is_expected = !matches!(row.kind, "unserved-ports" | "ping");
-    toned(
-        format!("{inside}/{outside}"),
-        Tone::Bad.when(is_expected && (inside == 0 || outside == 0)),
-    )
+    let is_missing = is_expected && (inside == 0 || outside == 0);
+    toned(format!("{inside}/{outside}"), Tone::Bad.when(is_missing))
 }
 
 pub(super) fn address(row: &Frontend) -> String {
-    let port = if row.port == 0 {
-        "*".to_owned()
-    } else {
-        row.port.to_string()
+    // KUBE: `IPv4` and `IPv6` are spelled as in a Service's ipFamilies.
+    let node = format!("node({})", row.ip_family);
+    let end = host_port(row.address, &node, row.port);
+    format!("{end}/{}", row.protocol)
+}
+
+/// Returns an address and port as text. `none`: for no address; a port that is 0 means any.
+pub(super) fn host_port(address: Option<IpAddr>, none: &str, port: u16) -> String {
+    let host = match address {
+        None => none.to_owned(),
+        Some(IpAddr::V6(v6)) => format!("[{v6}]"),
+        Some(v4) => v4.to_string(),
     };
-    let host = match row.address {
-        // KUBE: `IPv4` and `IPv6` are spelled as in a Service's ipFamilies.
-        None => format!("node({})", row.ip_family),
-        Some(address) if address.is_ipv6() => format!("[{address}]"),
-        Some(address) => address.to_string(),
-    };
-    format!("{host}:{port}/{}", row.protocol)
+    match port {
+        0 => format!("{host}:*"),
+        port => format!("{host}:{port}"),
+    }
 }
 
 pub(super) fn run(args: &ListArgs) -> Result<()> {
@@ -72,11 +74,12 @@ fn is_shown(show: &Show, row: &Frontend) -> bool {
 }
 
 fn wants(args: &ListArgs, row: &Frontend) -> bool {
-    let of = Of::new(&row.service, &row.port_name, row.port);
     let nowhere = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     let end = SocketAddr::new(row.address.unwrap_or(nowhere), row.port);
     let has_address = row.address.is_some() || args.select.address.is_none();
-    has_address && args.select.wants(of, row.protocol, &[end])
+    let (service, name) = (&row.service, &row.port_name);
+    let select = &args.select;
+    has_address && select.wants(service, name, row.port, row.protocol, &[end])
 }
 
 #[cfg(test)]

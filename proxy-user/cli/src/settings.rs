@@ -14,8 +14,8 @@ use super::{
     agent::{Agent, AgentArgs},
     args::Show,
     frame::BadInput,
-    list::list,
-    render::{Column, Row, Tone, column, cut, plain, toned},
+    list::{Row, list},
+    table::{Column, Tone, column, cut, plain, toned},
 };
 
 /// Arguments of `portolan config`.
@@ -45,8 +45,7 @@ pub(super) struct SettingRow {
     /// What a default stands for that is no value itself, such as `by the machine`.
     #[serde(skip_serializing_if = "Option::is_none")]
     means: Option<String>,
-    /// Where the value comes from: `flag`, `file`, `default`, or `?` if the agent's version does
-    /// not say.
+    /// `flag`, `file`, `default`, or `?` if the agent's version does not say.
     pub(super) from: String,
     flag: Option<&'static str>,
 }
@@ -88,6 +87,8 @@ fn means(unset: &str, value: &str) -> Option<String> {
     }
 }
 
+const UNSEEN: &str = "the defaults, because no agent is seen (--config FILE reads a file)";
+
 pub(super) fn run(args: &ConfigArgs) -> Result<()> {
     list(&args.show, || {
         let answer = match &args.config {
@@ -97,10 +98,7 @@ pub(super) fn run(args: &ConfigArgs) -> Result<()> {
                 agent.json("/configz").or_else(|unreachable| {
                     let known = match agent.pid {
                         Some(pid) => format!("by the command line of process {pid}"),
-                        None => {
-                            "the defaults, because no agent is seen (--config FILE reads a file)"
-                                .to_owned()
-                        }
+                        None => UNSEEN.to_owned(),
                     };
                     eprintln!("portolan: {unreachable}; shown is {known}");
                     offline(&agent.config)
@@ -162,13 +160,15 @@ pub(super) fn rows(answer: &Json) -> Vec<SettingRow> {
         // The configuration file has no line for a setting without a value; the table says what
         // that means.
         let value = match value {
-            Some(value) => value
-                .as_str()
-                .map_or_else(|| value.to_string(), str::to_owned),
+            Some(Json::String(text)) => text.clone(),
+            Some(value) => value.to_string(),
             None if from != "default" || setting.unset.is_some() => String::new(),
             None => return None,
         };
-        let unset = setting.unset.filter(|_| from != "flag" && from != "file");
+        let unset = setting
+            .unset
+            .as_deref()
+            .filter(|_| from != "flag" && from != "file");
         Some(SettingRow {
             key: setting.key.to_owned(),
             means: unset.and_then(|unset| means(unset, &value)),
@@ -190,11 +190,6 @@ fn found<'a>(document: &'a Json, key: &str) -> Option<&'a Json> {
 mod tests {
     use super::*;
 
-    fn row(rows: &[SettingRow], key: &str) -> SettingRow {
-        let mut of_key = rows.iter().filter(|row| row.key == key);
-        of_key.next().unwrap_or_else(|| panic!("{key}")).clone()
-    }
-
     #[test]
     fn a_row_shows_the_source_of_its_value_or_what_a_default_stands_for() {
         let config = Config {
@@ -214,7 +209,7 @@ mod tests {
             ("portolan.maps.memory", "default", Some(MEMORY)),
             ("conntrack.udpTimeout", "default", Some(UDP)),
         ] {
-            let row = row(&rows, key);
+            let row = rows.iter().find(|row| row.key == key).expect(key);
             assert_eq!(row.from, from, "{key}");
             assert!(shown.is_none_or(|shown| row.shown() == shown), "{key}");
         }
@@ -225,25 +220,19 @@ mod tests {
 
     #[test]
     fn a_setting_with_two_keys_has_one_row_that_says_where_it_comes_from() {
-        for (key, source) in [
-            ("clusterCIDR", Source::Flag),
-            ("detectLocal.clusterCIDRs", Source::File),
+        for (key, source, from) in [
+            ("clusterCIDR", Source::Flag, "flag"),
+            ("detectLocal.clusterCIDRs", Source::File, "file"),
         ] {
-            let raw = RawConfig::default();
-            let mut config = raw.check().expect("defaults");
-            config.cluster_cidr = vec!["10.40.0.0/16".parse().expect("a range")];
-            config.sources = [(key, source)].into();
+            let config = Config {
+                cluster_cidr: vec!["10.40.0.0/16".parse().expect("a range")],
+                sources: [(key, source)].into(),
+                ..Config::default()
+            };
             let rows = rows(&offline(&config).expect("written"));
             let own = rows.iter().filter(|row| row.flag == Some("cluster-cidr"));
-            let own: Vec<_> = own
-                .map(|row| (row.key.as_str(), row.value.as_str(), row.from.as_str()))
-                .collect();
-            let from = if source == Source::Flag {
-                "flag"
-            } else {
-                "file"
-            };
-            assert_eq!(own, [("clusterCIDR", "10.40.0.0/16", from)]);
+            let own = own.map(|row| (&*row.key, &*row.value, &*row.from));
+            assert_eq!(Vec::from_iter(own), [("clusterCIDR", "10.40.0.0/16", from)]);
         }
     }
 
@@ -251,19 +240,16 @@ mod tests {
     fn a_file_that_cannot_be_read_or_understood_is_bad_input() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("config.yaml");
-        for text in [None, Some("portolan: {forwarding: sideways}\n")] {
-            if let Some(text) = text {
-                std::fs::write(&file, text).expect("a file");
-            }
-            let BadInput(said) = of_file(&file).expect_err("refused");
-            assert!(!said.contains('\n'), "{said}");
-        }
+        let refused = || of_file(&file).expect_err("refused").to_string();
+        assert!(!refused().contains('\n'));
+        std::fs::write(&file, "portolan: {forwarding: sideways}\n").expect("a file");
+        assert!(!refused().contains('\n'));
     }
 
     #[test]
     fn sources_missing_from_the_agents_answer_are_shown_as_question_marks() {
-        let answer =
-            json!({"kubeproxy.config.k8s.io": document(&Config::default()).expect("written")});
+        let document = document(&Config::default()).expect("written");
+        let answer = json!({"kubeproxy.config.k8s.io": document});
         assert!(rows(&answer).iter().all(|row| row.from == "?"));
     }
 }

@@ -10,12 +10,11 @@ use linux::{namespaces, socket_inodes};
 use serde::Serialize;
 
 use super::{
-    args::{ListArgs, Of, SELECTION, check_service},
+    args::{ListArgs, SELECTION, check_service, split_port},
     frame::{SYS_PTRACE, lacks},
-    list::list_maps,
-    names::NameArgs,
-    pods::EndArg,
-    render::{Column, Row, Tone, Value, WIDE, column, cut, plain, toned},
+    list::{Row, list_maps},
+    names::{EndArg, NameArgs},
+    table::{Column, Tone, Value, WIDE, column, cut, plain, toned},
 };
 
 /// Arguments of `portolan sockets`.
@@ -36,15 +35,13 @@ pub struct SocketArgs {
 
 impl SocketArgs {
     fn wants(&self, row: &SocketRow) -> bool {
-        let of = Of::service_port(&row.service, row.frontend.port());
-        self.service
-            .as_ref()
-            .is_none_or(|wanted| of.service == wanted)
-            && { self.backend.as_ref() }.is_none_or(|wanted| wanted.has(row.backend.ip()))
-            && self
-                .list
-                .select
-                .wants(of, row.protocol, &[row.frontend, row.backend])
+        let (service, name) = split_port(&row.service);
+        let (port, ends) = (row.frontend.port(), [row.frontend, row.backend]);
+        let select = &self.list.select;
+        let (by_service, by_backend) = (self.service.as_ref(), self.backend.as_ref());
+        by_service.is_none_or(|wanted| service == wanted)
+            && by_backend.is_none_or(|wanted| wanted.has(row.backend.ip()))
+            && select.wants(service, name, port, row.protocol, &ends)
     }
 }
 
@@ -63,10 +60,10 @@ impl Row for OwnedSocket {
         column("PROTOCOL", 5, |row| plain(row.row.protocol)),
         column("OWNER", 6, |row| plain(row.row.owner)),
         column("PROCESS", 1, |row| {
-            plain(row.process.as_ref().map(|process| process.name.as_str()))
+            plain(row.process.as_ref().map(|one| &*one.name))
         }),
         column("PID", WIDE, |row| {
-            plain(row.process.as_ref().map(|process| process.pid))
+            plain(row.process.as_ref().map(|one| one.pid))
         }),
         column("COOKIE", 4, |row| plain(format!("{:x}", row.row.cookie))),
         column("FRONTEND", 2, |row| plain(row.row.frontend)),
@@ -81,8 +78,7 @@ impl Row for OwnedSocket {
     }
 }
 
-/// Describes how a socket uses its service (connected or by datagrams), and whether its backend is
-/// gone.
+/// Describes how a socket uses its service, and whether its backend is gone.
 fn how(row: &SocketRow) -> &'static str {
     match (row.connected, row.current) {
         (true, true) => "connected",
@@ -129,7 +125,7 @@ pub(super) fn with_owners(
     owned.collect()
 }
 
-/// The process that owns a socket; if several do, the one with the lowest process id.
+/// A process; of several that own a socket, the one with the lowest process id.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 pub(super) struct Process {
     pub(super) name: String,
@@ -149,10 +145,8 @@ pub(super) fn owners(everywhere: bool) -> HashMap<u64, Process> {
             inodes.extend(namespaces::inside(&namespace, socket_inodes).unwrap_or_default());
         }
     }
-    let by_inode: HashMap<u32, u64> = inodes
-        .into_iter()
-        .map(|(cookie, inode)| (inode, cookie))
-        .collect();
+    let by_inode = inodes.into_iter().map(|(cookie, inode)| (inode, cookie));
+    let by_inode: HashMap<u32, u64> = by_inode.collect();
     let mut owners = HashMap::new();
     for pid in pids {
         let mut name = None;
@@ -189,6 +183,8 @@ fn name_of(pid: u32) -> String {
 pub(super) mod tests {
     use std::net::{TcpListener, UdpSocket};
 
+    use socket2::SockRef;
+
     use super::*;
 
     pub(crate) fn rows() -> Vec<OwnedSocket> {
@@ -203,16 +199,13 @@ pub(super) mod tests {
             current,
             age_seconds: 77,
         };
-        let curl = Process {
-            name: "curl".into(),
-            pid: 4321,
-        };
+        let (name, pid) = ("curl".to_owned(), 4321);
         let long = "kube-system/kube-dns-of-the-second-zone:dns";
         let rows = vec![
             row("shop/cart:http", 0x1234, true, true),
             row(long, 0x99, false, false),
         ];
-        with_owners(rows, &HashMap::from([(0x1234, curl)]))
+        with_owners(rows, &HashMap::from([(0x1234, Process { name, pid })]))
     }
 
     #[test]
@@ -220,8 +213,8 @@ pub(super) mod tests {
         let json = serde_json::to_value(&rows()[0]).expect("a row");
         assert_eq!(json["service"], "shop/cart:http");
         assert_eq!(json["ageSeconds"], 77);
-        assert_eq!(json["process"]["name"], "curl");
-        assert_eq!(json["process"]["pid"], 4321);
+        let process = serde_json::json!({"name": "curl", "pid": 4321});
+        assert_eq!(json["process"], process);
     }
 
     #[test]
@@ -229,12 +222,8 @@ pub(super) mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a socket");
         let datagrams = UdpSocket::bind("127.0.0.1:0").expect("a socket");
         let owners = owners(false);
-        for cookie in [
-            socket2::SockRef::from(&listener).cookie(),
-            socket2::SockRef::from(&datagrams).cookie(),
-        ] {
-            let owner = owners.get(&cookie.expect("a cookie"));
-            let owner = owner.expect("it is found");
+        for socket in [SockRef::from(&listener), SockRef::from(&datagrams)] {
+            let owner = &owners[&socket.cookie().expect("a cookie")];
             assert_eq!(owner.pid, std::process::id());
             assert!(!owner.name.is_empty());
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Writes tables that fit the page. Rows are written one by one, so that a long table needs no
-//! memory besides its rows. Used by `render` and by commands whose rows are not a list.
+//! memory besides its rows. Used by `list` and by commands whose rows are not a list.
 
 use std::{
     fmt::Write as _,
@@ -54,8 +54,7 @@ pub(super) fn table<'a, R: 'a>(
     Ok(())
 }
 
-/// Writes a text in a column of this width, with so many spaces behind it; none at all, if that is
-/// 0.
+/// Writes a text in a column of this width and, unless it is the last, the gap behind it.
 fn write_cell(
     out: &mut impl Write,
     page: &Page,
@@ -67,10 +66,9 @@ fn write_cell(
     let code = tone.code().filter(|_| page.colour);
     let (code, plain) = code.map_or(("", ""), |code| (code, "\x1b[0m"));
     write!(out, "{code}{kept}{end}{plain}")?;
-    let pad = if *gap > 0 {
-        width.saturating_sub(length(text)) + gap
-    } else {
-        0
+    let pad = match gap {
+        0 => 0,
+        gap => width.saturating_sub(length(text)) + gap,
     };
     out.write_all(" ".repeat(pad).as_bytes())
 }
@@ -100,10 +98,8 @@ fn fit<R>(page: &Page, columns: &mut Vec<&Column<R>>, widths: &mut Vec<usize>) {
     let gaps = |widths: &[usize]| GAP * widths.len().saturating_sub(1);
     let taken = |widths: &[usize]| widths.iter().sum::<usize>() + gaps(widths);
     let needed = |columns: &[&Column<R>], widths: &[usize]| {
-        let least = columns
-            .iter()
-            .zip(widths)
-            .map(|(column, width)| column.least.min(*width));
+        let both = columns.iter().zip(widths);
+        let least = both.map(|(column, width)| column.least.min(*width));
         least.sum::<usize>() + gaps(widths)
     };
     while needed(columns, widths) > room {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Properties of the standard output: how wide it is, and whether it shows colours. Used by
-//! `render` and `list`.
+//! Properties of the standard output: how wide it is, and whether it shows colours. Used by `list`.
 
 use std::{
     env,
@@ -12,8 +11,7 @@ use serde::Serialize;
 
 use super::frame::Output;
 
-/// Prints text to standard output. An error is ignored if the program that reads it has closed it,
-/// as `head` does.
+/// Prints text to standard output. Whoever reads it may close it, as `head` does.
 pub(super) fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -46,13 +46,10 @@ pub(super) fn run(args: &VersionArgs) -> Result<()> {
         kernel: running_kernel(),
     };
     print_report(args.output, &versions, || {
-        let agent = versions.agent.as_deref();
+        let agent = versions.agent.as_deref().unwrap_or("does not answer");
+        let (version, layout, kernel) = (versions.version, versions.layout, &versions.kernel);
         format!(
-            "portolan  {} (maps of layout {})\nagent     {}\nkernel    {}",
-            versions.version,
-            versions.layout,
-            agent.unwrap_or("does not answer"),
-            versions.kernel
+            "portolan  {version} (maps of layout {layout})\nagent     {agent}\nkernel    {kernel}"
         )
     })
 }

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::{
     agent::{Agent, AgentArgs},
     args::Show,
-    list::list,
-    render::{Column, Row, WIDE, column, cut, plain},
+    list::{Row, list},
+    table::{Column, WIDE, column, cut, plain},
 };
 
 /// Arguments of `portolan warnings`.

@@ -16,13 +16,12 @@ use serde_saphyr::Spanned;
 
 use super::{
     Config, ConfigError, RawConfig,
-    draft::Draft,
+    raw::Draft,
     setting::{Kind, Setting, Shape, Value},
     table::{self, Entry},
 };
 
 impl RawConfig {
-    /// Reads a configuration file.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let shown = path.display().to_string();
         let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable {
@@ -37,17 +36,13 @@ impl RawConfig {
     /// empty file would set every default.
     pub(crate) fn parse(path: &str, text: &str) -> Result<Self, ConfigError> {
         let (raw, header) = settings(path, text)?;
-        let header_keys = table::HEADER.iter();
-        let missing: Vec<_> = header_keys
-            .filter(|(key, _)| !header.contains(key))
-            .collect();
-        if missing.is_empty() {
+        let all = table::HEADER.iter();
+        let missing = all.filter(|(key, _)| !header.contains(key));
+        let lines = missing.map(|(key, value)| format!("{key}: {value}"));
+        let lines: Vec<_> = lines.collect();
+        if lines.is_empty() {
             return Ok(raw);
         }
-        let lines: Vec<_> = missing
-            .iter()
-            .map(|(key, value)| format!("{key}: {value}"))
-            .collect();
         Err(ConfigError::Malformed {
             path: path.to_owned(),
             line: 1,
@@ -99,7 +94,7 @@ fn settings(path: &str, text: &str) -> Result<(RawConfig, BTreeSet<&'static str>
     }
     let mut raw = contents.raw;
     // The unused keys are listed in the table's order.
-    let unused_keys = table::unused().flat_map(|unused| unused.keys);
+    let unused_keys = table::unused().flat_map(|unused| &unused.keys);
     for key in unused_keys.filter(|key| contents.unused.contains(*key)) {
         raw.add_unused((*key).to_owned());
     }
@@ -145,7 +140,6 @@ impl Contents {
 /// Reads a mapping of the file, or the file itself, with the help of `table`.
 struct Section<'a> {
     path: &'a str,
-    /// The name of the file, for warnings.
     file: &'a str,
     contents: &'a mut Contents,
 }
@@ -235,7 +229,7 @@ impl<'de> Visitor<'de> for Section<'_> {
 /// refused. kube-proxy's own files contain many empty values.
 fn read_value(setting: &Setting, given: &Json) -> Result<Option<Value>, String> {
     let refused = || {
-        let values = setting.kind.values().replace('`', "");
+        let values = setting.values().replace('`', "");
         format!("{} cannot be {given}; it takes: {values}", setting.key)
     };
     let value = match (setting.kind.shape(), given) {

@@ -89,5 +89,86 @@ pub fn waits_for_start(key: &str) -> bool {
 }
 
 #[cfg(test)]
-#[path = "follow_tests.rs"]
-mod tests;
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::RawConfig;
+
+    fn file(path: &Path) -> ConfigFile {
+        let again = path.to_owned();
+        let read = move || RawConfig::read(&again)?.check();
+        ConfigFile::new(path.to_owned(), Box::new(read))
+    }
+
+    fn write(path: &Path, text: &str) {
+        let header = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
+        fs::write(path, format!("{header}{text}")).expect("a file");
+    }
+
+    #[test]
+    fn a_changed_text_is_read_once_when_it_has_settled() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("config.yaml");
+        write(&path, "hostnameOverride: a\n");
+        let mut file = file(&path);
+        assert!(file.look().is_none() && file.look().is_none(), "the same");
+
+        write(&path, "hostnameOve");
+        assert!(file.look().is_none(), "it may be half written");
+        write(&path, "hostnameOverride: b\n");
+        assert!(file.look().is_none(), "it has just changed");
+        let config = file.look().expect("settled").expect("valid");
+        assert_eq!(config.hostname_override.as_deref(), Some("b"));
+        assert!(file.look().is_none(), "once");
+
+        // The kubelet replaces a ConfigMap's files in this way.
+        let other = folder.path().join("other.yaml");
+        write(&other, "hostnameOverride: c\n");
+        fs::remove_file(&path).expect("removed");
+        std::os::unix::fs::symlink(&other, &path).expect("a link");
+        assert!(file.look().is_none());
+        let config = file.look().expect("settled").expect("valid");
+        assert_eq!(config.hostname_override.as_deref(), Some("c"));
+
+        fs::write(&other, "# emptied\n").expect("a file");
+        assert!(file.look().is_none());
+        let error = file.look().expect("settled").expect_err("no settings");
+        assert!(error.to_string().contains("this is missing"), "{error}");
+
+        fs::remove_file(&other).expect("removed");
+        assert!(file.look().is_none());
+        let error = file.look().expect("gone").expect_err("unreadable");
+        assert!(
+            error
+                .to_string()
+                .starts_with("cannot read the configuration file"),
+            "{error}"
+        );
+        assert!(file.look().is_none(), "once");
+    }
+
+    #[test]
+    fn changed_settings_are_listed_by_key() {
+        let parse = |text| RawConfig::parse_part("f", text).and_then(RawConfig::check);
+        let config = |text| parse(text).expect("valid");
+        let before = config("{}");
+        let after = config("{nodePortAddresses: [primary], portolan: {answerPing: true}}");
+        let changed = before.differing(&after);
+        assert_eq!(changed, ["nodePortAddresses", "portolan.answerPing"]);
+        assert!(!waits_for_start("nodePortAddresses") && waits_for_start("portolan.answerPing"));
+        assert_eq!(before.differing(&config("udpIdleTimeout: 3")), [""; 0]);
+        let ranges = before.differing(&config("clusterCIDR: 10.0.0.0/8"));
+        assert_eq!(ranges, ["clusterCIDR"], "the mode is the same");
+    }
+
+    #[test]
+    fn every_key_that_takes_effect_at_once_is_a_setting() {
+        for key in AT_ONCE {
+            assert!(
+                table::settings().any(|setting| setting.key == *key),
+                "{key}"
+            );
+        }
+    }
+}

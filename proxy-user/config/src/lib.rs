@@ -4,8 +4,6 @@
 #![deny(unsafe_code)]
 
 mod choices;
-mod conntrack;
-mod draft;
 mod file;
 mod follow;
 mod kernel;
@@ -44,10 +42,9 @@ pub use choices::{
     Forwarding, GoneEndpoints, LocalDetection, Masquerade, Mode, NodePortAddresses,
     SocketBalancing, UnallocatedClusterIps, Xdp,
 };
-pub use conntrack::Conntrack;
 pub use file::{document, render};
 pub use follow::{AT_ONCE, ConfigFile, waits_for_start};
-pub use kernel::{set_allocated, set_pods};
+pub use kernel::{Conntrack, set_allocated, set_pods};
 pub use raw::RawConfig;
 pub use values::{boolean, duration, integer};
 
@@ -209,7 +206,7 @@ impl Default for Config {
             accept_forward: false,
             masquerade_ports: PortRanges::DEFAULT,
             marks: Marks::DEFAULT,
-            capacities: Capacities::UNSET,
+            capacities: Capacities::unset(),
             map_memory: 0,
             log_level: "info".to_owned(),
             log_format: LogFormat::default(),

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{
     Config, ConfigError,
-    draft::Draft,
+    raw::Draft,
     values::{self, Problem, Seconds},
 };
 
@@ -17,8 +17,8 @@ use super::{
 pub struct Group {
     pub title: &'static str,
     /// The facts that apply to all settings of the group.
-    pub about: &'static str,
-    pub settings: &'static [Setting],
+    pub about: String,
+    pub settings: Vec<Setting>,
 }
 
 /// One setting, with everything that the file, the flags, `--write-config-to` and docs/settings.md
@@ -32,12 +32,14 @@ pub struct Setting {
     /// flag. A flag that two settings name sets both.
     pub flag: Option<&'static str>,
     pub kind: Kind,
+    /// Of a [`Kind::Special`]: what stands for the value in `--help`, and the allowed values.
+    pub value: (&'static str, &'static str),
     /// The default as a text for people, if the default value does not explain itself.
-    pub unset: Option<&'static str>,
+    pub unset: Option<String>,
     /// What the setting does, in one or two sentences.
-    pub what: &'static str,
+    pub what: String,
     /// When an operator should change the setting.
-    pub when: &'static str,
+    pub when: String,
 }
 
 /// Returns the field of the configuration that stores a setting.
@@ -59,16 +61,9 @@ pub enum Kind {
     Patterns(Field<Vec<String>>),
     /// A number of connections in nf_conntrack; `0` means what the text says, if there is one.
     Connections(Field<u32>, &'static str),
-    /// A setting that none of the other kinds fits.
-    Special {
-        /// The allowed values, for docs/settings.md.
-        values: &'static str,
-        /// What stands for the value in `--help`, such as `DURATION`.
-        placeholder: &'static str,
-        read: Read,
-        /// Returns the value to write to a file; None if the file should not name the setting.
-        write: fn(&Config) -> Option<Value>,
-    },
+    /// A setting that none of the other kinds fits: how its value is read, and the value to write
+    /// to a file; None if the file should not name the setting.
+    Special(Read, fn(&Config) -> Option<Value>),
 }
 
 /// The function that reads the value of a [`Kind::Special`] setting.
@@ -129,50 +124,108 @@ impl<T: clap::ValueEnum> Choice for T {
 }
 
 impl Setting {
-    /// Returns a setting without a flag, whose default value explains itself.
-    pub(super) const fn new(key: &'static str, kind: Kind) -> Self {
-        Self {
-            key,
-            flag: None,
-            kind,
-            unset: None,
-            what: "",
-            when: "",
-        }
-    }
-    pub(super) const fn flag(self, flag: &'static str) -> Self {
-        let flag = Some(flag);
-        Self { flag, ..self }
-    }
-    pub(super) const fn unset(self, words: &'static str) -> Self {
-        let unset = Some(words);
-        Self { unset, ..self }
-    }
-    pub(super) const fn what(self, what: &'static str) -> Self {
-        Self { what, ..self }
-    }
-    pub(super) const fn when(self, when: &'static str) -> Self {
-        Self { when, ..self }
-    }
-
     /// Checks a value and stores it in the draft.
     pub fn read(&self, draft: &mut Draft, value: &Value) -> Result<(), ConfigError> {
-        let read = self.kind.read(draft, value);
+        let read = self.try_read(draft, value);
         read.map_err(|problem| problem.with_key(self.key))
+    }
+
+    fn try_read(&self, draft: &mut Draft, value: &Value) -> Result<(), Problem> {
+        let config = &mut draft.config;
+        match (self.kind, value) {
+            (Kind::Bool(field), Value::Bool(on)) => *field(config) = *on,
+            (Kind::Choice(field), Value::Text(word)) => {
+                if !field(config).choose(word) {
+                    let words = self.kind.words_joined("");
+                    return Err(Problem::new(word, format!("is unknown; use {words}")));
+                }
+            }
+            (Kind::Seconds(field), Value::Text(text)) => values::seconds(text, field(config))?,
+            (Kind::Entries(field), Value::Number(entries)) => {
+                *field(config) = values::entries(*entries)?;
+            }
+            (Kind::Connections(field, _), Value::Number(number)) => {
+                *field(config) = values::connections(*number)?;
+            }
+            (Kind::Address(field), Value::Text(text)) => values::address(text, field(config))?,
+            (Kind::Patterns(field), Value::List(patterns)) => {
+                if patterns.iter().any(String::is_empty) {
+                    return Err(Problem::new("", "matches nothing; remove it"));
+                }
+                field(config).clone_from(patterns);
+            }
+            (Kind::Special(Read::Bool(read), _), Value::Bool(on)) => read(draft, *on),
+            (Kind::Special(Read::Number(read), _), Value::Number(number)) => read(draft, *number),
+            (Kind::Special(Read::Any(read), _), Value::Text(text)) => read(draft, text),
+            (Kind::Special(Read::Text(read), _), Value::Text(text)) => read(draft, text)?,
+            (Kind::Special(Read::List(read), _), Value::List(items)) => read(draft, items)?,
+            _ => return Err(Problem::new(value, format!("is not: {}", self.values()))),
+        }
+        Ok(())
     }
 
     /// Returns the value to write to a file; None if the file should not name the setting.
     pub fn write(&self, config: &Config) -> Option<Value> {
-        self.kind.write(config)
+        // The accessors of fields need a mutable configuration.
+        let mut copy = config.clone();
+        Some(match self.kind {
+            Kind::Bool(field) => Value::Bool(*field(&mut copy)),
+            Kind::Choice(field) => Value::Text(field(&mut copy).word()),
+            Kind::Seconds(field) => {
+                let seconds = field(&mut copy).conntrack.unwrap_or_default();
+                Value::Text(values::go_duration(seconds))
+            }
+            Kind::Entries(field) => match *field(&mut copy) {
+                0 => return None,
+                entries => Value::Number(entries.into()),
+            },
+            Kind::Connections(field, _) => Value::Number((*field(&mut copy)).into()),
+            Kind::Address(field) => Value::Text(field(&mut copy).to_string()),
+            Kind::Patterns(field) => Value::List(field(&mut copy).clone()),
+            Kind::Special(_, write) => return write(config),
+        })
     }
 
     /// Returns the default as an operator would write it, or as a text for people.
     pub fn default(&self) -> String {
         let written = || self.write(&Config::default());
-        match (self.unset, written()) {
-            (Some(words), _) => words.to_owned(),
+        match (&self.unset, written()) {
+            (Some(words), _) => words.clone(),
             (None, Some(value)) => value.to_string(),
             (None, None) => "not set".to_owned(),
+        }
+    }
+
+    /// Returns the allowed values as a text for docs/settings.md.
+    pub fn values(&self) -> String {
+        match self.kind {
+            Kind::Bool(_) => "`true` or `false`".to_owned(),
+            Kind::Choice(_) => self.kind.words_joined("`"),
+            Kind::Seconds(_) => {
+                "duration, like `24h0m0s` or `90s`; `0s` for the default, and a part of a second counts as a whole one".to_owned()
+            }
+            Kind::Entries(_) => {
+                let [least, most] = values::ENTRIES;
+                format!("number of entries, {least} to {most}")
+            }
+            Kind::Connections(_, zero) => format!("number of connections{zero}"),
+            Kind::Address(_) => "IP address, with a port or without".to_owned(),
+            Kind::Patterns(_) => "list of patterns; `*` matches any characters, `?` one".to_owned(),
+            Kind::Special(..) => self.value.1.to_owned(),
+        }
+    }
+
+    /// Returns what stands for the value in `--help`, such as `DURATION`.
+    pub fn placeholder(&self) -> &'static str {
+        match self.kind {
+            Kind::Bool(_) => "BOOL",
+            Kind::Choice(_) => "WORD",
+            Kind::Seconds(_) => "DURATION",
+            Kind::Entries(_) => "ENTRIES",
+            Kind::Connections(..) => "NUMBER",
+            Kind::Address(_) => "ADDRESS",
+            Kind::Patterns(_) => "PATTERNS",
+            Kind::Special(..) => self.value.0,
         }
     }
 }
@@ -180,49 +233,13 @@ impl Setting {
 impl Kind {
     pub fn shape(&self) -> Shape {
         match self {
-            Self::Bool(_) => Shape::Bool,
-            Self::Entries(_) | Self::Connections(..) => Shape::Number,
+            Self::Bool(_) | Self::Special(Read::Bool(_), _) => Shape::Bool,
+            Self::Entries(_) | Self::Connections(..) | Self::Special(Read::Number(_), _) => {
+                Shape::Number
+            }
             Self::Choice(_) | Self::Seconds(_) | Self::Address(_) => Shape::Text,
-            Self::Patterns(_) => Shape::List,
-            Self::Special { read, .. } => match read {
-                Read::Bool(_) => Shape::Bool,
-                Read::Number(_) => Shape::Number,
-                Read::Any(_) | Read::Text(_) => Shape::Text,
-                Read::List(_) => Shape::List,
-            },
-        }
-    }
-
-    /// Returns the allowed values as a text for docs/settings.md.
-    pub fn values(&self) -> String {
-        match self {
-            Self::Bool(_) => "`true` or `false`".to_owned(),
-            Self::Choice(_) => self.words_joined("`"),
-            Self::Seconds(_) => {
-                "duration, like `24h0m0s` or `90s`; `0s` for the default, and a part of a second counts as a whole one".to_owned()
-            }
-            Self::Entries(_) => {
-                let [least, most] = values::ENTRIES;
-                format!("number of entries, {least} to {most}")
-            }
-            Self::Connections(_, zero) => format!("number of connections{zero}"),
-            Self::Address(_) => "IP address, with a port or without".to_owned(),
-            Self::Patterns(_) => "list of patterns; `*` matches any characters, `?` one".to_owned(),
-            Self::Special { values, .. } => (*values).to_owned(),
-        }
-    }
-
-    /// Returns what stands for the value in `--help`, such as `DURATION`.
-    pub fn placeholder(&self) -> &'static str {
-        match self {
-            Self::Bool(_) => "BOOL",
-            Self::Choice(_) => "WORD",
-            Self::Seconds(_) => "DURATION",
-            Self::Entries(_) => "ENTRIES",
-            Self::Connections(..) => "NUMBER",
-            Self::Address(_) => "ADDRESS",
-            Self::Patterns(_) => "PATTERNS",
-            Self::Special { placeholder, .. } => placeholder,
+            Self::Special(Read::Any(_) | Read::Text(_), _) => Shape::Text,
+            Self::Patterns(_) | Self::Special(Read::List(_), _) => Shape::List,
         }
     }
 
@@ -243,71 +260,9 @@ impl Kind {
             .map(|word| format!("{mark}{}{mark}", word.get_name()));
         quoted.collect::<Vec<_>>().join(" or ")
     }
-
-    fn read(&self, draft: &mut Draft, value: &Value) -> Result<(), Problem> {
-        let config = &mut draft.config;
-        match (*self, value) {
-            (Self::Bool(field), Value::Bool(on)) => *field(config) = *on,
-            (Self::Choice(field), Value::Text(word)) => {
-                if !field(config).choose(word) {
-                    let words = self.words_joined("");
-                    return Err(Problem::new(word, format!("is unknown; use {words}")));
-                }
-            }
-            (Self::Seconds(field), Value::Text(text)) => values::seconds(text, field(config))?,
-            (Self::Entries(field), Value::Number(entries)) => {
-                *field(config) = values::entries(*entries)?;
-            }
-            (Self::Connections(field, _), Value::Number(number)) => {
-                *field(config) = values::connections(*number)?;
-            }
-            (Self::Address(field), Value::Text(text)) => values::address(text, field(config))?,
-            (Self::Patterns(field), Value::List(patterns)) => {
-                if patterns.iter().any(String::is_empty) {
-                    return Err(Problem::new("", "matches nothing; remove it"));
-                }
-                field(config).clone_from(patterns);
-            }
-            (Self::Special { read, .. }, value) => match (read, value) {
-                (Read::Bool(read), Value::Bool(on)) => read(draft, *on),
-                (Read::Number(read), Value::Number(number)) => read(draft, *number),
-                (Read::Any(read), Value::Text(text)) => read(draft, text),
-                (Read::Text(read), Value::Text(text)) => read(draft, text)?,
-                (Read::List(read), Value::List(items)) => read(draft, items)?,
-                _ => return Err(self.has_another_shape(value)),
-            },
-            _ => return Err(self.has_another_shape(value)),
-        }
-        Ok(())
-    }
-
-    fn has_another_shape(&self, value: &Value) -> Problem {
-        Problem::new(value, format!("is not: {}", self.values()))
-    }
-
-    fn write(&self, config: &Config) -> Option<Value> {
-        // The accessors of fields need a mutable configuration.
-        let mut copy = config.clone();
-        Some(match self {
-            Self::Bool(field) => Value::Bool(*field(&mut copy)),
-            Self::Choice(field) => Value::Text(field(&mut copy).word()),
-            Self::Seconds(field) => Value::Text(values::go_duration(
-                field(&mut copy).conntrack.unwrap_or_default(),
-            )),
-            Self::Entries(field) => match *field(&mut copy) {
-                0 => return None,
-                entries => Value::Number(entries.into()),
-            },
-            Self::Connections(field, _) => Value::Number((*field(&mut copy)).into()),
-            Self::Address(field) => Value::Text(field(&mut copy).to_string()),
-            Self::Patterns(field) => Value::List(field(&mut copy).clone()),
-            Self::Special { write, .. } => return write(config),
-        })
-    }
 }
 
 impl Value {
-    /// Returns a list of the items as texts.
     pub fn list<T: ToString>(items: &[T]) -> Self {
         Self::List(items.iter().map(ToString::to_string).collect())
     }

@@ -105,19 +105,19 @@ mod tests {
 
     #[test]
     fn a_log_level_is_for_this_program_and_other_crates_log_warnings() {
-        let shown = |level| filter(level).map(|filter| filter.to_string());
-        assert_eq!(
-            shown("debug").unwrap(),
-            "kube_runtime=off,kube_client=off,portolan=debug,warn"
-        );
-        assert_eq!(
-            shown("error").unwrap(),
-            "kube_runtime=off,kube_client=off,portolan=error,error"
-        );
-        assert_eq!(
-            shown("warn,portolan_source=trace").unwrap(),
-            "portolan_source=trace,warn"
-        );
+        for (level, expected) in [
+            (
+                "debug",
+                "kube_runtime=off,kube_client=off,portolan=debug,warn",
+            ),
+            (
+                "error",
+                "kube_runtime=off,kube_client=off,portolan=error,error",
+            ),
+            ("warn,portolan_source=trace", "portolan_source=trace,warn"),
+        ] {
+            assert_eq!(filter(level).unwrap().to_string(), expected);
+        }
         let fault = filter("portolan=loud").unwrap_err().to_string();
         assert!(
             fault.contains("\"portolan=loud\" is not a level; use error"),

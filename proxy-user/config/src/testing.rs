@@ -53,7 +53,7 @@ fn common(document: &Json, mode: Mode) -> BTreeMap<String, String> {
         Mode::Iptables | Mode::Ipvs => "nftables",
     };
     let unused: Vec<_> = table::unused()
-        .flat_map(|unused| unused.keys)
+        .flat_map(|unused| &unused.keys)
         .copied()
         .collect();
     let left_out = ["portolan", other];

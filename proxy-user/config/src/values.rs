@@ -101,13 +101,9 @@ pub(super) fn level_of_verbosity(verbosity: i64) -> &'static str {
 
 /// Checks a log level (`info`) or filter (`warn,portolan_source=debug`), and returns it.
 pub(super) fn log_level(text: &str) -> Result<String, Problem> {
-    match EnvFilter::try_new(text) {
-        Ok(_) => Ok(text.to_owned()),
-        Err(_) => {
-            let remedy = "is not a level; use error, warn, info, debug or trace, or a filter like warn,portolan_source=debug";
-            Err(Problem::new(text, remedy))
-        }
-    }
+    let remedy = "is not a level; use error, warn, info, debug or trace, or a filter like warn,portolan_source=debug";
+    let parsed = EnvFilter::try_new(text).map_err(|_| Problem::new(text, remedy));
+    parsed.map(|_| text.to_owned())
 }
 
 pub(super) fn own_addresses(texts: &[String]) -> Result<Vec<IpAddr>, Problem> {
@@ -290,11 +286,8 @@ pub(super) fn connections(number: i64) -> Result<u32, Problem> {
 
 pub(super) fn entries(number: i64) -> Result<u32, Problem> {
     let [least, most] = ENTRIES;
-    match u32::try_from(number) {
-        Ok(entries) if (least..=most).contains(&entries) => Ok(entries),
-        _ => {
-            let remedy = format!("is not between {least} and {most} entries; correct it");
-            Err(Problem::new(number, remedy))
-        }
-    }
+    let entries = u32::try_from(number).ok();
+    let entries = entries.filter(|entries| (least..=most).contains(entries));
+    let remedy = format!("is not between {least} and {most} entries; correct it");
+    entries.ok_or_else(|| Problem::new(number, remedy))
 }

@@ -2,7 +2,7 @@
 //! The plan: the contents of the maps for one service, as plain values. Made by `planner`, applied
 //! by `datapath`; nothing else passes between the two.
 
-use std::{net::IpAddr, sync::Arc};
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use proxy_common::{Addr, EndpointSet, FrontendKind, Port, Protocol, ServiceFlags, V4, V6};
@@ -149,21 +149,5 @@ impl<A: Addr> BackendPlan<A> {
     pub fn weight_in(&self, set: EndpointSet) -> u32 {
         let local = self.local_weight.filter(|_| set == EndpointSet::LOCAL);
         local.unwrap_or(self.weight)
-    }
-}
-
-/// An address of either family, in the form that the maps use.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum FamilyAddr {
-    V4(V4),
-    V6(V6),
-}
-
-impl From<IpAddr> for FamilyAddr {
-    fn from(address: IpAddr) -> Self {
-        match address {
-            IpAddr::V4(address) => Self::V4(address.into()),
-            IpAddr::V6(address) => Self::V6(address.into()),
-        }
     }
 }

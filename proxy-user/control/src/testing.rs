@@ -1,31 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Builds clusters from YAML for the unit tests.
 
-use std::net::IpAddr;
-
-use proxy_common::{EndpointSet, FrontendKind, V4};
+#[cfg(test)]
+mod plans;
 
 use crate::{
     apply::{Failure, Refusal},
     change::Change,
     documents,
-    gateway::Write,
     model::{Converter, Kind, Object, ObjectKey},
     object::{ObjectName, Warning},
-    plan::{FamilyPlan, ServicePlan},
-    planner::{
-        claims::Claims,
-        gateway::{GatewayPlan, plan_gateway},
-        plan_service,
-    },
+    planner::claims::Claims,
     tracker::ClusterState,
 };
+
+#[cfg(test)]
+pub(crate) use plans::*;
 
 pub const NODE: &str = "node-a";
 
 /// Returns the objects of a YAML text and every warning about them.
 pub fn objects(yaml: &str) -> (Vec<Object>, Vec<Warning>) {
-    let mut converter = Converter::new(NODE).with_gateways(true);
+    let mut converter = Converter::new(NODE);
+    converter.gateways = true;
     let content = documents::read("test.yaml", yaml, &mut converter).expect("readable");
     let mut warnings = content.warnings;
     let mut objects = Vec::new();
@@ -34,19 +31,6 @@ pub fn objects(yaml: &str) -> (Vec<Object>, Vec<Warning>) {
         objects.push(object);
     }
     (objects, warnings)
-}
-
-/// Converts the first object of a YAML text with this converter; returns it with the warnings about
-/// it, None if the text has no object.
-pub fn converted(yaml: &str, converter: &mut Converter) -> Option<(Object, Vec<Warning>)> {
-    let content = documents::read("test.yaml", yaml, converter).expect("readable");
-    content.objects.into_iter().next()
-}
-
-/// Returns the warnings about the objects of a YAML text, one line each.
-pub fn complaints(yaml: &str) -> Vec<String> {
-    let (_, warnings) = objects(yaml);
-    warnings.iter().map(ToString::to_string).collect()
 }
 
 /// Returns the failure of a service for which a map has no room.
@@ -83,7 +67,10 @@ impl Cluster {
     }
     /// Applies objects; returns the services that must be planned again.
     pub fn apply(&mut self, yaml: &str) -> Vec<String> {
-        for object in objects(yaml).0 {
+        self.take(objects(yaml).0)
+    }
+    pub fn take(&mut self, objects: impl IntoIterator<Item = Object>) -> Vec<String> {
+        for object in objects {
             self.state.fold(Change::Upsert(object));
         }
         self.settle()
@@ -103,36 +90,6 @@ impl Cluster {
         dirty.dedup();
         dirty.iter().map(ToString::to_string).collect()
     }
-    pub fn plan(&self, text: &str) -> (ServicePlan, Vec<Warning>) {
-        let (service, slices) = self.state.service(&name(text));
-        let service = service.expect("the service is known");
-        plan_service(service, slices, &self.state.view, &self.claims)
-    }
-    /// Returns the plan of a Gateway, by the name of its plan.
-    pub fn gateway_plan(&self, text: &str) -> GatewayPlan {
-        let served = self
-            .state
-            .gateway(&name(text))
-            .expect("the Gateway is known");
-        let slices = |name: &ObjectName| self.state.service(name).1;
-        plan_gateway(served, slices, &self.state.view, &self.claims)
-    }
-    /// Plans every Gateway, and returns what is to be written about changed objects, each as kind
-    /// and name, and the warnings about them.
-    pub fn report(&mut self) -> (Vec<(String, Option<Write>)>, Vec<String>) {
-        for plan in self.state.served() {
-            if self.state.gateway(&plan).is_some() {
-                let planned = self.gateway_plan(&plan.to_string());
-                self.state.gateways.note_refusals(&plan, planned.refusals);
-            }
-        }
-        let (mut writes, mut warnings) = (Vec::new(), Vec::new());
-        for news in self.state.report() {
-            warnings.extend(news.warnings.iter().map(ToString::to_string));
-            writes.push((news.object.to_string(), news.write));
-        }
-        (writes, warnings)
-    }
 }
 
 /// Returns the rows of a table, with `|` between the cells; an indented line belongs to the row
@@ -146,45 +103,6 @@ pub fn rows<const N: usize>(table: &str) -> Vec<[String; N]> {
     table.lines().map(row).collect()
 }
 
-/// Returns the backends in an endpoint set, each as `address:port`.
-pub fn backends(family: &FamilyPlan<V4>, set: EndpointSet) -> Vec<String> {
-    let chosen = family.backends.iter().filter(|b| b.sets.intersects(set));
-    chosen
-        .map(|b| format!("{}:{}", IpAddr::from(b.address), b.port.host()))
-        .collect()
-}
-
-/// Returns the frontends of a family, each as a text with kind, address and port.
-pub fn frontends(family: &FamilyPlan<V4>) -> Vec<String> {
-    let text = |kind: FrontendKind| match kind {
-        FrontendKind::ClusterIp => "cluster",
-        FrontendKind::ExternalIp => "external",
-        FrontendKind::LoadBalancer => "balancer",
-        FrontendKind::NodePort => "node",
-        FrontendKind::Unserved => "unserved",
-        FrontendKind::Echo => "echo",
-    };
-    let all = family.frontends.iter();
-    all.map(|f| {
-        let address = IpAddr::from(f.address);
-        format!("{} {address}:{}", text(f.kind()), f.port.host())
-    })
-    .collect()
-}
-
-/// Returns an endpoint of a slice in flow style: last octet of its address, node, and more fields.
-pub fn endpoint(octet: u8, node: &str, rest: &str) -> String {
-    format!("    - {{addresses: [10.40.1.{octet}], nodeName: {node}{rest}}}\n")
-}
-
-/// Returns a slice `shop/<slice>` of `shop/<service>` with a port `http` 8080.
-pub fn slice(slice: &str, service: &str, endpoints: &[String]) -> String {
-    let endpoints = endpoints.concat();
-    format!(
-        "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {{name: {slice}, namespace: shop, labels: {{kubernetes.io/service-name: {service}}}}}\naddressType: IPv4\nports: [{{name: http, protocol: TCP, port: 8080}}]\nendpoints:\n{endpoints}---\n",
-    )
-}
-
 /// Returns a service `shop/<service>` with a port `http` 80 and more fields of its spec, in flow
 /// style.
 pub fn service(service: &str, cluster_ip: &str, rest: &str) -> String {
@@ -193,46 +111,19 @@ pub fn service(service: &str, cluster_ip: &str, rest: &str) -> String {
     )
 }
 
-/// The texts that [`damaged`] inserts.
-const TOKENS: [&str; 28] = [
-    "null",
-    "[]",
-    "{}",
-    "-1",
-    "65536",
-    "4294967296",
-    "~",
-    "\"\"",
-    "&a ",
-    "*a",
-    "!!int ",
-    "|",
-    ">",
-    "\t",
-    "\0",
-    "é",
-    ": ",
-    "- ",
-    "1e999",
-    "0x10",
-    "::",
-    "256.1.1.1",
-    "/33",
-    "true",
-    "---\n",
-    "\n",
-    "{",
-    "]",
-];
+/// The texts that [`damaged`] inserts, with commas between them.
+const TOKENS: &str = "null,[],{},-1,65536,4294967296,~,\"\",&a ,*a,!!int ,|,>,\t,\0,é,: ,- ,1e999,\
+    0x10,::,256.1.1.1,/33,true,---\n,\n,{,]";
 
 /// Returns a text with parts removed, repeated or replaced. Each edit is a position, a kind of
 /// edit, and a number from which the length and the inserted text follow.
 pub fn damaged(text: &str, edits: &[(u16, u8, u8)]) -> String {
     let mut chars: Vec<char> = text.chars().collect();
+    let tokens: Vec<_> = TOKENS.split(',').collect();
     for (place, kind, more) in edits {
         let start = usize::from(*place) % (chars.len() + 1);
         let end = chars.len().min(start + 1 + usize::from(more % 32));
-        let token = TOKENS[usize::from(*more) % TOKENS.len()].chars();
+        let token = tokens[usize::from(*more) % tokens.len()].chars();
         match kind % 4 {
             0 => drop(chars.drain(start..end)),
             1 => drop(chars.splice(start..start, token)),
@@ -244,24 +135,4 @@ pub fn damaged(text: &str, edits: &[(u16, u8, u8)]) -> String {
         }
     }
     chars.into_iter().collect()
-}
-
-/// Reads a file and plans every service in it, or returns why the file cannot be read.
-pub fn planned(file: &str, text: &str) -> Result<Vec<ServicePlan>, String> {
-    let content = documents::read(file, text, &mut Converter::new(NODE));
-    let content = content.map_err(|malformed| malformed.to_string())?;
-    let mut cluster = Cluster::new("");
-    for (object, _) in content.objects {
-        cluster.state.fold(Change::Upsert(object));
-    }
-    let dirty = cluster.state.take_dirty();
-    for name in &dirty {
-        let (service, _) = cluster.state.service(name);
-        cluster.claims.update(name, service);
-    }
-    let planned = dirty.iter().filter_map(|name| {
-        let (service, slices) = cluster.state.service(name);
-        Some(plan_service(service?, slices, &cluster.state.view, &cluster.claims).0)
-    });
-    Ok(planned.collect())
 }

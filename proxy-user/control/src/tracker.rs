@@ -9,15 +9,11 @@ use std::{
 };
 
 use ipnet::IpNet;
-use proxy_common::Addr;
 
 use crate::{
     change::Change,
-    gateway::{Gateways, News, Served, Services, names},
-    model::{
-        Conditions, Endpoint, EndpointSlice, Endpoints, Kind, Node, Object, ObjectKey, Service,
-        ServiceCidr,
-    },
+    gateway::{Gateways, News, Served, names},
+    model::{Conditions, EndpointSlice, Kind, Node, Object, ObjectKey, Service, ServiceCidr},
     object::ObjectName,
     planner::NodeView,
 };
@@ -26,7 +22,7 @@ use crate::{
 #[derive(Debug)]
 pub struct ClusterState {
     node_name: Arc<str>,
-    services: HashMap<ObjectName, Entry>,
+    services: Services,
     /// The name of each slice's service, which is in the slice's namespace. A slice may move to
     /// another service.
     slices: HashMap<ObjectName, Arc<str>>,
@@ -41,13 +37,27 @@ pub struct ClusterState {
     pod_ranges: Vec<IpNet>,
     /// A service with a cluster IP in the pod ranges, and this IP; None if there is no such
     /// service.
-    in_pod_ranges: Option<(ObjectName, IpAddr)>,
+    pub in_pod_ranges: Option<(ObjectName, IpAddr)>,
     /// Services to plan again, in the order of their changes; a service may appear more than once.
     dirty: Vec<ObjectName>,
     /// How often [`Self::take_dirty`] was called.
     round: u64,
     /// The number of services that are served.
     served: usize,
+}
+
+/// The cluster's services by name.
+#[derive(Debug, Default)]
+pub struct Services(HashMap<ObjectName, Entry>);
+
+impl Services {
+    pub(crate) fn service(&self, name: &ObjectName) -> Option<&Arc<Service>> {
+        self.0.get(name)?.service.as_ref()
+    }
+    /// Returns the EndpointSlices of a service, ordered by name.
+    pub(crate) fn slices(&self, name: &ObjectName) -> &[Arc<EndpointSlice>] {
+        self.0.get(name).map_or(&[], |entry| &entry.slices)
+    }
 }
 
 /// A service and its EndpointSlices, under the service's name; either may arrive first.
@@ -76,7 +86,7 @@ impl ClusterState {
     pub fn new(node_name: &str) -> Self {
         Self {
             node_name: node_name.into(),
-            services: HashMap::new(),
+            services: Services::default(),
             slices: HashMap::new(),
             node: None,
             service_cidrs: HashMap::new(),
@@ -146,7 +156,7 @@ impl ClusterState {
         let has_one = |service: &Arc<Service>| service.addresses().any(|ip| changed.contains(&ip));
         let concerned =
             |(_, entry): &(&ObjectName, &Entry)| entry.service.as_ref().is_some_and(has_one);
-        let dirty = self.services.iter().filter(concerned);
+        let dirty = self.services.0.iter().filter(concerned);
         self.dirty.extend(dirty.map(|(name, _)| name.clone()));
         self.dirty.extend(self.gateways.plans().cloned());
     }
@@ -158,12 +168,8 @@ impl ClusterState {
             self.look_for_one_in_pod_ranges();
         }
     }
-    /// Returns a service with a cluster IP in the pod ranges, and this IP; None without such a one.
-    pub fn in_pod_ranges(&self) -> Option<&(ObjectName, IpAddr)> {
-        self.in_pod_ranges.as_ref()
-    }
     fn look_for_one_in_pod_ranges(&mut self) {
-        let mut services = self.services.iter();
+        let mut services = self.services.0.iter();
         self.in_pod_ranges = services.find_map(|(name, entry)| {
             let ip = ip_within(entry.service.as_deref(), &self.pod_ranges)?;
             Some((name.clone(), ip))
@@ -199,31 +205,19 @@ impl ClusterState {
         if names::is_plan(name) {
             return (self.gateway(name).map(|served| &served.service), &[]);
         }
-        self.services.get(name).map_or((None, &[]), |entry| {
-            (entry.service.as_deref(), entry.slices.as_slice())
-        })
+        let service = self.services.service(name).map(AsRef::as_ref);
+        (service, self.services.slices(name))
     }
     /// Returns which of these addresses some EndpointSlice lists, ready or not, of any service,
     /// each with whether one of them says that it is on another node.
     pub fn listed(&self, addresses: &BTreeSet<IpAddr>) -> BTreeMap<IpAddr, bool> {
-        fn note<A: Addr + Into<IpAddr>>(
-            endpoints: &[Endpoint<A>],
-            addresses: &BTreeSet<IpAddr>,
-            listed: &mut BTreeMap<IpAddr, bool>,
-        ) {
-            for endpoint in endpoints {
-                let address = endpoint.address.into();
-                if addresses.contains(&address) {
-                    let elsewhere = endpoint.conditions.has(Conditions::ELSEWHERE);
-                    *listed.entry(address).or_insert(false) |= elsewhere;
-                }
-            }
-        }
         let mut listed = BTreeMap::new();
-        for slice in self.services.values().flat_map(|entry| &entry.slices) {
-            match &slice.endpoints {
-                Endpoints::V4(all) => note(all, addresses, &mut listed),
-                Endpoints::V6(all) => note(all, addresses, &mut listed),
+        for slice in self.services.0.values().flat_map(|entry| &entry.slices) {
+            for (address, conditions, _) in slice.endpoints.all() {
+                if addresses.contains(&address) {
+                    *listed.entry(address).or_insert(false) |=
+                        conditions.has(Conditions::ELSEWHERE);
+                }
             }
         }
         listed
@@ -231,6 +225,7 @@ impl ClusterState {
     /// Returns the names of all services that are served.
     pub fn served(&self) -> HashSet<ObjectName> {
         self.services
+            .0
             .iter()
             .filter(|(_, entry)| entry.service.as_ref().is_some_and(|s| s.is_served()))
             .map(|(name, _)| name)
@@ -256,7 +251,7 @@ impl ClusterState {
 
     fn set_service(&mut self, name: ObjectName, service: Option<Arc<Service>>) {
         let gone = service.is_none();
-        let entry = self.services.entry(name.clone()).or_default();
+        let entry = self.services.0.entry(name.clone()).or_default();
         if entry.service != service {
             let is_served = |service: &Option<Arc<Service>>| {
                 usize::from(service.as_ref().is_some_and(|service| service.is_served()))
@@ -288,7 +283,7 @@ impl ClusterState {
         let leaves = |held: &&Arc<str>| service.as_ref().is_none_or(|to| to.name != **held);
         if let Some(held) = held.filter(leaves) {
             let previous = name.beside(Arc::clone(held));
-            if let Some(entry) = self.services.get_mut(&previous) {
+            if let Some(entry) = self.services.0.get_mut(&previous) {
                 entry.slices.retain(|slice| slice.name != name);
                 entry.mark(&previous, self.round, &mut self.dirty);
                 self.dirty.extend(self.gateways.note_endpoints(&previous));
@@ -299,7 +294,7 @@ impl ClusterState {
         let (Some(service), Some(slice)) = (service, slice) else {
             return;
         };
-        let entry = self.services.entry(service.clone()).or_default();
+        let entry = self.services.0.entry(service.clone()).or_default();
         match entry.slices.binary_search_by(|known| known.name.cmp(&name)) {
             Ok(at) => match entry.slices.get_mut(at) {
                 Some(known) if *known != slice => *known = slice,
@@ -317,8 +312,8 @@ impl ClusterState {
     }
 
     fn forget_if_empty(&mut self, name: &ObjectName) {
-        if self.services.get(name).is_some_and(Entry::is_empty) {
-            self.services.remove(name);
+        if self.services.0.get(name).is_some_and(Entry::is_empty) {
+            self.services.0.remove(name);
         }
     }
 
@@ -342,18 +337,9 @@ impl ClusterState {
             (ips && entry.service.as_ref().is_some_and(ranges))
                 || (zone && entry.slices.iter().any(|slice| has_zone_hints(slice)))
         };
-        let dependent = self.services.iter().filter(|(_, entry)| depends(entry));
+        let dependent = self.services.0.iter().filter(|(_, entry)| depends(entry));
         self.dirty.extend(dependent.map(|(name, _)| name.clone()));
         self.dirty.extend(self.gateways.plans().cloned());
-    }
-}
-
-impl Services for HashMap<ObjectName, Entry> {
-    fn service(&self, name: &ObjectName) -> Option<&Arc<Service>> {
-        self.get(name)?.service.as_ref()
-    }
-    fn slices(&self, name: &ObjectName) -> &[Arc<EndpointSlice>] {
-        self.get(name).map_or(&[], |entry| &entry.slices)
     }
 }
 
@@ -364,10 +350,8 @@ fn ip_within(service: Option<&Service>, ranges: &[IpNet]) -> Option<IpAddr> {
 }
 
 fn has_zone_hints(slice: &EndpointSlice) -> bool {
-    match &slice.endpoints {
-        Endpoints::V4(endpoints) => endpoints.iter().any(|e| !e.hinted_zones().is_empty()),
-        Endpoints::V6(endpoints) => endpoints.iter().any(|e| !e.hinted_zones().is_empty()),
-    }
+    let mut sites = slice.endpoints.all().filter_map(|(.., site)| site);
+    sites.any(|site| !site.hinted_zones.is_empty())
 }
 
 #[cfg(test)]

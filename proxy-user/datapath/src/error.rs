@@ -138,6 +138,19 @@ impl DatapathError {
             source,
         }
     }
+    pub(super) fn of_interface(
+        attempt: &'static str,
+        name: &str,
+        index: u32,
+        source: io::Error,
+    ) -> Self {
+        Self::Interface {
+            attempt,
+            interface: name.to_owned(),
+            index,
+            source,
+        }
+    }
     /// True if the attempt failed because the interface no longer exists. The next list of
     /// interfaces will not contain it.
     pub fn is_gone(&self) -> bool {

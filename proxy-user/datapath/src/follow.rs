@@ -22,7 +22,8 @@ use proxy_common::trace::follow::{Config, End, Followed, Seen, Sighting};
 use super::{
     error::DatapathError,
     maps::tables::{Table, first_error},
-    trace::{buffers, each_sample, fd, take_map},
+    programs::fd,
+    trace::{buffers, each_sample, program, take_map},
 };
 
 static OBJECT: &[u8] =
@@ -37,7 +38,6 @@ const PROGRAMS: [(&str, &str, Seen); 3] = [
 /// The program that gives a packet to an interface.
 const INJECT: &str = "inject";
 
-/// What is followed.
 #[derive(Clone, Copy, Debug)]
 pub enum What<'a> {
     /// One packet, its repetitions and answers. If its client is not known, it is the first one to
@@ -63,7 +63,6 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Attaches the programs.
     pub fn attach(what: What<'_>) -> Result<Self, DatapathError> {
         let refused = |error: String| DatapathError::Program {
             program: "that follows packets".into(),
@@ -73,9 +72,9 @@ impl Follower {
         let mut ebpf = Ebpf::load(OBJECT).map_err(|error| refused(chain(&error)))?;
         let load = |ebpf: &mut Ebpf| -> anyhow::Result<()> {
             for (name, _, _) in PROGRAMS {
-                point(ebpf, name)?.load()?;
+                program::<RawTracePoint>(ebpf, name)?.load()?;
             }
-            inject(ebpf)?.load()?;
+            program::<SchedClassifier>(ebpf, INJECT)?.load()?;
             Ok(())
         };
         load(&mut ebpf).map_err(|error| refused(chain(error.as_ref())))?;
@@ -85,8 +84,8 @@ impl Follower {
             What::FreedOf(_) => *seen == Seen::Freed,
         });
         for (name, tracepoint, _) in seen {
-            let attached =
-                point(&mut ebpf, name).and_then(|point| Ok(point.attach(tracepoint).map(drop)?));
+            let point = program::<RawTracePoint>(&mut ebpf, name);
+            let attached = point.and_then(|point| Ok(point.attach(tracepoint).map(drop)?));
             attached
                 .map_err(|error| refused(format!("{tracepoint}: {}", chain(error.as_ref()))))?;
         }
@@ -139,7 +138,7 @@ impl Follower {
         context[MARK] = interface.to_ne_bytes();
         context[INTERFACE] = interface.to_ne_bytes();
         let mut run = || -> anyhow::Result<u32> {
-            let program = inject(&mut self.ebpf)?.fd()?;
+            let program = program::<SchedClassifier>(&mut self.ebpf, INJECT)?.fd()?;
             Ok(test_run(program.as_fd(), frame, context.as_flattened(), 1)?.result)
         };
         let refused = |reason: String| DatapathError::Program {
@@ -163,37 +162,25 @@ fn fill(ebpf: &mut Ebpf, types: &KernelTypes, what: What<'_>) -> io::Result<Maps
         offsets: types.offsets,
         all_ends: matches!(what, What::FreedOf(_)).into(),
     };
-    Table::new(fd(of_map("follow_config")?)?)?.update(&0_u32, &config)?;
+    Table::new(fd(&of_map("follow_config")?)?)?.update(&0_u32, &config)?;
     let ends = match what {
         What::Packet(followed, ends) => {
-            Table::new(fd(of_map("followed")?)?)?.update(&0_u32, &followed)?;
+            Table::new(fd(&of_map("followed")?)?)?.update(&0_u32, &followed)?;
             ends
         }
         What::FreedOf(ends) => ends,
     };
-    let table = Table::new(fd(of_map("follow_ends")?)?)?;
+    let table = Table::new(fd(&of_map("follow_ends")?)?)?;
     add(&table, ends)?;
     Ok(Maps {
         ends: table,
-        lost: fd(of_map("follow_lost")?)?,
+        lost: fd(&of_map("follow_lost")?)?,
         buffers: buffers(of_map("follow_out")?)?,
     })
 }
 
 fn add(table: &Table<End, u32>, ends: &[End]) -> io::Result<()> {
     first_error(table.update_all(ends, &vec![1; ends.len()]))
-}
-
-fn point<'a>(ebpf: &'a mut Ebpf, name: &str) -> anyhow::Result<&'a mut RawTracePoint> {
-    let program = ebpf.program_mut(name);
-    let program = program.ok_or_else(|| anyhow::anyhow!("{name} is not in the object"))?;
-    Ok(program.try_into()?)
-}
-
-fn inject(ebpf: &mut Ebpf) -> anyhow::Result<&mut SchedClassifier> {
-    let program = ebpf.program_mut(INJECT);
-    let program = program.ok_or_else(|| anyhow::anyhow!("{INJECT} is not in the object"))?;
-    Ok(program.try_into()?)
 }
 
 fn failed(doing: &'static str) -> impl Fn(io::Error) -> DatapathError {

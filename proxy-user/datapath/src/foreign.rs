@@ -10,19 +10,19 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use linux::{Plain, Tracked, get_pinned};
+use linux::Tracked;
 use proxy_common::{
     FlowKey, FrontendKey, Port, RecordId, V4, V6,
     lookup::{FrontendMaps, find_record},
     maps::{self, node_address},
 };
 
-use crate::maps::{family::Family, tables::Table};
+use crate::maps::{family::Family, open_table, tables::Table};
 
 /// Looks for connections that another proxy has translated, on any thread.
 #[derive(Debug)]
 pub struct ForeignLookout {
-    home: PathBuf,
+    pub(super) home: PathBuf,
 }
 
 /// The connections that another proxy has translated.
@@ -37,10 +37,6 @@ pub struct ForeignConnections {
 }
 
 impl ForeignLookout {
-    pub(super) fn new(home: &Path) -> Self {
-        Self { home: home.into() }
-    }
-
     /// Counts the connections, and has the kernel translate them until the last one has ended, and
     /// the last one that it has given another source port meanwhile. Reads all of nf_conntrack, so
     /// it takes longer the more connections there are.
@@ -77,7 +73,7 @@ impl ForeignLookout {
             return Ok(found);
         }
         let services: Services<A> = Services::open(&self.home)?;
-        let direct: Table<u32, u32> = open(&self.home, maps::DIRECT)?;
+        let direct: Table<u32, u32> = open_table(&self.home, maps::DIRECT)?;
         let of_services = found.into_iter().filter(|tracked| services.has(tracked));
         let noted = of_services.inspect(|tracked| {
             if let Some((place, value)) = reply_key::<A>(tracked).map(|key| key.fingerprint()) {
@@ -93,15 +89,9 @@ impl ForeignLookout {
 fn reply_key<A: Family>(tracked: &Tracked) -> Option<FlowKey<A>> {
     let port = |end: SocketAddr| Port::from_host(end.port());
     let (server, client) = (tracked.reply.src, tracked.reply.dst);
-    let (source, destination) = (A::of_ip(server.ip())?, A::of_ip(client.ip())?);
-    let protocol = tracked.protocol;
-    Some(FlowKey::new(
-        source,
-        port(server),
-        destination,
-        port(client),
-        protocol,
-    ))
+    let (from, to) = (A::of_ip(server.ip())?, A::of_ip(client.ip())?);
+    let (server, client) = (port(server), port(client));
+    Some(FlowKey::new(from, server, to, client, tracked.protocol))
 }
 
 /// The maps with the services of one address family.
@@ -113,8 +103,8 @@ struct Services<A: Family> {
 impl<A: Family> Services<A> {
     fn open(home: &Path) -> io::Result<Self> {
         Ok(Self {
-            frontends: open(home, A::FRONTENDS)?,
-            addresses: open(home, A::NODE_ADDRESSES)?,
+            frontends: open_table(home, A::FRONTENDS)?,
+            addresses: open_table(home, A::NODE_ADDRESSES)?,
         })
     }
     /// True if the connection's destination is a service's address; also if it is a cluster IP that
@@ -142,8 +132,4 @@ impl<A: Family> FrontendMaps<A> for Services<A> {
         // No need to check the ranges: only cluster IPs have the key that is looked up next.
         true
     }
-}
-
-fn open<K: Plain, V: Plain>(home: &Path, map: &str) -> io::Result<Table<K, V>> {
-    get_pinned(&home.join(map), false).and_then(Table::new)
 }

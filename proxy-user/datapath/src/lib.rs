@@ -6,7 +6,6 @@
 //! `follow`. Below them all: `error` and `options`.
 #![deny(unsafe_code)]
 
-mod apply;
 pub mod cleanup;
 mod error;
 pub mod follow;
@@ -23,25 +22,22 @@ mod sweep;
 pub mod trace;
 
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::BTreeSet,
     io,
     path::{Path, PathBuf},
     sync::Arc,
-    time::{Duration, Instant},
 };
 
-use control::{apply::Fill, object::ObjectName, plan::ServicePlan};
-use linux::interfaces::{Interface, Mac, PodLink};
+use linux::interfaces::Interface;
 use proxy_common::{
-    Settings, V4, V6,
-    flow::IdleTimes,
-    maps::{BETWEEN_PODS, EXCEPTIONS, MACS, generation, interface},
+    LocalPod, V4, V6,
+    maps::{BETWEEN_PODS, EXCEPTIONS, MACS, ROUTE_EPOCH, UPLINKS},
     xdp::{Abilities, Uplink},
 };
 
 use self::{
-    maps::{Lock, OpenMaps, PinnedMaps, TRACE, family::Family, pins, shapes},
-    node::{ByAddress, Mirror, NodeAddresses, NodeInterfaces, Pods, SettingsCell, Uplinks},
+    maps::{Lock, PinnedMaps, TRACE, family::Family, pins, shapes, tables::Table},
+    node::{ByAddress, Mirror, NodeInterfaces, SettingsCell},
     programs::{HookLinks, Hooks, Programs, TcAttachments, XdpAttachments},
     store::Store,
     succession::Succession,
@@ -85,15 +81,18 @@ impl Growth {
 pub struct Datapath {
     store: Store,
     settings: SettingsCell,
-    addresses: NodeAddresses,
+    addresses: ByAddress<u32>,
     masquerade: NodeInterfaces,
-    pods: Pods,
+    pods: ByAddress<LocalPod>,
     /// The link-layer addresses of the node's interfaces.
     macs: Mirror<u64, u32>,
     /// The ids of the cgroups whose sockets the socket hooks ignore.
     exceptions: Mirror<u64, u32>,
     attachments: TcAttachments,
-    uplinks: Uplinks,
+    /// The uplinks' words of MAC address and flags, by interface index (see [`Uplink`]).
+    uplinks: Mirror<u32, u64>,
+    /// A number that changes when routes or neighbours have changed.
+    route_epoch: Table<u32, u32>,
     xdp: XdpAttachments,
     hooks: HookLinks,
     sweep: Sweep,
@@ -164,9 +163,10 @@ impl Datapath {
     }
     /// Returns what looks for connections of another proxy, usable on any thread.
     pub fn foreign_lookout(&self) -> ForeignLookout {
-        ForeignLookout::new(&self.home)
+        ForeignLookout {
+            home: self.home.clone(),
+        }
     }
-    /// Returns the maximum number of elements of each map.
     pub fn capacities(&self) -> Capacities {
         self.capacities
     }
@@ -195,27 +195,27 @@ impl Datapath {
         lock: Arc<Lock>,
     ) -> Result<Self, DatapathError> {
         let shapes = shapes(&options.capacities);
-        let mut open = OpenMaps::open(&home, &shapes)?;
+        let mut pinned = PinnedMaps::open(&home, &shapes)?;
         if !options.redirects {
             // Programs that do not redirect do not update this map for packets that pass the stack.
             empty(&home, BETWEEN_PODS)?;
         }
-        let store = Store::adopt(&mut open)?;
-        let mut pinned = PinnedMaps::open(&home, &shapes)?;
+        let store = Store::adopt(&pinned)?;
         pinned.add(&home, succession::TYPES, succession::create_types()?);
         Ok(Self {
-            settings: SettingsCell::adopt(&mut open, &store.addresses())?,
+            settings: SettingsCell::adopt(&pinned, &store.addresses())?,
             store,
-            addresses: ByAddress::adopt(&mut open, V4::NODE_ADDRESSES, V6::NODE_ADDRESSES)?,
-            masquerade: NodeInterfaces::adopt(&mut open)?,
-            pods: ByAddress::adopt(&mut open, V4::PODS, V6::PODS)?,
-            macs: Mirror::adopt(&mut open, MACS)?,
-            exceptions: Mirror::adopt(&mut open, EXCEPTIONS)?,
-            uplinks: Uplinks::adopt(&mut open)?,
+            addresses: ByAddress::adopt(&pinned, V4::NODE_ADDRESSES, V6::NODE_ADDRESSES)?,
+            masquerade: NodeInterfaces::adopt(&pinned)?,
+            pods: ByAddress::adopt(&pinned, V4::PODS, V6::PODS)?,
+            macs: Mirror::adopt(&pinned, MACS)?,
+            exceptions: Mirror::adopt(&pinned, EXCEPTIONS)?,
+            uplinks: Mirror::adopt(&pinned, UPLINKS)?,
+            route_epoch: pinned.take(ROUTE_EPOCH, Table::new)?,
             xdp: XdpAttachments::adopt(&home),
             attachments,
             hooks: HookLinks::default(),
-            sweep: Sweep::open(&mut open)?,
+            sweep: Sweep::open(&pinned)?,
             pinned,
             may_trace: false,
             pin_dir: options.pin_dir.clone(),
@@ -226,122 +226,6 @@ impl Datapath {
             has_grown: false,
             lock,
         })
-    }
-
-    /// Returns the names of the older generations of maps that the maps of this datapath will
-    /// replace; `None` if there are none (any more).
-    pub fn predecessors(&self) -> Option<String> {
-        self.succession.as_ref().map(Succession::names)
-    }
-    /// True if the programs may be attached: there are no older maps, or their flows have been
-    /// copied into the new ones.
-    pub fn may_attach(&self) -> bool {
-        self.succession.as_ref().is_none_or(Succession::is_carried)
-    }
-    /// Copies flows and other contents of the older maps into the new ones, in parts until `budget`
-    /// is over, and returns how many entries were copied so far; `None` if it must be called again.
-    /// The new maps must contain the services, settings and addresses already. Until
-    /// [`Self::take_over`] the older programs stay in use.
-    pub fn carry_over(&mut self, budget: Duration) -> Result<Option<Carried>, DatapathError> {
-        let deadline = Instant::now().checked_add(budget);
-        let Some(succession) = &mut self.succession else {
-            return Ok(Some(Carried::default()));
-        };
-        let is_complete = succession.carry(deadline)?;
-        Ok(is_complete.then(|| succession.carried()))
-    }
-    /// True once [`Self::take_over`] has begun: the older programs begin no more flows.
-    pub fn is_drained(&self) -> bool {
-        self.succession.as_ref().is_some_and(Succession::is_drained)
-    }
-    /// Changes over from the older maps to the new ones, and removes the older programs and maps.
-    /// The new programs must already be attached wherever the older ones are, so that every packet
-    /// and socket meets one of the two. Returns how many entries were copied over all; `None` if
-    /// `budget` is over before all is done: then it must be called again. May also be called again
-    /// after an error.
-    pub fn take_over(&mut self, budget: Duration) -> Result<Option<Carried>, DatapathError> {
-        let deadline = Instant::now().checked_add(budget);
-        let Some(succession) = &mut self.succession else {
-            return Ok(Some(Carried::default()));
-        };
-        let is_carried = succession.drain(deadline)?
-            && succession.detach(deadline)
-            && succession.carry(deadline)?;
-        if !is_carried {
-            return Ok(None);
-        }
-        let carried = succession.carried();
-        // Nothing is lost, because what XDP programs handle in the meantime changes no flow's
-        // state. And no device is reset.
-        for home in succession.homes() {
-            self.xdp
-                .take_from(&home, &self.programs)
-                .map_err(DatapathError::of_file("take over the links in", &home))?;
-        }
-        match self.succession.take() {
-            Some(succession) => succession.remove().map(|()| Some(carried)),
-            None => Ok(Some(carried)),
-        }
-    }
-
-    /// Returns a reader of the programs' log lines. Can be called only once.
-    pub fn program_log(&mut self) -> Result<ProgramLog, DatapathError> {
-        self.programs.log()
-    }
-
-    /// Makes the programs leave new connections to another proxy. Cannot be undone: the next agent
-    /// creates new maps, which take over from these. Existing flows and sockets are not affected.
-    pub fn drain(&self) -> Result<(), DatapathError> {
-        succession::tell(&self.home, generation::DRAINED)
-    }
-    /// Frees the ids of removed services and endpoints as soon as no program can be reading them.
-    pub fn collect(&mut self) {
-        self.store.collect();
-    }
-    /// Returns how many services (not service ports) the maps contain.
-    pub fn service_count(&self) -> usize {
-        self.store.names().len()
-    }
-    /// Returns the names of the services in the maps.
-    pub fn held_services(&self) -> HashSet<ObjectName> {
-        self.store.names().cloned().collect()
-    }
-    fn removals(&self, remove: impl Fn(&ObjectName) -> bool) -> Vec<(ObjectName, ServicePlan)> {
-        let names = self.store.names().filter(|name| remove(name));
-        names
-            .map(|name| (name.clone(), ServicePlan::default()))
-            .collect()
-    }
-    /// Returns how full those maps are that the plans of services are written into.
-    pub fn fill(&self) -> Vec<Fill> {
-        self.store.fill()
-    }
-
-    /// Stores the node's settings, except the ranges of service addresses, which the datapath
-    /// maintains itself.
-    pub fn set_settings(&mut self, settings: &Settings) -> Result<(), DatapathError> {
-        self.settings.set(settings)
-    }
-    /// Replaces the node's addresses in the maps.
-    pub fn set_node_addresses(&mut self, addresses: &[NodeAddress]) -> Result<(), DatapathError> {
-        self.addresses.set(addresses)
-    }
-    /// Replaces the pods to which packets are redirected past the stack; all other pods are reached
-    /// through the routes.
-    pub fn set_pods(&mut self, links: &[PodLink]) -> Result<(), DatapathError> {
-        self.pods.set(links)
-    }
-    /// Replaces the link-layer addresses of the node's interfaces. At a bridge's port, flows begin
-    /// only by frames to one of them.
-    pub fn set_macs(&mut self, macs: impl Iterator<Item = Mac>) -> Result<(), DatapathError> {
-        let macs = macs.map(|mac| (interface::mac(mac), 1));
-        self.macs.set(&macs.collect())
-    }
-    /// Makes the socket hooks ignore the sockets of these cgroups (by id) and of the cgroups below
-    /// them. The tc programs translate their packets instead.
-    pub fn set_socket_exceptions(&mut self, cgroups: &HashSet<u64>) -> Result<(), DatapathError> {
-        let cgroups = cgroups.iter().map(|id| (*id, 1));
-        self.exceptions.set(&cgroups.collect())
     }
 
     /// Attaches the tc programs to an interface, or updates the attachment and the interface's
@@ -377,11 +261,6 @@ impl Datapath {
         self.attachments.detach(index)?;
         self.masquerade.remove(index)
     }
-    /// Sets whether packets from an attached interface may be redirected past the stack. Has an
-    /// effect with the setting `forwarding: auto` only.
-    pub fn set_redirects(&mut self, index: u32, redirects: bool) -> Result<(), DatapathError> {
-        self.masquerade.set_redirects(index, redirects)
-    }
     /// Attaches the XDP program to an uplink, or updates the attachment. Returns true if an
     /// attachment in this mode was known but had been detached or ran another program. Runs in the
     /// interface's network namespace. Idempotent.
@@ -392,30 +271,23 @@ impl Datapath {
         abilities: Abilities,
     ) -> Result<bool, XdpRefusal> {
         let word = Uplink::new(interface.mac.unwrap_or_default(), abilities);
-        self.uplinks
-            .set(interface.index, Some(word))
+        self.set_uplink(interface.index, Some(word))
             .map_err(|error| XdpRefusal::Refused(io::Error::other(error)))?;
         self.xdp.attach(&self.programs, interface.index, mode)
     }
     /// Detaches the XDP program from an interface, which may no longer exist. From then on the tc
     /// programs handle its packets alone.
     pub fn detach_uplink(&mut self, index: u32) -> Result<(), DatapathError> {
-        self.uplinks.set(index, None)?;
+        self.set_uplink(index, None)?;
         self.xdp.detach(index)
     }
     /// Returns the indices of the interfaces that have the XDP program, including those to which an
     /// earlier run of the agent attached it.
     pub fn uplinks(&self) -> Vec<u32> {
-        let mut indices = self.uplinks.indices();
-        indices.extend(self.xdp.indices());
+        let mut indices: Vec<_> = self.uplinks.keys().chain(self.xdp.indices()).collect();
         indices.sort_unstable();
         indices.dedup();
         indices
-    }
-    /// Makes XDP look up its next hops again; to be called when routes, neighbours or interfaces
-    /// have changed.
-    pub fn begin_route_epoch(&mut self) -> Result<(), DatapathError> {
-        self.uplinks.begin_epoch()
     }
     /// Returns the foreign programs at the hooks of each of these interfaces, and at the bridge of
     /// which the interface is a port. Runs in the interfaces' network namespace.
@@ -438,39 +310,6 @@ impl Datapath {
     pub fn interfaces(&self) -> BTreeSet<u32> {
         let attached = self.attachments.indices().into_iter();
         attached.chain(self.masquerade.interfaces()).collect()
-    }
-    /// Attaches our programs to the socket hooks of a cgroup, or replaces programs of an earlier
-    /// call or run. Idempotent.
-    pub fn attach_hooks(&mut self, cgroup: &Path) -> Result<(), DatapathError> {
-        self.hooks.attach(&self.programs, &self.home, cgroup)
-    }
-
-    /// Returns the names of the programs that can be attached to socket hooks on this kernel.
-    pub fn wanted_hooks(&self) -> Vec<&'static str> {
-        HookLinks::wanted(&self.programs)
-    }
-    /// Returns two numbers: how many socket hooks can be attached on this kernel, and how many are
-    /// attached.
-    pub fn hook_counts(&self) -> (usize, usize) {
-        self.hooks.counts(&self.programs)
-    }
-
-    /// Sets the idle times that sweeps use.
-    pub fn set_idle_times(&mut self, idle_times: IdleTimes) {
-        self.sweep.set_idle_times(idle_times);
-    }
-    /// Sets the addresses of pods that are gone: sweeps end TCP connections to them. See `Sweep`.
-    pub fn set_gone(&mut self, gone: BTreeSet<std::net::IpAddr>) {
-        self.sweep.set_gone(gone, self.settings.resets());
-    }
-    /// Walks through a part of the flow and socket tables and removes idle entries. Call it about
-    /// once a second.
-    pub fn sweep(&mut self) -> Result<Occupancy, DatapathError> {
-        self.sweep.sweep(&self.store, &self.programs)
-    }
-    /// Like [`Self::sweep`], for the flow tables only.
-    pub fn sweep_flows(&mut self) -> Result<Occupancy, DatapathError> {
-        self.sweep.sweep_flows(&self.programs)
     }
 }
 

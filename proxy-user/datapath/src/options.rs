@@ -54,7 +54,6 @@ impl Default for Options {
     }
 }
 
-/// How programs are attached to an interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Attachment {
     /// tcx where the kernel has it (6.6), else clsact.
@@ -64,7 +63,6 @@ pub enum Attachment {
     Clsact,
 }
 
-/// How the XDP program is attached to an uplink.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum XdpMode {
     /// In the device's driver.
@@ -115,16 +113,9 @@ impl Default for Capacities {
 
 impl Capacities {
     /// All sizes 0: they will be chosen for the machine.
-    pub const UNSET: Self = Self {
-        frontends: 0,
-        records: 0,
-        slots: 0,
-        backends: 0,
-        flows: 0,
-        affinity: 0,
-        sockets: 0,
-        source_ranges: 0,
-    };
+    pub fn unset() -> Self {
+        Self::default().zip(Self::default(), |_, _| 0)
+    }
 
     /// Combines each of these sizes with the one in `other`.
     pub(crate) fn zip(self, other: Self, with: impl Fn(u32, u32) -> u32) -> Self {

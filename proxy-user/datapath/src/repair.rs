@@ -4,7 +4,7 @@
 
 use std::{path::Path, sync::Arc};
 
-use control::{causes::chain, object::ObjectName};
+use control::causes::chain;
 use linux::interfaces::Interface;
 use proxy_common::maps;
 
@@ -89,10 +89,11 @@ impl Datapath {
     /// Creates the pin directory again if it is gone, and pins every map that has lost its pin.
     pub fn repair_pins(&mut self) -> Repaired {
         let mut repaired = Vec::new();
-        let directory = || self.pin_dir.display().to_string();
+        let directory = self.pin_dir.display().to_string();
+        let damaged = |damage: String| Repair::new(RepairKind::Pin, &directory, damage);
         let in_place = self.pins_are_in_place();
         if !in_place {
-            let repair = Repair::new(RepairKind::Pin, directory(), "the pin directory had gone");
+            let repair = damaged("the pin directory had gone".to_owned());
             let made = pins::create_dirs(&self.pin_dir).and_then(|()| {
                 // The lock is on the directory itself. The lock on the old directory is released
                 // last.
@@ -110,15 +111,13 @@ impl Datapath {
         match self.pinned.repair(&self.home) {
             Ok(names) if names.is_empty() => {}
             Ok(names) => {
-                let damage = format!("no pins, or wrong ones, of the maps {}", names.join(", "));
-                repaired.push(Repair::new(RepairKind::Pin, directory(), damage));
+                let names = names.join(", ");
+                repaired.push(damaged(format!(
+                    "no pins, or wrong ones, of the maps {names}"
+                )));
             }
             Err(error) => {
-                let repair = Repair::new(
-                    RepairKind::Pin,
-                    directory(),
-                    "no pins, or wrong ones, of maps",
-                );
+                let repair = damaged("no pins, or wrong ones, of maps".to_owned());
                 repaired.push(repair.done(Err(error)));
                 return repaired;
             }
@@ -157,10 +156,8 @@ impl Datapath {
             if damage.is_empty() {
                 continue;
             }
-            for damage in &damage {
-                if let Damage::Behind { egress } = damage {
-                    self.attachments.leave_hook(interface.index, *egress);
-                }
+            for damage in damage.iter().filter(|damage| damage.is_behind()) {
+                self.attachments.leave_hook(interface.index, damage.egress);
             }
             let attached = self.attach(interface);
             if attached.as_ref().is_err_and(DatapathError::is_gone) {
@@ -177,26 +174,24 @@ impl Datapath {
     /// quick check skips the pins of the links.
     pub fn repair_hooks(&mut self, cgroup: &Path, quick: bool) -> Repaired {
         let damage = self.hooks.damage(&self.programs, &self.home, cgroup, quick);
-        let (damage, failure) = match damage {
+        let (damage, result) = match damage {
             Ok(damage) if damage.is_empty() => return Vec::new(),
-            Ok(damage) => (damage.join(", "), self.attach_hooks(cgroup).err()),
-            Err(source) => (
-                "they could not be looked at".to_owned(),
-                Some(DatapathError::Cgroup {
-                    path: cgroup.into(),
-                    source,
-                }),
-            ),
+            Ok(damage) => (damage.join(", "), self.attach_hooks(cgroup)),
+            Err(source) => {
+                let path = cgroup.into();
+                let error = DatapathError::Cgroup { path, source };
+                ("they could not be looked at".to_owned(), Err(error))
+            }
         };
         let repair = Repair::new(RepairKind::Hook, "socket hooks", damage);
-        vec![repair.done(failure.map_or(Ok(()), Err))]
+        vec![repair.done(result)]
     }
 
     /// Restores those maps that somebody has changed of the node's settings, addresses, pods,
     /// MACs, interfaces, excepted cgroups and uplinks.
     pub fn repair_node(&mut self) -> Repaired {
         let looks = [
-            (maps::SETTINGS, self.settings.repair().map(usize::from)),
+            (maps::SETTINGS, self.settings.repair()),
             ("addresses", self.addresses.repair()),
             ("pods", self.pods.repair()),
             (maps::MACS, self.macs.repair()),
@@ -218,19 +213,5 @@ impl Datapath {
             }
         }
         repaired
-    }
-
-    /// Returns the names of up to `count` services in the maps. Repeated calls with the same
-    /// `cursor`, first 0, go through all of them again and again.
-    pub fn some_services(&self, cursor: &mut usize, count: usize) -> Vec<ObjectName> {
-        self.store.some_names(cursor, count)
-    }
-
-    /// Restores those elements of a service in the hash maps that somebody has changed; returns how
-    /// many. Its elements in arrays are compared when its plan is applied again.
-    pub fn repair_service(&mut self, name: &ObjectName) -> Result<usize, DatapathError> {
-        self.store
-            .repair(name)
-            .map_err(DatapathError::of_map("check", maps::FRONTENDS_V4))
     }
 }

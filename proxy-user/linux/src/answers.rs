@@ -19,7 +19,7 @@ pub(super) fn is_one_of(errors: &[i32], error: &io::Error) -> bool {
 }
 
 /// Decodes a text, which ends before its first zero byte.
-pub(super) fn text(bytes: &[u8]) -> String {
+pub fn text(bytes: &[u8]) -> String {
     let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text).into_owned()
 }

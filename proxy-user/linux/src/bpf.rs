@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The system call bpf(2), and those of its commands that work on every kind of object (maps,
-//! programs, links, BTF). Used by the other files of this crate.
+//! programs, links, BTF), pins included. Used by the other files of this crate, and by `datapath`.
 
 use std::{
+    ffi::CString,
     io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
+    path::Path,
 };
+
+use nix::errno::Errno;
 
 use super::answers::text;
 
@@ -49,10 +56,7 @@ pub(super) unsafe fn bpf<T>(command: Command, attributes: &mut T) -> io::Result<
             size_of::<T>() as u32,
         )
     };
-    if result < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(result as i32)
+    Ok(Errno::result(result)? as i32)
 }
 
 pub(super) fn address_of<T>(value: &T) -> u64 {
@@ -92,11 +96,6 @@ pub fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(info.id)
 }
 
-/// Returns a descriptor of the program with this id.
-fn program_by_id(id: u32) -> io::Result<OwnedFd> {
-    by_id(Command::ProgramById, id)
-}
-
 /// Returns a program as messages name it: by its id, and its name if it has one.
 pub fn describe_program(id: u32) -> String {
     match program_name(id) {
@@ -108,7 +107,7 @@ pub fn describe_program(id: u32) -> String {
 /// Returns the name of the program with this id; `None` if the program has no name, or if the
 /// caller lacks CAP_SYS_ADMIN.
 pub fn program_name(id: u32) -> Option<String> {
-    let program = program_by_id(id).ok()?;
+    let program = by_id(Command::ProgramById, id).ok()?;
     let mut info = ProgramInfo::default();
     object_info(program.as_fd(), &mut info).ok()?;
     let name = text(&info.name);
@@ -147,4 +146,43 @@ pub fn wait_for_programs() {
         // membarrier(2) fails with isolated CPUs. A program runs for microseconds only.
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
+}
+
+const READ_ONLY: u32 = 1 << 3;
+
+#[repr(C)]
+#[derive(Default)]
+struct PinRequest {
+    path: u64,
+    fd: u32,
+    flags: u32,
+}
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes())
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
+}
+
+/// Pins a map, program or link at a path that does not exist yet.
+pub fn pin(fd: impl AsFd, path: &Path) -> io::Result<()> {
+    let path = c_path(path)?;
+    let mut request = PinRequest {
+        path: path.as_ptr() as u64,
+        fd: fd.as_fd().as_raw_fd() as u32,
+        flags: 0,
+    };
+    // SAFETY: the path is a live, terminated string.
+    unsafe { bpf(Command::ObjectPin, &mut request) }.map(drop)
+}
+
+/// Opens the map, program or link that is pinned at a path; links cannot be opened read-only.
+pub fn get_pinned(path: &Path, read_only: bool) -> io::Result<OwnedFd> {
+    let path = c_path(path)?;
+    let mut request = PinRequest {
+        path: path.as_ptr() as u64,
+        fd: 0,
+        flags: if read_only { READ_ONLY } else { 0 },
+    };
+    // SAFETY: the path is a live, terminated string; the result is a new descriptor.
+    unsafe { bpf(Command::ObjectGet, &mut request).map(|fd| OwnedFd::from_raw_fd(fd)) }
 }

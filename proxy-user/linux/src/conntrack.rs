@@ -11,33 +11,11 @@ use proxy_common::Protocol;
 use super::{
     answers::none_if,
     netlink::{Connection, address, array, attribute},
+    nftables::GENERIC,
 };
 
 /// `NFNL_SUBSYS_CTNETLINK`, `IPCTNL_MSG_CT_GET`.
 const GET: u16 = 1 << 8 | 1;
-
-/// Length of `struct nfgenmsg`, with which every message begins. All zero bytes mean: any family,
-/// version 0.
-const GENERIC: usize = 4;
-
-/// Numbers of netlink attributes: of a connection, of a tuple, of its addresses and its ports, as
-/// linux/netfilter/nfnetlink_conntrack.h has them.
-mod kind {
-    pub(crate) const TUPLE_ORIGINAL: u16 = 1;
-    pub(crate) const TUPLE_REPLY: u16 = 2;
-    pub(crate) const STATUS: u16 = 3;
-    pub(crate) const ZONE: u16 = 18;
-
-    pub(crate) const TUPLE_IP: u16 = 1;
-    pub(crate) const TUPLE_PROTOCOL: u16 = 2;
-    pub(crate) const V4_SOURCE: u16 = 1;
-    pub(crate) const V4_DESTINATION: u16 = 2;
-    pub(crate) const V6_SOURCE: u16 = 3;
-    pub(crate) const V6_DESTINATION: u16 = 4;
-    pub(crate) const NUMBER: u16 = 1;
-    pub(crate) const SOURCE_PORT: u16 = 2;
-    pub(crate) const DESTINATION_PORT: u16 = 3;
-}
 
 /// Source and destination of a connection's packets in one direction.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -98,33 +76,99 @@ pub fn tracked(mut visit: impl FnMut(Tracked)) -> io::Result<()> {
 
 /// Reads an entry from its netlink attributes; None for a protocol without ports.
 fn read(attributes: &[u8]) -> Option<Tracked> {
-    let word = |kind| Some(u32::from_be_bytes(array(attributes, kind)?));
-    let (protocol, original) = tuple(attribute(attributes, kind::TUPLE_ORIGINAL)?)?;
-    let (_, reply) = tuple(attribute(attributes, kind::TUPLE_REPLY)?)?;
+    // CTA_TUPLE_ORIG, CTA_TUPLE_REPLY, CTA_STATUS, CTA_ZONE.
+    let (protocol, original) = tuple(attribute(attributes, 1)?)?;
+    let (_, reply) = tuple(attribute(attributes, 2)?)?;
     Some(Tracked {
         protocol,
         original,
         reply,
-        status: word(kind::STATUS)?,
-        zone: array(attributes, kind::ZONE).map_or(0, u16::from_be_bytes),
+        status: u32::from_be_bytes(array(attributes, 3)?),
+        zone: array(attributes, 18).map_or(0, u16::from_be_bytes),
     })
 }
 
 fn tuple(tuple: &[u8]) -> Option<(Protocol, Tuple)> {
-    let transport = attribute(tuple, kind::TUPLE_PROTOCOL)?;
-    let port = |kind| Some(u16::from_be_bytes(array(transport, kind)?));
-    let (src, dst) = (port(kind::SOURCE_PORT)?, port(kind::DESTINATION_PORT)?);
-    let addresses = attribute(tuple, kind::TUPLE_IP)?;
-    let ip = |v4, v6| attribute(addresses, v4).or_else(|| attribute(addresses, v6));
-    let source = ip(kind::V4_SOURCE, kind::V6_SOURCE).and_then(address)?;
-    let destination = ip(kind::V4_DESTINATION, kind::V6_DESTINATION).and_then(address)?;
-    let [number] = array(transport, kind::NUMBER)?;
-    let tuple = Tuple {
-        src: SocketAddr::new(source, src),
-        dst: SocketAddr::new(destination, dst),
+    // CTA_TUPLE_IP with both addresses of IPv4 or of IPv6, CTA_TUPLE_PROTO with number and ports.
+    let (addresses, transport) = (attribute(tuple, 1)?, attribute(tuple, 2)?);
+    let end = |v4, v6, port| {
+        let ip = attribute(addresses, v4).or_else(|| attribute(addresses, v6));
+        let port = u16::from_be_bytes(array(transport, port)?);
+        Some(SocketAddr::new(address(ip?)?, port))
     };
-    Some((Protocol(number), tuple))
+    let (src, dst) = (end(1, 3, 2)?, end(2, 4, 3)?);
+    let [number] = array(transport, 1)?;
+    Some((Protocol(number), Tuple { src, dst }))
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use std::net::Ipv6Addr;
+
+    use super::*;
+    use crate::netlink::{encode, family_and_octets, tests::cut_off_anywhere};
+
+    /// Returns a connection from 10.0.0.1:40000 to a service at port 443, served by 10.0.0.2:8443.
+    fn connection(status: u32, protocol: u8, v4: bool) -> Vec<u8> {
+        let [client, service, server] = if v4 {
+            ["10.0.0.1:40000", "172.30.0.1:443", "10.0.0.2:8443"]
+        } else {
+            ["[fd00::1]:40000", "[fd00:30::1]:443", "[fd00::2]:8443"]
+        };
+        let tuple = |kind, src: &str, dst: &str| {
+            let [src, dst] = [src, dst].map(|end| end.parse::<SocketAddr>().expect("an address"));
+            let octets = |end: SocketAddr| family_and_octets(end.ip()).1;
+            let (from, to) = if v4 { (1, 2) } else { (3, 4) };
+            let addresses = [encode(from, &octets(src)), encode(to, &octets(dst))];
+            let [from, to] = [src, dst].map(|end| end.port().to_be_bytes());
+            let transport = [encode(1, &[protocol]), encode(2, &from), encode(3, &to)];
+            let both = [
+                encode(1, &addresses.concat()),
+                encode(2, &transport.concat()),
+            ];
+            encode(kind, &both.concat())
+        };
+        let tuples = [tuple(1, client, service), tuple(2, server, client)];
+        [tuples.concat(), encode(3, &status.to_be_bytes())].concat()
+    }
+
+    #[test]
+    fn a_conntrack_entry_is_parsed_with_all_its_fields() {
+        let found = read(&connection(0x1ae, 6, true)).expect("a connection");
+        assert_eq!(found.protocol, Protocol::TCP);
+        assert_eq!(found.original.src, ([10, 0, 0, 1], 40_000).into());
+        assert_eq!(found.original.dst, ([172, 30, 0, 1], 443).into());
+        assert_eq!(found.reply.src, ([10, 0, 0, 2], 8443).into());
+        assert_eq!(found.reply.dst, found.original.src);
+        assert_eq!((found.status, found.zone), (0x1ae, 0));
+        assert!(found.is_by_nat() && found.is_sent_elsewhere());
+        let found = read(&connection(0x1ae, 17, false)).expect("an exchange");
+        assert_eq!(found.protocol, Protocol::UDP);
+        let service: Ipv6Addr = "fd00:30::1".parse().expect("an address");
+        assert_eq!(found.original.dst, (service, 443).into());
+        cut_off_anywhere(&connection(0x1ae, 6, true), |bytes| _ = read(bytes));
+    }
+
+    #[test]
+    fn tuples_and_not_status_bits_tell_if_a_connection_is_translated() {
+        // With IPVS no status bit is set.
+        for status in [0x1ae, 0x18e] {
+            let found = read(&connection(status, 6, true)).expect("a connection");
+            assert!(found.is_sent_elsewhere());
+            let mut plain = found.clone();
+            plain.reply = Tuple {
+                src: plain.original.dst,
+                dst: plain.original.src,
+            };
+            assert!(!plain.is_sent_elsewhere() && !plain.has_another_port());
+            let mut renamed = plain.clone();
+            renamed.reply.dst.set_port(1);
+            assert!(renamed.has_another_port());
+            renamed.reply.dst.set_ip([10, 0, 0, 9].into());
+            assert!(!renamed.has_another_port(), "a masquerade");
+            // A redirect changes only the port.
+            plain.reply.src.set_port(1);
+            assert!(plain.is_sent_elsewhere());
+        }
+    }
+}

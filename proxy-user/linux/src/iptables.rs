@@ -5,7 +5,10 @@
 
 use std::{fs, io, os::fd::AsRawFd};
 
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+use nix::{
+    errno::Errno,
+    sys::socket::{AddressFamily, SockFlag, SockType, socket},
+};
 
 use super::{answers::word, nftables::KUBE_POSTROUTING};
 
@@ -49,6 +52,14 @@ const FAMILIES: [Family; 2] = [
     },
 ];
 
+/// Returns every table of legacy iptables, with its program.
+pub(super) fn legacy_tables() -> impl Iterator<Item = String> {
+    FAMILIES.iter().flat_map(|family| {
+        let tables = family.tables().into_iter();
+        tables.map(|table| format!("{} table {table}", family.program))
+    })
+}
+
 /// Returns the programs (`iptables-legacy`, `ip6tables-legacy`) whose chain FORWARD in this network
 /// namespace has the policy DROP.
 pub fn legacy_drops() -> io::Result<Vec<&'static str>> {
@@ -64,13 +75,9 @@ pub fn legacy_drops() -> io::Result<Vec<&'static str>> {
 /// True if legacy iptables has a table for IPv6 (if `v6`) or IPv4 (if not) in this network
 /// namespace.
 pub fn has_legacy_tables(v6: bool) -> bool {
-    let address = if v6 {
-        AddressFamily::Inet6
-    } else {
-        AddressFamily::Inet
-    };
-    let mut families = FAMILIES.iter().filter(|family| family.address == address);
-    families.any(|family| !family.tables().is_empty())
+    let [of_v4, of_v6] = &FAMILIES;
+    let family = if v6 { of_v6 } else { of_v4 };
+    !family.tables().is_empty()
 }
 
 /// True if this network namespace has the legacy iptables chain in which kube-proxy masquerades
@@ -100,7 +107,6 @@ impl Family {
         self.tables().iter().any(|table| table == name)
     }
 
-    /// Returns the names of the tables that exist.
     fn tables(&self) -> Vec<String> {
         let tables = fs::read_to_string(self.tables).unwrap_or_default();
         tables.lines().map(str::to_owned).collect()
@@ -165,11 +171,7 @@ impl Family {
                 &raw mut length,
             )
         };
-        if result == 0 {
-            Ok(())
-        } else {
-            Err(io::Error::last_os_error())
-        }
+        Ok(Errno::result(result).map(drop)?)
     }
 }
 

@@ -9,34 +9,25 @@
 )]
 
 mod answers;
-mod batches;
 mod bpf;
 mod btf;
 mod clock;
 mod conntrack;
-mod empty;
 pub mod glob;
-mod heap;
 pub mod interfaces;
 mod iptables;
-mod kernel_functions;
 mod kernel_types;
 mod links;
 mod mapping;
 mod maps;
-mod namespace;
 pub mod namespaces;
 mod netfilter_hooks;
 mod netlink;
-mod nft_encode;
-mod nft_forward;
-mod nft_nat;
+mod nft_own;
 mod nft_trace;
 mod nftables;
 mod per_cpu;
-mod pins;
 mod plain;
-mod pod_namespace;
 mod reach;
 mod route;
 mod routing;
@@ -48,37 +39,35 @@ mod test_run;
 pub mod testing;
 mod xdp;
 
-pub use batches::{Raw, lookup_one, lookup_raw};
-pub use bpf::{describe_program, program_id, program_name, wait_for_programs};
+pub use answers::text;
+pub use bpf::{describe_program, get_pinned, pin, program_id, program_name, wait_for_programs};
 pub use btf::{Members, map_members, members_of};
-pub use clock::{monotonic, now};
+pub use clock::{monotonic, now, trim_heap};
 pub use conntrack::{Tracked, Tuple, tracked};
-pub use empty::empty_map;
-pub use heap::trim_heap;
 pub use iptables::{has_legacy_tables, legacy_drops, legacy_masquerades_marked};
-pub use kernel_functions::KernelFunctions;
-pub use kernel_types::{KernelTypes, kernel_types};
+pub use kernel_types::{KernelFunctions, KernelTypes, kernel_types};
 pub use links::{
     LinkInfo, attach_cgroup, attach_tcx, attach_xdp, cgroup_programs, detach, link_info, query_tcx,
     replace, tcx_programs,
 };
-pub use mapping::Mapping;
+pub use mapping::{Mapping, Word};
 pub use maps::{
-    MMAPABLE, MapInfo, MapKind, NO_PREALLOC, create_bytes, create_map, map_info, possible_cpus,
+    MMAPABLE, MapInfo, MapKind, NO_PREALLOC, Raw, create_bytes, create_map, empty_map, lookup_one,
+    lookup_raw, map_info, possible_cpus,
 };
-pub use namespace::network_namespace;
+pub use namespaces::{PodNamespace, network_namespace, own_namespace_inode};
 pub use netfilter_hooks::{
     ForwardHooks, UNACKNOWLEDGED, Unsuited, conntrack_misses_bridges, conntrack_unsuited,
     forward_hooks, has_ipvs_services,
 };
-pub use nft_forward::{ForwardChain, OwnRule, comments, forward_chains};
-pub use nft_nat::{end_translations, has_translations, keep_translations};
+pub use nft_own::{
+    ForwardChain, OwnRule, comments, end_translations, forward_chains, has_translations,
+    keep_translations,
+};
 pub use nft_trace::{NftTrace, NftTraced, NftVerdict, TracedTuple};
 pub use nftables::{NftChain, nft_chains};
 pub use per_cpu::{PerCpu, per_cpu_add, per_cpu_sums};
-pub use pins::{get_pinned, pin};
 pub use plain::{LpmKey, Plain};
-pub use pod_namespace::{PodNamespace, own_namespace_inode};
 pub use reach::Reach;
 pub use route::{Incoming, LinkFacts, Routed, has_link, link, route};
 pub use routing::{RoutingRule, has_xfrm_policies, routing_rules};

@@ -18,6 +18,18 @@ pub struct Mapping {
     length: usize,
 }
 
+/// The machine words by which a mapping is accessed.
+///
+/// # Safety
+/// Implementors must be atomic, and valid for all bytes.
+pub unsafe trait Word {}
+// SAFETY: an atomic integer.
+unsafe impl Word for AtomicU16 {}
+// SAFETY: as above.
+unsafe impl Word for AtomicU32 {}
+// SAFETY: as above.
+unsafe impl Word for AtomicU64 {}
+
 // SAFETY: the memory is shared with the kernel anyway and accessed through atomics only.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
@@ -44,56 +56,20 @@ impl Mapping {
         Ok(Self { start, length })
     }
 
-    fn word<W>(&self, offset: usize) -> &W {
+    /// Returns the machine word at this offset.
+    pub fn word<W: Word>(&self, offset: usize) -> &W {
         assert!(
             offset.is_multiple_of(align_of::<W>()) && offset + size_of::<W>() <= self.length,
             "cannot fail because ids are checked against the map's capacity"
         );
-        // SAFETY: in bounds and aligned (just checked); the memory lives as long as self; W is one
-        // of the atomic integers below, for which shared mutation is fine and every bit pattern
-        // valid.
+        // SAFETY: in bounds and aligned (just checked); the memory lives as long as self; shared
+        // mutation of atomics is fine, and every bit pattern valid.
         unsafe { self.start.add(offset).cast().as_ref() }
     }
     /// Makes every byte zero.
     pub fn zero(&self) {
         // SAFETY: the memory is ours for its length, and every bit pattern valid.
         unsafe { self.start.write_bytes(0, self.length) }
-    }
-    /// Stores 64 bits. A program that sees the new value also sees everything stored before.
-    pub fn store_u64(&self, offset: usize, value: u64) {
-        self.word::<AtomicU64>(offset)
-            .store(value, Ordering::Release);
-    }
-    /// Sets bits of a 64-bit word; programs may set other bits of it at the same time.
-    pub fn set_bits(&self, offset: usize, bits: u64) {
-        self.word::<AtomicU64>(offset)
-            .fetch_or(bits, Ordering::Release);
-    }
-    /// Replaces a 64-bit word by `to` if it is `from`; returns the word's previous value.
-    pub fn exchange_u64(&self, offset: usize, from: u64, to: u64) -> u64 {
-        let word = self.word::<AtomicU64>(offset);
-        match word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(before) | Err(before) => before,
-        }
-    }
-    /// Adds to a 32-bit word; programs may add to it at the same time.
-    pub fn add_u32(&self, offset: usize, by: u32) {
-        self.word::<AtomicU32>(offset)
-            .fetch_add(by, Ordering::AcqRel);
-    }
-    /// Stores 32 bits, with the same order as [`Self::store_u64`].
-    pub fn store_u32(&self, offset: usize, value: u32) {
-        self.word::<AtomicU32>(offset)
-            .store(value, Ordering::Release);
-    }
-    /// Stores 16 bits, with the same order as [`Self::store_u64`].
-    pub fn store_u16(&self, offset: usize, value: u16) {
-        self.word::<AtomicU16>(offset)
-            .store(value, Ordering::Release);
-    }
-    /// Loads 32 bits.
-    pub fn load_u32(&self, offset: usize) -> u32 {
-        self.word::<AtomicU32>(offset).load(Ordering::Relaxed)
     }
     /// Copies a value out of the map, 32 bits at a time; the value's size must be a multiple of
     /// four bytes.
@@ -106,7 +82,8 @@ impl Mapping {
             std::slice::from_raw_parts_mut(std::ptr::from_mut(&mut value).cast::<[u8; 4]>(), words)
         };
         for (i, bytes) in bytes.iter_mut().enumerate() {
-            *bytes = self.load_u32(offset + 4 * i).to_ne_bytes();
+            let word: &AtomicU32 = self.word(offset + 4 * i);
+            *bytes = word.load(Ordering::Relaxed).to_ne_bytes();
         }
         value
     }
@@ -115,7 +92,8 @@ impl Mapping {
         for (i, word) in value.bytes().chunks_exact(4).enumerate() {
             let mut bytes = [0; 4];
             bytes.copy_from_slice(word);
-            self.store_u32(offset + 4 * i, u32::from_ne_bytes(bytes));
+            let to: &AtomicU32 = self.word(offset + 4 * i);
+            to.store(u32::from_ne_bytes(bytes), Ordering::Release);
         }
     }
 }

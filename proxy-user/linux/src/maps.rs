@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Maps by bpf(2): creation, information, single elements. Used by `datapath`.
+//! Maps by bpf(2): creation, information, emptying, and many elements by one system call (Linux
+//! 5.6). Used by `datapath` and `tables`.
 
 use std::{
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
 };
 
-use super::bpf::{Command, address_of, bpf, object_info};
+use super::{
+    answers::none_if,
+    bpf::{Command, address_of, bpf, object_info},
+    mapping::Mapping,
+};
 
 /// Flag `BPF_F_MMAPABLE`: the map's elements can be mapped into memory.
 pub const MMAPABLE: u32 = 1 << 10;
@@ -83,7 +88,7 @@ pub fn create_map(
 
 /// The part of the kernel's `union bpf_attr` for commands on single elements.
 #[repr(C)]
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct ElementRequest {
     pub(super) map: u32,
     pub(super) _pad: u32,
@@ -110,4 +115,197 @@ pub fn create_bytes(bytes: &[u8]) -> io::Result<OwnedFd> {
     // SAFETY: key and value are live and as long as the map's.
     unsafe { bpf(Command::MapUpdate, &mut request) }?;
     Ok(map)
+}
+
+/// Removes every element of a map; those of an array become zero.
+pub fn empty_map(map: impl AsFd) -> io::Result<()> {
+    const PAGE: usize = 4096;
+    let info = map_info(&map)?;
+    if info.flags & MMAPABLE != 0 {
+        let length = info.value_size.next_multiple_of(8) as usize * info.max_entries as usize;
+        Mapping::new(&map, 0, length.next_multiple_of(PAGE))?.zero();
+        return Ok(());
+    }
+    if [MapKind::Array as u32, MapKind::PerCpuArray as u32].contains(&info.kind) {
+        return zero(map.as_fd(), &info);
+    }
+    let mut key = vec![0_u8; info.key_size as usize];
+    let address = key.as_mut_ptr() as u64;
+    // Without a key, the kernel writes the first key as the value.
+    let [next, delete] = [(0, address), (address, 0)].map(|(key, value)| ElementRequest {
+        map: map.as_fd().as_raw_fd() as u32,
+        key,
+        value,
+        ..ElementRequest::default()
+    });
+    loop {
+        // SAFETY: the buffer has the length of the map's keys.
+        let found = unsafe { bpf(Command::MapNextKey, &mut { next }) };
+        if none_if(&[libc::ENOENT], found)?.is_none() {
+            return Ok(());
+        }
+        // SAFETY: a key of the map's length.
+        unsafe { bpf(Command::MapDelete, &mut { delete }) }?;
+    }
+}
+
+fn zero(map: BorrowedFd<'_>, info: &MapInfo) -> io::Result<()> {
+    /// Elements per system call.
+    const CHUNK: u32 = 8192;
+    // The kernel reads one value for each CPU, rounded up to a multiple of eight bytes.
+    let cpus = if info.kind == MapKind::PerCpuArray as u32 {
+        possible_cpus()?
+    } else {
+        1
+    };
+    let length = info.value_size.next_multiple_of(8) as usize * cpus;
+    let values = vec![0_u8; length * CHUNK.min(info.max_entries) as usize];
+    let indices: Vec<u32> = (0..info.max_entries).collect();
+    for keys in indices.chunks(CHUNK as usize) {
+        let (at, values) = (keys.as_ptr() as u64, values.as_ptr() as u64);
+        // SAFETY: so many keys, and values that are long enough for every CPU.
+        let changed = unsafe { change(Command::MapUpdateBatch, map, at, values, keys.len()) };
+        changed.map_err(|(_, error)| error)?;
+    }
+    Ok(())
+}
+
+/// The part of the kernel's `union bpf_attr` for commands on many elements.
+#[repr(C)]
+#[derive(Default)]
+struct BatchRequest {
+    in_batch: u64,
+    out_batch: u64,
+    keys: u64,
+    values: u64,
+    count: u32,
+    map: u32,
+    element_flags: u64,
+    flags: u64,
+}
+
+/// Stores or removes elements in order. An error comes with the number of elements handled before
+/// it; to remove a missing key is an error.
+///
+/// # Safety
+/// `keys` must be the address of `count` keys, and `values` that of the values of as many elements
+/// if the command reads them.
+pub(super) unsafe fn change(
+    command: Command,
+    map: BorrowedFd<'_>,
+    keys: u64,
+    values: u64,
+    count: usize,
+) -> Result<(), (usize, io::Error)> {
+    if count == 0 {
+        return Ok(());
+    }
+    let mut request = BatchRequest {
+        keys,
+        values,
+        count: count as u32,
+        map: map.as_raw_fd() as u32,
+        ..BatchRequest::default()
+    };
+    // SAFETY: the keys and values are the caller's promise.
+    let changed = unsafe { bpf(command, &mut request) };
+    // The kernel stores the count even when it fails, but perhaps not before the first element.
+    let done = Some(request.count as usize).filter(|done| *done < count);
+    changed
+        .map(drop)
+        .map_err(|error| (done.unwrap_or(0), error))
+}
+
+/// Elements of a map as bytes, for types that are not known here: all keys one after another, and
+/// all values.
+#[derive(Debug, Default)]
+pub struct Raw {
+    pub keys: Vec<u8>,
+    pub values: Vec<u8>,
+}
+
+/// Reads the value of one key, both as bytes, and removes it if `takes`. `value` gets the value and
+/// must have the map's size. False if the map does not have the key.
+pub fn lookup_one(
+    map: BorrowedFd<'_>,
+    info: &MapInfo,
+    (key, value): (&[u8], &mut [u8]),
+    takes: bool,
+) -> io::Result<bool> {
+    if (key.len(), value.len()) != (info.key_size as usize, info.value_size as usize) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mut request = ElementRequest {
+        map: map.as_raw_fd() as u32,
+        key: key.as_ptr() as u64,
+        value: value.as_mut_ptr() as u64,
+        ..ElementRequest::default()
+    };
+    let command = if takes {
+        Command::MapTake
+    } else {
+        Command::MapLookup
+    };
+    // SAFETY: both buffers are live, and as long as the map's keys and values.
+    let read = unsafe { bpf(command, &mut request) };
+    Ok(none_if(&[libc::ENOENT], read)?.is_some())
+}
+
+/// Reads up to `count` elements, from `cursor` on (empty at the start), which it moves. Returns the
+/// elements, and true if no more follow.
+pub fn lookup_raw(
+    map: BorrowedFd<'_>,
+    cursor: &mut Vec<u8>,
+    count: usize,
+) -> io::Result<(Raw, bool)> {
+    let info = map_info(map)?;
+    let per_cpu = [5, 6, 10].contains(&info.kind);
+    if per_cpu {
+        return Err(io::Error::other("a value for each CPU"));
+    }
+    let (key, value) = (info.key_size as usize, info.value_size as usize);
+    let mut raw = Raw {
+        keys: vec![0; count * key],
+        values: vec![0; count * value],
+    };
+    let pointers = (raw.keys.as_mut_ptr(), raw.values.as_mut_ptr());
+    // SAFETY: both buffers hold `count` elements of the map's own sizes.
+    let (read, last) = unsafe { lookup(map, cursor, key, pointers, count) }?;
+    raw.keys.truncate(read * key);
+    raw.values.truncate(read * value);
+    Ok((raw, last))
+}
+
+/// Reads elements from `cursor` on (empty at the start), which it moves, until the buffers are
+/// full. Returns the number of elements read, and true if no more follow.
+///
+/// # Safety
+/// The map's keys must have `key` bytes, and both buffers must have space for `count` elements.
+pub(super) unsafe fn lookup(
+    map: BorrowedFd<'_>,
+    cursor: &mut Vec<u8>,
+    key: usize,
+    (keys, values): (*mut u8, *mut u8),
+    count: usize,
+) -> io::Result<(usize, bool)> {
+    // The cursor of a hash map is a bucket number, that of an array or a trie is a key.
+    let mut next = vec![0u8; key.max(size_of::<u64>())];
+    let start = (!cursor.is_empty()).then_some(cursor.as_ptr() as u64);
+    let mut request = BatchRequest {
+        in_batch: start.unwrap_or(0),
+        out_batch: next.as_mut_ptr() as u64,
+        keys: keys as u64,
+        values: values as u64,
+        count: count as u32,
+        map: map.as_raw_fd() as u32,
+        ..BatchRequest::default()
+    };
+    // SAFETY: the cursor (as long as `next`, from the last call) and `next` have space for a key;
+    // the rest is the caller's promise.
+    let read = unsafe { bpf(Command::MapLookupBatch, &mut request) };
+    let is_last = none_if(&[libc::ENOENT], read)?.is_none();
+    if !is_last {
+        *cursor = next;
+    }
+    Ok((request.count as usize, is_last))
 }

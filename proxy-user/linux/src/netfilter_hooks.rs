@@ -7,6 +7,7 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::{
     answers::{is_one_of, text},
+    iptables::legacy_tables,
     netlink::{Connection, attribute, encode},
     nftables::{BRIDGE, GENERIC, NETDEV, NftChain, all_chains},
 };
@@ -90,22 +91,16 @@ pub fn conntrack_misses_bridges() -> bool {
 /// replaces `established` if it is shorter (`nf_conntrack_tcp_packet` in Linux).
 fn unsuited(liberal: u32, unacknowledged: u32, established: u32) -> Option<Unsuited> {
     let least = established.min(UNACKNOWLEDGED);
-    let (name, value, wanted) = if liberal == 0 {
-        ("net.netfilter.nf_conntrack_tcp_be_liberal", 0, 1)
-    } else if unacknowledged < least {
-        (
-            "net.netfilter.nf_conntrack_tcp_timeout_unacknowledged",
-            unacknowledged,
-            least,
-        )
-    } else {
-        return None;
-    };
-    Some(Unsuited {
+    let unsuited = |name, value, wanted| Unsuited {
         name,
         value,
         wanted,
-    })
+    };
+    if liberal == 0 {
+        return Some(unsuited("net.netfilter.nf_conntrack_tcp_be_liberal", 0, 1));
+    }
+    let name = "net.netfilter.nf_conntrack_tcp_timeout_unacknowledged";
+    (unacknowledged < least).then(|| unsuited(name, unacknowledged, least))
 }
 
 fn is_unknown(error: &io::Error) -> bool {
@@ -161,17 +156,7 @@ impl ForwardHooks {
 
 fn guessed() -> io::Result<ForwardHooks> {
     let mut users = chains(sees_forwarded)?;
-    for (program, file) in [
-        ("iptables-legacy", "/proc/net/ip_tables_names"),
-        ("ip6tables-legacy", "/proc/net/ip6_tables_names"),
-    ] {
-        let tables = fs::read_to_string(file).unwrap_or_default();
-        users.extend(
-            tables
-                .lines()
-                .map(|table| format!("{program} table {table}")),
-        );
-    }
+    users.extend(legacy_tables());
     if has_ipvs_services() {
         users.insert("IPVS".to_owned());
     }
@@ -226,6 +211,7 @@ fn has_ipvs(table: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::netlink::tests::cut_off_anywhere;
 
     #[test]
     fn a_netfilter_hook_is_parsed_with_its_module() {
@@ -236,10 +222,7 @@ mod tests {
             function(&both).as_deref(),
             Some("nf_nat_ipv4_pre_routing [nf_nat]")
         );
-        for length in 0..both.len() {
-            // Cut off anywhere, it does not panic.
-            _ = function(&both[..length]);
-        }
+        cut_off_anywhere(&both, |bytes| _ = function(bytes));
     }
 
     #[test]
@@ -300,7 +283,9 @@ mod tests {
     }
 
     #[test]
-    fn netfilter_hooks_can_be_listed() {
-        _ = forward_hooks().expect("the kernel answers");
+    fn the_kernel_lists_hooks_chains_and_connections() {
+        _ = forward_hooks().expect("hooks");
+        _ = all_chains().expect("chains");
+        crate::tracked(drop).expect("connections");
     }
 }

@@ -144,7 +144,6 @@ impl Connection {
     }
 }
 
-/// Returns the messages in a datagram from the kernel.
 pub(super) fn messages(datagram: &[u8]) -> impl Iterator<Item = NetlinkBuffer<&[u8]>> {
     let mut rest = datagram;
     iter::from_fn(move || {
@@ -240,18 +239,17 @@ pub(super) fn family_and_octets(address: IpAddr) -> (u8, Vec<u8>) {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use super::*;
+
     /// Calls `read` with the bytes truncated to every shorter length; `read` must not panic.
     pub(crate) fn cut_off_anywhere(bytes: &[u8], mut read: impl FnMut(&[u8])) {
         (0..bytes.len()).for_each(|length| read(&bytes[..length]));
     }
 
-    /// Returns the bytes with these edits (position, new byte), truncated to this length.
-    pub(crate) fn damaged(mut bytes: Vec<u8>, edits: &[(u16, u8)], length: usize) -> Vec<u8> {
-        for (place, byte) in edits {
-            let place = usize::from(*place) % bytes.len();
-            bytes[place] = *byte;
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_read_without_a_panic(bytes: Vec<u8>, kind: u16) {
+            _ = (attribute(&bytes, kind), messages(&bytes).count());
         }
-        bytes.truncate(length);
-        bytes
     }
 }

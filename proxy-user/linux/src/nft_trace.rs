@@ -11,12 +11,11 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
 use super::{
     answers::{none_if, text},
     netlink::{self, Connection, array, attribute, family_and_octets, nested},
-    nft_encode::{
-        NEW_CHAIN, NEW_RULE, NEW_TABLE, SUBSYSTEM, batch, compare, expression, load, named, value,
-        word,
+    nft_own,
+    nftables::{
+        BRIDGE, GENERIC, NETDEV, NEW_CHAIN, NEW_RULE, NEW_TABLE, NftChain, SUBSYSTEM, batch,
+        compare, expression, family_name, family_number, load, named, nft_chains, value, word,
     },
-    nft_nat,
-    nftables::{BRIDGE, GENERIC, NETDEV, NftChain, family_name, family_number, nft_chains},
 };
 
 const TRACED: u16 = SUBSYSTEM << 8 | 17;
@@ -117,7 +116,7 @@ impl NftTrace {
             };
             let reports = netlink::messages(&datagram).filter(|one| one.message_type() == TRACED);
             let read = reports.filter_map(|report| traced(report.payload()));
-            found.extend(read.filter(|one| ![NAME, nft_nat::NAME].contains(&&*one.table)));
+            found.extend(read.filter(|one| ![NAME, nft_own::NAME].contains(&&*one.table)));
         }
     }
 }

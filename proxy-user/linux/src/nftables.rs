@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Lists the chains of nf_tables in this network namespace by nfnetlink, those of iptables-nft
-//! included. Called by `agent`, `portolan check`, `netfilter_hooks` and `nft_forward`.
+//! included, and encodes messages to nf_tables: tables, chains, rules and their expressions. Called
+//! by `agent`, `portolan check`, `netfilter_hooks` and the other files about nf_tables.
 
 use std::io;
 
+use netlink_packet_core::NLM_F_ACK;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::{
     answers::{none_if, text},
-    netlink::{Connection, array, attribute},
-    nft_nat,
+    netlink::{Connection, array, attribute, encode, nested},
+    nft_own,
 };
 
-/// `NFNL_SUBSYS_NFTABLES`, `NFT_MSG_GETCHAIN`.
-const GET_CHAIN: u16 = 10 << 8 | 4;
+const GET_CHAIN: u16 = SUBSYSTEM << 8 | 4;
 /// Length of `struct nfgenmsg`, with which every message begins; its first byte is the family.
 pub(super) const GENERIC: usize = 4;
 
-/// A chain of nf_tables.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NftChain {
     /// The family as nft spells it: `ip`, `ip6`, `inet`, `bridge`.
@@ -36,7 +36,7 @@ pub struct NftChain {
 /// nf_tables.
 pub fn nft_chains() -> io::Result<Vec<NftChain>> {
     let mut chains = all_chains()?;
-    chains.retain(|chain| chain.table != nft_nat::NAME);
+    chains.retain(|chain| chain.table != nft_own::NAME);
     Ok(chains)
 }
 
@@ -115,10 +115,61 @@ fn chain((header, attributes): (&[u8], &[u8])) -> Option<NftChain> {
     })
 }
 
+/// `NFNL_SUBSYS_NFTABLES`.
+pub(super) const SUBSYSTEM: u16 = 10;
+pub(super) const NEW_TABLE: u16 = SUBSYSTEM << 8;
+pub(super) const NEW_CHAIN: u16 = SUBSYSTEM << 8 | 3;
+pub(super) const NEW_RULE: u16 = SUBSYSTEM << 8 | 6;
+const BATCH_BEGIN: u16 = 0x10;
+const BATCH_END: u16 = 0x11;
+
+/// Sends all messages (kind, flags, payload) as one transaction: all of them take effect, or none.
+pub(super) fn batch(connection: &Connection, messages: Vec<(u16, u16, Vec<u8>)>) -> io::Result<()> {
+    let bound = [&[0, 0], &SUBSYSTEM.to_be_bytes()[..]].concat();
+    let acknowledged = messages.len();
+    let mut all = vec![(BATCH_BEGIN, 0, bound.clone())];
+    let ask = |(kind, flags, payload)| (kind, flags | NLM_F_ACK, payload);
+    all.extend(messages.into_iter().map(ask));
+    all.push((BATCH_END, 0, bound));
+    connection.send_all(&all, acknowledged)
+}
+
+/// Encodes an attribute whose value is a text.
+pub(super) fn named(kind: u16, text: &str) -> Vec<u8> {
+    encode(kind, &[text.as_bytes(), &[0]].concat())
+}
+
+/// Encodes an attribute whose value is a number.
+pub(super) fn word(kind: u16, value: u32) -> Vec<u8> {
+    encode(kind, &value.to_be_bytes())
+}
+
+/// Encodes an attribute whose value is compared with a register, byte by byte.
+pub(super) fn value(kind: u16, value: &[u8]) -> Vec<u8> {
+    nested(kind, &encode(1, value))
+}
+
+/// Encodes the expression that loads a property of the packet into register 1. `name`: of the
+/// expression; `key`: the property's number.
+pub(super) fn load(name: &str, key: u32) -> Vec<u8> {
+    expression(name, &[word(1, 1), word(2, key)].concat())
+}
+
+/// Encodes the test whether register 1 equals these bytes, or whether it differs.
+pub(super) fn compare(equal: bool, bytes: &[u8]) -> Vec<u8> {
+    let compared = [word(1, 1), word(2, u32::from(!equal)), value(3, bytes)];
+    expression("cmp", &compared.concat())
+}
+
+/// Encodes one expression of a rule, by name and attributes.
+pub(super) fn expression(name: &str, data: &[u8]) -> Vec<u8> {
+    nested(1, &[named(1, name), nested(2, data)].concat())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netlink::{encode, nested, tests::cut_off_anywhere};
+    use crate::netlink::tests::cut_off_anywhere;
 
     fn message(hook: Option<u32>, policy: u32) -> Vec<u8> {
         let mut bytes = [encode(1, b"filter\0"), encode(3, b"FORWARD\0")].concat();
@@ -165,10 +216,5 @@ mod tests {
         ] {
             assert_eq!(of(table, name).masquerades_marked(), does, "{table} {name}");
         }
-    }
-
-    #[test]
-    fn nftables_chains_can_be_listed() {
-        _ = nft_chains().expect("the kernel answers");
     }
 }

@@ -27,7 +27,6 @@ pub struct Reach {
 }
 
 impl Reach {
-    /// Reads neighbours and bridge ports.
     pub fn read() -> io::Result<Self> {
         let mut reach = Self {
             connection: Connection::open(NETLINK_ROUTE)?,

@@ -133,12 +133,4 @@ mod tests {
         let rules = routing_rules().expect("the kernel answers");
         assert!(rules.iter().any(|rule| rule.priority == 32766));
     }
-
-    proptest::proptest! {
-        #[test]
-        fn the_routing_rule_parser_never_panics(header: Vec<u8>, attributes: Vec<u8>) {
-            _ = rule((&header, &attributes));
-            _ = counts_any(&attributes);
-        }
-    }
 }

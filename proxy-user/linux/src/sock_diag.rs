@@ -5,7 +5,7 @@
 use std::{
     collections::HashSet,
     io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{Ipv6Addr, SocketAddr},
 };
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP};
@@ -27,7 +27,7 @@ const DESTROY: u16 = 21;
 #[repr(C)]
 struct SocketId {
     ports: [u16; 2],
-    addresses: [[u32; 4]; 2],
+    addresses: [[u8; 16]; 2],
     interface: u32,
     cookie: SocketCookie,
 }
@@ -70,13 +70,9 @@ impl SocketId {
     fn peer(&self, family: u8) -> SocketAddr {
         let [_, address] = self.addresses;
         let [_, port] = self.ports;
-        let octets = |word: u32| word.to_ne_bytes();
-        let ip: IpAddr = if family == libc::AF_INET as u8 {
-            Ipv4Addr::from(octets(address[0])).into()
-        } else {
-            let words = address.map(octets);
-            let octets = words.as_flattened().try_into().unwrap_or([0; 16]);
-            Ipv6Addr::from(octets).to_canonical()
+        let ip = match address {
+            [a, b, c, d, ..] if family == libc::AF_INET as u8 => [a, b, c, d].into(),
+            octets => Ipv6Addr::from(octets).to_canonical(),
         };
         SocketAddr::new(ip, u16::from_be(port))
     }
@@ -178,7 +174,7 @@ fn list(
 ) -> io::Result<()> {
     let any = SocketId {
         ports: [0; 2],
-        addresses: [[0; 4]; 2],
+        addresses: [[0; 16]; 2],
         interface: 0,
         cookie: SocketCookie { low: 0, high: 0 },
     };

@@ -6,14 +6,14 @@ use std::{
     io,
     marker::PhantomData,
     ops::Range,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    slice,
 };
 
 use super::{
-    answers::none_if,
-    batches::{delete_batch, lookup_batch, update_batch},
+    answers::{is_one_of, none_if},
     bpf::{Command, address_of, bpf},
-    maps::{ElementRequest, MapInfo, map_info},
+    maps::{ElementRequest, MapInfo, change, lookup, map_info},
     plain::Plain,
 };
 
@@ -25,6 +25,8 @@ const TRIES: usize = 5;
 pub struct Table<K, V> {
     fd: OwnedFd,
     info: MapInfo,
+    /// How many values an element has: one, or one for each CPU.
+    per_element: usize,
     types: PhantomData<fn() -> (K, V)>,
 }
 
@@ -40,6 +42,10 @@ impl<K: Plain, V: Plain> Table<K, V> {
     /// Wraps a map; fails if its keys and values do not have the sizes of `K` and `V`: the kernel
     /// would access memory out of bounds.
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
+        Self::with_values(fd, 1)
+    }
+    /// Does the same for a map whose elements have so many values.
+    pub(super) fn with_values(fd: OwnedFd, per_element: usize) -> io::Result<Self> {
         let info = map_info(&fd)?;
         let found = (info.key_size as usize, info.value_size as usize);
         let wanted = (size_of::<K>(), size_of::<V>());
@@ -52,49 +58,58 @@ impl<K: Plain, V: Plain> Table<K, V> {
                 ),
             ));
         }
-        let types = PhantomData;
-        Ok(Self { fd, info, types })
+        Ok(Self {
+            fd,
+            info,
+            per_element,
+            types: PhantomData,
+        })
     }
-    /// Returns the maximum number of elements.
     pub fn capacity(&self) -> u32 {
         self.info.max_entries
     }
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
 
     /// # Safety
-    /// `value` must be the address of a value, if the command reads or writes one.
-    unsafe fn call(&self, command: Command, key: &K, value: u64, flags: u64) -> io::Result<()> {
+    /// `values` must be the address of an element's values, if the command reads or writes them.
+    unsafe fn call(&self, command: Command, key: &K, values: u64, flags: u64) -> io::Result<()> {
         let mut request = ElementRequest {
             map: self.fd.as_raw_fd() as u32,
-            _pad: 0,
             key: address_of(key),
-            value,
+            value: values,
             flags,
+            ..ElementRequest::default()
         };
-        // SAFETY: the key is live and as long as the map's; the value is the caller's promise.
+        // SAFETY: the key is live and as long as the map's; the values are the caller's promise.
         unsafe { bpf(command, &mut request) }.map(drop)
+    }
+    /// Reads the values of a key; false if the map does not have the key.
+    pub(super) fn read(&self, key: &K, values: &mut [V]) -> io::Result<bool> {
+        assert_eq!(values.len(), self.per_element, "all values of an element");
+        let address = values.as_mut_ptr() as u64;
+        // SAFETY: the values are live, and as many and as long as the map's.
+        let read = unsafe { self.call(Command::MapLookup, key, address, 0) };
+        Ok(none_if(&[libc::ENOENT], read)?.is_some())
+    }
+    pub(super) fn write(&self, key: &K, values: &[V], flags: u64) -> io::Result<()> {
+        assert_eq!(values.len(), self.per_element, "all values of an element");
+        // SAFETY: as in `read`.
+        unsafe { self.call(Command::MapUpdate, key, values.as_ptr() as u64, flags) }
     }
     /// Returns the value of a key; `None` if the map does not have the key.
     pub fn lookup(&self, key: &K) -> io::Result<Option<V>> {
         let mut value = V::zeroed();
-        let address = std::ptr::from_mut(&mut value) as u64;
-        // SAFETY: the value is live and as long as the map's.
-        let read = unsafe { self.call(Command::MapLookup, key, address, 0) };
-        Ok(none_if(&[libc::ENOENT], read)?.map(|()| value))
+        let is_there = self.read(key, slice::from_mut(&mut value))?;
+        Ok(is_there.then_some(value))
     }
     /// Stores one element; replaces the value if the key exists.
     pub fn update(&self, key: &K, value: &V) -> io::Result<()> {
-        // SAFETY: as in `lookup`.
-        unsafe { self.call(Command::MapUpdate, key, address_of(value), 0) }
+        self.write(key, slice::from_ref(value), 0)
     }
     /// Stores an element whose key does not exist. False if it does; then its value stays.
     pub fn add(&self, key: &K, value: &V) -> io::Result<bool> {
         /// `BPF_NOEXIST` of bpf.h.
         const NO_EXIST: u64 = 1;
-        // SAFETY: as in `lookup`.
-        let added = unsafe { self.call(Command::MapUpdate, key, address_of(value), NO_EXIST) };
+        let added = self.write(key, slice::from_ref(value), NO_EXIST);
         Ok(none_if(&[libc::EEXIST], added)?.is_some())
     }
     /// Removes one element; true if it existed.
@@ -108,18 +123,29 @@ impl<K: Plain, V: Plain> Table<K, V> {
     pub fn update_all(&self, keys: &[K], values: &[V]) -> Vec<Refused> {
         in_batches(
             keys.len(),
-            |part| update_batch(self, &keys[part.clone()], &values[part]),
+            |part| self.store(&keys[part.clone()], &values[part]),
             |at| self.update(&keys[at], &values[at]),
         )
+    }
+    /// Stores elements in order. An error comes with the number of elements stored before it.
+    pub(super) fn store(&self, keys: &[K], values: &[V]) -> Result<(), (usize, io::Error)> {
+        let count = keys.len();
+        assert_eq!(values.len(), count * self.per_element, "values of each key");
+        let (fd, keys, values) = (self.fd.as_fd(), keys.as_ptr(), values.as_ptr());
+        let update = Command::MapUpdateBatch;
+        // SAFETY: so many keys, and all their values, each as long as the map's.
+        unsafe { change(update, fd, keys as u64, values as u64, count) }
     }
     /// Removes the elements with these keys; missing ones count as removed. Returns those that the
     /// kernel refuses to remove.
     pub fn delete_all(&self, keys: &[K]) -> Vec<Refused> {
-        in_batches(
-            keys.len(),
-            |part| delete_batch(self, &keys[part]),
-            |at| self.delete(&keys[at]).map(drop),
-        )
+        let many = |part: Range<usize>| {
+            let (fd, keys) = (self.fd.as_fd(), &keys[part]);
+            let delete = Command::MapDeleteBatch;
+            // SAFETY: so many keys, as long as the map's; the command reads no values.
+            unsafe { change(delete, fd, keys.as_ptr() as u64, 0, keys.len()) }
+        };
+        in_batches(keys.len(), many, |at| self.delete(&keys[at]).map(drop))
     }
     /// Visits all elements of a hash map or array, in parts.
     pub fn each(&self, mut visit: impl FnMut(K, V)) -> io::Result<()> {
@@ -177,13 +203,10 @@ pub fn first_error(refused: Vec<Refused>) -> io::Result<()> {
 }
 
 fn retry<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    const BUSY: [i32; 4] = [libc::EBUSY, libc::EAGAIN, libc::EINTR, libc::EDEADLK];
     for _ in 1..TRIES {
         match attempt() {
-            Err(error)
-                if matches!(
-                    error.raw_os_error(),
-                    Some(libc::EBUSY | libc::EAGAIN | libc::EINTR | libc::EDEADLK)
-                ) => {}
+            Err(error) if is_one_of(&BUSY, &error) => {}
             result => return result,
         }
     }
@@ -216,25 +239,36 @@ impl Walk {
         table: &Table<K, V>,
         mut visit: impl FnMut(K, V),
     ) -> io::Result<bool> {
+        self.step_by_values(table, |key, values| visit(key, values[0]))
+    }
+    /// Does the same for elements that may have several values.
+    pub(super) fn step_by_values<K: Plain, V: Plain>(
+        &mut self,
+        table: &Table<K, V>,
+        mut visit: impl FnMut(K, &[V]),
+    ) -> io::Result<bool> {
+        let (fd, key, cursor) = (table.fd.as_fd(), size_of::<K>(), &mut self.cursor);
         let mut interruptions = 0;
         loop {
             let mut keys = vec![K::zeroed(); self.batch];
-            let mut values = vec![V::zeroed(); self.batch];
-            match lookup_batch(table, &mut self.cursor, &mut keys, &mut values) {
+            let mut values = vec![V::zeroed(); self.batch * table.per_element];
+            let buffers = (keys.as_mut_ptr().cast(), values.as_mut_ptr().cast());
+            // SAFETY: both buffers hold so many elements, as long as the map's, for which every bit
+            // pattern is valid.
+            match unsafe { lookup(fd, cursor, key, buffers, self.batch) } {
                 Ok((count, last)) => {
-                    keys.into_iter()
-                        .zip(values)
-                        .take(count)
-                        .for_each(|(key, value)| visit(key, value));
+                    let values = values.chunks_exact(table.per_element);
+                    let elements = keys.into_iter().zip(values).take(count);
+                    elements.for_each(|(key, values)| visit(key, values));
                     if last {
-                        self.cursor.clear();
+                        cursor.clear();
                     }
                     return Ok(!last);
                 }
                 // One bucket contains more elements than a batch.
-                Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => self.batch *= 2,
+                Err(error) if is_one_of(&[libc::ENOSPC], &error) => self.batch *= 2,
                 // A trie's cursor is a key, which may have been removed.
-                Err(error) if error.raw_os_error() == Some(libc::EINTR) && interruptions < 64 => {
+                Err(error) if is_one_of(&[libc::EINTR], &error) && interruptions < 64 => {
                     interruptions += 1;
                 }
                 Err(error) => return Err(error),

@@ -6,6 +6,7 @@
 use std::{io, os::fd::AsRawFd};
 
 use netlink_sys::protocols::NETLINK_GENERIC;
+use nix::errno::Errno;
 
 use super::{
     answers::none_if,
@@ -51,11 +52,8 @@ pub fn has_lro(name: &str) -> io::Result<bool> {
     // SAFETY: the request names an interface and a value, which the kernel fills in.
     let asked =
         unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
-    let asked = match asked {
-        0 => Ok(value.data & LRO != 0),
-        _ => Err(io::Error::last_os_error()),
-    };
-    Ok(none_if(&[libc::EOPNOTSUPP], asked)?.unwrap_or(false))
+    let asked = Errno::result(asked).map_err(io::Error::from);
+    Ok(none_if(&[libc::EOPNOTSUPP], asked)?.is_some_and(|_| value.data & LRO != 0))
 }
 
 /// True if XDP programs can redirect frames to an interface's driver; fails below Linux 6.3.

@@ -59,7 +59,11 @@ impl Directory {
             // A folder has no manifests of pods, but slices name the pods that serve.
             Self::Folder(_) => {
                 let wanted = format!("{namespace}/{name}");
-                let endpoints: Vec<_> = self.slices()?.iter().flat_map(listed).collect();
+                let endpoints: Vec<_> = self
+                    .objects("EndpointSlice")?
+                    .iter()
+                    .flat_map(listed)
+                    .collect();
                 let own = endpoints
                     .iter()
                     .filter(|one| one.pod.as_ref() == Some(&wanted));
@@ -69,11 +73,6 @@ impl Directory {
                 Ok(addresses)
             }
         }
-    }
-
-    /// Returns every EndpointSlice of the manifest folder; an empty list if this is an API server.
-    pub(super) fn slices(&self) -> Result<Vec<discovery::EndpointSlice>, SourceError> {
-        self.objects("EndpointSlice")
     }
 
     /// Returns every object of this kind in the manifest folder; an empty list if this is an API
@@ -180,21 +179,17 @@ kind: Service
         let folder = tempfile::tempdir().expect("a folder");
         fs::write(folder.path().join("cart.yaml"), SLICE).expect("a file");
         let directory = Directory::Folder(folder.path().into());
-        let slices = directory.slices().expect("readable");
+        let slices = directory.objects("EndpointSlice").expect("readable");
         let found: Vec<_> = slices.iter().flat_map(listed).collect();
         assert_eq!(found.len(), 2);
         assert_eq!(found[0].pod.as_deref(), Some("shop/cart-a"));
         assert!(found[0].ready);
         assert_eq!(found[0].hints, ["zone east"]);
         assert!(!found[1].ready && found[1].serving && found[1].terminating);
-        let pod = directory.pod("shop", "cart-a").await.expect("readable");
-        assert_eq!(pod, [IpAddr::from([10, 40, 1, 20])]);
-        assert!(
-            directory
-                .pod("shop", "gone")
-                .await
-                .expect("readable")
-                .is_empty()
-        );
+        let address = IpAddr::from([10, 40, 1, 20]);
+        for (name, expected) in [("cart-a", &[address][..]), ("gone", &[][..])] {
+            let pod = directory.pod("shop", name).await;
+            assert_eq!(pod.expect("readable"), expected);
+        }
     }
 }

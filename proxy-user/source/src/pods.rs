@@ -84,7 +84,7 @@ impl Directory {
                 }
             }
             Self::Server(_) => {}
-            Self::Folder(_) => found.add_slices(&self.slices()?),
+            Self::Folder(_) => found.add_slices(&self.objects("EndpointSlice")?),
         }
         let named = found.0.into_iter();
         let named = named.filter_map(|(address, name)| Some((address, name?)));
@@ -163,6 +163,8 @@ fn name_of(pod: &Pod) -> Option<String> {
 mod tests {
     use std::fs;
 
+    use serde_json::json;
+
     use super::*;
     use crate::named::tests::SLICE;
 
@@ -179,34 +181,23 @@ mod tests {
 
     #[test]
     fn a_nodes_address_in_a_slice_is_no_pods() {
-        let endpoints = [10, 9].map(|last| {
-            serde_json::json!({
-                "addresses": [format!("10.40.1.{last}")],
-                "targetRef": {"kind": "Pod", "namespace": "shop", "name": format!("cart-{last}")},
-            })
-        });
-        let slice = serde_json::json!({
-            "metadata": {"namespace": "shop", "name": "cart"}, "addressType": "IPv4",
-            "endpoints": endpoints,
-        });
-        let node = serde_json::json!({"metadata": {"name": "node-a"}, "status": {
-            "addresses": [
-                {"type": "Hostname", "address": "node-a"},
-                {"type": "InternalIP", "address": "10.40.1.9"},
-            ],
-        }});
+        let node = json!({"metadata": {"name": "node-a"}, "status": {"addresses": [
+            {"type": "Hostname", "address": "node-a"},
+            {"type": "InternalIP", "address": "10.40.1.20"},
+        ]}});
         let mut found = Found::default();
-        found.add_slices(&[serde_json::from_value(slice).expect("a slice")]);
+        let slices = control::documents::values("a.yaml", SLICE).remove(0);
+        found.add_slices(&[serde_json::from_value(slices).expect("a slice")]);
+        let address = IpAddr::from([10, 40, 1, 20]);
+        assert_eq!(found.0[&address].as_deref(), Some("shop/cart-a"));
         found.leave_out_nodes(&[serde_json::from_value(node).expect("a node")]);
-        let [pod, node] = [10, 9].map(|last| IpAddr::from([10, 40, 1, last]));
-        assert_eq!(found.0[&pod].as_deref(), Some("shop/cart-10"));
-        assert_eq!(found.0[&node], None);
+        assert_eq!(found.0[&address], None);
     }
 
     #[test]
     fn finished_and_host_network_pods_do_not_own_an_address() {
         let pod = |name: &str, phase: &str, host: bool| -> Pod {
-            let pod = serde_json::json!({
+            let pod = json!({
                 "metadata": {"namespace": "shop", "name": name},
                 "spec": {"containers": [], "hostNetwork": host},
                 "status": {"phase": phase, "podIPs": [{"ip": "10.40.1.9"}, {"ip": "fd00::9"}]},

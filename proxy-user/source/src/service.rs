@@ -2,6 +2,7 @@
 //! Looks up once what Kubernetes has of one service: the Service, its slices, slices that seem to
 //! be meant for it, and its pods. Called by `portolan explain`.
 
+use control::model::endpoint::LABEL_SERVICE;
 use k8s_openapi::{
     api::{
         core::v1::{Pod, Service},
@@ -16,9 +17,6 @@ use super::{
     api_server::{Access, Requests, USER_AGENT},
     named::{Directory, answered, listed},
 };
-
-/// The label of a slice that names its service.
-const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 
 /// What Kubernetes has of one service.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -51,8 +49,8 @@ impl Directory {
             }
             Self::Folder(_) => {
                 let pods: Vec<Pod> = self.objects("Pod")?;
-                let services = self.objects("Service")?;
-                let mut found = select(services, self.slices()?, namespace, name);
+                let (services, slices) = (self.objects("Service")?, self.objects("EndpointSlice")?);
+                let mut found = select(services, slices, namespace, name);
                 // A folder for an agent has no pods.
                 found.has_all_pods = !pods.is_empty();
                 found.add_pods(pods, namespace);
@@ -70,7 +68,7 @@ async fn ask(
 ) -> Result<ServiceObjects, SourceError> {
     let services: Api<Service> = Api::namespaced(client.clone(), namespace);
     let slices: Api<EndpointSlice> = Api::namespaced(client.clone(), namespace);
-    let labelled = ListParams::default().labels(&format!("{SERVICE_LABEL}={name}"));
+    let labelled = ListParams::default().labels(&format!("{LABEL_SERVICE}={name}"));
     // The agent's service account may list services, and not get one.
     let named = ListParams::default().fields(&format!("metadata.name={name}"));
     let services = answered(access, services.list(&named)).await?.items;
@@ -147,7 +145,8 @@ fn select(
     name: &str,
 ) -> ServiceObjects {
     let mut services = services.into_iter();
-    let service = services.find(|one| is_in(&one.metadata, namespace) && is_named(one, name));
+    let service = services
+        .find(|one| is_in(&one.metadata, namespace) && one.metadata.name.as_deref() == Some(name));
     let mut found = ServiceObjects::default();
     for slice in slices {
         let is_labelled = service_of(&slice) == Some(name);
@@ -168,7 +167,7 @@ fn select(
 /// Returns the service that a slice's label names.
 pub fn service_of(slice: &EndpointSlice) -> Option<&str> {
     let labels = slice.metadata.labels.as_ref()?;
-    labels.get(SERVICE_LABEL).map(String::as_str)
+    labels.get(LABEL_SERVICE).map(String::as_str)
 }
 
 /// Returns whether a slice without the label of the service seems to be meant for it: by its owner,
@@ -188,10 +187,6 @@ fn seems_meant(slice: &EndpointSlice, service: &str) -> bool {
 
 fn is_in(metadata: &ObjectMeta, namespace: &str) -> bool {
     metadata.namespace.as_deref().unwrap_or("default") == namespace
-}
-
-fn is_named(service: &Service, name: &str) -> bool {
-    service.metadata.name.as_deref() == Some(name)
 }
 
 #[cfg(test)]
@@ -256,13 +251,11 @@ items:
     async fn slices_that_seem_to_be_meant_are_found_only_if_none_belongs_to_the_service() {
         let found = asked(OBJECTS).await;
         assert_eq!(found.slices, []);
-        let strays = names(found.strays.iter().map(|slice| &slice.metadata));
-        assert_eq!(strays, ["cart-1", "x"]);
+        let strays = found.strays.iter().map(|slice| &slice.metadata);
+        assert_eq!(names(strays), ["cart-1", "x"]);
         let found = asked(&OBJECTS.replace("service-name: card", "service-name: cart")).await;
-        assert_eq!(
-            names(found.slices.iter().map(|slice| &slice.metadata)),
-            ["cart-1"]
-        );
+        let slices = found.slices.iter().map(|slice| &slice.metadata);
+        assert_eq!(names(slices), ["cart-1"]);
         assert_eq!(found.strays, []);
     }
 }

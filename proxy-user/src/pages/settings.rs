@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Renders the page docs/settings.md from the table of settings.
 
-use std::fmt::Write;
-
 use clap::CommandFactory;
 use cli::Cli;
 use config::{
@@ -15,39 +13,8 @@ use datapath::{
     maps::{Shape, shapes},
 };
 
-const ABOUT_PAGE: &str = "\
-<!-- Written by portolan-pages from proxy-user/config/src/table -->
-";
-
-const ABOUT: &str = "\
-# Settings
-
-portolan reads kube-proxy's configuration file: `KubeProxyConfiguration` of `kubeproxy.config.k8s.io/v1alpha1`, named by
-the flag `--config`. Settings that only portolan has are in its section `portolan`. A dot in a name below separates a
-section from its keys, so `conntrack.udpTimeout` and `portolan.answerPing` are written like this:
-
-    apiVersion: kubeproxy.config.k8s.io/v1alpha1
-    kind: KubeProxyConfiguration
-    conntrack:
-      udpTimeout: 40s
-    portolan:
-      answerPing: true
-
-- `apiVersion` and `kind` must be there, or the file is refused: an empty file would set every default. Of several documents the
-  first one counts.
-- Beside a file, flags mean something if they are portolan's own (their keys are in the section `portolan`), of logs, or
-  `--hostname-override`; these override the file. Of any other flag a warning says that it has no effect, as with kube-proxy. Where
-  the file is another proxy's, `--kubeconfig` holds as well: for `portolan check`, and with `--service-proxy-name`, which takes
-  `--healthz-bind-address` and `--metrics-bind-address` too. Flags are spelled as for kube-proxy: `--masquerade_all=T`, and of a flag
-  that is given twice the last one holds.
-- A setting that is missing, `null` or an empty text in the file has its default.
-- An unknown key, or one that stands twice (the last one holds), is ignored with a warning, as kube-proxy does; it names the key that
-  was probably meant. A value that cannot be used ends the agent at its start; the error names key, value and remedy.
-- The agent follows the file. Some settings change at once, see below. For any other one it starts anew in the same process:
-  programs and maps stay, and connections go on. While a changed file cannot be used, a warning says why, and the settings before
-  stay in force. Flags are read at the start only.
-- `portolan run --write-config-to FILE` writes all settings with their current values, defaults included.
-";
+/// The beginning of the page.
+const ABOUT: &str = include_str!("settings.md");
 
 const UNUSED: &str = "\
 They are accepted, so that kube-proxy's file and command line work unchanged. The agent logs the names of those that are \
@@ -63,95 +30,75 @@ key with a real kube-proxy's (proxy-user/kube-proxy). A setting without a value 
 
 /// Returns the page.
 pub(crate) fn page() -> String {
-    let mut page = String::new();
-    // Writing to a string does not fail.
-    _ = write_page(&mut page);
-    page
-}
-
-fn write_page(page: &mut String) -> std::fmt::Result {
-    writeln!(page, "{ABOUT_PAGE}{ABOUT}")?;
-    for group in table::GROUPS {
-        write_group(page, group)?;
-    }
-    writeln!(page, "## Flags without a key in the file\n")?;
+    let mut page = format!("{ABOUT}\n");
+    page.extend(table::groups().iter().map(group));
+    page += "## Flags without a key in the file\n\n";
     let in_table = |flag: &str| table::settings().any(|setting| setting.flag == Some(flag));
-    for arg in flags().filter(|arg| !arg.get_long().is_some_and(in_table)) {
+    let command = Cli::command();
+    let run = command.find_subcommand("run");
+    let arguments = run.into_iter().flat_map(clap::Command::get_arguments);
+    for arg in arguments.filter(|arg| !arg.is_hide_set()) {
+        if arg.get_long().is_some_and(in_table) {
+            continue;
+        }
         let short = arg.get_short().map(|name| format!("`-{name}`"));
         let long = arg.get_long().map(|name| format!("`--{name}`"));
         let names: Vec<_> = short.into_iter().chain(long).collect();
         let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
-        item(page, &format!("{}: {help}.", names.join(", ")))?;
+        page += &item(&format!("{}: {help}.", names.join(", ")));
     }
-    writeln!(page, "\n## kube-proxy's settings that mean nothing here\n")?;
-    writeln!(page, "{}\n", wrap(UNUSED, ""))?;
+    page += &chapter("\n", "kube-proxy's settings that mean nothing here", UNUSED);
     for unused in table::unused() {
         let keys = unused.keys.iter().map(|key| format!("`{key}`"));
         let flags = unused.flags.iter().map(|flag| format!("`--{flag}`"));
         let names: Vec<_> = keys.chain(flags).collect();
-        item(page, &format!("{}: {}", names.join(", "), unused.why))?;
+        page += &item(&format!("{}: {}", names.join(", "), unused.why));
     }
-    writeln!(
-        page,
-        "\n## Settings that change at once\n\n{}\n",
-        wrap(AT_ONCE, "")
-    )?;
-    for key in config::AT_ONCE {
-        item(page, &format!("`{key}`"))?;
-    }
-    writeln!(
-        page,
-        "\n## Where the value in force is not kube-proxy's\n\n{}\n",
-        wrap(DIFFERENCES, "")
-    )?;
-    for difference in table::DIFFERENCES {
-        item(page, &format!("`{}`: {}", difference.key, difference.why))?;
-    }
-    Ok(())
+    page += &chapter("\n", "Settings that change at once", AT_ONCE);
+    page.extend(config::AT_ONCE.iter().map(|key| item(&format!("`{key}`"))));
+    let title = "Where the value in force is not kube-proxy's";
+    page += &chapter("\n", title, DIFFERENCES);
+    let differences = table::DIFFERENCES.iter();
+    page.extend(differences.map(|one| item(&format!("`{}`: {}", one.key, one.why))));
+    page
 }
 
-fn write_group(page: &mut String, group: &Group) -> std::fmt::Result {
-    writeln!(page, "## {}\n\n{}\n", group.title, wrap(group.about, ""))?;
+/// Returns the chapter of a group of settings.
+fn group(group: &Group) -> String {
+    let mut text = chapter("", group.title, &group.about);
     let sizes = |setting: &Setting| matches!(setting.kind, Kind::Entries(_));
     if group.settings.iter().any(sizes) {
-        let total: u64 = shapes(&Capacities::default())
-            .iter()
-            .map(Shape::reserved)
-            .sum();
-        let total = mebibytes(total);
+        let maps = shapes(&Capacities::default());
+        let total = mebibytes(maps.iter().map(Shape::reserved).sum());
         let about = format!(
             "On a machine with up to 8 processors and 6 GiB of memory or more, all maps together reserve {total} at first. The \
              memory of an entry counts all maps of that size, for IPv4 and IPv6 together."
         );
-        writeln!(page, "{}\n", wrap(&about, ""))?;
+        text += &format!("{}\n\n", wrap(&about, ""));
     }
-    for setting in group.settings {
-        writeln!(page, "### `{}`\n", setting.key)?;
-        item(page, &format!("Value: {}", setting.kind.values()))?;
-        match setting.unset {
-            Some(words) => item(page, &format!("Default: {words}"))?,
-            None => item(page, &format!("Default: `{}`", setting.default()))?,
-        }
-        if let Some(flag) = setting.flag {
-            item(page, &format!("Flag: `--{flag}`"))?;
-        }
+    for setting in &group.settings {
+        let default = setting.unset.clone();
+        let default = default.unwrap_or_else(|| format!("`{}`", setting.default()));
+        text += &format!("### `{}`\n\n", setting.key);
+        text += &item(&format!("Value: {}", setting.values()));
+        text += &item(&format!("Default: {default}"));
+        text.extend(setting.flag.map(|flag| item(&format!("Flag: `--{flag}`"))));
         if let Kind::Entries(field) = setting.kind {
-            item(page, &format!("Memory: {}", memory(field)))?;
+            text += &item(&format!("Memory: {}", memory(field)));
         }
         let when = format!("*When to change it:* {}", setting.when);
-        writeln!(
-            page,
-            "\n{}\n\n{}\n",
-            wrap(setting.what, ""),
-            wrap(&when, "")
-        )?;
+        text += &format!("\n{}\n\n{}\n\n", wrap(&setting.what, ""), wrap(&when, ""));
     }
-    Ok(())
+    text
 }
 
-/// Writes an item of a Markdown list.
-fn item(page: &mut String, text: &str) -> std::fmt::Result {
-    writeln!(page, "{}", wrap(&format!("- {text}"), "  "))
+fn chapter(before: &str, title: &str, about: &str) -> String {
+    format!("{before}## {title}\n\n{}\n\n", wrap(about, ""))
+}
+
+/// Returns an item of a Markdown list.
+fn item(text: &str) -> String {
+    wrap(&format!("- {text}"), "  ") + "\n"
 }
 
 /// Breaks a text into lines of at most 120 characters. All lines but the first begin with `indent`.
@@ -165,15 +112,6 @@ fn wrap(text: &str, indent: &str) -> String {
         }
     }
     lines.join("\n")
-}
-
-/// Returns the flags of `portolan run` that `--help` shows.
-fn flags() -> impl Iterator<Item = clap::Arg> {
-    let command = Cli::command();
-    let run = command.find_subcommand("run");
-    let arguments = run.into_iter().flat_map(clap::Command::get_arguments);
-    let visible = arguments.filter(|arg| !arg.is_hide_set());
-    visible.cloned().collect::<Vec<_>>().into_iter()
 }
 
 /// Returns, as text, the memory for each entry of those maps whose capacity `field` selects.

@@ -56,13 +56,8 @@ impl Explainer<'_> {
     fn ask(&self, flow: &Flow, to: SocketAddr, socket: bool) -> Result<Value> {
         let mut command = Command::new(self.binary);
         command
-            .args([
-                "explain",
-                "--output",
-                "json",
-                "--from",
-                &flow.from.to_string(),
-            ])
+            .args(["explain", "--output", "json"])
+            .args(["--from", &flow.from.to_string()])
             .args(["--to", &to.to_string()])
             .args(["--protocol", flow.protocol.name()])
             .arg("--pin-dir")

@@ -36,11 +36,11 @@ struct Arguments {
     #[arg(default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/cases"))]
     folder: PathBuf,
     /// How pods are joined to the node; both unless given.
-    #[arg(long)]
-    plumbing: Option<Plumbing>,
+    #[arg(long, value_enum, default_values_t = [Plumbing::Bridge, Plumbing::Routed])]
+    plumbing: Vec<Plumbing>,
     /// Whose connections are translated at their sockets; both settings unless given.
-    #[arg(long)]
-    socket_balancing: Option<SocketBalancing>,
+    #[arg(long, value_enum, default_values_t = [SocketBalancing::All, SocketBalancing::Host])]
+    socket_balancing: Vec<SocketBalancing>,
     /// How translated packets leave the node; by its stack, and past it where pods' connections are
     /// translated per packet, unless given.
     #[arg(long)]
@@ -82,17 +82,9 @@ fn run_all(arguments: &Arguments) -> Result<bool> {
     let cases = read_cases(arguments)?;
     bpffs::prepare()?;
     interrupt::catch()?;
-    let plumbings = match arguments.plumbing {
-        Some(plumbing) => vec![plumbing],
-        None => vec![Plumbing::Bridge, Plumbing::Routed],
-    };
-    let balancings = match arguments.socket_balancing {
-        Some(balancing) => vec![balancing],
-        None => vec![SocketBalancing::All, SocketBalancing::Host],
-    };
     let mut settings = Vec::new();
-    for plumbing in plumbings {
-        for balancing in &balancings {
+    for plumbing in &arguments.plumbing {
+        for balancing in &arguments.socket_balancing {
             let forwardings = match (arguments.forwarding, balancing) {
                 (Some(forwarding), _) => vec![forwarding],
                 (None, SocketBalancing::Host) => vec![Forwarding::Stack, Forwarding::Auto],
@@ -102,7 +94,7 @@ fn run_all(arguments: &Arguments) -> Result<bool> {
             };
             settings.extend(forwardings.into_iter().map(|forwarding| Settings {
                 binary: arguments.binary.clone(),
-                plumbing,
+                plumbing: *plumbing,
                 balancing: *balancing,
                 forwarding,
                 xdp: arguments.xdp,
@@ -114,23 +106,16 @@ fn run_all(arguments: &Arguments) -> Result<bool> {
         .iter()
         .flat_map(|case| settings.iter().map(move |settings| (case, settings)))
         .collect();
-    let (next, failed, passed) = (
-        AtomicUsize::new(0),
-        AtomicUsize::new(0),
-        AtomicUsize::new(0),
-    );
+    let [next, failed, passed] = [(); 3].map(|()| AtomicUsize::new(0));
     thread::scope(|scope| {
         for _ in 0..arguments.jobs.clamp(1, tasks.len()) {
             scope.spawn(|| {
                 while !INTERRUPTED.load(Ordering::Relaxed)
                     && let Some((case, settings)) = tasks.get(next.fetch_add(1, Ordering::Relaxed))
                 {
-                    let result = run::run(case, settings, &INTERRUPTED);
-                    let outcome = if result.failures.is_empty() {
-                        &passed
-                    } else {
-                        &failed
-                    };
+                    let result = run::run(case, settings);
+                    let is_passed = result.failures.is_empty();
+                    let outcome = if is_passed { &passed } else { &failed };
                     outcome.fetch_add(1, Ordering::Relaxed);
                     print!("{}", render(&case.case, settings, &result));
                 }

@@ -5,7 +5,6 @@
 use std::{
     collections::BTreeSet,
     path::{Path, PathBuf},
-    sync::atomic::AtomicBool,
 };
 
 use anyhow::{Context, Result};
@@ -78,35 +77,25 @@ pub(crate) struct CaseResult {
     pub(crate) log: Vec<String>,
 }
 
-/// Runs a case with these settings. `cancelled` ends it early, as a failure.
-pub(crate) fn run(case: &Case, settings: &Settings, cancelled: &AtomicBool) -> CaseResult {
+/// Runs a case with these settings. A signal ends it early, as a failure.
+pub(crate) fn run(case: &Case, settings: &Settings) -> CaseResult {
     let mut result = CaseResult::default();
-    if let Err(error) = try_run(case, settings, cancelled, &mut result) {
+    if let Err(error) = try_run(case, settings, &mut result) {
         result.failures.push(format!("{error:#}"));
     }
     result
 }
 
-fn try_run(
-    case: &Case,
-    settings: &Settings,
-    cancelled: &AtomicBool,
-    result: &mut CaseResult,
-) -> Result<()> {
+fn try_run(case: &Case, settings: &Settings, result: &mut CaseResult) -> Result<()> {
     let mut endpoints = BTreeSet::new();
     for apply in case.steps.iter().filter_map(|step| step.apply.as_deref()) {
         endpoints.extend(cluster::endpoints(apply, &case.node.name)?);
     }
-    let layout = hosts(case, &endpoints);
+    let flows: Vec<_> = case.steps.iter().flat_map(|step| &step.flows).collect();
+    let layout = hosts(&case.node, &flows, &endpoints);
     let topology = Topology::build(layout, settings.plumbing).context("build the topology")?;
     let cgroup = Cgroup::new()?;
-    let mut flows = Flows::new(
-        &topology,
-        &cgroup,
-        &endpoints,
-        settings.balancing,
-        cancelled,
-    )?;
+    let mut flows = Flows::new(&topology, &cgroup, &endpoints, settings.balancing)?;
     let config = case.config.render(settings.forwarding, settings.xdp);
     if settings.xdp != Xdp::Off {
         topology.prepare_for_xdp()?;

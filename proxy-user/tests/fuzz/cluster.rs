@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Generates random services, and random changes of them.
+//! Generates random services and settings of a node, and random changes of services.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use proxy_common::{EndpointSet, FrontendKind};
 
@@ -9,28 +9,16 @@ use crate::{
     model::wire::{SCTP, TCP, UDP},
     packets::at,
     random::Random,
-    services::{Backend, Frontend, Interface, Service, pod},
+    services::{Backend, Frontend, Interface, NodeSettings, Service, pick, pod},
 };
 
-fn address(v6: bool, four: &str, six: &str) -> IpAddr {
-    (if v6 { six } else { four }).parse().expect("an address")
-}
-
 fn cluster_ip(n: u8, v6: bool) -> IpAddr {
-    address(v6, &format!("172.30.1.{n}"), &format!("fd00:30::1:{n}"))
+    pick(v6, &format!("172.30.1.{n}"), &format!("fd00:30::1:{n}"))
 }
 
 /// Returns an address in the cluster IP range that no service has.
 pub(crate) fn nobodys_cluster_ip(v6: bool) -> IpAddr {
     cluster_ip(99, v6)
-}
-
-fn balancer(n: u8, v6: bool) -> IpAddr {
-    address(v6, &format!("198.51.100.{n}"), &format!("2001:db8:51::{n}"))
-}
-
-fn external_ip(n: u8, v6: bool) -> IpAddr {
-    address(v6, &format!("192.0.2.{n}"), &format!("2001:db8:2::{n}"))
 }
 
 /// Returns six random services. All have backends among the same pods and port, so that tuples of
@@ -44,43 +32,23 @@ pub(crate) fn services(random: &mut Random) -> Vec<Service> {
 }
 
 fn service(n: u8, protocol: u8, random: &mut Random) -> Service {
+    use FrontendKind::{ClusterIp, ExternalIp, LoadBalancer, NodePort};
     let mut frontends = Vec::new();
     let (balanced, external, node_port) = (random.one_in(2), random.one_in(3), random.one_in(2));
-    let (internal_local, external_local) = (random.one_in(6), random.one_in(3));
+    let (inner, outer) = (random.one_in(6), random.one_in(3));
     for v6 in [false, true] {
-        let mut add = |kind, to: SocketAddr, local| {
-            frontends.push(Frontend {
-                kind,
-                at: to,
-                local,
-            });
-        };
-        add(
-            FrontendKind::ClusterIp,
-            at(cluster_ip(n, v6), 80),
-            internal_local,
-        );
-        if balanced {
-            add(
-                FrontendKind::LoadBalancer,
-                at(balancer(n, v6), 80),
-                external_local,
-            );
-        }
-        if external {
-            add(
-                FrontendKind::ExternalIp,
-                at(external_ip(n, v6), 80),
-                external_local,
-            );
-        }
-        if node_port {
-            let port = 30_050 + u16::from(n) * 10;
-            add(
-                FrontendKind::NodePort,
-                at(address(v6, "0.0.0.0", "::"), port),
-                external_local,
-            );
+        let any = pick(v6, "0.0.0.0", "::");
+        let balancer = pick(v6, &format!("198.51.100.{n}"), &format!("2001:db8:51::{n}"));
+        let external_ip = pick(v6, &format!("192.0.2.{n}"), &format!("2001:db8:2::{n}"));
+        let number = 30_050 + u16::from(n) * 10;
+        for (is, kind, address, port, local) in [
+            (true, ClusterIp, cluster_ip(n, v6), 80, inner),
+            (balanced, LoadBalancer, balancer, 80, outer),
+            (external, ExternalIp, external_ip, 80, outer),
+            (node_port, NodePort, any, number, outer),
+        ] {
+            let at = at(address, port);
+            frontends.extend(is.then_some(Frontend { kind, at, local }));
         }
     }
     let mut service = Service {
@@ -93,16 +61,9 @@ fn service(n: u8, protocol: u8, random: &mut Random) -> Service {
         sources: Vec::new(),
     };
     if random.one_in(4) {
-        let ranges = [
-            "203.0.113.8/31",
-            "2001:db8:113::8/125",
-            "10.40.0.0/16",
-            "fd00:40::/48",
-        ];
-        service.sources = ranges
-            .iter()
-            .map(|range| range.parse().expect("a range"))
-            .collect();
+        let ranges = "203.0.113.8/31 2001:db8:113::8/125 10.40.0.0/16 fd00:40::/48";
+        let ranges = ranges.split(' ');
+        service.sources = ranges.map(|one| one.parse().expect("a range")).collect();
     }
     service.backends = backends(random);
     service
@@ -158,4 +119,22 @@ pub(crate) fn changed(service: &Service, random: &mut Random) -> Service {
         _ => changed.backends = backends(random),
     }
     changed
+}
+
+/// Returns random settings of a node.
+pub(crate) fn settings(random: &mut Random) -> NodeSettings {
+    let settings = NodeSettings {
+        masquerade_all: random.one_in(4),
+        detects_pods: !random.one_in(5),
+        by_interface: random.one_in(4),
+        mark_only: random.one_in(12),
+        resets: !random.one_in(5),
+        answer_ping: random.one_in(2),
+        allocated: random.one_in(4),
+        ports: random.pick(&[(1024, 29_999), (5000, 5003), (5000, 5007), (1024, 1100)]),
+    };
+    NodeSettings {
+        by_interface: settings.by_interface && settings.detects_pods,
+        ..settings
+    }
 }

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Makes frames with ICMP errors, which quote the packet of another frame.
+//! ICMP errors about conversations, from a router, the client or the node itself. They quote the
+//! packet of another frame.
 
 use std::net::IpAddr;
 
 use crate::{
-    model::wire::{self, ICMP, ICMPV6, Tuple, sum},
-    packets::{SENDER_MAC, octets},
+    model::wire::{self, ICMP, ICMPV6, Tuple, transport_sum},
+    packets::{Kind, Packet, SENDER_MAC, Shape, at},
+    run::Run,
+    services::{self, Interface},
 };
 
 /// The type of an ICMP error.
@@ -28,18 +31,14 @@ impl Error {
     ];
 
     const fn type_and_code(self, v6: bool) -> [u8; 2] {
-        match (self, v6) {
-            (Self::Unreachable, false) => [3, 1],
-            (Self::TooBig, false) => [3, 4],
-            (Self::TimeExceeded, false) => [11, 0],
-            (Self::Parameter, false) => [12, 0],
-            (Self::Redirect, false) => [5, 1],
-            (Self::Unreachable, true) => [1, 3],
-            (Self::TooBig, true) => [2, 0],
-            (Self::TimeExceeded, true) => [3, 0],
-            (Self::Parameter, true) => [4, 1],
-            (Self::Redirect, true) => [137, 0],
-        }
+        let (of_v4, of_v6) = match self {
+            Self::Unreachable => ([3, 1], [1, 3]),
+            Self::TooBig => ([3, 4], [2, 0]),
+            Self::TimeExceeded => ([11, 0], [3, 0]),
+            Self::Parameter => ([12, 0], [4, 1]),
+            Self::Redirect => ([5, 1], [137, 0]),
+        };
+        if v6 { of_v6 } else { of_v4 }
     }
 }
 
@@ -73,47 +72,59 @@ pub(crate) struct Complaint {
     pub(crate) tuple: Tuple,
 }
 
-/// Returns the frame of an ICMP error from `src` to `dst` that quotes the packet in the frame
-/// `about`; None if `about` is no IP packet.
-pub(crate) fn frame(
-    error: Error,
-    quote: u8,
-    (src, dst): (IpAddr, IpAddr),
-    mac: [u8; 6],
-    about: &[u8],
-) -> Option<Vec<u8>> {
-    let quoted = wire::read(about)?;
-    let end = about.len().min(quoted.l4 + usize::from(quote.max(8)));
-    let v6 = src.is_ipv6();
-    let mut message = error.type_and_code(v6).to_vec();
-    message.extend([0, 0, 0, 0, 5, 120]);
-    if v6 && error == Error::Redirect {
-        message.extend([0; 32]);
-        message.extend([4, 8, 0, 0, 0, 0, 0, 0]);
+impl Complaint {
+    /// Returns the frame of such an ICMP error from `src` to `dst` that quotes the packet in the
+    /// frame `about`; None if `about` is no IP packet.
+    fn frame(&self, (src, dst): (IpAddr, IpAddr), mac: [u8; 6], about: &[u8]) -> Option<Vec<u8>> {
+        let quoted = wire::read(about)?;
+        let end = about.len().min(quoted.l4 + usize::from(self.quote.max(8)));
+        let v6 = src.is_ipv6();
+        let mut message = self.error.type_and_code(v6).to_vec();
+        message.extend([0, 0, 0, 0, 5, 120]);
+        if v6 && self.error == Error::Redirect {
+            message.extend([0; 32]);
+            message.extend([4, 8, 0, 0, 0, 0, 0, 0]);
+        }
+        message.extend(&about[quoted.l3..end]);
+        let protocol = if v6 { ICMPV6 } else { ICMP };
+        let checksum = !transport_sum(protocol, src, dst, &message);
+        message[2..4].copy_from_slice(&checksum.to_be_bytes());
+        let packet = Packet {
+            tuple: Tuple::new(protocol, at(src, 0), at(dst, 0)),
+            kind: Kind::Data,
+            shape: Shape::default(),
+        };
+        Some(packet.around(mac, &message))
     }
-    message.extend(&about[quoted.l3..end]);
-    let protocol = if v6 { ICMPV6 } else { ICMP };
-    let (from, to) = (octets(src), octets(dst));
-    let length = message.len() as u32;
-    let pseudo = [&from[..], &to, &length.to_be_bytes(), &[0, 0, 0, protocol]].concat();
-    let covered = if v6 { &pseudo[..] } else { &[] };
-    let checksum = (!sum(&[covered, &message])).to_be_bytes();
-    message[2..4].copy_from_slice(&checksum);
-    let mut frame = [mac, SENDER_MAC].concat();
-    if v6 {
-        frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
-        frame.extend((length as u16).to_be_bytes());
-        frame.extend([protocol, 64]);
-    } else {
-        let total = (20 + length as u16).to_be_bytes();
-        let mut header = vec![0x45, 0, total[0], total[1], 0, 9, 0, 0, 64, protocol, 0, 0];
-        let checksum = (!sum(&[&header, &from, &to])).to_be_bytes();
-        header[10..12].copy_from_slice(&checksum);
-        frame.extend([8, 0]);
-        frame.extend(header);
+}
+
+impl Run<'_> {
+    /// Sends an ICMP error about a conversation's last packet, if there was a packet.
+    pub(crate) fn complain(&mut self, interface: Interface, it: &Complaint) -> Result<(), String> {
+        let tuple = it.tuple;
+        let Some(left) = self.left.get(&(interface.index(), tuple)).cloned() else {
+            return Ok(());
+        };
+        let v6 = tuple.src.is_ipv6();
+        let (client, service) = (tuple.src.ip(), tuple.dst.ip());
+        let (by, ends, about) = match it.about {
+            About::Request => {
+                let by = Interface::towards(left.tuple.dst.ip());
+                let ends = (services::outsider(200, v6), left.tuple.src.ip());
+                (by, ends, Some(left.frame))
+            }
+            About::Answer => (interface, (client, service), left.answer),
+            About::Inside => {
+                let ends = (services::node(v6), client);
+                (Interface::towards(client), ends, Some(left.inside))
+            }
+        };
+        let is_inside = it.about == About::Inside;
+        let mac = if is_inside { SENDER_MAC } else { by.mac() };
+        match about.and_then(|about| it.frame(ends, mac, &about)) {
+            Some(frame) if is_inside => self.hook(false, by, &frame, 0, true).map(drop),
+            Some(frame) => self.through(by, &frame).map(drop),
+            None => Ok(()),
+        }
     }
-    frame.extend(from);
-    frame.extend(to);
-    frame.extend(message);
-    Some(frame)
 }

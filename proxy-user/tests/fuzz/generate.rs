@@ -51,21 +51,14 @@ pub(crate) fn sequence(seed: u64, cluster: u64) -> Sequence<Operation> {
         (_, true) => Some(Operation::Past(random.one_in(2))),
         _ => None,
     };
-    let ports = if is_flood {
-        5000
-    } else {
-        random.pick(&[3, 12, 200])
-    };
+    let ports = random.pick(if is_flood { &[5000][..] } else { &[3, 12, 200] });
     let is_outside = first == Some(Operation::Past(true));
-    let length = if is_flood {
-        700
-    } else if is_short {
-        random.pick(&[10, 10, 20, 20])
-    } else if is_tight {
-        random.pick(&[80, 150, 400])
-    } else {
-        random.pick(&[10, 10, 20, 20, 40, 80, 150, 400])
-    };
+    let length = random.pick(match (is_flood, is_short, is_tight) {
+        (true, _, _) => &[700][..],
+        (_, true, _) => &[10, 10, 20, 20],
+        (_, _, true) => &[80, 150, 400],
+        _ => &[10, 10, 20, 20, 40, 80, 150, 400],
+    });
     let restart = random.one_in(2000).then(|| random.below(length));
     let mut generator = Generator {
         operations: first.into_iter().collect(),
@@ -92,6 +85,21 @@ pub(crate) fn sequence(seed: u64, cluster: u64) -> Sequence<Operation> {
 }
 
 impl Generator {
+    fn change_service(&mut self) {
+        let index = self.random.below(self.services.len() as u64) as usize;
+        let service = &mut self.services[index];
+        let operation = if self.random.one_in(5) {
+            Operation::Remove(service.name.clone())
+        } else {
+            *service = cluster::changed(service, &mut self.random);
+            Operation::Apply(service.clone())
+        };
+        self.operations.push(operation);
+    }
+    fn change_settings(&mut self) {
+        let settings = cluster::settings(&mut self.random);
+        self.operations.push(Operation::Settings(settings));
+    }
     fn step(&mut self) {
         if self.is_flood && !self.random.one_in(4) {
             return self.begin();
@@ -120,26 +128,19 @@ impl Generator {
     pub(crate) fn client(&mut self) -> (Interface, IpAddr) {
         let v6 = self.v6;
         let is_outside = self.is_outside && self.random.one_in(2);
-        let interfaces = [
-            Interface::PodA,
-            Interface::PodA,
-            Interface::PodB,
-            Interface::PodC,
-            Interface::Uplink,
-            Interface::Uplink,
-        ];
-        let interface = self
-            .random
-            .pick(&interfaces[if is_outside { 4 } else { 0 }..]);
+        use Interface::{PodA, PodB, PodC, Uplink};
+        let interfaces = [PodA, PodA, PodB, PodC, Uplink, Uplink];
+        let from = if is_outside { 4 } else { 0 };
+        let interface = self.random.pick(&interfaces[from..]);
         let address = match interface {
-            Interface::Uplink => match self.random.below(12) {
-                0 => services::pod(Interface::Uplink, v6),
+            Uplink => match self.random.below(12) {
+                0 => services::pod(Uplink, v6),
                 1 => services::node(v6),
-                2 => services::pod(Interface::PodA, v6),
+                2 => services::pod(PodA, v6),
                 n => services::outsider(9 + (n % 3) as u8, v6),
             },
             // A pod may send with the source address of another pod.
-            _ if self.random.one_in(20) => services::pod(Interface::PodA, v6),
+            _ if self.random.one_in(20) => services::pod(PodA, v6),
             pod => services::pod(pod, v6),
         };
         (interface, address)
@@ -152,21 +153,14 @@ impl Generator {
     pub(crate) fn destination(&mut self) -> (u8, SocketAddr) {
         let v6 = self.v6;
         let service = self.random.pick(&self.services);
-        let frontends: Vec<_> = service
-            .frontends
-            .iter()
-            .filter(|frontend| frontend.at.is_ipv6() == v6)
-            .collect();
-        let backends: Vec<_> = service
-            .backends
-            .iter()
-            .filter(|backend| backend.at.is_ipv6() == v6)
-            .collect();
+        let of_family = |all: Vec<SocketAddr>| {
+            let all = all.into_iter().filter(|at| at.is_ipv6() == v6);
+            all.collect::<Vec<_>>()
+        };
+        let frontends = of_family(service.frontends.iter().map(|one| one.at).collect());
+        let backends = of_family(service.backends.iter().map(|one| one.at).collect());
         let protocol = service.protocol;
-        if frontends.is_empty() {
-            return (protocol, at(services::outsider(77, v6), 80));
-        }
-        let mut to = self.random.pick(&frontends).at;
+        let mut to = self.random.pick(&frontends);
         if to.ip().is_unspecified() {
             to.set_ip(services::node(v6));
         }
@@ -176,7 +170,7 @@ impl Generator {
             2 => return (self.random.pick(&[TCP, UDP, SCTP]), to),
             3 => to.set_ip(cluster::nobodys_cluster_ip(v6)),
             4 => to.set_ip(services::other_node_address(v6)),
-            5..8 if !backends.is_empty() => to = self.random.pick(&backends).at,
+            5..8 if !backends.is_empty() => to = self.random.pick(&backends),
             _ => {}
         }
         (protocol, to)
@@ -188,7 +182,7 @@ impl Generator {
             ..Shape::default()
         };
         match random.below(60) {
-            0 => shape.options = 1 + random.below(8) as u8,
+            0 => shape.options = 1 + random.below(8) as i64,
             1 => shape.vlan = true,
             2 => shape.unsummed = protocol != UDP || !self.v6,
             3 => shape.bad_sum = true,
@@ -200,23 +194,27 @@ impl Generator {
         }
         shape
     }
-    pub(crate) fn begin(&mut self) {
+    /// Returns a client's interface, and the tuple of its packets to some destination.
+    pub(crate) fn anybody(&mut self) -> (Interface, Tuple) {
         let (interface, address) = self.client();
         let (protocol, dst) = self.destination();
         let src = at(address, self.client_port());
-        let tuple = Tuple { protocol, src, dst };
+        (interface, Tuple::new(protocol, src, dst))
+    }
+    /// Adds a conversation that has not begun.
+    pub(crate) fn converse(&mut self, interface: Interface, tuple: Tuple) -> Conversation {
         let conversation = Conversation {
             interface,
             tuple,
             sent: (0, 0),
         };
         self.conversations.push(conversation);
-        let kind = if protocol == UDP {
-            Kind::Data
-        } else {
-            Kind::Syn
-        };
-        self.send(conversation, kind);
+        conversation
+    }
+    pub(crate) fn begin(&mut self) {
+        let (interface, tuple) = self.anybody();
+        let conversation = self.converse(interface, tuple);
+        self.send(conversation, Kind::first(tuple.protocol));
         // The backend answers half of them, and the client mostly acknowledges the answer.
         if !self.is_flood && self.random.one_in(2) {
             self.answer(conversation, Kind::SynAck);
@@ -238,31 +236,12 @@ impl Generator {
             self.advance(index);
         }
         let conversation = self.conversations[index];
+        use Kind::{Abort, Ack, BadAck, BadFin, Data, Fin, Rst, Syn, SynAck};
         let client = [
-            Kind::Syn,
-            Kind::Syn,
-            Kind::Ack,
-            Kind::Data,
-            Kind::Data,
-            Kind::BadAck,
-            Kind::Fin,
-            Kind::BadFin,
-            Kind::Rst,
-            Kind::SynAck,
-            Kind::Abort,
+            Syn, Syn, Ack, Data, Data, BadAck, Fin, BadFin, Rst, SynAck, Abort,
         ];
         let client = &client[if self.is_flood { 5 } else { 0 }..];
-        let backend = [
-            Kind::SynAck,
-            Kind::SynAck,
-            Kind::Ack,
-            Kind::Data,
-            Kind::Data,
-            Kind::Fin,
-            Kind::Fin,
-            Kind::Rst,
-            Kind::Abort,
-        ];
+        let backend = [SynAck, SynAck, Ack, Data, Data, Fin, Fin, Rst, Abort];
         if self.random.one_in(2) {
             let kind = self.random.pick(client);
             self.send(conversation, kind);
@@ -272,23 +251,19 @@ impl Generator {
         }
     }
     pub(crate) fn send(&mut self, conversation: Conversation, kind: Kind) {
-        let Conversation {
-            interface,
-            tuple,
-            sent: (own, other),
-        } = conversation;
+        let (tuple, (own, other)) = (conversation.tuple, conversation.sent);
         let shape = self.numbered(tuple.protocol, -OTHER_TAG, own, other);
-        let packet = Packet { tuple, kind, shape };
+        self.push(conversation.interface, Packet { tuple, kind, shape });
+    }
+    /// Adds a packet that a client sends.
+    pub(crate) fn push(&mut self, interface: Interface, packet: Packet) {
         self.operations.push(Operation::Send(interface, packet));
     }
     pub(crate) fn answer(&mut self, conversation: Conversation, kind: Kind) {
-        let Conversation {
-            interface,
-            tuple,
-            sent: (other, own),
-        } = conversation;
+        let (tuple, (other, own)) = (conversation.tuple, conversation.sent);
         let shape = self.numbered(tuple.protocol, OTHER_TAG, own, other);
         let packet = Packet { tuple, kind, shape };
-        self.operations.push(Operation::Answer(interface, packet));
+        let answer = Operation::Answer(conversation.interface, packet);
+        self.operations.push(answer);
     }
 }

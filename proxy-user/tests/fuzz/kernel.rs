@@ -1,272 +1,290 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads BPF maps with few system calls: counters after each packet, tables after a sequence.
+//! Reads BPF maps: counters after each packet, tables after a sequence, which must have the same
+//! entries as the model's flows. Empties those that the programs write, and controls the times in
+//! the flow tables: only operations of a sequence let time pass.
 
 use std::{
-    io,
-    marker::PhantomData,
-    os::fd::{AsRawFd, OwnedFd},
+    collections::BTreeMap,
+    mem,
+    net::SocketAddr,
+    os::fd::OwnedFd,
     path::Path,
+    time::{Duration, Instant},
 };
 
-use datapath::maps::pins::map_path;
-use linux::{Plain, get_pinned, map_info};
-use proxy_common::{Counter, maps, ports};
+use datapath::maps::{family::Family, pins::map_path, tables::Table};
+use linux::{Mapping, PerCpu, Plain, get_pinned, monotonic};
+use proxy_common::{
+    Addr, Counter, FlowEntry, FlowKey, FlowKind, FlowState, Protocol, flow::coarse, maps, ports,
+};
 
-const COUNTERS: usize = Counter::ALL.len();
-
-const UPDATE: i64 = 2;
-const LOOKUP_BATCH: i64 = 24;
-const LOOKUP_AND_DELETE_BATCH: i64 = 25;
-
-#[repr(C)]
-#[derive(Default)]
-struct Batch {
-    in_batch: u64,
-    out_batch: u64,
-    keys: u64,
-    values: u64,
-    count: u32,
-    map: u32,
-    element_flags: u64,
-    flags: u64,
-}
-
-#[repr(C)]
-struct Element {
-    map: u32,
-    _pad: u32,
-    key: u64,
-    value: u64,
-    flags: u64,
-}
-
-fn cpus() -> usize {
-    aya::util::nr_cpus().expect("the number of CPUs")
-}
+use crate::{
+    model::{
+        Life, Model,
+        wire::{SCTP, Tuple},
+    },
+    subject::{Maps, Subject, socket},
+};
 
 fn pinned(pin_dir: &Path, map: &str) -> OwnedFd {
     get_pinned(&map_path(pin_dir, map), false).expect("pinned")
 }
 
-/// Reads up to `count` elements of a map into `keys` and `values`, and removes them if `command`
-/// says so; returns how many it has read.
-fn batch(command: i64, map: &OwnedFd, keys: &mut [u8], values: &mut [u8], count: usize) -> usize {
-    let mut out = [0_u64; 4];
-    let mut batch = Batch {
-        out_batch: out.as_mut_ptr() as u64,
-        keys: keys.as_mut_ptr() as u64,
-        values: values.as_mut_ptr() as u64,
-        count: count as u32,
-        map: map.as_raw_fd() as u32,
-        ..Batch::default()
-    };
-    // SAFETY: callers pass buffers for this number of keys, and of values for every CPU.
-    let result =
-        unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut batch, size_of::<Batch>()) };
-    let error = io::Error::last_os_error();
-    let ended = error.raw_os_error() == Some(libc::ENOENT);
-    assert!(result == 0 || ended, "read a map: {error}");
-    batch.count as usize
+pub(crate) fn table<K: Plain, V: Plain>(pin_dir: &Path, map: &str) -> Table<K, V> {
+    Table::new(pinned(pin_dir, map)).expect("a table")
+}
+
+/// Removes every element of a table.
+pub(crate) fn clear<K: Plain, V: Plain>(table: &Table<K, V>) {
+    let entries = table.entries().expect("readable").into_iter();
+    let keys: Vec<_> = entries.map(|(key, _)| key).collect();
+    let refused = table.delete_all(&keys);
+    assert!(refused.is_empty(), "{refused:?}");
+}
+
+/// Replaces every value in a table by what `change` makes of it.
+fn change<K: Plain, V: Plain>(table: &Table<K, V>, change: impl Fn(&K, &mut V)) {
+    for (key, mut value) in table.entries().expect("readable") {
+        change(&key, &mut value);
+        table.update(&key, &value).expect("stored");
+    }
 }
 
 /// The map of counters, with the counts before the next packet.
 pub(crate) struct Counters {
-    map: OwnedFd,
-    keys: Vec<u8>,
-    values: Vec<u8>,
+    map: PerCpu<u32, u64>,
     before: Vec<u64>,
 }
 
 impl Counters {
     pub(crate) fn open(pin_dir: &Path) -> Self {
-        let mut counters = Self {
-            map: pinned(pin_dir, maps::COUNTERS),
-            keys: vec![0; COUNTERS * 4],
-            values: vec![0; COUNTERS * cpus() * 8],
-            before: vec![0; COUNTERS],
-        };
-        counters.reset();
-        counters
+        Self {
+            map: PerCpu::new(pinned(pin_dir, maps::COUNTERS)).expect("counters"),
+            before: Vec::new(),
+        }
     }
-    /// Reads the current counts as those before the next packet.
-    pub(crate) fn reset(&mut self) {
-        self.read();
-        self.before = self.sums().collect();
-    }
-    fn read(&mut self) {
-        let Self {
-            map, keys, values, ..
-        } = self;
-        batch(LOOKUP_BATCH, map, keys, values, COUNTERS);
-    }
-    fn sums(&self) -> impl Iterator<Item = u64> {
-        let of_each = self.values.chunks_exact(self.values.len() / COUNTERS);
-        of_each.map(|values| {
-            let (words, _) = values.as_chunks::<8>();
-            words.iter().map(|word| u64::from_ne_bytes(*word)).sum()
-        })
+    /// Reads the current counts as those before the next packet; returns the previous ones.
+    pub(crate) fn reset(&mut self) -> Vec<u64> {
+        let mut sums = Vec::new();
+        let read = self.map.each(|_, values| {
+            sums.push(values.iter().sum());
+            true
+        });
+        read.expect("readable");
+        mem::replace(&mut self.before, sums)
     }
     /// Returns the counter that the last packet has increased; fails unless only one has increased,
     /// by one. None if no counter has changed. FlowEvictedEarly may increase in addition and is not
     /// returned.
     pub(crate) fn moved(&mut self) -> Result<Option<Counter>, String> {
-        const EVICTED: usize = Counter::FlowEvictedEarly as usize;
-        self.read();
-        let mut moved = None;
-        let evicted = self.sums().nth(EVICTED).unwrap_or_default();
-        self.before[EVICTED] = evicted;
-        for (index, now) in self.sums().enumerate() {
-            let by = now - self.before[index];
-            if by == 0 {
-                continue;
-            }
-            if by != 1 || moved.is_some() {
-                return Err(format!("{:?} moves as well, by {by}", Counter::ALL[index]));
-            }
-            moved = Some(index);
-        }
-        let Some(index) = moved else {
-            return Ok(None);
-        };
-        self.before[index] += 1;
-        Ok(Some(Counter::ALL[index]))
-    }
-}
-
-/// A hash map of the programs, which is read as a whole.
-pub(crate) struct Hash<K, V> {
-    map: OwnedFd,
-    keys: Vec<u8>,
-    values: Vec<u8>,
-    capacity: usize,
-    types: PhantomData<fn() -> (K, V)>,
-}
-
-impl<K: Plain, V: Plain> Hash<K, V> {
-    pub(crate) fn open(pin_dir: &Path, map: &str) -> Self {
-        let map = pinned(pin_dir, map);
-        let info = map_info(&map).expect("a map");
-        assert_eq!(
-            (info.key_size as usize, info.value_size as usize),
-            (size_of::<K>(), size_of::<V>())
-        );
-        let capacity = info.max_entries as usize;
-        Self {
-            map,
-            keys: vec![0; capacity * size_of::<K>()],
-            values: vec![0; capacity * size_of::<V>()],
-            capacity,
-            types: PhantomData,
+        let before = self.reset();
+        let by = self
+            .before
+            .iter()
+            .zip(before)
+            .map(|(now, before)| now - before);
+        let moved = Counter::ALL.iter().copied().zip(by);
+        let moved: Vec<_> = moved
+            .filter(|(counter, by)| *by > 0 && *counter != Counter::FlowEvictedEarly)
+            .collect();
+        match moved[..] {
+            [] => Ok(None),
+            [(counter, 1)] => Ok(Some(counter)),
+            _ => Err(format!("these move: {moved:?}")),
         }
     }
-    /// Returns all elements of the map.
-    pub(crate) fn read(&mut self) -> Vec<(K, V)> {
-        self.all(LOOKUP_BATCH)
-    }
-    pub(crate) fn clear(&mut self) {
-        let Self {
-            map,
-            keys,
-            values,
-            capacity,
-            ..
-        } = self;
-        batch(LOOKUP_AND_DELETE_BATCH, map, keys, values, *capacity);
-    }
-    fn all(&mut self, command: i64) -> Vec<(K, V)> {
-        let Self {
-            map,
-            keys,
-            values,
-            capacity,
-            ..
-        } = self;
-        let count = batch(command, map, keys, values, *capacity);
-        let keys = keys.chunks_exact(size_of::<K>()).take(count);
-        let values = values.chunks_exact(size_of::<V>());
-        let entry = |(key, value)| Some((K::from_bytes(key)?, V::from_bytes(value)?));
-        keys.zip(values).filter_map(entry).collect()
-    }
-    /// Replaces every value in the map by what `change` makes of it.
-    pub(crate) fn change(&mut self, change: impl Fn(&K, &mut V)) {
-        for (key, mut value) in self.read() {
-            change(&key, &mut value);
-            update(&self.map, key.bytes(), value.bytes());
-        }
-    }
-}
-
-fn update(map: &OwnedFd, key: &[u8], value: &[u8]) {
-    let mut element = Element {
-        map: map.as_raw_fd() as u32,
-        _pad: 0,
-        key: key.as_ptr() as u64,
-        value: value.as_ptr() as u64,
-        flags: 0,
-    };
-    // SAFETY: key and value are live, and as long as the map's keys and values.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_bpf,
-            UPDATE,
-            &raw mut element,
-            size_of::<Element>(),
-        )
-    };
-    assert_eq!(
-        result,
-        0,
-        "store an element: {}",
-        io::Error::last_os_error()
-    );
 }
 
 /// Other maps that the programs write. `remove` empties them at the beginning of a sequence.
 pub(crate) struct Traces {
-    ring_ends: OwnedFd,
-    budget: OwnedFd,
-    direct: OwnedFd,
-    port_bits: *mut u64,
+    ring_ends: Table<u32, [u64; 2]>,
+    budget: PerCpu<u32, [u64; 2]>,
+    direct: Table<u32, u32>,
+    port_bits: Mapping,
 }
 
 impl Traces {
+    const PORT_BYTES: usize = ports::WORDS as usize * 8;
+
     pub(crate) fn open(pin_dir: &Path) -> Self {
-        let map = pinned(pin_dir, maps::PORTS);
-        let (length, protection) = (
-            ports::WORDS as usize * 8,
-            libc::PROT_READ | libc::PROT_WRITE,
-        );
-        // SAFETY: a new mapping of memory, which exists until the process ends.
-        let at = unsafe {
-            let (null, fd) = (std::ptr::null_mut(), map.as_raw_fd());
-            libc::mmap(null, length, protection, libc::MAP_SHARED, fd, 0)
-        };
-        assert_ne!(at, libc::MAP_FAILED, "{}", io::Error::last_os_error());
+        let port_bits = Mapping::new(pinned(pin_dir, maps::PORTS), 0, Self::PORT_BYTES);
         Self {
-            ring_ends: pinned(pin_dir, maps::RING_ENDS),
-            budget: pinned(pin_dir, maps::REJECT_BUDGET),
-            direct: pinned(pin_dir, maps::DIRECT),
-            port_bits: at.cast(),
+            ring_ends: table(pin_dir, maps::RING_ENDS),
+            budget: PerCpu::new(pinned(pin_dir, maps::REJECT_BUDGET)).expect("a budget"),
+            direct: table(pin_dir, maps::DIRECT),
+            port_bits: port_bits.expect("mapped"),
         }
     }
     /// Empties the maps. `direct` has the slots of the map `direct` that may be in use.
     pub(crate) fn remove(&self, direct: impl Iterator<Item = u32>) {
         const BY_PROGRAMS: u64 = ports::REPLY | ports::MASQUERADE | ports::DIRECT;
-        for end in 0..6_u32 {
-            update(&self.ring_ends, &end.to_ne_bytes(), &[0; 16]);
+        for end in 0..6 {
+            self.ring_ends.update(&end, &[0; 2]).expect("stored");
         }
         // An empty budget of rejections fills up again as time passes.
-        update(&self.budget, &[0; 4], &vec![0; 16 * cpus()]);
+        self.budget.store_all(&[(0, [0; 2])]).expect("stored");
         for place in direct {
-            update(&self.direct, &place.to_ne_bytes(), &[0; 4]);
+            self.direct.update(&place, &0).expect("stored");
         }
-        // SAFETY: the mapping has this length, and nobody else writes to it while no program runs.
-        let words =
-            unsafe { std::slice::from_raw_parts_mut(self.port_bits, ports::WORDS as usize) };
-        for word in words {
-            if *word != 0 {
-                *word &= !(BY_PROGRAMS * (u64::MAX / 0xff));
+        for at in (0..Self::PORT_BYTES).step_by(4) {
+            let bits: u32 = self.port_bits.load(at);
+            if bits != 0 {
+                let cleared = bits & !(BY_PROGRAMS as u32 * (u32::MAX / 0xff));
+                self.port_bits.store(at, &cleared);
             }
         }
     }
+}
+
+impl Subject {
+    /// Makes every flow and session affinity older by some seconds.
+    pub(crate) fn pass_time(&self, seconds: u64) {
+        let past = seconds * 1_000_000_000;
+        self.shift_flows(|at| at.wrapping_sub(past));
+        change(&self.v4.affinity, |_, entry| entry.last_used -= past);
+        change(&self.v6.affinity, |_, entry| entry.last_used -= past);
+    }
+    /// Makes flows younger by the real time since the last call, so that the real duration of a run
+    /// does not matter: programs record some packets only once a second.
+    pub(crate) fn hold_time(&mut self) {
+        // Several times a second. The programs' clock is at most the margin behind real time.
+        const OFTEN: Duration = Duration::from_millis(200);
+        const MARGIN: Duration = Duration::from_millis(50);
+        let passed = self.held.elapsed();
+        if passed < OFTEN {
+            return;
+        }
+        let present = monotonic() - MARGIN.as_nanos() as u64;
+        let passed = passed.as_nanos() as u64;
+        self.shift_flows(|last_seen| (last_seen + passed).min(present.max(last_seen)));
+        self.held = Instant::now();
+    }
+    /// Changes the times in every flow's entries by `to`.
+    fn shift_flows(&self, to: impl Fn(u64) -> u64) {
+        change(&self.v4.flows, |key, entry| shift(key, entry, &to));
+        change(&self.v6.flows, |key, entry| shift(key, entry, &to));
+    }
+}
+
+/// Changes the times in a flow's entry by `to`.
+fn shift<A: Addr>(key: &FlowKey<A>, entry: &mut FlowEntry<A>, to: impl Fn(u64) -> u64) {
+    entry.last_seen = to(entry.last_seen);
+    if key.protocol == Protocol::UDP && entry.kind == FlowKind::ORIGINAL {
+        entry.reuse = coarse(to(u64::from(entry.reuse) << 20));
+    }
+}
+
+/// What an entry says: where packets go, from whom or to whom, whether they are masqueraded and as
+/// whom, the bits of the state, and the number.
+type Row = (SocketAddr, SocketAddr, bool, Option<SocketAddr>, u32, u32);
+/// Flow entries. Key: kind of entry, tuple, and the client's interface.
+type Entries = BTreeMap<(u8, Tuple, u32), Row>;
+
+/// Compares flows and session affinities in the maps with those of the model.
+pub(crate) fn compare(model: &Model, subject: &Subject) -> Result<(), String> {
+    let wanted = wanted(model);
+    let mut found = Entries::new();
+    read(&subject.v4, &mut found)?;
+    read(&subject.v6, &mut found)?;
+    for (key, row) in &wanted {
+        let other = found.remove(key);
+        if other != Some(*row) {
+            fail!("{key:?} must be\n  {row:?}\nbut is\n  {other:?}");
+        }
+    }
+    if let Some(entry) = found.first_key_value() {
+        fail!("an entry is left behind: {entry:?}");
+    }
+    let (wanted, found) = (model.affinities(), subject.affinities());
+    if wanted != found {
+        fail!("the affinities must be\n  {wanted:?}\nbut are\n  {found:?}");
+    }
+    Ok(())
+}
+
+/// Returns the state as bits of a [`FlowState`].
+fn bits(life: &Life) -> u32 {
+    let bits = [
+        (life.answered, FlowState::ANSWERED),
+        (life.acknowledged, FlowState::ACKNOWLEDGED),
+        (life.client_fin, FlowState::CLIENT_FIN),
+        (life.backend_fin, FlowState::BACKEND_FIN),
+        (life.backend_first, FlowState::BACKEND_FIRST),
+        (life.reset, FlowState::RESET),
+        (life.repeated, FlowState::REPEATED),
+        (life.renewed, FlowState::RENEWED),
+        (life.picked_up, FlowState::PICKED_UP),
+        (life.fin_answered, FlowState::FIN_ANSWERED),
+        (life.data_sent, FlowState::DATA_SENT),
+    ];
+    let set = bits.into_iter().filter(|(is, _)| *is);
+    set.fold(0, |all, (_, bit)| all | bit.0)
+}
+
+/// Returns the number in an entry in host byte order; only SCTP's tags are in network byte order.
+fn number(protocol: u8, sequence: u32) -> u32 {
+    match protocol {
+        SCTP => u32::from_be(sequence),
+        _ => sequence,
+    }
+}
+
+fn wanted(model: &Model) -> Entries {
+    let mut entries = Entries::new();
+    for (key, flow) in &model.flows {
+        let Tuple { protocol, src, dst } = key.tuple;
+        let (masqueraded, life) = (flow.is_masqueraded, &flow.life);
+        let (state, number) = (bits(life), life.client_number);
+        let row = (flow.backend, flow.source, masqueraded, None, state, number);
+        entries.insert((FlowKind::ORIGINAL.0, key.tuple, key.interface), row);
+        let row = (
+            dst,
+            src,
+            masqueraded,
+            flow.masquerade,
+            0,
+            life.backend_number,
+        );
+        entries.insert((FlowKind::REPLY.0, flow.reply(protocol), 0), row);
+        if let Some(tuple) = flow.masqueraded_reply(protocol) {
+            let row = (flow.source, tuple.src, false, None, 0, 0);
+            entries.insert((FlowKind::MASQUERADED_REPLY.0, tuple, 0), row);
+        }
+    }
+    for tuple in model.untouched.keys() {
+        let row = (tuple.dst, tuple.src, false, None, 0, 0);
+        entries.insert((FlowKind::UNTOUCHED.0, *tuple, 0), row);
+    }
+    entries
+}
+
+fn read<A: Family>(maps: &Maps<A>, found: &mut Entries) -> Result<(), String> {
+    for (key, entry) in maps.flows.entries().expect("readable") {
+        let (src, dst) = (socket(key.src, key.src_port), socket(key.dst, key.dst_port));
+        let tuple = Tuple::new(key.protocol.0, src, dst);
+        if !entry.is_whole(&key) {
+            fail!("the check word of {tuple:?} is wrong");
+        }
+        let to = socket(entry.address, entry.port);
+        let masqueraded = entry.is_masqueraded();
+        let number = number(tuple.protocol, entry.sequence);
+        let row = match entry.kind {
+            FlowKind::ORIGINAL => {
+                let source = socket(key.src, entry.client_port);
+                (to, source, masqueraded, None, entry.state.0, number)
+            }
+            FlowKind::REPLY => {
+                let client = socket(key.dst, entry.client_port);
+                let source = socket(entry.masquerade, entry.masquerade_port);
+                let source = Some(source).filter(|source| source.port() != 0);
+                (to, client, masqueraded, source, 0, number)
+            }
+            FlowKind::MASQUERADED_REPLY => (to, src, false, None, 0, 0),
+            _ => (dst, src, false, None, 0, 0),
+        };
+        let [a, b, c] = key.interface;
+        let interface = u32::from_le_bytes([a, b, c, 0]);
+        found.insert((entry.kind.0, tuple, interface), row);
+    }
+    Ok(())
 }

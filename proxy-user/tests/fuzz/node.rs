@@ -4,20 +4,21 @@
 use std::net::SocketAddr;
 
 use config::set_allocated;
-use datapath::NodeAddress;
+use datapath::{NodeAddress, maps::family::Family};
 use linux::interfaces::PodLink;
 use proxy_common::{
-    FlowKey, Port, Prefix, Protocol, Settings, V4, V6,
+    FlowKey, Port, Protocol, Settings, V4, V6,
     maps::{self, interface},
     masquerade::{MasqueradeSources, PortRanges},
     xdp::{Abilities, Uplink},
 };
 
 use crate::{
+    kernel::table,
     model::wire::Tuple,
     packets::OTHER_MAC,
-    services::{self, Interface, NodeSettings, POD_MAC, ROUTER_MAC, v4, v6},
-    subject::{IDLE, Subject, table},
+    services::{self, Interface, NodeSettings, POD_MAC, ROUTER_MAC},
+    subject::{IDLE, Subject},
 };
 
 impl Subject {
@@ -25,8 +26,8 @@ impl Subject {
         const UPLINK_SOURCE: u32 = 1;
         let pin_dir = &self.options.pin_dir;
         let mut source = MasqueradeSources::NONE;
-        source.v4.0[0].address = v4(services::uplink_address(false)).expect("IPv4");
-        source.v6.0[0].address = v6(services::uplink_address(true)).expect("IPv6");
+        source.v4.0[0].address = V4::of_ip(services::uplink_address(false)).expect("IPv4");
+        source.v6.0[0].address = V6::of_ip(services::uplink_address(true)).expect("IPv6");
         table(pin_dir, maps::MASQUERADE_SOURCES)
             .update(&UPLINK_SOURCE, &source)
             .expect("an element");
@@ -36,26 +37,19 @@ impl Subject {
             .expect("an element");
         let interfaces = table::<u32, u64>(pin_dir, maps::INTERFACES);
         let shared = table::<u32, u32>(pin_dir, maps::SHARED_INTERFACES);
-        for one in Interface::ALL {
-            let bits = if one.has_pods() {
-                interface::PODS
-            } else {
-                shared
-                    .update(&one.index(), &one.index())
-                    .expect("an element");
-                UPLINK_SOURCE
-            };
-            let port = if one.is_bridge_port() {
-                interface::BRIDGE_PORT
-            } else {
-                0
-            };
-            let leaves = if one.redirects() {
-                interface::REDIRECTS
-            } else {
-                0
-            };
-            let word = interface::word(bits | port | leaves, 0);
+        let uplink = Interface::Uplink.index();
+        shared.update(&uplink, &uplink).expect("an element");
+        for (one, _) in Interface::ALL {
+            let mut bits = 0;
+            for (is, bit) in [
+                (one.has_pods(), interface::PODS),
+                (!one.has_pods(), UPLINK_SOURCE),
+                (one.is_bridge_port(), interface::BRIDGE_PORT),
+                (one.redirects(), interface::REDIRECTS),
+            ] {
+                bits |= if is { bit } else { 0 };
+            }
+            let word = interface::word(bits, 0);
             interfaces.update(&one.index(), &word).expect("an element");
         }
     }
@@ -77,20 +71,12 @@ impl Subject {
             .expect("an element");
     }
     pub(crate) fn place_node(&mut self) {
-        let mut addresses = Vec::new();
-        for v6 in [false, true] {
-            let all = [
-                services::node,
-                services::other_node_address,
-                services::uplink_address,
-            ];
-            for (n, address) in all.iter().enumerate() {
-                addresses.push(NodeAddress {
-                    address: address(v6),
-                    node_ports: n == 0,
-                });
-            }
-        }
+        let all = [false, true].into_iter().flat_map(services::node_addresses);
+        let all = all.map(|address| NodeAddress {
+            address,
+            node_ports: address == services::node(address.is_ipv6()),
+        });
+        let addresses: Vec<_> = all.collect();
         let datapath = self.datapath();
         datapath
             .set_node_addresses(&addresses)
@@ -103,29 +89,12 @@ impl Subject {
         }
         let mut settings = Settings::EMPTY;
         // A test run ends before the stack, so it cannot show what netfilter would do there.
-        settings.flags = Settings::UNFILTERED;
-        for (is, flag) in [
-            (wanted.masquerade_all, Settings::MASQUERADE_ALL),
-            (wanted.detects_pods, Settings::DETECTS_PODS),
-            (wanted.by_interface, Settings::PODS_BY_INTERFACE),
-            (wanted.mark_only, Settings::MARK_ONLY),
-            (wanted.resets, Settings::RESET_UNKNOWN),
-            (wanted.answer_ping, Settings::ANSWER_PING),
-        ] {
-            settings.flags |= if is { flag } else { 0 };
-        }
+        settings.flags = Settings::UNFILTERED | wanted.flags();
         settings.masquerade_ports = PortRanges([wanted.ports.0, wanted.ports.1, 0, 0]);
-        settings.internal_v4 = v4(services::node(false)).expect("IPv4");
-        settings.internal_v6 = v6(services::node(true)).expect("IPv6");
-        let pods = |v6| services::pod_range(v6);
-        settings.pods_v4[0] = Prefix {
-            address: v4(pods(false).network()).expect("IPv4"),
-            mask: v4(pods(false).netmask()).expect("IPv4"),
-        };
-        settings.pods_v6[0] = Prefix {
-            address: v6(pods(true).network()).expect("IPv6"),
-            mask: v6(pods(true).netmask()).expect("IPv6"),
-        };
+        settings.internal_v4 = V4::of_ip(services::node(false)).expect("IPv4");
+        settings.internal_v6 = V6::of_ip(services::node(true)).expect("IPv6");
+        settings.pods_v4[0] = V4::prefix(services::pod_range(false)).expect("IPv4");
+        settings.pods_v6[0] = V6::prefix(services::pod_range(true)).expect("IPv6");
         if wanted.allocated {
             set_allocated(&mut settings, &[false, true].map(services::service_range));
         }
@@ -140,12 +109,7 @@ pub(crate) fn routes(v6: bool) -> String {
     let (length, options) = if v6 { (128, "nodad") } else { (32, "") };
     let uplink = Interface::Uplink.name();
     let mut script = String::new();
-    for address in [
-        services::node,
-        services::other_node_address,
-        services::uplink_address,
-    ] {
-        let address = address(v6);
+    for address in services::node_addresses(v6) {
         script += &format!("addr add {address}/{length} {options} dev {uplink}\n");
     }
     for (to, interface, mac) in [
@@ -159,29 +123,21 @@ pub(crate) fn routes(v6: bool) -> String {
             "route add {to}/{length} dev {name}\nneigh add {to} lladdr {mac} dev {name} nud permanent\n"
         );
     }
-    script
-        + &format!(
-            "route add default via {} dev {uplink}\n",
-            services::router(v6)
-        )
+    let router = services::router(v6);
+    script + &format!("route add default via {router} dev {uplink}\n")
 }
 
 /// Returns the slot of a reply tuple in the map `direct`.
 pub(crate) fn direct(reply: Tuple) -> u32 {
-    let Tuple { protocol, src, dst } = reply;
-    let (from, to) = (Port::from_host(src.port()), Port::from_host(dst.port()));
-    let protocol = Protocol(protocol);
-    match (src, dst) {
-        (SocketAddr::V4(src), SocketAddr::V4(dst)) => {
-            FlowKey::<V4>::new((*src.ip()).into(), from, (*dst.ip()).into(), to, protocol)
-                .fingerprint()
-                .0
-        }
-        (SocketAddr::V6(src), SocketAddr::V6(dst)) => {
-            FlowKey::<V6>::new((*src.ip()).into(), from, (*dst.ip()).into(), to, protocol)
-                .fingerprint()
-                .0
-        }
-        _ => 0,
+    fn slot<A: Family>(Tuple { protocol, src, dst }: Tuple) -> u32 {
+        let address = |at: SocketAddr| A::of_ip(at.ip()).expect("of the family");
+        let [from, to] = [src, dst].map(|at| Port::from_host(at.port()));
+        let key = FlowKey::new(address(src), from, address(dst), to, Protocol(protocol));
+        key.fingerprint().0
+    }
+    if reply.src.is_ipv4() {
+        slot::<V4>(reply)
+    } else {
+        slot::<V6>(reply)
     }
 }

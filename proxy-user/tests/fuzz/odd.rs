@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Generates packets outside of usual conversations: fragments, ICMP errors, packets of no
-//! conversation and packets of the node itself.
+//! Generates what seldom happens by chance: fragments, ICMP errors, packets of no conversation and
+//! of the node itself; a backend that no longer serves, and a client whose tuples others use;
+//! numbers near the edges of a conversation's window, or far off.
 
-use std::net::IpAddr;
+use proxy_common::EndpointSet;
 
 use crate::{
+    cluster,
     errors::{About, Complaint, Error},
     generate::{Conversation, Generator},
-    model::wire::{ICMP, ICMPV6, SCTP, TCP, Tuple, UDP},
+    model::{
+        life::{AHEAD, BEHIND},
+        wire::{ICMP, ICMPV6, SCTP, TCP, Tuple, UDP},
+    },
     operations::Operation,
     packets::{Kind, Packet, Shape, at},
-    services::{self, Interface},
+    services::{self, Interface, NodeSettings},
 };
 
 /// The protocol GRE.
@@ -20,16 +25,15 @@ impl Generator {
     /// Sends a datagram in fragments, sometimes in the wrong order or with one of them missing.
     pub(crate) fn fragments(&mut self) {
         let v6 = self.v6;
-        let conversations = self.conversations.iter();
-        let datagrams: Vec<_> = conversations
-            .filter(|one| one.tuple.protocol == UDP)
-            .collect();
+        let conversations = self.conversations.iter().copied();
+        let datagrams = conversations.filter(|one| one.tuple.protocol == UDP);
+        let datagrams: Vec<_> = datagrams.collect();
         if datagrams.is_empty() {
             return;
         }
         let Conversation {
             interface, tuple, ..
-        } = *self.random.pick(&datagrams);
+        } = self.random.pick(&datagrams);
         let id = self.random.below(6) as u16;
         let is_answer = self.random.one_in(2);
         let mut parts = vec![true, false];
@@ -46,11 +50,8 @@ impl Generator {
                 fragment: Some((id, is_first)),
                 ..Shape::default()
             };
-            let packet = Packet {
-                tuple,
-                kind: Kind::Data,
-                shape,
-            };
+            let kind = Kind::Data;
+            let packet = Packet { tuple, kind, shape };
             self.operations.push(if is_answer {
                 Operation::Answer(interface, packet)
             } else {
@@ -65,22 +66,14 @@ impl Generator {
         let (_, dst) = self.destination();
         let icmp = if self.v6 { ICMPV6 } else { ICMP };
         let protocol = self.random.pick(&[icmp, icmp, GRE]);
-        let tuple = Tuple {
-            protocol,
-            src: at(address, 0),
-            dst: at(dst.ip(), 0),
-        };
+        let tuple = Tuple::new(protocol, at(address, 0), at(dst.ip(), 0));
         let id = self.random.below(6) as u16;
         let shape = Shape {
             fragment: self.random.one_in(12).then_some((id, true)),
             ..self.shape(protocol)
         };
-        let packet = Packet {
-            tuple,
-            kind: Kind::Data,
-            shape,
-        };
-        self.operations.push(Operation::Send(interface, packet));
+        let kind = Kind::Data;
+        self.push(interface, Packet { tuple, kind, shape });
     }
     pub(crate) fn complain(&mut self) {
         if self.conversations.is_empty() {
@@ -100,16 +93,11 @@ impl Generator {
     }
     /// Sends a client's packet that belongs to no conversation.
     pub(crate) fn stray(&mut self) {
-        let (interface, address) = self.client();
-        let (protocol, dst) = self.destination();
-        let src = at(address, self.client_port());
-        let tuple = Tuple { protocol, src, dst };
-        let kind = self
-            .random
-            .pick(&[Kind::Ack, Kind::SynAck, Kind::Fin, Kind::Rst, Kind::Data]);
-        let shape = self.shape(protocol);
-        let packet = Packet { tuple, kind, shape };
-        self.operations.push(Operation::Send(interface, packet));
+        let (interface, tuple) = self.anybody();
+        let kinds = [Kind::Ack, Kind::SynAck, Kind::Fin, Kind::Rst, Kind::Data];
+        let kind = self.random.pick(&kinds);
+        let shape = self.shape(tuple.protocol);
+        self.push(interface, Packet { tuple, kind, shape });
     }
     /// Sends a packet of no conversation out of the node, from a process of the node or forwarded.
     pub(crate) fn out(&mut self) {
@@ -119,26 +107,132 @@ impl Generator {
         let (_, peer) = self.client();
         let dst = at(peer, self.client_port());
         let protocol = self.random.pick(&[UDP, UDP, SCTP, TCP]);
-        let tuple = Tuple { protocol, src, dst };
-        let packet = Packet {
-            tuple,
-            kind: Kind::Data,
-            shape: Shape::default(),
-        };
+        let tuple = Tuple::new(protocol, src, dst);
+        let (kind, shape) = (Kind::Data, Shape::default());
         let is_own = !self.random.one_in(5);
+        let packet = Packet { tuple, kind, shape };
         self.operations.push(Operation::Out(is_own, packet));
-        if self.random.one_in(2) && !peer_is_odd(peer) {
-            let packet = Packet {
-                tuple: tuple.reversed(),
-                ..packet
-            };
-            let interface = Interface::towards(peer);
-            self.operations.push(Operation::Send(interface, packet));
+        // The node sends nothing to itself through an interface.
+        if self.random.one_in(2) && !services::is_node(peer) {
+            let tuple = tuple.reversed();
+            self.push(Interface::towards(peer), Packet { tuple, kind, shape });
         }
     }
-}
 
-/// Returns true for the node's own address: the node sends nothing to itself through an interface.
-fn peer_is_odd(peer: IpAddr) -> bool {
-    services::is_node(peer)
+    /// Makes an established connection, changes its service, and sends more SYNs and data.
+    pub(crate) fn drain(&mut self) {
+        self.begin();
+        let Some(conversation) = self.conversations.last().copied() else {
+            return;
+        };
+        self.answer(conversation, Kind::SynAck);
+        self.send(conversation, Kind::Ack);
+        let to = conversation.tuple.dst;
+        let served = self.services.iter().position(|service| {
+            let mut frontends = service.frontends.iter();
+            service.protocol == conversation.tuple.protocol
+                && frontends.any(|one| one.at.port() == to.port() && one.at.ip() == to.ip())
+        });
+        let Some(index) = served else {
+            return;
+        };
+        let mut changed = cluster::changed(&self.services[index], &mut self.random);
+        if self.random.one_in(2) {
+            // Removes half of the backends, so that the connection's backend may be gone.
+            let backends = &mut changed.backends;
+            backends.drain(..backends.len() / 2);
+            // All clients may use the remaining backends.
+            for backend in backends {
+                backend.sets.0 |= EndpointSet::CLUSTER.0;
+                backend.weight = backend.weight.max(1);
+            }
+        }
+        self.services[index] = changed.clone();
+        self.operations.push(Operation::Apply(changed));
+        let steps = self.random.pick(&[0, 0, 3, 6, 7]);
+        if steps > 0 {
+            self.operations.push(Operation::Wait(steps));
+        }
+        let follows = [Kind::Syn, Kind::Syn, Kind::Data, Kind::SynAck];
+        for _ in 0..3 {
+            let kind = self.random.pick(&follows);
+            self.send(conversation, kind);
+            let kind = self.random.pick(&follows[2..]);
+            if self.random.one_in(2) {
+                self.answer(conversation, kind);
+            }
+        }
+    }
+    /// Sends with a client's address from another interface, from all ports that it may be given.
+    pub(crate) fn crowd(&mut self) {
+        const PORTS: (u16, u16) = (5000, 5003);
+        let v6 = self.v6;
+        self.operations.push(Operation::Settings(NodeSettings {
+            ports: PORTS,
+            ..NodeSettings::default()
+        }));
+        let (protocol, dst) = self.destination();
+        let kind = Kind::first(protocol);
+        let address = services::pod(Interface::PodA, v6);
+        let port = self.client_port();
+        let others = [Interface::PodB, Interface::PodC, Interface::Uplink];
+        let other = self.random.pick(&others);
+        let from = |port| Tuple::new(protocol, at(address, port), dst);
+        let times = self.random.pick(&[1, 1, 3]);
+        for port in (PORTS.0..=PORTS.1).chain([port]) {
+            let forged = self.converse(other, from(port));
+            for _ in 0..times {
+                self.send(forged, kind);
+            }
+            if protocol == TCP && self.random.one_in(12) {
+                self.answer(forged, Kind::SynAck);
+                self.send(forged, Kind::Ack);
+            }
+        }
+        let own = self.converse(Interface::PodA, from(port));
+        self.send(own, kind);
+        self.answer(own, Kind::SynAck);
+        self.send(own, Kind::Ack);
+    }
+
+    /// Makes client or backend of a conversation send some bytes, so that later numbers are higher.
+    pub(crate) fn advance(&mut self, index: usize) {
+        let bytes = self.random.pick(&[1, 1000, 70_000, AHEAD, AHEAD + 1]);
+        let sent = &mut self.conversations[index].sent;
+        let is_client = self.random.one_in(2);
+        let side = if is_client { &mut sent.0 } else { &mut sent.1 };
+        *side = side.wrapping_add(bytes);
+    }
+    /// Returns a random shape with numbers that fit to the bytes sent by the packet's sender
+    /// (`own`) and by the other side.
+    pub(crate) fn numbered(&mut self, protocol: u8, other_tag: i32, own: i32, other: i32) -> Shape {
+        let shape = self.shape(protocol);
+        let random = &mut self.random;
+        let timestamp = match protocol {
+            TCP => random.pick(&[0, 0, 1000, 2000, 0x8000_0700]),
+            _ => 0,
+        };
+        let (ahead, acked) = match protocol {
+            TCP => {
+                let off = [-BEHIND - 1, -BEHIND, AHEAD, AHEAD + 1, 0x3000_0000];
+                let ahead = random.one_in(5).then(|| random.pick(&off));
+                let acked = random.one_in(12).then(|| random.pick(&off));
+                (
+                    own.wrapping_add(ahead.unwrap_or(0)),
+                    other.wrapping_add(acked.unwrap_or(0)),
+                )
+            }
+            SCTP => {
+                let ahead = random.one_in(4).then(|| random.pick(&[other_tag, 1]));
+                (ahead.unwrap_or(0), i32::from(random.one_in(8)))
+            }
+            _ => (0, 0),
+        };
+        Shape {
+            ahead: ahead.into(),
+            acked: acked.into(),
+            timestamp,
+            ..shape
+        }
+    }
 }

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The operations of a sequence and their text, one a line, so that a file can store a sequence.
 
-use std::{fmt, net::SocketAddr, str::FromStr};
+use std::{fmt, str::FromStr};
 
 use proxy_common::Counter;
 
 use crate::{
     errors::{About, Complaint, Error},
     kept::parsed,
-    model::wire::{ICMP, ICMPV6, SCTP, TCP, Tuple, UDP},
+    model::wire::Tuple,
     packets::{Kind, Packet, Shape},
     services::{Interface, NodeSettings, Service},
+    text::{Field, name_of, named, read_field, write_fields},
 };
 
 /// One operation of a sequence.
@@ -44,31 +45,6 @@ pub(crate) enum Operation {
     Counted(Vec<Counter>),
 }
 
-pub(crate) const PROTOCOLS: [(u8, &str); 5] = [
-    (TCP, "tcp"),
-    (UDP, "udp"),
-    (SCTP, "sctp"),
-    (ICMP, "icmp"),
-    (ICMPV6, "icmpv6"),
-];
-
-pub(crate) fn name_of<T: PartialEq + Copy>(names: &[(T, &'static str)], value: T) -> &'static str {
-    let found = names.iter().find(|(one, _)| *one == value);
-    found.map_or("?", |(_, name)| name)
-}
-
-pub(crate) fn named<T: Copy>(names: &[(T, &'static str)], text: &str) -> Result<T, String> {
-    let found = names.iter().find(|(_, name)| *name == text);
-    found
-        .map(|(one, _)| *one)
-        .ok_or_else(|| format!("unknown word {text}"))
-}
-
-fn interface(text: &str) -> Result<Interface, String> {
-    let found = Interface::ALL.into_iter().find(|one| one.name() == text);
-    found.ok_or_else(|| format!("unknown interface {text}"))
-}
-
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -77,23 +53,8 @@ impl fmt::Display for Operation {
             Self::Settings(settings) => write!(f, "settings{settings}"),
             Self::Send(interface, packet) => write!(f, "send {} {packet}", interface.name()),
             Self::Answer(interface, packet) => write!(f, "answer {} {packet}", interface.name()),
-            Self::Complain(
-                interface,
-                Complaint {
-                    error,
-                    about,
-                    quote,
-                    tuple,
-                },
-            ) => {
-                let (error, about) = (name_of(&Error::ALL, *error), name_of(&About::ALL, *about));
-                let (protocol, Tuple { src, dst, .. }) =
-                    (name_of(&PROTOCOLS, tuple.protocol), tuple);
-                let name = interface.name();
-                write!(
-                    f,
-                    "complain {name} {error} {about} {quote} {protocol} {src} > {dst}"
-                )
+            Self::Complain(interface, complaint) => {
+                write!(f, "complain {} {complaint}", interface.name())
             }
             Self::Out(true, packet) => write!(f, "out own {packet}"),
             Self::Out(false, packet) => write!(f, "out forwarded {packet}"),
@@ -123,107 +84,78 @@ impl FromStr for Operation {
     type Err = String;
     fn from_str(line: &str) -> Result<Self, String> {
         let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
-        let by_interface = || -> Result<_, String> {
-            let (name, rest) = rest.split_once(' ').ok_or("too short")?;
-            Ok((interface(name)?, rest.parse()?))
-        };
+        let (first, more) = rest.split_once(' ').unwrap_or((rest, ""));
+        let interface = || named(&Interface::ALL, first);
         Ok(match verb {
             "service" => Self::Apply(rest.parse()?),
             "remove" => Self::Remove(rest.into()),
             "settings" => Self::Settings(rest.parse()?),
-            "send" => {
-                let (interface, packet) = by_interface()?;
-                Self::Send(interface, packet)
-            }
-            "answer" => {
-                let (interface, packet) = by_interface()?;
-                Self::Answer(interface, packet)
-            }
-            "complain" => {
-                let words: Vec<&str> = rest.split_whitespace().collect();
-                let [at, error, about, quote, protocol, src, ">", dst] = words[..] else {
-                    return Err(
-                        "it is: INTERFACE ERROR ABOUT BYTES PROTOCOL CLIENT > SERVICE".into(),
-                    );
-                };
-                let tuple = Tuple {
-                    protocol: named(&PROTOCOLS, protocol)?,
-                    src: parsed(src)?,
-                    dst: parsed(dst)?,
-                };
-                let complaint = Complaint {
-                    error: named(&Error::ALL, error)?,
-                    about: named(&About::ALL, about)?,
-                    quote: parsed(quote)?,
-                    tuple,
-                };
-                Self::Complain(interface(at)?, complaint)
-            }
-            "out" => match rest.split_once(' ') {
-                Some(("own", packet)) => Self::Out(true, packet.parse()?),
-                Some((_, packet)) => Self::Out(false, packet.parse()?),
-                None => return Err("too short".into()),
-            },
+            "send" => Self::Send(interface()?, more.parse()?),
+            "answer" => Self::Answer(interface()?, more.parse()?),
+            "complain" => Self::Complain(interface()?, more.parse()?),
+            "out" => Self::Out(first == "own", more.parse()?),
             "wait" => Self::Wait(parsed(rest)?),
             "sweep" => Self::Sweep,
             "tight" => Self::Tight,
             "past" => Self::Past(rest == "xdp"),
             "restart" => Self::Restart,
-            "=" => Self::Counted(
-                rest.split_whitespace()
-                    .map(counter)
-                    .collect::<Result<_, _>>()?,
-            ),
+            "=" => {
+                let counters = rest.split_whitespace().map(counter);
+                Self::Counted(counters.collect::<Result<_, _>>()?)
+            }
             _ => return Err(format!("unknown verb {verb}")),
         })
     }
 }
 
+impl fmt::Display for Complaint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (error, about) = (
+            name_of(&Error::ALL, self.error),
+            name_of(&About::ALL, self.about),
+        );
+        write!(f, "{error} {about} {} {}", self.quote, self.tuple)
+    }
+}
+
+impl FromStr for Complaint {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let [error, about, quote, protocol, src, ">", dst] = words[..] else {
+            fail!("it is: INTERFACE ERROR ABOUT BYTES PROTOCOL CLIENT > SERVICE");
+        };
+        Ok(Self {
+            error: named(&Error::ALL, error)?,
+            about: named(&About::ALL, about)?,
+            quote: parsed(quote)?,
+            tuple: Tuple::parse(protocol, src, dst)?,
+        })
+    }
+}
+
+impl Shape {
+    const FLAGS: [Field<Self, bool>; 4] = [
+        ("vlan", |shape| &mut shape.vlan),
+        ("unsummed", |shape| &mut shape.unsummed),
+        ("bad-sum", |shape| &mut shape.bad_sum),
+        ("other-mac", |shape| &mut shape.other_mac),
+    ];
+    const NUMBERS: [Field<Self, i64>; 6] = [
+        ("timestamp", |shape| &mut shape.timestamp),
+        ("payload", |shape| &mut shape.payload),
+        ("options", |shape| &mut shape.options),
+        ("cut", |shape| &mut shape.cut),
+        ("ahead", |shape| &mut shape.ahead),
+        ("acked", |shape| &mut shape.acked),
+    ];
+}
+
 impl fmt::Display for Packet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Tuple { protocol, src, dst } = self.tuple;
-        let (protocol, kind) = (
-            name_of(&PROTOCOLS, protocol),
-            name_of(&Kind::ALL, self.kind),
-        );
-        write!(f, "{protocol} {src} > {dst} {kind}")?;
-        let Shape {
-            payload,
-            options,
-            vlan,
-            unsummed,
-            bad_sum,
-            other_mac,
-            fragment,
-            cut,
-            ahead,
-            acked,
-            timestamp,
-        } = self.shape;
-        if timestamp != 0 {
-            write!(f, " timestamp={timestamp}")?;
-        }
-        for (name, n) in [("payload", payload), ("options", options), ("cut", cut)] {
-            if n > 0 {
-                write!(f, " {name}={n}")?;
-            }
-        }
-        for (name, n) in [("ahead", ahead), ("acked", acked)] {
-            if n != 0 {
-                write!(f, " {name}={n}")?;
-            }
-        }
-        for (name, is) in [
-            ("vlan", vlan),
-            ("unsummed", unsummed),
-            ("bad-sum", bad_sum),
-            ("other-mac", other_mac),
-        ] {
-            if is {
-                write!(f, " {name}")?;
-            }
-        }
-        match fragment {
+        write!(f, "{} {}", self.tuple, name_of(&Kind::ALL, self.kind))?;
+        write_fields(f, self.shape, &Shape::FLAGS, &Shape::NUMBERS)?;
+        match self.shape.fragment {
             Some((id, true)) => write!(f, " first={id}"),
             Some((id, false)) => write!(f, " later={id}"),
             None => Ok(()),
@@ -236,30 +168,18 @@ impl FromStr for Packet {
     fn from_str(text: &str) -> Result<Self, String> {
         let words: Vec<&str> = text.split_whitespace().collect();
         let [protocol, src, ">", dst, kind, ref rest @ ..] = words[..] else {
-            return Err("a packet is: PROTOCOL FROM > TO KIND [SHAPE ...]".into());
+            fail!("a packet is: PROTOCOL FROM > TO KIND [SHAPE ...]");
         };
         let mut shape = Shape::default();
         for word in rest {
-            match word.split_once('=').unwrap_or((word, "")) {
-                ("payload", n) => shape.payload = parsed(n)?,
-                ("options", n) => shape.options = parsed(n)?,
-                ("cut", n) => shape.cut = parsed(n)?,
-                ("ahead", n) => shape.ahead = parsed(n)?,
-                ("acked", n) => shape.acked = parsed(n)?,
-                ("timestamp", n) => shape.timestamp = parsed(n)?,
-                ("vlan", _) => shape.vlan = true,
-                ("unsummed", _) => shape.unsummed = true,
-                ("bad-sum", _) => shape.bad_sum = true,
-                ("other-mac", _) => shape.other_mac = true,
-                ("first", id) => shape.fragment = Some((parsed(id)?, true)),
-                ("later", id) => shape.fragment = Some((parsed(id)?, false)),
-                _ => return Err(format!("unknown shape {word}")),
+            match word.split_once('=') {
+                Some(("first", id)) => shape.fragment = Some((parsed(id)?, true)),
+                Some(("later", id)) => shape.fragment = Some((parsed(id)?, false)),
+                _ => read_field(&mut shape, word, &Shape::FLAGS, &Shape::NUMBERS)?,
             }
         }
-        let (src, dst): (SocketAddr, SocketAddr) = (parsed(src)?, parsed(dst)?);
-        let protocol = named(&PROTOCOLS, protocol)?;
         Ok(Self {
-            tuple: Tuple { protocol, src, dst },
+            tuple: Tuple::parse(protocol, src, dst)?,
             kind: named(&Kind::ALL, kind)?,
             shape,
         })

@@ -3,7 +3,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::model::wire::{ACK, FIN, ICMP, ICMPV6, RST, SCTP, SYN, TCP, Tuple, UDP, crc32c, sum};
+use crate::model::wire::{
+    ACK, FIN, ICMP, ICMPV6, RST, SCTP, SYN, TCP, Tuple, UDP, crc32c, octets, sum, transport_sum,
+};
 
 /// The sequence number of a client's SYN.
 const CLIENT_SEQUENCE: u32 = 0x5000_0000;
@@ -47,15 +49,24 @@ impl Kind {
         (Self::Abort, "abort"),
         (Self::Data, "data"),
     ];
+
+    /// Returns what the first packet of a conversation does.
+    pub(crate) fn first(protocol: u8) -> Self {
+        if protocol == UDP {
+            Self::Data
+        } else {
+            Self::Syn
+        }
+    }
 }
 
 /// The unusual properties of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Shape {
     /// Number of payload bytes.
-    pub(crate) payload: u8,
+    pub(crate) payload: i64,
     /// Number of words of IPv4 options, or of IPv6 extension headers.
-    pub(crate) options: u8,
+    pub(crate) options: i64,
     pub(crate) vlan: bool,
     /// UDP over IPv4 or SCTP without a checksum.
     pub(crate) unsummed: bool,
@@ -66,14 +77,14 @@ pub(crate) struct Shape {
     /// For a fragment: the datagram's identification, and true for the first fragment.
     pub(crate) fragment: Option<(u16, bool)>,
     /// How many bytes are cut off at the frame's end.
-    pub(crate) cut: u8,
+    pub(crate) cut: i64,
     /// TCP: how far the sequence number is ahead of the number after the sender's SYN. SCTP: how
     /// far the tag is from the correct one.
-    pub(crate) ahead: i32,
+    pub(crate) ahead: i64,
     /// TCP: the same for its acknowledgement number. SCTP: for the tag that an INIT ACK wants.
-    pub(crate) acked: i32,
+    pub(crate) acked: i64,
     /// The TCP timestamp; 0 for none.
-    pub(crate) timestamp: u32,
+    pub(crate) timestamp: i64,
 }
 
 /// A packet to be made: addresses and ports, what it does, and its unusual properties.
@@ -87,54 +98,41 @@ pub(crate) struct Packet {
 pub(crate) const SENDER_MAC: [u8; 6] = [2, 0, 0, 0, 9, 9];
 pub(crate) const OTHER_MAC: [u8; 6] = [2, 0, 0, 0, 7, 7];
 
-pub(crate) fn octets(address: IpAddr) -> Vec<u8> {
-    match address {
-        IpAddr::V4(address) => address.octets().to_vec(),
-        IpAddr::V6(address) => address.octets().to_vec(),
-    }
-}
-
 impl Packet {
     /// Returns the frame to this MAC; `by_client`: with a client's numbers, else a backend's.
     pub(crate) fn frame(&self, mac: [u8; 6], by_client: bool) -> Vec<u8> {
-        let Shape {
-            fragment,
-            vlan,
-            cut,
-            ..
-        } = self.shape;
-        let v6 = self.tuple.src.is_ipv6();
         let mut body = self.transport(by_client);
-        if let Some((_, first)) = fragment {
+        match self.shape.fragment {
             // The first 24 bytes have the ports of every transport, but a TCP header can be longer.
-            let at = body.len().min(24);
-            body = if first {
-                body[..at].to_vec()
-            } else {
-                vec![7; 16]
-            };
+            Some((_, true)) => body.truncate(24),
+            Some((_, false)) => body = vec![7; 16],
+            None => {}
         }
+        self.around(mac, &body)
+    }
+
+    /// Returns the frame with this transport header and payload.
+    pub(crate) fn around(&self, mac: [u8; 6], body: &[u8]) -> Vec<u8> {
         let mac = if self.shape.other_mac { OTHER_MAC } else { mac };
         let mut frame = [mac, SENDER_MAC].concat();
-        if vlan {
+        if self.shape.vlan {
             frame.extend([0x81, 0, 0, 7]);
         }
-        frame.extend(if v6 { [0x86, 0xdd] } else { [8, 0] });
-        frame.extend(if v6 {
-            self.ipv6(&body)
+        if self.tuple.src.is_ipv6() {
+            frame.extend([0x86, 0xdd]);
+            frame.extend(self.ipv6(body));
         } else {
-            self.ipv4(&body)
-        });
-        frame.truncate(frame.len() - usize::from(cut).min(body.len()));
+            frame.extend([8, 0]);
+            frame.extend(self.ipv4(body));
+        }
+        frame.truncate(frame.len() - (self.shape.cut as usize).min(body.len()));
         frame
     }
 
     fn ipv4(&self, body: &[u8]) -> Vec<u8> {
-        let words = usize::from(self.shape.options.min(10));
+        let words = self.shape.options.min(10) as usize;
         let length = 20 + 4 * words;
-        let total = u16::try_from(length + body.len())
-            .expect("short")
-            .to_be_bytes();
+        let total = ((length + body.len()) as u16).to_be_bytes();
         let (id, place) = match self.shape.fragment {
             Some((id, true)) => (id, 0x2000),
             Some((id, false)) => (id, 3),
@@ -154,7 +152,7 @@ impl Packet {
 
     fn ipv6(&self, body: &[u8]) -> Vec<u8> {
         let protocol = self.tuple.protocol;
-        let mut kinds = vec![60; usize::from(self.shape.options.min(8))];
+        let mut kinds = vec![60; self.shape.options.min(8) as usize];
         kinds.extend(self.shape.fragment.map(|_| 44));
         let mut extensions = Vec::new();
         for n in 0..kinds.len() {
@@ -168,7 +166,7 @@ impl Packet {
                 _ => extensions.extend([next, 0, 1, 4, 0, 0, 0, 0]),
             }
         }
-        let length = u16::try_from(extensions.len() + body.len()).expect("short");
+        let length = (extensions.len() + body.len()) as u16;
         let mut header = vec![0x60, 0, 0, 0];
         header.extend(length.to_be_bytes());
         header.extend([kinds.first().copied().unwrap_or(protocol), 64]);
@@ -180,15 +178,14 @@ impl Packet {
     /// Returns the transport header and the payload.
     fn transport(&self, by_client: bool) -> Vec<u8> {
         let Tuple { protocol, src, dst } = self.tuple;
-        let payload: Vec<u8> = (0..self.shape.payload)
-            .map(|n| n.wrapping_mul(37))
-            .collect();
+        let payload = 0..self.shape.payload as u8;
+        let payload: Vec<u8> = payload.map(|n| n.wrapping_mul(37)).collect();
         let ports = [src.port().to_be_bytes(), dst.port().to_be_bytes()].concat();
         let mut body = match protocol {
             TCP => {
                 let (flags, sequence, acknowledgement) = self.numbers(by_client);
                 let numbers = [sequence.to_be_bytes(), acknowledgement.to_be_bytes()].concat();
-                let stamp = self.shape.timestamp.to_be_bytes();
+                let stamp = (self.shape.timestamp as u32).to_be_bytes();
                 let mut option = [&[1, 1, 8, 10][..], &stamp, &[0; 4]].concat();
                 option.truncate(if self.shape.timestamp == 0 { 0 } else { 12 });
                 let words = 0x50 + 4 * option.len() as u8;
@@ -230,9 +227,9 @@ impl Packet {
             (BACKEND_SEQUENCE, CLIENT_SEQUENCE + 1)
         };
         let Shape { ahead, acked, .. } = self.shape;
-        let own = own.wrapping_add_signed(ahead);
+        let own = own.wrapping_add_signed(ahead as i32);
         let next = own.wrapping_add(1);
-        let other = other.wrapping_add_signed(acked);
+        let other = other.wrapping_add_signed(acked as i32);
         match self.kind {
             Kind::Syn => (SYN, own, 0),
             Kind::SynAck => (SYN | ACK, own, other),
@@ -255,9 +252,9 @@ impl Packet {
         let tag = match self.kind {
             Kind::Syn => 0,
             Kind::BadAck | Kind::BadFin => WRONG_NUMBER,
-            _ => other.wrapping_add_signed(self.shape.ahead),
+            _ => other.wrapping_add_signed(self.shape.ahead as i32),
         };
-        (tag, own.wrapping_add_signed(self.shape.acked))
+        (tag, own.wrapping_add_signed(self.shape.acked as i32))
     }
 
     fn fill_in_sum(&self, body: &mut [u8]) {
@@ -279,11 +276,8 @@ impl Packet {
         if protocol == UDP && unsummed {
             return;
         }
-        let length = u32::try_from(body.len()).expect("short").to_be_bytes();
-        let (src, dst) = (octets(src.ip()), octets(dst.ip()));
-        let pseudo = [&src[..], &dst, &length, &[0, 0, 0, protocol]].concat();
-        let pseudo = if protocol == ICMP { &[] } else { &pseudo[..] };
-        let mut checksum = (!sum(&[pseudo, body])).wrapping_add(wrong * 0x101);
+        let sum = transport_sum(protocol, src.ip(), dst.ip(), body);
+        let mut checksum = (!sum).wrapping_add(wrong * 0x101);
         if checksum == 0 && protocol == UDP {
             checksum = 0xffff;
         }

@@ -7,6 +7,7 @@ use proxy_common::Counter;
 
 use crate::{
     kept::Sequence,
+    kernel::compare,
     model::{
         Exit, Given, Model, NEXT, Seen,
         wire::{self, Tuple},
@@ -14,9 +15,7 @@ use crate::{
     operations::Operation,
     packets::{Packet, SENDER_MAC},
     services::{Interface, NodeSettings, is_node},
-    subject::{IDLE, Subject},
-    subjects::Subjects,
-    tables,
+    subject::{IDLE, Subject, Subjects},
 };
 
 /// The seconds in one step of time. No idle time is a multiple of it, so that the real duration of
@@ -31,41 +30,26 @@ pub(crate) struct Difference {
     pub(crate) text: String,
 }
 
-/// Counts of a run that found no difference.
-#[derive(Clone, Default, Debug)]
-pub(crate) struct Figures {
-    /// How many packets were given to a program.
-    pub(crate) packets: u64,
-    pub(crate) counts: HashMap<Counter, u64>,
-}
-
-/// The last packets of a conversation, in both directions.
+/// A packet that has left the node: its tuple and frame, and (`inside`) its frame between ingress
+/// and egress.
 #[derive(Clone)]
 pub(crate) struct Left {
-    /// The client's packet: its tuple and frame as it left the node, and (`inside`) its frame
-    /// between ingress and egress.
     pub(crate) tuple: Tuple,
     pub(crate) frame: Vec<u8>,
     pub(crate) inside: Vec<u8>,
-    /// The backend's packet as the client got it; None before the first.
+    /// The backend's last answer to it as the client got it; None before the first.
     pub(crate) answer: Option<Vec<u8>>,
 }
 
-/// A packet that has left the node.
-pub(crate) struct Passed {
-    tuple: Tuple,
-    frame: Vec<u8>,
-    inside: Vec<u8>,
-}
-
-impl Passed {
-    /// Returns a packet that has left without egress; None if it is no IP packet.
-    fn whole(frame: Vec<u8>) -> Option<Self> {
+impl Left {
+    /// Returns None if the frame has no IP packet.
+    fn new(frame: Vec<u8>, inside: Vec<u8>) -> Option<Self> {
         let tuple = wire::read(&frame)?.tuple;
         Some(Self {
             tuple,
-            inside: frame.clone(),
             frame,
+            inside,
+            answer: None,
         })
     }
 }
@@ -74,21 +58,21 @@ impl Passed {
 pub(crate) struct Run<'a> {
     subject: &'a mut Subject,
     model: Model,
-    packets: u64,
     /// True if frames at the uplink pass the XDP program first.
     has_xdp: bool,
     /// The counters that the last operation's packets have moved.
     counted: Vec<Counter>,
-    /// The last packets of each conversation. Key: the client's interface and tuple.
+    /// The client's last packet of each conversation. Key: the client's interface and tuple.
     pub(crate) left: HashMap<(u32, Tuple), Left>,
 }
 
-/// Runs a sequence on an empty node. `thorough`: compares tables after each operation (slow).
+/// Runs a sequence on an empty node; returns how often each counter has moved. `thorough`: compares
+/// tables after each operation (slow).
 pub(crate) fn run(
     subjects: &mut Subjects,
     sequence: &Sequence<Operation>,
     thorough: bool,
-) -> Result<Figures, Difference> {
+) -> Result<HashMap<Counter, u64>, Difference> {
     let subject = subjects.of(sequence);
     prepare(subject, sequence);
     let flows = subject.options.capacities.flows;
@@ -98,7 +82,6 @@ pub(crate) fn run(
     let mut run = Run {
         subject,
         model,
-        packets: 0,
         has_xdp: sequence.0.first() == Some(&Operation::Past(true)),
         counted: Vec::new(),
         left: HashMap::new(),
@@ -111,32 +94,25 @@ pub(crate) fn run(
         }
         stepped.map_err(failed)?;
         if thorough {
-            tables::compare(&run.model, run.subject).map_err(failed)?;
+            compare(&run.model, run.subject).map_err(failed)?;
         }
     }
     let operation = sequence.0.len().saturating_sub(1);
     if !run.model.is_lost {
-        tables::compare(&run.model, run.subject).map_err(|text| Difference { operation, text })?;
+        compare(&run.model, run.subject).map_err(|text| Difference { operation, text })?;
     }
-    Ok(Figures {
-        packets: run.packets,
-        counts: run.model.counts,
-    })
+    Ok(run.model.counts)
 }
 
 /// Empties the node's maps, and makes the services that the sequence begins with.
 fn prepare(subject: &mut Subject, sequence: &Sequence<Operation>) {
-    let first = sequence
-        .0
-        .iter()
-        .filter(|step| !matches!(step, Operation::Tight | Operation::Past(_)))
-        .take_while(|step| matches!(step, Operation::Apply(_)));
-    let services: Vec<_> = first
-        .filter_map(|step| match step {
-            Operation::Apply(service) => Some(service),
-            _ => None,
-        })
-        .collect();
+    let steps = sequence.0.iter();
+    let steps = steps.filter(|step| !matches!(step, Operation::Tight | Operation::Past(_)));
+    let services = steps.map_while(|step| match step {
+        Operation::Apply(service) => Some(service),
+        _ => None,
+    });
+    let services: Vec<_> = services.collect();
     subject.begin_with(&services);
     subject.configure(NodeSettings::default());
     subject.reset();
@@ -193,23 +169,10 @@ impl Run<'_> {
         if packet.shape.fragment.is_none() {
             self.subject.note_direct(packet.tuple);
         }
-        if let Some(Passed {
-            tuple,
-            frame,
-            inside,
-        }) = self.through(interface, &frame)?
-        {
+        if let Some(left) = self.through(interface, &frame)? {
             let key = (interface.index(), packet.tuple);
             let answer = self.left.remove(&key).and_then(|left| left.answer);
-            self.left.insert(
-                key,
-                Left {
-                    tuple,
-                    frame,
-                    inside,
-                    answer,
-                },
-            );
+            self.left.insert(key, Left { answer, ..left });
         }
         Ok(())
     }
@@ -234,7 +197,7 @@ impl Run<'_> {
         let back = self.through(by, &frame)?;
         let tuple = back.as_ref().map(|back| back.tuple);
         if is_alive && tuple != Some(packet.tuple.reversed()) {
-            return Err(format!("the answer of a living flow leaves as {tuple:?}"));
+            fail!("the answer of a living flow leaves as {tuple:?}");
         }
         if let (Some(left), Some(back)) = (self.left.get_mut(&key), back) {
             left.answer = Some(back.frame);
@@ -246,17 +209,17 @@ impl Run<'_> {
         &mut self,
         interface: Interface,
         frame: &[u8],
-    ) -> Result<Option<Passed>, String> {
+    ) -> Result<Option<Left>, String> {
         if self.has_xdp
             && interface == Interface::Uplink
             && let Some(frame) = self.at_xdp(frame)?
         {
-            return Ok(Passed::whole(frame));
+            return Ok(Left::new(frame.clone(), frame));
         }
         let (inside, way) = self.hook(true, interface, frame, 0, false)?;
         match way {
             Exit::Stack if inside.verdict != NEXT => return Ok(None),
-            Exit::Out => return Ok(Passed::whole(inside.frame)),
+            Exit::Out => return Ok(Left::new(inside.frame.clone(), inside.frame)),
             Exit::Stack | Exit::Egress => {}
         }
         let Some(headers) = wire::read(&inside.frame) else {
@@ -267,22 +230,12 @@ impl Run<'_> {
             return Ok(None);
         }
         self.subject.note_direct(headers.tuple);
-        let (outside, _) = self.hook(
-            false,
-            Interface::towards(to),
-            &inside.frame,
-            inside.mark,
-            false,
-        )?;
+        let by = Interface::towards(to);
+        let (outside, _) = self.hook(false, by, &inside.frame, inside.mark, false)?;
         if outside.verdict != NEXT {
             return Ok(None);
         }
-        let left = wire::read(&outside.frame);
-        Ok(left.map(|headers| Passed {
-            tuple: headers.tuple,
-            frame: outside.frame,
-            inside: inside.frame,
-        }))
+        Ok(Left::new(outside.frame, inside.frame))
     }
     /// Runs XDP at the uplink; returns the frame that XDP sends, None for a frame left to tc.
     fn at_xdp(&mut self, frame: &[u8]) -> Result<Option<Vec<u8>>, String> {
@@ -292,7 +245,6 @@ impl Run<'_> {
             mark: 0,
             is_own: false,
         };
-        self.packets += 1;
         let judged = self.subject.run_at_xdp(frame).and_then(|did| {
             self.model.at_xdp(&given, &did)?;
             self.counted.extend(did.counter);
@@ -318,37 +270,27 @@ impl Run<'_> {
             mark,
             is_own,
         };
-        self.packets += 1;
         let program = if ingress { "ingress" } else { "egress" };
         let judged = self.subject.run(program, &given).and_then(|seen| {
-            let way = if ingress && self.model.is_past {
-                self.model.ingress_past(&given, &seen)?
-            } else if ingress {
-                self.model.ingress(&given, &seen)?;
-                Exit::Stack
-            } else {
-                self.model.egress(&given, &seen)?;
-                Exit::Stack
-            };
-            keeps_sums(frame, &seen)?;
+            let mut exit = Exit::Stack;
+            match ingress {
+                true if self.model.is_past => exit = self.model.ingress_past(&given, &seen)?,
+                true => self.model.ingress(&given, &seen)?,
+                false => self.model.egress(&given, &seen)?,
+            }
+            // A packet with correct checksums still has correct checksums.
+            if wire::fault(frame).is_none()
+                && let Some(fault) = wire::fault(&seen.frame)
+            {
+                return Err(fault.into());
+            }
             self.counted.push(seen.counter);
-            Ok((seen, way))
+            Ok((seen, exit))
         });
         judged.map_err(|fault| {
             let tuple = wire::read(frame).map(|headers| headers.tuple);
-            format!(
-                "{program} of {} {tuple:?}, mark {mark:#x}: {fault}",
-                interface.name()
-            )
+            let name = interface.name();
+            format!("{program} of {name} {tuple:?}, mark {mark:#x}: {fault}")
         })
-    }
-}
-
-/// Checks that a packet with correct checksums still has correct checksums.
-fn keeps_sums(frame: &[u8], seen: &Seen) -> Result<(), String> {
-    let (before, after) = (wire::fault(frame), wire::fault(&seen.frame));
-    match (before, after) {
-        (None, Some(fault)) => Err(fault.into()),
-        _ => Ok(()),
     }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Two tests: one runs the stored sequences, one runs new sequences for some seconds.
+//! Three tests: one runs new sequences for some seconds, two run the stored ones. A failing
+//! sequence is shortened by delta debugging over its operations.
 
 use std::{
     collections::BTreeMap,
@@ -12,17 +13,22 @@ use proxy_common::Counter;
 use crate::{
     generate,
     kept::{self, Sequence},
-    mirror::in_v6,
     operations::Operation,
     random::{number, of_today},
-    run::run,
-    shrink,
-    subject::Subject,
-    subjects::Subjects,
+    run::{Difference, run},
+    shorten::shorten,
+    subject::{Subject, Subjects},
+    text::in_v6,
 };
 
 /// How many successive sequences begin with the same services.
 const CLUSTER: u64 = 64;
+/// How often a sequence is run: the programs choose at random, so not every run fails.
+const TRIES: usize = 12;
+/// In sequences of at most this length, the tables are compared after each operation.
+const THOROUGH: usize = 100;
+/// How long the search for a shorter sequence may take.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
 fn sequences_go_as_the_model_says() {
@@ -38,23 +44,22 @@ fn sequences_go_as_the_model_says() {
 fn go_on(seed: u64, time: Duration) {
     let mut subjects = Subjects::open();
     let start = Instant::now();
-    let (mut sequences, mut packets) = (0_u64, 0_u64);
+    let mut sequences = 0_u64;
     let mut counts = BTreeMap::new();
     while start.elapsed() < time {
         let own = (seed << 32) + sequences;
         let cluster = (seed << 32) + sequences / CLUSTER;
         let sequence = generate::sequence(own, cluster);
         match run(&mut subjects, &sequence, false) {
-            Ok(figures) => {
-                packets += figures.packets;
-                for (counter, count) in figures.counts {
+            Ok(moved) => {
+                for (counter, count) in moved {
                     *counts.entry(counter).or_insert(0_u64) += count;
                 }
             }
             Err(difference) => {
                 println!("sequence {sequences} of seed {seed}, {}", difference.text);
                 let (short, difference) =
-                    shrink::shrink(&mut subjects, &sequence).unwrap_or((sequence, difference));
+                    shrink(&mut subjects, &sequence).unwrap_or((sequence, difference));
                 let Some(line) = short.0.get(difference.operation) else {
                     panic!("{}", difference.text)
                 };
@@ -64,6 +69,7 @@ fn go_on(seed: u64, time: Duration) {
         sequences += 1;
     }
     let elapsed = start.elapsed().as_secs_f64();
+    let packets = counts.values().sum::<u64>();
     let per_second = |n: u64| n as f64 / elapsed;
     println!(
         "{sequences} sequences, {packets} packets in {elapsed:.1} s: {:.0} sequences/s, {:.0} packets/s",
@@ -95,7 +101,7 @@ fn kept_sequences_go_as_the_model_says() {
     go(kept.map(|(path, sequence)| {
         // A restart takes seconds, so a sequence with one runs only once.
         let is_slow = sequence.0.contains(&Operation::Restart);
-        (path, sequence, if is_slow { 1 } else { shrink::TRIES })
+        (path, sequence, if is_slow { 1 } else { TRIES })
     }));
 }
 
@@ -106,7 +112,7 @@ fn go(sequences: impl Iterator<Item = (PathBuf, Sequence<Operation>, usize)> + S
         let mut subjects = Subjects::open();
         let mut failed = Vec::new();
         for (path, sequence, tries) in sequences {
-            if let Some((difference, _)) = shrink::fails(&mut subjects, &sequence, tries) {
+            if let Some((difference, _)) = fails(&mut subjects, &sequence, tries) {
                 let at = difference.operation.saturating_sub(1)..=difference.operation;
                 let at = sequence.0.get(at).unwrap_or_default();
                 let at = Sequence(at.to_vec());
@@ -117,4 +123,34 @@ fn go(sequences: impl Iterator<Item = (PathBuf, Sequence<Operation>, usize)> + S
     });
     let failed = failed.expect("in the namespace");
     assert!(failed.is_empty(), "{}", failed.join("\n\n"));
+}
+
+/// Runs a sequence up to `tries` times. Returns the first difference and the number of runs until
+/// then; None if there is no difference.
+fn fails(
+    subjects: &mut Subjects,
+    sequence: &Sequence<Operation>,
+    tries: usize,
+) -> Option<(Difference, usize)> {
+    let thorough = sequence.0.len() <= THOROUGH;
+    (1..=tries).find_map(|n| Some((run(subjects, sequence, thorough).err()?, n)))
+}
+
+/// Returns the shortest failing sequence that was found, and its difference; None if the sequence
+/// does not fail again.
+fn shrink(
+    subjects: &mut Subjects,
+    sequence: &Sequence<Operation>,
+) -> Option<(Sequence<Operation>, Difference)> {
+    let start = Instant::now();
+    let (difference, took) = fails(subjects, sequence, TRIES)?;
+    let tries = TRIES.min(3 * took);
+    let fails = |operations: &[Operation]| {
+        let found = fails(subjects, &Sequence(operations.to_vec()), tries);
+        found.map(|(difference, _)| difference)
+    };
+    let left = PATIENCE.saturating_sub(start.elapsed());
+    let end = difference.operation + 1;
+    let (short, found) = shorten(&sequence.0[..end], left, fails, |found| found.operation + 1);
+    Some((Sequence(short), found.unwrap_or(difference)))
 }

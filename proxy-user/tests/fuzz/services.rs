@@ -2,11 +2,17 @@
 //! The services and node settings of a sequence: plain values that the model reads, and that become
 //! plans for the real maps.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    net::{IpAddr, SocketAddr},
+    ops::RangeInclusive,
+};
 
 use control::plan::{BackendPlan, FamilyPlan, FrontendPlan, PortPlan, ServicePlan};
+use datapath::maps::family::Family;
 use ipnet::IpNet;
-use proxy_common::{Addr, EndpointSet, FrontendKind, Port, Protocol, ServiceFlags, V4, V6};
+use proxy_common::{EndpointSet, FrontendKind, Port, Protocol, ServiceFlags, V4, V6};
+
+use crate::text::name_of;
 
 /// A service with one port.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -57,32 +63,26 @@ impl Service {
             .frontends
             .iter()
             .any(|one| one.local && one.kind == FrontendKind::ClusterIp && one.at.is_ipv6() == v6);
+        let mut backends = self.backends.iter();
+        let has_endpoints = backends.any(|one| one.at.is_ipv6() == v6 && one.is_wanted());
+        let is_balancer = frontend.kind == FrontendKind::LoadBalancer;
+        let local = ServiceFlags::EXTERNAL_LOCAL | ServiceFlags::EXTERNAL_BLOCK_LOCAL;
         ServiceFlags::new(frontend.kind)
-            .with(
-                ServiceFlags::HAS_ENDPOINTS,
-                self.backends
-                    .iter()
-                    .any(|backend| backend.at.is_ipv6() == v6 && backend.is_wanted()),
-            )
+            .with(ServiceFlags::HAS_ENDPOINTS, has_endpoints)
             .with(ServiceFlags::AFFINITY, self.affinity > 0)
             .with(ServiceFlags::MAGLEV, self.is_maglev)
             .with(ServiceFlags::INTERNAL_BLOCK_LOCAL, local_policy)
-            .with(
-                ServiceFlags::EXTERNAL_LOCAL | ServiceFlags::EXTERNAL_BLOCK_LOCAL,
-                frontend.local && !is_cluster_ip,
-            )
+            .with(local, frontend.local && !is_cluster_ip)
             .with(
                 ServiceFlags::SOURCE_RANGES,
-                frontend.kind == FrontendKind::LoadBalancer && !self.sources.is_empty(),
+                is_balancer && !self.sources.is_empty(),
             )
     }
     /// Returns the plan that the agent's planner would make of this service.
     pub(crate) fn plan(&self) -> ServicePlan {
-        let guarded = self
-            .frontends
-            .iter()
-            .filter(|frontend| frontend.kind == FrontendKind::ClusterIp)
-            .map(|frontend| frontend.at.ip());
+        let cluster_ips = self.frontends.iter();
+        let cluster_ips = cluster_ips.filter(|one| one.kind == FrontendKind::ClusterIp);
+        let guarded = cluster_ips.map(|one| one.at.ip());
         ServicePlan {
             ports: vec![PortPlan {
                 name: "".into(),
@@ -90,63 +90,45 @@ impl Service {
                 port: Port::from_host(80),
                 affinity_timeout: self.affinity,
                 source_ranges: self.sources.clone(),
-                v4: self.family(v4),
-                v6: self.family(v6),
+                v4: self.family(),
+                v6: self.family(),
             }],
-            guarded_v4: guarded.clone().filter_map(v4).collect(),
-            guarded_v6: guarded.filter_map(v6).collect(),
+            guarded_v4: guarded.clone().filter_map(V4::of_ip).collect(),
+            guarded_v6: guarded.filter_map(V6::of_ip).collect(),
             health_check: None,
         }
     }
-    fn family<A: Addr>(&self, of: fn(IpAddr) -> Option<A>) -> FamilyPlan<A> {
+    fn family<A: Family>(&self) -> FamilyPlan<A> {
         let backends = self.backends.iter().filter_map(|backend| {
             Some(BackendPlan {
-                address: of(backend.at.ip())?,
+                address: A::of_ip(backend.at.ip())?,
                 port: Port::from_host(backend.at.port()),
                 sets: backend.sets,
                 weight: backend.weight,
                 local_weight: None,
             })
         });
-        let frontends = self.frontends.iter().filter_map(|frontend| {
+        let plan = |at: SocketAddr, flags| {
             Some(FrontendPlan {
-                address: of(frontend.at.ip())?,
-                port: Port::from_host(frontend.at.port()),
-                flags: self.flags(frontend),
+                address: A::of_ip(at.ip())?,
+                port: Port::from_host(at.port()),
+                flags,
             })
-        });
+        };
+        let frontends = self.frontends.iter();
+        let frontends = frontends.filter_map(|one| plan(one.at, self.flags(one)));
         // As the planner does with the setting `answerPing`.
-        let pinged = self.frontends.iter().filter_map(|frontend| {
-            matches!(
-                frontend.kind,
-                FrontendKind::LoadBalancer | FrontendKind::ExternalIp
-            )
-            .then_some(FrontendPlan {
-                address: of(frontend.at.ip())?,
-                port: Port::ANY,
-                flags: ServiceFlags::new(FrontendKind::Echo),
-            })
-        });
+        let echo = ServiceFlags::new(FrontendKind::Echo);
+        let is_pinged =
+            |kind| matches!(kind, FrontendKind::LoadBalancer | FrontendKind::ExternalIp);
+        let pinged = self.frontends.iter().filter(|one| is_pinged(one.kind));
+        let pinged = pinged.filter_map(|one| plan(SocketAddr::new(one.at.ip(), 0), echo));
         let mut backends: Vec<_> = backends.collect();
         backends.sort();
         FamilyPlan {
             frontends: frontends.chain(pinged).collect(),
             backends,
         }
-    }
-}
-
-pub(crate) fn v4(address: IpAddr) -> Option<V4> {
-    match address {
-        IpAddr::V4(address) => Some(address.into()),
-        IpAddr::V6(_) => None,
-    }
-}
-
-pub(crate) fn v6(address: IpAddr) -> Option<V6> {
-    match address {
-        IpAddr::V6(address) => Some(address.into()),
-        IpAddr::V4(_) => None,
     }
 }
 
@@ -163,6 +145,28 @@ pub(crate) struct NodeSettings {
     pub(crate) allocated: bool,
     /// The first and last masquerade port.
     pub(crate) ports: (u16, u16),
+}
+
+impl NodeSettings {
+    /// Returns the masquerade ports.
+    pub(crate) fn ports(&self) -> RangeInclusive<u16> {
+        self.ports.0..=self.ports.1
+    }
+    /// Returns true if there are so few ports that the programs, which try so many, may find no
+    /// free one.
+    pub(crate) fn are_ports_scarce(&self, tries: usize) -> bool {
+        self.ports().len() <= 8 * tries
+    }
+    /// Checks that a source is this address with one of the masquerade ports.
+    pub(crate) fn expect_source(&self, source: SocketAddr, address: IpAddr) -> Result<(), String> {
+        if source.ip() == address && self.ports().contains(&source.port()) {
+            return Ok(());
+        }
+        Err(format!(
+            "{source} is not {address} with one of the ports {:?}",
+            self.ports
+        ))
+    }
 }
 
 impl Default for NodeSettings {
@@ -196,23 +200,18 @@ pub(crate) enum Interface {
 }
 
 impl Interface {
-    pub(crate) const ALL: [Self; 4] = [Self::PodA, Self::PodB, Self::PodC, Self::Uplink];
+    pub(crate) const ALL: [(Self, &'static str); 4] = [
+        (Self::PodA, "pod-a"),
+        (Self::PodB, "pod-b"),
+        (Self::PodC, "pod-c"),
+        (Self::Uplink, "uplink"),
+    ];
 
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::PodA => "pod-a",
-            Self::PodB => "pod-b",
-            Self::PodC => "pod-c",
-            Self::Uplink => "uplink",
-        }
+    pub(crate) fn name(self) -> &'static str {
+        name_of(&Self::ALL, self)
     }
     pub(crate) const fn index(self) -> u32 {
-        match self {
-            Self::PodA => 11,
-            Self::PodB => 12,
-            Self::PodC => 13,
-            Self::Uplink => 14,
-        }
+        11 + self as u32
     }
     /// Returns the MAC of the interface, to which frames for this node are addressed.
     pub(crate) const fn mac(self) -> [u8; 6] {
@@ -230,15 +229,14 @@ impl Interface {
     }
     /// Returns the interface to which the node's routes send packets to this address.
     pub(crate) fn towards(address: IpAddr) -> Self {
-        let addresses = |v6| [Self::PodA, Self::PodB, Self::PodC].map(|at| (at, pod(at, v6)));
-        addresses(address.is_ipv6())
-            .into_iter()
-            .find(|(_, pod)| *pod == address)
-            .map_or(Self::Uplink, |(interface, _)| interface)
+        let mut pods = [Self::PodA, Self::PodB, Self::PodC].into_iter();
+        let found = pods.find(|at| pod(*at, address.is_ipv6()) == address);
+        found.unwrap_or(Self::Uplink)
     }
 }
 
-fn pick(v6: bool, four: &str, six: &str) -> IpAddr {
+/// Returns one of two addresses.
+pub(crate) fn pick(v6: bool, four: &str, six: &str) -> IpAddr {
     (if v6 { six } else { four }).parse().expect("an address")
 }
 
@@ -279,9 +277,13 @@ pub(crate) fn router(v6: bool) -> IpAddr {
     pick(v6, "192.168.43.1", "fd00:c0:3::1")
 }
 
+/// Returns all addresses of the node.
+pub(crate) fn node_addresses(v6: bool) -> [IpAddr; 3] {
+    [node(v6), other_node_address(v6), uplink_address(v6)]
+}
+
 pub(crate) fn is_node(address: IpAddr) -> bool {
-    let v6 = address.is_ipv6();
-    [node(v6), other_node_address(v6), uplink_address(v6)].contains(&address)
+    node_addresses(address.is_ipv6()).contains(&address)
 }
 
 pub(crate) fn pod_range(v6: bool) -> IpNet {

@@ -14,19 +14,21 @@ use control::{object::ObjectName, plan::ServicePlan};
 use datapath::{
     Capacities, Datapath, Options, XdpMode,
     cleanup::cleanup,
-    maps::{pins::map_path, tables::Table},
+    maps::{family::Family, tables::Table},
 };
 use lab::node::netns::NetNs;
-use linux::{Plain, get_pinned};
+use linux::TestRun;
 use proxy_common::{
-    Addr, AffinityEntry, AffinityKey, Backend, FlowEntry, FlowKey, Port, V4, V6, flow::IdleTimes,
-    maps, service::FragmentKey,
+    AffinityEntry, AffinityKey, Backend, FlowEntry, FlowKey, Port, V4, V6, flow::IdleTimes,
+    service::FragmentKey,
 };
 
 use crate::{
-    kernel::{Counters, Hash, Traces},
+    kept::Sequence,
+    kernel::{Counters, Traces, clear, table},
     model::{AtXdp, Given, MARK, Seen, wire::Tuple},
     node,
+    operations::Operation,
     services::{Interface, NodeSettings, Service},
 };
 
@@ -40,18 +42,51 @@ pub(crate) const IDLE: IdleTimes = IdleTimes {
     sctp_established: 48,
 };
 
-type Flows<A> = Hash<FlowKey<A>, FlowEntry<A>>;
-type Affinities<A> = Hash<AffinityKey<A>, AffinityEntry>;
+/// The entries in a flow table; each ring has an eighth of that.
+const FLOWS: u32 = 1024;
+/// The entries in a flow table of the node whose tables are full soon.
+const TIGHT_FLOWS: u32 = 64;
+
+/// The maps of an address family that sequences fill.
+pub(crate) struct Maps<A: Family> {
+    pub(crate) flows: Table<FlowKey<A>, FlowEntry<A>>,
+    pub(crate) affinity: Table<AffinityKey<A>, AffinityEntry>,
+    backends: Table<u32, Backend<A>>,
+    fragments: Table<FragmentKey<A>, u32>,
+}
+
+impl<A: Family> Maps<A> {
+    fn open(pin_dir: &Path) -> Self {
+        Self {
+            flows: table(pin_dir, A::FLOWS),
+            affinity: table(pin_dir, A::AFFINITY),
+            backends: table(pin_dir, A::BACKENDS),
+            fragments: table(pin_dir, A::FRAGMENTS),
+        }
+    }
+    fn clear(&self) {
+        clear(&self.flows);
+        clear(&self.affinity);
+        clear(&self.fragments);
+    }
+    /// Returns client and backend of each session affinity whose backend still serves.
+    fn affinities(&self) -> impl Iterator<Item = (IpAddr, SocketAddr)> {
+        let entries = self.affinity.entries().expect("readable").into_iter();
+        entries.filter_map(|(key, entry)| {
+            let backend = self.backends.lookup(&entry.backend.0).expect("a backend")?;
+            let is_current = backend.is_current(key.service, entry.generation);
+            is_current.then(|| (key.client.into(), socket(backend.address, backend.port)))
+        })
+    }
+}
 
 /// A node under test: its programs, its maps, and what a sequence has stored in them.
 pub(crate) struct Subject {
     datapath: Option<Datapath>,
     pub(crate) options: Options,
     counters: Counters,
-    pub(crate) flows: (Flows<V4>, Flows<V6>),
-    pub(crate) affinity: (Affinities<V4>, Affinities<V6>),
-    backends: (Table<u32, Backend<V4>>, Table<u32, Backend<V6>>),
-    fragments: (Hash<FragmentKey<V4>, u32>, Hash<FragmentKey<V6>, u32>),
+    pub(crate) v4: Maps<V4>,
+    pub(crate) v6: Maps<V6>,
     traces: Traces,
     services: BTreeMap<String, Service>,
     pub(crate) settings: Option<NodeSettings>,
@@ -63,19 +98,14 @@ pub(crate) struct Subject {
     pub(crate) held: Instant,
 }
 
-pub(crate) fn table<K: Plain, V: Plain>(pin_dir: &Path, map: &str) -> Table<K, V> {
-    let pin = get_pinned(&map_path(pin_dir, map), false).expect("pinned");
-    Table::new(pin).expect("a table")
-}
-
 impl Subject {
     /// Makes the network namespace with its interfaces. [`Subject::open`] must be called inside it.
     pub(crate) fn network() -> NetNs {
         let netns = NetNs::new("fuzz").expect("run as root");
         let mut script = String::from("link set lo up\n");
-        for one in Interface::ALL {
+        for (one, name) in Interface::ALL {
             let mac = one.mac().map(|byte| format!("{byte:02x}")).join(":");
-            let (name, index) = (one.name(), one.index());
+            let index = one.index();
             script += &format!(
                 "link add {name} index {index} address {mac} type veth peer name {name}-p\n\
                  link set {name} up\nlink set {name}-p up\n"
@@ -121,22 +151,8 @@ impl Subject {
             datapath: Some(datapath),
             options,
             counters: Counters::open(&pin_dir),
-            flows: (
-                Hash::open(&pin_dir, maps::FLOWS_V4),
-                Hash::open(&pin_dir, maps::FLOWS_V6),
-            ),
-            affinity: (
-                Hash::open(&pin_dir, maps::AFFINITY_V4),
-                Hash::open(&pin_dir, maps::AFFINITY_V6),
-            ),
-            backends: (
-                table(&pin_dir, maps::BACKENDS_V4),
-                table(&pin_dir, maps::BACKENDS_V6),
-            ),
-            fragments: (
-                Hash::open(&pin_dir, maps::FRAGMENTS_V4),
-                Hash::open(&pin_dir, maps::FRAGMENTS_V6),
-            ),
+            v4: Maps::open(&pin_dir),
+            v6: Maps::open(&pin_dir),
             traces: Traces::open(&pin_dir),
             services: BTreeMap::new(),
             settings: None,
@@ -165,26 +181,16 @@ impl Subject {
     /// Removes all flows, affinities and fragments, and takes the current counts as the start.
     pub(crate) fn reset(&mut self) {
         self.counters.reset();
-        self.flows.0.clear();
-        self.flows.1.clear();
-        self.affinity.0.clear();
-        self.affinity.1.clear();
-        self.fragments.0.clear();
-        self.fragments.1.clear();
+        self.v4.clear();
+        self.v6.clear();
         self.traces.remove(self.direct_places.drain(..));
     }
     /// Makes these the node's only services, in one apply.
     pub(crate) fn begin_with(&mut self, services: &[&Service]) {
         let known = self.services.keys().cloned();
-        let gone: Vec<_> = known
-            .filter(|name| services.iter().all(|service| service.name != *name))
-            .collect();
-        let changed: Vec<_> = services
-            .iter()
-            .filter(|service| self.services.get(&service.name) != Some(service))
-            .map(|service| (*service).clone())
-            .collect();
-        self.change(changed, gone);
+        let gone = known.filter(|name| services.iter().all(|service| service.name != *name));
+        let gone = gone.collect();
+        self.change(services.iter().copied().cloned().collect(), gone);
     }
     /// Adds or replaces services and removes others, in one apply.
     pub(crate) fn change(&mut self, changed: Vec<Service>, gone: Vec<String>) {
@@ -224,16 +230,12 @@ impl Subject {
         };
         context[CAME_BY_FIELD] = came_by.to_ne_bytes();
         context[INTERFACE_FIELD] = given.interface.index().to_ne_bytes();
-        self.hold_time();
-        let datapath = self.datapath.as_ref().expect("open");
-        let run = datapath
-            .test_run(program, given.frame, context.as_flattened(), 1)
-            .map_err(|error| format!("the test run failed: {error}"))?;
+        let run = self.test_run(program, given.frame, context.as_flattened())?;
         let counter = self.counters.moved()?.ok_or("no counter moves")?;
         let mark = &run.context[MARK_FIELD * 4..MARK_FIELD * 4 + 4];
         let mark = u32::from_ne_bytes(mark.try_into().expect("four bytes"));
         if (mark ^ given.mark) & !MARK != 0 {
-            return Err(format!("another bit of the mark has changed: {mark:#x}"));
+            fail!("another bit of the mark has changed: {mark:#x}");
         }
         Ok(Seen {
             verdict: run.result,
@@ -248,16 +250,17 @@ impl Subject {
         // A struct xdp_md: start and end of frame, metadata, interface, queue, egress.
         let length = u32::try_from(frame.len()).expect("short");
         let context = [0, length, 0, Interface::Uplink.index(), 0, 0].map(u32::to_ne_bytes);
-        self.hold_time();
-        let datapath = self.datapath.as_ref().expect("open");
-        let run = datapath
-            .test_run("uplink", frame, context.as_flattened(), 1)
-            .map_err(|error| format!("the test run failed: {error}"))?;
+        let run = self.test_run("uplink", frame, context.as_flattened())?;
         Ok(AtXdp {
             is_taken: run.result != PASS,
             frame: run.data,
             counter: self.counters.moved()?,
         })
+    }
+    fn test_run(&mut self, program: &str, frame: &[u8], context: &[u8]) -> Result<TestRun, String> {
+        self.hold_time();
+        let run = self.datapath().test_run(program, frame, context, 1);
+        run.map_err(|error| format!("the test run failed: {error}"))
     }
     /// Records that a packet with this tuple may leave an entry in the map `direct`.
     pub(crate) fn note_direct(&mut self, tuple: Tuple) {
@@ -269,36 +272,13 @@ impl Subject {
         self.hold_time();
         self.datapath().sweep_flows().expect("sweeps");
     }
-    pub(crate) fn flows_v4(&mut self) -> Vec<(FlowKey<V4>, FlowEntry<V4>)> {
-        self.flows.0.read()
-    }
-    pub(crate) fn flows_v6(&mut self) -> Vec<(FlowKey<V6>, FlowEntry<V6>)> {
-        self.flows.1.read()
-    }
     /// Returns client and backend of each session affinity whose backend still serves, sorted.
-    pub(crate) fn affinities(&mut self) -> Vec<(IpAddr, SocketAddr)> {
-        let mut held = current(&mut self.affinity.0, &self.backends.0);
-        held.extend(current(&mut self.affinity.1, &self.backends.1));
+    pub(crate) fn affinities(&self) -> Vec<(IpAddr, SocketAddr)> {
+        let held = self.v4.affinities().chain(self.v6.affinities());
+        let mut held: Vec<_> = held.collect();
         held.sort();
         held
     }
-}
-
-fn current<A>(
-    affinity: &mut Affinities<A>,
-    backends: &Table<u32, Backend<A>>,
-) -> Vec<(IpAddr, SocketAddr)>
-where
-    A: Addr + Plain + Into<IpAddr>,
-{
-    let entries = affinity.read().into_iter();
-    let held = entries.filter_map(|(key, entry)| {
-        let backend = backends.lookup(&entry.backend.0).expect("a backend")?;
-        backend
-            .is_current(key.service, entry.generation)
-            .then(|| (key.client.into(), socket(backend.address, backend.port)))
-    });
-    held.collect()
 }
 
 impl Drop for Subject {
@@ -312,4 +292,31 @@ impl Drop for Subject {
 /// Returns address and port of a map entry.
 pub(crate) fn socket(address: impl Into<IpAddr>, port: Port) -> SocketAddr {
     SocketAddr::new(address.into(), port.host())
+}
+
+/// The nodes on which sequences run: one with large tables, one with small tables, and one that
+/// redirects packets past the stack.
+pub(crate) struct Subjects {
+    wide: Subject,
+    tight: Subject,
+    past: Subject,
+}
+
+impl Subjects {
+    /// Opens the three nodes.
+    pub(crate) fn open() -> Self {
+        Self {
+            wide: Subject::open(FLOWS, false),
+            tight: Subject::open(TIGHT_FLOWS, false),
+            past: Subject::open(FLOWS, true),
+        }
+    }
+    /// Returns the node for a sequence, which its first operation determines.
+    pub(crate) fn of(&mut self, sequence: &Sequence<Operation>) -> &mut Subject {
+        match sequence.0.first() {
+            Some(Operation::Tight) => &mut self.tight,
+            Some(Operation::Past(_)) => &mut self.past,
+            _ => &mut self.wide,
+        }
+    }
 }

@@ -1,15 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Services and settings as text, for the files of stored sequences.
+//! Names and fields as text, and what has them: services and settings. For the files of stored
+//! sequences, which are of IPv4 and become the same ones of IPv6.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, mem, net::Ipv4Addr, str::FromStr};
 
-use proxy_common::{EndpointSet, FrontendKind};
+use proxy_common::{EndpointSet, FrontendKind, Settings};
 
 use crate::{
-    kept::parsed,
-    operations::{PROTOCOLS, name_of, named},
+    kept::{Sequence, parsed},
+    model::wire::{ICMP, ICMPV6, SCTP, TCP, Tuple, UDP},
+    operations::Operation,
     services::{Backend, Frontend, NodeSettings, Service},
 };
+
+const PROTOCOLS: [(u8, &str); 5] = [
+    (TCP, "tcp"),
+    (UDP, "udp"),
+    (SCTP, "sctp"),
+    (ICMP, "icmp"),
+    (ICMPV6, "icmpv6"),
+];
 
 const KINDS: [(FrontendKind, &str); 4] = [
     (FrontendKind::ClusterIp, "cluster-ip"),
@@ -17,6 +27,78 @@ const KINDS: [(FrontendKind, &str); 4] = [
     (FrontendKind::LoadBalancer, "balancer"),
     (FrontendKind::NodePort, "node-port"),
 ];
+
+/// Returns the name of a value, by a table of all names.
+pub(crate) fn name_of<T: PartialEq + Copy>(names: &[(T, &'static str)], value: T) -> &'static str {
+    let found = names.iter().find(|(one, _)| *one == value);
+    found.map_or("?", |(_, name)| name)
+}
+
+/// Returns the value with this name.
+pub(crate) fn named<T: Copy>(names: &[(T, &'static str)], text: &str) -> Result<T, String> {
+    let found = names.iter().find(|(_, name)| *name == text);
+    found
+        .map(|(one, _)| *one)
+        .ok_or_else(|| format!("unknown word {text}"))
+}
+
+/// A field of `S` that is written only if it differs from the default: flags as NAME, numbers as
+/// NAME=NUMBER.
+pub(crate) type Field<S, T> = (&'static str, fn(&mut S) -> &mut T);
+
+/// Writes the fields of these tables.
+pub(crate) fn write_fields<S: Copy + Default>(
+    f: &mut fmt::Formatter<'_>,
+    mut of: S,
+    flags: &[Field<S, bool>],
+    numbers: &[Field<S, i64>],
+) -> fmt::Result {
+    let mut default = S::default();
+    for (name, field) in flags {
+        if field(&mut of) != field(&mut default) {
+            write!(f, " {name}")?;
+        }
+    }
+    for (name, field) in numbers {
+        let number = *field(&mut of);
+        if number != *field(&mut default) {
+            write!(f, " {name}={number}")?;
+        }
+    }
+    Ok(())
+}
+
+/// Reads one field of these tables into `of`; an error if the word is of none.
+pub(crate) fn read_field<S>(
+    of: &mut S,
+    word: &str,
+    flags: &[Field<S, bool>],
+    numbers: &[Field<S, i64>],
+) -> Result<(), String> {
+    let (name, number) = word.split_once('=').unwrap_or((word, ""));
+    if let Some((_, field)) = flags.iter().find(|(known, _)| *known == word) {
+        *field(of) ^= true;
+    } else if let Some((_, field)) = numbers.iter().find(|(known, _)| *known == name) {
+        *field(of) = parsed(number)?;
+    } else {
+        fail!("unknown word {word}");
+    }
+    Ok(())
+}
+
+impl fmt::Display for Tuple {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { protocol, src, dst } = self;
+        write!(f, "{} {src} > {dst}", name_of(&PROTOCOLS, *protocol))
+    }
+}
+
+impl Tuple {
+    pub(crate) fn parse(protocol: &str, src: &str, dst: &str) -> Result<Self, String> {
+        let protocol = named(&PROTOCOLS, protocol)?;
+        Ok(Self::new(protocol, parsed(src)?, parsed(dst)?))
+    }
+}
 
 impl fmt::Display for Service {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -48,7 +130,7 @@ impl FromStr for Service {
     fn from_str(text: &str) -> Result<Self, String> {
         let mut words = text.split_whitespace();
         let (Some(name), Some(protocol)) = (words.next(), words.next()) else {
-            return Err("a service is: NAME PROTOCOL [PART ...]".into());
+            fail!("a service is: NAME PROTOCOL [PART ...]");
         };
         let mut service = Self {
             name: name.into(),
@@ -61,48 +143,61 @@ impl FromStr for Service {
         };
         for word in words {
             let (part, value) = word.split_once('=').ok_or("a part is NAME=VALUE")?;
+            let (at, more) = value.split_once('/').unwrap_or((value, ""));
             match part {
                 "affinity" => service.affinity = parsed(value)?,
                 "selection" => service.is_maglev = value == "maglev",
                 "source" => service.sources.push(parsed(value)?),
                 "backend" => {
-                    let (at, sets) = value.split_once('/').ok_or("a backend is AT/SETS")?;
-                    let (sets, weight) = sets.split_once('*').unwrap_or((sets, "1"));
+                    let (sets, weight) = more.split_once('*').unwrap_or((more, "1"));
                     service.backends.push(Backend {
                         at: parsed(at)?,
                         sets: EndpointSet(parsed(sets)?),
                         weight: parsed(weight)?,
                     });
                 }
-                kind => {
-                    let (at, local) = value.split_once('/').unwrap_or((value, ""));
-                    service.frontends.push(Frontend {
-                        kind: named(&KINDS, kind)?,
-                        at: parsed(at)?,
-                        local: local == "local",
-                    });
-                }
+                kind => service.frontends.push(Frontend {
+                    kind: named(&KINDS, kind)?,
+                    at: parsed(at)?,
+                    local: more == "local",
+                }),
             }
         }
         Ok(service)
     }
 }
 
+impl NodeSettings {
+    const FLAGS: [Field<Self, bool>; 7] = [
+        ("masquerade-all", |one| &mut one.masquerade_all),
+        ("no-detection", |one| &mut one.detects_pods),
+        ("by-interface", |one| &mut one.by_interface),
+        ("mark-only", |one| &mut one.mark_only),
+        ("no-resets", |one| &mut one.resets),
+        ("ping", |one| &mut one.answer_ping),
+        ("allocated", |one| &mut one.allocated),
+    ];
+
+    /// Returns the flags that the kernel programs read.
+    pub(crate) fn flags(mut self) -> u32 {
+        // In the order of the fields; `allocated` has ranges instead of a flag.
+        let flags = [
+            Settings::MASQUERADE_ALL,
+            Settings::DETECTS_PODS,
+            Settings::PODS_BY_INTERFACE,
+            Settings::MARK_ONLY,
+            Settings::RESET_UNKNOWN,
+            Settings::ANSWER_PING,
+        ];
+        let set = Self::FLAGS.iter().zip(flags);
+        let set = set.filter(|((_, field), _)| *field(&mut self));
+        set.fold(0, |all, (_, flag)| all | flag)
+    }
+}
+
 impl fmt::Display for NodeSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (name, is) in [
-            ("masquerade-all", self.masquerade_all),
-            ("no-detection", !self.detects_pods),
-            ("by-interface", self.by_interface),
-            ("mark-only", self.mark_only),
-            ("no-resets", !self.resets),
-            ("ping", self.answer_ping),
-            ("allocated", self.allocated),
-        ] {
-            if is {
-                write!(f, " {name}")?;
-            }
-        }
+        write_fields(f, *self, &Self::FLAGS, &[])?;
         write!(f, " ports={}-{}", self.ports.0, self.ports.1)
     }
 }
@@ -112,21 +207,51 @@ impl FromStr for NodeSettings {
     fn from_str(text: &str) -> Result<Self, String> {
         let mut settings = Self::default();
         for word in text.split_whitespace() {
-            match word.split_once('=').unwrap_or((word, "")) {
-                ("masquerade-all", _) => settings.masquerade_all = true,
-                ("no-detection", _) => settings.detects_pods = false,
-                ("by-interface", _) => settings.by_interface = true,
-                ("mark-only", _) => settings.mark_only = true,
-                ("no-resets", _) => settings.resets = false,
-                ("ping", _) => settings.answer_ping = true,
-                ("allocated", _) => settings.allocated = true,
-                ("ports", range) => {
-                    let (low, high) = range.split_once('-').ok_or("a range is LOW-HIGH")?;
-                    settings.ports = (parsed(low)?, parsed(high)?);
-                }
-                _ => return Err(format!("unknown setting {word}")),
+            if let Some((low, high)) = word
+                .strip_prefix("ports=")
+                .and_then(|it| it.split_once('-'))
+            {
+                settings.ports = (parsed(low)?, parsed(high)?);
+            } else {
+                read_field(&mut settings, word, &Self::FLAGS, &[])?;
             }
         }
         Ok(settings)
+    }
+}
+
+/// Returns a sequence of IPv4 with every address in its place of IPv6: see `services`.
+pub(crate) fn in_v6(sequence: &Sequence<Operation>) -> Sequence<Operation> {
+    let is_other = |one: char| !one.is_ascii_digit() && one != '.';
+    let text = sequence.to_string().replace(" icmp ", " icmpv6 ");
+    let mut changed = String::new();
+    let mut is_range = false;
+    for part in text.split_inclusive(is_other) {
+        let (word, end) = part.split_at(part.trim_end_matches(is_other).len());
+        let is_length = mem::replace(&mut is_range, false);
+        if let Ok(v4) = word.parse() {
+            is_range = end == "/";
+            let v6 = address(v4);
+            changed += &if end == ":" { format!("[{v6}]") } else { v6 };
+        } else if is_length {
+            let length: u8 = word.parse().expect("a length");
+            changed += &(96 + length).to_string();
+        } else {
+            changed += word;
+        }
+        changed += end;
+    }
+    changed.parse().expect("a sequence")
+}
+
+fn address(v4: Ipv4Addr) -> String {
+    match v4.octets() {
+        _ if v4 == Ipv4Addr::LOCALHOST => "::1".to_owned(),
+        [10, 40, c, d] => format!("fd00:40:0:{c}::{d}"),
+        [172, 30, c, d] => format!("fd00:30::{c}{d:02}"),
+        [192, 168, c, d] => format!("fd00:c0:{}::{d}", c - 40),
+        [198, 51, _, d] => format!("2001:db8:51::{d}"),
+        [203, 0, _, d] => format!("2001:db8:113::{d}"),
+        _ => "::".to_owned(),
     }
 }

@@ -33,8 +33,9 @@ fn links(interface: &Interface) -> Vec<u32> {
         .collect()
 }
 
-fn pinned(pins: &PinDir) -> BTreeSet<String> {
-    let entries = fs::read_dir(links_dir(&pins.0)).expect("readable");
+/// Returns the names of the pinned links.
+pub(crate) fn pinned(pins: &PinDir) -> BTreeSet<String> {
+    let entries = fs::read_dir(links_dir(pins.path())).expect("readable");
     entries
         .map(|entry| entry.expect("readable").file_name())
         .map(|name| name.into_string().expect("UTF-8"))
@@ -45,7 +46,8 @@ fn programs(pins: &PinDir) -> BTreeSet<u32> {
     pinned(pins)
         .iter()
         .map(|name| {
-            let link = linux::get_pinned(&links_dir(&pins.0).join(name), false).expect("pinned");
+            let link =
+                linux::get_pinned(&links_dir(pins.path()).join(name), false).expect("pinned");
             linux::link_info(&link).expect("a link").program
         })
         .collect()
@@ -53,8 +55,7 @@ fn programs(pins: &PinDir) -> BTreeSet<u32> {
 
 #[test]
 fn attachments_outlive_the_agent_and_get_the_new_agents_programs_in_place() {
-    in_netns(|| {
-        let pins = PinDir::new();
+    in_netns(|pins| {
         let mut datapath = pins.open();
         let veth = add_veth("v0");
         datapath.attach(&veth).expect("attaches");
@@ -85,8 +86,7 @@ fn attachments_outlive_the_agent_and_get_the_new_agents_programs_in_place() {
 
 #[test]
 fn pins_of_a_removed_interface_go_and_its_index_can_be_reused() {
-    in_netns(|| {
-        let pins = PinDir::new();
+    in_netns(|pins| {
         let mut datapath = pins.open();
         let gone = add_veth("v0");
         datapath.attach(&gone).expect("attaches");
@@ -110,15 +110,14 @@ fn pins_of_a_removed_interface_go_and_its_index_can_be_reused() {
 #[test]
 fn a_link_of_the_same_index_in_another_namespace_is_not_reused() {
     // The open file keeps the other namespace alive, and with it the interface of the link.
-    let (pins, index, namespace) = in_netns(|| {
-        let pins = PinDir::new();
+    let (pins, index, namespace) = in_netns(|pins| {
         run("ip link add v0 index 77 type veth peer name v0-peer");
         let veth = interface("v0");
         pins.open().attach(&veth).expect("attaches");
         let namespace = fs::File::open("/proc/thread-self/ns/net").expect("the namespace");
         (pins, veth.index, namespace)
     });
-    in_netns(move || {
+    in_netns(move |_| {
         run("ip link add v0 index 77 type veth peer name v0-peer");
         let veth = interface("v0");
         assert_eq!(veth.index, index);
@@ -130,8 +129,7 @@ fn a_link_of_the_same_index_in_another_namespace_is_not_reused() {
 
 #[test]
 fn attaching_to_a_removed_interface_reports_it_gone_and_stores_nothing() {
-    in_netns(|| {
-        let pins = PinDir::new();
+    in_netns(|pins| {
         let mut datapath = pins.open();
         let veth = add_veth("v0");
         run("ip link delete v0");

@@ -5,13 +5,12 @@ use datapath::cleanup::{cleanup, planned};
 
 use crate::{
     attach::{add_veth, interface},
-    support::{PinDir, detach_all, in_netns, run},
+    support::{detach_all, in_netns, run},
 };
 
 #[test]
 fn clsact_filters_outlive_the_agent_and_are_replaced() {
-    in_netns(|| {
-        let pins = PinDir::new();
+    in_netns(|pins| {
         let mut datapath = pins.open_clsact();
         let veth = add_veth("v0");
         let filters = |direction| run(&format!("tc filter show dev v0 {direction}"));
@@ -44,8 +43,7 @@ fn clsact_filters_outlive_the_agent_and_are_replaced() {
 
 #[test]
 fn only_an_own_unused_clsact_qdisc_is_removed_on_detach() {
-    in_netns(|| {
-        let pins = PinDir::new();
+    in_netns(|pins| {
         let has_clsact = |name: &str| run(&format!("tc qdisc show dev {name}")).contains("clsact");
         let [own, shared, foreign, kept] = ["own", "shared", "foreign", "kept"].map(add_veth);
         run("tc qdisc add dev foreign clsact");
@@ -69,20 +67,19 @@ fn only_an_own_unused_clsact_qdisc_is_removed_on_detach() {
         run("tc qdisc add dev own ingress");
 
         assert!(has_clsact("kept"));
-        let planned = planned(&pins.0).expect("a plan");
-        let removed = cleanup(&pins.0, false).expect("cleans up");
+        let planned = planned(pins.path()).expect("a plan");
+        let removed = cleanup(pins.path(), false).expect("cleans up");
         assert_eq!(planned, removed);
         assert!(!has_clsact("kept"), "cleanup removes it as well");
         let line = "the clsact qdisc of kept".to_owned();
         assert!(removed.contains(&line), "{removed:?}");
-        assert!(!pins.0.exists());
+        assert!(!pins.path().exists());
     });
 }
 
 #[test]
 fn a_foreign_qdisc_on_an_interface_with_a_reused_index_is_kept() {
-    in_netns(|| {
-        let pins = PinDir::new();
+    in_netns(|pins| {
         let mut datapath = pins.open_clsact();
         let gone = add_veth("v0");
         datapath.attach(&gone).expect("attaches");
@@ -100,8 +97,7 @@ fn a_foreign_qdisc_on_an_interface_with_a_reused_index_is_kept() {
 
 #[test]
 fn on_an_ingress_qdisc_attaching_fails_with_a_remedy() {
-    in_netns(|| {
-        let pins = PinDir::new();
+    in_netns(|pins| {
         let mut datapath = pins.open_clsact();
         let veth = add_veth("v0");
         // The CNI plugin `bandwidth` leaves such a qdisc. The kernel accepts filters for egress
@@ -119,8 +115,7 @@ fn on_an_ingress_qdisc_attaching_fails_with_a_remedy() {
 
 #[test]
 fn a_removed_qdisc_or_filter_is_found_and_repaired() {
-    in_netns(|| {
-        let pins = PinDir::new();
+    in_netns(|pins| {
         let mut datapath = pins.open_clsact();
         let veth = add_veth("v0");
         datapath.attach(&veth).expect("attaches");

@@ -46,7 +46,7 @@ fn beside(datapath: &Datapath, interface: &Interface) -> Vec<(bool, ChainPositio
 /// Adds a filter with a program; `how` is its direction and priority in the syntax of tc.
 fn add_filter(pins: &PinDir, program: &OwnedFd, how: &str) {
     let id = linux::program_id(program.as_fd()).expect("an id");
-    let pin = pins.0.join(format!("foreign-{id}"));
+    let pin = pins.path().join(format!("foreign-{id}"));
     linux::pin(program.as_fd(), &pin).expect("pinned");
     let pin = pin.display();
     run(&format!("tc filter add dev v0 {how} bpf da pinned {pin}"));
@@ -54,8 +54,7 @@ fn add_filter(pins: &PinDir, program: &OwnedFd, how: &str) {
 
 #[test]
 fn tcx_programs_go_before_earlier_foreign_programs_not_later_ones() {
-    in_netns(|| {
-        let pins = PinDir::new();
+    in_netns(|pins| {
         let mut datapath = pins.open();
         let veth = add_veth("v0");
         let index = veth.index;
@@ -87,8 +86,7 @@ fn tcx_programs_go_before_earlier_foreign_programs_not_later_ones() {
 
 #[test]
 fn a_foreign_program_at_ingress_of_the_bridge_is_found() {
-    in_netns(|| {
-        let pins = PinDir::new();
+    in_netns(|pins| {
         let mut datapath = pins.open();
         let mut veth = add_veth("v0");
         run("ip link add br0 type bridge");
@@ -111,8 +109,7 @@ fn a_foreign_program_at_ingress_of_the_bridge_is_found() {
 
 #[test]
 fn clsact_filters_go_first_where_possible_and_keep_foreign_filters() {
-    in_netns(|| {
-        let pins = PinDir::new();
+    in_netns(|pins| {
         let mut datapath = pins.open_clsact();
         let veth = add_veth("v0");
         let [same, behind, other_kind, before] = [(); 4].map(|()| foreign());
@@ -149,8 +146,7 @@ fn clsact_filters_go_first_where_possible_and_keep_foreign_filters() {
 
 #[test]
 fn the_redirect_bit_of_an_interface_survives_restarts_but_not_a_detach() {
-    in_netns(|| {
-        let pins = PinDir::new();
+    in_netns(|pins| {
         let mut datapath = pins.open();
         let mut veth = add_veth("v0");
         let words = pins.table::<u32, u64>(maps::INTERFACES);

@@ -3,90 +3,67 @@
 
 use std::time::Duration;
 
-use linux::interfaces::{Interface, InterfaceKind, Interfaces, Patterns};
+use control::testing::rows;
+use linux::interfaces::{Interface, Interfaces, Patterns};
 
 use crate::support::{in_netns, run};
 
-fn find<'a>(interfaces: &'a [Interface], name: &str) -> Option<&'a Interface> {
-    interfaces.iter().find(|interface| interface.name == name)
-}
+/// Commands, and what must be said of an interface soon after them: see [`said`]. Two kinds of
+/// request change a bridge's port, and each has its own message.
+const STEPS: &str = "
+ip link add br0 type bridge                           | br0 Bridge L2:
+ip link set v0 master br0                             | v0 BridgePort L2 attach: open 0
+ip link set v0 up; bridge link set dev v0 isolated on | v0 BridgePort L2 attach: isolated
+ip link set v0 type bridge_slave isolated off         | v0 BridgePort L2 attach: open
+ip link set v0 type bridge_slave isolated on          | v0 BridgePort L2 attach: isolated
+bridge link set dev v0 isolated off                   | v0 BridgePort L2 attach: open
+ip addr add 192.0.2.1/24 dev br0                      | v0 BridgePort L2 attach: open 1
+ip addr del 192.0.2.1/24 dev br0                      | v0 BridgePort L2 attach: open 0
+ip link add vx0 type vxlan id 7 dstport 4789          | vx0 Tunnel L2
+ip tuntap add tun0 mode tun                           | tun0 Tunnel L3
+ip link set v0 nomaster                               | v0 PodSide L2 attach:
+ip link set v0 name v1                                | v1 PodSide L2 attach:
+";
 
-/// Waits until the interfaces meet the condition.
-async fn until(interfaces: &mut Interfaces, wanted: impl Fn(&[Interface]) -> bool) {
-    let waiting = async {
-        while !wanted(interfaces.current()) {
-            interfaces.changed().await;
-        }
+/// Says of each interface its name, kind and layer, whether the programs are attached, whether it
+/// is isolated, and how many addresses masquerade may choose from.
+fn said(all: &[Interface]) -> String {
+    let of_one = |one: &Interface| {
+        let layer = if one.link_layer { "L2" } else { "L3" };
+        let attach = if one.attach { " attach" } else { "" };
+        let isolated = if one.isolated { "isolated" } else { "open" };
+        let (name, kind, sources) = (&one.name, one.kind, one.sources.len());
+        format!("{name} {kind:?} {layer}{attach}: {isolated} {sources}\n")
     };
-    let waited = tokio::time::timeout(Duration::from_secs(5), waiting).await;
-    assert!(waited.is_ok(), "{:#?}", interfaces.current());
+    all.iter().map(of_one).collect()
 }
 
 #[test]
 fn interfaces_and_addresses_are_followed_as_they_come_and_go() {
-    in_netns(|| {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .expect("a runtime");
-        runtime.block_on(async {
-            run("ip link add v0 type veth peer name v0-peer");
-            let mut interfaces = Interfaces::open(Patterns::default())
-                .await
-                .expect("rtnetlink answers");
-            let veth = find(interfaces.current(), "v0").expect("found at once");
-            assert_eq!(veth.kind, InterfaceKind::PodSide);
-            assert!(veth.attach && veth.link_layer);
-
-            run("ip link add br0 type bridge");
-            run("ip link set v0 master br0");
-            until(&mut interfaces, |all| {
-                find(all, "v0").is_some_and(|veth| veth.kind == InterfaceKind::BridgePort)
-                    && find(all, "br0").is_some_and(|bridge| !bridge.attach)
-            })
-            .await;
-            let v0_is = |isolated| {
-                move |all: &[Interface]| find(all, "v0").is_some_and(|v0| v0.isolated == isolated)
-            };
-            // Two kinds of request change a bridge's port, and each has its own message.
-            run("ip link set v0 up");
-            run("bridge link set dev v0 isolated on");
-            until(&mut interfaces, v0_is(true)).await;
-            run("ip link set v0 type bridge_slave isolated off");
-            until(&mut interfaces, v0_is(false)).await;
-            run("ip link set v0 type bridge_slave isolated on");
-            until(&mut interfaces, v0_is(true)).await;
-            run("bridge link set dev v0 isolated off");
-            until(&mut interfaces, v0_is(false)).await;
-            run("ip addr add 192.0.2.1/24 dev br0");
-            until(&mut interfaces, |all| {
-                find(all, "v0").is_some_and(|veth| veth.sources.len() == 1)
-            })
-            .await;
-            run("ip addr del 192.0.2.1/24 dev br0");
-            until(&mut interfaces, |all| {
-                find(all, "v0").is_some_and(|veth| veth.sources.is_empty())
-            })
-            .await;
-            run("ip link add vx0 type vxlan id 7 dstport 4789");
-            run("ip tuntap add tun0 mode tun");
-            until(&mut interfaces, |all| {
-                let kind = |name| find(all, name).map(|i| (i.kind, i.link_layer));
-                kind("vx0") == Some((InterfaceKind::Tunnel, true))
-                    && kind("tun0") == Some((InterfaceKind::Tunnel, false))
-            })
-            .await;
-            // The change must be seen by the kernel's messages alone: the next full list comes
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let follow = async {
+        let opened = Interfaces::open(Patterns::default()).await;
+        let mut interfaces = opened.expect("rtnetlink answers");
+        assert!(said(interfaces.current()).contains("v0 PodSide L2 attach:"));
+        let gone = ["ip link del v1".to_owned(), "v1".to_owned()];
+        for [commands, wanted] in rows(STEPS).into_iter().chain([gone]) {
+            commands.split("; ").for_each(|command| drop(run(command)));
+            // The changes must be seen by the kernel's messages alone: the next full list comes
             // later than the timeout.
-            run("ip link set v0 nomaster");
-            until(&mut interfaces, |all| {
-                find(all, "v0").is_some_and(|veth| veth.kind == InterfaceKind::PodSide)
-            })
-            .await;
-            run("ip link set v0 name v1");
-            until(&mut interfaces, |all| find(all, "v1").is_some()).await;
-            run("ip link del v1");
-            until(&mut interfaces, |all| find(all, "v1").is_none()).await;
-        });
+            let waiting = async {
+                while said(interfaces.current()).contains(&wanted) == (wanted == "v1") {
+                    interfaces.changed().await;
+                }
+            };
+            let waited = tokio::time::timeout(Duration::from_secs(5), waiting).await;
+            assert!(waited.is_ok(), "{commands}: {}", said(interfaces.current()));
+        }
+    };
+    in_netns(|_| {
+        run("ip link add v0 type veth peer name v0-peer");
+        runtime.block_on(follow);
     });
 }

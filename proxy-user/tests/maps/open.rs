@@ -26,10 +26,8 @@ fn expect_parts(error: &str, parts: &[&str]) {
 }
 
 /// Makes new maps take over from the previous ones.
-fn take_over(datapath: &mut Datapath) {
-    datapath
-        .carry_over(Duration::MAX)
-        .expect("nothing to carry");
+pub(crate) fn take_over(datapath: &mut Datapath) {
+    datapath.carry_over(Duration::MAX).expect("carried over");
     datapath.take_over(Duration::MAX).expect("taken over");
 }
 
@@ -45,7 +43,7 @@ fn a_second_agent_is_refused_with_the_directory_and_the_holder() {
     let first = pins.open();
     let error = refusal(&pins.options()).to_string();
     let pid = format!("pid {}", std::process::id());
-    expect_parts(&error, &[&*pins.0.to_string_lossy(), &pid]);
+    expect_parts(&error, &[&*pins.path().to_string_lossy(), &pid]);
     drop(first);
     pins.open();
 }
@@ -90,24 +88,24 @@ fn drop_user() {
 fn maps_of_another_size_or_drained_ones_are_kept_until_a_takeover() {
     let pins = PinDir::new();
     drop(pins.open());
-    let first = generations(&pins.0).expect("pins");
+    let first = generations(pins.path()).expect("pins");
     let larger = || pins.open_with(|options| options.capacities.backends *= 2);
     let begun = larger();
     expect_predecessors(&begun);
     assert!(!begun.may_attach(), "nothing is carried over yet");
     drop(begun);
-    assert_eq!(generations(&pins.0).expect("pins").len(), 2);
+    assert_eq!(generations(pins.path()).expect("pins").len(), 2);
 
     // With the first size again, the first maps are used: no other maps have taken over from them.
     let mut back = pins.open();
     take_over(&mut back);
-    assert_eq!(generations(&pins.0).expect("pins"), first);
+    assert_eq!(generations(pins.path()).expect("pins"), first);
     drop(back);
 
     let mut again = larger();
     take_over(&mut again);
     assert_eq!(again.predecessors(), None);
-    let left = generations(&pins.0).expect("pins");
+    let left = generations(pins.path()).expect("pins");
     assert_eq!((left.len(), left[0].number), (1, 1));
     drop(again);
 
@@ -117,7 +115,7 @@ fn maps_of_another_size_or_drained_ones_are_kept_until_a_takeover() {
     let mut datapath = larger();
     assert!(datapath.predecessors().is_some());
     take_over(&mut datapath);
-    assert_eq!(generations(&pins.0).expect("pins").len(), 1);
+    assert_eq!(generations(pins.path()).expect("pins").len(), 1);
 }
 
 #[test]
@@ -131,7 +129,7 @@ fn a_grown_map_keeps_its_size_in_every_later_takeover() {
     take_over(&mut grown);
     // The size survives even if all pins are removed; every pin comes back.
     let there = || {
-        let home = &generations(&pins.0).expect("pins")[0].dir(&pins.0);
+        let home = &generations(pins.path()).expect("pins")[0].dir(pins.path());
         let entries = fs::read_dir(home).expect("a directory");
         entries
             .flatten()
@@ -139,7 +137,7 @@ fn a_grown_map_keeps_its_size_in_every_later_takeover() {
             .collect::<BTreeSet<_>>()
     };
     let before = there();
-    fs::remove_dir_all(&pins.0).expect("removed");
+    fs::remove_dir_all(pins.path()).expect("removed");
     let repaired = grown.repair_pins();
     assert!(repaired.iter().all(|repair| repair.failure.is_none()));
     assert_eq!(there(), before);
@@ -161,7 +159,7 @@ fn abandoned_larger_maps_leave_the_first_maps_in_use() {
     let mut larger = pins.options();
     larger.capacities.frontends *= 2;
     let numbers = || {
-        let left = generations(&pins.0).expect("pins");
+        let left = generations(pins.path()).expect("pins");
         Vec::from_iter(left.iter().map(|generation| generation.number))
     };
     for _ in 0..2 {
@@ -183,7 +181,7 @@ fn abandoned_larger_maps_leave_the_first_maps_in_use() {
 fn a_foreign_map_under_one_of_our_names_is_refused() {
     let pins = PinDir::new();
     drop(pins.open());
-    let path = map_path(&pins.0, "frontends_v6");
+    let path = map_path(pins.path(), "frontends_v6");
     fs::remove_file(&path).expect("removed");
     let foreign = linux::create_map(linux::MapKind::Hash, 4, 4, 64, 0, None).expect("a map");
     linux::pin(&foreign, &path).expect("pinned");

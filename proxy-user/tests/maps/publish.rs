@@ -12,7 +12,7 @@ use proxy_common::{
 };
 
 use crate::support::{
-    PinDir, SMALL, apply, backend, expected, frontend, name, picture, plan, port, port_name, v4, v6,
+    PinDir, SMALL, apply, backend, expected, frontend, name, picture, plan, port, v4, v6,
 };
 
 fn apply_all(datapath: &mut Datapath, services: &BTreeMap<ObjectName, ServicePlan>) -> usize {
@@ -265,7 +265,7 @@ fn arbitrary_plan(service: u8, ports: &[ArbitraryPort]) -> ServicePlan {
         .map(|(n, (v6_backends, v4_backends, sources, timeout, local))| {
             let cluster_ip = v4(10, 96, service, n as u8);
             let mut port = port(cluster_ip, &[]);
-            port.name = port_name(n);
+            port.name = ["", "web", "admin"][n].into();
             port.affinity_timeout = *timeout;
             port.v4.backends = v4_backends
                 .iter()

@@ -4,6 +4,7 @@
 //! backend.
 
 use std::{
+    os::fd::AsFd,
     sync::atomic::{AtomicBool, AtomicU32, Ordering},
     thread,
     time::{Duration, Instant},
@@ -11,10 +12,9 @@ use std::{
 
 use control::plan::ServicePlan;
 use datapath::{Capacities, read::Reader};
-use etherparse::PacketBuilder;
 use proxy_common::{Backend, Counter, Port, Protocol, Settings, V4, maps};
 
-use crate::support::{PinDir, SMALL, apply, in_netns, name, plan, v4};
+use crate::support::{SMALL, apply, in_netns, name, plan, v4};
 
 const SERVICES: u8 = 40;
 const TIME: Duration = Duration::from_secs(3);
@@ -37,21 +37,20 @@ fn plan_of(service: u8, endpoints: &[u8]) -> ServicePlan {
 /// With 190 000 clients, there are at least 95 rounds.
 const PACKETS_PER_ROUND: u32 = 2_000;
 
+/// A datagram of a client to a service. The frame is addressed to loopback, the interface of test
+/// runs; the checksums are not looked at.
 fn packet(service: u8, client: u32) -> Vec<u8> {
     let [_, b, c, d] = client.to_be_bytes();
-    // The frame is addressed to loopback, the interface of test runs.
-    let builder = PacketBuilder::ethernet2([2; 6], [0; 6])
-        .ipv4([172, b, c, d], [10, 96, 0, service], 64)
-        .udp(40_000, 80);
-    let mut packet = Vec::new();
-    builder.write(&mut packet, b"hello").expect("written");
+    let mut packet = [[0; 6], [2; 6]].concat();
+    packet.extend([8, 0, 0x45, 0, 0, 28, 0, 0, 0x40, 0, 64, 17, 0, 0]);
+    packet.extend([172, b, c, d, 10, 96, 0, service]);
+    packet.extend([40_000_u16, 80, 8, 0].map(u16::to_be_bytes).as_flattened());
     packet
 }
 
 #[test]
 fn a_packet_to_a_slot_with_another_services_backend_is_dropped_and_counted() {
-    in_netns(|| {
-        let pins = PinDir::new();
+    in_netns(|pins| {
         let mut datapath = pins.open();
         datapath.set_settings(&Settings::EMPTY).expect("stored");
         apply(&mut datapath, &[(name("cart"), plan_of(1, &[7]))]);
@@ -64,7 +63,7 @@ fn a_packet_to_a_slot_with_another_services_backend_is_dropped_and_counted() {
         let program = datapath.program("ingress").expect("it is loaded");
         let run = linux::test_run(program, &packet(1, 1), &[], 1).expect("runs");
         assert_eq!(run.result, SHOT);
-        let counted = Reader::open(&pins.0).and_then(|reader| reader.counters());
+        let counted = Reader::open(pins.path()).and_then(|reader| reader.counters());
         let counted = counted.expect("readable");
         assert_eq!(counted[Counter::DroppedInconsistent as usize], 1);
     });
@@ -72,8 +71,7 @@ fn a_packet_to_a_slot_with_another_services_backend_is_dropped_and_counted() {
 
 #[test]
 fn no_packet_ever_meets_a_torn_or_foreign_value_while_the_agent_writes() {
-    in_netns(|| {
-        let pins = PinDir::new();
+    in_netns(|pins| {
         // The maps are small, so that ids, records and blocks are often reused.
         let mut datapath = pins.open_with(|options| {
             options.capacities = Capacities {
@@ -107,9 +105,7 @@ fn no_packet_ever_meets_a_torn_or_foreign_value_while_the_agent_writes() {
                         }
                         let service = (client % u32::from(SERVICES)) as u8 + 1;
                         let sent = packet(service, client);
-                        let run =
-                            linux::test_run(std::os::fd::AsFd::as_fd(&program), &sent, &[], 1);
-                        let run = run.expect("runs");
+                        let run = linux::test_run(program.as_fd(), &sent, &[], 1).expect("runs");
                         let dst = &run.data[ETHERNET + 16..ETHERNET + 20];
                         let port = &run.data[ETHERNET + 22..ETHERNET + 24];
                         if run.result == SHOT || dst == [10, 96, 0, service] {
@@ -148,11 +144,8 @@ fn no_packet_ever_meets_a_torn_or_foreign_value_while_the_agent_writes() {
                         changes.push((name(&format!("s{n}")), plan));
                     }
                     // Even rounds apply the changes one by one, odd rounds all at once.
-                    let at_once = if round.is_multiple_of(2) {
-                        1
-                    } else {
-                        changes.len()
-                    };
+                    let is_odd = round % 2 == 1;
+                    let at_once = if is_odd { changes.len() } else { 1 };
                     for changes in changes.chunks(at_once) {
                         apply(&mut datapath, changes);
                     }

@@ -5,11 +5,11 @@
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-use datapath::{Datapath, DatapathError, OBJECT, maps::pins::links_dir};
+use datapath::{Datapath, DatapathError, OBJECT};
 use lab::broken::break_program;
 
 use crate::{
-    attach::add_veth,
+    attach::{add_veth, pinned},
     support::{PinDir, in_netns},
 };
 
@@ -45,8 +45,8 @@ fn a_refused_program_of_the_packet_path_is_shown_with_the_verifiers_last_lines()
 
 #[test]
 fn programs_that_do_not_need_a_refused_one_are_attached() {
-    in_netns(|| {
-        let (pins, folder) = (PinDir::new(), tempfile::tempdir().expect("a folder"));
+    in_netns(|pins| {
+        let folder = tempfile::tempdir().expect("a folder");
         let broken = ["expire_v6", "ingress_l3", "receive_v6"];
         let mut datapath = open(&pins, folder.path(), &broken).expect("opens");
         let refused: Vec<_> = datapath.refusals().to_vec();
@@ -73,17 +73,8 @@ fn programs_that_do_not_need_a_refused_one_are_attached() {
         datapath
             .attach_hooks(cgroup.path())
             .expect("the other hooks");
-        let entries = fs::read_dir(links_dir(&pins.0)).expect("readable");
-        let attached: BTreeSet<_> = entries
-            .map(|entry| {
-                entry
-                    .expect("an entry")
-                    .file_name()
-                    .into_string()
-                    .expect("UTF-8")
-            })
-            .filter_map(|name| name.strip_prefix("cgroup-").map(str::to_owned))
-            .collect();
+        let links = pinned(&pins);
+        let attached = links.iter().filter_map(|name| name.strip_prefix("cgroup-"));
         let expected = [
             "release",
             "receive_v4",
@@ -93,6 +84,6 @@ fn programs_that_do_not_need_a_refused_one_are_attached() {
             "bind_v6",
             "connect_v4",
         ];
-        assert_eq!(attached, expected.map(str::to_owned).into());
+        assert_eq!(BTreeSet::from_iter(attached), expected.into());
     });
 }

@@ -15,7 +15,10 @@ use proxy_common::{
     traffic::{RefusedKey, Traffic},
 };
 
-use crate::support::{ENTRY, PinDir, apply, name, plan, v4};
+use crate::{
+    open::take_over,
+    support::{ENTRY, PinDir, apply, name, plan, v4},
+};
 
 fn original_key() -> FlowKey<V4> {
     let to = (v4(10, 0, 0, 1), Port::from_host(80));
@@ -41,6 +44,11 @@ fn original(backend: BackendId, generation: u32, service: u32) -> FlowEntry<V4> 
         ..ENTRY
     };
     entry.sealed(&original_key())
+}
+
+/// Opens maps that are to take over from these.
+fn successor(pins: &PinDir) -> Datapath {
+    pins.open_with(|options| options.capacities.flows *= 2)
 }
 
 /// Publishes the services. Their order decides the ids of services and backends.
@@ -76,7 +84,7 @@ fn a_takeover_of_maps_keeps_a_flows_backend_until_the_flow_ends() {
     old.update(&original_key(), &flow).expect("entered");
     drop(first);
 
-    let mut second = pins.open_with(|options| options.capacities.flows *= 2);
+    let mut second = successor(&pins);
     publish(&mut second, &[]);
     let carried = second.carry_over(Duration::MAX).expect("carried over");
     let carried = carried.expect("all of it");
@@ -103,9 +111,9 @@ fn a_takeover_of_maps_keeps_a_flows_backend_until_the_flow_ends() {
     old.update(&original_key(), &closed).expect("entered");
     second.carry_over(Duration::MAX).expect("carried over");
     assert!(there().state.is_closed(), "{:?}", there());
-    second.take_over(Duration::MAX).expect("taken over");
+    take_over(&mut second);
     assert_eq!(new.lookup(&original_key()).expect("readable"), None);
-    assert_eq!(generations(&pins.0).expect("pins").len(), 1);
+    assert_eq!(generations(pins.path()).expect("pins").len(), 1);
 }
 
 #[test]
@@ -132,16 +140,14 @@ fn flows_that_end_after_a_takeover_that_did_not_come_are_not_copied_back() {
     let old = flows(&pins);
     let flow = original(BackendId(1), 0, 1);
     old.update(&original_key(), &flow).expect("entered");
-    let mut second = pins.open_with(|options| options.capacities.flows *= 2);
+    let mut second = successor(&pins);
     publish(&mut second, &[]);
     second.carry_over(Duration::MAX).expect("carried over");
     drop(second);
     old.delete(&original_key()).expect("removed");
 
-    let mut back = pins.open();
-    back.carry_over(Duration::MAX).expect("carried over");
-    back.take_over(Duration::MAX).expect("taken over");
-    assert_eq!(generations(&pins.0).expect("pins").len(), 1);
+    take_over(&mut pins.open());
+    assert_eq!(generations(pins.path()).expect("pins").len(), 1);
     assert_eq!(old.lookup(&original_key()).expect("readable"), None);
 }
 
@@ -166,7 +172,7 @@ fn new_flows_avoid_the_tuple_of_a_closed_one_that_old_programs_still_know() {
         old.update(&key, &entry.sealed(&key)).expect("entered");
     }
 
-    let mut second = pins.open_with(|options| options.capacities.flows *= 2);
+    let mut second = successor(&pins);
     second.carry_over(Duration::MAX).expect("carried over");
     assert_eq!(flows(&pins).lookup(&key).expect("readable"), None);
     let (place, tuple) = key.fingerprint();
@@ -266,20 +272,17 @@ fn counts_port_bits_and_direct_flows_survive_a_takeover_of_maps() {
     linux::per_cpu_add(pins.pinned(maps::COUNTERS), &[0, 0, 41]).expect("counted");
     drop(first);
 
-    let mut second = pins.open_with(|options| options.capacities.flows *= 2);
+    let mut second = successor(&pins);
     publish(&mut second, &[]);
     second.carry_over(Duration::MAX).expect("carried over");
-    second
-        .carry_over(Duration::MAX)
-        .expect("carried over again");
-    second.take_over(Duration::MAX).expect("taken over");
+    take_over(&mut second);
     assert_eq!(pins.array::<u64>(maps::PORTS).load(5) & 0x40, 0x40);
     let sums = linux::per_cpu_sums(pins.pinned(maps::COUNTERS)).expect("readable");
     assert_eq!(sums[2], 41, "counted once");
     let known = direct(&pins).lookup(&7).expect("readable");
     assert_eq!(known, Some(0x1234), "a connection past every service");
     assert_ne!(backend_of(&pins).0, id, "or this shows nothing");
-    let counted = Reader::open(&pins.0).and_then(|reader| reader.counted());
+    let counted = Reader::open(pins.path()).and_then(|reader| reader.counted());
     let counted = counted.expect("readable");
     let address = "10.1.0.2:8080".parse().expect("an address");
     let of_it = counted.backends.iter().find(|one| one.address == address);

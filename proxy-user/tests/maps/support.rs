@@ -4,16 +4,10 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
-    net::Ipv4Addr,
+    net::{Ipv4Addr, Ipv6Addr},
     os::fd::OwnedFd,
-    path::{Path, PathBuf},
+    path::Path,
     process::Command,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
-    thread,
 };
 
 use control::{
@@ -24,8 +18,8 @@ use datapath::{
     Attachment, Capacities, Datapath, Options,
     maps::{arrays::MappedArray, family::Family, pins::map_path, tables::Table},
 };
+use lab::node::{bpffs, netns::NetNs};
 use linux::{LpmKey, Plain, get_pinned};
-use nix::{mount::MsFlags, sched::CloneFlags};
 use proxy_common::{
     Backend, BackendId, Block, EndpointSet, FlowEntry, FlowKey, FlowKind, FlowState, FrontendKey,
     FrontendKind, Port, Protocol, Record, ServiceFlags, ServiceId, V4, V6,
@@ -35,30 +29,20 @@ use proxy_common::{
     service::ServiceName,
 };
 
-pub(crate) const BPFFS: &str = "/sys/fs/bpf";
-
 /// A pin directory for one test. It is removed with its contents on drop.
-pub(crate) struct PinDir(pub(crate) PathBuf);
+pub(crate) struct PinDir(bpffs::PinDir);
 
 impl PinDir {
     pub(crate) fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        if !is_bpffs() {
-            nix::mount::mount(
-                Some("bpf"),
-                BPFFS,
-                Some("bpf"),
-                MsFlags::empty(),
-                None::<&str>,
-            )
-            .expect("mount a BPF file system: the tests need root");
-        }
-        let n = COUNT.fetch_add(1, Ordering::Relaxed);
-        Self(Path::new(BPFFS).join(format!("portolan-maps-{}-{n}", std::process::id())))
+        bpffs::prepare().expect("a BPF file system: the tests need root");
+        Self(bpffs::PinDir::new())
+    }
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
     }
     pub(crate) fn options(&self) -> Options {
         Options {
-            pin_dir: self.0.clone(),
+            pin_dir: self.path().to_owned(),
             capacities: SMALL,
             ..Options::default()
         }
@@ -76,37 +60,18 @@ impl PinDir {
     pub(crate) fn open_clsact(&self) -> Datapath {
         self.open_with(|options| options.attachment = Attachment::Clsact)
     }
-    /// Opens the datapath with the default sizes, except for the table of flows.
-    pub(crate) fn open_default(&self, flows: u32) -> Datapath {
-        self.open_with(|options| {
-            options.capacities = Capacities {
-                flows,
-                ..Capacities::default()
-            };
-        })
-    }
     pub(crate) fn table<K: Plain, V: Plain>(&self, map: &str) -> Table<K, V> {
         Table::new(self.pinned(map)).expect("a table")
     }
     /// Opens the map that is pinned under this name now.
     pub(crate) fn pinned(&self, map: &str) -> OwnedFd {
-        get_pinned(&map_path(&self.0, map), false).expect("pinned")
+        get_pinned(&map_path(self.path(), map), false).expect("pinned")
     }
     pub(crate) fn array<T: Plain>(&self, map: &str) -> MappedArray<T> {
         let array = MappedArray::new(self.pinned(map)).expect("an array");
         array.ensure(0, array.capacity()).expect("mapped");
         array
     }
-}
-
-impl Drop for PinDir {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-fn is_bpffs() -> bool {
-    nix::sys::statfs::statfs(BPFFS).is_ok_and(|fs| fs.filesystem_type().0 == 0xcafe_4a11)
 }
 
 pub(crate) const SMALL: Capacities = Capacities {
@@ -120,18 +85,12 @@ pub(crate) const SMALL: Capacities = Capacities {
     source_ranges: 8,
 };
 
-/// Runs a test on a new thread in a new network namespace.
-pub(crate) fn in_netns<T: Send + 'static>(test: impl FnOnce() -> T + Send + 'static) -> T {
-    let thread = thread::spawn(|| {
-        nix::sched::unshare(CloneFlags::CLONE_NEWNET)
-            .expect("make a network namespace: the tests need root");
-        run("ip link set lo up");
-        test()
-    });
-    match thread.join() {
-        Ok(result) => result,
-        Err(panic) => std::panic::resume_unwind(panic),
-    }
+/// Runs a test in a new network namespace, with a pin directory.
+pub(crate) fn in_netns<T>(test: impl FnOnce(PinDir) -> T) -> T {
+    let namespace = NetNs::new("maps").expect("the tests need root");
+    namespace.ip("link set lo up\n").expect("loopback");
+    let pins = PinDir::new();
+    namespace.enter(|| test(pins)).expect("in the namespace")
 }
 
 /// Runs a command line without quotes and returns what it prints.
@@ -154,9 +113,7 @@ pub(crate) fn v4(a: u8, b: u8, c: u8, d: u8) -> V4 {
 }
 
 pub(crate) fn v6(text: &str) -> V6 {
-    text.parse::<std::net::Ipv6Addr>()
-        .expect("an address")
-        .into()
+    text.parse::<Ipv6Addr>().expect("an address").into()
 }
 
 pub(crate) fn name(name: &str) -> ObjectName {
@@ -449,9 +406,4 @@ fn expect_family<A: Family>(name: &ObjectName, port: &PortPlan, picture: &mut Pi
         let key = FrontendKey::new(frontend.address, frontend.port, port.protocol);
         picture.frontends.insert(key_text(&key), behind);
     }
-}
-
-/// Returns a port's name in the form that plans have.
-pub(crate) fn port_name(n: usize) -> Arc<str> {
-    ["", "web", "admin"][n].into()
 }

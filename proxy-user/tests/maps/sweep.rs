@@ -4,17 +4,12 @@
 use std::collections::HashSet;
 
 use datapath::{Datapath, Occupancy};
+use linux::now;
 use proxy_common::{FlowEntry, FlowKey, FlowState, Port, Protocol, V4, flow::IdleTimes, maps};
 
 use crate::support::{ENTRY, PinDir, v4, with_reply};
 
 const SECOND: u64 = 1_000_000_000;
-
-fn now() -> u64 {
-    let clock = nix::time::ClockId::CLOCK_MONOTONIC_COARSE;
-    let time = nix::time::clock_gettime(clock).expect("the clock");
-    time.tv_sec() as u64 * SECOND + time.tv_nsec() as u64
-}
 
 type Entry = (FlowKey<V4>, FlowEntry<V4>);
 

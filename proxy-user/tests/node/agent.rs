@@ -96,6 +96,15 @@ impl Agent {
         value?.parse().ok()
     }
 
+    /// The value of the sample whose name and labels have all these parts.
+    pub(crate) fn sample(&self, parts: &[&str]) -> f64 {
+        let text = self.metrics("/metrics");
+        let mut lines = text.lines();
+        let line = lines.find(|line| parts.iter().all(|part| line.contains(part)));
+        let value = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
+        value.unwrap_or_else(|| panic!("{parts:?}: {text}"))
+    }
+
     /// Whether /livez reports that the agent is alive.
     pub(crate) fn is_alive(&self) -> bool {
         self.get(HEALTH, "/livez")
@@ -110,14 +119,15 @@ impl Agent {
         send_signal(self.pid(), signal).expect("it runs");
     }
 
-    /// Waits until the agent has ended by itself; returns its log.
-    pub(crate) fn wait_for_end(mut self) -> String {
-        if let Some(mut child) = self.child.take() {
-            eventually("it ends", &self, || {
-                child.try_wait().expect("its state").is_some()
-            });
-        }
-        self.log()
+    /// Waits until the agent has ended by itself; returns whether it ended well, and its log.
+    pub(crate) fn wait_for_end(mut self) -> (bool, String) {
+        let mut child = self.child.take().expect("it runs");
+        let mut status = None;
+        eventually("it ends", &self, || {
+            status = child.try_wait().expect("its state");
+            status.is_some()
+        });
+        (status.is_some_and(|status| status.success()), self.log())
     }
 
     /// Asks the agent to end, and waits until its process has ended.

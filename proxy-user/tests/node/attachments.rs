@@ -17,22 +17,6 @@ use crate::{
     world::World,
 };
 
-#[test]
-fn no_service_is_served_before_every_program_is_attached() {
-    let world = World::serving();
-    let agent = world.spawn(&[]);
-    let attached = || fs::read_dir(links_dir(world.pins())).unwrap().count();
-    let deadline = Instant::now() + Duration::from_secs(20);
-    let is_served = || Ok::<_, DatapathError>(!Reader::open(world.pins())?.frontends()?.is_empty());
-    while !is_served().is_ok_and(|served| served) {
-        assert!(Instant::now() < deadline, "{}", agent.log());
-    }
-    let then = attached();
-    agent.wait_for(7);
-    assert_eq!(then, attached());
-    assert!(world.connect("172.30.1.1:80").is_ok());
-}
-
 /// Every position in the chain, at both hooks.
 fn hooks() -> impl Iterator<Item = (ChainPosition, bool)> {
     let both = |place| [(place, false), (place, true)];
@@ -91,7 +75,9 @@ fn a_foreign_tc_program_that_hides_portolans_is_displaced_or_logged() {
     const GAUGE: &str = "portolan_foreign_programs_before";
     let world = World::serving();
     let interface = world.client_interface();
-    let agent = world.start_by_stack(7);
+    let config = world.configure("portolan: {forwarding: stack}\n");
+    let agent = world.spawn(&["--config", &config]);
+    no_service_is_served_before_every_program_is_attached(&world, &agent);
     assert!(world.connect(CART).is_ok());
     assert_eq!(agent.metric(GAUGE), Some(0));
     let attach = |egress, place| world.foreign(&interface, egress, place);
@@ -131,6 +117,22 @@ fn a_foreign_tc_program_that_hides_portolans_is_displaced_or_logged() {
     drop(behind);
 }
 
+fn no_service_is_served_before_every_program_is_attached(world: &World, agent: &Agent) {
+    let attached = || {
+        fs::read_dir(links_dir(world.pins()))
+            .expect("links")
+            .count()
+    };
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let is_served = || Ok::<_, DatapathError>(!Reader::open(world.pins())?.frontends()?.is_empty());
+    while !is_served().is_ok_and(|served| served) {
+        assert!(Instant::now() < deadline, "{}", agent.log());
+    }
+    let then = attached();
+    agent.wait_for(7);
+    assert_eq!(then, attached());
+}
+
 pub(crate) const LEFT: &str = "portolan_interfaces_left_to_stack";
 
 /// Starts an agent that redirects packets, where nothing needs the stack.
@@ -145,34 +147,35 @@ pub(crate) fn is_past_the_stack(world: &World) -> bool {
     world.forwarded() == before
 }
 
-#[test]
-fn packets_take_the_stack_while_something_behind_portolans_programs_needs_it() {
-    let world = World::serving();
-    let agent = redirecting(&world);
+/// On a node whose packets pass the stack by.
+pub(crate) fn packets_take_the_stack_while_something_behind_portolans_programs_needs_it(
+    world: &World,
+    agent: &Agent,
+) {
     let left = |what: &str, so: &dyn Fn(Option<u64>) -> bool| {
-        eventually(what, &agent, || so(agent.metric(LEFT)));
+        eventually(what, agent, || so(agent.metric(LEFT)));
     };
     let gone = |what: &str| {
         left(what, &|count| count == Some(0));
-        assert!(is_past_the_stack(&world), "{what}");
+        assert!(is_past_the_stack(world), "{what}");
     };
     gone("nothing is there");
     let interface = world.client_interface();
-    for place in [ChainPosition::Last, ChainPosition::Filter] {
+    let places = [ChainPosition::Last, ChainPosition::Filter].into_iter();
+    for (place, verdict) in places.flat_map(|place| [(place, bpf::PASS), (place, DROP)]) {
         let packets = Packets::new().expect("a counter");
-        let program = bpf::counting(&packets, FRAME, bpf::PASS);
+        let program = bpf::counting(&packets, FRAME, verdict);
         let program = Foreign::with(world.node(), &interface, false, place, &program);
         let program = program.expect("attached");
         left("it is seen", &|count| count == Some(1));
-        assert!(!is_past_the_stack(&world));
-        assert_eq!(packets.read().expect("a count"), LINES);
+        if verdict == DROP {
+            assert!(world.connect(CART).is_err(), "its drop holds");
+        } else {
+            assert!(!is_past_the_stack(world));
+            assert_eq!(packets.read().expect("a count"), LINES);
+        }
         drop(program);
         gone("the program is gone");
-        let drop_all = Foreign::new(world.node(), &interface, false, place, DROP);
-        left("it is seen", &|count| count == Some(1));
-        assert!(world.connect(CART).is_err(), "its drop holds");
-        drop(drop_all);
-        gone("the one that drops is gone");
     }
     let said = format!("interface {interface}: packets take the node's stack");
     agent.says(&[&said, "at ingress behind portolan's"]);
@@ -192,7 +195,7 @@ fn packets_take_the_stack_while_something_behind_portolans_programs_needs_it() {
     ] {
         world.ip(add);
         left(why, &|count| count != Some(0));
-        assert!(!is_past_the_stack(&world), "{why}");
+        assert!(!is_past_the_stack(world), "{why}");
         let said = agent.log().matches(why).count();
         assert_eq!(said, 1, "{}", agent.log());
         world.ip(delete);

@@ -3,13 +3,40 @@
 //! the packets to a pod by a qdisc at the node's end of the pod's interface, and those from the pod
 //! by a filter there that sends them through an ifb device.
 
-use lab::node::cni::limit_bandwidth;
+use serde_json::json;
 
 use crate::{
     agent::{Agent, eventually},
     attachments::{LEFT, LINES, is_past_the_stack, redirecting},
     world::World,
 };
+
+/// Path of the plugin in Debian's package containernetworking-plugins.
+const PLUGIN: &str = "/usr/lib/cni/bandwidth";
+/// Bits a second in each direction, and how many may pass at once, faster than the rate.
+const RATE: u32 = 20_000_000;
+const BURST: u32 = 640_000;
+
+/// Limits the client's traffic, as a container runtime calls the plugin. `interface` is the node's
+/// end of the pod's interface.
+fn limit(world: &World, interface: &str) {
+    let pod = world.client().path();
+    let config = json!({
+        "cniVersion": "0.4.0", "name": "limits", "type": "bandwidth",
+        "ingressRate": RATE, "ingressBurst": BURST, "egressRate": RATE, "egressBurst": BURST,
+        "prevResult": {
+            "cniVersion": "0.4.0",
+            "interfaces": [{"name": interface}, {"name": "eth0", "sandbox": pod}],
+            "ips": [],
+        },
+    });
+    let words = format!(
+        "CNI_COMMAND=ADD CNI_CONTAINERID=client CNI_NETNS={pod} CNI_IFNAME=eth0 CNI_PATH=/usr/lib/cni {PLUGIN}"
+    );
+    let words: Vec<_> = words.split(' ').collect();
+    let limited = world.node().feed("env", &words, &config.to_string());
+    limited.expect("limited: `cargo xtask setup` installs the plugin");
+}
 
 #[test]
 fn every_packet_passes_the_bandwidth_plugins_limits_in_either_start_order() {
@@ -18,7 +45,7 @@ fn every_packet_passes_the_bandwidth_plugins_limits_in_either_start_order() {
     // Distributions set this: a packet from the ifb device must still have its sender's address.
     world.set("ipv4/conf/all/rp_filter", "1");
     let interface = world.client_interface();
-    limit_bandwidth(world.node(), &interface, world.client(), 20_000_000).expect("limited");
+    limit(&world, &interface);
     let devices = world.tool("ip", "-o link show type ifb");
     let ifb = devices.split(": ").nth(1).expect("the ifb device");
     let queued = |device: &str| -> u64 {
@@ -33,11 +60,7 @@ fn every_packet_passes_the_bandwidth_plugins_limits_in_either_start_order() {
         let both = || [&interface, ifb].map(queued);
         let before = both();
         assert!(!is_past_the_stack(&world));
-        let grown: Vec<_> = both()
-            .iter()
-            .zip(before)
-            .map(|(now, then)| now - then)
-            .collect();
+        let grown = [0, 1].map(|device: usize| both()[device] - before[device]);
         assert!(grown.iter().all(|count| *count >= LINES), "{grown:?}");
     };
     check(&agent);

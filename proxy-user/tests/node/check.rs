@@ -3,7 +3,6 @@
 
 use std::{
     fs,
-    net::TcpListener,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     thread::sleep,
@@ -15,25 +14,16 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::{
-    agent::send_signal,
+    agent::{Agent, send_signal},
+    connection::listen,
     objects::{Service, service},
-    server::prepare,
+    repair::detach,
+    server::Server,
     world::{BINARY, World},
 };
 
-/// Runs a check on the node; returns its exit status and findings.
-pub(crate) fn check(world: &World, pins: &Path, flags: &[&str]) -> (i32, Vec<Value>) {
-    report(&run(world, pins, flags))
-}
-
-/// The exit status and findings in the output of a check.
-pub(crate) fn report(output: &Output) -> (i32, Vec<Value>) {
-    let said = String::from_utf8_lossy(&output.stderr);
-    let report: Value = serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|error| panic!("{error}: {output:?} {said}"));
-    let findings = report["findings"].as_array().expect("findings").clone();
-    (output.status.code().expect("a status"), findings)
-}
+/// The exit status and findings of a check.
+struct Report(i32, Vec<Value>);
 
 fn run(world: &World, pins: &Path, flags: &[&str]) -> Output {
     world.output(&mut command(world, pins, flags))
@@ -52,49 +42,58 @@ fn command(world: &World, pins: &Path, flags: &[&str]) -> Command {
     command
 }
 
-/// The flags for a comparison with the services of the world.
-pub(crate) fn migration(world: &World) -> [String; 3] {
-    [
-        "--migration".into(),
-        "--manifests".into(),
-        world.manifests(),
-    ]
+impl Report {
+    fn of(output: &Output) -> Self {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let report: Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {output:?} {said}"));
+        let findings = report["findings"].as_array().expect("findings").clone();
+        Self(output.status.code().expect("a status"), findings)
+    }
+
+    /// Runs a check on the node.
+    fn check(world: &World, pins: &Path, flags: &[&str]) -> Self {
+        Self::of(&run(world, pins, flags))
+    }
+
+    /// Compares with the services of the world.
+    fn migrate(world: &World) -> Self {
+        let flags = ["--migration", "--manifests", &world.manifests()];
+        Self::check(world, world.pins(), &flags)
+    }
+
+    /// Runs a check without settings of its own while an agent runs: it uses the agent's settings.
+    fn of_agent(world: &World) -> Self {
+        Self::of(&world.ask(&["check", "--output", "json"]))
+    }
+
+    /// Expects this exit status.
+    #[track_caller]
+    fn ends(self, status: i32) -> Self {
+        assert_eq!(self.0, status, "{:#?}", self.1);
+        self
+    }
+
+    /// Expects exactly one finding of this level that contains these words.
+    #[track_caller]
+    fn has(&self, level: &str, words: &str) -> &Self {
+        let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let is_it = |finding: &&Value| {
+            let said = format!("{}: {}", word(&finding["about"]), word(&finding["found"]));
+            finding["level"] == level && said.contains(words)
+        };
+        let count = self.1.iter().filter(is_it).count();
+        assert_eq!(count, 1, "{level}, {words}: {:#?}", self.1);
+        self
+    }
 }
 
-fn migrate(world: &World) -> (i32, Vec<Value>) {
-    let flags = migration(world);
-    check(world, world.pins(), &flags.each_ref().map(String::as_str))
-}
-
-/// Expects exactly one finding of this level that contains these words.
-#[track_caller]
-fn expect(findings: &[Value], level: &str, words: &str) {
-    let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let is_it = |finding: &&Value| {
-        finding["level"] == level
-            && format!("{}: {}", word(&finding["about"]), word(&finding["found"])).contains(words)
-    };
-    let count = findings.iter().filter(is_it).count();
-    assert_eq!(count, 1, "{level}, {words}: {findings:#?}");
-}
-
-#[track_caller]
-pub(crate) fn notes(findings: &[Value], words: &str) {
-    expect(findings, "note", words);
-}
-
-#[track_caller]
-pub(crate) fn differs(findings: &[Value], words: &str) {
-    expect(findings, "differs", words);
-}
-
-#[track_caller]
-pub(crate) fn in_the_way(findings: &[Value], words: &str) {
-    expect(findings, "in-the-way", words);
-}
+const NOTE: &str = "note";
+const DIFFERS: &str = "differs";
+const IN_THE_WAY: &str = "in-the-way";
 
 /// The path of the pins with this suffix.
-pub(crate) fn beside_pins(world: &World, suffix: &str) -> PathBuf {
+fn beside_pins(world: &World, suffix: &str) -> PathBuf {
     let name = world.pins().file_name().expect("a name").display();
     world.pins().with_file_name(format!("{name}-{suffix}"))
 }
@@ -111,15 +110,15 @@ fn left_over(world: &World) -> Vec<PathBuf> {
 }
 
 #[test]
-fn check_names_what_would_be_in_the_way_and_leaves_no_pins() {
+fn check_names_what_is_in_the_way_before_and_after_installation_and_leaves_no_pins() {
     let world = World::serving();
-    let (status, findings) = migrate(&world);
-    assert_eq!(status, 0, "{findings:#?}");
-    notes(&findings, "the kernel takes 18 of them");
-    notes(&findings, "1 services, 1 endpoints");
+    let report = Report::migrate(&world).ends(0);
+    report
+        .has(NOTE, "the kernel takes 18 of them")
+        .has(NOTE, "1 services, 1 endpoints");
     assert!(world.connect("172.30.1.1:80").is_err(), "nothing is served");
-    let (status, _) = check(&world, world.pins(), &[]);
-    assert_eq!(status, 0, "the node alone");
+    let alone = Report::check(&world, world.pins(), &[]);
+    alone.ends(0);
     for flags in [
         &["--config", "/nonexistent"][..],
         &["--migration"],
@@ -130,16 +129,25 @@ fn check_names_what_would_be_in_the_way_and_leaves_no_pins() {
         assert_eq!(output.status.code(), Some(2), "{flags:?}: {said}");
         assert!(said.starts_with("portolan: "), "{said}");
     }
-    let (status, findings) = check(&world, Path::new("/tmp/portolan-check"), &[]);
-    assert_eq!(status, 3);
-    in_the_way(&findings, "not on a BPF file system");
+    let report = Report::check(&world, Path::new("/tmp/portolan-check"), &[]).ends(3);
+    report.has(IN_THE_WAY, "not on a BPF file system");
     let elsewhere = ["--nodeport-addresses", "203.0.113.0/24"];
-    let (_, findings) = check(&world, world.pins(), &elsewhere);
-    differs(
-        &findings,
+    Report::check(&world, world.pins(), &elsewhere).has(
+        DIFFERS,
         "nodePortAddresses: no address of this node is in 203.0.113.0/24, so IPv4",
     );
+    what_another_proxy_has_left_is_named(&world);
+    an_interrupted_check_removes_its_pins(&world);
+    assert!(left_over(&world).is_empty());
+    assert!(!world.pins().exists());
+    let agent = world.start(7);
+    missing_programs_are_named_while_an_agent_runs(&world, &agent);
+    assert!(agent.stop().success());
+    let none = "agent: none runs: what the maps hold is served";
+    Report::check(&world, world.pins(), &[]).has(DIFFERS, none);
+}
 
+fn what_another_proxy_has_left_is_named(world: &World) {
     let twin = Service::new("twin", "172.30.1.1").node_port(31000);
     world.write("twin.yaml", twin);
     world.write("pods.yaml", service("pods", "10.40.9.1"));
@@ -151,12 +159,10 @@ add table ip filter
 add chain ip filter FORWARD { type filter hook forward priority filter; policy drop; }
 ";
     world.nft(rules);
-    let taken = world.node().enter(|| TcpListener::bind("0.0.0.0:10256"));
-    let _taken = taken.expect("enter the node").expect("the port");
+    let _taken = listen(world.node(), "0.0.0.0:10256");
     let interface = world.client_interface();
     let _police = world.foreign(&interface, false, ChainPosition::First);
-    let (status, findings) = migrate(&world);
-    assert_eq!(status, 1, "{findings:#?}");
+    let report = Report::migrate(world).ends(1);
     for found in [
         "table ip kube-proxy: they stay",
         "KUBE-SERVICES in table ip nat: they stay",
@@ -166,23 +172,22 @@ add chain ip filter FORWARD { type filter hook forward priority filter; policy d
         "Service shop/twin",
         "clusterCIDR: 10.40.0.0/16, fd00:40::/48 overlaps with 10.40.9.1, the cluster IP",
     ] {
-        differs(&findings, found);
+        report.has(DIFFERS, found);
     }
-    assert!(left_over(&world).is_empty());
-    assert!(!world.pins().exists());
+    for file in ["twin.yaml", "pods.yaml"] {
+        fs::remove_file(world.path(&format!("manifests/{file}"))).expect("removed");
+    }
+    world.nft("flush ruleset\n");
 }
 
-#[test]
-fn an_interrupted_check_removes_its_pins() {
-    let world = World::build();
-    let silent = world.node().enter(|| TcpListener::bind("127.0.0.1:0"));
-    let silent = silent.expect("enter the node").expect("a port");
+fn an_interrupted_check_removes_its_pins(world: &World) {
+    let silent = listen(world.node(), "127.0.0.1:0");
     let server = silent.local_addr().expect("its address");
     let text = kubeconfig::render(&format!("http://{server}"), "none");
     let kubeconfig = world.path("kubeconfig");
     fs::write(&kubeconfig, text).expect("written");
     let flags = ["--migration", "--kubeconfig", &kubeconfig];
-    let mut command = command(&world, world.pins(), &flags);
+    let mut command = command(world, world.pins(), &flags);
     let mut child = world.begin(command.stderr(Stdio::piped()));
     silent.set_nonblocking(true).expect("set");
     let begun = Instant::now();
@@ -197,58 +202,61 @@ fn an_interrupted_check_removes_its_pins() {
         }
         sleep(Duration::from_millis(5));
     };
-    assert_eq!(left_over(&world).len(), 1);
+    assert_eq!(left_over(world).len(), 1);
     send_signal(child.id(), Signal::SIGINT).expect("ended");
     let output = child.wait_with_output().expect("its output");
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("ended by SIGINT"));
-    assert!(left_over(&world).is_empty());
 }
 
-#[test]
-fn check_counts_programs_of_other_pins_as_foreign_but_not_its_own() {
-    let world = World::serving();
-    let agent = world.start(7);
-    let (status, findings) = migrate(&world);
-    assert_eq!(status, 0, "{findings:#?}");
-    notes(&findings, "an agent runs on this node");
-    let other = beside_pins(&world, "other");
-    let (status, findings) = check(&world, &other, &[]);
-    assert_eq!(status, 1, "{findings:#?}");
-    differs(
-        &findings,
-        "other programs are there, too: bind_v4 at bind_v4",
-    );
-    differs(&findings, "would run behind portolan's");
+fn missing_programs_are_named_while_an_agent_runs(world: &World, agent: &Agent) {
+    let report = Report::migrate(world).ends(0);
+    report.has(NOTE, "an agent runs on this node");
+    // To other pins, its programs are foreign.
+    let report = Report::check(world, &beside_pins(world, "other"), &[]).ends(1);
+    report
+        .has(DIFFERS, "other programs are there, too: bind_v4 at bind_v4")
+        .has(DIFFERS, "would run behind portolan's");
+    let report = Report::of_agent(world).ends(0);
+    report.has(NOTE, "settings: those of the agent (process");
+    // What a killed check has left is removed.
+    let left = beside_pins(world, "check-99999999");
+    fs::create_dir_all(left.join("v3")).expect("made");
+    let parameter = "nf_conntrack_tcp_timeout_established";
+    let said = format!("{parameter}: is 432000, and the settings");
+    Report::check(world, world.pins(), &[]).has(NOTE, &said);
+    assert!(!left.exists());
     assert!(world.connect("172.30.1.1:80").is_ok(), "{}", agent.log());
-    assert!(agent.stop().success());
+    // A running agent would attach the programs again.
+    agent.signal(Signal::SIGSTOP);
+    let interface = world.client_interface();
+    detach(world, &format!("{}-ingress", world.index(&interface)));
+    detach(world, "cgroup-connect_v4");
+    let report = Report::of_agent(world).ends(3);
+    let words = format!("none is attached at ingress of {interface}: packets");
+    report
+        .has(IN_THE_WAY, &words)
+        .has(IN_THE_WAY, "not attached: connect_v4;")
+        .has(DIFFERS, "agent: one runs, and does not answer");
+    agent.signal(Signal::SIGCONT);
 }
 
-#[test]
-fn check_reads_services_from_the_api_server_and_writes_no_events() {
-    let world = World::build();
-    let mut server = prepare(&world);
-    server.apply(Service::new("twin", "172.30.1.2").node_port(31000));
+/// Reads services from the server: its own and three of the test.
+pub(crate) fn services_are_read_and_no_events_written(world: &World, server: &Server<'_>) {
     let flags = ["--migration", "--kubeconfig", &server.kubeconfig()];
-    let (status, findings) = check(&world, world.pins(), &flags);
-    assert_eq!(status, 0, "{findings:#?}");
-    let count = findings
-        .iter()
-        .find(|one| one["about"] == "room")
-        .expect("it");
-    let count = count["found"].as_str().expect("words");
-    // The server's own service counts too.
-    assert!(count.starts_with("3 services"), "{count}");
+    let report = Report::check(world, world.pins(), &flags).ends(0);
+    report.has(NOTE, "room: 4 services");
     let reporters =
         server.kubectl("get events --all-namespaces -o=jsonpath={.items[*].reportingComponent}");
     assert!(!reporters.contains("portolan"), "{reporters}");
-    server.kill();
-    let output = run(&world, world.pins(), &flags);
+}
+
+pub(crate) fn a_server_that_is_away_is_named(world: &World, kubeconfig: &str) {
+    let flags = ["--migration", "--kubeconfig", kubeconfig];
+    let output = run(world, world.pins(), &flags);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(
-        said.contains("the cluster's services could not be listed in 30 s: API server"),
-        "{said}"
-    );
-    assert!(left_over(&world).is_empty());
+    let words = "the cluster's services could not be listed in 30 s: API server";
+    assert!(said.contains(words), "{said}");
+    assert!(left_over(world).is_empty());
 }

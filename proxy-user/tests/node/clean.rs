@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use crate::{
     agent::send_signal,
     attachments::CART,
-    kube_proxy,
+    connection::serve,
     objects::service,
     world::{BINARY, World},
 };
@@ -45,7 +45,7 @@ fn wait_ends_once_the_rules_may_go_and_cleanup_removes_what_its_dry_run_names() 
 add chain ip other services { type nat hook prerouting priority dstnat; }
 add rule ip other services ip daddr 172.30.1.1 tcp dport 80 dnat to 10.40.1.20:8099
 ";
-    world.serve(("10.40.1.20", 8099));
+    serve(world.server(), "10.40.1.20:8099");
     world.nft(rules);
     let mut open = world.connect(CART).expect("the other serves");
     let agent = world.start_configured(7, ACCEPTS);
@@ -71,29 +71,4 @@ add rule ip other services ip daddr 172.30.1.1 tcp dport 80 dnat to 10.40.1.20:8
         nothing.starts_with("nothing to remove") && nothing.lines().count() == 1,
         "{nothing}"
     );
-}
-
-/// The real kube-proxy has made the rules; the test runs the commands of deploy/kube-proxy/clean.
-#[test]
-fn kube_proxy_cleanup_removes_its_rules_and_keeps_other_tables() {
-    let world = World::build();
-    let own = "*nat
-:KUBE-SERVICES - [0:0]
-:KUBE-SVC-ABCDEFGHIJKLMNOP - [0:0]
--A PREROUTING -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES
--A KUBE-SERVICES -d 172.30.1.1/32 -p tcp -m tcp --dport 80 -j KUBE-SVC-ABCDEFGHIJKLMNOP
-COMMIT
-";
-    let restored = world
-        .node()
-        .feed("iptables-nft-restore", &["--noflush"], own);
-    restored.expect("iptables' rules");
-    world.nft("add table ip kube-proxy; add table ip6 kube-proxy; add table ip others\n");
-    world.tool(&kube_proxy::program(), "--cleanup");
-    let left = world.tool("nft", "list ruleset");
-    assert!(
-        !left.contains("KUBE-SVC") && !left.contains("kube-proxy"),
-        "{left}"
-    );
-    assert!(left.contains("table ip others"), "{left}");
 }

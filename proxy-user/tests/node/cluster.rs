@@ -1,25 +1,75 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The agent as a client of a real API server: objects made there are served, and nothing is lost
-//! while the server is away.
+//! The agent as a client of a real API server, with exactly the permissions that the manifests in
+//! `deploy/` give: objects made there are served, and nothing is lost while the server is away.
 
 use std::time::Duration;
 
+use lab::node::rights;
 use proxy_common::Counter;
 
 use crate::{
-    agent::{eventually, within},
+    agent::{Agent, eventually, within},
+    explain,
     objects::service,
-    server::prepare,
+    server::{Server, prepare},
     world::World,
 };
 
-pub(crate) const CART: &str = "172.30.1.1:80";
+const CART: &str = "172.30.1.1:80";
 const MORE: &str = "172.30.1.2:80";
 
 #[test]
-fn objects_of_the_api_server_are_served_and_their_changes_followed() {
+fn objects_of_the_api_server_are_followed_and_its_outages_outlived_with_the_rights_of_deploy() {
     let world = World::build();
-    let server = prepare(&world);
+    let mut server = prepare(&world);
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/overlays/kubeadm");
+    server.apply(server.kubectl(&format!("kustomize {folder}")));
+    let given = rights::capabilities();
+    assert!(!given.iter().any(|name| name == "sys_admin"), "{given:?}");
+    world.confine();
+    let file = server.kubeconfig_of_deploy(&world);
+    let flags = ["--kubeconfig", &file, "--proxy-mode", "nftables"];
+    let agent = world.spawn_by(&[], &flags);
+    no_other_right_is_needed_or_given(&world, &server, &agent, &file);
+    changes_are_followed_and_events_written(&world, &server, &agent);
+    an_outage_of_the_server_is_outlived(&world, &mut server, &agent);
+}
+
+fn no_other_right_is_needed_or_given(
+    world: &World,
+    server: &Server<'_>,
+    agent: &Agent,
+    kubeconfig: &str,
+) {
+    // The agent does all of its work: connections and services come and go, UDP backends are lost.
+    eventually("it serves", agent, || world.connect(CART).is_ok());
+    eventually("it is healthy", agent, || agent.health().0 == 200);
+    server.kubectl("delete service cart --namespace shop");
+    eventually("it follows", agent, || world.connect(CART).is_err());
+    assert!(!agent.log().contains("WARN"), "{}", agent.log());
+    server.apply(service("cart", "172.30.1.1"));
+    // An operator's command in the agent's pod asks about another pod by name.
+    let from = ["--from", "pod/shop/gone", "--to", "service/shop/till:80"];
+    let asked = explain::run(world, &[&from[..], &["--kubeconfig", kubeconfig]].concat());
+    let said = String::from_utf8_lossy(&asked.stderr);
+    assert_eq!(asked.status.code(), Some(2), "{said}");
+    assert!(said.contains("there is no pod shop/gone"), "{said}");
+    let user = "--as=system:serviceaccount:kube-system:portolan";
+    for (is_given, verb, kind) in [
+        (true, "get", "events.events.k8s.io"),
+        (true, "create", "events.events.k8s.io"),
+        (false, "list", "events"),
+        (false, "get", "secrets"),
+        (false, "create", "pods"),
+        (false, "list", "pods"),
+        (false, "update", "services"),
+    ] {
+        let answer = server.try_kubectl(&format!("auth can-i {verb} {kind} -A {user}"));
+        assert_eq!(answer.is_ok(), is_given, "{verb} {kind}: {answer:?}");
+    }
+}
+
+fn changes_are_followed_and_events_written(world: &World, server: &Server<'_>, agent: &Agent) {
     let external = |name: &str| {
         format!(
             "{{apiVersion: v1, kind: Service, metadata: {{name: {name}, namespace: shop}}, spec: {{externalIPs: [198.51.100.7], ports: [{{port: 80}}]}}}}"
@@ -27,32 +77,29 @@ fn objects_of_the_api_server_are_served_and_their_changes_followed() {
     };
     server.apply(external("first"));
     server.apply(external("second"));
-    let kubeconfig = server.kubeconfig();
-    let agent = world.spawn_by(
-        &[],
-        &["--kubeconfig", &kubeconfig, "--proxy-mode", "nftables"],
-    );
     let answers = |to: &str| world.connect(to).is_ok();
-    eventually("the first service", &agent, || answers(CART));
+    eventually("the first service", agent, || answers(CART));
     let dropped = || world.count(Counter::DroppedUnallocated);
-    assert_eq!(dropped(), 0);
+    let before = dropped();
+    assert!(answers(CART));
+    assert_eq!(dropped(), before);
     assert!(!answers("172.30.200.200:80"));
     assert!(
-        dropped() > 0,
+        dropped() > before,
         "by the range of cluster IPs: {}",
         agent.log()
     );
     server.apply(service("more", "172.30.1.2"));
-    eventually("a new service", &agent, || answers(MORE));
+    eventually("a new service", agent, || answers(MORE));
     assert!(world.connect("10.40.0.1:30002").is_ok(), "by its node port");
     // This label gives the service to another proxy; without the label, portolan serves it again.
     let label = "label service more -n shop service.kubernetes.io/service-proxy-name";
     server.kubectl(&format!("{label}=other"));
-    eventually("it is another's", &agent, || !answers(MORE));
+    eventually("it is another's", agent, || !answers(MORE));
     server.kubectl(&format!("{label}-"));
-    eventually("it is ours again", &agent, || answers(MORE));
+    eventually("it is ours again", agent, || answers(MORE));
     server.kubectl("delete service more -n shop");
-    eventually("it is deleted", &agent, || !answers(MORE));
+    eventually("it is deleted", agent, || !answers(MORE));
     assert!(answers(CART));
     assert!(!agent.log().contains("WARN API server"), "{}", agent.log());
 
@@ -65,7 +112,7 @@ fn objects_of_the_api_server_are_served_and_their_changes_followed() {
     let of_second = || events("service/second -n shop", "NotServed");
     // A node waits up to 30 s, in which another could write it.
     let limit = Duration::from_secs(60);
-    within(limit, "the event", &agent, || !of_second().is_empty());
+    within(limit, "the event", agent, || !of_second().is_empty());
     let [taken] = &of_second()[..] else {
         panic!("{:?}", of_second())
     };
@@ -79,16 +126,11 @@ fn objects_of_the_api_server_are_served_and_their_changes_followed() {
     assert!(is_normal && healthy.len() == 1, "{healthy:?}");
 }
 
-#[test]
-fn services_are_served_during_an_api_outage_and_updated_after_it() {
-    let world = World::build();
-    let mut server = prepare(&world);
-    let agent = world.follow(&server.kubeconfig());
+fn an_outage_of_the_server_is_outlived(world: &World, server: &mut Server<'_>, agent: &Agent) {
     let answers = |to: &str| world.connect(to).is_ok();
-    eventually("the first service", &agent, || answers(CART));
     let mut open = world.connect(CART).expect("an answer");
     server.kill();
-    eventually("it is reported", &agent, || {
+    eventually("it is reported", agent, || {
         agent.log().contains("WARN API server") && agent.health().1.contains("cannot be followed")
     });
     assert_eq!(agent.health().0, 200, "the datapath is as it was");
@@ -97,9 +139,9 @@ fn services_are_served_during_an_api_outage_and_updated_after_it() {
     server.revive();
     server.apply(service("more", "172.30.1.2"));
     server.kubectl("delete service cart -n shop");
-    eventually("what came", &agent, || answers(MORE));
-    eventually("what went", &agent, || !answers(CART));
-    eventually("the fault has ended", &agent, || {
+    eventually("what came", agent, || answers(MORE));
+    eventually("what went", agent, || !answers(CART));
+    eventually("the fault has ended", agent, || {
         !agent.health().1.contains("cannot be followed")
     });
     assert_eq!(open.echo("its service is gone"), "its service is gone");

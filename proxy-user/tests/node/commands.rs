@@ -146,6 +146,7 @@ fn commands_show_what_the_node_serves_and_what_the_agent_says() {
     let file = world.path("config.yaml");
     let config = world.told(&["config", "--config", &file, "--changed", "--no-headers"]);
     assert!(config.contains("portolan.maps.frontends  64"), "{config}");
+    an_agent_is_found_whose_servers_have_other_addresses(&world);
 }
 
 fn lists_are_filtered_and_formatted(world: &World) {
@@ -222,17 +223,10 @@ fn test_connects_to_every_address(world: &World) {
     }
 }
 
-#[test]
-fn commands_find_an_agent_whose_servers_have_other_addresses() {
-    let world = World::build();
-    let flags = [
-        "--metrics-bind-address",
-        "127.0.0.1:20249",
-        "--healthz-bind-address",
-        "127.0.0.1:20256",
-        "--probe-bind-address",
-        "127.0.0.1:20247",
-    ];
+fn an_agent_is_found_whose_servers_have_other_addresses(world: &World) {
+    let flags = "--metrics-bind-address 127.0.0.1:20249 --healthz-bind-address 127.0.0.1:20256 \
+                 --probe-bind-address 127.0.0.1:20247";
+    let flags: Vec<_> = flags.split_whitespace().collect();
     let agent = world.spawn(&flags);
     eventually("it is found and healthy", &agent, || {
         world.ask(&["status", "-o", "name"]).stdout == b"healthy\n"

@@ -4,7 +4,7 @@
 
 use std::{
     fs,
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     os::unix::fs::symlink,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::atomic::{AtomicBool, Ordering},
@@ -21,7 +21,7 @@ use serde_json::Value as Json;
 use crate::{
     agent::{Agent, eventually, within},
     attachments::CART,
-    connection::Open,
+    connection::{Open, listen},
     objects::{Service, service},
     world::{World, at, complete},
 };
@@ -73,12 +73,9 @@ fn replace_whole(world: &World, text: &str) {
 #[test]
 fn a_changed_configuration_file_takes_effect_and_connections_go_on() {
     let world = World::serving();
-    let checked = Service::new("lane", "172.30.1.3").local().spec(|spec| {
-        spec.type_ = Some("LoadBalancer".to_owned());
-        spec.health_check_node_port = Some(31700);
-    });
+    let checked = Service::new("lane", "172.30.1.3").checked_at(31700);
     world.write("lane.yaml", checked);
-    let agent = world.start_configured(7, "bindAddress: 0.0.0.0\n");
+    let agent = a_server_port_in_use_is_logged_and_retried_while_services_work(&world);
     let pid = agent.pid();
     soon("its health can be asked", &agent, || {
         listens(world.client(), HEALTH_CHECK)
@@ -86,6 +83,7 @@ fn a_changed_configuration_file_takes_effect_and_connections_go_on() {
     let mut open = world.connect(CART).expect("served");
     assert_eq!(open.echo("first"), "first");
     assert!(world.connect(NODE_PORT).is_ok());
+    assert!(world.connect_from_node(LOOPBACK_PORT).is_ok());
     assert_eq!(configz(&agent)["mode"], "iptables");
 
     replace(&world, "nodePortAddresses: [192.0.2.0/24]\n");
@@ -101,7 +99,7 @@ fn a_changed_configuration_file_takes_effect_and_connections_go_on() {
     let nowhere = "nodePortAddresses: no address of this node is in 192.0.2.0/24, so IPv4 node ports are served nowhere";
     agent.says(&[nowhere]);
     assert!(agent.metrics("/warnings").contains("served nowhere"));
-    world.add_uplink("192.0.2.7/24");
+    let _late = world.host("late 192.0.2.7/24", "eth0");
     soon("it is answered at a new address", &agent, || {
         listens(world.node(), "192.0.2.7:31700")
     });
@@ -110,15 +108,13 @@ fn a_changed_configuration_file_takes_effect_and_connections_go_on() {
     });
     assert!(!listens(world.client(), HEALTH_CHECK));
 
-    replace(&world, "bindAddress: 0.0.0.0\n");
-    soon("also on loopback it is open", &agent, || {
-        world.connect_from_node(LOOPBACK_PORT).is_ok()
-    });
     replace(&world, "iptables: {localhostNodePorts: false}\n");
-    soon("on loopback alone it is closed", &agent, || {
-        world.connect_from_node(LOOPBACK_PORT).is_err()
-    });
-    assert!(world.connect(NODE_PORT).is_ok() && listens(world.client(), HEALTH_CHECK));
+    soon(
+        "the node port is open, and on loopback closed",
+        &agent,
+        || world.connect(NODE_PORT).is_ok() && world.connect_from_node(LOOPBACK_PORT).is_err(),
+    );
+    assert!(listens(world.client(), HEALTH_CHECK));
     assert!(!agent.log().contains("starts anew"), "{}", agent.log());
     assert_eq!(open.echo("second"), "second");
 
@@ -171,6 +167,8 @@ fn a_changed_configuration_file_takes_effect_and_connections_go_on() {
         descriptors(&agent) <= before
     });
     assert!(agent.stop().success());
+    with_hard_fail_a_port_in_use_ends_the_agent(&world);
+    json_logs_are_one_object_a_line_and_unknown_keys_are_warnings(&world);
 }
 
 /// Pods' connections change from the sockets to the packet path and back.
@@ -196,15 +194,10 @@ fn start_anew_twice(world: &World, agent: &Agent, open: &mut Open) {
     }
 }
 
-#[test]
-fn a_server_port_in_use_is_logged_and_retried_while_services_work() {
-    let world = World::serving();
-    let take = |address| {
-        let taken = world.node().enter(|| TcpListener::bind(address));
-        taken.expect("enter the node").expect("free")
-    };
-    let (health, metrics) = (take(HEALTH), take(METRICS));
-    let agent = world.spawn(&[]);
+fn a_server_port_in_use_is_logged_and_retried_while_services_work(world: &World) -> Agent {
+    let node = world.node();
+    let (health, metrics) = (listen(node, HEALTH), listen(node, METRICS));
+    let agent = world.spawn(&["--config", &world.configure("bindAddress: 0.0.0.0\n")]);
     eventually("services are served", &agent, || {
         world.connect(CART).is_ok()
     });
@@ -227,20 +220,20 @@ fn a_server_port_in_use_is_logged_and_retried_while_services_work() {
         let answer = agent.get(METRICS, "/metrics");
         answer.is_ok_and(|(_, text)| text.contains("portolan_warnings 0\n"))
     });
+    agent
+}
 
-    assert!(agent.stop().success());
-    let _taken = take(METRICS);
-    let (status, said) = world.run(&["--bind-address-hard-fail"]);
-    assert!(!status.success());
+fn with_hard_fail_a_port_in_use_ends_the_agent(world: &World) {
+    let _taken = listen(world.node(), METRICS);
+    let (is_well, said) = world.spawn(&["--bind-address-hard-fail"]).wait_for_end();
+    assert!(!is_well);
     let named =
         format!("metricsBindAddress {METRICS}: /metrics, /configz and /warnings cannot be served");
     assert!(said.contains(&named), "{said}");
     assert!(said.contains("bindAddressHardFail is set"), "{said}");
 }
 
-#[test]
-fn json_logs_are_one_object_a_line_and_unknown_keys_are_warnings() {
-    let world = World::build();
+fn json_logs_are_one_object_a_line_and_unknown_keys_are_warnings(world: &World) {
     let text = "logging: {format: json}\nudpIdleTimeout: 3s\nmode: iptables\nmode: nftables\nbindAddress: '::'\n";
     let agent = world.start_configured(7, text);
     let at = "[::1]:10249".parse().expect("an address");

@@ -3,10 +3,14 @@
 
 use std::{
     io::{self, BufRead, BufReader, ErrorKind, Write},
-    net::{SocketAddr, TcpStream, UdpSocket},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket},
     os::fd::AsRawFd,
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
+    process::{Child, Command},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -16,8 +20,20 @@ use lab::node::netns::NetNs;
 /// How long to wait for an answer, also on a busy machine.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// Sends every line of the connection back.
-pub(crate) fn echo(stream: TcpStream) {
+/// A listener of this host.
+#[track_caller]
+pub(crate) fn listen(host: &NetNs, at: impl ToSocketAddrs) -> TcpListener {
+    let listener = host.enter(|| TcpListener::bind(at));
+    listener.expect("enter the host").expect("a listener")
+}
+
+/// Makes a host answer at this address and port: it sends every line back.
+pub(crate) fn serve(host: &NetNs, at: impl ToSocketAddrs) {
+    let listener = listen(host, at);
+    thread::spawn(move || listener.incoming().flatten().for_each(echo));
+}
+
+fn echo(stream: TcpStream) {
     thread::spawn(move || {
         let mut lines = BufReader::new(stream);
         let mut line = String::new();
@@ -86,6 +102,87 @@ impl Open {
             Ok(_) => answer.trim_end().to_owned(),
             Err(error) => error.to_string(),
         }
+    }
+}
+
+/// A connection on which both directions carry data all the time, until a test ends it: numbers are
+/// sent whatever comes back, and must come back in order.
+pub(crate) struct Talk {
+    port: u16,
+    over: Arc<AtomicBool>,
+    received: Arc<AtomicU32>,
+    sending: JoinHandle<u32>,
+    receiving: JoinHandle<()>,
+}
+
+impl Talk {
+    /// How long to wait for progress, also on a busy machine.
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    /// Connects and begins to talk.
+    pub(crate) fn begin(pod: &NetNs, to: &str) -> Self {
+        let mut open = Open::connect(pod, to).unwrap_or_else(|error| panic!("{to}: {error}"));
+        open.set_patience(Self::PATIENCE);
+        let socket = open.0.get_ref();
+        socket.set_nodelay(true).expect("small segments");
+        let port = socket.local_addr().expect("its address").port();
+        let mut sender = socket.try_clone().expect("another handle");
+        let (over, received) = (Arc::<AtomicBool>::default(), Arc::<AtomicU32>::default());
+        let (until, count) = (Arc::clone(&over), Arc::clone(&received));
+        let sending = thread::spawn(move || {
+            let mut sent = 0;
+            while !until.load(Ordering::Relaxed) {
+                let line = format!("{sent}\n");
+                sender.write_all(line.as_bytes()).expect("sent");
+                sent += 1;
+                thread::sleep(Duration::from_millis(1));
+            }
+            sender.shutdown(Shutdown::Write).expect("closed");
+            sent
+        });
+        let receiving = thread::spawn(move || {
+            let mut line = String::new();
+            while open.0.read_line(&mut line).expect("a line, or the end") > 0 {
+                let next = count.load(Ordering::Relaxed);
+                assert_eq!(line, format!("{next}\n"));
+                count.store(next + 1, Ordering::Relaxed);
+                line.clear();
+            }
+        });
+        Self {
+            port,
+            over,
+            received,
+            sending,
+            receiving,
+        }
+    }
+
+    /// Waits until more lines have come back.
+    pub(crate) fn goes_on(&self) {
+        let before = self.received.load(Ordering::Relaxed);
+        let deadline = Instant::now() + Self::PATIENCE;
+        while self.received.load(Ordering::Relaxed) < before + 50 {
+            let is_over = self.sending.is_finished() || self.receiving.is_finished();
+            assert!(
+                !is_over && Instant::now() < deadline,
+                "after {before} lines"
+            );
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// The client's source port.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Closes the connection; every line must have come back.
+    pub(crate) fn finish(self) {
+        self.over.store(true, Ordering::Relaxed);
+        let sent = self.sending.join().expect("all is sent");
+        self.receiving.join().expect("the lines are in order");
+        assert_eq!(self.received.load(Ordering::Relaxed), sent);
     }
 }
 
@@ -159,17 +256,20 @@ pub(crate) fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> usize {
     }
 }
 
-/// Limits the time of each read and write on a stream.
-pub(crate) fn limit(stream: &TcpStream, patience: Duration) -> io::Result<()> {
-    stream.set_read_timeout(Some(patience))?;
-    stream.set_write_timeout(Some(patience))
+/// A process that is running; dropping this kills it.
+pub(crate) struct Sleeping(Child);
+
+impl Sleeping {
+    /// Starts a process in a pod: by it, others see the pod's network namespace.
+    pub(crate) fn in_pod(pod: &NetNs) -> Self {
+        let process = pod.enter(|| Command::new("sleep").arg("3600").spawn());
+        Self(process.expect("the pod").expect("it runs"))
+    }
 }
 
-/// The error of one end of a connection, with its name.
-pub(crate) fn failed(who: &str, error: &io::Error) -> io::Error {
-    let why = match error.kind() {
-        ErrorKind::WouldBlock => "it stands still".to_owned(),
-        _ => error.to_string(),
-    };
-    io::Error::new(error.kind(), format!("{who}: {why}"))
+impl Drop for Sleeping {
+    fn drop(&mut self) {
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
 }

@@ -2,17 +2,12 @@
 //! The archive for a bug report: complete with and without an agent, and without the agent's
 //! credentials.
 
-use std::{
-    collections::BTreeMap,
-    fs::{self, File},
-    io::Read,
-};
+use std::{collections::BTreeMap, fs::File, io::Read};
 
 use flate2::read::GzDecoder;
-use lab::node::kubeconfig;
 use serde_json::Value;
 
-use crate::{attachments::CART, world::World};
+use crate::{agent::Agent, attachments::CART, world::World};
 
 /// The files of an archive by name, without its folder.
 fn unpack(path: &str) -> BTreeMap<String, String> {
@@ -29,33 +24,11 @@ fn unpack(path: &str) -> BTreeMap<String, String> {
 }
 
 /// The files that an archive has with and without an agent.
-const ALWAYS: [&str; 17] = [
-    "README.txt",
-    "affinity.json",
-    "backends.json",
-    "chains.json",
-    "check.json",
-    "counters.json",
-    "errors.txt",
-    "flows.json",
-    "interfaces.json",
-    "kernel.txt",
-    "maps.json",
-    "programs.json",
-    "services.json",
-    "settings.txt",
-    "sockets.json",
-    "status.json",
-    "sysctls.txt",
-];
-const OF_AGENT: [&str; 6] = [
-    "agent/configz.json",
-    "agent/healthz.json",
-    "agent/livez.json",
-    "agent/metrics.txt",
-    "config.json",
-    "warnings.json",
-];
+const ALWAYS: &str = "README.txt affinity.json backends.json chains.json check.json counters.json \
+    errors.txt flows.json interfaces.json kernel.txt maps.json programs.json services.json \
+    settings.txt sockets.json status.json sysctls.txt";
+const OF_AGENT: &str = "agent/configz.json agent/healthz.json agent/livez.json agent/metrics.txt \
+    config.json warnings.json";
 
 /// Writes an archive; returns its files and what the command says.
 fn dumped(world: &World, name: &str) -> (BTreeMap<String, String>, String) {
@@ -71,27 +44,14 @@ fn dumped(world: &World, name: &str) -> (BTreeMap<String, String>, String) {
     (files, said)
 }
 
-#[test]
-fn a_dump_has_all_its_files_with_and_without_an_agent_and_no_credentials() {
-    const TOKEN: &str = "token-that-nobody-may-see-4711";
-    let world = World::serving();
-    let agent = world.start(7);
-    let _open = world.connect(CART).expect("served");
-    assert!(agent.stop().success());
-    let (files, said) = dumped(&world, "without.tar.gz");
-    let missed = "not in the dump: agent/healthz.json: the agent is not reachable";
-    assert!(said.contains(missed), "{said}");
-    let names: Vec<_> = files.keys().map(String::as_str).collect();
-    assert_eq!(names, ALWAYS);
-    assert!(files["errors.txt"].contains("agent/metrics.txt"));
+pub(crate) const TOKEN: &str = "token-that-nobody-may-see-4711";
 
-    let file = world.path("kubeconfig");
-    fs::write(&file, kubeconfig::render("https://127.0.0.1:9", TOKEN)).expect("a kubeconfig");
-    let agent = world.follow(&file);
-    agent.logs("WARN API server");
-    let (files, _) = dumped(&world, "with.tar.gz");
+/// Writes archives beside this agent, whose kubeconfig has the token, and after its end. There was
+/// a connection to `CART`.
+pub(crate) fn a_dump_has_all_its_files_and_no_credentials(world: &World, agent: Agent) {
+    let (files, _) = dumped(world, "with.tar.gz");
     let names: Vec<_> = files.keys().map(String::as_str).collect();
-    let mut wanted = [&ALWAYS[..], &OF_AGENT].concat();
+    let mut wanted: Vec<_> = ALWAYS.split(' ').chain(OF_AGENT.split(' ')).collect();
     wanted.sort_unstable();
     assert_eq!(names, wanted);
     for (file, text) in [
@@ -113,4 +73,11 @@ fn a_dump_has_all_its_files_with_and_without_an_agent_and_no_credentials() {
             assert!(!text.contains(secret), "{name} has {secret}");
         }
     }
+    assert!(agent.stop().success());
+    let (files, said) = dumped(world, "without.tar.gz");
+    let missed = "not in the dump: agent/healthz.json: the agent is not reachable";
+    assert!(said.contains(missed), "{said}");
+    let names: Vec<_> = files.keys().map(String::as_str).collect();
+    assert_eq!(names.join(" "), ALWAYS);
+    assert!(files["errors.txt"].contains("agent/metrics.txt"));
 }

@@ -1,56 +1,81 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Gateways and their routes at a real API server: served to real connections, with the status that
-//! the agent writes.
+//! the agent writes; what it makes there for Gateways without addresses, with the rights of
+//! `deploy`; and the policy there that limits addresses.
 
-use std::{io::ErrorKind, time::Duration};
+use std::{
+    io::{self, ErrorKind},
+    time::Duration,
+};
+
+use lab::node::etcd::{self, Record};
 
 use crate::{
-    agent::{Agent, eventually, within},
+    agent::{Agent, eventually, wait, within},
     connection::Open,
     objects::service,
     server::{Server, prepare},
     world::World,
 };
 
+const RIGHTS: [&str; 3] = [
+    include_str!("../../../deploy/base/rbac.yaml"),
+    include_str!("../../../xtask/cluster/overlay/gateway-api.yaml"),
+    include_str!("../../../xtask/cluster/overlay/gateway-services.yaml"),
+];
+const POLICY: &str = include_str!("../../../deploy/examples/gateway-addresses.yaml");
+
 /// The kinds of the Gateway API.
 const KINDS: &str = include_str!("../../../xtask/cluster/gateway-api.yaml");
 const CLASS: &str = "{apiVersion: gateway.networking.k8s.io/v1, kind: GatewayClass, metadata: {name: l4}, spec: {controllerName: portolan.dev/l4}}\n---\n";
-pub(crate) const EDGE: &str = "198.51.100.7:9000";
+const EDGE: &str = "198.51.100.7:9000";
 /// The agent that has the lease gets it after a time drawn up to 5 s.
-pub(crate) const ELECTED: Duration = Duration::from_secs(20);
+const ELECTED: Duration = Duration::from_secs(20);
 
-pub(crate) fn gateway(name: &str, rest: &str, port: u16) -> String {
+fn gateway(name: &str, rest: &str, port: u16) -> String {
     format!(
         "{{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {{name: {name}, namespace: shop}}, spec: {{gatewayClassName: l4{rest}, listeners: [{{name: web, protocol: TCP, port: {port}}}]}}}}\n---\n"
     )
 }
 
-pub(crate) fn route(name: &str, gateway: &str, backends: &str) -> String {
+fn route(name: &str, gateway: &str, backends: &str) -> String {
     format!(
         "{{apiVersion: gateway.networking.k8s.io/v1, kind: TCPRoute, metadata: {{name: {name}, namespace: shop}}, spec: {{parentRefs: [{{name: {gateway}}}], rules: [{{backendRefs: [{backends}]}}]}}}}\n---\n"
     )
 }
 
-pub(crate) const ADDRESS: &str = ", addresses: [{type: IPAddress, value: 198.51.100.7}]";
-pub(crate) const CART: &str = "{name: cart, port: 80}";
+const ADDRESS: &str = ", addresses: [{type: IPAddress, value: 198.51.100.7}]";
+const CART: &str = "{name: cart, port: 80}";
 
-/// Returns a server with the kinds and the class, and an agent that serves them.
-fn start(world: &World) -> (Server<'_>, Agent) {
-    let server = prepare(world);
-    install(&server);
-    let settings = format!(
-        "clientConnection: {{kubeconfig: '{}'}}\nportolan: {{gatewayAPI: true, gatewayServices: true}}\n",
-        server.kubeconfig()
-    );
-    let agent = world.spawn_by(&[], &["--config", &world.configure(&settings)]);
-    (server, agent)
-}
-
-/// Installs the kinds and the class.
-pub(crate) fn install(server: &Server<'_>) {
+#[test]
+fn routes_and_services_of_gateways_are_served_and_their_status_written_with_the_rights_of_deploy() {
+    let world = World::build();
+    let server = prepare(&world);
     server.apply(KINDS);
     server.kubectl("wait --for=condition=Established --timeout=30s crd --all");
     server.apply(CLASS);
+    for file in RIGHTS {
+        // kustomize adds the namespace to those without one.
+        let file = file.replace(
+            "metadata: {name: portolan}\n---",
+            "metadata: {name: portolan, namespace: kube-system}\n---",
+        );
+        server.apply(file);
+    }
+    let file = server.kubeconfig_of_deploy(&world);
+    let settings = format!(
+        "clientConnection: {{kubeconfig: '{file}'}}\nportolan: {{gatewayAPI: true, gatewayServices: true}}\n"
+    );
+    let agent = world.spawn_by(&[], &["--config", &world.configure(&settings)]);
+    a_route_leads_to_its_service_and_status_and_event_say_what_is_missing(&world, &server, &agent);
+    a_gateway_without_addresses_has_those_of_its_service(&world, &server, &agent);
+    a_namespace_that_is_being_deleted_is_no_failure(&world, &server, &agent);
+    the_policy_in_deploy_limits_the_addresses_of_gateways(&server);
+    server.kubectl("delete gateway --all -n shop");
+    server.kubectl("delete gatewayclass l4");
+    assert!(world.connect("172.30.1.1:80").is_ok());
+    assert!(agent.stop().success());
+    assert_eq!(server.kubectl(HOLDER), "", "the lease is given up");
 }
 
 /// Returns a condition of an object as `STATUS REASON`.
@@ -63,7 +88,7 @@ fn condition(server: &Server<'_>, object: &str, at: &str, kind: &str) -> String 
     format!("{} {}", of("status"), of("reason"))
 }
 
-pub(crate) fn of_gateway(server: &Server<'_>, name: &str, kind: &str) -> String {
+fn of_gateway(server: &Server<'_>, name: &str, kind: &str) -> String {
     condition(
         server,
         &format!("gateway {name}"),
@@ -88,97 +113,206 @@ fn events(server: &Server<'_>, route: &str) -> String {
     ))
 }
 
-#[test]
-fn a_route_leads_to_its_service_and_status_and_event_say_what_is_missing() {
-    let world = World::build();
-    let (server, agent) = start(&world);
+const HOLDER: &str =
+    "get lease portolan-gateway-api -n kube-system -o=jsonpath={.spec.holderIdentity}";
+
+fn a_route_leads_to_its_service_and_status_and_event_say_what_is_missing(
+    world: &World,
+    server: &Server<'_>,
+    agent: &Agent,
+) {
     let answers = |to: &str| world.connect(to).is_ok();
     server.apply(gateway("edge", ADDRESS, 9000) + &route("cart", "edge", CART));
-    eventually("the route", &agent, || answers(EDGE));
-    within(ELECTED, "the status", &agent, || {
-        of_gateway(&server, "edge", "Programmed") == "True Programmed"
-            && of_route(&server, "cart", "Accepted") == "True Accepted"
-            && of_route(&server, "cart", "ResolvedRefs") == "True ResolvedRefs"
+    eventually("the route", agent, || answers(EDGE));
+    within(ELECTED, "the status", agent, || {
+        of_gateway(server, "edge", "Programmed") == "True Programmed"
+            && of_route(server, "cart", "Accepted") == "True Accepted"
+            && of_route(server, "cart", "ResolvedRefs") == "True ResolvedRefs"
     });
     let of_class = server.kubectl("get gatewayclass l4 -o=jsonpath={.status.conditions[*].status}");
     assert_eq!(of_class, "True");
-    let holder = "get lease portolan-gateway-api -n kube-system -o=jsonpath={.spec.holderIdentity}";
-    assert_eq!(server.kubectl(holder), "node-a");
+    assert_eq!(server.kubectl(HOLDER), "node-a");
     let shown = world.told(&["services"]);
     assert!(shown.contains("shop/gateway:edge"), "{shown}");
 
-    // Half of the route goes to a Service that does not exist: so many connections are refused, at
-    // sockets of the node, too, and the next route is served all the same.
+    // Half of the route goes to a Service that does not exist; the next route is served all the
+    // same.
     let missing = "{name: none, port: 80, weight: 1}";
     server.apply(route("cart", "edge", &format!("{CART}, {missing}")));
     let other = gateway("other", ADDRESS, 9001) + &route("other", "other", CART);
     server.apply(other);
-    eventually("the other", &agent, || answers("198.51.100.7:9001"));
-    within(ELECTED, "the missing backend", &agent, || {
-        of_route(&server, "cart", "ResolvedRefs") == "False BackendNotFound"
+    eventually("the other", agent, || answers("198.51.100.7:9001"));
+    within(ELECTED, "the missing backend", agent, || {
+        of_route(server, "cart", "ResolvedRefs") == "False BackendNotFound"
     });
-    let from_pod = || world.connect(EDGE);
-    let from_node = || world.connect_from_node(EDGE);
-    let refused = |connect: &dyn Fn() -> std::io::Result<Open>| {
+    // So many connections are refused, at sockets of the node, too.
+    let connect: [&dyn Fn() -> io::Result<Open>; 2] =
+        [&|| world.connect(EDGE), &|| world.connect_from_node(EDGE)];
+    for connect in connect {
         let all = (0..200).map(|_| connect().map(drop));
         let errors: Vec<_> = all.filter_map(Result::err).collect();
-        let is_refusal = |error: &std::io::Error| error.kind() == ErrorKind::ConnectionRefused;
-        assert!(errors.iter().all(is_refusal), "{errors:?}: {}", agent.log());
-        errors.len()
-    };
-    let refused = [refused(&from_pod), refused(&from_node)];
-    let is_half = |count: &usize| (60..140).contains(count);
-    assert!(refused.iter().all(is_half), "{refused:?} of 200");
+        let is_refusal = |error: &io::Error| error.kind() == ErrorKind::ConnectionRefused;
+        let is_half = (60..140).contains(&errors.len()) && errors.iter().all(is_refusal);
+        assert!(is_half, "{errors:?}: {}", agent.log());
+    }
     // A node waits up to 30 s, in which another could write the event.
-    within(Duration::from_secs(60), "the event", &agent, || {
-        events(&server, "cart").starts_with("Warning ")
+    within(Duration::from_secs(60), "the event", agent, || {
+        events(server, "cart").starts_with("Warning ")
     });
-    let [event, log] = [events(&server, "cart"), agent.log()];
+    let [event, log] = [events(server, "cart"), agent.log()];
     for said in [event, log] {
         let count = said.matches("there is no Service shop/none").count();
         assert_eq!(count, 1, "{said}");
     }
-    assert_eq!(events(&server, "other"), "");
+    assert_eq!(events(server, "other"), "");
     // A Service that comes is found.
     server.apply(service("none", "172.30.1.77"));
-    within(ELECTED, "it is resolved", &agent, || {
-        of_route(&server, "cart", "ResolvedRefs") == "True ResolvedRefs"
+    within(ELECTED, "it is resolved", agent, || {
+        of_route(server, "cart", "ResolvedRefs") == "True ResolvedRefs"
     });
     assert_eq!((0..20).filter(|_| answers(EDGE)).count(), 20);
     server.kubectl("delete gateway edge other -n shop");
-    server.kubectl("delete gatewayclass l4");
     server.kubectl("delete tcproute cart other -n shop");
-    eventually("nothing is left", &agent, || {
+    eventually("nothing is left", agent, || {
         !world.told(&["services"]).contains("gateway:")
     });
-    assert!(answers("172.30.1.1:80"));
-    assert!(agent.stop().success());
-    assert_eq!(server.kubectl(holder), "", "the lease is given up");
 }
 
-#[test]
-fn a_namespace_that_is_being_deleted_is_no_failure() {
-    let world = World::build();
-    let (server, agent) = start(&world);
+fn a_namespace_that_is_being_deleted_is_no_failure(
+    world: &World,
+    server: &Server<'_>,
+    agent: &Agent,
+) {
     let gateway = gateway("edge", "", 9000).replace("namespace: shop", "namespace: till");
     server.apply(format!(
         "{{apiVersion: v1, kind: Namespace, metadata: {{name: till}}}}\n---\n{gateway}"
     ));
     let made = || server.try_kubectl("get service gateway-edge -n till");
-    eventually("its Service", &agent, || made().is_ok());
+    eventually("its Service", agent, || made().is_ok());
+    let refused = || {
+        let metrics = agent.metrics("/metrics");
+        let lines = metrics
+            .lines()
+            .filter(|line| line.contains("code=\"403\"") && line.contains("PATCH"));
+        let counts = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+        counts.sum::<f64>()
+    };
+    let before = refused();
     // Nobody here empties the namespace, so this test does, in the worst order.
     server.kubectl("delete namespace till --wait=false");
     server.kubectl("delete service gateway-edge -n till");
-    let refused = || {
-        let metrics = agent.metrics("/metrics");
-        let mut lines = metrics.lines();
-        lines.any(|line| line.contains("code=\"403\"") && line.contains("PATCH"))
-    };
-    eventually("the Service is refused", &agent, refused);
+    eventually("the Service is refused", agent, || refused() > before);
     server.kubectl("delete gateway edge -n till");
-    server.erase("/registry/namespaces/till");
-    eventually("nothing is left", &agent, || {
+    let namespace = Record {
+        key: "/registry/namespaces/till".to_owned(),
+        value: None,
+    };
+    etcd::store(world.node(), [&namespace]).expect("removed, whatever would keep it");
+    eventually("nothing is left", agent, || {
         !world.told(&["services"]).contains("gateway:")
     });
     assert!(!agent.log().contains("could not"), "{}", agent.log());
+}
+
+/// Returns a field of the Service that is made; empty without the Service.
+fn made(server: &Server<'_>, field: &str) -> String {
+    let words = format!("get service gateway-edge -n shop -o=jsonpath={{{field}}}");
+    server.try_kubectl(&words).unwrap_or_default()
+}
+
+/// Returns addresses, node and port of the Service's slices.
+fn slices(server: &Server<'_>) -> String {
+    let fields = [
+        ".items[*].endpoints[*].addresses[*]",
+        ".items[*].endpoints[*].nodeName",
+        ".items[*].ports[*].name",
+        ".items[*].ports[*].port",
+    ];
+    let fields = fields.map(|field| format!("{{{field}}}")).join("/");
+    server.kubectl(&format!(
+        "get endpointslices -n shop -l kubernetes.io/service-name=gateway-edge -o=jsonpath={fields}"
+    ))
+}
+
+fn a_gateway_without_addresses_has_those_of_its_service(
+    world: &World,
+    server: &Server<'_>,
+    agent: &Agent,
+) {
+    server.apply(gateway("edge", "", 9000) + &route("cart", "edge", CART));
+    within(ELECTED, "its Service", agent, || {
+        !made(server, ".spec.clusterIP").is_empty()
+    });
+    within(ELECTED, "its status", agent, || {
+        of_gateway(server, "edge", "Programmed") == "False AddressNotAssigned"
+    });
+    // Load balancers see where traffic can go.
+    within(ELECTED, "its slice", agent, || {
+        slices(server) == "10.40.1.20/node-a/tcp-9000/8080"
+    });
+    server.kubectl(r#"patch service gateway-edge -n shop --subresource=status --type=merge --patch {"status":{"loadBalancer":{"ingress":[{"ip":"198.51.100.7"}]}}}"#);
+    eventually("its load balancer's address", agent, || {
+        world.connect(EDGE).is_ok()
+    });
+    let cluster_ip = made(server, ".spec.clusterIP");
+    assert!(
+        world.connect(&format!("{cluster_ip}:9000")).is_ok(),
+        "{cluster_ip}"
+    );
+    let node_port = made(server, ".spec.ports[0].nodePort");
+    assert!(
+        world.connect(&format!("10.40.0.1:{node_port}")).is_ok(),
+        "{node_port}"
+    );
+    within(ELECTED, "its status", agent, || {
+        of_gateway(server, "edge", "Programmed") == "True Programmed"
+    });
+    let said = server.kubectl("get gateway edge -n shop -o=jsonpath={.status.addresses[*].value}");
+    assert_eq!(said, "198.51.100.7");
+    server.kubectl("delete gateway edge -n shop");
+    within(ELECTED, "all is gone", agent, || {
+        made(server, ".spec.clusterIP").is_empty() && slices(server) == "///"
+    });
+    assert!(!agent.log().contains("could not"), "{}", agent.log());
+}
+
+fn the_policy_in_deploy_limits_the_addresses_of_gateways(server: &Server<'_>) {
+    let before = gateway(
+        "before",
+        ", addresses: [{type: IPAddress, value: 10.40.0.9}]",
+        9000,
+    );
+    server.apply(before.clone());
+    server.apply(POLICY);
+    let with = |address: &str| {
+        let addresses = format!(", addresses: [{{type: IPAddress, value: '{address}'}}]");
+        gateway("edge", &addresses, 9000)
+    };
+    // The server takes the policy into account after a moment.
+    let limit = Duration::from_secs(60);
+    wait(limit, "it is in force", String::new, || {
+        server.refusal(&with("10.40.0.1")).is_some()
+    });
+    for refused in [
+        "10.40.0.1",
+        "172.30.0.1",
+        "2001:db8:2::1",
+        "::ffff:198.51.100.7",
+    ] {
+        let said = server.refusal(&with(refused)).unwrap_or_default();
+        assert!(
+            said.contains("is in none of the ranges"),
+            "{refused}: {said}"
+        );
+    }
+    // One from before can be changed, but for its addresses.
+    assert_eq!(server.refusal(&before.replace("9000", "9001")), None);
+    let moved = server.refusal(&before.replace("10.40.0.9", "10.40.0.1"));
+    assert!(moved.is_some_and(|said| said.contains("10.40.0.1")));
+    for allowed in ["198.51.100.7", "2001:db8:1::7"] {
+        assert_eq!(server.refusal(&with(allowed)), None);
+    }
+    for rest in ["", ", addresses: [{type: IPAddress}]"] {
+        assert_eq!(server.refusal(&gateway("edge", rest, 9000)), None);
+    }
 }

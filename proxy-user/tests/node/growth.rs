@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Maps that become too small while an agent runs.
+//! Maps that are too small at first, for many services or connections. `PORTOLAN_SCALE_SERVICES`
+//! sets a larger number of services, with the default sizes of maps.
 
 use std::{
+    env,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Duration,
@@ -14,101 +17,129 @@ use datapath::{
 
 use crate::{
     agent::{Agent, within},
+    attachments::CART,
     connection::Open,
-    objects::service,
+    objects::{Service, endpoint},
     succession::start,
     world::World,
 };
 
-const SERVICES: u32 = 100;
+const ENDPOINTS: u32 = 10;
+/// The number of services in one manifest file.
+const FILE: u32 = 500;
+const LIMIT: Duration = Duration::from_secs(900);
+/// The time limit of one step that takes no time for each service.
+const STEP: Duration = Duration::from_secs(60);
 
-const LIMIT: Duration = Duration::from_secs(60);
+fn cluster_ip(number: u32) -> String {
+    let [_, a, b, c] = (number + 1).to_be_bytes();
+    format!("172.{}.{b}.{c}", 16 + a)
+}
 
-fn wait(agent: &Agent, is_so: impl FnMut() -> bool) {
-    within(LIMIT, "larger maps", agent, is_so);
+/// A service with ten endpoints: the pod that answers, and nine that are on another node.
+fn service(number: u32) -> Service {
+    let others = (1..ENDPOINTS).map(|other| {
+        let [_, a, b, c] = (number * ENDPOINTS + other).to_be_bytes();
+        let mut other = endpoint(&format!("11.{a}.{b}.{c}"));
+        other["nodeName"] = "node-b".into();
+        other
+    });
+    let answering = endpoint("10.40.1.20");
+    Service::new(&format!("s{number}"), &cluster_ip(number))
+        .ports(&[("", "TCP", 80, None)])
+        .endpoints([answering].into_iter().chain(others).collect())
+}
+
+fn write(world: &World, services: std::ops::Range<u32>) {
+    for first in services.clone().step_by(FILE as usize) {
+        let all = first..services.end.min(first + FILE);
+        let all: Vec<_> = all.map(|number| service(number).to_string()).collect();
+        world.write(&format!("many-{first:06}.yaml"), all.join("---\n"));
+    }
 }
 
 /// The sizes of the maps; None while larger maps are made or take over.
 fn settled(world: &World, agent: &Agent) -> Option<Capacities> {
     let log = agent.log();
     let count = |what: &str| log.matches(what).count();
-    let is_done = count("larger ones are made") == count("took over from the maps");
+    // Larger maps that turn out to be too small are given up: others are made instead of them.
+    let ends = count("took over from the maps") + count("others are made");
+    let is_done = count("larger ones are made") == ends;
     let is_alone = generations(world.pins()).expect("pins").len() == 1;
     let pinned = pinned_capacities(world.pins()).expect("pins");
     pinned.filter(|_| is_alone && is_done)
 }
 
 #[test]
-fn full_maps_grow_to_hold_new_services_and_no_connection_breaks() {
-    let world = World::build();
-    world.write("first.yaml", service("first", "172.30.1.1"));
-    let agent = start(
-        &world,
-        "frontends: 64, records: 64, slots: 64, backends: 64, flows: 4096",
-    );
-    let mut open = world.connect("172.30.1.1:80").expect("an answer");
-    let client = world.client();
-    let done = AtomicBool::new(false);
+fn maps_grow_at_once_to_what_many_services_need_and_changes_go_on_meanwhile() {
+    let given = env::var("PORTOLAN_SCALE_SERVICES").ok();
+    let services = given
+        .as_ref()
+        .map_or(3000, |text| text.parse().expect("a number"));
+    let world = World::serving();
+    write(&world, 0..200);
+    let sizes = if given.is_some() {
+        String::new()
+    } else {
+        "portolan: {maps: {frontends: 1024, records: 1024, slots: 4096, backends: 4096}}\n".into()
+    };
+    let agent = world.start_configured(7, &sizes);
+    let mut open = world.connect(CART).expect("an answer");
+    let (client, done) = (world.client(), AtomicBool::new(false));
     thread::scope(|scope| {
-        let connecting = scope.spawn(|| Open::keep_connecting(client, "172.30.1.1:80", &done));
-        let address = |number: u32| format!("172.30.2.{}", number + 1);
-        for number in 0..SERVICES {
-            let name = format!("more-{number}");
-            world.write(&format!("{name}.yaml"), service(&name, &address(number)));
-        }
-        for number in 0..SERVICES {
-            wait(&agent, || {
-                world.connect(&format!("{}:80", address(number))).is_ok()
+        let connecting = scope.spawn(|| Open::keep_connecting(client, CART, &done));
+        let grown = catch_unwind(AssertUnwindSafe(|| {
+            write(&world, 200..services);
+            let served = || agent.metric("portolan_services") == Some(u64::from(services) + 1);
+            within(LIMIT, "known", &agent, served);
+            within(LIMIT, "none failed, no others being made", &agent, || {
+                let failed = agent.metric("portolan_services_failed");
+                failed == Some(0) && settled(&world, &agent).is_some()
             });
-        }
-        // With the guards, 202 frontends are stored: more than three quarters of 256.
-        wait(&agent, || {
-            settled(&world, &agent).is_some_and(|grown| grown.frontends >= 512)
-        });
+            world.write("late.yaml", Service::new("late", "172.30.2.9"));
+            within(STEP, "a new service", &agent, || {
+                world.connect("172.30.2.9:80").is_ok()
+            });
+        }));
+        // Also after a failure: the other thread waits for it.
         done.store(true, Ordering::Relaxed);
+        grown.unwrap_or_else(|failure| resume_unwind(failure));
         let made = connecting.join().expect("every connection is made");
         assert!(made > 50, "{made} connections");
     });
+    // A second growth is possible: the need is estimated from the services that are already stored.
+    let growths = agent
+        .metric("portolan_map_growths_total")
+        .expect("a metric");
+    assert!((1..=2).contains(&growths), "{growths}");
+    // One turn with all these services would take ten times as long. On a busy machine some
+    // services arrive only after the larger maps are made.
+    let turns = |part| agent.sample(&["portolan_turn_duration_seconds_", "more-to-fill", part]);
+    let count = turns("_count{");
+    assert!(count > f64::from(services / 600), "{count}");
+    // All were shorter than half a second.
+    assert_eq!(turns("le=\"0.4096\""), count);
+    assert!(world.connect(CART).is_ok());
     assert_eq!(open.echo("still here"), "still here");
-    // The agent looks once a second whether maps must grow.
-    let mut grown = None;
-    wait(&agent, || {
-        let before = grown;
-        grown = settled(&world, &agent);
-        thread::sleep(Duration::from_secs(2));
-        grown.is_some() && grown == before
-    });
-    assert!(agent.stop().success());
-
-    // The next agent does not make the maps smaller.
-    let agent = start(
-        &world,
-        "frontends: 64, records: 64, slots: 64, backends: 64, flows: 4096",
-    );
-    assert_eq!(open.echo("and now"), "and now");
-    let log = agent.log();
-    assert!(!log.contains("took over"), "{log}");
-    assert_eq!(settled(&world, &agent), grown);
+    assert_eq!(agent.health().0, 200);
 }
 
 #[test]
 fn a_flow_table_grows_before_it_is_full() {
     let world = World::serving();
     let agent = start(&world, "flows: 512");
+    let has_grown = || settled(&world, &agent).is_some_and(|sizes| sizes.flows >= 1024);
     // A connection has two flow entries: after 192 the table is three quarters full, after 256 it
     // is full.
-    let mut open: Vec<Open> = (0..280)
-        .map(|number| {
-            let pause = if number < 180 { 1 } else { 250 };
-            thread::sleep(Duration::from_millis(pause));
-            let connected = world.connect("172.30.1.1:80");
-            connected.unwrap_or_else(|error| panic!("{number}: {error}: {}", agent.log()))
-        })
-        .collect();
+    let mut open: Vec<Open> = Vec::new();
+    for number in 0..280 {
+        let pause = if number < 180 || has_grown() { 1 } else { 250 };
+        thread::sleep(Duration::from_millis(pause));
+        let connected = world.connect(CART);
+        open.push(connected.unwrap_or_else(|error| panic!("{number}: {error}: {}", agent.log())));
+    }
     for (number, open) in open.iter_mut().enumerate() {
         assert_eq!(open.echo("here"), "here", "connection {number}");
     }
-    wait(&agent, || {
-        settled(&world, &agent).is_some_and(|grown| grown.flows >= 1024)
-    });
+    within(STEP, "a larger table", &agent, has_grown);
 }

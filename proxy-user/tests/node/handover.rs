@@ -1,13 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A switch from this proxy to another one and back: draining.
+//! A switch from this proxy to another one and back, draining, and to an agent with another layout
+//! of its maps.
 
-use std::{fs, path::Path, process::Child, thread::sleep, time::Duration};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Child, Command},
+    thread::sleep,
+    time::Duration,
+};
 
 use crate::{
     agent::wait,
-    connection::{answer_questions, ask, asking},
-    next_layout,
+    connection::{Open, answer_questions, ask, asking},
     objects::questions,
+    succession::taken_over,
     world::{BINARY, World},
 };
 
@@ -93,29 +100,57 @@ fn has_ended(mut command: Child) -> bool {
 }
 
 #[test]
-fn draining_and_upgrades_in_any_order_cut_no_connection() {
-    let next = next_layout::binary();
+fn draining_upgrades_and_downgrades_in_any_order_cut_no_connection() {
+    let next = next_layout();
     let world = World::serving();
     assert!(world.start(7).stop().success());
     assert!(has_ended(world.cleanup(&["--drain"])), "without flows");
     assert!(!world.pins().exists());
-    assert!(world.start_other(next, 7).stop().success());
-    let mut open = world.connect(CART).expect("an answer");
-    // A binary of another version refuses to drain these maps, and changes nothing.
-    let refused = world.cleanup_by(Path::new(BINARY), &["--drain"]);
-    assert!(!has_ended(refused));
-    assert!(world.connect(CART).is_ok());
-
-    for binary in [Path::new(BINARY), next] {
-        let drain = drain(&world, &["--drain"]);
-        assert_eq!(open.echo("drained"), "drained");
-        interrupt(drain);
+    let first = world.start(7);
+    let connect = || world.connect(CART).expect("an answer");
+    let mut open: Vec<Open> = (0..20).map(|_| connect()).collect();
+    assert!(first.stop().success());
+    for (binary, is_drained) in [
+        (next.as_path(), false),
+        (Path::new(BINARY), true),
+        (next.as_path(), true),
+        (Path::new(BINARY), false),
+    ] {
+        let name = format!("{}, drained: {is_drained}", binary.display());
+        if is_drained {
+            // A binary of another version refuses to drain these maps, and changes nothing.
+            assert!(!has_ended(world.cleanup_by(binary, &["--drain"])));
+            connect();
+            let drain = drain(&world, &["--drain"]);
+            assert_eq!(open[0].echo("drained"), "drained");
+            interrupt(drain);
+        }
         let agent = world.start_other(binary, 7);
-        let reason = format!("{}: {}", binary.display(), agent.log());
-        assert_eq!(open.echo("taken over"), "taken over", "{reason}");
-        assert!(world.connect(CART).is_ok(), "{reason}");
+        if !is_drained {
+            taken_over(&world, &agent);
+        }
+        for (number, open) in open.iter_mut().enumerate() {
+            let said = open.echo(&name);
+            assert_eq!(said, name, "connection {number}: {}", agent.log());
+        }
+        open.push(connect());
         assert!(agent.stop().success());
     }
+}
+
+/// Builds an agent with another layout of its maps; returns the path of its binary.
+fn next_layout() -> PathBuf {
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    // As xtask's other builds, so that dependencies are not built once more.
+    let words = "build --locked --workspace --exclude proxy-ebpf --bin portolan-next-layout \
+                 --features proxy-user/next-layout";
+    let status = Command::new(cargo)
+        .args(words.split_whitespace())
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .env_remove("RUSTC_BOOTSTRAP")
+        .status();
+    assert!(status.expect("cargo").success(), "it is built");
+    Path::new(BINARY).with_file_name("portolan-next-layout")
 }
 
 /// The processor time of a process's main thread.

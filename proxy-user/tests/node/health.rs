@@ -6,7 +6,13 @@ use std::fs;
 use datapath::maps::pins::generations;
 use lab::node::kubeconfig;
 
-use crate::{agent::eventually, attachments::CART, objects::service, world::World};
+use crate::{
+    agent::eventually,
+    attachments::CART,
+    dump::{TOKEN, a_dump_has_all_its_files_and_no_credentials},
+    objects::service,
+    world::World,
+};
 
 /// More services than the smallest map can hold.
 fn many() -> String {
@@ -46,7 +52,7 @@ fn an_agent_that_starts_without_an_api_server_attaches_and_serves_what_the_maps_
     world.replug_client();
     assert!(world.connect(CART).is_err(), "nobody has attached to it");
     let file = world.path("kubeconfig");
-    let nobody = kubeconfig::render("https://127.0.0.1:9", "none");
+    let nobody = kubeconfig::render("https://127.0.0.1:9", TOKEN);
     fs::write(&file, nobody).expect("a kubeconfig");
     let second = world.follow(&file);
     eventually("it serves", &second, || world.connect(CART).is_ok());
@@ -66,4 +72,6 @@ fn an_agent_that_starts_without_an_api_server_attaches_and_serves_what_the_maps_
     assert!(second.is_alive());
     // A node port is served because the node's addresses are still stored.
     assert!(world.connect("10.40.0.1:30001").is_ok());
+    let _open = world.connect(CART).expect("served");
+    a_dump_has_all_its_files_and_no_credentials(&world, second);
 }

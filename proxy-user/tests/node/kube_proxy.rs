@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lab::node::{kube_proxy, options::METRICS};
+use lab::node::{kube_proxy::KubeProxy, options::METRICS};
 
 use crate::{
     agent::{eventually, wait, within},
@@ -18,33 +18,35 @@ use crate::{
     world::{BINARY, World},
 };
 
-/// kube-proxy on the node of a world; dropping it ends it.
-struct KubeProxy {
-    process: kube_proxy::KubeProxy,
+/// Rules that kube-proxy makes in mode iptables.
+const OF_IPTABLES: &str = "*nat
+:KUBE-SERVICES - [0:0]
+:KUBE-SVC-ABCDEFGHIJKLMNOP - [0:0]
+-A PREROUTING -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES
+-A KUBE-SERVICES -d 172.30.1.1/32 -p tcp -m tcp --dport 80 -j KUBE-SVC-ABCDEFGHIJKLMNOP
+COMMIT
+";
+
+/// Starts kube-proxy on the node of a world.
+fn start(world: &World, kubeconfig: &str) -> KubeProxy {
+    let (node, program) = (world.node(), program());
+    let started = KubeProxy::start(
+        node,
+        program.as_ref(),
+        "nftables",
+        None,
+        kubeconfig.as_ref(),
+    );
+    started.expect("kube-proxy")
 }
 
-impl KubeProxy {
-    fn start(world: &World, kubeconfig: &str) -> Self {
-        let started = kube_proxy::KubeProxy::start(
-            world.node(),
-            program().as_ref(),
-            "nftables",
-            None,
-            kubeconfig.as_ref(),
-        );
-        Self {
-            process: started.expect("kube-proxy"),
-        }
-    }
-
-    /// Returns true if its rules have this cluster IP.
-    fn has(world: &World, cluster_ip: &str) -> bool {
-        world.tool("nft", "list ruleset").contains(cluster_ip)
-    }
+/// Returns true if its rules have this cluster IP.
+fn has_rules(world: &World, cluster_ip: &str) -> bool {
+    world.tool("nft", "list ruleset").contains(cluster_ip)
 }
 
 /// Returns the path of the program kube-proxy.
-pub(crate) fn program() -> String {
+fn program() -> String {
     std::env::var("KUBE_PROXY").expect("the program; `cargo xtask test` names it")
 }
 
@@ -85,9 +87,9 @@ fn wait_ends_with_kube_proxys_rules_and_dead_connections_are_replaced_as_soon_as
     let world = World::build();
     let server = prepare(&world);
     // The rules of an earlier kube-proxy prove nothing to `wait`.
-    let earlier = KubeProxy::start(&world, &server.kubeconfig());
+    let earlier = start(&world, &server.kubeconfig());
     wait(LIMIT, "its rules", String::new, || {
-        KubeProxy::has(&world, "172.30.1.1")
+        has_rules(&world, "172.30.1.1")
     });
     drop(earlier);
     let mut command = Command::new(BINARY);
@@ -97,9 +99,9 @@ fn wait_ends_with_kube_proxys_rules_and_dead_connections_are_replaced_as_soon_as
     sleep(Duration::from_secs(3));
     let state = waiting.try_wait().expect("its state");
     assert_eq!(state, None, "kube-proxy does not run");
-    let kube_proxy = KubeProxy::start(&world, &server.kubeconfig());
+    let kube_proxy = start(&world, &server.kubeconfig());
     assert!(waiting.wait().expect("its end").success());
-    assert!(KubeProxy::has(&world, "172.30.1.1"));
+    assert!(has_rules(&world, "172.30.1.1"));
 
     let agent = world.follow(&server.kubeconfig());
     let serves = |ip: &str| {
@@ -108,9 +110,9 @@ fn wait_ends_with_kube_proxys_rules_and_dead_connections_are_replaced_as_soon_as
     };
     eventually("the agent has the service", &agent, || serves("172.30.1.1"));
     eventually("kube-proxy has it", &agent, || {
-        KubeProxy::has(&world, "172.30.1.1")
+        has_rules(&world, "172.30.1.1")
     });
-    cut(&world, &[agent.pid(), kube_proxy.process.pid()]);
+    cut(&world, &[agent.pid(), kube_proxy.pid()]);
     server.apply(service("more", "172.30.1.2"));
     let begun = Instant::now();
     let (mut own, mut theirs) = (None, None);
@@ -118,7 +120,7 @@ fn wait_ends_with_kube_proxys_rules_and_dead_connections_are_replaced_as_soon_as
         if own.is_none() && serves("172.30.1.2") {
             own = Some(begun.elapsed());
         }
-        if theirs.is_none() && KubeProxy::has(&world, "172.30.1.2") {
+        if theirs.is_none() && has_rules(&world, "172.30.1.2") {
             theirs = Some(begun.elapsed());
         }
         own.is_some() && theirs.is_some()
@@ -127,4 +129,19 @@ fn wait_ends_with_kube_proxys_rules_and_dead_connections_are_replaced_as_soon_as
     println!("the agent after {own:?}, kube-proxy after {theirs:?}");
     assert!(own > Duration::from_secs(5), "the connection was not dead");
     assert!(own < LIMIT, "{own:?}: {}", agent.log());
+    // The command of deploy/kube-proxy/clean removes its rules, and those only.
+    drop(kube_proxy);
+    world.nft("delete table inet dead; add table ip others\n");
+    let node = world.node();
+    let restored = node.feed("iptables-nft-restore", &["--noflush"], OF_IPTABLES);
+    restored.expect("iptables' rules");
+    let rules = || world.tool("nft", "list ruleset");
+    assert!(rules().contains("KUBE-SVC"), "{}", rules());
+    world.tool(&program(), "--cleanup");
+    let left = world.tool("nft", "list tables");
+    assert!(
+        !left.contains("kube-proxy") && left.contains("table ip others"),
+        "{left}"
+    );
+    assert!(!rules().contains("KUBE-SVC"), "{}", rules());
 }

@@ -15,7 +15,7 @@ use socket2::{Domain, Socket, Type};
 
 use crate::{
     agent::{Agent, eventually},
-    connection::{answer_questions, ask, limit},
+    connection::{answer_questions, ask},
     objects::Service,
     repair::table,
     world::World,
@@ -54,7 +54,8 @@ pub(crate) fn connect_from(from: SocketAddr, to: SocketAddr) -> io::Result<TcpSt
     socket.bind(&from.into())?;
     socket.connect_timeout(&to.into(), ANSWER)?;
     let stream = TcpStream::from(socket);
-    limit(&stream, ANSWER)?;
+    stream.set_read_timeout(Some(ANSWER))?;
+    stream.set_write_timeout(Some(ANSWER))?;
     Ok(stream)
 }
 
@@ -65,30 +66,6 @@ fn echoes(stream: &mut TcpStream, line: &str) {
         .expect("sent");
     stream.read_exact(&mut answer).expect("an answer");
     assert_eq!(answer, format!("{line}\n").as_bytes());
-}
-
-fn udp(host: &NetNs, from: (Ipv4Addr, u16), to: SocketAddr) -> UdpSocket {
-    let made = host.enter(|| {
-        let socket = UdpSocket::bind(from)?;
-        socket.set_read_timeout(Some(ANSWER))?;
-        socket.connect(to)?;
-        io::Result::Ok(socket)
-    });
-    made.expect("enter the host").expect("a socket")
-}
-
-/// Builds a node whose own connections may use every port from 1024 on, and services by TCP and
-/// UDP.
-fn build() -> World {
-    let world = World::serving();
-    world.set("ipv4/ip_local_port_range", "1024 65535");
-    let questions = Service::new("questions", "172.30.1.9");
-    world.write(
-        "questions.yaml",
-        questions.ports(&[("", "UDP", 80, Some(30009))]),
-    );
-    answer_questions(world.server());
-    world
 }
 
 /// Returns the source ports with which connections of the node left instead of their own ports.
@@ -103,7 +80,13 @@ fn ports_given(world: &World) -> Vec<u16> {
 
 #[test]
 fn connections_of_node_and_clients_from_the_same_ports_all_work() {
-    let world = build();
+    let world = World::serving();
+    let questions = Service::new("questions", "172.30.1.9");
+    let questions = questions.ports(&[("", "UDP", 80, Some(30009))]);
+    world.write("questions.yaml", questions);
+    answer_questions(world.server());
+    // The node's own connections may use every port from 1024 on.
+    world.set("ipv4/ip_local_port_range", "1024 65535");
     let agent = world.start(7);
     agent.says(&["WARN", "net.ipv4.ip_local_port_range", "32768-60999"]);
     the_port_that_another_connection_left_with_works(&world);
@@ -136,18 +119,20 @@ fn the_port_that_another_connection_left_with_works(world: &World) {
     drop(masqueraded);
 }
 
+/// Source ports, and whether the node or a client of the service uses each of them now: from some
+/// ports the client is first, from the others the node.
+fn in_both_orders() -> Vec<(bool, u16)> {
+    let client_first = (22_000..22_000 + EACH).flat_map(|port| [(false, port), (true, port)]);
+    let node_first = (21_000..21_000 + EACH).flat_map(|port| [(true, port), (false, port)]);
+    client_first.chain(node_first).collect()
+}
+
 fn streams(world: &World) {
-    let (node, client) = (world.node(), world.client());
-    let (endpoint, service) = (ENDPOINT.into(), NODE_PORT.into());
-    let mut open = Vec::new();
-    for port in 22_000..22_000 + EACH {
-        open.push(tcp(client, (CLIENT, port), service));
-        open.push(tcp(node, (OWN, port), endpoint));
-    }
-    for port in 21_000..21_000 + EACH {
-        open.push(tcp(node, (OWN, port), endpoint));
-        open.push(tcp(client, (CLIENT, port), service));
-    }
+    let connect = |(is_node, port)| match is_node {
+        true => tcp(world.node(), (OWN, port), ENDPOINT.into()),
+        false => tcp(world.client(), (CLIENT, port), NODE_PORT.into()),
+    };
+    let mut open: Vec<_> = in_both_orders().into_iter().map(connect).collect();
     for round in ["first", "second"] {
         for stream in &mut open {
             echoes(stream, round);
@@ -155,33 +140,35 @@ fn streams(world: &World) {
     }
     // Uses the same ports again.
     drop(open);
-    for port in 22_000..22_000 + EACH {
-        echoes(&mut tcp(node, (OWN, port), endpoint), "again");
-        echoes(&mut tcp(client, (CLIENT, port), service), "again");
+    for end in in_both_orders() {
+        echoes(&mut connect(end), "again");
     }
 }
 
 fn datagrams(world: &World, agent: &Agent) {
-    let (node, client) = (world.node(), world.client());
-    let (endpoint, service) = (ENDPOINT.into(), ([10, 40, 0, 1], 30009).into());
+    let connect = |(is_node, port)| {
+        let service = SocketAddr::from(([10, 40, 0, 1], 30009));
+        let (host, from, to) = match is_node {
+            true => (world.node(), OWN, ENDPOINT.into()),
+            false => (world.client(), CLIENT, service),
+        };
+        let socket = host.enter(|| UdpSocket::bind((from, port)));
+        let socket = socket.expect("enter the host").expect("a socket");
+        socket.set_read_timeout(Some(ANSWER)).expect("a time limit");
+        socket.connect(to).expect("a destination");
+        socket
+    };
     // The agent serves UDP only after the time for importing another proxy's UDP flows.
     eventually("datagrams are served", agent, || {
-        let socket = udp(client, (CLIENT, 19_999), service);
+        let socket = connect((false, 19_999));
         socket.send(b"?").is_ok() && socket.recv(&mut [0]).is_ok()
     });
-    let mut open = Vec::new();
-    for port in 20_000..20_000 + EACH {
-        for (host, from, to) in [(client, CLIENT, service), (node, OWN, endpoint)] {
-            open.push(udp(host, (from, port), to));
-            ask(open.last().expect("it"), "first");
-        }
-    }
-    for port in 21_000..21_000 + EACH {
-        for (host, from, to) in [(node, OWN, endpoint), (client, CLIENT, service)] {
-            open.push(udp(host, (from, port), to));
-            ask(open.last().expect("it"), "first");
-        }
-    }
+    let open = in_both_orders().into_iter().map(|end| {
+        let socket = connect(end);
+        ask(&socket, "first");
+        socket
+    });
+    let open: Vec<_> = open.collect();
     for round in ["second", "third"] {
         for socket in &open {
             ask(socket, round);

@@ -3,17 +3,7 @@
 
 use std::fmt::{self, Display};
 
-use k8s_openapi::{
-    api::{
-        core::v1::{
-            Node, NodeAddress, NodeStatus, ObjectReference, Service as ServiceObject, ServicePort,
-            ServiceSpec,
-        },
-        discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice},
-    },
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
-};
-use serde::Serialize;
+use serde_json::{Value, json};
 
 /// The range of all cluster IPs.
 pub(crate) const SERVICE_CIDR: &str = "{apiVersion: networking.k8s.io/v1, kind: ServiceCIDR, metadata: {name: kubernetes}, spec: {cidrs: [172.30.0.0/16]}}";
@@ -22,31 +12,22 @@ pub(crate) const SERVICE_CIDR: &str = "{apiVersion: networking.k8s.io/v1, kind: 
 pub(crate) const NAMESPACE: &str = "{apiVersion: v1, kind: Namespace, metadata: {name: shop}}";
 
 /// The port at which endpoints serve.
-const TARGET: i32 = 8080;
+const TARGET: u16 = 8080;
 
-/// The Node object; a version is given where no server sets one.
-pub(crate) fn node_object(version: Option<u64>) -> String {
-    node_with(&["10.40.0.1"], version)
-}
-
-/// The Node object with these internal addresses.
-pub(crate) fn node_with(addresses: &[impl Display], version: Option<u64>) -> String {
-    let addresses = addresses.iter().map(|address| NodeAddress {
-        type_: "InternalIP".to_owned(),
-        address: address.to_string(),
+/// The Node object with these internal addresses; a version is given where no server sets one.
+pub(crate) fn node_object(addresses: &[impl Display], version: Option<u64>) -> String {
+    let addresses = addresses.iter();
+    let addresses: Vec<_> = addresses
+        .map(|address| json!({"type": "InternalIP", "address": address.to_string()}))
+        .collect();
+    let mut node = json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a"},
+        "status": {"addresses": addresses}
     });
-    json(&Node {
-        metadata: ObjectMeta {
-            name: Some("node-a".to_owned()),
-            resource_version: version.map(|version| version.to_string()),
-            ..ObjectMeta::default()
-        },
-        status: Some(NodeStatus {
-            addresses: Some(addresses.collect()),
-            ..NodeStatus::default()
-        }),
-        ..Node::default()
-    })
+    if let Some(version) = version {
+        node["metadata"]["resourceVersion"] = version.to_string().into();
+    }
+    node.to_string()
 }
 
 /// The text of [`Service::new`].
@@ -59,12 +40,12 @@ pub(crate) fn questions() -> Service {
     Service::new("questions", "172.30.1.9").ports(&[("", "UDP", 53, None)])
 }
 
-/// A service in the namespace `shop`, and the slices of its endpoints. Its text is the manifest of
-/// all of them.
+/// A service in the namespace `shop`, and the slice of its endpoints. Its text is the manifest of
+/// both.
 #[derive(Clone)]
 pub(crate) struct Service {
-    object: ServiceObject,
-    slices: Vec<EndpointSlice>,
+    object: Value,
+    slice: Value,
 }
 
 impl Service {
@@ -79,77 +60,63 @@ impl Service {
             true => ["IPv6", "fd00:40::20"],
             false => ["IPv4", "10.40.1.20"],
         };
-        let metadata = |name: String| ObjectMeta {
-            name: Some(name),
-            namespace: Some("shop".to_owned()),
-            ..ObjectMeta::default()
-        };
-        let slice = EndpointSlice {
-            metadata: ObjectMeta {
-                labels: Some([("kubernetes.io/service-name".to_owned(), name.to_owned())].into()),
-                ..metadata(format!("{name}-1"))
-            },
-            address_type: family.to_owned(),
-            endpoints: vec![endpoint(server)],
-            ports: None,
-        };
-        let service = Self {
-            object: ServiceObject {
-                metadata: metadata(name.to_owned()),
-                ..ServiceObject::default()
-            },
-            slices: vec![slice],
-        };
-        let service = service.spec(|spec| {
-            spec.type_ = Some("NodePort".to_owned());
-            spec.cluster_ip = Some(cluster_ip.to_owned());
-            spec.cluster_ips = Some(vec![cluster_ip.to_owned()]);
-            spec.ip_families = Some(vec![family.to_owned()]);
+        let object = json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": name, "namespace": "shop"},
+            "spec": {
+                "type": "NodePort", "clusterIP": cluster_ip, "clusterIPs": [cluster_ip],
+                "ipFamilies": [family]
+            }
         });
-        service.ports(&[("", "TCP", 80, Some(30_000 + last))])
+        let slice = json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": family,
+            "metadata": {
+                "name": format!("{name}-1"), "namespace": "shop",
+                "labels": {"kubernetes.io/service-name": name}
+            },
+            "endpoints": [endpoint(server)]
+        });
+        Self { object, slice }.ports(&[("", "TCP", 80, Some(30_000 + last))])
     }
 
     /// The name of a file for its manifest.
     pub(crate) fn file(&self) -> String {
-        let name = self.object.metadata.name.as_deref();
+        let name = self.object["metadata"]["name"].as_str();
         format!("{}.yaml", name.expect("a name"))
     }
 
-    /// Changes any fields of the specification.
-    pub(crate) fn spec(mut self, change: impl FnOnce(&mut ServiceSpec)) -> Self {
-        change(self.object.spec.get_or_insert_default());
+    /// Sets a field of the specification.
+    pub(crate) fn with(mut self, field: &str, value: impl Into<Value>) -> Self {
+        self.object["spec"][field] = value.into();
         self
     }
 
     /// Replaces all ports: name, protocol, port, node port. Without any node port the service is of
     /// type ClusterIP.
     pub(crate) fn ports(mut self, ports: &[(&str, &str, u16, Option<u16>)]) -> Self {
-        let of_endpoints = ports.iter().map(|(name, protocol, ..)| EndpointPort {
-            name: Some((*name).to_owned()),
-            protocol: Some((*protocol).to_owned()),
-            port: Some(TARGET),
-            ..EndpointPort::default()
-        });
-        let of_endpoints: Vec<_> = of_endpoints.collect();
-        for slice in &mut self.slices {
-            slice.ports = Some(of_endpoints.clone());
-        }
-        let of_service = ports
-            .iter()
-            .map(|(name, protocol, port, node_port)| ServicePort {
-                name: (!name.is_empty()).then(|| (*name).to_owned()),
-                protocol: Some((*protocol).to_owned()),
-                port: (*port).into(),
-                node_port: node_port.map(Into::into),
-                ..ServicePort::default()
-            });
-        let is_internal = ports.iter().all(|(.., node_port)| node_port.is_none());
-        self.spec(|spec| {
-            spec.ports = Some(of_service.collect());
-            if is_internal {
-                spec.type_ = None;
+        let of_service = ports.iter().map(|(name, protocol, port, node_port)| {
+            let mut one = json!({"protocol": protocol, "port": port});
+            if !name.is_empty() {
+                one["name"] = (*name).into();
             }
-        })
+            if let Some(node_port) = node_port {
+                one["nodePort"] = (*node_port).into();
+            }
+            one
+        });
+        self.object["spec"]["ports"] = of_service.collect();
+        if ports.iter().all(|(.., node_port)| node_port.is_none()) {
+            self.object["spec"]["type"] = "ClusterIP".into();
+        }
+        let of_endpoints = ports.iter().map(
+            |(name, protocol, ..)| json!({"name": name, "protocol": protocol, "port": TARGET}),
+        );
+        self.of_slice("ports", of_endpoints.collect())
+    }
+
+    fn of_slice(mut self, field: &str, value: Value) -> Self {
+        self.slice[field] = value;
+        self
     }
 
     /// Changes the node port of a service with one port.
@@ -157,67 +124,58 @@ impl Service {
         self.ports(&[("", "TCP", 80, Some(node_port))])
     }
 
-    /// Changes the port at which the endpoints serve.
-    pub(crate) fn target(mut self, target: u16) -> Self {
-        let ports = self.slices.iter_mut().flat_map(|slice| &mut slice.ports);
-        for port in ports.flatten() {
-            port.port = Some(target.into());
-        }
-        self
+    /// Changes the port at which the endpoints of a service with one port serve.
+    pub(crate) fn target(self, target: u16) -> Self {
+        self.of_slice(
+            "ports",
+            json!([{"name": "", "protocol": "TCP", "port": target}]),
+        )
     }
 
-    pub(crate) fn endpoints(mut self, endpoints: Vec<Endpoint>) -> Self {
-        self.slices[0].endpoints = endpoints;
-        self
+    pub(crate) fn endpoints(self, endpoints: Vec<Value>) -> Self {
+        self.of_slice("endpoints", endpoints.into())
     }
 
     /// Moves all endpoints to this node.
     pub(crate) fn on(mut self, node: &str) -> Self {
-        let slices = self.slices.iter_mut();
-        for endpoint in slices.flat_map(|slice| &mut slice.endpoints) {
-            endpoint.node_name = Some(node.to_owned());
+        let endpoints = self.slice["endpoints"].as_array_mut();
+        for endpoint in endpoints.into_iter().flatten() {
+            endpoint["nodeName"] = node.into();
         }
         self
     }
 
-    /// Removes the slices of endpoints.
-    pub(crate) fn alone(mut self) -> Self {
-        self.slices.clear();
-        self
-    }
-
     pub(crate) fn labelled(mut self, key: &str, value: &str) -> Self {
-        let labels = self.object.metadata.labels.get_or_insert_default();
-        labels.insert(key.to_owned(), value.to_owned());
+        self.object["metadata"]["labels"][key] = value.into();
         self
     }
 
     /// Sets `externalTrafficPolicy: Local`.
     pub(crate) fn local(self) -> Self {
-        self.spec(|spec| spec.external_traffic_policy = Some("Local".to_owned()))
+        self.with("externalTrafficPolicy", "Local")
+    }
+
+    /// Makes it of type LoadBalancer, with the policy Local and this health check node port.
+    pub(crate) fn checked_at(self, port: u16) -> Self {
+        let balanced = self.local().with("type", "LoadBalancer");
+        balanced.with("healthCheckNodePort", port)
     }
 
     /// Sets `sessionAffinity: ClientIP`.
     pub(crate) fn sticky(self) -> Self {
-        self.spec(|spec| spec.session_affinity = Some("ClientIP".to_owned()))
+        self.with("sessionAffinity", "ClientIP")
     }
 }
 
 impl Display for Service {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(to, "{}", json(&self.object))?;
-        let mut slices = self.slices.iter();
-        slices.try_for_each(|slice| writeln!(to, "---\n{}", json(slice)))
+        writeln!(to, "{}\n---\n{}", self.object, self.slice)
     }
 }
 
 /// An endpoint on this node.
-pub(crate) fn endpoint(address: &str) -> Endpoint {
-    Endpoint {
-        addresses: vec![address.to_owned()],
-        node_name: Some("node-a".to_owned()),
-        ..Endpoint::default()
-    }
+pub(crate) fn endpoint(address: &str) -> Value {
+    json!({"addresses": [address], "nodeName": "node-a"})
 }
 
 /// An endpoint on this node that is this pod, and whether the pod is ready, serving and
@@ -226,22 +184,10 @@ pub(crate) fn pod_endpoint(
     address: &str,
     pod: &str,
     [ready, serving, terminating]: [bool; 3],
-) -> Endpoint {
-    Endpoint {
-        conditions: Some(EndpointConditions {
-            ready: Some(ready),
-            serving: Some(serving),
-            terminating: Some(terminating),
-        }),
-        target_ref: Some(ObjectReference {
-            kind: Some("Pod".to_owned()),
-            name: Some(pod.to_owned()),
-            ..ObjectReference::default()
-        }),
-        ..endpoint(address)
-    }
-}
-
-fn json(object: &impl Serialize) -> String {
-    serde_json::to_string(object).expect("an object is JSON")
+) -> Value {
+    let mut endpoint = endpoint(address);
+    endpoint["conditions"] =
+        json!({"ready": ready, "serving": serving, "terminating": terminating});
+    endpoint["targetRef"] = json!({"kind": "Pod", "name": pod});
+    endpoint
 }

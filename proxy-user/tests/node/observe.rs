@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The log line for each packet, the metrics, and a drop that only a real device provokes.
 
-use std::{thread::sleep, time::Duration};
+use std::{
+    fs::File,
+    io::{self, Write},
+    os::fd::AsRawFd,
+    thread::sleep,
+    time::Duration,
+};
 
 use config::runbooks::of_outcome;
 use etherparse::PacketBuilder;
@@ -11,7 +17,6 @@ use proxy_common::Counter;
 use crate::{
     agent::{Agent, eventually},
     trace::Tracing,
-    tunnel::Tunnel,
     world::World,
 };
 
@@ -26,12 +31,14 @@ fn syn(from: [u8; 4], port: u16, data: &[u8]) -> Vec<u8> {
     packet
 }
 
-#[test]
-fn every_packet_of_a_client_behind_a_device_without_link_layer_is_logged() {
-    let world = World::serving();
-    let mut tunnel = world.add_tunnel("10.9.0.2");
-    let agent = world.start_with(7, &["--log-packets"]);
-    tunnel.send(&syn([10, 9, 0, 2], 80, &[])).expect("sent");
+/// The agent logs every packet, also those of a device without a link layer.
+pub(crate) fn every_packet_of_a_client_behind_a_tunnel_is_logged(world: &World, agent: &Agent) {
+    let mut tunnel = tunnel(world, "tun0", 0);
+    world.ip("address add 10.9.0.1/32 dev tun0\nlink set tun0 up\nroute add 10.9.0.2/32 dev tun0");
+    wait_for_interfaces(agent, 4);
+    tunnel
+        .write_all(&syn([10, 9, 0, 2], 80, &[]))
+        .expect("sent");
     for line in [
         "forwarded_new: TCP 10.9.0.2:40000 -> 172.30.1.1:80 at interface",
         "masqueraded: TCP 10.9.0.2:40000 -> 10.40.1.20:8080 at interface",
@@ -39,22 +46,29 @@ fn every_packet_of_a_client_behind_a_device_without_link_layer_is_logged() {
     ] {
         agent.says(&[line]);
     }
+    drop(tunnel);
+    wait_for_interfaces(agent, 3);
+}
+
+fn wait_for_interfaces(agent: &Agent, count: u64) {
+    eventually("all devices are served", agent, || {
+        agent.metric("portolan_interfaces_attached") == Some(count)
+    });
 }
 
 /// The reset that refuses a port would be too short for the checksum that the device is asked to
 /// fill in.
 pub(crate) fn a_packet_that_cannot_be_rewritten_is_dropped_and_named(world: &World, agent: &Agent) {
-    let odd = world.node().enter(|| Tunnel::leaving_checksums("odd0"));
-    let mut odd = odd.expect("enter the node").expect("a device");
+    // Its packets begin with a `virtio_net_hdr`, as a virtual machine's do: that can ask for a
+    // checksum to be filled in.
+    let mut odd = tunnel(world, "odd0", libc::IFF_VNET_HDR);
     world.ip("link set odd0 up\nroute add 10.40.9.3/32 dev odd0");
-    eventually("the device is served", agent, || {
-        agent.metric("portolan_interfaces_attached") == Some(4)
-    });
+    wait_for_interfaces(agent, 4);
     let trace = Tracing::start(world, &["--verdict", "drop"]);
     // A virtio_net_hdr: the checksum covers the bytes from 100 on and is stored 16 bytes later.
     let mut packet = vec![1, 0, 0, 0, 0, 0, 100, 0, 16, 0];
     packet.extend(syn([10, 40, 9, 3], 81, &[0; 200]));
-    odd.send(&packet).expect("sent");
+    odd.write_all(&packet).expect("sent");
     let reason = Counter::DroppedRewrite;
     let line = trace.wait("the drop", |line| line["outcome"] == reason.name());
     assert_eq!(line["reason"], reason.help().trim());
@@ -93,4 +107,22 @@ pub(crate) fn metrics_count_packets_and_changes(agent: &Agent) {
         assert!(text.contains(line), "{line}: {text}");
     }
     assert_eq!(agent.metrics("/proxyMode"), "ebpf");
+}
+
+/// Makes a device of the node whose packets have no link-layer header, with this flag of the TUN
+/// driver or 0. The file is its far end; the device exists until it is closed.
+fn tunnel(world: &World, name: &str, flag: libc::c_int) -> File {
+    let open = || File::options().read(true).write(true).open("/dev/net/tun");
+    let file = world.node().enter(open).expect("enter the node");
+    let file = file.expect("the driver");
+    // SAFETY: a request of zeros is valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI | flag) as libc::c_short;
+    // SAFETY: the request outlives the call.
+    let made = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
+    assert_eq!(made, 0, "{name}: {}", io::Error::last_os_error());
+    file
 }

@@ -17,6 +17,7 @@ use socket2::SockRef;
 
 use crate::{
     agent::{Agent, eventually, wait},
+    attachments::packets_take_the_stack_while_something_behind_portolans_programs_needs_it,
     connection::Open,
     local_ports::connect_from,
     objects::service,
@@ -96,6 +97,7 @@ fn packets_are_redirected_to_a_pod_without_qdisc_or_egress_program() {
     drop(program);
     eventually("the program is gone", &agent, || link(&world).is_some());
 
+    packets_take_the_stack_while_something_behind_portolans_programs_needs_it(&world, &agent);
     a_rule_that_is_added_later_stops_open_connections(&world, &agent);
     // The agent removes the entry with the pod.
     let removed = world.server().ip("link del eth0\n");

@@ -1,53 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What only reads, asked of one agent on one node, part by part.
+//! What only reads, asked of one agent on one node, part by part: first the names of pods in lists,
+//! the exact numbers of `top`, and the types of every map.
+
+use std::{
+    io::{self, BufRead, BufReader},
+    process::Stdio,
+};
+
+use proxy_common::maps::{ALL, LAYOUT_VERSION};
+use serde_json::Value;
 
 use crate::{
-    agent::Agent,
-    maps,
+    connection::{Sleeping, answer_questions, asking},
     objects::{Service, pod_endpoint, questions},
-    observe, pods, terminal, top, trace,
+    observe, terminal, trace,
     world::World,
 };
 
 /// The cluster IP and port of a service without endpoints.
 pub(crate) const EMPTY: &str = "172.30.1.2:80";
-
-type Part = (&'static str, fn(&World, &Agent));
-
-/// The parts in their order: the first ones count every packet of a service.
-const PARTS: [Part; 11] = [
-    ("pod names", |world, _| {
-        pods::lists_name_the_pods_of_endpoints_and_clients(world);
-    }),
-    ("top", |world, _| {
-        top::top_agrees_exactly_with_what_clients_counted(world);
-    }),
-    ("metrics", |_, agent| {
-        observe::metrics_count_packets_and_changes(agent);
-    }),
-    ("bpftool", |world, _| {
-        maps::bpftool_reads_every_map_with_the_names_of_its_fields(world);
-    }),
-    ("bad input", |world, _| terminal::bad_input_is_named(world)),
-    ("pipes", |world, _| {
-        terminal::a_closed_pipe_is_no_error(world);
-    }),
-    ("terminals", |world, _| {
-        terminal::tables_fit_the_terminal(world);
-    }),
-    ("trace", |world, _| {
-        trace::trace_shows_packets_and_calls_before_and_after_translation(world);
-    }),
-    ("the trace's flags", |world, _| {
-        trace::trace_applies_its_flags_its_count_and_its_rate(world);
-    }),
-    ("a second trace", |world, _| {
-        trace::a_second_trace_is_refused_but_not_after_the_first_was_killed(world);
-    }),
-    ("a packet that cannot be rewritten", |world, agent| {
-        observe::a_packet_that_cannot_be_rewritten_is_dropped_and_named(world, agent);
-    }),
-];
 
 #[test]
 fn lists_top_trace_metrics_and_bpftool_agree_with_what_clients_did() {
@@ -57,18 +28,165 @@ fn lists_top_trace_metrics_and_bpftool_agree_with_what_clients_did() {
         Service::new("cart", "172.30.1.1")
             .sticky()
             .endpoints(vec![pod]),
-        Service::new("empty", "172.30.1.2").alone(),
+        Service::new("empty", "172.30.1.2").endpoints(Vec::new()),
         Service::new("local", "172.30.1.3").local().on("node-b"),
         questions(),
     ] {
         world.write(&service.file(), service);
     }
-    world.write("web.yaml", pods::WEB);
+    world.write("web.yaml", WEB);
     let (code, said) = world.refused(&["services"]);
     assert_eq!(code, Some(1), "no agent has run on this node: {said}");
-    let agent = world.start_by_stack(7);
-    for (what, part) in PARTS {
-        println!("== {what}");
-        part(&world, &agent);
+    let agent = world.start_configured(7, "portolan: {forwarding: stack, logPackets: true}\n");
+    // The first ones count every packet of a service.
+    lists_name_the_pods_of_endpoints_and_clients(&world);
+    top_agrees_exactly_with_what_clients_counted(&world);
+    observe::metrics_count_packets_and_changes(&agent);
+    bpftool_reads_every_map_with_the_names_of_its_fields(&world);
+    terminal::bad_input_is_named(&world);
+    terminal::a_closed_pipe_is_no_error(&world);
+    terminal::tables_fit_the_terminal(&world);
+    trace::trace_shows_packets_and_calls_before_and_after_translation(&world);
+    trace::trace_applies_its_flags_its_count_and_its_rate(&world);
+    trace::a_second_trace_is_refused_but_not_after_the_first_was_killed(&world);
+    observe::every_packet_of_a_client_behind_a_tunnel_is_logged(&world, &agent);
+    observe::a_packet_that_cannot_be_rewritten_is_dropped_and_named(&world, &agent);
+}
+
+/// The slice of another service, whose pod is the client.
+const WEB: &str = "kind: EndpointSlice
+apiVersion: discovery.k8s.io/v1
+metadata: {name: web-1, namespace: shop}
+addressType: IPv4
+endpoints: [{addresses: [10.40.1.10], targetRef: {kind: Pod, name: web-a}}]
+";
+
+fn lists_name_the_pods_of_endpoints_and_clients(world: &World) {
+    // One connection is translated packet by packet, one at its socket. The client of the latter is
+    // known only by its network namespace.
+    let _packets = world.connect("172.30.1.1:80").expect("served");
+    let _socket = world.connect_at_socket("172.30.1.1:80");
+    let _process = Sleeping::in_pod(world.client());
+
+    let folder = world.manifests();
+    let folder = ["--manifests", folder.as_str()];
+    let rows = |command: &str| -> Vec<Value> {
+        let words = [&[command, "cart", "-o", "json"], &folder[..]].concat();
+        serde_json::from_str(&world.told(&words)).expect("rows")
+    };
+    assert_eq!(rows("backends")[0]["pod"], "shop/cart-a");
+    let flows = rows("flows");
+    assert_eq!(flows[0]["clientPod"], "shop/web-a", "{flows:?}");
+    assert_eq!(flows[0]["backendPod"], "shop/cart-a");
+    let affinity = rows("affinity");
+    let of_namespace = affinity.iter().find(|row| {
+        let client = row["client"].as_str().expect("a client");
+        client.starts_with("netns:")
+    });
+    let of_namespace = of_namespace.unwrap_or_else(|| panic!("{affinity:?}"));
+    assert_eq!(of_namespace["clientAddress"], "10.40.1.10");
+    assert_eq!(of_namespace["clientPod"], "shop/web-a");
+    assert_eq!(of_namespace["endpointPod"], "shop/cart-a");
+    let by_address = world.told(&["affinity", "--address", "10.40.1.10"]);
+    assert!(by_address.contains("10.40.1.10 (netns:"), "{by_address}");
+
+    let wide = world.told(&[&["backends", "-o", "wide"], &folder[..]].concat());
+    assert!(wide.contains("shop/cart-a"), "{wide}");
+    let nobody = ["backends", "-o", "wide", "--manifests", "/nonexistent"];
+    let output = world.asking(&nobody).output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.starts_with("portolan: pods are not named: "), "{said}");
+    assert!(output.status.success(), "the rows are there");
+}
+
+/// The length of the IPv4 and UDP headers.
+const HEADERS: u64 = 28;
+
+fn top_agrees_exactly_with_what_clients_counted(world: &World) {
+    answer_questions(world.server());
+    let (mut sent, mut bytes) = (0, 0);
+    for client in 0..3_usize {
+        let socket = asking(world.client());
+        for length in 1..=10 + client {
+            socket.send(&vec![b'?'; length]).expect("sent");
+            let mut answer = [0; 64];
+            assert_eq!(socket.recv(&mut answer).expect("answered"), length);
+            sent += 1;
+            bytes += length as u64 + HEADERS;
+        }
+    }
+    for _ in 0..4 {
+        assert!(world.connect(EMPTY).is_err(), "it is rejected");
+    }
+
+    let top = |arguments: &[&str]| world.json(&[&["top"], arguments].concat());
+    for arguments in [&["questions"][..], &["questions", "--backends"]] {
+        let seen = top(arguments);
+        let [row] = seen.as_array().expect("rows").as_slice() else {
+            panic!("one row: {seen}")
+        };
+        let number = |field: &str| row[field].as_u64();
+        assert_eq!(number("connections"), Some(3), "{row}");
+        assert_eq!(number("packetsIn"), Some(sent), "{row}");
+        assert_eq!(number("packetsOut"), Some(sent), "{row}");
+        assert_eq!(number("bytesIn"), Some(bytes), "{row}");
+        assert_eq!(number("bytesOut"), Some(bytes), "{row}");
+        assert!(row["rates"].is_null(), "totals without waiting: {row}");
+    }
+    let refused = &top(&["empty"])[0]["refused"];
+    assert_eq!(refused["rejected_no_endpoint"], 4, "{refused}");
+    let reasons = top(&["--reasons"]);
+    let mut rows = reasons.as_array().into_iter().flatten();
+    let row = rows.find(|row| row["reason"] == "rejected_no_endpoint");
+    let row = row.expect("its row");
+    assert_eq!(row["count"], 4, "{reasons}");
+    assert_eq!(row["page"], "docs/runbooks.md#no-endpoint");
+
+    let rates = ["top", "--watch", "--interval", "0.2", "-o"];
+    let path = "jsonpath={.items[0].rates.packetsIn}";
+    let mut command = world.asking(&[&rates[..], &[path]].concat());
+    let mut watching = world.begin(command.stdout(Stdio::piped()));
+    let mut lines = BufReader::new(watching.stdout.take().expect("piped")).lines();
+    let is_rate = |line: io::Result<String>| line.expect("text").parse::<u64>().is_ok();
+    assert!(lines.any(is_rate), "from the second look on");
+    watching.kill().expect("killed");
+    watching.wait().expect("its end");
+}
+
+/// Fields that bpftool must name in these maps.
+const NAMED: [(&str, &str); 9] = [
+    ("frontends_v4", "address port protocol"),
+    ("records_v4", "internal external affinity_timeout"),
+    ("backends_v4", "address port sets generation"),
+    ("names", "namespace port_name"),
+    ("flows_v4", "src dst_port masquerade_port last_seen"),
+    ("sock_buckets_v4", "owner frontend backend_address"),
+    ("traffic_v4", "packets_in connections unanswered"),
+    ("ring_ends", "pushed emptied"),
+    ("settings", "masquerade_ports internal_v4 node_netns"),
+];
+
+fn bpftool_reads_every_map_with_the_names_of_its_fields(world: &World) {
+    let _open = world.connect("172.30.1.1:80").expect("served");
+    for map in ALL {
+        let pin = world.pins().join(format!("v{LAYOUT_VERSION}/{map}"));
+        let bpftool = |verb: &str, rest: &str| -> Value {
+            let words = format!("-j map {verb} pinned {} {rest}", pin.display());
+            serde_json::from_str(&world.tool("bpftool", &words)).expect("JSON")
+        };
+        let about = bpftool("show", "");
+        assert!(about["btf_id"].is_u64(), "{map} has no types: {about}");
+        let kind = about["type"].as_str().expect("a type");
+        // Of arrays one element: many are large.
+        let shown = match kind.ends_with("array") {
+            true => bpftool("lookup", "key 0 0 0 0"),
+            false => bpftool("dump", ""),
+        };
+        let shown = shown.to_string();
+        let named = NAMED.iter().find(|(name, _)| name == map);
+        for field in named.into_iter().flat_map(|(_, fields)| fields.split(' ')) {
+            let is_named = shown.contains(&format!("\"{field}\":"));
+            assert!(is_named, "{map}: {field}: {shown}");
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::{
     fs, io,
     os::fd::AsFd,
     path::PathBuf,
-    process::{Command, Output},
+    process::Command,
     thread,
     time::{Duration, Instant},
 };
@@ -49,16 +49,8 @@ pub(crate) fn detach(world: &World, name: &str) {
     linux::detach(link.as_fd()).expect("detached");
 }
 
-/// Runs a shell's command in the agent's mount namespace.
-pub(crate) fn run_beside(agent: &Agent, command: &str) -> Output {
-    let pid = agent.pid().to_string();
-    let mut nsenter = Command::new("nsenter");
-    nsenter.args(["--mount", "--target", &pid, "sh", "-c", command]);
-    nsenter.output().expect("nsenter")
-}
-
 #[test]
-fn detached_programs_and_removed_pins_are_restored_and_connections_go_on() {
+fn detached_programs_removed_pins_and_changed_maps_are_repaired_and_connections_go_on() {
     let world = World::serving();
     let agent = world.start(7);
     let mut open = world.connect(CART).expect("an answer");
@@ -97,6 +89,7 @@ fn detached_programs_and_removed_pins_are_restored_and_connections_go_on() {
     assert!(counted()[0] > interfaces && counted()[1] > hooks);
     agent.says(&["no pins, or wrong ones, of the maps "]);
     assert_eq!(agent.health().0, 200);
+    whatever_is_changed_in_the_maps_is_repaired(&world, &agent);
 }
 
 #[test]
@@ -109,7 +102,13 @@ fn an_unmounted_bpf_file_system_is_reported_and_pins_are_restored() {
     );
     agent.wait_for(7);
     let mut open = world.connect(CART).expect("an answer");
-    let inside = |command: &str| run_beside(&agent, command).status.success();
+    let pid = agent.pid().to_string();
+    // Runs a shell's command in the agent's mount namespace.
+    let inside = |command: &str| {
+        let words = ["--mount", "--target", &pid, "sh", "-c", command];
+        let status = Command::new("nsenter").args(words).status();
+        status.expect("nsenter").success()
+    };
     assert!(pins(&world).is_empty(), "they are on its own file system");
     // Below it the node's BPF file system is mounted; below that there is no other one.
     assert!(inside("umount -l /sys/fs/bpf"));
@@ -191,19 +190,18 @@ pub(crate) fn are_complete(world: &World) -> bool {
     settings.is_some_and(|settings| settings.flags & Settings::RESET_UNKNOWN != 0)
 }
 
-#[test]
-fn whatever_is_changed_in_the_maps_is_repaired() {
+fn whatever_is_changed_in_the_maps_is_repaired(world: &World, agent: &Agent) {
     const NODE_PORT: &str = "10.40.0.1:30001";
-    let world = World::serving();
-    let agent = world.start(7);
     assert!(world.connect(CART).is_ok() && world.connect(NODE_PORT).is_ok());
-    within(QUICK, "the settings are complete", &agent, || {
-        are_complete(&world)
+    within(QUICK, "the settings are complete", agent, || {
+        are_complete(world)
     });
-    let settings: Table<u32, Settings> = table(&world, maps::SETTINGS);
+    let counted = || ["node", "service"].map(|kind| repairs(agent, kind));
+    let [of_node, of_services] = counted();
+    let settings: Table<u32, Settings> = table(world, maps::SETTINGS);
     let stored = settings.lookup(&0).expect("readable");
     settings.update(&0, &Settings::EMPTY).expect("changed");
-    let frontends: Table<FrontendKey<V4>, u32> = table(&world, maps::FRONTENDS_V4);
+    let frontends: Table<FrontendKey<V4>, u32> = table(world, maps::FRONTENDS_V4);
     let all = frontends.entries().expect("readable");
     for (at, (key, record)) in all.iter().enumerate() {
         if at % 2 == 0 {
@@ -212,11 +210,11 @@ fn whatever_is_changed_in_the_maps_is_repaired() {
             frontends.update(key, &(record + 1)).expect("changed");
         }
     }
-    let addresses: Table<V4, u32> = table(&world, maps::NODE_ADDRESSES_V4);
+    let addresses: Table<V4, u32> = table(world, maps::NODE_ADDRESSES_V4);
     let entries = addresses.entries().expect("readable");
     addresses.delete_all(&entries.iter().map(|(key, _)| *key).collect::<Vec<_>>());
     assert!(world.connect(CART).is_err() && world.connect(NODE_PORT).is_err());
-    within(WHOLE, "both answer", &agent, || {
+    within(WHOLE, "both answer", agent, || {
         world.connect(CART).is_ok() && world.connect(NODE_PORT).is_ok()
     });
     assert_eq!(settings.lookup(&0).expect("readable"), stored);
@@ -225,16 +223,17 @@ fn whatever_is_changed_in_the_maps_is_repaired() {
         entries
     };
     let before = sorted(all);
-    within(QUICK, "all are as before", &agent, || {
+    within(QUICK, "all are as before", agent, || {
         sorted(frontends.entries().expect("readable")) == before
     });
-    within(QUICK, "all is counted", &agent, || {
-        repairs(&agent, "node") >= 2 && repairs(&agent, "service") > 0
+    within(QUICK, "all is counted", agent, || {
+        let [node, services] = counted();
+        node >= of_node + 2 && services > of_services
     });
     agent.says(&["WARN Service shop/cart: ", "were changed"]);
 
-    let before = repairs(&agent, "service");
-    let records: Table<u32, Record<V4>> = table(&world, maps::RECORDS_V4);
+    let before = repairs(agent, "service");
+    let records: Table<u32, Record<V4>> = table(world, maps::RECORDS_V4);
     let used = records.entries().expect("readable");
     let used: Vec<_> = used
         .into_iter()
@@ -249,7 +248,7 @@ fn whatever_is_changed_in_the_maps_is_repaired() {
         }
         records.update(id, &changed).expect("changed");
     }
-    let backends: Table<u32, Backend<V4>> = table(&world, maps::BACKENDS_V4);
+    let backends: Table<u32, Backend<V4>> = table(world, maps::BACKENDS_V4);
     for (id, mut backend) in backends.entries().expect("readable") {
         if backend.service.0 != 0 {
             backend.address.octets[3] += 1;
@@ -257,10 +256,10 @@ fn whatever_is_changed_in_the_maps_is_repaired() {
         }
     }
     assert!(world.connect(CART).is_err());
-    within(WHOLE, "it answers", &agent, || world.connect(CART).is_ok());
+    within(WHOLE, "it answers", agent, || world.connect(CART).is_ok());
     // A connection can be answered before the repair is counted.
-    within(QUICK, "it is counted", &agent, || {
-        repairs(&agent, "service") > before
+    within(QUICK, "it is counted", agent, || {
+        repairs(agent, "service") > before
     });
     assert!(world.connect("10.40.0.1:30001").is_ok());
     assert_eq!(agent.health().0, 200);

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every command that a page of docs names, with the rights of the agent's container. What needs
-//! more says which capability, and how to get it.
+//! The examples of every command, with the rights of the agent's container. What needs more says
+//! which capability, and how to get it.
 
-use std::{collections::BTreeSet, fs, path::PathBuf, process::Command};
+use std::process::Command;
 
-use clap::Parser;
-use cli::Cli;
 use lab::node::rights;
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -17,6 +15,8 @@ use crate::{
     world::{BINARY, World},
 };
 
+/// A unit test there checks that every command has some.
+const EXAMPLES: &str = include_str!("../../cli/src/examples.txt");
 /// Commands that no operator runs in the container, or that would not leave the node as it is.
 const ELSEWHERE: [&str; 6] = [
     "run",
@@ -42,56 +42,18 @@ fn in_container(world: &World, arguments: &[&str]) -> Command {
     command
 }
 
-/// The commands in the pages of docs, one of each kind: with the same flags, only the first.
-fn of_the_pages() -> Vec<Vec<String>> {
-    const STARTS: [&str; 3] = [
-        "portolan ",
-        "kubectl portolan ",
-        "kubectl -n kube-system exec POD -- /portolan ",
-    ];
-    let docs = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs"));
-    let pages = fs::read_dir(docs).expect("the pages").flatten();
-    let pages = pages.filter_map(|page| fs::read_to_string(page.path()).ok());
-    let mut kinds = BTreeSet::new();
-    let mut found = Vec::new();
-    for line in pages.flat_map(|page| page.lines().map(str::to_owned).collect::<Vec<_>>()) {
-        let Some(line) = line.strip_prefix("    ") else {
-            continue;
-        };
-        let line = line.trim_start_matches("$ ");
-        let rest = STARTS.iter().find_map(|start| line.strip_prefix(start));
-        let rest = rest.and_then(|rest| rest.split(" #").next());
-        let words = rest.unwrap_or_default().split_whitespace();
-        let words = words.map(|word| word.replace('\'', ""));
-        // The plugin's own flags come first.
-        let words = words.skip_while(|word| {
-            word.starts_with('-') || word.starts_with("app=") || word == "node-a"
-        });
-        let words: Vec<_> = words.take_while(|word| word != ">").collect();
-        let flags = words.iter().filter(|word| word.starts_with('-'));
-        let kind: Vec<_> = words.iter().take(1).chain(flags).cloned().collect();
-        let is_one = Cli::try_parse_from([&["portolan".to_owned()], &words[..]].concat()).is_ok();
-        if is_one && kinds.insert(kind) {
-            found.push(words);
-        }
-    }
-    found
-}
-
-/// The command for this node, whose pods have no names.
-fn for_node(world: &World, words: &[String]) -> Vec<String> {
-    let manifests = world.manifests();
-    let fits = |word: &String| match word.as_str() {
+/// A word of an example, for this node, whose pods have no names. Nothing is watched for ever.
+fn for_node(world: &World, word: &str) -> String {
+    match word {
         "--kubeconfig" => "--manifests".to_owned(),
-        "FILE" | "~/.kube/config" => manifests.clone(),
-        "ADDRESS" => "10.40.1.10".to_owned(),
-        "node-a.tar.gz" => world.path("dump.tar.gz"),
+        "FILE" | "~/.kube/config" => world.manifests(),
+        "node-a.tar.gz" | "dns.pcapng" => world.path(word),
+        "30" => "1".to_owned(),
         word if word.starts_with("pod/") => "10.40.1.10".to_owned(),
-        word if word.contains('/') && !word.contains(':') => "shop/cart".to_owned(),
-        word if word.starts_with("shop/") => "shop/cart:80".to_owned(),
-        word => word.to_owned(),
-    };
-    words.iter().map(fits).collect()
+        word if word.starts_with("shop/") && word.contains(':') => "shop/cart:80".to_owned(),
+        word if word.starts_with("shop/") => "shop/cart".to_owned(),
+        word => word.replace('\'', ""),
+    }
 }
 
 /// Runs a command in the container; it must not be refused anything without a word about it.
@@ -109,7 +71,7 @@ fn run(world: &World, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn every_command_of_the_pages_works_with_the_containers_rights_or_says_what_it_lacks() {
+fn every_command_works_with_the_containers_rights_or_says_what_it_lacks() {
     let world = World::serving();
     world.confine();
     let sticky = Service::new("sticky", "172.30.1.3").sticky();
@@ -118,13 +80,17 @@ fn every_command_of_the_pages_works_with_the_containers_rights_or_says_what_it_l
     let _open = world.connect_at_socket(CART).expect("served");
     let _held = world.connect_at_socket("172.30.1.3:80").expect("served");
     let mut ran = 0;
-    for words in of_the_pages() {
-        if ELSEWHERE.contains(&words[0].as_str()) {
+    let examples = EXAMPLES.lines();
+    let examples = examples.filter_map(|line| line.strip_prefix("  portolan "));
+    // The explanation comes behind more blanks than one.
+    for example in examples.filter_map(|line| line.split("  ").next()) {
+        let words = example.split(' ').filter(|word| *word != "--watch");
+        let words: Vec<_> = words.map(|word| for_node(&world, word)).collect();
+        let mut words: Vec<_> = words.iter().map(String::as_str).collect();
+        if ELSEWHERE.contains(&words[0]) {
             continue;
         }
-        let words = for_node(&world, &words);
-        let mut words: Vec<_> = words.iter().map(String::as_str).collect();
-        if words[0] == "trace" {
+        if words[0] == "trace" && !words.contains(&"--duration") {
             words.extend(["--duration", "1"]);
         }
         run(&world, &words);
@@ -132,7 +98,8 @@ fn every_command_of_the_pages_works_with_the_containers_rights_or_says_what_it_l
     }
     assert!(ran > 30, "{ran}");
 
-    let trace = Tracing::begin(&world, in_container(&world, &["trace", "-o", "json"]), &[]);
+    let command = in_container(&world, &["trace", "-o", "json"]);
+    let trace = Tracing::begin(&world, command, &[], "watching packets");
     let is = |outcome: &'static str| move |line: &Value| line["outcome"] == outcome;
     let _packets = world.connect(CART).expect("served");
     trace.wait("the SYN", is("forwarded_new"));

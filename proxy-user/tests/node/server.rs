@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A real API server on the node. A test fails at the first step that the server refuses.
 
-use std::fmt::Display;
+use std::{fmt::Display, fs};
 
-use lab::node::api_server::{ApiServer, Record};
+use lab::node::{
+    api_server::{ApiServer, URL},
+    kubeconfig,
+};
 
 use crate::{
     objects::{NAMESPACE, node_object, service},
@@ -20,7 +23,7 @@ pub(crate) fn prepare(world: &World) -> Server<'_> {
     let started = ApiServer::start(world.node(), ADDRESS);
     let server = Server(started.expect("a server"));
     server.apply(NAMESPACE);
-    server.apply(node_object(None));
+    server.apply(node_object(&[ADDRESS], None));
     server.kubectl(
         r#"patch node node-a --subresource=status --type=merge --patch {"status":{"addresses":[{"type":"InternalIP","address":"10.40.0.1"}]}}"#,
     );
@@ -32,6 +35,14 @@ impl Server<'_> {
     /// The path of an administrator's kubeconfig.
     pub(crate) fn kubeconfig(&self) -> String {
         self.0.kubeconfig().display().to_string()
+    }
+
+    /// Writes a kubeconfig of the account of `deploy`, which the server has; returns its path.
+    pub(crate) fn kubeconfig_of_deploy(&self, world: &World) -> String {
+        let token = self.kubectl("create token portolan --namespace kube-system");
+        let file = world.path("kubeconfig");
+        fs::write(&file, kubeconfig::render(URL, token.trim())).expect("a kubeconfig");
+        file
     }
 
     /// The path of a kubeconfig of the account of a fleet's agents.
@@ -59,13 +70,6 @@ impl Server<'_> {
     pub(crate) fn refusal(&self, manifests: &str) -> Option<String> {
         let checked = self.0.try_out(manifests);
         checked.err().map(|error| format!("{error:#}"))
-    }
-
-    /// Removes an object by its key in etcd, whatever would keep it.
-    pub(crate) fn erase(&self, key: &str) {
-        let (key, value) = (key.to_owned(), None);
-        let erased = self.0.store(&[Record { key, value }]);
-        erased.expect("erased");
     }
 
     /// Kills the server; etcd goes on.

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An agent that finds maps of other sizes, or of another layout: it takes over their content, and
-//! no connection notices.
+//! An agent that finds maps of other sizes: it takes over their content, and no connection notices.
 
 use std::{
     net::UdpSocket,
-    path::Path,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
@@ -16,9 +14,8 @@ use crate::{
     agent::{Agent, within},
     attachments::CART,
     connection::{Open, answer_questions, asking},
-    next_layout,
     objects::questions,
-    world::{BINARY, World},
+    world::World,
 };
 
 /// Starts an agent with these sizes of maps.
@@ -88,26 +85,4 @@ fn changed_map_sizes_break_no_old_or_new_connection_and_no_udp_flow() {
         let asked = talking.join().expect("every question is answered");
         assert!(asked > 50, "{asked} questions");
     });
-}
-
-#[test]
-fn upgrade_and_downgrade_of_the_map_layout_break_no_connection() {
-    let next = next_layout::binary();
-    let world = World::serving();
-    world.confine();
-    let first = world.start(7);
-    let mut open: Vec<Open> = (0..20)
-        .map(|_| world.connect(CART).expect("an answer"))
-        .collect();
-    assert!(first.stop().success());
-    for binary in [next, Path::new(BINARY)] {
-        let agent = world.start_other(binary, 7);
-        taken_over(&world, &agent);
-        for (number, open) in open.iter_mut().enumerate() {
-            let said = format!("{}", binary.display());
-            assert_eq!(open.echo(&said), said, "connection {number}");
-        }
-        open.push(world.connect(CART).expect("an answer"));
-        assert!(agent.stop().success());
-    }
 }

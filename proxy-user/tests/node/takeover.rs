@@ -1,29 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connections that another proxy has translated go on when its rules are gone: real nft rules,
-//! real nf_conntrack.
+//! Connections that another proxy has translated go on when its rules are gone, and what it has
+//! left does not harm others: real nft rules, real nf_conntrack.
 
-mod left_behind;
-
-use std::{net::UdpSocket, thread, time::Duration};
-
-use lab::node::{netns::NetNs, pod::plug};
-
-use crate::{
-    connection::{answer_questions, asking, asking_at},
-    objects::{Service, endpoint, questions},
-    stream::{Stream, serve},
-    world::World,
+use std::{
+    net::{TcpStream, UdpSocket},
+    thread,
+    time::Duration,
 };
 
-/// The address and port of the stream server; `OUTSIDE` is the address of the client outside.
-const STREAMS: &str = "10.40.1.20:8090";
+use datapath::read::Reader;
+use lab::node::{netns::NetNs, pod::plug};
+use proxy_common::Settings;
+
+use crate::{
+    agent::eventually,
+    connection::{Talk, answer_questions, asking, asking_at, serve},
+    objects::{Service, endpoint, questions},
+    world::{World, at},
+};
+
+/// The address and port of the server; `OUTSIDE` is the address of the client outside.
+const SERVED: &str = "10.40.1.20:8090";
 const OUTSIDE: &str = "10.9.0.2";
 const ENDED: &str = "the last connection that another proxy had translated";
 /// The table that keeps translating.
 const OURS: &str = "table inet portolan";
 
-/// The service `cart` for streams, with node port 30001.
-fn streams() -> Service {
+/// The service `cart` at that port, with node port 30001.
+fn cart() -> Service {
     Service::new("cart", "172.30.1.1").target(8090)
 }
 
@@ -48,23 +52,16 @@ add rule ip other forward ct state invalid counter drop
 
 /// Returns a client outside, behind a VXLAN tunnel that carries many clients.
 fn outside(world: &World) -> NetNs {
-    let outside = NetNs::new("outside").expect("run as root");
-    let tunnel = |local: &str, remote: &str, dev: &str| {
+    let outside = world.host("far0 10.8.0.1/24", "eth0 10.8.0.2/24");
+    let tunnel = |local: &str, remote: &str, dev: &str, own: &str| {
         format!(
-            "link add vx0 type vxlan id 7 dstport 4789 local {local} remote {remote} dev {dev}\nlink set vx0 up\n"
+            "link add vx0 type vxlan id 7 dstport 4789 local {local} remote {remote} dev {dev}\nlink set vx0 up\naddress add {own}/24 dev vx0\n"
         )
     };
-    let batch = format!(
-        "link add far0 type veth peer name eth0 netns {}\naddress add 10.8.0.1/24 dev far0\nlink set far0 up\n{}address add 10.9.0.1/24 dev vx0\n",
-        outside.path(),
-        tunnel("10.8.0.1", "10.8.0.2", "far0")
-    );
-    world.ip(&batch);
-    let batch = format!(
-        "link set lo up\naddress add 10.8.0.2/24 dev eth0\nlink set eth0 up\n{}address add {OUTSIDE}/24 dev vx0\nroute add 10.40.0.1/32 via 10.9.0.1\n",
-        tunnel("10.8.0.2", "10.8.0.1", "eth0")
-    );
-    outside.ip(&batch).expect("interfaces outside");
+    world.ip(&tunnel("10.8.0.1", "10.8.0.2", "far0", "10.9.0.1"));
+    let batch = tunnel("10.8.0.2", "10.8.0.1", "eth0", OUTSIDE);
+    let ran = outside.ip(&(batch + "route add 10.40.0.1/32 via 10.9.0.1\n"));
+    ran.expect("a tunnel");
     outside
 }
 
@@ -72,7 +69,7 @@ fn outside(world: &World) -> NetNs {
 fn connections_of_another_proxy_go_on_without_its_rules() {
     let world = World::build();
     let node = world.node();
-    serve(world.server(), STREAMS);
+    serve(world.server(), SERVED);
     serve(world.server(), "10.40.1.20:8099");
     let outside = outside(&world);
     let [client6, server6] = ["client6", "server6"].map(|name| NetNs::new(name).expect("a pod"));
@@ -85,8 +82,8 @@ fn connections_of_another_proxy_go_on_without_its_rules() {
         .expect("nf_conntrack");
     // The service has no such endpoint any more.
     world.nft(&rules("10.40.1.20:8099"));
-    let gone = Stream::connect(world.client(), "172.30.1.1:80").expect("the other serves");
-    let mut text = rules(STREAMS);
+    let gone = Talk::begin(world.client(), "172.30.1.1:80");
+    let mut text = rules(SERVED);
     text += "add chain ip other own { type nat hook output priority -100; }
 add rule ip other own ip daddr 172.30.1.1 tcp dport 80 dnat to 10.40.1.20:8090
 add table ip6 other
@@ -100,28 +97,28 @@ add rule ip6 other services ip6 daddr fd00:30::1 tcp dport 80 dnat to [fd00:40:1
         (node, "172.30.1.1:80"),
         (&client6, "[fd00:30::1]:80"),
     ];
-    let open = clients.map(|(pod, to)| Stream::connect(pod, to).expect("the other serves"));
+    let open = clients.map(|(pod, to)| Talk::begin(pod, to));
     let open: Vec<_> = open.into_iter().chain([gone]).collect();
-    open.iter().for_each(Stream::speaks);
+    open.iter().for_each(Talk::goes_on);
 
-    world.write("cart.yaml", streams());
+    world.write("cart.yaml", cart());
     let six = Service::new("six", "fd00:30::1").target(8090);
     world.write("six.yaml", six.endpoints(vec![endpoint("fd00:40:1::20")]));
     let agent = world.start(7);
     agent.says(&["live on in nf_conntrack", "connections=5", "may go"]);
-    open.iter().for_each(Stream::speaks);
+    open.iter().for_each(Talk::goes_on);
     let tables = || world.tool("nft", "list tables");
     assert!(tables().contains(OURS), "{}", tables());
     // From now on nothing but this table translates, or asks for tracking.
     world.nft("delete table ip other\ndelete table ip6 other\n");
     // The hooks of forwarded packets are looked at every 5 s.
     for _ in 0..7 {
-        open.iter().for_each(Stream::speaks);
+        open.iter().for_each(Talk::goes_on);
         thread::sleep(Duration::from_secs(1));
     }
     assert_eq!(world.flows().len(), 0, "{:?}", world.flows());
-    let new = Stream::connect(&outside, "10.40.0.1:30001").expect("we serve");
-    new.speaks();
+    let new = Talk::begin(&outside, "10.40.0.1:30001");
+    new.goes_on();
     new.finish();
     assert!(!agent.log().contains(ENDED));
     // Another one's NAT, whose connection stays, is no reason to keep the table.
@@ -132,8 +129,8 @@ add rule ip cni leaving ip saddr 10.40.0.0/16 masquerade
 ",
     );
     serve(&outside, "10.9.0.2:8090");
-    let leaving = Stream::connect(world.client(), "10.9.0.2:8090").expect("no service");
-    open.into_iter().for_each(Stream::finish);
+    let leaving = Talk::begin(world.client(), "10.9.0.2:8090");
+    open.into_iter().for_each(Talk::finish);
     agent.logs(ENDED);
     assert!(!tables().contains(OURS), "{}", tables());
     leaving.finish();
@@ -142,21 +139,21 @@ add rule ip cni leaving ip saddr 10.40.0.0/16 masquerade
 #[test]
 fn no_flow_gets_a_port_that_another_proxy_has_masqueraded_with() {
     let world = World::build();
-    serve(world.server(), STREAMS);
+    serve(world.server(), SERVED);
     let outside = outside(&world);
     let few = "meta l4proto tcp masquerade to :40000-40003";
-    world.nft(&rules(STREAMS).replace("masquerade fully-random", few));
-    let connect = |()| Stream::connect(&outside, "10.40.0.1:30001").expect("it is served");
+    world.nft(&rules(SERVED).replace("masquerade fully-random", few));
+    let connect = |()| Talk::begin(&outside, "10.40.0.1:30001");
     let open = [(); 4].map(connect);
-    world.write("cart.yaml", streams());
+    world.write("cart.yaml", cart());
     let agent = world.start_configured(7, "portolan: {masqueradePorts: [40000-40007]}\n");
     agent.says(&["live on in nf_conntrack", "connections=4"]);
     world.nft("delete table ip other\n");
     let new = [(); 4].map(connect);
     let all = || open.iter().chain(&new);
-    all().for_each(Stream::speaks);
-    all().for_each(Stream::speaks);
-    open.into_iter().chain(new).for_each(Stream::finish);
+    all().for_each(Talk::goes_on);
+    all().for_each(Talk::goes_on);
+    open.into_iter().chain(new).for_each(Talk::finish);
 }
 
 #[test]
@@ -195,4 +192,66 @@ add rule ip other leaving ct status dnat ip saddr != 10.40.0.0/16 masquerade ful
     world.nft("delete table ip other\n");
     let after = [(); 3].map(|()| lost());
     assert_eq!((before, after), (0, [0; 3]), "{}", agent.log());
+}
+
+#[test]
+fn a_new_connection_beside_old_masquerade_rules_survives_their_removal() {
+    let world = World::build();
+    serve(world.server(), SERVED);
+    let outside = outside(&world);
+    world.nft(
+        "add table ip kube-proxy
+add chain ip kube-proxy masquerading { type nat hook postrouting priority srcnat; }
+add rule ip kube-proxy masquerading meta mark & 0x4000 == 0x4000 masquerade fully-random
+",
+    );
+    world.write("cart.yaml", cart());
+    let agent = world.start(7);
+    let open = Talk::begin(&outside, "10.40.0.1:30001");
+    open.goes_on();
+    let all = world.flows();
+    assert!(all.iter().all(|flow| flow.masquerade.is_some()), "{all:?}");
+    world.nft("delete table ip kube-proxy\n");
+    open.goes_on();
+    eventually("the mark is what it was", &agent, || {
+        let another = Talk::begin(&outside, "10.40.0.1:30001");
+        another.goes_on();
+        another.finish();
+        let settings = Reader::open(world.pins()).and_then(|reader| reader.settings());
+        !settings.expect("settings").has(Settings::OTHERS_MASQUERADE)
+    });
+    open.goes_on();
+    open.finish();
+}
+
+#[test]
+fn a_connection_with_the_tuple_of_one_that_has_ended_is_served() {
+    let world = World::build();
+    serve(world.server(), SERVED);
+    world.nft(&rules(SERVED));
+    let [open, ended] = [(); 2].map(|()| Talk::begin(world.client(), "172.30.1.1:80"));
+    let port = ended.port();
+    [&open, &ended].into_iter().for_each(Talk::goes_on);
+    ended.finish();
+    world.write("cart.yaml", cart());
+    let agent = world.start(7);
+    agent.says(&["live on in nf_conntrack", "connections=2"]);
+    // These rules track connections but translate nothing.
+    let other = "delete table ip other
+add table ip firewall
+add chain ip firewall forward { type filter hook forward priority filter; }
+add rule ip firewall forward ct state invalid counter
+";
+    world.nft(other);
+    // A client that connects directly to the endpoint can get the source port of the ended
+    // connection.
+    let only = format!("{port} {port}");
+    let set = world.client().set(&[("ipv4/ip_local_port_range", &only)]);
+    set.expect("a setting of the pod's");
+    let again = world
+        .client()
+        .enter(|| TcpStream::connect_timeout(&at(SERVED), Duration::from_secs(3)));
+    again.expect("the pod").expect("no SYN is dropped");
+    open.goes_on();
+    open.finish();
 }

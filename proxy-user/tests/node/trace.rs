@@ -31,11 +31,18 @@ pub(crate) struct Tracing {
 impl Tracing {
     /// Starts the trace and waits until its programs are attached.
     pub(crate) fn start(world: &World, arguments: &[&str]) -> Self {
-        Self::begin(world, world.asking(&["trace", "-o", "json"]), arguments)
+        let command = world.asking(&["trace", "-o", "json"]);
+        Self::begin(world, command, arguments, "watching packets")
     }
 
-    /// The same with a command that has `trace -o json` already.
-    pub(crate) fn begin(world: &World, mut command: Command, arguments: &[&str]) -> Self {
+    /// The same with a command that has `trace -o json` already, and with the words that say what
+    /// it watches.
+    pub(crate) fn begin(
+        world: &World,
+        mut command: Command,
+        arguments: &[&str],
+        watching: &str,
+    ) -> Self {
         command.arg("--manifests").arg(world.manifests());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = world.begin(command.args(arguments));
@@ -49,9 +56,11 @@ impl Tracing {
                 taken.lock().expect("the lines").push(line);
             }
         });
-        let mut first = String::new();
-        stderr.read_line(&mut first).expect("a line");
-        assert!(first.contains("watching packets"), "{first}");
+        let mut said = stderr.by_ref().lines().map_while(Result::ok);
+        // What cannot be shown is named before.
+        let first = said.find(|line| !line.contains("not shown: "));
+        let first = first.expect("a line");
+        assert!(first.contains(watching), "{first}");
         Self {
             child,
             stderr,
@@ -94,59 +103,51 @@ fn outcome(line: &Value) -> &str {
     line["outcome"].as_str().expect("an outcome")
 }
 
+/// Waits for a line with this outcome, and compares its values: each word is a path and its value.
+fn shows(trace: &Tracing, expected: &str, values: &str) {
+    let line = trace.wait(expected, |line| outcome(line) == expected);
+    for word in values.split_whitespace() {
+        let (path, expected) = word.split_once('=').expect("a path and a value");
+        let value = line.pointer(&format!("/{path}")).unwrap_or(&Value::Null);
+        let text = value.as_str().map_or(value.to_string(), str::to_owned);
+        assert_eq!(text, expected, "{path}: {line:#}");
+    }
+}
+
 pub(crate) fn trace_shows_packets_and_calls_before_and_after_translation(world: &World) {
     let file = world.path("trace.pcapng");
     let trace = Tracing::start(world, &["--write", &file]);
     let mut open = world.connect(CART).expect("served");
     assert_eq!(open.echo("hello"), "hello");
     assert!(world.connect(EMPTY).is_err(), "it is rejected");
-
-    let first = trace.wait("the SYN", |line| outcome(line) == "forwarded_new");
-    assert_eq!(first["hook"], "ingress");
-    assert_eq!(first["interface"], world.client_interface());
-    assert_eq!(
-        (&first["protocol"], &first["signals"]),
-        (&"TCP".into(), &"[S]".into())
+    let interface = world.client_interface();
+    let values = format!(
+        "hook=ingress interface={interface} protocol=TCP signals=[S] before/from/address=10.40.1.10 \
+         before/to/address=172.30.1.1 before/to/port=80 after/to/address=10.40.1.20 \
+         after/to/port=8080 service=shop/cart verdict=forward"
     );
-    assert_eq!(first["before"]["from"]["address"], "10.40.1.10");
-    assert_eq!(first["before"]["to"]["address"], "172.30.1.1");
-    assert_eq!(first["before"]["to"]["port"], 80);
-    assert_eq!(first["after"]["to"]["address"], "10.40.1.20");
-    assert_eq!(first["after"]["to"]["port"], 8080);
-    assert_eq!(first["service"], "shop/cart");
-    assert_eq!(first["verdict"], "forward");
-    let reply = trace.wait("the answer", |line| outcome(line) == "reply_translated");
-    assert_eq!(reply["hook"], "egress");
-    assert_eq!(reply["before"]["from"]["address"], "10.40.1.20");
-    assert_eq!(reply["after"]["from"]["address"], "172.30.1.1");
-    assert_eq!(reply["service"], "shop/cart");
-    let refused = trace.wait("the refusal", |line| {
-        outcome(line) == "rejected_no_endpoint"
-    });
-    assert_eq!(refused["verdict"], "reject");
-    assert_eq!(refused["service"], "shop/empty");
-    assert_eq!(refused["page"], "docs/runbooks.md#no-endpoint");
+    shows(&trace, "forwarded_new", &values);
+    let values = "hook=egress before/from/address=10.40.1.20 after/from/address=172.30.1.1 service=shop/cart";
+    shows(&trace, "reply_translated", values);
+    let values = "verdict=reject service=shop/empty page=docs/runbooks.md#no-endpoint";
+    shows(&trace, "rejected_no_endpoint", values);
 
     let own = world.connect_from_node(CART).expect("served");
     assert!(world.connect_from_node(EMPTY).is_err());
-    let call = trace.wait("the call", |line| outcome(line) == "socket_translated");
-    assert_eq!(call["hook"], "connect");
-    assert_eq!(call["process"]["pid"], std::process::id());
-    assert_eq!(call["before"]["to"]["address"], "172.30.1.1");
-    assert_eq!(call["after"]["to"]["address"], "10.40.1.20");
-    assert_eq!(call["service"], "shop/cart");
+    let values = format!(
+        "hook=connect process/pid={} before/to/address=172.30.1.1 after/to/address=10.40.1.20 service=shop/cart",
+        std::process::id()
+    );
+    shows(&trace, "socket_translated", &values);
     let is_refused = |line: &Value| line["error"] == "Connection refused";
     let call = trace.wait("the refused call", is_refused);
     assert_eq!(outcome(&call), "rejected_no_endpoint");
     drop((open, own));
     // All packets of the connection, including its FIN, are shown from the client's side.
-    let last = |line: &Value| {
-        outcome(line) == "reply_translated"
-            && line["signals"]
-                .as_str()
-                .is_some_and(|one| one.contains('F'))
-    };
-    let last = trace.wait("the answer's end", last);
+    let last = trace.wait("the answer's end", |line| {
+        let signals = line["signals"].as_str().unwrap_or_default();
+        outcome(line) == "reply_translated" && signals.contains('F')
+    });
     assert_eq!(last["before"]["from"]["address"], "10.40.1.20", "{last}");
 
     let (status, said) = trace.end(Signal::SIGINT);
@@ -158,7 +159,7 @@ pub(crate) fn trace_shows_packets_and_calls_before_and_after_translation(world: 
     for part in [
         "172.30.1.1:80 (service shop/cart)  =>  to 10.40.1.20:8080",
         "reject rejected_no_endpoint: Rejected: the service has no endpoint.",
-        world.client_interface().as_str(),
+        &interface,
     ] {
         assert!(text.contains(part), "{part}");
     }

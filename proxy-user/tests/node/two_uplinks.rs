@@ -4,7 +4,7 @@
 
 use std::{thread, time::Duration};
 
-use lab::node::netns::NetNs;
+use lab::node::{netns::NetNs, pod::wire};
 
 use crate::{
     agent::{Agent, eventually},
@@ -20,34 +20,25 @@ const NODE_PORT: &str = "10.40.0.1:30001";
 const UPLINKS: [&str; 2] = ["uplink0", "uplink1"];
 
 /// Connects a host to the node by two links; its own packets take the first link.
-fn attach_host(node: &NetNs) -> NetNs {
-    let host = NetNs::new("host").expect("run as root");
-    let mut at_node = String::new();
-    let mut at_host = String::from("link set lo up\naddress add 203.0.113.9/32 dev lo\n");
-    for (n, uplink) in UPLINKS.iter().enumerate() {
-        at_node += &format!(
-            "link add {uplink} type veth peer name eth{n} netns {}\n\
-             address add 192.168.{n}.1/24 dev {uplink}\nlink set {uplink} up\n",
-            host.path()
-        );
-        at_host += &format!("address add 192.168.{n}.2/24 dev eth{n}\nlink set eth{n} up\n");
+fn attach_host(world: &World) -> NetNs {
+    let host = world.host("uplink0 192.168.0.1/24", "eth0 192.168.0.2/24");
+    let ends = ["uplink1 192.168.1.1/24", "eth1 192.168.1.2/24"];
+    wire(world.node(), ends[0], &host, ends[1]).expect("the other link");
+    let own = "address add 203.0.113.9/32 dev lo\nroute replace default via 192.168.0.1 src 203.0.113.9\n";
+    host.ip(own).expect("its address");
+    for (host, hashed, interfaces) in [
+        (&host, None, ["all", "default", "eth0", "eth1"]),
+        (
+            world.node(),
+            Some(("ipv4/fib_multipath_hash_policy", "1")),
+            ["all", "default", UPLINKS[0], UPLINKS[1]],
+        ),
+    ] {
+        let loose = interfaces.map(|name| format!("ipv4/conf/{name}/rp_filter"));
+        let loose = loose.iter().map(|name| (name.as_str(), "0"));
+        let set = host.set(&loose.chain(hashed).collect::<Vec<_>>());
+        set.expect("answers by either wire, a hash over ports");
     }
-    at_host += "route add default via 192.168.0.1 src 203.0.113.9\n";
-    node.ip(&at_node).expect("uplinks");
-    let loose = [
-        ("ipv4/conf/all/rp_filter", "0"),
-        ("ipv4/conf/default/rp_filter", "0"),
-        ("ipv4/conf/eth0/rp_filter", "0"),
-        ("ipv4/conf/eth1/rp_filter", "0"),
-    ];
-    host.ip(&at_host).expect("the host's side");
-    host.set(&loose).expect("answers by either wire");
-    let at_node = [
-        ("ipv4/fib_multipath_hash_policy", "1"),
-        ("ipv4/conf/uplink0/rp_filter", "0"),
-        ("ipv4/conf/uplink1/rp_filter", "0"),
-    ];
-    node.set(&at_node).expect("a hash over ports");
     host
 }
 
@@ -80,7 +71,7 @@ fn answers_by(node: &NetNs, open: &mut Open) -> usize {
 struct Case {
     name: &'static str,
     /// Commands of iproute2.
-    routes: &'static [&'static str],
+    routes: &'static str,
     /// All connections' replies leave by one uplink.
     is_fixed: bool,
     /// Packets must leave past the stack, because the program finds the route of the stack.
@@ -90,33 +81,29 @@ struct Case {
 const CASES: [Case; 4] = [
     Case {
         name: "one route",
-        routes: &["route add CLIENTS via 192.168.1.2"],
+        routes: "route add CLIENTS via 192.168.1.2",
         is_fixed: true,
         is_past: true,
     },
     Case {
         name: "a rule for the node's address",
-        routes: &[
-            "route add CLIENTS via 192.168.0.2",
-            "route add CLIENTS via 192.168.1.2 table 77",
-            "rule add from 10.40.0.1 lookup 77",
-        ],
+        routes: "route add CLIENTS via 192.168.0.2
+route add CLIENTS via 192.168.1.2 table 77
+rule add from 10.40.0.1 lookup 77",
         is_fixed: true,
         is_past: true,
     },
     Case {
         name: "a rule for pods' addresses",
-        routes: &[
-            "route add CLIENTS via 192.168.0.2",
-            "route add CLIENTS via 192.168.1.2 table 77",
-            "rule add from 10.40.1.0/24 lookup 77",
-        ],
+        routes: "route add CLIENTS via 192.168.0.2
+route add CLIENTS via 192.168.1.2 table 77
+rule add from 10.40.1.0/24 lookup 77",
         is_fixed: true,
         is_past: false,
     },
     Case {
         name: "a hash over two next hops",
-        routes: &["route add CLIENTS nexthop via 192.168.0.2 nexthop via 192.168.1.2"],
+        routes: "route add CLIENTS nexthop via 192.168.0.2 nexthop via 192.168.1.2",
         is_fixed: false,
         is_past: false,
     },
@@ -142,24 +129,19 @@ fn uplinks_of(world: &World, host: &NetNs, agent: &Agent, name: &str) -> Vec<usi
 
 /// Runs `work` while the node has the routes of a case.
 fn with_routes<T>(world: &World, case: &Case, work: impl FnOnce() -> T) -> T {
-    let routes = case.routes.iter();
-    let routes: Vec<_> = routes.map(|it| it.replace("CLIENTS", CLIENTS)).collect();
-    world.ip(&routes.join("\n"));
+    let routes = case.routes.replace("CLIENTS", CLIENTS);
+    world.ip(&routes);
     // The agent looks once a second which interfaces may redirect.
     thread::sleep(Duration::from_secs(3));
     let done = work();
-    let undo: Vec<_> = routes
-        .iter()
-        .map(|it| it.replace(" add ", " del "))
-        .collect();
-    world.ip(&undo.join("\n"));
+    world.ip(&routes.replace(" add ", " del "));
     done
 }
 
 #[test]
 fn replies_leave_by_the_same_uplink_past_the_stack_and_through_it() {
     let world = World::serving();
-    let host = attach_host(world.node());
+    let host = attach_host(&world);
     let agent = start(&world, "stack");
     let by_stack = CASES.each_ref().map(|case| {
         with_routes(&world, case, || {

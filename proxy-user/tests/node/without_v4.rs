@@ -2,35 +2,18 @@
 //! A node without IPv4: its health checks answer, and services are served. A node without its Node
 //! object is not eligible.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::Ipv6Addr;
 
-use lab::node::{
-    http,
-    options::{HEALTH, METRICS},
-};
+use lab::node::options::{HEALTH, METRICS};
 
 use crate::{
     agent::{Agent, eventually},
-    objects::{Service, node_with},
+    objects::{Service, node_object},
     world::{OF_V6, World},
 };
 
 const CLUSTER_IP: &str = "[fd00:30::1]:80";
 const NODE_PORT: &str = "[fd00:c0::1]:30001";
-
-/// The Node object.
-fn node() -> String {
-    node_with(&[OF_V6[0]], Some(7))
-}
-
-/// A service whose health check port load balancers ask.
-fn cart() -> Service {
-    let cart = Service::new("cart", "fd00:30::1").local();
-    cart.spec(|spec| {
-        spec.type_ = Some("LoadBalancer".to_owned());
-        spec.health_check_node_port = Some(32001);
-    })
-}
 
 /// Asks as the kubelet does, at the node's address: a pod in the node's network has that address.
 fn ask(agent: &Agent, port: u16, path: &str) -> Option<u16> {
@@ -41,15 +24,17 @@ fn ask(agent: &Agent, port: u16, path: &str) -> Option<u16> {
 
 #[test]
 fn a_node_without_ipv4_is_healthy_and_serves_pods_and_node_processes() {
-    let world = World::build_without_v4();
+    let world = World::with_pods(OF_V6);
     let has_v4 = world.tool("ip", "-4 -o address");
     assert!(has_v4.lines().all(|line| line.contains(" lo ")), "{has_v4}");
-    world.write("cart.yaml", cart());
+    // Load balancers ask its health check port.
+    let cart = Service::new("cart", "fd00:30::1").checked_at(32001);
+    world.write("cart.yaml", cart);
     // The default address, which other tests replace.
     let defaults = ["--healthz-bind-address", "0.0.0.0"];
     let agent = world.spawn(&defaults);
     without_a_node_object_healthz_fails_but_livez_and_services_work(&world, &agent);
-    world.write("node.yaml", node());
+    world.write("node.yaml", node_object(&[OF_V6[0]], Some(7)));
     agent.wait_for(7);
     assert_eq!(ask(&agent, HEALTH.port(), "/healthz"), Some(200));
     assert_eq!(ask(&agent, HEALTH.port(), "/livez"), Some(200));
@@ -63,9 +48,9 @@ fn a_node_without_ipv4_is_healthy_and_serves_pods_and_node_processes() {
     assert!(agent.stop().success());
 
     let agent = world.start_with(7, &[&defaults[..], &["--bind-address", "::"]].concat());
-    let loopback = IpAddr::from(Ipv6Addr::LOCALHOST);
-    let metrics = (loopback, METRICS.port()).into();
-    let (status, _) = http::get(world.node(), loopback, metrics, "/metrics").expect("an answer");
+    let (status, _) = agent
+        .get((Ipv6Addr::LOCALHOST, METRICS.port()).into(), "/metrics")
+        .expect("an answer");
     assert_eq!(status, 200);
     assert!(!agent.log().contains("WARN"), "{}", agent.log());
     assert!(agent.stop().success());

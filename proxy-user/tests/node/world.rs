@@ -7,11 +7,10 @@ use std::{
     cell::{Cell, RefCell},
     fmt::Display,
     fs, io,
-    net::{SocketAddr, TcpListener},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     path::{Path, PathBuf},
     process::{Child, Command, Output},
     sync::Arc,
-    thread,
     time::Duration,
 };
 
@@ -21,15 +20,14 @@ use lab::node::{
     cgroup::Cgroup,
     foreign::{ChainPosition, END, Foreign},
     netns::NetNs,
-    pod::plug,
+    pod::{plug, wire},
 };
 use proxy_common::Counter;
 use tempfile::TempDir;
 
 use crate::{
-    connection::{Open, echo},
+    connection::{Open, serve},
     objects::{node_object, service},
-    tunnel::Tunnel,
 };
 
 pub(crate) use self::agents::complete;
@@ -42,6 +40,12 @@ const PORT: u16 = 8080;
 /// The addresses of the node, the client and the server.
 pub(crate) const OF_V4: [&str; 3] = ["10.40.0.1", CLIENT, SERVER];
 pub(crate) const OF_V6: [&str; 3] = ["fd00:c0::1", "fd00:40::10", "fd00:40::20"];
+/// The kernel parameters of a router without reverse path filters.
+pub(crate) const ROUTER: [(&str, &str); 3] = [
+    ("ipv4/ip_forward", "1"),
+    ("ipv4/conf/all/rp_filter", "0"),
+    ("ipv6/conf/all/forwarding", "1"),
+];
 /// How long to wait: only a fault takes longer. In a virtual machine on a busy host, loading the
 /// programs takes minutes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
@@ -61,8 +65,8 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn build() -> Self {
-        let world = Self::build_with(OF_V4);
-        world.write("node.yaml", node_object(Some(7)));
+        let world = Self::with_pods(OF_V4);
+        world.write("node.yaml", node_object(&[OF_V4[0]], Some(7)));
         world
     }
 
@@ -73,20 +77,13 @@ impl World {
         world
     }
 
-    /// Builds a node whose only IPv4 address is loopback's, and writes no Node object.
-    pub(crate) fn build_without_v4() -> Self {
-        Self::build_with(OF_V6)
-    }
-
-    fn build_with([own, client, server]: [&str; 3]) -> Self {
-        let world = Self::bare(&[
-            ("ipv4/ip_forward", "1"),
-            ("ipv4/conf/all/rp_filter", "0"),
-            ("ipv6/conf/all/forwarding", "1"),
-        ]);
+    /// Builds a node with these addresses of its own, of the client and of the server, and no Node
+    /// object.
+    pub(crate) fn with_pods([own, client, server]: [&str; 3]) -> Self {
+        let world = Self::bare(&ROUTER);
         world.ip(&format!("address add {own} dev lo"));
         world.join_pods([client, server]);
-        world.serve((server, PORT));
+        serve(&world.server, (server, PORT));
         world
     }
 
@@ -118,11 +115,38 @@ impl World {
         plug(&self.node, &self.server, &[server]).expect("a pod");
     }
 
-    /// Makes the server pod answer at another address and port.
-    pub(crate) fn serve(&self, at: (&str, u16)) {
-        let listener = self.server.enter(|| TcpListener::bind(at));
-        let listener = listener.expect("enter the pod").expect("a listener");
-        thread::spawn(move || listener.incoming().flatten().for_each(echo));
+    /// Joins a new host to the node by a wire, given by its ends (see [`wire`]). The host sends by
+    /// the addresses of the node's end.
+    pub(crate) fn host(&self, end: &str, far_end: &str) -> NetNs {
+        let host = NetNs::new(far_end).expect("run as root");
+        wire(&self.node, end, &host, far_end).expect("a wire");
+        // A host without an address only makes the node's end a working interface.
+        let has_address = far_end.contains(' ');
+        for address in end.split(' ').skip(1).filter(|_| has_address) {
+            let (gateway, _) = address.split_once('/').expect("a length");
+            let route = format!("route add default via {gateway}\n");
+            host.ip(&route).expect("a route");
+        }
+        host
+    }
+
+    /// Makes the bridge `br0` with this address. CNI plugins give it a MAC of its own, too: one
+    /// that comes from its ports may change when a pod goes.
+    pub(crate) fn add_bridge(&self, gateway: &str) {
+        let nodad = if gateway.contains(':') { " nodad" } else { "" };
+        self.ip(&format!(
+            "link add br0 address 02:00:00:00:ff:01 type bridge forward_delay 0 mcast_snooping 0
+address add {gateway} dev br0{nodad}
+link set br0 up"
+        ));
+    }
+
+    /// Makes a pod with this address a port of the bridge, as the CNI plugin `bridge` does.
+    pub(crate) fn join_bridge(&self, pod: &NetNs, port: &str, address: &str, gateway: &str) {
+        wire(&self.node, port, pod, &format!("eth0 {address}")).expect("a wire");
+        self.ip(&format!("link set {port} master br0"));
+        let route = format!("route add default via {gateway}\n");
+        pod.ip(&route).expect("a route");
     }
 
     /// The path of the manifest folder.
@@ -285,22 +309,6 @@ impl World {
         words.next().expect("its name").to_owned()
     }
 
-    /// Gives the node another uplink with this address.
-    pub(crate) fn add_uplink(&self, address: &str) {
-        self.ip(&format!(
-            "link add late type veth peer name far\nlink set far up\naddress add {address} dev late\nlink set late up"
-        ));
-    }
-
-    /// Gives the node a device without a link-layer header, and a route to an address behind it.
-    pub(crate) fn add_tunnel(&self, far: &str) -> Tunnel {
-        let tunnel = self.node.enter(|| Tunnel::new("tun0"));
-        self.ip(&format!(
-            "address add 10.9.0.1/32 dev tun0\nlink set tun0 up\nroute add {far}/32 dev tun0"
-        ));
-        tunnel.expect("enter the node").expect("a device")
-    }
-
     /// Removes the client pod's interface and gives the pod another one.
     pub(crate) fn replug_client(&self) {
         self.replug(&self.client, CLIENT);
@@ -336,4 +344,12 @@ pub(crate) fn packets(host: &NetNs, interface: &str) -> [u64; 2] {
 /// Parses an address and port.
 pub(crate) fn at(text: &str) -> SocketAddr {
     text.parse().expect("an address and port")
+}
+
+/// The address of this family that means any.
+pub(crate) fn any(v6: bool) -> IpAddr {
+    match v6 {
+        true => Ipv6Addr::UNSPECIFIED.into(),
+        false => Ipv4Addr::UNSPECIFIED.into(),
+    }
 }

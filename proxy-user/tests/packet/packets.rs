@@ -3,27 +3,28 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use etherparse::{
-    IpHeaders, IpNumber, Ipv4Header, Ipv6FlowLabel, Ipv6Header, NetHeaders, PacketBuilder,
-    PacketBuilderStep, PacketHeaders, TcpHeader, TransportHeader,
-};
 use proxy_common::Protocol;
 
 pub(crate) const CLIENT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 pub(crate) const NODE_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
+pub(crate) const TCP: u8 = 6;
+pub(crate) const UDP: u8 = 17;
+pub(crate) const ICMP: u8 = 1;
+pub(crate) const ICMPV6: u8 = 58;
+
 pub(crate) fn at(address: IpAddr, port: u16) -> SocketAddr {
     SocketAddr::new(address, port)
 }
 
-/// The TCP flags that tests use.
+/// The TCP flags that tests use, as they stand in a header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Tcp {
-    Syn,
-    SynAck,
-    Ack,
-    Fin,
-    Rst,
+    Syn = 2,
+    SynAck = 0x12,
+    Ack = 0x10,
+    Fin = 0x11,
+    Rst = 4,
 }
 
 /// A segment with numbers as in the middle of a connection.
@@ -39,30 +40,17 @@ pub(crate) fn numbered(
     (sequence, acknowledgement): (u32, u32),
     payload: &[u8],
 ) -> Vec<u8> {
-    let mut header = TcpHeader::new(src.port(), dst.port(), sequence, 512);
-    header.acknowledgment_number = acknowledgement;
-    (header.syn, header.ack, header.fin, header.rst) = match flags {
-        Tcp::Syn => (true, false, false, false),
-        Tcp::SynAck => (true, true, false, false),
-        Tcp::Ack => (false, true, false, false),
-        Tcp::Fin => (false, true, true, false),
-        Tcp::Rst => (false, false, false, true),
-    };
-    let mut packet = Vec::new();
-    network(src, dst)
-        .tcp_header(header)
-        .write(&mut packet, payload)
-        .expect("a packet");
-    packet
+    let numbers = [sequence.to_be_bytes(), acknowledgement.to_be_bytes()].concat();
+    let rest = [0x50, flags as u8, 2, 0, 0, 0, 0, 0];
+    let segment = [&ports(src, dst), &numbers, &rest[..], payload].concat();
+    with_sum(raw(src.ip(), dst.ip(), TCP, &segment), 16)
 }
 
 pub(crate) fn udp(src: SocketAddr, dst: SocketAddr, payload: &[u8]) -> Vec<u8> {
-    let mut packet = Vec::new();
-    network(src, dst)
-        .udp(src.port(), dst.port())
-        .write(&mut packet, payload)
-        .expect("a packet");
-    packet
+    let length = u16::try_from(8 + payload.len()).expect("short");
+    let header = [&ports(src, dst)[..], &length.to_be_bytes(), &[0, 0]].concat();
+    let datagram = [&header, payload].concat();
+    with_sum(raw(src.ip(), dst.ip(), UDP, &datagram), 6)
 }
 
 /// A segment with these flags, or over UDP a datagram.
@@ -73,76 +61,88 @@ pub(crate) fn packet_over(
     flags: Tcp,
 ) -> Vec<u8> {
     match protocol {
-        Protocol::UDP => udp(src, dst, b"?"),
-        _ => tcp(src, dst, flags, b""),
+        Protocol::UDP => udp(src, dst, b"payload"),
+        _ => tcp(src, dst, flags, b"payload"),
     }
 }
 
-fn network(src: SocketAddr, dst: SocketAddr) -> PacketBuilderStep<IpHeaders> {
-    let ethernet = PacketBuilder::ethernet2(CLIENT_MAC, NODE_MAC);
-    match (src.ip(), dst.ip()) {
-        (IpAddr::V4(src), IpAddr::V4(dst)) => ethernet.ipv4(src.octets(), dst.octets(), 64),
-        (IpAddr::V6(src), IpAddr::V6(dst)) => ethernet.ipv6(src.octets(), dst.octets(), 64),
-        _ => panic!("both of one family"),
-    }
+fn ports(src: SocketAddr, dst: SocketAddr) -> Vec<u8> {
+    [src.port().to_be_bytes(), dst.port().to_be_bytes()].concat()
 }
 
 /// An ICMP packet; its message gets the right checksum.
 pub(crate) fn icmp(src: IpAddr, dst: IpAddr, message: &[u8]) -> Vec<u8> {
-    let (protocol, at) = if src.is_ipv6() { (58, 56) } else { (1, 36) };
-    let mut packet = raw(src, dst, protocol, message);
-    let sum = icmp_sum(&packet).to_be_bytes();
-    packet[at..at + 2].copy_from_slice(&sum);
-    packet
-}
-
-/// The remaining sum of a packet: 0 if its ICMP checksum is correct.
-pub(crate) fn icmp_sum(packet: &[u8]) -> u16 {
-    if packet[12..14] == [0x86, 0xdd] {
-        let length = (packet.len() as u32 - 54).to_be_bytes();
-        internet_sum(&[&packet[22..54], &length, &[0, 0, 0, 58], &packet[54..]])
-    } else {
-        internet_sum(&[&packet[34..]])
-    }
+    let protocol = if src.is_ipv6() { ICMPV6 } else { ICMP };
+    with_sum(raw(src, dst, protocol, message), 2)
 }
 
 /// A packet with any transport bytes after its IP header.
 pub(crate) fn raw(src: IpAddr, dst: IpAddr, protocol: u8, payload: &[u8]) -> Vec<u8> {
-    let ethertype: [u8; 2] = if src.is_ipv4() { [8, 0] } else { [0x86, 0xdd] };
-    let mut packet = [&NODE_MAC[..], &CLIENT_MAC[..], &ethertype[..]].concat();
-    packet.extend(ip_header(src, dst, protocol, payload.len()));
+    let length = u16::try_from(payload.len()).expect("short");
+    let mut packet = [NODE_MAC, CLIENT_MAC].concat();
+    match (src, dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            packet.extend([8, 0, 0x45, 0]);
+            packet.extend((20 + length).to_be_bytes());
+            packet.extend([0, 0, 0x40, 0, 64, protocol, 0, 0]);
+            packet.extend([src.octets(), dst.octets()].concat());
+            correct_ipv4_header(&mut packet);
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            packet.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+            packet.extend(length.to_be_bytes());
+            packet.extend([protocol, 64]);
+            packet.extend([src.octets(), dst.octets()].concat());
+        }
+        _ => panic!("both of one family"),
+    }
     packet.extend(payload);
     packet
 }
 
-pub(crate) fn ip_header(src: IpAddr, dst: IpAddr, protocol: u8, length: usize) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    match (src, dst) {
-        (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            let length = u16::try_from(length).expect("short");
-            let mut header =
-                Ipv4Header::new(length, 64, IpNumber(protocol), src.octets(), dst.octets())
-                    .expect("fits");
-            header.header_checksum = header.calc_header_checksum();
-            header.write(&mut bytes).expect("a header");
-        }
-        (IpAddr::V6(src), IpAddr::V6(dst)) => Ipv6Header {
-            traffic_class: 0,
-            flow_label: Ipv6FlowLabel::ZERO,
-            payload_length: u16::try_from(length).expect("short"),
-            next_header: IpNumber(protocol),
-            hop_limit: 64,
-            source: src.octets(),
-            destination: dst.octets(),
-        }
-        .write(&mut bytes)
-        .expect("a header"),
-        _ => panic!("both of one family"),
-    }
-    bytes
+/// The packet with its transport's checksum, which is this far behind the IP header.
+fn with_sum(mut packet: Vec<u8>, field: usize) -> Vec<u8> {
+    let at = transport(&packet) + field;
+    let sum = transport_sum(&packet).to_be_bytes();
+    packet[at..at + 2].copy_from_slice(&sum);
+    packet
 }
 
-/// The contents of a TCP or UDP packet.
+fn is_v6(packet: &[u8]) -> bool {
+    packet[12..14] == [0x86, 0xdd]
+}
+
+/// Where the transport's header begins in a packet without options.
+pub(crate) fn transport(packet: &[u8]) -> usize {
+    if is_v6(packet) { 54 } else { 34 }
+}
+
+/// The remaining sum of a packet's transport: 0 if its checksum is correct.
+pub(crate) fn transport_sum(packet: &[u8]) -> u16 {
+    let l4 = transport(packet);
+    let (ends, protocol) = if is_v6(packet) {
+        (&packet[22..54], packet[20])
+    } else {
+        (&packet[26..34], packet[23])
+    };
+    let length = (packet.len() as u32 - l4 as u32).to_be_bytes();
+    let pseudo = [ends, &length, &[0, 0, 0, protocol]].concat();
+    let covered = if protocol == ICMP { &[] } else { &pseudo[..] };
+    internet_sum(&[covered, &packet[l4..]])
+}
+
+/// Source and destination address of a packet; checks the checksum of its IPv4 header.
+pub(crate) fn addresses(packet: &[u8]) -> (IpAddr, IpAddr) {
+    if is_v6(packet) {
+        let address = |at| <[u8; 16]>::try_from(&packet[at..at + 16]).expect("an address");
+        return (address(22).into(), address(38).into());
+    }
+    assert_eq!(internet_sum(&[&packet[14..34]]), 0, "the header's checksum");
+    let address = |at| <[u8; 4]>::try_from(&packet[at..at + 4]).expect("an address");
+    (address(26).into(), address(30).into())
+}
+
+/// The ends and the payload of a TCP or UDP packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Seen {
     pub(crate) src: SocketAddr,
@@ -152,96 +152,44 @@ pub(crate) struct Seen {
 
 /// Reads a TCP or UDP packet and checks the IP header's and the transport's checksum.
 pub(crate) fn seen(packet: &[u8]) -> Seen {
-    let headers = PacketHeaders::from_ethernet_slice(packet).expect("a packet");
-    let payload = headers.payload.slice().to_vec();
-    let (src, dst) = addresses(&headers);
-    let net = headers.net.as_ref().expect("a network");
-    let (src_port, dst_port, checksum, right) = match headers.transport.expect("a transport") {
-        TransportHeader::Tcp(tcp) => {
-            let right = match net {
-                NetHeaders::Ipv4(ip, _) => tcp.calc_checksum_ipv4(ip, &payload),
-                NetHeaders::Ipv6(ip, _) => tcp.calc_checksum_ipv6(ip, &payload),
-                NetHeaders::Arp(_) => panic!("not IP"),
-            };
-            (tcp.source_port, tcp.destination_port, tcp.checksum, right)
-        }
-        TransportHeader::Udp(udp) => {
-            let right = match net {
-                // The datagram has none.
-                _ if udp.checksum == 0 => Ok(0),
-                NetHeaders::Ipv4(ip, _) => udp.calc_checksum_ipv4(ip, &payload),
-                NetHeaders::Ipv6(ip, _) => udp.calc_checksum_ipv6(ip, &payload),
-                NetHeaders::Arp(_) => panic!("not IP"),
-            };
-            (udp.source_port, udp.destination_port, udp.checksum, right)
-        }
-        other => panic!("{other:?}"),
-    };
-    assert_eq!(checksum, right.expect("short"), "the transport's checksum");
+    let (src, dst) = addresses(packet);
+    let l4 = transport(packet);
+    assert_eq!(transport_sum(packet), 0, "the transport's checksum");
+    let port = |at: usize| u16::from_be_bytes([packet[at], packet[at + 1]]);
+    let is_tcp = packet[if is_v6(packet) { 20 } else { 23 }] == TCP;
     Seen {
-        src: at(src, src_port),
-        dst: at(dst, dst_port),
-        payload,
-    }
-}
-
-/// The addresses of a packet; checks the checksum of its IPv4 header.
-pub(crate) fn addresses(headers: &PacketHeaders<'_>) -> (IpAddr, IpAddr) {
-    match headers.net.as_ref().expect("a network") {
-        NetHeaders::Ipv4(ip, _) => {
-            assert_eq!(
-                ip.header_checksum,
-                ip.calc_header_checksum(),
-                "the header's checksum"
-            );
-            (ip.source.into(), ip.destination.into())
-        }
-        NetHeaders::Ipv6(ip, _) => (ip.source.into(), ip.destination.into()),
-        NetHeaders::Arp(_) => panic!("not IP"),
+        src: at(src, port(l4)),
+        dst: at(dst, port(l4 + 2)),
+        payload: packet[l4 + if is_tcp { 20 } else { 8 }..].to_vec(),
     }
 }
 
 /// The remaining hops of a packet; checks the checksum of an IPv4 header.
 pub(crate) fn hops(packet: &[u8]) -> u8 {
-    if packet[12..14] == [8, 0] {
-        assert_eq!(internet_sum(&[&packet[14..34]]), 0, "the header's checksum");
-        packet[22]
-    } else {
-        packet[21]
-    }
+    addresses(packet);
+    packet[if is_v6(packet) { 21 } else { 22 }]
 }
 
 /// The same packet with another hop limit.
 pub(crate) fn with_hops(mut packet: Vec<u8>, hops: u8) -> Vec<u8> {
-    if packet[12..14] == [8, 0] {
+    if is_v6(&packet) {
+        packet[21] = hops;
+    } else {
         packet[22] = hops;
         correct_ipv4_header(&mut packet);
-    } else {
-        packet[21] = hops;
     }
     packet
 }
 
-/// The same IPv4 packet with this many 32-bit words of options, all "no operation".
-pub(crate) fn with_options(mut packet: Vec<u8>, words: u8) -> Vec<u8> {
-    packet.splice(34..34, vec![1; usize::from(words) * 4]);
-    packet[14] += words;
-    let length = u16::try_from(packet.len() - 14).expect("short");
-    packet[16..18].copy_from_slice(&length.to_be_bytes());
-    correct_ipv4_header(&mut packet);
-    packet
-}
-
-/// Corrects the checksum of an IPv4 header.
+/// Corrects the checksum of an IPv4 header without options.
 pub(crate) fn correct_ipv4_header(packet: &mut [u8]) {
-    let length = usize::from(packet[14] & 0xf) * 4;
     packet[24..26].fill(0);
-    let sum = internet_sum(&[&packet[14..14 + length]]);
+    let sum = internet_sum(&[&packet[14..34]]);
     packet[24..26].copy_from_slice(&sum.to_be_bytes());
 }
 
 /// The Internet checksum of some bytes; 0 if they contain a correct checksum.
-pub(crate) fn internet_sum(parts: &[&[u8]]) -> u16 {
+fn internet_sum(parts: &[&[u8]]) -> u16 {
     let bytes = parts.concat();
     let mut sum: u32 = bytes
         .chunks(2)
@@ -251,26 +199,4 @@ pub(crate) fn internet_sum(parts: &[&[u8]]) -> u16 {
         sum = (sum >> 16) + (sum & 0xffff);
     }
     !(sum as u16)
-}
-
-/// Computes CRC32c bit by bit, as the standard defines it, to check the programs' faster method.
-pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(!0_u32, |crc, byte| {
-        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
-            (crc >> 1) ^ (0x82f6_3b78 * (crc & 1))
-        })
-    })
-}
-
-/// An SCTP packet with one INIT chunk; a checksum of zero means that the device fills it in.
-pub(crate) fn sctp(src: SocketAddr, dst: SocketAddr, filled: bool) -> Vec<u8> {
-    let mut bytes = [src.port().to_be_bytes(), dst.port().to_be_bytes()].concat();
-    bytes.extend([0; 8]);
-    bytes.extend([1, 0, 0, 20]);
-    bytes.extend((0..16).map(|n| n * 7));
-    if filled {
-        let crc = crc32c(&bytes);
-        bytes[8..12].copy_from_slice(&crc.to_le_bytes());
-    }
-    raw(src.ip(), dst.ip(), 132, &bytes)
 }

@@ -21,15 +21,14 @@ static FREE: Mutex<Vec<(Datapath, Options)>> = Mutex::new(Vec::new());
 /// A datapath with empty maps, and its options with its pin directory. Panics without privilege: a
 /// test must not be skipped.
 pub(crate) fn take(options: Options) -> (Datapath, Options) {
+    let fits = |(_, held): &(Datapath, Options)| {
+        let pin_dir = held.pin_dir.clone();
+        let options = options.clone();
+        *held == Options { pin_dir, ..options }
+    };
     let found = {
         let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = free.iter().position(|(_, held)| {
-            let wanted = Options {
-                pin_dir: held.pin_dir.clone(),
-                ..options.clone()
-            };
-            *held == wanted
-        });
+        let place = free.iter().position(fits);
         place.map(|place| free.swap_remove(place))
     };
     if let Some((datapath, options)) = found {

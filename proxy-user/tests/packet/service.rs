@@ -4,7 +4,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use control::plan::{BackendPlan, FamilyPlan, FrontendPlan, PortPlan, ServicePlan};
-use proxy_common::{Addr, EndpointSet, FrontendKind, Port, Protocol, ServiceFlags, V4, V6};
+use datapath::maps::family::Family;
+use proxy_common::{EndpointSet, FrontendKind, Port, Protocol, ServiceFlags, V4, V6};
 
 use crate::packets::at;
 
@@ -56,16 +57,8 @@ const fn ip6([a, b, c, d]: [u16; 4], host: u16) -> IpAddr {
 }
 
 impl Addresses {
-    /// The addresses of this one's family.
-    pub(crate) fn like(address: IpAddr) -> Self {
-        if address.is_ipv6() { IPV6 } else { IPV4 }
-    }
     pub(crate) fn is_v6(&self) -> bool {
         self.node.is_ipv6()
-    }
-    /// Where the transport's header begins in a packet.
-    pub(crate) fn transport(&self) -> usize {
-        if self.is_v6() { 54 } else { 34 }
     }
     /// The client in a pod.
     pub(crate) fn client(&self) -> SocketAddr {
@@ -96,8 +89,9 @@ impl Addresses {
 pub(crate) struct Service {
     pub(crate) name: &'static str,
     pub(crate) protocol: Protocol,
+    /// Address (`None`: every one of the node's), port, kind, and further flags.
     pub(crate) frontends: Vec<(Option<IpAddr>, u16, FrontendKind, u32)>,
-    pub(crate) backends: Vec<(SocketAddr, EndpointSet)>,
+    pub(crate) backends: Vec<SocketAddr>,
     /// The weights of the first backends; all others have 1.
     pub(crate) weights: Vec<u32>,
     pub(crate) affinity: u32,
@@ -120,121 +114,75 @@ impl Service {
         address: IpAddr,
         backends: &[SocketAddr],
     ) -> Self {
-        let service = Self {
+        Self {
             name,
             protocol,
             frontends: vec![(Some(address), 80, FrontendKind::ClusterIp, 0)],
-            backends: Vec::new(),
+            backends: backends.to_vec(),
             weights: Vec::new(),
             affinity: 0,
             sources: Vec::new(),
-        };
-        service.backed_by(backends)
-    }
-    pub(crate) fn with(
-        mut self,
-        address: Option<IpAddr>,
-        port: u16,
-        kind: FrontendKind,
-        flags: u32,
-    ) -> Self {
-        self.frontends.push((address, port, kind, flags));
-        self
+        }
     }
     /// The same with other backends.
-    pub(crate) fn backed_by(mut self, backends: &[SocketAddr]) -> Self {
-        self.backends = Vec::from_iter(backends.iter().map(|at| (*at, EndpointSet::CLUSTER)));
+    pub(crate) fn backed_by(self, backends: &[SocketAddr]) -> Self {
+        let backends = backends.to_vec();
+        Self { backends, ..self }
+    }
+    pub(crate) fn at_node_port(mut self, port: u16) -> Self {
+        self.frontends.push((None, port, FrontendKind::NodePort, 0));
         self
-    }
-    /// The same with these weights of its backends.
-    pub(crate) fn weighted(mut self, weights: &[u32]) -> Self {
-        self.weights = weights.to_vec();
-        self
-    }
-    pub(crate) fn at_balancer(self, a: Addresses, flags: u32) -> Self {
-        self.with(Some(a.balancer), 80, FrontendKind::LoadBalancer, flags)
-    }
-    pub(crate) fn at_node_port(self, port: u16) -> Self {
-        self.with(None, port, FrontendKind::NodePort, 0)
     }
     /// The plan that the planner would make of this service.
     pub(crate) fn plan(&self) -> ServicePlan {
-        let guards = self
-            .frontends
-            .iter()
-            .filter(|(_, _, kind, _)| *kind == FrontendKind::ClusterIp);
-        let guards: Vec<_> = guards.filter_map(|(address, ..)| *address).collect();
+        let [(guarded, ..), ..] = self.frontends[..] else {
+            panic!("the first is the cluster IP")
+        };
+        let sources = self.sources.iter();
         ServicePlan {
             ports: vec![PortPlan {
                 name: "".into(),
                 protocol: self.protocol,
                 port: Port::from_host(80),
                 affinity_timeout: self.affinity,
-                source_ranges: self
-                    .sources
-                    .iter()
-                    .map(|net| net.parse().expect("a range"))
-                    .collect(),
-                v4: self.family(v4),
-                v6: self.family(v6),
+                source_ranges: sources.map(|net| net.parse().expect("a range")).collect(),
+                v4: self.family(),
+                v6: self.family(),
             }],
-            guarded_v4: guards.iter().filter_map(|address| v4(*address)).collect(),
-            guarded_v6: guards.iter().filter_map(|address| v6(*address)).collect(),
+            guarded_v4: guarded.and_then(V4::of_ip).into_iter().collect(),
+            guarded_v6: guarded.and_then(V6::of_ip).into_iter().collect(),
             health_check: None,
         }
     }
-    fn weight(&self, n: usize) -> u32 {
-        self.weights.get(n).copied().unwrap_or(1)
-    }
-    fn family<A: Addr>(&self, of: fn(IpAddr) -> Option<A>) -> FamilyPlan<A> {
-        let mut backends: Vec<_> = self
-            .backends
-            .iter()
-            .enumerate()
-            .filter_map(|(n, (backend, sets))| {
-                let port = Port::from_host(backend.port());
+    fn family<A: Family>(&self) -> FamilyPlan<A> {
+        let weights = self.weights.iter().copied().chain(std::iter::repeat(1));
+        let backends = self.backends.iter().zip(weights);
+        let mut backends: Vec<_> = backends
+            .filter_map(|(backend, weight)| {
                 Some(BackendPlan {
-                    address: of(backend.ip())?,
-                    port,
-                    sets: *sets,
-                    weight: self.weight(n),
+                    address: A::of_ip(backend.ip())?,
+                    port: Port::from_host(backend.port()),
+                    sets: EndpointSet::CLUSTER,
+                    weight,
                     local_weight: None,
                 })
             })
             .collect();
         backends.sort();
-        let has_endpoints = (0..self.backends.len()).any(|n| self.weight(n) > 0);
-        let frontends = self
-            .frontends
-            .iter()
-            .filter_map(|(address, port, kind, flags)| {
-                let address = address.map_or(Some(A::UNSPECIFIED), of)?;
-                let flags = ServiceFlags(ServiceFlags::new(*kind).0 | flags)
-                    .with(ServiceFlags::HAS_ENDPOINTS, has_endpoints)
-                    .with(ServiceFlags::AFFINITY, self.affinity > 0);
-                Some(FrontendPlan {
-                    address,
-                    port: Port::from_host(*port),
-                    flags,
-                })
-            });
+        let frontends = self.frontends.iter();
+        let frontends = frontends.filter_map(|(address, port, kind, flags)| {
+            let flags = ServiceFlags(ServiceFlags::new(*kind).0 | flags)
+                .with(ServiceFlags::HAS_ENDPOINTS, !self.backends.is_empty())
+                .with(ServiceFlags::AFFINITY, self.affinity > 0);
+            Some(FrontendPlan {
+                address: address.map_or(Some(A::UNSPECIFIED), A::of_ip)?,
+                port: Port::from_host(*port),
+                flags,
+            })
+        });
         FamilyPlan {
             frontends: frontends.collect(),
             backends,
         }
-    }
-}
-
-pub(crate) fn v4(address: IpAddr) -> Option<V4> {
-    match address {
-        IpAddr::V4(address) => Some(address.into()),
-        IpAddr::V6(_) => None,
-    }
-}
-
-pub(crate) fn v6(address: IpAddr) -> Option<V6> {
-    match address {
-        IpAddr::V6(address) => Some(address.into()),
-        IpAddr::V4(_) => None,
     }
 }

@@ -4,21 +4,19 @@
 use std::{
     collections::HashMap,
     net::{IpAddr, SocketAddr},
-    os::fd::BorrowedFd,
-    path::PathBuf,
     sync::atomic::{AtomicU32, Ordering},
 };
 
 use config::set_pods;
 use control::{object::ObjectName, plan::ServicePlan};
 use datapath::{
-    Capacities, Datapath, Load, NodeAddress, Options, RefusedProgram,
-    maps::{pins::map_path, tables::Table},
+    Capacities, Datapath, NodeAddress, Options,
+    maps::{family::Family, pins::map_path, tables::Table},
     read::{Counted, Reader},
 };
-use linux::{Plain, get_pinned, interfaces::PodLink};
+use linux::{Plain, TestRun, get_pinned, interfaces::PodLink};
 use proxy_common::{
-    Addr, Counter, FlowEntry, FlowKey, FlowKind, Settings, V4, V6,
+    Counter, FlowEntry, FlowKey, FlowKind, Settings, V4, V6,
     maps::{self, interface},
     masquerade::Marks,
     service::FragmentKey,
@@ -28,7 +26,7 @@ use proxy_common::{
 use crate::{
     packets::{NODE_MAC, seen},
     pool,
-    service::{IPV4, IPV6, Service, v4, v6},
+    service::{IPV4, IPV6, Service},
 };
 
 /// The verdicts of tc. After `NEXT`, the packet goes on to foreign programs and filters after ours.
@@ -93,8 +91,6 @@ pub(crate) struct World {
     /// `None` once it is given back to the pool.
     datapath: Option<Datapath>,
     options: Options,
-    pin_dir: PathBuf,
-    marks: Marks,
 }
 
 impl World {
@@ -104,33 +100,31 @@ impl World {
     }
     /// Opens a node with these services and changed options.
     pub(crate) fn with(change: impl FnOnce(&mut Options), services: &[Service]) -> Self {
-        let capacities = Capacities {
-            frontends: 1024,
-            records: 1024,
-            slots: 4096,
-            backends: 1024,
-            flows: 1024,
-            affinity: 128,
-            sockets: 128,
-            source_ranges: 128,
-        };
         let mut options = Options {
-            capacities,
+            capacities: Capacities {
+                frontends: 1024,
+                records: 1024,
+                slots: 4096,
+                backends: 1024,
+                flows: 1024,
+                affinity: 128,
+                sockets: 128,
+                source_ranges: 128,
+            },
             ..Options::default()
         };
         change(&mut options);
         let (datapath, options) = pool::take(options);
         let mut world = Self {
             datapath: Some(datapath),
-            pin_dir: options.pin_dir.clone(),
-            marks: options.marks,
             options,
         };
         world.configure(|_| {});
-        world.set_pods_behind(false);
+        // The frames of test runs are not addressed to loopback, but to a bridge with this port.
+        world.set_interface(LOOPBACK, interface::BRIDGE_PORT);
         world.set_macs(&[NODE_MAC]);
         let addresses = [IPV4, IPV6].map(|a| [(a.node, true), (a.other_node_address, false)]);
-        world.set_served_addresses(addresses.as_flattened());
+        world.set_node_addresses(addresses.as_flattened());
         for service in services {
             world.apply(service);
         }
@@ -143,16 +137,10 @@ impl World {
         settings.flags |= Settings::UNFILTERED;
         let pods = ["10.40.0.0/16", "fd00:40::/48"].map(|range| range.parse().expect("a range"));
         set_pods(&mut settings, &pods);
-        settings.internal_v4 = v4(IPV4.node).expect("IPv4");
-        settings.internal_v6 = v6(IPV6.node).expect("IPv6");
+        settings.internal_v4 = V4::of_ip(IPV4.node).expect("IPv4");
+        settings.internal_v6 = V6::of_ip(IPV6.node).expect("IPv6");
         change(&mut settings);
         self.datapath().set_settings(&settings).expect("settings");
-    }
-    /// Sets whether pods are behind loopback, the interface of packets in test runs. It is set up
-    /// as a bridge's port because the frames are not addressed to it.
-    pub(crate) fn set_pods_behind(&mut self, pods: bool) {
-        let pods = if pods { interface::PODS } else { 0 };
-        self.set_interface(LOOPBACK, interface::BRIDGE_PORT | pods);
     }
     /// Replaces the link-layer addresses of the node's interfaces.
     pub(crate) fn set_macs(&mut self, macs: &[[u8; 6]]) {
@@ -160,54 +148,43 @@ impl World {
         stored.expect("stored");
     }
     /// Stores the properties of an interface that is no port of a bridge: see [`interface`].
-    pub(crate) fn set_interface(&mut self, index: u32, bits: u32) {
+    pub(crate) fn set_interface(&self, index: u32, bits: u32) {
         self.set_port(index, bits, 0);
     }
     /// Stores the properties of a port of the bridge with this index.
-    pub(crate) fn set_port(&mut self, index: u32, bits: u32, bridge: u32) {
+    pub(crate) fn set_port(&self, index: u32, bits: u32, bridge: u32) {
         let table = self.table::<u32, u64>(maps::INTERFACES);
         table
             .update(&index, &interface::word(bits, bridge))
             .expect("an element");
-    }
-    /// Sets whether loopback has many clients or one pod behind it: for flows these are two
-    /// different interfaces.
-    pub(crate) fn set_shared(&self, shared: bool) {
-        let table = self.table::<u32, u32>(maps::SHARED_INTERFACES);
-        let interface = if shared { LOOPBACK } else { 0 };
-        table.update(&LOOPBACK, &interface).expect("an element");
     }
     /// Has the programs know that those of other maps run before them.
     pub(crate) fn set_behind(&self) {
         let table = self.table::<u32, u32>(maps::DRAINED);
         table.update(&0, &maps::generation::BEHIND).expect("stored");
     }
-    /// Removes all original entries of IPv4, as if they had not been written yet.
-    pub(crate) fn forget_originals(&self) {
-        let table = self.table::<FlowKey<V4>, FlowEntry<V4>>(maps::FLOWS_V4);
+    /// Removes all entries of this kind of IPv4, as if they had not been written yet.
+    pub(crate) fn remove_flows(&self, kind: FlowKind) {
+        let table = self.flow_table();
         for (key, entry) in table.entries().expect("entries") {
-            if entry.kind == FlowKind::ORIGINAL {
+            if entry.kind == kind {
                 table.delete(&key).expect("an entry");
             }
-        }
-    }
-    /// The number of entries in the flow table of a family.
-    pub(crate) fn entries(&self, v6: bool) -> usize {
-        if v6 {
-            self.all_flows::<V6>(maps::FLOWS_V6).len()
-        } else {
-            self.all_flows::<V4>(maps::FLOWS_V4).len()
         }
     }
     fn datapath(&mut self) -> &mut Datapath {
         self.datapath.as_mut().expect("not given back yet")
     }
-    fn loaded(&self) -> &Datapath {
+    /// The loaded programs.
+    pub(crate) fn loaded(&self) -> &Datapath {
         self.datapath.as_ref().expect("not given back yet")
     }
     fn table<K: Plain, V: Plain>(&self, map: &str) -> Table<K, V> {
-        let pin = get_pinned(&map_path(&self.pin_dir, map), false).expect("pinned");
+        let pin = get_pinned(&map_path(&self.options.pin_dir, map), false).expect("pinned");
         Table::new(pin).expect("a table")
+    }
+    fn flow_table(&self) -> Table<FlowKey<V4>, FlowEntry<V4>> {
+        self.table(maps::FLOWS_V4)
     }
     /// Replaces the pods to which packets are redirected.
     pub(crate) fn set_pods(&mut self, links: &[PodLink]) {
@@ -218,13 +195,8 @@ impl World {
         let table = self.table::<u32, u64>(maps::BETWEEN_PODS);
         table.update(&slot, &record).expect("stored");
     }
-    /// Replaces the node's addresses by these; node ports are served at all of them.
-    pub(crate) fn set_node_addresses(&mut self, addresses: &[IpAddr]) {
-        let addresses: Vec<_> = addresses.iter().map(|address| (*address, true)).collect();
-        self.set_served_addresses(&addresses);
-    }
     /// Stores the node's addresses, and whether node ports are served at each.
-    fn set_served_addresses(&mut self, addresses: &[(IpAddr, bool)]) {
+    pub(crate) fn set_node_addresses(&mut self, addresses: &[(IpAddr, bool)]) {
         let served = |&(address, node_ports)| NodeAddress {
             address,
             node_ports,
@@ -265,7 +237,8 @@ impl World {
     }
     /// Runs egress on a packet, with the masquerade mark of ingress or without.
     pub(crate) fn egress(&self, packet: &[u8], marked: bool) -> Outcome {
-        self.egress_with(packet, if marked { self.marks.masquerade } else { 0 })
+        let mark = self.options.marks.masquerade;
+        self.egress_with(packet, if marked { mark } else { 0 })
     }
     /// Runs egress on a packet with this mark.
     pub(crate) fn egress_with(&self, packet: &[u8], mark: u32) -> Outcome {
@@ -296,40 +269,25 @@ impl World {
         context[INTERFACE_FIELD] = given.interface.to_ne_bytes();
         context[NOTE_FIELD] = given.note.to_ne_bytes();
         context[SEGMENT_FIELD] = given.segment.to_ne_bytes();
-        let before = self.counters();
-        let run = self
-            .loaded()
-            .test_run(program, packet, context.as_flattened(), 1)
-            .unwrap_or_else(|error| panic!("{error}"));
-        let after = self.counters();
-        let moved: Vec<_> = Counter::ALL
-            .iter()
-            // This counts in addition to the packet that needed a free slot.
-            .filter(|counter| **counter != Counter::FlowEvictedEarly)
-            .filter(|counter| before[**counter as usize] != after[**counter as usize])
-            .collect();
+        let (run, moved) = self.counted_run(program, packet, context.as_flattened());
         let [counter] = moved[..] else {
             panic!("exactly one counter moves, not {moved:?}")
         };
-        assert_eq!(after[*counter as usize] - before[*counter as usize], 1);
         let field = |field: usize| {
             let bytes = &run.context[field * 4..field * 4 + 4];
             u32::from_ne_bytes(bytes.try_into().expect("four bytes"))
         };
         let (mark, note) = (field(MARK_FIELD), field(NOTE_FIELD));
-        let beside = Marks::beside_rules(self.marks.masquerade);
-        assert_eq!(
-            mark & !(self.marks.masquerade | self.marks.drop | beside),
-            0,
-            "no other bit of the mark is touched"
-        );
+        let Marks { masquerade, drop } = self.options.marks;
+        let ours = masquerade | drop | Marks::beside_rules(masquerade);
+        assert_eq!(mark & !ours, 0, "no other bit of the mark is touched");
         Outcome {
             verdict: run.result,
             packet: run.data,
-            marked: mark & self.marks.masquerade != 0,
+            marked: mark & masquerade != 0,
             mark,
             note,
-            counter: *counter,
+            counter,
         }
     }
     /// Runs XDP on a frame from an uplink: returns its action, the frame afterwards, and the
@@ -338,15 +296,24 @@ impl World {
         // A struct xdp_md: start and end of the frame, metadata, interface, queue.
         let length = u32::try_from(frame.len()).expect("short");
         let context = [0, length, 0, interface, 0, 0].map(u32::to_ne_bytes);
+        let (run, moved) = self.counted_run("uplink", frame, context.as_flattened());
+        (run.result, run.data, moved)
+    }
+    /// Runs a program on a packet; also returns the counters that have moved, each by one.
+    fn counted_run(&self, program: &str, packet: &[u8], context: &[u8]) -> (TestRun, Vec<Counter>) {
         let before = self.counters();
         let run = self
             .loaded()
-            .test_run("uplink", frame, context.as_flattened(), 1)
+            .test_run(program, packet, context, 1)
             .unwrap_or_else(|error| panic!("{error}"));
         let after = self.counters();
-        let moved = Counter::ALL.iter().copied();
-        let moved = moved.filter(|counter| before[*counter as usize] != after[*counter as usize]);
-        (run.result, run.data, moved.collect())
+        let by = |counter: Counter| after[counter as usize] - before[counter as usize];
+        // This counts in addition to the packet that needed a free slot.
+        let all = Counter::ALL.iter().copied();
+        let all = all.filter(|one| *one != Counter::FlowEvictedEarly);
+        let moved: Vec<_> = all.filter(|one| by(*one) != 0).collect();
+        assert!(moved.iter().all(|one| by(*one) == 1), "{moved:?}");
+        (run, moved)
     }
     /// Stores what the agent writes about an uplink.
     pub(crate) fn set_uplink(&self, index: u32, word: Uplink) {
@@ -361,16 +328,18 @@ impl World {
         let epoch = EPOCH.fetch_add(1, Ordering::Relaxed);
         table.update(&0, &epoch).expect("an element");
     }
-    /// Changes every entry of a family.
-    pub(crate) fn change_flows<A: Addr + Plain>(
+    /// Changes every entry of IPv4. `is_torn`: so that it looks half written.
+    pub(crate) fn change_flows(
         &self,
-        map: &str,
-        change: impl Fn(&FlowKey<A>, &mut FlowEntry<A>),
+        is_torn: bool,
+        change: impl Fn(&FlowKey<V4>, &mut FlowEntry<V4>),
     ) {
-        let table = self.table::<FlowKey<A>, FlowEntry<A>>(map);
+        let table = self.flow_table();
         for (key, mut entry) in table.entries().expect("entries") {
             change(&key, &mut entry);
-            table.update(&key, &entry.sealed(&key)).expect("an entry");
+            let mut sealed = entry.sealed(&key);
+            sealed.check ^= u32::from(is_torn) << 1;
+            table.update(&key, &sealed).expect("an entry");
         }
     }
     /// Makes the ports that are stored for fragments of IPv4 older by one unit of their time.
@@ -382,23 +351,10 @@ impl World {
             table.update(&key, &ports).expect("stored");
         }
     }
-    /// Makes every entry of IPv4 look half written.
-    pub(crate) fn tear_flows(&self) {
-        let table = self.table::<FlowKey<V4>, FlowEntry<V4>>(maps::FLOWS_V4);
-        for (key, mut entry) in table.entries().expect("entries") {
-            entry.check ^= 2;
-            table.update(&key, &entry).expect("an entry");
-        }
-    }
-    /// All entries of a family.
-    pub(crate) fn all_flows<A: Addr + Plain>(&self, map: &str) -> Vec<FlowEntry<A>> {
-        let table = self.table::<FlowKey<A>, FlowEntry<A>>(map);
-        let entries = table.entries().expect("entries");
+    /// All entries of IPv4.
+    pub(crate) fn all_flows(&self) -> Vec<FlowEntry<V4>> {
+        let entries = self.flow_table().entries().expect("entries");
         entries.into_iter().map(|(_, entry)| entry).collect()
-    }
-    /// A program's file descriptor, for use in threads.
-    pub(crate) fn program(&self, name: &str) -> BorrowedFd<'_> {
-        self.loaded().program(name).expect("loaded")
     }
     /// The verdict on an incoming packet; does not check the counters.
     pub(crate) fn ingress_quietly(&self, packet: &[u8]) -> u32 {
@@ -408,7 +364,7 @@ impl World {
             .result
     }
     fn reader(&self) -> Reader {
-        Reader::open(&self.pin_dir).expect("pinned")
+        Reader::open(&self.options.pin_dir).expect("pinned")
     }
     fn counters(&self) -> Vec<u64> {
         self.reader().counters().expect("counters")
@@ -431,20 +387,6 @@ impl World {
     pub(crate) fn service_names(&self) -> HashMap<u32, String> {
         let ports = self.reader().into_service_ports().into_iter();
         ports.map(|(id, port)| (id, port.service)).collect()
-    }
-    /// The load result of each program.
-    pub(crate) fn loads(&self) -> &[Load] {
-        self.loaded().loads()
-    }
-    /// The programs that the kernel has refused.
-    pub(crate) fn refusals(&self) -> &[RefusedProgram] {
-        self.loaded().refusals()
-    }
-    /// The number of instructions of a program that the verifier has processed.
-    pub(crate) fn verified_instructions(&self, program: &str) -> u32 {
-        self.loaded()
-            .verified_instructions(program)
-            .expect("the kernel answers")
     }
 }
 

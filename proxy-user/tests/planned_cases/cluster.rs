@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A case's objects through model, tracker and planner: every service's plan.
+//! A case's objects through model, tracker and planner: every service's plan. And the result of a
+//! flow by the plans: the frontend that it hits, and `decide`.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, SocketAddr},
+};
 
 use anyhow::{bail, ensure};
 use config::NodePortAddresses;
@@ -14,8 +18,12 @@ use control::{
     planner::{claims::Claims, plan_service},
     tracker::ClusterState,
 };
+use datapath::maps::family::Family;
 use lab::cases::format::{Config, Node};
-use proxy_common::verdict::Policy;
+use proxy_common::{
+    FrontendKind, Origin, Port, Protocol, ServiceFlags, V4, V6, Verdict, decide,
+    verdict::{Policy, is_hairpin},
+};
 
 /// The cluster of a case, as the agent on its node sees it.
 pub(crate) struct Cluster {
@@ -119,5 +127,96 @@ impl Cluster {
             }
         }
         Ok(())
+    }
+}
+
+/// The result of a flow by the plans.
+#[derive(PartialEq, Debug)]
+pub(crate) enum Fate {
+    Untouched,
+    Reject,
+    Drop,
+    Forward {
+        backends: BTreeSet<SocketAddr>,
+        masquerade: bool,
+        sticky: bool,
+    },
+}
+
+impl Cluster {
+    /// Looks up the destination as the kernel programs do, and returns the result.
+    pub(crate) fn fate(&self, from: IpAddr, to: SocketAddr, protocol: Protocol) -> Fate {
+        if to.is_ipv4() {
+            self.fate_in::<V4>(from, to, protocol)
+        } else {
+            self.fate_in::<V6>(from, to, protocol)
+        }
+    }
+
+    fn fate_in<A: Family>(&self, from: IpAddr, to: SocketAddr, protocol: Protocol) -> Fate {
+        let address = A::of_ip(to.ip()).expect("of the family");
+        let find = |wanted: A| {
+            let mut hits = Vec::new();
+            for port in self.plans.values().flat_map(|plan| &plan.ports) {
+                let number = Port::from_host(to.port());
+                let frontends = A::of_port(port).frontends.iter();
+                let mut frontends = frontends.filter(|f| f.address == wanted && f.port == number);
+                if port.protocol == protocol {
+                    hits.extend(frontends.next().map(|frontend| (port, frontend)));
+                    assert_eq!(frontends.next(), None, "{to} stands in a plan once");
+                }
+            }
+            assert!(hits.len() <= 1, "{to} is one service's: {hits:?}");
+            hits.pop()
+        };
+        let of_node = self.node.ips.contains(&to.ip()) || to.ip().is_loopback();
+        let internal_ips = &self.state.view.internal_ips;
+        let node_port = of_node && self.node_ports.serve(to.ip(), internal_ips);
+        let at_node_port = || find(A::UNSPECIFIED).filter(|_| node_port);
+        let Some((port, frontend)) = find(address).or_else(at_node_port) else {
+            let mut plans = self.plans.values();
+            return if plans.any(|plan| A::guarded(plan).contains(&address)) {
+                Fate::Reject
+            } else {
+                Fate::Untouched
+            };
+        };
+        let flags = frontend.flags;
+        let block = |external| -> BTreeSet<SocketAddr> {
+            let backends = A::of_port(port).backends.iter();
+            backends
+                .filter(|b| b.weight > 0 && b.sets.intersects(flags.set_of_block(external)))
+                .map(|b| SocketAddr::new(b.address.into(), b.port.host()))
+                .collect()
+        };
+        let mut pods = self.node.pod_cidrs.iter();
+        let is_pod = pods.any(|range| range.contains(&from));
+        let origin = if self.node.ips.contains(&from) || from.is_loopback() {
+            Origin::Host
+        } else if self.policy.detects_pods && is_pod {
+            Origin::Pod
+        } else {
+            Origin::External
+        };
+        let allowed = port.source_ranges.iter().any(|range| range.contains(&from));
+        let (inside, outside) = (!block(false).is_empty(), !block(true).is_empty());
+        match decide(flags, origin, self.policy, inside, outside, allowed) {
+            Verdict::Reject => Fate::Reject,
+            Verdict::DropNoLocalEndpoint | Verdict::DropSource => Fate::Drop,
+            Verdict::Forward {
+                external,
+                masquerade,
+            } => {
+                assert_ne!(frontend.kind(), FrontendKind::Unserved);
+                let backends = block(external);
+                let only = backends.first().filter(|_| backends.len() == 1);
+                let hairpin = only.is_some_and(|b| is_hairpin(from, b.ip()));
+                Fate::Forward {
+                    backends,
+                    masquerade: masquerade || hairpin,
+                    sticky: flags.has(ServiceFlags::AFFINITY),
+                }
+            }
+        }
     }
 }

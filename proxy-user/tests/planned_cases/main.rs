@@ -4,7 +4,6 @@
 //! earlier flows.
 
 mod cluster;
-mod fate;
 
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
@@ -14,8 +13,7 @@ use lab::cases::{
     parse::files_in,
 };
 
-use cluster::Cluster;
-use fate::Fate;
+use cluster::{Cluster, Fate};
 
 fn cases() -> PathBuf {
     concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/cases").into()

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tests of system calls other than `connect` and `sendto` that run the socket hooks.
-#![expect(unsafe_code, reason = "poll and AF_UNSPEC have no safe wrapper here")]
+#![expect(unsafe_code, reason = "AF_UNSPEC has no safe wrapper here")]
 
 use std::{
     io, mem,
     net::{SocketAddr, TcpStream, UdpSocket},
-    os::fd::{AsRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
     ptr, thread,
 };
 
-use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, SockaddrIn, sendto, socket};
+use nix::{
+    poll::{PollFd, PollFlags, poll},
+    sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, SockaddrIn, sendto, socket},
+};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::{
@@ -69,34 +72,18 @@ fn a_nonblocking_connect_is_translated(world: &World) {
         assert_eq!(pending.raw_os_error(), Some(libc::EINPROGRESS));
         socket
     });
-    let mut poll = libc::pollfd {
-        fd: stream.as_raw_fd(),
-        events: libc::POLLOUT,
-        revents: 0,
-    };
-    // SAFETY: one live element.
-    let ready = unsafe { libc::poll(&raw mut poll, 1, 3000) };
-    assert_eq!(ready, 1);
+    let mut connected = [PollFd::new(stream.as_fd(), PollFlags::POLLOUT)];
+    assert_eq!(poll(&mut connected, 3000_u16), Ok(1));
     assert_eq!(stream.take_error().expect("its error").map(drop), None);
     stream.set_nonblocking(false).expect("blocking");
     let open = Open::over(TcpStream::from(stream)).expect("an answer");
     assert_eq!(open.answer.from, vip(3));
 }
 
-/// Returns a new TCP socket, which is not connected.
-fn stream() -> OwnedFd {
-    socket(
-        AddressFamily::Inet,
-        SockType::Stream,
-        SockFlag::empty(),
-        None,
-    )
-    .expect("a socket")
-}
-
 fn a_tcp_fast_open_by_sendto_is_translated(world: &World) {
     let open = world.run(From::Pod, || {
-        let socket = stream();
+        let (family, none) = (AddressFamily::Inet, SockFlag::empty());
+        let socket: OwnedFd = socket(family, SockType::Stream, none, None).expect("a socket");
         let fast = MsgFlags::from_bits_retain(libc::MSG_FASTOPEN);
         let sent = sendto(socket.as_raw_fd(), b"still there?\n", &of(vip(3)), fast);
         assert_eq!(sent, Ok(13));

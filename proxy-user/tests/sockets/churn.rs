@@ -13,18 +13,14 @@ use lab::node::settings::SocketBalancing;
 
 use crate::{
     clients::{V4, ask, ask_connected, connected, datagrams},
-    service::{Service, address, vip},
+    service::{address, two_over_udp, vip},
     world::{From, ONE, PORT, World},
 };
-
-fn services(first: &[u8]) -> [Service; 2] {
-    [Service::new(1, "UDP", first), Service::new(2, "UDP", &[21])]
-}
 
 #[test]
 fn udp_sockets_are_closed_kept_or_forgotten_as_their_backends_go() {
     let config = "conntrack: {udpStreamTimeout: 1s}\n";
-    let mut world = World::new(SocketBalancing::All, config, &services(&[20]));
+    let mut world = World::new(SocketBalancing::All, config, &two_over_udp(&[20]));
     a_thousand_node_sockets_are_closed_and_get_another_backend_when_they_connect_again(&mut world);
     idle_udp_entries_are_removed_but_not_those_of_connected_sockets(&world);
     connected_udp_sockets_keep_their_backend_while_the_node_drains(&mut world);
@@ -46,7 +42,7 @@ fn a_thousand_node_sockets_are_closed_and_get_another_backend_when_they_connect_
     let pods = world.run(From::Pod, || connected(V4, vip(1)));
     assert_eq!(world.sockets().len(), SOCKETS + 1);
     let began = Instant::now();
-    world.publish(&services(&[21]));
+    world.publish(&two_over_udp(&[21]));
     let took = began.elapsed();
     for socket in &lost {
         let error = socket.take_error().expect("asked").expect("an error");

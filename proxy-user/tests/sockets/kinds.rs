@@ -9,23 +9,19 @@ use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::{
     clients::{V4, V6, ask, ask_connected, datagrams},
-    service::{Service, address, vip},
+    service::{Service, address, two_over_udp, vip},
     world::{CLIENT, From, NODE, ONE, PATIENCE, PORT, World},
 };
 
 #[test]
 fn sockets_and_packets_share_the_work() {
-    let mut world = World::all(&services(&[20]));
+    let mut world = World::all(&two_over_udp(&[20]));
     only_connected_udp_sockets_of_pods_are_translated_packet_by_packet(&world);
     world.expect_no_socket();
     a_servers_answers_to_a_process_with_a_node_ports_number_are_no_requests(&world);
     sockets_in_the_same_hash_bucket_keep_their_own_backends(&mut world);
     world.expect_no_socket();
     a_backend_that_is_another_services_address_as_well_is_not_translated_again(&mut world);
-}
-
-fn services(first: &[u8]) -> [Service; 2] {
-    [Service::new(1, "UDP", first), Service::new(2, "UDP", &[21])]
 }
 
 fn only_connected_udp_sockets_of_pods_are_translated_packet_by_packet(world: &World) {
@@ -140,7 +136,7 @@ fn sockets_in_the_same_hash_bucket_keep_their_own_backends(world: &mut World) {
     let moved = world.sockets();
     assert_eq!(moved.len(), 1, "{moved:?}");
     assert_eq!(moved[0].frontend, vip(2));
-    world.publish(&services(&[21]));
+    world.publish(&two_over_udp(&[21]));
     // The agent does not mistake the socket for one whose backend was removed.
     assert_eq!(by(&guest, 2), "two");
     // An unconnected socket of the same bucket also gets an entry for its datagrams.

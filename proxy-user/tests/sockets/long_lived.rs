@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests of what happens while pods run for long: client ports are used again, and the endpoints of
-//! open sockets are replaced.
+//! Tests of what happens while pods run for long: client ports are used again, the endpoints of
+//! open sockets are replaced, and an external IP moves to another service. `fuzz` has a node with
+//! routed pods that translates at every socket.
 
 use std::{
     io::{self, ErrorKind},
@@ -24,9 +25,11 @@ const CONNECTIONS: usize = 60;
 const SOCKETS: usize = 10;
 
 #[rstest]
+#[case::bridged(Plumbing::Bridge, SocketBalancing::All)]
+#[case::routed(Plumbing::Routed, SocketBalancing::Host)]
 fn sockets_go_on_when_ports_are_used_again_and_endpoints_and_addresses_move(
-    #[values(Plumbing::Bridge, Plumbing::Routed)] plumbing: Plumbing,
-    #[values(SocketBalancing::All, SocketBalancing::Host)] balancing: SocketBalancing,
+    #[case] plumbing: Plumbing,
+    #[case] balancing: SocketBalancing,
 ) {
     let services = [Service::new(1, "TCP", &[20, 21])];
     let mut world = World::on(plumbing, balancing, "", &services);

@@ -98,6 +98,11 @@ endpoints: [{}]
     }
 }
 
+/// Returns two services over UDP: one with these endpoints, and one with pod 21.
+pub(crate) fn two_over_udp(first: &[u8]) -> [Service; 2] {
+    [Service::new(1, "UDP", first), Service::new(2, "UDP", &[21])]
+}
+
 /// Returns the IPv4 cluster IP of service `number` with port 80.
 pub(crate) fn vip(number: u8) -> SocketAddr {
     SocketAddr::new([172, 30, 0, number].into(), 80)

@@ -156,12 +156,9 @@ fn a_changed_setting_breaks_no_open_connection_and_a_cleanup_removes_all() {
     let (flows, sockets) = (world.flows(), world.sockets().len());
     let nodes = world.open(From::Node, vip(1));
     assert_eq!(nodes.answer.from, vip(1));
+    // The node's are translated at the socket.
     let now = (world.flows(), world.sockets().len());
-    assert_eq!(
-        now,
-        (flows, sockets + 1),
-        "the node's are translated at the socket"
-    );
+    assert_eq!(now, (flows, sockets + 1));
     assert!(!world.log().contains("WARN"), "{}", world.log());
 
     // A running agent would restore what cleanup removes.
@@ -176,8 +173,5 @@ fn a_changed_setting_breaks_no_open_connection_and_a_cleanup_removes_all() {
     let unserved = world.run(From::Node, || Open::to(vip(1)));
     assert!(unserved.is_err(), "the hooks are gone");
     let (open, ..) = &mut conversations[0];
-    assert!(
-        open.is_alive(),
-        "what was translated at its socket lives on"
-    );
+    assert!(open.is_alive(), "it was translated at its socket");
 }

@@ -44,6 +44,13 @@ pub(crate) enum From {
     Node,
 }
 
+impl From {
+    /// Returns the place as a word, as `portolan sockets` shows it.
+    pub(crate) fn word(self) -> &'static str {
+        if self == Self::Pod { "pod" } else { "node" }
+    }
+}
+
 /// The node with its pods and its agent. Dropping it ends the agent and removes what it has left.
 pub(crate) struct World {
     agent: Agent<'static>,
@@ -56,13 +63,14 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(balancing: SocketBalancing, config: &str, services: &[Service]) -> Self {
-        Self::on(Plumbing::Routed, balancing, config, services)
-    }
-
     /// Starts a node whose agent translates at every socket.
     pub(crate) fn all(services: &[Service]) -> Self {
         Self::new(SocketBalancing::All, "", services)
+    }
+
+    /// Starts a node with routed pods, and waits for the agent.
+    pub(crate) fn new(balancing: SocketBalancing, config: &str, services: &[Service]) -> Self {
+        Self::on(Plumbing::Routed, balancing, config, services)
     }
 
     /// Starts a node whose pods are connected with this plumbing, and waits for the agent.

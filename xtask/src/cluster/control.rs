@@ -1,122 +1,72 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Starts the control plane: etcd, API server, controllers, scheduler and DNS, each as a process in
-//! the control plane's network namespace; runs kubectl there. Called by `cluster up`.
+//! Starts the cluster's long-running programs, each in the namespaces and cgroup of a node or of
+//! the control plane, with a log and a pid file: the control plane itself (etcd, API server,
+//! controllers, scheduler and DNS), and what other modules of `cluster` start. Runs kubectl.
 
-use std::{path::Path, process::Command, time::Duration};
+use std::{
+    ffi::OsStr,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 
 use super::{
-    daemon::{run, start as start_daemon, wait},
-    layout::{CLUSTER_CIDR, CONTROL, DNS, DOMAIN, SERVICE_CIDR, kubeconfig, pki},
-    tools::Tools,
+    Tools,
+    layout::{CLUSTER_CIDR, CONTROL, DOMAIN, Namespace, SERVICE_CIDR, kubeconfig, pki},
 };
-use crate::{cargo, fs};
-
-/// The longest time that a server of the control plane may take to start on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(90);
+use crate::{cargo, command, fs};
 
 /// Starts the control plane's processes that do not run, and waits until the API server answers.
 pub(super) fn start(tools: &Tools) -> Result<()> {
-    let path = |name: &str| pki(name).display().to_string();
-    daemon(
+    let start = |name: &str, arguments: &str| {
+        let line = format!("{} {arguments}", tools.kubernetes(name));
+        start_daemon(&CONTROL, name, line.split_whitespace())
+    };
+    let (pki, folder, address) = (pki(""), CONTROL.folder(), CONTROL.address);
+    let (pki, data) = (pki.display(), folder.join("etcd"));
+    let data = data.display();
+    start(
         "etcd",
-        format!(
-            "{} --unsafe-no-fsync --log-level error --data-dir {}/etcd",
-            tools.kubernetes("etcd"),
-            CONTROL.folder().display()
-        ),
+        &format!("--unsafe-no-fsync --log-level error --data-dir {data}"),
     )?;
-    start_server(tools)?;
-    daemon(
-        "kube-controller-manager",
-        format!(
-            "{} --kubeconfig={} --leader-elect=false --use-service-account-credentials --root-ca-file={} --service-account-private-key-file={} --cluster-cidr={CLUSTER_CIDR}",
-            tools.kubernetes("kube-controller-manager"),
-            path("controller-manager.kubeconfig"),
-            path("ca.crt"),
-            path("sa.key"),
-        ),
-    )?;
-    daemon(
-        "kube-scheduler",
-        format!(
-            "{} --kubeconfig={} --leader-elect=false",
-            tools.kubernetes("kube-scheduler"),
-            path("scheduler.kubeconfig"),
-        ),
-    )?;
-    start_dns(tools)
-}
-
-/// Starts the API server if it does not run, and waits until it answers.
-pub(super) fn start_server(tools: &Tools) -> Result<()> {
-    let path = |name: &str| pki(name).display().to_string();
-    daemon(
+    start(
         "kube-apiserver",
-        format!(
-            "{} --etcd-servers=http://127.0.0.1:2379 --advertise-address={} --secure-port=6443 --allow-privileged \
-             --tls-cert-file={} --tls-private-key-file={} --client-ca-file={} --authorization-mode=Node,RBAC \
+        &format!(
+            "--etcd-servers=http://127.0.0.1:2379 --advertise-address={address} --secure-port=6443 \
+             --allow-privileged --authorization-mode=Node,RBAC \
+             --tls-cert-file={pki}apiserver.crt --tls-private-key-file={pki}apiserver.key --client-ca-file={pki}ca.crt \
              --enable-admission-plugins=NodeRestriction --service-cluster-ip-range={SERVICE_CIDR} \
-             --service-account-issuer=https://kubernetes.default.svc.{DOMAIN} --service-account-signing-key-file={} \
-             --service-account-key-file={} --kubelet-client-certificate={} --kubelet-client-key={} \
-             --kubelet-preferred-address-types=InternalIP",
-            tools.kubernetes("kube-apiserver"),
-            CONTROL.address,
-            path("apiserver.crt"),
-            path("apiserver.key"),
-            path("ca.crt"),
-            path("sa.key"),
-            path("sa.pub"),
-            path("kubelet-client.crt"),
-            path("kubelet-client.key"),
+             --service-account-issuer=https://kubernetes.default.svc.{DOMAIN} \
+             --service-account-signing-key-file={pki}sa.key --service-account-key-file={pki}sa.pub \
+             --kubelet-client-certificate={pki}kubelet-client.crt --kubelet-client-key={pki}kubelet-client.key \
+             --kubelet-preferred-address-types=InternalIP"
         ),
     )?;
     let answers = || kubectl(tools, "get --raw /readyz").is_ok();
-    wait(
-        "the API server",
-        PATIENCE,
-        &CONTROL,
-        "kube-apiserver",
-        answers,
-    )
-}
-
-fn start_dns(tools: &Tools) -> Result<()> {
-    let file = CONTROL.folder().join("Corefile");
-    let text = format!(
-        ".:53 {{\n  bind {}\n  errors\n  kubernetes {DOMAIN} in-addr.arpa ip6.arpa {{\n    kubeconfig {}\n    pods insecure\n    fallthrough in-addr.arpa ip6.arpa\n  }}\n  cache 5\n}}\n",
-        CONTROL.address,
-        kubeconfig().display(),
+    wait("the API server", &CONTROL, "kube-apiserver", answers)?;
+    start(
+        "kube-controller-manager",
+        &format!(
+            "--kubeconfig={pki}controller-manager.kubeconfig --leader-elect=false \
+             --use-service-account-credentials --root-ca-file={pki}ca.crt \
+             --service-account-private-key-file={pki}sa.key --cluster-cidr={CLUSTER_CIDR}"
+        ),
+    )?;
+    let scheduler = format!("--kubeconfig={pki}scheduler.kubeconfig --leader-elect=false");
+    start("kube-scheduler", &scheduler)?;
+    let (file, admin) = (folder.join("Corefile"), kubeconfig());
+    let kubernetes = format!("kubernetes {DOMAIN} in-addr.arpa ip6.arpa");
+    let options = format!(
+        "kubeconfig {}\npods insecure\nfallthrough in-addr.arpa ip6.arpa",
+        admin.display()
     );
-    fs::write(&file, text)?;
-    let command = format!("{} -conf {}", tools.coredns(), file.display());
-    daemon("coredns", command)
-}
-
-/// Returns YAML of the DNS service; its endpoint is the DNS server outside of the cluster.
-pub(super) fn dns_objects() -> String {
-    format!(
-        "apiVersion: v1
-kind: Service
-metadata: {{name: kube-dns, namespace: kube-system, labels: {{k8s-app: kube-dns}}}}
-spec:
-  clusterIP: {DNS}
-  ports: [{{name: dns, port: 53, protocol: UDP}}, {{name: dns-tcp, port: 53, protocol: TCP}}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {{name: kube-dns-1, namespace: kube-system, labels: {{kubernetes.io/service-name: kube-dns}}}}
-addressType: IPv4
-ports: [{{name: dns, port: 53, protocol: UDP}}, {{name: dns-tcp, port: 53, protocol: TCP}}]
-endpoints: [{{addresses: [{}]}}]
-",
-        CONTROL.address
-    )
-}
-
-fn daemon(name: &str, line: String) -> Result<()> {
-    start_daemon(&CONTROL, name, line.split_whitespace())
+    let server = format!("bind {address}\nerrors\n{kubernetes} {{\n{options}\n}}\ncache 5");
+    fs::write(&file, format!(".:53 {{\n{server}\n}}\n"))?;
+    let line = format!("{} -conf {}", tools.coredns(), file.display());
+    start_daemon(&CONTROL, "coredns", line.split_whitespace())
 }
 
 /// Returns a command that runs `program` in the control plane's network namespace, not on a node.
@@ -150,4 +100,106 @@ pub(super) fn apply(tools: &Tools, objects: &str) -> Result<()> {
     // The flags replace what anybody else has changed in an object meanwhile.
     let flags = "--server-side --force-conflicts";
     kubectl(tools, &format!("apply {flags} -f {}", file.display())).map(drop)
+}
+
+/// A shell script that joins the cgroup $0, then executes its arguments as another program.
+const JOIN: &str = "echo $$ > \"$0/cgroup.procs\" && exec \"$@\"";
+
+/// Starts a program (its path and arguments are `words`) on a node or in the control plane, if it
+/// does not run, until `cluster down`. It has a log and a pid file.
+pub(super) fn start_daemon(
+    place: &Namespace,
+    name: &str,
+    words: impl IntoIterator<Item = impl AsRef<OsStr>>,
+) -> Result<()> {
+    if is_running(place, name)? {
+        return Ok(());
+    }
+    fs::create_dir_all(place.folder())?;
+    let mut command = inside(place)?;
+    command::log_to(&mut command, &file(place, name, "log"))?;
+    // No wait for the child: it outlives xtask.
+    let child = command.args(words).spawn();
+    let mut child = child.with_context(|| format!("start {name}"))?;
+    fs::write(file(place, name, "pid"), child.id().to_string())?;
+    // Until it has joined the cgroup, it would count as ended.
+    while child.try_wait()?.is_none() && !is_running(place, name)? {
+        sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// Returns a command that runs in the cgroup and network of `place` (a node or the control plane)
+/// and with a node's mounts and host name. The program to run and its arguments are to be added; it
+/// gets the process id of the command.
+pub(super) fn inside(place: &Namespace) -> Result<Command> {
+    let mut namespaces = vec![format!("--net=/run/netns/{}", place.netns())];
+    if let Some(holder) = pid(place, HOLDER)? {
+        namespaces.extend([
+            format!("--mount=/proc/{holder}/ns/mnt"),
+            format!("--uts=/proc/{holder}/ns/uts"),
+            format!("--cgroup=/proc/{holder}/ns/cgroup"),
+        ]);
+    }
+    let mut command = Command::new("/bin/sh");
+    command
+        .args(["-c", JOIN])
+        .arg(place.cgroup()?)
+        .args(["setsid", "nsenter"])
+        .args(namespaces)
+        .arg("--");
+    Ok(command)
+}
+
+/// The name of the process that keeps a node's namespaces of mounts and host name alive.
+pub(super) const HOLDER: &str = "holder";
+
+/// Returns the path of a program's log or pid file.
+fn file(place: &Namespace, name: &str, ending: &str) -> PathBuf {
+    place.folder().join(format!("{name}.{ending}"))
+}
+
+/// Returns the process id of the program `name`, None if it does not run. The id from the pid file
+/// counts only if the cgroup contains it, because another process may have this id by now.
+pub(super) fn pid(place: &Namespace, name: &str) -> Result<Option<u32>> {
+    let text = fs::read_to_string(file(place, name, "pid")).unwrap_or_default();
+    let members = place.cgroup()?.join("cgroup.procs");
+    let members = fs::read_to_string(members).unwrap_or_default();
+    let found = members.lines().any(|member| member == text.trim());
+    Ok(text.trim().parse().ok().filter(|_| found))
+}
+
+fn is_running(place: &Namespace, name: &str) -> Result<bool> {
+    Ok(pid(place, name)?.is_some())
+}
+
+/// The longest time that anything may take to start on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Waits until `ready` returns true. The error contains the end of the log of `name`.
+pub(super) fn wait(
+    what: &str,
+    place: &Namespace,
+    name: &str,
+    mut ready: impl FnMut() -> bool,
+) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    while !ready() {
+        let ended = !is_running(place, name)?;
+        if ended || Instant::now() > deadline {
+            let how = if ended { "has ended" } else { "is not ready" };
+            let log = file(place, name, "log");
+            let tail = fs::tail(&log, 12);
+            let log = log.display();
+            bail!("{what}: {name} {how}; the end of {log}:\n{tail}");
+        }
+        sleep(Duration::from_millis(200));
+    }
+    Ok(())
+}
+
+/// Runs a command to its end and returns its stdout. An error contains its output.
+pub(super) fn run(command: &mut Command) -> Result<String> {
+    let what = format!("{command:?}");
+    command::output(command.stdin(Stdio::null()), &what)
 }

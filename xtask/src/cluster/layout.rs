@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Names, addresses and folders of the cluster. `cluster up` builds the cluster with them, and
-//! `cluster down` finds it by them.
+//! Names, addresses, folders and network namespaces of the cluster. `cluster up` builds the cluster
+//! with them, and `cluster down` finds it by them. The files in xtask/cluster have some of them,
+//! too.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Context, Result};
 
-use crate::fs;
+use super::control::run;
+use crate::command;
 
 /// The folder of the cluster's keys, configurations, data and logs.
 pub(super) const STATE: &str = "/var/lib/portolan-cluster";
@@ -41,18 +46,16 @@ pub(super) const CLUSTER_CIDR: &str = "10.244.0.0/16";
 pub(super) const SERVICE_CIDR: &str = "10.96.0.0/16";
 /// The cluster IP of Kubernetes' own service: the first address of the service range.
 pub(super) const API_SERVICE: &str = "10.96.0.1";
-pub(super) const DNS: &str = "10.96.0.10";
 pub(super) const DOMAIN: &str = "cluster.local";
 
 /// A network namespace (of a node or of the control plane) with an address on the common bridge.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Namespace {
     pub(super) name: &'static str,
     pub(super) address: &'static str,
 }
 
 /// A Kubernetes node, made of namespaces on this machine.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Node {
     pub(super) place: Namespace,
     /// The address range of the pods on this node.
@@ -96,34 +99,90 @@ pub(super) fn kubeconfig() -> PathBuf {
 
 /// Returns the cgroup2 folder of the whole cluster: killing it ends every process of the cluster.
 pub(super) fn cgroup() -> Result<PathBuf> {
-    Ok(cgroup2_root()?.join("portolan-cluster"))
+    Ok(Path::new(&cgroup2_root()?).join("portolan-cluster"))
 }
 
 /// Returns where this machine's cgroup2 hierarchy is mounted.
-pub(super) fn cgroup2_root() -> Result<PathBuf> {
-    let mounts = mounts()?;
-    let root = roots(&mounts, "cgroup2").next().context(
+pub(super) fn cgroup2_root() -> Result<String> {
+    let mounts = mounts("cgroup2").unwrap_or_default();
+    let root = mounts.lines().next().context(
         "no cgroup2 hierarchy is mounted; mount one (mount -t cgroup2 none /sys/fs/cgroup/unified)",
     )?;
-    Ok(root.into())
+    Ok(root.to_owned())
 }
 
 /// Returns the folders in cgroup v1 hierarchies in which containerd leaves its containers' cgroups.
-pub(super) fn cgroups_v1() -> Result<Vec<PathBuf>> {
-    let mounts = mounts()?;
-    let roots = roots(&mounts, "cgroup");
-    Ok(roots.map(|root| Path::new(root).join("k8s.io")).collect())
+pub(super) fn cgroups_v1() -> Vec<PathBuf> {
+    let mounts = mounts("cgroup").unwrap_or_default();
+    let roots = mounts.lines().map(Path::new);
+    roots.map(|root| root.join("k8s.io")).collect()
 }
 
-fn mounts() -> Result<String> {
-    fs::read_to_string("/proc/self/mounts")
+/// Returns the mount points of file systems of this type; fails if there is none.
+fn mounts(kind: &str) -> Result<String> {
+    let words = format!("--noheadings --list --output TARGET --types {kind}");
+    command::output(&mut command::of("findmnt", &words), "list mounts")
 }
 
-/// Returns the mount points of file systems of type `kind` in `mounts`, a text like /proc/mounts.
-fn roots<'a>(mounts: &'a str, kind: &'a str) -> impl Iterator<Item = &'a str> {
-    mounts.lines().filter_map(move |line| {
-        let mut fields = line.split(' ').skip(1);
-        let place = fields.next()?;
-        (fields.next()? == kind).then_some(place)
-    })
+/// Builds the namespaces. `joins_pods`: the nodes get routes to each other's pods. The control
+/// plane always has them.
+pub(super) fn build_network(joins_pods: bool) -> Result<()> {
+    ip(&format!("netns add {SWITCH}"))?;
+    ip(&format!("-n {SWITCH} link add switch type bridge"))?;
+    ip(&format!("-n {SWITCH} link set switch up"))?;
+    for place in places() {
+        plug(&place)?;
+    }
+    for place in places().filter(|place| joins_pods || *place == CONTROL) {
+        for node in NODES.iter().filter(|node| node.place != place) {
+            let (netns, pods, via) = (place.netns(), node.pods, node.place.address);
+            ip(&format!("-n {netns} route add {pods} via {via}"))?;
+        }
+    }
+    for node in &NODES {
+        let (netns, gateway) = (node.place.netns(), CONTROL.address);
+        // Packets to unknown addresses need a route. Their gateway does not forward them.
+        ip(&format!("-n {netns} route add default via {gateway}"))?;
+        // kubeadm requires both settings on a node. A kernel without bridge filtering lacks the
+        // second one.
+        for setting in ["net/ipv4/ip_forward", "net/bridge/bridge-nf-call-iptables"] {
+            let set = format!("test ! -e /proc/sys/{setting} || echo 1 > /proc/sys/{setting}");
+            let net = format!("--net=/run/netns/{netns}");
+            run(Command::new("nsenter").args([&net, "sh", "-c", &set]))?;
+        }
+    }
+    Ok(())
+}
+
+fn plug(place: &Namespace) -> Result<()> {
+    let (netns, name, address) = (place.netns(), place.name, place.address);
+    ip(&format!("netns add {netns}"))?;
+    ip(&format!("-n {netns} link set lo up"))?;
+    ip(&format!(
+        "-n {SWITCH} link add {name} type veth peer name eth0 netns {netns}"
+    ))?;
+    ip(&format!("-n {SWITCH} link set {name} master switch up"))?;
+    ip(&format!("-n {netns} address add {address}/24 dev eth0"))?;
+    ip(&format!("-n {netns} link set eth0 up"))
+}
+
+/// Removes the cluster's network namespaces that exist.
+pub(super) fn remove_network() -> Result<()> {
+    let names = places().map(|place| place.netns());
+    for name in names.chain([SWITCH.to_owned()]) {
+        if Path::new("/run/netns").join(&name).exists() {
+            ip(&format!("netns delete {name}"))?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn has_network() -> bool {
+    Path::new("/run/netns").join(SWITCH).exists()
+}
+
+pub(super) fn ip(words: &str) -> Result<()> {
+    run(&mut command::of("ip", words))
+        .map(drop)
+        .context("set up the cluster's network")
 }

@@ -3,52 +3,40 @@
 //! namespaces, with a selectable proxy. All its processes are in one cgroup and all its files in
 //! two folders, by which `down` finds them.
 
-mod cni;
 mod control;
-mod daemon;
-pub(crate) mod gateway;
 mod images;
 mod layout;
-mod network;
 mod node;
-mod pki;
+pub(crate) mod pki;
 mod proxy;
-mod tools;
+pub(crate) mod suites;
 
 use std::{
     path::{Path, PathBuf},
-    process::Command,
     thread::sleep,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use self::{
-    cni::Cni,
     layout::{NODES, RUN, STATE},
-    proxy::{Proxy, Serving},
-    tools::Tools,
+    node::Cni,
+    proxy::Proxy,
 };
-use crate::{command, fs};
-
-#[derive(clap::Args)]
-pub(crate) struct Arguments {
-    #[command(subcommand)]
-    action: Action,
-}
+use crate::{
+    command, fs, host,
+    setup::{self, go},
+};
 
 #[derive(clap::Subcommand)]
-enum Action {
+pub(crate) enum Action {
     /// Build the cluster, or start the parts that do not run; with another proxy, replace the
     /// present one
     Up {
         /// The proxy to install
         #[arg(long, value_enum, default_value_t = Proxy::Portolan)]
         proxy: Proxy,
-        /// portolan's setting socketBalancing
-        #[arg(long, value_parser = ["all", "host"], default_value = "all")]
-        socket_balancing: String,
         /// The pod network [default: the present cluster's, else bridge]
         #[arg(long, value_enum)]
         cni: Option<Cni>,
@@ -57,71 +45,62 @@ enum Action {
     Down,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    match &arguments.action {
-        Action::Up {
-            proxy,
-            socket_balancing,
-            cni,
-        } => up(*proxy, socket_balancing, *cni),
+pub(crate) fn run(action: &Action) -> Result<()> {
+    match action {
+        Action::Up { proxy, cni } => up(*proxy, *cni),
         Action::Down => down(),
     }
 }
 
-/// Prints a line for each step of `cluster up`: the time so far, and the step's usual duration.
-struct Steps(Instant);
-
-impl Steps {
-    fn run<T>(&self, what: &str, usual: &str, step: impl FnOnce() -> Result<T>) -> Result<T> {
-        eprintln!(
-            "cluster [{:6.1} s] {what} (usually {usual})",
-            self.0.elapsed().as_secs_f64()
-        );
-        step().with_context(|| what.to_owned())
-    }
+/// Runs a step of `cluster up`, of which `what` says what it is and how long it usually takes.
+fn step<T>(what: &str, run: impl FnOnce() -> Result<T>) -> Result<T> {
+    setup::step("cluster", what);
+    run().with_context(|| what.to_owned())
 }
 
-fn up(proxy: Proxy, balancing: &str, cni: Option<Cni>) -> Result<()> {
-    let steps = Steps(Instant::now());
-    let cni = cni::choose(cni, network::exists())?;
-    let tools = steps.run("programs", "0 s, the first time 15 min", Tools::find)?;
-    let tests = steps.run("images", "0 s, the first time 1 min", || {
+fn up(proxy: Proxy, cni: Option<Cni>) -> Result<()> {
+    let cni = node::choose_cni(cni, layout::has_network())?;
+    let tools = step("programs (0 s, the first time 15 min)", Tools::find)?;
+    let tests = step("images (0 s, the first time 1 min)", || {
         images::of_tests(&tools)
     })?;
-    steps.run("namespaces, keys", "1 s", || {
+    step("namespaces, keys (1 s)", || {
         for place in layout::places() {
             fs::create_dir_all(place.cgroup()?)?;
         }
-        if !network::exists() {
-            network::build(cni.needs_routes())?;
+        if !layout::has_network() {
+            layout::build_network(cni == Cni::Bridge)?;
         }
         pki::build()
     })?;
-    steps.run("control plane", "8 s", || control::start(&tools))?;
-    steps.run("container runtimes", "3 s, the first time 40 s", || {
+    step("control plane (8 s)", || control::start(&tools))?;
+    step("container runtimes (3 s, the first time 40 s)", || {
         for node in &NODES {
             node::start_runtime(&tools, node)?;
             node::import(&tools, node, &tests)?;
         }
         Ok(())
     })?;
-    steps.run("nodes", "10 s", || {
+    step("nodes (10 s)", || {
         for node in &NODES {
             node::start_kubelet(&tools, node)?;
         }
-        cni::start(&tools, cni)?;
+        node::start_cni(&tools, cni)?;
         node::wait_ready(&tools)?;
-        control::apply(&tools, &control::dns_objects())
+        control::apply(&tools, include_str!("../../cluster/dns.yaml"))
     })?;
-    steps.run("proxy", "10 s, portolan's image 2 min", || {
-        proxy::install(&tools, &Serving::new(proxy, balancing))
+    step("proxy (10 s, portolan's image 2 min)", || {
+        proxy::install(&tools, proxy)
     })?;
-    eprintln!(
-        "cluster [{:6.1} s] ready; kubectl: {:?}",
-        steps.0.elapsed().as_secs_f64(),
-        control::kubectl_command(&tools)
-    );
+    let kubectl = control::kubectl_command(&tools);
+    setup::step("cluster", &format!("ready; kubectl: {kubectl:?}"));
     Ok(())
+}
+
+/// Returns the name of a command line's value.
+fn name(value: &impl clap::ValueEnum) -> String {
+    let value = value.to_possible_value();
+    value.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 /// Returns the paths of the cluster's programs; fails if there is no cluster.
@@ -133,28 +112,6 @@ fn standing() -> Result<Tools> {
     Tools::find()
 }
 
-/// Returns the folder with Kubernetes' e2e tests and their runner.
-pub(crate) fn e2e_programs() -> Result<PathBuf> {
-    Tools::e2e()
-}
-
-/// Returns a command that runs `program` in the control plane's network, and the name of the
-/// cluster's pod network and current proxy.
-pub(crate) fn for_tests(program: &Path) -> Result<(Command, String)> {
-    standing()?;
-    let name = format!("{}-{}", cni::current(), proxy::current());
-    Ok((control::beside(program), name))
-}
-
-/// Returns the flags by which Kubernetes' e2e tests find the cluster.
-pub(crate) fn test_flags(programs: &Path) -> [String; 3] {
-    [
-        format!("--num-nodes={}", NODES.len()),
-        format!("--kubeconfig={}", layout::kubeconfig().display()),
-        format!("--kubectl-path={}", programs.join("kubectl").display()),
-    ]
-}
-
 fn down() -> Result<()> {
     let cgroup = layout::cgroup()?;
     if cgroup.exists() {
@@ -162,22 +119,22 @@ fn down() -> Result<()> {
         fs::write(cgroup.join("cgroup.kill"), "1")?;
         let deadline = Instant::now() + Duration::from_secs(30);
         while fs::read_to_string(cgroup.join("cgroup.events"))?.contains("populated 1") {
-            if Instant::now() > deadline {
-                bail!("the processes in {} do not end", cgroup.display());
-            }
+            ensure!(
+                Instant::now() < deadline,
+                "the processes in {cgroup:?} do not end"
+            );
             sleep(Duration::from_millis(100));
         }
         remove_cgroups(&cgroup)?;
     }
-    for folder in layout::cgroups_v1()? {
+    for folder in layout::cgroups_v1() {
         // Another container runtime may use the same folder, which then cannot be removed.
         _ = remove_cgroups(&folder);
     }
-    network::remove()?;
-    for folder in [STATE, RUN] {
-        remove_folder(Path::new(folder))?;
-    }
-    Ok(())
+    layout::remove_network()?;
+    // Mounts in the folders have ended with the nodes' mount namespaces.
+    let mut command = command::of("rm", "--recursive --force --one-file-system");
+    control::run(command.args([STATE, RUN])).map(drop)
 }
 
 fn remove_cgroups(folder: &Path) -> Result<()> {
@@ -188,11 +145,48 @@ fn remove_cgroups(folder: &Path) -> Result<()> {
     std::fs::remove_dir(folder).with_context(|| format!("remove {}", folder.display()))
 }
 
-/// Removes a folder of the cluster. Mounts in it have ended with the nodes' mount namespaces.
-fn remove_folder(folder: &Path) -> Result<()> {
-    if !folder.exists() {
-        return Ok(());
+const NODE_PROGRAMS: &str =
+    "kube-controller-manager kube-scheduler kubelet kube-proxy agnhost regression-issue-74839";
+
+/// Programs that the cluster's nodes or xtask start. A CNI plugin has its full path, because
+/// iproute2 also has a program `bridge`.
+const PACKAGES: &str = "runc /usr/lib/cni/bridge=containernetworking-plugins debootstrap \
+    nsenter=util-linux iptables nft=nftables conntrack";
+
+/// The folders with the programs that were built.
+struct Tools {
+    kubernetes: PathBuf,
+    containerd: PathBuf,
+    coredns: PathBuf,
+}
+
+impl Tools {
+    /// Installs and builds the programs that are missing.
+    fn find() -> Result<Self> {
+        ensure!(
+            host::is_root(),
+            "a cluster of containers in network namespaces needs root: run this as root"
+        );
+        setup::tools(PACKAGES)?;
+        let programs = format!("{} {NODE_PROGRAMS}", go::CONTROL_PLANE);
+        Ok(Self {
+            kubernetes: go::programs("kubernetes", &programs)?,
+            containerd: go::programs("containerd", "containerd containerd-shim-runc-v2 ctr")?,
+            coredns: go::program("coredns", "coredns")?,
+        })
     }
-    let mut command = command::of("rm", "--recursive --force --one-file-system");
-    daemon::run(command.arg(folder)).map(drop)
+    fn kubernetes(&self, name: &str) -> String {
+        self.kubernetes.join(name).display().to_string()
+    }
+    fn containerd(&self, name: &str) -> String {
+        self.containerd.join(name).display().to_string()
+    }
+    fn coredns(&self) -> String {
+        self.coredns.display().to_string()
+    }
+    /// Returns the PATH for programs on a node: containerd searches it for its shim and for runc.
+    fn path(&self) -> String {
+        let (one, other) = (self.containerd.display(), self.kubernetes.display());
+        format!("{one}:{other}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+    }
 }

@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Starts a node: its mounts and host name, its container runtime with the images, its kubelet.
+//! Starts a node: its mounts and host name, its container runtime with the images, its kubelet, and
+//! its pod network: the plugin bridge with routes of this cluster's own, flannel, or kube-router
+//! with its network policies. Called by `cluster up`.
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
 use serde_json::json;
 
 use super::{
-    control::kubectl,
-    daemon::{self, HOLDER, inside, run, wait},
+    Tools,
+    control::{self, HOLDER, inside, kubectl, run, wait},
     images::{Archive, PAUSE},
-    layout::{self, DNS, DOMAIN, NODES, Node, RUN, pki},
-    tools::{CNI, Tools},
+    layout::{self, CLUSTER_CIDR, CONTROL, NODES, Node, RUN, SERVICE_CIDR, kubeconfig, pki},
+    name,
 };
-use crate::fs;
-
-const PATIENCE: Duration = Duration::from_secs(90);
+use crate::{
+    fs,
+    setup::{self, go},
+};
 
 /// A shell script whose process keeps a node's namespaces. It sets the host name and mounts a BPF
 /// file system and a cgroup2 hierarchy whose root is the node's cgroup. The container runtime
@@ -34,51 +35,45 @@ mount --bind \"$2\" \"$3\"
 exec sleep infinity";
 
 /// Returns where a node's own cgroup2 hierarchy is mounted: the same path in each node's mounts.
-pub(super) fn cgroup_mount() -> PathBuf {
+fn cgroup_mount() -> PathBuf {
     Path::new(RUN).join("cgroup")
 }
 
-impl Node {
-    fn run_folder(&self) -> PathBuf {
-        Path::new(RUN).join(self.place.name)
-    }
-    fn socket(&self) -> String {
-        format!("{}/containerd.sock", self.run_folder().display())
-    }
+/// Returns the folder of a node's sockets and mount points.
+fn run_folder(node: &Node) -> String {
+    format!("{RUN}/{}", node.place.name)
 }
 
 /// Starts the holder of a node's namespaces and the container runtime of the node.
 pub(super) fn start_runtime(tools: &Tools, node: &Node) -> Result<()> {
     let (place, folder) = (&node.place, node.place.folder());
     fs::create_dir_all(cgroup_mount())?;
-    let (cgroups, mount) = (layout::cgroup2_root()?, cgroup_mount());
-    let (cgroups, mount) = (cgroups.display().to_string(), mount.display().to_string());
+    let (cgroups, mount) = (
+        layout::cgroup2_root()?,
+        cgroup_mount().display().to_string(),
+    );
     let namespaces = ["unshare", "--mount", "--uts", "--cgroup"];
     let script = ["sh", "-c", HOLD, HOLDER, place.name, &cgroups, &mount];
-    daemon::start(place, HOLDER, namespaces.iter().chain(&script))?;
-    wait("the node's mounts", PATIENCE, place, HOLDER, || {
-        let file = cgroup_mount().join("cgroup.procs");
-        let mut command = inside(place);
-        let test = command
-            .as_mut()
-            .map(|command| command.args(["test", "-e"]).arg(file));
-        test.is_ok_and(|test| run(test).is_ok())
+    control::start_daemon(place, HOLDER, namespaces.iter().chain(&script))?;
+    wait("the node's mounts", place, HOLDER, || {
+        let test = ["test", "-e", &format!("{mount}/cgroup.procs")];
+        inside(place).is_ok_and(|mut command| run(command.args(test)).is_ok())
     })?;
     fs::create_dir_all(folder.join("cni"))?;
     let config = folder.join("containerd.toml");
-    fs::write(&config, containerd_config(node))?;
+    let text = format!(
+        include_str!("../../cluster/containerd.toml"),
+        folder = folder.display(),
+        run = run_folder(node),
+        pause = PAUSE,
+    );
+    fs::write(&config, text)?;
     let path = format!("PATH={}", tools.path());
     let (program, config) = (tools.containerd("containerd"), config.display().to_string());
     let words = ["env", &path, &program, "--config", &config];
-    daemon::start(place, "containerd", words)?;
+    control::start_daemon(place, "containerd", words)?;
     let answers = || ctr(tools, node, &["version"]).is_ok();
-    wait(
-        "the container runtime",
-        PATIENCE,
-        place,
-        "containerd",
-        answers,
-    )
+    wait("the container runtime", place, "containerd", answers)
 }
 
 /// Imports an archive's images into a node's container runtime, unless the node has them.
@@ -97,18 +92,27 @@ pub(super) fn import(tools: &Tools, node: &Node, archive: &Archive) -> Result<()
     fs::write(&marker, &version)
 }
 
-pub(super) fn ctr(tools: &Tools, node: &Node, arguments: &[&str]) -> Result<String> {
+fn ctr(tools: &Tools, node: &Node, arguments: &[&str]) -> Result<String> {
     run(inside(&node.place)?
         .arg(tools.containerd("ctr"))
-        .args(["--address", &node.socket(), "--namespace", "k8s.io"])
+        .arg("--address")
+        .arg(format!("{}/containerd.sock", run_folder(node)))
+        .args(["--namespace", "k8s.io"])
         .args(arguments))
 }
 
 /// Starts the kubelet of a node.
 pub(super) fn start_kubelet(tools: &Tools, node: &Node) -> Result<()> {
     let folder = node.place.folder();
-    let config = folder.join("kubelet.json");
-    fs::write(&config, kubelet_config(node))?;
+    let config = folder.join("kubelet.yaml");
+    let text = format!(
+        include_str!("../../cluster/kubelet.yaml"),
+        folder = folder.display(),
+        run = run_folder(node),
+        pki = pki("").display(),
+        address = node.place.address,
+    );
+    fs::write(&config, text)?;
     // The nodes have no DNS resolver, so names outside of the cluster cannot be resolved.
     fs::write(folder.join("resolv.conf"), "")?;
     let (name, address, zone) = (node.place.name, node.place.address, node.zone);
@@ -123,7 +127,7 @@ pub(super) fn start_kubelet(tools: &Tools, node: &Node) -> Result<()> {
         folder.join("kubelet").display(),
         folder.join("kubelet-pki").display(),
     );
-    daemon::start(&node.place, "kubelet", command.split_whitespace())
+    control::start_daemon(&node.place, "kubelet", command.split_whitespace())
 }
 
 /// Waits until every node is Ready in the API.
@@ -134,62 +138,139 @@ pub(super) fn wait_ready(tools: &Tools) -> Result<()> {
         let get = format!("get node {name} -o {query}");
         let what = format!("{name} to be ready");
         let is_ready = || kubectl(tools, &get).is_ok_and(|status| status == "True");
-        wait(&what, PATIENCE, &node.place, "kubelet", is_ready)?;
+        wait(&what, &node.place, "kubelet", is_ready)?;
     }
     Ok(())
 }
 
-fn containerd_config(node: &Node) -> String {
-    let (folder, run) = (node.place.folder(), node.run_folder());
-    let (folder, run) = (folder.display(), run.display());
-    format!(
-        "version = 3
-root = \"{folder}/containerd\"
-state = \"{run}/containerd\"
-[grpc]
-address = \"{}\"
-[plugins.'io.containerd.cri.v1.images']
-snapshotter = \"overlayfs\"
-[plugins.'io.containerd.cri.v1.images'.pinned_images]
-sandbox = \"{PAUSE}\"
-[plugins.'io.containerd.cri.v1.runtime']
-# This machine may not allow a container a lower score than containerd's own.
-restrict_oom_score_adj = true
-netns_mounts_under_state_dir = true
-[plugins.'io.containerd.cri.v1.runtime'.cni]
-bin_dirs = [\"{CNI}\"]
-conf_dir = \"{folder}/cni\"
-[plugins.'io.containerd.cri.v1.runtime'.containerd]
-default_runtime_name = \"runc\"
-[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
-runtime_type = \"io.containerd.runc.v2\"
-[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
-SystemdCgroup = false
-",
-        node.socket()
-    )
+/// Who joins the nodes' pods.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Cni {
+    /// Bridges, and routes between the nodes
+    Bridge,
+    /// Flannel: VXLAN, rules by iptables
+    Flannel,
+    /// Flannel: routes between the nodes (host-gw), rules by iptables
+    FlannelHostGw,
+    /// Flannel: VXLAN, rules by nftables
+    FlannelNftables,
+    /// kube-router: routes by BGP, network policies by iptables and ipset
+    KubeRouter,
 }
 
-fn kubelet_config(node: &Node) -> String {
+fn marker() -> PathBuf {
+    CONTROL.folder().join("cni")
+}
+
+/// Returns the cluster's pod network.
+pub(super) fn current_cni() -> Cni {
+    let text = fs::read_to_string(marker()).unwrap_or_default();
+    Cni::from_str(text.trim(), false).unwrap_or(Cni::Bridge)
+}
+
+/// Returns the pod network to build: `wanted`, or without it the present one. Writes it down. Fails
+/// if there is a cluster with another one.
+pub(super) fn choose_cni(wanted: Option<Cni>, stands: bool) -> Result<Cni> {
+    let present = if stands { current_cni() } else { Cni::Bridge };
+    let cni = wanted.unwrap_or(present);
+    ensure!(
+        !stands || cni == present,
+        "this cluster's pod network is {}, and it stays as long as the cluster: `cargo xtask cluster down` first",
+        name(&present)
+    );
+    fs::write(marker(), name(&cni))?;
+    Ok(cni)
+}
+
+/// Gives each node its range of pod addresses, starts the pod network's daemons and writes the
+/// container runtime's configurations. The nodes must be known to the API server.
+pub(super) fn start_cni(tools: &Tools, cni: Cni) -> Result<()> {
+    for node in &NODES {
+        let name = node.place.name;
+        let is_known = || kubectl(tools, &format!("get node {name}")).is_ok();
+        wait(name, &node.place, "kubelet", is_known)?;
+        let range = json!({"spec": {"podCIDR": node.pods, "podCIDRs": [node.pods]}});
+        kubectl(tools, &format!("patch node {name} --patch {range}"))?;
+    }
+    // kube-router masquerades packets to nodes whose ranges it did not find at its start.
+    for node in &NODES {
+        match cni {
+            Cni::Bridge => configure(node, "cni0", None)?,
+            Cni::KubeRouter => {
+                configure(node, "kube-bridge", None)?;
+                start_kube_router(tools, node)?;
+            }
+            _ => start_flannel(tools, node, cni)?,
+        }
+    }
+    Ok(())
+}
+
+/// Starts flannel with what its manifest says. The plugin `flannel` of that manifest would call the
+/// plugin `bridge` with values from flannel's file; `configure` writes them.
+fn start_flannel(tools: &Tools, node: &Node, cni: Cni) -> Result<()> {
     let folder = node.place.folder();
-    json!({
-        "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
-        "containerRuntimeEndpoint": format!("unix://{}", node.socket()),
-        "authentication": {
-            "anonymous": {"enabled": false}, "webhook": {"enabled": true},
-            "x509": {"clientCAFile": pki("ca.crt")},
+    let (network, lease) = (folder.join("net-conf.json"), folder.join("subnet.env"));
+    let is_direct = cni == Cni::FlannelHostGw;
+    let backend = if is_direct { "host-gw" } else { "vxlan" };
+    let configuration = json!({
+        "Network": CLUSTER_CIDR, "EnableNFTables": cni == Cni::FlannelNftables,
+        "Backend": {"Type": backend},
+    });
+    fs::write(&network, configuration.to_string())?;
+    let line = format!(
+        "env PATH={} NODE_NAME={} {} --kube-subnet-mgr --ip-masq --iface=eth0 --kubeconfig-file={} \
+         --net-config-path={} --subnet-file={}",
+        tools.path(),
+        node.place.name,
+        go::program("flannel", "flanneld")?.display(),
+        kubeconfig().display(),
+        network.display(),
+        lease.display(),
+    );
+    control::start_daemon(&node.place, "flanneld", line.split_whitespace())?;
+    let is_there = || lease.exists();
+    wait("flannel's lease", &node.place, "flanneld", is_there)?;
+    let text = fs::read_to_string(&lease)?;
+    let mut lines = text.lines();
+    let mtu = lines.find_map(|line| line.strip_prefix("FLANNEL_MTU=")?.trim().parse().ok());
+    let mtu: u32 = mtu.context("flannel's lease has no FLANNEL_MTU")?;
+    configure(node, "cni0", Some(mtu))
+}
+
+/// Starts kube-router without its service proxy, and without tunnels: all nodes are on one segment.
+fn start_kube_router(tools: &Tools, node: &Node) -> Result<()> {
+    setup::tools("ipset")?;
+    let line = format!(
+        "env PATH={} KUBE_ROUTER_CNI_CONF_FILE={} {} --kubeconfig={} --hostname-override={} \
+         --run-service-proxy=false --enable-overlay=false --service-cluster-ip-range={SERVICE_CIDR}",
+        tools.path(),
+        file(node).display(),
+        go::program("kube-router", "kube-router")?.display(),
+        kubeconfig().display(),
+        node.place.name,
+    );
+    control::start_daemon(&node.place, "kube-router", line.split_whitespace())
+}
+
+fn file(node: &Node) -> PathBuf {
+    node.place.folder().join("cni/10-cluster.conflist")
+}
+
+/// Writes the configuration that the container runtime reads: the plugin bridge. Without one a node
+/// is not ready. kube-router and flannel masquerade themselves.
+fn configure(node: &Node, name: &str, mtu: Option<u32>) -> Result<()> {
+    let mut bridge = json!({
+        "type": "bridge", "bridge": name, "isGateway": true, "isDefaultGateway": true, "hairpinMode": true,
+        "ipam": {
+            "type": "host-local", "ranges": [[{"subnet": node.pods}]],
+            "dataDir": node.place.folder().join("cni-addresses"),
         },
-        "authorization": {"mode": "Webhook"},
-        "address": node.place.address,
-        "cgroupDriver": "cgroupfs", "cgroupsPerQOS": false, "enforceNodeAllocatable": [],
-        "failCgroupV1": false, "failSwapOn": false, "localStorageCapacityIsolation": false,
-        "clusterDNS": [DNS], "clusterDomain": DOMAIN,
-        "podLogsDir": folder.join("pods"), "resolvConf": folder.join("resolv.conf"),
-        // The kubelet must not evict pods because a disk of this machine is full.
-        "evictionHard": {"memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%", "nodefs.inodesFree": "0%"},
-        "imageGCHighThresholdPercent": 100,
-        "maxPods": 110, "serializeImagePulls": false,
-        "kubeAPIQPS": 100, "kubeAPIBurst": 200,
-    })
-    .to_string()
+    });
+    if let Some(mtu) = mtu {
+        bridge["mtu"] = mtu.into();
+    }
+    let ports = json!({"type": "portmap", "capabilities": {"portMappings": true}, "snat": true});
+    let conflist = json!({"cniVersion": "1.0.0", "name": "cluster", "plugins": [bridge, ports]});
+    fs::write(file(node), conflist.to_string())
 }

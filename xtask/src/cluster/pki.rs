@@ -3,10 +3,8 @@
 //! its own. `build` writes them to the cluster's folder; called by `cluster up`.
 
 use std::{
-    fs::OpenOptions,
-    io::Write,
-    os::unix::fs::OpenOptionsExt,
-    path::Path,
+    fs::Permissions,
+    os::unix::fs::PermissionsExt,
     time::{Duration, SystemTime},
 };
 
@@ -15,7 +13,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::layout::{API_SERVICE, CONTROL, DOMAIN, NODES, pki, server};
 use crate::fs;
@@ -26,123 +24,80 @@ const VALIDITY: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// Kubernetes' group of administrators.
 const ADMINISTRATORS: &str = "system:masters";
 
-/// The file that is written last. If it exists, `build` has written all other files.
-const LAST: &str = "admin.kubeconfig";
-
 /// Writes all keys, certificates and kubeconfigs, unless an earlier call has written them.
 pub(super) fn build() -> Result<()> {
-    fs::create_dir_all(pki(""))?;
-    if pki(LAST).exists() {
+    // The administrator's files are written last: if they exist, so do all others.
+    if pki("admin.kubeconfig").exists() {
         return Ok(());
     }
-    for (name, content) in files().context("make keys and certificates")? {
-        write(&pki(&name), &content)?;
+    fs::create_dir_all(pki(""))?;
+    std::fs::set_permissions(pki(""), Permissions::from_mode(0o700)).context("close the folder")?;
+    let mut authority = params("portolan-cluster", "", &[])?;
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    authority.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    let key = KeyPair::generate()?;
+    fs::write(pki("ca.crt"), authority.self_signed(&key)?.pem())?;
+    let issuer = Issuer::new(authority, key);
+    // The key that signs service accounts' tokens.
+    let accounts = KeyPair::generate()?;
+    fs::write(pki("sa.key"), accounts.serialize_pem())?;
+    fs::write(pki("sa.pub"), accounts.public_key_pem())?;
+    let names = format!(
+        "kubernetes kubernetes.default kubernetes.default.svc kubernetes.default.svc.{DOMAIN} {} {API_SERVICE} 127.0.0.1",
+        CONTROL.address
+    );
+    let names: Vec<_> = names.split(' ').map(str::to_owned).collect();
+    write(&issuer, "apiserver", "kube-apiserver", "", &names)?;
+    for node in &NODES {
+        let user = format!("system:node:{}", node.place.name);
+        write(&issuer, node.place.name, &user, "system:nodes", &[])?;
+    }
+    for (file, user, group) in [
+        ("controller-manager", "system:kube-controller-manager", ""),
+        ("scheduler", "system:kube-scheduler", ""),
+        (
+            "kubelet-client",
+            "kube-apiserver-kubelet-client",
+            ADMINISTRATORS,
+        ),
+        ("admin", "admin", ADMINISTRATORS),
+    ] {
+        write(&issuer, file, user, group, &[])?;
     }
     Ok(())
 }
 
-/// Returns names and contents of all files that `build` writes, in this order.
-fn files() -> Result<Vec<(String, String)>> {
-    let authority = Authority::new()?;
-    let mut files = vec![("ca.crt".to_owned(), authority.certificate.clone())];
-    // The key that signs service accounts' tokens.
-    let accounts = KeyPair::generate()?;
-    files.push(("sa.key".to_owned(), accounts.serialize_pem()));
-    files.push(("sa.pub".to_owned(), accounts.public_key_pem()));
-    let names = [
-        "kubernetes".to_owned(),
-        "kubernetes.default".to_owned(),
-        "kubernetes.default.svc".to_owned(),
-        format!("kubernetes.default.svc.{DOMAIN}"),
-        CONTROL.address.to_owned(),
-        API_SERVICE.to_owned(),
-        "127.0.0.1".to_owned(),
+/// Makes a key and its certificate, valid for servers and clients, and a kubeconfig that names
+/// both. `names` are the server's DNS names and addresses.
+fn write(
+    issuer: &Issuer<'_, KeyPair>,
+    file: &str,
+    user: &str,
+    group: &str,
+    names: &[String],
+) -> Result<()> {
+    let mut params = params(user, group, names)?;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![
+        ExtendedKeyUsagePurpose::ServerAuth,
+        ExtendedKeyUsagePurpose::ClientAuth,
     ];
-    files.extend(authority.pair("apiserver", "kube-apiserver", None, &names)?);
-    files.extend(authority.pair(
-        "kubelet-client",
-        "kube-apiserver-kubelet-client",
-        Some(ADMINISTRATORS),
-        &[],
-    )?);
-    for node in &NODES {
-        let name = node.place.name;
-        let user = format!("system:node:{name}");
-        files.extend(authority.client(name, &user, Some("system:nodes"))?);
-    }
-    for (name, user, group) in [
-        ("controller-manager", "system:kube-controller-manager", None),
-        ("scheduler", "system:kube-scheduler", None),
-        ("kube-proxy", "system:kube-proxy", None),
-        ("admin", "admin", Some(ADMINISTRATORS)),
-    ] {
-        files.extend(authority.client(name, user, group)?);
-    }
-    Ok(files)
-}
-
-/// The cluster's certificate authority, which signs all certificates.
-struct Authority {
-    issuer: Issuer<'static, KeyPair>,
-    certificate: String,
-}
-
-impl Authority {
-    fn new() -> Result<Self> {
-        let mut params = params("portolan-cluster", None, &[])?;
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        let key = KeyPair::generate()?;
-        let certificate = params.self_signed(&key)?.pem();
-        Ok(Self {
-            issuer: Issuer::new(params, key),
-            certificate,
-        })
-    }
-
-    /// Makes a key and its certificate, valid for servers and clients. Returns the files' names and
-    /// contents. `names` are the server's DNS names and addresses.
-    fn pair(
-        &self,
-        file: &str,
-        user: &str,
-        group: Option<&str>,
-        names: &[String],
-    ) -> Result<[(String, String); 2]> {
-        let mut params = params(user, group, names)?;
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![
-            ExtendedKeyUsagePurpose::ServerAuth,
-            ExtendedKeyUsagePurpose::ClientAuth,
-        ];
-        params.use_authority_key_identifier_extension = true;
-        let key = KeyPair::generate()?;
-        let certificate = params.signed_by(&key, &self.issuer)?;
-        Ok([
-            (format!("{file}.key"), key.serialize_pem()),
-            (format!("{file}.crt"), certificate.pem()),
-        ])
-    }
-
-    /// Does the same as `pair`, and adds a kubeconfig that names both files.
-    fn client(
-        &self,
-        file: &str,
-        user: &str,
-        group: Option<&str>,
-    ) -> Result<impl Iterator<Item = (String, String)>> {
-        let pair = self.pair(file, user, group, &[])?;
-        let kubeconfig = (format!("{file}.kubeconfig"), kubeconfig(file));
-        Ok(pair.into_iter().chain([kubeconfig]))
-    }
+    params.use_authority_key_identifier_extension = true;
+    let key = KeyPair::generate()?;
+    let at = |ending| pki(&format!("{file}.{ending}"));
+    fs::write(at("crt"), params.signed_by(&key, issuer)?.pem())?;
+    fs::write(at("key"), key.serialize_pem())?;
+    let cluster = json!({"server": server(), "certificate-authority": pki("ca.crt")});
+    let user = json!({"client-certificate": at("crt"), "client-key": at("key")});
+    fs::write(at("kubeconfig"), kubeconfig(&cluster, &user))
 }
 
 /// Returns what all certificates have in common. Kubernetes takes a certificate's common name as
 /// the user and its organization as the group.
-fn params(user: &str, group: Option<&str>, names: &[String]) -> Result<CertificateParams> {
+fn params(user: &str, group: &str, names: &[String]) -> Result<CertificateParams> {
     let mut params = CertificateParams::new(names)?;
     params.distinguished_name = DistinguishedName::new();
-    if let Some(group) = group {
+    if !group.is_empty() {
         let kind = DnType::OrganizationName;
         params.distinguished_name.push(kind, group);
     }
@@ -153,24 +108,13 @@ fn params(user: &str, group: Option<&str>, names: &[String]) -> Result<Certifica
     Ok(params)
 }
 
-fn kubeconfig(name: &str) -> String {
+/// Returns a kubeconfig; JSON is YAML, too.
+pub(crate) fn kubeconfig(cluster: &Value, user: &Value) -> String {
     json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "cluster",
-        "clusters": [{"name": "cluster", "cluster": {"server": server(), "certificate-authority": pki("ca.crt")}}],
-        "users": [{"name": name, "user": {
-            "client-certificate": pki(&format!("{name}.crt")), "client-key": pki(&format!("{name}.key")),
-        }}],
-        "contexts": [{"name": "cluster", "context": {"cluster": "cluster", "user": name}}],
+        "apiVersion": "v1", "kind": "Config", "current-context": "it",
+        "clusters": [{"name": "it", "cluster": cluster}],
+        "users": [{"name": "it", "user": user}],
+        "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
     })
     .to_string()
-}
-
-/// Writes a file that only its owner may read.
-fn write(path: &Path, content: &str) -> Result<()> {
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    options
-        .open(path)
-        .and_then(|mut file| file.write_all(content.as_bytes()))
-        .with_context(|| format!("write {}", path.display()))
 }

@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Renders the chart and the kustomize folders of `deploy/` to objects, and tests what must hold of
-//! them.
+//! Renders the chart and the kustomize folders of `deploy/` to objects, by helm and kubectl, and
+//! tests what must hold of them.
 
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    process::Command,
 };
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
+use tempfile::TempDir;
 
-use super::{
-    folder,
-    helm::{ADDRESS, Helm},
-};
+use super::folder;
 use crate::{cargo, command, fs};
 
 /// Kubernetes objects. Key: kind and name.
@@ -38,11 +35,8 @@ impl Kubectl {
     /// Returns the objects that the kustomization.yaml in a folder renders.
     pub(super) fn kustomize(&self, folder: &Path) -> Result<Objects> {
         let what = format!("kustomize {}", folder.display());
-        let mut command = Command::new(&self.0);
-        self.parse(&command::output(
-            command.arg("kustomize").arg(folder),
-            &what,
-        )?)
+        let mut command = command::of(&self.0, "kustomize");
+        self.parse(&command::output(command.arg(folder), &what)?)
     }
 
     /// Parses the YAML of several objects. kubectl does it, because xtask has no YAML parser.
@@ -73,12 +67,62 @@ fn entry(mut object: Value) -> ((String, String), Value) {
     (key, object)
 }
 
+/// The values that the chart requires on a cluster without kubeadm, as one argument of `--set`.
+pub(super) const ADDRESS: &str =
+    "apiServer=https://192.0.2.1:6443,settings.clusterCIDR=10.244.0.0/16";
+
+pub(super) struct Helm {
+    program: PathBuf,
+    home: TempDir,
+}
+
+impl Helm {
+    pub(super) fn new(program: PathBuf) -> Result<Self> {
+        let home = TempDir::with_prefix("portolan-helm-").context("make helm's home")?;
+        Ok(Self { program, home })
+    }
+
+    /// Runs helm in `deploy/` with the words of a text, and values (`path=value`) for the chart
+    /// that the text names. A value in braces or brackets is JSON.
+    pub(super) fn run(
+        &self,
+        words: &str,
+        values: &[&str],
+        kubeconfig: Option<&Path>,
+    ) -> Result<String> {
+        let mut command = command::of(&self.program, "--namespace kube-system");
+        let homes = ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"];
+        command
+            .args(words.split(' '))
+            .current_dir(folder(""))
+            .envs(homes.map(|name| (name, self.home.path())))
+            .env("KUBECONFIG", kubeconfig.unwrap_or(Path::new("/dev/null")));
+        for value in values {
+            let (_, inner) = value.split_once('=').unwrap_or_default();
+            // `[::]:1` is an address.
+            let is_json = inner.starts_with('{') || inner.starts_with('[') && inner.ends_with(']');
+            command.args([if is_json { "--set-json" } else { "--set" }, value]);
+        }
+        let values = values.join(" ");
+        command::output(&mut command, &format!("helm {words} {values}"))
+    }
+
+    /// Returns the YAML of the objects that the chart renders with these values, without those of
+    /// `helm test`.
+    pub(super) fn template(&self, values: &[&str]) -> Result<String> {
+        self.run("template portolan --skip-tests ./chart", values, None)
+    }
+
+    pub(super) fn objects(&self, kubectl: &Kubectl, values: &[&str]) -> Result<Objects> {
+        kubectl.parse(&self.template(values)?)
+    }
+}
+
 /// Tests that `kubectl apply -k deploy`, and the folder of `cargo xtask cluster`, give the objects
 /// of the chart.
 pub(super) fn same(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
-    let kubeadm = "kubeProxyConfigMap=kube-proxy";
     let cluster = [
-        kubeadm,
+        "kubeProxyConfigMap=kube-proxy",
         "cgroupRoot=/run/portolan-cluster/cgroup",
         "gatewayAPI=true",
         "gatewayServices=true",
@@ -89,18 +133,11 @@ pub(super) fn same(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
     ] {
         helm.run("lint --strict --quiet ./chart", values, None)?;
         let (one, other) = (kubectl.kustomize(&folder)?, helm.objects(kubectl, values)?);
-        ensure!(
-            one.keys().eq(other.keys()),
-            "{:?}, {:?}",
-            one.keys(),
-            other.keys()
-        );
-        for (key, object) in one {
-            ensure!(
-                object == other[&key],
-                "{key:?}: {object}, chart: {}",
-                other[&key]
-            );
+        let keys = (one.keys(), other.keys());
+        ensure!(one.keys().eq(other.keys()), "{keys:?}");
+        for (key, object) in &one {
+            let chart = &other[key];
+            ensure!(object == chart, "{key:?}: {object}, chart: {chart}");
         }
     }
     Ok(())
@@ -108,25 +145,19 @@ pub(super) fn same(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
 
 /// Tests that ports follow the addresses in the settings, and probes a value of their own.
 pub(super) fn ports(helm: &Helm) -> Result<()> {
+    const ANYWHERE: [&str; 2] = [
+        "settings.healthzBindAddress=0.0.0.0",
+        "settings.metricsBindAddress=::1",
+    ];
+    const OTHERS: [&str; 3] = [
+        "settings.healthzBindAddress=127.0.0.1:20256",
+        "settings.metricsBindAddress=[::]:20249",
+        "probeAddress=[::1]:20247",
+    ];
     const CASES: [(&[&str], [u16; 3], &str); 3] = [
         (&[], [10256, 10249, 10247], "127.0.0.1"),
-        (
-            &[
-                "settings.healthzBindAddress=0.0.0.0",
-                "settings.metricsBindAddress=::1",
-            ],
-            [10256, 10249, 10247],
-            "127.0.0.1",
-        ),
-        (
-            &[
-                "settings.healthzBindAddress=127.0.0.1:20256",
-                "settings.metricsBindAddress=[::]:20249",
-                "probeAddress=[::1]:20247",
-            ],
-            [20256, 20249, 20247],
-            "::1",
-        ),
+        (&ANYWHERE, [10256, 10249, 10247], "127.0.0.1"),
+        (&OTHERS, [20256, 20249, 20247], "::1"),
     ];
     for (values, ports, host) in CASES {
         let text = helm.template(&[&[ADDRESS], values].concat())?;
@@ -144,26 +175,24 @@ pub(super) fn ports(helm: &Helm) -> Result<()> {
 /// Tests that the node affinity of the values is kept, and that ours is added to each of its terms.
 pub(super) fn affinity(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
     const RULE: &str = "requiredDuringSchedulingIgnoredDuringExecution";
-    let fargate = r#"{"key":"compute","operator":"NotIn","values":["fargate"]}"#;
-    let field = r#"[{"key":"metadata.name","operator":"In","values":["a"]}]"#;
-    let terms = format!(r#"[{{"matchExpressions":[{fargate}]}},{{"matchFields":{field}}}]"#);
-    let given =
-        format!(r#"affinity={{"nodeAffinity":{{"{RULE}":{{"nodeSelectorTerms":{terms}}}}}}}"#);
+    let fargate = json!({"key": "compute", "operator": "NotIn", "values": ["fargate"]});
+    let field = json!([{"key": "metadata.name", "operator": "In", "values": ["a"]}]);
+    let terms = json!([{"matchExpressions": [fargate]}, {"matchFields": field}]);
+    let given = json!({"nodeAffinity": {RULE: {"nodeSelectorTerms": terms}}});
     for (mode, operator, value) in [
         ("nodeByNode=false", "NotIn", "kube-proxy"),
         ("nodeByNode=true", "In", "portolan"),
         ("serviceProxyName=canary", "NotIn", "kube-proxy"),
     ] {
-        let objects = helm.objects(kubectl, &[ADDRESS, mode, &given])?;
+        let objects = helm.objects(kubectl, &[ADDRESS, mode, &format!("affinity={given}")])?;
         let daemon = objects.iter().find(|((kind, _), _)| kind == "DaemonSet");
         let (_, daemon) = daemon.context("no DaemonSet")?;
         let node = &daemon["spec"]["template"]["spec"]["affinity"]["nodeAffinity"];
-        let ours = format!(
-            r#"{{"key":"portolan.dev/proxy","operator":"{operator}","values":["{value}"]}}"#
-        );
-        let wanted: Value = serde_json::from_str(&format!(
-            r#"[{{"matchExpressions":[{fargate},{ours}]}},{{"matchExpressions":[{ours}],"matchFields":{field}}}]"#
-        ))?;
+        let ours = json!({"key": "portolan.dev/proxy", "operator": operator, "values": [value]});
+        let wanted = json!([
+            {"matchExpressions": [fargate, ours]},
+            {"matchExpressions": [ours], "matchFields": field},
+        ]);
         ensure!(node[RULE]["nodeSelectorTerms"] == wanted, "{mode}: {node}");
     }
     Ok(())
@@ -171,12 +200,10 @@ pub(super) fn affinity(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
 
 /// Tests that helm refuses values, by name: by a rule of the templates, and by the schema.
 pub(super) fn refused(helm: &Helm) -> Result<()> {
+    const SERVER: &str = "apiServer=https://192.0.2.1:6443";
     const CASES: [(&[&str], &str); 6] = [
         (&[], "apiServer"),
-        (
-            &["apiServer=https://192.0.2.1:6443"],
-            "settings.clusterCIDR",
-        ),
+        (&[SERVER], "settings.clusterCIDR"),
         (
             &[ADDRESS, "kubeProxyConfigMap=kube-proxy"],
             "exclude each other",
@@ -205,40 +232,16 @@ pub(super) fn refused(helm: &Helm) -> Result<()> {
 /// Tests that the chart and the images in the kustomize folders have the version of the packages.
 pub(super) fn versions() -> Result<()> {
     let version = env!("CARGO_PKG_VERSION");
-    for (file, start, line) in [
-        (
-            "chart/Chart.yaml",
-            "version:",
-            format!("version: {version}"),
-        ),
-        (
-            "chart/Chart.yaml",
-            "appVersion:",
-            format!("appVersion: {version}"),
-        ),
-        (
-            "overlays/kubeadm/kustomization.yaml",
-            "- {name: portolan,",
-            format!("newTag: {version}}}"),
-        ),
-        (
-            "emergency/kustomization.yaml",
-            "- {name: portolan,",
-            format!("newTag: {version}}}"),
-        ),
-        (
-            "kube-proxy/clean/kustomization.yaml",
-            "- {name: portolan,",
-            format!("newTag: {version}}}"),
-        ),
+    for (file, line) in [
+        ("chart/Chart.yaml", "\nversion: VERSION\n"),
+        ("chart/Chart.yaml", "\nappVersion: VERSION\n"),
+        ("overlays/kubeadm/kustomization.yaml", " newTag: VERSION}\n"),
+        ("emergency/kustomization.yaml", " newTag: VERSION}\n"),
+        ("kube-proxy/clean/kustomization.yaml", " newTag: VERSION}\n"),
     ] {
-        let text = fs::read_to_string(folder(file))?;
-        let found = text
-            .lines()
-            .map(str::trim)
-            .find(|found| found.starts_with(start));
-        let is_there = found.is_some_and(|found| found.ends_with(&line));
-        ensure!(is_there, "deploy/{file} does not say {line}");
+        let line = line.replace("VERSION", version);
+        let is_there = fs::read_to_string(folder(file))?.contains(&line);
+        ensure!(is_there, "deploy/{file} does not say {}", line.trim());
     }
     Ok(())
 }

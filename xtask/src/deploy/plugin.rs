@@ -10,13 +10,14 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
+use serde_json::json;
 use tempfile::TempDir;
 
 use super::{folder, server::Server};
 use crate::{command, fs};
 
-/// Shell code that replaces `kubectl exec`: it prints pod and arguments; `portolan-c` fails, and
-/// `portolan-o` leaves the answer open.
+/// Shell code that replaces `kubectl exec`: it prints pod and arguments, for `flows` in two lines;
+/// `portolan-c` fails, and `portolan-o` leaves the answer open.
 const EXEC: &str = r#"
 case "$*" in
 *" exec "*)
@@ -24,7 +25,7 @@ case "$*" in
     pod=${pod%% *}
     asked=${*#* /portolan }
     echo "$pod was asked: $asked"
-    echo "second line"
+    case "$asked" in flows*) echo "second line" ;; esac
     if [ "$pod" = portolan-c ]; then
         echo "broken" >&2
         echo "command terminated with exit code 3" >&2
@@ -67,92 +68,73 @@ impl Plugin {
     }
 }
 
-/// Returns YAML: three nodes with agents, a client's pod on the first, and a service whose
-/// endpoints are on the first two.
-fn objects() -> String {
-    let pod = |name: &str, node: &str, app: &str| {
-        format!(
-            "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, namespace: kube-system, labels: {{app: {app}}}}},
-             spec: {{nodeName: {node}, containers: [{{name: portolan, image: none}}]}}}}\n---\n"
-        )
-    };
-    let mut all = String::new();
-    for letter in ["a", "b", "d"] {
-        all += &format!("{{apiVersion: v1, kind: Node, metadata: {{name: node-{letter}}}}}\n---\n");
-        let (name, node) = (format!("portolan-{letter}"), format!("node-{letter}"));
-        all += &pod(&name, &node, "portolan");
-    }
-    all += &pod("client", "node-a", "shop");
-    let endpoint = |address: &str, node: &str| {
-        format!("{{addresses: [{address}], nodeName: {node}, conditions: {{ready: true}}}}")
-    };
-    all += &format!(
-        "{{apiVersion: v1, kind: Service, metadata: {{name: cart, namespace: kube-system}},
-          spec: {{type: NodePort, clusterIP: 172.30.1.1, externalIPs: [198.51.100.1], ports: [{{port: 80, nodePort: 30080}}]}}}}
----
-{{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4,
-  metadata: {{name: cart-a, namespace: kube-system, labels: {{kubernetes.io/service-name: cart}}}},
-  ports: [{{port: 8080}}], endpoints: [{}, {}, {}]}}\n",
-        endpoint("10.40.2.10", "node-b"),
-        endpoint("10.40.1.11", "node-a"),
-        endpoint("10.40.2.11", "node-b"),
-    );
-    all
-}
+/// A service whose endpoints are on the first two nodes.
+const SERVICE: &str = include_str!("../../deploy/service.yaml");
 
 /// Tests that `explain` asks the agents of the client's node and of the endpoints' nodes, for each
 /// form in which client and service can be given.
 pub(super) fn check(server: &Server, kubectl: &Path) -> Result<()> {
-    server.apply(&objects())?;
-    let running = |pod: &str, ip: &str| {
-        let status = format!(
-            r#"{{"status":{{"phase":"Running","podIP":"{ip}","podIPs":[{{"ip":"{ip}"}}]}}}}"#
-        );
-        let patch = ["patch", "pod", pod];
-        let how = ["--subresource=status", "--type=merge", "--patch", &status];
-        server.kubectl(&[&patch[..], &how].concat())
+    let pod = |name: &str, node: &str, app: &str, ip: &str| {
+        let named = format!("{{name: {name}, namespace: kube-system, labels: {{app: {app}}}}}");
+        let spec =
+            format!("{{nodeName: node-{node}, containers: [{{name: portolan, image: none}}]}}");
+        server.apply(&format!(
+            "{{apiVersion: v1, kind: Pod, metadata: {named}, spec: {spec}}}"
+        ))?;
+        let status = json!({"status": {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}]}});
+        let patch = [
+            "patch",
+            "pod",
+            name,
+            "--subresource=status",
+            "--type=merge",
+            "--patch",
+        ];
+        server.kubectl(&[&patch[..], &[&status.to_string()]].concat())
     };
-    for (letter, ip) in [
-        ("a", "192.168.40.2"),
-        ("b", "192.168.40.3"),
-        ("d", "192.168.40.4"),
-    ] {
-        running(&format!("portolan-{letter}"), ip)?;
+    // Nodes with agents on them.
+    for (letter, last) in [("a", 2), ("b", 3), ("d", 4)] {
+        let node = format!("{{apiVersion: v1, kind: Node, metadata: {{name: node-{letter}}}}}");
+        server.apply(&node)?;
+        let ip = format!("192.168.40.{last}");
+        pod(&format!("portolan-{letter}"), letter, "portolan", &ip)?;
     }
-    running("client", "10.40.1.9")?;
-    let kubeconfig = server.kubeconfig();
-    let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
+    pod("client", "a", "shop", "10.40.1.9")?;
+    server.apply(SERVICE)?;
+    let kubeconfig = format!("--kubeconfig={}", server.kubeconfig().display());
     let plugin = Plugin::new(&format!("exec {} \"$@\"\n", kubectl.display()))?;
+    let run = |words: &str| {
+        let words: Vec<_> = words.split(' ').collect();
+        plugin.run(&[&[kubeconfig.as_str()], &words[..]].concat())
+    };
 
-    let nodes = command::stdout(&plugin.run(&[&kubeconfig, "nodes"])?, "nodes")?;
+    let nodes = command::stdout(&run("nodes")?, "nodes")?;
     let expected = "NODE    POD\nnode-a  portolan-a\nnode-b  portolan-b\nnode-d  portolan-d\n";
     ensure!(nodes == expected, "{nodes}");
     for from in ["pod/kube-system/client", "10.40.1.9"] {
-        for to in [
-            "service/kube-system/cart:80",
-            "172.30.1.1:80",
-            "198.51.100.1:80",
-            "192.168.40.3:30080",
-        ] {
-            let output = plugin.run(&[&kubeconfig, "explain", "--from", from, "--to", to])?;
-            let said = command::stdout(&output, &format!("{from} {to}"))?;
-            let asked = format!("was asked: explain --from {from} --to {to}\nsecond line\n");
+        for to in "service/kube-system/cart:80 172.30.1.1:80 198.51.100.1:80 192.168.40.3:30080"
+            .split(' ')
+        {
+            let words = format!("explain --from {from} --to {to}");
+            let said = command::stdout(&run(&words)?, &words)?;
+            let asked = format!("was asked: {words}\n");
             let expected = format!(
                 "== node-a, the client's node\nportolan-a {asked}\
                  == node-b, a node of its endpoints\nportolan-b {asked}"
             );
-            ensure!(said == expected, "{from} {to}: {said}");
+            ensure!(said == expected, "{words}: {said}");
         }
     }
     // A client outside of the cluster has no node, so only the endpoints' nodes are asked.
-    let outside = ["explain", "--from=203.0.113.9", "--to=172.30.1.1:80"];
-    let output = plugin.run(&[&[kubeconfig.as_str()], &outside[..]].concat())?;
+    let output = run("explain --from=203.0.113.9 --to=172.30.1.1:80")?;
     let said = command::stdout(&output, "explain")?;
     let both = said.contains("== node-a, a node") && said.contains("== node-b, a node");
     ensure!(both && !said.contains("== node-d"), "{said}");
     let told = String::from_utf8_lossy(&output.stderr);
-    let is_told = told.contains("no pod and no node has 203.0.113.9");
-    ensure!(is_told, "{told}");
+    ensure!(
+        told.contains("no pod and no node has 203.0.113.9"),
+        "{told}"
+    );
     Ok(())
 }
 
@@ -160,8 +142,20 @@ pub(super) fn check(server: &Server, kubectl: &Path) -> Result<()> {
 mod tests {
     use super::*;
 
-    const PODS: &str = "echo 'node-b portolan-b'\necho 'a portolan-a'\n";
-    const ONE_FAILS: &str = "echo 'node-b portolan-b'\necho 'c portolan-c'\n";
+    /// The agents' pods, the plugin's flags, the command, the exit status, the answer, in which `/`
+    /// ends a line, and the complaint.
+    const CASES: &str = include_str!("../../deploy/plugin.txt");
+
+    /// Returns shell code for kubectl that lists the agents' pods.
+    fn pods(names: &str) -> String {
+        let line = |name: &str| {
+            format!(
+                "echo '{name} portolan-{}'\n",
+                name.trim_start_matches("node-")
+            )
+        };
+        names.split_whitespace().map(line).collect()
+    }
 
     fn run(pods: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
         let plugin = Plugin::new(pods).expect("a plugin");
@@ -172,56 +166,37 @@ mod tests {
     }
 
     #[test]
-    fn the_right_nodes_are_asked_and_named() {
-        let said = |node: &str, start: &str, words: &str| {
-            let pod = node.trim_start_matches("node-");
-            format!("{start}portolan-{pod} was asked: {words}\n{start}second line\n")
-        };
-        let one = |words: &str| said("a", "", words);
-        // Lines of several nodes start with the node; texts that are one whole come in sections.
-        let both = |words: &str| said("a", "a       ", words) + &said("node-b", "node-b  ", words);
-        let sections = |words: &str| {
-            let (a, b) = (said("a", "", words), said("node-b", "", words));
-            format!("== a\n{a}== node-b\n{b}")
-        };
-        for (arguments, expected) in [
-            ("flows --client 10.0.0.1", both("flows --client 10.0.0.1")),
-            (
-                "trace --write - --duration 3",
-                both("trace --write - --duration 3"),
-            ),
-            ("--node a services", one("services")),
-            ("--node=a --namespace=x services", one("services")),
-            ("flows --help", one("flows --help")),
-            ("completions bash", one("completions bash")),
-            ("--sections services", sections("services")),
-            ("services --output json", sections("services --output json")),
-            ("services -oyaml", sections("services -oyaml")),
-        ] {
-            let words: Vec<_> = arguments.split(' ').collect();
-            let seen = run(PODS, &words);
-            assert_eq!(seen, (Some(0), expected, String::new()), "{arguments}");
-        }
-        let (_, seen, _) = run(PODS, &["--node", "a", "trace", "--port 80", "$HOME", "*"]);
-        assert_eq!(seen, one("trace --port 80 $HOME *"), "unchanged");
-    }
-
-    #[test]
-    fn the_highest_exit_status_is_the_plugins_and_complaints_have_the_nodes_name() {
-        let (code, said, errors) = run(ONE_FAILS, &["check"]);
-        assert_eq!((code, errors.as_str()), (Some(3), "c: broken\n"));
-        let line = "node-b  portolan-b was asked: check";
-        assert!(said.contains(line), "{said}");
-        let (code, _, _) = run(ONE_FAILS, &["--node", "c", "check"]);
-        assert_eq!(code, Some(3));
-        // What was not looked at on one node says less than what was found on another.
-        for other in ["a portolan-a", "c portolan-c"] {
-            let (code, _, _) = run(
-                &format!("echo '{other}'\necho 'o portolan-o'\n"),
-                &["check"],
+    fn the_right_nodes_are_asked_and_named_and_the_highest_exit_status_counts() {
+        for row in CASES.lines().filter(|line| !line.starts_with('#')) {
+            let mut cells = row.split('|').map(str::trim);
+            let [names, flags, words, status, answer, complaint] =
+                [(); 6].map(|()| cells.next().unwrap_or_default());
+            let arguments = format!("{flags} {words}");
+            let arguments: Vec<_> = arguments.split_whitespace().collect();
+            let (code, said, errors) = run(&pods(names), &arguments);
+            assert_eq!(code, status.parse().ok(), "{row}: {errors}");
+            let lines = answer.split_terminator('/').map(|line| format!("{line}\n"));
+            let answer = lines
+                .collect::<String>()
+                .replace("ASKED", &format!("was asked: {words}"));
+            assert_eq!(said, answer, "{row}");
+            assert!(errors.contains(complaint), "{row}: {errors}");
+            assert_eq!(
+                errors.lines().count(),
+                usize::from(!complaint.is_empty()),
+                "{errors}"
             );
-            assert_eq!(code, Some(if other.starts_with('c') { 3 } else { 4 }));
         }
+        let (_, said, _) = run(&pods("a"), &["trace", "--port 80", "$HOME", "*"]);
+        assert_eq!(
+            said, "portolan-a was asked: trace --port 80 $HOME *\n",
+            "unchanged"
+        );
+        let (code, said, errors) = run("echo 'no cluster' >&2; exit 1\n", &["services"]);
+        assert_eq!((code, said + &errors), (Some(1), "no cluster\n".to_owned()));
+        let (code, said, errors) = run("", &[]);
+        assert_eq!((code, said.as_str()), (Some(2), ""));
+        assert!(errors.contains("Usage: kubectl portolan"), "{errors}");
     }
 
     #[test]
@@ -238,10 +213,7 @@ mod tests {
         let plugin = Plugin::new(pods).expect("a plugin");
         let output = plugin.run(&["--node", "a", "--debug", "top", "--programs"]);
         let said = command::stdout(&output.expect("it starts"), "top").expect("text");
-        assert_eq!(
-            said,
-            "portolan-debug-x was asked: top --programs\nsecond line\n"
-        );
+        assert_eq!(said, "portolan-debug-x was asked: top --programs\n");
         let calls = fs::read_to_string(plugin.folder.path().join("kubectl.calls")).expect("calls");
         for part in [
             "nodeName: a\n",
@@ -256,49 +228,5 @@ mod tests {
             assert!(calls.contains(part), "{part}: {calls}");
         }
         assert!(!calls.contains("nodeName: b"), "{calls}");
-    }
-
-    #[test]
-    fn invalid_plugin_arguments_give_one_line_and_exit_status_2() {
-        for (arguments, named) in [
-            (
-                "services --watch",
-                "--watch is for one node: name it with --node",
-            ),
-            (
-                "trace --verdict drop",
-                "trace of several nodes needs --duration",
-            ),
-            ("--nodes a services", "--nodes is no flag of the plugin"),
-            ("--node", "--node needs a value"),
-            (
-                "--node elsewhere services",
-                "on node elsewhere in namespace kube-system",
-            ),
-            ("--node a --node none services", "on node none"),
-            ("", "Usage: kubectl portolan"),
-        ] {
-            let words: Vec<_> = arguments.split_whitespace().collect();
-            let (code, said, errors) = run(PODS, &words);
-            assert_eq!(
-                (code, said.as_str()),
-                (Some(2), ""),
-                "{arguments}: {errors}"
-            );
-            assert!(errors.contains(named), "{arguments}: {errors}");
-            let lines = errors.lines().count();
-            assert!(lines == 1 || arguments.is_empty(), "{errors}");
-        }
-        let (code, _, errors) = run("", &["services"]);
-        assert_eq!(code, Some(2));
-        let named = errors.contains("no running pod with app=portolan");
-        assert!(named, "{errors}");
-    }
-
-    #[test]
-    fn a_failure_of_kubectl_is_passed_on() {
-        let (code, said, errors) = run("echo 'no cluster' >&2; exit 1\n", &["services"]);
-        assert_eq!((code, said.as_str()), (Some(1), ""));
-        assert_eq!(errors, "no cluster\n");
     }
 }

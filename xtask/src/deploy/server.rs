@@ -14,7 +14,7 @@ use rcgen::KeyPair;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{command, fs};
+use crate::{cluster::pki::kubeconfig, command, fs};
 
 /// The token of the tests' administrator, a member of system:masters.
 const ADMIN: &str = "admin-of-the-tests";
@@ -37,13 +37,10 @@ impl Server {
             folder: TempDir::with_prefix("portolan-server-").context("make a folder")?,
         };
         // All sockets stay open until all ports are known, so that the ports differ.
-        let mut listeners = Vec::new();
-        for _ in 0..3 {
-            listeners.push(TcpListener::bind("127.0.0.1:0")?);
-        }
-        let port = |number: usize| Ok::<_, anyhow::Error>(listeners[number].local_addr()?.port());
-        let [client, peer, secure] = [port(0)?, port(1)?, port(2)?];
-        drop(listeners);
+        let bind = || TcpListener::bind("127.0.0.1:0");
+        let sockets = [bind()?, bind()?, bind()?];
+        let ports = sockets.map(|socket| socket.local_addr().map_or(0, |address| address.port()));
+        let [client, peer, secure] = ports;
         let etcd = format!("http://127.0.0.1:{client}");
         let arguments = format!(
             "--unsafe-no-fsync --log-level error --listen-peer-urls http://127.0.0.1:{peer} \
@@ -53,27 +50,27 @@ impl Server {
         let data = server.path("etcd");
         server.spawn(command.arg(data), "etcd.log")?;
         server.write_credentials(secure)?;
-        let path = |name: &str| server.path(name).display().to_string();
+        let folder = server.path("");
+        let folder = folder.display();
         // Nobody can reach the API server at the address that it advertises. The admission plugin
         // requires service accounts, but their controller does not run here.
         let arguments = format!(
             "--etcd-servers {etcd} --bind-address 127.0.0.1 --secure-port {secure} --allow-privileged \
              --advertise-address 192.0.2.1 --endpoint-reconciler-type none --authorization-mode RBAC \
              --service-cluster-ip-range 172.30.0.0/16 --disable-admission-plugins ServiceAccount \
-             --service-account-issuer https://portolan.test"
+             --service-account-issuer https://portolan.test --cert-dir {folder}certs \
+             --token-auth-file {folder}tokens.csv --service-account-key-file {folder}sa.pub \
+             --service-account-signing-key-file {folder}sa.key"
         );
         let mut command = command::of(programs.join("kube-apiserver"), &arguments);
-        command
-            .args([
-                "--cert-dir",
-                &path("certs"),
-                "--token-auth-file",
-                &path("tokens.csv"),
-            ])
-            .args(["--service-account-signing-key-file", &path("sa.key")])
-            .args(["--service-account-key-file", &path("sa.pub")]);
         server.spawn(&mut command, "server.log")?;
-        server.wait_until_ready()?;
+        server.wait("the server is ready", || {
+            // The API server creates this namespace only after it answers.
+            server.kubectl(&["get", "--raw", "/readyz"])?;
+            server
+                .kubectl(&["get", "namespace", "kube-system"])
+                .map(drop)
+        })?;
         Ok(server)
     }
 
@@ -123,19 +120,14 @@ impl Server {
 
     fn write_credentials(&self, port: u16) -> Result<()> {
         let key = KeyPair::generate().context("make a key")?;
-        let kubeconfig = json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "test",
-            "clusters": [{"name": "test", "cluster": {
-                "server": format!("https://127.0.0.1:{port}"), "insecure-skip-tls-verify": true,
-            }}],
-            "users": [{"name": "test", "user": {"token": ADMIN}}],
-            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-        });
+        let server = format!("https://127.0.0.1:{port}");
+        let cluster = json!({"server": server, "insecure-skip-tls-verify": true});
+        let kubeconfig = kubeconfig(&cluster, &json!({"token": ADMIN}));
         let tokens = format!("{ADMIN},admin,admin,\"system:masters\"\n");
         fs::write(self.path("sa.key"), key.serialize_pem())?;
         fs::write(self.path("sa.pub"), key.public_key_pem())?;
         fs::write(self.path("tokens.csv"), tokens)?;
-        fs::write(self.path("kubeconfig"), kubeconfig.to_string())
+        fs::write(self.path("kubeconfig"), kubeconfig)
     }
 
     fn spawn(&mut self, command: &mut Command, log: &str) -> Result<()> {
@@ -143,15 +135,6 @@ impl Server {
         let child = child.with_context(|| format!("start {}", command.get_program().display()))?;
         self.processes.push(child);
         Ok(())
-    }
-
-    fn wait_until_ready(&self) -> Result<()> {
-        let ready = || {
-            // The API server creates this namespace only after it answers.
-            self.kubectl(&["get", "--raw", "/readyz"])?;
-            self.kubectl(&["get", "namespace", "kube-system"])
-        };
-        self.wait("the server is ready", || ready().map(drop))
     }
 
     /// Retries `attempt` until it succeeds; after a timeout the error contains the end of the logs.

@@ -4,22 +4,16 @@
 
 use std::{
     path::Path,
-    process::{Command, Stdio},
-    sync::mpsc,
-    thread,
+    process::Stdio,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result};
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
 
 use crate::{
-    arch::Arch,
     command,
-    summary::{Tally, failed_test},
+    cross::Arch,
+    summary::{Stage, failed_test},
 };
 
 /// Returns the name of qemu's program for an architecture, and the Debian package that contains it.
@@ -30,24 +24,26 @@ pub(super) const fn qemu(arch: Arch) -> (&'static str, &'static str) {
     }
 }
 
-/// Returns qemu's options for the machine, and the device of its serial console.
-const fn machine(arch: Arch) -> ([&'static str; 4], &'static str) {
+/// Returns qemu's options for the machine, and the device of its serial console. With the processor
+/// model `max`, qemu would compute arm64's pointer authentication at every return, which would take
+/// most of the time.
+const fn machine(arch: Arch) -> (&'static str, &'static str) {
     match arch {
-        Arch::Amd64 => (["-machine", "pc", "-cpu", "max"], "ttyS0"),
-        // With the processor model `max`, qemu would compute the pointer authentication at every
-        // return, which would take most of the time.
-        Arch::Arm64 => (["-machine", "virt", "-cpu", "cortex-a72"], "ttyAMA0"),
+        Arch::Amd64 => ("-machine pc -cpu max", "ttyS0"),
+        Arch::Arm64 => ("-machine virt -cpu cortex-a72", "ttyAMA0"),
     }
 }
 
-/// Memory of the virtual machine in MiB: enough for test programs and maps of default sizes.
-const MEMORY: &str = "3072";
+/// Options of every virtual machine: one processor, and memory in MiB for test programs and maps of
+/// default sizes.
+const OPTIONS: &str =
+    "-accel tcg -smp 1 -m 3072 -nodefaults -no-reboot -display none -serial stdio";
 const COMMAND_LINE: &str = "quiet panic=-1 mitigations=off nokaslr tsc=nowatchdog";
 
 /// The results of all stages in one kernel, as read from the console.
-#[derive(Default, Debug)]
+#[derive(Default)]
 pub(super) struct Run {
-    pub(super) stages: Vec<StageRun>,
+    pub(super) stages: Vec<Stage>,
     /// The version of Debian's kernel package, which contains the version of kernel.org's release.
     pub(super) version: Option<String>,
     /// Console lines with the size and load time of each kernel program; `report` reads them.
@@ -59,90 +55,63 @@ pub(super) struct Run {
     pub(super) time: Duration,
 }
 
-/// The result of one stage in a kernel.
-#[derive(Default, Debug)]
-pub(super) struct StageRun {
-    pub(super) name: String,
-    pub(super) tally: Tally,
-    pub(super) failures: Vec<String>,
-    /// The exit status of the stage's command; None if the stage did not end.
-    pub(super) status: Option<i32>,
-    pub(super) seconds: u64,
-}
-
-impl StageRun {
-    pub(super) fn passed(&self) -> bool {
-        self.status == Some(0) && self.tally.failed == 0 && self.tally.passed > 0
-    }
-
-    pub(super) fn describe(&self) -> String {
-        let Tally { passed, failed, .. } = self.tally;
-        let status = match self.status {
-            Some(status) => format!("exit status {status}"),
-            None => "not finished".to_owned(),
-        };
-        let (name, seconds) = (&self.name, self.seconds);
-        let text = format!("{name}: {passed} passed, {failed} failed, {status}, {seconds} s");
-        let failures = self
-            .failures
-            .iter()
-            .map(|failure| format!("\n    {failure}"));
-        text + &failures.collect::<String>()
-    }
+/// Returns a line about a stage, and one for each test that failed.
+pub(super) fn describe(stage: &Stage) -> String {
+    let (name, seconds, tally) = (&stage.name, stage.time.as_secs(), stage.tally);
+    let end = stage.failure.as_deref().unwrap_or("ended well");
+    let (passed, failed) = (tally.passed, tally.failed);
+    let text = format!("{name}: {passed} passed, {failed} failed, {end}, {seconds} s");
+    [&[text], &stage.failures[..]].concat().join("\n    ")
 }
 
 impl Run {
     /// Returns a text for each failed stage and for a run without an end; empty if all passed.
     pub(super) fn complaints(&self) -> Vec<String> {
-        let failed = self.stages.iter().filter(|stage| !stage.passed());
-        let mut found: Vec<_> = failed.map(StageRun::describe).collect();
-        if !self.finished {
-            found.push("it did not come to its end".to_owned());
-        }
-        found
+        let failed = self.stages.iter().filter(|stage| stage.has_failed());
+        let end = (!self.finished).then(|| "it did not come to its end".to_owned());
+        failed.map(describe).chain(end).collect()
     }
 
-    /// Puts the stages of a second run of the failed ones in their place; returns the tests that
-    /// failed first, of the stages that passed now.
-    pub(super) fn after(&mut self, again: Self) -> Vec<String> {
-        let mut unsteady = Vec::new();
-        self.finished = again.finished;
-        for second in again.stages {
-            let mut stages = self.stages.iter_mut();
-            if let Some(first) = stages.find(|first| first.name == second.name) {
-                if second.passed() {
-                    unsteady.append(&mut first.failures);
-                }
-                *first = second;
+    /// Puts the results of a second run of failed stages beside those of the first.
+    pub(super) fn after(mut self, again: Self) -> Self {
+        let mut second = again.stages.into_iter().peekable();
+        let merged = self.stages.into_iter().map(|stage| {
+            match second.next_if(|second| second.name == stage.name) {
+                Some(again) => stage.after(again),
+                None => stage,
             }
-        }
-        unsteady
+        });
+        self.stages = merged.collect();
+        self.finished = again.finished;
+        self
     }
 
     /// Updates the results from a line of the console.
     pub(super) fn read(&mut self, line: &str) {
         let words: Vec<_> = line.split_whitespace().collect();
-        match words[..] {
-            ["@@", "begin", name] => self.stages.push(StageRun {
-                name: name.to_owned(),
-                ..StageRun::default()
+        match (&words[..], self.stages.last_mut()) {
+            (["@@", "begin", name], _) => self.stages.push(Stage {
+                name: (*name).to_owned(),
+                failure: Some("not finished".to_owned()),
+                ..Stage::default()
             }),
-            ["@@", "end", _, status, seconds] => {
-                if let Some(stage) = self.stages.last_mut() {
-                    stage.status = status.parse().ok();
-                    stage.seconds = seconds.parse().unwrap_or_default();
-                }
+            (["@@", "end", _, status, seconds], Some(stage)) => {
+                stage.time = Duration::from_secs(seconds.parse().unwrap_or_default());
+                stage.failure = match (*status, stage.tally.passed) {
+                    ("0", 0) => Some("no test was run".to_owned()),
+                    ("0", _) => None,
+                    (status, _) => Some(format!("exit status {status}")),
+                };
             }
-            ["@@", "off"] => self.finished = true,
-            ["@@", "version", version] => self.version = Some(version.to_owned()),
-            ["@@", "attached", "by", way] => self.attached = Some(way.to_owned()),
-            ["@@", "figure", ..] => self.figures.push(line.trim().to_owned()),
-            _ => {
-                if let Some(stage) = self.stages.last_mut() {
-                    stage.tally.read(line);
-                    stage.failures.extend(failed_test(line));
-                }
+            (["@@", "off"], _) => self.finished = true,
+            (["@@", "version", version], _) => self.version = Some((*version).to_owned()),
+            (["@@", "attached", "by", how], _) => self.attached = Some((*how).to_owned()),
+            (["@@", "figure", ..], _) => self.figures.push(line.trim().to_owned()),
+            (_, Some(stage)) => {
+                stage.tally.read(line);
+                stage.failures.extend(failed_test(line));
             }
+            _ => {}
         }
     }
 }
@@ -154,16 +123,15 @@ pub(super) fn boot(
     image: &Path,
     initramfs: &Path,
     limit: Duration,
-    say: impl Fn(&str),
+    mut say: impl FnMut(&str),
 ) -> Result<Run> {
     let start = Instant::now();
     let (program, _) = qemu(arch);
     let (machine, console) = machine(arch);
-    let mut child = Command::new(program)
-        .args(machine)
-        .args(["-accel", "tcg", "-smp", "1", "-m", MEMORY])
-        .args(["-nodefaults", "-no-reboot", "-display", "none"])
-        .args(["-serial", "stdio", "-kernel"])
+    let limit = limit.as_secs();
+    let words = format!("--foreground --signal=KILL {limit} {program} {machine} {OPTIONS}");
+    let mut child = command::of("timeout", &words)
+        .arg("-kernel")
         .arg(image)
         .arg("-initrd")
         .arg(initramfs)
@@ -172,23 +140,12 @@ pub(super) fn boot(
         .stdout(Stdio::piped())
         .spawn()
         .with_context(|| format!("start {program}"))?;
-    let output = child.stdout.take().context("read the console")?;
-    let process = Pid::from_raw(child.id().cast_signed());
-    let (ended, end) = mpsc::channel::<()>();
-    let watchdog = thread::spawn(move || {
-        if end.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout) {
-            // qemu may have ended by itself; then there is nothing to kill.
-            _ = kill(process, Signal::SIGKILL);
-        }
-    });
     let mut run = Run::default();
-    command::each_line(output, |line| {
+    command::each_line(child.stdout.take().context("read the console")?, |line| {
         run.read(line.trim_end());
         say(line.trim_end());
     })?;
     child.wait().context("wait for qemu")?;
-    drop(ended);
-    _ = watchdog.join();
     run.time = start.elapsed();
     Ok(run)
 }
@@ -200,21 +157,17 @@ mod tests {
     #[test]
     fn a_stage_passes_only_if_it_ended_and_a_test_passed() {
         let mut run = Run::default();
-        let lines = [
-            "@@ begin packet",
-            "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out",
-            "@@ end packet 0 7",
-            "@@ begin maps",
-            "test a::b ... FAILED",
+        let lines = "@@ begin packet\ntest result: ok. 3 passed; 0 failed; 0 ignored\n@@ end packet 0 7\n\
+            @@ begin none\n@@ end none 0 1\n@@ begin maps\ntest a::b ... FAILED\n";
+        lines.lines().for_each(|line| run.read(line));
+        let found: Vec<_> = run.stages.iter().map(describe).collect();
+        let wanted = [
+            "packet: 3 passed, 0 failed, ended well, 7 s",
+            "none: 0 passed, 0 failed, no test was run, 1 s",
+            "maps: 0 passed, 0 failed, not finished, 0 s\n    a::b",
         ];
-        lines.iter().for_each(|line| run.read(line));
-        assert!(run.stages[0].passed());
-        assert_eq!(run.stages[0].seconds, 7);
-        assert!(!run.stages[1].passed());
-        assert_eq!(run.stages[1].failures, ["a::b"]);
-        assert!(!run.finished, "it did not power off by itself");
-        run.read("@@ begin none");
-        run.read("@@ end none 0 1");
-        assert!(!run.stages[2].passed(), "no test was run");
+        assert_eq!(found, wanted);
+        let end = "it did not come to its end";
+        assert_eq!(run.complaints(), [wanted[1], wanted[2], end]);
     }
 }

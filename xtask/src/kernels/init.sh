@@ -2,9 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # The first process of a kernel under test: mounts, loads modules, runs the stages, powers off. Lines that begin with
 # @@ are read by boot.rs.
-/bin/busybox mkdir -p /applets /proc /sys /dev /tmp /run/netns /var/run /root
+/bin/busybox mkdir -p /applets /proc /sys /dev /etc /tmp /run/netns /var/run /root
 /bin/busybox --install -s /applets
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin:/applets HOME=/root RUST_BACKTRACE=0
+# Programs look up host and protocol names.
+printf '127.0.0.1 localhost\n::1 localhost\n' >/etc/hosts
+printf 'hosts: files\nprotocols: files\n' >/etc/nsswitch.conf
+printf 'root:x:0:0:root:/root:/bin/sh\n' >/etc/passwd
+printf 'icmp 1 ICMP\ntcp 6 TCP\nudp 17 UDP\nipv6-icmp 58 IPv6-ICMP\nsctp 132 SCTP\n' >/etc/protocols
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev

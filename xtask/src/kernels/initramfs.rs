@@ -3,21 +3,16 @@
 //! call with their libraries, the test programs, the kernel's modules, and the stages to run. Used
 //! by `kernels`.
 
-use std::{
-    collections::{BTreeMap, HashSet},
-    path::Path,
-    process::Command,
-};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use tempfile::TempDir;
 
 use super::{
-    archive::Archive,
-    packages::Kernel,
-    programs::Programs,
+    apt::{Apt, Kernel},
     stages::{Built, Stage},
 };
-use crate::{arch::Arch, command, fs, host};
+use crate::{cargo::Workspace, command, cross::Arch, fs, host};
 
 const INIT: &str = include_str!("init.sh");
 
@@ -33,148 +28,183 @@ nf_conntrack nf_conntrack_netlink nf_nat nf_tables
 nft_chain_nat nft_ct nft_fib_inet nft_masq nft_nat nft_reject_inet
 inet_diag raw_diag tcp_diag udp_diag";
 
-/// Files that programs need to look up host and protocol names: path and content.
-const NAMES: [(&str, &str); 4] = [
-    ("/etc/hosts", "127.0.0.1 localhost\n::1 localhost\n"),
-    ("/etc/nsswitch.conf", "hosts: files\nprotocols: files\n"),
-    ("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\n"),
-    (
-        "/etc/protocols",
-        "icmp 1 ICMP\ntcp 6 TCP\nudp 17 UDP\nipv6-icmp 58 IPv6-ICMP\nsctp 132 SCTP\n",
-    ),
-];
+/// A folder that becomes a first file system, or a part of one: a kernel takes several archives one
+/// after another as one.
+pub(super) struct Image(TempDir);
+
+impl Image {
+    fn new() -> Result<Self> {
+        let folder = TempDir::with_prefix_in("kernels-", Workspace::read()?.target_directory());
+        let image = Self(folder.context("make a folder")?);
+        // The temporary folder itself is closed to others; the file system's root must not be.
+        fs::create_dir_all(image.at("/"))?;
+        Ok(image)
+    }
+
+    /// Returns where a path of the kernel's file system lies.
+    pub(super) fn at(&self, path: impl AsRef<Path>) -> PathBuf {
+        let path = path.as_ref();
+        let inner = path.strip_prefix("/").unwrap_or(path);
+        self.0.path().join("root").join(inner)
+    }
+
+    /// Returns the folder as a cpio archive.
+    fn packed(self) -> Result<Vec<u8>> {
+        let pack = "find . | busybox cpio -o -H newc -F ../archive";
+        let mut command = command::of("sh", "-c");
+        command.arg(pack).current_dir(self.at("/"));
+        command::output(&mut command, "pack a kernel's file system")?;
+        fs::read(self.0.path().join("archive"))
+    }
+}
 
 /// Builds the archive that all kernels of an architecture share: programs, libraries, test programs
 /// and files of the clone.
 pub(super) fn common(built: &Built) -> Result<Vec<u8>> {
     let programs = Programs::of(built.arch)?;
-    let mut archive = Archive::default();
-    archive.file("/init", 0o755, INIT.as_bytes());
-    for (path, text) in NAMES {
-        archive.file(path, 0o644, text.as_bytes());
-    }
+    let image = Image::new()?;
     let busybox = programs.find("busybox").context("there is no busybox")?;
-    archive.copy(&busybox, "/bin/busybox")?;
-    for name in PROGRAMS.split(' ') {
-        if let Some(program) = programs.find(name) {
-            programs.add_libraries(&mut archive, &program)?;
-            archive.copy(&program, &programs.path(&program))?;
-        }
+    fs::copy(&busybox, &image.at("/bin/busybox"))?;
+    fs::write(image.at("/init"), INIT)?;
+    let mode = busybox.metadata().context("look at busybox")?.permissions();
+    std::fs::set_permissions(image.at("/init"), mode).context("make /init executable")?;
+    for program in PROGRAMS.split(' ').filter_map(|name| programs.find(name)) {
+        programs.add_libraries(&image, &program)?;
+        fs::copy(&program, &image.at(programs.path(&program)))?;
     }
     for test in &built.programs {
-        programs.add_libraries(&mut archive, test)?;
-        archive.file(&test.to_string_lossy(), 0o755, &stripped(test, built.arch)?);
+        programs.add_libraries(&image, test)?;
+        let at = image.at(test);
+        fs::copy(test, &at)?;
+        // Debugging information is most of the file.
+        let strip = match built.arch {
+            Arch::OWN => "strip".to_owned(),
+            other => format!("{}-strip", other.gnu()),
+        };
+        let mut command = command::of(strip, "--strip-debug");
+        command::output(command.arg(at), "strip a program: package binutils")?;
     }
-    for folder in &built.folders {
-        add_folder(&mut archive, folder)?;
-    }
-    Ok(archive.finish())
+    let mut command = command::of("cp", "--recursive --parents");
+    command.args(&built.folders).arg(image.at("/"));
+    command::output(&mut command, "copy the tests' files")?;
+    image.packed()
 }
 
 /// Builds the archive for one kernel: its modules, and the stages to run.
 pub(super) fn of_kernel(kernel: &Kernel, stages: &[Stage]) -> Result<Vec<u8>> {
-    let mut archive = Archive::default();
-    let mut list = String::new();
-    for module in in_order(&kernel.modules)? {
-        let file = kernel.modules.join(&module);
-        let (_, name) = module.rsplit_once('/').unwrap_or_default();
-        let path = format!("/lib/modules/{}", name.trim_end_matches(".xz"));
-        archive.file(&path, 0o644, &unpacked(&file)?);
-        list.push_str(&path);
-        list.push('\n');
+    let image = Image::new()?;
+    let mut list = Vec::new();
+    for module in modules(kernel)? {
+        let name = module.rsplit('/').next().unwrap_or(&module);
+        let path = format!("/lib/modules/{name}");
+        fs::copy(Path::new(&module), &image.at(&path))?;
+        if path.ends_with(".xz") {
+            let mut command = command::of("xz", "--decompress");
+            command::output(command.arg(image.at(&path)), "unpack a module")?;
+        }
+        list.push(format!("{}\n", path.trim_end_matches(".xz")));
     }
-    archive.file("/modules", 0o644, list.as_bytes());
-    let line = |stage: &Stage| {
-        let seconds = stage.limit.as_secs();
-        format!("{}\t{seconds}\t{}\n", stage.name, stage.command)
-    };
+    fs::write(image.at("/modules"), list.concat())?;
+    let seconds = Stage::LIMIT.as_secs();
+    let line = |stage: &Stage| format!("{}\t{seconds}\t{}\n", stage.name, stage.command);
     let lines: String = stages.iter().map(line).collect();
-    archive.file("/stages", 0o644, lines.as_bytes());
-    Ok(archive.finish())
+    fs::write(image.at("/stages"), lines)?;
+    image.packed()
 }
 
-/// Returns `MODULES` and the modules that they depend on, in the order of loading, as paths below
-/// the folder of the kernel's modules.
-fn in_order(folder: &Path) -> Result<Vec<String>> {
-    let file = folder.join("modules.dep");
-    if !file.exists() {
+/// Returns the files of `MODULES` and of the modules that they depend on, in the order of loading.
+fn modules(kernel: &Kernel) -> Result<Vec<String>> {
+    let base = kernel.modules.ancestors().nth(3);
+    let base = base.context("modules lie below a folder")?;
+    if !kernel.modules.join("modules.dep").exists() {
         // Debian's packages contain the modules, but not their index modules.dep.
-        let base = folder
-            .ancestors()
-            .nth(3)
-            .context("modules lie below a folder")?;
-        let release = folder.file_name().context("a release")?;
-        let depmod = host::find_program("depmod").context("depmod is missing: package kmod")?;
-        let mut command = Command::new(depmod);
-        command.arg("-b").arg(base).arg(release);
+        let mut command = command::of("depmod", "-b");
+        command.arg(base).arg(&kernel.release);
         command::output(&mut command, "index the kernel's modules")?;
     }
-    Ok(order(&fs::read_to_string(&file)?, MODULES))
+    let words = "--config /dev/null --all --show-depends --dirname";
+    let mut command = command::of("modprobe", words);
+    command
+        .arg(base)
+        .args(["--set-version", &kernel.release])
+        .args(MODULES.split_whitespace());
+    // It complains of modules that this kernel lacks, and lists all others.
+    let output = command.output().context("start modprobe")?;
+    let mut files: Vec<String> = Vec::new();
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        let file = line
+            .strip_prefix("insmod ")
+            .map(|file| file.trim().to_owned());
+        files.extend(file.filter(|file| !files.contains(file)));
+    }
+    let complaints = String::from_utf8_lossy(&output.stderr);
+    ensure!(!files.is_empty(), "modprobe lists no modules: {complaints}");
+    Ok(files)
 }
 
-/// Returns the wanted modules and their dependencies in loading order; `index`: modules.dep.
-fn order(index: &str, wanted: &str) -> Vec<String> {
-    let needs: BTreeMap<&str, Vec<&str>> = index
-        .lines()
-        .filter_map(|line| line.split_once(':'))
-        .map(|(module, needs)| (module, needs.split_whitespace().collect()))
-        .collect();
-    let by_name = needs.keys().map(|path| (module_name(path), *path));
-    let by_name: BTreeMap<&str, &str> = by_name.collect();
-    let (mut order, mut seen) = (Vec::new(), HashSet::new());
-    for path in wanted
-        .split_whitespace()
-        .filter_map(|name| by_name.get(name))
-    {
-        // The index lists dependencies in reverse order, the most basic one last.
-        let all = needs[path].iter().rev().chain([path]);
-        for module in all.copied() {
-            if seen.insert(module) {
-                order.push(module.to_owned());
+/// Debian's packages that contain the programs.
+const PACKAGES: &str = "bpftool busybox-static containernetworking-plugins iproute2 iputils-ping \
+    nftables util-linux wireguard-tools";
+/// Folders in which programs are searched.
+const FOLDERS: [&str; 4] = ["usr/bin", "usr/sbin", "bin", "sbin"];
+
+/// Finds programs and libraries for one architecture.
+pub(super) struct Programs {
+    arch: Arch,
+    /// The root folder: another architecture's unpacked packages, or this machine's own.
+    root: PathBuf,
+}
+
+impl Programs {
+    pub(super) fn of(arch: Arch) -> Result<Self> {
+        let packages: Vec<_> = PACKAGES.split(' ').collect();
+        let root = match arch {
+            Arch::OWN => "/".into(),
+            other => Apt::open(other)?.unpacked("programs", &packages, false)?,
+        };
+        Ok(Self { arch, root })
+    }
+
+    /// Returns the path of a program, given its name or full path. None if it is missing; the tests
+    /// that call it then say so.
+    pub(super) fn find(&self, name: &str) -> Option<PathBuf> {
+        if self.arch == Arch::OWN {
+            return host::find_program(name);
+        }
+        let places = FOLDERS.iter().map(|folder| Path::new(folder).join(name));
+        let places = places.map(|place| self.root.join(place.strip_prefix("/").unwrap_or(&place)));
+        places.into_iter().find(|path| path.is_file())
+    }
+
+    /// Returns the path that a found program has in the kernel's file system.
+    pub(super) fn path<'a>(&self, program: &'a Path) -> &'a Path {
+        program.strip_prefix(&self.root).unwrap_or(program)
+    }
+
+    /// Adds the libraries that a program is linked with, and its dynamic loader, to the image, by
+    /// the names in its ELF file: ldd would run the program, which may be another processor's.
+    pub(super) fn add_libraries(&self, image: &Image, program: &Path) -> Result<()> {
+        let mut command = command::of("readelf", "--wide --dynamic --program-headers");
+        let text = command::output(command.arg(program).env("LC_ALL", "C"), "list libraries")?;
+        for line in text.lines() {
+            if !line.contains("(NEEDED)") && !line.contains("program interpreter") {
+                continue;
             }
+            let (_, name) = line.rsplit_once([':', '[']).unwrap_or_default();
+            let name = name.trim().trim_end_matches(']');
+            // The dynamic loader has its full path in the ELF file, and must be at that path.
+            let place = Path::new("/lib").join(self.arch.gnu()).join(name);
+            if image.at(&place).exists() {
+                continue;
+            }
+            let file = name.rsplit('/').next().unwrap_or(name);
+            let folders = ["usr/lib", "lib"].map(|folder| self.root.join(folder));
+            let found = folders.map(|folder| folder.join(self.arch.gnu()).join(file));
+            let library = found.iter().find(|library| library.exists());
+            let library = library.with_context(|| format!("{} needs {file}", program.display()))?;
+            fs::copy(library, &image.at(&place))?;
+            self.add_libraries(image, library)?;
         }
+        Ok(())
     }
-    order
-}
-
-fn module_name(path: &str) -> &str {
-    let file = path.rsplit('/').next().unwrap_or(path);
-    file.split('.').next().unwrap_or(file)
-}
-
-fn unpacked(module: &Path) -> Result<Vec<u8>> {
-    if module.extension().is_none_or(|ending| ending != "xz") {
-        return fs::read(module);
-    }
-    let output = Command::new("xz").arg("-dc").arg(module).output();
-    let output = output.context("start xz: package xz-utils")?;
-    ensure!(output.status.success(), "unpack {}", module.display());
-    Ok(output.stdout)
-}
-
-/// Returns the content of a program without debugging information, which is most of the file.
-fn stripped(program: &Path, arch: Arch) -> Result<Vec<u8>> {
-    let copy = program.with_extension("stripped");
-    let prefix = if arch == Arch::OWN {
-        String::new()
-    } else {
-        format!("{}-", arch.gnu())
-    };
-    let mut command = command::of(format!("{prefix}strip"), "--strip-debug -o");
-    command.arg(&copy).arg(program);
-    command::output(&mut command, "strip a program: package binutils")?;
-    let content = fs::read(&copy)?;
-    fs::remove_file(&copy)?;
-    Ok(content)
-}
-
-fn add_folder(archive: &mut Archive, folder: &Path) -> Result<()> {
-    for path in fs::children(folder)? {
-        if path.is_dir() {
-            add_folder(archive, &path)?;
-        } else {
-            archive.copy(&path, &path.to_string_lossy())?;
-        }
-    }
-    Ok(())
 }

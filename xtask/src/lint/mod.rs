@@ -8,6 +8,7 @@ mod files;
 
 use std::{
     io::{IsTerminal, stderr},
+    mem,
     path::Path,
     process::Command,
     time::Instant,
@@ -16,9 +17,10 @@ use std::{
 use anyhow::{Result, ensure};
 
 use crate::{
-    arch::Arch,
     cargo::{self, HOST_PACKAGES, KERNEL_PACKAGE, Workspace},
-    command, host, kernels,
+    command,
+    cross::Arch,
+    host, kernels,
     setup::{self, DENY, Needs, Toolchain},
 };
 
@@ -42,47 +44,45 @@ pub(crate) fn check_all() -> Result<()> {
     let workspace = Workspace::read()?;
     let files = files::read_all()?;
     let lines = budget::entries(&files, &workspace);
-    let checks: &[(&str, &dyn Fn() -> Result<()>)] = &[
-        ("format", &format),
-        ("clippy on the host's crates", &|| clippy(&workspace)),
-        ("lints on the kernel programs", &|| {
-            kernel_programs(&toolchain, &workspace)
-        }),
-        ("documentation", &documentation),
-        ("dependencies of packages", &|| {
-            complaints(&dependencies::check(&workspace))
-        }),
-        ("licence lines", &|| {
-            complaints(&files::licence_lines(&files))
-        }),
-        ("paths of a development machine", &|| {
-            complaints(&files::machine_paths(&files))
-        }),
-        ("width of comments", &|| {
-            complaints(&files::wide_comments(&files))
-        }),
-        ("length of files", &|| lengths(&files)),
-        ("budgets of lines", &|| complaints(&budget::check(&lines))),
-        ("licences and sources of dependencies", &licences),
-        ("verified instructions, by docs/dev/kernels.json", &|| {
-            complaints(&kernels::over_budget()?)
-        }),
-    ];
-    let mut failed = Vec::new();
-    for (name, check) in checks {
-        let start = Instant::now();
-        let result = check();
+    let mut start = Instant::now();
+    let (mut all, mut failed) = (0, Vec::new());
+    let mut seen = |name: &'static str, result: Result<()>| {
         let state = if result.is_ok() { "ok" } else { "FAILED" };
-        let seconds = start.elapsed().as_secs_f64();
+        let seconds = mem::replace(&mut start, Instant::now())
+            .elapsed()
+            .as_secs_f64();
         println!("lint: {name}: {state} ({seconds:.1} s)");
-        failed.extend(result.err().map(|error| (*name, error)));
-    }
+        all += 1;
+        failed.extend(result.err().map(|error| (name, error)));
+    };
+    seen("format", format());
+    seen("clippy on the host's crates", clippy(&workspace));
+    seen(
+        "lints on the kernel programs",
+        kernel_programs(&toolchain, &workspace),
+    );
+    seen("documentation", documentation());
+    seen(
+        "dependencies of packages",
+        none(&dependencies::check(&workspace)),
+    );
+    seen("licence lines", none(&files::licence_lines(&files)));
+    seen(
+        "paths of a development machine",
+        none(&files::machine_paths(&files)),
+    );
+    seen("width of comments", none(&files::wide_comments(&files)));
+    seen("length of files", none(&files::too_long(&files)));
+    seen("budgets of lines", none(&budget::check(&lines)));
+    seen("licences and sources of dependencies", licences());
+    let programs = kernels::over_budget().and_then(|found| none(&found));
+    seen("verified instructions, by docs/dev/kernels.json", programs);
     println!("lint: {}", budget::sums(&lines));
     for (name, error) in &failed {
         println!("\n{name}: {error:#}");
     }
     let names: Vec<_> = failed.iter().map(|(name, _)| *name).collect();
-    let (bad, all, names) = (failed.len(), checks.len(), names.join("; "));
+    let (bad, names) = (failed.len(), names.join("; "));
     ensure!(bad == 0, "{bad} of {all} checks failed, see above: {names}");
     println!("lint: {all} checks passed");
     Ok(())
@@ -141,13 +141,6 @@ fn documentation() -> Result<()> {
     silent(command.env("RUSTDOCFLAGS", "-D warnings"), "cargo doc")
 }
 
-fn lengths(files: &[File]) -> Result<()> {
-    if let Some(warning) = files::long(files) {
-        println!("lint: warning: {warning}");
-    }
-    complaints(&files::too_long(files))
-}
-
 /// Runs a command and shows its output only if it fails, as part of the error.
 fn silent(command: &mut Command, what: &str) -> Result<()> {
     if stderr().is_terminal() {
@@ -160,13 +153,12 @@ fn silent(command: &mut Command, what: &str) -> Result<()> {
 /// advisories are not checked, because their database needs the network. Optional dependencies of
 /// the workspace are checked too, although a build may not have downloaded them.
 fn licences() -> Result<()> {
-    if !DENY.is_built() {
+    let Some(tool) = DENY.built() else {
         println!(
             "lint: warning: licences are not checked, because cargo-deny is not built; `cargo xtask test deploy` builds it"
         );
         return Ok(());
-    }
-    let tool = setup::cargo_tool(&DENY)?;
+    };
     for arch in [Arch::Amd64, Arch::Arm64] {
         let mut fetch = cargo::cargo("fetch");
         fetch.args(["--locked", "--target", arch.target()]);
@@ -181,7 +173,8 @@ fn licences() -> Result<()> {
     Ok(())
 }
 
-fn complaints(found: &[String]) -> Result<()> {
+/// Fails if a check has found something.
+fn none(found: &[String]) -> Result<()> {
     let count = found.len();
     ensure!(count == 0, "{count} found\n  {}", found.join("\n  "));
     Ok(())

@@ -4,22 +4,18 @@
 
 mod pack;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::Path,
-    process::Command,
-};
+use std::{collections::BTreeSet, path::Path};
 
 use anyhow::{Result, ensure};
 
-use self::pack::{Files, Parts};
+use self::pack::{Files, Parts, VERSION};
 use crate::{
-    arch::Arch,
     cargo::{self, AGENT_PACKAGE, KERNEL_PACKAGE, Workspace},
     command,
+    cross::Arch,
     cross::Builder,
     fs, image,
-    setup::{self, CYCLONEDX},
+    setup::CYCLONEDX,
 };
 
 /// cargo's build folder in target/ for the second build of `--twice`.
@@ -30,19 +26,15 @@ pub(crate) struct Arguments {
     /// Build everything a second time, in another folder, and compare
     #[arg(long)]
     twice: bool,
-    /// Also with changes that are not committed
-    #[arg(long)]
-    allow_dirty: bool,
     /// The source's address, for the image's labels and krew's manifest
     #[arg(long)]
     source: Option<String>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let commit = commit(arguments.allow_dirty)?;
+    let commit = commit()?;
     let make = |target: &str| -> Result<Files> {
         let parts = Parts {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
             commit: commit.clone(),
             source: arguments.source.clone(),
             binaries: image::read(&image::built(&[Arch::Amd64, Arch::Arm64], target)?)?,
@@ -57,8 +49,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         compare(&files, &make(AGAIN)?)?;
         println!("two builds gave the same bytes");
     }
-    let name = format!("release-{}", env!("CARGO_PKG_VERSION"));
-    let folder = cargo::root().join("target").join(name);
+    let folder = cargo::root().join(format!("target/release-{VERSION}"));
     for (name, content) in &files {
         let file = folder.join(name);
         fs::write(&file, content)?;
@@ -77,30 +68,24 @@ struct Commit {
     date: String,
 }
 
-fn commit(allow_dirty: bool) -> Result<Commit> {
-    let git = |arguments: &[&str]| {
-        let mut command = Command::new("git");
-        command.current_dir(cargo::root()).env("TZ", "UTC");
-        let command = command.args(["-c", "safe.directory=*"]).args(arguments);
-        Ok::<_, anyhow::Error>(command::output(command, "ask git")?.trim().to_owned())
-    };
-    let changes = git(&["status", "--porcelain"])?;
+fn commit() -> Result<Commit> {
+    let changes = cargo::git("status --porcelain")?;
     ensure!(
-        changes.is_empty() || allow_dirty,
-        "not everything is committed, so the release could not be made again (--allow-dirty):\n{changes}"
+        changes.is_empty(),
+        "not everything is committed, so the release could not be made again:\n{changes}"
     );
-    let date = "--date=format-local:%Y-%m-%dT%H:%M:%SZ";
     Ok(Commit {
-        id: git(&["rev-parse", "HEAD"])?,
-        time: git(&["log", "-1", "--format=%ct"])?,
-        date: git(&["log", "-1", "--format=%cd", date])?,
+        id: cargo::git("rev-parse HEAD")?,
+        time: cargo::git("log -1 --format=%ct")?,
+        date: cargo::git("log -1 --format=%cd --date=format-local:%Y-%m-%dT%H:%M:%SZ")?,
     })
 }
 
 /// Returns manual pages and shell completions by file name. A program of the agent's package, built
 /// for this machine, writes them.
-fn pages(target: &str) -> Result<BTreeMap<String, Vec<u8>>> {
-    let folder = cargo::root().join("target").join(target).join("pages");
+fn pages(target: &str) -> Result<Files> {
+    let target = cargo::root().join("target").join(target);
+    let folder = target.join("pages");
     fs::remove_dir_all(&folder)?;
     let builder = Builder::new(Arch::OWN)?;
     let mut command = cargo::cargo("run");
@@ -108,7 +93,7 @@ fn pages(target: &str) -> Result<BTreeMap<String, Vec<u8>>> {
         .args(["--locked", "--quiet", "--package", AGENT_PACKAGE])
         .args(["--features", "pages", "--bin", "portolan-pages"])
         .arg("--target-dir")
-        .arg(cargo::root().join("target").join(target));
+        .arg(target);
     builder.direct(&mut command, "");
     command.arg("--").arg(&folder);
     command::check(&mut command, "write manual pages and completions")?;
@@ -119,41 +104,41 @@ fn pages(target: &str) -> Result<BTreeMap<String, Vec<u8>>> {
 /// their manifests, and returns them.
 fn bills(commit: &Commit) -> Result<Files> {
     const NAME: &str = "bill-of-materials";
-    let mut command = Command::new(setup::cargo_tool(&CYCLONEDX)?);
     let target = Arch::OWN.target();
+    let words = format!(
+        "cyclonedx --format json --no-build-deps --quiet --override-filename {NAME} \
+         --target {target} --manifest-path xtask/Cargo.toml"
+    );
+    let mut command = command::of(CYCLONEDX.path()?, &words);
     command
-        .args([
-            "cyclonedx",
-            "--format",
-            "json",
-            "--no-build-deps",
-            "--quiet",
-        ])
-        .args(["--override-filename", NAME, "--target", target])
-        .args(["--manifest-path", "xtask/Cargo.toml"])
         .env("SOURCE_DATE_EPOCH", &commit.time)
         .current_dir(cargo::root());
     command::output(&mut command, "write the bills of materials")?;
     let mut bills = Files::new();
     for (package, folder) in Workspace::read()?.folders() {
-        let file = folder.join(format!("{NAME}.json"));
+        let file = cargo::root().join(folder).join(format!("{NAME}.json"));
         if [AGENT_PACKAGE, KERNEL_PACKAGE].contains(&package.as_str()) {
             let text = fs::read_to_string(&file)?;
             let text = text.replace(&cargo::root().display().to_string(), "/portolan");
-            let name = format!("portolan-{}-{package}.cdx.json", env!("CARGO_PKG_VERSION"));
+            let name = format!("portolan-{VERSION}-{package}.cdx.json");
             bills.insert(name, text.into_bytes());
         }
         if file.exists() {
             fs::remove_file(&file)?;
         }
     }
+    ensure!(
+        bills.len() == 2,
+        "cargo-cyclonedx wrote {} of two bills of materials",
+        bills.len()
+    );
     Ok(bills)
 }
 
 /// Returns the repository's files that are packed: the chart, the kubectl plugin, the systemd unit,
 /// licences and the changelog.
-fn project() -> Result<BTreeMap<String, Vec<u8>>> {
-    let mut files = BTreeMap::new();
+fn project() -> Result<Files> {
+    let mut files = Files::new();
     for folder in ["deploy/chart", "deploy/kubectl", "deploy/systemd"] {
         files.extend(read_folder(&cargo::root().join(folder), folder)?);
     }
@@ -164,8 +149,8 @@ fn project() -> Result<BTreeMap<String, Vec<u8>>> {
 }
 
 /// Returns all files below a folder. Key: the path below it, after `prefix` and `/`.
-fn read_folder(folder: &Path, prefix: &str) -> Result<BTreeMap<String, Vec<u8>>> {
-    let mut files = BTreeMap::new();
+fn read_folder(folder: &Path, prefix: &str) -> Result<Files> {
+    let mut files = Files::new();
     for path in fs::children(folder)? {
         let name = path.file_name().unwrap_or_default();
         let name = Path::new(prefix).join(name).display().to_string();

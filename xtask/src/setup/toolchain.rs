@@ -3,22 +3,20 @@
 //! proxy-user/datapath/build.rs reads it.
 
 use std::{
-    collections::BTreeMap,
     env,
     path::{Path, PathBuf},
     process::Command,
 };
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
-use super::search::{Compiler, Linker};
+use super::{cache_dir, search::Compiler};
 use crate::{cargo, command, fs, host};
 
 /// The Rust target of the kernel programs.
 pub(crate) const TARGET: &str = "bpfel-unknown-none";
 
 /// The toolchain that builds the kernel programs.
-#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Toolchain {
     pub(crate) cargo: PathBuf,
     pub(crate) rustc: PathBuf,
@@ -30,77 +28,73 @@ pub(crate) struct Toolchain {
 }
 
 /// Returns the file's path: in the cache, or as PORTOLAN_TOOLCHAIN_FILE says.
-pub(crate) fn file(cache: &Path) -> PathBuf {
-    env::var_os("PORTOLAN_TOOLCHAIN_FILE").map_or_else(|| cache.join("toolchain"), PathBuf::from)
+pub(crate) fn file() -> Result<PathBuf> {
+    match env::var_os("PORTOLAN_TOOLCHAIN_FILE") {
+        Some(file) => Ok(file.into()),
+        None => Ok(cache_dir()?.join("toolchain")),
+    }
 }
 
 impl Toolchain {
-    pub(super) fn new(compiler: &Compiler, linker: &Linker) -> Self {
+    pub(super) fn new(compiler: &Compiler, linker: PathBuf) -> Self {
         Self {
             cargo: compiler.cargo.clone(),
             rustc: compiler.rustc.clone(),
-            linker: linker.path.clone(),
+            linker,
             build_std: !compiler.bpf_core,
             version: compiler.version.clone(),
         }
     }
 
     fn parse(text: &str) -> Option<Self> {
-        let values: BTreeMap<_, _> = text
-            .lines()
-            .filter_map(|line| line.split_once('='))
-            .collect();
-        let path = |key| values.get(key).map(PathBuf::from);
+        let value = |key: &str| {
+            let mut pairs = text.lines().filter_map(|line| line.split_once('='));
+            pairs.find_map(|(name, value)| (name == key).then(|| value.to_owned()))
+        };
         Some(Self {
-            cargo: path("cargo")?,
-            rustc: path("rustc")?,
-            linker: path("linker")?,
-            build_std: values.get("build-std") == Some(&"1"),
-            version: (*values.get("rustc-version")?).to_owned(),
+            cargo: value("cargo")?.into(),
+            rustc: value("rustc")?.into(),
+            linker: value("linker")?.into(),
+            build_std: value("build-std").is_some(),
+            version: value("rustc-version")?,
         })
-    }
-
-    fn text(&self) -> String {
-        format!(
-            "cargo={}\nrustc={}\nlinker={}\nrustc-version={}\n{}",
-            self.cargo.display(),
-            self.rustc.display(),
-            self.linker.display(),
-            self.version,
-            if self.build_std { "build-std=1\n" } else { "" }
-        )
     }
 
     /// Returns the toolchain in the file if its programs exist and its compiler is the same.
     pub(super) fn still_valid(file: &Path) -> Option<Self> {
         let toolchain = Self::parse(&fs::read_to_string(file).ok()?)?;
-        let there = host::is_executable(&toolchain.cargo) && host::is_executable(&toolchain.rustc);
-        let runs = |program: &Path| {
+        let version = |program: &Path| {
             let mut command = command::of(program, "--version");
             command::output(&mut command, "ask for the version").ok()
         };
-        let same = there && runs(&toolchain.rustc)?.trim() == toolchain.version;
-        (same && runs(&toolchain.linker).is_some()).then_some(toolchain)
+        let same = version(&toolchain.rustc)?.trim() == toolchain.version;
+        let there = host::is_executable(&toolchain.cargo) && version(&toolchain.linker).is_some();
+        (same && there).then_some(toolchain)
     }
 
     /// Replaces the toolchain's file atomically, and only if its content changes: a newer file
     /// makes every clone build the kernel programs again.
     pub(super) fn written(self, file: &Path) -> Result<Self> {
-        let text = self.text();
-        if fs::read_to_string(file).is_ok_and(|old| old == text) {
-            return Ok(self);
+        let paths = [&self.cargo, &self.rustc, &self.linker].map(|path| path.display());
+        let [cargo, rustc, linker] = paths;
+        let std = if self.build_std { "build-std=1\n" } else { "" };
+        let version = &self.version;
+        let text = format!(
+            "cargo={cargo}\nrustc={rustc}\nlinker={linker}\nrustc-version={version}\n{std}"
+        );
+        if fs::read_to_string(file).ok().as_ref() != Some(&text) {
+            fs::replace(file, text)?;
         }
-        fs::replace(file, text)?;
         Ok(self)
     }
 
     pub(super) fn summary(&self) -> String {
-        let std = if self.build_std {
+        let core = if self.build_std {
             ", building core from rust-src"
         } else {
             ""
         };
-        format!("{}{std}; {}", self.version, self.linker.display())
+        format!("{}{core}; {}", self.version, self.linker.display())
     }
 
     /// Returns a cargo command for the kernel programs, in the environment that
@@ -117,8 +111,10 @@ impl Toolchain {
             .env("CARGO_ENCODED_RUSTFLAGS", rustflags.join("\x1f"))
             .env("CARGO_PROFILE_RELEASE_PANIC", "abort");
         if !self.build_std {
-            let crates = "aya_ebpf,aya_log_ebpf,portolan,proxy_ebpf";
-            command.env("RUSTC_BOOTSTRAP", crates);
+            command.env(
+                "RUSTC_BOOTSTRAP",
+                "aya_ebpf,aya_log_ebpf,portolan,proxy_ebpf",
+            );
         }
         cargo::remove_own_variables(&mut command);
         let inherited =
@@ -130,40 +126,60 @@ impl Toolchain {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// The trial program: a minimal kernel program.
+const MANIFEST: &str = r#"
+[package]
+name = "probe"
+version = "0.0.0"
+edition = "2024"
+[[bin]]
+name = "probe"
+path = "probe.rs"
+[workspace]
+[profile.release]
+lto = true
+"#;
 
-    fn debian() -> Toolchain {
-        Toolchain {
-            cargo: "/opt/rust/bin/cargo".into(),
-            rustc: "/usr/bin/rustc".into(),
-            linker: "/cache/bpf-linker".into(),
-            build_std: false,
-            version: "rustc 1.96.0".to_owned(),
-        }
-    }
+const LOCK: &str = "version = 4\n\n[[package]]\nname = \"probe\"\nversion = \"0.0.0\"\n";
 
-    #[test]
-    fn the_file_reads_back_what_was_written() {
-        for build_std in [false, true] {
-            let toolchain = Toolchain {
-                build_std,
-                ..debian()
-            };
-            assert_eq!(Toolchain::parse(&toolchain.text()), Some(toolchain));
-        }
-    }
+const PROGRAM: &str = r#"
+#![no_std]
+#![no_main]
+#[unsafe(no_mangle)]
+#[unsafe(link_section = "classifier")]
+pub extern "C" fn probe(number: u32) -> u32 { number.count_ones() }
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! { loop {} }
+"#;
 
-    #[test]
-    fn an_unchanged_toolchain_file_is_not_written_again() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let file = folder.path().join("toolchain");
-        let time_of_writing = || {
-            debian().written(&file).expect("written");
-            let metadata = std::fs::metadata(&file);
-            metadata.and_then(|file| file.modified()).expect("its time")
-        };
-        assert_eq!(time_of_writing(), time_of_writing());
-    }
+/// The machine of an ELF file for BPF.
+const EM_BPF: [u8; 2] = [247, 0];
+
+/// Builds the minimal program as proxy-user/datapath/build.rs builds portolan's, and checks that
+/// the result has its section and BTF: version numbers do not prove that compiler and linker fit.
+pub(super) fn probe(toolchain: &Toolchain) -> Result<()> {
+    let folder = cache_dir()?.join("probe");
+    fs::write(folder.join("Cargo.toml"), MANIFEST)?;
+    fs::write(folder.join("Cargo.lock"), LOCK)?;
+    fs::write(folder.join("probe.rs"), PROGRAM)?;
+    let linker = format!("-Clinker={}", toolchain.linker.display());
+    let flags = [
+        "-Cdebuginfo=2",
+        "-Clink-arg=--btf",
+        &linker,
+        "-Cpanic=abort",
+    ];
+    let mut command = toolchain.command(&toolchain.cargo, "build", &flags);
+    command
+        .current_dir(&folder)
+        .args(["--target-dir", "target"]);
+    command::output(&mut command, "build a trial program")?;
+    let object = fs::read(folder.join("target").join(TARGET).join("release/probe"))?;
+    fs::remove_dir_all(&folder)?;
+    let has = |part: &[u8]| object.windows(part.len()).any(|bytes| bytes == part);
+    ensure!(
+        object.get(18..20) == Some(&EM_BPF) && has(b"classifier\0") && has(b".BTF\0"),
+        "the linker's output is no BPF object with its section and BTF"
+    );
+    Ok(())
 }

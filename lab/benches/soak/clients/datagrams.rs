@@ -10,17 +10,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Answer, Begun, Calls, Client, ensure_same, nonce};
-use crate::{
-    record::Exchange,
-    servers::{SEGMENT, SEGMENTS},
-};
+use super::{Answer, Calls, Client, ensure_same, nonce};
+use crate::{record::Begun, servers::SEGMENTS};
 
 /// A datagram or an answer that takes longer counts as lost. A busy machine may stall for a second.
 const PATIENCE: Duration = Duration::from_secs(3);
-const LENGTH: u64 = 100;
+pub(super) const LENGTH: u64 = 100;
 /// Length of a large answer in bytes: more than fit into two packets.
-const LARGE: u64 = 4000;
+pub(super) const LARGE: u64 = 4000;
 /// Datagrams of one stream of answers, and milliseconds between two of them.
 const STREAM: u64 = 900;
 const PERIOD: u64 = 50;
@@ -113,12 +110,12 @@ pub(super) struct Queries {
 }
 
 impl Client for Queries {
-    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
+    fn exchange(&mut self, calls: &mut Calls<'_>) {
         self.count += 1;
-        let mut begun = Begun::now(calls.address());
-        let opened = Datagrams::open(&mut begun, self.count.is_multiple_of(2));
-        let answer = opened.and_then(|socket| socket.ask(calls, "ask", LENGTH));
-        note(begun.ends(&answer));
+        calls.exchange(None, |calls, begun| {
+            let socket = Datagrams::open(begun, self.count.is_multiple_of(2))?;
+            socket.ask(calls, "ask", LENGTH)
+        });
     }
 }
 
@@ -131,32 +128,16 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    const fn new(is_connected: bool, verb: &'static str, length: u64) -> Self {
-        Self {
+    pub(super) fn boxed(is_connected: bool, verb: &'static str, length: u64) -> Box<dyn Client> {
+        Box::new(Self {
             socket: None,
             is_connected,
             verb,
             length,
-        }
-    }
-    pub(super) const fn unconnected() -> Self {
-        Self::new(false, "ask", LENGTH)
-    }
-    pub(super) const fn connected() -> Self {
-        Self::new(true, "ask", LENGTH)
-    }
-    /// Makes a client whose answers come in IP fragments.
-    pub(super) const fn fragments() -> Self {
-        Self::new(false, "ask", LARGE)
-    }
-    /// Makes a client whose answers the server sends as segments of one buffer (GSO).
-    pub(super) const fn segments() -> Self {
-        Self::new(true, "segments", SEGMENT as u64)
+        })
     }
 
-    fn ask(&self, socket: &io::Result<Datagrams>, calls: &Calls<'_>) -> io::Result<()> {
-        let socket = socket.as_ref();
-        let socket = socket.map_err(|error| io::Error::new(error.kind(), error.to_string()))?;
+    fn ask(&self, socket: &Datagrams, calls: &Calls<'_>) -> io::Result<()> {
         let (answer, length) = socket.ask(calls, self.verb, self.length)?;
         if self.verb == "segments" {
             for _ in 1..SEGMENTS {
@@ -174,20 +155,24 @@ impl Socket {
 impl Client for Socket {
     /// The socket is kept even if there is no answer: many programs never open another one. But a
     /// connected socket of the node is closed when its endpoint goes: the client connects again.
-    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
+    fn exchange(&mut self, calls: &mut Calls<'_>) {
         let kept = self.socket.take();
         let kept = kept.filter(|socket| calls.stays(socket.begun.to));
-        let mut begun = Begun::next(kept.as_ref().map(|socket| &socket.begun), calls);
         let may_be_closed = kept.is_some() && calls.endpoints_go && self.is_connected;
-        let mut socket = kept.map_or_else(|| Datagrams::open(&mut begun, self.is_connected), Ok);
-        let mut outcome = self.ask(&socket, calls);
         let is_closed = |error: &io::Error| error.kind() == ErrorKind::ConnectionAborted;
-        if may_be_closed && outcome.as_ref().is_err_and(is_closed) {
-            socket = Datagrams::open(&mut begun, true);
-            outcome = self.ask(&socket, calls);
-        }
-        note(begun.ends(&outcome));
-        self.socket = socket.ok();
+        let before = kept.as_ref().map(|socket| socket.begun);
+        calls.exchange(before, |calls, begun| {
+            let socket = kept.map_or_else(|| Datagrams::open(begun, self.is_connected), Ok)?;
+            let mut outcome = self.ask(&socket, calls);
+            self.socket = Some(socket);
+            if may_be_closed && outcome.as_ref().is_err_and(is_closed) {
+                self.socket = None;
+                let socket = Datagrams::open(begun, true)?;
+                outcome = self.ask(&socket, calls);
+                self.socket = Some(socket);
+            }
+            outcome
+        });
     }
 }
 
@@ -203,7 +188,7 @@ pub(super) struct Simplex {
 }
 
 impl Simplex {
-    /// Sends a datagram and checks an earlier one. If that has failed, `begun` is when it was sent.
+    /// Sends a datagram and checks an earlier one. If that has failed, `begun` says when.
     fn send(&mut self, calls: &mut Calls<'_>, begun: &mut Begun) -> io::Result<()> {
         let socket = match self.socket.take() {
             Some(socket) => socket,
@@ -220,40 +205,31 @@ impl Simplex {
         let Some(earlier) = self.sent.checked_sub(LATER).filter(|number| *number > 0) else {
             return Ok(());
         };
-        let now = begun.began;
-        begun.began = self.times.pop_front().unwrap_or(now);
+        let now = *begun;
+        begun.began = self.times.pop_front().unwrap_or(now.began);
+        begun.failed = Some(begun.began + PATIENCE);
         let lost = || io::Error::other(format!("datagram {earlier} came to nobody"));
-        let pod = calls
-            .scene
-            .arrivals
-            .take(self.sender, earlier)
-            .ok_or_else(lost)?;
-        let before = self.pod.replace(pod);
-        if let Some(before) =
-            before.filter(|before| calls.scene.cluster.serves(calls.service, (*before).into()))
-        {
-            ensure_same(before.into(), pod.into())
+        let world = calls.world;
+        let pod = world.arrivals.take(self.sender, earlier);
+        let pod = pod.ok_or_else(lost)?;
+        let serves = |pod: &Ipv4Addr| world.cluster.serves(calls.service, (*pod).into());
+        if let Some(before) = self.pod.replace(pod).filter(serves) {
+            ensure_same(before, pod)
                 .map_err(|error| io::Error::other(format!("datagram {earlier}: {error}")))?;
         }
-        begun.began = now;
+        *begun = now;
         Ok(())
     }
 }
 
 impl Client for Simplex {
-    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
-        let mut begun = Begun::next(self.socket.as_ref().map(|socket| &socket.begun), calls);
-        let now = begun.began;
-        let sent = self.send(calls, &mut begun);
-        let mut exchange = begun.ends(&sent);
-        if begun.began < now {
-            exchange.ended = begun.began + PATIENCE;
-        }
-        note(exchange);
+    fn exchange(&mut self, calls: &mut Calls<'_>) {
+        let kept = self.socket.as_ref().map(|socket| socket.begun);
+        calls.exchange(kept, |calls, begun| self.send(calls, begun));
     }
 }
 
-/// A client that sends one request and receives a long stream of answers. None may be lost.
+/// A client that sends one request and receives a long stream of answers; none may be lost.
 #[derive(Default)]
 pub(super) struct Question {
     socket: Option<(Datagrams, u64)>,
@@ -261,15 +237,16 @@ pub(super) struct Question {
 }
 
 impl Client for Question {
-    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
-        let mut begun = Begun::next(self.socket.as_ref().map(|(socket, _)| &socket.begun), calls);
-        let mut receive = || {
-            let (socket, number) = match self.socket.take() {
+    fn exchange(&mut self, calls: &mut Calls<'_>) {
+        let kept = self.socket.take();
+        let before = kept.as_ref().map(|(socket, _)| socket.begun);
+        let received = calls.exchange(before, |calls, begun| {
+            let (socket, number) = match kept {
                 Some(kept) => kept,
                 None => {
                     self.received = 0;
                     let number = nonce();
-                    let socket = Datagrams::open(&mut begun, number.is_multiple_of(2))?;
+                    let socket = Datagrams::open(begun, number.is_multiple_of(2))?;
                     socket.send(&calls.request("stream", [number, STREAM, PERIOD]))?;
                     (socket, number)
                 }
@@ -280,10 +257,8 @@ impl Client for Question {
                 0 => Ok((socket, number)),
                 lost => Err(io::Error::other(format!("{lost} answers are lost"))),
             }
-        };
-        let received: io::Result<_> = receive();
-        note(begun.ends(&received));
+        });
         self.received += 1;
-        self.socket = received.ok().filter(|_| self.received < STREAM);
+        self.socket = received.filter(|_| self.received < STREAM);
     }
 }

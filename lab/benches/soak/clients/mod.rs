@@ -10,7 +10,7 @@ mod streams;
 
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::{Ipv4Addr, SocketAddr},
     sync::atomic::{AtomicU64, Ordering},
     thread::sleep,
     time::{Duration, Instant},
@@ -19,15 +19,11 @@ use std::{
 use anyhow::Result;
 use lab::{node::netns::NetNs, random::Random};
 
-use self::plan::SHORT_CONNECTIONS;
-pub(crate) use self::plan::{AT_ONCE, HELD, HOLDER, Plan, plans};
+pub(crate) use self::plan::{HELD, HOLDER, Plan, plans};
 use crate::{
-    cluster::{Cluster, DATA_PORT, PORT, Service, frontend},
-    disturb::Broken,
-    leaving::Departure,
-    record::{Exchange, Span, Tally},
+    cluster::{DATA_PORT, PORT, Service, frontend},
+    record::{Begun, Exchange, Span, Tally},
     rolling::ROLLING,
-    servers::Arrivals,
     world::{Origin, World},
 };
 
@@ -38,14 +34,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The time from a change of endpoints until no new connection follows the old ones.
 const TO_FOLLOW: Duration = Duration::from_secs(3);
 
-/// Clients that use each of a few source ports again and again pause less than this between two
-/// short connections.
-const OFTEN: Duration = Duration::from_millis(10);
-
 /// What one kind of client does.
 pub(crate) trait Client {
-    /// Does one or several exchanges, and calls `note` with the outcome of each.
-    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange));
+    /// Does one or several exchanges, and notes the outcome of each.
+    fn exchange(&mut self, calls: &mut Calls<'_>);
 }
 
 /// The service that a client calls, and what else it needs for its calls.
@@ -54,13 +46,15 @@ pub(crate) struct Calls<'a> {
     /// The service's address and its address for data connections. None if there is no proxy or the
     /// client calls an endpoint directly.
     frontend: Option<[SocketAddr; 2]>,
-    scene: &'a Scene<'a>,
+    world: &'a World,
+    span: Span,
     namespace: &'a NetNs,
     /// Whether the client's connections are translated at its sockets.
     is_at_socket: bool,
     /// Whether the client is a process of the node, and its service's endpoints are replaced.
     endpoints_go: bool,
     random: Random,
+    tally: Tally,
 }
 
 impl Calls<'_> {
@@ -68,7 +62,7 @@ impl Calls<'_> {
         match self.frontend {
             Some([address, _]) => address,
             None => {
-                let endpoint = self.random.pick(&self.scene.cluster.ready(self.service));
+                let endpoint = self.random.pick(&self.world.cluster.ready(self.service));
                 (endpoint, PORT).into()
             }
         }
@@ -85,13 +79,13 @@ impl Calls<'_> {
     /// Returns whether an address that was called can still be called: an endpoint may have been
     /// removed.
     fn stays(&self, address: SocketAddr) -> bool {
-        self.frontend.is_some() || self.scene.cluster.serves(self.service, address.ip())
+        self.frontend.is_some() || self.world.cluster.serves(self.service, address.ip())
     }
 
     /// Fails if the pod that has answered had been left out of the service's endpoints for longer
     /// than a change may take when the exchange began.
     fn ensure_endpoint(&self, answer: &Answer, begun: &Begun) -> io::Result<()> {
-        let left = self.scene.cluster.left(self.service, answer.by);
+        let left = self.world.cluster.left(self.service, answer.by);
         let since = left.map(|left| begun.began.saturating_duration_since(left));
         match since.filter(|since| self.frontend.is_some() && *since > TO_FOLLOW) {
             None => Ok(()),
@@ -106,17 +100,28 @@ impl Calls<'_> {
         let [a, b, c] = numbers;
         format!("{verb} {} {a} {b} {c}\n", self.service.bit())
     }
-}
 
-/// What all clients of a run share.
-pub(crate) struct Scene<'a> {
-    pub(crate) world: &'a World,
-    pub(crate) cluster: &'a Cluster,
-    pub(crate) arrivals: &'a Arrivals,
-    pub(crate) departure: &'a Departure,
-    pub(crate) broken: &'a Broken,
-    pub(crate) has_proxy: bool,
-    pub(crate) span: Span,
+    /// Does one exchange, on a connection or socket that is kept or on a new one, and notes its
+    /// outcome. Returns what `work` returns; None if it has failed.
+    fn exchange<T>(
+        &mut self,
+        kept: Option<Begun>,
+        work: impl FnOnce(&mut Self, &mut Begun) -> io::Result<T>,
+    ) -> Option<T> {
+        let mut begun = kept.map_or_else(|| Begun::now(self.address()), Begun::again);
+        let outcome = work(self, &mut begun);
+        self.note(&begun.ends(&outcome));
+        outcome.ok()
+    }
+
+    fn note(&mut self, exchange: &Exchange) {
+        let Exchange { begun, ended, .. } = exchange;
+        if exchange.outcome.is_err() && self.world.broken.excuses(begun.began, *ended) {
+            self.tally.excused += 1;
+        } else {
+            self.tally.note(exchange);
+        }
+    }
 }
 
 /// Returns a number that no other request has.
@@ -136,75 +141,27 @@ struct Answer {
 
 impl Answer {
     fn parse(text: &str) -> io::Result<Self> {
-        let fault = || io::Error::other(format!("an answer that is none: {text:.80}"));
         let mut words = text.split_whitespace();
-        let by: Ipv4Addr = words
-            .next()
-            .and_then(|word| word.parse().ok())
-            .ok_or_else(fault)?;
-        let number = words.next().and_then(|word| word.parse().ok());
-        let number = number.ok_or_else(fault)?;
-        let is_last = match words.next() {
-            Some("ok") => false,
-            Some("bye") => true,
-            Some("stranger") => {
-                let text = format!("{by} answers, which is no endpoint of the service");
-                return Err(io::Error::other(text));
-            }
-            _ => return Err(fault()),
-        };
-        Ok(Self {
-            by,
-            number,
-            is_last,
-        })
-    }
-}
-
-/// An exchange that has begun.
-#[derive(Clone, Copy)]
-struct Begun {
-    began: Instant,
-    to: SocketAddr,
-    local: Option<SocketAddr>,
-    is_new: bool,
-}
-
-impl Begun {
-    fn now(to: SocketAddr) -> Self {
-        Self {
-            began: Instant::now(),
-            to,
-            local: None,
-            is_new: true,
-        }
-    }
-    /// Begins the next exchange on a connection or socket that is kept, or one on a new one.
-    fn next(kept: Option<&Self>, calls: &mut Calls<'_>) -> Self {
-        kept.map_or_else(|| Self::now(calls.address()), |kept| kept.again())
-    }
-    /// Begins another exchange on the same connection or socket. It is no longer new.
-    fn again(self) -> Self {
-        Self {
-            began: Instant::now(),
-            is_new: false,
-            ..self
-        }
-    }
-    fn ends<T>(self, outcome: &io::Result<T>) -> Exchange {
-        Exchange {
-            began: self.began,
-            ended: Instant::now(),
-            local: self.local,
-            to: self.to,
-            is_new: self.is_new,
-            outcome: outcome.as_ref().map(drop).map_err(ToString::to_string),
+        let mut word = || words.next().unwrap_or_default();
+        let (by, number, word) = (word().parse::<Ipv4Addr>(), word().parse(), word());
+        match (by, number, word) {
+            (Ok(by), Ok(number), "ok" | "bye") => Ok(Self {
+                by,
+                number,
+                is_last: word == "bye",
+            }),
+            (Ok(by), Ok(_), "stranger") => Err(io::Error::other(format!(
+                "{by} answers, which is no endpoint of the service"
+            ))),
+            _ => Err(io::Error::other(format!(
+                "an answer that is none: {text:.80}"
+            ))),
         }
     }
 }
 
 /// Fails unless the same pod answers now as before.
-fn ensure_same(before: IpAddr, now: IpAddr) -> io::Result<()> {
+fn ensure_same(before: Ipv4Addr, now: Ipv4Addr) -> io::Result<()> {
     if before == now {
         return Ok(());
     }
@@ -215,50 +172,39 @@ fn ensure_same(before: IpAddr, now: IpAddr) -> io::Result<()> {
 impl Plan {
     /// Runs the planned client at its origin: it does exchanges until the end of the run. Returns
     /// their tally.
-    pub(crate) fn run(&self, scene: &Scene<'_>, seed: u64) -> Result<Tally> {
-        scene.world.run(self.origin, || self.exchanges(scene, seed))
-    }
-
-    fn must_reuse_ports(&self) -> bool {
-        let is_often = self.kind == AT_ONCE || self.kind == SHORT_CONNECTIONS && self.pace < OFTEN;
-        is_often && self.origin.ports().is_some()
-    }
-
-    fn exchanges(&self, scene: &Scene<'_>, seed: u64) -> Tally {
-        let (world, span, broken) = (scene.world, scene.span, scene.broken);
-        let name = format!("{}, {}, {}", self.kind, self.origin, self.service.name());
-        let mut tally = Tally::new(name, span);
-        tally.must_reuse_ports = self.must_reuse_ports();
-        tally.is_direct = self.by.is_none();
-        tally.is_crowd = self.kind == AT_ONCE;
-        let mut client = (self.make)();
-        let mut calls = Calls {
+    pub(crate) fn run(
+        self,
+        world: &World,
+        span: Span,
+        has_proxy: bool,
+        seed: u64,
+    ) -> Result<Tally> {
+        let by = self.by.filter(|_| has_proxy);
+        let calls = Calls {
             service: self.service,
-            frontend: self
-                .by
-                .filter(|_| scene.has_proxy)
-                .map(|by| frontend(self.service, by)),
-            scene,
+            frontend: by.map(|by| frontend(self.service, by)),
+            world,
+            span,
             namespace: world.namespace(self.origin),
             is_at_socket: self.origin.is_at_socket(),
             endpoints_go: self.origin == Origin::Node && ROLLING.contains(&self.service),
             random: Random::new(seed),
+            tally: Tally::new(self, span),
         };
+        world.run(self.origin, || self.exchanges(calls))
+    }
+
+    fn exchanges(self, mut calls: Calls<'_>) -> Tally {
+        let span = calls.span;
+        let mut client = (self.make)();
         // Spreads the times at which the clients start.
         let offset = Duration::from_millis(calls.random.below(500));
         sleep((span.begin + offset).saturating_duration_since(Instant::now()));
         while !span.is_over() {
             let began = Instant::now();
-            client.exchange(&mut calls, &mut |exchange| {
-                let Exchange { began, ended, .. } = exchange;
-                if exchange.outcome.is_err() && broken.excuses(began, ended) {
-                    tally.excused += 1;
-                } else {
-                    tally.note(&exchange);
-                }
-            });
+            client.exchange(&mut calls);
             sleep((began + self.pace).saturating_duration_since(Instant::now()));
         }
-        tally
+        calls.tally
     }
 }

@@ -7,8 +7,8 @@ use std::{
     time::Duration,
 };
 
-use super::{Begun, Calls, Client, ensure_same, short::Connection};
-use crate::{leaving::Phase, record::Exchange};
+use super::{Calls, Client, streams::Open};
+use crate::leaving::Phase;
 
 /// How many connections a client holds, and how many more once the new pod is there. So many that
 /// each of four pods has some.
@@ -19,26 +19,20 @@ const TO_END: Duration = Duration::from_secs(25);
 /// A silent client sends again after this time.
 const SILENCE: Duration = Duration::from_secs(11);
 
-/// A connection that is held.
-struct Persistent {
-    connection: Connection,
-    begun: Begun,
-    /// The pod that answers.
-    by: std::net::Ipv4Addr,
-    /// What had become of the pod that goes when the connection was opened.
-    opened: Phase,
-}
+/// A connection that is held, and what had become of the pod that goes when it was opened.
+type Held = (Open, Phase);
 
 /// A client that holds connections.
 #[derive(Default)]
 pub(super) struct Holder {
-    held: Vec<Option<Persistent>>,
+    held: Vec<Option<Held>>,
     next: usize,
 }
 
 impl Client for Holder {
-    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
-        let phase = calls.scene.departure.phase();
+    fn exchange(&mut self, calls: &mut Calls<'_>) {
+        let departure = &calls.world.departure;
+        let phase = departure.phase();
         let count = match phase {
             Phase::Replaced(_) => 2 * COUNT,
             _ => COUNT,
@@ -47,57 +41,32 @@ impl Client for Holder {
         self.next = (self.next + 1) % count;
         let is_silent = self.next.is_multiple_of(2);
         let held = &mut self.held[self.next];
-        match held {
-            Some(one) if calls.scene.departure.concerns(one.by, one.opened) => {
-                if is_over(one, calls, phase, is_silent, note) {
-                    *held = None;
-                }
+        if let Some((open, opened)) = held
+            && departure.concerns(open.by, *opened)
+        {
+            if is_over(open, calls, phase, is_silent) {
+                *held = None;
             }
-            _ => {
-                let mut begun = Begun::next(held.as_ref().map(|one| &one.begun), calls);
-                let asked = ask(held.take(), calls, &mut begun, phase);
-                note(begun.ends(&asked));
-                *held = asked.ok();
-            }
+            return;
         }
+        let (mut open, opened) = match held.take() {
+            Some((open, opened)) => (Some(open), opened),
+            None => (None, phase),
+        };
+        Open::ask(&mut open, calls, (0, u32::MAX, 100));
+        *held = open.map(|open| (open, opened));
     }
 }
 
-fn ask(
-    held: Option<Persistent>,
-    calls: &Calls<'_>,
-    begun: &mut Begun,
-    phase: Phase,
-) -> io::Result<Persistent> {
-    let Some(mut held) = held else {
-        let mut connection = Connection::open(begun, 0)?;
-        let by = connection.ask(calls, 100, false)?.by;
-        return Ok(Persistent {
-            connection,
-            begun: *begun,
-            by,
-            opened: phase,
-        });
-    };
-    let by = held.connection.ask(calls, 100, false)?.by;
-    ensure_same(held.by.into(), by.into())?;
-    Ok(held)
-}
-
 /// Returns whether the connection to the pod that goes has ended, or should have, and counts it.
-fn is_over(
-    held: &mut Persistent,
-    calls: &Calls<'_>,
-    phase: Phase,
-    is_silent: bool,
-    note: &mut dyn FnMut(Exchange),
-) -> bool {
+fn is_over(held: &mut Open, calls: &mut Calls<'_>, phase: Phase, is_silent: bool) -> bool {
     let (Phase::Gone(at) | Phase::Replaced(at)) = phase else {
         return false;
     };
     let speaks = !is_silent || at.elapsed() >= SILENCE;
-    let begun = held.begun.again();
-    let has_to_end = calls.scene.departure.has_to_end;
+    let begun = held.connection.begun.again();
+    let departure = &calls.world.departure;
+    let has_to_end = departure.has_to_end;
     let fault = match held.connection.end(calls, speaks) {
         None if has_to_end && at.elapsed() >= TO_END => {
             io::Error::other(format!("{} has gone, and the connection hangs", held.by))
@@ -108,11 +77,11 @@ fn is_over(
                 || [ErrorKind::ConnectionReset, ErrorKind::ConnectionAborted]
                     .contains(&error.kind()) =>
         {
-            calls.scene.departure.count(calls.is_at_socket);
+            departure.count(calls.is_at_socket);
             return true;
         }
         Some(error) => error,
     };
-    note(begun.ends::<()>(&Err(fault)));
+    calls.note(&begun.ends::<()>(&Err(fault)));
     true
 }

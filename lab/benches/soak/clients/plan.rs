@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Lists all clients: what each does, from where, to which service, and how often.
+//! Reads plan.txt, the list of all clients: what each does, from where, to which service, and how
+//! often.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
+
+use anyhow::{Context, Error, Result};
+use clap::ValueEnum;
 
 use super::{
     Client,
-    datagrams::{Queries, Question, Simplex, Socket},
+    datagrams::{LARGE, LENGTH, Queries, Question, Simplex, Socket},
     persistent::Holder,
     short::{Associations, Crowd, Ftp, Short, Sticky},
     streams::{Idle, KeepAlive, Pool, Stream},
 };
 use crate::{
     cluster::{Frontend, Service},
+    servers::SEGMENT,
     world::Origin,
 };
 
@@ -19,6 +24,7 @@ use crate::{
 type Make = fn() -> Box<dyn Client>;
 
 /// One client: what it does and where.
+#[derive(Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) kind: &'static str,
     pub(crate) origin: Origin,
@@ -31,170 +37,105 @@ pub(crate) struct Plan {
     pub(crate) make: Make,
 }
 
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {}, {}", self.kind, self.origin, self.service.name())
+    }
+}
+
+impl Plan {
+    /// Returns whether the client has few source ports and opens many connections.
+    pub(crate) fn must_reuse_ports(&self) -> bool {
+        /// Such a client pauses less than this between two short connections.
+        const OFTEN: Duration = Duration::from_millis(10);
+        let is_often = self.is_crowd() || self.kind == SHORT_CONNECTIONS && self.pace < OFTEN;
+        is_often && self.origin.ports().is_some()
+    }
+
+    /// Returns whether the client opens many connections at the same time. Their durations depend
+    /// on the order in which threads run: the median is 1 ms on a busy machine and 10 ms on an idle
+    /// one.
+    pub(crate) fn is_crowd(&self) -> bool {
+        self.kind == AT_ONCE
+    }
+}
+
 fn make<C: Client + Default + 'static>() -> Box<dyn Client> {
     Box::new(C::default())
 }
 
-pub(super) const SHORT_CONNECTIONS: &str = "short connections";
-pub(crate) const AT_ONCE: &str = "200 connections at once";
+const SHORT_CONNECTIONS: &str = "short connections";
+const AT_ONCE: &str = "200 connections at once";
 
 /// The names of clients end with this if they call an endpoint directly. Their times show how fast
 /// the machine itself is.
-pub(super) const DIRECT: &str = "direct";
+const DIRECT: &str = "direct";
 
 /// The name of clients that hold connections to pods of which one goes.
 pub(crate) const HELD: &str = "connections that are held";
 /// The number of the pod with such a client. A process in it lets the agent find its sockets.
 pub(crate) const HOLDER: u8 = 4;
 
-/// All clients of one kind: the origin of each, and the service that it calls.
-type Who = &'static [(Origin, Service)];
-
-const SHORT: Who = &[
-    (Origin::Pod(0), Service::Two),
-    (Origin::Sandbox(1), Service::Two),
-    (Origin::Outside, Service::Two),
-];
-const SOMETIMES: Who = &[
-    (Origin::Pod(4), Service::One),
-    (Origin::Pod(4), Service::Many),
-    (Origin::Pod(4), Service::RollingA),
-    (Origin::Sandbox(5), Service::Many),
-    (Origin::Sandbox(5), Service::RollingB),
-    (Origin::Server(1), Service::Two),
-    (Origin::Node, Service::Ten),
-    (Origin::Node, Service::RollingA),
-    (Origin::HostPod, Service::Two),
-    (Origin::Remote, Service::Ten),
-    (Origin::Outside, Service::RollingB),
-];
-const BALANCED: Who = &[(Origin::Outside, Service::Ten)];
-const CROWD: Who = &[
-    (Origin::Pod(2), Service::Two),
-    (Origin::Sandbox(3), Service::Ten),
-];
-const KEEP_ALIVE: Who = &[
-    (Origin::Pod(4), Service::Ten),
-    (Origin::Pod(4), Service::RollingB),
-    (Origin::Sandbox(5), Service::Two),
-    (Origin::Sandbox(5), Service::RollingA),
-    (Origin::Node, Service::Two),
-    (Origin::Remote, Service::RollingA),
-    (Origin::Outside, Service::RollingA),
-];
-const POOL: Who = &[
-    (Origin::Pod(4), Service::Shared),
-    (Origin::Sandbox(5), Service::Shared),
-    (Origin::Node, Service::Ten),
-    (Origin::Outside, Service::Two),
-];
-/// Services for clients that do not react to endpoints that come and go.
-const STEADY: Who = &[
-    (Origin::Pod(4), Service::Two),
-    (Origin::Sandbox(5), Service::Two),
-    (Origin::Node, Service::Two),
-    (Origin::Remote, Service::Ten),
-    (Origin::Outside, Service::Ten),
-];
-const STICKY: Who = &[
-    (Origin::Pod(4), Service::Sticky),
-    (Origin::Sandbox(5), Service::Sticky),
-    (Origin::Outside, Service::Sticky),
-];
-/// For FTP, and for clients that call an endpoint directly.
-const TRANSFERS: Who = &[
-    (Origin::Pod(4), Service::One),
-    (Origin::Sandbox(5), Service::One),
-    (Origin::Outside, Service::One),
-];
-const QUERIES: Who = &[
-    (Origin::Pod(0), Service::Two),
-    (Origin::Pod(4), Service::RollingB),
-    (Origin::Sandbox(1), Service::Two),
-    (Origin::Sandbox(5), Service::RollingA),
-    (Origin::Node, Service::Ten),
-    (Origin::Remote, Service::Two),
-    (Origin::Outside, Service::Ten),
-];
-const SOCKET: Who = &[
-    (Origin::Pod(4), Service::Two),
-    (Origin::Pod(4), Service::RollingA),
-    (Origin::Sandbox(5), Service::RollingB),
-    (Origin::Node, Service::RollingB),
-    (Origin::Remote, Service::RollingB),
-    (Origin::Outside, Service::RollingA),
-];
-const HOLDERS: Who = &[
-    (Origin::Pod(HOLDER), Service::Leaving),
-    (Origin::Sandbox(5), Service::Leaving),
-    (Origin::Node, Service::Leaving),
-    (Origin::HostPod, Service::Leaving),
-    (Origin::Remote, Service::Leaving),
-    (Origin::Outside, Service::Leaving),
-];
-const ASSOCIATIONS: Who = &[
-    (Origin::Sandbox(5), Service::Two),
-    (Origin::Outside, Service::Two),
-];
+/// Returns the function that makes clients of a kind.
+fn maker(kind: &str) -> Option<Make> {
+    let make: Make = match kind {
+        "short connections, affinity" => make::<Sticky>,
+        AT_ONCE => make::<Crowd>,
+        _ if kind.starts_with(SHORT_CONNECTIONS) => make::<Short>,
+        "keep-alive" => make::<KeepAlive>,
+        "pool that reuses ports" => make::<Pool>,
+        "long stream" => make::<Stream>,
+        "idle connections" => make::<Idle>,
+        "FTP, passive" => make::<Ftp>,
+        "UDP questions, a socket each" => make::<Queries>,
+        "UDP questions, one socket" | "UDP questions, direct" => {
+            || Socket::boxed(false, "ask", LENGTH)
+        }
+        "UDP questions, one connected" => || Socket::boxed(true, "ask", LENGTH),
+        "UDP one-way" => make::<Simplex>,
+        "UDP question and stream" => make::<Question>,
+        // The server sends the segments of one buffer.
+        "UDP answers by GSO" => || Socket::boxed(true, "segments", SEGMENT as u64),
+        "UDP answers in fragments" => || Socket::boxed(false, "ask", LARGE),
+        HELD => make::<Holder>,
+        "SCTP" => make::<Associations>,
+        _ => return None,
+    };
+    Some(make)
+}
 
 /// Returns all clients of a run.
-pub(crate) fn plans() -> Vec<Plan> {
-    let kinds: [(&'static str, u64, Who, Make); 21] = [
-        (SHORT_CONNECTIONS, 8, SHORT, make::<Short>),
-        (SHORT_CONNECTIONS, 25, SOMETIMES, make::<Short>),
-        (
-            "short connections, load balancer",
-            25,
-            BALANCED,
-            make::<Short>,
-        ),
-        ("short connections, affinity", 50, STICKY, make::<Sticky>),
-        ("short connections, direct", 25, TRANSFERS, make::<Short>),
-        ("UDP questions, direct", 25, TRANSFERS, || {
-            Box::new(Socket::unconnected())
-        }),
-        (AT_ONCE, 1000, CROWD, make::<Crowd>),
-        ("keep-alive", 20, KEEP_ALIVE, make::<KeepAlive>),
-        ("pool that reuses ports", 5, POOL, make::<Pool>),
-        ("long stream", 0, STEADY, make::<Stream>),
-        ("idle connections", 1000, STEADY, make::<Idle>),
-        ("FTP, passive", 250, TRANSFERS, make::<Ftp>),
-        ("UDP questions, a socket each", 20, QUERIES, make::<Queries>),
-        ("UDP questions, one socket", 50, SOCKET, || {
-            Box::new(Socket::unconnected())
-        }),
-        ("UDP questions, one connected", 50, SOCKET, || {
-            Box::new(Socket::connected())
-        }),
-        ("UDP one-way", 100, STEADY, make::<Simplex>),
-        ("UDP question and stream", 0, STEADY, make::<Question>),
-        ("UDP answers in fragments", 100, STEADY, || {
-            Box::new(Socket::fragments())
-        }),
-        ("UDP answers by GSO", 100, STEADY, || {
-            Box::new(Socket::segments())
-        }),
-        (HELD, 50, HOLDERS, make::<Holder>),
-        ("SCTP", 250, ASSOCIATIONS, make::<Associations>),
-    ];
-    let mut plans = Vec::new();
-    for (kind, pace, who, make) in kinds {
-        for (origin, service) in who.iter().copied() {
-            let by = match origin {
-                _ if kind.ends_with(DIRECT) => None,
-                Origin::Outside if kind.ends_with("load balancer") => Some(Frontend::LoadBalancer),
-                Origin::Outside | Origin::Remote => Some(Frontend::NodePort),
-                _ => Some(Frontend::ClusterIp),
-            };
-            plans.push(Plan {
-                kind,
-                origin,
-                service,
-                by,
-                pace: Duration::from_millis(pace),
-                make,
-            });
-        }
-    }
-    plans
+pub(crate) fn plans() -> Result<Vec<Plan>> {
+    let lines = include_str!("plan.txt").lines();
+    let rows = lines.filter(|line| !line.starts_with('#'));
+    rows.map(|row| of_kind(row).with_context(|| format!("plan.txt: {row}")))
+        .collect::<Result<Vec<_>>>()
+        .map(|plans| plans.concat())
+}
+
+/// Returns the clients of one kind.
+fn of_kind(row: &'static str) -> Result<Vec<Plan>> {
+    let (kind, rest) = row.split_once(": ").context("no kind")?;
+    let (pace, clients) = rest.split_once(": ").context("no pace")?;
+    let pace = Duration::from_millis(pace.parse()?);
+    let make = maker(kind).context("a kind without a client")?;
+    let client = |text: &str| -> Result<Plan> {
+        let (origin, service) = text.split_once(' ').context("no service")?;
+        let origin = origin.parse()?;
+        let by = match origin {
+            _ if kind.ends_with(DIRECT) => None,
+            Origin::Outside if kind.ends_with("load balancer") => Some(Frontend::LoadBalancer),
+            Origin::Outside | Origin::Remote => Some(Frontend::NodePort),
+            _ => Some(Frontend::ClusterIp),
+        };
+        Ok(Plan {
+            kind,
+            origin,
+            service: Service::from_str(service, false).map_err(Error::msg)?,
+            by,
+            pace,
+            make,
+        })
+    };
+    clients.split(", ").map(client).collect()
 }

@@ -14,15 +14,18 @@ use lab::traffic::{clients, probe::Outcome};
 use proxy_common::Protocol;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::{Answer, Begun, Calls, Client, PATIENCE, ensure_same, nonce};
-use crate::record::Exchange;
+use super::{Answer, Calls, Client, PATIENCE, ensure_same, nonce};
+use crate::record::{Begun, Exchange};
 
 /// Number of connections that are open at once.
 const CROWD: usize = 200;
 const LENGTH: u64 = 100;
 
 /// A TCP connection to a server.
-pub(super) struct Connection(BufReader<TcpStream>);
+pub(super) struct Connection {
+    stream: BufReader<TcpStream>,
+    pub(super) begun: Begun,
+}
 
 impl Connection {
     /// Connects to `begun.to`, from source port `port` (0: any). Writes the local address into
@@ -56,17 +59,20 @@ impl Connection {
         };
         socket.set_read_timeout(Some(PATIENCE))?;
         socket.set_tcp_nodelay(true)?;
-        Ok(Self(BufReader::new(socket.into())))
+        Ok(Self {
+            stream: BufReader::new(socket.into()),
+            begun: *begun,
+        })
     }
 
     pub(super) fn send(&mut self, request: &str) -> io::Result<()> {
-        let sent = self.0.get_mut().write_all(request.as_bytes());
+        let sent = self.stream.get_mut().write_all(request.as_bytes());
         sent.map_err(|error| named("send", &error))
     }
 
     pub(super) fn receive(&mut self) -> io::Result<Answer> {
         let mut line = String::new();
-        let read = self.0.read_line(&mut line);
+        let read = self.stream.read_line(&mut line);
         match read.map_err(|error| named("receive", &error))? {
             0 => Err(io::Error::new(
                 ErrorKind::UnexpectedEof,
@@ -84,7 +90,7 @@ impl Connection {
             if speaks {
                 self.send(&calls.request("ask", [nonce(), LENGTH, 0]))?;
             }
-            self.0.get_ref().set_read_timeout(Some(MOMENT))?;
+            self.stream.get_ref().set_read_timeout(Some(MOMENT))?;
             self.receive().map(drop)
         };
         let error = probe().err();
@@ -106,7 +112,7 @@ impl Connection {
             return Err(io::Error::other("the answer to another question"));
         }
         if answer.is_last {
-            let rest = self.0.read_to_end(&mut Vec::new());
+            let rest = self.stream.read_to_end(&mut Vec::new());
             rest.map_err(|error| named("wait for the server to close", &error))?;
         }
         Ok(answer)
@@ -138,13 +144,10 @@ fn named(attempt: &str, error: &io::Error) -> io::Error {
 
 /// Opens a connection and sends one request. The server closes first if `server_closes`, else the
 /// client.
-fn ask(calls: &Calls<'_>, begun: &mut Begun, server_closes: bool) -> io::Result<Answer> {
-    Connection::open(begun, 0)?.ask(calls, LENGTH, server_closes)
-}
-
 fn once(calls: &Calls<'_>, to: SocketAddr, server_closes: bool) -> Exchange {
     let mut begun = Begun::now(to);
-    let answer = ask(calls, &mut begun, server_closes);
+    let connection = Connection::open(&mut begun, 0);
+    let answer = connection.and_then(|mut one| one.ask(calls, LENGTH, server_closes));
     let answer = answer.and_then(|answer| calls.ensure_endpoint(&answer, &begun));
     begun.ends(&answer)
 }
@@ -156,10 +159,11 @@ pub(super) struct Short {
 }
 
 impl Client for Short {
-    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
+    fn exchange(&mut self, calls: &mut Calls<'_>) {
         self.count += 1;
         let to = calls.address();
-        note(once(calls, to, self.count.is_multiple_of(2)));
+        let exchange = once(calls, to, self.count.is_multiple_of(2));
+        calls.note(&exchange);
     }
 }
 
@@ -170,19 +174,14 @@ pub(super) struct Sticky {
 }
 
 impl Client for Sticky {
-    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
-        let mut begun = Begun::now(calls.address());
-        let answer = ask(calls, &mut begun, false).and_then(|answer| {
+    fn exchange(&mut self, calls: &mut Calls<'_>) {
+        calls.exchange(None, |calls, begun| {
+            let answer = Connection::open(begun, 0)?.ask(calls, LENGTH, false)?;
             // Without a proxy, answers of different pods are right.
-            let before = self
-                .pod
-                .replace(answer.by)
-                .filter(|_| calls.frontend.is_some());
-            before.map_or(Ok(()), |before| {
-                ensure_same(before.into(), answer.by.into())
-            })
+            let before = self.pod.replace(answer.by);
+            let before = before.filter(|_| calls.frontend.is_some());
+            ensure_same(before.unwrap_or(answer.by), answer.by)
         });
-        note(begun.ends(&answer));
     }
 }
 
@@ -191,13 +190,13 @@ impl Client for Sticky {
 pub(super) struct Crowd;
 
 impl Client for Crowd {
-    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
+    fn exchange(&mut self, calls: &mut Calls<'_>) {
         let to: Vec<_> = (0..CROWD).map(|_| calls.address()).collect();
-        let calls = &*calls;
+        let shared = &*calls;
         let ended: Vec<_> = thread::scope(|scope| {
             let ask = |(number, to): (usize, SocketAddr)| {
                 let small = thread::Builder::new().stack_size(128 << 10);
-                small.spawn_scoped(scope, move || once(calls, to, number.is_multiple_of(2)))
+                small.spawn_scoped(scope, move || once(shared, to, number.is_multiple_of(2)))
             };
             let threads: Vec<_> = to.into_iter().enumerate().flat_map(ask).collect();
             threads
@@ -205,7 +204,7 @@ impl Client for Crowd {
                 .flat_map(thread::ScopedJoinHandle::join)
                 .collect()
         });
-        ended.into_iter().for_each(note);
+        ended.iter().for_each(|exchange| calls.note(exchange));
     }
 }
 
@@ -214,19 +213,16 @@ impl Client for Crowd {
 pub(super) struct Ftp;
 
 impl Client for Ftp {
-    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
-        let mut begun = Begun::now(calls.address());
-        let mut transfer = || {
-            let mut control = Connection::open(&mut begun, 0)?;
+    fn exchange(&mut self, calls: &mut Calls<'_>) {
+        calls.exchange(None, |calls, begun| {
+            let mut control = Connection::open(begun, 0)?;
             let by = control.ask(calls, LENGTH, false)?.by;
             let mut to_data = Begun::now(calls.data(begun.to));
             let mut data = Connection::open(&mut to_data, 0)?;
             let data = data.ask(calls, 60_000, true)?;
-            ensure_same(by.into(), data.by.into())?;
+            ensure_same(by, data.by)?;
             control.ask(calls, LENGTH, true)
-        };
-        let outcome = transfer();
-        note(begun.ends(&outcome));
+        });
     }
 }
 
@@ -236,21 +232,17 @@ impl Client for Ftp {
 pub(super) struct Associations;
 
 impl Client for Associations {
-    fn exchange(&mut self, calls: &mut Calls<'_>, note: &mut dyn FnMut(Exchange)) {
-        let mut begun = Begun::now(calls.address());
-        let answer = associate(calls, &mut begun);
-        note(begun.ends(&answer));
-    }
-}
-
-fn associate(calls: &Calls<'_>, begun: &mut Begun) -> io::Result<()> {
-    // A loopback address here makes the kernel choose the source.
-    let client = clients::Client::new(calls.namespace, IpAddr::V4(Ipv4Addr::LOCALHOST));
-    let attempt = client.call(Protocol::SCTP, begun.to, 0);
-    let attempt = attempt.map_err(|error| io::Error::other(format!("{error:#}")))?;
-    begun.local = Some(attempt.source);
-    match attempt.outcome {
-        Outcome::Answered(_) => Ok(()),
-        other => Err(io::Error::other(format!("{other:?}"))),
+    fn exchange(&mut self, calls: &mut Calls<'_>) {
+        calls.exchange(None, |calls, begun| {
+            // A loopback address here makes the kernel choose the source.
+            let client = clients::Client::new(calls.namespace, IpAddr::V4(Ipv4Addr::LOCALHOST));
+            let attempt = client.call(Protocol::SCTP, begun.to, 0);
+            let attempt = attempt.map_err(|error| io::Error::other(format!("{error:#}")))?;
+            begun.local = Some(attempt.source);
+            match attempt.outcome {
+                Outcome::Answered(_) => Ok(()),
+                other => Err(io::Error::other(format!("{other:?}"))),
+            }
+        });
     }
 }

@@ -8,7 +8,7 @@ mod udp;
 
 use std::{
     io::{self, ErrorKind},
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::atomic::{AtomicU32, Ordering},
     time::Duration,
 };
@@ -66,14 +66,20 @@ impl<'a> Client<'a> {
     }
 
     /// Makes a socket at the client's address and port. Loopback clients connect without binding
-    /// (conformance/FORMAT.md).
+    /// their address (conformance/FORMAT.md).
     fn socket(&self, kind: Type, protocol: Option<i32>) -> io::Result<Socket> {
-        let at = SocketAddr::new(self.address, if kind == Type::RAW { 0 } else { self.port });
+        let is_loopback = self.address.is_loopback();
+        let ip = match self.address {
+            IpAddr::V4(_) if is_loopback => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) if is_loopback => Ipv6Addr::UNSPECIFIED.into(),
+            ip => ip,
+        };
+        let at = SocketAddr::new(ip, if kind == Type::RAW { 0 } else { self.port });
         let socket = Socket::new(Domain::for_address(at), kind, protocol.map(Into::into))?;
-        if self.port != 0 && kind != Type::RAW {
+        if at.port() != 0 {
             socket.set_reuse_address(true)?;
         }
-        if !self.address.is_loopback() {
+        if !is_loopback || kind == Type::DGRAM {
             socket.bind(&SockAddr::from(at))?;
         }
         Ok(socket)

@@ -80,9 +80,9 @@ impl Client<'_> {
                 continue;
             };
             let packet = match sctp::parse(bytes) {
-                Ok(packet) if packet.destination_port == port => packet,
-                Ok(_) => continue,
-                Err(fault) => return Ok(Outcome::Broken(format!("an SCTP answer with {fault:?}"))),
+                Some(packet) if packet.destination_port == port => packet,
+                Some(_) => continue,
+                None => return Ok(Outcome::Broken("a damaged SCTP answer".to_owned())),
             };
             match packet.chunk {
                 Chunk::InitAck { cookie } if packet.verification_tag == tag => {

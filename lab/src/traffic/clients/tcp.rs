@@ -4,12 +4,11 @@
 use std::{
     io::{self, BufReader, Read, Write},
     net::{Shutdown, SocketAddr, TcpStream},
-    os::fd::AsRawFd,
     time::Instant,
 };
 
 use anyhow::Result;
-use socket2::{SockAddr, Type};
+use socket2::{SockAddr, SockAddrStorage, SockRef, Type};
 
 use super::{Client, LONG_PATIENCE, failure};
 use crate::traffic::probe::{self, Attempt, Outcome};
@@ -65,21 +64,12 @@ impl Client<'_> {
 /// Closing the socket is not enough: a process that another thread is starting may still have it
 /// open.
 fn disconnect(stream: &TcpStream) -> io::Result<()> {
-    let nobody = libc::sockaddr {
-        sa_family: libc::AF_UNSPEC as u16,
-        sa_data: [0; 14],
-    };
-    // SAFETY: the address lives through the call, and its length is right.
-    let done = unsafe {
-        libc::connect(
-            stream.as_raw_fd(),
-            &raw const nobody,
-            size_of_val(&nobody) as u32,
+    // SAFETY: zeros are an address of the family AF_UNSPEC, and the length is that of an address.
+    let nobody = unsafe {
+        SockAddr::new(
+            SockAddrStorage::zeroed(),
+            size_of::<libc::sockaddr>() as u32,
         )
     };
-    if done == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    SockRef::from(stream).connect(&nobody)
 }

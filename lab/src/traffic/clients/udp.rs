@@ -3,19 +3,19 @@
 
 use std::{
     io::{self, ErrorKind},
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+    net::{SocketAddr, UdpSocket},
     time::Instant,
 };
 
 use anyhow::Result;
-use socket2::{SockAddr, Socket, Type};
+use socket2::{Socket, Type};
 
 use super::{Client, failure, fresh_port, report_errors};
 use crate::traffic::probe::{self, Attempt, Outcome};
 
 impl Client<'_> {
     pub(super) fn udp(&self, to: SocketAddr, length: usize) -> Result<Attempt> {
-        let socket = self.datagram_socket(to)?;
+        let socket = self.datagram_socket()?;
         report_errors(&socket, to)?;
         let source = self.local_address(&socket)?;
         let nonce = probe::nonce();
@@ -66,36 +66,17 @@ impl Client<'_> {
         Ok(Outcome::Silence)
     }
 
-    fn datagram_socket(&self, to: SocketAddr) -> io::Result<Socket> {
+    fn datagram_socket(&self) -> io::Result<Socket> {
         loop {
-            let client = if self.port == 0 {
-                Self {
-                    port: fresh_port(),
-                    ..*self
-                }
-            } else {
-                *self
+            let port = match self.port {
+                0 => fresh_port(),
+                port => port,
             };
-            let mut socket = client.socket(Type::DGRAM, None);
-            if let (Ok(bound), true) = (&socket, self.address.is_loopback())
-                && let Err(error) = bound.bind(&SockAddr::from(SocketAddr::new(
-                    unspecified(to),
-                    client.port,
-                )))
-            {
-                socket = Err(error);
-            }
-            match socket {
+            let client = Self { port, ..*self };
+            match client.socket(Type::DGRAM, None) {
                 Err(error) if error.kind() == ErrorKind::AddrInUse && self.port == 0 => {}
                 other => return other,
             }
         }
-    }
-}
-
-const fn unspecified(like: SocketAddr) -> IpAddr {
-    match like {
-        SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     }
 }

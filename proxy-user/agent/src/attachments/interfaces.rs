@@ -19,7 +19,7 @@ pub(super) struct InterfaceAttachments {
     begun: bool,
     /// Interfaces that have the programs, as they were when the programs were last attached. Key:
     /// interface index.
-    attached: BTreeMap<u32, Interface>,
+    pub(super) attached: BTreeMap<u32, Interface>,
     /// Warnings about interfaces where attaching failed. Key: interface index.
     failing: BTreeMap<u32, Warning>,
 }
@@ -33,14 +33,6 @@ pub(super) struct Updated {
 }
 
 impl InterfaceAttachments {
-    pub(super) fn len(&self) -> usize {
-        self.attached.len()
-    }
-    /// Returns the interfaces that have the programs, as they were when the programs were last
-    /// attached. Key: interface index.
-    pub(super) fn attached(&self) -> &BTreeMap<u32, Interface> {
-        &self.attached
-    }
     /// Returns how many interfaces should have the programs, and how many of these have them.
     pub(super) fn counts(&self, interfaces: &[Interface]) -> (usize, usize) {
         let wanted = interfaces.iter().filter(|interface| interface.attach);

@@ -38,7 +38,7 @@ const SLICE: Duration = Duration::from_millis(10);
 pub(super) struct Attachments {
     interfaces: InterfaceAttachments,
     /// True if new interfaces have no programs yet, because time ran out.
-    more_to_attach: bool,
+    pub(super) more_to_attach: bool,
     foreign_programs: ForeignPrograms,
     hooks: SocketHooks,
     uplinks: Uplinks,
@@ -89,7 +89,7 @@ impl Attachments {
 
     /// Returns how many interfaces have the tc programs.
     pub(super) fn interface_count(&self) -> usize {
-        self.interfaces.len()
+        self.interfaces.attached.len()
     }
 
     /// Updates the metrics: how many interfaces and hooks have the programs.
@@ -112,33 +112,26 @@ impl Attachments {
     /// second, so that a new pod gets its programs first.
     pub(super) fn follow_interfaces(&mut self, shared: &mut Shared) {
         self.attach_interfaces(shared);
-        if self
-            .foreign_programs
-            .is_outdated(self.interfaces.attached())
-        {
+        let attached = &self.interfaces.attached;
+        if self.foreign_programs.is_outdated(attached) {
             self.look_for_foreign_programs(shared);
         }
         self.apply_pods(shared);
     }
 
-    /// True if new interfaces have no programs yet, because time ran out.
-    pub(super) fn attaches(&self) -> bool {
-        self.more_to_attach
-    }
-
     /// True if the next turn of taking over from previous maps comes soon.
     pub(super) fn takes_over(&self) -> bool {
-        self.takeover.has_more()
+        self.takeover.more
     }
 
     /// True if [`Self::go_on`] should be called soon, because time ran out.
     pub(super) fn has_more(&self) -> bool {
-        self.more_to_attach || self.takeover.has_more()
+        self.more_to_attach || self.takeover.more
     }
 
     /// Goes on for one turn with attaching to interfaces, or with taking over from previous maps.
     pub(super) fn go_on(&mut self, shared: &mut Shared, services: &Services) {
-        if self.takeover.has_more() {
+        if self.takeover.more {
             self.take_over(shared, services);
         } else {
             self.attach_interfaces(shared);
@@ -151,7 +144,7 @@ impl Attachments {
         let found = self.foreign_programs.look(
             Instant::now(),
             &mut shared.datapath,
-            self.interfaces.attached(),
+            &self.interfaces.attached,
             &shared.interfaces,
             shared.options.redirects,
         );

@@ -21,8 +21,10 @@ impl Routing {
     /// Reads the routing rules and the IPsec policies of this network namespace.
     pub(super) fn read() -> Self {
         Self {
-            rules: linux::routing_rules().map_err(|error| chain(&error)),
-            has_policies: linux::has_xfrm_policies().map_err(|error| chain(&error)),
+            rules: linux::routing_rules()
+                .map_err(|error| format!("routing rules could not be read: {}", chain(&error))),
+            has_policies: linux::has_xfrm_policies()
+                .map_err(|error| format!("XFRM policies could not be read: {}", chain(&error))),
         }
     }
     /// True if there are only the kernel's own routing rules, which hold for all packets alike.
@@ -38,7 +40,7 @@ impl Routing {
             Ok(true) => {
                 Some("there are XFRM policies (IPsec), which only the stack follows".to_owned())
             }
-            Err(error) => Some(format!("XFRM policies could not be read: {error}")),
+            Err(error) => Some(error.clone()),
         }
     }
 }
@@ -105,11 +107,7 @@ fn of_rules(
 ) -> Option<Reason> {
     let rules = match rules {
         Ok(rules) => rules,
-        Err(error) => {
-            return Some(Reason::Node(format!(
-                "routing rules could not be read: {error}"
-            )));
-        }
+        Err(error) => return Some(Reason::Node(error.clone())),
     };
     let concerning = rules
         .iter()
@@ -173,9 +171,18 @@ fn of_programs(programs: &Result<Vec<ForeignProgram>, String>) -> Option<Reason>
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use linux::testing::interface;
+
+    pub(crate) fn program(egress: bool, place: ChainPosition, name: &str) -> ForeignProgram {
+        let name = name.into();
+        ForeignProgram {
+            egress,
+            place,
+            name,
+        }
+    }
 
     fn rule(interface: Option<&str>, asks: Option<&'static str>) -> RoutingRule {
         RoutingRule {
@@ -201,10 +208,11 @@ mod tests {
     /// Returns the names of the interfaces whose packets need the stack with these rules.
     fn left(rules: &[RoutingRule]) -> Vec<String> {
         let (all, routing) = (node(), plain(rules));
-        let left = all
-            .iter()
-            .filter(|interface| reason(interface, &all, &Ok(vec![]), &routing).is_some());
-        left.map(|interface| interface.name.clone()).collect()
+        let left = |one: &&Interface| reason(one, &all, &Ok(vec![]), &routing).is_some();
+        all.iter()
+            .filter(left)
+            .map(|one| one.name.clone())
+            .collect()
     }
 
     fn plain(rules: &[RoutingRule]) -> Routing {
@@ -216,11 +224,7 @@ mod tests {
 
     #[test]
     fn egress_programs_and_custom_routing_rules_exclude_redirects_to_pods() {
-        let program = |egress| ForeignProgram {
-            egress,
-            place: ChainPosition::Behind,
-            name: "program 1".into(),
-        };
+        let program = |egress| program(egress, ChainPosition::Behind, "program 1");
         assert!(is_open(&Ok(vec![])) && is_open(&Ok(vec![program(false)])));
         assert!(!is_open(&Ok(vec![program(true)])) && !is_open(&Err("busy".into())));
         let at = |priority, interface: Option<&str>| RoutingRule {
@@ -236,7 +240,7 @@ mod tests {
     #[test]
     fn routing_rules_that_a_fib_lookup_follows_allow_redirects() {
         let rules = [rule(None, None), rule(Some("cni0"), None)];
-        assert_eq!(left(&rules), Vec::<String>::new());
+        assert_eq!(left(&rules), [""; 0]);
     }
 
     #[test]
@@ -247,48 +251,42 @@ mod tests {
         assert_eq!(left(&[rule(Some("cni0"), Some("tos"))]), ["cni0", "veth1"]);
         assert_eq!(left(&[rule(Some("vrf0"), Some("tos"))]), everywhere);
         assert_eq!(left(&[rule(Some("ppp0"), Some("tos"))]), everywhere);
-        assert_eq!(
-            left(&[rule(Some("lo"), Some("uidrange"))]),
-            Vec::<String>::new()
-        );
+        assert_eq!(left(&[rule(Some("lo"), Some("uidrange"))]), [""; 0]);
     }
 
     #[test]
     fn a_redirect_obstacle_of_the_whole_node_is_reported_for_the_node() {
         let all = node();
-        let rules = [rule(Some("eth0"), Some("tos")), rule(None, Some("fwmark"))];
-        let found = reason(&all[1], &all, &Ok(vec![]), &plain(&rules));
-        assert!(matches!(found, Some(Reason::Node(why)) if why.contains("fwmark")));
-        let routing = Routing {
-            has_policies: Ok(true),
-            ..plain(&[])
-        };
-        let found = reason(&all[1], &all, &Ok(vec![]), &routing);
-        assert!(matches!(found, Some(Reason::Node(why)) if why.contains("XFRM")));
-        let routing = Routing {
-            rules: Err("refused".into()),
-            ..plain(&[])
-        };
-        let found = reason(&all[1], &all, &Ok(vec![]), &routing);
-        assert!(matches!(found, Some(Reason::Node(why)) if why.contains("refused")));
+        let rules = Ok(vec![
+            rule(Some("eth0"), Some("tos")),
+            rule(None, Some("fwmark")),
+        ]);
+        for (rules, has_policies, part) in [
+            (rules, Ok(false), "fwmark"),
+            (Ok(vec![]), Ok(true), "XFRM"),
+            (Err("refused".to_owned()), Ok(false), "refused"),
+        ] {
+            let routing = Routing {
+                rules,
+                has_policies,
+            };
+            let found = reason(&all[1], &all, &Ok(vec![]), &routing);
+            assert!(matches!(found, Some(Reason::Node(why)) if why.contains(part)));
+        }
     }
 
     #[test]
     fn foreign_programs_that_redirecting_would_skip_are_named() {
         let all = node();
-        let program = |egress, place| ForeignProgram {
-            egress,
-            place,
-            name: "program 7 (police)".into(),
-        };
-        for (program, is_reason) in [
-            (program(false, ChainPosition::Behind), true),
-            (program(false, ChainPosition::Bridge), true),
-            (program(false, ChainPosition::Before), false),
-            (program(true, ChainPosition::Behind), false),
+        for (egress, place, is_reason) in [
+            (false, ChainPosition::Behind, true),
+            (false, ChainPosition::Bridge, true),
+            (false, ChainPosition::Before, false),
+            (true, ChainPosition::Behind, false),
         ] {
-            let found = reason(&all[3], &all, &Ok(vec![program.clone()]), &plain(&[]));
-            assert_eq!(found.is_some(), is_reason, "{program:?}");
+            let programs = Ok(vec![program(egress, place, "program 7 (police)")]);
+            let found = reason(&all[3], &all, &programs, &plain(&[]));
+            assert_eq!(found.is_some(), is_reason, "{programs:?}");
             if let Some(found) = found {
                 let said = found.warning("veth1").to_string();
                 assert!(said.contains("interface veth1") && said.contains("program 7 (police)"));

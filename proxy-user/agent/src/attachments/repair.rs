@@ -64,7 +64,7 @@ impl Attachments {
             // If a directory of pins is missing, links cannot be pinned; they work without pins.
             whole = found.iter().all(|repair| repair.failure.is_none());
         }
-        let interfaces = self.interfaces.attached().values();
+        let interfaces = self.interfaces.attached.values();
         found.extend(shared.datapath.repair_interfaces(interfaces, !whole));
         found.append(&mut self.uplinks.repaired);
         if let Some(cgroup) = self.hooks.cgroup() {
@@ -113,7 +113,8 @@ impl Attachments {
             if repair.failure.is_some() {
                 faults.push(warning(&repair));
             } else {
-                shared.metrics.state.count_repair(repair.kind);
+                let repairs = &shared.metrics.state.repairs;
+                repairs.get_or_create(&[("kind", repair.kind.name())]).inc();
                 self.repairs.reported.push((now, warning(&repair)));
             }
         }

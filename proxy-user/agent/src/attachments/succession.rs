@@ -22,15 +22,8 @@ pub(super) struct Takeover {
     began: Option<Instant>,
     /// Since when only interfaces or hooks that refuse the new programs lack them.
     refused: Option<Instant>,
-    /// True if the next turn may come at once.
-    more: bool,
-}
-
-impl Takeover {
-    /// True if the next turn should come soon, because time ran out.
-    pub(super) fn has_more(&self) -> bool {
-        self.more
-    }
+    /// True if the next turn may come at once, because time ran out.
+    pub(super) more: bool,
 }
 
 /// What one turn has come to.

@@ -105,7 +105,7 @@ fn of_offload(name: &str, lro: &Result<bool, String>) -> Option<String> {
 fn of_rules(interface: &Interface, all: &[Interface], routing: &Routing) -> Option<String> {
     let rules = match &routing.rules {
         Ok(rules) => rules,
-        Err(error) => return Some(format!("routing rules could not be read: {error}")),
+        Err(error) => return Some(error.clone()),
     };
     let other = rules.iter().find(|rule| {
         let is_usual = redirect_eligibility::is_own(rule) && rule.asks.is_none();
@@ -130,6 +130,7 @@ fn of_programs(programs: &Result<Vec<ForeignProgram>, String>) -> Option<String>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attachments::redirect_eligibility::tests::program;
     use datapath::ChainPosition;
     use linux::{RoutingRule, testing::interface};
 
@@ -168,13 +169,9 @@ mod tests {
         assert_eq!(declined(&|_| ()), "");
         let by = |driver: &'static str| declined(&|one| one.driver = driver.into());
         assert_eq!(by("veth"), "");
-        for (driver, word) in [
-            ("bond", "bond"),
-            ("vlan", "VLAN"),
-            ("macvlan", "macvlan"),
-            ("team", "team"),
-        ] {
-            assert!(by(driver).contains(word), "{}", by(driver));
+        assert!(by("vlan").contains("VLAN"));
+        for driver in ["bond", "macvlan", "team"] {
+            assert!(by(driver).contains(driver), "{}", by(driver));
         }
         let mut tunnel = interface(3, "vxlan0", InterfaceKind::Tunnel);
         (tunnel.driver, tunnel.mac) = ("vxlan".into(), Some([2; 6]));
@@ -233,11 +230,7 @@ mod tests {
             (false, ChainPosition::Behind),
             (true, ChainPosition::Behind),
         ] {
-            let program = ForeignProgram {
-                egress,
-                place,
-                name: "program 7 (police)".into(),
-            };
+            let program = program(egress, place, "program 7 (police)");
             let eth0 = uplink();
             let all = std::slice::from_ref(&eth0);
             let found = reason(&eth0, all, &Ok(vec![program]), &routing(&[]), &Ok(false));

@@ -75,8 +75,8 @@ impl Attachments {
         mode: XdpMode,
     ) -> (Vec<(Interface, Abilities)>, Vec<Warning>) {
         let routing = Routing::read();
-        let attached = self.interfaces.attached();
-        let candidates = attached.values().filter(|one| one.uplink);
+        let attached = self.interfaces.attached.values();
+        let candidates = attached.filter(|one| one.uplink);
         let seen = foreign_programs::seen(&shared.datapath, candidates);
         let (mut wanted, mut said) = (Vec::new(), Vec::new());
         for (interface, programs) in seen {

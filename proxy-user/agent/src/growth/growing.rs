@@ -98,16 +98,10 @@ impl<K: Kernel> Filling<K> {
     }
 }
 
-/// Maps that follow those in use.
-pub(super) trait Follower {
-    fn follow(&mut self, changes: &[(ObjectName, ServicePlan)]);
-    fn follow_list(&mut self, known: &HashSet<ObjectName>);
-}
-
-impl<K: Kernel> Follower for Filling<K> {
+impl<K: Kernel> Kernel for Filling<K> {
     /// Stores changes of services that the larger maps already contain; remembers other changed
     /// services for later.
-    fn follow(&mut self, changes: &[(ObjectName, ServicePlan)]) {
+    fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult {
         let mut followed = Vec::new();
         for change in changes {
             if self.stored.contains(&change.0) {
@@ -116,36 +110,31 @@ impl<K: Kernel> Follower for Filling<K> {
                 self.later.insert(change.0.clone());
             }
         }
-        self.failed |= !self.maps.apply(&followed).failures.is_empty();
+        let result = self.maps.apply(&followed);
+        self.failed |= !result.failures.is_empty();
+        result
     }
-    fn follow_list(&mut self, known: &HashSet<ObjectName>) {
-        self.failed |= !self.maps.prune(known).failures.is_empty();
-    }
-}
-
-/// Smaller maps: what has no room in them is served once the larger ones have taken over.
-impl Follower for Datapath {
-    fn follow(&mut self, changes: &[(ObjectName, ServicePlan)]) {
-        _ = self.apply(changes);
-    }
-    fn follow_list(&mut self, known: &HashSet<ObjectName>) {
-        _ = self.prune(known);
+    fn prune(&mut self, known: &HashSet<ObjectName>) -> ApplyResult {
+        let result = self.maps.prune(known);
+        self.failed |= !result.failures.is_empty();
+        result
     }
 }
 
-/// The maps in use, and those that follow them. Changes go into both.
+/// The maps in use, and others that changes go into as well.
 pub(super) struct Both<'a, K, F>(pub(super) &'a mut K, pub(super) &'a mut F);
 
-impl<K: Kernel, F: Follower> Kernel for Both<'_, K, F> {
-    /// Returns only failures of the maps in use: a retry applies the change to both again.
+impl<K: Kernel, F: Kernel> Kernel for Both<'_, K, F> {
+    /// Returns only failures of the maps in use: a retry applies the change to both again. What has
+    /// no room in smaller maps is served once the larger ones have taken over.
     fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult {
         let result = self.0.apply(changes);
-        self.1.follow(changes);
+        _ = self.1.apply(changes);
         result
     }
     fn prune(&mut self, known: &HashSet<ObjectName>) -> ApplyResult {
         let result = self.0.prune(known);
-        self.1.follow_list(known);
+        _ = self.1.prune(known);
         result
     }
 }

@@ -132,9 +132,8 @@ impl Growth {
     /// Starts to make larger maps if some are nearly full and the memory limit allows it.
     pub(super) fn grow(&mut self, shared: &mut Shared, services: &Services) {
         // Larger maps get the services that are known, and no others.
-        let is_settled = services.listed
-            && services.syncer.is_complete()
-            && shared.datapath.predecessors().is_none();
+        let is_settled =
+            services.listed && services.syncer.complete && shared.datapath.predecessors().is_none();
         if !is_settled || !self.growing.is_possible(Instant::now()) {
             return;
         }
@@ -204,7 +203,7 @@ impl Growth {
             }
         };
         shared.warnings.replace(Topic::Growth, Vec::new());
-        shared.metrics.state.count_growth();
+        shared.metrics.state.growths.inc();
         let (held, others) = services.syncer.names(&shared.datapath.held_services());
         let filling = Filling::new(larger, held, others);
         self.growing = Growing::Filled(Box::new(filling));

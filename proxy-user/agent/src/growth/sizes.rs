@@ -167,32 +167,20 @@ mod tests {
         assert_eq!(decided, Decision::Grow(double));
     }
 
+    /// The map has refused an entry, so it grows even though it has room.
     #[test]
-    fn a_map_that_refused_an_entry_grows_even_if_it_has_room() {
+    fn the_memory_limit_covers_the_old_and_the_new_maps_together() {
         let now = Capacities::default();
         let refused = BTreeSet::from([maps::SLOTS]);
         let larger = Capacities {
             slots: 2 * now.slots,
             ..now
         };
-        let fills = [fill(maps::SLOTS, 0, now.slots)];
-        let decided = decide(now, &fills, &refused, ALL_SERVED, u64::MAX);
-        assert_eq!(decided, Decision::Grow(larger));
-    }
-
-    #[test]
-    fn the_memory_limit_covers_the_old_and_the_new_maps_together() {
-        let now = Capacities::default();
-        let refused = BTreeSet::from([FLOWS_V6]);
-        let larger = Capacities {
-            flows: 2 * now.flows,
-            ..now
-        };
         let needed = memory_of(&now) + memory_of(&larger);
-        let fills = [fill(FLOWS_V6, now.flows, now.flows)];
+        let fills = [fill(maps::SLOTS, 0, now.slots)];
         let at_limit = decide(now, &fills, &refused, ALL_SERVED, needed);
         assert_eq!(at_limit, Decision::Grow(larger));
         let below = decide(now, &fills, &refused, ALL_SERVED, needed - 1);
-        assert_eq!(below, Decision::Limited(FLOWS_V6, needed));
+        assert_eq!(below, Decision::Limited(maps::SLOTS, needed));
     }
 }

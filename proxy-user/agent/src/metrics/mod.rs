@@ -21,7 +21,7 @@ use prometheus_client::{
 };
 use scrape::AtScrape;
 use source::api_server::Requests;
-pub use state::{HealthAnswers, State};
+pub use state::{Answers, HealthAnswers, State};
 pub use sync::Sync;
 
 /// The label of a metric: its name and value.
@@ -36,7 +36,7 @@ macro_rules! metrics {
         $(#[$about])*
         #[derive(Clone, Debug)]
         pub struct $group {
-            $($field: $type,)*
+            $(pub $field: $type,)*
         }
 
         impl $group {

@@ -146,8 +146,9 @@ pub(super) fn busy() -> Metrics {
         .done(Duration::ZERO, &[Trigger { time, v6: false }]);
     metrics.sync.set_services(1, 1, [1; 4]);
     metrics.sync.turned("changes", Duration::ZERO);
-    metrics.health.healthz(200);
-    metrics.health.livez(200);
+    for answers in [&metrics.health.healthz, &metrics.health.livez] {
+        answers.get_or_create(&[("code", 200)]).inc();
+    }
     metrics.state.heard_of(Kind::Service);
     metrics.state.set_fill(&Occupancy::default(), &[]);
     metrics

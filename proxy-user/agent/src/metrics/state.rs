@@ -15,6 +15,9 @@ use super::{
     sync::{Seconds, now},
 };
 
+/// The number of answers with each HTTP status.
+pub type Answers = Family<[(&'static str, u16); 1], Counter>;
+
 metrics! {
     /// Metrics of the agent's state.
     State {
@@ -58,19 +61,10 @@ metrics! {
     /// Counters of the answers of `/healthz` and `/livez` by HTTP status.
     #[derive(Default)]
     HealthAnswers {
-        healthz: Family<[(&'static str, u16); 1], Counter>, "kubeproxy_proxy_healthz",
+        healthz: Answers, "kubeproxy_proxy_healthz",
             "Answers of /healthz by status";
-        livez: Family<[(&'static str, u16); 1], Counter>, "kubeproxy_proxy_livez",
+        livez: Answers, "kubeproxy_proxy_livez",
             "Answers of /livez by status";
-    }
-}
-
-impl HealthAnswers {
-    pub fn healthz(&self, code: u16) {
-        self.healthz.get_or_create(&[("code", code)]).inc();
-    }
-    pub fn livez(&self, code: u16) {
-        self.livez.get_or_create(&[("code", code)]).inc();
     }
 }
 
@@ -89,13 +83,6 @@ impl State {
     pub fn heard_of(&self, kind: Kind) {
         let last = self.last_event.get_or_create(&[("kind", kind.to_string())]);
         last.set(now());
-    }
-    /// Records whether the agent fails to follow the API server's objects at present.
-    pub fn set_source_failing(&self, failing: bool) {
-        self.source_failing.set(failing.into());
-    }
-    pub fn set_failed_services(&self, count: usize) {
-        set(&self.failed_services, count);
     }
     /// Sets the gauges of interfaces and of hooks. Each pair: how many should have the programs,
     /// and how many have them.
@@ -116,19 +103,11 @@ impl State {
         set(&self.foreign_before, before);
         self.left_to_stack.set(left.into());
     }
-    /// Counts what somebody had removed or changed in the kernel, and was put back.
-    pub fn count_repair(&self, kind: RepairKind) {
-        self.repairs.get_or_create(&[("kind", kind.name())]).inc();
-    }
     /// Counts connections that were ended because their endpoints' pods are gone.
     pub fn count_ended(&self, ended: Ended) {
         for (kind, count) in [("flow", ended.flows), ("socket", ended.sockets)] {
             self.ended.get_or_create(&[("kind", kind)]).inc_by(count);
         }
-    }
-    /// Counts one growth: larger maps were made, and will replace those in use.
-    pub fn count_growth(&self) {
-        self.growths.inc();
     }
     /// Sets how full the flow tables (`flows`) and the maps that hold services (`fills`) are.
     pub fn set_fill(&self, flows: &Occupancy, fills: &[Fill]) {

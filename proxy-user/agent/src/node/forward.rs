@@ -21,16 +21,12 @@ const EVERY: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub(super) struct ForwardPolicy {
     looked_at: Option<Instant>,
-    others_masquerade: bool,
+    /// True if another proxy's rules masquerade packets that have the mark. False if a chain that
+    /// drops may need the mark to let a packet pass.
+    pub(super) others_masquerade: bool,
 }
 
 impl ForwardPolicy {
-    /// True if another proxy's rules masquerade packets that have the mark. Reported as false if a
-    /// chain that drops may need the mark to let a packet pass.
-    pub(super) fn do_others_masquerade(&self) -> bool {
-        self.others_masquerade
-    }
-
     /// Reads the firewall rules when due. Returns warnings for the operator; None if it is too
     /// early.
     pub(super) fn look(&mut self, now: Instant, accepts: bool, mark: u32) -> Option<Vec<Warning>> {

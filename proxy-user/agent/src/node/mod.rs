@@ -138,14 +138,14 @@ impl Node {
             .report_node(&shared.node_name, news, &reason);
     }
 
-    /// Rereads the firewall rules when due; true if `do_others_masquerade` has changed.
+    /// Rereads the firewall rules when due; true if `others_masquerade` has changed.
     fn look_at_rules(&mut self, shared: &Shared) -> bool {
-        let before = self.forward.do_others_masquerade();
+        let before = self.forward.others_masquerade;
         let (accepts, mark) = (shared.config.accept_forward, shared.config.marks.masquerade);
         if let Some(warnings) = self.forward.look(Instant::now(), accepts, mark) {
             shared.warnings.replace(Topic::ForwardPolicy, warnings);
         }
-        self.forward.do_others_masquerade() != before
+        self.forward.others_masquerade != before
     }
 
     /// With `forwarding: auto`, checks when due whether netfilter judges forwarded packets; true if
@@ -154,11 +154,11 @@ impl Node {
         if !shared.options.redirects {
             return false;
         }
-        let before = self.stack.flags();
+        let before = self.stack.flags;
         if let Some(warnings) = self.stack.look(Instant::now()) {
             shared.warnings.replace(Topic::Stack, warnings);
         }
-        self.stack.flags() != before
+        self.stack.flags != before
     }
 
     /// Stores the node's settings and addresses in the maps if they have changed, and renews the
@@ -208,7 +208,7 @@ impl Node {
             interfaces,
         );
         let settings = &mut wanted.settings;
-        settings.flags |= self.stack.flags();
+        settings.flags |= self.stack.flags;
         settings.masquerade_ports = ports;
         // Segments of foreign connections must pass.
         if config.is_canary() || self.foreign.may_exist() {
@@ -218,7 +218,7 @@ impl Node {
             settings.flags |= Settings::RULES_MAY_GO;
         }
         // With `masquerade: mark` other rules are supposed to masquerade.
-        if self.forward.do_others_masquerade() && !settings.has(Settings::MARK_ONLY) {
+        if self.forward.others_masquerade && !settings.has(Settings::MARK_ONLY) {
             settings.flags |= Settings::OTHERS_MASQUERADE;
         }
         let health_addresses = settings::health_check_addresses(config, &wanted.addresses);

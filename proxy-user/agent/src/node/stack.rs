@@ -18,15 +18,11 @@ const EVERY: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub(super) struct Stack {
     looked_at: Option<Instant>,
-    flags: u32,
+    /// The flags of the node's settings that follow from the hooks.
+    pub(super) flags: u32,
 }
 
 impl Stack {
-    /// Returns the flags of the node's settings that follow from the netfilter hooks.
-    pub(super) fn flags(&self) -> u32 {
-        self.flags
-    }
-
     /// Looks at the netfilter hooks when due. Returns warnings for the operator; None if it is too
     /// early.
     pub(super) fn look(&mut self, now: Instant) -> Option<Vec<Warning>> {

@@ -16,7 +16,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 
 use self::status::{Facts, illness, is_alive};
-use crate::metrics::HealthAnswers;
+use crate::metrics::{Answers, HealthAnswers};
 pub use status::Area;
 
 const INELIGIBLE: &str = "there is no Node object of this name, it is being deleted, or the autoscaler is about to remove the node";
@@ -120,15 +120,8 @@ impl Health {
     /// Replaces the faults of one area of the agent. Empty `faults` remove all faults of the area.
     pub fn set_faults<'a>(&self, area: Area, faults: impl IntoIterator<Item = &'a Warning>) {
         let faults = faults.into_iter();
-        let mut faults = faults
-            .map(|fault| (fault.object.clone(), fault.reason.clone()))
-            .peekable();
-        self.state(|state| {
-            let known = &mut state.facts.faults;
-            if faults.peek().is_some() || !known.is_empty_of(area) {
-                known.replace(area, faults, Instant::now());
-            }
-        });
+        let faults = faults.map(|fault| (fault.object.clone(), fault.reason.clone()));
+        self.state(|state| state.facts.faults.replace(area, faults, Instant::now()));
     }
     /// Records why the API server's objects cannot be followed; `None` if they can. KUBE: this does
     /// not make the node unhealthy.
@@ -197,22 +190,15 @@ pub fn router(health: Health, answers: HealthAnswers) -> Router {
     // KUBE: on a node that is about to be deleted, /healthz sends load balancers away. /livez stays
     // good: the kubelet must not restart the agent for that, nor while the API server is away or a
     // map is full, because a new agent would find the same.
-    let (alive, counted) = (health.clone(), answers.clone());
+    let counted = |answer: fn(&Health) -> (StatusCode, Json<Answer>), count: Answers| {
+        let health = health.clone();
+        get(async move || {
+            let answer = answer(&health);
+            count.get_or_create(&[("code", answer.0.as_u16())]).inc();
+            answer.into_response()
+        })
+    };
     Router::new()
-        .route(
-            "/healthz",
-            get(async move || {
-                let answer = health.healthz();
-                answers.healthz(answer.0.as_u16());
-                answer.into_response()
-            }),
-        )
-        .route(
-            "/livez",
-            get(async move || {
-                let answer = alive.livez();
-                counted.livez(answer.0.as_u16());
-                answer.into_response()
-            }),
-        )
+        .route("/healthz", counted(Health::healthz, answers.healthz))
+        .route("/livez", counted(Health::livez, answers.livez))
 }

@@ -38,19 +38,25 @@ async fn get(port: u16, path: &'static str) -> Option<String> {
     asking.await.expect("no panic")
 }
 
-/// Repeats a GET request until the answer contains all these texts.
-async fn answer_with(port: u16, texts: &[&str]) -> String {
+/// Asks again until there is an answer.
+async fn until<T>(what: &str, asked: impl AsyncFn() -> Option<T>) -> T {
     let waiting = async {
         loop {
-            match get(port, "/").await {
-                Some(answer) if texts.iter().all(|text| answer.contains(text)) => return answer,
-                _ => sleep(Duration::from_millis(5)).await,
+            match asked().await {
+                Some(answer) => return answer,
+                None => sleep(Duration::from_millis(5)).await,
             }
         }
     };
-    timeout(SOON, waiting)
-        .await
-        .unwrap_or_else(|_| panic!("no answer with {texts:?}"))
+    let answer = timeout(SOON, waiting).await;
+    answer.unwrap_or_else(|_| panic!("not in time: {what}"))
+}
+
+/// Repeats a GET request until the answer contains all these texts.
+async fn answer_with(port: u16, texts: &[&str]) -> String {
+    let has_all = |answer: &String| texts.iter().all(|text| answer.contains(text));
+    let asked = async || get(port, "/").await.filter(has_all);
+    until(&texts.join(", "), asked).await
 }
 
 /// Returns a listener at a port of its own, and the port.
@@ -68,11 +74,8 @@ async fn free_port() -> u16 {
 async fn healthz_shows_the_node_and_its_eligibility_and_livez_ignores_it() {
     let (listener, port) = listen(Ipv4Addr::LOCALHOST).await;
     let (health, stop) = (Health::default(), CancellationToken::new());
-    let serving = tokio::spawn(serve(
-        listener,
-        health::router(health.clone(), HealthAnswers::default()),
-        stop.clone(),
-    ));
+    let router = health::router(health.clone(), HealthAnswers::default());
+    let serving = tokio::spawn(serve(listener, router, stop.clone()));
     let answers = async |path: &'static str, texts: &[&str]| {
         let answer = get(port, path).await.expect("an answer");
         for text in texts {
@@ -96,10 +99,8 @@ async fn healthz_shows_the_node_and_its_eligibility_and_livez_ignores_it() {
     answers("/livez", &["HTTP/1.1 200"]).await;
 
     stop.cancel();
-    timeout(SOON, serving)
-        .await
-        .expect("ends")
-        .expect("without fault");
+    let ended = timeout(SOON, serving).await.expect("in time");
+    ended.expect("without fault");
     assert_eq!(get(port, "/healthz").await, None);
 }
 
@@ -125,34 +126,25 @@ impl Ports {
         };
         ports.health.set_applied(None, true);
         let (health, warnings) = (ports.health.clone(), ports.warnings.clone());
-        tokio::spawn(service_health::run(
-            receiver,
-            at,
-            health,
-            warnings,
-            ports.stop.clone(),
-        ));
+        let stop = ports.stop.clone();
+        tokio::spawn(service_health::run(receiver, at, health, warnings, stop));
         ports
     }
-    fn set(&self, name: &str, plan: Option<(u16, usize)>) {
-        let plan = plan.map(|(port, local_endpoints)| HealthCheckPlan {
+    fn set(&self, name: &str, plan_of: Option<(u16, usize)>) {
+        let plan = |(port, local_endpoints)| HealthCheckPlan {
             port,
             local_endpoints,
-        });
-        let update = (ObjectName::new("shop", name), plan);
+        };
+        let update = (ObjectName::new("shop", name), plan_of.map(plan));
         self.updates.send(vec![update]).expect("it listens");
     }
     async fn warning(&self, text: &str) -> String {
-        let waiting = async {
-            loop {
-                let all = self.warnings.all();
-                if let Some(warning) = all.iter().find(|w| w.reason.contains(text)) {
-                    return warning.to_string();
-                }
-                sleep(Duration::from_millis(5)).await;
-            }
+        let asked = async || {
+            let mut all = self.warnings.all().into_iter();
+            let warning = all.find(|warning| warning.reason.contains(text));
+            warning.map(|warning| warning.to_string())
         };
-        timeout(SOON, waiting).await.expect("a warning in time")
+        until(text, asked).await
     }
 }
 
@@ -162,9 +154,9 @@ async fn a_health_check_port_follows_its_service() {
     ports.set("cart", Some((port, 2)));
     let answer = answer_with(port, &["HTTP/1.1 200"]).await;
     let body = r#"{"service":{"namespace":"shop","name":"cart"},"localEndpoints":2,"serviceProxyHealthy":true}"#;
-    assert!(answer.ends_with(body), "{answer}");
+    let header = "x-load-balancing-endpoint-weight: 2\r\n";
     assert!(
-        answer.contains("x-load-balancing-endpoint-weight: 2\r\n"),
+        answer.ends_with(body) && answer.contains(header),
         "{answer}"
     );
     ports.set("cart", Some((port, 0)));
@@ -173,12 +165,8 @@ async fn a_health_check_port_follows_its_service() {
     ports.set("cart", Some((other, 1)));
     answer_with(other, &["HTTP/1.1 200"]).await;
     ports.set("cart", None);
-    let gone = async {
-        while get(other, "/").await.is_some() {
-            sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(SOON, gone).await.expect("the port is given back");
+    let is_free = async || get(other, "/").await.is_none().then_some(());
+    until("the port is given back", is_free).await;
     assert_eq!(get(port, "/").await, None);
     ports.stop.cancel();
 }
@@ -188,25 +176,14 @@ async fn two_services_cannot_share_a_health_check_port() {
     let (ports, port) = (Ports::start(), free_port().await);
     ports.set("cart", Some((port, 1)));
     ports.set("till", Some((port, 0)));
-    let warning = ports.warning("is already used by").await;
-    assert_eq!(
-        warning,
-        format!(
-            "Service shop/till: healthCheckNodePort {port} is already used by Service shop/cart; give one of the two another port"
-        )
+    let expected = format!(
+        "Service shop/till: healthCheckNodePort {port} is already used by Service shop/cart; give one of the two another port"
     );
+    assert_eq!(ports.warning("is already used by").await, expected);
     answer_with(port, &["\"name\":\"cart\""]).await;
     ports.set("cart", None);
     answer_with(port, &["\"name\":\"till\"", "503"]).await;
     assert_eq!(ports.warnings.all(), []);
-}
-
-/// Sends updates about another service without end, so that the server is always busy.
-async fn keep_busy(ports: &Ports, port: u16) {
-    for local in (0..).cycle() {
-        ports.set("till", Some((port, local)));
-        sleep(Duration::from_millis(50)).await;
-    }
 }
 
 #[tokio::test]
@@ -225,8 +202,15 @@ async fn a_health_check_port_in_use_gives_a_warning_and_is_retried_on_a_busy_nod
         answer_with(port, &["HTTP/1.1 200", "\"name\":\"cart\""]).await;
         assert_eq!(ports.warnings.all(), []);
     };
+    // Updates about another service come without end, so that the server is always busy.
+    let busy = async {
+        for local in (0..).cycle() {
+            ports.set("till", Some((other, local)));
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
     tokio::select! {
-        () = keep_busy(&ports, other) => panic!("it never ends"),
+        () = busy => panic!("it never ends"),
         () = answered => {}
     }
 }
@@ -259,12 +243,8 @@ async fn a_health_check_port_is_answered_at_the_addresses_of_node_ports_only() {
         ports.addresses.send_replace(at.into_iter().collect());
         becomes(wanted).await;
     }
-    assert_eq!(
-        TcpStream::connect((Ipv6Addr::LOCALHOST, port))
-            .err()
-            .map(|error| error.kind()),
-        Some(std::io::ErrorKind::ConnectionRefused)
-    );
+    let refused = TcpStream::connect((Ipv6Addr::LOCALHOST, port)).expect_err("one address");
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
     ports.set("cart", None);
     becomes([false, false]).await;
 }

@@ -19,26 +19,15 @@ pub(super) fn programs(found: &Foreseen) -> Vec<Finding> {
         let hook = if program.egress { "egress" } else { "ingress" };
         let name = &program.name;
         match program.place {
-            ChainPosition::Before => findings.push(Finding::differs(
-                format!("tc programs at {interface}"),
-                format!(
-                    "{name} would run before portolan's at {hook}, and may hide packets of services from it"
-                ),
-                "attach it behind portolan's: with a later preference, or by tcx after portolan has started",
-            )),
-            ChainPosition::Behind | ChainPosition::Bridge => _ = behind.insert(format!("{name} at {hook} of {interface}")),
+            ChainPosition::Before => {
+                findings.push(Finding::of("tc-before", &[interface, name, &hook]));
+            }
+            ChainPosition::Behind | ChainPosition::Bridge => {
+                behind.insert(format!("{name} at {hook} of {interface}"));
+            }
         }
     }
-    findings.extend(some_if_any(&behind).map(|behind| {
-        Finding::differs(
-            "tc programs",
-            format!(
-                "{behind} would run behind portolan's: at ingress they see packets of services translated already, with the endpoint's \
-                 address"
-            ),
-            "see docs/coexistence.md, and check policies that name service addresses",
-        )
-    }));
+    findings.extend(some_if_any(&behind).map(|behind| Finding::of("tc-behind", &[&behind])));
     findings.extend(hooks(&found.hooks));
     findings
 }
@@ -54,20 +43,10 @@ fn hooks(foreign: &[ForeignHook]) -> Vec<Finding> {
         let names = of_it.map(|one| format!("{} at {}", one.name, one.hook));
         some_if_any(names.collect::<BTreeSet<_>>())
     };
-    let proxies = SERVICE_PROXIES.iter().filter_map(|(_, proxy)| {
-        Some(Finding::in_the_way(
-            "socket hooks",
-            format!("{proxy} translates services there: {}", of(Some(proxy))?),
-            "switch off its replacement of kube-proxy first: two that translate one connection decide by chance",
-        ))
-    });
-    let others = of(None).map(|names| {
-        Finding::differs(
-            "socket hooks",
-            format!("other programs are there, too: {names}"),
-            "if they translate services, end them first; if they only watch or refuse, nothing",
-        )
-    });
+    let proxies = SERVICE_PROXIES
+        .iter()
+        .filter_map(|(_, proxy)| Some(Finding::of("other-proxy", &[proxy, &of(Some(proxy))?])));
+    let others = of(None).map(|names| Finding::of("other-hooks", &[&names]));
     proxies.chain(others).collect()
 }
 
@@ -80,19 +59,12 @@ pub(super) fn qdiscs(interfaces: &[Interface]) -> Vec<Finding> {
     }
     let qdiscs = filter_qdiscs().unwrap_or_default();
     let occupied = wanted.filter(|one| qdiscs.get(&one.index) == Some(&false));
-    let name = |one: &Interface| {
-        Finding::in_the_way(
-            format!("interface {}", one.name),
-            "it has the qdisc ingress (of the CNI plugin bandwidth, for example), and this kernel lacks tcx, which needs none: it \
-             would not be served",
-            "use Linux 6.6 or newer, or take the limit of what the pod sends away",
-        )
-    };
-    occupied.map(name).collect()
+    occupied
+        .map(|one| Finding::of("qdisc", &[&one.name]))
+        .collect()
 }
 
-/// Returns findings about rules in nf_tables that kube-proxy has made, and about chains whose
-/// policy drops forwarded packets.
+/// Returns findings about kube-proxy's rules in nf_tables, and chains that drop by policy.
 pub(super) fn rules(chains: &[NftChain]) -> Vec<Finding> {
     let named = |wanted: fn(&NftChain) -> bool, name: fn(&NftChain) -> String| {
         let names = chains.iter().filter(|chain| wanted(chain)).map(name);
@@ -106,32 +78,17 @@ pub(super) fn rules(chains: &[NftChain]) -> Vec<Finding> {
     );
     let services = named(|chain| chain.name == "KUBE-SERVICES", full_name);
     let modes = [("nftables", tables), ("iptables", services)].into_iter();
-    let of_kube_proxy = modes.filter_map(|(mode, names)| {
-        Some(Finding::differs(
-            format!("rules of kube-proxy's mode {mode}"),
-            format!(
-                "{}: they stay when kube-proxy ends, and cost time; portolan sees every packet before them",
-                names?
-            ),
-            "remove them when kube-proxy's connections have ended: docs/migrate.md, \"Clean up after kube-proxy\"",
-        ))
-    });
-    let drops = named(|chain| chain.forward && chain.drops, full_name).map(|names| {
-        Finding::differs(
-            "forwarded packets",
-            format!(
-                "{names} drops what no rule accepts. kube-proxy's mode iptables accepts its own and established packets there; portolan \
-                 does if it is told to"
-            ),
-            "set portolan.acceptForward: true, unless the CNI accepts them",
-        )
-    });
+    let of_kube_proxy =
+        modes.filter_map(|(mode, names)| Some(Finding::of("kube-proxy-rules", &[&mode, &names?])));
+    let drops = named(|chain| chain.forward && chain.drops, full_name);
+    let drops = drops.map(|names| Finding::of("forward-drops", &[&names]));
     of_kube_proxy.chain(drops).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::finding::Level::{Differs, InTheWay};
     use datapath::ForeignProgram;
 
     fn program(place: ChainPosition, name: &str) -> (String, ForeignProgram) {
@@ -143,32 +100,32 @@ mod tests {
         ("eth0".into(), program)
     }
 
-    fn hook(name: &str) -> ForeignHook {
-        ForeignHook {
-            hook: "connect_v4",
-            name: name.into(),
-        }
-    }
-
     #[test]
     fn foreign_programs_are_listed_with_their_position() {
         assert_eq!(programs(&Foreseen::default()), []);
+        let hooks = ["cil_sock4_conne", "watch"].map(|name| ForeignHook {
+            hook: "connect_v4",
+            name: name.into(),
+        });
         let found = programs(&Foreseen {
             programs: vec![
                 program(ChainPosition::Before, "program 1 (first)"),
                 program(ChainPosition::Behind, "program 2 (police)"),
                 program(ChainPosition::Behind, "program 3 (count)"),
             ],
-            hooks: vec![hook("cil_sock4_conne"), hook("watch")],
+            hooks: hooks.into(),
         });
         let said: Vec<_> = found.iter().map(|one| &*one.found).collect();
-        assert!(said[0].starts_with("program 1 (first) would run before portolan's at ingress"));
-        assert!(said[1].starts_with(
-            "program 2 (police) at ingress of eth0, program 3 (count) at ingress of eth0 would run behind"
-        ));
-        assert!(said[2] == "Cilium translates services there: cil_sock4_conne at connect_v4");
+        let begins = [
+            "program 1 (first) would run before portolan's at ingress",
+            "program 2 (police) at ingress of eth0, program 3 (count) at ingress of eth0",
+            "Cilium translates services there: cil_sock4_conne at connect_v4",
+            "other programs are there, too: watch at connect_v4",
+        ];
+        for (said, begin) in said.iter().zip(begins) {
+            assert!(said.starts_with(begin), "{said}");
+        }
         let levels: Vec<_> = found.iter().map(|one| one.level).collect();
-        use crate::finding::Level::{Differs, InTheWay};
         assert_eq!(levels, [Differs, Differs, InTheWay, Differs]);
     }
 
@@ -190,9 +147,8 @@ mod tests {
             chain("ip6", "kube-proxy", "services"),
             chain("ip", "nat", "KUBE-SERVICES"),
         ]);
-        assert_eq!(found.len(), 2);
         let stay = "table ip kube-proxy, table ip6 kube-proxy: they stay";
-        assert!(found[0].found.starts_with(stay));
+        assert!(found.len() == 2 && found[0].found.starts_with(stay));
         assert_eq!(found[1].about, "rules of kube-proxy's mode iptables");
     }
 

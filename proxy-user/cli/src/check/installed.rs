@@ -13,13 +13,12 @@ use linux::interfaces::Interface;
 
 use crate::{
     agent::Agent,
-    finding::Finding,
+    finding::{Finding, Level},
     frame::some_if_any,
     warnings::{self, WarningRow},
 };
 
-/// Returns findings about the installed portolan. `hooks`: the socket hooks that this kernel
-/// supports.
+/// Returns findings about the installed portolan. `hooks`: those that this kernel supports.
 pub(super) fn findings(
     pin_dir: &Path,
     agent: &Agent,
@@ -51,33 +50,19 @@ fn health(agent: &Agent) -> Option<(u16, String)> {
 }
 
 fn of_agent(is_held: bool, health: Option<(u16, String)>) -> Option<Finding> {
-    let (found, remedy) = match health {
-        _ if !is_held => (
-            "none runs: what the maps hold is served, and changes are not".to_owned(),
-            "start it, or see docs/runbooks.md#agent-down",
-        ),
-        Some((200, _)) => return None,
-        Some((status, reason)) => (
-            format!("/healthz answers {status}: {reason}"),
-            "see docs/runbooks.md#unhealthy",
-        ),
-        None => (
-            "one runs, and does not answer at /healthz".to_owned(),
-            "name its address with --healthz-bind-address, or see docs/runbooks.md#agent-down",
-        ),
-    };
-    Some(Finding::differs("agent", found, remedy))
+    match health {
+        _ if !is_held => Some(Finding::of("agent-none", &[])),
+        Some((200, _)) => None,
+        Some((status, reason)) => Some(Finding::of("agent-unhealthy", &[&status, &reason])),
+        None => Some(Finding::of("agent-silent", &[])),
+    }
 }
 
 /// Returns the agent's warnings about the node, which only the agent can know.
 fn of_node(warnings: Vec<WarningRow>) -> impl Iterator<Item = Finding> {
     let of_node = warnings.into_iter().filter(|one| one.topic == "node");
-    of_node.map(|one| Finding::differs(one.object, one.reason, ""))
+    of_node.map(|one| Finding::new(Level::Differs, one.object, one.reason))
 }
-
-/// What to do about programs that are not attached.
-const REMEDY: &str =
-    "an agent that works puts them back within a second: see docs/runbooks.md#programs-missing";
 
 /// Returns a finding if tc programs are missing at interfaces that should have them.
 fn interfaces_without(present: &Present, interfaces: &[Interface]) -> Option<Finding> {
@@ -85,20 +70,16 @@ fn interfaces_without(present: &Present, interfaces: &[Interface]) -> Option<Fin
     let missing = present.missing(wanted);
     let names = missing.map(|(one, hook)| format!("{hook} of {}", one.name));
     let names = some_if_any(names.collect::<Vec<_>>())?;
-    let found = format!("none is attached at {names}: packets of services pass there untranslated");
-    Some(Finding::in_the_way("tc programs", found, REMEDY))
+    Some(Finding::of("tc-missing", &[&names]))
 }
 
 fn hooks_without(missing: &[&'static str]) -> Option<Finding> {
-    let missing = some_if_any(missing)?;
-    let found = format!("not attached: {missing}; processes of the node may reach no service");
-    Some(Finding::in_the_way("socket hooks", found, REMEDY))
+    Some(Finding::of("hooks-missing", &[&some_if_any(missing)?]))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::finding::Level::{Differs, InTheWay};
     use linux::{interfaces::InterfaceKind, testing::interface};
 
     #[test]
@@ -106,7 +87,7 @@ mod tests {
         assert_eq!(of_agent(true, Some((200, String::new()))), None);
         let said = |held, health| of_agent(held, health).map(|one| (one.level, one.found));
         let (level, words) = said(false, None).expect("a finding");
-        assert!(level == Differs && words.starts_with("none runs"));
+        assert!(level == Level::Differs && words.starts_with("none runs"));
         let (_, words) = said(true, Some((503, "no Node".to_owned()))).expect("a finding");
         assert_eq!(words, "/healthz answers 503: no Node");
         assert!(said(true, None).is_some_and(|(_, words)| words.contains("does not answer")));
@@ -118,7 +99,9 @@ mod tests {
         let mut present = Present::default();
         present.interfaces.insert((2, false));
         let found = interfaces_without(&present, &interfaces).expect("a finding");
-        assert!(found.level == InTheWay && found.found.contains("attached at egress of eth0:"));
+        assert!(
+            found.level == Level::InTheWay && found.found.contains("attached at egress of eth0:")
+        );
         present.interfaces.insert((2, true));
         assert_eq!(interfaces_without(&present, &interfaces), None);
         assert_eq!(hooks_without(&[]), None);

@@ -2,7 +2,7 @@
 //! Findings about what kube-proxy's mode ipvs has left on the node: services, connections,
 //! addresses. Reads /proc/net and the interfaces.
 
-use std::{fs, path::Path};
+use std::{fmt::Display, fs, path::Path};
 
 use linux::interfaces::Interface;
 use proxy_common::maps::capacity;
@@ -16,7 +16,7 @@ pub(super) fn findings(interfaces: &[Interface]) -> Vec<Finding> {
     };
     let tracked: Option<u8> = read_value("/proc/sys/net/ipv4/vs/conntrack");
     let tracked = tracked.is_some_and(|word| word != 0);
-    of(count("ip_vs"), count("ip_vs_conn"), tracked, interfaces)
+    of(["ip_vs", "ip_vs_conn"].map(count), tracked, interfaces)
 }
 
 /// Returns whether a line of /proc/net/ip_vs or ip_vs_conn is about a service or a connection.
@@ -27,40 +27,23 @@ fn is_ipvs_entry(line: &str) -> bool {
         && !line.contains("LocalAddress")
 }
 
-fn of(
-    services: usize,
-    connections: usize,
-    tracked: bool,
-    interfaces: &[Interface],
-) -> Vec<Finding> {
+fn of(counts: [usize; 2], tracked: bool, interfaces: &[Interface]) -> Vec<Finding> {
     let mut findings = Vec::new();
+    let [services, connections] = counts;
     if services > 0 {
-        let holds =
-            format!("it serves {services} service ports and holds {connections} connections");
-        findings.push(if tracked {
-            Finding::note("IPVS", format!("{holds}, which end with its services"))
-        } else {
-            Finding::differs(
-                "IPVS",
-                format!("{holds}, which nf_conntrack does not see: those of pods to cluster IPs are reset when the node switches"),
-                "`sysctl net.ipv4.vs.conntrack=1` some time before, as kube-proxy has it, or drain the node: docs/migrate.md, \"From IPVS\"",
-            )
-        });
+        let code = match tracked {
+            true => "ipvs-tracked",
+            false => "ipvs-untracked",
+        };
+        findings.push(Finding::of(code, &[&services, &connections]));
     }
     for (family, v4) in [("IPv4", true), ("IPv6", false)] {
         let of_node = interfaces.iter().filter(|one| !one.is_of_ipvs());
         let addresses = of_node.flat_map(|one| &one.addresses);
         let count = addresses.filter(|net| net.addr().is_ipv4() == v4).count();
         if count > capacity::NODE_ADDRESSES {
-            findings.push(Finding::in_the_way(
-                "addresses",
-                format!(
-                    "the node has {count} {family} addresses, and there is room for {}: some would have no node ports, and /healthz \
-                     would say so",
-                    capacity::NODE_ADDRESSES
-                ),
-                "take addresses away",
-            ));
+            let words: [&dyn Display; 3] = [&count, &family, &capacity::NODE_ADDRESSES];
+            findings.push(Finding::of("addresses", &words));
         }
     }
     findings
@@ -82,18 +65,18 @@ mod tests {
         ] {
             assert!(!is_ipvs_entry(line), "{line}");
         }
-        assert_eq!(of(0, 0, true, &[]), []);
-        let [tracked, untracked] = [true, false].map(|tracked| of(3, 7, tracked, &[]).remove(0));
+        assert_eq!(of([0; 2], true, &[]), []);
+        let [tracked, untracked] = [true, false].map(|tracked| of([3, 7], tracked, &[]).remove(0));
         let holds = "3 service ports and holds 7 connections";
         assert!(tracked.found.contains(holds) && tracked.remedy.is_empty());
         assert!(untracked.found.contains(holds) && untracked.remedy.contains("vs.conntrack=1"));
         let mut device = interface(5, "dummy0", InterfaceKind::Other);
         let net: ipnet::IpNet = "10.96.0.1/32".parse().expect("an address");
         device.addresses = vec![net; capacity::NODE_ADDRESSES];
-        assert_eq!(of(0, 0, true, &[device.clone()]), []);
+        assert_eq!(of([0; 2], true, &[device.clone()]), []);
         device.addresses.push(net);
-        assert_eq!(of(0, 0, true, &[device.clone()]).len(), 1);
+        assert_eq!(of([0; 2], true, &[device.clone()]).len(), 1);
         device.name = "kube-ipvs0".into();
-        assert_eq!(of(0, 0, true, &[device]), []);
+        assert_eq!(of([0; 2], true, &[device]), []);
     }
 }

@@ -22,7 +22,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::{
     agent::{Agent, AgentArgs},
-    finding::{Finding, Report},
+    finding::{Finding, Level, Report},
     frame::{Output, exit_status, runtime},
     run::{Given, KUBECONFIG, node_name},
     terminal::print_report,
@@ -74,9 +74,8 @@ async fn read(args: &CheckArgs) -> anyhow::Result<Report> {
     // The settings of a running agent are used, unless the arguments give others.
     let (source, config) = match &agent.given {
         Some(source) if args.given.is_empty() => {
-            let found =
-                |pid| format!("those of the agent (process {pid}), because no others were given");
-            report.extend(agent.pid.map(|pid| Finding::note("settings", found(pid))));
+            let note = |pid| Finding::of("settings-of-agent", &[&pid]);
+            report.extend(agent.pid.map(note));
             (source, agent.config.clone())
         }
         _ => (&args.given, given),
@@ -113,8 +112,7 @@ pub(crate) fn cgroup(config: &Config) -> anyhow::Result<Option<PathBuf>> {
     }
 }
 
-/// Returns those findings that need no loading of programs. `portolan dump` puts them into its
-/// archive.
+/// Returns those findings that need no loading of programs, for the archive of `dump`.
 pub(super) fn seen(config: &Config) -> anyhow::Result<impl Serialize> {
     let runtime = runtime()?;
     let interfaces = runtime.block_on(Interfaces::open(config.interface_patterns()))?;
@@ -130,8 +128,7 @@ pub(super) fn seen(config: &Config) -> anyhow::Result<impl Serialize> {
     Ok(report)
 }
 
-/// Returns findings about the node and what is attached to it. `hooks`: the socket hooks that this
-/// kernel supports.
+/// Returns findings about the node. `hooks`: the socket hooks that this kernel supports.
 fn of_node(
     config: &Config,
     agent: &Agent,
@@ -165,6 +162,6 @@ fn of_other_proxy(interfaces: &[Interface]) -> Vec<Finding> {
 
 impl From<Warning> for Finding {
     fn from(warning: Warning) -> Self {
-        Self::differs(warning.object, warning.reason, "")
+        Self::new(Level::Differs, warning.object, warning.reason)
     }
 }

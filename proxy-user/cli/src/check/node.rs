@@ -3,6 +3,7 @@
 //! programs load. To test that, separate maps and programs are made, which are not attached.
 
 use std::{
+    fmt::Display,
     fs,
     path::{Path, PathBuf},
     process,
@@ -15,6 +16,7 @@ use agent::{
 use config::Config;
 use control::{
     causes::chain,
+    object::Warning,
     syncer::Syncer,
     warnings::{Topic, Warnings},
 };
@@ -24,10 +26,9 @@ use datapath::{
 };
 
 use super::services::Cluster;
-use crate::finding::Finding;
+use crate::finding::{Finding, Level};
 
-/// The capacity of those test maps that only packets and sockets would fill. Nothing is attached,
-/// so they stay empty.
+/// The capacity of test maps that only packets and sockets would fill: they stay empty.
 const UNUSED: u32 = 2048;
 
 /// Returns findings about the kernel, IP forwarding, AppArmor and SELinux.
@@ -35,15 +36,8 @@ pub(super) fn host() -> Vec<Finding> {
     let read = |path: &str| fs::read_to_string(path).ok();
     let loopback = 1;
     let attached = if has_tcx(loopback) { "tcx" } else { "clsact" };
-    let mut found = vec![Finding::note(
-        "kernel",
-        format!(
-            "{}; programs would be attached by {attached}",
-            running_kernel()
-        ),
-    )];
-    let realtime = agent::kernel_warning(is_realtime());
-    found.extend(realtime.map(|warning| Finding::in_the_way(warning.object, warning.reason, "")));
+    let mut found = vec![Finding::of("kernel", &[&running_kernel(), &attached])];
+    found.extend(agent::kernel_warning(is_realtime()).map(in_the_way));
     found.extend(forwarding(read("/proc/sys/net/ipv4/ip_forward").as_deref()));
     let profile = read("/proc/self/attr/apparmor/current");
     found.extend(apparmor(profile.as_deref()));
@@ -54,47 +48,31 @@ pub(super) fn host() -> Vec<Finding> {
     found
 }
 
-fn forwarding(word: Option<&str>) -> Option<Finding> {
-    (word.map(str::trim) == Some("0")).then(|| {
-        Finding::in_the_way(
-            "net.ipv4.ip_forward",
-            "is 0: the node forwards no packet of a pod",
-            "set it to 1, as every Kubernetes node has it",
-        )
-    })
+fn in_the_way(warning: Warning) -> Finding {
+    Finding::new(Level::InTheWay, warning.object, warning.reason)
 }
 
-/// Returns a finding if AppArmor confines this process. `profile`: this process's profile; None
-/// without AppArmor.
+fn forwarding(word: Option<&str>) -> Option<Finding> {
+    (word.map(str::trim) == Some("0")).then(|| Finding::of("no-forwarding", &[]))
+}
+
+/// Returns a finding if AppArmor confines this process. `profile`: None without AppArmor.
 fn apparmor(profile: Option<&str>) -> Option<Finding> {
     let profile = profile?.trim_end_matches('\0').trim();
-    profile.ends_with("(enforce)").then(|| {
-        Finding::differs(
-            "AppArmor",
-            format!("this process runs under the profile {profile}; that of container runtimes denies writing below /sys/fs/bpf"),
-            "run the agent unconfined, as the DaemonSets in deploy/ do: docs/install.md, \"Nodes with AppArmor or SELinux\"",
-        )
-    })
+    let is_confined = profile.ends_with("(enforce)");
+    is_confined.then(|| Finding::of("apparmor", &[&profile]))
 }
 
-/// Returns a finding if SELinux confines this process. `context`: this process's context; None
-/// without SELinux.
+/// Returns a finding if SELinux confines this process. `context`: None without SELinux.
 fn selinux(context: Option<&str>) -> Option<Finding> {
     let kind = context?.trim_end_matches('\0').split(':').nth(2)?;
-    (kind == "container_t").then(|| {
-        Finding::differs(
-            "SELinux",
-            "this process runs as container_t, which may not use BPF",
-            "run the agent as spc_t, as the DaemonSets in deploy/ do: docs/install.md, \"Nodes with AppArmor or SELinux\"",
-        )
-    })
+    (kind == "container_t").then(|| Finding::of("selinux", &[]))
 }
 
-/// Returns findings about the ports of the agent's HTTP servers; a note only, if an agent runs and
-/// uses them.
+/// Returns findings about the ports of the agent's HTTP servers; a note only if an agent runs.
 pub(super) fn ports(config: &Config) -> Vec<Finding> {
     if pins::is_held(&config.pin_directory) {
-        return vec![Finding::note("portolan", "an agent runs on this node")];
+        return vec![Finding::of("agent-runs", &[])];
     }
     let sites = [
         Site {
@@ -110,56 +88,33 @@ pub(super) fn ports(config: &Config) -> Vec<Finding> {
             topic: Topic::Metrics,
         },
     ];
-    let mut found = Vec::new();
-    for site in sites {
-        let Err(error) = listen(site.address) else {
-            continue;
-        };
-        let warning = site.warning(&error);
-        found.push(if config.bind_address_hard_fail {
-            Finding::in_the_way(warning.object, warning.reason, "or unset bindAddressHardFail")
-        } else {
-            Finding::differs(
-                warning.object,
-                warning.reason,
-                "if kube-proxy has it, nothing: the agent serves meanwhile, and tries again until kube-proxy has ended",
-            )
-        });
-    }
-    found
+    let code = match config.bind_address_hard_fail {
+        true => "port-taken-fatal",
+        false => "port-taken",
+    };
+    let taken = sites.into_iter().filter_map(|site| {
+        let warning = site.warning(&listen(site.address).err()?);
+        Some(Finding::of(code, &[&warning.object, &warning.reason]))
+    });
+    taken.collect()
 }
 
 /// Returns a finding if `root`, the directory for the socket hooks, is None, not in a cgroup2
 /// hierarchy, or not its root; the last is a note only if it was named: a node may be a container.
 pub(super) fn cgroup(root: Option<&Path>, is_named: bool) -> Option<Finding> {
-    match root {
-        None => Some(Finding::in_the_way(
-            "cgroup v2",
-            "no cgroup2 hierarchy is mounted: the node's own processes would reach no service",
-            "mount one with `mount -t cgroup2 none /sys/fs/cgroup`, or name it with --cgroup-root",
-        )),
-        Some(root) if !root.join("cgroup.controllers").exists() => Some(Finding::in_the_way(
-            "cgroup v2",
-            format!("{} is not in a cgroup2 hierarchy", root.display()),
-            "name one with --cgroup-root",
-        )),
-        Some(root) => is_below_root(root).then(|| {
-            let found = format!(
-                "{} is not the root of the node's cgroups: the node's own processes outside of it reach no service, and pods outside of it are served on the packet path",
-                root.display()
-            );
-            let remedy = "run in the node's own cgroup namespace, or name its root with --cgroup-root; no fault if the node is a container itself";
-            if is_named {
-                Finding::note("cgroup v2", found)
-            } else {
-                Finding::differs("cgroup v2", found, remedy)
-            }
-        }),
-    }
+    let Some(root) = root else {
+        return Some(Finding::of("cgroup-none", &[]));
+    };
+    let code = match is_named {
+        _ if !root.join("cgroup.controllers").exists() => "cgroup-outside",
+        _ if !is_below_root(root) => return None,
+        true => "cgroup-named",
+        false => "cgroup-below",
+    };
+    Some(Finding::of(code, &[&root.display()]))
 }
 
-/// Returns the directory for the maps of one check, next to the pin directory. `process`: the
-/// check's process id.
+/// Returns the directory, next to the pins, for the maps of the check with this process id.
 fn check_pins(pin_dir: &Path, process: &str) -> PathBuf {
     let mut name = pin_dir.to_owned().into_os_string();
     name.push("-check-");
@@ -191,8 +146,7 @@ pub(super) struct Trial {
 }
 
 impl Trial {
-    /// Makes maps of the configured sizes and loads the programs, as the agent would. A failure
-    /// becomes a finding.
+    /// Makes maps of the configured sizes and loads the programs, as the agent would.
     pub(super) fn begin(config: &Config) -> Self {
         remove_abandoned(&config.pin_directory);
         let pins = check_pins(&config.pin_directory, &process::id().to_string());
@@ -218,14 +172,13 @@ impl Trial {
     pub(super) fn findings(&self) -> Vec<Finding> {
         let datapath = match &self.opened {
             Ok(datapath) => datapath,
-            Err(error) => return vec![Finding::in_the_way("kernel programs", chain(error), "")],
+            Err(error) => {
+                let (about, found) = ("kernel programs", chain(error));
+                return vec![Finding::new(Level::InTheWay, about, found)];
+            }
         };
-        let loaded = Finding::note(
-            "kernel programs",
-            format!("the kernel takes {} of them", datapath.loads().len()),
-        );
-        let refused = SocketHooks::refused(datapath);
-        let refused = refused.map(|one| Finding::in_the_way(one.object, one.reason, ""));
+        let loaded = Finding::of("programs-load", &[&datapath.loads().len()]);
+        let refused = SocketHooks::refused(datapath).map(in_the_way);
         [loaded].into_iter().chain(refused).collect()
     }
 
@@ -249,11 +202,7 @@ impl Trial {
         }
         let mut found = Vec::new();
         if syncer.state.node().is_none() {
-            found.push(Finding::differs(
-                format!("Node {node}"),
-                "there is no such object: zones and the node's InternalIP are not known",
-                "name the node as Kubernetes does, with --hostname-override",
-            ));
+            found.push(Finding::of("no-node", &[&node]));
         }
         found.extend(agent::misjudged_pods(config, node, &syncer.state).map(Finding::from));
         let full = syncer.full_maps();
@@ -266,12 +215,10 @@ impl Trial {
     }
 }
 
-/// Returns a finding that says whether all services fit into the maps, or would after the maps have
-/// grown.
+/// Returns a finding about whether all services fit into the maps, perhaps grown.
 fn room(datapath: &Datapath, syncer: &Syncer, endpoints: usize, config: &Config) -> Finding {
     let fills = datapath.fill();
     let (known, held) = (syncer.state.served_count(), datapath.service_count());
-    let counted = format!("{known} services, {endpoints} endpoints");
     let limit = config.map_memory_limit();
     let now = Capacities {
         flows: config.sizes().flows,
@@ -279,31 +226,16 @@ fn room(datapath: &Datapath, syncer: &Syncer, endpoints: usize, config: &Config)
         sockets: config.sizes().sockets,
         ..datapath.capacities()
     };
-    match agent::decide(
-        now,
-        &fills,
-        &syncer.full_maps(),
-        agent::ServiceCounts { known, held },
-        limit,
-    ) {
-        Decision::Enough => Finding::note("room", format!("{counted}: the maps hold them")),
-        Decision::Grow(_) => Finding::note(
-            "room",
-            format!(
-                "{counted}: the maps would grow by themselves at the start, within the limit of {} MiB",
-                limit >> 20
-            ),
-        ),
-        Decision::Limited(map, needed) => Finding::in_the_way(
-            "room",
-            format!(
-                "{counted}: the map {map} would be nearly full, and to grow it {} MiB would be in use, where portolan.maps.memory \
-                 allows {} MiB",
-                needed >> 20,
-                limit >> 20
-            ),
-            "raise portolan.maps.memory: docs/tuning.md",
-        ),
+    let services = agent::ServiceCounts { known, held };
+    let limited = (limit >> 20).to_string();
+    match agent::decide(now, &fills, &syncer.full_maps(), services, limit) {
+        Decision::Enough => Finding::of("room", &[&known, &endpoints]),
+        Decision::Grow(_) => Finding::of("room-grows", &[&known, &endpoints, &limited]),
+        Decision::Limited(map, needed) => {
+            let needed = needed >> 20;
+            let words: [&dyn Display; 5] = [&known, &endpoints, &map, &needed, &limited];
+            Finding::of("room-limited", &words)
+        }
     }
 }
 
@@ -319,7 +251,6 @@ impl Drop for Trial {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::finding::Level;
 
     #[test]
     fn disabled_ip_forwarding_is_in_the_way() {

@@ -2,7 +2,7 @@
 //! Reads the cluster's services once, from the source that `portolan run` would follow. Returns
 //! findings about those that portolan would serve differently from kube-proxy.
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{fmt::Display, net::IpAddr, time::Duration};
 
 use anyhow::{Context, bail};
 use config::{Config, SocketBalancing};
@@ -59,38 +59,37 @@ async fn listed(source: impl ObjectSource) -> anyhow::Result<Cluster> {
         let warnings = batches.iter().flat_map(|batch| &batch.warnings);
         let reason = warnings.flat_map(|(_, about)| about).next_back();
         let reason = reason.map_or_else(String::new, |warning| format!(": {warning}"));
-        bail!(
-            "the cluster's services could not be listed in {} s{reason}",
-            PATIENCE.as_secs()
-        );
+        let seconds = PATIENCE.as_secs();
+        bail!("the cluster's services could not be listed in {seconds} s{reason}");
     }
     following.await.context("list the cluster's services")??;
     bail!("the cluster's services were not listed to the end");
 }
 
 impl Cluster {
+    fn objects(&self) -> impl Iterator<Item = &Object> {
+        let changes = self.batches.iter().flat_map(|batch| &batch.changes);
+        changes.filter_map(|change| match change {
+            Change::Upsert(object) => Some(object),
+            _ => None,
+        })
+    }
     /// Returns how many endpoints the EndpointSlices of all services have together.
     pub(super) fn endpoints(&self) -> usize {
-        let changes = self.batches.iter().flat_map(|batch| &batch.changes);
-        let counts = changes.filter_map(|change| match change {
-            Change::Upsert(Object::EndpointSlice(slice)) => {
-                slice.service.as_ref()?;
-                Some(match &slice.endpoints {
-                    Endpoints::V4(endpoints) => endpoints.len(),
-                    Endpoints::V6(endpoints) => endpoints.len(),
-                })
-            }
-            _ => None,
+        let counts = self.objects().map(|object| match object {
+            Object::EndpointSlice(slice) if slice.service.is_some() => match &slice.endpoints {
+                Endpoints::V4(endpoints) => endpoints.len(),
+                Endpoints::V6(endpoints) => endpoints.len(),
+            },
+            _ => 0,
         });
         counts.sum()
     }
-    fn services(&self) -> impl Iterator<Item = &Arc<Service>> {
-        let changes = self.batches.iter().flat_map(|batch| &batch.changes);
-        let services = changes.filter_map(|change| match change {
-            Change::Upsert(Object::Service(service)) => Some(service),
+    fn services(&self) -> impl Iterator<Item = &Service> {
+        self.objects().filter_map(|object| match object {
+            Object::Service(service) if service.is_served() => Some(&**service),
             _ => None,
-        });
-        services.filter(|service| service.is_served())
+        })
     }
 }
 
@@ -99,40 +98,24 @@ pub(super) fn findings(
     config: &Config,
     interfaces: &[Interface],
 ) -> Vec<Finding> {
-    let services: Vec<_> = cluster.services().map(AsRef::as_ref).collect();
-    let mut findings = Vec::new();
-    let named = |wanted: &dyn Fn(&Service) -> bool| {
-        let names = services.iter().filter(|service| wanted(service));
-        some_if_any(
-            names
-                .map(|service: &&Service| &service.name)
-                .collect::<Vec<_>>(),
-        )
+    let services: Vec<_> = cluster.services().collect();
+    let of_all = |code, wanted: fn(&Service) -> bool| {
+        let named = services.iter().filter(|service| wanted(service));
+        let names = some_if_any(named.map(|service| &service.name).collect::<Vec<_>>())?;
+        Some(Finding::of(code, &[&names]))
     };
-    if config.socket_balancing == SocketBalancing::All
-        && let Some(names) = named(&|service| service.affinity_timeout != 0)
-    {
-        findings.push(Finding::differs(
-            "session affinity",
-            format!("{names}: a pod's connections are translated at the socket, and held to an endpoint by pod, not by address"),
-            "nothing, unless a client's address moves between pods: then set portolan.socketBalancing: host",
-        ));
+    let mut findings = Vec::new();
+    if config.socket_balancing == SocketBalancing::All {
+        let has_affinity = |service: &Service| service.affinity_timeout != 0;
+        findings.extend(of_all("affinity-at-sockets", has_affinity));
     }
-    let has_sctp = |service: &Service| {
+    findings.extend(of_all("sctp", |service| {
         let mut ports = service.ports.iter();
         ports.any(|port| port.protocol == Protocol::SCTP)
-    };
-    if let Some(names) = named(&has_sctp) {
-        findings.push(Finding::differs(
-            "SCTP",
-            format!("{names}: the node's own processes and pods with the node's network do not reach these by SCTP"),
-            "have such clients use an endpoint's address",
-        ));
-    }
+    }));
     for service in &services {
-        for address in cluster_ips(service) {
-            findings.extend(of_own_address(service, address, interfaces));
-        }
+        let addresses = cluster_ips(service);
+        findings.extend(addresses.filter_map(|ip| of_own_address(service, ip, interfaces)));
     }
     findings
 }
@@ -150,14 +133,8 @@ fn of_own_address(service: &Service, address: IpAddr, interfaces: &[Interface]) 
             && !one.is_of_ipvs()
             && one.addresses.iter().any(|net| net.addr() == address)
     })?;
-    Some(Finding::note(
-        format!("Service {}", service.name),
-        format!(
-            "its cluster IP {address} is an address of the device {}, as NodeLocal DNSCache makes it: portolan leaves it to the process \
-             that answers there",
-            holder.name
-        ),
-    ))
+    let words: [&dyn Display; 3] = [&service.name, &address, &holder.name];
+    Some(Finding::of("own-cluster-ip", &words))
 }
 
 #[cfg(test)]
@@ -182,33 +159,25 @@ mod tests {
     const PORTS: &str = "ports: [{port: 80}]";
 
     #[test]
-    fn an_ordinary_service_gives_no_finding() {
-        assert_eq!(found(PORTS, &Config::default(), &[]), []);
-    }
-
-    #[test]
-    fn affinity_is_a_finding_if_sockets_of_pods_are_translated() {
-        let spec = format!("sessionAffinity: ClientIP, {PORTS}");
-        let about = found(&spec, &Config::default(), &[]);
-        assert!(
-            about[0].found.starts_with("shop/cart: a pod's connections"),
-            "{about:?}"
-        );
+    fn affinity_at_sockets_of_pods_and_sctp_are_findings() {
         let host = Config {
             socket_balancing: SocketBalancing::Host,
             ..Config::default()
         };
-        assert_eq!(found(&spec, &host, &[]), []);
-    }
-
-    #[test]
-    fn an_sctp_port_is_a_finding() {
-        let about = found(
-            "ports: [{port: 80, protocol: SCTP}]",
-            &Config::default(),
-            &[],
-        );
-        assert_eq!(about[0].about, "SCTP");
+        let affinity = format!("sessionAffinity: ClientIP, {PORTS}");
+        let held = "shop/cart: a pod's connections";
+        let sctp = "ports: [{port: 80, protocol: SCTP}]";
+        for (spec, config, words) in [
+            (PORTS, &Config::default(), None),
+            (&affinity, &Config::default(), Some(held)),
+            (&affinity, &host, None),
+            (sctp, &host, Some("shop/cart: the node's own processes")),
+        ] {
+            let found = found(spec, config, &[]);
+            assert_eq!(found.len(), usize::from(words.is_some()), "{spec}");
+            let is_begun = |words| found.iter().all(|one| one.found.starts_with(words));
+            assert!(words.is_none_or(is_begun), "{found:?}");
+        }
     }
 
     #[test]
@@ -216,10 +185,7 @@ mod tests {
         let mut cache = interface(7, "nodelocaldns", InterfaceKind::Other);
         cache.addresses = vec!["172.30.1.1/32".parse().expect("an address")];
         let about = found(PORTS, &Config::default(), std::slice::from_ref(&cache));
-        assert!(
-            about[0].found.contains("the device nodelocaldns"),
-            "{about:?}"
-        );
+        assert!(about[0].found.contains("the device nodelocaldns"));
         cache.name = "kube-ipvs0".into();
         assert_eq!(found(PORTS, &Config::default(), &[cache]), []);
     }

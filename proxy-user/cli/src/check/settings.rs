@@ -8,15 +8,13 @@ use datapath::maps::pins::generations;
 
 use crate::{
     conntrack::{self, Due},
-    finding::Finding,
+    finding::{Finding, Level},
 };
 
 /// Returns findings about settings that have no effect, or another meaning than in kube-proxy.
 pub(super) fn findings(config: &Config) -> Vec<Finding> {
-    let unused = config.unused.iter().map(|name| {
-        let found = format!("has no effect. {}", why_unused(name));
-        Finding::differs(name.as_str(), found, "")
-    });
+    let unused = config.unused.iter();
+    let unused = unused.map(|name| Finding::of("unused-setting", &[name, &why_unused(name)]));
     let mut found: Vec<_> = unused.collect();
     // The unused settings have been reported one by one above.
     let others = Config {
@@ -24,16 +22,9 @@ pub(super) fn findings(config: &Config) -> Vec<Finding> {
         ..config.clone()
     };
     found.extend(config_warnings(&others).into_iter().map(Finding::from));
-    if config.mode == Mode::Ipvs {
-        found.push(Finding::differs(
-            "mode ipvs",
-            "means the same as iptables here: endpoints are chosen at random whatever the scheduler, and service addresses do not \
-             answer pings",
-            "set portolan.answerPing: true if something pings service addresses",
-        ));
-    }
+    found.extend((config.mode == Mode::Ipvs).then(|| Finding::of("mode-ipvs", &[])));
     let differences = table::DIFFERENCES.iter();
-    found.extend(differences.map(|difference| Finding::note(difference.key, difference.why)));
+    found.extend(differences.map(|one| Finding::new(Level::Note, one.key, one.why)));
     found
 }
 
@@ -43,7 +34,7 @@ fn why_unused(name: &str) -> &'static str {
         Some(flag) => unused.flags.contains(&flag),
         None => unused.keys.iter().any(|key| table::is_within(name, key)),
     };
-    table::unused().find(is_it).map_or("", |unused| unused.why)
+    table::unused().find(is_it).map_or("", |unused| &unused.why)
 }
 
 /// Returns notes about parameters of nf_conntrack that differ from the settings. None on a node
@@ -57,10 +48,7 @@ pub(super) fn conntrack(config: &Config) -> Vec<Finding> {
     // A parameter that cannot be read does not exist on this node.
     let differ = due.filter_map(|(name, due)| {
         let Due { now, wanted, .. } = due.ok()?;
-        let found = format!(
-            "is {now}, and the settings (section conntrack) ask for {wanted}: `portolan init` sets it"
-        );
-        Some(Finding::note(name, found))
+        Some(Finding::of("conntrack-differs", &[&name, &now, &wanted]))
     });
     differ.collect()
 }
@@ -72,27 +60,22 @@ mod tests {
 
     fn texts(config: &Config) -> Vec<String> {
         let found = findings(config).into_iter();
-        found
-            .map(|one| format!("{}: {}", one.about, one.found))
-            .collect()
-    }
-
-    fn usual() -> Config {
-        Config {
-            local_detection: LocalDetection::ClusterCidr,
-            ..Config::default()
-        }
+        let texts = found.map(|one| format!("{}: {}", one.about, one.found));
+        texts.collect()
     }
 
     #[test]
     fn settings_without_effect_are_named_with_the_reason() {
-        let plain = texts(&usual()).len();
-        let config = Config {
+        let usual = Config {
+            local_detection: LocalDetection::ClusterCidr,
+            ..Config::default()
+        };
+        let plain = texts(&usual).len();
+        let texts = texts(&Config {
             unused: vec!["ipvs.scheduler".into(), "--feature-gates".into()],
             mode: Mode::Ipvs,
-            ..usual()
-        };
-        let texts = texts(&config);
+            ..usual
+        });
         assert_eq!(texts.len(), plain + 3);
         assert!(texts[0].starts_with("ipvs.scheduler: has no effect. IPVS is not used"));
         assert!(texts[1].starts_with("--feature-gates: has no effect. kube-proxy's feature gates"));

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A compressed tar archive of small files in one folder, readable only by its owner.
+//! A compressed tar archive of small files in one folder, readable only by its owner. A file that
+//! could not be read is in its list of errors instead.
 
 use std::{
+    fmt::Display,
     fs::OpenOptions,
     io::{self, Write},
     os::unix::fs::OpenOptionsExt,
@@ -11,6 +13,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use flate2::{Compression, write::GzEncoder};
+use serde::Serialize;
 use tar::{Builder, Header};
 
 use crate::frame::BadInput;
@@ -20,20 +23,21 @@ pub(super) struct Archive {
     builder: Builder<GzEncoder<Box<dyn Write>>>,
     folder: String,
     now: u64,
+    /// Why something could not be read.
+    pub(super) errors: Vec<String>,
 }
 
 impl Archive {
-    /// Creates the archive file, which must not exist yet; `-` means standard output. `node`: the
-    /// node's name, for the folder's name.
+    /// Creates the archive file, which must not exist yet; `-` means standard output.
     pub(super) fn create(path: &Path, node: &str) -> Result<Self> {
         let out: Box<dyn Write> = match path.to_str() {
             Some("-") => Box::new(io::stdout()),
             _ => {
                 let mut options = OpenOptions::new();
                 let file = options.write(true).create_new(true).mode(0o600).open(path);
-                Box::new(file.map_err(|error| {
-                    BadInput(format!("cannot make {}: {error}", path.display()))
-                })?)
+                let path = path.display();
+                let bad = |error: io::Error| BadInput(format!("cannot make {path}: {error}"));
+                Box::new(file.map_err(bad)?)
             }
         };
         let now = SystemTime::now()
@@ -43,6 +47,7 @@ impl Archive {
             builder: Builder::new(GzEncoder::new(out, Compression::default())),
             folder: format!("portolan-{node}-{}", now.as_secs()),
             now: now.as_secs(),
+            errors: Vec::new(),
         })
     }
 
@@ -56,12 +61,37 @@ impl Archive {
         added.with_context(|| format!("write {name} into the archive"))
     }
 
-    /// Writes what a tar archive needs at its end, and everything still in buffers.
-    pub(super) fn finish(self) -> Result<()> {
+    /// Adds a text, or notes why it could not be read. Fails if the archive cannot be written.
+    pub(super) fn text<E: Display>(&mut self, name: &str, read: Result<String, E>) -> Result<()> {
+        match read {
+            Ok(text) => self.add(name, text.as_bytes()),
+            Err(error) => {
+                self.errors.push(format!("{name}: {error}"));
+                Ok(())
+            }
+        }
+    }
+    /// Adds a value as a JSON file, as [`Self::text`] does.
+    pub(super) fn json<T: Serialize, E: Display>(
+        &mut self,
+        name: &str,
+        read: Result<T, E>,
+    ) -> Result<()> {
+        let text = read.map(|value| serde_json::to_string_pretty(&value));
+        match text {
+            Ok(text) => self.text(name, text),
+            Err(error) => self.text(name, Err(error)),
+        }
+    }
+
+    /// Adds the list of errors, and writes what a tar archive needs at its end and everything still
+    /// in buffers. Returns the errors.
+    pub(super) fn finish(mut self) -> Result<Vec<String>> {
+        self.add("errors.txt", self.errors.join("\n").as_bytes())?;
         let ended = self.builder.into_inner().and_then(GzEncoder::finish);
-        ended
-            .and_then(|mut out| out.flush())
-            .context("write the archive's end")
+        let flushed = ended.and_then(|mut out| out.flush());
+        flushed.context("write the archive's end")?;
+        Ok(self.errors)
     }
 }
 
@@ -79,7 +109,10 @@ mod tests {
         let path = folder.path().join("dump.tar.gz");
         let mut archive = Archive::create(&path, "node-a").expect("a file");
         archive.add("a.txt", b"one").expect("added");
-        archive.add("agent/b.txt", b"two").expect("added");
+        archive
+            .text("agent/b.txt", Ok::<_, io::Error>("two".to_owned()))
+            .expect("added");
+        archive.text("c.txt", Err("no c")).expect("noted");
         archive.finish().expect("written");
         let mode = fs::metadata(&path).expect("the file").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
@@ -91,7 +124,8 @@ mod tests {
             let path = entry.path().expect("a path").into_owned();
             (path.iter().skip(1).collect::<std::path::PathBuf>(), text)
         });
-        let expected = [("a.txt", "one"), ("agent/b.txt", "two")];
+        let errors = ("errors.txt", "c.txt: no c");
+        let expected = [("a.txt", "one"), ("agent/b.txt", "two"), errors];
         let expected = expected.map(|(path, text)| (path.into(), text.to_owned()));
         assert_eq!(files.collect::<Vec<_>>(), expected);
         let error = Archive::create(&path, "node-a").err().expect("it is there");

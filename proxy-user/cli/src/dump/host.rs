@@ -2,7 +2,7 @@
 //! The host's state for the archive: kernel, interfaces, and the kernel parameters that matter to
 //! packets of services.
 
-use std::{fs, path::Path};
+use std::{collections::BTreeSet, fs, path::Path};
 
 use anyhow::Result;
 use config::Config;
@@ -48,59 +48,27 @@ pub(super) fn interfaces(config: &Config) -> Result<Vec<InterfaceRow>> {
 
 /// Returns the versions of portolan, the kernel and the distribution as text.
 pub(super) fn kernel() -> String {
-    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    format!(
-        "portolan {}\n{}{}",
-        env!("CARGO_PKG_VERSION"),
-        read("/proc/version"),
-        read("/etc/os-release")
-    )
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    let [kernel, release] = ["/proc/version", "/etc/os-release"].map(read);
+    let version = env!("CARGO_PKG_VERSION");
+    format!("portolan {version}\n{kernel}{release}")
 }
 
 /// The kernel parameters in the archive, as paths below /proc/sys; a `*` stands for every folder.
-const SYSCTLS: &[&str] = &[
-    "kernel/unprivileged_bpf_disabled",
-    "net/core/bpf_jit_enable",
-    "net/core/bpf_jit_limit",
-    "net/bridge/bridge-nf-call-iptables",
-    "net/bridge/bridge-nf-call-ip6tables",
-    "net/ipv4/ip_forward",
-    "net/ipv4/ip_local_port_range",
-    "net/ipv4/ip_nonlocal_bind",
-    "net/ipv4/tcp_tw_reuse",
-    "net/ipv4/vs/conntrack",
-    "net/ipv4/conf/*/rp_filter",
-    "net/ipv4/conf/*/forwarding",
-    "net/ipv4/conf/*/accept_local",
-    "net/ipv4/conf/*/route_localnet",
-    "net/ipv4/conf/*/arp_ignore",
-    "net/ipv6/conf/*/forwarding",
-    "net/ipv6/conf/*/disable_ipv6",
-    "net/netfilter/nf_conntrack_max",
-    "net/netfilter/nf_conntrack_count",
-    "net/netfilter/nf_conntrack_tcp_be_liberal",
-    "net/netfilter/nf_conntrack_tcp_timeout_established",
-    "vm/max_map_count",
-];
+const SYSCTLS: &str = include_str!("sysctls.txt");
 
 /// Returns a line such as `net.ipv4.ip_forward = 1` for each parameter that the kernel has.
 pub(super) fn sysctls() -> String {
     let root = Path::new("/proc/sys");
     let mut lines = String::new();
-    for name in SYSCTLS {
+    for name in SYSCTLS.lines() {
         let names = match name.split_once("/*/") {
-            None => vec![(*name).to_owned()],
+            None => vec![name.to_owned()],
             Some((folder, last)) => {
-                let folders = fs::read_dir(root.join(folder))
-                    .into_iter()
-                    .flatten()
-                    .flatten();
-                let named = folders.filter_map(|entry| entry.file_name().into_string().ok());
-                let mut named: Vec<_> = named
-                    .map(|name| format!("{folder}/{name}/{last}"))
-                    .collect();
-                named.sort();
-                named
+                let folders = fs::read_dir(root.join(folder)).into_iter().flatten();
+                let named = folders.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+                let named = named.map(|name| format!("{folder}/{name}/{last}"));
+                BTreeSet::from_iter(named).into_iter().collect()
             }
         };
         for name in names {

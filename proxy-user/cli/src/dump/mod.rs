@@ -6,7 +6,7 @@
 mod archive;
 mod host;
 
-use std::{fmt::Display, path::PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Result;
 use config::{Config, telemetry};
@@ -14,7 +14,6 @@ use datapath::{
     chains, pinned_links,
     read::{Reader, pinned_maps},
 };
-use serde::Serialize;
 
 use self::archive::Archive;
 use super::{
@@ -40,12 +39,8 @@ pub(super) fn run(args: &DumpArgs) -> Result<()> {
     let agent = Agent::find(&args.agent);
     let status = status::read(&args.agent)?;
     let node = run::node_name(agent.config.hostname_override.as_deref());
-    let mut dump = Dump {
-        archive: Archive::create(&args.file, &node.unwrap_or_else(|_| "node".to_owned()))?,
-        errors: Vec::new(),
-    };
-    dump.archive
-        .add("README.txt", include_bytes!("README.txt"))?;
+    let mut dump = Archive::create(&args.file, &node.unwrap_or_else(|_| "node".to_owned()))?;
+    dump.add("README.txt", include_bytes!("README.txt"))?;
     dump.json("status.json", Ok::<_, anyhow::Error>(status))?;
     maps(&mut dump, args)?;
     answers(&mut dump, &agent)?;
@@ -56,20 +51,16 @@ pub(super) fn run(args: &DumpArgs) -> Result<()> {
     dump.json("check.json", check::seen(&config))?;
     dump.json("interfaces.json", host::interfaces(&agent.config))?;
     dump.json("chains.json", Ok::<_, anyhow::Error>(chains()))?;
-    dump.archive.add("kernel.txt", host::kernel().as_bytes())?;
-    dump.archive
-        .add("sysctls.txt", host::sysctls().as_bytes())?;
-    let errors = dump.errors.join("\n");
-    dump.archive.add("errors.txt", errors.as_bytes())?;
-    dump.archive.finish()?;
-    for error in &dump.errors {
+    dump.add("kernel.txt", host::kernel().as_bytes())?;
+    dump.add("sysctls.txt", host::sysctls().as_bytes())?;
+    for error in dump.finish()? {
         telemetry::fail(&anyhow::anyhow!("not in the dump: {error}"));
     }
     Ok(())
 }
 
 /// Adds the contents of the pinned maps to the archive.
-fn maps(dump: &mut Dump, args: &DumpArgs) -> Result<()> {
+fn maps(dump: &mut Archive, args: &DumpArgs) -> Result<()> {
     let pin_dir = &args.agent.pins.pin_dir;
     dump.json("programs.json", pinned_links(pin_dir))?;
     dump.json("maps.json", pinned_maps(pin_dir))?;
@@ -96,7 +87,7 @@ fn maps(dump: &mut Dump, args: &DumpArgs) -> Result<()> {
 }
 
 /// Adds the answers of the agent's HTTP servers to the archive.
-fn answers(dump: &mut Dump, agent: &Agent) -> Result<()> {
+fn answers(dump: &mut Archive, agent: &Agent) -> Result<()> {
     for path in ["/healthz", "/livez"] {
         let body = agent.health(path).map(|(_, body)| body);
         dump.text(&format!("agent{path}.json"), body)?;
@@ -106,32 +97,4 @@ fn answers(dump: &mut Dump, agent: &Agent) -> Result<()> {
     dump.json("config.json", configz.as_ref().map(settings::rows))?;
     dump.json("agent/configz.json", configz)?;
     dump.json("warnings.json", super::warnings::read(agent))
-}
-
-/// The archive that is being written, and the errors about what could not be read.
-struct Dump {
-    archive: Archive,
-    errors: Vec<String>,
-}
-
-impl Dump {
-    /// Adds a text, or notes the error why it could not be read. Returns an error only if the
-    /// archive cannot be written.
-    fn text<E: Display>(&mut self, name: &str, read: Result<String, E>) -> Result<()> {
-        match read {
-            Ok(text) => self.archive.add(name, text.as_bytes()),
-            Err(error) => {
-                self.errors.push(format!("{name}: {error}"));
-                Ok(())
-            }
-        }
-    }
-    /// Adds a value as a JSON file, as [`Self::text`] does.
-    fn json<T: Serialize, E: Display>(&mut self, name: &str, read: Result<T, E>) -> Result<()> {
-        let text = read.map(|value| serde_json::to_string_pretty(&value));
-        match text {
-            Ok(text) => self.text(name, text),
-            Err(error) => self.text(name, Err(error)),
-        }
-    }
 }

@@ -2,169 +2,98 @@
 
 use datapath::read::AffineEndpoint;
 use proxy_common::Settings;
+use source::service::ServiceObjects;
 
 use super::*;
-use crate::explain::reasons::{self, tests::WANTED};
+use crate::explain::reasons::{self, tests::wanted};
 
-fn serving(last: u8, slots: u32, [cluster, local]: [bool; 2]) -> ServingEndpoint {
-    ServingEndpoint {
-        address: format!("10.40.1.{last}:8080").parse().expect("an address"),
-        slots,
-        cluster,
-        local,
-    }
+fn address(last: &str) -> SocketAddr {
+    format!("10.40.1.{last}:8080").parse().expect("an address")
 }
 
-/// The objects with one slice for each of these lists of endpoints.
-fn objects(slices: &[&str]) -> ServiceObjects {
-    let slices = slices.iter().enumerate().map(|(number, endpoints)| {
+/// Returns the decision with these endpoints of the maps: the last number of the address, slots,
+/// and sets (c for cluster, l for local).
+fn explained(endpoints: &str) -> Explained {
+    let mut explained = Explained::unmatched(Settings::EMPTY, Counter::ForwardedNew, None);
+    let endpoints = endpoints.split(", ").map(|endpoint| {
+        let words: Vec<_> = endpoint.split(' ').collect();
+        ServingEndpoint {
+            address: address(words[0]),
+            slots: words[1].parse().expect("a number"),
+            cluster: words[2].contains('c'),
+            local: words[2].contains('l'),
+        }
+    });
+    explained.endpoints = endpoints.collect();
+    explained
+}
+
+/// Returns the objects with these slices, separated by `/`. Their endpoints are separated by `+`:
+/// the last number of the address, and further fields.
+fn objects(slices: &str) -> ServiceObjects {
+    let endpoint = |text: &str| {
+        let (last, more) = text.split_at(1);
+        format!(
+            "{{addresses: [10.40.1.{last}], targetRef: {{kind: Pod, name: cart-{last}}}{more}}}"
+        )
+    };
+    let slices = slices.split(" / ").enumerate().map(|(number, slice)| {
+        let endpoints: Vec<_> = slice.split(" + ").map(endpoint).collect();
         format!(
             "---
 kind: EndpointSlice
 metadata: {{name: cart-{number}, namespace: shop, labels: {{kubernetes.io/service-name: cart}}}}
 addressType: IPv4
 ports: [{{name: http, port: 8080}}]
-endpoints: [{endpoints}]
-"
+endpoints: [{}]
+",
+            endpoints.join(", ")
         )
     });
     reasons::tests::objects(&slices.collect::<String>())
 }
 
-/// An endpoint of a slice, with more fields.
-fn endpoint(last: u8, more: &str) -> String {
-    format!("{{addresses: [10.40.1.{last}], targetRef: {{kind: Pod, name: cart-{last}}}{more}}}")
-}
-
-fn explained(endpoints: Vec<ServingEndpoint>) -> Explained {
-    let mut explained = Explained::unmatched(Settings::EMPTY, Counter::ForwardedNew, None);
-    explained.endpoints = endpoints;
-    explained
-}
-
-fn said(explained: &Explained, objects: &ServiceObjects) -> Vec<String> {
-    let rows = rows(explained, Some((objects, WANTED))).into_iter();
-    rows.map(|row| row.because).collect()
-}
+/// Endpoints of the maps, slices, what else holds, and why each row cannot answer (or `-`).
+const ROWS: &str = include_str!("endpoints.txt");
 
 #[test]
-fn endpoints_that_are_not_chosen_are_listed_with_the_reason() {
-    let mut one = explained(vec![
-        serving(1, 1, [true, true]),
-        serving(2, 0, [true, false]),
-        serving(3, 0, [false, false]),
-    ]);
-    let EndpointRow {
-        because, remedy, ..
-    } = &rows(&one, None)[2];
-    assert!(because.starts_with("not in use: it is not ready, terminates"));
-    assert!(remedy.starts_with("--kubeconfig or --manifests asks"));
-    for (more, expected) in [
-        (
-            ", hints: {forZones: [{name: west}]}",
-            "hinted for zone west, not for this node",
-        ),
-        (
-            ", conditions: {ready: false, terminating: true}",
-            "terminating, while others are ready",
-        ),
-        (", conditions: {ready: false}", "not ready"),
-        (
-            "",
-            "ready by Kubernetes, and not in use by the maps: they are older or newer",
-        ),
-    ] {
-        let all = [endpoint(1, ""), endpoint(2, ""), endpoint(3, more)].join(", ");
-        assert_eq!(said(&one, &objects(&[&all]))[2], expected);
+fn endpoints_are_listed_with_the_reason_why_they_cannot_answer() {
+    for [maps, slices, fact, expected] in control::testing::rows(ROWS) {
+        let mut one = explained(&maps);
+        one.local_only = fact == "local";
+        if fact == "source" {
+            one.counter = Counter::DroppedSource;
+        }
+        one.affinity = fact.strip_prefix("affinity ").map(|last| AffineEndpoint {
+            endpoint: address(last),
+            seconds_left: 9,
+        });
+        let objects = (slices != "none").then(|| objects(&slices));
+        let rows = rows(&one, objects.as_ref().map(wanted));
+        let expected: Vec<_> = expected.split("; ").collect();
+        assert_eq!(rows.len(), expected.len(), "{maps} {slices}: {rows:?}");
+        for (row, because) in rows.iter().zip(expected) {
+            let is_said = row.reason.because.starts_with(because);
+            assert!(
+                row.can_answer == (because == "-") && (row.can_answer || is_said),
+                "{row:?}"
+            );
+        }
     }
-    one.local_only = true;
-    let elsewhere = objects(&[&endpoint(2, ", nodeName: node-b")]);
-    assert_eq!(
-        said(&one, &elsewhere)[1],
-        "on another node (node-b), and the traffic policy is Local"
-    );
-    one.counter = Counter::DroppedSource;
-    assert_eq!(
-        said(&one, &elsewhere)[1],
-        "the client is outside the source ranges"
-    );
 }
 
 #[test]
-fn with_affinity_all_other_endpoints_are_left_out() {
-    let mut one = explained(vec![
-        serving(1, 1, [true, true]),
-        serving(2, 1, [true, true]),
-    ]);
-    one.affinity = Some(AffineEndpoint {
-        endpoint: one.endpoints[1].address,
-        seconds_left: 9,
-    });
-    assert_eq!(
-        said(&one, &ServiceObjects::default()),
-        ["affinity holds the client to another one", ""]
-    );
-}
-
-#[test]
-fn shares_and_weight_0_are_told_and_affinity_still_leads_there() {
-    let mut one = explained(vec![
-        serving(1, 3, [true, false]),
-        serving(2, 1, [true, false]),
-        serving(3, 0, [true, true]),
-    ]);
-    let share = |slots| Some(Share { slots, of: 4 });
-    let shares = |one| Vec::from_iter(rows(one, None).iter().map(|row| row.share));
-    assert_eq!(shares(&one), [share(3), share(1), None]);
-    let reason = &rows(&one, None)[2].because;
-    assert!(reason.contains("service.portolan.dev/weight"), "{reason}");
-    one.affinity = Some(AffineEndpoint {
-        endpoint: one.endpoints[2].address,
-        seconds_left: 9,
-    });
-    let can = |one| Vec::from_iter(rows(one, None).iter().map(|row| row.can_answer));
-    assert_eq!(can(&one), [false, false, true]);
-}
-
-#[test]
-fn endpoints_that_only_kubernetes_lists_are_added() {
-    let one = explained(vec![serving(1, 1, [true, true])]);
-    let not_ready = endpoint(4, ", conditions: {ready: false, serving: false}");
-    let all = [endpoint(1, ""), not_ready, endpoint(6, "")].join(", ");
-    let rows = rows(&one, Some((&objects(&[&all]), WANTED)));
-    let said: Vec<_> = rows
-        .iter()
-        .map(|row| (row.pod.as_deref(), &*row.address, row.can_answer))
-        .collect();
-    assert_eq!(
-        said,
-        [
-            (Some("shop/cart-1"), "10.40.1.1:8080", true),
-            (Some("shop/cart-4"), "10.40.1.4", false),
-            (Some("shop/cart-6"), "10.40.1.6:8080", false)
-        ]
-    );
-    assert_eq!(rows[1].because, "not ready");
-    assert!(rows[1].remedy.contains("describe pod cart-4"));
-    let absent = "listed by Kubernetes, and not in the maps";
-    assert!(rows[2].because.starts_with(absent));
-}
-
-#[test]
-fn an_address_in_two_slices_is_listed_once_more_with_the_reason() {
-    let one = explained(vec![serving(1, 1, [true, true])]);
-    let unready = endpoint(1, ", conditions: {ready: false}");
-    for slices in [
-        [&*unready, &*endpoint(1, "")],
-        [&*endpoint(1, ""), &*unready],
-    ] {
-        let rows = rows(&one, Some((&objects(&slices), WANTED)));
-        assert_eq!(rows.len(), 2, "{rows:?}");
-        assert!(rows[0].can_answer);
-        assert!(
-            rows[1]
-                .because
-                .starts_with("listed once more, by EndpointSlice cart-")
-        );
-    }
+fn a_row_has_address_pod_share_and_remedy() {
+    let one = explained("1 3 c, 2 1 c");
+    let objects = objects("1 + 2 + 4, conditions: {ready: false, serving: false} + 6");
+    let rows = rows(&one, Some(wanted(&objects)));
+    let lines: Vec<_> = rows.iter().map(EndpointRow::line).collect();
+    let expected = [
+        "10.40.1.1:8080 (pod shop/cart-1), 75% of new connections",
+        "10.40.1.2:8080 (pod shop/cart-2), 25% of new connections",
+        "10.40.1.4 (pod shop/cart-4): not ready",
+    ];
+    assert_eq!(lines[..3], expected);
+    assert!(lines[3].starts_with("10.40.1.6:8080 (pod shop/cart-6): listed by Kubernetes"));
+    assert!(rows[2].reason.remedy.contains("describe pod cart-4"));
 }

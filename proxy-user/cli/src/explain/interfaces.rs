@@ -26,17 +26,16 @@ pub(super) struct HookedInterface {
     pub(super) link: LinkFacts,
     /// Whether a program of portolan's is at the ingress hook, and whether one is at egress.
     pub(super) ours: [bool; 2],
-    /// The interface index that the kernel's route lookup sees: the bridge's, if the interface is a
-    /// port of one.
+    /// The index that the kernel's route lookup sees: of a bridge's port that of the bridge.
     pub(super) stack_index: u32,
 }
 
-/// The node's route to a client, and the interface that the client's packets come in by. Both are
-/// None if the client is a process of the node.
-pub(super) type ClientRoute = (Option<Routed>, Option<HookedInterface>);
+/// The node's route to a client, and the interface that the client's packets come in by.
+pub(super) type ClientRoute = (Routed, Option<HookedInterface>);
 
 /// Reads interfaces, with the programs at their tc hooks.
 pub(super) struct HookedInterfaces {
+    reader: Reader,
     attached: Attached,
     /// Until when neighbours behind bridges are waited for.
     deadline: OnceCell<Instant>,
@@ -45,6 +44,7 @@ pub(super) struct HookedInterfaces {
 impl HookedInterfaces {
     pub(super) fn new(pin_dir: &Path) -> Result<Self> {
         Ok(Self {
+            reader: Reader::without_names(pin_dir)?,
             attached: Attached::read(pin_dir)?,
             deadline: OnceCell::new(),
         })
@@ -52,20 +52,25 @@ impl HookedInterfaces {
 
     /// Returns the node's route to an address, and the interface that packets from that address
     /// come in by. The interface is None if packets to the address do not leave the node.
-    pub(super) fn to(&self, reader: &Reader, address: IpAddr) -> Result<ClientRoute> {
+    pub(super) fn to(&self, address: IpAddr) -> Result<ClientRoute> {
         let routed = linux::route(address, None)?;
-        let place = match &routed {
+        let place = match routed {
             Routed::Leaves {
                 interface,
                 neighbour,
-            } => Some(self.at(reader, *interface, Some(*neighbour))?),
+            } => Some(self.at(interface, Some(neighbour))?),
             _ => None,
         };
-        Ok((Some(routed), place))
+        Ok((routed, place))
     }
 
-    /// Returns the port of a bridge that leads to a neighbour; None if the bridge does not know it,
-    /// even after the neighbour was asked.
+    /// Returns whether pods are behind the interface with this index.
+    pub(super) fn leads_to_pods(&self, index: u32) -> bool {
+        let word = self.reader.interface_word(index).ok().flatten();
+        word.is_some_and(|word| interface::bits(word) & interface::PODS != 0)
+    }
+
+    /// Returns the port of a bridge that leads to a neighbour, if the bridge learns it when asked.
     fn port(&self, bridge: u32, neighbour: IpAddr) -> io::Result<Option<u32>> {
         const PAUSE: Duration = Duration::from_millis(10);
         let reach = Reach::read()?;
@@ -83,20 +88,15 @@ impl HookedInterfaces {
 
     /// Returns the interface with this index, with its hooks. For a bridge, returns the bridge's
     /// port that leads to `neighbour` instead, if the bridge knows it.
-    pub(super) fn at(
-        &self,
-        reader: &Reader,
-        index: u32,
-        neighbour: Option<IpAddr>,
-    ) -> Result<HookedInterface> {
+    pub(super) fn at(&self, index: u32, neighbour: Option<IpAddr>) -> Result<HookedInterface> {
         let link = linux::link(index)?;
         if let Some(neighbour) = neighbour.filter(|_| link.is_bridge)
             && let Some(port) = self.port(index, neighbour)?
         {
-            return self.at(reader, port, None);
+            return self.at(port, None);
         }
         // The interface's entry in the map of interfaces.
-        let word = reader.interface_word(index)?;
+        let word = self.reader.interface_word(index)?;
         let bits = word.map_or(0, interface::bits);
         let is_port = bits & (interface::VETH_PORT | interface::BRIDGE_PORT) != 0;
         let stack_index = match word.map_or(0, interface::bridge) {

@@ -13,7 +13,10 @@ mod report;
 mod resolve;
 mod words;
 
-use std::{net::SocketAddr, process::ExitCode};
+use std::{
+    net::{IpAddr, SocketAddr},
+    process::ExitCode,
+};
 
 use anyhow::{Context, Result};
 use control::causes::chain;
@@ -22,9 +25,9 @@ use datapath::{
     read::{Asked, By, Explained, Reader},
 };
 use proxy_common::{Counter, Origin, Settings};
+use source::service::ServiceObjects;
 
 use self::{
-    endpoints::Listed,
     interfaces::HookedInterfaces,
     question::From,
     reasons::Wanted,
@@ -100,10 +103,21 @@ fn explain(args: &ExplainArgs) -> Result<Report> {
     let places = HookedInterfaces::new(pin_dir)?;
     let clients = resolve::clients(&from, &names)?;
     let settings = reader.settings()?;
-    let is_outside = resolve::is_outside(&reader, &places, &from, &settings);
+    let is_outside = resolve::is_outside(&places, &from, &settings);
     let to = resolve::destination(&reader, &to, protocol, &clients, is_outside)?;
-    let client = resolve::client(args, &from, &clients, &settings, to)?;
-    let (incoming, by) = resolve::enter(args, &reader, &places, &from, client)?;
+    let is_fitting = |client: &IpAddr| client.is_ipv4() == to.is_ipv4();
+    let client = match from {
+        From::Node if to.is_ipv4() => Some(settings.internal_v4.into()),
+        From::Node => Some(settings.internal_v6.into()),
+        _ => clients.into_iter().find(is_fitting),
+    };
+    let who = &args.from;
+    let client = client
+        .with_context(|| format!("--from {who} and --to {to} are of different IP families"))?;
+    let (incoming, by) = match from {
+        From::Node => (None, By::NodeSocket),
+        _ => resolve::enter(args, &places, client)?,
+    };
     let mut asked = Asked {
         protocol,
         client,
@@ -118,28 +132,24 @@ fn explain(args: &ExplainArgs) -> Result<Report> {
     let index = incoming.as_ref().map_or(0, |place| place.index);
     let explained = ask(&mut reader, &mut asked, index, &mut notes)?;
     if !pins::is_held(pin_dir) {
-        let found = "no agent runs: the programs go on with the maps as they are";
-        notes.push(note("portolan", found.to_owned()));
+        notes.push(Finding::of("no-agent", &[]));
     }
-    let passage = Passage::read(&reader, &places, pin_dir, &asked, &explained, incoming)?;
+    let passage = Passage::read(&places, pin_dir, &asked, &explained, incoming)?;
     // Neither an open connection nor a port that is not served depends on endpoints.
     let depends_on_endpoints =
         explained.flow.is_none() && explained.counter != Counter::RejectedUnserved;
     let objects = match &explained.frontend {
         Some(frontend) if depends_on_endpoints => {
             names.service(&frontend.service).unwrap_or_else(|error| {
-                let found = format!(
-                    "pods' names and endpoints that are not ready are not known: {}",
-                    chain(error.as_ref())
-                );
-                notes.push(note("the API server", found));
+                notes.push(Finding::of("names-unknown", &[&chain(error.as_ref())]));
                 None
             })
         }
         _ => None,
     };
-    let wanted = wanted(&asked, &explained, pins::is_held(pin_dir));
-    let listed = objects.as_ref().zip(wanted);
+    let agent = pins::is_held(pin_dir);
+    let objects = objects.as_ref();
+    let listed = objects.and_then(|all| wanted(all, &asked, &explained, agent));
     let mut report = describe(&reader, &asked, &explained, &passage, listed)?;
     if !matches!(from, From::Address(..)) {
         report.client = format!("{} ({})", args.from, report.client);
@@ -171,8 +181,7 @@ fn ask(
     let explained = about(asked)?;
     if asked.by == By::PodSocket && explained.counter == Counter::SocketUntouched {
         if let Some(because) = explained.because {
-            let found = format!("the socket hooks leave it to the packet path: {because}");
-            notes.push(note("the client's socket", found));
+            notes.push(Finding::of("socket-left", &[&because]));
         }
         asked.by = By::Interface(interface);
         return about(asked);
@@ -180,17 +189,22 @@ fn ask(
     let is_packet = matches!(asked.by, By::Interface(_));
     let by_socket = explained.settings.has(Settings::POD_SOCKETS);
     if is_packet && by_socket && explained.origin == Some(Origin::Pod) {
-        let found = "pods' connections are translated at the socket first (socketBalancing: all); ask about that with --socket";
-        notes.push(note("the client's socket", found.to_owned()));
+        notes.push(Finding::of("socket-first", &[]));
     }
     Ok(explained)
 }
 
 /// Returns the service port that is asked for; None if no service has the destination.
-fn wanted<'a>(asked: &Asked, explained: &'a Explained, agent: bool) -> Option<Wanted<'a>> {
+fn wanted<'a>(
+    objects: &'a ServiceObjects,
+    asked: &Asked,
+    explained: &'a Explained,
+    agent: bool,
+) -> Option<Wanted<'a>> {
     let frontend = explained.frontend.as_ref()?;
     let (namespace, name) = frontend.service.split_once('/')?;
     Some(Wanted {
+        objects,
         namespace,
         name,
         port: &frontend.port_name,
@@ -200,17 +214,13 @@ fn wanted<'a>(asked: &Asked, explained: &'a Explained, agent: bool) -> Option<Wa
     })
 }
 
-fn note(about: &str, found: String) -> Finding {
-    Finding::note(about, found).explained_by("docs/explain.md")
-}
-
 /// Creates the report, without a followed packet. `listed`: what Kubernetes has of the service.
 fn describe(
     reader: &Reader,
     asked: &Asked,
     explained: &Explained,
     passage: &Passage,
-    listed: Listed<'_>,
+    listed: Option<Wanted<'_>>,
 ) -> Result<Report> {
     let mut findings = Vec::from_iter(refusal::of_policy(explained, asked, listed));
     findings.extend(refusal::of_objects(explained, listed));
@@ -234,14 +244,12 @@ fn describe(
         }
         None => text,
     });
+    let incoming = passage.incoming.as_ref();
     Ok(Report {
         client,
         destination: asked.to.to_string(),
         protocol: asked.protocol.name(),
-        hook: words::hook(
-            asked,
-            passage.incoming.as_ref().map(|place| &*place.link.name),
-        ),
+        hook: words::hook(asked, incoming.map(|place| &*place.link.name)),
         verdict: Verdict::Answered,
         answered: None,
         summary: String::new(),

@@ -9,7 +9,7 @@ use proxy_common::Protocol;
 
 use crate::{
     args::{ServiceArg, protocol_named},
-    pods::EndArg,
+    names::EndArg,
 };
 
 /// The client that the user asks about.
@@ -86,37 +86,31 @@ mod tests {
 
     #[test]
     fn clients_and_destinations_are_read() {
-        let from = |text| from(text, Some("shop"));
-        assert_eq!(from("node").expect("one"), From::Node);
-        let address: IpAddr = "fd00::7".parse().expect("one");
-        assert_eq!(from("fd00::7").expect("one"), From::Address(address, 0));
-        assert_eq!(from("[fd00::7]:9").expect("one"), From::Address(address, 9));
-        let v4: IpAddr = "10.0.0.7".parse().expect("one");
-        assert_eq!(from("::ffff:10.0.0.7").expect("one"), From::Address(v4, 0));
-        let pod = From::Pod {
+        let pod = || From::Pod {
             namespace: "shop".into(),
             name: "cart-1".into(),
         };
-        for text in ["pod/shop/cart-1", "pod/cart-1"] {
-            assert_eq!(from(text).expect("one"), pod, "{text}");
+        let v4: IpAddr = "10.0.0.7".parse().expect("one");
+        let v6: IpAddr = "fd00::7".parse().expect("one");
+        for (text, client) in [
+            ("node", From::Node),
+            ("fd00::7", From::Address(v6, 0)),
+            ("[fd00::7]:9", From::Address(v6, 9)),
+            ("::ffff:10.0.0.7", From::Address(v4, 0)),
+            ("pod/shop/cart-1", pod()),
+            ("pod/cart-1", pod()),
+        ] {
+            assert_eq!(from(text, Some("shop")).expect("one"), client, "{text}");
         }
-        let service = |port: Option<&str>| {
-            To::Service(ServiceArg {
-                namespace: Some("shop".into()),
-                name: "cart".into(),
-                port: port.map(Into::into),
-            })
-        };
-        assert_eq!(to("shop/cart", None).expect("one"), service(None));
-        assert_eq!(to("cart", Some("shop")).expect("one"), service(None));
-        let anywhere = To::Service(ServiceArg {
-            namespace: None,
-            name: "cart".into(),
-            port: Some("80".into()),
-        });
-        assert_eq!(to("cart:80", None).expect("one"), anywhere);
-        let http = to("shop/cart:http", None).expect("one");
-        assert_eq!(http, service(Some("http")));
+        for (text, namespace, service) in [
+            ("shop/cart", None, "shop/cart"),
+            ("cart", Some("shop"), "shop/cart"),
+            ("cart:80", None, "cart:80"),
+            ("shop/cart:http", None, "shop/cart:http"),
+        ] {
+            let service = To::Service(service.parse().expect("one"));
+            assert_eq!(to(text, namespace).expect("one"), service, "{text}");
+        }
         let socket = To::Address("10.96.0.1:80".parse().expect("one"));
         assert_eq!(to("10.96.0.1:80", None).expect("one"), socket);
         assert_eq!(protocol("UDP").expect("one"), Protocol::UDP);

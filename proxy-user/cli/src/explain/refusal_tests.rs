@@ -20,13 +20,13 @@ fn explained(counter: Counter) -> Explained {
 }
 
 #[rstest]
-#[case(Counter::RejectedNoEndpoint, InTheWay)]
-#[case(Counter::RejectedUnserved, InTheWay)]
-#[case(Counter::DroppedNoLocalEndpoint, InTheWay)]
-#[case(Counter::DroppedSource, InTheWay)]
-#[case(Counter::DroppedUnallocated, InTheWay)]
-#[case(Counter::Untouched, Differs)]
-#[case(Counter::SocketUntouched, Differs)]
+#[case(Counter::RejectedNoEndpoint, Level::InTheWay)]
+#[case(Counter::RejectedUnserved, Level::InTheWay)]
+#[case(Counter::DroppedNoLocalEndpoint, Level::InTheWay)]
+#[case(Counter::DroppedSource, Level::InTheWay)]
+#[case(Counter::DroppedUnallocated, Level::InTheWay)]
+#[case(Counter::Untouched, Level::Differs)]
+#[case(Counter::SocketUntouched, Level::Differs)]
 fn every_refusal_has_a_level_a_remedy_and_a_page(#[case] counter: Counter, #[case] level: Level) {
     let mut one = explained(counter);
     let said = of_policy(&one, &asked(), None).expect("a finding");
@@ -51,7 +51,7 @@ fn without_kubernetes_no_reason_for_a_missing_endpoint_is_claimed() {
 fn the_followed_packet_does_not_tell_the_policys_refusal_again() {
     let finding = |counter: Counter| {
         let found = format!("{}: {}", counter.name(), counter.help());
-        Finding::in_the_way("portolan, ingress of eth0", found, "")
+        Finding::new(Level::InTheWay, "portolan, ingress of eth0", found)
     };
     let repeats = |followed: Counter, decided: Counter| {
         let finding = finding(followed);
@@ -59,8 +59,6 @@ fn the_followed_packet_does_not_tell_the_policys_refusal_again() {
     };
     assert!(repeats(Counter::DroppedSource, Counter::DroppedSource));
     assert!(!repeats(Counter::DroppedSource, Counter::ForwardedNew));
-    assert!(!repeats(
-        Counter::DroppedFlowTableFull,
-        Counter::DroppedFlowTableFull
-    ));
+    let full = Counter::DroppedFlowTableFull;
+    assert!(!repeats(full, full));
 }

@@ -60,7 +60,7 @@ pub(super) struct Report {
 }
 
 /// The page about portolan's programs that are not attached.
-pub(super) const MISSING_PROGRAM: &str = "docs/explain.md#missing-program";
+const MISSING_PROGRAM: &str = "docs/explain.md#missing-program";
 
 /// How many endpoints of each kind the text lists.
 const SHOWN: usize = 10;
@@ -120,11 +120,9 @@ impl Report {
     }
 
     pub(super) fn text(&self) -> String {
+        let (protocol, hook) = (self.protocol, &self.hook);
         let mut lines = vec![
-            format!(
-                "{} -> {}/{}, {}",
-                self.client, self.destination, self.protocol, self.hook
-            ),
+            format!("{} -> {}/{protocol}, {hook}", self.client, self.destination),
             self.summary.clone(),
             String::new(),
         ];
@@ -144,10 +142,11 @@ impl Report {
             let rows = self.endpoints.iter();
             let rows: Vec<_> = rows.filter(|row| row.can_answer == can_answer).collect();
             let (shown, more) = rows.split_at(rows.len().min(SHOWN));
-            for same in shown.chunk_by(|one, next| one.remedy == next.remedy) {
+            for same in shown.chunk_by(|one, next| one.reason.remedy == next.reason.remedy) {
                 same.iter().for_each(|row| line(label, row.line()));
-                if !same[0].remedy.is_empty() {
-                    line("", format!("-> {}", same[0].remedy));
+                let remedy = &same[0].reason.remedy;
+                if !remedy.is_empty() {
+                    line("", format!("-> {remedy}"));
                 }
             }
             if !more.is_empty() {
@@ -155,10 +154,8 @@ impl Report {
             }
         }
         let flow = self.flow.as_ref().map(|flow| {
-            format!(
-                "{}, to {}, idle for {} s",
-                flow.state, flow.backend, flow.idle_seconds
-            )
+            let (to, seconds) = (flow.backend, flow.idle_seconds);
+            format!("{}, to {to}, idle for {seconds} s", flow.state)
         });
         for (label, text) in [
             ("affinity", &self.affinity),
@@ -183,7 +180,3 @@ impl Report {
         lines.join("\n")
     }
 }
-
-#[cfg(test)]
-#[path = "report_tests.rs"]
-mod tests;

@@ -15,8 +15,7 @@ use datapath::{
 };
 use linux::{Incoming, Routed};
 use proxy_common::{
-    Counter, FrontendKind, Protocol, Settings, maps::interface, masquerade::Marks,
-    settings::any_contains,
+    Counter, FrontendKind, Protocol, Settings, masquerade::Marks, settings::any_contains,
 };
 
 use super::{
@@ -26,8 +25,8 @@ use super::{
 };
 use crate::names::Names;
 
-/// Returns the address and port of the destination. `is_outside`: whether the client is outside the
-/// cluster.
+/// Returns the address and port of the destination. `is_outside`: the client is
+/// outside the cluster.
 pub(super) fn destination(
     reader: &Reader,
     to: &To,
@@ -65,9 +64,8 @@ pub(super) fn destination(
     }
     // A port that the Service does not have is allowed: its cluster IP answers for it.
     let number = port.as_ref().and_then(|port| port.parse().ok());
-    let cluster_ip = all
-        .iter()
-        .find(|one| one.kind == FrontendKind::ClusterIp && is_possible(one.address));
+    let mut cluster_ips = all.iter().filter(|one| one.kind == FrontendKind::ClusterIp);
+    let cluster_ip = cluster_ips.find(|one| is_possible(one.address));
     match (number, cluster_ip) {
         (Some(number), Some(one)) if number != 0 => Ok(SocketAddr::new(one.address, number)),
         _ => bail!(
@@ -79,19 +77,14 @@ pub(super) fn destination(
 
 /// Returns the namespace of the only service with this name.
 fn only(name: &str, mut namespaces: BTreeSet<String>) -> Result<String> {
-    let all: Vec<_> = namespaces
-        .iter()
-        .map(|one| format!("{one}/{name}"))
-        .collect();
-    match (namespaces.pop_first(), all.as_slice()) {
-        (Some(one), [_]) => Ok(one),
+    let all = namespaces.iter().map(|one| format!("{one}/{name}"));
+    let all = Vec::from_iter(all).join(", ");
+    match (namespaces.pop_first(), namespaces.is_empty()) {
+        (Some(one), true) => Ok(one),
         (None, _) => bail!(
             "the maps have no Service {name:?} in any namespace: see `portolan services`; ExternalName and headless services have none"
         ),
-        _ => bail!(
-            "--to {name}: there are {}; write one of them",
-            all.join(", ")
-        ),
+        _ => bail!("--to {name}: there are {all}; write one of them"),
     }
 }
 
@@ -116,14 +109,8 @@ pub(super) fn clients(from: &From, names: &Names) -> Result<Vec<IpAddr>> {
     }
 }
 
-/// Returns whether a client is outside the cluster: neither a pod nor a process of this node,
-/// judged by addresses, routes and interfaces.
-pub(super) fn is_outside(
-    reader: &Reader,
-    places: &HookedInterfaces,
-    from: &From,
-    settings: &Settings,
-) -> bool {
+/// Returns whether a client is outside the cluster, by addresses, routes and interfaces.
+pub(super) fn is_outside(places: &HookedInterfaces, from: &From, settings: &Settings) -> bool {
     let From::Address(client, _) = from else {
         return false;
     };
@@ -131,64 +118,34 @@ pub(super) fn is_outside(
         IpAddr::V4(v4) => any_contains(&settings.pods_v4, v4.into()),
         IpAddr::V6(v6) => any_contains(&settings.pods_v6, v6.into()),
     };
-    let by_pod = |index| {
-        let word = reader.interface_word(index).ok().flatten();
-        word.is_some_and(|word| interface::bits(word) & interface::PODS != 0)
-    };
-    match places.to(reader, *client) {
+    match places.to(*client) {
         _ if is_pods => false,
-        Ok((Some(Routed::Here), _)) => false,
-        Ok((_, Some(place))) => !by_pod(place.index),
+        Ok((Routed::Here, _)) => false,
+        Ok((_, Some(place))) => !places.leads_to_pods(place.index),
         _ => true,
     }
 }
 
-/// Returns the client's address in the IP family of the destination; for a process of this node,
-/// the node's address.
-pub(super) fn client(
-    args: &ExplainArgs,
-    from: &From,
-    clients: &[IpAddr],
-    settings: &Settings,
-    to: SocketAddr,
-) -> Result<IpAddr> {
-    let mut fitting = clients
-        .iter()
-        .filter(|client| client.is_ipv4() == to.is_ipv4());
-    match (from, fitting.next()) {
-        (From::Node, _) if to.is_ipv4() => Ok(settings.internal_v4.into()),
-        (From::Node, _) => Ok(settings.internal_v6.into()),
-        (_, Some(client)) => Ok(*client),
-        (_, None) => bail!(
-            "--from {} and --to {to} are of different IP families",
-            args.from
-        ),
-    }
-}
+/// The interface of the client's packets, and the hook that sees the client first.
+pub(super) type Entered = (Option<HookedInterface>, By);
 
-/// Returns the interface of the client's packets, and the hook that sees the client first.
+/// Returns the interface and hook of a client; at a socket if it has the node's address.
 pub(super) fn enter(
     args: &ExplainArgs,
-    reader: &Reader,
     places: &HookedInterfaces,
-    from: &From,
     client: IpAddr,
-) -> Result<(Option<HookedInterface>, By)> {
-    if *from == From::Node {
-        return Ok((None, By::NodeSocket));
-    }
-    let (routed, mut place) = places.to(reader, client)?;
+) -> Result<Entered> {
+    let (routed, mut place) = places.to(client)?;
     if let Some(name) = &args.interface {
-        let index = nix::net::if_::if_nametoindex(name.as_str())
-            .with_context(|| format!("--interface {name}"))?;
-        place = Some(places.at(reader, index, None)?);
-    } else if routed == Some(Routed::Here) {
+        let index = nix::net::if_::if_nametoindex(name.as_str());
+        let index = index.with_context(|| format!("--interface {name}"))?;
+        place = Some(places.at(index, None)?);
+    } else if routed == Routed::Here {
         return Ok((None, By::NodeSocket));
     }
-    let by = if args.socket {
-        By::PodSocket
-    } else {
-        By::Interface(place.as_ref().map_or(0, |place| place.index))
+    let by = match args.socket {
+        true => By::PodSocket,
+        false => By::Interface(place.as_ref().map_or(0, |place| place.index)),
     };
     Ok((place, by))
 }
@@ -199,8 +156,7 @@ const ENDPOINTS: usize = 32;
 /// Where the packet passes the node.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Passage {
-    /// The interface that the client's packets come in by; None if the client is a process of this
-    /// node.
+    /// The interface that the client's packets come in by; None for a process of this node.
     pub(super) incoming: Option<HookedInterface>,
     pub(super) outgoing: Vec<Outgoing>,
     /// True if every endpoint is at an address of this node itself.
@@ -219,10 +175,8 @@ pub(super) struct Outgoing {
 }
 
 impl Passage {
-    /// Reads the routes to the endpoints; to the destination itself, if portolan leaves the packet
-    /// alone.
+    /// Reads the routes to the endpoints, or to the destination that portolan leaves alone.
     pub(super) fn read(
-        reader: &Reader,
         places: &HookedInterfaces,
         pin_dir: &Path,
         asked: &Asked,
@@ -266,7 +220,7 @@ impl Passage {
                 passage.outgoing.push(Outgoing {
                     to: *to,
                     next_hop: neighbour,
-                    interface: places.at(reader, interface, Some(neighbour))?,
+                    interface: places.at(interface, Some(neighbour))?,
                     masqueraded,
                 });
             }

@@ -2,9 +2,11 @@
 //! Describes the programs' decision in Kubernetes' terms. Takes the decision that `datapath::read`
 //! has made from the maps, and returns sentences. Pure.
 
-use datapath::read::{Asked, By, Explained, MatchedFrontend};
+use datapath::read::{AffineEndpoint, Asked, By, Explained, MatchedFrontend};
 use proxy_common::{Counter, FrontendKind, Origin, ServiceFlags, Settings};
 use serde::Serialize;
+
+use crate::services::host_port;
 
 /// The frontend that the packet's destination matches, with its service.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -24,15 +26,6 @@ pub(super) struct ServiceRow {
 
 impl ServiceRow {
     pub(super) fn new(frontend: &MatchedFrontend) -> Self {
-        let address = match frontend.address {
-            None => "*".to_owned(),
-            Some(address) if address.is_ipv6() => format!("[{address}]"),
-            Some(address) => address.to_string(),
-        };
-        let port = match frontend.port {
-            0 => "*".to_owned(),
-            port => port.to_string(),
-        };
         // The frontend for the ports that a cluster IP does not serve has the name of one of the
         // Service's ports.
         let port_name = match frontend.port {
@@ -43,7 +36,7 @@ impl ServiceRow {
             service: frontend.service.clone(),
             port_name,
             kind: kind(frontend.kind),
-            frontend: format!("{address}:{port}"),
+            frontend: host_port(frontend.address, "*", frontend.port),
             policies: policies(frontend),
             service_id: frontend.service_id,
         }
@@ -61,8 +54,8 @@ fn kind(kind: FrontendKind) -> &'static str {
     }
 }
 
-/// Returns where the programs see the packet or connection first. `interface`: the name of the one
-/// that the packet comes in by.
+/// Returns where the programs see the packet first. `interface`: the name of
+/// the one that it comes in by.
 pub(super) fn hook(asked: &Asked, interface: Option<&str>) -> String {
     match (asked.by, interface) {
         (By::NodeSocket, _) => "at the socket of a process of this node".into(),
@@ -104,16 +97,13 @@ fn policies(frontend: &MatchedFrontend) -> Vec<String> {
         words.push(format!("loadBalancerSourceRanges {ranges}"));
     }
     if frontend.flags.has(ServiceFlags::AFFINITY) {
-        words.push(format!(
-            "sessionAffinity ClientIP, {} s",
-            frontend.affinity_timeout
-        ));
+        let timeout = frontend.affinity_timeout;
+        words.push(format!("sessionAffinity ClientIP, {timeout} s"));
     }
     words
 }
 
-/// Returns whether the client's source address is replaced, and why; None if the packet is not
-/// translated.
+/// Returns whether and why the client's source address is replaced in a translated packet.
 pub(super) fn source(explained: &Explained, asked: &Asked) -> Option<String> {
     if explained.to.is_empty() {
         return None;
@@ -166,18 +156,19 @@ fn reason(explained: &Explained, frontend: &MatchedFrontend) -> &'static str {
     }
 }
 
-/// Returns the endpoint that session affinity binds the client to, or how long it will bind; None
-/// without session affinity.
+/// Returns the endpoint that session affinity binds the client to, or how long it will bind.
 pub(super) fn affinity(explained: &Explained, asked: &Asked) -> Option<String> {
     let frontend = explained.frontend.as_ref()?;
     if explained.to.is_empty() || frontend.affinity_timeout == 0 {
         return None;
     }
-    if let Some(held) = explained.affinity {
-        let left = held.seconds_left;
+    if let Some(AffineEndpoint {
+        endpoint,
+        seconds_left,
+    }) = explained.affinity
+    {
         return Some(format!(
-            "held to {}, for {left} s more; each connection begins the time anew",
-            held.endpoint
+            "held to {endpoint}, for {seconds_left} s more; each connection begins the time anew"
         ));
     }
     let timeout = frontend.affinity_timeout;
@@ -196,26 +187,23 @@ pub(super) fn way_back(
     asked: &Asked,
     masquerade: Option<std::net::IpAddr>,
 ) -> Option<String> {
-    if matches!(
-        explained.counter,
-        Counter::RejectedNoEndpoint | Counter::RejectedUnserved
-    ) {
+    let refusals = [Counter::RejectedNoEndpoint, Counter::RejectedUnserved];
+    if refusals.contains(&explained.counter) {
         return Some("the refusal is made here and sent back at once".into());
     }
     if explained.to.is_empty() {
         return None;
     }
+    let (client, to) = (asked.client, asked.to);
     Some(match (asked.by, masquerade) {
         (By::NodeSocket | By::PodSocket, _) => {
             "straight from the endpoint to the socket; getpeername and datagrams show the service's address".to_owned()
         }
         (By::Interface(_), Some(own)) => format!(
-            "the endpoint answers to {own}; ingress there puts {} back, and egress to the client {}",
-            asked.client, asked.to
+            "the endpoint answers to {own}; ingress there puts {client} back, and egress to the client {to}"
         ),
         (By::Interface(_), None) => format!(
-            "the endpoint answers to {}, by this node; egress to the client puts {} back",
-            asked.client, asked.to
+            "the endpoint answers to {client}, by this node; egress to the client puts {to} back"
         ),
     })
 }

@@ -2,7 +2,6 @@
 
 use FrontendKind::{ClusterIp, LoadBalancer, NodePort};
 use Origin::{External, Host, Pod};
-use datapath::read::AffineEndpoint;
 use rstest::rstest;
 
 use super::*;
@@ -86,19 +85,17 @@ fn the_given_reason_of_a_masquerade_agrees_with_the_policy(
 #[test]
 fn a_masquerade_by_hairpin_or_node_rules_is_explained() {
     let mut one = explained(ClusterIp, 0, DETECTS, Pod);
+    let said = |one: &Explained, by| source(one, &asked(by)).expect("a source");
     one.to = vec!["10.40.1.10:8080".parse().expect("an address")];
-    let said = source(&one, &asked(PACKET)).expect("a source");
-    assert_eq!(said, "masqueraded: the client reaches itself (hairpin)");
+    let hairpin = "masqueraded: the client reaches itself (hairpin)";
+    assert_eq!(said(&one, PACKET), hairpin);
     one.to.push("10.40.1.20:8080".parse().expect("an address"));
-    let said = source(&one, &asked(PACKET)).expect("a source");
     let ends = "masqueraded where the client reaches itself (hairpin)";
-    assert!(said.ends_with(ends), "{said}");
+    assert!(said(&one, PACKET).ends_with(ends));
     let mut one = explained(NodePort, 0, Settings::MARK_ONLY, External);
     one.masquerades = true;
-    let said = source(&one, &asked(PACKET)).expect("a source");
-    assert!(said.contains("only marked"), "{said}");
-    let said = source(&one, &asked(By::NodeSocket)).expect("a source");
-    assert!(said.starts_with("the process's own"), "{said}");
+    assert!(said(&one, PACKET).contains("only marked"));
+    assert!(said(&one, By::NodeSocket).starts_with("the process's own"));
 }
 
 #[test]
@@ -107,21 +104,20 @@ fn affinity_and_the_way_back_name_the_addresses() {
     let asked = asked(PACKET);
     assert_eq!(affinity(&one, &asked), None);
     one.frontend.as_mut().expect("it").affinity_timeout = 600;
-    let said = affinity(&one, &asked).expect("words");
-    assert!(said.starts_with("not held yet") && said.ends_with("600 s"));
+    let said = |one: &Explained| affinity(one, &asked).expect("words");
+    let begins = "not held yet; its first connection will hold it for 600 s";
+    assert_eq!(said(&one), begins);
     one.affinity = Some(AffineEndpoint {
         endpoint: one.to[0],
         seconds_left: 30,
     });
-    let said = affinity(&one, &asked).expect("words");
-    assert!(said.starts_with("held to 10.40.1.20:8080, for 30 s"));
+    assert!(said(&one).starts_with("held to 10.40.1.20:8080, for 30 s"));
 
-    let own = Some([10, 40, 0, 1].into());
-    let said = way_back(&one, &asked, own).expect("words");
-    assert!(said.contains("answers to 10.40.0.1") && said.contains("10.40.1.10 back"));
-    let said = way_back(&one, &asked, None).expect("words");
-    assert!(said.contains("answers to 10.40.1.10") && said.ends_with("10.96.0.1:80 back"));
+    let said = |one: &Explained, own| way_back(one, &asked, own).expect("words");
+    let masqueraded = said(&one, Some([10, 40, 0, 1].into()));
+    assert!(masqueraded.contains("to 10.40.0.1;") && masqueraded.contains("10.40.1.10 back"));
+    let kept = said(&one, None);
+    assert!(kept.contains("answers to 10.40.1.10") && kept.ends_with("10.96.0.1:80 back"));
     one.counter = Counter::RejectedNoEndpoint;
-    let said = way_back(&one, &asked, None).expect("words");
-    assert!(said.starts_with("the refusal is made here"), "{said}");
+    assert!(said(&one, None).starts_with("the refusal is made here"));
 }

@@ -14,11 +14,10 @@ use proxy_common::{
 };
 use serde::Serialize;
 
-use super::{name_cache::NameCache, verdict::Verdict};
-use crate::{frame::interface_name, table::Tone};
+use super::{Verdict, name_cache::NameCache};
+use crate::{frame::interface_name, sockets::Process, table::Tone};
 
-/// The source or destination of a packet or socket call: an address, with a port and names if they
-/// are known.
+/// The source or destination of a packet or socket call, with names if they are known.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct End {
@@ -54,13 +53,6 @@ pub(crate) struct Ends {
     pub(crate) to: End,
 }
 
-/// The process whose socket call the event is about.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub(crate) struct Caller {
-    pub(crate) name: String,
-    pub(crate) pid: u32,
-}
-
 /// An event of the trace, with names instead of ids.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -71,14 +63,12 @@ pub(crate) struct Line {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) interface: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) process: Option<Caller>,
+    pub(crate) process: Option<Process>,
     pub(crate) protocol: String,
-    /// The TCP flags as tcpdump writes them, or the type of an ICMP message; empty for others and
-    /// for calls.
+    /// The TCP flags as tcpdump writes them, or the type of an ICMP message; else empty.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) signals: String,
-    /// Source and destination before the program; None if the packet is not IP, or its headers
-    /// could not be read.
+    /// Source and destination before the program; None if no IP header could be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) before: Option<Ends>,
     /// Source and destination after the program; None if they are the same.
@@ -89,8 +79,7 @@ pub(crate) struct Line {
     pub(crate) service: Option<String>,
     pub(crate) verdict: &'static str,
     pub(crate) outcome: &'static str,
-    /// How a packet goes on: past the stack, or asking it; None for the usual path and for socket
-    /// calls.
+    /// How a packet goes on: past the stack, or asking it; None for the usual path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) path: Option<&'static str>,
     pub(crate) reason: &'static str,
@@ -125,7 +114,7 @@ impl Line {
             time: stamp(time),
             hook: hook.name(),
             interface: (!hook.is_socket()).then(|| interface_name(event.interface)),
-            process: hook.is_socket().then(|| Caller {
+            process: hook.is_socket().then(|| Process {
                 name: command(&event.command),
                 pid: event.process,
             }),
@@ -172,38 +161,26 @@ impl Line {
         let error: String = error.map(|error| format!(" ({error})")).collect();
         let path = self.path.iter();
         let path: String = path.map(|path| format!(", {path}")).collect();
-        format!(
-            "{} {}{path}{error}: {}",
-            self.verdict, self.outcome, self.reason
-        )
+        let (outcome, reason) = (self.outcome, self.reason);
+        format!("{} {outcome}{path}{error}: {reason}", self.verdict)
     }
 
-    /// Returns the event as one line of text. `paint` adds the colour to the part about the
-    /// outcome.
+    /// Returns the event as one line of text. `paint` adds the colour to the outcome.
     pub(crate) fn text(&self, paint: impl Fn(&str) -> String) -> String {
-        let mut line = String::new();
-        // The date is left out: the user reads the lines as the events happen.
-        let time = self.time.split_once('T').map_or("", |(_, time)| time);
-        _ = write!(line, "{}", time.trim_end_matches('Z'));
-        match (&self.interface, &self.process) {
-            (Some(interface), _) => _ = write!(line, " {interface} {}", self.hook),
-            (_, Some(process)) => {
-                _ = write!(line, " {}[{}] {}", process.name, process.pid, self.hook);
-            }
-            _ => {}
-        }
-        _ = write!(line, " {}", self.protocol);
-        if !self.signals.is_empty() {
-            _ = write!(line, " {}", self.signals);
-        }
-        _ = write!(line, "  {}", self.ends());
+        let at = match (&self.interface, &self.process) {
+            (Some(interface), _) => format!(" {interface} {}", self.hook),
+            (_, Some(process)) => format!(" {}[{}] {}", process.name, process.pid, self.hook),
+            _ => String::new(),
+        };
+        let what = after_space(&self.signals);
+        let (protocol, ends) = (&self.protocol, self.ends());
+        let mut line = format!("{}{at} {protocol}{what}  {ends}", clock(&self.time));
         if let Some(service) = &self.service
             && !line.contains(service.as_str())
         {
-            _ = write!(line, "  [{service}]");
+            line += &format!("  [{service}]");
         }
-        _ = write!(line, "  {}", paint(&self.outcome()));
-        line
+        line + "  " + &paint(&self.outcome())
     }
 
     pub(crate) fn hook_label(&self) -> String {
@@ -242,12 +219,8 @@ impl Line {
     pub(crate) fn comment(&self) -> String {
         let service = self.service.iter();
         let service: String = service.map(|name| format!("service {name}; ")).collect();
-        format!(
-            "{}: {}; {service}{}",
-            self.hook,
-            self.ends(),
-            self.outcome()
-        )
+        let (ends, outcome) = (self.ends(), self.outcome());
+        format!("{}: {ends}; {service}{outcome}", self.hook)
     }
 }
 
@@ -255,6 +228,20 @@ impl Line {
 pub(crate) fn stamp(time: u64) -> String {
     let stamp = Timestamp::from_nanosecond(time.into()).unwrap_or_default();
     format!("{stamp:.6}")
+}
+
+/// Returns the time of day of a stamp: who sees packets as they come needs no date.
+pub(crate) fn clock(time: &str) -> &str {
+    let time = time.split_once('T').map_or("", |(_, time)| time);
+    time.trim_end_matches('Z')
+}
+
+/// Returns a text behind a space; nothing if it is empty.
+pub(crate) fn after_space(text: &str) -> String {
+    match text {
+        "" => String::new(),
+        text => format!(" {text}"),
+    }
 }
 
 fn command(bytes: &[u8]) -> String {
@@ -282,12 +269,9 @@ pub(crate) fn signals(tuple: &Tuple) -> String {
     }
     match tuple.protocol {
         Protocol::TCP => {
-            let names = [(2, 'S'), (1, 'F'), (4, 'R'), (8, 'P'), (16, '.')];
-            let set = names
-                .into_iter()
-                .filter(|(bit, _)| tuple.signals & bit != 0);
-            let set: String = set.map(|(_, name)| name).collect();
-            format!("[{set}]")
+            let names = [(2, 'S'), (1, 'F'), (4, 'R'), (8, 'P'), (16, '.')].into_iter();
+            let set = names.filter(|(bit, _)| tuple.signals & bit != 0);
+            format!("[{}]", set.map(|(_, name)| name).collect::<String>())
         }
         Protocol::ICMP | Protocol::ICMPV6 => format!("type {}", tuple.signals),
         _ => String::new(),
@@ -300,10 +284,7 @@ pub(crate) fn ends(tuple: &Tuple, known: &mut NameCache, hook: Hook) -> Option<E
     }
     let name = protocol_name(tuple);
     let has_ports = tuple.kind & Tuple::LATER_FRAGMENT == 0
-        && matches!(
-            tuple.protocol,
-            Protocol::TCP | Protocol::UDP | Protocol::SCTP
-        );
+        && [Protocol::TCP, Protocol::UDP, Protocol::SCTP].contains(&tuple.protocol);
     let mut end = |address: IpAddr, port: u16| {
         let address = address.to_canonical();
         let service = known.frontend(SocketAddr::new(address, port), name);

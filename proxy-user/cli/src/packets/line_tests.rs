@@ -55,7 +55,7 @@ fn a_socket_calls_line_has_the_process_and_no_source() {
     let call = Line {
         hook: "connect",
         interface: None,
-        process: Some(Caller {
+        process: Some(Process {
             name: "curl".to_owned(),
             pid: 4711,
         }),
@@ -72,26 +72,9 @@ fn a_socket_calls_line_has_the_process_and_no_source() {
         ..line()
     };
     let text = call.text(str::to_owned);
-    assert!(
-        text.contains(
-            "curl[4711] connect TCP  > 172.30.0.40:80 (service shop/closed:http)  [shop/cart:http]  reject rejected_no_endpoint (Connection \
-             refused): Rejected"
-        ),
-        "{text}"
-    );
-}
-
-#[test]
-fn a_trace_lines_json_has_the_same_values_by_name() {
-    let json = serde_json::to_value(line()).expect("JSON");
-    assert_eq!(json["time"], "2023-11-14T22:13:20.123456Z");
-    assert_eq!(json["before"]["to"]["service"], "shop/cart:http");
-    assert_eq!(json["after"]["to"]["pod"], "shop/cart-a");
-    assert_eq!(
-        (&json["verdict"], &json["outcome"]),
-        (&"forward".into(), &"forwarded_new".into())
-    );
-    assert!(json.get("process").is_none());
+    let ends = "curl[4711] connect TCP  > 172.30.0.40:80 (service shop/closed:http)  [shop/cart:http]  reject rejected_no_endpoint (Connection \
+                refused): Rejected";
+    assert!(text.contains(ends), "{text}");
 }
 
 #[test]
@@ -103,9 +86,7 @@ fn a_process_cannot_write_into_the_terminal_by_its_name() {
 fn the_outcome_is_coloured_where_colours_are_allowed() {
     let line = line();
     let tone = line.tone();
-    let painted = line.text(|text| tone.paint(text, true));
+    let [painted, plain] = [true, false].map(|colour| line.text(|text| tone.paint(text, colour)));
     let expected = format!("\x1b[32m{}\x1b[0m", line.outcome());
-    assert!(painted.ends_with(&expected), "{painted:?}");
-    let plain = line.text(|text| tone.paint(text, false));
-    assert!(!plain.contains('\x1b'), "{plain:?}");
+    assert!(painted.ends_with(&expected) && !plain.contains('\x1b'));
 }

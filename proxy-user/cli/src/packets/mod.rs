@@ -5,7 +5,6 @@
 pub(crate) mod line;
 pub(crate) mod name_cache;
 pub(crate) mod reasons;
-pub(crate) mod verdict;
 
 use std::{
     collections::HashMap,
@@ -16,7 +15,7 @@ use anyhow::Result;
 use datapath::follow::{Follower, What};
 use linux::{KernelFunctions, PodNamespace};
 use proxy_common::{
-    Addr, Port, Protocol, V4, V6,
+    Addr, Counter, Port, Protocol, V4, V6,
     trace::follow::{End, Seen, Sighting},
 };
 use serde::Serialize;
@@ -47,8 +46,7 @@ pub(crate) struct KernelRecorder {
 }
 
 impl KernelRecorder {
-    /// Begins to record. `command`: as an operator would enter it. Returns also what the reports
-    /// will lack, and why.
+    /// Begins to record for a command, as an operator enters it. Returns also what reports lack.
     pub(crate) fn begin(what: What<'_>, command: &str) -> Result<(Self, Option<String>)> {
         let recorder = Self {
             follower: Follower::attach(what)?,
@@ -104,5 +102,58 @@ pub(crate) fn widened(address: IpAddr) -> V6 {
     match address {
         IpAddr::V4(v4) => V4::from(v4).widened(),
         IpAddr::V6(v6) => v6.into(),
+    }
+}
+
+/// What became of a packet or socket call.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    Forward,
+    Reject,
+    Drop,
+    Untouched,
+}
+
+impl Verdict {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Forward => "forward",
+            Self::Reject => "reject",
+            Self::Drop => "drop",
+            Self::Untouched => "untouched",
+        }
+    }
+    /// Returns the verdict of a counter. Those of what was refused are named by it.
+    pub(crate) fn of(counter: Counter) -> Self {
+        match counter {
+            Counter::Untouched | Counter::SocketUntouched | Counter::UntouchedFlow => {
+                Self::Untouched
+            }
+            Counter::BindRefused => Self::Reject,
+            one if !one.refuses() => Self::Forward,
+            one if one.name().starts_with("rejected") => Self::Reject,
+            _ => Self::Drop,
+        }
+    }
+    /// Returns all outcomes with this verdict, one bit for each.
+    pub(crate) fn outcomes(self) -> u64 {
+        let all = Counter::ALL.iter();
+        let own = all.filter(|counter| Self::of(**counter) == self);
+        own.fold(0, |bits, counter| bits | 1 << *counter as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_served_is_shown_as_forwarded() {
+        // `refuses` is about the policy, which refuses no bind.
+        let all = Counter::ALL.iter();
+        for counter in all.filter(|one| **one != Counter::BindRefused) {
+            let is_lost = matches!(Verdict::of(*counter), Verdict::Reject | Verdict::Drop);
+            assert_eq!(counter.refuses(), is_lost, "{}", counter.name());
+        }
     }
 }

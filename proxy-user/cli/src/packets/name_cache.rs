@@ -19,8 +19,7 @@ use proxy_common::{
 use crate::{
     args::ServiceArg,
     frame::{BadInput, port_label},
-    names::NameArgs,
-    pods::PodNames,
+    names::{NameArgs, Names},
 };
 
 /// The shortest time between two reads of the maps. The actual pause is at least twenty times as
@@ -38,7 +37,7 @@ pub(crate) struct NameCache {
     ports: HashMap<u32, (String, Vec<u16>)>,
     read_at: Instant,
     pause: Duration,
-    pods: PodNames,
+    pods: Names,
 }
 
 impl NameCache {
@@ -49,7 +48,7 @@ impl NameCache {
             ports: HashMap::new(),
             read_at: Instant::now(),
             pause: PAUSE,
-            pods: PodNames::of(names),
+            pods: Names::new(names),
         };
         known.read_maps()?;
         Ok(known)
@@ -102,8 +101,7 @@ impl NameCache {
         Ok(ids)
     }
 
-    /// Returns why the policy refused a socket call, by deciding again from the maps. None if the
-    /// call was not refused, or would not be by the present maps.
+    /// Returns why the policy refused a socket call, by deciding again from the present maps.
     pub(crate) fn refusal(&self, event: &Event) -> Option<Counter> {
         let hook = Hook::ALL[usize::from(event.hook) % Hook::ALL.len()];
         if !call::is_refusal(hook, event.result) {
@@ -112,10 +110,9 @@ impl NameCache {
         let mut reader = Reader::without_names(&self.pin_dir).ok()?;
         let settings = reader.settings().ok()?;
         let to = IpAddr::from(event.before.dst).to_canonical();
-        let by = if event.namespace == settings.node_netns {
-            By::NodeSocket
-        } else {
-            By::PodSocket
+        let by = match event.namespace == settings.node_netns {
+            true => By::NodeSocket,
+            false => By::PodSocket,
         };
         let client = match to {
             IpAddr::V4(_) => settings.internal_v4.into(),
@@ -173,11 +170,8 @@ mod tests {
             ("car", false),
         ] {
             let arg = wanted.parse().expect("a service");
-            assert_eq!(
-                is_of(&arg, "shop/cart:http", &[80, 30001]),
-                meant,
-                "{wanted}"
-            );
+            let is_meant = is_of(&arg, "shop/cart:http", &[80, 30001]);
+            assert_eq!(is_meant, meant, "{wanted}");
         }
     }
 }

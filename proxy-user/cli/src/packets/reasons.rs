@@ -14,17 +14,12 @@ pub(crate) struct Meaning {
     pub(crate) remedy: &'static str,
 }
 
-/// Reasons that say nothing about a loss: the frame was for another host or was a copy, or its
-/// socket has been closed since.
+/// Reasons without a loss: a frame for another host, a copy, or a socket closed since.
 pub(crate) fn is_harmless(reason: &str) -> bool {
-    matches!(
-        reason,
-        "OTHERHOST" | "SKB_CONSUMED" | "CONSUMED" | "QUEUE_PURGE"
-    )
+    ["OTHERHOST", "SKB_CONSUMED", "CONSUMED", "QUEUE_PURGE"].contains(&reason)
 }
 
-/// Returns what a reason means. `place`: the function that freed the packet, which decides where
-/// the kernel gives no reason.
+/// Returns what a reason means; where there is none, the function that freed the packet decides.
 pub(crate) fn meaning(reason: &str, place: &str) -> Meaning {
     let by_place = match place {
         _ if place.starts_with("ip_forward") || place.starts_with("ip6_forward") => "not forwarded",
@@ -53,14 +48,14 @@ mod tests {
 
     #[test]
     fn a_reason_or_else_the_place_decides_about_the_meaning() {
-        assert!(meaning("IP_RPFILTER", "x").remedy.contains("rp_filter"));
-        assert!(
-            meaning("NOT_SPECIFIED", "ip_forward")
-                .means
-                .contains("hop limit")
-        );
-        assert!(meaning("NOT_SPECIFIED", "ip_error").means.contains("route"));
-        assert!(meaning("BRAND_NEW", "somewhere").means.contains("no words"));
+        for (reason, place, words) in [
+            ("IP_RPFILTER", "x", "reverse path filtering"),
+            ("NOT_SPECIFIED", "ip_forward", "hop limit"),
+            ("NOT_SPECIFIED", "ip_error", "route"),
+            ("BRAND_NEW", "somewhere", "no words"),
+        ] {
+            assert!(meaning(reason, place).means.contains(words), "{words}");
+        }
         assert!(is_harmless("OTHERHOST") && !is_harmless("NO_SOCKET"));
     }
 

@@ -92,10 +92,8 @@ pub(super) fn attached(
     if is_read && present.interfaces.is_empty() && hooks.attached == 0 {
         problems.push("no program of portolan is attached to this node".to_owned());
     } else if is_read && hooks.attached < hooks.wanted {
-        problems.push(format!(
-            "{} of {} socket hooks are attached",
-            hooks.attached, hooks.wanted
-        ));
+        let Count { wanted, attached } = hooks;
+        problems.push(format!("{attached} of {wanted} socket hooks are attached"));
     }
     Ok(Attached {
         interfaces,

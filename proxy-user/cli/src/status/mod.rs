@@ -95,11 +95,9 @@ struct Sync {
     last_seconds: Option<u64>,
     pending_changes: u64,
     failed_services: u64,
-    /// Each kind of objects, with the seconds since the API server or folder last sent something
-    /// about it.
+    /// Each kind of objects, with the seconds since the source last sent something about it.
     heard_seconds: Vec<(String, u64)>,
-    /// The seconds since the last byte of the watch that has been silent for the longest time; None
-    /// without an API server.
+    /// The seconds since the last byte of the watch that has been silent for the longest time.
     silent_seconds: Option<u64>,
 }
 
@@ -152,11 +150,8 @@ pub(super) fn read(args: &AgentArgs) -> Result<Status> {
         Vec::new()
     });
     problems.extend(maps.iter().filter(|map| is_nearly_full(map)).map(|map| {
-        let (entries, capacity) = (map.entries.unwrap_or_default(), map.capacity);
-        format!(
-            "the map {} is nearly full: {entries} of {capacity} entries",
-            map.name
-        )
+        let (name, entries, capacity) = (&map.name, map.entries.unwrap_or_default(), map.capacity);
+        format!("the map {name} is nearly full: {entries} of {capacity} entries")
     }));
     let attached = attached(&agent, args, metrics.as_deref().ok(), &mut problems)?;
     let config = &agent.config;
@@ -174,7 +169,8 @@ pub(super) fn read(args: &AgentArgs) -> Result<Status> {
         hooks_below: cgroup.filter(|root| is_below_root(root)),
         settings: agent
             .json("/configz")
-            .map_or_else(|_| BTreeMap::new(), |all| chosen(&all)),
+            .map(|all| chosen(&all))
+            .unwrap_or_default(),
         map_memory: maps.iter().filter_map(|map| map.memory).sum(),
         maps,
         warnings: warnings.ok(),
@@ -182,8 +178,7 @@ pub(super) fn read(args: &AgentArgs) -> Result<Status> {
     })
 }
 
-/// Adds an error about the agent to the problems, unless there is one about the same HTTP server:
-/// an agent that does not run is reported once.
+/// Adds an error about the agent, unless there is one about the same HTTP server already.
 fn note(problems: &mut Vec<String>, text: String) {
     let whom = |text: &str| text.split('/').take(3).collect::<Vec<_>>().join("/");
     if !problems.iter().any(|known| whom(known) == whom(&text)) {
@@ -191,8 +186,7 @@ fn note(problems: &mut Vec<String>, text: String) {
     }
 }
 
-/// Returns the agent's health and the node's name, from the answer of /healthz. Adds faults to
-/// `problems`.
+/// Returns the agent's health and the node's name, by /healthz. Adds faults to `problems`.
 fn health(
     agent: &Agent,
     metrics: Option<&str>,
@@ -299,24 +293,22 @@ kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=\"IPv4\"} 1.0
     fn the_ways_of_packets_are_read_from_the_settings() {
         let document = config::document(&config::Config::default()).expect("written");
         let chosen = chosen(&serde_json::json!({"kubeproxy.config.k8s.io": document}));
-        let told: Vec<_> = chosen
-            .iter()
-            .map(|(key, value)| format!("{key} {value}"))
-            .collect();
+        let told = chosen.iter().map(|(key, value)| format!("{key} {value}"));
         let expected = "forwarding auto, selection random, socketBalancing all, xdp off";
-        assert_eq!(told.join(", "), expected);
+        assert_eq!(told.collect::<Vec<_>>().join(", "), expected);
     }
 
     #[test]
     fn an_unreachable_agent_server_is_reported_once() {
         let mut problems = Vec::new();
-        for path in ["/metrics", "/warnings"] {
-            let text = format!("the agent is not reachable at http://127.0.0.1:10249{path}: no");
+        for (path, count) in [
+            ("10249/metrics", 1),
+            ("10249/warnings", 1),
+            ("10256/healthz", 2),
+        ] {
+            let text = format!("the agent is not reachable at http://127.0.0.1:{path}: no");
             note(&mut problems, text);
+            assert_eq!(problems.len(), count);
         }
-        assert_eq!(problems.len(), 1);
-        let other = "the agent is not reachable at http://127.0.0.1:10256/healthz: no";
-        note(&mut problems, other.to_owned());
-        assert_eq!(problems.len(), 2);
     }
 }

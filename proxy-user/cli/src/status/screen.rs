@@ -7,20 +7,16 @@ use std::io::{self, Write};
 use super::{Status, attached::Count};
 use crate::{
     maps::is_nearly_full,
-    table::{Column, Tone, column, cut, table, toned},
+    table::{Column, Tone, column, cut, plain, table, toned},
     terminal::Page,
 };
 
 /// A line of the screen: the subject, and what is known about it.
-struct Line {
-    subject: &'static str,
-    text: String,
-    tone: Tone,
-}
+type Line = (&'static str, String, Tone);
 
 const COLUMNS: &[Column<Line>] = &[
-    column("", 0, |line| toned(line.subject, Tone::Plain)),
-    cut("", 0, |line| toned(line.text.as_str(), line.tone)),
+    column("", 0, |line| plain(line.0)),
+    cut("", 0, |line| toned(line.1.as_str(), line.2)),
 ];
 
 /// How many maps are listed at most, the fullest first. Nearly empty maps are left out.
@@ -35,23 +31,17 @@ pub(super) fn write(out: &mut impl Write, page: &Page, status: &Status) -> io::R
 fn lines(status: &Status) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut add = |subject: &'static str, text: String, tone| {
-        lines.push(Line {
-            // The table would show an empty text as a dash.
-            subject: if subject.is_empty() { " " } else { subject },
-            text,
-            tone,
-        });
+        // The table would show an empty text as a dash.
+        lines.push((if subject.is_empty() { " " } else { subject }, text, tone));
     };
     let node = status.node.as_deref().unwrap_or("?");
-    let machine = format!(
-        "{node}, Linux {}, {} processors",
-        status.kernel, status.processors
-    );
+    let (kernel, processors) = (&status.kernel, status.processors);
+    let machine = format!("{node}, Linux {kernel}, {processors} processors");
     add("Node", machine, Tone::Plain);
     let (agent, tone) = agent(status);
     add("Agent", agent, tone);
-    let services = status.services.map(|count| count.to_string());
-    let services = services.unwrap_or_else(|| "?".to_owned());
+    let services = status.services;
+    let services = services.map_or_else(|| "?".to_owned(), |count| count.to_string());
     add("Services", services, Tone::Plain);
     let (interfaces, hooks) = (status.attached.interfaces, status.attached.hooks);
     let below = status.hooks_below.as_ref().map_or_else(String::new, |at| {
@@ -65,27 +55,22 @@ fn lines(status: &Status) -> Vec<Line> {
     let tone = good_or(Tone::Bad, is_whole(interfaces) && is_whole(hooks));
     add("Attached", attached, tone);
     let uplinks = status.attached.uplinks.iter();
-    let uplinks: Vec<_> = uplinks
-        .map(|one| format!("{} ({})", one.interface, one.xdp))
-        .collect();
+    let uplinks = uplinks.map(|one| format!("{} ({})", one.interface, one.xdp));
+    let uplinks: Vec<_> = uplinks.collect();
     if !uplinks.is_empty() {
         let text = format!("takes packets at {}", uplinks.join(", "));
         add("XDP", text, Tone::Plain);
     }
     let settings = status.settings.iter();
-    let settings: Vec<_> = settings
-        .map(|(key, value)| format!("{key} {value}"))
-        .collect();
+    let settings = settings.map(|(key, value)| format!("{key} {value}"));
+    let settings: Vec<_> = settings.collect();
     if !settings.is_empty() {
         add("Settings", settings.join(", "), Tone::Plain);
     }
     let (sync, tone) = sync(status);
     add("Sync", sync, tone);
-    let memory = format!(
-        "{} maps, {} MiB of kernel memory",
-        status.maps.len(),
-        status.map_memory >> 20
-    );
+    let (maps, memory) = (status.maps.len(), status.map_memory >> 20);
+    let memory = format!("{maps} maps, {memory} MiB of kernel memory");
     add("Maps", memory, Tone::Plain);
     let maps = status.maps.iter().filter(|map| map.fill() > Some(0));
     let mut maps: Vec<_> = maps.collect();
@@ -107,12 +92,11 @@ fn lines(status: &Status) -> Vec<Line> {
         let text = format!("  {}: {}", warning.object, warning.reason);
         add("", text, Tone::Warn);
     }
-    let text = match status.problems.len() {
-        0 => "none".to_owned(),
-        count => count.to_string(),
+    let (text, tone) = match status.problems.len() {
+        0 => ("none".to_owned(), Tone::Good),
+        count => (count.to_string(), Tone::Bad),
     };
-    let is_well = status.problems.is_empty();
-    add("Problems", text, good_or(Tone::Bad, is_well));
+    add("Problems", text, tone);
     for problem in status.problems.iter().take(NAMED) {
         add("", format!("  {problem}"), Tone::Bad);
     }
@@ -135,19 +119,12 @@ fn agent(status: &Status) -> (String, Tone) {
         return (text, Tone::Bad);
     };
     let version = agent.version.as_deref().unwrap_or("of another version");
-    let uptime = agent
-        .uptime_seconds
-        .map(|seconds| format!("up {}", duration(seconds)));
-    let memory = agent
-        .resident_memory
-        .map(|bytes| format!("{} MiB", bytes >> 20));
-    let parts = [
-        Some(format!("portolan {version}, {}", agent.word())),
-        process,
-        uptime,
-        memory,
-    ];
-    let parts: Vec<_> = parts.into_iter().flatten().collect();
+    let mut parts = vec![format!("portolan {version}, {}", agent.word())];
+    parts.extend(process);
+    let uptime = agent.uptime_seconds;
+    parts.extend(uptime.map(|seconds| format!("up {}", duration(seconds))));
+    let memory = agent.resident_memory;
+    parts.extend(memory.map(|bytes| format!("{} MiB", bytes >> 20)));
     (parts.join(", "), good_or(Tone::Bad, code == 200))
 }
 

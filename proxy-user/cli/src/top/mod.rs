@@ -12,7 +12,10 @@ use anyhow::Result;
 use datapath::read::{Counted, Reader, ServicePort};
 
 use self::programs::Programs;
-use super::{args::ListArgs, list::list_maps, render::Row};
+use super::{
+    args::ListArgs,
+    list::{Row, list_maps},
+};
 
 /// Arguments of `portolan top`.
 #[derive(clap::Args, Clone, Debug)]
@@ -94,9 +97,10 @@ impl Sample {
             at: Instant::now(),
             counters: reader.counters()?,
             counted: reader.counted()?,
-            programs: match is_measured {
-                true => Programs::read(&reader),
-                false => Programs::default(),
+            programs: if is_measured {
+                Programs::read(&reader)
+            } else {
+                Programs::default()
             },
             names: reader.into_service_ports(),
         })

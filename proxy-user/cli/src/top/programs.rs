@@ -8,7 +8,8 @@ use serde::{Serialize, Serializer};
 
 use crate::{
     frame::{SYS_ADMIN, lacks},
-    render::{Column, Row, Value, column, plain},
+    list::Row,
+    table::{Column, Value, column, plain},
 };
 
 /// A program's processor time between two samples. Rows are sorted by their first fields.
@@ -42,8 +43,7 @@ impl Row for ProgramRow {
     }
 }
 
-/// Makes the kernel measure the run times of eBPF programs, as long as the returned descriptor is
-/// open; else returns why it does not.
+/// Makes the kernel measure the run times of eBPF programs while the descriptor is open.
 pub(super) fn measure() -> Result<OwnedFd, String> {
     let why = match lacks(SYS_ADMIN, "top --programs") {
         Some(lacks) => lacks,
@@ -67,8 +67,7 @@ impl Programs {
         let runs = reader.program_runs().unwrap_or_default();
         Self(runs.into_iter().map(|run| (run.id, run)).collect())
     }
-    /// Returns the processor time of each program name since the sample `before`. Omits programs
-    /// that did not run.
+    /// Returns the processor time of each program name that ran since the sample `before`.
     pub(super) fn since(&self, before: &Self, seconds: f64) -> Vec<ProgramRow> {
         let mut sums: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
         for (id, run) in &self.0 {

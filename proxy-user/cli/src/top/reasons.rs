@@ -10,11 +10,11 @@ use serde::Serialize;
 use super::{Before, Sample, rows::OfPort};
 use crate::{
     counters::rate,
-    render::{Column, Row, Tone, WIDE, column, cut, plain, toned},
+    list::Row,
+    table::{Column, Tone, WIDE, column, cut, plain, toned},
 };
 
-/// How many packets and calls of a service port were refused for one reason. Rows are sorted by
-/// their first fields.
+/// How many packets and calls of a service port were refused for one reason.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ReasonRow {

@@ -15,10 +15,11 @@ use serde::Serialize;
 
 use super::{Before, Sample};
 use crate::{
-    args::{Of, Select},
+    args::Select,
     counters::rate,
     frame::port_label,
-    render::{Column, Row, Tone, WIDE, column, cut, plain, toned},
+    list::Row,
+    table::{Column, Tone, WIDE, column, cut, plain, toned},
 };
 
 /// The service port that a row is about.
@@ -47,8 +48,8 @@ impl OfPort {
     }
     /// Returns whether the user's arguments select a row about this service port and backend.
     pub(super) fn is_selected(&self, select: &Select, backend: Option<SocketAddr>) -> bool {
-        let of = Of::new(&self.service, &self.port_name, self.port);
-        select.wants(of, self.protocol, backend.as_slice())
+        let (service, name, ends) = (&self.service, &self.port_name, backend.as_slice());
+        select.wants(service, name, self.port, self.protocol, ends)
     }
 }
 
@@ -92,8 +93,7 @@ pub(super) struct TopRow {
     pub(super) affinity_hits: u64,
     pub(super) unanswered_syns: u64,
     pub(super) retransmitted_syns: u64,
-    /// How many packets and calls were refused or dropped. Key: the counter's name. Empty for
-    /// backends.
+    /// How many packets and calls were refused, by the counter's name. Empty for backends.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) refused: BTreeMap<&'static str, u64>,
     /// The rates per second; None at the first sample.
@@ -101,8 +101,7 @@ pub(super) struct TopRow {
     pub(super) rates: Option<Rates>,
 }
 
-/// What a row is about: the service port's id and, for a row about a backend, the backend's address
-/// and generation.
+/// What a row is about: the service port's id, and perhaps a backend's address and generation.
 type Whose = (u32, Option<(SocketAddr, u32)>);
 
 /// Returns a row for each service port, or with `backends` for each backend; unsorted.
@@ -156,11 +155,8 @@ fn sums(counted: &Counted, backends: bool) -> Vec<(Whose, Traffic)> {
         (backend.service_id, of_backend)
     };
     // There may be hundreds of thousands of backends: sorting them is faster than a hash map.
-    let mut all: Vec<_> = counted
-        .backends
-        .iter()
-        .map(|backend| (of(backend), &backend.traffic))
-        .collect();
+    let all = counted.backends.iter();
+    let mut all: Vec<_> = all.map(|one| (of(one), &one.traffic)).collect();
     if counted.others != Traffic::default() {
         all.push(((0, None), &counted.others));
     }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::*;
 use crate::{
-    render::tests::{compare, page},
+    list::tests::{compare, page},
     table::table,
 };
 
@@ -65,10 +65,7 @@ fn a_service_ports_row_has_its_refusals_and_rates_only_later() {
     let mut rows = rows(&sample(100), None, false);
     rows.sort();
     assert_eq!(rows[0].rates, None);
-    assert_eq!(
-        rows[1].refused,
-        BTreeMap::from([("dropped_source_range", 4)])
-    );
+    assert_eq!(rows[1].refused, [("dropped_source_range", 4)].into());
     assert_eq!((rows[2].connections, rows[2].refused()), (0, 5));
 }
 

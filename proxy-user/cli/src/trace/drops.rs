@@ -17,7 +17,7 @@ use crate::{
     args::protocol_named,
     packets::{
         Freed, KernelRecorder, end,
-        line::{Ends, ends, protocol_name, signals, stamp},
+        line::{Ends, after_space, clock, ends, protocol_name, signals, stamp},
         name_cache::NameCache,
         reasons::{Meaning, meaning},
     },
@@ -46,8 +46,8 @@ struct Line {
 
 impl Line {
     fn text(&self) -> String {
-        let time = self.time.split_once('T').map_or("", |(_, time)| time);
-        let (reason, place) = (&self.freed.reason, &self.freed.place);
+        let Freed { reason, place, .. } = &self.freed;
+        let (protocol, service, means) = (self.protocol, &self.service, self.meaning.means);
         let at = match (self.freed.interface.as_str(), self.namespace) {
             ("", None) => "node".to_owned(),
             (name, None) => name.to_owned(),
@@ -56,17 +56,9 @@ impl Line {
         };
         let ends = self.ends.as_ref();
         let ends = ends.map_or_else(String::new, |ends| format!("{} > {}", ends.from, ends.to));
-        let signals = match self.signals.as_str() {
-            "" => String::new(),
-            signals => format!(" {signals}"),
-        };
-        format!(
-            "{} {at} {}{signals}  {ends}  [{}]  {reason} in {place}: {}",
-            time.trim_end_matches('Z'),
-            self.protocol,
-            self.service,
-            self.meaning.means
-        )
+        let what = after_space(&self.signals);
+        let begin = format!("{} {at} {protocol}{what}", clock(&self.time));
+        format!("{begin}  {ends}  [{service}]  {reason} in {place}: {means}")
     }
 }
 
@@ -100,8 +92,7 @@ impl Drops {
         })
     }
 
-    /// Returns a service port that the filter wants and that the packet belongs to; None if the
-    /// packet was not lost.
+    /// Returns the service port of a lost packet, if the filter wants it.
     fn wanted(&self, sighting: &Sighting) -> Option<u32> {
         let tuple = sighting.tuple;
         let ends = [tuple.dst_end(), tuple.src_end()];
@@ -153,9 +144,8 @@ impl Source for Drops {
         self.known.refresh();
         let now = served(&Reader::open(&self.pin_dir)?)?;
         let new = now.keys().filter(|end| !self.served.contains_key(end));
-        self.kernel
-            .follower
-            .also(&new.copied().collect::<Vec<_>>())?;
+        let new: Vec<_> = new.copied().collect();
+        self.kernel.follower.also(&new)?;
         self.served = now;
         Ok(())
     }

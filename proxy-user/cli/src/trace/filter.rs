@@ -14,9 +14,8 @@ use proxy_common::{
 use crate::{
     args::{SELECTION, ServiceArg},
     frame::BadInput,
-    names::NameArgs,
-    packets::{name_cache::NameCache, verdict::Verdict, widened},
-    pods::EndArg,
+    names::{EndArg, NameArgs},
+    packets::{Verdict, name_cache::NameCache, widened},
 };
 
 /// Which packets and calls to show: those that meet all flags.

@@ -65,8 +65,7 @@ pub struct TraceArgs {
 
 /// How many events are shown per second at most, unless --rate is given.
 const RATE: u64 = 1000;
-/// How long a trace runs if its output is not a terminal and neither --duration nor --limit is
-/// given.
+/// How long a trace runs without a terminal, --duration and --limit.
 const UNSEEN: Duration = Duration::from_secs(600);
 /// How often the trace looks for new programs, changed services and lost events.
 const LOOK: Duration = Duration::from_millis(500);
@@ -101,13 +100,10 @@ pub(super) fn run(args: &TraceArgs) -> Result<()> {
         Box::new(Programs { trace, known })
     };
     let duration = duration(args, io::stdout().is_terminal());
-    let end = duration.map_or_else(String::new, |end| {
-        format!(", or wait {} s", end.as_secs_f64())
-    });
-    eprintln!(
-        "portolan trace: watching {}; interrupt to end{end}",
-        source.name()
-    );
+    let end = duration.map(|end| format!(", or wait {} s", end.as_secs_f64()));
+    let end = end.unwrap_or_default();
+    let name = source.name();
+    eprintln!("portolan trace: watching {name}; interrupt to end{end}");
     let done = watch(&mut *source, &mut show, &stop, duration);
     let lost = source.lost();
     drop(source);
@@ -119,14 +115,7 @@ pub(super) fn run(args: &TraceArgs) -> Result<()> {
     }
 }
 
-/// Returns whether the capture goes to standard output (`-`), which then has no lines. Needed in a
-/// container that cannot write files.
-fn is_stdout(path: &Path) -> bool {
-    path == Path::new("-")
-}
-
-/// Returns after how long the trace ends by itself; None if it does not. `is_seen`: whether the
-/// output is a terminal.
+/// Returns after how long the trace ends by itself. `is_seen`: the output is a terminal.
 fn duration(args: &TraceArgs, is_seen: bool) -> Option<Duration> {
     let unseen = (!is_seen && args.limit.is_none()).then_some(UNSEEN);
     args.duration.or(unseen)
@@ -184,13 +173,8 @@ fn lost_text(lost: &Lost) -> String {
     if lost.total() == 0 {
         return "none lost".to_owned();
     }
-    let parts = [
-        (lost.limited, "beyond --rate"),
-        (
-            lost.unread,
-            "not read fast enough: --service, --client, --port or a lower --rate helps",
-        ),
-    ];
+    const SLOW: &str = "not read fast enough: --service, --client, --port or a lower --rate helps";
+    let parts = [(lost.limited, "beyond --rate"), (lost.unread, SLOW)];
     let parts = parts.iter().filter(|(count, _)| *count > 0);
     let parts: Vec<_> = parts.map(|(count, why)| format!("{count} {why}")).collect();
     format!("{} lost ({})", lost.total(), parts.join(", "))
@@ -209,20 +193,20 @@ struct Show<'a> {
 
 impl<'a> Show<'a> {
     fn new(args: &'a TraceArgs) -> Result<Self> {
+        // A container may be unable to write files. Standard output then has no lines.
+        let is_stdout = args.write.as_deref() == Some(Path::new("-"));
         let file = args.write.as_ref().map(|path| {
-            let file: Box<dyn Write> = if is_stdout(path) {
-                Box::new(io::stdout())
-            } else {
-                let file = File::create(path)
-                    .map_err(|error| BadInput(format!("--write {}: {error}", path.display())))?;
-                Box::new(file)
+            let bad = |error: io::Error| BadInput(format!("--write {}: {error}", path.display()));
+            let file: Box<dyn Write> = match is_stdout {
+                true => Box::new(io::stdout()),
+                false => Box::new(File::create(path).map_err(bad)?),
             };
             let writer = pcapng::Writer::new(BufWriter::new(file), HEAD as u32);
             writer.with_context(|| format!("write {}", path.display()))
         });
-        let out: Box<dyn Write> = match &args.write {
-            Some(path) if is_stdout(path) => Box::new(io::sink()),
-            _ => Box::new(io::stdout()),
+        let out: Box<dyn Write> = match is_stdout {
+            true => Box::new(io::sink()),
+            false => Box::new(io::stdout()),
         };
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.map_or(0, |now| now.as_nanos() as u64);
@@ -313,16 +297,20 @@ mod tests {
 
     #[test]
     fn a_trace_without_a_terminal_or_limit_ends_by_itself() {
-        let args = |count, duration| TraceArgs {
-            limit: count,
-            duration,
-            ..TraceArgs::default()
-        };
         let short = Some(Duration::from_secs(3));
-        assert_eq!(duration(&args(None, None), true), None);
-        assert_eq!(duration(&args(None, None), false), Some(UNSEEN));
-        assert_eq!(duration(&args(Some(1), None), false), None);
-        assert_eq!(duration(&args(None, short), false), short);
-        assert_eq!(duration(&args(None, short), true), short);
+        for (limit, given, is_seen, expected) in [
+            (None, None, true, None),
+            (None, None, false, Some(UNSEEN)),
+            (Some(1), None, false, None),
+            (None, short, false, short),
+            (None, short, true, short),
+        ] {
+            let args = TraceArgs {
+                limit,
+                duration: given,
+                ..TraceArgs::default()
+            };
+            assert_eq!(duration(&args, is_seen), expected);
+        }
     }
 }

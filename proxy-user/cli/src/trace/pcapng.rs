@@ -37,15 +37,13 @@ pub(super) struct Packet<'a> {
 /// Writes a capture file in the pcapng format.
 pub(super) struct Writer<W> {
     out: W,
-    /// The interfaces that the file has already described: the name, and true for Ethernet frames.
-    /// The position is the interface's number in the file.
+    /// The interfaces in the file, by their numbers: the name, and true for Ethernet frames.
     interfaces: Vec<(String, bool)>,
     snap: u32,
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins the file with its section header. `snap`: how many bytes of a packet are captured at
-    /// most.
+    /// Begins the file. `snap`: how many bytes of a packet are captured at most.
     pub(super) fn new(mut out: W, snap: u32) -> io::Result<Self> {
         let application = concat!("portolan ", env!("CARGO_PKG_VERSION"));
         // The mark of the byte order, version 1.0, and a length of the section that is not known.
@@ -126,10 +124,8 @@ mod tests {
     use super::*;
 
     fn words(bytes: &[u8]) -> Vec<u32> {
-        let words = bytes.chunks_exact(4);
-        words
-            .map(|word| u32::from_le_bytes(word.try_into().expect("four")))
-            .collect()
+        let word = |word: &[u8]| u32::from_le_bytes(word.try_into().expect("four"));
+        bytes.chunks_exact(4).map(word).collect()
     }
 
     #[test]
@@ -145,14 +141,13 @@ mod tests {
             length: 60,
             comment: "why",
         };
-        writer.packet(&packet).expect("memory");
-        writer.packet(&packet).expect("memory");
-        let raw = Packet {
-            link_layer: false,
-            ..packet
-        };
-        writer.packet(&raw).expect("memory");
-        writer.flush().expect("memory");
+        for link_layer in [true, true, false] {
+            let packet = Packet {
+                link_layer,
+                ..packet
+            };
+            writer.packet(&packet).expect("memory");
+        }
         assert_eq!(file.len() % 4, 0);
         let words = words(&file);
         let (mut kinds, mut at) = (Vec::new(), 0);
@@ -165,10 +160,8 @@ mod tests {
             }
             at += length;
         }
-        assert_eq!(
-            kinds,
-            [SECTION, INTERFACE, PACKET, PACKET, INTERFACE, PACKET]
-        );
+        let both = [INTERFACE, PACKET, PACKET, INTERFACE, PACKET];
+        assert_eq!((kinds[0], &kinds[1..]), (SECTION, &both[..]));
         let text = b"why\0";
         assert_eq!(file.windows(4).filter(|part| part == text).count(), 3);
     }

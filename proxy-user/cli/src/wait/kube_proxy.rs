@@ -5,7 +5,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use crate::agent;
+use crate::{agent, finding::texts};
 
 /// KUBE: kube-proxy's metric of the time of its last sync, one for each IP family.
 const LAST_SYNC: &str = "kubeproxy_sync_proxy_rules_last_timestamp_seconds";
@@ -41,14 +41,11 @@ impl KubeProxy {
         let healthz = agent::get(args.kube_proxy_healthz, "/healthz").ok();
         let metrics = agent::get(args.kube_proxy_metrics, "/metrics").ok();
         let metrics = metrics.filter(|(status, _)| *status == 200);
-        Self::of(
-            healthz.map(|(status, _)| status),
-            metrics.as_ref().map(|(_, text)| text.as_str()),
-        )
+        let text = metrics.as_ref().map(|(_, text)| text.as_str());
+        Self::of(healthz.map(|(status, _)| status), text)
     }
 
-    /// `healthz`: the HTTP status of /healthz; `metrics`: the text of /metrics; `None` without an
-    /// answer.
+    /// `healthz`: its HTTP status; `metrics`: its text; `None` without an answer.
     fn of(healthz: Option<u16>, metrics: Option<&str>) -> Self {
         let lines = || metrics.into_iter().flat_map(str::lines);
         if lines().any(|line| line.starts_with(OURS)) {
@@ -73,24 +70,15 @@ impl KubeProxy {
     }
 
     pub(super) fn sentence(self, args: KubeProxyArgs) -> String {
-        let (healthz, metrics) = (args.kube_proxy_healthz, args.kube_proxy_metrics);
-        match self {
-            Self::Silent => format!(
-                "kube-proxy does not answer on this node at http://{healthz}/healthz; waiting for it (does its DaemonSet select this node?)"
-            ),
-            Self::WithoutMetrics => format!(
-                "kube-proxy is healthy, but does not answer at http://{metrics}/metrics, where it says whether it has written its rules; waiting \
-                 (--kube-proxy-metrics names its metricsBindAddress)"
-            ),
-            Self::Ours => format!(
-                "portolan's agent answers at http://{metrics}/metrics, so it still runs on this node; waiting for kube-proxy"
-            ),
-            Self::Beginning => {
-                "kube-proxy is healthy, and has not written its rules yet; waiting for it"
-                    .to_owned()
-            }
-            Self::Serves => "kube-proxy serves this node".to_owned(),
-        }
+        let code = match self {
+            Self::Silent => "kube-proxy-silent",
+            Self::WithoutMetrics => "kube-proxy-without-metrics",
+            Self::Ours => "kube-proxy-is-ours",
+            Self::Beginning => "kube-proxy-begins",
+            Self::Serves => "kube-proxy-serves",
+        };
+        let [sentence] = texts(code, &[&args.kube_proxy_healthz, &args.kube_proxy_metrics]);
+        sentence
     }
 }
 

@@ -87,15 +87,18 @@ impl State {
 pub(super) fn run(args: &WaitArgs) -> Result<()> {
     let signals = end_by_signal()?;
     if args.foreign_connections {
-        wait(SETTLED, State::Gone, || {
+        wait(SETTLED, || {
             let state = State::read(&args.pins.pin_dir)?;
-            Ok((state, state.sentence().to_owned()))
+            Ok((state == State::Gone, state.sentence().to_owned()))
         })?;
     }
     if args.kube_proxy {
-        wait(Duration::ZERO, KubeProxy::Serves, || {
+        wait(Duration::ZERO, || {
             let state = KubeProxy::ask(args.of_kube_proxy);
-            Ok((state, state.sentence(args.of_kube_proxy)))
+            Ok((
+                state == KubeProxy::Serves,
+                state.sentence(args.of_kube_proxy),
+            ))
         })?;
     }
     if args.stay {
@@ -105,23 +108,19 @@ pub(super) fn run(args: &WaitArgs) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the state has been `end` for this long, and prints the sentence of each new state.
-fn wait<T: PartialEq>(
-    settled: Duration,
-    end: T,
-    read: impl Fn() -> Result<(T, String)>,
-) -> Result<()> {
-    let (mut known, mut since) = (None, Instant::now());
+/// Waits until `read` has returned true for this long, and prints each new sentence.
+fn wait(settled: Duration, read: impl Fn() -> Result<(bool, String)>) -> Result<()> {
+    let (mut known, mut since) = (String::new(), Instant::now());
     loop {
-        let (state, sentence) = read()?;
-        if known.as_ref() != Some(&state) {
+        let (is_end, sentence) = read()?;
+        if known != sentence {
             println!("{sentence}");
             since = Instant::now();
         }
-        if state == end && since.elapsed() >= settled {
+        if is_end && since.elapsed() >= settled {
             return Ok(());
         }
-        known = Some(state);
+        known = sentence;
         sleep(EVERY);
     }
 }

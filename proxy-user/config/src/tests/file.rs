@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests faulty files, and the file that kubeadm writes.
+//! Tests faulty and damaged files, and the file that kubeadm writes.
 
 use std::{fs, path::Path};
 
-use control::{object::Warning, testing::rows};
+use control::{
+    object::Warning,
+    testing::{damaged, rows},
+};
+use proptest::prelude::*;
 use rstest::rstest;
 
 use super::{
-    super::{Config, LocalDetection, NodePortAddresses, RawConfig},
+    super::{Config, LocalDetection, RawConfig},
     config, whole,
 };
 use crate::testing::folder;
@@ -70,25 +74,6 @@ portolan: {maps: {flows: 1}}
 fn an_invalid_values_error_has_key_value_and_remedy() {
     for [text, expected] in rows(INVALID) {
         assert_eq!(config(&text).expect_err("invalid").to_string(), expected);
-    }
-}
-
-#[rstest]
-#[case("iptables: {masqueradeAll: maybe}\n", 1, &["maybe"])]
-#[case("portolan:\n  socketBalancing: some\n", 2, &["some", "all", "host"])]
-#[case("kind: Service\n", 1, &["kind is \"Service\" where KubeProxyConfiguration is wanted"])]
-fn an_unknown_words_error_lists_the_known_ones(
-    #[case] text: &str,
-    #[case] line: u64,
-    #[case] words: &[&str],
-) {
-    let error = config(text).expect_err("malformed").to_string();
-    assert!(
-        error.starts_with(&format!("configuration file portolan.yaml, line {line}: ")),
-        "{error}"
-    );
-    for word in words {
-        assert!(error.contains(word), "{word} in {error}");
     }
 }
 
@@ -184,7 +169,7 @@ fn an_errors_line_number_counts_from_the_start_of_the_file() {
     );
 }
 
-/// Settings, and how the error begins.
+/// Settings with values of a wrong type and unknown words, and how the error begins.
 const WRONG_TYPES: &str = r#"
 nodePortAddresses: primary
   | nodePortAddresses cannot be "primary"; it takes: list of address ranges, or primary alone
@@ -195,40 +180,21 @@ iptables: {masqueradeBit: x} | iptables.masqueradeBit cannot be "x"; it takes: b
 iptables: {masqueradeAll: 1} | iptables.masqueradeAll cannot be 1; it takes: true or false
 portolan: {maps: {flows: {a: 1}}}
   | portolan.maps.flows cannot be {"a":1}; it takes: number of entries
+iptables: {masqueradeAll: maybe}
+  | iptables.masqueradeAll cannot be "maybe"; it takes: true or false
+portolan: {socketBalancing: some}
+  | portolan.socketBalancing: "some" is unknown; use all or host
+kind: Service | kind is "Service" where KubeProxyConfiguration is wanted
 portolan: [1] | a mapping is wanted in `portolan: [1]`
 "#;
 
 #[test]
-fn a_value_of_the_wrong_yaml_type_is_refused_with_an_error_for_operators() {
+fn a_value_of_a_wrong_type_or_an_unknown_word_is_refused_with_an_error_for_operators() {
     for [text, expected] in rows(WRONG_TYPES) {
         let error = config(&text).expect_err("refused").to_string();
         let begins = format!("configuration file portolan.yaml, line 1: {expected}");
         assert!(error.starts_with(&begins), "{error}");
     }
-}
-
-#[rstest]
-#[case("iptables: {masqueradeAll: yes}", true)]
-#[case("iptables: {masqueradeAll: On}", true)]
-#[case("iptables: {masqueradeAll: TRUE}", true)]
-#[case("iptables: {masqueradeAll: off}", false)]
-fn yes_on_and_off_are_read_as_booleans(#[case] text: &str, #[case] expected: bool) {
-    assert_eq!(config(text).expect("valid").masquerade_all, expected);
-}
-
-#[test]
-fn on_and_off_stay_text_for_settings_that_are_text() {
-    let config = config("{portolan: {xdp: off}, hostnameOverride: on, conntrack: {udpTimeout: 0}}");
-    assert_eq!(
-        config.expect("valid").hostname_override.as_deref(),
-        Some("on")
-    );
-}
-
-#[test]
-fn a_setting_with_an_empty_list_keeps_its_default() {
-    let config = config("{nodePortAddresses: [], detectLocal: {clusterCIDRs: []}}").expect("valid");
-    assert_eq!(config.node_port_addresses, NodePortAddresses::Every);
 }
 
 #[test]
@@ -256,4 +222,34 @@ fn the_file_that_kubeadm_writes_works_as_it_is() {
         .replace("maxPerCore: null", "maxPerCore: 32768");
     let other = whole(&other).expect("valid");
     assert_eq!(other.unused, ["ipvs"]);
+}
+
+/// It is damaged at random: what comes of it is read, or refused in one line, without a panic.
+const FILE: &str = "
+apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+clusterCIDR: 10.40.0.0/16,fd00:40::/48
+detectLocalMode: ClusterCIDR
+detectLocal: {bridgeInterface: cni0, interfaceNamePrefix: veth}
+healthzBindAddress: 0.0.0.0:10256
+metricsBindAddress: 127.0.0.1:10249
+nodePortAddresses: [192.168.0.0/16, primary]
+iptables: {masqueradeBit: 14, masqueradeAll: true, minSyncPeriod: 1s, syncPeriod: 30s}
+conntrack: {tcpEstablishedTimeout: 24h0m0s, tcpCloseWaitTimeout: 1h, udpTimeout: 30s, udpStreamTimeout: 2m}
+portolan:
+  socketBalancing: all
+  forwarding: stack
+  maps: {flows: 65536}
+";
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn a_damaged_file_is_read_or_refused(edits in prop::collection::vec(any::<(u16, u8, u8)>(), 1..6)) {
+        if let Err(error) = whole(&damaged(FILE, &edits)) {
+            let text = error.to_string();
+            prop_assert!(!text.is_empty() && !text.contains('\n'), "{}", text);
+        }
+    }
 }

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tests of the settings.
 
-mod damage;
-mod defaults;
 mod file;
 mod kube_proxy;
 mod table;
 
-use std::{path::Path, time::Duration};
+use std::{net::Ipv6Addr, time::Duration};
 
+use control::testing::rows;
 use linux::interfaces::PodInterfaces;
 use proxy_common::{Prefix, Settings, V4, flow::IdleTimes, masquerade::PortRanges};
 use rstest::rstest;
@@ -27,7 +26,11 @@ fn whole(text: &str) -> Result<Config, ConfigError> {
 
 #[test]
 fn an_empty_configuration_means_kube_proxys_defaults() {
-    for text in ["", "# nothing\n", "---\n", "{}\n"] {
+    let modes = ["mode: iptables\n", "detectLocalMode: ClusterCIDR\n"];
+    for text in ["", "# nothing\n", "---\n", "{}\n"]
+        .into_iter()
+        .chain(modes)
+    {
         let config = config(text).expect("valid");
         assert_eq!(config.healthz_bind_address.to_string(), "0.0.0.0:10256");
         assert_eq!(config.metrics_bind_address.to_string(), "127.0.0.1:10249");
@@ -42,114 +45,85 @@ fn an_empty_configuration_means_kube_proxys_defaults() {
     }
 }
 
+#[rstest]
+#[case("nftables: {masqueradeAll: true}", Settings::MASQUERADE_ALL)]
+#[case("portolan: {masquerade: mark}", Settings::MARK_ONLY)]
+#[case("clusterCIDR: '10.40.0.0/16, fd00:40::/48'", Settings::DETECTS_PODS)]
+#[case(
+    "portolan: {socketExceptions: [kubepods*/mesh*]}",
+    Settings::SOCKET_EXCEPTIONS
+)]
+#[case("portolan: {reserveNodePorts: true}", Settings::RESERVE_NODE_PORTS)]
+#[case("portolan: {answerPing: true}", Settings::ANSWER_PING)]
+fn settings_are_flags_of_the_kernel_programs(#[case] text: &str, #[case] flag: u32) {
+    let settings = config(text).expect("valid").settings();
+    let expected = Settings::EMPTY.flags | Settings::POD_SOCKETS | flag;
+    assert_eq!(settings.flags, expected);
+}
+
 #[test]
-fn every_key_is_read() {
+fn numbers_and_ranges_are_those_of_the_kernel_programs() {
     let text = "
-apiVersion: kubeproxy.config.k8s.io/v1alpha1
-kind: KubeProxyConfiguration
 clusterCIDR: 10.40.0.0/16, fd00:40::/48
-hostnameOverride: node-a
-nodePortAddresses: [192.168.40.0/24]
-detectLocalMode: ClusterCIDR
-clientConnection: {kubeconfig: /etc/kubeconfig}
 conntrack: {tcpEstablishedTimeout: 12h0m0s, tcpCloseWaitTimeout: 30m, udpTimeout: 40s, udpStreamTimeout: '0'}
-metricsBindAddress: 127.0.0.1:1
-healthzBindAddress: '[::]:2'
-nftables: {masqueradeAll: true}
-portolan:
-  pinDirectory: /sys/fs/bpf/elsewhere
-  socketBalancing: host
-  socketExceptions: [kubepods*/mesh*]
-  reserveNodePorts: true
-  answerPing: true
-  serveLinkLocal: true
-  interfaces: [eth*]
-  masquerade: mark
-  forwarding: auto
-  masqueradePorts: [5000-5999]
-  maps: {frontends: 1024, records: 1025, slots: 1026, backends: 1027, flows: 1028, affinity: 1029, sockets: 1031, sourceRanges: 1030}
-  logLevel: debug
-  logPackets: true
-  perServiceMetrics: true
-  objectEvents: false
+portolan: {masqueradePorts: [5000-5999], socketBalancing: host}
 ";
     let config = config(text).expect("valid");
-    assert_eq!(config.hostname_override.as_deref(), Some("node-a"));
-    assert_eq!(config.pin_directory, Path::new("/sys/fs/bpf/elsewhere"));
-    assert_eq!(config.socket_balancing, SocketBalancing::Host);
-    assert_eq!(config.forwarding, Forwarding::Auto);
-    assert_eq!(config.interfaces, ["eth*"]);
-    assert_eq!(config.capacities.source_ranges, 1030);
-    assert_eq!(config.capacities.sockets, 1031);
-    assert_eq!(config.socket_exceptions, ["kubepods*/mesh*"]);
-    assert_eq!(config.log_level, "debug");
-    assert!(config.log_packets && config.serve_link_local && !config.object_events);
-    assert_eq!(
-        config.kubeconfig.as_deref(),
-        Some(Path::new("/etc/kubeconfig"))
-    );
-    assert!(config.unused.is_empty());
-    // The written file gives the same settings when it is read back.
-    let written = render(&config).expect("written");
-    assert_eq!(
-        RawConfig::parse_part("f", &written)
-            .expect(&written)
-            .check()
-            .expect("valid"),
-        config
-    );
     let times = config.idle_times;
-    assert_eq!(
-        (times.tcp_established, times.tcp_close_wait),
-        (43_200, 1800)
-    );
-    assert_eq!(
-        (times.udp, times.udp_stream),
-        (40, IdleTimes::DEFAULT.udp_stream)
-    );
+    let idle = [times.tcp_established, times.tcp_close_wait, times.udp];
+    assert_eq!(idle, [43_200, 1800, 40]);
+    assert_eq!(times.udp_stream, IdleTimes::DEFAULT.udp_stream);
     let settings = config.settings();
-    assert_eq!(
-        settings.flags,
-        Settings::EMPTY.flags
-            | Settings::MASQUERADE_ALL
-            | Settings::MARK_ONLY
-            | Settings::DETECTS_PODS
-            | Settings::SOCKET_EXCEPTIONS
-            | Settings::RESERVE_NODE_PORTS
-            | Settings::ANSWER_PING
-    );
+    assert!(!settings.has(Settings::POD_SOCKETS));
     assert!(settings.pods_v4[0].contains(Ipv4Addr::new(10, 40, 7, 1).into()));
     assert!(!settings.pods_v4[0].contains(Ipv4Addr::new(10, 41, 7, 1).into()));
     assert_eq!(settings.pods_v4[1], Prefix::<V4>::NONE);
-    assert!(
-        settings.pods_v6[0].contains(
-            "fd00:40::1"
-                .parse::<std::net::Ipv6Addr>()
-                .expect("v6")
-                .into()
-        )
-    );
+    let v6: Ipv6Addr = "fd00:40::1".parse().expect("v6");
+    assert!(settings.pods_v6[0].contains(v6.into()));
     assert_eq!(settings.masquerade_ports, PortRanges([5000, 5999, 0, 0]));
 }
 
-#[rstest]
-#[case("{}", 14)]
-#[case("iptables: {masqueradeBit: 7}", 7)]
-#[case("nftables: {masqueradeBit: 8}", 8)]
-#[case("{iptables: {masqueradeBit: 7}, nftables: {masqueradeBit: 8}}", 7)]
-#[case(
-    "{mode: nftables, iptables: {masqueradeBit: 7}, nftables: {masqueradeBit: 8}}",
-    8
-)]
-#[case(
-    "{mode: iptables, iptables: {masqueradeBit: 0}, nftables: {masqueradeBit: 8}}",
-    0
-)]
-#[case("{mode: nftables, iptables: {masqueradeBit: 7}}", 14)]
-fn the_masquerade_bit_is_taken_from_the_section_of_the_mode(#[case] text: &str, #[case] bit: u32) {
-    let config = config(text).expect("valid");
-    assert_eq!(config.marks.masquerade, 1 << bit);
-    assert!(config.unused.is_empty(), "{:?}", config.unused);
+/// Settings, and the value that a key of the file has then.
+const IN_FORCE: &str = r#"
+{} | iptables.masqueradeBit: 14
+iptables: {masqueradeBit: 7} | iptables.masqueradeBit: 7
+nftables: {masqueradeBit: 8} | iptables.masqueradeBit: 8
+{iptables: {masqueradeBit: 7}, nftables: {masqueradeBit: 8}} | iptables.masqueradeBit: 7
+{mode: nftables, iptables: {masqueradeBit: 7}, nftables: {masqueradeBit: 8}}
+  | nftables.masqueradeBit: 8
+{mode: iptables, iptables: {masqueradeBit: 0}, nftables: {masqueradeBit: 8}}
+  | iptables.masqueradeBit: 0
+{mode: nftables, iptables: {masqueradeBit: 7}} | nftables.masqueradeBit: 14
+nftables: {masqueradeAll: true} | iptables.masqueradeAll: true
+{mode: iptables, nftables: {masqueradeAll: true}} | iptables.masqueradeAll: false
+{mode: ipvs, iptables: {masqueradeAll: true}} | iptables.masqueradeAll: true
+{mode: nftables, iptables: {masqueradeAll: true}} | nftables.masqueradeAll: false
+iptables: {masqueradeAll: yes} | iptables.masqueradeAll: true
+iptables: {masqueradeAll: On} | iptables.masqueradeAll: true
+iptables: {masqueradeAll: TRUE} | iptables.masqueradeAll: true
+iptables: {masqueradeAll: off} | iptables.masqueradeAll: false
+{portolan: {xdp: off}, hostnameOverride: on, conntrack: {udpTimeout: 0}} | hostnameOverride: "on"
+{nodePortAddresses: [], detectLocal: {clusterCIDRs: []}} | nodePortAddresses: []
+mode: nftables | nodePortAddresses: ["primary"]
+mode: nftables | portolan.unallocatedClusterIPs: "drop"
+{mode: nftables, nodePortAddresses: [0.0.0.0/0]} | nodePortAddresses: ["0.0.0.0/0"]
+{mode: nftables, portolan: {unallocatedClusterIPs: pass}} | portolan.unallocatedClusterIPs: "pass"
+logging: {verbosity: 4, format: json} | portolan.logLevel: "debug"
+logging: {verbosity: 4, format: json} | logging.format: "json"
+{portolan: {logLevel: warn}, logging: {verbosity: 9}} | portolan.logLevel: "warn"
+logging: {verbosity: 2, flushFrequency: 5s} | portolan.logLevel: "info"
+"#;
+
+/// The mode decides which of kube-proxy's two settings counts, and defaults.
+#[test]
+fn settings_in_force_are_those_of_the_mode_with_klogs_and_yamls_words() {
+    for [text, expected] in rows(IN_FORCE) {
+        let shown = document(&config(&text).expect(&text)).expect("written");
+        let (key, value) = expected.split_once(": ").expect("a value");
+        let found = shown.pointer(&format!("/{}", key.replace('.', "/")));
+        let found = found.map(ToString::to_string);
+        assert_eq!(found.as_deref(), Some(value), "{text}");
+    }
 }
 
 #[test]
@@ -211,27 +185,38 @@ fn integers_are_parsed_as_in_go(#[case] text: &str, #[case] expected: Option<i64
     assert_eq!(integer(text), expected);
 }
 
-#[rstest]
-#[case::every("[]", "127.0.0.1", true)]
-#[case::never_on_loopback_of_ipv6("[]", "::1", false)]
-#[case::primary("[primary]", "192.168.40.2", true)]
-#[case::not_primary("[primary]", "192.168.41.2", false)]
-#[case::within("[192.168.41.0/24]", "192.168.41.2", true)]
-#[case::outside("[192.168.41.0/24]", "192.168.40.2", false)]
-#[case::a_family_without_a_range_has_every_one("[192.168.41.0/24]", "fd00:c0::2", true)]
-#[case::both_families("[192.168.41.0/24, 'fd00:c1::/64']", "fd00:c0::2", false)]
-fn node_ports_are_served_where_configured(
-    #[case] setting: &str,
-    #[case] address: &str,
-    #[case] served: bool,
-) {
-    let config = config(&format!("nodePortAddresses: {setting}")).expect("valid");
-    let internal = [
-        "192.168.40.2".parse().expect("v4"),
-        "fd00:c0::2".parse().expect("v6"),
-    ];
-    let address = address.parse().expect("an address");
-    assert_eq!(config.node_port_addresses.serve(address, &internal), served);
+/// Settings, an address of the node, and whether node ports are served there.
+const SERVED: &str = "
+{} | 127.0.0.1 | true
+{} | ::1 | false
+nodePortAddresses: [primary] | 192.168.40.2 | true
+nodePortAddresses: [primary] | 192.168.41.2 | false
+nodePortAddresses: [192.168.41.0/24] | 192.168.41.2 | true
+nodePortAddresses: [192.168.41.0/24] | 192.168.40.2 | false
+nodePortAddresses: [192.168.41.0/24] | fd00:c0::2 | true
+nodePortAddresses: [192.168.41.0/24, 'fd00:c1::/64'] | fd00:c0::2 | false
+iptables: {localhostNodePorts: false} | 127.0.0.1 | false
+iptables: {localhostNodePorts: false} | 10.1.2.3 | true
+{nodePortAddresses: [primary], bindAddress: 10.1.2.3} | 10.1.2.3 | true
+{nodePortAddresses: [primary], bindAddress: 10.1.2.3} | 192.168.40.2 | false
+{nodePortAddresses: [primary], bindAddress: 10.1.2.3} | fd00:c0::2 | true
+{nodePortAddresses: [primary], bindAddress: 0.0.0.0} | 192.168.40.2 | true
+";
+
+#[test]
+fn node_ports_are_served_where_configured() {
+    let internal = ["192.168.40.2", "fd00:c0::2"].map(|ip| ip.parse().expect("an address"));
+    for [text, address, served] in rows(SERVED) {
+        let config = config(&text).expect("valid");
+        let is_served = config.serves_node_ports(address.parse().expect("an address"), &internal);
+        assert_eq!(is_served.to_string(), served, "{text} {address}");
+    }
+}
+
+#[test]
+fn a_range_of_all_addresses_serves_node_ports_on_new_ones() {
+    let config = config("nodePortAddresses: [0.0.0.0/0]").expect("valid");
+    assert!(config.node_port_addresses.serve_every(true));
 }
 
 #[rstest]
@@ -245,8 +230,6 @@ fn pods_can_be_detected_by_bridge_or_interface_prefix(
     assert_eq!(first.interface_patterns().pods, Some(expected));
     let settings = first.settings();
     assert!(settings.has(Settings::DETECTS_PODS) && settings.has(Settings::PODS_BY_INTERFACE));
-    let written = render(&first).expect("written");
-    assert_eq!(config(&written).expect(&written), first);
 }
 
 #[rstest]
@@ -258,30 +241,4 @@ fn pods_are_detected_in_families_with_a_range(#[case] ranges: &str, #[case] expe
     let settings = settings.expect("valid").settings();
     let both = [Settings::DETECTS_PODS_V4, Settings::DETECTS_PODS_V6];
     assert_eq!(both.map(|flag| settings.has(flag)), expected);
-}
-
-#[test]
-fn mode_nftables_brings_the_defaults_that_it_has_in_kube_proxy() {
-    let iptables = config("mode: iptables\n").expect("valid");
-    assert_eq!(iptables, config("").expect("valid"));
-    assert_eq!(
-        iptables.unallocated_cluster_ips,
-        UnallocatedClusterIps::Pass
-    );
-    let nftables = config("mode: nftables\n").expect("valid");
-    assert_eq!(nftables.node_port_addresses, NodePortAddresses::Primary);
-    assert_eq!(
-        nftables.unallocated_cluster_ips,
-        UnallocatedClusterIps::Drop
-    );
-    let written = render(&nftables).expect("written");
-    assert_eq!(config(&written).expect(&written), nftables);
-    let said =
-        "mode: nftables\nnodePortAddresses: [0.0.0.0/0]\nportolan: {unallocatedClusterIPs: pass}\n";
-    let said = config(said).expect("valid");
-    assert!(matches!(
-        said.node_port_addresses,
-        NodePortAddresses::Within(_)
-    ));
-    assert_eq!(said.unallocated_cluster_ips, UnallocatedClusterIps::Pass);
 }

@@ -132,6 +132,8 @@ fn the_settings_table_has_each_key_once_and_no_key_is_a_section() {
     for key in table::keys() {
         assert!(keys.insert(key), "{key} stands twice");
     }
+    let texts = table::TEXTS.matches("\n## ").count();
+    assert_eq!(table::settings().count(), texts, "a setting without a kind");
     for section in table::sections() {
         assert!(!keys.contains(section), "{section} is a key and a section");
     }
@@ -151,9 +153,9 @@ fn only_flags_that_set_two_settings_are_in_the_table_twice() {
 
 #[test]
 fn every_text_of_the_settings_table_ends_with_a_full_stop() {
-    let settings = table::settings().flat_map(|setting| [setting.what, setting.when]);
-    let groups = table::GROUPS.iter().map(|group| group.about);
-    let unused = table::unused().map(|unused| unused.why);
+    let settings = table::settings().flat_map(|setting| [&setting.what, &setting.when]);
+    let groups = table::groups().iter().map(|group| &group.about);
+    let unused = table::unused().map(|unused| &unused.why);
     for text in settings.chain(groups).chain(unused) {
         assert!(text.ends_with('.') && !text.contains("  "), "{text}");
     }
@@ -175,7 +177,7 @@ x: 1 | x |
 
 #[test]
 fn an_unknown_keys_warning_names_a_known_key_that_is_near() {
-    for [text, key, nearest] in control::testing::rows(UNKNOWN) {
+    for [text, key, nearest] in rows(UNKNOWN) {
         let correct = match &*nearest {
             "" => String::new(),
             nearest => format!("correct it to {nearest:?}, or "),
@@ -203,20 +205,10 @@ fn with_a_file_only_kube_proxys_log_and_node_name_flags_have_effect() {
         let setting = settings.find(|setting| setting.flag == Some(flag));
         table::flag_is_ignored_with_file(setting.expect(flag))
     };
-    for flag in [
-        "cluster-cidr",
-        "kubeconfig",
-        "metrics-bind-address",
-        "proxy-mode",
-    ] {
+    for flag in "cluster-cidr kubeconfig metrics-bind-address proxy-mode".split(' ') {
         assert!(is_ignored(flag), "{flag}");
     }
-    for flag in [
-        "hostname-override",
-        "logging-format",
-        "log-level",
-        "pin-dir",
-    ] {
+    for flag in "hostname-override logging-format log-level pin-dir".split(' ') {
         assert!(!is_ignored(flag), "{flag}");
     }
 }

@@ -14,11 +14,14 @@ use k8s_openapi::api::{
 use serde::{Deserialize, de::DeserializeOwned};
 
 use crate::{
-    model::{Converter, Kind, Object, Original, original},
+    model::{Converter, Object, Original, original},
     object::Warning,
 };
 use split::documents;
 pub use split::{Document, first, is_blank};
+
+/// How the apiVersion of objects of the Gateway API begins.
+const GATEWAYS: &str = "gateway.networking.k8s.io/v1";
 
 /// What a manifest file contains.
 #[derive(Debug, Default)]
@@ -191,19 +194,24 @@ impl Reader<'_> {
         kind: &str,
         place: String,
     ) -> Result<(), Malformed> {
-        match (version, kind) {
+        // As an API server does, earlier versions (`v1beta1`, `v1alpha2`) are read as `v1`.
+        let gateways = self.converter.gateways;
+        let group = match version.starts_with(GATEWAYS) {
+            true if gateways => GATEWAYS,
+            true => "",
+            false => version,
+        };
+        match (group, kind) {
             ("v1", "Service") => self.add::<Service>(form, &place),
             ("discovery.k8s.io/v1", "EndpointSlice") => self.add::<EndpointSlice>(form, &place),
             ("v1", "Node") => self.add::<Node>(form, &place),
             ("networking.k8s.io/v1", "ServiceCIDR") => self.add::<ServiceCIDR>(form, &place),
-            _ if self.converter.gateways && is_of_gateways(version, kind) => match kind {
-                "Namespace" => self.add::<Namespace>(form, &place),
-                "GatewayClass" => self.add::<original::GatewayClass>(form, &place),
-                "Gateway" => self.add::<original::Gateway>(form, &place),
-                "TCPRoute" => self.add::<original::TCPRoute>(form, &place),
-                "UDPRoute" => self.add::<original::UDPRoute>(form, &place),
-                _ => self.add::<original::ReferenceGrant>(form, &place),
-            },
+            ("v1", "Namespace") if gateways => self.add::<Namespace>(form, &place),
+            (GATEWAYS, "GatewayClass") => self.add::<original::GatewayClass>(form, &place),
+            (GATEWAYS, "Gateway") => self.add::<original::Gateway>(form, &place),
+            (GATEWAYS, "TCPRoute") => self.add::<original::TCPRoute>(form, &place),
+            (GATEWAYS, "UDPRoute") => self.add::<original::UDPRoute>(form, &place),
+            (GATEWAYS, "ReferenceGrant") => self.add::<original::ReferenceGrant>(form, &place),
             _ => {
                 self.skip(version, kind, place);
                 Ok(())
@@ -266,17 +274,6 @@ impl Reader<'_> {
             ),
         });
     }
-}
-
-/// Whether an object is read only for the Gateway API. As an API server does, earlier versions
-/// (`v1beta1`, `v1alpha2`) are read as `v1`.
-fn is_of_gateways(version: &str, kind: &str) -> bool {
-    if version == "v1" {
-        return kind == "Namespace";
-    }
-    let mut all = Kind::OF_GATEWAYS.iter();
-    version.starts_with("gateway.networking.k8s.io/v1")
-        && all.any(|known| *known != Kind::Namespace && known.name() == kind)
 }
 
 /// Returns apiVersion and kind of a document; None if they are not on lines of their own, or if the

@@ -102,7 +102,7 @@ impl Addresses {
                 Ok(ip) => {
                     addresses.from = Addressed::Itself;
                     addresses.ips.push(ip);
-                    addresses.said.push(("IPAddress", Arc::clone(text)));
+                    addresses.said.push(("IPAddress", text.as_str().into()));
                 }
                 Err(why) => addresses.unusable.push(why),
             }
@@ -118,15 +118,14 @@ fn refusal(gateway: &Gateway, class: &GatewayClass) -> Option<Refused> {
             "GatewayClass {} has parametersRef, and this controller has no parameters; remove it there",
             gateway.class
         )
-    } else if gateway.infrastructure.has_parameters {
+    } else if gateway.infrastructure.parameters_ref.is_some() {
         "infrastructure.parametersRef is set, and this controller has no parameters; remove it"
             .to_owned()
     } else {
-        let mut given = gateway.addresses.iter();
-        let other = given.find(|address| &*address.kind != "IPAddress")?;
+        let mut given = gateway.addresses.iter().flat_map(|address| &address.kind);
+        let other = given.find(|kind| *kind != "IPAddress")?;
         let message = format!(
-            "addresses of the type {} are not supported; use IPAddress, or none for those of a load balancer",
-            other.kind
+            "addresses of the type {other} are not supported; use IPAddress, or none for those of a load balancer"
         );
         return Some(("UnsupportedAddress", message));
     };

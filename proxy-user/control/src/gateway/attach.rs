@@ -3,7 +3,7 @@
 
 use crate::model::{
     Gateway, Kind, Route,
-    gateway::{From, GROUP, Labels, Listener, ParentRef},
+    gateway::{AllowedKind, From, GROUP, Labels, Listener, Reference},
 };
 
 /// Why a listener is not served, whatever else the cluster has.
@@ -39,7 +39,7 @@ pub(super) fn faults(gateway: &Gateway) -> Vec<Option<Fault>> {
 
 /// Returns the transport below a listener's protocol, by which listeners share a port or not.
 fn over(listener: &Listener) -> &str {
-    match &*listener.protocol {
+    match listener.protocol.as_str() {
         "HTTP" | "HTTPS" | "TLS" => "TCP",
         other => other,
     }
@@ -47,18 +47,18 @@ fn over(listener: &Listener) -> &str {
 
 /// Whether the protocol is one of the Gateway API's own that this controller leaves to others.
 pub(super) fn is_of_others(listener: &Listener) -> bool {
-    matches!(&*listener.protocol, "HTTP" | "HTTPS" | "TLS")
+    matches!(listener.protocol.as_str(), "HTTP" | "HTTPS" | "TLS")
 }
 
 /// Returns the kinds of routes that may use a listener, and whether it asks for others as well.
 pub(super) fn supported_kinds(listener: &Listener) -> (Option<Kind>, bool) {
     let fits = listener.route_kind();
-    let is_ours =
-        |group: &str, kind: &str| group == GROUP && fits.is_some_and(|fits| fits.name() == kind);
-    let mut asked = listener.kinds.iter();
-    let others = asked.any(|(group, kind)| !is_ours(group, kind));
-    let mut asked = listener.kinds.iter();
-    let ours = listener.kinds.is_empty() || asked.any(|(group, kind)| is_ours(group, kind));
+    let is_ours = |asked: &AllowedKind| {
+        let is_group = asked.group.as_ref().is_none_or(|group| group == GROUP);
+        is_group && fits.is_some_and(|fits| fits.name() == asked.kind)
+    };
+    let others = !listener.kinds.iter().all(is_ours);
+    let ours = listener.kinds.is_empty() || listener.kinds.iter().any(is_ours);
     (fits.filter(|_| ours), others)
 }
 
@@ -69,17 +69,15 @@ pub(super) type Refused = (&'static str, String);
 /// references. `faults`: why listeners are not served; `labels` are those of the route's namespace.
 pub(super) fn attach(
     route: &Route,
-    parent: &ParentRef,
+    parent: &Reference,
     gateway: &Gateway,
     faults: &[Option<Fault>],
     labels: Option<&Labels>,
 ) -> Result<Vec<usize>, Refused> {
     let name = &gateway.id.name;
     let meant = |listener: &Listener| {
-        parent
-            .section
-            .as_ref()
-            .is_none_or(|section| *section == listener.name)
+        let section = parent.section_name.as_ref();
+        section.is_none_or(|section| *section == listener.name)
             && parent.port.is_none_or(|port| port == listener.port)
     };
     let named = gateway.listeners.iter().zip(faults).enumerate();

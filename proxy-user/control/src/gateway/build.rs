@@ -11,12 +11,9 @@ use super::{
     attach::{Fault, Refused, attach, faults, is_of_others},
     names,
     resolve::{Share, protocol, resolve},
-    state::{Cluster, Services},
+    state::Cluster,
 };
-use crate::{
-    model::{Gateway, GatewayClass, Kind, Role, Route, Service, ServicePort, SourceRanges},
-    object::ObjectName,
-};
+use crate::model::{Gateway, GatewayClass, Kind, Role, Route, Service, ServicePort};
 
 /// What the planner needs of a Gateway.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -60,7 +57,7 @@ pub(super) fn build<'a>(
     class: &GatewayClass,
     routes: impl Iterator<Item = &'a Route>,
     balancer: Balancer<'_>,
-    lookup: &Cluster<'_, impl Services>,
+    lookup: &Cluster<'_>,
 ) -> Built {
     let made = balancer.there();
     let faults = faults(gateway);
@@ -115,7 +112,9 @@ pub(super) fn build<'a>(
         load_balancer_ips: addresses.ips.into(),
         ports: ports.into(),
         role: Role::Gateway,
-        ..base.cloned().unwrap_or_else(|| blank(&gateway.id.name))
+        ..base
+            .cloned()
+            .unwrap_or_else(|| Service::new(gateway.id.name.clone()))
     };
     Built {
         served: Arc::new(Served {
@@ -137,7 +136,7 @@ fn attached(
     gateway: &Gateway,
     faults: &[Option<Fault>],
     route: &Route,
-    lookup: &Cluster<'_, impl Services>,
+    lookup: &Cluster<'_>,
 ) -> Vec<usize> {
     let namespace = &route.id.name.namespace;
     let meant = route.parents.iter();
@@ -150,7 +149,7 @@ fn attached(
     all
 }
 
-fn backends_of(route: &Route, lookup: &Cluster<'_, impl Services>) -> PortBackends {
+fn backends_of(route: &Route, lookup: &Cluster<'_>) -> PortBackends {
     let mut all = PortBackends::default();
     let mut shares = Vec::new();
     for backend in &route.backends {
@@ -159,32 +158,11 @@ fn backends_of(route: &Route, lookup: &Cluster<'_, impl Services>) -> PortBacken
         let grants = name.iter().flat_map(|name| lookup.grants(&name.namespace));
         match resolve(route, backend, service, grants) {
             Ok(share) => shares.push(share),
-            Err(_) => all.refused = all.refused.saturating_add(backend.weight),
+            Err(_) => all.refused = all.refused.saturating_add(backend.weight()),
         }
     }
     all.shares = shares.into();
     all
-}
-
-/// Returns a service with nothing but a name.
-fn blank(name: &ObjectName) -> Service {
-    Service {
-        name: name.clone(),
-        uid_hash: 0,
-        created: i64::MAX,
-        cluster_v4: None,
-        cluster_v6: None,
-        external_ips: Box::default(),
-        load_balancer_ips: Box::default(),
-        source_ranges: SourceRanges::default(),
-        ports: Box::default(),
-        affinity_timeout: 0,
-        selection: None,
-        internal_local: false,
-        external_local: false,
-        health_check_node_port: None,
-        role: Role::Plain,
-    }
 }
 
 /// Whether a kind of routes is this controller's.

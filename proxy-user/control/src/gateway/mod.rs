@@ -21,7 +21,7 @@ pub mod weights;
 
 pub use build::{PortBackends, Served};
 pub use resolve::Share;
-pub use state::{Gateways, News, Services};
+pub use state::{Gateways, News};
 
 use std::fmt::Debug;
 
@@ -34,14 +34,10 @@ use crate::model::ObjectKey;
 pub enum Write {
     /// Our part of the object's status.
     Status(Value),
-    /// The Service to apply.
-    Service(Value),
-    /// The Service is not wanted any more.
-    DeleteService,
-    /// The EndpointSlice to apply.
-    Slice(Value),
-    /// The EndpointSlice is not wanted any more.
-    DeleteSlice,
+    /// The Service or EndpointSlice to apply.
+    Apply(Value),
+    /// The Service or EndpointSlice is not wanted any more.
+    Delete,
 }
 
 /// Takes what is to be written to the API server. One agent of the cluster writes it; every agent

@@ -14,11 +14,12 @@ use super::{
     index::Index,
     made::{self, Wanted},
     names, slices,
-    state::{Gateways, News, Said, Services, key},
+    state::{Gateways, News, Said, key},
 };
 use crate::{
     model::{Kind, MadeSlice, Role, Service},
     object::{ObjectName, Warning},
+    tracker::Services,
 };
 
 /// What is made for Gateways.
@@ -26,12 +27,10 @@ use crate::{
 pub(super) struct Owned {
     /// Whether anything is made.
     is_allowed: bool,
-    /// The slices that there are, each with the hash of what was applied to it.
-    slices: BTreeMap<ObjectName, Arc<str>>,
+    /// The slices that there are, each with its Service and the hash of what was applied to it.
+    slices: BTreeMap<ObjectName, (ObjectName, Arc<str>)>,
     /// The slices of each Service that was made.
     slices_of: Index<ObjectName, ObjectName>,
-    /// The Service of each slice.
-    services: HashMap<ObjectName, ObjectName>,
     /// The slices about which something is to be written, by their Service.
     unwritten: HashMap<ObjectName, BTreeSet<ObjectName>>,
     /// Services that were made for Gateways of which we have seen the end.
@@ -81,16 +80,15 @@ impl Gateways {
     /// Takes in a slice as it is now; None if it was not made for a Gateway, or is gone.
     pub fn note_slice(&mut self, name: &ObjectName, now: Option<&MadeSlice>) {
         let owned = &mut self.owned;
-        if let Some(service) = owned.services.remove(name) {
+        if let Some((service, _)) = owned.slices.remove(name) {
             owned.slices_of.remove(&service, name);
-            owned.slices.remove(name);
             owned.mark(service);
         }
         if let Some(made) = now {
             let service = name.beside(Arc::clone(&made.service));
             owned.slices_of.add(service.clone(), name.clone());
-            owned.slices.insert(name.clone(), Arc::clone(&made.applied));
-            owned.services.insert(name.clone(), service.clone());
+            let slice = (service.clone(), Arc::clone(&made.applied));
+            owned.slices.insert(name.clone(), slice);
             owned.mark(service);
         }
     }
@@ -116,20 +114,14 @@ impl Gateways {
     }
 
     /// Says what is to become of a Service that was made for a Gateway, or is to be.
-    pub(super) fn about_service(
-        &self,
-        name: &ObjectName,
-        services: &impl Services,
-    ) -> Option<Said> {
+    pub(super) fn about_service(&self, name: &ObjectName, services: &Services) -> Option<Said> {
         if !self.owned.is_allowed {
             return None;
         }
         let found = services.service(name);
         let write = match (self.wanted(name), found.map(|found| &found.role)) {
             (Wanted::Applied(_, hash), Some(Role::Made(made))) if *made.applied == *hash => None,
-            (Wanted::Applied(wanted, _), None | Some(Role::Made(_))) => {
-                Some(Write::Service(wanted))
-            }
+            (Wanted::Applied(wanted, _), None | Some(Role::Made(_))) => Some(Write::Apply(wanted)),
             // A Service of users has this name.
             (Wanted::Applied(..), Some(_)) => {
                 let gateway = self.makers.get(name).map(ToString::to_string);
@@ -142,7 +134,7 @@ impl Gateways {
                 return Some((uid_hash, None, vec![Warning { object, reason }]));
             }
             (Wanted::Gone, Some(Role::Made(made))) if !made.applied.is_empty() => {
-                Some(Write::DeleteService)
+                Some(Write::Delete)
             }
             (Wanted::Kept | Wanted::Gone, _) => None,
         };
@@ -150,7 +142,7 @@ impl Gateways {
     }
 
     /// Says what is to become of the slices of the marked Services.
-    pub(super) fn about_slices(&mut self, services: &impl Services) -> Vec<News> {
+    pub(super) fn about_slices(&mut self, services: &Services) -> Vec<News> {
         let mut all = Vec::new();
         let marked = mem::take(&mut self.owned.marked);
         for service in marked.into_iter().filter(|_| self.owned.is_allowed) {
@@ -183,7 +175,7 @@ impl Gateways {
     fn slice_writes(
         &self,
         service: &ObjectName,
-        services: &impl Services,
+        services: &Services,
     ) -> Vec<(ObjectName, Option<Write>)> {
         let owned = &self.owned;
         let there = || owned.slices_of.of(service);
@@ -204,19 +196,17 @@ impl Gateways {
             (Wanted::Applied(..), Some((gateway, (_, built)))) if is_made => {
                 let wanted = slices::wanted(service, &built.served, |name| services.slices(name));
                 let obsolete = there().filter(|name| !wanted.contains_key(&*name.name));
-                writes.extend(obsolete.map(|name| (name.clone(), Some(Write::DeleteSlice))));
+                writes.extend(obsolete.map(|name| (name.clone(), Some(Write::Delete))));
                 for (name, slice) in wanted {
                     let hash = slice.hash(&gateway.uid);
                     let name = service.beside(name);
-                    let is_right = owned
-                        .slices
-                        .get(&name)
-                        .is_some_and(|known| **known == *hash);
+                    let known = owned.slices.get(&name);
+                    let is_right = known.is_some_and(|(_, known)| **known == *hash);
                     let write = (!is_right).then(|| slice.object(&name, service, gateway, &hash));
-                    writes.insert(name, write.map(Write::Slice));
+                    writes.insert(name, write.map(Write::Apply));
                 }
             }
-            _ => writes.extend(there().map(|name| (name.clone(), Some(Write::DeleteSlice)))),
+            _ => writes.extend(there().map(|name| (name.clone(), Some(Write::Delete)))),
         }
         writes.into_iter().collect()
     }

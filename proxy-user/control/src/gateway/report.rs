@@ -9,12 +9,12 @@ use super::{
     build::Built,
     names,
     resolve::resolve,
-    state::{Cluster, Services},
+    state::Cluster,
 };
 use crate::{
     model::{
         Gateway, GatewayClass, Kind, Route,
-        gateway::{CONTROLLER, GROUP, ParentRef},
+        gateway::{CONTROLLER, GROUP, Reference},
     },
     object::Warning,
 };
@@ -153,7 +153,7 @@ pub(super) fn of_gateway(
             .map(|kind| json!({"group": GROUP, "kind": kind.name()}))
             .collect();
         listeners.push(json!({
-            "name": &*listener.name,
+            "name": listener.name,
             "supportedKinds": kinds,
             "attachedRoutes": routes,
             "conditions": own.made,
@@ -206,8 +206,8 @@ pub(super) fn of_gateway(
 /// Returns our part of a route's status. `gateway`: the Gateways of ours, translated.
 pub(super) fn of_route<'a>(
     route: &Route,
-    gateway: impl Fn(&ParentRef) -> Option<(&'a Gateway, &'a Built)>,
-    lookup: &Cluster<'_, impl Services>,
+    gateway: impl Fn(&Reference) -> Option<(&'a Gateway, &'a Built)>,
+    lookup: &Cluster<'_>,
 ) -> (Value, Vec<Warning>) {
     let name = &route.id.name;
     let mut warnings = Vec::new();
@@ -249,20 +249,13 @@ pub(super) fn of_route<'a>(
     (json!({ "parents": parents }), warnings)
 }
 
-fn parent_ref(parent: &ParentRef) -> Value {
+fn parent_ref(parent: &Reference) -> Value {
     let mut named = json!({
-        "group": &*parent.group,
-        "kind": &*parent.kind,
-        "name": &*parent.name,
+        "group": parent.group, "kind": parent.kind, "namespace": parent.namespace,
+        "name": parent.name, "sectionName": parent.section_name, "port": parent.port,
     });
-    if let Some(namespace) = &parent.namespace {
-        named["namespace"] = json!(&**namespace);
-    }
-    if let Some(section) = &parent.section {
-        named["sectionName"] = json!(&**section);
-    }
-    if let Some(port) = parent.port {
-        named["port"] = json!(port);
+    if let Value::Object(fields) = &mut named {
+        fields.retain(|_, value| !value.is_null());
     }
     named
 }

@@ -7,7 +7,7 @@ use proxy_common::Protocol;
 
 use super::attach::Refused;
 use crate::{
-    model::{Kind, ReferenceGrant, Route, Service, gateway::BackendRef},
+    model::{Kind, ReferenceGrant, Route, Service, gateway::Reference},
     object::ObjectName,
 };
 
@@ -33,14 +33,15 @@ pub(super) fn protocol(kind: Kind) -> Protocol {
 /// none; `grants`: those of the Service's namespace.
 pub(super) fn resolve<'a>(
     route: &Route,
-    backend: &BackendRef,
+    backend: &Reference,
     service: Option<&Service>,
     mut grants: impl Iterator<Item = &'a ReferenceGrant>,
 ) -> Result<Share, Refused> {
     let no = |reason, message| Err((reason, message));
     let namespace = &route.id.name.namespace;
     let Some(name) = backend.service(namespace) else {
-        let (group, kind) = (&backend.group, &backend.kind);
+        let [group, kind] =
+            [&backend.group, &backend.kind].map(|text| text.as_deref().unwrap_or_default());
         return no(
             "InvalidKind",
             format!(
@@ -88,7 +89,7 @@ pub(super) fn resolve<'a>(
         return Ok(Share {
             service: name,
             port_name: Arc::clone(&port.name),
-            weight: backend.weight,
+            weight: backend.weight(),
         });
     }
     match ports().next() {

@@ -5,7 +5,6 @@
 
 use std::{cmp::Reverse, collections::BTreeMap, net::IpAddr, sync::Arc};
 
-use proxy_common::Addr;
 use serde_json::{Value, json};
 
 use super::{
@@ -15,7 +14,7 @@ use super::{
 };
 use crate::{
     model::{
-        Conditions, Endpoint, EndpointSlice, Endpoints, Gateway, ServicePort,
+        Conditions, EndpointSlice, Endpoints, Gateway, ServicePort, Site,
         endpoint::LABEL_SERVICE,
         gateway::{ANNOTATION_APPLIED, LABEL_GATEWAY},
     },
@@ -51,14 +50,12 @@ struct Member<'a> {
 }
 
 impl<'a> Member<'a> {
-    fn of<A: Addr + Into<IpAddr>>(endpoint: &'a Endpoint<A>) -> Self {
-        let has = |condition| endpoint.conditions.has(condition);
-        let site = endpoint.site.as_deref();
+    fn of((address, conditions, site): (IpAddr, Conditions, Option<&'a Site>)) -> Self {
         Self {
-            address: endpoint.address.into(),
-            is_ready: Reverse(has(Conditions::READY)),
-            is_serving: Reverse(has(Conditions::SERVING)),
-            is_terminating: has(Conditions::TERMINATING),
+            address,
+            is_ready: Reverse(conditions.has(Conditions::READY)),
+            is_serving: Reverse(conditions.has(Conditions::SERVING)),
+            is_terminating: conditions.has(Conditions::TERMINATING),
             node: site.and_then(|site| site.node.as_deref()),
             zone: site.and_then(|site| site.zone.as_deref()),
         }
@@ -127,10 +124,8 @@ fn add<'a>(
     endpoints: &'a Endpoints,
 ) {
     let port_name = port_name(port);
-    let (is_v4, family) = match endpoints {
-        Endpoints::V4(_) => (true, "v4"),
-        Endpoints::V6(_) => (false, "v6"),
-    };
+    let is_v4 = matches!(endpoints, Endpoints::V4(_));
+    let family = if is_v4 { "v4" } else { "v6" };
     let name = format!("{}-{port_name}-{family}-{target}", service.name);
     let slice = all.entry(name).or_insert_with(|| Slice {
         port_name,
@@ -139,10 +134,7 @@ fn add<'a>(
         is_v4,
         endpoints: Vec::new(),
     });
-    match endpoints {
-        Endpoints::V4(some) => slice.endpoints.extend(some.iter().map(Member::of)),
-        Endpoints::V6(some) => slice.endpoints.extend(some.iter().map(Member::of)),
-    }
+    slice.endpoints.extend(endpoints.all().map(Member::of));
 }
 
 impl Slice<'_> {

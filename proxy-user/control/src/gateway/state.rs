@@ -18,19 +18,13 @@ use super::{
 };
 use crate::{
     model::{
-        EndpointSlice, Gateway, GatewayClass, Kind, Namespace, Object, ObjectKey, ReferenceGrant,
-        Role, Route, Service,
+        Gateway, GatewayClass, Kind, Namespace, Object, ObjectKey, ReferenceGrant, Role, Route,
+        Service,
         gateway::{Identity, Labels, status::digest},
     },
     object::{ObjectName, Warning},
+    tracker::Services,
 };
-
-/// The cluster's services, as the tracker has them.
-pub trait Services {
-    fn service(&self, name: &ObjectName) -> Option<&Arc<Service>>;
-    /// Returns the EndpointSlices of a service, ordered by name.
-    fn slices(&self, name: &ObjectName) -> &[Arc<EndpointSlice>];
-}
 
 /// What is to be said about an object.
 #[derive(Clone, PartialEq, Debug)]
@@ -74,12 +68,12 @@ pub struct Gateways {
 }
 
 /// The objects that a Gateway or a route refers to.
-pub(super) struct Cluster<'a, S> {
-    services: &'a S,
+pub(super) struct Cluster<'a> {
+    services: &'a Services,
     gateways: &'a Gateways,
 }
 
-impl<S: Services> Cluster<'_, S> {
+impl Cluster<'_> {
     pub(super) fn service(&self, name: &ObjectName) -> Option<&Service> {
         self.services.service(name).map(AsRef::as_ref)
     }
@@ -302,7 +296,7 @@ impl Gateways {
     }
 
     /// Translates the marked Gateways; returns the plans that may have changed.
-    pub fn settle(&mut self, services: &impl Services) -> Vec<ObjectName> {
+    pub fn settle(&mut self, services: &Services) -> Vec<ObjectName> {
         let stale = mem::take(&mut self.stale);
         let mut plans = Vec::with_capacity(stale.len());
         for name in stale {
@@ -384,7 +378,7 @@ impl Gateways {
 
     /// Makes the status of every marked object. Call it when every object is known: until then,
     /// what is not there may still come.
-    pub fn report(&mut self, services: &impl Services) -> Vec<News> {
+    pub fn report(&mut self, services: &Services) -> Vec<News> {
         let unreported = mem::take(&mut self.unreported);
         let news = unreported.into_iter().map(|object| {
             let said = match object.kind {
@@ -421,14 +415,14 @@ impl Gateways {
         Some(said(Kind::Gateway, &gateway.id, status))
     }
 
-    fn about_route(&self, object: &ObjectKey, services: &impl Services) -> Option<Said> {
+    fn about_route(&self, object: &ObjectKey, services: &Services) -> Option<Said> {
         let route = self.routes.get(object)?;
         let cluster = Cluster {
             services,
             gateways: self,
         };
         let namespace = &route.id.name.namespace;
-        let gateway = |parent: &crate::model::gateway::ParentRef| {
+        let gateway = |parent: &crate::model::gateway::Reference| {
             let name = parent.gateway(namespace)?;
             let (_, built) = self.built.get(&names::plan_name(&name))?;
             Some((self.gateways.get(&name)?.as_ref(), built))

@@ -6,7 +6,7 @@
 use std::{net::IpAddr, sync::Arc};
 
 use k8s_openapi::{api::discovery::v1 as discovery, apimachinery::pkg::apis::meta::v1::ObjectMeta};
-use proxy_common::{Port, Protocol, V4, V6};
+use proxy_common::{Addr, Port, Protocol, V4, V6};
 
 use super::{
     Complaints, Converted, Converter, Kind, LABEL_HEADLESS, annotation,
@@ -16,7 +16,7 @@ use super::{
 use crate::object::{ObjectName, Warning, uid_hash};
 
 /// KUBE: the label with the name of a slice's service.
-pub(crate) const LABEL_SERVICE: &str = "kubernetes.io/service-name";
+pub const LABEL_SERVICE: &str = "kubernetes.io/service-name";
 /// The annotation of a slice that gives its endpoints a weight.
 const ANNOTATION_WEIGHT: &str = "service.portolan.dev/weight";
 /// The weight of endpoints whose slice has no such annotation, or a wrong one.
@@ -63,6 +63,22 @@ pub struct SlicePort {
 pub enum Endpoints {
     V4(Box<[Endpoint<V4>]>),
     V6(Box<[Endpoint<V6>]>),
+}
+
+impl Endpoints {
+    /// Returns the address, conditions and site of every endpoint.
+    pub fn all(&self) -> impl Iterator<Item = (IpAddr, Conditions, Option<&Site>)> {
+        fn of_any<A: Addr + Into<IpAddr>>(
+            one: &Endpoint<A>,
+        ) -> (IpAddr, Conditions, Option<&Site>) {
+            (one.address.into(), one.conditions, one.site.as_deref())
+        }
+        let (v4, v6): (&[_], &[_]) = match self {
+            Self::V4(all) => (&**all, &[]),
+            Self::V6(all) => (&[], &**all),
+        };
+        v4.iter().map(of_any).chain(v6.iter().map(of_any))
+    }
 }
 
 /// One endpoint.

@@ -201,11 +201,13 @@ originals! {
 pub struct Converter {
     pub node_name: Arc<str>,
     /// Whether services may have link-local addresses.
-    pub(crate) link_local: bool,
-    /// Whether the Gateway API's objects are read.
+    pub link_local: bool,
+    /// Whether the Gateway API's objects are read: then Services that were made for a Gateway are
+    /// served as a part of it.
     pub gateways: bool,
-    /// Only Services of this proxy name are served; None for those without one.
-    proxy_name: Option<Box<str>>,
+    /// Only Services with this value of [`LABEL_PROXY_NAME`] are served; None for those without the
+    /// label.
+    pub proxy_name: Option<String>,
     texts: Interner<str>,
     sites: Interner<Site>,
 }
@@ -221,32 +223,10 @@ impl Converter {
             sites: Interner::default(),
         }
     }
-    /// Sets whether link-local addresses of services are served.
-    #[must_use]
-    pub fn with_link_local(self, link_local: bool) -> Self {
-        Self { link_local, ..self }
-    }
-    /// Sets whether the Gateway API's objects are read: then Services that were made for a Gateway
-    /// are served as a part of it.
-    #[must_use]
-    pub fn with_gateways(self, gateways: bool) -> Self {
-        Self { gateways, ..self }
-    }
-    /// Sets the value of [`LABEL_PROXY_NAME`] whose Services are served; None for those without the
-    /// label.
-    #[must_use]
-    pub fn with_proxy_name(self, name: Option<&str>) -> Self {
-        let proxy_name = name.map(Box::from);
-        Self { proxy_name, ..self }
-    }
-    /// Returns what [`Self::with_proxy_name`] has set.
-    pub fn proxy_name(&self) -> Option<&str> {
-        self.proxy_name.as_deref()
-    }
     /// Whether another proxy serves the object. KUBE: kube-proxy leaves all Services alone that
     /// have the label, whatever its value.
     pub(crate) fn is_of_another_proxy(&self, metadata: &ObjectMeta) -> bool {
-        label(metadata, LABEL_PROXY_NAME) != self.proxy_name()
+        label(metadata, LABEL_PROXY_NAME) != self.proxy_name.as_deref()
     }
     pub(crate) fn text(&mut self, text: &str) -> Arc<str> {
         self.texts.intern(text, |text| Arc::from(text))

@@ -11,30 +11,29 @@ use std::{
 
 use proxy_common::{Addr, FrontendKind, Port, Protocol, V4, V6};
 
-use super::family::Family;
-use crate::{gateway::names, model::Service, object::ObjectName, plan::FamilyAddr};
+use crate::{gateway::names, model::Service, object::ObjectName};
 
 /// Something that only one service can own: a frontend, the guard for the other ports of a cluster
 /// IP, the frontend for echo requests to another address, or a health check node port.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ClaimKey {
-    address: FamilyAddr,
+    address: IpAddr,
     port: Port,
     protocol: Protocol,
 }
 
 impl ClaimKey {
-    pub(super) fn new<A: Family>(address: A, port: Port, protocol: Protocol) -> Self {
+    pub(super) fn new(address: impl Into<IpAddr>, port: Port, protocol: Protocol) -> Self {
         Self {
-            address: address.wrap(),
+            address: address.into(),
             port,
             protocol,
         }
     }
-    pub(super) fn guard<A: Family>(address: A) -> Self {
+    pub(super) fn guard(address: impl Into<IpAddr>) -> Self {
         Self::new(address, Port::ANY, Protocol::ANY)
     }
-    pub(super) fn echo<A: Family>(address: A) -> Self {
+    pub(super) fn echo(address: impl Into<IpAddr>) -> Self {
         Self::new(address, Port::ANY, Protocol::ICMP)
     }
     /// Returns the key of a health check node port, which is no frontend. The services that claim
@@ -66,7 +65,7 @@ struct Rank {
 struct Ranks {
     own: Arc<Rank>,
     elsewhere: Arc<Rank>,
-    cluster_ips: [Option<FamilyAddr>; 2],
+    cluster_ips: [Option<IpAddr>; 2],
 }
 
 impl Ranks {
@@ -84,7 +83,7 @@ impl Ranks {
         Self {
             own: rank(false),
             elsewhere: rank(true),
-            cluster_ips: [v4.map(Family::wrap), v6.map(Family::wrap)],
+            cluster_ips: [v4.map(IpAddr::from), v6.map(IpAddr::from)],
         }
     }
     fn at(&self, key: &ClaimKey) -> &Arc<Rank> {
@@ -130,7 +129,7 @@ impl Claimants {
 
 /// The claims of one service.
 #[derive(Debug)]
-struct Claim {
+pub(crate) struct Claim {
     ranks: Ranks,
     /// What the service claims, sorted; each key with the index of the service port that claims it.
     keys: Box<[(ClaimKey, u32)]>,
@@ -141,7 +140,7 @@ struct Claim {
 #[derive(Debug, Default)]
 pub struct Claims {
     by_key: HashMap<ClaimKey, Claimants>,
-    by_service: HashMap<ObjectName, Claim>,
+    pub(crate) by_service: HashMap<ObjectName, Claim>,
     /// The number of keys that several services claim. If it is 0, every service owns all its
     /// claims.
     contested: usize,
@@ -245,12 +244,6 @@ impl Claims {
         }
     }
 
-    /// Returns how many services claim something.
-    #[cfg(test)]
-    pub fn claimants(&self) -> usize {
-        self.by_service.len()
-    }
-
     fn first(&self, key: &ClaimKey) -> Option<&Arc<Rank>> {
         self.by_key.get(key)?.first()
     }
@@ -279,10 +272,6 @@ impl Claims {
         index: usize,
         kind: FrontendKind,
     ) -> Option<Refusal> {
-        let what = || match key.address {
-            FamilyAddr::V4(address) => name_frontend(address, key, kind),
-            FamilyAddr::V6(address) => name_frontend(address, key, kind),
-        };
         if self.contested > 0
             && let Some(first) = self.first(key)
             && first.service != service.name
@@ -294,7 +283,7 @@ impl Claims {
             };
             let reason = format!(
                 "{} already belongs to {}, {why}. This one does not get it: remove it from one of the two",
-                what(),
+                name_frontend(key, kind),
                 names::described(&first.service)
             );
             let holder = first.service.clone();
@@ -310,14 +299,14 @@ impl Claims {
             holder: service.name.clone(),
             reason: format!(
                 "{} is used by both spec.ports[{owner}] and spec.ports[{index}]; only the first is served, give each its own number",
-                what(),
+                name_frontend(key, kind),
             ),
         })
     }
 }
 
 /// Returns a frontend's name for warnings, such as `node port 30080/TCP`.
-fn name_frontend<A: Addr + Into<IpAddr>>(address: A, key: &ClaimKey, kind: FrontendKind) -> String {
+fn name_frontend(key: &ClaimKey, kind: FrontendKind) -> String {
     let (port, protocol) = (key.port.host(), key.protocol.name());
     if kind == FrontendKind::NodePort {
         return format!("node port {port}/{protocol}");
@@ -327,6 +316,6 @@ fn name_frontend<A: Addr + Into<IpAddr>>(address: A, key: &ClaimKey, kind: Front
         FrontendKind::LoadBalancer => "load balancer IP",
         _ => "cluster IP",
     };
-    let address = SocketAddr::new(address.into(), port);
+    let address = SocketAddr::new(key.address, port);
     format!("{kind} {address}/{protocol}")
 }

@@ -5,10 +5,7 @@ use std::net::IpAddr;
 
 use proxy_common::{Addr, V4, V6};
 
-use crate::{
-    model::{Endpoint, Endpoints, Role, Service},
-    plan::FamilyAddr,
-};
+use crate::model::{Endpoint, Endpoints, Role, Service};
 
 /// An address family: where Kubernetes' objects store its addresses.
 pub trait Family: Addr + Into<IpAddr> {
@@ -16,7 +13,6 @@ pub trait Family: Addr + Into<IpAddr> {
     /// Returns a slice's endpoints; None if the slice is of the other family.
     fn endpoints(endpoints: &Endpoints) -> Option<&[Endpoint<Self>]>;
     fn of(address: IpAddr) -> Option<Self>;
-    fn wrap(self) -> FamilyAddr;
     /// Whether the service is served in this family. KUBE: a Service is where it has a cluster IP.
     fn is_served(service: &Service) -> bool {
         Self::cluster_ip(service).is_some()
@@ -45,9 +41,6 @@ macro_rules! families {
                     IpAddr::$family(address) => Some(address.into()),
                     _ => None,
                 }
-            }
-            fn wrap(self) -> FamilyAddr {
-                FamilyAddr::$family(self)
             }
         })*
     };

@@ -50,7 +50,7 @@ pub struct Synced {
     pub written: usize,
     /// Changes of health check node ports.
     pub health: Vec<HealthUpdate>,
-    /// True if [`Syncer::failures`] differ from those after the previous sync.
+    /// True if [`Syncer::failures`] differs from those after the previous sync.
     pub failures_changed: bool,
 }
 
@@ -70,17 +70,18 @@ pub struct Syncer {
     /// inside clients by IPv4 and by IPv6, then for outside clients by IPv4 and by IPv6.
     no_local: [HashSet<ObjectName>; 4],
     /// Services and Gateways with weighted endpoints.
-    weighted: HashSet<ObjectName>,
+    pub weighted: HashSet<ObjectName>,
     turns: Turns,
     /// Services that could not be applied and are to be applied again.
-    failed: BTreeSet<ObjectName>,
+    pub failed: BTreeSet<ObjectName>,
     /// Why services could not be applied; kept until they are applied again.
-    failures: Vec<Failure>,
+    pub failures: Vec<Failure>,
     retry: RetryClock,
-    complete: bool,
+    /// Whether every object is known. Until then, maps may have services that are still to come.
+    pub complete: bool,
     pruned: bool,
     /// Takes the status of the Gateway API's objects; None without an API server.
-    writer: Option<Arc<dyn Writer>>,
+    pub writer: Option<Arc<dyn Writer>>,
 }
 
 impl Syncer {
@@ -102,13 +103,6 @@ impl Syncer {
             pruned: false,
             writer: None,
         }
-    }
-
-    /// Sets who writes the status of the Gateway API's objects.
-    #[must_use]
-    pub fn with_writer(mut self, writer: Option<Arc<dyn Writer>>) -> Self {
-        self.writer = writer;
-        self
     }
 
     /// Adds the changes and warnings that a source has sent to the cluster state.
@@ -149,18 +143,6 @@ impl Syncer {
     }
     fn mark_failed(&mut self) {
         self.state.mark_dirty(self.failed.iter().cloned());
-    }
-    /// Returns how many services could not be applied.
-    pub fn failed_count(&self) -> usize {
-        self.failed.len()
-    }
-    /// Whether every object is known. Until then, maps may have services that are still to come.
-    pub fn is_complete(&self) -> bool {
-        self.complete
-    }
-    /// Returns what could not be applied, and why.
-    pub fn failures(&self) -> &[Failure] {
-        &self.failures
     }
 
     /// Makes the next syncs apply every served service again.
@@ -209,10 +191,6 @@ impl Syncer {
     /// clients by IPv4 and by IPv6, then for outside clients by IPv4 and by IPv6.
     pub fn no_local_endpoints(&self) -> [usize; 4] {
         self.no_local.each_ref().map(HashSet::len)
-    }
-    /// Returns how many services and Gateways have weighted endpoints.
-    pub fn weighted(&self) -> usize {
-        self.weighted.len()
     }
     /// Plans and applies the changed services: all of them, or only the first ones if they are
     /// many; see [`Self::is_waiting`]. Once the source has sent every object, also removes from the

@@ -127,7 +127,7 @@ fn a_plan_that_did_not_fit_gives_a_warning_and_is_retried() {
     syncer.fold(batch(&service("b", "172.30.0.2", ""), true));
     assert!(syncer.sync(&mut maps).failures_changed);
     let first = syncer.retry_at().expect("soon");
-    assert_eq!(syncer.failures().len(), 1);
+    assert_eq!(syncer.failures.len(), 1);
     assert_eq!(warnings.all().len(), 1);
     syncer.retry();
     syncer.sync(&mut maps);

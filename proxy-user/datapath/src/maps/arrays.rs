@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Arrays whose elements are read and written through memory mappings. A window of elements is
 //! mapped when it is first needed: the kernel would map all pages at once, and most of a large
-//! array is never used. Used by `store` and `sweep`.
+//! array is never used. Used by `store`, `sweep` and `succession`.
 
 use std::{
     cell::OnceCell,
     io,
     marker::PhantomData,
     os::fd::{AsFd, OwnedFd},
+    sync::atomic::{
+        AtomicU16, AtomicU32, AtomicU64,
+        Ordering::{AcqRel, Acquire, Release},
+    },
 };
 
-use linux::{Mapping, Plain, map_info};
+use linux::{Mapping, Plain, Word, map_info};
+use proxy_common::{Port, ports};
 
 /// Elements per window. Elements are padded to eight bytes, so a multiple of 512 of them fills
 /// pages completely.
@@ -46,7 +51,6 @@ impl<T: Plain> MappedArray<T> {
             types: PhantomData,
         })
     }
-    /// Returns the number of elements.
     pub fn capacity(&self) -> u32 {
         self.capacity
     }
@@ -83,6 +87,10 @@ impl<T: Plain> MappedArray<T> {
             .expect("cannot fail because an index is ensured before it is handed out");
         (mapping, (index % WINDOW) as usize * self.stride)
     }
+    fn word<W: Word>(&self, index: u32, field: usize) -> &W {
+        let (mapping, offset) = self.locate(index);
+        mapping.word(offset + field)
+    }
     /// Copies an element.
     pub fn load(&self, index: u32) -> T {
         let (mapping, offset) = self.locate(index);
@@ -90,40 +98,35 @@ impl<T: Plain> MappedArray<T> {
     }
     /// Writes an element that no program can reach.
     pub fn store(&self, index: u32, value: &T) {
-        let (mapping, offset) = self.locate(index);
-        mapping.store(offset, value);
+        self.store_at(index, 0, value);
     }
     /// Stores one 64-bit field of an element that programs may be reading, as a whole. `field` is
-    /// its offset in bytes.
+    /// its offset in bytes. A program that sees the new value also sees everything stored before.
     pub fn store_u64(&self, index: u32, field: usize, value: u64) {
-        let (mapping, offset) = self.locate(index);
-        mapping.store_u64(offset + field, value);
+        self.word::<AtomicU64>(index, field).store(value, Release);
     }
     /// Sets bits of an element of 64 bits in which programs also set bits.
     pub fn set_bits(&self, index: u32, bits: u64) {
-        let (mapping, offset) = self.locate(index);
-        mapping.set_bits(offset, bits);
+        self.word::<AtomicU64>(index, 0).fetch_or(bits, Release);
     }
     /// Like [`Self::store_u64`], for 32 bits.
     pub fn store_u32(&self, index: u32, field: usize, value: u32) {
-        let (mapping, offset) = self.locate(index);
-        mapping.store_u32(offset + field, value);
+        self.word::<AtomicU32>(index, field).store(value, Release);
     }
     /// Like [`Self::store_u64`], for 16 bits.
     pub fn store_u16(&self, index: u32, field: usize, value: u16) {
-        let (mapping, offset) = self.locate(index);
-        mapping.store_u16(offset + field, value);
+        self.word::<AtomicU16>(index, field).store(value, Release);
     }
     /// Replaces the 64-bit field at offset `field` by `to` if its value is `from`. Returns its old
     /// value.
     pub fn exchange_u64(&self, index: u32, field: usize, from: u64, to: u64) -> u64 {
-        let (mapping, offset) = self.locate(index);
-        mapping.exchange_u64(offset + field, from, to)
+        let word: &AtomicU64 = self.word(index, field);
+        let (Ok(before) | Err(before)) = word.compare_exchange(from, to, AcqRel, Acquire);
+        before
     }
     /// Adds to the 32-bit field at offset `field`, to which programs may be adding as well.
     pub fn add_u32(&self, index: u32, field: usize, by: u32) {
-        let (mapping, offset) = self.locate(index);
-        mapping.add_u32(offset + field, by);
+        self.word::<AtomicU32>(index, field).fetch_add(by, AcqRel);
     }
     /// Writes a part of an element, at offset `field`. Readers must be able to detect half-written
     /// values.
@@ -146,7 +149,6 @@ impl<T: Plain> MappedArray<T> {
         }
         Ok(())
     }
-    /// Returns the number of windows.
     pub fn windows(&self) -> u32 {
         self.windows.len() as u32
     }
@@ -166,5 +168,36 @@ impl<T: Plain> MappedArray<T> {
     fn offsets(&self, window: u32) -> impl Iterator<Item = (u32, usize)> {
         let (first, stride) = (window * WINDOW, self.stride);
         (0..WINDOW.min(self.capacity - first)).map(move |i| (first + i, i as usize * stride))
+    }
+}
+
+/// The port filter (map `ports`): a few bits for each port, which programs read before any other
+/// map. They also set bits in it.
+pub(crate) struct PortFilter(MappedArray<u64>);
+
+impl PortFilter {
+    pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
+        let words = MappedArray::new(fd)?;
+        words.ensure(0, ports::WORDS)?;
+        Ok(Self(words))
+    }
+    /// Sets bits of a port. Must be called before an entry that needs these bits is added to
+    /// another map. Returns the number of words written: 0 if the bits were set already, else 1.
+    pub(crate) fn announce(&self, port: Port, bits: u64) -> usize {
+        let port = port.host();
+        let at = ports::word_of(port);
+        let wanted = ports::in_word(bits, port);
+        if self.0.load(at) & wanted == wanted {
+            return 0;
+        }
+        self.0.set_bits(at, wanted);
+        1
+    }
+    /// Sets these bits in the element with index `word`. They come from the port filter of another
+    /// generation.
+    pub(crate) fn merge(&self, word: u32, bits: u64) {
+        if word < ports::WORDS && self.0.load(word) & bits != bits {
+            self.0.set_bits(word, bits);
+        }
     }
 }

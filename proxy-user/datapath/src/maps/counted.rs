@@ -46,17 +46,10 @@ impl TrafficMap {
     /// Adds another map's counts for a backend to the value of the first CPU.
     pub(crate) fn add(&self, id: u32, more: &Traffic) -> io::Result<()> {
         let index = if id < self.0.capacity() { id } else { 0 };
-        let Some(mut values) = self.0.lookup(&index)? else {
-            return Ok(());
-        };
-        if let Some(first) = values.first_mut() {
-            first.add(more);
-        }
-        self.0.update(&index, &values)
+        self.0.change_first(&index, |first| first.add(more))
     }
 }
 
-/// Returns the sum of an element's values, one for each CPU.
 fn sum(values: &[Traffic]) -> Traffic {
     let mut sum = Traffic::default();
     for value in values {
@@ -101,12 +94,6 @@ impl RefusedMap {
     /// Adds another map's count for a service port and counter to the value of the first CPU.
     pub(crate) fn add(&self, key: RefusedKey, more: u64) -> io::Result<()> {
         self.0.enter(&key)?;
-        let Some(mut values) = self.0.lookup(&key)? else {
-            return Ok(());
-        };
-        if let Some(first) = values.first_mut() {
-            *first += more;
-        }
-        self.0.update(&key, &values)
+        self.0.change_first(&key, |first| *first += more)
     }
 }

@@ -12,23 +12,26 @@ use proxy_common::{
 };
 
 /// An address family, IPv4 or IPv6: the names of its maps, and its parts of plans and settings.
-pub trait Family: Addr + Plain + Into<IpAddr> {
-    /// The IP version: 4 or 6.
-    const VERSION: u32;
-    const FRONTENDS: &'static str;
-    const RECORDS: &'static str;
-    const BACKENDS: &'static str;
-    const SOURCE_RANGES: &'static str;
-    const NODE_ADDRESSES: &'static str;
-    const PODS: &'static str;
-    const FLOWS: &'static str;
-    const AFFINITY: &'static str;
-    const SOCKETS: &'static str;
-    const SOCKET_BUCKETS: &'static str;
-    const TRAFFIC: &'static str;
-    const FRAGMENTS: &'static str;
-    const RINGS: &'static str;
-    const EXPIRE: &'static str;
+pub trait Family: Addr + Plain + Into<IpAddr> + Default {
+    const VERSION: u32 = if Self::BITS == 32 { 4 } else { 6 };
+    /// The family's place where both families' values are in one array.
+    const AT: usize = if Self::BITS == 32 { 0 } else { 1 };
+    const FRONTENDS: &'static str = of::<Self>(maps::FRONTENDS_V4, maps::FRONTENDS_V6);
+    const RECORDS: &'static str = of::<Self>(maps::RECORDS_V4, maps::RECORDS_V6);
+    const BACKENDS: &'static str = of::<Self>(maps::BACKENDS_V4, maps::BACKENDS_V6);
+    const SOURCE_RANGES: &'static str = of::<Self>(maps::SOURCE_RANGES_V4, maps::SOURCE_RANGES_V6);
+    const NODE_ADDRESSES: &'static str =
+        of::<Self>(maps::NODE_ADDRESSES_V4, maps::NODE_ADDRESSES_V6);
+    const PODS: &'static str = of::<Self>(maps::PODS_V4, maps::PODS_V6);
+    const FLOWS: &'static str = of::<Self>(maps::FLOWS_V4, maps::FLOWS_V6);
+    const AFFINITY: &'static str = of::<Self>(maps::AFFINITY_V4, maps::AFFINITY_V6);
+    const SOCKETS: &'static str = of::<Self>(maps::SOCKETS_V4, maps::SOCKETS_V6);
+    const SOCKET_BUCKETS: &'static str =
+        of::<Self>(maps::SOCKET_BUCKETS_V4, maps::SOCKET_BUCKETS_V6);
+    const TRAFFIC: &'static str = of::<Self>(maps::TRAFFIC_V4, maps::TRAFFIC_V6);
+    const FRAGMENTS: &'static str = of::<Self>(maps::FRAGMENTS_V4, maps::FRAGMENTS_V6);
+    const RINGS: &'static str = of::<Self>(maps::RINGS_V4, maps::RINGS_V6);
+    const EXPIRE: &'static str = of::<Self>("expire_v4", "expire_v6");
 
     /// Returns this family's part of a service port's plan.
     fn of_port(port: &PortPlan) -> &FamilyPlan<Self>;
@@ -64,33 +67,17 @@ pub trait Family: Addr + Plain + Into<IpAddr> {
     fn services(settings: &mut Settings) -> &mut Ranges<Self>;
     /// Returns the ranges of external and load balancer IPs in the settings.
     fn external(settings: &mut Settings) -> &mut Ranges<Self>;
-    /// Returns a mask with this number of leading ones.
     fn mask(bits: u32) -> Self;
-    /// Returns the number of leading bits that two addresses share.
     fn common_bits(self, other: Self) -> u32;
 }
 
-macro_rules! family {
-    ($family:ident, $word:ident, $variant:ident, $lower:ident, $guarded:ident, $services:ident, $external:ident, $internal:ident,
-     $frontends:ident, $records:ident, $backends:ident, $sources:ident, $addresses:ident, $pods:ident, $flows:ident,
-     $affinity:ident, $sockets:ident, $buckets:ident, $traffic:ident, $fragments:ident, $rings:ident, $expire:literal) => {
-        impl Family for $family {
-            const VERSION: u32 = if Self::BITS == 32 { 4 } else { 6 };
-            const FRONTENDS: &'static str = maps::$frontends;
-            const RECORDS: &'static str = maps::$records;
-            const BACKENDS: &'static str = maps::$backends;
-            const SOURCE_RANGES: &'static str = maps::$sources;
-            const NODE_ADDRESSES: &'static str = maps::$addresses;
-            const PODS: &'static str = maps::$pods;
-            const FLOWS: &'static str = maps::$flows;
-            const AFFINITY: &'static str = maps::$affinity;
-            const SOCKETS: &'static str = maps::$sockets;
-            const SOCKET_BUCKETS: &'static str = maps::$buckets;
-            const TRAFFIC: &'static str = maps::$traffic;
-            const FRAGMENTS: &'static str = maps::$fragments;
-            const RINGS: &'static str = maps::$rings;
-            const EXPIRE: &'static str = $expire;
+const fn of<A: Addr>(v4: &'static str, v6: &'static str) -> &'static str {
+    if A::BITS == 32 { v4 } else { v6 }
+}
 
+macro_rules! family {
+    ($family:ident, $word:ident, $lower:ident, $guarded:ident, $services:ident, $external:ident, $internal:ident) => {
+        impl Family for $family {
             fn of_port(port: &PortPlan) -> &FamilyPlan<Self> {
                 &port.$lower
             }
@@ -99,7 +86,7 @@ macro_rules! family {
             }
             fn of_ip(address: IpAddr) -> Option<Self> {
                 match address {
-                    IpAddr::$variant(address) => Some(address.into()),
+                    IpAddr::$family(address) => Some(address.into()),
                     _ => None,
                 }
             }
@@ -129,67 +116,18 @@ macro_rules! family {
 family!(
     V4,
     u32,
-    V4,
     v4,
     guarded_v4,
     services_v4,
     external_v4,
-    internal_v4,
-    FRONTENDS_V4,
-    RECORDS_V4,
-    BACKENDS_V4,
-    SOURCE_RANGES_V4,
-    NODE_ADDRESSES_V4,
-    PODS_V4,
-    FLOWS_V4,
-    AFFINITY_V4,
-    SOCKETS_V4,
-    SOCKET_BUCKETS_V4,
-    TRAFFIC_V4,
-    FRAGMENTS_V4,
-    RINGS_V4,
-    "expire_v4"
+    internal_v4
 );
 family!(
     V6,
     u128,
-    V6,
     v6,
     guarded_v6,
     services_v6,
     external_v6,
-    internal_v6,
-    FRONTENDS_V6,
-    RECORDS_V6,
-    BACKENDS_V6,
-    SOURCE_RANGES_V6,
-    NODE_ADDRESSES_V6,
-    PODS_V6,
-    FLOWS_V6,
-    AFFINITY_V6,
-    SOCKETS_V6,
-    SOCKET_BUCKETS_V6,
-    TRAFFIC_V6,
-    FRAGMENTS_V6,
-    RINGS_V6,
-    "expire_v6"
+    internal_v6
 );
-
-/// Returns the smallest address range that contains both ranges; [`Prefix::NONE`] is the empty
-/// range.
-pub fn join<A: Family>(range: Prefix<A>, other: Prefix<A>) -> Prefix<A> {
-    let is_unused =
-        |range: &Prefix<A>| range.address == A::UNSPECIFIED && range.mask == A::mask(A::BITS);
-    if is_unused(&range) {
-        return other;
-    }
-    if is_unused(&other) {
-        return range;
-    }
-    let common = A::mask(range.address.common_bits(other.address));
-    let mask = range.mask.masked(other.mask).masked(common);
-    Prefix {
-        address: range.address.masked(mask),
-        mask,
-    }
-}

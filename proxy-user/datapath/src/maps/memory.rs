@@ -14,21 +14,19 @@ const BUCKET: u64 = 16;
 const POINTER: u64 = 8;
 const TRIE_NODE: u64 = 64;
 
+fn padded(size: u32) -> u64 {
+    size.next_multiple_of(8).into()
+}
+
 impl Shape {
     fn content(&self) -> u64 {
-        let padded = |size: u32| u64::from(size.next_multiple_of(8));
         padded(self.key_size) + padded(self.value_size)
-    }
-    /// Returns the bytes that the values of one element take, one value for each CPU.
-    fn per_cpu(&self) -> u64 {
-        let cpus = possible_cpus().unwrap_or(1) as u64;
-        u64::from(self.value_size.next_multiple_of(8)) * cpus
     }
     /// Returns the bytes that the kernel reserves when it creates the map.
     pub fn reserved(&self) -> u64 {
         let entries = u64::from(self.max_entries);
         match self.kind {
-            MapKind::Array => u64::from(self.value_size.next_multiple_of(8)) * entries,
+            MapKind::Array => padded(self.value_size) * entries,
             MapKind::Hash | MapKind::LruHash => {
                 let elements = match self.in_use() {
                     0 => (ELEMENT + self.content()) * entries,
@@ -36,9 +34,11 @@ impl Shape {
                 };
                 elements + BUCKET * entries.next_power_of_two()
             }
-            MapKind::PerCpuArray => self.per_cpu() * entries,
+            MapKind::PerCpuArray => {
+                padded(self.value_size) * possible_cpus().unwrap_or(1) as u64 * entries
+            }
             MapKind::PerCpuHash => {
-                let key = u64::from(self.key_size.next_multiple_of(8));
+                let key = padded(self.key_size);
                 // The values, one word for each processor, are small.
                 (ELEMENT + key + POINTER) * entries + BUCKET * entries.next_power_of_two()
             }

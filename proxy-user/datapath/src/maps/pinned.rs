@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The pins of the maps in use: finds pins that are missing or lead to other objects, and pins the
-//! maps again. Used by `Datapath`.
+//! The maps in use, of which each module takes its own, and their pins: finds pins that are missing
+//! or lead to other objects, and pins the maps again. Used by `Datapath`.
 
 use std::{
     fs, io,
@@ -10,7 +10,10 @@ use std::{
 
 use linux::{get_pinned, map_info, pin};
 
-use super::{pins::links_of, shapes::Shape};
+use super::{
+    pins::{if_there, links_of},
+    shapes::Shape,
+};
 use crate::error::DatapathError;
 
 /// The pins of the maps by which `portolan trace` asks the programs, each with the map's name in
@@ -42,6 +45,18 @@ impl PinnedMaps {
             maps: maps.collect::<Result<_, _>>()?,
             directory: identity(&links_of(home)),
         })
+    }
+    /// Wraps a map as a table or an array.
+    pub(crate) fn take<T>(
+        &self,
+        map: &'static str,
+        wrap: impl FnOnce(OwnedFd) -> io::Result<T>,
+    ) -> Result<T, DatapathError> {
+        let found = self.maps.iter().find(|(name, _)| *name == map);
+        let (_, fd) = found.ok_or(DatapathError::NoSuchMap { map })?;
+        fd.try_clone()
+            .and_then(wrap)
+            .map_err(DatapathError::of_map("open", map))
     }
     /// Pins a further map, in place of an earlier agent's. If that fails, [`Self::repair`] does it.
     pub(crate) fn add(&mut self, home: &Path, name: &'static str, map: OwnedFd) {
@@ -77,10 +92,8 @@ impl PinnedMaps {
 
 /// Pins a map at a path, in place of what is there.
 fn pin_over(map: &OwnedFd, path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => pin(map, path),
-    }
+    if_there(fs::remove_file(path))?;
+    pin(map, path)
 }
 
 /// Returns the device and inode of a directory; `None` if it is missing.

@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The pin directory: checks its place in the file system, and knows the paths below it. Used by
-//! all other modules.
+//! The pin directory: checks its place in the file system, knows the paths below it, and locks it
+//! for one agent at a time. Used by all other modules.
 
 use std::{
-    fs, io,
+    fs::{self, File},
+    io,
+    os::linux::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
-use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
+use nix::{
+    fcntl::{Flock, FlockArg},
+    sys::statfs::{BPF_FS_MAGIC, statfs},
+};
 use proxy_common::maps::LAYOUT_VERSION;
 
-use super::lock::Lock;
 use crate::error::DatapathError;
 
 /// One set of maps and the programs that use them; each has its own directory below the pin
@@ -34,7 +38,6 @@ impl Generation {
             layout: layout.parse().ok()?,
         })
     }
-    /// Returns the name of the generation's directory.
     pub fn name(self) -> String {
         let Self { number, layout } = self;
         match number {
@@ -42,7 +45,6 @@ impl Generation {
             _ => format!("v{layout}-{number}"),
         }
     }
-    /// Returns the path of the generation's directory.
     pub fn dir(self, pin_dir: &Path) -> PathBuf {
         pin_dir.join(self.name())
     }
@@ -116,9 +118,31 @@ pub fn links_dir(pin_dir: &Path) -> PathBuf {
     links_of(&layout_dir(pin_dir))
 }
 
-/// Returns the directory with the pins of links, below a generation's directory.
 pub(crate) fn links_of(home: &Path) -> PathBuf {
     home.join("links")
+}
+
+/// Returns the pins of links of all generations in a pin directory, sorted.
+pub(crate) fn all_links(pin_dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let homes = generations(pin_dir)?.into_iter();
+    let links = homes.flat_map(|one| files(&links_of(&one.dir(pin_dir))));
+    let mut links: Vec<_> = links.collect();
+    links.sort();
+    Ok(links)
+}
+
+/// Returns the files of a directory; none if the directory is missing.
+pub(crate) fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).collect()
+}
+
+/// Returns the result of removing a file or directory; it is no error if that is missing.
+pub(crate) fn if_there(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// True if a path lies on a BPF file system.
@@ -161,7 +185,6 @@ pub fn create_dirs(pin_dir: &Path) -> Result<(), DatapathError> {
     })
 }
 
-/// Creates the directory for the pins of links below a generation's directory.
 pub(crate) fn create_links(home: &Path) -> Result<(), DatapathError> {
     let links = links_of(home);
     fs::create_dir_all(&links).map_err(DatapathError::of_file("make", &links))
@@ -174,6 +197,67 @@ pub fn mount_point(pin_dir: &Path) -> PathBuf {
         return usual.into();
     }
     pin_dir.into()
+}
+
+/// This process's exclusive lock on the pin directory, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Lock(Flock<File>);
+
+impl Lock {
+    /// True if the locked directory still has this path; false if it was removed or replaced by
+    /// another one.
+    pub(crate) fn is_of(&self, pin_dir: &Path) -> bool {
+        let (held, now) = (self.0.metadata(), fs::metadata(pin_dir));
+        held.and_then(|held| Ok((held, now?)))
+            .is_ok_and(|(held, now)| (held.st_dev(), held.st_ino()) == (now.st_dev(), now.st_ino()))
+    }
+    /// Locks the directory; fails if another process has the lock. The lock is on the directory
+    /// itself, so agents in different containers see each other, and no lock file is left behind.
+    pub(crate) fn take(pin_dir: &Path) -> Result<Self, DatapathError> {
+        let failed = |attempt| DatapathError::of_file(attempt, pin_dir);
+        loop {
+            let file = File::open(pin_dir).map_err(failed("open"))?;
+            let metadata = file.metadata().map_err(failed("look at"))?;
+            let lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(lock) => lock,
+                Err((_, nix::errno::Errno::EWOULDBLOCK)) => {
+                    return Err(DatapathError::Locked {
+                        path: pin_dir.into(),
+                        holder: holder(&metadata),
+                    });
+                }
+                Err((_, error)) => return Err(failed("lock")(error.into())),
+            };
+            // A cleanup may have removed the directory after it was opened.
+            let now = fs::metadata(pin_dir).map_err(failed("look at"))?;
+            if now.st_ino() == metadata.st_ino() {
+                return Ok(Self(lock));
+            }
+        }
+    }
+}
+
+/// Returns the pid of the process that holds the lock on a directory; `None` if no process holds it
+/// or the holder is not visible. Does not try to lock the directory, because that could block an
+/// agent that starts.
+pub fn holder_of(pin_dir: &Path) -> Option<u32> {
+    holder(&fs::metadata(pin_dir).ok()?)
+}
+
+/// Returns the pid of the process that holds the lock on a file. Looks in /proc/locks, which does
+/// not show processes of other PID namespaces.
+fn holder(file: &fs::Metadata) -> Option<u32> {
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    let (major, minor) = (
+        nix::sys::stat::major(file.st_dev()),
+        nix::sys::stat::minor(file.st_dev()),
+    );
+    let inode = format!("{major:02x}:{minor:02x}:{}", file.st_ino());
+    locks.lines().find_map(|line| {
+        let mut words = line.split_whitespace().skip_while(|word| *word != "FLOCK");
+        let pid = words.nth(3)?;
+        (words.next()? == inode).then(|| pid.parse().ok().filter(|pid| *pid > 0))?
+    })
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use proxy_common::{
     ranges::{RANGES, Ranges},
 };
 
-use super::family::{Family, join};
+use super::family::Family;
 
 /// How many leading bits two ranges must share to be joined even if the list has space for both;
 /// first for IPv4, then for IPv6.
@@ -62,6 +62,23 @@ fn is_unused<A: Addr>(range: &Prefix<A>) -> bool {
     range.address == A::UNSPECIFIED && range.mask == A::ONES
 }
 
+/// Returns the smallest address range that contains both ranges; [`Prefix::NONE`] is the empty
+/// range.
+fn join<A: Family>(range: Prefix<A>, other: Prefix<A>) -> Prefix<A> {
+    if is_unused(&range) {
+        return other;
+    }
+    if is_unused(&other) {
+        return range;
+    }
+    let common = A::mask(range.address.common_bits(other.address));
+    let mask = range.mask.masked(other.mask).masked(common);
+    Prefix {
+        address: range.address.masked(mask),
+        mask,
+    }
+}
+
 /// Returns the positions of the two ranges that share the most leading bits, the smaller position
 /// first, and the number of these bits (all bits if one range contains the other).
 fn closest<A: Family>(list: &[Prefix<A>]) -> Option<(usize, usize, u32)> {
@@ -81,6 +98,7 @@ fn closest<A: Family>(list: &[Prefix<A>]) -> Option<(usize, usize, u32)> {
 
 #[cfg(test)]
 mod tests {
+    use control::testing::rows;
     use proptest::prelude::*;
     use proxy_common::{V4, V6};
 
@@ -100,62 +118,44 @@ mod tests {
             mask: net.netmask().into(),
         }
     }
-    fn all(texts: &[&str]) -> Vec<Prefix<V4>> {
-        texts.iter().map(|text| prefix(text)).collect()
+    fn all(texts: &str) -> Vec<Prefix<V4>> {
+        texts.split(' ').map(prefix).collect()
     }
-    fn after(addresses: &[&str], near: Near) -> Ranges<V4> {
-        let addresses: Vec<_> = addresses.iter().map(|address| v4(address)).collect();
+    fn after(addresses: &str, near: Near) -> Ranges<V4> {
+        let addresses: Vec<_> = addresses.split(' ').map(v4).collect();
         include_all(&Ranges::<V4>::NONE, &addresses, near)
     }
 
-    #[test]
-    fn nearby_cluster_ips_are_merged_into_one_range() {
-        let ranges = after(&["10.96.0.1", "10.96.0.10", "10.103.4.5"], NEAR);
-        assert_eq!(ranges.used(), all(&["10.96.0.0/13"]));
-        assert_eq!(after(&["10.96.0.1"], NEAR).used(), all(&["10.96.0.1/32"]));
-    }
+    /// Addresses, and the ranges that contain them: of cluster IPs, and (in the last row) of
+    /// external IPs, of which there are too many ranges.
+    const JOINED: &str = "
+10.96.0.1 | 10.96.0.1/32
+10.96.0.1 10.96.0.10 10.103.4.5 | 10.96.0.0/13
+10.96.0.1 192.168.3.4 172.30.0.1 10.96.7.7 | 10.96.0.0/21 192.168.3.4/32 172.30.0.1/32
+198.51.100.7 10.0.0.1 192.0.2.1 203.0.113.4 10.9.0.1
+  | 198.51.100.7/32 10.0.0.0/12 192.0.2.1/32 203.0.113.4/32
+";
 
     #[test]
-    fn distant_cluster_ips_stay_in_separate_ranges() {
-        let ranges = after(
-            &["10.96.0.1", "192.168.3.4", "172.30.0.1", "10.96.7.7"],
-            NEAR,
-        );
-        assert_eq!(
-            ranges.used(),
-            all(&["10.96.0.0/21", "192.168.3.4/32", "172.30.0.1/32"])
-        );
-        assert!(!ranges.contains(v4("203.0.113.9")));
-    }
-
-    #[test]
-    fn with_too_many_ranges_the_two_with_the_longest_common_prefix_are_merged() {
-        let ranges = after(
-            &[
-                "198.51.100.7",
-                "10.0.0.1",
-                "192.0.2.1",
-                "203.0.113.4",
-                "10.9.0.1",
-            ],
-            Near::EXTERNAL_IPS,
-        );
-        assert_eq!(
-            ranges.used(),
-            all(&[
-                "198.51.100.7/32",
-                "10.0.0.0/12",
-                "192.0.2.1/32",
-                "203.0.113.4/32"
-            ])
-        );
+    fn near_addresses_and_those_of_too_many_ranges_are_joined() {
+        for [addresses, ranges] in rows(JOINED) {
+            let is_external = addresses.starts_with("198");
+            let near = if is_external {
+                Near::EXTERNAL_IPS
+            } else {
+                NEAR
+            };
+            let found = after(&addresses, near);
+            assert_eq!(found.used(), all(&ranges), "{addresses}");
+            assert!(!found.contains(v4("203.0.113.9")));
+        }
     }
 
     #[test]
     fn a_range_replaces_the_ranges_that_it_contains() {
-        let ranges = after(&["10.96.0.1", "172.30.0.1"], NEAR);
+        let ranges = after("10.96.0.1 172.30.0.1", NEAR);
         let ranges = include(&ranges, prefix("10.0.0.0/8"), NEAR);
-        assert_eq!(ranges.used(), all(&["10.0.0.0/8", "172.30.0.1/32"]));
+        assert_eq!(ranges.used(), all("10.0.0.0/8 172.30.0.1/32"));
         assert_eq!(include(&ranges, prefix("10.1.0.0/16"), NEAR), ranges);
         assert_eq!(include(&ranges, Prefix::<V4>::NONE, NEAR), ranges);
     }

@@ -62,7 +62,10 @@ impl Shape {
 pub fn shapes(c: &Capacities) -> Vec<Shape> {
     use MapKind::{Array, Hash, LruHash, PerCpuArray, PerCpuHash};
     let s = Shape::new::<u32, u32>;
-    let sources = capacity::MASQUERADE_SOURCES as u32;
+    let (sources, shared) = (
+        capacity::MASQUERADE_SOURCES as u32,
+        maps::SHARED_INTERFACE_SLOTS,
+    );
     let mut shapes = shapes_of::<V4>(c);
     shapes.extend(shapes_of::<V6>(c));
     shapes.extend([
@@ -74,12 +77,7 @@ pub fn shapes(c: &Capacities) -> Vec<Shape> {
         Shape::new::<u32, u64>(maps::INTERFACES, Hash, capacity::INTERFACES as u32, 0),
         s(maps::DIRECT, Array, maps::DIRECT_SLOTS, 0),
         Shape::new::<u32, u64>(maps::BETWEEN_PODS, Array, maps::BETWEEN_PODS_SLOTS, 0),
-        s(
-            maps::SHARED_INTERFACES,
-            Array,
-            maps::SHARED_INTERFACE_SLOTS,
-            0,
-        ),
+        s(maps::SHARED_INTERFACES, Array, shared, 0),
         Shape::new::<u32, MasqueradeSources>(maps::MASQUERADE_SOURCES, Array, sources, 0),
         Shape::new::<u32, Settings>(maps::SETTINGS, Array, 1, 0),
         // One name per service port, which has at least one frontend of some family.
@@ -95,7 +93,6 @@ pub fn shapes(c: &Capacities) -> Vec<Shape> {
     shapes
 }
 
-/// Returns the shapes of the maps that each family has.
 fn shapes_of<A: Family>(c: &Capacities) -> Vec<Shape> {
     use MapKind::{Array, Hash, LpmTrie, LruHash, PerCpuArray};
     let rings = Ring::COUNT * ring_size(c.flows);
@@ -155,32 +152,19 @@ pub(crate) fn capacities_in(home: &Path) -> Result<Option<Capacities>, DatapathE
     Ok(any.then_some(capacities))
 }
 
-/// Describes the first difference in capacity between the maps in a generation's directory and
-/// their shapes; `None` if there is none. A missing map is no difference. Fails if a pin is not one
-/// of our maps: its type, sizes or flags differ, so another program made it.
-pub(crate) fn find_difference(
-    home: &Path,
-    shapes: &[Shape],
-) -> Result<Option<String>, DatapathError> {
-    let mut found = None;
+/// True if the maps in a generation's directory have the capacities of these shapes; a missing map
+/// counts as having it. Fails if a pin is not one of our maps: its type, sizes or flags differ, so
+/// another program made it.
+pub(crate) fn have_shapes(home: &Path, shapes: &[Shape]) -> Result<bool, DatapathError> {
+    let mut same = true;
     for shape in shapes {
         let path = home.join(shape.name);
-        let difference = match get_pinned(&path, false) {
-            Ok(fd) => match map_info(fd.as_fd()) {
-                Ok(info) if info.max_entries != shape.max_entries => {
-                    let (is, wanted) = (info.max_entries, shape.max_entries);
-                    found.get_or_insert_with(|| {
-                        format!("{}: capacity {is} where {wanted} is wanted", shape.name)
-                    });
-                    let same_size = MapInfo {
-                        max_entries: wanted,
-                        ..info
-                    };
-                    shape.difference(&same_size)
-                }
-                Ok(info) => shape.difference(&info),
-                Err(_) => Some("it is not a map".into()),
-            },
+        let difference = match get_pinned(&path, false).map(map_info) {
+            Ok(Ok(info)) => {
+                same &= info.max_entries == shape.max_entries;
+                shape.difference(&info)
+            }
+            Ok(Err(_)) => Some("it is not a map".into()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => Some(format!("it cannot be opened: {error}")),
         };
@@ -192,7 +176,7 @@ pub(crate) fn find_difference(
             });
         }
     }
-    Ok(found)
+    Ok(same)
 }
 
 #[cfg(test)]

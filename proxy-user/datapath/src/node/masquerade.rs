@@ -12,8 +12,9 @@ use proxy_common::{
 
 use super::Mirror;
 use crate::{
+    Datapath,
     error::DatapathError,
-    maps::{OpenMaps, family::Family, tables::Table},
+    maps::{PinnedMaps, family::Family, tables::Table},
 };
 
 /// The maps of interfaces. For each interface they have a word of flags, such as whether pods are
@@ -27,8 +28,7 @@ pub(crate) struct NodeInterfaces {
 }
 
 impl NodeInterfaces {
-    /// Starts with the elements that the maps contain.
-    pub(crate) fn adopt(open: &mut OpenMaps) -> Result<Self, DatapathError> {
+    pub(crate) fn adopt(open: &PinnedMaps) -> Result<Self, DatapathError> {
         let interfaces = Mirror::adopt(open, maps::INTERFACES)?;
         let sources: Table<u32, MasqueradeSources> =
             open.take(maps::MASQUERADE_SOURCES, Table::new)?;
@@ -52,15 +52,11 @@ impl NodeInterfaces {
             next,
         })
     }
-    /// Stores an interface's flags and its masquerade source addresses.
     pub(crate) fn set(&mut self, interface: &Interface) -> Result<(), DatapathError> {
-        self.store(interface)
-            .map_err(|source| DatapathError::Interface {
-                attempt: "store the masquerade source of",
-                interface: interface.name.clone(),
-                index: interface.index,
-                source,
-            })
+        self.store(interface).map_err(|source| {
+            let attempt = "store the masquerade source of";
+            DatapathError::of_interface(attempt, &interface.name, interface.index, source)
+        })
     }
     /// Does the work of [`Self::set`]. Never changes a list of addresses that an interface uses, so
     /// that no packet sees parts of two lists. Unused lists are overwritten in turn, so that each
@@ -117,22 +113,6 @@ impl NodeInterfaces {
         }
         None
     }
-    /// Sets whether packets from the interface with this index may be redirected past the network
-    /// stack. By default they may not. Does nothing if the interface is not stored.
-    pub(crate) fn set_redirects(
-        &mut self,
-        index: u32,
-        redirects: bool,
-    ) -> Result<(), DatapathError> {
-        let Some(word) = self.interfaces.stored.get(&index).copied() else {
-            return Ok(());
-        };
-        let flag = interface::word(interface::REDIRECTS, 0);
-        let word = if redirects { word | flag } else { word & !flag };
-        self.interfaces
-            .update(index, word)
-            .map_err(DatapathError::of_map("write", maps::INTERFACES))
-    }
     /// Updates the slot of the map `shared_ifaces` that an interface belongs to. Must be called
     /// after the interface's word was stored. For the slot's value see [`slot_of`].
     fn share(&self, interface: u32) -> io::Result<()> {
@@ -143,14 +123,11 @@ impl NodeInterfaces {
         }
         Ok(())
     }
-    /// Removes the interface with this index from the maps.
     pub(crate) fn remove(&mut self, interface: u32) -> Result<(), DatapathError> {
         self.interfaces.remove(&interface)?;
         self.share(interface)
             .map_err(DatapathError::of_map("write", maps::SHARED_INTERFACES))
     }
-    /// Restores the maps of interfaces if somebody else has changed them; returns how many elements
-    /// differed.
     pub(crate) fn repair(&mut self) -> Result<usize, DatapathError> {
         let mut differed = self.interfaces.repair()?;
         let failed = DatapathError::of_map("check", maps::MASQUERADE_SOURCES);
@@ -170,9 +147,23 @@ impl NodeInterfaces {
         }
         Ok(differed)
     }
-    /// Returns the indices of the interfaces in the map.
-    pub(crate) fn interfaces(&self) -> Vec<u32> {
-        self.interfaces.stored.keys().copied().collect()
+    pub(crate) fn interfaces(&self) -> impl Iterator<Item = u32> {
+        self.interfaces.keys()
+    }
+}
+
+impl Datapath {
+    /// Sets whether packets from an attached interface may be redirected past the stack. By default
+    /// they may not. Has an effect with the setting `forwarding: auto` only.
+    pub fn set_redirects(&mut self, index: u32, redirects: bool) -> Result<(), DatapathError> {
+        let interfaces = &mut self.masquerade.interfaces;
+        let Some(word) = interfaces.stored.get(&index).copied() else {
+            return Ok(());
+        };
+        let flag = interface::word(interface::REDIRECTS, 0);
+        let word = if redirects { word | flag } else { word & !flag };
+        let stored = interfaces.update(index, word);
+        stored.map_err(DatapathError::of_map("write", maps::INTERFACES))
     }
 }
 

@@ -8,40 +8,32 @@ use proxy_common::{
     FrontendKind, Prefix, Settings, V4, V6, maps, masquerade::PortRanges, settings::RANGES,
 };
 
+use super::Mirror;
 use crate::{
+    Datapath,
     error::DatapathError,
     maps::{
-        OpenMaps,
+        PinnedMaps,
         family::Family,
         ranges::{Near, include, include_all},
-        tables::Table,
     },
 };
 
 /// The map `settings`, which has one element.
 pub(crate) struct SettingsCell {
-    table: Table<u32, Settings>,
-    stored: Settings,
-    /// The settings that should be in the map. They differ from `stored` only if the kernel refused
-    /// a write.
+    map: Mirror<u32, Settings>,
+    /// The settings that should be in the map. They differ from those stored only if the kernel
+    /// refused a write.
     wanted: Settings,
 }
 
 /// Addresses of one family that frontends have or are about to get; the ranges in the settings must
 /// contain them.
+#[derive(Default)]
 pub(crate) struct NewAddresses<A> {
     cluster_ips: Vec<A>,
     /// External and load balancer IPs.
     external_ips: Vec<A>,
-}
-
-impl<A> Default for NewAddresses<A> {
-    fn default() -> Self {
-        Self {
-            cluster_ips: Vec::new(),
-            external_ips: Vec::new(),
-        }
-    }
 }
 
 impl<A> NewAddresses<A> {
@@ -61,71 +53,32 @@ impl SettingsCell {
     /// Starts with the settings in the map, and widens the ranges of service addresses to contain
     /// those of the adopted frontends.
     pub(crate) fn adopt(
-        open: &mut OpenMaps,
+        open: &PinnedMaps,
         (v4, v6): &(NewAddresses<V4>, NewAddresses<V6>),
     ) -> Result<Self, DatapathError> {
-        let table: Table<u32, Settings> = open.take(maps::SETTINGS, Table::new)?;
-        let failed = DatapathError::of_map("read", maps::SETTINGS);
-        let found = table.lookup(&0).map_err(failed)?.unwrap_or(Settings::EMPTY);
-        let mut cell = Self {
-            table,
-            stored: found,
-            wanted: found,
-        };
-        let mut wanted = found;
+        let map = Mirror::adopt(open, maps::SETTINGS)?;
         // A new map is all zeros, and a range of zeros would contain every address.
-        if found.masquerade_ports == PortRanges([0; 4]) {
-            wanted = Settings::EMPTY;
-        }
-        cell.wanted = wanted;
+        let is_new = |found: &&Settings| found.masquerade_ports == PortRanges([0; 4]);
+        let found = map.stored.get(&0).filter(|found| !is_new(found));
+        let wanted = found.copied().unwrap_or(Settings::EMPTY);
+        let mut cell = Self { map, wanted };
         cell.cover(v4, v6)
             .map_err(DatapathError::of_map("write", maps::SETTINGS))?;
         Ok(cell)
     }
     fn store(&mut self, settings: Settings) -> io::Result<bool> {
         self.wanted = settings;
-        if settings == self.stored {
-            return Ok(false);
-        }
-        self.table.update(&0, &settings)?;
-        self.stored = settings;
-        Ok(true)
+        let differs = self.map.stored.get(&0) != Some(&settings);
+        self.map.update(0, settings)?;
+        Ok(differs)
     }
     /// Whether segments of unknown connections to a service get a reset.
     pub(crate) fn resets(&self) -> bool {
-        self.stored.has(Settings::RESET_UNKNOWN)
+        let stored = self.map.stored.get(&0);
+        stored.is_some_and(|stored| stored.has(Settings::RESET_UNKNOWN))
     }
-    /// Restores the map if somebody else has changed it; true if that was so.
-    pub(crate) fn repair(&mut self) -> Result<bool, DatapathError> {
-        let failed = DatapathError::of_map("check", maps::SETTINGS);
-        if self.table.lookup(&0).map_err(failed)? == Some(self.stored) {
-            return Ok(false);
-        }
-        self.table.update(&0, &self.stored).map_err(failed)?;
-        Ok(true)
-    }
-    fn change(&mut self, settings: Settings) -> Result<(), DatapathError> {
-        let failed = DatapathError::of_map("write", maps::SETTINGS);
-        self.store(settings).map(drop).map_err(failed)
-    }
-    /// Replaces all settings except the ranges of service addresses, which it only widens.
-    pub(crate) fn set(&mut self, settings: &Settings) -> Result<(), DatapathError> {
-        fn widen<A: Family>(settings: &mut Settings, by: &[Prefix<A>; RANGES]) {
-            let ranges = A::services(settings);
-            *ranges = by.iter().fold(*ranges, |ranges, range| {
-                include(&ranges, *range, Near::CLUSTER_IPS)
-            });
-        }
-        let mut wanted = Settings {
-            services_v4: self.wanted.services_v4,
-            services_v6: self.wanted.services_v6,
-            external_v4: self.wanted.external_v4,
-            external_v6: self.wanted.external_v6,
-            ..*settings
-        };
-        widen(&mut wanted, &settings.allocated_v4);
-        widen(&mut wanted, &settings.allocated_v6);
-        self.change(wanted)
+    pub(crate) fn repair(&self) -> Result<usize, DatapathError> {
+        self.map.repair()
     }
     /// Widens the ranges of service addresses to contain these; true if anything had to be stored.
     /// The ranges never shrink, because connections outlive services.
@@ -144,5 +97,30 @@ impl SettingsCell {
         widen(&mut wanted, v4);
         widen(&mut wanted, v6);
         self.store(wanted)
+    }
+}
+
+impl Datapath {
+    /// Stores the node's settings, except the ranges of service addresses, which the datapath
+    /// maintains itself and only widens.
+    pub fn set_settings(&mut self, settings: &Settings) -> Result<(), DatapathError> {
+        fn widen<A: Family>(settings: &mut Settings, by: &[Prefix<A>; RANGES]) {
+            let ranges = A::services(settings);
+            *ranges = by.iter().fold(*ranges, |ranges, range| {
+                include(&ranges, *range, Near::CLUSTER_IPS)
+            });
+        }
+        let known = self.settings.wanted;
+        let mut wanted = Settings {
+            services_v4: known.services_v4,
+            services_v6: known.services_v6,
+            external_v4: known.external_v4,
+            external_v6: known.external_v6,
+            ..*settings
+        };
+        widen(&mut wanted, &settings.allocated_v4);
+        widen(&mut wanted, &settings.allocated_v6);
+        let stored = self.settings.store(wanted).map(drop);
+        stored.map_err(DatapathError::of_map("write", maps::SETTINGS))
     }
 }

@@ -14,7 +14,7 @@ use super::{
     load::Programs,
     pin::is_pinned,
     probe::has_tcx,
-    tc::{DIRECTIONS, TcAttachments, handle_of, ours, program_of},
+    tc::{DIRECTIONS, TcAttachments, direction, handle_of, ours, program_of},
 };
 use crate::options::Attachment;
 
@@ -23,30 +23,30 @@ use crate::options::Attachment;
 /// that keep moving their programs would serve no client.
 const MOVE_AGAIN: Duration = Duration::from_secs(600);
 
-/// A fault of our attachment at one tc hook: at egress if `egress` is true, else at ingress.
+/// A fault of our attachment at one tc hook, at egress if `egress` is true, else at ingress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Damage {
-    /// Our program is not attached.
-    Detached { egress: bool },
-    /// Another program is attached in place of ours.
-    Replaced { egress: bool },
-    /// Another program comes before ours and may hide packets from it.
-    Behind { egress: bool },
-    /// Our program is attached, but would be detached when the agent stops.
-    Unpinned { egress: bool },
+pub(crate) struct Damage {
+    pub(crate) egress: bool,
+    /// What had happened to our program, for an operator.
+    what: &'static str,
 }
 
+const DETACHED: &str = "was detached";
+const REPLACED: &str = "was replaced by another program";
+/// It may hide packets from ours.
+const BEHIND: &str = "had another program before it";
+/// It would be detached when the agent stops.
+const UNPINNED: &str = "had lost its pin";
+
 impl Damage {
+    /// True if another program comes before ours.
+    pub(crate) fn is_behind(self) -> bool {
+        self.what == BEHIND
+    }
     /// Returns a text that tells an operator what had happened to the program.
     pub(crate) fn describe(self) -> String {
-        let (what, egress) = match self {
-            Self::Detached { egress } => ("was detached", egress),
-            Self::Replaced { egress } => ("was replaced by another program", egress),
-            Self::Behind { egress } => ("had another program before it", egress),
-            Self::Unpinned { egress } => ("had lost its pin", egress),
-        };
-        let hook = if egress { "egress" } else { "ingress" };
-        format!("portolan's program at {hook} {what}")
+        let hook = direction(self.egress);
+        format!("portolan's program at {hook} {}", self.what)
     }
 }
 
@@ -61,24 +61,18 @@ impl TcAttachments {
     ) -> io::Result<Vec<Damage>> {
         let by_link = self.mode == Attachment::Detect && has_tcx(interface.index);
         let mut found = Vec::new();
-        for (egress, direction, _) in DIRECTIONS {
-            let program = program_of(interface, egress, direction);
+        for (egress, _) in DIRECTIONS {
+            let program = program_of(interface, egress);
             let Some(program) = program.and_then(|program| programs.fd(&program)) else {
                 continue;
             };
-            found.extend(if by_link {
-                let id = (!quick).then(|| program_id(program)).transpose()?;
-                self.damage_of_link(interface.index, egress, id)?
-            } else if quick {
-                None
-            } else {
-                damage_of_filter(
-                    self.generation,
-                    interface.index,
-                    egress,
-                    program_id(program)?,
-                )?
-            });
+            let id = (!quick).then(|| program_id(program)).transpose()?;
+            let what = match id {
+                _ if by_link => self.damage_of_link(interface.index, egress, id)?,
+                Some(id) => damage_of_filter(self.generation, interface.index, egress, id)?,
+                None => None,
+            };
+            found.extend(what.map(|what| Damage { egress, what }));
         }
         Ok(found)
     }
@@ -90,17 +84,17 @@ impl TcAttachments {
         index: u32,
         egress: bool,
         program: Option<u32>,
-    ) -> io::Result<Option<Damage>> {
+    ) -> io::Result<Option<&'static str>> {
         let Some(link) = self.held.get(&(index, egress)) else {
-            return Ok(Some(Damage::Detached { egress }));
+            return Ok(Some(DETACHED));
         };
         let info = link_info(link)?;
         let links = query_tcx(index, egress)?;
         if !links.contains(&info.id) {
-            return Ok(Some(Damage::Detached { egress }));
+            return Ok(Some(DETACHED));
         }
         if program.is_some_and(|id| info.program != id) {
-            return Ok(Some(Damage::Replaced { egress }));
+            return Ok(Some(REPLACED));
         }
         let is_first = tcx_programs(index, egress)?.first() == Some(&info.program);
         let may_move = self
@@ -108,11 +102,11 @@ impl TcAttachments {
             .get(&(index, egress))
             .is_none_or(|moved| moved.elapsed() > MOVE_AGAIN);
         if !is_first && may_move {
-            return Ok(Some(Damage::Behind { egress }));
+            return Ok(Some(BEHIND));
         }
         let looks_at_pin = program.is_some();
         let unpinned = looks_at_pin && !is_pinned(link, &self.link_path(index, egress));
-        Ok(unpinned.then_some(Damage::Unpinned { egress }))
+        Ok(unpinned.then_some(UNPINNED))
     }
 
     /// Detaches our program from a hook; [`Self::attach`] puts it back in front of all others. The
@@ -133,12 +127,12 @@ fn damage_of_filter(
     index: u32,
     egress: bool,
     program: u32,
-) -> io::Result<Option<Damage>> {
+) -> io::Result<Option<&'static str>> {
     let handle = u32::from(handle_of(generation));
     let ours = ours(index, egress)?;
     Ok(match ours.iter().find(|filter| filter.handle == handle) {
-        None => Some(Damage::Detached { egress }),
-        Some(filter) if filter.program != Some(program) => Some(Damage::Replaced { egress }),
+        None => Some(DETACHED),
+        Some(filter) if filter.program != Some(program) => Some(REPLACED),
         Some(_) => None,
     })
 }

@@ -10,36 +10,37 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use aya::programs::tc;
-use linux::{Filter, filter_qdiscs, filters, has_filters, remove_clsact};
+use aya::programs::tc::qdisc_add_clsact;
+use linux::{filter_qdiscs, filters, has_filters, remove_clsact};
 
-/// The suffix of a mark's name, after an interface's index. A mark is a file that says that we
-/// created the qdisc of this interface. It is a dangling symbolic link, because a BPF file system
-/// can hold those.
-pub(super) const MARK: &str = "-clsact";
+use super::tc::{has_ours, is_ours};
 
-/// Adds a clsact qdisc to an interface unless it has one. `is_ours` returns whether the interface
-/// has filters of ours.
-pub(super) fn make(links: &Path, index: u32, name: &str, is_ours: impl FnOnce() -> bool) {
+/// Adds a clsact qdisc to an interface unless it has one.
+pub(super) fn make(links: &Path, index: u32, name: &str) {
     let mark = mark(links, index);
     // If this fails, the later attaching reports the reason.
-    if tc::qdisc_add_clsact(name).is_ok() {
+    if qdisc_add_clsact(name).is_ok() {
         // Without a mark the qdisc is never removed, which harms nobody.
         _ = symlink("clsact", mark);
-    } else if !is_ours() {
+    } else if !has_ours(index, false) && !has_ours(index, true) {
         // The mark was left by another interface that had this index.
         _ = fs::remove_file(mark);
     }
 }
 
-/// Removes the qdisc of an interface if it is ours and has no filters; true if it was removed.
-pub(super) fn remove(links: &Path, index: u32) -> io::Result<bool> {
+/// Removes the qdisc of an interface if it is ours and has no filters; true if it was removed. If
+/// `dry`, returns whether it would be once our filters are gone.
+pub(super) fn remove(links: &Path, index: u32, dry: bool) -> io::Result<bool> {
     let mark = mark(links, index);
     if fs::symlink_metadata(&mark).is_err() {
         return Ok(false);
     }
-    let has_one = filter_qdiscs()?.get(&index) == Some(&true);
-    let removed = has_one && !has_filters(index)?;
+    let has_one = filter_qdiscs().map(|all| all.get(&index) == Some(&true));
+    if dry {
+        let is_free = |egress| filters(index, egress).is_ok_and(|all| all.iter().all(is_ours));
+        return Ok(has_one.unwrap_or(false) && is_free(false) && is_free(true));
+    }
+    let removed = has_one? && !has_filters(index)?;
     if removed {
         remove_clsact(index)?;
     }
@@ -47,23 +48,12 @@ pub(super) fn remove(links: &Path, index: u32) -> io::Result<bool> {
     Ok(removed)
 }
 
-/// Returns two answers: whether [`remove`] would remove the interface's qdisc once our filters are
-/// gone, and whether it would remove a mark.
-pub(super) fn would_go(
-    links: &Path,
-    index: u32,
-    is_ours: impl Fn(&Filter) -> bool,
-) -> (bool, bool) {
-    if fs::symlink_metadata(mark(links, index)).is_err() {
-        return (false, false);
-    }
-    let has_one = filter_qdiscs().is_ok_and(|found| found.get(&index) == Some(&true));
-    let is_free = [false, true]
-        .into_iter()
-        .all(|egress| filters(index, egress).is_ok_and(|all| all.iter().all(&is_ours)));
-    (has_one && is_free, true)
+fn mark(links: &Path, index: u32) -> PathBuf {
+    links.join(mark_of(index))
 }
 
-fn mark(links: &Path, index: u32) -> PathBuf {
-    links.join(format!("{index}{MARK}"))
+/// Returns the name of the mark of an interface: a file that says that we created its qdisc. It is
+/// a dangling symbolic link, because a BPF file system can hold those.
+pub(crate) fn mark_of(index: u32) -> String {
+    format!("{index}-clsact")
 }

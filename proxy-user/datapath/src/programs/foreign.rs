@@ -66,7 +66,7 @@ impl HookState {
 }
 
 /// A program or filter at a hook.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Member {
     program: Option<u32>,
     name: Option<String>,
@@ -146,17 +146,18 @@ impl<'a> Hooks<'a> {
         interface: &Interface,
         by_filter: bool,
     ) -> io::Result<Vec<ForeignProgram>> {
+        let up_to = by_filter.then_some(*PRIORITIES.start());
         let mut found = Vec::new();
         for egress in [false, true] {
             let chain = self.chain(interface.index, egress)?;
-            found.extend(state(self.ours, chain, precedes(by_filter)).foreign(egress));
+            found.extend(state(self.ours, chain, up_to).foreign(egress));
         }
         Ok(found)
     }
 
     /// Returns the programs at one hook of an interface, whether or not ours is there.
     pub(super) fn state(&self, index: u32, egress: bool) -> io::Result<HookState> {
-        Ok(state(self.ours, self.chain(index, egress)?, |_| true))
+        Ok(state(self.ours, self.chain(index, egress)?, Some(u16::MAX)))
     }
 
     /// Returns the programs at one hook of an interface, in the order in which the kernel runs
@@ -176,9 +177,7 @@ impl<'a> Hooks<'a> {
         };
         let by_tcx = by_tcx.into_iter().map(|program| Member {
             program: Some(program),
-            name: None,
-            kind: None,
-            priority: 0,
+            ..Member::default()
         });
         let mut chain: Vec<_> = by_tcx.collect();
         let has_filters = self.qdiscs.get(&index).is_some_and(|both| *both || !egress);
@@ -194,14 +193,10 @@ impl<'a> Hooks<'a> {
     }
 }
 
-/// Returns a function that says whether a member would come before ours.
-fn precedes(by_filter: bool) -> impl Fn(&Member) -> bool {
-    move |member| by_filter && member.priority <= *PRIORITIES.start()
-}
-
-/// Returns the members of a chain by their positions. `precedes`: whether a member comes before
-/// ours where ours is not attached.
-fn state(ours: &HashSet<u32>, chain: Vec<Member>, precedes: impl Fn(&Member) -> bool) -> HookState {
+/// Returns the members of a chain by their positions. Where ours is not attached, those up to the
+/// priority `up_to` come before ours; none without it.
+fn state(ours: &HashSet<u32>, chain: Vec<Member>, up_to: Option<u16>) -> HookState {
+    let precedes = |member: &Member| up_to.is_some_and(|up_to| member.priority <= up_to);
     let is_ours = |member: &Member| member.program.is_some_and(|id| ours.contains(&id));
     let first = chain.iter().position(is_ours);
     let mut state = HookState {
@@ -232,10 +227,9 @@ mod tests {
 
     fn program(id: u32) -> Member {
         Member {
-            priority: 0,
             program: Some(id),
             name: Some("a.o:[tc]".into()),
-            kind: None,
+            ..Member::default()
         }
     }
 
@@ -247,7 +241,7 @@ mod tests {
         };
         let chain = || vec![filter(1), filter(2)];
         let places = |by_filter: bool| {
-            let found = state(&HashSet::new(), chain(), precedes(by_filter));
+            let found = state(&HashSet::new(), chain(), by_filter.then_some(1));
             found
                 .foreign(false)
                 .map(|one| one.place)
@@ -260,15 +254,13 @@ mod tests {
     #[test]
     fn foreign_programs_are_listed_as_before_or_behind_ours() {
         let flower = Member {
-            priority: 2,
-            program: None,
-            name: None,
             kind: Some("flower".into()),
+            ..Member::default()
         };
         let ours = HashSet::from([1, 2]);
         let chain = vec![program(NOBODY), program(2), flower];
         let beside = |ours: &HashSet<u32>| {
-            let state = state(ours, chain.clone(), |_| true);
+            let state = state(ours, chain.clone(), Some(u16::MAX));
             state.beside(true).collect::<Vec<_>>()
         };
         let expected = [

@@ -4,10 +4,10 @@
 
 use std::{
     collections::HashSet,
-    fs::{self, File},
+    fs::File,
     io,
     os::fd::AsFd,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use linux::{
@@ -16,13 +16,12 @@ use linux::{
 };
 
 use super::{
-    entry_points::HOOKS,
     foreign::{ForeignProgram, HookState, Hooks},
-    hooks::path_of,
+    hooks::{HOOKS, path_of},
     probe::has_tcx,
     tc::ours,
 };
-use crate::maps::pins::{generations, links_of};
+use crate::maps::pins::{all_links, generations};
 
 /// The foreign programs at the hooks to which ours will be attached.
 #[derive(Debug, Default)]
@@ -49,7 +48,7 @@ pub fn foresee(
     interfaces: &[Interface],
     cgroup: Option<&Path>,
 ) -> io::Result<Foreseen> {
-    let mut ours = linked_programs(pin_dir)?;
+    let mut ours = linked_programs(all_links(pin_dir)?);
     ours.extend(interfaces.iter().flat_map(|one| filter_programs(one.index)));
     let hooks = Hooks::read(&ours)?;
     let mut found = Foreseen::default();
@@ -90,10 +89,9 @@ pub struct Attached(HashSet<u32>);
 
 impl Attached {
     pub fn read(pin_dir: &Path) -> io::Result<Self> {
-        Ok(Self(linked_programs(pin_dir)?))
+        Ok(Self(linked_programs(all_links(pin_dir)?)))
     }
 
-    /// Returns whether the program with this id is one of the agent's.
     pub fn has(&self, id: u32) -> bool {
         self.0.contains(&id)
     }
@@ -117,10 +115,8 @@ impl Attached {
 /// Returns those of the wanted socket hooks to which no program of an agent with this pin directory
 /// is attached. A hook has the name of our program for it.
 pub fn missing_socket_hooks<'a>(pin_dir: &Path, wanted: &[&'a str]) -> io::Result<Vec<&'a str>> {
-    let homes: Vec<_> = generations(pin_dir)?
-        .into_iter()
-        .map(|generation| generation.dir(pin_dir))
-        .collect();
+    let homes = generations(pin_dir)?.into_iter();
+    let homes: Vec<_> = homes.map(|one| one.dir(pin_dir)).collect();
     let is_attached = |hook: &str| {
         let mut links = homes.iter().map(|home| {
             let link = get_pinned(&path_of(home, hook), false);
@@ -132,19 +128,11 @@ pub fn missing_socket_hooks<'a>(pin_dir: &Path, wanted: &[&'a str]) -> io::Resul
     Ok(missing.copied().collect())
 }
 
-/// Returns the ids of the programs that are attached by the links pinned below a pin directory.
-fn linked_programs(pin_dir: &Path) -> io::Result<HashSet<u32>> {
-    let mut found = HashSet::new();
-    for generation in generations(pin_dir)? {
-        let Ok(links) = fs::read_dir(links_of(&generation.dir(pin_dir))) else {
-            continue;
-        };
-        for link in links {
-            let link = get_pinned(&link?.path(), false).and_then(link_info);
-            found.extend(link.ok().map(|link| link.program));
-        }
-    }
-    Ok(found)
+/// Returns the ids of the programs that these pinned links attach.
+pub(crate) fn linked_programs(links: impl IntoIterator<Item = PathBuf>) -> HashSet<u32> {
+    let links = links.into_iter();
+    let infos = links.map(|path| get_pinned(&path, false).and_then(link_info));
+    infos.flatten().map(|info| info.program).collect()
 }
 
 /// Returns the ids of our programs that are attached to an interface by clsact filters; none if the

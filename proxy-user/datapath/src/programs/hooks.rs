@@ -13,14 +13,50 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use linux::{attach_cgroup, get_pinned, link_info, program_id, replace};
+use linux::{LinkInfo, attach_cgroup, link_info, program_id};
 
 use super::{
-    entry_points::{HOOKS, Hook},
     load::Programs,
-    pin::{is_pinned, pin_again},
+    pin::{is_pinned, keep_or_attach},
 };
-use crate::{error::DatapathError, maps::pins::links_of};
+use crate::{Datapath, error::DatapathError, maps::pins::links_of};
+
+/// A socket hook: the name of our program for it, and the number by which the kernel knows the
+/// hook.
+#[derive(Clone, Copy)]
+pub(super) struct Hook {
+    pub(super) program: &'static str,
+    /// The hooks that must be attached before this one, because they undo what it changes.
+    pub(super) needs: &'static [&'static str],
+    /// The hook's number in the kernel's `enum bpf_attach_type`.
+    pub(super) attach_type: u32,
+}
+
+const fn hook(program: &'static str, attach_type: u32, needs: &'static [&'static str]) -> Hook {
+    Hook {
+        program,
+        needs,
+        attach_type,
+    }
+}
+
+/// The socket hooks in the order of attaching: hooks that restore addresses come before hooks that
+/// replace them, and hooks that remove entries before hooks that create them.
+pub(super) const HOOKS: [Hook; 11] = [
+    hook("release", 34, &[]),
+    hook("receive_v4", 19, &[]),
+    hook("receive_v6", 20, &[]),
+    hook("peer_name_v4", 29, &[]),
+    hook("peer_name_v6", 30, &[]),
+    hook("bind_v4", 8, &[]),
+    hook("bind_v6", 9, &[]),
+    // An IPv6 socket sends to IPv4-mapped addresses through `send_v4`, and receives through
+    // `receive_v6`.
+    hook("send_v4", 14, &["release", "receive_v4", "receive_v6"]),
+    hook("send_v6", 15, &["release", "receive_v6"]),
+    hook("connect_v4", 10, &["release", "receive_v4", "peer_name_v4"]),
+    hook("connect_v6", 11, &["release", "receive_v6", "peer_name_v6"]),
+];
 
 /// The open links of the socket hooks, so that they outlive their pins. Key: the name of the
 /// program.
@@ -28,61 +64,6 @@ use crate::{error::DatapathError, maps::pins::links_of};
 pub(crate) struct HookLinks(HashMap<&'static str, OwnedFd>);
 
 impl HookLinks {
-    /// Attaches the programs to a cgroup, or replaces programs of an earlier call or run. Skips a
-    /// program that the kernel refuses, and with it the hooks that need it.
-    pub(crate) fn attach(
-        &mut self,
-        programs: &Programs,
-        home: &Path,
-        cgroup: &Path,
-    ) -> Result<(), DatapathError> {
-        let failed = |source| DatapathError::Cgroup {
-            path: cgroup.into(),
-            source,
-        };
-        let (directory, id) = open(cgroup).map_err(failed)?;
-        for (hook, program) in wanted(programs) {
-            self.attach_one(home, &directory, id, hook, program)
-                .map_err(failed)?;
-        }
-        Ok(())
-    }
-
-    fn attach_one(
-        &mut self,
-        home: &Path,
-        directory: &File,
-        id: u64,
-        hook: Hook,
-        program: BorrowedFd<'_>,
-    ) -> io::Result<()> {
-        let path = path_of(home, hook.program);
-        let held = self.0.remove(hook.program);
-        for link in held.into_iter().chain(get_pinned(&path, false).ok()) {
-            if link_info(&link).is_ok_and(|info| info.is_cgroup(id, hook.attach_type)) {
-                // Kept open in any case: even without a pin the link works as long as the agent
-                // runs.
-                let link = self.0.entry(hook.program).insert_entry(link);
-                return replace(link.get().as_fd(), program)
-                    .and_then(|()| pin_again(link.get(), &path));
-            }
-        }
-        let link = attach_cgroup(program, directory.as_fd(), hook.attach_type)?;
-        let link = self.0.entry(hook.program).insert_entry(link);
-        pin_again(link.get(), &path)
-    }
-
-    /// Returns the names of the programs that can be attached to socket hooks on this kernel.
-    pub(crate) fn wanted(programs: &Programs) -> Vec<&'static str> {
-        wanted(programs).map(|(hook, _)| hook.program).collect()
-    }
-
-    /// Returns two numbers: how many socket hooks can be attached on this kernel, and how many are
-    /// attached.
-    pub(crate) fn counts(&self, programs: &Programs) -> (usize, usize) {
-        (wanted(programs).count(), self.0.len())
-    }
-
     /// Returns the faults of our attachments to a cgroup, each as a text for the operator. A quick
     /// check skips the pins of the links.
     pub(crate) fn damage(
@@ -117,6 +98,45 @@ impl HookLinks {
     }
 }
 
+impl Datapath {
+    /// Attaches our programs to the socket hooks of a cgroup, or replaces programs of an earlier
+    /// call or run. Skips a program that the kernel refuses, and with it the hooks that need it.
+    /// Idempotent.
+    pub fn attach_hooks(&mut self, cgroup: &Path) -> Result<(), DatapathError> {
+        let failed = |source| DatapathError::Cgroup {
+            path: cgroup.into(),
+            source,
+        };
+        let (directory, id) = open(cgroup).map_err(failed)?;
+        let directory = directory.as_fd();
+        for (hook, program) in wanted(&self.programs) {
+            let path = path_of(&self.home, hook.program);
+            let is_it = |info: &LinkInfo| Ok(info.is_cgroup(id, hook.attach_type));
+            let attach = || attach_cgroup(program, directory, hook.attach_type);
+            keep_or_attach(
+                &mut self.hooks.0,
+                hook.program,
+                &path,
+                program,
+                is_it,
+                attach,
+            )
+            .map_err(failed)?;
+        }
+        Ok(())
+    }
+    /// Returns the names of the programs that can be attached to socket hooks on this kernel.
+    pub fn wanted_hooks(&self) -> Vec<&'static str> {
+        let wanted = wanted(&self.programs);
+        wanted.map(|(hook, _)| hook.program).collect()
+    }
+    /// Returns two numbers: how many socket hooks can be attached on this kernel, and how many are
+    /// attached.
+    pub fn hook_counts(&self) -> (usize, usize) {
+        (wanted(&self.programs).count(), self.hooks.0.len())
+    }
+}
+
 /// Returns the hooks to attach, each with its program's descriptor. Leaves out those that lack a
 /// program that they need.
 fn wanted(programs: &Programs) -> impl Iterator<Item = (Hook, BorrowedFd<'_>)> {
@@ -135,7 +155,6 @@ fn open(cgroup: &Path) -> io::Result<(File, u64)> {
     Ok((directory, id))
 }
 
-/// Returns the path of the pin of a hook's link.
 pub(super) fn path_of(home: &Path, program: &str) -> PathBuf {
     links_of(home).join(format!("cgroup-{program}"))
 }

@@ -20,7 +20,7 @@ use linux::{TestRun, program_id, test_run};
 use proxy_common::{flow::ring::ring_size, maps};
 
 use super::{
-    entry_points::{HOOKS, NEEDED, PROGRAMS, UPLINK},
+    hooks::HOOKS,
     log::ProgramLog,
     refusal::{Refusal, explain},
 };
@@ -28,6 +28,24 @@ use crate::{Datapath, RefusedProgram, error::DatapathError, maps::Shape, options
 
 /// The BPF object file with the kernel programs, embedded at build time.
 pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/portolan.bpf.o"));
+
+/// The tc programs, and the programs `expire_*`, which the agent runs itself.
+pub const PROGRAMS: [&str; 7] = [
+    "ingress",
+    "egress",
+    "ingress_l3",
+    "egress_l3",
+    "egress_loopback",
+    "expire_v4",
+    "expire_v6",
+];
+
+/// The program for the XDP hook of uplinks.
+pub(super) const UPLINK: &str = "uplink";
+
+/// The programs without which the datapath cannot work. If the kernel refuses another one, the rest
+/// works.
+pub(super) const NEEDED: [&str; 2] = ["ingress", "egress"];
 
 /// Log levels of aya-log: only faults, or every packet as well. The verifier removes the code of
 /// disabled levels.
@@ -78,15 +96,13 @@ impl Programs {
                 });
                 continue;
             };
-            if tracing.is_none() {
-                let level = VerifierLogLevel::VERBOSE | VerifierLogLevel::STATS;
-                tracing = Some(object(options, home, shapes, level)?);
-            }
-            let traced = match &mut tracing {
-                Some(ebpf) => load_one(ebpf, name)?.err(),
-                None => None,
+            let level = VerifierLogLevel::VERBOSE | VerifierLogLevel::STATS;
+            let mut ebpf = match tracing.take() {
+                Some(ebpf) => ebpf,
+                None => object(options, home, shapes, level)?,
             };
-            let reason = explain(&error, traced.as_ref());
+            let reason = explain(&error, load_one(&mut ebpf, name)?.err().as_ref());
+            tracing = Some(ebpf);
             if NEEDED.contains(&name) {
                 return Err(DatapathError::Program {
                     program: name.into(),
@@ -113,19 +129,13 @@ impl Programs {
             }
         })
     }
-    /// Returns a reader of the lines that the programs log from now on.
-    pub(crate) fn log(&mut self) -> Result<ProgramLog, DatapathError> {
-        ProgramLog::open(&mut self.ebpf).map_err(|error| {
-            DatapathError::Load(format!("read the programs' log: {}", chain(&error)))
-        })
-    }
-    /// Returns a program's descriptor; `None` if the program is not loaded.
     pub(crate) fn fd(&self, name: &str) -> Option<BorrowedFd<'_>> {
         self.ebpf.program(name)?.fd().ok().map(AsFd::as_fd)
     }
-    /// Returns a descriptor of a map that the programs use, by its name in the object.
     pub(crate) fn map(&self, name: &str) -> io::Result<OwnedFd> {
-        descriptor(&self.ebpf, name)
+        self.ebpf
+            .map(name)
+            .map_or_else(|| Err(io::ErrorKind::NotFound.into()), fd)
     }
     /// Returns the kernel's ids of those programs in [`PROGRAMS`] that are loaded.
     pub(crate) fn ids(&self) -> io::Result<HashSet<u32>> {
@@ -213,22 +223,26 @@ fn load_one(ebpf: &mut Ebpf, name: &str) -> Result<Result<(), ProgramError>, Dat
     }
 }
 
-/// Returns a descriptor of a map of an opened object.
-fn descriptor(ebpf: &Ebpf, name: &str) -> io::Result<OwnedFd> {
-    match ebpf.map(name) {
-        Some(
-            Map::Array(map)
-            | Map::HashMap(map)
-            | Map::LruHashMap(map)
-            | Map::PerCpuArray(map)
-            | Map::PerCpuHashMap(map)
-            | Map::PerfEventArray(map),
-        ) => map.fd().as_fd().try_clone_to_owned(),
+/// Returns the descriptor of a map that a loader has created.
+pub(crate) fn fd(map: &Map) -> io::Result<OwnedFd> {
+    match map {
+        Map::Array(map)
+        | Map::HashMap(map)
+        | Map::LruHashMap(map)
+        | Map::PerCpuArray(map)
+        | Map::PerCpuHashMap(map)
+        | Map::PerfEventArray(map) => map.fd().as_fd().try_clone_to_owned(),
         _ => Err(io::ErrorKind::NotFound.into()),
     }
 }
 
 impl Datapath {
+    /// Returns a reader of the programs' log lines. Can be called only once.
+    pub fn program_log(&mut self) -> Result<ProgramLog, DatapathError> {
+        ProgramLog::open(&mut self.programs.ebpf).map_err(|error| {
+            DatapathError::Load(format!("read the programs' log: {}", chain(&error)))
+        })
+    }
     /// Runs a loaded program `repeat` times on a packet, with the current maps: for tests and
     /// benchmarks. `context` is the start of a `__sk_buff`.
     pub fn test_run(

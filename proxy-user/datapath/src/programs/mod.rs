@@ -5,7 +5,6 @@
 
 mod check;
 mod clsact;
-mod entry_points;
 mod foreign;
 mod foresee;
 mod hooks;
@@ -19,16 +18,16 @@ mod tc;
 mod xdp;
 
 pub(super) use check::Damage;
-pub use entry_points::PROGRAMS;
+pub(super) use clsact::mark_of;
 pub(super) use foreign::Hooks;
 pub use foreign::{ChainPosition, ForeignProgram, HookState};
+pub(super) use foresee::linked_programs;
 pub use foresee::{Attached, ForeignHook, Foreseen, foresee, missing_socket_hooks};
 pub(super) use hooks::HookLinks;
 pub use hooks::{cgroup_root, is_below_root};
-pub(super) use load::Programs;
-pub use load::{Load, OBJECT};
+pub use load::{Load, OBJECT, PROGRAMS};
+pub(super) use load::{Programs, fd};
 pub use log::ProgramLog;
-pub(super) use present::filters_to_detach;
 pub use present::{Chain, HOOK_COUNT, PinnedLink, Present, chains, pinned_links, present};
 pub(super) use probe::check;
 pub use probe::{counts_at_peers, has_capability, has_tcx, is_realtime, running_kernel};

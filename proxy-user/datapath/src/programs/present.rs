@@ -4,21 +4,20 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
-    fs, io,
-    path::{Path, PathBuf},
+    io,
+    path::Path,
 };
 
 use linux::{get_pinned, interfaces::Interface, link_info, program_name};
 use serde::Serialize;
 
 use super::{
-    clsact,
-    entry_points::HOOKS,
     foreign::{Hooks, Member},
-    tc::{has_ours, interfaces, is_ours, program_of},
+    hooks::HOOKS,
+    tc::{direction, has_ours, interfaces, program_of},
     xdp::of_pin,
 };
-use crate::maps::pins::{generations, links_of};
+use crate::maps::pins::all_links;
 
 /// The number of socket hooks that exist.
 pub const HOOK_COUNT: usize = HOOKS.len();
@@ -40,10 +39,8 @@ pub struct Present {
 /// filters in the calling thread's network namespace, and only if no tcx link is found.
 pub fn present(pin_dir: &Path) -> io::Result<Present> {
     let mut found = Present::default();
-    for generation in generations(pin_dir)? {
-        for path in files(&links_of(&generation.dir(pin_dir))) {
-            found.add(&path)?;
-        }
+    for path in all_links(pin_dir)? {
+        found.add(&path)?;
     }
     if found.interfaces.is_empty() {
         for (index, _) in interfaces() {
@@ -94,34 +91,13 @@ impl Present {
         &'a self,
         wanted: impl IntoIterator<Item = &'a Interface>,
     ) -> impl Iterator<Item = (&'a Interface, &'static str)> {
-        let hooks = wanted
-            .into_iter()
-            .flat_map(|one| [(one, false, "ingress"), (one, true, "egress")]);
-        hooks
-            .filter(move |(one, egress, name)| {
-                program_of(one, *egress, name).is_some()
-                    && !self.interfaces.contains(&(one.index, *egress))
-            })
-            .map(|(one, _, name)| (one, name))
+        let wanted = wanted.into_iter();
+        let hooks = wanted.flat_map(|one| [(one, false), (one, true)]);
+        let missing = hooks.filter(move |(one, egress)| {
+            program_of(one, *egress).is_some() && !self.interfaces.contains(&(one.index, *egress))
+        });
+        missing.map(|(one, egress)| (one, direction(egress)))
     }
-}
-
-/// Returns what `detach_filters` would remove from an interface, as the texts that it would return,
-/// and the paths of the marks that it would remove.
-pub(crate) fn filters_to_detach(
-    links: &[PathBuf],
-    index: u32,
-) -> (Vec<&'static str>, Vec<PathBuf>) {
-    let (mut found, mut marks) = (Vec::new(), Vec::new());
-    for (egress, what) in [(true, "egress filter"), (false, "ingress filter")] {
-        found.extend(has_ours(index, egress).then_some(what));
-    }
-    for links in links {
-        let (qdisc, mark) = clsact::would_go(links, index, is_ours);
-        found.extend(qdisc.then_some("clsact qdisc"));
-        marks.extend(mark.then(|| links.join(format!("{index}{}", clsact::MARK))));
-    }
-    (found, marks)
 }
 
 /// A pinned link and the program that it attaches.
@@ -138,19 +114,17 @@ pub struct PinnedLink {
 /// Returns every link in a pin directory, with its program.
 pub fn pinned_links(pin_dir: &Path) -> io::Result<Vec<PinnedLink>> {
     let mut found = Vec::new();
-    for generation in generations(pin_dir)? {
-        for path in files(&links_of(&generation.dir(pin_dir))) {
-            let Ok(info) = get_pinned(&path, false).and_then(link_info) else {
-                continue;
-            };
-            let pin = path.strip_prefix(pin_dir).unwrap_or(&path);
-            found.push(PinnedLink {
-                pin: pin.display().to_string(),
-                link: info.id,
-                program: info.program,
-                name: program_name(info.program),
-            });
-        }
+    for path in all_links(pin_dir)? {
+        let Ok(info) = get_pinned(&path, false).and_then(link_info) else {
+            continue;
+        };
+        let pin = path.strip_prefix(pin_dir).unwrap_or(&path);
+        found.push(PinnedLink {
+            pin: pin.display().to_string(),
+            link: info.id,
+            program: info.program,
+            name: program_name(info.program),
+        });
     }
     found.sort();
     Ok(found)
@@ -177,27 +151,19 @@ pub fn chains() -> Vec<Chain> {
         return found;
     };
     for (index, interface) in interfaces() {
-        for (egress, direction) in [(false, "ingress"), (true, "egress")] {
+        for egress in [false, true] {
             let chain = hooks.chain(index, egress).unwrap_or_default();
             if !chain.is_empty() {
                 found.push(Chain {
                     interface: interface.clone(),
                     index,
-                    direction,
+                    direction: direction(egress),
                     programs: chain.iter().map(Member::in_chain).collect(),
                 });
             }
         }
     }
     found
-}
-
-/// Returns the files of a directory, sorted; none if the directory is missing.
-fn files(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
-    paths.sort();
-    paths
 }
 
 #[cfg(test)]

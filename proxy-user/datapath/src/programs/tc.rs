@@ -16,18 +16,17 @@ use aya::programs::{
     tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle},
 };
 use linux::{
-    Filter, attach_tcx, detach, filter_qdiscs, filters, get_pinned,
+    Filter, LinkInfo, attach_tcx, detach, filter_qdiscs, filters, get_pinned,
     interfaces::{Interface, InterfaceKind},
-    link_info, query_tcx, replace,
+    link_info, query_tcx,
 };
 
-use super::{
-    clsact,
-    load::Programs,
-    pin::{pin_again, remove_file},
-    probe::has_tcx,
+use super::{clsact, load::Programs, pin::keep_or_attach, probe::has_tcx};
+use crate::{
+    error::DatapathError,
+    maps::pins::{if_there, links_of},
+    options::Attachment,
 };
-use crate::{error::DatapathError, maps::pins::links_of, options::Attachment};
 
 /// Priorities for our filters, tried in this order. The kernel runs the lowest first. A filter that
 /// ends classification hides packets from those behind it, and ours never does. A priority that a
@@ -37,12 +36,14 @@ pub(super) const PRIORITIES: std::ops::RangeInclusive<u16> = 1..=8;
 /// handle by itself: the upper half of its own is small.
 const HANDLE: u16 = 0x4a54;
 
-/// The directions in the order of attaching: true for egress, the hook's name, aya's type. Egress
-/// restores the addresses of replies, so it comes before ingress, which translates.
-pub(super) const DIRECTIONS: [(bool, &str, TcAttachType); 2] = [
-    (true, "egress", TcAttachType::Egress),
-    (false, "ingress", TcAttachType::Ingress),
-];
+/// The directions in the order of attaching: true for egress, and aya's type. Egress restores the
+/// addresses of replies, so it comes before ingress, which translates.
+pub(super) const DIRECTIONS: [(bool, TcAttachType); 2] =
+    [(true, TcAttachType::Egress), (false, TcAttachType::Ingress)];
+
+pub(super) fn direction(egress: bool) -> &'static str {
+    if egress { "egress" } else { "ingress" }
+}
 
 /// Returns the handle of the filters of a generation of maps, by which a restarted agent finds its
 /// own filters.
@@ -50,7 +51,6 @@ pub(super) fn handle_of(generation: u32) -> TcHandle {
     TcHandle::new(HANDLE, (generation % 0xffff) as u16 + 1)
 }
 
-/// The attachments of the tc programs to interfaces.
 pub(crate) struct TcAttachments {
     links: PathBuf,
     pub(super) generation: u32,
@@ -97,8 +97,8 @@ impl TcAttachments {
         before: impl Fn(&str) -> Option<OwnedFd>,
     ) -> Result<(), DatapathError> {
         let by_link = self.mode == Attachment::Detect && has_tcx(interface.index);
-        for (egress, direction, attach_type) in DIRECTIONS {
-            let Some(program) = program_of(interface, egress, direction) else {
+        for (egress, attach_type) in DIRECTIONS {
+            let Some(program) = program_of(interface, egress) else {
                 continue;
             };
             programs.require(&program)?;
@@ -107,12 +107,9 @@ impl TcAttachments {
             } else {
                 self.attach_filter(programs, &program, interface, egress, attach_type)
             };
-            result.map_err(|source| DatapathError::Interface {
-                attempt: "attach to",
-                interface: interface.name.clone(),
-                index: interface.index,
-                source,
-            })?;
+            let Interface { name, index, .. } = interface;
+            result
+                .map_err(|error| DatapathError::of_interface("attach to", name, *index, error))?;
         }
         self.attached.insert(interface.index);
         Ok(())
@@ -128,27 +125,25 @@ impl TcAttachments {
     ) -> io::Result<()> {
         let program = programs.fd(program).ok_or(io::ErrorKind::NotFound)?;
         let path = self.link_path(index, egress);
-        let held = self.held.remove(&(index, egress));
-        for link in held.into_iter().chain(get_pinned(&path, false).ok()) {
-            // The index may belong to another interface by now, or the link to an interface in
-            // another network namespace. Somebody may have pinned another object here.
-            let Ok(info) = link_info(&link) else { continue };
-            if info.is_tcx(egress)
-                && info.ifindex == index
-                && query_tcx(index, egress)?.contains(&info.id)
-            {
-                // Kept open in any case: even without a pin the link works as long as the agent
-                // runs.
-                let link = self.held.entry((index, egress)).insert_entry(link);
-                return replace(link.get().as_fd(), program)
-                    .and_then(|()| pin_again(link.get(), &path));
-            }
-        }
-        let before = before(&link_name(index, egress))
-            .filter(|link| link_info(link).is_ok_and(|info| info.ifindex == index));
-        let link = attach_tcx(program, index, egress, before.as_ref().map(AsFd::as_fd))?;
-        let link = self.held.entry((index, egress)).insert_entry(link);
-        pin_again(link.get(), &path)
+        // The index may belong to another interface by now, or the link to an interface in another
+        // network namespace.
+        let is_it = |info: &LinkInfo| {
+            let is_here = info.is_tcx(egress) && info.ifindex == index;
+            Ok(is_here && query_tcx(index, egress)?.contains(&info.id))
+        };
+        let attach = || {
+            let before = before(&link_name(index, egress))
+                .filter(|link| link_info(link).is_ok_and(|info| info.ifindex == index));
+            attach_tcx(program, index, egress, before.as_ref().map(AsFd::as_fd))
+        };
+        keep_or_attach(
+            &mut self.held,
+            (index, egress),
+            &path,
+            program,
+            is_it,
+            attach,
+        )
     }
 
     pub(super) fn link_path(&self, index: u32, egress: bool) -> PathBuf {
@@ -165,11 +160,7 @@ impl TcAttachments {
     ) -> io::Result<()> {
         // Attaching to an interface that is gone would not report that.
         nix::net::if_::if_nametoindex(interface.name.as_str())?;
-        clsact::make(&self.links, interface.index, &interface.name, || {
-            [false, true]
-                .iter()
-                .any(|egress| has_ours(interface.index, *egress))
-        });
+        clsact::make(&self.links, interface.index, &interface.name);
         // With the qdisc `ingress`, the kernel would accept filters for egress as well, but run
         // them at ingress.
         if filter_qdiscs()?.get(&interface.index) == Some(&false) {
@@ -233,15 +224,12 @@ impl TcAttachments {
                 // The interface of the link may be gone.
                 let _ = detach(link.as_fd());
             }
-            remove_file(&path).map_err(DatapathError::of_file("remove", &path))?;
+            if_there(fs::remove_file(&path)).map_err(DatapathError::of_file("remove", &path))?;
         }
-        detach_filters(std::slice::from_ref(&self.links), index).map_err(|source| {
-            DatapathError::Interface {
-                attempt: "remove the clsact qdisc of",
-                interface: interface_name(index).unwrap_or_default(),
-                index,
-                source,
-            }
+        let links = std::slice::from_ref(&self.links);
+        detach_filters(links, index, false).map_err(|source| {
+            let name = interface_name(index).unwrap_or_default();
+            DatapathError::of_interface("remove the clsact qdisc of", &name, index, source)
         })?;
         self.attached.remove(&index);
         Ok(())
@@ -249,8 +237,9 @@ impl TcAttachments {
 }
 
 /// Returns the name of the program for one direction of an interface; `None` if it needs none
-/// there. `direction` is "egress" if `egress` is true, else "ingress".
-pub(super) fn program_of(interface: &Interface, egress: bool, direction: &str) -> Option<String> {
+/// there.
+pub(super) fn program_of(interface: &Interface, egress: bool) -> Option<String> {
+    let direction = direction(egress);
     let loopback = interface.kind == InterfaceKind::Loopback;
     match (loopback, interface.link_layer) {
         (true, _) if !egress => None,
@@ -271,10 +260,8 @@ fn pinned_indices(links: &Path) -> io::Result<BTreeSet<u32>> {
     Ok(indices)
 }
 
-/// Returns the name of the pin of an interface's link.
 fn link_name(index: u32, egress: bool) -> String {
-    let direction = if egress { "egress" } else { "ingress" };
-    format!("{index}-{direction}")
+    format!("{index}-{}", direction(egress))
 }
 
 /// Returns our filters at one hook of an interface, of every generation.
@@ -284,7 +271,6 @@ pub(super) fn ours(index: u32, egress: bool) -> io::Result<Vec<Filter>> {
     Ok(ours)
 }
 
-/// True if one hook of an interface has a filter of ours.
 pub(super) fn has_ours(index: u32, egress: bool) -> bool {
     ours(index, egress).is_ok_and(|ours| !ours.is_empty())
 }
@@ -304,16 +290,25 @@ pub(crate) fn detach_filters_of(generation: u32) {
     }
 }
 
-/// Removes our filters from an interface, and the clsact qdisc if we created it. Returns a text for
-/// each removed object. `links` are the directories of links of all generations, which contain the
-/// marks of our qdiscs.
-pub(crate) fn detach_filters(links: &[PathBuf], index: u32) -> io::Result<Vec<&'static str>> {
+/// Removes our filters from an interface, and the clsact qdisc if we created it; if `dry`, nothing.
+/// Returns a text for each object. `links` are the directories of links of all generations, which
+/// contain the marks of our qdiscs.
+pub(crate) fn detach_filters(
+    links: &[PathBuf],
+    index: u32,
+    dry: bool,
+) -> io::Result<Vec<&'static str>> {
     let mut removed = Vec::new();
     for (egress, what) in [(true, "egress filter"), (false, "ingress filter")] {
-        removed.extend(detach_filter(index, egress, |_| true).then_some(what));
+        let goes = if dry {
+            has_ours(index, egress)
+        } else {
+            detach_filter(index, egress, |_| true)
+        };
+        removed.extend(goes.then_some(what));
     }
     for links in links {
-        removed.extend(clsact::remove(links, index)?.then_some("clsact qdisc"));
+        removed.extend(clsact::remove(links, index, dry)?.then_some("clsact qdisc"));
     }
     Ok(removed)
 }

@@ -15,13 +15,15 @@ use linux::{
 };
 
 use super::{
-    entry_points::UPLINK,
-    load::Programs,
-    pin::{pin_again, remove_file},
+    load::{Programs, UPLINK},
+    pin::pin_again,
 };
-use crate::{error::DatapathError, maps::pins::links_of, options::XdpMode};
+use crate::{
+    error::DatapathError,
+    maps::pins::{files, if_there, links_of},
+    options::XdpMode,
+};
 
-/// The attachments of the XDP program to uplinks.
 #[derive(Debug)]
 pub(crate) struct XdpAttachments {
     links: PathBuf,
@@ -49,7 +51,7 @@ impl XdpAttachments {
         for (path, index, mode) in pinned(&adopted.links) {
             match get_pinned(&path, false) {
                 Ok(link) => _ = adopted.held.insert(index, (link, mode)),
-                Err(_) => _ = remove_file(&path),
+                Err(_) => _ = fs::remove_file(&path),
             }
         }
         adopted
@@ -68,7 +70,7 @@ impl XdpAttachments {
                 }
                 _ => _ = detach(link.as_fd()),
             }
-            remove_file(&path)?;
+            if_there(fs::remove_file(&path))?;
         }
         Ok(())
     }
@@ -95,7 +97,7 @@ impl XdpAttachments {
                 return kept.map_err(XdpRefusal::Refused);
             }
             let _ = detach(link.as_fd());
-            _ = remove_file(&self.path(index, held_mode));
+            _ = fs::remove_file(self.path(index, held_mode));
             was_there &= held_mode == mode;
         }
         let link = attach_xdp(program, index, mode == XdpMode::Native).map_err(|error| {
@@ -118,12 +120,11 @@ impl XdpAttachments {
         };
         let _ = detach(link.as_fd());
         let path = self.path(index, mode);
-        remove_file(&path).map_err(DatapathError::of_file("remove", &path))
+        if_there(fs::remove_file(&path)).map_err(DatapathError::of_file("remove", &path))
     }
 
-    /// Returns the indices of the interfaces to which the program is attached.
-    pub(crate) fn indices(&self) -> Vec<u32> {
-        self.held.keys().copied().collect()
+    pub(crate) fn indices(&self) -> impl Iterator<Item = u32> {
+        self.held.keys().copied()
     }
 
     fn path(&self, index: u32, mode: XdpMode) -> PathBuf {
@@ -142,7 +143,6 @@ pub(super) fn of_pin(name: &str) -> Option<(u32, XdpMode)> {
     Some((index.parse().ok()?, mode))
 }
 
-/// True if a path is the pin of an XDP link.
 pub(crate) fn is_xdp_pin(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
     name.and_then(of_pin).is_some()
@@ -151,14 +151,12 @@ pub(crate) fn is_xdp_pin(path: &Path) -> bool {
 /// Returns the pins of XDP links in a directory: path, interface index and mode. Empty if the
 /// directory is missing.
 fn pinned(links: &Path) -> Vec<(PathBuf, u32, XdpMode)> {
-    let entries = fs::read_dir(links).into_iter().flatten().flatten();
-    let paths = entries.map(|entry| entry.path());
-    paths
-        .filter_map(|path| {
-            let (index, mode) = of_pin(path.file_name()?.to_str()?)?;
-            Some((path, index, mode))
-        })
-        .collect()
+    let paths = files(links).into_iter();
+    let named = paths.filter_map(|path| {
+        let (index, mode) = of_pin(path.file_name()?.to_str()?)?;
+        Some((path, index, mode))
+    });
+    named.collect()
 }
 
 /// Makes a correctly attached link run `program`, and pins the link. `running` is the id of the

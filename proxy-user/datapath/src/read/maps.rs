@@ -16,13 +16,11 @@ use super::failed;
 use crate::{
     error::DatapathError,
     maps::{
-        family::Family,
         pins::{layout_dir, nothing_readable},
         tables::{BATCH, Table},
     },
 };
 
-/// A pinned map.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MapRow {
@@ -48,20 +46,13 @@ impl MapRow {
 /// 100 ms for a million flows.
 pub fn pinned_maps(pin_dir: &Path) -> Result<Vec<MapRow>, DatapathError> {
     let home = layout_dir(pin_dir);
-    let entries = fs::read_dir(&home).map_err(|source| match source.kind() {
+    fs::read_dir(&home).map_err(|source| match source.kind() {
         io::ErrorKind::NotFound => nothing_readable(pin_dir),
         _ => DatapathError::of_file("read", &home)(source),
     })?;
-    let paths = entries.flatten().map(|entry| entry.path());
     let mut rows = Vec::new();
-    // There are marks, the directory of links, and what tells commands of the programs, too.
-    for path in paths.filter(|path| path.is_file()) {
-        let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
-            continue;
-        };
-        if !maps::ALL.contains(&name) {
-            continue;
-        }
+    for name in maps::ALL {
+        let path = home.join(name);
         match get_pinned(&path, true) {
             Ok(fd) => rows.extend(row(name, &path, fd).ok()),
             Err(source) if source.kind() == io::ErrorKind::PermissionDenied => {
@@ -70,7 +61,7 @@ pub fn pinned_maps(pin_dir: &Path) -> Result<Vec<MapRow>, DatapathError> {
                     source,
                 });
             }
-            // The agent may be removing the map.
+            // Another version made no such map, or the agent is removing it.
             Err(_) => {}
         }
     }
@@ -134,22 +125,15 @@ fn kind(info: &MapInfo) -> &'static str {
 }
 
 fn entries(name: &str, path: &Path, info: &MapInfo, fd: &OwnedFd) -> io::Result<Option<u64>> {
-    match name {
-        maps::BACKENDS_V4 => backends::<V4>(path).map(Some),
-        maps::BACKENDS_V6 => backends::<V6>(path).map(Some),
-        maps::SOCKET_BUCKETS_V4 => buckets::<V4>(path).map(Some),
-        maps::SOCKET_BUCKETS_V6 => buckets::<V6>(path).map(Some),
-        _ if ["hash", "lru_hash", "lpm_trie"].contains(&kind(info)) => keys(info, fd).map(Some),
-        _ => Ok(None),
-    }
-}
-
-fn backends<A: Family>(path: &Path) -> io::Result<u64> {
-    elements::<Backend<A>>(path, |backend| backend.service.0 != 0)
-}
-
-fn buckets<A: Family>(path: &Path) -> io::Result<u64> {
-    elements::<SocketBucket<A>>(path, |bucket| bucket.key().is_some())
+    let count = match name {
+        maps::BACKENDS_V4 => elements(path, |one: &Backend<V4>| one.service.0 != 0),
+        maps::BACKENDS_V6 => elements(path, |one: &Backend<V6>| one.service.0 != 0),
+        maps::SOCKET_BUCKETS_V4 => elements(path, |one: &SocketBucket<V4>| one.key().is_some()),
+        maps::SOCKET_BUCKETS_V6 => elements(path, |one: &SocketBucket<V6>| one.key().is_some()),
+        _ if ["hash", "lru_hash", "lpm_trie"].contains(&kind(info)) => keys(info, fd),
+        _ => return Ok(None),
+    };
+    count.map(Some)
 }
 
 /// Counts the elements of an array for which `is_used` returns true.

@@ -9,8 +9,6 @@ mod explain;
 mod flows;
 mod maps;
 mod services;
-mod shares;
-mod sockets;
 mod traffic;
 
 use std::{
@@ -32,7 +30,6 @@ use crate::{
     maps::{
         arrays::MappedArray,
         family::Family,
-        names::text,
         pins::{layout_dir, nothing_readable},
         tables::Table,
     },
@@ -41,11 +38,9 @@ pub use affinity::Affinity;
 pub use explain::{
     AffineEndpoint, Asked, By, Explained, MatchedFrontend, ServiceAddress, ServingEndpoint,
 };
-pub use flows::Flow;
-use linux::{Plain, get_pinned};
-pub use services::{BackendRow, Frontend};
-pub use shares::Share;
-pub use sockets::SocketRow;
+pub use flows::{Flow, SocketRow};
+use linux::{Plain, get_pinned, text};
+pub use services::{BackendRow, Frontend, Share};
 pub use traffic::{Counted, CountedBackend, ProgramRun};
 
 const SECOND: u64 = 1_000_000_000;
@@ -106,7 +101,6 @@ impl Reader {
             .and_then(Table::new)
             .map_err(failed(map))
     }
-    /// Returns all elements of a map.
     fn entries<K: Plain, V: Plain>(&self, map: &'static str) -> Result<Vec<(K, V)>, DatapathError> {
         self.table(map)?.entries().map_err(failed(map))
     }
@@ -204,7 +198,6 @@ fn failed(map: &'static str) -> impl Fn(io::Error) -> DatapathError {
     }
 }
 
-/// Returns the rows of both families, sorted.
 fn sorted<T: Ord>(v4: Vec<T>, v6: Vec<T>) -> Vec<T> {
     let mut rows = v4;
     rows.extend(v6);

@@ -1,13 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Lists the frontends and backends that the programs serve.
+//! Lists the frontends and backends that the programs serve, and the slots that backends have in
+//! the blocks of their service port: their shares of new connections.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    collections::HashMap,
+    net::{IpAddr, SocketAddr},
+};
 
-use proxy_common::{Backend, BackendId, EndpointSet, FrontendKind, ServiceFlags, V4, V6};
+use proxy_common::{
+    Backend, BackendId, Block, EndpointSet, FrontendKind, ServiceFlags, ServiceId, V4, V6, maps,
+};
 use serde::Serialize;
 
-use super::{Reader, Share, socket, sorted};
-use crate::{error::DatapathError, maps::family::Family};
+use super::{Reader, failed, socket, sorted};
+use crate::{
+    error::DatapathError,
+    maps::{arrays::MappedArray, family::Family},
+};
 
 /// One address and port that clients can reach.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
@@ -148,29 +157,89 @@ fn set_names(sets: EndpointSet) -> impl Iterator<Item = (EndpointSet, &'static s
 
 /// Returns a frontend's policies and options in words.
 fn policies(flags: ServiceFlags, affinity_timeout: u32) -> Vec<String> {
-    let mut words = Vec::new();
-    if flags.kind() == FrontendKind::Unserved {
-        return vec!["rejects".into()];
+    match flags.kind() {
+        FrontendKind::Unserved => return vec!["rejects".into()],
+        FrontendKind::Echo => return vec!["answers ping".into()],
+        _ => {}
     }
-    if flags.kind() == FrontendKind::Echo {
-        return vec!["answers ping".into()];
+    let affinity = format!("ClientIP affinity {affinity_timeout} s");
+    let words = [
+        (ServiceFlags::HAS_ENDPOINTS, false, "rejects: no endpoints"),
+        (ServiceFlags::EXTERNAL_LOCAL, true, "external policy Local"),
+        (
+            ServiceFlags::INTERNAL_BLOCK_LOCAL,
+            true,
+            "internal policy Local",
+        ),
+        (ServiceFlags::SOURCE_RANGES, true, "source ranges"),
+        (ServiceFlags::AFFINITY, true, &affinity),
+    ];
+    let said = words
+        .iter()
+        .filter(|(flag, set, _)| flags.has(*flag) == *set);
+    said.map(|(_, _, word)| (*word).to_owned()).collect()
+}
+
+/// A backend's share of the new connections of one endpoint set: so many slots of a block.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Share {
+    pub slots: u32,
+    pub of: u32,
+}
+
+/// The slots of all blocks of one address family, by endpoint set.
+#[derive(Default)]
+struct Shares {
+    blocks: HashMap<(ServiceId, u16), Block>,
+    owned: HashMap<(BackendId, u16), u32>,
+}
+
+impl Shares {
+    /// Returns the share of a service port's backend in a set.
+    fn of(&self, service: ServiceId, id: BackendId, set: EndpointSet) -> Share {
+        let block = self.blocks.get(&(service, set.0));
+        Share {
+            slots: self.owned.get(&(id, set.0)).copied().unwrap_or(0),
+            of: block.map_or(0, |block| block.count()),
+        }
     }
-    if !flags.has(ServiceFlags::HAS_ENDPOINTS) {
-        words.push("rejects: no endpoints".into());
+
+    /// Takes a set's block. Returns false if its slots need no counting: the set has a block
+    /// already, or this one is empty, as those of a frontend that is no port (`unserved-ports`).
+    fn take(&mut self, service: ServiceId, set: u16, block: Block) -> bool {
+        let is_new = block.count() != 0 && !self.blocks.contains_key(&(service, set));
+        if is_new {
+            self.blocks.insert((service, set), block);
+        }
+        is_new
     }
-    if flags.has(ServiceFlags::EXTERNAL_LOCAL) {
-        words.push("external policy Local".into());
+}
+
+impl Reader {
+    fn shares<A: Family>(&self) -> Result<Shares, DatapathError> {
+        let slots: MappedArray<u32> = self.array(maps::SLOTS)?;
+        let mut shares = Shares::default();
+        for record in self.records::<A>()? {
+            for (external, block) in [(false, record.internal), (true, record.external)] {
+                let set = record.flags.set_of_block(external).0;
+                if !shares.take(record.service, set, block) {
+                    continue;
+                }
+                let end = block.first().saturating_add(block.count());
+                if end > slots.capacity() {
+                    continue;
+                }
+                let mapped = slots.ensure(block.first(), block.count());
+                mapped.map_err(failed(maps::SLOTS))?;
+                for at in block.first()..end {
+                    let owner = (BackendId(slots.load(at)), set);
+                    *shares.owned.entry(owner).or_default() += 1;
+                }
+            }
+        }
+        Ok(shares)
     }
-    if flags.has(ServiceFlags::INTERNAL_BLOCK_LOCAL) {
-        words.push("internal policy Local".into());
-    }
-    if flags.has(ServiceFlags::SOURCE_RANGES) {
-        words.push("source ranges".into());
-    }
-    if flags.has(ServiceFlags::AFFINITY) {
-        words.push(format!("ClientIP affinity {affinity_timeout} s"));
-    }
-    words
 }
 
 #[cfg(test)]
@@ -205,5 +274,17 @@ mod tests {
             ["cluster", "local"]
         );
         assert!(names(EndpointSet::NONE).is_empty());
+    }
+
+    #[test]
+    fn an_empty_block_of_the_same_service_does_not_hide_the_ports_block() {
+        let (service, set) = (ServiceId(7), EndpointSet::CLUSTER);
+        let mut shares = Shares::default();
+        assert!(!shares.take(service, set.0, Block::EMPTY));
+        assert!(shares.take(service, set.0, Block::new(40, 3)));
+        assert!(!shares.take(service, set.0, Block::new(40, 3)));
+        shares.owned.insert((BackendId(1), set.0), 1);
+        let share = shares.of(service, BackendId(1), set);
+        assert_eq!((share.slots, share.of), (1, 3));
     }
 }

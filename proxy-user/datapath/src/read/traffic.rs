@@ -21,7 +21,6 @@ use crate::{
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CountedBackend {
     pub address: SocketAddr,
-    /// The id of the service port.
     pub service_id: u32,
     pub generation: u32,
     pub backend_id: u32,
@@ -72,7 +71,6 @@ impl Reader {
         });
         Ok(runs.collect())
     }
-    /// Returns all counters.
     pub fn counted(&self) -> Result<Counted, DatapathError> {
         let mut counted = Counted::default();
         self.counted_of::<V4>(&mut counted)?;

@@ -9,26 +9,23 @@ use std::{
 };
 
 use control::object::ObjectName;
+use linux::text;
 use proxy_common::{
     BackendId, EndpointSet, FrontendKey, FrontendKind, RecordId, ServiceId, V4, V6, maps as names,
 };
 
 use super::{
-    family::Stored,
     maps::Maps,
-    state::{FamilyState, PortState, ServiceState, normal_ranges},
+    state::{PortState, ServiceState, Stored, normal_ranges},
 };
-use crate::{
-    error::DatapathError,
-    maps::{names::text, tables::first_error},
-};
+use crate::{error::DatapathError, maps::tables::first_error};
 
 /// A service port found in the maps, and the name of its service. The guards are records that
 /// reject unserved ports of cluster IPs.
 struct Found {
     service: ObjectName,
     port: PortState,
-    guards: ServiceState,
+    guards: [Vec<RecordId>; 2],
 }
 
 /// Returns the state of all services found in the maps, and takes their ids from the free lists.
@@ -37,7 +34,11 @@ pub(super) fn adopt(all: &mut Maps) -> Result<HashMap<ObjectName, ServiceState>,
     adopt_family::<V4>(all, &mut found)?;
     adopt_family::<V6>(all, &mut found)?;
 
-    count_on(all, &found)?;
+    let refused = &all.refused;
+    let forgotten = refused.forget(|id| !found.contains_key(&id));
+    forgotten
+        .and_then(|()| refused.prepare())
+        .map_err(DatapathError::of_map("prepare", names::REFUSED))?;
 
     let mut services: HashMap<ObjectName, ServiceState> = HashMap::new();
     for (_, mut entry) in found {
@@ -46,41 +47,18 @@ pub(super) fn adopt(all: &mut Maps) -> Result<HashMap<ObjectName, ServiceState>,
         // A vector that grows by itself allocates memory for four ports, as in `commit`.
         state.ports.reserve_exact(1);
         state.ports.push(entry.port);
-        state.guards_v4.extend(entry.guards.guards_v4);
-        state.guards_v6.extend(entry.guards.guards_v6);
+        for (guards, more) in state.guards.iter_mut().zip(entry.guards) {
+            guards.extend(more);
+        }
     }
     Ok(services)
-}
-
-/// Prepares the counters of the adopted services, and removes those of services that are gone.
-fn count_on(all: &Maps, found: &HashMap<ServiceId, Found>) -> Result<(), DatapathError> {
-    fn of_family<A: Stored>(
-        all: &Maps,
-        found: &HashMap<ServiceId, Found>,
-    ) -> Result<(), DatapathError> {
-        let backends = found
-            .values()
-            .flat_map(|found| &A::state(&found.port).backends);
-        let counted = A::maps(all).count_on(&backends.copied().collect());
-        counted.map_err(DatapathError::of_map("read", A::TRAFFIC))
-    }
-    of_family::<V4>(all, found)?;
-    of_family::<V6>(all, found)?;
-    let refused = &all.refused;
-    let forgotten = refused.forget(|id| !found.contains_key(&id));
-    forgotten
-        .and_then(|()| refused.prepare())
-        .map_err(DatapathError::of_map("prepare", names::REFUSED))
 }
 
 fn adopt_names(all: &mut Maps) -> Result<HashMap<ServiceId, Found>, DatapathError> {
     let mut found = HashMap::new();
     let mut seen = HashSet::new();
-    for (id, name) in all
-        .names
-        .entries()
-        .map_err(DatapathError::of_map("read", names::NAMES))?
-    {
+    let stored = all.names.entries();
+    for (id, name) in stored.map_err(DatapathError::of_map("read", names::NAMES))? {
         let service = ObjectName::new(&text(&name.namespace), &text(&name.name));
         let port_name: Arc<str> = text(&name.port_name).into();
         let once = seen.insert((service.clone(), Arc::clone(&port_name), name.protocol));
@@ -98,13 +76,12 @@ fn adopt_names(all: &mut Maps) -> Result<HashMap<ServiceId, Found>, DatapathErro
             port: name.port,
             protocol: name.protocol,
             source_ranges: Vec::new(),
-            v4: FamilyState::default(),
-            v6: FamilyState::default(),
+            families: Default::default(),
         };
         let entry = Found {
             service,
             port,
-            guards: ServiceState::default(),
+            guards: Default::default(),
         };
         found.insert(ServiceId(id), entry);
     }
@@ -121,7 +98,11 @@ fn adopt_family<A: Stored>(
     for entry in found.values_mut() {
         adopt_blocks::<A>(all, &mut entry.port)?;
     }
-    Ok(())
+    let backends = found
+        .values()
+        .flat_map(|found| &found.port.families[A::AT].backends);
+    let counted = A::maps(all).count_on(&backends.copied().collect());
+    counted.map_err(DatapathError::of_map("read", A::TRAFFIC))
 }
 
 fn adopt_frontends<A: Stored>(
@@ -130,11 +111,8 @@ fn adopt_frontends<A: Stored>(
 ) -> Result<(), DatapathError> {
     let maps = A::maps_mut(all);
     let mut dangling: Vec<FrontendKey<A>> = Vec::new();
-    for (key, id) in maps
-        .frontends
-        .entries()
-        .map_err(DatapathError::of_map("read", A::FRONTENDS))?
-    {
+    let stored = maps.frontends.entries();
+    for (key, id) in stored.map_err(DatapathError::of_map("read", A::FRONTENDS))? {
         let id = RecordId(id);
         if id.0 >= maps.records.capacity() {
             dangling.push(key);
@@ -151,9 +129,9 @@ fn adopt_frontends<A: Stored>(
         };
         maps.index.insert(key, id);
         if record.flags.kind() == FrontendKind::Unserved {
-            A::guards_mut(&mut entry.guards).push(id);
+            entry.guards[A::AT].push(id);
         } else {
-            A::state_mut(&mut entry.port).frontends.push(id);
+            entry.port.families[A::AT].frontends.push(id);
         }
     }
     first_error(maps.frontends.delete_all(&dangling))
@@ -190,7 +168,7 @@ fn adopt_backends<A: Stored>(
         let twice = last.replace((service, address, port)) == Some((service, address, port));
         match found.get_mut(&service) {
             Some(entry) if !twice && maps.backend_ids.claim(id.0) => {
-                A::state_mut(&mut entry.port).backends.push(id);
+                entry.port.families[A::AT].backends.push(id);
             }
             _ => orphans.push(id),
         }
@@ -208,11 +186,8 @@ fn adopt_sources<A: Stored>(
 ) -> Result<(), DatapathError> {
     let maps = A::maps_mut(all);
     let mut dangling = Vec::new();
-    for (key, _) in maps
-        .sources
-        .entries()
-        .map_err(DatapathError::of_map("read", A::SOURCE_RANGES))?
-    {
+    let stored = maps.sources.entries();
+    for (key, _) in stored.map_err(DatapathError::of_map("read", A::SOURCE_RANGES))? {
         match (found.get_mut(&key.data.service), A::range_of(&key)) {
             (Some(entry), Some(range)) => {
                 entry.port.source_ranges.push(range);
@@ -229,7 +204,7 @@ fn adopt_sources<A: Stored>(
 /// records may differ: then the block of the first one is used for all of them.
 fn adopt_blocks<A: Stored>(all: &mut Maps, port: &mut PortState) -> Result<(), DatapathError> {
     let (mut cluster, mut local) = (None, None);
-    for id in &A::state(port).frontends {
+    for id in &port.families[A::AT].frontends {
         let record = A::maps(all).records.load(id.0);
         for (external, block) in [(false, record.internal), (true, record.external)] {
             let set = record.flags.set_of_block(external);
@@ -249,7 +224,7 @@ fn adopt_blocks<A: Stored>(all: &mut Maps, port: &mut PortState) -> Result<(), D
         all.slots
             .ensure(block.first(), block.count())
             .map_err(DatapathError::of_map("map", names::SLOTS))?;
-        let state = A::state_mut(port);
+        let state = &mut port.families[A::AT];
         let adopted = if set == EndpointSet::LOCAL {
             &mut state.local
         } else {
@@ -258,7 +233,7 @@ fn adopt_blocks<A: Stored>(all: &mut Maps, port: &mut PortState) -> Result<(), D
         *adopted = block;
     }
     // A record must not lead to any other block, which is free or belongs to another service.
-    let state = A::state(port);
+    let state = &port.families[A::AT];
     for id in &state.frontends {
         A::maps(all).point_to_blocks(*id, state);
     }

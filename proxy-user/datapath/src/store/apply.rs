@@ -1,46 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Writes services into the maps: prepares and commits each service, then writes the batches of all
-//! of them, then frees unused ids after a grace period. Called by `Datapath`.
+//! of them, then frees unused ids after a grace period. Implements `Kernel`, by which the syncer
+//! calls it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use control::{
     apply::{ApplyResult, Failure, Fill, Refusal},
     object::ObjectName,
     plan::ServicePlan,
+    syncer::Kernel,
 };
 use proxy_common::{Backend, FrontendKey, Port, Protocol, ServiceId, V4, V6};
 
 use super::{
     adopt::adopt,
-    batches::Batches,
-    change::{Quota, Want},
+    change::{Batches, Quota, Want},
     commit::commit,
-    family::Stored,
-    garbage::Collector,
-    grace::Grace,
+    garbage::{Collector, Grace},
     maps::Maps,
-    prepare::prepare,
+    prepare::{prepare, reduced},
     publish::Publisher,
-    reduce::reduced,
-    state::ServiceState,
+    state::{ServiceState, Stored},
 };
 use crate::{
+    Datapath,
     error::DatapathError,
-    maps::{OpenMaps, arrays::MappedArray},
+    maps::{PinnedMaps, arrays::MappedArray},
     node::{NewAddresses, SettingsCell},
 };
 
 /// The services in the maps, and the maps that contain them.
 pub(crate) struct Store {
-    maps: Maps,
-    services: HashMap<ObjectName, ServiceState>,
+    pub(super) maps: Maps,
+    pub(super) services: HashMap<ObjectName, ServiceState>,
     collector: Collector,
 }
 
 impl Store {
-    /// Starts with the services that the maps contain.
-    pub(crate) fn adopt(open: &mut OpenMaps) -> Result<Self, DatapathError> {
+    pub(crate) fn adopt(open: &PinnedMaps) -> Result<Self, DatapathError> {
         let mut maps = Maps::open(open)?;
         let services = adopt(&mut maps)?;
         let grace = Grace::new().map_err(DatapathError::of_map(
@@ -53,13 +51,8 @@ impl Store {
             collector: Collector::new(grace),
         })
     }
-    /// Returns the addresses of all frontends in the maps.
     pub(crate) fn addresses(&self) -> (NewAddresses<V4>, NewAddresses<V6>) {
         (self.maps.v4.addresses(), self.maps.v6.addresses())
-    }
-    /// Returns how full those maps are that the plans of services are written into.
-    pub(crate) fn fill(&self) -> Vec<Fill> {
-        self.maps.fill()
     }
     /// Returns the service port of the frontend at an address and port, and true if it has
     /// endpoints. If the address has no such frontend, returns the service with this node port.
@@ -80,26 +73,9 @@ impl Store {
     pub(crate) fn backends<A: Stored>(&self) -> &MappedArray<Backend<A>> {
         &A::maps(&self.maps).backends
     }
-    pub(super) fn maps(&self) -> &Maps {
-        &self.maps
-    }
-    pub(super) fn state(&self, name: &ObjectName) -> Option<&ServiceState> {
-        self.services.get(name)
-    }
-    /// Returns the names of all services in the maps.
-    pub(crate) fn names(&self) -> impl ExactSizeIterator<Item = &ObjectName> {
-        self.services.keys()
-    }
-
-    /// Frees the ids of removed elements that no program can be reading any more. Until then a
-    /// removed backend counts as used.
-    pub(crate) fn collect(&mut self) {
-        self.collector.collect(&mut self.maps);
-    }
-
     /// Writes changed plans into the maps; an empty plan removes the service. `of_new` limits how
     /// far new services may fill the maps.
-    pub(crate) fn apply(
+    fn apply(
         &mut self,
         changes: &[(ObjectName, ServicePlan)],
         of_new: Quota,
@@ -158,6 +134,63 @@ impl Store {
             failures,
             udp_lost,
         }
+    }
+}
+
+impl Datapath {
+    /// Changes the maps as these plans of services demand; an empty plan removes the service.
+    pub fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult {
+        self.store(changes, Quota::ButReserve)
+    }
+    /// Like [`Self::apply`], for services that the previous maps already contained. They may use
+    /// the reserved elements that new services must leave free, because they may have used them
+    /// before.
+    pub fn restore(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult {
+        self.store(changes, Quota::All)
+    }
+    fn store(&mut self, changes: &[(ObjectName, ServicePlan)], of_new: Quota) -> ApplyResult {
+        let result = self.store.apply(changes, of_new, &mut self.settings);
+        if result.udp_lost {
+            self.sweep.close_lost(&self.store);
+        }
+        result
+    }
+    /// Removes every service from the maps that is not in `known`: an earlier run of the agent left
+    /// it there.
+    pub fn prune(&mut self, known: &HashSet<ObjectName>) -> ApplyResult {
+        let gone = self.store.services.keys();
+        let gone = gone.filter(|name| !known.contains(name)).cloned();
+        let removals: Vec<_> = gone.map(|name| (name, ServicePlan::default())).collect();
+        self.apply(&removals)
+    }
+    /// Frees the ids of removed services and endpoints as soon as no program can be reading them.
+    /// Until then a removed backend counts as used.
+    pub fn collect(&mut self) {
+        self.store.collector.collect(&mut self.store.maps);
+    }
+    /// Returns how many services (not service ports) the maps contain.
+    pub fn service_count(&self) -> usize {
+        self.store.services.len()
+    }
+    /// Returns the names of the services in the maps.
+    pub fn held_services(&self) -> HashSet<ObjectName> {
+        self.store.services.keys().cloned().collect()
+    }
+    /// Returns how full those maps are that the plans of services are written into.
+    pub fn fill(&self) -> Vec<Fill> {
+        self.store.maps.fill()
+    }
+}
+
+impl Kernel for Datapath {
+    fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult {
+        Self::apply(self, changes)
+    }
+    fn restore(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult {
+        Self::restore(self, changes)
+    }
+    fn prune(&mut self, known: &HashSet<ObjectName>) -> ApplyResult {
+        Self::prune(self, known)
     }
 }
 

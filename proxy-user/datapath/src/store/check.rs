@@ -6,22 +6,22 @@
 use std::{io, mem::offset_of};
 
 use control::object::ObjectName;
-use proxy_common::{Backend, Port, Record, RecordId, ServiceId, V4, V6, ports};
+use proxy_common::{Backend, Port, Record, RecordId, ServiceId, V4, V6, maps as names, ports};
 
 use super::{
     apply::Store,
     commit::port_bit,
-    family::Stored,
     maps::Maps,
-    state::{PortState, ServiceState},
+    state::{PortState, ServiceState, Stored},
 };
-use crate::maps::names::service_name;
+use crate::{Datapath, error::DatapathError, maps::service_name};
 
-impl Store {
-    /// Returns the names of up to `count` services. Repeated calls with the same `cursor`, first 0,
-    /// go through all services again and again.
-    pub(crate) fn some_names(&self, cursor: &mut usize, count: usize) -> Vec<ObjectName> {
-        let names: Vec<_> = self.names().skip(*cursor).take(count).cloned().collect();
+impl Datapath {
+    /// Returns the names of up to `count` services in the maps. Repeated calls with the same
+    /// `cursor`, first 0, go through all of them again and again.
+    pub fn some_services(&self, cursor: &mut usize, count: usize) -> Vec<ObjectName> {
+        let names = self.store.services.keys().skip(*cursor).take(count);
+        let names: Vec<_> = names.cloned().collect();
         *cursor = if names.len() < count {
             0
         } else {
@@ -30,19 +30,24 @@ impl Store {
         names
     }
 
-    /// Restores those map elements of a service that somebody else has changed; returns how many.
-    pub(crate) fn repair(&self, name: &ObjectName) -> io::Result<usize> {
-        let Some(state) = self.state(name) else {
-            return Ok(0);
-        };
-        let maps = self.maps();
-        let mut written = 0;
-        for port in &state.ports {
-            written += repair_name(maps, name, port)?;
-            written += repair_port::<V4>(maps, port)? + repair_port::<V6>(maps, port)?;
-        }
-        Ok(written + repair_guards::<V4>(maps, state)? + repair_guards::<V6>(maps, state)?)
+    /// Restores those elements of a service in the hash maps that somebody has changed; returns how
+    /// many. Its elements in arrays are compared when its plan is applied again.
+    pub fn repair_service(&mut self, name: &ObjectName) -> Result<usize, DatapathError> {
+        repair(&self.store, name).map_err(DatapathError::of_map("check", names::FRONTENDS_V4))
     }
+}
+
+fn repair(store: &Store, name: &ObjectName) -> io::Result<usize> {
+    let Some(state) = store.services.get(name) else {
+        return Ok(0);
+    };
+    let maps = &store.maps;
+    let mut written = 0;
+    for port in &state.ports {
+        written += repair_name(maps, name, port)?;
+        written += repair_port::<V4>(maps, port)? + repair_port::<V6>(maps, port)?;
+    }
+    Ok(written + repair_guards::<V4>(maps, state)? + repair_guards::<V6>(maps, state)?)
 }
 
 fn repair_name(maps: &Maps, name: &ObjectName, port: &PortState) -> io::Result<usize> {
@@ -56,7 +61,7 @@ fn repair_name(maps: &Maps, name: &ObjectName, port: &PortState) -> io::Result<u
 }
 
 fn repair_port<A: Stored>(maps: &Maps, port: &PortState) -> io::Result<usize> {
-    let (family, state) = (A::maps(maps), A::state(port));
+    let (family, state) = (A::maps(maps), &port.families[A::AT]);
     let mut written = 0;
     for id in &state.frontends {
         written += repair_frontend::<A>(maps, *id, port.id)?;
@@ -86,7 +91,7 @@ fn repair_guards<A: Stored>(maps: &Maps, state: &ServiceState) -> io::Result<usi
     let Some(first) = state.ports.first() else {
         return Ok(0);
     };
-    let guards = A::guards(state).iter();
+    let guards = state.guards[A::AT].iter();
     guards
         .map(|id| repair_frontend::<A>(maps, *id, first.id))
         .sum()

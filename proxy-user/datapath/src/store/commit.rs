@@ -10,15 +10,13 @@ use linux::LpmKey;
 use proxy_common::{Backend, Block, FrontendKind, Protocol, Record, V4, V6, ports};
 
 use super::{
-    batches::{Batches, NewSource},
-    change::{BlockChange, FamilyChange, PortChange, ServiceChange},
+    change::{Batches, BlockChange, FamilyChange, NewSource, PortChange, ServiceChange},
     delta::key_of,
-    family::Stored,
     guards::commit_guards,
     maps::Maps,
-    state::{FamilyState, PortState, ServiceState},
+    state::{PortState, ServiceState, Stored},
 };
-use crate::maps::names::service_name;
+use crate::maps::service_name;
 
 /// Writes the part of a service's change that is in memory-mapped arrays, and queues the rest in
 /// `batches`. `at` is the index of the service in the changes of the apply.
@@ -77,8 +75,7 @@ fn commit_port(
         port: plan.port,
         protocol: plan.protocol,
         source_ranges: Vec::new(),
-        v4: FamilyState::default(),
-        v6: FamilyState::default(),
+        families: Default::default(),
     });
     state.port = plan.port;
     commit_sources::<V4>(&state, &change, at, batches);
@@ -173,7 +170,7 @@ fn commit_family<A: Stored>(
         written += 1;
     }
 
-    let state = A::state(port);
+    let state = &port.families[A::AT];
     let mut freed = Vec::new();
     let cluster = commit_block(
         maps,
@@ -185,7 +182,7 @@ fn commit_family<A: Stored>(
     let local = commit_block(maps, state.local, change.local, &mut freed, &mut written);
     batches.freed_blocks.extend(freed);
 
-    let state = A::state_mut(port);
+    let state = &mut port.families[A::AT];
     let is_again = !state.frontends.is_empty() && state.backends.is_empty();
     (state.cluster, state.local) = (cluster, local);
     state.backends = change.backends.iter().map(|(id, _, _)| *id).collect();
@@ -206,20 +203,17 @@ fn commit_family<A: Stored>(
     gone.extend(&change.delta.gone_frontends);
     state.frontends.retain(|record| !gone.contains(record));
     for ((frontend, replaces), record) in change.delta.new_frontends.iter().zip(change.records) {
-        let key = key_of(frontend, protocol);
         let value = Record {
             internal: state.block(frontend.flags.set_of_block(false)),
             external: state.block(frontend.flags.set_of_block(true)),
             flags: frontend.flags,
             service,
             affinity_timeout,
-            key,
+            key: key_of(frontend, protocol),
             _pad: A::RecordPad::default(),
         };
-        family.records.store(record.0, &value);
+        batch.add_record(family, record, &value, *replaces, at);
         written += 1;
-        batch.addresses.add(frontend.kind(), frontend.address);
-        batch.replace_record(family, key, record, *replaces, at);
         state.frontends.push(record);
     }
     for record in &change.delta.gone_frontends {
@@ -232,7 +226,7 @@ fn commit_family<A: Stored>(
 
 fn remove_port(maps: &Maps, port: PortState, batches: &mut Batches) {
     fn remove<A: Stored>(maps: &Maps, port: &PortState, batches: &mut Batches) {
-        let (family, state) = (A::maps(maps), A::state(port));
+        let (family, state) = (A::maps(maps), &port.families[A::AT]);
         batches.freed_blocks.extend([state.cluster, state.local]);
         batches.udp_lost |= port.protocol == Protocol::UDP && !state.frontends.is_empty();
         let batch = A::batches_mut(batches);

@@ -53,7 +53,6 @@ pub(super) fn ordered<A: Addr>(backends: &[BackendPlan<A>]) -> Cow<'_, [BackendP
     Cow::Owned(backends)
 }
 
-/// Returns the key of a planned frontend in the map of frontends.
 pub(super) fn key_of<A: Addr>(frontend: &FrontendPlan<A>, protocol: Protocol) -> FrontendKey<A> {
     if frontend.kind() == FrontendKind::Echo {
         return FrontendKey::echo(frontend.address);
@@ -61,7 +60,6 @@ pub(super) fn key_of<A: Addr>(frontend: &FrontendPlan<A>, protocol: Protocol) ->
     FrontendKey::new(frontend.address, frontend.port, protocol)
 }
 
-/// Returns the difference that turns `current` into `wanted`.
 pub(super) fn diff<A: Addr>(
     current: &Current<A>,
     wanted: &FamilyPlan<A>,
@@ -231,7 +229,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn applying_a_diff_to_the_current_state_gives_the_plan(
+        fn applying_a_diff_gives_the_plan_and_a_key_that_was_taken_over_is_published_anew(
             sequence in prop::collection::vec((plans(), 0..2u32), 1..5)
         ) {
             let mut model = Model {
@@ -246,33 +244,13 @@ mod tests {
                 prop_assert!(again.changed_sets.is_empty() && again.gone_backends.is_empty());
                 prop_assert!(again.new_frontends.is_empty() && again.gone_frontends.is_empty());
                 prop_assert!(again.backends.iter().all(|(id, _)| id.is_some()));
+                // Another service has taken over the first key.
+                let mut taken = model.current.clone();
+                let lost: Vec<_> = taken.frontends.iter().take(1).map(|it| Some(it.record)).collect();
+                taken.frontends.iter_mut().take(1).for_each(|it| it.reachable = false);
+                let anew = diff(&taken, &plan, Protocol::TCP, timeout).new_frontends;
+                prop_assert_eq!(anew.into_iter().map(|(_, old)| old).collect::<Vec<_>>(), lost);
             }
         }
-    }
-
-    #[test]
-    fn a_frontend_that_another_service_took_over_is_published_anew() {
-        let flags = ServiceFlags::new(FrontendKind::LoadBalancer);
-        let plan = FrontendPlan {
-            address: address(1),
-            port: Port::from_host(80),
-            flags,
-        };
-        let current = Current {
-            frontends: vec![CurrentFrontend {
-                record: RecordId(7),
-                key: key_of(&plan, Protocol::TCP),
-                flags,
-                affinity_timeout: 0,
-                reachable: false,
-            }],
-            backends: Vec::new(),
-        };
-        let wanted = FamilyPlan {
-            frontends: vec![plan],
-            backends: Vec::new(),
-        };
-        let delta = diff(&current, &wanted, Protocol::TCP, 0);
-        assert_eq!(delta.new_frontends, [(plan, Some(RecordId(7)))]);
     }
 }

@@ -8,8 +8,10 @@ use control::{apply::Refusal, plan::ServicePlan};
 use proxy_common::{Block, FrontendKey, FrontendKind, Record, RecordId, ServiceFlags, ServiceId};
 
 use super::{
-    batches::Batches, change::GuardChange, family::Stored, maps::Maps, reserve::Reserved,
-    state::ServiceState,
+    change::{Batches, GuardChange},
+    maps::Maps,
+    reserve::Reserved,
+    state::{ServiceState, Stored},
 };
 
 /// Reserves a record for each cluster IP whose guard is missing. `first` is the id of the service's
@@ -30,7 +32,7 @@ pub(super) fn prepare_guards<A: Stored>(
         });
     };
     let family = A::maps(maps);
-    let standing: HashMap<A, RecordId> = A::guards(state)
+    let standing: HashMap<A, RecordId> = state.guards[A::AT]
         .iter()
         .map(|id| (*id, family.records.load(id.0)))
         .filter(|(id, record)| family.index.get(&record.key) == Some(id) && record.service == first)
@@ -64,13 +66,13 @@ pub(super) fn commit_guards<A: Stored>(
 ) {
     let family = A::maps(maps);
     let mut guards = change.kept;
-    let mut written = 0;
     let batch = A::batches_mut(batches);
-    let old: Vec<(FrontendKey<A>, RecordId)> = A::guards(state)
+    let old: Vec<(FrontendKey<A>, RecordId)> = state.guards[A::AT]
         .iter()
         .map(|id| (family.records.load(id.0).key, *id))
         .collect();
     let mut replaced = Vec::new();
+    let written = change.new.len();
     for (address, record) in change.new {
         let key = FrontendKey::unserved(address);
         let value = Record {
@@ -82,21 +84,18 @@ pub(super) fn commit_guards<A: Stored>(
             key,
             _pad: A::RecordPad::default(),
         };
-        family.records.store(record.0, &value);
-        written += 1;
-        batch.addresses.add(FrontendKind::Unserved, address);
         let replaces = old
             .iter()
             .find(|(old, id)| *old == key && !guards.contains(id))
             .map(|(_, id)| *id);
         replaced.extend(replaces);
-        batch.replace_record(family, key, record, replaces, at);
+        batch.add_record(family, record, &value, replaces, at);
         guards.push(record);
     }
     batch.removed.extend(
         old.into_iter()
             .filter(|(_, id)| !guards.contains(id) && !replaced.contains(id)),
     );
-    *A::guards_mut(state) = guards;
+    state.guards[A::AT] = guards;
     batches.written += written;
 }

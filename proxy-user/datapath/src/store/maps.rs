@@ -16,15 +16,14 @@ use proxy_common::{
 };
 
 use super::{
-    blocks::BlockAllocator,
     delta::{Current, CurrentFrontend},
-    ids::IdPool,
+    ids::{BlockAllocator, IdPool},
     state::FamilyState,
 };
 use crate::{
     error::DatapathError,
     maps::{
-        OpenMaps, PortFilter,
+        PinnedMaps, PortFilter,
         arrays::MappedArray,
         counted::{RefusedMap, TrafficMap},
         family::Family,
@@ -49,7 +48,7 @@ pub(crate) struct FamilyMaps<A: Family> {
 }
 
 impl<A: Family> FamilyMaps<A> {
-    fn open(open: &mut OpenMaps) -> Result<Self, DatapathError> {
+    fn open(open: &PinnedMaps) -> Result<Self, DatapathError> {
         let records: MappedArray<_> = open.take(A::RECORDS, MappedArray::new)?;
         let backends: MappedArray<_> = open.take(A::BACKENDS, MappedArray::new)?;
         Ok(Self {
@@ -65,7 +64,6 @@ impl<A: Family> FamilyMaps<A> {
         })
     }
 
-    /// Returns the addresses of all frontends.
     pub(super) fn addresses(&self) -> NewAddresses<A> {
         let mut addresses = NewAddresses::default();
         for (key, record) in &self.index {
@@ -73,7 +71,6 @@ impl<A: Family> FamilyMaps<A> {
         }
         addresses
     }
-    /// Returns what the maps contain for one family of a service port.
     pub(super) fn current(&self, state: &FamilyState) -> Current<A> {
         let frontends = state.frontends.iter().map(|record| {
             let stored = self.records.load(record.0);
@@ -120,12 +117,6 @@ impl<A: Family> FamilyMaps<A> {
         }
         written
     }
-    /// Makes a record lead to empty blocks, so that it has no backends.
-    pub(super) fn empty_blocks(&self, id: RecordId) {
-        self.point_to_blocks(id, &FamilyState::default());
-    }
-
-    /// Stores which endpoint sets contain a backend.
     pub(super) fn store_sets(&self, id: BackendId, sets: EndpointSet) {
         self.backends
             .store_u16(id.0, offset_of!(Backend<A>, sets), sets.0);
@@ -205,7 +196,7 @@ pub(crate) struct Maps {
 
 impl Maps {
     /// Opens the maps. All ids are free at first, whatever the maps contain.
-    pub(super) fn open(open: &mut OpenMaps) -> Result<Self, DatapathError> {
+    pub(super) fn open(open: &PinnedMaps) -> Result<Self, DatapathError> {
         let names: Table<u32, ServiceName> = open.take(names::NAMES, Table::new)?;
         let slots: MappedArray<u32> = open.take(names::SLOTS, MappedArray::new)?;
         Ok(Self {

@@ -5,24 +5,18 @@
 
 mod adopt;
 mod apply;
-mod batches;
-mod blocks;
 mod change;
 mod check;
 mod commit;
 mod delta;
-mod family;
 mod garbage;
-mod grace;
 mod guards;
 mod ids;
 mod maps;
 mod prepare;
 mod publish;
-mod reduce;
 mod reserve;
 mod state;
 
 pub(super) use apply::Store;
-pub(super) use change::Quota;
-pub(super) use family::Stored;
+pub(super) use state::Stored;

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! First part of an apply: determines which ids and slots a service's change needs, and reserves
-//! all of them or none. Called by `apply`; `commit` then writes the change.
+//! all of them or none. Also reduces a plan to the part that needs no new elements, for when a map
+//! is full. Called by `apply`; `commit` then writes the change.
+
+use std::collections::HashMap;
 
 use control::{
     apply::Refusal,
-    plan::{BackendPlan, PortPlan, ServicePlan},
+    plan::{BackendPlan, FamilyPlan, FrontendPlan, PortPlan, ServicePlan},
 };
 use ipnet::IpNet;
 use proxy_common::{
@@ -13,14 +16,12 @@ use proxy_common::{
 };
 
 use super::{
-    batches::Batches,
-    change::{FamilyChange, PortChange, Quota, ServiceChange, Want},
+    change::{Batches, FamilyChange, PortChange, Quota, ServiceChange, Want},
     delta::{diff, key_of},
-    family::Stored,
     guards::prepare_guards,
     maps::Maps,
     reserve::Reserved,
-    state::{FamilyState, PortState, ServiceState, normal_ranges},
+    state::{FamilyState, PortState, ServiceState, Stored, normal_ranges},
 };
 
 /// Reserves all ids and slots that `plan` needs and `state` lacks, or none, and returns the change.
@@ -103,7 +104,7 @@ fn prepare_family<A: Stored>(
     reserved: &mut Reserved,
 ) -> Result<FamilyChange<A>, Refusal> {
     let empty = FamilyState::default();
-    let state = old.map_or(&empty, A::state);
+    let state = old.map_or(&empty, |old| &old.families[A::AT]);
     let wanted = A::of_port(plan);
     let delta = diff(
         &A::maps(maps).current(state),
@@ -176,4 +177,88 @@ fn slots_of<A: Addr>(
     };
     let id = |owner: u32| members[owner as usize].0.0;
     owners.into_iter().map(id).collect()
+}
+
+/// Returns the plan without its new ports, frontends, backends, source ranges and guards.
+pub(super) fn reduced(maps: &Maps, state: &ServiceState, plan: &ServicePlan) -> ServicePlan {
+    let mut reduced = ServicePlan {
+        health_check: plan.health_check,
+        ..ServicePlan::default()
+    };
+    let positions = state.positions();
+    for port in &plan.ports {
+        let at = positions.get(&(&*port.name, port.protocol));
+        let Some(old) = at.and_then(|at| state.ports.get(*at)) else {
+            continue;
+        };
+        let (v4, v6) = (family::<V4>(maps, old, port), family::<V6>(maps, old, port));
+        let timeout = current_timeout(maps, old).unwrap_or(port.affinity_timeout);
+        reduced.ports.push(PortPlan {
+            affinity_timeout: timeout,
+            source_ranges: port
+                .source_ranges
+                .iter()
+                .filter(|range| old.source_ranges.binary_search(&range.trunc()).is_ok())
+                .copied()
+                .collect(),
+            v4,
+            v6,
+            ..port.clone()
+        });
+    }
+    reduced.guarded_v4 = kept(maps, state, &plan.guarded_v4);
+    reduced.guarded_v6 = kept(maps, state, &plan.guarded_v6);
+    reduced
+}
+
+/// Returns the plan of one address family of a port without new backends and frontends.
+fn family<A: Stored>(maps: &Maps, old: &PortState, plan: &PortPlan) -> FamilyPlan<A> {
+    let current = A::maps(maps).current(&old.families[A::AT]);
+    let mut wanted = A::of_port(plan).clone();
+    wanted.backends.retain(|backend| {
+        let endpoint = (backend.address, backend.port);
+        let known = &current.backends;
+        known
+            .binary_search_by_key(&endpoint, |(_, old)| (old.address, old.port))
+            .is_ok()
+    });
+    let current_flags = current.frontends.iter().map(|old| (old.key, old.flags));
+    let current_flags: HashMap<_, _> = current_flags.collect();
+    // The frontends keep their old flags: a changed frontend would need a new record.
+    wanted.frontends = wanted
+        .frontends
+        .iter()
+        .filter_map(|frontend| {
+            let key = key_of(frontend, plan.protocol);
+            Some(FrontendPlan {
+                flags: *current_flags.get(&key)?,
+                ..*frontend
+            })
+        })
+        .collect();
+    wanted
+}
+
+/// Returns those of the wanted cluster IPs that have a guard already.
+fn kept<A: Stored>(maps: &Maps, state: &ServiceState, wanted: &[A]) -> Vec<A> {
+    let records = &A::maps(maps).records;
+    let current: Vec<A> = state.guards[A::AT]
+        .iter()
+        .map(|id| records.load(id.0).key.address)
+        .collect();
+    wanted
+        .iter()
+        .filter(|guard| current.contains(guard))
+        .copied()
+        .collect()
+}
+
+/// Returns the affinity timeout in seconds that a port's frontends have in the maps now; `None` if
+/// it has no frontends.
+fn current_timeout(maps: &Maps, port: &PortState) -> Option<u32> {
+    fn of_family<A: Stored>(maps: &Maps, port: &PortState) -> Option<u32> {
+        let record = port.families[A::AT].frontends.first()?;
+        Some(A::maps(maps).records.load(record.0).affinity_timeout)
+    }
+    of_family::<V4>(maps, port).or_else(|| of_family::<V6>(maps, port))
 }

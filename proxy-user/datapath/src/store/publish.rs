@@ -18,11 +18,10 @@ use control::{
 use proxy_common::{Port, RecordId, maps as names};
 
 use super::{
-    batches::{Batches, FamilyBatches},
-    family::Stored,
+    change::{Batches, FamilyBatches},
     garbage::Garbage,
     maps::Maps,
-    state::ServiceState,
+    state::{FamilyState, ServiceState, Stored},
 };
 use crate::node::SettingsCell;
 
@@ -70,10 +69,8 @@ impl Publisher<'_> {
         let mut blocks = batches.freed_blocks;
         blocks.retain(|block| block.count() > 0);
         let garbage = Garbage {
-            records_v4,
-            records_v6,
-            backends_v4: batches.v4.gone_backends,
-            backends_v6: batches.v6.gone_backends,
+            records: [records_v4, records_v6],
+            backends: [batches.v4.gone_backends, batches.v6.gone_backends],
             blocks,
             services: batches.removed_services,
         };
@@ -191,7 +188,7 @@ impl Publisher<'_> {
                 // The key still leads to the record. It loses its backends, and its id is never
                 // used again.
                 tracing::warn!(map = A::FRONTENDS, ?key, error = %refused.error, "could not remove an element");
-                maps.empty_blocks(*record);
+                maps.point_to_blocks(*record, &FamilyState::default());
             } else {
                 unreachable.push(*record);
             }
@@ -233,6 +230,6 @@ fn replace_records<A: Stored>(
         *list = list.iter().filter_map(new).collect();
     };
     let ports = state.ports.iter_mut();
-    ports.for_each(|port| replace(&mut A::state_mut(port).frontends));
-    replace(A::guards_mut(state));
+    ports.for_each(|port| replace(&mut port.families[A::AT].frontends));
+    replace(&mut state.guards[A::AT]);
 }

@@ -9,21 +9,18 @@ use ipnet::IpNet;
 use proxy_common::{BackendId, Block, FrontendKey, RecordId, ServiceId, maps as names};
 
 use super::{
-    batches::Batches,
-    change::{BlockChange, Quota, Want},
-    family::Stored,
+    change::{Batches, BlockChange, Quota, Want},
     ids::IdPool,
     maps::Maps,
+    state::Stored,
 };
-use crate::maps::family::Family;
 
 /// The ids and slots that one service's change has taken so far.
 pub(super) struct Reserved {
     want: Want,
     room: Quota,
     services: Vec<u32>,
-    v4: FamilyReserved,
-    v6: FamilyReserved,
+    families: [FamilyReserved; 2],
     blocks: Vec<Block>,
 }
 
@@ -38,35 +35,26 @@ struct FamilyReserved {
 }
 
 impl Reserved {
-    /// Returns an empty reservation.
     pub(super) fn new(want: Want, room: Quota) -> Self {
         Self {
             want,
             room,
             services: Vec::new(),
-            v4: FamilyReserved::default(),
-            v6: FamilyReserved::default(),
+            families: Default::default(),
             blocks: Vec::new(),
         }
     }
-    fn family<A: Family>(&mut self) -> &mut FamilyReserved {
-        if A::VERSION == 4 {
-            &mut self.v4
-        } else {
-            &mut self.v6
-        }
-    }
-
     /// Puts all reserved ids and slots back into the free lists.
     pub(super) fn give_back(self, maps: &mut Maps) {
         let release = |ids: Vec<u32>, pool: &mut IdPool| {
             ids.into_iter().for_each(|id| pool.release(id));
         };
         release(self.services, &mut maps.service_ids);
-        release(self.v4.records, &mut maps.v4.record_ids);
-        release(self.v6.records, &mut maps.v6.record_ids);
-        release(self.v4.backends, &mut maps.v4.backend_ids);
-        release(self.v6.backends, &mut maps.v6.backend_ids);
+        let [v4, v6] = self.families;
+        release(v4.records, &mut maps.v4.record_ids);
+        release(v6.records, &mut maps.v6.record_ids);
+        release(v4.backends, &mut maps.v4.backend_ids);
+        release(v6.backends, &mut maps.v6.backend_ids);
         self.blocks
             .into_iter()
             .for_each(|block| maps.blocks.release(block));
@@ -94,12 +82,12 @@ impl Reserved {
         if range.addr().is_ipv4() != (A::VERSION == 4) {
             return Ok(());
         }
-        let (maps, pending) = (A::maps(maps), A::batches(batches).new_sources());
+        let (maps, pending) = (A::maps(maps), A::batches(batches).sources.len());
         let capacity = maps.sources.capacity();
         let limit = capacity - self.room.reserve(capacity);
-        let family = self.family::<A>();
+        let family = &mut self.families[A::AT];
         family.sources += 1;
-        if maps.source_count + pending + family.sources > limit {
+        if maps.source_count + pending as u32 + family.sources > limit {
             return Err(full(A::SOURCE_RANGES, capacity, "sourceRanges"));
         }
         Ok(())
@@ -114,7 +102,7 @@ impl Reserved {
         batches: &Batches,
     ) -> Result<Vec<RecordId>, Refusal> {
         let room = self.room;
-        let family = self.family::<A>();
+        let family = &mut self.families[A::AT];
         let maps = A::maps_mut(maps);
         let mut records = Vec::new();
         let mut added = 0;
@@ -141,7 +129,7 @@ impl Reserved {
         let maps = A::maps_mut(maps);
         let id = take(&mut maps.backend_ids, self.room, maps.backends.capacity())
             .ok_or_else(|| full(A::BACKENDS, maps.backends.capacity(), "backends"))?;
-        self.family::<A>().backends.push(id);
+        self.families[A::AT].backends.push(id);
         let mapped = maps.backends.ensure(id, 1);
         mapped.map_err(unmapped(A::BACKENDS))?;
         Ok(BackendId(id))

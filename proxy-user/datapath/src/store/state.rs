@@ -1,19 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the agent keeps in memory of each service in the maps: little more than ids. Everything
-//! else is read back from the arrays. Used by all of `store`.
+//! else is read back from the arrays. Gives generic code the IPv4 or IPv6 parts of it, and of other
+//! types in `store`. Used by all of `store`.
 
 use std::{collections::HashMap, sync::Arc};
 
 use ipnet::IpNet;
-use proxy_common::{BackendId, Block, EndpointSet, Port, Protocol, RecordId, ServiceId};
+use proxy_common::{BackendId, Block, EndpointSet, Port, Protocol, RecordId, ServiceId, V4, V6};
 
-/// The ids of a service's ports, and the records (guards) that reject unserved ports of its cluster
-/// IPs.
+use super::{
+    change::{Batches, FamilyBatches},
+    maps::{FamilyMaps, Maps},
+};
+use crate::maps::family::Family;
+
+/// The ids of a service's ports, and for each family the records (guards) that reject unserved
+/// ports of its cluster IPs.
 #[derive(Default)]
 pub(crate) struct ServiceState {
     pub(super) ports: Vec<PortState>,
-    pub(super) guards_v4: Vec<RecordId>,
-    pub(super) guards_v6: Vec<RecordId>,
+    pub(super) guards: [Vec<RecordId>; 2],
 }
 
 impl ServiceState {
@@ -34,8 +40,7 @@ pub(crate) struct PortState {
     pub(super) protocol: Protocol,
     /// Source ranges truncated to their networks, sorted, without duplicates.
     pub(super) source_ranges: Vec<IpNet>,
-    pub(super) v4: FamilyState,
-    pub(super) v6: FamilyState,
+    pub(super) families: [FamilyState; 2],
 }
 
 /// The ids of one address family of a service port. `cluster` and `local` are the blocks of the two
@@ -50,7 +55,6 @@ pub(crate) struct FamilyState {
 }
 
 impl FamilyState {
-    /// Returns the block that has the backends of an endpoint set.
     pub(super) fn block(&self, set: EndpointSet) -> Block {
         if set == EndpointSet::LOCAL {
             self.local
@@ -68,3 +72,33 @@ pub(super) fn normal_ranges(ranges: &[IpNet]) -> Vec<IpNet> {
     ranges.dedup();
     ranges
 }
+
+/// An address family, with functions that return its part of a value.
+pub(crate) trait Stored: Family {
+    fn maps(maps: &Maps) -> &FamilyMaps<Self>;
+    fn maps_mut(maps: &mut Maps) -> &mut FamilyMaps<Self>;
+    fn batches(batches: &Batches) -> &FamilyBatches<Self>;
+    fn batches_mut(batches: &mut Batches) -> &mut FamilyBatches<Self>;
+}
+
+macro_rules! stored {
+    ($family:ident, $lower:ident) => {
+        impl Stored for $family {
+            fn maps(maps: &Maps) -> &FamilyMaps<Self> {
+                &maps.$lower
+            }
+            fn maps_mut(maps: &mut Maps) -> &mut FamilyMaps<Self> {
+                &mut maps.$lower
+            }
+            fn batches(batches: &Batches) -> &FamilyBatches<Self> {
+                &batches.$lower
+            }
+            fn batches_mut(batches: &mut Batches) -> &mut FamilyBatches<Self> {
+                &mut batches.$lower
+            }
+        }
+    };
+}
+
+stored!(V4, v4);
+stored!(V6, v6);

@@ -3,17 +3,15 @@
 //! can do other work in between. Each part may be repeated.
 
 use std::{
-    io,
     path::{Path, PathBuf},
     time::Instant,
 };
 
-use linux::get_pinned;
-use proxy_common::{V4, V6, maps};
+use proxy_common::{V4, V6};
 
 use super::{
-    counted, flows, hints, is_drained, is_over,
-    references::{Backends, References, Services},
+    flows, hints, is_drained, is_over,
+    references::{Backends, Old, References, Services},
     sockets,
 };
 use crate::error::DatapathError;
@@ -62,7 +60,7 @@ impl Part {
 }
 
 /// How far copying is.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Copying {
     /// The next part: its position among those of all old generations.
     next: usize,
@@ -94,10 +92,8 @@ impl Copying {
             takes: false,
             next: 0,
             reads: true,
-            references: Vec::new(),
             counts,
-            carried: Carried::default(),
-            lost: 0,
+            ..Self::default()
         }
     }
     /// Makes the next copying begin with reading the ids of services and backends.
@@ -112,7 +108,6 @@ impl Copying {
     pub(super) fn take_flows(&mut self) {
         self.takes = true;
     }
-    /// Returns how many entries were copied so far.
     pub(super) fn carried(&self) -> Carried {
         self.carried
     }
@@ -163,7 +158,10 @@ impl Copying {
         let is_behind = generation >= self.in_front && !is_drained(target);
         let takes = self.takes;
         let references = &mut self.references[generation];
-        let References { services, v4, v6 } = references;
+        let References {
+            services,
+            backends: [v4, v6],
+        } = references;
         match part {
             Part::Services | Part::BackendsV4 | Part::BackendsV6 if !self.reads => return Ok(()),
             Part::Services => *services = Services::read(source, target)?,
@@ -171,21 +169,22 @@ impl Copying {
             Part::BackendsV6 => *v6 = Backends::read::<V6>(source, target, services)?,
             _ => {}
         }
+        let old = Old {
+            source,
+            target,
+            references,
+        };
         let (new, lost) = match part {
-            Part::Counters if self.counts => {
-                carry_counters(source, target)?;
-                counted::carry(source, target, references)?;
-                return Ok(());
-            }
-            Part::Hints => return hints::carry(source, target),
-            Part::FlowsV4 => flows::carry::<V4>(source, target, (services, v4), is_behind, takes)?,
-            Part::FlowsV6 => flows::carry::<V6>(source, target, (services, v6), is_behind, takes)?,
-            Part::SocketsV4 => sockets::carry::<V4>(source, target, services, v4)?,
-            Part::SocketsV6 => sockets::carry::<V6>(source, target, services, v6)?,
+            Part::Counters if self.counts => return hints::carry_counters(&old),
+            Part::Hints => return hints::carry(&old),
+            Part::FlowsV4 => flows::carry::<V4>(&old, is_behind, takes)?,
+            Part::FlowsV6 => flows::carry::<V6>(&old, is_behind, takes)?,
+            Part::SocketsV4 => sockets::carry::<V4>(&old)?,
+            Part::SocketsV6 => sockets::carry::<V6>(&old)?,
             Part::Affinity => {
-                sockets::carry_affinity::<V4>(source, target, services, v4)?;
-                sockets::carry_affinity::<V6>(source, target, services, v6)?;
-                return sockets::carry_pods(source, target, services, [&*v4, &*v6]);
+                sockets::carry_affinity::<V4>(&old)?;
+                sockets::carry_affinity::<V6>(&old)?;
+                return sockets::carry_pods(&old);
             }
             _ => return Ok(()),
         };
@@ -197,17 +196,4 @@ impl Copying {
         self.lost += lost;
         Ok(())
     }
-}
-
-/// Adds the values of the old counters to the new ones. What the old programs count afterwards is
-/// lost.
-fn carry_counters(source: &Path, target: &Path) -> Result<(), DatapathError> {
-    let failed = DatapathError::of_map("carry over", maps::COUNTERS);
-    let old = match get_pinned(&source.join(maps::COUNTERS), false) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        old => old.and_then(linux::per_cpu_sums).map_err(failed)?,
-    };
-    get_pinned(&target.join(maps::COUNTERS), false)
-        .and_then(|new| linux::per_cpu_add(new, &old))
-        .map_err(failed)
 }

@@ -6,8 +6,8 @@ use std::{collections::HashMap, io, path::Path};
 use proxy_common::{FlowEntry, FlowKey, FlowKind, FlowState, ServiceId, flow::is_near, maps};
 
 use super::{
-    references::{Backends, Services},
-    translation::{each, each_again, table},
+    references::Old,
+    translation::{each, table},
 };
 use crate::{
     error::DatapathError,
@@ -18,10 +18,9 @@ use crate::{
 /// removed when it is idle, never to make space for others.
 const NO_SLOT: u32 = u32::MAX;
 
-/// Copies the flow entries of one family from the generation in `source` to the one in `target`.
-/// Entries that both generations have are merged. Returns how many entries are new to `target`, and
-/// how many did not fit. If the programs of `source` are behind those of `target`, `is_behind`, its
-/// copies stay where they are.
+/// Copies the flow entries of one family. Entries that both generations have are merged. Returns
+/// how many entries are new, and how many did not fit. If the old programs are behind the new ones,
+/// `is_behind`, their copies stay where they are.
 ///
 /// An ended flow is not copied. But while the old programs translate what looks like its packets,
 /// flows of the new ones must avoid its tuples: they do so once these are in the map `direct`.
@@ -32,19 +31,17 @@ const NO_SLOT: u32 = u32::MAX;
 /// flow may end, and another begin with its tuple. So each entry is read again when it is copied,
 /// and what new programs have entered is not overwritten.
 ///
-/// With `takes`, each entry is removed from `source`, so that from now on the new programs handle
-/// the flow at every hook: if one hook still went by the old entry, and another by that of a flow
-/// that has begun with the same ports, they would translate differently. Replies come first: the
-/// programs account them in the flow's original entry.
+/// With `takes`, each entry is removed from the old map, so that from now on the new programs
+/// handle the flow at every hook: if one hook still went by the old entry, and another by that of a
+/// flow that has begun with the same ports, they would translate differently. Replies come first:
+/// the programs account them in the flow's original entry.
 pub(super) fn carry<A: Family>(
-    source: &Path,
-    target: &Path,
-    ids: (&Services, &Backends),
+    old: &Old<'_>,
     is_behind: bool,
     takes: bool,
 ) -> Result<(usize, usize), DatapathError> {
     let transfer = |is_wanted: fn(&FlowEntry<A>) -> bool| {
-        transfer(source, target, ids, takes, |entry| {
+        transfer(old, takes, |entry| {
             is_wanted(entry) && !(is_behind && entry.slot == NO_SLOT)
         })
     };
@@ -57,55 +54,47 @@ pub(super) fn carry<A: Family>(
 }
 
 fn transfer<A: Family>(
-    source: &Path,
-    target: &Path,
-    (services, backends): (&Services, &Backends),
+    old: &Old<'_>,
     takes: bool,
     is_wanted: impl Fn(&FlowEntry<A>) -> bool,
 ) -> Result<(usize, usize), DatapathError> {
     let mut ended = Ended(HashMap::new());
-    each(source, target, A::FLOWS, |key, entry| {
-        ended.note(&key, &entry);
-    })?;
+    old.each(A::FLOWS, |key, entry| ended.note(&key, &entry))?;
     let mut copy = Copy {
-        table: table(target, A::FLOWS)?,
+        table: old.new_table(A::FLOWS)?,
         new: 0,
         refused: 0,
     };
     let mut failure = None;
     let (mut places, mut tuples) = (Vec::new(), Vec::new());
-    each_again(
-        source,
-        target,
-        A::FLOWS,
-        |key: FlowKey<A>, entry: FlowEntry<A>, again| {
-            if !is_wanted(&entry) {
+    let (services, backends) = (&old.references.services, old.backends::<A>());
+    old.each_again(A::FLOWS, |key: FlowKey<A>, entry: FlowEntry<A>, again| {
+        if !is_wanted(&entry) {
+            return;
+        }
+        let mut entry = match again(takes) {
+            Ok(Some(entry)) => entry,
+            Ok(None) => return,
+            Err(error) => {
+                failure.get_or_insert(error);
                 return;
             }
-            let mut entry = match again(takes) {
-                Ok(Some(entry)) => entry,
-                Ok(None) => return,
-                Err(error) => {
-                    failure.get_or_insert(error);
-                    return;
-                }
-            };
-            let is_over = is_over(&entry) || ended.contains(&key, &entry);
-            if is_over && entry.kind != FlowKind::ORIGINAL {
-                let (place, tuple) = key.fingerprint();
-                places.push(place);
-                tuples.push(tuple);
-            }
-            entry.service = services.get(entry.service).unwrap_or(ServiceId::NONE);
-            (entry.backend, entry.generation) = backends.get(entry.backend, entry.generation);
-            entry.slot = NO_SLOT;
-            if let Err(error) = copy.take(key, entry.sealed(&key), is_over) {
-                failure.get_or_insert(error);
-            }
-        },
-    )?;
+        };
+        let is_over = is_over(&entry) || ended.contains(&key, &entry);
+        if is_over && entry.kind != FlowKind::ORIGINAL {
+            let (place, tuple) = key.fingerprint();
+            places.push(place);
+            tuples.push(tuple);
+        }
+        entry.service = services.get(entry.service).unwrap_or(ServiceId::NONE);
+        (entry.backend, entry.generation) = backends.get(entry.backend, entry.generation);
+        entry.slot = NO_SLOT;
+        if let Err(error) = copy.take(key, entry.sealed(&key), is_over) {
+            failure.get_or_insert(error);
+        }
+    })?;
     // A tuple that the kernel refuses is not avoided.
-    _ = table(target, maps::DIRECT)?.update_all(&places, &tuples);
+    _ = old.new_table(maps::DIRECT)?.update_all(&places, &tuples);
     match failure {
         Some(error) => Err(DatapathError::of_map("carry over", A::FLOWS)(error)),
         None => Ok((copy.new, copy.refused)),
@@ -116,16 +105,12 @@ fn transfer<A: Family>(
 /// entries.
 pub(super) fn forget_copies<A: Family>(home: &Path) -> Result<usize, DatapathError> {
     let mut copies = Vec::new();
-    each(
-        home,
-        home,
-        A::FLOWS,
-        |key: FlowKey<A>, entry: FlowEntry<A>| {
-            if entry.slot == NO_SLOT {
-                copies.push(key);
-            }
-        },
-    )?;
+    let note = |key: FlowKey<A>, entry: FlowEntry<A>| {
+        if entry.slot == NO_SLOT {
+            copies.push(key);
+        }
+    };
+    each(home, home, A::FLOWS, note)?;
     let table: Table<FlowKey<A>, FlowEntry<A>> = table(home, A::FLOWS)?;
     Ok(copies.len() - table.delete_all(&copies).len())
 }
@@ -194,14 +179,9 @@ fn reply_key<A: Family>(key: &FlowKey<A>, entry: &FlowEntry<A>) -> Option<FlowKe
         }
         FlowKind::REPLY => Some(*key),
         FlowKind::MASQUERADED_REPLY => {
-            let (client, port) = (entry.address, entry.port);
-            Some(FlowKey::new(
-                key.src,
-                key.src_port,
-                client,
-                port,
-                key.protocol,
-            ))
+            let (server, port) = (key.src, key.src_port);
+            let client = entry.address;
+            Some(FlowKey::new(server, port, client, entry.port, key.protocol))
         }
         _ => None,
     }
@@ -216,14 +196,8 @@ fn merged<A: Family>(
     old: &FlowEntry<A>,
 ) -> Option<FlowEntry<A>> {
     let of_flow = |entry: &FlowEntry<A>| {
-        let (address, port) = (entry.address, entry.port);
-        (
-            entry.kind,
-            address,
-            port,
-            entry.client_port,
-            entry.interface,
-        )
+        let end = (entry.address, entry.port, entry.client_port);
+        (entry.kind, end, entry.interface)
     };
     let is_later = old.last_seen > known.last_seen;
     if of_flow(known) != of_flow(old) {
@@ -279,10 +253,8 @@ fn is_of_another_connection<A>(known: &FlowEntry<A>, old: &FlowEntry<A>) -> bool
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proxy_common::{
-        Addr, BackendId, Port, Protocol, V4,
-        flow::{ClientInterface, Offload, SPARE},
-    };
+    use linux::Plain as _;
+    use proxy_common::{Addr, Port, Protocol, V4};
 
     fn key() -> FlowKey<V4> {
         let none = V4::UNSPECIFIED;
@@ -291,25 +263,11 @@ mod tests {
 
     fn entry(state: FlowState, sequence: u32) -> FlowEntry<V4> {
         FlowEntry {
-            check: 0,
             kind: FlowKind::ORIGINAL,
-            flags: 0,
-            port: Port::ANY,
-            address: V4::UNSPECIFIED,
-            masquerade: V4::UNSPECIFIED,
-            client_port: Port::ANY,
-            masquerade_port: Port::ANY,
-            service: ServiceId::NONE,
-            backend: BackendId(0),
-            generation: 0,
-            interface: ClientInterface::SHARED,
             state,
             last_seen: 5,
             sequence,
-            reuse: 0,
-            slot: 0,
-            offload: Offload::NONE,
-            _pad: SPARE,
+            ..FlowEntry::zeroed()
         }
         .sealed(&key())
     }
@@ -326,18 +284,12 @@ mod tests {
     #[test]
     fn an_old_flow_that_adds_nothing_is_not_merged() {
         let known = entry(FlowState::ESTABLISHED, 9);
-        let mut old = known;
-        old.last_seen = 8;
-        assert_eq!(merged(&key(), &known, &old), None);
-        old.sequence = 8;
-        assert_eq!(
-            merged(&key(), &known, &old),
-            None,
-            "an earlier acknowledgement"
-        );
-        old.sequence = 10;
-        let later = merged(&key(), &known, &old).expect("a later one");
-        assert_eq!((later.sequence, later.last_seen), (10, 8));
+        for (sequence, expected) in [(9, None), (8, None), (10, Some((10, 8)))] {
+            let mut old = known;
+            (old.last_seen, old.sequence) = (8, sequence);
+            let merged = merged(&key(), &known, &old);
+            assert_eq!(merged.map(|one| (one.sequence, one.last_seen)), expected);
+        }
     }
 
     #[test]

@@ -14,40 +14,38 @@
 //! To attach or detach at an interface waits for grace periods of the kernel. So both are done in
 //! turns, and the caller does other work in between.
 //!
-//! Each generation says which fields the elements of its maps have: see `types` and `translation`.
+//! Each generation says which fields the elements of its maps have: see `translation`.
 
 mod copying;
-mod counted;
 mod flows;
 mod hints;
 mod references;
 mod sockets;
 mod translation;
-mod types;
 
 use std::{
     collections::HashSet,
     fs, io,
     os::fd::AsFd,
     path::{Path, PathBuf},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
-use linux::{get_pinned, link_info};
+use linux::get_pinned;
 use proxy_common::maps::{self, generation};
 
 pub use self::copying::Carried;
 use self::copying::Copying;
-pub(super) use self::types::{TYPES, create as create_types};
+pub(super) use self::translation::{TYPES, create as create_types};
 use super::{
+    Datapath,
     error::DatapathError,
     maps::{
-        Shape, capacities_in, find_difference,
-        pins::{GROWN, Generation, generations, links_of},
-        tables::Table,
+        Shape, capacities_in, have_shapes, open_table,
+        pins::{GROWN, Generation, files, generations, if_there, links_of},
     },
     options::Capacities,
-    programs::{detach_filters_of, is_xdp_pin},
+    programs::{detach_filters_of, is_xdp_pin, linked_programs},
 };
 
 /// The old generations of maps that the new one in `home` replaces.
@@ -92,7 +90,7 @@ pub(super) fn choose(
     for (position, generation) in old.iter().enumerate() {
         let dir = generation.dir(pin_dir);
         let may_serve = adopt_drained || !is_drained(&dir);
-        if generation.is_known() && may_serve && find_difference(&dir, shapes)?.is_none() {
+        if generation.is_known() && may_serve && have_shapes(&dir, shapes)? {
             chosen = Some(position);
             break;
         }
@@ -136,38 +134,24 @@ fn is_drained(dir: &Path) -> bool {
 
 /// Returns what [`tell`] has told the programs that use the maps in `dir`.
 fn word(dir: &Path) -> u32 {
-    let map = get_pinned(&dir.join(maps::DRAINED), false).and_then(Table::<u32, u32>::new);
+    let map = open_table::<u32, u32>(dir, maps::DRAINED);
     let word = map.and_then(|map| map.lookup(&0));
     word.ok().flatten().unwrap_or_default()
 }
 
 /// Tells the programs that use the maps in `dir` what to do in a succession. `word` has bits of
 /// [`generation`]; 0 means to work as usual.
-pub(super) fn tell(dir: &Path, word: u32) -> Result<(), DatapathError> {
-    let map = match get_pinned(&dir.join(maps::DRAINED), false) {
+fn tell(dir: &Path, word: u32) -> Result<(), DatapathError> {
+    match open_table(dir, maps::DRAINED) {
         // This layout is older than the map `DRAINED`: its programs work as usual until they are
         // detached.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        map => map.and_then(Table::<u32, u32>::new),
-    };
-    map.and_then(|map| map.update(&0, &word))
-        .map_err(DatapathError::of_map("set", maps::DRAINED))
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        map => map.and_then(|map| map.update(&0_u32, &word)),
+    }
+    .map_err(DatapathError::of_map("set", maps::DRAINED))
 }
 
 impl Succession {
-    /// True if the contents of the old maps have been copied at least once.
-    pub(super) fn is_carried(&self) -> bool {
-        self.is_carried
-    }
-    /// Returns the names of the old generations, separated by commas.
-    pub(super) fn names(&self) -> String {
-        let names = self.homes().filter_map(|home| {
-            let name = home.file_name()?;
-            Some(name.to_string_lossy().into_owned())
-        });
-        names.collect::<Vec<_>>().join(", ")
-    }
-    /// Returns the directories of the old generations.
     pub(super) fn homes(&self) -> impl Iterator<Item = PathBuf> {
         self.old
             .iter()
@@ -182,12 +166,7 @@ impl Succession {
     }
     /// Returns the ids of the old programs that are attached by links.
     pub(super) fn program_ids(&self) -> HashSet<u32> {
-        let links = self.homes().flat_map(|home| pins(&links_of(&home)));
-        links
-            .filter_map(|path| get_pinned(&path, false).ok())
-            .filter_map(|link| link_info(link).ok())
-            .map(|info| info.program)
-            .collect()
+        linked_programs(self.homes().flat_map(|home| files(&links_of(&home))))
     }
 
     /// Copies everything that the new maps lack from the old ones, part by part until `deadline`;
@@ -201,16 +180,6 @@ impl Succession {
         self.is_carried |= is_complete;
         Ok(is_complete)
     }
-    /// Returns how many entries were copied so far, over all calls of [`Self::carry`].
-    pub(super) fn carried(&self) -> Carried {
-        self.copying.carried()
-    }
-
-    /// True once the old programs begin no more flows.
-    pub(super) fn is_drained(&self) -> bool {
-        !matches!(self.stage, Stage::Serving)
-    }
-
     /// Makes the old programs begin no more flows, so that the new ones handle all new connections;
     /// then copies what they have begun until then, and takes their flows from them. Stops at
     /// `deadline`; true if all is done.
@@ -244,7 +213,7 @@ impl Succession {
             if !self.carry(deadline)? {
                 return Ok(false);
             }
-            let links = self.homes().flat_map(|home| pins(&links_of(&home)));
+            let links = self.homes().flat_map(|home| files(&links_of(&home)));
             // XDP programs stay attached, because some devices reset when theirs is removed.
             self.stage = Stage::Detaching(links.filter(|path| !is_xdp_pin(path)).collect());
         }
@@ -280,7 +249,7 @@ impl Succession {
         tell(&self.home, 0)?;
         for home in self.homes() {
             let links = links_of(&home);
-            let removed = pins(&links).into_iter().try_for_each(|path| {
+            let removed = files(&links).into_iter().try_for_each(|path| {
                 match (path.file_name(), fs::symlink_metadata(&path)) {
                     (Some(name), Ok(metadata)) if metadata.is_symlink() => {
                         fs::rename(&path, links_of(&self.home).join(name))
@@ -290,7 +259,7 @@ impl Succession {
             });
             let removed = removed
                 .and_then(|()| if_there(fs::remove_dir(&links)))
-                .and_then(|()| pins(&home).into_iter().try_for_each(fs::remove_file))
+                .and_then(|()| files(&home).into_iter().try_for_each(fs::remove_file))
                 .and_then(|()| if_there(fs::remove_dir(&home)));
             removed.map_err(DatapathError::of_file("remove", &home))?;
         }
@@ -298,16 +267,68 @@ impl Succession {
     }
 }
 
-/// Returns the paths in a directory; none if the directory is missing.
-fn pins(dir: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(dir).into_iter().flatten();
-    entries.flatten().map(|entry| entry.path()).collect()
-}
-
-fn if_there(removed: io::Result<()>) -> io::Result<()> {
-    match removed {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
+impl Datapath {
+    /// Returns the names of the older generations of maps that the maps of this datapath will
+    /// replace; `None` if there are none (any more).
+    pub fn predecessors(&self) -> Option<String> {
+        let old = self.succession.as_ref()?.old.iter();
+        Some(old.map(|one| one.name()).collect::<Vec<_>>().join(", "))
+    }
+    /// True if the programs may be attached: there are no older maps, or their flows have been
+    /// copied into the new ones.
+    pub fn may_attach(&self) -> bool {
+        self.succession.as_ref().is_none_or(|old| old.is_carried)
+    }
+    /// Copies flows and other contents of the older maps into the new ones, in parts until `budget`
+    /// is over, and returns how many entries were copied so far; `None` if it must be called again.
+    /// The new maps must contain the services, settings and addresses already. Until
+    /// [`Self::take_over`] the older programs stay in use.
+    pub fn carry_over(&mut self, budget: Duration) -> Result<Option<Carried>, DatapathError> {
+        let deadline = Instant::now().checked_add(budget);
+        let Some(succession) = &mut self.succession else {
+            return Ok(Some(Carried::default()));
+        };
+        let is_complete = succession.carry(deadline)?;
+        Ok(is_complete.then(|| succession.copying.carried()))
+    }
+    /// True once [`Self::take_over`] has begun: the older programs begin no more flows.
+    pub fn is_drained(&self) -> bool {
+        let old = self.succession.as_ref();
+        old.is_some_and(|old| !matches!(old.stage, Stage::Serving))
+    }
+    /// Changes over from the older maps to the new ones, and removes the older programs and maps.
+    /// The new programs must already be attached wherever the older ones are, so that every packet
+    /// and socket meets one of the two. Returns how many entries were copied over all; `None` if
+    /// `budget` is over before all is done: then it must be called again. May also be called again
+    /// after an error.
+    pub fn take_over(&mut self, budget: Duration) -> Result<Option<Carried>, DatapathError> {
+        let deadline = Instant::now().checked_add(budget);
+        let Some(succession) = &mut self.succession else {
+            return Ok(Some(Carried::default()));
+        };
+        let is_carried = succession.drain(deadline)?
+            && succession.detach(deadline)
+            && succession.carry(deadline)?;
+        if !is_carried {
+            return Ok(None);
+        }
+        let carried = succession.copying.carried();
+        // Nothing is lost, because what XDP programs handle in the meantime changes no flow's
+        // state. And no device is reset.
+        for home in succession.homes() {
+            self.xdp
+                .take_from(&home, &self.programs)
+                .map_err(DatapathError::of_file("take over the links in", &home))?;
+        }
+        match self.succession.take() {
+            Some(succession) => succession.remove().map(|()| Some(carried)),
+            None => Ok(Some(carried)),
+        }
+    }
+    /// Makes the programs leave new connections to another proxy. Cannot be undone: the next agent
+    /// creates new maps, which take over from these. Existing flows and sockets are not affected.
+    pub fn drain(&self) -> Result<(), DatapathError> {
+        tell(&self.home, generation::DRAINED)
     }
 }
 

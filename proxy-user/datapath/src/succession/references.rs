@@ -4,10 +4,14 @@
 
 use std::{collections::HashMap, path::Path};
 
+use linux::Plain;
 use proxy_common::{Backend, BackendId, Port, Protocol, ServiceId, maps, service::ServiceName};
 
-use super::translation::each;
-use crate::{error::DatapathError, maps::family::Family};
+use super::translation::{Again, each, each_again, table};
+use crate::{
+    error::DatapathError,
+    maps::{family::Family, tables::Table},
+};
 
 /// Id and generation in place of those of a backend that is gone. The id 0 belongs to no backend.
 const GONE: (BackendId, u32) = (BackendId(0), u32::MAX);
@@ -16,8 +20,42 @@ const GONE: (BackendId, u32) = (BackendId(0), u32::MAX);
 #[derive(Debug, Default)]
 pub(super) struct References {
     pub(super) services: Services,
-    pub(super) v4: Backends,
-    pub(super) v6: Backends,
+    pub(super) backends: [Backends; 2],
+}
+
+/// An old generation, by its directory, whose contents are copied to the one in `target`.
+pub(super) struct Old<'a> {
+    pub(super) source: &'a Path,
+    pub(super) target: &'a Path,
+    pub(super) references: &'a References,
+}
+
+impl Old<'_> {
+    pub(super) fn backends<A: Family>(&self) -> &Backends {
+        &self.references.backends[A::AT]
+    }
+    /// Calls `visit` for each element of the old map of this name.
+    pub(super) fn each<K: Plain, V: Plain>(
+        &self,
+        map: &'static str,
+        visit: impl FnMut(K, V),
+    ) -> Result<(), DatapathError> {
+        each(self.source, self.target, map, visit)
+    }
+    /// Does the same; `visit` can read an element again.
+    pub(super) fn each_again<K: Plain, V: Plain>(
+        &self,
+        map: &'static str,
+        visit: impl FnMut(K, V, Again<'_, V>),
+    ) -> Result<(), DatapathError> {
+        each_again(self.source, self.target, map, visit)
+    }
+    pub(super) fn new_table<K: Plain, V: Plain>(
+        &self,
+        map: &'static str,
+    ) -> Result<Table<K, V>, DatapathError> {
+        table(self.target, map)
+    }
 }
 
 /// The name of a service port: namespace, service, port name, protocol.
@@ -71,30 +109,22 @@ impl Backends {
         services: &Services,
     ) -> Result<Self, DatapathError> {
         let mut new: HashMap<(ServiceId, A, Port), (BackendId, u32)> = HashMap::new();
-        each(
-            target,
-            target,
-            A::BACKENDS,
-            |id: u32, backend: Backend<A>| {
-                if backend.service != ServiceId::default() {
-                    let key = (backend.service, backend.address, backend.port);
-                    new.insert(key, (BackendId(id), backend.generation));
-                }
-            },
-        )?;
+        let note_new = |id: u32, backend: Backend<A>| {
+            if backend.service != ServiceId::default() {
+                let key = (backend.service, backend.address, backend.port);
+                new.insert(key, (BackendId(id), backend.generation));
+            }
+        };
+        each(target, target, A::BACKENDS, note_new)?;
         let mut ids = HashMap::new();
-        each(
-            source,
-            target,
-            A::BACKENDS,
-            |id: u32, backend: Backend<A>| {
-                let service = services.get(backend.service);
-                let key = service.map(|service| (service, backend.address, backend.port));
-                if let Some(found) = key.and_then(|key| new.get(&key)) {
-                    ids.insert(id, (backend.generation, *found));
-                }
-            },
-        )?;
+        let note_old = |id: u32, backend: Backend<A>| {
+            let service = services.get(backend.service);
+            let key = service.map(|service| (service, backend.address, backend.port));
+            if let Some(found) = key.and_then(|key| new.get(&key)) {
+                ids.insert(id, (backend.generation, *found));
+            }
+        };
+        each(source, target, A::BACKENDS, note_old)?;
         Ok(Self(ids))
     }
     /// Returns id and generation in the new maps of a backend in the old ones; [`GONE`] if the

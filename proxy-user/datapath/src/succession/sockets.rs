@@ -1,52 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Copies the entries of sockets and of affinity from old maps to new ones.
 
-use std::{collections::HashMap, mem::offset_of, path::Path};
+use std::{collections::HashMap, hash::Hash, mem::offset_of, path::Path};
 
 use linux::{Plain, get_pinned};
 use proxy_common::{
-    AffinityEntry, AffinityKey, PodAffinityKey, SocketBucket, SocketEntry, SocketKey, maps,
+    AffinityEntry, AffinityKey, PodAffinityKey, SocketBucket, SocketEntry, SocketKey, V4, V6,
+    affinity::AffinityClient, maps,
 };
 
-use super::{
-    references::{Backends, Services},
-    translation::{each, table},
-};
+use super::references::{Backends, Old};
 use crate::{
     error::DatapathError,
     maps::{arrays::MappedArray, family::Family, tables::Table},
 };
 
-/// Copies the socket entries of one family from the generation in `source` to the one in `target`.
-/// Returns how many entries are new to `target`, and how many did not fit.
-pub(super) fn carry<A: Family>(
-    source: &Path,
-    target: &Path,
-    services: &Services,
-    backends: &Backends,
-) -> Result<(usize, usize), DatapathError> {
-    let mut old: Vec<(SocketKey<A>, SocketEntry<A>)> = Vec::new();
+/// Copies the socket entries of one family. Returns how many entries are new, and how many did not
+/// fit.
+pub(super) fn carry<A: Family>(old: &Old<'_>) -> Result<(usize, usize), DatapathError> {
+    let (services, backends) = (&old.references.services, old.backends::<A>());
+    let mut found: Vec<(SocketKey<A>, SocketEntry<A>)> = Vec::new();
     let mut note = |key: SocketKey<A>, mut entry: SocketEntry<A>| {
         entry.service = services.get(entry.service).unwrap_or_default();
         (entry.backend, entry.generation) = backends.get(entry.backend, entry.generation);
         entry.seal(&key);
-        old.push((key, entry));
+        found.push((key, entry));
     };
-    each(source, target, A::SOCKETS, &mut note)?;
-    each(
-        source,
-        target,
-        A::SOCKET_BUCKETS,
-        |_: u32, bucket: SocketBucket<A>| {
-            if let Some(key) = bucket.key() {
-                note(key, bucket.entry);
-            }
-        },
-    )?;
-    let map: Table<SocketKey<A>, SocketEntry<A>> = table(target, A::SOCKETS)?;
-    let buckets = Buckets::open(target)?;
+    old.each(A::SOCKETS, &mut note)?;
+    old.each(A::SOCKET_BUCKETS, |_: u32, bucket: SocketBucket<A>| {
+        if let Some(key) = bucket.key() {
+            note(key, bucket.entry);
+        }
+    })?;
+    let map: Table<SocketKey<A>, SocketEntry<A>> = old.new_table(A::SOCKETS)?;
+    let buckets = Buckets::open(old.target)?;
     let (mut new, mut refused) = (0, 0);
-    for (key, entry) in old {
+    for (key, entry) in found {
         let overflowed = map.lookup(&key).ok().flatten();
         let known = overflowed.or_else(|| buckets.get(&key));
         if known.is_some_and(|known| known.last_used >= entry.last_used) {
@@ -110,65 +99,48 @@ impl<A: Family> Buckets<A> {
     }
 }
 
-/// Copies the affinity of one family's clients from old maps to new ones.
-pub(super) fn carry_affinity<A: Family>(
-    source: &Path,
-    target: &Path,
-    services: &Services,
-    backends: &Backends,
-) -> Result<(), DatapathError> {
-    let translate = |key: AffinityKey<A>, entry: AffinityEntry| {
-        let service = services.get(key.service)?;
-        let key = AffinityKey { service, ..key };
-        let (id, generation) = backends.serving(entry.backend, entry.generation)?;
-        Some((
-            key,
-            AffinityEntry::new(&key, id, generation, entry.last_used),
-        ))
-    };
-    carry_held(source, target, A::AFFINITY, translate)
+/// Copies the affinity of one family's clients.
+pub(super) fn carry_affinity<A: Family>(old: &Old<'_>) -> Result<(), DatapathError> {
+    carry_held(old, A::AFFINITY, |key: AffinityKey<A>| {
+        let service = old.references.services.get(key.service)?;
+        Some((AffinityKey { service, ..key }, old.backends::<A>()))
+    })
 }
 
-/// Copies the affinity of pods known to the socket hooks. `backends` has the backends of IPv4, then
-/// those of IPv6.
-pub(super) fn carry_pods(
-    source: &Path,
-    target: &Path,
-    services: &Services,
-    backends: [&Backends; 2],
-) -> Result<(), DatapathError> {
-    let translate = |key: PodAffinityKey, entry: AffinityEntry| {
-        let service = services.get(key.service)?;
-        let key = PodAffinityKey { service, ..key };
-        let of_family = backends[usize::from(key.family == 6)];
-        let (id, generation) = of_family.serving(entry.backend, entry.generation)?;
-        Some((
-            key,
-            AffinityEntry::new(&key, id, generation, entry.last_used),
-        ))
-    };
-    carry_held(source, target, maps::AFFINITY_PODS, translate)
+/// Copies the affinity of pods known to the socket hooks.
+pub(super) fn carry_pods(old: &Old<'_>) -> Result<(), DatapathError> {
+    carry_held(old, maps::AFFINITY_PODS, |key: PodAffinityKey| {
+        let service = old.references.services.get(key.service)?;
+        let backends = if key.family == 6 {
+            old.backends::<V6>()
+        } else {
+            old.backends::<V4>()
+        };
+        Some((PodAffinityKey { service, ..key }, backends))
+    })
 }
 
-fn carry_held<K: Plain + Eq + std::hash::Hash>(
-    source: &Path,
-    target: &Path,
+/// `translate` returns the key in the new map, and the backends of its family.
+fn carry_held<'a, K: Plain + Eq + Hash + AffinityClient>(
+    old: &Old<'_>,
     map: &'static str,
-    translate: impl Fn(K, AffinityEntry) -> Option<(K, AffinityEntry)>,
+    translate: impl Fn(K) -> Option<(K, &'a Backends)>,
 ) -> Result<(), DatapathError> {
-    let table: Table<K, AffinityEntry> = table(target, map)?;
+    let table: Table<K, AffinityEntry> = old.new_table(map)?;
     let here = table.entries();
     let here = here.map_err(DatapathError::of_map("carry over", map))?;
     let here: HashMap<_, _> = here.into_iter().collect();
     let (mut keys, mut entries) = (Vec::new(), Vec::new());
-    each(source, target, map, |key: K, entry: AffinityEntry| {
-        let Some((key, entry)) = translate(key, entry) else {
+    old.each(map, |key: K, entry: AffinityEntry| {
+        let Some((key, backends)) = translate(key) else {
             return;
         };
         let is_later = |known: &AffinityEntry| entry.last_used > known.last_used;
-        if here.get(&key).is_none_or(is_later) {
+        if let Some((id, generation)) = backends.serving(entry.backend, entry.generation)
+            && here.get(&key).is_none_or(is_later)
+        {
             keys.push(key);
-            entries.push(entry);
+            entries.push(AffinityEntry::new(&key, id, generation, entry.last_used));
         }
     })?;
     // The LRU map evicts old entries by itself.

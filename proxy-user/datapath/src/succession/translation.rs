@@ -1,18 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reads elements of a map that another version of portolan has made: each field is copied to the
-//! field with the same name in this version's type.
+//! field with the same name in this version's type. Which bytes each field has is stored beside the
+//! maps: the kernel knows it, too, but tells only who has CAP_SYS_ADMIN.
 
 use std::{
+    collections::HashMap,
+    fmt::Write,
     io,
     ops::Range,
     os::fd::{AsFd, OwnedFd},
     path::Path,
 };
 
-use linux::{Members, Plain, Raw, get_pinned, lookup_one, lookup_raw, map_members};
+use aya_obj::{Map, Object};
+use linux::{
+    Members, Plain, Raw, create_bytes, get_pinned, lookup_one, lookup_raw, map_members, members_of,
+};
 
-use super::types;
-use crate::{error::DatapathError, maps::tables::Table};
+use crate::{
+    error::DatapathError,
+    maps::{open_table, tables::Table},
+    programs::OBJECT,
+};
 
 /// How many elements one system call reads.
 const BATCH: usize = 4096;
@@ -51,14 +60,11 @@ impl Translation {
     }
 }
 
-/// Opens the map of this name in a generation's directory.
 pub(super) fn table<K: Plain, V: Plain>(
     home: &Path,
     map: &'static str,
 ) -> Result<Table<K, V>, DatapathError> {
-    get_pinned(&home.join(map), false)
-        .and_then(Table::new)
-        .map_err(DatapathError::of_map("carry over", map))
+    open_table(home, map).map_err(DatapathError::of_map("carry over", map))
 }
 
 /// Calls `visit` for each element of the map of this name in `source`, a generation's directory. A
@@ -92,7 +98,7 @@ pub(super) fn each_again<K: Plain, V: Plain>(
     };
     let new = get_pinned(&target.join(map), false).map_err(failed)?;
     // An earlier version has stored no types; then they are the kernel's.
-    let members = |home: &Path, fd: &OwnedFd| match types::read(home, map) {
+    let members = |home: &Path, fd: &OwnedFd| match read(home, map) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => map_members(fd.as_fd()),
         read => read,
     };
@@ -139,9 +145,62 @@ fn walk<K: Plain, V: Plain>(
     }
 }
 
+/// The pin of a map whose only element is a text: a line for each field of each map.
+pub(crate) const TYPES: &str = "types";
+
+/// Makes the map with the fields of this program's maps.
+pub(crate) fn create() -> Result<OwnedFd, DatapathError> {
+    let text = text().ok_or_else(|| DatapathError::Load("the types of its maps".into()))?;
+    create_bytes(text.as_bytes()).map_err(DatapathError::of_map("make", TYPES))
+}
+
+fn text() -> Option<String> {
+    let object = Object::parse(OBJECT).ok()?;
+    let types = object.btf?.to_bytes();
+    let mut text = String::new();
+    for (name, map) in &object.maps {
+        let Map::Btf(map) = map else { continue };
+        let ids = [map.def.btf_key_type_id, map.def.btf_value_type_id];
+        for (part, id) in ids.into_iter().enumerate().filter(|(_, id)| *id != 0) {
+            for (field, bytes) in members_of(&types, id).unwrap_or_default() {
+                let (start, end) = (bytes.start, bytes.end);
+                writeln!(text, "{name} {part} {start} {end} {field}").ok()?;
+            }
+        }
+    }
+    Some(text)
+}
+
+/// Reads the fields of a map's keys and of its values from a generation's directory.
+pub(super) fn read(home: &Path, map: &str) -> io::Result<[Members; 2]> {
+    let pinned = get_pinned(&home.join(TYPES), false)?;
+    let (raw, _) = lookup_raw(pinned.as_fd(), &mut Vec::new(), 1)?;
+    let text = String::from_utf8_lossy(&raw.values);
+    fields(&text)
+        .remove(map)
+        .ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+fn fields(text: &str) -> HashMap<&str, [Members; 2]> {
+    let mut found: HashMap<&str, [Members; 2]> = HashMap::new();
+    for line in text.lines() {
+        let words: Vec<_> = line.splitn(5, ' ').collect();
+        let &[map, part, start, end, field] = words.as_slice() else {
+            continue;
+        };
+        let both = found.entry(map).or_default();
+        let members = part.parse().ok().and_then(|part: usize| both.get_mut(part));
+        if let (Some(members), Ok(start), Ok(end)) = (members, start.parse(), end.parse()) {
+            members.insert(field.to_owned(), start..end);
+        }
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{maps::shapes, options::Capacities};
 
     fn members<const N: usize>(all: [(&str, Range<usize>); N]) -> Members {
         all.map(|(name, at)| (name.to_owned(), at)).into()
@@ -164,5 +223,19 @@ mod tests {
         let number = members([("", 0..4)]);
         let mut translation = Translation::new(&number, &number, 4);
         assert_eq!(translation.apply(&7_u32.to_ne_bytes()), Some(7_u32));
+    }
+
+    #[test]
+    fn the_text_has_every_byte_of_a_plain_number_and_fields_of_every_map() {
+        let text = text().expect("types");
+        let fields = fields(&text);
+        assert_eq!(fields["ports"][1][""], 0..8);
+        assert!(fields["flows_v4"][1].len() > 3, "{:?}", fields["flows_v4"]);
+        for shape in shapes(&Capacities::default()) {
+            let [key, value] = &fields[shape.name];
+            let end = |members: &Members| members.values().map(|bytes| bytes.end).max();
+            assert!(end(key) <= Some(shape.key_size as usize) && !key.is_empty());
+            assert!(end(value) <= Some(shape.value_size as usize) && !value.is_empty());
+        }
     }
 }

@@ -12,7 +12,7 @@ use super::{FlowCounts, Gone};
 use crate::{
     error::DatapathError,
     maps::{
-        OpenMaps,
+        PinnedMaps,
         family::Family,
         tables::{Table, Walk},
     },
@@ -42,7 +42,7 @@ pub(super) struct FlowWalk<A: Stored> {
 }
 
 impl<A: Stored> FlowWalk<A> {
-    pub(super) fn open(open: &mut OpenMaps) -> Result<Self, DatapathError> {
+    pub(super) fn open(open: &PinnedMaps) -> Result<Self, DatapathError> {
         let flows: Table<_, _> = open.take(A::FLOWS, Table::new)?;
         let counts = FlowCounts {
             capacity: flows.capacity(),

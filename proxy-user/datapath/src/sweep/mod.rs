@@ -16,7 +16,7 @@ use self::{flows::FlowWalk, sockets::SocketWalk};
 use crate::{
     Datapath,
     error::DatapathError,
-    maps::{OpenMaps, family::Family},
+    maps::{PinnedMaps, family::Family},
     programs::Programs,
     store::Store,
 };
@@ -38,7 +38,7 @@ pub(crate) struct Sweep {
 pub(super) type Gone = BTreeSet<IpAddr>;
 
 impl Sweep {
-    pub(crate) fn open(open: &mut OpenMaps) -> Result<Self, DatapathError> {
+    pub(crate) fn open(open: &PinnedMaps) -> Result<Self, DatapathError> {
         Ok(Self {
             flows_v4: FlowWalk::open(open)?,
             flows_v6: FlowWalk::open(open)?,
@@ -48,16 +48,6 @@ impl Sweep {
             gone: Gone::new(),
         })
     }
-    /// Sets the addresses of pods that are gone. `resets`: whether segments of unknown connections
-    /// get a reset now. Without that, a connection would not end by removing its flow, so none
-    /// ends.
-    pub(crate) fn set_gone(&mut self, gone: Gone, resets: bool) {
-        self.gone = if resets { gone } else { Gone::new() };
-    }
-    pub(crate) fn set_idle_times(&mut self, idle_times: IdleTimes) {
-        self.idle_times = idle_times;
-    }
-
     /// Closes the node's connected UDP sockets whose backends are gone, or whose services have
     /// endpoints again.
     pub(crate) fn close_lost(&mut self, store: &Store) {
@@ -73,27 +63,9 @@ impl Sweep {
         Ok(())
     }
 
-    /// Continues the walks through the tables of flows and sockets.
-    pub(crate) fn sweep(
-        &mut self,
-        store: &Store,
-        programs: &Programs,
-    ) -> Result<Occupancy, DatapathError> {
-        let flows = self.sweep_flows_of(Some(store), programs);
-        self.close_lost_now(store)?;
-        self.sockets.sweep(store, &self.idle_times, &self.gone)?;
-        let flows = flows?;
-        Ok(Occupancy {
-            complete: flows.complete && self.sockets.is_complete(),
-            ..flows
-        })
-    }
-    /// Continues the walks through the flow tables.
-    pub(crate) fn sweep_flows(&mut self, programs: &Programs) -> Result<Occupancy, DatapathError> {
-        self.sweep_flows_of(None, programs)
-    }
-    /// Without `store`, no connections to pods that are gone are ended.
-    fn sweep_flows_of(
+    /// Continues the walks through the flow tables. Without `store`, no connections to pods that
+    /// are gone are ended.
+    fn sweep_flows(
         &mut self,
         store: Option<&Store>,
         programs: &Programs,
@@ -113,6 +85,35 @@ impl Sweep {
 }
 
 impl Datapath {
+    /// Sets the idle times that sweeps use.
+    pub fn set_idle_times(&mut self, idle_times: IdleTimes) {
+        self.sweep.idle_times = idle_times;
+    }
+    /// Sets the addresses of pods that are gone: sweeps end TCP connections to them. Unless
+    /// segments of unknown connections get a reset now, a connection would not end by removing its
+    /// flow, so none ends.
+    pub fn set_gone(&mut self, gone: BTreeSet<IpAddr>) {
+        let resets = self.settings.resets();
+        self.sweep.gone = if resets { gone } else { Gone::new() };
+    }
+    /// Walks through a part of the flow and socket tables and removes idle entries. Call it about
+    /// once a second.
+    pub fn sweep(&mut self) -> Result<Occupancy, DatapathError> {
+        let (sweep, store) = (&mut self.sweep, &self.store);
+        let flows = sweep.sweep_flows(Some(store), &self.programs);
+        sweep.close_lost_now(store)?;
+        let (times, gone) = (&sweep.idle_times, &sweep.gone);
+        sweep.sockets.sweep(store, times, gone)?;
+        let flows = flows?;
+        Ok(Occupancy {
+            complete: flows.complete && sweep.sockets.is_complete(),
+            ..flows
+        })
+    }
+    /// Like [`Self::sweep`], for the flow tables only.
+    pub fn sweep_flows(&mut self) -> Result<Occupancy, DatapathError> {
+        self.sweep.sweep_flows(None, &self.programs)
+    }
     /// Returns how many connections sweeps have ended since the last call because their endpoints'
     /// pods are gone.
     pub fn take_ended(&mut self) -> Ended {

@@ -4,6 +4,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    io,
     net::SocketAddr,
     time::{Duration, Instant},
 };
@@ -17,7 +18,7 @@ use super::Gone;
 use crate::{
     error::DatapathError,
     maps::{
-        OpenMaps,
+        PinnedMaps,
         arrays::MappedArray,
         family::Family,
         tables::{Table, Walk},
@@ -93,20 +94,17 @@ pub(super) struct SocketWalk {
     /// When each socket was last closed; the address is the backend's or the frontend's. See
     /// [`AGAIN`].
     tried: HashMap<ConnectedSocket, Instant>,
-    /// True if the walk has finished the maps of IPv4, and of IPv6.
-    ended: [bool; 2],
     /// How many sockets have been closed because their pods are gone.
     pub(super) closed: u64,
 }
 
 impl SocketWalk {
-    pub(super) fn open(open: &mut OpenMaps) -> Result<Self, DatapathError> {
+    pub(super) fn open(open: &PinnedMaps) -> Result<Self, DatapathError> {
         Ok(Self {
             v4: FamilyWalk::open(open)?,
             v6: FamilyWalk::open(open)?,
             findings: Findings::default(),
             tried: HashMap::new(),
-            ended: [true; 2],
             closed: 0,
         })
     }
@@ -119,7 +117,7 @@ impl SocketWalk {
         idle_times: &IdleTimes,
         gone: &Gone,
     ) -> Result<(), DatapathError> {
-        if self.ended == [true; 2] {
+        if self.is_complete() {
             self.begin();
         }
         self.walk(store, idle_times, gone, STEPS)?;
@@ -129,7 +127,7 @@ impl SocketWalk {
 
     /// True if the last call reached the ends of the maps of IPv4 and IPv6.
     pub(super) fn is_complete(&self) -> bool {
-        self.ended == [true; 2]
+        self.v4.ended && self.v6.ended
     }
 
     /// Walks through all maps at once, and closes the node's UDP sockets that need another backend.
@@ -147,7 +145,6 @@ impl SocketWalk {
     }
 
     fn begin(&mut self) {
-        self.ended = [false; 2];
         self.findings = Findings::default();
         self.v4.begin();
         self.v6.begin();
@@ -161,48 +158,52 @@ impl SocketWalk {
         gone: &Gone,
         steps: usize,
     ) -> Result<(), DatapathError> {
-        let [v4_ended, v6_ended] = &mut self.ended;
-        let findings = &mut self.findings;
-        let with = (store, gone);
-        self.v4.sweep(with, idle_times, findings, steps, v4_ended)?;
-        self.v6.sweep(with, idle_times, findings, steps, v6_ended)
+        let (with, findings) = ((store, gone), &mut self.findings);
+        self.v4.sweep(with, idle_times, findings, steps)?;
+        self.v6.sweep(with, idle_times, findings, steps)
     }
 
     /// Closes the TCP sockets that the walk has found connected to pods that are gone.
     fn close_gone(&mut self) -> Result<(), DatapathError> {
-        let mut gone = std::mem::take(&mut self.findings.gone);
-        gone.retain(|socket| !self.tried.contains_key(socket));
-        if gone.is_empty() {
-            return Ok(());
+        let gone = std::mem::take(&mut self.findings.gone);
+        if let Some((closed, of)) = self.close(gone, linux::close_tcp)? {
+            self.closed += closed as u64;
+            tracing::info!(
+                closed,
+                of,
+                "sockets connected to pods that are gone are closed"
+            );
         }
-        let closed = linux::close_tcp(&gone).map_err(DatapathError::CloseSockets)?;
-        self.closed += closed as u64;
-        tracing::info!(
-            closed,
-            of = gone.len(),
-            "sockets connected to pods that are gone are closed"
-        );
-        let now = Instant::now();
-        self.tried
-            .extend(gone.into_iter().map(|socket| (socket, now)));
         Ok(())
     }
 
     /// Closes the node's UDP sockets that the walk has found without a backend that serves: a
     /// process that connects again reaches the next one.
     fn close_lost(&mut self) -> Result<(), DatapathError> {
-        let mut lost = std::mem::take(&mut self.findings.lost);
+        let lost = std::mem::take(&mut self.findings.lost);
         self.tried.retain(|_, at| at.elapsed() < AGAIN);
-        lost.retain(|socket| !self.tried.contains_key(socket));
-        if lost.is_empty() {
-            return Ok(());
+        if let Some((closed, _)) = self.close(lost, linux::close_udp)? {
+            tracing::debug!(closed, "UDP sockets of the node whose backend has gone");
         }
-        let closed = linux::close_udp(&lost).map_err(DatapathError::CloseSockets)?;
-        tracing::debug!(closed, "UDP sockets of the node whose backend has gone");
-        let now = Instant::now();
-        self.tried
-            .extend(lost.into_iter().map(|socket| (socket, now)));
         Ok(())
+    }
+
+    /// Closes those of these sockets that have not been tried yet; returns how many were closed, of
+    /// how many. `None` if there are none.
+    fn close(
+        &mut self,
+        mut found: HashSet<ConnectedSocket>,
+        close: fn(&HashSet<ConnectedSocket>) -> io::Result<usize>,
+    ) -> Result<Option<(usize, usize)>, DatapathError> {
+        found.retain(|socket| !self.tried.contains_key(socket));
+        if found.is_empty() {
+            return Ok(None);
+        }
+        let closed = close(&found).map_err(DatapathError::CloseSockets)?;
+        let (of, now) = (found.len(), Instant::now());
+        self.tried
+            .extend(found.into_iter().map(|socket| (socket, now)));
+        Ok(Some((closed, of)))
     }
 }
 
@@ -213,21 +214,25 @@ struct FamilyWalk<A: Stored> {
     window: u32,
     sockets: Table<SocketKey<A>, SocketEntry<A>>,
     walk: Walk,
+    /// True if the walk has finished the maps.
+    ended: bool,
 }
 
 impl<A: Stored> FamilyWalk<A> {
-    fn open(maps: &mut OpenMaps) -> Result<Self, DatapathError> {
+    fn open(maps: &PinnedMaps) -> Result<Self, DatapathError> {
         Ok(Self {
             buckets: maps.take(A::SOCKET_BUCKETS, MappedArray::new)?,
             window: 0,
             sockets: maps.take(A::SOCKETS, Table::new)?,
             walk: Walk::new(STEP),
+            ended: true,
         })
     }
 
     fn begin(&mut self) {
         self.window = 0;
         self.walk = Walk::new(STEP);
+        self.ended = false;
     }
 
     fn sweep(
@@ -236,12 +241,11 @@ impl<A: Stored> FamilyWalk<A> {
         idle_times: &IdleTimes,
         findings: &mut Findings,
         steps: usize,
-        ended: &mut bool,
     ) -> Result<(), DatapathError> {
         let failed = DatapathError::of_map("walk", A::SOCKETS);
         let now = now();
         for _ in 0..steps {
-            if *ended {
+            if self.ended {
                 break;
             }
             if self.window < self.buckets.windows() {
@@ -284,7 +288,7 @@ impl<A: Stored> FamilyWalk<A> {
                 }
                 self.sockets.delete(&key).map_err(failed)?;
             }
-            *ended = !more;
+            self.ended = !more;
         }
         Ok(())
     }
@@ -302,20 +306,14 @@ fn is_idle<A: Family>(entry: &SocketEntry<A>, idle_times: &IdleTimes, now: u64) 
 /// Returns the key of the entry for the other direction of the same exchange of datagrams; `None`
 /// for an entry that has no other direction.
 fn counterpart<A: Family>(key: &SocketKey<A>, entry: &SocketEntry<A>) -> Option<SocketKey<A>> {
-    let other = match key.role {
-        SocketRole::FORWARD => SocketKey::new(
-            key.cookie,
+    let (role, address, port) = match key.role {
+        SocketRole::FORWARD => (
             SocketRole::REVERSE,
             entry.backend_address,
             entry.backend_port,
         ),
-        SocketRole::REVERSE => SocketKey::new(
-            key.cookie,
-            SocketRole::FORWARD,
-            entry.frontend,
-            entry.frontend_port,
-        ),
+        SocketRole::REVERSE => (SocketRole::FORWARD, entry.frontend, entry.frontend_port),
         _ => return None,
     };
-    Some(other)
+    Some(SocketKey::new(key.cookie, role, address, port))
 }

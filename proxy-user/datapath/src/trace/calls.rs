@@ -9,7 +9,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::Context;
 use aya::{
     Ebpf, EbpfLoader,
     maps::{MapData, perf::PerfEventArrayBuffer},
@@ -17,15 +16,13 @@ use aya::{
 };
 use control::causes::chain;
 use linux::{get_pinned, link_info};
-use proxy_common::{maps, trace::rate::Rate};
+use proxy_common::maps;
 
-use super::{Lost, Wanted, buffers, failed, fd, take_map};
+use super::{Lost, Wanted, buffers, failed, program, take_map, tell};
 use crate::{
     error::DatapathError,
-    maps::{
-        pins::{layout_dir, links_of},
-        tables::Table,
-    },
+    maps::pins::{files, layout_dir, links_of},
+    programs::fd,
 };
 
 static OBJECT: &[u8] =
@@ -82,28 +79,24 @@ impl Calls {
         // The programs are loaded before their maps are taken, because the kernel binds the maps to
         // a program when it loads it.
         for name in PROGRAMS {
-            let loaded = program(&mut ebpf, name).and_then(|program| Ok(program.load()?));
+            let program = program::<CgroupSockAddr>(&mut ebpf, name);
+            let loaded = program.and_then(|program| Ok(program.load()?));
             loaded.map_err(|error| refused(format!("{name}: {}", chain(error.as_ref()))))?;
         }
         let mut of_map = |name| take_map(&mut ebpf, name);
         let made = (|| -> io::Result<_> {
-            let filter = Table::new(fd(of_map("trace_filter")?)?)?;
-            filter.update(&0_u32, &wanted.calls)?;
-            let rate = Rate {
-                limit: wanted.rate,
-                ..Rate::default()
-            };
-            let rates = Table::new(fd(of_map("trace_rate")?)?)?;
-            rates.update(&0_u32, &rate)?;
-            Ok((fd(of_map("trace_lost")?)?, buffers(of_map("trace_out")?)?))
+            let maps = [fd(&of_map("trace_filter")?)?, fd(&of_map("trace_rate")?)?];
+            tell(maps, &wanted.calls, wanted.rate)?;
+            Ok((fd(&of_map("trace_lost")?)?, buffers(of_map("trace_out")?)?))
         })();
         let (lost, buffers) = made.map_err(failed("ask for socket calls"))?;
         for name in PROGRAMS {
             // The mode of a link, which does not affect other programs; the kernel takes no flag
             // for it.
             let mode = CgroupAttachMode::Single;
-            let attached = program(&mut ebpf, name)
-                .and_then(|program| Ok(program.attach(&cgroup, mode).map(drop)?));
+            let program = program::<CgroupSockAddr>(&mut ebpf, name);
+            let attached =
+                program.and_then(|program| Ok(program.attach(&cgroup, mode).map(drop)?));
             attached.map_err(|error| refused(format!("{name}: {}", chain(error.as_ref()))))?;
         }
         Ok(Some(Self {
@@ -128,23 +121,15 @@ impl Calls {
     }
 }
 
-fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> anyhow::Result<&'a mut CgroupSockAddr> {
-    let program = ebpf.program_mut(name).context("it is not in the object")?;
-    Ok(program.try_into()?)
-}
-
 /// Opens the cgroup that the socket hooks are attached to, according to their pinned links; `None`
 /// if there is none.
 fn cgroup_of(home: &Path) -> io::Result<Option<File>> {
-    let Ok(entries) = fs::read_dir(links_of(home)) else {
-        return Ok(None);
-    };
-    for entry in entries.flatten() {
-        let name = entry.file_name();
+    for path in files(&links_of(home)) {
+        let name = path.file_name().unwrap_or_default();
         if !name.to_string_lossy().starts_with("cgroup-") {
             continue;
         }
-        let info = get_pinned(&entry.path(), false).and_then(link_info)?;
+        let info = get_pinned(&path, false).and_then(link_info)?;
         if let Some(id) = info.cgroup_id() {
             return find(id);
         }

@@ -10,17 +10,20 @@ mod calls;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
 };
 
+use anyhow::Context;
 use aya::{
     Ebpf,
     maps::{
         Map, MapData, PerfEventArray,
         perf::{PerfEvent, PerfEventArrayBuffer},
     },
+    programs::{Program, ProgramError},
 };
+pub use linux::monotonic;
 use linux::{Plain, get_pinned, map_info, per_cpu_sums};
 use proxy_common::trace::{Event, Filter, PATIENCE, PacketEvent, lost, rate::Rate};
 
@@ -181,20 +184,14 @@ impl Trace {
     fn ask(&self, home: &Path) -> io::Result<Asked> {
         let take = |name: &str| get_pinned(&home.join(name), false);
         let until: Table<u32, u64> = Table::new(take("trace_until")?)?;
-        let now = linux::monotonic();
+        let now = monotonic();
         if until.lookup(&0)?.is_some_and(|until| until > now) {
             return Err(io::Error::other(
                 "another `portolan trace` is at work on this node; end it, or wait three seconds if it was killed",
             ));
         }
-        let filter: Table<u32, Filter> = Table::new(take("trace_filter")?)?;
-        filter.update(&0, &self.wanted.filter)?;
-        let rate: Table<u32, Rate> = Table::new(take("trace_rate")?)?;
-        let limit = Rate {
-            limit: self.wanted.rate,
-            ..Rate::default()
-        };
-        rate.update(&0, &limit)?;
+        let maps = [take("trace_filter")?, take("trace_rate")?];
+        tell(maps, &self.wanted.filter, self.wanted.rate)?;
         let lost = take("trace_lost")?;
         let lost_before = Lost::of(&lost);
         let out = MapData::from_fd(take(TRACE_OUT)?).map_err(io::Error::other)?;
@@ -239,7 +236,7 @@ impl Trace {
 
 impl Asked {
     fn renew(&self) -> io::Result<()> {
-        self.until.update(&0, &(linux::monotonic() + PATIENCE))
+        self.until.update(&0, &(monotonic() + PATIENCE))
     }
     fn lost(&self) -> Lost {
         let (now, before) = (Lost::of(&self.lost), self.lost_before);
@@ -257,17 +254,26 @@ impl Drop for Asked {
     }
 }
 
-/// Returns the descriptor of a map that a loader has created.
-pub(super) fn fd(map: Map) -> io::Result<OwnedFd> {
-    match map {
-        Map::Array(map) | Map::PerCpuArray(map) | Map::HashMap(map) => {
-            map.fd().as_fd().try_clone_to_owned()
-        }
-        _ => Err(io::ErrorKind::NotFound.into()),
-    }
+/// Tells programs what to report, by their maps `trace_filter` and `trace_rate`.
+fn tell([filters, rates]: [OwnedFd; 2], filter: &Filter, limit: u64) -> io::Result<()> {
+    Table::new(filters)?.update(&0_u32, filter)?;
+    let rate = Rate {
+        limit,
+        ..Rate::default()
+    };
+    Table::new(rates)?.update(&0_u32, &rate)
 }
 
-/// Takes a map out of an object.
+/// Returns a program of an object, of the kind that the caller wants.
+pub(super) fn program<'a, P>(ebpf: &'a mut Ebpf, name: &str) -> anyhow::Result<&'a mut P>
+where
+    &'a mut P: TryFrom<&'a mut Program, Error = ProgramError>,
+{
+    let program = ebpf.program_mut(name);
+    let program = program.with_context(|| format!("{name} is not in the object"))?;
+    Ok(program.try_into()?)
+}
+
 pub(super) fn take_map(ebpf: &mut Ebpf, name: &str) -> io::Result<Map> {
     let map = ebpf.take_map(name);
     map.ok_or_else(|| io::ErrorKind::NotFound.into())
@@ -298,9 +304,4 @@ pub(super) fn buffers(map: Map) -> io::Result<Vec<PerfEventArrayBuffer<MapData>>
 
 fn failed(doing: &'static str) -> impl Fn(io::Error) -> DatapathError {
     move |source| DatapathError::Trace { doing, source }
-}
-
-/// Returns the current monotonic time in nanoseconds, the clock of the events.
-pub fn monotonic() -> u64 {
-    linux::monotonic()
 }

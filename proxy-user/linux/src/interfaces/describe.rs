@@ -26,9 +26,9 @@ pub(super) fn describe(
             let kind = node.classify(link);
             // KUBE: packets from a bridge's ports are masqueraded with the bridge's address and
             // matched by its name.
-            let bridge = node
-                .master_of(link)
-                .filter(|_| kind == InterfaceKind::BridgePort);
+            let master = node.master_of(link);
+            let bridge = master.filter(|_| kind == InterfaceKind::BridgePort);
+            let is_switched = master.is_some_and(|master| master.kind == "openvswitch");
             let attach = belongs(&link.name, kind, &patterns.attach);
             let routed = bridge.unwrap_or(link);
             let sender = routed.index;
@@ -40,7 +40,7 @@ pub(super) fn describe(
                 veth_port: kind == InterfaceKind::BridgePort && link.kind == "veth",
                 bridge: bridge.map(|bridge| bridge.index),
                 made_by_program: link.kind == "tun",
-                switch_port: link.kind == "veth" && node.is_switched(link),
+                switch_port: link.kind == "veth" && is_switched,
                 bridge_port: bridge.is_some_and(|bridge| bridge.mac != link.mac),
                 mtu: link.mtu,
                 mac: Mac::try_from(link.mac.as_slice()).ok(),
@@ -151,11 +151,6 @@ impl<'a> Node<'a> {
     fn lying_on(&self, link: &Link) -> impl Iterator<Item = &'a Link> {
         self.uppers.get(&link.index).into_iter().flatten().copied()
     }
-    /// True if a link is a port of an Open vSwitch.
-    fn is_switched(&self, link: &Link) -> bool {
-        self.master_of(link)
-            .is_some_and(|master| master.kind == "openvswitch")
-    }
     /// True if a link has an address that packets from elsewhere may be for.
     fn is_addressed(&self, link: &Link) -> bool {
         let global = |address: &&Address| match address.net.addr() {
@@ -211,19 +206,13 @@ fn belongs(name: &str, kind: InterfaceKind, patterns: &[String]) -> bool {
 /// True if the patterns select a name. Without patterns, or with exclusions (`!`) only, `detected`
 /// is the answer for names that are not excluded.
 fn is_selected(name: &str, patterns: &[String], detected: bool) -> bool {
-    let excluded = patterns
-        .iter()
-        .filter_map(|pattern| pattern.strip_prefix('!'))
-        .any(|pattern| glob::matches(pattern, name));
-    let mut wanted = patterns
-        .iter()
-        .filter(|pattern| !pattern.starts_with('!'))
-        .peekable();
-    let only_exclusions = wanted.peek().is_none();
-    let included = if only_exclusions {
+    let all = patterns.iter().map(String::as_str);
+    let (exclusions, wanted): (Vec<_>, Vec<_>) = all.partition(|one| one.starts_with('!'));
+    let selects = |one: &&str| glob::matches(one.strip_prefix('!').unwrap_or(one), name);
+    let included = if wanted.is_empty() {
         detected
     } else {
-        wanted.any(|pattern| glob::matches(pattern, name))
+        wanted.iter().any(selects)
     };
-    included && !excluded
+    included && !exclusions.iter().any(selects)
 }

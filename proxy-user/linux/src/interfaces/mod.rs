@@ -161,7 +161,6 @@ struct Link {
     /// The interface's link-layer address; empty if it has none.
     mac: Vec<u8>,
     mtu: u32,
-    /// The queueing discipline's name.
     qdisc: String,
     peer_elsewhere: bool,
     filters_vlans: bool,

@@ -298,14 +298,10 @@ mod tests {
         tables.routed.insert(place.1, Some(4));
         assert!(tables.described().known.is_empty());
         tables.routed.insert(place.1, Some(3));
-        for (state, is_there) in [
-            (NeighbourState::Failed, true),
-            (NeighbourState::Stale, false),
-        ] {
+        use NeighbourState::{Failed, Stale};
+        for (state, is_there, known) in [(Failed, true, 0), (Stale, true, 1), (Stale, false, 0)] {
             tables.take(&pod(state), is_there);
-            assert!(tables.described().known.is_empty());
-            tables.take(&pod(NeighbourState::Stale), true);
-            assert_eq!(tables.described().known.len(), 1);
+            assert_eq!(tables.described().known.len(), known);
         }
     }
 
@@ -328,15 +324,20 @@ mod tests {
 
     #[test]
     fn only_a_unicast_route_without_a_gateway_leads_to_the_neighbour() {
-        let mut route = RouteMessage::default();
-        route.header.kind = RouteType::Unicast;
-        route.attributes = vec![RouteAttribute::Oif(3)];
-        assert_eq!(leads_to(&route), Some(3));
-        route.header.kind = RouteType::Local;
-        assert_eq!(leads_to(&route), None);
-        route.header.kind = RouteType::Unicast;
         let gateway = std::net::Ipv4Addr::new(10, 40, 1, 1).into();
-        route.attributes.push(RouteAttribute::Gateway(gateway));
-        assert_eq!(leads_to(&route), None);
+        let gateway = Some(RouteAttribute::Gateway(gateway));
+        for (kind, gateway, interface) in [
+            (RouteType::Unicast, None, Some(3)),
+            (RouteType::Local, None, None),
+            (RouteType::Unicast, gateway, None),
+        ] {
+            let mut route = RouteMessage::default();
+            route.header.kind = kind;
+            route.attributes = [RouteAttribute::Oif(3)]
+                .into_iter()
+                .chain(gateway)
+                .collect();
+            assert_eq!(leads_to(&route), interface);
+        }
     }
 }

@@ -183,14 +183,12 @@ impl Interfaces {
     async fn list(&mut self) {
         let (mut pause, last) = PAUSES;
         loop {
-            let listed = match Connection::open() {
-                Ok(connection) => {
-                    let listed = list_again(&connection.handle, &self.seen).await;
-                    listed.map(|seen| (connection, seen))
-                }
-                Err(error) => Err(error),
+            let listed = async {
+                let connection = Connection::open()?;
+                let seen = list_again(&connection.handle, &self.seen).await?;
+                Ok::<_, InterfacesError>((connection, seen))
             };
-            match listed {
+            match listed.await {
                 Ok((connection, seen)) => {
                     self.connection = connection;
                     self.seen = seen;

@@ -113,70 +113,50 @@ mod tests {
         }
     }
 
-    fn address() -> IpAddr {
-        IpAddr::from([10, 40, 1, 2])
-    }
-
-    fn neighbours(interface: u32) -> Neighbours {
-        Neighbours {
-            known: BTreeMap::from([((interface, address()), POD)]),
-            ports: BTreeMap::from([((3, POD), 4)]),
-        }
-    }
-
-    fn pod_link(interface: u32, mtu: u32) -> PodLink {
-        PodLink {
-            address: address(),
-            interface,
-            mtu,
-            destination: POD,
-            source: NODE,
-        }
+    /// Returns interface and MTU of the link to the pod that is a neighbour at an interface.
+    fn links(interfaces: &[Interface], at: u32, ports: &[((u32, Mac), u32)]) -> Vec<(u32, u32)> {
+        let address = IpAddr::from([10, 40, 1, 2]);
+        let neighbours = Neighbours {
+            known: BTreeMap::from([((at, address), POD)]),
+            ports: ports.iter().copied().collect(),
+        };
+        let links = pod_links(interfaces, &neighbours).into_iter();
+        let ends = links.map(|link| {
+            let macs = (link.address, link.destination, link.source);
+            assert_eq!(macs, (address, POD, NODE));
+            (link.interface, link.mtu)
+        });
+        ends.collect()
     }
 
     #[test]
     fn a_routed_pod_is_behind_its_own_interface() {
-        let links = pod_links(&[interface(2, InterfaceKind::PodSide)], &neighbours(2));
-        assert_eq!(links, [pod_link(2, 1500)]);
+        let pod_side = interface(2, InterfaceKind::PodSide);
+        assert_eq!(links(&[pod_side], 2, &[]), [(2, 1500)]);
     }
 
     #[test]
     fn a_bridged_pod_is_reached_by_its_learned_port_from_the_bridges_mac() {
         let all = [interface(3, InterfaceKind::Bridge), port(4), port(5)];
-        assert_eq!(pod_links(&all, &neighbours(3)), [pod_link(4, 1400)]);
-        let unlearned = Neighbours {
-            ports: BTreeMap::new(),
-            ..neighbours(3)
-        };
-        assert_eq!(pod_links(&all, &unlearned), []);
+        assert_eq!(links(&all, 3, &[((3, POD), 4)]), [(4, 1400)]);
+        assert_eq!(links(&all, 3, &[]), []);
     }
 
     #[test]
     fn a_pod_behind_an_unsuitable_interface_or_bridge_has_no_pod_link() {
-        let pod_side = || interface(2, InterfaceKind::PodSide);
-        let cases = [
-            Interface {
-                peer_elsewhere: false,
-                ..pod_side()
-            },
-            Interface {
-                queues: true,
-                ..pod_side()
-            },
-            Interface {
-                link_layer: false,
-                ..pod_side()
-            },
-            interface(2, InterfaceKind::Uplink),
-            interface(2, InterfaceKind::Tunnel),
+        use InterfaceKind::{Bridge, PodSide, Tunnel, Uplink};
+        let changes: [(_, fn(&mut Interface)); 6] = [
+            (PodSide, |one| one.peer_elsewhere = false),
+            (PodSide, |one| one.queues = true),
+            (PodSide, |one| one.link_layer = false),
+            (Uplink, |_| {}),
+            (Tunnel, |_| {}),
+            (Bridge, |one| one.filters_vlans = true),
         ];
-        for case in cases {
-            assert_eq!(pod_links(&[case], &neighbours(2)), []);
+        for (kind, change) in changes {
+            let mut case = interface(3, kind);
+            change(&mut case);
+            assert_eq!(links(&[case, port(4)], 3, &[((3, POD), 4)]), [], "{kind:?}");
         }
-        let bridge = Interface {
-            filters_vlans: true,
-            ..interface(3, InterfaceKind::Bridge)
-        };
-        assert_eq!(pod_links(&[bridge, port(4)], &neighbours(3)), []);
     }
 }

@@ -169,17 +169,13 @@ fn link_of(message: &LinkMessage) -> Link {
 }
 
 fn filters_vlans(info: &LinkInfo) -> bool {
-    let LinkInfo::Data(InfoData::Bridge(properties)) = info else {
-        return false;
-    };
-    properties.contains(&InfoBridge::VlanFiltering(true))
+    let on = InfoBridge::VlanFiltering(true);
+    matches!(info, LinkInfo::Data(InfoData::Bridge(all)) if all.contains(&on))
 }
 
 fn is_isolated(info: &LinkInfo) -> bool {
-    let LinkInfo::PortData(InfoPortData::BridgePort(properties)) = info else {
-        return false;
-    };
-    properties.contains(&InfoBridgePort::Isolated(true))
+    let on = InfoBridgePort::Isolated(true);
+    matches!(info, LinkInfo::PortData(InfoPortData::BridgePort(all)) if all.contains(&on))
 }
 
 /// Returns whether a bridge's port is isolated, from the bridge's message about it; None if the
@@ -247,7 +243,6 @@ pub(super) mod tests {
 
     type Message = NetlinkPayload<RouteNetlinkMessage>;
 
-    /// Returns a message about a link.
     pub(in super::super) fn link(index: u32, family: AddressFamily, is_new: bool) -> Message {
         let mut message = LinkMessage::default();
         message.header = LinkHeader {

@@ -44,25 +44,24 @@ fn node() -> Vec<Link> {
     ]
 }
 
-fn attached(patterns: &[&str]) -> Vec<String> {
-    let attach = patterns.iter().map(|pattern| (*pattern).to_owned());
-    let patterns = Patterns {
-        attach: attach.collect(),
-        pods: None,
+fn attach(patterns: &[&str]) -> Patterns {
+    Patterns {
+        attach: patterns.iter().map(|one| (*one).to_owned()).collect(),
         ..Patterns::default()
-    };
-    names(&describe(&node(), &[], &patterns), |one| one.attach)
+    }
 }
 
-#[test]
-fn programs_attach_to_uplinks_pod_sides_bridge_ports_tunnels_and_loopback() {
-    assert_eq!(
-        attached(&[]),
-        ["lo", "eth0", "veth1", "cali1", "flannel.1", "bond0"]
-    );
+fn described(addresses: &[Address]) -> Vec<Interface> {
+    describe(&node(), addresses, &Patterns::default())
+}
+
+fn named<'a>(interfaces: &'a [Interface], name: &str) -> &'a Interface {
+    let mut named = interfaces.iter().filter(|one| one.name == name);
+    named.next().expect("is there")
 }
 
 #[rstest]
+#[case(&[], &["lo", "eth0", "veth1", "cali1", "flannel.1", "bond0"])]
 #[case(&["eth*"], &["lo", "eth0", "eth1"])]
 #[case(&["!cali*"], &["lo", "eth0", "veth1", "flannel.1", "bond0"])]
 #[case(&["*", "!eth?"], &["lo", "veth1", "cali1", "flannel.1", "dummy0", "bond0"])]
@@ -71,7 +70,8 @@ fn attach_patterns_replace_detection_except_for_bridges_and_loopback(
     #[case] patterns: &[&str],
     #[case] expected: &[&str],
 ) {
-    assert_eq!(attached(patterns), expected);
+    let interfaces = describe(&node(), &[], &attach(patterns));
+    assert_eq!(names(&interfaces, |one| one.attach), expected);
 }
 
 /// Whatever its kind, an interface with an address is an uplink; one that cannot be is named.
@@ -100,15 +100,8 @@ fn an_interface_with_an_address_is_an_uplink_or_named(
         ..link(2, "one", kind, None)
     };
     let described = |patterns: &[&str]| {
-        let patterns = Patterns {
-            attach: patterns.iter().map(|one| (*one).to_owned()).collect(),
-            ..Patterns::default()
-        };
-        let mut all = describe(
-            std::slice::from_ref(&one),
-            &[address(2, net, true)],
-            &patterns,
-        );
+        let addresses = [address(2, net, true)];
+        let mut all = describe(std::slice::from_ref(&one), &addresses, &attach(patterns));
         all.remove(0)
     };
     let found = described(&[]);
@@ -142,19 +135,15 @@ fn a_routed_veth_leads_to_one_pod_unless_it_has_a_subnet(
     #[case] one_pod: bool,
 ) {
     let addresses: Vec<_> = nets.iter().map(|net| address(5, net, true)).collect();
-    let interfaces = describe(&node(), &addresses, &Patterns::default());
-    let leads = |name| {
-        let mut named = interfaces.iter().filter(|one| one.name == name);
-        named.next().is_some_and(Interface::leads_to_one_pod)
-    };
+    let interfaces = described(&addresses);
+    let leads = |name| named(&interfaces, name).leads_to_one_pod();
     assert_eq!(leads("cali1"), one_pod);
     assert!(leads("veth1") && !leads("eth0"));
 }
 
 fn sources(interfaces: &[Interface], name: &str) -> Vec<String> {
-    let mut named = interfaces.iter().filter(|one| one.name == name);
-    let sources = &named.next().expect("is there").sources;
-    sources.iter().map(|one| one.address.to_string()).collect()
+    let sources = named(interfaces, name).sources.iter();
+    sources.map(|one| one.address.to_string()).collect()
 }
 
 #[test]
@@ -166,25 +155,20 @@ fn a_bridge_port_sends_with_the_bridges_preferred_addresses() {
         address(3, "fd00:40:0:1::1/64", true),
         address(3, "10.50.1.1/24", true),
     ];
-    let interfaces = describe(&node(), &addresses, &Patterns::default());
+    let interfaces = described(&addresses);
     assert_eq!(
         sources(&interfaces, "veth1"),
         ["10.40.1.1", "10.50.1.1", "fd00:40:0:1::1"]
     );
-    let mut ports = interfaces.iter().filter(|one| one.name == "veth1");
-    assert!(ports.next().expect("it").addresses.is_empty());
+    assert!(named(&interfaces, "veth1").addresses.is_empty());
     assert_eq!(sources(&interfaces, "cali1"), [""; 0]);
 }
 
 #[test]
 fn a_duplicate_address_is_none_of_the_interfaces() {
-    let mut addresses = [
-        address(2, "2001:db8::1/64", false),
-        address(2, "2001:db8::2/64", true),
-    ];
+    let mut addresses = ["2001:db8::1/64", "2001:db8::2/64"].map(|net| address(2, net, true));
     addresses[0].duplicate = true;
-    let interfaces = describe(&node(), &addresses, &Patterns::default());
-    assert_eq!(interfaces[1].addresses, [addresses[1].net]);
+    assert_eq!(described(&addresses)[1].addresses, [addresses[1].net]);
 }
 
 #[test]
@@ -195,7 +179,7 @@ fn addresses_never_chosen_as_masquerade_source_are_left_out() {
     // An IPv6 address with prefix length 128 may share more bits with a destination than others.
     addresses.extend((1..9).map(|n| address(2, &format!("2001:db8::{n}/64"), true)));
     addresses.push(address(2, "2001:db8::9/128", true));
-    let interfaces = describe(&node(), &addresses, &Patterns::default());
+    let interfaces = described(&addresses);
     let expected = ["192.0.2.1", "198.51.100.1", "2001:db8::1", "2001:db8::9"];
     assert_eq!(sources(&interfaces, "eth0"), expected);
 }
@@ -207,13 +191,11 @@ fn masquerade_sources_of_each_family_are_limited_in_number() {
         addresses.push(address(2, &format!("10.{n}.0.1/16"), true));
         addresses.push(address(2, &format!("2001:db8:{n}::1/64"), true));
     }
-    let interfaces = describe(&node(), &addresses, &Patterns::default());
+    let interfaces = described(&addresses);
     let found = sources(&interfaces, "eth0");
     assert_eq!(found.len(), 2 * SOURCES);
-    assert_eq!(
-        (&*found[0], &*found[SOURCES]),
-        ("192.0.2.100", "2001:db8:1::1")
-    );
+    let first = (&*found[0], &*found[SOURCES]);
+    assert_eq!(first, ("192.0.2.100", "2001:db8:1::1"));
 }
 
 #[rstest]
@@ -228,7 +210,6 @@ fn pods_are_behind_interfaces_with_the_configured_name_or_prefix(
     #[case] expected: &[&str],
 ) {
     let patterns = Patterns {
-        attach: Vec::new(),
         pods: Some(pods),
         ..Patterns::default()
     };
@@ -256,17 +237,11 @@ fn vlan_frames_are_left_to_a_vlan_interface_that_has_programs(
         peer_elsewhere: of_another_namespace,
         ..link(10, "eth0.7", "vlan", None)
     });
-    let patterns = Patterns {
-        attach: patterns.iter().map(|one| (*one).to_owned()).collect(),
-        ..Patterns::default()
-    };
-    let interfaces = describe(&links, &[], &patterns);
-    assert_eq!(
-        (&*interfaces[1].name, interfaces[1].vlans),
-        ("eth0", expected)
-    );
-    assert_eq!(interfaces[1].carries.is_none(), of_another_namespace);
-    assert!(interfaces.iter().skip(2).all(|other| !other.vlans));
+    let interfaces = describe(&links, &[], &attach(patterns));
+    let vlans = names(&interfaces, |one| one.vlans);
+    assert_eq!(vlans, if expected { &["eth0"][..] } else { &[] });
+    let eth0 = named(&interfaces, "eth0");
+    assert_eq!(eth0.carries.is_none(), of_another_namespace);
 }
 
 /// On Azure, for one, netvsc has the addresses, and the fast device below it the frames.
@@ -277,36 +252,22 @@ fn a_device_below_one_of_the_hypervisor_is_no_uplink_of_its_own() {
     links.push(link(11, "vrf0", "vrf", None));
     links.push(link(12, "eth2", "", Some(11)));
     let interfaces = describe(&links, &[], &Patterns::default());
-    let kind = |name: &str| {
-        interfaces
-            .iter()
-            .find(|one| one.name == name)
-            .map(|one| one.kind)
-    };
-    assert_eq!(kind("eth0"), Some(InterfaceKind::Uplink));
-    assert_eq!(kind("enP1s1"), Some(InterfaceKind::Other));
-    assert_eq!(kind("eth2"), Some(InterfaceKind::Uplink), "in a VRF");
+    let kind = |name: &str| named(&interfaces, name).kind;
+    assert_eq!(kind("eth0"), InterfaceKind::Uplink);
+    assert_eq!(kind("enP1s1"), InterfaceKind::Other);
+    assert_eq!(kind("eth2"), InterfaceKind::Uplink, "in a VRF");
 }
 
 /// Not twice as long for each interface: a thousand pods come and go all the time.
 #[test]
 fn ten_times_as_many_interfaces_take_not_much_more_than_ten_times_as_long() {
     let time = |count: u32| {
+        let master = |index: u32| (index > 1).then_some(1);
         let links: Vec<_> = (1..=count)
-            .map(|index| {
-                link(
-                    index,
-                    &format!("veth{index}"),
-                    "veth",
-                    (index > 1).then_some(1),
-                )
-            })
+            .map(|index| link(index, &format!("veth{index}"), "veth", master(index)))
             .collect();
         let addresses: Vec<_> = (1..=count)
-            .map(|index| Address {
-                link: index,
-                ..address(1, "10.1.1.1/24", true)
-            })
+            .map(|index| address(index, "10.1.1.1/24", true))
             .collect();
         let once = || {
             let start = std::time::Instant::now();
@@ -322,19 +283,13 @@ fn ten_times_as_many_interfaces_take_not_much_more_than_ten_times_as_long() {
 }
 
 #[test]
-fn a_port_with_another_mac_than_its_bridge_is_marked_as_bridge_port() {
+fn ports_with_another_mac_than_their_bridge_and_veths_at_an_open_vswitch_are_marked() {
     let mut links = node();
     links.push(link(10, "eth2", "", Some(3)));
-    let interfaces = describe(&links, &[], &Patterns::default());
-    assert_eq!(names(&interfaces, |one| one.bridge_port), ["veth1"]);
-}
-
-#[test]
-fn only_veths_at_an_open_vswitch_are_marked_as_switch_ports() {
-    let mut links = node();
     links.push(link(20, "ovs-system", "openvswitch", None));
     links.push(link(21, "pod-1", "veth", Some(20)));
     links.push(link(22, "eth3", "", Some(20)));
     let interfaces = describe(&links, &[], &Patterns::default());
+    assert_eq!(names(&interfaces, |one| one.bridge_port), ["veth1"]);
     assert_eq!(names(&interfaces, |one| one.switch_port), ["pod-1"]);
 }

@@ -62,7 +62,8 @@ pub struct ApiServer {
     access: Access,
     node_name: String,
     converter: Converter,
-    service_cidrs: bool,
+    /// Whether to follow the ServiceCIDR objects as well.
+    pub service_cidrs: bool,
     gateways: bool,
     /// What is to be written about objects of the Gateway API; None if this agent never writes it.
     board: Option<Arc<Board>>,
@@ -84,14 +85,6 @@ impl ApiServer {
             board: None,
             reports: None,
             requests: Requests::default(),
-        }
-    }
-    /// Sets whether to follow the ServiceCIDR objects as well.
-    #[must_use]
-    pub fn with_service_cidrs(self, service_cidrs: bool) -> Self {
-        Self {
-            service_cidrs,
-            ..self
         }
     }
     /// Also returns an empty set of warnings. The source makes Kubernetes events of what is
@@ -139,7 +132,7 @@ impl ObjectSource for ApiServer {
         // KUBE: these are kube-proxy's selectors (1.36, cmd/kube-proxy/app/server.go), so that the
         // server sends only what is served.
         let services = Selector {
-            labels: match self.converter.proxy_name() {
+            labels: match &self.converter.proxy_name {
                 None => format!("!{LABEL_PROXY_NAME}"),
                 Some(name) => format!("{LABEL_PROXY_NAME}={name}"),
             },

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Asks the API server for lists and watches of one kind of object. `follow` decides when.
 
-use std::{fmt, marker::PhantomData, time::Duration};
+use std::{marker::PhantomData, time::Duration};
 
 use form_urlencoded::Serializer;
 use http::{
@@ -41,21 +41,10 @@ pub(super) enum Failure {
     },
 }
 
-/// A request to the API server.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Asked {
-    List,
-    Watch,
-}
-
-impl fmt::Display for Asked {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::List => "listing",
-            Self::Watch => "watching",
-        })
-    }
-}
+/// The name of a request to the API server.
+type Asked = &'static str;
+const LIST: Asked = "listing";
+const WATCH: Asked = "watching";
 
 /// Describes a refusal for operators. A server, or a proxy before it, may end a watch with a Status
 /// in which nothing is set; that gets a text of its own.
@@ -74,31 +63,28 @@ fn said(status: &Status) -> String {
 }
 
 impl Failure {
-    /// Returns the HTTP status; None if the server gave none.
-    pub(super) fn code(&self) -> Option<u16> {
+    fn status(&self) -> Option<&Status> {
         match self {
-            Self::Refused { status, .. } => Some(status.code),
+            Self::Refused { status, .. } => Some(status),
             _ => None,
         }
+    }
+    /// Returns the HTTP status; None if the server gave none.
+    pub(super) fn code(&self) -> Option<u16> {
+        Some(self.status()?.code)
     }
     /// Whether the server refused to stream a list, because it does not know how.
     pub(super) fn is_no_streaming(&self) -> bool {
         const BAD_REQUEST: u16 = 400;
         const INVALID: u16 = 422;
-        match self {
-            Self::Refused { status, .. } => {
-                matches!(status.code, BAD_REQUEST | INVALID)
-                    && status.message.contains("sendInitialEvents")
-            }
-            _ => false,
-        }
+        self.status().is_some_and(|status| {
+            matches!(status.code, BAD_REQUEST | INVALID)
+                && status.message.contains("sendInitialEvents")
+        })
     }
     /// Returns how long the server wants not to be asked again. KUBE: `Retry-After`.
     pub(super) fn retry_after(&self) -> Option<Duration> {
-        let Self::Refused { status, .. } = self else {
-            return None;
-        };
-        let seconds = status.details.as_ref()?.retry_after_seconds?;
+        let seconds = self.status()?.details.as_ref()?.retry_after_seconds?;
         Some(Duration::from_secs(seconds.into()))
     }
 }
@@ -133,7 +119,7 @@ impl<K: Followed> Objects<K> {
     /// KUBE: without a version the list is the most recent one, which servers since 1.31 have in
     /// their cache. A list of any version could be older than what is in the maps.
     pub(super) async fn list(&self, more: &str) -> Result<Page<K>, Failure> {
-        let asked = Asked::List;
+        let asked = LIST;
         let part = [("continue", more)];
         let part = if more.is_empty() { &[][..] } else { &part };
         let answer = self.send(asked, self.uri(part)).await?;
@@ -150,7 +136,7 @@ impl<K: Followed> Objects<K> {
         version: Option<&str>,
         lasts: Duration,
     ) -> Result<Watch<K>, Failure> {
-        let asked = Asked::Watch;
+        let asked = WATCH;
         let lasts = lasts.as_secs().to_string();
         let watch = [
             ("watch", "true"),
@@ -272,7 +258,7 @@ impl<K: Followed> Watch<K> {
     /// Returns the next event; None at the end of the watch. Nothing is lost if the future is
     /// dropped.
     pub(super) async fn next(&mut self) -> Result<Option<Watched<K>>, Failure> {
-        let asked = Asked::Watch;
+        let asked = WATCH;
         let unreadable = |error| Failure::Unreadable { asked, error };
         loop {
             let event = self.encoding.take_event(&mut self.received);

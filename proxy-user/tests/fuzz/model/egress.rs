@@ -5,12 +5,11 @@
 use proxy_common::Counter;
 
 use super::{
-    Given, Judgement, MARK, Model, Seen,
+    Case, Given, Judgement, Key, MARK, Model, Seen,
     flows::Untouched,
-    icmp,
-    ingress::untouched,
+    icmp, passes,
     rings::{Named, Ring},
-    wire::{self, Fragment, Headers, SCTP, TCP, UDP},
+    wire::{self, Fragment, Headers, TCP, UDP},
 };
 use crate::{node, services::is_node};
 
@@ -18,51 +17,39 @@ impl Model {
     /// Judges what the egress program did with a packet.
     pub(crate) fn egress(&mut self, given: &Given<'_>, seen: &Seen) -> Judgement {
         *self.counts.entry(seen.counter).or_default() += 1;
-        let Some(mut headers) = wire::read(given.frame) else {
-            return untouched(given, seen);
+        let Some(headers) = wire::read(given.frame) else {
+            return passes(seen, given.frame, given.mark, &[Counter::Untouched]);
         };
-        if headers.icmp_type(given.frame).is_some() && headers.fragment == Fragment::No {
-            return icmp::egress(self, given, &headers, seen);
+        let mut case = Case::new(given, headers, seen);
+        if case.icmp_type().is_some() && headers.fragment == Fragment::No {
+            return icmp::egress(self, &case);
         }
-        if !matches!(headers.tuple.protocol, TCP | UDP | SCTP) {
-            return untouched(given, seen);
+        if !headers.tuple.has_ports() || !self.know_fragment(&mut case.headers) {
+            return case.untouched();
         }
-        self.forget_fragment(&headers);
-        if let Fragment::Later(_) = headers.fragment
-            && !self.recall_fragment(&mut headers)
-        {
-            return untouched(given, seen);
-        }
-        let reversed = headers.tuple.reversed();
+        let reversed = case.headers.tuple.reversed();
         let masquerades = given.mark & MARK != 0
             && !self.settings.mark_only
             && self
                 .flow_of_reply(&reversed)
                 .is_some_and(|(_, flow)| flow.is_masqueraded);
         if masquerades {
-            return self.masquerade(given, &headers, seen);
+            return self.masquerade(&case);
         }
-        self.leaving(given, &headers, seen)
+        self.leaving(&case)
     }
 
-    fn leaving(&mut self, given: &Given<'_>, headers: &Headers, seen: &Seen) -> Judgement {
+    fn leaving(&mut self, case: &Case<'_>) -> Judgement {
+        let (given, headers) = (case.given, &case.headers);
         let tuple = headers.tuple;
         if let Some((key, _)) = self.flow_of_reply(&tuple) {
             // Replies are translated only if they leave through the interface of the flow's client.
-            if flow_is_of(key.interface, given) {
-                let frontend = key.tuple.dst;
-                let client = key.tuple.src;
-                self.backend_sent(key, headers);
-                return self.translated(
-                    given,
-                    headers,
-                    frontend,
-                    client,
-                    seen,
-                    Counter::ReplyTranslated,
-                );
+            if !key.is_behind(given.interface) {
+                return case.untouched();
             }
-            return untouched(given, seen);
+            self.backend_sent(key, headers);
+            let (client, frontend) = (key.tuple.src, key.tuple.dst);
+            return self.translated(case, frontend, client, Counter::ReplyTranslated);
         }
         // The kernel does not forward an IPv4 packet that arrived with one of the node's addresses
         // as its source. So a packet with such a source got it by the node's own NAT rules.
@@ -83,7 +70,7 @@ impl Model {
         {
             self.recalled.insert(node::direct(reply), reply);
         }
-        untouched(given, seen)
+        case.untouched()
     }
 
     /// Records a datagram that a process of the node sends from a node port of a service.
@@ -95,7 +82,7 @@ impl Model {
             self.touch_untouched(tuple, |held| held.is_repeated = tuple.protocol == UDP);
             return;
         }
-        let key = super::Key {
+        let key = Key {
             tuple,
             interface: 0,
         };
@@ -119,8 +106,4 @@ impl Model {
         };
         self.untouched.insert(tuple, held);
     }
-}
-
-pub(crate) fn flow_is_of(interface: u32, given: &Given<'_>) -> bool {
-    interface == Model::client_interface(given.interface)
 }

@@ -3,11 +3,11 @@
 
 use std::net::SocketAddr;
 
-use proxy_common::flow::IdleTimes;
+use proxy_common::flow::{IdleTimes, Phase};
 
 use super::{
-    Model,
-    life::{Life, Phase},
+    MARK, Model,
+    life::Life,
     rings::{Named, Position, Ring},
     wire::{FIN, Headers, RST, SCTP, SYN, TCP, Tuple, UDP},
 };
@@ -19,6 +19,13 @@ use crate::services::Interface;
 pub(crate) struct Key {
     pub(crate) tuple: Tuple,
     pub(crate) interface: u32,
+}
+
+impl Key {
+    /// Returns true if the flow's client is behind this interface.
+    pub(crate) fn is_behind(self, interface: Interface) -> bool {
+        self.interface == Model::client_interface(interface)
+    }
 }
 
 /// A flow as the model stores it.
@@ -58,19 +65,34 @@ pub(crate) struct Untouched {
 }
 
 impl Flow {
-    pub(crate) fn reply(&self, protocol: u8) -> Tuple {
-        Tuple {
-            protocol,
-            src: self.backend,
-            dst: self.source,
+    /// Returns the flow that this packet begins, to a backend of no service yet.
+    pub(crate) fn begun(now: u64, headers: &Headers, ends: (SocketAddr, SocketAddr)) -> Self {
+        let (source, backend) = ends;
+        Self {
+            backend,
+            source,
+            service: None,
+            incarnation: 0,
+            is_masqueraded: false,
+            masquerade: None,
+            port_before: None,
+            life: Life::begun_by(headers),
+            last_seen: now,
+            checked: now,
+            reply_noted: None,
+            answer_noted: None,
+            place: (Ring::of(&headers.tuple), 0),
         }
     }
+    pub(crate) fn reply(&self, protocol: u8) -> Tuple {
+        Tuple::new(protocol, self.backend, self.source)
+    }
     pub(crate) fn masqueraded_reply(&self, protocol: u8) -> Option<Tuple> {
-        Some(Tuple {
-            protocol,
-            src: self.backend,
-            dst: self.masquerade?,
-        })
+        Some(Tuple::new(protocol, self.backend, self.masquerade?))
+    }
+    /// Returns the bit that ingress sets in the mark of the client's packets.
+    pub(crate) const fn mark(&self) -> u32 {
+        if self.is_masqueraded { MARK } else { 0 }
     }
 }
 
@@ -115,11 +137,7 @@ impl Model {
     }
     /// Returns true if the client's flow still leaves with the source and destination of `left`.
     pub(crate) fn leaves_as(&self, interface: Interface, client: Tuple, left: Tuple) -> bool {
-        let interface = Self::client_interface(interface);
-        let key = Key {
-            tuple: client,
-            interface,
-        };
+        let key = Self::key(interface, client);
         self.flows.get(&key).is_some_and(|flow| {
             let source = flow.masquerade.unwrap_or(flow.source);
             (source, flow.backend) == (left.src, left.dst)

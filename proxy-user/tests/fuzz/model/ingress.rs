@@ -6,12 +6,11 @@ use std::net::SocketAddr;
 use proxy_common::Counter;
 
 use super::{
-    Given, Judgement, Key, MARK, Model, Seen,
+    Case, Datagram, Flow, Given, Judgement, Key, Model, Seen, answers,
     begin::Before,
-    dropped, echo, icmp, passes, reject,
-    wire::{self, Fragment, Headers, SCTP, TCP, UDP},
+    icmp, passes,
+    wire::{self, Fragment, Headers, Tuple, UDP},
 };
-use crate::services::service_range;
 
 /// A SYN that anyone may have sent ends an established connection after so many silent seconds.
 const SILENCE: u64 = 60;
@@ -20,52 +19,39 @@ impl Model {
     /// Judges what the ingress program did with a packet.
     pub(crate) fn ingress(&mut self, given: &Given<'_>, seen: &Seen) -> Judgement {
         *self.counts.entry(seen.counter).or_default() += 1;
-        let Some(mut headers) = wire::read(given.frame) else {
-            return untouched(given, seen);
+        let Some(headers) = wire::read(given.frame) else {
+            return passes(seen, given.frame, given.mark, &[Counter::Untouched]);
         };
-        headers.interface = Self::client_interface(given.interface);
-        if self.is_of_no_service(given, &headers) {
-            let dst = headers.tuple.dst.ip();
-            if self.is_cluster_ip(dst) {
-                return if given.frame.len() < headers.l4 + 8 {
-                    dropped(seen, Counter::RejectedSilently)
-                } else {
-                    reject::judge(given, &headers, seen, Counter::RejectedUnserved)
-                };
-            }
-            if self.settings.allocated && service_range(dst.is_ipv6()).contains(&dst) {
-                return dropped(seen, Counter::DroppedUnallocated);
-            }
-        }
-        if headers.icmp_type(given.frame).is_some() && headers.fragment == Fragment::No {
-            if self.answers_echo(given, &headers) {
-                return echo::judge(given, &headers, seen);
-            }
-            return icmp::ingress(self, given, &headers, seen);
-        }
-        if !matches!(headers.tuple.protocol, TCP | UDP | SCTP) {
-            return untouched(given, seen);
-        }
-        self.forget_fragment(&headers);
-        if let Fragment::Later(_) = headers.fragment
-            && !self.recall_fragment(&mut headers)
+        let mut case = Case::new(given, headers, seen);
+        case.headers.interface = case.key().interface;
+        if self.is_of_no_service(&case)
+            && let Some(judgement) = self.unserved(&case, true)
         {
+            return judgement;
+        }
+        if case.icmp_type().is_some() && headers.fragment == Fragment::No {
+            if self.answers_echo(&case) {
+                return answers::echo(&case);
+            }
+            return icmp::ingress(self, &case);
+        }
+        if !headers.tuple.has_ports() {
+            return case.untouched();
+        }
+        if !self.know_fragment(&mut case.headers) {
             // A later fragment to a cluster IP must be dropped if its first fragment is unknown.
             return if self.is_cluster_ip(headers.tuple.dst.ip()) {
-                dropped(seen, Counter::DroppedFragment)
+                case.dropped(Counter::DroppedFragment)
             } else {
-                untouched(given, seen)
+                case.untouched()
             };
         }
-        self.ingress_of_flow(given, &headers, seen)
+        self.ingress_of_flow(&case)
     }
 
-    fn ingress_of_flow(&mut self, given: &Given<'_>, headers: &Headers, seen: &Seen) -> Judgement {
-        let tuple = headers.tuple;
-        let key = Key {
-            tuple,
-            interface: Self::client_interface(given.interface),
-        };
+    fn ingress_of_flow(&mut self, case: &Case<'_>) -> Judgement {
+        let (key, headers) = (case.key(), &case.headers);
+        let tuple = key.tuple;
         if let Some(flow) = self.flows.get(&key) {
             let anew = match self.begins_anew(key, flow, headers) {
                 None if self.lost_its_frontend(key) => Some(Before::default()),
@@ -75,59 +61,50 @@ impl Model {
                 Some(before) => {
                     let gone = self.remove_flow(key);
                     let port = gone.and_then(|gone| gone.masquerade).map(|at| at.port());
-                    self.begin(given, headers, key, Before { port, ..before }, seen)
+                    self.begin(case, Before { port, ..before })
                 }
-                None => self.hit(given, headers, key, seen),
+                None => self.hit(case, key),
             };
         }
         // Replies may also come from pods, but a SYN or INIT is never a reply.
         if key.interface != 0 && tuple.protocol != UDP && headers.begins() {
-            return self.begin(given, headers, key, Before::default(), seen);
+            return self.begin(case, Before::default());
         }
         if let Some(key) = self.masqueraded.get(&tuple).copied() {
             let client = self.flows[&key].source;
             if self.is_past {
-                self.note_answer(key, headers, given.frame);
+                self.note_answer(key, headers, case.given.frame);
             }
-            return self.translated(
-                given,
-                headers,
-                tuple.src,
-                client,
-                seen,
-                Counter::ReplyUnmasqueraded,
-            );
+            return self.translated(case, tuple.src, client, Counter::ReplyUnmasqueraded);
         }
         if let Some(key) = self.replies.get(&tuple).copied() {
             if self.is_past {
                 self.backend_sent(key, headers);
-                return passes(seen, given.frame, given.mark, &[Counter::ReplyPassed]);
+                return case.unchanged(&[Counter::ReplyPassed]);
             }
             // Egress translates the reply. Ingress may skip the lookup and count Untouched.
-            return passes(
-                seen,
-                given.frame,
-                given.mark,
-                &[Counter::ReplyPassed, Counter::Untouched],
-            );
+            return case.unchanged(&[Counter::ReplyPassed, Counter::Untouched]);
         }
         if self.untouched.contains_key(&tuple) {
             self.touch_untouched(tuple, |held| held.is_established |= held.is_repeated);
-            return passes(seen, given.frame, given.mark, &[Counter::UntouchedFlow]);
+            return case.unchanged(&[Counter::UntouchedFlow]);
         }
-        self.begin(given, headers, key, Before::default(), seen)
+        self.begin(case, Before::default())
     }
 
     /// Judges a client's packet of a known flow.
-    fn hit(&mut self, given: &Given<'_>, headers: &Headers, key: Key, seen: &Seen) -> Judgement {
+    fn hit(&mut self, case: &Case<'_>, key: Key) -> Judgement {
         let flow = &self.flows[&key];
         let (source, backend) = (flow.source, flow.backend);
-        let mark = if flow.is_masqueraded { MARK } else { 0 };
+        let mark = case.given.mark | flow.mark();
         // In a small ring, a flow's new name can overwrite its own last name and evict it.
-        self.client_sent(key, headers);
-        self.remember_fragment(headers);
-        let frame = wire::with_ends(given.frame, headers, source, backend);
-        passes(seen, &frame, given.mark | mark, &[Counter::ForwardedHit])
+        self.client_sent(key, &case.headers);
+        self.remember_fragment(&case.headers);
+        case.passes(
+            &case.with_ends(source, backend),
+            mark,
+            &[Counter::ForwardedHit],
+        )
     }
 
     /// Returns true if the frontend of a UDP flow no longer belongs to the flow's service. This is
@@ -146,7 +123,7 @@ impl Model {
     }
 
     /// Returns what a new flow takes over if this packet begins one; None if it does not.
-    fn begins_anew(&self, key: Key, flow: &super::Flow, headers: &Headers) -> Option<Before> {
+    fn begins_anew(&self, key: Key, flow: &Flow, headers: &Headers) -> Option<Before> {
         if !headers.begins() {
             return None;
         }
@@ -174,58 +151,47 @@ impl Model {
     }
 
     /// Checks that a packet passes with this source and destination.
-    pub(crate) fn translated(
+    pub(super) fn translated(
         &mut self,
-        given: &Given<'_>,
-        headers: &Headers,
+        case: &Case<'_>,
         src: SocketAddr,
         dst: SocketAddr,
-        seen: &Seen,
         counter: Counter,
     ) -> Judgement {
-        self.remember_fragment(headers);
-        let frame = wire::with_ends(given.frame, headers, src, dst);
-        passes(seen, &frame, given.mark, &[counter])
+        self.remember_fragment(&case.headers);
+        case.passes(&case.with_ends(src, dst), case.given.mark, &[counter])
     }
 
-    /// Removes the recorded ports of an earlier datagram with this first fragment's identification.
-    pub(crate) fn forget_fragment(&mut self, headers: &Headers) {
-        if let Fragment::First(id) = headers.fragment {
-            let Tuple { protocol, src, dst } = headers.tuple;
-            let key = (src.ip(), dst.ip(), id, protocol, headers.interface);
-            self.fragments.remove(&key);
+    /// Gives a later fragment the ports of its first fragment; returns false if these are unknown.
+    /// A first fragment makes those of an earlier datagram with its identification unknown.
+    pub(super) fn know_fragment(&mut self, headers: &mut Headers) -> bool {
+        match headers.fragment {
+            Fragment::No => true,
+            Fragment::First(id) => {
+                self.fragments.remove(&datagram(headers, id));
+                true
+            }
+            Fragment::Later(id) => {
+                let ports = self.fragments.get(&datagram(headers, id));
+                if let Some((from, to)) = ports {
+                    headers.tuple.src.set_port(*from);
+                    headers.tuple.dst.set_port(*to);
+                }
+                ports.is_some()
+            }
         }
     }
     /// Records the ports of a translated first fragment for the later fragments.
-    pub(crate) fn remember_fragment(&mut self, headers: &Headers) {
+    pub(super) fn remember_fragment(&mut self, headers: &Headers) {
         if let Fragment::First(id) = headers.fragment {
-            let Tuple { protocol, src, dst } = headers.tuple;
-            let key = (src.ip(), dst.ip(), id, protocol, headers.interface);
-            self.fragments.insert(key, (src.port(), dst.port()));
-        }
-    }
-    /// Gives a later fragment the ports of its first fragment; returns false if these are unknown.
-    pub(crate) fn recall_fragment(&self, headers: &mut Headers) -> bool {
-        let Fragment::Later(id) = headers.fragment else {
-            return false;
-        };
-        let interface = headers.interface;
-        let Tuple { protocol, src, dst } = &mut headers.tuple;
-        let key = (src.ip(), dst.ip(), id, *protocol, interface);
-        match self.fragments.get(&key) {
-            Some((from, to)) => {
-                src.set_port(*from);
-                dst.set_port(*to);
-                true
-            }
-            None => false,
+            let Tuple { src, dst, .. } = headers.tuple;
+            self.fragments
+                .insert(datagram(headers, id), (src.port(), dst.port()));
         }
     }
 }
 
-use super::wire::Tuple;
-
-/// Checks that a packet passes unchanged.
-pub(crate) fn untouched(given: &Given<'_>, seen: &Seen) -> Judgement {
-    passes(seen, given.frame, given.mark, &[Counter::Untouched])
+fn datagram(headers: &Headers, id: u32) -> Datagram {
+    let Tuple { protocol, src, dst } = headers.tuple;
+    (src.ip(), dst.ip(), id, protocol, headers.interface)
 }

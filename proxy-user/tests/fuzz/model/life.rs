@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What is known about a flow, and what packets prove: "A flow's life" in ARCHITECTURE.md.
 
+use proxy_common::flow::Phase;
+
 use super::wire::{ACK, FIN, Headers, RST, SYN, TCP, UDP};
 
 /// How far a believed number may be ahead of the last acknowledgement of the other side, in bytes,
@@ -37,30 +39,6 @@ pub(crate) struct Life {
     pub(crate) timestamp: u32,
 }
 
-/// The state of a flow as `portolan flows` names it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Phase {
-    Unanswered,
-    Answered,
-    Established,
-    ClosingByClient,
-    ClosingByBackend,
-    Closed,
-}
-
-impl Phase {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Unanswered => "unanswered",
-            Self::Answered => "answered",
-            Self::Established => "established",
-            Self::ClosingByClient => "closing-by-client",
-            Self::ClosingByBackend => "closing-by-backend",
-            Self::Closed => "closed",
-        }
-    }
-}
-
 /// Returns true if a number is at most `AHEAD` after `last` or `BEHIND` before it, or if `last` is
 /// 0 (unknown).
 fn is_near(number: u32, last: u32) -> bool {
@@ -80,7 +58,7 @@ fn follow(last: &mut u32, headers: &Headers) {
 }
 
 /// Returns true if a segment is data or only an acknowledgement.
-fn goes_on(headers: &Headers) -> bool {
+pub(super) fn goes_on(headers: &Headers) -> bool {
     headers.flags & (SYN | ACK | RST | FIN) == ACK
 }
 

@@ -7,104 +7,86 @@ use std::net::{IpAddr, SocketAddr};
 use proxy_common::Counter;
 
 use super::{
-    Flow, Given, Judgement, Key, MARK, Model, SHOT, Seen, dropped, passes,
-    wire::{self, Headers, TCP, Tuple},
+    Case, Flow, Judgement, Key, MARK, Model, SHOT,
+    wire::{TCP, Tuple},
 };
 use crate::services::{Interface, node, uplink_address};
 
 /// How many ports the programs try.
-const TRIES: u32 = 32;
+const TRIES: usize = 32;
 /// Linux keeps a connection in TIME_WAIT for a minute. In seconds.
 const TIME_WAIT: u64 = 60;
 
 impl Model {
     /// Judges a packet that ingress has marked for masquerade.
-    pub(crate) fn masquerade(
-        &mut self,
-        given: &Given<'_>,
-        headers: &Headers,
-        seen: &Seen,
-    ) -> Judgement {
+    pub(super) fn masquerade(&mut self, case: &Case<'_>) -> Judgement {
+        let (given, headers, seen) = (case.given, &case.headers, case.seen);
         let (key, flow) = self
             .flow_of_reply(&headers.tuple.reversed())
             .expect("the caller has found it");
         let flow = flow.clone();
+        let address = address_of(given.interface, headers.is_v6());
         let source = match flow.masquerade {
             Some(source) => source,
-            None if self.room(headers.is_v6()) == 0 => {
-                return self.masquerade_without_room(headers.is_v6(), seen);
-            }
+            None if self.room(headers.is_v6()) == 0 => return self.masquerade_without_room(case),
             None if seen.verdict == SHOT => {
-                dropped(seen, Counter::DroppedNoMasqueradePort)?;
-                return self.check_exhausted(given, key, &flow);
+                case.dropped(Counter::DroppedNoMasqueradePort)?;
+                return self.check_exhausted(address, key, &flow);
             }
-            None => self.check_choice(given, key, &flow, headers, seen)?,
+            None => self.check_choice(case, address, key, &flow)?,
         };
         self.remember_fragment(headers);
-        let frame = wire::with_ends(given.frame, headers, source, headers.tuple.dst);
-        passes(seen, &frame, given.mark & !MARK, &[Counter::Masqueraded])
+        let frame = case.with_ends(source, headers.tuple.dst);
+        case.passes(&frame, given.mark & !MARK, &[Counter::Masqueraded])
     }
 
     /// Judges a packet while the flow table is full. It must be dropped, and old entries must be
     /// removed for the next packet. With few ports, the flow may instead have taken over a port.
-    fn masquerade_without_room(&mut self, v6: bool, seen: &Seen) -> Judgement {
-        let (low, high) = self.settings.ports;
-        if seen.counter != Counter::DroppedFlowTableFull && u32::from(high - low) < 8 * TRIES {
+    fn masquerade_without_room(&mut self, case: &Case<'_>) -> Judgement {
+        let is_dropped = case.seen.counter == Counter::DroppedFlowTableFull;
+        if !is_dropped && self.settings.are_ports_scarce(TRIES) {
             self.is_lost = true;
             return Ok(());
         }
-        self.make_room(v6);
-        dropped(seen, Counter::DroppedFlowTableFull)
+        self.make_room(case.headers.is_v6());
+        case.dropped(Counter::DroppedFlowTableFull)
     }
 
     /// Checks the source that the programs have selected, and records it.
     fn check_choice(
         &mut self,
-        given: &Given<'_>,
+        case: &Case<'_>,
+        address: IpAddr,
         key: Key,
         flow: &Flow,
-        headers: &Headers,
-        seen: &Seen,
     ) -> Result<SocketAddr, String> {
-        let source = wire::read(&seen.frame)
-            .ok_or("what goes out is no packet")?
-            .tuple
-            .src;
-        let address = address_of(given.interface, source.is_ipv6());
-        let (low, high) = self.settings.ports;
-        if source.ip() != address || !(low..=high).contains(&source.port()) {
-            return Err(format!(
-                "{source} is not {address} with a port of {low}-{high}"
-            ));
-        }
-        let at = |port| self.holder(key, flow, SocketAddr::new(address, port));
-        let timestamp = headers.timestamp;
+        let source = case.went()?.src;
+        self.settings.expect_source(source, address)?;
+        let ports = || self.settings.ports();
+        let reply = |port| reply_of(flow, key, SocketAddr::new(address, port));
+        let at = |port| self.holder(&reply(port));
+        let timestamp = case.headers.timestamp;
         let rank = |port| self.rank(at(port)?, SocketAddr::new(address, port), timestamp);
-        let is_recalled =
-            |port| self.is_recalled(reply_of(flow, key, SocketAddr::new(address, port)));
-        let is_free = |port| at(port).is_none() && !is_recalled(port);
-        if is_recalled(source.port()) {
-            return Err(format!("{source} is others'"));
+        let is_free = |port| at(port).is_none() && !self.is_recalled(&reply(port));
+        if self.is_recalled(&reply(source.port())) {
+            fail!("{source} is others'");
         }
-        let first = flow.port_before.unwrap_or(headers.tuple.src.port());
-        if (low..=high).contains(&first) && is_free(first) && source.port() != first {
-            return Err(format!(
-                "port {first} is free and comes first, not {source}"
-            ));
+        let first = flow.port_before.unwrap_or(case.headers.tuple.src.port());
+        if ports().contains(&first) && is_free(first) && source.port() != first {
+            fail!("port {first} is free and comes first, not {source}");
         }
         if let Some(holder) = at(source.port()) {
-            if u32::from(high - low) < TRIES && (low..=high).any(is_free) {
-                return Err(format!("{source} is taken, and another port is free"));
+            let are_all_tried = ports().len() <= TRIES;
+            if are_all_tried && ports().any(is_free) {
+                fail!("{source} is taken, and another port is free");
             }
             let own = rank(source.port());
             if own.is_none() {
-                return Err(format!("{source} is the source of a living flow"));
+                fail!("{source} is the source of a living flow");
             }
-            let best = (low..=high).filter_map(rank).min();
-            if u32::from(high - low) < TRIES && own != best {
-                return Err(format!(
-                    "{source} is of rank {own:?}, the best one of {best:?}"
-                ));
+            let best = ports().filter_map(rank).min();
+            if are_all_tried && own != best {
+                fail!("{source} is of rank {own:?}, the best one of {best:?}");
             }
             self.remove_flow(holder);
         }
@@ -118,26 +100,22 @@ impl Model {
     }
 
     /// Checks that the programs could not use any port.
-    fn check_exhausted(&self, given: &Given<'_>, key: Key, flow: &Flow) -> Judgement {
-        let address = address_of(given.interface, key.tuple.src.is_ipv6());
-        let (low, high) = self.settings.ports;
-        let usable = (low..=high).find(|port| {
+    fn check_exhausted(&self, address: IpAddr, key: Key, flow: &Flow) -> Judgement {
+        let usable = self.settings.ports().find(|port| {
             let source = SocketAddr::new(address, *port);
-            let holder = self.holder(key, flow, source);
-            !self.is_recalled(reply_of(flow, key, source))
+            let reply = reply_of(flow, key, source);
+            let holder = self.holder(&reply);
+            !self.is_recalled(&reply)
                 && holder.is_none_or(|holder| self.rank(holder, source, 0).is_some())
         });
         usable.map_or(Ok(()), |port| Err(format!("port {port} can be used")))
     }
 
-    /// Returns the flow that already leaves with this source to the same backend, if there is one.
-    fn holder(&self, key: Key, flow: &Flow, source: SocketAddr) -> Option<Key> {
-        let tuple = reply_of(flow, key, source);
+    /// Returns the flow whose replies to the node already have this tuple, if there is one.
+    pub(super) fn holder(&self, reply: &Tuple) -> Option<Key> {
         // A client with an address of the node may have this tuple without masquerade.
-        self.masqueraded
-            .get(&tuple)
-            .or(self.replies.get(&tuple))
-            .copied()
+        let held = self.masqueraded.get(reply);
+        held.or(self.replies.get(reply)).copied()
     }
 
     /// Returns the order in which ports are taken over from other flows: 0 first, None for the port
@@ -163,11 +141,7 @@ impl Model {
 
 /// Returns the tuple of the backend's replies if the flow leaves with this source.
 fn reply_of(flow: &Flow, key: Key, source: SocketAddr) -> Tuple {
-    Tuple {
-        protocol: key.tuple.protocol,
-        src: flow.backend,
-        dst: source,
-    }
+    Tuple::new(key.tuple.protocol, flow.backend, source)
 }
 
 /// Returns true if one timestamp is later than another; false if either is missing.

@@ -4,9 +4,8 @@
 //! selection and of map slots. Where the programs choose at random, it checks that their choice was
 //! allowed.
 
+mod answers;
 mod begin;
-mod direct;
-mod echo;
 mod egress;
 mod flows;
 mod icmp;
@@ -14,11 +13,9 @@ mod ingress;
 pub(crate) mod life;
 mod masquerade;
 mod past;
-mod reject;
 mod rings;
 mod select;
 mod sums;
-mod tuples;
 pub(crate) mod wire;
 mod xdp;
 
@@ -34,7 +31,7 @@ pub(crate) use flows::{Flow, Key};
 pub(crate) use life::Life;
 pub(crate) use past::Exit;
 use rings::Rings;
-use wire::Tuple;
+use wire::{Headers, Tuple};
 pub(crate) use xdp::AtXdp;
 
 /// tc's verdicts: `NEXT` goes on to the stack, `SHOT` drops, `REDIRECT` redirects.
@@ -63,6 +60,18 @@ pub(crate) struct Given<'a> {
     pub(crate) is_own: bool,
 }
 
+impl Seen {
+    /// Returns a packet that goes on like this.
+    fn passed(frame: Vec<u8>, mark: u32, counter: Counter) -> Self {
+        Self {
+            verdict: NEXT,
+            frame,
+            mark,
+            counter,
+        }
+    }
+}
+
 /// Ok if the program did what it must do, else a text about the difference.
 pub(crate) type Judgement = Result<(), String>;
 
@@ -70,6 +79,7 @@ pub(crate) type Judgement = Result<(), String>;
 type Datagram = (IpAddr, IpAddr, u32, u8, u32);
 
 /// The state of the model: services, flows and the rest that decides about the next packet.
+#[derive(Default)]
 pub(crate) struct Model {
     pub(crate) settings: NodeSettings,
     /// True if packets may leave past the kernel's network stack.
@@ -117,22 +127,9 @@ impl Model {
     /// `ring` is the size of each ring; the flow table has eight times as many entries.
     pub(crate) fn new(ring: u64) -> Self {
         Self {
-            settings: NodeSettings::default(),
-            is_past: false,
-            services: HashMap::new(),
-            flows: HashMap::new(),
-            replies: HashMap::new(),
-            masqueraded: HashMap::new(),
-            untouched: HashMap::new(),
-            affinity: HashMap::new(),
-            fragments: HashMap::new(),
-            recalled: HashMap::new(),
             rings: Rings::new(ring),
-            backend_ports: HashSet::new(),
-            incarnations: 0,
-            is_lost: false,
             now: 1,
-            counts: HashMap::new(),
+            ..Self::default()
         }
     }
     /// Adds or replaces a service.
@@ -179,16 +176,12 @@ impl Model {
                 .flat_map(|live| live.service.frontends.iter().map(move |one| (live, one)))
         };
         let is_node_port = |one: &Frontend| one.kind == FrontendKind::NodePort;
+        let of_node = |one: &Frontend| {
+            let address = crate::services::node(one.at.is_ipv6());
+            SocketAddr::new(address, one.at.port())
+        };
         let own = all().find(|(_, one)| !is_node_port(one) && one.at == to);
-        own.or_else(|| {
-            let served = to.ip() == crate::services::node(to.is_ipv6());
-            all().find(|(_, one)| {
-                served
-                    && is_node_port(one)
-                    && one.at.port() == to.port()
-                    && one.at.is_ipv6() == to.is_ipv6()
-            })
-        })
+        own.or_else(|| all().find(|(_, one)| is_node_port(one) && of_node(one) == to))
     }
     /// Returns true if the address is the cluster IP of a service.
     fn is_cluster_ip(&self, address: IpAddr) -> bool {
@@ -206,11 +199,74 @@ impl Model {
             pod => pod.index(),
         }
     }
+    /// Returns the key of the flow of a client's packet.
+    fn key(interface: Interface, tuple: Tuple) -> Key {
+        let interface = Self::client_interface(interface);
+        Key { tuple, interface }
+    }
+}
+
+/// A packet at a program: as given, as read by the model, and as the program left it.
+#[derive(Clone, Copy)]
+pub(crate) struct Case<'a> {
+    given: &'a Given<'a>,
+    headers: Headers,
+    seen: &'a Seen,
+}
+
+impl<'a> Case<'a> {
+    fn new(given: &'a Given<'a>, headers: Headers, seen: &'a Seen) -> Self {
+        Self {
+            given,
+            headers,
+            seen,
+        }
+    }
+    /// Returns the key of the packet's flow, if a client has sent it.
+    fn key(&self) -> Key {
+        Model::key(self.given.interface, self.headers.tuple)
+    }
     /// Returns true if the frame is addressed to this node.
-    fn is_for_this_node(given: &Given<'_>) -> bool {
+    fn is_for_this_node(&self) -> bool {
+        let (interface, frame) = (self.given.interface, self.given.frame);
         // At a port of a bridge, frames are addressed to the bridge. To no other machine: see
         // `place_interfaces`.
-        given.frame[..6] == given.interface.mac() || given.interface.is_bridge_port()
+        frame[..6] == interface.mac() || interface.is_bridge_port()
+    }
+    /// Returns the type of an ICMP message.
+    fn icmp_type(&self) -> Option<u8> {
+        self.headers.icmp_type(self.given.frame)
+    }
+    /// Returns the given frame with another source and destination.
+    fn with_ends(&self, src: SocketAddr, dst: SocketAddr) -> Vec<u8> {
+        wire::with_ends(self.given.frame, &self.headers, src, dst)
+    }
+    /// Returns the tuple of the packet as the program left it.
+    fn went(&self) -> Result<Tuple, String> {
+        let headers = wire::read(&self.seen.frame).ok_or("what goes on is no packet")?;
+        Ok(headers.tuple)
+    }
+    fn passes(&self, frame: &[u8], mark: u32, counters: &[Counter]) -> Judgement {
+        passes(self.seen, frame, mark, counters)
+    }
+    /// Checks that the packet passes as it is.
+    fn unchanged(&self, counters: &[Counter]) -> Judgement {
+        self.passes(self.given.frame, self.given.mark, counters)
+    }
+    fn untouched(&self) -> Judgement {
+        self.unchanged(&[Counter::Untouched])
+    }
+    fn counted(&self, counters: &[Counter]) -> Judgement {
+        counted(self.seen, counters)
+    }
+    /// Checks that the packet is dropped and this counter counts it.
+    fn dropped(&self, counter: Counter) -> Judgement {
+        let (verdict, seen) = (self.seen.verdict, self.seen.counter);
+        if (verdict, seen) == (SHOT, counter) {
+            return Ok(());
+        }
+        let found = format!("the verdict is {verdict} ({seen:?})");
+        Err(format!("it must be dropped as {counter:?}, but {found}"))
     }
 }
 
@@ -228,24 +284,22 @@ impl Live {
 /// Checks that a packet passes with these bytes and mark, counted by one of these counters.
 fn passes(seen: &Seen, frame: &[u8], mark: u32, counters: &[Counter]) -> Judgement {
     if seen.verdict != NEXT {
-        return Err(format!(
+        fail!(
             "it must pass and be counted as {counters:?}, but the verdict is {} ({:?})",
-            seen.verdict, seen.counter
-        ));
+            seen.verdict,
+            seen.counter
+        );
     }
     counted(seen, counters)?;
     if !wire::same(frame, &seen.frame) {
-        return Err(format!(
+        fail!(
             "it must go on as\n  {}\nbut is\n  {}",
             hex(frame),
             hex(&seen.frame)
-        ));
+        );
     }
     if seen.mark != mark {
-        return Err(format!(
-            "its mark must be {mark:#x} but is {:#x}",
-            seen.mark
-        ));
+        fail!("its mark must be {mark:#x} but is {:#x}", seen.mark);
     }
     Ok(())
 }
@@ -257,17 +311,6 @@ fn counted(seen: &Seen, counters: &[Counter]) -> Judgement {
     Err(format!(
         "it must be counted as {counters:?} but is {:?}",
         seen.counter
-    ))
-}
-
-/// Checks that the packet is dropped and this counter counts it.
-fn dropped(seen: &Seen, counter: Counter) -> Judgement {
-    if (seen.verdict, seen.counter) == (SHOT, counter) {
-        return Ok(());
-    }
-    Err(format!(
-        "it must be dropped as {counter:?}, but the verdict is {} ({:?})",
-        seen.verdict, seen.counter
     ))
 }
 

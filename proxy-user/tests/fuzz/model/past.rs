@@ -8,10 +8,8 @@ use std::net::IpAddr;
 use proxy_common::Counter;
 
 use super::{
-    Flow, Given, Key, MARK, Model, NEXT, REDIRECT, Seen,
-    begin::is_loopback,
-    passes,
-    wire::{self, ACK, FIN, Fragment, Headers, RST, SYN, TCP, UDP},
+    Case, Flow, Given, Key, MARK, Model, NEXT, REDIRECT, Seen,
+    wire::{self, ACK, FIN, Fragment, Headers, RST, SYN, TCP, Tuple, UDP},
 };
 use crate::services::{self, Interface, is_node};
 
@@ -45,40 +43,37 @@ impl Model {
             self.ingress(given, seen)?;
             return Ok(Exit::Stack);
         };
+        let case = Case::new(given, headers, seen);
         let is_routine = self
             .masqueraded
             .get(&headers.tuple)
             .is_some_and(|key| self.is_routine(&self.flows[key], &headers));
         if seen.verdict != REDIRECT {
             self.ingress(given, seen)?;
-            if seen.verdict == NEXT && self.must_leave(given, &headers, seen) {
-                return Err("it must leave past the stack".into());
+            if seen.verdict == NEXT && self.must_leave(&case) {
+                fail!("it must leave past the stack");
             }
             return Ok(Exit::Stack);
         }
         let (back, is_handed) = as_before(given.frame, &headers, &seen.frame)?;
-        let back = Seen {
-            verdict: NEXT,
-            frame: back,
-            ..*seen
-        };
-        let to = wire::read(&back.frame).ok_or("what leaves is no packet")?;
-        let to = to.tuple.dst.ip();
+        let back = Seen::passed(back, seen.mark, seen.counter);
+        let case = Case::new(given, headers, &back);
+        let to = case.went()?.dst.ip();
         if !may_leave(given, &headers, to) {
-            return Err("it must not leave past the stack".into());
+            fail!("it must not leave past the stack");
         }
-        let at_once = self.at_once(given, &headers, &back, is_routine)?;
+        let at_once = self.at_once(&case, is_routine)?;
         let is_whole = at_once || is_forwarded(seen.counter) && seen.mark & MARK == 0;
         if is_handed != (is_whole && to == services::pod(Interface::PodA, to.is_ipv6())) {
-            return Err(format!("handed to a pod's link: {is_handed}"));
+            fail!("handed to a pod's link: {is_handed}");
         }
         if !at_once {
             self.ingress(given, &back)?;
-            if self.needs_stack(given, &headers) {
-                return Err("the stack must judge its ends".into());
+            if self.needs_stack(&case) {
+                fail!("the stack must judge its ends");
             }
-            if self.knows_both(given, &headers, to, is_routine) && !is_whole {
-                return Err("it must get both of its ends".into());
+            if self.knows_both(&case, to, is_routine) && !is_whole {
+                fail!("it must get both of its ends");
             }
         }
         Ok(if at_once { Exit::Out } else { Exit::Egress })
@@ -86,49 +81,34 @@ impl Model {
 
     /// Judges a packet of which ingress has translated both source and destination: the result must
     /// be that of ingress and egress. Returns false if ingress has not translated both.
-    fn at_once(
-        &mut self,
-        given: &Given<'_>,
-        headers: &Headers,
-        seen: &Seen,
-        is_routine: bool,
-    ) -> Result<bool, String> {
-        let tuple = headers.tuple;
-        let own = Key {
-            tuple,
-            interface: Self::client_interface(given.interface),
-        };
-        let between = |frame, mark, counter| Seen {
-            verdict: NEXT,
-            frame,
-            mark,
-            counter,
-        };
+    fn at_once(&mut self, case: &Case<'_>, is_routine: bool) -> Result<bool, String> {
+        let (given, seen) = (case.given, case.seen);
+        let own = case.key();
+        let tuple = own.tuple;
         if seen.counter == Counter::ReplyTranslated {
             let (key, passed) = match self.masqueraded.get(&tuple) {
                 Some(key) if !is_routine => {
-                    return Err(format!("what it changes of {key:?} is not accounted"));
+                    fail!("what it changes of {key:?} is not accounted");
                 }
                 Some(key) => {
-                    let client = self.flows[key].source;
-                    let frame = wire::with_ends(given.frame, headers, tuple.src, client);
+                    let frame = case.with_ends(tuple.src, self.flows[key].source);
                     let counter = Counter::ReplyUnmasqueraded;
-                    (*key, between(frame, given.mark, counter))
+                    (*key, Seen::passed(frame, given.mark, counter))
                 }
                 None => {
                     let key = self.replies.get(&tuple).ok_or("it is no reply")?;
                     let frame = given.frame.to_vec();
-                    (*key, between(frame, given.mark, Counter::ReplyPassed))
+                    (*key, Seen::passed(frame, given.mark, Counter::ReplyPassed))
                 }
             };
             self.ingress(given, &passed)?;
             let (frontend, client) = (key.tuple.dst, key.tuple.src);
             let leaves_by = Interface::towards(client.ip());
-            if needs_stack(&self.flows[&key], key) || !is_of(key, leaves_by) {
-                return Err("it must not get both of its ends".into());
+            if needs_stack(&self.flows[&key], key) || !key.is_behind(leaves_by) {
+                fail!("it must not get both of its ends");
             }
-            let frame = wire::with_ends(given.frame, headers, frontend, client);
-            passes(seen, &frame, given.mark, &[Counter::ReplyTranslated])?;
+            let frame = case.with_ends(frontend, client);
+            case.passes(&frame, given.mark, &[Counter::ReplyTranslated])?;
             return Ok(true);
         }
         let known = self.flows.get(&own).filter(|flow| flow.is_masqueraded);
@@ -140,73 +120,54 @@ impl Model {
         }
         let backend = flow.backend;
         let is_odd = needs_stack(flow, own);
-        let frame = wire::with_ends(given.frame, headers, flow.source, backend);
-        let passed = between(frame, given.mark | MARK, Counter::ForwardedHit);
+        let frame = case.with_ends(flow.source, backend);
+        let passed = Seen::passed(frame, given.mark | MARK, Counter::ForwardedHit);
         self.ingress(given, &passed)?;
         if is_odd {
-            return Err("the stack must judge its ends".into());
+            fail!("the stack must judge its ends");
         }
-        let frame = wire::with_ends(given.frame, headers, masquerade, backend);
-        passes(seen, &frame, given.mark, &[Counter::ForwardedHit])?;
+        let frame = case.with_ends(masquerade, backend);
+        case.passes(&frame, given.mark, &[Counter::ForwardedHit])?;
         Ok(true)
     }
 
     /// Returns true if ingress should have redirected a packet that it passed to the stack.
-    fn must_leave(&self, given: &Given<'_>, headers: &Headers, seen: &Seen) -> bool {
-        let is_reply = matches!(
-            seen.counter,
-            Counter::ReplyPassed | Counter::ReplyUnmasqueraded
-        );
+    fn must_leave(&self, case: &Case<'_>) -> bool {
+        let counter = case.seen.counter;
+        let is_reply = matches!(counter, Counter::ReplyPassed | Counter::ReplyUnmasqueraded);
         // The model does not find the flow of an ICMP error here, so it allows both.
-        if headers.icmp_type(given.frame).is_some() || !is_reply && !is_forwarded(seen.counter) {
+        if case.icmp_type().is_some() || !is_reply && !is_forwarded(counter) {
             return false;
         }
-        let to = wire::read(&seen.frame).map(|headers| headers.tuple.dst.ip());
-        to.is_some_and(|to| may_leave(given, headers, to)) && !self.needs_stack(given, headers)
+        let may = |to: Tuple| may_leave(case.given, &case.headers, to.dst.ip());
+        case.went().is_ok_and(may) && !self.needs_stack(case)
     }
 
     /// Returns true if packets of this packet's flow must go to the stack.
-    fn needs_stack(&self, given: &Given<'_>, headers: &Headers) -> bool {
-        let found = self.flow_of(given, headers);
+    fn needs_stack(&self, case: &Case<'_>) -> bool {
+        let found = self.flow_of(case);
         found.is_some_and(|(key, flow)| needs_stack(flow, key))
     }
 
-    fn flow_of(&self, given: &Given<'_>, headers: &Headers) -> Option<(Key, &Flow)> {
-        let tuple = headers.tuple;
-        let interface = Self::client_interface(given.interface);
-        let own = Key { tuple, interface };
-        let others = || {
-            self.masqueraded
-                .get(&tuple)
-                .or_else(|| self.replies.get(&tuple))
-        };
-        let key = if self.flows.contains_key(&own) {
-            own
-        } else {
-            *others()?
-        };
+    fn flow_of(&self, case: &Case<'_>) -> Option<(Key, &Flow)> {
+        let own = case.key();
+        let known = self.flows.contains_key(&own).then_some(own);
+        let key = known.or_else(|| self.holder(&own.tuple))?;
         Some((key, self.flows.get(&key)?))
     }
 
     /// Returns true if ingress knew both new ends of a packet, so that it needs no egress.
-    fn knows_both(
-        &self,
-        given: &Given<'_>,
-        headers: &Headers,
-        to: IpAddr,
-        is_routine: bool,
-    ) -> bool {
-        if headers.icmp_type(given.frame).is_some() {
-            return false;
-        }
-        let Some((key, flow)) = self.flow_of(given, headers) else {
+    fn knows_both(&self, case: &Case<'_>, to: IpAddr, is_routine: bool) -> bool {
+        let found = self.flow_of(case).filter(|_| case.icmp_type().is_none());
+        let Some((key, flow)) = found else {
             return false;
         };
-        if key.tuple == headers.tuple {
+        let tuple = case.headers.tuple;
+        if key.tuple == tuple {
             return !flow.is_masqueraded || flow.masquerade.is_some();
         }
-        let is_masqueraded = self.masqueraded.contains_key(&headers.tuple);
-        is_of(key, Interface::towards(to))
+        let is_masqueraded = self.masqueraded.contains_key(&tuple);
+        key.is_behind(Interface::towards(to))
             && if is_masqueraded {
                 is_routine
             } else {
@@ -256,11 +217,6 @@ fn is_forwarded(counter: Counter) -> bool {
     )
 }
 
-/// Returns true if the flow's client is behind this interface.
-fn is_of(key: Key, interface: Interface) -> bool {
-    key.interface == Model::client_interface(interface)
-}
-
 /// Returns true if client or backend of a flow is the node itself, so that the stack must handle
 /// its packets. False for a connection to no service, for which the programs do not check this.
 pub(super) fn needs_stack(flow: &Flow, key: Key) -> bool {
@@ -270,20 +226,19 @@ pub(super) fn needs_stack(flow: &Flow, key: Key) -> bool {
 
 /// Returns true if headers, interface and destination allow a packet to leave past the stack.
 pub(super) fn may_leave(given: &Given<'_>, headers: &Headers, to: IpAddr) -> bool {
-    let header = if headers.is_v6() { 40 } else { 20 };
     given.interface.redirects()
         && given.frame[..6] == given.interface.mac()
         && headers.l3 == 14
-        && headers.l4 - headers.l3 == header
+        && headers.is_plain()
         && headers.fragment == Fragment::No
         && !is_node(to)
-        && !is_loopback(to)
+        && !to.is_loopback()
 }
 
 /// Returns the frame of a packet that has left, with its hop limit increased by one again.
 pub(super) fn older(frame: &[u8], headers: &Headers) -> Result<Vec<u8>, String> {
     let mut back = frame.to_vec();
-    let hop = headers.l3 + if headers.is_v6() { 7 } else { 8 };
+    let hop = headers.hop();
     let hops = back.get_mut(hop).ok_or("it is cut short")?;
     *hops = hops.wrapping_add(1);
     if !headers.is_v6() {

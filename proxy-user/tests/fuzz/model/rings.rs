@@ -36,6 +36,7 @@ impl Ring {
 }
 
 /// The rings of IPv4 and IPv6.
+#[derive(Default)]
 pub(crate) struct Rings {
     size: u64,
     /// The names in each ring: half-open, datagrams, closed for IPv4, then the same for IPv6.
@@ -51,8 +52,7 @@ impl Rings {
     pub(crate) fn new(size: u64) -> Self {
         Self {
             size,
-            named: Default::default(),
-            emptied: [0; 6],
+            ..Self::default()
         }
     }
 }
@@ -61,10 +61,8 @@ impl Model {
     /// Puts a name into a ring. In a full ring it overwrites the oldest name; the flow of that name
     /// is removed, unless it cannot be evicted or has a newer name.
     pub(crate) fn push(&mut self, ring: Ring, named: Named) -> Position {
-        let v6 = match named {
-            Named::Flow(key) => key.tuple.src.is_ipv6(),
-            Named::Untouched(tuple) => tuple.src.is_ipv6(),
-        };
+        let (Named::Flow(Key { tuple, .. }) | Named::Untouched(tuple)) = named;
+        let v6 = tuple.src.is_ipv6();
         let taken = &mut self.rings.named[usize::from(v6) * 3 + ring as usize];
         let n = taken.len() as u64;
         taken.push(named);

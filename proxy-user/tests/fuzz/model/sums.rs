@@ -4,16 +4,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::wire::{Fragment, Headers, ICMP, ICMPV6, SCTP, TCP, UDP, read};
-
-/// Returns the offset of a checksum of TCP or UDP in the frame; None for other protocols.
-fn checksum_offset(headers: &Headers) -> Option<usize> {
-    match headers.tuple.protocol {
-        TCP => Some(headers.l4 + 16),
-        UDP => Some(headers.l4 + 6),
-        _ => None,
-    }
-}
+use super::wire::{Fragment, Headers, ICMP, ICMPV6, SCTP, TCP, Tuple, UDP, read};
 
 /// Returns the one's complement sum of some bytes.
 pub(crate) fn sum(parts: &[&[u8]]) -> u16 {
@@ -29,21 +20,19 @@ pub(crate) fn sum(parts: &[&[u8]]) -> u16 {
     sum as u16
 }
 
-/// Returns a checksum after a covered half-word changed, RFC 1624: HC' = ~(~HC + ~m + m').
-fn updated(checksum: u16, old: u16, new: u16) -> u16 {
-    !sum(&[
-        &(!checksum).to_be_bytes(),
-        &(!old).to_be_bytes(),
-        &new.to_be_bytes(),
-    ])
+/// Updates the checksum at an offset after covered bytes changed, RFC 1624: HC' = ~(~HC + ~m + m').
+fn update(frame: &mut [u8], at: usize, old: &[u8], new: &[u8]) {
+    let inverted = [!frame[at], !frame[at + 1]];
+    let old = (!sum(&[old])).to_be_bytes();
+    let value = !sum(&[&inverted, &old, &sum(&[new]).to_be_bytes()]);
+    frame[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
 /// Updates the checksum at the offset `checksum` after the half-word at the offset `at` has
 /// changed; `before` is the old frame.
 pub(crate) fn follow_half(frame: &mut [u8], checksum: usize, before: &[u8], at: usize) {
-    let get = |bytes: &[u8], at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
-    let value = updated(get(frame, checksum), get(before, at), get(frame, at));
-    frame[checksum..checksum + 2].copy_from_slice(&value.to_be_bytes());
+    let new = [frame[at], frame[at + 1]];
+    update(frame, checksum, &before[at..at + 2], &new);
 }
 
 pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
@@ -54,7 +43,7 @@ pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     })
 }
 
-fn octets(address: IpAddr) -> Vec<u8> {
+pub(crate) fn octets(address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(address) => address.octets().to_vec(),
         IpAddr::V6(address) => address.octets().to_vec(),
@@ -69,54 +58,39 @@ pub(crate) fn with_ends(
     dst: SocketAddr,
 ) -> Vec<u8> {
     let mut changed = frame.to_vec();
-    let v6 = headers.is_v6();
-    let addresses = [octets(src.ip()), octets(dst.ip())].concat();
-    let at = headers.l3 + if v6 { 8 } else { 12 };
-    let old_addresses = frame[at..at + addresses.len()].to_vec();
-    changed[at..at + addresses.len()].copy_from_slice(&addresses);
-    let (old, new) = (sum(&[&old_addresses]), sum(&[&addresses]));
-    let put = |bytes: &mut Vec<u8>, at: usize, value: u16| {
-        bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
-    };
-    let get = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
-    if !v6 {
-        let at = headers.l3 + 10;
-        put(&mut changed, at, updated(get(at), old, new));
+    let at = headers.l3 + if headers.is_v6() { 8 } else { 12 };
+    let mut new = [octets(src.ip()), octets(dst.ip())].concat();
+    let mut old = frame[at..at + new.len()].to_vec();
+    changed[at..at + new.len()].copy_from_slice(&new);
+    if !headers.is_v6() {
+        update(&mut changed, headers.l3 + 10, &old, &new);
     }
-    let has_ports = matches!(headers.tuple.protocol, TCP | UDP | SCTP);
-    if matches!(headers.fragment, Fragment::Later(_)) || !has_ports {
+    if headers.is_later() || !headers.tuple.has_ports() {
         return changed;
     }
+    let l4 = headers.l4;
     let ports = [src.port().to_be_bytes(), dst.port().to_be_bytes()].concat();
-    let old_ports = &frame[headers.l4..headers.l4 + 4];
-    changed[headers.l4..headers.l4 + 4].copy_from_slice(&ports);
-    if let Some(at) = checksum_offset(headers) {
+    old.extend(&frame[l4..l4 + 4]);
+    new.extend(&ports);
+    changed[l4..l4 + 4].copy_from_slice(&ports);
+    match headers.tuple.protocol {
         // The packet quoted in an ICMP error may end before its checksum.
-        if at + 2 > frame.len() {
-            return changed;
+        TCP if frame.len() >= l4 + 18 => update(&mut changed, l4 + 16, &old, &new),
+        UDP if frame.len() >= l4 + 8 && frame[l4 + 6..l4 + 8] != [0; 2] => {
+            update(&mut changed, l4 + 6, &old, &new);
+            if changed[l4 + 6..l4 + 8] == [0; 2] {
+                changed[l4 + 6..l4 + 8].fill(0xff);
+            }
         }
-        let is_udp = headers.tuple.protocol == UDP;
-        if !(is_udp && get(at) == 0) {
-            let value = updated(get(at), old, new);
-            let value = updated(value, sum(&[old_ports]), sum(&[&ports]));
-            put(
-                &mut changed,
-                at,
-                if is_udp && value == 0 { 0xffff } else { value },
-            );
-        }
-    } else {
-        let at = headers.l4 + 8;
         // Most quotes are too short for a CRC; an endpoint recognises them by the tag.
-        if headers.is_quoted {
-            return changed;
-        }
-        let field = u32::from_le_bytes(frame[at..at + 4].try_into().expect("four bytes"));
-        if field != 0 {
+        SCTP if !headers.is_quoted && frame[l4 + 8..l4 + 12] != [0; 4] => {
             // A CRC is linear, so a wrong one is still wrong by the same difference.
             let difference = sctp_crc(frame, headers) ^ sctp_crc(&changed, headers);
-            changed[at..at + 4].copy_from_slice(&(field ^ difference).to_le_bytes());
+            for (byte, difference) in changed[l4 + 8..].iter_mut().zip(difference.to_le_bytes()) {
+                *byte ^= difference;
+            }
         }
+        _ => {}
     }
     changed
 }
@@ -140,9 +114,8 @@ pub(crate) fn with_icmp_sum(before: &[u8], mut frame: Vec<u8>, headers: &Headers
         message[2..4].fill(0);
         sum(&[addresses, &message])
     };
-    let field = u16::from_be_bytes([frame[at], frame[at + 1]]);
-    let value = updated(field, covered(before), covered(&frame)).to_be_bytes();
-    frame[at..at + 2].copy_from_slice(&value);
+    let (old, new) = (covered(before).to_be_bytes(), covered(&frame).to_be_bytes());
+    update(&mut frame, at, &old, &new);
     frame
 }
 
@@ -176,36 +149,41 @@ pub(crate) fn same(expected: &[u8], seen: &[u8]) -> bool {
     expected == seen
 }
 
+/// Returns the sum of a TCP, UDP or ICMP message with the header that its checksum covers besides.
+pub(crate) fn transport_sum(protocol: u8, src: IpAddr, dst: IpAddr, message: &[u8]) -> u16 {
+    if protocol == ICMP {
+        return sum(&[message]);
+    }
+    let length = (message.len() as u32).to_be_bytes();
+    sum(&[
+        &octets(src),
+        &octets(dst),
+        &length,
+        &[0, 0, 0, protocol],
+        message,
+    ])
+}
+
 /// Returns which checksum of a complete packet is wrong; None if all are correct.
 pub(crate) fn fault(frame: &[u8]) -> Option<&'static str> {
     let headers = read(frame)?;
-    let v6 = headers.is_v6();
-    if !v6 && sum(&[&frame[headers.l3..headers.l3 + header_length(frame, &headers)]]) != 0xffff {
+    let header = 4 * usize::from(frame[headers.l3] & 15);
+    if !headers.is_v6() && sum(&[&frame[headers.l3..headers.l3 + header]]) != 0xffff {
         return Some("the IP header's checksum is wrong");
     }
     if headers.fragment != Fragment::No || headers.end > frame.len() {
         return None;
     }
     let body = &frame[headers.l4..headers.end];
-    let (src, dst) = (
-        octets(headers.tuple.src.ip()),
-        octets(headers.tuple.dst.ip()),
-    );
-    let protocol = headers.tuple.protocol;
-    let length = u32::try_from(body.len()).expect("short").to_be_bytes();
-    let pseudo = [&src[..], &dst, &length, &[0, 0, 0, protocol]].concat();
+    let Tuple { protocol, src, dst } = headers.tuple;
     match protocol {
         UDP if body[6..8] == [0, 0] => None,
-        TCP | UDP | ICMPV6 => (sum(&[&pseudo, body]) != 0xffff).then_some("the checksum is wrong"),
-        ICMP => (sum(&[body]) != 0xffff).then_some("the ICMP checksum is wrong"),
+        TCP | UDP | ICMP | ICMPV6 => (transport_sum(protocol, src.ip(), dst.ip(), body) != 0xffff)
+            .then_some("the checksum is wrong"),
         SCTP => {
             let field = u32::from_le_bytes(body[8..12].try_into().expect("four bytes"));
             (field != 0 && field != sctp_crc(frame, &headers)).then_some("the CRC is wrong")
         }
         _ => None,
     }
-}
-
-fn header_length(frame: &[u8], headers: &Headers) -> usize {
-    4 * usize::from(frame[headers.l3] & 15)
 }

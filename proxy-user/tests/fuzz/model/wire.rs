@@ -3,7 +3,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-pub(crate) use super::sums::{crc32c, fault, follow_half, same, sum, with_ends, with_icmp_sum};
+pub(crate) use super::sums::{
+    crc32c, fault, follow_half, octets, same, sum, transport_sum, with_ends, with_icmp_sum,
+};
 
 pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
@@ -25,12 +27,15 @@ pub(crate) struct Tuple {
 }
 
 impl Tuple {
-    pub(crate) fn reversed(self) -> Self {
-        Self {
-            src: self.dst,
-            dst: self.src,
-            ..self
-        }
+    pub(crate) const fn new(protocol: u8, src: SocketAddr, dst: SocketAddr) -> Self {
+        Self { protocol, src, dst }
+    }
+    pub(crate) const fn reversed(self) -> Self {
+        Self::new(self.protocol, self.dst, self.src)
+    }
+    /// Returns true for the protocols that services can have.
+    pub(crate) const fn has_ports(&self) -> bool {
+        matches!(self.protocol, TCP | UDP | SCTP)
     }
 }
 
@@ -75,6 +80,17 @@ impl Headers {
     pub(crate) fn is_v6(&self) -> bool {
         self.tuple.src.is_ipv6()
     }
+    /// Returns true if the packet has neither IPv4 options nor IPv6 extension headers.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.l4 - self.l3 == if self.is_v6() { 40 } else { 20 }
+    }
+    /// Returns the offset of the hop limit.
+    pub(crate) fn hop(&self) -> usize {
+        self.l3 + if self.is_v6() { 7 } else { 8 }
+    }
+    pub(crate) fn is_later(&self) -> bool {
+        matches!(self.fragment, Fragment::Later(_))
+    }
     pub(crate) fn icmp_type(&self, frame: &[u8]) -> Option<u8> {
         let icmp = if self.is_v6() { ICMPV6 } else { ICMP };
         let first = frame.get(self.l4).copied();
@@ -101,21 +117,23 @@ fn timestamp(frame: &[u8], l4: usize) -> Option<u32> {
     None
 }
 
+fn bytes<const N: usize>(frame: &[u8], at: usize) -> Option<[u8; N]> {
+    frame.get(at..at + N)?.try_into().ok()
+}
+
 fn half(frame: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_be_bytes(frame.get(at..at + 2)?.try_into().ok()?))
+    bytes(frame, at).map(u16::from_be_bytes)
 }
 
 pub(crate) fn word(frame: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_be_bytes(frame.get(at..at + 4)?.try_into().ok()?))
+    bytes(frame, at).map(u32::from_be_bytes)
 }
 
-pub(crate) fn address(frame: &[u8], at: usize, v6: bool) -> Option<IpAddr> {
-    if v6 {
-        let octets: [u8; 16] = frame.get(at..at + 16)?.try_into().ok()?;
-        return Some(octets.into());
+fn address(frame: &[u8], at: usize, v6: bool) -> Option<IpAddr> {
+    match v6 {
+        true => bytes::<16>(frame, at).map(IpAddr::from),
+        false => bytes::<4>(frame, at).map(IpAddr::from),
     }
-    let octets: [u8; 4] = frame.get(at..at + 4)?.try_into().ok()?;
-    Some(octets.into())
 }
 
 /// Parses the headers of a frame; None if it is not IP or is cut short.
@@ -129,22 +147,14 @@ pub(crate) fn read(frame: &[u8]) -> Option<Headers> {
         }
     }
     match kind {
-        0x0800 => read_ip(frame, l3, false),
-        0x86dd => read_ip(frame, l3, true),
+        0x0800 => read_at(frame, l3, false, false),
+        0x86dd => read_at(frame, l3, true, false),
         _ => None,
     }
 }
 
-/// Parses the headers of a packet that begins at `l3` and may be cut off after its ports.
-pub(crate) fn read_quoted(frame: &[u8], l3: usize, v6: bool) -> Option<Headers> {
-    read_with(frame, l3, v6, true)
-}
-
-fn read_ip(frame: &[u8], l3: usize, v6: bool) -> Option<Headers> {
-    read_with(frame, l3, v6, false)
-}
-
-fn read_with(frame: &[u8], l3: usize, v6: bool, cut_off: bool) -> Option<Headers> {
+/// Parses the headers of a packet that begins at `l3`. A quoted one may be cut off after its ports.
+pub(crate) fn read_at(frame: &[u8], l3: usize, v6: bool, is_quoted: bool) -> Option<Headers> {
     let version = frame.get(l3)? >> 4;
     if version != if v6 { 6 } else { 4 } {
         return None;
@@ -192,14 +202,10 @@ fn read_with(frame: &[u8], l3: usize, v6: bool, cut_off: bool) -> Option<Headers
         l3,
         l4,
         end,
-        tuple: Tuple {
-            protocol,
-            src: SocketAddr::new(src, 0),
-            dst: SocketAddr::new(dst, 0),
-        },
+        tuple: Tuple::new(protocol, (src, 0).into(), (dst, 0).into()),
         fragment,
         interface: 0,
-        is_quoted: cut_off,
+        is_quoted,
         flags: 0,
         sequence: 0,
         acknowledgement: 0,
@@ -208,7 +214,7 @@ fn read_with(frame: &[u8], l3: usize, v6: bool, cut_off: bool) -> Option<Headers
         tag: 0,
         initiate_tag: 0,
     };
-    if !matches!(fragment, Fragment::Later(_)) && matches!(protocol, TCP | UDP | SCTP) {
+    if !headers.is_later() && headers.tuple.has_ports() {
         headers.tuple.src.set_port(half(frame, l4)?);
         headers.tuple.dst.set_port(half(frame, l4 + 2)?);
         match protocol {
@@ -231,7 +237,7 @@ fn read_with(frame: &[u8], l3: usize, v6: bool, cut_off: bool) -> Option<Headers
                 headers.initiate_tag = word(frame, l4 + 16).unwrap_or(0);
             }
             UDP if frame.len() >= l4 + 8 => {}
-            _ if cut_off => {}
+            _ if is_quoted => {}
             _ => return None,
         }
     }

@@ -4,9 +4,11 @@
 use proxy_common::Counter;
 
 use super::{
-    Given, Judgement, Key, Model, NEXT, Seen, passes,
+    Given, Judgement, Model, Seen,
+    life::goes_on,
+    passes,
     past::{may_leave, needs_stack, older},
-    wire::{self, ACK, FIN, RST, SYN, TCP, UDP},
+    wire::{self, TCP, UDP},
 };
 use crate::services::{self, Interface};
 
@@ -32,7 +34,7 @@ impl Model {
         let headers = wire::read(given.frame).ok_or("it is no packet")?;
         let tuple = headers.tuple;
         let goes_on = match tuple.protocol {
-            TCP => headers.flags & (SYN | FIN | RST | ACK) == ACK,
+            TCP => goes_on(&headers),
             protocol => protocol == UDP,
         };
         let counter = did.counter.ok_or("it is not counted")?;
@@ -40,10 +42,7 @@ impl Model {
         let key = if is_reply {
             *self.masqueraded.get(&tuple).ok_or("it is no reply")?
         } else {
-            Key {
-                tuple,
-                interface: 0,
-            }
+            Self::key(Interface::Uplink, tuple)
         };
         let flow = self.flows.get(&key).ok_or("it is of no flow")?;
         let masquerade = flow
@@ -71,7 +70,7 @@ impl Model {
                 flow.life.is_established() && (tuple.protocol != UDP || serves)
             };
         if !may_be_taken {
-            return Err(format!("it must not be taken: {:?}", flow.life));
+            fail!("it must not be taken: {:?}", flow.life);
         }
         if is_due {
             self.note_answer(key, &headers, given.frame);
@@ -83,16 +82,11 @@ impl Model {
         let mut frame = older(&did.frame, &headers)?;
         let (receiver, sender) = (services::ROUTER_MAC, Interface::Uplink.mac());
         if frame[..12] != [receiver, sender].concat() {
-            return Err("its MACs are not the router's and the uplink's".into());
+            fail!("its MACs are not the router's and the uplink's");
         }
         frame[..12].copy_from_slice(&given.frame[..12]);
         let expected = wire::with_ends(given.frame, &headers, src, dst);
-        let went = Seen {
-            verdict: NEXT,
-            frame,
-            mark: given.mark,
-            counter,
-        };
+        let went = Seen::passed(frame, given.mark, counter);
         passes(&went, &expected, given.mark, &[counter])
     }
 }

@@ -1,169 +1,74 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The kinds of interfaces, as commands of iproute2. In the commands, a lane replaces these words:
-//! UPLINK and TUNNEL by names of interfaces, OUTSIDE by the client's network namespace, OWN and
-//! OTHER by the addresses of the two nodes.
+//! The kinds of interfaces between a client, a node, its pods and another node. In the commands of
+//! iproute2, a lane replaces these words: UPLINK and TUNNEL by names of interfaces, PAIR0 and PAIR1
+//! by those of two pairs between node and client, OWN and OTHER by the addresses of the two nodes.
 
-use rtnetlink::packet_route::link::NetkitMode;
+/// A line for each kind, with the fields of [`Kind`].
+pub(super) const VXLAN: &str = "vxlan | 46 | 1450 | nothing | PAIR \
+| link add TUNNEL type vxlan id 7 dstport 4789 local OWN remote OTHER";
 
-/// The interfaces between a client, a node, its pods and another node.
+/// Kinds that need kernel modules. Tunnels without a link layer get their packets from the stack.
+pub(super) const OF_MODULES: &str = "\
+geneve | 46 | 1450 | nothing | PAIR | link add TUNNEL type geneve id 7 dstport 6081 remote OTHER
+ipip | 4 | 1480 | into the tunnel | PAIR \
+| link add TUNNEL type ipip local OWN remote OTHER ttl 64
+gre | 46 | 1476 | into the tunnel | PAIR | link add TUNNEL type gre local OWN remote OTHER ttl 64
+wireguard | 46 | 1420 | into the tunnel | PAIR | link add TUNNEL type wireguard
+vlan uplink | 46 | 1500 | nothing | link add link PAIR0 name UPLINK type vlan id 7 |
+bond uplink | 46 | 1500 | nothing | link add UPLINK type bond mode balance-xor; \
+link set PAIR0 down; link set PAIR1 down; link set PAIR0 master UPLINK; \
+link set PAIR1 master UPLINK |";
+
+/// Interfaces of pods in mode L3 have no link-layer address.
+pub(super) const NETKIT: &str = "\
+netkit L2 | 46 | 1500 | nothing | PAIR |
+netkit L3 | 46 | 1500 | into pods | PAIR |";
+
 #[derive(Clone, Copy)]
-pub(super) struct Kind {
-    pub(super) name: &'static str,
-    pub(super) uplink: Uplink,
-    /// The tunnel that encapsulates packets between the nodes over IPv4; None: the nodes have
-    /// routes to each other's pods.
-    pub(super) tunnel: Option<&'static str>,
+pub(super) struct Kind<'a> {
+    /// With `netkit`, the pods are joined by netkit pairs, else by veth pairs.
+    pub(super) name: &'a str,
     /// Whether the lane carries IPv6 packets.
     pub(super) v6: bool,
-    /// Whether the tunnel's ends need each other's keys.
-    pub(super) keys: bool,
-    /// The interfaces that join each pod to its node.
-    pub(super) pods: Pods,
     /// The MTU of the pods' interfaces and of the tunnel, in bytes.
     pub(super) mtu: u32,
-    pub(super) by_stack: ByStack,
+    /// The packets that pass the node's stack even with `forwarding: auto`.
+    by_stack: &'a str,
+    /// Makes the interface towards the outside, at both of its ends.
+    pub(super) uplink: &'a str,
+    /// Makes an end of the tunnel that encapsulates packets between the nodes over IPv4. Empty: the
+    /// nodes have routes to each other's pods.
+    pub(super) tunnel: &'a str,
 }
 
-/// The packets that pass the node's stack even with `forwarding: auto`.
-#[derive(Clone, Copy)]
-pub(super) enum ByStack {
-    Nothing,
-    /// Packets into the tunnel, because it has no link layer.
-    IntoTunnel,
-    /// Packets into pods, because their interfaces have no link-layer address.
-    IntoPods,
+/// The kinds of these lines.
+pub(super) fn kinds(lines: &str) -> impl Iterator<Item = Kind<'_>> {
+    lines.lines().map(|line| {
+        let fields: Vec<_> = line.split('|').map(str::trim).collect();
+        let [name, families, mtu, by_stack, uplink, tunnel] = fields[..] else {
+            panic!("six fields: {line}")
+        };
+        Kind {
+            name,
+            v6: families == "46",
+            mtu: mtu.parse().expect("bytes"),
+            by_stack,
+            uplink: match uplink {
+                "PAIR" => "link set PAIR0 down; link set PAIR0 name UPLINK",
+                commands => commands,
+            },
+            tunnel,
+        }
+    })
 }
 
-impl ByStack {
+impl Kind<'_> {
     /// Whether packets of one direction of a flow pass the stack.
-    pub(super) const fn is_of(self, from_outside: bool, to_near_pod: bool) -> bool {
-        match self {
-            Self::Nothing => false,
-            Self::IntoTunnel => !(from_outside && to_near_pod),
-            Self::IntoPods => !from_outside || to_near_pod,
+    pub(super) fn needs_stack(&self, from_outside: bool, to_near_pod: bool) -> bool {
+        match self.by_stack {
+            "into the tunnel" => !(from_outside && to_near_pod),
+            "into pods" => !from_outside || to_near_pod,
+            _ => false,
         }
     }
 }
-
-/// The kind of interface pair of each pod.
-#[derive(Clone, Copy)]
-pub(super) enum Pods {
-    Veth,
-    Netkit(NetkitMode),
-}
-
-/// The interface towards the outside, by its name at each end. Both ends have the same name.
-#[derive(Clone, Copy)]
-pub(super) struct Uplink {
-    pub(super) at_the_node: &'static str,
-    pub(super) outside: &'static str,
-}
-
-const PLAIN: Uplink = Uplink {
-    at_the_node: "link add UPLINK type veth peer name UPLINK netns OUTSIDE\n",
-    outside: "",
-};
-
-const OVER_PLAIN: Kind = Kind {
-    name: "",
-    uplink: PLAIN,
-    tunnel: None,
-    v6: true,
-    keys: false,
-    pods: Pods::Veth,
-    mtu: 1500,
-    by_stack: ByStack::Nothing,
-};
-
-const fn tunnelled(name: &'static str, link: &'static str, mtu: u32) -> Kind {
-    Kind {
-        name,
-        tunnel: Some(link),
-        mtu,
-        ..OVER_PLAIN
-    }
-}
-
-const fn without_link_layer(name: &'static str, link: &'static str, mtu: u32) -> Kind {
-    Kind {
-        by_stack: ByStack::IntoTunnel,
-        ..tunnelled(name, link, mtu)
-    }
-}
-
-pub(super) const VXLAN: Kind = tunnelled(
-    "vxlan",
-    "link add TUNNEL type vxlan id 7 dstport 4789 local OWN remote OTHER\n",
-    1450,
-);
-
-pub(super) const GENEVE: Kind = tunnelled(
-    "geneve",
-    "link add TUNNEL type geneve id 7 dstport 6081 remote OTHER\n",
-    1450,
-);
-
-pub(super) const GRE: Kind = without_link_layer(
-    "gre",
-    "link add TUNNEL type gre local OWN remote OTHER ttl 64\n",
-    1476,
-);
-
-pub(super) const IPIP: Kind = Kind {
-    v6: false,
-    ..without_link_layer(
-        "ipip",
-        "link add TUNNEL type ipip local OWN remote OTHER ttl 64\n",
-        1480,
-    )
-};
-
-pub(super) const WIREGUARD: Kind = Kind {
-    keys: true,
-    ..without_link_layer("wireguard", "link add TUNNEL type wireguard\n", 1420)
-};
-
-pub(super) const VLAN: Kind = Kind {
-    name: "vlan uplink",
-    uplink: Uplink {
-        at_the_node: "link add UPLINK-below type veth peer name UPLINK-below netns OUTSIDE
-link set UPLINK-below up
-link add link UPLINK-below name UPLINK type vlan id 7
-",
-        outside: "link set UPLINK-below up
-link add link UPLINK-below name UPLINK type vlan id 7
-",
-    },
-    ..OVER_PLAIN
-};
-
-pub(super) const BOND: Kind = Kind {
-    name: "bond uplink",
-    uplink: Uplink {
-        at_the_node: "link add UPLINK type bond mode balance-xor
-link add UPLINK-1 type veth peer name UPLINK-1 netns OUTSIDE
-link add UPLINK-2 type veth peer name UPLINK-2 netns OUTSIDE
-link set UPLINK-1 master UPLINK
-link set UPLINK-2 master UPLINK
-",
-        outside: "link add UPLINK type bond mode balance-xor
-link set UPLINK-1 master UPLINK
-link set UPLINK-2 master UPLINK
-",
-    },
-    ..OVER_PLAIN
-};
-
-const fn netkit(name: &'static str, mode: NetkitMode) -> Kind {
-    Kind {
-        name,
-        pods: Pods::Netkit(mode),
-        ..OVER_PLAIN
-    }
-}
-
-pub(super) const NETKIT_L2: Kind = netkit("netkit, mode L2", NetkitMode::L2);
-pub(super) const NETKIT_L3: Kind = Kind {
-    by_stack: ByStack::IntoPods,
-    ..netkit("netkit, mode L3", NetkitMode::L3)
-};

@@ -6,25 +6,49 @@
 //!                   \------------ tunnel ------------/
 
 use std::{
-    fmt::{self, Display, Write},
+    fmt::Write,
     net::{IpAddr, SocketAddr},
 };
 
 use anyhow::{Context, Result};
 use lab::node::{
     netns::NetNs,
-    pod::join,
+    pod::{join, wire},
     topology::{HOST_PARAMETERS, NODE_PARAMETERS},
 };
 
-use super::{
-    addresses::{Backend, Network, Service, address},
-    kinds::Kind,
-    pair,
-};
+use super::{kinds::Kind, pair::netkit};
+use crate::objects::{Service, endpoint};
 
-pub(super) struct Lane {
-    kind: Kind,
+/// The port at which pods serve.
+const PORT: u16 = 8080;
+/// The address ranges of the pods of both nodes.
+pub(super) const CLUSTER: &str = "10.40.0.0/16,10.41.0.0/16,fd00:40::/32,fd00:41::/32";
+
+/// The networks of each lane: between the node and the client outside, between the client and the
+/// other node, between the ends of the tunnel, of the pods of both nodes, and of services.
+const OUTSIDE: u8 = 10;
+const BEYOND: u8 = 20;
+const SERVICES: u8 = 30;
+const NEAR: u8 = 40;
+const FAR: u8 = 41;
+const TUNNEL: u8 = 42;
+
+fn address(network: u8, v6: bool, lane: u8, last: u8) -> IpAddr {
+    let text = match v6 {
+        true => format!("fd00:{network}:0:{lane}::{last}"),
+        false => format!("10.{network}.{lane}.{last}"),
+    };
+    text.parse().expect("an address")
+}
+
+/// The addresses of the node, by which its Node object knows it.
+pub(super) fn of_node() -> [IpAddr; 2] {
+    [false, true].map(|v6| address(OUTSIDE, v6, 1, 1))
+}
+
+pub(super) struct Lane<'a> {
+    kind: Kind<'a>,
     number: u8,
     client: NetNs,
     other_node: NetNs,
@@ -34,7 +58,7 @@ pub(super) struct Lane {
 
 /// A flow from a client through a service to its backend.
 pub(super) struct Flow<'a> {
-    name: String,
+    pub(super) name: String,
     pub(super) client: &'a NetNs,
     pub(super) from: IpAddr,
     pub(super) service: SocketAddr,
@@ -45,15 +69,9 @@ pub(super) struct Flow<'a> {
     pub(super) needs_stack: bool,
 }
 
-impl Display for Flow<'_> {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.write_str(&self.name)
-    }
-}
-
-impl Lane {
+impl<'a> Lane<'a> {
     /// Builds the lane on an existing node.
-    pub(super) fn build(node: &NetNs, kind: Kind, number: u8) -> Result<Self> {
+    pub(super) fn build(node: &NetNs, kind: Kind<'a>, number: u8) -> Result<Self> {
         let lane = Self {
             kind,
             number,
@@ -64,119 +82,116 @@ impl Lane {
         };
         for router in [&lane.client, &lane.other_node] {
             router.set(&NODE_PARAMETERS)?;
-            router.ip("link set lo up\n")?;
         }
         for (node, pod, network) in [
-            (node, &lane.near_pod, Network::NearPod),
-            (&lane.other_node, &lane.far_pod, Network::FarPod),
+            (node, &lane.near_pod, NEAR),
+            (&lane.other_node, &lane.far_pod, FAR),
         ] {
             pod.set(&HOST_PARAMETERS)?;
-            let addresses = lane.families().map(|v6| lane.at(network, v6, 10));
-            let addresses: Vec<_> = addresses.collect();
+            let addresses: Vec<_> = lane.families().map(|v6| lane.at(network, v6, 10)).collect();
             let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
             let interface = format!("pod{number}");
-            pair::make(kind.pods, node, &interface, pod).context("a pod's interfaces")?;
+            let path = pod.path();
+            if let Some(mode) = kind.name.strip_prefix("netkit ") {
+                node.enter(|| netkit(&interface, "peer", mode))??;
+                node.ip(&format!("link set peer netns {path} name eth0\n"))?;
+            } else {
+                let pair = format!("link add {interface} type veth peer name eth0 netns {path}\n");
+                node.ip(&pair)?;
+            }
             join(node, &interface, pod, &addresses, kind.mtu).context("a pod")?;
         }
         lane.wire_outside(node).context("the uplink")?;
         match kind.tunnel {
-            Some(link) => lane.wire_tunnel(node, link).context("the tunnel")?,
-            None => lane.route_pods(node).context("routes to pods")?,
+            "" => lane.route_pods(node).context("routes to pods")?,
+            _ => lane.wire_tunnel(node).context("the tunnel")?,
         }
         Ok(lane)
     }
 
-    fn families(&self) -> impl Iterator<Item = bool> {
+    fn families(&self) -> impl Iterator<Item = bool> + use<> {
         let both = [false, true].into_iter();
         both.take(1 + usize::from(self.kind.v6))
     }
 
-    fn at(&self, network: Network, v6: bool, last: u8) -> String {
+    fn at(&self, network: u8, v6: bool, last: u8) -> String {
         address(network, v6, self.number, last).to_string()
     }
 
-    /// The address range of a network.
-    fn all(&self, network: Network, v6: bool) -> String {
-        format!("{}/{}", self.at(network, v6, 0), length(v6))
+    /// An address with the length of its network.
+    fn with_length(&self, network: u8, v6: bool, last: u8) -> String {
+        let length = if v6 { 64 } else { 24 };
+        format!("{}/{length}", self.at(network, v6, last))
     }
 
-    fn uplink(&self) -> String {
-        format!("up{}", self.number)
-    }
-
-    fn tunnel(&self) -> String {
-        format!("tunnel{}", self.number)
-    }
-
-    fn wire_outside(&self, node: &NetNs) -> Result<()> {
-        let uplink = self.uplink();
-        let fill = |text: &str| {
-            text.replace("UPLINK", &uplink)
-                .replace("OUTSIDE", &self.client.path())
-        };
-        let mut here = fill(self.kind.uplink.at_the_node);
-        let mut outside = fill(self.kind.uplink.outside);
-        let mut there = format!(
-            "link add {uplink} type veth peer name beyond netns {}\n",
-            self.client.path()
-        );
-        here += &self.up(&uplink, Network::Uplink, 1);
-        outside += &self.up(&uplink, Network::Uplink, 2);
-        outside += &self.up("beyond", Network::Beyond, 1);
-        there += &self.up(&uplink, Network::Beyond, 2);
-        for v6 in self.families() {
-            let [router, beyond] = [(Network::Uplink, 2), (Network::Beyond, 1)]
-                .map(|(net, last)| self.at(net, v6, last));
-            writeln!(
-                here,
-                "route add {} via {router}",
-                self.all(Network::Beyond, v6)
-            )?;
-            writeln!(there, "route add default via {beyond}")?;
-        }
-        node.ip(&here)?;
-        self.other_node.ip(&there)?;
-        self.client.ip(&outside)
+    /// A name of an interface and then its addresses, for [`wire`].
+    fn end(&self, interface: &str, network: u8, last: u8) -> String {
+        let addresses = self.families();
+        let addresses = addresses.map(|v6| format!(" {}", self.with_length(network, v6, last)));
+        format!("{interface}{}", addresses.collect::<String>())
     }
 
     /// The commands that give an interface its addresses and set it up.
-    fn up(&self, interface: &str, network: Network, last: u8) -> String {
-        let addresses = self.families().map(|v6| {
-            let (ip, length) = (self.at(network, v6, last), length(v6));
-            let nodad = if v6 { " nodad" } else { "" };
-            format!("address add {ip}/{length}{nodad} dev {interface}\n")
-        });
-        let up = format!("link set {interface} up\n");
-        addresses.chain([up]).collect()
+    fn up(&self, interface: &str, network: u8, last: u8) -> String {
+        let mut script = format!("link set {interface} up\n");
+        for v6 in self.families() {
+            let (ip, nodad) = (
+                self.with_length(network, v6, last),
+                if v6 { " nodad" } else { "" },
+            );
+            script += &format!("address add {ip}{nodad} dev {interface}\n");
+        }
+        script
     }
 
-    fn wire_tunnel(&self, node: &NetNs, link: &str) -> Result<()> {
-        let here = self.at(Network::Uplink, false, 1);
-        let there = self.at(Network::Beyond, false, 2);
-        let name = self.tunnel();
-        let mtu = self.kind.mtu;
-        let there_from_here = [Network::FarPod].as_slice();
-        let here_from_there = [Network::NearPod, Network::Services].as_slice();
+    fn wire_outside(&self, node: &NetNs) -> Result<()> {
+        let (client, other) = (&self.client, &self.other_node);
+        let uplink = format!("up{}", self.number);
+        let pairs = [0, 1].map(|pair| format!("{uplink}-{pair}"));
+        for pair in &pairs {
+            wire(node, pair, client, pair)?;
+        }
+        let commands = self.kind.uplink.replace("UPLINK", &uplink);
+        let commands = commands.replace("PAIR0", &pairs[0]).replace("; ", "\n");
+        let commands = commands.replace("PAIR1", &pairs[1]) + "\n";
+        for (host, last) in [(node, 1), (client, 2)] {
+            host.ip(&(commands.clone() + &self.up(&uplink, OUTSIDE, last)))?;
+        }
+        let (there, here) = (self.end("uplink", BEYOND, 2), self.end("beyond", BEYOND, 1));
+        wire(other, &there, client, &here)?;
+        for v6 in self.families() {
+            let beyond = self.with_length(BEYOND, v6, 0);
+            let (router, next) = (self.at(OUTSIDE, v6, 2), self.at(BEYOND, v6, 1));
+            node.ip(&format!("route add {beyond} via {router}\n"))?;
+            other.ip(&format!("route add default via {next}\n"))?;
+        }
+        Ok(())
+    }
+
+    fn wire_tunnel(&self, node: &NetNs) -> Result<()> {
+        let here = self.at(OUTSIDE, false, 1);
+        let there = self.at(BEYOND, false, 2);
+        let (name, mtu) = (format!("tunnel{}", self.number), self.kind.mtu);
         for (end, own, other, last, beyond) in [
-            (node, &here, &there, 1, there_from_here),
-            (&self.other_node, &there, &here, 2, here_from_there),
+            (node, &here, &there, 1, [FAR].as_slice()),
+            (&self.other_node, &there, &here, 2, &[NEAR, SERVICES]),
         ] {
-            let mut script = link
+            let mut script = self
+                .kind
+                .tunnel
                 .replace("TUNNEL", &name)
                 .replace("OWN", own)
                 .replace("OTHER", other);
-            writeln!(script, "link set {name} mtu {mtu}")?;
-            script += &self.up(&name, Network::Tunnel, last);
+            writeln!(script, "\nlink set {name} mtu {mtu}")?;
+            script += &self.up(&name, TUNNEL, last);
             for (v6, network) in self.each_family(beyond) {
-                let (all, far_end) = (
-                    self.all(network, v6),
-                    self.at(Network::Tunnel, v6, 3 - last),
-                );
+                let all = self.with_length(network, v6, 0);
+                let far_end = self.at(TUNNEL, v6, 3 - last);
                 writeln!(script, "route add {all} via {far_end} dev {name}")?;
             }
             end.ip(&script)?;
         }
-        if self.kind.keys {
+        if self.kind.name == "wireguard" {
             exchange_keys(&name, [(node, &here), (&self.other_node, &there)])?;
         }
         Ok(())
@@ -185,75 +200,72 @@ impl Lane {
     /// Sets routes to the pods of a lane without a tunnel, on the nodes and the router between
     /// them.
     fn route_pods(&self, node: &NetNs) -> Result<()> {
-        for (at, networks, network, last) in [
-            (node, [Network::FarPod].as_slice(), Network::Uplink, 2),
-            (&self.client, &[Network::FarPod], Network::Beyond, 2),
-            (
-                &self.client,
-                &[Network::NearPod, Network::Services],
-                Network::Uplink,
-                1,
-            ),
+        for (at, networks, next) in [
+            (node, [FAR].as_slice(), (OUTSIDE, 2)),
+            (&self.client, &[FAR], (BEYOND, 2)),
+            (&self.client, &[NEAR, SERVICES], (OUTSIDE, 1)),
         ] {
             for (v6, beyond) in self.each_family(networks) {
-                let (all, next) = (self.all(beyond, v6), self.at(network, v6, last));
+                let (all, next) = (self.with_length(beyond, v6, 0), self.at(next.0, v6, next.1));
                 at.ip(&format!("route add {all} via {next}\n"))?;
             }
         }
         Ok(())
     }
 
-    fn each_family(&self, networks: &[Network]) -> impl Iterator<Item = (bool, Network)> {
+    fn each_family(&self, networks: &[u8]) -> impl Iterator<Item = (bool, u8)> {
         self.families()
             .flat_map(|v6| networks.iter().map(move |network| (v6, *network)))
     }
 
-    fn services(&self) -> impl Iterator<Item = Service> {
-        let lane = self.number;
-        self.families().flat_map(move |v6| {
-            [Backend::Near, Backend::Far].map(|backend| Service { lane, v6, backend })
-        })
-    }
-
-    pub(super) fn objects(&self) -> String {
-        let objects = self.services().map(|service| service.objects().to_string());
-        objects.collect::<Vec<_>>().join("---\n")
-    }
-
-    /// All flows that a lane can carry.
-    pub(super) fn flows(&self) -> Vec<Flow<'_>> {
-        let mut flows = Vec::new();
-        for service in self.services() {
-            let is_far = service.backend == Backend::Far;
-            let near = ("near", &self.near_pod, Network::NearPod, 10);
-            let far = ("far", &self.far_pod, Network::FarPod, 10);
-            let ((place, backend, ..), other) = if is_far { (far, near) } else { (near, far) };
-            let outside = ("outside", &self.client, Network::Uplink, 2);
-            for ((from, client, network, last), address) in
-                [(outside, service.outside()), (other, service.inside())]
-            {
+    /// A service for each family and backend, as manifests, and all flows that use them.
+    pub(super) fn flows(&self) -> (String, Vec<Flow<'_>>) {
+        let (mut objects, mut flows) = (Vec::new(), Vec::new());
+        let near = ("near", &self.near_pod, NEAR, 10);
+        let far = ("far", &self.far_pod, FAR, 10);
+        let outside = ("outside", &self.client, OUTSIDE, 2);
+        for (v6, number) in self.families().flat_map(|v6| [(v6, 1), (v6, 2)]) {
+            let is_far = number == 2;
+            let ((place, backend, of_backend, _), other) =
+                if is_far { (far, near) } else { (near, far) };
+            let node_port = 30_000 + u16::from(self.number) * 10;
+            let node_port = node_port + u16::from(number) + 2 * u16::from(v6);
+            let at = |network, last| address(network, v6, self.number, last);
+            let (cluster_ip, served_at) = (at(SERVICES, number), at(of_backend, 10));
+            let ports = [("tcp", "TCP"), ("udp", "UDP")];
+            let ports = ports.map(|(name, protocol)| (name, protocol, 80, Some(node_port)));
+            let service = Service::new(
+                &format!("{place}-{}-{}", self.number, u8::from(v6)),
+                &cluster_ip.to_string(),
+            );
+            let service = service.ports(&ports);
+            let service = service.endpoints(vec![endpoint(&served_at.to_string())]);
+            let service = if is_far {
+                service.on("node-b")
+            } else {
+                service.local()
+            };
+            objects.push(service.to_string());
+            for ((from, client, network, last), service) in [
+                (outside, SocketAddr::new(at(OUTSIDE, 1), node_port)),
+                (other, SocketAddr::new(cluster_ip, 80)),
+            ] {
                 let from_outside = from == "outside";
+                let kind = self.kind.name;
                 flows.push(Flow {
-                    name: format!(
-                        "{}, from {from} to {address} with a {place} backend",
-                        self.kind.name
-                    ),
+                    name: format!("{kind}, from {from} to {service} with a {place} backend"),
                     client,
-                    from: self::address(network, service.v6, self.number, last),
-                    service: address,
+                    from: at(network, last),
+                    service,
                     backend,
-                    served_at: service.served_at(),
+                    served_at: SocketAddr::new(served_at, PORT),
                     is_masqueraded: from_outside && is_far,
-                    needs_stack: self.kind.by_stack.is_of(from_outside, !is_far),
+                    needs_stack: self.kind.needs_stack(from_outside, !is_far),
                 });
             }
         }
-        flows
+        (objects.join("---\n"), flows)
     }
-}
-
-const fn length(v6: bool) -> u8 {
-    if v6 { 64 } else { 24 }
 }
 
 /// Gives each end of a WireGuard tunnel a key, and the other's public key.

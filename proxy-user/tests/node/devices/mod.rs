@@ -3,7 +3,6 @@
 //! interface pairs of pods. A client outside, a pod here and a pod of another node each send 300 kB
 //! in both directions over TCP, and datagrams.
 
-mod addresses;
 mod kinds;
 mod lane;
 mod pair;
@@ -22,10 +21,10 @@ use proxy_common::Protocol;
 use rstest::rstest;
 
 use self::{
-    kinds::{BOND, GENEVE, GRE, IPIP, Kind, NETKIT_L2, NETKIT_L3, VLAN, VXLAN, WIREGUARD},
-    lane::{Flow, Lane},
+    kinds::{NETKIT, OF_MODULES, VXLAN, kinds},
+    lane::{CLUSTER, Flow, Lane, of_node},
 };
-use crate::world::World;
+use crate::{objects::node_object, world::World};
 
 /// The bytes that each end sends on a connection.
 const LENGTH: usize = 300_000;
@@ -39,50 +38,52 @@ const FEW: u64 = 15;
 // Each start of an agent takes half a minute in a virtual machine, so the kinds that come from
 // modules share one.
 #[rstest]
-#[case::vxlan(&[VXLAN])]
+#[case::vxlan(VXLAN)]
 #[ignore = "needs the modules geneve, ipip, ip_gre, wireguard, 8021q, bonding: `cargo xtask kernels` runs it on every kernel"]
-#[case::modules(&[GENEVE, IPIP, GRE, WIREGUARD, VLAN, BOND])]
+#[case::modules(OF_MODULES)]
 #[ignore = "needs netkit: `cargo xtask kernels` runs it on Linux 6.7 and newer"]
-#[case::netkit(&[NETKIT_L2, NETKIT_L3])]
+#[case::netkit(NETKIT)]
 fn services_are_reached_through_every_kind_of_interface(
-    #[case] kinds: &[Kind],
+    #[case] lines: &str,
     #[values(Stack, Auto)] forwarding: Forwarding,
 ) {
     let world = World::bare(&NODE_PARAMETERS);
     let lanes: Vec<_> = (1..)
-        .zip(kinds)
+        .zip(kinds(lines))
         .map(|(number, kind)| {
-            Lane::build(world.node(), *kind, number)
+            Lane::build(world.node(), kind, number)
                 .unwrap_or_else(|error| panic!("{}: {error:#}", kind.name))
         })
         .collect();
-    world.write("node.yaml", addresses::node_object());
-    for (number, lane) in lanes.iter().enumerate() {
-        world.write(&format!("lane-{number}.yaml"), lane.objects());
-    }
-    let (pods, forwarding_name) = (addresses::CLUSTER, forwarding.name());
+    world.write("node.yaml", node_object(&of_node(), Some(7)));
+    let (objects, flows): (Vec<_>, Vec<_>) = lanes.iter().map(Lane::flows).unzip();
+    world.write("lanes.yaml", objects.join("---\n"));
+    let forwarding_name = forwarding.name();
     // Otherwise the sockets of pods would be translated, and the packet path would do nothing.
     let agent = world.start_by_packet(
         7,
-        &format!("{{clusterCIDR: '{pods}', portolan: {{forwarding: {forwarding_name}}}}}"),
+        &format!("{{clusterCIDR: '{CLUSTER}', portolan: {{forwarding: {forwarding_name}}}}}"),
     );
     let servers = Servers::start().expect("servers");
     let mut failures = Vec::new();
-    for flow in lanes.iter().flat_map(Lane::flows) {
+    for flow in flows.into_iter().flatten() {
         let stack_before = forwarded(&world);
         for (protocol, length) in [(Protocol::TCP, LENGTH), (Protocol::UDP, large(&flow))] {
             let name = protocol.name();
             match transfer(&servers, &flow, protocol, length) {
-                Err(error) => failures.push(format!("{flow}, {name}: {error:#}")),
+                Err(error) => failures.push(format!("{}, {name}: {error:#}", flow.name)),
                 Ok(seen) if (seen != flow.from) != flow.is_masqueraded => {
-                    failures.push(format!("{flow}, {name}: the client is seen as {seen}"));
+                    failures.push(format!(
+                        "{}, {name}: the client is seen as {seen}",
+                        flow.name
+                    ));
                 }
                 Ok(_) => {}
             }
         }
         let by_stack = forwarded(&world) - stack_before;
         if (by_stack > FEW) != (forwarding == Stack || flow.needs_stack) {
-            failures.push(format!("{flow}: {by_stack} packets by the stack"));
+            failures.push(format!("{}: {by_stack} packets by the stack", flow.name));
         }
     }
     assert!(failures.is_empty(), "{failures:#?}\n{}", agent.log());

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The interface pairs that join pods to a node.
+//! Netkit pairs, which join pods to a node.
 
 use anyhow::{Context, Result, bail};
-use lab::node::netns::NetNs;
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
     NetlinkPayload,
@@ -11,25 +10,13 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use rtnetlink::{LinkNetkit, packet_route::link::NetkitMode};
 
-use super::kinds::Pods;
-
-/// Makes a pair: `interface` on the node and `eth0` in the pod.
-pub(super) fn make(kind: Pods, node: &NetNs, interface: &str, pod: &NetNs) -> Result<()> {
-    let pod = pod.path();
-    match kind {
-        Pods::Veth => node.ip(&format!(
-            "link add {interface} type veth peer name eth0 netns {pod}\n"
-        )),
-        Pods::Netkit(mode) => {
-            node.enter(|| netkit(interface, "peer", mode))??;
-            node.ip(&format!("link set peer netns {pod} name eth0\n"))
-        }
-    }
-}
-
 /// Makes a netkit pair in the calling thread's network namespace. iproute2 can do this only since
 /// 6.7.
-fn netkit(interface: &str, peer: &str, mode: NetkitMode) -> Result<()> {
+pub(super) fn netkit(interface: &str, peer: &str, mode: &str) -> Result<()> {
+    let mode = match mode {
+        "L2" => NetkitMode::L2,
+        _ => NetkitMode::L3,
+    };
     let link = LinkNetkit::new(interface, peer, mode).build();
     let payload = NetlinkPayload::from(RouteNetlinkMessage::NewLink(link));
     let mut request = NetlinkMessage::new(NetlinkHeader::default(), payload);

@@ -33,16 +33,6 @@ pub(super) const BY_RULES: &[Fault] = &[
         NO_IP_TABLE,
     ],
     [
-        "chain inet firewall filter: `tcp dport 8080 drop",
-        chain!("node", "inet", "prerouting", "tcp dport 8080 drop"),
-        NO_INET_TABLE,
-    ],
-    [
-        "chain inet firewall filter: `tcp dport 8080 drop",
-        chain!("node", "inet", "postrouting", "tcp dport 8080 drop"),
-        NO_INET_TABLE,
-    ],
-    [
         "chain netdev firewall filter: `tcp dport 8080 drop`",
         chain!("node", "netdev", "ingress device $in", "tcp dport 8080 drop"),
         "node nft delete table netdev firewall",
@@ -79,19 +69,9 @@ node nft 'add chain inet firewall filter { type filter hook forward priority 0; 
         "server nft delete table inet firewall",
     ],
     [
-        "chain ip filter FORWARD",
-        "node iptables-nft -A FORWARD -p tcp -d 10.40.1.20 --dport 8080 -j DROP",
-        "node iptables-nft -D FORWARD -p tcp -d 10.40.1.20 --dport 8080 -j DROP",
-    ],
-    [
         "iptables-legacy, table filter: `-A FORWARD -d 10.40.1.20/32 -p tcp -m tcp --dport 8080 -j DROP` refuses it",
         "node iptables-legacy -A FORWARD -p tcp -d 10.40.1.20 --dport 8080 -j DROP",
         "node iptables-legacy -D FORWARD -p tcp -d 10.40.1.20 --dport 8080 -j DROP",
-    ],
-    [
-        "iptables-legacy, table filter: `:FORWARD DROP` refuses it",
-        "node iptables-legacy -P FORWARD DROP",
-        "node iptables-legacy -P FORWARD ACCEPT",
     ],
 ];
 
@@ -101,11 +81,6 @@ pub(super) const ON_THE_ROUTE: &[Fault] = &[
         NO_ROUTE,
         "node ip route del 10.40.1.20/32",
         "node ip route add 10.40.1.20/32 dev $out",
-    ],
-    [
-        NO_ROUTE,
-        "node ip route del 10.40.1.20/32; ip route add blackhole 10.40.1.20/32",
-        "node ip route del blackhole 10.40.1.20/32; ip route add 10.40.1.20/32 dev $out",
     ],
     [
         NO_ROUTE,

@@ -5,22 +5,22 @@
 mod faults;
 mod node;
 
-use std::{
-    io::{BufRead, BufReader},
-    net::{TcpListener, TcpStream},
-    process::Stdio,
-    thread,
-    time::Duration,
-};
+use std::{net::TcpStream, thread, time::Duration};
 
 use lab::node::foreign::{CgroupHook, ChainPosition, DROP, Foreign};
-use serde_json::Value;
+use nix::sys::signal::Signal;
 
 use self::{
     faults::{BY_RULES, BY_SOCKET, ON_THE_ROUTE},
-    node::{CART, CLIENT, DEAF, FULL, GONE, Node, UNREADY, bridged, follow},
+    node::{CART, CLIENT, DEAF, FULL, Node, UNREADY, bridged, follow},
 };
-use crate::{explain::OUTSIDE, repair::detach, world::World};
+use crate::{
+    connection::{listen, serve},
+    explain::OUTSIDE,
+    repair::detach,
+    trace::Tracing,
+    world::World,
+};
 
 const NODE_PORT: &str = "10.40.0.1:30001";
 
@@ -65,7 +65,7 @@ fn programs_of_others<'a>(node: &'a Node) {
         (words, foreign.expect("attached"))
     };
     let at_xdp = |generic| {
-        let foreign = Foreign::at_xdp_with(node.world.node(), client, XDP_DROP, generic);
+        let foreign = Foreign::at_xdp(node.world.node(), client, XDP_DROP, generic);
         ("XDP".to_owned(), foreign.expect("attached"))
     };
     let attach: [&dyn Fn() -> (String, Foreign<'a>); 6] = [
@@ -89,22 +89,11 @@ fn programs_of_others<'a>(node: &'a Node) {
 fn endpoints_that_do_not_answer(node: &Node) {
     let world = &node.world;
     node.follow(UNREADY).was_lost("rejected_no_endpoint");
-    node.run("node ip route add 10.40.1.21/32 dev $out");
-    node.follow(GONE)
-        .was_lost("the next hop does not answer for its address");
-
     let said = node.follow(DEAF);
     said.was_lost("the endpoint 10.40.1.20:8081: no process listens at that port");
     // The port that it should have been.
     said.was_lost("listened at are 8080");
-    let listen = |at: &str| {
-        let listener = world.server().enter(|| TcpListener::bind(at));
-        listener.expect("enter the pod").expect("a listener")
-    };
-    let inside = listen("127.0.0.1:8081");
-    node.follow(DEAF).was_lost("only at 127.0.0.1");
-    drop(inside);
-    world.serve(("10.40.1.20", 8081));
+    serve(world.server(), "10.40.1.20:8081");
     node.follow(DEAF).was_answered();
 
     for cookies in ["1", "0"] {
@@ -114,7 +103,7 @@ fn endpoints_that_do_not_answer(node: &Node) {
             ("ipv4/tcp_max_syn_backlog", "1"),
         ]);
         set.expect("the pod's parameters");
-        let listener = listen("10.40.1.20:8082");
+        let listener = listen(world.server(), "10.40.1.20:8082");
         // Nobody accepts; the queue takes two.
         let connect = || TcpStream::connect("10.40.1.20:8082");
         let open = [(); 2].map(|()| world.client().enter(connect).expect("the pod"));
@@ -144,30 +133,15 @@ fn packets_of_an_outsider(world: &World) {
 /// `portolan trace --drops` shows what the kernel frees of services, and nothing else.
 fn freed_packets_are_shown(world: &World) {
     world.nft("table inet firewall {\n chain filter { type filter hook forward priority 0; policy accept;\n tcp dport { 8080, 9090 } drop\n }\n}\n");
-    let words = [
-        "trace",
-        "--drops",
-        "--duration",
-        "60",
-        "--output",
-        "json",
-        "--service",
-        "shop/cart",
-    ];
-    let mut command = world.asking(&words);
-    let mut watching = world.begin(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
-    let mut said = BufReader::new(watching.stderr.take().expect("piped")).lines();
-    assert!(said.any(|line| line.expect("text").contains("watching")));
+    let flags = ["--drops", "--duration", "60", "--service", "shop/cart"];
+    let command = world.asking(&["trace", "-o", "json"]);
+    let trace = Tracing::begin(world, command, &flags, "watching what the kernel frees");
     // No service has this port.
     assert!(world.connect("10.40.1.20:9090").is_err());
     assert!(world.connect(CART).is_err());
-    let lines = BufReader::new(watching.stdout.take().expect("piped")).lines();
-    let mut lines = lines.map(|line| serde_json::from_str::<Value>(&line.expect("text")));
     // Other tests' nodes have the same addresses in other namespaces.
-    let line = lines.find(|line| line.as_ref().is_ok_and(|line| line["namespace"].is_null()));
-    let line = line.expect("a line of this node").expect("JSON");
-    watching.kill().expect("killed");
-    watching.wait().expect("its end");
+    let line = trace.wait("it is freed", |line| line["namespace"].is_null());
+    trace.end(Signal::SIGKILL);
     assert_eq!(line["reason"], "NETFILTER_DROP", "{line:#}");
     assert_eq!(line["service"], "shop/cart");
     assert_eq!(line["from"]["address"], CLIENT);
@@ -213,9 +187,8 @@ fn what_loses_a_packet_of_a_pods_socket_is_named() {
 
 #[test]
 fn a_rule_of_a_bridge_is_named() {
-    let bridged = bridged();
-    let world = &bridged.world;
-    let asked = || follow(world, "10.40.2.10", CART, &[]);
+    let (world, _pods) = bridged();
+    let asked = || follow(&world, "10.40.2.10", CART, &[]);
     // The client's port is found although the bridge has forgotten it.
     world.ip("link set br0 type bridge fdb_flush");
     let said = asked();

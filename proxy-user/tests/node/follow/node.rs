@@ -1,18 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The nodes on which packets are followed, and the reports about them.
 
-use std::{
-    net::TcpListener,
-    process::{Child, Command, Stdio},
-    thread,
-};
-
 use lab::node::netns::NetNs;
 use serde_json::Value;
 
 use super::faults::Fault;
 use crate::{
-    connection::echo,
+    connection::{Sleeping, serve},
     explain::{outside, run},
     objects::{Service, endpoint, pod_endpoint},
     world::World,
@@ -20,35 +14,14 @@ use crate::{
 
 pub(super) const CLIENT: &str = "10.40.1.10";
 pub(super) const CART: &str = "172.30.1.1:80";
-/// Services whose only endpoint is not ready, gone, listens nowhere, or accepts nothing.
+/// Services whose only endpoint is not ready, listens nowhere, or accepts nothing.
 pub(super) const UNREADY: &str = "172.30.1.2:80";
-pub(super) const GONE: &str = "172.30.1.3:80";
 pub(super) const DEAF: &str = "172.30.1.6:80";
 pub(super) const FULL: &str = "172.30.1.7:80";
 
-/// A process in a pod, as every pod has one; it ends with this value.
-struct Pause(Child);
-
-impl Drop for Pause {
-    fn drop(&mut self) {
-        _ = self.0.kill();
-        _ = self.0.wait();
-    }
-}
-
-/// Starts a process in the network namespace of a pod.
-fn pause(pod: &NetNs) -> Pause {
-    let start = || {
-        let mut command = Command::new("sleep");
-        command.arg("3600").stdout(Stdio::null()).spawn()
-    };
-    let child = pod.enter(start).expect("enter the pod");
-    Pause(child.expect("it starts"))
-}
-
 /// A node whose programs no agent repairs, with services, two pods and a client outside.
 pub(super) struct Node {
-    _pods: [Pause; 2],
+    _pods: [Sleeping; 2],
     _outside: NetNs,
     /// To the client and to the server.
     pub(super) interfaces: [String; 2],
@@ -63,7 +36,6 @@ impl Node {
         let unready = pod_endpoint("10.40.1.20", "pay-7f", [false; 3]);
         for service in [
             Service::new("unready", "172.30.1.2").endpoints(vec![unready]),
-            Service::new("gone", "172.30.1.3").endpoints(vec![endpoint("10.40.1.21")]),
             Service::new("deaf", "172.30.1.6").target(8081),
             Service::new("full", "172.30.1.7").target(8082),
         ] {
@@ -72,11 +44,11 @@ impl Node {
         let outside = outside(&world);
         assert!(world.start_by_stack(7).stop().success());
         let start = |pod| match by_socket {
-            true => world.cgroup().inside(|| pause(pod)).expect("its cgroup"),
-            false => pause(pod),
+            true => world.cgroup().inside(|| Sleeping::in_pod(pod)),
+            false => Ok(Sleeping::in_pod(pod)),
         };
         let node = Self {
-            _pods: [world.client(), world.server()].map(start),
+            _pods: [world.client(), world.server()].map(|pod| start(pod).expect("its cgroup")),
             _outside: outside,
             interfaces: [world.client_interface(), world.server_interface()],
             world,
@@ -117,34 +89,20 @@ impl Node {
 }
 
 /// A node with two pods at a bridge, of which one serves.
-pub(super) struct Bridged {
-    _pods: [(Pause, NetNs); 2],
-    pub(super) world: World,
-}
-
-pub(super) fn bridged() -> Bridged {
+pub(super) fn bridged() -> (World, [(Sleeping, NetNs); 2]) {
     let world = World::build();
-    world.ip("link add br0 type bridge\naddress add 10.40.2.1/24 dev br0\nlink set br0 up");
-    let pods = ["10.40.2.10", "10.40.2.20"].map(|address| {
+    world.add_bridge("10.40.2.1/24");
+    let pods = ["10", "20"].map(|last| {
         let pod = NetNs::new("bridged").expect("run as root");
-        let port = format!("port{}", address.rsplit('.').next().expect("a number"));
-        world.ip(&format!(
-            "link add {port} type veth peer name eth0 netns {}\nlink set {port} master br0 up",
-            pod.path()
-        ));
-        let inside = format!(
-            "link set lo up\naddress add {address}/24 dev eth0\nlink set eth0 up\nroute add default via 10.40.2.1\n"
-        );
-        pod.ip(&inside).expect("a pod");
-        (pause(&pod), pod)
+        let (port, address) = (format!("port{last}"), format!("10.40.2.{last}/24"));
+        world.join_bridge(&pod, &port, &address, "10.40.2.1");
+        (Sleeping::in_pod(&pod), pod)
     });
-    let listener = pods[1].1.enter(|| TcpListener::bind("10.40.2.20:8080"));
-    let listener = listener.expect("enter the pod").expect("a listener");
-    thread::spawn(move || listener.incoming().flatten().for_each(echo));
+    serve(&pods[1].1, "10.40.2.20:8080");
     let cart = Service::new("cart", "172.30.1.1").endpoints(vec![endpoint("10.40.2.20")]);
     world.write("cart.yaml", cart);
     assert!(world.start_by_stack(7).stop().success());
-    Bridged { _pods: pods, world }
+    (world, pods)
 }
 
 /// One report.

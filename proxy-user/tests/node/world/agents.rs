@@ -5,15 +5,13 @@ use std::{
     ffi::OsString,
     fs::{self, File},
     path::Path,
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Child, Command, Stdio},
     sync::Arc,
-    thread,
-    time::{Duration, Instant},
 };
 
 use lab::node::{options::HEALTH, rights, settings::config_file};
 
-use super::{PATIENCE, World};
+use super::World;
 use crate::agent::Agent;
 
 const CLUSTER_CIDR: &str = "10.40.0.0/16,fd00:40::/48";
@@ -73,13 +71,8 @@ impl World {
 
     /// Starts an agent of another version; later agents are of that version, too.
     pub(crate) fn start_other(&self, binary: &Path, version: u64) -> Agent {
-        self.change(binary);
-        self.start(version)
-    }
-
-    /// Makes all later agents start from this binary.
-    pub(crate) fn change(&self, binary: &Path) {
         binary.clone_into(&mut self.binary.borrow_mut());
+        self.start(version)
     }
 
     /// Starts an agent with more flags and waits in the same way.
@@ -138,26 +131,6 @@ impl World {
             command.arg("--cgroup-root").arg(self.cgroup.path());
         }
         Agent::new(Arc::clone(&self.node), self.begin(&mut command), log)
-    }
-
-    /// Runs an agent that must end by itself; returns its status and messages.
-    pub(crate) fn run(&self, flags: &[&str]) -> (ExitStatus, String) {
-        let mut command = self.command(&[]);
-        command.arg("--manifests").arg(self.manifests());
-        if !flags.contains(&"--pin-dir") {
-            command.arg("--pin-dir").arg(self.pins.path());
-        }
-        let mut child = self.begin(command.args(flags).stderr(Stdio::piped()));
-        let deadline = Instant::now() + PATIENCE;
-        while child.try_wait().expect("its state").is_none() && Instant::now() < deadline {
-            thread::sleep(Duration::from_millis(20));
-        }
-        _ = child.kill();
-        let output = child.wait_with_output().expect("its output");
-        (
-            output.status,
-            String::from_utf8_lossy(&output.stderr).into_owned(),
-        )
     }
 }
 

@@ -4,45 +4,46 @@
 
 use std::net::SocketAddr;
 
-use linux::{interfaces::PodLink, now};
+use datapath::maps::family::Family;
+use linux::now;
 use proxy_common::{
-    Counter, Port, Protocol, Settings,
+    Counter, Port, Protocol, Settings, V4,
     flow::between_pods::{Direction, End, Record},
     maps::interface,
 };
 use rstest::rstest;
 
-use super::node::{Node, OUTSIDE, PODS};
+use super::{MTU, link};
 use crate::{
+    node::{INSIDE, Node, OUTSIDE},
     packets::{Tcp, at, hops, tcp, udp, with_hops},
-    service::{Addresses, IPV4, IPV6, v4},
+    service::{Addresses, IPV4, IPV6},
     world::{NEXT, Outcome, REDIRECT},
 };
 
-/// The client's interface; the server's is [`PODS`].
+/// The client's interface; the server's is [`INSIDE`].
 const CLIENTS: u32 = OUTSIDE;
 const SERVERS_MAC: [u8; 6] = [2, 0, 0, 0, 7, 9];
 
-/// A node with two pods, and both ends of a connection straight to the backend.
-fn prepare(a: Addresses) -> (Node, SocketAddr, SocketAddr) {
-    let mut node = Node::new(a);
-    let (client, server) = (node.client(), node.backend());
-    node.world.set_pods(&links(client, server));
-    (node, client, server)
+/// A node that knows the links of two pods: the client's, and that of the backend.
+fn prepare(a: Addresses) -> Node {
+    let mut node = super::node(a);
+    let links = [link(a.pod, CLIENTS, 8), link(a.backend, INSIDE, 9)];
+    node.world.set_pods(&links);
+    node
 }
 
-/// The map entries of both pods.
-fn links(client: SocketAddr, server: SocketAddr) -> [PodLink; 2] {
-    [(client, CLIENTS, 8), (server, PODS, 9)].map(|(end, interface, last)| PodLink {
-        address: end.ip(),
-        interface,
-        mtu: 1400,
-        destination: [2, 0, 0, 0, 7, last],
-        source: [2, 0, 0, 0, 7, 1],
-    })
+/// A segment of the client straight to the backend.
+fn there(node: &Node, flags: Tcp) -> Vec<u8> {
+    tcp(node.client(), node.backend(), flags, b"")
 }
 
-fn is_past(outcome: &Outcome) -> bool {
+/// Whether a frame from the client's interface bypasses the stack.
+fn is_past(node: &Node, frame: &[u8]) -> bool {
+    judged(&node.ingress(frame, CLIENTS))
+}
+
+fn judged(outcome: &Outcome) -> bool {
     let is_past = outcome.counter == Counter::PastTheStack;
     assert!(is_past || outcome.counter == Counter::Untouched);
     assert_eq!(outcome.verdict, if is_past { REDIRECT } else { NEXT });
@@ -53,40 +54,48 @@ fn is_past(outcome: &Outcome) -> bool {
 fn without_filters_a_connection_bypasses_the_stack_from_its_syn_on(
     #[values(IPV4, IPV6)] a: Addresses,
 ) {
-    let (node, client, server) = prepare(a);
-    let there = |flags| node.ingress(&tcp(client, server, flags, b""), CLIENTS);
-    let back = |flags| node.ingress(&tcp(server, client, flags, b""), PODS);
-    let syn = there(Tcp::Syn);
-    assert!(is_past(&syn));
-    assert_eq!(hops(&syn.packet), 63);
-    assert_eq!(syn.packet[..6], SERVERS_MAC);
+    let node = prepare(a);
+    let (client, server) = (node.client(), node.backend());
+    let back = |flags| node.ingress(&tcp(server, client, flags, b""), INSIDE);
+    let syn = node.ingress(&there(&node, Tcp::Syn), CLIENTS);
+    assert!(judged(&syn));
+    assert_eq!(
+        (hops(&syn.packet), &syn.packet[..6]),
+        (63, &SERVERS_MAC[..])
+    );
     let answer = back(Tcp::SynAck);
-    assert!(is_past(&answer) && is_past(&there(Tcp::Ack)) && is_past(&back(Tcp::Ack)));
+    assert!(judged(&answer));
     assert_eq!(answer.packet[..6], [2, 0, 0, 0, 7, 8]);
-    assert!(is_past(&there(Tcp::Fin)) && is_past(&back(Tcp::Fin)));
-    let datagram = udp(client, server, b"x");
-    assert!(is_past(&node.ingress(&datagram, CLIENTS)));
+    for flags in [Tcp::Ack, Tcp::Fin] {
+        assert!(is_past(&node, &there(&node, flags)) && judged(&back(flags)));
+    }
+    assert!(is_past(&node, &udp(client, server, b"x")));
 }
 
-/// Test runs cannot show the tag by which egress makes a record.
+/// Test runs cannot show the tag by which egress makes a record. When one is fresh is decided in
+/// `proxy_common::flow`.
 #[test]
 fn with_filters_a_connection_bypasses_the_stack_only_by_a_fresh_record() {
-    let (mut node, client, server) = prepare(IPV4);
+    let mut node = prepare(IPV4);
     node.world
         .configure(|settings| settings.flags &= !Settings::UNFILTERED);
-    let there = |node: &Node, flags| {
-        let packet = tcp(client, server, flags, b"");
-        is_past(&node.ingress(&packet, CLIENTS))
+    let (client, server) = (node.client(), node.backend());
+    let expect = |node: &Node, is: bool| {
+        assert_eq!(is_past(node, &there(node, Tcp::Ack)), is);
+        let back = tcp(server, client, Tcp::Ack, b"");
+        assert_eq!(judged(&node.ingress(&back, INSIDE)), is);
+        for flags in [Tcp::Syn, Tcp::Fin, Tcp::Rst] {
+            let is_past = is_past(node, &there(node, flags));
+            assert!(!is_past, "the stack sees beginning and end: {flags:?}");
+        }
     };
-    let back = |node: &Node| is_past(&node.ingress(&tcp(server, client, Tcp::Ack, b""), PODS));
-    assert!(!there(&node, Tcp::Syn) && !there(&node, Tcp::Ack) && !back(&node));
+    expect(&node, false);
     let end = |of: SocketAddr| End {
-        address: v4(of.ip()).expect("IPv4"),
+        address: V4::of_ip(of.ip()).expect("IPv4"),
         port: Port::from_host(of.port()),
     };
-    let protocol = Protocol::TCP;
-    let one = Direction::new(&end(client), &end(server), protocol, 0);
-    let other = Direction::new(&end(server), &end(client), protocol, 0);
+    let [one, other] = [(client, server), (server, client)]
+        .map(|(from, to)| Direction::new(&end(from), &end(to), Protocol::TCP, 0));
     let record = |node: &Node, age: u64| {
         let then = now() - age;
         let record = Record::default()
@@ -95,73 +104,70 @@ fn with_filters_a_connection_bypasses_the_stack_only_by_a_fresh_record() {
             .after(one, false, true, then);
         node.world.set_between_pods(one.slot, record.0);
     };
-    record(&node, 0);
-    assert!(there(&node, Tcp::Ack) && back(&node));
-    for flags in [Tcp::Syn, Tcp::Fin, Tcp::Rst] {
-        assert!(!there(&node, flags), "the stack sees beginning and end");
+    for (age, is) in [(0, true), (3 << 32, false)] {
+        record(&node, age);
+        expect(&node, is);
     }
-    record(&node, 3 << 32);
-    assert!(!there(&node, Tcp::Ack) && !back(&node), "old");
     record(&node, 0);
     node.world.configure(|settings| {
         settings.flags &= !Settings::UNFILTERED;
         settings.flags |= Settings::TCP_BY_STACK;
     });
-    assert!(!there(&node, Tcp::Ack));
+    assert!(!is_past(&node, &there(&node, Tcp::Ack)));
 }
 
-#[rstest]
-fn packets_to_a_pod_with_a_removed_interface_take_the_stack(#[values(IPV4, IPV6)] a: Addresses) {
-    let (node, client, server) = prepare(a);
-    let syn = tcp(client, server, Tcp::Syn, b"");
-    assert!(is_past(&node.ingress(&syn, CLIENTS)));
-    // No agent runs that would remove the pod from the map.
-    node.network.ip("link del pods\n");
-    assert!(!is_past(&node.ingress(&syn, CLIENTS)));
-}
+/// Changes a node; returns the interface at which the packet comes in then.
+type Change = fn(&Node) -> u32;
 
 #[rstest]
-fn packets_with_another_pods_address_take_the_stack(#[values(IPV4, IPV6)] a: Addresses) {
-    const STRANGERS: u32 = 30;
-    let (mut node, client, server) = prepare(a);
-    node.network.ip(
-        "link add strangers index 30 type veth peer name strangers-peer\nlink set strangers up\n",
-    );
-    node.world.set_interface(STRANGERS, interface::REDIRECTS);
-    let segment = |flags| tcp(client, server, flags, b"");
-    assert!(!is_past(&node.ingress(&segment(Tcp::Syn), STRANGERS)));
-    assert!(is_past(&node.ingress(&segment(Tcp::Syn), CLIENTS)));
-    assert!(!is_past(&node.ingress(&segment(Tcp::Ack), STRANGERS)));
-    assert!(is_past(&node.ingress(&segment(Tcp::Ack), CLIENTS)));
+// No agent runs that would remove the pod from the map.
+#[case::to_a_removed_interface(|node: &Node| {
+    node.ip("link del inside\n");
+    CLIENTS
+})]
+#[case::with_another_pods_address(|node: &Node| {
+    node.ip("link add others index 30 address 02:00:00:00:00:02 type veth peer name far\n");
+    node.ip("link set others up\n");
+    node.world.set_interface(30, interface::REDIRECTS);
+    30
+})]
+#[case::from_an_interface_that_may_not(|node: &Node| {
+    node.world.set_interface(CLIENTS, interface::PODS);
+    CLIENTS
+})]
+// Otherwise only one half of a connection would bypass the stack.
+#[case::to_an_interface_that_may_not(|node: &Node| {
+    node.world.set_interface(INSIDE, interface::PODS);
+    CLIENTS
+})]
+fn packets_by_other_interfaces_take_the_stack(
+    #[values(IPV4, IPV6)] a: Addresses,
+    #[case] change: Change,
+) {
+    let node = prepare(a);
+    let syn = there(&node, Tcp::Syn);
+    assert!(is_past(&node, &syn));
+    let interface = change(&node);
+    assert!(!judged(&node.ingress(&syn, interface)));
 }
 
 #[rstest]
 fn packets_to_no_backend_and_expired_or_too_large_ones_pass_unchanged(
     #[values(IPV4, IPV6)] a: Addresses,
 ) {
-    let (node, client, server) = prepare(a);
+    let node = prepare(a);
+    let (client, server) = (node.client(), node.backend());
     for packet in [
         tcp(client, at(server.ip(), 9999), Tcp::Syn, b""),
         udp(client, at(server.ip(), 9999), b"x"),
-        tcp(client, at(node.addresses.outsider, 8080), Tcp::Syn, b""),
-        with_hops(tcp(client, server, Tcp::Syn, b""), 1),
-        tcp(client, server, Tcp::Syn, &[0; 1400]),
+        tcp(client, at(a.outsider, 8080), Tcp::Syn, b""),
+        with_hops(there(&node, Tcp::Syn), 1),
+        tcp(client, server, Tcp::Syn, &[0; MTU as usize]),
     ] {
         let outcome = node.ingress(&packet, CLIENTS);
-        assert!(!is_past(&outcome));
+        assert!(!judged(&outcome));
         assert_eq!(outcome.packet, packet);
     }
-}
-
-#[rstest]
-fn packets_from_an_interface_without_the_redirects_bit_take_the_stack(
-    #[values(IPV4, IPV6)] a: Addresses,
-) {
-    let (mut node, client, server) = prepare(a);
-    let syn = tcp(client, server, Tcp::Syn, b"");
-    assert!(is_past(&node.ingress(&syn, CLIENTS)));
-    node.world.set_interface(CLIENTS, interface::PODS);
-    assert!(!is_past(&node.ingress(&syn, CLIENTS)));
 }
 
 /// The frame arrives as the bridge would deliver it, at a port that accepts it.
@@ -169,15 +175,15 @@ fn packets_from_an_interface_without_the_redirects_bit_take_the_stack(
 fn a_bridged_frame_is_redirected_unchanged_between_ports_of_one_bridge(
     #[values(IPV4, IPV6)] a: Addresses,
 ) {
-    let (mut node, client, server) = prepare(a);
-    let mut frame = tcp(client, server, Tcp::Syn, b"");
+    let node = prepare(a);
+    let mut frame = there(&node, Tcp::Syn);
     frame[..6].copy_from_slice(&SERVERS_MAC);
     let port = interface::REDIRECTS | interface::VETH_PORT;
-    let mut is_handed = |own, there, bridge, frame: &[u8]| {
+    let is_handed = |own, there, bridge, frame: &[u8]| {
         node.world.set_port(CLIENTS, own, 7);
-        node.world.set_port(PODS, there, bridge);
+        node.world.set_port(INSIDE, there, bridge);
         let outcome = node.ingress(frame, CLIENTS);
-        let past = is_past(&outcome);
+        let past = judged(&outcome);
         assert!(!past || outcome.packet == frame);
         past
     };
@@ -188,31 +194,14 @@ fn a_bridged_frame_is_redirected_unchanged_between_ports_of_one_bridge(
     // The server is at a port of another bridge.
     assert!(!is_handed(port, port, 8, &frame));
     // The bridge would deliver the frame to another port.
-    frame[5] ^= 1;
+    frame[5] ^= 2;
     assert!(!is_handed(port, port, 7, &frame));
-}
-
-/// The frame is for the bridge itself, which routes it.
-#[rstest]
-fn a_frame_addressed_to_the_bridge_is_routed(#[values(IPV4, IPV6)] a: Addresses) {
-    let (mut node, client, server) = prepare(a);
-    let mut frame = tcp(client, server, Tcp::Syn, b"");
+    // The frame is for the bridge itself, which routes it.
     frame[..6].copy_from_slice(&[2, 0, 0, 0, 7, 1]);
-    let port = interface::REDIRECTS | interface::VETH_PORT;
-    node.world.set_port(CLIENTS, port, 7);
-    let handed = node.ingress(&frame, CLIENTS);
-    assert!(is_past(&handed));
-    assert_eq!(hops(&handed.packet), 63);
-    assert_eq!(handed.packet[..6], SERVERS_MAC);
-}
-
-/// Otherwise only one half of a connection would bypass the stack.
-#[rstest]
-fn packets_to_an_interface_without_the_redirects_bit_take_the_stack(
-    #[values(IPV4, IPV6)] a: Addresses,
-) {
-    let (mut node, client, server) = prepare(a);
-    node.world.set_interface(PODS, interface::PODS);
-    let syn = tcp(client, server, Tcp::Syn, b"");
-    assert!(!is_past(&node.ingress(&syn, CLIENTS)));
+    let routed = node.ingress(&frame, CLIENTS);
+    assert!(judged(&routed));
+    assert_eq!(
+        (hops(&routed.packet), &routed.packet[..6]),
+        (63, &SERVERS_MAC[..])
+    );
 }

@@ -1,153 +1,208 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `forwarding: auto`: packets that leave at ingress by the kernel's routes, and packets that
-//! are passed to the stack.
+//! `forwarding: auto`: packets that leave at ingress by the kernel's routes, and packets that are
+//! passed to the stack. That flows with an end at the node must take the stack stands in
+//! tests/fuzz/cases/past.txt. From which other addresses the stack forwards nothing stands in
+//! `proxy-common/src/addr.rs`.
 
 mod between_pods;
-mod node;
 mod offload;
-mod passed_to_stack;
-mod routes;
 
-use std::net::IpAddr;
+use std::{collections::BTreeSet, net::IpAddr};
 
 use linux::interfaces::PodLink;
 use proxy_common::{Counter, maps::interface};
 use rstest::rstest;
 
 use crate::{
+    node::{INSIDE, Node, OUTSIDE},
     packets::{Tcp, at, hops, tcp, with_hops},
     service::{Addresses, IPV4, IPV6},
     world::{NEXT, REDIRECT},
 };
-use node::{Node, PODS};
+
+fn node(a: Addresses) -> Node {
+    Node::new(a, |options| options.redirects = true, interface::REDIRECTS)
+}
+
+/// A pod's link as the agent stores it; `last` ends the pod's link-layer address.
+fn link(address: IpAddr, interface: u32, last: u8) -> PodLink {
+    PodLink {
+        address,
+        interface,
+        mtu: MTU,
+        destination: [2, 0, 0, 0, 7, last],
+        source: [2, 0, 0, 0, 7, 1],
+    }
+}
+
+/// The MTU of the node's interfaces.
+const MTU: u32 = 1400;
+
+/// A segment of the client to the service; `length` is that of the packet.
+fn segment(node: &Node, flags: Tcp, length: u32) -> Vec<u8> {
+    let payload = vec![0; (length - headers(node)) as usize];
+    tcp(node.client(), node.service(), flags, &payload)
+}
+
+/// The length of the IP and TCP headers.
+fn headers(node: &Node) -> u32 {
+    if node.addresses.is_v6() { 60 } else { 40 }
+}
 
 /// The frame gets the link-layer addresses of the pod and the node, without a neighbour lookup.
 #[rstest]
 fn packets_to_a_known_pod_are_redirected_to_its_link_without_a_route(
     #[values(IPV4, IPV6)] a: Addresses,
 ) {
-    let mut node = Node::new(a);
-    let (client, backend) = (node.client(), node.backend());
-    node.remove("neigh");
-    node.remove("route");
-    let link = PodLink {
-        address: backend.ip(),
-        interface: PODS,
-        mtu: 1400,
-        destination: [2, 0, 0, 0, 7, 9],
-        source: [2, 0, 0, 0, 7, 1],
-    };
+    let mut node = node(a);
+    node.ip("neigh del BACKEND dev inside\nroute del BACKEND dev inside\n");
+    let link = link(a.backend, INSIDE, 9);
     node.world.set_pods(&[link]);
-    let payload = |length: u32| vec![0; (length - headers(backend.ip())) as usize];
-    for (length, verdict) in [(1400, REDIRECT), (1401, NEXT)] {
+    for (length, verdict) in [(MTU, REDIRECT), (MTU + 1, NEXT)] {
         for flags in [Tcp::Syn, Tcp::Ack] {
-            let packet = tcp(client, node.service(), flags, &payload(length));
-            let there = node.ingress(&packet, PODS);
+            let there = node.ingress(&segment(&node, flags, length), INSIDE);
             assert_eq!(there.verdict, verdict, "{length} bytes");
-            assert_eq!(there.dst(), backend);
+            assert_eq!(there.dst(), node.backend());
             if verdict == REDIRECT {
                 assert_eq!(hops(&there.packet), 63);
-                assert_eq!(there.packet[..6], link.destination);
-                assert_eq!(there.packet[6..12], link.source);
+                assert_eq!(there.packet[..12], [link.destination, link.source].concat());
             }
         }
     }
 }
 
-/// The reason why a packet is passed to the stack.
-#[derive(Clone, Copy, PartialEq, Debug)]
-enum Why {
-    Expired,
-    TooLarge,
-    SegmentsTooLarge,
-    NoLinkLayer,
-    NoRoute,
-}
-
+/// Whatever becomes of it then, the packet is translated.
 #[rstest]
-fn packets_that_need_the_stack_are_not_redirected(
-    #[values(IPV4, IPV6)] a: Addresses,
-    #[values(
-        Why::Expired,
-        Why::TooLarge,
-        Why::SegmentsTooLarge,
-        Why::NoLinkLayer,
-        Why::NoRoute
-    )]
-    why: Why,
-) {
-    let mut node = Node::new(a);
-    let backend = node.addresses.backend;
-    let mut segment = 0;
-    let mut hop_limit = 64;
-    let payload = match why {
-        Why::TooLarge => 1401 - headers(backend),
-        // Segments one byte larger than the interface takes.
-        Why::SegmentsTooLarge => {
-            segment = 1401 - headers(backend);
-            3000
-        }
-        _ => 0,
+fn packets_that_need_the_stack_are_not_redirected(#[values(IPV4, IPV6)] a: Addresses) {
+    type Prepare = fn(&Node);
+    let as_it_is: Prepare = |_| {};
+    let unresolved: Prepare = |node| node.ip("neigh del BACKEND dev inside\n");
+    let without_link_layer: Prepare = |node| {
+        node.ip("neigh del BACKEND dev inside\n");
+        let bits = interface::REDIRECTS | interface::NO_LINK_LAYER;
+        node.world.set_interface(INSIDE, bits);
     };
-    match why {
-        Why::Expired => hop_limit = 1,
-        Why::NoLinkLayer => {
-            node.remove("neigh");
-            let bits = interface::REDIRECTS | interface::NO_LINK_LAYER;
-            node.world.set_interface(PODS, bits);
-        }
-        Why::NoRoute => node.remove("route"),
-        _ => {}
+    let without_route: Prepare = |node| node.ip("route del BACKEND dev inside\n");
+    for (what, prepare, length, segments, hop_limit, verdict) in [
+        ("it fits", as_it_is, MTU, 0, 64, REDIRECT),
+        ("its segments fit", as_it_is, 3000, MTU, 64, REDIRECT),
+        // The kernel resolves the next hop's address and keeps the packet until then.
+        ("an unresolved next hop", unresolved, 100, 0, 64, REDIRECT),
+        ("its hop limit ends", as_it_is, 100, 0, 1, NEXT),
+        ("too large", as_it_is, MTU + 1, 0, 64, NEXT),
+        ("segments too large", as_it_is, 3000, MTU + 1, 64, NEXT),
+        ("no link layer", without_link_layer, 100, 0, 64, NEXT),
+        ("no route", without_route, 100, 0, 64, NEXT),
+    ] {
+        let node = node(a);
+        prepare(&node);
+        let packet = with_hops(segment(&node, Tcp::Syn, length), hop_limit);
+        let outcome = node.ingress_by(
+            &packet,
+            INSIDE,
+            segments.max(headers(&node)) - headers(&node),
+        );
+        let fate = (verdict, Counter::ForwardedNew);
+        assert_eq!(
+            (outcome.fate(), outcome.dst()),
+            (fate, node.backend()),
+            "{what}"
+        );
+        let passed = u8::from(verdict == REDIRECT);
+        assert_eq!(hops(&outcome.packet), hop_limit - passed, "{what}");
     }
-    let client = node.client();
-    let packet = tcp(client, node.service(), Tcp::Syn, &vec![0; payload as usize]);
-    let outcome = node.ingress_by(&with_hops(packet, hop_limit), PODS, segment);
-    assert_eq!(outcome.fate(), (NEXT, Counter::ForwardedNew));
-    assert_eq!(outcome.dst().ip(), backend, "translated all the same");
-    assert_eq!(hops(&outcome.packet), hop_limit);
 }
 
 #[rstest]
-fn packets_and_segments_of_exactly_the_interface_mtu_are_redirected(
-    #[values(IPV4, IPV6)] a: Addresses,
+#[case::v4(IPV4, "224.0.0.5", "0.0.0.0/0")]
+#[case::v6(IPV6, "ff0e::9", "::/0")]
+fn packets_from_an_address_that_no_host_has_take_the_stack(
+    #[case] a: Addresses,
+    #[case] nobody: IpAddr,
+    #[case] any: &str,
 ) {
-    let node = Node::new(a);
-    let fits = 1400 - headers(node.addresses.backend);
-    for (port, payload, segment) in [(1, fits, 0), (2, 3000, fits)] {
-        let client = at(node.addresses.pod, port);
-        let packet = tcp(client, node.service(), Tcp::Syn, &vec![0; payload as usize]);
-        assert_eq!(node.ingress_by(&packet, PODS, segment).verdict, REDIRECT);
+    let node = node(a);
+    // So that a missing route is no reason.
+    node.ip(&format!(
+        "route del unreachable {any} metric 1\nroute add {any} dev inside\n"
+    ));
+    for (source, verdict, reply) in [
+        (a.pod, REDIRECT, Counter::ReplyTranslated),
+        (nobody, NEXT, Counter::ReplyPassed),
+    ] {
+        let (client, backend) = (at(source, 40_000), node.backend());
+        let first = node.ingress(&tcp(client, node.service(), Tcp::Syn, b""), INSIDE);
+        assert_eq!((first.verdict, first.dst()), (verdict, backend));
+        let answer = node.ingress(&tcp(backend, client, Tcp::SynAck, b""), INSIDE);
+        assert_eq!(answer.fate(), (verdict, reply));
     }
-}
-
-/// The kernel resolves the next hop's address and keeps the packet until then.
-#[rstest]
-fn packets_to_an_unresolved_next_hop_are_redirected(#[values(IPV4, IPV6)] a: Addresses) {
-    let node = Node::new(a);
-    node.remove("neigh");
-    let packet = tcp(node.client(), node.service(), Tcp::Syn, b"");
-    let outcome = node.ingress(&packet, PODS);
-    assert_eq!((outcome.verdict, hops(&outcome.packet)), (REDIRECT, 63));
 }
 
 /// A pod's frames to a neighbour at its bridge do not have the node's link-layer address. The node
 /// forwards them nevertheless.
 #[test]
 fn a_bridged_pods_frames_to_any_link_layer_address_are_redirected() {
-    let mut node = Node::new(IPV4);
-    let packet = |flags| tcp(node.client(), node.service(), flags, b"");
+    let node = node(IPV4);
     // A flow begins only by a frame to the node.
-    assert_eq!(node.ingress(&packet(Tcp::Syn), PODS).verdict, REDIRECT);
-    let mut packet = packet(Tcp::Ack);
+    assert_eq!(
+        node.ingress(&segment(&node, Tcp::Syn, 100), INSIDE).verdict,
+        REDIRECT
+    );
+    let mut packet = segment(&node, Tcp::Ack, 100);
     packet[5] ^= 0xf0;
     let port = interface::REDIRECTS | interface::BRIDGE_PORT;
-    node.world.set_interface(PODS, port);
-    assert_eq!(node.ingress(&packet, PODS).verdict, NEXT);
-    node.world.set_interface(PODS, port | interface::VETH_PORT);
-    assert_eq!(node.ingress(&packet, PODS).verdict, REDIRECT);
+    node.world.set_interface(INSIDE, port);
+    assert_eq!(node.ingress(&packet, INSIDE).verdict, NEXT);
+    node.world
+        .set_interface(INSIDE, port | interface::VETH_PORT);
+    assert_eq!(node.ingress(&packet, INSIDE).verdict, REDIRECT);
 }
 
-/// The length of the IP and TCP headers.
-fn headers(family: IpAddr) -> u32 {
-    if family.is_ipv4() { 40 } else { 60 }
+/// The verdict on a new connection from this source port.
+fn verdict(node: &Node, port: u16) -> u32 {
+    let client = at(node.addresses.pod, port);
+    let packet = tcp(client, node.service(), Tcp::Syn, b"");
+    node.ingress(&packet, INSIDE).verdict
+}
+
+#[rstest]
+fn routing_rules_by_bridge_protocol_and_ports_apply(#[values(IPV4, IPV6)] a: Addresses) {
+    // The only route to the backend is in a table of its own.
+    let with_rule = |rule| {
+        let node = node(a);
+        node.ip("link add br0 index 30 type bridge\nlink set br0 up\n\
+             route del BACKEND dev inside\nroute add BACKEND dev inside table 100\n");
+        node.add_rule(rule);
+        node
+    };
+    let node = with_rule("iif br0 lookup 100");
+    assert_eq!(verdict(&node, 1), NEXT, "no port of the bridge");
+    let bits = interface::REDIRECTS | interface::BRIDGE_PORT;
+    node.world.set_port(INSIDE, bits, 30);
+    assert_eq!(verdict(&node, 2), REDIRECT);
+    let node = with_rule("ipproto tcp sport 40000-40001 dport 8080 lookup 100");
+    assert_eq!(verdict(&node, 40_002), NEXT, "another source port");
+    assert_eq!(verdict(&node, 40_001), REDIRECT);
+}
+
+/// Only one of two next hops can be reached without the stack; a connection's ports select the hop.
+/// IPv6 accepts several next hops only with addresses.
+#[rstest]
+#[case::v4(IPV4, "ipv4", ["", ""])]
+#[case::v6(IPV6, "ipv6", ["via fe80::a", "via fe80::b"])]
+fn a_connections_ports_select_one_of_several_next_hops(
+    #[case] a: Addresses,
+    #[case] family: &str,
+    #[case] hops: [&str; 2],
+) {
+    let node = node(a);
+    let (policy, [one, other]) = (format!("{family}/fib_multipath_hash_policy"), hops);
+    node.set(&[(policy.as_str(), "1")]);
+    node.ip(&format!(
+        "route del BACKEND dev inside\n\
+         route add BACKEND nexthop {one} dev inside nexthop {other} dev outside\n"
+    ));
+    node.world.set_interface(OUTSIDE, interface::NO_LINK_LAYER);
+    let verdicts: BTreeSet<u32> = (1..64).map(|port| verdict(&node, port)).collect();
+    assert_eq!(verdicts, BTreeSet::from([REDIRECT, NEXT]));
 }

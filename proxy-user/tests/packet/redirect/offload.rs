@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `forwarding: auto` beside netfilter: a packet of a flow leaves past the stack only by a fresh
 //! record of its direction. Test runs cannot show the tag by which egress makes the records, so
-//! these tests write them; real traffic makes them in `node::past_the_stack`.
+//! these tests write them; real traffic makes them in `node::past_the_stack`. Which packets a
+//! record lets pass is decided in `proxy_common::flow::offload`.
 
-use std::{cell::Cell, net::SocketAddr};
+use std::net::SocketAddr;
 
-use linux::{interfaces::PodLink, now};
-use proxy_common::{
-    Counter, FlowEntry, FlowKey, FlowKind, Protocol, Settings, V4,
-    flow::Offload,
-    maps::{self, interface},
-};
+use datapath::maps::family::Family;
+use linux::now;
+use proxy_common::{Counter, FlowKind, Protocol, Settings, V4, flow::Offload, maps::interface};
 use rstest::rstest;
 
-use super::node::{Node, OUTSIDE, PODS};
+use super::link;
 use crate::{
+    node::{INSIDE, Node, OUTSIDE},
     packets::{Tcp, tcp, udp},
-    service::{IPV4, Service, v4},
+    service::{IPV4, Service},
     world::{NEXT, REDIRECT},
 };
 
@@ -31,7 +30,7 @@ struct Filtered {
 
 impl Filtered {
     fn new() -> Self {
-        let mut node = Node::new(IPV4);
+        let mut node = super::node(IPV4);
         node.world
             .configure(|settings| settings.flags &= !Settings::UNFILTERED);
         Self {
@@ -49,42 +48,39 @@ impl Filtered {
     /// Sends a segment of the connection; returns the verdict.
     fn send(&self, there: bool, flags: Tcp) -> u32 {
         if !there {
-            return self.reply(PODS, flags);
+            return self.reply(INSIDE, flags);
         }
         let packet = tcp(self.client, self.node.service(), flags, b"");
-        self.node.ingress(&packet, PODS).verdict
+        self.node.ingress(&packet, INSIDE).verdict
     }
     /// Sends a reply by this interface, which the stack lets pass; returns ingress's verdict.
     fn reply(&self, interface: u32, flags: Tcp) -> u32 {
         let packet = tcp(self.backend, self.client, flags, b"");
         let inside = self.node.ingress(&packet, interface);
         if inside.verdict == NEXT {
-            let out = self.node.egress(&inside.packet, PODS);
+            let out = self.node.egress(&inside.packet, 0, INSIDE);
             assert_eq!(out.counter, Counter::ReplyTranslated);
         }
         inside.verdict
     }
     /// Whether one direction's last packet has noted that it asks the stack.
     fn has_asked(&self, kind: FlowKind) -> bool {
-        let (now, found) = (now(), Cell::new(false));
+        let now = now();
         let asked = [Offload::asked(now), Offload::asked(now - UNIT)];
-        let note = |_: &FlowKey<V4>, entry: &mut FlowEntry<V4>| {
-            found.set(found.get() || entry.kind == kind && asked.contains(&entry.offload));
-        };
-        self.node.world.change_flows(maps::FLOWS_V4, note);
-        found.get()
+        let flows = self.node.world.all_flows();
+        let mut of_kind = flows.iter().filter(|entry| entry.kind == kind);
+        of_kind.any(|entry| asked.contains(&entry.offload))
     }
-    /// Records for one direction that a packet came in by `PODS` and left by an interface; `age` in
-    /// nanoseconds.
+    /// Records for one direction that a packet came in by `INSIDE` and left by an interface; `age`
+    /// in nanoseconds.
     fn record(&self, kind: FlowKind, interface: u32, age: u64) {
         let record = Offload::new(interface, now() - age);
-        let (client, map) = (v4(self.client.ip()).expect("IPv4"), maps::FLOWS_V4);
-        let is_of = |key: &FlowKey<V4>| key.src == client || key.dst == client;
-        self.node.world.change_flows(map, |key, entry| {
-            if is_of(key) && entry.kind == kind {
+        let client = V4::of_ip(self.client.ip()).expect("IPv4");
+        self.node.world.change_flows(false, |key, entry| {
+            if (key.src == client || key.dst == client) && entry.kind == kind {
                 entry.offload = record;
                 if kind != FlowKind::ORIGINAL {
-                    entry.slot = PODS;
+                    entry.slot = INSIDE;
                 }
             }
         });
@@ -96,21 +92,28 @@ fn each_direction_leaves_past_the_stack_by_its_own_fresh_record() {
     let world = Filtered::new();
     world.establish();
     assert_eq!(world.send(true, Tcp::Ack), NEXT);
-    world.record(FlowKind::ORIGINAL, PODS, 0);
+    world.record(FlowKind::ORIGINAL, INSIDE, 0);
     assert_eq!(world.send(true, Tcp::Ack), REDIRECT);
     assert_eq!(world.send(false, Tcp::Ack), NEXT);
-    world.record(FlowKind::REPLY, PODS, 0);
+    world.record(FlowKind::REPLY, INSIDE, 0);
     assert_eq!(world.send(false, Tcp::Ack), REDIRECT);
-    world.record(FlowKind::ORIGINAL, PODS, 2 * UNIT);
+    world.record(FlowKind::ORIGINAL, INSIDE, 2 * UNIT);
     assert_eq!(world.send(true, Tcp::Ack), REDIRECT);
-    world.record(FlowKind::ORIGINAL, PODS, 3 * UNIT);
+    world.record(FlowKind::ORIGINAL, INSIDE, 3 * UNIT);
     assert_eq!(world.send(true, Tcp::Ack), NEXT);
     assert_eq!(world.send(false, Tcp::Ack), REDIRECT);
 }
 
-/// What the stack sends elsewhere than the FIB says would ask with every packet.
 #[test]
-fn packets_take_the_stack_if_the_route_differs_from_the_record_until_the_next_unit_asks() {
+fn a_packet_without_a_record_that_is_fresh_and_by_its_route_notes_that_it_asks() {
+    for (kind, there) in [(FlowKind::ORIGINAL, true), (FlowKind::REPLY, false)] {
+        let world = Filtered::new();
+        world.establish();
+        world.record(kind, INSIDE, 3 * UNIT);
+        assert_eq!(world.send(there, Tcp::Ack), NEXT);
+        assert!(world.has_asked(kind), "{kind:?}");
+    }
+    // What the stack sends elsewhere than the FIB says would ask with every packet.
     let world = Filtered::new();
     world.establish();
     world.record(FlowKind::ORIGINAL, OUTSIDE, 0);
@@ -118,39 +121,19 @@ fn packets_take_the_stack_if_the_route_differs_from_the_record_until_the_next_un
     assert!(world.has_asked(FlowKind::ORIGINAL));
 }
 
-#[test]
-fn a_packet_without_a_fresh_record_notes_that_it_asks() {
-    let world = Filtered::new();
-    world.establish();
-    for (kind, there) in [(FlowKind::ORIGINAL, true), (FlowKind::REPLY, false)] {
-        world.record(kind, PODS, 3 * UNIT);
-        assert_eq!(world.send(there, Tcp::Ack), NEXT);
-        assert!(world.has_asked(kind), "{kind:?}");
-    }
-}
-
 /// Past the stack no reverse path filter would see it.
 #[test]
 fn a_reply_from_another_interface_than_its_pods_takes_the_stack() {
     let mut world = Filtered::new();
     world.establish();
-    world.record(FlowKind::REPLY, PODS, 0);
+    world.record(FlowKind::REPLY, INSIDE, 0);
     assert_eq!(world.send(false, Tcp::Ack), REDIRECT);
-    let link = |interface| PodLink {
-        address: world.backend.ip(),
-        interface,
-        mtu: 1400,
-        destination: [2, 0, 0, 0, 7, 9],
-        source: [2, 0, 0, 0, 7, 1],
-    };
-    let (elsewhere, here) = (link(OUTSIDE), link(PODS));
+    let [elsewhere, here] = [OUTSIDE, INSIDE].map(|at| link(world.backend.ip(), at, 9));
     world.node.world.set_pods(&[elsewhere]);
     assert_eq!(world.send(false, Tcp::Ack), NEXT);
     // Whoever may not be handed packets is still behind its interface only.
-    let closed = PodLink {
-        mtu: 0,
-        ..elsewhere
-    };
+    let mut closed = elsewhere;
+    closed.mtu = 0;
     world.node.world.set_pods(&[closed]);
     assert_eq!(world.send(false, Tcp::Ack), NEXT);
     world.node.world.set_pods(&[here]);
@@ -160,9 +143,9 @@ fn a_reply_from_another_interface_than_its_pods_takes_the_stack() {
 /// The backend is no pod that the agent knows: another node's, or behind a gateway.
 #[test]
 fn a_reply_by_another_interface_than_the_recorded_one_takes_the_stack_and_ends_nothing() {
-    let mut world = Filtered::new();
+    let world = Filtered::new();
     world.establish();
-    world.record(FlowKind::REPLY, PODS, 0);
+    world.record(FlowKind::REPLY, INSIDE, 0);
     let forged = |flags| {
         let packet = tcp(world.backend, world.client, flags, b"");
         world.node.ingress(&packet, OUTSIDE).verdict
@@ -175,19 +158,16 @@ fn a_reply_by_another_interface_than_the_recorded_one_takes_the_stack_and_ends_n
     assert_eq!(world.send(false, Tcp::Ack), REDIRECT);
     // To the stack, all ports of a bridge are the bridge.
     let bits = interface::REDIRECTS | interface::BRIDGE_PORT;
-    world.node.world.set_port(OUTSIDE, bits, PODS);
+    world.node.world.set_port(OUTSIDE, bits, INSIDE);
     let packet = tcp(world.backend, world.client, Tcp::Ack, b"");
     assert_eq!(world.node.ingress(&packet, OUTSIDE).verdict, REDIRECT);
 }
 
 #[rstest]
-#[case(Tcp::Syn)]
-#[case(Tcp::Fin)]
-#[case(Tcp::Rst)]
-fn syns_fins_and_resets_take_the_stack(#[case] flags: Tcp) {
+fn syns_fins_and_resets_take_the_stack(#[values(Tcp::Syn, Tcp::Fin, Tcp::Rst)] flags: Tcp) {
     let world = Filtered::new();
     world.establish();
-    world.record(FlowKind::ORIGINAL, PODS, 0);
+    world.record(FlowKind::ORIGINAL, INSIDE, 0);
     assert_eq!(world.send(true, flags), NEXT);
 }
 
@@ -195,7 +175,7 @@ fn syns_fins_and_resets_take_the_stack(#[case] flags: Tcp) {
 fn packets_of_an_unestablished_connection_take_the_stack() {
     let world = Filtered::new();
     assert_eq!(world.send(true, Tcp::Syn), NEXT);
-    world.record(FlowKind::ORIGINAL, PODS, 0);
+    world.record(FlowKind::ORIGINAL, INSIDE, 0);
     assert_eq!(world.send(true, Tcp::Ack), NEXT, "nobody has answered");
     assert_eq!(world.send(false, Tcp::SynAck), NEXT);
     assert_eq!(world.send(true, Tcp::Ack), NEXT, "this one establishes it");
@@ -206,7 +186,7 @@ fn packets_of_an_unestablished_connection_take_the_stack() {
 fn tcp_takes_the_stack_if_conntrack_is_not_liberal() {
     let mut world = Filtered::new();
     world.establish();
-    world.record(FlowKind::ORIGINAL, PODS, 0);
+    world.record(FlowKind::ORIGINAL, INSIDE, 0);
     world.node.world.configure(|settings| {
         settings.flags &= !Settings::UNFILTERED;
         settings.flags |= Settings::TCP_BY_STACK;
@@ -218,22 +198,22 @@ fn tcp_takes_the_stack_if_conntrack_is_not_liberal() {
 fn datagrams_leave_past_the_stack_once_they_are_answered() {
     let mut world = Filtered::new();
     world.node.world.remove("web");
-    let service = Service::over(Protocol::UDP, world.node.addresses);
+    let service = Service::over(Protocol::UDP, IPV4);
     world.node.world.apply(&service);
     let ask = |world: &Filtered| {
         let packet = udp(world.client, world.node.service(), b"?");
-        let outcome = world.node.ingress(&packet, PODS);
+        let outcome = world.node.ingress(&packet, INSIDE);
         assert!([Counter::ForwardedNew, Counter::ForwardedHit].contains(&outcome.counter));
         outcome.verdict
     };
     assert_eq!(ask(&world), NEXT);
-    world.record(FlowKind::ORIGINAL, PODS, 0);
+    world.record(FlowKind::ORIGINAL, INSIDE, 0);
     assert_eq!(ask(&world), NEXT, "a one-way stream is the stack's");
     let answer = udp(world.backend, world.client, b"!");
-    let inside = world.node.ingress(&answer, PODS);
+    let inside = world.node.ingress(&answer, INSIDE);
     assert_eq!(inside.verdict, NEXT);
-    world.node.egress(&inside.packet, PODS);
+    world.node.egress(&inside.packet, 0, INSIDE);
     assert_eq!(ask(&world), REDIRECT);
-    world.record(FlowKind::REPLY, PODS, 0);
-    assert_eq!(world.node.ingress(&answer, PODS).verdict, REDIRECT);
+    world.record(FlowKind::REPLY, INSIDE, 0);
+    assert_eq!(world.node.ingress(&answer, INSIDE).verdict, REDIRECT);
 }

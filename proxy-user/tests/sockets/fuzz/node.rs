@@ -131,23 +131,17 @@ impl Node {
     }
     /// Removes all entries of a failed sequence, so that the next sequence does not find them.
     pub(crate) fn clear(&self) {
-        self.clear_of::<V4>(maps::SOCKETS_V4);
-        self.clear_of::<V6>(maps::SOCKETS_V6);
-    }
-    fn clear_of<A: Family>(&self, map: &str) {
-        let table = self.table::<SocketKey<A>, SocketEntry<A>>(map);
-        for (key, _) in table.entries().expect("readable") {
-            table.delete(&key).expect("removed");
-        }
+        self.empty::<SocketKey<V4>, SocketEntry<V4>>(maps::SOCKETS_V4);
+        self.empty::<SocketKey<V6>, SocketEntry<V6>>(maps::SOCKETS_V6);
     }
     /// Removes all flows of the packet path. A socket of a later sequence may get the port of an
     /// earlier one; beside a flow with its tuple, its direct packets would get another port.
     pub(crate) fn forget_flows(&self) {
-        self.forget_flows_of::<V4>();
-        self.forget_flows_of::<V6>();
+        self.empty::<FlowKey<V4>, FlowEntry<V4>>(maps::FLOWS_V4);
+        self.empty::<FlowKey<V6>, FlowEntry<V6>>(maps::FLOWS_V6);
     }
-    fn forget_flows_of<A: Family>(&self) {
-        let table = self.table::<FlowKey<A>, FlowEntry<A>>(A::FLOWS);
+    fn empty<K: Plain, V: Plain>(&self, map: &str) {
+        let table = self.table::<K, V>(map);
         for (key, _) in table.entries().expect("readable") {
             table.delete(&key).expect("removed");
         }

@@ -117,10 +117,7 @@ impl fmt::Display for Operation {
                     Family::V6 => "v6",
                     Family::Dual => "dual",
                 };
-                let place = match kind.place {
-                    From::Pod => "pod",
-                    From::Node => "node",
-                };
+                let place = kind.place.word();
                 write!(f, "open {socket} {protocol} {family} {place}")
             }
             Self::Connect(socket, to) => write!(f, "connect {socket} {to}"),

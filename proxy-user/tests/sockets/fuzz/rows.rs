@@ -9,7 +9,6 @@ use super::{
     model::{Judgement, Model, Peer, Route},
     services::{Backend, plain, pod_at},
 };
-use crate::world::From;
 
 impl Model {
     /// Compares `portolan sockets` with the model. `cookies`: sockets' numbers by their cookies.
@@ -19,12 +18,7 @@ impl Model {
                 return Err(format!("the row of a socket that is closed: {row:?}"));
             };
             let talk = &self.talks[socket];
-            let place = if talk.kind.place == From::Node {
-                "node"
-            } else {
-                "pod"
-            };
-            if row.owner != place || (row.connected && !talk.tried) {
+            if row.owner != talk.kind.place.word() || (row.connected && !talk.tried) {
                 return Err(format!("socket {socket} is {talk:?}, but its row {row:?}"));
             }
         }

@@ -63,25 +63,20 @@ pub(crate) fn pod_at(address: SocketAddr) -> Option<u8> {
 }
 
 pub(crate) fn pod(last: u8, v6: bool) -> IpAddr {
-    let text = if v6 {
-        format!("fd00:40:0:1::{last}")
-    } else {
-        format!("10.40.1.{last}")
-    };
-    text.parse().expect("an address")
+    let net = if v6 { "fd00:40:0:1::" } else { "10.40.1." };
+    ip(&format!("{net}{last}"))
 }
 
 pub(crate) fn cluster_ip(number: u8, v6: bool) -> IpAddr {
-    let text = if v6 {
-        format!("fd00:30::{number}")
-    } else {
-        format!("172.30.0.{number}")
-    };
-    text.parse().expect("an address")
+    let net = if v6 { "fd00:30::" } else { "172.30.0." };
+    ip(&format!("{net}{number}"))
 }
 
 pub(crate) fn node(v6: bool) -> IpAddr {
-    let text = if v6 { NODE6 } else { NODE };
+    ip(if v6 { NODE6 } else { NODE })
+}
+
+fn ip(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 

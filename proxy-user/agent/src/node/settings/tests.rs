@@ -13,14 +13,11 @@ fn interface(index: u32, kind: InterfaceKind, addresses: &[&str]) -> Interface {
         ..linux::testing::interface(index, &format!("if{index}"), kind)
     }
 }
+const OF_UPLINK: [&str; 3] = ["192.168.40.2/24", "192.168.41.2/24", "fe80::1/64"];
 pub(crate) fn interfaces() -> Vec<Interface> {
     vec![
         interface(1, InterfaceKind::Loopback, &["127.0.0.1/8", "::1/128"]),
-        interface(
-            2,
-            InterfaceKind::Uplink,
-            &["192.168.40.2/24", "192.168.41.2/24", "fe80::1/64"],
-        ),
+        interface(2, InterfaceKind::Uplink, &OF_UPLINK),
         interface(3, InterfaceKind::Uplink, &["fd00:c0::2/64"]),
         interface(
             4,
@@ -39,10 +36,8 @@ pub(crate) fn node(addresses: &str) -> Node {
     }
 }
 pub(crate) fn ips(texts: &[&str]) -> Vec<IpAddr> {
-    texts
-        .iter()
-        .map(|text| text.parse().expect("an address"))
-        .collect()
+    let ips = texts.iter().map(|text| text.parse().expect("an address"));
+    ips.collect()
 }
 
 pub(crate) fn config(text: &str) -> Config {
@@ -53,13 +48,15 @@ pub(crate) fn config(text: &str) -> Config {
 #[test]
 fn internal_ips_come_from_node_object_then_flag_then_interfaces() {
     let named = node("{type: InternalIP, address: 192.168.41.2}");
-    let fallback = fallback_ips("node-a", Some(&named), &[], &interfaces());
-    assert_eq!(fallback, (ips(&["fd00:c0::2"]), None));
     let given = ips(&["fd00:c0::9", "10.0.0.9"]);
-    let fallback = fallback_ips("node-a", Some(&named), &given, &interfaces());
-    assert_eq!(fallback, (ips(&["fd00:c0::9"]), None));
-    let fallback = fallback_ips("node-a", None, &given, &interfaces());
-    assert_eq!(fallback, (ips(&["10.0.0.9", "fd00:c0::9"]), None));
+    for (node, given, expected) in [
+        (Some(&named), &[][..], &["fd00:c0::2"][..]),
+        (Some(&named), &given[..], &["fd00:c0::9"][..]),
+        (None, &given[..], &["10.0.0.9", "fd00:c0::9"][..]),
+    ] {
+        let fallback = fallback_ips("node-a", node, given, &interfaces());
+        assert_eq!(fallback, (ips(expected), None));
+    }
 }
 
 #[test]
@@ -79,10 +76,10 @@ fn with_node_cidr_only_pods_of_this_node_are_recognised() {
     assert!(is_pod(&told(Some(&own)), [10, 40, 1, 9]));
     assert!(!is_pod(&told(Some(&own)), [10, 40, 2, 9]));
     let both = [Settings::DETECTS_PODS_V4, Settings::DETECTS_PODS_V6];
-    let detected = |settings: Settings| both.map(|flag| settings.has(flag));
-    assert_eq!(detected(told(None)), [true, true]);
+    let detected = |node| both.map(|flag| told(node).has(flag));
+    assert_eq!(detected(None), [true, true]);
     assert_eq!(
-        detected(told(Some(&own))),
+        detected(Some(&own)),
         [true, false],
         "it has no range of IPv6"
     );
@@ -149,18 +146,12 @@ fn cluster_ip_ranges_to_drop_beyond_the_maps_limit_give_a_warning() {
 fn a_guessed_internal_ip_gives_a_warning() {
     let (taken, warning) = fallback_ips("node-a", Some(&node("")), &[], &interfaces());
     assert_eq!(taken, ips(&["192.168.40.2", "fd00:c0::2"]));
-    assert_eq!(
-        warning.expect("a warning").to_string(),
-        "Node node-a: no InternalIP is known, so 192.168.40.2 of if2 and fd00:c0::2 of if3 is taken; name it in the Node object or with --node-ip"
-    );
+    let expected = "Node node-a: no InternalIP is known, so 192.168.40.2 of if2 and fd00:c0::2 of if3 is taken; name it in the Node object or with --node-ip";
+    assert_eq!(warning.expect("a warning").to_string(), expected);
     let (taken, warning) = fallback_ips("node-a", None, &[], &[]);
-    assert!(taken.is_empty());
-    assert!(
-        warning
-            .expect("a warning")
-            .reason
-            .contains("nothing can be masqueraded")
-    );
+    assert_eq!(taken, ips(&[]));
+    let reason = warning.expect("a warning").reason;
+    assert!(reason.contains("nothing can be masqueraded"), "{reason}");
 }
 
 #[test]

@@ -63,9 +63,6 @@ impl Faults {
             self.0.insert(area, faults);
         }
     }
-    pub(super) fn is_empty_of(&self, area: Area) -> bool {
-        !self.0.contains_key(&area)
-    }
     /// Returns the area and the object of each fault that has lasted longer than [`GRACE`].
     fn lasting(&self, now: Instant) -> impl Iterator<Item = (Area, &str)> {
         self.all()
@@ -177,10 +174,10 @@ mod tests {
         faults
     }
     fn named(objects: &[&str]) -> Vec<(String, String)> {
-        let named = objects
-            .iter()
-            .map(|object| ((*object).to_owned(), "full".to_owned()));
-        named.collect()
+        let named = objects.iter();
+        named
+            .map(|object| ((*object).to_owned(), "full".to_owned()))
+            .collect()
     }
     fn facts(faults: &Faults, now: Instant) -> Facts {
         Facts {

@@ -49,8 +49,7 @@ pub(super) fn read(
     }
 }
 
-/// Returns how many connections the calling thread's network namespace has dropped for a full
-/// queue.
+/// Returns how many connections the thread's namespace has dropped for a full queue.
 pub(super) fn dropped() -> u64 {
     let text = fs::read_to_string("/proc/thread-self/net/netstat").unwrap_or_default();
     ["ListenOverflows", "ListenDrops", "TCPReqQFullDrop"]
@@ -86,8 +85,7 @@ fn listeners(protocol: Protocol) -> Vec<SocketAddr> {
 const LISTEN: &str = "0A";
 const CLOSE: &str = "07";
 
-/// Returns the own addresses and ports of the sockets in this state that a file of /proc/net (its
-/// `text`) lists.
+/// Returns the own ends of the sockets in this state that a file of /proc/net lists.
 fn listed(text: &str, state: &str) -> Vec<SocketAddr> {
     let sockets = text.lines().skip(1).filter_map(|line| {
         let mut words = line.split_whitespace();

@@ -33,8 +33,7 @@ pub(super) struct Facts {
     pub(super) endpoint: Option<EndpointFacts>,
 }
 
-/// Returns where the packet's way ended: how it was answered, or a finding about the station that
-/// lost it.
+/// Returns how the packet was answered, or a finding about the station that lost it.
 pub(super) fn judge(facts: &Facts) -> Result<String, Finding> {
     if let Ending::Answered(after) = facts.ending {
         let after = after.as_secs_f64() * 1000.0;
@@ -48,11 +47,7 @@ pub(super) fn judge(facts: &Facts) -> Result<String, Finding> {
             return Ok("was answered: the answer came to the client's pod".to_owned());
         }
         if facts.stations.is_empty() {
-            return Err(Finding::in_the_way(
-                "the network before this node",
-                "no such packet came",
-                "see whether the client sends, and which node its route leads to",
-            ));
+            return Err(Finding::of("nothing-came", &[]));
         }
     }
     let by_a_station = refused_by_us(facts).or_else(|| freed(facts));
@@ -62,11 +57,7 @@ pub(super) fn judge(facts: &Facts) -> Result<String, Finding> {
     match &facts.ending {
         Ending::Denied => Err(denied(facts)),
         Ending::Refused => Err(refused(facts)),
-        Ending::Failed(error) if !was_sent(facts) => Err(Finding::in_the_way(
-            "the client's own network stack",
-            format!("it does not send it: {error}"),
-            "correct the routes and addresses there: `ip route get ADDRESS` in the client's network namespace",
-        )),
+        Ending::Failed(error) if !was_sent(facts) => Err(Finding::of("not-sent", &[error])),
         _ => unanswered(facts),
     }
 }
@@ -106,11 +97,7 @@ fn refused(facts: &Facts) -> Finding {
     match { hosts }.rfind(|host| matches!(host, Host::Other(_))) {
         Some(host) => no_socket(facts, host),
         None if is_here(facts) => no_socket(facts, &Host::Node),
-        None => Finding::in_the_way(
-            format!("beyond this node, towards {}", endpoint_of(facts)),
-            "the endpoint or something before it refuses: a reset or an ICMP error came back",
-            "see on the endpoint's node: `portolan explain --follow` there",
-        ),
+        None => Finding::of("refused-beyond", &[&endpoint_of(facts)]),
     }
 }
 
@@ -133,61 +120,33 @@ fn unanswered(facts: &Facts) -> Result<String, Finding> {
     let last = facts.stations.iter().rfind(|station| {
         station.direction != Direction::Error && !matches!(station.did, Did::Rule(_))
     });
-    let lost = |about, found: &str, remedy| Err(Finding::in_the_way(about, found, remedy));
     let Some(last) = last.filter(|_| was_sent(facts)) else {
-        return lost(
-            "the client's own network stack".to_owned(),
-            "it sends nothing",
-            "see its routes, and its neighbours: `ip neighbour` in the client's network namespace",
-        );
+        return Err(Finding::of("sends-nothing", &[]));
     };
+    let reached = endpoint_of(facts);
     let endpoint = facts.endpoint.as_ref();
-    let at_endpoint = || format!("the endpoint {}", endpoint_of(facts));
     let whose = whose(last.direction);
-    match (&last.host, &last.did) {
-        (Host::Other(_), Did::Received { .. })
-            if facts.is_datagram && endpoint.is_some_and(|one| one.listens) =>
-        {
-            Ok(format!(
-                "reached the process at {}; it need not answer this datagram",
-                endpoint_of(facts)
-            ))
-        }
-        (Host::Other(_), Did::Received { .. }) if endpoint.is_some_and(|one| one.full_queue) => {
-            lost(
-                at_endpoint(),
-                "its queue of connections is full (ListenOverflows or ListenDrops rose): the process does not accept them fast enough",
-                "see the process; a longer queue needs listen's backlog and net.core.somaxconn, and net.ipv4.tcp_syncookies answers a full one",
-            )
-        }
-        (Host::Other(_), Did::Received { .. }) => lost(
-            at_endpoint(),
-            "it got the packet, and nobody answers",
-            "see the pod's log: its process does not answer, or another program in its network namespace takes the packet",
-        ),
-        (Host::Client, Did::Received { .. }) => lost(
-            "the client's own network stack".to_owned(),
-            "it got the answer, and its process did not",
-            "see the rules and routes in the client's network namespace",
-        ),
-        (Host::Client, Did::Sent { interface, .. }) => lost(
-            format!("between the client's {interface} and this node"),
-            &match facts.foreign.as_slice() {
+    Err(match (&last.host, &last.did) {
+        (Host::Other(_), Did::Received { .. }) => match endpoint {
+            Some(one) if facts.is_datagram && one.listens => {
+                let sentence = "it need not answer this datagram";
+                return Ok(format!("reached the process at {reached}; {sentence}"));
+            }
+            Some(one) if one.full_queue => Finding::of("queue-full", &[&reached]),
+            _ => Finding::of("nobody-answers", &[&reached]),
+        },
+        (Host::Client, Did::Received { .. }) => Finding::of("answer-at-client", &[]),
+        (Host::Client, Did::Sent { interface, .. }) => {
+            let found = match facts.foreign.as_slice() {
                 [] => "it does not arrive here".to_owned(),
                 programs => format!("an XDP program takes it: {}", programs.join(", ")),
-            },
-            "see the link's other end: `ip -d link`, and `bpftool net`",
-        ),
-        (Host::Node, Did::Sent { interface, .. }) => lost(
-            format!("beyond interface {interface}"),
-            "this node did all of its part: the packet left, and no answer came back",
-            "follow it where it goes: `portolan explain --follow --next` on the next node, or see the endpoint's log",
-        ),
-        (Host::Other(_), Did::Sent { interface, .. }) => lost(
-            format!("between the endpoint's {interface} and this node{whose}"),
-            "it does not arrive here",
-            "see the link's other end: `ip -d link`, and `bpftool net`",
-        ),
+            };
+            Finding::of("lost-before-node", &[interface, &found])
+        }
+        (Host::Node, Did::Sent { interface, .. }) => Finding::of("lost-beyond-node", &[interface]),
+        (Host::Other(_), Did::Sent { interface, .. }) => {
+            Finding::of("lost-behind-endpoint", &[interface, &whose])
+        }
         (_, did) => {
             let seen = match did {
                 Did::Sent { .. } => "sent",
@@ -196,13 +155,9 @@ fn unanswered(facts: &Facts) -> Result<String, Finding> {
                 Did::Rule(_) => "a rule",
                 Did::Freed(_) => "freed",
             };
-            lost(
-                format!("this node's network stack{whose}"),
-                &format!("after \"{seen}\" it was seen no more, and nobody freed it"),
-                "it may wait for a neighbour, or in a queue of netfilter (`nft list ruleset`, queue): see `ip neighbour`",
-            )
+            Finding::of("lost-in-node", &[&whose, &seen])
         }
-    }
+    })
 }
 
 #[cfg(test)]

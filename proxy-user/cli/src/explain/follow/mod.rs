@@ -3,7 +3,6 @@
 //! every station did to it and which one lost it. `send` sends, `record` collects, `stations` puts
 //! in order, `judge` decides.
 
-mod cgroup;
 mod endpoint;
 mod judge;
 mod programs;
@@ -49,7 +48,6 @@ const IDLE: Duration = Duration::from_millis(1);
 const REPEATED: Duration = Duration::from_millis(1300);
 /// After the first packet, and before its repetition.
 const BETWEEN: Duration = Duration::from_millis(500);
-const PAGE: &str = "docs/explain.md#follow-a-packet";
 
 /// What became of the followed packet.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -138,10 +136,9 @@ pub(super) fn run(
             Ending::NoSocket
         }
     };
-    let pod = if let Sender::Pod(pod) = &sender {
-        Some(pod)
-    } else {
-        None
+    let pod = match &sender {
+        Sender::Pod(pod) => Some(pod),
+        _ => None,
     };
     let inode = pod.map(PodNamespace::inode).transpose()?;
     let stations = recorder.stations(inode);
@@ -184,7 +181,7 @@ pub(super) fn run(
         stations,
         missing: notes,
     };
-    Ok((row, judged.err().map(|loss| loss.explained_by(PAGE))))
+    Ok((row, judged.err()))
 }
 
 fn sender(
@@ -220,14 +217,11 @@ fn sender(
         }
         Err(error) => return Err(error).context("find the client's network namespace"),
     }
-    Ok(Sender::Interface(
-        place.index,
-        place.link.mac.unwrap_or_default(),
-    ))
+    let mac = place.link.mac.unwrap_or_default();
+    Ok(Sender::Interface(place.index, mac))
 }
 
-/// Asks by the socket while everything is recorded. Once the packet and its repetition were lost,
-/// it waits no longer.
+/// Asks by the socket while all is recorded, until the packet and its repetition were lost.
 fn ask(bound: Bound, to: SocketAddr, recorder: &mut Recorder) -> Ending {
     let (sender, ending) = mpsc::channel();
     thread::spawn(move || sender.send(bound.ask(to)));
@@ -274,9 +268,8 @@ fn legacy(v6: bool, notes: &mut Vec<String>) -> Option<LegacyCounters> {
     if !linux::has_legacy_tables(v6) {
         return None;
     }
-    let read = LegacyCounters::read(v6);
-    read.map_err(|error| notes.push(format!("legacy iptables: {error}")))
-        .ok()
+    let read = LegacyCounters::read(v6).map_err(|error| format!("legacy iptables: {error}"));
+    read.map_err(|error| notes.push(error)).ok()
 }
 
 /// Returns how many connections nf_conntrack has, if it can take no more.

@@ -3,6 +3,7 @@
 //! turns it into stations.
 
 use std::{
+    iter,
     net::{IpAddr, Ipv6Addr, SocketAddr},
     time::Instant,
 };
@@ -107,11 +108,8 @@ impl Recorder {
             }
             self.sightings.push(sighting);
         }
-        if let Some(trace) = &mut self.trace {
-            while let Some(event) = trace.take() {
-                self.events.push(event);
-            }
-        }
+        let events = iter::from_fn(|| self.trace.as_mut()?.take());
+        self.events.extend(events);
         if let Some(nft) = &mut self.nft {
             match nft.take() {
                 Ok(rules) => self.rules.extend(rules),
@@ -185,10 +183,8 @@ impl Recorder {
         // Its programs at the cgroup are detached before others' are looked for there.
         self.trace = None;
         let lost = self.kernel.follower.lost();
-        if lost > 0 {
-            self.missing
-                .push(format!("{lost} reports were not read fast enough"));
-        }
+        let lost = (lost > 0).then(|| format!("{lost} reports were not read fast enough"));
+        self.missing.extend(lost);
         let mut seen: Vec<Timed> = Vec::new();
         for sighting in &self.sightings {
             let host = match sighting.namespace {

@@ -2,6 +2,8 @@
 //! Who refused the followed packet: portolan, the kernel, a rule, a program of another, or a host
 //! without a listener. Pure; called by `judge`.
 
+use std::fmt::Display;
+
 use linux::NftVerdict;
 use proxy_common::trace::follow::Direction;
 
@@ -11,7 +13,10 @@ use super::{
     send::Ending,
     stations::{Did, Host, Rule, Station},
 };
-use crate::{finding::Finding, packets::reasons::meaning};
+use crate::{
+    finding::Finding,
+    packets::reasons::{Meaning, meaning},
+};
 
 /// Returns the loss if one of portolan's programs dropped or rejected the packet.
 pub(super) fn refused_by_us(facts: &Facts) -> Option<Finding> {
@@ -20,11 +25,9 @@ pub(super) fn refused_by_us(facts: &Facts) -> Option<Finding> {
         _ => None,
     });
     let line = { lines }.find(|line| matches!(line.verdict, "drop" | "reject"))?;
-    Some(Finding::in_the_way(
-        format!("portolan, {}", line.hook_label()),
-        format!("{}: {}", line.outcome, line.reason),
-        format!("see {}", line.page.unwrap_or("docs/metrics.md")),
-    ))
+    let page = line.page.unwrap_or("docs/metrics.md");
+    let words: [&dyn Display; 4] = [&line.hook_label(), &line.outcome, &line.reason, &page];
+    Some(Finding::of("refused-by-us", &words))
 }
 
 /// Returns the loss if the kernel freed the packet, or an answer to it.
@@ -56,11 +59,7 @@ pub(super) fn freed(facts: &Facts) -> Option<Finding> {
         "NETFILTER_DROP" if station.host == Host::Node => {
             netfilter(facts, station.direction, &at("netfilter"))
         }
-        "NETFILTER_DROP" => Finding::in_the_way(
-            at("netfilter"),
-            "a rule in the pod's own network namespace drops it",
-            "see its rules: `nsenter -t PID -n nft list ruleset`, `iptables-save`",
-        ),
+        "NETFILTER_DROP" => Finding::of("netfilter-of-pod", &[&at("netfilter")]),
         "TC_INGRESS" | "TC_EGRESS" | "XDP" | "BPF_CGROUP_EGRESS" => {
             let (name, programs) = match hook {
                 "TC_INGRESS" => ("tc ingress", &facts.foreign),
@@ -68,20 +67,14 @@ pub(super) fn freed(facts: &Facts) -> Option<Finding> {
                 "XDP" => ("XDP", &facts.foreign),
                 _ => ("the cgroup's egress hook", &facts.cgroup),
             };
-            Finding::in_the_way(
-                at(name),
-                one_of(programs, "drops it", "a program drops it"),
-                "see who attached it, `bpftool net` and `bpftool prog show id ID`, and that program's own policy",
-            )
+            let found = one_of(programs, "drops it", "a program drops it");
+            Finding::of("dropped-by-program", &[&at(name), &found])
         }
         "NO_SOCKET" => no_socket(facts, &station.host),
         _ => {
-            let meaning = meaning(reason, place);
-            Finding::in_the_way(
-                at("the kernel"),
-                format!("{} ({reason}, in {place})", meaning.means),
-                meaning.remedy,
-            )
+            let Meaning { means, remedy } = meaning(reason, place);
+            let at = at("the kernel");
+            Finding::of("freed", &[&at, &means, reason, place, &remedy])
         }
     })
 }
@@ -120,24 +113,12 @@ fn netfilter(facts: &Facts, direction: Direction, at: &str) -> Finding {
             0 => String::new(),
             count => format!("; {count} other rules that refuse counted packets in this time"),
         };
-        return Finding::in_the_way(
-            format!("iptables-legacy, table {}", first.table),
-            format!("`{}` refuses it{others}", first.text),
-            "accept the packet before that rule, or remove it; a network policy's rules come from its controller",
-        );
+        return Finding::of("legacy-rule", &[&first.table, &first.text, &others]);
     }
-    if let Some(entries) = facts.conntrack_full {
-        return Finding::in_the_way(
-            "nf_conntrack",
-            format!("its table is full ({entries} connections), and new ones are dropped"),
-            "raise net.netfilter.nf_conntrack_max, and see who holds so many: `conntrack -L`",
-        );
+    match facts.conntrack_full {
+        Some(entries) => Finding::of("conntrack-full", &[&entries]),
+        None => Finding::of("netfilter-unknown", &[&at]),
     }
-    Finding::in_the_way(
-        at,
-        "a hook drops it that is no rule of nf_tables or iptables: conntrack, IPVS, or a module",
-        "see `portolan check` for what is at the node's netfilter hooks",
-    )
 }
 
 fn dropping_rule(facts: &Facts, direction: Direction) -> Option<&Rule> {
@@ -154,14 +135,10 @@ fn of_rule(rule: &Rule) -> Finding {
         Some(words) if words.contains("reject") => "rejects it",
         _ => "drops it",
     };
-    let remedy = match rule.handle {
-        None => "accept the packet by a rule of that chain, or set portolan.acceptForward: true for what portolan masquerades".to_owned(),
-        Some(handle) => format!(
-            "accept the packet before it, or remove it (`nft delete rule {} handle {handle}`); a network policy's rules come from its controller",
-            rule.chain
-        ),
-    };
-    Finding::in_the_way("nftables", format!("{} {refuses}", rule.name()), remedy)
+    match rule.handle {
+        None => Finding::of("nft-policy", &[&rule.name(), &refuses]),
+        Some(handle) => Finding::of("nft-rule", &[&rule.name(), &refuses, &rule.chain, &handle]),
+    }
 }
 
 /// Returns the rule that dropped the packet although nothing said that the kernel freed it: one
@@ -178,11 +155,8 @@ pub(super) fn refused_by_a_rule(facts: &Facts) -> Option<Finding> {
 
 pub(super) fn denied(facts: &Facts) -> Finding {
     let unknown = "the call is not permitted, and no program of another is at the client's cgroups";
-    Finding::in_the_way(
-        "the client's socket",
-        one_of(&facts.cgroup, "does not permit the call", unknown),
-        "see who attached it, `bpftool cgroup tree`, and that program's own policy; seccomp and security modules deny calls, too",
-    )
+    let found = one_of(&facts.cgroup, "does not permit the call", unknown);
+    Finding::of("call-denied", &[&found])
 }
 
 /// Returns the loss if the packet reached a host where nobody listens at its port.
@@ -191,27 +165,23 @@ pub(super) fn no_socket(facts: &Facts, host: &Host) -> Finding {
         Host::Node => "this node's own sockets".to_owned(),
         _ => format!("the endpoint {}", endpoint_of(facts)),
     };
-    let nobody = "no process listens at that port";
     let at_the_port = match host {
         Host::Node => "correct the port, or start the node's process that should listen at it",
         _ => {
             "correct the Service's targetPort or the port that the process listens at, and see the pod's log"
         }
     };
-    let (why, remedy) = match &facts.endpoint {
-        Some(EndpointFacts { only_at, .. }) if !only_at.is_empty() => {
-            let only = only_at.join(", ");
-            (
-                format!("no process listens at this address: at that port only at {only}"),
-                "have the process listen at 0.0.0.0 or [::]",
-            )
-        }
-        Some(EndpointFacts { ports, .. }) if !ports.is_empty() => {
-            let ports: Vec<_> = ports.iter().map(u16::to_string).collect();
-            let ports = ports.join(", ");
-            (format!("{nobody}; listened at are {ports}"), at_the_port)
-        }
-        _ => (nobody.to_owned(), at_the_port),
+    let (only_at, ports) = match &facts.endpoint {
+        Some(EndpointFacts { only_at, ports, .. }) => (&only_at[..], &ports[..]),
+        None => Default::default(),
     };
-    Finding::in_the_way(station, why, remedy)
+    if !only_at.is_empty() {
+        return Finding::of("listens-elsewhere", &[&station, &only_at.join(", ")]);
+    }
+    let ports: Vec<_> = ports.iter().map(u16::to_string).collect();
+    let others = match ports.is_empty() {
+        true => String::new(),
+        false => format!("; listened at are {}", ports.join(", ")),
+    };
+    Finding::of("no-listener", &[&station, &others, &at_the_port])
 }

@@ -10,8 +10,7 @@ use std::{collections::HashMap, process::Command};
 pub(super) struct NftsWords(HashMap<[String; 3], String>);
 
 impl NftsWords {
-    /// Returns a rule, by its number in a chain (family, table, name); None if there is no `nft`
-    /// here or it does not show the rule.
+    /// Returns a rule by its number in a chain (family, table, name), if there is an `nft` here.
     pub(super) fn rule(&mut self, chain: [&str; 3], number: u64) -> Option<String> {
         let listed = self.0.entry(chain.map(str::to_owned));
         rule_in(listed.or_insert_with(|| listing(chain)), number)
@@ -20,14 +19,10 @@ impl NftsWords {
 
 /// Returns nft's listing of a chain; empty if there is none.
 fn listing(chain: [&str; 3]) -> String {
-    let output = Command::new("nft")
-        .args(["--handle", "list", "chain"])
-        .args(chain)
-        .output();
-    output.map_or_else(
-        |_| String::new(),
-        |output| String::from_utf8_lossy(&output.stdout).into_owned(),
-    )
+    let mut nft = Command::new("nft");
+    let output = nft.args(["--handle", "list", "chain"]).args(chain).output();
+    let listed = output.map(|output| output.stdout).unwrap_or_default();
+    String::from_utf8_lossy(&listed).into_owned()
 }
 
 /// Finds a rule in nft's listing of its chain.
@@ -46,8 +41,7 @@ pub(super) struct LegacyCounters(Vec<LegacyRule>);
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct LegacyRule {
     pub(super) table: String,
-    /// As `iptables-legacy-save` prints it, such as `-A FORWARD -j DROP`, or `:FORWARD DROP` for a
-    /// policy.
+    /// As `iptables-legacy-save` prints it: `-A FORWARD -j DROP`, or a policy as `:FORWARD DROP`.
     pub(super) text: String,
     packets: u64,
 }
@@ -70,7 +64,7 @@ impl LegacyCounters {
         }
     }
 
-    fn parse(text: &str) -> Self {
+    pub(super) fn parse(text: &str) -> Self {
         let mut table = String::new();
         let mut rules = Vec::new();
         for line in text.lines() {
@@ -80,18 +74,15 @@ impl LegacyCounters {
             let counted = line
                 .strip_prefix('[')
                 .and_then(|rest| rest.split_once("] "));
-            let policy = line
-                .strip_prefix(':')
-                .and_then(|_| line.strip_suffix(']')?.rsplit_once(" ["));
+            let policy = line.strip_prefix(':').and(line.strip_suffix(']'));
+            let policy = policy.and_then(|line| line.rsplit_once(" ["));
             let (counts, text) = match (counted, policy) {
                 (Some((counts, text)), _) => (counts, text),
                 (_, Some((text, counts))) => (counts, text),
                 _ => continue,
             };
-            let packets = counts
-                .split(':')
-                .next()
-                .and_then(|count| count.parse().ok());
+            let packets = counts.split(':').next();
+            let packets = packets.and_then(|count| count.parse().ok());
             rules.push(LegacyRule {
                 table: table.clone(),
                 text: text.to_owned(),
@@ -105,20 +96,15 @@ impl LegacyCounters {
     pub(super) fn refused_since(&self, before: &Self) -> Vec<LegacyRule> {
         let refuses = |rule: &&LegacyRule| {
             let is_policy = rule.text.starts_with(':') && rule.text.ends_with(" DROP");
-            let is_rule = ["-j DROP", "-j REJECT"]
-                .iter()
-                .any(|target| rule.text.contains(target));
-            is_policy || is_rule
+            is_policy || rule.text.contains("-j DROP") || rule.text.contains("-j REJECT")
         };
         let was = |rule: &LegacyRule| {
             let same = |old: &&LegacyRule| old.table == rule.table && old.text == rule.text;
             before.0.iter().find(same).map_or(0, |old| old.packets)
         };
         let rules = self.0.iter().filter(refuses);
-        rules
-            .filter(|rule| rule.packets > was(rule))
-            .cloned()
-            .collect()
+        let rules = rules.filter(|rule| rule.packets > was(rule));
+        rules.cloned().collect()
     }
 }
 
@@ -135,16 +121,14 @@ mod tests {
 	}
 }
 ";
-        let rule = rule_in(listing, 14);
-        assert_eq!(
-            rule.as_deref(),
-            Some("ip daddr 10.40.1.20 tcp dport 8080 drop")
-        );
-        assert_eq!(
-            rule_in(listing, 1).as_deref(),
-            Some("table inet firewall {")
-        );
-        assert_eq!(rule_in(listing, 5), None);
+        let rule = "ip daddr 10.40.1.20 tcp dport 8080 drop";
+        for (number, rule) in [
+            (14, Some(rule)),
+            (1, Some("table inet firewall {")),
+            (5, None),
+        ] {
+            assert_eq!(rule_in(listing, number).as_deref(), rule);
+        }
     }
 
     #[test]
@@ -155,14 +139,13 @@ mod tests {
                  [7:70] -A FORWARD -j KUBE\n[{drop}:60] -A KUBE -d 10.0.0.1/32 -j DROP\nCOMMIT\n"
             ))
         };
-        let texts = |rules: Vec<LegacyRule>| -> Vec<String> {
-            rules.into_iter().map(|rule| rule.text).collect()
-        };
-        assert_eq!(
-            texts(of(3, 0).refused_since(&of(2, 0))),
-            ["-A KUBE -d 10.0.0.1/32 -j DROP"]
-        );
-        assert_eq!(texts(of(3, 1).refused_since(&of(3, 0))), [":FORWARD DROP"]);
-        assert!(of(3, 1).refused_since(&of(3, 1)).is_empty());
+        for (now, before, refused) in [
+            (of(3, 0), of(2, 0), &["-A KUBE -d 10.0.0.1/32 -j DROP"][..]),
+            (of(3, 1), of(3, 0), &[":FORWARD DROP"]),
+            (of(3, 1), of(3, 1), &[]),
+        ] {
+            let rules = now.refused_since(&before).into_iter();
+            assert_eq!(Vec::from_iter(rules.map(|rule| rule.text)), refused);
+        }
     }
 }

@@ -15,7 +15,7 @@ use linux::PodNamespace;
 use proxy_common::Protocol;
 use socket2::{Domain, Socket, Type};
 
-use super::cgroup;
+use super::programs::inside_cgroup;
 
 /// How long an answer is waited for. The kernel gives up a neighbour after three requests of one
 /// second each, and only then frees the packet.
@@ -57,12 +57,11 @@ pub(super) fn bind(
             Protocol::TCP => Type::STREAM,
             _ => Type::DGRAM,
         };
-        let socket = Socket::new(if v6 { Domain::IPV6 } else { Domain::IPV4 }, kind, None)?;
-        let any: IpAddr = if v6 {
-            Ipv6Addr::UNSPECIFIED.into()
-        } else {
-            Ipv4Addr::UNSPECIFIED.into()
+        let (domain, any): (_, IpAddr) = match v6 {
+            true => (Domain::IPV6, Ipv6Addr::UNSPECIFIED.into()),
+            false => (Domain::IPV4, Ipv4Addr::UNSPECIFIED.into()),
         };
+        let socket = Socket::new(domain, kind, None)?;
         socket.bind(&SocketAddr::new(from.unwrap_or(any), 0).into())?;
         let port = socket.local_addr()?.as_socket().map_or(0, |at| at.port());
         Ok(Bound { socket, port })
@@ -70,7 +69,7 @@ pub(super) fn bind(
     let Some(pod) = pod else {
         return open().context("open a socket on this node");
     };
-    let bound = pod.run(|| cgroup::inside(pod.process(), open));
+    let bound = pod.run(|| inside_cgroup(pod.process(), open));
     bound.context("open a socket in the client's network namespace")
 }
 
@@ -79,10 +78,9 @@ impl Bound {
     pub(super) fn ask(self, to: SocketAddr) -> Ending {
         let begun = Instant::now();
         let is_stream = self.socket.r#type().is_ok_and(|kind| kind == Type::STREAM);
-        let result = if is_stream {
-            self.socket.connect_timeout(&to.into(), WAIT)
-        } else {
-            self.exchange(to)
+        let result = match is_stream {
+            true => self.socket.connect_timeout(&to.into(), WAIT),
+            false => self.exchange(to),
         };
         match result {
             Ok(()) => Ending::Answered(begun.elapsed()),
@@ -96,9 +94,8 @@ impl Bound {
         self.socket.connect(&to.into())?;
         self.socket.set_read_timeout(Some(WAIT))?;
         self.socket.send(&datagram)?;
-        self.socket
-            .recv(&mut [std::mem::MaybeUninit::uninit(); 1])?;
-        Ok(())
+        let mut answer = [std::mem::MaybeUninit::uninit(); 1];
+        self.socket.recv(&mut answer).map(drop)
     }
 }
 
@@ -162,10 +159,8 @@ mod tests {
         });
         assert!(first.syn && !first.ack && first.sequence_number == 7);
         assert!(reset.rst && !reset.syn && reset.sequence_number == 8);
-        assert_eq!(
-            (first.source_port, first.destination_port),
-            (40_000, 30_001)
-        );
+        let ports = (first.source_port, first.destination_port);
+        assert_eq!(ports, (40_000, 30_001));
     }
 
     #[test]

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Why a pod is not ready, from its status. Pure.
 
+use std::fmt::Display;
+
 use control::model::parse;
 use k8s_openapi::api::core::v1::{ContainerPort, ContainerStatus, Pod};
 use proxy_common::Protocol;
@@ -11,9 +13,9 @@ pub(super) fn not_ready(pod: &Pod) -> Reason {
     let name = pod.metadata.name.as_deref().unwrap_or_default();
     let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
     if pod.metadata.deletion_timestamp.is_some() {
-        return Reason::new("terminating, and no longer serving", "");
+        return Reason::of("not-serving", &[]);
     }
-    let describe = || format!("see why: `kubectl -n {namespace} describe pod {name}`");
+    let describe = format!("see why: `kubectl -n {namespace} describe pod {name}`");
     let logs = |container: &str| {
         format!("see its log: `kubectl -n {namespace} logs {name} -c {container} --previous`")
     };
@@ -23,59 +25,47 @@ pub(super) fn not_ready(pod: &Pod) -> Reason {
         if let Some(reason) = waiting.and_then(|waiting| waiting.reason.as_deref()) {
             let remedy = match reason {
                 "CrashLoopBackOff" => logs(container),
-                _ => describe(),
+                _ => describe.clone(),
             };
-            return Some((format!("container {container} waits: {reason}"), remedy));
+            let words: [&dyn Display; 3] = [container, &reason, &remedy];
+            return Some(Reason::of("container-waits", &words));
         }
         let code = state.terminated.as_ref()?.exit_code;
-        let why = format!("container {container} has ended with status {code}");
-        Some((why, logs(container)))
+        let words: [&dyn Display; 3] = [container, &code, &logs(container)];
+        Some(Reason::of("container-ended", &words))
     };
     let by_probe = |one: &&ContainerStatus| {
-        let container = &one.name;
         let mut specs = pod.spec.as_ref()?.containers.iter();
-        let spec = specs.find(|spec| spec.name == *container)?;
-        let is_starting = one.started == Some(false) && spec.startup_probe.is_some();
-        let why = match &spec.readiness_probe {
-            _ if is_starting => {
-                format!("the startup probe of container {container} has not succeeded yet")
-            }
-            Some(_) => format!("the readiness probe of container {container} fails"),
+        let spec = specs.find(|spec| spec.name == one.name)?;
+        let code = match &spec.readiness_probe {
+            _ if one.started == Some(false) && spec.startup_probe.is_some() => "startup-probe",
+            Some(_) => "readiness-probe",
             None => return None,
         };
-        Some((why, describe()))
+        Some(Reason::of(code, &[&one.name, &describe]))
     };
     let status = pod.status.clone().unwrap_or_default();
     let statuses = status.container_statuses.unwrap_or_default();
     let unready: Vec<_> = statuses.iter().filter(|one| !one.ready).collect();
     let known = unready.iter().find_map(by_state);
-    let (why, remedy) = match known.or_else(|| unready.iter().find_map(by_probe)) {
+    match known.or_else(|| unready.iter().find_map(by_probe)) {
         Some(known) => known,
         None if !unready.is_empty() => {
             let names: Vec<_> = unready.iter().map(|one| &*one.name).collect();
-            (
-                format!("so is its container {}", names.join(", ")),
-                describe(),
-            )
+            Reason::of("container-unready", &[&names.join(", "), &describe])
         }
         None => match (unmet_gate(pod), status.phase.as_deref()) {
-            (Some(gate), _) => (
-                format!("its readiness gate {gate} is not met"),
-                "see the controller that sets this condition".to_owned(),
-            ),
-            (None, Some("Pending")) => ("its pod is Pending".to_owned(), describe()),
-            (None, _) => return Reason::new("not ready", describe()),
+            (Some(gate), _) => Reason::of("gate-unmet", &[&gate]),
+            (None, Some("Pending")) => Reason::of("pod-pending", &[&describe]),
+            (None, _) => Reason::of("unready", &[&describe]),
         },
-    };
-    Reason::new(format!("not ready: {why}"), remedy)
+    }
 }
 
 /// Returns the first of the pod's readiness gates that is not met.
 fn unmet_gate(pod: &Pod) -> Option<&str> {
-    let conditions = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.conditions.as_ref());
+    let status = pod.status.as_ref();
+    let conditions = status.and_then(|status| status.conditions.as_ref());
     let is_met = |gate: &str| {
         let mut all = conditions.into_iter().flatten();
         all.any(|one| one.type_ == gate && one.status == "True")

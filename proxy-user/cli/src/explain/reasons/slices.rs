@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The entries of a service's EndpointSlices, and why one is not in the maps. Pure.
 
-use std::net::SocketAddr;
+use std::{fmt::Display, net::SocketAddr};
 
 use control::model::parse;
 use k8s_openapi::api::{
@@ -9,10 +9,7 @@ use k8s_openapi::api::{
     discovery::v1::{EndpointPort, EndpointSlice},
 };
 use proxy_common::Protocol;
-use source::{
-    named::{self, ListedEndpoint},
-    service::ServiceObjects,
-};
+use source::named::{self, ListedEndpoint};
 
 use super::{Reason, Wanted, listed, pods};
 
@@ -20,6 +17,7 @@ use super::{Reason, Wanted, listed, pods};
 #[derive(Clone, Debug)]
 pub(in crate::explain) struct Entry<'a> {
     slice: &'a EndpointSlice,
+    wanted: Wanted<'a>,
     pub(in crate::explain) endpoint: ListedEndpoint,
     /// The endpoint's address as the slice has it.
     text: &'a str,
@@ -27,28 +25,28 @@ pub(in crate::explain) struct Entry<'a> {
     pub(super) port: Result<u16, Reason>,
 }
 
-/// Returns the endpoints of all slices of the wanted address family.
-pub(in crate::explain) fn entries<'a>(
-    objects: &'a ServiceObjects,
-    wanted: Wanted<'_>,
-) -> Vec<Entry<'a>> {
-    let slices = objects.slices.iter();
-    let of_family = slices.filter(|slice| slice.address_type == wanted.family());
-    let entries = of_family.flat_map(|slice| {
-        let port = port_of(slice, wanted);
-        let texts = slice.endpoints.iter().map(|endpoint| {
-            let first = endpoint.addresses.first();
-            first.map_or("", String::as_str)
+impl<'a> Wanted<'a> {
+    /// Returns the endpoints of all slices of the wanted address family.
+    pub(in crate::explain) fn entries(self) -> Vec<Entry<'a>> {
+        let slices = self.objects.slices.iter();
+        let of_family = slices.filter(|slice| slice.address_type == self.family());
+        let entries = of_family.flat_map(|slice| {
+            let port = port_of(slice, self);
+            let texts = slice.endpoints.iter().map(|endpoint| {
+                let first = endpoint.addresses.first();
+                first.map_or("", String::as_str)
+            });
+            let both = named::listed(slice).into_iter().zip(texts);
+            both.map(move |(endpoint, text)| Entry {
+                slice,
+                wanted: self,
+                endpoint,
+                text,
+                port: port.clone(),
+            })
         });
-        let both = named::listed(slice).into_iter().zip(texts);
-        both.map(move |(endpoint, text)| Entry {
-            slice,
-            endpoint,
-            text,
-            port: port.clone(),
-        })
-    });
-    entries.collect()
+        entries.collect()
+    }
 }
 
 /// Returns the number that a slice has for the wanted port.
@@ -56,10 +54,8 @@ fn port_of(slice: &EndpointSlice, wanted: Wanted<'_>) -> Result<u16, Reason> {
     let (port, protocol) = (wanted.port(), wanted.protocol.name());
     let ports = slice.ports.as_deref().unwrap_or_default();
     let name = |port: &EndpointPort| port.name.clone().unwrap_or_default();
-    let named: Vec<_> = ports
-        .iter()
-        .filter(|port| name(port) == wanted.port)
-        .collect();
+    let named = ports.iter().filter(|port| name(port) == wanted.port);
+    let named: Vec<_> = named.collect();
     let mut fitting = named.iter();
     let fitting = fitting.find(|port| is_protocol(port.protocol.as_deref(), wanted.protocol));
     let number = fitting.and_then(|port| u16::try_from(port.port?).ok());
@@ -76,17 +72,12 @@ fn port_of(slice: &EndpointSlice, wanted: Wanted<'_>) -> Result<u16, Reason> {
         }
         _ => {
             let protocols = named.iter().map(|port| port.protocol.clone());
-            let protocols = protocols.map(|name| name.unwrap_or_else(|| "TCP".to_owned()));
-            let protocols = listed(protocols);
+            let protocols = listed(protocols.map(|name| name.unwrap_or_else(|| "TCP".to_owned())));
             format!("has the {port} for {protocols} only, and {protocol} is asked for")
         }
     };
-    Err(Reason::new(
-        format!("its EndpointSlice {} {because}", name_of(slice)),
-        format!(
-            "give the slice the Service's {port} ({protocol}); the Service's and the slice's ports meet by name and protocol"
-        ),
-    ))
+    let words: [&dyn Display; 4] = [&name_of(slice), &because, &port, &protocol];
+    Err(Reason::of("port-differs", &words))
 }
 
 pub(super) fn is_protocol(text: Option<&str>, protocol: Protocol) -> bool {
@@ -131,44 +122,38 @@ impl Entry<'_> {
     }
 
     /// Returns the endpoint's pod, if it is known.
-    pub(super) fn pod<'o>(&self, objects: &'o ServiceObjects) -> Option<&'o Pod> {
+    pub(super) fn pod(&self) -> Option<&Pod> {
         let wanted = self.endpoint.pod.as_ref()?;
         let (_, name) = wanted.split_once('/')?;
-        let mut pods = objects.pods.iter();
+        let mut pods = self.wanted.objects.pods.iter();
         pods.find(|pod| pod.metadata.name.as_deref() == Some(name))
     }
 
-    /// Returns the rank of the entry among those for one address and port: the maps have the one
-    /// with the highest.
+    /// Returns the entry's rank: of those for one address and port the maps have the highest.
     pub(in crate::explain) fn rank(&self) -> [bool; 3] {
         let one = &self.endpoint;
         [one.ready, one.serving, !one.terminating]
     }
 
     /// Returns why the maps do not have the endpoint.
-    pub(in crate::explain) fn absent(
-        &self,
-        objects: &ServiceObjects,
-        wanted: Wanted<'_>,
-    ) -> Reason {
-        if let Some(reason) = self.refused(wanted) {
-            return reason;
+    pub(in crate::explain) fn absent(&self) -> Reason {
+        match (self.refused(), &self.port) {
+            (Some(reason), _) => reason,
+            (None, Err(reason)) => reason.clone(),
+            _ if self.is_held() && (self.endpoint.ready || self.endpoint.terminating) => {
+                let what = "listed by Kubernetes, and not in the maps";
+                self.wanted.not_applied(what)
+            }
+            _ => self.not_ready(),
         }
-        if let Err(reason) = &self.port {
-            return reason.clone();
-        }
-        if self.is_held() && (self.endpoint.ready || self.endpoint.terminating) {
-            return wanted.not_applied("listed by Kubernetes, and not in the maps");
-        }
-        self.not_ready(objects)
     }
 
     /// Returns why an endpoint that is not ready is so.
-    pub(in crate::explain) fn not_ready(&self, objects: &ServiceObjects) -> Reason {
+    pub(in crate::explain) fn not_ready(&self) -> Reason {
         if self.endpoint.terminating {
-            return Reason::new("terminating, and no longer serving", "");
+            return Reason::of("not-serving", &[]);
         }
-        let remedy = match (&self.endpoint.pod, self.pod(objects)) {
+        let remedy = match (&self.endpoint.pod, self.pod()) {
             (_, Some(pod)) => return pods::not_ready(pod),
             (Some(name), None) => {
                 let (namespace, name) = name.split_once('/').unwrap_or(("default", name));
@@ -179,24 +164,23 @@ impl Entry<'_> {
                 format!("EndpointSlice {slice} says so (conditions): see who writes it")
             }
         };
-        Reason::new("not ready", remedy)
+        Reason::of("unready", &[&remedy])
     }
 
     /// Returns why the agent takes no such address as an endpoint.
-    fn refused(&self, wanted: Wanted<'_>) -> Option<Reason> {
+    fn refused(&self) -> Option<Reason> {
         let name = self.slice_name();
         let address = parse::address(self.text);
         let because = match (self.text, address, address.and_then(parse::flaw)) {
             ("", ..) => format!("an entry of EndpointSlice {name} has no address"),
             (text, None, _) => format!("{text:?} of EndpointSlice {name} is no IP address"),
             (_, _, Some(flaw)) => format!("{flaw}, which other hosts cannot reach: refused"),
-            (_, Some(address), _) if address.is_ipv6() != wanted.v6 => {
-                let family = wanted.family();
+            (_, Some(address), _) if address.is_ipv6() != self.wanted.v6 => {
+                let family = self.wanted.family();
                 format!("not of its EndpointSlice's addressType {family}: refused")
             }
             _ => return None,
         };
-        let remedy = format!("correct EndpointSlice {name}: the pod's own address");
-        Some(Reason::new(because, remedy))
+        Some(Reason::of("address-refused", &[&because, &name]))
     }
 }

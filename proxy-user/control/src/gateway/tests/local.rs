@@ -10,22 +10,13 @@ use crate::plan::{HealthCheckPlan, PortPlan};
 /// equal weights.
 fn cluster(nodes: [&str; 4]) -> Cluster {
     let [one, two, three, four] = nodes;
-    let of_a = [
-        endpoint(1, one, ""),
-        endpoint(2, two, ""),
-        endpoint(3, three, ""),
-    ];
+    let of_a = [(1, one), (2, two), (3, three)].map(|(octet, node)| endpoint(octet, node, ""));
     let local = "type: LoadBalancer, externalTrafficPolicy: Local, healthCheckNodePort: 32000";
     super::cluster(&[
         NODE.to_owned(),
-        gateway("edge", "", TCP),
+        edge(""),
         MADE.replace("type: LoadBalancer", local),
-        route(
-            "TCPRoute",
-            "shop/r",
-            EDGE,
-            "{name: a, port: 80}, {name: b, port: 80}",
-        ),
+        to("{name: a, port: 80}, {name: b, port: 80}"),
         service("a", "10.96.0.3", ""),
         slice("a-1", "a", &of_a),
         service("b", "10.96.0.4", ""),
@@ -55,8 +46,7 @@ fn each_set_has_the_shares_of_its_own_endpoints() {
     let of = |set| weights(&port, set);
     assert_eq!(of(EndpointSet::CLUSTER), [(1, 1), (2, 1), (3, 1), (4, 3)]);
     assert_eq!(of(EndpointSet::LOCAL), [(1, 1), (2, 1), (4, 2)]);
-    let local_endpoints = 3;
-    let port = 32000;
+    let (port, local_endpoints) = (32000, 3);
     assert_eq!(
         health,
         Some(HealthCheckPlan {
@@ -88,16 +78,9 @@ fn without_any_local_endpoint_outside_clients_have_no_backend() {
     assert_eq!(plan.lacks_local_endpoints(), [false, false, true, false]);
     // Only the Gateway has the health check node port: nothing claims it twice.
     assert_eq!(cluster.plan("shop/gateway-edge").0.health_check, None);
-    let node_port = service("x", "10.96.0.9", "").replace(
-        "ports: [{name: http, port: 80}]",
-        "type: NodePort, ports: [{name: http, port: 80, nodePort: 32000}]",
-    );
+    let node_port = service("x", "10.96.0.9", "").replace("port: 80", "port: 80, nodePort: 32000");
     assert_eq!(cluster.apply(&node_port), ["shop/gateway:edge", "shop/x"]);
-    let warnings = cluster.gateway_plan("shop/gateway:edge").warnings;
-    assert!(
-        warnings[0].to_string().starts_with(
-            "Gateway shop/edge: healthCheckNodePort 32000 is Service shop/x's node port"
-        ),
-        "{warnings:?}"
-    );
+    let warning = cluster.gateway_plan("shop/gateway:edge").warnings[0].to_string();
+    let begins = "Gateway shop/edge: healthCheckNodePort 32000 is Service shop/x's node port";
+    assert!(warning.starts_with(begins), "{warning}");
 }

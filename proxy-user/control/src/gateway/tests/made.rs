@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The Service that is made for a Gateway without addresses: when it is kept, and its slices.
 
+use serde_json::json;
+
 use super::*;
 use crate::{
     model::{Converter, Kind, Object},
@@ -9,31 +11,33 @@ use crate::{
 
 const SERVICE: &str = "Service shop/gateway-edge";
 const SLICE: &str = "EndpointSlice shop/gateway-edge-tcp-80-v4-8080";
-const OTHERS: &str = "apiVersion: gateway.networking.k8s.io/v1\nkind: GatewayClass\nmetadata: {name: l4}\nspec: {controllerName: example.net/l7}\n---\n";
-const WITH_PARAMETERS: &str = "apiVersion: gateway.networking.k8s.io/v1\nkind: GatewayClass\nmetadata: {name: l4}\nspec: {controllerName: portolan.dev/l4, parametersRef: {group: a, kind: B, name: c}}\n---\n";
+
+fn with_parameters() -> String {
+    let parameters = "parametersRef: {group: a, kind: B, name: c}";
+    class(
+        "l4",
+        &format!("controllerName: portolan.dev/l4, {parameters}"),
+    )
+}
 
 /// Applies what is to be written, as one agent of the cluster does; returns the objects' names and
 /// what happened to each.
 fn write(cluster: &mut Cluster) -> Vec<String> {
     let mut done = Vec::new();
     for (name, write) in cluster.report().0 {
-        let short = name.split_once(' ').expect("a kind").1.to_owned();
+        let (kind, short) = name.split_once(' ').expect("a kind");
         match write {
-            Some(Write::Service(mut object)) => {
-                object["spec"]["clusterIP"] = "10.96.0.50".into();
+            Some(Write::Apply(mut object)) => {
+                if kind == "Service" {
+                    object["spec"]["clusterIP"] = "10.96.0.50".into();
+                }
                 cluster.apply(&format!("{object}\n---\n"));
                 done.push(format!("+{name}"));
             }
-            Some(Write::Slice(object)) => {
-                cluster.apply(&format!("{object}\n---\n"));
-                done.push(format!("+{name}"));
-            }
-            Some(Write::DeleteService) => {
-                cluster.delete(Kind::Service, &short);
-                done.push(format!("-{name}"));
-            }
-            Some(Write::DeleteSlice) => {
-                cluster.delete(Kind::EndpointSlice, &short);
+            Some(Write::Delete) => {
+                let all = [Kind::Service, Kind::EndpointSlice];
+                let kind = all.into_iter().find(|one| one.name() == kind);
+                cluster.delete(kind.expect("what is made"), short);
                 done.push(format!("-{name}"));
             }
             Some(Write::Status(_)) | None => {}
@@ -44,10 +48,7 @@ fn write(cluster: &mut Cluster) -> Vec<String> {
 
 /// A Gateway without addresses, with a route to `cart`, and what is made for it.
 fn served(backends: &str) -> Cluster {
-    let mut cluster = cluster(&[
-        gateway("edge", "", TCP),
-        route("TCPRoute", "shop/cart", EDGE, backends),
-    ]);
+    let mut cluster = cluster(&[edge(""), to(backends)]);
     assert_eq!(write(&mut cluster), [format!("+{SERVICE}")]);
     cluster
 }
@@ -58,14 +59,13 @@ fn a_mistake_does_not_release_the_address() {
     let clash = "{name: web, protocol: TCP, port: 80}, {name: h, protocol: HTTP, port: 80}";
     let parameters = ", infrastructure: {parametersRef: {group: a, kind: B, name: c}}";
     let host_name = ", addresses: [{type: Hostname, value: a.example}]";
-    let no_class = gateway("edge", "", TCP).replace("gatewayClassName: l4", "gatewayClassName: l5");
     for mistake in [
-        WITH_PARAMETERS.to_owned(),
+        with_parameters(),
         gateway("edge", "", clash),
-        gateway("edge", host_name, TCP),
-        gateway("edge", ", addresses: [{value: 198.51.100}]", TCP),
-        gateway("edge", parameters, TCP),
-        no_class,
+        edge(host_name),
+        edge(", addresses: [{value: 198.51.100}]"),
+        edge(parameters),
+        edge("").replace("gatewayClassName: l4", "gatewayClassName: l5"),
     ] {
         let mut cluster = served(CART);
         write(&mut cluster);
@@ -73,7 +73,7 @@ fn a_mistake_does_not_release_the_address() {
         let written = write(&mut cluster);
         assert!(!written.contains(&format!("-{SERVICE}")), "{written:?}");
         // Mended, it is served as before.
-        cluster.apply(&(base() + &gateway("edge", "", TCP)));
+        cluster.apply(&(base() + &edge("")));
         write(&mut cluster);
         let port = &cluster.gateway_plan("shop/gateway:edge").plan.ports[0];
         let expected = ["cluster 10.96.0.50:80"];
@@ -86,13 +86,12 @@ fn while_its_class_is_gone_all_that_is_written_stays() {
     let mut cluster = served(CART);
     assert_eq!(write(&mut cluster), [format!("+{SLICE}")]);
     cluster.delete(Kind::GatewayClass, "/l4");
-    assert_eq!(write(&mut cluster), [""; 0]);
     let (writes, _) = cluster.report();
     assert!(
         writes.iter().all(|(_, write)| write.is_none()),
         "{writes:?}"
     );
-    cluster.apply(OTHERS);
+    cluster.apply(&class("l4", "controllerName: example.net/l7"));
     assert_eq!(
         write(&mut cluster),
         [format!("-{SERVICE}"), format!("-{SLICE}")]
@@ -101,45 +100,40 @@ fn while_its_class_is_gone_all_that_is_written_stays() {
 
 #[test]
 fn a_gateway_of_a_class_with_parameters_says_so() {
-    let mut cluster = cluster(&[gateway("edge", ADDRESS, TCP)]);
-    cluster.apply(WITH_PARAMETERS);
+    let mut cluster = cluster(&[edge(ADDRESS)]);
+    cluster.apply(&with_parameters());
     let said = status(&mut cluster, "Gateway shop/edge");
-    assert_eq!(
-        conditions(&said),
-        [
-            "Accepted=False InvalidParameters",
-            "Programmed=False Invalid"
-        ]
-    );
+    let expected = "Accepted=False InvalidParameters, Programmed=False Invalid";
+    assert_eq!(conditions(&said), expected);
 }
 
-fn unaddressed(cluster: &mut Cluster) -> String {
+/// Fails unless the status says for this reason that the Gateway has no address.
+fn assert_unaddressed(cluster: &mut Cluster, why: &str) {
     let said = status(cluster, "Gateway shop/edge");
-    assert_eq!(conditions(&said)[1], "Programmed=False AddressNotAssigned");
-    said["conditions"][1]["message"]
-        .as_str()
-        .expect("a text")
-        .to_owned()
+    assert!(
+        conditions(&said).ends_with("Programmed=False AddressNotAssigned"),
+        "{said}"
+    );
+    let message = said["conditions"][1]["message"].as_str();
+    assert!(message.is_some_and(|text| text.contains(why)), "{said}");
 }
 
 #[test]
 fn the_status_says_why_a_gateway_has_no_address() {
-    let mut cluster = Cluster::new(&base());
-    cluster.apply(&gateway("edge", "", TCP));
-    assert!(unaddressed(&mut cluster).contains("no address from a load balancer yet"));
+    let mut cluster = cluster(&[edge("")]);
+    assert_unaddressed(&mut cluster, "no address from a load balancer yet");
     cluster.apply(&service("gateway-edge", "10.96.0.50", ""));
-    assert!(unaddressed(&mut cluster).contains("a Service of users is called gateway-edge"));
+    assert_unaddressed(&mut cluster, "a Service of users is called gateway-edge");
     cluster.delete(Kind::Service, "shop/gateway-edge");
-    assert!(unaddressed(&mut cluster).contains("no address from a load balancer yet"));
+    assert_unaddressed(&mut cluster, "no address from a load balancer yet");
 }
 
 #[test]
 fn without_the_setting_nothing_is_made_or_removed() {
     let mut cluster = Cluster::new(&base());
     cluster.state.gateways.set_services(false);
-    cluster.apply(&gateway("edge", "", TCP));
-    cluster.apply(&route("TCPRoute", "shop/cart", EDGE, CART));
-    assert!(unaddressed(&mut cluster).contains("portolan.gatewayServices"));
+    cluster.apply(&(edge("") + &to(CART)));
+    assert_unaddressed(&mut cluster, "portolan.gatewayServices");
     assert_eq!(write(&mut cluster), [""; 0]);
     // What there is of another time stays.
     let mut cluster = served(CART);
@@ -154,17 +148,12 @@ fn the_service_has_slices_of_all_backends_with_a_weight() {
     let refs = format!("{CART}, {{name: till, port: 80, weight: 0}}");
     let mut cluster = served(&refs);
     let (writes, _) = cluster.report();
-    let slices: Vec<_> = writes
-        .into_iter()
-        .filter_map(|(name, write)| match write? {
-            Write::Slice(object) => Some((name, object)),
-            _ => None,
-        })
-        .collect();
-    let [(name, object)] = &slices[..] else {
-        panic!("{slices:?}")
+    let slices = |name: &str| name.starts_with("EndpointSlice");
+    let mut slices = writes.iter().filter(|(name, _)| slices(name));
+    let Some((name, Some(Write::Apply(object)))) = slices.next() else {
+        panic!("{writes:?}")
     };
-    assert_eq!(name, SLICE);
+    assert_eq!((&**name, slices.next()), (SLICE, None));
     let labels = &object["metadata"]["labels"];
     assert_eq!(labels["kubernetes.io/service-name"], "gateway-edge");
     assert_eq!(
@@ -172,18 +161,15 @@ fn the_service_has_slices_of_all_backends_with_a_weight() {
         "portolan.dev"
     );
     assert_eq!(object["metadata"]["ownerReferences"][0]["uid"], "uid-edge");
+    let port = json!({"name": "tcp-80", "protocol": "TCP", "port": 8080});
+    let conditions = json!({"ready": true, "serving": true, "terminating": false});
+    let address = json!(["10.40.1.1"]);
+    let one = json!({"addresses": address, "conditions": conditions, "nodeName": "node-a"});
     assert_eq!(
-        serde_json::json!([object["addressType"], object["ports"], object["endpoints"]]),
-        serde_json::json!([
-            "IPv4",
-            [{"name": "tcp-80", "protocol": "TCP", "port": 8080}],
-            [{
-                "addresses": ["10.40.1.1"],
-                "conditions": {"ready": true, "serving": true, "terminating": false},
-                "nodeName": "node-a",
-            }],
-        ])
+        (&object["ports"], &object["endpoints"]),
+        (&json!([port]), &json!([one]))
     );
+    assert_eq!(object["addressType"], "IPv4");
 }
 
 #[test]
@@ -199,16 +185,12 @@ fn slices_follow_the_endpoints_and_are_written_once() {
     assert_eq!(write(&mut cluster), [format!("+{SLICE}")]);
     // A write that is not wanted any more, before it was done.
     cluster.apply(&slice("cart-2", "cart", &[endpoint(9, "node-a", "")]));
-    let wanted = |cluster: &mut Cluster| {
-        let (writes, _) = cluster.report();
-        writes.into_iter().find(|(name, _)| name == SLICE)
-    };
     assert!(matches!(
-        wanted(&mut cluster),
-        Some((_, Some(Write::Slice(_))))
+        about(&mut cluster, SLICE),
+        Some(Some(Write::Apply(_)))
     ));
     cluster.apply(&slice("cart-2", "cart", &[endpoint(1, "node-a", gone)]));
-    assert!(matches!(wanted(&mut cluster), Some((_, None))));
+    assert_eq!(about(&mut cluster, SLICE), Some(None));
     // Somebody removes it, and it comes again.
     cluster.delete(Kind::EndpointSlice, "shop/gateway-edge-tcp-80-v4-8080");
     assert_eq!(write(&mut cluster), [format!("+{SLICE}")]);
@@ -224,14 +206,12 @@ fn another_port_and_the_end_of_the_gateway_remove_slices() {
     write(&mut cluster);
     cluster.apply(&gateway("edge", "", "{name: web, protocol: TCP, port: 81}"));
     let other = "EndpointSlice shop/gateway-edge-tcp-81-v4-8080";
-    assert_eq!(
-        write(&mut cluster),
-        [
-            format!("+{SERVICE}"),
-            format!("-{SLICE}"),
-            format!("+{other}")
-        ]
-    );
+    let expected = [
+        format!("+{SERVICE}"),
+        format!("-{SLICE}"),
+        format!("+{other}"),
+    ];
+    assert_eq!(write(&mut cluster), expected);
     cluster.delete(Kind::Gateway, "shop/edge");
     assert_eq!(
         write(&mut cluster),
@@ -245,19 +225,16 @@ fn another_port_and_the_end_of_the_gateway_remove_slices() {
 fn slices_that_were_made_are_not_served() {
     let mut cluster = served(CART);
     assert_eq!(write(&mut cluster), [format!("+{SLICE}")]);
-    let (service, slices) = cluster
-        .state
-        .service(&crate::testing::name("shop/gateway-edge"));
+    let name = crate::testing::name("shop/gateway-edge");
+    let (service, slices) = cluster.state.service(&name);
     assert!(service.is_some_and(|service| !service.is_served()) && slices.is_empty());
     let made = slice(
         "gateway-edge-x",
         "gateway-edge",
         &[endpoint(7, "node-a", "")],
-    )
-    .replace(
-        "labels: {",
-        "ownerReferences: [{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, name: edge, uid: u}], labels: {portolan.dev/gateway: gateway-edge, ",
     );
+    let owned = "ownerReferences: [{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, name: edge, uid: u}], labels: {portolan.dev/gateway: gateway-edge, ";
+    let made = made.replace("labels: {", owned);
     assert_eq!(cluster.apply(&made), [""; 0]);
     assert_eq!(write(&mut cluster), ["-EndpointSlice shop/gateway-edge-x"]);
     // An agent that serves no Gateways serves the Service by them.
@@ -266,33 +243,22 @@ fn slices_that_were_made_are_not_served() {
     let Some((Object::EndpointSlice(slice), _)) = read else {
         panic!("{read:?}")
     };
-    assert_eq!(
-        slice.service,
-        Some(crate::testing::name("shop/gateway-edge"))
-    );
+    assert_eq!(slice.service, Some(name));
 }
 
 #[test]
 fn of_too_many_endpoints_the_ready_ones_stay() {
     let mut cluster = served(CART);
     let all = (0..1500).map(|n| {
-        let ready = n >= 600;
-        format!(
-            "    - {{addresses: [10.41.{}.{}], conditions: {{ready: {ready}, serving: true}}}}\n",
-            n / 250,
-            n % 250 + 1
-        )
+        let (ready, net, last) = (n >= 600, n / 250, n % 250 + 1);
+        format!("    - {{addresses: [10.41.{net}.{last}], conditions: {{ready: {ready}, serving: true}}}}\n")
     });
     cluster.apply(&slice("cart-1", "cart", &all.collect::<Vec<_>>()));
-    let (writes, _) = cluster.report();
-    let object = writes.into_iter().find_map(|(_, write)| match write? {
-        Write::Slice(object) => Some(object),
-        _ => None,
-    });
-    let object = object.expect("a slice");
+    let Some(Some(Write::Apply(object))) = about(&mut cluster, SLICE) else {
+        panic!("no slice")
+    };
     let endpoints = object["endpoints"].as_array().expect("endpoints");
-    let ready = endpoints
-        .iter()
-        .filter(|one| one["conditions"]["ready"] == true);
+    let ready = |one: &&Value| one["conditions"]["ready"] == true;
+    let ready = endpoints.iter().filter(ready);
     assert_eq!((endpoints.len(), ready.count()), (1000, 900));
 }

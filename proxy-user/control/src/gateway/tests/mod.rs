@@ -15,7 +15,7 @@ use crate::testing::{Cluster, endpoint, service, slice};
 
 /// The class, a namespace for each team, and two services with endpoints.
 fn base() -> String {
-    let class = "apiVersion: gateway.networking.k8s.io/v1\nkind: GatewayClass\nmetadata: {name: l4, generation: 1}\nspec: {controllerName: portolan.dev/l4}\n---\n";
+    let class = class("l4", "controllerName: portolan.dev/l4");
     let namespaces = "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: {team: shop}}\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: till, labels: {team: till}}\n---\n";
     let services = [
         service("cart", "10.96.0.1", ""),
@@ -48,13 +48,44 @@ fn route(kind: &str, name: &str, parents: &str, backends: &str) -> String {
     )
 }
 
+/// A route `shop/cart` of the Gateway `edge`.
+fn to(backends: &str) -> String {
+    route("TCPRoute", "shop/cart", EDGE, backends)
+}
+
+/// The Gateway `edge` with a listener for TCP and more fields of its spec.
+fn edge(rest: &str) -> String {
+    gateway("edge", rest, TCP)
+}
+
+/// A class with this name and more fields of its spec.
+fn class(name: &str, spec: &str) -> String {
+    format!(
+        "apiVersion: gateway.networking.k8s.io/v1\nkind: GatewayClass\nmetadata: {{name: {name}, generation: 1}}\nspec: {{{spec}}}\n---\n"
+    )
+}
+
+/// Lets routes of the namespace `till` refer to the Service `cart`.
+const GRANT: &str = "apiVersion: gateway.networking.k8s.io/v1\nkind: ReferenceGrant\nmetadata: {name: g, namespace: shop}\nspec: {from: [{group: gateway.networking.k8s.io, kind: TCPRoute, namespace: till}], to: [{group: '', kind: Service, name: cart}]}\n---\n";
+/// A listener for routes of every namespace, and such a route.
+const FROM_ALL: &str =
+    "{name: web, protocol: TCP, port: 80, allowedRoutes: {namespaces: {from: All}}}";
+fn of_till() -> String {
+    let parent = "{name: edge, namespace: shop}";
+    route(
+        "TCPRoute",
+        "till/cart",
+        parent,
+        "{name: cart, namespace: shop, port: 80}",
+    )
+}
+
 /// The Service that is made for the Gateway `edge`, as a load balancer has served it.
 const MADE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: gateway-edge, namespace: shop, labels: {portolan.dev/gateway: gateway-edge}, annotations: {portolan.dev/applied: x}, ownerReferences: [{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, name: edge, uid: uid-edge}]}\nspec: {type: LoadBalancer, clusterIP: 10.96.0.50, ports: [{name: tcp-80, port: 80, nodePort: 30080}]}\nstatus: {loadBalancer: {ingress: [{ip: 203.0.113.7}]}}\n---\n";
 
 const NODE: &str = "apiVersion: v1\nkind: Node\nmetadata: {name: node-a}\nstatus: {addresses: [{type: InternalIP, address: 192.168.40.2}]}\n---\n";
 const CART: &str = "{name: cart, port: 80}";
 const EDGE: &str = "{name: edge}";
-const EDGE_OF_SHOP: &str = "{name: edge, namespace: shop}";
 
 /// A cluster with the base and more objects.
 fn cluster(objects: &[String]) -> Cluster {
@@ -69,22 +100,25 @@ fn written(writes: &[(String, Option<Write>)], object: &str) -> Value {
     }
 }
 
+/// Returns what is to be written about an object, if there is news of it.
+fn about(cluster: &mut Cluster, object: &str) -> Option<Option<Write>> {
+    let (writes, _) = cluster.report();
+    let mut writes = writes.into_iter();
+    writes.find_map(|(name, write)| (name == object).then_some(write))
+}
+
 /// Returns the status that is to be written about an object.
 fn status(cluster: &mut Cluster, object: &str) -> Value {
     written(&cluster.report().0, object)
 }
 
-/// Returns conditions, each as `TYPE=STATUS REASON`.
-fn conditions(of: &Value) -> Vec<String> {
+/// Returns conditions, each as `TYPE=STATUS REASON`, with a comma between them.
+fn conditions(of: &Value) -> String {
     let all = of["conditions"].as_array().expect("conditions").iter();
-    let text = |value: &Value| value.as_str().expect("a text").to_owned();
-    all.map(|one| {
-        format!(
-            "{}={} {}",
-            text(&one["type"]),
-            text(&one["status"]),
-            text(&one["reason"])
-        )
-    })
-    .collect()
+    let all = all.map(|one| {
+        let [kind, status, reason] =
+            ["type", "status", "reason"].map(|field| one[field].as_str().expect("a text"));
+        format!("{kind}={status} {reason}")
+    });
+    all.collect::<Vec<_>>().join(", ")
 }

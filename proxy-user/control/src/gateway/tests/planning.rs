@@ -11,6 +11,7 @@ use crate::{
 };
 
 const PLAN: &str = "shop/gateway:edge";
+const BALANCER: &str = "balancer 198.51.100.1:80";
 
 fn ports(cluster: &Cluster) -> Vec<PortPlan> {
     let planned = cluster.gateway_plan(PLAN);
@@ -24,25 +25,19 @@ fn reached(port: &PortPlan) -> Vec<String> {
 
 #[test]
 fn a_route_leads_from_the_given_address_to_the_endpoints_of_its_service() {
-    let mut cluster = cluster(&[
-        gateway("edge", ADDRESS, TCP),
-        route("TCPRoute", "shop/cart", EDGE, CART),
-    ]);
+    let mut cluster = cluster(&[edge(ADDRESS), to(CART)]);
     let ports = ports(&cluster);
     assert_eq!((&*ports[0].name, ports.len()), ("web", 1));
-    assert_eq!(frontends(&ports[0].v4), ["balancer 198.51.100.1:80"]);
+    assert_eq!(frontends(&ports[0].v4), [BALANCER]);
     assert_eq!(reached(&ports[0]), ["10.40.1.1:8080"]);
     // A change of the endpoints plans the service and the Gateway, and nothing else.
-    let grown = slice(
-        "cart-1",
-        "cart",
-        &[endpoint(1, "node-a", ""), endpoint(9, "node-a", "")],
-    );
-    assert_eq!(cluster.apply(&grown), ["shop/cart", PLAN]);
+    let endpoints = [1, 9].map(|octet| endpoint(octet, "node-a", ""));
     assert_eq!(
-        reached(&self::ports(&cluster)[0]),
-        ["10.40.1.1:8080", "10.40.1.9:8080"]
+        cluster.apply(&slice("cart-1", "cart", &endpoints)),
+        ["shop/cart", PLAN]
     );
+    let grown = &self::ports(&cluster)[0];
+    assert_eq!(reached(grown), ["10.40.1.1:8080", "10.40.1.9:8080"]);
 }
 
 #[test]
@@ -64,13 +59,11 @@ fn tcp_and_udp_may_have_the_same_port() {
 #[test]
 fn a_listener_serves_the_oldest_of_its_routes_and_the_next_when_that_is_gone() {
     let aged = |name: &str, day: u8, backend: &str| {
-        route("TCPRoute", name, EDGE, backend).replace(
-            "generation: 5",
-            &format!("creationTimestamp: '2026-01-0{day}T00:00:00Z'"),
-        )
+        let time = format!("creationTimestamp: '2026-01-0{day}T00:00:00Z'");
+        route("TCPRoute", name, EDGE, backend).replace("generation: 5", &time)
     };
     let mut cluster = cluster(&[
-        gateway("edge", ADDRESS, TCP),
+        edge(ADDRESS),
         aged("shop/a", 2, "{name: till, port: 80}"),
         aged("shop/b", 1, CART),
     ]);
@@ -88,80 +81,58 @@ fn a_listener_serves_the_oldest_of_its_routes_and_the_next_when_that_is_gone() {
 fn a_listener_without_a_route_or_with_missing_backends_refuses_connections() {
     for more in [
         String::new(),
-        route("TCPRoute", "shop/cart", EDGE, "{name: none, port: 80}"),
-        route(
-            "TCPRoute",
-            "shop/cart",
-            EDGE,
-            "{name: cart, port: 80, weight: 0}",
-        ),
+        to("{name: none, port: 80}"),
+        to("{name: cart, port: 80, weight: 0}"),
     ] {
-        let cluster = cluster(&[gateway("edge", ADDRESS, TCP), more]);
+        let cluster = cluster(&[edge(ADDRESS), more]);
         let port = &ports(&cluster)[0];
-        assert_eq!(frontends(&port.v4), ["balancer 198.51.100.1:80"]);
+        assert_eq!(frontends(&port.v4), [BALANCER]);
         let has = proxy_common::ServiceFlags::HAS_ENDPOINTS;
         assert!(!port.v4.frontends[0].flags.has(has));
     }
 }
 
-/// How weights become shares: `gateway::weights`. Here the same Service is named twice.
-#[test]
-fn backends_have_their_share() {
-    let refs =
-        format!("{CART}, {{name: till, port: 80, weight: 2}}, {{name: cart, port: 80, weight: 2}}");
-    let cluster = cluster(&[
-        gateway("edge", ADDRESS, TCP),
-        route("TCPRoute", "shop/cart", EDGE, &refs),
-    ]);
-    let port = &ports(&cluster)[0];
-    let weights: Vec<_> = port.v4.backends.iter().map(|b| b.weight).collect();
-    assert_eq!(weights, [3, 1, 1]);
-}
-
-/// KUBE: connections to a backend that does not exist, or has no endpoints, are refused in
-/// proportion to its weight.
+/// How weights become shares: `gateway::weights`. Here the same Service is named twice, and one
+/// that does not exist or has no endpoints. KUBE: its share of connections is refused.
 #[rstest]
-#[case("{name: none, port: 80, weight: 3}")]
-#[case("{name: empty, port: 80, weight: 3}")]
-fn the_share_of_a_missing_backend_goes_where_it_is_refused(#[case] missing: &str) {
+#[case("{name: till, port: 80, weight: 2}, {name: cart, port: 80, weight: 2}",
+    &["10.40.1.1:8080 3", "10.40.1.2:8080 1", "10.40.1.3:8080 1"])]
+#[case("{name: none, port: 80, weight: 3}", &["10.40.1.1:8080 1", "192.168.40.2:1 3"])]
+#[case("{name: empty, port: 80, weight: 3}", &["10.40.1.1:8080 1", "192.168.40.2:1 3"])]
+fn backends_have_their_share(#[case] others: &str, #[case] expected: &[&str]) {
     let cluster = cluster(&[
         NODE.to_owned(),
         service("empty", "10.96.0.9", ""),
-        gateway("edge", ADDRESS, TCP),
-        route("TCPRoute", "shop/cart", EDGE, &format!("{CART}, {missing}")),
+        edge(ADDRESS),
+        to(&format!("{CART}, {others}")),
     ]);
     let port = &ports(&cluster)[0];
-    assert_eq!(reached(port), ["10.40.1.1:8080", "192.168.40.2:1"]);
-    let weights: Vec<_> = port.v4.backends.iter().map(|b| b.weight).collect();
-    assert_eq!(weights, [1, 3]);
+    let each = reached(port).into_iter().zip(&port.v4.backends);
+    let each: Vec<_> = each
+        .map(|(at, backend)| format!("{at} {}", backend.weight))
+        .collect();
+    assert_eq!(each, expected);
 }
 
 #[test]
 fn a_gateway_without_addresses_is_served_where_its_service_is() {
-    let mut cluster = cluster(&[
-        gateway("edge", "", TCP),
-        route("TCPRoute", "shop/cart", EDGE, CART),
-    ]);
+    let mut cluster = cluster(&[edge(""), to(CART)]);
     assert_eq!(frontends(&ports(&cluster)[0].v4), [""; 0]);
     // The Service itself has no plan: its frontends are the Gateway's.
     assert_eq!(cluster.apply(MADE), ["shop/gateway-edge", PLAN]);
     let (plan, _) = cluster.plan("shop/gateway-edge");
     assert_eq!(plan.ports, []);
     let port = &ports(&cluster)[0];
-    assert_eq!(
-        frontends(&port.v4),
-        [
-            "cluster 10.96.0.50:80",
-            "balancer 203.0.113.7:80",
-            "node 0.0.0.0:30080"
-        ]
-    );
+    let expected = [
+        "cluster 10.96.0.50:80",
+        "balancer 203.0.113.7:80",
+        "node 0.0.0.0:30080",
+    ];
+    assert_eq!(frontends(&port.v4), expected);
     assert_eq!(reached(port), ["10.40.1.1:8080"]);
     let said = status(&mut cluster, "Gateway shop/edge");
-    assert_eq!(
-        said["addresses"],
-        serde_json::json!([{"type": "IPAddress", "value": "203.0.113.7"}])
-    );
+    let address = serde_json::json!([{"type": "IPAddress", "value": "203.0.113.7"}]);
+    assert_eq!(said["addresses"], address);
 }
 
 #[test]
@@ -179,70 +150,52 @@ fn a_copy_of_that_service_that_no_gateway_owns_is_served_as_any() {
 #[test]
 fn clashes_are_said_in_status_and_warning_and_end_with_their_cause() {
     let young = gateway("young", ADDRESS, TCP).replace("2026-01-01", "2026-02-01");
-    let mut cluster = cluster(&[
-        gateway("edge", ADDRESS, TCP),
-        young,
-        route(
-            "TCPRoute",
-            "shop/cart",
-            &format!("{EDGE}, {{name: young}}"),
-            CART,
-        ),
-    ]);
-    let reason = "load balancer IP 198.51.100.1:80/TCP already belongs to Gateway shop/edge, which is older (or comes first by name). This one does not get it: remove it from one of the two";
+    let parents = format!("{EDGE}, {{name: young}}");
+    let route = route("TCPRoute", "shop/cart", &parents, CART);
+    let mut cluster = cluster(&[edge(ADDRESS), young, route]);
+    let reason = |holder: &str| {
+        format!(
+            "load balancer IP 198.51.100.1:80/TCP already belongs to {holder}, which is older (or comes first by name). This one does not get it: remove it from one of the two"
+        )
+    };
     let planned = cluster.gateway_plan("shop/gateway:young");
-    assert_eq!(
-        planned.warnings[0].to_string(),
-        format!("Gateway shop/young: {reason}")
-    );
+    assert_eq!(planned.warnings[0].object, "Gateway shop/young");
+    assert_eq!(planned.warnings[0].reason, reason("Gateway shop/edge"));
     assert_eq!(frontends(&planned.plan.ports[0].v4), [""; 0]);
     let said = status(&mut cluster, "Gateway shop/young");
-    assert_eq!(
-        conditions(&said),
-        [
-            "Accepted=True ListenersNotValid",
-            "Programmed=False Invalid"
-        ]
-    );
+    let expected = "Accepted=True ListenersNotValid, Programmed=False Invalid";
+    assert_eq!(conditions(&said), expected);
     let listener = &said["listeners"][0];
-    assert_eq!(conditions(listener)[0], "Accepted=False PortUnavailable");
-    assert_eq!(listener["conditions"][0]["message"], reason);
+    assert!(conditions(listener).starts_with("Accepted=False PortUnavailable, "));
+    assert_eq!(
+        listener["conditions"][0]["message"],
+        reason("Gateway shop/edge")
+    );
     // A younger Service takes it from none, an older one from both.
     for named in [
         ", type: LoadBalancer}\nstatus: {loadBalancer: {ingress: [{ip: 198.51.100.1}]}",
         ", externalIPs: [198.51.100.1]",
     ] {
-        let younger = service("web", "10.96.0.9", named);
-        cluster.apply(&younger.replace(
-            "namespace: shop",
-            "namespace: shop, creationTimestamp: '2026-03-01T00:00:00Z'",
-        ));
-        assert_eq!(
-            frontends(&ports(&cluster)[0].v4),
-            ["balancer 198.51.100.1:80"]
-        );
+        let service = service("web", "10.96.0.9", named);
+        let of = |day: &str| {
+            let time = format!("namespace: shop, creationTimestamp: '{day}T00:00:00Z'");
+            service.replace("namespace: shop", &time)
+        };
+        cluster.apply(&of("2026-03-01"));
+        assert_eq!(frontends(&ports(&cluster)[0].v4), [BALANCER]);
         assert_eq!(cluster.plan("shop/web").1.len(), 1);
-        cluster.apply(&younger.replace(
-            "namespace: shop",
-            "namespace: shop, creationTimestamp: '2025-12-01T00:00:00Z'",
-        ));
+        cluster.apply(&of("2025-12-01"));
     }
-    let reason = "load balancer IP 198.51.100.1:80/TCP already belongs to Service shop/web, which is older (or comes first by name). This one does not get it: remove it from one of the two";
     let planned = cluster.gateway_plan(PLAN);
-    assert_eq!(
-        planned.warnings[0].to_string(),
-        format!("Gateway shop/edge: {reason}")
-    );
+    assert_eq!(planned.warnings[0].object, "Gateway shop/edge");
+    assert_eq!(planned.warnings[0].reason, reason("Service shop/web"));
     assert_eq!(frontends(&cluster.plan("shop/web").0.ports[0].v4).len(), 2);
     cluster.delete(crate::model::Kind::Service, "shop/web");
-    assert_eq!(
-        frontends(&ports(&cluster)[0].v4),
-        ["balancer 198.51.100.1:80"]
-    );
+    assert_eq!(frontends(&ports(&cluster)[0].v4), [BALANCER]);
     cluster.delete(crate::model::Kind::Gateway, "shop/edge");
     let said = status(&mut cluster, "Gateway shop/young");
     assert_eq!(
         conditions(&said),
-        ["Accepted=True Accepted", "Programmed=True Programmed"]
+        "Accepted=True Accepted, Programmed=True Programmed"
     );
 }

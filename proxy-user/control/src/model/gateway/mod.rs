@@ -8,11 +8,13 @@ mod read;
 mod selector;
 pub mod status;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::Deserialize;
+use serde_json::Value;
 
 pub use selector::{Labels, Selector};
 
@@ -76,40 +78,52 @@ pub struct Gateway {
 }
 
 /// An address that a Gateway asks for.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(default)]
 pub struct GivenAddress {
-    /// `IPAddress` if the object does not say it.
-    pub kind: Arc<str>,
+    /// None: `IPAddress`.
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
     /// Empty if any address will do.
-    pub value: Arc<str>,
+    pub value: String,
 }
 
 /// KUBE: `spec.infrastructure`.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 pub struct Infrastructure {
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
-    /// Whether it refers to parameters, which this controller does not have.
-    pub has_parameters: bool,
+    /// Parameters, which this controller does not have.
+    pub parameters_ref: Option<Value>,
 }
 
 /// One listener of a Gateway.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Listener {
-    pub name: Arc<str>,
+    pub name: String,
     /// In host byte order; from 1 to 65535.
     pub port: u16,
     /// As the object says it: `TCP` and `UDP` are served.
-    pub protocol: Arc<str>,
-    /// KUBE: `allowedRoutes.kinds`, each a group and a kind. Empty: all that fit the protocol.
-    pub kinds: Box<[(Arc<str>, Arc<str>)]>,
+    pub protocol: String,
+    /// KUBE: `allowedRoutes.kinds`. Empty: all that fit the protocol.
+    pub kinds: Box<[AllowedKind]>,
     pub from: From,
+}
+
+/// A kind of routes that may use a listener.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct AllowedKind {
+    /// None: [`GROUP`].
+    pub group: Option<String>,
+    pub kind: String,
 }
 
 impl Listener {
     /// Returns the kind of routes that fit the listener's protocol; None if it is not served.
     pub fn route_kind(&self) -> Option<Kind> {
-        match &*self.protocol {
+        match self.protocol.as_str() {
             "TCP" => Some(Kind::TcpRoute),
             "UDP" => Some(Kind::UdpRoute),
             _ => None,
@@ -132,56 +146,61 @@ pub enum From {
 pub struct Route {
     pub id: Identity,
     pub kind: Kind,
-    pub parents: Box<[ParentRef]>,
-    pub backends: Box<[BackendRef]>,
+    pub parents: Box<[Reference]>,
+    pub backends: Box<[Reference]>,
 }
 
-/// A reference of a route to what it wants to be attached to.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct ParentRef {
-    pub group: Arc<str>,
-    pub kind: Arc<str>,
-    /// None: the route's own namespace.
-    pub namespace: Option<Arc<str>>,
-    pub name: Arc<str>,
+/// A reference to other objects: of a route to what it wants to be attached to, or to a backend;
+/// and what a grant allows to refer to, and to be referred to.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Reference {
+    pub group: Option<String>,
+    pub kind: Option<String>,
+    /// None: the namespace of the object that refers.
+    pub namespace: Option<String>,
+    /// Of a grant: empty for every object of the kind.
+    pub name: String,
     /// The name of a listener; None: every listener.
-    pub section: Option<Arc<str>>,
+    pub section_name: Option<String>,
+    /// In host byte order; None if there is none, or no valid one.
+    #[serde(deserialize_with = "read::optional_port")]
     pub port: Option<u16>,
+    /// The share of new connections, in proportion to the sum of all weights of the route.
+    pub weight: Option<i64>,
 }
 
-impl ParentRef {
+impl Reference {
+    /// Sets what is meant where nothing is said.
+    fn complete(&mut self, group: &str, kind: &str) {
+        self.group.get_or_insert_with(|| group.to_owned());
+        self.kind.get_or_insert_with(|| kind.to_owned());
+        for text in [&mut self.namespace, &mut self.section_name] {
+            text.take_if(|text| text.is_empty());
+        }
+    }
+    fn is_to(&self, group: &str, kind: &str) -> bool {
+        self.group.as_deref() == Some(group) && self.kind.as_deref() == Some(kind)
+    }
+    fn object(&self, namespace: &Arc<str>) -> ObjectName {
+        let other = self.namespace.as_deref().map(Arc::from);
+        ObjectName {
+            namespace: other.unwrap_or_else(|| Arc::clone(namespace)),
+            name: self.name.as_str().into(),
+        }
+    }
     /// Returns the Gateway that the reference of a route in `namespace` names; None if it names
     /// something else.
     pub fn gateway(&self, namespace: &Arc<str>) -> Option<ObjectName> {
-        (&*self.group == GROUP && &*self.kind == "Gateway").then(|| ObjectName {
-            namespace: Arc::clone(self.namespace.as_ref().unwrap_or(namespace)),
-            name: Arc::clone(&self.name),
-        })
+        self.is_to(GROUP, "Gateway").then(|| self.object(namespace))
     }
-}
-
-/// A reference of a route to a backend.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct BackendRef {
-    pub group: Arc<str>,
-    pub kind: Arc<str>,
-    /// None: the route's own namespace.
-    pub namespace: Option<Arc<str>>,
-    pub name: Arc<str>,
-    /// In host byte order; None if there is none, or no valid one.
-    pub port: Option<u16>,
-    /// The share of new connections, in proportion to the sum of all weights of the route.
-    pub weight: u32,
-}
-
-impl BackendRef {
     /// Returns the Service that the reference of a route in `namespace` names; None if it names
     /// something else.
     pub fn service(&self, namespace: &Arc<str>) -> Option<ObjectName> {
-        (self.group.is_empty() && &*self.kind == "Service").then(|| ObjectName {
-            namespace: Arc::clone(self.namespace.as_ref().unwrap_or(namespace)),
-            name: Arc::clone(&self.name),
-        })
+        self.is_to("", "Service").then(|| self.object(namespace))
+    }
+    pub fn weight(&self) -> u32 {
+        u32::try_from(self.weight.unwrap_or(1)).unwrap_or_default()
     }
 }
 
@@ -189,37 +208,20 @@ impl BackendRef {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReferenceGrant {
     pub id: Identity,
-    pub from: Box<[GrantFrom]>,
-    pub to: Box<[GrantTo]>,
+    pub from: Box<[Reference]>,
+    pub to: Box<[Reference]>,
 }
 
 impl ReferenceGrant {
     /// Whether a route of this kind in `namespace` may refer to a Service of the grant's namespace.
     pub fn permits(&self, kind: Kind, namespace: &str, service: &str) -> bool {
-        let from = self.from.iter().any(|from| {
-            &*from.group == GROUP && *from.kind == *kind.name() && &*from.namespace == namespace
-        });
-        from && self.to.iter().any(|to| {
-            to.group.is_empty()
-                && &*to.kind == "Service"
-                && to.name.as_ref().is_none_or(|name| &**name == service)
-        })
+        let is_from = |from: &Reference| {
+            from.is_to(GROUP, kind.name()) && from.namespace.as_deref() == Some(namespace)
+        };
+        let is_to =
+            |to: &Reference| to.is_to("", "Service") && (to.name.is_empty() || to.name == service);
+        self.from.iter().any(is_from) && self.to.iter().any(is_to)
     }
-}
-
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct GrantFrom {
-    pub group: Arc<str>,
-    pub kind: Arc<str>,
-    pub namespace: Arc<str>,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct GrantTo {
-    pub group: Arc<str>,
-    pub kind: Arc<str>,
-    /// None: every object of the kind.
-    pub name: Option<Arc<str>>,
 }
 
 /// A namespace's labels, by which listeners choose namespaces.

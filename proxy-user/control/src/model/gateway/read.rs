@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Converts the Gateway API's objects. A part that cannot be read is a warning.
 
-use std::{collections::BTreeMap, sync::Arc};
-
 use k8s_openapi::api::core::v1 as core;
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::{
-    BackendRef, CONTROLLER, From, GROUP, Gateway, GatewayClass, GivenAddress, GrantFrom, GrantTo,
-    Identity, Infrastructure, Labels, Listener, Namespace, ParentRef, ReferenceGrant, Route,
-    Selector,
+    AllowedKind, CONTROLLER, From, GROUP, Gateway, GatewayClass, GivenAddress, Identity,
+    Infrastructure, Labels, Listener, Namespace, Reference, ReferenceGrant, Route, Selector,
     original::{self, Custom},
     status,
 };
@@ -33,25 +30,9 @@ struct ClassSpec {
 #[serde(default, rename_all = "camelCase")]
 struct GatewaySpec {
     gateway_class_name: String,
-    addresses: Vec<AddressSpec>,
+    addresses: Vec<GivenAddress>,
     listeners: Vec<Value>,
-    infrastructure: InfrastructureSpec,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct AddressSpec {
-    #[serde(rename = "type")]
-    kind: Option<String>,
-    value: String,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct InfrastructureSpec {
-    labels: BTreeMap<String, String>,
-    annotations: BTreeMap<String, String>,
-    parameters_ref: Option<Value>,
+    infrastructure: Infrastructure,
 }
 
 #[derive(Default, Deserialize)]
@@ -66,15 +47,8 @@ struct ListenerSpec {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct AllowedRoutes {
-    kinds: Vec<KindSpec>,
+    kinds: Vec<AllowedKind>,
     namespaces: NamespacesSpec,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct KindSpec {
-    group: Option<String>,
-    kind: String,
 }
 
 #[derive(Default, Deserialize)]
@@ -87,33 +61,21 @@ struct NamespacesSpec {
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct RouteSpec {
-    parent_refs: Vec<RefSpec>,
+    parent_refs: Vec<Reference>,
     rules: Vec<RuleSpec>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct RuleSpec {
-    backend_refs: Vec<RefSpec>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct RefSpec {
-    group: Option<String>,
-    kind: Option<String>,
-    namespace: Option<String>,
-    name: String,
-    section_name: Option<String>,
-    port: Option<i64>,
-    weight: Option<i64>,
+    backend_refs: Vec<Reference>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct GrantSpec {
-    from: Vec<RefSpec>,
-    to: Vec<RefSpec>,
+    from: Vec<Reference>,
+    to: Vec<Reference>,
 }
 
 /// Reads a part of an object; an unreadable one counts as empty, with a warning.
@@ -153,11 +115,50 @@ fn selector(field: &str, value: Option<&Value>, complaints: &mut Complaints) -> 
     read.inspect_err(refuse).ok()
 }
 
-/// Returns a port number; None if there is no valid one.
-fn port(number: Option<i64>) -> Option<u16> {
-    number
-        .and_then(|number| u16::try_from(number).ok())
-        .filter(|number| *number != 0)
+/// Returns a port number; None if it is no valid one.
+fn port(number: i64) -> Option<u16> {
+    let number = u16::try_from(number).ok();
+    number.filter(|number| *number != 0)
+}
+
+pub(super) fn optional_port<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u16>, D::Error> {
+    Ok(Option::deserialize(from)?.and_then(port))
+}
+
+/// Reads a listener; None without a valid port.
+fn listener_of(field: &str, value: &Value, complaints: &mut Complaints) -> Option<Listener> {
+    let spec: ListenerSpec = part(field, value, complaints);
+    let Some(port) = port(spec.port) else {
+        complaints.add(format!(
+            "{field}: port {} is not between 1 and 65535; this listener is ignored, correct its number",
+            spec.port
+        ));
+        return None;
+    };
+    let allowed = spec.allowed_routes;
+    let from = match allowed.namespaces.from.as_deref() {
+        None | Some("Same") => From::Same,
+        Some("All") => From::All,
+        Some("Selector") => {
+            let field = format!("{field}.allowedRoutes.namespaces.selector");
+            selector(&field, allowed.namespaces.selector.as_ref(), complaints)
+                .map_or(From::Nowhere, From::Matching)
+        }
+        Some("None") => From::Nowhere,
+        Some(other) => {
+            complaints.add(format!(
+                "{field}.allowedRoutes.namespaces.from {other:?} is none of All, Same, Selector and None; no route may use the listener, set one of them",
+            ));
+            From::Nowhere
+        }
+    };
+    Some(Listener {
+        name: spec.name,
+        port,
+        protocol: spec.protocol,
+        kinds: allowed.kinds.into(),
+        from,
+    })
 }
 
 impl Converter {
@@ -179,11 +180,6 @@ impl Converter {
         Ok((id, spec, complaints))
     }
 
-    fn optional(&mut self, text: Option<&str>) -> Option<Arc<str>> {
-        text.filter(|text| !text.is_empty())
-            .map(|text| self.text(text))
-    }
-
     /// Converts a GatewayClass; fails only if it has no name.
     pub fn gateway_class(
         &mut self,
@@ -201,15 +197,10 @@ impl Converter {
     /// Converts a Gateway; fails only if it has no name.
     pub fn gateway(&mut self, object: &original::Gateway) -> Result<Converted<Gateway>, Warning> {
         let (id, spec, mut complaints): (_, GatewaySpec, _) = self.begin(object)?;
-        let addresses = spec.addresses.iter().map(|address| GivenAddress {
-            kind: self.text(address.kind.as_deref().unwrap_or("IPAddress")),
-            value: self.text(&address.value),
-        });
-        let addresses = addresses.collect();
         let mut listeners: Vec<Listener> = Vec::with_capacity(spec.listeners.len());
         for (index, listener) in spec.listeners.iter().enumerate() {
             let field = format!("spec.listeners[{index}]");
-            if let Some(listener) = self.listener(&field, listener, &mut complaints) {
+            if let Some(listener) = listener_of(&field, listener, &mut complaints) {
                 if listeners.iter().any(|other| other.name == listener.name) {
                     complaints.add(format!(
                         "{field}: an earlier listener is called {}, too; this one is ignored, give it another name",
@@ -224,74 +215,20 @@ impl Converter {
             id,
             uid: self.text(object.metadata.uid.as_deref().unwrap_or_default()),
             class: self.text(&spec.gateway_class_name),
-            addresses,
+            addresses: spec.addresses.into(),
             listeners: listeners.into(),
-            infrastructure: Infrastructure {
-                labels: spec.infrastructure.labels,
-                annotations: spec.infrastructure.annotations,
-                has_parameters: spec.infrastructure.parameters_ref.is_some(),
-            },
+            infrastructure: spec.infrastructure,
         };
         Ok((gateway, complaints.into_warnings()))
-    }
-
-    fn listener(
-        &mut self,
-        field: &str,
-        value: &Value,
-        complaints: &mut Complaints,
-    ) -> Option<Listener> {
-        let spec: ListenerSpec = part(field, value, complaints);
-        let Some(port) = port(Some(spec.port)) else {
-            complaints.add(format!(
-                "{field}: port {} is not between 1 and 65535; this listener is ignored, correct its number",
-                spec.port
-            ));
-            return None;
-        };
-        let allowed = spec.allowed_routes;
-        let kinds = allowed.kinds.iter().map(|kind| {
-            let group = kind.group.as_deref().unwrap_or(GROUP);
-            (self.text(group), self.text(&kind.kind))
-        });
-        let kinds = kinds.collect();
-        let from = match allowed.namespaces.from.as_deref() {
-            None | Some("Same") => From::Same,
-            Some("All") => From::All,
-            Some("Selector") => {
-                let field = format!("{field}.allowedRoutes.namespaces.selector");
-                selector(&field, allowed.namespaces.selector.as_ref(), complaints)
-                    .map_or(From::Nowhere, From::Matching)
-            }
-            Some("None") => From::Nowhere,
-            Some(other) => {
-                complaints.add(format!(
-                    "{field}.allowedRoutes.namespaces.from {other:?} is none of All, Same, Selector and None; no route may use the listener, set one of them",
-                ));
-                From::Nowhere
-            }
-        };
-        Some(Listener {
-            name: self.text(&spec.name),
-            port,
-            protocol: self.text(&spec.protocol),
-            kinds,
-            from,
-        })
     }
 
     /// Converts a TCPRoute or UDPRoute; fails only if it has no name.
     pub fn route<T: Original + Custom>(&mut self, object: &T) -> Result<Converted<Route>, Warning> {
         let (id, spec, mut complaints): (_, RouteSpec, _) = self.begin(object)?;
-        let parents = spec.parent_refs.iter().map(|parent| ParentRef {
-            group: self.text(parent.group.as_deref().unwrap_or(GROUP)),
-            kind: self.text(parent.kind.as_deref().unwrap_or("Gateway")),
-            namespace: self.optional(parent.namespace.as_deref()),
-            name: self.text(&parent.name),
-            section: self.optional(parent.section_name.as_deref()),
-            port: port(parent.port),
-        });
-        let parents = parents.collect();
+        let mut parents = spec.parent_refs;
+        for parent in &mut parents {
+            parent.complete(GROUP, "Gateway");
+        }
         // KUBE: a route has one rule.
         if spec.rules.len() > 1 {
             complaints.add(
@@ -300,29 +237,23 @@ impl Converter {
             );
         }
         let rule = spec.rules.into_iter().next().unwrap_or_default();
-        let backends = rule.backend_refs.iter().map(|backend| {
-            let weight = backend.weight.unwrap_or(1);
-            if !(0..=MAX_WEIGHT).contains(&weight) {
+        let mut backends = rule.backend_refs;
+        for backend in &mut backends {
+            backend.complete("", "Service");
+            let weight = backend.weight.get_or_insert(1);
+            if !(0..=MAX_WEIGHT).contains(weight) {
                 complaints.add(format!(
                     "backendRef {}: weight {weight} is not between 0 and {MAX_WEIGHT}; the nearest is used, correct it",
                     backend.name
                 ));
+                *weight = (*weight).clamp(0, MAX_WEIGHT);
             }
-            BackendRef {
-                group: self.text(backend.group.as_deref().unwrap_or_default()),
-                kind: self.text(backend.kind.as_deref().unwrap_or("Service")),
-                namespace: self.optional(backend.namespace.as_deref()),
-                name: self.text(&backend.name),
-                port: port(backend.port),
-                weight: u32::try_from(weight.clamp(0, MAX_WEIGHT)).unwrap_or_default(),
-            }
-        });
-        let backends = backends.collect();
+        }
         let route = Route {
             id,
             kind: T::KIND,
-            parents,
-            backends,
+            parents: parents.into(),
+            backends: backends.into(),
         };
         Ok((route, complaints.into_warnings()))
     }
@@ -332,19 +263,11 @@ impl Converter {
         &mut self,
         object: &original::ReferenceGrant,
     ) -> Result<Converted<ReferenceGrant>, Warning> {
-        let (id, spec, complaints): (_, GrantSpec, _) = self.begin(object)?;
-        let from = spec.from.iter().map(|from| GrantFrom {
-            group: self.text(from.group.as_deref().unwrap_or_default()),
-            kind: self.text(from.kind.as_deref().unwrap_or_default()),
-            namespace: self.text(from.namespace.as_deref().unwrap_or_default()),
-        });
-        let from = from.collect();
-        let to = spec.to.iter().map(|to| GrantTo {
-            group: self.text(to.group.as_deref().unwrap_or_default()),
-            kind: self.text(to.kind.as_deref().unwrap_or_default()),
-            name: self.optional(Some(&to.name)),
-        });
-        let to = to.collect();
+        let (id, mut spec, complaints): (_, GrantSpec, _) = self.begin(object)?;
+        for reference in spec.from.iter_mut().chain(&mut spec.to) {
+            reference.complete("", "");
+        }
+        let (from, to) = (spec.from.into(), spec.to.into());
         Ok((ReferenceGrant { id, from, to }, complaints.into_warnings()))
     }
 

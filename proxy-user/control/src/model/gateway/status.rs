@@ -135,15 +135,16 @@ fn with_times(before: &Value, wanted: &Value, now: &str) -> Value {
 mod tests {
     use super::*;
 
+    fn condition(kind: &str, holds: &str, time: Option<&str>) -> Value {
+        let mut one = json!({"type": kind, "status": holds, "reason": "R", "message": ""});
+        if let Some(time) = time {
+            one["lastTransitionTime"] = json!(time);
+        }
+        one
+    }
+
     #[test]
     fn others_entries_stay_and_times_change_with_the_status_of_a_condition() {
-        let condition = |kind: &str, holds: &str, time: Option<&str>| {
-            let mut one = json!({"type": kind, "status": holds, "reason": "R", "message": ""});
-            if let Some(time) = time {
-                one["lastTransitionTime"] = json!(time);
-            }
-            one
-        };
         let other = json!({"parentRef": {"name": "x"}, "controllerName": "example.org/other"});
         let parent = |conditions: Value| json!({"parentRef": {"name": "edge"}, "controllerName": CONTROLLER, "conditions": conditions});
         let stale = json!({"parentRef": {"name": "gone"}, "controllerName": CONTROLLER});
@@ -162,29 +163,19 @@ mod tests {
             condition("Accepted", "True", Some("t1")),
             condition("ResolvedRefs", "True", Some("now")),
         ]));
-        assert_eq!(
-            merged(Kind::TcpRoute, &current, &wanted, "now"),
-            json!({"parents": [other, expected]})
-        );
+        let merged = merged(Kind::TcpRoute, &current, &wanted, "now");
+        assert_eq!(merged, json!({"parents": [other, expected]}));
     }
 
     #[test]
     fn listeners_keep_their_times_by_name() {
-        let listener = |name: &str, time: Option<&str>| {
-            let mut one =
-                json!({"name": name, "conditions": [{"type": "Accepted", "status": "True"}]});
-            if let Some(time) = time {
-                one["conditions"][0]["lastTransitionTime"] = json!(time);
-            }
-            one
+        let listeners = |all: [(&str, Option<&str>); 2]| {
+            let each = all.map(|(name, time)| json!({"name": name, "conditions": [condition("Accepted", "True", time)]}));
+            json!({"conditions": [], "listeners": each})
         };
-        let current = json!({"conditions": [], "listeners": [listener("a", Some("t1")), listener("b", Some("t1"))]});
-        let wanted =
-            json!({"conditions": [], "listeners": [listener("b", None), listener("c", None)]});
-        let merged = merged(Kind::Gateway, &current, &wanted, "now");
-        assert_eq!(
-            merged["listeners"],
-            json!([listener("b", Some("t1")), listener("c", Some("now"))])
-        );
+        let current = listeners([("a", Some("t1")), ("b", Some("t1"))]);
+        let wanted = listeners([("b", None), ("c", None)]);
+        let expected = listeners([("b", Some("t1")), ("c", Some("now"))]);
+        assert_eq!(merged(Kind::Gateway, &current, &wanted, "now"), expected);
     }
 }

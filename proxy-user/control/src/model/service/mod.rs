@@ -101,6 +101,26 @@ pub struct ServicePort {
 }
 
 impl Service {
+    /// Returns a service with nothing but a name.
+    pub(crate) fn new(name: ObjectName) -> Self {
+        Self {
+            name,
+            uid_hash: 0,
+            created: i64::MAX,
+            cluster_v4: None,
+            cluster_v6: None,
+            external_ips: Box::default(),
+            load_balancer_ips: Box::default(),
+            source_ranges: SourceRanges::default(),
+            ports: Box::default(),
+            affinity_timeout: 0,
+            selection: None,
+            internal_local: false,
+            external_local: false,
+            health_check_node_port: None,
+            role: Role::Plain,
+        }
+    }
     /// Whether this service gets any entry in the maps.
     pub fn is_served(&self) -> bool {
         match self.role {
@@ -129,25 +149,17 @@ impl Converter {
         let empty = ServiceSpec::default();
         let spec = object.spec.as_ref().unwrap_or(&empty);
         let mut service = Service {
-            name,
             uid_hash: uid_hash(object.metadata.uid.as_deref()),
             created: created(&object.metadata),
-            cluster_v4: None,
-            cluster_v6: None,
-            external_ips: Box::default(),
-            load_balancer_ips: Box::default(),
-            source_ranges: SourceRanges::default(),
-            ports: Box::default(),
             affinity_timeout: policy::affinity_timeout(spec, &mut complaints),
-            selection: None,
             internal_local: policy::is_local(
                 "internalTrafficPolicy",
                 spec.internal_traffic_policy.as_deref(),
                 &mut complaints,
             ),
             external_local: policy::is_external_local(spec, &mut complaints),
-            health_check_node_port: None,
             role: self.role(object),
+            ..Service::new(name)
         };
         // KUBE: ExternalName is not served, even with a cluster IP left over from another type.
         if self.is_of_another_proxy(&object.metadata)

@@ -12,13 +12,18 @@ use crate::{
 };
 
 /// The service of a YAML text, and the warnings about it.
-fn read(yaml: &str, link_local: bool) -> (Arc<Service>, Vec<String>) {
-    let mut converter = Converter::new("node-a").with_link_local(link_local);
+fn read_by(mut converter: Converter, yaml: &str) -> (Arc<Service>, Vec<String>) {
     let Some((Object::Service(service), warnings)) = converted(yaml, &mut converter) else {
         panic!("no service in {yaml}")
     };
     let reasons = warnings.into_iter().map(|Warning { reason, .. }| reason);
     (service, reasons.collect())
+}
+
+fn read(yaml: &str, link_local: bool) -> (Arc<Service>, Vec<String>) {
+    let mut converter = Converter::new("node-a");
+    converter.link_local = link_local;
+    read_by(converter, yaml)
 }
 
 /// Returns a dual-stack service that has 192.0.2.1 and `address` in the field.
@@ -34,11 +39,8 @@ fn with_address(field: &str, address: &str) -> String {
 }
 
 fn external(service: &Service) -> Vec<IpAddr> {
-    let all = service
-        .external_ips
-        .iter()
-        .chain(&service.load_balancer_ips);
-    all.copied().collect()
+    let all = service.external_ips.iter();
+    all.chain(&service.load_balancer_ips).copied().collect()
 }
 
 #[rstest]
@@ -63,12 +65,8 @@ fn an_address_that_no_service_can_have_is_left_out(
         "clusterIP" => read(&service("cart", &format!("'{address}'"), ""), true),
         _ => read(&with_address(field, address), true),
     };
-    assert_eq!(
-        reasons,
-        [format!(
-            "{field} {flaw}, which no service can have; it is not served, use another address"
-        )]
-    );
+    let expected = "which no service can have; it is not served, use another address";
+    assert_eq!(reasons, [format!("{field} {flaw}, {expected}")]);
     if field == "clusterIP" {
         assert!(!service.is_served());
     } else {
@@ -85,12 +83,8 @@ fn link_local_addresses_are_served_only_if_the_setting_says_so(#[case] address: 
     for field in ["externalIP", "load balancer IP"] {
         let yaml = with_address(field, address);
         let (left_out, reasons) = read(&yaml, false);
-        assert_eq!(
-            reasons,
-            [format!(
-                "{field} {address} is a link-local address, which no service can have; it is not served, use another address, or set portolan.serveLinkLocal to true"
-            )]
-        );
+        let expected = "a link-local address, which no service can have; it is not served, use another address, or set portolan.serveLinkLocal to true";
+        assert_eq!(reasons, [format!("{field} {address} is {expected}")]);
         assert_eq!(external(&left_out).len(), 1);
         let (served, reasons) = read(&yaml, true);
         assert_eq!((external(&served).len(), &reasons[..]), (2, &[][..]));
@@ -122,12 +116,8 @@ fn only_services_of_the_proxy_name_are_served(
     let label = label.map(|name| format!("service.kubernetes.io/service-proxy-name: {name}"));
     let labels = format!("metadata: {{labels: {{{}}}, ", label.unwrap_or_default());
     let yaml = service("cart", "172.30.0.1", "").replace("metadata: {", &labels);
-    let mut converter = Converter::new("node-a").with_proxy_name(ours);
-    let Some((Object::Service(service), warnings)) = converted(&yaml, &mut converter) else {
-        panic!("no service in {yaml}")
-    };
-    assert_eq!(
-        (service.cluster_v4.is_some(), warnings),
-        (is_served, vec![])
-    );
+    let mut converter = Converter::new("node-a");
+    converter.proxy_name = ours.map(str::to_owned);
+    let (service, reasons) = read_by(converter, &yaml);
+    assert_eq!((service.cluster_v4.is_some(), reasons), (is_served, vec![]));
 }

@@ -7,82 +7,62 @@ use crate::{
     testing::{Cluster, frontends, service},
 };
 
-fn external(name: &str, cluster_ip: &str, created: &str) -> String {
+fn external(name: &str, cluster_ip: &str) -> String {
     service(name, cluster_ip, ", externalIPs: [192.0.2.1]")
-        .replace("namespace: shop", &format!("namespace: shop{created}"))
+}
+
+/// Returns the service with this month of the year as the time of its creation.
+fn of_month(month: u8, service: &str) -> String {
+    let time = format!("namespace: shop, creationTimestamp: '2026-0{month}-01T00:00:00Z'");
+    service.replace("namespace: shop", &time)
 }
 
 #[test]
 fn a_frontend_two_services_want_goes_to_the_older_until_it_is_deleted() {
-    let mut cluster = Cluster::new(&external(
-        "a",
-        "172.30.0.1",
-        ", creationTimestamp: '2026-02-01T00:00:00Z'",
-    ));
+    let mut cluster = Cluster::new(&of_month(2, &external("a", "172.30.0.1")));
     assert_eq!(frontends(&port(&cluster, "shop/a").v4).len(), 2);
-    let older = external(
-        "b",
-        "172.30.0.2",
-        ", creationTimestamp: '2026-01-01T00:00:00Z'",
-    );
+    let older = of_month(1, &external("b", "172.30.0.2"));
     assert_eq!(cluster.apply(&older), ["shop/a", "shop/b"]);
 
     assert_eq!(frontends(&port(&cluster, "shop/b").v4).len(), 2);
     let (plan, warnings) = cluster.plan("shop/a");
     assert_eq!(frontends(&plan.ports[0].v4), ["cluster 172.30.0.1:80"]);
-    let [warning] = &warnings[..] else {
-        panic!("{warnings:?}")
-    };
+    let reason = "external IP 192.0.2.1:80/TCP already belongs to Service shop/b, which is older (or comes first by name). This one does not get it: remove it from one of the two";
     assert_eq!(
-        warning.to_string(),
-        "Service shop/a: external IP 192.0.2.1:80/TCP already belongs to Service shop/b, which is older (or comes first by name). This one does not get it: remove it from one of the two"
+        (warnings.len(), &*warnings[0].object),
+        (1, "Service shop/a")
     );
-
-    assert_eq!(
-        cluster.delete(Kind::Service, "shop/b"),
-        ["shop/a", "shop/b"]
-    );
+    assert_eq!(warnings[0].reason, reason);
+    let changed = cluster.delete(Kind::Service, "shop/b");
+    assert_eq!(changed, ["shop/a", "shop/b"]);
     assert_eq!(frontends(&port(&cluster, "shop/a").v4).len(), 2);
 }
 
 #[test]
 fn a_load_balancer_ip_of_0_0_0_0_takes_no_node_port() {
-    let older = service(
-        "a",
-        "172.30.0.1",
-        "}\nstatus: {loadBalancer: {ingress: [{ip: 0.0.0.0}]}",
-    );
-    let older = older.replace("port: 80", "port: 30080");
+    let balancer = "}\nstatus: {loadBalancer: {ingress: [{ip: 0.0.0.0}]}";
+    let older = service("a", "172.30.0.1", balancer).replace("port: 80", "port: 30080");
     let node_port = service("b", "172.30.0.2", "").replace("port: 80", "port: 80, nodePort: 30080");
     let cluster = Cluster::new(&(older + &node_port));
+    let of = |name: &str| frontends(&port(&cluster, name).v4);
+    assert_eq!(of("shop/a"), ["cluster 172.30.0.1:30080"]);
     assert_eq!(
-        frontends(&port(&cluster, "shop/a").v4),
-        ["cluster 172.30.0.1:30080"]
-    );
-    let (plan, warnings) = cluster.plan("shop/b");
-    assert_eq!(warnings, []);
-    assert_eq!(
-        frontends(&plan.ports[0].v4),
+        of("shop/b"),
         ["cluster 172.30.0.2:80", "node 0.0.0.0:30080"]
     );
 }
 
 #[test]
 fn among_services_of_one_age_the_first_by_name_has_the_frontend() {
-    let mut cluster =
-        Cluster::new(&(external("b", "172.30.0.2", "") + &external("c", "172.30.0.3", "")));
+    let all = ["shop/a", "shop/b", "shop/c"];
+    let [b, c] = [("b", "172.30.0.2"), ("c", "172.30.0.3")].map(|(name, ip)| external(name, ip));
+    let mut cluster = Cluster::new(&(b + &c));
     assert_eq!(cluster.plan("shop/b").1.len(), 0);
     assert_eq!(cluster.plan("shop/c").1.len(), 1);
-    assert_eq!(
-        cluster.apply(&external("a", "172.30.0.1", "")),
-        ["shop/a", "shop/b", "shop/c"]
-    );
+    assert_eq!(cluster.apply(&external("a", "172.30.0.1")), all);
     assert_eq!(cluster.plan("shop/b").1.len(), 1);
     // A service that gives up the address also lets the next one have it.
-    assert_eq!(
-        cluster.apply(&service("a", "172.30.0.1", "")),
-        ["shop/a", "shop/b", "shop/c"]
-    );
+    assert_eq!(cluster.apply(&service("a", "172.30.0.1", "")), all);
     assert_eq!(cluster.plan("shop/b").1.len(), 0);
     // The removal of a service without the frontend affects no other.
     assert_eq!(cluster.delete(Kind::Service, "shop/c"), ["shop/c"]);
@@ -91,15 +71,10 @@ fn among_services_of_one_age_the_first_by_name_has_the_frontend() {
 #[test]
 fn an_external_ip_equal_to_another_services_cluster_ip_is_not_served() {
     // Neither age nor name gives it the address.
-    let older = service("a", "172.30.0.2", ", externalIPs: [172.30.0.1]").replace(
-        "namespace: shop",
-        "namespace: shop, creationTimestamp: '2026-01-01T00:00:00Z'",
-    );
-    let mut cluster = Cluster::new(&older);
-    assert_eq!(
-        cluster.apply(&service("b", "172.30.0.1", "")),
-        ["shop/a", "shop/b"]
-    );
+    let older = service("a", "172.30.0.2", ", externalIPs: [172.30.0.1]");
+    let mut cluster = Cluster::new(&of_month(1, &older));
+    let changed = cluster.apply(&service("b", "172.30.0.1", ""));
+    assert_eq!(changed, ["shop/a", "shop/b"]);
     assert_eq!(cluster.plan("shop/b").1, []);
     let (plan, warnings) = cluster.plan("shop/a");
     assert_eq!(frontends(&plan.ports[0].v4), ["cluster 172.30.0.2:80"]);
@@ -125,17 +100,15 @@ fn of_two_service_ports_with_one_number_the_first_gets_the_cluster_ip() {
         "[{name: http, port: 80, nodePort: 30080}, {name: web, port: 80, nodePort: 30081}]",
     );
     let (plan, warnings) = Cluster::new(&yaml).plan("shop/cart");
-    assert_eq!(
-        frontends(&plan.ports[0].v4),
-        ["cluster 172.30.0.1:80", "node 0.0.0.0:30080"]
-    );
+    let first = ["cluster 172.30.0.1:80", "node 0.0.0.0:30080"];
+    assert_eq!(frontends(&plan.ports[0].v4), first);
     assert_eq!(frontends(&plan.ports[1].v4), ["node 0.0.0.0:30081"]);
-    let [warning] = &warnings[..] else {
-        panic!("{warnings:?}")
-    };
+    assert_eq!(warnings.len(), 1);
     assert!(
-        warning.reason.contains("spec.ports[0] and spec.ports[1]"),
-        "{warning}"
+        warnings[0]
+            .reason
+            .contains("spec.ports[0] and spec.ports[1]"),
+        "{warnings:?}"
     );
 }
 

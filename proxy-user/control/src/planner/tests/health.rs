@@ -31,12 +31,8 @@ fn a_node_port_equal_to_a_health_check_node_port_gives_a_warning() {
             "Service shop/cart: healthCheckNodePort 31000 is {whose} node port, too, and that gets the packets: load balancers are answered by its endpoints; give one of the two another number"
         )]
     };
-    let mut cluster = Cluster::new(&with_node_port(
-        "cart",
-        "172.30.0.1",
-        LOCAL_BALANCER,
-        "31000",
-    ));
+    let own = with_node_port("cart", "172.30.0.1", LOCAL_BALANCER, "31000");
+    let mut cluster = Cluster::new(&own);
     assert_eq!(told(&cluster), text("its own"));
     cluster.apply(&service("cart", "172.30.0.1", LOCAL_BALANCER));
     assert_eq!(told(&cluster), [""; 0]);

@@ -43,10 +43,8 @@ fn an_unreadable_source_range_opens_no_address_family(
 ) {
     let yaml = balancer(ranges);
     let plan = port(&Cluster::new(&yaml), "shop/cart");
-    assert_eq!(
-        flags(&plan.v4, FrontendKind::LoadBalancer).has(ServiceFlags::SOURCE_RANGES),
-        restricted
-    );
+    let flags = flags(&plan.v4, FrontendKind::LoadBalancer);
+    assert_eq!(flags.has(ServiceFlags::SOURCE_RANGES), restricted);
     let found = complaints(&yaml);
     assert_eq!(found.len(), warned.len(), "{found:?}");
     for (found, end) in found.iter().zip(warned) {

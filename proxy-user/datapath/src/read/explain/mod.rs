@@ -6,7 +6,6 @@
 mod maps;
 mod packet;
 mod service;
-mod socket;
 
 use std::{
     collections::HashMap,
@@ -158,7 +157,7 @@ impl Reader {
         let maps = FamilyMaps::<A>::open(self)?;
         match asked.by {
             By::Interface(interface) => packet::explain(self, &maps, asked, interface, client, to),
-            By::NodeSocket | By::PodSocket => socket::explain(self, &maps, asked, to),
+            By::NodeSocket | By::PodSocket => packet::explain_socket(self, &maps, asked, to),
         }
     }
 
@@ -180,10 +179,9 @@ impl Reader {
     /// Returns the word of the interface with this index: flags, explained in
     /// [`proxy_common::maps::interface`]. `None` if the interface has no programs of ours.
     pub fn interface_word(&self, index: u32) -> Result<Option<u64>, DatapathError> {
-        let table = self.table::<u32, u64>(proxy_common::maps::INTERFACES)?;
-        table
-            .lookup(&index)
-            .map_err(super::failed(proxy_common::maps::INTERFACES))
+        use proxy_common::maps::INTERFACES;
+        let table = self.table::<u32, u64>(INTERFACES)?;
+        table.lookup(&index).map_err(super::failed(INTERFACES))
     }
 
     /// True if the programs with these maps leave new connections to those of another generation of

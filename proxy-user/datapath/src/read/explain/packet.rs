@@ -1,20 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Explains a packet that comes in on an interface. Makes the same decisions as
-//! `proxy-ebpf/src/tc`, in the same order.
+//! Explains a packet that comes in on an interface, and a process that connects a socket. Makes the
+//! same decisions as `proxy-ebpf/src/tc` and `proxy-ebpf/src/socket`, in the same order.
+
+use std::net::{IpAddr, Ipv4Addr};
 
 use linux::now;
 use proxy_common::{
-    Counter, EndpointSet, FlowKey, FlowKind, FrontendKind, Port, Record, ServiceId, Verdict,
-    decide, origin_of_packet,
+    Counter, EndpointSet, FlowKey, FlowKind, FrontendKind, Port, Protocol, Record, ServiceId,
+    Settings, Verdict, decide, origin_of_packet, origin_of_socket,
 };
 
-use super::{Asked, Explained, MatchedFrontend, endpoints, maps::FamilyMaps};
+use super::{Asked, By, Explained, MatchedFrontend, endpoints, maps::FamilyMaps};
 use crate::{
     error::DatapathError,
     maps::family::Family,
-    read::{Reader, failed, socket},
+    read::{
+        Flow, Reader, failed,
+        flows::{flow_of, masquerade},
+        socket,
+    },
 };
 
+/// Explains a packet that comes in on an interface.
 pub(super) fn explain<A: Family>(
     reader: &mut Reader,
     maps: &FamilyMaps<A>,
@@ -40,11 +47,12 @@ pub(super) fn explain<A: Family>(
         return Ok(unmatched(Counter::Untouched, Some(because)));
     }
     let Some(record) = maps.find(to, port, protocol)? else {
-        return Ok(if maps.is_unallocated(to) {
-            unmatched(Counter::DroppedUnallocated, None)
+        let counter = if maps.is_unallocated(to) {
+            Counter::DroppedUnallocated
         } else {
-            unmatched(Counter::Untouched, None)
-        });
+            Counter::Untouched
+        };
+        return Ok(unmatched(counter, None));
     };
     let origin = origin_of_packet::<A>(
         &maps.settings,
@@ -75,7 +83,7 @@ pub(super) fn explain<A: Family>(
 
 /// Explains a packet or socket for whose destination there is a record: its service, the endpoints,
 /// and what the verdict means for them.
-pub(super) fn matched<A: Family>(
+fn matched<A: Family>(
     reader: &mut Reader,
     maps: &FamilyMaps<A>,
     record: &Record<A>,
@@ -92,24 +100,22 @@ pub(super) fn matched<A: Family>(
     };
     let mut explained = Explained::unmatched(maps.settings, counter, None);
     explained.frontend = Some(frontend(reader, maps, record)?);
-    explained.local_only = match verdict {
-        Verdict::Forward { external, .. } => {
-            record.flags.set_of_block(external) == EndpointSet::LOCAL
-        }
-        verdict => verdict == Verdict::DropNoLocalEndpoint,
-    };
-    let block = match verdict {
-        Verdict::Forward { external: true, .. } => maps.block(record.external)?,
-        Verdict::Forward { .. } => maps.block(record.internal)?,
-        _ => Vec::new(),
-    };
-    explained.masquerades = matches!(
-        verdict,
+    let (block, local_only, masquerades) = match verdict {
         Verdict::Forward {
-            masquerade: true,
-            ..
+            external,
+            masquerade,
+        } => {
+            let block = if external {
+                record.external
+            } else {
+                record.internal
+            };
+            let set = record.flags.set_of_block(external);
+            (maps.block(block)?, set == EndpointSet::LOCAL, masquerade)
         }
-    );
+        verdict => (Vec::new(), verdict == Verdict::DropNoLocalEndpoint, false),
+    };
+    (explained.local_only, explained.masquerades) = (local_only, masquerades);
     // The endpoints of another port say nothing about a port that is not served.
     if !matches!(record.flags.kind(), FrontendKind::Unserved) {
         let all = maps.backends_of(reader, record.service)?;
@@ -123,7 +129,7 @@ pub(super) fn matched<A: Family>(
     Ok(explained)
 }
 
-pub(super) fn frontend<A: Family>(
+fn frontend<A: Family>(
     reader: &mut Reader,
     maps: &FamilyMaps<A>,
     record: &Record<A>,
@@ -191,11 +197,91 @@ fn known<A: Family>(
         let mut reply_key = key;
         entry.reply_key_into(&key, &mut reply_key);
         let reply = find(&reply_key)?;
-        explained.flow = Some(reader.flow_with(&key, &entry, reply.as_ref(), now()));
+        let service = reader.service_port(entry.service.0);
+        explained.flow = Some(Flow {
+            masquerade: reply.as_ref().and_then(masquerade),
+            ..flow_of(&service, &key, &entry, now())
+        });
         let record = maps.find(to, destination, asked.protocol)?;
         if let Some(record) = record.filter(|record| record.service == entry.service) {
             explained.frontend = Some(frontend(reader, maps, &record)?);
         }
     }
     Ok(Some(explained))
+}
+
+/// Explains a process that connects a socket.
+pub(super) fn explain_socket<A: Family>(
+    reader: &mut Reader,
+    maps: &FamilyMaps<A>,
+    asked: &Asked,
+    mut to: A,
+) -> Result<Explained, DatapathError> {
+    let settings = maps.settings;
+    let is_node = asked.by == By::NodeSocket;
+    let left = |because| Explained::unmatched(settings, Counter::SocketUntouched, Some(because));
+    if asked.protocol == Protocol::SCTP {
+        return Ok(left("socket hooks do not reach SCTP sockets"));
+    }
+    if reader.is_drained()? {
+        return Ok(left(
+            "these maps are drained: other maps, or another proxy, serve what is new",
+        ));
+    }
+    if !is_node && !settings.has(Settings::POD_SOCKETS) {
+        return Ok(left(
+            "pods' sockets are left to the packet path (socketBalancing: host)",
+        ));
+    }
+    if asked.to.ip().is_loopback() {
+        if !is_node {
+            return Ok(left("it is the pod's own loopback"));
+        }
+        // KUBE: node ports are served on all of 127.0.0.0/8 if on 127.0.0.1.
+        if A::VERSION == 4 {
+            to = A::of_ip(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap_or(to);
+        }
+    }
+    let Some(record) = maps.find(to, Port::from_host(asked.to.port()), asked.protocol)? else {
+        let counter = if is_node && maps.is_unallocated(to) {
+            Counter::DroppedUnallocated
+        } else {
+            Counter::SocketUntouched
+        };
+        return Ok(Explained::unmatched(settings, counter, None));
+    };
+    let Some(origin) = origin_of_socket::<A>(&settings, record.flags, is_node) else {
+        return Ok(left(
+            "source ranges ask for the pod's address, which a connecting socket has not got yet",
+        ));
+    };
+    let source = maps.internal_address();
+    let verdict = decide(
+        record.flags,
+        origin,
+        settings.policy::<A>(),
+        record.internal.count() != 0,
+        record.external.count() != 0,
+        maps.allows(&record, source)?,
+    );
+    if !is_node && matches!(verdict, Verdict::DropSource | Verdict::DropNoLocalEndpoint) {
+        return Ok(left(
+            "what policy drops of a pod is dropped packet by packet",
+        ));
+    }
+    let mut explained = matched(reader, maps, &record, verdict)?;
+    explained.origin = Some(origin);
+    if let Verdict::Forward { external, .. } = verdict {
+        explained.counter = Counter::SocketTranslated;
+        // The socket gets its source address from the route to the endpoint.
+        explained.masquerades = false;
+        if is_node {
+            let set = record.flags.set_of_block(external);
+            explained.affinity = maps.held(&record, source, set)?;
+        }
+        if let Some(held) = explained.affinity {
+            explained.to = vec![held.endpoint];
+        }
+    }
+    Ok(explained)
 }

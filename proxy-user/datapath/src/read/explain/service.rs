@@ -3,13 +3,14 @@
 
 use std::{collections::BTreeSet, net::IpAddr};
 
+use linux::text;
 use proxy_common::{
     FrontendKey, FrontendKind, Protocol, Record, ServiceId, V4, V6, maps, service::ServiceName,
 };
 
 use crate::{
     error::DatapathError,
-    maps::{family::Family, names::text, tables::Table},
+    maps::{family::Family, tables::Table},
     read::{Reader, ServicePort, failed},
 };
 

@@ -109,30 +109,17 @@ async fn publish_shared(writer: &Writer, queue: &Queue) {
         // A node that finds an event missing has drawn a short time, and goes on at once: the
         // others will find its events.
         while let Some(report) = queue.take() {
-            let outcome = match writer.has(&report).await {
-                Ok(true) => Ok(Outcome::Found),
+            let written = match writer.has(&report).await {
                 Ok(false) => writer.write(&report).await,
-                Err(error) => Err(error),
+                found => found.map(|_| false),
             };
-            let is_written = matches!(outcome, Ok(Outcome::Written));
-            log.note(&report, outcome);
-            if !is_written {
+            if !log.note(&report, written) {
                 break;
             }
             sleep(PAUSE).await;
         }
         sleep(REST).await;
     }
-}
-
-/// What became of a report.
-enum Outcome {
-    /// This node has written the event.
-    Written,
-    /// Another node has written it.
-    Found,
-    /// The object is gone.
-    Gone,
 }
 
 /// Logs the first of several failures in a row.
@@ -142,18 +129,20 @@ struct Log {
 }
 
 impl Log {
-    fn note(&mut self, report: &Report, outcome: kube::Result<Outcome>) {
+    /// Returns whether the event was written.
+    fn note(&mut self, report: &Report, written: kube::Result<bool>) -> bool {
         let object = &report.object;
         let was_failing = self.is_failing;
-        self.is_failing = outcome.is_err();
-        match outcome {
-            Ok(_) => {}
+        self.is_failing = written.is_err();
+        match written {
+            Ok(is_written) => return is_written,
             Err(error) if was_failing => tracing::debug!("event about {object}: {}", chain(&error)),
             Err(error) => tracing::warn!(
                 "{object}: could not create an event for the warning about it: {}; portolan's role must allow it to get and create events (events.k8s.io) and to list services, endpointslices and nodes",
                 chain(&error),
             ),
         }
+        false
     }
 }
 
@@ -171,8 +160,8 @@ impl Writer {
         Ok(found.is_some())
     }
 
-    /// Creates an event about an object, unless the object is gone or already has this event.
-    async fn write(&self, report: &Report) -> kube::Result<Outcome> {
+    /// Creates an event about an object; false if the object is gone or already has this event.
+    async fn write(&self, report: &Report) -> kube::Result<bool> {
         // `kubectl describe` finds events by the object's uid, of which the agent keeps a hash. The
         // agent's role only allows to list objects.
         let name = &report.object.name.name;
@@ -180,7 +169,7 @@ impl Writer {
         let objects = objects(&self.client, &report.object);
         let found = objects.list_metadata(&only).await?.items.pop();
         let Some(uid) = found.and_then(|object| object.metadata.uid) else {
-            return Ok(Outcome::Gone);
+            return Ok(false);
         };
         let hash = uid_hash(Some(&uid));
         let report = match report.object.kind {
@@ -192,13 +181,13 @@ impl Writer {
         };
         if ![0, hash].contains(&report.uid_hash) {
             // Another object has this name now. If it is at fault, there is a report about it.
-            return Ok(Outcome::Gone);
+            return Ok(false);
         }
         let event = event::event(uid, &self.node_name, report);
         let events = self.events(report);
         match events.create(&PostParams::default(), &event).await {
-            Ok(_) => Ok(Outcome::Written),
-            Err(kube::Error::Api(status)) if status.code == CONFLICT => Ok(Outcome::Found),
+            Ok(_) => Ok(true),
+            Err(kube::Error::Api(status)) if status.code == CONFLICT => Ok(false),
             Err(error) => Err(error),
         }
     }

@@ -109,15 +109,13 @@ impl Writer for Board {
 
 #[cfg(test)]
 mod tests {
-    use control::{model::Kind, object::ObjectName};
+    use control::model::Kind;
     use serde_json::json;
 
     use super::*;
 
     fn key(name: &str) -> ObjectKey {
-        let kind = Kind::TcpRoute;
-        let name = ObjectName::new("shop", name);
-        ObjectKey { kind, name }
+        ObjectKey::new(Kind::TcpRoute, "shop", name)
     }
 
     #[test]

@@ -36,14 +36,6 @@ struct Seen {
     since: Instant,
 }
 
-/// What to do about a lease.
-#[derive(Clone, PartialEq, Debug)]
-enum Step {
-    Take,
-    /// Another agent holds it; it may have run out after this time.
-    Wait(Duration),
-}
-
 /// The lease, and whether this agent holds it.
 pub(super) struct Election {
     leases: Api<Lease>,
@@ -83,18 +75,14 @@ impl Election {
                 self.leases.create(&PostParams::default(), &lease).await
             }
             Err(error) => Err(error),
-            Ok(current) => match step(&current, &self.own, &mut self.seen, begun) {
-                Step::Wait(time) => {
+            Ok(current) => {
+                if let Some(time) = left(&current, &self.own, &mut self.seen, begun) {
                     self.renewed = None;
                     return Ok(Some(time));
                 }
-                Step::Take => {
-                    let lease = lease(Some(&current), &self.own);
-                    self.leases
-                        .replace(NAME, &PostParams::default(), &lease)
-                        .await
-                }
-            },
+                let (lease, how) = (lease(Some(&current), &self.own), PostParams::default());
+                self.leases.replace(NAME, &how, &lease).await
+            }
         };
         match held {
             Ok(_) => {
@@ -121,22 +109,21 @@ impl Election {
         {
             spec.holder_identity = Some(String::new());
             // If it fails, the lease runs out.
-            _ = self
-                .leases
-                .replace(NAME, &PostParams::default(), &current)
-                .await;
+            let how = PostParams::default();
+            _ = self.leases.replace(NAME, &how, &current).await;
         }
     }
 }
 
-/// Decides about the lease as it is now, and notes what is seen of it.
-fn step(current: &Lease, own: &str, seen: &mut Option<Seen>, now: Instant) -> Step {
+/// Returns after which time another agent's lease has run out; None if it may be taken. Notes what
+/// is seen of it.
+fn left(current: &Lease, own: &str, seen: &mut Option<Seen>, now: Instant) -> Option<Duration> {
     let empty = LeaseSpec::default();
     let spec = current.spec.as_ref().unwrap_or(&empty);
     let holder = spec.holder_identity.as_deref().unwrap_or_default();
     if holder.is_empty() || holder == own {
         *seen = None;
-        return Step::Take;
+        return None;
     }
     let version = current.metadata.resource_version.clone();
     let known = seen
@@ -150,10 +137,8 @@ fn step(current: &Lease, own: &str, seen: &mut Option<Seen>, now: Instant) -> St
     });
     let seconds = spec.lease_duration_seconds.unwrap_or_default();
     let lasts = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
-    match lasts.checked_sub(now.duration_since(since)) {
-        Some(left) if !left.is_zero() => Step::Wait(left),
-        _ => Step::Take,
-    }
+    let left = lasts.checked_sub(now.duration_since(since))?;
+    (!left.is_zero()).then_some(left)
 }
 
 /// Returns the lease as its holder writes it.
@@ -201,9 +186,9 @@ mod tests {
     fn a_free_lease_and_the_own_one_are_taken_at_once() {
         let now = Instant::now();
         for holder in ["", "a"] {
-            assert_eq!(step(&held_by(holder, "1"), "a", &mut None, now), Step::Take);
+            assert_eq!(left(&held_by(holder, "1"), "a", &mut None, now), None);
         }
-        assert_eq!(step(&Lease::default(), "a", &mut None, now), Step::Take);
+        assert_eq!(left(&Lease::default(), "a", &mut None, now), None);
     }
 
     #[test]
@@ -211,14 +196,14 @@ mod tests {
         let (start, mut seen) = (Instant::now(), None);
         let mut at = |version: &str, seconds: u64| {
             let now = start + Duration::from_secs(seconds);
-            step(&held_by("b", version), "a", &mut seen, now)
+            left(&held_by("b", version), "a", &mut seen, now)
         };
-        assert_eq!(at("1", 0), Step::Wait(LASTS));
-        assert_eq!(at("1", 14), Step::Wait(Duration::from_secs(1)));
+        assert_eq!(at("1", 0), Some(LASTS));
+        assert_eq!(at("1", 14), Some(Duration::from_secs(1)));
         // It was renewed.
-        assert_eq!(at("2", 15), Step::Wait(LASTS));
-        assert_eq!(at("2", 29), Step::Wait(Duration::from_secs(1)));
-        assert_eq!(at("2", 30), Step::Take);
+        assert_eq!(at("2", 15), Some(LASTS));
+        assert_eq!(at("2", 29), Some(Duration::from_secs(1)));
+        assert_eq!(at("2", 30), None);
     }
 
     #[test]

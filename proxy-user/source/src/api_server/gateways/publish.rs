@@ -217,8 +217,8 @@ async fn written(client: &Client, object: &ObjectKey, write: &Write) -> kube::Re
     let (api, name) = (objects(client, object), &*object.name.name);
     match write {
         Write::Status(status) => write_status(&api, object, status).await,
-        Write::Service(wanted) | Write::Slice(wanted) => apply(&api, name, wanted).await,
-        Write::DeleteService | Write::DeleteSlice => delete(&api, name).await,
+        Write::Apply(wanted) => apply(&api, name, wanted).await,
+        Write::Delete => delete(&api, name).await,
     }
 }
 

@@ -21,7 +21,6 @@ macro_rules! messages {
     };
 }
 
-mod convert;
 mod objects;
 #[cfg(test)]
 mod tests;

@@ -25,9 +25,7 @@ use crate::api_server::{
 
 fn recorded(file: &str) -> Bytes {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/api_server/protobuf/recorded");
-    fs::read(folder.join(file))
-        .expect("a recorded answer")
-        .into()
+    fs::read(folder.join(file)).expect("recorded").into()
 }
 
 /// What the agent makes of a list, with the versions and annotations of its objects.
@@ -76,10 +74,9 @@ fn watch(is_compressed: bool) -> Vec<u8> {
     while let Some(event) = Encoding::Protobuf.take_event(&mut rest).expect("events") {
         let mut member = GzEncoder::new(members, flate2::Compression::fast());
         let length = u32::try_from(event.len()).expect("short").to_be_bytes();
-        let written = member.write_all(&length);
-        written
-            .and_then(|()| member.write_all(&event))
-            .expect("compressed");
+        for bytes in [&length[..], &event] {
+            member.write_all(bytes).expect("compressed");
+        }
         members = member.finish().expect("compressed");
     }
     members
@@ -99,29 +96,28 @@ fn a_streamed_list_is_read_however_it_is_received(
     let mut events = Vec::new();
     for bytes in watch(is_compressed).chunks(piece) {
         compression.add(bytes, &mut received).expect("gzip");
-        while let Some(event) = Encoding::Protobuf
-            .take_event(&mut received)
-            .expect("events")
-        {
+        let mut next = || {
+            Encoding::Protobuf
+                .take_event(&mut received)
+                .expect("events")
+        };
+        while let Some(event) = next() {
             let event = Encoding::Protobuf.event::<core::Service>(event);
             events.push(match event.expect("an event").expect("no error") {
-                Watched::Applied(service) => {
-                    let service = service.expect("readable");
-                    service.metadata.name.expect("a name")
-                }
-                Watched::Bookmark {
-                    version,
-                    ends_list: true,
-                } => {
+                Watched::Applied(service) => service.expect("readable").metadata.name,
+                Watched::Bookmark { version, ends_list } => {
                     version.parse::<u64>().expect("a version");
-                    "end".to_owned()
+                    ends_list.then(|| "end".to_owned())
                 }
-                _ => panic!("another event"),
+                Watched::Deleted(_) => panic!("another event"),
             });
         }
     }
     assert!(received.is_empty());
-    assert_eq!(events, ["cart", "plain", "end"]);
+    assert_eq!(
+        events,
+        ["cart", "plain", "end"].map(|name| Some(name.to_owned()))
+    );
 }
 
 /// Returns these bytes in the envelope of an object.
@@ -197,56 +193,47 @@ fn list(items: Vec<Bytes>) -> Bytes {
     wrapped(List { metadata, items }.encode_to_vec())
 }
 
+/// Returns a Service with nothing but metadata.
+fn service(metadata: objects::ObjectMeta) -> Vec<u8> {
+    let service = super::Service {
+        metadata: Some(metadata),
+        ..super::Service::default()
+    };
+    service.encode_to_vec()
+}
+
 #[test]
 fn texts_that_are_no_utf8_are_read_with_replacement_characters() {
     let bytes = b"a\xffb".to_vec();
     let metadata = objects::ObjectMeta {
-        name: Some("one".to_owned()),
         labels: [("key".to_owned(), bytes.clone())].into(),
         annotations: [("key".to_owned(), bytes.clone())].into(),
         owner_references: vec![objects::OwnerReference { kind: bytes }],
         ..objects::ObjectMeta::default()
     };
-    let service = super::Service {
-        metadata: Some(metadata),
-        ..super::Service::default()
-    };
-    let list = list(vec![service.encode_to_vec().into()]);
+    let list = list(vec![service(metadata).into()]);
     let page = Encoding::Protobuf.list::<core::Service>(&list);
     let mut items = page.expect("a list").items;
     let metadata = items.remove(0).expect("readable").metadata;
     let owner = metadata.owner_references.expect("an owner").remove(0).kind;
-    let [labels, annotations] = [metadata.labels, metadata.annotations];
-    for text in [
-        &labels.expect("any")["key"],
-        &annotations.expect("any")["key"],
-        &owner,
-    ] {
+    let maps = [metadata.labels, metadata.annotations].map(|map| map.expect("any"));
+    for text in maps.iter().map(|map| &map["key"]).chain([&owner]) {
         assert_eq!(text, "a\u{fffd}b");
     }
 }
 
 #[test]
 fn an_object_that_cannot_be_read_is_identified_and_the_others_of_its_list_are_read() {
-    let named = |name: &str| super::Service {
-        metadata: Some(objects::ObjectMeta {
+    let named = |name: &str| {
+        service(objects::ObjectMeta {
             name: Some(name.to_owned()),
             resource_version: Some("7".to_owned()),
             ..objects::ObjectMeta::default()
-        }),
-        ..super::Service::default()
+        })
     };
     // The type of the service: a text that is no UTF-8.
-    let broken = [
-        named("two").encode_to_vec(),
-        b"\x12\x03\x22\x01\xff".to_vec(),
-    ]
-    .concat();
-    let items = [
-        named("one").encode_to_vec(),
-        broken.clone(),
-        b"\x0f".to_vec(),
-    ];
+    let broken = [&named("two")[..], b"\x12\x03\x22\x01\xff"].concat();
+    let items = [named("one"), broken.clone(), b"\x0f".to_vec()];
     let list = list(items.map(Bytes::from).to_vec());
     let page = Encoding::Protobuf.list::<core::Service>(&list);
     let items = page.expect("a list").items;

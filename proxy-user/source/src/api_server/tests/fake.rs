@@ -18,10 +18,12 @@ use axum::{
 };
 use flate2::{Compression, write::GzEncoder};
 use futures_util::{StreamExt, stream};
+use kube::Client;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::store::{self, Store};
+use crate::api_server::{Access, Requests};
 
 pub(super) const GROUPS: &str = "/apis";
 pub(super) const SERVICES: &str = "/api/v1/services";
@@ -59,10 +61,8 @@ pub(super) enum End {
 impl Answer {
     /// Returns a list as a watch streams it; the watch stays open.
     pub(super) fn initial(objects: &[Value]) -> Self {
-        let mut lines: Vec<_> = objects
-            .iter()
-            .map(|object| event("ADDED", object))
-            .collect();
+        let lines = objects.iter().map(|object| event("ADDED", object));
+        let mut lines: Vec<_> = lines.collect();
         let versions = objects.iter().filter_map(|object| {
             let version = &object["metadata"]["resourceVersion"];
             version.as_str()?.parse::<u32>().ok()
@@ -103,9 +103,10 @@ impl Answer {
         });
         let resources: Vec<_> = resources.collect();
         let version = format!("{name}/v1");
-        Self::Page(
-            json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": resources}),
-        )
+        Self::Page(json!({
+            "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version,
+            "resources": resources
+        }))
     }
     /// Returns the same watch with more events at its end.
     pub(super) fn then(self, events: &[(&str, Value)]) -> Self {
@@ -213,20 +214,14 @@ pub(super) struct Fake {
 struct State {
     scripts: HashMap<&'static str, Vec<Answer>>,
     asked: HashMap<String, Vec<String>>,
-    posted: Vec<Value>,
-    /// The names of events that were asked for.
-    looked_up: Vec<String>,
-    /// The clients' tokens in requests, without duplicates.
-    tokens: Vec<String>,
-    /// The clients' names in requests, without duplicates.
-    agents: Vec<String>,
+    /// The clients' names and tokens in requests, without duplicates.
+    clients: Vec<[Option<HeaderValue>; 2]>,
 }
 
 impl Fake {
     pub(super) async fn start() -> Self {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
-            .await
-            .expect("a port");
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+        let listener = listener.expect("a port");
         let server = format!("http://{}", listener.local_addr().expect("an address"));
         let folder = TempDir::with_prefix("portolan-api-").expect("a folder");
         let kubeconfig = json!({
@@ -242,25 +237,17 @@ impl Fake {
         };
         fs::write(fake.kubeconfig(), kubeconfig.to_string()).expect("a kubeconfig");
         let serving = fake.clone();
-        fake.set_token("secret");
+        fs::write(fake.folder.path().join("token"), "secret").expect("a token");
         let groups = ["discovery.k8s.io", "networking.k8s.io", GATEWAY_API];
         fake.script(GROUPS, [Answer::groups(&groups)]);
-        let router = Router::new().fallback(
-            move |method: Method, uri: Uri, headers: HeaderMap, body: Bytes| {
-                let serving = serving.clone();
-                async move {
-                    serving.note_client(&headers);
-                    match method {
-                        _ if store::keeps(uri.path()) => {
-                            serving.keep_at(method, uri.path().to_owned(), body).await
-                        }
-                        Method::POST => serving.keep(&body),
-                        _ if uri.path().contains("/events/") => serving.event(&uri),
-                        _ => serving.answer(uri).await,
-                    }
-                }
-            },
-        );
+        let answer = async move |method: Method, uri: Uri, headers: HeaderMap, body: Bytes| {
+            serving.note_client(&headers);
+            if store::keeps(uri.path()) {
+                return serving.keep_at(method, uri.path().to_owned(), body).await;
+            }
+            serving.answer(uri).await
+        };
+        let router = Router::new().fallback(answer);
         tokio::spawn(async move { axum::serve(listener, router).await });
         fake
     }
@@ -271,24 +258,19 @@ impl Fake {
     pub(super) fn store(&self) -> MutexGuard<'_, Store> {
         self.store.lock().expect("nobody panicked")
     }
-    pub(super) fn kubeconfig(&self) -> PathBuf {
+    fn kubeconfig(&self) -> PathBuf {
         self.folder.path().join("kubeconfig")
     }
-    /// Replaces the token that the client sends.
-    pub(super) fn set_token(&self, token: &str) {
-        fs::write(self.folder.path().join("token"), token).expect("a token");
+    pub(super) fn access(&self) -> Access {
+        Access::new(Some(self.kubeconfig()), None).expect("an address")
     }
-    /// Returns the tokens received, without duplicates.
-    pub(super) fn tokens(&self) -> Vec<String> {
-        self.state().tokens.clone()
+    pub(super) async fn client(&self) -> Client {
+        let client = self.access().client(&Requests::default(), "portolan").await;
+        client.expect("a client")
     }
-    /// Returns the clients' names, without duplicates.
-    pub(super) fn agents(&self) -> Vec<String> {
-        self.state().agents.clone()
-    }
-    /// Returns the objects created, without duplicate names.
-    pub(super) fn posted(&self) -> Vec<Value> {
-        self.state().posted.clone()
+    /// Returns the clients' names and tokens, without duplicates.
+    pub(super) fn clients(&self) -> Vec<[Option<HeaderValue>; 2]> {
+        self.state().clients.clone()
     }
     pub(super) fn script<const N: usize>(&self, path: &'static str, answers: [Answer; N]) {
         self.state().scripts.insert(path, answers.into());
@@ -298,51 +280,13 @@ impl Fake {
         self.state().asked.get(path).cloned().unwrap_or_default()
     }
 
-    /// Returns the names of the events that were asked for.
-    pub(super) fn looked_up(&self) -> Vec<String> {
-        self.state().looked_up.clone()
-    }
-
-    /// Answers a request for an event by its name.
-    fn event(&self, uri: &Uri) -> Response {
-        let name = uri.path().rsplit('/').next().unwrap_or_default();
-        let mut state = self.state();
-        state.looked_up.push(name.to_owned());
-        let mut posted = state.posted.iter();
-        match posted.find(|event| event["metadata"]["name"] == name) {
-            None => status(404, "not found"),
-            Some(event) => json_response(Body::from(event.to_string())),
-        }
-    }
-
     fn note_client(&self, headers: &HeaderMap) {
         let mut state = self.state();
-        let State { tokens, agents, .. } = &mut *state;
-        for (name, known) in [
-            (header::AUTHORIZATION, tokens),
-            (header::USER_AGENT, agents),
-        ] {
-            let value = headers.get(name).and_then(|value| value.to_str().ok());
-            let value = value.unwrap_or("none").to_owned();
-            if !known.contains(&value) {
-                known.push(value);
-            }
+        let names = [header::USER_AGENT, header::AUTHORIZATION];
+        let client = names.map(|name| headers.get(name).cloned());
+        if !state.clients.contains(&client) {
+            state.clients.push(client);
         }
-    }
-
-    fn keep(&self, body: &Bytes) -> Response {
-        let object: Value = serde_json::from_slice(body).expect("an object");
-        let mut state = self.state();
-        let name = |object: &Value| object["metadata"]["name"].clone();
-        if state
-            .posted
-            .iter()
-            .any(|known| name(known) == name(&object))
-        {
-            return status(409, "already exists");
-        }
-        state.posted.push(object);
-        json_response(Body::from(body.clone()))
     }
 
     async fn answer(self, uri: Uri) -> Response {

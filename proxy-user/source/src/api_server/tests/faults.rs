@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use control::object::Warning;
 use serde_json::json;
 
 use super::{
@@ -20,8 +21,7 @@ async fn a_watch_cut_off_inside_an_object_continues_after_the_last_whole_one() {
         Answer::watch(&[("ADDED", service("three", 7))]),
     ])
     .await;
-    let all = ["one", "three", "two"];
-    heard.services(&all).await;
+    heard.services(&["one", "three", "two"]).await;
     let again = &fake.asked(SERVICES)[1];
     assert!(
         again.contains("resourceVersion=6"),
@@ -42,11 +42,7 @@ async fn objects_deleted_while_a_watch_had_expired_are_removed() {
     .await;
     heard.services(&["two"]).await;
     heard.services(&["three"]).await;
-    assert!(
-        heard.faults.is_empty(),
-        "nothing is wrong: {:?}",
-        heard.faults
-    );
+    assert_eq!(heard.faults, [], "nothing is wrong");
 }
 
 #[tokio::test]
@@ -59,64 +55,48 @@ async fn a_server_that_answers_with_errors_is_reported_and_retried() {
     ])
     .await;
     let fault = heard.fault().await;
-    assert!(
-        fault.contains("its Services cannot be followed") && fault.contains("too many requests"),
-        "{fault}"
-    );
-    heard
-        .until("the list", |heard| heard.has(&["one"]) && heard.complete)
-        .await;
-    heard
-        .until("the end of the fault", |heard| heard.faults.is_empty())
-        .await;
+    for part in ["its Services cannot be followed", "too many requests"] {
+        assert!(fault.contains(part), "{fault}");
+    }
+    heard.complete_with(&["one"]).await;
+    let is_over = |heard: &Heard| heard.faults.is_empty();
+    heard.until("the end of the fault", is_over).await;
 }
 
 #[tokio::test]
 async fn a_watch_error_without_a_message_is_described() {
     let watch = |status| Answer::watch(&[("ERROR", status)]);
     let full = json!({"code": 500, "message": "etcd is away"});
-    let (_fake, mut heard) = Heard::of([
-        Answer::initial(&[service("one", 1)])
-            .close()
-            .after(Duration::from_secs(1)),
-        watch(json!({})),
-        watch(full),
-    ])
-    .await;
+    let list = Answer::initial(&[service("one", 1)]).close();
+    let list = list.after(Duration::from_secs(1));
+    let (_fake, mut heard) = Heard::of([list, watch(json!({})), watch(full)]).await;
     for text in [
         "watching was refused: the server says neither",
         "etcd is away",
     ] {
+        let is_so = |fault: &Warning| fault.reason.contains(text);
         heard
-            .until(text, |heard| {
-                heard.faults.iter().any(|fault| fault.reason.contains(text))
-            })
+            .until(text, |heard| heard.faults.iter().any(is_so))
             .await;
     }
 }
 
 #[tokio::test]
 async fn a_server_that_names_a_time_is_not_asked_before() {
-    let fake = Fake::start().await;
-    let refusal = Answer::Status(429, "too many requests").retry_after(2);
-    fake.script(SERVICES, [refusal, Answer::initial(&[service("one", 1)])]);
     let begun = Instant::now();
-    let mut heard = Heard::from(&fake);
+    let refusal = Answer::Status(429, "too many requests").retry_after(2);
+    let (_fake, mut heard) = Heard::of([refusal, Answer::initial(&[service("one", 1)])]).await;
     heard.services(&["one"]).await;
     assert!(begun.elapsed() >= Duration::from_secs(2));
 }
 
 #[tokio::test]
 async fn a_watch_that_ends_at_once_is_asked_for_again_with_growing_pauses() {
-    let fake = Fake::start().await;
-    let ended: [Answer; 100] = std::array::from_fn(|_| Answer::watch(&[]).close());
-    let first = [Answer::initial(&[service("one", 1)]).close()];
-    let answers: Vec<_> = first.into_iter().chain(ended).take(100).collect();
-    fake.script::<100>(
-        SERVICES,
-        answers.try_into().unwrap_or_else(|_| panic!("100")),
-    );
-    let mut heard = Heard::from(&fake);
+    let answers: [Answer; 100] = std::array::from_fn(|at| match at {
+        0 => Answer::initial(&[service("one", 1)]).close(),
+        _ => Answer::watch(&[]).close(),
+    });
+    let (fake, mut heard) = Heard::of(answers).await;
     heard.services(&["one"]).await;
     // Pauses of 0.8 to 1.6 s, then 1.6 to 3.2 s, and so on.
     tokio::time::sleep(Duration::from_secs(4)).await;
@@ -131,10 +111,11 @@ async fn a_server_without_the_service_cidr_api_has_no_ranges_and_no_fault() {
     fake.script(SERVICE_CIDRS, [unknown]);
     let kinds = Answer::kinds("networking.k8s.io", &["Ingress"]);
     fake.script("/apis/networking.k8s.io/v1", [kinds]);
-    let mut heard = Heard::from_source(source(&fake).with_service_cidrs(true));
+    let mut source = source(&fake);
+    source.service_cidrs = true;
+    let mut heard = Heard::from_source(source);
     heard.complete().await;
-    assert!(heard.faults.is_empty(), "{:?}", heard.faults);
-    assert!(heard.ranges.is_empty());
+    assert_eq!((heard.faults, heard.ranges.len()), (vec![], 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -149,24 +130,15 @@ async fn a_watch_in_which_nothing_comes_is_asked_for_again() {
     heard.services(&["one", "two"]).await;
     let again = &fake.asked(SERVICES)[1];
     assert!(again.contains("resourceVersion=5"), "no list: {again}");
-    assert!(heard.faults.is_empty(), "{:?}", heard.faults);
+    assert_eq!(heard.faults, []);
 }
 
 #[tokio::test]
 async fn a_list_that_always_breaks_off_is_asked_for_with_growing_pauses() {
-    let fake = Fake::start().await;
-    let broken = |at: usize| {
-        let list = Answer::watch(&[("ADDED", service("one", 1))]);
-        if at.is_multiple_of(2) {
-            list.close()
-        } else {
-            list.cut(10)
-        }
-    };
-    fake.script::<100>(SERVICES, std::array::from_fn(broken));
-    let mut heard = Heard::from(&fake);
-    let is_reported = |heard: &Heard| !heard.faults.is_empty();
-    heard.until("the fault", is_reported).await;
+    let list = || Answer::watch(&[("ADDED", service("one", 1))]);
+    let broken = |at: usize| list().cut(10 * (at % 2));
+    let (fake, mut heard) = Heard::of::<100>(std::array::from_fn(broken)).await;
+    heard.fault().await;
     // Pauses of 0.1 to 0.2 s, then 0.2 to 0.4 s, and so on.
     tokio::time::sleep(Duration::from_secs(4)).await;
     let asked = fake.asked(SERVICES).len();
@@ -190,16 +162,7 @@ async fn an_object_that_cannot_be_read_stays_as_known_and_all_others_go_on() {
         Answer::initial(&[service("four", 8), broken(9)]),
     ])
     .await;
-    let known = |names: &'static [&str]| move |heard: &Heard| heard.has(names);
-    heard
-        .until("what comes after it", known(&["one", "three", "two"]))
-        .await;
-    heard
-        .until("the second list", known(&["four", "two"]))
-        .await;
-    assert!(
-        heard.faults.is_empty(),
-        "the kind goes on: {:?}",
-        heard.faults
-    );
+    heard.services(&["one", "three", "two"]).await;
+    heard.services(&["four", "two"]).await;
+    assert_eq!(heard.faults, [], "the kind goes on");
 }

@@ -30,6 +30,11 @@ fn gateway() -> Value {
     })
 }
 
+/// Whether these Gateways exist, and nothing is wrong.
+fn is_fine(heard: &Heard, gateways: &[&str]) -> bool {
+    heard.names(Kind::Gateway) == gateways && heard.faults.is_empty()
+}
+
 #[tokio::test]
 async fn a_server_without_the_kinds_is_asked_once_and_everything_else_is_complete() {
     for groups in [&[OTHERS][..], &[OTHERS, GATEWAY_API]] {
@@ -64,12 +69,8 @@ async fn services_do_not_wait_long_for_kinds_that_cannot_be_listed() {
     fake.script(GATEWAYS, refused);
     fake.script(SERVICES, [Answer::initial(&[service("cart", 1)])]);
     let mut heard = Heard::from_source(gateway_source(&fake));
-    heard.fault().await;
-    assert!(
-        heard.faults[0].reason.contains("Gateways"),
-        "{:?}",
-        heard.faults
-    );
+    let fault = heard.fault().await;
+    assert!(fault.contains("Gateways"), "{fault}");
     assert!(!heard.listed, "it may be for a moment only");
     tokio::time::sleep(Duration::from_secs(40)).await;
     heard.until("the services", |heard| heard.listed).await;
@@ -109,11 +110,7 @@ async fn gateways_outlast_404s_until_the_server_lists_its_groups_without_them() 
     }
     fake.script(GROUPS, [Answer::groups(&[OTHERS])]);
     tokio::time::sleep(Duration::from_secs(20)).await;
-    heard
-        .until("the end", |heard| {
-            heard.names(Kind::Gateway).is_empty() && heard.faults.is_empty()
-        })
-        .await;
+    heard.until("the end", |heard| is_fine(heard, &[])).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -128,8 +125,6 @@ async fn a_404_at_the_start_is_no_server_without_the_kinds() {
     fake.script(GROUP, [kinds(&["Gateway", "TCPRoute"])]);
     tokio::time::sleep(Duration::from_secs(10)).await;
     heard
-        .until("the Gateway", |heard| {
-            heard.names(Kind::Gateway) == ["edge"] && heard.faults.is_empty()
-        })
+        .until("the Gateway", |heard| is_fine(heard, &["edge"]))
         .await;
 }

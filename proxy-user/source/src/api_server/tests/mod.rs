@@ -12,6 +12,7 @@ mod store;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
     time::Duration,
 };
 
@@ -52,28 +53,28 @@ fn slice(name: &str, version: u32, trigger: Option<Timestamp>) -> Value {
 }
 
 fn source(fake: &Fake) -> ApiServer {
-    source_for(fake, Converter::new("node-a"))
+    ApiServer::new(fake.access(), Converter::new("node-a"))
 }
 
 fn gateway_source(fake: &Fake) -> ApiServer {
-    source_for(fake, Converter::new("node-a").with_gateways(true))
-}
-
-fn source_for(fake: &Fake, converter: Converter) -> ApiServer {
-    let access = Access::new(Some(fake.kubeconfig()), None);
-    ApiServer::new(access.expect("an address"), converter)
+    let mut converter = Converter::new("node-a");
+    converter.gateways = true;
+    ApiServer::new(fake.access(), converter)
 }
 
 #[tokio::test]
 async fn what_is_missing_is_found_before_the_agent_makes_anything() {
-    let file = || Some("/nonexistent/kubeconfig".into());
+    let file = || Some(PathBuf::from("/nonexistent/kubeconfig"));
     let server = || Some("https://192.0.2.1:6443".to_owned());
     for (kubeconfig, master) in [(file(), None), (file(), server()), (None, server())] {
+        let missing = kubeconfig
+            .as_ref()
+            .map_or("ca.crt", |_| "/nonexistent/kubeconfig");
         let access = Access::new(kubeconfig, master).expect("an address");
-        let checked = ApiServer::new(access, Converter::new("node-a"))
-            .check()
-            .await;
-        assert!(matches!(checked, Err(SourceError::Access { .. })));
+        let source = ApiServer::new(access, Converter::new("node-a"));
+        let error = source.check().await.expect_err("no file");
+        assert!(matches!(error, SourceError::Access { .. }));
+        assert!(error.to_string().contains(missing), "{error}");
     }
 }
 
@@ -120,10 +121,8 @@ impl Heard {
         while !so(self) {
             let batch = timeout(SOON, self.batches.recv()).await;
             let batch = batch.unwrap_or_else(|_| {
-                panic!(
-                    "not heard: {what}; {:?}, faults {:?}",
-                    self.known, self.faults
-                )
+                let Self { known, faults, .. } = self;
+                panic!("not heard: {what}; {known:?}, faults {faults:?}")
             });
             self.take(batch.expect("following goes on"));
         }
@@ -133,6 +132,11 @@ impl Heard {
     async fn services(&mut self, services: &[&str]) {
         let what = services.join(", ");
         self.until(&what, |heard| heard.has(services)).await;
+    }
+    /// Receives batches until these services exist, and no others, and every list has come.
+    async fn complete_with(&mut self, services: &[&str]) {
+        let is_so = |heard: &Self| heard.has(services) && heard.complete;
+        self.until(&services.join(", "), is_so).await;
     }
     /// Receives batches until every list has come.
     async fn complete(&mut self) {
@@ -218,15 +222,11 @@ async fn lists_are_read_in_pages_if_the_server_does_not_stream_them() {
         Answer::watch(&[("ADDED", service("three", 3))]),
     ])
     .await;
-    let all = ["one", "three", "two"];
-    heard
-        .until("all pages and the watch", |heard| {
-            heard.has(&all) && heard.complete
-        })
-        .await;
+    heard.complete_with(&["one", "three", "two"]).await;
     let asked = fake.asked(SERVICES);
+    let is_more = |at: usize| asked[at].contains("continue=");
     assert!(
-        !asked[1].contains("continue=") && asked[2].contains("continue=next"),
+        !is_more(1) && asked[2].contains("continue=next"),
         "{asked:?}"
     );
     assert!(asked[3].contains("resourceVersion=2"), "{asked:?}");
@@ -239,11 +239,7 @@ async fn a_compressed_watch_is_read_event_by_event() {
     let watch = watch.then(&[("ADDED", service("two", 6)), ("DELETED", service("one", 7))]);
     let (fake, mut heard) = Heard::of([watch.zipped()]).await;
     // The watch stays open: nothing waits for its end.
-    heard
-        .until("the last event", |heard| {
-            heard.has(&["two"]) && heard.complete
-        })
-        .await;
+    heard.complete_with(&["two"]).await;
     assert_eq!(fake.asked(SERVICES).len(), 1);
 }
 
@@ -268,22 +264,17 @@ async fn endpoint_change_times_are_sent_only_for_changes_after_the_start() {
     let fake = Fake::start().await;
     let now = Timestamp::now();
     let [before, after] = [-60, 60].map(|seconds| now + SignedDuration::from_secs(seconds));
-    fake.script(
-        SLICES,
-        [Answer::initial(&[slice("one", 1, Some(after))]).then(&[
-            ("MODIFIED", slice("one", 2, Some(before))),
-            ("MODIFIED", slice("one", 3, Some(after))),
-        ])],
-    );
+    let changes = [
+        ("MODIFIED", slice("one", 2, Some(before))),
+        ("MODIFIED", slice("one", 3, Some(after))),
+    ];
+    let list = Answer::initial(&[slice("one", 1, Some(after))]);
+    fake.script(SLICES, [list.then(&changes)]);
     let mut heard = Heard::from(&fake);
-    heard
-        .until("the trigger", |heard| !heard.triggers.is_empty())
-        .await;
-    let after = Trigger {
-        time: after,
-        v6: false,
-    };
-    assert_eq!(heard.triggers, [after]);
+    let is_sent = |heard: &Heard| !heard.triggers.is_empty();
+    heard.until("the trigger", is_sent).await;
+    let (time, v6) = (after, false);
+    assert_eq!(heard.triggers, [Trigger { time, v6 }]);
 }
 
 #[tokio::test]
@@ -302,28 +293,11 @@ async fn service_cidrs_are_listed_only_if_the_source_is_asked_to() {
     let wait = Duration::from_millis(300);
     fake.script(SERVICE_CIDRS, [Answer::initial(&[ranges]).after(wait)]);
     fake.script(SERVICES, [Answer::initial(&[service("cart", 1)])]);
-    let mut heard = Heard::from_source(source(&fake).with_service_cidrs(true));
+    let mut source = source(&fake);
+    source.service_cidrs = true;
+    let mut heard = Heard::from_source(source);
     heard.services(&["cart"]).await;
     assert!(!heard.complete, "the ranges have not come");
     heard.complete().await;
     assert_eq!(heard.ranges, ["10.96.0.0/16"]);
-}
-
-#[tokio::test]
-async fn a_token_that_is_replaced_is_used_within_a_minute() {
-    const WITHIN: Duration = Duration::from_secs(70);
-    let fake = Fake::start().await;
-    // A watch that ends is requested again.
-    let ended: [Answer; 100] = std::array::from_fn(|_| Answer::initial(&[]).close().after(SOON));
-    fake.script(NODES, ended);
-    let _heard = Heard::from(&fake);
-    let bearer = |token: &str| format!("Bearer {token}");
-    let has = async |token: &str| {
-        while !fake.tokens().contains(&bearer(token)) {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    timeout(SOON, has("secret")).await.expect("the first token");
-    fake.set_token("rotated");
-    timeout(WITHIN, has("rotated")).await.expect("the new one");
 }

@@ -15,12 +15,14 @@ use tokio::time::Instant;
 use super::fake::{Fake, json_response, status};
 
 /// How the paths of such objects begin. Others have scripts.
-const KEPT: [&str; 4] = [
+const KEPT: [&str; 5] = [
+    EVENTS,
     "/apis/coordination.k8s.io/v1/namespaces/",
     "/apis/gateway.networking.k8s.io/v1/namespaces/",
     "/apis/gateway.networking.k8s.io/v1/gatewayclasses/",
     "/api/v1/namespaces/shop/services/",
 ];
+const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/";
 const STATUS: &str = "/status";
 
 /// Whether the objects below this path are kept.
@@ -145,9 +147,21 @@ impl Fake {
         written.filter(|one| one.path.starts_with(start)).collect()
     }
 
-    /// Returns how often a path was read.
-    pub(super) fn read(&self, path: &str) -> usize {
-        self.store().read.get(path).copied().unwrap_or_default()
+    /// Returns how often paths that begin like this were read.
+    pub(super) fn read(&self, start: &str) -> usize {
+        let read = &self.store().read;
+        let counts = read.iter().filter(|(path, _)| path.starts_with(start));
+        counts.map(|(_, count)| count).sum()
+    }
+    /// Returns how often an event was asked for.
+    pub(super) fn looked_up(&self) -> usize {
+        self.read(EVENTS)
+    }
+    /// Returns the events that were created.
+    pub(super) fn posted(&self) -> Vec<Value> {
+        let written = self.written(EVENTS).into_iter();
+        let created = written.filter(|one| one.code == 201);
+        created.map(|one| one.body).collect()
     }
 
     /// Answers a request about an object that is kept.

@@ -56,26 +56,12 @@ async fn a_manifest_file_that_is_not_text_gives_a_warning() {
 }
 
 #[tokio::test]
-async fn an_unknown_kind_gives_a_warning_and_the_rest_of_the_file_is_applied() {
-    let other = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\n---\n";
-    let text = other.to_owned() + &service("cart", 80);
-    let (_folder, follower, changes) = followed(&[("a.yaml", text)]).await;
-    assert_eq!(changes, ["+cart:80"]);
-    assert!(follower.complete);
-    follower.assert_warned("kind Deployment of apps/v1 is skipped");
-}
-
-#[tokio::test]
 async fn an_object_in_two_files_is_taken_from_the_first_by_name() {
     let (folder, mut follower, _) = followed(&[("b.yaml", service("cart", 80))]).await;
-    let (path, remove) = (folder.path(), |name: &str| {
-        fs::remove_file(folder.path().join(name)).expect("remove");
-    });
-    put(
-        path,
-        "c.yaml",
-        &(service("cart", 90) + &service("till", 81)),
-    );
+    let path = folder.path();
+    let remove = |name: &str| fs::remove_file(path.join(name)).expect("remove");
+    let both = service("cart", 90) + &service("till", 81);
+    put(path, "c.yaml", &both);
     assert_eq!(follower.changes().await, ["+till:81"]);
     let file = |name| path.join(name).display().to_string();
     let warning = format!(
@@ -107,17 +93,13 @@ async fn an_object_twice_in_one_file_counts_once() {
 #[tokio::test]
 async fn a_folder_that_does_not_exist_is_an_error_that_says_what_to_do() {
     let (sender, _batches) = mpsc::channel(1);
-    let source = Manifests::new(
-        Path::new("/nonexistent/manifests"),
-        Converter::new("node-a"),
-    );
+    let folder = Path::new("/nonexistent/manifests");
+    let source = Manifests::new(folder, Converter::new("node-a"));
     assert!(source.check().await.is_err(), "before anything is made");
     let error = source.run(sender).await.expect_err("no such folder");
     assert!(matches!(error, SourceError::Folder { .. }));
-    assert_eq!(
-        error.to_string(),
-        "cannot read the manifest folder /nonexistent/manifests; create it, or name another one with --manifests"
-    );
+    let expected = "cannot read the manifest folder /nonexistent/manifests; create it, or name another one with --manifests";
+    assert_eq!(error.to_string(), expected);
 }
 
 #[tokio::test]

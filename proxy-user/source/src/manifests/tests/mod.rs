@@ -98,11 +98,8 @@ impl Follower {
         assert!(first.is_some_and(|one| one.contains(text)), "{warnings:?}");
     }
     fn warnings(&self) -> Vec<String> {
-        self.warnings
-            .all()
-            .iter()
-            .map(ToString::to_string)
-            .collect()
+        let all = self.warnings.all();
+        all.iter().map(ToString::to_string).collect()
     }
 }
 
@@ -129,8 +126,9 @@ fn describe(change: &Change) -> String {
 #[tokio::test]
 async fn the_first_batch_has_all_manifests_and_is_complete() {
     let json = r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "json"}}"#;
+    let other = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\n---\n";
     let (_folder, follower, changes) = followed(&[
-        ("a.yaml", service("cart", 80) + &service("till", 81)),
+        ("a.yaml", service("cart", 80) + other + &service("till", 81)),
         ("b.json", json.to_owned()),
         ("notes.txt", "no manifest".to_owned()),
         (".hidden.yaml", service("hidden", 80)),
@@ -138,6 +136,7 @@ async fn the_first_batch_has_all_manifests_and_is_complete() {
     .await;
     assert_eq!(changes, ["+cart:80", "+json:0", "+till:81"]);
     assert!(follower.complete);
+    follower.assert_warned("kind Deployment of apps/v1 is skipped");
 }
 
 #[tokio::test]
@@ -159,13 +158,11 @@ async fn only_changed_objects_of_a_file_are_sent_and_in_one_batch() {
     assert!(follower.complete);
 }
 
-#[test]
-fn the_manifest_source_ends_when_its_receiver_is_dropped() {
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+#[tokio::test]
+async fn the_manifest_source_ends_when_its_receiver_is_dropped() {
     let folder = TempDir::new().expect("a folder");
     let source = Manifests::new(folder.path(), Converter::new("node-a"));
-    let (sender, batches) = mpsc::channel(1);
-    drop(batches);
-    let ended = runtime.block_on(async { timeout(SOON, source.run(sender)).await });
+    let (sender, _) = mpsc::channel(1);
+    let ended = timeout(SOON, source.run(sender)).await;
     ended.expect("in time").expect("without fault");
 }

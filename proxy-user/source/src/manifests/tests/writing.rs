@@ -25,12 +25,10 @@ async fn a_file_is_not_read_while_it_is_written_even_if_its_beginning_is_valid()
     let both = service("cart", 80) + &service("till", 81);
     let (folder, mut follower, _) = followed(&[("a.yaml", both)]).await;
     let mut file = fs::File::create(folder.path().join("a.yaml")).expect("truncate");
-    file.write_all(service("cart", 90).as_bytes())
-        .expect("write");
+    write!(file, "{}", service("cart", 90)).expect("write");
     file.flush().expect("flush");
     assert_eq!(follower.anything().await, [""; 0]);
-    file.write_all(service("till", 91).as_bytes())
-        .expect("write");
+    write!(file, "{}", service("till", 91)).expect("write");
     assert_eq!(follower.anything().await, [""; 0]);
     drop(file);
     assert_eq!(follower.changes().await, ["+cart:90", "+till:91"]);
@@ -41,12 +39,10 @@ async fn a_file_that_was_being_written_when_the_agent_started_is_waited_for() {
     let folder = TempDir::new().expect("a folder");
     let path = folder.path().join("a.yaml");
     let mut file = fs::File::create(&path).expect("create");
-    file.write_all(service("cart", 80).as_bytes())
-        .expect("write");
+    write!(file, "{}", service("cart", 80)).expect("write");
     let mut follower = Follower::start(folder.path());
     tokio::time::sleep(Duration::from_millis(40)).await;
-    file.write_all(service("till", 81).as_bytes())
-        .expect("write");
+    write!(file, "{}", service("till", 81)).expect("write");
     drop(file);
     let mut seen = follower.changes().await;
     while seen.len() < 2 {
@@ -64,12 +60,9 @@ async fn a_config_map_volume_is_followed_through_its_link() {
         fs::create_dir(&version).expect("create");
         fs::write(version.join("a.yaml"), text).expect("write");
         age(&version.join("a.yaml"));
-        symlink(name, folder.path().join("..data_tmp")).expect("link");
-        fs::rename(
-            folder.path().join("..data_tmp"),
-            folder.path().join("..data"),
-        )
-        .expect("swap");
+        let [new, data] = ["..data_tmp", "..data"].map(|name| folder.path().join(name));
+        symlink(name, &new).expect("link");
+        fs::rename(new, data).expect("swap");
     };
     version("..1", &service("cart", 80));
     symlink("..data/a.yaml", folder.path().join("a.yaml")).expect("link");

@@ -11,7 +11,7 @@ use super::{
         store::{Fault, Written},
     },
     Board, GATEWAYS, LEASE, LEASES, Lines, SECOND, SOON, agent, create, holder, messages, path,
-    want,
+    status, want, with_gateway,
 };
 use crate::ObjectSource;
 
@@ -50,8 +50,7 @@ async fn an_agent_that_wants_nothing_asks_for_nothing() {
 #[tokio::test(start_paused = true)]
 async fn without_the_right_to_the_lease_nothing_is_written_and_it_is_said_once() {
     let (lines, _guard) = Lines::start();
-    let fake = Fake::start().await;
-    create(&fake, "edge");
+    let fake = with_gateway().await;
     let refused = Fault::Refused(403, "leases is forbidden");
     fake.set_fault(Method::POST, LEASES, Some(refused));
     let board = agent(&fake, "node-a").await;
@@ -71,8 +70,7 @@ async fn without_the_right_to_the_lease_nothing_is_written_and_it_is_said_once()
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_finds_another_holder_writes_nothing_until_that_one_is_gone() {
     let (lines, _guard) = Lines::start();
-    let fake = Fake::start().await;
-    create(&fake, "edge");
+    let fake = with_gateway().await;
     let board = agent(&fake, "node-a").await;
     assert!(want_more(&fake, &board, 20, || {}).await.len() > 12);
     take_lease(&fake, "node-b");
@@ -90,16 +88,12 @@ async fn an_agent_that_finds_another_holder_writes_nothing_until_that_one_is_gon
 
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_cannot_renew_the_lease_writes_nothing_after_ten_seconds() {
-    let fake = Fake::start().await;
-    create(&fake, "edge");
+    let fake = with_gateway().await;
     let board = agent(&fake, "node-a").await;
     assert!(want_more(&fake, &board, 20, || {}).await.len() > 12);
     let renewed = fake.written(LEASES).last().expect("a renewal").at;
-    fake.set_fault(
-        Method::PUT,
-        LEASE,
-        Some(Fault::Refused(500, "etcd is away")),
-    );
+    let away = Fault::Refused(500, "etcd is away");
+    fake.set_fault(Method::PUT, LEASE, Some(away));
     let meanwhile = want_more(&fake, &board, 60, || {}).await;
     let last = meanwhile.last().map(|one| one.at - renewed);
     assert!(last < Some(10 * SECOND), "{last:?}");
@@ -110,8 +104,7 @@ async fn an_agent_that_cannot_renew_the_lease_writes_nothing_after_ten_seconds()
 #[tokio::test(start_paused = true)]
 async fn what_waits_for_an_answer_until_the_lease_is_lost_is_not_written() {
     let (lines, _guard) = Lines::start();
-    let fake = Fake::start().await;
-    create(&fake, "edge");
+    let fake = with_gateway().await;
     create(&fake, "slow");
     let wait = Fault::Delayed(30 * SECOND);
     fake.set_fault(Method::GET, &path("slow"), Some(wait));
@@ -138,14 +131,9 @@ async fn what_waits_for_an_answer_until_the_lease_is_lost_is_not_written() {
 
 #[tokio::test(start_paused = true)]
 async fn agents_ask_for_the_lease_ever_more_slowly_about_what_nobody_can_write() {
-    let fake = Fake::start().await;
-    create(&fake, "edge");
+    let fake = with_gateway().await;
     let refused = Fault::Refused(403, "a quota");
-    fake.set_fault(
-        Method::PATCH,
-        &format!("{}/status", path("edge")),
-        Some(refused),
-    );
+    fake.set_fault(Method::PATCH, &status("edge"), Some(refused));
     let first = agent(&fake, "node-a").await;
     want(&*first, "edge", "one");
     sleep(SOON).await;
@@ -163,8 +151,7 @@ async fn agents_ask_for_the_lease_ever_more_slowly_about_what_nobody_can_write()
 
 #[tokio::test(start_paused = true)]
 async fn of_two_agents_one_writes_and_the_other_does_when_that_one_has_stopped() {
-    let fake = Fake::start().await;
-    create(&fake, "edge");
+    let fake = with_gateway().await;
     let source = gateway_source(&fake).with_writing();
     let first = source.writer().expect("it writes");
     let (sender, batches) = tokio::sync::mpsc::channel(16);
@@ -180,10 +167,8 @@ async fn of_two_agents_one_writes_and_the_other_does_when_that_one_has_stopped()
     let written = fake.written(GATEWAYS);
     assert_eq!(written.len(), 61);
     let all_of = |written: &[Written], who: &str| {
-        let messages = messages(written);
-        messages
-            .iter()
-            .all(|(text, code)| text.starts_with(who) && *code == 200)
+        let is_right = |(text, code): &(&str, u16)| text.starts_with(who) && *code == 200;
+        messages(written).iter().all(is_right)
     };
     assert!(all_of(&written, "first"), "{:?}", messages(&written));
     assert_eq!(holder(&fake), "node-a");

@@ -14,7 +14,6 @@ use axum::http::Method;
 use control::{
     gateway::{Write, Writer},
     model::{Kind, ObjectKey},
-    object::ObjectName,
 };
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -22,10 +21,9 @@ use tracing::subscriber::DefaultGuard;
 
 use super::{
     super::gateways::{Board, Publisher},
-    Access, Fake,
+    Fake,
     store::{Fault, Written},
 };
-use crate::api_server::Requests;
 
 const GATEWAYS: &str = "/apis/gateway.networking.k8s.io/v1/namespaces/shop/gateways";
 const SERVICES: &str = "/api/v1/namespaces/shop/services";
@@ -45,11 +43,7 @@ fn status(name: &str) -> String {
 
 /// Starts an agent's writer; returns what it wants.
 async fn agent(fake: &Fake, name: &str) -> Arc<Board> {
-    let access = Access::new(Some(fake.kubeconfig()), None).expect("an address");
-    let client = access
-        .client(&Requests::default(), "portolan")
-        .await
-        .expect("a client");
+    let client = fake.client().await;
     let board = Arc::<Board>::default();
     let mut publisher = Publisher::new(&client, "kube-system", name, &board);
     tokio::spawn(async move { publisher.run().await });
@@ -62,10 +56,7 @@ fn condition(kind: &str, message: &str) -> Value {
 
 /// Has an agent want a status with this message.
 fn want(board: &dyn Writer, name: &str, message: &str) {
-    let object = ObjectKey {
-        kind: Kind::Gateway,
-        name: ObjectName::new("shop", name),
-    };
+    let object = ObjectKey::new(Kind::Gateway, "shop", name);
     let status =
         json!({"addresses": [], "conditions": [condition("Accepted", message)], "listeners": []});
     board.set(object, Some(Write::Status(status)));
@@ -81,6 +72,13 @@ fn create(fake: &Fake, name: &str) {
         "status": {"conditions": [foreign], "attachedListenerSets": 3},
     });
     fake.put(&path(name), gateway);
+}
+
+/// Starts a server with the Gateway `edge`.
+async fn with_gateway() -> Fake {
+    let fake = Fake::start().await;
+    create(&fake, "edge");
+    fake
 }
 
 fn holder(fake: &Fake) -> Value {
@@ -130,8 +128,7 @@ impl Lines {
 
 #[tokio::test(start_paused = true)]
 async fn the_agent_with_the_lease_writes_over_what_it_has_read_and_only_its_own_part() {
-    let fake = Fake::start().await;
-    create(&fake, "edge");
+    let fake = with_gateway().await;
     let version = fake.object(&path("edge"))["metadata"]["resourceVersion"].clone();
     let board = agent(&fake, "node-a").await;
     want(&*board, "edge", "one");
@@ -144,10 +141,8 @@ async fn the_agent_with_the_lease_writes_over_what_it_has_read_and_only_its_own_
     let now = fake.object(&path("edge"))["status"].clone();
     assert_eq!(now["attachedListenerSets"], 3);
     assert_eq!(now["conditions"][0]["type"], "example.org/Backup");
-    assert_eq!(
-        now["conditions"][0]["lastTransitionTime"],
-        "2026-01-01T00:00:00Z"
-    );
+    let time = &now["conditions"][0]["lastTransitionTime"];
+    assert_eq!(time, "2026-01-01T00:00:00Z");
     assert_eq!(now["conditions"][1]["message"], "one");
     assert!(now["conditions"][1]["lastTransitionTime"].is_string());
     // It is right already. Only the lease is renewed.
@@ -160,10 +155,8 @@ async fn the_agent_with_the_lease_writes_over_what_it_has_read_and_only_its_own_
     want(&*board, "gone", "two");
     want(&*board, "edge", "two");
     sleep(SECOND).await;
-    assert_eq!(
-        messages(&fake.written(GATEWAYS)),
-        [("one", 200), ("two", 200)]
-    );
+    let written = fake.written(GATEWAYS);
+    assert_eq!(messages(&written), [("one", 200), ("two", 200)]);
 }
 
 /// Starts an agent that has read the Gateway `edge`, and whose writing takes a second.
@@ -180,8 +173,7 @@ async fn read_by_agent(fake: &Fake) -> Arc<Board> {
 
 #[tokio::test(start_paused = true)]
 async fn a_status_of_an_older_object_is_not_written_over_a_newer_one() {
-    let fake = Fake::start().await;
-    create(&fake, "edge");
+    let fake = with_gateway().await;
     let mut newer = fake.object(&path("edge"));
     newer["metadata"]["generation"] = json!(2);
     fake.put(&path("edge"), newer);
@@ -204,16 +196,13 @@ async fn a_service_that_somebody_has_made_is_neither_changed_nor_deleted() {
     fake.put(&format!("{SERVICES}/gateway-edge"), theirs.clone());
     fake.put(&format!("{SERVICES}/gateway-other"), ours);
     let board = agent(&fake, "node-a").await;
-    let service = |name: &str| ObjectKey {
-        kind: Kind::Service,
-        name: ObjectName::new("shop", name),
-    };
-    for write in [Write::DeleteService, Write::Service(theirs)] {
+    let service = |name: &str| ObjectKey::new(Kind::Service, "shop", name);
+    for write in [Write::Delete, Write::Apply(theirs)] {
         board.set(service("gateway-edge"), Some(write));
         sleep(SOON).await;
         assert_eq!(fake.written(SERVICES).len(), 0);
     }
-    board.set(service("gateway-other"), Some(Write::DeleteService));
+    board.set(service("gateway-other"), Some(Write::Delete));
     sleep(SOON).await;
     let written = fake.written(SERVICES);
     assert_eq!(written.len(), 1);
@@ -223,8 +212,7 @@ async fn a_service_that_somebody_has_made_is_neither_changed_nor_deleted() {
 
 #[tokio::test(start_paused = true)]
 async fn what_changes_while_it_cannot_be_written_is_tried_after_its_pauses_only() {
-    let fake = Fake::start().await;
-    create(&fake, "edge");
+    let fake = with_gateway().await;
     let refused = Fault::Refused(422, "it is invalid");
     fake.set_fault(Method::PATCH, &status("edge"), Some(refused));
     let board = agent(&fake, "node-a").await;
@@ -236,17 +224,14 @@ async fn what_changes_while_it_cannot_be_written_is_tried_after_its_pauses_only(
     assert!((10..25).contains(&tries), "{tries}");
     fake.set_fault(Method::PATCH, &status("edge"), None);
     sleep(60 * SECOND).await;
-    assert_eq!(
-        messages(&fake.written(GATEWAYS)).last(),
-        Some(&("599", 200))
-    );
+    let written = fake.written(GATEWAYS);
+    assert_eq!(messages(&written).last(), Some(&("599", 200)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn after_a_conflict_the_fresh_object_is_written_over_without_a_word() {
     let (lines, _guard) = Lines::start();
-    let fake = Fake::start().await;
-    create(&fake, "edge");
+    let fake = with_gateway().await;
     let _board = read_by_agent(&fake).await;
     // Another writer is faster.
     assert_eq!(fake.written(GATEWAYS).len(), 0);
@@ -266,8 +251,7 @@ async fn after_a_conflict_the_fresh_object_is_written_over_without_a_word() {
 #[tokio::test(start_paused = true)]
 async fn an_object_that_goes_while_it_is_written_needs_nothing() {
     let (lines, _guard) = Lines::start();
-    let fake = Fake::start().await;
-    create(&fake, "edge");
+    let fake = with_gateway().await;
     let _board = read_by_agent(&fake).await;
     fake.remove(&path("edge"));
     sleep(60 * SECOND).await;
@@ -278,8 +262,7 @@ async fn an_object_that_goes_while_it_is_written_needs_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_missing_right_is_said_once_with_the_remedy_and_tried_again_with_growing_pauses() {
     let (lines, _guard) = Lines::start();
-    let fake = Fake::start().await;
-    create(&fake, "edge");
+    let fake = with_gateway().await;
     create(&fake, "other");
     let refused = Fault::Refused(403, "gateways is forbidden");
     fake.set_fault(Method::PATCH, &status("edge"), Some(refused));
@@ -292,10 +275,8 @@ async fn a_missing_right_is_said_once_with_the_remedy_and_tried_again_with_growi
     }
     assert!(fake.written(&path("other")).len() > 290);
     let refused = fake.written(&path("edge"));
-    let pauses: Vec<_> = refused
-        .windows(2)
-        .map(|pair| (pair[1].at - pair[0].at).as_secs_f64().round())
-        .collect();
+    let pauses = refused.windows(2).map(|pair| pair[1].at - pair[0].at);
+    let pauses: Vec<_> = pauses.map(|pause| pause.as_secs_f64().round()).collect();
     let expected = [1.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0];
     assert_eq!(pauses[..expected.len()], expected);
     let warnings = lines.warnings();
@@ -310,8 +291,6 @@ async fn a_missing_right_is_said_once_with_the_remedy_and_tried_again_with_growi
     }
     fake.set_fault(Method::PATCH, &status("edge"), None);
     sleep(60 * SECOND).await;
-    assert_eq!(
-        messages(&fake.written(&path("edge"))).last(),
-        Some(&("one", 200))
-    );
+    let written = fake.written(&path("edge"));
+    assert_eq!(messages(&written).last(), Some(&("one", 200)));
 }

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which values each setting may have, and the field of the configuration that stores them. What
+//! the settings do is said in `settings.md`.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::Path,
+};
+
+use linux::interfaces::PodInterfaces;
+use proxy_common::masquerade::PortRanges;
+
+use super::LOG_LEVEL;
+use crate::{
+    Config, LocalDetection, Mode, NodePortAddresses,
+    setting::{Choice, Kind, Read, Value},
+    values::{self, Seconds},
+};
+
+pub(super) fn kind(key: &str) -> Option<Kind> {
+    Some(match key {
+        // Its text is the first, because the defaults of others depend on it.
+        "mode" => Kind::Special(Read::Text(|draft, mode| draft.set_mode(mode)), |config| {
+            Some(Value::Text(config.mode.word()))
+        }),
+        "clientConnection.kubeconfig" => Kind::Special(
+            Read::Any(|draft, file| draft.config.kubeconfig = Some(file.into())),
+            |config| config.kubeconfig.as_deref().and_then(path),
+        ),
+        "hostnameOverride" => Kind::Special(
+            Read::Any(|draft, name| draft.config.hostname_override = Some(name.into())),
+            |config| config.hostname_override.clone().map(Value::Text),
+        ),
+        "portolan.pinDirectory" => Kind::Special(
+            Read::Any(|draft, directory| draft.config.pin_directory = directory.into()),
+            |config| path(&config.pin_directory),
+        ),
+        "portolan.interfaces" => Kind::Patterns(|config| &mut config.interfaces),
+        // Its text is before those of the two whose defaults depend on it.
+        "bindAddress" => Kind::Special(
+            Read::Text(|draft, text| values::bind_address(text, &mut draft.config)),
+            |config| Some(Value::Text(config.bind_address.to_string())),
+        ),
+        "bindAddressHardFail" => Kind::Bool(|config| &mut config.bind_address_hard_fail),
+        "healthzBindAddress" => Kind::Address(|config| &mut config.healthz_bind_address),
+        "portolan.probeBindAddress" => Kind::Special(
+            Read::Text(|draft, text| {
+                let mut address = SocketAddr::from((Ipv4Addr::LOCALHOST, 10247));
+                values::address(text, &mut address)?;
+                draft.config.probe_bind_address = Some(address);
+                Ok(())
+            }),
+            |config| {
+                let address = config.probe_bind_address?;
+                Some(Value::Text(address.to_string()))
+            },
+        ),
+        "metricsBindAddress" => Kind::Address(|config| &mut config.metrics_bind_address),
+        "clusterCIDR" => Kind::Special(
+            Read::Text(|draft, text| {
+                values::pod_ranges(text.split(',')).map(|all| draft.config.cluster_cidr = all)
+            }),
+            |config| {
+                let ranges = &config.cluster_cidr;
+                let texts: Vec<_> = ranges.iter().map(ToString::to_string).collect();
+                (!texts.is_empty()).then(|| Value::Text(texts.join(",")))
+            },
+        ),
+        "detectLocal.clusterCIDRs" => Kind::Special(
+            Read::List(|draft, texts| {
+                if !texts.is_empty() {
+                    let texts = texts.iter().map(String::as_str);
+                    draft.config.cluster_cidr = values::pod_ranges(texts)?;
+                }
+                Ok(())
+            }),
+            |_| None,
+        ),
+        "detectLocalMode" => Kind::Special(
+            Read::Any(|draft, mode| draft.detect_local_mode = mode.into()),
+            |config| {
+                let mode = match &config.local_detection {
+                    // KUBE: without ranges, ClusterCIDR is the same as no detection.
+                    LocalDetection::ClusterCidr | LocalDetection::None => "ClusterCIDR",
+                    LocalDetection::NodeCidr => "NodeCIDR",
+                    LocalDetection::Interface(PodInterfaces::Named(_)) => "BridgeInterface",
+                    LocalDetection::Interface(PodInterfaces::Prefix(_)) => "InterfaceNamePrefix",
+                };
+                Some(Value::Text(mode.to_owned()))
+            },
+        ),
+        "detectLocal.bridgeInterface" => Kind::Special(
+            Read::Any(|draft, name| draft.bridge_interface = name.into()),
+            |config| match &config.local_detection {
+                LocalDetection::Interface(PodInterfaces::Named(name)) => {
+                    Some(Value::Text(name.clone()))
+                }
+                _ => None,
+            },
+        ),
+        "detectLocal.interfaceNamePrefix" => Kind::Special(
+            Read::Any(|draft, prefix| draft.interface_name_prefix = prefix.into()),
+            |config| match &config.local_detection {
+                LocalDetection::Interface(PodInterfaces::Prefix(prefix)) => {
+                    Some(Value::Text(prefix.clone()))
+                }
+                _ => None,
+            },
+        ),
+        "portolan.serviceProxyName" => Kind::Special(
+            Read::Text(|draft, name| draft.set_service_proxy_name(name)),
+            |config| config.service_proxy_name.clone().map(Value::Text),
+        ),
+        "nodePortAddresses" => Kind::Special(
+            Read::List(|draft, list| values::node_port_addresses(&mut draft.config, list)),
+            |config| {
+                Some(match &config.node_port_addresses {
+                    NodePortAddresses::Every => Value::List(Vec::new()),
+                    NodePortAddresses::Primary => Value::list(&["primary"]),
+                    NodePortAddresses::Within(ranges) => Value::list(ranges),
+                })
+            },
+        ),
+        "iptables.localhostNodePorts" => Kind::Bool(|config| &mut config.localhost_node_ports),
+        "portolan.unallocatedClusterIPs" => {
+            Kind::Choice(|config| &mut config.unallocated_cluster_ips)
+        }
+        "portolan.answerPing" => Kind::Bool(|config| &mut config.answer_ping),
+        "portolan.serveLinkLocal" => Kind::Bool(|config| &mut config.serve_link_local),
+        "portolan.gatewayAPI" => Kind::Bool(|config| &mut config.gateway_api),
+        "portolan.gatewayServices" => Kind::Bool(|config| &mut config.gateway_services),
+        "portolan.selection" => Kind::Choice(|config| &mut config.selection),
+        "portolan.connectionsOfGoneEndpoints" => Kind::Choice(|config| &mut config.gone_endpoints),
+        "portolan.ownAddresses" => Kind::Special(
+            Read::List(|draft, texts| {
+                values::own_addresses(texts).map(|all| draft.config.own_addresses = all)
+            }),
+            |config| Some(Value::list(&config.own_addresses)),
+        ),
+        "nftables.masqueradeAll" => Kind::Special(
+            Read::Bool(|draft, on| draft.nftables_masquerade_all = on),
+            |config| {
+                let is_it = config.mode == Mode::Nftables;
+                Some(Value::Bool(is_it && config.masquerade_all))
+            },
+        ),
+        "iptables.masqueradeAll" => Kind::Special(
+            Read::Bool(|draft, on| draft.iptables_masquerade_all = on),
+            |config| {
+                let is_it = config.mode != Mode::Nftables;
+                Some(Value::Bool(is_it && config.masquerade_all))
+            },
+        ),
+        "iptables.masqueradeBit" => Kind::Special(
+            Read::Number(|draft, bit| draft.iptables_masquerade_bit = Some(bit)),
+            masquerade_bit,
+        ),
+        "nftables.masqueradeBit" => Kind::Special(
+            Read::Number(|draft, bit| draft.nftables_masquerade_bit = Some(bit)),
+            masquerade_bit,
+        ),
+        "portolan.masquerade" => Kind::Choice(|config| &mut config.masquerade),
+        "portolan.masqueradePorts" => Kind::Special(
+            Read::List(|draft, texts| {
+                values::masquerade_ports(texts).map(|all| draft.config.masquerade_ports = all)
+            }),
+            |config| {
+                let PortRanges([a, b, c, d]) = config.masquerade_ports;
+                let ranges = [(a, b), (c, d)];
+                let used = ranges.iter().filter(|(first, _)| *first != 0);
+                Some(Value::List(
+                    used.map(|(first, last)| format!("{first}-{last}"))
+                        .collect(),
+                ))
+            },
+        ),
+        "portolan.socketBalancing" => Kind::Choice(|config| &mut config.socket_balancing),
+        "portolan.socketExceptions" => Kind::Patterns(|config| &mut config.socket_exceptions),
+        "portolan.reserveNodePorts" => Kind::Bool(|config| &mut config.reserve_node_ports),
+        "portolan.forwarding" => Kind::Choice(|config| &mut config.forwarding),
+        "portolan.xdp" => Kind::Choice(|config| &mut config.xdp),
+        "portolan.xdpInterfaces" => Kind::Patterns(|config| &mut config.xdp_interfaces),
+        "portolan.acceptForward" => Kind::Bool(|config| &mut config.accept_forward),
+        "conntrack.tcpEstablishedTimeout" => Kind::Seconds(|config| Seconds {
+            idle: &mut config.idle_times.tcp_established,
+            conntrack: &mut config.conntrack.tcp_established,
+        }),
+        "conntrack.tcpCloseWaitTimeout" => Kind::Seconds(|config| Seconds {
+            idle: &mut config.idle_times.tcp_close_wait,
+            conntrack: &mut config.conntrack.tcp_close_wait,
+        }),
+        "conntrack.udpTimeout" => Kind::Seconds(|config| Seconds {
+            idle: &mut config.idle_times.udp,
+            conntrack: &mut config.conntrack.udp,
+        }),
+        "conntrack.udpStreamTimeout" => Kind::Seconds(|config| Seconds {
+            idle: &mut config.idle_times.udp_stream,
+            conntrack: &mut config.conntrack.udp_stream,
+        }),
+        "conntrack.maxPerCore" => Kind::Connections(
+            |config| &mut config.conntrack.max_per_core,
+            "; `0` leaves nf_conntrack as it is",
+        ),
+        "conntrack.min" => Kind::Connections(|config| &mut config.conntrack.min, ""),
+        "conntrack.tcpBeLiberal" => Kind::Bool(|config| &mut config.conntrack.tcp_be_liberal),
+        "portolan.maps.memory" => Kind::Special(
+            Read::Number(|draft, mib| {
+                draft.config.map_memory = u32::try_from(mib.max(0)).unwrap_or(u32::MAX);
+            }),
+            |config| (config.map_memory != 0).then(|| Value::Number(config.map_memory.into())),
+        ),
+        "portolan.maps.frontends" => Kind::Entries(|config| &mut config.capacities.frontends),
+        "portolan.maps.records" => Kind::Entries(|config| &mut config.capacities.records),
+        "portolan.maps.slots" => Kind::Entries(|config| &mut config.capacities.slots),
+        "portolan.maps.backends" => Kind::Entries(|config| &mut config.capacities.backends),
+        "portolan.maps.flows" => Kind::Entries(|config| &mut config.capacities.flows),
+        "portolan.maps.affinity" => Kind::Entries(|config| &mut config.capacities.affinity),
+        "portolan.maps.sockets" => Kind::Entries(|config| &mut config.capacities.sockets),
+        "portolan.maps.sourceRanges" => {
+            Kind::Entries(|config| &mut config.capacities.source_ranges)
+        }
+        // Its text is before that of the level, which overrides it.
+        "logging.verbosity" => Kind::Special(
+            Read::Number(|draft, verbosity| {
+                if verbosity > 0 {
+                    values::level_of_verbosity(verbosity).clone_into(&mut draft.config.log_level);
+                }
+            }),
+            // The log level is written instead.
+            |_| None,
+        ),
+        "logging.format" => Kind::Choice(|config| &mut config.log_format),
+        LOG_LEVEL => Kind::Special(
+            Read::Text(|draft, level| {
+                values::log_level(level).map(|level| draft.config.log_level = level)
+            }),
+            |config| Some(Value::Text(config.log_level.clone())),
+        ),
+        "portolan.logPackets" => Kind::Bool(|config| &mut config.log_packets),
+        "portolan.perServiceMetrics" => Kind::Bool(|config| &mut config.per_service_metrics),
+        "portolan.objectEvents" => Kind::Bool(|config| &mut config.object_events),
+        _ => return None,
+    })
+}
+
+fn path(path: &Path) -> Option<Value> {
+    Some(Value::Text(path.display().to_string()))
+}
+
+fn masquerade_bit(config: &Config) -> Option<Value> {
+    Some(Value::Number(
+        config.marks.masquerade.trailing_zeros().into(),
+    ))
+}

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Checks what the node answers by itself: echo requests to services with `answerPing` (RFC 792 and
+//! RFC 4443), and rejected packets (RFC 9293 section 3.10.7.1, RFC 792 and RFC 4443).
+
+use proxy_common::{Counter, FrontendKind};
+
+use super::{
+    Case, Judgement, Model, REDIRECT, hex,
+    wire::{self, ACK, FIN, Fragment, Headers, ICMP, ICMPV6, RST, SYN, TCP, Tuple},
+};
+use crate::services::is_node;
+
+/// Returns the ICMP types of an echo request and of its reply.
+const fn types(v6: bool) -> (u8, u8) {
+    if v6 { (128, 129) } else { (8, 0) }
+}
+
+impl Model {
+    /// Returns true if the node must answer this packet: an echo request to a service's address.
+    pub(super) fn answers_echo(&self, case: &Case<'_>) -> bool {
+        let (src, dst) = (case.headers.tuple.src.ip(), case.headers.tuple.dst.ip());
+        let is_served = self.services.values().any(|live| {
+            let mut frontends = live.service.frontends.iter();
+            frontends.any(|one| one.kind != FrontendKind::NodePort && one.at.ip() == dst)
+        });
+        self.settings.answer_ping
+            && is_request(case)
+            && case.is_for_this_node()
+            && !src.is_loopback()
+            && !is_node(dst)
+            && is_served
+    }
+
+    /// Returns true if the node must refuse this packet if it is to a cluster IP: an echo request
+    /// that it does not answer, or a packet of a protocol that no service has.
+    pub(super) fn is_of_no_service(&self, case: &Case<'_>) -> bool {
+        let headers = &case.headers;
+        let (header, icmp) = if headers.is_v6() {
+            (40, ICMPV6)
+        } else {
+            (20, ICMP)
+        };
+        let Tuple { protocol, src, dst } = headers.tuple;
+        let is_refused = if protocol == icmp {
+            !self.settings.answer_ping && is_request(case)
+        } else {
+            !headers.tuple.has_ports() && (headers.is_plain() || !headers.is_v6())
+        };
+        is_refused
+            // With less the programs cannot read where ports would be.
+            && case.given.frame.len() >= headers.l3 + header + 4
+            && case.is_for_this_node()
+            && !src.ip().is_loopback()
+            && !is_node(dst.ip())
+    }
+}
+
+/// Returns true for a plain echo request.
+fn is_request(case: &Case<'_>) -> bool {
+    let (request, _) = types(case.headers.is_v6());
+    let is_plain = case.headers.is_plain() && case.headers.fragment == Fragment::No;
+    is_plain && case.icmp_type() == Some(request)
+}
+
+/// Checks the node's reply to an echo request.
+pub(super) fn echo(case: &Case<'_>) -> Judgement {
+    let (given, headers, seen) = (case.given, &case.headers, case.seen);
+    let Headers { l3, l4, end, .. } = *headers;
+    if end > given.frame.len() || end < l4 + 8 {
+        return case.untouched();
+    }
+    case.counted(&[Counter::EchoAnswered])?;
+    let mut frame = case.with_ends(headers.tuple.dst, headers.tuple.src);
+    frame[..6].copy_from_slice(&given.frame[6..12]);
+    frame[6..12].copy_from_slice(&given.frame[..6]);
+    let (_, reply) = types(headers.is_v6());
+    frame[l4] = reply;
+    wire::follow_half(&mut frame, l4 + 2, given.frame, l4);
+    // Any hop limit of at least 64 is accepted.
+    let hop = headers.hop();
+    let hops = seen.frame.get(hop).copied().unwrap_or(0);
+    if !headers.is_v6() {
+        frame[hop] = hops;
+        wire::follow_half(&mut frame, l3 + 10, given.frame, hop);
+    }
+    frame[hop] = hops;
+    if seen.verdict != REDIRECT || hops < 64 || !wire::same(&frame, &seen.frame) {
+        fail!(
+            "it must be answered by\n  {}\nbut the verdict is {}, the packet\n  {}",
+            hex(&frame),
+            seen.verdict,
+            hex(&seen.frame)
+        );
+    }
+    Ok(())
+}
+
+/// Checks the answer to a packet that was rejected and counted by this counter.
+pub(super) fn rejection(case: &Case<'_>, counter: Counter) -> Judgement {
+    let (given, headers, seen) = (case.given, &case.headers, case.seen);
+    // A fragment or a short packet cannot be answered, and a frame with a VLAN tag not by ICMP.
+    let is_tagged = headers.l3 > 14 && headers.tuple.protocol != TCP;
+    let is_short = given.frame.len() < headers.l4 + 8;
+    if headers.fragment != Fragment::No || is_tagged || is_short {
+        return case.dropped(Counter::RejectedSilently);
+    }
+    case.counted(&[counter])?;
+    if seen.verdict != REDIRECT {
+        fail!("it must be answered, but the verdict is {}", seen.verdict);
+    }
+    let frame = &seen.frame;
+    let wrong = |what: &str| Err(format!("the answer {what}: {}", hex(frame)));
+    if frame[..6] != given.frame[6..12] || frame[6..12] != given.frame[..6] {
+        return wrong("does not go back to its sender's MAC");
+    }
+    let Some(answer) = wire::read(frame) else {
+        return wrong("is no packet");
+    };
+    if let Some(fault) = wire::fault(frame) {
+        return wrong(fault);
+    }
+    if answer.end != frame.len() {
+        return wrong("is not as long as it says");
+    }
+    if frame[answer.hop()] < 64 {
+        return wrong("does not get far");
+    }
+    let (from, to) = (headers.tuple.src, headers.tuple.dst);
+    if headers.tuple.protocol == TCP {
+        if answer.tuple != headers.tuple.reversed() {
+            return wrong("has other ends");
+        }
+        return reset(case, &answer).map_or(Ok(()), wrong);
+    }
+    let v6 = headers.is_v6();
+    let kinds = if v6 { [1, 4] } else { [3, 3] };
+    if (answer.tuple.src.ip(), answer.tuple.dst.ip()) != (to.ip(), from.ip()) {
+        return wrong("has other ends");
+    }
+    if answer.tuple.protocol != if v6 { ICMPV6 } else { ICMP } {
+        return wrong("is no ICMP");
+    }
+    let message = &frame[answer.l4..];
+    if message[..2] != kinds || message[4..8] != [0; 4] {
+        return wrong("is no port unreachable");
+    }
+    let quoted = &given.frame[headers.l3..headers.l4 + 8];
+    if message[8..] != quoted[..quoted.len().min(128)] {
+        return wrong("quotes something else");
+    }
+    Ok(())
+}
+
+/// Returns what is wrong with a TCP reset; None if it is correct.
+fn reset(case: &Case<'_>, answer: &Headers) -> Option<&'static str> {
+    let (given, headers) = (case.given, &case.headers);
+    let data = headers.l4 + 4 * usize::from(given.frame[headers.l4 + 12] >> 4);
+    let mut length = headers.end.saturating_sub(data) as u32;
+    for flag in [SYN, FIN] {
+        length += u32::from(headers.flags & flag != 0);
+    }
+    let (flags, sequence, acknowledgement) = if headers.flags & ACK != 0 {
+        (RST, headers.acknowledgement, 0)
+    } else {
+        (RST | ACK, 0, headers.sequence.wrapping_add(length))
+    };
+    if (answer.flags, answer.end - answer.l4) != (flags, 20) {
+        return Some("is no plain reset");
+    }
+    if (answer.sequence, answer.acknowledgement) != (sequence, acknowledgement) {
+        return Some("has other numbers");
+    }
+    None
+}

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Connections to an endpoint whose pod is gone end; connections to every other endpoint go on:
+//! IPv4 and IPv6, pods that are routed and pods behind a bridge.
+
+use std::{
+    cell::Cell,
+    io::{ErrorKind, Read, Write},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use datapath::maps::tables::Table;
+use lab::node::{netns::NetNs, pod::plug};
+use proxy_common::{LocalPod, V4, V6, maps};
+use socket2::SockRef;
+
+use crate::{
+    agent::{Agent, eventually},
+    configured::replace,
+    connection::{Open, Sleeping, listen},
+    objects::{Service, node_object, pod_endpoint},
+    repair::table,
+    world::{ROUTER, World},
+};
+
+/// Longer than a pod's link must be gone, and a walk through the tables of a test.
+const SETTLED: Duration = Duration::from_secs(8);
+/// A client waits this long at most for the end of its connection, on a busy machine.
+const SOON: Duration = Duration::from_secs(30);
+const READY: [bool; 3] = [true, true, false];
+const TERMINATING: [bool; 3] = [false, true, true];
+
+/// The addresses of a family, and whether pods are ports of a bridge.
+#[derive(Clone, Copy)]
+struct Network {
+    node: &'static str,
+    client: &'static str,
+    /// The network of the pods, without the last number: that of the bridge, of the pod that goes,
+    /// and of a pod that stays, are 1, 20 and 30.
+    pods: &'static str,
+    /// The network beyond the uplink.
+    far: &'static str,
+    length: u8,
+    cluster_ip: &'static str,
+    is_bridged: bool,
+}
+
+const V4_BRIDGED: Network = Network {
+    node: "10.40.0.1",
+    client: "10.40.1.10",
+    pods: "10.40.2.",
+    far: "192.0.2.",
+    length: 24,
+    cluster_ip: "172.30.1.1",
+    is_bridged: true,
+};
+const V6_ROUTED: Network = Network {
+    node: "fd00:c0::1",
+    client: "fd00:40:0:1::10",
+    pods: "fd00:40:0:2::",
+    far: "fd00:c1::",
+    length: 64,
+    cluster_ip: "fd00:30::1",
+    is_bridged: false,
+};
+
+fn at(ip: &str, port: u16) -> String {
+    let ip: IpAddr = ip.parse().expect("an address");
+    SocketAddr::from((ip, port)).to_string()
+}
+
+/// The clients of [`Node::connect`], and how the connection of each ends when the pod is gone.
+const ENDS: [(&str, &str); 4] = [
+    ("by packets", "reset"),
+    ("at the node port", "reset"),
+    ("of a pod's socket", "abort"),
+    ("of the node", "abort"),
+];
+
+/// The node, a client pod, and a client beyond its uplink.
+struct Node {
+    // By this process the agent finds the sockets of the client pod.
+    _process: Sleeping,
+    world: World,
+    network: Network,
+    far: NetNs,
+    /// The addresses of the pod that goes and of a pod that stays.
+    pod: String,
+    other: String,
+    ports: Cell<u32>,
+}
+
+impl Node {
+    fn new(network: Network) -> Self {
+        let world = World::bare(&ROUTER);
+        let Network { far, length, .. } = network;
+        world.ip(&format!("address add {} dev lo", network.node));
+        let ends = [("up0", 1), ("eth0", 9)].map(|(name, n)| format!("{name} {far}{n}/{length}"));
+        let outside = world.host(&ends[0], &ends[1]);
+        world.ip(&format!("route add default via {far}9 dev up0"));
+        if network.is_bridged {
+            world.add_bridge(&format!("{}1/{length}", network.pods));
+        }
+        plug(world.node(), world.client(), &[network.client]).expect("a pod");
+        world.write("node.yaml", node_object(&[network.node], Some(7)));
+        let [pod, other] = ["20", "30"].map(|last| format!("{}{last}", network.pods));
+        Self {
+            _process: Sleeping::in_pod(world.client()),
+            world,
+            network,
+            far: outside,
+            pod,
+            other,
+            ports: Cell::new(0),
+        }
+    }
+
+    /// Joins a pod with this address, which echoes. A pod that is routed has an address of no
+    /// subnet of the node.
+    fn join(&self, address: &str) -> Pod {
+        let namespace = NetNs::new(address).expect("a pod");
+        if self.network.is_bridged {
+            let Network { pods, length, .. } = self.network;
+            let port = format!("port{}", self.ports.replace(self.ports.get() + 1));
+            let address = format!("{address}/{length}");
+            let gateway = format!("{pods}1");
+            self.world
+                .join_bridge(&namespace, &port, &address, &gateway);
+        } else {
+            plug(self.world.node(), &namespace, &[address]).expect("a pod");
+        }
+        let listener = listen(&namespace, at(address, 8080));
+        let has_ended = Arc::<AtomicBool>::default();
+        let ended = Arc::clone(&has_ended);
+        Pod {
+            namespace,
+            has_ended,
+            server: thread::spawn(move || answer(&listener, &ended)),
+        }
+    }
+
+    /// Writes the service with these endpoints: address; ready, serving, terminating.
+    fn publish(&self, version: u64, endpoints: &[(&str, [bool; 3])]) {
+        let endpoints = endpoints
+            .iter()
+            .map(|(address, conditions)| pod_endpoint(address, "cart", *conditions));
+        let cart = Service::new("cart", self.network.cluster_ip);
+        let cart = cart.endpoints(endpoints.collect());
+        self.world.write("cart.yaml", cart);
+        let node = node_object(&[self.network.node], Some(version));
+        self.world.write("node.yaml", node);
+    }
+
+    /// The interface by which the agent knows a pod to be reached.
+    fn known(&self, address: &str) -> Option<u32> {
+        let link = match address.parse().expect("an address") {
+            IpAddr::V4(address) => {
+                let pods: Table<V4, LocalPod> = table(&self.world, maps::PODS_V4);
+                pods.lookup(&address.into())
+            }
+            IpAddr::V6(address) => {
+                let pods: Table<V6, LocalPod> = table(&self.world, maps::PODS_V6);
+                pods.lookup(&address.into())
+            }
+        };
+        link.expect("readable").map(|link| link.interface)
+    }
+
+    /// Has the node send to a pod, and waits until the agent knows the interface by which the pod
+    /// is reached; returns the interface.
+    fn learn(&self, agent: &Agent, address: &str) -> u32 {
+        let mut known = None;
+        eventually("the pod is known", agent, || {
+            let asked = Open::connect(self.world.node(), &at(address, 8080));
+            known = self.known(address);
+            asked.is_ok() && known.is_some()
+        });
+        known.expect("known")
+    }
+
+    /// Waits until the link to a pod is gone: the kernel may take its time.
+    fn loses(&self, interface: u32, agent: &Agent) {
+        let start = format!("{interface}: ");
+        eventually("its link is gone", agent, || {
+            let links = self.world.tool("ip", "-o link");
+            !links.lines().any(|link| link.starts_with(&start))
+        });
+    }
+
+    /// The connections of [`ENDS`]: by packets from a routed pod and from beyond the uplink, and
+    /// translated at sockets of that pod and of the node.
+    fn connect(&self) -> [Open; 4] {
+        let (world, service) = (&self.world, at(self.network.cluster_ip, 80));
+        let node_port = at(self.network.node, 30_001);
+        [
+            world.connect(&service).expect("served to a pod"),
+            Open::connect(&self.far, &node_port).expect("served at the node port"),
+            world
+                .connect_at_socket(&service)
+                .expect("at a pod's socket"),
+            world.connect_from_node(&service).expect("served here"),
+        ]
+    }
+}
+
+/// A pod that sends back what it gets.
+struct Pod {
+    namespace: NetNs,
+    has_ended: Arc<AtomicBool>,
+    server: JoinHandle<()>,
+}
+
+impl Pod {
+    /// Deletes the pod's network namespace. No connection is closed before: its link is down when
+    /// the processes end, as if the node had cut it off.
+    fn vanish(self) {
+        self.namespace.ip("link set eth0 down\n").expect("its link");
+        self.has_ended.store(true, Ordering::Relaxed);
+        self.server.join().expect("the server");
+    }
+}
+
+/// Sends back what comes until `ended`. Then resets all connections, so that no socket keeps the
+/// network namespace.
+fn answer(listener: &TcpListener, ended: &AtomicBool) {
+    listener.set_nonblocking(true).expect("it does not wait");
+    let mut open: Vec<TcpStream> = Vec::new();
+    let mut buffer = [0; 4096];
+    while !ended.load(Ordering::Relaxed) {
+        if let Ok((stream, _)) = listener.accept() {
+            stream.set_nonblocking(true).expect("it does not wait");
+            open.push(stream);
+        }
+        open.retain_mut(|stream| match stream.read(&mut buffer) {
+            Ok(0) => false,
+            Ok(length) => stream.write_all(&buffer[..length]).is_ok(),
+            Err(error) => error.kind() == ErrorKind::WouldBlock,
+        });
+        thread::sleep(Duration::from_millis(1));
+    }
+    for stream in &open {
+        let linger = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+        linger.expect("a reset at its end");
+    }
+}
+
+/// Expects that each connection ends as it must.
+fn ends(open: &mut [Open; 4], agent: &Agent) {
+    let begun = Instant::now();
+    for (open, (client, text)) in open.iter_mut().zip(ENDS) {
+        open.set_patience(2 * SOON);
+        let end = open.echo("still there?");
+        assert!(end.contains(text), "{client}: {end}: {}", agent.log());
+    }
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+}
+
+/// Waits, and expects that no connection has been ended.
+fn nothing_ends(agent: &Agent) {
+    thread::sleep(SETTLED);
+    assert!(!agent.log().contains("that are gone"), "{}", agent.log());
+}
+
+#[test]
+fn clients_of_a_pod_whose_namespace_is_deleted_get_a_reset() {
+    let node = Node::new(V4_BRIDGED);
+    let (gone, stays) = (node.pod.as_str(), node.other.as_str());
+    let pod = node.join(gone);
+    let other = node.join(stays);
+    node.publish(7, &[(gone, READY)]);
+    let agent = node.world.start(7);
+    let mut to_pod = node.connect();
+    node.publish(8, &[(stays, READY), (gone, TERMINATING)]);
+    agent.wait_for(8);
+    let mut to_other = node.connect();
+    let interface = node.learn(&agent, gone);
+    // At a bridge, each younger port must have a known address.
+    node.learn(&agent, stays);
+
+    pod.vanish();
+    node.loses(interface, &agent);
+    // A slice lists it.
+    nothing_ends(&agent);
+    node.publish(9, &[(stays, READY)]);
+    agent.wait_for(9);
+    ends(&mut to_pod, &agent);
+    for (open, (client, _)) in to_other.iter_mut().zip(ENDS) {
+        assert_eq!(open.echo("still there?"), "still there?", "{client}");
+    }
+    let ended = |kind| {
+        agent.metric(&format!(
+            "portolan_connections_of_gone_endpoints_ended_total{{kind=\"{kind}\"}}"
+        ))
+    };
+    eventually("the ends are counted", &agent, || {
+        (ended("flow"), ended("socket")) == (Some(2), Some(2))
+    });
+    drop(other);
+}
+
+#[test]
+fn with_the_setting_keep_connections_stay_until_it_changes() {
+    let node = Node::new(V6_ROUTED);
+    let pod = node.join(&node.pod);
+    node.publish(7, &[(&node.pod, READY)]);
+    let agent = node
+        .world
+        .start_configured(7, "portolan: {connectionsOfGoneEndpoints: keep}\n");
+    let mut open = node.connect();
+    let interface = node.learn(&agent, &node.pod);
+    pod.vanish();
+    node.loses(interface, &agent);
+    node.publish(8, &[]);
+    agent.wait_for(8);
+    nothing_ends(&agent);
+    // What has gone meanwhile counts, too.
+    replace(
+        &node.world,
+        "portolan: {connectionsOfGoneEndpoints: reset}\n",
+    );
+    agent.logs("connectionsOfGoneEndpoints, in force");
+    ends(&mut open, &agent);
+    assert_eq!(node.world.flows().len(), 0);
+}

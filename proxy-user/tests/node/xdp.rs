@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `xdp` on a node between a client and a backend behind routers: connections and datagrams through
+//! it, its next hops, and when its programs come and go.
+
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream, UdpSocket},
+    thread,
+    time::{Duration, Instant},
+};
+
+use lab::{
+    bpf::PASS,
+    node::{
+        foreign::{ChainPosition, Foreign},
+        settings::Xdp,
+    },
+};
+use linux::attached_xdp;
+use proxy_common::Counter;
+use rstest::rstest;
+
+use crate::{
+    agent::{Agent, eventually},
+    connection::listen,
+    repair::pins,
+    routed::{NODE_PORT, PORT, Routed, UPLINKS},
+    world::{World, any},
+};
+
+/// A packet that has not arrived within this time is lost.
+const SOON: Duration = Duration::from_secs(5);
+
+struct Node {
+    /// The agent; None after [`Self::end`].
+    agent: Option<Agent>,
+    routed: Routed,
+}
+
+impl Node {
+    fn new(v6: bool, xdp: Xdp) -> Self {
+        let routed = Routed::build(v6);
+        routed.prepare_for_xdp();
+        let web = routed.web(0, routed.backend_ip);
+        routed.node.write("web.yaml", web);
+        let agent = None;
+        let mut node = Self { agent, routed };
+        node.start(xdp);
+        node
+    }
+
+    fn start(&mut self, xdp: Xdp) {
+        let ([a, b], xdp) = (UPLINKS, xdp.name());
+        let config = format!("{{portolan: {{xdp: '{xdp}', xdpInterfaces: [{a}, {b}]}}}}");
+        self.agent = Some(self.world().start_by_packet(7, &config));
+    }
+
+    /// Ends the agent; its programs stay.
+    fn end(&mut self) {
+        let agent = self.agent.take().expect("it runs");
+        assert!(agent.stop().success());
+    }
+
+    fn world(&self) -> &World {
+        &self.routed.node
+    }
+    fn agent(&self) -> &Agent {
+        self.agent.as_ref().expect("it runs")
+    }
+    fn eventually(&self, what: &str, so: impl FnMut() -> bool) {
+        eventually(what, self.agent(), so);
+    }
+
+    /// Whether each uplink has an XDP program.
+    fn programs(&self) -> [bool; 2] {
+        UPLINKS.map(|uplink| {
+            let index = self.world().index(uplink);
+            let asked = self.world().node().enter(|| attached_xdp(index));
+            asked.expect("enter the node").expect("an answer").is_some()
+        })
+    }
+
+    fn wait_for_programs(&self, programs: [bool; 2]) {
+        self.eventually("the programs are there", || self.programs() == programs);
+    }
+
+    /// The numbers of packets that XDP has forwarded: to the backend, and back.
+    fn taken(&self) -> [u64; 2] {
+        [Counter::ForwardedByXdp, Counter::ReplyByXdp].map(|counter| self.world().count(counter))
+    }
+
+    /// The same numbers for the packets of 20 pings.
+    fn taken_of_20(&self, near: &mut TcpStream, far: &mut TcpStream) -> [u64; 2] {
+        let before = self.taken();
+        for _ in 0..20 {
+            ping(near, far);
+        }
+        let after = self.taken();
+        [after[0] - before[0], after[1] - before[1]]
+    }
+
+    fn service(&self) -> SocketAddr {
+        (self.routed.node_ip, NODE_PORT).into()
+    }
+
+    /// A connection to the service, and the backend's end of it. The backend sees the node as its
+    /// client.
+    fn connect(&self) -> (TcpStream, TcpStream) {
+        let [client, backend] = self.routed.hosts();
+        let listener = listen(backend, (self.routed.backend_ip, PORT));
+        let near = client.enter(|| TcpStream::connect_timeout(&self.service(), SOON));
+        let log = || self.agent.as_ref().map(Agent::log);
+        let near = near.expect("enter the host");
+        let near = near.unwrap_or_else(|error| panic!("{error}: {:?}", log()));
+        let (far, from) = listener.accept().expect("a connection");
+        let client = near.local_addr().expect("an address");
+        assert_ne!(from.ip(), client.ip(), "it is masqueraded");
+        for end in [&near, &far] {
+            end.set_read_timeout(Some(SOON)).expect("a timeout");
+            end.set_nodelay(true).expect("small segments");
+        }
+        (near, far)
+    }
+
+    /// Two connected UDP sockets: the client's and the backend's.
+    fn datagrams(&self) -> [UdpSocket; 2] {
+        let [client, backend] = self.routed.hosts();
+        let any = any(self.routed.node_ip.is_ipv6());
+        let ends = [
+            (client, (any, 0)),
+            (backend, (self.routed.backend_ip, PORT)),
+        ];
+        let ends = ends.map(|(host, at)| {
+            let socket = host.enter(|| UdpSocket::bind(at)).expect("enter the host");
+            let socket = socket.expect("a socket");
+            socket.set_read_timeout(Some(SOON)).expect("a timeout");
+            socket
+        });
+        ends[0].connect(self.service()).expect("a destination");
+        ends
+    }
+}
+
+/// Sends bytes to the other end, which must receive the same.
+fn send(from: &mut TcpStream, to: &mut TcpStream, length: usize) {
+    let sent: Vec<u8> = (0..length).map(|n| (n % 251) as u8).collect();
+    thread::scope(|scope| {
+        scope.spawn(|| from.write_all(&sent).expect("sent"));
+        let mut received = vec![0; length];
+        to.read_exact(&mut received).expect("received");
+        assert!(received == sent, "the same bytes");
+    });
+}
+
+/// Sends some bytes to the other end, and some back.
+fn ping(near: &mut TcpStream, far: &mut TcpStream) {
+    send(near, far, 5);
+    send(far, near, 5);
+}
+
+#[rstest]
+#[case::v4_native(false, Xdp::Native)]
+#[case::v6_generic(true, Xdp::Generic)]
+fn xdp_forwards_with_an_agent_and_without_and_follows_settings_rules_and_foreign_programs(
+    #[case] v6: bool,
+    #[case] xdp: Xdp,
+) {
+    let mut node = Node::new(v6, xdp);
+    node.wait_for_programs([true; 2]);
+    large_transfers_and_datagrams_are_forwarded(&mut node);
+    if !v6 {
+        the_reason_is_logged_if_others_must_see_packets(&mut node, xdp);
+        with_firewall_rules_only_what_the_stack_accepted_is_taken(&mut node, xdp);
+        programs_are_attached_as_the_setting_says_after_each_restart(&mut node);
+        a_foreign_xdp_program_is_logged_and_kept(&mut node);
+    }
+}
+
+fn large_transfers_and_datagrams_are_forwarded(node: &mut Node) {
+    let (mut near, mut far) = node.connect();
+    send(&mut near, &mut far, 300_000);
+    send(&mut far, &mut near, 300_000);
+    let [there, back] = node.taken();
+    // 300,000 bytes in segments of at most 1500 bytes, and their acknowledgements; XDP leaves some
+    // packets to the stack on purpose.
+    assert!(there > 190 && back > 190, "{there} {back}");
+
+    let [asking, answering] = node.datagrams();
+    let mut buffer = [0; 2048];
+    for n in 0..50_usize {
+        let sent = vec![n as u8; 1 + n * 28];
+        asking.send(&sent).expect("sent");
+        let (length, from) = answering.recv_from(&mut buffer).expect("received");
+        assert_eq!(buffer[..length], sent);
+        answering.send_to(&sent, from).expect("sent");
+        let length = asking.recv(&mut buffer).expect("received");
+        assert_eq!(buffer[..length], sent);
+    }
+    let after = node.taken();
+    assert!(after[0] >= there + 40 && after[1] >= back + 40, "{after:?}");
+
+    node.end();
+    let before = node.taken();
+    for _ in 0..30 {
+        ping(&mut near, &mut far);
+        thread::sleep(Duration::from_millis(100));
+    }
+    let after = node.taken();
+    assert!(
+        after[0] > before[0] + 20 && after[1] > before[1] + 20,
+        "without an agent: {before:?} {after:?}"
+    );
+    // tc still serves a connection that begins now.
+    let (mut other, mut end) = node.connect();
+    ping(&mut other, &mut end);
+}
+
+fn the_reason_is_logged_if_others_must_see_packets(node: &mut Node, xdp: Xdp) {
+    node.start(xdp);
+    node.wait_for_programs([true; 2]);
+    let (mut near, mut far) = node.connect();
+    let at = ChainPosition::Last;
+    let police = Foreign::new(node.world().node(), UPLINKS[1], false, at, PASS);
+    let police = police.expect("a program");
+    let log = node.agent();
+    log.says(&["interface backends", "at ingress would not see them"]);
+    // None is at that one; the other has it still.
+    node.wait_for_programs([true, false]);
+    let taken = node.taken_of_20(&mut near, &mut far);
+    assert_eq!(taken, [0, 0], "the ways out are not permitted");
+    let before = node.taken();
+    drop(police);
+    node.wait_for_programs([true; 2]);
+    node.eventually("XDP takes packets", || {
+        ping(&mut near, &mut far);
+        node.taken()[0] > before[0] + 5
+    });
+    // A rule that XDP cannot follow makes the agent detach XDP again.
+    let rule = "priority 900 fwmark 7 lookup main";
+    node.world().ip(&format!("rule add {rule}"));
+    log.says(&["interface clients", "priority 900"]);
+    node.wait_for_programs([false; 2]);
+    ping(&mut near, &mut far);
+    node.world().ip(&format!("rule del {rule}"));
+    node.end();
+}
+
+fn with_firewall_rules_only_what_the_stack_accepted_is_taken(node: &mut Node, xdp: Xdp) {
+    let policy = "table ip cni {\n\
+        chain forward { type filter hook forward priority 0; policy drop;\n\
+          ct state invalid drop\n ct state established,new accept\n }\n}\n";
+    node.world().nft(policy);
+    let suits = node.world().node().suit_conntrack();
+    suits.expect("conntrack");
+    node.start(xdp);
+    node.wait_for_programs([true; 2]);
+    let (mut near, mut far) = node.connect();
+    node.eventually("XDP takes both directions", || {
+        let taken = node.taken_of_20(&mut near, &mut far);
+        taken.iter().all(|taken| *taken > 10)
+    });
+    let drops = "table ip later {\n\
+        chain forward { type filter hook forward priority -10; policy drop;\n }\n}\n";
+    node.world().nft(drops);
+    far.set_nonblocking(true).expect("set");
+    let (begun, mut last) = (Instant::now(), Instant::now());
+    // Half a second without a byte: the retransmissions are dropped, too.
+    while last.elapsed() < Duration::from_millis(500) {
+        assert!(begun.elapsed() < Duration::from_secs(20));
+        near.write_all(b"12345").expect("sent");
+        thread::sleep(Duration::from_millis(50));
+        if far.read(&mut [0; 4096]).is_ok() {
+            last = Instant::now();
+        }
+    }
+    node.world()
+        .nft("delete table ip later; delete table ip cni\n");
+}
+
+/// The agent of the last part still runs, in mode native.
+fn programs_are_attached_as_the_setting_says_after_each_restart(node: &mut Node) {
+    let (mut near, mut far) = node.connect();
+    for (xdp, count) in [(Xdp::Generic, 2), (Xdp::Off, 0), (Xdp::Native, 2)] {
+        node.end();
+        node.start(xdp);
+        // A link is pinned after it is attached.
+        node.eventually("as the setting says", || {
+            let pins = pins(node.world()).into_iter();
+            let names = pins.filter_map(|pin| pin.file_name()?.to_str().map(str::to_owned));
+            let links: Vec<_> = names.filter(|name| name.starts_with("xdp-")).collect();
+            node.programs() == [count > 0; 2]
+                && links.len() == count
+                && links.iter().all(|name| name.ends_with(xdp.name()))
+        });
+        if xdp == Xdp::Native {
+            let status = node.world().told(&["status"]);
+            let both = "clients (native), backends (native)";
+            assert!(status.contains(both), "{status}");
+        }
+        ping(&mut near, &mut far);
+        let [taken, _] = node.taken_of_20(&mut near, &mut far);
+        assert_eq!(taken > 10, count > 0, "{}: {taken}", xdp.name());
+    }
+    node.end();
+    node.world().told(&["cleanup"]);
+    assert_eq!(node.programs(), [false; 2], "cleanup removes all");
+}
+
+fn a_foreign_xdp_program_is_logged_and_kept(node: &mut Node) {
+    const XDP_PASS: i32 = 2;
+    let foreign = Foreign::at_xdp(node.world().node(), UPLINKS[0], XDP_PASS, false);
+    let foreign = foreign.expect("a program");
+    node.start(Xdp::Native);
+    let said = ["interface clients", "is at its XDP hook"];
+    node.agent().says(&said);
+    node.wait_for_programs([true; 2]);
+    let (mut near, mut far) = node.connect();
+    ping(&mut near, &mut far);
+    node.end();
+    node.world().told(&["cleanup"]);
+    // The first one is not ours.
+    assert_eq!(node.programs(), [true, false], "cleanup removes ours alone");
+    drop(foreign);
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Entries that only another processor or the time leaves in the maps.
+
+use std::thread;
+
+use linux::test_run;
+use proxy_common::{Counter, FlowKind, Protocol};
+use rstest::rstest;
+
+use crate::{
+    packets::{Tcp, UDP, at, correct_ipv4_header, raw, tcp},
+    service::{Addresses, IPV4, IPV6, Service},
+    world::World,
+};
+
+/// The number of slots in each ring: the table of [`World`] has 1024 entries.
+const RING: usize = 128;
+
+#[rstest]
+fn crossing_fins_on_two_cpus_close_the_connection_and_allow_eviction(
+    #[values(IPV4, IPV6)] a: Addresses,
+) {
+    let world = World::new(&[Service::web(a)]);
+    let (service, backend) = (a.service(), a.endpoint());
+    for round in 0..20 {
+        let clients: Vec<_> = (0..40)
+            .map(|n| at(a.pod, 10_000 + round * 40 + n))
+            .collect();
+        for client in &clients {
+            world.ingress(&tcp(*client, service, Tcp::Syn, b""));
+            world.egress(&tcp(backend, *client, Tcp::SynAck, b""), false);
+            world.ingress(&tcp(*client, service, Tcp::Ack, b""));
+            assert_eq!(world.state(*client, service), "established");
+        }
+        let [by_clients, by_backends] =
+            ["ingress", "egress"].map(|name| world.loaded().program(name).expect("loaded"));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for client in &clients {
+                    let fin = tcp(*client, service, Tcp::Fin, b"");
+                    test_run(by_clients, &fin, &[], 1).expect("runs");
+                }
+            });
+            for client in &clients {
+                let fin = tcp(backend, *client, Tcp::Fin, b"");
+                test_run(by_backends, &fin, &[], 1).expect("runs");
+            }
+        });
+        // Connections of the round before may have been evicted.
+        for client in &clients {
+            assert_eq!(world.state(*client, service), "closed");
+        }
+    }
+    let left = world.flows().len();
+    assert!(left <= RING, "{left} flows, closed ones in no ring");
+}
+
+#[test]
+fn a_reply_entry_without_an_original_entry_keeps_its_tuple_only_at_first() {
+    let a = IPV4;
+    let (client, backend) = (a.client(), a.endpoint());
+    let services = [("one", a.cluster_ip), ("two", a.other_cluster_ip)]
+        .map(|(name, address)| Service::cluster_ip(name, Protocol::TCP, address, &[backend]));
+    let world = World::new(&services);
+    let connect = |to| world.ingress(&tcp(client, at(to, 80), Tcp::Syn, b"")).src();
+    assert_eq!(connect(a.cluster_ip), client);
+    // Another CPU has written the reply entry and is about to write the original entry.
+    world.remove_flows(FlowKind::ORIGINAL);
+    let second = connect(a.other_cluster_ip);
+    assert_ne!(second, client);
+    let answer = world.egress(&tcp(backend, second, Tcp::SynAck, b""), false);
+    assert_eq!(answer.ends(), (at(a.other_cluster_ip, 80), client));
+    world.remove_flows(FlowKind::ORIGINAL);
+    // The other CPU never writes it.
+    thread::sleep(std::time::Duration::from_millis(2_100));
+    assert_eq!(connect(a.cluster_ip), client);
+}
+
+/// Two ends use each identification again, and the last fragment of a datagram may come first.
+#[test]
+fn ports_of_a_datagram_are_forgotten_when_the_kernel_would_no_longer_wait_for_it() {
+    let a = IPV4;
+    let world = World::new(&[Service::over(Protocol::UDP, a)]);
+    let client = a.client();
+    let ports = [client.port().to_be_bytes(), [0, 80]].concat();
+    let [first, later] = [(0x20, 0), (0, 2)].map(|(more, offset)| {
+        let body = [&ports[..], &[0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]].concat();
+        let mut packet = raw(client.ip(), a.cluster_ip, UDP, &body);
+        packet[18..22].copy_from_slice(&[0, 7, more, offset]);
+        correct_ipv4_header(&mut packet);
+        packet
+    });
+    assert_eq!(world.ingress(&first).counter, Counter::ForwardedNew);
+    for age in 0..2 {
+        let outcome = world.ingress(&later);
+        assert_eq!(outcome.counter, Counter::ForwardedHit, "{age}");
+        world.age_fragments();
+    }
+    assert_eq!(world.ingress(&later).counter, Counter::DroppedFragment);
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Packets that others have masqueraded or marked. Theirs without a flow's tuple, and ours at two
+//! interfaces, stand in tests/fuzz/cases/others.txt.
+
+use proxy_common::{
+    Counter, Protocol, Settings,
+    masquerade::{Marks, PortRanges},
+};
+use rstest::rstest;
+
+use crate::{
+    packets::{Tcp, addresses, at, icmp, numbered, seen, tcp, transport, transport_sum, udp},
+    service::{Addresses, IPV4, IPV6, Service},
+    world::{Context, LOOPBACK, NEXT, SHOT, World},
+};
+
+/// The context at egress of a packet with our mark that others have masqueraded.
+const FORWARDED: Context = Context {
+    mark: Marks::DEFAULT.masquerade,
+    came_by: LOOPBACK,
+    interface: 0,
+    segment: 0,
+    note: 0,
+};
+
+const UNMARKED: Context = Context {
+    mark: 0,
+    ..FORWARDED
+};
+
+/// flannel masquerades such packets: they come from outside and go to other nodes' pods, with our
+/// mark. Every CNI masquerades pods' packets to hosts, which have no mark.
+#[rstest]
+fn foreign_masqueraded_packets_with_a_flows_tuple_get_another_port(
+    #[values(IPV4, IPV6)] a: Addresses,
+    #[values(FORWARDED, UNMARKED)] context: Context,
+) {
+    let world = World::new(&[Service::web(a)]);
+    let (client, backend) = (a.outside_client(), a.endpoint());
+    let ours = world.forward(&tcp(client, a.service(), Tcp::Syn, b""));
+    let shared = ours.src();
+    assert_eq!(shared.ip(), a.node);
+
+    // Not the flow's own SYN, seen once more.
+    let syn = numbered(shared, backend, Tcp::Syn, (77, 0), b"");
+    let theirs = world.egress_by(&syn, context);
+    assert_eq!(theirs.counter, Counter::Masqueraded);
+    let other = theirs.src();
+    assert_eq!((other.ip(), theirs.dst()), (a.node, backend));
+    assert_ne!(other.port(), shared.port());
+
+    for (to, from) in [(other, shared), (shared, client)] {
+        let answer = world.ingress(&tcp(backend, to, Tcp::SynAck, b""));
+        assert_eq!(answer.dst(), from);
+    }
+    let next = world.egress_by(&tcp(shared, backend, Tcp::Ack, b""), context);
+    assert_eq!(next.src(), other);
+
+    // An error about their packet, which is too big, quotes the sender's own port.
+    let kind = if a.is_v6() { [2, 0] } else { [3, 4] };
+    let message = [&kind[..], &[0, 0, 0, 0, 5, 120], &next.packet[14..]].concat();
+    let between = (a.other_node_address, a.node);
+    let error = world.ingress(&icmp(between.0, between.1, &message)).packet;
+    assert_eq!(transport_sum(&error), 0, "the ICMP checksum");
+    assert_eq!(addresses(&error), between);
+    let quoted = seen(&[&error[..14], &error[transport(&error) + 8..]].concat());
+    assert_eq!((quoted.src, quoted.dst), (shared, backend));
+
+    // The other way round: a flow gets no port that their connection has.
+    let client = at(a.outsider, 2000);
+    let theirs = tcp(at(a.node, 2000), backend, Tcp::Syn, b"");
+    world.egress_by(&theirs, context).expect_untouched(&theirs);
+    let ours = world.forward(&tcp(client, a.service(), Tcp::Syn, b""));
+    assert_eq!(ours.counter, Counter::Masqueraded);
+    assert_ne!(ours.src().port(), 2000);
+}
+
+#[rstest]
+fn foreign_masqueraded_packets_reuse_the_tuple_of_a_closed_flow(
+    #[values(IPV4, IPV6)] a: Addresses,
+    #[values(false, true)] backend_first: bool,
+) {
+    let mut world = World::new(&[Service::web(a)]);
+    world.configure(|settings| settings.masquerade_ports = PortRanges([5000, 5003, 0, 0]));
+    let (service, backend) = (a.service(), a.endpoint());
+    // Every masquerade port has a flow.
+    let flows: Vec<_> = (40_000..40_004)
+        .map(|port| {
+            let client = at(a.outsider, port);
+            let syn = world.forward(&tcp(client, service, Tcp::Syn, b""));
+            let source = syn.src();
+            world.forward(&tcp(backend, source, Tcp::SynAck, b""));
+            world.forward(&tcp(client, service, Tcp::Ack, b""));
+            (client, source)
+        })
+        .collect();
+    let (client, shared) = flows[0];
+    let begin = || world.egress_by(&tcp(shared, backend, Tcp::Syn, b""), FORWARDED);
+    // Its answers would go to another client.
+    let refused = (SHOT, Counter::DroppedNoMasqueradePort);
+    assert_eq!(begin().fate(), refused);
+    let ends = [(client, service), (backend, shared)];
+    for n in [usize::from(backend_first), usize::from(!backend_first)] {
+        let (from, to) = ends[n];
+        world.forward(&tcp(from, to, Tcp::Fin, b""));
+    }
+    let syn = begin();
+    assert_eq!(syn.src(), shared, "it is free");
+    let answer = world.ingress(&tcp(backend, shared, Tcp::SynAck, b""));
+    assert_eq!((answer.dst(), answer.counter), (shared, Counter::Untouched));
+    let late = world.forward(&tcp(at(a.outsider, 40_010), service, Tcp::Syn, b""));
+    assert_eq!(late.fate(), refused, "the port has theirs");
+}
+
+/// The answers would be taken for requests to that node port.
+#[rstest]
+fn a_flow_is_never_masqueraded_with_the_number_of_a_node_port(#[values(IPV4, IPV6)] a: Addresses) {
+    let world = World::new(&[Service::over(Protocol::UDP, a).at_node_port(8444)]);
+    let out = |port| world.forward(&udp(at(a.outsider, port), at(a.node, 8444), b"?"));
+    for (own, is_kept) in [(8443, true), (8444, false)] {
+        let source = out(own).src();
+        assert_eq!((source.ip(), source.port() == own), (a.node, is_kept));
+    }
+}
+
+/// Where foreign rules masquerade by our mark, ingress sets another one.
+#[rstest]
+#[case::the_drop_marks(15, false)]
+#[case::usual(14, true)]
+#[case::that_other_bit(12, true)]
+fn packets_are_masqueraded_by_the_configured_mark_bit(
+    #[case] bit: u32,
+    #[case] others_masquerade: bool,
+    #[values(IPV4, IPV6)] a: Addresses,
+) {
+    let marks = Marks::with_masquerade_bit(bit).expect("a bit");
+    let mut world = World::with(|options| options.marks = marks, &[Service::web(a)]);
+    let mut mark = marks.masquerade;
+    if others_masquerade {
+        world.configure(|settings| settings.flags |= Settings::OTHERS_MASQUERADE);
+        mark = Marks::beside_rules(marks.masquerade);
+        assert_eq!(mark & marks.masquerade, 0);
+    }
+    let inside = world.ingress(&tcp(a.outside_client(), a.service(), Tcp::Syn, b""));
+    assert_eq!(inside.mark, mark);
+    // A packet that left ingress before a change of the rules may reach egress after it.
+    for mark in [mark, marks.masquerade] {
+        let out = world.egress_with(&inside.packet, mark);
+        assert_eq!((out.mark, out.counter), (0, Counter::Masqueraded));
+    }
+    // A mark alone drops nothing: a process may have set it.
+    let passed = world.egress_with(&inside.packet, marks.drop);
+    assert_eq!(passed.fate(), (NEXT, Counter::Untouched));
+}
+
+#[rstest]
+fn replies_with_a_foreign_mark_are_translated(#[values(IPV4, IPV6)] a: Addresses) {
+    let world = World::new(&[Service::web(a)]);
+    let (client, service, backend) = a.ends();
+    let first = world.forward(&tcp(client, service, Tcp::Syn, b""));
+    assert_eq!(first.dst(), backend);
+    let marks = Marks::DEFAULT;
+    for mark in [marks.masquerade, marks.drop, marks.masquerade | marks.drop] {
+        let out = world.egress_with(&tcp(backend, client, Tcp::SynAck, b""), mark);
+        assert_eq!(out.fate(), (NEXT, Counter::ReplyTranslated));
+        assert_eq!(out.src(), service);
+        assert_eq!(out.marked, mark & marks.masquerade != 0, "the mark is left");
+        // Ingress passes this packet to a backend's port, but no flow is masqueraded.
+        let on = world.egress_with(&tcp(client, backend, Tcp::Ack, b""), mark);
+        assert_eq!(on.fate(), (NEXT, Counter::Untouched));
+    }
+}

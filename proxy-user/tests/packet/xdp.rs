@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `xdp`: packets of known flows between a client and a backend that are behind two uplinks. What
+//! XDP takes at one uplink, and what it passes to tc, stands in tests/fuzz/cases: `xdp.txt` and
+//! `xdp-life.txt`. There XDP may leave any packet to tc; so what must be true after it has taken
+//! packets is here, too.
+
+use std::net::SocketAddr;
+
+use datapath::XdpMode;
+use proxy_common::{
+    Counter, FlowEntry, FlowKind, FlowState, Port, V4,
+    masquerade::Marks,
+    xdp::{Abilities, Uplink},
+};
+use rstest::rstest;
+
+use crate::{
+    node::{INSIDE, INSIDE_MAC, Node, OUTSIDE, OUTSIDERS_MAC, PODS_MAC},
+    packets::{NODE_MAC, Tcp, hops, numbered, seen, tcp, with_hops},
+    service::{Addresses, IPV4, IPV6},
+    world::Outcome,
+};
+
+/// The actions of XDP.
+const PASS: u32 = 2;
+const TX: u32 = 3;
+const REDIRECT: u32 = 4;
+
+/// A connection from outside to the service's backend, which tc has begun.
+struct Open {
+    node: Node,
+    client: SocketAddr,
+    /// The node's address and port, which the backend sees.
+    source: SocketAddr,
+}
+
+impl Open {
+    fn new(a: Addresses) -> Self {
+        let node = Node::new(a, |options| options.xdp = Some(XdpMode::Native), 0);
+        let open = Self {
+            client: a.outside_client(),
+            source: a.client(),
+            node,
+        };
+        for uplink in [OUTSIDE, INSIDE] {
+            open.permit(uplink, Abilities::ALL);
+        }
+        open.node.world.change_routes();
+        let (service, backend) = (open.node.service(), open.node.backend());
+        let syn = tcp(open.client, service, Tcp::Syn, b"");
+        let source = seen(&open.by_tc(&syn)).src;
+        assert_eq!(source.ip(), a.node, "masqueraded");
+        let open = Self { source, ..open };
+        let answer = tcp(backend, source, Tcp::SynAck, b"");
+        let back = open.node.ingress(&answer, INSIDE);
+        let back = open.node.egress(&back.packet, 0, OUTSIDE);
+        assert_eq!(back.dst(), open.client);
+        open.by_tc(&open.question(b""));
+        open
+    }
+    /// A packet of the client.
+    fn question(&self, payload: &[u8]) -> Vec<u8> {
+        tcp(self.client, self.node.service(), Tcp::Ack, payload)
+    }
+    /// A packet of the backend to the node's address. It arrives at the inner uplink, which has
+    /// another one.
+    fn answer(&self, payload: &[u8]) -> Vec<u8> {
+        tcp(self.node.backend(), self.source, Tcp::Ack, payload)
+    }
+    /// Passes a client's packet through tc, in and out; returns the result.
+    fn by_tc(&self, packet: &[u8]) -> Vec<u8> {
+        let inside = self.node.ingress(packet, OUTSIDE);
+        let mark = Marks::DEFAULT.masquerade;
+        self.node.egress(&inside.packet, mark, INSIDE).packet
+    }
+    fn at_xdp(&self, packet: &[u8], interface: u32) -> (u32, Vec<u8>, Vec<Counter>) {
+        let world = &self.node.world;
+        self.node.enter(|| world.at_xdp(packet, interface))
+    }
+    /// Expects that XDP takes a packet, at the latest once its next hop is known: some packets go
+    /// to the stack so that the stack sees them.
+    fn taken(&self, packet: &[u8], interface: u32) -> Outcome {
+        let packet = Node::framed(packet, interface);
+        for _ in 0..8 {
+            let (verdict, after, counters) = self.at_xdp(&packet, interface);
+            if verdict == PASS {
+                assert_eq!((&after, counters), (&packet, vec![]), "untouched");
+                continue;
+            }
+            let [counter] = counters[..] else {
+                panic!("exactly one counter moves, not {counters:?}")
+            };
+            return Outcome {
+                verdict,
+                packet: after,
+                note: 0,
+                counter,
+                marked: false,
+                mark: 0,
+            };
+        }
+        panic!("XDP does not take it")
+    }
+    /// Expects that XDP passes a packet to tc, unchanged and uncounted.
+    fn left(&self, packet: &[u8], interface: u32) {
+        let packet = Node::framed(packet, interface);
+        for _ in 0..3 {
+            let (verdict, after, counters) = self.at_xdp(&packet, interface);
+            assert_eq!(verdict, PASS);
+            assert_eq!((after, counters), (packet.clone(), vec![]));
+        }
+    }
+    /// Stores what an uplink can do.
+    fn permit(&self, uplink: u32, abilities: Abilities) {
+        let mac = if uplink == INSIDE {
+            INSIDE_MAC
+        } else {
+            NODE_MAC
+        };
+        self.node
+            .world
+            .set_uplink(uplink, Uplink::new(mac, abilities));
+    }
+}
+
+#[rstest]
+fn xdp_translates_and_counts_packets_between_two_uplinks(#[values(IPV4, IPV6)] a: Addresses) {
+    let open = Open::new(a);
+    let node = &open.node;
+    let traffic = || {
+        let counted = node.world.counted().backends;
+        let [backend] = &counted[..] else {
+            panic!("one backend: {counted:?}")
+        };
+        let of = &backend.traffic;
+        let out = [of.packets_out, of.bytes_out];
+        ([of.packets_in, of.bytes_in, of.connections], out)
+    };
+    let ([packets, bytes, connections], [answers, answered]) = traffic();
+    let (question, answer) = (open.question(b"a question"), open.answer(b"an answer"));
+    let there = open.taken(&question, OUTSIDE);
+    assert_eq!(there.fate(), (REDIRECT, Counter::ForwardedByXdp));
+    assert_eq!(there.ends(), (open.source, node.backend()));
+    assert_eq!(seen(&there.packet).payload, b"a question");
+    assert_eq!(hops(&there.packet), 63);
+    assert_eq!(there.packet[..12], [PODS_MAC, INSIDE_MAC].concat());
+
+    let back = open.taken(&answer, INSIDE);
+    assert_eq!(back.fate(), (REDIRECT, Counter::ReplyByXdp));
+    assert_eq!(back.ends(), (node.service(), open.client));
+    assert_eq!(seen(&back.packet).payload, b"an answer");
+    assert_eq!(hops(&back.packet), 63);
+    assert_eq!(back.packet[..12], [OUTSIDERS_MAC, NODE_MAC].concat());
+    let [to, from] = [question, answer].map(|packet| packet.len() as u64 - 14);
+    let expected = (
+        [packets + 1, bytes + to, connections],
+        [answers + 1, answered + from],
+    );
+    assert_eq!(traffic(), expected);
+}
+
+#[rstest]
+fn xdp_sends_packets_back_out_of_the_interface_they_came_in_by(#[values(IPV4, IPV6)] a: Addresses) {
+    let open = Open::new(a);
+    open.node.ip("route replace BACKEND dev outside\n\
+         neigh add BACKEND lladdr 02:00:00:00:00:09 dev outside nud permanent\n");
+    open.node.world.change_routes();
+    let there = open.taken(&open.question(b""), OUTSIDE);
+    assert_eq!((there.verdict, there.src()), (TX, open.source));
+    assert_eq!(there.packet[6..12], NODE_MAC);
+    let back = open.taken(&open.answer(b""), OUTSIDE);
+    assert_eq!(back.fate(), (TX, Counter::ReplyByXdp));
+    // Without XDP_TX they are redirected to it.
+    let abilities = Abilities {
+        returns: false,
+        ..Abilities::ALL
+    };
+    open.permit(OUTSIDE, abilities);
+    open.node.world.change_routes();
+    let there = open.taken(&open.question(b""), OUTSIDE);
+    assert_eq!((there.verdict, there.src()), (REDIRECT, open.source));
+}
+
+/// The only flow's entry of this kind.
+fn entry(open: &Open, kind: FlowKind) -> FlowEntry<V4> {
+    let all = open.node.world.all_flows().into_iter();
+    let mut found = all.filter(|entry| entry.kind == kind);
+    found.next().expect("an entry of this kind")
+}
+
+#[test]
+fn packets_of_either_direction_at_xdp_update_the_flows_last_seen() {
+    let open = Open::new(IPV4);
+    open.taken(&open.answer(b""), INSIDE);
+    let (question, answer) = (open.question(b""), open.answer(b""));
+    for (packet, uplink) in [(question, OUTSIDE), (answer, INSIDE)] {
+        // As if no packet had come for two seconds.
+        let age = |entry: &mut FlowEntry<V4>| entry.last_seen -= 2_000_000_000;
+        open.node.world.change_flows(false, |_, entry| age(entry));
+        let old = entry(&open, FlowKind::ORIGINAL).last_seen;
+        open.taken(&packet, uplink);
+        let new = entry(&open, FlowKind::ORIGINAL).last_seen;
+        assert!(new >= old + 1_000_000_000, "{uplink}: {old}, {new}");
+    }
+}
+
+#[test]
+fn xdp_stores_acknowledged_sequence_numbers_of_both_directions() {
+    let open = Open::new(IPV4);
+    let (service, backend) = (open.node.service(), open.node.backend());
+    // An impossible number is ignored.
+    for number in [70_000, 1 << 30] {
+        let ack = numbered(open.client, service, Tcp::Ack, (1001, number), b"");
+        open.taken(&ack, OUTSIDE);
+        assert_eq!(entry(&open, FlowKind::ORIGINAL).sequence, 70_000);
+    }
+    // The numbers of replies are stored at least once a mebibyte.
+    let mut number = entry(&open, FlowKind::REPLY).sequence;
+    for _ in 0..40 {
+        number = number.wrapping_add(200_000);
+        let answer = numbered(backend, open.source, Tcp::Ack, (2001, number), b"");
+        open.taken(&answer, INSIDE);
+        let noted = entry(&open, FlowKind::REPLY).sequence;
+        assert!(number.wrapping_sub(noted) <= 1 << 20, "{number} {noted}");
+    }
+    let far = (2001, number ^ 1 << 31);
+    let forged = numbered(backend, open.source, Tcp::Ack, far, b"");
+    open.left(&forged, INSIDE);
+}
+
+#[test]
+fn tc_accepts_the_fin_of_a_connection_that_xdp_carried() {
+    let open = Open::new(IPV4);
+    let mut number = 1000;
+    for _ in 0..20 {
+        number += 900_000;
+        let numbers = (2001, number);
+        let answer = numbered(open.node.backend(), open.source, Tcp::Ack, numbers, b"");
+        open.taken(&answer, INSIDE);
+    }
+    let numbers = (number, 2001);
+    let fin = numbered(open.client, open.node.service(), Tcp::Fin, numbers, b"");
+    open.left(&fin, OUTSIDE);
+    open.by_tc(&fin);
+    let state = entry(&open, FlowKind::ORIGINAL).state;
+    assert!(state.has(FlowState::CLIENT_FIN));
+}
+
+#[rstest]
+#[case::at_once_after_the_agents_new_epoch(|open: &Open| open.node.world.change_routes())]
+#[case::without_an_agent_after_a_second(|_: &Open| {
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+})]
+fn a_changed_neighbour_is_used(#[case] wait: fn(&Open), #[values(IPV4, IPV6)] a: Addresses) {
+    let open = Open::new(a);
+    let there = open.taken(&open.question(b""), OUTSIDE);
+    assert_eq!(there.packet[..6], PODS_MAC);
+    open.node
+        .ip("neigh replace BACKEND lladdr 02:00:00:00:00:77 dev inside nud permanent\n");
+    wait(&open);
+    // The first packet goes to the stack, which thereby sees that the neighbour is in use.
+    let there = open.taken(&open.question(b""), OUTSIDE);
+    assert_eq!(there.packet[..6], [2, 0, 0, 0, 0, 0x77]);
+}
+
+#[test]
+fn xdp_takes_packets_up_to_the_route_mtu_with_a_hop_limit_above_one() {
+    let open = Open::new(IPV4);
+    let fits = open.question(&[0; 1400 - 40]);
+    assert_eq!(open.taken(&fits, OUTSIDE).verdict, REDIRECT);
+    open.left(&open.question(&[0; 1401 - 40]), OUTSIDE);
+    open.left(&with_hops(open.question(b""), 1), OUTSIDE);
+    let two = open.taken(&with_hops(open.question(b""), 2), OUTSIDE);
+    assert_eq!(hops(&two.packet), 1);
+}
+
+#[rstest]
+// An older version has noted no choice in them.
+#[case::without_choice(false, |entry: &mut FlowEntry<V4>| {
+    if entry.kind != FlowKind::REPLY {
+        entry.masquerade_port = Port::ANY;
+    }
+})]
+#[case::of_a_flow_for_the_stack(false, |entry: &mut FlowEntry<V4>| {
+    entry.flags |= FlowEntry::<V4>::NEEDS_STACK;
+})]
+#[case::half_written(true, |_: &mut FlowEntry<V4>| {})]
+fn xdp_passes_packets_with_unfit_flow_entries_to_tc(
+    #[case] is_torn: bool,
+    #[case] change: fn(&mut FlowEntry<V4>),
+) {
+    let open = Open::new(IPV4);
+    let (question, answer) = (open.question(b""), open.answer(b""));
+    open.taken(&question, OUTSIDE);
+    open.taken(&answer, INSIDE);
+    let world = &open.node.world;
+    world.change_flows(is_torn, |_, entry| change(entry));
+    open.left(&question, OUTSIDE);
+    open.left(&answer, INSIDE);
+}
+
+#[rstest]
+#[case::no_neighbour(|open: &Open| open.node.ip("neigh del BACKEND dev inside\n"))]
+#[case::no_route(|open: &Open| open.node.ip("route del BACKEND dev inside\n"))]
+#[case::no_forwarding(|open: &Open| open.node.set(&[
+    ("ipv4/conf/outside/forwarding", "0"),
+    ("ipv6/conf/outside/forwarding", "0"),
+]))]
+#[case::not_permitted_in(|open: &Open| open.permit(OUTSIDE, Abilities {
+    receives: false,
+    ..Abilities::ALL
+}))]
+#[case::not_permitted_out(|open: &Open| open.permit(INSIDE, Abilities {
+    sends: false,
+    ..Abilities::ALL
+}))]
+#[case::to_this_node(|open: &Open| open.node.ip("addr add BACKEND dev lo\n"))]
+fn xdp_passes_packets_without_a_usable_route_or_interface_to_tc(
+    #[values(IPV4, IPV6)] a: Addresses,
+    #[case] obstruct: fn(&Open),
+) {
+    let open = Open::new(a);
+    let question = open.question(b"");
+    open.taken(&question, OUTSIDE);
+    obstruct(&open);
+    open.node.world.change_routes();
+    open.left(&question, OUTSIDE);
+}

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `cargo xtask e2e` and `cargo xtask gateway`: run Kubernetes' own e2e tests, or the Gateway API's
+//! own conformance suite, in the cluster that `cluster up` has built, and print their results.
+
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+    thread::{scope, sleep},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::{
+    Tools,
+    control::{self, kubectl},
+    images,
+    layout::{self, CONTROL, NODES, kubeconfig},
+    name, node,
+    proxy::{self, Proxy},
+    standing,
+};
+use crate::{cargo, command, fs, setup::go};
+
+/// Matches the e2e tests of what a service proxy is responsible for.
+const FOCUS: &str = r"\[sig-network\] (Services|Conntrack|Networking Granular Checks|EndpointSlice|EndpointSliceMirroring|Traffic Distribution|LoadBalancers|SCTP)";
+/// Matches tests that stop parts of the cluster, and tests of features that not every cluster has.
+const SKIP: &str = r"\[Disruptive\]|\[Feature:";
+/// How many tests run at once.
+const PROCS: u32 = 8;
+
+/// Matches the e2e tests of network policies, which the pod network enforces, and those of them
+/// that not every pod network passes. One starts nine pods, and probes from all to all.
+const POLICIES: (&str, &str, u32) = (
+    r"\[sig-network\] Netpol",
+    r"\[Disruptive\]|SCTPConnectivity",
+    3,
+);
+
+/// e2e tests that cannot run in this cluster: part of the name, and the reason.
+const LEFT_OUT: [(&str, &str); 2] = [
+    (
+        "should be rejected for evicted pods",
+        "the kubelets of this cluster do not count the use of local storage, so they evict no pod",
+    ),
+    (
+        "DNS configMap nameserver",
+        "this cluster's DNS server is not a pod with a ConfigMap",
+    ),
+];
+
+#[derive(clap::Args)]
+pub(crate) struct E2e {
+    /// Run the tests whose names match this regular expression
+    #[arg(default_value = FOCUS)]
+    focus: String,
+    /// Run the tests of network policies instead. The cluster needs a pod network that enforces
+    /// them: `cargo xtask cluster up --cni kube-router`
+    #[arg(long, conflicts_with = "focus")]
+    policies: bool,
+}
+
+pub(crate) fn e2e(arguments: &E2e) -> Result<()> {
+    standing()?;
+    let folder = cargo::root().join("target/e2e");
+    fs::create_dir_all(&folder)?;
+    let programs = go::programs("kubernetes", "ginkgo e2e.test")?;
+    let mut what = format!("{}-{}", name(&node::current_cni()), name(&proxy::current()));
+    let (mut focus, mut skip, mut procs) = (arguments.focus.as_str(), SKIP, PROCS);
+    if arguments.policies {
+        (focus, skip, procs) = POLICIES;
+        what += "-policies";
+    }
+    let report = folder.join(format!("{what}.json"));
+    let left_out = LEFT_OUT.map(|(name, _)| name).join("|");
+    let mut command = control::beside(&programs.join("ginkgo"));
+    command
+        .arg(format!("--procs={procs}"))
+        .arg(format!("--focus={focus}"))
+        .arg(format!("--skip={skip}|{left_out}"))
+        .args(["--timeout=90m", "--no-color", "--silence-skips"])
+        .arg(format!("--output-dir={}", folder.display()))
+        .arg(format!("--json-report={what}.json"))
+        .arg(programs.join("e2e.test"))
+        .args(["--", "--provider=skeleton"])
+        .arg(format!("--num-nodes={}", NODES.len()))
+        .arg(format!("--kubeconfig={}", kubeconfig().display()))
+        .arg(format!(
+            "--kubectl-path={}",
+            programs.join("kubectl").display()
+        ));
+    _ = fs::remove_file(&report);
+    let log = folder.join(format!("{what}.log"));
+    let at = log.display();
+    eprintln!("e2e: {what}, {procs} tests at once (usually 10 min); output in {at}");
+    let status = command::log_to(&mut command, &log)?.status();
+    let status = status.context("start ginkgo")?;
+    let suites = fs::read(&report);
+    let suites = suites.with_context(|| format!("the tests ended with {status}, no report"))?;
+    let suites = serde_json::from_slice(&suites).context("read ginkgo's report")?;
+    let verdict = tell(&what, &e2e_results(&suites), &log);
+    for (name, reason) in LEFT_OUT {
+        println!("left out: {name}: {reason}");
+    }
+    verdict
+}
+
+/// The message of each test's failure; None if it passed.
+type Results = BTreeMap<String, Option<String>>;
+
+/// Prints the results; fails if a test has failed, or none has run.
+fn tell(what: &str, results: &Results, log: &Path) -> Result<()> {
+    let failed = results
+        .iter()
+        .filter_map(|(name, failure)| Some((name, failure.as_ref()?)));
+    for (name, failure) in failed.clone() {
+        println!("FAILED {name}\n    {}", failure.replace('\n', "\n    "));
+    }
+    let (all, failed, log) = (results.len(), failed.count(), log.display());
+    println!("{what}: {} of {all} passed", all - failed);
+    ensure!(
+        failed == 0 && all > 0,
+        "a test has failed, or none has run; see {log}"
+    );
+    Ok(())
+}
+
+fn e2e_results(suites: &Value) -> Results {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let suites = list(suites).into_iter();
+    let specs = suites.flat_map(|suite| list(&suite["SpecReports"]));
+    let tests = specs.filter(|spec| spec["LeafNodeType"] == "It" && spec["State"] != "skipped");
+    let result = |spec: Value| {
+        let mut parts = list(&spec["ContainerHierarchyTexts"]);
+        parts.push(spec["LeafNodeText"].clone());
+        let name: Vec<_> = parts.iter().filter_map(Value::as_str).collect();
+        let failure = spec["Failure"]["Message"].as_str().unwrap_or_default();
+        let has_failed = spec["State"] != "passed";
+        (name.join(" "), has_failed.then(|| failure.to_owned()))
+    };
+    tests.map(result).collect()
+}
+
+/// The kinds of the Gateway API that are read, and the class of the tests.
+const KINDS: &str = "xtask/cluster/gateway-api.yaml";
+const CLASS: &str = "{apiVersion: gateway.networking.k8s.io/v1, kind: GatewayClass, metadata: {name: portolan}, spec: {controllerName: portolan.dev/l4}}";
+
+/// The range from which Gateways get their addresses; the control plane reaches it by a node.
+const RANGE: &str = "198.51.100.0/24";
+const START: &str = "198.51.100.";
+
+/// The suite's arguments. Left out are tests that need an HTTP proxy, though only the feature
+/// Gateway is asked for: their Gateways have HTTP or HTTPS listeners, which must be accepted.
+const ARGUMENTS: &str = concat!(
+    "-test.v -test.timeout=60m --gateway-class=portolan --conformance-profiles=GATEWAY-TCP,GATEWAY-UDP ",
+    "--skip-tests=GatewayInvalidRouteKind,GatewayInvalidTLSConfiguration,GatewayListenerUnsupportedProtocol,",
+    "GatewayModifyListeners,GatewaySecretInvalidReferenceGrant,GatewaySecretMissingReferenceGrant,",
+    "GatewaySecretReferenceGrantAllInNamespace,GatewaySecretReferenceGrantSpecific ",
+    "--organization=portolan --project=portolan --url=https://portolan.dev --contact=@portolan ",
+    "--mode=default --version=",
+    env!("CARGO_PKG_VERSION")
+);
+
+pub(crate) fn gateway() -> Result<()> {
+    let tools = standing()?;
+    ensure!(
+        proxy::current() == Proxy::Portolan,
+        "the cluster's proxy is not portolan; run `cargo xtask cluster up`"
+    );
+    let programs = go::programs("gateway-api", "echo-basic conformance.test")?;
+    let archive = images::of_gateways(&programs.join("echo-basic"))?;
+    for node in &NODES {
+        node::import(&tools, node, &archive)?;
+    }
+    kubectl(&tools, &format!("apply --server-side -f {KINDS}"))?;
+    let established = "wait --for=condition=Established --timeout=30s crd --all";
+    kubectl(&tools, established)?;
+    // An agent that has found no such kinds asks again after minutes.
+    proxy::restart(&tools)?;
+    control::apply(&tools, CLASS)?;
+    // The suite reads in the class's status which features there are.
+    let accepted = "wait --for=condition=Accepted --timeout=60s gatewayclass/portolan";
+    kubectl(&tools, accepted)?;
+    let (netns, via) = (CONTROL.netns(), NODES[0].place.address);
+    layout::ip(&format!("-n {netns} route replace {RANGE} via {via}"))?;
+    let folder = cargo::root().join("target/gateway");
+    fs::create_dir_all(&folder)?;
+    let (log, report) = (folder.join("conformance.log"), folder.join("report.yaml"));
+    eprintln!("gateway: usually 10 min; output in {}", log.display());
+    let mut command = control::beside(&programs.join("conformance.test"));
+    command
+        .args(ARGUMENTS.split(' '))
+        .arg(format!("--report-output={}", report.display()))
+        .env("KUBECONFIG", kubeconfig());
+    let ended = AtomicBool::new(false);
+    let status = scope(|scope| {
+        scope.spawn(|| give_addresses(&tools, &ended));
+        let status = command::log_to(&mut command, &log)
+            .and_then(|command| command.status().context("start the conformance suite"));
+        ended.store(true, Ordering::Relaxed);
+        status
+    })?;
+    println!("report: {}", report.display());
+    tell(
+        "gateway",
+        &gateway_results(&fs::read_to_string(&log)?),
+        &log,
+    )?;
+    ensure!(status.success(), "the conformance suite: {status}");
+    Ok(())
+}
+
+/// Returns the results in the suite's log.
+fn gateway_results(log: &str) -> Results {
+    let lines = log.lines().filter_map(|line| {
+        let (verdict, rest) = line.trim_start().strip_prefix("--- ")?.split_once(": ")?;
+        let name = rest.split(' ').next()?.strip_prefix("TestConformance/")?;
+        let is_whole = !name.contains('/');
+        let failure = (verdict != "PASS").then(String::new);
+        (is_whole && verdict != "SKIP").then(|| (name.to_owned(), failure))
+    });
+    lines.collect()
+}
+
+/// Stands for a load balancer: gives an address to each Service that wants one, until the tests
+/// have ended.
+fn give_addresses(tools: &Tools, ended: &AtomicBool) {
+    let mut next = 1;
+    while !ended.load(Ordering::Relaxed) {
+        // While objects come and go, a request may fail; the next round sees the others.
+        _ = give_round(tools, &mut next);
+        sleep(Duration::from_millis(500));
+    }
+}
+
+fn give_round(tools: &Tools, next: &mut u32) -> Result<()> {
+    let services = kubectl(tools, "get services --all-namespaces -o json")?;
+    let services: Value = serde_json::from_str(&services).context("read the services")?;
+    let waits = |service: &&Value| {
+        let given = service["status"]["loadBalancer"]["ingress"].as_array();
+        service["spec"]["type"] == "LoadBalancer" && given.is_none_or(Vec::is_empty)
+    };
+    let services = services["items"].as_array().into_iter().flatten();
+    for service in services.filter(waits) {
+        let text = |field: &str| service["metadata"][field].as_str().unwrap_or_default();
+        let patch =
+            format!(r#"{{"status":{{"loadBalancer":{{"ingress":[{{"ip":"{START}{next}"}}]}}}}}}"#);
+        *next = *next % 250 + 1;
+        let patch = format!("--subresource=status --type=merge --patch {patch}");
+        let (namespace, name) = (text("namespace"), text("name"));
+        kubectl(
+            tools,
+            &format!("patch service {name} -n {namespace} {patch}"),
+        )?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_suites_reports_give_the_tests_that_ran_with_their_outcome() {
+        let test = |(name, state): (&str, &str)| {
+            json!({"LeafNodeType": "It", "State": state, "LeafNodeText": name,
+                "ContainerHierarchyTexts": ["Services"], "Failure": {"Message": "timed out"}})
+        };
+        let tests = [("a", "failed"), ("b", "skipped"), ("c", "passed")].map(test);
+        let suite = json!({"LeafNodeType": "SynchronizedBeforeSuite", "State": "passed"});
+        let results = e2e_results(&json!([{"SpecReports": tests}, {"SpecReports": [suite]}]));
+        let failed = ("Services a".to_owned(), Some("timed out".to_owned()));
+        assert_eq!(results, [failed, ("Services c".to_owned(), None)].into());
+        let log = "    --- FAIL: TestConformance/A (1.2s)\n        --- FAIL: TestConformance/A/x (0.1s)\n\
+            \x20   --- SKIP: TestConformance/B (0.0s)\n    --- PASS: TestConformance/C (0.0s)\n";
+        let failed = ("A".to_owned(), Some(String::new()));
+        assert_eq!(
+            gateway_results(log),
+            [failed, ("C".to_owned(), None)].into()
+        );
+    }
+}
