@@ -88,9 +88,6 @@ impl Copying {
     pub(super) fn new(counts: bool, in_front: usize) -> Self {
         Self {
             in_front,
-            forgets: false,
-            takes: false,
-            next: 0,
             reads: true,
             counts,
             ..Self::default()
@@ -156,7 +153,6 @@ impl Copying {
         }
         // Flows are taken from drained maps only.
         let is_behind = generation >= self.in_front && !is_drained(target);
-        let takes = self.takes;
         let references = &mut self.references[generation];
         let References {
             services,
@@ -177,8 +173,8 @@ impl Copying {
         let (new, lost) = match part {
             Part::Counters if self.counts => return hints::carry_counters(&old),
             Part::Hints => return hints::carry(&old),
-            Part::FlowsV4 => flows::carry::<V4>(&old, is_behind, takes)?,
-            Part::FlowsV6 => flows::carry::<V6>(&old, is_behind, takes)?,
+            Part::FlowsV4 => flows::carry::<V4>(&old, is_behind, self.takes)?,
+            Part::FlowsV6 => flows::carry::<V6>(&old, is_behind, self.takes)?,
             Part::SocketsV4 => sockets::carry::<V4>(&old)?,
             Part::SocketsV6 => sockets::carry::<V6>(&old)?,
             Part::Affinity => {

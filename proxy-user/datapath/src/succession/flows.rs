@@ -40,8 +40,10 @@ pub(super) fn carry<A: Family>(
     is_behind: bool,
     takes: bool,
 ) -> Result<(usize, usize), DatapathError> {
+    let mut ended = Ended(HashMap::new());
+    old.each(A::FLOWS, |key, entry| ended.note(&key, &entry))?;
     let transfer = |is_wanted: fn(&FlowEntry<A>) -> bool| {
-        transfer(old, takes, |entry| {
+        transfer(old, &ended, takes, |entry| {
             is_wanted(entry) && !(is_behind && entry.slot == NO_SLOT)
         })
     };
@@ -55,11 +57,10 @@ pub(super) fn carry<A: Family>(
 
 fn transfer<A: Family>(
     old: &Old<'_>,
+    ended: &Ended<A>,
     takes: bool,
     is_wanted: impl Fn(&FlowEntry<A>) -> bool,
 ) -> Result<(usize, usize), DatapathError> {
-    let mut ended = Ended(HashMap::new());
-    old.each(A::FLOWS, |key, entry| ended.note(&key, &entry))?;
     let mut copy = Copy {
         table: old.new_table(A::FLOWS)?,
         new: 0,
