@@ -92,6 +92,10 @@ const SETTINGS: [&str; 7] = [
 ];
 const FLAGS: &str = "--plumbing --socket-balancing --forwarding --xdp --source";
 
+/// The test that builds an agent with another layout of its maps, which takes minutes: `cargo xtask
+/// test` leaves it to `all`. tests/maps and the units of datapath test the copying itself.
+const UPGRADES: &str = "handover::draining_upgrades";
+
 /// The page with the results of the last `cargo xtask test all`.
 const RESULTS: &str = "docs/dev/results.md";
 
@@ -130,13 +134,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         stages.push(unit(&workspace, rest));
     }
     for (_, target) in PRIVILEGED.iter().filter(|(suite, _)| wanted(*suite)) {
-        // The socket sequences are run in a stage of their own, `fuzz sockets`.
-        let skipped = ["--skip", lab::SOCKETS_MODULE].map(str::to_owned);
-        let skipped = if *target == SOCKETS {
-            &skipped[..]
-        } else {
-            &[]
+        let skipped = match *target {
+            // Run in a stage of their own, `fuzz sockets`.
+            SOCKETS => Some(lab::SOCKETS_MODULE),
+            "node" if suite.is_none() => Some(UPGRADES),
+            _ => None,
         };
+        let skipped = skipped.map(|name| ["--skip", name].map(str::to_owned));
+        let skipped = skipped.as_ref().map_or(&[][..], |words| &words[..]);
         stages.push(program(target, target, &[rest, skipped].concat()));
     }
     if wanted(Suite::Fuzz) {

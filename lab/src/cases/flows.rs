@@ -5,7 +5,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, btree_map::Entry},
     net::{IpAddr, SocketAddr},
-    sync::atomic::Ordering,
+    sync::atomic::{AtomicU16, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -153,9 +153,11 @@ impl<'a> Flows<'a> {
     fn call(&mut self, flow: &Flow, to: SocketAddr, expect: &Expect) -> Result<Vec<Attempt>> {
         let port = match flow.source_ports {
             Some(SourcePorts::Same) => {
-                let used = u16::try_from(self.same_ports.len()).unwrap_or_default();
+                // A case that follows on the same node must not meet the flows of this one.
+                static NEXT: AtomicU16 = AtomicU16::new(FIRST_SAME_PORT);
                 let key = (flow.from, to, flow.protocol.0);
-                *self.same_ports.entry(key).or_insert(FIRST_SAME_PORT + used)
+                let known = self.same_ports.entry(key);
+                *known.or_insert_with(|| NEXT.fetch_add(1, Ordering::Relaxed))
             }
             None => 0,
         };

@@ -36,7 +36,7 @@ pub struct Case {
 }
 
 /// The node under test.
-#[derive(Deserialize, Debug)]
+#[derive(Deserialize, Debug, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Node {
     pub name: String,
@@ -50,7 +50,7 @@ pub struct Node {
 }
 
 /// Agent settings with kube-proxy's names; a setting that is left out keeps its default.
-#[derive(Deserialize, Debug, Default)]
+#[derive(Deserialize, Debug, Default, PartialEq, Eq)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Config {
     pub masquerade_all: Option<bool>,

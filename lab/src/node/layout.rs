@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeSet,
+    mem::discriminant,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
@@ -52,6 +53,15 @@ impl Layout {
             return Some(Host::Remote);
         }
         self.outside.contains(&ip).then_some(Host::Outside)
+    }
+
+    /// Returns whether every address that `part` names has the same kind of owner here.
+    pub fn agrees(&self, part: &Self) -> bool {
+        let kind = |layout: &Self, ip| layout.owner(ip).map(|host| discriminant(&host));
+        let others = [&part.remote, &part.outside, &part.unowned];
+        let addresses = others.into_iter().flatten().copied();
+        let mut addresses = addresses.chain(part.pod_addresses());
+        addresses.all(|ip| kind(self, ip) == kind(part, ip))
     }
 
     /// Returns the addresses of all pods on the node.

@@ -26,7 +26,7 @@ use lab::{
     random,
 };
 
-use run::{CaseResult, ObjectSource, Settings};
+use run::{CaseResult, Group, ObjectSource, Settings};
 
 /// Runs conformance cases with real packets against the real agent.
 #[derive(Parser)]
@@ -102,24 +102,20 @@ fn run_all(arguments: &Arguments) -> Result<bool> {
             }));
         }
     }
-    let tasks: Vec<_> = cases
-        .iter()
-        .flat_map(|case| settings.iter().map(move |settings| (case, settings)))
-        .collect();
-    let [next, failed, passed] = [(); 3].map(|()| AtomicUsize::new(0));
+    let mut groups = Vec::new();
+    for settings in &settings {
+        groups.extend(Group::of(&cases, settings)?);
+    }
+    let [failed, passed] = [(); 2].map(|()| AtomicUsize::new(0));
+    let report = |case: &Case, settings: &Settings, result: &CaseResult| {
+        let is_passed = result.failures.is_empty();
+        let outcome = if is_passed { &passed } else { &failed };
+        outcome.fetch_add(1, Ordering::Relaxed);
+        print!("{}", render(&case.case, settings, result));
+    };
     thread::scope(|scope| {
-        for _ in 0..arguments.jobs.clamp(1, tasks.len()) {
-            scope.spawn(|| {
-                while !INTERRUPTED.load(Ordering::Relaxed)
-                    && let Some((case, settings)) = tasks.get(next.fetch_add(1, Ordering::Relaxed))
-                {
-                    let result = run::run(case, settings);
-                    let is_passed = result.failures.is_empty();
-                    let outcome = if is_passed { &passed } else { &failed };
-                    outcome.fetch_add(1, Ordering::Relaxed);
-                    print!("{}", render(&case.case, settings, &result));
-                }
-            });
+        for _ in 0..arguments.jobs.max(1) {
+            scope.spawn(|| groups.iter().for_each(|group| group.work(report)));
         }
     });
     if INTERRUPTED.load(Ordering::Relaxed) {
@@ -127,7 +123,7 @@ fn run_all(arguments: &Arguments) -> Result<bool> {
     }
     let (passed, failed) = (passed.into_inner(), failed.into_inner());
     println!("{passed} passed, {failed} failed");
-    Ok(failed == 0 && passed == tasks.len())
+    Ok(failed == 0 && passed == cases.len() * settings.len())
 }
 
 fn read_cases(arguments: &Arguments) -> Result<Vec<Case>> {

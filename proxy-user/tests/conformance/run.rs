@@ -1,25 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs one conformance case on one simulated node: starts the agent, applies the case's steps and
-//! checks the flows of each step. Called by `main`, on a thread of its own.
+//! Runs conformance cases on simulated nodes. Cases with the same node and settings share its hosts
+//! and its agent, one after the other: in between the agent's maps must become empty. Called by
+//! `main`, on several threads.
 
 use std::{
     collections::BTreeSet,
-    path::{Path, PathBuf},
+    path::PathBuf,
+    sync::atomic::{AtomicUsize, Ordering},
+    thread::sleep,
+    time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use datapath::read::Reader;
 use lab::{
     cases::{
-        cluster::{self, ClusterState},
+        cluster::{self, ClusterState, Endpoint},
         cluster_api::ClusterApi,
         flows::Flows,
         format::{Case, Flow},
         hosts::hosts,
     },
+    interrupt::INTERRUPTED,
     node::{
         agent::{Agent, Manifests, Options},
         cgroup::Cgroup,
+        layout::Layout,
         settings::{Forwarding, SocketBalancing, Xdp},
         topology::{Plumbing, Topology},
     },
@@ -30,6 +36,10 @@ use crate::explained::Explainer;
 
 /// How many of the last lines of the agent's log are printed with a failure.
 const LOG_TAIL: usize = 25;
+/// Another thread starts another agent for the same cases if each agent has so many.
+const CASES_PER_AGENT: usize = 12;
+/// How long the agent may take to remove what a case's objects left in its maps.
+const TO_EMPTY: Duration = Duration::from_secs(10);
 
 /// The agent's settings and its environment for a run of a case.
 pub(crate) struct Settings {
@@ -55,16 +65,6 @@ enum Target<'a> {
     Server(Box<ClusterApi<'a>>),
 }
 
-impl Target<'_> {
-    /// Writes the objects; returns the Node's version, which the agent shows once applied.
-    fn publish(&mut self, agent: &Agent<'_>, manifests: &str, version: u64) -> Result<u64> {
-        match self {
-            Self::Folder => agent.publish(manifests).map(|()| version),
-            Self::Server(api) => api.publish(manifests),
-        }
-    }
-}
-
 /// The result of a case.
 #[derive(Default)]
 pub(crate) struct CaseResult {
@@ -77,124 +77,254 @@ pub(crate) struct CaseResult {
     pub(crate) log: Vec<String>,
 }
 
-/// Runs a case with these settings. A signal ends it early, as a failure.
-pub(crate) fn run(case: &Case, settings: &Settings) -> CaseResult {
-    let mut result = CaseResult::default();
-    if let Err(error) = try_run(case, settings, &mut result) {
-        result.failures.push(format!("{error:#}"));
-    }
-    result
+/// Cases that share a node, its hosts and its settings.
+pub(crate) struct Group<'a> {
+    settings: &'a Settings,
+    cases: Vec<&'a Case>,
+    layout: Layout,
+    /// How many threads have come for cases.
+    threads: AtomicUsize,
+    next: AtomicUsize,
 }
 
-fn try_run(case: &Case, settings: &Settings, result: &mut CaseResult) -> Result<()> {
+impl<'a> Group<'a> {
+    /// Divides cases into groups: the largest whose cases agree about who owns which address.
+    pub(crate) fn of(cases: &'a [Case], settings: &'a Settings) -> Result<Vec<Self>> {
+        let mut groups: Vec<Self> = Vec::new();
+        for case in cases {
+            let own = layout(&[case])?;
+            let mut joined = None;
+            for (number, group) in groups.iter().enumerate() {
+                let first = group.cases[0];
+                if first.node == case.node && first.config == case.config {
+                    let together = layout(&[&group.cases[..], &[case]].concat())?;
+                    if together.agrees(&group.layout) && together.agrees(&own) {
+                        joined = Some((number, together));
+                        break;
+                    }
+                }
+            }
+            match joined {
+                Some((number, together)) => {
+                    groups[number].layout = together;
+                    groups[number].cases.push(case);
+                }
+                None => groups.push(Self {
+                    settings,
+                    cases: vec![case],
+                    layout: own,
+                    threads: AtomicUsize::new(0),
+                    next: AtomicUsize::new(0),
+                }),
+            }
+        }
+        Ok(groups)
+    }
+
+    /// Runs cases that no other thread has taken, and reports each. After a failure the next case
+    /// gets a new node.
+    pub(crate) fn work(&self, report: impl Fn(&Case, &Settings, &CaseResult)) {
+        let agents = self.threads.fetch_add(1, Ordering::Relaxed);
+        if agents * CASES_PER_AGENT >= self.cases.len() {
+            return;
+        }
+        while let Some(first) = self.take() {
+            let mut next = Some(first);
+            let built = self.on_a_node(|node| {
+                while let Some(case) = next.take() {
+                    let result = node.run(case);
+                    report(case, self.settings, &result);
+                    if result.failures.is_empty() {
+                        next = self.take();
+                    }
+                }
+            });
+            if let (Err(error), Some(case)) = (built, next) {
+                let failures = vec![format!("{error:#}")];
+                let result = CaseResult {
+                    failures,
+                    ..CaseResult::default()
+                };
+                report(case, self.settings, &result);
+            }
+        }
+    }
+
+    fn take(&self) -> Option<&'a Case> {
+        let is_over = INTERRUPTED.load(Ordering::Relaxed);
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.cases.get(number).copied().filter(|_| !is_over)
+    }
+
+    /// Builds the node and starts its agent without services.
+    fn on_a_node(&self, then: impl FnOnce(&mut Node<'_>)) -> Result<()> {
+        let (settings, case) = (self.settings, self.cases[0]);
+        let topology = Topology::build(self.layout.clone(), settings.plumbing);
+        let topology = topology.context("build the topology")?;
+        let cgroup = Cgroup::new()?;
+        let config = case.config.render(settings.forwarding, settings.xdp);
+        if settings.xdp != Xdp::Off {
+            topology.prepare_for_xdp()?;
+        }
+        let first = ClusterState::default().render(&case.node, FIRST_VERSION);
+        let (mut target, mut version) = (Target::Folder, FIRST_VERSION);
+        if settings.source == ObjectSource::Api {
+            let advertise = case.node.ips.first().context("the node has no address")?;
+            let mut api = ClusterApi::start(&topology.node, &advertise.to_string())?;
+            version = api.publish(&first).context("make the node's object")?;
+            target = Target::Server(Box::new(api));
+        }
+        let kubeconfig = match &target {
+            Target::Folder => None,
+            Target::Server(api) => Some(api.server().kubeconfig()),
+        };
+        let options = Options {
+            binary: &settings.binary,
+            node_name: &case.node.name,
+            cluster_cidrs: case.config.cluster_cidrs(&case.node.pod_cidrs),
+            config: &config,
+            socket_balancing: settings.balancing,
+            kubeconfig: kubeconfig.as_deref(),
+            cgroup_root: cgroup.path(),
+        };
+        let mut agent = Agent::start(&topology.node, &options, &Manifests::Text(&first))?;
+        agent.wait_for(version).context("start the agent")?;
+        then(&mut Node {
+            settings,
+            topology: &topology,
+            cgroup: &cgroup,
+            agent,
+            target,
+            version: FIRST_VERSION,
+        });
+        Ok(())
+    }
+}
+
+/// Returns the hosts that these cases need together.
+fn layout(cases: &[&Case]) -> Result<Layout> {
+    let mut together = BTreeSet::new();
+    for case in cases {
+        together.extend(endpoints(case)?);
+    }
+    let steps = cases.iter().flat_map(|case| &case.steps);
+    let flows: Vec<_> = steps.flat_map(|step| &step.flows).collect();
+    let node = &cases.first().context("a group has a case")?.node;
+    Ok(hosts(node, &flows, &together))
+}
+
+fn endpoints(case: &Case) -> Result<BTreeSet<Endpoint>> {
     let mut endpoints = BTreeSet::new();
     for apply in case.steps.iter().filter_map(|step| step.apply.as_deref()) {
         endpoints.extend(cluster::endpoints(apply, &case.node.name)?);
     }
-    let flows: Vec<_> = case.steps.iter().flat_map(|step| &step.flows).collect();
-    let layout = hosts(&case.node, &flows, &endpoints);
-    let topology = Topology::build(layout, settings.plumbing).context("build the topology")?;
-    let cgroup = Cgroup::new()?;
-    let mut flows = Flows::new(&topology, &cgroup, &endpoints, settings.balancing)?;
-    let config = case.config.render(settings.forwarding, settings.xdp);
-    if settings.xdp != Xdp::Off {
-        topology.prepare_for_xdp()?;
-    }
-    let first = ClusterState::default().render(&case.node, FIRST_VERSION);
-    let (mut target, mut version) = (Target::Folder, FIRST_VERSION);
-    if settings.source == ObjectSource::Api {
-        let advertise = case.node.ips.first().context("the node has no address")?;
-        let mut api = ClusterApi::start(&topology.node, &advertise.to_string())?;
-        version = api.publish(&first).context("make the node's object")?;
-        target = Target::Server(Box::new(api));
-    }
-    let kubeconfig = match &target {
-        Target::Folder => None,
-        Target::Server(api) => Some(api.server().kubeconfig()),
-    };
-    let options = Options {
-        binary: &settings.binary,
-        node_name: &case.node.name,
-        cluster_cidrs: case.config.cluster_cidrs(&case.node.pod_cidrs),
-        config: &config,
-        socket_balancing: settings.balancing,
-        kubeconfig: kubeconfig.as_deref(),
-        cgroup_root: cgroup.path(),
-    };
-    let mut agent = Agent::start(&topology.node, &options, &Manifests::Text(&first))?;
-    agent.wait_for(version).context("start the agent")?;
-    let pins = agent.pin_dir().to_owned();
-    let explainer = Explainer {
-        binary: &settings.binary,
-        pins: &pins,
-        topology: &topology,
-        balancing: settings.balancing,
-    };
-    let done = run_steps(
-        case,
-        &mut agent,
-        &mut target,
-        &mut flows,
-        &explainer,
-        result,
-    );
-    if settings.xdp != Xdp::Off {
-        result.taken = taken(&pins)?;
-    }
-    if done.is_err() || !result.failures.is_empty() {
-        result.log = agent.log_tail(LOG_TAIL);
-    }
-    done
+    Ok(endpoints)
 }
 
-/// Returns the number of packets that XDP has taken, by the counters in the pinned maps.
-fn taken(pins: &Path) -> Result<u64> {
-    let counters = Reader::open(pins)?.counters()?;
-    let of = |counter: Counter| counters.get(counter as usize).copied().unwrap_or_default();
-    Ok(of(Counter::ForwardedByXdp) + of(Counter::ReplyByXdp))
-}
-
-/// The version of the node's object with which the agent starts; each step increases it.
+/// The version of the node's object with which the agent starts; each change of objects increases
+/// it.
 const FIRST_VERSION: u64 = 1;
 
-fn run_steps(
-    case: &Case,
-    agent: &mut Agent<'_>,
-    target: &mut Target<'_>,
-    flows: &mut Flows<'_>,
-    explainer: &Explainer<'_>,
-    result: &mut CaseResult,
-) -> Result<()> {
-    let mut state = ClusterState::default();
-    let mut version = FIRST_VERSION;
-    for (number, step) in (1..).zip(&case.steps) {
-        let attempt = || format!("step {number}");
-        for object in &step.delete {
-            state.delete(object).with_context(attempt)?;
+/// A node with an agent, on which cases run one after the other.
+struct Node<'a> {
+    settings: &'a Settings,
+    topology: &'a Topology,
+    cgroup: &'a Cgroup,
+    agent: Agent<'a>,
+    target: Target<'a>,
+    version: u64,
+}
+
+impl Node<'_> {
+    /// Runs a case. A signal ends it early, as a failure.
+    fn run(&mut self, case: &Case) -> CaseResult {
+        let mut result = CaseResult::default();
+        if let Err(error) = self.try_run(case, &mut result) {
+            result.failures.push(format!("{error:#}"));
         }
-        if let Some(apply) = &step.apply {
-            state.apply(apply).with_context(attempt)?;
+        if !result.failures.is_empty() {
+            result.log = self.agent.log_tail(LOG_TAIL);
         }
-        if step.apply.is_some() || !step.delete.is_empty() {
-            version += 1;
-            let manifests = state.render(&case.node, version);
-            let shown = target
-                .publish(agent, &manifests, version)
-                .with_context(attempt)?;
-            agent.wait_for(shown).with_context(attempt)?;
-        }
-        for flow in &step.flows {
-            let name = format!("step {number} flow {}", name_of(flow));
-            result.flows += 1;
-            if let Err(reason) = explainer.check(flow).with_context(|| name.clone())? {
-                result.failures.push(format!("{name} {reason}"));
+        result
+    }
+
+    fn try_run(&mut self, case: &Case, result: &mut CaseResult) -> Result<()> {
+        let balancing = self.settings.balancing;
+        let endpoints = endpoints(case)?;
+        let mut flows = Flows::new(self.topology, self.cgroup, &endpoints, balancing)?;
+        let before = self.taken()?;
+        let mut state = ClusterState::default();
+        for (number, step) in (1..).zip(&case.steps) {
+            let attempt = || format!("step {number}");
+            for object in &step.delete {
+                state.delete(object).with_context(attempt)?;
             }
-            if let Err(reason) = flows.check(flow).with_context(|| name.clone())? {
-                result.failures.push(format!("{name} {reason}"));
+            if let Some(apply) = &step.apply {
+                state.apply(apply).with_context(attempt)?;
             }
+            if step.apply.is_some() || !step.delete.is_empty() {
+                self.publish(&state, case).with_context(attempt)?;
+            }
+            let pins = self.agent.pin_dir();
+            let explainer = Explainer {
+                binary: &self.settings.binary,
+                pins,
+                topology: self.topology,
+                balancing,
+            };
+            for flow in &step.flows {
+                let name = format!("step {number} flow {}", name_of(flow));
+                result.flows += 1;
+                if let Err(reason) = explainer.check(flow).with_context(|| name.clone())? {
+                    result.failures.push(format!("{name} {reason}"));
+                }
+                if let Err(reason) = flows.check(flow).with_context(|| name.clone())? {
+                    result.failures.push(format!("{name} {reason}"));
+                }
+            }
+        }
+        result.taken = self.taken()? - before;
+        self.publish(&ClusterState::default(), case)
+            .and_then(|()| self.becomes_empty())
+            .context("after the case's objects are gone")
+    }
+
+    /// Makes the cluster's objects those of a state, and waits until the agent has applied them.
+    fn publish(&mut self, state: &ClusterState, case: &Case) -> Result<()> {
+        self.version += 1;
+        let manifests = state.render(&case.node, self.version);
+        let shown = match &mut self.target {
+            Target::Folder => self.agent.publish(&manifests).map(|()| self.version),
+            // The node's version, which the agent shows once applied.
+            Target::Server(api) => api.publish(&manifests),
+        };
+        self.agent.wait_for(shown?)
+    }
+
+    /// Waits until nothing of a service is in the maps, and session affinity leads to no endpoint.
+    fn becomes_empty(&self) -> Result<()> {
+        let deadline = Instant::now() + TO_EMPTY;
+        loop {
+            let maps = Reader::open(self.agent.pin_dir())?;
+            let mut left = (maps.frontends()?, maps.backends()?, maps.affinities()?);
+            left.2.retain(|affinity| affinity.backend.is_some());
+            if left.0.is_empty() && left.1.is_empty() && left.2.is_empty() {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "in the maps is left {left:?}");
+            sleep(Duration::from_millis(50));
         }
     }
-    Ok(())
+
+    /// Returns the number of packets that XDP has taken, by the counters in the pinned maps.
+    fn taken(&self) -> Result<u64> {
+        if self.settings.xdp == Xdp::Off {
+            return Ok(0);
+        }
+        let counters = Reader::open(self.agent.pin_dir())?.counters()?;
+        let of = |counter: Counter| counters.get(counter as usize).copied().unwrap_or_default();
+        Ok(of(Counter::ForwardedByXdp) + of(Counter::ReplyByXdp))
+    }
 }
 
 /// Returns the flow's name for messages: source, destination and protocol.
