@@ -20,7 +20,7 @@ use super::{
         CLIENTS, CLUSTER_IP, CLUSTER_IP_UDP, NODE_PORT, NODE_PORT_SERVER_CLOSES, NODE_PORT_UDP,
     },
 };
-use crate::interrupt::INTERRUPTED;
+use crate::{interrupt::INTERRUPTED, node::netns::NetNs};
 
 /// New connections a second, during and after a SYN flood.
 const RATE: u32 = 100;
@@ -49,12 +49,11 @@ pub struct Syn {
 /// A SYN flood with forged sources, from outside to a node port, or from a pod to a cluster IP, for
 /// `length`, while `open` connections are open: these must survive, and new ones must succeed.
 pub fn syn_flood(served: &Served<'_>, from: From, open: u32, length: Duration) -> Result<Syn> {
-    let (pods, outside) = (served.world.clients(), served.world.outside());
-    let (attacker, client, call, sources) = match from {
+    let (pods, outside) = (served.world.clients(), &served.world.topology.outside);
+    let (attacker, client, to, sources) = match from {
         From::Outside => (outside, outside, NODE_PORT, ANYONE),
         From::Pod => (&pods[CLIENTS - 1], &pods[0], CLUSTER_IP, NEIGHBOURS),
     };
-    let to = served.address(call);
     let mut open = Open::make(client, to, open)?;
     let made =
         |seconds: u32| Made::at_a_rate(client, [RATE, RATE * seconds], PATIENCE, || connection(to));
@@ -94,15 +93,16 @@ pub struct Udp {
 /// the same service at its cluster IP, like a DNS resolver: each query from a new port.
 pub fn datagram_flood(served: &Served<'_>, length: Duration) -> Result<Udp> {
     let flood = Flood {
-        attacker: served.world.outside(),
+        attacker: &served.world.topology.outside,
         kind: Kind::Udp,
         sources: ANYONE,
-        to: served.address(NODE_PORT_UDP),
+        to: NODE_PORT_UDP,
         limit: Some(LIMIT),
     };
-    let (client, to) = (&served.world.clients()[0], served.address(CLUSTER_IP_UDP));
+    let client = &served.world.clients()[0];
     let pace = [QUERIES, QUERIES * length.as_secs() as u32];
-    let (sent, queries) = flood.during(|| Made::at_a_rate(client, pace, ANSWER, || query(to)))?;
+    let ask = || query(CLUSTER_IP_UDP);
+    let (sent, queries) = flood.during(|| Made::at_a_rate(client, pace, ANSWER, ask))?;
     Ok(Udp { sent, queries })
 }
 
@@ -134,10 +134,10 @@ pub enum Closes {
 /// fast as possible, for `windows` time windows of `length`. Every connection needs its own
 /// masquerade port: the rate must not decrease.
 pub fn short(served: &Served<'_>, closes: Closes, windows: u32, length: Duration) -> Result<Short> {
-    let to = served.address(match closes {
+    let to = match closes {
         Closes::Client => NODE_PORT,
         Closes::Server => NODE_PORT_SERVER_CLOSES,
-    });
+    };
     let made: Vec<_> = (0..windows).map(|_| AtomicU32::new(0)).collect();
     let failed = AtomicU32::new(0);
     let begin = Instant::now();
@@ -156,14 +156,7 @@ pub fn short(served: &Served<'_>, closes: Closes, windows: u32, length: Duration
             counter.fetch_add(1, Ordering::Relaxed);
         }
     };
-    thread::scope(|scope| {
-        let clients = served.world.clients().iter();
-        let clients: Vec<_> = clients
-            .map(|client| scope.spawn(move || client.enter(work)))
-            .collect();
-        let mut ended = clients.into_iter().map(thread::ScopedJoinHandle::join);
-        ended.try_for_each(|ended| ended.ok().context("a client broke down")?)
-    })?;
+    by_each(served, |client| client.enter(work))?;
     let rate = |made: AtomicU32| f64::from(made.into_inner()) / length.as_secs_f64();
     Ok(Short {
         rates: made.into_iter().map(rate).collect(),
@@ -194,29 +187,36 @@ pub struct Many {
 /// Opens `open` connections, then makes `per_second` new ones each second for
 /// `length`. All go to a cluster IP from six pods.
 pub fn many(served: &mut Served<'_>, open: u32, per_second: u32, length: Duration) -> Result<Many> {
-    let to = served.address(CLUSTER_IP);
-    let clients = served.world.clients();
     let of_each = |number: u32| number / CLIENTS as u32;
-    let open = clients
-        .iter()
-        .map(|client| Open::make(client, to, of_each(open)));
-    let mut open = open.collect::<Result<Vec<_>>>()?;
+    let mut open = by_each(served, |client| {
+        Open::make(client, CLUSTER_IP, of_each(open))
+    })?;
     let rate = of_each(per_second);
     let pace = [rate, rate * length.as_secs() as u32];
-    let new = thread::scope(|scope| {
-        let make = |client| Made::at_a_rate(client, pace, PATIENCE, || connection(to));
-        let threads: Vec<_> = clients
-            .iter()
-            .map(|client| scope.spawn(move || make(client)))
-            .collect();
-        let ended = threads.into_iter().map(thread::ScopedJoinHandle::join);
-        let ended = ended.map(|ended| ended.ok().context("a client broke down")?);
-        ended.collect::<Result<Vec<_>>>()
+    let new = by_each(served, |client| {
+        Made::at_a_rate(client, pace, PATIENCE, || connection(CLUSTER_IP))
     })?;
     Ok(Many {
         open: open.iter().map(Open::count).sum(),
         lost: open.iter_mut().map(Open::lost).sum(),
         new: Made::of_all(new),
         dropped: served.dropped()?,
+    })
+}
+
+/// Does `work` for every client at once, each on a thread of its own.
+fn by_each<T: Send>(
+    served: &Served<'_>,
+    work: impl Fn(&NetNs) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
+    let work = &work;
+    thread::scope(|scope| {
+        let clients = served.world.clients().iter();
+        let threads: Vec<_> = clients
+            .map(|client| scope.spawn(move || work(client)))
+            .collect();
+        let ended = threads.into_iter().map(thread::ScopedJoinHandle::join);
+        let ended = ended.map(|ended| ended.ok().context("a client broke down")?);
+        ended.collect()
     })
 }

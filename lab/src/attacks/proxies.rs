@@ -1,18 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who serves the attacked node: nobody, or portolan with or without its running agent.
+//! Who serves the attacked node: portolan with or without its running agent.
 
-use std::{
-    path::Path,
-    thread,
-    time::{Duration, Instant},
-};
+use std::path::Path;
 
 use anyhow::{Result, ensure};
 
-use super::{
-    clients::{Made, connection},
-    world::{CLUSTER_IP, Call, World, manifests},
-};
+use super::world::{World, manifests};
 use crate::{
     load::{
         proxy::{metrics, samples},
@@ -24,16 +17,12 @@ use crate::{
     },
 };
 
-/// Time for a proxy to serve its first connection.
-const TO_SERVE: Duration = Duration::from_secs(60);
 /// The version of the Node object in the manifests that portolan reads.
 const VERSION: u64 = 1;
 
 /// Who serves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Proxy {
-    /// Nobody: clients call the pods themselves.
-    Direct,
     /// portolan on the packet path.
     Portolan,
     /// The same after its agent has ended.
@@ -41,14 +30,14 @@ pub enum Proxy {
 }
 
 /// Packets that portolan has dropped: the counter's name, and its value above 0.
-#[derive(Default, Debug)]
+#[derive(Debug)]
 pub struct Dropped(pub Vec<(String, u64)>);
 
 /// A node that a proxy serves; dropping this ends the proxy.
 pub struct Served<'a> {
     pub(super) world: &'a World,
     proxy: Proxy,
-    agent: Option<Agent<'a>>,
+    agent: Agent<'a>,
     options: Options<'a>,
 }
 
@@ -61,63 +50,38 @@ impl<'a> Served<'a> {
         binary: &'a Path,
         config: &'a str,
     ) -> Result<Self> {
-        Setup::Bare.apply(world.node())?;
-        let mut served = Self {
+        let node = &world.topology.node;
+        Setup::Bare.apply(node)?;
+        let options = Options {
+            config,
+            socket_balancing: SocketBalancing::Host,
+            ..Options::new(binary, world.cgroup.path())
+        };
+        let objects = manifests(VERSION);
+        let mut agent = Agent::start(node, &options, &Manifests::Text(&objects))?;
+        wait_for(&mut agent)?;
+        if proxy == Proxy::PortolanAlone {
+            agent.end();
+        }
+        Ok(Self {
             world,
             proxy,
-            agent: None,
-            options: Options {
-                config,
-                socket_balancing: SocketBalancing::Host,
-                ..Options::new(binary, world.cgroup().path())
-            },
-        };
-        if proxy != Proxy::Direct {
-            let objects = manifests(VERSION);
-            let objects = Manifests::Text(&objects);
-            let mut agent = Agent::start(world.node(), &served.options, &objects)?;
-            wait_for(&mut agent)?;
-            if proxy == Proxy::PortolanAlone {
-                agent.end();
-            }
-            served.agent = Some(agent);
-        }
-        served.wait_until_served()?;
-        Ok(served)
+            agent,
+            options,
+        })
     }
 
-    /// Returns the address that a client calls: the pod's if there is no proxy, else the service's.
-    pub(super) fn address(&self, call: Call) -> std::net::SocketAddrV4 {
-        match self.proxy {
-            Proxy::Direct => call.pod(),
-            _ => call.0,
-        }
-    }
-
-    fn wait_until_served(&self) -> Result<()> {
-        let begin = Instant::now();
-        let (client, to) = (&self.world.clients()[0], self.address(CLUSTER_IP));
-        let patience = Duration::from_millis(200);
-        while Made::at_a_rate(client, [1, 1], patience, || connection(to))?.made == 0 {
-            ensure!(begin.elapsed() < TO_SERVE, "{to} is not served");
-            thread::sleep(Duration::from_millis(50));
-        }
-        Ok(())
-    }
-
-    /// Returns the packets that portolan has dropped so far; empty without it. An agent that
-    /// has ended is started again for this, because only the agent exports the counters.
+    /// Returns the packets that portolan has dropped so far. An agent that has ended is started
+    /// again for this, because only the agent exports the counters.
     pub(super) fn dropped(&mut self) -> Result<Dropped> {
-        let Some(agent) = &mut self.agent else {
-            return Ok(Dropped::default());
-        };
-        if self.proxy == Proxy::PortolanAlone {
-            agent.restart(&self.options)?;
-            wait_for(agent)?;
+        let is_alone = self.proxy == Proxy::PortolanAlone;
+        if is_alone {
+            self.agent.restart(&self.options)?;
+            wait_for(&mut self.agent)?;
         }
-        let text = metrics(self.world.node())?;
-        if self.proxy == Proxy::PortolanAlone {
-            agent.end();
+        let text = metrics(&self.world.topology.node)?;
+        if is_alone {
+            self.agent.end();
         }
         let mut outcomes = samples(&text, "portolan_packets_total{outcome=")?;
         ensure!(!outcomes.is_empty(), "no counters");

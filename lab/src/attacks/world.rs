@@ -29,32 +29,20 @@ const NODE: Ipv4Addr = Ipv4Addr::new(192, 168, 40, 2);
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 40, 1, 20);
 const SERVICE: Ipv4Addr = Ipv4Addr::new(172, 30, 250, 1);
 
-/// What a client calls: a service's address and port, and the port of the endpoint behind it.
-#[derive(Clone, Copy)]
-pub(super) struct Call(pub(super) SocketAddrV4, u16);
-
-impl Call {
-    /// Returns the address and port of the service's endpoint.
-    pub(super) const fn pod(self) -> SocketAddrV4 {
-        SocketAddrV4::new(SERVER, self.1)
-    }
-}
-
 /// The client closes each connection first.
-pub(super) const NODE_PORT: Call = Call(SocketAddrV4::new(NODE, 30_080), CLIENT_CLOSES);
+pub(super) const NODE_PORT: SocketAddrV4 = SocketAddrV4::new(NODE, 30_080);
 /// The server closes each connection first.
-pub(super) const NODE_PORT_SERVER_CLOSES: Call =
-    Call(SocketAddrV4::new(NODE, 30_081), SERVER_CLOSES);
-pub(super) const NODE_PORT_UDP: Call = Call(SocketAddrV4::new(NODE, 30_053), QUERIES);
-pub(super) const CLUSTER_IP: Call = Call(SocketAddrV4::new(SERVICE, 80), CLIENT_CLOSES);
-pub(super) const CLUSTER_IP_UDP: Call = Call(SocketAddrV4::new(SERVICE, 53), QUERIES);
+pub(super) const NODE_PORT_SERVER_CLOSES: SocketAddrV4 = SocketAddrV4::new(NODE, 30_081);
+pub(super) const NODE_PORT_UDP: SocketAddrV4 = SocketAddrV4::new(NODE, 30_053);
+pub(super) const CLUSTER_IP: SocketAddrV4 = SocketAddrV4::new(SERVICE, 80);
+pub(super) const CLUSTER_IP_UDP: SocketAddrV4 = SocketAddrV4::new(SERVICE, 53);
 
 /// The attacked node with its pods, connected; the servers in the pods answer.
 pub struct World {
-    topology: Topology,
+    pub(super) topology: Topology,
     /// A cgroup without processes: the socket hooks attached to it see no client, so every client
     /// is served on the packet path.
-    cgroup: Cgroup,
+    pub(super) cgroup: Cgroup,
     _servers: Runtime,
 }
 
@@ -84,17 +72,8 @@ impl World {
         })
     }
 
-    pub(super) fn node(&self) -> &NetNs {
-        &self.topology.node
-    }
-    pub(super) fn outside(&self) -> &NetNs {
-        &self.topology.outside
-    }
     pub(super) fn clients(&self) -> &[NetNs] {
         &self.topology.pods[..CLIENTS]
-    }
-    pub(super) fn cgroup(&self) -> &Cgroup {
-        &self.cgroup
     }
 }
 
