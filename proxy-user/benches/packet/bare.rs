@@ -18,6 +18,26 @@ pub(crate) struct Rotation {
     pub(crate) clients: bool,
 }
 
+impl Rotation {
+    /// Goes through the addresses of this many services.
+    pub(crate) const fn through(count: u32) -> Self {
+        Self {
+            base: 0,
+            count,
+            clients: false,
+        }
+    }
+}
+
+/// Which end of a packet the client is. The other one has the repetition's address.
+#[derive(Clone, Copy)]
+pub(crate) enum Direction {
+    /// From the client to this port.
+    To(u16),
+    /// A reply: from this port of the address so far after the repetition's, to the client.
+    From(u32, u16),
+}
+
 /// Byte offsets of one IP family's fields in an Ethernet packet without options, and (`key_...`) in
 /// a flow's key.
 #[derive(Clone, Copy)]
@@ -189,39 +209,32 @@ impl Program {
         self.extend(&[Instruction(0x62, 10, at, word)]);
     }
 
-    /// Changes the packet into one from the client to `port` of the repetition's address, and calls
-    /// the program in slot 0 of `programs`. Ends the bare program.
+    /// Changes the packet into one of this direction, and calls the program in slot 0 of
+    /// `programs`. Ends the bare program.
     pub(crate) fn hand_over(
         mut self,
         programs: &OwnedFd,
-        port: u16,
+        direction: Direction,
         first_octet: i32,
         at: Offsets,
     ) -> Vec<Instruction> {
         self.packet(at);
-        self.store_address(9, first_octet, 2, at.src);
-        self.store_address(8, first_octet, 2, at.dst);
-        self.store_ports(port, 2, at.ports);
-        self.tail_call(programs)
-    }
-
-    /// Like `hand_over`, for a reply: the packet comes from `port` of the address that is
-    /// `backends` after the repetition's, and goes to the client.
-    pub(crate) fn hand_over_reply(
-        mut self,
-        programs: &OwnedFd,
-        (backends, port): (u32, u16),
-        first_octet: i32,
-        at: Offsets,
-    ) -> Vec<Instruction> {
-        self.extend(&[Instruction(0x07, 8, 0, backends as i32)]);
-        self.packet(at);
-        self.store_address(8, first_octet, 2, at.src);
-        self.store_address(9, first_octet, 2, at.dst);
-        self.extend(&[
-            Instruction(0x6a, 2, at.ports, i32::from(port.to_be())),
-            Instruction(0x6a, 2, at.ports + 2, i32::from(40_000u16.to_be())),
-        ]);
+        match direction {
+            Direction::To(port) => {
+                self.store_address(9, first_octet, 2, at.src);
+                self.store_address(8, first_octet, 2, at.dst);
+                self.store_ports(port, 2, at.ports);
+            }
+            Direction::From(distance, port) => {
+                self.extend(&[Instruction(0x07, 8, 0, distance as i32)]);
+                self.store_address(8, first_octet, 2, at.src);
+                self.store_address(9, first_octet, 2, at.dst);
+                self.extend(&[
+                    Instruction(0x6a, 2, at.ports, i32::from(port.to_be())),
+                    Instruction(0x6a, 2, at.ports + 2, i32::from(40_000u16.to_be())),
+                ]);
+            }
+        }
         self.tail_call(programs)
     }
 
