@@ -3,6 +3,7 @@
 //! of the node itself; a backend that no longer serves, and a client whose tuples others use;
 //! numbers near the edges of a conversation's window, or far off.
 
+use clap::ValueEnum;
 use proxy_common::EndpointSet;
 
 use crate::{
@@ -83,8 +84,8 @@ impl Generator {
             interface, tuple, ..
         } = self.random.pick(&self.conversations);
         let complaint = Complaint {
-            error: self.random.pick(&Error::ALL).0,
-            about: self.random.pick(&About::ALL).0,
+            error: self.random.pick(Error::value_variants()),
+            about: self.random.pick(About::value_variants()),
             quote: self.random.pick(&[8, 8, 12, 20, 60]),
             tuple,
         };

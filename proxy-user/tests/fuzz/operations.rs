@@ -3,6 +3,7 @@
 
 use std::{fmt, str::FromStr};
 
+use clap::ValueEnum;
 use proxy_common::Counter;
 
 use crate::{
@@ -11,7 +12,7 @@ use crate::{
     model::wire::Tuple,
     packets::{Kind, Packet, Shape},
     services::{Interface, NodeSettings, Service},
-    text::{Field, name_of, named, read_field, write_fields},
+    text::{Field, read_field, word, write_fields},
 };
 
 /// One operation of a sequence.
@@ -74,9 +75,8 @@ impl fmt::Display for Operation {
 }
 
 fn counter(name: &str) -> Result<Counter, String> {
-    let found = Counter::ALL.iter().find(|one| one.name() == name);
-    found
-        .copied()
+    let mut all = Counter::ALL.iter().copied();
+    all.find(|one| one.name() == name)
         .ok_or_else(|| format!("unknown counter {name}"))
 }
 
@@ -85,7 +85,7 @@ impl FromStr for Operation {
     fn from_str(line: &str) -> Result<Self, String> {
         let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
         let (first, more) = rest.split_once(' ').unwrap_or((rest, ""));
-        let interface = || named(&Interface::ALL, first);
+        let interface = || Interface::from_str(first, false);
         Ok(match verb {
             "service" => Self::Apply(rest.parse()?),
             "remove" => Self::Remove(rest.into()),
@@ -110,10 +110,7 @@ impl FromStr for Operation {
 
 impl fmt::Display for Complaint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (error, about) = (
-            name_of(&Error::ALL, self.error),
-            name_of(&About::ALL, self.about),
-        );
+        let (error, about) = (word(self.error), word(self.about));
         write!(f, "{error} {about} {} {}", self.quote, self.tuple)
     }
 }
@@ -126,8 +123,8 @@ impl FromStr for Complaint {
             fail!("it is: INTERFACE ERROR ABOUT BYTES PROTOCOL CLIENT > SERVICE");
         };
         Ok(Self {
-            error: named(&Error::ALL, error)?,
-            about: named(&About::ALL, about)?,
+            error: Error::from_str(error, false)?,
+            about: About::from_str(about, false)?,
             quote: parsed(quote)?,
             tuple: Tuple::parse(protocol, src, dst)?,
         })
@@ -153,7 +150,7 @@ impl Shape {
 
 impl fmt::Display for Packet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.tuple, name_of(&Kind::ALL, self.kind))?;
+        write!(f, "{} {}", self.tuple, word(self.kind))?;
         write_fields(f, self.shape, &Shape::FLAGS, &Shape::NUMBERS)?;
         match self.shape.fragment {
             Some((id, true)) => write!(f, " first={id}"),
@@ -180,7 +177,7 @@ impl FromStr for Packet {
         }
         Ok(Self {
             tuple: Tuple::parse(protocol, src, dst)?,
-            kind: named(&Kind::ALL, kind)?,
+            kind: Kind::from_str(kind, false)?,
             shape,
         })
     }

@@ -4,6 +4,7 @@
 
 use std::{fmt, mem, net::Ipv4Addr, str::FromStr};
 
+use clap::ValueEnum;
 use proxy_common::{EndpointSet, FrontendKind, Settings};
 
 use crate::{
@@ -28,14 +29,20 @@ const KINDS: [(FrontendKind, &str); 4] = [
     (FrontendKind::NodePort, "node-port"),
 ];
 
+/// Returns the word for a value.
+pub(crate) fn word(value: impl ValueEnum) -> String {
+    let value = value.to_possible_value();
+    value.map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
 /// Returns the name of a value, by a table of all names.
-pub(crate) fn name_of<T: PartialEq + Copy>(names: &[(T, &'static str)], value: T) -> &'static str {
+fn name_of<T: PartialEq + Copy>(names: &[(T, &'static str)], value: T) -> &'static str {
     let found = names.iter().find(|(one, _)| *one == value);
     found.map_or("?", |(_, name)| name)
 }
 
 /// Returns the value with this name.
-pub(crate) fn named<T: Copy>(names: &[(T, &'static str)], text: &str) -> Result<T, String> {
+fn named<T: Copy>(names: &[(T, &'static str)], text: &str) -> Result<T, String> {
     let found = names.iter().find(|(_, name)| *name == text);
     found
         .map(|(one, _)| *one)
