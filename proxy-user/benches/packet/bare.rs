@@ -51,6 +51,9 @@ pub(crate) struct Offsets {
     pub(crate) key_src: i16,
     pub(crate) key_dst: i16,
     pub(crate) key_ports: i16,
+    /// The first of an address's last four bytes if it does not belong to the number (IPv4), else
+    /// 0.
+    pub(crate) first_octet: i32,
 }
 
 /// The clients' addresses follow this one; each client has 2^14 ports, from 1024 on.
@@ -87,12 +90,7 @@ impl Program {
             Instruction(0xbf, 0x16, 0, 0),
             Instruction(0x62, 10, COUNTER_KEY, 0),
         ]);
-        program.map(1, counter);
-        program.extend(&[
-            Instruction(0xbf, 0xa2, 0, 0),
-            Instruction(0x07, 2, 0, i32::from(COUNTER_KEY)),
-            Instruction(0x85, 0, 0, CALL_LOOKUP),
-        ]);
+        program.lookup(counter, COUNTER_KEY);
         program.exit_if(Instruction(0x15, 0, 0, 0));
         program.extend(&[
             Instruction(0x79, 0x07, 0, 0),
@@ -121,12 +119,11 @@ impl Program {
         Self { is_xdp, ..self }
     }
 
-    /// Writes the address in `register` into four bytes at `to` + `offset`, in network order. Its
-    /// first byte is `first_octet` for IPv4, and 0 stands for none (IPv6).
-    fn store_address(&mut self, register: u8, first_octet: i32, to: u8, offset: i16) {
+    /// Writes the address in `register` into four bytes at `to` + `offset`, in network order.
+    fn store_address(&mut self, register: u8, at: Offsets, to: u8, offset: i16) {
         self.extend(&[
             Instruction(0xbf, register << 4 | 1, 0, 0),
-            Instruction(0x47, 1, 0, first_octet << 24),
+            Instruction(0x47, 1, 0, at.first_octet << 24),
             Instruction(0xdc, 1, 0, 32),
             Instruction(0x63, 0x10 | to, offset, 0),
         ]);
@@ -157,14 +154,14 @@ impl Program {
 
     /// Writes a flow's key on the stack: from the client to `port` of the repetition's address, the
     /// rest as in `key`. Returns the key's stack offset.
-    pub(crate) fn key(&mut self, key: &[u8], port: u16, first_octet: i32, at: Offsets) -> i16 {
+    pub(crate) fn key(&mut self, key: &[u8], port: u16, at: Offsets) -> i16 {
         let depth = COUNTER_KEY - key.len().next_multiple_of(8) as i16;
         for (word, offset) in key.chunks_exact(4).zip((depth..).step_by(4)) {
             let word = i32::from_ne_bytes(word.try_into().expect("chunks of four"));
             self.extend(&[Instruction(0x62, 10, offset, word)]);
         }
-        self.store_address(9, first_octet, 10, depth + at.key_src);
-        self.store_address(8, first_octet, 10, depth + at.key_dst);
+        self.store_address(9, at, 10, depth + at.key_src);
+        self.store_address(8, at, 10, depth + at.key_dst);
         self.store_ports(port, 10, depth + at.key_ports);
         depth
     }
@@ -215,20 +212,19 @@ impl Program {
         mut self,
         programs: &OwnedFd,
         direction: Direction,
-        first_octet: i32,
         at: Offsets,
     ) -> Vec<Instruction> {
         self.packet(at);
         match direction {
             Direction::To(port) => {
-                self.store_address(9, first_octet, 2, at.src);
-                self.store_address(8, first_octet, 2, at.dst);
+                self.store_address(9, at, 2, at.src);
+                self.store_address(8, at, 2, at.dst);
                 self.store_ports(port, 2, at.ports);
             }
             Direction::From(distance, port) => {
                 self.extend(&[Instruction(0x07, 8, 0, distance as i32)]);
-                self.store_address(8, first_octet, 2, at.src);
-                self.store_address(9, first_octet, 2, at.dst);
+                self.store_address(8, at, 2, at.src);
+                self.store_address(9, at, 2, at.dst);
                 self.extend(&[
                     Instruction(0x6a, 2, at.ports, i32::from(port.to_be())),
                     Instruction(0x6a, 2, at.ports + 2, i32::from(40_000u16.to_be())),

@@ -77,7 +77,7 @@ impl<'a, A: Ends> Bench<'a, A> {
     ) -> Result<Timed> {
         let slot = slot_with(next)?;
         let program = self.begin(rotation);
-        let program = program.hand_over(&slot, direction, A::FIRST_OCTET, A::OFFSETS);
+        let program = program.hand_over(&slot, direction, A::OFFSETS);
         Ok(Timed {
             program: load(&program)?,
             _slot: Some(slot),
@@ -131,7 +131,7 @@ impl<'a, A: Ends> Bench<'a, A> {
             let slot = slot_with(next)?;
             let program = self.begin(rotation).at_xdp();
             let direction = Direction::To(SERVICE_PORT);
-            let program = program.hand_over(&slot, direction, A::FIRST_OCTET, A::OFFSETS);
+            let program = program.hand_over(&slot, direction, A::OFFSETS);
             Ok(Timed {
                 program: load_xdp(&program)?,
                 _slot: Some(slot),
@@ -177,7 +177,7 @@ impl<'a, A: Ends> Bench<'a, A> {
     ) -> Result<Figure> {
         let [harness, measured] = [false, true].map(|is_measured| {
             let mut program = self.begin(rotation);
-            let key = program.key(self.key.bytes(), SERVICE_PORT, A::FIRST_OCTET, A::OFFSETS);
+            let key = program.key(self.key.bytes(), SERVICE_PORT, A::OFFSETS);
             write(&mut program, key, is_measured);
             let program = load(&program.finish());
             program.map(|program| Timed {

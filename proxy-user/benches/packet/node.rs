@@ -85,9 +85,6 @@ pub(crate) trait Ends: Family {
     /// Returns the address with the number `n` in its last bytes.
     fn address(n: u32) -> Self;
     const OFFSETS: Offsets;
-    /// The first of an address's last four bytes if it does not belong to the number (IPv4), else
-    /// 0.
-    const FIRST_OCTET: i32;
 
     fn packet(kind: Kind) -> Vec<u8> {
         let (src, dst) = (Self::address(CLIENTS + 1), Self::address(1));
@@ -129,8 +126,8 @@ impl Ends for V4 {
         key_src: 0,
         key_dst: 4,
         key_ports: 8,
+        first_octet: 10,
     };
-    const FIRST_OCTET: i32 = 10;
 }
 
 impl Ends for V6 {
@@ -148,8 +145,8 @@ impl Ends for V6 {
         key_src: 12,
         key_dst: 28,
         key_ports: 32,
+        first_octet: 0,
     };
-    const FIRST_OCTET: i32 = 0;
 }
 
 /// Returns the service with the number `n`, which has one port, in both families.
