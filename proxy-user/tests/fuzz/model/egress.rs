@@ -7,7 +7,7 @@ use proxy_common::Counter;
 use super::{
     Case, Given, Judgement, Key, MARK, Model, Seen,
     flows::Untouched,
-    icmp, passes,
+    icmp,
     rings::{Named, Ring},
     wire::{self, Fragment, Headers, TCP, UDP},
 };
@@ -18,7 +18,7 @@ impl Model {
     pub(crate) fn egress(&mut self, given: &Given<'_>, seen: &Seen) -> Judgement {
         *self.counts.entry(seen.counter).or_default() += 1;
         let Some(headers) = wire::read(given.frame) else {
-            return passes(seen, given.frame, given.mark, &[Counter::Untouched]);
+            return seen.passes(given.frame, given.mark, &[Counter::Untouched]);
         };
         let mut case = Case::new(given, headers, seen);
         if case.icmp_type().is_some() && headers.fragment == Fragment::No {

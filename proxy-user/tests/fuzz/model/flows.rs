@@ -221,16 +221,10 @@ impl Model {
     /// Removes every flow that has been idle for longer than its time.
     pub(crate) fn expire(&mut self, times: &IdleTimes) {
         let now = self.now;
-        let idle: Vec<_> = self
-            .flows
-            .iter()
-            .filter(|(key, flow)| {
-                now - flow.last_seen > limit(times, key.tuple.protocol, &flow.life)
-            })
-            .map(|(key, _)| *key)
-            .collect();
-        for key in idle {
-            self.remove_flow(key);
+        for (key, flow) in self.flows.clone() {
+            if now - flow.last_seen > limit(times, key.tuple.protocol, &flow.life) {
+                self.remove_flow(key);
+            }
         }
         self.untouched.retain(|tuple, held| {
             let phase = match (held.is_established, held.is_repeated) {

@@ -107,5 +107,5 @@ fn translated(
     let inner = wire::with_ends(given.frame, quoted, quoted_src, quoted_dst);
     let frame = wire::with_ends(&inner, headers, (src, 0).into(), (dst, 0).into());
     let frame = wire::with_icmp_sum(given.frame, frame, headers);
-    case.passes(&frame, mark, &[Counter::IcmpTranslated])
+    case.seen.passes(&frame, mark, &[Counter::IcmpTranslated])
 }

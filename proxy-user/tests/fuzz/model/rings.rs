@@ -66,10 +66,9 @@ impl Model {
         let taken = &mut self.rings.named[usize::from(v6) * 3 + ring as usize];
         let n = taken.len() as u64;
         taken.push(named);
-        if n < self.rings.size {
-            return (ring, n);
+        if let Some(oldest) = n.checked_sub(self.rings.size) {
+            self.evict(v6, (ring, oldest));
         }
-        self.evict(v6, (ring, n - self.rings.size));
         (ring, n)
     }
     /// Removes the flow named at a position, unless it cannot be evicted or has a newer name.
@@ -92,15 +91,11 @@ impl Model {
     }
     /// Returns the number of free entries in the flow table of one address family.
     pub(crate) fn room(&self, v6: bool) -> usize {
-        let flows = self
-            .flows
-            .iter()
-            .filter(|(key, _)| key.tuple.src.is_ipv6() == v6);
+        let is_of_family = |tuple: &Tuple| tuple.src.is_ipv6() == v6;
+        let flows = self.flows.iter();
+        let flows = flows.filter(|(key, _)| is_of_family(&key.tuple));
         let entries = flows.map(|(_, flow)| 2 + usize::from(flow.masquerade.is_some()));
-        let untouched = self
-            .untouched
-            .keys()
-            .filter(|tuple| tuple.src.is_ipv6() == v6);
+        let untouched = self.untouched.keys().filter(|tuple| is_of_family(tuple));
         (8 * self.rings.size as usize).saturating_sub(entries.sum::<usize>() + untouched.count())
     }
     /// Makes space in a full table: takes the oldest names out of the rings, evicts their flows.
