@@ -12,7 +12,7 @@ use crate::{
     model::wire::Tuple,
     packets::{Kind, Packet, Shape},
     services::{Interface, NodeSettings, Service},
-    text::{Field, read_field, word, write_fields},
+    text::{Field, Value, read_field, word, write_fields},
 };
 
 /// One operation of a sequence.
@@ -132,26 +132,24 @@ impl FromStr for Complaint {
 }
 
 impl Shape {
-    const FLAGS: [Field<Self, bool>; 4] = [
-        ("vlan", |shape| &mut shape.vlan),
-        ("unsummed", |shape| &mut shape.unsummed),
-        ("bad-sum", |shape| &mut shape.bad_sum),
-        ("other-mac", |shape| &mut shape.other_mac),
-    ];
-    const NUMBERS: [Field<Self, i64>; 6] = [
-        ("timestamp", |shape| &mut shape.timestamp),
-        ("payload", |shape| &mut shape.payload),
-        ("options", |shape| &mut shape.options),
-        ("cut", |shape| &mut shape.cut),
-        ("ahead", |shape| &mut shape.ahead),
-        ("acked", |shape| &mut shape.acked),
+    const FIELDS: [Field<Self>; 10] = [
+        ("vlan", |shape| Value::Flag(&mut shape.vlan)),
+        ("unsummed", |shape| Value::Flag(&mut shape.unsummed)),
+        ("bad-sum", |shape| Value::Flag(&mut shape.bad_sum)),
+        ("other-mac", |shape| Value::Flag(&mut shape.other_mac)),
+        ("timestamp", |shape| Value::Number(&mut shape.timestamp)),
+        ("payload", |shape| Value::Number(&mut shape.payload)),
+        ("options", |shape| Value::Number(&mut shape.options)),
+        ("cut", |shape| Value::Number(&mut shape.cut)),
+        ("ahead", |shape| Value::Number(&mut shape.ahead)),
+        ("acked", |shape| Value::Number(&mut shape.acked)),
     ];
 }
 
 impl fmt::Display for Packet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.tuple, word(self.kind))?;
-        write_fields(f, self.shape, &Shape::FLAGS, &Shape::NUMBERS)?;
+        write_fields(f, self.shape, &Shape::FIELDS)?;
         match self.shape.fragment {
             Some((id, true)) => write!(f, " first={id}"),
             Some((id, false)) => write!(f, " later={id}"),
@@ -172,7 +170,7 @@ impl FromStr for Packet {
             match word.split_once('=') {
                 Some(("first", id)) => shape.fragment = Some((parsed(id)?, true)),
                 Some(("later", id)) => shape.fragment = Some((parsed(id)?, false)),
-                _ => read_field(&mut shape, word, &Shape::FLAGS, &Shape::NUMBERS)?,
+                _ => read_field(&mut shape, word, &Shape::FIELDS)?,
             }
         }
         Ok(Self {

@@ -4,9 +4,10 @@
 use std::net::{IpAddr, SocketAddr};
 
 use clap::ValueEnum;
+use lab::traffic::crc32c;
 
 use crate::model::wire::{
-    ACK, FIN, ICMP, ICMPV6, RST, SCTP, SYN, TCP, Tuple, UDP, crc32c, octets, sum, transport_sum,
+    ACK, FIN, ICMP, ICMPV6, RST, SCTP, SYN, TCP, Tuple, UDP, octets, sum, transport_sum,
 };
 
 /// The sequence number of a client's SYN.

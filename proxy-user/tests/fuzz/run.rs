@@ -127,11 +127,11 @@ impl Run<'_> {
         self.counted.clear();
         match step {
             Operation::Apply(service) => {
-                self.subject.change(vec![service.clone()], Vec::new());
+                self.subject.change([(service.name.clone(), Some(service))]);
                 self.model.apply(service);
             }
             Operation::Remove(name) => {
-                self.subject.change(Vec::new(), vec![name.clone()]);
+                self.subject.change([(name.clone(), None)]);
                 self.model.remove(name);
             }
             Operation::Settings(settings) => {

@@ -187,25 +187,29 @@ impl Subject {
     pub(crate) fn begin_with(&mut self, services: &[&Service]) {
         let known = self.services.keys().cloned();
         let gone = known.filter(|name| services.iter().all(|service| service.name != *name));
-        let gone = gone.collect();
-        self.change(services.iter().copied().cloned().collect(), gone);
+        let gone: Vec<_> = gone.map(|name| (name, None)).collect();
+        let wanted = services.iter().map(|one| (one.name.clone(), Some(*one)));
+        self.change(gone.into_iter().chain(wanted));
     }
-    /// Adds or replaces services and removes others, in one apply.
-    pub(crate) fn change(&mut self, changed: Vec<Service>, gone: Vec<String>) {
+    /// Adds, replaces, or with None removes services, in one apply.
+    pub(crate) fn change<'a>(
+        &mut self,
+        wanted: impl IntoIterator<Item = (String, Option<&'a Service>)>,
+    ) {
         let mut changes = Vec::new();
-        for name in gone {
-            if self.services.remove(&name).is_some() {
-                changes.push((ObjectName::new("test", &name), ServicePlan::default()));
-            }
-        }
-        for service in changed {
-            if self.services.get(&service.name) == Some(&service) {
+        for (name, service) in wanted {
+            if self.services.get(&name) == service {
                 continue;
             }
-            let backends = service.backends.iter().map(|backend| backend.at.port());
-            self.backend_ports.extend(backends);
-            changes.push((ObjectName::new("test", &service.name), service.plan()));
-            self.services.insert(service.name.clone(), service);
+            let plan = service.map(Service::plan).unwrap_or_default();
+            changes.push((ObjectName::new("test", &name), plan));
+            if let Some(service) = service {
+                let backends = service.backends.iter().map(|backend| backend.at.port());
+                self.backend_ports.extend(backends);
+                self.services.insert(name, service.clone());
+            } else {
+                self.services.remove(&name);
+            }
         }
         if !changes.is_empty() {
             let result = self.datapath().apply(&changes);

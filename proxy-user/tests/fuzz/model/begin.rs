@@ -9,7 +9,7 @@ use proxy_common::{Counter, FrontendKey, Port, Protocol, V4, V6, Verdict, select
 use super::{
     AffinityEntry, Case, Flow, Judgement, Live, Model, NEXT,
     answers::rejection,
-    rings::{Named, Ring},
+    rings::Ring,
     wire::{ACK, Headers, RST, SYN, TCP, Tuple},
 };
 use crate::services::{Backend, Frontend, service_range};
@@ -135,7 +135,7 @@ impl Model {
     /// Checks that the programs could select this backend and source port, and records the flow.
     fn forward(&mut self, case: &Case<'_>, wanted: &Wanted) -> Judgement {
         let (key, seen, client) = (case.key(), case.seen, case.headers.tuple.src);
-        let place = self.push(Ring::of(&key.tuple), Named::Flow(key));
+        let place = self.push(Ring::of(&key.tuple), key);
         if let Some(judgement) = self.without_room(case, wanted) {
             return judgement;
         }
