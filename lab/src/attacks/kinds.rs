@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The attacks: floods, short connections that use up ports, very many connections. Each returns
-//! what clients got meanwhile.
+//! The attacks: a flood, and short connections that use up ports. Each returns what clients got
+//! meanwhile.
 
 use std::{
     io::{Read, Write},
@@ -13,14 +13,12 @@ use std::{
 use anyhow::{Context, Result};
 
 use super::{
-    clients::{Made, Open, PATIENCE, connection, query},
-    flood::{ANYONE, Flood, Kind, NEIGHBOURS},
-    proxies::{Dropped, Served},
-    world::{
-        CLIENTS, CLUSTER_IP, CLUSTER_IP_UDP, NODE_PORT, NODE_PORT_SERVER_CLOSES, NODE_PORT_UDP,
-    },
+    clients::{Made, Open, PATIENCE},
+    flood::{ANYONE, Flood, NEIGHBOURS},
+    proxies::Served,
+    world::{CLIENTS, CLUSTER_IP, NODE_PORT, NODE_PORT_SERVER_CLOSES},
 };
-use crate::{interrupt::INTERRUPTED, node::netns::NetNs};
+use crate::interrupt::INTERRUPTED;
 
 /// New connections a second, during and after a SYN flood.
 const RATE: u32 = 100;
@@ -55,14 +53,11 @@ pub fn syn_flood(served: &Served<'_>, from: From, open: u32, length: Duration) -
         From::Pod => (&pods[CLIENTS - 1], &pods[0], CLUSTER_IP, NEIGHBOURS),
     };
     let mut open = Open::make(client, to, open)?;
-    let made =
-        |seconds: u32| Made::at_a_rate(client, [RATE, RATE * seconds], PATIENCE, || connection(to));
+    let made = |seconds: u32| Made::at_a_rate(client, RATE, RATE * seconds, to);
     let flood = Flood {
         attacker,
-        kind: Kind::Syn,
         sources,
         to,
-        limit: None,
     };
     let (sent, during) = flood.during(|| made(length.as_secs() as u32))?;
     let after = made(1)?;
@@ -73,37 +68,6 @@ pub fn syn_flood(served: &Served<'_>, from: From, open: u32, length: Duration) -
         during,
         after,
     })
-}
-
-/// How long the pod waits for an answer.
-const ANSWER: Duration = Duration::from_secs(1);
-/// Queries a second: so few that hardly any query reuses a port whose earlier flow still exists.
-const QUERIES: u32 = 50;
-/// Datagrams of the flood a second. The server answers all of them and must not be the limit.
-const LIMIT: u32 = 15_000;
-
-#[derive(Debug)]
-pub struct Udp {
-    /// Datagrams of the flood.
-    pub sent: u64,
-    pub queries: Made,
-}
-
-/// A flood of datagrams with forged sources to a node port, for `length`. Meanwhile a pod queries
-/// the same service at its cluster IP, like a DNS resolver: each query from a new port.
-pub fn datagram_flood(served: &Served<'_>, length: Duration) -> Result<Udp> {
-    let flood = Flood {
-        attacker: &served.world.topology.outside,
-        kind: Kind::Udp,
-        sources: ANYONE,
-        to: NODE_PORT_UDP,
-        limit: Some(LIMIT),
-    };
-    let client = &served.world.clients()[0];
-    let pace = [QUERIES, QUERIES * length.as_secs() as u32];
-    let ask = || query(CLUSTER_IP_UDP);
-    let (sent, queries) = flood.during(|| Made::at_a_rate(client, pace, ANSWER, ask))?;
-    Ok(Udp { sent, queries })
 }
 
 /// The short connections of all clients, counted in time windows of equal length.
@@ -156,7 +120,14 @@ pub fn short(served: &Served<'_>, closes: Closes, windows: u32, length: Duration
             counter.fetch_add(1, Ordering::Relaxed);
         }
     };
-    by_each(served, |client| client.enter(work))?;
+    thread::scope(|scope| {
+        let clients = served.world.clients().iter();
+        let clients: Vec<_> = clients
+            .map(|client| scope.spawn(move || client.enter(work)))
+            .collect();
+        let mut ended = clients.into_iter().map(thread::ScopedJoinHandle::join);
+        ended.try_for_each(|ended| ended.ok().context("a client broke down")?)
+    })?;
     let rate = |made: AtomicU32| f64::from(made.into_inner()) / length.as_secs_f64();
     Ok(Short {
         rates: made.into_iter().map(rate).collect(),
@@ -174,49 +145,4 @@ fn connect(to: SocketAddrV4, closes: Closes) -> std::io::Result<()> {
         _ = stream.read(&mut [0])?;
     }
     Ok(())
-}
-
-#[derive(Debug)]
-pub struct Many {
-    pub open: u32,
-    pub lost: u32,
-    pub new: Made,
-    pub dropped: Dropped,
-}
-
-/// Opens `open` connections, then makes `per_second` new ones each second for
-/// `length`. All go to a cluster IP from six pods.
-pub fn many(served: &mut Served<'_>, open: u32, per_second: u32, length: Duration) -> Result<Many> {
-    let of_each = |number: u32| number / CLIENTS as u32;
-    let mut open = by_each(served, |client| {
-        Open::make(client, CLUSTER_IP, of_each(open))
-    })?;
-    let rate = of_each(per_second);
-    let pace = [rate, rate * length.as_secs() as u32];
-    let new = by_each(served, |client| {
-        Made::at_a_rate(client, pace, PATIENCE, || connection(CLUSTER_IP))
-    })?;
-    Ok(Many {
-        open: open.iter().map(Open::count).sum(),
-        lost: open.iter_mut().map(Open::lost).sum(),
-        new: Made::of_all(new),
-        dropped: served.dropped()?,
-    })
-}
-
-/// Does `work` for every client at once, each on a thread of its own.
-fn by_each<T: Send>(
-    served: &Served<'_>,
-    work: impl Fn(&NetNs) -> Result<T> + Sync,
-) -> Result<Vec<T>> {
-    let work = &work;
-    thread::scope(|scope| {
-        let clients = served.world.clients().iter();
-        let threads: Vec<_> = clients
-            .map(|client| scope.spawn(move || work(client)))
-            .collect();
-        let ended = threads.into_iter().map(thread::ScopedJoinHandle::join);
-        let ended = ended.map(|ended| ended.ok().context("a client broke down")?);
-        ended.collect()
-    })
 }

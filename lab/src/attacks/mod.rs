@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Attacks on a node, and how well its clients are still served meanwhile: floods, exhausted ports,
-//! very many connections. Run by proxy-user/tests/attacks.
+//! Attacks on a node, and how well its clients are still served meanwhile: a flood, and exhausted
+//! ports. Run by proxy-user/tests/attacks.
 //!
 //! The module `world` is the node. `proxies` starts the proxy on it, `servers` runs in its server
 //! pod. `flood` sends the attackers' packets. `clients` has the connections to be served. `kinds`

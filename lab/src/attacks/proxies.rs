@@ -3,14 +3,11 @@
 
 use std::path::Path;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
 use super::world::{World, manifests};
 use crate::{
-    load::{
-        proxy::{metrics, samples},
-        setup::Setup,
-    },
+    load::setup::Setup,
     node::{
         agent::{Agent, Manifests, Options},
         settings::SocketBalancing,
@@ -29,27 +26,16 @@ pub enum Proxy {
     PortolanAlone,
 }
 
-/// Packets that portolan has dropped: the counter's name, and its value above 0.
-#[derive(Debug)]
-pub struct Dropped(pub Vec<(String, u64)>);
-
 /// A node that a proxy serves; dropping this ends the proxy.
 pub struct Served<'a> {
     pub(super) world: &'a World,
-    proxy: Proxy,
-    agent: Agent<'a>,
-    options: Options<'a>,
+    _agent: Agent<'a>,
 }
 
 impl<'a> Served<'a> {
     /// Starts a proxy on the node and waits until it serves. `config` is portolan's configuration;
     /// empty for the default.
-    pub fn start(
-        world: &'a World,
-        proxy: Proxy,
-        binary: &'a Path,
-        config: &'a str,
-    ) -> Result<Self> {
+    pub fn start(world: &'a World, proxy: Proxy, binary: &Path, config: &str) -> Result<Self> {
         let node = &world.topology.node;
         Setup::Bare.apply(node)?;
         let options = Options {
@@ -59,39 +45,15 @@ impl<'a> Served<'a> {
         };
         let objects = manifests(VERSION);
         let mut agent = Agent::start(node, &options, &Manifests::Text(&objects))?;
-        wait_for(&mut agent)?;
+        agent
+            .wait_for(VERSION)
+            .map_err(|error| error.context(agent.log_tail(5).join("\n")))?;
         if proxy == Proxy::PortolanAlone {
             agent.end();
         }
         Ok(Self {
             world,
-            proxy,
-            agent,
-            options,
+            _agent: agent,
         })
     }
-
-    /// Returns the packets that portolan has dropped so far. An agent that has ended is started
-    /// again for this, because only the agent exports the counters.
-    pub(super) fn dropped(&mut self) -> Result<Dropped> {
-        let is_alone = self.proxy == Proxy::PortolanAlone;
-        if is_alone {
-            self.agent.restart(&self.options)?;
-            wait_for(&mut self.agent)?;
-        }
-        let text = metrics(&self.world.topology.node)?;
-        if is_alone {
-            self.agent.end();
-        }
-        let mut outcomes = samples(&text, "portolan_packets_total{outcome=")?;
-        ensure!(!outcomes.is_empty(), "no counters");
-        outcomes.retain(|(name, count)| name.starts_with("dropped_") && *count > 0);
-        Ok(Dropped(outcomes))
-    }
-}
-
-fn wait_for(agent: &mut Agent<'_>) -> Result<()> {
-    agent
-        .wait_for(VERSION)
-        .map_err(|error| error.context(agent.log_tail(5).join("\n")))
 }

@@ -8,7 +8,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::json;
 use tokio::runtime::Runtime;
 
-use super::servers::{self, CLIENT_CLOSES, QUERIES, SERVER_CLOSES};
+use super::servers::{self, CLIENT_CLOSES, SERVER_CLOSES};
 use crate::{
     load::{
         manifests::{self, Port, endpoint},
@@ -33,9 +33,7 @@ const SERVICE: Ipv4Addr = Ipv4Addr::new(172, 30, 250, 1);
 pub(super) const NODE_PORT: SocketAddrV4 = SocketAddrV4::new(NODE, 30_080);
 /// The server closes each connection first.
 pub(super) const NODE_PORT_SERVER_CLOSES: SocketAddrV4 = SocketAddrV4::new(NODE, 30_081);
-pub(super) const NODE_PORT_UDP: SocketAddrV4 = SocketAddrV4::new(NODE, 30_053);
 pub(super) const CLUSTER_IP: SocketAddrV4 = SocketAddrV4::new(SERVICE, 80);
-pub(super) const CLUSTER_IP_UDP: SocketAddrV4 = SocketAddrV4::new(SERVICE, 53);
 
 /// The attacked node with its pods, connected; the servers in the pods answer.
 pub struct World {
@@ -82,7 +80,6 @@ pub(super) fn manifests(version: u64) -> String {
     let ports = [
         Port::new(("c", "TCP"), [80, CLIENT_CLOSES], Some(30_080)),
         Port::new(("s", "TCP"), [81, SERVER_CLOSES], Some(30_081)),
-        Port::new(("q", "UDP"), [53, QUERIES], Some(30_053)),
     ];
     let spec = json!({"type": "NodePort", "clusterIP": SERVICE});
     manifests::text(&[
