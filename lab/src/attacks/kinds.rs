@@ -15,8 +15,7 @@ use anyhow::{Context, Result};
 use super::{
     clients::{Made, Open, PATIENCE},
     flood::{ANYONE, Flood, NEIGHBOURS},
-    proxies::Served,
-    world::{CLIENTS, CLUSTER_IP, NODE_PORT, NODE_PORT_SERVER_CLOSES},
+    world::{CLIENTS, CLUSTER_IP, NODE_PORT, NODE_PORT_SERVER_CLOSES, Served},
 };
 use crate::interrupt::INTERRUPTED;
 

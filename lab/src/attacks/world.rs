@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The node that is attacked: six client pods, a server pod, a client outside, and a service.
+//! The node that is attacked: six client pods, a server pod, a client outside, and a service; and
+//! who serves it: portolan with or without its running agent.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddrV4},
+    path::Path,
+};
 
 use anyhow::{Context, Result};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -12,13 +16,15 @@ use super::servers::{self, CLIENT_CLOSES, SERVER_CLOSES};
 use crate::{
     load::{
         manifests::{self, Port, endpoint},
-        setup::CLIENT_PARAMETERS,
+        setup::{CLIENT_PARAMETERS, Setup},
     },
     node::{
+        agent::{Agent, Manifests, Options},
         bpffs,
         cgroup::Cgroup,
         layout::Layout,
         netns::NetNs,
+        settings::SocketBalancing,
         topology::{Plumbing, Topology},
     },
 };
@@ -35,19 +41,23 @@ pub(super) const NODE_PORT: SocketAddrV4 = SocketAddrV4::new(NODE, 30_080);
 pub(super) const NODE_PORT_SERVER_CLOSES: SocketAddrV4 = SocketAddrV4::new(NODE, 30_081);
 pub(super) const CLUSTER_IP: SocketAddrV4 = SocketAddrV4::new(SERVICE, 80);
 
+/// The version of the Node object in the manifests that portolan reads.
+const VERSION: u64 = 1;
+
 /// The attacked node with its pods, connected; the servers in the pods answer.
 pub struct World {
     pub(super) topology: Topology,
     /// A cgroup without processes: the socket hooks attached to it see no client, so every client
     /// is served on the packet path.
-    pub(super) cgroup: Cgroup,
+    cgroup: Cgroup,
     _servers: Runtime,
 }
 
 impl World {
-    pub fn new(plumbing: Plumbing) -> Result<Self> {
+    pub fn new() -> Result<Self> {
         bpffs::prepare()?;
-        raise_file_limit()?;
+        let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+        setrlimit(Resource::RLIMIT_NOFILE, hard, hard).context("raise the limit of open files")?;
         let client = |last: usize| vec![IpAddr::from([10, 40, 1, 10 + last as u8])];
         let layout = Layout {
             node: vec![NODE.into()],
@@ -58,7 +68,7 @@ impl World {
             outside: [Ipv4Addr::new(203, 0, 113, 7).into()].into(),
             ..Layout::default()
         };
-        let topology = Topology::build(layout, plumbing)?;
+        let topology = Topology::build(layout, Plumbing::Bridge)?;
         for client in topology.pods[..CLIENTS].iter().chain([&topology.outside]) {
             client.set(&CLIENT_PARAMETERS)?;
         }
@@ -75,8 +85,49 @@ impl World {
     }
 }
 
+/// Who serves the node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Proxy {
+    /// portolan on the packet path.
+    Portolan,
+    /// The same after its agent has ended.
+    PortolanAlone,
+}
+
+/// A node that a proxy serves; dropping this ends the proxy.
+pub struct Served<'a> {
+    pub(super) world: &'a World,
+    _agent: Agent<'a>,
+}
+
+impl<'a> Served<'a> {
+    /// Starts a proxy on the node and waits until it serves. `config` is portolan's configuration;
+    /// empty for the default.
+    pub fn start(world: &'a World, proxy: Proxy, binary: &Path, config: &str) -> Result<Self> {
+        let node = &world.topology.node;
+        Setup::Bare.apply(node)?;
+        let options = Options {
+            config,
+            socket_balancing: SocketBalancing::Host,
+            ..Options::new(binary, world.cgroup.path())
+        };
+        let objects = manifests(VERSION);
+        let mut agent = Agent::start(node, &options, &Manifests::Text(&objects))?;
+        agent
+            .wait_for(VERSION)
+            .map_err(|error| error.context(agent.log_tail(5).join("\n")))?;
+        if proxy == Proxy::PortolanAlone {
+            agent.end();
+        }
+        Ok(Self {
+            world,
+            _agent: agent,
+        })
+    }
+}
+
 /// Returns manifests of the node, the service and its EndpointSlice.
-pub(super) fn manifests(version: u64) -> String {
+fn manifests(version: u64) -> String {
     let ports = [
         Port::new(("c", "TCP"), [80, CLIENT_CLOSES], Some(30_080)),
         Port::new(("s", "TCP"), [81, SERVER_CLOSES], Some(30_081)),
@@ -87,15 +138,4 @@ pub(super) fn manifests(version: u64) -> String {
         manifests::service("one", &ports, spec),
         manifests::slice("one", &ports, [endpoint(SERVER, "node-a")]),
     ])
-}
-
-/// Raises the limit of open files to the most that the kernel allows a process.
-fn raise_file_limit() -> Result<()> {
-    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    let allowed = std::fs::read_to_string("/proc/sys/fs/nr_open")?;
-    let most = allowed.trim().parse().context("read fs.nr_open")?;
-    // Raising the hard limit needs a capability that root in a container may lack.
-    setrlimit(Resource::RLIMIT_NOFILE, most, most)
-        .or_else(|_| setrlimit(Resource::RLIMIT_NOFILE, hard, hard))
-        .context("raise the limit of open files")
 }

@@ -9,13 +9,9 @@ use std::{
     time::Duration,
 };
 
-use lab::{
-    attacks::{
-        kinds::{self, Closes, From},
-        proxies::{Proxy, Served},
-        world::World,
-    },
-    node::topology::Plumbing,
+use lab::attacks::{
+    kinds::{self, Closes, From},
+    world::{Proxy, Served, World},
 };
 use rstest::rstest;
 
@@ -42,7 +38,7 @@ fn attacked<T>(
     static ONE: Mutex<()> = Mutex::new(());
     let _turn = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let binary = Path::new(env!("CARGO_BIN_EXE_portolan"));
-    let world = World::new(Plumbing::Bridge).expect("a node");
+    let world = World::new().expect("a node");
     let served = Served::start(&world, proxy, binary, config).expect("it serves");
     attack(&served).expect("an attack")
 }
