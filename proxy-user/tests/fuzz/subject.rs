@@ -9,7 +9,7 @@ use std::{
 };
 
 use clap::ValueEnum;
-use control::{object::ObjectName, plan::ServicePlan};
+use control::object::ObjectName;
 use datapath::{
     Capacities, Datapath, Options, XdpMode,
     maps::{family::Family, tables::Table},
