@@ -53,9 +53,9 @@ impl PastNode {
         Ok(Self { netns, node })
     }
 
-    /// Measures a bare look-up, a hit that leaves by the node's routes, and one that goes to a pod's
-    /// interface; the last only if the map of pods can have all backends. And a hit at XDP, of a
-    /// single service only, because of several XDP leaves some packets to tc.
+    /// Measures a bare look-up, a hit that leaves by the node's routes, and one that goes to the
+    /// interface of a pod; the last only if the map of pods can have all backends. And a hit at
+    /// XDP, of a single service only, because of several XDP leaves some packets to tc.
     pub(crate) fn measure<A: Ends>(&mut self, size: u32) -> Result<Vec<Row>> {
         let services = Rotation::through(size);
         let backends = Rotation {

@@ -32,8 +32,8 @@ impl Ring {
 #[derive(Default)]
 pub(crate) struct Rings {
     size: u64,
-    /// The names in each ring: half-open, datagrams, closed for IPv4, then the same for IPv6. A name
-    /// is the key of a flow, or of a flow of datagrams from the node itself.
+    /// The names in each ring: half-open, datagrams, closed for IPv4, then the same for IPv6. They
+    /// are the keys of flows, also of flows of datagrams from the node itself.
     named: [Vec<Key>; 6],
     /// How many names were taken out of each ring to make space in the flow table.
     emptied: [u64; 6],
