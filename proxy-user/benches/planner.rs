@@ -3,7 +3,7 @@
 //! the last map write; opening and adopting maps; the memory of the cluster's state. Needs root.
 //! Run with `cargo bench -p proxy-user --bench planner`.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use control::{
     apply::ApplyResult,
@@ -23,35 +23,26 @@ use lab::{
     },
     node::bpffs::PinDir,
 };
+use nix::time::{ClockId, clock_gettime};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 const ROUNDS: usize = 10;
 
 /// The processor time of this thread, which excludes other work of the machine.
-struct Clock(Duration);
+const PROCESSOR: ClockId = ClockId::CLOCK_THREAD_CPUTIME_ID;
+const ELAPSED: ClockId = ClockId::CLOCK_MONOTONIC;
 
-impl Clock {
-    fn now() -> Self {
-        let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID);
-        Self(time.expect("every Linux has this clock").into())
-    }
-    fn elapsed(&self) -> Duration {
-        Self::now().0 - self.0
-    }
+fn now(clock: ClockId) -> Duration {
+    let time = clock_gettime(clock);
+    time.expect("every Linux has this clock").into()
 }
 
-/// A kernel that takes plans and stores nothing; it only counts their service ports.
-struct Nowhere {
-    ports: usize,
-}
+/// A kernel that takes plans and stores nothing.
+struct Nowhere;
 
 impl Kernel for Nowhere {
-    fn apply(&mut self, changes: &[(ObjectName, ServicePlan)]) -> ApplyResult {
-        self.ports += changes
-            .iter()
-            .map(|(_, plan)| plan.ports.len())
-            .sum::<usize>();
+    fn apply(&mut self, _: &[(ObjectName, ServicePlan)]) -> ApplyResult {
         ApplyResult::default()
     }
     fn prune(&mut self, _: &std::collections::HashSet<ObjectName>) -> ApplyResult {
@@ -192,9 +183,9 @@ fn one_of_ten_thousand() {
     let mut times = Vec::new();
     for round in 1..=1000 {
         let changed = numbered(round % SLICES, round);
-        let start = Instant::now();
+        let start = now(ELAPSED);
         change_one(&mut syncer, &mut converter, &mut datapath, &changed);
-        times.push(start.elapsed());
+        times.push(now(ELAPSED) - start);
     }
     print(
         "one endpoint of 10000 of a service, parsed slice to the map write",
@@ -202,17 +193,49 @@ fn one_of_ten_thousand() {
     );
 }
 
+/// What a cluster's objects took, by a clock: all of them, the planning of all, and each change of
+/// one endpoint.
+#[derive(Default)]
+struct Times {
+    full: Vec<Duration>,
+    planning: Vec<Duration>,
+    one: Vec<Duration>,
+}
+
+impl Times {
+    fn measure(
+        &mut self,
+        round: usize,
+        objects: &[(Service, EndpointSlice)],
+        kernel: &mut impl Kernel,
+        clock: ClockId,
+    ) {
+        let (mut syncer, mut converter) = begin();
+        let start = now(clock);
+        fill(&mut syncer, &mut converter, objects);
+        let filled = now(clock);
+        let planned = sync_all(&mut syncer, kernel);
+        let end = now(clock);
+        self.full.push(end - start);
+        self.planning.push(end - filled);
+        assert_eq!((planned, syncer.retry_at()), (objects.len(), None));
+        for n in 0..100 {
+            let changed = slice(n * 499, 2, 1_000_000 + round);
+            let start = now(clock);
+            change_one(&mut syncer, &mut converter, kernel, &changed);
+            self.one.push(now(clock) - start);
+        }
+    }
+}
+
 fn main() {
     // Done first, while the allocator is fresh: the memory of 10 000 services x 10 endpoints.
     let before = resident();
     let (mut syncer, mut converter) = begin();
     for n in 0..10_000 {
-        fill(
-            &mut syncer,
-            &mut converter,
-            &[(service(n), slice(n, 10, 0))],
-        );
-        syncer.sync(&mut Nowhere { ports: 0 });
+        let objects = [(service(n), slice(n, 10, 0))];
+        fill(&mut syncer, &mut converter, &objects);
+        syncer.sync(&mut Nowhere);
     }
     println!(
         "state of 10000 services x 10 endpoints: {} KiB resident",
@@ -221,70 +244,27 @@ fn main() {
     drop((syncer, converter));
 
     let objects: Vec<_> = (0..50_000).map(|n| (service(n), slice(n, 2, 0))).collect();
-    let mut full = Vec::new();
-    let mut planning = Vec::new();
-    let mut one = Vec::new();
+    let (mut plans, mut writes) = (Times::default(), Times::default());
     for round in 0..ROUNDS {
-        let (mut syncer, mut converter) = begin();
-        let mut nowhere = Nowhere { ports: 0 };
-        let start = Clock::now();
-        fill(&mut syncer, &mut converter, &objects);
-        let filled = start.elapsed();
-        sync_all(&mut syncer, &mut nowhere);
-        full.push(start.elapsed());
-        planning.push(start.elapsed() - filled);
-        assert_eq!(nowhere.ports, 50_000);
-        for n in 0..100 {
-            let changed = slice(n * 499, 2, 1_000_000 + round);
-            let start = Clock::now();
-            change_one(&mut syncer, &mut converter, &mut nowhere, &changed);
-            one.push(start.elapsed());
-        }
+        plans.measure(round, &objects, &mut Nowhere, PROCESSOR);
     }
-    into_the_maps(&objects);
-    one_of_ten_thousand();
-    print(
-        "50000 services x 2 endpoints, parsed objects to plans",
-        full,
-    );
-    print("  of which claims and plans", planning);
-    print(
-        "one endpoint change at 50000 services, parsed object to plan",
-        one,
-    );
-}
-
-/// Measures the same as `main`, but the elapsed time and with real maps; and how long maps are
-/// opened in which all services are.
-fn into_the_maps(objects: &[(Service, EndpointSlice)]) {
-    let (mut full, mut one, mut adopting) = (Vec::new(), Vec::new(), Vec::new());
+    let mut adopting = Vec::new();
     for round in 0..ROUNDS {
         let pins = PinDir::new();
         let mut datapath = open(&pins);
-        let (mut syncer, mut converter) = begin();
-        let start = Instant::now();
-        fill(&mut syncer, &mut converter, objects);
-        let planned = sync_all(&mut syncer, &mut datapath);
-        full.push(start.elapsed());
-        assert_eq!((planned, syncer.retry_at()), (objects.len(), None));
-        for n in 0..100 {
-            let changed = slice(n * 499, 2, 1_000_000 + round);
-            let start = Instant::now();
-            change_one(&mut syncer, &mut converter, &mut datapath, &changed);
-            one.push(start.elapsed());
-        }
+        writes.measure(round, &objects, &mut datapath, ELAPSED);
         drop(datapath);
-        let start = Instant::now();
+        let start = now(ELAPSED);
         let _adopted = open(&pins);
-        adopting.push(start.elapsed());
+        adopting.push(now(ELAPSED) - start);
     }
+    let all = "50000 services x 2 endpoints, parsed objects to";
+    let one = "one endpoint change at 50000 services, parsed object to";
     print("open and adopt 50000 services", adopting);
-    print(
-        "50000 services x 2 endpoints, parsed objects to the last map write",
-        full,
-    );
-    print(
-        "one endpoint change at 50000 services, parsed object to the map write",
-        one,
-    );
+    print(&format!("{all} the last map write"), writes.full);
+    print(&format!("{one} the map write"), writes.one);
+    one_of_ten_thousand();
+    print(&format!("{all} plans"), plans.full);
+    print("  of which claims and plans", plans.planning);
+    print(&format!("{one} plan"), plans.one);
 }

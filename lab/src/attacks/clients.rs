@@ -5,7 +5,7 @@
 use std::{
     fmt,
     io::{self, Read, Write},
-    net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream},
+    net::{SocketAddr, SocketAddrV4, TcpStream},
     time::{Duration, Instant},
 };
 
@@ -23,27 +23,24 @@ use crate::{load::client::histogram, node::netns::NetNs};
 /// Timeout of a client's connection or answer. Long enough for two repeated SYNs.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The results of new connections, or of UDP queries: how many were tried, how many succeeded.
+/// The results of new connections: how many were tried, how many succeeded.
 pub struct Made {
     pub asked: u32,
-    /// Connections that also carried a byte there and back, or queries that got an answer.
+    /// Connections that also carried a byte there and back.
     pub made: u32,
-    /// Duration in nanoseconds of every successful connect(), or from a query to its answer.
+    /// Duration in nanoseconds of every successful connect().
     took: Histogram<u32>,
 }
 
 impl Made {
-    /// Does `count` times `one` from the network namespace, `per_second` of them each second,
+    /// Opens `count` connections from the network namespace, `per_second` of them each second,
     /// independent of the outcome of earlier ones.
-    pub(super) fn at_a_rate<F>(
+    pub(super) fn at_a_rate(
         namespace: &NetNs,
-        [per_second, count]: [u32; 2],
-        patience: Duration,
-        one: impl Fn() -> F,
-    ) -> Result<Self>
-    where
-        F: Future<Output = io::Result<Duration>> + Send + 'static,
-    {
+        per_second: u32,
+        count: u32,
+        to: SocketAddrV4,
+    ) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -53,39 +50,19 @@ impl Made {
             let mut clients = JoinSet::new();
             for _ in 0..count {
                 ticks.tick().await;
-                clients.spawn(timeout(patience, one()));
+                clients.spawn(timeout(PATIENCE, connection(to)));
             }
-            let mut all = Self::none();
+            let (mut made, mut took) = (0, histogram());
             while let Some(ended) = clients.join_next().await {
-                all.asked += 1;
-                if let Ok(Ok(Ok(took))) = ended {
-                    all.made += 1;
-                    all.took.saturating_record(took.as_nanos() as u64);
+                if let Ok(Ok(Ok(one))) = ended {
+                    made += 1;
+                    took.saturating_record(one.as_nanos() as u64);
                 }
             }
-            all
+            let asked = count;
+            Self { asked, made, took }
         };
         namespace.enter(|| runtime.block_on(work))
-    }
-
-    fn none() -> Self {
-        Self {
-            asked: 0,
-            made: 0,
-            took: histogram(),
-        }
-    }
-
-    /// Adds up the results of several clients.
-    pub(super) fn of_all(parts: impl IntoIterator<Item = Self>) -> Self {
-        let mut all = Self::none();
-        for part in parts {
-            all.asked += part.asked;
-            all.made += part.made;
-            // Cannot fail: all histograms have the same bounds.
-            _ = all.took.add(&part.took);
-        }
-        all
     }
 
     /// Returns the successful share, from 0 to 1.
@@ -109,23 +86,13 @@ impl fmt::Debug for Made {
 
 /// Opens a connection and exchanges a byte; the client closes first. Returns how long connect()
 /// took.
-pub(super) async fn connection(to: SocketAddrV4) -> io::Result<Duration> {
+async fn connection(to: SocketAddrV4) -> io::Result<Duration> {
     let begin = Instant::now();
     let mut stream = net::TcpStream::connect(SocketAddr::from(to)).await?;
     let took = begin.elapsed();
     stream.write_all(&[7]).await?;
     stream.read_exact(&mut [0]).await?;
     Ok(took)
-}
-
-/// Sends a query from a new port and returns how long the answer took.
-pub(super) async fn query(to: SocketAddrV4) -> io::Result<Duration> {
-    let begin = Instant::now();
-    let socket = net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await?;
-    socket.connect(SocketAddr::from(to)).await?;
-    socket.send(b"query").await?;
-    socket.recv(&mut [0; 64]).await?;
-    Ok(begin.elapsed())
 }
 
 /// TCP connections that stay open.

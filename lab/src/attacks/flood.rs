@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A flood: packets from random sources, as fast as one processor can send them or at a limited
-//! rate. Only the superuser of a host, or a pod with CAP_NET_RAW, can send them.
+//! A flood: SYNs from random sources, as fast as one processor can send them. Only the superuser of
+//! a host, or a pod with CAP_NET_RAW, can send them.
 
 use std::{
     io::IoSlice,
@@ -8,7 +8,6 @@ use std::{
     os::fd::AsRawFd,
     sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, anyhow};
@@ -41,21 +40,11 @@ pub(super) const NEIGHBOURS: Sources = Sources {
     bits: 6,
 };
 
-/// The kind of a forged packet.
-#[derive(Clone, Copy)]
-pub(super) enum Kind {
-    Syn,
-    Udp,
-}
-
 /// The packets of a flood to `to`.
 pub(super) struct Flood<'a> {
     pub(super) attacker: &'a NetNs,
-    pub(super) kind: Kind,
     pub(super) sources: Sources,
     pub(super) to: SocketAddrV4,
-    /// The most packets a second; None means no limit.
-    pub(super) limit: Option<u32>,
 }
 
 const HOP_LIMIT: u8 = 64;
@@ -88,13 +77,8 @@ impl Flood<'_> {
         let mut random = Random::new(u64::from(self.to.port()));
         let mut headers = MultiHeaders::preallocate(BATCH, None);
         let to = [Some(SockaddrIn::from(SocketAddrV4::new(*self.to.ip(), 0))); BATCH];
-        let (begin, mut sent) = (Instant::now(), 0u64);
+        let mut sent = 0;
         while !stop.load(Ordering::Relaxed) {
-            let due = |limit: u32| begin.elapsed().as_secs_f64() * f64::from(limit);
-            if self.limit.is_some_and(|limit| sent as f64 > due(limit)) {
-                thread::sleep(Duration::from_millis(1));
-                continue;
-            }
             let packets: Vec<_> = (0..BATCH).map(|_| self.forge(&mut random)).collect();
             let slices: Vec<_> = packets
                 .iter()
@@ -119,14 +103,9 @@ impl Flood<'_> {
         // No client uses port 0.
         let ports = (((number >> 32) as u16).max(1), self.to.port());
         let builder = PacketBuilder::ipv4(from.octets(), self.to.ip().octets(), HOP_LIMIT);
+        let builder = builder.tcp(ports.0, ports.1, sequence, WINDOW).syn();
         let mut bytes = Vec::new();
-        let written = match self.kind {
-            Kind::Udp => builder.udp(ports.0, ports.1).write(&mut bytes, b"forged"),
-            Kind::Syn => builder
-                .tcp(ports.0, ports.1, sequence, WINDOW)
-                .syn()
-                .write(&mut bytes, &[]),
-        };
+        let written = builder.write(&mut bytes, &[]);
         written.expect("a vector takes everything");
         bytes
     }

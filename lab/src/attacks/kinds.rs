@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The attacks: floods, short connections that use up ports, very many connections. Each returns
-//! what clients got meanwhile.
+//! The attacks: a flood, and short connections that use up ports. Each returns what clients got
+//! meanwhile.
 
 use std::{
     io::{Read, Write},
@@ -13,12 +13,9 @@ use std::{
 use anyhow::{Context, Result};
 
 use super::{
-    clients::{Made, Open, PATIENCE, connection, query},
-    flood::{ANYONE, Flood, Kind, NEIGHBOURS},
-    proxies::{Dropped, Served},
-    world::{
-        CLIENTS, CLUSTER_IP, CLUSTER_IP_UDP, NODE_PORT, NODE_PORT_SERVER_CLOSES, NODE_PORT_UDP,
-    },
+    clients::{Made, Open, PATIENCE},
+    flood::{ANYONE, Flood, NEIGHBOURS},
+    world::{CLIENTS, CLUSTER_IP, NODE_PORT, NODE_PORT_SERVER_CLOSES, Served},
 };
 use crate::interrupt::INTERRUPTED;
 
@@ -49,21 +46,17 @@ pub struct Syn {
 /// A SYN flood with forged sources, from outside to a node port, or from a pod to a cluster IP, for
 /// `length`, while `open` connections are open: these must survive, and new ones must succeed.
 pub fn syn_flood(served: &Served<'_>, from: From, open: u32, length: Duration) -> Result<Syn> {
-    let (pods, outside) = (served.world.clients(), served.world.outside());
-    let (attacker, client, call, sources) = match from {
+    let (pods, outside) = (served.world.clients(), &served.world.topology.outside);
+    let (attacker, client, to, sources) = match from {
         From::Outside => (outside, outside, NODE_PORT, ANYONE),
         From::Pod => (&pods[CLIENTS - 1], &pods[0], CLUSTER_IP, NEIGHBOURS),
     };
-    let to = served.address(call);
     let mut open = Open::make(client, to, open)?;
-    let made =
-        |seconds: u32| Made::at_a_rate(client, [RATE, RATE * seconds], PATIENCE, || connection(to));
+    let made = |seconds: u32| Made::at_a_rate(client, RATE, RATE * seconds, to);
     let flood = Flood {
         attacker,
-        kind: Kind::Syn,
         sources,
         to,
-        limit: None,
     };
     let (sent, during) = flood.during(|| made(length.as_secs() as u32))?;
     let after = made(1)?;
@@ -74,36 +67,6 @@ pub fn syn_flood(served: &Served<'_>, from: From, open: u32, length: Duration) -
         during,
         after,
     })
-}
-
-/// How long the pod waits for an answer.
-const ANSWER: Duration = Duration::from_secs(1);
-/// Queries a second: so few that hardly any query reuses a port whose earlier flow still exists.
-const QUERIES: u32 = 50;
-/// Datagrams of the flood a second. The server answers all of them and must not be the limit.
-const LIMIT: u32 = 15_000;
-
-#[derive(Debug)]
-pub struct Udp {
-    /// Datagrams of the flood.
-    pub sent: u64,
-    pub queries: Made,
-}
-
-/// A flood of datagrams with forged sources to a node port, for `length`. Meanwhile a pod queries
-/// the same service at its cluster IP, like a DNS resolver: each query from a new port.
-pub fn datagram_flood(served: &Served<'_>, length: Duration) -> Result<Udp> {
-    let flood = Flood {
-        attacker: served.world.outside(),
-        kind: Kind::Udp,
-        sources: ANYONE,
-        to: served.address(NODE_PORT_UDP),
-        limit: Some(LIMIT),
-    };
-    let (client, to) = (&served.world.clients()[0], served.address(CLUSTER_IP_UDP));
-    let pace = [QUERIES, QUERIES * length.as_secs() as u32];
-    let (sent, queries) = flood.during(|| Made::at_a_rate(client, pace, ANSWER, || query(to)))?;
-    Ok(Udp { sent, queries })
 }
 
 /// The short connections of all clients, counted in time windows of equal length.
@@ -134,10 +97,10 @@ pub enum Closes {
 /// fast as possible, for `windows` time windows of `length`. Every connection needs its own
 /// masquerade port: the rate must not decrease.
 pub fn short(served: &Served<'_>, closes: Closes, windows: u32, length: Duration) -> Result<Short> {
-    let to = served.address(match closes {
+    let to = match closes {
         Closes::Client => NODE_PORT,
         Closes::Server => NODE_PORT_SERVER_CLOSES,
-    });
+    };
     let made: Vec<_> = (0..windows).map(|_| AtomicU32::new(0)).collect();
     let failed = AtomicU32::new(0);
     let begin = Instant::now();
@@ -181,42 +144,4 @@ fn connect(to: SocketAddrV4, closes: Closes) -> std::io::Result<()> {
         _ = stream.read(&mut [0])?;
     }
     Ok(())
-}
-
-#[derive(Debug)]
-pub struct Many {
-    pub open: u32,
-    pub lost: u32,
-    pub new: Made,
-    pub dropped: Dropped,
-}
-
-/// Opens `open` connections, then makes `per_second` new ones each second for
-/// `length`. All go to a cluster IP from six pods.
-pub fn many(served: &mut Served<'_>, open: u32, per_second: u32, length: Duration) -> Result<Many> {
-    let to = served.address(CLUSTER_IP);
-    let clients = served.world.clients();
-    let of_each = |number: u32| number / CLIENTS as u32;
-    let open = clients
-        .iter()
-        .map(|client| Open::make(client, to, of_each(open)));
-    let mut open = open.collect::<Result<Vec<_>>>()?;
-    let rate = of_each(per_second);
-    let pace = [rate, rate * length.as_secs() as u32];
-    let new = thread::scope(|scope| {
-        let make = |client| Made::at_a_rate(client, pace, PATIENCE, || connection(to));
-        let threads: Vec<_> = clients
-            .iter()
-            .map(|client| scope.spawn(move || make(client)))
-            .collect();
-        let ended = threads.into_iter().map(thread::ScopedJoinHandle::join);
-        let ended = ended.map(|ended| ended.ok().context("a client broke down")?);
-        ended.collect::<Result<Vec<_>>>()
-    })?;
-    Ok(Many {
-        open: open.iter().map(Open::count).sum(),
-        lost: open.iter_mut().map(Open::lost).sum(),
-        new: Made::of_all(new),
-        dropped: served.dropped()?,
-    })
 }

@@ -1,24 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The node that is attacked: six client pods, a server pod, a client outside, and a service.
+//! The node that is attacked: six client pods, a server pod, a client outside, and a service; and
+//! who serves it: portolan with or without its running agent.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddrV4},
+    path::Path,
+};
 
 use anyhow::{Context, Result};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::json;
 use tokio::runtime::Runtime;
 
-use super::servers::{self, CLIENT_CLOSES, QUERIES, SERVER_CLOSES};
+use super::servers::{self, CLIENT_CLOSES, SERVER_CLOSES};
 use crate::{
     load::{
         manifests::{self, Port, endpoint},
-        setup::CLIENT_PARAMETERS,
+        setup::{CLIENT_PARAMETERS, Setup},
     },
     node::{
+        agent::{Agent, Manifests, Options},
         bpffs,
         cgroup::Cgroup,
         layout::Layout,
         netns::NetNs,
+        settings::SocketBalancing,
         topology::{Plumbing, Topology},
     },
 };
@@ -29,29 +35,18 @@ const NODE: Ipv4Addr = Ipv4Addr::new(192, 168, 40, 2);
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 40, 1, 20);
 const SERVICE: Ipv4Addr = Ipv4Addr::new(172, 30, 250, 1);
 
-/// What a client calls: a service's address and port, and the port of the endpoint behind it.
-#[derive(Clone, Copy)]
-pub(super) struct Call(pub(super) SocketAddrV4, u16);
-
-impl Call {
-    /// Returns the address and port of the service's endpoint.
-    pub(super) const fn pod(self) -> SocketAddrV4 {
-        SocketAddrV4::new(SERVER, self.1)
-    }
-}
-
 /// The client closes each connection first.
-pub(super) const NODE_PORT: Call = Call(SocketAddrV4::new(NODE, 30_080), CLIENT_CLOSES);
+pub(super) const NODE_PORT: SocketAddrV4 = SocketAddrV4::new(NODE, 30_080);
 /// The server closes each connection first.
-pub(super) const NODE_PORT_SERVER_CLOSES: Call =
-    Call(SocketAddrV4::new(NODE, 30_081), SERVER_CLOSES);
-pub(super) const NODE_PORT_UDP: Call = Call(SocketAddrV4::new(NODE, 30_053), QUERIES);
-pub(super) const CLUSTER_IP: Call = Call(SocketAddrV4::new(SERVICE, 80), CLIENT_CLOSES);
-pub(super) const CLUSTER_IP_UDP: Call = Call(SocketAddrV4::new(SERVICE, 53), QUERIES);
+pub(super) const NODE_PORT_SERVER_CLOSES: SocketAddrV4 = SocketAddrV4::new(NODE, 30_081);
+pub(super) const CLUSTER_IP: SocketAddrV4 = SocketAddrV4::new(SERVICE, 80);
+
+/// The version of the Node object in the manifests that portolan reads.
+const VERSION: u64 = 1;
 
 /// The attacked node with its pods, connected; the servers in the pods answer.
 pub struct World {
-    topology: Topology,
+    pub(super) topology: Topology,
     /// A cgroup without processes: the socket hooks attached to it see no client, so every client
     /// is served on the packet path.
     cgroup: Cgroup,
@@ -59,9 +54,10 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(plumbing: Plumbing) -> Result<Self> {
+    pub fn new() -> Result<Self> {
         bpffs::prepare()?;
-        raise_file_limit()?;
+        let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+        setrlimit(Resource::RLIMIT_NOFILE, hard, hard).context("raise the limit of open files")?;
         let client = |last: usize| vec![IpAddr::from([10, 40, 1, 10 + last as u8])];
         let layout = Layout {
             node: vec![NODE.into()],
@@ -72,7 +68,7 @@ impl World {
             outside: [Ipv4Addr::new(203, 0, 113, 7).into()].into(),
             ..Layout::default()
         };
-        let topology = Topology::build(layout, plumbing)?;
+        let topology = Topology::build(layout, Plumbing::Bridge)?;
         for client in topology.pods[..CLIENTS].iter().chain([&topology.outside]) {
             client.set(&CLIENT_PARAMETERS)?;
         }
@@ -84,26 +80,57 @@ impl World {
         })
     }
 
-    pub(super) fn node(&self) -> &NetNs {
-        &self.topology.node
-    }
-    pub(super) fn outside(&self) -> &NetNs {
-        &self.topology.outside
-    }
     pub(super) fn clients(&self) -> &[NetNs] {
         &self.topology.pods[..CLIENTS]
     }
-    pub(super) fn cgroup(&self) -> &Cgroup {
-        &self.cgroup
+}
+
+/// Who serves the node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Proxy {
+    /// portolan on the packet path.
+    Portolan,
+    /// The same after its agent has ended.
+    PortolanAlone,
+}
+
+/// A node that a proxy serves; dropping this ends the proxy.
+pub struct Served<'a> {
+    pub(super) world: &'a World,
+    _agent: Agent<'a>,
+}
+
+impl<'a> Served<'a> {
+    /// Starts a proxy on the node and waits until it serves. `config` is portolan's configuration;
+    /// empty for the default.
+    pub fn start(world: &'a World, proxy: Proxy, binary: &Path, config: &str) -> Result<Self> {
+        let node = &world.topology.node;
+        Setup::Bare.apply(node)?;
+        let options = Options {
+            config,
+            socket_balancing: SocketBalancing::Host,
+            ..Options::new(binary, world.cgroup.path())
+        };
+        let objects = manifests(VERSION);
+        let mut agent = Agent::start(node, &options, &Manifests::Text(&objects))?;
+        agent
+            .wait_for(VERSION)
+            .map_err(|error| error.context(agent.log_tail(5).join("\n")))?;
+        if proxy == Proxy::PortolanAlone {
+            agent.end();
+        }
+        Ok(Self {
+            world,
+            _agent: agent,
+        })
     }
 }
 
 /// Returns manifests of the node, the service and its EndpointSlice.
-pub(super) fn manifests(version: u64) -> String {
+fn manifests(version: u64) -> String {
     let ports = [
         Port::new(("c", "TCP"), [80, CLIENT_CLOSES], Some(30_080)),
         Port::new(("s", "TCP"), [81, SERVER_CLOSES], Some(30_081)),
-        Port::new(("q", "UDP"), [53, QUERIES], Some(30_053)),
     ];
     let spec = json!({"type": "NodePort", "clusterIP": SERVICE});
     manifests::text(&[
@@ -111,15 +138,4 @@ pub(super) fn manifests(version: u64) -> String {
         manifests::service("one", &ports, spec),
         manifests::slice("one", &ports, [endpoint(SERVER, "node-a")]),
     ])
-}
-
-/// Raises the limit of open files to the most that the kernel allows a process.
-fn raise_file_limit() -> Result<()> {
-    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    let allowed = std::fs::read_to_string("/proc/sys/fs/nr_open")?;
-    let most = allowed.trim().parse().context("read fs.nr_open")?;
-    // Raising the hard limit needs a capability that root in a container may lack.
-    setrlimit(Resource::RLIMIT_NOFILE, most, most)
-        .or_else(|_| setrlimit(Resource::RLIMIT_NOFILE, hard, hard))
-        .context("raise the limit of open files")
 }

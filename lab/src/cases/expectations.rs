@@ -61,13 +61,8 @@ pub fn check(
             Expect::Drop => is_dropped(attempt, situation),
             Expect::Untouched => is_untouched(attempt, situation),
         };
-        verdict.map_err(|seen| {
-            if attempts.len() == 1 {
-                seen
-            } else {
-                format!("{seen} (connection {number} from {})", attempt.source)
-            }
-        })?;
+        let from = attempt.source;
+        verdict.map_err(|seen| format!("{seen} (connection {number} from {from})"))?;
     }
     match expect {
         Expect::Backends(expected) => covers(expected, attempts, situation),
@@ -96,17 +91,10 @@ fn is_answered(
                 || own && situation.at_the_socket
         }
     };
-    if holds {
-        return Ok(());
+    match holds {
+        true => Ok(()),
+        false => Err(format!("{} sees {seen} as the source", answer.by)),
     }
-    let what = if own {
-        "the client's own address"
-    } else if is_node {
-        "an address of the node"
-    } else {
-        "neither the client's nor the node's"
-    };
-    Err(format!("{} sees {seen} as the source, {what}", answer.by))
 }
 
 /// Returns the connection's answer if it came in time, undamaged, and from the address that the

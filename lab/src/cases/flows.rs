@@ -127,7 +127,7 @@ impl<'a> Flows<'a> {
             cgroup.inside(|| self.call(flow, to, expect))?
         }?;
         let found = expectations::check(expect, &attempts, &self.situation(flow, to))
-            .map_err(|seen| format!("expected {expect}, saw {seen}"));
+            .map_err(|seen| format!("expected {expect:?}, saw {seen}"));
         Ok((attempts, found))
     }
 

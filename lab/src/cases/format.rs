@@ -3,7 +3,6 @@
 
 use std::{
     collections::BTreeMap,
-    fmt,
     net::{IpAddr, SocketAddr},
     time::Duration,
 };
@@ -164,27 +163,4 @@ pub struct Backends {
     /// other; empty if shares are not checked.
     #[serde(default)]
     pub shares: Vec<u32>,
-}
-
-impl fmt::Display for Expect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Reject => f.write_str("reject"),
-            Self::Drop => f.write_str("drop"),
-            Self::Untouched => f.write_str("untouched"),
-            Self::Backends(expected) => {
-                let list = expected.backends.iter().map(ToString::to_string);
-                write!(f, "an answer by {}", list.collect::<Vec<_>>().join(" or "))?;
-                match expected.masquerade {
-                    Some(true) => f.write_str(", masqueraded")?,
-                    Some(false) => f.write_str(", source kept")?,
-                    None => {}
-                }
-                if !expected.shares.is_empty() {
-                    write!(f, ", shares {:?}", expected.shares)?;
-                }
-                f.write_str(if expected.sticky { ", sticky" } else { "" })
-            }
-        }
-    }
 }

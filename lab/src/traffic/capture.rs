@@ -4,8 +4,7 @@
 
 use std::{
     io::{self, ErrorKind},
-    mem::MaybeUninit,
-    net::SocketAddr,
+    net::{SocketAddr, UdpSocket},
     os::fd::AsRawFd,
 };
 
@@ -18,7 +17,8 @@ use crate::{node::netns::NetNs, traffic::probe::Packet};
 
 /// An open packet socket. It keeps captured packets until they are read.
 pub struct Capture {
-    socket: Socket,
+    /// This type receives over a packet socket as well.
+    socket: UdpSocket,
 }
 
 impl Capture {
@@ -26,18 +26,19 @@ impl Capture {
     pub fn open(namespace: &NetNs, interface: &str) -> Result<Self> {
         namespace
             .enter(|| open(interface))?
-            .map(|socket| Self { socket })
+            .map(|socket| Self {
+                socket: socket.into(),
+            })
             .with_context(|| format!("watch {interface} in {}", namespace.name()))
     }
 
     /// Returns every TCP, UDP and SCTP packet captured since the last call, in order of arrival.
     pub fn packets(&self) -> Result<Vec<Packet>> {
         let mut packets = Vec::new();
-        let mut buffer = [MaybeUninit::new(0); 2048];
+        let mut buffer = [0; 2048];
         loop {
             match self.socket.recv(&mut buffer) {
-                // SAFETY: the whole buffer was initialised above.
-                Ok(length) => packets.extend(parse(unsafe { buffer[..length].assume_init_ref() })),
+                Ok(length) => packets.extend(parse(&buffer[..length])),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(packets),
                 Err(error) => return Err(error).context("read captured packets"),
             }

@@ -7,3 +7,5 @@ pub mod clients;
 pub mod probe;
 mod sctp;
 pub mod servers;
+
+pub use sctp::crc32c;

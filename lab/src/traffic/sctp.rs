@@ -36,17 +36,19 @@ pub(super) enum Chunk {
 
 /// Returns an INIT packet with `tag` as its initiate tag.
 pub(super) fn init(source_port: u16, destination_port: u16, tag: u32) -> Vec<u8> {
-    packet([source_port, destination_port], 0, INIT, tag, None)
+    packet([source_port, destination_port], 0, INIT, tag, &[])
 }
 
 /// Returns the INIT ACK packet for an INIT with `tag`. Its cookie contains `text`.
 pub(super) fn init_ack(source_port: u16, destination_port: u16, tag: u32, text: &[u8]) -> Vec<u8> {
+    let parameter = (4 + text.len() as u16).to_be_bytes();
+    let cookie = [&STATE_COOKIE.to_be_bytes()[..], &parameter, text].concat();
     packet(
         [source_port, destination_port],
         tag,
         INIT_ACK,
         !tag | 1,
-        Some(text),
+        &cookie,
     )
 }
 
@@ -55,25 +57,20 @@ fn packet(
     verification_tag: u32,
     chunk: u8,
     tag: u32,
-    cookie: Option<&[u8]>,
+    parameter: &[u8],
 ) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(64);
     bytes.extend(ports.into_iter().flat_map(u16::to_be_bytes));
     bytes.extend(verification_tag.to_be_bytes());
     bytes.extend([0; 4]);
-    let parameter = cookie.map_or(0, |cookie| 4 + cookie.len());
     bytes.extend([chunk, 0]);
-    bytes.extend(((INIT_CHUNK + parameter) as u16).to_be_bytes());
+    bytes.extend(((INIT_CHUNK + parameter.len()) as u16).to_be_bytes());
     bytes.extend(tag.to_be_bytes());
     bytes.extend(65_536u32.to_be_bytes());
     bytes.extend([0, 1, 0, 1]);
     bytes.extend(1u32.to_be_bytes());
-    if let Some(cookie) = cookie {
-        bytes.extend(STATE_COOKIE.to_be_bytes());
-        bytes.extend((parameter as u16).to_be_bytes());
-        bytes.extend(cookie);
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
-    }
+    bytes.extend(parameter);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
     let checksum = crc32c(&bytes);
     bytes[8..COMMON_HEADER].copy_from_slice(&checksum.to_le_bytes());
     bytes
@@ -122,14 +119,11 @@ pub(super) fn payload(received: &[u8], local: SocketAddr) -> Option<&[u8]> {
     received.get(header..)
 }
 
-fn crc32c(bytes: &[u8]) -> u32 {
-    let mut register = !0u32;
-    for byte in bytes {
-        register ^= u32::from(*byte);
-        for _ in 0..8 {
-            let carry = if register & 1 != 0 { 0x82f6_3b78 } else { 0 };
-            register = register >> 1 ^ carry;
-        }
-    }
-    !register
+/// Returns the checksum of SCTP (RFC 9260, appendix A).
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0_u32, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
+            (crc >> 1) ^ (0x82f6_3b78 * (crc & 1))
+        })
+    })
 }

@@ -5,7 +5,6 @@
 
 use std::{
     io::{self, BufReader, Read, Write},
-    mem::MaybeUninit,
     net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream},
     thread,
     time::{Duration, Instant},
@@ -15,7 +14,6 @@ use anyhow::{Context, Result};
 use proxy_common::Protocol;
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::{
-    io::unix::AsyncFd,
     net::{TcpListener, UdpSocket},
     runtime::Runtime,
     task::JoinHandle,
@@ -62,13 +60,14 @@ impl Servers {
             })?;
         let _runtime = self.0.enter();
         let task = match protocol {
-            Protocol::UDP => self.0.spawn(udp(UdpSocket::from_std(socket.into())?, at)),
-            Protocol::SCTP => {
-                // SAFETY: the socket owns its descriptor and is not closed before it is dropped.
-                let socket = unsafe { AsyncFd::register(socket) }?;
-                self.0.spawn(sctp(socket, at))
+            Protocol::TCP => self.0.spawn(tcp(TcpListener::from_std(socket.into())?, at)),
+            // tokio's UdpSocket sends and receives over a raw socket as well.
+            _ => {
+                let is_udp = protocol == Protocol::UDP;
+                let answer: Answer = if is_udp { answer } else { answer_init };
+                let socket = UdpSocket::from_std(socket.into())?;
+                self.0.spawn(datagrams(socket, at, answer))
             }
-            _ => self.0.spawn(tcp(TcpListener::from_std(socket.into())?, at)),
         };
         Ok(Listening(task))
     }
@@ -144,20 +143,14 @@ async fn tcp(listener: TcpListener, by: SocketAddr) {
     }
 }
 
-async fn udp(socket: UdpSocket, by: SocketAddr) {
+async fn datagrams(socket: UdpSocket, by: SocketAddr, answer: Answer) {
     let mut buffer = vec![0; 65_536];
     loop {
-        if let Ok((length, seen)) = socket.recv_from(&mut buffer).await
-            && let Ok(Some(answer)) = probe::answer(&mut &buffer[..length], by, seen)
+        if let Ok((length, from)) = socket.recv_from(&mut buffer).await
+            && let Some(answer) = answer(&buffer[..length], by, from)
         {
-            _ = socket.send_to(&answer, seen).await;
+            _ = socket.send_to(&answer, from).await;
         }
-    }
-}
-
-async fn sctp(socket: AsyncFd<Socket>, by: SocketAddr) {
-    while let Ok(mut ready) = socket.readable().await {
-        _ = ready.try_io(|socket| answer_init(socket.get_ref(), by));
     }
 }
 
@@ -176,28 +169,24 @@ fn converse(stream: TcpStream, by: SocketAddr, seen: SocketAddr) -> io::Result<(
     stream.shutdown(Shutdown::Both)
 }
 
+/// Makes the answer to a received packet; None for a packet that is no request. Gets the server's
+/// address and the sender's.
+type Answer = fn(&[u8], SocketAddr, SocketAddr) -> Option<Vec<u8>>;
+
+fn answer(mut received: &[u8], by: SocketAddr, seen: SocketAddr) -> Option<Vec<u8>> {
+    probe::answer(&mut received, by, seen).ok()?
+}
+
 /// Answers an INIT with an INIT ACK. Other packets and packets with wrong checksums get no answer.
-fn answer_init(socket: &Socket, by: SocketAddr) -> io::Result<()> {
-    let mut buffer = [MaybeUninit::new(0); 2048];
-    let (length, from) = socket.recv_from(&mut buffer)?;
-    // SAFETY: the whole buffer was initialised above.
-    let received = unsafe { buffer[..length].assume_init_ref() };
-    let (Some(bytes), Some(from)) = (sctp::payload(received, by), from.as_socket()) else {
-        return Ok(());
-    };
-    let Some(packet) = sctp::parse(bytes) else {
-        return Ok(());
-    };
+fn answer_init(received: &[u8], by: SocketAddr, from: SocketAddr) -> Option<Vec<u8>> {
+    let packet = sctp::parse(sctp::payload(received, by)?)?;
     let Chunk::Init { tag } = packet.chunk else {
-        return Ok(());
+        return None;
     };
     if packet.destination_port != by.port() || packet.verification_tag != 0 {
-        return Ok(());
+        return None;
     }
     let seen = SocketAddr::new(from.ip(), packet.source_port);
     let text = probe::write_answer(u64::from(tag), 0, by, seen, true);
-    let answer = sctp::init_ack(by.port(), packet.source_port, tag, &text);
-    // Not an error of reading, if it fails.
-    _ = socket.send_to(&answer, &SockAddr::from(SocketAddr::new(from.ip(), 0)));
-    Ok(())
+    Some(sctp::init_ack(by.port(), packet.source_port, tag, &text))
 }

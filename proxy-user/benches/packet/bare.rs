@@ -18,6 +18,26 @@ pub(crate) struct Rotation {
     pub(crate) clients: bool,
 }
 
+impl Rotation {
+    /// Goes through the addresses of this many services.
+    pub(crate) const fn through(count: u32) -> Self {
+        Self {
+            base: 0,
+            count,
+            clients: false,
+        }
+    }
+}
+
+/// Which end of a packet the client is. The other one has the repetition's address.
+#[derive(Clone, Copy)]
+pub(crate) enum Direction {
+    /// From the client to this port.
+    To(u16),
+    /// A reply: from this port of the address so far after the repetition's, to the client.
+    From(u32, u16),
+}
+
 /// Byte offsets of one IP family's fields in an Ethernet packet without options, and (`key_...`) in
 /// a flow's key.
 #[derive(Clone, Copy)]
@@ -31,6 +51,9 @@ pub(crate) struct Offsets {
     pub(crate) key_src: i16,
     pub(crate) key_dst: i16,
     pub(crate) key_ports: i16,
+    /// The first of an address's last four bytes if it does not belong to the number (IPv4), else
+    /// 0.
+    pub(crate) first_octet: i32,
 }
 
 /// The clients' addresses follow this one; each client has 2^14 ports, from 1024 on.
@@ -67,12 +90,7 @@ impl Program {
             Instruction(0xbf, 0x16, 0, 0),
             Instruction(0x62, 10, COUNTER_KEY, 0),
         ]);
-        program.map(1, counter);
-        program.extend(&[
-            Instruction(0xbf, 0xa2, 0, 0),
-            Instruction(0x07, 2, 0, i32::from(COUNTER_KEY)),
-            Instruction(0x85, 0, 0, CALL_LOOKUP),
-        ]);
+        program.lookup(counter, COUNTER_KEY);
         program.exit_if(Instruction(0x15, 0, 0, 0));
         program.extend(&[
             Instruction(0x79, 0x07, 0, 0),
@@ -101,12 +119,11 @@ impl Program {
         Self { is_xdp, ..self }
     }
 
-    /// Writes the address in `register` into four bytes at `to` + `offset`, in network order. Its
-    /// first byte is `first_octet` for IPv4, and 0 stands for none (IPv6).
-    fn store_address(&mut self, register: u8, first_octet: i32, to: u8, offset: i16) {
+    /// Writes the address in `register` into four bytes at `to` + `offset`, in network order.
+    fn store_address(&mut self, register: u8, at: Offsets, to: u8, offset: i16) {
         self.extend(&[
             Instruction(0xbf, register << 4 | 1, 0, 0),
-            Instruction(0x47, 1, 0, first_octet << 24),
+            Instruction(0x47, 1, 0, at.first_octet << 24),
             Instruction(0xdc, 1, 0, 32),
             Instruction(0x63, 0x10 | to, offset, 0),
         ]);
@@ -137,14 +154,14 @@ impl Program {
 
     /// Writes a flow's key on the stack: from the client to `port` of the repetition's address, the
     /// rest as in `key`. Returns the key's stack offset.
-    pub(crate) fn key(&mut self, key: &[u8], port: u16, first_octet: i32, at: Offsets) -> i16 {
+    pub(crate) fn key(&mut self, key: &[u8], port: u16, at: Offsets) -> i16 {
         let depth = COUNTER_KEY - key.len().next_multiple_of(8) as i16;
         for (word, offset) in key.chunks_exact(4).zip((depth..).step_by(4)) {
             let word = i32::from_ne_bytes(word.try_into().expect("chunks of four"));
             self.extend(&[Instruction(0x62, 10, offset, word)]);
         }
-        self.store_address(9, first_octet, 10, depth + at.key_src);
-        self.store_address(8, first_octet, 10, depth + at.key_dst);
+        self.store_address(9, at, 10, depth + at.key_src);
+        self.store_address(8, at, 10, depth + at.key_dst);
         self.store_ports(port, 10, depth + at.key_ports);
         depth
     }
@@ -189,39 +206,31 @@ impl Program {
         self.extend(&[Instruction(0x62, 10, at, word)]);
     }
 
-    /// Changes the packet into one from the client to `port` of the repetition's address, and calls
-    /// the program in slot 0 of `programs`. Ends the bare program.
+    /// Changes the packet into one of this direction, and calls the program in slot 0 of
+    /// `programs`. Ends the bare program.
     pub(crate) fn hand_over(
         mut self,
         programs: &OwnedFd,
-        port: u16,
-        first_octet: i32,
+        direction: Direction,
         at: Offsets,
     ) -> Vec<Instruction> {
         self.packet(at);
-        self.store_address(9, first_octet, 2, at.src);
-        self.store_address(8, first_octet, 2, at.dst);
-        self.store_ports(port, 2, at.ports);
-        self.tail_call(programs)
-    }
-
-    /// Like `hand_over`, for a reply: the packet comes from `port` of the address that is
-    /// `backends` after the repetition's, and goes to the client.
-    pub(crate) fn hand_over_reply(
-        mut self,
-        programs: &OwnedFd,
-        (backends, port): (u32, u16),
-        first_octet: i32,
-        at: Offsets,
-    ) -> Vec<Instruction> {
-        self.extend(&[Instruction(0x07, 8, 0, backends as i32)]);
-        self.packet(at);
-        self.store_address(8, first_octet, 2, at.src);
-        self.store_address(9, first_octet, 2, at.dst);
-        self.extend(&[
-            Instruction(0x6a, 2, at.ports, i32::from(port.to_be())),
-            Instruction(0x6a, 2, at.ports + 2, i32::from(40_000u16.to_be())),
-        ]);
+        match direction {
+            Direction::To(port) => {
+                self.store_address(9, at, 2, at.src);
+                self.store_address(8, at, 2, at.dst);
+                self.store_ports(port, 2, at.ports);
+            }
+            Direction::From(distance, port) => {
+                self.extend(&[Instruction(0x07, 8, 0, distance as i32)]);
+                self.store_address(8, at, 2, at.src);
+                self.store_address(9, at, 2, at.dst);
+                self.extend(&[
+                    Instruction(0x6a, 2, at.ports, i32::from(port.to_be())),
+                    Instruction(0x6a, 2, at.ports + 2, i32::from(40_000u16.to_be())),
+                ]);
+            }
+        }
         self.tail_call(programs)
     }
 

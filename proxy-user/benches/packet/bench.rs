@@ -9,14 +9,14 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use datapath::maps::pins::map_path;
 use lab::{
-    bpf::{Instruction, PASS, always, load, load_xdp, slot_with},
+    bpf::{PASS, always, load, load_xdp, slot_with},
     load::statistics::median,
 };
 use linux::{MapKind, Plain, create_map, get_pinned, test_run};
 use proxy_common::{FlowEntry, FlowKey, Port, Protocol, masquerade::Marks};
 
 use crate::{
-    bare::{Program, Rotation},
+    bare::{Direction, Program, Rotation},
     node::{self, Ends, Kind, Node, SERVICE_PORT},
 };
 
@@ -25,6 +25,7 @@ pub(crate) const REPETITIONS: u32 = 300_000;
 /// Repetitions for first packets of flows and for inserts, fewer because their entries stay in the
 /// maps.
 pub(crate) const FIRST_REPETITIONS: u32 = 20_000;
+const PASSED: u32 = PASS.cast_unsigned();
 
 /// Minimum and median of all runs, in nanoseconds per packet.
 pub(crate) type Figure = (f64, f64);
@@ -42,19 +43,14 @@ pub(crate) struct Bench<'a, A: Ends> {
 
 impl<'a, A: Ends> Bench<'a, A> {
     pub(crate) fn new(node: &'a Node) -> Result<Self> {
+        let address = A::address(0);
         Ok(Self {
             node,
             counter: create_map(MapKind::Array, 4, 8, 1, 0, None)?,
-            flows: get_pinned(&map_path(&node.pin_dir, A::FLOWS), false)?,
+            flows: get_pinned(&map_path(node.pins.path(), A::FLOWS), false)?,
             empty: load(&always(PASS))?,
-            key: FlowKey::new(
-                A::address(0),
-                Port::ANY,
-                A::address(0),
-                Port::ANY,
-                Protocol::TCP,
-            ),
-            verdict: PASS.cast_unsigned(),
+            key: FlowKey::new(address, Port::ANY, address, Port::ANY, Protocol::TCP),
+            verdict: PASSED,
         })
     }
     /// Returns the same bench for programs that return this verdict.
@@ -71,30 +67,42 @@ impl<'a, A: Ends> Bench<'a, A> {
         Program::new(&self.counter, rotation)
     }
 
-    /// Makes a program that changes the packet for each repetition and then calls `next`.
-    fn wrapper(&self, rotation: Rotation, port: u16, next: BorrowedFd<'_>) -> Result<Wrapper> {
-        Wrapper::new(next, |slot| {
-            let program = self.begin(rotation);
-            program.hand_over(slot, port, A::FIRST_OCTET, A::OFFSETS)
+    /// Makes a program that changes the packet for each repetition and then calls `next`, which
+    /// must return this verdict.
+    fn wrapper(
+        &self,
+        rotation: Rotation,
+        direction: Direction,
+        (next, verdict): (BorrowedFd<'_>, u32),
+    ) -> Result<Timed> {
+        let slot = slot_with(next)?;
+        let program = self.begin(rotation);
+        let program = program.hand_over(&slot, direction, A::OFFSETS);
+        Ok(Timed {
+            program: load(&program)?,
+            _slot: Some(slot),
+            verdict,
         })
     }
 
     /// Sends the first packet of a flow to each of `count` services through the ingress program.
     pub(crate) fn run_once(&self, rotation: Rotation, kind: Kind, count: u32) -> Result<()> {
-        let program = self.wrapper(rotation, SERVICE_PORT, self.loaded("ingress")?)?;
-        time(&program.program, &A::packet(kind), count, 0, self.verdict).map(drop)
+        let next = (self.loaded("ingress")?, self.verdict);
+        let program = self.wrapper(rotation, Direction::To(SERVICE_PORT), next)?;
+        program.time(&A::packet(kind), &context(0), count).map(drop)
     }
 
     /// Sends a packet with the masquerade mark to each of `count` backends through the egress
     /// program, so that its flow gets a masquerade port.
     pub(crate) fn masquerade(&self, rotation: Rotation, port: u16, count: u32) -> Result<()> {
-        let program = self.wrapper(rotation, port, self.loaded("egress")?)?;
-        let mark = Marks::DEFAULT.masquerade;
+        let next = (self.loaded("egress")?, PASSED);
+        let program = self.wrapper(rotation, Direction::To(port), next)?;
+        let context = context(Marks::DEFAULT.masquerade);
         let packet = A::packet(Kind::Syn);
         // One run for each packet: the program removes the mark, and the next repetition would have
         // none.
         for _ in 0..count {
-            time(&program.program, &packet, 1, mark, PASS.cast_unsigned())?;
+            program.time(&packet, &context, 1)?;
         }
         Ok(())
     }
@@ -104,19 +112,14 @@ impl<'a, A: Ends> Bench<'a, A> {
         &self,
         name: &'static str,
         rotation: Rotation,
-        port: u16,
+        direction: Direction,
         kind: Kind,
         repetitions: u32,
     ) -> Result<Figure> {
-        let packet = A::packet(kind);
-        let harness = self.wrapper(rotation, port, self.empty.as_fd())?;
-        let wrapped = self.wrapper(rotation, port, self.loaded(name)?)?;
-        difference(
-            (&wrapped.program, self.verdict),
-            &harness.program,
-            &packet,
-            repetitions,
-        )
+        let wrapper = |next| self.wrapper(rotation, direction, next);
+        let harness = wrapper((self.empty.as_fd(), PASSED))?;
+        let real = wrapper((self.loaded(name)?, self.verdict))?;
+        difference(&[harness, real], &A::packet(kind), &context(0), repetitions)
     }
 
     /// Measures the XDP program on packets of known flows, without the time of the wrapper.
@@ -124,77 +127,35 @@ impl<'a, A: Ends> Bench<'a, A> {
         const XDP_PASS: i32 = 2;
         const XDP_REDIRECT: u32 = 4;
         let empty = load_xdp(&always(XDP_PASS))?;
-        let wrapper = |next: BorrowedFd<'_>| -> Result<Wrapper> {
+        let wrapper = |next: BorrowedFd<'_>, verdict| -> Result<Timed> {
             let slot = slot_with(next)?;
             let program = self.begin(rotation).at_xdp();
-            let program = program.hand_over(&slot, SERVICE_PORT, A::FIRST_OCTET, A::OFFSETS);
-            Ok(Wrapper {
+            let direction = Direction::To(SERVICE_PORT);
+            let program = program.hand_over(&slot, direction, A::OFFSETS);
+            Ok(Timed {
                 program: load_xdp(&program)?,
-                _slot: slot,
+                _slot: Some(slot),
+                verdict,
             })
         };
-        let passed = (wrapper(empty.as_fd())?, XDP_PASS.cast_unsigned());
-        let wrapped = (wrapper(self.loaded("uplink")?)?, XDP_REDIRECT);
-        let packet = A::packet(Kind::Ack);
-        rounds([&passed, &wrapped], |(wrapper, verdict)| {
-            time_with(&wrapper.program, &packet, REPETITIONS, &[], *verdict)
-        })
-    }
-
-    /// Measures replies from the backends at egress, without the time of the wrapper.
-    pub(crate) fn reply(&self, count: u32) -> Result<Figure> {
-        let rotation = Rotation {
-            base: 0,
-            count,
-            clients: false,
-        };
-        let turned = |next| {
-            Wrapper::new(next, |slot| {
-                let backends = (node::BACKENDS, node::BACKEND_PORT);
-                let program = self.begin(rotation);
-                program.hand_over_reply(slot, backends, A::FIRST_OCTET, A::OFFSETS)
-            })
-        };
-        let (harness, wrapped) = (turned(self.empty.as_fd())?, turned(self.loaded("egress")?)?);
-        difference(
-            (&wrapped.program, PASS.cast_unsigned()),
-            &harness.program,
-            &A::packet(Kind::Ack),
-            REPETITIONS,
-        )
+        let harness = wrapper(empty.as_fd(), XDP_PASS.cast_unsigned())?;
+        let real = wrapper(self.loaded("uplink")?, XDP_REDIRECT)?;
+        difference(&[harness, real], &A::packet(Kind::Ack), &[], REPETITIONS)
     }
 
     pub(crate) fn bare_lookup(&self, rotation: Rotation) -> Result<Figure> {
-        let build = |looks: bool| {
-            let mut program = self.begin(rotation);
-            let key = program.key(self.key.bytes(), SERVICE_PORT, A::FIRST_OCTET, A::OFFSETS);
+        self.bare(rotation, REPETITIONS, |program, key, looks| {
             if looks {
                 program.lookup(&self.flows, key);
             }
-            load(&program.finish())
-        };
-        difference(
-            (&build(true)?, PASS.cast_unsigned()),
-            &build(false)?,
-            &A::packet(Kind::Ack),
-            REPETITIONS,
-        )
+        })
     }
 
     pub(crate) fn bare_inserts(&self, rotation: Rotation) -> Result<Figure> {
         let (key_size, value_size) = (size_of::<FlowKey<A>>(), size_of::<FlowEntry<A>>());
-        let capacity = node::FLOWS;
-        let map = create_map(
-            MapKind::Hash,
-            key_size as u32,
-            value_size as u32,
-            capacity,
-            0,
-            None,
-        )?;
-        let build = |inserts: bool| {
-            let mut program = self.begin(rotation);
-            let key = program.key(self.key.bytes(), SERVICE_PORT, A::FIRST_OCTET, A::OFFSETS);
+        let sizes = (key_size as u32, value_size as u32);
+        let map = create_map(MapKind::Hash, sizes.0, sizes.1, node::FLOWS, 0, None)?;
+        self.bare(rotation, FIRST_REPETITIONS, |program, key, inserts| {
             let value = program.value(value_size, key);
             if inserts {
                 program.insert(&map, key, value);
@@ -203,56 +164,73 @@ impl<'a, A: Ends> Bench<'a, A> {
                 program.store_word(key + key_size as i16 - 4, 1);
                 program.insert(&map, key, value);
             }
-            load(&program.finish())
-        };
+        })
+    }
+
+    /// Measures what `write` adds to a program: it gets the stack offset of a flow's key, and
+    /// whether this is the program to be measured or the one without what is measured.
+    fn bare(
+        &self,
+        rotation: Rotation,
+        repetitions: u32,
+        write: impl Fn(&mut Program, i16, bool),
+    ) -> Result<Figure> {
+        let [harness, measured] = [false, true].map(|is_measured| {
+            let mut program = self.begin(rotation);
+            let key = program.key(self.key.bytes(), SERVICE_PORT, A::OFFSETS);
+            write(&mut program, key, is_measured);
+            let program = load(&program.finish());
+            program.map(|program| Timed {
+                program,
+                _slot: None,
+                verdict: PASSED,
+            })
+        });
         difference(
-            (&build(true)?, PASS.cast_unsigned()),
-            &build(false)?,
+            &[harness?, measured?],
             &A::packet(Kind::Ack),
-            FIRST_REPETITIONS,
+            &context(0),
+            repetitions,
         )
     }
 }
 
-/// A bare program that changes the packet and then calls the program under test.
-struct Wrapper {
+/// A bare program to be timed, and the verdict that it must return.
+struct Timed {
     program: OwnedFd,
-    /// The map with the program under test. It stays open, because it keeps that program loaded.
-    _slot: OwnedFd,
+    /// The map with the program that this one calls. It stays open, because it keeps that program
+    /// loaded.
+    _slot: Option<OwnedFd>,
+    verdict: u32,
 }
 
-impl Wrapper {
-    /// Loads the program that `write` makes. `write` gets a program map with `next` in slot 0.
-    fn new(next: BorrowedFd<'_>, write: impl FnOnce(&OwnedFd) -> Vec<Instruction>) -> Result<Self> {
-        let slot = slot_with(next)?;
-        Ok(Self {
-            program: load(&write(&slot))?,
-            _slot: slot,
-        })
+impl Timed {
+    /// Returns the nanoseconds per packet of a test run.
+    fn time(&self, packet: &[u8], context: &[u8], repetitions: u32) -> Result<f64> {
+        let begin = Instant::now();
+        let run = test_run(self.program.as_fd(), packet, context, repetitions)?;
+        let time = begin.elapsed();
+        let (seen, wanted) = (run.result, self.verdict);
+        ensure!(
+            seen == wanted,
+            "the last packet's verdict is {seen}, not {wanted}"
+        );
+        Ok(time.as_nanos() as f64 / f64::from(repetitions))
     }
 }
 
-/// Returns the minimum and the median of the time that `program` takes longer than `harness`, which
-/// runs before it each time. `verdict`: what `program` must return.
+/// Times a harness and a program in turn. Returns the minimum and the median of the time that the
+/// program takes longer.
 fn difference(
-    (program, verdict): (&OwnedFd, u32),
-    harness: &OwnedFd,
+    harness_and_program: &[Timed; 2],
     packet: &[u8],
+    context: &[u8],
     repetitions: u32,
 ) -> Result<Figure> {
-    let passed = PASS.cast_unsigned();
-    rounds(
-        [(harness, passed), (program, verdict)],
-        |(program, verdict)| time(program, packet, repetitions, 0, verdict),
-    )
-}
-
-/// Times the harness and the program in turn; returns what the program takes longer.
-fn rounds<T: Copy>(both: [T; 2], run: impl Fn(T) -> Result<f64>) -> Result<Figure> {
     let mut times = [Vec::new(), Vec::new()];
     for _ in 0..RUNS {
-        for (times, one) in times.iter_mut().zip(both) {
-            times.push(run(one)?);
+        for (times, one) in times.iter_mut().zip(harness_and_program) {
+            times.push(one.time(packet, context, repetitions)?);
         }
     }
     let [harness, program] = times.map(|times| summary(&times));
@@ -264,41 +242,12 @@ fn summary(times: &[f64]) -> Figure {
     (minimum, median(times))
 }
 
-fn time(
-    program: &OwnedFd,
-    packet: &[u8],
-    repetitions: u32,
-    mark: u32,
-    verdict: u32,
-) -> Result<f64> {
-    // As long as the longest __sk_buff of any kernel: test runs return all of it.
+/// Returns a `__sk_buff` with this mark. It is as long as the longest one of any kernel, because
+/// test runs return all of it.
+fn context(mark: u32) -> Vec<u8> {
     const FIELDS: usize = 64;
     const MARK_FIELD: usize = 2;
     let mut context = [[0; 4]; FIELDS];
     context[MARK_FIELD] = mark.to_ne_bytes();
-    time_with(
-        program,
-        packet,
-        repetitions,
-        context.as_flattened(),
-        verdict,
-    )
-}
-
-fn time_with(
-    program: &OwnedFd,
-    packet: &[u8],
-    repetitions: u32,
-    context: &[u8],
-    verdict: u32,
-) -> Result<f64> {
-    let begin = Instant::now();
-    let run = test_run(program.as_fd(), packet, context, repetitions)?;
-    let time = begin.elapsed();
-    ensure!(
-        run.result == verdict,
-        "the last packet's verdict is {}, not {verdict}",
-        run.result
-    );
-    Ok(time.as_nanos() as f64 / f64::from(repetitions))
+    context.concat()
 }

@@ -19,10 +19,10 @@ use clap::Parser;
 use lab::load::cpu::{CPU, pin};
 use proxy_common::{V4, V6};
 
-use bare::Rotation;
+use bare::{Direction, Rotation};
 use bench::{Bench, FIRST_REPETITIONS, Figure, REPETITIONS, RUNS};
-use node::{Ends, Kind, Node, SERVICE_PORT};
-use past::{Past, PastNode};
+use node::{BACKEND_PORT, BACKENDS, Ends, Kind, Node, SERVICE_PORT};
+use past::PastNode;
 
 /// The base of addresses that no service has. With `SERVICE_PORT` the port is a service's, though.
 const OUTSIDE: u32 = 0x30_0000;
@@ -39,146 +39,85 @@ struct Arguments {
     bench: bool,
 }
 
+/// What was measured, its time, and the most that the minimum should be.
+type Row = (&'static str, Figure, Option<f64>);
+
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
     pin()?;
     println!("ns per packet, harness subtracted: minimum (median) of {RUNS} runs, on CPU {CPU}");
-    print!("{:>8} {:>6}", "services", "family");
-    for heading in Figures::HEADINGS {
-        print!(" {heading:>14}");
-    }
-    println!();
-    let mut all = Vec::new();
+    println!("IPv6 should be at most 1.3 times IPv4, in hits past the stack at most 1.15 times");
+    println!(
+        "{:>8} {:<20} {:>30} {:>30} IPv6/IPv4",
+        "services", "", "IPv4", "IPv6"
+    );
     for size in arguments.services.iter().copied() {
         let node = Node::open(size, false)?;
-        all.push((size, "IPv4", Figures::measure::<V4>(&node, size)?));
-        all.push((size, "IPv6", Figures::measure::<V6>(&node, size)?));
-        for (size, family, figures) in &all[all.len() - 2..] {
-            figures.print(*size, family);
-        }
-    }
-    println!("\nagainst the targets (minimum of {RUNS} runs):");
-    for (size, family, figures) in &all {
-        for (what, seen, most) in figures.targets() {
-            let verdict = if seen <= most { "reached" } else { "missed" };
-            println!("{size:>8} {family:>6}  {what}: {seen:.0} ns, at most {most:.0}: {verdict}");
-        }
-    }
-    for pair in all.chunks_exact(2) {
-        let (v4, v6) = (&pair[0].2.0, &pair[1].2.0);
-        for (at, heading) in Figures::HEADINGS.iter().enumerate() {
-            if !["hit", "first packet", "TCP not ours", "UDP port known"].contains(heading) {
-                continue;
-            }
-            let ratio = v6[at].0 / v4[at].0;
-            let verdict = if ratio <= 1.3 { "reached" } else { "missed" };
-            println!(
-                "{:>8}         {heading}: IPv6 {ratio:.2} times IPv4, at most 1.3: {verdict}",
-                pair[0].0,
-            );
-        }
+        print(
+            size,
+            [measure::<V4>(&node, size)?, measure::<V6>(&node, size)?],
+        );
     }
     for size in arguments.services {
         let mut node = PastNode::open(size)?;
-        let of = [node.measure::<V4>(size)?, node.measure::<V6>(size)?];
-        print_past(size, &of);
+        print(size, [node.measure::<V4>(size)?, node.measure::<V6>(size)?]);
     }
     Ok(())
 }
 
-/// Prints the times of known flows that bypass the stack, and whether they reach their goals.
-fn print_past(size: u32, [v4, v6]: &[Past; 2]) {
-    let ways = |past: &Past| {
-        [
-            ("by the routes", Some(past.routes)),
-            ("into a pod", past.pods),
-            ("at XDP", past.xdp),
-        ]
+/// Prints what was measured by IPv4 and by IPv6.
+fn print(size: u32, [v4, v6]: [Vec<Row>; 2]) {
+    let cell = |(least, median): Figure, most: Option<f64>| {
+        let most = most.map(|most| {
+            let verdict = if least <= most { "reached" } else { "missed" };
+            format!(", at most {most:.0}: {verdict}")
+        });
+        format!("{least:.0} ({median:.0}){}", most.unwrap_or_default())
     };
-    for ((way, four), (_, six)) in ways(v4).into_iter().zip(ways(v6)) {
-        let (Some(four), Some(six)) = (four, six) else {
-            continue;
-        };
-        println!("\n{size} services, hits past the stack, {way}:");
-        for (family, (minimum, median), bare) in [("IPv4", four, v4.bare), ("IPv6", six, v6.bare)] {
-            let most = bare.0 + 45.0;
-            let verdict = if minimum <= most { "reached" } else { "missed" };
-            println!(
-                "{family}: {minimum:.0} ({median:.0}) ns; bare hit {:.0} ns, at most {most:.0}: {verdict}",
-                bare.0
-            );
-        }
-        let ratio = six.0 / four.0;
-        let verdict = if ratio <= 1.15 { "reached" } else { "missed" };
-        println!("IPv6 {ratio:.2} times IPv4, at most 1.15: {verdict}");
+    for ((what, four, most), (_, six, most_of_six)) in v4.into_iter().zip(v6) {
+        println!(
+            "{size:>8} {what:<20} {:>30} {:>30} {:.2}",
+            cell(four, most),
+            cell(six, most_of_six),
+            six.0 / four.0
+        );
     }
 }
 
-/// The figures of one number of services, under these headings.
-struct Figures([Figure; 9]);
-
-impl Figures {
-    const HEADINGS: [&str; 9] = [
-        "bare hit",
-        "bare miss",
-        "2 bare inserts",
-        "hit",
-        "reply",
-        "first packet",
-        "TCP not ours",
-        "UDP not ours",
-        "UDP port known",
-    ];
-
-    fn measure<A: Ends>(node: &Node, size: u32) -> Result<Self> {
-        let services = Rotation {
-            base: 0,
-            count: size,
-            clients: false,
-        };
-        let outside = Rotation {
-            base: OUTSIDE,
-            ..services
-        };
-        let begin = Rotation {
-            clients: true,
-            ..services
-        };
-        let bench = Bench::<A>::new(node)?;
-        // Makes one flow from the bench's client to every service.
-        bench.run_once(services, Kind::Syn, size)?;
-        let ingress =
-            |rotation, port, kind| bench.real("ingress", rotation, port, kind, REPETITIONS);
-        let [bare_hit, bare_miss] = [bench.bare_lookup(services)?, bench.bare_lookup(outside)?];
-        let hit = ingress(services, SERVICE_PORT, Kind::Ack)?;
-        let reply = bench.reply(size)?;
-        let tcp = ingress(outside, SERVICE_PORT, Kind::Ack)?;
-        let udp = ingress(outside, OTHER_PORT, Kind::Udp)?;
-        let known = ingress(outside, SERVICE_PORT, Kind::Udp)?;
-        let inserts = bench.bare_inserts(begin)?;
-        let first = bench.real("ingress", begin, SERVICE_PORT, Kind::Syn, FIRST_REPETITIONS)?;
-        Ok(Self([
-            bare_hit, bare_miss, inserts, hit, reply, first, tcp, udp, known,
-        ]))
-    }
-
-    fn print(&self, size: u32, family: &str) {
-        print!("{size:>8} {family:>6}");
-        for (minimum, median) in self.0 {
-            print!(" {:>14}", format!("{minimum:.0} ({median:.0})"));
-        }
-        println!();
-    }
-
-    /// Returns what was measured, its minimum, and the most that it should be.
-    fn targets(&self) -> [(&'static str, f64, f64); 4] {
-        let [bare_hit, bare_miss, inserts, hit, _, first, tcp, udp, _] =
-            self.0.map(|(least, _)| least);
-        [
-            ("hit", hit, bare_hit + 40.0),
-            ("first packet", first, inserts + 150.0),
-            ("TCP not ours", tcp, bare_miss + 15.0),
-            ("UDP not ours", udp, bare_miss + 15.0),
-        ]
-    }
+fn measure<A: Ends>(node: &Node, size: u32) -> Result<Vec<Row>> {
+    let services = Rotation::through(size);
+    let outside = Rotation {
+        base: OUTSIDE,
+        ..services
+    };
+    let begin = Rotation {
+        clients: true,
+        ..services
+    };
+    let bench = Bench::<A>::new(node)?;
+    // Makes one flow from the bench's client to every service.
+    bench.run_once(services, Kind::Syn, size)?;
+    let ingress = |rotation, port, kind, repetitions| {
+        bench.real("ingress", rotation, Direction::To(port), kind, repetitions)
+    };
+    let replies = Direction::From(BACKENDS, BACKEND_PORT);
+    let [bare_hit, bare_miss] = [bench.bare_lookup(services)?, bench.bare_lookup(outside)?];
+    let hit = ingress(services, SERVICE_PORT, Kind::Ack, REPETITIONS)?;
+    let reply = bench.real("egress", services, replies, Kind::Ack, REPETITIONS)?;
+    let tcp = ingress(outside, SERVICE_PORT, Kind::Ack, REPETITIONS)?;
+    let udp = ingress(outside, OTHER_PORT, Kind::Udp, REPETITIONS)?;
+    let known = ingress(outside, SERVICE_PORT, Kind::Udp, REPETITIONS)?;
+    let inserts = bench.bare_inserts(begin)?;
+    let first = ingress(begin, SERVICE_PORT, Kind::Syn, FIRST_REPETITIONS)?;
+    Ok(vec![
+        ("bare hit", bare_hit, None),
+        ("bare miss", bare_miss, None),
+        ("2 bare inserts", inserts, None),
+        ("hit", hit, Some(bare_hit.0 + 40.0)),
+        ("reply", reply, None),
+        ("first packet", first, Some(inserts.0 + 150.0)),
+        ("TCP not ours", tcp, Some(bare_miss.0 + 15.0)),
+        ("UDP not ours", udp, Some(bare_miss.0 + 15.0)),
+        ("UDP port known", known, None),
+    ])
 }

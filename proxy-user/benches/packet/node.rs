@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A datapath with many services, and packets for them.
 
-use std::{net::IpAddr, path::PathBuf};
+use std::net::IpAddr;
 
 use anyhow::Result;
 use control::{
@@ -10,10 +10,10 @@ use control::{
 };
 use datapath::{
     Capacities, Datapath, Options, XdpMode,
-    cleanup::cleanup,
     maps::{family::Family, pins::map_path, tables::Table},
 };
 use etherparse::PacketBuilder;
+use lab::node::bpffs::PinDir;
 use linux::{Plain, get_pinned};
 use proxy_common::{EndpointSet, FrontendKind, Port, Protocol, ServiceFlags, Settings, V4, V6};
 
@@ -32,25 +32,15 @@ pub(crate) const FLOWS: u32 = 1 << 20;
 /// Loaded programs and filled maps; the programs are attached to nothing.
 pub(crate) struct Node {
     pub(crate) datapath: Datapath,
-    pub(crate) pin_dir: PathBuf,
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        let _ = cleanup(&self.pin_dir, true);
-    }
+    pub(crate) pins: PinDir,
 }
 
 impl Node {
     /// Opens a node with so many services. `past`: all packets are masqueraded, past the stack.
     pub(crate) fn open(size: u32, past: bool) -> Result<Self> {
-        let pin_dir = PathBuf::from(format!(
-            "/sys/fs/bpf/portolan-bench-{}-{size}{}",
-            std::process::id(),
-            if past { "-past" } else { "" }
-        ));
+        let pins = PinDir::new();
         let options = Options {
-            pin_dir: pin_dir.clone(),
+            pin_dir: pins.path().to_owned(),
             capacities: Capacities {
                 flows: FLOWS,
                 ..Capacities::default()
@@ -67,21 +57,14 @@ impl Node {
             (settings.internal_v4, settings.internal_v6) = (V4::address(OWN), V6::address(OWN));
         }
         datapath.set_settings(&settings)?;
-        let changes: Vec<_> = (1..=size)
-            .flat_map(|n| {
-                let name = |family| ObjectName::new(family, &n.to_string());
-                [
-                    (name("v4"), service::<V4>(n)),
-                    (name("v6"), service::<V6>(n)),
-                ]
-            })
-            .collect();
+        let named = |n: u32| (ObjectName::new("bench", &n.to_string()), service(n));
+        let changes: Vec<_> = (1..=size).map(named).collect();
         let failures = datapath.apply(&changes).failures;
         anyhow::ensure!(failures.is_empty(), "{failures:?}");
-        Ok(Self { datapath, pin_dir })
+        Ok(Self { datapath, pins })
     }
     pub(crate) fn table<K: Plain, V: Plain>(&self, map: &str) -> Result<Table<K, V>> {
-        let pin = get_pinned(&map_path(&self.pin_dir, map), false)?;
+        let pin = get_pinned(&map_path(self.pins.path(), map), false)?;
         Ok(Table::new(pin)?)
     }
 }
@@ -101,11 +84,7 @@ const LOOPBACK_MAC: [u8; 6] = [0; 6];
 pub(crate) trait Ends: Family {
     /// Returns the address with the number `n` in its last bytes.
     fn address(n: u32) -> Self;
-    fn service(family: FamilyPlan<Self>) -> ServicePlan;
     const OFFSETS: Offsets;
-    /// The first of an address's last four bytes if it does not belong to the number (IPv4), else
-    /// 0.
-    const FIRST_OCTET: i32;
 
     fn packet(kind: Kind) -> Vec<u8> {
         let (src, dst) = (Self::address(CLIENTS + 1), Self::address(1));
@@ -139,9 +118,6 @@ impl Ends for V4 {
             octets: [10, b, c, d],
         }
     }
-    fn service(family: FamilyPlan<Self>) -> ServicePlan {
-        plan(family, FamilyPlan::default())
-    }
     const OFFSETS: Offsets = Offsets {
         src: 26,
         dst: 30,
@@ -150,8 +126,8 @@ impl Ends for V4 {
         key_src: 0,
         key_dst: 4,
         key_ports: 8,
+        first_octet: 10,
     };
-    const FIRST_OCTET: i32 = 10;
 }
 
 impl Ends for V6 {
@@ -161,9 +137,6 @@ impl Ends for V6 {
         octets[12..].copy_from_slice(&n.to_be_bytes());
         Self { octets }
     }
-    fn service(family: FamilyPlan<Self>) -> ServicePlan {
-        plan(FamilyPlan::default(), family)
-    }
     const OFFSETS: Offsets = Offsets {
         src: 34,
         dst: 50,
@@ -172,13 +145,29 @@ impl Ends for V6 {
         key_src: 12,
         key_dst: 28,
         key_ports: 32,
+        first_octet: 0,
     };
-    const FIRST_OCTET: i32 = 0;
 }
 
-fn service<A: Ends>(n: u32) -> ServicePlan {
+/// Returns the service with the number `n`, which has one port, in both families.
+fn service(n: u32) -> ServicePlan {
+    ServicePlan {
+        ports: vec![PortPlan {
+            name: "".into(),
+            protocol: Protocol::TCP,
+            port: Port::from_host(SERVICE_PORT),
+            affinity_timeout: 0,
+            source_ranges: Vec::new(),
+            v4: family(n),
+            v6: family(n),
+        }],
+        ..ServicePlan::default()
+    }
+}
+
+fn family<A: Ends>(n: u32) -> FamilyPlan<A> {
     let flags = ServiceFlags::new(FrontendKind::ClusterIp);
-    A::service(FamilyPlan {
+    FamilyPlan {
         frontends: vec![FrontendPlan {
             address: A::address(n),
             port: Port::from_host(SERVICE_PORT),
@@ -191,21 +180,5 @@ fn service<A: Ends>(n: u32) -> ServicePlan {
             weight: 1,
             local_weight: None,
         }],
-    })
-}
-
-/// Returns a service with one port.
-fn plan(v4: FamilyPlan<V4>, v6: FamilyPlan<V6>) -> ServicePlan {
-    ServicePlan {
-        ports: vec![PortPlan {
-            name: "".into(),
-            protocol: Protocol::TCP,
-            port: Port::from_host(SERVICE_PORT),
-            affinity_timeout: 0,
-            source_ranges: Vec::new(),
-            v4,
-            v6,
-        }],
-        ..ServicePlan::default()
     }
 }

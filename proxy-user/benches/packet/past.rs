@@ -12,7 +12,8 @@ use proxy_common::{
 };
 
 use crate::{
-    bare::Rotation,
+    Row,
+    bare::{Direction, Rotation},
     bench::{Bench, Figure, REPETITIONS},
     node::{BACKEND_PORT, BACKENDS, Ends, Kind, Node, SERVICE_PORT},
 };
@@ -23,16 +24,6 @@ const REDIRECT: u32 = 7;
 const OUT: u32 = 20;
 /// The index of the interface that packets of test runs come in by.
 const LOOPBACK: u32 = 1;
-
-/// Times of a bare look-up, of a hit that leaves by the node's routes, and of a hit that goes to a
-/// pod's interface; the last only if the map of pods can have all backends.
-pub(crate) struct Past {
-    pub(crate) bare: Figure,
-    pub(crate) routes: Figure,
-    pub(crate) pods: Option<Figure>,
-    /// A hit at XDP; only of a single service, because of several XDP leaves some packets to tc.
-    pub(crate) xdp: Option<Figure>,
-}
 
 /// A node in its own network namespace, whose packets bypass the stack.
 pub(crate) struct PastNode {
@@ -62,37 +53,40 @@ impl PastNode {
         Ok(Self { netns, node })
     }
 
-    pub(crate) fn measure<A: Ends>(&mut self, size: u32) -> Result<Past> {
-        let services = Rotation {
-            base: 0,
-            count: size,
-            clients: false,
-        };
+    /// Measures a bare look-up, a hit that leaves by the node's routes, and one that goes to the
+    /// interface of a pod; the last only if the map of pods can have all backends. And a hit at
+    /// XDP, of a single service only, because of several XDP leaves some packets to tc.
+    pub(crate) fn measure<A: Ends>(&mut self, size: u32) -> Result<Vec<Row>> {
+        let services = Rotation::through(size);
         let backends = Rotation {
             base: BACKENDS,
             ..services
         };
         let Self { netns, node } = self;
+        let hit = |bench: &Bench<'_, A>| {
+            let direction = Direction::To(SERVICE_PORT);
+            bench.real("ingress", services, direction, Kind::Ack, REPETITIONS)
+        };
         let (bare, routes, xdp) = netns.enter(|| {
             let bench = Bench::<A>::new(node)?.expecting(REDIRECT);
             bench.run_once(services, Kind::Syn, size)?;
             bench.masquerade(backends, BACKEND_PORT, size)?;
             let bare = bench.bare_lookup(services)?;
-            let routes = bench.real("ingress", services, SERVICE_PORT, Kind::Ack, REPETITIONS)?;
+            let routes = hit(&bench)?;
             let xdp = match size {
                 1 => Some(at_xdp::<A>(node, &bench, services)?),
                 _ => None,
             };
             Ok::<_, anyhow::Error>((bare, routes, xdp))
         })??;
-        let mut past = Past {
-            bare,
-            routes,
-            pods: None,
-            xdp,
-        };
+        let most = Some(bare.0 + 45.0);
+        let mut rows = vec![
+            ("bare hit", bare, None),
+            ("hit, by the routes", routes, most),
+        ];
+        rows.extend(xdp.map(|xdp| ("hit, at XDP", xdp, most)));
         if size > capacity::PODS as u32 {
-            return Ok(past);
+            return Ok(rows);
         }
         let link = |n| PodLink {
             address: A::address(BACKENDS + n).into(),
@@ -103,12 +97,10 @@ impl PastNode {
         };
         let links: Vec<_> = (1..=size).map(link).collect();
         node.datapath.set_pods(&links)?;
-        past.pods = Some(netns.enter(|| {
-            let bench = Bench::<A>::new(node)?.expecting(REDIRECT);
-            bench.real("ingress", services, SERVICE_PORT, Kind::Ack, REPETITIONS)
-        })??);
+        let pods = netns.enter(|| hit(&Bench::<A>::new(node)?.expecting(REDIRECT)))??;
         node.datapath.set_pods(&[])?;
-        Ok(past)
+        rows.push(("hit, into a pod", pods, most));
+        Ok(rows)
     }
 }
 

@@ -24,11 +24,9 @@ pub(crate) fn nobodys_cluster_ip(v6: bool) -> IpAddr {
 /// Returns six random services. All have backends among the same pods and port, so that tuples of
 /// one protocol collide.
 pub(crate) fn services(random: &mut Random) -> Vec<Service> {
-    let mut services = Vec::new();
-    for (n, protocol) in [(1, TCP), (2, TCP), (3, UDP), (4, UDP), (5, SCTP), (6, TCP)] {
-        services.push(service(n, protocol, random));
-    }
-    services
+    let protocols = [TCP, TCP, UDP, UDP, SCTP, TCP].into_iter().zip(1..);
+    let services = protocols.map(|(protocol, n)| service(n, protocol, random));
+    services.collect()
 }
 
 fn service(n: u8, protocol: u8, random: &mut Random) -> Service {
@@ -51,22 +49,20 @@ fn service(n: u8, protocol: u8, random: &mut Random) -> Service {
             frontends.extend(is.then_some(Frontend { kind, at, local }));
         }
     }
-    let mut service = Service {
+    let sources = match random.one_in(4) {
+        true => "203.0.113.8/31 2001:db8:113::8/125 10.40.0.0/16 fd00:40::/48",
+        false => "",
+    };
+    let sources = sources.split_whitespace();
+    Service {
         name: format!("s{n}"),
         protocol,
         frontends,
-        backends: Vec::new(),
+        backends: backends(random),
         affinity: random.pick(&[0, 0, 0, 21]),
         is_maglev: random.one_in(3),
-        sources: Vec::new(),
-    };
-    if random.one_in(4) {
-        let ranges = "203.0.113.8/31 2001:db8:113::8/125 10.40.0.0/16 fd00:40::/48";
-        let ranges = ranges.split(' ');
-        service.sources = ranges.map(|one| one.parse().expect("a range")).collect();
+        sources: sources.map(|one| one.parse().expect("a range")).collect(),
     }
-    service.backends = backends(random);
-    service
 }
 
 fn backends(random: &mut Random) -> Vec<Backend> {
@@ -123,18 +119,15 @@ pub(crate) fn changed(service: &Service, random: &mut Random) -> Service {
 
 /// Returns random settings of a node.
 pub(crate) fn settings(random: &mut Random) -> NodeSettings {
-    let settings = NodeSettings {
+    let detects_pods = !random.one_in(5);
+    NodeSettings {
         masquerade_all: random.one_in(4),
-        detects_pods: !random.one_in(5),
-        by_interface: random.one_in(4),
+        detects_pods,
+        by_interface: detects_pods && random.one_in(4),
         mark_only: random.one_in(12),
         resets: !random.one_in(5),
         answer_ping: random.one_in(2),
         allocated: random.one_in(4),
         ports: random.pick(&[(1024, 29_999), (5000, 5003), (5000, 5007), (1024, 1100)]),
-    };
-    NodeSettings {
-        by_interface: settings.by_interface && settings.detects_pods,
-        ..settings
     }
 }

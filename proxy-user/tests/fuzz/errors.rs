@@ -4,6 +4,8 @@
 
 use std::net::IpAddr;
 
+use clap::ValueEnum;
+
 use crate::{
     model::wire::{self, ICMP, ICMPV6, Tuple, transport_sum},
     packets::{Kind, Packet, SENDER_MAC, Shape, at},
@@ -12,7 +14,7 @@ use crate::{
 };
 
 /// The type of an ICMP error.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
 pub(crate) enum Error {
     Unreachable,
     TooBig,
@@ -22,14 +24,6 @@ pub(crate) enum Error {
 }
 
 impl Error {
-    pub(crate) const ALL: [(Self, &'static str); 5] = [
-        (Self::Unreachable, "unreachable"),
-        (Self::TooBig, "too-big"),
-        (Self::TimeExceeded, "time-exceeded"),
-        (Self::Parameter, "parameter"),
-        (Self::Redirect, "redirect"),
-    ];
-
     const fn type_and_code(self, v6: bool) -> [u8; 2] {
         let (of_v4, of_v6) = match self {
             Self::Unreachable => ([3, 1], [1, 3]),
@@ -43,7 +37,7 @@ impl Error {
 }
 
 /// Who sends an ICMP error, and which packet of a conversation the error quotes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
 pub(crate) enum About {
     /// A router behind the node sends the error and quotes the client's packet as it left the node.
     Request,
@@ -51,14 +45,6 @@ pub(crate) enum About {
     Answer,
     /// The node sends the error to the client and quotes the packet between ingress and egress.
     Inside,
-}
-
-impl About {
-    pub(crate) const ALL: [(Self, &'static str); 3] = [
-        (Self::Request, "request"),
-        (Self::Answer, "answer"),
-        (Self::Inside, "inside"),
-    ];
 }
 
 /// An ICMP error to send about a conversation.

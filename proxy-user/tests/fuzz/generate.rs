@@ -152,15 +152,15 @@ impl Generator {
     /// Returns protocol and address of a service; seldom of no service, or a backend's address.
     pub(crate) fn destination(&mut self) -> (u8, SocketAddr) {
         let v6 = self.v6;
-        let service = self.random.pick(&self.services);
-        let of_family = |all: Vec<SocketAddr>| {
-            let all = all.into_iter().filter(|at| at.is_ipv6() == v6);
-            all.collect::<Vec<_>>()
-        };
-        let frontends = of_family(service.frontends.iter().map(|one| one.at).collect());
-        let backends = of_family(service.backends.iter().map(|one| one.at).collect());
-        let protocol = service.protocol;
-        let mut to = self.random.pick(&frontends);
+        let Service {
+            protocol,
+            mut frontends,
+            mut backends,
+            ..
+        } = self.random.pick(&self.services);
+        frontends.retain(|one| one.at.is_ipv6() == v6);
+        backends.retain(|one| one.at.is_ipv6() == v6);
+        let mut to = self.random.pick(&frontends).at;
         if to.ip().is_unspecified() {
             to.set_ip(services::node(v6));
         }
@@ -170,7 +170,7 @@ impl Generator {
             2 => return (self.random.pick(&[TCP, UDP, SCTP]), to),
             3 => to.set_ip(cluster::nobodys_cluster_ip(v6)),
             4 => to.set_ip(services::other_node_address(v6)),
-            5..8 if !backends.is_empty() => to = self.random.pick(&backends),
+            5..8 if !backends.is_empty() => to = self.random.pick(&backends).at,
             _ => {}
         }
         (protocol, to)
@@ -253,10 +253,11 @@ impl Generator {
     pub(crate) fn send(&mut self, conversation: Conversation, kind: Kind) {
         let (tuple, (own, other)) = (conversation.tuple, conversation.sent);
         let shape = self.numbered(tuple.protocol, -OTHER_TAG, own, other);
-        self.push(conversation.interface, Packet { tuple, kind, shape });
+        self.push(conversation.interface, tuple, kind, shape);
     }
     /// Adds a packet that a client sends.
-    pub(crate) fn push(&mut self, interface: Interface, packet: Packet) {
+    pub(crate) fn push(&mut self, interface: Interface, tuple: Tuple, kind: Kind, shape: Shape) {
+        let packet = Packet { tuple, kind, shape };
         self.operations.push(Operation::Send(interface, packet));
     }
     pub(crate) fn answer(&mut self, conversation: Conversation, kind: Kind) {

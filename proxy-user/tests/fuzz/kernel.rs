@@ -78,15 +78,10 @@ impl Counters {
     /// returned.
     pub(crate) fn moved(&mut self) -> Result<Option<Counter>, String> {
         let before = self.reset();
-        let by = self
-            .before
-            .iter()
-            .zip(before)
-            .map(|(now, before)| now - before);
-        let moved = Counter::ALL.iter().copied().zip(by);
-        let moved: Vec<_> = moved
-            .filter(|(counter, by)| *by > 0 && *counter != Counter::FlowEvictedEarly)
-            .collect();
+        let by = self.before.iter().zip(before);
+        let by = by.map(|(now, before)| now - before);
+        let mut moved: Vec<_> = Counter::ALL.iter().copied().zip(by).collect();
+        moved.retain(|(counter, by)| *by > 0 && *counter != Counter::FlowEvictedEarly);
         match moved[..] {
             [] => Ok(None),
             [(counter, 1)] => Ok(Some(counter)),

@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 
+use clap::ValueEnum;
 use config::set_allocated;
 use datapath::{NodeAddress, maps::family::Family};
 use linux::interfaces::PodLink;
@@ -39,7 +40,7 @@ impl Subject {
         let shared = table::<u32, u32>(pin_dir, maps::SHARED_INTERFACES);
         let uplink = Interface::Uplink.index();
         shared.update(&uplink, &uplink).expect("an element");
-        for (one, _) in Interface::ALL {
+        for one in Interface::value_variants() {
             let mut bits = 0;
             for (is, bit) in [
                 (one.has_pods(), interface::PODS),
@@ -103,9 +104,13 @@ impl Subject {
     }
 }
 
+/// Returns the text of a MAC.
+pub(crate) fn text(mac: [u8; 6]) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
 /// Returns the node's addresses, routes and neighbours of a family as commands of iproute2.
 pub(crate) fn routes(v6: bool) -> String {
-    let text = |mac: [u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
     let (length, options) = if v6 { (128, "nodad") } else { (32, "") };
     let uplink = Interface::Uplink.name();
     let mut script = String::new();

@@ -3,6 +3,7 @@
 //! of the node itself; a backend that no longer serves, and a client whose tuples others use;
 //! numbers near the edges of a conversation's window, or far off.
 
+use clap::ValueEnum;
 use proxy_common::EndpointSet;
 
 use crate::{
@@ -25,9 +26,8 @@ impl Generator {
     /// Sends a datagram in fragments, sometimes in the wrong order or with one of them missing.
     pub(crate) fn fragments(&mut self) {
         let v6 = self.v6;
-        let conversations = self.conversations.iter().copied();
-        let datagrams = conversations.filter(|one| one.tuple.protocol == UDP);
-        let datagrams: Vec<_> = datagrams.collect();
+        let mut datagrams = self.conversations.clone();
+        datagrams.retain(|one| one.tuple.protocol == UDP);
         if datagrams.is_empty() {
             return;
         }
@@ -52,10 +52,9 @@ impl Generator {
             };
             let kind = Kind::Data;
             let packet = Packet { tuple, kind, shape };
-            self.operations.push(if is_answer {
-                Operation::Answer(interface, packet)
-            } else {
-                Operation::Send(interface, packet)
+            self.operations.push(match is_answer {
+                true => Operation::Answer(interface, packet),
+                false => Operation::Send(interface, packet),
             });
         }
     }
@@ -72,24 +71,21 @@ impl Generator {
             fragment: self.random.one_in(12).then_some((id, true)),
             ..self.shape(protocol)
         };
-        let kind = Kind::Data;
-        self.push(interface, Packet { tuple, kind, shape });
+        self.push(interface, tuple, Kind::Data, shape);
     }
     pub(crate) fn complain(&mut self) {
         if self.conversations.is_empty() {
             return;
         }
-        let Conversation {
-            interface, tuple, ..
-        } = self.random.pick(&self.conversations);
+        let conversation = self.random.pick(&self.conversations);
         let complaint = Complaint {
-            error: self.random.pick(&Error::ALL).0,
-            about: self.random.pick(&About::ALL).0,
+            error: self.random.pick(Error::value_variants()),
+            about: self.random.pick(About::value_variants()),
             quote: self.random.pick(&[8, 8, 12, 20, 60]),
-            tuple,
+            tuple: conversation.tuple,
         };
-        self.operations
-            .push(Operation::Complain(interface, complaint));
+        let complaint = Operation::Complain(conversation.interface, complaint);
+        self.operations.push(complaint);
     }
     /// Sends a client's packet that belongs to no conversation.
     pub(crate) fn stray(&mut self) {
@@ -97,7 +93,7 @@ impl Generator {
         let kinds = [Kind::Ack, Kind::SynAck, Kind::Fin, Kind::Rst, Kind::Data];
         let kind = self.random.pick(&kinds);
         let shape = self.shape(tuple.protocol);
-        self.push(interface, Packet { tuple, kind, shape });
+        self.push(interface, tuple, kind, shape);
     }
     /// Sends a packet of no conversation out of the node, from a process of the node or forwarded.
     pub(crate) fn out(&mut self) {
@@ -114,8 +110,7 @@ impl Generator {
         self.operations.push(Operation::Out(is_own, packet));
         // The node sends nothing to itself through an interface.
         if self.random.one_in(2) && !services::is_node(peer) {
-            let tuple = tuple.reversed();
-            self.push(Interface::towards(peer), Packet { tuple, kind, shape });
+            self.push(Interface::towards(peer), tuple.reversed(), kind, shape);
         }
     }
 
@@ -130,8 +125,7 @@ impl Generator {
         let to = conversation.tuple.dst;
         let served = self.services.iter().position(|service| {
             let mut frontends = service.frontends.iter();
-            service.protocol == conversation.tuple.protocol
-                && frontends.any(|one| one.at.port() == to.port() && one.at.ip() == to.ip())
+            service.protocol == conversation.tuple.protocol && frontends.any(|one| one.at == to)
         });
         let Some(index) = served else {
             return;
@@ -150,9 +144,7 @@ impl Generator {
         self.services[index] = changed.clone();
         self.operations.push(Operation::Apply(changed));
         let steps = self.random.pick(&[0, 0, 3, 6, 7]);
-        if steps > 0 {
-            self.operations.push(Operation::Wait(steps));
-        }
+        self.operations.push(Operation::Wait(steps));
         let follows = [Kind::Syn, Kind::Syn, Kind::Data, Kind::SynAck];
         for _ in 0..3 {
             let kind = self.random.pick(&follows);
@@ -212,16 +204,13 @@ impl Generator {
             TCP => random.pick(&[0, 0, 1000, 2000, 0x8000_0700]),
             _ => 0,
         };
+        let off = [-BEHIND - 1, -BEHIND, AHEAD, AHEAD + 1, 0x3000_0000];
+        let mut near = |number: i32, often| match random.one_in(often) {
+            true => number.wrapping_add(random.pick(&off)),
+            false => number,
+        };
         let (ahead, acked) = match protocol {
-            TCP => {
-                let off = [-BEHIND - 1, -BEHIND, AHEAD, AHEAD + 1, 0x3000_0000];
-                let ahead = random.one_in(5).then(|| random.pick(&off));
-                let acked = random.one_in(12).then(|| random.pick(&off));
-                (
-                    own.wrapping_add(ahead.unwrap_or(0)),
-                    other.wrapping_add(acked.unwrap_or(0)),
-                )
-            }
+            TCP => (near(own, 5), near(other, 12)),
             SCTP => {
                 let ahead = random.one_in(4).then(|| random.pick(&[other_tag, 1]));
                 (ahead.unwrap_or(0), i32::from(random.one_in(8)))

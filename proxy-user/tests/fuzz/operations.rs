@@ -3,6 +3,7 @@
 
 use std::{fmt, str::FromStr};
 
+use clap::ValueEnum;
 use proxy_common::Counter;
 
 use crate::{
@@ -11,7 +12,7 @@ use crate::{
     model::wire::Tuple,
     packets::{Kind, Packet, Shape},
     services::{Interface, NodeSettings, Service},
-    text::{Field, name_of, named, read_field, write_fields},
+    text::{Field, Value, read_field, word, write_fields},
 };
 
 /// One operation of a sequence.
@@ -74,9 +75,8 @@ impl fmt::Display for Operation {
 }
 
 fn counter(name: &str) -> Result<Counter, String> {
-    let found = Counter::ALL.iter().find(|one| one.name() == name);
-    found
-        .copied()
+    let mut all = Counter::ALL.iter().copied();
+    all.find(|one| one.name() == name)
         .ok_or_else(|| format!("unknown counter {name}"))
 }
 
@@ -85,7 +85,7 @@ impl FromStr for Operation {
     fn from_str(line: &str) -> Result<Self, String> {
         let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
         let (first, more) = rest.split_once(' ').unwrap_or((rest, ""));
-        let interface = || named(&Interface::ALL, first);
+        let interface = || Interface::from_str(first, false);
         Ok(match verb {
             "service" => Self::Apply(rest.parse()?),
             "remove" => Self::Remove(rest.into()),
@@ -110,10 +110,7 @@ impl FromStr for Operation {
 
 impl fmt::Display for Complaint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (error, about) = (
-            name_of(&Error::ALL, self.error),
-            name_of(&About::ALL, self.about),
-        );
+        let (error, about) = (word(self.error), word(self.about));
         write!(f, "{error} {about} {} {}", self.quote, self.tuple)
     }
 }
@@ -126,8 +123,8 @@ impl FromStr for Complaint {
             fail!("it is: INTERFACE ERROR ABOUT BYTES PROTOCOL CLIENT > SERVICE");
         };
         Ok(Self {
-            error: named(&Error::ALL, error)?,
-            about: named(&About::ALL, about)?,
+            error: Error::from_str(error, false)?,
+            about: About::from_str(about, false)?,
             quote: parsed(quote)?,
             tuple: Tuple::parse(protocol, src, dst)?,
         })
@@ -135,26 +132,24 @@ impl FromStr for Complaint {
 }
 
 impl Shape {
-    const FLAGS: [Field<Self, bool>; 4] = [
-        ("vlan", |shape| &mut shape.vlan),
-        ("unsummed", |shape| &mut shape.unsummed),
-        ("bad-sum", |shape| &mut shape.bad_sum),
-        ("other-mac", |shape| &mut shape.other_mac),
-    ];
-    const NUMBERS: [Field<Self, i64>; 6] = [
-        ("timestamp", |shape| &mut shape.timestamp),
-        ("payload", |shape| &mut shape.payload),
-        ("options", |shape| &mut shape.options),
-        ("cut", |shape| &mut shape.cut),
-        ("ahead", |shape| &mut shape.ahead),
-        ("acked", |shape| &mut shape.acked),
+    const FIELDS: [Field<Self>; 10] = [
+        ("vlan", |shape| Value::Flag(&mut shape.vlan)),
+        ("unsummed", |shape| Value::Flag(&mut shape.unsummed)),
+        ("bad-sum", |shape| Value::Flag(&mut shape.bad_sum)),
+        ("other-mac", |shape| Value::Flag(&mut shape.other_mac)),
+        ("timestamp", |shape| Value::Number(&mut shape.timestamp)),
+        ("payload", |shape| Value::Number(&mut shape.payload)),
+        ("options", |shape| Value::Number(&mut shape.options)),
+        ("cut", |shape| Value::Number(&mut shape.cut)),
+        ("ahead", |shape| Value::Number(&mut shape.ahead)),
+        ("acked", |shape| Value::Number(&mut shape.acked)),
     ];
 }
 
 impl fmt::Display for Packet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.tuple, name_of(&Kind::ALL, self.kind))?;
-        write_fields(f, self.shape, &Shape::FLAGS, &Shape::NUMBERS)?;
+        write!(f, "{} {}", self.tuple, word(self.kind))?;
+        write_fields(f, self.shape, &Shape::FIELDS)?;
         match self.shape.fragment {
             Some((id, true)) => write!(f, " first={id}"),
             Some((id, false)) => write!(f, " later={id}"),
@@ -175,12 +170,12 @@ impl FromStr for Packet {
             match word.split_once('=') {
                 Some(("first", id)) => shape.fragment = Some((parsed(id)?, true)),
                 Some(("later", id)) => shape.fragment = Some((parsed(id)?, false)),
-                _ => read_field(&mut shape, word, &Shape::FLAGS, &Shape::NUMBERS)?,
+                _ => read_field(&mut shape, word, &Shape::FIELDS)?,
             }
         }
         Ok(Self {
             tuple: Tuple::parse(protocol, src, dst)?,
-            kind: named(&Kind::ALL, kind)?,
+            kind: Kind::from_str(kind, false)?,
             shape,
         })
     }

@@ -3,8 +3,11 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use clap::ValueEnum;
+use lab::traffic::crc32c;
+
 use crate::model::wire::{
-    ACK, FIN, ICMP, ICMPV6, RST, SCTP, SYN, TCP, Tuple, UDP, crc32c, octets, sum, transport_sum,
+    ACK, FIN, ICMP, ICMPV6, RST, SCTP, SYN, TCP, Tuple, UDP, octets, sum, transport_sum,
 };
 
 /// The sequence number of a client's SYN.
@@ -20,7 +23,7 @@ pub(crate) const OTHER_TAG: i32 = 0x100;
 const WRONG_NUMBER: u32 = 0x1234_5678;
 
 /// What a packet does in its conversation.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
 pub(crate) enum Kind {
     Syn,
     SynAck,
@@ -38,24 +41,11 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [(Self, &'static str); 9] = [
-        (Self::Syn, "syn"),
-        (Self::SynAck, "syn-ack"),
-        (Self::Ack, "ack"),
-        (Self::BadAck, "bad-ack"),
-        (Self::Fin, "fin"),
-        (Self::BadFin, "bad-fin"),
-        (Self::Rst, "rst"),
-        (Self::Abort, "abort"),
-        (Self::Data, "data"),
-    ];
-
     /// Returns what the first packet of a conversation does.
     pub(crate) fn first(protocol: u8) -> Self {
-        if protocol == UDP {
-            Self::Data
-        } else {
-            Self::Syn
+        match protocol {
+            UDP => Self::Data,
+            _ => Self::Syn,
         }
     }
 }

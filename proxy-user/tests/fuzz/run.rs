@@ -93,26 +93,23 @@ pub(crate) fn run(
             break;
         }
         stepped.map_err(failed)?;
-        if thorough {
+        if thorough || operation + 1 == sequence.0.len() {
             compare(&run.model, run.subject).map_err(failed)?;
         }
-    }
-    let operation = sequence.0.len().saturating_sub(1);
-    if !run.model.is_lost {
-        compare(&run.model, run.subject).map_err(|text| Difference { operation, text })?;
     }
     Ok(run.model.counts)
 }
 
 /// Empties the node's maps, and makes the services that the sequence begins with.
 fn prepare(subject: &mut Subject, sequence: &Sequence<Operation>) {
-    let steps = sequence.0.iter();
-    let steps = steps.filter(|step| !matches!(step, Operation::Tight | Operation::Past(_)));
-    let services = steps.map_while(|step| match step {
-        Operation::Apply(service) => Some(service),
-        _ => None,
-    });
-    let services: Vec<_> = services.collect();
+    let mut services = Vec::new();
+    for step in &sequence.0 {
+        match step {
+            Operation::Tight | Operation::Past(_) => {}
+            Operation::Apply(service) => services.push(service),
+            _ => break,
+        }
+    }
     subject.begin_with(&services);
     subject.configure(NodeSettings::default());
     subject.reset();
@@ -130,11 +127,11 @@ impl Run<'_> {
         self.counted.clear();
         match step {
             Operation::Apply(service) => {
-                self.subject.change(vec![service.clone()], Vec::new());
+                self.subject.change([(service.name.clone(), Some(service))]);
                 self.model.apply(service);
             }
             Operation::Remove(name) => {
-                self.subject.change(Vec::new(), vec![name.clone()]);
+                self.subject.change([(name.clone(), None)]);
                 self.model.remove(name);
             }
             Operation::Settings(settings) => {

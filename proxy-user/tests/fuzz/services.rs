@@ -7,12 +7,13 @@ use std::{
     ops::RangeInclusive,
 };
 
+use clap::ValueEnum;
 use control::plan::{BackendPlan, FamilyPlan, FrontendPlan, PortPlan, ServicePlan};
 use datapath::maps::family::Family;
 use ipnet::IpNet;
 use proxy_common::{EndpointSet, FrontendKind, Port, Protocol, ServiceFlags, V4, V6};
 
-use crate::text::name_of;
+use crate::text::word;
 
 /// A service with one port.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -189,7 +190,7 @@ pub(crate) const ROUTER_MAC: [u8; 6] = [2, 0, 0, 0, 8, 8];
 pub(crate) const POD_MAC: [u8; 6] = [2, 0, 0, 0, 8, 9];
 
 /// An interface of the node.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Debug)]
 pub(crate) enum Interface {
     /// The interface of pod A; each of the next two also leads to one pod.
     PodA,
@@ -200,15 +201,8 @@ pub(crate) enum Interface {
 }
 
 impl Interface {
-    pub(crate) const ALL: [(Self, &'static str); 4] = [
-        (Self::PodA, "pod-a"),
-        (Self::PodB, "pod-b"),
-        (Self::PodC, "pod-c"),
-        (Self::Uplink, "uplink"),
-    ];
-
-    pub(crate) fn name(self) -> &'static str {
-        name_of(&Self::ALL, self)
+    pub(crate) fn name(self) -> String {
+        word(self)
     }
     pub(crate) const fn index(self) -> u32 {
         11 + self as u32

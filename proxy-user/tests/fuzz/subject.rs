@@ -3,20 +3,18 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
-    fs,
     net::{IpAddr, SocketAddr},
-    path::{Path, PathBuf},
-    sync::atomic::{AtomicU32, Ordering},
+    path::Path,
     time::Instant,
 };
 
-use control::{object::ObjectName, plan::ServicePlan};
+use clap::ValueEnum;
+use control::object::ObjectName;
 use datapath::{
     Capacities, Datapath, Options, XdpMode,
-    cleanup::cleanup,
     maps::{family::Family, tables::Table},
 };
-use lab::node::netns::NetNs;
+use lab::node::{bpffs::PinDir, netns::NetNs};
 use linux::TestRun;
 use proxy_common::{
     AffinityEntry, AffinityKey, Backend, FlowEntry, FlowKey, Port, V4, V6, flow::IdleTimes,
@@ -96,6 +94,8 @@ pub(crate) struct Subject {
     direct_places: Vec<u32>,
     /// When [`Subject::hold_time`] last corrected the times of flows.
     pub(crate) held: Instant,
+    /// Dropped last, with the pinned maps.
+    _pins: PinDir,
 }
 
 impl Subject {
@@ -103,9 +103,8 @@ impl Subject {
     pub(crate) fn network() -> NetNs {
         let netns = NetNs::new("fuzz").expect("run as root");
         let mut script = String::from("link set lo up\n");
-        for (one, name) in Interface::ALL {
-            let mac = one.mac().map(|byte| format!("{byte:02x}")).join(":");
-            let index = one.index();
+        for one in Interface::value_variants() {
+            let (name, mac, index) = (one.name(), node::text(one.mac()), one.index());
             script += &format!(
                 "link add {name} index {index} address {mac} type veth peer name {name}-p\n\
                  link set {name} up\nlink set {name}-p up\n"
@@ -123,12 +122,10 @@ impl Subject {
     /// Opens a node with `flows` entries in each flow table; `is_past`: it redirects packets past
     /// the stack. Panics without root: a test must not be skipped.
     pub(crate) fn open(flows: u32, is_past: bool) -> Self {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("portolan-fuzz-{}-{number}", std::process::id());
-        let pin_dir: PathBuf = Path::new("/sys/fs/bpf").join(name);
+        let pins = PinDir::new();
+        let pin_dir = pins.path();
         let options = Options {
-            pin_dir: pin_dir.clone(),
+            pin_dir: pin_dir.to_owned(),
             capacities: Capacities {
                 frontends: 1024,
                 records: 1024,
@@ -150,15 +147,16 @@ impl Subject {
         let mut subject = Self {
             datapath: Some(datapath),
             options,
-            counters: Counters::open(&pin_dir),
-            v4: Maps::open(&pin_dir),
-            v6: Maps::open(&pin_dir),
-            traces: Traces::open(&pin_dir),
+            counters: Counters::open(pin_dir),
+            v4: Maps::open(pin_dir),
+            v6: Maps::open(pin_dir),
+            traces: Traces::open(pin_dir),
             services: BTreeMap::new(),
             settings: None,
             backend_ports: HashSet::new(),
             direct_places: Vec::new(),
             held: Instant::now(),
+            _pins: pins,
         };
         subject.place_interfaces();
         subject.place_node();
@@ -189,25 +187,29 @@ impl Subject {
     pub(crate) fn begin_with(&mut self, services: &[&Service]) {
         let known = self.services.keys().cloned();
         let gone = known.filter(|name| services.iter().all(|service| service.name != *name));
-        let gone = gone.collect();
-        self.change(services.iter().copied().cloned().collect(), gone);
+        let gone: Vec<_> = gone.map(|name| (name, None)).collect();
+        let wanted = services.iter().map(|one| (one.name.clone(), Some(*one)));
+        self.change(gone.into_iter().chain(wanted));
     }
-    /// Adds or replaces services and removes others, in one apply.
-    pub(crate) fn change(&mut self, changed: Vec<Service>, gone: Vec<String>) {
+    /// Adds, replaces, or with None removes services, in one apply.
+    pub(crate) fn change<'a>(
+        &mut self,
+        wanted: impl IntoIterator<Item = (String, Option<&'a Service>)>,
+    ) {
         let mut changes = Vec::new();
-        for name in gone {
-            if self.services.remove(&name).is_some() {
-                changes.push((ObjectName::new("test", &name), ServicePlan::default()));
-            }
-        }
-        for service in changed {
-            if self.services.get(&service.name) == Some(&service) {
+        for (name, service) in wanted {
+            if self.services.get(&name) == service {
                 continue;
             }
-            let backends = service.backends.iter().map(|backend| backend.at.port());
-            self.backend_ports.extend(backends);
-            changes.push((ObjectName::new("test", &service.name), service.plan()));
-            self.services.insert(service.name.clone(), service);
+            let plan = service.map(Service::plan).unwrap_or_default();
+            changes.push((ObjectName::new("test", &name), plan));
+            if let Some(service) = service {
+                let backends = service.backends.iter().map(|backend| backend.at.port());
+                self.backend_ports.extend(backends);
+                self.services.insert(name, service.clone());
+            } else {
+                self.services.remove(&name);
+            }
         }
         if !changes.is_empty() {
             let result = self.datapath().apply(&changes);
@@ -278,14 +280,6 @@ impl Subject {
         let mut held: Vec<_> = held.collect();
         held.sort();
         held
-    }
-}
-
-impl Drop for Subject {
-    fn drop(&mut self) {
-        // No other process uses the lock of these pins.
-        let _ = cleanup(&self.options.pin_dir, true);
-        let _ = fs::remove_dir(&self.options.pin_dir);
     }
 }
 

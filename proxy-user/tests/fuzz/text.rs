@@ -4,6 +4,7 @@
 
 use std::{fmt, mem, net::Ipv4Addr, str::FromStr};
 
+use clap::ValueEnum;
 use proxy_common::{EndpointSet, FrontendKind, Settings};
 
 use crate::{
@@ -28,60 +29,61 @@ const KINDS: [(FrontendKind, &str); 4] = [
     (FrontendKind::NodePort, "node-port"),
 ];
 
+/// Returns the word for a value.
+pub(crate) fn word(value: impl ValueEnum) -> String {
+    let value = value.to_possible_value();
+    value.map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
 /// Returns the name of a value, by a table of all names.
-pub(crate) fn name_of<T: PartialEq + Copy>(names: &[(T, &'static str)], value: T) -> &'static str {
+fn name_of<T: PartialEq + Copy>(names: &[(T, &'static str)], value: T) -> &'static str {
     let found = names.iter().find(|(one, _)| *one == value);
     found.map_or("?", |(_, name)| name)
 }
 
 /// Returns the value with this name.
-pub(crate) fn named<T: Copy>(names: &[(T, &'static str)], text: &str) -> Result<T, String> {
+fn named<T: Copy>(names: &[(T, &'static str)], text: &str) -> Result<T, String> {
     let found = names.iter().find(|(_, name)| *name == text);
     found
         .map(|(one, _)| *one)
         .ok_or_else(|| format!("unknown word {text}"))
 }
 
-/// A field of `S` that is written only if it differs from the default: flags as NAME, numbers as
-/// NAME=NUMBER.
-pub(crate) type Field<S, T> = (&'static str, fn(&mut S) -> &mut T);
+/// A field of `S` that is written only if it differs from the default.
+pub(crate) type Field<S> = (&'static str, fn(&mut S) -> Value<'_>);
 
-/// Writes the fields of these tables.
+/// A flag is written as NAME, a number as NAME=NUMBER.
+pub(crate) enum Value<'a> {
+    Flag(&'a mut bool),
+    Number(&'a mut i64),
+}
+
+/// Writes the fields of this table.
 pub(crate) fn write_fields<S: Copy + Default>(
     f: &mut fmt::Formatter<'_>,
     mut of: S,
-    flags: &[Field<S, bool>],
-    numbers: &[Field<S, i64>],
+    fields: &[Field<S>],
 ) -> fmt::Result {
     let mut default = S::default();
-    for (name, field) in flags {
-        if field(&mut of) != field(&mut default) {
-            write!(f, " {name}")?;
-        }
-    }
-    for (name, field) in numbers {
-        let number = *field(&mut of);
-        if number != *field(&mut default) {
-            write!(f, " {name}={number}")?;
-        }
-    }
-    Ok(())
+    fields.iter().try_for_each(
+        |(name, field)| match (field(&mut of), field(&mut default)) {
+            (Value::Flag(one), Value::Flag(other)) if one != other => write!(f, " {name}"),
+            (Value::Number(one), Value::Number(other)) if one != other => {
+                write!(f, " {name}={one}")
+            }
+            _ => Ok(()),
+        },
+    )
 }
 
-/// Reads one field of these tables into `of`; an error if the word is of none.
-pub(crate) fn read_field<S>(
-    of: &mut S,
-    word: &str,
-    flags: &[Field<S, bool>],
-    numbers: &[Field<S, i64>],
-) -> Result<(), String> {
+/// Reads one field of this table into `of`; an error if the word is of none.
+pub(crate) fn read_field<S>(of: &mut S, word: &str, fields: &[Field<S>]) -> Result<(), String> {
     let (name, number) = word.split_once('=').unwrap_or((word, ""));
-    if let Some((_, field)) = flags.iter().find(|(known, _)| *known == word) {
-        *field(of) ^= true;
-    } else if let Some((_, field)) = numbers.iter().find(|(known, _)| *known == name) {
-        *field(of) = parsed(number)?;
-    } else {
-        fail!("unknown word {word}");
+    let found = fields.iter().find(|(known, _)| *known == name);
+    let (_, field) = found.ok_or_else(|| format!("unknown word {word}"))?;
+    match field(of) {
+        Value::Flag(flag) => *flag ^= true,
+        Value::Number(field) => *field = parsed(number)?,
     }
     Ok(())
 }
@@ -168,14 +170,14 @@ impl FromStr for Service {
 }
 
 impl NodeSettings {
-    const FLAGS: [Field<Self, bool>; 7] = [
-        ("masquerade-all", |one| &mut one.masquerade_all),
-        ("no-detection", |one| &mut one.detects_pods),
-        ("by-interface", |one| &mut one.by_interface),
-        ("mark-only", |one| &mut one.mark_only),
-        ("no-resets", |one| &mut one.resets),
-        ("ping", |one| &mut one.answer_ping),
-        ("allocated", |one| &mut one.allocated),
+    const FLAGS: [Field<Self>; 7] = [
+        ("masquerade-all", |one| Value::Flag(&mut one.masquerade_all)),
+        ("no-detection", |one| Value::Flag(&mut one.detects_pods)),
+        ("by-interface", |one| Value::Flag(&mut one.by_interface)),
+        ("mark-only", |one| Value::Flag(&mut one.mark_only)),
+        ("no-resets", |one| Value::Flag(&mut one.resets)),
+        ("ping", |one| Value::Flag(&mut one.answer_ping)),
+        ("allocated", |one| Value::Flag(&mut one.allocated)),
     ];
 
     /// Returns the flags that the kernel programs read.
@@ -190,14 +192,14 @@ impl NodeSettings {
             Settings::ANSWER_PING,
         ];
         let set = Self::FLAGS.iter().zip(flags);
-        let set = set.filter(|((_, field), _)| *field(&mut self));
+        let set = set.filter(|((_, field), _)| matches!(field(&mut self), Value::Flag(true)));
         set.fold(0, |all, (_, flag)| all | flag)
     }
 }
 
 impl fmt::Display for NodeSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_fields(f, *self, &Self::FLAGS, &[])?;
+        write_fields(f, *self, &Self::FLAGS)?;
         write!(f, " ports={}-{}", self.ports.0, self.ports.1)
     }
 }
@@ -213,7 +215,7 @@ impl FromStr for NodeSettings {
             {
                 settings.ports = (parsed(low)?, parsed(high)?);
             } else {
-                read_field(&mut settings, word, &Self::FLAGS, &[])?;
+                read_field(&mut settings, word, &Self::FLAGS)?;
             }
         }
         Ok(settings)

@@ -3,7 +3,7 @@
 //! flow by the plans: the frontend that it hits, and `decide`.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     net::{IpAddr, SocketAddr},
 };
 
@@ -12,8 +12,7 @@ use config::NodePortAddresses;
 use control::{
     change::Change,
     documents,
-    model::{Converter, Kind, ObjectKey},
-    object::ObjectName,
+    model::Converter,
     plan::ServicePlan,
     planner::{claims::Claims, plan_service},
     tracker::ClusterState,
@@ -25,19 +24,18 @@ use proxy_common::{
     verdict::{Policy, is_hairpin},
 };
 
-/// The cluster of a case, as the agent on its node sees it.
-pub(crate) struct Cluster {
-    pub(crate) node: Node,
-    pub(crate) policy: Policy,
-    pub(crate) node_ports: NodePortAddresses,
-    converter: Converter,
-    pub(crate) state: ClusterState,
-    claims: Claims,
-    pub(crate) plans: BTreeMap<ObjectName, ServicePlan>,
+/// The cluster after a step of a case, as the agent on its node sees it.
+pub(crate) struct Cluster<'a> {
+    pub(crate) node: &'a Node,
+    policy: Policy,
+    node_ports: NodePortAddresses,
+    state: ClusterState,
+    pub(crate) plans: Vec<ServicePlan>,
 }
 
-impl Cluster {
-    pub(crate) fn new(node: Node, settings: &Config) -> anyhow::Result<Self> {
+impl<'a> Cluster<'a> {
+    /// Plans every service in these manifests.
+    pub(crate) fn new(node: &'a Node, settings: &Config, manifests: &str) -> anyhow::Result<Self> {
         let node_ports = match settings.node_port_addresses.as_deref().unwrap_or_default() {
             [] => NodePortAddresses::Every,
             [only] if only == "primary" => NodePortAddresses::Primary,
@@ -46,35 +44,16 @@ impl Cluster {
                 NodePortAddresses::Within(ranges?)
             }
         };
-        let address = |ip| serde_json::json!({"type": "InternalIP", "address": ip});
-        let addresses: Vec<_> = node.ips.iter().map(address).collect();
-        let object = serde_json::json!({
-            "apiVersion": "v1", "kind": "Node",
-            "metadata": {"name": node.name, "labels": node.labels},
-            "status": {"addresses": addresses},
-        });
-        let mut cluster = Self {
-            policy: Policy {
-                masquerade_all: settings.masquerade_all.unwrap_or_default(),
-                detects_pods: settings.local_detection.as_deref() != Some("none"),
-            },
-            node_ports,
-            converter: Converter::new(&node.name),
-            state: ClusterState::new(&node.name),
-            claims: Claims::default(),
-            plans: BTreeMap::new(),
-            node,
+        let policy = Policy {
+            masquerade_all: settings.masquerade_all.unwrap_or_default(),
+            detects_pods: settings.local_detection.as_deref() != Some("none"),
         };
-        cluster.apply(&object.to_string())?;
-        Ok(cluster)
-    }
-
-    /// Adds objects, or replaces those with the same kind, namespace and name.
-    pub(crate) fn apply(&mut self, text: &str) -> anyhow::Result<()> {
-        let content = documents::read("step.yaml", text, &mut self.converter)?;
+        let mut converter = Converter::new(&node.name);
+        let content = documents::read("step.yaml", manifests, &mut converter)?;
         if let Some(warning) = content.warnings.first() {
             bail!("{warning}");
         }
+        let mut state = ClusterState::new(&node.name);
         for (object, warnings) in content.objects {
             if let Some(warning) = warnings.first() {
                 // Some cases have endpoints of a family that the service lacks, on purpose.
@@ -83,50 +62,33 @@ impl Cluster {
                     "{warning}"
                 );
             }
-            self.state.fold(Change::Upsert(object));
+            state.fold(Change::Upsert(object));
         }
-        Ok(())
-    }
-
-    /// Removes an object, named Kind/namespace/name.
-    pub(crate) fn delete(&mut self, text: &str) -> anyhow::Result<()> {
-        let [kind, namespace, name] = text.split('/').collect::<Vec<_>>()[..] else {
-            bail!("{text} is not Kind/namespace/name");
-        };
-        let kind = match kind {
-            "Service" => Kind::Service,
-            "EndpointSlice" => Kind::EndpointSlice,
-            other => bail!("{other} is no kind of ours"),
-        };
-        let name = ObjectName::new(namespace, name);
-        self.state.fold(Change::Delete(ObjectKey { kind, name }));
-        Ok(())
-    }
-
-    /// Plans every service that has changed.
-    pub(crate) fn sync(&mut self) -> anyhow::Result<()> {
-        let mut dirty = self.state.take_dirty();
-        for name in dirty.clone() {
-            dirty.extend(self.claims.update(&name, self.state.service(&name).0));
+        let names = BTreeSet::from_iter(state.take_dirty());
+        let mut claims = Claims::default();
+        for name in &names {
+            claims.update(name, state.service(name).0);
         }
-        for name in dirty {
-            let (service, slices) = self.state.service(&name);
+        let mut plans = Vec::new();
+        for name in names {
+            let (service, slices) = state.service(&name);
             let (plan, warnings) = service
-                .map(|service| plan_service(service, slices, &self.state.view, &self.claims))
+                .map(|service| plan_service(service, slices, &state.view, &claims))
                 .unwrap_or_default();
             ensure!(warnings.is_empty(), "{warnings:?}");
             if plan.ports.is_empty() {
-                assert_eq!(
-                    plan,
-                    ServicePlan::default(),
-                    "an empty plan is wholly empty"
-                );
-                self.plans.remove(&name);
-            } else {
-                self.plans.insert(name, plan);
+                let empty = ServicePlan::default();
+                assert_eq!(plan, empty, "an empty plan is wholly empty");
             }
+            plans.push(plan);
         }
-        Ok(())
+        Ok(Self {
+            node,
+            policy,
+            node_ports,
+            state,
+            plans,
+        })
     }
 }
 
@@ -143,7 +105,7 @@ pub(crate) enum Fate {
     },
 }
 
-impl Cluster {
+impl Cluster<'_> {
     /// Looks up the destination as the kernel programs do, and returns the result.
     pub(crate) fn fate(&self, from: IpAddr, to: SocketAddr, protocol: Protocol) -> Fate {
         if to.is_ipv4() {
@@ -157,7 +119,7 @@ impl Cluster {
         let address = A::of_ip(to.ip()).expect("of the family");
         let find = |wanted: A| {
             let mut hits = Vec::new();
-            for port in self.plans.values().flat_map(|plan| &plan.ports) {
+            for port in self.plans.iter().flat_map(|plan| &plan.ports) {
                 let number = Port::from_host(to.port());
                 let frontends = A::of_port(port).frontends.iter();
                 let mut frontends = frontends.filter(|f| f.address == wanted && f.port == number);
@@ -174,7 +136,7 @@ impl Cluster {
         let node_port = of_node && self.node_ports.serve(to.ip(), internal_ips);
         let at_node_port = || find(A::UNSPECIFIED).filter(|_| node_port);
         let Some((port, frontend)) = find(address).or_else(at_node_port) else {
-            let mut plans = self.plans.values();
+            let mut plans = self.plans.iter();
             return if plans.any(|plan| A::guarded(plan).contains(&address)) {
                 Fate::Reject
             } else {

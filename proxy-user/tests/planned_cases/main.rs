@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every conformance case checked by its plans alone: objects through model, tracker and planner,
-//! then `decide` for each flow. No packet is sent; the conformance runner checks what depends on
-//! earlier flows.
+//! Every conformance case checked by its plans alone: the objects of each step through model,
+//! tracker and planner, then `decide` for each flow. No packet is sent; the conformance runner
+//! checks what depends on earlier flows.
 
 mod cluster;
 
@@ -9,6 +9,7 @@ use std::{collections::BTreeSet, fs, path::PathBuf};
 
 use anyhow::{Context, ensure};
 use lab::cases::{
+    cluster::ClusterState,
     format::{Case, Expect, Flow, Health},
     parse::files_in,
 };
@@ -20,7 +21,7 @@ fn cases() -> PathBuf {
 }
 
 /// Whether the plans lead to what the flow expects.
-fn check(cluster: &Cluster, flow: &Flow) -> anyhow::Result<()> {
+fn check(cluster: &Cluster<'_>, flow: &Flow) -> anyhow::Result<()> {
     if let Some(health) = flow.expect_health {
         return check_health(cluster, health);
     }
@@ -58,8 +59,8 @@ fn check(cluster: &Cluster, flow: &Flow) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn check_health(cluster: &Cluster, health: Health) -> anyhow::Result<()> {
-    let plans = cluster.plans.values().filter_map(|plan| plan.health_check);
+fn check_health(cluster: &Cluster<'_>, health: Health) -> anyhow::Result<()> {
+    let plans = cluster.plans.iter().filter_map(|plan| plan.health_check);
     let mut plans = plans.filter(|plan| plan.port == health.port);
     let plan = plans.next().context("no service is asked on this port")?;
     let status = if plan.local_endpoints > 0 { 200 } else { 503 };
@@ -69,16 +70,19 @@ fn check_health(cluster: &Cluster, health: Health) -> anyhow::Result<()> {
 
 /// Checks one case; returns how many flows it has.
 fn run(case: Case) -> anyhow::Result<usize> {
-    let mut cluster = Cluster::new(case.node, &case.config)?;
-    let mut checked = 0;
+    let (mut objects, mut checked) = (ClusterState::default(), 0);
     for (number, step) in (1..).zip(&case.steps) {
         for deleted in &step.delete {
-            cluster.delete(deleted)?;
+            objects.delete(deleted)?;
         }
         if let Some(text) = &step.apply {
-            cluster.apply(text)?;
+            objects.apply(text)?;
         }
-        cluster.sync()?;
+        let cluster = Cluster::new(
+            &case.node,
+            &case.config,
+            &objects.render(&case.node, number),
+        )?;
         for flow in &step.flows {
             let found = check(&cluster, flow);
             found.with_context(|| format!("step {number}, {flow:?}"))?;

@@ -2,9 +2,8 @@
 //! Clients in the lab's network namespaces: each call opens one connection and returns its outcome.
 //! Called by `flows` and tests.
 
-mod sctp;
+mod datagrams;
 mod tcp;
-mod udp;
 
 use std::{
     io::{self, ErrorKind},

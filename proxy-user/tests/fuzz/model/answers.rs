@@ -8,7 +8,7 @@ use super::{
     Case, Judgement, Model, REDIRECT, hex,
     wire::{self, ACK, FIN, Fragment, Headers, ICMP, ICMPV6, RST, SYN, TCP, Tuple},
 };
-use crate::services::is_node;
+use crate::services::{Frontend, is_node};
 
 /// Returns the ICMP types of an echo request and of its reply.
 const fn types(v6: bool) -> (u8, u8) {
@@ -19,10 +19,8 @@ impl Model {
     /// Returns true if the node must answer this packet: an echo request to a service's address.
     pub(super) fn answers_echo(&self, case: &Case<'_>) -> bool {
         let (src, dst) = (case.headers.tuple.src.ip(), case.headers.tuple.dst.ip());
-        let is_served = self.services.values().any(|live| {
-            let mut frontends = live.service.frontends.iter();
-            frontends.any(|one| one.kind != FrontendKind::NodePort && one.at.ip() == dst)
-        });
+        let is_at = |one: &Frontend| one.kind != FrontendKind::NodePort && one.at.ip() == dst;
+        let is_served = self.frontends().any(|(_, one)| is_at(one));
         self.settings.answer_ping
             && is_request(case)
             && case.is_for_this_node()
@@ -35,10 +33,9 @@ impl Model {
     /// that it does not answer, or a packet of a protocol that no service has.
     pub(super) fn is_of_no_service(&self, case: &Case<'_>) -> bool {
         let headers = &case.headers;
-        let (header, icmp) = if headers.is_v6() {
-            (40, ICMPV6)
-        } else {
-            (20, ICMP)
+        let (header, icmp) = match headers.is_v6() {
+            true => (40, ICMPV6),
+            false => (20, ICMP),
         };
         let Tuple { protocol, src, dst } = headers.tuple;
         let is_refused = if protocol == icmp {
@@ -69,7 +66,7 @@ pub(super) fn echo(case: &Case<'_>) -> Judgement {
     if end > given.frame.len() || end < l4 + 8 {
         return case.untouched();
     }
-    case.counted(&[Counter::EchoAnswered])?;
+    case.seen.counted(&[Counter::EchoAnswered])?;
     let mut frame = case.with_ends(headers.tuple.dst, headers.tuple.src);
     frame[..6].copy_from_slice(&given.frame[6..12]);
     frame[6..12].copy_from_slice(&given.frame[..6]);
@@ -85,11 +82,9 @@ pub(super) fn echo(case: &Case<'_>) -> Judgement {
     }
     frame[hop] = hops;
     if seen.verdict != REDIRECT || hops < 64 || !wire::same(&frame, &seen.frame) {
+        let (wanted, verdict, seen) = (hex(&frame), seen.verdict, hex(&seen.frame));
         fail!(
-            "it must be answered by\n  {}\nbut the verdict is {}, the packet\n  {}",
-            hex(&frame),
-            seen.verdict,
-            hex(&seen.frame)
+            "it must be answered by\n  {wanted}\nbut the verdict is {verdict}, the packet\n  {seen}"
         );
     }
     Ok(())
@@ -104,7 +99,7 @@ pub(super) fn rejection(case: &Case<'_>, counter: Counter) -> Judgement {
     if headers.fragment != Fragment::No || is_tagged || is_short {
         return case.dropped(Counter::RejectedSilently);
     }
-    case.counted(&[counter])?;
+    case.seen.counted(&[counter])?;
     if seen.verdict != REDIRECT {
         fail!("it must be answered, but the verdict is {}", seen.verdict);
     }

@@ -9,7 +9,7 @@ use proxy_common::{Counter, FrontendKey, Port, Protocol, V4, V6, Verdict, select
 use super::{
     AffinityEntry, Case, Flow, Judgement, Live, Model, NEXT,
     answers::rejection,
-    rings::{Named, Ring},
+    rings::Ring,
     wire::{ACK, Headers, RST, SYN, TCP, Tuple},
 };
 use crate::services::{Backend, Frontend, service_range};
@@ -135,7 +135,7 @@ impl Model {
     /// Checks that the programs could select this backend and source port, and records the flow.
     fn forward(&mut self, case: &Case<'_>, wanted: &Wanted) -> Judgement {
         let (key, seen, client) = (case.key(), case.seen, case.headers.tuple.src);
-        let place = self.push(Ring::of(&key.tuple), Named::Flow(key));
+        let place = self.push(Ring::of(&key.tuple), key);
         if let Some(judgement) = self.without_room(case, wanted) {
             return judgement;
         }
@@ -197,7 +197,7 @@ impl Model {
             fail!("{free_by_hash:?} is free, but it got {backend}");
         }
         if is_middle {
-            case.counted(&[Counter::ForwardedMidStream])?;
+            case.seen.counted(&[Counter::ForwardedMidStream])?;
         } else {
             self.check_avoided(case, wanted, backend)?;
         }
@@ -225,7 +225,8 @@ impl Model {
         let mark = case.given.mark | flow.mark();
         self.insert_flow(key, flow);
         self.remember_fragment(&case.headers);
-        case.passes(&case.with_ends(source, backend), mark, &[seen.counter])
+        case.seen
+            .passes(&case.with_ends(source, backend), mark, &[seen.counter])
     }
 
     /// Judges a first packet while the flow table is full; None if there is space for two entries.
@@ -266,7 +267,7 @@ impl Model {
     /// Checks that the new flow avoids a backend that did not answer, if there is another backend.
     fn check_avoided(&self, case: &Case<'_>, wanted: &Wanted, backend: SocketAddr) -> Judgement {
         let avoided = wanted.before.avoided;
-        case.counted(&[match avoided {
+        case.seen.counted(&[match avoided {
             Some(avoided) if avoided != backend => Counter::ForwardedElsewhere,
             _ => Counter::ForwardedNew,
         }])?;

@@ -7,8 +7,8 @@ use proxy_common::Counter;
 use super::{
     Case, Given, Judgement, Key, MARK, Model, Seen,
     flows::Untouched,
-    icmp, passes,
-    rings::{Named, Ring},
+    icmp,
+    rings::Ring,
     wire::{self, Fragment, Headers, TCP, UDP},
 };
 use crate::{node, services::is_node};
@@ -18,7 +18,7 @@ impl Model {
     pub(crate) fn egress(&mut self, given: &Given<'_>, seen: &Seen) -> Judgement {
         *self.counts.entry(seen.counter).or_default() += 1;
         let Some(headers) = wire::read(given.frame) else {
-            return passes(seen, given.frame, given.mark, &[Counter::Untouched]);
+            return seen.passes(given.frame, given.mark, &[Counter::Untouched]);
         };
         let mut case = Case::new(given, headers, seen);
         if case.icmp_type().is_some() && headers.fragment == Fragment::No {
@@ -82,10 +82,7 @@ impl Model {
             self.touch_untouched(tuple, |held| held.is_repeated = tuple.protocol == UDP);
             return;
         }
-        let key = Key {
-            tuple,
-            interface: 0,
-        };
+        let key = Key::shared(tuple);
         let is_other = self.flows.contains_key(&key)
             || self.replies.contains_key(&tuple)
             || self.masqueraded.contains_key(&tuple);
@@ -94,7 +91,7 @@ impl Model {
         if is_other || !is_own || !is_served {
             return;
         }
-        let place = self.push(Ring::of(&tuple), Named::Untouched(tuple));
+        let place = self.push(Ring::of(&tuple), key);
         if self.room(tuple.src.is_ipv6()) == 0 {
             return;
         }

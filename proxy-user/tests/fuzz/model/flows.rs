@@ -8,7 +8,7 @@ use proxy_common::flow::{IdleTimes, Phase};
 use super::{
     MARK, Model,
     life::Life,
-    rings::{Named, Position, Ring},
+    rings::{Position, Ring},
     wire::{FIN, Headers, RST, SCTP, SYN, TCP, Tuple, UDP},
 };
 use crate::services::Interface;
@@ -22,6 +22,11 @@ pub(crate) struct Key {
 }
 
 impl Key {
+    /// Returns the key of a flow whose client shares its interface with others.
+    pub(crate) const fn shared(tuple: Tuple) -> Self {
+        let interface = 0;
+        Self { tuple, interface }
+    }
     /// Returns true if the flow's client is behind this interface.
     pub(crate) fn is_behind(self, interface: Interface) -> bool {
         self.interface == Model::client_interface(interface)
@@ -196,7 +201,7 @@ impl Model {
             (was_old && flow.life.gives_way()).then_some(Ring::of(&key.tuple))
         };
         if let Some(ring) = ring {
-            let place = self.push(ring, Named::Flow(key));
+            let place = self.push(ring, key);
             if let Some(flow) = self.flows.get_mut(&key) {
                 flow.place = place;
             }
@@ -212,7 +217,7 @@ impl Model {
         change(held);
         held.last_seen = now;
         if was_old && !held.is_established {
-            let place = self.push(Ring::of(&tuple), Named::Untouched(tuple));
+            let place = self.push(Ring::of(&tuple), Key::shared(tuple));
             if let Some(held) = self.untouched.get_mut(&tuple) {
                 held.place = place;
             }
@@ -221,16 +226,10 @@ impl Model {
     /// Removes every flow that has been idle for longer than its time.
     pub(crate) fn expire(&mut self, times: &IdleTimes) {
         let now = self.now;
-        let idle: Vec<_> = self
-            .flows
-            .iter()
-            .filter(|(key, flow)| {
-                now - flow.last_seen > limit(times, key.tuple.protocol, &flow.life)
-            })
-            .map(|(key, _)| *key)
-            .collect();
-        for key in idle {
-            self.remove_flow(key);
+        for (key, flow) in self.flows.clone() {
+            if now - flow.last_seen > limit(times, key.tuple.protocol, &flow.life) {
+                self.remove_flow(key);
+            }
         }
         self.untouched.retain(|tuple, held| {
             let phase = match (held.is_established, held.is_repeated) {

@@ -31,30 +31,20 @@ pub(super) fn ingress(model: &Model, case: &Case<'_>) -> Judgement {
     };
     let tuple = quoted.tuple.reversed();
     let (given, src) = (case.given, case.headers.tuple.src.ip());
+    let translated = |ends, inner, mark| translated(case, &quoted, ends, inner, mark);
     // The client's side sends an error about a reply.
     if let Some(flow) = model.flows.get(&Model::key(given.interface, tuple)) {
         let (backend, mark) = (flow.backend, given.mark | flow.mark());
-        return translated(
-            case,
-            &quoted,
-            (src, backend.ip()),
-            (backend, flow.source),
-            mark,
-        );
+        return translated((src, backend.ip()), (backend, flow.source), mark);
     }
     // The backend's side sends an error about a masqueraded packet.
     if let Some(key) = model.masqueraded.get(&tuple) {
         let client = model.flows[key].source;
-        let inner = (client, quoted.tuple.dst);
-        return translated(case, &quoted, (src, client.ip()), inner, given.mark);
+        return translated((src, client.ip()), (client, quoted.tuple.dst), given.mark);
     }
-    let shared = Key {
-        tuple,
-        interface: 0,
-    };
     let is_known = model.replies.contains_key(&tuple)
         || model.untouched.contains_key(&tuple)
-        || model.flows.contains_key(&shared);
+        || model.flows.contains_key(&Key::shared(tuple));
     case.unchanged(&[if is_known {
         Counter::ReplyPassed
     } else {
@@ -68,26 +58,20 @@ pub(super) fn egress(model: &Model, case: &Case<'_>) -> Judgement {
     };
     let dst = case.headers.tuple.dst.ip();
     let mark = case.given.mark & !MARK;
+    let translated = |ends, inner| translated(case, &quoted, ends, inner, mark);
     // An error to the client, about the client's packet.
     if let Some((key, _)) = model.flow_of_reply(&quoted.tuple.reversed())
         && key.is_behind(case.given.interface)
     {
         let (client, frontend) = (key.tuple.src, key.tuple.dst);
-        return translated(
-            case,
-            &quoted,
-            (frontend.ip(), dst),
-            (client, frontend),
-            mark,
-        );
+        return translated((frontend.ip(), dst), (client, frontend));
     }
     // An error to the backend, about the backend's answer. The backend knows a masqueraded client
     // by the node's address.
     if let Some((_, flow)) = model.flow_of_reply(&quoted.tuple)
         && let Some(masquerade) = flow.masquerade
     {
-        let inner = (flow.backend, masquerade);
-        return translated(case, &quoted, (masquerade.ip(), dst), inner, mark);
+        return translated((masquerade.ip(), dst), (flow.backend, masquerade));
     }
     case.untouched()
 }
@@ -107,5 +91,5 @@ fn translated(
     let inner = wire::with_ends(given.frame, quoted, quoted_src, quoted_dst);
     let frame = wire::with_ends(&inner, headers, (src, 0).into(), (dst, 0).into());
     let frame = wire::with_icmp_sum(given.frame, frame, headers);
-    case.passes(&frame, mark, &[Counter::IcmpTranslated])
+    case.seen.passes(&frame, mark, &[Counter::IcmpTranslated])
 }

@@ -8,7 +8,7 @@ use proxy_common::Counter;
 use super::{
     Case, Datagram, Flow, Given, Judgement, Key, Model, Seen, answers,
     begin::Before,
-    icmp, passes,
+    icmp,
     wire::{self, Fragment, Headers, Tuple, UDP},
 };
 
@@ -20,7 +20,7 @@ impl Model {
     pub(crate) fn ingress(&mut self, given: &Given<'_>, seen: &Seen) -> Judgement {
         *self.counts.entry(seen.counter).or_default() += 1;
         let Some(headers) = wire::read(given.frame) else {
-            return passes(seen, given.frame, given.mark, &[Counter::Untouched]);
+            return seen.passes(given.frame, given.mark, &[Counter::Untouched]);
         };
         let mut case = Case::new(given, headers, seen);
         case.headers.interface = case.key().interface;
@@ -100,7 +100,7 @@ impl Model {
         // In a small ring, a flow's new name can overwrite its own last name and evict it.
         self.client_sent(key, &case.headers);
         self.remember_fragment(&case.headers);
-        case.passes(
+        case.seen.passes(
             &case.with_ends(source, backend),
             mark,
             &[Counter::ForwardedHit],
@@ -159,7 +159,8 @@ impl Model {
         counter: Counter,
     ) -> Judgement {
         self.remember_fragment(&case.headers);
-        case.passes(&case.with_ends(src, dst), case.given.mark, &[counter])
+        case.seen
+            .passes(&case.with_ends(src, dst), case.given.mark, &[counter])
     }
 
     /// Gives a later fragment the ports of its first fragment; returns false if these are unknown.

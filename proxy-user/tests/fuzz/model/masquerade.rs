@@ -37,7 +37,8 @@ impl Model {
         };
         self.remember_fragment(headers);
         let frame = case.with_ends(source, headers.tuple.dst);
-        case.passes(&frame, given.mark & !MARK, &[Counter::Masqueraded])
+        case.seen
+            .passes(&frame, given.mark & !MARK, &[Counter::Masqueraded])
     }
 
     /// Judges a packet while the flow table is full. It must be dropped, and old entries must be

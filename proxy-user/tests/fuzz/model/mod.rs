@@ -26,7 +26,10 @@ use std::{
 
 use proxy_common::{Counter, EndpointSet, FrontendKind};
 
-use crate::services::{Backend, Frontend, Interface, NodeSettings, Service};
+use crate::{
+    packets::at,
+    services::{Backend, Frontend, Interface, NodeSettings, Service, node},
+};
 pub(crate) use flows::{Flow, Key};
 pub(crate) use life::Life;
 pub(crate) use past::Exit;
@@ -69,6 +72,31 @@ impl Seen {
             mark,
             counter,
         }
+    }
+    /// Checks that the packet passes with these bytes and mark, counted by one of these counters.
+    fn passes(&self, frame: &[u8], mark: u32, counters: &[Counter]) -> Judgement {
+        let (verdict, counter) = (self.verdict, self.counter);
+        if verdict != NEXT {
+            fail!("it must pass as {counters:?}, but the verdict is {verdict} ({counter:?})");
+        }
+        self.counted(counters)?;
+        if !wire::same(frame, &self.frame) {
+            let (wanted, seen) = (hex(frame), hex(&self.frame));
+            fail!("it must go on as\n  {wanted}\nbut is\n  {seen}");
+        }
+        if self.mark != mark {
+            fail!("its mark must be {mark:#x} but is {:#x}", self.mark);
+        }
+        Ok(())
+    }
+    fn counted(&self, counters: &[Counter]) -> Judgement {
+        let counter = self.counter;
+        if counters.contains(&counter) {
+            return Ok(());
+        }
+        Err(format!(
+            "it must be counted as {counters:?} but is {counter:?}"
+        ))
     }
 }
 
@@ -167,30 +195,26 @@ impl Model {
             .get(service)
             .is_some_and(|live| live.incarnations.get(&backend) == Some(&incarnation))
     }
+    /// Returns all frontends with their services.
+    fn frontends(&self) -> impl Iterator<Item = (&Live, &Frontend)> {
+        let services = self.services.values();
+        services.flat_map(|live| live.service.frontends.iter().map(move |one| (live, one)))
+    }
     /// Returns the service and frontend of a destination; a node port only if there is no other.
     fn frontend(&self, to: SocketAddr, protocol: u8) -> Option<(&Live, &Frontend)> {
         let all = || {
-            let services = self.services.values();
-            services
-                .filter(|live| live.service.protocol == protocol)
-                .flat_map(|live| live.service.frontends.iter().map(move |one| (live, one)))
+            let all = self.frontends();
+            all.filter(move |(live, _)| live.service.protocol == protocol)
         };
         let is_node_port = |one: &Frontend| one.kind == FrontendKind::NodePort;
-        let of_node = |one: &Frontend| {
-            let address = crate::services::node(one.at.is_ipv6());
-            SocketAddr::new(address, one.at.port())
-        };
+        let of_node = |one: &Frontend| at(node(one.at.is_ipv6()), one.at.port());
         let own = all().find(|(_, one)| !is_node_port(one) && one.at == to);
         own.or_else(|| all().find(|(_, one)| is_node_port(one) && of_node(one) == to))
     }
     /// Returns true if the address is the cluster IP of a service.
     fn is_cluster_ip(&self, address: IpAddr) -> bool {
-        self.services.values().any(|live| {
-            let frontends = &live.service.frontends;
-            frontends
-                .iter()
-                .any(|one| one.kind == FrontendKind::ClusterIp && one.at.ip() == address)
-        })
+        let is_it = |one: &Frontend| one.kind == FrontendKind::ClusterIp && one.at.ip() == address;
+        self.frontends().any(|(_, one)| is_it(one))
     }
     /// Returns the interface as in the keys of flows: 0 for the uplink, which many clients share.
     fn client_interface(interface: Interface) -> u32 {
@@ -246,18 +270,13 @@ impl<'a> Case<'a> {
         let headers = wire::read(&self.seen.frame).ok_or("what goes on is no packet")?;
         Ok(headers.tuple)
     }
-    fn passes(&self, frame: &[u8], mark: u32, counters: &[Counter]) -> Judgement {
-        passes(self.seen, frame, mark, counters)
-    }
     /// Checks that the packet passes as it is.
     fn unchanged(&self, counters: &[Counter]) -> Judgement {
-        self.passes(self.given.frame, self.given.mark, counters)
+        let Given { frame, mark, .. } = *self.given;
+        self.seen.passes(frame, mark, counters)
     }
     fn untouched(&self) -> Judgement {
         self.unchanged(&[Counter::Untouched])
-    }
-    fn counted(&self, counters: &[Counter]) -> Judgement {
-        counted(self.seen, counters)
     }
     /// Checks that the packet is dropped and this counter counts it.
     fn dropped(&self, counter: Counter) -> Judgement {
@@ -279,39 +298,6 @@ impl Live {
             .copied()
             .collect()
     }
-}
-
-/// Checks that a packet passes with these bytes and mark, counted by one of these counters.
-fn passes(seen: &Seen, frame: &[u8], mark: u32, counters: &[Counter]) -> Judgement {
-    if seen.verdict != NEXT {
-        fail!(
-            "it must pass and be counted as {counters:?}, but the verdict is {} ({:?})",
-            seen.verdict,
-            seen.counter
-        );
-    }
-    counted(seen, counters)?;
-    if !wire::same(frame, &seen.frame) {
-        fail!(
-            "it must go on as\n  {}\nbut is\n  {}",
-            hex(frame),
-            hex(&seen.frame)
-        );
-    }
-    if seen.mark != mark {
-        fail!("its mark must be {mark:#x} but is {:#x}", seen.mark);
-    }
-    Ok(())
-}
-
-fn counted(seen: &Seen, counters: &[Counter]) -> Judgement {
-    if counters.contains(&seen.counter) {
-        return Ok(());
-    }
-    Err(format!(
-        "it must be counted as {counters:?} but is {:?}",
-        seen.counter
-    ))
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -108,7 +108,8 @@ impl Model {
                 fail!("it must not get both of its ends");
             }
             let frame = case.with_ends(frontend, client);
-            case.passes(&frame, given.mark, &[Counter::ReplyTranslated])?;
+            case.seen
+                .passes(&frame, given.mark, &[Counter::ReplyTranslated])?;
             return Ok(true);
         }
         let known = self.flows.get(&own).filter(|flow| flow.is_masqueraded);
@@ -127,7 +128,8 @@ impl Model {
             fail!("the stack must judge its ends");
         }
         let frame = case.with_ends(masquerade, backend);
-        case.passes(&frame, given.mark, &[Counter::ForwardedHit])?;
+        case.seen
+            .passes(&frame, given.mark, &[Counter::ForwardedHit])?;
         Ok(true)
     }
 

@@ -14,13 +14,6 @@ pub(crate) enum Ring {
     Closed,
 }
 
-/// What a slot of a ring names: a flow, or a flow of datagrams from the node itself.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Named {
-    Flow(Key),
-    Untouched(Tuple),
-}
-
 /// The position of a name: the ring, and the number of names that were pushed before it.
 pub(crate) type Position = (Ring, u64);
 
@@ -39,8 +32,9 @@ impl Ring {
 #[derive(Default)]
 pub(crate) struct Rings {
     size: u64,
-    /// The names in each ring: half-open, datagrams, closed for IPv4, then the same for IPv6.
-    named: [Vec<Named>; 6],
+    /// The names in each ring: half-open, datagrams, closed for IPv4, then the same for IPv6. They
+    /// are the keys of flows, also of flows of datagrams from the node itself.
+    named: [Vec<Key>; 6],
     /// How many names were taken out of each ring to make space in the flow table.
     emptied: [u64; 6],
 }
@@ -60,47 +54,36 @@ impl Rings {
 impl Model {
     /// Puts a name into a ring. In a full ring it overwrites the oldest name; the flow of that name
     /// is removed, unless it cannot be evicted or has a newer name.
-    pub(crate) fn push(&mut self, ring: Ring, named: Named) -> Position {
-        let (Named::Flow(Key { tuple, .. }) | Named::Untouched(tuple)) = named;
-        let v6 = tuple.src.is_ipv6();
+    pub(crate) fn push(&mut self, ring: Ring, named: Key) -> Position {
+        let v6 = named.tuple.src.is_ipv6();
         let taken = &mut self.rings.named[usize::from(v6) * 3 + ring as usize];
         let n = taken.len() as u64;
         taken.push(named);
-        if n < self.rings.size {
-            return (ring, n);
+        if let Some(oldest) = n.checked_sub(self.rings.size) {
+            self.evict(v6, (ring, oldest));
         }
-        self.evict(v6, (ring, n - self.rings.size));
         (ring, n)
     }
     /// Removes the flow named at a position, unless it cannot be evicted or has a newer name.
     fn evict(&mut self, v6: bool, place: Position) {
         let (ring, n) = place;
-        match self.rings.named[usize::from(v6) * 3 + ring as usize][n as usize] {
-            Named::Flow(key) => {
-                let flow = self.flows.get(&key);
-                if flow.is_some_and(|flow| flow.place == place && flow.life.gives_way()) {
-                    self.remove_flow(key);
-                }
-            }
-            Named::Untouched(tuple) => {
-                let held = self.untouched.get(&tuple);
-                if held.is_some_and(|held| held.place == place && !held.is_established) {
-                    self.untouched.remove(&tuple);
-                }
-            }
+        let key = self.rings.named[usize::from(v6) * 3 + ring as usize][n as usize];
+        let flow = self.flows.get(&key);
+        if flow.is_some_and(|flow| flow.place == place && flow.life.gives_way()) {
+            self.remove_flow(key);
+        }
+        let held = self.untouched.get(&key.tuple);
+        if held.is_some_and(|held| held.place == place && !held.is_established) {
+            self.untouched.remove(&key.tuple);
         }
     }
     /// Returns the number of free entries in the flow table of one address family.
     pub(crate) fn room(&self, v6: bool) -> usize {
-        let flows = self
-            .flows
-            .iter()
-            .filter(|(key, _)| key.tuple.src.is_ipv6() == v6);
+        let is_of_family = |tuple: &Tuple| tuple.src.is_ipv6() == v6;
+        let flows = self.flows.iter();
+        let flows = flows.filter(|(key, _)| is_of_family(&key.tuple));
         let entries = flows.map(|(_, flow)| 2 + usize::from(flow.masquerade.is_some()));
-        let untouched = self
-            .untouched
-            .keys()
-            .filter(|tuple| tuple.src.is_ipv6() == v6);
+        let untouched = self.untouched.keys().filter(|tuple| is_of_family(tuple));
         (8 * self.rings.size as usize).saturating_sub(entries.sum::<usize>() + untouched.count())
     }
     /// Makes space in a full table: takes the oldest names out of the rings, evicts their flows.

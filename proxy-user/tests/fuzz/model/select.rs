@@ -10,7 +10,7 @@ use proxy_common::{Counter, EndpointSet, FrontendKind, Origin, Verdict, decide, 
 use super::{
     AffinityEntry, Case, Flow, Given, Judgement, Key, Live, Model,
     begin::PORT_TRIES,
-    rings::{Named, Ring},
+    rings::Ring,
     wire::{ACK, Headers, SYN, Tuple, UDP},
 };
 use crate::{
@@ -143,7 +143,7 @@ impl Model {
 
     fn with_another_port(&mut self, case: &Case<'_>) -> Judgement {
         let key = case.key();
-        let place = self.push(Ring::of(&key.tuple), Named::Flow(key));
+        let place = self.push(Ring::of(&key.tuple), key);
         let Tuple { protocol, src, dst } = key.tuple;
         if self.room(src.is_ipv6()) < 2 {
             self.is_lost = true;

@@ -4,6 +4,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use lab::traffic::crc32c;
+
 use super::wire::{Fragment, Headers, ICMP, ICMPV6, SCTP, TCP, Tuple, UDP, read};
 
 /// Returns the one's complement sum of some bytes.
@@ -33,14 +35,6 @@ fn update(frame: &mut [u8], at: usize, old: &[u8], new: &[u8]) {
 pub(crate) fn follow_half(frame: &mut [u8], checksum: usize, before: &[u8], at: usize) {
     let new = [frame[at], frame[at + 1]];
     update(frame, checksum, &before[at..at + 2], &new);
-}
-
-pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(!0_u32, |crc, byte| {
-        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
-            (crc >> 1) ^ (0x82f6_3b78 * (crc & 1))
-        })
-    })
 }
 
 pub(crate) fn octets(address: IpAddr) -> Vec<u8> {

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 pub(crate) use super::sums::{
-    crc32c, fault, follow_half, octets, same, sum, transport_sum, with_ends, with_icmp_sum,
+    fault, follow_half, octets, same, sum, transport_sum, with_ends, with_icmp_sum,
 };
 
 pub(crate) const TCP: u8 = 6;

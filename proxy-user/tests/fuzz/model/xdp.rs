@@ -6,7 +6,6 @@ use proxy_common::Counter;
 use super::{
     Given, Judgement, Model, Seen,
     life::goes_on,
-    passes,
     past::{may_leave, needs_stack, older},
     wire::{self, TCP, UDP},
 };
@@ -87,6 +86,6 @@ impl Model {
         frame[..12].copy_from_slice(&given.frame[..12]);
         let expected = wire::with_ends(given.frame, &headers, src, dst);
         let went = Seen::passed(frame, given.mark, counter);
-        passes(&went, &expected, given.mark, &[counter])
+        went.passes(&expected, given.mark, &[counter])
     }
 }
