@@ -12,7 +12,6 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
 
 use super::{
     Tools,
@@ -181,24 +180,20 @@ fn give_addresses(tools: &Tools, ended: &AtomicBool) {
 }
 
 fn give_round(tools: &Tools, next: &mut u32) -> Result<()> {
-    let services = kubectl(tools, "get services --all-namespaces -o json")?;
-    let services: Value = serde_json::from_str(&services).context("read the services")?;
-    let waits = |service: &&Value| {
-        let given = service["status"]["loadBalancer"]["ingress"].as_array();
-        service["spec"]["type"] == "LoadBalancer" && given.is_none_or(Vec::is_empty)
-    };
-    let services = services["items"].as_array().into_iter().flatten();
-    for service in services.filter(waits) {
-        let text = |field: &str| service["metadata"][field].as_str().unwrap_or_default();
+    let columns =
+        "A:.metadata.namespace,B:.metadata.name,C:.spec.type,D:.status.loadBalancer.ingress";
+    let get = format!("get services --all-namespaces --no-headers -o custom-columns={columns}");
+    for service in kubectl(tools, &get)?.lines() {
+        let words: Vec<_> = service.split_whitespace().collect();
+        let [namespace, name, "LoadBalancer", "<none>"] = words[..] else {
+            continue;
+        };
         let patch =
             format!(r#"{{"status":{{"loadBalancer":{{"ingress":[{{"ip":"{START}{next}"}}]}}}}}}"#);
         *next = *next % 250 + 1;
         let patch = format!("--subresource=status --type=merge --patch {patch}");
-        let (namespace, name) = (text("namespace"), text("name"));
-        kubectl(
-            tools,
-            &format!("patch service {name} -n {namespace} {patch}"),
-        )?;
+        let patch = format!("patch service {name} -n {namespace} {patch}");
+        kubectl(tools, &patch)?;
     }
     Ok(())
 }
