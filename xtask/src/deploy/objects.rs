@@ -85,8 +85,8 @@ impl Helm {
         Ok(Self { program, home })
     }
 
-    /// Runs helm in `deploy/` without a cluster, with the words of a text, and values (`path=value`)
-    /// for the chart that the text names. A value in braces or brackets is JSON.
+    /// Runs helm in `deploy/`, without a cluster, with the words of a text, and values
+    /// (`path=value`) for the chart that the text names. A value in braces or brackets is JSON.
     fn run(&self, words: &str, values: &[&str]) -> Result<String> {
         let mut command = command::of(&self.program, "--namespace kube-system");
         let homes = ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"];
