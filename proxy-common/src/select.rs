@@ -54,17 +54,3 @@ pub const fn scramble(word: u64) -> u64 {
     let word = (word ^ word >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
     word ^ word >> 32
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_slot_of_a_block_is_selected_and_no_other() {
-        let numbers = 0..1000;
-        let slots = numbers.filter_map(|n| slot(Block::new(40, 7), n));
-        let seen: std::collections::BTreeSet<_> = slots.collect();
-        assert_eq!(seen, (40..47).collect());
-        assert_eq!(slot(Block::EMPTY, 7), None);
-    }
-}

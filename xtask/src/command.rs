@@ -4,7 +4,7 @@
 use std::{
     ffi::OsStr,
     fs::File,
-    io::{BufRead, BufReader, Read, Write},
+    io::{BufRead, BufReader, Read, Seek, Write},
     path::Path,
     process::{Command, Output, Stdio},
 };
@@ -41,20 +41,13 @@ pub(crate) fn output(command: &mut Command, what: &str) -> Result<String> {
     stdout(&output, what)
 }
 
-/// Like `output`, for a command that prints nothing before it has read all of its stdin, `input`.
-/// Otherwise both sides could block.
+/// Like `output`, for a command that reads `input` from its stdin.
 pub(crate) fn output_of(command: &mut Command, input: &str, what: &str) -> Result<String> {
-    let child = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn();
-    let mut child = child.with_context(|| start(what, command))?;
-    { child.stdin.take().context("no stdin")? }
-        .write_all(input.as_bytes())
-        .with_context(|| what.to_owned())?;
-    let output = child.wait_with_output();
-    stdout(&output.with_context(|| what.to_owned())?, what)
+    let mut file = tempfile::tempfile().context("make a file")?;
+    let written = file.write_all(input.as_bytes());
+    let ready = written.and_then(|()| file.rewind());
+    ready.context("write a command's input")?;
+    output(command.stdin(file), what)
 }
 
 /// Returns the stdout of a command that has ended; fails if its exit status is not 0.

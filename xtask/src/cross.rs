@@ -95,26 +95,20 @@ impl Builder {
     /// Changes a cargo command so that it builds for the architecture; `flags` are added for rustc.
     pub(crate) fn direct(&self, command: &mut Command, flags: &str) {
         let target = self.arch.target();
+        let upper = target.to_uppercase().replace('-', "_");
+        let variable = |option: &str| format!("CARGO_TARGET_{upper}_{option}");
         command.args(["--target", target]);
         let mut flags = flags.to_owned();
         if let Some((rustc, sysroot)) = &self.foreign {
             let linker = format!("{}-gcc", self.arch.gnu());
-            command
-                .env("RUSTC", rustc)
-                .env(variable(target, "LINKER"), linker);
+            command.env("RUSTC", rustc).env(variable("LINKER"), linker);
             if let Some(sysroot) = sysroot {
                 flags.push_str(&format!(" --sysroot={}", sysroot.display()));
             }
         }
         // cargo does not use these flags for build scripts and macros, because a target is given.
-        command.env(variable(target, "RUSTFLAGS"), flags);
+        command.env(variable("RUSTFLAGS"), flags);
     }
-}
-
-/// Returns the environment variable that sets cargo's option `name` for a target.
-fn variable(target: &str, name: &str) -> String {
-    let target = target.to_uppercase().replace('-', "_");
-    format!("CARGO_TARGET_{target}_{name}")
 }
 
 /// Returns true if the compiler `rustc` has an installed standard library for `arch`.

@@ -7,14 +7,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, Result, ensure};
-use nix::{
-    mount::{MsFlags, mount},
-    sys::statfs::{BPF_FS_MAGIC, statfs},
-    unistd::Uid,
-};
+use anyhow::{Result, ensure};
+use nix::unistd::Uid;
 
-const BPFFS: &str = "/sys/fs/bpf";
+use crate::command;
 
 pub(crate) fn is_root() -> bool {
     Uid::effective().is_root()
@@ -31,16 +27,11 @@ pub(crate) fn require_root(what: &str, instead: &str) -> Result<()> {
 
 /// Mounts the BPF file system where the agent pins its maps, unless it is mounted.
 pub(crate) fn ensure_bpffs() -> Result<()> {
-    let found = statfs(BPFFS).with_context(|| {
-        format!("look at {BPFFS}: the kernel needs CONFIG_BPF_SYSCALL and sysfs mounted at /sys")
-    })?;
-    if found.filesystem_type() == BPF_FS_MAGIC {
-        return Ok(());
-    }
-    eprintln!("mounting bpffs at {BPFFS}");
-    let (flags, data) = (MsFlags::empty(), None::<&str>);
-    mount(Some("bpffs"), BPFFS, Some("bpf"), flags, data)
-        .with_context(|| format!("mount bpffs at {BPFFS} (needs root and a kernel with BPF)"))
+    const SCRIPT: &str =
+        "findmnt --types bpf --mountpoint /sys/fs/bpf >/dev/null || mount -t bpf bpffs /sys/fs/bpf";
+    let what =
+        "mount bpffs at /sys/fs/bpf (needs root, sysfs and a kernel with CONFIG_BPF_SYSCALL)";
+    command::check(command::of("sh", "-c").arg(SCRIPT), what)
 }
 
 /// Searches for a program in the PATH, then in folders such as /usr/sbin that a user's PATH may

@@ -66,13 +66,14 @@ pub(crate) fn archive(images: &[Image<'_>]) -> Result<Vec<u8>> {
         let platform = json!({"architecture": image.arch.name(), "os": "linux"});
         let mut config = platform.clone();
         config["rootfs"] = json!({"type": "layers", "diff_ids": digests});
+        let labels = image.labels.iter();
+        let labels: Value = labels
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+            .collect();
         config["config"] = json!({
-            "Entrypoint": image.entrypoint, "Cmd": image.arguments,
+            "Entrypoint": image.entrypoint, "Cmd": image.arguments, "Labels": labels,
             "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
         });
-        if !image.labels.is_empty() {
-            config["config"]["Labels"] = labels(image);
-        }
         let config = Blob::json("application/vnd.oci.image.config.v1+json", &config);
         let layers: Vec<_> = image
             .layers
@@ -80,12 +81,10 @@ pub(crate) fn archive(images: &[Image<'_>]) -> Result<Vec<u8>> {
             .map(|layer| layer.descriptor())
             .collect();
         let kind = "application/vnd.oci.image.manifest.v1+json";
-        let mut manifest = json!({
+        let manifest = json!({
             "schemaVersion": 2, "mediaType": kind, "config": config.descriptor(), "layers": layers,
+            "annotations": labels,
         });
-        if !image.labels.is_empty() {
-            manifest["annotations"] = labels(image);
-        }
         let manifest = Blob::json(kind, &manifest);
         let mut listed = manifest.descriptor();
         listed["platform"] = platform;
@@ -126,13 +125,6 @@ pub(crate) fn archive(images: &[Image<'_>]) -> Result<Vec<u8>> {
         }
     }
     tar(&files)
-}
-
-fn labels(image: &Image<'_>) -> Value {
-    let labels = image.labels.iter();
-    labels
-        .map(|(name, value)| (name.clone(), Value::from(value.as_str())))
-        .collect()
 }
 
 fn index_of(manifests: &[Value]) -> Value {

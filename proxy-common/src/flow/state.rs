@@ -89,11 +89,6 @@ impl FlowState {
     pub const fn gives_way(self) -> bool {
         self.0 & Self::ACKNOWLEDGED.0 == 0 || self.is_closed() || self.awaits_answer_to_fin()
     }
-    /// Whether the flow has the bit [`Self::PICKED_UP`].
-    #[inline(always)]
-    pub const fn is_picked_up(self) -> bool {
-        self.0 & Self::PICKED_UP.0 != 0
-    }
     pub const fn phase(self) -> Phase {
         if self.is_closed() {
             Phase::Closed
@@ -306,7 +301,8 @@ pub fn change_by_backend(
 #[inline(always)]
 pub const fn takes_answer(state: FlowState, signals: Signals) -> bool {
     let waits = !state.has(FlowState::ACKNOWLEDGED) || state.has(FlowState::RENEWED);
-    let goes_on = state.is_picked_up() && !state.has(FlowState::ANSWERED) && signals.goes_on();
+    let goes_on =
+        state.has(FlowState::PICKED_UP) && !state.has(FlowState::ANSWERED) && signals.goes_on();
     signals.answers() && waits || goes_on
 }
 
@@ -349,7 +345,7 @@ pub fn begins_anew(
     }
     let is_datagram = protocol.0 == Protocol::UDP.0;
     if !is_datagram {
-        if state.is_closing() || state.is_picked_up() {
+        if state.is_closing() || state.has(FlowState::PICKED_UP) {
             return Anew::Ended;
         }
         if state.has(FlowState::ACKNOWLEDGED) && !genuine() {

@@ -31,7 +31,7 @@ const SIZES: [(usize, usize); 9] = [
 ];
 
 /// Returns the number of slots of a table for this many backends; 0 without backends.
-pub fn size(backends: usize) -> usize {
+fn size(backends: usize) -> usize {
     let mut sizes = SIZES.iter();
     let found = sizes.find(|(most, _)| backends <= *most);
     found.map_or(0, |(_, size)| *size)
@@ -39,14 +39,9 @@ pub fn size(backends: usize) -> usize {
 
 /// Returns the owner of each slot: an index into `backends`, whose order does not matter. A backend
 /// that is listed several times has as many shares. If there are more backends than slots, the last
-/// backends by address own no slot.
-pub fn table<A: Addr>(backends: &[(A, Port)]) -> Vec<u32> {
-    weighted(backends, &vec![1; backends.len()])
-}
-
-/// Like [`table`], for backends with weights, which stand in the same order. Backends of weight 0
-/// own no slot, but count for the size of the table, so that no change of a weight changes that.
-/// The table is empty if all weights are 0.
+/// backends by address own no slot. The weights stand in the order of the backends. Backends of
+/// weight 0 own no slot, but count for the size of the table, so that no change of a weight changes
+/// that. The table is empty if all weights are 0.
 pub fn weighted<A: Addr>(backends: &[(A, Port)], weights: &[u32]) -> Vec<u32> {
     if weights.iter().all(|weight| *weight == 0) {
         return Vec::new();

@@ -132,20 +132,8 @@ pub struct Sighting {
 }
 
 impl Sighting {
-    pub const EMPTY: Self = Self {
-        time: 0,
-        location: 0,
-        tuple: Tuple::NONE,
-        length: 0,
-        mark: 0,
-        interface: 0,
-        namespace: 0,
-        reason: 0,
-        seen: 0,
-        direction: 0,
-        receiver: [0; 6],
-        _pad: 0,
-    };
+    // SAFETY: plain numbers, of which 0 is a valid value.
+    pub const EMPTY: Self = unsafe { core::mem::zeroed() };
 }
 
 /// How many sources a followed packet may get on its way: the client's own, and masquerade

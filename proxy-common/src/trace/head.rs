@@ -24,16 +24,8 @@ pub struct Tuple {
 }
 
 impl Tuple {
-    pub const NONE: Self = Self {
-        src: V6::UNSPECIFIED,
-        dst: V6::UNSPECIFIED,
-        src_port: Port::ANY,
-        dst_port: Port::ANY,
-        protocol: Protocol::ANY,
-        family: 0,
-        signals: 0,
-        kind: 0,
-    };
+    // SAFETY: plain numbers, of which 0 is a valid value.
+    pub const NONE: Self = unsafe { core::mem::zeroed() };
     /// Bit of `kind`: the packet is a fragment, but not the first one of its datagram, so it has no
     /// ports.
     pub const LATER_FRAGMENT: u8 = 1;

@@ -117,26 +117,8 @@ impl Event {
     /// Value of `result`: the packet takes the stack; if it comes out unchanged, packets that
     /// follow in its direction leave past the stack.
     pub const ASKS_THE_STACK: i32 = 2;
-    pub const EMPTY: Self = Self {
-        time: 0,
-        cookie: 0,
-        before: Tuple::NONE,
-        after: Tuple::NONE,
-        outcome: 0,
-        service: 0,
-        backend: 0,
-        interface: 0,
-        length: 0,
-        result: 0,
-        process: 0,
-        work: 0,
-        head: 0,
-        hook: 0,
-        link_layer: 0,
-        _pad: 0,
-        namespace: 0,
-        command: [0; 16],
-    };
+    // SAFETY: plain numbers, of which 0 is a valid value.
+    pub const EMPTY: Self = unsafe { core::mem::zeroed() };
 
     /// Returns the outcome as a counter; `Untouched` if no counter has the number.
     pub fn counter(&self) -> Counter {

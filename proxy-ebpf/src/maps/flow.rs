@@ -232,7 +232,7 @@ pub fn account<T: Tables>(
     let entry = found.entry;
     let (protocol, signals) = (packet.key.protocol, packet.signals);
     let proven = || match protocol {
-        Protocol::TCP if entry.state.is_picked_up() => {
+        Protocol::TCP if entry.state.has(FlowState::PICKED_UP) => {
             is_near(packet.acknowledgement(skb), entry.sequence)
         }
         Protocol::TCP => proves_answer(packet.acknowledgement(skb), entry.sequence),

@@ -20,7 +20,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 
 use self::{
-    layout::{NODES, RUN, STATE},
+    layout::{CONTROL, NODES, RUN, STATE},
     node::Cni,
     proxy::Proxy,
 };
@@ -86,7 +86,8 @@ fn up(proxy: Proxy, cni: Option<Cni>) -> Result<()> {
             node::start_kubelet(&tools, node)?;
         }
         node::start_cni(&tools, cni)?;
-        node::wait_ready(&tools)?;
+        let ready = "wait --for=condition=Ready node --all --timeout=90s";
+        control::kubectl(&tools, ready)?;
         control::apply(&tools, include_str!("../../cluster/dns.yaml"))
     })?;
     step("proxy (10 s, portolan's image 2 min)", || {
@@ -101,6 +102,16 @@ fn up(proxy: Proxy, cni: Option<Cni>) -> Result<()> {
 fn name(value: &impl clap::ValueEnum) -> String {
     let value = value.to_possible_value();
     value.map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+/// Returns the choice that [`note`] has written into this file.
+fn noted<T: clap::ValueEnum>(file: &str) -> Option<T> {
+    let text = fs::read_to_string(CONTROL.folder().join(file)).ok()?;
+    T::from_str(text.trim(), false).ok()
+}
+
+fn note(file: &str, choice: &impl clap::ValueEnum) -> Result<()> {
+    fs::write(CONTROL.folder().join(file), name(choice))
 }
 
 /// Returns the paths of the cluster's programs; fails if there is no cluster.

@@ -13,8 +13,8 @@ use super::{
     Tools,
     control::{self, HOLDER, inside, kubectl, run, wait},
     images::{Archive, PAUSE},
-    layout::{self, CLUSTER_CIDR, CONTROL, NODES, Node, RUN, SERVICE_CIDR, kubeconfig, pki},
-    name,
+    layout::{self, CLUSTER_CIDR, NODES, Node, RUN, SERVICE_CIDR, kubeconfig, pki},
+    name, note, noted,
 };
 use crate::{
     fs,
@@ -130,19 +130,6 @@ pub(super) fn start_kubelet(tools: &Tools, node: &Node) -> Result<()> {
     control::start_daemon(&node.place, "kubelet", command.split_whitespace())
 }
 
-/// Waits until every node is Ready in the API.
-pub(super) fn wait_ready(tools: &Tools) -> Result<()> {
-    for node in &NODES {
-        let name = node.place.name;
-        let query = "jsonpath={.status.conditions[?(@.type==\"Ready\")].status}";
-        let get = format!("get node {name} -o {query}");
-        let what = format!("{name} to be ready");
-        let is_ready = || kubectl(tools, &get).is_ok_and(|status| status == "True");
-        wait(&what, &node.place, "kubelet", is_ready)?;
-    }
-    Ok(())
-}
-
 /// Who joins the nodes' pods.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Cni {
@@ -158,14 +145,9 @@ pub(crate) enum Cni {
     KubeRouter,
 }
 
-fn marker() -> PathBuf {
-    CONTROL.folder().join("cni")
-}
-
 /// Returns the cluster's pod network.
 pub(super) fn current_cni() -> Cni {
-    let text = fs::read_to_string(marker()).unwrap_or_default();
-    Cni::from_str(text.trim(), false).unwrap_or(Cni::Bridge)
+    noted("cni").unwrap_or(Cni::Bridge)
 }
 
 /// Returns the pod network to build: `wanted`, or without it the present one. Writes it down. Fails
@@ -178,7 +160,7 @@ pub(super) fn choose_cni(wanted: Option<Cni>, stands: bool) -> Result<Cni> {
         "this cluster's pod network is {}, and it stays as long as the cluster: `cargo xtask cluster down` first",
         name(&present)
     );
-    fs::write(marker(), name(&cni))?;
+    note("cni", &cni)?;
     Ok(cni)
 }
 
@@ -187,17 +169,19 @@ pub(super) fn choose_cni(wanted: Option<Cni>, stands: bool) -> Result<Cni> {
 pub(super) fn start_cni(tools: &Tools, cni: Cni) -> Result<()> {
     for node in &NODES {
         let name = node.place.name;
-        let is_known = || kubectl(tools, &format!("get node {name}")).is_ok();
-        wait(name, &node.place, "kubelet", is_known)?;
+        kubectl(
+            tools,
+            &format!("wait --for=create node/{name} --timeout=90s"),
+        )?;
         let range = json!({"spec": {"podCIDR": node.pods, "podCIDRs": [node.pods]}});
         kubectl(tools, &format!("patch node {name} --patch {range}"))?;
     }
     // kube-router masquerades packets to nodes whose ranges it did not find at its start.
     for node in &NODES {
         match cni {
-            Cni::Bridge => configure(node, "cni0", None)?,
+            Cni::Bridge => configure(node, "cni0", 0)?,
             Cni::KubeRouter => {
-                configure(node, "kube-bridge", None)?;
+                configure(node, "kube-bridge", 0)?;
                 start_kube_router(tools, node)?;
             }
             _ => start_flannel(tools, node, cni)?,
@@ -235,7 +219,7 @@ fn start_flannel(tools: &Tools, node: &Node, cni: Cni) -> Result<()> {
     let mut lines = text.lines();
     let mtu = lines.find_map(|line| line.strip_prefix("FLANNEL_MTU=")?.trim().parse().ok());
     let mtu: u32 = mtu.context("flannel's lease has no FLANNEL_MTU")?;
-    configure(node, "cni0", Some(mtu))
+    configure(node, "cni0", mtu)
 }
 
 /// Starts kube-router without its service proxy, and without tunnels: all nodes are on one segment.
@@ -258,18 +242,17 @@ fn file(node: &Node) -> PathBuf {
 }
 
 /// Writes the configuration that the container runtime reads: the plugin bridge. Without one a node
-/// is not ready. kube-router and flannel masquerade themselves.
-fn configure(node: &Node, name: &str, mtu: Option<u32>) -> Result<()> {
-    let mut bridge = json!({
+/// is not ready. kube-router and flannel masquerade themselves. An `mtu` of 0 is the
+/// kernel's default.
+fn configure(node: &Node, name: &str, mtu: u32) -> Result<()> {
+    let bridge = json!({
         "type": "bridge", "bridge": name, "isGateway": true, "isDefaultGateway": true, "hairpinMode": true,
         "ipam": {
             "type": "host-local", "ranges": [[{"subnet": node.pods}]],
             "dataDir": node.place.folder().join("cni-addresses"),
         },
+        "mtu": mtu,
     });
-    if let Some(mtu) = mtu {
-        bridge["mtu"] = mtu.into();
-    }
     let ports = json!({"type": "portmap", "capabilities": {"portMappings": true}, "snat": true});
     let conflist = json!({"cniVersion": "1.0.0", "name": "cluster", "plugins": [bridge, ports]});
     fs::write(file(node), conflist.to_string())

@@ -2,24 +2,16 @@
 //! The keys, certificates and kubeconfigs of the cluster's components, signed by an authority of
 //! its own. `build` writes them to the cluster's folder; called by `cluster up`.
 
-use std::{
-    fs::Permissions,
-    os::unix::fs::PermissionsExt,
-    time::{Duration, SystemTime},
-};
+use std::{fs::Permissions, os::unix::fs::PermissionsExt};
 
 use anyhow::{Context, Result};
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair,
 };
 use serde_json::{Value, json};
 
 use super::layout::{API_SERVICE, CONTROL, DOMAIN, NODES, pki, server};
 use crate::fs;
-
-/// Validity of the certificates: a year.
-const VALIDITY: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// Kubernetes' group of administrators.
 const ADMINISTRATORS: &str = "system:masters";
@@ -34,7 +26,6 @@ pub(super) fn build() -> Result<()> {
     std::fs::set_permissions(pki(""), Permissions::from_mode(0o700)).context("close the folder")?;
     let mut authority = params("portolan-cluster", "", &[])?;
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    authority.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     let key = KeyPair::generate()?;
     fs::write(pki("ca.crt"), authority.self_signed(&key)?.pem())?;
     let issuer = Issuer::new(authority, key);
@@ -67,8 +58,8 @@ pub(super) fn build() -> Result<()> {
     Ok(())
 }
 
-/// Makes a key and its certificate, valid for servers and clients, and a kubeconfig that names
-/// both. `names` are the server's DNS names and addresses.
+/// Makes a key and its certificate, which without usages is valid for servers and clients, and a
+/// kubeconfig that names both. `names` are the server's DNS names and addresses.
 fn write(
     issuer: &Issuer<'_, KeyPair>,
     file: &str,
@@ -76,13 +67,7 @@ fn write(
     group: &str,
     names: &[String],
 ) -> Result<()> {
-    let mut params = params(user, group, names)?;
-    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    params.extended_key_usages = vec![
-        ExtendedKeyUsagePurpose::ServerAuth,
-        ExtendedKeyUsagePurpose::ClientAuth,
-    ];
-    params.use_authority_key_identifier_extension = true;
+    let params = params(user, group, names)?;
     let key = KeyPair::generate()?;
     let at = |ending| pki(&format!("{file}.{ending}"));
     fs::write(at("crt"), params.signed_by(&key, issuer)?.pem())?;
@@ -102,9 +87,6 @@ fn params(user: &str, group: &str, names: &[String]) -> Result<CertificateParams
         params.distinguished_name.push(kind, group);
     }
     params.distinguished_name.push(DnType::CommonName, user);
-    let now = SystemTime::now();
-    params.not_before = now.into();
-    params.not_after = (now + VALIDITY).into();
     Ok(params)
 }
 

@@ -2,8 +2,6 @@
 //! Installs the cluster's proxy: portolan as a user would install it, or kube-proxy. Called by
 //! `cluster up`.
 
-use std::path::PathBuf;
-
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 
@@ -11,10 +9,9 @@ use super::{
     Tools,
     control::{apply, kubectl},
     images,
-    layout::{CONTROL, NODES},
-    node,
+    layout::NODES,
+    node, note, noted,
 };
-use crate::fs;
 
 /// kube-proxy's manifests, as kubeadm installs it.
 const MANIFESTS: &str = "xtask/cluster/kube-proxy.yaml";
@@ -48,14 +45,9 @@ impl Proxy {
     }
 }
 
-fn marker() -> PathBuf {
-    CONTROL.folder().join("serving")
-}
-
 /// Returns the proxy that the last `install` has installed.
 pub(super) fn current() -> Proxy {
-    let text = fs::read_to_string(marker()).unwrap_or_default();
-    Proxy::from_str(&text, false).unwrap_or(Proxy::None)
+    noted("serving").unwrap_or(Proxy::None)
 }
 
 /// Replaces the installed proxy, as a user would. The old proxy's rules or programs in the kernel
@@ -82,7 +74,7 @@ pub(super) fn install(tools: &Tools, wanted: Proxy) -> Result<()> {
         kubectl(tools, "label nodes --all portolan.dev/proxy=kube-proxy")?;
         kubectl(tools, &format!("apply -k {EMERGENCY}"))?;
     }
-    fs::write(marker(), super::name(&wanted))
+    note("serving", &wanted)
 }
 
 fn wait_for_end(tools: &Tools, label: &str) -> Result<()> {
@@ -96,8 +88,7 @@ fn start_kube_proxy(tools: &Tools, mode: &str) -> Result<()> {
     kubectl(tools, &format!("apply -f {MANIFESTS}"))?;
     // A patch may have excluded kube-proxy from all nodes, and `apply` would not undo that.
     kubectl(tools, &format!("replace -f {MANIFESTS}"))?;
-    system(tools, "rollout restart daemonset/kube-proxy")?;
-    system(tools, "rollout status daemonset/kube-proxy --timeout=90s").map(drop)
+    restart(tools, "kube-proxy")
 }
 
 fn start_portolan(tools: &Tools) -> Result<()> {
@@ -109,16 +100,17 @@ fn start_portolan(tools: &Tools) -> Result<()> {
     kubectl(tools, "label nodes --all portolan.dev/proxy-")?;
     apply(tools, &CONFIG_MAP.replace("MODE", ""))?;
     kubectl(tools, &format!("apply -k {OVERLAY}"))?;
-    restart(tools)
+    restart(tools, "portolan")
 }
 
-/// Replaces portolan's pods, one after the other: running ones keep the image and the settings with
+/// Replaces a proxy's pods, one after the other: running ones keep the image and the settings with
 /// which they started. Waits until the new ones are ready.
-pub(super) fn restart(tools: &Tools) -> Result<()> {
-    system(tools, "rollout restart daemonset/portolan")?;
-    let ready = system(tools, "rollout status daemonset/portolan --timeout=90s");
-    ready.map(drop).or_else(|error| {
-        let logs = system(tools, "logs daemonset/portolan --all-pods").unwrap_or_default();
+pub(super) fn restart(tools: &Tools, name: &str) -> Result<()> {
+    system(tools, &format!("rollout restart daemonset/{name}"))?;
+    let status = format!("rollout status daemonset/{name} --timeout=90s");
+    system(tools, &status).map(drop).or_else(|error| {
+        let logs = format!("logs daemonset/{name} --all-pods");
+        let logs = system(tools, &logs).unwrap_or_default();
         bail!("{error:#}\n{logs}")
     })
 }

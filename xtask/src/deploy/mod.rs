@@ -57,9 +57,9 @@ pub(crate) fn check(filter: &[String], builds: bool, seen: &mut Stage) -> Result
             objects::refused(&helm()?)
         }),
         (
-            "a_release_is_installed_upgraded_rolled_back_and_removed",
+            "an_upgrade_replaces_pods_and_a_release_that_drains_stands_beside_another",
             has_helm,
-            &|| live::lifecycle(&helm()?, &server()?),
+            &|| objects::releases(&helm()?, &kubectl),
         ),
         ("the_plugin_asks_the_nodes_of_both_ends", true, &|| {
             plugin::check(&server()?, &kubectl.0)

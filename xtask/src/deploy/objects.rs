@@ -62,9 +62,12 @@ fn entry(mut object: Value) -> ((String, String), Value) {
         }
         metadata.retain(|_, value| value.as_object().is_none_or(|map| !map.is_empty()));
     }
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let key = (text(&object["kind"]), text(&object["metadata"]["name"]));
     (key, object)
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
 }
 
 /// The values that the chart requires on a cluster without kubeadm, as one argument of `--set`.
@@ -82,21 +85,16 @@ impl Helm {
         Ok(Self { program, home })
     }
 
-    /// Runs helm in `deploy/` with the words of a text, and values (`path=value`) for the chart
-    /// that the text names. A value in braces or brackets is JSON.
-    pub(super) fn run(
-        &self,
-        words: &str,
-        values: &[&str],
-        kubeconfig: Option<&Path>,
-    ) -> Result<String> {
+    /// Runs helm in `deploy/`, without a cluster, with the words of a text, and values
+    /// (`path=value`) for the chart that the text names. A value in braces or brackets is JSON.
+    fn run(&self, words: &str, values: &[&str]) -> Result<String> {
         let mut command = command::of(&self.program, "--namespace kube-system");
         let homes = ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"];
         command
             .args(words.split(' '))
             .current_dir(folder(""))
             .envs(homes.map(|name| (name, self.home.path())))
-            .env("KUBECONFIG", kubeconfig.unwrap_or(Path::new("/dev/null")));
+            .env("KUBECONFIG", "/dev/null");
         for value in values {
             let (_, inner) = value.split_once('=').unwrap_or_default();
             // `[::]:1` is an address.
@@ -110,7 +108,7 @@ impl Helm {
     /// Returns the YAML of the objects that the chart renders with these values, without those of
     /// `helm test`.
     pub(super) fn template(&self, values: &[&str]) -> Result<String> {
-        self.run("template portolan --skip-tests ./chart", values, None)
+        self.run("template portolan --skip-tests ./chart", values)
     }
 
     pub(super) fn objects(&self, kubectl: &Kubectl, values: &[&str]) -> Result<Objects> {
@@ -131,7 +129,7 @@ pub(super) fn same(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
         (folder(""), &cluster[..1]),
         (cargo::root().join("xtask/cluster/overlay"), &cluster[..]),
     ] {
-        helm.run("lint --strict --quiet ./chart", values, None)?;
+        helm.run("lint --strict --quiet ./chart", values)?;
         let (one, other) = (kubectl.kustomize(&folder)?, helm.objects(kubectl, values)?);
         let keys = (one.keys(), other.keys());
         ensure!(one.keys().eq(other.keys()), "{keys:?}");
@@ -185,9 +183,7 @@ pub(super) fn affinity(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
         ("serviceProxyName=canary", "NotIn", "kube-proxy"),
     ] {
         let objects = helm.objects(kubectl, &[ADDRESS, mode, &format!("affinity={given}")])?;
-        let daemon = objects.iter().find(|((kind, _), _)| kind == "DaemonSet");
-        let (_, daemon) = daemon.context("no DaemonSet")?;
-        let node = &daemon["spec"]["template"]["spec"]["affinity"]["nodeAffinity"];
+        let node = &daemon_set(&objects)?["spec"]["template"]["spec"]["affinity"]["nodeAffinity"];
         let ours = json!({"key": "portolan.dev/proxy", "operator": operator, "values": [value]});
         let wanted = json!([
             {"matchExpressions": [fargate, ours]},
@@ -196,6 +192,51 @@ pub(super) fn affinity(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
         ensure!(node[RULE]["nodeSelectorTerms"] == wanted, "{mode}: {node}");
     }
     Ok(())
+}
+
+/// Tests what an upgrade of a release changes, that a release which drains stands beside another
+/// one, and that nothing of a release stays when helm uninstalls it.
+pub(super) fn releases(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
+    let of = |values: &[&str]| helm.template(&[&[ADDRESS], values].concat());
+    let first = of(&[])?;
+    let second = of(&["image.tag=0.2.0", "settings.clusterCIDR=10.9.0.0/16"])?;
+    ensure!(second.contains(":0.2.0"), "another image: {second}");
+    // Other settings replace the pods. The ConfigMap keeps its name: pods of before still use it.
+    let checksum = |text: &str| {
+        let mut lines = text.lines();
+        let line = lines.find(|line| line.contains("checksum/config: "));
+        line.map(str::to_owned)
+    };
+    let sums = (checksum(&first), checksum(&second));
+    ensure!(sums.0.is_some() && sums.0 != sums.1, "checksums: {sums:?}");
+    for part in ["helm.sh/hook", "helm.sh/resource-policy"] {
+        ensure!(!first.contains(part), "{part}: {first}");
+    }
+    let (first, second) = (kubectl.parse(&first)?, kubectl.parse(&second)?);
+    ensure!(first.keys().eq(second.keys()), "{:?}", second.keys());
+    let serving = daemon_set(&first)?;
+    let volume = &serving["spec"]["template"]["spec"]["volumes"][2];
+    let read = text(&volume["configMap"]["name"]);
+    let has_map = first.contains_key(&("ConfigMap".to_owned(), read));
+    ensure!(has_map, "there is no ConfigMap for {volume}");
+    // As an upgrade of the first release, a drain keeps the selection of pods. Beside it, another
+    // release shares no object with it.
+    for (mode, is_beside) in [("mode=drain", false), ("mode=drain-labelled", true)] {
+        let objects = helm.objects(kubectl, &[ADDRESS, mode])?;
+        let draining = daemon_set(&objects)?;
+        let arguments = &draining["spec"]["template"]["spec"]["containers"][0]["args"];
+        ensure!(arguments[0] == "cleanup", "{mode}: {arguments}");
+        let is_same = draining["spec"]["selector"] == serving["spec"]["selector"];
+        let mut keys = objects.keys();
+        let fits = keys.all(|key| first.contains_key(key) != is_beside);
+        ensure!(fits && is_same != is_beside, "{mode}: {:?}", objects.keys());
+    }
+    Ok(())
+}
+
+fn daemon_set(objects: &Objects) -> Result<&Value> {
+    let found = objects.iter().find(|((kind, _), _)| kind == "DaemonSet");
+    Ok(found.context("no DaemonSet")?.1)
 }
 
 /// Tests that helm refuses values, by name: by a rule of the templates, and by the schema.

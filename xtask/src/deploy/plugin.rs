@@ -82,15 +82,8 @@ pub(super) fn check(server: &Server, kubectl: &Path) -> Result<()> {
             "{{apiVersion: v1, kind: Pod, metadata: {named}, spec: {spec}}}"
         ))?;
         let status = json!({"status": {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}]}});
-        let patch = [
-            "patch",
-            "pod",
-            name,
-            "--subresource=status",
-            "--type=merge",
-            "--patch",
-        ];
-        server.kubectl(&[&patch[..], &[&status.to_string()]].concat())
+        let patch = format!("patch pod {name} --subresource=status --type=merge --patch {status}");
+        server.kubectl(&patch.split(' ').collect::<Vec<_>>())
     };
     // Nodes with agents on them.
     for (letter, last) in [("a", 2), ("b", 3), ("d", 4)] {

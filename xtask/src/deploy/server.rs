@@ -102,9 +102,9 @@ impl Server {
         self.feed(&arguments, objects).map(drop)
     }
 
-    /// Returns the objects of a kind in kube-system; `more` are further arguments of `kubectl get`.
-    pub(super) fn list(&self, kind: &str, more: &[&str]) -> Result<Vec<Value>> {
-        let text = self.kubectl(&[&["get", kind, "-o", "json"], more].concat())?;
+    /// Returns the objects of a kind in kube-system.
+    pub(super) fn list(&self, kind: &str) -> Result<Vec<Value>> {
+        let text = self.kubectl(&["get", kind, "-o", "json"])?;
         let list: Value = serde_json::from_str(&text).context("read kubectl's answer")?;
         let items = list["items"].as_array().cloned();
         items.context("a list has no items")

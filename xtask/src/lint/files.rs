@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Checks single files: licence lines, length, no paths of a development machine.
+//! Checks single files: licence line, length, width of comments, no paths of a development
+//! machine.
 
 use anyhow::Result;
 
@@ -35,107 +36,90 @@ pub(super) fn read_all() -> Result<Vec<File>> {
     Ok(files)
 }
 
-/// Returns a message for each file whose licence is missing. It must be in line 1 of a Rust file,
-/// and in line 2 of a script.
-pub(super) fn licence_lines(files: &[File]) -> Vec<String> {
-    let complaint = |file: &File| {
-        let (line, prefix) = match (file.text.starts_with("#!"), file.is_rust()) {
-            (true, _) => (2, "# SPDX-License-Identifier: "),
-            (_, true) => (1, "// SPDX-License-Identifier: "),
-            _ => return None,
-        };
-        let text = file.text.lines().nth(line - 1).unwrap_or_default();
-        let complaint = format!("write the licence here: {prefix}Apache-2.0 OR MIT");
-        (!text.starts_with(prefix)).then(|| format!("{}:{line}: {complaint}", file.path))
-    };
-    files.iter().filter_map(complaint).collect()
-}
-
-/// Returns a message for each line of the files of which `complaint` has one.
-fn lines_of<'a>(
-    files: impl IntoIterator<Item = &'a File>,
-    complaint: impl Fn(&str) -> Option<String>,
-) -> Vec<String> {
+/// Returns a message for each rule that a file breaks. The licence must be in line 1 of a Rust
+/// file, and in line 2 of a script.
+pub(super) fn check(files: &[File]) -> Vec<String> {
     let mut found = Vec::new();
     for file in files {
-        for (number, line) in (1..).zip(file.text.lines()) {
-            let complaint = complaint(line);
-            found.extend(complaint.map(|text| format!("{}:{number}: {text}", file.path)));
+        let mut complain =
+            |line: usize, text: String| found.push(format!("{}:{line}: {text}", file.path));
+        let licence = match (file.text.starts_with("#!"), file.is_rust()) {
+            (true, _) => Some((2, "# SPDX-License-Identifier: ")),
+            (_, true) => Some((1, "// SPDX-License-Identifier: ")),
+            _ => None,
+        };
+        let lines = || (1_usize..).zip(file.text.lines());
+        if let Some((line, prefix)) = licence
+            && !lines().any(|(number, text)| number == line && text.starts_with(prefix))
+        {
+            complain(
+                line,
+                format!("write the licence here: {prefix}Apache-2.0 OR MIT"),
+            );
+        }
+        for (number, line) in lines() {
+            if let Some(path) = MACHINE_PATHS.iter().find(|path| line.contains(**path)) {
+                complain(
+                    number,
+                    format!("\"{path}\" is a path of one machine; take it out"),
+                );
+            }
+            let is_comment = file.is_rust() && line.trim_start().starts_with("//");
+            if is_comment && line.chars().count() > COMMENT_COLUMNS {
+                complain(
+                    number,
+                    format!("break the comment at {COMMENT_COLUMNS} columns"),
+                );
+            }
+            if file.is_rust() && number == MAX_LINES + 1 {
+                complain(
+                    number,
+                    format!("split the file, {MAX_LINES} lines are the most"),
+                );
+            }
         }
     }
     found
 }
 
-pub(super) fn machine_paths(files: &[File]) -> Vec<String> {
-    lines_of(files, |line| {
-        let path = MACHINE_PATHS.iter().find(|path| line.contains(**path))?;
-        Some(format!("\"{path}\" is a path of one machine; take it out"))
-    })
-}
-
-/// Returns a line for each Rust file with more than `MAX_LINES` lines.
-pub(super) fn too_long(files: &[File]) -> Vec<String> {
-    let rust = files.iter().filter(|file| file.is_rust());
-    let complaint = |file: &File| {
-        let (lines, path) = (file.text.lines().count(), &file.path);
-        let text = format!("{path}: {lines} lines; split it, {MAX_LINES} is the most");
-        (lines > MAX_LINES).then_some(text)
-    };
-    rust.filter_map(complaint).collect()
-}
-
-/// Returns a line for each comment line of a Rust file with more than `COMMENT_COLUMNS` columns.
-pub(super) fn wide_comments(files: &[File]) -> Vec<String> {
-    lines_of(files.iter().filter(|file| file.is_rust()), |line| {
-        let is_wide = line.chars().count() > COMMENT_COLUMNS;
-        (is_wide && line.trim_start().starts_with("//"))
-            .then(|| format!("break the comment at {COMMENT_COLUMNS} columns"))
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use rstest::rstest;
-
     use super::*;
 
-    #[rstest]
-    #[case(
-        licence_lines,
-        "a.rs",
-        "//! no\n",
-        "a.rs:1: write the licence here: // SPDX"
-    )]
-    #[case(licence_lines, "a.rs", "// SPDX-License-Identifier: MIT\n", "")]
-    #[case(
-        licence_lines,
-        "run",
-        "#!/bin/sh\ntrue\n",
-        "run:2: write the licence here: # SPDX"
-    )]
-    #[case(
-        licence_lines,
-        "run",
-        "#!/bin/sh\n# SPDX-License-Identifier: MIT\n",
-        ""
-    )]
-    #[case(licence_lines, "a.md", "nothing", "")]
-    #[case(machine_paths, "a.md", &format!("fine\nsee {}x", MACHINE_PATHS[0]), "a.md:2: ")]
-    #[case(machine_paths, "a.md", "in network/ and at the root/ of it", "")]
-    // Columns count, not bytes.
-    #[case(wide_comments, "a.rs", &format!("    // {}", "é".repeat(93)), "")]
-    #[case(wide_comments, "a.rs", &format!("\n    // {}", "ab".repeat(93)), "a.rs:2: break the comment")]
-    #[case(too_long, "a.rs", &"x\n".repeat(MAX_LINES), "")]
-    #[case(too_long, "a.rs", &"x\n".repeat(MAX_LINES + 1), "a.rs: 501 lines")]
-    #[case(too_long, "a.yaml", &"x\n".repeat(MAX_LINES + 1), "")]
-    fn files_are_judged(
-        #[case] judge: fn(&[File]) -> Vec<String>,
-        #[case] path: &str,
-        #[case] text: &str,
-        #[case] complaint: &str,
-    ) {
-        let found = judge(&[File::new(path, text)]);
-        assert_eq!(found.len(), usize::from(!complaint.is_empty()), "{found:?}");
-        assert!(found.concat().starts_with(complaint), "{found:?}");
+    #[test]
+    fn files_are_judged() {
+        let judge = |path: &str, text: &str, complaint: &str| {
+            let found = check(&[File::new(path, text)]);
+            assert_eq!(found.len(), usize::from(!complaint.is_empty()), "{found:?}");
+            assert!(found.concat().starts_with(complaint), "{found:?}");
+        };
+        let rust = |text: &str| format!("// SPDX-License-Identifier: MIT\n{text}");
+        let lines = |count| rust(&"x\n".repeat(count - 1));
+        judge(
+            "a.rs",
+            "//! no\n",
+            "a.rs:1: write the licence here: // SPDX",
+        );
+        judge("a.rs", &rust(""), "");
+        judge(
+            "run",
+            "#!/bin/sh\ntrue\n",
+            "run:2: write the licence here: # SPDX",
+        );
+        judge("run", "#!/bin/sh\n# SPDX-License-Identifier: MIT\n", "");
+        judge("a.md", "nothing", "");
+        judge(
+            "a.md",
+            &format!("fine\nsee {}x", MACHINE_PATHS[0]),
+            "a.md:2: ",
+        );
+        judge("a.md", "in network/ and at the root/ of it", "");
+        // Columns count, not bytes.
+        judge("a.rs", &rust(&format!("    // {}", "é".repeat(93))), "");
+        let wide = format!("    // {}", "ab".repeat(93));
+        judge("a.rs", &rust(&wide), "a.rs:2: break the comment");
+        judge("a.rs", &lines(MAX_LINES), "");
+        judge("a.rs", &lines(MAX_LINES + 1), "a.rs:501: split the file");
+        judge("a.yaml", &lines(MAX_LINES + 1), "");
     }
 }

@@ -66,13 +66,10 @@ pub(crate) fn check_all() -> Result<()> {
         "dependencies of packages",
         none(&dependencies::check(&workspace)),
     );
-    seen("licence lines", none(&files::licence_lines(&files)));
     seen(
-        "paths of a development machine",
-        none(&files::machine_paths(&files)),
+        "licence lines, lengths, widths and paths in files",
+        none(&files::check(&files)),
     );
-    seen("width of comments", none(&files::wide_comments(&files)));
-    seen("length of files", none(&files::too_long(&files)));
     seen("budgets of lines", none(&budget::check(&lines)));
     seen("licences and sources of dependencies", licences());
     let programs = kernels::over_budget().and_then(|found| none(&found));

@@ -4,7 +4,7 @@
 
 mod pack;
 
-use std::{collections::BTreeSet, path::Path};
+use std::{collections::BTreeSet, path::PathBuf};
 
 use anyhow::{Result, ensure};
 
@@ -97,7 +97,11 @@ fn pages(target: &str) -> Result<Files> {
     builder.direct(&mut command, "");
     command.arg("--").arg(&folder);
     command::check(&mut command, "write manual pages and completions")?;
-    read_folder(&folder, "")
+    let read = |path: PathBuf| {
+        let name = path.file_name().unwrap_or_default();
+        Ok((name.display().to_string(), fs::read(&path)?))
+    };
+    fs::children(&folder)?.into_iter().map(read).collect()
 }
 
 /// Has cargo-cyclonedx write the bills of materials of the agent and of the kernel programs, beside
@@ -138,29 +142,10 @@ fn bills(commit: &Commit) -> Result<Files> {
 /// Returns the repository's files that are packed: the chart, the kubectl plugin, the systemd unit,
 /// licences and the changelog.
 fn project() -> Result<Files> {
-    let mut files = Files::new();
-    for folder in ["deploy/chart", "deploy/kubectl", "deploy/systemd"] {
-        files.extend(read_folder(&cargo::root().join(folder), folder)?);
-    }
-    for name in "LICENSE-APACHE LICENSE-MIT LICENSE-GPL2 CHANGELOG.md".split(' ') {
-        files.insert(name.to_owned(), fs::read(cargo::root().join(name))?);
-    }
-    Ok(files)
-}
-
-/// Returns all files below a folder. Key: the path below it, after `prefix` and `/`.
-fn read_folder(folder: &Path, prefix: &str) -> Result<Files> {
-    let mut files = Files::new();
-    for path in fs::children(folder)? {
-        let name = path.file_name().unwrap_or_default();
-        let name = Path::new(prefix).join(name).display().to_string();
-        if path.is_dir() {
-            files.extend(read_folder(&path, &name)?);
-        } else {
-            files.insert(name, fs::read(path)?);
-        }
-    }
-    Ok(files)
+    let paths = "deploy/chart deploy/kubectl deploy/systemd LICENSE-APACHE LICENSE-MIT LICENSE-GPL2 CHANGELOG.md";
+    let files = cargo::git(&format!("ls-files {paths}"))?;
+    let read = |path: &str| Ok((path.to_owned(), fs::read(cargo::root().join(path))?));
+    files.lines().map(read).collect()
 }
 
 /// Fails if the files of two builds differ; the error has their names.

@@ -102,17 +102,12 @@ impl CargoTool {
 
     /// Returns the path of the subcommand in exactly this version; builds it if it is missing.
     pub(crate) fn path(&self) -> Result<PathBuf> {
+        let _lock = lock()?;
         if self.built().is_none() {
-            let _lock = lock()?;
-            // Another set-up may have built it while this one waited.
-            if self.built().is_none() {
-                let Self(name, version, takes) = self;
-                step(
-                    "setup",
-                    &format!("building {name} {version} ({takes}, once per user)"),
-                );
-                install::cargo_tool(&self.folder()?, name, version)?;
-            }
+            let Self(name, version, takes) = self;
+            let what = format!("building {name} {version} ({takes}, once per user)");
+            step("setup", &what);
+            install::cargo_tool(&self.folder()?, name, version)?;
         }
         self.built().context("cargo has not built it")
     }

@@ -22,16 +22,12 @@ const MIN_RUST: &str = env!("CARGO_PKG_RUST_VERSION");
 /// Debian's compiler with a prebuilt core for the BPF target, and its clippy for `lint`.
 const COMPILER_PACKAGES: &str = "rustc-web libstd-rust-web-dev-bpf rust-web-clippy";
 
-/// A Rust compiler that can build for the BPF target, and the cargo to run it with.
-pub(super) struct Compiler {
-    pub(super) cargo: PathBuf,
-    pub(super) rustc: PathBuf,
-    /// The output of `rustc --version`.
-    pub(super) version: String,
+/// A Rust compiler that can build for the BPF target.
+struct Compiler {
+    /// Its toolchain, without a linker.
+    toolchain: Toolchain,
     llvm: u32,
     nightly: bool,
-    /// Whether the compiler has a prebuilt crate `core` for the BPF target.
-    pub(super) bpf_core: bool,
 }
 
 /// Uses a pair that is there, a nightly compiler before Debian's; else builds a linker for a
@@ -87,8 +83,9 @@ fn is_installed(packages: &str) -> bool {
 
 /// Builds the trial program; returns None if that fails.
 fn tried(compiler: &Compiler, linker: PathBuf) -> Option<Toolchain> {
-    let candidate = Toolchain::new(compiler, linker);
-    let (llvm, rustc) = (compiler.llvm, compiler.rustc.display());
+    let mut candidate = compiler.toolchain.clone();
+    candidate.linker = linker;
+    let (llvm, rustc) = (compiler.llvm, candidate.rustc.display());
     let what = format!("{} (LLVM {llvm}) at {rustc}", candidate.summary());
     step("setup", &format!("trying {what}"));
     match probe(&candidate) {
@@ -147,7 +144,10 @@ fn compilers() -> Vec<Compiler> {
     candidates.extend(host::find_program("rustc"));
     let mut found: Vec<Compiler> = Vec::new();
     for rustc in candidates {
-        if found.iter().all(|compiler| compiler.rustc != rustc) {
+        if found
+            .iter()
+            .all(|compiler| compiler.toolchain.rustc != rustc)
+        {
             found.extend(compiler(rustc));
         }
     }
@@ -171,13 +171,18 @@ fn compiler(rustc: PathBuf) -> Option<Compiler> {
     let bpf_core = prebuilt.is_ok_and(|files| files.iter().any(is_core));
     let has_source = library.join("src/rust/library/core/Cargo.toml").is_file();
     let can_build = numbers(release) >= numbers(MIN_RUST) && (bpf_core || nightly && has_source);
-    can_build.then_some(Compiler {
+    let toolchain = Toolchain {
         cargo,
-        version: verbose.lines().next()?.to_owned(),
-        llvm: field("LLVM version: ")?.split('.').next()?.parse().ok()?,
-        nightly,
-        bpf_core,
         rustc,
+        linker: PathBuf::new(),
+        build_std: !bpf_core,
+        version: verbose.lines().next()?.to_owned(),
+    };
+    let llvm = field("LLVM version: ")?.split('.').next()?.parse().ok()?;
+    can_build.then_some(Compiler {
+        toolchain,
+        llvm,
+        nightly,
     })
 }
 

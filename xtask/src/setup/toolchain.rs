@@ -10,13 +10,14 @@ use std::{
 
 use anyhow::{Result, ensure};
 
-use super::{cache_dir, search::Compiler};
+use super::cache_dir;
 use crate::{cargo, command, fs, host};
 
 /// The Rust target of the kernel programs.
 pub(crate) const TARGET: &str = "bpfel-unknown-none";
 
 /// The toolchain that builds the kernel programs.
+#[derive(Clone)]
 pub(crate) struct Toolchain {
     pub(crate) cargo: PathBuf,
     pub(crate) rustc: PathBuf,
@@ -24,7 +25,7 @@ pub(crate) struct Toolchain {
     /// Whether the crate `core` must be built from source: the compiler has none for the target.
     pub(crate) build_std: bool,
     /// The output of `rustc --version` at the test: an updated compiler is tested again.
-    version: String,
+    pub(super) version: String,
 }
 
 /// Returns the file's path: in the cache, or as PORTOLAN_TOOLCHAIN_FILE says.
@@ -36,16 +37,6 @@ pub(crate) fn file() -> Result<PathBuf> {
 }
 
 impl Toolchain {
-    pub(super) fn new(compiler: &Compiler, linker: PathBuf) -> Self {
-        Self {
-            cargo: compiler.cargo.clone(),
-            rustc: compiler.rustc.clone(),
-            linker,
-            build_std: !compiler.bpf_core,
-            version: compiler.version.clone(),
-        }
-    }
-
     fn parse(text: &str) -> Option<Self> {
         let value = |key: &str| {
             let mut pairs = text.lines().filter_map(|line| line.split_once('='));
