@@ -75,7 +75,7 @@ fn traffic_without_a_service_port_is_in_the_row_others() {
     now.counted.others.packets_in = 9;
     now.counted.refused.push((0, Counter::DroppedFragment, 1));
     let rows = rows(&now, None, false);
-    assert_eq!(rows[0].of.to_string(), "(others)");
+    assert_eq!(label(&rows[0].of), "(others)");
     assert_eq!((rows[0].packets_in, rows[0].refused()), (9, 1));
 }
 
