@@ -5,13 +5,7 @@
 mod attached;
 mod screen;
 
-use std::{
-    collections::BTreeMap,
-    io::Write,
-    path::PathBuf,
-    process::ExitCode,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::{collections::BTreeMap, io::Write, path::PathBuf, process::ExitCode, time::UNIX_EPOCH};
 
 use anyhow::Result;
 use config::processors;
@@ -263,9 +257,7 @@ fn services(metrics: Option<&str>, args: &AgentArgs) -> Option<u64> {
 
 /// Returns the seconds from `then` until now. `then`: seconds since 1970.
 fn age(then: f64) -> u64 {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
+    let now = UNIX_EPOCH.elapsed().unwrap_or_default();
     (now.as_secs_f64() - then).max(0.0) as u64
 }
 

@@ -11,12 +11,12 @@ use std::{
     io::{self, BufWriter, IsTerminal, Write},
     path::{Path, PathBuf},
     thread,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, UNIX_EPOCH},
 };
 
 use anyhow::{Context, Result};
 use datapath::trace::{Lost, Trace, Wanted, monotonic};
-use proxy_common::trace::{HEAD, Hook};
+use proxy_common::trace::HEAD;
 use serde::Serialize;
 
 use self::{drops::Drops, filter::FilterArgs};
@@ -208,7 +208,7 @@ impl<'a> Show<'a> {
             true => Box::new(io::sink()),
             false => Box::new(io::stdout()),
         };
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = UNIX_EPOCH.elapsed();
         let now = now.map_or(0, |now| now.as_nanos() as u64);
         Ok(Self {
             args,
@@ -266,16 +266,8 @@ impl Source for Programs {
         // As the program has left the packet; the comment says what source and destination were
         // before.
         if let (Some(file), Some(interface)) = (&mut show.file, &line.interface) {
-            let packet = pcapng::Packet {
-                time,
-                interface,
-                link_layer: report.event.link_layer != 0,
-                inbound: report.event.hook == Hook::Ingress as u8,
-                bytes: &report.bytes,
-                length: report.event.length,
-                comment: &line.comment(),
-            };
-            file.packet(&packet).context("write the file")?;
+            let written = file.packet(time, interface, &report, &line.comment());
+            written.context("write the file")?;
         }
         Ok(true)
     }
