@@ -3,10 +3,10 @@
 //! contents of the pinned maps. Called by `main`.
 #![deny(unsafe_code)]
 
-pub mod affinity;
+mod affinity;
 pub mod agent;
 pub mod args;
-pub mod backends;
+mod backends;
 mod cell;
 pub mod check;
 pub mod cleanup;
@@ -73,13 +73,13 @@ pub enum Command {
     #[command(visible_alias = "svc")]
     Services(args::ListArgs),
     /// List every endpoint that serves.
-    Backends(backends::BackendArgs),
+    Backends(names::NamedListArgs),
     /// List connections that are translated packet by packet.
     Flows(Box<flows::FlowArgs>),
     /// List sockets that were translated by the socket hooks.
     Sockets(sockets::SocketArgs),
     /// List clients with session affinity, and the endpoint of each.
-    Affinity(affinity::AffinityArgs),
+    Affinity(names::NamedListArgs),
     /// One screen: agent, kernel, attachments, syncs, maps, warnings, problems. Works without an
     /// agent.
     Status(status::StatusArgs),

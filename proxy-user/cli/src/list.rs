@@ -49,11 +49,10 @@ fn write<R: Row>(
             table(out, &page, R::columns(rows), headings, rows)
         }
         Format::Name => {
-            let mut last = None;
-            for row in rows {
-                let name = Some(row.name());
+            let mut last = String::new();
+            for name in rows.iter().map(R::name) {
                 if name != last {
-                    writeln!(out, "{}", name.as_deref().unwrap_or_default())?;
+                    writeln!(out, "{name}")?;
                     last = name;
                 }
             }
