@@ -65,7 +65,6 @@ pub struct Select {
     pub protocol: Option<String>,
 }
 
-/// The protocols that services have, as flags.
 const PROTOCOLS: [&str; 3] = ["tcp", "udp", "sctp"];
 
 /// Returns the protocol of services with this name, in any case.

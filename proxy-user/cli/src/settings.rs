@@ -36,7 +36,6 @@ pub struct ConfigArgs {
     pub show: Show,
 }
 
-/// A setting in force, as a row of the list.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 pub(super) struct SettingRow {
     pub(super) key: String,

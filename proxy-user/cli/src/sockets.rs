@@ -45,7 +45,6 @@ impl SocketArgs {
     }
 }
 
-/// A translated socket, with the process that owns it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 pub(super) struct OwnedSocket {
     #[serde(flatten)]
@@ -78,7 +77,6 @@ impl Row for OwnedSocket {
     }
 }
 
-/// Describes how a socket uses its service, and whether its backend is gone.
 fn how(row: &SocketRow) -> &'static str {
     match (row.connected, row.current) {
         (true, true) => "connected",

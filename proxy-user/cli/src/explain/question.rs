@@ -12,7 +12,6 @@ use crate::{
     names::EndArg,
 };
 
-/// The client that the user asks about.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum From {
     /// A process of this node.
@@ -25,7 +24,6 @@ pub(super) enum From {
     },
 }
 
-/// The destination that the user asks about.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum To {
     Address(SocketAddr),

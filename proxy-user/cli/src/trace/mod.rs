@@ -238,7 +238,6 @@ impl<'a> Show<'a> {
     }
 }
 
-/// The reports of portolan's programs.
 struct Programs {
     trace: Trace,
     known: NameCache,

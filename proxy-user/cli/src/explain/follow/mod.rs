@@ -49,7 +49,6 @@ const REPEATED: Duration = Duration::from_millis(1300);
 /// After the first packet, and before its repetition.
 const BETWEEN: Duration = Duration::from_millis(500);
 
-/// What became of the followed packet.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct FollowedRow {
@@ -63,7 +62,6 @@ pub(super) struct FollowedRow {
     pub(super) missing: Vec<String>,
 }
 
-/// Who sends the packet.
 enum Sender {
     Node,
     Pod(PodNamespace),

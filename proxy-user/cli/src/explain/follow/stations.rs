@@ -54,7 +54,6 @@ impl Rule {
     }
 }
 
-/// What happened to the packet at a station.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Did {
     Sent {
@@ -71,7 +70,6 @@ pub(super) enum Did {
     Freed(Freed),
 }
 
-/// A station.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Station {
     pub(super) host: Host,
@@ -149,7 +147,6 @@ pub(super) fn in_order(mut seen: Vec<Timed>, rules: Vec<(Direction, Rule)>) -> V
     stations
 }
 
-/// A station as the report shows it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(in crate::explain) struct StationRow {
