@@ -273,15 +273,10 @@ mod tests {
             let mut end: EndArg = pod.parse().expect("a pod");
             end.look_up(namespace, &args).map(|()| end.addresses)
         };
-        let address = [IpAddr::from([10, 40, 1, 2])];
-        assert_eq!(
-            found("pod/shop/cart-2", None).expect("it is there"),
-            address
-        );
-        assert_eq!(
-            found("pod/cart-2", Some("shop")).expect("it is there"),
-            address
-        );
+        for (pod, namespace) in [("pod/shop/cart-2", None), ("pod/cart-2", Some("shop"))] {
+            let found = found(pod, namespace).expect("it is there");
+            assert_eq!(found, [IpAddr::from([10, 40, 1, 2])]);
+        }
         let said = found("pod/cart-2", None).expect_err("no namespace");
         assert!(said.to_string().contains("pod/NAMESPACE/NAME"), "{said}");
     }

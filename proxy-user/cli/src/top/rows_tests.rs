@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use super::*;
 use crate::{
-    list::tests::{compare, page},
-    table::table,
+    format::Format,
+    list::tests::{compare, drawn, page},
 };
 
 fn port(service: &str) -> ServicePort {
@@ -86,10 +86,7 @@ fn the_table_of_top_matches_its_stored_pictures() {
         let mut rows = rows(&now, Some((&then, 2.0)), backends);
         rows.sort();
         for width in [80, 200] {
-            let columns = TopRow::columns(&rows);
-            let mut drawn = Vec::new();
-            table(&mut drawn, &page(width), columns, true, &rows).expect("to memory");
-            let drawn = String::from_utf8(drawn).expect("text");
+            let drawn = drawn(&page(width), &Format::Table, &rows);
             compare(&format!("top-{name}-{width}"), &drawn);
         }
     }
