@@ -121,15 +121,15 @@ pub enum Command {
     Cleanup(cleanup::CleanupArgs),
 }
 
-/// Runs the command that was parsed, and returns the exit status.
-pub fn execute(cli: &Cli) -> anyhow::Result<ExitCode> {
-    match perform(&cli.command) {
-        Err(error) if error.is::<BadInput>() => {
-            telemetry::fail(&error);
-            Ok(BAD_INPUT.into())
+/// Runs the command that was parsed, and prints the error if it fails. Returns the exit status.
+pub fn execute(cli: &Cli) -> ExitCode {
+    perform(&cli.command).unwrap_or_else(|error| {
+        telemetry::fail(&error);
+        match error.is::<BadInput>() {
+            true => BAD_INPUT.into(),
+            false => ExitCode::FAILURE,
         }
-        done => done,
-    }
+    })
 }
 
 fn perform(command: &Command) -> anyhow::Result<ExitCode> {

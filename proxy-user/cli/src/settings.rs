@@ -164,10 +164,8 @@ pub(super) fn rows(answer: &Json) -> Vec<SettingRow> {
             None if from != "default" || setting.unset.is_some() => String::new(),
             None => return None,
         };
-        let unset = setting
-            .unset
-            .as_deref()
-            .filter(|_| from != "flag" && from != "file");
+        let is_given = matches!(from, "flag" | "file");
+        let unset = setting.unset.as_deref().filter(|_| !is_given);
         Some(SettingRow {
             key: setting.key.to_owned(),
             means: unset.and_then(|unset| means(unset, &value)),

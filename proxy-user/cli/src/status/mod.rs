@@ -107,11 +107,7 @@ pub(super) fn run(args: &StatusArgs) -> Result<ExitCode> {
         }
         Ok(())
     })?;
-    Ok(if is_well {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(u8::from(!is_well).into())
 }
 
 impl AgentStatus {
@@ -147,6 +143,7 @@ pub(super) fn read(args: &AgentArgs) -> Result<Status> {
     let attached = attached(&agent, args, metrics.as_deref().ok(), &mut problems)?;
     let config = &agent.config;
     let cgroup = cgroup(config).ok().flatten();
+    let settings = agent.json("/configz").map(|all| chosen(&all));
     Ok(Status {
         version: env!("CARGO_PKG_VERSION"),
         node: named.or_else(|| node_name(config.hostname_override.as_deref()).ok()),
@@ -158,10 +155,7 @@ pub(super) fn read(args: &AgentArgs) -> Result<Status> {
         agent: status,
         attached,
         hooks_below: cgroup.filter(|root| is_below_root(root)),
-        settings: agent
-            .json("/configz")
-            .map(|all| chosen(&all))
-            .unwrap_or_default(),
+        settings: settings.unwrap_or_default(),
         map_memory: maps.iter().filter_map(|map| map.memory).sum(),
         maps,
         warnings: warnings.ok(),

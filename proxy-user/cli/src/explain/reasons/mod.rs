@@ -201,14 +201,10 @@ impl Wanted<'_> {
     }
 
     pub(super) fn nodes(&self) -> BTreeSet<&str> {
-        let endpoints = self
-            .objects
-            .slices
-            .iter()
-            .flat_map(|slice| &slice.endpoints);
-        endpoints
-            .filter_map(|one| one.node_name.as_deref())
-            .collect()
+        let slices = self.objects.slices.iter();
+        let endpoints = slices.flat_map(|slice| &slice.endpoints);
+        let nodes = endpoints.filter_map(|one| one.node_name.as_deref());
+        nodes.collect()
     }
 
     fn port_of<'s>(&self, service: &'s Service) -> Option<&'s ServicePort> {
