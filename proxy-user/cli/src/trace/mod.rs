@@ -10,6 +10,7 @@ use std::{
     fs::File,
     io::{self, BufWriter, IsTerminal, Write},
     path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant, UNIX_EPOCH},
 };
@@ -26,7 +27,7 @@ use super::{
     list::is_closed,
     names::NameArgs,
     packets::{line::Line, name_cache::NameCache},
-    signals::Stop,
+    signals::set_by_signals,
     terminal::Page,
 };
 
@@ -84,7 +85,7 @@ pub enum Form {
 pub(super) fn run(args: &TraceArgs) -> Result<()> {
     // The kernel detaches the programs when the process ends in any case. Signals are handled so
     // that the file and the last line are still written.
-    let stop = Stop::on_signals()?;
+    let stop = set_by_signals()?;
     let known = NameCache::read(&args.pins.pin_dir, &args.names)?;
     let filter = args.filter.filter(&args.names, &known)?;
     let mut show = Show::new(args)?;
@@ -134,19 +135,20 @@ trait Source {
 fn watch(
     source: &mut dyn Source,
     show: &mut Show<'_>,
-    stop: &Stop,
+    stop: &AtomicBool,
     duration: Option<Duration>,
 ) -> Result<()> {
     let start = Instant::now();
     let (mut look, mut known) = (start, Lost::default());
     loop {
-        let last = stop.is_asked() || duration.is_some_and(|longest| start.elapsed() >= longest);
+        let is_over = duration.is_some_and(|longest| start.elapsed() >= longest);
+        let last = is_over || stop.load(Ordering::Relaxed);
         // Reports that are still in the buffer at the end are shown, too.
         while source.show_next(show)? {
             if show.args.limit.is_some_and(|count| show.shown >= count) {
                 return Ok(());
             }
-            if look.elapsed() >= LOOK || !last && stop.is_asked() {
+            if look.elapsed() >= LOOK || !last && stop.load(Ordering::Relaxed) {
                 break;
             }
         }
