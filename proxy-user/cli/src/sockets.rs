@@ -148,10 +148,7 @@ pub(super) fn owners(everywhere: bool) -> HashMap<u64, Process> {
     let mut owners = HashMap::new();
     for pid in pids {
         let mut name = None;
-        for inode in sockets_of(pid) {
-            let Some(cookie) = by_inode.get(&inode) else {
-                continue;
-            };
+        for cookie in sockets_of(pid).filter_map(|inode| by_inode.get(&inode)) {
             let name = name.get_or_insert_with(|| name_of(pid));
             owners.entry(*cookie).or_insert_with(|| Process {
                 name: name.clone(),

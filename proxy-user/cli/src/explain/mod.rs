@@ -174,9 +174,8 @@ fn ask(
     notes: &mut Vec<Finding>,
 ) -> Result<Explained> {
     let mut about = |asked: &Asked| {
-        reader
-            .explain(asked)?
-            .context("client and destination are of different IP families")
+        let explained = reader.explain(asked)?;
+        explained.context("client and destination are of different IP families")
     };
     let explained = about(asked)?;
     if asked.by == By::PodSocket && explained.counter == Counter::SocketUntouched {
