@@ -50,9 +50,9 @@ fn json_path(text: &str) -> Result<String, String> {
         true => format!("${bare}"),
         false => bare.to_owned(),
     };
-    match parse_json_path(&expression) {
-        Ok(_) => Ok(expression),
-        Err(_) => Err("it is no JSONPath; for example jsonpath='{.items[*].service}'".to_owned()),
+    match parse_json_path(&expression).is_ok() {
+        true => Ok(expression),
+        false => Err("it is no JSONPath; for example jsonpath='{.items[*].service}'".to_owned()),
     }
 }
 
