@@ -17,18 +17,9 @@ use super::{
     cell::Name,
     frame::{SYS_ADMIN, lacks},
     list::{Row, list_maps},
-    names::{NameArgs, Names},
+    names::{NamedListArgs, Names},
     table::{Column, Tone, Value, WIDE, column, cut, plain, toned},
 };
-
-/// Arguments of `portolan affinity`.
-#[derive(clap::Args, Clone, Debug)]
-pub struct AffinityArgs {
-    #[command(flatten)]
-    pub list: ListArgs,
-    #[command(flatten)]
-    pub names: NameArgs,
-}
 
 /// A session affinity entry of the maps, with the client's address and the names of both pods.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
@@ -93,7 +84,7 @@ fn cookie(row: &Affinity) -> Option<u64> {
     row.client.strip_prefix("netns:")?.parse().ok()
 }
 
-pub(super) fn run(args: &AffinityArgs) -> Result<()> {
+pub(super) fn run(args: &NamedListArgs) -> Result<()> {
     let mut pods = Names::of_list(&args.list.show, &args.names);
     list_maps(&args.list, &[], |reader| {
         let rows = reader.affinities()?;

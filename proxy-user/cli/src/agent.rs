@@ -124,13 +124,13 @@ impl Agent {
 
 /// Returns the address to connect to for a server that listens at `address`. KUBE: an unspecified
 /// address means all addresses of this host.
-fn reachable(address: SocketAddr) -> SocketAddr {
-    let host: IpAddr = match address.ip() {
-        ip if !ip.is_unspecified() => ip,
-        IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
-    };
-    SocketAddr::new(host, address.port())
+fn reachable(mut address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        ip if !ip.is_unspecified() => {}
+        IpAddr::V4(_) => address.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(_) => address.set_ip(Ipv6Addr::LOCALHOST.into()),
+    }
+    address
 }
 
 /// Returns the arguments of an agent's process, with file paths that this process can open.

@@ -65,7 +65,6 @@ pub struct Select {
     pub protocol: Option<String>,
 }
 
-/// The protocols that services have, as flags.
 const PROTOCOLS: [&str; 3] = ["tcp", "udp", "sctp"];
 
 /// Returns the protocol of services with this name, in any case.
@@ -134,6 +133,12 @@ impl ServiceArg {
         let (namespace, name) = service.split_once('/').unwrap_or(("", service));
         self.name == name && self.namespace.as_ref().is_none_or(|one| one == namespace)
     }
+    /// Returns whether this means a service's port of this name, or with one of these numbers.
+    pub(super) fn means_port(&self, name: &str, numbers: &[u16]) -> bool {
+        self.port.as_ref().is_none_or(|wanted| {
+            wanted == name || wanted.parse().is_ok_and(|one| numbers.contains(&one))
+        })
+    }
 }
 
 fn range(text: &str) -> Result<IpNet, String> {
@@ -173,8 +178,7 @@ impl Select {
         protocol: &str,
         ends: &[SocketAddr],
     ) -> bool {
-        let own_port = self.name.as_ref().and_then(|name| name.port.as_ref());
-        let is_own = |wanted: &String| wanted == port_name || wanted.parse() == Ok(port);
+        let is_own = |wanted: &ServiceArg| wanted.means_port(port_name, &[port]);
         let has_port = |port| ends.iter().any(|end| end.port() == port);
         let has_address = |range: IpNet| ends.iter().any(|end| range.contains(&end.ip()));
         let protocols = self.protocol.as_ref();
@@ -183,7 +187,7 @@ impl Select {
             && protocols.is_none_or(|wanted| wanted.eq_ignore_ascii_case(protocol))
             && self.address.is_none_or(has_address)
             && self.wants_service(service)
-            && own_port.is_none_or(is_own)
+            && self.name.as_ref().is_none_or(is_own)
     }
     /// Returns the given filters and `more`, as a user writes them. The service is not among them,
     /// because one that is not served is an error.

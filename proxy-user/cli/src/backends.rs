@@ -9,20 +9,10 @@ use super::{
     args::ListArgs,
     cell::Name,
     list::{Row, list_maps},
-    names::{NameArgs, Names},
+    names::{NamedListArgs, Names},
     table::{Column, Tone, WIDE, column, cut, plain, toned},
 };
 
-/// Arguments of `portolan backends`.
-#[derive(clap::Args, Clone, Debug)]
-pub struct BackendArgs {
-    #[command(flatten)]
-    pub list: ListArgs,
-    #[command(flatten)]
-    pub names: NameArgs,
-}
-
-/// An endpoint with the name of its pod.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 pub(super) struct NamedBackend {
     #[serde(flatten)]
@@ -61,7 +51,7 @@ pub(super) fn percent(share: Share) -> String {
     format!("{percent:.digits$}%")
 }
 
-pub(super) fn run(args: &BackendArgs) -> Result<()> {
+pub(super) fn run(args: &NamedListArgs) -> Result<()> {
     let ListArgs { select, show, .. } = &args.list;
     let mut pods = Names::of_list(show, &args.names);
     list_maps(&args.list, &[], |reader| {

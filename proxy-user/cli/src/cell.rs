@@ -1,37 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The values, cells and columns of tables, as plain data. `table` prints them.
 
-use std::{borrow::Borrow, fmt, net::SocketAddr, rc::Rc};
-
-use serde::{Serialize, Serializer};
+use std::{fmt, net::SocketAddr, rc::Rc};
 
 /// A name that many rows share; each row has only a pointer to it.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(super) struct Name(Rc<String>);
-
-impl Name {
-    pub(super) fn new(name: String) -> Self {
-        Self(name.into())
-    }
-}
-
-impl Borrow<str> for Name {
-    fn borrow(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl Serialize for Name {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.0)
-    }
-}
+pub(super) type Name = Rc<String>;
 
 /// The value that a cell of a table shows. Rows are sorted by these values.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -114,7 +87,6 @@ value_from! {
     Name => |name| Self::Name(name),
 }
 
-/// How a cell is coloured on a terminal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Tone {
     #[default]
@@ -146,7 +118,6 @@ impl Tone {
     }
 }
 
-/// A cell of a table.
 pub(super) struct Cell {
     pub(super) value: Value,
     pub(super) tone: Tone,
@@ -163,7 +134,6 @@ pub(super) fn toned(value: impl Into<Value>, tone: Tone) -> Cell {
     }
 }
 
-/// A column of a table whose rows are of type `R`.
 pub(super) struct Column<R> {
     pub(super) heading: &'static str,
     /// Which columns a narrow terminal leaves out: those with the highest ranks first. 0: never

@@ -66,7 +66,6 @@ fn socket(text: &str) -> Result<SocketAddr, String> {
     found.ok_or_else(|| "use an address with a port, as 10.96.0.1:443".to_owned())
 }
 
-/// One address, and what came of the connection to it.
 struct Tried {
     kind: &'static str,
     address: SocketAddr,
@@ -185,9 +184,8 @@ fn targets(
 /// Accepts connections and closes each once the client has.
 fn serve(port: u16) -> Result<ExitCode> {
     let signals = end_by_signal()?;
-    let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
-    let v6 = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
-    let listener = TcpListener::bind(v6).or_else(|_| TcpListener::bind(any));
+    let any: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
+    let listener = TcpListener::bind(&any.map(|any| SocketAddr::new(any, port))[..]);
     let listener = listener.with_context(|| format!("listen at port {port}"))?;
     signals.done();
     println!("accepting connections at port {port}");

@@ -6,6 +6,7 @@ use std::{
     collections::HashSet,
     net::{IpAddr, SocketAddr},
     num::NonZeroU32,
+    rc::Rc,
 };
 
 use anyhow::Result;
@@ -146,7 +147,7 @@ pub(super) struct FlowRow {
 
 impl Row for FlowRow {
     const COLUMNS: &'static [Column<Self>] = &[
-        cut("SERVICE", 0, |row| plain(row.service.clone())),
+        cut("SERVICE", 0, |row| plain(Rc::clone(&row.service))),
         column("PROTOCOL", 4, |row| plain(Value::Word(row.protocol.text()))),
         column("CLIENT", 0, |row| plain(row.client)),
         column("FRONTEND", 2, |row| plain(row.frontend)),
@@ -228,11 +229,11 @@ pub(super) fn rows(
 }
 
 fn row(names: &mut HashSet<Name>, flow: Flow) -> FlowRow {
-    let service = match names.get(flow.service.as_str()) {
-        Some(known) => known.clone(),
+    let service = match names.get(&flow.service) {
+        Some(known) => Rc::clone(known),
         None => {
             let new = Name::new(flow.service);
-            names.insert(new.clone());
+            names.insert(Rc::clone(&new));
             new
         }
     };

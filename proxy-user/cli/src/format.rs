@@ -19,15 +19,8 @@ pub enum Format {
     Json,
     Yaml,
     Name,
-    JsonPath(PathArg),
-}
-
-/// A JSONPath expression, in the syntax of RFC 9535 or of kubectl.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PathArg {
-    pub expression: String,
-    /// True if the path begins with `items`, as for kubectl's lists.
-    pub by_items: bool,
+    /// The expression, in the syntax of RFC 9535.
+    JsonPath(String),
 }
 
 impl FromStr for Format {
@@ -41,32 +34,25 @@ impl FromStr for Format {
             "yaml" => Ok(Self::Yaml),
             "name" => Ok(Self::Name),
             _ => match text.strip_prefix("jsonpath=") {
-                Some(path) => path.parse().map(Self::JsonPath),
+                Some(path) => json_path(path).map(Self::JsonPath),
                 None => Err("use table, wide, json, yaml, name or jsonpath=EXPRESSION".to_owned()),
             },
         }
     }
 }
 
-impl FromStr for PathArg {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let inner = text
-            .strip_prefix('{')
-            .and_then(|rest| rest.strip_suffix('}'));
-        let bare = inner.unwrap_or(text);
-        let expression = match bare.chars().next() {
-            Some('.' | '[') => format!("${bare}"),
-            _ => bare.to_owned(),
-        };
-        if parse_json_path(&expression).is_err() {
-            return Err("it is no JSONPath; for example jsonpath='{.items[*].service}'".to_owned());
-        }
-        Ok(Self {
-            by_items: expression.starts_with("$.items"),
-            expression,
-        })
+/// Returns the expression in the syntax of RFC 9535; `text` may have kubectl's.
+fn json_path(text: &str) -> Result<String, String> {
+    let inner = text.strip_prefix('{');
+    let bare = inner.and_then(|rest| rest.strip_suffix('}'));
+    let bare = bare.unwrap_or(text);
+    let expression = match bare.starts_with(['.', '[']) {
+        true => format!("${bare}"),
+        false => bare.to_owned(),
+    };
+    match parse_json_path(&expression).is_ok() {
+        true => Ok(expression),
+        false => Err("it is no JSONPath; for example jsonpath='{.items[*].service}'".to_owned()),
     }
 }
 
@@ -87,14 +73,14 @@ pub(super) fn document<T: Serialize>(
 }
 
 /// Writes one line for each value that the JSONPath selects.
-fn by_path(out: &mut impl Write, path: &PathArg, value: serde_json::Value) -> io::Result<()> {
-    // A list is a JSON array, which gets an `items` for such a path. A document that has its own
-    // `items` stays as it is.
-    let value = match path.by_items && value.is_array() {
+fn by_path(out: &mut impl Write, path: &str, value: serde_json::Value) -> io::Result<()> {
+    // A list is a JSON array, which gets an `items` for a path as for kubectl's lists. A document
+    // that has its own `items` stays as it is.
+    let value = match path.starts_with("$.items") && value.is_array() {
         true => serde_json::json!({ "items": value }),
         false => value,
     };
-    let found = value.query(&path.expression).map_err(io::Error::other)?;
+    let found = value.query(path).map_err(io::Error::other)?;
     for value in found {
         match value {
             serde_json::Value::String(text) => writeln!(out, "{text}")?,
@@ -123,6 +109,6 @@ mod tests {
             document(&mut out, &format, &value).expect("written");
             assert_eq!(String::from_utf8_lossy(&out), "1\n", "{value}");
         }
-        assert!("service".parse::<PathArg>().is_err());
+        assert!(json_path("service").is_err());
     }
 }

@@ -3,10 +3,10 @@
 //! contents of the pinned maps. Called by `main`.
 #![deny(unsafe_code)]
 
-pub mod affinity;
+mod affinity;
 pub mod agent;
 pub mod args;
-pub mod backends;
+mod backends;
 mod cell;
 pub mod check;
 pub mod cleanup;
@@ -73,13 +73,13 @@ pub enum Command {
     #[command(visible_alias = "svc")]
     Services(args::ListArgs),
     /// List every endpoint that serves.
-    Backends(backends::BackendArgs),
+    Backends(names::NamedListArgs),
     /// List connections that are translated packet by packet.
     Flows(Box<flows::FlowArgs>),
     /// List sockets that were translated by the socket hooks.
     Sockets(sockets::SocketArgs),
     /// List clients with session affinity, and the endpoint of each.
-    Affinity(affinity::AffinityArgs),
+    Affinity(names::NamedListArgs),
     /// One screen: agent, kernel, attachments, syncs, maps, warnings, problems. Works without an
     /// agent.
     Status(status::StatusArgs),
@@ -121,15 +121,15 @@ pub enum Command {
     Cleanup(cleanup::CleanupArgs),
 }
 
-/// Runs the command that was parsed, and returns the exit status.
-pub fn execute(cli: &Cli) -> anyhow::Result<ExitCode> {
-    match perform(&cli.command) {
-        Err(error) if error.is::<BadInput>() => {
-            telemetry::fail(&error);
-            Ok(BAD_INPUT.into())
+/// Runs the command that was parsed, and prints the error if it fails. Returns the exit status.
+pub fn execute(cli: &Cli) -> ExitCode {
+    perform(&cli.command).unwrap_or_else(|error| {
+        telemetry::fail(&error);
+        match error.is::<BadInput>() {
+            true => BAD_INPUT.into(),
+            false => ExitCode::FAILURE,
         }
-        done => done,
-    }
+    })
 }
 
 fn perform(command: &Command) -> anyhow::Result<ExitCode> {

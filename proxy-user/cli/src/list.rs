@@ -19,7 +19,6 @@ use super::{
     terminal::Page,
 };
 
-/// A type whose values are the rows of a list.
 pub(super) trait Row: Serialize + Ord + Sized + 'static {
     const COLUMNS: &'static [Column<Self>];
     /// Returns the columns that a table of these rows has.
@@ -49,11 +48,10 @@ fn write<R: Row>(
             table(out, &page, R::columns(rows), headings, rows)
         }
         Format::Name => {
-            let mut last = None;
-            for row in rows {
-                let name = Some(row.name());
+            let mut last = String::new();
+            for name in rows.iter().map(R::name) {
                 if name != last {
-                    writeln!(out, "{}", name.as_deref().unwrap_or_default())?;
+                    writeln!(out, "{name}")?;
                     last = name;
                 }
             }

@@ -11,7 +11,7 @@ use crate::{affinity, backends::NamedBackend, cell::Name, flows, services, socke
 
 const RENEW: &str = "PORTOLAN_UPDATE_DOCS=1 cargo test -p portolan-cli --lib pictures";
 
-fn drawn<R: Row>(page: &Page, format: &Format, rows: &[R]) -> String {
+pub(crate) fn drawn<R: Row>(page: &Page, format: &Format, rows: &[R]) -> String {
     let mut out = Vec::new();
     write(&mut out, page, format, true, rows).expect("written");
     String::from_utf8(out).expect("text")

@@ -17,7 +17,7 @@ use control::{causes::chain, gateway::names::is_plan, object::ObjectName};
 use source::{SourceError, api_server::Access, named::Directory, service::ServiceObjects};
 
 use super::{
-    args::Show,
+    args::{ListArgs, Show},
     cell::Name,
     format::Format,
     frame::{BadInput, runtime},
@@ -36,6 +36,15 @@ pub struct NameArgs {
     /// Folder of manifests to look into instead.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["kubeconfig", "master"])]
     pub manifests: Option<PathBuf>,
+}
+
+/// Arguments of a list whose rows have names of pods.
+#[derive(clap::Args, Clone, Debug)]
+pub struct NamedListArgs {
+    #[command(flatten)]
+    pub list: ListArgs,
+    #[command(flatten)]
+    pub names: NameArgs,
 }
 
 /// A client or an endpoint as users write it: an address, pod/NAMESPACE/NAME, or pod/NAME
@@ -59,28 +68,26 @@ impl FromStr for EndArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let pod = text
-            .strip_prefix("pod/")
-            .map(|pod| match pod.split_once('/') {
-                Some((namespace, name)) => (Some(namespace.to_owned()), name.to_owned()),
-                None => (None, pod.to_owned()),
-            });
         // Programs that serve both IP families log clients as ::ffff:10.0.0.7.
         let address = text.parse().map(|address: IpAddr| address.to_canonical());
-        let is_name = |name: &str| !name.is_empty() && !name.contains('/');
-        match (&pod, address) {
-            (None, Err(_)) => Err("use an IP address, or pod/NAMESPACE/NAME".to_owned()),
-            (Some((namespace, name)), _)
-                if !is_name(name) || namespace.as_deref().is_some_and(|one| !is_name(one)) =>
-            {
-                Err("write a pod as pod/NAMESPACE/NAME".to_owned())
+        let words = text.strip_prefix("pod/").map(|pod| pod.split('/'));
+        let words = words.map(|words| words.map(str::to_owned).collect::<Vec<_>>());
+        let pod = match words.as_deref() {
+            None if address.is_err() => {
+                return Err("use an IP address, or pod/NAMESPACE/NAME".to_owned());
             }
-            (_, address) => Ok(Self {
-                text: text.to_owned(),
-                pod,
-                addresses: address.into_iter().collect(),
-            }),
-        }
+            None => None,
+            Some([name]) if !name.is_empty() => Some((None, name.clone())),
+            Some([namespace, name]) if !namespace.is_empty() && !name.is_empty() => {
+                Some((Some(namespace.clone()), name.clone()))
+            }
+            Some(_) => return Err("write a pod as pod/NAMESPACE/NAME".to_owned()),
+        };
+        Ok(Self {
+            text: text.to_owned(),
+            pod,
+            addresses: address.into_iter().collect(),
+        })
     }
 }
 
@@ -266,15 +273,10 @@ mod tests {
             let mut end: EndArg = pod.parse().expect("a pod");
             end.look_up(namespace, &args).map(|()| end.addresses)
         };
-        let address = [IpAddr::from([10, 40, 1, 2])];
-        assert_eq!(
-            found("pod/shop/cart-2", None).expect("it is there"),
-            address
-        );
-        assert_eq!(
-            found("pod/cart-2", Some("shop")).expect("it is there"),
-            address
-        );
+        for (pod, namespace) in [("pod/shop/cart-2", None), ("pod/cart-2", Some("shop"))] {
+            let found = found(pod, namespace).expect("it is there");
+            assert_eq!(found, [IpAddr::from([10, 40, 1, 2])]);
+        }
         let said = found("pod/cart-2", None).expect_err("no namespace");
         assert!(said.to_string().contains("pod/NAMESPACE/NAME"), "{said}");
     }

@@ -169,21 +169,19 @@ impl Given {
     /// Returns the settings of the changed file. Fails if an agent could not start with them.
     fn changed_settings(&self) -> Result<Config, ConfigError> {
         let config = self.settings()?;
-        match &config.kubeconfig {
-            Some(file) if self.manifests.is_none() => match fs::File::open(file) {
-                Ok(_) => Ok(config),
-                Err(error) => Err(ConfigError::Invalid {
-                    key: KUBECONFIG,
-                    value: file.display().to_string(),
-                    remedy: format!("cannot be read ({error}); correct it, or put the file there"),
-                }),
-            },
-            _ => Ok(config),
+        if let (Some(file), None) = (&config.kubeconfig, &self.manifests)
+            && let Err(error) = fs::File::open(file)
+        {
+            return Err(ConfigError::Invalid {
+                key: KUBECONFIG,
+                value: file.display().to_string(),
+                remedy: format!("cannot be read ({error}); correct it, or put the file there"),
+            });
         }
+        Ok(config)
     }
 }
 
-/// Returns what converts Kubernetes objects for this node.
 fn converter(config: &Config, node: &str) -> Converter {
     let mut converter = Converter::new(node);
     converter.link_local = config.serve_link_local;

@@ -2,7 +2,7 @@
 //! Tests for the agent's command lines. Some are compared with what a real kube-proxy does with
 //! them (proxy-user/kube-proxy).
 
-use config::{LocalDetection, SocketBalancing};
+use config::SocketBalancing;
 use rstest::rstest;
 
 use super::*;
@@ -40,9 +40,12 @@ fn file(text: &str) -> (tempfile::TempDir, String) {
 fn with_a_file_flags_are_ignored_as_by_kube_proxy_and_named() {
     let (_folder, path) = file("clusterCIDR: 10.1.0.0/16\nportolan: {socketBalancing: all}\n");
     let config = config(&format!(
-        "--config {path} --cluster-cidr 10.2.0.0/16 --metrics-bind-address 0.0.0.0:1 --socket-balancing host --pin-dir /p -v 9"
+        "--config {path} --cluster-cidr 10.2.0.0/16 --metrics-bind-address 0.0.0.0:1 --socket-balancing host --pin-dir /p -v 9 \
+         --cgroup-root /c --node-ip 10.0.0.1,fd00::1"
     ));
     assert_eq!(config.socket_balancing, SocketBalancing::Host);
+    assert_eq!(config.cgroup_root.as_deref(), Some(Path::new("/c")));
+    assert_eq!(config.node_ips.len(), 2);
     assert_eq!(config.log_level, "trace");
     assert_eq!(config.pin_directory, Path::new("/p"));
     assert!(!config.sources.contains_key("metricsBindAddress"));
@@ -156,18 +159,6 @@ fn a_flag_after_two_dashes_is_left_as_it_is() {
     let line = ["portolan", "--a_b=c_d", "e_f", "--", "--a_b"];
     let words = words(line.map(Into::into).into_iter());
     assert_eq!(words, ["portolan", "--a-b=c_d", "e_f", "--", "--a_b"]);
-}
-
-#[test]
-fn flags_of_portolan_are_taken() {
-    let config = config(
-        "--cluster-cidr 10.40.0.0/16,fd00:40::/48 --socket-balancing host --cgroup-root /c --node-ip 10.0.0.1,fd00::1",
-    );
-    assert_eq!(config.cluster_cidr.len(), 2);
-    assert_eq!(config.local_detection, LocalDetection::ClusterCidr);
-    assert_eq!(config.socket_balancing, SocketBalancing::Host);
-    assert_eq!(config.cgroup_root.as_deref(), Some(Path::new("/c")));
-    assert_eq!(config.node_ips.len(), 2);
 }
 
 #[test]

@@ -140,6 +140,9 @@ pub(super) mod tests {
     #[case::a_node_port_has_no_address("--address 0.0.0.0", &[])]
     #[case("--protocol TCP", &[80, 30_080, 8443])]
     #[case("-n other", &[])]
+    #[case("other/cart", &[])]
+    #[case("car", &[])]
+    #[case("shop/cart:81", &[])]
     fn filters_keep_what_they_name_and_nothing_else(#[case] flags: &str, #[case] ports: &[u16]) {
         let args = crate::args::tests::parsed(flags);
         let rows = rows().into_iter().filter(|row| wants(&args, row));

@@ -27,23 +27,13 @@ fn wait_for(
     }))
 }
 
-/// A flag that is set once a signal has asked the process to end.
-#[derive(Clone, Default)]
-pub(super) struct Stop(Arc<AtomicBool>);
-
-impl Stop {
-    /// Returns a flag that SIGINT, SIGTERM and SIGHUP (the end of the terminal) will set.
-    pub(super) fn on_signals() -> Result<Self> {
-        let stop = Self::default();
-        let asked = stop.clone();
-        let signals = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
-        wait_for(&signals, move |_| asked.0.store(true, Ordering::Relaxed))?;
-        Ok(stop)
-    }
-
-    pub(super) fn is_asked(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
+/// Returns a flag that SIGINT, SIGTERM and SIGHUP (the end of the terminal) will set.
+pub(super) fn set_by_signals() -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let asked = Arc::clone(&stop);
+    let signals = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
+    wait_for(&signals, move |_| asked.store(true, Ordering::Relaxed))?;
+    Ok(stop)
 }
 
 /// The thread that ends the process on SIGTERM and SIGINT.

@@ -45,7 +45,6 @@ impl SocketArgs {
     }
 }
 
-/// A translated socket, with the process that owns it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 pub(super) struct OwnedSocket {
     #[serde(flatten)]
@@ -78,7 +77,6 @@ impl Row for OwnedSocket {
     }
 }
 
-/// Describes how a socket uses its service, and whether its backend is gone.
 fn how(row: &SocketRow) -> &'static str {
     match (row.connected, row.current) {
         (true, true) => "connected",
@@ -150,10 +148,7 @@ pub(super) fn owners(everywhere: bool) -> HashMap<u64, Process> {
     let mut owners = HashMap::new();
     for pid in pids {
         let mut name = None;
-        for inode in sockets_of(pid) {
-            let Some(cookie) = by_inode.get(&inode) else {
-                continue;
-            };
+        for cookie in sockets_of(pid).filter_map(|inode| by_inode.get(&inode)) {
             let name = name.get_or_insert_with(|| name_of(pid));
             owners.entry(*cookie).or_insert_with(|| Process {
                 name: name.clone(),

@@ -33,7 +33,6 @@ pub struct ListedEndpoint {
     /// Namespace and name of the endpoint's pod.
     pub pod: Option<String>,
     pub node: Option<String>,
-    pub zone: Option<String>,
     pub ready: bool,
     pub serving: bool,
     pub terminating: bool,
@@ -139,7 +138,6 @@ pub fn listed(slice: &discovery::EndpointSlice) -> Vec<ListedEndpoint> {
                 .and_then(|text| text.parse().ok()),
             pod: pod.and_then(|pod| Some(format!("{namespace}/{}", pod.name.as_ref()?))),
             node: endpoint.node_name.clone(),
-            zone: endpoint.zone.clone(),
             // KUBE: nil means ready, serving, not terminating.
             ready: conditions.ready.unwrap_or(true),
             serving: conditions.serving.unwrap_or(true),

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn each_nftables_table_of_kube_proxy_is_named_once() {
+    fn tables_of_kube_proxy_and_dropping_forward_chains_are_named_once() {
         assert_eq!(rules(&[chain("ip", "filter", "INPUT")]), []);
         let found = rules(&[
             chain("ip", "kube-proxy", "services"),
@@ -150,10 +150,7 @@ mod tests {
         let stay = "table ip kube-proxy, table ip6 kube-proxy: they stay";
         assert!(found.len() == 2 && found[0].found.starts_with(stay));
         assert_eq!(found[1].about, "rules of kube-proxy's mode iptables");
-    }
 
-    #[test]
-    fn a_dropping_forward_chain_is_named() {
         let mut forward = chain("ip", "filter", "FORWARD");
         forward.drops = true;
         assert_eq!(rules(&[forward.clone()]), [], "at another hook");

@@ -8,7 +8,7 @@ use std::{
     io::{self, Write},
     os::unix::fs::OpenOptionsExt,
     path::Path,
-    time::{SystemTime, UNIX_EPOCH},
+    time::UNIX_EPOCH,
 };
 
 use anyhow::{Context, Result};
@@ -18,12 +18,10 @@ use tar::{Builder, Header};
 
 use crate::frame::BadInput;
 
-/// A tar archive that is being written.
 pub(super) struct Archive {
     builder: Builder<GzEncoder<Box<dyn Write>>>,
     folder: String,
     now: u64,
-    /// Why something could not be read.
     pub(super) errors: Vec<String>,
 }
 
@@ -40,13 +38,11 @@ impl Archive {
                 Box::new(file.map_err(bad)?)
             }
         };
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
+        let now = UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
         Ok(Self {
             builder: Builder::new(GzEncoder::new(out, Compression::default())),
-            folder: format!("portolan-{node}-{}", now.as_secs()),
-            now: now.as_secs(),
+            folder: format!("portolan-{node}-{now}"),
+            now,
             errors: Vec::new(),
         })
     }

@@ -30,9 +30,6 @@ pub(super) struct HookedInterface {
     pub(super) stack_index: u32,
 }
 
-/// The node's route to a client, and the interface that the client's packets come in by.
-pub(super) type ClientRoute = (Routed, Option<HookedInterface>);
-
 /// Reads interfaces, with the programs at their tc hooks.
 pub(super) struct HookedInterfaces {
     reader: Reader,
@@ -52,7 +49,7 @@ impl HookedInterfaces {
 
     /// Returns the node's route to an address, and the interface that packets from that address
     /// come in by. The interface is None if packets to the address do not leave the node.
-    pub(super) fn to(&self, address: IpAddr) -> Result<ClientRoute> {
+    pub(super) fn to(&self, address: IpAddr) -> Result<(Routed, Option<HookedInterface>)> {
         let routed = linux::route(address, None)?;
         let place = match routed {
             Routed::Leaves {
@@ -64,7 +61,6 @@ impl HookedInterfaces {
         Ok((routed, place))
     }
 
-    /// Returns whether pods are behind the interface with this index.
     pub(super) fn leads_to_pods(&self, index: u32) -> bool {
         let word = self.reader.interface_word(index).ok().flatten();
         word.is_some_and(|word| interface::bits(word) & interface::PODS != 0)

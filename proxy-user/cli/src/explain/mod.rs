@@ -131,7 +131,8 @@ fn explain(args: &ExplainArgs) -> Result<Report> {
     let mut notes = Vec::new();
     let index = incoming.as_ref().map_or(0, |place| place.index);
     let explained = ask(&mut reader, &mut asked, index, &mut notes)?;
-    if !pins::is_held(pin_dir) {
+    let agent = pins::is_held(pin_dir);
+    if !agent {
         notes.push(Finding::of("no-agent", &[]));
     }
     let passage = Passage::read(&places, pin_dir, &asked, &explained, incoming)?;
@@ -147,9 +148,8 @@ fn explain(args: &ExplainArgs) -> Result<Report> {
         }
         _ => None,
     };
-    let agent = pins::is_held(pin_dir);
-    let objects = objects.as_ref();
-    let listed = objects.and_then(|all| wanted(all, &asked, &explained, agent));
+    let listed = objects.as_ref();
+    let listed = listed.and_then(|all| wanted(all, &asked, &explained, agent));
     let mut report = describe(&reader, &asked, &explained, &passage, listed)?;
     if !matches!(from, From::Address(..)) {
         report.client = format!("{} ({})", args.from, report.client);
@@ -174,9 +174,8 @@ fn ask(
     notes: &mut Vec<Finding>,
 ) -> Result<Explained> {
     let mut about = |asked: &Asked| {
-        reader
-            .explain(asked)?
-            .context("client and destination are of different IP families")
+        let explained = reader.explain(asked)?;
+        explained.context("client and destination are of different IP families")
     };
     let explained = about(asked)?;
     if asked.by == By::PodSocket && explained.counter == Counter::SocketUntouched {

@@ -12,7 +12,6 @@ use crate::{
     names::EndArg,
 };
 
-/// The client that the user asks about.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum From {
     /// A process of this node.
@@ -25,7 +24,6 @@ pub(super) enum From {
     },
 }
 
-/// The destination that the user asks about.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum To {
     Address(SocketAddr),
@@ -103,10 +101,9 @@ mod tests {
             assert_eq!(from(text, Some("shop")).expect("one"), client, "{text}");
         }
         for (text, namespace, service) in [
-            ("shop/cart", None, "shop/cart"),
             ("cart", Some("shop"), "shop/cart"),
+            ("shop/cart:http", Some("other"), "shop/cart:http"),
             ("cart:80", None, "cart:80"),
-            ("shop/cart:http", None, "shop/cart:http"),
         ] {
             let service = To::Service(service.parse().expect("one"));
             assert_eq!(to(text, namespace).expect("one"), service, "{text}");
@@ -122,11 +119,8 @@ mod tests {
 --from | pod/cart | write a pod as pod/NAMESPACE/NAME
 --from | pod/shop/ | write a pod as pod/NAMESPACE/NAME
 --from | 10.0.0.1:http | write an address (10.0.0.7)
---from | 300.0.0.1 | write an address (10.0.0.7)
---from | 10.40.1 | write an address (10.0.0.7)
 --to | 10.96.0.1 | write an address with a port (
 --to | 10.96.0.1:0 | write an address with a port (
---to | service/shop/cart: | write an address with a port (
 --to | service/shop/cart/80 | write an address with a port (
 --protocol | icmp | services have tcp, udp and sctp
 ";

@@ -42,7 +42,7 @@ pub(super) fn destination(
         To::Address(address) => return Ok(*address),
         To::Service(service) => service,
     };
-    let (name, port) = (&service.name, &service.port);
+    let name = &service.name;
     let namespace = &match &service.namespace {
         Some(namespace) => namespace.clone(),
         None => only(name, reader.namespaces_of(name)?)?,
@@ -53,17 +53,14 @@ pub(super) fn destination(
             "the maps have no address of Service {namespace}/{name}: see `portolan services`; ExternalName and headless services have none"
         );
     }
-    let is_port = |one: &&ServiceAddress| match port {
-        None => true,
-        Some(port) => one.port.to_string() == *port || one.port_name == *port,
-    };
+    let is_port = |one: &&ServiceAddress| service.means_port(&one.port_name, &[one.port]);
     let fitting = all.iter().filter(is_port);
     let fitting = fitting.filter(|one| one.protocol == protocol && is_possible(one.address));
     if let Some(one) = fitting.min_by_key(|one| preference(one.kind, is_outside)) {
         return Ok(SocketAddr::new(one.address, one.port));
     }
     // A port that the Service does not have is allowed: its cluster IP answers for it.
-    let number = port.as_ref().and_then(|port| port.parse().ok());
+    let number = service.port.as_ref().and_then(|port| port.parse().ok());
     let mut cluster_ips = all.iter().filter(|one| one.kind == FrontendKind::ClusterIp);
     let cluster_ip = cluster_ips.find(|one| is_possible(one.address));
     match (number, cluster_ip) {
@@ -126,15 +123,13 @@ pub(super) fn is_outside(places: &HookedInterfaces, from: &From, settings: &Sett
     }
 }
 
-/// The interface of the client's packets, and the hook that sees the client first.
-pub(super) type Entered = (Option<HookedInterface>, By);
-
-/// Returns the interface and hook of a client; at a socket if it has the node's address.
+/// Returns the interface of a client's packets, and the hook that sees the client first: a socket's
+/// if it has the node's address.
 pub(super) fn enter(
     args: &ExplainArgs,
     places: &HookedInterfaces,
     client: IpAddr,
-) -> Result<Entered> {
+) -> Result<(Option<HookedInterface>, By)> {
     let (routed, mut place) = places.to(client)?;
     if let Some(name) = &args.interface {
         let index = nix::net::if_::if_nametoindex(name.as_str());
@@ -165,7 +160,6 @@ pub(super) struct Passage {
     pub(super) missing_socket_hooks: Vec<&'static str>,
 }
 
-/// How the packet leaves the node to an endpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Outgoing {
     to: SocketAddr,

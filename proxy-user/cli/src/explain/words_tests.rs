@@ -41,8 +41,6 @@ pub(crate) fn explained(
         flags: ServiceFlags(ServiceFlags::new(kind).0 | flags),
         service_id: 1,
         affinity_timeout: 0,
-        internal: 1,
-        external: 1,
         source_ranges: Vec::new(),
     });
     explained

@@ -17,7 +17,7 @@ use proxy_common::{
 };
 
 use crate::{
-    args::ServiceArg,
+    args::{ServiceArg, split_port},
     frame::{BadInput, port_label},
     names::{NameArgs, Names},
 };
@@ -28,7 +28,6 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// A frontend: its address, port and protocol; the address is None for a node port.
 type End = (Option<IpAddr>, u16, &'static str);
 
-/// Names that were looked up so far.
 pub(crate) struct NameCache {
     pin_dir: PathBuf,
     frontends: HashMap<End, String>,
@@ -90,7 +89,10 @@ impl NameCache {
     /// Returns the ids of the service ports that this argument means.
     pub(crate) fn services(&self, service: &ServiceArg) -> Result<Vec<u32>> {
         let ports = self.ports.iter();
-        let own = ports.filter(|(_, (name, numbers))| is_of(service, name, numbers));
+        let own = ports.filter(|(_, (name, numbers))| {
+            let (name, port) = split_port(name);
+            service.means(name) && service.means_port(port, numbers)
+        });
         let mut ids: Vec<u32> = own.map(|(id, _)| *id).collect();
         if ids.is_empty() {
             bail!(BadInput(format!(
@@ -141,37 +143,5 @@ impl NameCache {
     pub(crate) fn pod(&mut self, address: IpAddr) -> Option<String> {
         self.pods.learn([address].into_iter());
         self.pods.at(address).map(|name| name.to_string())
-    }
-}
-
-/// Returns whether `wanted` means this service port. `service`: its name, with the port's name;
-/// `numbers`: its port numbers.
-fn is_of(wanted: &ServiceArg, service: &str, numbers: &[u16]) -> bool {
-    let (service, port_name) = service.split_once(':').unwrap_or((service, ""));
-    let is_port = |wanted: &String| {
-        wanted == port_name || wanted.parse().is_ok_and(|one| numbers.contains(&one))
-    };
-    wanted.means(service) && wanted.port.as_ref().is_none_or(is_port)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn trace_finds_a_service_by_name_namespace_and_port() {
-        for (wanted, meant) in [
-            ("cart", true),
-            ("shop/cart", true),
-            ("shop/cart:http", true),
-            ("shop/cart:80", true),
-            ("shop/cart:81", false),
-            ("other/cart", false),
-            ("car", false),
-        ] {
-            let arg = wanted.parse().expect("a service");
-            let is_meant = is_of(&arg, "shop/cart:http", &[80, 30001]);
-            assert_eq!(is_meant, meant, "{wanted}");
-        }
     }
 }

@@ -5,13 +5,7 @@
 mod attached;
 mod screen;
 
-use std::{
-    collections::BTreeMap,
-    io::Write,
-    path::PathBuf,
-    process::ExitCode,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::{collections::BTreeMap, io::Write, path::PathBuf, process::ExitCode, time::UNIX_EPOCH};
 
 use anyhow::Result;
 use config::processors;
@@ -44,7 +38,6 @@ pub struct StatusArgs {
     pub look: Look,
 }
 
-/// What `portolan status` says about this node.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Status {
@@ -69,7 +62,6 @@ pub(super) struct Status {
     maps: Vec<MapRow>,
     /// The agent's warnings; None if it did not answer.
     warnings: Option<Vec<WarningRow>>,
-    /// The problems of this node, one line each.
     problems: Vec<String>,
 }
 
@@ -91,7 +83,6 @@ struct AgentStatus {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Sync {
-    /// The seconds since the last complete sync.
     last_seconds: Option<u64>,
     pending_changes: u64,
     failed_services: u64,
@@ -116,11 +107,7 @@ pub(super) fn run(args: &StatusArgs) -> Result<ExitCode> {
         }
         Ok(())
     })?;
-    Ok(if is_well {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(u8::from(!is_well).into())
 }
 
 impl AgentStatus {
@@ -156,6 +143,7 @@ pub(super) fn read(args: &AgentArgs) -> Result<Status> {
     let attached = attached(&agent, args, metrics.as_deref().ok(), &mut problems)?;
     let config = &agent.config;
     let cgroup = cgroup(config).ok().flatten();
+    let settings = agent.json("/configz").map(|all| chosen(&all));
     Ok(Status {
         version: env!("CARGO_PKG_VERSION"),
         node: named.or_else(|| node_name(config.hostname_override.as_deref()).ok()),
@@ -167,10 +155,7 @@ pub(super) fn read(args: &AgentArgs) -> Result<Status> {
         agent: status,
         attached,
         hooks_below: cgroup.filter(|root| is_below_root(root)),
-        settings: agent
-            .json("/configz")
-            .map(|all| chosen(&all))
-            .unwrap_or_default(),
+        settings: settings.unwrap_or_default(),
         map_memory: maps.iter().filter_map(|map| map.memory).sum(),
         maps,
         warnings: warnings.ok(),
@@ -263,9 +248,7 @@ fn services(metrics: Option<&str>, args: &AgentArgs) -> Option<u64> {
 
 /// Returns the seconds from `then` until now. `then`: seconds since 1970.
 fn age(then: f64) -> u64 {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
+    let now = UNIX_EPOCH.elapsed().unwrap_or_default();
     (now.as_secs_f64() - then).max(0.0) as u64
 }
 

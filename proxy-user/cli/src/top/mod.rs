@@ -40,21 +40,21 @@ pub(super) fn run(args: &TopArgs) -> Result<()> {
     if args.reasons {
         return show(args, |now, before| {
             let mut rows = reasons::rows(now, before);
-            rows.retain(|row| row.of.is_selected(select, None));
+            rows.retain(|row| rows::selects(select, &row.of, None));
             rows
         });
     }
     if !args.programs {
         return show(args, |now, before| {
             let mut rows = rows::rows(now, before, args.backends);
-            rows.retain(|row| row.of.is_selected(select, row.endpoint));
+            rows.retain(|row| rows::selects(select, &row.of, row.endpoint));
             rows
         });
     }
     // The kernel measures the run times of programs as long as this value exists.
     let _measuring = programs::measure().inspect_err(|why| eprintln!("portolan top: {why}"));
     show(args, |now, before| match before {
-        Some((before, seconds)) => now.programs.since(&before.programs, seconds),
+        Some((before, seconds)) => programs::since(&now.programs, &before.programs, seconds),
         None => Vec::new(),
     })
 }
@@ -97,10 +97,9 @@ impl Sample {
             at: Instant::now(),
             counters: reader.counters()?,
             counted: reader.counted()?,
-            programs: if is_measured {
-                Programs::read(&reader)
-            } else {
-                Programs::default()
+            programs: match is_measured {
+                true => programs::read(&reader),
+                false => Programs::default(),
             },
             names: reader.into_service_ports(),
         })

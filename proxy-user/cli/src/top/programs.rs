@@ -7,6 +7,7 @@ use datapath::read::{ProgramRun, Reader};
 use serde::{Serialize, Serializer};
 
 use crate::{
+    counters::rate,
     frame::{SYS_ADMIN, lacks},
     list::Row,
     table::{Column, Value, column, plain},
@@ -58,40 +59,37 @@ pub(super) fn measure() -> Result<OwnedFd, String> {
 }
 
 /// The processor time of each eBPF program since it was loaded. Key: program id.
-#[derive(Default)]
-pub(super) struct Programs(BTreeMap<u32, ProgramRun>);
+pub(super) type Programs = BTreeMap<u32, ProgramRun>;
 
-impl Programs {
-    /// Reads the processor times. None are returned if this process lacks the privilege.
-    pub(super) fn read(reader: &Reader) -> Self {
-        let runs = reader.program_runs().unwrap_or_default();
-        Self(runs.into_iter().map(|run| (run.id, run)).collect())
+/// Reads the processor times. None are returned if this process lacks the privilege.
+pub(super) fn read(reader: &Reader) -> Programs {
+    let runs = reader.program_runs().unwrap_or_default();
+    runs.into_iter().map(|run| (run.id, run)).collect()
+}
+
+/// Returns the processor time of each program name that ran since the sample `before`.
+pub(super) fn since(now: &Programs, before: &Programs, seconds: f64) -> Vec<ProgramRow> {
+    let mut sums: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    for (id, run) in now {
+        // A program that was loaded between the samples started at 0.
+        let then = before.get(id);
+        let (count, time) = sums.entry(&run.name).or_default();
+        *count += run.count - then.map_or(0, |then| then.count).min(run.count);
+        *time += run.time - then.map_or(0, |then| then.time).min(run.time);
     }
-    /// Returns the processor time of each program name that ran since the sample `before`.
-    pub(super) fn since(&self, before: &Self, seconds: f64) -> Vec<ProgramRow> {
-        let mut sums: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
-        for (id, run) in &self.0 {
-            // A program that was loaded between the samples started at 0.
-            let then = before.0.get(id);
-            let (count, time) = sums.entry(&run.name).or_default();
-            *count += run.count - then.map_or(0, |then| then.count).min(run.count);
-            *time += run.time - then.map_or(0, |then| then.time).min(run.time);
+    let row = |(name, (count, time)): (&str, (u64, u64))| {
+        let runs_per_second = rate(count, 0, seconds);
+        let nanoseconds_per_run = time / count;
+        ProgramRow {
+            weight: Reverse((runs_per_second * nanoseconds_per_run, runs_per_second)),
+            program: name.to_owned(),
+            runs_per_second,
+            nanoseconds_per_run,
+            processor: (time as f64 / seconds.max(0.001) / 1e7 * 100.0).round() as u64,
         }
-        let seconds = seconds.max(0.001);
-        let row = |(name, (count, time)): (&str, (u64, u64))| {
-            let runs_per_second = (count as f64 / seconds).round() as u64;
-            let nanoseconds_per_run = time / count;
-            ProgramRow {
-                weight: Reverse((runs_per_second * nanoseconds_per_run, runs_per_second)),
-                program: name.to_owned(),
-                runs_per_second,
-                nanoseconds_per_run,
-                processor: (time as f64 / seconds / 1e7 * 100.0).round() as u64,
-            }
-        };
-        let ran = sums.into_iter().filter(|(_, (count, _))| *count > 0);
-        ran.map(row).collect()
-    }
+    };
+    let ran = sums.into_iter().filter(|(_, (count, _))| *count > 0);
+    ran.map(row).collect()
 }
 
 #[cfg(test)]
@@ -105,7 +103,7 @@ mod tests {
             count: *count,
             time: *time,
         });
-        Programs(runs.map(|run| (run.id, run)).collect())
+        runs.map(|run| (run.id, run)).collect()
     }
 
     #[test]
@@ -116,7 +114,7 @@ mod tests {
             (2, "egress", 7, 7),
             (3, "ingress", 200, 60_000),
         ]);
-        let rows = now.since(&before, 2.0);
+        let rows = since(&now, &before, 2.0);
         let json = serde_json::to_value(&rows).expect("rows");
         let expected = serde_json::json!([{
             "program": "ingress", "runsPerSecond": 200, "nanosecondsPerRun": 250, "processorPercent": 0.01,

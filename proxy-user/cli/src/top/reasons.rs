@@ -4,10 +4,14 @@
 use std::{cmp::Reverse, collections::BTreeMap};
 
 use config::runbooks::of_outcome;
+use datapath::read::ServicePort;
 use proxy_common::Counter;
 use serde::Serialize;
 
-use super::{Before, Sample, rows::OfPort};
+use super::{
+    Before, Sample,
+    rows::{OTHERS, label},
+};
 use crate::{
     counters::rate,
     list::Row,
@@ -22,7 +26,7 @@ pub(super) struct ReasonRow {
     #[serde(skip)]
     weight: Reverse<(Option<u64>, u64)>,
     #[serde(flatten)]
-    pub(super) of: OfPort,
+    pub(super) of: ServicePort,
     pub(super) reason: &'static str,
     pub(super) count: u64,
     /// Refusals per second; None at the first sample.
@@ -62,7 +66,7 @@ pub(super) fn rows(now: &Sample, before: Before<'_>) -> Vec<ReasonRow> {
         });
         ReasonRow {
             weight: Reverse((per_second, count)),
-            of: OfPort::new(now.names.get(&service)),
+            of: now.names.get(&service).cloned().unwrap_or(OTHERS),
             reason: counter.name(),
             count,
             per_second,
@@ -75,7 +79,7 @@ pub(super) fn rows(now: &Sample, before: Before<'_>) -> Vec<ReasonRow> {
 
 impl Row for ReasonRow {
     const COLUMNS: &'static [Column<Self>] = &[
-        cut("SERVICE", 0, |row| plain(row.of.to_string())),
+        cut("SERVICE", 0, |row| plain(label(&row.of))),
         column("REASON", 0, |row| plain(row.reason)),
         column("COUNT", 0, |row| toned(row.count, Tone::Bad)),
         column("PER-SECOND", 1, |row| plain(row.per_second)),
@@ -102,7 +106,7 @@ mod tests {
         now.counters[Counter::BindRefused as usize] = 2;
         now.counters[Counter::ForwardedNew as usize] = 1_000;
         let seen = rows(&now, Some((&before, 2.0))).into_iter().map(|row| {
-            let words = format!("{} {}", row.of, row.reason);
+            let words = format!("{} {}", label(&row.of), row.reason);
             (words, row.count, row.per_second)
         });
         let row = |words: &str, count, rate| (words.to_owned(), count, Some(rate));

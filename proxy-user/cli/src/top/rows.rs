@@ -5,7 +5,6 @@
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, HashMap},
-    fmt::{self, Display, Formatter},
     net::SocketAddr,
 };
 
@@ -22,45 +21,26 @@ use crate::{
     table::{Column, Tone, WIDE, column, cut, plain, toned},
 };
 
-/// The service port that a row is about.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct OfPort {
-    /// The service's namespace and name; empty if the row is about no single service port.
-    pub(super) service: String,
-    pub(super) port_name: String,
-    pub(super) port: u16,
-    pub(super) protocol: &'static str,
-}
+/// The service port of a row that is about no single one.
+pub(super) const OTHERS: ServicePort = ServicePort {
+    service: String::new(),
+    port_name: String::new(),
+    port: 0,
+    protocol: "-",
+};
 
-impl OfPort {
-    pub(super) fn new(port: Option<&ServicePort>) -> Self {
-        let (service, port_name, port, protocol) = match port {
-            Some(one) => (&*one.service, &*one.port_name, one.port, one.protocol),
-            None => ("", "", 0, "-"),
-        };
-        Self {
-            service: service.to_owned(),
-            port_name: port_name.to_owned(),
-            port,
-            protocol,
-        }
-    }
-    /// Returns whether the user's arguments select a row about this service port and backend.
-    pub(super) fn is_selected(&self, select: &Select, backend: Option<SocketAddr>) -> bool {
-        let (service, name, ends) = (&self.service, &self.port_name, backend.as_slice());
-        select.wants(service, name, self.port, self.protocol, ends)
+/// Returns the service port as tables show it.
+pub(super) fn label(of: &ServicePort) -> String {
+    match of.service.as_str() {
+        "" => "(others)".to_owned(),
+        service => port_label(service, &of.port_name),
     }
 }
 
-/// Writes the service port as tables show it.
-impl Display for OfPort {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match self.service.as_str() {
-            "" => f.write_str("(others)"),
-            service => f.write_str(&port_label(service, &self.port_name)),
-        }
-    }
+/// Returns whether the user's arguments select a row about this service port and backend.
+pub(super) fn selects(select: &Select, of: &ServicePort, backend: Option<SocketAddr>) -> bool {
+    let (service, name, ends) = (&of.service, &of.port_name, backend.as_slice());
+    select.wants(service, name, of.port, of.protocol, ends)
 }
 
 /// The rates per second that ipvsadm calls CPS, InPPS, OutPPS, InBPS and OutBPS.
@@ -82,7 +62,7 @@ pub(super) struct TopRow {
     #[serde(skip)]
     weight: Reverse<[u64; 4]>,
     #[serde(flatten)]
-    pub(super) of: OfPort,
+    pub(super) of: ServicePort,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) endpoint: Option<SocketAddr>,
     pub(super) connections: u64,
@@ -131,7 +111,7 @@ pub(super) fn rows(now: &Sample, before: Before<'_>, backends: bool) -> Vec<TopR
         let refusals = refused.values().sum();
         TopRow {
             weight: Reverse([moving, moved, traffic.connections, refusals]),
-            of: OfPort::new(now.names.get(&service)),
+            of: now.names.get(&service).cloned().unwrap_or(OTHERS),
             endpoint: backend.map(|(address, _)| address),
             connections: traffic.connections,
             packets_in: traffic.packets_in,
@@ -161,18 +141,12 @@ fn sums(counted: &Counted, backends: bool) -> Vec<(Whose, Traffic)> {
         all.push(((0, None), &counted.others));
     }
     all.sort_unstable_by_key(|(whose, _)| *whose);
-    let mut sums: Vec<(Whose, Traffic)> = Vec::new();
-    for (whose, traffic) in all {
-        match sums.last_mut() {
-            Some((last, sum)) if *last == whose => sum.add(traffic),
-            _ => {
-                let mut sum = Traffic::default();
-                sum.add(traffic);
-                sums.push((whose, sum));
-            }
-        }
-    }
-    sums
+    let sums = all.chunk_by(|(one, _), (next, _)| one == next).map(|same| {
+        let mut sum = Traffic::default();
+        same.iter().for_each(|(_, traffic)| sum.add(traffic));
+        (same[0].0, sum)
+    });
+    sums.collect()
 }
 
 /// Returns the traffic for `whose` in a sorted list; zeros if it is missing.
@@ -200,7 +174,7 @@ impl TopRow {
 
 impl Row for TopRow {
     const COLUMNS: &'static [Column<Self>] = &[
-        cut("SERVICE", 0, |row| plain(row.of.to_string())),
+        cut("SERVICE", 0, |row| plain(label(&row.of))),
         column("BACKEND", 0, |row| plain(row.endpoint)),
         column("CPS", 1, |row| plain(row.rates.map(|one| one.connections))),
         column("INPPS", 1, |row| plain(row.rates.map(|one| one.packets_in))),
@@ -240,7 +214,7 @@ impl Row for TopRow {
     fn name(&self) -> String {
         match self.endpoint {
             Some(endpoint) => format!("backend/{endpoint}"),
-            None => format!("service/{}", self.of),
+            None => format!("service/{}", label(&self.of)),
         }
     }
 }

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use super::*;
 use crate::{
-    list::tests::{compare, page},
-    table::table,
+    format::Format,
+    list::tests::{compare, drawn, page},
 };
 
 fn port(service: &str) -> ServicePort {
@@ -75,7 +75,7 @@ fn traffic_without_a_service_port_is_in_the_row_others() {
     now.counted.others.packets_in = 9;
     now.counted.refused.push((0, Counter::DroppedFragment, 1));
     let rows = rows(&now, None, false);
-    assert_eq!(rows[0].of.to_string(), "(others)");
+    assert_eq!(label(&rows[0].of), "(others)");
     assert_eq!((rows[0].packets_in, rows[0].refused()), (9, 1));
 }
 
@@ -86,10 +86,7 @@ fn the_table_of_top_matches_its_stored_pictures() {
         let mut rows = rows(&now, Some((&then, 2.0)), backends);
         rows.sort();
         for width in [80, 200] {
-            let columns = TopRow::columns(&rows);
-            let mut drawn = Vec::new();
-            table(&mut drawn, &page(width), columns, true, &rows).expect("to memory");
-            let drawn = String::from_utf8(drawn).expect("text");
+            let drawn = drawn(&page(width), &Format::Table, &rows);
             compare(&format!("top-{name}-{width}"), &drawn);
         }
     }

@@ -10,13 +10,14 @@ use std::{
     fs::File,
     io::{self, BufWriter, IsTerminal, Write},
     path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, UNIX_EPOCH},
 };
 
 use anyhow::{Context, Result};
 use datapath::trace::{Lost, Trace, Wanted, monotonic};
-use proxy_common::trace::{HEAD, Hook};
+use proxy_common::trace::HEAD;
 use serde::Serialize;
 
 use self::{drops::Drops, filter::FilterArgs};
@@ -26,7 +27,7 @@ use super::{
     list::is_closed,
     names::NameArgs,
     packets::{line::Line, name_cache::NameCache},
-    signals::Stop,
+    signals::set_by_signals,
     terminal::Page,
 };
 
@@ -84,7 +85,7 @@ pub enum Form {
 pub(super) fn run(args: &TraceArgs) -> Result<()> {
     // The kernel detaches the programs when the process ends in any case. Signals are handled so
     // that the file and the last line are still written.
-    let stop = Stop::on_signals()?;
+    let stop = set_by_signals()?;
     let known = NameCache::read(&args.pins.pin_dir, &args.names)?;
     let filter = args.filter.filter(&args.names, &known)?;
     let mut show = Show::new(args)?;
@@ -134,19 +135,20 @@ trait Source {
 fn watch(
     source: &mut dyn Source,
     show: &mut Show<'_>,
-    stop: &Stop,
+    stop: &AtomicBool,
     duration: Option<Duration>,
 ) -> Result<()> {
     let start = Instant::now();
     let (mut look, mut known) = (start, Lost::default());
     loop {
-        let last = stop.is_asked() || duration.is_some_and(|longest| start.elapsed() >= longest);
+        let is_over = duration.is_some_and(|longest| start.elapsed() >= longest);
+        let last = is_over || stop.load(Ordering::Relaxed);
         // Reports that are still in the buffer at the end are shown, too.
         while source.show_next(show)? {
             if show.args.limit.is_some_and(|count| show.shown >= count) {
                 return Ok(());
             }
-            if look.elapsed() >= LOOK || !last && stop.is_asked() {
+            if look.elapsed() >= LOOK || !last && stop.load(Ordering::Relaxed) {
                 break;
             }
         }
@@ -208,7 +210,7 @@ impl<'a> Show<'a> {
             true => Box::new(io::sink()),
             false => Box::new(io::stdout()),
         };
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = UNIX_EPOCH.elapsed();
         let now = now.map_or(0, |now| now.as_nanos() as u64);
         Ok(Self {
             args,
@@ -238,7 +240,6 @@ impl<'a> Show<'a> {
     }
 }
 
-/// The reports of portolan's programs.
 struct Programs {
     trace: Trace,
     known: NameCache,
@@ -266,16 +267,8 @@ impl Source for Programs {
         // As the program has left the packet; the comment says what source and destination were
         // before.
         if let (Some(file), Some(interface)) = (&mut show.file, &line.interface) {
-            let packet = pcapng::Packet {
-                time,
-                interface,
-                link_layer: report.event.link_layer != 0,
-                inbound: report.event.hook == Hook::Ingress as u8,
-                bytes: &report.bytes,
-                length: report.event.length,
-                comment: &line.comment(),
-            };
-            file.packet(&packet).context("write the file")?;
+            let written = file.packet(time, interface, &report, &line.comment());
+            written.context("write the file")?;
         }
         Ok(true)
     }

@@ -4,6 +4,9 @@
 
 use std::io::{self, Write};
 
+use datapath::trace::TraceReport;
+use proxy_common::trace::Hook;
+
 /// Types of blocks.
 const SECTION: u32 = 0x0a0d_0d0a;
 const INTERFACE: u32 = 1;
@@ -20,21 +23,6 @@ const FLAGS: u16 = 2;
 const ETHERNET: u32 = 1;
 const RAW: u32 = 101;
 
-/// A packet that is to be written into the capture file.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Packet<'a> {
-    /// When the packet was seen, in nanoseconds since 1970.
-    pub(super) time: u64,
-    pub(super) interface: &'a str,
-    pub(super) link_layer: bool,
-    pub(super) inbound: bool,
-    /// The captured bytes, perhaps only the beginning; `length` is the packet's full length.
-    pub(super) bytes: &'a [u8],
-    pub(super) length: u32,
-    pub(super) comment: &'a str,
-}
-
-/// Writes a capture file in the pcapng format.
 pub(super) struct Writer<W> {
     out: W,
     /// The interfaces in the file, by their numbers: the name, and true for Ethernet frames.
@@ -57,32 +45,40 @@ impl<W: Write> Writer<W> {
         })
     }
 
-    /// Writes a packet. If it is the first of its interface, describes the interface before it.
-    pub(super) fn packet(&mut self, packet: &Packet<'_>) -> io::Result<()> {
-        let captured = packet.bytes.len() as u32;
+    /// Writes a packet, seen at `time` (nanoseconds since 1970). If it is the first of its
+    /// interface, describes the interface before it.
+    pub(super) fn packet(
+        &mut self,
+        time: u64,
+        interface: &str,
+        TraceReport { event, bytes }: &TraceReport,
+        comment: &str,
+    ) -> io::Result<()> {
+        let captured = bytes.len() as u32;
         let words = [
-            self.interface(packet)?,
-            (packet.time >> 32) as u32,
-            packet.time as u32,
+            self.interface(interface, event.link_layer != 0)?,
+            (time >> 32) as u32,
+            time as u32,
             captured,
-            packet.length.max(captured),
+            event.length.max(captured),
         ];
-        let direction = if packet.inbound { 1_u32 } else { 2 };
+        let is_inbound = event.hook == Hook::Ingress as u8;
+        let direction = if is_inbound { 1_u32 } else { 2 };
         let options = [
-            (COMMENT, packet.comment.as_bytes()),
+            (COMMENT, comment.as_bytes()),
             (FLAGS, &direction.to_le_bytes()),
         ];
-        block(&mut self.out, PACKET, &words, packet.bytes, &options)
+        block(&mut self.out, PACKET, &words, bytes, &options)
     }
 
-    fn interface(&mut self, packet: &Packet<'_>) -> io::Result<u32> {
-        let wanted = (packet.interface.to_owned(), packet.link_layer);
+    fn interface(&mut self, name: &str, has_link_layer: bool) -> io::Result<u32> {
+        let wanted = (name.to_owned(), has_link_layer);
         if let Some(place) = self.interfaces.iter().position(|known| *known == wanted) {
             return Ok(place as u32);
         }
-        let link = if packet.link_layer { ETHERNET } else { RAW };
+        let link = if has_link_layer { ETHERNET } else { RAW };
         // Times in the file are in nanoseconds.
-        let options = [(NAME, packet.interface.as_bytes()), (RESOLUTION, &[9])];
+        let options = [(NAME, name.as_bytes()), (RESOLUTION, &[9])];
         block(&mut self.out, INTERFACE, &[link, self.snap], &[], &options)?;
         self.interfaces.push(wanted);
         Ok(self.interfaces.len() as u32 - 1)
@@ -121,6 +117,8 @@ fn padded(body: &mut Vec<u8>, bytes: &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use proxy_common::trace::Event;
+
     use super::*;
 
     fn words(bytes: &[u8]) -> Vec<u32> {
@@ -132,21 +130,16 @@ mod tests {
     fn each_pcapng_block_has_its_length_at_both_ends() {
         let mut file = Vec::new();
         let mut writer = Writer::new(&mut file, 256).expect("memory");
-        let packet = Packet {
-            time: 0x1_0000_0002,
-            interface: "eth0",
-            link_layer: true,
-            inbound: true,
-            bytes: &[1, 2, 3, 4, 5],
-            length: 60,
-            comment: "why",
-        };
-        for link_layer in [true, true, false] {
-            let packet = Packet {
+        for link_layer in [1, 1, 0] {
+            let event = Event {
                 link_layer,
-                ..packet
+                length: 60,
+                ..Event::EMPTY
             };
-            writer.packet(&packet).expect("memory");
+            let bytes = vec![1, 2, 3, 4, 5];
+            let written =
+                writer.packet(0x1_0000_0002, "eth0", &TraceReport { event, bytes }, "why");
+            written.expect("memory");
         }
         assert_eq!(file.len() % 4, 0);
         let words = words(&file);

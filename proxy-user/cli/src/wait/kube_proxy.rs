@@ -23,62 +23,35 @@ pub struct KubeProxyArgs {
     kube_proxy_metrics: SocketAddr,
 }
 
-/// What can be seen of kube-proxy.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum KubeProxy {
-    Silent,
-    /// It is healthy, and its metrics cannot be read.
-    WithoutMetrics,
-    /// portolan's agent answers.
-    Ours,
-    /// It has not written its rules since it began.
-    Beginning,
-    Serves,
+/// The code, in `findings.txt`, of a kube-proxy that has written its rules since it began.
+const SERVES: &str = "kube-proxy-serves";
+
+/// Returns whether kube-proxy serves this node, and a sentence about it.
+pub(super) fn ask(args: KubeProxyArgs) -> (bool, String) {
+    let healthz = agent::get(args.kube_proxy_healthz, "/healthz").ok();
+    let metrics = agent::get(args.kube_proxy_metrics, "/metrics").ok();
+    let metrics = metrics.filter(|(status, _)| *status == 200);
+    let text = metrics.as_ref().map(|(_, text)| text.as_str());
+    let code = seen(healthz.map(|(status, _)| status), text);
+    let [sentence] = texts(code, &[&args.kube_proxy_healthz, &args.kube_proxy_metrics]);
+    (code == SERVES, sentence)
 }
 
-impl KubeProxy {
-    pub(super) fn ask(args: KubeProxyArgs) -> Self {
-        let healthz = agent::get(args.kube_proxy_healthz, "/healthz").ok();
-        let metrics = agent::get(args.kube_proxy_metrics, "/metrics").ok();
-        let metrics = metrics.filter(|(status, _)| *status == 200);
-        let text = metrics.as_ref().map(|(_, text)| text.as_str());
-        Self::of(healthz.map(|(status, _)| status), text)
-    }
-
-    /// `healthz`: its HTTP status; `metrics`: its text; `None` without an answer.
-    fn of(healthz: Option<u16>, metrics: Option<&str>) -> Self {
-        let lines = || metrics.into_iter().flat_map(str::lines);
-        if lines().any(|line| line.starts_with(OURS)) {
-            return Self::Ours;
-        }
-        if healthz != Some(200) {
-            return Self::Silent;
-        }
-        if metrics.is_none() {
-            return Self::WithoutMetrics;
-        }
-        let last = |line: &str| -> Option<f64> {
-            let (_, value) = line.strip_prefix(LAST_SYNC)?.rsplit_once(' ')?;
-            value.parse().ok()
-        };
-        let mut times = lines().filter_map(last).peekable();
-        if times.peek().is_some() && times.all(|time| time > 0.0) {
-            Self::Serves
-        } else {
-            Self::Beginning
-        }
-    }
-
-    pub(super) fn sentence(self, args: KubeProxyArgs) -> String {
-        let code = match self {
-            Self::Silent => "kube-proxy-silent",
-            Self::WithoutMetrics => "kube-proxy-without-metrics",
-            Self::Ours => "kube-proxy-is-ours",
-            Self::Beginning => "kube-proxy-begins",
-            Self::Serves => "kube-proxy-serves",
-        };
-        let [sentence] = texts(code, &[&args.kube_proxy_healthz, &args.kube_proxy_metrics]);
-        sentence
+/// Returns the code of what can be seen of kube-proxy. `healthz`: its HTTP status; `metrics`: its
+/// text; `None` without an answer.
+fn seen(healthz: Option<u16>, metrics: Option<&str>) -> &'static str {
+    let lines = || metrics.into_iter().flat_map(str::lines);
+    let last = |line: &str| -> Option<f64> {
+        let (_, value) = line.strip_prefix(LAST_SYNC)?.rsplit_once(' ')?;
+        value.parse().ok()
+    };
+    let mut times = lines().filter_map(last).peekable();
+    match healthz {
+        _ if lines().any(|line| line.starts_with(OURS)) => "kube-proxy-is-ours",
+        Some(200) if metrics.is_none() => "kube-proxy-without-metrics",
+        Some(200) if times.peek().is_some() && times.all(|time| time > 0.0) => SERVES,
+        Some(200) => "kube-proxy-begins",
+        _ => "kube-proxy-silent",
     }
 }
 
@@ -95,15 +68,15 @@ mod tests {
         let ours = format!("portolan_services 3\n{v4}");
         let both = format!("{v4}{v6}");
         for (healthz, metrics, is) in [
-            (None, None, KubeProxy::Silent),
-            (Some(503), Some(&*v4), KubeProxy::Silent),
-            (Some(200), None, KubeProxy::WithoutMetrics),
-            (Some(200), Some(&ours), KubeProxy::Ours),
-            (Some(200), Some("go_threads 7\n"), KubeProxy::Beginning),
-            (Some(200), Some(&both), KubeProxy::Beginning),
-            (Some(200), Some(&v4), KubeProxy::Serves),
+            (None, None, "kube-proxy-silent"),
+            (Some(503), Some(&*v4), "kube-proxy-silent"),
+            (Some(200), None, "kube-proxy-without-metrics"),
+            (Some(200), Some(&ours), "kube-proxy-is-ours"),
+            (Some(200), Some("go_threads 7\n"), "kube-proxy-begins"),
+            (Some(200), Some(&both), "kube-proxy-begins"),
+            (Some(200), Some(&v4), SERVES),
         ] {
-            assert_eq!(KubeProxy::of(healthz, metrics), is, "{metrics:?}");
+            assert_eq!(seen(healthz, metrics), is, "{metrics:?}");
         }
     }
 }

@@ -16,7 +16,7 @@ use anyhow::Result;
 use datapath::{DatapathError, read::Reader};
 use proxy_common::Settings;
 
-use self::kube_proxy::{KubeProxy, KubeProxyArgs};
+use self::kube_proxy::KubeProxyArgs;
 use super::{frame::Pins, signals::end_by_signal};
 
 const EVERY: Duration = Duration::from_secs(1);
@@ -43,43 +43,28 @@ pub struct WaitArgs {
     pub stay: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    NotServed,
-    Held,
-    Gone,
+const NOT_SERVED: &str = "portolan does not serve this node yet; waiting for its agent";
+const HELD: &str = "connections of another proxy may need its rules; the agent's log says which";
+const GONE: &str = "no connection of another proxy needs its rules";
+
+fn foreign_connections(pin_dir: &Path) -> Result<&'static str, DatapathError> {
+    let read = Reader::without_names(pin_dir).and_then(|reader| reader.settings());
+    match read {
+        Err(
+            DatapathError::NothingPinned { .. }
+            | DatapathError::NoSuchMap { .. }
+            | DatapathError::OtherVersion { .. },
+        ) => Ok(NOT_SERVED),
+        read => read.map(|settings| by_settings(&settings)),
+    }
 }
 
-impl State {
-    fn of(settings: &Settings) -> Self {
-        if settings.node_netns == 0 {
-            // No agent has stored settings in the maps yet.
-            Self::NotServed
-        } else if settings.has(Settings::RULES_MAY_GO) {
-            Self::Gone
-        } else {
-            Self::Held
-        }
-    }
-    fn read(pin_dir: &Path) -> Result<Self, DatapathError> {
-        let read = Reader::without_names(pin_dir).and_then(|reader| reader.settings());
-        match read {
-            Err(
-                DatapathError::NothingPinned { .. }
-                | DatapathError::NoSuchMap { .. }
-                | DatapathError::OtherVersion { .. },
-            ) => Ok(Self::NotServed),
-            read => read.map(|settings| Self::of(&settings)),
-        }
-    }
-    fn sentence(self) -> &'static str {
-        match self {
-            Self::NotServed => "portolan does not serve this node yet; waiting for its agent",
-            Self::Held => {
-                "connections of another proxy may need its rules; the agent's log says which"
-            }
-            Self::Gone => "no connection of another proxy needs its rules",
-        }
+fn by_settings(settings: &Settings) -> &'static str {
+    match settings.node_netns {
+        // No agent has stored settings in the maps yet.
+        0 => NOT_SERVED,
+        _ if settings.has(Settings::RULES_MAY_GO) => GONE,
+        _ => HELD,
     }
 }
 
@@ -88,18 +73,12 @@ pub(super) fn run(args: &WaitArgs) -> Result<()> {
     let signals = end_by_signal()?;
     if args.foreign_connections {
         wait(SETTLED, || {
-            let state = State::read(&args.pins.pin_dir)?;
-            Ok((state == State::Gone, state.sentence().to_owned()))
+            let sentence = foreign_connections(&args.pins.pin_dir)?;
+            Ok((sentence == GONE, sentence.to_owned()))
         })?;
     }
     if args.kube_proxy {
-        wait(Duration::ZERO, || {
-            let state = KubeProxy::ask(args.of_kube_proxy);
-            Ok((
-                state == KubeProxy::Serves,
-                state.sentence(args.of_kube_proxy),
-            ))
-        })?;
+        wait(Duration::ZERO, || Ok(kube_proxy::ask(args.of_kube_proxy)))?;
     }
     if args.stay {
         println!("done; waiting for SIGTERM");
@@ -134,20 +113,20 @@ mod tests {
     fn a_node_whose_maps_are_not_all_made_is_not_served() -> Result<()> {
         let pins = tempfile::tempdir()?;
         std::fs::create_dir(layout_dir(pins.path()))?;
-        assert!(State::read(pins.path())? == State::NotServed);
+        assert_eq!(foreign_connections(pins.path())?, NOT_SERVED);
         Ok(())
     }
 
     #[test]
     fn empty_settings_mean_not_served() {
-        assert!(State::of(&Settings::EMPTY) == State::NotServed);
+        assert_eq!(by_settings(&Settings::EMPTY), NOT_SERVED);
         let served = Settings {
             node_netns: 7,
             flags: Settings::RULES_MAY_GO,
             ..Settings::EMPTY
         };
-        assert!(State::of(&served) == State::Gone);
+        assert_eq!(by_settings(&served), GONE);
         let held = Settings { flags: 0, ..served };
-        assert!(State::of(&held) == State::Held);
+        assert_eq!(by_settings(&held), HELD);
     }
 }

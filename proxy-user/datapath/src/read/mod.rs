@@ -23,6 +23,7 @@ use proxy_common::{
     maps::{self as names, node_address},
     service::ServiceName,
 };
+use serde::Serialize;
 
 pub use self::maps::{MapRow, fills, pinned_maps};
 use crate::{
@@ -52,7 +53,8 @@ pub struct Reader {
 }
 
 /// A service port, as stored in the map of names.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct ServicePort {
     /// The service's namespace and name.
     pub service: String,

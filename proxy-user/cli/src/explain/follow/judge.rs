@@ -14,7 +14,6 @@ use super::{
 };
 use crate::{finding::Finding, packets::reasons::is_harmless};
 
-/// Everything that is known about the followed packet.
 #[derive(Debug)]
 pub(super) struct Facts {
     pub(super) stations: Vec<Station>,
@@ -29,7 +28,6 @@ pub(super) struct Facts {
     pub(super) foreign: Vec<String>,
     /// Programs of others at the cgroups of the client that see its calls and packets.
     pub(super) cgroup: Vec<String>,
-    /// What is known about the namespace that the packet reached.
     pub(super) endpoint: Option<EndpointFacts>,
 }
 
@@ -80,7 +78,6 @@ fn answer_came(facts: &Facts) -> bool {
     })
 }
 
-/// Whether this ends the packet's way.
 pub(super) fn loses(did: &Did) -> bool {
     matches!(did, Did::Freed(freed) if !is_harmless(&freed.reason))
 }

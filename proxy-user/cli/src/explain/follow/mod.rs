@@ -49,7 +49,6 @@ const REPEATED: Duration = Duration::from_millis(1300);
 /// After the first packet, and before its repetition.
 const BETWEEN: Duration = Duration::from_millis(500);
 
-/// What became of the followed packet.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct FollowedRow {
@@ -63,10 +62,9 @@ pub(super) struct FollowedRow {
     pub(super) missing: Vec<String>,
 }
 
-/// Who sends the packet.
 enum Sender {
-    Node,
-    Pod(PodNamespace),
+    /// A socket of this node, or of a pod.
+    Socket(Bound, Option<PodNamespace>),
     /// The interface with this index is made to receive it.
     Interface(u32, [u8; 6]),
     /// The client itself.
@@ -87,19 +85,23 @@ pub(super) fn run(
     let is_pod = explained.origin == Some(Origin::Pod);
     let sender = sender(args, asked, passage, is_pod, &mut notes)?;
     let v6 = asked.to.is_ipv6();
-    let bound = match &sender {
-        Sender::Node => Some(bind(None, asked.protocol, None, v6)?),
-        Sender::Pod(pod) => Some(bind(Some(pod), asked.protocol, Some(asked.client), v6)?),
-        Sender::Interface(..) | Sender::Next => None,
-    };
-    let port = match (&bound, &sender) {
-        (Some(bound), _) => bound.port,
-        (None, Sender::Next) => asked.client_port,
+    let port = match &sender {
+        Sender::Socket(bound, _) => bound.port,
         // Of the range that Linux lets clients choose from.
-        (None, _) => 32_768 + (linux::monotonic() >> 10) as u16 % 28_000,
+        Sender::Interface(..) => 32_768 + (linux::monotonic() >> 10) as u16 % 28_000,
+        Sender::Next => asked.client_port,
+    };
+    let packet = match &sender {
+        Sender::Socket(_, None) => "sent from a socket of this node".to_owned(),
+        Sender::Socket(..) => "sent from a socket in the client's network namespace".to_owned(),
+        Sender::Interface(..) => {
+            let client = SocketAddr::new(asked.client, port);
+            format!("put into the interface, as if {client} had sent it")
+        }
+        Sender::Next => "the client's next one".to_owned(),
     };
     let client = TracedTuple {
-        client: (!matches!(sender, Sender::Node)).then_some(asked.client),
+        client: (!matches!(sender, Sender::Socket(_, None))).then_some(asked.client),
         client_port: port,
         v6,
         protocol: asked.protocol.0,
@@ -108,21 +110,21 @@ pub(super) fn run(
     let interfaces: Vec<_> = passage.interfaces().into_iter().collect();
     let legacy = legacy(v6, &mut notes);
     let mut recorder = Recorder::begin(args, client, &ends, &interfaces)?;
-    let ending = match (&sender, bound) {
-        (_, Some(bound)) => ask(bound, asked.to, &mut recorder),
-        (Sender::Interface(index, receiver), _) => {
+    let (ending, pod) = match sender {
+        Sender::Socket(bound, pod) => (ask(bound, asked.to, &mut recorder), pod),
+        Sender::Interface(index, receiver) => {
             let sequence = linux::monotonic() as u32 >> 1;
-            let frame = |reset| frame(asked, port, *receiver, sequence, reset);
-            recorder.inject(*index, &frame(false)?)?;
+            let frame = |reset| frame(asked, port, receiver, sequence, reset);
+            recorder.inject(index, &frame(false)?)?;
             wait(&mut recorder);
             if asked.protocol == Protocol::TCP {
                 // The reset's own way is of no interest: failing, it leaves a half-open connection
                 // that the server gives up itself.
-                _ = recorder.inject(*index, &frame(true)?);
+                _ = recorder.inject(index, &frame(true)?);
             }
-            Ending::NoSocket
+            (Ending::NoSocket, None)
         }
-        _ => {
+        Sender::Next => {
             let seconds = NEXT.as_secs();
             eprintln!("portolan explain: waiting up to {seconds} s for the client's next packet");
             let begun = Instant::now();
@@ -133,13 +135,10 @@ pub(super) fn run(
             if !recorder.sightings.is_empty() {
                 wait(&mut recorder);
             }
-            Ending::NoSocket
+            (Ending::NoSocket, None)
         }
     };
-    let pod = match &sender {
-        Sender::Pod(pod) => Some(pod),
-        _ => None,
-    };
+    let pod = pod.as_ref();
     let inode = pod.map(PodNamespace::inode).transpose()?;
     let stations = recorder.stations(inode);
     let facts = Facts {
@@ -158,15 +157,6 @@ pub(super) fn run(
     };
     notes.append(&mut recorder.missing);
     drop(recorder);
-    let packet = match &sender {
-        Sender::Node => "sent from a socket of this node".to_owned(),
-        Sender::Pod(_) => "sent from a socket in the client's network namespace".to_owned(),
-        Sender::Interface(..) => {
-            let client = SocketAddr::new(asked.client, port);
-            format!("put into the interface, as if {client} had sent it")
-        }
-        Sender::Next => "the client's next one".to_owned(),
-    };
     let stations = facts.stations.iter();
     let stations = stations.filter(|one| !refusals::is_own_error(&facts, one));
     let stations = stations.map(Station::row).collect();
@@ -194,8 +184,9 @@ fn sender(
     if args.next {
         return Ok(Sender::Next);
     }
+    let (protocol, v6) = (asked.protocol, asked.to.is_ipv6());
     if asked.by == By::NodeSocket {
-        return Ok(Sender::Node);
+        return Ok(Sender::Socket(bind(None, protocol, None, v6)?, None));
     }
     let place = passage.incoming.as_ref().context(
         "the interface that the client's packets come in by is not known: name it with --interface",
@@ -207,7 +198,10 @@ fn sender(
         None => Ok(None),
     });
     match behind {
-        Ok(Some((pod, true))) => return Ok(Sender::Pod(pod)),
+        Ok(Some((pod, true))) => {
+            let bound = bind(Some(&pod), protocol, Some(asked.client), v6)?;
+            return Ok(Sender::Socket(bound, Some(pod)));
+        }
         Ok(Some(_)) => notes.push(format!("the namespace behind {} does not have the address {}: the packet was put into the interface", place.link.name, asked.client)),
         Ok(None) => {}
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {

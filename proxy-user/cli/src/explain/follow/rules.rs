@@ -25,7 +25,6 @@ fn listing(chain: [&str; 3]) -> String {
     String::from_utf8_lossy(&listed).into_owned()
 }
 
-/// Finds a rule in nft's listing of its chain.
 fn rule_in(listing: &str, number: u64) -> Option<String> {
     let end = format!("# handle {number}");
     let mut rules = listing.lines();
@@ -49,12 +48,8 @@ pub(super) struct LegacyRule {
 impl LegacyCounters {
     /// Reads the tables of one IP family. An error says why that was not possible.
     pub(super) fn read(v6: bool) -> Result<Self, String> {
-        let program = if v6 {
-            "ip6tables-legacy-save"
-        } else {
-            "iptables-legacy-save"
-        };
-        let output = Command::new(program).arg("--counters").output();
+        let program = format!("ip{}tables-legacy-save", if v6 { "6" } else { "" });
+        let output = Command::new(&program).arg("--counters").output();
         match output {
             Ok(output) if output.status.success() => {
                 Ok(Self::parse(&String::from_utf8_lossy(&output.stdout)))

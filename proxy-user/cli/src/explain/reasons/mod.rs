@@ -19,7 +19,6 @@ pub(super) use slices::Entry;
 
 use crate::finding::{Finding, texts};
 
-/// A reason, and what to do about it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub(super) struct Reason {
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -201,16 +200,11 @@ impl Wanted<'_> {
         })
     }
 
-    /// Returns the nodes of the service's endpoints.
     pub(super) fn nodes(&self) -> BTreeSet<&str> {
-        let endpoints = self
-            .objects
-            .slices
-            .iter()
-            .flat_map(|slice| &slice.endpoints);
-        endpoints
-            .filter_map(|one| one.node_name.as_deref())
-            .collect()
+        let slices = self.objects.slices.iter();
+        let endpoints = slices.flat_map(|slice| &slice.endpoints);
+        let nodes = endpoints.filter_map(|one| one.node_name.as_deref());
+        nodes.collect()
     }
 
     fn port_of<'s>(&self, service: &'s Service) -> Option<&'s ServicePort> {

@@ -21,15 +21,12 @@ pub(crate) fn wanted(objects: &ServiceObjects) -> Wanted<'_> {
 pub(crate) fn objects(manifests: &str) -> ServiceObjects {
     let mut found = ServiceObjects::default();
     for object in values("test", manifests) {
-        let Some(kind) = object["kind"].as_str() else {
-            continue;
-        };
-        match kind {
+        match object["kind"].as_str().unwrap_or_default() {
+            "" => {}
             "Service" => found.service = serde_json::from_value(object).expect("a Service"),
             "Pod" => {
-                found
-                    .pods
-                    .push(serde_json::from_value(object).expect("a pod"));
+                let pod = serde_json::from_value(object).expect("a pod");
+                found.pods.push(pod);
                 found.has_all_pods = true;
             }
             "NoPod" => found.has_all_pods = true,
@@ -51,19 +48,11 @@ kind: Service
 metadata: {name: cart, namespace: shop}
 spec: {selector: {app: cart}, ports: [{name: http, port: 80, targetPort: 8080}]}
 ";
-const BY_NAME: &str = "---
-kind: Service
-metadata: {name: cart, namespace: shop}
-spec: {selector: {app: cart}, ports: [{name: http, port: 80, targetPort: web}]}
-";
-const ALONE: &str = "---
-kind: Service
-metadata: {name: cart, namespace: shop}
-spec: {ports: [{name: http, port: 80}]}
-";
-const NO_POD: &str = "---
-kind: NoPod
-";
+
+/// The Service without a selector.
+fn alone() -> String {
+    SERVICE.replace("selector: {app: cart}, ", "")
+}
 
 /// A slice with one endpoint of a pod, and these changes.
 fn slice(changes: &[(&str, &str)]) -> String {
@@ -106,20 +95,17 @@ const NO_ENDPOINT: &str = include_str!("no_endpoint.txt");
 /// Returns the objects that these words name, each after ` + `.
 fn made(words: &str) -> ServiceObjects {
     let text = |words: &str| match words.split_once(' ').unwrap_or((words, "")) {
-        ("alone", _) => ALONE.to_owned(),
+        ("alone", _) => alone(),
         ("service", _) => SERVICE.to_owned(),
-        ("by", _) => BY_NAME.to_owned(),
-        ("no", _) => NO_POD.to_owned(),
+        ("by", _) => SERVICE.replace("8080", "web"),
+        ("no", _) => "---\nkind: NoPod\n".to_owned(),
         ("pod", status) => pod(&status.replace("RUNS", RUNS)),
         ("slice", changes) => {
             let changes = changes.replace("UNREADY", "ready: true => ready: false, serving: false");
             let changes = changes.replace("PORT", PORT).replace("ENDPOINT", ENDPOINT);
-            let changes = changes
-                .split("; ")
-                .filter_map(|change| change.split_once("=>"));
-            slice(&Vec::from_iter(
-                changes.map(|(from, to)| (from.trim(), to.trim())),
-            ))
+            let changes = changes.split("; ").filter_map(|one| one.split_once("=>"));
+            let changes = changes.map(|(from, to)| (from.trim(), to.trim()));
+            slice(&Vec::from_iter(changes))
         }
         _ => String::new(),
     };
@@ -173,7 +159,7 @@ fn a_target_port_that_differs_is_named() {
     let leads = "its targetPort is 8080, and EndpointSlice cart-1 leads to 8081";
     assert!(reason.because.starts_with(leads), "{reason:?}");
     assert_eq!(wanted(&of(SERVICE, &slice(&[]))).other_target(), None);
-    let none = wanted(&of(ALONE, &other)).other_target();
+    let none = wanted(&of(&alone(), &other)).other_target();
     assert_eq!(none, None, "its writer decides");
     let undeclared = |slice: &str| wanted(&of(SERVICE, slice)).undeclared();
     let said = undeclared(&other).expect("a note").found;

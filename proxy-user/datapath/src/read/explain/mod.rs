@@ -85,10 +85,6 @@ pub struct MatchedFrontend {
     pub flags: ServiceFlags,
     pub service_id: u32,
     pub affinity_timeout: u32,
-    /// The number of slots of the block for clients inside the cluster; `external` is the number
-    /// for all other clients.
-    pub internal: u32,
-    pub external: u32,
     /// The address ranges of the clients that may use the frontend; empty if all may.
     pub source_ranges: Vec<IpNet>,
 }

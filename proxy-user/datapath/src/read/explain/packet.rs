@@ -146,8 +146,6 @@ fn frontend<A: Family>(
         flags: record.flags,
         service_id: record.service.0,
         affinity_timeout: record.affinity_timeout,
-        internal: record.internal.count(),
-        external: record.external.count(),
         source_ranges: if record.flags.has(ServiceFlags::SOURCE_RANGES) {
             maps.source_ranges(record.service)?
         } else {
