@@ -9,7 +9,7 @@ use std::{
 
 /// Namespace and name of a Kubernetes object. An object of a kind without namespaces has an empty
 /// one.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct ObjectName {
     pub namespace: Arc<str>,
     pub name: Arc<str>,

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// The cluster as far as this node needs it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ClusterState {
     node_name: Arc<str>,
     services: Services,
@@ -86,18 +86,7 @@ impl ClusterState {
     pub fn new(node_name: &str) -> Self {
         Self {
             node_name: node_name.into(),
-            services: Services::default(),
-            slices: HashMap::new(),
-            node: None,
-            service_cidrs: HashMap::new(),
-            gateways: Gateways::default(),
-            fallback_ips: Vec::new(),
-            view: NodeView::default(),
-            pod_ranges: Vec::new(),
-            in_pod_ranges: None,
-            dirty: Vec::new(),
-            round: 0,
-            served: 0,
+            ..Self::default()
         }
     }
 

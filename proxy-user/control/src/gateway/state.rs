@@ -305,15 +305,13 @@ impl Gateways {
                 let routes = self.routes_of.of(&name);
                 let routes = routes.filter_map(|route| self.routes.get(route));
                 let made = services.service(&names::made_for(&name));
-                let cluster = Cluster {
-                    services,
-                    gateways: self,
-                };
+                let balancer = self.owned.balancer(made.map(AsRef::as_ref));
+                let cluster = self.cluster(services);
                 build(
                     gateway,
                     class,
                     routes.map(AsRef::as_ref),
-                    self.owned.balancer(made.map(AsRef::as_ref)),
+                    balancer,
                     &cluster,
                 )
             });
@@ -334,6 +332,13 @@ impl Gateways {
             }
         }
         plans
+    }
+
+    fn cluster<'a>(&'a self, services: &'a Services) -> Cluster<'a> {
+        Cluster {
+            services,
+            gateways: self,
+        }
     }
 
     /// Returns a Gateway, and its class if that is ours.
@@ -417,17 +422,13 @@ impl Gateways {
 
     fn about_route(&self, object: &ObjectKey, services: &Services) -> Option<Said> {
         let route = self.routes.get(object)?;
-        let cluster = Cluster {
-            services,
-            gateways: self,
-        };
         let namespace = &route.id.name.namespace;
         let gateway = |parent: &crate::model::gateway::Reference| {
             let name = parent.gateway(namespace)?;
             let (_, built) = self.built.get(&names::plan_name(&name))?;
             Some((self.gateways.get(&name)?.as_ref(), built))
         };
-        let status = report::of_route(route, gateway, &cluster);
+        let status = report::of_route(route, gateway, &self.cluster(services));
         Some(said(route.kind, &route.id, status))
     }
 }

@@ -203,29 +203,19 @@ impl Converter {
         let mut ports = Vec::new();
         for (index, port) in object.ports.iter().flatten().enumerate() {
             let name = port.name.as_deref().unwrap_or_default();
-            let field = match name {
-                "" => format!("ports[{index}]"),
-                name => format!("ports[{index}] ({name})"),
-            };
-            let Some(protocol) = parse::protocol(port.protocol.as_deref()) else {
-                complaints.add(format!(
-                    "{field}: protocol {:?} is not TCP, UDP or SCTP; this port is ignored, correct its protocol",
-                    port.protocol.as_deref().unwrap_or_default(),
-                ));
-                continue;
-            };
-            let Some(number) = port.port.and_then(parse::port) else {
-                let given = port.port.map_or("(none)".to_owned(), |p| p.to_string());
-                complaints.add(format!(
-                    "{field}: port {given} is not between 1 and 65535; this port is ignored, correct its number",
-                ));
-                continue;
-            };
-            ports.push(SlicePort {
-                name: self.text(name),
-                protocol,
-                port: number,
-            });
+            match parse::port_of(port.protocol.as_deref(), port.port) {
+                Ok((protocol, port)) => ports.push(SlicePort {
+                    name: self.text(name),
+                    protocol,
+                    port,
+                }),
+                Err((fault, part)) => {
+                    let field = parse::named(format!("ports[{index}]"), name);
+                    complaints.add(format!(
+                        "{field}: {fault}; this port is ignored, correct its {part}"
+                    ));
+                }
+            }
         }
         ports.into()
     }

@@ -128,18 +128,11 @@ pub(super) fn source_ranges(
         .load_balancer_source_ranges
         .as_deref()
         .unwrap_or_default();
-    let mut ranges = Vec::with_capacity(given.len());
-    for text in given {
-        match parse::range(text) {
-            Some(range) => ranges.push(range),
-            None => complaints.add(format!(
-                "loadBalancerSourceRanges: {text:?} is not an address range and allows nobody; write it like 203.0.113.0/24",
-            )),
-        }
-    }
+    let fate = "allows nobody; write it like 203.0.113.0/24";
+    let ranges = parse::ranges("loadBalancerSourceRanges", given, fate, complaints);
     let ranges = SourceRanges {
         unreadable: ranges.len() < given.len(),
-        ranges: ranges.into(),
+        ranges,
     };
     for (v4, family, all) in [(true, "IPv4", "0.0.0.0/0"), (false, "IPv6", "::/0")] {
         if given.is_empty() || ranges.names(v4) || balancers.iter().all(|ip| ip.is_ipv4() != v4) {

@@ -22,7 +22,7 @@ pub use policy::Selection;
 
 /// A service. If it is not served (headless, ExternalName, of another proxy), it has no cluster IP
 /// here.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Service {
     pub name: ObjectName,
     /// `object::uid_hash` of the original, for events about it.
@@ -105,20 +105,8 @@ impl Service {
     pub(crate) fn new(name: ObjectName) -> Self {
         Self {
             name,
-            uid_hash: 0,
             created: i64::MAX,
-            cluster_v4: None,
-            cluster_v6: None,
-            external_ips: Box::default(),
-            load_balancer_ips: Box::default(),
-            source_ranges: SourceRanges::default(),
-            ports: Box::default(),
-            affinity_timeout: 0,
-            selection: None,
-            internal_local: false,
-            external_local: false,
-            health_check_node_port: None,
-            role: Role::Plain,
+            ..Self::default()
         }
     }
     /// Whether this service gets any entry in the maps.
@@ -211,23 +199,17 @@ impl Converter {
         let mut ports: Vec<ServicePort> = Vec::new();
         let mut seen = HashSet::new();
         for (index, port) in spec.ports.iter().flatten().enumerate() {
-            let field = match port.name.as_deref() {
-                None | Some("") => format!("spec.ports[{index}]"),
-                Some(name) => format!("spec.ports[{index}] ({name})"),
-            };
-            let Some(protocol) = parse::protocol(port.protocol.as_deref()) else {
-                complaints.add(format!(
-                    "{field}: protocol {:?} is not TCP, UDP or SCTP; this port is not served, correct its protocol",
-                    port.protocol.as_deref().unwrap_or_default(),
-                ));
-                continue;
-            };
-            let Some(number) = parse::port(port.port) else {
-                complaints.add(format!(
-                    "{field}: port {} is not between 1 and 65535; this port is not served, correct its number",
-                    port.port,
-                ));
-                continue;
+            let name = port.name.as_deref().unwrap_or_default();
+            let field = parse::named(format!("spec.ports[{index}]"), name);
+            let read = parse::port_of(port.protocol.as_deref(), Some(port.port));
+            let (protocol, number) = match read {
+                Ok(read) => read,
+                Err((fault, part)) => {
+                    complaints.add(format!(
+                        "{field}: {fault}; this port is not served, correct its {part}"
+                    ));
+                    continue;
+                }
             };
             let node_port = match port.node_port {
                 None | Some(0) => Port::ANY,
@@ -238,7 +220,7 @@ impl Converter {
                     Port::ANY
                 }),
             };
-            let name = self.text(port.name.as_deref().unwrap_or_default());
+            let name = self.text(name);
             if !seen.insert((Arc::clone(&name), protocol)) {
                 complaints.add(format!(
                     "{field}: an earlier port has the same name and protocol; this one is not served, give it another name",
