@@ -2,9 +2,10 @@
 //! A Gateway whose Service has `externalTrafficPolicy: Local`.
 
 use proxy_common::EndpointSet;
+use rstest::rstest;
 
 use super::*;
-use crate::plan::{HealthCheckPlan, PortPlan};
+use crate::plan::PortPlan;
 
 /// The services `a` with endpoints 1, 2, 3 and `b` with 4, on these nodes, and a route to both with
 /// equal weights.
@@ -34,49 +35,33 @@ fn weights(port: &PortPlan, set: EndpointSet) -> Vec<(u8, u32)> {
         .collect()
 }
 
-fn planned(cluster: &Cluster) -> (PortPlan, Option<HealthCheckPlan>) {
-    let mut planned = cluster.gateway_plan("shop/gateway:edge");
+#[rstest]
+#[case(["node-a", "node-a", "node-b", "node-a"], &[(1, 1), (2, 1), (4, 2)], 3)]
+// The share of a backend without local endpoints is refused, by 192.168.40.2.
+#[case(["node-a", "node-a", "node-a", "node-b"], &[(1, 1), (2, 1), (3, 1), (2, 3)], 3)]
+// KUBE: as for a Service, they are dropped, and the health check sends load balancers elsewhere.
+#[case(["node-b"; 4], &[], 0)]
+fn each_set_has_the_shares_of_its_own_endpoints(
+    #[case] nodes: [&str; 4],
+    #[case] local: &[(u8, u32)],
+    #[case] local_endpoints: usize,
+) {
+    let planned = cluster(nodes).gateway_plan("shop/gateway:edge");
     assert_eq!(planned.warnings, []);
-    (planned.plan.ports.remove(0), planned.plan.health_check)
+    let port = &planned.plan.ports[0];
+    let cluster_set = [(1, 1), (2, 1), (3, 1), (4, 3)];
+    assert_eq!(weights(port, EndpointSet::CLUSTER), cluster_set);
+    assert_eq!(weights(port, EndpointSet::LOCAL), local);
+    let health = planned.plan.health_check.expect("a port");
+    let expected = (32000, local_endpoints);
+    assert_eq!((health.port, health.local_endpoints), expected);
+    let lacks = planned.plan.lacks_local_endpoints();
+    assert_eq!(lacks, [false, false, local_endpoints == 0, false]);
 }
 
 #[test]
-fn each_set_has_the_shares_of_its_own_endpoints() {
-    let (port, health) = planned(&cluster(["node-a", "node-a", "node-b", "node-a"]));
-    let of = |set| weights(&port, set);
-    assert_eq!(of(EndpointSet::CLUSTER), [(1, 1), (2, 1), (3, 1), (4, 3)]);
-    assert_eq!(of(EndpointSet::LOCAL), [(1, 1), (2, 1), (4, 2)]);
-    let (port, local_endpoints) = (32000, 3);
-    assert_eq!(
-        health,
-        Some(HealthCheckPlan {
-            port,
-            local_endpoints
-        })
-    );
-}
-
-#[test]
-fn the_share_of_a_backend_without_local_endpoints_is_refused_for_outside_clients() {
-    let (port, health) = planned(&cluster(["node-a", "node-a", "node-a", "node-b"]));
-    let of = |set| weights(&port, set);
-    assert_eq!(of(EndpointSet::CLUSTER), [(1, 1), (2, 1), (3, 1), (4, 3)]);
-    // 192.168.40.2 refuses.
-    assert_eq!(of(EndpointSet::LOCAL), [(1, 1), (2, 1), (3, 1), (2, 3)]);
-    assert_eq!(health.map(|health| health.local_endpoints), Some(3));
-}
-
-/// KUBE: as for a Service, they are dropped, and the health check sends load balancers elsewhere.
-#[test]
-fn without_any_local_endpoint_outside_clients_have_no_backend() {
-    let mut cluster = cluster(["node-b", "node-b", "node-b", "node-b"]);
-    let (port, health) = planned(&cluster);
-    assert_eq!(weights(&port, EndpointSet::LOCAL), []);
-    assert_eq!(weights(&port, EndpointSet::CLUSTER).len(), 4);
-    assert_eq!(health.map(|health| health.local_endpoints), Some(0));
-    let plan = cluster.gateway_plan("shop/gateway:edge").plan;
-    assert_eq!(plan.lacks_local_endpoints(), [false, false, true, false]);
-    // Only the Gateway has the health check node port: nothing claims it twice.
+fn only_the_gateway_has_the_health_check_node_port() {
+    let mut cluster = cluster(["node-b"; 4]);
     assert_eq!(cluster.plan("shop/gateway-edge").0.health_check, None);
     let node_port = service("x", "10.96.0.9", "").replace("port: 80", "port: 80, nodePort: 32000");
     assert_eq!(cluster.apply(&node_port), ["shop/gateway:edge", "shop/x"]);
