@@ -139,12 +139,8 @@ mod tests {
         fs::remove_file(&other).expect("removed");
         assert!(file.look().is_none());
         let error = file.look().expect("gone").expect_err("unreadable");
-        assert!(
-            error
-                .to_string()
-                .starts_with("cannot read the configuration file"),
-            "{error}"
-        );
+        let begins = format!("cannot read the configuration file {};", path.display());
+        assert!(error.to_string().starts_with(&begins), "{error}");
         assert!(file.look().is_none(), "once");
     }
 

@@ -122,11 +122,6 @@ fn an_empty_text_and_the_written_defaults_are_the_default_configuration() {
 }
 
 #[test]
-fn the_mode_is_read_before_the_settings_whose_defaults_depend_on_it() {
-    assert_eq!(table::settings().next().expect("a setting").key, "mode");
-}
-
-#[test]
 fn the_settings_table_has_each_key_once_and_no_key_is_a_section() {
     let mut keys = BTreeSet::new();
     for key in table::keys() {
@@ -195,20 +190,5 @@ fn the_settings_in_force_have_every_key() {
     for key in table::settings().map(|setting| setting.key) {
         let pointer = format!("/{}", key.replace('.', "/"));
         assert!(shown.pointer(&pointer).is_some(), "{key}");
-    }
-}
-
-#[test]
-fn with_a_file_only_kube_proxys_log_and_node_name_flags_have_effect() {
-    let is_ignored = |flag: &str| {
-        let mut settings = table::settings();
-        let setting = settings.find(|setting| setting.flag == Some(flag));
-        table::flag_is_ignored_with_file(setting.expect(flag))
-    };
-    for flag in "cluster-cidr kubeconfig metrics-bind-address proxy-mode".split(' ') {
-        assert!(is_ignored(flag), "{flag}");
-    }
-    for flag in "hostname-override logging-format log-level pin-dir".split(' ') {
-        assert!(!is_ignored(flag), "{flag}");
     }
 }
