@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use k8s_openapi::{
     api::coordination::v1::{Lease, LeaseSpec},
-    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
+    apimachinery::pkg::apis::meta::v1::MicroTime,
     jiff::Timestamp,
 };
 use kube::{Api, Client, api::PostParams};
@@ -144,32 +144,20 @@ fn left(current: &Lease, own: &str, seen: &mut Option<Seen>, now: Instant) -> Op
 /// Returns the lease as its holder writes it.
 fn lease(current: Option<&Lease>, own: &str) -> Lease {
     let now = MicroTime(Timestamp::now());
-    let before = current
-        .and_then(|lease| lease.spec.clone())
-        .unwrap_or_default();
+    let mut lease = current.cloned().unwrap_or_default();
+    lease.metadata.name = Some(NAME.to_owned());
+    let before = lease.spec.unwrap_or_default();
     let stays = before.holder_identity.as_deref() == Some(own);
     let changes = before.lease_transitions.unwrap_or_default();
-    Lease {
-        metadata: current.map_or_else(
-            || ObjectMeta {
-                name: Some(NAME.to_owned()),
-                ..ObjectMeta::default()
-            },
-            |lease| lease.metadata.clone(),
-        ),
-        spec: Some(LeaseSpec {
-            holder_identity: Some(own.to_owned()),
-            lease_duration_seconds: i32::try_from(LASTS.as_secs()).ok(),
-            acquire_time: before.acquire_time.filter(|_| stays).or(Some(now.clone())),
-            renew_time: Some(now),
-            lease_transitions: Some(if stays {
-                changes
-            } else {
-                changes.saturating_add(1)
-            }),
-            ..LeaseSpec::default()
-        }),
-    }
+    lease.spec = Some(LeaseSpec {
+        holder_identity: Some(own.to_owned()),
+        lease_duration_seconds: i32::try_from(LASTS.as_secs()).ok(),
+        acquire_time: before.acquire_time.filter(|_| stays).or(Some(now.clone())),
+        renew_time: Some(now),
+        lease_transitions: Some(changes.saturating_add(i32::from(!stays))),
+        ..LeaseSpec::default()
+    });
+    lease
 }
 
 #[cfg(test)]
