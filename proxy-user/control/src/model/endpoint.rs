@@ -10,6 +10,7 @@ use proxy_common::{Addr, Port, Protocol, V4, V6};
 
 use super::{
     Complaints, Converted, Converter, Kind, LABEL_HEADLESS, annotation,
+    family::Family,
     gateway::{ANNOTATION_APPLIED, is_made},
     label, parse,
 };
@@ -171,14 +172,8 @@ impl Converter {
             return Ok((slice, complaints.into_warnings()));
         }
         let endpoints = match object.address_type.as_str() {
-            "IPv4" => Endpoints::V4(self.endpoints(object, &mut complaints, |a| match a {
-                IpAddr::V4(v4) => Some(v4.into()),
-                IpAddr::V6(_) => None,
-            })),
-            "IPv6" => Endpoints::V6(self.endpoints(object, &mut complaints, |a| match a {
-                IpAddr::V6(v6) => Some(v6.into()),
-                IpAddr::V4(_) => None,
-            })),
+            "IPv4" => Endpoints::V4(self.endpoints(object, &mut complaints)),
+            "IPv6" => Endpoints::V6(self.endpoints(object, &mut complaints)),
             // KUBE: slices with host names are for other consumers.
             "FQDN" => return Ok((slice, complaints.into_warnings())),
             other => {
@@ -220,11 +215,10 @@ impl Converter {
         ports.into()
     }
 
-    fn endpoints<A>(
+    fn endpoints<A: Family>(
         &mut self,
         object: &discovery::EndpointSlice,
         complaints: &mut Complaints,
-        of_family: impl Fn(IpAddr) -> Option<A>,
     ) -> Box<[Endpoint<A>]> {
         let mut endpoints = Vec::with_capacity(object.endpoints.len());
         for (index, endpoint) in object.endpoints.iter().enumerate() {
@@ -247,7 +241,7 @@ impl Converter {
                 ));
                 continue;
             }
-            let Some(address) = of_family(parsed) else {
+            let Some(address) = A::of(parsed) else {
                 complaints.add(format!(
                     "endpoints[{index}]: {parsed} does not match addressType {}; this endpoint is ignored, put it into a slice of its own family",
                     object.address_type,

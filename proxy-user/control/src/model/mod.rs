@@ -4,6 +4,7 @@
 //! warning.
 
 pub mod endpoint;
+pub mod family;
 pub mod gateway;
 pub mod node;
 pub mod parse;

@@ -12,12 +12,11 @@ use proxy_common::{Addr, EndpointSet, Port};
 use super::{
     Backends, NodeView, SlicePorts, candidates,
     claims::{Claims, Refusal},
-    family::Family,
     local_endpoints, plan_ports, slice_ports, topology, unreached_health_check,
 };
 use crate::{
     gateway::{PortBackends, Served, names, weights::factors},
-    model::{EndpointSlice, ServicePort},
+    model::{EndpointSlice, ServicePort, family::Family},
     object::{ObjectName, Warning},
     plan::{BackendPlan, HealthCheckPlan, ServicePlan},
 };

@@ -3,7 +3,6 @@
 //! it for each changed service.
 
 pub mod claims;
-pub mod family;
 pub mod frontends;
 pub mod gateway;
 pub mod topology;
@@ -21,12 +20,11 @@ use proxy_common::{Addr, FrontendKind, Port, Protocol, ServiceFlags, V4, V6};
 
 use crate::{
     gateway::names,
-    model::{Conditions, EndpointSlice, Selection, Service, ServicePort},
+    model::{Conditions, EndpointSlice, Selection, Service, ServicePort, family::Family},
     object::Warning,
     plan::{BackendPlan, FamilyPlan, FrontendPlan, HealthCheckPlan, PortPlan, ServicePlan},
 };
 use claims::{ClaimKey, Claims, Refusal};
-use family::Family;
 use topology::Candidate;
 
 /// How many frontends that one other service has in place of this one are warnings each.
@@ -255,12 +253,6 @@ fn backends<A: Family>(
     slice_ports: &SlicePorts<'_>,
     node: &NodeView,
 ) -> Backends<A> {
-    if !A::is_served(service) {
-        return Backends {
-            has_endpoints: false,
-            plans: Vec::new(),
-        };
-    }
     let same = slice_ports.get(&(&*port.name, port.protocol));
     let mut candidates = candidates::<A>(same.into_iter().flatten().copied());
     let uses = topology::Uses::of(service, port);

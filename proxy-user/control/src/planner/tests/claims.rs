@@ -39,20 +39,6 @@ fn a_frontend_two_services_want_goes_to_the_older_until_it_is_deleted() {
 }
 
 #[test]
-fn a_load_balancer_ip_of_0_0_0_0_takes_no_node_port() {
-    let balancer = "}\nstatus: {loadBalancer: {ingress: [{ip: 0.0.0.0}]}";
-    let older = service("a", "172.30.0.1", balancer).replace("port: 80", "port: 30080");
-    let node_port = service("b", "172.30.0.2", "").replace("port: 80", "port: 80, nodePort: 30080");
-    let cluster = Cluster::new(&(older + &node_port));
-    let of = |name: &str| frontends(&port(&cluster, name).v4);
-    assert_eq!(of("shop/a"), ["cluster 172.30.0.1:30080"]);
-    assert_eq!(
-        of("shop/b"),
-        ["cluster 172.30.0.2:80", "node 0.0.0.0:30080"]
-    );
-}
-
-#[test]
 fn among_services_of_one_age_the_first_by_name_has_the_frontend() {
     let all = ["shop/a", "shop/b", "shop/c"];
     let [b, c] = [("b", "172.30.0.2"), ("c", "172.30.0.3")].map(|(name, ip)| external(name, ip));
