@@ -104,13 +104,9 @@ pub(super) async fn answered<T>(
     access: &Access,
     asked: impl Future<Output = kube::Result<T>>,
 ) -> Result<T, SourceError> {
-    let unusable = |reason| SourceError::Access {
-        access: access.to_string(),
-        reason,
-    };
     match timeout(PATIENCE, asked).await {
-        Ok(answer) => answer.map_err(|error| unusable(chain(&error))),
-        Err(_) => Err(unusable(format!("no answer in {} s", PATIENCE.as_secs()))),
+        Ok(answer) => answer.map_err(|error| access.unusable(chain(&error))),
+        Err(_) => Err(access.unusable(format!("no answer in {} s", PATIENCE.as_secs()))),
     }
 }
 

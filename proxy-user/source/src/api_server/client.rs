@@ -71,6 +71,13 @@ impl Access {
         }
     }
 
+    pub(crate) fn unusable(&self, reason: String) -> SourceError {
+        SourceError::Access {
+            access: self.to_string(),
+            reason,
+        }
+    }
+
     /// Returns a client for this API server, whose requests are counted in `requests`. The server's
     /// log of requests names `agent`.
     pub(crate) async fn client(
@@ -78,10 +85,7 @@ impl Access {
         requests: &Requests,
         agent: &str,
     ) -> Result<Client, SourceError> {
-        let invalid = |reason: String| SourceError::Access {
-            access: self.to_string(),
-            reason,
-        };
+        let invalid = |reason| self.unusable(reason);
         let mut config = match self {
             Self::Kubeconfig { file, master } => {
                 let content =

@@ -46,7 +46,7 @@ use follow::{Message, follow};
 use gateways::{Board, Publisher};
 use merge::Merger;
 pub use requests::Requests;
-use watch::{Objects, Selector};
+use watch::Selector;
 
 /// The most changes per batch while a list arrives. So there are few batches, but a queue never
 /// holds an entire list.
@@ -150,12 +150,9 @@ impl ObjectSource for ApiServer {
         // The tasks end when this future is dropped.
         let mut watches = JoinSet::new();
         let requests = &self.requests;
-        let objects = Objects::<Service>::new(&client, &services, requests);
-        watches.spawn(follow(objects, sender.clone()));
-        let objects = Objects::<EndpointSlice>::new(&client, &slices, requests);
-        watches.spawn(follow(objects, sender.clone()));
-        let objects = Objects::<Node>::new(&client, &own_node, requests);
-        watches.spawn(follow(objects, sender.clone()));
+        watches.spawn(follow::<Service>(&client, &services, requests, &sender));
+        watches.spawn(follow::<EndpointSlice>(&client, &slices, requests, &sender));
+        watches.spawn(follow::<Node>(&client, &own_node, requests, &sender));
         if let Some(reports) = self.reports {
             let node_name = self.node_name.clone();
             watches.spawn(events::publish(client.clone(), node_name, reports));
@@ -165,8 +162,8 @@ impl ObjectSource for ApiServer {
         });
         let mut merger = Merger::new(self.converter, self.access.to_string());
         if self.service_cidrs {
-            let objects = Objects::<ServiceCIDR>::new(&client, &Selector::default(), requests);
-            watches.spawn(follow(objects, sender.clone()));
+            let all = Selector::default();
+            watches.spawn(follow::<ServiceCIDR>(&client, &all, requests, &sender));
         } else {
             merger.leave_out(Kind::ServiceCidr);
         }
