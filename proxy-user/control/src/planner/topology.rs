@@ -120,9 +120,16 @@ pub(super) fn categorize<A: Addr>(
     uses: Uses,
     zone: Option<&str>,
 ) -> bool {
-    if uses.cluster {
-        let hinted = hinted(candidates, zone);
-        let any_wanted = candidates.iter().any(Candidate::is_wanted);
+    let sets = [
+        (uses.cluster, EndpointSet::CLUSTER, hinted(candidates, zone)),
+        (uses.local, EndpointSet::LOCAL, Hinted::Not),
+    ];
+    for (_, set, hinted) in sets.into_iter().filter(|(is_used, ..)| *is_used) {
+        let may_have =
+            |candidate: &Candidate<'_, A>| set == EndpointSet::CLUSTER || candidate.is_local();
+        let any_wanted = candidates
+            .iter()
+            .any(|one| may_have(one) && one.is_wanted());
         for candidate in &mut *candidates {
             let usable = if candidate.is_ready() {
                 match hinted {
@@ -133,18 +140,8 @@ pub(super) fn categorize<A: Addr>(
             } else {
                 !any_wanted && candidate.is_serving_terminating()
             };
-            if usable {
-                candidate.sets = candidate.sets.union(EndpointSet::CLUSTER);
-            }
-        }
-    }
-    if uses.local {
-        let any_wanted = candidates.iter().any(|c| c.is_local() && c.is_wanted());
-        for candidate in &mut *candidates {
-            let usable =
-                candidate.is_ready() || (!any_wanted && candidate.is_serving_terminating());
-            if candidate.is_local() && usable {
-                candidate.sets = candidate.sets.union(EndpointSet::LOCAL);
+            if usable && may_have(candidate) {
+                candidate.sets = candidate.sets.union(set);
             }
         }
     }

@@ -76,7 +76,7 @@ fn a_mistake_does_not_release_the_address() {
         cluster.apply(&(base() + &edge("")));
         write(&mut cluster);
         let port = &cluster.gateway_plan("shop/gateway:edge").plan.ports[0];
-        let expected = ["cluster 10.96.0.50:80"];
+        let expected = ["ClusterIp 10.96.0.50:80"];
         assert_eq!(crate::testing::frontends(&port.v4), expected, "{mistake}");
     }
 }

@@ -11,7 +11,7 @@ use crate::{
 };
 
 const PLAN: &str = "shop/gateway:edge";
-const BALANCER: &str = "balancer 198.51.100.1:80";
+const BALANCER: &str = "LoadBalancer 198.51.100.1:80";
 
 fn ports(cluster: &Cluster) -> Vec<PortPlan> {
     let planned = cluster.gateway_plan(PLAN);
@@ -124,9 +124,9 @@ fn a_gateway_without_addresses_is_served_where_its_service_is() {
     assert_eq!(plan.ports, []);
     let port = &ports(&cluster)[0];
     let expected = [
-        "cluster 10.96.0.50:80",
-        "balancer 203.0.113.7:80",
-        "node 0.0.0.0:30080",
+        "ClusterIp 10.96.0.50:80",
+        "LoadBalancer 203.0.113.7:80",
+        "NodePort 0.0.0.0:30080",
     ];
     assert_eq!(frontends(&port.v4), expected);
     assert_eq!(reached(port), ["10.40.1.1:8080"]);
@@ -142,7 +142,7 @@ fn a_copy_of_that_service_that_no_gateway_owns_is_served_as_any() {
         .replace("kind: Gateway", "kind: ConfigMap");
     let mut cluster = cluster(&[copy]);
     let (plan, _) = cluster.plan("shop/copy");
-    assert_eq!(frontends(&plan.ports[0].v4)[0], "cluster 10.96.0.50:80");
+    assert_eq!(frontends(&plan.ports[0].v4)[0], "ClusterIp 10.96.0.50:80");
     assert_eq!(cluster.report().0.len(), 1, "only the class has news");
 }
 

@@ -24,7 +24,7 @@ fn a_cluster_ip_is_not_served_while_the_node_has_that_address() {
     assert_eq!(cluster.apply(""), ["shop/cart"], "only this one has it");
     let (plan, warnings) = cluster.plan("shop/cart");
     assert_eq!(warnings, []);
-    let served = ["external 192.0.2.1:80", "node 0.0.0.0:30080"];
+    let served = ["ExternalIp 192.0.2.1:80", "NodePort 0.0.0.0:30080"];
     assert_eq!(frontends(&plan.ports[0].v4), served);
     assert_eq!(plan.guarded_v4, []);
     // Other changes of the node do not change this.
@@ -109,7 +109,7 @@ fn an_address_listed_twice_by_a_service_gets_one_frontend() {
     );
     assert_eq!(
         frontends(&plan.v4),
-        ["cluster 172.30.0.1:80", "external 192.0.2.1:80"]
+        ["ClusterIp 172.30.0.1:80", "ExternalIp 192.0.2.1:80"]
     );
 }
 
@@ -132,24 +132,24 @@ fn echo_requests_have_frontends_at_external_addresses_if_they_are_answered() {
     cluster.apply(&external("cart", "172.30.0.1", 80));
     let echoes = |cluster: &Cluster, name: &str| -> Vec<String> {
         let frontends = frontends(&port(cluster, name).v4);
-        let is_echo = |text: &String| text.starts_with("echo");
+        let is_echo = |text: &String| text.starts_with("Echo");
         frontends.into_iter().filter(is_echo).collect()
     };
     assert_eq!(echoes(&cluster, "shop/cart"), [""; 0], "by default");
     cluster.state.view.answer_ping = true;
     // The cluster IP needs no echo frontend.
-    let both = ["echo 192.0.2.1:0", "echo 198.51.100.1:0"];
+    let both = ["Echo 192.0.2.1:0", "Echo 198.51.100.1:0"];
     assert_eq!(echoes(&cluster, "shop/cart"), both);
     // Of two services with the same addresses, one owns them. The other gets them later, without a
     // warning.
     cluster.apply(&external("other", "172.30.0.2", 81));
-    assert_eq!(echoes(&cluster, "shop/other"), ["echo 172.30.0.1:0"]);
+    assert_eq!(echoes(&cluster, "shop/other"), ["Echo 172.30.0.1:0"]);
     let changed = cluster.delete(Kind::Service, "shop/cart");
     assert_eq!(changed, ["shop/cart", "shop/other"]);
     let all = [
-        "echo 192.0.2.1:0",
-        "echo 172.30.0.1:0",
-        "echo 198.51.100.1:0",
+        "Echo 192.0.2.1:0",
+        "Echo 172.30.0.1:0",
+        "Echo 198.51.100.1:0",
     ];
     assert_eq!(echoes(&cluster, "shop/other"), all);
 }
