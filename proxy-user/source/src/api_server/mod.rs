@@ -20,17 +20,17 @@ use std::{sync::Arc, time::Duration};
 use control::{
     change::Batch,
     gateway::Writer,
-    model::{Converter, Kind, LABEL_HEADLESS, LABEL_PROXY_NAME, ObjectKey, original},
+    model::{Converter, Kind, LABEL_HEADLESS, LABEL_PROXY_NAME, ObjectKey, gateway::GROUP},
     warnings::Warnings,
 };
 use k8s_openapi::api::{
-    core::v1::{Namespace, Node, Service},
+    core::v1::{Node, Service},
     discovery::v1::EndpointSlice,
     networking::v1::ServiceCIDR,
 };
 use kube::{
     Api, Client,
-    core::{ApiResource, DynamicObject},
+    core::{ApiResource, DynamicObject, GroupVersionKind},
 };
 use tokio::{
     sync::mpsc::{self, error::TryRecvError},
@@ -229,16 +229,11 @@ fn objects(client: &Client, ObjectKey { kind, name }: &ObjectKey) -> Api<Dynamic
 
 /// Returns how the server calls a kind.
 fn resource(kind: Kind) -> ApiResource {
-    match kind {
-        Kind::Node => ApiResource::erase::<Node>(&()),
-        Kind::Service => ApiResource::erase::<Service>(&()),
-        Kind::EndpointSlice => ApiResource::erase::<EndpointSlice>(&()),
-        Kind::ServiceCidr => ApiResource::erase::<ServiceCIDR>(&()),
-        Kind::Namespace => ApiResource::erase::<Namespace>(&()),
-        Kind::GatewayClass => ApiResource::erase::<original::GatewayClass>(&()),
-        Kind::Gateway => ApiResource::erase::<original::Gateway>(&()),
-        Kind::TcpRoute => ApiResource::erase::<original::TCPRoute>(&()),
-        Kind::UdpRoute => ApiResource::erase::<original::UDPRoute>(&()),
-        Kind::ReferenceGrant => ApiResource::erase::<original::ReferenceGrant>(&()),
-    }
+    let group = match kind {
+        Kind::Node | Kind::Service | Kind::Namespace => "",
+        Kind::EndpointSlice => "discovery.k8s.io",
+        Kind::ServiceCidr => "networking.k8s.io",
+        _ => GROUP,
+    };
+    ApiResource::from_gvk(&GroupVersionKind::gvk(group, "v1", kind.name()))
 }

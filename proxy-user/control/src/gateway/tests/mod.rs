@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The translation of the Gateway API, as tables: objects as YAML, and what becomes of them.
 
-mod local;
 mod made;
 mod planning;
 mod removal;
