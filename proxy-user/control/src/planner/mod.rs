@@ -307,29 +307,20 @@ fn guarded<A: Family>(service: &Service, node: &NodeView, claims: &Claims) -> Ve
 /// the larger count is the answer for both families. Endpoints of weight 0 do not count.
 fn local_endpoints<'a>(
     service: &Service,
-    slices: impl Iterator<Item = &'a Arc<EndpointSlice>> + Clone,
+    slices: impl Iterator<Item = &'a Arc<EndpointSlice>>,
 ) -> usize {
-    fn of_family<'a, A: Family>(
-        service: &Service,
-        slices: impl Iterator<Item = &'a Arc<EndpointSlice>>,
-    ) -> usize {
-        if A::cluster_ip(service).is_none() {
-            return 0;
-        }
-        let wanted = Conditions::default()
-            .with(Conditions::READY, true)
-            .with(Conditions::LOCAL, true);
-        let mut addresses: Vec<A> = slices
-            .filter(|slice| !slice.ports.is_empty() && slice.weight > 0)
-            .flat_map(|slice| A::endpoints(&slice.endpoints).unwrap_or_default())
-            .filter(|endpoint| endpoint.conditions.has(wanted))
-            .map(|endpoint| endpoint.address)
-            .collect();
-        addresses.sort_unstable();
-        addresses.dedup();
-        addresses.len()
-    }
-    of_family::<V4>(service, slices.clone()).max(of_family::<V6>(service, slices))
+    let wanted = Conditions::default()
+        .with(Conditions::READY, true)
+        .with(Conditions::LOCAL, true);
+    let slices = slices.filter(|slice| !slice.ports.is_empty() && slice.weight > 0);
+    let all = slices.flat_map(|slice| slice.endpoints.all());
+    let ready = all.filter(|(_, conditions, _)| conditions.has(wanted));
+    let addresses: BTreeSet<_> = ready.map(|(address, ..)| address).collect();
+    let counts = service.cluster_ips().map(|own| {
+        let of_family = addresses.iter().filter(|ip| ip.is_ipv4() == own.is_ipv4());
+        of_family.count()
+    });
+    counts.max().unwrap_or_default()
 }
 
 /// Returns all that `service` claims: every frontend, guarded cluster IP, echo address and its
