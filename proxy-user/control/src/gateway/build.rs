@@ -8,7 +8,7 @@ use proxy_common::{Port, Protocol};
 
 use super::{
     addresses::{Addressed, Addresses, Balancer},
-    attach::{Fault, Refused, attach, faults, is_of_others},
+    attach::{Fault, attach, faults, is_of_others},
     names,
     resolve::{Share, protocol, resolve},
     state::Cluster,
@@ -40,13 +40,7 @@ pub(super) struct Built {
     pub(super) faults: Box<[Option<Fault>]>,
     /// How many routes each listener has.
     pub(super) routes: Box<[usize]>,
-    /// Why the Gateway is not served at all.
-    pub(super) refused: Option<Refused>,
-    /// The addresses for its status, each with its type.
-    pub(super) addresses: Box<[(&'static str, Arc<str>)]>,
-    /// Addresses that it asks for and cannot have.
-    pub(super) unusable: Box<[String]>,
-    pub(super) addressed: Addressed,
+    pub(super) addresses: Addresses,
     /// Why it has no address, if it has none.
     pub(super) unaddressed: String,
 }
@@ -109,12 +103,10 @@ pub(super) fn build<'a>(
         name: names::plan_name(&gateway.id.name),
         uid_hash: gateway.id.uid_hash,
         created: gateway.id.created,
-        load_balancer_ips: addresses.ips.into(),
+        load_balancer_ips: addresses.ips.as_slice().into(),
         ports: ports.into(),
         role: Role::Gateway,
-        ..base
-            .cloned()
-            .unwrap_or_else(|| Service::new(gateway.id.name.clone()))
+        ..base.cloned().unwrap_or_default()
     };
     Built {
         served: Arc::new(Served {
@@ -123,10 +115,7 @@ pub(super) fn build<'a>(
         }),
         faults: faults.into(),
         routes: counts.into(),
-        refused: addresses.refused,
-        addresses: addresses.said.into(),
-        unusable: addresses.unusable.into(),
-        addressed: addresses.from,
+        addresses,
         unaddressed: balancer.unaddressed(&gateway.id.name),
     }
 }

@@ -9,7 +9,7 @@ use proxy_common::{Addr, V4, V6};
 use super::{Endpoint, Endpoints, Role, Service};
 
 /// An address family: where Kubernetes' objects store its addresses.
-pub trait Family: Addr + Into<IpAddr> {
+pub trait Family: Addr + Into<IpAddr> + Default {
     fn cluster_ip(service: &Service) -> Option<Self>;
     /// Returns a slice's endpoints; None if the slice is of the other family.
     fn endpoints(endpoints: &Endpoints) -> Option<&[Endpoint<Self>]>;

@@ -66,7 +66,7 @@ struct Rank {
 struct Ranks {
     own: Arc<Rank>,
     elsewhere: Arc<Rank>,
-    cluster_ips: [Option<IpAddr>; 2],
+    cluster_ips: Box<[IpAddr]>,
 }
 
 impl Ranks {
@@ -79,16 +79,14 @@ impl Ranks {
                 service: name.clone(),
             })
         };
-        let v4 = service.and_then(|service| service.cluster_v4);
-        let v6 = service.and_then(|service| service.cluster_v6);
         Self {
             own: rank(false),
             elsewhere: rank(true),
-            cluster_ips: [v4.map(IpAddr::from), v6.map(IpAddr::from)],
+            cluster_ips: service.into_iter().flat_map(Service::cluster_ips).collect(),
         }
     }
     fn at(&self, key: &ClaimKey) -> &Arc<Rank> {
-        if self.cluster_ips.contains(&Some(key.address)) {
+        if self.cluster_ips.contains(&key.address) {
             &self.own
         } else {
             &self.elsewhere
@@ -137,13 +135,7 @@ impl Claims {
             None if keys.is_empty() => return affected,
             _ => {}
         }
-        let mut ranks = Ranks::new(name, created, service);
-        if let Some(known) = known.filter(|known| known.ranks.own.created == created) {
-            ranks = Ranks {
-                cluster_ips: ranks.cluster_ips,
-                ..known.ranks.clone()
-            };
-        }
+        let ranks = Ranks::new(name, created, service);
         let previous = if keys.is_empty() {
             self.by_service.remove(name)
         } else {
@@ -155,7 +147,7 @@ impl Claims {
         };
         if let Some(previous) = &previous {
             let kept = |key: &ClaimKey| {
-                Arc::ptr_eq(previous.ranks.at(key), ranks.at(key))
+                previous.ranks.at(key) == ranks.at(key)
                     && keys.binary_search_by_key(key, |(key, _)| *key).is_ok()
             };
             for (key, _) in previous.keys.iter().filter(|(key, _)| !kept(key)) {

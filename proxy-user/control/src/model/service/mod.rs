@@ -101,14 +101,6 @@ pub struct ServicePort {
 }
 
 impl Service {
-    /// Returns a service with nothing but a name.
-    pub(crate) fn new(name: ObjectName) -> Self {
-        Self {
-            name,
-            created: i64::MAX,
-            ..Self::default()
-        }
-    }
     /// Whether this service gets any entry in the maps.
     pub fn is_served(&self) -> bool {
         match self.role {
@@ -137,6 +129,7 @@ impl Converter {
         let empty = ServiceSpec::default();
         let spec = object.spec.as_ref().unwrap_or(&empty);
         let mut service = Service {
+            name,
             uid_hash: uid_hash(object.metadata.uid.as_deref()),
             created: created(&object.metadata),
             affinity_timeout: policy::affinity_timeout(spec, &mut complaints),
@@ -147,7 +140,7 @@ impl Converter {
             ),
             external_local: policy::is_external_local(spec, &mut complaints),
             role: self.role(object),
-            ..Service::new(name)
+            ..Service::default()
         };
         // KUBE: ExternalName is not served, even with a cluster IP left over from another type.
         if self.is_of_another_proxy(&object.metadata)

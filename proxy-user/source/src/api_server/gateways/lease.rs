@@ -28,13 +28,8 @@ pub(super) const WRITE: Duration = SAFE.saturating_sub(RENEW);
 const NOT_FOUND: u16 = 404;
 const CONFLICT: u16 = 409;
 
-/// What was seen of another holder's lease, and since when it has been like that.
-#[derive(Clone, PartialEq, Debug)]
-struct Seen {
-    holder: String,
-    version: Option<String>,
-    since: Instant,
-}
+/// The version of another holder's lease, and since when it has been that.
+type Seen = (Option<String>, Instant);
 
 /// The lease, and whether this agent holds it.
 pub(super) struct Election {
@@ -126,15 +121,9 @@ fn left(current: &Lease, own: &str, seen: &mut Option<Seen>, now: Instant) -> Op
         return None;
     }
     let version = current.metadata.resource_version.clone();
-    let known = seen
-        .take()
-        .filter(|seen| seen.holder == holder && seen.version == version);
-    let since = known.map_or(now, |seen| seen.since);
-    *seen = Some(Seen {
-        holder: holder.to_owned(),
-        version,
-        since,
-    });
+    let known = seen.take().filter(|(known, _)| *known == version);
+    let since = known.map_or(now, |(_, since)| since);
+    *seen = Some((version, since));
     let seconds = spec.lease_duration_seconds.unwrap_or_default();
     let lasts = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
     let left = lasts.checked_sub(now.duration_since(since))?;
