@@ -86,10 +86,11 @@ impl Directory {
             Self::Server(_) => {}
             Self::Folder(_) => found.add_slices(&self.objects("EndpointSlice")?),
         }
-        let named = found.0.into_iter();
-        let named = named.filter_map(|(address, name)| Some((address, name?)));
+        let mut found = found.0;
+        found.retain(|address, _| wanted.contains(address));
+        let named = found.into_iter();
         Ok(named
-            .filter(|(address, _)| wanted.contains(address))
+            .filter_map(|(address, name)| Some((address, name?)))
             .collect())
     }
 }

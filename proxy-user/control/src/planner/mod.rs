@@ -255,9 +255,9 @@ fn backends<A: Family>(
 ) -> Backends<A> {
     let same = slice_ports.get(&(&*port.name, port.protocol));
     let mut candidates = candidates::<A>(same.into_iter().flatten().copied());
-    let uses = topology::Uses::of(service, port);
+    let used = topology::used_sets(service, port);
     Backends {
-        has_endpoints: topology::categorize(&mut candidates, uses, node.zone.as_deref()),
+        has_endpoints: topology::categorize(&mut candidates, used, node.zone.as_deref()),
         plans: candidates.iter().map(Candidate::plan).collect(),
     }
 }

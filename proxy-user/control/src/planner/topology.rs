@@ -77,25 +77,20 @@ type Order<'a, A> = (
     &'a [std::sync::Arc<str>],
 );
 
-/// The endpoint sets that a service port's frontends use.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Uses {
-    pub cluster: bool,
-    pub local: bool,
-}
-
-impl Uses {
-    /// Returns the sets that the frontends of this port use. KUBE: with external policy Local, pods
-    /// and the node still use the cluster set.
-    pub(super) fn of(service: &Service, port: &ServicePort) -> Self {
-        let from_outside = port.node_port != Port::ANY
-            || !service.load_balancer_ips.is_empty()
-            || !service.external_ips.is_empty();
-        Self {
-            cluster: !service.internal_local || from_outside,
-            local: service.internal_local || (service.external_local && from_outside),
-        }
+/// Returns the sets that the frontends of a service port use. KUBE: with external policy Local, pods
+/// and the node still use the cluster set.
+pub(super) fn used_sets(service: &Service, port: &ServicePort) -> EndpointSet {
+    let from_outside = port.node_port != Port::ANY
+        || !service.load_balancer_ips.is_empty()
+        || !service.external_ips.is_empty();
+    let mut used = EndpointSet::NONE;
+    if !service.internal_local || from_outside {
+        used = used.union(EndpointSet::CLUSTER);
     }
+    if service.internal_local || (service.external_local && from_outside) {
+        used = used.union(EndpointSet::LOCAL);
+    }
+    used
 }
 
 /// Which topology hints narrow the cluster set: none, those for nodes, or those for zones.
@@ -117,14 +112,14 @@ enum Hinted {
 /// be in, for clients with affinity to it.
 pub(super) fn categorize<A: Addr>(
     candidates: &mut [Candidate<'_, A>],
-    uses: Uses,
+    used: EndpointSet,
     zone: Option<&str>,
 ) -> bool {
     let sets = [
-        (uses.cluster, EndpointSet::CLUSTER, hinted(candidates, zone)),
-        (uses.local, EndpointSet::LOCAL, Hinted::Not),
+        (EndpointSet::CLUSTER, hinted(candidates, zone)),
+        (EndpointSet::LOCAL, Hinted::Not),
     ];
-    for (_, set, hinted) in sets.into_iter().filter(|(is_used, ..)| *is_used) {
+    for (set, hinted) in sets.into_iter().filter(|(set, _)| used.intersects(*set)) {
         let may_have =
             |candidate: &Candidate<'_, A>| set == EndpointSet::CLUSTER || candidate.is_local();
         let any_wanted = candidates
