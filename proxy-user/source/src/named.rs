@@ -13,6 +13,7 @@ use tokio::time::timeout;
 use super::{
     SourceError,
     api_server::{Access, Requests, USER_AGENT},
+    unreadable,
 };
 
 /// The longest time to wait for an answer.
@@ -71,10 +72,7 @@ impl Directory {
         let Self::Folder(folder) = self else {
             return Ok(Vec::new());
         };
-        let failed = |source| SourceError::Folder {
-            folder: folder.display().to_string(),
-            source,
-        };
+        let failed = |source| unreadable(folder, source);
         let mut found = Vec::new();
         for entry in fs::read_dir(folder).map_err(failed)? {
             let path = entry.map_err(failed)?.path();

@@ -60,11 +60,9 @@ const RELEASE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct ApiServer {
     access: Access,
-    node_name: String,
     converter: Converter,
     /// Whether to follow the ServiceCIDR objects as well.
     pub service_cidrs: bool,
-    gateways: bool,
     /// What is to be written about objects of the Gateway API; None if this agent never writes it.
     board: Option<Arc<Board>>,
     reports: Option<events::Reports>,
@@ -78,8 +76,6 @@ impl ApiServer {
     pub fn new(access: Access, converter: Converter) -> Self {
         Self {
             access,
-            node_name: converter.node_name.to_string(),
-            gateways: converter.gateways,
             converter,
             service_cidrs: false,
             board: None,
@@ -101,14 +97,14 @@ impl ApiServer {
     /// Lets this agent write the status of the Gateway API's objects, if it is elected.
     #[must_use]
     pub fn with_writing(self) -> Self {
-        let board = self.gateways.then(Arc::default);
+        let board = self.converter.gateways.then(Arc::default);
         Self { board, ..self }
     }
 }
 
 impl ApiServer {
     async fn client(&self) -> Result<Client, SourceError> {
-        let agent = format!("{USER_AGENT} (node {})", self.node_name);
+        let agent = format!("{USER_AGENT} (node {})", self.converter.node_name);
         self.access.client(&self.requests, &agent).await
     }
 }
@@ -129,6 +125,8 @@ impl ObjectSource for ApiServer {
 
     async fn run(self, batches: mpsc::Sender<Batch>) -> Result<(), SourceError> {
         let client = self.client().await?;
+        let has_gateways = self.converter.gateways;
+        let node_name = self.converter.node_name.to_string();
         // KUBE: these are kube-proxy's selectors (1.36, cmd/kube-proxy/app/server.go), so that the
         // server sends only what is served.
         let services = Selector {
@@ -143,7 +141,7 @@ impl ObjectSource for ApiServer {
             ..Selector::default()
         };
         let own_node = Selector {
-            fields: format!("metadata.name={}", self.node_name),
+            fields: format!("metadata.name={node_name}"),
             ..Selector::default()
         };
         let (sender, messages) = mpsc::channel(QUEUE);
@@ -154,12 +152,12 @@ impl ObjectSource for ApiServer {
         watches.spawn(follow::<EndpointSlice>(&client, &slices, requests, &sender));
         watches.spawn(follow::<Node>(&client, &own_node, requests, &sender));
         if let Some(reports) = self.reports {
-            let node_name = self.node_name.clone();
-            watches.spawn(events::publish(client.clone(), node_name, reports));
+            watches.spawn(events::publish(client.clone(), node_name.clone(), reports));
         }
-        let mut publisher = self.board.as_ref().map(|board| {
-            Publisher::new(&client, &gateways::own_namespace(), &self.node_name, board)
-        });
+        let mut publisher = self
+            .board
+            .as_ref()
+            .map(|board| Publisher::new(&client, &gateways::own_namespace(), &node_name, board));
         let mut merger = Merger::new(self.converter, self.access.to_string());
         if self.service_cidrs {
             let all = Selector::default();
@@ -167,7 +165,7 @@ impl ObjectSource for ApiServer {
         } else {
             merger.leave_out(Kind::ServiceCidr);
         }
-        if self.gateways {
+        if has_gateways {
             let requests = requests.clone();
             watches.spawn(gateways::follow_all(client.clone(), requests, sender));
         } else {
