@@ -142,10 +142,7 @@ fn backends_of(route: &Route, lookup: &Cluster<'_>) -> PortBackends {
     let mut all = PortBackends::default();
     let mut shares = Vec::new();
     for backend in &route.backends {
-        let name = backend.service(&route.id.name.namespace);
-        let service = name.as_ref().and_then(|name| lookup.service(name));
-        let grants = name.iter().flat_map(|name| lookup.grants(&name.namespace));
-        match resolve(route, backend, service, grants) {
+        match resolve(route, backend, lookup) {
             Ok(share) => shares.push(share),
             Err(_) => all.refused = all.refused.saturating_add(backend.weight()),
         }

@@ -213,14 +213,8 @@ pub(super) fn of_route<'a>(
     let name = &route.id.name;
     let mut warnings = Vec::new();
     let mut warn = |reason: &str| warnings.push(warning(route.kind, name, reason));
-    let unresolved = route.backends.iter().find_map(|backend| {
-        let service = backend.service(&name.namespace);
-        let found = service.as_ref().and_then(|name| lookup.service(name));
-        let grants = service
-            .iter()
-            .flat_map(|name| lookup.grants(&name.namespace));
-        resolve(route, backend, found, grants).err()
-    });
+    let mut backends = route.backends.iter();
+    let unresolved = backends.find_map(|backend| resolve(route, backend, lookup).err());
     let mut parents: Vec<Value> = Vec::new();
     for parent in &route.parents {
         let Some((gateway, built)) = gateway(parent) else {

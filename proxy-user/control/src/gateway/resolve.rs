@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use proxy_common::Protocol;
 
-use super::attach::Refused;
+use super::{attach::Refused, state::Cluster};
 use crate::{
-    model::{Kind, ReferenceGrant, Route, Service, gateway::Reference},
+    model::{Kind, ReferenceGrant, Route, gateway::Reference},
     object::ObjectName,
 };
 
@@ -29,13 +29,11 @@ pub(super) fn protocol(kind: Kind) -> Protocol {
     }
 }
 
-/// Resolves one of a route's references. `service`: the Service that it names, None if there is
-/// none; `grants`: those of the Service's namespace.
-pub(super) fn resolve<'a>(
+/// Resolves one of a route's references.
+pub(super) fn resolve(
     route: &Route,
     backend: &Reference,
-    service: Option<&Service>,
-    mut grants: impl Iterator<Item = &'a ReferenceGrant>,
+    lookup: &Cluster<'_>,
 ) -> Result<Share, Refused> {
     let namespace = &route.id.name.namespace;
     let Some(name) = backend.service(namespace) else {
@@ -47,15 +45,15 @@ pub(super) fn resolve<'a>(
         return Err(("InvalidKind", message));
     };
     let kind = route.kind;
-    if name.namespace != *namespace
-        && !grants.any(|grant| grant.permits(kind, namespace, &name.name))
-    {
+    let permits = |grant: &ReferenceGrant| grant.permits(kind, namespace, &name.name);
+    if name.namespace != *namespace && !lookup.grants(&name.namespace).any(permits) {
         let message = format!(
             "no ReferenceGrant in {} lets a {kind} of {namespace} refer to Service {}; create one there",
             name.namespace, name.name
         );
         return Err(("RefNotPermitted", message));
     }
+    let service = lookup.service(&name);
     let Some(service) = service.filter(|service| service.is_served()) else {
         let message = format!(
             "there is no Service {name} with a cluster IP; create it, or correct backendRefs"

@@ -77,8 +77,8 @@ type Order<'a, A> = (
     &'a [std::sync::Arc<str>],
 );
 
-/// Returns the sets that the frontends of a service port use. KUBE: with external policy Local, pods
-/// and the node still use the cluster set.
+/// Returns the sets that the frontends of a service port use. KUBE: with external policy Local,
+/// pods and the node still use the cluster set.
 pub(super) fn used_sets(service: &Service, port: &ServicePort) -> EndpointSet {
     let from_outside = port.node_port != Port::ANY
         || !service.load_balancer_ips.is_empty()

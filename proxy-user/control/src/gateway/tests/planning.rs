@@ -200,8 +200,8 @@ fn clashes_are_said_in_status_and_warning_and_end_with_their_cause() {
     );
 }
 
-/// A Gateway whose Service has `externalTrafficPolicy: Local`, the services `a` with endpoints 1, 2,
-/// 3 and `b` with 4, on these nodes, and a route to both with equal weights.
+/// A Gateway whose Service has `externalTrafficPolicy: Local`, the services `a` with endpoints 1, 2
+/// and 3 and `b` with 4, on these nodes, and a route to both with equal weights.
 fn with_local_policy(nodes: [&str; 4]) -> Cluster {
     let [one, two, three, four] = nodes;
     let of_a = [(1, one), (2, two), (3, three)].map(|(octet, node)| endpoint(octet, node, ""));

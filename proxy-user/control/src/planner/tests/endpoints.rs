@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tests which endpoints of which slices become backends, in which sets and with which weights.
-//! What a conformance case shows by its plans is left to those: `tests/planned_cases`. And properties
-//! that every plan has, whatever the endpoints are.
+//! What a conformance case shows by its plans is left to those: `tests/planned_cases`. And
+//! properties that every plan has, whatever the endpoints are.
 
 use proptest::prelude::*;
 use proxy_common::{EndpointSet, Port, ServiceFlags};
