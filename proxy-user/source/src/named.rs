@@ -171,5 +171,8 @@ kind: Service
             let pod = directory.pod("shop", name).await;
             assert_eq!(pod.expect("readable"), expected);
         }
+        let wanted = [20, 21, 22].map(|last| IpAddr::from([10, 40, 1, last]));
+        let pods = directory.pods_at(&wanted.into()).await.expect("readable");
+        assert_eq!(Vec::from_iter(pods), [(address, "shop/cart-a".to_owned())]);
     }
 }

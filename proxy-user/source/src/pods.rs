@@ -162,23 +162,10 @@ fn name_of(pod: &Pod) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use serde_json::json;
 
     use super::*;
     use crate::named::tests::SLICE;
-
-    #[tokio::test]
-    async fn in_a_folder_pods_are_found_by_the_addresses_of_endpoint_slices() {
-        let folder = tempfile::tempdir().expect("a folder");
-        fs::write(folder.path().join("cart.yaml"), SLICE).expect("a file");
-        let directory = Directory::Folder(folder.path().into());
-        let wanted = [20, 21, 22].map(|last| IpAddr::from([10, 40, 1, last]));
-        let found = directory.pods_at(&wanted.into()).await.expect("readable");
-        let expected = HashMap::from([(wanted[0], "shop/cart-a".to_owned())]);
-        assert_eq!(found, expected);
-    }
 
     #[test]
     fn a_nodes_address_in_a_slice_is_no_pods() {
