@@ -51,7 +51,7 @@ pub fn uid_hash(uid: Option<&str>) -> u64 {
 }
 
 /// Returns a hash that is the same in every process.
-pub(crate) fn hash(value: impl Hash) -> u64 {
+pub fn hash(value: impl Hash) -> u64 {
     BuildHasherDefault::<DefaultHasher>::default().hash_one(value)
 }
 

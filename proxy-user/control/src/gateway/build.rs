@@ -13,7 +13,7 @@ use super::{
     resolve::{Share, protocol, resolve},
     state::Cluster,
 };
-use crate::model::{Gateway, GatewayClass, Kind, Role, Route, Service, ServicePort};
+use crate::model::{Gateway, GatewayClass, Role, Route, Service, ServicePort};
 
 /// What the planner needs of a Gateway.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -149,9 +149,4 @@ fn backends_of(route: &Route, lookup: &Cluster<'_>) -> PortBackends {
     }
     all.shares = shares.into();
     all
-}
-
-/// Whether a kind of routes is this controller's.
-pub(super) fn is_route(kind: Kind) -> bool {
-    matches!(kind, Kind::TcpRoute | Kind::UdpRoute)
 }

@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     Write,
-    build::{Built, Served, build, is_route},
+    build::{Built, Served, build},
     index::Index,
     names,
     owned::Owned,
@@ -373,7 +373,7 @@ impl Gateways {
                 Kind::GatewayClass => self.about_class(&object.name),
                 Kind::Gateway => self.about_gateway(&object.name),
                 Kind::Service => self.about_service(&object.name, services),
-                kind if is_route(kind) => self.about_route(&object, services),
+                Kind::TcpRoute | Kind::UdpRoute => self.about_route(&object, services),
                 _ => None,
             };
             let (uid_hash, write, warnings) = said.unwrap_or_default();

@@ -172,12 +172,8 @@ impl Converter {
             return Role::Plain;
         }
         let applied = annotation(&object.metadata, ANNOTATION_APPLIED);
-        let status = object.status.as_ref();
-        let ingress = status
-            .and_then(|status| status.load_balancer.as_ref()?.ingress.as_ref())
-            .into_iter()
-            .flatten();
-        let published = ingress.filter_map(|one| one.ip.as_deref().or(one.hostname.as_deref()));
+        let published = addresses::ingress(object)
+            .filter_map(|one| one.ip.as_deref().or(one.hostname.as_deref()));
         Role::Made(Box::new(Made {
             applied: self.text(applied.unwrap_or_default()),
             published: published.map(|text| self.text(text)).collect(),
