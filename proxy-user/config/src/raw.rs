@@ -153,13 +153,10 @@ impl Draft {
     /// Sets the proxy name whose Services are served; an empty one is none. KUBE: a label's value
     /// has up to 63 letters, digits, `-`, `_` and `.`, and begins and ends with a letter or digit.
     pub fn set_service_proxy_name(&mut self, name: &str) -> Result<(), Problem> {
-        let ends = |at: Option<char>| at.is_none_or(|one| one.is_ascii_alphanumeric());
-        let may_have = |one: char| one.is_ascii_alphanumeric() || "-_.".contains(one);
-        if name.len() > 63
-            || !name.chars().all(may_have)
-            || !ends(name.chars().next())
-            || !ends(name.chars().next_back())
-        {
+        const INNER: [char; 3] = ['-', '_', '.'];
+        let may_have = |one: char| one.is_ascii_alphanumeric() || INNER.contains(&one);
+        let is_within = !name.starts_with(INNER) && !name.ends_with(INNER);
+        if name.len() > 63 || !name.chars().all(may_have) || !is_within {
             let remedy = "cannot be a label's value; use up to 63 letters, digits, -, _ and .";
             return Err(Problem::new(name, remedy));
         }

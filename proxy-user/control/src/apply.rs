@@ -42,12 +42,6 @@ impl Failure {
     }
 }
 
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.affected, self.reason)
-    }
-}
-
 /// The services that a failure to publish concerns.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Affected {

@@ -3,13 +3,13 @@
 
 use std::{
     fmt,
-    hash::{DefaultHasher, Hash, Hasher},
+    hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash},
     sync::Arc,
 };
 
 /// Namespace and name of a Kubernetes object. An object of a kind without namespaces has an empty
 /// one.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct ObjectName {
     pub namespace: Arc<str>,
     pub name: Arc<str>,
@@ -47,12 +47,12 @@ impl fmt::Display for ObjectName {
 /// Returns a hash of an object's uid; 0 without a uid. It differs from that of an earlier object
 /// with the same name, and is the same on every node.
 pub fn uid_hash(uid: Option<&str>) -> u64 {
-    let hash = |uid: &str| {
-        let mut hasher = DefaultHasher::new();
-        uid.hash(&mut hasher);
-        hasher.finish()
-    };
     uid.map_or(0, hash)
+}
+
+/// Returns a hash that is the same in every process.
+pub fn hash(value: impl Hash) -> u64 {
+    BuildHasherDefault::<DefaultHasher>::default().hash_one(value)
 }
 
 /// A problem of an object that an operator should know about; the rest of the object still works.

@@ -75,21 +75,12 @@ pub struct PortPlan {
 }
 
 /// The IPv4 part or the IPv6 part of a service port's plan.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FamilyPlan<A: Addr> {
     pub frontends: Vec<FrontendPlan<A>>,
     /// Every serving endpoint, even if no endpoint set contains it, sorted by address and port,
     /// without duplicates.
     pub backends: Vec<BackendPlan<A>>,
-}
-
-impl<A: Addr> Default for FamilyPlan<A> {
-    fn default() -> Self {
-        Self {
-            frontends: Vec::new(),
-            backends: Vec::new(),
-        }
-    }
 }
 
 impl<A: Addr> FamilyPlan<A> {

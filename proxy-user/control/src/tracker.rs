@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// The cluster as far as this node needs it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ClusterState {
     node_name: Arc<str>,
     services: Services,
@@ -38,10 +38,8 @@ pub struct ClusterState {
     /// A service with a cluster IP in the pod ranges, and this IP; None if there is no such
     /// service.
     pub in_pod_ranges: Option<(ObjectName, IpAddr)>,
-    /// Services to plan again, in the order of their changes; a service may appear more than once.
-    dirty: Vec<ObjectName>,
-    /// How often [`Self::take_dirty`] was called.
-    round: u64,
+    /// Services to plan again.
+    dirty: BTreeSet<ObjectName>,
     /// The number of services that are served.
     served: usize,
 }
@@ -66,19 +64,11 @@ struct Entry {
     service: Option<Arc<Service>>,
     /// The service's EndpointSlices, ordered by name.
     slices: Vec<Arc<EndpointSlice>>,
-    /// The value of `round` in [`ClusterState`] when the service was last marked dirty; None:
-    /// never.
-    dirty_in: Option<u64>,
 }
 
 impl Entry {
     fn is_empty(&self) -> bool {
         self.service.is_none() && self.slices.is_empty()
-    }
-    fn mark(&mut self, name: &ObjectName, round: u64, dirty: &mut Vec<ObjectName>) {
-        if self.dirty_in.replace(round) != Some(round) {
-            dirty.push(name.clone());
-        }
     }
 }
 
@@ -86,18 +76,7 @@ impl ClusterState {
     pub fn new(node_name: &str) -> Self {
         Self {
             node_name: node_name.into(),
-            services: Services::default(),
-            slices: HashMap::new(),
-            node: None,
-            service_cidrs: HashMap::new(),
-            gateways: Gateways::default(),
-            fallback_ips: Vec::new(),
-            view: NodeView::default(),
-            pod_ranges: Vec::new(),
-            in_pod_ranges: None,
-            dirty: Vec::new(),
-            round: 0,
-            served: 0,
+            ..Self::default()
         }
     }
 
@@ -178,9 +157,8 @@ impl ClusterState {
 
     /// Returns the services that must be planned again, and marks them as no longer dirty.
     pub fn take_dirty(&mut self) -> Vec<ObjectName> {
-        self.round += 1;
         self.dirty.extend(self.gateways.settle(&self.services));
-        std::mem::take(&mut self.dirty)
+        std::mem::take(&mut self.dirty).into_iter().collect()
     }
     pub fn mark_dirty(&mut self, names: impl IntoIterator<Item = ObjectName>) {
         self.dirty.extend(names);
@@ -260,7 +238,7 @@ impl ClusterState {
             let ip = ip_within(service.as_deref(), &self.pod_ranges);
             self.gateways.note_service(&name, service.as_deref());
             entry.service = service;
-            entry.mark(&name, self.round, &mut self.dirty);
+            self.dirty.insert(name.clone());
             let was_named = self.in_pod_ranges.take_if(|(held, _)| *held == name);
             match ip {
                 Some(ip) if self.in_pod_ranges.is_none() => {
@@ -285,8 +263,8 @@ impl ClusterState {
             let previous = name.beside(Arc::clone(held));
             if let Some(entry) = self.services.0.get_mut(&previous) {
                 entry.slices.retain(|slice| slice.name != name);
-                entry.mark(&previous, self.round, &mut self.dirty);
                 self.dirty.extend(self.gateways.note_endpoints(&previous));
+                self.dirty.insert(previous.clone());
             }
             self.slices.remove(&name);
             self.forget_if_empty(&previous);
@@ -307,8 +285,8 @@ impl ClusterState {
                 self.slices.insert(name, Arc::clone(&service.name));
             }
         }
-        entry.mark(&service, self.round, &mut self.dirty);
         self.dirty.extend(self.gateways.note_endpoints(&service));
+        self.dirty.insert(service);
     }
 
     fn forget_if_empty(&mut self, name: &ObjectName) {

@@ -9,7 +9,7 @@ pub mod named;
 mod pods;
 pub mod service;
 
-use std::{future::Future, sync::Arc};
+use std::{future::Future, path::Path, sync::Arc};
 
 use control::{change::Batch, gateway::Writer};
 use tokio::sync::mpsc;
@@ -41,6 +41,13 @@ pub trait ObjectSource: Send + 'static {
         self,
         batches: mpsc::Sender<Batch>,
     ) -> impl Future<Output = Result<(), SourceError>> + Send;
+}
+
+fn unreadable(folder: &Path, source: std::io::Error) -> SourceError {
+    SourceError::Folder {
+        folder: folder.display().to_string(),
+        source,
+    }
 }
 
 /// Why objects cannot be followed.

@@ -2,7 +2,7 @@
 //! Where single objects are looked up once by their names, and a pod's addresses. Called by
 //! `portolan explain` and `trace`.
 
-use std::{fs, net::IpAddr, path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, fs, net::IpAddr, path::PathBuf, time::Duration};
 
 use control::{causes::chain, documents::values};
 use k8s_openapi::api::{core::v1::Pod, discovery::v1 as discovery};
@@ -13,6 +13,7 @@ use tokio::time::timeout;
 use super::{
     SourceError,
     api_server::{Access, Requests, USER_AGENT},
+    unreadable,
 };
 
 /// The longest time to wait for an answer.
@@ -49,27 +50,17 @@ impl Directory {
                 let api: Api<Pod> = Api::namespaced(client, namespace);
                 let pod = answered(access, api.get_opt(name)).await?;
                 let status = pod.and_then(|pod| pod.status).unwrap_or_default();
-                let addresses = status.pod_ips.unwrap_or_default();
-                Ok(addresses
-                    .iter()
-                    .filter_map(|one| one.ip.parse().ok())
-                    .collect())
+                let ips = status.pod_ips.into_iter().flatten();
+                Ok(ips.filter_map(|one| one.ip.parse().ok()).collect())
             }
             // A folder has no manifests of pods, but slices name the pods that serve.
             Self::Folder(_) => {
                 let wanted = format!("{namespace}/{name}");
-                let endpoints: Vec<_> = self
-                    .objects("EndpointSlice")?
-                    .iter()
-                    .flat_map(listed)
-                    .collect();
-                let own = endpoints
-                    .iter()
-                    .filter(|one| one.pod.as_ref() == Some(&wanted));
-                let mut addresses: Vec<_> = own.filter_map(|one| one.address).collect();
-                addresses.sort_unstable();
-                addresses.dedup();
-                Ok(addresses)
+                let slices = self.objects("EndpointSlice")?;
+                let endpoints = slices.iter().flat_map(listed);
+                let own = endpoints.filter(|one| one.pod.as_ref() == Some(&wanted));
+                let addresses: BTreeSet<_> = own.filter_map(|one| one.address).collect();
+                Ok(addresses.into_iter().collect())
             }
         }
     }
@@ -80,10 +71,7 @@ impl Directory {
         let Self::Folder(folder) = self else {
             return Ok(Vec::new());
         };
-        let failed = |source| SourceError::Folder {
-            folder: folder.display().to_string(),
-            source,
-        };
+        let failed = |source| unreadable(folder, source);
         let mut found = Vec::new();
         for entry in fs::read_dir(folder).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
@@ -103,13 +91,9 @@ pub(super) async fn answered<T>(
     access: &Access,
     asked: impl Future<Output = kube::Result<T>>,
 ) -> Result<T, SourceError> {
-    let unusable = |reason| SourceError::Access {
-        access: access.to_string(),
-        reason,
-    };
     match timeout(PATIENCE, asked).await {
-        Ok(answer) => answer.map_err(|error| unusable(chain(&error))),
-        Err(_) => Err(unusable(format!("no answer in {} s", PATIENCE.as_secs()))),
+        Ok(answer) => answer.map_err(|error| access.unusable(chain(&error))),
+        Err(_) => Err(access.unusable(format!("no answer in {} s", PATIENCE.as_secs()))),
     }
 }
 
@@ -121,13 +105,9 @@ pub fn listed(slice: &discovery::EndpointSlice) -> Vec<ListedEndpoint> {
         let conditions = endpoint.conditions.clone().unwrap_or_default();
         let target = endpoint.target_ref.as_ref();
         let pod = target.filter(|target| target.kind.as_deref() == Some("Pod"));
-        let hints = endpoint.hints.as_ref();
-        let zones = hints
-            .iter()
-            .flat_map(|hints| hints.for_zones.iter().flatten());
-        let nodes = hints
-            .iter()
-            .flat_map(|hints| hints.for_nodes.iter().flatten());
+        let hints = endpoint.hints.clone().unwrap_or_default();
+        let zones = hints.for_zones.into_iter().flatten();
+        let nodes = hints.for_nodes.into_iter().flatten();
         let zones = zones.map(|zone| format!("zone {}", zone.name));
         let nodes = nodes.map(|node| format!("node {}", node.name));
         ListedEndpoint {
@@ -189,5 +169,8 @@ kind: Service
             let pod = directory.pod("shop", name).await;
             assert_eq!(pod.expect("readable"), expected);
         }
+        let wanted = [20, 21, 22].map(|last| IpAddr::from([10, 40, 1, last]));
+        let pods = directory.pods_at(&wanted.into()).await.expect("readable");
+        assert_eq!(Vec::from_iter(pods), [(address, "shop/cart-a".to_owned())]);
     }
 }

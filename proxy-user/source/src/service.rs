@@ -147,21 +147,19 @@ fn select(
     let mut services = services.into_iter();
     let service = services
         .find(|one| is_in(&one.metadata, namespace) && one.metadata.name.as_deref() == Some(name));
-    let mut found = ServiceObjects::default();
-    for slice in slices {
-        let is_labelled = service_of(&slice) == Some(name);
-        match (is_in(&slice.metadata, namespace), is_labelled) {
-            (true, true) => found.slices.push(slice),
-            (false, true) => found.strays.push(slice),
-            (true, false) if seems_meant(&slice, name) => found.strays.push(slice),
-            _ => {}
-        }
+    let is_labelled = |slice: &EndpointSlice| service_of(slice) == Some(name);
+    let is_here = |slice: &EndpointSlice| is_in(&slice.metadata, namespace);
+    let is_own = |slice: &EndpointSlice| is_labelled(slice) && is_here(slice);
+    let (slices, mut strays): (Vec<_>, Vec<_>) = slices.into_iter().partition(is_own);
+    let is_stray =
+        |slice: &EndpointSlice| is_labelled(slice) || (is_here(slice) && seems_meant(slice, name));
+    strays.retain(|slice| slices.is_empty() && is_stray(slice));
+    ServiceObjects {
+        service,
+        slices,
+        strays,
+        ..ServiceObjects::default()
     }
-    if !found.slices.is_empty() {
-        found.strays.clear();
-    }
-    found.service = service;
-    found
 }
 
 /// Returns the service that a slice's label names.

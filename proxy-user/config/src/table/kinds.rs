@@ -2,10 +2,7 @@
 //! Which values each setting may have, and the field of the configuration that stores them. What
 //! the settings do is said in `settings.md`.
 
-use std::{
-    net::{Ipv4Addr, SocketAddr},
-    path::Path,
-};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use linux::interfaces::PodInterfaces;
 use proxy_common::masquerade::PortRanges;
@@ -21,25 +18,25 @@ pub(super) fn kind(key: &str) -> Option<Kind> {
     Some(match key {
         // Its text is the first, because the defaults of others depend on it.
         "mode" => Kind::Special(Read::Text(|draft, mode| draft.set_mode(mode)), |config| {
-            Some(Value::Text(config.mode.word()))
+            text(config.mode.word())
         }),
         "clientConnection.kubeconfig" => Kind::Special(
             Read::Any(|draft, file| draft.config.kubeconfig = Some(file.into())),
-            |config| config.kubeconfig.as_deref().and_then(path),
+            |config| text(config.kubeconfig.as_ref()?.display()),
         ),
         "hostnameOverride" => Kind::Special(
             Read::Any(|draft, name| draft.config.hostname_override = Some(name.into())),
-            |config| config.hostname_override.clone().map(Value::Text),
+            |config| config.hostname_override.as_ref().and_then(text),
         ),
         "portolan.pinDirectory" => Kind::Special(
             Read::Any(|draft, directory| draft.config.pin_directory = directory.into()),
-            |config| path(&config.pin_directory),
+            |config| text(config.pin_directory.display()),
         ),
         "portolan.interfaces" => Kind::Patterns(|config| &mut config.interfaces),
         // Its text is before those of the two whose defaults depend on it.
         "bindAddress" => Kind::Special(
             Read::Text(|draft, text| values::bind_address(text, &mut draft.config)),
-            |config| Some(Value::Text(config.bind_address.to_string())),
+            |config| text(config.bind_address),
         ),
         "bindAddressHardFail" => Kind::Bool(|config| &mut config.bind_address_hard_fail),
         "healthzBindAddress" => Kind::Address(|config| &mut config.healthz_bind_address),
@@ -50,10 +47,7 @@ pub(super) fn kind(key: &str) -> Option<Kind> {
                 draft.config.probe_bind_address = Some(address);
                 Ok(())
             }),
-            |config| {
-                let address = config.probe_bind_address?;
-                Some(Value::Text(address.to_string()))
-            },
+            |config| config.probe_bind_address.and_then(text),
         ),
         "metricsBindAddress" => Kind::Address(|config| &mut config.metrics_bind_address),
         "clusterCIDR" => Kind::Special(
@@ -78,38 +72,19 @@ pub(super) fn kind(key: &str) -> Option<Kind> {
         ),
         "detectLocalMode" => Kind::Special(
             Read::Any(|draft, mode| draft.detect_local_mode = mode.into()),
-            |config| {
-                let mode = match &config.local_detection {
-                    // KUBE: without ranges, ClusterCIDR is the same as no detection.
-                    LocalDetection::ClusterCidr | LocalDetection::None => "ClusterCIDR",
-                    LocalDetection::NodeCidr => "NodeCIDR",
-                    LocalDetection::Interface(PodInterfaces::Named(_)) => "BridgeInterface",
-                    LocalDetection::Interface(PodInterfaces::Prefix(_)) => "InterfaceNamePrefix",
-                };
-                Some(Value::Text(mode.to_owned()))
-            },
+            |config| text(detection(config).0),
         ),
         "detectLocal.bridgeInterface" => Kind::Special(
             Read::Any(|draft, name| draft.bridge_interface = name.into()),
-            |config| match &config.local_detection {
-                LocalDetection::Interface(PodInterfaces::Named(name)) => {
-                    Some(Value::Text(name.clone()))
-                }
-                _ => None,
-            },
+            |config| detection(config).1.and_then(text),
         ),
         "detectLocal.interfaceNamePrefix" => Kind::Special(
             Read::Any(|draft, prefix| draft.interface_name_prefix = prefix.into()),
-            |config| match &config.local_detection {
-                LocalDetection::Interface(PodInterfaces::Prefix(prefix)) => {
-                    Some(Value::Text(prefix.clone()))
-                }
-                _ => None,
-            },
+            |config| detection(config).2.and_then(text),
         ),
         "portolan.serviceProxyName" => Kind::Special(
             Read::Text(|draft, name| draft.set_service_proxy_name(name)),
-            |config| config.service_proxy_name.clone().map(Value::Text),
+            |config| config.service_proxy_name.as_ref().and_then(text),
         ),
         "nodePortAddresses" => Kind::Special(
             Read::List(|draft, list| values::node_port_addresses(&mut draft.config, list)),
@@ -139,17 +114,11 @@ pub(super) fn kind(key: &str) -> Option<Kind> {
         ),
         "nftables.masqueradeAll" => Kind::Special(
             Read::Bool(|draft, on| draft.nftables_masquerade_all = on),
-            |config| {
-                let is_it = config.mode == Mode::Nftables;
-                Some(Value::Bool(is_it && config.masquerade_all))
-            },
+            |config| masquerade_all(config, config.mode == Mode::Nftables),
         ),
         "iptables.masqueradeAll" => Kind::Special(
             Read::Bool(|draft, on| draft.iptables_masquerade_all = on),
-            |config| {
-                let is_it = config.mode != Mode::Nftables;
-                Some(Value::Bool(is_it && config.masquerade_all))
-            },
+            |config| masquerade_all(config, config.mode != Mode::Nftables),
         ),
         "iptables.masqueradeBit" => Kind::Special(
             Read::Number(|draft, bit| draft.iptables_masquerade_bit = Some(bit)),
@@ -234,7 +203,7 @@ pub(super) fn kind(key: &str) -> Option<Kind> {
             Read::Text(|draft, level| {
                 values::log_level(level).map(|level| draft.config.log_level = level)
             }),
-            |config| Some(Value::Text(config.log_level.clone())),
+            |config| text(&config.log_level),
         ),
         "portolan.logPackets" => Kind::Bool(|config| &mut config.log_packets),
         "portolan.perServiceMetrics" => Kind::Bool(|config| &mut config.per_service_metrics),
@@ -243,8 +212,28 @@ pub(super) fn kind(key: &str) -> Option<Kind> {
     })
 }
 
-fn path(path: &Path) -> Option<Value> {
-    Some(Value::Text(path.display().to_string()))
+fn text(value: impl ToString) -> Option<Value> {
+    Some(Value::Text(value.to_string()))
+}
+
+/// Returns the mode by which pods are recognised, and the bridge or the prefix that it needs.
+fn detection(config: &Config) -> (&'static str, Option<&String>, Option<&String>) {
+    match &config.local_detection {
+        // KUBE: without ranges, ClusterCIDR is the same as no detection.
+        LocalDetection::ClusterCidr | LocalDetection::None => ("ClusterCIDR", None, None),
+        LocalDetection::NodeCidr => ("NodeCIDR", None, None),
+        LocalDetection::Interface(PodInterfaces::Named(name)) => {
+            ("BridgeInterface", Some(name), None)
+        }
+        LocalDetection::Interface(PodInterfaces::Prefix(prefix)) => {
+            ("InterfaceNamePrefix", None, Some(prefix))
+        }
+    }
+}
+
+/// Writes `masqueradeAll` of the mode that is in force, and false for the other.
+fn masquerade_all(config: &Config, is_in_force: bool) -> Option<Value> {
+    Some(Value::Bool(is_in_force && config.masquerade_all))
 }
 
 fn masquerade_bit(config: &Config) -> Option<Value> {

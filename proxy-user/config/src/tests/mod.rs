@@ -24,27 +24,6 @@ fn whole(text: &str) -> Result<Config, ConfigError> {
     RawConfig::parse("portolan.yaml", text)?.check()
 }
 
-#[test]
-fn an_empty_configuration_means_kube_proxys_defaults() {
-    let modes = ["mode: iptables\n", "detectLocalMode: ClusterCIDR\n"];
-    for text in ["", "# nothing\n", "---\n", "{}\n"]
-        .into_iter()
-        .chain(modes)
-    {
-        let config = config(text).expect("valid");
-        assert_eq!(config.healthz_bind_address.to_string(), "0.0.0.0:10256");
-        assert_eq!(config.metrics_bind_address.to_string(), "127.0.0.1:10249");
-        assert_eq!(config.node_port_addresses, NodePortAddresses::Every);
-        assert_eq!(config.local_detection, LocalDetection::None);
-        assert_eq!(config.idle_times, IdleTimes::DEFAULT);
-        let settings = Settings {
-            flags: Settings::EMPTY.flags | Settings::POD_SOCKETS,
-            ..Settings::EMPTY
-        };
-        assert_eq!(config.settings(), settings);
-    }
-}
-
 #[rstest]
 #[case("nftables: {masqueradeAll: true}", Settings::MASQUERADE_ALL)]
 #[case("portolan: {masquerade: mark}", Settings::MARK_ONLY)]
@@ -98,18 +77,15 @@ nftables: {masqueradeAll: true} | iptables.masqueradeAll: true
 {mode: iptables, nftables: {masqueradeAll: true}} | iptables.masqueradeAll: false
 {mode: ipvs, iptables: {masqueradeAll: true}} | iptables.masqueradeAll: true
 {mode: nftables, iptables: {masqueradeAll: true}} | nftables.masqueradeAll: false
-iptables: {masqueradeAll: yes} | iptables.masqueradeAll: true
 iptables: {masqueradeAll: On} | iptables.masqueradeAll: true
 iptables: {masqueradeAll: TRUE} | iptables.masqueradeAll: true
 iptables: {masqueradeAll: off} | iptables.masqueradeAll: false
 {portolan: {xdp: off}, hostnameOverride: on, conntrack: {udpTimeout: 0}} | hostnameOverride: "on"
 {nodePortAddresses: [], detectLocal: {clusterCIDRs: []}} | nodePortAddresses: []
-mode: nftables | nodePortAddresses: ["primary"]
 mode: nftables | portolan.unallocatedClusterIPs: "drop"
 {mode: nftables, nodePortAddresses: [0.0.0.0/0]} | nodePortAddresses: ["0.0.0.0/0"]
 {mode: nftables, portolan: {unallocatedClusterIPs: pass}} | portolan.unallocatedClusterIPs: "pass"
 logging: {verbosity: 4, format: json} | portolan.logLevel: "debug"
-logging: {verbosity: 4, format: json} | logging.format: "json"
 {portolan: {logLevel: warn}, logging: {verbosity: 9}} | portolan.logLevel: "warn"
 logging: {verbosity: 2, flushFrequency: 5s} | portolan.logLevel: "info"
 "#;
@@ -124,19 +100,6 @@ fn settings_in_force_are_those_of_the_mode_with_klogs_and_yamls_words() {
         let found = found.map(ToString::to_string);
         assert_eq!(found.as_deref(), Some(value), "{text}");
     }
-}
-
-#[test]
-fn flags_override_the_file() {
-    let file = RawConfig::parse_part(
-        "f",
-        "iptables: {masqueradeAll: true}\nhostnameOverride: a\nportolan: {maps: {flows: 99}}\n",
-    );
-    let flags = RawConfig::parse_part("flags", "hostnameOverride: b\n").expect("valid");
-    let config = flags.or(file.expect("valid")).check().expect("valid");
-    assert_eq!(config.hostname_override.as_deref(), Some("b"));
-    assert!(config.masquerade_all);
-    assert_eq!(config.capacities.flows, 99);
 }
 
 #[rstest]

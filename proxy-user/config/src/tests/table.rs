@@ -122,11 +122,6 @@ fn an_empty_text_and_the_written_defaults_are_the_default_configuration() {
 }
 
 #[test]
-fn the_mode_is_read_before_the_settings_whose_defaults_depend_on_it() {
-    assert_eq!(table::settings().next().expect("a setting").key, "mode");
-}
-
-#[test]
 fn the_settings_table_has_each_key_once_and_no_key_is_a_section() {
     let mut keys = BTreeSet::new();
     for key in table::keys() {
@@ -136,6 +131,10 @@ fn the_settings_table_has_each_key_once_and_no_key_is_a_section() {
     assert_eq!(table::settings().count(), texts, "a setting without a kind");
     for section in table::sections() {
         assert!(!keys.contains(section), "{section} is a key and a section");
+    }
+    for key in AT_ONCE {
+        let is_one = table::settings().any(|setting| setting.key == *key);
+        assert!(is_one, "{key} takes effect at once, and is no setting");
     }
 }
 
@@ -195,20 +194,5 @@ fn the_settings_in_force_have_every_key() {
     for key in table::settings().map(|setting| setting.key) {
         let pointer = format!("/{}", key.replace('.', "/"));
         assert!(shown.pointer(&pointer).is_some(), "{key}");
-    }
-}
-
-#[test]
-fn with_a_file_only_kube_proxys_log_and_node_name_flags_have_effect() {
-    let is_ignored = |flag: &str| {
-        let mut settings = table::settings();
-        let setting = settings.find(|setting| setting.flag == Some(flag));
-        table::flag_is_ignored_with_file(setting.expect(flag))
-    };
-    for flag in "cluster-cidr kubeconfig metrics-bind-address proxy-mode".split(' ') {
-        assert!(is_ignored(flag), "{flag}");
-    }
-    for flag in "hostname-override logging-format log-level pin-dir".split(' ') {
-        assert!(!is_ignored(flag), "{flag}");
     }
 }

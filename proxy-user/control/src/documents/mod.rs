@@ -60,8 +60,26 @@ pub fn read(file: &str, text: &str, converter: &mut Converter) -> Result<Content
     let mut content = Content::default();
     // A byte order mark of UTF-8, which some editors add and no JSON parser accepts.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    // JSON has its own parser because YAML forbids tabs as indentation.
     if file.ends_with(".json") {
-        read_json(file, text, converter, &mut content)?;
+        let values = serde_json::Deserializer::from_str(text).into_iter::<serde_json::Value>();
+        for (index, value) in values.enumerate() {
+            let place = |_| format!("object {}", index + 1);
+            let mut value = value.map_err(|error| Malformed {
+                place: place(None),
+                reason: format!("this is no JSON: {error}"),
+            })?;
+            let mut reader = Reader {
+                place: &place,
+                file,
+                converter: &mut *converter,
+                content: &mut content,
+            };
+            match value.get_mut("items").map(serde_json::Value::take) {
+                Some(serde_json::Value::Array(items)) => reader.items(items)?,
+                _ => reader.value(value, place(None))?,
+            }
+        }
         return Ok(content);
     }
     let documents = documents(text);
@@ -105,39 +123,6 @@ pub fn values(file: &str, text: &str) -> Vec<serde_json::Value> {
     items.collect()
 }
 
-/// Reads the objects of a JSON file. JSON has its own parser because YAML forbids tabs as
-/// indentation.
-fn read_json(
-    file: &str,
-    text: &str,
-    converter: &mut Converter,
-    content: &mut Content,
-) -> Result<(), Malformed> {
-    let values = serde_json::Deserializer::from_str(text).into_iter::<serde_json::Value>();
-    for (index, value) in values.enumerate() {
-        let place = |_| format!("object {}", index + 1);
-        let mut value = value.map_err(|error| Malformed {
-            place: place(None),
-            reason: format!("this is no JSON: {error}"),
-        })?;
-        let mut reader = Reader {
-            place: &place,
-            file,
-            converter: &mut *converter,
-            content: &mut *content,
-        };
-        match value.get_mut("items").map(serde_json::Value::take) {
-            Some(serde_json::Value::Array(items)) => {
-                for (index, item) in items.into_iter().enumerate() {
-                    reader.value(item, format!("{}, items[{index}]", place(None)))?;
-                }
-            }
-            _ => reader.value(value, place(None))?,
-        }
-    }
-    Ok(())
-}
-
 /// An object that is not converted yet.
 enum Form<'a> {
     Text(&'a str),
@@ -170,12 +155,16 @@ impl Reader<'_> {
     fn object(&mut self, text: &str, version: &str, kind: &str) -> Result<(), Malformed> {
         if kind.ends_with("List") {
             let list: List = self.parse(text)?;
-            for (index, item) in list.items.into_iter().enumerate() {
-                self.value(item, format!("{}, items[{index}]", (self.place)(None)))?;
-            }
-            return Ok(());
+            return self.items(list.items);
         }
         self.read(Form::Text(text), version, kind, (self.place)(None))
+    }
+
+    fn items(&mut self, items: Vec<serde_json::Value>) -> Result<(), Malformed> {
+        for (index, item) in items.into_iter().enumerate() {
+            self.value(item, format!("{}, items[{index}]", (self.place)(None)))?;
+        }
+        Ok(())
     }
 
     fn value(&mut self, item: serde_json::Value, place: String) -> Result<(), Malformed> {

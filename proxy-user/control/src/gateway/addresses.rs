@@ -58,12 +58,15 @@ impl<'a> Balancer<'a> {
 }
 
 /// Where a Gateway is served.
-#[derive(Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Addresses {
     pub(super) ips: Vec<IpAddr>,
+    /// The addresses for its status, each with its type.
     pub(super) said: Vec<(&'static str, Arc<str>)>,
+    /// Addresses that it asks for and cannot have.
     pub(super) unusable: Vec<String>,
     pub(super) from: Addressed,
+    /// Why the Gateway is not served at all.
     pub(super) refused: Option<Refused>,
 }
 

@@ -39,9 +39,10 @@ pub(super) fn faults(gateway: &Gateway) -> Vec<Option<Fault>> {
 
 /// Returns the transport below a listener's protocol, by which listeners share a port or not.
 fn over(listener: &Listener) -> &str {
-    match listener.protocol.as_str() {
-        "HTTP" | "HTTPS" | "TLS" => "TCP",
-        other => other,
+    if is_of_others(listener) {
+        "TCP"
+    } else {
+        &listener.protocol
     }
 }
 

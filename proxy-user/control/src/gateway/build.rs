@@ -8,12 +8,12 @@ use proxy_common::{Port, Protocol};
 
 use super::{
     addresses::{Addressed, Addresses, Balancer},
-    attach::{Fault, Refused, attach, faults, is_of_others},
+    attach::{Fault, attach, faults, is_of_others},
     names,
     resolve::{Share, protocol, resolve},
     state::Cluster,
 };
-use crate::model::{Gateway, GatewayClass, Kind, Role, Route, Service, ServicePort};
+use crate::model::{Gateway, GatewayClass, Role, Route, Service, ServicePort};
 
 /// What the planner needs of a Gateway.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -40,13 +40,7 @@ pub(super) struct Built {
     pub(super) faults: Box<[Option<Fault>]>,
     /// How many routes each listener has.
     pub(super) routes: Box<[usize]>,
-    /// Why the Gateway is not served at all.
-    pub(super) refused: Option<Refused>,
-    /// The addresses for its status, each with its type.
-    pub(super) addresses: Box<[(&'static str, Arc<str>)]>,
-    /// Addresses that it asks for and cannot have.
-    pub(super) unusable: Box<[String]>,
-    pub(super) addressed: Addressed,
+    pub(super) addresses: Addresses,
     /// Why it has no address, if it has none.
     pub(super) unaddressed: String,
 }
@@ -109,12 +103,10 @@ pub(super) fn build<'a>(
         name: names::plan_name(&gateway.id.name),
         uid_hash: gateway.id.uid_hash,
         created: gateway.id.created,
-        load_balancer_ips: addresses.ips.into(),
+        load_balancer_ips: addresses.ips.as_slice().into(),
         ports: ports.into(),
         role: Role::Gateway,
-        ..base
-            .cloned()
-            .unwrap_or_else(|| Service::new(gateway.id.name.clone()))
+        ..base.cloned().unwrap_or_default()
     };
     Built {
         served: Arc::new(Served {
@@ -123,10 +115,7 @@ pub(super) fn build<'a>(
         }),
         faults: faults.into(),
         routes: counts.into(),
-        refused: addresses.refused,
-        addresses: addresses.said.into(),
-        unusable: addresses.unusable.into(),
-        addressed: addresses.from,
+        addresses,
         unaddressed: balancer.unaddressed(&gateway.id.name),
     }
 }
@@ -153,19 +142,11 @@ fn backends_of(route: &Route, lookup: &Cluster<'_>) -> PortBackends {
     let mut all = PortBackends::default();
     let mut shares = Vec::new();
     for backend in &route.backends {
-        let name = backend.service(&route.id.name.namespace);
-        let service = name.as_ref().and_then(|name| lookup.service(name));
-        let grants = name.iter().flat_map(|name| lookup.grants(&name.namespace));
-        match resolve(route, backend, service, grants) {
+        match resolve(route, backend, lookup) {
             Ok(share) => shares.push(share),
             Err(_) => all.refused = all.refused.saturating_add(backend.weight()),
         }
     }
     all.shares = shares.into();
     all
-}
-
-/// Whether a kind of routes is this controller's.
-pub(super) fn is_route(kind: Kind) -> bool {
-    matches!(kind, Kind::TcpRoute | Kind::UdpRoute)
 }

@@ -16,16 +16,17 @@ impl<K, V> Default for Index<K, V> {
     }
 }
 
-impl<K: Hash + Eq, V: Ord> Index<K, V> {
-    pub(super) fn add(&mut self, to: K, from: V) {
-        self.0.entry(to).or_default().insert(from);
-    }
-    pub(super) fn remove(&mut self, to: &K, from: &V) {
-        if let Some(all) = self.0.get_mut(to) {
+impl<K: Hash + Eq + Clone, V: Ord + Clone> Index<K, V> {
+    /// Sets whether `from` refers to `to`.
+    pub(super) fn set(&mut self, to: &K, from: &V, does: bool) {
+        let all = self.0.entry(to.clone()).or_default();
+        if does {
+            all.insert(from.clone());
+        } else {
             all.remove(from);
-            if all.is_empty() {
-                self.0.remove(to);
-            }
+        }
+        if all.is_empty() {
+            self.0.remove(to);
         }
     }
     pub(super) fn of(&self, to: &K) -> impl Iterator<Item = &V> {

@@ -28,7 +28,7 @@ pub(super) enum Wanted {
 /// Returns what is to become of the Service of a Gateway of ours.
 pub(super) fn wanted(gateway: &Gateway, built: &Built) -> Wanted {
     let ports = &built.served.service.ports;
-    match built.addressed {
+    match built.addresses.from {
         Addressed::Itself => return Wanted::Gone,
         Addressed::Unknown => return Wanted::Kept,
         Addressed::ByService if ports.is_empty() || gateway.uid.is_empty() => return Wanted::Kept,

@@ -81,12 +81,12 @@ impl Gateways {
     pub fn note_slice(&mut self, name: &ObjectName, now: Option<&MadeSlice>) {
         let owned = &mut self.owned;
         if let Some((service, _)) = owned.slices.remove(name) {
-            owned.slices_of.remove(&service, name);
+            owned.slices_of.set(&service, name, false);
             owned.mark(service);
         }
         if let Some(made) = now {
             let service = name.beside(Arc::clone(&made.service));
-            owned.slices_of.add(service.clone(), name.clone());
+            owned.slices_of.set(&service, name, true);
             let slice = (service.clone(), Arc::clone(&made.applied));
             owned.slices.insert(name.clone(), slice);
             owned.mark(service);

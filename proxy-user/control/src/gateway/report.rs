@@ -84,7 +84,7 @@ pub(super) fn of_gateway(
     built: &Built,
     refusals: &Refusals,
 ) -> (Value, Vec<Warning>) {
-    let name = &gateway.id.name;
+    let (name, addresses) = (&gateway.id.name, &built.addresses);
     let mut warnings = Vec::new();
     let mut warn = |reason: &str| warnings.push(warning(Kind::Gateway, name, reason));
     let mut all = Conditions::of(gateway.id.generation);
@@ -129,8 +129,8 @@ pub(super) fn of_gateway(
             useful += 1;
             own.add("Accepted", true, "Accepted", "");
             let (reason, message) = match () {
-                () if built.refused.is_some() => ("Invalid", "the Gateway is not accepted"),
-                () if built.addresses.is_empty() => ("Pending", "the Gateway has no address yet"),
+                () if addresses.refused.is_some() => ("Invalid", "the Gateway is not accepted"),
+                () if addresses.said.is_empty() => ("Pending", "the Gateway has no address yet"),
                 () => ("Programmed", ""),
             };
             own.programmed(reason, message);
@@ -160,7 +160,7 @@ pub(super) fn of_gateway(
         }));
     }
     let unserved = "some listeners are not served; see their conditions";
-    let accepted = match &built.refused {
+    let accepted = match &addresses.refused {
         Some((reason, message)) => {
             warn(message);
             all.add("Accepted", false, reason, message);
@@ -180,23 +180,24 @@ pub(super) fn of_gateway(
     };
     if !accepted {
         all.programmed("Invalid", "the Gateway is not accepted");
-    } else if !built.unusable.is_empty() {
-        let message = format!("{}; use another address", built.unusable.join(", "));
+    } else if !addresses.unusable.is_empty() {
+        let message = format!("{}; use another address", addresses.unusable.join(", "));
         warn(&message);
         all.programmed("AddressNotUsable", &message);
-    } else if built.addresses.is_empty() {
+    } else if addresses.said.is_empty() {
         all.programmed("AddressNotAssigned", &built.unaddressed);
     } else if useful + others == 0 && bad > 0 {
         all.programmed("Invalid", "no listener is served; see their conditions");
     } else {
         all.programmed("Programmed", "");
     }
-    let addresses = built.addresses.iter();
-    let addresses: Vec<_> = addresses
+    let said: Vec<_> = addresses
+        .said
+        .iter()
         .map(|(kind, value)| json!({"type": kind, "value": &**value}))
         .collect();
     let status = json!({
-        "addresses": addresses,
+        "addresses": said,
         "conditions": all.made,
         "listeners": listeners,
     });
@@ -212,14 +213,8 @@ pub(super) fn of_route<'a>(
     let name = &route.id.name;
     let mut warnings = Vec::new();
     let mut warn = |reason: &str| warnings.push(warning(route.kind, name, reason));
-    let unresolved = route.backends.iter().find_map(|backend| {
-        let service = backend.service(&name.namespace);
-        let found = service.as_ref().and_then(|name| lookup.service(name));
-        let grants = service
-            .iter()
-            .flat_map(|name| lookup.grants(&name.namespace));
-        resolve(route, backend, found, grants).err()
-    });
+    let mut backends = route.backends.iter();
+    let unresolved = backends.find_map(|backend| resolve(route, backend, lookup).err());
     let mut parents: Vec<Value> = Vec::new();
     for parent in &route.parents {
         let Some((gateway, built)) = gateway(parent) else {

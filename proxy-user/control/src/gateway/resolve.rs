@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use proxy_common::Protocol;
 
-use super::attach::Refused;
+use super::{attach::Refused, state::Cluster};
 use crate::{
-    model::{Kind, ReferenceGrant, Route, Service, gateway::Reference},
+    model::{Kind, ReferenceGrant, Route, gateway::Reference},
     object::ObjectName,
 };
 
@@ -29,62 +29,47 @@ pub(super) fn protocol(kind: Kind) -> Protocol {
     }
 }
 
-/// Resolves one of a route's references. `service`: the Service that it names, None if there is
-/// none; `grants`: those of the Service's namespace.
-pub(super) fn resolve<'a>(
+/// Resolves one of a route's references.
+pub(super) fn resolve(
     route: &Route,
     backend: &Reference,
-    service: Option<&Service>,
-    mut grants: impl Iterator<Item = &'a ReferenceGrant>,
+    lookup: &Cluster<'_>,
 ) -> Result<Share, Refused> {
-    let no = |reason, message| Err((reason, message));
     let namespace = &route.id.name.namespace;
     let Some(name) = backend.service(namespace) else {
         let [group, kind] =
             [&backend.group, &backend.kind].map(|text| text.as_deref().unwrap_or_default());
-        return no(
-            "InvalidKind",
-            format!(
-                "a backend can be a Service, not a {kind} of the group {group:?}; correct backendRefs"
-            ),
+        let message = format!(
+            "a backend can be a Service, not a {kind} of the group {group:?}; correct backendRefs"
         );
+        return Err(("InvalidKind", message));
     };
     let kind = route.kind;
-    if name.namespace != *namespace
-        && !grants.any(|grant| grant.permits(kind, namespace, &name.name))
-    {
-        return no(
-            "RefNotPermitted",
-            format!(
-                "no ReferenceGrant in {} lets a {kind} of {namespace} refer to Service {}; create one there",
-                name.namespace, name.name
-            ),
+    let permits = |grant: &ReferenceGrant| grant.permits(kind, namespace, &name.name);
+    if name.namespace != *namespace && !lookup.grants(&name.namespace).any(permits) {
+        let message = format!(
+            "no ReferenceGrant in {} lets a {kind} of {namespace} refer to Service {}; create one there",
+            name.namespace, name.name
         );
+        return Err(("RefNotPermitted", message));
     }
+    let service = lookup.service(&name);
     let Some(service) = service.filter(|service| service.is_served()) else {
-        return no(
-            "BackendNotFound",
-            format!(
-                "there is no Service {name} with a cluster IP; create it, or correct backendRefs"
-            ),
+        let message = format!(
+            "there is no Service {name} with a cluster IP; create it, or correct backendRefs"
         );
+        return Err(("BackendNotFound", message));
     };
     let Some(number) = backend.port else {
-        return no(
-            "BackendNotFound",
-            format!(
-                "backendRef {} names no port of the Service; set port",
-                backend.name
-            ),
+        let message = format!(
+            "backendRef {} names no port of the Service; set port",
+            backend.name
         );
+        return Err(("BackendNotFound", message));
     };
     let protocol = protocol(kind);
-    let ports = || {
-        service
-            .ports
-            .iter()
-            .filter(|port| port.port.host() == number)
-    };
+    let all = service.ports.iter();
+    let ports = || all.clone().filter(|port| port.port.host() == number);
     if let Some(port) = ports().find(|port| port.protocol == protocol) {
         return Ok(Share {
             service: name,
@@ -92,17 +77,14 @@ pub(super) fn resolve<'a>(
             weight: backend.weight(),
         });
     }
-    match ports().next() {
-        Some(port) => no(
-            "UnsupportedProtocol",
-            format!(
-                "port {number} of Service {name} is {}, which a {kind} does not carry; correct backendRefs",
-                port.protocol.name()
-            ),
-        ),
-        None => no(
-            "BackendNotFound",
-            format!("Service {name} has no port {number}; correct backendRefs or the Service"),
-        ),
-    }
+    let Some(port) = ports().next() else {
+        let message =
+            format!("Service {name} has no port {number}; correct backendRefs or the Service");
+        return Err(("BackendNotFound", message));
+    };
+    let message = format!(
+        "port {number} of Service {name} is {}, which a {kind} does not carry; correct backendRefs",
+        port.protocol.name()
+    );
+    Err(("UnsupportedProtocol", message))
 }

@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     Write,
-    build::{Built, Served, build, is_route},
+    build::{Built, Served, build},
     index::Index,
     names,
     owned::Owned,
@@ -45,8 +45,6 @@ pub struct Gateways {
     routes: HashMap<ObjectKey, Arc<Route>>,
     grants: HashMap<Arc<str>, BTreeMap<Arc<str>, Arc<ReferenceGrant>>>,
     namespaces: HashMap<Arc<str>, Arc<Namespace>>,
-    /// The routes of a namespace.
-    routes_in: Index<Arc<str>, ObjectKey>,
     /// The routes that refer to a Gateway.
     routes_of: Index<ObjectName, ObjectKey>,
     /// The routes that refer to a Service.
@@ -166,11 +164,8 @@ impl Gateways {
         if gateway.is_some() || self.made.contains(&made) {
             self.owned.note_gateway(&made, gateway.is_some());
         }
-        if gateway.is_some() {
-            self.makers.insert(made, name.clone());
-        } else {
-            self.makers.remove(&made);
-        }
+        let maker = gateway.is_some().then(|| name.clone());
+        put(&mut self.makers, made, maker);
         let before = put(&mut self.gateways, name.clone(), gateway.clone());
         if is_unchanged(before.as_ref(), gateway.as_ref(), |gateway| &mut gateway.id) {
             self.unreported.insert(key(Kind::Gateway, name));
@@ -188,28 +183,17 @@ impl Gateways {
     fn set_route(&mut self, route: ObjectKey, now: Option<Arc<Route>>) {
         let before = put(&mut self.routes, route.clone(), now.clone());
         self.unreported.insert(route.clone());
-        let namespace = Arc::clone(&route.name.namespace);
-        if now.is_some() {
-            self.routes_in.add(namespace, route.clone());
-        } else {
-            self.routes_in.remove(&namespace, &route);
-        }
         if is_unchanged(before.as_ref(), now.as_ref(), |route| &mut route.id) {
             return;
         }
-        for gateway in before.iter().flat_map(|route| parents(route)) {
-            self.routes_of.remove(&gateway, &route);
-            self.stale.insert(gateway);
-        }
-        for service in before.iter().flat_map(|route| backends(route)) {
-            self.users.remove(&service, &route);
-        }
-        for gateway in now.iter().flat_map(|route| parents(route)) {
-            self.routes_of.add(gateway.clone(), route.clone());
-            self.stale.insert(gateway);
-        }
-        for service in now.iter().flat_map(|route| backends(route)) {
-            self.users.add(service, route.clone());
+        for (version, is_now) in [(&before, false), (&now, true)] {
+            for gateway in version.iter().flat_map(|route| parents(route)) {
+                self.routes_of.set(&gateway, &route, is_now);
+                self.stale.insert(gateway);
+            }
+            for service in version.iter().flat_map(|route| backends(route)) {
+                self.users.set(&service, &route, is_now);
+            }
         }
     }
 
@@ -235,9 +219,8 @@ impl Gateways {
         let labels = namespace.as_ref().map(|namespace| namespace.labels.clone());
         let before = put(&mut self.namespaces, Arc::clone(&name.name), namespace);
         if before.as_ref().map(|namespace| &namespace.labels) != labels.as_ref() {
-            let routes = self.routes_in.of(&name.name);
-            let routes = routes.filter_map(|route| self.routes.get(route));
-            let routes: Vec<_> = routes.cloned().collect();
+            let is_in = |route: &&Arc<Route>| route.id.name.namespace == name.name;
+            let routes: Vec<_> = self.routes.values().filter(is_in).cloned().collect();
             self.mark_routes(&routes);
         }
     }
@@ -305,15 +288,13 @@ impl Gateways {
                 let routes = self.routes_of.of(&name);
                 let routes = routes.filter_map(|route| self.routes.get(route));
                 let made = services.service(&names::made_for(&name));
-                let cluster = Cluster {
-                    services,
-                    gateways: self,
-                };
+                let balancer = self.owned.balancer(made.map(AsRef::as_ref));
+                let cluster = self.cluster(services);
                 build(
                     gateway,
                     class,
                     routes.map(AsRef::as_ref),
-                    self.owned.balancer(made.map(AsRef::as_ref)),
+                    balancer,
                     &cluster,
                 )
             });
@@ -334,6 +315,13 @@ impl Gateways {
             }
         }
         plans
+    }
+
+    fn cluster<'a>(&'a self, services: &'a Services) -> Cluster<'a> {
+        Cluster {
+            services,
+            gateways: self,
+        }
     }
 
     /// Returns a Gateway, and its class if that is ours.
@@ -385,7 +373,7 @@ impl Gateways {
                 Kind::GatewayClass => self.about_class(&object.name),
                 Kind::Gateway => self.about_gateway(&object.name),
                 Kind::Service => self.about_service(&object.name, services),
-                kind if is_route(kind) => self.about_route(&object, services),
+                Kind::TcpRoute | Kind::UdpRoute => self.about_route(&object, services),
                 _ => None,
             };
             let (uid_hash, write, warnings) = said.unwrap_or_default();
@@ -417,17 +405,13 @@ impl Gateways {
 
     fn about_route(&self, object: &ObjectKey, services: &Services) -> Option<Said> {
         let route = self.routes.get(object)?;
-        let cluster = Cluster {
-            services,
-            gateways: self,
-        };
         let namespace = &route.id.name.namespace;
         let gateway = |parent: &crate::model::gateway::Reference| {
             let name = parent.gateway(namespace)?;
             let (_, built) = self.built.get(&names::plan_name(&name))?;
             Some((self.gateways.get(&name)?.as_ref(), built))
         };
-        let status = report::of_route(route, gateway, &cluster);
+        let status = report::of_route(route, gateway, &self.cluster(services));
         Some(said(route.kind, &route.id, status))
     }
 }

@@ -10,6 +10,7 @@ use proxy_common::{Addr, Port, Protocol, V4, V6};
 
 use super::{
     Complaints, Converted, Converter, Kind, LABEL_HEADLESS, annotation,
+    family::Family,
     gateway::{ANNOTATION_APPLIED, is_made},
     label, parse,
 };
@@ -171,14 +172,8 @@ impl Converter {
             return Ok((slice, complaints.into_warnings()));
         }
         let endpoints = match object.address_type.as_str() {
-            "IPv4" => Endpoints::V4(self.endpoints(object, &mut complaints, |a| match a {
-                IpAddr::V4(v4) => Some(v4.into()),
-                IpAddr::V6(_) => None,
-            })),
-            "IPv6" => Endpoints::V6(self.endpoints(object, &mut complaints, |a| match a {
-                IpAddr::V6(v6) => Some(v6.into()),
-                IpAddr::V4(_) => None,
-            })),
+            "IPv4" => Endpoints::V4(self.endpoints(object, &mut complaints)),
+            "IPv6" => Endpoints::V6(self.endpoints(object, &mut complaints)),
             // KUBE: slices with host names are for other consumers.
             "FQDN" => return Ok((slice, complaints.into_warnings())),
             other => {
@@ -203,38 +198,27 @@ impl Converter {
         let mut ports = Vec::new();
         for (index, port) in object.ports.iter().flatten().enumerate() {
             let name = port.name.as_deref().unwrap_or_default();
-            let field = match name {
-                "" => format!("ports[{index}]"),
-                name => format!("ports[{index}] ({name})"),
-            };
-            let Some(protocol) = parse::protocol(port.protocol.as_deref()) else {
-                complaints.add(format!(
-                    "{field}: protocol {:?} is not TCP, UDP or SCTP; this port is ignored, correct its protocol",
-                    port.protocol.as_deref().unwrap_or_default(),
-                ));
-                continue;
-            };
-            let Some(number) = port.port.and_then(parse::port) else {
-                let given = port.port.map_or("(none)".to_owned(), |p| p.to_string());
-                complaints.add(format!(
-                    "{field}: port {given} is not between 1 and 65535; this port is ignored, correct its number",
-                ));
-                continue;
-            };
-            ports.push(SlicePort {
-                name: self.text(name),
-                protocol,
-                port: number,
-            });
+            match parse::port_of(port.protocol.as_deref(), port.port) {
+                Ok((protocol, port)) => ports.push(SlicePort {
+                    name: self.text(name),
+                    protocol,
+                    port,
+                }),
+                Err((fault, part)) => {
+                    let field = parse::named(format!("ports[{index}]"), name);
+                    complaints.add(format!(
+                        "{field}: {fault}; this port is ignored, correct its {part}"
+                    ));
+                }
+            }
         }
         ports.into()
     }
 
-    fn endpoints<A>(
+    fn endpoints<A: Family>(
         &mut self,
         object: &discovery::EndpointSlice,
         complaints: &mut Complaints,
-        of_family: impl Fn(IpAddr) -> Option<A>,
     ) -> Box<[Endpoint<A>]> {
         let mut endpoints = Vec::with_capacity(object.endpoints.len());
         for (index, endpoint) in object.endpoints.iter().enumerate() {
@@ -257,7 +241,7 @@ impl Converter {
                 ));
                 continue;
             }
-            let Some(address) = of_family(parsed) else {
+            let Some(address) = A::of(parsed) else {
                 complaints.add(format!(
                     "endpoints[{index}]: {parsed} does not match addressType {}; this endpoint is ignored, put it into a slice of its own family",
                     object.address_type,

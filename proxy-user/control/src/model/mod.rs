@@ -4,6 +4,7 @@
 //! warning.
 
 pub mod endpoint;
+pub mod family;
 pub mod gateway;
 pub mod node;
 pub mod parse;
@@ -197,7 +198,7 @@ originals! {
 
 /// Converts Kubernetes' objects into the agent's own form. It knows this node's name, so "local"
 /// and "hinted for this node" become single bits, and it shares equal strings.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Converter {
     pub node_name: Arc<str>,
     /// Whether services may have link-local addresses.
@@ -216,11 +217,7 @@ impl Converter {
     pub fn new(node_name: &str) -> Self {
         Self {
             node_name: node_name.into(),
-            link_local: false,
-            gateways: false,
-            proxy_name: None,
-            texts: Interner::default(),
-            sites: Interner::default(),
+            ..Self::default()
         }
     }
     /// Whether another proxy serves the object. KUBE: kube-proxy leaves all Services alone that

@@ -86,5 +86,5 @@ fn pod_ranges(object: &core::Node, complaints: &mut Complaints) -> Box<[IpNet]> 
         .unwrap_or_default();
     let one = spec.and_then(|spec| spec.pod_cidr.as_ref());
     let texts = many.iter().chain(one.filter(|_| many.is_empty()));
-    parse::ranges("spec.podCIDRs", texts, complaints)
+    parse::ranges("spec.podCIDRs", texts, parse::IGNORED, complaints)
 }

@@ -76,6 +76,33 @@ pub fn protocol(name: Option<&str>) -> Option<Protocol> {
     }
 }
 
+/// Reads protocol and number of a port; else returns what is wrong, and with which of the two.
+pub(super) fn port_of(
+    name: Option<&str>,
+    number: Option<i32>,
+) -> Result<(Protocol, Port), (String, &'static str)> {
+    let Some(protocol) = protocol(name) else {
+        let given = name.unwrap_or_default();
+        return Err((
+            format!("protocol {given:?} is not TCP, UDP or SCTP"),
+            "protocol",
+        ));
+    };
+    let Some(port) = number.and_then(port) else {
+        let given = number.map_or("(none)".to_owned(), |number| number.to_string());
+        return Err((format!("port {given} is not between 1 and 65535"), "number"));
+    };
+    Ok((protocol, port))
+}
+
+/// Describes a part of an object, with its name if it has one.
+pub(super) fn named(field: String, name: &str) -> String {
+    match name {
+        "" => field,
+        name => format!("{field} ({name})"),
+    }
+}
+
 fn without_leading_zeros(text: &str) -> Option<String> {
     let octets: Vec<_> = text
         .split('.')
@@ -87,22 +114,27 @@ fn without_leading_zeros(text: &str) -> Option<String> {
     (octets.len() == 4).then(|| octets.join("."))
 }
 
-/// Parses the address ranges in a field of an object; leaves out an invalid text, with a warning.
+/// What becomes of an invalid range, and the remedy.
+pub(super) const IGNORED: &str = "is ignored; write it like 192.0.2.0/24";
+
+/// Parses the address ranges in a field of an object; leaves out an invalid text, with a warning
+/// that ends with its `fate`.
 pub(super) fn ranges<'a>(
     field: &str,
-    texts: impl Iterator<Item = &'a String>,
+    texts: impl IntoIterator<Item = &'a String>,
+    fate: &str,
     complaints: &mut Complaints,
 ) -> Box<[IpNet]> {
-    let mut parsed = Vec::new();
-    for text in texts {
-        match range(text) {
-            Some(range) => parsed.push(range),
-            None => complaints.add(format!(
-                "{field}: {text:?} is not an address range and is ignored; write it like 192.0.2.0/24",
-            )),
+    let parsed = texts.into_iter().filter_map(|text| {
+        let parsed = range(text);
+        if parsed.is_none() {
+            complaints.add(format!(
+                "{field}: {text:?} is not an address range and {fate}"
+            ));
         }
-    }
-    parsed.into()
+        parsed
+    });
+    parsed.collect()
 }
 
 #[cfg(test)]

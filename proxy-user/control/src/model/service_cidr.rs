@@ -26,7 +26,7 @@ impl Converter {
         let name = self.object_name(Kind::ServiceCidr, &object.metadata)?;
         let mut complaints = Complaints::about(Kind::ServiceCidr, &name);
         let texts = object.spec.iter().flat_map(|s| s.cidrs.iter().flatten());
-        let ranges = parse::ranges("spec.cidrs", texts, &mut complaints);
+        let ranges = parse::ranges("spec.cidrs", texts, parse::IGNORED, &mut complaints);
         Ok((ServiceCidr { name, ranges }, complaints.into_warnings()))
     }
 }

@@ -18,6 +18,8 @@ ports: [{name: http, port: 80, nodePort: 99999}]
   | spec.ports[0] (http): nodePort 99999 is not between 1 and 65535; the port is served without a node port, correct its number
 ports: [{name: http, port: 80}, {name: http, port: 81}]
   | spec.ports[1] (http): an earlier port has the same name and protocol; this one is not served, give it another name
+ports: [{name: http, port: 80}], clusterIPs: [172.30.0.1, 172.30.0.2]
+  | clusterIPs has several addresses of one family; only 172.30.0.2 is served, keep one per family
 ports: [{name: http, port: 80}], externalIPs: [cart.example.net]
   | externalIP "cart.example.net" is not an IP address; it is not served, correct the address
 ports: [{name: http, port: 80}], externalIPs: ['2001:db8::1']
@@ -98,22 +100,9 @@ fn a_wrong_weight_gives_a_warning_and_the_slice_counts_as_without_one() {
 }
 
 #[test]
-fn an_invalid_or_surplus_cluster_ip_gives_a_warning() {
-    for (ip, rest, reason) in [
-        (
-            "172.30.0",
-            "",
-            "clusterIP \"172.30.0\" is not an IP address; it is not served, correct the address",
-        ),
-        (
-            "172.30.0.1",
-            ", clusterIPs: [172.30.0.1, 172.30.0.2]",
-            "clusterIPs has several addresses of one family; only 172.30.0.2 is served, keep one per family",
-        ),
-    ] {
-        let expected = format!("Service shop/cart: {reason}");
-        assert_eq!(complaints(&service("cart", ip, rest)), [expected]);
-    }
+fn an_invalid_cluster_ip_gives_a_warning() {
+    let expected = "Service shop/cart: clusterIP \"172.30.0\" is not an IP address; it is not served, correct the address";
+    assert_eq!(complaints(&service("cart", "172.30.0", "")), [expected]);
 }
 
 /// A part of a slice, and below each the warning that it causes. Which addresses have a flaw:

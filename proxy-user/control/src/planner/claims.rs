@@ -5,6 +5,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap, hash_map::Entry},
+    mem,
     net::{IpAddr, SocketAddr},
     sync::Arc,
 };
@@ -65,7 +66,7 @@ struct Rank {
 struct Ranks {
     own: Arc<Rank>,
     elsewhere: Arc<Rank>,
-    cluster_ips: [Option<IpAddr>; 2],
+    cluster_ips: Box<[IpAddr]>,
 }
 
 impl Ranks {
@@ -78,16 +79,14 @@ impl Ranks {
                 service: name.clone(),
             })
         };
-        let v4 = service.and_then(|service| service.cluster_v4);
-        let v6 = service.and_then(|service| service.cluster_v6);
         Self {
             own: rank(false),
             elsewhere: rank(true),
-            cluster_ips: [v4.map(IpAddr::from), v6.map(IpAddr::from)],
+            cluster_ips: service.into_iter().flat_map(Service::cluster_ips).collect(),
         }
     }
     fn at(&self, key: &ClaimKey) -> &Arc<Rank> {
-        if self.cluster_ips.contains(&Some(key.address)) {
+        if self.cluster_ips.contains(&key.address) {
             &self.own
         } else {
             &self.elsewhere
@@ -99,32 +98,6 @@ impl Ranks {
 pub(super) struct Refusal {
     pub(super) holder: ObjectName,
     pub(super) reason: String,
-}
-
-/// The services that claim one key. Nearly every key has one.
-#[derive(Debug)]
-enum Claimants {
-    One(Arc<Rank>),
-    #[expect(
-        clippy::box_collection,
-        reason = "rare; without the box every claim would be larger"
-    )]
-    Several(Box<BTreeSet<Arc<Rank>>>),
-}
-
-impl Claimants {
-    fn names(&self) -> Vec<ObjectName> {
-        match self {
-            Self::One(rank) => vec![rank.service.clone()],
-            Self::Several(ranks) => ranks.iter().map(|rank| rank.service.clone()).collect(),
-        }
-    }
-    fn first(&self) -> Option<&Arc<Rank>> {
-        match self {
-            Self::One(rank) => Some(rank),
-            Self::Several(ranks) => ranks.first(),
-        }
-    }
 }
 
 /// The claims of one service.
@@ -139,11 +112,12 @@ pub(crate) struct Claim {
 /// not of all services.
 #[derive(Debug, Default)]
 pub struct Claims {
-    by_key: HashMap<ClaimKey, Claimants>,
+    /// Who owns each key.
+    owners: HashMap<ClaimKey, Arc<Rank>>,
+    /// The other services that claim a key, for the few keys that several claim. If there is none,
+    /// every service owns all its claims.
+    waiting: HashMap<ClaimKey, BTreeSet<Arc<Rank>>>,
     pub(crate) by_service: HashMap<ObjectName, Claim>,
-    /// The number of keys that several services claim. If it is 0, every service owns all its
-    /// claims.
-    contested: usize,
 }
 
 impl Claims {
@@ -161,13 +135,7 @@ impl Claims {
             None if keys.is_empty() => return affected,
             _ => {}
         }
-        let mut ranks = Ranks::new(name, created, service);
-        if let Some(known) = known.filter(|known| known.ranks.own.created == created) {
-            ranks = Ranks {
-                cluster_ips: ranks.cluster_ips,
-                ..known.ranks.clone()
-            };
-        }
+        let ranks = Ranks::new(name, created, service);
         let previous = if keys.is_empty() {
             self.by_service.remove(name)
         } else {
@@ -179,7 +147,7 @@ impl Claims {
         };
         if let Some(previous) = &previous {
             let kept = |key: &ClaimKey| {
-                Arc::ptr_eq(previous.ranks.at(key), ranks.at(key))
+                previous.ranks.at(key) == ranks.at(key)
                     && keys.binary_search_by_key(key, |(key, _)| *key).is_ok()
             };
             for (key, _) in previous.keys.iter().filter(|(key, _)| !kept(key)) {
@@ -191,10 +159,10 @@ impl Claims {
         }
         let before = previous.iter().flat_map(|claim| &claim.keys);
         for (key, _) in before.chain(&keys) {
-            if ClaimKey::node_ports(key.port).contains(key)
-                && let Some(checked) = self.by_key.get(&ClaimKey::health(key.port))
-            {
-                affected.extend(checked.names());
+            if ClaimKey::node_ports(key.port).contains(key) {
+                let health = ClaimKey::health(key.port);
+                affected.extend(self.holder(&health).cloned());
+                affected.extend(self.names_of_waiting(&health));
             }
         }
         affected.sort_unstable();
@@ -204,52 +172,49 @@ impl Claims {
     }
 
     fn claim(&mut self, key: ClaimKey, rank: &Arc<Rank>, affected: &mut Vec<ObjectName>) {
-        let claimants = match self.by_key.entry(key) {
-            Entry::Occupied(claimants) => claimants.into_mut(),
-            Entry::Vacant(free) => {
-                free.insert(Claimants::One(Arc::clone(rank)));
-                return;
-            }
+        let owner = match self.owners.entry(key) {
+            Entry::Occupied(owner) => owner.into_mut(),
+            Entry::Vacant(free) => free.insert(Arc::clone(rank)),
         };
-        let mut ranks = match claimants {
-            Claimants::One(only) if Arc::ptr_eq(only, rank) => return,
-            Claimants::One(only) => {
-                self.contested += 1;
-                BTreeSet::from([Arc::clone(only)])
-            }
-            Claimants::Several(ranks) => std::mem::take(&mut **ranks),
-        };
-        if ranks.insert(Arc::clone(rank)) && ranks.first() == Some(rank) {
-            affected.extend(ranks.iter().map(|rank| rank.service.clone()));
+        if *owner == *rank {
+            return;
         }
-        *claimants = Claimants::Several(Box::new(ranks));
+        let waiting = self.waiting.entry(key).or_default();
+        if *rank < *owner {
+            waiting.insert(mem::replace(owner, Arc::clone(rank)));
+            affected.extend(self.names_of_waiting(&key));
+        } else {
+            waiting.insert(Arc::clone(rank));
+        }
     }
 
     fn release(&mut self, key: &ClaimKey, rank: &Arc<Rank>, affected: &mut Vec<ObjectName>) {
-        let Some(claimants) = self.by_key.get_mut(key) else {
-            return;
-        };
-        let Claimants::Several(ranks) = claimants else {
-            self.by_key.remove(key);
-            return;
-        };
-        let was_first = ranks.first() == Some(rank);
-        ranks.remove(rank);
-        if was_first {
-            affected.extend(ranks.iter().map(|rank| rank.service.clone()));
+        let was_owner = self.owners.get(key) == Some(rank);
+        if was_owner {
+            affected.extend(self.names_of_waiting(key));
+            self.owners.remove(key);
         }
-        if let (1, Some(only)) = (ranks.len(), ranks.first()) {
-            self.contested -= 1;
-            *claimants = Claimants::One(Arc::clone(only));
+        let Some(waiting) = self.waiting.get_mut(key) else {
+            return;
+        };
+        if was_owner {
+            let next = waiting.pop_first();
+            self.owners.extend(next.map(|next| (*key, next)));
+        } else {
+            waiting.remove(rank);
+        }
+        if waiting.is_empty() {
+            self.waiting.remove(key);
         }
     }
 
-    fn first(&self, key: &ClaimKey) -> Option<&Arc<Rank>> {
-        self.by_key.get(key)?.first()
+    fn names_of_waiting(&self, key: &ClaimKey) -> impl Iterator<Item = ObjectName> {
+        let waiting = self.waiting.get(key).into_iter().flatten();
+        waiting.map(|rank| rank.service.clone())
     }
 
     fn holder(&self, key: &ClaimKey) -> Option<&ObjectName> {
-        Some(&self.first(key)?.service)
+        Some(&self.owners.get(key)?.service)
     }
 
     /// Returns the service that owns the TCP node port of this number; None if no service does.
@@ -260,7 +225,7 @@ impl Claims {
 
     /// True if the service owns the key.
     pub(super) fn holds(&self, key: &ClaimKey, service: &Service) -> bool {
-        self.contested == 0 || self.holder(key) == Some(&service.name)
+        self.waiting.is_empty() || self.holder(key) == Some(&service.name)
     }
 
     /// Returns who owns the key in place of the service port with this index, and the reason; None
@@ -272,8 +237,8 @@ impl Claims {
         index: usize,
         kind: FrontendKind,
     ) -> Option<Refusal> {
-        if self.contested > 0
-            && let Some(first) = self.first(key)
+        if !self.waiting.is_empty()
+            && let Some(first) = self.owners.get(key)
             && first.service != service.name
         {
             let why = if first.is_elsewhere {

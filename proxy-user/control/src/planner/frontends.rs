@@ -9,15 +9,14 @@ use proxy_common::{FrontendKind, Port, ServiceFlags};
 use super::{
     NodeView,
     claims::{ClaimKey, Claims},
-    family::Family,
 };
 use crate::{
-    model::{Service, ServicePort},
+    model::{Service, ServicePort, family::Family},
     plan::FrontendPlan,
 };
 
-/// Appends a service port's frontends of one family as address, port number and flags, each address
-/// and port once.
+/// Appends a service port's frontends of one family in which the service is served, as address,
+/// port number and flags, each address and port once.
 ///
 /// KUBE: if an address is of several kinds, the first of cluster IP, external IP, load balancer IP
 /// and node port counts.
@@ -26,32 +25,20 @@ pub(super) fn of_port<A: Family>(
     port: &ServicePort,
     frontends: &mut Vec<(A, Port, ServiceFlags)>,
 ) {
-    if !A::is_served(service) {
-        return;
-    }
     let mut seen = HashSet::new();
     let mut add = |address: A, number: Port, flags: ServiceFlags| {
         if seen.insert((address, number)) {
-            let affinity = service.affinity_timeout > 0;
-            frontends.push((
-                address,
-                number,
-                flags.with(ServiceFlags::AFFINITY, affinity),
-            ));
+            let flags = flags.with(ServiceFlags::AFFINITY, service.affinity_timeout > 0);
+            frontends.push((address, number, flags));
         }
     };
-    let internal = ServiceFlags::new(FrontendKind::ClusterIp)
-        .with(ServiceFlags::INTERNAL_BLOCK_LOCAL, service.internal_local)
-        .with(ServiceFlags::EXTERNAL_BLOCK_LOCAL, service.internal_local);
     if let Some(cluster_ip) = A::cluster_ip(service) {
-        add(cluster_ip, port.port, internal);
+        let flags = internal(service, FrontendKind::ClusterIp);
+        add(cluster_ip, port.port, flags);
     }
     for address in service.external_ips.iter().copied().filter_map(A::of) {
-        add(
-            address,
-            port.port,
-            external(service, FrontendKind::ExternalIp),
-        );
+        let flags = external(service, FrontendKind::ExternalIp);
+        add(address, port.port, flags);
     }
     let restricted = service.source_ranges.restrict(A::BITS == 32);
     for address in service.load_balancer_ips.iter().copied().filter_map(A::of) {
@@ -83,9 +70,7 @@ pub(super) fn of_echo<A: Family>(
 ) {
     // The echo frontend uses the same endpoint sets as the cluster IP's frontend, so the maps need
     // no further list of backends for it.
-    let flags = ServiceFlags::new(FrontendKind::Echo)
-        .with(ServiceFlags::INTERNAL_BLOCK_LOCAL, service.internal_local)
-        .with(ServiceFlags::EXTERNAL_BLOCK_LOCAL, service.internal_local);
+    let flags = internal(service, FrontendKind::Echo);
     let mut seen = HashSet::new();
     let addresses = echo_addresses::<A>(service).filter(|address| seen.insert(*address));
     let owned = addresses.filter(|address| claims.holds(&ClaimKey::echo(*address), service));
@@ -94,6 +79,13 @@ pub(super) fn of_echo<A: Family>(
         port: Port::ANY,
         flags,
     }));
+}
+
+/// Returns the flags of a frontend that has the internal policy for all clients.
+fn internal(service: &Service, kind: FrontendKind) -> ServiceFlags {
+    ServiceFlags::new(kind)
+        .with(ServiceFlags::INTERNAL_BLOCK_LOCAL, service.internal_local)
+        .with(ServiceFlags::EXTERNAL_BLOCK_LOCAL, service.internal_local)
 }
 
 /// Returns the flags of a frontend that is an external IP, load balancer IP or node port. KUBE:

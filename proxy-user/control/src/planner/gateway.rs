@@ -12,12 +12,11 @@ use proxy_common::{Addr, EndpointSet, Port};
 use super::{
     Backends, NodeView, SlicePorts, candidates,
     claims::{Claims, Refusal},
-    family::Family,
     local_endpoints, plan_ports, slice_ports, topology, unreached_health_check,
 };
 use crate::{
     gateway::{PortBackends, Served, names, weights::factors},
-    model::{EndpointSlice, ServicePort},
+    model::{EndpointSlice, ServicePort, family::Family},
     object::{ObjectName, Warning},
     plan::{BackendPlan, HealthCheckPlan, ServicePlan},
 };
@@ -97,7 +96,7 @@ fn backends<A: Family>(
 ) -> Backends<A> {
     let none = PortBackends::default();
     let of_port = served.ports.get(index).unwrap_or(&none);
-    let uses = topology::Uses::of(&served.service, port);
+    let used = topology::used_sets(&served.service, port);
     // Of each backend its weight, and its endpoints as they would be in a service of their own.
     let mut groups = Vec::with_capacity(of_port.shares.len());
     let mut has_endpoints = false;
@@ -105,7 +104,7 @@ fn backends<A: Family>(
         let of_service = ports.get(&share.service);
         let same = of_service.and_then(|all| all.get(&(&*share.port_name, port.protocol)));
         let mut found = candidates::<A>(same.into_iter().flatten().copied());
-        let is_useful = topology::categorize(&mut found, uses, node.zone.as_deref());
+        let is_useful = topology::categorize(&mut found, used, node.zone.as_deref());
         has_endpoints |= is_useful && share.weight > 0;
         let plans: Vec<_> = found.iter().map(topology::Candidate::plan).collect();
         groups.push((share.weight, plans));
@@ -113,11 +112,8 @@ fn backends<A: Family>(
     let mut own = node.internal_ips.iter().copied().filter_map(A::of);
     let own = own.next();
     let mut all = Vec::new();
-    for (is_used, set) in [
-        (uses.cluster, EndpointSet::CLUSTER),
-        (uses.local, EndpointSet::LOCAL),
-    ] {
-        if is_used {
+    for set in [EndpointSet::CLUSTER, EndpointSet::LOCAL] {
+        if used.intersects(set) {
             all.extend(of_set(&groups, of_port.refused, set, own));
         }
     }

@@ -3,7 +3,6 @@
 //! it for each changed service.
 
 pub mod claims;
-pub mod family;
 pub mod frontends;
 pub mod gateway;
 pub mod topology;
@@ -21,12 +20,11 @@ use proxy_common::{Addr, FrontendKind, Port, Protocol, ServiceFlags, V4, V6};
 
 use crate::{
     gateway::names,
-    model::{Conditions, EndpointSlice, Selection, Service, ServicePort},
+    model::{Conditions, EndpointSlice, Selection, Service, ServicePort, family::Family},
     object::Warning,
     plan::{BackendPlan, FamilyPlan, FrontendPlan, HealthCheckPlan, PortPlan, ServicePlan},
 };
 use claims::{ClaimKey, Claims, Refusal};
-use family::Family;
 use topology::Candidate;
 
 /// How many frontends that one other service has in place of this one are warnings each.
@@ -255,17 +253,11 @@ fn backends<A: Family>(
     slice_ports: &SlicePorts<'_>,
     node: &NodeView,
 ) -> Backends<A> {
-    if !A::is_served(service) {
-        return Backends {
-            has_endpoints: false,
-            plans: Vec::new(),
-        };
-    }
     let same = slice_ports.get(&(&*port.name, port.protocol));
     let mut candidates = candidates::<A>(same.into_iter().flatten().copied());
-    let uses = topology::Uses::of(service, port);
+    let used = topology::used_sets(service, port);
     Backends {
-        has_endpoints: topology::categorize(&mut candidates, uses, node.zone.as_deref()),
+        has_endpoints: topology::categorize(&mut candidates, used, node.zone.as_deref()),
         plans: candidates.iter().map(Candidate::plan).collect(),
     }
 }
@@ -315,29 +307,20 @@ fn guarded<A: Family>(service: &Service, node: &NodeView, claims: &Claims) -> Ve
 /// the larger count is the answer for both families. Endpoints of weight 0 do not count.
 fn local_endpoints<'a>(
     service: &Service,
-    slices: impl Iterator<Item = &'a Arc<EndpointSlice>> + Clone,
+    slices: impl Iterator<Item = &'a Arc<EndpointSlice>>,
 ) -> usize {
-    fn of_family<'a, A: Family>(
-        service: &Service,
-        slices: impl Iterator<Item = &'a Arc<EndpointSlice>>,
-    ) -> usize {
-        if A::cluster_ip(service).is_none() {
-            return 0;
-        }
-        let wanted = Conditions::default()
-            .with(Conditions::READY, true)
-            .with(Conditions::LOCAL, true);
-        let mut addresses: Vec<A> = slices
-            .filter(|slice| !slice.ports.is_empty() && slice.weight > 0)
-            .flat_map(|slice| A::endpoints(&slice.endpoints).unwrap_or_default())
-            .filter(|endpoint| endpoint.conditions.has(wanted))
-            .map(|endpoint| endpoint.address)
-            .collect();
-        addresses.sort_unstable();
-        addresses.dedup();
-        addresses.len()
-    }
-    of_family::<V4>(service, slices.clone()).max(of_family::<V6>(service, slices))
+    let wanted = Conditions::default()
+        .with(Conditions::READY, true)
+        .with(Conditions::LOCAL, true);
+    let slices = slices.filter(|slice| !slice.ports.is_empty() && slice.weight > 0);
+    let all = slices.flat_map(|slice| slice.endpoints.all());
+    let ready = all.filter(|(_, conditions, _)| conditions.has(wanted));
+    let addresses: BTreeSet<_> = ready.map(|(address, ..)| address).collect();
+    let counts = service.cluster_ips().map(|own| {
+        let of_family = addresses.iter().filter(|ip| ip.is_ipv4() == own.is_ipv4());
+        of_family.count()
+    });
+    counts.max().unwrap_or_default()
 }
 
 /// Returns all that `service` claims: every frontend, guarded cluster IP, echo address and its

@@ -77,25 +77,20 @@ type Order<'a, A> = (
     &'a [std::sync::Arc<str>],
 );
 
-/// The endpoint sets that a service port's frontends use.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Uses {
-    pub cluster: bool,
-    pub local: bool,
-}
-
-impl Uses {
-    /// Returns the sets that the frontends of this port use. KUBE: with external policy Local, pods
-    /// and the node still use the cluster set.
-    pub(super) fn of(service: &Service, port: &ServicePort) -> Self {
-        let from_outside = port.node_port != Port::ANY
-            || !service.load_balancer_ips.is_empty()
-            || !service.external_ips.is_empty();
-        Self {
-            cluster: !service.internal_local || from_outside,
-            local: service.internal_local || (service.external_local && from_outside),
-        }
+/// Returns the sets that the frontends of a service port use. KUBE: with external policy Local,
+/// pods and the node still use the cluster set.
+pub(super) fn used_sets(service: &Service, port: &ServicePort) -> EndpointSet {
+    let from_outside = port.node_port != Port::ANY
+        || !service.load_balancer_ips.is_empty()
+        || !service.external_ips.is_empty();
+    let mut used = EndpointSet::NONE;
+    if !service.internal_local || from_outside {
+        used = used.union(EndpointSet::CLUSTER);
     }
+    if service.internal_local || (service.external_local && from_outside) {
+        used = used.union(EndpointSet::LOCAL);
+    }
+    used
 }
 
 /// Which topology hints narrow the cluster set: none, those for nodes, or those for zones.
@@ -117,12 +112,19 @@ enum Hinted {
 /// be in, for clients with affinity to it.
 pub(super) fn categorize<A: Addr>(
     candidates: &mut [Candidate<'_, A>],
-    uses: Uses,
+    used: EndpointSet,
     zone: Option<&str>,
 ) -> bool {
-    if uses.cluster {
-        let hinted = hinted(candidates, zone);
-        let any_wanted = candidates.iter().any(Candidate::is_wanted);
+    let sets = [
+        (EndpointSet::CLUSTER, hinted(candidates, zone)),
+        (EndpointSet::LOCAL, Hinted::Not),
+    ];
+    for (set, hinted) in sets.into_iter().filter(|(set, _)| used.intersects(*set)) {
+        let may_have =
+            |candidate: &Candidate<'_, A>| set == EndpointSet::CLUSTER || candidate.is_local();
+        let any_wanted = candidates
+            .iter()
+            .any(|one| may_have(one) && one.is_wanted());
         for candidate in &mut *candidates {
             let usable = if candidate.is_ready() {
                 match hinted {
@@ -133,18 +135,8 @@ pub(super) fn categorize<A: Addr>(
             } else {
                 !any_wanted && candidate.is_serving_terminating()
             };
-            if usable {
-                candidate.sets = candidate.sets.union(EndpointSet::CLUSTER);
-            }
-        }
-    }
-    if uses.local {
-        let any_wanted = candidates.iter().any(|c| c.is_local() && c.is_wanted());
-        for candidate in &mut *candidates {
-            let usable =
-                candidate.is_ready() || (!any_wanted && candidate.is_serving_terminating());
-            if candidate.is_local() && usable {
-                candidate.sets = candidate.sets.union(EndpointSet::LOCAL);
+            if usable && may_have(candidate) {
+                candidate.sets = candidate.sets.union(set);
             }
         }
     }

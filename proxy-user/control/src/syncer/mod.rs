@@ -55,7 +55,7 @@ pub struct Synced {
 }
 
 /// Turns the cluster state into applied plans.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Syncer {
     /// The cluster as the changes have made it.
     pub state: ClusterState,
@@ -88,20 +88,8 @@ impl Syncer {
     pub fn new(node_name: &str, warnings: Warnings) -> Self {
         Self {
             state: ClusterState::new(node_name),
-            claims: Claims::default(),
             warnings,
-            warned: HashSet::new(),
-            own: OwnClusterIps::default(),
-            health_checked: HashSet::new(),
-            no_local: Default::default(),
-            weighted: HashSet::new(),
-            turns: Turns::default(),
-            failed: BTreeSet::new(),
-            failures: Vec::new(),
-            retry: RetryClock::default(),
-            complete: false,
-            pruned: false,
-            writer: None,
+            ..Self::default()
         }
     }
 

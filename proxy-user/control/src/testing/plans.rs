@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use proxy_common::{EndpointSet, FrontendKind, V4};
+use proxy_common::{EndpointSet, V4};
 
 use super::{Cluster, name, objects};
 use crate::{
@@ -75,18 +75,10 @@ pub(crate) fn backends(family: &FamilyPlan<V4>, set: EndpointSet) -> Vec<String>
 
 /// Returns the frontends of a family, each as a text with kind, address and port.
 pub(crate) fn frontends(family: &FamilyPlan<V4>) -> Vec<String> {
-    let text = |kind: FrontendKind| match kind {
-        FrontendKind::ClusterIp => "cluster",
-        FrontendKind::ExternalIp => "external",
-        FrontendKind::LoadBalancer => "balancer",
-        FrontendKind::NodePort => "node",
-        FrontendKind::Unserved => "unserved",
-        FrontendKind::Echo => "echo",
-    };
     let all = family.frontends.iter();
     all.map(|f| {
         let address = IpAddr::from(f.address);
-        format!("{} {address}:{}", text(f.kind()), f.port.host())
+        format!("{:?} {address}:{}", f.kind(), f.port.host())
     })
     .collect()
 }

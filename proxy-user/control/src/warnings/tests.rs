@@ -58,27 +58,16 @@ fn foreign_programs_before_ours_are_reported_on_the_node_object() {
 }
 
 #[test]
-fn a_new_warning_about_a_service_is_reported_once() {
+fn a_new_warning_about_a_service_is_reported_once_and_withdrawn_when_it_ends() {
     let (warnings, reports) = reported();
-    let cart = ObjectName::new("shop", "cart");
     warnings.replace(Topic::Apply, vec![warning("of the node")]);
-    for _ in 0..2 {
-        warnings.replace(Topic::Plan(cart.clone()), vec![warning("conflict")]);
+    for reasons in [&["a", "b"][..], &["a", "b"], &["b"]] {
+        let cart = Topic::Plan(ObjectName::new("shop", "cart"));
+        warnings.replace(cart, reasons.iter().map(|reason| warning(reason)).collect());
     }
     let reports = reports.take();
-    assert_eq!(reports.len(), 1, "only one");
-    assert_eq!(reports[0].reason, "conflict");
+    assert_eq!((reports.len(), &*reports[0].reason), (1, "b"));
     assert_eq!(reports[0].object.to_string(), "Service shop/cart");
-}
-
-#[test]
-fn a_warning_that_ends_is_withdrawn() {
-    let (warnings, reports) = reported();
-    let cart = || Topic::Plan(ObjectName::new("shop", "cart"));
-    warnings.replace(cart(), vec![warning("a"), warning("b")]);
-    warnings.replace(cart(), vec![warning("b")]);
-    let reasons = |reports: Vec<Report>| reports.into_iter().map(|r| r.reason);
-    assert_eq!(reasons(reports.take()).collect::<Vec<_>>(), ["b"]);
 }
 
 #[test]

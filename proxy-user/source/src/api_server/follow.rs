@@ -17,7 +17,7 @@ use k8s_openapi::api::{
     networking::v1::ServiceCIDR,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::Resource;
+use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::{
     sync::mpsc,
@@ -27,7 +27,8 @@ use tokio::{
 use super::{
     merge::trigger,
     protobuf,
-    watch::{Failure, Objects, Watch},
+    requests::Requests,
+    watch::{Failure, Objects, Selector, Watch},
     wire::{Unread, Watched},
 };
 
@@ -119,18 +120,26 @@ followed! {
     original::ReferenceGrant, Named, true;
 }
 
-/// Follows a kind of object until the messages' receiver is gone.
-pub(super) async fn follow<K: Followed>(objects: Objects<K>, sender: mpsc::Sender<Message>) {
+/// Follows the selected objects of a kind until the messages' receiver is gone.
+pub(super) fn follow<K: Followed>(
+    client: &Client,
+    selector: &Selector,
+    requests: &Requests,
+    sender: &mpsc::Sender<Message>,
+) -> impl Future<Output = ()> + use<K> {
+    let sender = sender.clone();
     let follower = Follower {
-        objects,
+        objects: Objects::<K>::new(client, selector, requests),
         sender: sender.clone(),
         version: None,
         is_streamed: true,
         failing: None,
     };
-    tokio::select! {
-        () = follower.run() => {}
-        () = sender.closed() => {}
+    async move {
+        tokio::select! {
+            () = follower.run() => {}
+            () = sender.closed() => {}
+        }
     }
 }
 

@@ -50,11 +50,12 @@ struct Known {
 }
 
 /// Turns messages of the watches into batches.
+#[derive(Default)]
 pub(super) struct Merger {
     converter: Converter,
     server: String,
     started: Timestamp,
-    /// Every kind that must be listed before everything is, and those of which objects came.
+    /// The kinds of which something came, or that are left out.
     known: BTreeMap<Kind, Known>,
     /// Objects with warnings, noted so that the warnings can be removed later.
     warned: HashSet<ObjectKey>,
@@ -76,17 +77,7 @@ impl Merger {
             converter,
             server,
             started: Timestamp::now(),
-            known: KINDS
-                .iter()
-                .chain(&Kind::OF_GATEWAYS)
-                .map(|kind| (*kind, Known::default()))
-                .collect(),
-            warned: HashSet::new(),
-            faults: BTreeMap::new(),
-            batch: Batch::default(),
-            listed: false,
-            gateways_fail: None,
-            news: false,
+            ..Self::default()
         }
     }
 

@@ -20,17 +20,17 @@ use std::{sync::Arc, time::Duration};
 use control::{
     change::Batch,
     gateway::Writer,
-    model::{Converter, Kind, LABEL_HEADLESS, LABEL_PROXY_NAME, ObjectKey, original},
+    model::{Converter, Kind, LABEL_HEADLESS, LABEL_PROXY_NAME, ObjectKey, gateway::GROUP},
     warnings::Warnings,
 };
 use k8s_openapi::api::{
-    core::v1::{Namespace, Node, Service},
+    core::v1::{Node, Service},
     discovery::v1::EndpointSlice,
     networking::v1::ServiceCIDR,
 };
 use kube::{
     Api, Client,
-    core::{ApiResource, DynamicObject},
+    core::{ApiResource, DynamicObject, GroupVersionKind},
 };
 use tokio::{
     sync::mpsc::{self, error::TryRecvError},
@@ -46,7 +46,7 @@ use follow::{Message, follow};
 use gateways::{Board, Publisher};
 use merge::Merger;
 pub use requests::Requests;
-use watch::{Objects, Selector};
+use watch::Selector;
 
 /// The most changes per batch while a list arrives. So there are few batches, but a queue never
 /// holds an entire list.
@@ -60,11 +60,9 @@ const RELEASE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct ApiServer {
     access: Access,
-    node_name: String,
     converter: Converter,
     /// Whether to follow the ServiceCIDR objects as well.
     pub service_cidrs: bool,
-    gateways: bool,
     /// What is to be written about objects of the Gateway API; None if this agent never writes it.
     board: Option<Arc<Board>>,
     reports: Option<events::Reports>,
@@ -78,8 +76,6 @@ impl ApiServer {
     pub fn new(access: Access, converter: Converter) -> Self {
         Self {
             access,
-            node_name: converter.node_name.to_string(),
-            gateways: converter.gateways,
             converter,
             service_cidrs: false,
             board: None,
@@ -101,14 +97,14 @@ impl ApiServer {
     /// Lets this agent write the status of the Gateway API's objects, if it is elected.
     #[must_use]
     pub fn with_writing(self) -> Self {
-        let board = self.gateways.then(Arc::default);
+        let board = self.converter.gateways.then(Arc::default);
         Self { board, ..self }
     }
 }
 
 impl ApiServer {
     async fn client(&self) -> Result<Client, SourceError> {
-        let agent = format!("{USER_AGENT} (node {})", self.node_name);
+        let agent = format!("{USER_AGENT} (node {})", self.converter.node_name);
         self.access.client(&self.requests, &agent).await
     }
 }
@@ -129,6 +125,8 @@ impl ObjectSource for ApiServer {
 
     async fn run(self, batches: mpsc::Sender<Batch>) -> Result<(), SourceError> {
         let client = self.client().await?;
+        let has_gateways = self.converter.gateways;
+        let node_name = self.converter.node_name.to_string();
         // KUBE: these are kube-proxy's selectors (1.36, cmd/kube-proxy/app/server.go), so that the
         // server sends only what is served.
         let services = Selector {
@@ -143,34 +141,31 @@ impl ObjectSource for ApiServer {
             ..Selector::default()
         };
         let own_node = Selector {
-            fields: format!("metadata.name={}", self.node_name),
+            fields: format!("metadata.name={node_name}"),
             ..Selector::default()
         };
         let (sender, messages) = mpsc::channel(QUEUE);
         // The tasks end when this future is dropped.
         let mut watches = JoinSet::new();
         let requests = &self.requests;
-        let objects = Objects::<Service>::new(&client, &services, requests);
-        watches.spawn(follow(objects, sender.clone()));
-        let objects = Objects::<EndpointSlice>::new(&client, &slices, requests);
-        watches.spawn(follow(objects, sender.clone()));
-        let objects = Objects::<Node>::new(&client, &own_node, requests);
-        watches.spawn(follow(objects, sender.clone()));
+        watches.spawn(follow::<Service>(&client, &services, requests, &sender));
+        watches.spawn(follow::<EndpointSlice>(&client, &slices, requests, &sender));
+        watches.spawn(follow::<Node>(&client, &own_node, requests, &sender));
         if let Some(reports) = self.reports {
-            let node_name = self.node_name.clone();
-            watches.spawn(events::publish(client.clone(), node_name, reports));
+            watches.spawn(events::publish(client.clone(), node_name.clone(), reports));
         }
-        let mut publisher = self.board.as_ref().map(|board| {
-            Publisher::new(&client, &gateways::own_namespace(), &self.node_name, board)
-        });
+        let mut publisher = self
+            .board
+            .as_ref()
+            .map(|board| Publisher::new(&client, &gateways::own_namespace(), &node_name, board));
         let mut merger = Merger::new(self.converter, self.access.to_string());
         if self.service_cidrs {
-            let objects = Objects::<ServiceCIDR>::new(&client, &Selector::default(), requests);
-            watches.spawn(follow(objects, sender.clone()));
+            let all = Selector::default();
+            watches.spawn(follow::<ServiceCIDR>(&client, &all, requests, &sender));
         } else {
             merger.leave_out(Kind::ServiceCidr);
         }
-        if self.gateways {
+        if has_gateways {
             let requests = requests.clone();
             watches.spawn(gateways::follow_all(client.clone(), requests, sender));
         } else {
@@ -232,16 +227,11 @@ fn objects(client: &Client, ObjectKey { kind, name }: &ObjectKey) -> Api<Dynamic
 
 /// Returns how the server calls a kind.
 fn resource(kind: Kind) -> ApiResource {
-    match kind {
-        Kind::Node => ApiResource::erase::<Node>(&()),
-        Kind::Service => ApiResource::erase::<Service>(&()),
-        Kind::EndpointSlice => ApiResource::erase::<EndpointSlice>(&()),
-        Kind::ServiceCidr => ApiResource::erase::<ServiceCIDR>(&()),
-        Kind::Namespace => ApiResource::erase::<Namespace>(&()),
-        Kind::GatewayClass => ApiResource::erase::<original::GatewayClass>(&()),
-        Kind::Gateway => ApiResource::erase::<original::Gateway>(&()),
-        Kind::TcpRoute => ApiResource::erase::<original::TCPRoute>(&()),
-        Kind::UdpRoute => ApiResource::erase::<original::UDPRoute>(&()),
-        Kind::ReferenceGrant => ApiResource::erase::<original::ReferenceGrant>(&()),
-    }
+    let group = match kind {
+        Kind::Node | Kind::Service | Kind::Namespace => "",
+        Kind::EndpointSlice => "discovery.k8s.io",
+        Kind::ServiceCidr => "networking.k8s.io",
+        _ => GROUP,
+    };
+    ApiResource::from_gvk(&GroupVersionKind::gvk(group, "v1", kind.name()))
 }

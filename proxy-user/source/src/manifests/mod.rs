@@ -24,7 +24,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::{ObjectSource, SourceError};
+use super::{ObjectSource, SourceError, unreadable};
 use file::{Writers, is_manifest};
 use folder::{Folder, Scan};
 
@@ -268,13 +268,6 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
         return Err(io::ErrorKind::NotADirectory.into());
     }
     Ok((metadata.dev(), metadata.ino()))
-}
-
-fn unreadable(path: &Path, source: io::Error) -> SourceError {
-    SourceError::Folder {
-        folder: path.display().to_string(),
-        source,
-    }
 }
 
 fn vanished(path: &Path, error: &io::Error) -> Warning {

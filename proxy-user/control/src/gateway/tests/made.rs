@@ -76,7 +76,7 @@ fn a_mistake_does_not_release_the_address() {
         cluster.apply(&(base() + &edge("")));
         write(&mut cluster);
         let port = &cluster.gateway_plan("shop/gateway:edge").plan.ports[0];
-        let expected = ["cluster 10.96.0.50:80"];
+        let expected = ["ClusterIp 10.96.0.50:80"];
         assert_eq!(crate::testing::frontends(&port.v4), expected, "{mistake}");
     }
 }
@@ -228,13 +228,7 @@ fn slices_that_were_made_are_not_served() {
     let name = crate::testing::name("shop/gateway-edge");
     let (service, slices) = cluster.state.service(&name);
     assert!(service.is_some_and(|service| !service.is_served()) && slices.is_empty());
-    let made = slice(
-        "gateway-edge-x",
-        "gateway-edge",
-        &[endpoint(7, "node-a", "")],
-    );
-    let owned = "ownerReferences: [{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, name: edge, uid: u}], labels: {portolan.dev/gateway: gateway-edge, ";
-    let made = made.replace("labels: {", owned);
+    let made = made_slice("gateway-edge-x", &[endpoint(7, "node-a", "")]);
     assert_eq!(cluster.apply(&made), [""; 0]);
     assert_eq!(write(&mut cluster), ["-EndpointSlice shop/gateway-edge-x"]);
     // An agent that serves no Gateways serves the Service by them.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The translation of the Gateway API, as tables: objects as YAML, and what becomes of them.
 
-mod local;
 mod made;
 mod planning;
 mod removal;
@@ -82,6 +81,12 @@ fn of_till() -> String {
 
 /// The Service that is made for the Gateway `edge`, as a load balancer has served it.
 const MADE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: gateway-edge, namespace: shop, labels: {portolan.dev/gateway: gateway-edge}, annotations: {portolan.dev/applied: x}, ownerReferences: [{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, name: edge, uid: uid-edge}]}\nspec: {type: LoadBalancer, clusterIP: 10.96.0.50, ports: [{name: tcp-80, port: 80, nodePort: 30080}]}\nstatus: {loadBalancer: {ingress: [{ip: 203.0.113.7}]}}\n---\n";
+
+/// An EndpointSlice `shop/<name>` that was made for the Gateway `edge`.
+fn made_slice(name: &str, endpoints: &[String]) -> String {
+    let owned = "ownerReferences: [{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, name: edge, uid: u}], labels: {portolan.dev/gateway: gateway-edge, ";
+    slice(name, "gateway-edge", endpoints).replace("labels: {", owned)
+}
 
 const NODE: &str = "apiVersion: v1\nkind: Node\nmetadata: {name: node-a}\nstatus: {addresses: [{type: InternalIP, address: 192.168.40.2}]}\n---\n";
 const CART: &str = "{name: cart, port: 80}";

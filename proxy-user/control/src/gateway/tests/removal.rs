@@ -51,9 +51,7 @@ fn a_gateway_without_addresses_gets_a_service() {
     assert_eq!(made["metadata"]["labels"]["a"], "b");
     assert_eq!(made["metadata"]["ownerReferences"][0]["uid"], "uid-edge");
     // With addresses of its own it wants none.
-    let mut object = made.clone();
-    object["spec"]["clusterIP"] = "10.96.0.50".into();
-    cluster.apply(&format!("{object}\n---\n"));
+    cluster.apply(MADE);
     cluster.apply(&edge(ADDRESS));
     assert_eq!(about(&mut cluster, name), Some(Some(Write::Delete)));
     cluster.delete(Kind::Service, "shop/gateway-edge");
@@ -67,20 +65,7 @@ fn the_service_of_a_gateway_that_was_never_known_is_left_alone() {
         "Service shop/gateway-edge",
         "EndpointSlice shop/gateway-edge-x",
     ];
-    let mut known = cluster(&[edge("")]);
-    let Some(Some(Write::Apply(mut made))) = about(&mut known, name) else {
-        panic!("no Service")
-    };
-    made["spec"]["clusterIP"] = "10.96.0.50".into();
-    let slice_of = serde_json::json!({
-        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4", "endpoints": [],
-        "metadata": {
-            "name": "gateway-edge-x", "namespace": "shop", "annotations": {"portolan.dev/applied": "x"},
-            "labels": {"portolan.dev/gateway": "gateway-edge", "kubernetes.io/service-name": "gateway-edge"},
-            "ownerReferences": made["metadata"]["ownerReferences"],
-        },
-    });
-    let mut cluster = cluster(&[format!("{made}\n---\n{slice_of}\n---\n")]);
+    let mut cluster = cluster(&[MADE.to_owned(), made_slice("gateway-edge-x", &[])]);
     assert_eq!(about(&mut cluster, name).flatten(), None);
     assert_eq!(about(&mut cluster, slice).flatten(), None);
     // Once it is known, its end is the end of both.

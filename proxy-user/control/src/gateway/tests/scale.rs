@@ -44,46 +44,37 @@ fn four_times_the_listeners_and_routes_take_about_four_times_the_time() {
 
 #[test]
 fn of_5000_routes_a_change_of_one_concerns_one_gateway() {
-    let listeners: Vec<_> = (1..=50)
-        .map(|port| format!("{{name: l{port}, protocol: TCP, port: {port}}}"))
-        .collect();
+    let listener = |port| format!("{{name: l{port}, protocol: TCP, port: {port}}}");
+    let listeners = (1..=50).map(listener).collect::<Vec<_>>().join(", ");
+    let to = |gateway: i32, port: i32, backend: &str| {
+        let parent = format!("{{name: g{gateway}, sectionName: l{port}}}");
+        route(
+            "TCPRoute",
+            &format!("shop/r{gateway}-{port}"),
+            &parent,
+            backend,
+        )
+    };
     let mut all = Vec::new();
     for number in 0..100 {
         let address = format!(", addresses: [{{value: 198.51.100.{number}}}]");
-        all.push(gateway(
-            &format!("g{number}"),
-            &address,
-            &listeners.join(", "),
-        ));
-        for port in 1..=50 {
-            let parent = format!("{{name: g{number}, sectionName: l{port}}}");
-            all.push(route(
-                "TCPRoute",
-                &format!("shop/r{number}-{port}"),
-                &parent,
-                CART,
-            ));
-        }
+        all.push(gateway(&format!("g{number}"), &address, &listeners));
+        all.extend((1..=50).map(|port| to(number, port, CART)));
     }
     let mut cluster = cluster(&all);
     assert_eq!(cluster.report().0.len(), 1 + 5000 + 2 * 100);
-    let changed = route(
-        "TCPRoute",
-        "shop/r7-3",
-        "{name: g7, sectionName: l3}",
-        "{name: till, port: 80}",
-    );
+    let names = |cluster: &mut Cluster| -> Vec<String> {
+        let (writes, _) = cluster.report();
+        writes.into_iter().map(|(name, _)| name).collect()
+    };
+    let changed = to(7, 3, "{name: till, port: 80}");
     assert_eq!(cluster.apply(&changed), ["shop/gateway:g7"]);
-    let (writes, _) = cluster.report();
-    let names: Vec<_> = writes.iter().map(|(name, _)| &**name).collect();
-    assert_eq!(
-        names,
-        [
-            "Service shop/gateway-g7",
-            "Gateway shop/g7",
-            "TCPRoute shop/r7-3"
-        ]
-    );
+    let concerned = [
+        "Service shop/gateway-g7",
+        "Gateway shop/g7",
+        "TCPRoute shop/r7-3",
+    ];
+    assert_eq!(names(&mut cluster), concerned);
     // What the server sends because a status was written concerns that object alone.
     for (object, name) in [
         (changed, "TCPRoute shop/r7-3"),
@@ -92,8 +83,6 @@ fn of_5000_routes_a_change_of_one_concerns_one_gateway() {
         let written = object.replace("\n---", "\nstatus: {parents: [], conditions: []}\n---");
         assert_ne!(written, object);
         assert_eq!(cluster.apply(&written), [""; 0]);
-        let (writes, _) = cluster.report();
-        let names: Vec<_> = writes.iter().map(|(name, _)| &**name).collect();
-        assert_eq!(names, [name]);
+        assert_eq!(names(&mut cluster), [name]);
     }
 }

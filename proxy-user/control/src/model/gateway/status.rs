@@ -2,21 +2,17 @@
 //! Our part of an object's status, in one form: what others wrote is left out, as are times. So a
 //! status that is wanted can be compared with one that an object has.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
-
 use serde_json::{Value, json};
 
 use super::CONTROLLER;
-use crate::model::Kind;
+use crate::{model::Kind, object::hash};
 
 /// The conditions that this controller writes; those of other types are others'.
 const CONDITIONS: [&str; 4] = ["Accepted", "Programmed", "ResolvedRefs", "Conflicted"];
 
 /// Returns a hash of our part of a status, the same for every order of its lists.
 pub fn digest(kind: Kind, status: &Value) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    ours(kind, status).to_string().hash(&mut hasher);
-    hasher.finish()
+    hash(ours(kind, status).to_string())
 }
 
 /// Returns our part of a status.

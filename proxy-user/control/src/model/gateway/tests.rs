@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How objects are read.
 
-use rstest::rstest;
-
 use super::{From, Labels};
-use crate::{model::Object, testing::objects};
+use crate::{
+    model::Object,
+    testing::{objects, rows},
+};
 
 pub(crate) const OBJECTS: &str = "apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
@@ -43,49 +44,33 @@ fn earlier_versions_are_read_as_the_present_one() {
     assert_eq!(objects(&written), objects(OBJECTS));
 }
 
-#[rstest]
-#[case("", false, "is missing")]
-#[case(", selector: {}", true, "")]
-#[case(
-    ", selector: {matchLables: {team: till}}",
-    false,
-    "unknown field `matchLables`"
-)]
-#[case(
-    ", selector: {matchExpressions: [{key: team, operator: Sometimes}]}",
-    false,
-    "unknown variant `Sometimes`"
-)]
-#[case(
-    ", selector: {matchExpressions: [{kay: team, operator: NotIn}]}",
-    false,
-    "unknown field `kay`"
-)]
-fn a_selector_that_is_missing_or_misspelled_selects_no_namespace(
-    #[case] selector: &str,
-    #[case] matches: bool,
-    #[case] complaint: &str,
-) {
-    let whole = "selector: {matchExpressions: [{key: a, operator: In, values: [b]}]}";
-    let (objects, warnings) = objects(&OBJECTS.replace(&format!(", {whole}"), selector));
-    let Object::Gateway(gateway) = &objects[0] else {
-        panic!("{objects:?}")
-    };
+/// What stands in place of a listener's selector, whether it matches, and the warning.
+const SELECTORS: &str = "
+| false | is missing
+, selector: {} | true |
+, selector: {matchLables: {team: till}} | false | unknown field `matchLables`
+, selector: {matchExpressions: [{key: team, operator: Sometimes}]} | false
+  | unknown variant `Sometimes`
+, selector: {matchExpressions: [{kay: team, operator: NotIn}]} | false | unknown field `kay`
+";
+
+#[test]
+fn a_selector_that_is_missing_or_misspelled_selects_no_namespace() {
     let labels = Labels::from([("team".into(), "shop".into())]);
-    let from = &gateway.listeners[0].from;
-    let found = matches!(from, From::Matching(selector) if selector.matches(&labels));
-    assert_eq!(
-        (found, warnings.len()),
-        (matches, usize::from(!matches)),
-        "{warnings:?}"
-    );
-    let field = "spec.listeners[0].allowedRoutes.namespaces.selector";
-    for warning in warnings {
-        assert_eq!(warning.object, "Gateway shop/edge");
-        let reason = warning.reason;
-        assert!(
-            reason.contains(field) && reason.contains(complaint),
-            "{reason}"
-        );
+    let given = ", selector: {matchExpressions: [{key: a, operator: In, values: [b]}]}";
+    for [selector, matches, complaint] in rows(SELECTORS) {
+        let (objects, warnings) = objects(&OBJECTS.replace(given, &selector));
+        let Object::Gateway(gateway) = &objects[0] else {
+            panic!("{objects:?}")
+        };
+        let from = &gateway.listeners[0].from;
+        let found = matches!(from, From::Matching(selector) if selector.matches(&labels));
+        assert_eq!(found.to_string(), matches, "{selector}");
+        assert_eq!(warnings.len(), usize::from(!found), "{warnings:?}");
+        for warning in warnings.iter().map(ToString::to_string) {
+            let begins = "Gateway shop/edge: spec.listeners[0].allowedRoutes.namespaces.selector";
+            let is_said = warning.starts_with(begins) && warning.contains(&complaint);
+            assert!(is_said, "{warning}");
+        }
     }
 }

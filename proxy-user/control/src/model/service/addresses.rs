@@ -22,11 +22,8 @@ impl Addresses<'_> {
     pub(super) fn cluster_ips(&mut self, spec: &ServiceSpec) -> (Option<V4>, Option<V6>) {
         let single = spec.cluster_ip.as_deref().unwrap_or_default();
         let many = spec.cluster_ips.as_deref().unwrap_or_default();
-        let texts: Vec<&str> = if many.is_empty() {
-            vec![single]
-        } else {
-            many.iter().map(String::as_str).collect()
-        };
+        let texts = many.iter().map(String::as_str);
+        let texts = texts.chain(Some(single).filter(|_| many.is_empty()));
         let (mut v4, mut v6) = (None, None);
         for text in texts {
             if text.is_empty() || text == "None" || single == "None" {
@@ -67,13 +64,7 @@ impl Addresses<'_> {
         object: &core::Service,
         service: &Service,
     ) -> Box<[IpAddr]> {
-        let status = object
-            .status
-            .as_ref()
-            .and_then(|s| s.load_balancer.as_ref());
-        status
-            .into_iter()
-            .flat_map(|status| status.ingress.iter().flatten())
+        ingress(object)
             // KUBE: with ipMode Proxy, packets must go through the load balancer.
             .filter(|ingress| ingress.ip_mode.as_deref() != Some("Proxy"))
             .filter_map(|ingress| ingress.ip.as_deref().filter(|ip| !ip.is_empty()))
@@ -108,6 +99,14 @@ impl Addresses<'_> {
     }
 }
 
+/// Returns what the load balancer of a service has published.
+pub(super) fn ingress(object: &core::Service) -> impl Iterator<Item = &core::LoadBalancerIngress> {
+    let status = object.status.as_ref();
+    let balancer = status.and_then(|status| status.load_balancer.as_ref());
+    let ingress = balancer.and_then(|balancer| balancer.ingress.as_ref());
+    ingress.into_iter().flatten()
+}
+
 /// True if the service has a cluster IP of the address's family. KUBE: without one, the address is
 /// not served.
 fn has_family_of(service: &Service, address: IpAddr) -> bool {
@@ -128,18 +127,11 @@ pub(super) fn source_ranges(
         .load_balancer_source_ranges
         .as_deref()
         .unwrap_or_default();
-    let mut ranges = Vec::with_capacity(given.len());
-    for text in given {
-        match parse::range(text) {
-            Some(range) => ranges.push(range),
-            None => complaints.add(format!(
-                "loadBalancerSourceRanges: {text:?} is not an address range and allows nobody; write it like 203.0.113.0/24",
-            )),
-        }
-    }
+    let fate = "allows nobody; write it like 203.0.113.0/24";
+    let ranges = parse::ranges("loadBalancerSourceRanges", given, fate, complaints);
     let ranges = SourceRanges {
         unreadable: ranges.len() < given.len(),
-        ranges: ranges.into(),
+        ranges,
     };
     for (v4, family, all) in [(true, "IPv4", "0.0.0.0/0"), (false, "IPv6", "::/0")] {
         if given.is_empty() || ranges.names(v4) || balancers.iter().all(|ip| ip.is_ipv4() != v4) {

@@ -22,7 +22,7 @@ pub use policy::Selection;
 
 /// A service. If it is not served (headless, ExternalName, of another proxy), it has no cluster IP
 /// here.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Service {
     pub name: ObjectName,
     /// `object::uid_hash` of the original, for events about it.
@@ -101,26 +101,6 @@ pub struct ServicePort {
 }
 
 impl Service {
-    /// Returns a service with nothing but a name.
-    pub(crate) fn new(name: ObjectName) -> Self {
-        Self {
-            name,
-            uid_hash: 0,
-            created: i64::MAX,
-            cluster_v4: None,
-            cluster_v6: None,
-            external_ips: Box::default(),
-            load_balancer_ips: Box::default(),
-            source_ranges: SourceRanges::default(),
-            ports: Box::default(),
-            affinity_timeout: 0,
-            selection: None,
-            internal_local: false,
-            external_local: false,
-            health_check_node_port: None,
-            role: Role::Plain,
-        }
-    }
     /// Whether this service gets any entry in the maps.
     pub fn is_served(&self) -> bool {
         match self.role {
@@ -149,6 +129,7 @@ impl Converter {
         let empty = ServiceSpec::default();
         let spec = object.spec.as_ref().unwrap_or(&empty);
         let mut service = Service {
+            name,
             uid_hash: uid_hash(object.metadata.uid.as_deref()),
             created: created(&object.metadata),
             affinity_timeout: policy::affinity_timeout(spec, &mut complaints),
@@ -159,7 +140,7 @@ impl Converter {
             ),
             external_local: policy::is_external_local(spec, &mut complaints),
             role: self.role(object),
-            ..Service::new(name)
+            ..Service::default()
         };
         // KUBE: ExternalName is not served, even with a cluster IP left over from another type.
         if self.is_of_another_proxy(&object.metadata)
@@ -191,12 +172,8 @@ impl Converter {
             return Role::Plain;
         }
         let applied = annotation(&object.metadata, ANNOTATION_APPLIED);
-        let status = object.status.as_ref();
-        let ingress = status
-            .and_then(|status| status.load_balancer.as_ref()?.ingress.as_ref())
-            .into_iter()
-            .flatten();
-        let published = ingress.filter_map(|one| one.ip.as_deref().or(one.hostname.as_deref()));
+        let published = addresses::ingress(object)
+            .filter_map(|one| one.ip.as_deref().or(one.hostname.as_deref()));
         Role::Made(Box::new(Made {
             applied: self.text(applied.unwrap_or_default()),
             published: published.map(|text| self.text(text)).collect(),
@@ -211,23 +188,17 @@ impl Converter {
         let mut ports: Vec<ServicePort> = Vec::new();
         let mut seen = HashSet::new();
         for (index, port) in spec.ports.iter().flatten().enumerate() {
-            let field = match port.name.as_deref() {
-                None | Some("") => format!("spec.ports[{index}]"),
-                Some(name) => format!("spec.ports[{index}] ({name})"),
-            };
-            let Some(protocol) = parse::protocol(port.protocol.as_deref()) else {
-                complaints.add(format!(
-                    "{field}: protocol {:?} is not TCP, UDP or SCTP; this port is not served, correct its protocol",
-                    port.protocol.as_deref().unwrap_or_default(),
-                ));
-                continue;
-            };
-            let Some(number) = parse::port(port.port) else {
-                complaints.add(format!(
-                    "{field}: port {} is not between 1 and 65535; this port is not served, correct its number",
-                    port.port,
-                ));
-                continue;
+            let name = port.name.as_deref().unwrap_or_default();
+            let field = parse::named(format!("spec.ports[{index}]"), name);
+            let read = parse::port_of(port.protocol.as_deref(), Some(port.port));
+            let (protocol, number) = match read {
+                Ok(read) => read,
+                Err((fault, part)) => {
+                    complaints.add(format!(
+                        "{field}: {fault}; this port is not served, correct its {part}"
+                    ));
+                    continue;
+                }
             };
             let node_port = match port.node_port {
                 None | Some(0) => Port::ANY,
@@ -238,7 +209,7 @@ impl Converter {
                     Port::ANY
                 }),
             };
-            let name = self.text(port.name.as_deref().unwrap_or_default());
+            let name = self.text(name);
             if !seen.insert((Arc::clone(&name), protocol)) {
                 complaints.add(format!(
                     "{field}: an earlier port has the same name and protocol; this one is not served, give it another name",

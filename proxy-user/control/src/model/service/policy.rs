@@ -108,16 +108,12 @@ pub(super) fn health_check_node_port(
     if spec.type_.as_deref() != Some("LoadBalancer") || !service.external_local {
         return None;
     }
-    match spec.health_check_node_port {
-        None | Some(0) => None,
-        Some(number) => {
-            let port = parse::port(number).map(Port::host);
-            if port.is_none() {
-                complaints.add(format!(
-                    "healthCheckNodePort {number} is not between 1 and 65535; health checks get no answer, correct the number",
-                ));
-            }
-            port
-        }
+    let number = spec.health_check_node_port.filter(|number| *number != 0)?;
+    let port = parse::port(number).map(Port::host);
+    if port.is_none() {
+        complaints.add(format!(
+            "healthCheckNodePort {number} is not between 1 and 65535; health checks get no answer, correct the number",
+        ));
     }
+    port
 }

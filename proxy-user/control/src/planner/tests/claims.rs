@@ -26,7 +26,7 @@ fn a_frontend_two_services_want_goes_to_the_older_until_it_is_deleted() {
 
     assert_eq!(frontends(&port(&cluster, "shop/b").v4).len(), 2);
     let (plan, warnings) = cluster.plan("shop/a");
-    assert_eq!(frontends(&plan.ports[0].v4), ["cluster 172.30.0.1:80"]);
+    assert_eq!(frontends(&plan.ports[0].v4), ["ClusterIp 172.30.0.1:80"]);
     let reason = "external IP 192.0.2.1:80/TCP already belongs to Service shop/b, which is older (or comes first by name). This one does not get it: remove it from one of the two";
     assert_eq!(
         (warnings.len(), &*warnings[0].object),
@@ -36,20 +36,6 @@ fn a_frontend_two_services_want_goes_to_the_older_until_it_is_deleted() {
     let changed = cluster.delete(Kind::Service, "shop/b");
     assert_eq!(changed, ["shop/a", "shop/b"]);
     assert_eq!(frontends(&port(&cluster, "shop/a").v4).len(), 2);
-}
-
-#[test]
-fn a_load_balancer_ip_of_0_0_0_0_takes_no_node_port() {
-    let balancer = "}\nstatus: {loadBalancer: {ingress: [{ip: 0.0.0.0}]}";
-    let older = service("a", "172.30.0.1", balancer).replace("port: 80", "port: 30080");
-    let node_port = service("b", "172.30.0.2", "").replace("port: 80", "port: 80, nodePort: 30080");
-    let cluster = Cluster::new(&(older + &node_port));
-    let of = |name: &str| frontends(&port(&cluster, name).v4);
-    assert_eq!(of("shop/a"), ["cluster 172.30.0.1:30080"]);
-    assert_eq!(
-        of("shop/b"),
-        ["cluster 172.30.0.2:80", "node 0.0.0.0:30080"]
-    );
 }
 
 #[test]
@@ -77,7 +63,7 @@ fn an_external_ip_equal_to_another_services_cluster_ip_is_not_served() {
     assert_eq!(changed, ["shop/a", "shop/b"]);
     assert_eq!(cluster.plan("shop/b").1, []);
     let (plan, warnings) = cluster.plan("shop/a");
-    assert_eq!(frontends(&plan.ports[0].v4), ["cluster 172.30.0.2:80"]);
+    assert_eq!(frontends(&plan.ports[0].v4), ["ClusterIp 172.30.0.2:80"]);
     let reason = "external IP 172.30.0.1:80/TCP already belongs to Service shop/b, whose cluster IP it is. This one does not get it: remove it from one of the two";
     assert_eq!(warnings.len(), 1);
     assert_eq!(warnings[0].reason, reason);
@@ -90,7 +76,7 @@ fn a_cluster_ip_of_two_services_is_guarded_for_one_of_them_only() {
     let cluster = Cluster::new(&yaml);
     let (a, b) = (cluster.plan("shop/a"), cluster.plan("shop/b"));
     assert_eq!((a.0.guarded_v4.len(), b.0.guarded_v4.len()), (1, 0));
-    assert_eq!(frontends(&b.0.ports[0].v4), ["cluster 172.30.0.1:81"]);
+    assert_eq!(frontends(&b.0.ports[0].v4), ["ClusterIp 172.30.0.1:81"]);
 }
 
 #[test]
@@ -100,9 +86,9 @@ fn of_two_service_ports_with_one_number_the_first_gets_the_cluster_ip() {
         "[{name: http, port: 80, nodePort: 30080}, {name: web, port: 80, nodePort: 30081}]",
     );
     let (plan, warnings) = Cluster::new(&yaml).plan("shop/cart");
-    let first = ["cluster 172.30.0.1:80", "node 0.0.0.0:30080"];
+    let first = ["ClusterIp 172.30.0.1:80", "NodePort 0.0.0.0:30080"];
     assert_eq!(frontends(&plan.ports[0].v4), first);
-    assert_eq!(frontends(&plan.ports[1].v4), ["node 0.0.0.0:30081"]);
+    assert_eq!(frontends(&plan.ports[1].v4), ["NodePort 0.0.0.0:30081"]);
     assert_eq!(warnings.len(), 1);
     assert!(
         warnings[0]

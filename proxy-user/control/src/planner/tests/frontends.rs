@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests which frontends a service has, with which policy and affinity.
+//! Tests which frontends a service has, with which policy and affinity, and which health check node
+//! port, and what that answers.
 
 use proxy_common::{FrontendKind, ServiceFlags};
 use rstest::rstest;
 
-use super::{flags, port};
+use super::{LOCAL_BALANCER, READY, flags, port};
 use crate::{
     model::{Kind, Selection},
-    testing::{Cluster, frontends, service},
+    testing::{Cluster, endpoint, frontends, service, slice},
 };
 
 #[test]
@@ -24,7 +25,7 @@ fn a_cluster_ip_is_not_served_while_the_node_has_that_address() {
     assert_eq!(cluster.apply(""), ["shop/cart"], "only this one has it");
     let (plan, warnings) = cluster.plan("shop/cart");
     assert_eq!(warnings, []);
-    let served = ["external 192.0.2.1:80", "node 0.0.0.0:30080"];
+    let served = ["ExternalIp 192.0.2.1:80", "NodePort 0.0.0.0:30080"];
     assert_eq!(frontends(&plan.ports[0].v4), served);
     assert_eq!(plan.guarded_v4, []);
     // Other changes of the node do not change this.
@@ -109,7 +110,7 @@ fn an_address_listed_twice_by_a_service_gets_one_frontend() {
     );
     assert_eq!(
         frontends(&plan.v4),
-        ["cluster 172.30.0.1:80", "external 192.0.2.1:80"]
+        ["ClusterIp 172.30.0.1:80", "ExternalIp 192.0.2.1:80"]
     );
 }
 
@@ -132,24 +133,78 @@ fn echo_requests_have_frontends_at_external_addresses_if_they_are_answered() {
     cluster.apply(&external("cart", "172.30.0.1", 80));
     let echoes = |cluster: &Cluster, name: &str| -> Vec<String> {
         let frontends = frontends(&port(cluster, name).v4);
-        let is_echo = |text: &String| text.starts_with("echo");
+        let is_echo = |text: &String| text.starts_with("Echo");
         frontends.into_iter().filter(is_echo).collect()
     };
     assert_eq!(echoes(&cluster, "shop/cart"), [""; 0], "by default");
     cluster.state.view.answer_ping = true;
     // The cluster IP needs no echo frontend.
-    let both = ["echo 192.0.2.1:0", "echo 198.51.100.1:0"];
+    let both = ["Echo 192.0.2.1:0", "Echo 198.51.100.1:0"];
     assert_eq!(echoes(&cluster, "shop/cart"), both);
     // Of two services with the same addresses, one owns them. The other gets them later, without a
     // warning.
     cluster.apply(&external("other", "172.30.0.2", 81));
-    assert_eq!(echoes(&cluster, "shop/other"), ["echo 172.30.0.1:0"]);
+    assert_eq!(echoes(&cluster, "shop/other"), ["Echo 172.30.0.1:0"]);
     let changed = cluster.delete(Kind::Service, "shop/cart");
     assert_eq!(changed, ["shop/cart", "shop/other"]);
     let all = [
-        "echo 192.0.2.1:0",
-        "echo 172.30.0.1:0",
-        "echo 198.51.100.1:0",
+        "Echo 192.0.2.1:0",
+        "Echo 172.30.0.1:0",
+        "Echo 198.51.100.1:0",
     ];
     assert_eq!(echoes(&cluster, "shop/other"), all);
+}
+
+#[test]
+fn a_health_check_counts_each_ready_endpoint_of_this_node_once() {
+    let endpoints = [1, 2].map(|octet| endpoint(octet, "node-a", READY));
+    let slices = slice("a", "cart", &endpoints) + &slice("b", "cart", &endpoints);
+    let cluster = Cluster::new(&(service("cart", "172.30.0.1", LOCAL_BALANCER) + &slices));
+    let health = cluster.plan("shop/cart").0.health_check;
+    let health = health.map(|health| (health.port, health.local_endpoints));
+    assert_eq!(health, Some((31_000, 2)));
+}
+
+#[test]
+fn a_node_port_equal_to_a_health_check_node_port_gives_a_warning() {
+    let with_node_port = |name: &str, ip: &str, rest: &str, port: &str| {
+        service(name, ip, rest).replace("port: 80", &format!("port: 80, nodePort: {port}"))
+    };
+    let told = |cluster: &Cluster| {
+        let (plan, warnings) = cluster.plan("shop/cart");
+        assert_eq!(plan.health_check.expect("it stays").port, 31_000);
+        Vec::from_iter(warnings.iter().map(ToString::to_string))
+    };
+    let text = |whose| {
+        [format!(
+            "Service shop/cart: healthCheckNodePort 31000 is {whose} node port, too, and that gets the packets: load balancers are answered by its endpoints; give one of the two another number"
+        )]
+    };
+    let own = with_node_port("cart", "172.30.0.1", LOCAL_BALANCER, "31000");
+    let mut cluster = Cluster::new(&own);
+    assert_eq!(told(&cluster), text("its own"));
+    cluster.apply(&service("cart", "172.30.0.1", LOCAL_BALANCER));
+    assert_eq!(told(&cluster), [""; 0]);
+    // A node port of another service is added, changed and removed.
+    for ip in ["172.30.0.2", "'fd00:30::2'"] {
+        let other = |port| with_node_port("till", ip, "", port);
+        assert_eq!(cluster.apply(&other("31000")), ["shop/cart", "shop/till"]);
+        assert_eq!(told(&cluster), text("Service shop/till's"));
+        assert_eq!(cluster.apply(&other("31001")), ["shop/cart", "shop/till"]);
+        assert_eq!(told(&cluster), [""; 0]);
+        assert_eq!(cluster.apply(&other("31002")), ["shop/till"]);
+    }
+    // A node port of another protocol does not conflict.
+    let udp = with_node_port("till", "172.30.0.2", "", "31000, protocol: UDP");
+    cluster.apply(&udp);
+    assert_eq!(told(&cluster), [""; 0]);
+}
+
+#[rstest]
+#[case(", type: LoadBalancer, externalTrafficPolicy: Cluster, healthCheckNodePort: 31000")]
+#[case(", type: NodePort, externalTrafficPolicy: Local, healthCheckNodePort: 31000")]
+#[case(", type: LoadBalancer, externalTrafficPolicy: Local")]
+fn only_load_balancers_with_policy_local_and_a_port_have_health_checks(#[case] rest: &str) {
+    let cluster = Cluster::new(&service("cart", "172.30.0.1", rest));
+    assert_eq!(cluster.plan("shop/cart").0.health_check, None);
 }

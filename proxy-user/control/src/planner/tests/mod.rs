@@ -6,12 +6,10 @@ mod claims;
 mod damage;
 mod endpoints;
 mod frontends;
-mod health;
-mod invariants;
 pub(crate) mod scale;
 mod source_ranges;
 
-use proxy_common::{EndpointSet, FrontendKind, ServiceFlags, V4};
+use proxy_common::{FrontendKind, ServiceFlags, V4};
 
 use crate::{
     plan::{FamilyPlan, PortPlan},
@@ -34,10 +32,4 @@ fn port(cluster: &Cluster, text: &str) -> PortPlan {
 fn flags(family: &FamilyPlan<V4>, kind: FrontendKind) -> ServiceFlags {
     let found = family.frontends.iter().find(|f| f.kind() == kind);
     found.expect("a frontend of the kind").flags
-}
-
-/// Returns the last octets of the endpoints in a set.
-fn octets(family: &FamilyPlan<V4>, set: EndpointSet) -> Vec<u8> {
-    let chosen = family.backends.iter().filter(|b| b.sets.intersects(set));
-    chosen.map(|b| b.address.octets[3]).collect()
 }

@@ -14,15 +14,12 @@ fn balancer(ranges: &str) -> String {
     service("cart", "172.30.0.1", &rest)
 }
 
-/// The node's own address in a range lets in the load balancer IP.
-#[rstest]
-#[case::blanks_are_trimmed("[' 203.0.113.0/24 ']", &["203.0.113.0/24"])]
-#[case::of_the_node("[192.168.0.0/16]", &["192.168.0.0/16", "198.51.100.1/32"])]
-fn the_sources_that_a_load_balancer_ip_admits(#[case] ranges: &str, #[case] expected: &[&str]) {
-    let cluster = Cluster::new(&(ZONE_NODE.to_owned() + &balancer(ranges)));
+#[test]
+fn a_range_with_the_nodes_own_address_lets_in_the_load_balancer_ip() {
+    let cluster = Cluster::new(&(ZONE_NODE.to_owned() + &balancer("[192.168.0.0/16]")));
     let plan = port(&cluster, "shop/cart");
     let planned: Vec<_> = plan.source_ranges.iter().map(ToString::to_string).collect();
-    assert_eq!(planned, expected);
+    assert_eq!(planned, ["192.168.0.0/16", "198.51.100.1/32"]);
 }
 
 const UNREADABLE: &str = "is not an address range and allows nobody; write it like 203.0.113.0/24";

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The event about a report, as plain data. Called by `events`.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
-
-use control::warnings::{News, Report};
+use control::{
+    object::hash,
+    warnings::{News, Report},
+};
 use k8s_openapi::{
     api::{core::v1::ObjectReference, events::v1::Event},
     apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
@@ -38,13 +39,13 @@ pub(super) fn namespace(report: &Report) -> &str {
 /// Returns the name of the event about a report, which is the same on every node and after a
 /// restart. An object made anew has another uid, so it gets an event of its own.
 pub(super) fn name(report: &Report) -> String {
-    let mut hasher = DefaultHasher::new();
-    (report.uid_hash, &report.reason).hash(&mut hasher);
-    // If a node becomes unhealthy a second time, it gets a second event.
-    if report.news != News::Warning {
-        Timestamp::now().as_second().hash(&mut hasher);
-    }
-    let hash = format!(".{:016x}", hasher.finish());
+    let about = (report.uid_hash, &report.reason);
+    let hash = match report.news {
+        News::Warning => hash(about),
+        // If a node becomes unhealthy a second time, it gets a second event.
+        _ => hash((about, Timestamp::now().as_second())),
+    };
+    let hash = format!(".{hash:016x}");
     let object = start(&report.object.name.name, MAX_NAME - hash.len());
     format!("{object}{hash}")
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use k8s_openapi::{
     api::coordination::v1::{Lease, LeaseSpec},
-    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
+    apimachinery::pkg::apis::meta::v1::MicroTime,
     jiff::Timestamp,
 };
 use kube::{Api, Client, api::PostParams};
@@ -28,13 +28,8 @@ pub(super) const WRITE: Duration = SAFE.saturating_sub(RENEW);
 const NOT_FOUND: u16 = 404;
 const CONFLICT: u16 = 409;
 
-/// What was seen of another holder's lease, and since when it has been like that.
-#[derive(Clone, PartialEq, Debug)]
-struct Seen {
-    holder: String,
-    version: Option<String>,
-    since: Instant,
-}
+/// The version of another holder's lease, and since when it has been that.
+type Seen = (Option<String>, Instant);
 
 /// The lease, and whether this agent holds it.
 pub(super) struct Election {
@@ -126,15 +121,9 @@ fn left(current: &Lease, own: &str, seen: &mut Option<Seen>, now: Instant) -> Op
         return None;
     }
     let version = current.metadata.resource_version.clone();
-    let known = seen
-        .take()
-        .filter(|seen| seen.holder == holder && seen.version == version);
-    let since = known.map_or(now, |seen| seen.since);
-    *seen = Some(Seen {
-        holder: holder.to_owned(),
-        version,
-        since,
-    });
+    let known = seen.take().filter(|(known, _)| *known == version);
+    let since = known.map_or(now, |(_, since)| since);
+    *seen = Some((version, since));
     let seconds = spec.lease_duration_seconds.unwrap_or_default();
     let lasts = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
     let left = lasts.checked_sub(now.duration_since(since))?;
@@ -144,32 +133,20 @@ fn left(current: &Lease, own: &str, seen: &mut Option<Seen>, now: Instant) -> Op
 /// Returns the lease as its holder writes it.
 fn lease(current: Option<&Lease>, own: &str) -> Lease {
     let now = MicroTime(Timestamp::now());
-    let before = current
-        .and_then(|lease| lease.spec.clone())
-        .unwrap_or_default();
+    let mut lease = current.cloned().unwrap_or_default();
+    lease.metadata.name = Some(NAME.to_owned());
+    let before = lease.spec.unwrap_or_default();
     let stays = before.holder_identity.as_deref() == Some(own);
     let changes = before.lease_transitions.unwrap_or_default();
-    Lease {
-        metadata: current.map_or_else(
-            || ObjectMeta {
-                name: Some(NAME.to_owned()),
-                ..ObjectMeta::default()
-            },
-            |lease| lease.metadata.clone(),
-        ),
-        spec: Some(LeaseSpec {
-            holder_identity: Some(own.to_owned()),
-            lease_duration_seconds: i32::try_from(LASTS.as_secs()).ok(),
-            acquire_time: before.acquire_time.filter(|_| stays).or(Some(now.clone())),
-            renew_time: Some(now),
-            lease_transitions: Some(if stays {
-                changes
-            } else {
-                changes.saturating_add(1)
-            }),
-            ..LeaseSpec::default()
-        }),
-    }
+    lease.spec = Some(LeaseSpec {
+        holder_identity: Some(own.to_owned()),
+        lease_duration_seconds: i32::try_from(LASTS.as_secs()).ok(),
+        acquire_time: before.acquire_time.filter(|_| stays).or(Some(now.clone())),
+        renew_time: Some(now),
+        lease_transitions: Some(changes.saturating_add(i32::from(!stays))),
+        ..LeaseSpec::default()
+    });
+    lease
 }
 
 #[cfg(test)]

@@ -17,9 +17,9 @@ use kube::Client;
 use tokio::{sync::mpsc, time::sleep};
 
 use super::{
-    follow::{Event, Followed, Message, UPGRADE, follow},
+    follow::{Event, Message, UPGRADE, follow},
     requests::Requests,
-    watch::{Objects, Selector, kinds},
+    watch::{Selector, kinds},
 };
 
 pub(super) use board::Board;
@@ -37,13 +37,14 @@ pub(super) async fn follow_all(client: Client, requests: Requests, sender: mpsc:
     if served(&client, &sender).await.is_err() {
         return;
     }
+    let all = Selector::default();
     tokio::join!(
-        one::<Namespace>(&client, &requests, &sender),
-        one::<original::GatewayClass>(&client, &requests, &sender),
-        one::<original::Gateway>(&client, &requests, &sender),
-        one::<original::TCPRoute>(&client, &requests, &sender),
-        one::<original::UDPRoute>(&client, &requests, &sender),
-        one::<original::ReferenceGrant>(&client, &requests, &sender),
+        follow::<Namespace>(&client, &all, &requests, &sender),
+        follow::<original::GatewayClass>(&client, &all, &requests, &sender),
+        follow::<original::Gateway>(&client, &all, &requests, &sender),
+        follow::<original::TCPRoute>(&client, &all, &requests, &sender),
+        follow::<original::UDPRoute>(&client, &all, &requests, &sender),
+        follow::<original::ReferenceGrant>(&client, &all, &requests, &sender),
     );
 }
 
@@ -69,11 +70,6 @@ async fn served(client: &Client, sender: &mpsc::Sender<Message>) -> Sent {
             }
         }
     }
-}
-
-async fn one<K: Followed>(client: &Client, requests: &Requests, sender: &mpsc::Sender<Message>) {
-    let objects = Objects::<K>::new(client, &Selector::default(), requests);
-    follow(objects, sender.clone()).await;
 }
 
 /// Whether the server has Gateways and routes of layer 4 in the version that is read here.

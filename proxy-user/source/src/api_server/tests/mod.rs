@@ -18,7 +18,7 @@ use std::{
 
 use control::{
     change::{Batch, Change, Trigger},
-    model::{Converter, Kind, Object},
+    model::{Converter, Kind},
     object::Warning,
     warnings::Topic,
 };
@@ -87,8 +87,6 @@ struct Heard {
     complete: bool,
     triggers: Vec<Trigger>,
     faults: Vec<Warning>,
-    /// The ranges of cluster IPs that exist by what was received.
-    ranges: Vec<String>,
 }
 
 impl Heard {
@@ -112,7 +110,6 @@ impl Heard {
             complete: false,
             triggers: Vec::new(),
             faults: Vec::new(),
-            ranges: Vec::new(),
         }
     }
 
@@ -153,10 +150,6 @@ impl Heard {
         for change in batch.changes {
             match change {
                 Change::Upsert(object) => {
-                    if let Object::ServiceCidr(cidr) = &object {
-                        let ranges = cidr.ranges.iter().map(ToString::to_string);
-                        self.ranges.extend(ranges);
-                    }
                     let known = self.known.entry(object.kind()).or_default();
                     known.insert(object.name().name.to_string());
                 }
@@ -197,6 +190,7 @@ async fn the_source_is_complete_only_after_every_list() {
     assert!(!heard.listed && !heard.complete, "the slices have not come");
     heard.complete().await;
     assert!(heard.listed);
+    assert_eq!(fake.asked(SERVICE_CIDRS), [""; 0], "without the setting");
     // Each kind is requested once, with the narrowest selector.
     for (path, selector) in [
         (
@@ -278,17 +272,11 @@ async fn endpoint_change_times_are_sent_only_for_changes_after_the_start() {
 }
 
 #[tokio::test]
-async fn service_cidrs_are_listed_only_if_the_source_is_asked_to() {
-    let fake = Fake::start().await;
-    let mut heard = Heard::from(&fake);
-    heard.complete().await;
-    assert_eq!(fake.asked(SERVICE_CIDRS), Vec::<String>::new());
-
+async fn service_cidrs_are_waited_for_if_the_source_is_asked_to() {
     let fake = Fake::start().await;
     let ranges = json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
-        "metadata": {"name": "kubernetes", "resourceVersion": "1"},
-        "spec": {"cidrs": ["10.96.0.0/16"]}
+        "metadata": {"name": "kubernetes", "resourceVersion": "1"}
     });
     let wait = Duration::from_millis(300);
     fake.script(SERVICE_CIDRS, [Answer::initial(&[ranges]).after(wait)]);
@@ -299,5 +287,5 @@ async fn service_cidrs_are_listed_only_if_the_source_is_asked_to() {
     heard.services(&["cart"]).await;
     assert!(!heard.complete, "the ranges have not come");
     heard.complete().await;
-    assert_eq!(heard.ranges, ["10.96.0.0/16"]);
+    assert_eq!(heard.names(Kind::ServiceCidr), ["kubernetes"]);
 }

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The differences between IPv4 and IPv6 for planning: where the objects store their addresses.
+//! The differences between IPv4 and IPv6: where the objects store their addresses. Used by the
+//! conversion of slices and by the planner.
 
 use std::net::IpAddr;
 
 use proxy_common::{Addr, V4, V6};
 
-use crate::model::{Endpoint, Endpoints, Role, Service};
+use super::{Endpoint, Endpoints, Role, Service};
 
 /// An address family: where Kubernetes' objects store its addresses.
-pub trait Family: Addr + Into<IpAddr> {
+pub trait Family: Addr + Into<IpAddr> + Default {
     fn cluster_ip(service: &Service) -> Option<Self>;
     /// Returns a slice's endpoints; None if the slice is of the other family.
     fn endpoints(endpoints: &Endpoints) -> Option<&[Endpoint<Self>]>;
