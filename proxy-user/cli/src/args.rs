@@ -65,6 +65,7 @@ pub struct Select {
     pub protocol: Option<String>,
 }
 
+/// The protocols that services have, as flags.
 const PROTOCOLS: [&str; 3] = ["tcp", "udp", "sctp"];
 
 /// Returns the protocol of services with this name, in any case.

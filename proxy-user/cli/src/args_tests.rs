@@ -3,6 +3,7 @@
 
 use super::*;
 
+/// Parses these flags as arguments.
 pub(crate) fn parsed<A: clap::Args>(flags: &str) -> A {
     let command = A::augment_args(clap::Command::new("test").no_binary_name(true));
     let matches = command.try_get_matches_from(flags.split_whitespace());

@@ -13,6 +13,7 @@ use super::{
     table::{Column, Tone, WIDE, column, cut, plain, toned},
 };
 
+/// An endpoint with the name of its pod.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 pub(super) struct NamedBackend {
     #[serde(flatten)]

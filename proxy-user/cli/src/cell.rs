@@ -87,6 +87,7 @@ value_from! {
     Name => |name| Self::Name(name),
 }
 
+/// How a cell is coloured on a terminal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Tone {
     #[default]
@@ -118,6 +119,7 @@ impl Tone {
     }
 }
 
+/// A cell of a table.
 pub(super) struct Cell {
     pub(super) value: Value,
     pub(super) tone: Tone,
@@ -134,6 +136,7 @@ pub(super) fn toned(value: impl Into<Value>, tone: Tone) -> Cell {
     }
 }
 
+/// A column of a table whose rows are of type `R`.
 pub(super) struct Column<R> {
     pub(super) heading: &'static str,
     /// Which columns a narrow terminal leaves out: those with the highest ranks first. 0: never

@@ -66,6 +66,7 @@ fn socket(text: &str) -> Result<SocketAddr, String> {
     found.ok_or_else(|| "use an address with a port, as 10.96.0.1:443".to_owned())
 }
 
+/// One address, and what came of the connection to it.
 struct Tried {
     kind: &'static str,
     address: SocketAddr,

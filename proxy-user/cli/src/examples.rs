@@ -3,11 +3,13 @@
 
 use clap::Command;
 
+/// Adds its examples to the help of a command.
 pub(super) fn add(command: Command) -> Command {
     let examples = of(command.get_name());
     command.after_help(examples)
 }
 
+/// Returns the examples of a command.
 pub(super) fn of(command: &str) -> &'static str {
     let mut parts = include_str!("examples.txt").split("\n# ");
     let own = parts.find_map(|part| part.strip_prefix(command)?.strip_prefix('\n'));

@@ -53,6 +53,7 @@ fn filled(line: &str, words: &[&dyn Display]) -> String {
     filled
 }
 
+/// One thing that a check has found, with what to do about it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Finding {
@@ -117,6 +118,7 @@ impl Finding {
     }
 }
 
+/// All findings of one check.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub(crate) struct Report {
     findings: Vec<Finding>,
@@ -132,6 +134,7 @@ impl Report {
         }
     }
 
+    /// Returns the exit status.
     pub(crate) fn code(&self) -> u8 {
         let levels = self.findings.iter().map(|finding| finding.level);
         levels.max().unwrap_or(Level::Note) as u8

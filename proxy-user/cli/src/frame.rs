@@ -32,6 +32,7 @@ pub enum Output {
 #[error("{0}")]
 pub(crate) struct BadInput(pub(crate) String);
 
+/// The exit status for [`BadInput`].
 pub(crate) const BAD_INPUT: u8 = 2;
 
 /// Makes the runtime of a command that has only one thread.

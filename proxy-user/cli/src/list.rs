@@ -19,6 +19,7 @@ use super::{
     terminal::Page,
 };
 
+/// A type whose values are the rows of a list.
 pub(super) trait Row: Serialize + Ord + Sized + 'static {
     const COLUMNS: &'static [Column<Self>];
     /// Returns the columns that a table of these rows has.

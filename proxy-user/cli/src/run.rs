@@ -182,6 +182,7 @@ impl Given {
     }
 }
 
+/// Returns what converts Kubernetes objects for this node.
 fn converter(config: &Config, node: &str) -> Converter {
     let mut converter = Converter::new(node);
     converter.link_local = config.serve_link_local;

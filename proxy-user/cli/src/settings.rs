@@ -36,6 +36,7 @@ pub struct ConfigArgs {
     pub show: Show,
 }
 
+/// A setting in force, as a row of the list.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 pub(super) struct SettingRow {
     pub(super) key: String,

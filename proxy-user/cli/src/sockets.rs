@@ -45,6 +45,7 @@ impl SocketArgs {
     }
 }
 
+/// A translated socket, with the process that owns it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 pub(super) struct OwnedSocket {
     #[serde(flatten)]
@@ -77,6 +78,7 @@ impl Row for OwnedSocket {
     }
 }
 
+/// Describes how a socket uses its service, and whether its backend is gone.
 fn how(row: &SocketRow) -> &'static str {
     match (row.connected, row.current) {
         (true, true) => "connected",

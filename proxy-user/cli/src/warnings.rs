@@ -23,6 +23,7 @@ pub struct WarningArgs {
     pub show: Show,
 }
 
+/// A warning as a row of the list, as the agent sends it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub(super) struct WarningRow {
     pub(super) object: String,

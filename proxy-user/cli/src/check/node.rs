@@ -31,6 +31,7 @@ use crate::finding::{Finding, Level};
 /// The capacity of test maps that only packets and sockets would fill: they stay empty.
 const UNUSED: u32 = 2048;
 
+/// Returns findings about the kernel, IP forwarding, AppArmor and SELinux.
 pub(super) fn host() -> Vec<Finding> {
     let read = |path: &str| fs::read_to_string(path).ok();
     let loopback = 1;
@@ -167,6 +168,7 @@ impl Trial {
         opened.map(Datapath::wanted_hooks).unwrap_or_default()
     }
 
+    /// Returns findings about programs that the kernel refuses to load.
     pub(super) fn findings(&self) -> Vec<Finding> {
         let datapath = match &self.opened {
             Ok(datapath) => datapath,
@@ -213,6 +215,7 @@ impl Trial {
     }
 }
 
+/// Returns a finding about whether all services fit into the maps, perhaps grown.
 fn room(datapath: &Datapath, syncer: &Syncer, endpoints: usize, config: &Config) -> Finding {
     let fills = datapath.fill();
     let (known, held) = (syncer.state.served_count(), datapath.service_count());

@@ -74,6 +74,7 @@ impl Cluster {
             _ => None,
         })
     }
+    /// Returns how many endpoints the EndpointSlices of all services have together.
     pub(super) fn endpoints(&self) -> usize {
         let counts = self.objects().map(|object| match object {
             Object::EndpointSlice(slice) if slice.service.is_some() => match &slice.endpoints {

@@ -18,10 +18,12 @@ use tar::{Builder, Header};
 
 use crate::frame::BadInput;
 
+/// A tar archive that is being written.
 pub(super) struct Archive {
     builder: Builder<GzEncoder<Box<dyn Write>>>,
     folder: String,
     now: u64,
+    /// Why something could not be read.
     pub(super) errors: Vec<String>,
 }
 

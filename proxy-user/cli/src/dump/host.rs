@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use crate::frame::{read_value, runtime};
 
+/// A network interface of the host.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct InterfaceRow {
@@ -45,6 +46,7 @@ pub(super) fn interfaces(config: &Config) -> Result<Vec<InterfaceRow>> {
     Ok(rows.collect())
 }
 
+/// Returns the versions of portolan, the kernel and the distribution as text.
 pub(super) fn kernel() -> String {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let [kernel, release] = ["/proc/version", "/etc/os-release"].map(read);

@@ -34,6 +34,7 @@ pub struct DumpArgs {
     pub agent: AgentArgs,
 }
 
+/// Writes the archive, and prints what could not be put into it.
 pub(super) fn run(args: &DumpArgs) -> Result<()> {
     let agent = Agent::find(&args.agent);
     let status = status::read(&args.agent)?;
@@ -58,6 +59,7 @@ pub(super) fn run(args: &DumpArgs) -> Result<()> {
     Ok(())
 }
 
+/// Adds the contents of the pinned maps to the archive.
 fn maps(dump: &mut Archive, args: &DumpArgs) -> Result<()> {
     let pin_dir = &args.agent.pins.pin_dir;
     dump.json("programs.json", pinned_links(pin_dir))?;
@@ -84,6 +86,7 @@ fn maps(dump: &mut Archive, args: &DumpArgs) -> Result<()> {
     dump.text("settings.txt", settings.map(|all| format!("{all:#?}\n")))
 }
 
+/// Adds the answers of the agent's HTTP servers to the archive.
 fn answers(dump: &mut Archive, agent: &Agent) -> Result<()> {
     for path in ["/healthz", "/livez"] {
         let body = agent.health(path).map(|(_, body)| body);

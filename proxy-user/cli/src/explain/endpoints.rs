@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::reasons::{Entry, Reason, Wanted};
 use crate::backends::percent;
 
+/// An endpoint of the service port, as the report lists it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct EndpointRow {

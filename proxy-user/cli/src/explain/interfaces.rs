@@ -61,6 +61,7 @@ impl HookedInterfaces {
         Ok((routed, place))
     }
 
+    /// Returns whether pods are behind the interface with this index.
     pub(super) fn leads_to_pods(&self, index: u32) -> bool {
         let word = self.reader.interface_word(index).ok().flatten();
         word.is_some_and(|word| interface::bits(word) & interface::PODS != 0)

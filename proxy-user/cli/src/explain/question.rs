@@ -12,6 +12,7 @@ use crate::{
     names::EndArg,
 };
 
+/// The client that the user asks about.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum From {
     /// A process of this node.
@@ -24,6 +25,7 @@ pub(super) enum From {
     },
 }
 
+/// The destination that the user asks about.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum To {
     Address(SocketAddr),

@@ -24,6 +24,7 @@ pub(super) enum Verdict {
     NotLookedAt = 4,
 }
 
+/// The complete report of `portolan explain`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Report {

@@ -160,6 +160,7 @@ pub(super) struct Passage {
     pub(super) missing_socket_hooks: Vec<&'static str>,
 }
 
+/// How the packet leaves the node to an endpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Outgoing {
     to: SocketAddr,

@@ -46,6 +46,7 @@ impl fmt::Display for End {
     }
 }
 
+/// The source and the destination of a packet or socket call.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(crate) struct Ends {
     pub(crate) from: End,

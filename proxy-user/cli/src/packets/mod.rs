@@ -23,6 +23,7 @@ use serde::Serialize;
 use self::reasons::is_harmless;
 use crate::frame::{SYSLOG, interface_name, lacks};
 
+/// How the kernel freed a packet.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(crate) struct Freed {
     /// The interface at which the packet was; empty if at none.
@@ -30,6 +31,7 @@ pub(crate) struct Freed {
     pub(crate) interface: String,
     /// The kernel's name of the reason.
     pub(crate) reason: String,
+    /// The function that freed it.
     pub(crate) place: String,
 }
 
@@ -58,6 +60,7 @@ impl KernelRecorder {
         Ok((recorder, lacks))
     }
 
+    /// Whether the packet was lost there.
     pub(crate) fn is_loss(&self, sighting: &Sighting) -> bool {
         sighting.seen == Seen::Freed as u8 && !is_harmless(&self.follower.reason(sighting))
     }

@@ -28,6 +28,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// A frontend: its address, port and protocol; the address is None for a node port.
 type End = (Option<IpAddr>, u16, &'static str);
 
+/// Names that were looked up so far.
 pub(crate) struct NameCache {
     pin_dir: PathBuf,
     frontends: HashMap<End, String>,

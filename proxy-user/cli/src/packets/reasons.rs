@@ -7,6 +7,7 @@ use std::iter;
 
 use serde::Serialize;
 
+/// What a reason means, and the remedy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub(crate) struct Meaning {
     pub(crate) means: &'static str,

@@ -21,6 +21,7 @@ pub(super) struct Count {
     pub(super) attached: usize,
 }
 
+/// An interface at whose XDP hook portolan's program is attached.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Uplink {
     pub(super) interface: String,
@@ -28,6 +29,7 @@ pub(super) struct Uplink {
     pub(super) xdp: &'static str,
 }
 
+/// Where portolan's programs are attached on this node.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Attached {
     pub(super) interfaces: Count,

@@ -38,6 +38,7 @@ pub struct StatusArgs {
     pub look: Look,
 }
 
+/// What `portolan status` says about this node.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Status {
@@ -62,6 +63,7 @@ pub(super) struct Status {
     maps: Vec<MapRow>,
     /// The agent's warnings; None if it did not answer.
     warnings: Option<Vec<WarningRow>>,
+    /// The problems of this node, one line each.
     problems: Vec<String>,
 }
 
@@ -83,6 +85,7 @@ struct AgentStatus {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Sync {
+    /// The seconds since the last complete sync.
     last_seconds: Option<u64>,
     pending_changes: u64,
     failed_services: u64,

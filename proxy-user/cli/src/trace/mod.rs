@@ -240,6 +240,7 @@ impl<'a> Show<'a> {
     }
 }
 
+/// The reports of portolan's programs.
 struct Programs {
     trace: Trace,
     known: NameCache,

@@ -23,6 +23,7 @@ const FLAGS: u16 = 2;
 const ETHERNET: u32 = 1;
 const RAW: u32 = 101;
 
+/// Writes a capture file in the pcapng format.
 pub(super) struct Writer<W> {
     out: W,
     /// The interfaces in the file, by their numbers: the name, and true for Ethernet frames.

@@ -47,6 +47,7 @@ const NOT_SERVED: &str = "portolan does not serve this node yet; waiting for its
 const HELD: &str = "connections of another proxy may need its rules; the agent's log says which";
 const GONE: &str = "no connection of another proxy needs its rules";
 
+/// Returns a sentence about connections of another proxy.
 fn foreign_connections(pin_dir: &Path) -> Result<&'static str, DatapathError> {
     let read = Reader::without_names(pin_dir).and_then(|reader| reader.settings());
     match read {

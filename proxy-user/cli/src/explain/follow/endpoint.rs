@@ -10,6 +10,7 @@ use std::{
 
 use proxy_common::Protocol;
 
+/// The receiving namespace's own view.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct EndpointFacts {
     pub(super) address: SocketAddr,

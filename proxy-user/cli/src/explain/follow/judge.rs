@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{finding::Finding, packets::reasons::is_harmless};
 
+/// Everything that is known about the followed packet.
 #[derive(Debug)]
 pub(super) struct Facts {
     pub(super) stations: Vec<Station>,
@@ -28,6 +29,7 @@ pub(super) struct Facts {
     pub(super) foreign: Vec<String>,
     /// Programs of others at the cgroups of the client that see its calls and packets.
     pub(super) cgroup: Vec<String>,
+    /// What is known about the namespace that the packet reached.
     pub(super) endpoint: Option<EndpointFacts>,
 }
 
@@ -78,6 +80,7 @@ fn answer_came(facts: &Facts) -> bool {
     })
 }
 
+/// Whether this ends the packet's way.
 pub(super) fn loses(did: &Did) -> bool {
     matches!(did, Did::Freed(freed) if !is_harmless(&freed.reason))
 }

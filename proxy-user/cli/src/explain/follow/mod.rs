@@ -49,6 +49,7 @@ const REPEATED: Duration = Duration::from_millis(1300);
 /// After the first packet, and before its repetition.
 const BETWEEN: Duration = Duration::from_millis(500);
 
+/// What became of the followed packet.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct FollowedRow {
@@ -62,6 +63,7 @@ pub(super) struct FollowedRow {
     pub(super) missing: Vec<String>,
 }
 
+/// Who sends the packet.
 enum Sender {
     /// A socket of this node, or of a pod.
     Socket(Bound, Option<PodNamespace>),

@@ -48,6 +48,7 @@ pub(super) struct Recorder {
     client_port: u16,
     /// What the receiving namespace had dropped between the first packet and its repetition.
     dropped: Option<u64>,
+    /// Which parts are missing, and why.
     pub(super) missing: Vec<String>,
 }
 
@@ -124,6 +125,7 @@ impl Recorder {
         Ok(self.kernel.follower.inject(interface, frame)?)
     }
 
+    /// Whether an answer has left for the client.
     pub(super) fn has_answer(&self) -> bool {
         self.sightings.iter().any(|sighting| {
             sighting.direction == Direction::Answer as u8

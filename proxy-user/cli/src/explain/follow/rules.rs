@@ -25,6 +25,7 @@ fn listing(chain: [&str; 3]) -> String {
     String::from_utf8_lossy(&listed).into_owned()
 }
 
+/// Finds a rule in nft's listing of its chain.
 fn rule_in(listing: &str, number: u64) -> Option<String> {
     let end = format!("# handle {number}");
     let mut rules = listing.lines();

@@ -31,6 +31,7 @@ pub(super) enum Ending {
     Refused,
     /// EPERM or EACCES.
     Denied,
+    /// Another error.
     Failed(String),
     Silent,
     /// The packet was not sent by a socket.

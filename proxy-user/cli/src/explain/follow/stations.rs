@@ -54,6 +54,7 @@ impl Rule {
     }
 }
 
+/// What happened to the packet at a station.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Did {
     Sent {
@@ -70,6 +71,7 @@ pub(super) enum Did {
     Freed(Freed),
 }
 
+/// A station.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Station {
     pub(super) host: Host,
@@ -147,6 +149,7 @@ pub(super) fn in_order(mut seen: Vec<Timed>, rules: Vec<(Direction, Rule)>) -> V
     stations
 }
 
+/// A station as the report shows it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(in crate::explain) struct StationRow {

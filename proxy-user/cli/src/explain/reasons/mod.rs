@@ -19,6 +19,7 @@ pub(super) use slices::Entry;
 
 use crate::finding::{Finding, texts};
 
+/// A reason, and what to do about it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub(super) struct Reason {
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -200,6 +201,7 @@ impl Wanted<'_> {
         })
     }
 
+    /// Returns the nodes of the service's endpoints.
     pub(super) fn nodes(&self) -> BTreeSet<&str> {
         let slices = self.objects.slices.iter();
         let endpoints = slices.flat_map(|slice| &slice.endpoints);

@@ -95,6 +95,7 @@ impl Entry<'_> {
         Some(SocketAddr::new(self.endpoint.address?, port))
     }
 
+    /// Returns the address as the report lists it.
     pub(in crate::explain) fn shown(&self) -> String {
         match (self.address(), self.endpoint.address) {
             (Some(address), _) if self.is_held() => address.to_string(),
@@ -120,6 +121,7 @@ impl Entry<'_> {
         name_of(self.slice)
     }
 
+    /// Returns the endpoint's pod, if it is known.
     pub(super) fn pod(&self) -> Option<&Pod> {
         let wanted = self.endpoint.pod.as_ref()?;
         let (_, name) = wanted.split_once('/')?;
@@ -146,6 +148,7 @@ impl Entry<'_> {
         }
     }
 
+    /// Returns why an endpoint that is not ready is so.
     pub(in crate::explain) fn not_ready(&self) -> Reason {
         if self.endpoint.terminating {
             return Reason::of("not-serving", &[]);
