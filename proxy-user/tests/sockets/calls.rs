@@ -23,10 +23,13 @@ use crate::{
 
 #[test]
 fn whatever_system_call_a_socket_uses_it_is_translated() {
-    let world = World::all(&[
-        Service::new(1, "UDP", &[20, 21]),
-        Service::new(3, "TCP", &[20, 21]),
-    ]);
+    let world = World::new(
+        "",
+        &[
+            Service::new(1, "UDP", &[20, 21]),
+            Service::new(3, "TCP", &[20, 21]),
+        ],
+    );
     several_sockets_on_one_port_each_have_their_own_backend(&world);
     world.expect_no_socket();
     a_nonblocking_connect_is_translated(&world);

@@ -9,8 +9,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lab::node::settings::SocketBalancing;
-
 use crate::{
     clients::{V4, ask, ask_connected, connected, datagrams},
     service::{address, two_over_udp, vip},
@@ -20,7 +18,7 @@ use crate::{
 #[test]
 fn udp_sockets_are_closed_kept_or_forgotten_as_their_backends_go() {
     let config = "conntrack: {udpStreamTimeout: 1s}\n";
-    let mut world = World::new(SocketBalancing::All, config, &two_over_udp(&[20]));
+    let mut world = World::new(config, &two_over_udp(&[20]));
     a_thousand_node_sockets_are_closed_and_get_another_backend_when_they_connect_again(&mut world);
     idle_udp_entries_are_removed_but_not_those_of_connected_sockets(&world);
     connected_udp_sockets_keep_their_backend_while_the_node_drains(&mut world);
@@ -49,12 +47,12 @@ fn a_thousand_node_sockets_are_closed_and_get_another_backend_when_they_connect_
         assert_eq!(error.kind(), ErrorKind::ConnectionAborted);
         socket.connect(vip(1)).expect("connect again");
         let answer = ask_connected(socket);
-        assert_eq!((answer.by.as_str(), answer.from), ("two", vip(1)));
+        assert_eq!((answer.by, answer.from), (21, vip(1)));
         assert_eq!(socket.peer_addr().expect("a peer"), vip(1));
     }
-    assert_eq!(ask_connected(&other).by, "two");
-    assert_eq!(ask_connected(&direct).by, "one");
-    assert_eq!(ask_connected(&pods).by, "two");
+    assert_eq!(ask_connected(&other).by, 21);
+    assert_eq!(ask_connected(&direct).by, 20);
+    assert_eq!(ask_connected(&pods).by, 21);
     assert!(took < Duration::from_secs(5), "{took:?}");
 }
 
@@ -62,7 +60,7 @@ fn idle_udp_entries_are_removed_but_not_those_of_connected_sockets(world: &World
     assert_eq!(world.after_closing(0), []);
     let socket = world.run(From::Pod, || datagrams(V4));
     let steady = world.run(From::Node, || connected(V4, vip(2)));
-    assert_eq!(ask(&socket, vip(1)).by, "two");
+    assert_eq!(ask(&socket, vip(1)).by, 21);
     assert_eq!(world.sockets().len(), 2);
     let deadline = Instant::now() + Duration::from_secs(8);
     while world.sockets().len() > 1 && Instant::now() < deadline {
@@ -78,11 +76,11 @@ fn idle_udp_entries_are_removed_but_not_those_of_connected_sockets(world: &World
 fn connected_udp_sockets_keep_their_backend_while_the_node_drains(world: &mut World) {
     let sockets = [From::Pod, From::Node].map(|from| world.run(from, || connected(V4, vip(2))));
     let ask_all = || sockets.each_ref().map(|socket| ask_connected(socket).by);
-    assert_eq!(ask_all(), ["two", "two"]);
+    assert_eq!(ask_all(), [21, 21]);
     let mut drain = world.drain();
     let until = Instant::now() + Duration::from_secs(4);
     while Instant::now() < until {
-        assert_eq!(ask_all(), ["two", "two"]);
+        assert_eq!(ask_all(), [21, 21]);
         sleep(Duration::from_millis(50));
     }
     drain.kill().expect("to be ended");

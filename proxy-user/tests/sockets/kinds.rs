@@ -15,7 +15,7 @@ use crate::{
 
 #[test]
 fn sockets_and_packets_share_the_work() {
-    let mut world = World::all(&two_over_udp(&[20]));
+    let mut world = World::new("", &two_over_udp(&[20]));
     only_connected_udp_sockets_of_pods_are_translated_packet_by_packet(&world);
     world.expect_no_socket();
     a_servers_answers_to_a_process_with_a_node_ports_number_are_no_requests(&world);
@@ -47,11 +47,11 @@ fn a_backend_that_is_another_services_address_as_well_is_not_translated_again(wo
     for protocol in ["TCP", "UDP"] {
         let other = Service {
             port: PORT,
-            spec: "  externalIPs: ['10.40.1.20']\n",
+            external_ip: Some(ONE),
             ..Service::new(2, protocol, &[21])
         };
         world.publish(&[Service::new(1, protocol, &[20]), other]);
-        for (to, expected) in [(vip(1), "one"), (asked_for_the_other, "two")] {
+        for (to, expected) in [(vip(1), 20), (asked_for_the_other, 21)] {
             let by = if protocol == "TCP" {
                 world.open(From::Pod, to).answer.by
             } else {
@@ -126,7 +126,7 @@ fn sockets_in_the_same_hash_bucket_keep_their_own_backends(world: &mut World) {
         assert_eq!(socket.peer_addr().expect("a peer"), vip(service));
         answer.by
     };
-    assert_eq!([by(&holder, 2), by(&guest, 1)], ["two", "one"]);
+    assert_eq!([by(&holder, 2), by(&guest, 1)], [21, 20]);
     assert_eq!(world.sockets().len(), 2);
     drop(holder);
     let left = world.after_closing(1);
@@ -138,7 +138,7 @@ fn sockets_in_the_same_hash_bucket_keep_their_own_backends(world: &mut World) {
     assert_eq!(moved[0].frontend, vip(2));
     world.publish(&two_over_udp(&[21]));
     // The agent does not mistake the socket for one whose backend was removed.
-    assert_eq!(by(&guest, 2), "two");
+    assert_eq!(by(&guest, 2), 21);
     // An unconnected socket of the same bucket also gets an entry for its datagrams.
     let unconnected = world.run(from, || {
         let cookie = SockRef::from(&guest).cookie().expect("a cookie");

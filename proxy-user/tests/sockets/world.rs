@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A node with a client pod, two server pods and an agent whose socket hooks are attached to a
+//! A node with a client pod, three server pods and an agent whose socket hooks are attached to a
 //! cgroup of the test. Clients can run in the client pod or on the node.
 
 use std::{
@@ -18,13 +18,12 @@ use lab::node::{
     cgroup::Cgroup,
     netns::NetNs,
     settings::SocketBalancing,
-    topology::Plumbing,
 };
 use proxy_common::Counter;
 
 use crate::{
     clients::Open,
-    pods::{join, make_bridge, serve},
+    pods::{join, serve},
     service::{Service, objects},
 };
 
@@ -56,30 +55,15 @@ pub(crate) struct World {
     agent: Agent<'static>,
     node: &'static NetNs,
     client: NetNs,
-    _servers: [NetNs; 2],
+    _servers: [NetNs; 3],
     cgroup: Cgroup,
     config: String,
     version: u64,
 }
 
 impl World {
-    /// Starts a node whose agent translates at every socket.
-    pub(crate) fn all(services: &[Service]) -> Self {
-        Self::new(SocketBalancing::All, "", services)
-    }
-
-    /// Starts a node with routed pods, and waits for the agent.
-    pub(crate) fn new(balancing: SocketBalancing, config: &str, services: &[Service]) -> Self {
-        Self::on(Plumbing::Routed, balancing, config, services)
-    }
-
-    /// Starts a node whose pods are connected with this plumbing, and waits for the agent.
-    pub(crate) fn on(
-        plumbing: Plumbing,
-        balancing: SocketBalancing,
-        config: &str,
-        services: &[Service],
-    ) -> Self {
+    /// Starts a node whose agent translates at every socket, and waits for the agent.
+    pub(crate) fn new(config: &str, services: &[Service]) -> Self {
         bpffs::prepare().expect("a BPF file system");
         // The agent has a reference to the node, so the node is leaked until the test program ends.
         let node: &'static NetNs = Box::leak(Box::new(NetNs::new("node").expect("run as root")));
@@ -93,15 +77,11 @@ impl World {
             ("ipv4/conf/all/rp_filter", "0"),
         ])
         .expect("forwarding");
-        if plumbing == Plumbing::Bridge {
-            make_bridge(node);
-        }
-        let [client, one, two] = [10, 20, 21].map(|last| join(node, plumbing, last));
-        serve(&one, "one");
-        serve(&two, "two");
+        let client = join(node, 10);
+        let servers = [20, 21, 22].map(|last| serve(node, last));
         let cgroup = Cgroup::new().expect("a cgroup");
         let text = objects(1, services);
-        let mut agent = with_options(balancing, config, &cgroup, |options| {
+        let mut agent = with_options(SocketBalancing::All, config, &cgroup, |options| {
             Agent::start(node, options, &Manifests::Text(&text))
         })
         .expect("an agent");
@@ -112,7 +92,7 @@ impl World {
             agent,
             node,
             client,
-            _servers: [one, two],
+            _servers: servers,
             cgroup,
             config: config.to_owned(),
             version: 1,
@@ -121,14 +101,9 @@ impl World {
 
     /// Replaces all services, and waits until the agent has applied them.
     pub(crate) fn publish(&mut self, services: &[Service]) {
-        self.publish_with(services, "");
-    }
-    /// Replaces all services, adds other objects (YAML), and waits until the agent applied them.
-    pub(crate) fn publish_with(&mut self, services: &[Service], more: &str) {
         self.version += 1;
-        self.agent
-            .publish(&(objects(self.version, services) + more))
-            .expect("manifests");
+        let published = self.agent.publish(&objects(self.version, services));
+        published.expect("manifests");
         self.agent.wait_for(self.version).expect("to take effect");
     }
 

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 
 use super::{
-    model::{Judgement, Model, Peer, Route, Seen, Talk, by, expect_own},
+    model::{Judgement, Model, Peer, Route, Seen, Talk, expect_own},
     services::{Backend, Fate, plain},
 };
 use crate::world::From;
@@ -219,7 +219,7 @@ impl Model {
                 ));
             }
             (None, Seen::Answer(answer, port)) => {
-                if !outlook.pods.contains(&by(answer)) {
+                if !outlook.pods.contains(&answer.by) {
                     return Err(format!("{} must not answer: {outlook:?}", answer.by));
                 }
                 if !outlook.from.contains(&answer.from) {

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    operations::{Family, Kind, Wanted},
+    operations::{Family, Kind},
     services::{Backend, Fate, Services, plain},
 };
 use crate::{clients::Answer, world::From};
@@ -173,7 +173,7 @@ impl Model {
             (Fate::Served(_) | Fate::Untouched(Some(_)), _) if !udp => {
                 match (self.fate(talk, to), seen) {
                     (Fate::Untouched(Some(pod)), Seen::Answer(answer, port))
-                        if by(answer) == pod =>
+                        if answer.by == pod =>
                     {
                         expect_own(talk, answer, *port)?;
                         Route::Direct(Some(pod))
@@ -238,26 +238,11 @@ impl Model {
         }
         Ok(())
     }
-
-    /// Adds or replaces a service.
-    pub(crate) fn apply(&mut self, wanted: &Wanted) {
-        self.services.apply(wanted);
-    }
-}
-
-/// Returns the last number in the address of the pod that answered; 0 for an unknown name.
-pub(crate) fn by(answer: &Answer) -> u8 {
-    match answer.by.as_str() {
-        "one" => 20,
-        "two" => 21,
-        "three" => 22,
-        _ => 0,
-    }
 }
 
 /// Returns the backend that answered; an error if it is not one of those that are allowed.
 pub(crate) fn chosen(allowed: &[Backend], answer: &Answer) -> Result<Backend, String> {
-    let mut matching = allowed.iter().filter(|one| one.pod == by(answer));
+    let mut matching = allowed.iter().filter(|one| one.pod == answer.by);
     matching
         .next()
         .copied()

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use super::{
     ask::Outlook,
-    model::{Model, Peer, Route, Seen, by, chosen},
+    model::{Model, Peer, Route, Seen, chosen},
     services::plain,
 };
 
@@ -35,7 +35,7 @@ impl Model {
                 if let (Route::Backend(backends), Some(answer)) = (&mut peer.way, answered)
                     && backends.iter().all(|one| services.serves(*one))
                 {
-                    backends.retain(|one| one.pod == by(answer));
+                    backends.retain(|one| one.pod == answer.by);
                 }
             }
             (peer, Some(to)) => {

@@ -3,36 +3,23 @@
 
 use std::{fmt, net::SocketAddr, str::FromStr};
 
-use crate::{kept::parsed, world::From};
+use crate::{
+    kept::parsed,
+    service::{Endpoint, Service},
+    world::From,
+};
 
-/// A service as an operation wants it. Its number determines its protocol: see [`Wanted::is_udp`].
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Wanted {
-    pub(crate) number: u8,
-    pub(crate) endpoints: Vec<Endpoint>,
-    pub(crate) affinity: bool,
-    /// True for `internalTrafficPolicy: Local`.
-    pub(crate) local: bool,
-    /// True if the service also has an IPv4 endpoint on another node. Only with `local`.
-    pub(crate) far: bool,
+/// The numbers that services can have.
+pub(crate) const NUMBERS: [u8; 5] = [1, 2, 3, 4, 5];
+
+/// Returns true if services with this number are served over UDP, false for TCP.
+pub(crate) fn is_udp(number: u8) -> bool {
+    number <= 3
 }
 
-impl Wanted {
-    /// The numbers that services can have.
-    pub(crate) const ALL: [u8; 5] = [1, 2, 3, 4, 5];
-
-    pub(crate) fn is_udp(number: u8) -> bool {
-        number <= 3
-    }
-}
-
-/// An endpoint of a service as an operation wants it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Endpoint {
-    /// The pod, by the last number of its address.
-    pub(crate) pod: u8,
-    /// Its share of new connections; with 0 it keeps those that it has, and clients by affinity.
-    pub(crate) weight: u16,
+/// Returns the service with this number, without endpoints.
+pub(crate) fn numbered(number: u8) -> Service {
+    Service::new(number, if is_udp(number) { "UDP" } else { "TCP" }, &[])
 }
 
 impl fmt::Display for Endpoint {
@@ -75,7 +62,7 @@ pub(crate) enum Family {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Operation {
     /// Adds or replaces a service.
-    Apply(Wanted),
+    Apply(Service),
     Remove(u8),
     /// Restarts the agent.
     Restart,
@@ -164,14 +151,8 @@ impl FromStr for Operation {
     }
 }
 
-fn service(number: u8, words: &[&str]) -> Result<Wanted, String> {
-    let mut service = Wanted {
-        number,
-        endpoints: Vec::new(),
-        affinity: false,
-        local: false,
-        far: false,
-    };
+fn service(number: u8, words: &[&str]) -> Result<Service, String> {
+    let mut service = numbered(number);
     for word in words {
         match *word {
             "affinity" => service.affinity = true,

@@ -79,11 +79,11 @@ fn run_through(node: &mut Node, sequence: &Sequence<Operation>) -> Result<usize,
     let first = sequence.0.iter().take_while(is_first);
     for step in first.clone() {
         if let Operation::Apply(wanted) = step {
-            run.model.apply(wanted);
+            run.model.services.apply(wanted);
         }
     }
     let count = first.count();
-    run.node.publish(run.model.services.all());
+    run.node.world.publish(&run.model.services.all());
     for (operation, step) in sequence.0.iter().enumerate().skip(count) {
         let failed = |text| Difference { operation, text };
         run.step(step).map_err(failed)?;
@@ -97,7 +97,7 @@ impl Run<'_> {
     fn step(&mut self, step: &Operation) -> Result<(), String> {
         match step {
             Operation::Apply(wanted) => {
-                self.model.apply(wanted);
+                self.model.services.apply(wanted);
                 self.change()?;
             }
             Operation::Remove(number) => {
@@ -128,7 +128,7 @@ impl Run<'_> {
     }
     /// Makes the model's services exist, and updates the model by the errors of sockets.
     fn change(&mut self) -> Result<(), String> {
-        self.node.publish(self.model.services.all());
+        self.node.world.publish(&self.model.services.all());
         let errors = self.sockets.iter().map(|(socket, held)| {
             let error = held.as_ref().take_error().ok().flatten();
             (*socket, error.map(|error| number(&error)))
