@@ -2,8 +2,6 @@
 //! Unusual frames: tags, wrong lengths, other receivers. No program may crash on them, read past
 //! their end, or translate them by half. The usual ones stand in tests/fuzz/cases/frames.txt.
 
-use std::net::IpAddr;
-
 use datapath::XdpMode;
 use linux::query_tcx;
 use proxy_common::{Counter, Protocol, maps::interface};
@@ -143,17 +141,6 @@ fn a_frame_to_another_machine_begins_no_flow_of_a_service(#[values(IPV4, IPV6)] 
     }
     let own = world.ingress(&frame([0; 6], 3, service));
     assert_eq!(own.counter, Counter::ForwardedNew);
-}
-
-#[rstest]
-#[case::v4(IPV4, "127.0.0.1")]
-#[case::v6(IPV6, "::1")]
-fn a_loopback_address_from_the_wire_is_not_served(#[case] a: Addresses, #[case] loopback: IpAddr) {
-    let mut world = World::new(&[Service::web(a).at_node_port(30_080)]);
-    world.set_node_addresses(&[(a.node, true), (loopback, true)]);
-    let syn = |to| tcp(a.outside_client(), at(to, 30_080), Tcp::Syn, b"");
-    world.expect_untouched(&syn(loopback));
-    assert_eq!(world.ingress(&syn(a.node)).counter, Counter::ForwardedNew);
 }
 
 #[rstest]

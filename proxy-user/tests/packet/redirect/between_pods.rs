@@ -108,12 +108,6 @@ fn with_filters_a_connection_bypasses_the_stack_only_by_a_fresh_record() {
         record(&node, age);
         expect(&node, is);
     }
-    record(&node, 0);
-    node.world.configure(|settings| {
-        settings.flags &= !Settings::UNFILTERED;
-        settings.flags |= Settings::TCP_BY_STACK;
-    });
-    assert!(!is_past(&node, &there(&node, Tcp::Ack)));
 }
 
 /// Changes a node; returns the interface at which the packet comes in then.

@@ -8,14 +8,13 @@ use std::net::SocketAddr;
 
 use datapath::maps::family::Family;
 use linux::now;
-use proxy_common::{Counter, FlowKind, Protocol, Settings, V4, flow::Offload, maps::interface};
-use rstest::rstest;
+use proxy_common::{Counter, FlowKind, Settings, V4, flow::Offload, maps::interface};
 
 use super::link;
 use crate::{
     node::{INSIDE, Node, OUTSIDE},
-    packets::{Tcp, tcp, udp},
-    service::{IPV4, Service},
+    packets::{Tcp, tcp},
+    service::IPV4,
     world::{NEXT, REDIRECT},
 };
 
@@ -45,19 +44,14 @@ impl Filtered {
             assert_eq!(self.send(there, flags), NEXT, "no record yet");
         }
     }
-    /// Sends a segment of the connection; returns the verdict.
+    /// Sends a segment of the connection, which the stack lets pass; returns ingress's verdict.
     fn send(&self, there: bool, flags: Tcp) -> u32 {
-        if !there {
-            return self.reply(INSIDE, flags);
-        }
-        let packet = tcp(self.client, self.node.service(), flags, b"");
-        self.node.ingress(&packet, INSIDE).verdict
-    }
-    /// Sends a reply by this interface, which the stack lets pass; returns ingress's verdict.
-    fn reply(&self, interface: u32, flags: Tcp) -> u32 {
-        let packet = tcp(self.backend, self.client, flags, b"");
-        let inside = self.node.ingress(&packet, interface);
-        if inside.verdict == NEXT {
+        let (from, to) = match there {
+            true => (self.client, self.node.service()),
+            false => (self.backend, self.client),
+        };
+        let inside = self.node.ingress(&tcp(from, to, flags, b""), INSIDE);
+        if !there && inside.verdict == NEXT {
             let out = self.node.egress(&inside.packet, 0, INSIDE);
             assert_eq!(out.counter, Counter::ReplyTranslated);
         }
@@ -88,34 +82,20 @@ impl Filtered {
 }
 
 #[test]
-fn each_direction_leaves_past_the_stack_by_its_own_fresh_record() {
+fn each_direction_leaves_past_the_stack_by_its_own_fresh_record_and_else_asks() {
     let world = Filtered::new();
     world.establish();
-    assert_eq!(world.send(true, Tcp::Ack), NEXT);
-    world.record(FlowKind::ORIGINAL, INSIDE, 0);
-    assert_eq!(world.send(true, Tcp::Ack), REDIRECT);
-    assert_eq!(world.send(false, Tcp::Ack), NEXT);
-    world.record(FlowKind::REPLY, INSIDE, 0);
-    assert_eq!(world.send(false, Tcp::Ack), REDIRECT);
-    world.record(FlowKind::ORIGINAL, INSIDE, 2 * UNIT);
-    assert_eq!(world.send(true, Tcp::Ack), REDIRECT);
-    world.record(FlowKind::ORIGINAL, INSIDE, 3 * UNIT);
-    assert_eq!(world.send(true, Tcp::Ack), NEXT);
-    assert_eq!(world.send(false, Tcp::Ack), REDIRECT);
-}
-
-#[test]
-fn a_packet_without_a_record_that_is_fresh_and_by_its_route_notes_that_it_asks() {
     for (kind, there) in [(FlowKind::ORIGINAL, true), (FlowKind::REPLY, false)] {
-        let world = Filtered::new();
-        world.establish();
+        assert_eq!(world.send(there, Tcp::Ack), NEXT, "{kind:?}");
+        world.record(kind, INSIDE, 0);
+        assert_eq!(world.send(there, Tcp::Ack), REDIRECT, "{kind:?}");
+    }
+    for (kind, there) in [(FlowKind::ORIGINAL, true), (FlowKind::REPLY, false)] {
         world.record(kind, INSIDE, 3 * UNIT);
-        assert_eq!(world.send(there, Tcp::Ack), NEXT);
+        assert_eq!(world.send(there, Tcp::Ack), NEXT, "{kind:?}");
         assert!(world.has_asked(kind), "{kind:?}");
     }
     // What the stack sends elsewhere than the FIB says would ask with every packet.
-    let world = Filtered::new();
-    world.establish();
     world.record(FlowKind::ORIGINAL, OUTSIDE, 0);
     assert_eq!(world.send(true, Tcp::Ack), NEXT);
     assert!(world.has_asked(FlowKind::ORIGINAL));
@@ -161,59 +141,4 @@ fn a_reply_by_another_interface_than_the_recorded_one_takes_the_stack_and_ends_n
     world.node.world.set_port(OUTSIDE, bits, INSIDE);
     let packet = tcp(world.backend, world.client, Tcp::Ack, b"");
     assert_eq!(world.node.ingress(&packet, OUTSIDE).verdict, REDIRECT);
-}
-
-#[rstest]
-fn syns_fins_and_resets_take_the_stack(#[values(Tcp::Syn, Tcp::Fin, Tcp::Rst)] flags: Tcp) {
-    let world = Filtered::new();
-    world.establish();
-    world.record(FlowKind::ORIGINAL, INSIDE, 0);
-    assert_eq!(world.send(true, flags), NEXT);
-}
-
-#[test]
-fn packets_of_an_unestablished_connection_take_the_stack() {
-    let world = Filtered::new();
-    assert_eq!(world.send(true, Tcp::Syn), NEXT);
-    world.record(FlowKind::ORIGINAL, INSIDE, 0);
-    assert_eq!(world.send(true, Tcp::Ack), NEXT, "nobody has answered");
-    assert_eq!(world.send(false, Tcp::SynAck), NEXT);
-    assert_eq!(world.send(true, Tcp::Ack), NEXT, "this one establishes it");
-    assert_eq!(world.send(true, Tcp::Ack), REDIRECT);
-}
-
-#[test]
-fn tcp_takes_the_stack_if_conntrack_is_not_liberal() {
-    let mut world = Filtered::new();
-    world.establish();
-    world.record(FlowKind::ORIGINAL, INSIDE, 0);
-    world.node.world.configure(|settings| {
-        settings.flags &= !Settings::UNFILTERED;
-        settings.flags |= Settings::TCP_BY_STACK;
-    });
-    assert_eq!(world.send(true, Tcp::Ack), NEXT);
-}
-
-#[test]
-fn datagrams_leave_past_the_stack_once_they_are_answered() {
-    let mut world = Filtered::new();
-    world.node.world.remove("web");
-    let service = Service::over(Protocol::UDP, IPV4);
-    world.node.world.apply(&service);
-    let ask = |world: &Filtered| {
-        let packet = udp(world.client, world.node.service(), b"?");
-        let outcome = world.node.ingress(&packet, INSIDE);
-        assert!([Counter::ForwardedNew, Counter::ForwardedHit].contains(&outcome.counter));
-        outcome.verdict
-    };
-    assert_eq!(ask(&world), NEXT);
-    world.record(FlowKind::ORIGINAL, INSIDE, 0);
-    assert_eq!(ask(&world), NEXT, "a one-way stream is the stack's");
-    let answer = udp(world.backend, world.client, b"!");
-    let inside = world.node.ingress(&answer, INSIDE);
-    assert_eq!(inside.verdict, NEXT);
-    world.node.egress(&inside.packet, 0, INSIDE);
-    assert_eq!(ask(&world), REDIRECT);
-    world.record(FlowKind::REPLY, INSIDE, 0);
-    assert_eq!(world.node.ingress(&answer, INSIDE).verdict, REDIRECT);
 }
