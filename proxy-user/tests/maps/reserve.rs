@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use control::{apply::Affected, object::ObjectName};
+use control::{apply::Affected, object::ObjectName, plan::ServicePlan};
 use datapath::{Capacities, Datapath};
 use proxy_common::maps;
 
@@ -12,16 +12,17 @@ use crate::support::{PinDir, SMALL, expected, name, picture, plan, v4};
 /// The capacity of the full map. The reserve of 1/32 is four entries.
 const CAPACITY: u32 = 128;
 
-/// Applies new services until one is refused, and returns its number.
-fn fill(datapath: &mut Datapath) -> u32 {
-    for n in 0..CAPACITY {
-        let plan = plan(v4(10, 96, 1, n as u8), &[n as u8]);
-        let result = datapath.apply(&[(name(&format!("s{n}")), plan)]);
+/// Applies new services until one is refused, and returns those before it.
+fn fill(datapath: &mut Datapath) -> BTreeMap<ObjectName, ServicePlan> {
+    let mut services = BTreeMap::new();
+    for n in 0..CAPACITY as u8 {
+        let (name, plan) = (name(&format!("s{n}")), plan(v4(10, 96, 1, n), &[n]));
+        let result = datapath.apply(&[(name.clone(), plan.clone())]);
         if let [failure] = &result.failures[..] {
-            let service = name(&format!("s{n}"));
-            assert_eq!(failure.affected, Affected::Service(service));
-            return n;
+            assert_eq!(failure.affected, Affected::Service(name));
+            return services;
         }
+        services.insert(name, plan);
     }
     panic!("nothing was refused");
 }
@@ -51,14 +52,9 @@ fn new_services_leave_a_reserve_to_those_that_exist_and_to_essential_ones() {
         };
         shrink(&mut options.capacities);
         let mut datapath = Datapath::open(&options).expect("opens");
-        let refused = fill(&mut datapath);
-        assert!(refused < CAPACITY - CAPACITY / 32 + 1, "{map}: {refused}");
-        let mut services: BTreeMap<ObjectName, _> = (0..refused)
-            .map(|n| {
-                let plan = plan(v4(10, 96, 1, n as u8), &[n as u8]);
-                (name(&format!("s{n}")), plan)
-            })
-            .collect();
+        let mut services = fill(&mut datapath);
+        let count = services.len() as u32;
+        assert!(count < CAPACITY - CAPACITY / 32 + 1, "{map}: {count}");
 
         let more = plan(v4(10, 96, 1, 0), &[0, 77]);
         let dns = plan(v4(10, 96, 0, 10), &[200]);

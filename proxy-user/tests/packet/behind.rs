@@ -2,7 +2,7 @@
 //! While programs over new maps take over, they run behind those over the old ones: what these have
 //! served is not served again, and flows avoid its tuples.
 
-use proxy_common::Protocol;
+use proxy_common::{Protocol, maps};
 use rstest::rstest;
 
 use crate::{
@@ -30,7 +30,7 @@ fn a_packet_that_programs_before_these_have_translated_is_not_translated_again(
     let translated = tcp(client, backend, Tcp::Syn, b"");
     let other = world.ingress(&translated).src();
     assert_ne!(other, client, "or this shows nothing");
-    world.set_behind();
+    world.store(maps::DRAINED, 0, maps::generation::BEHIND);
     let passed = world.ingress_by(&translated, noted(served.note));
     passed.expect_untouched(&translated);
     assert_eq!(passed.note, served.note, "for other programs behind");
@@ -50,9 +50,9 @@ fn an_answer_that_programs_before_these_have_translated_is_none_of_the_nodes_own
     let (client, node_port) = (a.outside_client(), at(a.node, 30_080));
     let question = world.forward(&udp(client, node_port, b"?"));
     let answer = udp(a.endpoint(), question.src(), b"!");
-    let served = world.egress(&world.ingress(&answer).packet, false);
+    let served = world.egress(&world.ingress(&answer).packet);
     let entries = world.all_flows().len();
-    world.set_behind();
+    world.store(maps::DRAINED, 0, maps::generation::BEHIND);
     let to_another = udp(node_port, at(a.outsider, 9), b"!");
     world.egress_by(&to_another, noted(served.note));
     assert_eq!(world.all_flows().len(), entries);

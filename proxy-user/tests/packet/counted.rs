@@ -92,7 +92,7 @@ fn repeated_and_unanswered_syns_are_counted(#[values(IPV4, IPV6)] a: Addresses) 
     assert_eq!(begun(&world, backend), [1, 1, 0, 0, 0]);
     world.ingress(&syn);
     assert_eq!(begun(&world, backend), [1, 2, 0, 1, 1]);
-    world.egress(&tcp(backend, client, Tcp::SynAck, b""), false);
+    world.egress(&tcp(backend, client, Tcp::SynAck, b""));
     world.ingress(&syn);
     let lost = begun(&world, backend);
     assert_eq!(lost, [1, 3, 0, 2, 1], "the answer was lost");

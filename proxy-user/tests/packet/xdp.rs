@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use datapath::XdpMode;
 use proxy_common::{
-    Counter, FlowEntry, FlowKind, Port, V4,
+    Counter, FlowEntry, FlowKind, Port, V4, maps,
     masquerade::Marks,
     xdp::{Abilities, Uplink},
 };
@@ -93,7 +93,6 @@ impl Open {
                 packet: after,
                 note: 0,
                 counter,
-                marked: false,
                 mark: 0,
             };
         }
@@ -115,9 +114,8 @@ impl Open {
         } else {
             NODE_MAC
         };
-        self.node
-            .world
-            .set_uplink(uplink, Uplink::new(mac, abilities));
+        let word = Uplink::new(mac, abilities).0;
+        self.node.world.store(maps::UPLINKS, uplink, word);
     }
 }
 

@@ -9,7 +9,7 @@ use linux::now;
 use proxy_common::{
     Counter, Port, Protocol, Settings, V4,
     flow::between_pods::{Direction, End, Record},
-    maps::interface,
+    maps::{self, interface},
 };
 use rstest::rstest;
 
@@ -102,7 +102,7 @@ fn with_filters_a_connection_bypasses_the_stack_only_by_a_fresh_record() {
             .after(one, true, false, then)
             .after(other, false, false, then)
             .after(one, false, true, then);
-        node.world.set_between_pods(one.slot, record.0);
+        node.world.store(maps::BETWEEN_PODS, one.slot, record.0);
     };
     for (age, is) in [(0, true), (3 << 32, false)] {
         record(&node, age);
