@@ -14,6 +14,5 @@ mod pool;
 mod redirect;
 mod service;
 mod shapes;
-mod weights;
 mod world;
 mod xdp;

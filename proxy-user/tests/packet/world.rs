@@ -255,10 +255,7 @@ impl World {
         context[INTERFACE_FIELD] = given.interface.to_ne_bytes();
         context[NOTE_FIELD] = given.note.to_ne_bytes();
         context[SEGMENT_FIELD] = given.segment.to_ne_bytes();
-        let (run, moved) = self.counted_run(program, packet, context.as_flattened());
-        let [counter] = moved[..] else {
-            panic!("exactly one counter moves, not {moved:?}")
-        };
+        let (run, counter) = self.counted_run(program, packet, context.as_flattened());
         let field = |field: usize| {
             let bytes = &run.context[field * 4..field * 4 + 4];
             u32::from_ne_bytes(bytes.try_into().expect("four bytes"))
@@ -272,20 +269,36 @@ impl World {
             packet: run.data,
             mark,
             note,
-            counter,
+            counter: counter.expect("a counter moves"),
         }
     }
-    /// Runs XDP on a frame from an uplink: returns its action, the frame afterwards, and the
-    /// counters that have moved.
-    pub(crate) fn at_xdp(&self, frame: &[u8], interface: u32) -> (u32, Vec<u8>, Vec<Counter>) {
+    /// Runs XDP on a frame from an uplink; `None` if it passes the frame to tc, unchanged and
+    /// uncounted.
+    pub(crate) fn at_xdp(&self, frame: &[u8], interface: u32) -> Option<Outcome> {
+        const PASS: u32 = 2;
         // A struct xdp_md: start and end of the frame, metadata, interface, queue.
         let length = u32::try_from(frame.len()).expect("short");
         let context = [0, length, 0, interface, 0, 0].map(u32::to_ne_bytes);
-        let (run, moved) = self.counted_run("uplink", frame, context.as_flattened());
-        (run.result, run.data, moved)
+        let (run, counter) = self.counted_run("uplink", frame, context.as_flattened());
+        if run.result == PASS {
+            assert_eq!((&run.data[..], counter), (frame, None), "untouched");
+            return None;
+        }
+        Some(Outcome {
+            verdict: run.result,
+            packet: run.data,
+            mark: 0,
+            note: 0,
+            counter: counter.expect("a counter moves"),
+        })
     }
-    /// Runs a program on a packet; also returns the counters that have moved, each by one.
-    fn counted_run(&self, program: &str, packet: &[u8], context: &[u8]) -> (TestRun, Vec<Counter>) {
+    /// Runs a program on a packet; also returns the only counter that has moved, by one.
+    fn counted_run(
+        &self,
+        program: &str,
+        packet: &[u8],
+        context: &[u8],
+    ) -> (TestRun, Option<Counter>) {
         let before = self.counters();
         let run = self
             .loaded()
@@ -298,7 +311,8 @@ impl World {
         let all = all.filter(|one| *one != Counter::FlowEvictedEarly);
         let moved: Vec<_> = all.filter(|one| by(*one) != 0).collect();
         assert!(moved.iter().all(|one| by(*one) == 1), "{moved:?}");
-        (run, moved)
+        assert!(moved.len() <= 1, "{moved:?}");
+        (run, moved.first().copied())
     }
     /// Begins another epoch of routes and neighbours.
     pub(crate) fn change_routes(&self) {
