@@ -9,7 +9,6 @@ mod fuzz;
 #[path = "../fuzz/kept.rs"]
 mod kept;
 mod kinds;
-mod long_lived;
 mod pods;
 mod service;
 mod settings;

@@ -37,7 +37,7 @@ fn sockets_of_an_excepted_cgroup_use_the_packet_path() {
     std::thread::sleep(std::time::Duration::from_millis(1500));
     for (cgroup, flows) in [(&mesh, 1), (&inner, 2)] {
         let open = cgroup
-            .inside(|| world.client().enter(|| Open::to(vip(1))))
+            .inside(|| world.namespace(From::Pod).enter(|| Open::to(vip(1))))
             .expect("enter the cgroup")
             .expect("enter the pod")
             .expect("an answer");

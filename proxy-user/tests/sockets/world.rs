@@ -4,7 +4,7 @@
 
 use std::{
     io::{BufRead, BufReader},
-    net::SocketAddr,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     path::Path,
     process::{Child, Command, Stdio},
     thread::sleep,
@@ -12,6 +12,7 @@ use std::{
 };
 
 use datapath::read::{Reader, SocketRow};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use lab::node::{
     agent::{Agent, Manifests, Options},
     bpffs,
@@ -81,10 +82,9 @@ impl World {
         let servers = [20, 21, 22].map(|last| serve(node, last));
         let cgroup = Cgroup::new().expect("a cgroup");
         let text = objects(1, services);
-        let mut agent = with_options(SocketBalancing::All, config, &cgroup, |options| {
-            Agent::start(node, options, &Manifests::Text(&text))
-        })
-        .expect("an agent");
+        let options = options(SocketBalancing::All, config, &cgroup);
+        let agent = Agent::start(node, &options, &Manifests::Text(&text));
+        let mut agent = agent.expect("an agent");
         if let Err(error) = agent.wait_for(1) {
             panic!("{error:#}: {:#?}", agent.log_tail(20));
         }
@@ -109,11 +109,8 @@ impl World {
 
     /// Restarts the agent with another socketBalancing, and waits until it serves again.
     pub(crate) fn restart(&mut self, balancing: SocketBalancing) {
-        let agent = &mut self.agent;
-        with_options(balancing, &self.config, &self.cgroup, |options| {
-            agent.restart(options)
-        })
-        .expect("an agent");
+        let options = options(balancing, &self.config, &self.cgroup);
+        self.agent.restart(&options).expect("an agent");
         self.agent.wait_for(self.version).expect("to take effect");
     }
 
@@ -146,12 +143,8 @@ impl World {
     /// Runs a function as if in a process of the pod or of the node. Sockets that it opens keep the
     /// network namespace and the cgroup.
     pub(crate) fn run<T>(&self, from: From, work: impl FnOnce() -> T) -> T {
-        let namespace = match from {
-            From::Pod => &self.client,
-            From::Node => self.node,
-        };
         self.cgroup
-            .inside(|| namespace.enter(work))
+            .inside(|| self.namespace(from).enter(work))
             .expect("enter the cgroup")
             .expect("enter the namespace")
     }
@@ -165,11 +158,11 @@ impl World {
     pub(crate) fn cgroup(&self) -> &Cgroup {
         &self.cgroup
     }
-    pub(crate) fn client(&self) -> &NetNs {
-        &self.client
-    }
-    pub(crate) fn node(&self) -> &'static NetNs {
-        self.node
+    pub(crate) fn namespace(&self, from: From) -> &NetNs {
+        match from {
+            From::Pod => &self.client,
+            From::Node => self.node,
+        }
     }
     pub(crate) fn pins(&self) -> &Path {
         self.agent.pin_dir()
@@ -209,21 +202,28 @@ impl World {
     }
 }
 
-/// Calls `start` with the options for an agent on this node, and returns its result.
-fn with_options<T>(
+/// The ranges of pods.
+const PODS: [IpNet; 2] = [
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(10, 40, 0, 0), 16)),
+    IpNet::V6(Ipv6Net::new_assert(
+        Ipv6Addr::new(0xfd00, 0x40, 0, 0, 0, 0, 0, 0),
+        48,
+    )),
+];
+
+/// Returns the options for an agent on this node.
+fn options<'a>(
     socket_balancing: SocketBalancing,
-    config: &str,
-    cgroup: &Cgroup,
-    start: impl FnOnce(&Options<'_>) -> T,
-) -> T {
-    let cidrs = ["10.40.0.0/16", "fd00:40::/48"].map(|cidr| cidr.parse().expect("a range"));
-    start(&Options {
+    config: &'a str,
+    cgroup: &'a Cgroup,
+) -> Options<'a> {
+    Options {
         binary: Path::new(BINARY),
         node_name: "node-a",
-        cluster_cidrs: &cidrs,
+        cluster_cidrs: &PODS,
         config,
         socket_balancing,
         kubeconfig: None,
         cgroup_root: cgroup.path(),
-    })
+    }
 }

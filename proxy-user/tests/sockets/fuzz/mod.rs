@@ -9,7 +9,6 @@ mod model;
 mod node;
 mod note;
 mod operations;
-mod rows;
 mod run;
 mod services;
 

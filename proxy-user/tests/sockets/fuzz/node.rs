@@ -10,7 +10,7 @@ use std::{
 };
 
 use datapath::maps::{family::Family, pins::map_path, tables::Table};
-use lab::node::{netns::NetNs, settings::SocketBalancing};
+use lab::node::settings::SocketBalancing;
 use linux::{Plain, get_pinned};
 use nix::unistd::gettid;
 use proxy_common::{FlowEntry, FlowKey, SocketBucket, SocketEntry, SocketKey, V4, V6, maps};
@@ -33,7 +33,7 @@ impl Node {
         let batch = format!(
             "address add {NODE6}/64 dev uplink nodad\nneigh add {ROUTER6} lladdr 02:00:00:00:00:01 dev uplink\nroute add default via {ROUTER6}\n"
         );
-        world.node().ip(&batch).expect("an address");
+        world.namespace(From::Node).ip(&batch).expect("an address");
         let node = Self { world };
         node.join(node.world.cgroup().path());
         // The agent needs some time to find the new address.
@@ -46,12 +46,6 @@ impl Node {
     }
     fn leave(&self) {
         self.join(self.world.cgroup().path().parent().expect("a cgroup"));
-    }
-    pub(crate) fn namespace(&self, place: From) -> &NetNs {
-        match place {
-            From::Pod => self.world.client(),
-            From::Node => self.world.node(),
-        }
     }
     pub(crate) fn restart(&mut self) {
         // The agent's process must not be in the cgroup whose sockets the hooks translate.

@@ -160,7 +160,7 @@ impl Run<'_> {
             _ => Domain::IPV6,
         };
         let socket_type = if kind.udp { Type::DGRAM } else { Type::STREAM };
-        let namespace = self.node.namespace(kind.place);
+        let namespace = self.node.world.namespace(kind.place);
         let socket = namespace
             .enter(|| Socket::new(domain, socket_type, None))
             .expect("enter the namespace")
