@@ -14,27 +14,26 @@ use crate::{
     world::{Context, LOOPBACK, NEXT, SHOT, World},
 };
 
-/// The context at egress of a packet with our mark that others have masqueraded.
-const FORWARDED: Context = Context {
-    mark: Marks::DEFAULT.masquerade,
-    came_by: LOOPBACK,
-    interface: 0,
-    segment: 0,
-    note: 0,
-};
+/// Our mark.
+const MARK: u32 = Marks::DEFAULT.masquerade;
 
-const UNMARKED: Context = Context {
-    mark: 0,
-    ..FORWARDED
-};
+/// The context at egress of a packet with this mark that others have masqueraded.
+fn forwarded(mark: u32) -> Context {
+    Context {
+        mark,
+        came_by: LOOPBACK,
+        ..Context::default()
+    }
+}
 
 /// flannel masquerades such packets: they come from outside and go to other nodes' pods, with our
 /// mark. Every CNI masquerades pods' packets to hosts, which have no mark.
 #[rstest]
 fn foreign_masqueraded_packets_with_a_flows_tuple_get_another_port(
     #[values(IPV4, IPV6)] a: Addresses,
-    #[values(FORWARDED, UNMARKED)] context: Context,
+    #[values(MARK, 0)] mark: u32,
 ) {
+    let context = forwarded(mark);
     let world = World::new(&[Service::web(a)]);
     let (client, backend) = (a.outside_client(), a.endpoint());
     let ours = world.forward(&tcp(client, a.service(), Tcp::Syn, b""));
@@ -95,7 +94,7 @@ fn foreign_masqueraded_packets_reuse_the_tuple_of_a_closed_flow(
         })
         .collect();
     let (client, shared) = flows[0];
-    let begin = || world.egress_by(&tcp(shared, backend, Tcp::Syn, b""), FORWARDED);
+    let begin = || world.egress_by(&tcp(shared, backend, Tcp::Syn, b""), forwarded(MARK));
     // Its answers would go to another client.
     let refused = (SHOT, Counter::DroppedNoMasqueradePort);
     assert_eq!(begin().fate(), refused);
