@@ -15,17 +15,12 @@ use super::{
     node::Node,
     operations::{Family, Kind, Operation},
 };
-use crate::{calls::disconnect, clients::Open, kept::Sequence, world::PATIENCE};
+use crate::{
+    calls::disconnect, clients::Open, kept::Sequence, shorten::Difference, world::PATIENCE,
+};
 
 /// How long to wait where no answer is allowed to come.
 const SILENCE: Duration = Duration::from_millis(15);
-
-/// A difference between what the sockets did and what the model allows.
-#[derive(Clone, Debug)]
-pub(crate) struct Difference {
-    pub(crate) operation: usize,
-    pub(crate) text: String,
-}
 
 /// A socket that the sequence has opened.
 enum OpenSocket {
@@ -58,8 +53,8 @@ struct Run<'a> {
     datagrams: u64,
 }
 
-/// Runs a sequence on a node that has no sockets; returns how many operations it has.
-pub(crate) fn run(node: &mut Node, sequence: &Sequence<Operation>) -> Result<usize, Difference> {
+/// Runs a sequence on a node that has no sockets.
+pub(crate) fn run(node: &mut Node, sequence: &Sequence<Operation>) -> Result<(), Difference> {
     let result = run_through(node, sequence);
     if result.is_err() {
         node.clear();
@@ -67,7 +62,7 @@ pub(crate) fn run(node: &mut Node, sequence: &Sequence<Operation>) -> Result<usi
     result
 }
 
-fn run_through(node: &mut Node, sequence: &Sequence<Operation>) -> Result<usize, Difference> {
+fn run_through(node: &mut Node, sequence: &Sequence<Operation>) -> Result<(), Difference> {
     node.forget_flows();
     let mut run = Run {
         node,
@@ -89,8 +84,7 @@ fn run_through(node: &mut Node, sequence: &Sequence<Operation>) -> Result<usize,
         run.step(step).map_err(failed)?;
     }
     let operation = sequence.0.len().saturating_sub(1);
-    run.end().map_err(|text| Difference { operation, text })?;
-    Ok(sequence.0.len())
+    run.end().map_err(|text| Difference { operation, text })
 }
 
 impl Run<'_> {
