@@ -11,7 +11,7 @@ use proxy_common::{Counter, FrontendKind, Protocol, ServiceFlags, traffic::Traff
 use rstest::rstest;
 
 use crate::{
-    packets::{Tcp, at, seen, tcp, udp},
+    packets::{Tcp, at, tcp, udp},
     service::{Addresses, IPV4, IPV6, Service},
     world::{NEXT, World},
 };
@@ -63,7 +63,7 @@ fn packets_and_bytes_of_each_direction_are_counted_once(
     ];
     let mut source = client;
     for packet in &sent {
-        source = seen(&world.forward(packet).packet).src;
+        source = world.forward(packet).src();
     }
     assert_eq!(source == client, !masqueraded);
     let answers = [

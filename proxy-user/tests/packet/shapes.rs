@@ -8,7 +8,7 @@ use proxy_common::{Counter, Protocol, maps::interface};
 use rstest::rstest;
 
 use crate::{
-    packets::{NODE_MAC, TCP, Tcp, at, packet_over, raw, tcp, transport},
+    packets::{NODE_MAC, TCP, Tcp, at, raw, tcp, transport, udp},
     service::{Addresses, IPV4, IPV6, Service},
     world::{LOOPBACK, NEXT, Outcome, SHOT, World},
 };
@@ -149,9 +149,13 @@ fn a_packet_cut_short_anywhere_is_never_left_half_translated(
     #[values(Protocol::TCP, Protocol::UDP)] protocol: Protocol,
 ) {
     let world = World::new(&[Service::over(protocol, a)]);
-    let packet = packet_over(protocol, a.client(), a.service(), Tcp::Syn);
+    let over = |dst| match protocol {
+        Protocol::UDP => udp(a.client(), dst, b"payload"),
+        _ => tcp(a.client(), dst, Tcp::Syn, b"payload"),
+    };
+    let packet = over(a.service());
     let l4 = transport(&packet);
-    let end = packet_over(protocol, a.client(), a.endpoint(), Tcp::Syn);
+    let end = over(a.endpoint());
     // The kernel's test run refuses packets that end within their IP header.
     for length in l4..packet.len() {
         let cut = &packet[..length];

@@ -23,7 +23,7 @@ use proxy_common::{
 };
 
 use crate::{
-    packets::{NODE_MAC, seen},
+    packets::{NODE_MAC, ends},
     pool::{self, Loaded},
     service::{IPV4, IPV6, Service},
 };
@@ -50,14 +50,14 @@ impl Outcome {
         (self.verdict, self.counter)
     }
     pub(crate) fn src(&self) -> SocketAddr {
-        seen(&self.packet).src
+        self.ends().0
     }
     pub(crate) fn dst(&self) -> SocketAddr {
-        seen(&self.packet).dst
+        self.ends().1
     }
     /// Source and destination.
     pub(crate) fn ends(&self) -> (SocketAddr, SocketAddr) {
-        (self.src(), self.dst())
+        ends(&self.packet)
     }
     /// Expects that the packet passes byte for byte as it came.
     #[track_caller]

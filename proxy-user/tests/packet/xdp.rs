@@ -15,7 +15,7 @@ use rstest::rstest;
 
 use crate::{
     node::{INSIDE, INSIDE_MAC, Node, OUTSIDE, OUTSIDERS_MAC, PODS_MAC},
-    packets::{NODE_MAC, Tcp, hops, seen, tcp, with_hops},
+    packets::{NODE_MAC, Tcp, hops, tcp, with_hops},
     service::{Addresses, IPV4, IPV6},
     world::Outcome,
 };
@@ -45,7 +45,7 @@ impl Open {
         open.node.world.change_routes();
         let (service, backend) = (open.node.service(), open.node.backend());
         let syn = tcp(open.client, service, Tcp::Syn, b"");
-        let source = seen(&open.by_tc(&syn)).src;
+        let source = open.by_tc(&syn).src();
         assert_eq!(source.ip(), a.node, "masqueraded");
         let open = Self { source, ..open };
         let answer = tcp(backend, source, Tcp::SynAck, b"");
@@ -65,10 +65,10 @@ impl Open {
         tcp(self.node.backend(), self.source, Tcp::Ack, payload)
     }
     /// Passes a client's packet through tc, in and out; returns the result.
-    fn by_tc(&self, packet: &[u8]) -> Vec<u8> {
+    fn by_tc(&self, packet: &[u8]) -> Outcome {
         let inside = self.node.ingress(packet, OUTSIDE);
         let mark = Marks::DEFAULT.masquerade;
-        self.node.egress(&inside.packet, mark, INSIDE).packet
+        self.node.egress(&inside.packet, mark, INSIDE)
     }
     fn at_xdp(&self, packet: &[u8], interface: u32) -> Option<Outcome> {
         let packet = Node::framed(packet, interface);
@@ -117,14 +117,14 @@ fn xdp_translates_and_counts_packets_between_two_uplinks(#[values(IPV4, IPV6)] a
     let there = open.taken(&question, OUTSIDE);
     assert_eq!(there.fate(), (REDIRECT, Counter::ForwardedByXdp));
     assert_eq!(there.ends(), (open.source, node.backend()));
-    assert_eq!(seen(&there.packet).payload, b"a question");
+    assert!(there.packet.ends_with(b"a question"));
     assert_eq!(hops(&there.packet), 63);
     assert_eq!(there.packet[..12], [PODS_MAC, INSIDE_MAC].concat());
 
     let back = open.taken(&answer, INSIDE);
     assert_eq!(back.fate(), (REDIRECT, Counter::ReplyByXdp));
     assert_eq!(back.ends(), (node.service(), open.client));
-    assert_eq!(seen(&back.packet).payload, b"an answer");
+    assert!(back.packet.ends_with(b"an answer"));
     assert_eq!(hops(&back.packet), 63);
     assert_eq!(back.packet[..12], [OUTSIDERS_MAC, NODE_MAC].concat());
     let [to, from] = [question, answer].map(|packet| packet.len() as u64 - 14);

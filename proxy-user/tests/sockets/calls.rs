@@ -3,17 +3,13 @@
 #![expect(unsafe_code, reason = "AF_UNSPEC has no safe wrapper here")]
 
 use std::{
-    io, mem,
-    net::{SocketAddr, TcpStream, UdpSocket},
-    os::fd::{AsFd, AsRawFd, OwnedFd},
-    ptr, thread,
+    net::{TcpStream, UdpSocket},
+    os::fd::AsFd,
+    thread,
 };
 
-use nix::{
-    poll::{PollFd, PollFlags, poll},
-    sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, SockaddrIn, sendto, socket},
-};
-use socket2::{Domain, SockAddr, Socket, Type};
+use nix::poll::{PollFd, PollFlags, poll};
+use socket2::{Domain, SockAddr, SockAddrStorage, SockRef, Socket, Type};
 
 use crate::{
     clients::{Open, V4, ask, datagrams},
@@ -37,13 +33,6 @@ fn whatever_system_call_a_socket_uses_it_is_translated() {
     assert_eq!(world.flows(), 0);
     a_socket_works_on_when_its_process_has_left_the_cgroup(&world);
     world.expect_no_socket();
-}
-
-fn of(address: SocketAddr) -> SockaddrIn {
-    match address {
-        SocketAddr::V4(v4) => v4.into(),
-        SocketAddr::V6(_) => unreachable!("these tests are about IPv4"),
-    }
 }
 
 fn several_sockets_on_one_port_each_have_their_own_backend(world: &World) {
@@ -85,28 +74,22 @@ fn a_nonblocking_connect_is_translated(world: &World) {
 
 fn a_tcp_fast_open_by_sendto_is_translated(world: &World) {
     let open = world.run(From::Pod, || {
-        let (family, none) = (AddressFamily::Inet, SockFlag::empty());
-        let socket: OwnedFd = socket(family, SockType::Stream, none, None).expect("a socket");
-        let fast = MsgFlags::from_bits_retain(libc::MSG_FASTOPEN);
-        let sent = sendto(socket.as_raw_fd(), b"still there?\n", &of(vip(3)), fast);
-        assert_eq!(sent, Ok(13));
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        let (text, to) = (b"still there?\n", SockAddr::from(vip(3)));
+        let sent = socket.send_to_with_flags(text, &to, libc::MSG_FASTOPEN);
+        assert_eq!(sent.expect("sent"), text.len());
         Open::over(TcpStream::from(socket)).expect("an answer")
     });
     assert_eq!(open.answer.from, vip(3));
 }
 
 /// Disconnects a socket, by a connect to the address family AF_UNSPEC.
-pub(crate) fn disconnect(socket: &impl AsRawFd) {
-    // SAFETY: zeros are an address of family AF_UNSPEC; the length is the structure's.
-    let result = unsafe {
-        let nowhere: libc::sockaddr_in = mem::zeroed();
-        libc::connect(
-            socket.as_raw_fd(),
-            ptr::from_ref(&nowhere).cast(),
-            size_of_val(&nowhere) as libc::socklen_t,
-        )
-    };
-    assert_eq!(result, 0, "{}", io::Error::last_os_error());
+pub(crate) fn disconnect(socket: &UdpSocket) {
+    let length = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+    // SAFETY: zeros are an address of the family AF_UNSPEC; the length is that of an address.
+    let nowhere = unsafe { SockAddr::new(SockAddrStorage::zeroed(), length) };
+    let disconnected = SockRef::from(socket).connect(&nowhere);
+    disconnected.expect("disconnected");
 }
 
 fn a_socket_works_on_when_its_process_has_left_the_cgroup(world: &World) {

@@ -38,7 +38,7 @@ pub(crate) fn serve(node: &NetNs, last: u8) -> NetNs {
     thread::spawn(move || {
         let mut buffer = [0; 2048];
         while let Ok((length, from)) = udp.recv_from(&mut buffer) {
-            let (seen, text) = (canonical(from), String::from_utf8_lossy(&buffer[..length]));
+            let (seen, text) = (plain(from), String::from_utf8_lossy(&buffer[..length]));
             _ = udp.send_to(format!("{last} {seen} {text}").as_bytes(), from);
         }
     });
@@ -46,12 +46,12 @@ pub(crate) fn serve(node: &NetNs, last: u8) -> NetNs {
 }
 
 fn answer(mut stream: TcpStream, last: u8) -> io::Result<()> {
-    let seen = canonical(stream.peer_addr()?);
+    let seen = plain(stream.peer_addr()?);
     writeln!(stream, "{last} {seen}")?;
     io::copy(&mut stream.try_clone()?, &mut stream).map(drop)
 }
 
 /// Returns an IPv4-mapped IPv6 address as IPv4, and any other address unchanged.
-fn canonical(address: SocketAddr) -> SocketAddr {
+pub(crate) fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }

@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 
 use super::{
     model::{Judgement, Model, Peer, Route, Seen, Talk, expect_own},
-    services::{Backend, Fate, plain},
+    services::{Backend, Fate},
 };
-use crate::world::From;
+use crate::{pods::plain, world::From};
 
 /// What may happen after a message is sent.
 #[derive(Clone, Default, Debug)]

@@ -9,9 +9,9 @@ use std::{
 
 use super::{
     operations::{Family, Kind},
-    services::{Backend, Fate, Services, plain},
+    services::{Backend, Fate, Services},
 };
-use crate::{clients::Answer, world::From};
+use crate::{clients::Answer, pods::plain, world::From};
 
 /// Where a connected socket sends to.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -170,16 +170,12 @@ impl Model {
                 self.services.hold(place, plain(to), backend);
                 Route::Backend(vec![backend])
             }
+            (Fate::Untouched(Some(pod)), Seen::Answer(answer, port)) if answer.by == pod => {
+                expect_own(talk, answer, *port)?;
+                Route::Direct(Some(pod))
+            }
             (Fate::Served(_) | Fate::Untouched(Some(_)), _) if !udp => {
-                match (self.fate(talk, to), seen) {
-                    (Fate::Untouched(Some(pod)), Seen::Answer(answer, port))
-                        if answer.by == pod =>
-                    {
-                        expect_own(talk, answer, *port)?;
-                        Route::Direct(Some(pod))
-                    }
-                    _ => return Err(format!("{to} must be reached, but {seen:?}")),
-                }
+                return Err(format!("{to} must be reached, but {seen:?}"));
             }
             (Fate::Untouched(pod), Seen::Done) => Route::Direct(pod),
             (Fate::Dropped, Seen::Done) if place == From::Node => Route::Dropped,

@@ -9,8 +9,9 @@ use datapath::read::SocketRow;
 use super::{
     ask::Outlook,
     model::{Judgement, Model, Peer, Route, Seen, chosen},
-    services::{Backend, plain, pod_at},
+    services::{Backend, pod_at},
 };
+use crate::pods::plain;
 
 impl Model {
     /// Records the backend that an answer shows, and what later messages may now get.

@@ -53,11 +53,6 @@ pub(crate) struct Services {
     incarnations: u64,
 }
 
-/// Returns an IPv4-mapped IPv6 address as IPv4, and any other address unchanged.
-pub(crate) fn plain(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(address.ip().to_canonical(), address.port())
-}
-
 /// Returns the pod (last number of its address) that serves at this address and port; else None.
 pub(crate) fn pod_at(address: SocketAddr) -> Option<u8> {
     let pods = PODS.into_iter();
@@ -168,10 +163,7 @@ impl Services {
     fn chosen(&self, number: u8) -> Vec<Backend> {
         let mut backends = self.backends(number);
         let endpoints = &self.live[&number].service.endpoints;
-        let has_weight = |pod| {
-            let mut of_pod = endpoints.iter().filter(|one| one.pod == pod);
-            of_pod.any(|one| one.weight > 0)
-        };
+        let has_weight = |pod| endpoints.iter().any(|one| one.pod == pod && one.weight > 0);
         backends.retain(|backend| has_weight(backend.pod));
         backends
     }
