@@ -109,6 +109,11 @@ pub(crate) fn run(line: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// Returns what tc prints of the filters of `v0`, at ingress and at egress.
+pub(crate) fn filters() -> [String; 2] {
+    ["ingress", "egress"].map(|hook| run(&format!("tc filter show dev v0 {hook}")))
+}
+
 pub(crate) fn v4(a: u8, b: u8, c: u8, d: u8) -> V4 {
     Ipv4Addr::new(a, b, c, d).into()
 }
@@ -121,10 +126,7 @@ pub(crate) fn name(name: &str) -> ObjectName {
     ObjectName::new("shop", name)
 }
 
-pub(crate) fn backend<A>(address: A, sets: EndpointSet) -> BackendPlan<A>
-where
-    A: proxy_common::Addr,
-{
+pub(crate) fn backend<A: Family>(address: A, sets: EndpointSet) -> BackendPlan<A> {
     BackendPlan {
         address,
         port: Port::from_host(8080),
@@ -134,10 +136,7 @@ where
     }
 }
 
-pub(crate) fn frontend<A>(address: A, kind: FrontendKind) -> FrontendPlan<A>
-where
-    A: proxy_common::Addr,
-{
+pub(crate) fn frontend<A: Family>(address: A, kind: FrontendKind) -> FrontendPlan<A> {
     FrontendPlan {
         address,
         port: Port::from_host(80),

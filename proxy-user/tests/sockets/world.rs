@@ -11,6 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use clap::ValueEnum;
 use datapath::read::{Reader, SocketRow};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use lab::node::{
@@ -38,17 +39,10 @@ pub(crate) const PORT: u16 = 8080;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Where a client runs: in the client pod or on the node.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, ValueEnum)]
 pub(crate) enum From {
     Pod,
     Node,
-}
-
-impl From {
-    /// Returns the place as a word, as `portolan sockets` shows it.
-    pub(crate) fn word(self) -> &'static str {
-        if self == Self::Pod { "pod" } else { "node" }
-    }
 }
 
 /// The node with its pods and its agent. Dropping it ends the agent and removes what it has left.

@@ -9,6 +9,7 @@ use datapath::read::SocketRow;
 use super::{
     ask::Outlook,
     model::{Judgement, Model, Peer, Route, Seen, chosen},
+    operations::word,
     services::{Backend, pod_at},
 };
 use crate::pods::plain;
@@ -84,7 +85,7 @@ impl Model {
                 return Err(format!("the row of a socket that is closed: {row:?}"));
             };
             let talk = &self.talks[socket];
-            if row.owner != talk.kind.place.word() || (row.connected && !talk.tried) {
+            if row.owner != word(talk.kind.place) || (row.connected && !talk.tried) {
                 return Err(format!("socket {socket} is {talk:?}, but its row {row:?}"));
             }
         }

@@ -3,6 +3,8 @@
 
 use std::{fmt, net::SocketAddr, str::FromStr};
 
+use clap::ValueEnum;
+
 use crate::{
     kept::parsed,
     service::{Endpoint, Service},
@@ -50,12 +52,18 @@ pub(crate) struct Kind {
     pub(crate) place: From,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Family {
     V4,
     V6,
     /// An IPv6 socket that can also use IPv4, by mapped addresses.
     Dual,
+}
+
+/// Returns the word for a value: places as `portolan sockets` shows them.
+pub(crate) fn word(value: impl ValueEnum) -> String {
+    let value = value.to_possible_value();
+    value.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 /// An operation of a sequence. The number of a socket or service names it.
@@ -99,12 +107,7 @@ impl fmt::Display for Operation {
             Self::Restart => f.write_str("restart"),
             Self::Open(socket, kind) => {
                 let protocol = if kind.udp { "udp" } else { "tcp" };
-                let family = match kind.family {
-                    Family::V4 => "v4",
-                    Family::V6 => "v6",
-                    Family::Dual => "dual",
-                };
-                let place = kind.place.word();
+                let (family, place) = (word(kind.family), word(kind.place));
                 write!(f, "open {socket} {protocol} {family} {place}")
             }
             Self::Connect(socket, to) => write!(f, "connect {socket} {to}"),
@@ -127,17 +130,8 @@ impl FromStr for Operation {
             ["open", socket, protocol, family, place] => {
                 let kind = Kind {
                     udp: protocol == "udp",
-                    family: match family {
-                        "v4" => Family::V4,
-                        "v6" => Family::V6,
-                        "dual" => Family::Dual,
-                        _ => return Err("a family is v4, v6 or dual".into()),
-                    },
-                    place: match place {
-                        "pod" => From::Pod,
-                        "node" => From::Node,
-                        _ => return Err("a place is pod or node".into()),
-                    },
+                    family: Family::from_str(family, false)?,
+                    place: From::from_str(place, false)?,
                 };
                 Self::Open(parsed(socket)?, kind)
             }

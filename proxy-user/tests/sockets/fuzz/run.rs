@@ -19,8 +19,14 @@ use crate::{
     calls::disconnect, clients::Open, kept::Sequence, shorten::Difference, world::PATIENCE,
 };
 
-/// How long to wait where no answer is allowed to come.
-const SILENCE: Duration = Duration::from_millis(15);
+/// Returns how long to wait: not long where no answer is allowed to come.
+fn patience(answers: bool) -> Duration {
+    if answers {
+        PATIENCE
+    } else {
+        Duration::from_millis(15)
+    }
+}
 
 /// A socket that the sequence has opened.
 enum OpenSocket {
@@ -55,11 +61,7 @@ struct Run<'a> {
 
 /// Runs a sequence on a node that has no sockets.
 pub(crate) fn run(node: &mut Node, sequence: &Sequence<Operation>) -> Result<(), Difference> {
-    let result = run_through(node, sequence);
-    if result.is_err() {
-        node.clear();
-    }
-    result
+    run_through(node, sequence).inspect_err(|_| node.clear())
 }
 
 fn run_through(node: &mut Node, sequence: &Sequence<Operation>) -> Result<(), Difference> {
@@ -70,14 +72,11 @@ fn run_through(node: &mut Node, sequence: &Sequence<Operation>) -> Result<(), Di
         sockets: BTreeMap::new(),
         datagrams: 0,
     };
-    let is_first = |step: &&Operation| matches!(step, Operation::Apply(_));
-    let first = sequence.0.iter().take_while(is_first);
-    for step in first.clone() {
-        if let Operation::Apply(wanted) = step {
-            run.model.services.apply(wanted);
-        }
+    let mut count = 0;
+    while let Some(Operation::Apply(service)) = sequence.0.get(count) {
+        run.model.services.apply(service);
+        count += 1;
     }
-    let count = first.count();
     run.node.world.publish(&run.model.services.all());
     for (operation, step) in sequence.0.iter().enumerate().skip(count) {
         let failed = |text| Difference { operation, text };
@@ -189,11 +188,7 @@ impl Run<'_> {
                 Err(error) => Seen::Error(number(&error)),
             },
             OpenSocket::Tcp(held) => {
-                let patience = if self.model.connects(socket, to) {
-                    PATIENCE
-                } else {
-                    SILENCE
-                };
+                let patience = patience(self.model.connects(socket, to));
                 let connected = held.connect_timeout(&SockAddr::from(to), patience);
                 let stream = connected.and_then(|()| held.try_clone());
                 match stream.and_then(|stream| Open::over(TcpStream::from(stream))) {
@@ -230,11 +225,7 @@ impl Run<'_> {
             }
             self.model.disconnect(socket);
         }
-        let patience = if self.model.outlook(socket, to).answers {
-            PATIENCE
-        } else {
-            SILENCE
-        };
+        let patience = patience(self.model.outlook(socket, to).answers);
         let seen = match held {
             OpenSocket::Udp(held) => {
                 self.datagrams += 1;
