@@ -150,9 +150,9 @@ fn refused_packets_are_counted_by_service_port_and_reason(#[values(IPV4, IPV6)] 
             assert_eq!(out.counter, counter);
         }
     }
-    let names = world.service_names();
+    let ports = world.reader().into_service_ports();
     let refused = world.counted().refused.into_iter();
-    let refused = refused.map(|(id, counter, count)| (names[&id].clone(), counter, count));
+    let refused = refused.map(|(id, counter, count)| (ports[&id].service.clone(), counter, count));
     let expected =
         expected.map(|(name, .., counter, times)| (format!("test/{name}"), counter, times));
     assert_eq!(BTreeSet::from_iter(refused), BTreeSet::from(expected));

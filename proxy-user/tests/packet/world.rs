@@ -2,7 +2,6 @@
 //! A node's maps in their own pin directory, and its programs, run packet by packet.
 
 use std::{
-    collections::HashMap,
     net::SocketAddr,
     sync::atomic::{AtomicU32, Ordering},
 };
@@ -356,7 +355,7 @@ impl World {
             .expect("runs")
             .result
     }
-    fn reader(&self) -> Reader {
+    pub(crate) fn reader(&self) -> Reader {
         Reader::open(&self.options().pin_dir).expect("pinned")
     }
     fn counters(&self) -> Vec<u64> {
@@ -375,11 +374,6 @@ impl World {
     /// The traffic counted for backends and service ports.
     pub(crate) fn counted(&self) -> Counted {
         self.reader().counted().expect("counted")
-    }
-    /// The names of services by the ids of their ports.
-    pub(crate) fn service_names(&self) -> HashMap<u32, String> {
-        let ports = self.reader().into_service_ports().into_iter();
-        ports.map(|(id, port)| (id, port.service)).collect()
     }
 }
 

@@ -43,6 +43,7 @@ fn is_past(node: &Node, frame: &[u8]) -> bool {
     judged(&node.ingress(frame, CLIENTS))
 }
 
+/// Whether a frame bypasses the stack; one that does not must be untouched.
 fn judged(outcome: &Outcome) -> bool {
     let is_past = outcome.counter == Counter::PastTheStack;
     assert!(is_past || outcome.counter == Counter::Untouched);

@@ -3,7 +3,6 @@
 //! application may see: see docs/dev/fuzzing.md.
 
 mod ask;
-mod converse;
 mod generate;
 mod model;
 mod node;

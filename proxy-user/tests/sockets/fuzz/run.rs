@@ -3,20 +3,24 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    io,
     net::{SocketAddr, TcpStream, UdpSocket},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
 use super::{
-    converse::{converse, number},
     model::{Model, Seen},
     node::Node,
     operations::{Family, Kind, Operation},
 };
 use crate::{
-    calls::disconnect, clients::Open, kept::Sequence, shorten::Difference, world::PATIENCE,
+    calls::disconnect,
+    clients::{Open, parse},
+    kept::Sequence,
+    shorten::Difference,
+    world::PATIENCE,
 };
 
 /// Returns how long to wait: not long where no answer is allowed to come.
@@ -148,20 +152,15 @@ impl Run<'_> {
         ))
     }
     fn open(&self, kind: Kind) -> OpenSocket {
-        let domain = match kind.family {
-            Family::V4 => Domain::IPV4,
-            _ => Domain::IPV6,
-        };
+        let is_v4 = kind.family == Family::V4;
+        let domain = if is_v4 { Domain::IPV4 } else { Domain::IPV6 };
         let socket_type = if kind.udp { Type::DGRAM } else { Type::STREAM };
         let namespace = self.node.world.namespace(kind.place);
-        let socket = namespace
-            .enter(|| Socket::new(domain, socket_type, None))
-            .expect("enter the namespace")
-            .expect("a socket");
-        if kind.family != Family::V4 {
-            socket
-                .set_only_v6(kind.family == Family::V6)
-                .expect("IPV6_V6ONLY");
+        let socket = namespace.enter(|| Socket::new(domain, socket_type, None));
+        let socket = socket.expect("enter the namespace").expect("a socket");
+        if !is_v4 {
+            let set = socket.set_only_v6(kind.family == Family::V6);
+            set.expect("IPV6_V6ONLY");
         }
         if kind.udp {
             OpenSocket::Udp(socket.into())
@@ -183,10 +182,10 @@ impl Run<'_> {
         }
         let seen = match held {
             OpenSocket::Stream(_) => return Ok(()),
-            OpenSocket::Udp(held) => match held.connect(to) {
-                Ok(()) => Seen::Done,
-                Err(error) => Seen::Error(number(&error)),
-            },
+            OpenSocket::Udp(held) => {
+                let done = held.connect(to).map(|()| Seen::Done);
+                done.unwrap_or_else(|error| Seen::Error(number(&error)))
+            }
             OpenSocket::Tcp(held) => {
                 let patience = patience(self.model.connects(socket, to));
                 let connected = held.connect_timeout(&SockAddr::from(to), patience);
@@ -230,10 +229,8 @@ impl Run<'_> {
             OpenSocket::Udp(held) => {
                 self.datagrams += 1;
                 let text = format!("n{}", self.datagrams);
-                match converse(held, &text, to, patience) {
-                    Ok(seen) => seen,
-                    Err(error) => Seen::Error(number(&error)),
-                }
+                let seen = converse(held, &text, to, patience);
+                seen.unwrap_or_else(|error| Seen::Error(number(&error)))
             }
             OpenSocket::Stream(open) if to.is_none() => {
                 if open.is_alive() {
@@ -258,5 +255,47 @@ impl Run<'_> {
             .rows(&cookies.collect(), &self.node.world.sockets())?;
         self.sockets.clear();
         self.node.expect_empty()
+    }
+}
+
+/// Returns the errno of an error.
+fn number(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(match error.kind() {
+        io::ErrorKind::TimedOut => libc::ETIMEDOUT,
+        _ => libc::EIO,
+    })
+}
+
+/// Sends a text and waits for the answer that contains it.
+fn converse(
+    socket: &UdpSocket,
+    text: &str,
+    to: Option<SocketAddr>,
+    patience: Duration,
+) -> io::Result<Seen> {
+    match to {
+        Some(to) => socket.send_to(text.as_bytes(), to)?,
+        None => socket.send(text.as_bytes())?,
+    };
+    let deadline = Instant::now() + patience;
+    let mut buffer = [0; 256];
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(Seen::Silence);
+        }
+        socket.set_read_timeout(Some(left))?;
+        match socket.recv_from(&mut buffer) {
+            Ok((length, from)) => {
+                let said = String::from_utf8_lossy(&buffer[..length]);
+                // An answer with another text is a late answer to an earlier one.
+                if said.ends_with(&format!(" {text}")) {
+                    let port = socket.local_addr()?.port();
+                    return Ok(Seen::Answer(parse(&said, from), port));
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
     }
 }
