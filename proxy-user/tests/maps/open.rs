@@ -13,7 +13,7 @@ use crate::support::PinDir;
 
 /// Expects that the datapath does not open, with a message that has these parts.
 #[track_caller]
-fn expect_refusal(options: &Options, parts: &[&str]) {
+pub(crate) fn expect_refusal(options: &Options, parts: &[&str]) {
     let Err(error) = Datapath::open(options) else {
         panic!("opened {}", options.pin_dir.display())
     };

@@ -212,6 +212,13 @@ pub(crate) const ENTRY: FlowEntry<V4> = FlowEntry {
     _pad: SPARE,
 };
 
+/// Returns the original key of a flow from this client to a service.
+pub(crate) fn key_of(client: u32, protocol: Protocol) -> FlowKey<V4> {
+    let [_, b, c, d] = client.to_be_bytes();
+    let (port, to) = (Port::from_host(80), v4(10, 0, 0, 1));
+    FlowKey::new(v4(10, b, c, d), ENTRY.client_port, to, port, protocol)
+}
+
 /// Returns this original entry of a flow and its reply entry.
 pub(crate) fn with_reply(
     key: FlowKey<V4>,

@@ -4,9 +4,9 @@
 use std::collections::HashSet;
 
 use linux::now;
-use proxy_common::{FlowEntry, FlowKey, FlowState, Port, Protocol, V4, flow::IdleTimes, maps};
+use proxy_common::{FlowEntry, FlowKey, FlowState, Protocol, V4, flow::IdleTimes, maps};
 
-use crate::support::{ENTRY, PinDir, v4, with_reply};
+use crate::support::{ENTRY, PinDir, key_of, with_reply};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -14,16 +14,13 @@ type Entry = (FlowKey<V4>, FlowEntry<V4>);
 
 /// Returns the original and the reply entry of a flow that has been idle for `idle` seconds.
 fn flow(n: u32, protocol: Protocol, state: FlowState, idle: u64) -> [Entry; 2] {
-    let client = v4(10, 9, (n >> 8) as u8, n as u8);
-    let frontend = (v4(10, 96, 0, 1), Port::from_host(80));
-    let key = FlowKey::new(client, ENTRY.client_port, frontend.0, frontend.1, protocol);
     let entry = FlowEntry {
         // The machine may have started less than an hour ago.
         last_seen: now().saturating_sub(idle * SECOND),
         state,
         ..ENTRY
     };
-    with_reply(key, entry)
+    with_reply(key_of(n, protocol), entry)
 }
 
 #[test]

@@ -9,7 +9,6 @@ mod fuzz;
 #[path = "../fuzz/kept.rs"]
 mod kept;
 mod kinds;
-mod pods;
 mod service;
 mod settings;
 #[path = "../fuzz/shorten.rs"]

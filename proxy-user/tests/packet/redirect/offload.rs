@@ -4,8 +4,6 @@
 //! these tests write them; real traffic makes them in `node::past_the_stack`. Which packets a
 //! record lets pass is decided in `proxy_common::flow::offload`.
 
-use std::net::SocketAddr;
-
 use datapath::maps::family::Family;
 use linux::now;
 use proxy_common::{Counter, FlowKind, Settings, V4, flow::Offload, maps::interface};
@@ -23,8 +21,6 @@ const UNIT: u64 = 1 << 32;
 /// A node whose stack has filters, and a connection to its service.
 struct Filtered {
     node: Node,
-    client: SocketAddr,
-    backend: SocketAddr,
 }
 
 impl Filtered {
@@ -32,11 +28,7 @@ impl Filtered {
         let mut node = super::node(IPV4);
         node.world
             .configure(|settings| settings.flags &= !Settings::UNFILTERED);
-        Self {
-            client: node.client(),
-            backend: node.backend(),
-            node,
-        }
+        Self { node }
     }
     /// Begins a connection, and sends the client's acknowledgement.
     fn establish(&self) {
@@ -47,8 +39,8 @@ impl Filtered {
     /// Sends a segment of the connection, which the stack lets pass; returns ingress's verdict.
     fn send(&self, there: bool, flags: Tcp) -> u32 {
         let (from, to) = match there {
-            true => (self.client, self.node.service()),
-            false => (self.backend, self.client),
+            true => (self.node.client(), self.node.service()),
+            false => (self.node.backend(), self.node.client()),
         };
         let inside = self.node.ingress(&tcp(from, to, flags, b""), INSIDE);
         if !there && inside.verdict == NEXT {
@@ -69,7 +61,7 @@ impl Filtered {
     /// in nanoseconds.
     fn record(&self, kind: FlowKind, interface: u32, age: u64) {
         let record = Offload::new(interface, now() - age);
-        let client = V4::of_ip(self.client.ip()).expect("IPv4");
+        let client = V4::of_ip(self.node.client().ip()).expect("IPv4");
         self.node.world.change_flows(false, |key, entry| {
             if (key.src == client || key.dst == client) && entry.kind == kind {
                 entry.offload = record;
@@ -108,7 +100,7 @@ fn a_reply_from_another_interface_than_its_pods_takes_the_stack() {
     world.establish();
     world.record(FlowKind::REPLY, INSIDE, 0);
     assert_eq!(world.send(false, Tcp::Ack), REDIRECT);
-    let [elsewhere, here] = [OUTSIDE, INSIDE].map(|at| link(world.backend.ip(), at, 9));
+    let [elsewhere, here] = [OUTSIDE, INSIDE].map(|at| link(world.node.backend().ip(), at, 9));
     world.node.world.set_pods(&[elsewhere]);
     assert_eq!(world.send(false, Tcp::Ack), NEXT);
     // Whoever may not be handed packets is still behind its interface only.
@@ -127,10 +119,15 @@ fn a_reply_by_another_interface_than_the_recorded_one_takes_the_stack_and_ends_n
     world.establish();
     world.record(FlowKind::REPLY, INSIDE, 0);
     let forged = |flags| {
-        let packet = tcp(world.backend, world.client, flags, b"");
+        let packet = tcp(world.node.backend(), world.node.client(), flags, b"");
         world.node.ingress(&packet, OUTSIDE).verdict
     };
-    let state = || world.node.world.state(world.client, world.node.service());
+    let state = || {
+        world
+            .node
+            .world
+            .state(world.node.client(), world.node.service())
+    };
     for flags in [Tcp::Ack, Tcp::Rst, Tcp::Fin] {
         assert_eq!(forged(flags), NEXT, "{flags:?}");
         assert_eq!(state(), "established", "the stack has not judged it");
@@ -139,6 +136,6 @@ fn a_reply_by_another_interface_than_the_recorded_one_takes_the_stack_and_ends_n
     // To the stack, all ports of a bridge are the bridge.
     let bits = interface::REDIRECTS | interface::BRIDGE_PORT;
     world.node.world.set_port(OUTSIDE, bits, INSIDE);
-    let packet = tcp(world.backend, world.client, Tcp::Ack, b"");
+    let packet = tcp(world.node.backend(), world.node.client(), Tcp::Ack, b"");
     assert_eq!(world.node.ingress(&packet, OUTSIDE).verdict, REDIRECT);
 }

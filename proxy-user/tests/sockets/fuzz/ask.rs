@@ -7,7 +7,7 @@ use super::{
     model::{Judgement, Model, Peer, Route, Seen, Talk, expect_own},
     services::{Backend, Fate},
 };
-use crate::{pods::plain, world::From};
+use crate::world::{From, plain};
 
 /// What may happen after a message is sent.
 #[derive(Clone, Default, Debug)]

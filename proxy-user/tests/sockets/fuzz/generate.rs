@@ -58,11 +58,11 @@ impl Generator {
         let random = &mut self.random;
         // Most services have no weights.
         let is_weighted = random.one_in(3);
-        let pods: Vec<_> = PODS.into_iter().filter(|_| !random.one_in(3)).collect();
         let mut endpoints = Vec::new();
-        for pod in pods {
+        for pod in PODS {
             let weight = if is_weighted { weight(random) } else { 1 };
-            endpoints.push(Endpoint { pod, weight });
+            let endpoint = Endpoint { pod, weight };
+            endpoints.extend((!random.one_in(3)).then_some(endpoint));
         }
         let local = random.one_in(4);
         let wanted = Service {

@@ -11,7 +11,10 @@ use super::{
     operations::{Family, Kind},
     services::{Backend, Fate, Services},
 };
-use crate::{clients::Answer, pods::plain, world::From};
+use crate::{
+    clients::Answer,
+    world::{From, plain},
+};
 
 /// Where a connected socket sends to.
 #[derive(Clone, PartialEq, Eq, Debug)]

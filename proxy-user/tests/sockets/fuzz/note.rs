@@ -12,7 +12,7 @@ use super::{
     operations::word,
     services::{Backend, pod_at},
 };
-use crate::pods::plain;
+use crate::world::plain;
 
 impl Model {
     /// Records the backend that an answer shows, and what later messages may now get.
