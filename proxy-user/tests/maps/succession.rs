@@ -17,18 +17,12 @@ use proxy_common::{
 
 use crate::{
     open::take_over,
-    support::{ENTRY, PinDir, apply, name, plan, v4},
+    support::{ENTRY, PinDir, apply, key_of, name, plan, v4},
 };
 
+/// The key of the flow from 10.1.9.9 to the service `cart`.
 fn original_key() -> FlowKey<V4> {
-    let to = (v4(10, 0, 0, 1), Port::from_host(80));
-    FlowKey::new(
-        v4(10, 1, 9, 9),
-        ENTRY.client_port,
-        to.0,
-        to.1,
-        Protocol::TCP,
-    )
+    key_of(0x0001_0909, Protocol::TCP)
 }
 
 /// Returns the original entry of a flow to the service's backend with this id.
