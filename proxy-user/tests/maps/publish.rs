@@ -31,11 +31,6 @@ fn one(name: ObjectName, plan: ServicePlan) -> BTreeMap<ObjectName, ServicePlan>
     BTreeMap::from([(name, plan)])
 }
 
-fn settings(pins: &PinDir) -> Settings {
-    let table = pins.table::<u32, Settings>(maps::SETTINGS);
-    table.lookup(&0).expect("readable").expect("stored")
-}
-
 fn record_id(pins: &PinDir, address: V4) -> u32 {
     let key = FrontendKey::new(address, Port::from_host(80), Protocol::TCP);
     let table = pins.table::<FrontendKey<V4>, u32>(maps::FRONTENDS_V4);
@@ -59,14 +54,14 @@ fn a_restarted_agent_restores_the_address_ranges_of_all_frontends() {
         ..ServicePlan::default()
     };
     apply(&mut datapath, &[(name("cart"), plan)]);
-    let stored = || settings(&pins);
+    let table = pins.table::<u32, Settings>(maps::SETTINGS);
+    let stored = || table.lookup(&0).expect("readable").expect("stored");
     let before = stored();
     drop(datapath);
     let datapath = pins.open();
     assert_eq!(stored(), before);
     drop(datapath);
     // The ranges are restored even if the element was changed.
-    let table = pins.table::<u32, Settings>(maps::SETTINGS);
     table.update(&0, &Settings::EMPTY).expect("an element");
     let mut datapath = pins.open();
     for (address, _) in external {

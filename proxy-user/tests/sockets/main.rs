@@ -2,7 +2,6 @@
 //! Tests of the socket hooks with real sockets: the addresses that client and backend see, the
 //! hooks' map entries, and how both follow changes of endpoints and settings. They need root.
 
-mod calls;
 mod churn;
 mod clients;
 mod fuzz;

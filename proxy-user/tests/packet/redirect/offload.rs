@@ -18,124 +18,117 @@ use crate::{
 
 const UNIT: u64 = 1 << 32;
 
-/// A node whose stack has filters, and a connection to its service.
-struct Filtered {
-    node: Node,
+/// A node whose stack has filters.
+fn filtered() -> Node {
+    let mut node = super::node(IPV4);
+    node.world
+        .configure(|settings| settings.flags &= !Settings::UNFILTERED);
+    node
 }
 
-impl Filtered {
-    fn new() -> Self {
-        let mut node = super::node(IPV4);
-        node.world
-            .configure(|settings| settings.flags &= !Settings::UNFILTERED);
-        Self { node }
+/// Begins a connection to the service, and sends the client's acknowledgement.
+fn establish(node: &Node) {
+    for (there, flags) in [(true, Tcp::Syn), (false, Tcp::SynAck), (true, Tcp::Ack)] {
+        assert_eq!(send(node, there, flags), NEXT, "no record yet");
     }
-    /// Begins a connection, and sends the client's acknowledgement.
-    fn establish(&self) {
-        for (there, flags) in [(true, Tcp::Syn), (false, Tcp::SynAck), (true, Tcp::Ack)] {
-            assert_eq!(self.send(there, flags), NEXT, "no record yet");
-        }
+}
+
+/// Sends a segment of the connection, which the stack lets pass; returns ingress's verdict.
+fn send(node: &Node, there: bool, flags: Tcp) -> u32 {
+    let (from, to) = match there {
+        true => (node.client(), node.service()),
+        false => (node.backend(), node.client()),
+    };
+    let inside = node.ingress(&tcp(from, to, flags, b""), INSIDE);
+    if !there && inside.verdict == NEXT {
+        let out = node.egress(&inside.packet, 0, INSIDE);
+        assert_eq!(out.counter, Counter::ReplyTranslated);
     }
-    /// Sends a segment of the connection, which the stack lets pass; returns ingress's verdict.
-    fn send(&self, there: bool, flags: Tcp) -> u32 {
-        let (from, to) = match there {
-            true => (self.node.client(), self.node.service()),
-            false => (self.node.backend(), self.node.client()),
-        };
-        let inside = self.node.ingress(&tcp(from, to, flags, b""), INSIDE);
-        if !there && inside.verdict == NEXT {
-            let out = self.node.egress(&inside.packet, 0, INSIDE);
-            assert_eq!(out.counter, Counter::ReplyTranslated);
-        }
-        inside.verdict
-    }
-    /// Whether one direction's last packet has noted that it asks the stack.
-    fn has_asked(&self, kind: FlowKind) -> bool {
-        let now = now();
-        let asked = [Offload::asked(now), Offload::asked(now - UNIT)];
-        let flows = self.node.world.all_flows();
-        let mut of_kind = flows.iter().filter(|entry| entry.kind == kind);
-        of_kind.any(|entry| asked.contains(&entry.offload))
-    }
-    /// Records for one direction that a packet came in by `INSIDE` and left by an interface; `age`
-    /// in nanoseconds.
-    fn record(&self, kind: FlowKind, interface: u32, age: u64) {
-        let record = Offload::new(interface, now() - age);
-        let client = V4::of_ip(self.node.client().ip()).expect("IPv4");
-        self.node.world.change_flows(false, |key, entry| {
-            if (key.src == client || key.dst == client) && entry.kind == kind {
-                entry.offload = record;
-                if kind != FlowKind::ORIGINAL {
-                    entry.slot = INSIDE;
-                }
+    inside.verdict
+}
+
+/// Whether one direction's last packet has noted that it asks the stack.
+fn has_asked(node: &Node, kind: FlowKind) -> bool {
+    let now = now();
+    let asked = [Offload::asked(now), Offload::asked(now - UNIT)];
+    let flows = node.world.all_flows();
+    let mut of_kind = flows.iter().filter(|entry| entry.kind == kind);
+    of_kind.any(|entry| asked.contains(&entry.offload))
+}
+
+/// Records for one direction that a packet came in by `INSIDE` and left by an interface; `age`
+/// in nanoseconds.
+fn record(node: &Node, kind: FlowKind, interface: u32, age: u64) {
+    let record = Offload::new(interface, now() - age);
+    let client = V4::of_ip(node.client().ip()).expect("IPv4");
+    node.world.change_flows(false, |key, entry| {
+        if (key.src == client || key.dst == client) && entry.kind == kind {
+            entry.offload = record;
+            if kind != FlowKind::ORIGINAL {
+                entry.slot = INSIDE;
             }
-        });
-    }
+        }
+    });
 }
 
 #[test]
 fn each_direction_leaves_past_the_stack_by_its_own_fresh_record_and_else_asks() {
-    let world = Filtered::new();
-    world.establish();
+    let node = filtered();
+    establish(&node);
     for (kind, there) in [(FlowKind::ORIGINAL, true), (FlowKind::REPLY, false)] {
-        assert_eq!(world.send(there, Tcp::Ack), NEXT, "{kind:?}");
-        world.record(kind, INSIDE, 0);
-        assert_eq!(world.send(there, Tcp::Ack), REDIRECT, "{kind:?}");
+        assert_eq!(send(&node, there, Tcp::Ack), NEXT, "{kind:?}");
+        record(&node, kind, INSIDE, 0);
+        assert_eq!(send(&node, there, Tcp::Ack), REDIRECT, "{kind:?}");
     }
     for (kind, there) in [(FlowKind::ORIGINAL, true), (FlowKind::REPLY, false)] {
-        world.record(kind, INSIDE, 3 * UNIT);
-        assert_eq!(world.send(there, Tcp::Ack), NEXT, "{kind:?}");
-        assert!(world.has_asked(kind), "{kind:?}");
+        record(&node, kind, INSIDE, 3 * UNIT);
+        assert_eq!(send(&node, there, Tcp::Ack), NEXT, "{kind:?}");
+        assert!(has_asked(&node, kind), "{kind:?}");
     }
     // What the stack sends elsewhere than the FIB says would ask with every packet.
-    world.record(FlowKind::ORIGINAL, OUTSIDE, 0);
-    assert_eq!(world.send(true, Tcp::Ack), NEXT);
-    assert!(world.has_asked(FlowKind::ORIGINAL));
+    record(&node, FlowKind::ORIGINAL, OUTSIDE, 0);
+    assert_eq!(send(&node, true, Tcp::Ack), NEXT);
+    assert!(has_asked(&node, FlowKind::ORIGINAL));
 }
 
 /// Past the stack no reverse path filter would see it.
 #[test]
 fn a_reply_from_another_interface_than_its_pods_takes_the_stack() {
-    let mut world = Filtered::new();
-    world.establish();
-    world.record(FlowKind::REPLY, INSIDE, 0);
-    assert_eq!(world.send(false, Tcp::Ack), REDIRECT);
-    let [elsewhere, here] = [OUTSIDE, INSIDE].map(|at| link(world.node.backend().ip(), at, 9));
-    world.node.world.set_pods(&[elsewhere]);
-    assert_eq!(world.send(false, Tcp::Ack), NEXT);
+    let mut node = filtered();
+    establish(&node);
+    record(&node, FlowKind::REPLY, INSIDE, 0);
+    assert_eq!(send(&node, false, Tcp::Ack), REDIRECT);
+    let [elsewhere, here] = [OUTSIDE, INSIDE].map(|at| link(node.backend().ip(), at, 9));
+    node.world.set_pods(&[elsewhere]);
+    assert_eq!(send(&node, false, Tcp::Ack), NEXT);
     // Whoever may not be handed packets is still behind its interface only.
     let mut closed = elsewhere;
     closed.mtu = 0;
-    world.node.world.set_pods(&[closed]);
-    assert_eq!(world.send(false, Tcp::Ack), NEXT);
-    world.node.world.set_pods(&[here]);
-    assert_eq!(world.send(false, Tcp::Ack), REDIRECT);
+    node.world.set_pods(&[closed]);
+    assert_eq!(send(&node, false, Tcp::Ack), NEXT);
+    node.world.set_pods(&[here]);
+    assert_eq!(send(&node, false, Tcp::Ack), REDIRECT);
 }
 
 /// The backend is no pod that the agent knows: another node's, or behind a gateway.
 #[test]
 fn a_reply_by_another_interface_than_the_recorded_one_takes_the_stack_and_ends_nothing() {
-    let world = Filtered::new();
-    world.establish();
-    world.record(FlowKind::REPLY, INSIDE, 0);
+    let node = filtered();
+    establish(&node);
+    record(&node, FlowKind::REPLY, INSIDE, 0);
     let forged = |flags| {
-        let packet = tcp(world.node.backend(), world.node.client(), flags, b"");
-        world.node.ingress(&packet, OUTSIDE).verdict
+        let packet = tcp(node.backend(), node.client(), flags, b"");
+        node.ingress(&packet, OUTSIDE).verdict
     };
-    let state = || {
-        world
-            .node
-            .world
-            .state(world.node.client(), world.node.service())
-    };
+    let state = || node.world.state(node.client(), node.service());
     for flags in [Tcp::Ack, Tcp::Rst, Tcp::Fin] {
         assert_eq!(forged(flags), NEXT, "{flags:?}");
         assert_eq!(state(), "established", "the stack has not judged it");
     }
-    assert_eq!(world.send(false, Tcp::Ack), REDIRECT);
+    assert_eq!(send(&node, false, Tcp::Ack), REDIRECT);
     // To the stack, all ports of a bridge are the bridge.
     let bits = interface::REDIRECTS | interface::BRIDGE_PORT;
-    world.node.world.set_port(OUTSIDE, bits, INSIDE);
-    let packet = tcp(world.node.backend(), world.node.client(), Tcp::Ack, b"");
-    assert_eq!(world.node.ingress(&packet, OUTSIDE).verdict, REDIRECT);
+    node.world.set_port(OUTSIDE, bits, INSIDE);
+    let packet = tcp(node.backend(), node.client(), Tcp::Ack, b"");
+    assert_eq!(node.ingress(&packet, OUTSIDE).verdict, REDIRECT);
 }

@@ -16,9 +16,9 @@ use super::{
     operations::{Family, Kind, Operation},
 };
 use crate::{
-    calls::disconnect,
     clients::{Open, parse},
     kept::Sequence,
+    kinds::disconnect,
     shorten::Difference,
     world::PATIENCE,
 };
