@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Stores what the agent would store about the node: interfaces, addresses, settings, links.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use clap::ValueEnum;
 use config::set_allocated;
@@ -73,9 +73,11 @@ impl Subject {
     }
     pub(crate) fn place_node(&mut self) {
         let all = [false, true].into_iter().flat_map(services::node_addresses);
-        let all = all.map(|address| NodeAddress {
+        // Node ports are served at loopback, too: to the node's processes, not to what comes in.
+        let loopback = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+        let all = all.chain(loopback).map(|address: IpAddr| NodeAddress {
             address,
-            node_ports: address == services::node(address.is_ipv6()),
+            node_ports: address.is_loopback() || address == services::node(address.is_ipv6()),
         });
         let addresses: Vec<_> = all.collect();
         let datapath = self.datapath();

@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// The protocol GRE.
-const GRE: u8 = 47;
+pub(crate) const GRE: u8 = 47;
 
 impl Generator {
     /// Sends a datagram in fragments, sometimes in the wrong order or with one of them missing.

@@ -15,20 +15,13 @@ use crate::{
     operations::Operation,
     packets::{Packet, SENDER_MAC},
     services::{Interface, NodeSettings, is_node},
+    shorten::Difference,
     subject::{IDLE, Subject, Subjects},
 };
 
 /// The seconds in one step of time. No idle time is a multiple of it, so that the real duration of
 /// a run does not matter.
 pub(crate) const STEP: u64 = 9;
-
-/// A difference between what the programs did and what the model requires.
-#[derive(Clone, Debug)]
-pub(crate) struct Difference {
-    /// The index of the operation in the sequence; the last one if the tables differ at the end.
-    pub(crate) operation: usize,
-    pub(crate) text: String,
-}
 
 /// A packet that has left the node: its tuple and frame, and (`inside`) its frame between ingress
 /// and egress.

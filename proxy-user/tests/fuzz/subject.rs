@@ -249,12 +249,17 @@ impl Subject {
     /// Runs the XDP program on a frame that arrives at the uplink.
     pub(crate) fn run_at_xdp(&mut self, frame: &[u8]) -> Result<AtXdp, String> {
         const PASS: u32 = 2;
+        const TX: u32 = 3;
         // A struct xdp_md: start and end of frame, metadata, interface, queue, egress.
         let length = u32::try_from(frame.len()).expect("short");
         let context = [0, length, 0, Interface::Uplink.index(), 0, 0].map(u32::to_ne_bytes);
         let run = self.test_run("uplink", frame, context.as_flattened())?;
+        // Both ends are behind the uplink.
+        if ![PASS, TX].contains(&run.result) {
+            fail!("the action of XDP is {}", run.result);
+        }
         Ok(AtXdp {
-            is_taken: run.result != PASS,
+            is_taken: run.result == TX,
             frame: run.data,
             counter: self.counters.moved()?,
         })

@@ -10,16 +10,18 @@ use proxy_common::{EndpointSet, FrontendKind, Settings};
 use crate::{
     kept::{Sequence, parsed},
     model::wire::{ICMP, ICMPV6, SCTP, TCP, Tuple, UDP},
+    odd::GRE,
     operations::Operation,
     services::{Backend, Frontend, NodeSettings, Service},
 };
 
-const PROTOCOLS: [(u8, &str); 5] = [
+const PROTOCOLS: [(u8, &str); 6] = [
     (TCP, "tcp"),
     (UDP, "udp"),
     (SCTP, "sctp"),
     (ICMP, "icmp"),
     (ICMPV6, "icmpv6"),
+    (GRE, "gre"),
 ];
 
 const KINDS: [(FrontendKind, &str); 4] = [

@@ -2,7 +2,10 @@
 //! Tests for attachments to interfaces of a network namespace, and for their adoption after a
 //! restart.
 
-use std::{collections::BTreeSet, fs};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, DirEntry},
+};
 
 use datapath::maps::pins::links_dir;
 use linux::interfaces::{Interface, InterfaceKind};
@@ -33,24 +36,19 @@ fn links(interface: &Interface) -> Vec<u32> {
         .collect()
 }
 
-/// Returns the names of the pinned links.
-pub(crate) fn pinned(pins: &PinDir) -> BTreeSet<String> {
+/// Returns the programs of the pinned links, by the links' names.
+pub(crate) fn pinned(pins: &PinDir) -> BTreeMap<String, u32> {
     let entries = fs::read_dir(links_dir(pins.path())).expect("readable");
-    entries
-        .map(|entry| entry.expect("readable").file_name())
-        .map(|name| name.into_string().expect("UTF-8"))
-        .collect()
+    let of_link = |entry: DirEntry| {
+        let link = linux::get_pinned(&entry.path(), false).expect("pinned");
+        let program = linux::link_info(&link).expect("a link").program;
+        (entry.file_name().into_string().expect("UTF-8"), program)
+    };
+    entries.flatten().map(of_link).collect()
 }
 
 fn programs(pins: &PinDir) -> BTreeSet<u32> {
-    pinned(pins)
-        .iter()
-        .map(|name| {
-            let link =
-                linux::get_pinned(&links_dir(pins.path()).join(name), false).expect("pinned");
-            linux::link_info(&link).expect("a link").program
-        })
-        .collect()
+    pinned(pins).into_values().collect()
 }
 
 #[test]
@@ -103,7 +101,7 @@ fn pins_of_a_removed_interface_go_and_its_index_can_be_reused() {
         drop(datapath);
         let mut datapath = pins.open();
         detach_all(&mut datapath);
-        assert_eq!(pinned(&pins), BTreeSet::new());
+        assert_eq!(pinned(&pins), BTreeMap::new());
     });
 }
 

@@ -5,7 +5,7 @@ use datapath::cleanup::{cleanup, planned};
 
 use crate::{
     attach::{add_veth, interface},
-    support::{detach_all, in_netns, run},
+    support::{detach_all, filters, in_netns, run},
 };
 
 #[test]
@@ -13,7 +13,6 @@ fn clsact_filters_outlive_the_agent_and_are_replaced() {
     in_netns(|pins| {
         let mut datapath = pins.open_clsact();
         let veth = add_veth("v0");
-        let filters = |direction| run(&format!("tc filter show dev v0 {direction}"));
         let ids = |text: &str| -> Vec<String> {
             let mut words = text.split_whitespace();
             let mut ids = Vec::new();
@@ -24,20 +23,20 @@ fn clsact_filters_outlive_the_agent_and_are_replaced() {
         };
         datapath.attach(&veth).expect("attaches");
         datapath.attach(&veth).expect("attaches again");
-        let old = ids(&filters("ingress"));
-        assert_eq!((old.len(), ids(&filters("egress")).len()), (1, 1));
+        let old = filters().map(|text| ids(&text));
+        assert_eq!((old[0].len(), old[1].len()), (1, 1));
         drop(datapath);
-        assert_eq!(ids(&filters("ingress")), old, "stays without an agent");
+        assert_eq!(filters().map(|text| ids(&text)), old, "without an agent");
 
         let mut datapath = pins.open_clsact();
         datapath.attach(&veth).expect("attaches");
-        let new = ids(&filters("ingress"));
-        assert_eq!(new.len(), 1);
+        let new = filters().map(|text| ids(&text));
+        assert_eq!((new[0].len(), new[1].len()), (1, 1));
         assert_ne!(new, old, "replaced");
         drop(datapath);
         let mut datapath = pins.open_clsact();
         detach_all(&mut datapath);
-        assert_eq!(filters("ingress") + &filters("egress"), "");
+        assert_eq!(filters().concat(), "");
     });
 }
 
@@ -119,8 +118,6 @@ fn a_removed_qdisc_or_filter_is_found_and_repaired() {
         let mut datapath = pins.open_clsact();
         let veth = add_veth("v0");
         datapath.attach(&veth).expect("attaches");
-        let filters =
-            || ["ingress", "egress"].map(|at| run(&format!("tc filter show dev v0 {at}")));
         let before = filters();
         assert!(datapath.repair_interfaces([&veth], false).is_empty());
         for damage in ["tc qdisc del dev v0 clsact", "tc filter del dev v0 egress"] {

@@ -11,7 +11,7 @@ use proxy_common::maps::{self, interface};
 
 use crate::{
     attach::add_veth,
-    support::{PinDir, in_netns, run},
+    support::{PinDir, filters, in_netns, run},
 };
 
 /// Returns a program that passes every packet, and its id.
@@ -139,8 +139,8 @@ fn clsact_filters_go_first_where_possible_and_keep_foreign_filters() {
             .expect("attaches to the same filters");
         assert_eq!(beside(&datapath, &veth).len(), 4);
         datapath.detach(veth.index).expect("detaches");
-        let left = ["ingress", "egress"].map(|hook| run(&format!("tc filter show dev v0 {hook}")));
-        assert_eq!(left.concat().matches(" id ").count(), 4, "{left:?}");
+        let left = filters().concat();
+        assert_eq!(left.matches(" id ").count(), 4, "{left}");
     });
 }
 

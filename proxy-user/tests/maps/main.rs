@@ -15,4 +15,3 @@ mod reserve;
 mod succession;
 mod support;
 mod sweep;
-mod weights;

@@ -12,9 +12,9 @@ use std::{
 use control::{object::ObjectName, plan::ServicePlan};
 use datapath::Capacities;
 use lab::load::process::processor_time_of_all;
-use proxy_common::{EndpointSet, FlowEntry, FlowKey, Port, Prefix, Protocol, Settings, V4, maps};
+use proxy_common::{EndpointSet, FlowEntry, FlowKey, Prefix, Protocol, Settings, V4, maps};
 
-use crate::support::{ENTRY, PinDir, apply, backend, in_netns, plan, run, v4, with_reply};
+use crate::support::{ENTRY, PinDir, apply, backend, in_netns, key_of, plan, run, v4, with_reply};
 
 const SERVICES: u32 = 50_000;
 /// The number of endpoints of each service; all of them are counted one by one.
@@ -34,15 +34,6 @@ fn service(n: u32) -> (ObjectName, ServicePlan) {
     });
     plan.ports[0].v4.backends = endpoints.collect();
     (ObjectName::new("many", &format!("s{n}")), plan)
-}
-
-/// Returns the entries of a flow: original and reply.
-fn entries(number: u32) -> [(FlowKey<V4>, FlowEntry<V4>); 2] {
-    let [_, b, c, d] = number.to_be_bytes();
-    let (client, frontend) = (v4(10, b, c, d), v4(10, 0, 0, 1));
-    let port = Port::from_host(80);
-    let key = FlowKey::new(client, ENTRY.client_port, frontend, port, Protocol::TCP);
-    with_reply(key, ENTRY)
 }
 
 /// Runs a command of the test build, or of the program that PORTOLAN_MEASURED names, to measure a
@@ -100,6 +91,7 @@ fn commands_with_many_services_and_flows_take_little_time_and_memory() {
             mask: v4(255, 255, 0, 0),
         };
         datapath.set_settings(&settings).expect("settings");
+        let entries = |n| with_reply(key_of(n, Protocol::TCP), ENTRY);
         let (keys, values): (Vec<_>, Vec<_>) = (0..FLOWS).flat_map(entries).unzip();
         let table = pins.table::<FlowKey<V4>, FlowEntry<V4>>(maps::FLOWS_V4);
         assert!(table.update_all(&keys, &values).is_empty());

@@ -4,22 +4,20 @@
 use std::{collections::BTreeSet, fs, thread, time::Duration};
 
 use datapath::{
-    Datapath, DatapathError, Options,
+    Datapath, Options,
     maps::pins::{generations, map_path},
 };
 use proxy_common::maps::{self, LAYOUT_VERSION};
 
 use crate::support::PinDir;
 
-fn refusal(options: &Options) -> DatapathError {
-    match Datapath::open(options) {
-        Ok(_) => panic!("opened {}", options.pin_dir.display()),
-        Err(error) => error,
-    }
-}
-
+/// Expects that the datapath does not open, with a message that has these parts.
 #[track_caller]
-fn expect_parts(error: &str, parts: &[&str]) {
+pub(crate) fn expect_refusal(options: &Options, parts: &[&str]) {
+    let Err(error) = Datapath::open(options) else {
+        panic!("opened {}", options.pin_dir.display())
+    };
+    let error = error.to_string();
     for part in parts {
         assert!(error.contains(part), "{part}: {error}");
     }
@@ -41,9 +39,8 @@ fn expect_predecessors(datapath: &Datapath) {
 fn a_second_agent_is_refused_with_the_directory_and_the_holder() {
     let pins = PinDir::new();
     let first = pins.open();
-    let error = refusal(&pins.options()).to_string();
     let pid = format!("pid {}", std::process::id());
-    expect_parts(&error, &[&*pins.path().to_string_lossy(), &pid]);
+    expect_refusal(&pins.options(), &[&*pins.path().to_string_lossy(), &pid]);
     drop(first);
     pins.open();
 }
@@ -52,12 +49,12 @@ fn a_second_agent_is_refused_with_the_directory_and_the_holder() {
 fn a_directory_outside_a_bpf_file_system_is_refused_with_the_command_that_mounts_one() {
     let elsewhere = tempfile::tempdir().expect("a directory");
     let pin_dir = elsewhere.path().join("portolan");
-    let error = refusal(&Options {
+    let options = Options {
         pin_dir: pin_dir.clone(),
         ..Options::default()
-    });
+    };
     let command = format!("mount -t bpf bpf {}", pin_dir.display());
-    expect_parts(&error.to_string(), &[&command]);
+    expect_refusal(&options, &[&command]);
     assert!(!pin_dir.exists(), "nothing is left behind");
 }
 
@@ -66,12 +63,11 @@ fn without_privilege_the_message_names_the_capabilities() {
     let pins = PinDir::new();
     let options = pins.options();
     // Each thread has its own capabilities.
-    let error = thread::spawn(move || {
+    let refused = thread::spawn(move || {
         drop_user();
-        refusal(&options)
+        expect_refusal(&options, &["CAP_BPF", "root"]);
     });
-    let error = error.join().expect("the thread ends").to_string();
-    expect_parts(&error, &["CAP_BPF", "root"]);
+    refused.join().expect("it is refused");
 }
 
 #[expect(
@@ -185,6 +181,5 @@ fn a_foreign_map_under_one_of_our_names_is_refused() {
     fs::remove_file(&path).expect("removed");
     let foreign = linux::create_map(linux::MapKind::Hash, 4, 4, 64, 0, None).expect("a map");
     linux::pin(&foreign, &path).expect("pinned");
-    let error = refusal(&pins.options()).to_string();
-    expect_parts(&error, &["frontends_v6", "key size"]);
+    expect_refusal(&pins.options(), &["frontends_v6", "key size"]);
 }

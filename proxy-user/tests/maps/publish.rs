@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tests for the contents of the maps after applies and restarts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use control::{apply::Affected, object::ObjectName, plan::ServicePlan};
+use control::{
+    apply::Affected,
+    object::ObjectName,
+    plan::{BackendPlan, ServicePlan},
+};
 use datapath::Datapath;
 use proptest::{prelude::*, test_runner::TestRunner};
 use proxy_common::{
@@ -25,11 +29,6 @@ fn apply_all(datapath: &mut Datapath, services: &BTreeMap<ObjectName, ServicePla
 
 fn one(name: ObjectName, plan: ServicePlan) -> BTreeMap<ObjectName, ServicePlan> {
     BTreeMap::from([(name, plan)])
-}
-
-fn settings(pins: &PinDir) -> Settings {
-    let table = pins.table::<u32, Settings>(maps::SETTINGS);
-    table.lookup(&0).expect("readable").expect("stored")
 }
 
 fn record_id(pins: &PinDir, address: V4) -> u32 {
@@ -55,14 +54,14 @@ fn a_restarted_agent_restores_the_address_ranges_of_all_frontends() {
         ..ServicePlan::default()
     };
     apply(&mut datapath, &[(name("cart"), plan)]);
-    let stored = || settings(&pins);
+    let table = pins.table::<u32, Settings>(maps::SETTINGS);
+    let stored = || table.lookup(&0).expect("readable").expect("stored");
     let before = stored();
     drop(datapath);
     let datapath = pins.open();
     assert_eq!(stored(), before);
     drop(datapath);
     // The ranges are restored even if the element was changed.
-    let table = pins.table::<u32, Settings>(maps::SETTINGS);
     table.update(&0, &Settings::EMPTY).expect("an element");
     let mut datapath = pins.open();
     for (address, _) in external {
@@ -205,12 +204,15 @@ fn dangling_frontends_and_overlapping_blocks_are_not_adopted() {
 
 #[test]
 fn after_any_plans_and_restarts_the_maps_hold_the_last_plans() {
+    let weight = prop::sample::select(vec![0u32, 1, 1, 1, 3, 256]);
+    let local_weight = prop::option::weighted(0.2, 0..3u32);
     let port_plan = (
         prop::collection::btree_set(1..30u8, 0..5),
-        prop::collection::btree_map(1..30u8, 0..4u16, 0..5),
+        prop::collection::btree_map(1..30u8, (0..4u16, weight, local_weight), 0..5),
         prop::collection::btree_set(0..6u8, 0..2),
         0..3u32,
         any::<bool>(),
+        prop::bool::weighted(0.3),
     );
     let service_plan = prop::collection::vec(port_plan, 0..3);
     let step = (
@@ -226,7 +228,9 @@ fn after_any_plans_and_restarts_the_maps_hold_the_last_plans() {
     TestRunner::new(config)
         .run(&strategy, |steps| {
             let pins = PinDir::new();
-            let mut datapath = pins.open();
+            // Enough for the Maglev tables of every port and set, twice.
+            let open = || pins.open_with(|options| options.capacities.slots = 131_072);
+            let mut datapath = open();
             let mut services = BTreeMap::new();
             for (changes, restarts) in steps {
                 let changes: BTreeMap<_, _> = changes
@@ -241,7 +245,7 @@ fn after_any_plans_and_restarts_the_maps_hold_the_last_plans() {
                 prop_assert_eq!(picture(&pins), expected(&services));
                 if restarts {
                     drop(datapath);
-                    datapath = pins.open();
+                    datapath = open();
                 }
                 prop_assert_eq!(apply_all(&mut datapath, &services), 0);
             }
@@ -251,10 +255,11 @@ fn after_any_plans_and_restarts_the_maps_hold_the_last_plans() {
 }
 
 type ArbitraryPort = (
-    std::collections::BTreeSet<u8>,
-    BTreeMap<u8, u16>,
-    std::collections::BTreeSet<u8>,
+    BTreeSet<u8>,
+    BTreeMap<u8, (u16, u32, Option<u32>)>,
+    BTreeSet<u8>,
     u32,
+    bool,
     bool,
 );
 
@@ -262,14 +267,19 @@ fn arbitrary_plan(service: u8, ports: &[ArbitraryPort]) -> ServicePlan {
     let ports: Vec<_> = ports
         .iter()
         .enumerate()
-        .map(|(n, (v6_backends, v4_backends, sources, timeout, local))| {
+        .map(|(n, of_port)| {
+            let (v6_backends, v4_backends, sources, timeout, local, is_maglev) = of_port;
             let cluster_ip = v4(10, 96, service, n as u8);
             let mut port = port(cluster_ip, &[]);
             port.name = ["", "web", "admin"][n].into();
             port.affinity_timeout = *timeout;
             port.v4.backends = v4_backends
                 .iter()
-                .map(|(n, sets)| backend(v4(10, 1, 0, *n), EndpointSet(*sets)))
+                .map(|(n, (sets, weight, local_weight))| BackendPlan {
+                    weight: *weight,
+                    local_weight: *local_weight,
+                    ..backend(v4(10, 1, 0, *n), EndpointSet(*sets))
+                })
                 .collect();
             let address = v6(&format!("fd00:96::{service}:{n}"));
             port.v6.frontends = vec![frontend(address, FrontendKind::ClusterIp)];
@@ -284,6 +294,9 @@ fn arbitrary_plan(service: u8, ports: &[ArbitraryPort]) -> ServicePlan {
                 let mut balancer = frontend(v4(203, 0, service, n as u8), FrontendKind::ExternalIp);
                 balancer.flags.0 |= ServiceFlags::EXTERNAL_BLOCK_LOCAL;
                 port.v4.frontends.push(balancer);
+            }
+            for frontend in &mut port.v4.frontends {
+                frontend.flags = frontend.flags.with(ServiceFlags::MAGLEV, *is_maglev);
             }
             // At most eight ranges, because the map is no larger.
             port.source_ranges = sources

@@ -17,18 +17,12 @@ use proxy_common::{
 
 use crate::{
     open::take_over,
-    support::{ENTRY, PinDir, apply, name, plan, v4},
+    support::{ENTRY, PinDir, apply, key_of, name, plan, v4},
 };
 
+/// The key of the flow from 10.1.9.9 to the service `cart`.
 fn original_key() -> FlowKey<V4> {
-    let to = (v4(10, 0, 0, 1), Port::from_host(80));
-    FlowKey::new(
-        v4(10, 1, 9, 9),
-        ENTRY.client_port,
-        to.0,
-        to.1,
-        Protocol::TCP,
-    )
+    key_of(0x0001_0909, Protocol::TCP)
 }
 
 /// Returns the original entry of a flow to the service's backend with this id.
@@ -69,8 +63,24 @@ fn backend_of(pins: &PinDir) -> (BackendId, Backend<V4>) {
     of_cart.next().expect("published")
 }
 
-fn flows(pins: &PinDir) -> Table<FlowKey<V4>, FlowEntry<V4>> {
+type Flows = Table<FlowKey<V4>, FlowEntry<V4>>;
+
+fn flows(pins: &PinDir) -> Flows {
     pins.table(maps::FLOWS_V4)
+}
+
+/// Returns the original entry of the flow.
+fn found(flows: &Flows) -> Option<FlowEntry<V4>> {
+    flows.lookup(&original_key()).expect("readable")
+}
+
+/// Returns maps of a service with a flow to it, their flow table, and the flow's original entry.
+fn with_flow() -> (PinDir, Flows, FlowEntry<V4>) {
+    let pins = PinDir::new();
+    publish(&mut pins.open(), &[]);
+    let (old, flow) = (flows(&pins), original(BackendId(1), 0, 1));
+    old.update(&original_key(), &flow).expect("entered");
+    (pins, old, flow)
 }
 
 #[test]
@@ -90,11 +100,7 @@ fn a_takeover_of_maps_keeps_a_flows_backend_until_the_flow_ends() {
     let carried = carried.expect("all of it");
     assert_eq!((carried.flows, carried.lost), (1, 0));
     let new = flows(&pins);
-    let there = || {
-        new.lookup(&original_key())
-            .expect("readable")
-            .expect("carried over")
-    };
+    let there = || found(&new).expect("carried over");
     let (other, same) = backend_of(&pins);
     assert_ne!(other, id, "the ids differ, or this shows nothing");
     assert_eq!(
@@ -112,34 +118,26 @@ fn a_takeover_of_maps_keeps_a_flows_backend_until_the_flow_ends() {
     second.carry_over(Duration::MAX).expect("carried over");
     assert!(there().state.is_closed(), "{:?}", there());
     take_over(&mut second);
-    assert_eq!(new.lookup(&original_key()).expect("readable"), None);
+    assert_eq!(found(&new), None);
     assert_eq!(generations(pins.path()).expect("pins").len(), 1);
 }
 
 #[test]
 fn old_programs_lose_each_flow_that_the_new_ones_have() {
-    let pins = PinDir::new();
-    publish(&mut pins.open(), &[]);
-    let old = flows(&pins);
-    let flow = original(BackendId(1), 0, 1);
-    old.update(&original_key(), &flow).expect("entered");
-    let mut second = pins.open_with(|options| options.capacities.flows *= 2);
+    let (pins, old, flow) = with_flow();
+    let mut second = successor(&pins);
     publish(&mut second, &[]);
     second.carry_over(Duration::MAX).expect("carried over");
-    assert!(old.lookup(&original_key()).expect("readable").is_some());
+    assert!(found(&old).is_some());
     second.take_over(Duration::MAX).expect("taken over");
-    assert_eq!(old.lookup(&original_key()).expect("readable"), None);
-    let there = flows(&pins).lookup(&original_key()).expect("readable");
+    assert_eq!(found(&old), None);
+    let there = found(&flows(&pins));
     assert_eq!(there.map(|there| there.state), Some(flow.state));
 }
 
 #[test]
 fn flows_that_end_after_a_takeover_that_did_not_come_are_not_copied_back() {
-    let pins = PinDir::new();
-    publish(&mut pins.open(), &[]);
-    let old = flows(&pins);
-    let flow = original(BackendId(1), 0, 1);
-    old.update(&original_key(), &flow).expect("entered");
+    let (pins, old, _) = with_flow();
     let mut second = successor(&pins);
     publish(&mut second, &[]);
     second.carry_over(Duration::MAX).expect("carried over");
@@ -148,7 +146,7 @@ fn flows_that_end_after_a_takeover_that_did_not_come_are_not_copied_back() {
 
     take_over(&mut pins.open());
     assert_eq!(generations(pins.path()).expect("pins").len(), 1);
-    assert_eq!(old.lookup(&original_key()).expect("readable"), None);
+    assert_eq!(found(&old), None);
 }
 
 #[test]

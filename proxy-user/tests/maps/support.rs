@@ -3,8 +3,8 @@
 //! that shares no code with the agent's.
 
 use std::{
-    collections::BTreeMap,
-    net::{Ipv4Addr, Ipv6Addr},
+    collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     os::fd::OwnedFd,
     path::Path,
     process::Command,
@@ -18,8 +18,9 @@ use datapath::{
     Attachment, Capacities, Datapath, Options,
     maps::{arrays::MappedArray, family::Family, pins::map_path, tables::Table},
 };
+use ipnet::IpNet;
 use lab::node::{bpffs, netns::NetNs};
-use linux::{LpmKey, Plain, get_pinned};
+use linux::{LpmKey, Plain, get_pinned, text};
 use proxy_common::{
     Backend, BackendId, Block, EndpointSet, FlowEntry, FlowKey, FlowKind, FlowState, FrontendKey,
     FrontendKind, Port, Protocol, Record, ServiceFlags, ServiceId, V4, V6,
@@ -108,6 +109,11 @@ pub(crate) fn run(line: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// Returns what tc prints of the filters of `v0`, at ingress and at egress.
+pub(crate) fn filters() -> [String; 2] {
+    ["ingress", "egress"].map(|hook| run(&format!("tc filter show dev v0 {hook}")))
+}
+
 pub(crate) fn v4(a: u8, b: u8, c: u8, d: u8) -> V4 {
     Ipv4Addr::new(a, b, c, d).into()
 }
@@ -120,10 +126,7 @@ pub(crate) fn name(name: &str) -> ObjectName {
     ObjectName::new("shop", name)
 }
 
-pub(crate) fn backend<A>(address: A, sets: EndpointSet) -> BackendPlan<A>
-where
-    A: proxy_common::Addr,
-{
+pub(crate) fn backend<A: Family>(address: A, sets: EndpointSet) -> BackendPlan<A> {
     BackendPlan {
         address,
         port: Port::from_host(8080),
@@ -133,10 +136,7 @@ where
     }
 }
 
-pub(crate) fn frontend<A>(address: A, kind: FrontendKind) -> FrontendPlan<A>
-where
-    A: proxy_common::Addr,
-{
+pub(crate) fn frontend<A: Family>(address: A, kind: FrontendKind) -> FrontendPlan<A> {
     FrontendPlan {
         address,
         port: Port::from_host(80),
@@ -212,6 +212,13 @@ pub(crate) const ENTRY: FlowEntry<V4> = FlowEntry {
     _pad: SPARE,
 };
 
+/// Returns the original key of a flow from this client to a service.
+pub(crate) fn key_of(client: u32, protocol: Protocol) -> FlowKey<V4> {
+    let [_, b, c, d] = client.to_be_bytes();
+    let (port, to) = (Port::from_host(80), v4(10, 0, 0, 1));
+    FlowKey::new(v4(10, b, c, d), ENTRY.client_port, to, port, protocol)
+}
+
 /// Returns this original entry of a flow and its reply entry.
 pub(crate) fn with_reply(
     key: FlowKey<V4>,
@@ -232,56 +239,35 @@ pub(crate) fn with_reply(
     ]
 }
 
-/// The contents of the maps as text.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Picture {
-    /// The backends of each frontend, for example `10.0.0.1 80 TCP`.
-    pub(crate) frontends: BTreeMap<String, Behind>,
-    /// The allowed source ranges, each after its service and the port's name.
-    pub(crate) sources: Vec<String>,
-    pub(crate) names: Vec<String>,
-}
-
-/// The record and the backends of a frontend.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Behind {
-    pub(crate) flags: u32,
-    pub(crate) affinity_timeout: u32,
-    pub(crate) service: String,
-    pub(crate) internal: Vec<String>,
-    pub(crate) external: Vec<String>,
-}
-
-fn text(bytes: &[u8]) -> String {
-    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
-    String::from_utf8(bytes[..end].to_vec()).expect("UTF-8")
-}
-
-fn key_text<A: Family>(key: &FrontendKey<A>) -> String {
-    let address: std::net::IpAddr = key.address.into();
-    format!("{address} {:?} {}", key.port, key.protocol.name())
-}
-
 fn backend_text<A: Family>(address: A, port: Port, sets: EndpointSet) -> String {
-    let address: std::net::IpAddr = address.into();
+    let address: IpAddr = address.into();
     format!("{address} {port:?} {}", sets.0)
 }
 
-/// Reads the maps as a kernel program would.
-pub(crate) fn picture(pins: &PinDir) -> Picture {
-    let names: BTreeMap<u32, ServiceName> = pins
-        .table::<u32, ServiceName>(maps::NAMES)
-        .entries()
-        .expect("readable")
-        .into_iter()
-        .collect();
-    let mut picture = Picture::default();
-    read_family::<V4>(pins, &names, &mut picture);
-    read_family::<V6>(pins, &names, &mut picture);
-    picture.names = names.values().map(service_text).collect();
-    picture.names.sort();
-    picture.sources.sort();
-    picture
+/// Returns a frontend's line of a picture: `backends` of its internal and of its external block.
+fn frontend_text<A: Family>(
+    key: &FrontendKey<A>,
+    flags: ServiceFlags,
+    affinity_timeout: u32,
+    service: &str,
+    backends: &[Vec<String>; 2],
+) -> String {
+    let (address, protocol): (IpAddr, _) = (key.address.into(), key.protocol.name());
+    let (port, flags) = (key.port, flags.0);
+    format!("{address} {port:?} {protocol} {flags:#x} {affinity_timeout} {service} {backends:?}")
+}
+
+/// Reads the maps as a kernel program would. Returns a picture of them, by lines: service ports by
+/// their names, their frontends with record and backends, and their source ranges.
+pub(crate) fn picture(pins: &PinDir) -> Vec<String> {
+    let names = pins.table::<u32, ServiceName>(maps::NAMES).entries();
+    let names = names.expect("readable").into_iter();
+    let names: BTreeMap<_, _> = names.map(|(id, name)| (id, service_text(&name))).collect();
+    let mut lines: Vec<_> = names.values().cloned().collect();
+    lines.extend(read_family::<V4>(pins, &names));
+    lines.extend(read_family::<V6>(pins, &names));
+    lines.sort();
+    lines
 }
 
 fn service_text(name: &ServiceName) -> String {
@@ -289,20 +275,16 @@ fn service_text(name: &ServiceName) -> String {
     format!("{namespace}/{service}:{}", text(&name.port_name))
 }
 
-fn read_family<A: Family>(
-    pins: &PinDir,
-    names: &BTreeMap<u32, ServiceName>,
-    picture: &mut Picture,
-) {
+fn read_family<A: Family>(pins: &PinDir, names: &BTreeMap<u32, String>) -> Vec<String> {
     let records = pins.array::<Record<A>>(A::RECORDS);
     let backends = pins.array::<Backend<A>>(A::BACKENDS);
     let slots = pins.array::<u32>(maps::SLOTS);
-    let keys = pins.table::<FrontendKey<A>, u32>(A::FRONTENDS);
-    let named = |id: ServiceId| service_text(&names[&id.0]);
-    for (key, id) in keys.entries().expect("readable") {
+    let keys = pins.table::<FrontendKey<A>, u32>(A::FRONTENDS).entries();
+    let frontends = keys.expect("readable").into_iter().map(|(key, id)| {
         let record = records.load(id);
         assert_eq!(record.key, key, "a record carries the key that leads to it");
-        let members = |block: Block, set: EndpointSet| -> Vec<String> {
+        let members = |block: Block, external| -> Vec<String> {
+            let set = record.flags.set_of_block(external);
             (block.first()..block.first() + block.count())
                 .map(|at| {
                     let backend = backends.load(slots.load(at));
@@ -312,70 +294,53 @@ fn read_family<A: Family>(
                 })
                 .collect()
         };
-        let behind = Behind {
-            flags: record.flags.0,
-            affinity_timeout: record.affinity_timeout,
-            service: named(record.service),
-            internal: members(record.internal, record.flags.set_of_block(false)),
-            external: members(record.external, record.flags.set_of_block(true)),
-        };
-        picture.frontends.insert(key_text(&key), behind);
-    }
-    let sources = pins.table::<LpmKey<A>, u32>(A::SOURCE_RANGES);
-    for (key, _) in sources.entries().expect("readable") {
+        let members = [
+            members(record.internal, false),
+            members(record.external, true),
+        ];
+        let (service, timeout) = (&names[&record.service.0], record.affinity_timeout);
+        frontend_text(&key, record.flags, timeout, service, &members)
+    });
+    let sources = pins.table::<LpmKey<A>, u32>(A::SOURCE_RANGES).entries();
+    let sources = sources.expect("readable").into_iter().map(|(key, _)| {
         let range = A::range_of(&key).expect("a range");
-        picture
-            .sources
-            .push(format!("{} {range}", named(key.data.service)));
-    }
+        format!("{} {range}", names[&key.data.service.0])
+    });
+    frontends.chain(sources).collect()
 }
 
-/// Returns the contents that the maps should have for these plans.
-pub(crate) fn expected(services: &BTreeMap<ObjectName, ServicePlan>) -> Picture {
-    let mut picture = Picture::default();
+/// Returns the picture that the maps should give with these plans.
+pub(crate) fn expected(services: &BTreeMap<ObjectName, ServicePlan>) -> Vec<String> {
+    let mut lines = Vec::new();
     for (name, plan) in services {
         for port in &plan.ports {
-            expect_family::<V4>(name, port, &mut picture);
-            expect_family::<V6>(name, port, &mut picture);
             let service = format!("{name}:{}", port.name);
-            for range in &port.source_ranges {
-                picture.sources.push(format!("{service} {}", range.trunc()));
-            }
-            picture.names.push(service);
+            lines.extend(expect_family::<V4>(&service, port));
+            lines.extend(expect_family::<V6>(&service, port));
+            let ranges = port.source_ranges.iter().map(IpNet::trunc);
+            let ranges = BTreeSet::from_iter(ranges).into_iter();
+            lines.extend(ranges.map(|range| format!("{service} {range}")));
+            lines.push(service);
         }
         if let Some(first) = plan.ports.first() {
-            expect_guards(name, first, &plan.guarded_v4, &mut picture);
-            expect_guards(name, first, &plan.guarded_v6, &mut picture);
+            let service = format!("{name}:{}", first.name);
+            lines.extend(plan.guarded_v4.iter().map(|at| guard_text(*at, &service)));
+            lines.extend(plan.guarded_v6.iter().map(|at| guard_text(*at, &service)));
         }
     }
-    picture.names.sort();
-    picture.sources.sort();
-    picture.sources.dedup();
-    picture
+    lines.sort();
+    lines
 }
 
-fn expect_guards<A: Family>(
-    name: &ObjectName,
-    first: &PortPlan,
-    guarded: &[A],
-    picture: &mut Picture,
-) {
-    for address in guarded {
-        let behind = Behind {
-            flags: ServiceFlags::new(FrontendKind::Unserved).0,
-            affinity_timeout: 0,
-            service: format!("{name}:{}", first.name),
-            internal: Vec::new(),
-            external: Vec::new(),
-        };
-        let key = FrontendKey::unserved(*address);
-        picture.frontends.insert(key_text(&key), behind);
-    }
+fn guard_text<A: Family>(address: A, service: &str) -> String {
+    let flags = ServiceFlags::new(FrontendKind::Unserved);
+    let key = FrontendKey::unserved(address);
+    frontend_text(&key, flags, 0, service, &Default::default())
 }
 
-fn expect_family<A: Family>(name: &ObjectName, port: &PortPlan, picture: &mut Picture) {
+fn expect_family<A: Family>(service: &str, port: &PortPlan) -> Vec<String> {
     let plan = A::of_port(port);
-    for frontend in &plan.frontends {
+    let of_frontend = |frontend: &FrontendPlan<A>| {
         let members = |external| -> Vec<String> {
             let set = frontend.flags.set_of_block(external);
             let members = plan
@@ -396,14 +361,10 @@ fn expect_family<A: Family>(name: &ObjectName, port: &PortPlan, picture: &mut Pi
             let owners = owners.into_iter();
             owners.map(|owner| list[owner as usize].clone()).collect()
         };
-        let behind = Behind {
-            flags: frontend.flags.0,
-            affinity_timeout: port.affinity_timeout,
-            service: format!("{name}:{}", port.name),
-            internal: members(false),
-            external: members(true),
-        };
         let key = FrontendKey::new(frontend.address, frontend.port, port.protocol);
-        picture.frontends.insert(key_text(&key), behind);
-    }
+        let members = [members(false), members(true)];
+        let timeout = port.affinity_timeout;
+        frontend_text(&key, frontend.flags, timeout, service, &members)
+    };
+    plan.frontends.iter().map(of_frontend).collect()
 }

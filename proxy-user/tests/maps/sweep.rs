@@ -3,11 +3,10 @@
 
 use std::collections::HashSet;
 
-use datapath::{Datapath, Occupancy};
 use linux::now;
-use proxy_common::{FlowEntry, FlowKey, FlowState, Port, Protocol, V4, flow::IdleTimes, maps};
+use proxy_common::{FlowEntry, FlowKey, FlowState, Protocol, V4, flow::IdleTimes, maps};
 
-use crate::support::{ENTRY, PinDir, v4, with_reply};
+use crate::support::{ENTRY, PinDir, key_of, with_reply};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -15,28 +14,13 @@ type Entry = (FlowKey<V4>, FlowEntry<V4>);
 
 /// Returns the original and the reply entry of a flow that has been idle for `idle` seconds.
 fn flow(n: u32, protocol: Protocol, state: FlowState, idle: u64) -> [Entry; 2] {
-    let client = v4(10, 9, (n >> 8) as u8, n as u8);
-    let frontend = (v4(10, 96, 0, 1), Port::from_host(80));
-    let key = FlowKey::new(client, ENTRY.client_port, frontend.0, frontend.1, protocol);
     let entry = FlowEntry {
         // The machine may have started less than an hour ago.
         last_seen: now().saturating_sub(idle * SECOND),
         state,
         ..ENTRY
     };
-    with_reply(key, entry)
-}
-
-/// Sweeps until the walk has passed through the table twice, so that the counts are those of a
-/// complete walk.
-fn sweep(datapath: &mut Datapath) -> (Occupancy, u32) {
-    let mut removed = 0;
-    let mut last = Occupancy::default();
-    for _ in 0..4 {
-        last = datapath.sweep().expect("sweeps");
-        removed += last.v4.removed;
-    }
-    (last, removed)
+    with_reply(key_of(n, protocol), entry)
 }
 
 #[test]
@@ -62,9 +46,11 @@ fn a_sweep_removes_idle_flows_and_orphans_but_no_live_flow() {
     }
     let (keys, values): (Vec<_>, Vec<_>) = entries.into_iter().unzip();
     assert!(table.update_all(&keys, &values).is_empty());
-    let (occupancy, removed) = sweep(&mut datapath);
+    // The walk passes through the table twice, so that the counts are those of a complete walk.
+    let sweeps = [(); 4].map(|()| datapath.sweep().expect("sweeps").v4);
+    let removed: u32 = sweeps.iter().map(|sweep| sweep.removed).sum();
     assert_eq!(removed, 550, "450 idle flows and 100 orphans");
-    assert_eq!((occupancy.v4.flows, occupancy.v4.entries), (900, 1800));
+    assert_eq!((sweeps[3].flows, sweeps[3].entries), (900, 1800));
     let left = table.entries().expect("readable").into_iter();
     let left: HashSet<FlowKey<V4>> = left.map(|(key, _)| key).collect();
     let alive = (0..450).flat_map(|n| {

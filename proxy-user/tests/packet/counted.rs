@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The traffic counts of backends and service ports: each number must be exact.
+//! The traffic counts of backends and service ports: each number must be exact; and the shares of
+//! new connections by the weights of backends, which they show.
 
-use std::{collections::BTreeSet, net::SocketAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+};
 
 use proxy_common::{Counter, FrontendKind, Protocol, ServiceFlags, traffic::Traffic};
 use rstest::rstest;
 
 use crate::{
-    packets::{Tcp, at, seen, tcp, udp},
+    packets::{Tcp, at, tcp, udp},
     service::{Addresses, IPV4, IPV6, Service},
-    world::World,
+    world::{NEXT, World},
 };
 
 const LINK_LAYER: usize = 14;
@@ -59,7 +63,7 @@ fn packets_and_bytes_of_each_direction_are_counted_once(
     ];
     let mut source = client;
     for packet in &sent {
-        source = seen(&world.forward(packet).packet).src;
+        source = world.forward(packet).src();
     }
     assert_eq!(source == client, !masqueraded);
     let answers = [
@@ -92,7 +96,7 @@ fn repeated_and_unanswered_syns_are_counted(#[values(IPV4, IPV6)] a: Addresses) 
     assert_eq!(begun(&world, backend), [1, 1, 0, 0, 0]);
     world.ingress(&syn);
     assert_eq!(begun(&world, backend), [1, 2, 0, 1, 1]);
-    world.egress(&tcp(backend, client, Tcp::SynAck, b""), false);
+    world.egress(&tcp(backend, client, Tcp::SynAck, b""));
     world.ingress(&syn);
     let lost = begun(&world, backend);
     assert_eq!(lost, [1, 3, 0, 2, 1], "the answer was lost");
@@ -125,6 +129,7 @@ fn connections_with_a_backend_from_affinity_are_counted_as_affinity_hits(
 
 #[rstest]
 fn refused_packets_are_counted_by_service_port_and_reason(#[values(IPV4, IPV6)] a: Addresses) {
+    use Counter::{DroppedSource, RejectedNoEndpoint, RejectedUnknownFlow};
     let empty = Service::cluster_ip("empty", Protocol::TCP, a.cluster_ip, &[]);
     let backends = [at(a.other_backend, 8080)];
     let mut limited = Service::cluster_ip("limited", Protocol::TCP, a.other_cluster_ip, &backends);
@@ -133,28 +138,11 @@ fn refused_packets_are_counted_by_service_port_and_reason(#[values(IPV4, IPV6)] 
     limited.frontends.push(frontend);
     limited.sources = vec!["192.0.2.0/24", "2001:db8:2::/64"];
     let world = World::new(&[empty, limited]);
+    let other = a.other_cluster_ip;
     let expected = [
-        (
-            "test/empty",
-            a.cluster_ip,
-            Tcp::Syn,
-            Counter::RejectedNoEndpoint,
-            3,
-        ),
-        (
-            "test/limited",
-            a.balancer,
-            Tcp::Syn,
-            Counter::DroppedSource,
-            2,
-        ),
-        (
-            "test/limited",
-            a.other_cluster_ip,
-            Tcp::Ack,
-            Counter::RejectedUnknownFlow,
-            1,
-        ),
+        ("empty", a.cluster_ip, Tcp::Syn, RejectedNoEndpoint, 3),
+        ("limited", a.balancer, Tcp::Syn, DroppedSource, 2),
+        ("limited", other, Tcp::Ack, RejectedUnknownFlow, 1),
     ];
     for (_, address, flags, counter, times) in expected {
         for _ in 0..times {
@@ -162,10 +150,11 @@ fn refused_packets_are_counted_by_service_port_and_reason(#[values(IPV4, IPV6)] 
             assert_eq!(out.counter, counter);
         }
     }
-    let names = world.service_names();
+    let ports = world.reader().into_service_ports();
     let refused = world.counted().refused.into_iter();
-    let refused = refused.map(|(id, counter, count)| (names[&id].clone(), counter, count));
-    let expected = expected.map(|(name, .., counter, times)| (name.to_owned(), counter, times));
+    let refused = refused.map(|(id, counter, count)| (ports[&id].service.clone(), counter, count));
+    let expected =
+        expected.map(|(name, .., counter, times)| (format!("test/{name}"), counter, times));
     assert_eq!(BTreeSet::from_iter(refused), BTreeSet::from(expected));
 }
 
@@ -198,4 +187,38 @@ fn a_backend_with_a_reused_id_does_not_count_connections_of_the_old_one() {
     let others = world.counted().others;
     assert_eq!(others.packets_in - before.packets_in, 1);
     assert_eq!(others.bytes_in - before.bytes_in, bytes(&[packet]));
+}
+
+/// What weight 0 leaves to a backend stands in tests/fuzz/cases/weights.txt.
+#[rstest]
+fn of_100_000_connections_each_backend_gets_its_share_within_2_percent(
+    #[values(IPV4, IPV6)] a: Addresses,
+    #[values(false, true)] is_maglev: bool,
+) {
+    const CONNECTIONS: u32 = 100_000;
+    const PORTS: u32 = 50_000;
+    let weights = [256, 0, 100, 44];
+    let backends = [a.backend, a.other_backend].map(|pod| [at(pod, 8080), at(pod, 8081)]);
+    let mut service = Service::web(a).backed_by(backends.as_flattened());
+    service.weights = weights.to_vec();
+    if is_maglev {
+        service.frontends[0].3 = ServiceFlags::MAGLEV;
+    }
+    let world = World::with(|options| options.capacities.slots = 8192, &[service]);
+    for n in 0..CONNECTIONS {
+        let client = if n < PORTS { a.pod } else { a.outsider };
+        let client = at(client, (10_000 + n % PORTS) as u16);
+        let syn = tcp(client, a.service(), Tcp::Syn, b"");
+        assert_eq!(world.ingress_quietly(&syn), NEXT);
+    }
+    let counted = world.counted().backends.into_iter();
+    let connections: BTreeMap<_, _> = counted
+        .map(|backend| (backend.address, backend.traffic.connections))
+        .collect();
+    for (backend, weight) in backends.as_flattened().iter().zip(weights) {
+        let share = connections[backend] as f64 / f64::from(CONNECTIONS);
+        let wanted = f64::from(weight) / 400.0;
+        assert!((share - wanted).abs() < 0.02, "{backend}: {share}");
+        assert_eq!(weight == 0, share == 0.0, "{backend}: {share}");
+    }
 }

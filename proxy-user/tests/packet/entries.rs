@@ -28,7 +28,7 @@ fn crossing_fins_on_two_cpus_close_the_connection_and_allow_eviction(
             .collect();
         for client in &clients {
             world.ingress(&tcp(*client, service, Tcp::Syn, b""));
-            world.egress(&tcp(backend, *client, Tcp::SynAck, b""), false);
+            world.egress(&tcp(backend, *client, Tcp::SynAck, b""));
             world.ingress(&tcp(*client, service, Tcp::Ack, b""));
             assert_eq!(world.state(*client, service), "established");
         }
@@ -68,7 +68,7 @@ fn a_reply_entry_without_an_original_entry_keeps_its_tuple_only_at_first() {
     world.remove_flows(FlowKind::ORIGINAL);
     let second = connect(a.other_cluster_ip);
     assert_ne!(second, client);
-    let answer = world.egress(&tcp(backend, second, Tcp::SynAck, b""), false);
+    let answer = world.egress(&tcp(backend, second, Tcp::SynAck, b""));
     assert_eq!(answer.ends(), (at(a.other_cluster_ip, 80), client));
     world.remove_flows(FlowKind::ORIGINAL);
     // The other CPU never writes it.

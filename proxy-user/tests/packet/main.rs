@@ -4,7 +4,6 @@
 //! the fuzzer's node does not have, traffic counts, entries that a test changes.
 
 mod answers;
-mod behind;
 mod counted;
 mod entries;
 mod node;
@@ -14,6 +13,5 @@ mod pool;
 mod redirect;
 mod service;
 mod shapes;
-mod weights;
 mod world;
 mod xdp;

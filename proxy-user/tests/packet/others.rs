@@ -1,40 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Packets that others have masqueraded or marked. Theirs without a flow's tuple, and ours at two
+//! Packets that others have masqueraded or marked, and those that programs over old maps have served
+//! while those over new maps take over, behind them. Others' without a flow's tuple, and ours at two
 //! interfaces, stand in tests/fuzz/cases/others.txt.
 
 use proxy_common::{
-    Counter, Protocol, Settings,
+    Counter, Protocol, Settings, maps,
     masquerade::{Marks, PortRanges},
 };
 use rstest::rstest;
 
 use crate::{
-    packets::{Tcp, addresses, at, icmp, numbered, seen, tcp, transport, transport_sum, udp},
+    packets::{Tcp, addresses, at, ends, icmp, numbered, tcp, transport, transport_sum, udp},
     service::{Addresses, IPV4, IPV6, Service},
     world::{Context, LOOPBACK, NEXT, SHOT, World},
 };
 
-/// The context at egress of a packet with our mark that others have masqueraded.
-const FORWARDED: Context = Context {
-    mark: Marks::DEFAULT.masquerade,
-    came_by: LOOPBACK,
-    interface: 0,
-    segment: 0,
-    note: 0,
-};
+/// Our mark.
+const MARK: u32 = Marks::DEFAULT.masquerade;
 
-const UNMARKED: Context = Context {
-    mark: 0,
-    ..FORWARDED
-};
+/// The context at egress of a packet with this mark that others have masqueraded.
+fn forwarded(mark: u32) -> Context {
+    Context {
+        mark,
+        came_by: LOOPBACK,
+        ..Context::default()
+    }
+}
 
 /// flannel masquerades such packets: they come from outside and go to other nodes' pods, with our
 /// mark. Every CNI masquerades pods' packets to hosts, which have no mark.
 #[rstest]
 fn foreign_masqueraded_packets_with_a_flows_tuple_get_another_port(
     #[values(IPV4, IPV6)] a: Addresses,
-    #[values(FORWARDED, UNMARKED)] context: Context,
+    #[values(MARK, 0)] mark: u32,
 ) {
+    let context = forwarded(mark);
     let world = World::new(&[Service::web(a)]);
     let (client, backend) = (a.outside_client(), a.endpoint());
     let ours = world.forward(&tcp(client, a.service(), Tcp::Syn, b""));
@@ -63,8 +63,8 @@ fn foreign_masqueraded_packets_with_a_flows_tuple_get_another_port(
     let error = world.ingress(&icmp(between.0, between.1, &message)).packet;
     assert_eq!(transport_sum(&error), 0, "the ICMP checksum");
     assert_eq!(addresses(&error), between);
-    let quoted = seen(&[&error[..14], &error[transport(&error) + 8..]].concat());
-    assert_eq!((quoted.src, quoted.dst), (shared, backend));
+    let quoted = [&error[..14], &error[transport(&error) + 8..]].concat();
+    assert_eq!(ends(&quoted), (shared, backend));
 
     // The other way round: a flow gets no port that their connection has.
     let client = at(a.outsider, 2000);
@@ -95,7 +95,7 @@ fn foreign_masqueraded_packets_reuse_the_tuple_of_a_closed_flow(
         })
         .collect();
     let (client, shared) = flows[0];
-    let begin = || world.egress_by(&tcp(shared, backend, Tcp::Syn, b""), FORWARDED);
+    let begin = || world.egress_by(&tcp(shared, backend, Tcp::Syn, b""), forwarded(MARK));
     // Its answers would go to another client.
     let refused = (SHOT, Counter::DroppedNoMasqueradePort);
     assert_eq!(begin().fate(), refused);
@@ -164,9 +164,56 @@ fn replies_with_a_foreign_mark_are_translated(#[values(IPV4, IPV6)] a: Addresses
         let out = world.egress_with(&tcp(backend, client, Tcp::SynAck, b""), mark);
         assert_eq!(out.fate(), (NEXT, Counter::ReplyTranslated));
         assert_eq!(out.src(), service);
-        assert_eq!(out.marked, mark & marks.masquerade != 0, "the mark is left");
+        assert_eq!(out.mark, mark, "it is left");
         // Ingress passes this packet to a backend's port, but no flow is masqueraded.
         let on = world.egress_with(&tcp(client, backend, Tcp::Ack, b""), mark);
         assert_eq!(on.fate(), (NEXT, Counter::Untouched));
     }
+}
+
+/// The note of a packet that programs before these have served.
+fn noted(note: u32) -> Context {
+    Context {
+        note,
+        ..Context::default()
+    }
+}
+
+#[rstest]
+fn a_packet_that_programs_before_these_have_translated_is_not_translated_again(
+    #[values(IPV4, IPV6)] a: Addresses,
+) {
+    let world = World::new(&[Service::web(a)]);
+    let (client, service, backend) = a.ends();
+    let served = world.ingress(&tcp(client, service, Tcp::Syn, b""));
+    // As in old maps, the flow's packet has become one as of the direct conversation.
+    let translated = tcp(client, backend, Tcp::Syn, b"");
+    let other = world.ingress(&translated).src();
+    assert_ne!(other, client, "or this shows nothing");
+    world.store(maps::DRAINED, 0, maps::generation::BEHIND);
+    let passed = world.ingress_by(&translated, noted(served.note));
+    passed.expect_untouched(&translated);
+    assert_eq!(passed.note, served.note, "for other programs behind");
+    let direct = world.ingress_by(&translated, noted(0));
+    assert_eq!(direct.src(), other);
+    // A flow that begins later avoids the tuple.
+    let second = tcp(at(a.pod, 9), backend, Tcp::Syn, b"");
+    world.ingress_by(&second, noted(served.note));
+    let flow = world.ingress(&tcp(at(a.pod, 9), service, Tcp::Syn, b""));
+    assert_ne!(flow.src(), at(a.pod, 9));
+}
+
+#[test]
+fn an_answer_that_programs_before_these_have_translated_is_none_of_the_nodes_own() {
+    let a = IPV4;
+    let world = World::new(&[Service::over(Protocol::UDP, a).at_node_port(30_080)]);
+    let (client, node_port) = (a.outside_client(), at(a.node, 30_080));
+    let question = world.forward(&udp(client, node_port, b"?"));
+    let answer = udp(a.endpoint(), question.src(), b"!");
+    let served = world.egress(&world.ingress(&answer).packet);
+    let entries = world.all_flows().len();
+    world.store(maps::DRAINED, 0, maps::generation::BEHIND);
+    let to_another = udp(node_port, at(a.outsider, 9), b"!");
+    world.egress_by(&to_another, noted(served.note));
+    assert_eq!(world.all_flows().len(), entries);
 }

@@ -3,8 +3,6 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use proxy_common::Protocol;
-
 pub(crate) const CLIENT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 pub(crate) const NODE_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
@@ -51,19 +49,6 @@ pub(crate) fn udp(src: SocketAddr, dst: SocketAddr, payload: &[u8]) -> Vec<u8> {
     let header = [&ports(src, dst)[..], &length.to_be_bytes(), &[0, 0]].concat();
     let datagram = [&header, payload].concat();
     with_sum(raw(src.ip(), dst.ip(), UDP, &datagram), 6)
-}
-
-/// A segment with these flags, or over UDP a datagram.
-pub(crate) fn packet_over(
-    protocol: Protocol,
-    src: SocketAddr,
-    dst: SocketAddr,
-    flags: Tcp,
-) -> Vec<u8> {
-    match protocol {
-        Protocol::UDP => udp(src, dst, b"payload"),
-        _ => tcp(src, dst, flags, b"payload"),
-    }
 }
 
 fn ports(src: SocketAddr, dst: SocketAddr) -> Vec<u8> {
@@ -142,26 +127,14 @@ pub(crate) fn addresses(packet: &[u8]) -> (IpAddr, IpAddr) {
     (address(26).into(), address(30).into())
 }
 
-/// The ends and the payload of a TCP or UDP packet.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Seen {
-    pub(crate) src: SocketAddr,
-    pub(crate) dst: SocketAddr,
-    pub(crate) payload: Vec<u8>,
-}
-
-/// Reads a TCP or UDP packet and checks the IP header's and the transport's checksum.
-pub(crate) fn seen(packet: &[u8]) -> Seen {
+/// Source and destination of a TCP or UDP packet; checks the IP header's and the transport's
+/// checksum.
+pub(crate) fn ends(packet: &[u8]) -> (SocketAddr, SocketAddr) {
     let (src, dst) = addresses(packet);
     let l4 = transport(packet);
     assert_eq!(transport_sum(packet), 0, "the transport's checksum");
     let port = |at: usize| u16::from_be_bytes([packet[at], packet[at + 1]]);
-    let is_tcp = packet[if is_v6(packet) { 20 } else { 23 }] == TCP;
-    Seen {
-        src: at(src, port(l4)),
-        dst: at(dst, port(l4 + 2)),
-        payload: packet[l4 + if is_tcp { 20 } else { 8 }..].to_vec(),
-    }
+    (at(src, port(l4)), at(dst, port(l4 + 2)))
 }
 
 /// The remaining hops of a packet; checks the checksum of an IPv4 header.

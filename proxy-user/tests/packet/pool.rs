@@ -3,75 +3,68 @@
 //! for more than a second, and in a virtual machine for twelve. `world` uses this.
 
 use std::{
-    fs,
-    path::Path,
-    sync::{
-        Mutex, Once, PoisonError,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::{Mutex, Once, PoisonError},
     thread,
 };
 
-use datapath::{DEFAULT_PIN_DIR, Datapath, Options, cleanup::cleanup};
+use datapath::{Datapath, Options};
+use lab::node::bpffs::{self, PinDir};
 
-const BPFFS: &str = "/sys/fs/bpf";
+static FREE: Mutex<Vec<Loaded>> = Mutex::new(Vec::new());
 
-static FREE: Mutex<Vec<(Datapath, Options)>> = Mutex::new(Vec::new());
+/// A datapath, its options, and its pin directory, which goes with it.
+pub(crate) struct Loaded {
+    pub(crate) datapath: Datapath,
+    pub(crate) options: Options,
+    _pins: PinDir,
+}
 
-/// A datapath with empty maps, and its options with its pin directory. Panics without privilege: a
-/// test must not be skipped.
-pub(crate) fn take(options: Options) -> (Datapath, Options) {
-    let fits = |(_, held): &(Datapath, Options)| {
-        let pin_dir = held.pin_dir.clone();
+/// A datapath with empty maps, and these options but for the pin directory. Panics without
+/// privilege: a test must not be skipped.
+pub(crate) fn take(options: Options) -> Loaded {
+    let fits = |held: &Loaded| {
+        let pin_dir = held.options.pin_dir.clone();
         let options = options.clone();
-        *held == Options { pin_dir, ..options }
+        held.options == Options { pin_dir, ..options }
     };
     let found = {
         let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
         let place = free.iter().position(fits);
         place.map(|place| free.swap_remove(place))
     };
-    if let Some((datapath, options)) = found {
-        let datapath = datapath.start_over(&options).expect("maps are emptied");
-        return (datapath, options);
+    if let Some(found) = found {
+        let emptied = found.datapath.start_over(&found.options);
+        let datapath = emptied.expect("maps are emptied");
+        return Loaded { datapath, ..found };
     }
-    static NUMBER: AtomicU32 = AtomicU32::new(0);
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    assert_eq!(options.pin_dir, Path::new(DEFAULT_PIN_DIR), "given here");
+    bpffs::prepare().expect("a BPF file system: the tests need root");
+    let pins = PinDir::new();
     let options = Options {
-        pin_dir: Path::new(BPFFS).join(format!("portolan-packet-{}-{number}", std::process::id())),
+        pin_dir: pins.path().to_owned(),
         ..options
     };
-    let datapath = Datapath::open(&options)
-        .unwrap_or_else(|error| panic!("{error} (root and a mounted bpffs are needed)"));
-    (datapath, options)
+    let datapath = Datapath::open(&options).unwrap_or_else(|error| panic!("{error}: run as root"));
+    Loaded {
+        datapath,
+        options,
+        _pins: pins,
+    }
 }
 
 /// Keeps a datapath for the next test; after a failed test, removes it instead.
-pub(crate) fn give_back(datapath: Datapath, options: &Options) {
+pub(crate) fn give_back(loaded: Loaded) {
     static AT_END: Once = Once::new();
     if thread::panicking() {
-        drop(datapath);
-        remove(options);
         return;
     }
     // SAFETY: the function lives as long as the process.
     AT_END.call_once(|| _ = unsafe { libc::atexit(at_end) });
     let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
-    free.push((datapath, options.clone()));
+    free.push(loaded);
 }
 
 /// Removes all datapaths: at the end of a test program no `Drop` runs.
 extern "C" fn at_end() {
     let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
-    for (datapath, options) in free.drain(..) {
-        drop(datapath);
-        remove(&options);
-    }
-}
-
-fn remove(options: &Options) {
-    // Only this process uses the lock.
-    let _ = cleanup(&options.pin_dir, true);
-    let _ = fs::remove_dir(&options.pin_dir);
+    free.clear();
 }

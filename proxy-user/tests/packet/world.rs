@@ -2,8 +2,7 @@
 //! A node's maps in their own pin directory, and its programs, run packet by packet.
 
 use std::{
-    collections::HashMap,
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     sync::atomic::{AtomicU32, Ordering},
 };
 
@@ -20,12 +19,11 @@ use proxy_common::{
     maps::{self, interface},
     masquerade::Marks,
     service::FragmentKey,
-    xdp::Uplink,
 };
 
 use crate::{
-    packets::{NODE_MAC, seen},
-    pool,
+    packets::{NODE_MAC, ends},
+    pool::{self, Loaded},
     service::{IPV4, IPV6, Service},
 };
 
@@ -39,7 +37,6 @@ pub(crate) const REDIRECT: u32 = 7;
 pub(crate) struct Outcome {
     pub(crate) verdict: u32,
     pub(crate) packet: Vec<u8>,
-    pub(crate) marked: bool,
     pub(crate) mark: u32,
     /// What programs behind this one find in the packet's control block.
     pub(crate) note: u32,
@@ -52,14 +49,14 @@ impl Outcome {
         (self.verdict, self.counter)
     }
     pub(crate) fn src(&self) -> SocketAddr {
-        seen(&self.packet).src
+        self.ends().0
     }
     pub(crate) fn dst(&self) -> SocketAddr {
-        seen(&self.packet).dst
+        self.ends().1
     }
     /// Source and destination.
     pub(crate) fn ends(&self) -> (SocketAddr, SocketAddr) {
-        (self.src(), self.dst())
+        ends(&self.packet)
     }
     /// Expects that the packet passes byte for byte as it came.
     #[track_caller]
@@ -89,8 +86,7 @@ pub(crate) const LOOPBACK: u32 = 1;
 /// One node.
 pub(crate) struct World {
     /// `None` once it is given back to the pool.
-    datapath: Option<Datapath>,
-    options: Options,
+    loaded: Option<Loaded>,
 }
 
 impl World {
@@ -114,17 +110,23 @@ impl World {
             ..Options::default()
         };
         change(&mut options);
-        let (datapath, options) = pool::take(options);
         let mut world = Self {
-            datapath: Some(datapath),
-            options,
+            loaded: Some(pool::take(options)),
         };
         world.configure(|_| {});
         // The frames of test runs are not addressed to loopback, but to a bridge with this port.
         world.set_interface(LOOPBACK, interface::BRIDGE_PORT);
         world.set_macs(&[NODE_MAC]);
         let addresses = [IPV4, IPV6].map(|a| [(a.node, true), (a.other_node_address, false)]);
-        world.set_node_addresses(addresses.as_flattened());
+        let addresses = addresses.as_flattened().iter();
+        let addresses = addresses.map(|&(address, node_ports)| NodeAddress {
+            address,
+            node_ports,
+        });
+        let stored = world
+            .datapath()
+            .set_node_addresses(&addresses.collect::<Vec<_>>());
+        stored.expect("node addresses");
         for service in services {
             world.apply(service);
         }
@@ -153,15 +155,11 @@ impl World {
     }
     /// Stores the properties of a port of the bridge with this index.
     pub(crate) fn set_port(&self, index: u32, bits: u32, bridge: u32) {
-        let table = self.table::<u32, u64>(maps::INTERFACES);
-        table
-            .update(&index, &interface::word(bits, bridge))
-            .expect("an element");
+        self.store(maps::INTERFACES, index, interface::word(bits, bridge));
     }
-    /// Has the programs know that those of other maps run before them.
-    pub(crate) fn set_behind(&self) {
-        let table = self.table::<u32, u32>(maps::DRAINED);
-        table.update(&0, &maps::generation::BEHIND).expect("stored");
+    /// Stores an element of a map, as the agent does.
+    pub(crate) fn store<V: Plain>(&self, map: &str, index: u32, value: V) {
+        self.table(map).update(&index, &value).expect("stored");
     }
     /// Removes all entries of this kind of IPv4, as if they had not been written yet.
     pub(crate) fn remove_flows(&self, kind: FlowKind) {
@@ -173,14 +171,17 @@ impl World {
         }
     }
     fn datapath(&mut self) -> &mut Datapath {
-        self.datapath.as_mut().expect("not given back yet")
+        &mut self.loaded.as_mut().expect("not given back yet").datapath
+    }
+    fn options(&self) -> &Options {
+        &self.loaded.as_ref().expect("not given back yet").options
     }
     /// The loaded programs.
     pub(crate) fn loaded(&self) -> &Datapath {
-        self.datapath.as_ref().expect("not given back yet")
+        &self.loaded.as_ref().expect("not given back yet").datapath
     }
     fn table<K: Plain, V: Plain>(&self, map: &str) -> Table<K, V> {
-        let pin = get_pinned(&map_path(&self.options.pin_dir, map), false).expect("pinned");
+        let pin = get_pinned(&map_path(&self.options().pin_dir, map), false).expect("pinned");
         Table::new(pin).expect("a table")
     }
     fn flow_table(&self) -> Table<FlowKey<V4>, FlowEntry<V4>> {
@@ -189,21 +190,6 @@ impl World {
     /// Replaces the pods to which packets are redirected.
     pub(crate) fn set_pods(&mut self, links: &[PodLink]) {
         self.datapath().set_pods(links).expect("pods");
-    }
-    /// Writes a record of a conversation between pods.
-    pub(crate) fn set_between_pods(&self, slot: u32, record: u64) {
-        let table = self.table::<u32, u64>(maps::BETWEEN_PODS);
-        table.update(&slot, &record).expect("stored");
-    }
-    /// Stores the node's addresses, and whether node ports are served at each.
-    pub(crate) fn set_node_addresses(&mut self, addresses: &[(IpAddr, bool)]) {
-        let served = |&(address, node_ports)| NodeAddress {
-            address,
-            node_ports,
-        };
-        let addresses: Vec<_> = addresses.iter().map(served).collect();
-        let stored = self.datapath().set_node_addresses(&addresses);
-        stored.expect("node addresses");
     }
     pub(crate) fn apply(&mut self, service: &Service) {
         self.publish(service.name, service.plan());
@@ -235,10 +221,9 @@ impl World {
     pub(crate) fn egress_by(&self, packet: &[u8], context: Context) -> Outcome {
         self.run("egress", packet, context)
     }
-    /// Runs egress on a packet, with the masquerade mark of ingress or without.
-    pub(crate) fn egress(&self, packet: &[u8], marked: bool) -> Outcome {
-        let mark = self.options.marks.masquerade;
-        self.egress_with(packet, if marked { mark } else { 0 })
+    /// Runs egress on a packet without a mark.
+    pub(crate) fn egress(&self, packet: &[u8]) -> Outcome {
+        self.egress_with(packet, 0)
     }
     /// Runs egress on a packet with this mark.
     pub(crate) fn egress_with(&self, packet: &[u8], mark: u32) -> Outcome {
@@ -252,7 +237,7 @@ impl World {
     pub(crate) fn forward(&self, packet: &[u8]) -> Outcome {
         let inside = self.ingress(packet);
         assert_eq!(inside.verdict, NEXT, "{inside:?}");
-        self.egress(&inside.packet, inside.marked)
+        self.egress_with(&inside.packet, inside.mark)
     }
 
     fn run(&self, program: &str, packet: &[u8], given: Context) -> Outcome {
@@ -269,38 +254,50 @@ impl World {
         context[INTERFACE_FIELD] = given.interface.to_ne_bytes();
         context[NOTE_FIELD] = given.note.to_ne_bytes();
         context[SEGMENT_FIELD] = given.segment.to_ne_bytes();
-        let (run, moved) = self.counted_run(program, packet, context.as_flattened());
-        let [counter] = moved[..] else {
-            panic!("exactly one counter moves, not {moved:?}")
-        };
+        let (run, counter) = self.counted_run(program, packet, context.as_flattened());
         let field = |field: usize| {
             let bytes = &run.context[field * 4..field * 4 + 4];
             u32::from_ne_bytes(bytes.try_into().expect("four bytes"))
         };
         let (mark, note) = (field(MARK_FIELD), field(NOTE_FIELD));
-        let Marks { masquerade, drop } = self.options.marks;
+        let Marks { masquerade, drop } = self.options().marks;
         let ours = masquerade | drop | Marks::beside_rules(masquerade);
         assert_eq!(mark & !ours, 0, "no other bit of the mark is touched");
         Outcome {
             verdict: run.result,
             packet: run.data,
-            marked: mark & masquerade != 0,
             mark,
             note,
-            counter,
+            counter: counter.expect("a counter moves"),
         }
     }
-    /// Runs XDP on a frame from an uplink: returns its action, the frame afterwards, and the
-    /// counters that have moved.
-    pub(crate) fn at_xdp(&self, frame: &[u8], interface: u32) -> (u32, Vec<u8>, Vec<Counter>) {
+    /// Runs XDP on a frame from an uplink; `None` if it passes the frame to tc, unchanged and
+    /// uncounted.
+    pub(crate) fn at_xdp(&self, frame: &[u8], interface: u32) -> Option<Outcome> {
+        const PASS: u32 = 2;
         // A struct xdp_md: start and end of the frame, metadata, interface, queue.
         let length = u32::try_from(frame.len()).expect("short");
         let context = [0, length, 0, interface, 0, 0].map(u32::to_ne_bytes);
-        let (run, moved) = self.counted_run("uplink", frame, context.as_flattened());
-        (run.result, run.data, moved)
+        let (run, counter) = self.counted_run("uplink", frame, context.as_flattened());
+        if run.result == PASS {
+            assert_eq!((&run.data[..], counter), (frame, None), "untouched");
+            return None;
+        }
+        Some(Outcome {
+            verdict: run.result,
+            packet: run.data,
+            mark: 0,
+            note: 0,
+            counter: counter.expect("a counter moves"),
+        })
     }
-    /// Runs a program on a packet; also returns the counters that have moved, each by one.
-    fn counted_run(&self, program: &str, packet: &[u8], context: &[u8]) -> (TestRun, Vec<Counter>) {
+    /// Runs a program on a packet; also returns the only counter that has moved, by one.
+    fn counted_run(
+        &self,
+        program: &str,
+        packet: &[u8],
+        context: &[u8],
+    ) -> (TestRun, Option<Counter>) {
         let before = self.counters();
         let run = self
             .loaded()
@@ -313,20 +310,15 @@ impl World {
         let all = all.filter(|one| *one != Counter::FlowEvictedEarly);
         let moved: Vec<_> = all.filter(|one| by(*one) != 0).collect();
         assert!(moved.iter().all(|one| by(*one) == 1), "{moved:?}");
-        (run, moved)
-    }
-    /// Stores what the agent writes about an uplink.
-    pub(crate) fn set_uplink(&self, index: u32, word: Uplink) {
-        let table = self.table::<u32, u64>(maps::UPLINKS);
-        table.update(&index, &word.0).expect("an element");
+        assert!(moved.len() <= 1, "{moved:?}");
+        (run, moved.first().copied())
     }
     /// Begins another epoch of routes and neighbours.
     pub(crate) fn change_routes(&self) {
         // The next hops that the programs keep outlive a test.
         static EPOCH: AtomicU32 = AtomicU32::new(1);
-        let table = self.table::<u32, u32>(maps::ROUTE_EPOCH);
         let epoch = EPOCH.fetch_add(1, Ordering::Relaxed);
-        table.update(&0, &epoch).expect("an element");
+        self.store(maps::ROUTE_EPOCH, 0, epoch);
     }
     /// Changes every entry of IPv4. `is_torn`: so that it looks half written.
     pub(crate) fn change_flows(
@@ -363,8 +355,8 @@ impl World {
             .expect("runs")
             .result
     }
-    fn reader(&self) -> Reader {
-        Reader::open(&self.options.pin_dir).expect("pinned")
+    pub(crate) fn reader(&self) -> Reader {
+        Reader::open(&self.options().pin_dir).expect("pinned")
     }
     fn counters(&self) -> Vec<u64> {
         self.reader().counters().expect("counters")
@@ -383,17 +375,12 @@ impl World {
     pub(crate) fn counted(&self) -> Counted {
         self.reader().counted().expect("counted")
     }
-    /// The names of services by the ids of their ports.
-    pub(crate) fn service_names(&self) -> HashMap<u32, String> {
-        let ports = self.reader().into_service_ports().into_iter();
-        ports.map(|(id, port)| (id, port.service)).collect()
-    }
 }
 
 impl Drop for World {
     fn drop(&mut self) {
-        if let Some(datapath) = self.datapath.take() {
-            pool::give_back(datapath, &self.options);
+        if let Some(loaded) = self.loaded.take() {
+            pool::give_back(loaded);
         }
     }
 }

@@ -12,21 +12,21 @@ use crate::world::PATIENCE;
 /// A pod's answer to a request, as the client has received it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Answer {
-    /// The name of the pod that answered.
-    pub(crate) by: String,
+    /// The pod that answered, by the last number of its addresses.
+    pub(crate) by: u8,
     /// The client's address and port as the pod sees them.
     pub(crate) seen: SocketAddr,
     /// The source of the answer as the client sees it; for TCP the connection's peer.
     pub(crate) from: SocketAddr,
 }
 
-/// Parses an answer: a pod's name, the client's address, and perhaps the request's text.
+/// Parses an answer: a pod's number, the client's address, and perhaps the request's text.
 pub(crate) fn parse(text: &str, from: SocketAddr) -> Answer {
     let mut words = text.split_whitespace();
     let (by, seen) = (words.next(), words.next());
-    let (by, seen) = by.zip(seen).expect("a name and an address");
+    let (by, seen) = by.zip(seen).expect("a number and an address");
     Answer {
-        by: by.to_owned(),
+        by: by.parse().expect("a number"),
         seen: seen.parse().expect("an address"),
         from,
     }
@@ -39,7 +39,7 @@ pub(crate) struct Open {
 }
 
 impl Open {
-    /// Connects, and reads the first line, in which the pod names itself.
+    /// Connects, and reads the first line, in which the pod says who it is.
     pub(crate) fn to(to: SocketAddr) -> io::Result<Self> {
         Self::over(TcpStream::connect_timeout(&to, PATIENCE)?)
     }

@@ -2,15 +2,12 @@
 //! Tests of the socket hooks with real sockets: the addresses that client and backend see, the
 //! hooks' map entries, and how both follow changes of endpoints and settings. They need root.
 
-mod calls;
 mod churn;
 mod clients;
 mod fuzz;
 #[path = "../fuzz/kept.rs"]
 mod kept;
 mod kinds;
-mod long_lived;
-mod pods;
 mod service;
 mod settings;
 #[path = "../fuzz/shorten.rs"]

@@ -28,7 +28,7 @@ fn sockets_of_an_excepted_cgroup_use_the_packet_path() {
         Service::new(1, "TCP", &[20, 21]),
         Service::new(2, "UDP", &[21]),
     ];
-    let world = World::new(SocketBalancing::All, config, &services);
+    let world = World::new(config, &services);
     a_full_table_of_sockets_is_counted(&world);
     a_node_process_cannot_bind_a_served_node_port(&world);
     let mesh = world.cgroup().below("some-mesh").expect("a cgroup");
@@ -37,7 +37,7 @@ fn sockets_of_an_excepted_cgroup_use_the_packet_path() {
     std::thread::sleep(std::time::Duration::from_millis(1500));
     for (cgroup, flows) in [(&mesh, 1), (&inner, 2)] {
         let open = cgroup
-            .inside(|| world.client().enter(|| Open::to(vip(1))))
+            .inside(|| world.namespace(From::Pod).enter(|| Open::to(vip(1))))
             .expect("enter the cgroup")
             .expect("enter the pod")
             .expect("an answer");
@@ -118,7 +118,7 @@ fn a_changed_setting_breaks_no_open_connection_and_a_cleanup_removes_all() {
         Service::new(1, "TCP", &[20, 21]),
         Service::new(2, "UDP", &[20, 21]),
     ];
-    let mut world = World::all(&services);
+    let mut world = World::new("", &services);
     let mut conversations = Vec::new();
     for (balancing, before) in [
         (SocketBalancing::Host, SocketBalancing::All),
@@ -147,9 +147,9 @@ fn a_changed_setting_breaks_no_open_connection_and_a_cleanup_removes_all() {
             assert_eq!(open.stream.peer_addr().expect("a peer"), vip(1));
             for _ in 0..5 {
                 let answer = ask_connected(steady);
-                assert_eq!((&answer.by, answer.from), (&*steady_by, vip(2)));
+                assert_eq!((answer.by, answer.from), (*steady_by, vip(2)));
                 let answer = ask(loose, vip(2));
-                assert_eq!((&answer.by, answer.from), (&*loose_by, vip(2)));
+                assert_eq!((answer.by, answer.from), (*loose_by, vip(2)));
             }
         }
     }

@@ -7,7 +7,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lab::node::settings::SocketBalancing;
 use proxy_common::Counter;
 
 use crate::{
@@ -24,14 +23,6 @@ fn kind<T: std::fmt::Debug>(result: io::Result<T>) -> ErrorKind {
 
 const SILENCE: Duration = Duration::from_millis(700);
 
-/// All cluster IPs.
-const RANGES: &str = "---
-apiVersion: networking.k8s.io/v1
-kind: ServiceCIDR
-metadata: {name: kubernetes}
-spec: {cidrs: [172.30.0.0/16]}
-";
-
 #[test]
 fn refusals_and_drops_at_sockets_are_counted_and_leave_nothing_behind() {
     let config = "portolan: {unallocatedClusterIPs: drop}\n";
@@ -42,9 +33,7 @@ fn refusals_and_drops_at_sockets_are_counted_and_leave_nothing_behind() {
         Service::new(4, "TCP", &[]),
         Service::new(5, "UDP", &[]),
     ];
-    let mut world = World::new(SocketBalancing::All, config, &services);
-    let far = far_slice(&services[1]) + &far_slice(&services[2]);
-    world.publish_with(&services, &(far + RANGES));
+    let world = World::new(config, &services);
     refusals_are_counted(&world);
     an_so_mark_set_by_a_process_is_kept_and_drops_no_packets(&world);
     traffic_policy_drops_at_node_sockets_are_silent_and_counted(&world);
@@ -81,28 +70,13 @@ fn refusals_are_counted(world: &World) {
     assert_eq!(world.sockets(), []);
 }
 
-/// Returns a service with `internalTrafficPolicy: Local`; endpoints are only on another node.
+/// Returns a service with `internalTrafficPolicy: Local`; its endpoint is on another node.
 fn local_only(number: u8, protocol: &'static str) -> Service {
     Service {
-        // The service has no endpoints of its own, so no EndpointSlice names this node for it.
-        spec: "  internalTrafficPolicy: Local\n",
+        local: true,
+        far: true,
         ..Service::new(number, protocol, &[])
     }
-}
-
-/// Returns the EndpointSlice of a service with a single endpoint, which is on another node.
-pub(crate) fn far_slice(service: &Service) -> String {
-    let Service { name, protocol, .. } = service;
-    format!(
-        "---
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {{name: far-{name}, namespace: shop, labels: {{kubernetes.io/service-name: {name}}}}}
-addressType: IPv4
-ports: [{{name: '', protocol: {protocol}, port: 8080}}]
-endpoints: [{{addresses: ['10.40.2.9'], nodeName: node-b}}]
-"
-    )
 }
 
 fn traffic_policy_drops_at_node_sockets_are_silent_and_counted(world: &World) {

@@ -1,30 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A node with a client pod, two server pods and an agent whose socket hooks are attached to a
+//! A node with a client pod, three server pods and an agent whose socket hooks are attached to a
 //! cgroup of the test. Clients can run in the client pod or on the node.
 
 use std::{
-    io::{BufRead, BufReader},
-    net::SocketAddr,
+    io::{self, BufRead, BufReader, Write},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     path::Path,
     process::{Child, Command, Stdio},
-    thread::sleep,
+    thread::{self, sleep},
     time::{Duration, Instant},
 };
 
+use clap::ValueEnum;
 use datapath::read::{Reader, SocketRow};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use lab::node::{
     agent::{Agent, Manifests, Options},
     bpffs,
     cgroup::Cgroup,
     netns::NetNs,
+    pod::plug,
     settings::SocketBalancing,
-    topology::Plumbing,
 };
 use proxy_common::Counter;
 
 use crate::{
     clients::Open,
-    pods::{join, make_bridge, serve},
     service::{Service, objects},
 };
 
@@ -38,17 +39,10 @@ pub(crate) const PORT: u16 = 8080;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Where a client runs: in the client pod or on the node.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, ValueEnum)]
 pub(crate) enum From {
     Pod,
     Node,
-}
-
-impl From {
-    /// Returns the place as a word, as `portolan sockets` shows it.
-    pub(crate) fn word(self) -> &'static str {
-        if self == Self::Pod { "pod" } else { "node" }
-    }
 }
 
 /// The node with its pods and its agent. Dropping it ends the agent and removes what it has left.
@@ -56,30 +50,15 @@ pub(crate) struct World {
     agent: Agent<'static>,
     node: &'static NetNs,
     client: NetNs,
-    _servers: [NetNs; 2],
+    _servers: [NetNs; 3],
     cgroup: Cgroup,
     config: String,
     version: u64,
 }
 
 impl World {
-    /// Starts a node whose agent translates at every socket.
-    pub(crate) fn all(services: &[Service]) -> Self {
-        Self::new(SocketBalancing::All, "", services)
-    }
-
-    /// Starts a node with routed pods, and waits for the agent.
-    pub(crate) fn new(balancing: SocketBalancing, config: &str, services: &[Service]) -> Self {
-        Self::on(Plumbing::Routed, balancing, config, services)
-    }
-
-    /// Starts a node whose pods are connected with this plumbing, and waits for the agent.
-    pub(crate) fn on(
-        plumbing: Plumbing,
-        balancing: SocketBalancing,
-        config: &str,
-        services: &[Service],
-    ) -> Self {
+    /// Starts a node whose agent translates at every socket, and waits for the agent.
+    pub(crate) fn new(config: &str, services: &[Service]) -> Self {
         bpffs::prepare().expect("a BPF file system");
         // The agent has a reference to the node, so the node is leaked until the test program ends.
         let node: &'static NetNs = Box::leak(Box::new(NetNs::new("node").expect("run as root")));
@@ -93,18 +72,13 @@ impl World {
             ("ipv4/conf/all/rp_filter", "0"),
         ])
         .expect("forwarding");
-        if plumbing == Plumbing::Bridge {
-            make_bridge(node);
-        }
-        let [client, one, two] = [10, 20, 21].map(|last| join(node, plumbing, last));
-        serve(&one, "one");
-        serve(&two, "two");
+        let client = join(node, 10);
+        let servers = [20, 21, 22].map(|last| serve(node, last));
         let cgroup = Cgroup::new().expect("a cgroup");
         let text = objects(1, services);
-        let mut agent = with_options(balancing, config, &cgroup, |options| {
-            Agent::start(node, options, &Manifests::Text(&text))
-        })
-        .expect("an agent");
+        let options = options(SocketBalancing::All, config, &cgroup);
+        let agent = Agent::start(node, &options, &Manifests::Text(&text));
+        let mut agent = agent.expect("an agent");
         if let Err(error) = agent.wait_for(1) {
             panic!("{error:#}: {:#?}", agent.log_tail(20));
         }
@@ -112,7 +86,7 @@ impl World {
             agent,
             node,
             client,
-            _servers: [one, two],
+            _servers: servers,
             cgroup,
             config: config.to_owned(),
             version: 1,
@@ -121,24 +95,16 @@ impl World {
 
     /// Replaces all services, and waits until the agent has applied them.
     pub(crate) fn publish(&mut self, services: &[Service]) {
-        self.publish_with(services, "");
-    }
-    /// Replaces all services, adds other objects (YAML), and waits until the agent applied them.
-    pub(crate) fn publish_with(&mut self, services: &[Service], more: &str) {
         self.version += 1;
-        self.agent
-            .publish(&(objects(self.version, services) + more))
-            .expect("manifests");
+        let published = self.agent.publish(&objects(self.version, services));
+        published.expect("manifests");
         self.agent.wait_for(self.version).expect("to take effect");
     }
 
     /// Restarts the agent with another socketBalancing, and waits until it serves again.
     pub(crate) fn restart(&mut self, balancing: SocketBalancing) {
-        let agent = &mut self.agent;
-        with_options(balancing, &self.config, &self.cgroup, |options| {
-            agent.restart(options)
-        })
-        .expect("an agent");
+        let options = options(balancing, &self.config, &self.cgroup);
+        self.agent.restart(&options).expect("an agent");
         self.agent.wait_for(self.version).expect("to take effect");
     }
 
@@ -171,12 +137,8 @@ impl World {
     /// Runs a function as if in a process of the pod or of the node. Sockets that it opens keep the
     /// network namespace and the cgroup.
     pub(crate) fn run<T>(&self, from: From, work: impl FnOnce() -> T) -> T {
-        let namespace = match from {
-            From::Pod => &self.client,
-            From::Node => self.node,
-        };
         self.cgroup
-            .inside(|| namespace.enter(work))
+            .inside(|| self.namespace(from).enter(work))
             .expect("enter the cgroup")
             .expect("enter the namespace")
     }
@@ -190,11 +152,11 @@ impl World {
     pub(crate) fn cgroup(&self) -> &Cgroup {
         &self.cgroup
     }
-    pub(crate) fn client(&self) -> &NetNs {
-        &self.client
-    }
-    pub(crate) fn node(&self) -> &'static NetNs {
-        self.node
+    pub(crate) fn namespace(&self, from: From) -> &NetNs {
+        match from {
+            From::Pod => &self.client,
+            From::Node => self.node,
+        }
     }
     pub(crate) fn pins(&self) -> &Path {
         self.agent.pin_dir()
@@ -234,21 +196,72 @@ impl World {
     }
 }
 
-/// Calls `start` with the options for an agent on this node, and returns its result.
-fn with_options<T>(
+/// The ranges of pods.
+const PODS: [IpNet; 2] = [
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(10, 40, 0, 0), 16)),
+    IpNet::V6(Ipv6Net::new_assert(
+        Ipv6Addr::new(0xfd00, 0x40, 0, 0, 0, 0, 0, 0),
+        48,
+    )),
+];
+
+/// Returns the options for an agent on this node.
+fn options<'a>(
     socket_balancing: SocketBalancing,
-    config: &str,
-    cgroup: &Cgroup,
-    start: impl FnOnce(&Options<'_>) -> T,
-) -> T {
-    let cidrs = ["10.40.0.0/16", "fd00:40::/48"].map(|cidr| cidr.parse().expect("a range"));
-    start(&Options {
+    config: &'a str,
+    cgroup: &'a Cgroup,
+) -> Options<'a> {
+    Options {
         binary: Path::new(BINARY),
         node_name: "node-a",
-        cluster_cidrs: &cidrs,
+        cluster_cidrs: &PODS,
         config,
         socket_balancing,
         kubeconfig: None,
         cgroup_root: cgroup.path(),
-    })
+    }
+}
+
+/// Adds a pod with IPv4 and IPv6 to a node and returns its network namespace; `last` is the last
+/// number of its addresses.
+fn join(node: &NetNs, last: u8) -> NetNs {
+    let pod = NetNs::new("pod").expect("run as root");
+    let addresses = [format!("10.40.1.{last}"), format!("fd00:40:0:1::{last}")];
+    plug(node, &pod, &addresses.each_ref().map(String::as_str)).expect("the pod's interface");
+    pod
+}
+
+/// Adds a pod that serves TCP and UDP. It sends its number and the client's address, then for TCP
+/// what the client sends. The answer to a datagram also contains the datagram's text.
+fn serve(node: &NetNs, last: u8) -> NetNs {
+    let pod = join(node, last);
+    let everywhere = SocketAddr::new(IpAddr::from([0u16; 8]), PORT);
+    let (tcp, udp) = pod
+        .enter(|| (TcpListener::bind(everywhere), UdpSocket::bind(everywhere)))
+        .expect("enter the pod");
+    let (tcp, udp) = (tcp.expect("a listener"), udp.expect("a socket"));
+    thread::spawn(move || {
+        for stream in tcp.incoming().flatten() {
+            thread::spawn(move || answer(stream, last));
+        }
+    });
+    thread::spawn(move || {
+        let mut buffer = [0; 2048];
+        while let Ok((length, from)) = udp.recv_from(&mut buffer) {
+            let (seen, text) = (plain(from), String::from_utf8_lossy(&buffer[..length]));
+            _ = udp.send_to(format!("{last} {seen} {text}").as_bytes(), from);
+        }
+    });
+    pod
+}
+
+fn answer(mut stream: TcpStream, last: u8) -> io::Result<()> {
+    let seen = plain(stream.peer_addr()?);
+    writeln!(stream, "{last} {seen}")?;
+    io::copy(&mut stream.try_clone()?, &mut stream).map(drop)
+}
+
+/// Returns an IPv4-mapped IPv6 address as IPv4, and any other address unchanged.
+pub(crate) fn plain(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
 }

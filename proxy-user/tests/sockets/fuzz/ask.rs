@@ -4,10 +4,10 @@
 use std::net::SocketAddr;
 
 use super::{
-    model::{Judgement, Model, Peer, Route, Seen, Talk, by, expect_own},
-    services::{Backend, Fate, plain},
+    model::{Judgement, Model, Peer, Route, Seen, Talk, expect_own},
+    services::{Backend, Fate},
 };
-use crate::world::From;
+use crate::world::{From, plain};
 
 /// What may happen after a message is sent.
 #[derive(Clone, Default, Debug)]
@@ -219,7 +219,7 @@ impl Model {
                 ));
             }
             (None, Seen::Answer(answer, port)) => {
-                if !outlook.pods.contains(&by(answer)) {
+                if !outlook.pods.contains(&answer.by) {
                     return Err(format!("{} must not answer: {outlook:?}", answer.by));
                 }
                 if !outlook.from.contains(&answer.from) {

@@ -8,12 +8,13 @@ use std::{
 };
 
 use super::{
-    operations::{Endpoint, Family, Kind, Operation, Wanted},
+    operations::{Family, Kind, NUMBERS, Operation, is_udp, numbered},
     services::{PODS, cluster_ip, node, pod},
 };
 use crate::{
     kept::Sequence,
     random::Random,
+    service::{Endpoint, Service},
     world::{From, PORT},
 };
 
@@ -22,7 +23,7 @@ struct Generator {
     /// The open sockets by number; None for a number that is free.
     sockets: Vec<Option<Kind>>,
     /// The services that exist, by number.
-    services: BTreeMap<u8, Wanted>,
+    services: BTreeMap<u8, Service>,
     operations: Vec<Operation>,
 }
 
@@ -38,7 +39,7 @@ pub(crate) fn sequence(seed: u64) -> Sequence<Operation> {
         services: BTreeMap::new(),
         operations: Vec::new(),
     };
-    for number in Wanted::ALL {
+    for number in NUMBERS {
         if !generator.random.one_in(5) {
             generator.apply(number);
         }
@@ -57,19 +58,19 @@ impl Generator {
         let random = &mut self.random;
         // Most services have no weights.
         let is_weighted = random.one_in(3);
-        let pods: Vec<_> = PODS.into_iter().filter(|_| !random.one_in(3)).collect();
         let mut endpoints = Vec::new();
-        for pod in pods {
+        for pod in PODS {
             let weight = if is_weighted { weight(random) } else { 1 };
-            endpoints.push(Endpoint { pod, weight });
+            let endpoint = Endpoint { pod, weight };
+            endpoints.extend((!random.one_in(3)).then_some(endpoint));
         }
         let local = random.one_in(4);
-        let wanted = Wanted {
-            number,
+        let wanted = Service {
             endpoints,
             affinity: random.one_in(4),
             local,
             far: local && random.one_in(2),
+            ..numbered(number)
         };
         self.services.insert(number, wanted.clone());
         self.operations.push(Operation::Apply(wanted));
@@ -91,7 +92,7 @@ impl Generator {
         };
         match self.random.below(100) {
             0..6 => {
-                let number = self.random.pick(&Wanted::ALL);
+                let number = self.random.pick(&NUMBERS);
                 let exists = self.services.contains_key(&number);
                 match self.random.below(6) {
                     0 if exists => {
@@ -137,12 +138,12 @@ impl Generator {
             Family::V6 => !random.one_in(25),
             Family::Dual => random.one_in(2),
         };
-        let fitting: Vec<u8> = Wanted::ALL
+        let fitting: Vec<u8> = NUMBERS
             .into_iter()
-            .filter(|number| Wanted::is_udp(*number) == kind.udp)
+            .filter(|number| is_udp(*number) == kind.udp)
             .collect();
         let number = if random.one_in(20) {
-            random.pick(&Wanted::ALL)
+            random.pick(&NUMBERS)
         } else {
             random.pick(&fitting)
         };

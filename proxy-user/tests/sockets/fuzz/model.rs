@@ -8,10 +8,13 @@ use std::{
 };
 
 use super::{
-    operations::{Family, Kind, Wanted},
-    services::{Backend, Fate, Services, plain},
+    operations::{Family, Kind},
+    services::{Backend, Fate, Services},
 };
-use crate::{clients::Answer, world::From};
+use crate::{
+    clients::Answer,
+    world::{From, plain},
+};
 
 /// Where a connected socket sends to.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -170,16 +173,12 @@ impl Model {
                 self.services.hold(place, plain(to), backend);
                 Route::Backend(vec![backend])
             }
+            (Fate::Untouched(Some(pod)), Seen::Answer(answer, port)) if answer.by == pod => {
+                expect_own(talk, answer, *port)?;
+                Route::Direct(Some(pod))
+            }
             (Fate::Served(_) | Fate::Untouched(Some(_)), _) if !udp => {
-                match (self.fate(talk, to), seen) {
-                    (Fate::Untouched(Some(pod)), Seen::Answer(answer, port))
-                        if by(answer) == pod =>
-                    {
-                        expect_own(talk, answer, *port)?;
-                        Route::Direct(Some(pod))
-                    }
-                    _ => return Err(format!("{to} must be reached, but {seen:?}")),
-                }
+                return Err(format!("{to} must be reached, but {seen:?}"));
             }
             (Fate::Untouched(pod), Seen::Done) => Route::Direct(pod),
             (Fate::Dropped, Seen::Done) if place == From::Node => Route::Dropped,
@@ -238,26 +237,11 @@ impl Model {
         }
         Ok(())
     }
-
-    /// Adds or replaces a service.
-    pub(crate) fn apply(&mut self, wanted: &Wanted) {
-        self.services.apply(wanted);
-    }
-}
-
-/// Returns the last number in the address of the pod that answered; 0 for an unknown name.
-pub(crate) fn by(answer: &Answer) -> u8 {
-    match answer.by.as_str() {
-        "one" => 20,
-        "two" => 21,
-        "three" => 22,
-        _ => 0,
-    }
 }
 
 /// Returns the backend that answered; an error if it is not one of those that are allowed.
 pub(crate) fn chosen(allowed: &[Backend], answer: &Answer) -> Result<Backend, String> {
-    let mut matching = allowed.iter().filter(|one| one.pod == by(answer));
+    let mut matching = allowed.iter().filter(|one| one.pod == answer.by);
     matching
         .next()
         .copied()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The node on which sequences run: a `World` with a third server pod and an IPv6 address. The
-//! thread that runs sequences is in the cgroup of the socket hooks.
+//! The node on which sequences run: a `World` with an IPv6 address. The thread that runs sequences
+//! is in the cgroup of the socket hooks.
 
 use std::{
     fs,
@@ -10,18 +10,13 @@ use std::{
 };
 
 use datapath::maps::{family::Family, pins::map_path, tables::Table};
-use lab::node::{netns::NetNs, settings::SocketBalancing, topology::Plumbing};
+use lab::node::settings::SocketBalancing;
 use linux::{Plain, get_pinned};
 use nix::unistd::gettid;
 use proxy_common::{FlowEntry, FlowKey, SocketBucket, SocketEntry, SocketKey, V4, V6, maps};
 
-use super::{operations::Wanted, services::NODE6};
-use crate::{
-    pods::{join, serve},
-    service::Service,
-    verdicts::far_slice,
-    world::{From, World},
-};
+use super::services::NODE6;
+use crate::world::{From, World};
 
 /// The router at the node's uplink, which answers nothing.
 const ROUTER6: &str = "fd00:c0::1";
@@ -29,25 +24,19 @@ const ROUTER6: &str = "fd00:c0::1";
 /// The node with its pods and its agent.
 pub(crate) struct Node {
     pub(crate) world: World,
-    _third: NetNs,
 }
 
 impl Node {
     pub(crate) fn open() -> Self {
-        let world = World::new(SocketBalancing::All, "", &[]);
+        let world = World::new("", &[]);
         // Without a default route, the kernel refuses a connect to a service that has been removed.
         let batch = format!(
             "address add {NODE6}/64 dev uplink nodad\nneigh add {ROUTER6} lladdr 02:00:00:00:00:01 dev uplink\nroute add default via {ROUTER6}\n"
         );
-        world.node().ip(&batch).expect("an address");
-        let third = join(world.node(), Plumbing::Routed, 22);
-        serve(&third, "three");
-        let node = Self {
-            world,
-            _third: third,
-        };
+        world.namespace(From::Node).ip(&batch).expect("an address");
+        let node = Self { world };
         node.join(node.world.cgroup().path());
-        // The agent needs some time to find the new pod and the new address.
+        // The agent needs some time to find the new address.
         sleep(Duration::from_secs(2));
         node
     }
@@ -58,45 +47,11 @@ impl Node {
     fn leave(&self) {
         self.join(self.world.cgroup().path().parent().expect("a cgroup"));
     }
-    pub(crate) fn namespace(&self, place: From) -> &NetNs {
-        match place {
-            From::Pod => self.world.client(),
-            From::Node => self.world.node(),
-        }
-    }
     pub(crate) fn restart(&mut self) {
         // The agent's process must not be in the cgroup whose sockets the hooks translate.
         self.leave();
         self.world.restart(SocketBalancing::All);
         self.join(self.world.cgroup().path());
-    }
-    /// Makes exactly these services exist, and waits until the agent has applied them.
-    pub(crate) fn publish<'a>(&mut self, wanted: impl Iterator<Item = &'a Wanted>) {
-        let (mut services, mut far) = (Vec::new(), String::new());
-        for one in wanted {
-            let protocol = if Wanted::is_udp(one.number) {
-                "UDP"
-            } else {
-                "TCP"
-            };
-            let pods: Vec<_> = one.endpoints.iter().map(|one| one.pod).collect();
-            let weights = one.endpoints.iter().map(|one| (one.pod, one.weight));
-            let service = Service {
-                weights: weights.filter(|(_, weight)| *weight != 1).collect(),
-                spec: match (one.affinity, one.local) {
-                    (false, false) => "",
-                    (true, false) => "  sessionAffinity: ClientIP\n",
-                    (false, true) => "  internalTrafficPolicy: Local\n",
-                    (true, true) => "  sessionAffinity: ClientIP\n  internalTrafficPolicy: Local\n",
-                },
-                ..Service::new(one.number, protocol, &pods)
-            };
-            if one.far {
-                far += &far_slice(&service);
-            }
-            services.push(service);
-        }
-        self.world.publish_with(&services, &far);
     }
 
     /// Fails unless the maps of the socket hooks are empty; call it after all sockets are closed.

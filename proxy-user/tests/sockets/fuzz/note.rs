@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The part of the model that learns from answers which backend the hooks have chosen.
+//! The part of the model that learns from answers which backend the hooks have chosen, and compares
+//! it with what `portolan sockets` shows.
 
-use std::net::SocketAddr;
+use std::{collections::HashMap, net::SocketAddr};
+
+use datapath::read::SocketRow;
 
 use super::{
     ask::Outlook,
-    model::{Model, Peer, Route, Seen, by, chosen},
-    services::plain,
+    model::{Judgement, Model, Peer, Route, Seen, chosen},
+    operations::word,
+    services::{Backend, pod_at},
 };
+use crate::world::plain;
 
 impl Model {
     /// Records the backend that an answer shows, and what later messages may now get.
@@ -35,7 +40,7 @@ impl Model {
                 if let (Route::Backend(backends), Some(answer)) = (&mut peer.way, answered)
                     && backends.iter().all(|one| services.serves(*one))
                 {
-                    backends.retain(|one| one.pod == by(answer));
+                    backends.retain(|one| one.pod == answer.by);
                 }
             }
             (peer, Some(to)) => {
@@ -71,5 +76,46 @@ impl Model {
             }
             _ => {}
         }
+    }
+
+    /// Compares `portolan sockets` with the model. `cookies`: sockets' numbers by their cookies.
+    pub(crate) fn rows(&self, cookies: &HashMap<u64, u8>, rows: &[SocketRow]) -> Judgement {
+        for row in rows {
+            let Some(socket) = cookies.get(&row.cookie) else {
+                return Err(format!("the row of a socket that is closed: {row:?}"));
+            };
+            let talk = &self.talks[socket];
+            if row.owner != word(talk.kind.place) || (row.connected && !talk.tried) {
+                return Err(format!("socket {socket} is {talk:?}, but its row {row:?}"));
+            }
+        }
+        let has = |socket: u8, connected, to: SocketAddr, backend: Backend| {
+            rows.iter().any(|row| {
+                cookies.get(&row.cookie) == Some(&socket)
+                    && (row.connected, row.frontend, row.current) == (connected, plain(to), true)
+                    && pod_at(row.backend) == Some(backend.pod)
+            })
+        };
+        for (number, talk) in &self.talks {
+            if let Some(Peer {
+                to,
+                way: Route::Backend(backends),
+            }) = &talk.peer
+                && let [backend] = backends[..]
+                && self.services.serves(backend)
+                && !has(*number, true, *to, backend)
+            {
+                return Err(format!("no row of the connected socket {number}: {talk:?}"));
+            }
+            for (to, backend) in &talk.sent {
+                if let Some(backend) = *backend
+                    && self.services.serves(backend)
+                    && !has(*number, false, *to, backend)
+                {
+                    return Err(format!("no row of socket {number} to {to}: {talk:?}"));
+                }
+            }
+        }
+        Ok(())
     }
 }

@@ -3,36 +3,25 @@
 
 use std::{fmt, net::SocketAddr, str::FromStr};
 
-use crate::{kept::parsed, world::From};
+use clap::ValueEnum;
 
-/// A service as an operation wants it. Its number determines its protocol: see [`Wanted::is_udp`].
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Wanted {
-    pub(crate) number: u8,
-    pub(crate) endpoints: Vec<Endpoint>,
-    pub(crate) affinity: bool,
-    /// True for `internalTrafficPolicy: Local`.
-    pub(crate) local: bool,
-    /// True if the service also has an IPv4 endpoint on another node. Only with `local`.
-    pub(crate) far: bool,
+use crate::{
+    kept::parsed,
+    service::{Endpoint, Service},
+    world::From,
+};
+
+/// The numbers that services can have.
+pub(crate) const NUMBERS: [u8; 5] = [1, 2, 3, 4, 5];
+
+/// Returns true if services with this number are served over UDP, false for TCP.
+pub(crate) fn is_udp(number: u8) -> bool {
+    number <= 3
 }
 
-impl Wanted {
-    /// The numbers that services can have.
-    pub(crate) const ALL: [u8; 5] = [1, 2, 3, 4, 5];
-
-    pub(crate) fn is_udp(number: u8) -> bool {
-        number <= 3
-    }
-}
-
-/// An endpoint of a service as an operation wants it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Endpoint {
-    /// The pod, by the last number of its address.
-    pub(crate) pod: u8,
-    /// Its share of new connections; with 0 it keeps those that it has, and clients by affinity.
-    pub(crate) weight: u16,
+/// Returns the service with this number, without endpoints.
+pub(crate) fn numbered(number: u8) -> Service {
+    Service::new(number, if is_udp(number) { "UDP" } else { "TCP" }, &[])
 }
 
 impl fmt::Display for Endpoint {
@@ -63,7 +52,7 @@ pub(crate) struct Kind {
     pub(crate) place: From,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Family {
     V4,
     V6,
@@ -71,11 +60,17 @@ pub(crate) enum Family {
     Dual,
 }
 
+/// Returns the word for a value: places as `portolan sockets` shows them.
+pub(crate) fn word(value: impl ValueEnum) -> String {
+    let value = value.to_possible_value();
+    value.map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
 /// An operation of a sequence. The number of a socket or service names it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Operation {
     /// Adds or replaces a service.
-    Apply(Wanted),
+    Apply(Service),
     Remove(u8),
     /// Restarts the agent.
     Restart,
@@ -112,12 +107,7 @@ impl fmt::Display for Operation {
             Self::Restart => f.write_str("restart"),
             Self::Open(socket, kind) => {
                 let protocol = if kind.udp { "udp" } else { "tcp" };
-                let family = match kind.family {
-                    Family::V4 => "v4",
-                    Family::V6 => "v6",
-                    Family::Dual => "dual",
-                };
-                let place = kind.place.word();
+                let (family, place) = (word(kind.family), word(kind.place));
                 write!(f, "open {socket} {protocol} {family} {place}")
             }
             Self::Connect(socket, to) => write!(f, "connect {socket} {to}"),
@@ -140,17 +130,8 @@ impl FromStr for Operation {
             ["open", socket, protocol, family, place] => {
                 let kind = Kind {
                     udp: protocol == "udp",
-                    family: match family {
-                        "v4" => Family::V4,
-                        "v6" => Family::V6,
-                        "dual" => Family::Dual,
-                        _ => return Err("a family is v4, v6 or dual".into()),
-                    },
-                    place: match place {
-                        "pod" => From::Pod,
-                        "node" => From::Node,
-                        _ => return Err("a place is pod or node".into()),
-                    },
+                    family: Family::from_str(family, false)?,
+                    place: From::from_str(place, false)?,
                 };
                 Self::Open(parsed(socket)?, kind)
             }
@@ -164,14 +145,8 @@ impl FromStr for Operation {
     }
 }
 
-fn service(number: u8, words: &[&str]) -> Result<Wanted, String> {
-    let mut service = Wanted {
-        number,
-        endpoints: Vec::new(),
-        affinity: false,
-        local: false,
-        far: false,
-    };
+fn service(number: u8, words: &[&str]) -> Result<Service, String> {
+    let mut service = numbered(number);
     for word in words {
         match *word {
             "affinity" => service.affinity = true,

@@ -3,28 +3,33 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    io,
     net::{SocketAddr, TcpStream, UdpSocket},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
 use super::{
-    converse::{converse, number},
     model::{Model, Seen},
     node::Node,
     operations::{Family, Kind, Operation},
 };
-use crate::{calls::disconnect, clients::Open, kept::Sequence, world::PATIENCE};
+use crate::{
+    clients::{Open, parse},
+    kept::Sequence,
+    kinds::disconnect,
+    shorten::Difference,
+    world::PATIENCE,
+};
 
-/// How long to wait where no answer is allowed to come.
-const SILENCE: Duration = Duration::from_millis(15);
-
-/// A difference between what the sockets did and what the model allows.
-#[derive(Clone, Debug)]
-pub(crate) struct Difference {
-    pub(crate) operation: usize,
-    pub(crate) text: String,
+/// Returns how long to wait: not long where no answer is allowed to come.
+fn patience(answers: bool) -> Duration {
+    if answers {
+        PATIENCE
+    } else {
+        Duration::from_millis(15)
+    }
 }
 
 /// A socket that the sequence has opened.
@@ -58,16 +63,12 @@ struct Run<'a> {
     datagrams: u64,
 }
 
-/// Runs a sequence on a node that has no sockets; returns how many operations it has.
-pub(crate) fn run(node: &mut Node, sequence: &Sequence<Operation>) -> Result<usize, Difference> {
-    let result = run_through(node, sequence);
-    if result.is_err() {
-        node.clear();
-    }
-    result
+/// Runs a sequence on a node that has no sockets.
+pub(crate) fn run(node: &mut Node, sequence: &Sequence<Operation>) -> Result<(), Difference> {
+    run_through(node, sequence).inspect_err(|_| node.clear())
 }
 
-fn run_through(node: &mut Node, sequence: &Sequence<Operation>) -> Result<usize, Difference> {
+fn run_through(node: &mut Node, sequence: &Sequence<Operation>) -> Result<(), Difference> {
     node.forget_flows();
     let mut run = Run {
         node,
@@ -75,29 +76,25 @@ fn run_through(node: &mut Node, sequence: &Sequence<Operation>) -> Result<usize,
         sockets: BTreeMap::new(),
         datagrams: 0,
     };
-    let is_first = |step: &&Operation| matches!(step, Operation::Apply(_));
-    let first = sequence.0.iter().take_while(is_first);
-    for step in first.clone() {
-        if let Operation::Apply(wanted) = step {
-            run.model.apply(wanted);
-        }
+    let mut count = 0;
+    while let Some(Operation::Apply(service)) = sequence.0.get(count) {
+        run.model.services.apply(service);
+        count += 1;
     }
-    let count = first.count();
-    run.node.publish(run.model.services.all());
+    run.node.world.publish(&run.model.services.all());
     for (operation, step) in sequence.0.iter().enumerate().skip(count) {
         let failed = |text| Difference { operation, text };
         run.step(step).map_err(failed)?;
     }
     let operation = sequence.0.len().saturating_sub(1);
-    run.end().map_err(|text| Difference { operation, text })?;
-    Ok(sequence.0.len())
+    run.end().map_err(|text| Difference { operation, text })
 }
 
 impl Run<'_> {
     fn step(&mut self, step: &Operation) -> Result<(), String> {
         match step {
             Operation::Apply(wanted) => {
-                self.model.apply(wanted);
+                self.model.services.apply(wanted);
                 self.change()?;
             }
             Operation::Remove(number) => {
@@ -128,7 +125,7 @@ impl Run<'_> {
     }
     /// Makes the model's services exist, and updates the model by the errors of sockets.
     fn change(&mut self) -> Result<(), String> {
-        self.node.publish(self.model.services.all());
+        self.node.world.publish(&self.model.services.all());
         let errors = self.sockets.iter().map(|(socket, held)| {
             let error = held.as_ref().take_error().ok().flatten();
             (*socket, error.map(|error| number(&error)))
@@ -155,20 +152,15 @@ impl Run<'_> {
         ))
     }
     fn open(&self, kind: Kind) -> OpenSocket {
-        let domain = match kind.family {
-            Family::V4 => Domain::IPV4,
-            _ => Domain::IPV6,
-        };
+        let is_v4 = kind.family == Family::V4;
+        let domain = if is_v4 { Domain::IPV4 } else { Domain::IPV6 };
         let socket_type = if kind.udp { Type::DGRAM } else { Type::STREAM };
-        let namespace = self.node.namespace(kind.place);
-        let socket = namespace
-            .enter(|| Socket::new(domain, socket_type, None))
-            .expect("enter the namespace")
-            .expect("a socket");
-        if kind.family != Family::V4 {
-            socket
-                .set_only_v6(kind.family == Family::V6)
-                .expect("IPV6_V6ONLY");
+        let namespace = self.node.world.namespace(kind.place);
+        let socket = namespace.enter(|| Socket::new(domain, socket_type, None));
+        let socket = socket.expect("enter the namespace").expect("a socket");
+        if !is_v4 {
+            let set = socket.set_only_v6(kind.family == Family::V6);
+            set.expect("IPV6_V6ONLY");
         }
         if kind.udp {
             OpenSocket::Udp(socket.into())
@@ -190,16 +182,12 @@ impl Run<'_> {
         }
         let seen = match held {
             OpenSocket::Stream(_) => return Ok(()),
-            OpenSocket::Udp(held) => match held.connect(to) {
-                Ok(()) => Seen::Done,
-                Err(error) => Seen::Error(number(&error)),
-            },
+            OpenSocket::Udp(held) => {
+                let done = held.connect(to).map(|()| Seen::Done);
+                done.unwrap_or_else(|error| Seen::Error(number(&error)))
+            }
             OpenSocket::Tcp(held) => {
-                let patience = if self.model.connects(socket, to) {
-                    PATIENCE
-                } else {
-                    SILENCE
-                };
+                let patience = patience(self.model.connects(socket, to));
                 let connected = held.connect_timeout(&SockAddr::from(to), patience);
                 let stream = connected.and_then(|()| held.try_clone());
                 match stream.and_then(|stream| Open::over(TcpStream::from(stream))) {
@@ -236,19 +224,13 @@ impl Run<'_> {
             }
             self.model.disconnect(socket);
         }
-        let patience = if self.model.outlook(socket, to).answers {
-            PATIENCE
-        } else {
-            SILENCE
-        };
+        let patience = patience(self.model.outlook(socket, to).answers);
         let seen = match held {
             OpenSocket::Udp(held) => {
                 self.datagrams += 1;
                 let text = format!("n{}", self.datagrams);
-                match converse(held, &text, to, patience) {
-                    Ok(seen) => seen,
-                    Err(error) => Seen::Error(number(&error)),
-                }
+                let seen = converse(held, &text, to, patience);
+                seen.unwrap_or_else(|error| Seen::Error(number(&error)))
             }
             OpenSocket::Stream(open) if to.is_none() => {
                 if open.is_alive() {
@@ -273,5 +255,47 @@ impl Run<'_> {
             .rows(&cookies.collect(), &self.node.world.sockets())?;
         self.sockets.clear();
         self.node.expect_empty()
+    }
+}
+
+/// Returns the errno of an error.
+fn number(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(match error.kind() {
+        io::ErrorKind::TimedOut => libc::ETIMEDOUT,
+        _ => libc::EIO,
+    })
+}
+
+/// Sends a text and waits for the answer that contains it.
+fn converse(
+    socket: &UdpSocket,
+    text: &str,
+    to: Option<SocketAddr>,
+    patience: Duration,
+) -> io::Result<Seen> {
+    match to {
+        Some(to) => socket.send_to(text.as_bytes(), to)?,
+        None => socket.send(text.as_bytes())?,
+    };
+    let deadline = Instant::now() + patience;
+    let mut buffer = [0; 256];
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(Seen::Silence);
+        }
+        socket.set_read_timeout(Some(left))?;
+        match socket.recv_from(&mut buffer) {
+            Ok((length, from)) => {
+                let said = String::from_utf8_lossy(&buffer[..length]);
+                // An answer with another text is a late answer to an earlier one.
+                if said.ends_with(&format!(" {text}")) {
+                    let port = socket.local_addr()?.port();
+                    return Ok(Seen::Answer(parse(&said, from), port));
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
     }
 }

@@ -7,8 +7,11 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use super::operations::{Endpoint, Wanted};
-use crate::world::{From, NODE, PORT};
+use super::operations::is_udp;
+use crate::{
+    service::{Endpoint, Service},
+    world::{From, NODE, PORT},
+};
 
 /// The node's IPv6 address.
 pub(crate) const NODE6: &str = "fd00:c0::2";
@@ -38,7 +41,7 @@ pub(crate) enum Fate {
 }
 
 struct Live {
-    wanted: Wanted,
+    service: Service,
     incarnations: BTreeMap<u8, u64>,
 }
 
@@ -48,11 +51,6 @@ pub(crate) struct Services {
     live: BTreeMap<u8, Live>,
     pub held: HashMap<(u8, From, bool), Backend>,
     incarnations: u64,
-}
-
-/// Returns an IPv4-mapped IPv6 address as IPv4, and any other address unchanged.
-pub(crate) fn plain(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 /// Returns the pod (last number of its address) that serves at this address and port; else None.
@@ -81,26 +79,28 @@ fn ip(text: &str) -> IpAddr {
 }
 
 impl Services {
-    pub(crate) fn apply(&mut self, wanted: &Wanted) {
-        let before = self.live.remove(&wanted.number);
+    /// Adds or replaces a service.
+    pub(crate) fn apply(&mut self, service: &Service) {
+        let before = self.live.remove(&service.number);
         let before = before.map(|live| live.incarnations).unwrap_or_default();
         let mut incarnations = BTreeMap::new();
-        for Endpoint { pod, .. } in &wanted.endpoints {
+        for Endpoint { pod, .. } in &service.endpoints {
             self.incarnations += 1;
             let incarnation = before.get(pod).copied().unwrap_or(self.incarnations);
             incarnations.insert(*pod, incarnation);
         }
         let live = Live {
-            wanted: wanted.clone(),
+            service: service.clone(),
             incarnations,
         };
-        self.live.insert(wanted.number, live);
+        self.live.insert(service.number, live);
     }
     pub(crate) fn remove(&mut self, number: u8) {
         self.live.remove(&number);
     }
-    pub(crate) fn all(&self) -> impl Iterator<Item = &Wanted> {
-        self.live.values().map(|live| &live.wanted)
+    pub(crate) fn all(&self) -> Vec<Service> {
+        let live = self.live.values();
+        live.map(|live| live.service.clone()).collect()
     }
     /// Returns true if the backend still serves its service.
     pub(crate) fn serves(&self, backend: Backend) -> bool {
@@ -120,11 +120,11 @@ impl Services {
         let loopback = place == From::Node && to.is_ipv4() && to.ip().is_loopback();
         let mut numbers = self.live.keys().copied();
         let found = numbers.find(|number| u16::from(*number) + 30_000 == to.port());
-        found.filter(|number| (own || loopback) && Wanted::is_udp(*number) == udp)
+        found.filter(|number| (own || loopback) && is_udp(*number) == udp)
     }
     /// Returns the service that has this cluster IP and port, or this node port; None if none has.
     pub(crate) fn service(&self, place: From, to: SocketAddr, udp: bool) -> Option<u8> {
-        let served = |number: &u8| to.port() == 80 && Wanted::is_udp(*number) == udp;
+        let served = |number: &u8| to.port() == 80 && is_udp(*number) == udp;
         match self.of_cluster_ip(to) {
             Some(number) => Some(number).filter(served),
             None => self.of_node_port(place, to, udp),
@@ -138,8 +138,8 @@ impl Services {
                 None => Fate::Untouched(pod_at(to)),
             };
         };
-        let wanted = &self.live[&number].wanted;
-        let has_far = wanted.far && to.is_ipv4();
+        let service = &self.live[&number].service;
+        let has_far = service.far && to.is_ipv4();
         let chosen = self.chosen(number);
         if chosen.is_empty() && !has_far {
             return Fate::Refused;
@@ -152,7 +152,7 @@ impl Services {
             return Fate::Dropped;
         }
         let key = (number, place, to.is_ipv6());
-        let client = self.held.get(&key).filter(|_| held && wanted.affinity);
+        let client = self.held.get(&key).filter(|_| held && service.affinity);
         if let Some(backend) = client.filter(|backend| self.serves(**backend)) {
             return Fate::Served(vec![*backend]);
         }
@@ -162,11 +162,8 @@ impl Services {
     /// weight.
     fn chosen(&self, number: u8) -> Vec<Backend> {
         let mut backends = self.backends(number);
-        let endpoints = &self.live[&number].wanted.endpoints;
-        let has_weight = |pod| {
-            let mut of_pod = endpoints.iter().filter(|one| one.pod == pod);
-            of_pod.any(|one| one.weight > 0)
-        };
+        let endpoints = &self.live[&number].service.endpoints;
+        let has_weight = |pod| endpoints.iter().any(|one| one.pod == pod && one.weight > 0);
         backends.retain(|backend| has_weight(backend.pod));
         backends
     }
@@ -183,7 +180,7 @@ impl Services {
     pub(crate) fn has_affinity(&self, number: u8) -> bool {
         self.live
             .get(&number)
-            .is_some_and(|live| live.wanted.affinity)
+            .is_some_and(|live| live.service.affinity)
     }
     /// Records the client's backend, if the service has session affinity.
     pub(crate) fn hold(&mut self, place: From, to: SocketAddr, backend: Backend) {
