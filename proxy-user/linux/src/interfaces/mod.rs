@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use describe::describe;
-pub use neighbours::follow_neighbours;
+pub use neighbours::{follow_neighbours, port_to};
 pub use netlink::{Interfaces, InterfacesError};
 pub use pods::{Mac, Neighbours, PodLink, pod_links, why_not};
 
