@@ -51,8 +51,8 @@ pub use links::{
 };
 pub use mapping::{Mapping, Word};
 pub use maps::{
-    MMAPABLE, MapInfo, MapKind, NO_PREALLOC, Raw, create_bytes, create_map, empty_map, lookup_one,
-    lookup_raw, map_info, possible_cpus,
+    MMAPABLE, MapInfo, MapKind, NO_PREALLOC, create_bytes, create_map, each_raw, empty_map,
+    lookup_one, map_info, possible_cpus,
 };
 pub use namespaces::{PodNamespace, network_namespace, own_namespace_inode};
 pub use netfilter_hooks::{

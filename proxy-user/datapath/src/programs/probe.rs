@@ -4,7 +4,7 @@
 
 use std::{fs, io, os::fd::AsFd};
 
-use linux::{MMAPABLE, MapKind, Mapping, create_map, lookup_raw, query_tcx};
+use linux::{MMAPABLE, MapKind, Mapping, create_map, each_raw, query_tcx};
 
 use crate::error::DatapathError;
 
@@ -35,7 +35,7 @@ const FEATURES: &[Feature] = &[
         since: "5.6",
         probe: || {
             let map = create_map(MapKind::Hash, 4, 4, 1, 0, None)?;
-            lookup_raw(map.as_fd(), &mut Vec::new(), 1).map(drop)
+            each_raw(map.as_fd(), |_, _| ())
         },
     },
     Feature {

@@ -14,7 +14,7 @@ use std::{
 
 use aya_obj::{Map, Object};
 use linux::{
-    Members, Plain, Raw, create_bytes, get_pinned, lookup_one, lookup_raw, map_members, members_of,
+    Members, Plain, create_bytes, each_raw, get_pinned, lookup_one, map_members, members_of,
 };
 
 use crate::{
@@ -22,9 +22,6 @@ use crate::{
     maps::{open_table, tables::Table},
     programs::OBJECT,
 };
-
-/// How many elements one system call reads.
-const BATCH: usize = 4096;
 
 /// A translation from one type to another: the byte ranges to copy, from and to.
 #[derive(Debug)]
@@ -117,32 +114,15 @@ fn walk<K: Plain, V: Plain>(
     let mut value_of = Translation::new(old_value, new_value, size_of::<V>());
     let info = linux::map_info(old)?;
     let mut last = vec![0; info.value_size as usize];
-    let mut cursor = Vec::new();
-    let mut batch = BATCH;
-    loop {
-        let (Raw { keys, values }, is_end) = match lookup_raw(old.as_fd(), &mut cursor, batch) {
-            // One bucket contains more elements than a batch.
-            Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => {
-                batch *= 2;
-                continue;
-            }
-            read => read?,
-        };
-        let keys = keys.chunks_exact(info.key_size as usize);
-        let values = values.chunks_exact(info.value_size as usize);
-        for (raw, value) in keys.zip(values) {
-            if let (Some(key), Some(value)) = (key_of.apply(raw), value_of.apply(value)) {
-                let mut again = |takes| {
-                    let is_there = lookup_one(old.as_fd(), &info, (raw, &mut last), takes)?;
-                    Ok(is_there.then(|| value_of.apply(&last)).flatten())
-                };
-                visit(key, value, &mut again);
-            }
+    each_raw(old.as_fd(), |raw, value| {
+        if let (Some(key), Some(value)) = (key_of.apply(raw), value_of.apply(value)) {
+            let mut again = |takes| {
+                let is_there = lookup_one(old.as_fd(), &info, (raw, &mut last), takes)?;
+                Ok(is_there.then(|| value_of.apply(&last)).flatten())
+            };
+            visit(key, value, &mut again);
         }
-        if is_end {
-            return Ok(());
-        }
-    }
+    })
 }
 
 /// The pin of a map whose only element is a text: a line for each field of each map.
@@ -174,8 +154,9 @@ fn text() -> Option<String> {
 /// Reads the fields of a map's keys and of its values from a generation's directory.
 pub(super) fn read(home: &Path, map: &str) -> io::Result<[Members; 2]> {
     let pinned = get_pinned(&home.join(TYPES), false)?;
-    let (raw, _) = lookup_raw(pinned.as_fd(), &mut Vec::new(), 1)?;
-    let text = String::from_utf8_lossy(&raw.values);
+    let mut text = Vec::new();
+    each_raw(pinned.as_fd(), |_, bytes| text.extend_from_slice(bytes))?;
+    let text = String::from_utf8_lossy(&text);
     fields(&text)
         .remove(map)
         .ok_or_else(|| io::ErrorKind::NotFound.into())
