@@ -200,13 +200,6 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_a_plain_integer_is_copied() {
-        let number = members([("", 0..4)]);
-        let mut translation = Translation::new(&number, &number, 4);
-        assert_eq!(translation.apply(&7_u32.to_ne_bytes()), Some(7_u32));
-    }
-
-    #[test]
     fn the_text_has_every_byte_of_a_plain_number_and_fields_of_every_map() {
         let text = text().expect("types");
         let fields = fields(&text);
