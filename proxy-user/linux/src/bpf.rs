@@ -71,14 +71,6 @@ struct InfoRequest {
     info: u64,
 }
 
-#[repr(C)]
-#[derive(Default)]
-struct IdRequest {
-    id: u32,
-    next_id: u32,
-    flags: u32,
-}
-
 /// The start of the kernel's `struct bpf_prog_info`.
 #[repr(C)]
 #[derive(Default)]
@@ -116,10 +108,8 @@ pub fn program_name(id: u32) -> Option<String> {
 
 /// Returns a new descriptor of the object with this id; `command` depends on its kind.
 pub(super) fn by_id(command: Command, id: u32) -> io::Result<OwnedFd> {
-    let mut request = IdRequest {
-        id,
-        ..IdRequest::default()
-    };
+    let (next, flags) = (0, 0);
+    let mut request = [id, next, flags];
     // SAFETY: the request holds no pointer; the result is a new descriptor.
     unsafe { bpf(command, &mut request).map(|fd| OwnedFd::from_raw_fd(fd)) }
 }

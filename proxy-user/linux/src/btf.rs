@@ -151,9 +151,16 @@ impl<'a> Types<'a> {
                 },
         )
     }
-    fn by_id(&self, id: u32) -> Option<Head> {
-        let at = *self.starts.get(id as usize)?;
-        self.head(at)
+    /// Returns the head of the type behind aliases.
+    fn by_id(&self, mut id: u32) -> Option<Head> {
+        for _ in 0..DEPTH {
+            let head = self.head(*self.starts.get(id as usize)?)?;
+            if !ALIASES.contains(&head.kind) {
+                return Some(head);
+            }
+            id = head.size_or_type;
+        }
+        None
     }
     fn name(&self, at: usize) -> Option<&'a str> {
         let text = self.strings.get(word(self.types, at)? as usize..)?;
@@ -169,7 +176,7 @@ impl<'a> Types<'a> {
         for name in path.split('.') {
             let (bits, id) = self.member(&head, name, DEPTH)?;
             offset += bits / 8;
-            head = self.by_id(self.resolved(id, DEPTH)?)?;
+            head = self.by_id(id)?;
         }
         Some(offset)
     }
@@ -207,7 +214,7 @@ impl<'a> Types<'a> {
             match self.name(at)? {
                 known if known == name => return Some((bits, id)),
                 "" => {
-                    let inner = self.by_id(self.resolved(id, depth)?)?;
+                    let inner = self.by_id(id)?;
                     if let Some((further, id)) = self.member(&inner, name, depth) {
                         return Some((bits + further, id));
                     }
@@ -217,28 +224,16 @@ impl<'a> Types<'a> {
         }
         None
     }
-    /// Returns the id of the type behind aliases.
-    fn resolved(&self, id: u32, depth: u32) -> Option<u32> {
-        let head = self.by_id(id)?;
-        if ALIASES.contains(&head.kind) {
-            return self.resolved(head.size_or_type, depth.checked_sub(1)?);
-        }
-        Some(id)
-    }
-
     /// Returns a type's size in bytes.
     fn size(&self, id: u32, depth: u32) -> Option<usize> {
         let head = self.by_id(id)?;
-        match head.kind {
-            ARRAY => {
-                let count = word(self.types, head.rest + 8)? as usize;
-                let element = word(self.types, head.rest)?;
-                self.size(element, depth.checked_sub(1)?)?
-                    .checked_mul(count)
-            }
-            kind if ALIASES.contains(&kind) => self.size(head.size_or_type, depth.checked_sub(1)?),
-            _ => Some(head.size_or_type as usize),
+        if head.kind != ARRAY {
+            return Some(head.size_or_type as usize);
         }
+        let count = word(self.types, head.rest + 8)? as usize;
+        let element = word(self.types, head.rest)?;
+        self.size(element, depth.checked_sub(1)?)?
+            .checked_mul(count)
     }
 
     fn collect(
@@ -251,27 +246,23 @@ impl<'a> Types<'a> {
     ) -> Option<()> {
         let depth = depth.checked_sub(1)?;
         let head = self.by_id(id)?;
-        match head.kind {
-            STRUCT => {
-                for number in 0..head.count as usize {
-                    let at = head.rest + 12 * number;
-                    let bits = word(self.types, at + 8)?;
-                    if head.is_bit_field || bits % 8 != 0 {
-                        return None;
-                    }
-                    let name = self.name(at)?;
-                    let path = match path.as_str() {
-                        "" => name.to_owned(),
-                        path => format!("{path}.{name}"),
-                    };
-                    let start = start + bits as usize / 8;
-                    self.collect(word(self.types, at + 4)?, path, start, members, depth)?;
-                }
+        if head.kind != STRUCT {
+            members.insert(path, start..start + self.size(id, depth)?);
+            return Some(());
+        }
+        for number in 0..head.count as usize {
+            let at = head.rest + 12 * number;
+            let bits = word(self.types, at + 8)?;
+            if head.is_bit_field || bits % 8 != 0 {
+                return None;
             }
-            kind if ALIASES.contains(&kind) => {
-                self.collect(head.size_or_type, path, start, members, depth)?;
-            }
-            _ => _ = members.insert(path, start..start + self.size(id, depth)?),
+            let name = self.name(at)?;
+            let path = match path.as_str() {
+                "" => name.to_owned(),
+                path => format!("{path}.{name}"),
+            };
+            let start = start + bits as usize / 8;
+            self.collect(word(self.types, at + 4)?, path, start, members, depth)?;
         }
         Some(())
     }

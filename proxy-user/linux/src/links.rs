@@ -140,22 +140,15 @@ fn create(mut request: LinkRequest) -> io::Result<OwnedFd> {
     unsafe { bpf(Command::LinkCreate, &mut request).map(|fd| OwnedFd::from_raw_fd(fd)) }
 }
 
-#[repr(C)]
-struct ReplaceRequest {
-    link: u32,
-    program: u32,
-    flags: u32,
-    old: u32,
-}
-
 /// Replaces a link's program. Every packet goes through either the old program or the new one.
 pub fn replace(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
-    let mut request = ReplaceRequest {
-        link: link.as_raw_fd() as u32,
-        program: program.as_raw_fd() as u32,
-        flags: 0,
-        old: 0,
-    };
+    let (flags, old) = (0, 0);
+    let mut request = [
+        link.as_raw_fd() as u32,
+        program.as_raw_fd() as u32,
+        flags,
+        old,
+    ];
     // SAFETY: the request holds no pointer.
     unsafe { bpf(Command::LinkUpdate, &mut request) }.map(drop)
 }
