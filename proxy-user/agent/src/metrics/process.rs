@@ -53,33 +53,37 @@ fn network_bytes() -> Option<[f64; 2]> {
 
 impl Collector for Process {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let mut gauge = |name, help, value: Option<f64>| {
-            let Some(value) = value else { return Ok(()) };
-            let gauge = ConstGauge::new(value);
-            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)
-        };
         let [cpu, start, all, resident] = figures().map_or([None; 4], |all| all.map(Some));
         let [received, sent] = network_bytes().map_or([None; 2], |both| both.map(Some));
         let limit = |resource| getrlimit(resource).ok().map(|(soft, _)| soft as f64);
         let open = fs::read_dir("/proc/self/fd").map(|all| all.count() as f64);
-        gauge(
-            "process_start_time_seconds",
-            "Start time of the process since 1970",
-            start,
-        )?;
-        gauge("process_resident_memory_bytes", "Resident memory", resident)?;
-        gauge("process_virtual_memory_bytes", "Virtual memory", all)?;
-        gauge(
-            "process_virtual_memory_max_bytes",
-            "Virtual memory that the process may have",
-            limit(Resource::RLIMIT_AS),
-        )?;
-        gauge("process_open_fds", "Open file descriptors", open.ok())?;
-        gauge(
-            "process_max_fds",
-            "File descriptors that the process may have",
-            limit(Resource::RLIMIT_NOFILE),
-        )?;
+        let gauges = [
+            (
+                "process_start_time_seconds",
+                "Start time of the process since 1970",
+                start,
+            ),
+            ("process_resident_memory_bytes", "Resident memory", resident),
+            ("process_virtual_memory_bytes", "Virtual memory", all),
+            (
+                "process_virtual_memory_max_bytes",
+                "Virtual memory that the process may have",
+                limit(Resource::RLIMIT_AS),
+            ),
+            ("process_open_fds", "Open file descriptors", open.ok()),
+            (
+                "process_max_fds",
+                "File descriptors that the process may have",
+                limit(Resource::RLIMIT_NOFILE),
+            ),
+        ];
+        for (name, help, value) in gauges {
+            if let Some(value) = value {
+                let gauge = ConstGauge::new(value);
+                let kind = gauge.metric_type();
+                gauge.encode(encoder.encode_descriptor(name, help, None, kind)?)?;
+            }
+        }
         for (name, help, value) in [
             ("process_cpu_seconds", "Processor time of the process", cpu),
             (

@@ -8,7 +8,6 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
-use proxy_common::maps;
 
 use super::{
     Label, metrics,
@@ -111,21 +110,13 @@ impl State {
     }
     /// Sets how full the flow tables (`flows`) and the maps that hold services (`fills`) are.
     pub fn set_fill(&self, flows: &Occupancy, fills: &[Fill]) {
-        for (family, map, counts) in [
-            ("IPv4", maps::FLOWS_V4, &flows.v4),
-            ("IPv6", maps::FLOWS_V6, &flows.v6),
-        ] {
+        for (family, counts) in [("IPv4", &flows.v4), ("IPv6", &flows.v6)] {
             let label = [("family", family)];
             self.flows.get_or_create(&label).set(counts.flows.into());
             let unanswered = self.unanswered.get_or_create(&label);
             unanswered.set(counts.unanswered.into());
-            let (entries, capacity) = (counts.entries, counts.capacity);
-            self.set_maps(&[Fill {
-                map,
-                entries,
-                capacity,
-            }]);
         }
+        self.set_maps(&flows.fills(|counts| counts.entries));
         self.set_maps(fills);
     }
     /// Sets how full the maps in `fills` are.
