@@ -46,9 +46,10 @@ use crate::{
     metrics::Metrics,
     server::{
         Site,
-        configz::Configz,
         health::{self, Health},
-        listen, service_health,
+        listen,
+        metrics::Configz,
+        service_health,
     },
 };
 
@@ -223,7 +224,10 @@ pub async fn run(
     agent.begin_with_maps();
     agent.serve_pinned();
     let mut following = tokio::spawn(follow(interfaces, snapshots));
-    let mut routes_changed = routes_followed.then(routes::follow);
+    let (notices, mut routes_changed) = mpsc::channel(1);
+    if routes_followed {
+        tokio::spawn(routes::follow(notices));
+    }
     let (tables, mut neighbours) = mpsc::channel(1);
     if hands_to_pods {
         tokio::spawn(follow_neighbours(tables));
@@ -277,7 +281,7 @@ pub async fn run(
                     break ended;
                 }
             }
-            Some(()) = routes::changed(&mut routes_changed) => {
+            Some(()) = routes_changed.recv() => {
                 agent.turn("routes-changed", Agent::routes_have_changed);
             }
             // Long work is done in turns, so that other events are handled in between.

@@ -16,7 +16,7 @@ use ipnet::IpNet;
 
 use describe::describe;
 pub use neighbours::{follow_neighbours, port_to};
-pub use netlink::{Interfaces, InterfacesError};
+pub use netlink::{Interfaces, InterfacesError, subscribe};
 pub use pods::{Mac, Neighbours, PodLink, pod_links, why_not};
 
 /// What an interface is on this node.

@@ -36,7 +36,7 @@ pub struct Interfaces {
 }
 
 /// Subscribes to rtnetlink's messages about changes.
-pub(super) fn subscribe(groups: &[MulticastGroup]) -> io::Result<Messages> {
+pub fn subscribe(groups: &[MulticastGroup]) -> io::Result<Messages> {
     let (connection, _, messages) = new_multicast_connection(groups)?;
     tokio::spawn(connection);
     Ok(messages.map(|(message, _)| message.payload).boxed())
