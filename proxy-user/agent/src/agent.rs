@@ -6,7 +6,7 @@ use config::{Config, ConfigFile};
 use control::{causes::chain, change::Batch, warnings::Warnings};
 use datapath::{Datapath, DatapathError, Options, maps::pins};
 use linux::interfaces::Interface;
-use tokio::{task::JoinHandle, time::Instant};
+use tokio::task::JoinHandle;
 
 use super::{
     PACKET_LINES, SWEEP,
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     metrics::Metrics,
-    server::{configz::Configz, health::Health},
+    server::{health::Health, metrics::Configz},
 };
 
 /// After a sync of at least this many service plans, much of the heap is unused and worth giving
@@ -259,7 +259,6 @@ impl Agent {
         self.attachments
             .begin_with_maps(config, [pins::layout_dir(pins), pins::links_dir(pins)]);
         self.node.begin_with_maps();
-        self.growth.begin_with_maps(Instant::now());
         self.follow_program_log();
     }
 

@@ -38,7 +38,7 @@ mod test_run;
 pub mod testing;
 mod xdp;
 
-pub use answers::text;
+pub use answers::{none_if, text};
 pub use bpf::{describe_program, get_pinned, pin, program_id, program_name, wait_for_programs};
 pub use btf::{Members, map_members, members_of};
 pub use clock::{monotonic, now, trim_heap};
