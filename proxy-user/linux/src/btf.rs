@@ -4,17 +4,9 @@
 //! members of the kernel's own structs are, for `kernel_types`. The format is in the kernel's
 //! Documentation/bpf/btf.rst.
 
-use std::{
-    collections::BTreeMap,
-    io,
-    ops::Range,
-    os::fd::{AsFd, BorrowedFd},
-};
+use std::{collections::BTreeMap, ops::Range};
 
-use super::{
-    answers::word,
-    bpf::{Command, by_id, object_info},
-};
+use super::answers::word;
 
 const INT: u32 = 1;
 const ARRAY: u32 = 3;
@@ -29,50 +21,6 @@ const DEPTH: u32 = 8;
 /// The byte range of each member that is no struct itself. The key is the path to the member, as in
 /// `entry.backend`; if the whole type is a plain number, the path is empty.
 pub type Members = BTreeMap<String, Range<usize>>;
-
-/// The start of the kernel's `struct bpf_map_info`.
-#[repr(C)]
-#[derive(Default)]
-struct TypedMapInfo {
-    _sizes: [u32; 16],
-    btf: u32,
-    key_type: u32,
-    value_type: u32,
-    _pad: u32,
-}
-
-#[repr(C)]
-#[derive(Default)]
-struct BtfInfo {
-    data: u64,
-    size: u32,
-    id: u32,
-}
-
-/// Returns the members of a map's keys, and those of its values.
-pub fn map_members(map: BorrowedFd<'_>) -> io::Result<[Members; 2]> {
-    let mut info = TypedMapInfo::default();
-    object_info(map, &mut info)?;
-    let btf = by_id(Command::BtfById, info.btf)?;
-    let mut size = BtfInfo::default();
-    object_info(btf.as_fd(), &mut size)?;
-    let mut data = vec![0_u8; size.size as usize];
-    let mut filled = BtfInfo {
-        data: data.as_mut_ptr() as u64,
-        size: size.size,
-        id: 0,
-    };
-    object_info(btf.as_fd(), &mut filled)?;
-    let members = |id| members_of(&data, id).ok_or_else(unreadable);
-    Ok([members(info.key_type)?, members(info.value_type)?])
-}
-
-fn unreadable() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidData,
-        "the types of its keys and values are unreadable",
-    )
-}
 
 /// Returns the members of the type `id` in raw BTF; None if the BTF is damaged, or if portolan
 /// makes no such type.

@@ -40,7 +40,7 @@ mod xdp;
 
 pub use answers::{none_if, text};
 pub use bpf::{describe_program, get_pinned, pin, program_id, program_name, wait_for_programs};
-pub use btf::{Members, map_members, members_of};
+pub use btf::{Members, members_of};
 pub use clock::{monotonic, now, trim_heap};
 pub use conntrack::{Tracked, Tuple, tracked};
 pub use iptables::{has_legacy_tables, legacy_drops, legacy_masquerades_marked};

@@ -13,9 +13,7 @@ use std::{
 };
 
 use aya_obj::{Map, Object};
-use linux::{
-    Members, Plain, create_bytes, each_raw, get_pinned, lookup_one, map_members, members_of,
-};
+use linux::{Members, Plain, create_bytes, each_raw, get_pinned, lookup_one, members_of};
 
 use crate::{
     error::DatapathError,
@@ -93,14 +91,13 @@ pub(super) fn each_again<K: Plain, V: Plain>(
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         old => old.map_err(failed)?,
     };
-    let new = get_pinned(&target.join(map), false).map_err(failed)?;
-    // An earlier version has stored no types; then they are the kernel's.
-    let members = |home: &Path, fd: &OwnedFd| match read(home, map) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => map_members(fd.as_fd()),
+    // A generation without a text was left before its maps had elements.
+    let before = match read(source, map) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => read(target, map),
         read => read,
     };
-    let both = members(source, &old).and_then(|before| Ok([before, members(target, &new)?]));
-    both.and_then(|[before, now]| walk(&old, &before, &now, visit))
+    before
+        .and_then(|before| walk(&old, &before, &read(target, map)?, visit))
         .map_err(failed)
 }
 
