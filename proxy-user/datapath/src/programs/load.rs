@@ -243,17 +243,6 @@ impl Datapath {
             DatapathError::Load(format!("read the programs' log: {}", chain(&error)))
         })
     }
-    /// Runs a loaded program `repeat` times on a packet, with the current maps: for tests and
-    /// benchmarks. `context` is the start of a `__sk_buff`.
-    pub fn test_run(
-        &self,
-        program: &str,
-        packet: &[u8],
-        context: &[u8],
-        repeat: u32,
-    ) -> Result<TestRun, DatapathError> {
-        self.programs.test_run(program, packet, context, repeat)
-    }
     /// Returns the programs that the kernel accepted, with the time that each took.
     pub fn loads(&self) -> &[Load] {
         &self.programs.loads
