@@ -46,8 +46,8 @@ pub use conntrack::{Tracked, Tuple, tracked};
 pub use iptables::{has_legacy_tables, legacy_drops, legacy_masquerades_marked};
 pub use kernel_types::{KernelFunctions, KernelTypes, kernel_types};
 pub use links::{
-    LinkInfo, attach_cgroup, attach_tcx, attach_xdp, cgroup_programs, detach, link_info, query_tcx,
-    replace, tcx_programs,
+    LinkInfo, attach_cgroup, attach_tcx, attach_xdp, cgroup_programs, detach, link_info, replace,
+    tcx,
 };
 pub use mapping::{Mapping, Word};
 pub use maps::{

@@ -8,8 +8,7 @@ use std::{
 };
 
 use linux::{
-    describe_program, filter_qdiscs, filters, interfaces::Interface, none_if, program_name,
-    tcx_programs,
+    describe_program, filter_qdiscs, filters, interfaces::Interface, none_if, program_name, tcx,
 };
 
 use super::tc::PRIORITIES;
@@ -166,8 +165,8 @@ impl<'a> Hooks<'a> {
     pub(super) fn chain(&self, index: u32, egress: bool) -> io::Result<Vec<Member>> {
         // This kernel has no tcx, or the interface is gone.
         let without = [libc::EINVAL, libc::EOPNOTSUPP, libc::ENODEV];
-        let by_tcx = none_if(&without, tcx_programs(index, egress))?.unwrap_or_default();
-        let by_tcx = by_tcx.into_iter().map(|program| Member {
+        let by_tcx = none_if(&without, tcx(index, egress))?.unwrap_or_default();
+        let by_tcx = by_tcx.into_iter().map(|(program, _)| Member {
             program: Some(program),
             ..Member::default()
         });

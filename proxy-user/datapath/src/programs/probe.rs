@@ -4,7 +4,7 @@
 
 use std::{fs, io, os::fd::AsFd};
 
-use linux::{MMAPABLE, MapKind, Mapping, create_map, each_raw, query_tcx};
+use linux::{MMAPABLE, MapKind, Mapping, create_map, each_raw, tcx};
 
 use crate::error::DatapathError;
 
@@ -144,7 +144,7 @@ fn says_realtime(flag: &str, version: &str) -> bool {
 
 /// True if the kernel has tcx links (Linux 6.6). `ifindex` is that of any interface.
 pub fn has_tcx(ifindex: u32) -> bool {
-    query_tcx(ifindex, false).is_ok()
+    tcx(ifindex, false).is_ok()
 }
 
 #[cfg(test)]
