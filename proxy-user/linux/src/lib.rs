@@ -60,8 +60,7 @@ pub use netfilter_hooks::{
     forward_hooks, has_ipvs_services,
 };
 pub use nft_own::{
-    ForwardChain, OwnRule, comments, end_translations, forward_chains, has_translations,
-    keep_translations,
+    OwnRule, comments, end_translations, forward_chains, has_translations, keep_translations,
 };
 pub use nft_trace::{NftTrace, NftTraced, NftVerdict, TracedTuple};
 pub use nftables::{NftChain, nft_chains};

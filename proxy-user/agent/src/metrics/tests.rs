@@ -98,7 +98,7 @@ fn every_metric_of_kube_proxy_exists_or_is_listed_as_absent() {
     let ours = named(&busy().text());
     let mut absent = BTreeSet::new();
     let mut common = BTreeSet::new();
-    let patterns: Vec<_> = ABSENT.iter().flat_map(|absent| absent.names).collect();
+    let patterns: Vec<_> = ABSENT.iter().flat_map(|(names, _)| *names).collect();
     for theirs in kube_proxys() {
         for line in theirs.lines() {
             let mut words = line.split(' ');
