@@ -4,7 +4,7 @@
 
 use config::{Config, ConfigFile};
 use control::{causes::chain, change::Batch, warnings::Warnings};
-use datapath::{Datapath, DatapathError, Options, maps::pins};
+use datapath::{Datapath, Options, maps::pins};
 use linux::interfaces::Interface;
 use tokio::task::JoinHandle;
 
@@ -212,26 +212,14 @@ impl Agent {
             self.serve_pinned();
         }
         self.growth.grow(&mut self.shared, &self.services);
-        self.repair(false);
-        self.report_first();
-    }
-
-    /// Compares the kernel with what the agent has put there, and repairs differences. `news`: true
-    /// if a pin (a file below the pin directory) was just removed, so that a full check follows.
-    pub(super) fn repair(&mut self, news: bool) {
         self.attachments
-            .repair(&mut self.shared, &mut self.services, news);
+            .repair(&mut self.shared, &mut self.services, false);
+        self.report_first();
     }
 
     pub(super) fn hear_of_foreign(&mut self, answer: &foreign_connections::Answer) {
         self.node.hear_of_foreign(&self.shared, answer);
         self.apply_node();
-    }
-
-    /// Begins to fill the larger maps that another thread has opened; `grown` is an error if it
-    /// could not open them.
-    pub(super) fn use_larger(&mut self, grown: Result<Datapath, DatapathError>) {
-        self.growth.use_larger(&self.shared, &self.services, grown);
     }
 
     /// Copies some more services into the larger maps; after the last one, puts them in use.

@@ -251,7 +251,9 @@ pub async fn run(
             Some(answer) = foreign_answer.recv() => {
                 agent.turn("foreign-connections", |agent| agent.hear_of_foreign(&answer));
             }
-            Some(()) = pins_gone.recv() => agent.turn("pins-gone", |agent| agent.repair(true)),
+            Some(()) = pins_gone.recv() => agent.turn("pins-gone", |agent| {
+                agent.attachments.repair(&mut agent.shared, &mut agent.services, true);
+            }),
             Some(interfaces) = snapshot.recv() => {
                 agent.turn("interfaces", |agent| agent.set_interfaces(interfaces));
             }
@@ -270,7 +272,9 @@ pub async fn run(
                 agent.turn("retry", Agent::try_again);
             }
             Some(larger) = larger.recv() => {
-                agent.turn("larger-maps", |agent| agent.use_larger(larger));
+                agent.turn("larger-maps", |agent| {
+                    agent.growth.use_larger(&agent.shared, &agent.services, larger);
+                });
             }
             _ = sweep.tick() => {
                 let ended = agent.turn("second", |agent| {

@@ -2,8 +2,8 @@
 //! The metrics of kube-proxy that portolan lacks, and why. Used for docs/metrics.md, and by the
 //! test that compares the names with kube-proxy's.
 
-/// Groups of kube-proxy's metrics that portolan lacks, each with the reason. A group has patterns of
-/// the metrics' names; `*` at the end stands for any characters.
+/// Groups of kube-proxy's metrics that portolan lacks, each with the reason. A group has patterns
+/// of the metrics' names; `*` at the end stands for any characters.
 pub(super) const ABSENT: &[(&[&str], &str)] = &[
     (
         &["kubeproxy_sync_full_proxy_rules_duration_seconds"],

@@ -18,9 +18,9 @@ use crate::metrics::Metrics;
 
 const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The settings in force, shown at `/configz`; shared by the agent's loop and the HTTP server: in the form of a
-/// configuration file, and where each comes from (`flag` or `file`), without those that have their
-/// default.
+/// The settings in force, shown at `/configz`; shared by the agent's loop and the HTTP server: in
+/// the form of a configuration file, and where each comes from (`flag` or `file`), without those
+/// that have their default.
 #[derive(Clone, Debug, Default)]
 pub struct Configz(Arc<Mutex<[Value; 2]>>);
 
