@@ -146,8 +146,8 @@ pub fn empty_map(map: impl AsFd) -> io::Result<()> {
     }
     let mut key = vec![0_u8; info.key_size as usize];
     let address = key.as_mut_ptr() as u64;
+    // Without a key, the kernel writes the first key as the value.
     loop {
-        // Without a key, the kernel writes the first key as the value.
         // SAFETY: the buffer has the length of the map's keys.
         let found = unsafe { element(map.as_fd(), Command::MapNextKey, (0, address), 0) };
         if none_if(&[libc::ENOENT], found)?.is_none() {
@@ -241,15 +241,9 @@ pub fn lookup_one(
     } else {
         Command::MapLookup
     };
+    let addresses = (key.as_ptr() as u64, value.as_mut_ptr() as u64);
     // SAFETY: both buffers are live, and as long as the map's keys and values.
-    let read = unsafe {
-        element(
-            map,
-            command,
-            (key.as_ptr() as u64, value.as_mut_ptr() as u64),
-            0,
-        )
-    };
+    let read = unsafe { element(map, command, addresses, 0) };
     Ok(none_if(&[libc::ENOENT], read)?.is_some())
 }
 

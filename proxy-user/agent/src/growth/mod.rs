@@ -171,7 +171,7 @@ impl Growth {
         let results = self.grown.clone();
         spawn_blocking(move || {
             // Sending cannot fail: the receiver exists as long as the agent.
-            _ = results.blocking_send(growth.open(&options));
+            _ = results.blocking_send(growth(&options));
         });
     }
 
