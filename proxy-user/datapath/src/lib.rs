@@ -271,11 +271,8 @@ impl Datapath {
     }
     /// Returns the indices of the interfaces that have the XDP program, including those to which an
     /// earlier run of the agent attached it.
-    pub fn uplinks(&self) -> Vec<u32> {
-        let mut indices: Vec<_> = self.uplinks.keys().chain(self.xdp.indices()).collect();
-        indices.sort_unstable();
-        indices.dedup();
-        indices
+    pub fn uplinks(&self) -> BTreeSet<u32> {
+        self.uplinks.keys().chain(self.xdp.indices()).collect()
     }
     /// Returns the foreign programs at the hooks of each of these interfaces, and at the bridge of
     /// which the interface is a port. Runs in the interfaces' network namespace.
