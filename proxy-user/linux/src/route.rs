@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The kernel's choices for one packet: its route, and the interfaces on it. By rtnetlink, one
-//! request for each. Called by `portolan explain`.
+//! request for each. Called by `interfaces` and `portolan explain`.
 
 use std::{io, net::IpAddr};
 
