@@ -61,10 +61,7 @@ impl Calls {
     /// Attaches the tracing programs; `None` if no socket hook is attached.
     pub(super) fn attach(pin_dir: &Path, wanted: &Wanted) -> Result<Option<Self>, DatapathError> {
         let home = layout_dir(pin_dir);
-        let refused = |error: String| DatapathError::Program {
-            program: "that tells of socket calls".into(),
-            reason: error,
-        };
+        let refused = |reason| DatapathError::of_program("that tells of socket calls", reason);
         let Some(cgroup) = cgroup_of(&home).map_err(failed("find the socket hooks"))? else {
             return Ok(None);
         };
