@@ -55,11 +55,8 @@ pub fn pinned_maps(pin_dir: &Path) -> Result<Vec<MapRow>, DatapathError> {
         let path = home.join(name);
         match get_pinned(&path, true) {
             Ok(fd) => rows.extend(row(name, &path, fd).ok()),
-            Err(source) if source.kind() == io::ErrorKind::PermissionDenied => {
-                return Err(DatapathError::NoPrivilege {
-                    attempt: "read the pinned maps",
-                    source,
-                });
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(failed(name)(error));
             }
             // Another version made no such map, or the agent is removing it.
             Err(_) => {}
