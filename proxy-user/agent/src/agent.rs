@@ -4,9 +4,9 @@
 
 use config::{Config, ConfigFile};
 use control::{causes::chain, change::Batch, warnings::Warnings};
-use datapath::{Datapath, DatapathError, Options, maps::pins};
+use datapath::{Datapath, Options, maps::pins};
 use linux::interfaces::Interface;
-use tokio::{task::JoinHandle, time::Instant};
+use tokio::task::JoinHandle;
 
 use super::{
     PACKET_LINES, SWEEP,
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     metrics::Metrics,
-    server::{configz::Configz, health::Health},
+    server::{health::Health, metrics::Configz},
 };
 
 /// After a sync of at least this many service plans, much of the heap is unused and worth giving
@@ -212,26 +212,14 @@ impl Agent {
             self.serve_pinned();
         }
         self.growth.grow(&mut self.shared, &self.services);
-        self.repair(false);
-        self.report_first();
-    }
-
-    /// Compares the kernel with what the agent has put there, and repairs differences. `news`: true
-    /// if a pin (a file below the pin directory) was just removed, so that a full check follows.
-    pub(super) fn repair(&mut self, news: bool) {
         self.attachments
-            .repair(&mut self.shared, &mut self.services, news);
+            .repair(&mut self.shared, &mut self.services, false);
+        self.report_first();
     }
 
     pub(super) fn hear_of_foreign(&mut self, answer: &foreign_connections::Answer) {
         self.node.hear_of_foreign(&self.shared, answer);
         self.apply_node();
-    }
-
-    /// Begins to fill the larger maps that another thread has opened; `grown` is an error if it
-    /// could not open them.
-    pub(super) fn use_larger(&mut self, grown: Result<Datapath, DatapathError>) {
-        self.growth.use_larger(&self.shared, &self.services, grown);
     }
 
     /// Copies some more services into the larger maps; after the last one, puts them in use.
@@ -259,7 +247,6 @@ impl Agent {
         self.attachments
             .begin_with_maps(config, [pins::layout_dir(pins), pins::links_dir(pins)]);
         self.node.begin_with_maps();
-        self.growth.begin_with_maps(Instant::now());
         self.follow_program_log();
     }
 

@@ -14,7 +14,7 @@ use datapath::{Options, is_realtime};
 use serde_json::json;
 
 use super::{Ended, agent::Agent};
-use crate::server::configz::Configz;
+use crate::server::metrics::Configz;
 
 impl Agent {
     /// Applies the configuration file if it has changed. Returns `Outdated` if the agent must

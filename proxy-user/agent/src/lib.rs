@@ -46,9 +46,10 @@ use crate::{
     metrics::Metrics,
     server::{
         Site,
-        configz::Configz,
         health::{self, Health},
-        listen, service_health,
+        listen,
+        metrics::Configz,
+        service_health,
     },
 };
 
@@ -223,7 +224,10 @@ pub async fn run(
     agent.begin_with_maps();
     agent.serve_pinned();
     let mut following = tokio::spawn(follow(interfaces, snapshots));
-    let mut routes_changed = routes_followed.then(routes::follow);
+    let (notices, mut routes_changed) = mpsc::channel(1);
+    if routes_followed {
+        tokio::spawn(routes::follow(notices));
+    }
     let (tables, mut neighbours) = mpsc::channel(1);
     if hands_to_pods {
         tokio::spawn(follow_neighbours(tables));
@@ -247,7 +251,9 @@ pub async fn run(
             Some(answer) = foreign_answer.recv() => {
                 agent.turn("foreign-connections", |agent| agent.hear_of_foreign(&answer));
             }
-            Some(()) = pins_gone.recv() => agent.turn("pins-gone", |agent| agent.repair(true)),
+            Some(()) = pins_gone.recv() => agent.turn("pins-gone", |agent| {
+                agent.attachments.repair(&mut agent.shared, &mut agent.services, true);
+            }),
             Some(interfaces) = snapshot.recv() => {
                 agent.turn("interfaces", |agent| agent.set_interfaces(interfaces));
             }
@@ -266,7 +272,9 @@ pub async fn run(
                 agent.turn("retry", Agent::try_again);
             }
             Some(larger) = larger.recv() => {
-                agent.turn("larger-maps", |agent| agent.use_larger(larger));
+                agent.turn("larger-maps", |agent| {
+                    agent.growth.use_larger(&agent.shared, &agent.services, larger);
+                });
             }
             _ = sweep.tick() => {
                 let ended = agent.turn("second", |agent| {
@@ -277,7 +285,7 @@ pub async fn run(
                     break ended;
                 }
             }
-            Some(()) = routes::changed(&mut routes_changed) => {
+            Some(()) = routes_changed.recv() => {
                 agent.turn("routes-changed", Agent::routes_have_changed);
             }
             // Long work is done in turns, so that other events are handled in between.

@@ -6,7 +6,8 @@
 use std::time::Duration;
 
 use futures_util::{FutureExt, StreamExt};
-use rtnetlink::{MulticastGroup, new_multicast_connection};
+use linux::interfaces::subscribe;
+use rtnetlink::MulticastGroup;
 use tokio::{sync::mpsc, time::sleep};
 
 /// The shortest time between two notices of changed routes: neighbours are confirmed all the time.
@@ -14,29 +15,9 @@ const AT_MOST_EVERY: Duration = Duration::from_millis(20);
 /// Pause before listening to the kernel is tried again.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// Returns a channel that gets a notice after each change of routes; several changes at about the
-/// same time make one notice.
-pub(super) fn follow() -> mpsc::Receiver<()> {
-    let (sender, receiver) = mpsc::channel(1);
-    tokio::spawn(async move {
-        while !sender.is_closed() {
-            listen(&sender).await;
-            sleep(PAUSE).await;
-        }
-    });
-    receiver
-}
-
-/// Waits for the next notice of a channel. Without a channel, returns None at once, which `select!`
-/// in the agent's loop ignores.
-pub(super) async fn changed(channel: &mut Option<mpsc::Receiver<()>>) -> Option<()> {
-    match channel {
-        Some(channel) => channel.recv().await,
-        None => None,
-    }
-}
-
-async fn listen(sender: &mpsc::Sender<()>) {
+/// Sends a notice after each change of routes; several changes at about the same time make one
+/// notice. Ends when the receiver is closed.
+pub(super) async fn follow(notices: mpsc::Sender<()>) {
     let groups = [
         MulticastGroup::Link,
         MulticastGroup::Neigh,
@@ -47,26 +28,25 @@ async fn listen(sender: &mpsc::Sender<()>) {
         MulticastGroup::Ipv4Rule,
         MulticastGroup::Ipv6Rule,
     ];
-    let mut messages = match new_multicast_connection(&groups) {
-        Ok((connection, _, messages)) => {
-            tokio::spawn(connection);
-            messages
-        }
-        Err(error) => {
-            tracing::warn!(
+    while !notices.is_closed() {
+        match subscribe(&groups) {
+            Ok(mut messages) => {
+                while messages.next().await.is_some() {
+                    // One notice that still waits in the channel is enough.
+                    if let Err(mpsc::error::TrySendError::Closed(())) = notices.try_send(()) {
+                        return;
+                    }
+                    // Messages that arrive during this pause wait in the socket, and become the
+                    // next notice.
+                    sleep(AT_MOST_EVERY).await;
+                    while messages.next().now_or_never().flatten().is_some() {}
+                    _ = notices.try_send(());
+                }
+            }
+            Err(error) => tracing::warn!(
                 "routes cannot be followed: {error}; next hops are asked for each second"
-            );
-            return;
+            ),
         }
-    };
-    while messages.next().await.is_some() {
-        // One notice that still waits in the channel is enough.
-        if let Err(mpsc::error::TrySendError::Closed(())) = sender.try_send(()) {
-            return;
-        }
-        // Messages that arrive during this pause wait in the socket, and become the next notice.
-        sleep(AT_MOST_EVERY).await;
-        while messages.next().now_or_never().flatten().is_some() {}
-        _ = sender.try_send(());
+        sleep(PAUSE).await;
     }
 }

@@ -181,14 +181,10 @@ impl Services {
 
 /// Replaces the faults of services, and those of the settings in the maps that all services share.
 fn set_faults(health: &Health, failures: &[Failure]) {
-    let (services, shared): (Vec<_>, Vec<_>) = failures
-        .iter()
-        .map(|failure| {
-            let is_service = matches!(failure.affected, Affected::Service(_));
-            (is_service, failure.warning())
-        })
-        .partition(|(is_service, _)| *is_service);
-    for (area, faults) in [(Area::Services, services), (Area::Shared, shared)] {
-        health.set_faults(area, faults.iter().map(|(_, fault)| fault));
+    for (area, of_services) in [(Area::Services, true), (Area::Shared, false)] {
+        let is_service = |failure: &Failure| matches!(failure.affected, Affected::Service(_));
+        let failures = failures.iter().filter(|one| is_service(one) == of_services);
+        let faults: Vec<_> = failures.map(Failure::warning).collect();
+        health.set_faults(area, &faults);
     }
 }

@@ -55,7 +55,7 @@ pub struct CleanupArgs {
 pub(super) fn run(args: &CleanupArgs) -> Result<()> {
     if args.dry_run {
         let mut found = cleanup::planned(&args.pins.pin_dir)?;
-        found.extend(cleanup::planned_rules());
+        found.extend(cleanup::rules(true));
         return print_objects(&args.pins.pin_dir, "would remove", &found);
     }
     let signals = end_by_signal()?;
@@ -134,7 +134,7 @@ fn undrainable(all: &[Generation]) -> Option<String> {
 
 pub(super) fn remove(pin_dir: &Path, force: bool) -> Result<()> {
     let mut removed = cleanup::cleanup(pin_dir, force)?;
-    removed.extend(cleanup::remove_rules());
+    removed.extend(cleanup::rules(false));
     print_objects(pin_dir, "removed", &removed)
 }
 

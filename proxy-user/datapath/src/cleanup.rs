@@ -87,19 +87,10 @@ pub fn remove_unattached(pin_dir: &Path) -> Result<(), DatapathError> {
     fs::remove_dir(pin_dir).map_err(DatapathError::of_file("remove", pin_dir))
 }
 
-/// Returns the lines of text that [`remove_rules`] would return now. Changes nothing.
-pub fn planned_rules() -> Vec<String> {
-    rules(true)
-}
-
 /// Removes the nftables rules that the setting `acceptForward` has added, and the table that keeps
-/// translating connections of another proxy. Returns a line of text for each chain or table. If the
-/// kernel does not list its chains, nothing is removed.
-pub fn remove_rules() -> Vec<String> {
-    rules(false)
-}
-
-fn rules(dry: bool) -> Vec<String> {
+/// translating connections of another proxy; if `dry`, nothing. Returns a line of text for each
+/// chain or table. If the kernel does not list its chains, nothing is removed.
+pub fn rules(dry: bool) -> Vec<String> {
     let mut found = Vec::new();
     for chain in forward_chains().unwrap_or_default() {
         let rules = chain.own_rules().unwrap_or_default();

@@ -151,6 +151,10 @@ impl DatapathError {
             source,
         }
     }
+    pub(super) fn of_program(program: &str, reason: String) -> Self {
+        let program = program.to_owned();
+        Self::Program { program, reason }
+    }
     /// True if the attempt failed because the interface no longer exists. The next list of
     /// interfaces will not contain it.
     pub fn is_gone(&self) -> bool {

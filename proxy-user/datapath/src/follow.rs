@@ -64,10 +64,7 @@ pub struct Follower {
 
 impl Follower {
     pub fn attach(what: What<'_>) -> Result<Self, DatapathError> {
-        let refused = |error: String| DatapathError::Program {
-            program: "that follows packets".into(),
-            reason: error,
-        };
+        let refused = |reason| DatapathError::of_program("that follows packets", reason);
         let types = kernel_types().map_err(failed("read the kernel's types"))?;
         let mut ebpf = Ebpf::load(OBJECT).map_err(|error| refused(chain(&error)))?;
         let load = |ebpf: &mut Ebpf| -> anyhow::Result<()> {
@@ -141,10 +138,7 @@ impl Follower {
             let program = program::<SchedClassifier>(&mut self.ebpf, INJECT)?.fd()?;
             Ok(test_run(program.as_fd(), frame, context.as_flattened(), 1)?.result)
         };
-        let refused = |reason: String| DatapathError::Program {
-            program: INJECT.into(),
-            reason,
-        };
+        let refused = |reason| DatapathError::of_program(INJECT, reason);
         match run() {
             Ok(REFUSED) => Err(refused(format!(
                 "interface {interface} does not take the packet; is it up?"

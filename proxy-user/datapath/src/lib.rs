@@ -61,21 +61,6 @@ pub use sweep::{Ended, FlowCounts, Occupancy};
 /// An interface with the foreign programs at its hooks, or the error of reading them.
 pub type InterfacePrograms<'a> = (&'a Interface, io::Result<Vec<ForeignProgram>>);
 
-/// The permission to create larger maps that replace those of an open datapath.
-pub struct Growth {
-    lock: Arc<Lock>,
-}
-
-impl Growth {
-    /// Creates maps of the sizes in `options` and loads the programs for them. The old maps stay in
-    /// use until [`Datapath::take_over`].
-    pub fn open(self, options: &Options) -> Result<Datapath, DatapathError> {
-        let mut grown = Datapath::open_locked(options, self.lock)?;
-        grown.mark_grown();
-        Ok(grown)
-    }
-}
-
 /// The loaded kernel programs, their maps, and what they are attached to. Programs and maps stay in
 /// the kernel when this is dropped.
 pub struct Datapath {
@@ -149,11 +134,14 @@ impl Datapath {
         let attachments = TcAttachments::adopt(&home, generation.number, options.attachment)?;
         Self::adopt(options, home, attachments, succession, programs, lock)
     }
-    /// Returns the permission to create larger maps that replace those of this datapath. It may be
-    /// used on any thread.
-    pub fn growth(&self) -> Growth {
-        Growth {
-            lock: Arc::clone(&self.lock),
+    /// Returns a function that creates maps of the sizes in its options and loads the programs for
+    /// them, on any thread. The maps of this datapath stay in use until [`Self::take_over`].
+    pub fn growth(&self) -> impl FnOnce(&Options) -> Result<Self, DatapathError> + Send + use<> {
+        let lock = Arc::clone(&self.lock);
+        move |options: &Options| {
+            let mut grown = Self::open_locked(options, lock)?;
+            grown.mark_grown();
+            Ok(grown)
         }
     }
     /// Removes the maps of this datapath. They must not have taken over yet, and no attached
@@ -283,11 +271,8 @@ impl Datapath {
     }
     /// Returns the indices of the interfaces that have the XDP program, including those to which an
     /// earlier run of the agent attached it.
-    pub fn uplinks(&self) -> Vec<u32> {
-        let mut indices: Vec<_> = self.uplinks.keys().chain(self.xdp.indices()).collect();
-        indices.sort_unstable();
-        indices.dedup();
-        indices
+    pub fn uplinks(&self) -> BTreeSet<u32> {
+        self.uplinks.keys().chain(self.xdp.indices()).collect()
     }
     /// Returns the foreign programs at the hooks of each of these interfaces, and at the bridge of
     /// which the interface is a port. Runs in the interfaces' network namespace.

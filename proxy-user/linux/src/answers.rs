@@ -5,7 +5,7 @@
 use std::io;
 
 /// Returns the result of a call; None if it failed with one of these errors.
-pub(super) fn none_if<T>(errors: &[i32], result: io::Result<T>) -> io::Result<Option<T>> {
+pub fn none_if<T>(errors: &[i32], result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Err(error) if is_one_of(errors, &error) => Ok(None),
         result => result.map(Some),

@@ -31,7 +31,6 @@ pub(super) enum Command {
     ProgramById = 13,
     ObjectInfo = 15,
     ProgramQuery = 16,
-    BtfById = 19,
     MapTake = 21,
     MapLookupBatch = 24,
     MapUpdateBatch = 26,
@@ -71,14 +70,6 @@ struct InfoRequest {
     info: u64,
 }
 
-#[repr(C)]
-#[derive(Default)]
-struct IdRequest {
-    id: u32,
-    next_id: u32,
-    flags: u32,
-}
-
 /// The start of the kernel's `struct bpf_prog_info`.
 #[repr(C)]
 #[derive(Default)]
@@ -107,21 +98,17 @@ pub fn describe_program(id: u32) -> String {
 /// Returns the name of the program with this id; `None` if the program has no name, or if the
 /// caller lacks CAP_SYS_ADMIN.
 pub fn program_name(id: u32) -> Option<String> {
-    let program = by_id(Command::ProgramById, id).ok()?;
+    let (next, flags) = (0, 0);
+    let mut request = [id, next, flags];
+    // SAFETY: the request holds no pointer; the result is a new descriptor.
+    let program = unsafe {
+        let fd = bpf(Command::ProgramById, &mut request).ok()?;
+        OwnedFd::from_raw_fd(fd)
+    };
     let mut info = ProgramInfo::default();
     object_info(program.as_fd(), &mut info).ok()?;
     let name = text(&info.name);
     (!name.is_empty()).then_some(name)
-}
-
-/// Returns a new descriptor of the object with this id; `command` depends on its kind.
-pub(super) fn by_id(command: Command, id: u32) -> io::Result<OwnedFd> {
-    let mut request = IdRequest {
-        id,
-        ..IdRequest::default()
-    };
-    // SAFETY: the request holds no pointer; the result is a new descriptor.
-    unsafe { bpf(command, &mut request).map(|fd| OwnedFd::from_raw_fd(fd)) }
 }
 
 /// Fills `info` with what the kernel says about the object, at most the size of `T`

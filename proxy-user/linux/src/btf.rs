@@ -4,17 +4,9 @@
 //! members of the kernel's own structs are, for `kernel_types`. The format is in the kernel's
 //! Documentation/bpf/btf.rst.
 
-use std::{
-    collections::BTreeMap,
-    io,
-    ops::Range,
-    os::fd::{AsFd, BorrowedFd},
-};
+use std::{collections::BTreeMap, ops::Range};
 
-use super::{
-    answers::word,
-    bpf::{Command, by_id, object_info},
-};
+use super::answers::word;
 
 const INT: u32 = 1;
 const ARRAY: u32 = 3;
@@ -29,50 +21,6 @@ const DEPTH: u32 = 8;
 /// The byte range of each member that is no struct itself. The key is the path to the member, as in
 /// `entry.backend`; if the whole type is a plain number, the path is empty.
 pub type Members = BTreeMap<String, Range<usize>>;
-
-/// The start of the kernel's `struct bpf_map_info`.
-#[repr(C)]
-#[derive(Default)]
-struct TypedMapInfo {
-    _sizes: [u32; 16],
-    btf: u32,
-    key_type: u32,
-    value_type: u32,
-    _pad: u32,
-}
-
-#[repr(C)]
-#[derive(Default)]
-struct BtfInfo {
-    data: u64,
-    size: u32,
-    id: u32,
-}
-
-/// Returns the members of a map's keys, and those of its values.
-pub fn map_members(map: BorrowedFd<'_>) -> io::Result<[Members; 2]> {
-    let mut info = TypedMapInfo::default();
-    object_info(map, &mut info)?;
-    let btf = by_id(Command::BtfById, info.btf)?;
-    let mut size = BtfInfo::default();
-    object_info(btf.as_fd(), &mut size)?;
-    let mut data = vec![0_u8; size.size as usize];
-    let mut filled = BtfInfo {
-        data: data.as_mut_ptr() as u64,
-        size: size.size,
-        id: 0,
-    };
-    object_info(btf.as_fd(), &mut filled)?;
-    let members = |id| members_of(&data, id).ok_or_else(unreadable);
-    Ok([members(info.key_type)?, members(info.value_type)?])
-}
-
-fn unreadable() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidData,
-        "the types of its keys and values are unreadable",
-    )
-}
 
 /// Returns the members of the type `id` in raw BTF; None if the BTF is damaged, or if portolan
 /// makes no such type.
@@ -151,9 +99,16 @@ impl<'a> Types<'a> {
                 },
         )
     }
-    fn by_id(&self, id: u32) -> Option<Head> {
-        let at = *self.starts.get(id as usize)?;
-        self.head(at)
+    /// Returns the head of the type behind aliases.
+    fn by_id(&self, mut id: u32) -> Option<Head> {
+        for _ in 0..DEPTH {
+            let head = self.head(*self.starts.get(id as usize)?)?;
+            if !ALIASES.contains(&head.kind) {
+                return Some(head);
+            }
+            id = head.size_or_type;
+        }
+        None
     }
     fn name(&self, at: usize) -> Option<&'a str> {
         let text = self.strings.get(word(self.types, at)? as usize..)?;
@@ -169,7 +124,7 @@ impl<'a> Types<'a> {
         for name in path.split('.') {
             let (bits, id) = self.member(&head, name, DEPTH)?;
             offset += bits / 8;
-            head = self.by_id(self.resolved(id, DEPTH)?)?;
+            head = self.by_id(id)?;
         }
         Some(offset)
     }
@@ -207,7 +162,7 @@ impl<'a> Types<'a> {
             match self.name(at)? {
                 known if known == name => return Some((bits, id)),
                 "" => {
-                    let inner = self.by_id(self.resolved(id, depth)?)?;
+                    let inner = self.by_id(id)?;
                     if let Some((further, id)) = self.member(&inner, name, depth) {
                         return Some((bits + further, id));
                     }
@@ -217,28 +172,16 @@ impl<'a> Types<'a> {
         }
         None
     }
-    /// Returns the id of the type behind aliases.
-    fn resolved(&self, id: u32, depth: u32) -> Option<u32> {
-        let head = self.by_id(id)?;
-        if ALIASES.contains(&head.kind) {
-            return self.resolved(head.size_or_type, depth.checked_sub(1)?);
-        }
-        Some(id)
-    }
-
     /// Returns a type's size in bytes.
     fn size(&self, id: u32, depth: u32) -> Option<usize> {
         let head = self.by_id(id)?;
-        match head.kind {
-            ARRAY => {
-                let count = word(self.types, head.rest + 8)? as usize;
-                let element = word(self.types, head.rest)?;
-                self.size(element, depth.checked_sub(1)?)?
-                    .checked_mul(count)
-            }
-            kind if ALIASES.contains(&kind) => self.size(head.size_or_type, depth.checked_sub(1)?),
-            _ => Some(head.size_or_type as usize),
+        if head.kind != ARRAY {
+            return Some(head.size_or_type as usize);
         }
+        let count = word(self.types, head.rest + 8)? as usize;
+        let element = word(self.types, head.rest)?;
+        self.size(element, depth.checked_sub(1)?)?
+            .checked_mul(count)
     }
 
     fn collect(
@@ -251,27 +194,23 @@ impl<'a> Types<'a> {
     ) -> Option<()> {
         let depth = depth.checked_sub(1)?;
         let head = self.by_id(id)?;
-        match head.kind {
-            STRUCT => {
-                for number in 0..head.count as usize {
-                    let at = head.rest + 12 * number;
-                    let bits = word(self.types, at + 8)?;
-                    if head.is_bit_field || bits % 8 != 0 {
-                        return None;
-                    }
-                    let name = self.name(at)?;
-                    let path = match path.as_str() {
-                        "" => name.to_owned(),
-                        path => format!("{path}.{name}"),
-                    };
-                    let start = start + bits as usize / 8;
-                    self.collect(word(self.types, at + 4)?, path, start, members, depth)?;
-                }
+        if head.kind != STRUCT {
+            members.insert(path, start..start + self.size(id, depth)?);
+            return Some(());
+        }
+        for number in 0..head.count as usize {
+            let at = head.rest + 12 * number;
+            let bits = word(self.types, at + 8)?;
+            if head.is_bit_field || bits % 8 != 0 {
+                return None;
             }
-            kind if ALIASES.contains(&kind) => {
-                self.collect(head.size_or_type, path, start, members, depth)?;
-            }
-            _ => _ = members.insert(path, start..start + self.size(id, depth)?),
+            let name = self.name(at)?;
+            let path = match path.as_str() {
+                "" => name.to_owned(),
+                path => format!("{path}.{name}"),
+            };
+            let start = start + bits as usize / 8;
+            self.collect(word(self.types, at + 4)?, path, start, members, depth)?;
         }
         Some(())
     }

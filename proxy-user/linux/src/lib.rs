@@ -28,7 +28,6 @@ mod nft_trace;
 mod nftables;
 mod per_cpu;
 mod plain;
-mod reach;
 mod route;
 mod routing;
 mod sock_diag;
@@ -39,21 +38,21 @@ mod test_run;
 pub mod testing;
 mod xdp;
 
-pub use answers::text;
+pub use answers::{none_if, text};
 pub use bpf::{describe_program, get_pinned, pin, program_id, program_name, wait_for_programs};
-pub use btf::{Members, map_members, members_of};
+pub use btf::{Members, members_of};
 pub use clock::{monotonic, now, trim_heap};
 pub use conntrack::{Tracked, Tuple, tracked};
 pub use iptables::{has_legacy_tables, legacy_drops, legacy_masquerades_marked};
 pub use kernel_types::{KernelFunctions, KernelTypes, kernel_types};
 pub use links::{
-    LinkInfo, attach_cgroup, attach_tcx, attach_xdp, cgroup_programs, detach, link_info, query_tcx,
-    replace, tcx_programs,
+    LinkInfo, attach_cgroup, attach_tcx, attach_xdp, cgroup_programs, detach, link_info, replace,
+    tcx,
 };
 pub use mapping::{Mapping, Word};
 pub use maps::{
-    MMAPABLE, MapInfo, MapKind, NO_PREALLOC, Raw, create_bytes, create_map, empty_map, lookup_one,
-    lookup_raw, map_info, possible_cpus,
+    MMAPABLE, MapInfo, MapKind, NO_PREALLOC, create_bytes, create_map, each_raw, empty_map,
+    lookup_one, map_info, possible_cpus,
 };
 pub use namespaces::{PodNamespace, network_namespace, own_namespace_inode};
 pub use netfilter_hooks::{
@@ -61,15 +60,13 @@ pub use netfilter_hooks::{
     forward_hooks, has_ipvs_services,
 };
 pub use nft_own::{
-    ForwardChain, OwnRule, comments, end_translations, forward_chains, has_translations,
-    keep_translations,
+    OwnRule, comments, end_translations, forward_chains, has_translations, keep_translations,
 };
 pub use nft_trace::{NftTrace, NftTraced, NftVerdict, TracedTuple};
 pub use nftables::{NftChain, nft_chains};
 pub use per_cpu::{PerCpu, per_cpu_add, per_cpu_sums};
 pub use plain::{LpmKey, Plain};
-pub use reach::Reach;
-pub use route::{Incoming, LinkFacts, Routed, has_link, link, route};
+pub use route::{Incoming, LinkFacts, Routed, ask_neighbour, has_link, link, route};
 pub use routing::{RoutingRule, has_xfrm_policies, routing_rules};
 pub use sock_diag::{ConnectedSocket, close_tcp, close_udp, socket_inodes};
 pub use tc::{Filter, filter_qdiscs, filters, has_filters, remove_clsact};

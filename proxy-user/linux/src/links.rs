@@ -140,22 +140,15 @@ fn create(mut request: LinkRequest) -> io::Result<OwnedFd> {
     unsafe { bpf(Command::LinkCreate, &mut request).map(|fd| OwnedFd::from_raw_fd(fd)) }
 }
 
-#[repr(C)]
-struct ReplaceRequest {
-    link: u32,
-    program: u32,
-    flags: u32,
-    old: u32,
-}
-
 /// Replaces a link's program. Every packet goes through either the old program or the new one.
 pub fn replace(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
-    let mut request = ReplaceRequest {
-        link: link.as_raw_fd() as u32,
-        program: program.as_raw_fd() as u32,
-        flags: 0,
-        old: 0,
-    };
+    let (flags, old) = (0, 0);
+    let mut request = [
+        link.as_raw_fd() as u32,
+        program.as_raw_fd() as u32,
+        flags,
+        old,
+    ];
     // SAFETY: the request holds no pointer.
     unsafe { bpf(Command::LinkUpdate, &mut request) }.map(drop)
 }
@@ -183,29 +176,16 @@ struct QueryRequest {
     revision: u64,
 }
 
-/// Returns the ids of the tcx links at an interface of the caller's network namespace, at egress or
-/// ingress; fails with `EINVAL` or `EOPNOTSUPP` if the kernel has no tcx.
-pub fn query_tcx(ifindex: u32, egress: bool) -> io::Result<Vec<u32>> {
-    let links = tcx(ifindex, egress)?.into_iter().map(|(_, link)| link);
-    Ok(links.filter(|id| *id != 0).collect())
-}
-
-/// Returns the ids of the tcx programs at an interface, in the order in which the kernel runs them;
-/// fails as [`query_tcx`] does.
-pub fn tcx_programs(ifindex: u32, egress: bool) -> io::Result<Vec<u32>> {
-    let programs = tcx(ifindex, egress)?;
-    Ok(programs.into_iter().map(|(program, _)| program).collect())
-}
-
 /// Returns the ids of the programs attached directly to a cgroup (not to its parents) at the hook
 /// `attach_type`.
 pub fn cgroup_programs(cgroup: BorrowedFd<'_>, attach_type: u32) -> io::Result<Vec<u32>> {
     query(cgroup.as_raw_fd() as u32, attach_type, None)
 }
 
-/// Returns the ids of the programs at a tcx hook, each with the id of its link; 0 if it has no
-/// link.
-fn tcx(ifindex: u32, egress: bool) -> io::Result<Vec<(u32, u32)>> {
+/// Returns the ids of the tcx programs at an interface of the caller's network namespace, at egress
+/// or ingress, in the order in which the kernel runs them, each with the id of its link, 0 if it
+/// has none. Fails with `EINVAL` or `EOPNOTSUPP` if the kernel has no tcx.
+pub fn tcx(ifindex: u32, egress: bool) -> io::Result<Vec<(u32, u32)>> {
     let mut links = [0u32; PER_HOOK];
     let programs = query(ifindex, attach_type(egress), Some(&mut links))?;
     Ok(programs.into_iter().zip(links).collect())

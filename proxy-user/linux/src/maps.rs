@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    answers::none_if,
+    answers::{is_one_of, none_if},
     bpf::{Command, address_of, bpf, object_info},
     mapping::Mapping,
 };
@@ -88,14 +88,34 @@ pub fn create_map(
 
 /// The part of the kernel's `union bpf_attr` for commands on single elements.
 #[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub(super) struct ElementRequest {
-    pub(super) map: u32,
-    pub(super) _pad: u32,
-    pub(super) key: u64,
-    /// The address of the value; for MapNextKey, the address that gets the next key.
-    pub(super) value: u64,
-    pub(super) flags: u64,
+struct ElementRequest {
+    map: u32,
+    _pad: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+/// Calls a command on one element. `value`: the address of its values; for MapNextKey, the address
+/// that gets the next key.
+///
+/// # Safety
+/// `key` and `value` must be addresses of what the command reads or writes there.
+pub(super) unsafe fn element(
+    map: BorrowedFd<'_>,
+    command: Command,
+    (key, value): (u64, u64),
+    flags: u64,
+) -> io::Result<()> {
+    let mut request = ElementRequest {
+        map: map.as_raw_fd() as u32,
+        _pad: 0,
+        key,
+        value,
+        flags,
+    };
+    // SAFETY: the caller's promise.
+    unsafe { bpf(command, &mut request) }.map(drop)
 }
 
 /// Returns the number of possible CPUs, each of which has a value in every per-CPU element.
@@ -106,14 +126,9 @@ pub fn possible_cpus() -> io::Result<usize> {
 /// Creates an array whose only element is these bytes.
 pub fn create_bytes(bytes: &[u8]) -> io::Result<OwnedFd> {
     let map = create_map(MapKind::Array, 4, bytes.len() as u32, 1, 0, None)?;
-    let mut request = ElementRequest {
-        map: map.as_raw_fd() as u32,
-        key: address_of(&0_u32),
-        value: bytes.as_ptr() as u64,
-        ..ElementRequest::default()
-    };
+    let first = (address_of(&0_u32), bytes.as_ptr() as u64);
     // SAFETY: key and value are live and as long as the map's.
-    unsafe { bpf(Command::MapUpdate, &mut request) }?;
+    unsafe { element(map.as_fd(), Command::MapUpdate, first, 0) }?;
     Ok(map)
 }
 
@@ -132,20 +147,14 @@ pub fn empty_map(map: impl AsFd) -> io::Result<()> {
     let mut key = vec![0_u8; info.key_size as usize];
     let address = key.as_mut_ptr() as u64;
     // Without a key, the kernel writes the first key as the value.
-    let [next, delete] = [(0, address), (address, 0)].map(|(key, value)| ElementRequest {
-        map: map.as_fd().as_raw_fd() as u32,
-        key,
-        value,
-        ..ElementRequest::default()
-    });
     loop {
         // SAFETY: the buffer has the length of the map's keys.
-        let found = unsafe { bpf(Command::MapNextKey, &mut { next }) };
+        let found = unsafe { element(map.as_fd(), Command::MapNextKey, (0, address), 0) };
         if none_if(&[libc::ENOENT], found)?.is_none() {
             return Ok(());
         }
         // SAFETY: a key of the map's length.
-        unsafe { bpf(Command::MapDelete, &mut { delete }) }?;
+        unsafe { element(map.as_fd(), Command::MapDelete, (address, 0), 0) }?;
     }
 }
 
@@ -216,14 +225,6 @@ pub(super) unsafe fn change(
         .map_err(|error| (done.unwrap_or(0), error))
 }
 
-/// Elements of a map as bytes, for types that are not known here: all keys one after another, and
-/// all values.
-#[derive(Debug, Default)]
-pub struct Raw {
-    pub keys: Vec<u8>,
-    pub values: Vec<u8>,
-}
-
 /// Reads the value of one key, both as bytes, and removes it if `takes`. `value` gets the value and
 /// must have the map's size. False if the map does not have the key.
 pub fn lookup_one(
@@ -235,77 +236,109 @@ pub fn lookup_one(
     if (key.len(), value.len()) != (info.key_size as usize, info.value_size as usize) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    let mut request = ElementRequest {
-        map: map.as_raw_fd() as u32,
-        key: key.as_ptr() as u64,
-        value: value.as_mut_ptr() as u64,
-        ..ElementRequest::default()
-    };
     let command = if takes {
         Command::MapTake
     } else {
         Command::MapLookup
     };
+    let addresses = (key.as_ptr() as u64, value.as_mut_ptr() as u64);
     // SAFETY: both buffers are live, and as long as the map's keys and values.
-    let read = unsafe { bpf(command, &mut request) };
+    let read = unsafe { element(map, command, addresses, 0) };
     Ok(none_if(&[libc::ENOENT], read)?.is_some())
 }
 
-/// Reads up to `count` elements, from `cursor` on (empty at the start), which it moves. Returns the
-/// elements, and true if no more follow.
-pub fn lookup_raw(
-    map: BorrowedFd<'_>,
-    cursor: &mut Vec<u8>,
-    count: usize,
-) -> io::Result<(Raw, bool)> {
+/// Elements per system call. Larger batches are no faster (measured) and need larger buffers.
+pub const BATCH: usize = 4096;
+
+/// Visits every element of a map, whatever its types: the bytes of its key, and of its value. An
+/// element that is added or removed during the call may be missing, and one that moves may occur
+/// twice. The call always ends.
+pub fn each_raw(map: BorrowedFd<'_>, mut visit: impl FnMut(&[u8], &[u8])) -> io::Result<()> {
     let info = map_info(map)?;
     let per_cpu = [5, 6, 10].contains(&info.kind);
     if per_cpu {
         return Err(io::Error::other("a value for each CPU"));
     }
-    let (key, value) = (info.key_size as usize, info.value_size as usize);
-    let mut raw = Raw {
-        keys: vec![0; count * key],
-        values: vec![0; count * value],
-    };
-    let pointers = (raw.keys.as_mut_ptr(), raw.values.as_mut_ptr());
-    // SAFETY: both buffers hold `count` elements of the map's own sizes.
-    let (read, last) = unsafe { lookup(map, cursor, key, pointers, count) }?;
-    raw.keys.truncate(read * key);
-    raw.values.truncate(read * value);
-    Ok((raw, last))
+    let mut walk = Walk::new(BATCH.min(info.max_entries.max(1) as usize));
+    // A walk through a trie restarts when the key of its cursor is removed, so it needs a limit. A
+    // walk through a hash map does not.
+    for _ in 0..4 * info.max_entries as usize / BATCH + 64 {
+        if !walk.step_raw(map, &info, 1, &mut visit)? {
+            break;
+        }
+    }
+    Ok(())
 }
 
-/// Reads elements from `cursor` on (empty at the start), which it moves, until the buffers are
-/// full. Returns the number of elements read, and true if no more follow.
-///
-/// # Safety
-/// The map's keys must have `key` bytes, and both buffers must have space for `count` elements.
-pub(super) unsafe fn lookup(
-    map: BorrowedFd<'_>,
-    cursor: &mut Vec<u8>,
-    key: usize,
-    (keys, values): (*mut u8, *mut u8),
-    count: usize,
-) -> io::Result<(usize, bool)> {
-    // The cursor of a hash map is a bucket number, that of an array or a trie is a key.
-    let mut next = vec![0u8; key.max(size_of::<u64>())];
-    let start = (!cursor.is_empty()).then_some(cursor.as_ptr() as u64);
-    let mut request = BatchRequest {
-        in_batch: start.unwrap_or(0),
-        out_batch: next.as_mut_ptr() as u64,
-        keys: keys as u64,
-        values: values as u64,
-        count: count as u32,
-        map: map.as_raw_fd() as u32,
-        ..BatchRequest::default()
-    };
-    // SAFETY: the cursor (as long as `next`, from the last call) and `next` have space for a key;
-    // the rest is the caller's promise.
-    let read = unsafe { bpf(Command::MapLookupBatch, &mut request) };
-    let is_last = none_if(&[libc::ENOENT], read)?.is_none();
-    if !is_last {
-        *cursor = next;
+/// A walk through a map in steps, bucket by bucket. It reaches an end even if the map changes all
+/// the time.
+pub struct Walk {
+    cursor: Vec<u8>,
+    batch: usize,
+}
+
+impl Walk {
+    /// Returns a walk from the start, with at most `batch` elements per step.
+    pub fn new(batch: usize) -> Self {
+        Self {
+            cursor: Vec::new(),
+            batch,
+        }
     }
-    Ok((request.count as usize, is_last))
+    /// True if the next step starts at the beginning.
+    pub fn is_at_start(&self) -> bool {
+        self.cursor.is_empty()
+    }
+    /// Calls `visit` with the bytes of the next elements: of a key, and of its values, of which an
+    /// element has `per_element`. Returns `false` at the map's end; the next step then starts at
+    /// the beginning. `info` must be this map's.
+    pub(super) fn step_raw(
+        &mut self,
+        map: BorrowedFd<'_>,
+        info: &MapInfo,
+        per_element: usize,
+        mut visit: impl FnMut(&[u8], &[u8]),
+    ) -> io::Result<bool> {
+        let key = info.key_size as usize;
+        let value = info.value_size as usize * per_element;
+        let mut interruptions = 0;
+        loop {
+            let mut keys = vec![0_u8; self.batch * key];
+            let mut values = vec![0_u8; self.batch * value];
+            // The cursor of a hash map is a bucket number, that of an array or a trie is a key.
+            let mut next = vec![0_u8; key.max(size_of::<u64>())];
+            let start = (!self.cursor.is_empty()).then_some(self.cursor.as_ptr() as u64);
+            let mut request = BatchRequest {
+                in_batch: start.unwrap_or(0),
+                out_batch: next.as_mut_ptr() as u64,
+                keys: keys.as_mut_ptr() as u64,
+                values: values.as_mut_ptr() as u64,
+                count: self.batch as u32,
+                map: map.as_raw_fd() as u32,
+                ..BatchRequest::default()
+            };
+            // SAFETY: the cursor (as long as `next`, from the last call) and `next` have space for
+            // a key; both buffers hold so many elements of the map's own sizes.
+            let read = unsafe { bpf(Command::MapLookupBatch, &mut request) };
+            let is_last = match none_if(&[libc::ENOENT], read) {
+                Ok(read) => read.is_none(),
+                // One bucket contains more elements than a batch.
+                Err(error) if is_one_of(&[libc::ENOSPC], &error) => {
+                    self.batch *= 2;
+                    continue;
+                }
+                // A trie's cursor is a key, which may have been removed.
+                Err(error) if is_one_of(&[libc::EINTR], &error) && interruptions < 64 => {
+                    interruptions += 1;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            self.cursor = if is_last { Vec::new() } else { next };
+            let elements = keys.chunks_exact(key).zip(values.chunks_exact(value));
+            let found = elements.take(request.count as usize);
+            found.for_each(|(key, value)| visit(key, value));
+            return Ok(!is_last);
+        }
+    }
 }

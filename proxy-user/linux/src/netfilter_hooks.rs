@@ -173,11 +173,9 @@ fn chains(counts: impl Fn(&NftChain) -> bool) -> io::Result<BTreeSet<String>> {
     // need the stack.
     let chains = all_chains()?;
     let chains = chains.iter().filter(|chain| counts(chain));
-    let named = chains.map(|chain| {
-        let (family, table, name) = (chain.family, &chain.table, &chain.name);
-        format!("nftables chain {family} {table} {name}")
-    });
-    Ok(named.collect())
+    Ok(chains
+        .map(|chain| format!("nftables chain {chain}"))
+        .collect())
 }
 
 /// Whether a chain is at the ingress or egress of one interface: behind tc's ingress, where packets

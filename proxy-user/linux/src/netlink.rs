@@ -94,14 +94,7 @@ impl Connection {
     ) -> io::Result<bool> {
         self.0.send(&request(kind, flags, payload), 0)?;
         let mut is_whole = true;
-        self.receive(|message| {
-            is_whole &= message.flags() & NLM_F_DUMP_INTR == 0;
-            match message.message_type() {
-                NLMSG_DONE => ControlFlow::Break(result_of_dump(message.payload())),
-                NLMSG_ERROR => ControlFlow::Break(error_in(message.payload())),
-                _ => visit(message.payload()).map_break(Ok),
-            }
-        })??;
+        self.receive(|message| take(&message, &mut is_whole, &mut visit))??;
         Ok(is_whole)
     }
     /// Visits the messages that the kernel sends, until `visit` breaks; returns the value that
@@ -141,6 +134,21 @@ impl Connection {
                 result => ControlFlow::Break(result),
             }
         })?
+    }
+}
+
+/// Takes an answer: breaks after the last one, and with the error of one that is an error. Makes
+/// `is_whole` false if something has changed while the kernel made the answers.
+fn take(
+    message: &NetlinkBuffer<&[u8]>,
+    is_whole: &mut bool,
+    visit: &mut impl FnMut(&[u8]) -> ControlFlow<()>,
+) -> ControlFlow<io::Result<()>> {
+    *is_whole &= message.flags() & NLM_F_DUMP_INTR == 0;
+    match message.message_type() {
+        NLMSG_DONE => ControlFlow::Break(result_of_dump(message.payload())),
+        NLMSG_ERROR => ControlFlow::Break(error_in(message.payload())),
+        _ => visit(message.payload()).map_break(Ok),
     }
 }
 
@@ -244,6 +252,30 @@ pub(super) mod tests {
     /// Calls `read` with the bytes truncated to every shorter length; `read` must not panic.
     pub(crate) fn cut_off_anywhere(bytes: &[u8], mut read: impl FnMut(&[u8])) {
         (0..bytes.len()).for_each(|length| read(&bytes[..length]));
+    }
+
+    #[test]
+    fn an_interrupted_or_failed_netlink_list_is_not_whole() {
+        let taken = |interrupted: Option<usize>, code: i32| {
+            let flags = |at| u16::from(interrupted == Some(at)) * NLM_F_DUMP_INTR;
+            let elements = (0..2).map(|at| request(16, flags(at), &[0; 16]));
+            let done = request(NLMSG_DONE, flags(2), &code.to_ne_bytes());
+            let list: Vec<_> = elements.chain([done]).flatten().collect();
+            let (mut count, mut is_whole) = (0, true);
+            let mut visit = |_: &[u8]| {
+                count += 1;
+                ControlFlow::Continue(())
+            };
+            let ended =
+                messages(&list).try_for_each(|message| take(&message, &mut is_whole, &mut visit));
+            let is_done = matches!(ended, ControlFlow::Break(Ok(())));
+            (count, is_whole, is_done)
+        };
+        assert_eq!(taken(None, 0), (2, true, true));
+        for interrupted in 0..3 {
+            assert_eq!(taken(Some(interrupted), 0), (2, false, true));
+        }
+        assert_eq!(taken(None, -12), (2, true, false));
     }
 
     proptest::proptest! {

@@ -32,14 +32,10 @@ const HANDLE: u16 = 3;
 const EXPRESSIONS: u16 = 4;
 const USER_DATA: u16 = 7;
 
-/// A base chain of nf_tables that forwarded packets pass.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ForwardChain(NftChain);
-
 /// Prints family, table and name of the chain, as nft spells them.
-impl fmt::Display for ForwardChain {
+impl fmt::Display for NftChain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} {}", self.0.family, self.0.table, self.0.name)
+        write!(f, "{} {} {}", self.family, self.table, self.name)
     }
 }
 
@@ -50,7 +46,7 @@ pub struct OwnRule {
     pub comment: String,
 }
 
-/// Returns the comments of the two rules that [`ForwardChain::accept`] makes.
+/// Returns the comments of the two rules that [`NftChain::accept`] makes.
 pub fn comments(mark: u32) -> [String; 2] {
     [
         format!("{OURS}masqueraded connections, mark {mark:#x}"),
@@ -60,20 +56,16 @@ pub fn comments(mark: u32) -> [String; 2] {
 
 /// Returns all base chains of this network namespace that forwarded packets pass, except those of
 /// bridges.
-pub fn forward_chains() -> io::Result<Vec<ForwardChain>> {
-    let chains = nft_chains()?.into_iter();
-    Ok(chains.filter_map(ForwardChain::new).collect())
+pub fn forward_chains() -> io::Result<Vec<NftChain>> {
+    let mut chains = nft_chains()?;
+    chains.retain(NftChain::gets_forwarded);
+    Ok(chains)
 }
 
-impl ForwardChain {
-    /// Wraps a chain; None unless packets that the node's stack forwards pass it.
-    pub fn new(chain: NftChain) -> Option<Self> {
-        (chain.forward && chain.family != BRIDGE).then_some(Self(chain))
-    }
-
-    /// True if the chain's policy drops packets that no rule has accepted.
-    pub fn drops(&self) -> bool {
-        self.0.drops
+impl NftChain {
+    /// True if packets that the node's stack forwards pass the chain.
+    pub fn gets_forwarded(&self) -> bool {
+        self.forward && self.family != BRIDGE
     }
 
     pub fn own_rules(&self) -> io::Result<Vec<OwnRule>> {
@@ -121,13 +113,13 @@ impl ForwardChain {
     /// True if iptables manages the chain. It refuses tables with expressions that it does not make
     /// itself, so the rules must then be made as iptables makes them.
     fn is_of_iptables(&self) -> bool {
-        (self.0.table.as_str(), self.0.name.as_str()) == ("filter", "FORWARD")
+        (self.table.as_str(), self.name.as_str()) == ("filter", "FORWARD")
     }
 
     /// Returns the payload of a message about the chain.
     fn message(&self, attributes: &[u8]) -> Vec<u8> {
-        let generic = [family_number(self.0.family), 0, 0, 0];
-        let (table, chain) = (named(TABLE, &self.0.table), named(CHAIN, &self.0.name));
+        let generic = [family_number(self.family), 0, 0, 0];
+        let (table, chain) = (named(TABLE, &self.table), named(CHAIN, &self.name));
         [&generic, &*table, &chain, attributes].concat()
     }
 }
@@ -266,7 +258,6 @@ mod tests {
             forward: true,
             ..NftChain::default()
         };
-        assert!(ForwardChain::new(of("inet")).is_some());
-        assert!(ForwardChain::new(of(BRIDGE)).is_none());
+        assert!(of("inet").gets_forwarded() && !of(BRIDGE).gets_forwarded());
     }
 }

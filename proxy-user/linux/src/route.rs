@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The kernel's choices for one packet: its route, and the interfaces on it. By rtnetlink, one
-//! request for each. Called by `portolan explain`.
+//! request for each. Called by `interfaces` and `portolan explain`.
 
 use std::{io, net::IpAddr};
 
+use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE};
 use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::{
@@ -139,6 +140,43 @@ fn link_facts(answer: &[u8]) -> Option<LinkFacts> {
     })
 }
 
+/// Has the kernel ask for a neighbour (ARP, neighbour solicitation), as it does before a packet to
+/// it. Does not wait for the answer.
+pub fn ask_neighbour(interface: u32, address: IpAddr) -> io::Result<()> {
+    const NEW_NEIGHBOUR: u16 = 28;
+    const ADDRESS: u16 = 1;
+    /// The offset of the state in `struct ndmsg`; the state has two bytes, the flags follow.
+    const STATE: usize = 8;
+    const FLAGS: usize = 10;
+    /// Flag: the kernel shall use the neighbour.
+    const USE: u8 = 1;
+    // States: reachable, stale or delayed; being asked; without a need to ask, or permanent.
+    const KNOWN: u16 = 0x02 | 0x04 | 0x08;
+    const PROBE: u16 = 0x10;
+    const LEFT_ALONE: u16 = 0x01 | PROBE | 0x40 | 0x80;
+    let request = |state: u16, flags: u8| {
+        let (family, octets) = family_and_octets(address);
+        let mut request = vec![0; HEADER];
+        request[0] = family;
+        request[4..8].copy_from_slice(&interface.to_ne_bytes());
+        request[STATE..FLAGS].copy_from_slice(&state.to_ne_bytes());
+        request[FLAGS] = flags;
+        request.extend(encode(ADDRESS, &octets));
+        request
+    };
+    let connection = Connection::open(NETLINK_ROUTE)?;
+    let state = |answer: &[u8]| Some(u16::from_ne_bytes(*answer.get(STATE..)?.first_chunk()?));
+    // An error also means that the kernel does not know the neighbour.
+    let state = connection.ask_one(GET_NEIGHBOUR, &request(0, 0), state);
+    let request = match state.ok().flatten().unwrap_or(0) {
+        state if state & LEFT_ALONE != 0 => return Ok(()),
+        state if state & KNOWN != 0 => request(PROBE, 0),
+        _ => request(0, USE),
+    };
+    let flags = NLM_F_ACK | NLM_F_CREATE;
+    connection.ask(NEW_NEIGHBOUR, flags, &request, |_| ())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -170,6 +208,12 @@ mod tests {
             neighbour: [192, 0, 2, 1].into(),
         };
         assert_eq!(routed(&answer, to), Some(found));
+        let direct = [&header[..], &parts[0]].concat();
+        let found = Routed::Leaves {
+            interface: 7,
+            neighbour: to,
+        };
+        assert_eq!(routed(&direct, to), Some(found), "without a gateway");
         cut_off_anywhere(&answer, |bytes| {
             _ = routed(bytes, to);
             _ = link_facts(bytes);

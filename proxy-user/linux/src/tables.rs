@@ -6,19 +6,19 @@ use std::{
     io,
     marker::PhantomData,
     ops::Range,
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    os::fd::{AsFd, OwnedFd},
     slice,
 };
 
 use super::{
     answers::{is_one_of, none_if},
-    bpf::{Command, address_of, bpf},
-    maps::{ElementRequest, MapInfo, change, lookup, map_info},
+    bpf::{Command, address_of},
+    maps::{MapInfo, change, each_raw, element, map_info},
     plain::Plain,
 };
 
-/// Elements per system call. Larger batches are no faster (measured) and need larger buffers.
-pub const BATCH: usize = 4096;
+pub use super::maps::{BATCH, Walk};
+
 const TRIES: usize = 5;
 
 /// A map whose keys and values are known to have the sizes of `K` and `V`.
@@ -69,31 +69,19 @@ impl<K: Plain, V: Plain> Table<K, V> {
         self.info.max_entries
     }
 
-    /// # Safety
-    /// `values` must be the address of an element's values, if the command reads or writes them.
-    unsafe fn call(&self, command: Command, key: &K, values: u64, flags: u64) -> io::Result<()> {
-        let mut request = ElementRequest {
-            map: self.fd.as_raw_fd() as u32,
-            key: address_of(key),
-            value: values,
-            flags,
-            ..ElementRequest::default()
-        };
-        // SAFETY: the key is live and as long as the map's; the values are the caller's promise.
-        unsafe { bpf(command, &mut request) }.map(drop)
-    }
     /// Reads the values of a key; false if the map does not have the key.
     pub(super) fn read(&self, key: &K, values: &mut [V]) -> io::Result<bool> {
         assert_eq!(values.len(), self.per_element, "all values of an element");
-        let address = values.as_mut_ptr() as u64;
-        // SAFETY: the values are live, and as many and as long as the map's.
-        let read = unsafe { self.call(Command::MapLookup, key, address, 0) };
+        let addresses = (address_of(key), values.as_mut_ptr() as u64);
+        // SAFETY: key and values are live, and as many and as long as the map's.
+        let read = unsafe { element(self.fd.as_fd(), Command::MapLookup, addresses, 0) };
         Ok(none_if(&[libc::ENOENT], read)?.is_some())
     }
     pub(super) fn write(&self, key: &K, values: &[V], flags: u64) -> io::Result<()> {
         assert_eq!(values.len(), self.per_element, "all values of an element");
+        let addresses = (address_of(key), values.as_ptr() as u64);
         // SAFETY: as in `read`.
-        unsafe { self.call(Command::MapUpdate, key, values.as_ptr() as u64, flags) }
+        unsafe { element(self.fd.as_fd(), Command::MapUpdate, addresses, flags) }
     }
     /// Returns the value of a key; `None` if the map does not have the key.
     pub fn lookup(&self, key: &K) -> io::Result<Option<V>> {
@@ -114,8 +102,9 @@ impl<K: Plain, V: Plain> Table<K, V> {
     }
     /// Removes one element; true if it existed.
     pub fn delete(&self, key: &K) -> io::Result<bool> {
-        // SAFETY: the command knows no value.
-        let removed = unsafe { self.call(Command::MapDelete, key, 0, 0) };
+        let addresses = (address_of(key), 0);
+        // SAFETY: the key is live; the command knows no value.
+        let removed = unsafe { element(self.fd.as_fd(), Command::MapDelete, addresses, 0) };
         Ok(none_if(&[libc::ENOENT], removed)?.is_some())
     }
 
@@ -147,26 +136,25 @@ impl<K: Plain, V: Plain> Table<K, V> {
         };
         in_batches(keys.len(), many, |at| self.delete(&keys[at]).map(drop))
     }
-    /// Visits all elements of a hash map or array, in parts.
-    pub fn each(&self, mut visit: impl FnMut(K, V)) -> io::Result<()> {
-        let mut walk = Walk::new(BATCH);
-        // It goes bucket by bucket, so it ends.
-        while walk.step(self, &mut visit)? {}
-        Ok(())
+    /// Visits all elements, in parts. An element that is added or removed during the call may be
+    /// missing, and one that moves may occur twice. The call always ends.
+    pub fn each(&self, visit: impl FnMut(K, V)) -> io::Result<()> {
+        each_raw(self.fd.as_fd(), typed(visit))
     }
-    /// Returns all elements. An element that is added or removed during the call may be missing,
-    /// and one that moves may occur twice. The call always ends.
+    /// Returns all elements, as [`Self::each`] visits them.
     pub fn entries(&self) -> io::Result<Vec<(K, V)>> {
         let mut entries = Vec::new();
-        let mut walk = Walk::new(BATCH.min(self.capacity().max(1) as usize));
-        // A walk through a trie restarts when the key of its cursor is removed, so it needs a
-        // limit. A walk through a hash map does not.
-        for _ in 0..4 * self.capacity() as usize / BATCH + 64 {
-            if !walk.step(self, |key, value| entries.push((key, value)))? {
-                break;
-            }
-        }
+        self.each(|key, value| entries.push((key, value)))?;
         Ok(entries)
+    }
+}
+
+/// Returns a function that visits elements that are given as bytes.
+fn typed<K: Plain, V: Plain>(mut visit: impl FnMut(K, V)) -> impl FnMut(&[u8], &[u8]) {
+    move |key: &[u8], value: &[u8]| {
+        if let (Some(key), Some(value)) = (K::from_bytes(key), V::from_bytes(value)) {
+            visit(key, value);
+        }
     }
 }
 
@@ -213,33 +201,15 @@ fn retry<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     attempt()
 }
 
-/// A walk through a table in steps, bucket by bucket. It reaches an end even if the table changes
-/// all the time.
-pub struct Walk {
-    cursor: Vec<u8>,
-    batch: usize,
-}
-
 impl Walk {
-    /// Returns a walk from the start, with at most `batch` elements per step.
-    pub fn new(batch: usize) -> Self {
-        Self {
-            cursor: Vec::new(),
-            batch,
-        }
-    }
-    /// True if the next step starts at the beginning.
-    pub fn is_at_start(&self) -> bool {
-        self.cursor.is_empty()
-    }
     /// Calls `visit` with the next elements. Returns `false` at the table's end; the next step then
     /// starts at the beginning.
     pub fn step<K: Plain, V: Plain>(
         &mut self,
         table: &Table<K, V>,
-        mut visit: impl FnMut(K, V),
+        visit: impl FnMut(K, V),
     ) -> io::Result<bool> {
-        self.step_by_values(table, |key, values| visit(key, values[0]))
+        self.step_raw(table.fd.as_fd(), &table.info, 1, typed(visit))
     }
     /// Does the same for elements that may have several values.
     pub(super) fn step_by_values<K: Plain, V: Plain>(
@@ -247,32 +217,13 @@ impl Walk {
         table: &Table<K, V>,
         mut visit: impl FnMut(K, &[V]),
     ) -> io::Result<bool> {
-        let (fd, key, cursor) = (table.fd.as_fd(), size_of::<K>(), &mut self.cursor);
-        let mut interruptions = 0;
-        loop {
-            let mut keys = vec![K::zeroed(); self.batch];
-            let mut values = vec![V::zeroed(); self.batch * table.per_element];
-            let buffers = (keys.as_mut_ptr().cast(), values.as_mut_ptr().cast());
-            // SAFETY: both buffers hold so many elements, as long as the map's, for which every bit
-            // pattern is valid.
-            match unsafe { lookup(fd, cursor, key, buffers, self.batch) } {
-                Ok((count, last)) => {
-                    let values = values.chunks_exact(table.per_element);
-                    let elements = keys.into_iter().zip(values).take(count);
-                    elements.for_each(|(key, values)| visit(key, values));
-                    if last {
-                        cursor.clear();
-                    }
-                    return Ok(!last);
-                }
-                // One bucket contains more elements than a batch.
-                Err(error) if is_one_of(&[libc::ENOSPC], &error) => self.batch *= 2,
-                // A trie's cursor is a key, which may have been removed.
-                Err(error) if is_one_of(&[libc::EINTR], &error) && interruptions < 64 => {
-                    interruptions += 1;
-                }
-                Err(error) => return Err(error),
+        let (fd, per_element) = (table.fd.as_fd(), table.per_element);
+        self.step_raw(fd, &table.info, per_element, |key, values| {
+            let values = values.chunks_exact(size_of::<V>());
+            let values: Vec<V> = values.filter_map(V::from_bytes).collect();
+            if let Some(key) = K::from_bytes(key) {
+                visit(key, &values);
             }
-        }
+        })
     }
 }

@@ -266,7 +266,8 @@ impl Subject {
     }
     fn test_run(&mut self, program: &str, frame: &[u8], context: &[u8]) -> Result<TestRun, String> {
         self.hold_time();
-        let run = self.datapath().test_run(program, frame, context, 1);
+        let loaded = self.datapath().program(program).ok_or("it is not loaded")?;
+        let run = linux::test_run(loaded, frame, context, 1);
         run.map_err(|error| format!("the test run failed: {error}"))
     }
     /// Records that a packet with this tuple may leave an entry in the map `direct`.

@@ -32,7 +32,8 @@ pub(crate) fn add_veth(name: &str) -> Interface {
 fn links(interface: &Interface) -> Vec<u32> {
     [false, true]
         .into_iter()
-        .flat_map(|egress| linux::query_tcx(interface.index, egress).expect("the kernel has tcx"))
+        .flat_map(|egress| linux::tcx(interface.index, egress).expect("the kernel has tcx"))
+        .map(|(_, link)| link)
         .collect()
 }
 

@@ -120,7 +120,7 @@ fn a_grown_map_keeps_its_size_in_every_later_takeover() {
     let first = pins.open();
     let mut larger = pins.options();
     larger.capacities.frontends *= 2;
-    let mut grown = first.growth().open(&larger).expect("opens");
+    let mut grown = first.growth()(&larger).expect("opens");
     drop(first);
     take_over(&mut grown);
     // The size survives even if all pins are removed; every pin comes back.
@@ -159,7 +159,7 @@ fn abandoned_larger_maps_leave_the_first_maps_in_use() {
         Vec::from_iter(left.iter().map(|generation| generation.number))
     };
     for _ in 0..2 {
-        let grown = first.growth().open(&larger).expect("opens");
+        let grown = first.growth()(&larger).expect("opens");
         assert_eq!(numbers(), [0, 1]);
         grown.abandon().expect("removed");
         assert_eq!(numbers(), [0]);

@@ -3,7 +3,7 @@
 //! their end, or translate them by half. The usual ones stand in tests/fuzz/cases/frames.txt.
 
 use datapath::XdpMode;
-use linux::query_tcx;
+use linux::tcx;
 use proxy_common::{Counter, Protocol, maps::interface};
 use rstest::rstest;
 
@@ -60,7 +60,7 @@ fn every_program_loads_within_its_instruction_budget(
         }
     }
     assert!(above.is_empty(), "{above:?}");
-    let way = match query_tcx(LOOPBACK, false) {
+    let way = match tcx(LOOPBACK, false) {
         Ok(_) => "tcx",
         Err(_) => "clsact",
     };

@@ -299,10 +299,7 @@ impl World {
         context: &[u8],
     ) -> (TestRun, Option<Counter>) {
         let before = self.counters();
-        let run = self
-            .loaded()
-            .test_run(program, packet, context, 1)
-            .unwrap_or_else(|error| panic!("{error}"));
+        let run = self.test_run(program, packet, context);
         let after = self.counters();
         let by = |counter: Counter| after[counter as usize] - before[counter as usize];
         // This counts in addition to the packet that needed a free slot.
@@ -350,10 +347,11 @@ impl World {
     }
     /// The verdict on an incoming packet; does not check the counters.
     pub(crate) fn ingress_quietly(&self, packet: &[u8]) -> u32 {
-        self.loaded()
-            .test_run("ingress", packet, &[], 1)
-            .expect("runs")
-            .result
+        self.test_run("ingress", packet, &[]).result
+    }
+    fn test_run(&self, program: &str, packet: &[u8], context: &[u8]) -> TestRun {
+        let loaded = self.loaded().program(program).expect("loaded");
+        linux::test_run(loaded, packet, context, 1).expect("runs")
     }
     pub(crate) fn reader(&self) -> Reader {
         Reader::open(&self.options().pin_dir).expect("pinned")

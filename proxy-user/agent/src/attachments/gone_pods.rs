@@ -12,7 +12,7 @@ use std::{
 use control::tracker::ClusterState;
 use linux::{
     Routed,
-    interfaces::{Interface, PodLink},
+    interfaces::{Interface, PodLink, is_link_local},
 };
 use tokio::time::Instant;
 
@@ -134,14 +134,6 @@ impl GonePods {
         };
         self.seen.retain(|_, seen| !is_over(seen));
         gone
-    }
-}
-
-/// Whether every interface has such an address: it says nothing about the pod's own.
-fn is_link_local(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(address) => address.is_link_local(),
-        IpAddr::V6(address) => address.is_unicast_link_local(),
     }
 }
 

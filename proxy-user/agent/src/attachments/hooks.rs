@@ -49,16 +49,9 @@ impl SocketHooks {
     fn attach(&mut self, datapath: &mut Datapath) -> Result<(), String> {
         let root = match &self.root {
             Some(root) => root.clone(),
-            None => match cgroup_root() {
-                Ok(Some(root)) => root,
-                Ok(None) => {
-                    return Err(
-                        "no cgroup2 hierarchy is mounted: mount one with `mount -t cgroup2 none /sys/fs/cgroup`, or name it with --cgroup-root"
-                            .to_owned(),
-                    );
-                }
-                Err(error) => return Err(format!("read /proc/self/mounts: {error}")),
-            },
+            None => cgroup_root()
+                .map_err(|error| format!("read /proc/self/mounts: {error}"))?
+                .ok_or("no cgroup2 hierarchy is mounted: mount one with `mount -t cgroup2 none /sys/fs/cgroup`, or name it with --cgroup-root")?,
         };
         // The excepted cgroups are stored first, so that no excepted socket is translated.
         self.update_exceptions(datapath, &root)?;

@@ -94,9 +94,13 @@ impl Attachments {
 
     /// Updates the metrics: how many interfaces and hooks have the programs.
     pub(super) fn count(&self, shared: &Shared) {
-        let interfaces = self.interfaces.counts(&shared.interfaces);
-        let hooks = shared.datapath.hook_counts();
-        shared.metrics.state.set_attached(interfaces, hooks);
+        let state = &shared.metrics.state;
+        let (wanted, attached) = self.interfaces.counts(&shared.interfaces);
+        state.interfaces_wanted.set(wanted as i64);
+        state.interfaces_attached.set(attached as i64);
+        let (wanted, attached) = shared.datapath.hook_counts();
+        state.hooks_wanted.set(wanted as i64);
+        state.hooks_attached.set(attached as i64);
     }
 
     /// Attaches the programs where they are missing; then takes over from the previous maps, if
@@ -149,8 +153,9 @@ impl Attachments {
             shared.options.redirects,
         );
         if let Some(found) = found {
-            let (before, left) = (found.before_count, found.left_interfaces);
-            shared.metrics.state.set_foreign(before, left);
+            let state = &shared.metrics.state;
+            state.foreign_before.set(found.before_count as i64);
+            state.left_to_stack.set(found.left_interfaces.into());
             let topic = Topic::ForeignPrograms((&*shared.node_name).into());
             shared
                 .warnings

@@ -19,8 +19,6 @@ const SETTLE: Duration = Duration::from_millis(100);
 pub(crate) struct PinWatch {
     inotify: Option<Arc<Inotify>>,
     directories: Vec<PathBuf>,
-    /// Keeps the channel of notices open: without inotify, its receiver must wait forever.
-    _news: mpsc::Sender<()>,
 }
 
 impl PinWatch {
@@ -31,9 +29,9 @@ impl PinWatch {
         let inotify = match Inotify::init(InitFlags::IN_CLOEXEC) {
             Ok(inotify) => {
                 let inotify = Arc::new(inotify);
-                let (theirs, to) = (Arc::clone(&inotify), sender.clone());
+                let theirs = Arc::clone(&inotify);
                 // The thread runs until the process ends: nothing stops it before.
-                thread::spawn(move || follow(&theirs, &to));
+                thread::spawn(move || follow(&theirs, &sender));
                 Some(inotify)
             }
             Err(error) => {
@@ -44,7 +42,6 @@ impl PinWatch {
         let watch = Self {
             inotify,
             directories,
-            _news: sender,
         };
         watch.renew();
         (watch, news)

@@ -61,7 +61,9 @@ impl Attachments {
             }
         }
         let attached = self.uplinks.attached.len();
-        shared.metrics.state.set_xdp(attached, said.len());
+        let state = &shared.metrics.state;
+        state.with_xdp.set(attached as i64);
+        state.without_xdp.set(said.len() as i64);
         said.sort_unstable();
         said.dedup();
         shared.warnings.replace(Topic::Uplinks, said);

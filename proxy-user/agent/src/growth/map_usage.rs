@@ -2,12 +2,7 @@
 //! Counts the entries of maps in a thread where that takes long, and warns before the flow tables
 //! are full.
 
-use std::{
-    path::Path,
-    sync::{Arc, Mutex, PoisonError},
-    thread,
-    time::Duration,
-};
+use std::{path::Path, thread, time::Duration};
 
 use control::{apply::Fill, causes::chain, object::Warning};
 use datapath::{Occupancy, read};
@@ -23,8 +18,8 @@ const EVERY: Duration = Duration::from_secs(30);
 #[derive(Debug, Default)]
 pub(super) struct Counting {
     due: Option<Instant>,
-    thread: Option<thread::JoinHandle<()>>,
-    counted: Arc<Mutex<Vec<Fill>>>,
+    /// Returns what it has counted.
+    thread: Option<thread::JoinHandle<Vec<Fill>>>,
 }
 
 impl Counting {
@@ -40,21 +35,22 @@ impl Counting {
         }
         self.due = Some(now + EVERY);
         let (pin_dir, metrics) = (pin_dir.to_owned(), metrics.clone());
-        let counted = Arc::clone(&self.counted);
-        self.thread = Some(thread::spawn(move || match read::fills(&pin_dir) {
-            Ok(fills) => {
-                metrics.state.set_maps(&fills);
-                *counted.lock().unwrap_or_else(PoisonError::into_inner) = fills;
-            }
-            Err(error) => tracing::debug!("maps could not be counted: {}", chain(&error)),
+        self.thread = Some(thread::spawn(move || {
+            let fills = read::fills(&pin_dir).unwrap_or_else(|error| {
+                tracing::debug!("maps could not be counted: {}", chain(&error));
+                Vec::new()
+            });
+            metrics.state.set_maps(&fills);
+            fills
         }));
     }
 
     /// Returns how full the socket tables were when last counted; a second call returns nothing
     /// until they are counted again. Growth of these tables is decided by it.
-    pub(super) fn take_sockets(&self) -> Vec<Fill> {
-        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut sockets = std::mem::take(&mut *counted);
+    pub(super) fn take_sockets(&mut self) -> Vec<Fill> {
+        let ended = self.thread.take_if(|thread| thread.is_finished());
+        let counted = ended.and_then(|thread| thread.join().ok());
+        let mut sockets = counted.unwrap_or_default();
         sockets.retain(|fill| [SOCKETS_V4, SOCKETS_V6].contains(&fill.map));
         sockets
     }

@@ -56,11 +56,6 @@ impl Growth {
         }
     }
 
-    /// Makes the walk through the flow tables begin anew, as other maps are in use now.
-    pub(super) fn begin_with_maps(&mut self, now: Instant) {
-        self.walk_at = now;
-    }
-
     /// True while larger maps are being made or filled.
     pub(super) fn is_under_way(&self) -> bool {
         matches!(self.growing, Growing::Made | Growing::Filled(_))
@@ -82,8 +77,9 @@ impl Growth {
     }
 
     /// Writes changes of services into `before`, too, until the maps in use have taken over from
-    /// it.
+    /// it. The walk through the flow tables begins anew.
     pub(super) fn keep(&mut self, before: Datapath) {
+        self.walk_at = Instant::now();
         self.growing = Growing::TakesOver(Box::new(before));
     }
 
@@ -175,7 +171,7 @@ impl Growth {
         let results = self.grown.clone();
         spawn_blocking(move || {
             // Sending cannot fail: the receiver exists as long as the agent.
-            _ = results.blocking_send(growth.open(&options));
+            _ = results.blocking_send(growth(&options));
         });
     }
 

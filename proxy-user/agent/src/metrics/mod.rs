@@ -6,7 +6,6 @@
 mod kube_proxy;
 #[cfg(any(test, feature = "pages"))]
 pub mod page;
-mod process;
 mod scrape;
 mod state;
 mod sync;
@@ -19,7 +18,7 @@ use prometheus_client::{
     metrics::info::Info,
     registry::{Metric, Registry, Unit},
 };
-use scrape::AtScrape;
+use scrape::{AtScrape, Process};
 use source::api_server::Requests;
 pub use state::{Answers, HealthAnswers, State};
 pub use sync::Sync;
@@ -97,7 +96,7 @@ impl Metrics {
             "Time of the last byte from the API server in the watch on a kind of objects; without changes the server sends a bookmark each minute",
             requests.last_bytes.clone(),
         );
-        registry.register_collector(Box::new(process::Process));
+        registry.register_collector(Box::new(Process));
         registry.register_collector(Box::new(AtScrape {
             pin_dir,
             warnings,

@@ -70,13 +70,9 @@ fn write(page: &mut String) -> std::fmt::Result {
         writeln!(page, "  - `{}`: {}", counter.name(), counter.help().trim())?;
     }
     writeln!(page, "\n{MISSING}")?;
-    for absent in ABSENT {
-        let names: Vec<_> = absent
-            .names
-            .iter()
-            .map(|name| format!("`{name}`"))
-            .collect();
-        writeln!(page, "- {}: {}", names.join(", "), absent.why)?;
+    for (names, why) in ABSENT {
+        let names: Vec<_> = names.iter().map(|name| format!("`{name}`")).collect();
+        writeln!(page, "- {}: {why}", names.join(", "))?;
     }
     Ok(())
 }

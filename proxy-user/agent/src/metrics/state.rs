@@ -8,7 +8,6 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
-use proxy_common::maps;
 
 use super::{
     Label, metrics,
@@ -84,25 +83,6 @@ impl State {
         let last = self.last_event.get_or_create(&[("kind", kind.to_string())]);
         last.set(now());
     }
-    /// Sets the gauges of interfaces and of hooks. Each pair: how many should have the programs,
-    /// and how many have them.
-    pub fn set_attached(&self, interfaces: (usize, usize), hooks: (usize, usize)) {
-        set(&self.interfaces_wanted, interfaces.0);
-        set(&self.interfaces_attached, interfaces.1);
-        set(&self.hooks_wanted, hooks.0);
-        set(&self.hooks_attached, hooks.1);
-    }
-    /// Sets how many uplinks have the XDP program, and how many lack it though `xdp` is on.
-    pub fn set_xdp(&self, attached: usize, declined: usize) {
-        set(&self.with_xdp, attached);
-        set(&self.without_xdp, declined);
-    }
-    /// Sets how many foreign programs run before portolan's, and for how many interfaces the
-    /// packets take the stack although `forwarding` is `auto`.
-    pub fn set_foreign(&self, before: usize, left: u32) {
-        set(&self.foreign_before, before);
-        self.left_to_stack.set(left.into());
-    }
     /// Counts connections that were ended because their endpoints' pods are gone.
     pub fn count_ended(&self, ended: Ended) {
         for (kind, count) in [("flow", ended.flows), ("socket", ended.sockets)] {
@@ -111,21 +91,13 @@ impl State {
     }
     /// Sets how full the flow tables (`flows`) and the maps that hold services (`fills`) are.
     pub fn set_fill(&self, flows: &Occupancy, fills: &[Fill]) {
-        for (family, map, counts) in [
-            ("IPv4", maps::FLOWS_V4, &flows.v4),
-            ("IPv6", maps::FLOWS_V6, &flows.v6),
-        ] {
+        for (family, counts) in [("IPv4", &flows.v4), ("IPv6", &flows.v6)] {
             let label = [("family", family)];
             self.flows.get_or_create(&label).set(counts.flows.into());
             let unanswered = self.unanswered.get_or_create(&label);
             unanswered.set(counts.unanswered.into());
-            let (entries, capacity) = (counts.entries, counts.capacity);
-            self.set_maps(&[Fill {
-                map,
-                entries,
-                capacity,
-            }]);
         }
+        self.set_maps(&flows.fills(|counts| counts.entries));
         self.set_maps(fills);
     }
     /// Sets how full the maps in `fills` are.
@@ -137,8 +109,4 @@ impl State {
             capacity.set(fill.capacity.into());
         }
     }
-}
-
-fn set(gauge: &Gauge, count: usize) {
-    gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
 }

@@ -7,9 +7,7 @@
 use std::{io, time::Duration};
 
 use control::{causes::chain, object::Warning};
-use linux::{
-    ForwardChain, NftChain, comments, legacy_drops, legacy_masquerades_marked, nft_chains,
-};
+use linux::{NftChain, comments, legacy_drops, legacy_masquerades_marked, nft_chains};
 use proxy_common::masquerade::Marks;
 use tokio::time::Instant;
 
@@ -49,16 +47,15 @@ impl ForwardPolicy {
         let masquerades = !warnings.is_empty()
             || chains.iter().any(NftChain::masquerades_marked)
             || legacy_masquerades_marked().unwrap_or(true);
-        let chains: Vec<_> = chains.into_iter().filter_map(ForwardChain::new).collect();
-        let drops = chains.iter().any(ForwardChain::drops) || !programs.is_empty();
+        let chains = chains.iter().filter(|chain| chain.gets_forwarded());
+        let drops = chains.clone().any(|chain| chain.drops) || !programs.is_empty();
         self.others_masquerade = masquerades && (accepts || !drops);
         let accepted = if self.others_masquerade {
             Marks::beside_rules(mark)
         } else {
             mark
         };
-        let each = chains.iter();
-        warnings.extend(each.filter_map(|chain| settle(chain, accepts, accepted)));
+        warnings.extend(chains.filter_map(|chain| settle(chain, accepts, accepted)));
         warnings.extend(programs.into_iter().map(|program| legacy(program, mark)));
         Some(warnings)
     }
@@ -66,10 +63,10 @@ impl ForwardPolicy {
 
 /// Gives a chain the accepting rules if it should have them, and removes portolan's other rules
 /// there. Returns a warning if that fails, or if the chain drops what portolan forwards.
-fn settle(forward: &ForwardChain, accepts: bool, mark: u32) -> Option<Warning> {
+fn settle(forward: &NftChain, accepts: bool, mark: u32) -> Option<Warning> {
     let object = format!("nftables chain {forward}");
     let settled = forward.own_rules().and_then(|own| {
-        let wanted = accepts && forward.drops();
+        let wanted = accepts && forward.drops;
         let found: Vec<_> = own.iter().map(|rule| rule.comment.clone()).collect();
         let is_settled = if wanted {
             found == comments(mark)
@@ -91,7 +88,7 @@ fn settle(forward: &ForwardChain, accepts: bool, mark: u32) -> Option<Warning> {
         Ok(())
     });
     let reason = match settled {
-        Ok(()) if accepts || !forward.drops() => return None,
+        Ok(()) if accepts || !forward.drops => return None,
         Ok(()) => format!(
             "its policy drops packets that the node forwards, so clients of node ports, external IPs and load balancers get no answer unless a rule accepts them; set portolan.acceptForward: true, or accept packets with the mark {mark:#x} and those of established connections there",
         ),

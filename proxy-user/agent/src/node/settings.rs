@@ -51,18 +51,14 @@ impl NodeSettings {
                 IpAddr::V6(v6) => settings.internal_v6 = (*v6).into(),
             }
         }
-        let addresses: BTreeSet<_> = interfaces
-            .iter()
-            .flat_map(addresses_of_node)
-            .chain(config.own_addresses.iter().copied())
-            .map(|address| NodeAddress {
-                address,
-                node_ports: config.serves_node_ports(address, internal_ips),
-            })
-            .collect();
+        let addresses = own_addresses(config, interfaces).into_iter();
+        let addresses = addresses.map(|address| NodeAddress {
+            address,
+            node_ports: config.serves_node_ports(address, internal_ips),
+        });
         Self {
             settings,
-            addresses: addresses.into_iter().collect(),
+            addresses: addresses.collect(),
         }
     }
 }

@@ -177,7 +177,7 @@ impl Health {
     }
 }
 
-fn code(is_good: bool) -> StatusCode {
+pub(super) fn code(is_good: bool) -> StatusCode {
     if is_good {
         StatusCode::OK
     } else {

@@ -2,7 +2,6 @@
 //! The agent's HTTP servers: one for its own health, one for its metrics, and those at services'
 //! health check node ports. Started by `agent`.
 
-pub mod configz;
 pub mod health;
 pub mod metrics;
 pub mod service_health;

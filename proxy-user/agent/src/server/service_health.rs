@@ -11,11 +11,7 @@ use std::{
     time::Duration,
 };
 
-use axum::{
-    Json, Router,
-    http::{StatusCode, header},
-    response::IntoResponse,
-};
+use axum::{Json, Router, http::header, response::IntoResponse};
 use control::{
     object::{ObjectName, Warning},
     plan::HealthCheckPlan,
@@ -29,7 +25,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{health::Health, is_without_ipv6, listen_at, serve};
+use super::{
+    health::{Health, code},
+    is_without_ipv6, listen_at, serve,
+};
 
 /// The pause before the next attempt to listen on ports where it failed.
 const RETRY: Duration = Duration::from_secs(2);
@@ -257,11 +256,7 @@ fn router(answer: Arc<Mutex<Answer>>, health: Health) -> Router {
             .clone();
         let Named { namespace, name } = &answer.service;
         answer.service_proxy_healthy = health.serves(&format!("Service {namespace}/{name}"));
-        let code = if answer.local_endpoints > 0 && answer.service_proxy_healthy {
-            StatusCode::OK
-        } else {
-            StatusCode::SERVICE_UNAVAILABLE
-        };
+        let code = code(answer.local_endpoints > 0 && answer.service_proxy_healthy);
         let weight = answer.local_endpoints.to_string();
         let headers = [
             (header::HeaderName::from_static(WEIGHT), weight),

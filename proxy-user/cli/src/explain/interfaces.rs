@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::Result;
 use datapath::{Attached, read::Reader};
-use linux::{LinkFacts, Reach, Routed};
+use linux::{LinkFacts, Routed, interfaces::port_to};
 use proxy_common::maps::interface;
 
 /// How long to wait in all until bridges have learnt their ports.
@@ -70,14 +70,13 @@ impl HookedInterfaces {
     /// Returns the port of a bridge that leads to a neighbour, if the bridge learns it when asked.
     fn port(&self, bridge: u32, neighbour: IpAddr) -> io::Result<Option<u32>> {
         const PAUSE: Duration = Duration::from_millis(10);
-        let reach = Reach::read()?;
-        let mut port = reach.port_to(bridge, neighbour);
+        let mut port = port_to(bridge, neighbour)?;
         // The neighbour's answer passes the bridge, which learns its port by that.
-        if port.is_none() && reach.ask(bridge, neighbour).is_ok() {
+        if port.is_none() && linux::ask_neighbour(bridge, neighbour).is_ok() {
             let deadline = *self.deadline.get_or_init(|| Instant::now() + PATIENCE);
             while port.is_none() && Instant::now() < deadline {
                 thread::sleep(PAUSE);
-                port = Reach::read()?.port_to(bridge, neighbour);
+                port = port_to(bridge, neighbour)?;
             }
         }
         Ok(port)

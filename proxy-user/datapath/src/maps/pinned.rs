@@ -2,16 +2,12 @@
 //! The maps in use, of which each module takes its own, and their pins: finds pins that are missing
 //! or lead to other objects, and pins the maps again. Used by `Datapath`.
 
-use std::{
-    fs, io,
-    os::{fd::OwnedFd, linux::fs::MetadataExt},
-    path::Path,
-};
+use std::{fs, io, os::fd::OwnedFd, path::Path};
 
 use linux::{get_pinned, map_info, pin};
 
 use super::{
-    pins::{if_there, links_of},
+    pins::{identity, if_there, links_of},
     shapes::Shape,
 };
 use crate::error::DatapathError;
@@ -43,7 +39,7 @@ impl PinnedMaps {
         });
         Ok(Self {
             maps: maps.collect::<Result<_, _>>()?,
-            directory: identity(&links_of(home)),
+            directory: identity(fs::metadata(links_of(home))),
         })
     }
     /// Wraps a map as a table or an array.
@@ -66,12 +62,12 @@ impl PinnedMaps {
     /// True if the directory of links is still the same as at the last check. It is a new one if
     /// somebody has mounted or created the pin directory anew.
     pub(crate) fn is_in_place(&self, home: &Path) -> bool {
-        let now = identity(&links_of(home));
+        let now = identity(fs::metadata(links_of(home)));
         now.is_some() && now == self.directory
     }
     /// Remembers the current directory of links: all maps are pinned beside this directory.
     pub(crate) fn note_place(&mut self, home: &Path) {
-        self.directory = identity(&links_of(home));
+        self.directory = identity(fs::metadata(links_of(home)));
     }
     /// Pins every map again whose pin is missing or leads to another object. Returns the names of
     /// these maps. The directory `home` must exist.
@@ -94,10 +90,4 @@ impl PinnedMaps {
 fn pin_over(map: &OwnedFd, path: &Path) -> io::Result<()> {
     if_there(fs::remove_file(path))?;
     pin(map, path)
-}
-
-/// Returns the device and inode of a directory; `None` if it is missing.
-fn identity(directory: &Path) -> Option<(u64, u64)> {
-    let metadata = fs::metadata(directory).ok()?;
-    Some((metadata.st_dev(), metadata.st_ino()))
 }

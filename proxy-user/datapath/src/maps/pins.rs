@@ -131,6 +131,12 @@ pub(crate) fn all_links(pin_dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(links)
 }
 
+/// Returns device and inode of a directory; `None` if it is missing.
+pub(crate) fn identity(directory: io::Result<fs::Metadata>) -> Option<(u64, u64)> {
+    let metadata = directory.ok()?;
+    Some((metadata.st_dev(), metadata.st_ino()))
+}
+
 /// Returns the files of a directory; none if the directory is missing.
 pub(crate) fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -207,9 +213,8 @@ impl Lock {
     /// True if the locked directory still has this path; false if it was removed or replaced by
     /// another one.
     pub(crate) fn is_of(&self, pin_dir: &Path) -> bool {
-        let (held, now) = (self.0.metadata(), fs::metadata(pin_dir));
-        held.and_then(|held| Ok((held, now?)))
-            .is_ok_and(|(held, now)| (held.st_dev(), held.st_ino()) == (now.st_dev(), now.st_ino()))
+        let held = identity(self.0.metadata());
+        held.is_some() && held == identity(fs::metadata(pin_dir))
     }
     /// Locks the directory; fails if another process has the lock. The lock is on the directory
     /// itself, so agents in different containers see each other, and no lock file is left behind.

@@ -195,11 +195,7 @@ fn set_addresses<A: Family>(
     let mut wanted: HashMap<A, u32> = HashMap::new();
     for address in addresses {
         if let Some(key) = A::of_ip(address.address) {
-            let bits = if address.node_ports {
-                node_address::NODE_PORT
-            } else {
-                0
-            };
+            let bits = u32::from(address.node_ports) * node_address::NODE_PORT;
             *wanted.entry(key).or_default() |= bits;
         }
     }

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use linux::{detach, interfaces::Interface, link_info, program_id, query_tcx, tcx_programs};
+use linux::{detach, interfaces::Interface, link_info, program_id, tcx};
 
 use super::{
     load::Programs,
@@ -89,14 +89,15 @@ impl TcAttachments {
             return Ok(Some(DETACHED));
         };
         let info = link_info(link)?;
-        let links = query_tcx(index, egress)?;
-        if !links.contains(&info.id) {
+        let chain = tcx(index, egress)?;
+        if chain.iter().all(|(_, link)| *link != info.id) {
             return Ok(Some(DETACHED));
         }
         if program.is_some_and(|id| info.program != id) {
             return Ok(Some(REPLACED));
         }
-        let is_first = tcx_programs(index, egress)?.first() == Some(&info.program);
+        let first = chain.first().map(|(program, _)| *program);
+        let is_first = first == Some(info.program);
         let may_move = self
             .moved
             .get(&(index, egress))

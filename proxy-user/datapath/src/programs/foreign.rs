@@ -8,7 +8,7 @@ use std::{
 };
 
 use linux::{
-    describe_program, filter_qdiscs, filters, interfaces::Interface, program_name, tcx_programs,
+    describe_program, filter_qdiscs, filters, interfaces::Interface, none_if, program_name, tcx,
 };
 
 use super::tc::PRIORITIES;
@@ -163,19 +163,10 @@ impl<'a> Hooks<'a> {
     /// Returns the programs at one hook of an interface, in the order in which the kernel runs
     /// them.
     pub(super) fn chain(&self, index: u32, egress: bool) -> io::Result<Vec<Member>> {
-        let by_tcx = match tcx_programs(index, egress) {
-            // This kernel has no tcx, or the interface is gone.
-            Err(error)
-                if matches!(
-                    error.raw_os_error(),
-                    Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ENODEV)
-                ) =>
-            {
-                Vec::new()
-            }
-            programs => programs?,
-        };
-        let by_tcx = by_tcx.into_iter().map(|program| Member {
+        // This kernel has no tcx, or the interface is gone.
+        let without = [libc::EINVAL, libc::EOPNOTSUPP, libc::ENODEV];
+        let by_tcx = none_if(&without, tcx(index, egress))?.unwrap_or_default();
+        let by_tcx = by_tcx.into_iter().map(|(program, _)| Member {
             program: Some(program),
             ..Member::default()
         });

@@ -163,7 +163,7 @@ pub(super) fn path_of(home: &Path, program: &str) -> PathBuf {
 /// mounted.
 pub fn cgroup_root() -> io::Result<Option<PathBuf>> {
     let mounts = fs::read_to_string("/proc/self/mounts")?;
-    Ok(mounted_cgroup2(&mounts))
+    Ok(cgroup2_mounts(&mounts).next())
 }
 
 /// True if there are cgroups beside or above this one, whose sockets its hooks do not see. The
@@ -172,8 +172,9 @@ pub fn is_below_root(cgroup: &Path) -> bool {
     cgroup.join("cgroup.type").exists()
 }
 
-fn mounted_cgroup2(mounts: &str) -> Option<PathBuf> {
-    mounts.lines().find_map(|line| {
+/// Returns the mount points of the cgroup2 hierarchy in a text like /proc/self/mounts.
+pub(crate) fn cgroup2_mounts(mounts: &str) -> impl Iterator<Item = PathBuf> {
+    mounts.lines().filter_map(|line| {
         let mut fields = line.split(' ').skip(1);
         let (path, kind) = (fields.next()?, fields.next()?);
         (kind == "cgroup2").then(|| path.into())
@@ -189,8 +190,8 @@ mod tests {
         let mounts = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\n\
                       cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n\
                       cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
-        let found = mounted_cgroup2(mounts);
-        assert_eq!(found.as_deref(), Some(Path::new("/sys/fs/cgroup/unified")));
-        assert_eq!(mounted_cgroup2("proc /proc proc rw 0 0\n"), None);
+        let found = cgroup2_mounts(mounts).collect::<Vec<_>>();
+        assert_eq!(found, [Path::new("/sys/fs/cgroup/unified")]);
+        assert_eq!(cgroup2_mounts("proc /proc proc rw 0 0\n").next(), None);
     }
 }

@@ -104,10 +104,7 @@ impl Programs {
             let reason = explain(&error, load_one(&mut ebpf, name)?.err().as_ref());
             tracing = Some(ebpf);
             if NEEDED.contains(&name) {
-                return Err(DatapathError::Program {
-                    program: name.into(),
-                    reason,
-                });
+                return Err(DatapathError::of_program(name, reason));
             }
             loaded.refusals.push(Refusal {
                 program: name.to_owned(),
@@ -120,13 +117,9 @@ impl Programs {
     pub(crate) fn require(&self, name: &str) -> Result<BorrowedFd<'_>, DatapathError> {
         self.fd(name).ok_or_else(|| {
             let refusal = self.refusals.iter().find(|refusal| refusal.program == name);
-            DatapathError::Program {
-                program: name.into(),
-                reason: refusal.map_or_else(
-                    || "it is not in the object".to_owned(),
-                    |refusal| refusal.reason.clone(),
-                ),
-            }
+            let reason = refusal.map(|refusal| refusal.reason.clone());
+            let reason = reason.unwrap_or_else(|| "it is not in the object".to_owned());
+            DatapathError::of_program(name, reason)
         })
     }
     pub(crate) fn fd(&self, name: &str) -> Option<BorrowedFd<'_>> {
@@ -242,17 +235,6 @@ impl Datapath {
         ProgramLog::open(&mut self.programs.ebpf).map_err(|error| {
             DatapathError::Load(format!("read the programs' log: {}", chain(&error)))
         })
-    }
-    /// Runs a loaded program `repeat` times on a packet, with the current maps: for tests and
-    /// benchmarks. `context` is the start of a `__sk_buff`.
-    pub fn test_run(
-        &self,
-        program: &str,
-        packet: &[u8],
-        context: &[u8],
-        repeat: u32,
-    ) -> Result<TestRun, DatapathError> {
-        self.programs.test_run(program, packet, context, repeat)
     }
     /// Returns the programs that the kernel accepted, with the time that each took.
     pub fn loads(&self) -> &[Load] {

@@ -23,7 +23,7 @@ pub(super) use foreign::Hooks;
 pub use foreign::{ChainPosition, ForeignProgram, HookState};
 pub(super) use foresee::linked_programs;
 pub use foresee::{Attached, ForeignHook, Foreseen, foresee, missing_socket_hooks};
-pub(super) use hooks::HookLinks;
+pub(super) use hooks::{HookLinks, cgroup2_mounts};
 pub use hooks::{cgroup_root, is_below_root};
 pub use load::{Load, OBJECT, PROGRAMS};
 pub(super) use load::{Programs, fd};

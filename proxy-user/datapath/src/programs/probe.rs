@@ -4,48 +4,30 @@
 
 use std::{fs, io, os::fd::AsFd};
 
-use linux::{MMAPABLE, MapKind, Mapping, create_map, lookup_raw, query_tcx};
+use linux::{MMAPABLE, MapKind, Mapping, create_map, each_raw, tcx};
 
 use crate::error::DatapathError;
 
 /// A feature of the kernel, the first version of Linux that has it, and a function that fails if it
 /// is missing.
-struct Feature {
-    name: &'static str,
-    since: &'static str,
-    probe: fn() -> io::Result<()>,
-}
+type Feature = (&'static str, &'static str, fn() -> io::Result<()>);
 
 const FEATURES: &[Feature] = &[
-    Feature {
-        name: "the bpf system call",
-        since: "3.18",
-        probe: || create_map(MapKind::Array, 4, 4, 1, 0, None).map(drop),
-    },
-    Feature {
-        name: "BPF arrays that can be mapped into memory",
-        since: "5.5",
-        probe: || {
-            let array = create_map(MapKind::Array, 4, 8, 1, MMAPABLE, None)?;
-            Mapping::new(array, 0, 4096).map(drop)
-        },
-    },
-    Feature {
-        name: "batch operations on BPF hash maps",
-        since: "5.6",
-        probe: || {
-            let map = create_map(MapKind::Hash, 4, 4, 1, 0, None)?;
-            lookup_raw(map.as_fd(), &mut Vec::new(), 1).map(drop)
-        },
-    },
-    Feature {
-        name: "BPF maps of maps",
-        since: "4.12",
-        probe: || {
-            let inner = create_map(MapKind::Array, 4, 4, 1, 0, None)?;
-            create_map(MapKind::ArrayOfMaps, 4, 4, 1, 0, Some(inner.as_fd())).map(drop)
-        },
-    },
+    ("the bpf system call", "3.18", || {
+        create_map(MapKind::Array, 4, 4, 1, 0, None).map(drop)
+    }),
+    ("BPF arrays that can be mapped into memory", "5.5", || {
+        let array = create_map(MapKind::Array, 4, 8, 1, MMAPABLE, None)?;
+        Mapping::new(array, 0, 4096).map(drop)
+    }),
+    ("batch operations on BPF hash maps", "5.6", || {
+        let map = create_map(MapKind::Hash, 4, 4, 1, 0, None)?;
+        each_raw(map.as_fd(), |_, _| ())
+    }),
+    ("BPF maps of maps", "4.12", || {
+        let inner = create_map(MapKind::Array, 4, 4, 1, 0, None)?;
+        create_map(MapKind::ArrayOfMaps, 4, 4, 1, 0, Some(inner.as_fd())).map(drop)
+    }),
 ];
 
 /// True if the kernel counts a packet that a program redirects to a pod at the pod's own interface.
@@ -101,10 +83,10 @@ pub(crate) fn check() -> Result<(), DatapathError> {
     }
     FEATURES
         .iter()
-        .try_for_each(|feature| (feature.probe)().map_err(|error| explain(feature, error)))
+        .try_for_each(|feature| feature.2().map_err(|error| explain(feature, error)))
 }
 
-fn explain(feature: &Feature, error: io::Error) -> DatapathError {
+fn explain(&(feature, since, _): &Feature, error: io::Error) -> DatapathError {
     if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) {
         return DatapathError::NoPrivilege {
             attempt: "create a map",
@@ -112,8 +94,8 @@ fn explain(feature: &Feature, error: io::Error) -> DatapathError {
         };
     }
     DatapathError::MissingFeature {
-        feature: feature.name,
-        since: feature.since,
+        feature,
+        since,
         running: running_kernel(),
         source: error,
     }
@@ -144,7 +126,7 @@ fn says_realtime(flag: &str, version: &str) -> bool {
 
 /// True if the kernel has tcx links (Linux 6.6). `ifindex` is that of any interface.
 pub fn has_tcx(ifindex: u32) -> bool {
-    query_tcx(ifindex, false).is_ok()
+    tcx(ifindex, false).is_ok()
 }
 
 #[cfg(test)]

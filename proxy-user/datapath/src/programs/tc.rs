@@ -18,7 +18,7 @@ use aya::programs::{
 use linux::{
     Filter, LinkInfo, attach_tcx, detach, filter_qdiscs, filters, get_pinned,
     interfaces::{Interface, InterfaceKind},
-    link_info, query_tcx,
+    link_info, tcx,
 };
 
 use super::{clsact, load::Programs, pin::keep_or_attach, probe::has_tcx};
@@ -129,7 +129,8 @@ impl TcAttachments {
         // network namespace.
         let is_it = |info: &LinkInfo| {
             let is_here = info.is_tcx(egress) && info.ifindex == index;
-            Ok(is_here && query_tcx(index, egress)?.contains(&info.id))
+            let mut chain = tcx(index, egress)?.into_iter();
+            Ok(is_here && chain.any(|(_, link)| link == info.id))
         };
         let attach = || {
             let before = before(&link_name(index, egress))

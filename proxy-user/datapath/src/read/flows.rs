@@ -17,10 +17,7 @@ use serde::Serialize;
 use super::{Reader, SECOND, failed, socket, sorted};
 use crate::{
     error::DatapathError,
-    maps::{
-        family::Family,
-        tables::{BATCH, Table, Walk},
-    },
+    maps::{family::Family, tables::Table},
 };
 
 /// One flow, put together from its entry for packets of the client and its entries for replies.
@@ -99,33 +96,26 @@ impl Reader {
         let flows: Table<FlowKey<A>, FlowEntry<A>> = self.table(A::FLOWS)?;
         let now = now();
         let mut names = HashMap::new();
-        let mut walk = Walk::new(BATCH);
         let mut failure = None;
-        loop {
-            let visited = walk.step(&flows, |key, entry| {
-                if entry.kind != FlowKind::ORIGINAL || !entry.is_whole(&key) {
-                    return;
-                }
-                let id = entry.service.0;
-                let service = names.entry(id).or_insert_with(|| self.service_port(id));
-                let mut flow = flow_of(service, &key, &entry, now);
-                if !wants(&flow) {
-                    return;
-                }
-                match masquerade_of(&flows, &key, &entry) {
-                    Ok(masquerade) => flow.masquerade = masquerade,
-                    Err(error) => failure = Some(error),
-                }
-                visit(flow);
-            });
-            let goes_on = visited.map_err(failed(A::FLOWS))?;
-            if let Some(error) = failure.take() {
-                return Err(failed(A::FLOWS)(error));
+        let visited = flows.each(|key, entry| {
+            if failure.is_some() || entry.kind != FlowKind::ORIGINAL || !entry.is_whole(&key) {
+                return;
             }
-            if !goes_on {
-                return Ok(());
+            let id = entry.service.0;
+            let service = names.entry(id).or_insert_with(|| self.service_port(id));
+            let mut flow = flow_of(service, &key, &entry, now);
+            if !wants(&flow) {
+                return;
             }
-        }
+            match masquerade_of(&flows, &key, &entry) {
+                Ok(masquerade) => flow.masquerade = masquerade,
+                Err(error) => failure = Some(error),
+            }
+            visit(flow);
+        });
+        visited
+            .and_then(|()| failure.map_or(Ok(()), Err))
+            .map_err(failed(A::FLOWS))
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use control::apply::Fill;
-use linux::{MapInfo, MapKind, Plain, get_pinned, lookup_raw, map_info};
+use linux::{MapInfo, MapKind, Plain, each_raw, get_pinned, map_info};
 use proxy_common::{Backend, SocketBucket, V4, V6, maps};
 use serde::Serialize;
 
@@ -17,7 +17,7 @@ use crate::{
     error::DatapathError,
     maps::{
         pins::{layout_dir, nothing_readable},
-        tables::{BATCH, Table},
+        tables::Table,
     },
 };
 
@@ -55,11 +55,8 @@ pub fn pinned_maps(pin_dir: &Path) -> Result<Vec<MapRow>, DatapathError> {
         let path = home.join(name);
         match get_pinned(&path, true) {
             Ok(fd) => rows.extend(row(name, &path, fd).ok()),
-            Err(source) if source.kind() == io::ErrorKind::PermissionDenied => {
-                return Err(DatapathError::NoPrivilege {
-                    attempt: "read the pinned maps",
-                    source,
-                });
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(failed(name)(error));
             }
             // Another version made no such map, or the agent is removing it.
             Err(_) => {}
@@ -130,7 +127,7 @@ fn entries(name: &str, path: &Path, info: &MapInfo, fd: &OwnedFd) -> io::Result<
         maps::BACKENDS_V6 => elements(path, |one: &Backend<V6>| one.service.0 != 0),
         maps::SOCKET_BUCKETS_V4 => elements(path, |one: &SocketBucket<V4>| one.key().is_some()),
         maps::SOCKET_BUCKETS_V6 => elements(path, |one: &SocketBucket<V6>| one.key().is_some()),
-        _ if ["hash", "lru_hash", "lpm_trie"].contains(&kind(info)) => keys(info, fd),
+        _ if ["hash", "lru_hash", "lpm_trie"].contains(&kind(info)) => keys(fd),
         _ => return Ok(None),
     };
     count.map(Some)
@@ -144,23 +141,10 @@ fn elements<V: Plain>(path: &Path, is_used: impl Fn(&V) -> bool) -> io::Result<u
     Ok(count)
 }
 
-/// Counts the keys of a hash map or trie. A walk through a trie may start over at any time, so the
-/// number of steps is limited.
-fn keys(info: &MapInfo, fd: &OwnedFd) -> io::Result<u64> {
-    let (mut cursor, mut batch, mut count) = (Vec::new(), BATCH, 0);
-    for _ in 0..4 * info.max_entries as usize / BATCH + 64 {
-        match lookup_raw(fd.as_fd(), &mut cursor, batch) {
-            Ok((raw, last)) => {
-                count += (raw.keys.len() / info.key_size.max(1) as usize) as u64;
-                if last {
-                    break;
-                }
-            }
-            Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => batch *= 2,
-            Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
-            Err(error) => return Err(error),
-        }
-    }
+/// Counts the keys of a hash map or trie.
+fn keys(fd: &OwnedFd) -> io::Result<u64> {
+    let mut count = 0;
+    each_raw(fd.as_fd(), |_, _| count += 1)?;
     Ok(count)
 }
 

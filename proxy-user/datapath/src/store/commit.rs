@@ -109,25 +109,19 @@ fn commit_sources<A: Stored>(
     batches.removed_sources.extend(removed);
 }
 
-fn commit_block(
-    maps: &Maps,
-    old: Block,
-    change: BlockChange,
-    freed: &mut Vec<Block>,
-    written: &mut usize,
-) -> Block {
+fn commit_block(maps: &Maps, old: Block, change: BlockChange, batches: &mut Batches) -> Block {
     match change {
         BlockChange::Keep => old,
         BlockChange::Replace { block, slots } => {
             for (at, id) in (block.first()..).zip(&slots) {
                 maps.slots.store_u32(at, 0, *id);
             }
-            *written += slots.len();
-            freed.push(old);
+            batches.written += slots.len();
+            batches.freed_blocks.push(old);
             block
         }
         BlockChange::Shrink { block, rest } => {
-            freed.extend(rest);
+            batches.freed_blocks.extend(rest);
             block
         }
     }
@@ -171,27 +165,18 @@ fn commit_family<A: Stored>(
     }
 
     let state = &port.families[A::AT];
-    let mut freed = Vec::new();
-    let cluster = commit_block(
-        maps,
-        state.cluster,
-        change.cluster,
-        &mut freed,
-        &mut written,
-    );
-    let local = commit_block(maps, state.local, change.local, &mut freed, &mut written);
-    batches.freed_blocks.extend(freed);
+    let cluster = commit_block(maps, state.cluster, change.cluster, batches);
+    let local = commit_block(maps, state.local, change.local, batches);
 
     let state = &mut port.families[A::AT];
     let is_again = !state.frontends.is_empty() && state.backends.is_empty();
     (state.cluster, state.local) = (cluster, local);
     state.backends = change.backends.iter().map(|(id, _, _)| *id).collect();
-    let batch = A::batches_mut(batches);
-    batch.gone_backends.extend(&change.delta.gone_backends);
+    let gone_backends = &mut A::batches_mut(batches).gone_backends;
+    gone_backends.extend(&change.delta.gone_backends);
     let is_less = !change.delta.gone_backends.is_empty() || !change.delta.gone_frontends.is_empty();
     batches.udp_lost |= protocol == Protocol::UDP && (is_less || is_again);
     let batch = A::batches_mut(batches);
-    let family = A::maps(maps);
 
     // This includes records that will be replaced or removed: programs read these until the batches
     // are written, and longer if the kernel refuses an element.

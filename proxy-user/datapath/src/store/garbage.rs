@@ -7,7 +7,7 @@ use std::{
     collections::{HashSet, VecDeque},
     io,
     os::fd::{AsFd, AsRawFd},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::mpsc,
     thread::{self, JoinHandle},
 };
 
@@ -98,30 +98,15 @@ fn free<A: Stored>(maps: &mut Maps, garbage: &Garbage) {
     }
 }
 
-#[derive(Default)]
-struct Epochs {
-    requested: u64,
-    completed: u64,
-    failed: bool,
-    stop: bool,
-}
-
-#[derive(Default)]
-struct Shared {
-    epochs: Mutex<Epochs>,
-    changed: Condvar,
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Epochs> {
-        self.epochs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// Numbered grace periods. Ids that became unreachable before a call of [`Grace::request`], which
 /// returned `n`, may be reused once [`Grace::completed`] returns at least `n`.
 pub(super) struct Grace {
-    shared: Arc<Shared>,
+    requested: u64,
+    completed: u64,
+    /// The numbers of requested grace periods, to the thread that waits, which ends without it.
+    requests: Option<mpsc::Sender<u64>>,
+    /// The numbers of grace periods that have passed.
+    passed: mpsc::Receiver<u64>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -135,79 +120,69 @@ impl Grace {
         let outer: Table<u32, u32> = Table::new(outer)?;
         let wait = move || outer.update(&0, &(inner.as_raw_fd() as u32));
         wait()?;
-        let shared = Arc::new(Shared::default());
-        let theirs = Arc::clone(&shared);
+        let (requests, requested) = mpsc::channel();
+        let (passes, passed) = mpsc::channel();
         let thread = thread::Builder::new()
             .name("grace".into())
             .stack_size(64 * 1024)
-            .spawn(move || run(&theirs, wait))?;
+            .spawn(move || run(&requested, &passes, wait))?;
         Ok(Self {
-            shared,
+            requested: 0,
+            completed: 0,
+            requests: Some(requests),
+            passed,
             thread: Some(thread),
         })
     }
     /// Requests a grace period that begins now or later, and returns its number.
-    pub(super) fn request(&self) -> u64 {
-        let mut epochs = self.shared.lock();
-        epochs.requested += 1;
-        self.shared.changed.notify_all();
-        epochs.requested
+    pub(super) fn request(&mut self) -> u64 {
+        self.requested += 1;
+        if let Some(requests) = &self.requests {
+            // The thread has ended if the kernel cannot wait.
+            _ = requests.send(self.requested);
+        }
+        self.requested
     }
     /// Returns the number of the newest grace period that has passed.
-    pub(super) fn completed(&self) -> u64 {
-        self.shared.lock().completed
+    pub(super) fn completed(&mut self) -> u64 {
+        self.completed = self.passed.try_iter().last().unwrap_or(self.completed);
+        self.completed
     }
     /// Waits until the grace period with this number has passed; false if the kernel cannot wait.
-    pub(super) fn wait(&self, number: u64) -> bool {
-        let mut epochs = self.shared.lock();
-        while epochs.completed < number && !epochs.failed {
-            epochs = self
-                .shared
-                .changed
-                .wait(epochs)
-                .unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn wait(&mut self, number: u64) -> bool {
+        while self.completed < number {
+            match self.passed.recv() {
+                Ok(passed) => self.completed = passed,
+                Err(_) => return false,
+            }
         }
-        epochs.completed >= number
+        true
     }
 }
 
-fn run(shared: &Shared, wait: impl Fn() -> io::Result<()>) {
-    let mut epochs = shared.lock();
-    loop {
-        if epochs.completed < epochs.requested {
-            let number = epochs.requested;
-            drop(epochs);
-            let waited = wait();
-            epochs = shared.lock();
-            match waited {
-                Ok(()) => epochs.completed = number,
-                // From now on no id is reused. That costs capacity, but causes no errors.
-                Err(error) => {
-                    tracing::error!(
-                        "cannot wait for the kernel programs to end: {error}; ids are not reused any more, restart the agent"
-                    );
-                    epochs.failed = true;
-                }
-            }
-            shared.changed.notify_all();
-            if epochs.failed {
-                return;
-            }
-        } else if epochs.stop {
+fn run(
+    requested: &mpsc::Receiver<u64>,
+    passes: &mpsc::Sender<u64>,
+    wait: impl Fn() -> io::Result<()>,
+) {
+    while let Ok(first) = requested.recv() {
+        // One grace period is enough for all that have been requested before it.
+        let number = requested.try_iter().last().unwrap_or(first);
+        if let Err(error) = wait() {
+            // From now on no id is reused. That costs capacity, but causes no errors.
+            tracing::error!(
+                "cannot wait for the kernel programs to end: {error}; ids are not reused any more, restart the agent"
+            );
             return;
-        } else {
-            epochs = shared
-                .changed
-                .wait(epochs)
-                .unwrap_or_else(PoisonError::into_inner);
         }
+        // Nobody receives it while the agent ends.
+        _ = passes.send(number);
     }
 }
 
 impl Drop for Grace {
     fn drop(&mut self) {
-        self.shared.lock().stop = true;
-        self.shared.changed.notify_all();
+        self.requests = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

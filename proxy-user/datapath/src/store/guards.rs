@@ -21,8 +21,7 @@ pub(super) fn prepare_guards<A: Stored>(
     state: &ServiceState,
     plan: &ServicePlan,
     first: Option<ServiceId>,
-    batches: &Batches,
-    reserved: &mut Reserved,
+    reserved: &mut Reserved<'_>,
 ) -> Result<GuardChange<A>, Refusal> {
     // A service without ports needs no guards, and has no id for them.
     let Some(first) = first else {
@@ -45,7 +44,7 @@ pub(super) fn prepare_guards<A: Stored>(
         .into_iter()
         .partition(|address| standing.contains_key(address));
     let keys = new.iter().map(|address| FrontendKey::unserved(*address));
-    let records = reserved.records(maps, keys, batches)?;
+    let records = reserved.records(maps, keys)?;
     Ok(GuardChange {
         new: new.into_iter().zip(records).collect(),
         kept: kept

@@ -162,22 +162,22 @@ impl<A: Family> FamilyMaps<A> {
     }
 
     fn fill(&self) -> [Fill; 4] {
-        let fill = |map, entries, capacity| Fill {
-            map,
-            entries,
-            capacity,
-        };
+        let (frontends, sources) = (self.frontends.capacity(), self.sources.capacity());
         let (records, backends) = (self.records.capacity(), self.backends.capacity());
         [
-            fill(
-                A::FRONTENDS,
-                self.index.len() as u32,
-                self.frontends.capacity(),
-            ),
+            fill(A::FRONTENDS, self.index.len() as u32, frontends),
             fill(A::RECORDS, records - self.record_ids.free(), records),
             fill(A::BACKENDS, backends - self.backend_ids.free(), backends),
-            fill(A::SOURCE_RANGES, self.source_count, self.sources.capacity()),
+            fill(A::SOURCE_RANGES, self.source_count, sources),
         ]
+    }
+}
+
+fn fill(map: &'static str, entries: u32, capacity: u32) -> Fill {
+    Fill {
+        map,
+        entries,
+        capacity,
     }
 }
 
@@ -214,19 +214,13 @@ impl Maps {
     }
     /// Returns how full each of these maps is.
     pub(super) fn fill(&self) -> Vec<Fill> {
-        let capacity = self.slots.capacity();
-        let slots = Fill {
-            map: names::SLOTS,
-            entries: capacity - self.blocks.free(),
-            capacity,
-        };
         let families = self.v4.fill().into_iter().chain(self.v6.fill());
-        let capacity = self.names.capacity();
-        let names = Fill {
-            map: names::NAMES,
-            entries: capacity.saturating_sub(self.service_ids.free()),
-            capacity,
-        };
-        families.chain([slots, names]).collect()
+        let (slots, services) = (self.slots.capacity(), self.names.capacity());
+        let named = services.saturating_sub(self.service_ids.free());
+        let shared = [
+            fill(names::SLOTS, slots - self.blocks.free(), slots),
+            fill(names::NAMES, named, services),
+        ];
+        families.chain(shared).collect()
     }
 }

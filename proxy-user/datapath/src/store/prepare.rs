@@ -35,8 +35,8 @@ pub(super) fn prepare<'a>(
     want: Want,
     room: Quota,
 ) -> Result<ServiceChange<'a>, Refusal> {
-    let mut reserved = Reserved::new(want, room);
-    let change = prepare_service(maps, state, plan, batches, &mut reserved);
+    let mut reserved = Reserved::new(want, room, batches);
+    let change = prepare_service(maps, state, plan, &mut reserved);
     if change.is_err() {
         reserved.give_back(maps);
     }
@@ -47,8 +47,7 @@ fn prepare_service<'a>(
     maps: &mut Maps,
     state: &ServiceState,
     plan: &'a ServicePlan,
-    batches: &Batches,
-    reserved: &mut Reserved,
+    reserved: &mut Reserved<'_>,
 ) -> Result<ServiceChange<'a>, Refusal> {
     let mut ports: Vec<PortChange<'a>> = Vec::with_capacity(plan.ports.len());
     let mut positions = state.positions();
@@ -64,15 +63,15 @@ fn prepare_service<'a>(
             plan: port,
             id,
             existing,
-            source_ranges: prepare_sources(maps, old, port, batches, reserved)?,
-            v4: prepare_family(maps, old, port, batches, reserved)?,
-            v6: prepare_family(maps, old, port, batches, reserved)?,
+            source_ranges: prepare_sources(maps, old, port, reserved)?,
+            v4: prepare_family(maps, old, port, reserved)?,
+            v6: prepare_family(maps, old, port, reserved)?,
         });
     }
     let first = ports.first().map(|port| port.id);
     Ok(ServiceChange {
-        guards_v4: prepare_guards(maps, state, plan, first, batches, reserved)?,
-        guards_v6: prepare_guards(maps, state, plan, first, batches, reserved)?,
+        guards_v4: prepare_guards(maps, state, plan, first, reserved)?,
+        guards_v6: prepare_guards(maps, state, plan, first, reserved)?,
         ports,
     })
 }
@@ -81,8 +80,7 @@ fn prepare_sources(
     maps: &Maps,
     old: Option<&PortState>,
     plan: &PortPlan,
-    batches: &Batches,
-    reserved: &mut Reserved,
+    reserved: &mut Reserved<'_>,
 ) -> Result<Vec<IpNet>, Refusal> {
     let ranges = normal_ranges(&plan.source_ranges);
     let old = old.map_or(&[][..], |old| &old.source_ranges);
@@ -90,8 +88,8 @@ fn prepare_sources(
         .iter()
         .filter(|range| old.binary_search(range).is_err())
     {
-        reserved.source::<V4>(maps, range, batches)?;
-        reserved.source::<V6>(maps, range, batches)?;
+        reserved.source::<V4>(maps, range)?;
+        reserved.source::<V6>(maps, range)?;
     }
     Ok(ranges)
 }
@@ -100,8 +98,7 @@ fn prepare_family<A: Stored>(
     maps: &mut Maps,
     old: Option<&PortState>,
     plan: &PortPlan,
-    batches: &Batches,
-    reserved: &mut Reserved,
+    reserved: &mut Reserved<'_>,
 ) -> Result<FamilyChange<A>, Refusal> {
     let empty = FamilyState::default();
     let state = old.map_or(&empty, |old| &old.families[A::AT]);
@@ -116,7 +113,7 @@ fn prepare_family<A: Stored>(
         .new_frontends
         .iter()
         .map(|(frontend, _)| key_of(frontend, plan.protocol));
-    let records = reserved.records(maps, keys, batches)?;
+    let records = reserved.records(maps, keys)?;
     let mut backends = Vec::with_capacity(delta.backends.len());
     for (id, backend) in &delta.backends {
         let new = id.is_none();

@@ -16,9 +16,11 @@ use super::{
 };
 
 /// The ids and slots that one service's change has taken so far.
-pub(super) struct Reserved {
+pub(super) struct Reserved<'a> {
     want: Want,
     room: Quota,
+    /// What services before this one will write.
+    batches: &'a Batches,
     services: Vec<u32>,
     families: [FamilyReserved; 2],
     blocks: Vec<Block>,
@@ -34,11 +36,12 @@ struct FamilyReserved {
     sources: u32,
 }
 
-impl Reserved {
-    pub(super) fn new(want: Want, room: Quota) -> Self {
+impl<'a> Reserved<'a> {
+    pub(super) fn new(want: Want, room: Quota, batches: &'a Batches) -> Self {
         Self {
             want,
             room,
+            batches,
             services: Vec::new(),
             families: Default::default(),
             blocks: Vec::new(),
@@ -73,16 +76,11 @@ impl Reserved {
 
     /// Reserves an element in the map of source ranges; does nothing if the range is of the other
     /// family.
-    pub(super) fn source<A: Stored>(
-        &mut self,
-        maps: &Maps,
-        range: &IpNet,
-        batches: &Batches,
-    ) -> Result<(), Refusal> {
+    pub(super) fn source<A: Stored>(&mut self, maps: &Maps, range: &IpNet) -> Result<(), Refusal> {
         if range.addr().is_ipv4() != (A::VERSION == 4) {
             return Ok(());
         }
-        let (maps, pending) = (A::maps(maps), A::batches(batches).sources.len());
+        let (maps, pending) = (A::maps(maps), A::batches(self.batches).sources.len());
         let capacity = maps.sources.capacity();
         let limit = capacity - self.room.reserve(capacity);
         let family = &mut self.families[A::AT];
@@ -99,7 +97,6 @@ impl Reserved {
         &mut self,
         maps: &mut Maps,
         keys: impl Iterator<Item = FrontendKey<A>>,
-        batches: &Batches,
     ) -> Result<Vec<RecordId>, Refusal> {
         let room = self.room;
         let family = &mut self.families[A::AT];
@@ -116,7 +113,7 @@ impl Reserved {
             added += u32::from(!maps.index.contains_key(&key));
         }
         family.frontends += added;
-        let pending = A::batches(batches).new_frontends;
+        let pending = A::batches(self.batches).new_frontends;
         let capacity = maps.frontends.capacity();
         let limit = capacity - room.reserve(capacity);
         if added > 0 && maps.index.len() as u32 + pending + family.frontends > limit {

@@ -63,22 +63,22 @@ impl Part {
 #[derive(Debug, Default)]
 pub(super) struct Copying {
     /// The next part: its position among those of all old generations.
-    next: usize,
+    pub(super) next: usize,
     /// True if the ids are to be read from the maps, false if they are known from the last time.
     /// Changes in the new maps since then do not matter: a removed backend gets another generation.
-    reads: bool,
+    pub(super) reads: bool,
     /// For each old generation: which ids in the new maps its ids correspond to.
     references: Vec<References>,
     /// True if the counters of the old maps must still be added to the new ones.
     counts: bool,
-    carried: Carried,
+    pub(super) carried: Carried,
     /// How many generations have programs in front of those with the new maps. What those behind
     /// have copied from these is not copied once more.
     in_front: usize,
     /// True if the copies of flows that the new maps have are removed first.
-    forgets: bool,
+    pub(super) forgets: bool,
     /// True if flows are removed from the old maps.
-    takes: bool,
+    pub(super) takes: bool,
     /// How many entries did not fit so far, this time. They are tried again each time.
     lost: usize,
 }
@@ -92,21 +92,6 @@ impl Copying {
             counts,
             ..Self::default()
         }
-    }
-    /// Makes the next copying begin with reading the ids of services and backends.
-    pub(super) fn read_references(&mut self) {
-        (self.next, self.reads) = (0, true);
-    }
-    /// Makes this copying remove the copies of flows first that the new maps have.
-    pub(super) fn forget_flows(&mut self) {
-        self.forgets = true;
-    }
-    /// Makes each copying from now on remove flows from the old maps.
-    pub(super) fn take_flows(&mut self) {
-        self.takes = true;
-    }
-    pub(super) fn carried(&self) -> Carried {
-        self.carried
     }
     /// Copies what `target` lacks from `sources`, directories of generations, in parts until
     /// `deadline`, but one at least. True if all is copied; then the next call begins anew.

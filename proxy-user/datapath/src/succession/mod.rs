@@ -188,7 +188,7 @@ impl Succession {
             // While programs were attached, flows have ended, and their tuples may be others' now.
             // Begin with what there is at this moment: the new programs have no flows of their own.
             if self.in_front == self.old.len() && !self.homes().any(|home| is_drained(&home)) {
-                self.copying.forget_flows();
+                self.copying.forgets = true;
                 if !self.carry(deadline)? {
                     return Ok(false);
                 }
@@ -199,14 +199,14 @@ impl Succession {
             linux::wait_for_programs();
             // While programs were attached, services may have changed in the new maps, and in the
             // old ones. Drained programs choose no new backends.
-            self.copying.read_references();
+            (self.copying.next, self.copying.reads) = (0, true);
             self.stage = Stage::Drained;
         }
         if let Stage::Drained = self.stage {
             if !self.carry(deadline)? {
                 return Ok(false);
             }
-            self.copying.take_flows();
+            self.copying.takes = true;
             self.stage = Stage::Taken;
         }
         if let Stage::Taken = self.stage {
@@ -289,7 +289,7 @@ impl Datapath {
             return Ok(Some(Carried::default()));
         };
         let is_complete = succession.carry(deadline)?;
-        Ok(is_complete.then(|| succession.copying.carried()))
+        Ok(is_complete.then_some(succession.copying.carried))
     }
     /// True once [`Self::take_over`] has begun: the older programs begin no more flows.
     pub fn is_drained(&self) -> bool {
@@ -312,7 +312,7 @@ impl Datapath {
         if !is_carried {
             return Ok(None);
         }
-        let carried = succession.copying.carried();
+        let carried = succession.copying.carried;
         // Nothing is lost, because what XDP programs handle in the meantime changes no flow's
         // state. And no device is reset.
         for home in succession.homes() {

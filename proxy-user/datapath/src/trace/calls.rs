@@ -22,7 +22,7 @@ use super::{Lost, Wanted, buffers, failed, program, take_map, tell};
 use crate::{
     error::DatapathError,
     maps::pins::{files, layout_dir, links_of},
-    programs::fd,
+    programs::{cgroup2_mounts, fd},
 };
 
 static OBJECT: &[u8] =
@@ -61,10 +61,7 @@ impl Calls {
     /// Attaches the tracing programs; `None` if no socket hook is attached.
     pub(super) fn attach(pin_dir: &Path, wanted: &Wanted) -> Result<Option<Self>, DatapathError> {
         let home = layout_dir(pin_dir);
-        let refused = |error: String| DatapathError::Program {
-            program: "that tells of socket calls".into(),
-            reason: error,
-        };
+        let refused = |reason| DatapathError::of_program("that tells of socket calls", reason);
         let Some(cgroup) = cgroup_of(&home).map_err(failed("find the socket hooks"))? else {
             return Ok(None);
         };
@@ -141,11 +138,7 @@ fn cgroup_of(home: &Path) -> io::Result<Option<File>> {
 /// found.
 fn find(id: u64) -> io::Result<Option<File>> {
     let mounts = fs::read_to_string("/proc/self/mounts")?;
-    let roots = mounts.lines().filter_map(|line| {
-        let words: Vec<_> = line.split(' ').collect();
-        (words.get(2) == Some(&"cgroup2")).then(|| PathBuf::from(words[1]))
-    });
-    let mut waiting: Vec<_> = roots.collect();
+    let mut waiting: Vec<_> = cgroup2_mounts(&mounts).collect();
     while let Some(folder) = waiting.pop() {
         // A cgroup may have been removed in the meantime.
         let Ok(metadata) = fs::metadata(&folder) else {

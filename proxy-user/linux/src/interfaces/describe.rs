@@ -2,12 +2,12 @@
 //! What each interface is, and which ones get the kernel programs, from rtnetlink's links and
 //! addresses. Pure; called by `seen`.
 
-use std::{collections::HashMap, net::IpAddr};
+use std::collections::HashMap;
 
 use ipnet::IpNet;
 use proxy_common::masquerade::SOURCES;
 
-use super::{Address, Interface, InterfaceKind, Link, Mac, Patterns, Source};
+use super::{Address, Interface, InterfaceKind, Link, Mac, Patterns, Source, is_link_local};
 use crate::glob;
 
 /// Kinds of interfaces beyond which nobody is: their addresses are the node's own.
@@ -153,11 +153,8 @@ impl<'a> Node<'a> {
     }
     /// True if a link has an address that packets from elsewhere may be for.
     fn is_addressed(&self, link: &Link) -> bool {
-        let global = |address: &&Address| match address.net.addr() {
-            IpAddr::V4(v4) => !v4.is_link_local(),
-            IpAddr::V6(v6) => !v6.is_unicast_link_local(),
-        };
-        self.addresses_of(link.index).iter().any(global)
+        let mut addresses = self.addresses_of(link.index).iter();
+        addresses.any(|address| !is_link_local(address.net.addr()))
     }
     fn classify(&self, link: &Link) -> InterfaceKind {
         if link.loopback {

@@ -15,8 +15,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use describe::describe;
-pub use neighbours::follow_neighbours;
-pub use netlink::{Interfaces, InterfacesError};
+pub use neighbours::{follow_neighbours, port_to};
+pub use netlink::{Interfaces, InterfacesError, subscribe};
 pub use pods::{Mac, Neighbours, PodLink, pod_links, why_not};
 
 /// What an interface is on this node.
@@ -92,14 +92,9 @@ impl Interface {
     /// True if the interface carries the packets of one pod only. Where a node is itself a
     /// container, its uplinks are veths as well, but they have a subnet.
     pub fn leads_to_one_pod(&self) -> bool {
-        let holds_many = |net: &IpNet| {
-            let link_local = match net.addr() {
-                IpAddr::V4(address) => address.is_link_local(),
-                IpAddr::V6(address) => address.is_unicast_link_local(),
-            };
-            // A link between two hosts may have a subnet of four addresses.
-            !link_local && net.max_prefix_len() - net.prefix_len() > 2
-        };
+        // A link between two hosts may have a subnet of four addresses.
+        let holds_many =
+            |net: &IpNet| !is_link_local(net.addr()) && net.max_prefix_len() - net.prefix_len() > 2;
         self.veth_port
             || self.kind == InterfaceKind::PodSide && !self.addresses.iter().any(holds_many)
     }
@@ -107,6 +102,14 @@ impl Interface {
     /// all services.
     pub fn is_of_ipvs(&self) -> bool {
         ["kube-ipvs0", "kube-dummy-if"].contains(&self.name.as_str())
+    }
+}
+
+/// True for an address that every interface has, and that says nothing about who is behind it.
+pub fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
     }
 }
 

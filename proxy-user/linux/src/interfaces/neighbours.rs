@@ -5,26 +5,31 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    io,
     net::IpAddr,
     time::Duration,
 };
 
-use futures_util::{StreamExt, TryStreamExt};
-use netlink_packet_core::NetlinkPayload;
+use netlink_packet_core::{NetlinkPayload, Parseable};
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
     neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState},
-    route::{RouteAttribute, RouteMessage, RouteType},
 };
-use rtnetlink::{Handle, MulticastGroup, RouteMessageBuilder, new_multicast_connection};
+use netlink_sys::protocols::NETLINK_ROUTE;
+use rtnetlink::MulticastGroup;
 use tokio::{
     sync::mpsc,
     time::{Instant, sleep},
 };
 
 use super::{
-    netlink::{Messages, take_messages},
+    netlink::{subscribe, take_messages},
     pods::{Mac, Neighbours},
+};
+use crate::{
+    answers::none_if,
+    netlink::Connection,
+    route::{GET_NEIGHBOUR, HEADER, Routed, route},
 };
 
 /// How long a change waits for further ones, so that they are sent together.
@@ -60,12 +65,12 @@ pub async fn follow_neighbours(changes: mpsc::Sender<Neighbours>) {
     }
 }
 
-/// Follows the tables over one rtnetlink subscription, until it fails or the receiver is closed.
+/// Follows the tables over rtnetlink subscriptions, until one fails or the receiver is closed.
 async fn follow(
     changes: &mpsc::Sender<Neighbours>,
     sent: &mut Option<Neighbours>,
     tables: &mut Tables,
-) -> Result<(), rtnetlink::Error> {
+) -> io::Result<()> {
     let groups = [
         MulticastGroup::Neigh,
         MulticastGroup::Ipv4Route,
@@ -73,30 +78,31 @@ async fn follow(
         MulticastGroup::Ipv4Rule,
         MulticastGroup::Ipv6Rule,
     ];
-    // The subscription comes before the first list: no change in between is lost.
-    let (connection, handle, messages) = new_multicast_connection(&groups)
-        .map_err(|error| rtnetlink::Error::NamespaceError(error.to_string()))?;
-    let connection = tokio::spawn(connection);
-    let mut messages: Messages = messages.map(|(message, _)| message.payload).boxed();
-    let followed = async {
+    loop {
+        // The subscription comes before the list: no change in between is lost.
+        let mut messages = subscribe(&groups)?;
+        tables.list()?;
+        let list_at = Instant::now() + LIST_EVERY;
         loop {
-            tables.list(&handle).await?;
-            let list_at = Instant::now() + LIST_EVERY;
-            loop {
-                tables.verify(&handle).await;
-                if send(changes, sent, tables.described()).await.is_err() {
-                    return Ok(());
-                }
-                let take = |message: &_| tables.take_message(message);
-                if !take_messages(&mut messages, list_at, (SETTLE, SETTLE), take).await {
-                    break;
-                }
+            tables.verify();
+            if send(changes, sent, tables.described()).await.is_err() {
+                return Ok(());
+            }
+            let take = |message: &_| tables.take_message(message);
+            if !take_messages(&mut messages, list_at, (SETTLE, SETTLE), take).await {
+                break;
             }
         }
-    };
-    let ended = followed.await;
-    connection.abort();
-    ended
+    }
+}
+
+/// Returns the index of the bridge's port that leads to this address; None if the address is no
+/// known neighbour, or if the bridge does not know the port.
+pub fn port_to(bridge: u32, address: IpAddr) -> io::Result<Option<u32>> {
+    let mut tables = Tables::default();
+    tables.list()?;
+    let mac = tables.neighbours.get(&(bridge, address));
+    Ok(mac.and_then(|mac| tables.ports.get(&(bridge, *mac)).copied()))
 }
 
 /// Sends the neighbours if they differ from those sent last; fails if the receiver is closed.
@@ -125,14 +131,19 @@ struct Tables {
 impl Tables {
     /// Reads the complete tables. Bridge ports that a bridge has forgotten are kept: frames of pods
     /// that go past the stack do not reach the bridge, so it cannot remember their ports.
-    async fn list(&mut self, handle: &Handle) -> Result<(), rtnetlink::Error> {
+    fn list(&mut self) -> io::Result<()> {
         let mut listed = Self::default();
-        for family in [AddressFamily::Unspec, AddressFamily::Bridge] {
-            let request = handle.neighbours().get().set_address_family(family);
-            let all: Vec<_> = request.execute().try_collect().await?;
-            for message in &all {
-                listed.take(message, true);
-            }
+        let connection = Connection::open(NETLINK_ROUTE)?;
+        for family in [libc::AF_UNSPEC, libc::AF_BRIDGE] {
+            let mut request = [0; HEADER];
+            request[0] = family as u8;
+            let answered = connection.list(GET_NEIGHBOUR, &request, |answer| {
+                if let Ok(message) = NeighbourMessage::parse(answer) {
+                    listed.take(&message, true);
+                }
+            });
+            // A kernel without bridges has no such table.
+            none_if(&[libc::EAFNOSUPPORT, libc::EOPNOTSUPP], answered)?;
         }
         self.neighbours = listed.neighbours;
         let used: BTreeSet<_> = self
@@ -199,21 +210,13 @@ impl Tables {
     }
 
     /// Asks the kernel for the routes to neighbours whose route is not known.
-    async fn verify(&mut self, handle: &Handle) {
-        let unknown: BTreeSet<IpAddr> = self
-            .neighbours
-            .keys()
-            .map(|(_, address)| *address)
-            .filter(|address| !self.routed.contains_key(address))
-            .collect();
-        for address in unknown {
-            let route = handle.route().get(question(address)).execute();
-            let answer = route.boxed().try_next().await.ok().flatten();
-            self.routed
-                .insert(address, answer.as_ref().and_then(leads_to));
-        }
+    fn verify(&mut self) {
         let known = self.neighbours.keys();
         let known: BTreeSet<_> = known.map(|(_, address)| *address).collect();
+        for address in &known {
+            let direct = || direct_route(*address);
+            self.routed.entry(*address).or_insert_with(direct);
+        }
         self.routed.retain(|address, _| known.contains(address));
     }
 
@@ -234,29 +237,15 @@ fn is_usable(state: NeighbourState) -> bool {
     matches!(state, Reachable | Stale | Delay | Probe | Permanent)
 }
 
-/// Returns the rtnetlink request for the route to one address.
-fn question(address: IpAddr) -> RouteMessage {
-    match address {
-        IpAddr::V4(address) => RouteMessageBuilder::<std::net::Ipv4Addr>::new()
-            .destination_prefix(address, 32)
-            .build(),
-        IpAddr::V6(address) => RouteMessageBuilder::<std::net::Ipv6Addr>::new()
-            .destination_prefix(address, 128)
-            .build(),
-    }
-}
-
 /// Returns the interface of a unicast route without a gateway; None for other routes.
-fn leads_to(route: &RouteMessage) -> Option<u32> {
-    let mut interface = None;
-    for attribute in &route.attributes {
-        match attribute {
-            RouteAttribute::Oif(index) => interface = Some(*index),
-            RouteAttribute::Gateway(_) | RouteAttribute::Via(_) => return None,
-            _ => {}
-        }
+fn direct_route(address: IpAddr) -> Option<u32> {
+    match route(address, None) {
+        Ok(Routed::Leaves {
+            interface,
+            neighbour,
+        }) if neighbour == address => Some(interface),
+        _ => None,
     }
-    interface.filter(|_| route.header.kind == RouteType::Unicast)
 }
 
 #[cfg(test)]
@@ -320,24 +309,5 @@ mod tests {
         assert_eq!(tables.ports, BTreeMap::from([((3, POD), 5)]));
         tables.take(&learned(6, NeighbourState::Reachable), true);
         assert_eq!(tables.ports, BTreeMap::from([((3, POD), 6)]));
-    }
-
-    #[test]
-    fn only_a_unicast_route_without_a_gateway_leads_to_the_neighbour() {
-        let gateway = std::net::Ipv4Addr::new(10, 40, 1, 1).into();
-        let gateway = Some(RouteAttribute::Gateway(gateway));
-        for (kind, gateway, interface) in [
-            (RouteType::Unicast, None, Some(3)),
-            (RouteType::Local, None, None),
-            (RouteType::Unicast, gateway, None),
-        ] {
-            let mut route = RouteMessage::default();
-            route.header.kind = kind;
-            route.attributes = [RouteAttribute::Oif(3)]
-                .into_iter()
-                .chain(gateway)
-                .collect();
-            assert_eq!(leads_to(&route), interface);
-        }
     }
 }

@@ -4,14 +4,17 @@
 use std::{io, time::Duration};
 
 use futures_util::{StreamExt, stream::BoxStream};
-use netlink_packet_core::{
-    NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
-};
+use netlink_packet_core::{NetlinkPayload, Parseable};
 use netlink_packet_route::{RouteNetlinkMessage, address::AddressMessage, link::LinkMessage};
-use rtnetlink::{Handle, MulticastGroup, new_multicast_connection};
+use netlink_sys::protocols::NETLINK_ROUTE;
+use rtnetlink::{MulticastGroup, new_multicast_connection};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{Interface, Patterns, seen::Seen};
+use crate::{
+    netlink::Connection,
+    route::{GET_LINK, LINK_HEADER},
+};
 
 /// How long to wait for further messages after a change: a new interface causes several.
 const SETTLE: Duration = Duration::from_millis(1);
@@ -19,75 +22,64 @@ const SETTLE: Duration = Duration::from_millis(1);
 const AT_MOST: Duration = Duration::from_millis(5);
 /// How often the interfaces are listed again, in case a message was not understood.
 const LIST_EVERY: Duration = Duration::from_secs(30);
-/// How many times an interrupted list is requested again at once.
-const DUMPS: u32 = 10;
 /// Pauses before another attempt: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(5));
 
 /// Follows the interfaces of the network namespace in which [`Self::open`] was called. Needs a
 /// tokio runtime.
 pub struct Interfaces {
-    connection: Connection,
+    messages: Messages,
     patterns: Patterns,
     seen: Seen,
     list_at: Instant,
     current: Vec<Interface>,
 }
 
-/// A subscription to rtnetlink's messages about changes, and a handle for requests over the same
-/// socket.
-struct Connection {
-    handle: Handle,
-    messages: Messages,
+/// Subscribes to rtnetlink's messages about changes.
+pub fn subscribe(groups: &[MulticastGroup]) -> io::Result<Messages> {
+    let (connection, _, messages) = new_multicast_connection(groups)?;
+    tokio::spawn(connection);
+    Ok(messages.map(|(message, _)| message.payload).boxed())
 }
 
-impl Connection {
-    fn open() -> Result<Self, InterfacesError> {
-        let groups = [
-            MulticastGroup::Link,
-            MulticastGroup::Ipv4Ifaddr,
-            MulticastGroup::Ipv6Ifaddr,
-            MulticastGroup::Tc,
-        ];
-        let (mut connection, handle, messages) =
-            new_multicast_connection(&groups).map_err(|source| InterfacesError {
-                attempt: "open a socket",
-                source,
-            })?;
-        // The last message of a list may be the one with the flag that it was interrupted.
-        connection.set_forward_done(true);
-        tokio::spawn(connection);
-        let messages = messages.map(|(message, _)| message.payload);
-        Ok(Self {
-            handle,
-            messages: messages.boxed(),
-        })
-    }
+fn failed(attempt: &'static str) -> impl Fn(io::Error) -> InterfacesError {
+    move |source| InterfacesError { attempt, source }
 }
 
-async fn list(mut handle: Handle) -> Result<Seen, InterfacesError> {
-    let request = RouteNetlinkMessage::GetLink(LinkMessage::default());
-    let links: Vec<LinkMessage> = dump(&mut handle, "list interfaces", request, |one| match one {
-        RouteNetlinkMessage::NewLink(link) => Some(link),
-        _ => None,
-    })
-    .await?;
-    let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
-    let addresses: Vec<AddressMessage> =
-        dump(&mut handle, "list addresses", request, |one| match one {
-            RouteNetlinkMessage::NewAddress(address) => Some(address),
-            _ => None,
-        })
-        .await?;
+fn subscribe_to_interfaces() -> Result<Messages, InterfacesError> {
+    let groups = [
+        MulticastGroup::Link,
+        MulticastGroup::Ipv4Ifaddr,
+        MulticastGroup::Ipv6Ifaddr,
+        MulticastGroup::Tc,
+    ];
+    subscribe(&groups).map_err(failed("open a socket"))
+}
+
+fn list() -> Result<Seen, InterfacesError> {
+    const GET_ADDRESS: u16 = 22;
+    /// Length of `struct ifaddrmsg`.
+    const ADDRESS_HEADER: usize = 8;
+    let connection = Connection::open(NETLINK_ROUTE).map_err(failed("open a socket"))?;
+    let mut links: Vec<LinkMessage> = Vec::new();
+    let listed = connection.list(GET_LINK, &[0; LINK_HEADER], |link| {
+        links.extend(LinkMessage::parse(link).ok());
+    });
+    listed.map_err(failed("list interfaces"))?;
+    let mut addresses: Vec<AddressMessage> = Vec::new();
+    let listed = connection.list(GET_ADDRESS, &[0; ADDRESS_HEADER], |address| {
+        addresses.extend(AddressMessage::parse(address).ok());
+    });
+    listed.map_err(failed("list addresses"))?;
     Ok(Seen::new(&links, &addresses))
 }
 
 /// Lists all interfaces and addresses. A known interface that is missing without a message about
 /// its removal counts as gone only once two lists agree.
-async fn list_again(handle: &Handle, known: &Seen) -> Result<Seen, InterfacesError> {
-    let mut seen = list(handle.clone()).await?;
+fn list_again(known: &Seen) -> Result<Seen, InterfacesError> {
+    let mut seen = list()?;
     while seen.lacks(known) {
-        let again = list(handle.clone()).await?;
+        let again = list()?;
         let agree = !again.lacks(&seen) && !seen.lacks(&again);
         seen = again;
         if agree {
@@ -97,58 +89,15 @@ async fn list_again(handle: &Handle, known: &Seen) -> Result<Seen, InterfacesErr
     Ok(seen)
 }
 
-/// Requests a list until it is complete, and returns its elements. The kernel makes a list in
-/// several steps; if something changes in between, elements may be missing.
-async fn dump<T>(
-    handle: &mut Handle,
-    attempt: &'static str,
-    request: RouteNetlinkMessage,
-    pick: impl Fn(RouteNetlinkMessage) -> Option<T>,
-) -> Result<Vec<T>, InterfacesError> {
-    let failed = |source| InterfacesError { attempt, source };
-    for _ in 0..DUMPS {
-        let mut request = NetlinkMessage::from(request.clone());
-        request.header.flags = NLM_F_REQUEST | NLM_F_DUMP;
-        let answers = handle.request(request).map_err(io::Error::other);
-        let answers = answers.map_err(failed)?.collect::<Vec<_>>().await;
-        if let Some(elements) = whole(answers).map_err(failed)? {
-            return Ok(elements.into_iter().filter_map(pick).collect());
-        }
-    }
-    let changing = "it changes faster than the kernel lists it";
-    Err(failed(io::Error::new(io::ErrorKind::Interrupted, changing)))
-}
-
-/// Returns the elements of a list; None if a change interrupted it or its end is missing.
-fn whole(
-    answers: Vec<NetlinkMessage<RouteNetlinkMessage>>,
-) -> io::Result<Option<Vec<RouteNetlinkMessage>>> {
-    let mut elements = Vec::new();
-    let (mut interrupted, mut ended) = (false, false);
-    for answer in answers {
-        interrupted |= answer.header.flags & NLM_F_DUMP_INTR != 0;
-        match answer.payload {
-            NetlinkPayload::InnerMessage(element) => elements.push(element),
-            NetlinkPayload::Error(error) => return Err(error.to_io()),
-            NetlinkPayload::Done(done) if done.code < 0 => {
-                return Err(io::Error::from_raw_os_error(-done.code));
-            }
-            NetlinkPayload::Done(_) => ended = true,
-            _ => {}
-        }
-    }
-    Ok((ended && !interrupted).then_some(elements))
-}
-
 impl Interfaces {
     /// Reads all interfaces and subscribes to their changes.
     pub async fn open(patterns: Patterns) -> Result<Self, InterfacesError> {
         // The subscription comes before the first list: no change in between is lost.
-        let connection = Connection::open()?;
-        let seen = list(connection.handle.clone()).await?;
+        let messages = subscribe_to_interfaces()?;
+        let seen = list()?;
         let current = seen.describe(&patterns);
         Ok(Self {
-            connection,
+            messages,
             patterns,
             seen,
             list_at: Instant::now() + LIST_EVERY,
@@ -164,7 +113,7 @@ impl Interfaces {
     /// listed only after a message that does not say what has changed.
     pub async fn changed(&mut self) -> &[Interface] {
         loop {
-            let messages = &mut self.connection.messages;
+            let messages = &mut self.messages;
             let take = |message: &_| self.seen.take(message);
             let known = take_messages(messages, self.list_at, (SETTLE, AT_MOST), take).await;
             if !known {
@@ -183,15 +132,11 @@ impl Interfaces {
     async fn list(&mut self) {
         let (mut pause, last) = PAUSES;
         loop {
-            let listed = async {
-                let connection = Connection::open()?;
-                let seen = list_again(&connection.handle, &self.seen).await?;
-                Ok::<_, InterfacesError>((connection, seen))
-            };
-            match listed.await {
-                Ok((connection, seen)) => {
-                    self.connection = connection;
-                    self.seen = seen;
+            let listed = subscribe_to_interfaces()
+                .and_then(|messages| Ok((messages, list_again(&self.seen)?)));
+            match listed {
+                Ok((messages, seen)) => {
+                    (self.messages, self.seen) = (messages, seen);
                     self.list_at = Instant::now() + LIST_EVERY;
                     return;
                 }
@@ -270,32 +215,6 @@ mod tests {
         let taken = timeout(Duration::from_secs(1), taking).await;
         assert_eq!(taken, Ok(true));
         assert!(!seen.describe(&Patterns::default()).is_empty());
-    }
-
-    #[test]
-    fn an_interrupted_or_truncated_netlink_dump_is_rejected() {
-        use netlink_packet_core::{DoneMessage, NLM_F_MULTIPART, NetlinkHeader};
-        let message = |flags, payload| {
-            let mut header = NetlinkHeader::default();
-            header.flags = NLM_F_MULTIPART | flags;
-            NetlinkMessage::new(header, payload)
-        };
-        let one = |index| link(index, AddressFamily::Unspec, true);
-        let done = |code| {
-            let mut done = DoneMessage::default();
-            done.code = code;
-            Message::Done(done)
-        };
-        let count = |answers| whole(answers).expect("no error").map(|all| all.len());
-        let all = vec![message(0, one(1)), message(0, one(2)), message(0, done(0))];
-        assert_eq!(count(all.clone()), Some(2));
-        assert_eq!(count(all[..2].to_vec()), None, "cut off");
-        for interrupted in 0..3 {
-            let mut all = all.clone();
-            all[interrupted].header.flags |= NLM_F_DUMP_INTR;
-            assert_eq!(count(all), None, "message {interrupted}");
-        }
-        assert!(whole(vec![message(0, one(1)), message(0, done(-12))]).is_err());
     }
 
     #[tokio::test]

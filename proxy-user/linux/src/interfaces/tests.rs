@@ -77,11 +77,7 @@ fn attach_patterns_replace_detection_except_for_bridges_and_loopback(
 /// Whatever its kind, an interface with an address is an uplink; one that cannot be is named.
 #[rstest]
 #[case("dsa", "192.0.2.1/24", InterfaceKind::Uplink)]
-#[case("ppp", "192.0.2.1/32", InterfaceKind::Uplink)]
 #[case("wwan", "2001:db8::1/64", InterfaceKind::Uplink)]
-#[case("rmnet", "192.0.2.1/30", InterfaceKind::Uplink)]
-#[case("hsr", "192.0.2.1/24", InterfaceKind::Uplink)]
-#[case("batadv", "192.0.2.1/24", InterfaceKind::Uplink)]
 #[case("macvtap", "192.0.2.1/24", InterfaceKind::Uplink)]
 #[case("macvtap", "fe80::1/64", InterfaceKind::Other)]
 #[case("dsa", "169.254.7.7/16", InterfaceKind::Other)]

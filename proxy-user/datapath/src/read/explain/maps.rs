@@ -173,14 +173,11 @@ impl<A: Family> FamilyMaps<A> {
     ) -> Result<Vec<Backend<A>>, DatapathError> {
         let array: MappedArray<Backend<A>> = reader.array(A::BACKENDS)?;
         let mut found = Vec::new();
-        for window in 0..array.windows() {
-            let visited = array.scan_window(window, |backend: Backend<A>| {
-                if backend.service == service {
-                    found.push(backend);
-                }
-            });
-            visited.map_err(failed(A::BACKENDS))?;
-        }
+        let scanned = array.scan(|_, backend| {
+            found.extend((backend.service == service).then_some(backend));
+            false
+        });
+        scanned.map_err(failed(A::BACKENDS))?;
         Ok(found)
     }
 

@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use linux::now;
 use proxy_common::{
-    Counter, EndpointSet, FlowKey, FlowKind, FrontendKind, Port, Protocol, Record, ServiceId,
-    Settings, Verdict, decide, origin_of_packet, origin_of_socket,
+    Counter, EndpointSet, FlowKey, FlowKind, FrontendKind, Origin, Port, Protocol, Record,
+    ServiceId, Settings, Verdict, decide, origin_of_packet, origin_of_socket,
 };
 
 use super::{Asked, By, Explained, MatchedFrontend, endpoints, maps::FamilyMaps};
@@ -61,33 +61,35 @@ pub(super) fn explain<A: Family>(
         || maps.is_in_pod_ranges(client),
         || maps.is_node_address(client),
     );
-    let verdict = decide(
+    let verdict = judge(maps, &record, origin, client)?;
+    matched(reader, maps, &record, origin, verdict, Some(client))
+}
+
+fn judge<A: Family>(
+    maps: &FamilyMaps<A>,
+    record: &Record<A>,
+    origin: Origin,
+    client: A,
+) -> Result<Verdict, DatapathError> {
+    Ok(decide(
         record.flags,
         origin,
         maps.settings.policy::<A>(),
         record.internal.count() != 0,
         record.external.count() != 0,
-        maps.allows(&record, client)?,
-    );
-    let mut explained = matched(reader, maps, &record, verdict)?;
-    explained.origin = Some(origin);
-    if let Verdict::Forward { external, .. } = verdict {
-        let set = record.flags.set_of_block(external);
-        explained.affinity = maps.held(&record, client, set)?;
-        if let Some(held) = explained.affinity {
-            explained.to = vec![held.endpoint];
-        }
-    }
-    Ok(explained)
+        maps.allows(record, client)?,
+    ))
 }
 
 /// Explains a packet or socket for whose destination there is a record: its service, the endpoints,
-/// and what the verdict means for them.
+/// and what the verdict means for them. `client`: who may have affinity to an endpoint.
 fn matched<A: Family>(
     reader: &mut Reader,
     maps: &FamilyMaps<A>,
     record: &Record<A>,
+    origin: Origin,
     verdict: Verdict,
+    client: Option<A>,
 ) -> Result<Explained, DatapathError> {
     let counter = match verdict {
         Verdict::Forward { .. } => Counter::ForwardedNew,
@@ -99,6 +101,7 @@ fn matched<A: Family>(
         Verdict::DropSource => Counter::DroppedSource,
     };
     let mut explained = Explained::unmatched(maps.settings, counter, None);
+    explained.origin = Some(origin);
     explained.frontend = Some(frontend(reader, maps, record)?);
     let (block, local_only, masquerades) = match verdict {
         Verdict::Forward {
@@ -126,6 +129,13 @@ fn matched<A: Family>(
         .map(|(backend, _)| socket(backend.address, backend.port))
         .collect();
     explained.to.sort_unstable();
+    if let (Verdict::Forward { external, .. }, Some(client)) = (verdict, client) {
+        let set = record.flags.set_of_block(external);
+        explained.affinity = maps.held(record, client, set)?;
+        if let Some(held) = explained.affinity {
+            explained.to = vec![held.endpoint];
+        }
+    }
     Ok(explained)
 }
 
@@ -254,32 +264,18 @@ pub(super) fn explain_socket<A: Family>(
         ));
     };
     let source = maps.internal_address();
-    let verdict = decide(
-        record.flags,
-        origin,
-        settings.policy::<A>(),
-        record.internal.count() != 0,
-        record.external.count() != 0,
-        maps.allows(&record, source)?,
-    );
+    let verdict = judge(maps, &record, origin, source)?;
     if !is_node && matches!(verdict, Verdict::DropSource | Verdict::DropNoLocalEndpoint) {
         return Ok(left(
             "what policy drops of a pod is dropped packet by packet",
         ));
     }
-    let mut explained = matched(reader, maps, &record, verdict)?;
-    explained.origin = Some(origin);
-    if let Verdict::Forward { external, .. } = verdict {
+    let client = is_node.then_some(source);
+    let mut explained = matched(reader, maps, &record, origin, verdict, client)?;
+    if let Verdict::Forward { .. } = verdict {
         explained.counter = Counter::SocketTranslated;
         // The socket gets its source address from the route to the endpoint.
         explained.masquerades = false;
-        if is_node {
-            let set = record.flags.set_of_block(external);
-            explained.affinity = maps.held(&record, source, set)?;
-        }
-        if let Some(held) = explained.affinity {
-            explained.to = vec![held.endpoint];
-        }
     }
     Ok(explained)
 }
