@@ -39,10 +39,11 @@ fn dropping_chains_are_logged_or_get_accept_rules_and_those_of_iptables_legacy_a
     }
     world.nft("add rule inet firewall forward ip saddr 192.0.2.1 accept\n");
     assert!(agent.stop().success());
-    // The next agent finds the rules of the first, and names what it cannot change.
+    // The next agent finds the rules and maps of the first, and names what it cannot change.
     let with_rules = rules();
     world.tool("iptables-legacy", "--policy FORWARD DROP");
     let agent = world.start_configured(7, ACCEPTS);
+    agent.logs("ready planned=1 written=0");
     assert_eq!(rules(), with_rules);
     let command = "iptables-legacy -I FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT";
     agent.says(&["WARN", "iptables-legacy chain FORWARD", command]);
