@@ -18,36 +18,17 @@ use crate::{
     world::{BINARY, World},
 };
 
-/// Rules that kube-proxy makes in mode iptables.
-const OF_IPTABLES: &str = "*nat
-:KUBE-SERVICES - [0:0]
-:KUBE-SVC-ABCDEFGHIJKLMNOP - [0:0]
--A PREROUTING -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES
--A KUBE-SERVICES -d 172.30.1.1/32 -p tcp -m tcp --dport 80 -j KUBE-SVC-ABCDEFGHIJKLMNOP
-COMMIT
-";
-
 /// Starts kube-proxy on the node of a world.
 fn start(world: &World, kubeconfig: &str) -> KubeProxy {
-    let (node, program) = (world.node(), program());
-    let started = KubeProxy::start(
-        node,
-        program.as_ref(),
-        "nftables",
-        None,
-        kubeconfig.as_ref(),
-    );
+    let program = std::env::var("KUBE_PROXY").expect("the program; `cargo xtask test` names it");
+    let (node, program, kubeconfig) = (world.node(), program.as_ref(), kubeconfig.as_ref());
+    let started = KubeProxy::start(node, program, "nftables", None, kubeconfig);
     started.expect("kube-proxy")
 }
 
 /// Returns true if its rules have this cluster IP.
 fn has_rules(world: &World, cluster_ip: &str) -> bool {
     world.tool("nft", "list ruleset").contains(cluster_ip)
-}
-
-/// Returns the path of the program kube-proxy.
-fn program() -> String {
-    std::env::var("KUBE_PROXY").expect("the program; `cargo xtask test` names it")
 }
 
 fn ports_of_connections(world: &World, process: u32) -> BTreeSet<String> {
@@ -129,19 +110,4 @@ fn wait_ends_with_kube_proxys_rules_and_dead_connections_are_replaced_as_soon_as
     println!("the agent after {own:?}, kube-proxy after {theirs:?}");
     assert!(own > Duration::from_secs(5), "the connection was not dead");
     assert!(own < LIMIT, "{own:?}: {}", agent.log());
-    // The command of deploy/kube-proxy/clean removes its rules, and those only.
-    drop(kube_proxy);
-    world.nft("delete table inet dead; add table ip others\n");
-    let node = world.node();
-    let restored = node.feed("iptables-nft-restore", &["--noflush"], OF_IPTABLES);
-    restored.expect("iptables' rules");
-    let rules = || world.tool("nft", "list ruleset");
-    assert!(rules().contains("KUBE-SVC"), "{}", rules());
-    world.tool(&program(), "--cleanup");
-    let left = world.tool("nft", "list tables");
-    assert!(
-        !left.contains("kube-proxy") && left.contains("table ip others"),
-        "{left}"
-    );
-    assert!(!rules().contains("KUBE-SVC"), "{}", rules());
 }
