@@ -9,7 +9,6 @@ use serde_json::Value;
 use crate::{
     agent::{Agent, eventually},
     attachments::CART,
-    objects::{Service, questions},
     world::{BINARY, World},
 };
 
@@ -54,40 +53,18 @@ impl World {
     }
 }
 
-/// The report of `status` once it shows no problems.
-fn settled(world: &World, agent: &Agent) -> Value {
-    let mut status = Value::Null;
-    eventually("all is well", agent, || {
-        status = world.status();
-        status["problems"].as_array().is_some_and(Vec::is_empty)
-    });
-    status
-}
-
 /// Splits a command line into its words.
 fn words(line: &str) -> Vec<&str> {
     line.split(' ').collect()
 }
 
-#[test]
-fn commands_show_what_the_node_serves_and_what_the_agent_says() {
-    let world = World::serving();
-    for service in [
-        Service::new("twin", "172.30.1.2").node_port(31000),
-        Service::new("sticky", "172.30.1.3").sticky(),
-        questions(),
-    ] {
-        world.write(&service.file(), service);
-    }
-    let config =
-        "clusterCIDR: 10.40.0.0/16\nportolan: {maps: {frontends: 64}}\nipvs: {scheduler: rr}\n";
-    let agent = world.start_configured(7, config);
-    let _open = world.connect(CART).expect("served");
-    let _held = world.connect("172.30.1.3:80").expect("served");
-    let _own = world.connect_from_node(CART).expect("served at the socket");
-
-    lists_are_filtered_and_formatted(&world);
-    let status = settled(&world, &agent);
+/// The agent has the settings of [`crate::reads`], and one of kube-proxy's without effect.
+pub(crate) fn status_and_warnings_show_what_the_agent_says(world: &World, agent: &Agent) {
+    let mut status = Value::Null;
+    eventually("all is well", agent, || {
+        status = world.status();
+        status["problems"].as_array().is_some_and(Vec::is_empty)
+    });
     for (pointer, expected) in [
         ("/agent/health", Value::from(200)),
         ("/agent/pid", agent.pid().into()),
@@ -121,16 +98,9 @@ fn commands_show_what_the_node_serves_and_what_the_agent_says() {
     let reason = of_config[0]["reason"].as_str().unwrap_or_default();
     assert!(reason.contains("ipvs have no effect"), "{warnings}");
     assert_eq!(of_config[0]["page"], "docs/runbooks.md#settings");
+}
 
-    test_connects_to_every_address(&world);
-    world.write("cart.yaml", "# nothing\n");
-    eventually("its endpoint is no longer listed", &agent, || {
-        let rows = world.json(&["backends"]);
-        let mut rows = rows.as_array().expect("rows").iter();
-        rows.all(|row| row["service"] != "shop/cart")
-    });
-
-    assert!(agent.stop().success());
+pub(crate) fn commands_say_that_no_agent_answers(world: &World) {
     let status = world.status();
     assert_eq!(status["agent"]["health"], Value::Null, "{status}");
     assert_eq!(status["interfaces"]["attached"], 3, "the programs stay");
@@ -146,10 +116,10 @@ fn commands_show_what_the_node_serves_and_what_the_agent_says() {
     let file = world.path("config.yaml");
     let config = world.told(&["config", "--config", &file, "--changed", "--no-headers"]);
     assert!(config.contains("portolan.maps.frontends  64"), "{config}");
-    an_agent_is_found_whose_servers_have_other_addresses(&world);
 }
 
-fn lists_are_filtered_and_formatted(world: &World) {
+/// A client holds one connection to `cart` by packets and one at its socket.
+pub(crate) fn lists_are_filtered_and_formatted(world: &World) {
     // A service counts with its cluster IP, its other ports and its node port.
     for (line, expected) in [
         ("services cart", 3),
@@ -158,7 +128,7 @@ fn lists_are_filtered_and_formatted(world: &World) {
         ("services questions --protocol udp", 1),
         ("backends cart", 1),
         ("flows shop/cart --state established,answered", 1),
-        ("flows --client 10.40.1.10", 2),
+        ("flows --client 10.40.1.10", 1),
         ("flows --state closed", 0),
         ("sockets cart", 1),
         ("counters", proxy_common::Counter::ALL.len()),
@@ -167,14 +137,13 @@ fn lists_are_filtered_and_formatted(world: &World) {
         assert_eq!(printed.trim(), expected.to_string(), "{line}");
     }
     for (line, pointer, expected) in [
-        ("backends cart", "/0/address", "10.40.1.20:8080".into()),
         ("backends questions", "/0/protocol", "UDP".into()),
         ("backends questions", "/0/servicePort", 53.into()),
         ("flows shop/cart", "/0/frontend", CART.into()),
-        // The socket belongs to this process, which is not in the node's network namespace itself.
+        // The socket belongs to this process, which is not in the client's network namespace itself.
         ("sockets cart", "/0/process/pid", std::process::id().into()),
         (
-            "affinity sticky --address 10.40.1.0/24",
+            "affinity cart --address 10.40.1.0/24",
             "/0/status",
             "holds".into(),
         ),
@@ -190,23 +159,23 @@ fn lists_are_filtered_and_formatted(world: &World) {
     let names = world.told(&["services", "-A", "-o", "name"]);
     assert_eq!(
         names,
-        "service/shop/cart\nservice/shop/questions\nservice/shop/sticky\nservice/shop/twin\n"
+        "service/shop/cart\nservice/shop/empty\nservice/shop/local\nservice/shop/questions\n"
     );
     let path = "jsonpath={.items[?(@.kind=='node-port')].port}";
     let ports = world.told(&["services", "-o", path]);
-    assert_eq!(ports, "30001\n30003\n31000\n");
+    assert_eq!(ports, "30001\n30002\n30003\n");
     let wide = world.told(&["sockets", "-o", "wide"]);
     let pid = format!("  {}  ", std::process::id());
     assert!(wide.contains(&pid), "{wide}");
 }
 
-fn test_connects_to_every_address(world: &World) {
+pub(crate) fn test_connects_to_every_address(world: &World) {
     for (line, code) in [
-        ("test shop/twin", 0),
+        ("test shop/cart", 0),
         // Nobody listens.
         ("test --connect 10.40.1.20:9", 1),
         // One or the other.
-        ("test shop/twin --connect 10.40.1.20:9", 2),
+        ("test shop/cart --connect 10.40.1.20:9", 2),
     ] {
         let mut command = world.asking(&words(line));
         let ran = world.in_node_process(|| command.output());
@@ -214,7 +183,7 @@ fn test_connects_to_every_address(world: &World) {
         let said = String::from_utf8_lossy(&ran.stdout).into_owned();
         assert_eq!(ran.status.code(), Some(code), "{line}: {said}");
         if code == 0 {
-            for address in ["172.30.1.2:80", "10.40.0.1:31000"] {
+            for address in [CART, "10.40.0.1:30001"] {
                 let line = said.lines().find(|line| line.contains(address));
                 let connected = line.is_some_and(|line| line.contains("connected in"));
                 assert!(connected, "{address}: {said}");
@@ -223,7 +192,7 @@ fn test_connects_to_every_address(world: &World) {
     }
 }
 
-fn an_agent_is_found_whose_servers_have_other_addresses(world: &World) {
+pub(crate) fn an_agent_is_found_whose_servers_have_other_addresses(world: &World) {
     let flags = "--metrics-bind-address 127.0.0.1:20249 --healthz-bind-address 127.0.0.1:20256 \
                  --probe-bind-address 127.0.0.1:20247";
     let flags: Vec<_> = flags.split_whitespace().collect();

@@ -5,7 +5,7 @@ use std::{
     io::{self, BufRead, BufReader, ErrorKind, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket},
     os::fd::AsRawFd,
-    process::{Child, Command},
+    process::Command,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, Ordering},
@@ -15,7 +15,7 @@ use std::{
 };
 
 use k8s_openapi::jiff::Timestamp;
-use lab::node::netns::NetNs;
+use lab::node::{netns::NetNs, process::Killed};
 
 /// How long to wait for an answer, also on a busy machine.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -257,19 +257,15 @@ pub(crate) fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> usize {
 }
 
 /// A process that is running; dropping this kills it.
-pub(crate) struct Sleeping(Child);
+pub(crate) struct Sleeping {
+    _process: Killed,
+}
 
 impl Sleeping {
     /// Starts a process in a pod: by it, others see the pod's network namespace.
     pub(crate) fn in_pod(pod: &NetNs) -> Self {
         let process = pod.enter(|| Command::new("sleep").arg("3600").spawn());
-        Self(process.expect("the pod").expect("it runs"))
-    }
-}
-
-impl Drop for Sleeping {
-    fn drop(&mut self) {
-        _ = self.0.kill();
-        _ = self.0.wait();
+        let _process = Killed(process.expect("the pod").expect("it runs"));
+        Self { _process }
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What only reads, asked of one agent on one node, part by part: first the names of pods in lists,
-//! the exact numbers of `top`, and the types of every map.
+//! the exact numbers of `top`, and the types of every map; at the end, without the agent.
 
 use std::{
     io::{self, BufRead, BufReader},
@@ -11,6 +11,7 @@ use proxy_common::maps::{ALL, LAYOUT_VERSION};
 use serde_json::Value;
 
 use crate::{
+    commands,
     connection::{Sleeping, answer_questions, asking},
     objects::{Service, pod_endpoint, questions},
     observe, terminal, trace,
@@ -37,12 +38,17 @@ fn lists_top_trace_metrics_and_bpftool_agree_with_what_clients_did() {
     world.write("web.yaml", WEB);
     let (code, said) = world.refused(&["services"]);
     assert_eq!(code, Some(1), "no agent has run on this node: {said}");
-    let agent = world.start_configured(7, "portolan: {forwarding: stack, logPackets: true}\n");
+    let config = "portolan: {forwarding: stack, logPackets: true, maps: {frontends: 64}}
+ipvs: {scheduler: rr}
+";
+    let agent = world.start_configured(7, config);
     // The first ones count every packet of a service.
     lists_name_the_pods_of_endpoints_and_clients(&world);
     top_agrees_exactly_with_what_clients_counted(&world);
     observe::metrics_count_packets_and_changes(&agent);
     bpftool_reads_every_map_with_the_names_of_its_fields(&world);
+    commands::status_and_warnings_show_what_the_agent_says(&world, &agent);
+    commands::test_connects_to_every_address(&world);
     terminal::bad_input_is_named(&world);
     terminal::a_closed_pipe_is_no_error(&world);
     terminal::tables_fit_the_terminal(&world);
@@ -51,6 +57,9 @@ fn lists_top_trace_metrics_and_bpftool_agree_with_what_clients_did() {
     trace::a_second_trace_is_refused_but_not_after_the_first_was_killed(&world);
     observe::every_packet_of_a_client_behind_a_tunnel_is_logged(&world, &agent);
     observe::a_packet_that_cannot_be_rewritten_is_dropped_and_named(&world, &agent);
+    assert!(agent.stop().success());
+    commands::commands_say_that_no_agent_answers(&world);
+    commands::an_agent_is_found_whose_servers_have_other_addresses(&world);
 }
 
 /// The slice of another service, whose pod is the client.
@@ -67,6 +76,7 @@ fn lists_name_the_pods_of_endpoints_and_clients(world: &World) {
     let _packets = world.connect("172.30.1.1:80").expect("served");
     let _socket = world.connect_at_socket("172.30.1.1:80");
     let _process = Sleeping::in_pod(world.client());
+    commands::lists_are_filtered_and_formatted(world);
 
     let folder = world.manifests();
     let folder = ["--manifests", folder.as_str()];

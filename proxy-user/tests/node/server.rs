@@ -45,11 +45,6 @@ impl Server<'_> {
         file
     }
 
-    /// The path of a kubeconfig of the account of a fleet's agents.
-    pub(crate) fn agents_kubeconfig(&self) -> String {
-        self.0.agents_kubeconfig().display().to_string()
-    }
-
     /// Runs kubectl with words separated by blanks; returns its output.
     pub(crate) fn kubectl(&self, words: &str) -> String {
         self.try_kubectl(words).expect("kubectl")

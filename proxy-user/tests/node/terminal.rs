@@ -8,6 +8,8 @@ use std::{
     process::{Command, Stdio},
 };
 
+use control::testing::rows;
+
 use crate::{
     attachments::CART,
     world::{BINARY, World},
@@ -15,7 +17,7 @@ use crate::{
 
 /// Input that is refused: the arguments, the status, and what is said about it. The unit tests of
 /// the command line have what needs no node.
-const REFUSED: &str = "\
+const REFUSED: &str = "
 services -o xml | 2 | 'xml'
 dump /nonexistent/x.tar.gz | 2 |
 config --config /nonexistent | 2 |
@@ -32,17 +34,16 @@ counters nosuch | 1 | no counter's name contains \"nosuch\"";
 
 /// Bad arguments exit with 2, unknown names with 1.
 pub(crate) fn bad_input_is_named(world: &World) {
-    for line in REFUSED.lines() {
-        let fields: Vec<_> = line.split('|').map(str::trim).collect();
-        let (code, said) = world.refused(&fields[0].split(' ').collect::<Vec<_>>());
-        assert_eq!(code, fields[1].parse().ok(), "{line}: {said}");
+    for [line, status, named] in rows(REFUSED) {
+        let (code, said) = world.refused(&line.split(' ').collect::<Vec<_>>());
+        assert_eq!(code, status.parse().ok(), "{line}: {said}");
         // Errors of the command line are clap's.
         let is_named = ["portolan: ", "error: "].map(|start| said.starts_with(start));
         assert!(
             code == Some(1) || is_named.contains(&true),
             "{line}: {said}"
         );
-        assert!(said.contains(fields[2]), "{line}: {said}");
+        assert!(said.contains(&*named), "{line}: {said}");
     }
 }
 

@@ -8,6 +8,7 @@ use lab::node::{netns::NetNs, pod::wire};
 
 use crate::{
     agent::{Agent, eventually},
+    attachments::redirecting,
     connection::Open,
     past_the_stack::RENEWALS,
     world::{World, packets},
@@ -67,51 +68,34 @@ fn answers_by(node: &NetNs, open: &mut Open) -> usize {
     by
 }
 
-/// How replies find an uplink.
-struct Case {
-    name: &'static str,
-    /// Commands of iproute2.
-    routes: &'static str,
-    /// All connections' replies leave by one uplink.
-    is_fixed: bool,
-    /// Packets must leave past the stack, because the program finds the route of the stack.
-    is_past: bool,
-}
-
-const CASES: [Case; 4] = [
-    Case {
-        name: "one route",
-        routes: "route add CLIENTS via 192.168.1.2",
-        is_fixed: true,
-        is_past: true,
-    },
-    Case {
-        name: "a rule for the node's address",
-        routes: "route add CLIENTS via 192.168.0.2
+/// How replies find an uplink: a name, commands of iproute2, whether all connections' replies leave
+/// by one uplink, and whether packets must leave past the stack, because the program finds the route
+/// of the stack.
+const CASES: [(&str, &str, bool, bool); 4] = [
+    ("one route", "route add CLIENTS via 192.168.1.2", true, true),
+    (
+        "a rule for the node's address",
+        "route add CLIENTS via 192.168.0.2
 route add CLIENTS via 192.168.1.2 table 77
 rule add from 10.40.0.1 lookup 77",
-        is_fixed: true,
-        is_past: true,
-    },
-    Case {
-        name: "a rule for pods' addresses",
-        routes: "route add CLIENTS via 192.168.0.2
+        true,
+        true,
+    ),
+    (
+        "a rule for pods' addresses",
+        "route add CLIENTS via 192.168.0.2
 route add CLIENTS via 192.168.1.2 table 77
 rule add from 10.40.1.0/24 lookup 77",
-        is_fixed: true,
-        is_past: false,
-    },
-    Case {
-        name: "a hash over two next hops",
-        routes: "route add CLIENTS nexthop via 192.168.0.2 nexthop via 192.168.1.2",
-        is_fixed: false,
-        is_past: false,
-    },
+        true,
+        false,
+    ),
+    (
+        "a hash over two next hops",
+        "route add CLIENTS nexthop via 192.168.0.2 nexthop via 192.168.1.2",
+        false,
+        false,
+    ),
 ];
-
-fn start(world: &World, forwarding: &str) -> Agent {
-    world.start_configured(7, &format!("portolan: {{forwarding: {forwarding}}}\n"))
-}
 
 /// Connects a few times; returns the uplink by which each connection's answers leave.
 fn uplinks_of(world: &World, host: &NetNs, agent: &Agent, name: &str) -> Vec<usize> {
@@ -127,9 +111,9 @@ fn uplinks_of(world: &World, host: &NetNs, agent: &Agent, name: &str) -> Vec<usi
         .collect()
 }
 
-/// Runs `work` while the node has the routes of a case.
-fn with_routes<T>(world: &World, case: &Case, work: impl FnOnce() -> T) -> T {
-    let routes = case.routes.replace("CLIENTS", CLIENTS);
+/// Runs `work` while the node has these routes.
+fn with_routes<T>(world: &World, routes: &str, work: impl FnOnce() -> T) -> T {
+    let routes = routes.replace("CLIENTS", CLIENTS);
     world.ip(&routes);
     // The agent looks once a second which interfaces may redirect.
     thread::sleep(Duration::from_secs(3));
@@ -142,30 +126,27 @@ fn with_routes<T>(world: &World, case: &Case, work: impl FnOnce() -> T) -> T {
 fn replies_leave_by_the_same_uplink_past_the_stack_and_through_it() {
     let world = World::serving();
     let host = attach_host(&world);
-    let agent = start(&world, "stack");
-    let by_stack = CASES.each_ref().map(|case| {
-        with_routes(&world, case, || {
-            uplinks_of(&world, &host, &agent, case.name)
-        })
+    let agent = world.start_by_stack(7);
+    let by_stack = CASES.map(|(name, routes, ..)| {
+        with_routes(&world, routes, || uplinks_of(&world, &host, &agent, name))
     });
     drop(agent);
-    let agent = start(&world, "auto");
-    for (case, by_stack) in CASES.iter().zip(by_stack) {
-        let name = case.name;
-        let past = with_routes(&world, case, || {
-            let is_past = || {
+    let agent = redirecting(&world);
+    for ((name, routes, is_fixed, is_past), by_stack) in CASES.into_iter().zip(by_stack) {
+        let past = with_routes(&world, routes, || {
+            let leaves_past = || {
                 let mut open = Open::connect(&host, NODE_PORT).expect("it connects");
                 let before = world.forwarded();
                 answers_by(world.node(), &mut open);
                 world.forwarded() - before <= RENEWALS
             };
-            if case.is_past {
-                eventually("packets leave past the stack", &agent, is_past);
+            if is_past {
+                eventually("packets leave past the stack", &agent, leaves_past);
             }
             uplinks_of(&world, &host, &agent, name)
         });
         println!("{name}: {by_stack:?}, past the stack {past:?}");
-        if case.is_fixed {
+        if is_fixed {
             assert_eq!(by_stack, past, "{name}");
         }
     }
