@@ -11,6 +11,7 @@ use crate::{
     agent::{Agent, eventually, within},
     check::{a_server_that_is_away_is_named, services_are_read_and_no_events_written},
     explain,
+    kube_proxy::{dead_connections_are_replaced, wait_ends_with_kube_proxys_rules},
     objects::service,
     server::{Server, prepare},
     world::World,
@@ -25,6 +26,7 @@ fn objects_of_the_api_server_are_followed_and_its_outages_outlived_with_the_righ
     let mut server = prepare(&world);
     explain::make_pods(&server);
     services_are_read_and_no_events_written(&world, &server);
+    wait_ends_with_kube_proxys_rules(&world, &server);
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/overlays/kubeadm");
     server.apply(server.kubectl(&format!("kustomize {folder}")));
     let given = rights::capabilities();
@@ -36,6 +38,7 @@ fn objects_of_the_api_server_are_followed_and_its_outages_outlived_with_the_righ
     no_other_right_is_needed_or_given(&world, &server, &agent, &file);
     explain::pods_and_reasons_come_from_the_api_server(&world, &server, &agent, &file);
     changes_are_followed_and_events_written(&world, &server, &agent);
+    dead_connections_are_replaced(&world, &server, &agent);
     an_outage_of_the_server_is_outlived(&world, &mut server, &agent);
 }
 

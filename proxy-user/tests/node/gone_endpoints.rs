@@ -108,7 +108,7 @@ impl Node {
             world.add_bridge(&format!("{}1/{length}", network.pods));
         }
         plug(world.node(), world.client(), &[network.client]).expect("a pod");
-        world.write("node.yaml", node_object(&[network.node], Some(7)));
+        world.write("node.yaml", node_object(&[network.node], 7));
         let [pod, other] = ["20", "30"].map(|last| format!("{}{last}", network.pods));
         Self {
             _process: Sleeping::in_pod(world.client()),
@@ -153,7 +153,7 @@ impl Node {
         let cart = Service::new("cart", self.network.cluster_ip);
         let cart = cart.endpoints(endpoints.collect());
         self.world.write("cart.yaml", cart);
-        let node = node_object(&[self.network.node], Some(version));
+        let node = node_object(&[self.network.node], version);
         self.world.write("node.yaml", node);
     }
 

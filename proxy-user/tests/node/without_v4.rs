@@ -33,7 +33,7 @@ fn a_node_without_ipv4_is_healthy_and_serves_pods_and_node_processes() {
     // The default address, which other tests replace.
     let agent = world.spawn(&["--healthz-bind-address", "0.0.0.0"]);
     without_a_node_object_healthz_fails_but_livez_and_services_work(&world, &agent);
-    world.write("node.yaml", node_object(&[OF_V6[0]], Some(7)));
+    world.write("node.yaml", node_object(&[OF_V6[0]], 7));
     agent.wait_for(7);
     assert_eq!(ask(&agent, HEALTH.port(), "/healthz"), Some(200));
     assert_eq!(ask(&agent, HEALTH.port(), "/livez"), Some(200));

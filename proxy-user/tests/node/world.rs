@@ -66,7 +66,7 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn build() -> Self {
         let world = Self::with_pods(OF_V4);
-        world.write("node.yaml", node_object(&[OF_V4[0]], Some(7)));
+        world.write("node.yaml", node_object(&[OF_V4[0]], 7));
         world
     }
 

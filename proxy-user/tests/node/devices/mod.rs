@@ -55,7 +55,7 @@ fn services_are_reached_through_every_kind_of_interface(
                 .unwrap_or_else(|error| panic!("{}: {error:#}", kind.name))
         })
         .collect();
-    world.write("node.yaml", node_object(&of_node(), Some(7)));
+    world.write("node.yaml", node_object(&of_node(), 7));
     let (objects, flows): (Vec<_>, Vec<_>) = lanes.iter().map(Lane::flows).unzip();
     world.write("lanes.yaml", objects.join("---\n"));
     let forwarding_name = forwarding.name();
