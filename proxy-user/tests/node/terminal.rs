@@ -25,6 +25,11 @@ init --config /nonexistent | 2 |
 trace --service nobody | 2 | no service \"nobody\" is served here
 trace --service shop/nobody:http | 2 | no service \"shop/nobody:http\" is served here
 trace --write /nowhere/x | 2 | --write /nowhere/x
+explain --from 10.40.1.10 --to service/shop/none | 2 | no address of Service shop/none
+explain --from 10.40.1.10 --to service/shop/cart:http | 2 | has no such TCP port
+explain --from 10.40.1.10 --to [fd00::1]:80 | 2 | of different IP families
+explain --from pod/shop/cart-1 --to 172.30.1.1:80 | 2 | the maps do not name pods
+explain --from 10.40.1.10 --to 172.30.1.1:80 --interface nowhere0 | 2 | --interface nowhere0
 flows --service nope | 1 | no service \"nope\"
 sockets --service a/b | 1 | no service \"a/b\"
 flows shop/nosuch | 1 | no service \"nosuch\" in the namespace shop is served here
