@@ -5,7 +5,7 @@
 use std::{
     fs::File,
     os::unix::process::CommandExt,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Stdio},
     thread,
     time::{Duration, Instant},
@@ -19,7 +19,7 @@ use super::{
     bpffs::{PREFIX, PinDir},
     http,
     kube_proxy::tail,
-    manifests::ManifestFolder,
+    manifests,
     netns::NetNs,
     options::HEALTH,
     process::{count_start, end, end_with_us},
@@ -34,21 +34,22 @@ const TO_TAKE_EFFECT: Duration = Duration::from_secs(300);
 pub struct Agent<'a> {
     namespace: &'a NetNs,
     child: Child,
-    manifests: ManifestFolder,
+    manifests: PathBuf,
     folder: TempDir,
     pins: PinDir,
 }
 
 impl<'a> Agent<'a> {
-    /// Starts the agent on a node. `manifests` are the first objects that it reads.
+    /// Starts the agent on a node. `content` are the first objects that it reads.
     pub fn start(
         namespace: &'a NetNs,
         options: &Options<'_>,
-        manifests: &Manifests<'_>,
+        content: &Manifests<'_>,
     ) -> Result<Self> {
         let folder = TempDir::with_prefix(format!("{PREFIX}{}-", std::process::id()))
             .context("make the agent's folder")?;
-        let manifests = ManifestFolder::create(folder.path().join("manifests"), manifests)?;
+        let manifests = folder.path().join("manifests");
+        manifests::create(&manifests, content)?;
         let pins = PinDir::new();
         let child = spawn(namespace, options, folder.path(), &manifests, &pins)?;
         Ok(Self {
@@ -90,7 +91,7 @@ impl<'a> Agent<'a> {
 
     /// Returns the folder from which the agent reads manifests.
     pub fn manifests(&self) -> &Path {
-        self.manifests.path()
+        &self.manifests
     }
 
     pub fn pid(&self) -> u32 {
@@ -99,7 +100,7 @@ impl<'a> Agent<'a> {
 
     /// Replaces the whole manifest file that the agent reads.
     pub fn publish(&self, manifests: &str) -> Result<()> {
-        self.manifests.publish(manifests)
+        manifests::publish(&self.manifests, manifests)
     }
 
     /// Waits until /healthz shows that `version` of the Node object has taken effect.
@@ -139,10 +140,10 @@ fn spawn(
     namespace: &NetNs,
     options: &Options<'_>,
     folder: &Path,
-    manifests: &ManifestFolder,
+    manifests: &Path,
     pins: &PinDir,
 ) -> Result<Child> {
-    let mut command = options.command(folder, manifests.path(), pins.path())?;
+    let mut command = options.command(folder, manifests, pins.path())?;
     let log = File::options()
         .create(true)
         .append(true)

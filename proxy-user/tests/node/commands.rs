@@ -4,13 +4,23 @@
 
 use std::process::{Command, Output};
 
+use proxy_common::Counter;
 use serde_json::Value;
 
 use crate::{
     agent::{Agent, eventually},
     attachments::CART,
+    objects::Service,
     world::{BINARY, World},
 };
+
+/// What a command has printed as JSON, whatever its exit status.
+#[track_caller]
+pub(crate) fn printed(output: &Output) -> Value {
+    let said = String::from_utf8_lossy(&output.stderr);
+    let printed = serde_json::from_slice(&output.stdout);
+    printed.unwrap_or_else(|error| panic!("{error}: {output:?} {said}"))
+}
 
 impl World {
     /// Runs a command on this node.
@@ -38,7 +48,7 @@ impl World {
     /// The report of `status`, with or without problems; the exit status must match.
     pub(crate) fn status(&self) -> Value {
         let output = self.ask(&["status", "-o", "json"]);
-        let status: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let status = printed(&output);
         let is_well = status["problems"].as_array().is_some_and(Vec::is_empty);
         assert_eq!(output.status.code(), Some((!is_well).into()), "{status}");
         status
@@ -84,8 +94,7 @@ pub(crate) fn status_and_warnings_show_what_the_agent_says(world: &World, agent:
     // Without `--pin-dir`, `status` learns from the agent where its pins are.
     let mut command = Command::new(BINARY);
     command.args(["status", "-o", "json"]);
-    let output = world.output(&mut command);
-    let by_itself: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let by_itself = printed(&world.output(&mut command));
     assert_eq!(by_itself["interfaces"], status["interfaces"]);
     let screen = world.told(&["status"]);
     assert!(screen.lines().count() < 24, "{screen}");
@@ -131,7 +140,7 @@ pub(crate) fn lists_are_filtered_and_formatted(world: &World) {
         ("flows --client 10.40.1.10", 1),
         ("flows --state closed", 0),
         ("sockets cart", 1),
-        ("counters", proxy_common::Counter::ALL.len()),
+        ("counters", Counter::ALL.len()),
     ] {
         let printed = world.told(&[&words(line)[..], &["--count"]].concat());
         assert_eq!(printed.trim(), expected.to_string(), "{line}");
@@ -192,9 +201,15 @@ pub(crate) fn test_connects_to_every_address(world: &World) {
     }
 }
 
-pub(crate) fn an_agent_is_found_whose_servers_have_other_addresses(world: &World) {
+/// An agent beside another proxy serves only the Services of its proxy name.
+pub(crate) fn a_canary_is_found_by_other_addresses_and_serves_its_services_alone(world: &World) {
+    let till = Service::new("till", "172.30.1.4");
+    let labelled = till
+        .clone()
+        .labelled("service.kubernetes.io/service-proxy-name", "canary");
+    world.write("till.yaml", labelled);
     let flags = "--metrics-bind-address 127.0.0.1:20249 --healthz-bind-address 127.0.0.1:20256 \
-                 --probe-bind-address 127.0.0.1:20247";
+                 --probe-bind-address 127.0.0.1:20247 --service-proxy-name canary";
     let flags: Vec<_> = flags.split_whitespace().collect();
     let agent = world.spawn(&flags);
     eventually("it is found and healthy", &agent, || {
@@ -211,6 +226,22 @@ pub(crate) fn an_agent_is_found_whose_servers_have_other_addresses(world: &World
     }
     let said = world.json(&["version"]);
     assert_eq!(said["agent"], env!("CARGO_PKG_VERSION"), "{said}");
+    eventually("it serves its own", &agent, || {
+        world.connect("172.30.1.4:80").is_ok()
+    });
+    // It takes over maps in which all are served.
+    eventually("the other proxy's are left alone", &agent, || {
+        world.connect(CART).is_err()
+    });
+    let unknown = || world.count(Counter::RejectedUnknownFlow);
+    let before = unknown();
+    assert!(world.connect(CART).is_err());
+    assert_eq!(unknown(), before);
+    world.write("till.yaml", till);
+    eventually("the other proxy has it back", &agent, || {
+        world.connect("172.30.1.4:80").is_err()
+    });
+    assert!(!agent.log().contains("WARN"), "{}", agent.log());
     // No agent listens on this port.
     let (code, said) = world.refused(&["warnings", "--metrics-bind-address", "127.0.0.1:20250"]);
     assert!(

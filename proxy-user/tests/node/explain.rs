@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::{
     agent::{Agent, eventually},
+    commands::printed,
     connection::serve,
     objects::{Service, endpoint, pod_endpoint},
     repair::detach,
@@ -33,10 +34,7 @@ struct Said(i32, Value);
 fn explain(world: &World, from: &str, to: &str, flags: &[&str]) -> Said {
     let words = ["--from", from, "--to", to, "--output", "json"];
     let output = run(world, &[&words, flags].concat());
-    let said = String::from_utf8_lossy(&output.stderr);
-    let report = serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|error| panic!("{error}: {output:?} {said}"));
-    Said(output.status.code().expect("a status"), report)
+    Said(output.status.code().expect("a status"), printed(&output))
 }
 
 impl Said {

@@ -5,7 +5,6 @@
 mod agent;
 mod attachments;
 mod bandwidth;
-mod canary;
 mod check;
 mod clean;
 mod cluster;

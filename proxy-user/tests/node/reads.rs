@@ -61,7 +61,7 @@ ipvs: {scheduler: rr}
     observe::a_packet_that_cannot_be_rewritten_is_dropped_and_named(&world, &agent);
     assert!(agent.stop().success());
     commands::commands_say_that_no_agent_answers(&world);
-    commands::an_agent_is_found_whose_servers_have_other_addresses(&world);
+    commands::a_canary_is_found_by_other_addresses_and_serves_its_services_alone(&world);
 }
 
 /// The slice of another service, whose pod is the client.
