@@ -3,10 +3,9 @@
 //! everything that the agent leaves behind. Called by conformance, tests, benchmarks and the demo.
 
 use std::{
-    fs::File,
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
-    process::{Child, Stdio},
+    process::Child,
     thread,
     time::{Duration, Instant},
 };
@@ -22,7 +21,7 @@ use super::{
     manifests,
     netns::NetNs,
     options::HEALTH,
-    process::{count_start, end, end_with_us},
+    process::{count_start, end, end_with_us, spawn_logged},
 };
 pub use super::{manifests::Manifests, options::Options};
 
@@ -144,22 +143,10 @@ fn spawn(
     pins: &PinDir,
 ) -> Result<Child> {
     let mut command = options.command(folder, manifests, pins.path())?;
-    let log = File::options()
-        .create(true)
-        .append(true)
-        .open(folder.join("log"))
-        .context("create the agent's log")?;
-    command
-        .stdin(Stdio::null())
-        .stdout(log.try_clone().context("share the agent's log")?)
-        .stderr(log)
-        .env("RUST_BACKTRACE", "0")
-        .process_group(0);
+    command.env("RUST_BACKTRACE", "0").process_group(0);
     end_with_us(&mut command, Signal::SIGTERM);
     count_start();
-    namespace
-        .enter(|| command.spawn())?
-        .with_context(|| format!("start {}: build it", options.binary.display()))
+    spawn_logged(namespace, &mut command, &folder.join("log")).context("build the agent")
 }
 
 fn version_in(body: &str) -> Option<u64> {

@@ -8,6 +8,7 @@ use serde_json::json;
 use crate::{
     agent::eventually,
     attachments::{LEFT, LINES, is_past_the_stack, redirecting},
+    two_uplinks::replies_leave_by_the_uplink_of_their_route_past_the_stack,
     world::World,
 };
 
@@ -39,9 +40,10 @@ fn limit(world: &World, interface: &str) {
 }
 
 #[test]
-fn every_packet_passes_the_bandwidth_plugins_limits() {
+fn replies_leave_by_their_uplink_and_every_packet_passes_the_bandwidth_plugins_limits() {
     let world = World::serving();
     let agent = redirecting(&world);
+    replies_leave_by_the_uplink_of_their_route_past_the_stack(&world, &agent);
     // Distributions set this: a packet from the ifb device must still have its sender's address.
     world.set("ipv4/conf/all/rp_filter", "1");
     let interface = world.client_interface();

@@ -14,7 +14,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use k8s_openapi::jiff::Timestamp;
 use lab::node::{netns::NetNs, process::Killed};
 
 /// How long to wait for an answer, also on a busy machine.
@@ -69,15 +68,13 @@ impl Open {
     pub(crate) fn keep_connecting(pod: &NetNs, to: &str, done: &AtomicBool) -> u32 {
         let (mut made, mut slow) = (0, 0);
         while !done.load(Ordering::Relaxed) {
-            let (at, begun) = (Timestamp::now(), Instant::now());
+            let begun = Instant::now();
             let open =
                 Self::connect(pod, to).unwrap_or_else(|error| panic!("connection {made}: {error}"));
             let (took, repeated) = (begun.elapsed(), repeated(open.0.get_ref()));
             if repeated > 0 && took > Duration::from_millis(900) {
                 slow += 1;
-                println!(
-                    "connection {made}, begun at {at}: {took:?}, {repeated} segments repeated"
-                );
+                println!("connection {made}: {took:?}, {repeated} segments repeated");
             }
             assert!(slow < 2, "two of {made} connections lost a segment");
             made += 1;

@@ -10,8 +10,7 @@ use serde_json::{Value, json};
 use crate::{
     agent::{Agent, eventually},
     commands::printed,
-    connection::serve,
-    objects::{Service, endpoint, pod_endpoint},
+    objects::{Service, pod_endpoint},
     repair::detach,
     server::Server,
     world::World,
@@ -64,15 +63,6 @@ pub(crate) fn outside(world: &World) -> NetNs {
     outside
 }
 
-/// Gives the server pod another address, at which it answers too.
-fn serve_also(world: &World, address: &str) {
-    let add = format!("address add {address}/32 dev eth0\n");
-    world.server().ip(&add).expect("an address");
-    let interface = world.server_interface();
-    world.ip(&format!("route add {address}/32 dev {interface}"));
-    serve(world.server(), (address, 8080));
-}
-
 /// A service with more endpoints: one not ready, one terminating, one that is the client.
 pub(crate) fn cart() -> Service {
     Service::new("cart", "172.30.1.1").endpoints(vec![
@@ -88,9 +78,7 @@ fn explain_reads_the_maps_without_an_agent() {
     let world = World::build();
     world.write("cart.yaml", cart());
     let sticky = Service::new("sticky", "172.30.1.5").sticky();
-    let both = ["10.40.1.21", "10.40.1.20"].map(endpoint);
-    world.write("sticky.yaml", sticky.endpoints(both.into()));
-    serve_also(&world, "10.40.1.21");
+    world.write("sticky.yaml", sticky);
     let _outside = outside(&world);
     assert!(world.start_by_stack(7).stop().success());
     the_report_on_the_page_is_printed(&world);

@@ -117,11 +117,6 @@ impl Service {
         self
     }
 
-    /// Changes the node port of a service with one port.
-    pub(crate) fn node_port(self, node_port: u16) -> Self {
-        self.ports(&[("", "TCP", 80, Some(node_port))])
-    }
-
     /// Changes the port at which the endpoints of a service with one port serve.
     pub(crate) fn target(self, target: u16) -> Self {
         self.of_slice(

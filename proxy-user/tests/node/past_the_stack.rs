@@ -10,7 +10,7 @@ use std::{
 };
 
 use datapath::maps::tables::Table;
-use lab::node::foreign::ChainPosition;
+use lab::node::{foreign::ChainPosition, pod::plug};
 use nix::sys::signal::Signal;
 use proxy_common::{LocalPod, V4, maps};
 use socket2::{Domain, Socket, Type};
@@ -47,12 +47,6 @@ pub(crate) fn link(world: &World) -> Option<LocalPod> {
     entry(world).filter(LocalPod::is_open)
 }
 
-/// The number of packets that the pod's own interface has received.
-fn received(world: &World) -> u64 {
-    let [received, _] = packets(world.server(), "eth0");
-    received
-}
-
 /// Makes a connection; true if none of its packets were forwarded by the node's stack.
 fn passes_by(world: &World) -> bool {
     let before = world.forwarded();
@@ -72,11 +66,13 @@ fn packets_are_redirected_to_a_pod_without_qdisc_or_egress_program() {
     let known = link(&world).expect("known");
     assert_eq!(known.interface, world.index(&interface));
 
-    let before = received(&world);
+    // The number of packets that the pod's own interface has received.
+    let received = || packets(world.server(), "eth0")[0];
+    let before = received();
     for _ in 0..10 {
         assert!(passes_by(&world));
     }
-    let counted = received(&world) - before;
+    let counted = received() - before;
     // A connection has SYN, ACK, FIN and the last ACK, and maybe a segment of data.
     assert!((40..=80).contains(&counted), "{counted} packets");
 
@@ -103,7 +99,7 @@ fn packets_are_redirected_to_a_pod_without_qdisc_or_egress_program() {
     let removed = world.server().ip("link del eth0\n");
     removed.expect("the pod's interface");
     eventually("the pod is gone", &agent, || link(&world).is_none());
-    world.join_server();
+    plug(world.node(), world.server(), &[SERVER]).expect("a pod");
     eventually("it is back", &agent, || link(&world).is_some());
     a_pod_that_is_replaced_while_no_agent_runs_is_reached(&world, agent);
 }

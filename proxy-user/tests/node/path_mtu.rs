@@ -48,26 +48,9 @@ outside | masquerade | host | translated translated translated translated
 outside | packets    | pod  | -          -          translated reported
 outside | packets    | node | -          -          translated -
 ";
-const LINKS: [(Side, Where); 4] = [
-    (Side::Backend, Where::Router),
-    (Side::Backend, Where::Node),
-    (Side::Client, Where::Router),
-    (Side::Client, Where::Node),
-];
-
-/// The side of the node where the narrow link is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Side {
-    Client,
-    Backend,
-}
-
-/// The host that finds a packet too large and reports it: the node itself, or a router behind it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Where {
-    Node,
-    Router,
-}
+/// Links behind the backend's and then the client's side of the node: by [`Routed::set_mtu`], at a
+/// router behind the node, and at the node itself, which finds a packet too large and reports it.
+const LINKS: [(usize, usize); 4] = [(1, 1), (1, 0), (0, 1), (0, 0)];
 
 /// One path, with the hosts at its ends, the frontend that the client sends to, and the address at
 /// which the backend serves.
@@ -124,9 +107,9 @@ fn both_ends_learn_the_path_mtu_of_a_narrow_link(#[values(false, true)] v6: bool
             service: service.map_or(cluster_ip, |ip| (ip, NODE_PORT + number).into()),
             backend: (backend, PORT).into(),
         };
-        for ((side, at), error) in LINKS.into_iter().zip(errors.split_whitespace()) {
+        for (narrow, error) in LINKS.into_iter().zip(errors.split_whitespace()) {
             if error != "-" {
-                path.check(side, at, error == "translated");
+                path.check(narrow, error == "translated");
             }
         }
     }
@@ -135,12 +118,12 @@ fn both_ends_learn_the_path_mtu_of_a_narrow_link(#[values(false, true)] v6: bool
 impl Path<'_> {
     /// Checks that both ends of a TCP connection learn of the narrow link. What becomes of errors
     /// about datagrams is in tests/fuzz/cases/errors.txt.
-    fn check(&self, side: Side, at: Where, is_translated: bool) {
-        self.narrow(side, at);
+    fn check(&self, narrow: (usize, usize), is_translated: bool) {
+        self.narrow(narrow);
         let count = |counter| self.routed.node.count(counter);
         let both = || [Counter::IcmpTranslated, Counter::Masqueraded].map(count);
         let before = both();
-        println!("narrow at the {side:?}'s {at:?}");
+        println!("narrow: side and link {narrow:?}");
         assert_eq!(self.transfer(), [NARROW; 2]);
         let after = both();
         let grown = [0, 1].map(|at: usize| after[at] > before[at]);
@@ -148,14 +131,11 @@ impl Path<'_> {
         assert_eq!(grown, expected, "errors, masqueraded");
     }
 
-    /// Makes one link of a side narrow and the others wide; both ends forget their path MTU.
-    fn narrow(&self, narrow: Side, at: Where) {
-        for (side, one) in [Side::Client, Side::Backend].into_iter().enumerate() {
-            for (link, there) in [Where::Node, Where::Router].into_iter().enumerate() {
-                let is_narrow = (one, there) == (narrow, at);
-                let mtu = if is_narrow { NARROW } else { 1500 };
-                self.routed.set_mtu(side, link, mtu);
-            }
+    /// Makes one link narrow and the others wide; both ends forget their path MTU.
+    fn narrow(&self, narrow: (usize, usize)) {
+        for link in LINKS {
+            let mtu = if link == narrow { NARROW } else { 1500 };
+            self.routed.set_mtu(link.0, link.1, mtu);
         }
         for end in self.ends {
             for family in ["-4", "-6"] {

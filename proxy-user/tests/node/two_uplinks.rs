@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! On a node with two uplinks, replies to clients outside leave by the interface that its routes and
-//! rules select, past the stack. Hashes over next hops are in tests/packet.
+//! rules select, past the stack. Hashes over next hops are in tests/packet. Part of the test of
+//! `bandwidth`.
 
 use lab::node::{netns::NetNs, pod::wire};
 
 use crate::{
-    agent::eventually,
-    attachments::redirecting,
+    agent::{Agent, eventually},
     connection::Open,
     past_the_stack::RENEWALS,
     world::{World, packets},
@@ -68,11 +68,12 @@ route add CLIENTS via 192.168.1.2 table 77
 rule add from 10.40.0.1 lookup 77",
 ];
 
-#[test]
-fn replies_leave_by_the_uplink_of_their_route_past_the_stack() {
-    let world = World::serving();
-    let host = attach_host(&world);
-    let agent = redirecting(&world);
+/// The agent redirects packets.
+pub(crate) fn replies_leave_by_the_uplink_of_their_route_past_the_stack(
+    world: &World,
+    agent: &Agent,
+) {
+    let host = attach_host(world);
     for routes in ROUTES {
         let routes = routes.replace("CLIENTS", CLIENTS);
         world.ip(&routes);
@@ -80,7 +81,7 @@ fn replies_leave_by_the_uplink_of_their_route_past_the_stack() {
             let open = Open::connect(&host, NODE_PORT);
             open.unwrap_or_else(|error| panic!("{routes}: {error}: {}", agent.log()))
         };
-        eventually("packets leave past the stack", &agent, || {
+        eventually("packets leave past the stack", agent, || {
             let mut open = connect();
             let before = world.forwarded();
             answers_by(world.node(), &mut open);
