@@ -9,7 +9,7 @@ use crate::{
     agent::eventually,
     attachments::CART,
     dump::{TOKEN, a_dump_has_all_its_files_and_no_credentials},
-    world::World,
+    world::{OF_V4, World},
 };
 
 #[test]
@@ -19,14 +19,14 @@ fn an_agent_that_starts_without_an_api_server_attaches_and_serves_what_the_maps_
     assert!(world.connect(CART).is_ok());
     assert!(first.stop().success());
     // As after a restart of the node's network: the interfaces are new and have no programs.
-    world.replug_client();
+    world.replug(world.client(), OF_V4[1]);
     assert!(world.connect(CART).is_err(), "nobody has attached to it");
     let file = world.path("kubeconfig");
     let nobody = kubeconfig::render("https://127.0.0.1:9", TOKEN);
     fs::write(&file, nobody).expect("a kubeconfig");
     let second = world.follow(&file);
     eventually("it serves", &second, || world.connect(CART).is_ok());
-    world.replug_client();
+    world.replug(world.client(), OF_V4[1]);
     eventually("also a pod that comes", &second, || {
         world.connect(CART).is_ok()
     });

@@ -2,9 +2,7 @@
 //! `portolan init` sets nf_conntrack's parameters in its network namespace, and reports parameters
 //! that it is not allowed to set.
 
-use std::{fs, path::Path, process::Command};
-
-use lab::node::netns::NetNs;
+use std::process::Command;
 
 use crate::world::{BINARY, World};
 
@@ -20,23 +18,20 @@ fn init(world: &World, config: &str) -> String {
     said
 }
 
-fn parameter(node: &NetNs, name: &str) -> u32 {
-    let file = Path::new("/proc/sys/net/netfilter").join(name);
-    let text = node.enter(|| fs::read_to_string(&file)).expect("the node");
-    let text = text.unwrap_or_else(|error| panic!("{name}: {error}"));
+fn parameter(world: &World, name: &str) -> u32 {
+    let text = world.tool("cat", &format!("/proc/sys/net/netfilter/{name}"));
     text.trim().parse().expect("a number")
 }
 
 #[test]
 fn init_sets_the_configured_nf_conntrack_parameters_and_reports_what_it_cannot_set() {
     let world = World::build();
-    let node = world.node();
     let names = [
         "nf_conntrack_tcp_be_liberal",
         "nf_conntrack_tcp_timeout_unacknowledged",
         "nf_conntrack_udp_timeout",
     ];
-    let all = || names.map(|name| parameter(node, name));
+    let all = || names.map(|name| parameter(&world, name));
     assert_eq!(all()[..2], [0, 300]);
     let said = init(
         &world,
@@ -50,7 +45,7 @@ fn init_sets_the_configured_nf_conntrack_parameters_and_reports_what_it_cannot_s
     assert_eq!(all()[..2], [1, 7440], "{said}");
 
     // The limit would rise by one connection, for which the hash table is large enough.
-    let most = parameter(node, "nf_conntrack_max");
+    let most = parameter(&world, "nf_conntrack_max");
     let config = format!(
         "conntrack: {{maxPerCore: 1, min: {}, udpTimeout: 41s}}\n",
         most + 1
@@ -58,6 +53,6 @@ fn init_sets_the_configured_nf_conntrack_parameters_and_reports_what_it_cannot_s
     let said = init(&world, &config);
     let named = "nf_conntrack: nf_conntrack_max cannot be set: ";
     assert!(said.contains(named), "{said}");
-    assert_eq!(parameter(node, "nf_conntrack_max"), most);
+    assert_eq!(parameter(&world, "nf_conntrack_max"), most);
     assert_eq!(all()[2], 41);
 }

@@ -231,7 +231,7 @@ fn a_pod_that_is_replaced_while_no_agent_runs_is_reached(world: &World, agent: A
     }
     agent.signal(Signal::SIGKILL);
     agent.wait_for_end();
-    world.replug_server();
+    world.replug(world.server(), SERVER);
     for to in [SERVICE, BACKEND, SERVICE, BACKEND] {
         let mut open = world.connect(to).expect("it connects");
         for _ in 0..20 {

@@ -35,22 +35,19 @@ fn attach_host(world: &World) -> NetNs {
     host
 }
 
-/// The number of packets that the node has sent by each uplink.
-fn sent(node: &NetNs) -> [u64; 2] {
-    UPLINKS.map(|uplink| packets(node, uplink)[1])
-}
-
 const QUESTIONS: u64 = 40;
 /// The most other packets that an uplink may send meanwhile: ARP, and late acknowledgements.
 const FEW: u64 = 6;
 
 /// Returns the uplink by which the answers to questions on an open connection leave.
 fn answers_by(node: &NetNs, open: &mut Open) -> usize {
-    let before = sent(node);
+    // The number of packets that the node has sent by each uplink.
+    let sent = || UPLINKS.map(|uplink| packets(node, uplink)[1]);
+    let before = sent();
     for _ in 0..QUESTIONS {
         assert_eq!(open.echo("question"), "question");
     }
-    let after = sent(node);
+    let after = sent();
     let counts = [after[0] - before[0], after[1] - before[1]];
     let by = usize::from(counts[1] > counts[0]);
     assert!(

@@ -313,17 +313,8 @@ link set br0 up"
         words.next().expect("its name").to_owned()
     }
 
-    /// Removes the client pod's interface and gives the pod another one.
-    pub(crate) fn replug_client(&self) {
-        self.replug(&self.client, CLIENT);
-    }
-
-    /// Gives the server pod another interface in the same way. Its listener stays.
-    pub(crate) fn replug_server(&self) {
-        self.replug(&self.server, SERVER);
-    }
-
-    fn replug(&self, pod: &NetNs, address: &str) {
+    /// Removes a pod's interface and gives the pod another one. Its listeners stay.
+    pub(crate) fn replug(&self, pod: &NetNs, address: &str) {
         pod.ip("link del eth0\n").expect("the pod's interface");
         plug(&self.node, pod, &[address]).expect("a pod");
     }
