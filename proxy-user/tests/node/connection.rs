@@ -206,7 +206,12 @@ fn repeated(stream: &TcpStream) -> u32 {
 
 /// Sends every datagram to [`crate::objects::questions`] back, from this pod.
 pub(crate) fn answer_questions(pod: &NetNs) {
-    let answering = pod.enter(|| UdpSocket::bind("10.40.1.20:8080"));
+    answer_at(pod, "10.40.1.20:8080");
+}
+
+/// Sends every datagram to this address and port back.
+pub(crate) fn answer_at(host: &NetNs, at: impl ToSocketAddrs) {
+    let answering = host.enter(|| UdpSocket::bind(at));
     let answering = answering.expect("the pod").expect("a socket");
     thread::spawn(move || {
         let mut buffer = [0; 65_536];

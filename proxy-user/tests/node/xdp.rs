@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `xdp` on a node between a client and a backend behind routers: connections through it, and when
-//! its programs come and go. What becomes of single packets is in tests/packet and tests/fuzz.
+//! `xdp` on a node between a client and a backend behind routers: connections and datagrams through
+//! it, and when its programs come and go. What becomes of single packets is in tests/packet and
+//! tests/fuzz.
 
 use std::{
     io::{Read, Write},
@@ -21,7 +22,7 @@ use proxy_common::Counter;
 
 use crate::{
     agent::{Agent, eventually},
-    connection::listen,
+    connection::{answer_at, ask, asking_at, listen},
     repair::pins,
     routed::{NODE_PORT, PORT, Routed, UPLINKS},
     world::World,
@@ -143,14 +144,14 @@ fn ping(near: &mut TcpStream, far: &mut TcpStream) {
 fn xdp_forwards_with_an_agent_and_without_and_follows_settings_rules_and_foreign_programs() {
     let mut node = Node::new();
     node.wait_for_programs([true; 2]);
-    large_transfers_are_forwarded(&mut node);
+    large_transfers_and_datagrams_are_forwarded(&mut node);
     the_reason_is_logged_if_others_must_see_packets(&mut node);
     with_firewall_rules_only_what_the_stack_accepted_is_taken(&mut node);
     programs_are_attached_as_the_setting_says_after_each_restart(&mut node);
     a_foreign_xdp_program_is_logged_and_kept(&mut node);
 }
 
-fn large_transfers_are_forwarded(node: &mut Node) {
+fn large_transfers_and_datagrams_are_forwarded(node: &mut Node) {
     let (mut near, mut far) = node.connect();
     send(&mut near, &mut far, 300_000);
     send(&mut far, &mut near, 300_000);
@@ -158,6 +159,14 @@ fn large_transfers_are_forwarded(node: &mut Node) {
     // 300,000 bytes in segments of at most 1500 bytes, and their acknowledgements; XDP leaves some
     // packets to the stack on purpose.
     assert!(there > 190 && back > 190, "{there} {back}");
+
+    let [client, backend] = node.routed.hosts();
+    answer_at(backend, (node.routed.backend_ip, PORT));
+    let asking = asking_at(client, &node.service().to_string());
+    (0..50).for_each(|_| ask(&asking, "question"));
+    let after = node.taken();
+    assert!(after[0] >= there + 40 && after[1] >= back + 40, "{after:?}");
+
     node.end();
     let before = node.taken();
     for _ in 0..30 {
