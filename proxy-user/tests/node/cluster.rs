@@ -51,8 +51,6 @@ fn no_other_right_is_needed_or_given(
     // The agent does all of its work: connections and services come and go, UDP backends are lost.
     eventually("it serves", agent, || world.connect(CART).is_ok());
     eventually("it is healthy", agent, || agent.health().0 == 200);
-    server.kubectl("delete service cart --namespace shop");
-    eventually("it follows", agent, || world.connect(CART).is_err());
     assert!(!agent.log().contains("WARN"), "{}", agent.log());
     server.apply(explain::cart());
     // An operator's command in the agent's pod asks about another pod by name.

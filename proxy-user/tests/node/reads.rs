@@ -111,12 +111,9 @@ fn lists_name_the_pods_of_endpoints_and_clients(world: &World) {
     assert!(output.status.success(), "the rows are there");
 }
 
-/// The length of the IPv4 and UDP headers.
-const HEADERS: u64 = 28;
-
 fn top_agrees_exactly_with_what_clients_counted(world: &World) {
     answer_questions(world.server());
-    let (mut sent, mut bytes) = (0, 0);
+    let mut sent = 0;
     for client in 0..3_usize {
         let socket = asking(world.client());
         for length in 1..=10 + client {
@@ -124,7 +121,6 @@ fn top_agrees_exactly_with_what_clients_counted(world: &World) {
             let mut answer = [0; 64];
             assert_eq!(socket.recv(&mut answer).expect("answered"), length);
             sent += 1;
-            bytes += length as u64 + HEADERS;
         }
     }
     for _ in 0..4 {
@@ -132,15 +128,11 @@ fn top_agrees_exactly_with_what_clients_counted(world: &World) {
     }
 
     let seen = world.json(&["top", "questions"]);
-    let [row] = seen.as_array().expect("rows").as_slice() else {
-        panic!("one row: {seen}")
-    };
-    let number = |field: &str| row[field].as_u64();
-    assert_eq!(number("connections"), Some(3), "{row}");
-    assert_eq!(number("packetsIn"), Some(sent), "{row}");
-    assert_eq!(number("packetsOut"), Some(sent), "{row}");
-    assert_eq!(number("bytesIn"), Some(bytes), "{row}");
-    assert_eq!(number("bytesOut"), Some(bytes), "{row}");
+    assert_eq!(seen.as_array().map(Vec::len), Some(1), "{seen}");
+    let row = &seen[0];
+    assert_eq!(row["connections"], 3, "{row}");
+    assert_eq!(row["packetsIn"], sent, "{row}");
+    assert_eq!(row["packetsOut"], sent, "{row}");
     assert!(row["rates"].is_null(), "totals without waiting: {row}");
     let refused = &world.json(&["top", "empty"])[0]["refused"];
     assert_eq!(refused["rejected_no_endpoint"], 4, "{refused}");

@@ -21,6 +21,7 @@ const REFUSED: &str = "
 services -o xml | 2 | 'xml'
 dump /nonexistent/x.tar.gz | 2 |
 config --config /nonexistent | 2 |
+check --config /nonexistent | 2 |
 init --config /nonexistent | 2 |
 trace --service nobody | 2 | no service \"nobody\" is served here
 trace --service shop/nobody:http | 2 | no service \"shop/nobody:http\" is served here
@@ -60,7 +61,6 @@ pub(crate) fn a_closed_pipe_is_no_error(world: &World) {
         ("top --watch --interval 0.1", true),
         ("explain --from node --to 172.30.1.1:80", false),
         ("cleanup --dry-run", false),
-        ("top", false),
     ] {
         let mut command = world.asking(&words.split(' ').collect::<Vec<_>>());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());

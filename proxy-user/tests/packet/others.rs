@@ -28,12 +28,18 @@ const UNMARKED: Context = Context {
     ..FORWARDED
 };
 
+/// The context of a packet of one of the node's own processes.
+const OWN: Context = Context {
+    came_by: 0,
+    ..UNMARKED
+};
+
 /// flannel masquerades such packets: they come from outside and go to other nodes' pods, with our
 /// mark. Every CNI masquerades pods' packets to hosts, which have no mark.
 #[rstest]
 fn foreign_masqueraded_packets_with_a_flows_tuple_get_another_port(
     #[values(IPV4, IPV6)] a: Addresses,
-    #[values(FORWARDED, UNMARKED)] context: Context,
+    #[values(FORWARDED, UNMARKED, OWN)] context: Context,
 ) {
     let world = World::new(&[Service::web(a)]);
     let (client, backend) = (a.outside_client(), a.endpoint());
