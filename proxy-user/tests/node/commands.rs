@@ -149,7 +149,7 @@ pub(crate) fn lists_are_filtered_and_formatted(world: &World) {
         ("backends questions", "/0/protocol", "UDP".into()),
         ("backends questions", "/0/servicePort", 53.into()),
         ("flows shop/cart", "/0/frontend", CART.into()),
-        // The socket belongs to this process, which is not in the client's network namespace itself.
+        // The socket belongs to this process, which is not in the client's namespace itself.
         ("sockets cart", "/0/process/pid", std::process::id().into()),
         (
             "affinity cart --address 10.40.1.0/24",

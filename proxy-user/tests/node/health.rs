@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An agent without an API server: /healthz says so, /livez reports only that the agent's loop runs.
+//! An agent without an API server: /healthz says so, /livez reports only that its loop runs.
 
 use std::fs;
 

@@ -36,10 +36,10 @@ add rule inet strict forward ct state invalid drop
 ";
 
 /// Paths of a client's packets to a backend: whence, how, and where the backend is: another host, a
-/// pod with the client's own address, or a process of the node. Then what becomes of the error about
-/// each of the [`LINKS`], if it is asked: `reported` as it comes, or `translated`. A process of the
-/// node asks for small packets from the start if the node's own link is narrow. The node's own error
-/// to a backend pod quotes the packet as the pod knows it.
+/// pod with the client's own address, or a process of the node. Then what becomes of the error
+/// about each of the [`LINKS`], if it is asked: `reported` as it comes, or `translated`. A process
+/// of the node asks for small packets from the start if the node's own link is narrow. The node's
+/// own error to a backend pod quotes the packet as the pod knows it.
 const PATHS: &str = "
 node    | socket     | host | reported   -          -          -
 pod     | socket     | host | reported   reported   -          -

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! On a node with two uplinks, replies to clients outside leave by the interface that its routes and
-//! rules select, past the stack. Hashes over next hops are in tests/packet. Part of the test of
+//! On a node with two uplinks, replies to clients outside leave by the interface that its routes
+//! and rules select, past the stack. Hashes over next hops are in tests/packet. Part of the test of
 //! `bandwidth`.
 
 use lab::node::{netns::NetNs, pod::wire};
