@@ -96,8 +96,7 @@ fn packets_are_redirected_to_a_pod_without_qdisc_or_egress_program() {
     packets_take_the_stack_while_something_behind_portolans_programs_needs_it(&world, &agent);
     a_rule_that_is_added_later_stops_open_connections(&world, &agent);
     // The agent removes the entry with the pod.
-    let removed = world.server().ip("link del eth0\n");
-    removed.expect("the pod's interface");
+    world.server().ip("link del eth0\n").expect("it is there");
     eventually("the pod is gone", &agent, || link(&world).is_none());
     plug(world.node(), world.server(), &[SERVER]).expect("a pod");
     eventually("it is back", &agent, || link(&world).is_some());

@@ -81,8 +81,7 @@ fn both_ends_learn_the_path_mtu_of_a_narrow_link(#[values(false, true)] v6: bool
     }
     for end in [clients, backends, node.node(), node.client(), node.server()] {
         // Otherwise TCP finds the path MTU by probing, a few seconds later.
-        let set = end.set(&[("ipv4/tcp_mtu_probing", "0")]);
-        set.expect("no probing");
+        end.set(&[("ipv4/tcp_mtu_probing", "0")]).expect("set");
     }
     let _agent = node.start(7);
     let servers = Servers::start().expect("servers");

@@ -28,8 +28,7 @@ fn attach_host(world: &World) -> NetNs {
     for (host, interfaces) in [(&host, ["eth0", "eth1"]), (world.node(), UPLINKS)] {
         for name in ["all", "default"].into_iter().chain(interfaces) {
             let loose = format!("ipv4/conf/{name}/rp_filter");
-            let set = host.set(&[(&*loose, "0")]);
-            set.expect("answers by either wire");
+            host.set(&[(&*loose, "0")]).expect("answers by either wire");
         }
     }
     host

@@ -187,9 +187,8 @@ fn the_reason_is_logged_if_others_must_see_packets(node: &mut Node) {
     node.start(Xdp::Native);
     node.wait_for_programs([true; 2]);
     let (mut near, mut far) = node.connect();
-    let at = ChainPosition::Last;
-    let police = Foreign::new(node.world().node(), UPLINKS[1], false, at, PASS);
-    let police = police.expect("a program");
+    let (at, host) = (ChainPosition::Last, node.world().node());
+    let police = Foreign::new(host, UPLINKS[1], false, at, PASS).expect("a program");
     let log = node.agent();
     log.says(&["interface backends", "at ingress would not see them"]);
     // None is at that one; the other has it still.
@@ -211,8 +210,7 @@ fn with_firewall_rules_only_what_the_stack_accepted_is_taken(node: &mut Node) {
         chain forward { type filter hook forward priority 0; policy drop;\n\
           ct state invalid drop\n ct state established,new accept\n }\n}\n";
     node.world().nft(policy);
-    let suits = node.world().node().suit_conntrack();
-    suits.expect("conntrack");
+    node.world().node().suit_conntrack().expect("conntrack");
     node.start(Xdp::Native);
     node.wait_for_programs([true; 2]);
     let (mut near, mut far) = node.connect();
