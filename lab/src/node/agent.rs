@@ -3,10 +3,9 @@
 //! everything that the agent leaves behind. Called by conformance, tests, benchmarks and the demo.
 
 use std::{
-    fs::File,
     os::unix::process::CommandExt,
-    path::Path,
-    process::{Child, Stdio},
+    path::{Path, PathBuf},
+    process::Child,
     thread,
     time::{Duration, Instant},
 };
@@ -19,10 +18,10 @@ use super::{
     bpffs::{PREFIX, PinDir},
     http,
     kube_proxy::tail,
-    manifests::ManifestFolder,
+    manifests,
     netns::NetNs,
     options::HEALTH,
-    process::{count_start, end, end_with_us},
+    process::{count_start, end, end_with_us, spawn_logged},
 };
 pub use super::{manifests::Manifests, options::Options};
 
@@ -34,21 +33,22 @@ const TO_TAKE_EFFECT: Duration = Duration::from_secs(300);
 pub struct Agent<'a> {
     namespace: &'a NetNs,
     child: Child,
-    manifests: ManifestFolder,
+    manifests: PathBuf,
     folder: TempDir,
     pins: PinDir,
 }
 
 impl<'a> Agent<'a> {
-    /// Starts the agent on a node. `manifests` are the first objects that it reads.
+    /// Starts the agent on a node. `content` are the first objects that it reads.
     pub fn start(
         namespace: &'a NetNs,
         options: &Options<'_>,
-        manifests: &Manifests<'_>,
+        content: &Manifests<'_>,
     ) -> Result<Self> {
         let folder = TempDir::with_prefix(format!("{PREFIX}{}-", std::process::id()))
             .context("make the agent's folder")?;
-        let manifests = ManifestFolder::create(folder.path().join("manifests"), manifests)?;
+        let manifests = folder.path().join("manifests");
+        manifests::create(&manifests, content)?;
         let pins = PinDir::new();
         let child = spawn(namespace, options, folder.path(), &manifests, &pins)?;
         Ok(Self {
@@ -90,7 +90,7 @@ impl<'a> Agent<'a> {
 
     /// Returns the folder from which the agent reads manifests.
     pub fn manifests(&self) -> &Path {
-        self.manifests.path()
+        &self.manifests
     }
 
     pub fn pid(&self) -> u32 {
@@ -99,7 +99,7 @@ impl<'a> Agent<'a> {
 
     /// Replaces the whole manifest file that the agent reads.
     pub fn publish(&self, manifests: &str) -> Result<()> {
-        self.manifests.publish(manifests)
+        manifests::publish(&self.manifests, manifests)
     }
 
     /// Waits until /healthz shows that `version` of the Node object has taken effect.
@@ -139,26 +139,14 @@ fn spawn(
     namespace: &NetNs,
     options: &Options<'_>,
     folder: &Path,
-    manifests: &ManifestFolder,
+    manifests: &Path,
     pins: &PinDir,
 ) -> Result<Child> {
-    let mut command = options.command(folder, manifests.path(), pins.path())?;
-    let log = File::options()
-        .create(true)
-        .append(true)
-        .open(folder.join("log"))
-        .context("create the agent's log")?;
-    command
-        .stdin(Stdio::null())
-        .stdout(log.try_clone().context("share the agent's log")?)
-        .stderr(log)
-        .env("RUST_BACKTRACE", "0")
-        .process_group(0);
+    let mut command = options.command(folder, manifests, pins.path())?;
+    command.env("RUST_BACKTRACE", "0").process_group(0);
     end_with_us(&mut command, Signal::SIGTERM);
     count_start();
-    namespace
-        .enter(|| command.spawn())?
-        .with_context(|| format!("start {}: build it", options.binary.display()))
+    spawn_logged(namespace, &mut command, &folder.join("log")).context("build the agent")
 }
 
 fn version_in(body: &str) -> Option<u64> {

@@ -3,10 +3,9 @@
 //! programs.
 
 use std::{
-    env,
-    fs::{self, File},
+    env, fs,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::Command,
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -15,7 +14,11 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{etcd, kubeconfig, netns::NetNs, process::Killed};
+use super::{
+    etcd, kubeconfig,
+    netns::NetNs,
+    process::{Killed, spawn_logged},
+};
 
 const PORT: &str = "6443";
 pub const URL: &str = "https://127.0.0.1:6443";
@@ -231,20 +234,7 @@ fn start_server(node: &NetNs, folder: &Path, advertise: &str) -> Result<Killed> 
         .args(["--bind-address", "0.0.0.0"])
         .args(["--audit-policy-file", &path(AUDIT_POLICY)])
         .args(["--audit-log-path", &path(AUDIT_LOG)]);
-    spawn(node, &mut command, &folder.join("server.log")).map(Killed)
-}
-
-/// Starts a program on a node and appends its output to a file.
-pub(super) fn spawn(node: &NetNs, command: &mut Command, log: &Path) -> Result<Child> {
-    let attempt = |log: &Path| format!("open {}", log.display());
-    let file = File::options().create(true).append(true).open(log);
-    let file = file.with_context(|| attempt(log))?;
-    command
-        .stdin(Stdio::null())
-        .stdout(file.try_clone().with_context(|| attempt(log))?)
-        .stderr(file);
-    let child = node.enter(|| command.spawn())?;
-    child.with_context(|| format!("start {}", command.get_program().display()))
+    spawn_logged(node, &mut command, &folder.join("server.log")).map(Killed)
 }
 
 fn openssl(arguments: &[&str], file: &Path) -> Result<()> {

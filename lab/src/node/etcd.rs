@@ -11,7 +11,11 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 
-use super::{api_server::spawn, http, netns::NetNs, process::Killed};
+use super::{
+    http,
+    netns::NetNs,
+    process::{Killed, spawn_logged},
+};
 
 const CLIENTS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 2379);
 const PEERS: &str = "127.0.0.1:2380";
@@ -37,7 +41,7 @@ pub(super) fn start(node: &NetNs, program: &Path, folder: &Path) -> Result<Kille
         .args(["--listen-client-urls", URL])
         .args(["--advertise-client-urls", URL])
         .args(["--listen-peer-urls", &peers]);
-    spawn(node, &mut command, &folder.join("etcd.log")).map(Killed)
+    spawn_logged(node, &mut command, &folder.join("etcd.log")).map(Killed)
 }
 
 /// Writes or removes records in the etcd of a node, many in one transaction.

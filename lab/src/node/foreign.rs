@@ -33,10 +33,6 @@ pub enum ChainPosition {
     Filter,
 }
 
-impl ChainPosition {
-    pub const ALL: [Self; 3] = [Self::First, Self::Last, Self::Filter];
-}
-
 /// A program of other software at one hook of one interface. Dropping it removes the program.
 pub enum Foreign<'a> {
     /// Attached by a link, which keeps the program attached while it is open.

@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Runs kube-proxy on a simulated node, for comparisons.
 
-use std::{
-    fs::{self, File},
-    path::Path,
-    process::{Command, Stdio},
-};
+use std::{fs, path::Path, process::Command};
 
 use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
@@ -16,7 +12,7 @@ use super::{
     bpffs::PREFIX,
     netns::NetNs,
     options::METRICS,
-    process::{Killed, end_with_us},
+    process::{Killed, end_with_us, spawn_logged},
 };
 
 /// The range of all pods' addresses.
@@ -59,17 +55,10 @@ impl KubeProxy {
         let folder = TempDir::with_prefix(format!("{PREFIX}{}-", std::process::id()))?;
         let file = folder.path().join("config.json");
         fs::write(&file, config.to_string()).context("write kube-proxy's configuration")?;
-        let log = File::create(folder.path().join(LOG)).context("make kube-proxy's log")?;
         let mut command = Command::new(program);
-        command
-            .arg("--config")
-            .arg(file)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log);
+        command.arg("--config").arg(file);
         end_with_us(&mut command, Signal::SIGKILL);
-        let child = node.enter(|| command.spawn())?;
-        let child = Killed(child.with_context(|| format!("start {}", program.display()))?);
+        let child = spawn_logged(node, &mut command, &folder.path().join(LOG)).map(Killed)?;
         Ok(Self { child, folder })
     }
 

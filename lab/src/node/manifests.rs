@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The folder of manifests that an agent reads. Used by `agent`.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{fs, path::Path};
 
 use anyhow::{Context, Result};
 
@@ -19,33 +16,22 @@ pub enum Manifests<'a> {
     Folder(&'a Path),
 }
 
-/// The folder that an agent reads. `agent` removes it, together with its temporary folder around
-/// it.
-pub(super) struct ManifestFolder(PathBuf);
-
-impl ManifestFolder {
-    /// Creates the folder at `path` with its first manifests.
-    pub(super) fn create(path: PathBuf, content: &Manifests<'_>) -> Result<Self> {
-        fs::create_dir(&path).with_context(|| format!("make folder {}", path.display()))?;
-        let folder = Self(path);
-        match content {
-            Manifests::Text(text) => folder.publish(text)?,
-            Manifests::Folder(from) => copy_files(from, &folder.0)?,
-        }
-        Ok(folder)
+/// Creates the folder at `path` with its first manifests. `agent` removes it, together with its
+/// temporary folder around it.
+pub(super) fn create(path: &Path, content: &Manifests<'_>) -> Result<()> {
+    fs::create_dir(path).with_context(|| format!("make folder {}", path.display()))?;
+    match content {
+        Manifests::Text(text) => publish(path, text),
+        Manifests::Folder(from) => copy_files(from, path),
     }
+}
 
-    pub(super) fn path(&self) -> &Path {
-        &self.0
-    }
-
-    /// Replaces the whole manifest file at once.
-    pub(super) fn publish(&self, text: &str) -> Result<()> {
-        let new = self.0.join(HALF_WRITTEN);
-        fs::write(&new, text).with_context(|| format!("write {}", new.display()))?;
-        let file = self.0.join("cluster.yaml");
-        fs::rename(&new, &file).with_context(|| format!("replace {}", file.display()))
-    }
+/// Replaces the whole manifest file of a folder at once.
+pub(super) fn publish(folder: &Path, text: &str) -> Result<()> {
+    let new = folder.join(HALF_WRITTEN);
+    fs::write(&new, text).with_context(|| format!("write {}", new.display()))?;
+    let file = folder.join("cluster.yaml");
+    fs::rename(&new, &file).with_context(|| format!("replace {}", file.display()))
 }
 
 fn copy_files(from: &Path, to: &Path) -> Result<()> {

@@ -3,14 +3,16 @@
 
 use std::{
     env,
-    fs::OpenOptions,
+    fs::{File, OpenOptions},
     io::Write,
     os::unix::process::CommandExt,
-    process::{Child, Command},
+    path::Path,
+    process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
+use anyhow::{Context, Result};
 use nix::{
     sys::{
         prctl,
@@ -18,6 +20,8 @@ use nix::{
     },
     unistd::Pid,
 };
+
+use super::netns::NetNs;
 
 /// Time for a program to end after SIGTERM. Longer than any program needs.
 const TO_END: Duration = Duration::from_secs(5);
@@ -28,6 +32,19 @@ pub fn end_with_us(command: &mut Command, signal: Signal) {
     unsafe {
         command.pre_exec(move || prctl::set_pdeathsig(signal).map_err(Into::into));
     }
+}
+
+/// Starts a program on a node and appends its output to a file.
+pub(super) fn spawn_logged(node: &NetNs, command: &mut Command, log: &Path) -> Result<Child> {
+    let attempt = |log: &Path| format!("open {}", log.display());
+    let file = File::options().create(true).append(true).open(log);
+    let file = file.with_context(|| attempt(log))?;
+    command
+        .stdin(Stdio::null())
+        .stdout(file.try_clone().with_context(|| attempt(log))?)
+        .stderr(file);
+    let child = node.enter(|| command.spawn())?;
+    child.with_context(|| format!("start {}", command.get_program().display()))
 }
 
 /// A process; dropping this kills it.

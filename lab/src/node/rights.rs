@@ -41,15 +41,18 @@ pub fn capabilities() -> Vec<String> {
     names.map(str::to_lowercase).collect()
 }
 
-/// Returns the words that start a program as root with exactly these capabilities, and no way to
-/// get others.
-pub fn with_capabilities() -> [String; 4] {
+/// Returns a command that starts a program as root with exactly these capabilities, no way to get
+/// others, and the container's system calls only.
+pub fn command(program: &Path) -> Command {
     let bounds = format!("--bounding-set=-all,+{}", capabilities().join(",+"));
-    ["setpriv", &bounds, "--inh-caps=-all", "--no-new-privs"].map(str::to_owned)
+    let mut command = Command::new("setpriv");
+    command.args([&*bounds, "--inh-caps=-all", "--no-new-privs"]);
+    confine(command.arg(program));
+    command
 }
 
 /// Makes the command begin with the container's system calls only.
-pub fn confine(command: &mut Command) -> &mut Command {
+fn confine(command: &mut Command) {
     let filter = filter();
     let install = move || {
         let program = sock_fprog {
@@ -63,7 +66,7 @@ pub fn confine(command: &mut Command) -> &mut Command {
         }
     };
     // SAFETY: `install` allocates nothing and takes no lock.
-    unsafe { command.pre_exec(install) }
+    unsafe { command.pre_exec(install) };
 }
 
 /// The filter: the number of the call, a comparison for each one that is refused, and the answers.

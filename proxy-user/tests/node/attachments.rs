@@ -17,12 +17,6 @@ use crate::{
     world::World,
 };
 
-/// Every position in the chain, at both hooks.
-fn hooks() -> impl Iterator<Item = (ChainPosition, bool)> {
-    let both = |place| [(place, false), (place, true)];
-    ChainPosition::ALL.into_iter().flat_map(both)
-}
-
 /// A payload length that no other packet of the test has. `FRAME` adds the headers, with TCP
 /// timestamps.
 const PAYLOAD: usize = 333;
@@ -39,36 +33,6 @@ fn talk(world: &World) -> u64 {
 }
 
 pub(crate) const CART: &str = "172.30.1.1:80";
-
-#[test]
-fn foreign_tc_programs_count_all_packets_at_every_hook_and_position() {
-    let world = World::serving();
-    let client = world.client_interface();
-    let server = world.server_interface();
-    let count = |interface: &str, place, egress| {
-        let packets = Packets::new().expect("a counter");
-        let program = bpf::counting(&packets, FRAME, bpf::PASS);
-        let program = Foreign::with(world.node(), interface, egress, place, &program);
-        (packets, program.expect("attached"))
-    };
-    // `early` programs are attached before the agent's, `late` ones after them.
-    let early: Vec<_> = hooks()
-        .map(|(place, egress)| count(&client, place, egress))
-        .collect();
-    let _agent = world.start_by_stack(7);
-    let late = [&client, &server]
-        .into_iter()
-        .flat_map(|interface| hooks().map(move |(place, egress)| (interface, place, egress)));
-    let late: Vec<_> = late
-        .map(|(interface, place, egress)| count(interface, place, egress))
-        .collect();
-    assert_eq!(talk(&world), LINES);
-    let counts = early.iter().chain(&late);
-    let counts: Vec<_> = counts
-        .map(|(packets, _)| packets.read().expect("a count"))
-        .collect();
-    assert_eq!(counts, [LINES; 18]);
-}
 
 #[test]
 fn a_foreign_tc_program_that_hides_portolans_is_displaced_or_logged() {

@@ -6,8 +6,9 @@
 use serde_json::json;
 
 use crate::{
-    agent::{Agent, eventually},
+    agent::eventually,
     attachments::{LEFT, LINES, is_past_the_stack, redirecting},
+    two_uplinks::replies_leave_by_the_uplink_of_their_route_past_the_stack,
     world::World,
 };
 
@@ -39,9 +40,10 @@ fn limit(world: &World, interface: &str) {
 }
 
 #[test]
-fn every_packet_passes_the_bandwidth_plugins_limits_in_either_start_order() {
+fn replies_leave_by_their_uplink_and_every_packet_passes_the_bandwidth_plugins_limits() {
     let world = World::serving();
     let agent = redirecting(&world);
+    replies_leave_by_the_uplink_of_their_route_past_the_stack(&world, &agent);
     // Distributions set this: a packet from the ifb device must still have its sender's address.
     world.set("ipv4/conf/all/rp_filter", "1");
     let interface = world.client_interface();
@@ -55,15 +57,10 @@ fn every_packet_passes_the_bandwidth_plugins_limits_in_either_start_order() {
         let packets = words.nth(3).expect("a number of packets");
         packets.parse().expect("a number")
     };
-    let check = |agent: &Agent| {
-        eventually("it is seen", agent, || agent.metric(LEFT) == Some(1));
-        let both = || [&interface, ifb].map(queued);
-        let before = both();
-        assert!(!is_past_the_stack(&world));
-        let grown = [0, 1].map(|device: usize| both()[device] - before[device]);
-        assert!(grown.iter().all(|count| *count >= LINES), "{grown:?}");
-    };
-    check(&agent);
-    assert!(agent.stop().success());
-    check(&redirecting(&world));
+    eventually("it is seen", &agent, || agent.metric(LEFT) == Some(1));
+    let both = || [&interface, ifb].map(queued);
+    let before = both();
+    assert!(!is_past_the_stack(&world));
+    let grown = [0, 1].map(|device: usize| both()[device] - before[device]);
+    assert!(grown.iter().all(|count| *count >= LINES), "{grown:?}");
 }

@@ -9,7 +9,9 @@ use proxy_common::Counter;
 
 use crate::{
     agent::{Agent, eventually, within},
+    check::{a_server_that_is_away_is_named, services_are_read_and_no_events_written},
     explain,
+    kube_proxy::{dead_connections_are_replaced, wait_ends_with_kube_proxys_rules},
     objects::service,
     server::{Server, prepare},
     world::World,
@@ -22,6 +24,9 @@ const MORE: &str = "172.30.1.2:80";
 fn objects_of_the_api_server_are_followed_and_its_outages_outlived_with_the_rights_of_deploy() {
     let world = World::build();
     let mut server = prepare(&world);
+    explain::make_pods(&server);
+    services_are_read_and_no_events_written(&world, &server);
+    wait_ends_with_kube_proxys_rules(&world, &server);
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/overlays/kubeadm");
     server.apply(server.kubectl(&format!("kustomize {folder}")));
     let given = rights::capabilities();
@@ -31,7 +36,9 @@ fn objects_of_the_api_server_are_followed_and_its_outages_outlived_with_the_righ
     let flags = ["--kubeconfig", &file, "--proxy-mode", "nftables"];
     let agent = world.spawn_by(&[], &flags);
     no_other_right_is_needed_or_given(&world, &server, &agent, &file);
+    explain::pods_and_reasons_come_from_the_api_server(&world, &server, &agent, &file);
     changes_are_followed_and_events_written(&world, &server, &agent);
+    dead_connections_are_replaced(&world, &server, &agent);
     an_outage_of_the_server_is_outlived(&world, &mut server, &agent);
 }
 
@@ -44,10 +51,8 @@ fn no_other_right_is_needed_or_given(
     // The agent does all of its work: connections and services come and go, UDP backends are lost.
     eventually("it serves", agent, || world.connect(CART).is_ok());
     eventually("it is healthy", agent, || agent.health().0 == 200);
-    server.kubectl("delete service cart --namespace shop");
-    eventually("it follows", agent, || world.connect(CART).is_err());
     assert!(!agent.log().contains("WARN"), "{}", agent.log());
-    server.apply(service("cart", "172.30.1.1"));
+    server.apply(explain::cart());
     // An operator's command in the agent's pod asks about another pod by name.
     let from = ["--from", "pod/shop/gone", "--to", "service/shop/till:80"];
     let asked = explain::run(world, &[&from[..], &["--kubeconfig", kubeconfig]].concat());
@@ -135,6 +140,7 @@ fn an_outage_of_the_server_is_outlived(world: &World, server: &mut Server<'_>, a
     });
     assert_eq!(agent.health().0, 200, "the datapath is as it was");
     assert!(answers(CART));
+    a_server_that_is_away_is_named(world, &server.kubeconfig());
     assert_eq!(open.echo("without a server"), "without a server");
     server.revive();
     server.apply(service("more", "172.30.1.2"));

@@ -4,14 +4,23 @@
 
 use std::process::{Command, Output};
 
+use proxy_common::Counter;
 use serde_json::Value;
 
 use crate::{
     agent::{Agent, eventually},
     attachments::CART,
-    objects::{Service, questions},
+    objects::Service,
     world::{BINARY, World},
 };
+
+/// What a command has printed as JSON, whatever its exit status.
+#[track_caller]
+pub(crate) fn printed(output: &Output) -> Value {
+    let said = String::from_utf8_lossy(&output.stderr);
+    let printed = serde_json::from_slice(&output.stdout);
+    printed.unwrap_or_else(|error| panic!("{error}: {output:?} {said}"))
+}
 
 impl World {
     /// Runs a command on this node.
@@ -39,7 +48,7 @@ impl World {
     /// The report of `status`, with or without problems; the exit status must match.
     pub(crate) fn status(&self) -> Value {
         let output = self.ask(&["status", "-o", "json"]);
-        let status: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let status = printed(&output);
         let is_well = status["problems"].as_array().is_some_and(Vec::is_empty);
         assert_eq!(output.status.code(), Some((!is_well).into()), "{status}");
         status
@@ -54,40 +63,18 @@ impl World {
     }
 }
 
-/// The report of `status` once it shows no problems.
-fn settled(world: &World, agent: &Agent) -> Value {
-    let mut status = Value::Null;
-    eventually("all is well", agent, || {
-        status = world.status();
-        status["problems"].as_array().is_some_and(Vec::is_empty)
-    });
-    status
-}
-
 /// Splits a command line into its words.
 fn words(line: &str) -> Vec<&str> {
     line.split(' ').collect()
 }
 
-#[test]
-fn commands_show_what_the_node_serves_and_what_the_agent_says() {
-    let world = World::serving();
-    for service in [
-        Service::new("twin", "172.30.1.2").node_port(31000),
-        Service::new("sticky", "172.30.1.3").sticky(),
-        questions(),
-    ] {
-        world.write(&service.file(), service);
-    }
-    let config =
-        "clusterCIDR: 10.40.0.0/16\nportolan: {maps: {frontends: 64}}\nipvs: {scheduler: rr}\n";
-    let agent = world.start_configured(7, config);
-    let _open = world.connect(CART).expect("served");
-    let _held = world.connect("172.30.1.3:80").expect("served");
-    let _own = world.connect_from_node(CART).expect("served at the socket");
-
-    lists_are_filtered_and_formatted(&world);
-    let status = settled(&world, &agent);
+/// The agent has the settings of [`crate::reads`], and one of kube-proxy's without effect.
+pub(crate) fn status_and_warnings_show_what_the_agent_says(world: &World, agent: &Agent) {
+    let mut status = Value::Null;
+    eventually("all is well", agent, || {
+        status = world.status();
+        status["problems"].as_array().is_some_and(Vec::is_empty)
+    });
     for (pointer, expected) in [
         ("/agent/health", Value::from(200)),
         ("/agent/pid", agent.pid().into()),
@@ -107,8 +94,7 @@ fn commands_show_what_the_node_serves_and_what_the_agent_says() {
     // Without `--pin-dir`, `status` learns from the agent where its pins are.
     let mut command = Command::new(BINARY);
     command.args(["status", "-o", "json"]);
-    let output = world.output(&mut command);
-    let by_itself: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let by_itself = printed(&world.output(&mut command));
     assert_eq!(by_itself["interfaces"], status["interfaces"]);
     let screen = world.told(&["status"]);
     assert!(screen.lines().count() < 24, "{screen}");
@@ -121,16 +107,9 @@ fn commands_show_what_the_node_serves_and_what_the_agent_says() {
     let reason = of_config[0]["reason"].as_str().unwrap_or_default();
     assert!(reason.contains("ipvs have no effect"), "{warnings}");
     assert_eq!(of_config[0]["page"], "docs/runbooks.md#settings");
+}
 
-    test_connects_to_every_address(&world);
-    world.write("cart.yaml", "# nothing\n");
-    eventually("its endpoint is no longer listed", &agent, || {
-        let rows = world.json(&["backends"]);
-        let mut rows = rows.as_array().expect("rows").iter();
-        rows.all(|row| row["service"] != "shop/cart")
-    });
-
-    assert!(agent.stop().success());
+pub(crate) fn commands_say_that_no_agent_answers(world: &World) {
     let status = world.status();
     assert_eq!(status["agent"]["health"], Value::Null, "{status}");
     assert_eq!(status["interfaces"]["attached"], 3, "the programs stay");
@@ -146,10 +125,10 @@ fn commands_show_what_the_node_serves_and_what_the_agent_says() {
     let file = world.path("config.yaml");
     let config = world.told(&["config", "--config", &file, "--changed", "--no-headers"]);
     assert!(config.contains("portolan.maps.frontends  64"), "{config}");
-    an_agent_is_found_whose_servers_have_other_addresses(&world);
 }
 
-fn lists_are_filtered_and_formatted(world: &World) {
+/// A client holds one connection to `cart` by packets and one at its socket.
+pub(crate) fn lists_are_filtered_and_formatted(world: &World) {
     // A service counts with its cluster IP, its other ports and its node port.
     for (line, expected) in [
         ("services cart", 3),
@@ -158,23 +137,22 @@ fn lists_are_filtered_and_formatted(world: &World) {
         ("services questions --protocol udp", 1),
         ("backends cart", 1),
         ("flows shop/cart --state established,answered", 1),
-        ("flows --client 10.40.1.10", 2),
+        ("flows --client 10.40.1.10", 1),
         ("flows --state closed", 0),
         ("sockets cart", 1),
-        ("counters", proxy_common::Counter::ALL.len()),
+        ("counters", Counter::ALL.len()),
     ] {
         let printed = world.told(&[&words(line)[..], &["--count"]].concat());
         assert_eq!(printed.trim(), expected.to_string(), "{line}");
     }
     for (line, pointer, expected) in [
-        ("backends cart", "/0/address", "10.40.1.20:8080".into()),
         ("backends questions", "/0/protocol", "UDP".into()),
         ("backends questions", "/0/servicePort", 53.into()),
         ("flows shop/cart", "/0/frontend", CART.into()),
-        // The socket belongs to this process, which is not in the node's network namespace itself.
+        // The socket belongs to this process, which is not in the client's namespace itself.
         ("sockets cart", "/0/process/pid", std::process::id().into()),
         (
-            "affinity sticky --address 10.40.1.0/24",
+            "affinity cart --address 10.40.1.0/24",
             "/0/status",
             "holds".into(),
         ),
@@ -190,23 +168,23 @@ fn lists_are_filtered_and_formatted(world: &World) {
     let names = world.told(&["services", "-A", "-o", "name"]);
     assert_eq!(
         names,
-        "service/shop/cart\nservice/shop/questions\nservice/shop/sticky\nservice/shop/twin\n"
+        "service/shop/cart\nservice/shop/empty\nservice/shop/local\nservice/shop/questions\n"
     );
     let path = "jsonpath={.items[?(@.kind=='node-port')].port}";
     let ports = world.told(&["services", "-o", path]);
-    assert_eq!(ports, "30001\n30003\n31000\n");
+    assert_eq!(ports, "30001\n30002\n30003\n");
     let wide = world.told(&["sockets", "-o", "wide"]);
     let pid = format!("  {}  ", std::process::id());
     assert!(wide.contains(&pid), "{wide}");
 }
 
-fn test_connects_to_every_address(world: &World) {
+pub(crate) fn test_connects_to_every_address(world: &World) {
     for (line, code) in [
-        ("test shop/twin", 0),
+        ("test shop/cart", 0),
         // Nobody listens.
         ("test --connect 10.40.1.20:9", 1),
         // One or the other.
-        ("test shop/twin --connect 10.40.1.20:9", 2),
+        ("test shop/cart --connect 10.40.1.20:9", 2),
     ] {
         let mut command = world.asking(&words(line));
         let ran = world.in_node_process(|| command.output());
@@ -214,7 +192,7 @@ fn test_connects_to_every_address(world: &World) {
         let said = String::from_utf8_lossy(&ran.stdout).into_owned();
         assert_eq!(ran.status.code(), Some(code), "{line}: {said}");
         if code == 0 {
-            for address in ["172.30.1.2:80", "10.40.0.1:31000"] {
+            for address in [CART, "10.40.0.1:30001"] {
                 let line = said.lines().find(|line| line.contains(address));
                 let connected = line.is_some_and(|line| line.contains("connected in"));
                 assert!(connected, "{address}: {said}");
@@ -223,9 +201,15 @@ fn test_connects_to_every_address(world: &World) {
     }
 }
 
-fn an_agent_is_found_whose_servers_have_other_addresses(world: &World) {
+/// An agent beside another proxy serves only the Services of its proxy name.
+pub(crate) fn a_canary_is_found_by_other_addresses_and_serves_its_services_alone(world: &World) {
+    let till = Service::new("till", "172.30.1.4");
+    let labelled = till
+        .clone()
+        .labelled("service.kubernetes.io/service-proxy-name", "canary");
+    world.write("till.yaml", labelled);
     let flags = "--metrics-bind-address 127.0.0.1:20249 --healthz-bind-address 127.0.0.1:20256 \
-                 --probe-bind-address 127.0.0.1:20247";
+                 --probe-bind-address 127.0.0.1:20247 --service-proxy-name canary";
     let flags: Vec<_> = flags.split_whitespace().collect();
     let agent = world.spawn(&flags);
     eventually("it is found and healthy", &agent, || {
@@ -242,6 +226,22 @@ fn an_agent_is_found_whose_servers_have_other_addresses(world: &World) {
     }
     let said = world.json(&["version"]);
     assert_eq!(said["agent"], env!("CARGO_PKG_VERSION"), "{said}");
+    eventually("it serves its own", &agent, || {
+        world.connect("172.30.1.4:80").is_ok()
+    });
+    // It takes over maps in which all are served.
+    eventually("the other proxy's are left alone", &agent, || {
+        world.connect(CART).is_err()
+    });
+    let unknown = || world.count(Counter::RejectedUnknownFlow);
+    let before = unknown();
+    assert!(world.connect(CART).is_err());
+    assert_eq!(unknown(), before);
+    world.write("till.yaml", till);
+    eventually("the other proxy has it back", &agent, || {
+        world.connect("172.30.1.4:80").is_err()
+    });
+    assert!(!agent.log().contains("WARN"), "{}", agent.log());
     // No agent listens on this port.
     let (code, said) = world.refused(&["warnings", "--metrics-bind-address", "127.0.0.1:20250"]);
     assert!(

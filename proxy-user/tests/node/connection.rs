@@ -5,7 +5,7 @@ use std::{
     io::{self, BufRead, BufReader, ErrorKind, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket},
     os::fd::AsRawFd,
-    process::{Child, Command},
+    process::Command,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, Ordering},
@@ -14,8 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use k8s_openapi::jiff::Timestamp;
-use lab::node::netns::NetNs;
+use lab::node::{netns::NetNs, process::Killed};
 
 /// How long to wait for an answer, also on a busy machine.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -69,15 +68,13 @@ impl Open {
     pub(crate) fn keep_connecting(pod: &NetNs, to: &str, done: &AtomicBool) -> u32 {
         let (mut made, mut slow) = (0, 0);
         while !done.load(Ordering::Relaxed) {
-            let (at, begun) = (Timestamp::now(), Instant::now());
+            let begun = Instant::now();
             let open =
                 Self::connect(pod, to).unwrap_or_else(|error| panic!("connection {made}: {error}"));
             let (took, repeated) = (begun.elapsed(), repeated(open.0.get_ref()));
             if repeated > 0 && took > Duration::from_millis(900) {
                 slow += 1;
-                println!(
-                    "connection {made}, begun at {at}: {took:?}, {repeated} segments repeated"
-                );
+                println!("connection {made}: {took:?}, {repeated} segments repeated");
             }
             assert!(slow < 2, "two of {made} connections lost a segment");
             made += 1;
@@ -209,7 +206,12 @@ fn repeated(stream: &TcpStream) -> u32 {
 
 /// Sends every datagram to [`crate::objects::questions`] back, from this pod.
 pub(crate) fn answer_questions(pod: &NetNs) {
-    let answering = pod.enter(|| UdpSocket::bind("10.40.1.20:8080"));
+    answer_at(pod, "10.40.1.20:8080");
+}
+
+/// Sends every datagram to this address and port back.
+pub(crate) fn answer_at(host: &NetNs, at: impl ToSocketAddrs) {
+    let answering = host.enter(|| UdpSocket::bind(at));
     let answering = answering.expect("the pod").expect("a socket");
     thread::spawn(move || {
         let mut buffer = [0; 65_536];
@@ -257,19 +259,15 @@ pub(crate) fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> usize {
 }
 
 /// A process that is running; dropping this kills it.
-pub(crate) struct Sleeping(Child);
+pub(crate) struct Sleeping {
+    _process: Killed,
+}
 
 impl Sleeping {
     /// Starts a process in a pod: by it, others see the pod's network namespace.
     pub(crate) fn in_pod(pod: &NetNs) -> Self {
         let process = pod.enter(|| Command::new("sleep").arg("3600").spawn());
-        Self(process.expect("the pod").expect("it runs"))
-    }
-}
-
-impl Drop for Sleeping {
-    fn drop(&mut self) {
-        _ = self.0.kill();
-        _ = self.0.wait();
+        let _process = Killed(process.expect("the pod").expect("it runs"));
+        Self { _process }
     }
 }

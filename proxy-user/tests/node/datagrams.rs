@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Datagrams of all sizes on a node with netfilter rules: small ones bypass the stack, fragments
-//! and the first ones pass it, and batches that the kernel splits late (UDP_SEGMENT) do both.
+//! and the first ones pass it, and batches that the kernel splits late (UDP_SEGMENT) do both. Part
+//! of a test of `past_the_stack`.
 
 use std::{
     net::UdpSocket,
@@ -11,9 +12,8 @@ use nix::sys::socket::{setsockopt, sockopt::UdpGsoSegment};
 
 use crate::{
     agent::{Agent, eventually},
-    connection::{answer_questions, ask, asking_at, receive},
-    objects::questions,
-    past_the_stack::{POLICY, RENEWALS, judge},
+    connection::{ask, asking_at, receive},
+    past_the_stack::RENEWALS,
     world::World,
 };
 
@@ -54,16 +54,14 @@ fn ask_in_fragments(socket: &UdpSocket) {
     assert_eq!(answer[..length], text);
 }
 
-#[test]
-fn single_fragmented_and_batched_datagrams_pass_while_records_are_renewed() {
-    let world = World::build();
-    judge(&world, POLICY);
-    answer_questions(world.server());
-    world.write("questions.yaml", questions());
-    let agent = world.start_by_packet(7, "portolan: {forwarding: auto}\n");
+/// The server answers the service of [`crate::objects::questions`].
+pub(crate) fn small_fragmented_and_batched_datagrams_pass_while_records_are_renewed(
+    world: &World,
+    agent: &Agent,
+) {
     for to in ["172.30.1.9:53", "10.40.1.20:8080"] {
         let socket = asking_at(world.client(), to);
-        wait_until_past(&world, &agent, &socket);
+        wait_until_past(world, agent, &socket);
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_secs(10) {
             ask_in_a_batch(&socket);
@@ -72,6 +70,6 @@ fn single_fragmented_and_batched_datagrams_pass_while_records_are_renewed() {
                 ask(&socket, "question");
             }
         }
-        wait_until_past(&world, &agent, &socket);
+        wait_until_past(world, agent, &socket);
     }
 }

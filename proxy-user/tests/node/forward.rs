@@ -2,7 +2,9 @@
 //! A firewall whose policy drops forwarded packets: the agent names it, and with `acceptForward`
 //! adds rules that it removes later.
 
-use crate::{agent::eventually, world::World};
+use std::fs;
+
+use crate::{agent::eventually, objects::service, world::World};
 
 /// A node port, because a pod's packets to it are masqueraded.
 const NODE_PORT: &str = "10.40.0.1:30001";
@@ -18,6 +20,7 @@ const NFT: &str = "table inet firewall {
 #[test]
 fn dropping_chains_are_logged_or_get_accept_rules_and_those_of_iptables_legacy_are_logged() {
     let world = World::serving();
+    world.write("gone.yaml", service("gone", "172.30.1.2"));
     world.nft(NFT);
     world.tool("iptables-nft", "--policy FORWARD DROP");
     let rules = || world.tool("nft", "--stateless list ruleset");
@@ -39,10 +42,11 @@ fn dropping_chains_are_logged_or_get_accept_rules_and_those_of_iptables_legacy_a
     }
     world.nft("add rule inet firewall forward ip saddr 192.0.2.1 accept\n");
     assert!(agent.stop().success());
-    // The next agent finds the rules of the first, and names what it cannot change.
+    // The next agent finds the rules and maps of the first, and names what it cannot change.
     let with_rules = rules();
     world.tool("iptables-legacy", "--policy FORWARD DROP");
     let agent = world.start_configured(7, ACCEPTS);
+    agent.logs("ready planned=2 written=0");
     assert_eq!(rules(), with_rules);
     let command = "iptables-legacy -I FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT";
     agent.says(&["WARN", "iptables-legacy chain FORWARD", command]);
@@ -62,7 +66,11 @@ fn dropping_chains_are_logged_or_get_accept_rules_and_those_of_iptables_legacy_a
     world.tool("iptables-legacy", "--flush FORWARD");
     world.tool("iptables-legacy", "--policy FORWARD ACCEPT");
 
+    fs::remove_file(world.path("manifests/gone.yaml")).expect("removed");
     let agent = world.start_by_stack(7);
+    eventually("what went meanwhile is gone", &agent, || {
+        !world.told(&["services"]).contains("shop/gone")
+    });
     eventually("they go with the setting", &agent, is_free);
     for chain in ["inet firewall forward", "ip filter FORWARD"] {
         let parts = ["its policy drops", "acceptForward: true", "0x4000"];

@@ -17,6 +17,7 @@ use std::{
 use datapath::maps::tables::Table;
 use lab::node::{netns::NetNs, pod::plug};
 use proxy_common::{LocalPod, V4, V6, maps};
+use rstest::rstest;
 use socket2::SockRef;
 
 use crate::{
@@ -107,7 +108,7 @@ impl Node {
             world.add_bridge(&format!("{}1/{length}", network.pods));
         }
         plug(world.node(), world.client(), &[network.client]).expect("a pod");
-        world.write("node.yaml", node_object(&[network.node], Some(7)));
+        world.write("node.yaml", node_object(&[network.node], 7));
         let [pod, other] = ["20", "30"].map(|last| format!("{}{last}", network.pods));
         Self {
             _process: Sleeping::in_pod(world.client()),
@@ -152,7 +153,7 @@ impl Node {
         let cart = Service::new("cart", self.network.cluster_ip);
         let cart = cart.endpoints(endpoints.collect());
         self.world.write("cart.yaml", cart);
-        let node = node_object(&[self.network.node], Some(version));
+        let node = node_object(&[self.network.node], version);
         self.world.write("node.yaml", node);
     }
 
@@ -260,20 +261,18 @@ fn ends(open: &mut [Open; 4], agent: &Agent) {
     assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
 }
 
-/// Waits, and expects that no connection has been ended.
-fn nothing_ends(agent: &Agent) {
-    thread::sleep(SETTLED);
-    assert!(!agent.log().contains("that are gone"), "{}", agent.log());
-}
-
-#[test]
-fn clients_of_a_pod_whose_namespace_is_deleted_get_a_reset() {
-    let node = Node::new(V4_BRIDGED);
+/// The agent ends nothing until the setting says so; what has gone meanwhile counts then, too.
+#[rstest]
+fn clients_of_a_pod_that_is_gone_keep_their_connections_or_get_a_reset(
+    #[values(V4_BRIDGED, V6_ROUTED)] network: Network,
+) {
+    let node = Node::new(network);
     let (gone, stays) = (node.pod.as_str(), node.other.as_str());
     let pod = node.join(gone);
-    let other = node.join(stays);
+    let _other = node.join(stays);
     node.publish(7, &[(gone, READY)]);
-    let agent = node.world.start(7);
+    let setting = |word: &str| format!("portolan: {{connectionsOfGoneEndpoints: {word}}}\n");
+    let agent = node.world.start_configured(7, &setting("keep"));
     let mut to_pod = node.connect();
     node.publish(8, &[(stays, READY), (gone, TERMINATING)]);
     agent.wait_for(8);
@@ -284,10 +283,12 @@ fn clients_of_a_pod_whose_namespace_is_deleted_get_a_reset() {
 
     pod.vanish();
     node.loses(interface, &agent);
-    // A slice lists it.
-    nothing_ends(&agent);
     node.publish(9, &[(stays, READY)]);
     agent.wait_for(9);
+    thread::sleep(SETTLED);
+    assert!(!agent.log().contains("that are gone"), "{}", agent.log());
+    replace(&node.world, &setting("reset"));
+    agent.logs("connectionsOfGoneEndpoints, in force");
     ends(&mut to_pod, &agent);
     for (open, (client, _)) in to_other.iter_mut().zip(ENDS) {
         assert_eq!(open.echo("still there?"), "still there?", "{client}");
@@ -300,30 +301,4 @@ fn clients_of_a_pod_whose_namespace_is_deleted_get_a_reset() {
     eventually("the ends are counted", &agent, || {
         (ended("flow"), ended("socket")) == (Some(2), Some(2))
     });
-    drop(other);
-}
-
-#[test]
-fn with_the_setting_keep_connections_stay_until_it_changes() {
-    let node = Node::new(V6_ROUTED);
-    let pod = node.join(&node.pod);
-    node.publish(7, &[(&node.pod, READY)]);
-    let agent = node
-        .world
-        .start_configured(7, "portolan: {connectionsOfGoneEndpoints: keep}\n");
-    let mut open = node.connect();
-    let interface = node.learn(&agent, &node.pod);
-    pod.vanish();
-    node.loses(interface, &agent);
-    node.publish(8, &[]);
-    agent.wait_for(8);
-    nothing_ends(&agent);
-    // What has gone meanwhile counts, too.
-    replace(
-        &node.world,
-        "portolan: {connectionsOfGoneEndpoints: reset}\n",
-    );
-    agent.logs("connectionsOfGoneEndpoints, in force");
-    ends(&mut open, &agent);
-    assert_eq!(node.world.flows().len(), 0);
 }

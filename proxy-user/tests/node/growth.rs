@@ -78,12 +78,9 @@ fn maps_grow_at_once_to_what_many_services_need_and_changes_go_on_meanwhile() {
         .map_or(3000, |text| text.parse().expect("a number"));
     let world = World::serving();
     write(&world, 0..200);
-    let sizes = if given.is_some() {
-        String::new()
-    } else {
-        "portolan: {maps: {frontends: 1024, records: 1024, slots: 4096, backends: 4096}}\n".into()
-    };
-    let agent = world.start_configured(7, &sizes);
+    const SMALL: &str =
+        "portolan: {maps: {frontends: 1024, records: 1024, slots: 4096, backends: 4096}}\n";
+    let agent = world.start_configured(7, given.map_or(SMALL, |_| ""));
     let mut open = world.connect(CART).expect("an answer");
     let (client, done) = (world.client(), AtomicBool::new(false));
     thread::scope(|scope| {

@@ -14,20 +14,18 @@ pub(crate) const NAMESPACE: &str = "{apiVersion: v1, kind: Namespace, metadata: 
 /// The port at which endpoints serve.
 const TARGET: u16 = 8080;
 
-/// The Node object with these internal addresses; a version is given where no server sets one.
-pub(crate) fn node_object(addresses: &[impl Display], version: Option<u64>) -> String {
+/// The Node object with these internal addresses, in this version.
+pub(crate) fn node_object(addresses: &[impl Display], version: u64) -> String {
     let addresses = addresses.iter();
     let addresses: Vec<_> = addresses
         .map(|address| json!({"type": "InternalIP", "address": address.to_string()}))
         .collect();
-    let mut node = json!({
-        "apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a"},
+    json!({
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": "node-a", "resourceVersion": version.to_string()},
         "status": {"addresses": addresses}
-    });
-    if let Some(version) = version {
-        node["metadata"]["resourceVersion"] = version.to_string().into();
-    }
-    node.to_string()
+    })
+    .to_string()
 }
 
 /// The text of [`Service::new`].
@@ -117,11 +115,6 @@ impl Service {
     fn of_slice(mut self, field: &str, value: Value) -> Self {
         self.slice[field] = value;
         self
-    }
-
-    /// Changes the node port of a service with one port.
-    pub(crate) fn node_port(self, node_port: u16) -> Self {
-        self.ports(&[("", "TCP", 80, Some(node_port))])
     }
 
     /// Changes the port at which the endpoints of a service with one port serve.

@@ -4,23 +4,23 @@
 
 use std::{
     io::{self, BufRead, BufReader, Write},
-    net::Ipv4Addr,
+    net::{Ipv4Addr, SocketAddr, TcpStream},
     thread,
     time::{Duration, Instant},
 };
 
 use datapath::maps::tables::Table;
-use lab::node::foreign::ChainPosition;
+use lab::node::{foreign::ChainPosition, pod::plug};
 use nix::sys::signal::Signal;
 use proxy_common::{LocalPod, V4, maps};
-use socket2::SockRef;
+use socket2::{Domain, Socket, Type};
 
 use crate::{
     agent::{Agent, eventually, wait},
     attachments::packets_take_the_stack_while_something_behind_portolans_programs_needs_it,
-    connection::Open,
-    local_ports::connect_from,
-    objects::service,
+    connection::{Open, answer_questions},
+    datagrams::small_fragmented_and_batched_datagrams_pass_while_records_are_renewed,
+    objects::{questions, service},
     repair::table,
     world::{World, at, packets},
 };
@@ -47,12 +47,6 @@ pub(crate) fn link(world: &World) -> Option<LocalPod> {
     entry(world).filter(LocalPod::is_open)
 }
 
-/// The number of packets that the pod's own interface has received.
-fn received(world: &World) -> u64 {
-    let [received, _] = packets(world.server(), "eth0");
-    received
-}
-
 /// Makes a connection; true if none of its packets were forwarded by the node's stack.
 fn passes_by(world: &World) -> bool {
     let before = world.forwarded();
@@ -72,11 +66,13 @@ fn packets_are_redirected_to_a_pod_without_qdisc_or_egress_program() {
     let known = link(&world).expect("known");
     assert_eq!(known.interface, world.index(&interface));
 
-    let before = received(&world);
+    // The number of packets that the pod's own interface has received.
+    let received = || packets(world.server(), "eth0")[0];
+    let before = received();
     for _ in 0..10 {
         assert!(passes_by(&world));
     }
-    let counted = received(&world) - before;
+    let counted = received() - before;
     // A connection has SYN, ACK, FIN and the last ACK, and maybe a segment of data.
     assert!((40..=80).contains(&counted), "{counted} packets");
 
@@ -100,10 +96,9 @@ fn packets_are_redirected_to_a_pod_without_qdisc_or_egress_program() {
     packets_take_the_stack_while_something_behind_portolans_programs_needs_it(&world, &agent);
     a_rule_that_is_added_later_stops_open_connections(&world, &agent);
     // The agent removes the entry with the pod.
-    let removed = world.server().ip("link del eth0\n");
-    removed.expect("the pod's interface");
+    world.server().ip("link del eth0\n").expect("it is there");
     eventually("the pod is gone", &agent, || link(&world).is_none());
-    world.join_server();
+    plug(world.node(), world.server(), &[SERVER]).expect("a pod");
     eventually("it is back", &agent, || link(&world).is_some());
     a_pod_that_is_replaced_while_no_agent_runs_is_reached(&world, agent);
 }
@@ -111,19 +106,13 @@ fn packets_are_redirected_to_a_pod_without_qdisc_or_egress_program() {
 /// Rules as a CNI with network policies makes them: established connections are accepted, invalid
 /// packets and packets that no rule accepts are dropped, and packets from pods out of the cluster
 /// are masqueraded.
-pub(crate) const POLICY: &str = "table inet cni {\n\
+const POLICY: &str = "table inet cni {\n\
        chain forward { type filter hook forward priority 0; policy drop;\n\
          ct state invalid drop\n ct state established accept\n jump pods\n }\n\
        chain pods { ip saddr 10.40.0.0/16 counter accept\n }\n\
        chain leaving { type nat hook postrouting priority 100;\n\
          ip saddr 10.40.0.0/16 ip daddr != 10.40.0.0/16 masquerade\n }\n}\n";
 const LIBERAL: &str = "netfilter/nf_conntrack_tcp_be_liberal";
-
-/// Gives the node these nft rules, and sets nf_conntrack's parameters as `portolan init` does.
-pub(crate) fn judge(world: &World, rules: &str) {
-    world.nft(rules);
-    world.node().suit_conntrack().expect("conntrack");
-}
 
 /// The number of packets that the stack forwards while a connection asks this many questions.
 fn forwarded_while(world: &World, open: &mut Open, questions: u32) -> u64 {
@@ -152,6 +141,8 @@ fn with_firewall_rules_a_connection_bypasses_the_stack_once_established() {
     let world = World::build();
     world.nft(POLICY);
     world.set(LIBERAL, "0");
+    answer_questions(world.server());
+    world.write("questions.yaml", questions());
     let agent = start(&world, "auto");
     let mut open = world.connect(SERVICE).expect("it connects");
     _ = forwarded_while(&world, &mut open, 5);
@@ -185,6 +176,7 @@ fn with_firewall_rules_a_connection_bypasses_the_stack_once_established() {
         );
     }
     conntrack_keeps_an_idle_connection_that_was_busy(&world, &agent);
+    small_fragmented_and_batched_datagrams_pass_while_records_are_renewed(&world, &agent);
     a_rule_that_is_added_later_stops_open_connections(&world, &agent);
     a_pod_that_is_replaced_while_no_agent_runs_is_reached(&world, agent);
 }
@@ -238,7 +230,7 @@ fn a_pod_that_is_replaced_while_no_agent_runs_is_reached(world: &World, agent: A
     }
     agent.signal(Signal::SIGKILL);
     agent.wait_for_end();
-    world.replug_server();
+    world.replug(world.server(), SERVER);
     for to in [SERVICE, BACKEND, SERVICE, BACKEND] {
         let mut open = world.connect(to).expect("it connects");
         for _ in 0..20 {
@@ -256,7 +248,8 @@ fn a_host_port_and_its_backend_work_in_turn_from_one_source_port() {
     let rules = "table ip host-port {\n\
           chain in { type nat hook prerouting priority -100;\n\
             ip daddr 10.40.0.1 tcp dport 8081 dnat to 10.40.1.20:8080\n }\n}\n";
-    judge(&world, rules);
+    world.nft(rules);
+    world.node().suit_conntrack().expect("conntrack");
     let agent = start(&world, "auto");
     // Connections in turn from one source port: the record of the first must not take the second's
     // answers.
@@ -289,8 +282,13 @@ fn a_host_port_and_its_backend_work_in_turn_from_one_source_port() {
 /// reset, so that the port is free at once.
 fn ask_from(world: &World, port: u16, to: &str) -> String {
     let asked = world.client().enter(|| {
-        let mut stream = connect_from(([0, 0, 0, 0], port).into(), at(to))?;
-        SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        socket.set_reuse_address(true)?;
+        socket.set_linger(Some(Duration::ZERO))?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.bind(&SocketAddr::from(([0, 0, 0, 0], port)).into())?;
+        socket.connect_timeout(&at(to).into(), PATIENCE)?;
+        let mut stream = TcpStream::from(socket);
         stream.write_all(b"hello\n")?;
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line)?;

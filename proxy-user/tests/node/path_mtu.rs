@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use control::testing::rows;
 use lab::{
     node::netns::NetNs,
     traffic::{clients::Client, probe::Outcome, servers::Servers},
@@ -34,57 +35,30 @@ add chain inet strict forward { type filter hook forward priority filter; }
 add rule inet strict forward ct state invalid drop
 ";
 
-/// The path of a client's packets to the backend.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Through {
-    /// From a process of the node, translated at its socket.
-    NodeSocket,
-    /// From a pod, translated at its socket.
-    PodSocket,
-    /// From a pod, translated packet by packet.
-    PodPackets,
-    /// From outside to a node port, masqueraded.
-    Masquerade,
-    /// From outside to a node port and on to a pod, with the client's own address.
-    Preserved,
-    /// From outside to a node port and on to a process of the node.
-    ToNode,
-}
-use Through::{Masquerade, NodeSocket, PodPackets, PodSocket, Preserved, ToNode};
-
-impl Through {
-    const ALL: [Self; 6] = [
-        NodeSocket, PodSocket, PodPackets, Masquerade, Preserved, ToNode,
-    ];
-
-    const fn is_at_the_socket(self) -> bool {
-        matches!(self, NodeSocket | PodSocket)
-    }
-    const fn is_from_outside(self) -> bool {
-        matches!(self, Masquerade | Preserved | ToNode)
-    }
-}
-
-/// The side of the node where the narrow link is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Side {
-    Client,
-    Backend,
-}
-
-/// The host that finds a packet too large and reports it: the node itself, or a router behind it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Where {
-    Node,
-    Router,
-}
+/// Paths of a client's packets to a backend: whence, how, and where the backend is: another host, a
+/// pod with the client's own address, or a process of the node. Then what becomes of the error
+/// about each of the [`LINKS`], if it is asked: `reported` as it comes, or `translated`. A process
+/// of the node asks for small packets from the start if the node's own link is narrow. The node's
+/// own error to a backend pod quotes the packet as the pod knows it.
+const PATHS: &str = "
+node    | socket     | host | reported   -          -          -
+pod     | socket     | host | reported   reported   -          -
+pod     | packets    | host | translated translated -          -
+outside | masquerade | host | translated translated translated translated
+outside | packets    | pod  | -          -          translated reported
+outside | packets    | node | -          -          translated -
+";
+/// Links behind the backend's and then the client's side of the node: by [`Routed::set_mtu`], at a
+/// router behind the node, and at the node itself, which finds a packet too large and reports it.
+const LINKS: [(usize, usize); 4] = [(1, 1), (1, 0), (0, 1), (0, 0)];
 
 /// One path, with the hosts at its ends, the frontend that the client sends to, and the address at
 /// which the backend serves.
 struct Path<'a> {
     servers: &'a Servers,
     routed: &'a Routed,
-    through: Through,
+    /// `socket`, `packets` or `masquerade`.
+    how: &'a str,
     ends: [&'a NetNs; 2],
     service: SocketAddr,
     backend: SocketAddr,
@@ -107,46 +81,34 @@ fn both_ends_learn_the_path_mtu_of_a_narrow_link(#[values(false, true)] v6: bool
     }
     for end in [clients, backends, node.node(), node.client(), node.server()] {
         // Otherwise TCP finds the path MTU by probing, a few seconds later.
-        let set = end.set(&[("ipv4/tcp_mtu_probing", "0")]);
-        set.expect("no probing");
+        end.set(&[("ipv4/tcp_mtu_probing", "0")]).expect("set");
     }
     let _agent = node.start(7);
     let servers = Servers::start().expect("servers");
-    for through in Through::ALL {
-        println!("== {through:?}");
-        let (client, server, number, backend) = match through {
-            NodeSocket => (node.node(), backends, 0, routed.backend_ip),
-            PodSocket | PodPackets => (node.client(), backends, 0, routed.backend_ip),
-            Masquerade => (clients, backends, 0, routed.backend_ip),
-            Preserved => (clients, node.server(), 1, backend_pod),
-            ToNode => (clients, node.node(), 2, routed.node_ip),
+    for [from, how, to, errors] in rows(PATHS) {
+        println!("== {from}, {how}, {to}");
+        let (client, service) = match &*from {
+            "node" => (node.node(), None),
+            "pod" => (node.client(), None),
+            _ => (clients, Some(routed.node_ip)),
         };
+        let (server, number, backend) = match &*to {
+            "pod" => (node.server(), 1, backend_pod),
+            "node" => (node.node(), 2, routed.node_ip),
+            _ => (backends, 0, routed.backend_ip),
+        };
+        let cluster_ip = SocketAddr::new(routed.cluster_ip, 80);
         let path = Path {
             servers: &servers,
             routed: &routed,
-            through,
+            how: &how,
             ends: [client, server],
-            service: match through.is_from_outside() {
-                true => (routed.node_ip, NODE_PORT + number).into(),
-                false => (routed.cluster_ip, 80).into(),
-            },
+            service: service.map_or(cluster_ip, |ip| (ip, NODE_PORT + number).into()),
             backend: (backend, PORT).into(),
         };
-        if !matches!(through, Preserved | ToNode) {
-            let is_translated = !through.is_at_the_socket();
-            path.check(Side::Backend, Where::Router, is_translated);
-            // If the node's own link is narrow, a process of the node asks for small packets from
-            // the start.
-            if through != NodeSocket {
-                path.check(Side::Backend, Where::Node, is_translated);
-            }
-        }
-        if through.is_from_outside() {
-            path.check(Side::Client, Where::Router, true);
-            // The node's own error to a backend pod quotes the packet as the pod knows it: nothing
-            // is translated.
-            if through != ToNode {
-                path.check(Side::Client, Where::Node, through == Masquerade);
+        for (narrow, error) in LINKS.into_iter().zip(errors.split_whitespace()) {
+            if error != "-" {
+                path.check(narrow, error == "translated");
             }
         }
     }
@@ -155,27 +117,24 @@ fn both_ends_learn_the_path_mtu_of_a_narrow_link(#[values(false, true)] v6: bool
 impl Path<'_> {
     /// Checks that both ends of a TCP connection learn of the narrow link. What becomes of errors
     /// about datagrams is in tests/fuzz/cases/errors.txt.
-    fn check(&self, side: Side, at: Where, is_translated: bool) {
-        self.narrow(side, at);
+    fn check(&self, narrow: (usize, usize), is_translated: bool) {
+        self.narrow(narrow);
         let count = |counter| self.routed.node.count(counter);
         let both = || [Counter::IcmpTranslated, Counter::Masqueraded].map(count);
         let before = both();
-        println!("narrow at the {side:?}'s {at:?}");
+        println!("narrow: side and link {narrow:?}");
         assert_eq!(self.transfer(), [NARROW; 2]);
         let after = both();
         let grown = [0, 1].map(|at: usize| after[at] > before[at]);
-        let expected = [is_translated, self.through == Masquerade];
+        let expected = [is_translated, self.how == "masquerade"];
         assert_eq!(grown, expected, "errors, masqueraded");
     }
 
-    /// Makes one link of a side narrow and the others wide; both ends forget their path MTU.
-    fn narrow(&self, narrow: Side, at: Where) {
-        for (side, one) in [Side::Client, Side::Backend].into_iter().enumerate() {
-            for (link, there) in [Where::Node, Where::Router].into_iter().enumerate() {
-                let is_narrow = (one, there) == (narrow, at);
-                let mtu = if is_narrow { NARROW } else { 1500 };
-                self.routed.set_mtu(side, link, mtu);
-            }
+    /// Makes one link narrow and the others wide; both ends forget their path MTU.
+    fn narrow(&self, narrow: (usize, usize)) {
+        for link in LINKS {
+            let mtu = if link == narrow { NARROW } else { 1500 };
+            self.routed.set_mtu(link.0, link.1, mtu);
         }
         for end in self.ends {
             for family in ["-4", "-6"] {
@@ -188,7 +147,7 @@ impl Path<'_> {
     /// Sends 1 MiB to the service and gets 1 MiB back, over one connection; returns the path MTU
     /// that each end has learned from it, in bytes.
     fn transfer(&self) -> [u32; 2] {
-        let ([client, server], is_at_socket) = (self.ends, self.through.is_at_the_socket());
+        let ([client, server], is_at_socket) = (self.ends, self.how == "socket");
         let listening = self.servers.listen(server, Protocol::TCP, self.backend);
         let _listening = listening.expect("a server");
         let client_of = Client {

@@ -2,20 +2,18 @@
 //! An agent whose kernel refuses some of its programs. The kernel really refuses them: they are
 //! broken in a copy of the agent's binary.
 
-use std::{fs, os::unix::fs::PermissionsExt, thread, time::Duration};
+use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, thread, time::Duration};
 
 use datapath::OBJECT;
 use lab::broken::break_program;
 
 use crate::{
-    agent::Agent,
+    attachments::CART,
     world::{BINARY, World},
 };
 
-const CART: &str = "172.30.1.1:80";
-
-/// Starts an agent in which these programs are broken, with more flags; does not wait for it.
-fn start(world: &World, broken: &[&str], flags: &[&str]) -> Agent {
+/// Writes a copy of the agent in which these programs are broken; returns its path.
+fn break_agent(world: &World, broken: &[&str]) -> PathBuf {
     let mut program = fs::read(BINARY).expect("the agent's program");
     let place = (0..program.len() - OBJECT.len())
         // The compiler has aligned the object to 8 bytes.
@@ -25,22 +23,17 @@ fn start(world: &World, broken: &[&str], flags: &[&str]) -> Agent {
     for name in broken {
         break_program(&mut program[place..place + OBJECT.len()], name);
     }
-    let file = world.path("broken-agent");
+    let file = world.folder().join("broken-agent");
     fs::write(&file, program).expect("a copy");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("a program");
-    // `spawn_by` appends the path of the intact binary; the shell drops it.
-    let script = format!("shift; exec {file} \"$@\"");
-    let manifests = world.manifests();
-    let all = [&["--manifests", manifests.as_str()], flags].concat();
-    world.spawn_by(&["sh", "-c", &script, "sh"], &all)
+    file
 }
 
 #[test]
 fn the_agent_logs_refused_programs_and_serves_with_the_others() {
     let world = World::serving();
     let broken = ["egress_loopback", "expire_v4", "peer_name_v6", "connect_v4"];
-    let agent = start(&world, &broken, &[]);
-    agent.wait_for(7);
+    let agent = world.start_other(&break_agent(&world, &broken), 7);
     let mut open = world.connect(CART).expect("pods are served");
     assert_eq!(open.echo("on the packet path"), "on the packet path");
     assert!(
@@ -67,14 +60,9 @@ fn the_agent_logs_refused_programs_and_serves_with_the_others() {
 
     // Also if the cgroup root is unusable.
     let no_cgroup = ["--cgroup-root", &world.path("")];
-    let agent = start(&world, &["expire_v6"], &no_cgroup);
-    agent.wait_for(7);
+    break_agent(&world, &["expire_v6"]);
+    let agent = world.start_with(7, &no_cgroup);
     agent.says(&["WARN socket hooks"]);
     agent.says(&["kernel program expire_v6"]);
-    assert!(agent.stop().success());
-
-    let whole = world.start(7);
-    assert!(world.connect_from_node(CART).is_ok(), "{}", whole.log());
-    assert!(!whole.log().contains("kernel program"), "{}", whole.log());
     assert_eq!(open.echo("after"), "after");
 }

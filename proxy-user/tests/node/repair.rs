@@ -261,6 +261,12 @@ fn whatever_is_changed_in_the_maps_is_repaired(world: &World, agent: &Agent) {
     within(QUICK, "it is counted", agent, || {
         repairs(agent, "service") > before
     });
-    assert!(world.connect("10.40.0.1:30001").is_ok());
+    assert!(world.connect(NODE_PORT).is_ok());
     assert_eq!(agent.health().0, 200);
+    // A changed range of local ports changes the masquerade ports.
+    world.set("ipv4/ip_local_port_range", "1024 60999");
+    within(QUICK, "it is followed", agent, || {
+        let stored = settings.lookup(&0).expect("readable");
+        stored.is_some_and(|stored| stored.masquerade_ports.0 == [61_000, 65_535, 0, 0])
+    });
 }

@@ -33,12 +33,9 @@ const REMEDY: &str = "`kubectl portolan --debug";
 
 /// A command with the rights of the agent's container.
 fn in_container(world: &World, arguments: &[&str]) -> Command {
-    let words = rights::with_capabilities();
-    let mut command = Command::new(&words[0]);
-    command.args(&words[1..]).arg(BINARY).args(arguments);
-    command.arg("--pin-dir").arg(world.pins());
+    let mut command = rights::command(BINARY.as_ref());
+    command.args(arguments).arg("--pin-dir").arg(world.pins());
     command.env_remove("KUBECONFIG");
-    rights::confine(&mut command);
     command
 }
 

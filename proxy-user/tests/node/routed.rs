@@ -82,7 +82,7 @@ impl Routed {
         });
         let address = |text: String| text.parse::<IpAddr>().expect("an address");
         let node_ip = address(format!("{}1", nets[0][0]));
-        node.write("node.yaml", node_object(&[node_ip], Some(7)));
+        node.write("node.yaml", node_object(&[node_ip], 7));
         Self {
             node,
             hops,

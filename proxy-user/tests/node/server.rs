@@ -9,7 +9,7 @@ use lab::node::{
 };
 
 use crate::{
-    objects::{NAMESPACE, node_object, service},
+    objects::{NAMESPACE, service},
     world::World,
 };
 
@@ -23,10 +23,7 @@ pub(crate) fn prepare(world: &World) -> Server<'_> {
     let started = ApiServer::start(world.node(), ADDRESS);
     let server = Server(started.expect("a server"));
     server.apply(NAMESPACE);
-    server.apply(node_object(&[ADDRESS], None));
-    server.kubectl(
-        r#"patch node node-a --subresource=status --type=merge --patch {"status":{"addresses":[{"type":"InternalIP","address":"10.40.0.1"}]}}"#,
-    );
+    server.0.make_node(ADDRESS).expect("the Node object");
     server.apply(service("cart", "172.30.1.1"));
     server
 }
@@ -43,11 +40,6 @@ impl Server<'_> {
         let file = world.path("kubeconfig");
         fs::write(&file, kubeconfig::render(URL, token.trim())).expect("a kubeconfig");
         file
-    }
-
-    /// The path of a kubeconfig of the account of a fleet's agents.
-    pub(crate) fn agents_kubeconfig(&self) -> String {
-        self.0.agents_kubeconfig().display().to_string()
     }
 
     /// Runs kubectl with words separated by blanks; returns its output.

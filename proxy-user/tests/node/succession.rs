@@ -13,7 +13,7 @@ use datapath::maps::pins::generations;
 use crate::{
     agent::{Agent, within},
     attachments::CART,
-    connection::{Open, answer_questions, asking},
+    connection::{Open, answer_questions, ask, asking},
     objects::questions,
     world::World,
 };
@@ -39,11 +39,7 @@ fn keep_asking(socket: &UdpSocket, done: &AtomicBool) -> u32 {
     let mut asked = 0_u32;
     while !done.load(Ordering::Relaxed) {
         let begun = Instant::now();
-        socket.send(&asked.to_ne_bytes()).expect("sent");
-        let mut answer = [0; 4];
-        let heard = socket.recv(&mut answer);
-        assert!(heard.is_ok(), "question {asked}: {heard:?}");
-        assert_eq!(u32::from_ne_bytes(answer), asked);
+        ask(socket, &asked.to_string());
         asked += 1;
         thread::sleep(Duration::from_millis(5).saturating_sub(begun.elapsed()));
     }

@@ -137,23 +137,43 @@ add rule ip cni leaving ip saddr 10.40.0.0/16 masquerade
 }
 
 #[test]
-fn no_flow_gets_a_port_that_another_proxy_has_masqueraded_with() {
+fn no_connection_gets_the_tuple_of_one_that_another_proxy_has_translated() {
     let world = World::build();
     serve(world.server(), SERVED);
     let outside = outside(&world);
     let few = "meta l4proto tcp masquerade to :40000-40003";
     world.nft(&rules(SERVED).replace("masquerade fully-random", few));
     let connect = |()| Talk::begin(&outside, "10.40.0.1:30001");
-    let open = [(); 4].map(connect);
+    let masqueraded = [(); 4].map(connect);
+    let [open, ended] = [(); 2].map(|()| Talk::begin(world.client(), "172.30.1.1:80"));
+    let port = ended.port();
+    [&open, &ended].into_iter().for_each(Talk::goes_on);
+    ended.finish();
     world.write("cart.yaml", cart());
     let agent = world.start_configured(7, "portolan: {masqueradePorts: [40000-40007]}\n");
-    agent.says(&["live on in nf_conntrack", "connections=4"]);
-    world.nft("delete table ip other\n");
+    agent.says(&["live on in nf_conntrack", "connections=6"]);
+    // These rules track connections but translate nothing.
+    let other = "delete table ip other
+add table ip firewall
+add chain ip firewall forward { type filter hook forward priority filter; }
+add rule ip firewall forward ct state invalid counter
+";
+    world.nft(other);
     let new = [(); 4].map(connect);
-    let all = || open.iter().chain(&new);
+    // A client that connects directly to the endpoint can get the source port of the ended
+    // connection.
+    let only = format!("{port} {port}");
+    let set = world.client().set(&[("ipv4/ip_local_port_range", &only)]);
+    set.expect("a setting of the pod's");
+    let again = world
+        .client()
+        .enter(|| TcpStream::connect_timeout(&at(SERVED), Duration::from_secs(3)));
+    again.expect("the pod").expect("no SYN is dropped");
+    let all = || masqueraded.iter().chain(&new).chain([&open]);
     all().for_each(Talk::goes_on);
     all().for_each(Talk::goes_on);
-    open.into_iter().chain(new).for_each(Talk::finish);
+    let all = masqueraded.into_iter().chain(new).chain([open]);
+    all.for_each(Talk::finish);
 }
 
 #[test]
@@ -220,38 +240,6 @@ add rule ip kube-proxy masquerading meta mark & 0x4000 == 0x4000 masquerade full
         let settings = Reader::open(world.pins()).and_then(|reader| reader.settings());
         !settings.expect("settings").has(Settings::OTHERS_MASQUERADE)
     });
-    open.goes_on();
-    open.finish();
-}
-
-#[test]
-fn a_connection_with_the_tuple_of_one_that_has_ended_is_served() {
-    let world = World::build();
-    serve(world.server(), SERVED);
-    world.nft(&rules(SERVED));
-    let [open, ended] = [(); 2].map(|()| Talk::begin(world.client(), "172.30.1.1:80"));
-    let port = ended.port();
-    [&open, &ended].into_iter().for_each(Talk::goes_on);
-    ended.finish();
-    world.write("cart.yaml", cart());
-    let agent = world.start(7);
-    agent.says(&["live on in nf_conntrack", "connections=2"]);
-    // These rules track connections but translate nothing.
-    let other = "delete table ip other
-add table ip firewall
-add chain ip firewall forward { type filter hook forward priority filter; }
-add rule ip firewall forward ct state invalid counter
-";
-    world.nft(other);
-    // A client that connects directly to the endpoint can get the source port of the ended
-    // connection.
-    let only = format!("{port} {port}");
-    let set = world.client().set(&[("ipv4/ip_local_port_range", &only)]);
-    set.expect("a setting of the pod's");
-    let again = world
-        .client()
-        .enter(|| TcpStream::connect_timeout(&at(SERVED), Duration::from_secs(3)));
-    again.expect("the pod").expect("no SYN is dropped");
     open.goes_on();
     open.finish();
 }

@@ -66,7 +66,7 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn build() -> Self {
         let world = Self::with_pods(OF_V4);
-        world.write("node.yaml", node_object(&[OF_V4[0]], Some(7)));
+        world.write("node.yaml", node_object(&[OF_V4[0]], 7));
         world
     }
 
@@ -290,15 +290,19 @@ link set br0 up"
         self.interface_to(SERVER)
     }
 
-    /// The number of IPv4 packets that the node's stack has forwarded.
+    /// The number of packets of both families that the node's stack has forwarded.
     pub(crate) fn forwarded(&self) -> u64 {
-        let counters = self.tool("cat", "/proc/net/snmp");
+        let counters = self.tool("cat", "/proc/net/snmp /proc/net/snmp6");
         let mut lines = counters.lines().filter(|line| line.starts_with("Ip:"));
         let names = lines.next().expect("names").split_whitespace();
         let values = lines.next().expect("values").split_whitespace();
-        let mut both = names.zip(values);
-        let (_, count) = both.find(|(name, _)| *name == "ForwDatagrams").expect("it");
-        count.parse().expect("a number")
+        let v4 = names.zip(values).find(|(name, _)| *name == "ForwDatagrams");
+        let mut lines = counters.lines();
+        let v6 = lines.find_map(|line| line.strip_prefix("Ip6OutForwDatagrams"));
+        let both = [v4.expect("it").1, v6.expect("it").trim()];
+        both.map(|count| count.parse::<u64>().expect("a number"))
+            .iter()
+            .sum()
     }
 
     /// The node's interface to a pod.
@@ -309,22 +313,8 @@ link set br0 up"
         words.next().expect("its name").to_owned()
     }
 
-    /// Removes the client pod's interface and gives the pod another one.
-    pub(crate) fn replug_client(&self) {
-        self.replug(&self.client, CLIENT);
-    }
-
-    /// Gives the server pod another interface in the same way. Its listener stays.
-    pub(crate) fn replug_server(&self) {
-        self.replug(&self.server, SERVER);
-    }
-
-    /// Gives the server pod an interface again after it has lost its own.
-    pub(crate) fn join_server(&self) {
-        plug(&self.node, &self.server, &[SERVER]).expect("a pod");
-    }
-
-    fn replug(&self, pod: &NetNs, address: &str) {
+    /// Removes a pod's interface and gives the pod another one. Its listeners stay.
+    pub(crate) fn replug(&self, pod: &NetNs, address: &str) {
         pod.ip("link del eth0\n").expect("the pod's interface");
         plug(&self.node, pod, &[address]).expect("a pod");
     }

@@ -18,7 +18,8 @@ use crate::{
 /// Our mark.
 const MARK: u32 = Marks::DEFAULT.masquerade;
 
-/// The context at egress of a packet with this mark that others have masqueraded.
+/// The context at egress of a packet with this mark that others have masqueraded. The default is
+/// that of a packet of one of the node's own processes.
 fn forwarded(mark: u32) -> Context {
     Context {
         mark,
@@ -32,9 +33,8 @@ fn forwarded(mark: u32) -> Context {
 #[rstest]
 fn foreign_masqueraded_packets_with_a_flows_tuple_get_another_port(
     #[values(IPV4, IPV6)] a: Addresses,
-    #[values(MARK, 0)] mark: u32,
+    #[values(forwarded(MARK), forwarded(0), Context::default())] context: Context,
 ) {
-    let context = forwarded(mark);
     let world = World::new(&[Service::web(a)]);
     let (client, backend) = (a.outside_client(), a.endpoint());
     let ours = world.forward(&tcp(client, a.service(), Tcp::Syn, b""));

@@ -55,7 +55,7 @@ fn services_are_reached_through_every_kind_of_interface(
                 .unwrap_or_else(|error| panic!("{}: {error:#}", kind.name))
         })
         .collect();
-    world.write("node.yaml", node_object(&of_node(), Some(7)));
+    world.write("node.yaml", node_object(&of_node(), 7));
     let (objects, flows): (Vec<_>, Vec<_>) = lanes.iter().map(Lane::flows).unzip();
     world.write("lanes.yaml", objects.join("---\n"));
     let forwarding_name = forwarding.name();
@@ -67,7 +67,7 @@ fn services_are_reached_through_every_kind_of_interface(
     let servers = Servers::start().expect("servers");
     let mut failures = Vec::new();
     for flow in flows.into_iter().flatten() {
-        let stack_before = forwarded(&world);
+        let stack_before = world.forwarded();
         for (protocol, length) in [(Protocol::TCP, LENGTH), (Protocol::UDP, large(&flow))] {
             let name = protocol.name();
             match transfer(&servers, &flow, protocol, length) {
@@ -81,7 +81,7 @@ fn services_are_reached_through_every_kind_of_interface(
                 Ok(_) => {}
             }
         }
-        let by_stack = forwarded(&world) - stack_before;
+        let by_stack = world.forwarded() - stack_before;
         if (by_stack > FEW) != (forwarding == Stack || flow.needs_stack) {
             failures.push(format!("{}: {by_stack} packets by the stack", flow.name));
         }
@@ -121,14 +121,4 @@ fn transfer(
         }
     }
     bail!("{outcome:?}")
-}
-
-/// The number of packets of both families that the node's stack has forwarded.
-fn forwarded(world: &World) -> u64 {
-    let counters = world.tool("cat", "/proc/net/snmp6");
-    let of_v6 = counters
-        .lines()
-        .find_map(|line| line.strip_prefix("Ip6OutForwDatagrams"));
-    let of_v6: u64 = of_v6.expect("it").trim().parse().expect("a number");
-    world.forwarded() + of_v6
 }

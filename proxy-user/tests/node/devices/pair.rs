@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Netkit pairs, which join pods to a node.
 
-use anyhow::{Context, Result, bail};
-use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
-    NetlinkPayload,
-};
-use netlink_packet_route::RouteNetlinkMessage;
-use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
-use rtnetlink::{LinkNetkit, packet_route::link::NetkitMode};
+use anyhow::{Context, Result};
+use rtnetlink::{LinkNetkit, new_connection, packet_route::link::NetkitMode};
+use tokio::runtime::Builder;
 
 /// Makes a netkit pair in the calling thread's network namespace. iproute2 can do this only since
 /// 6.7.
@@ -17,22 +12,13 @@ pub(super) fn netkit(interface: &str, peer: &str, mode: &str) -> Result<()> {
         "L2" => NetkitMode::L2,
         _ => NetkitMode::L3,
     };
-    let link = LinkNetkit::new(interface, peer, mode).build();
-    let payload = NetlinkPayload::from(RouteNetlinkMessage::NewLink(link));
-    let mut request = NetlinkMessage::new(NetlinkHeader::default(), payload);
-    request.header.flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL;
-    request.finalize();
-    let mut bytes = vec![0; request.buffer_len()];
-    request.serialize(&mut bytes);
-    let mut socket = Socket::new(NETLINK_ROUTE)?;
-    socket.bind_auto()?;
-    socket.connect(&SocketAddr::new(0, 0))?;
-    socket.send(&bytes, 0)?;
-    let (answer, _) = socket.recv_from_full()?;
-    let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&answer)?;
-    match answer.payload {
-        NetlinkPayload::Error(error) if error.code.is_none() => Ok(()),
-        NetlinkPayload::Error(error) => Err(error.to_io()).context("make a netkit pair"),
-        other => bail!("the kernel answers {other:?}"),
-    }
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let made = runtime.block_on(async {
+        let (connection, handle, _) = new_connection()?;
+        tokio::spawn(connection);
+        let link = LinkNetkit::new(interface, peer, mode).build();
+        handle.link().add(link).execute().await?;
+        anyhow::Ok(())
+    });
+    made.context("make a netkit pair")
 }

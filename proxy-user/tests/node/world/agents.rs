@@ -2,7 +2,6 @@
 //! Starts agents, and the command that removes what they leave, on the node of a [`World`].
 
 use std::{
-    ffi::OsString,
     fs::{self, File},
     path::Path,
     process::{Child, Command, Stdio},
@@ -24,17 +23,16 @@ impl World {
 
     fn command(&self, starter: &[&str]) -> Command {
         let binary = self.binary.borrow();
-        let mut words: Vec<_> = starter.iter().map(|word| OsString::from(*word)).collect();
-        if self.confined.get() {
-            words.extend(rights::with_capabilities().map(OsString::from));
-        }
-        words.push(binary.as_os_str().to_owned());
-        let mut command = Command::new(&words[0]);
-        command.args(&words[1..]);
+        let mut command = match starter {
+            [program, words @ ..] => {
+                let mut command = Command::new(program);
+                command.args(words).arg(&*binary);
+                command
+            }
+            [] if self.confined.get() => rights::command(&binary),
+            [] => Command::new(&*binary),
+        };
         command.args(["run", "--hostname-override", "node-a"]);
-        if self.confined.get() {
-            rights::confine(&mut command);
-        }
         command
     }
 
