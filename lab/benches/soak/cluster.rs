@@ -16,10 +16,7 @@ use lab::{
 };
 use serde_json::{Value, json};
 
-use crate::{
-    leaving,
-    world::{NODE, REMOTE_ENDPOINTS, remote_pod, server_pod},
-};
+use crate::world::{NODE, REMOTE_ENDPOINTS, remote_pod, server_pod};
 
 /// Ports of every server pod: for most clients, and for the data connections of FTP.
 pub(crate) const PORT: u16 = 8080;
@@ -47,8 +44,6 @@ pub(crate) enum Service {
     RollingA,
     /// Like `RollingA`. Its new pods get addresses that endpoints of `RollingA` had before.
     RollingB,
-    /// Four endpoints. The pod of one of them goes without a word: see `leaving`.
-    Leaving,
 }
 
 impl Service {
@@ -80,7 +75,6 @@ impl Service {
             Self::Sticky => here(5..8).collect(),
             Self::RollingA => here(10..12).collect(),
             Self::RollingB => here(12..14).collect(),
-            Self::Leaving => leaving::endpoints(),
         }
     }
 }
@@ -105,25 +99,14 @@ pub(crate) const fn load_balancer(service: Service) -> Ipv4Addr {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Endpoint {
     pub(crate) address: Ipv4Addr,
-    pub(crate) condition: Condition,
-}
-
-/// What an EndpointSlice says about an endpoint.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Condition {
-    Ready,
-    /// Gets no new connections.
-    NotReady,
-    /// Still serves open connections but gets no new ones.
-    Terminating,
+    /// One that is not ready terminates: it serves open connections but gets no new ones.
+    pub(crate) is_ready: bool,
 }
 
 impl Endpoint {
     pub(crate) const fn ready(address: Ipv4Addr) -> Self {
-        Self {
-            address,
-            condition: Condition::Ready,
-        }
+        let is_ready = true;
+        Self { address, is_ready }
     }
 }
 
@@ -169,7 +152,7 @@ impl Cluster {
     /// Returns the addresses of the endpoints that get new connections.
     pub(crate) fn ready(&self, service: Service) -> Vec<Ipv4Addr> {
         let endpoints = self.endpoints(service).into_iter();
-        let ready = endpoints.filter(|endpoint| endpoint.condition == Condition::Ready);
+        let ready = endpoints.filter(|endpoint| endpoint.is_ready);
         ready.map(|endpoint| endpoint.address).collect()
     }
 
@@ -191,13 +174,10 @@ impl Cluster {
         let endpoints = self.endpoints(service).into_iter().map(|endpoint| {
             let is_here = endpoint.address.octets()[2] == server_pod(0).octets()[2];
             let node = if is_here { "node-a" } else { "node-b" };
-            let condition = endpoint.condition;
+            let is_ready = endpoint.is_ready;
             let mut object = manifests::endpoint(endpoint.address, node);
-            object["conditions"] = json!({
-                "ready": condition == Condition::Ready,
-                "serving": condition != Condition::NotReady,
-                "terminating": condition == Condition::Terminating
-            });
+            object["conditions"] =
+                json!({"ready": is_ready, "serving": true, "terminating": !is_ready});
             object
         });
         manifests::slice(&service.name(), &ports(service), endpoints)

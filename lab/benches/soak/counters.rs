@@ -13,8 +13,8 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use lab::{
-    load::proxy::samples,
-    node::{agent::Agent, netns::NetNs},
+    load::proxy::{metrics, samples},
+    node::agent::Agent,
     pinned,
 };
 use nix::time::{ClockId, clock_gettime};
@@ -44,6 +44,9 @@ const ORDINARY: [&str; 14] = [
     "socket_restored",
 ];
 
+/// Counters of hosts' network stacks, by their names in nstat(8).
+const SYN_RETRANS: &str = "TcpExtTCPSynRetrans";
+const OUT_RSTS: &str = "TcpOutRsts";
 /// The name of the counter of SYNs that hosts have repeated.
 const SYNS: &str = "SYNs repeated";
 /// The names of counters that increase when SYNs are repeated.
@@ -52,13 +55,6 @@ pub(crate) const OF_REPEATED: [&str; 2] = [SYNS, "forwarded_elsewhere"];
 /// when both sides close at the same time and their FINs cross.
 pub(crate) const RESETS: &str = "resets sent by hosts";
 
-/// The counters of connections that portolan has ended because their pod is gone: by packets, and
-/// at sockets.
-pub(crate) const ENDED: [&str; 2] = ["ended: flow", "ended: socket"];
-/// The counter of resets that portolan sends. A client whose connection was ended gets one, at a
-/// node port from the node's own stack.
-pub(crate) const RESET: &str = "rejected_unknown_flow";
-
 /// Counters by their names; portolan's ordinary outcomes are left out.
 pub(crate) type Counters = BTreeMap<String, u64>;
 
@@ -66,18 +62,21 @@ pub(crate) type Counters = BTreeMap<String, u64>;
 pub(crate) fn read(world: &World, running: &Running<'_>) -> Result<Counters> {
     let mut counters = Counters::new();
     for namespace in world.namespaces() {
-        for (name, file, field) in [
-            (SYNS, "netstat", "TCPSynRetrans"),
-            (RESETS, "snmp", "OutRsts"),
-        ] {
-            *counters.entry(name.to_owned()).or_default() += of_host(namespace, file, field)?;
+        let shown = namespace.feed("nstat", &["-asjz", SYN_RETRANS, OUT_RSTS], "")?;
+        let shown: Value = serde_json::from_str(&shown)?;
+        for (name, field) in [(SYNS, SYN_RETRANS), (RESETS, OUT_RSTS)] {
+            let count = shown["kernel"][field].as_u64();
+            *counters.entry(name.to_owned()).or_default() += count.context("read nstat")?;
         }
     }
-    let metrics = running.metrics()?.unwrap_or_default();
+    let Some(agent) = running.agent() else {
+        return Ok(counters);
+    };
+    let metrics = metrics(agent.namespace())?;
+    // An endpoint that is replaced has served all of its connections.
     let ended = "portolan_connections_of_gone_endpoints_ended_total{kind=";
     for (kind, count) in samples(&metrics, ended)? {
-        let name = format!("ended: {kind}");
-        counters.extend(ENDED.contains(&name.as_str()).then_some((name, count)));
+        counters.insert(format!("ended: {kind}"), count);
     }
     let mut outcomes = samples(&metrics, "portolan_packets_total{outcome=")?;
     outcomes.retain(|(name, _)| !ORDINARY.contains(&name.as_str()));
@@ -92,24 +91,6 @@ pub(crate) fn difference(before: &Counters, after: &Counters) -> Counters {
         (name.clone(), count.saturating_sub(before))
     };
     after.iter().map(since).collect()
-}
-
-/// Reads a counter of a host's network stack. In its /proc file, each line of names is followed by
-/// a line of numbers.
-fn of_host(namespace: &NetNs, file: &str, field: &str) -> Result<u64> {
-    let path = format!("/proc/thread-self/net/{file}");
-    let text = namespace
-        .enter(|| fs::read_to_string(&path))?
-        .with_context(|| format!("read {path}"))?;
-    find(&text, field).with_context(|| format!("{path} has no {field}"))
-}
-
-fn find(text: &str, field: &str) -> Option<u64> {
-    let mut pairs = text.lines().zip(text.lines().skip(1));
-    pairs.find_map(|(names, numbers)| {
-        let position = names.split(' ').position(|name| name == field)?;
-        numbers.split(' ').nth(position)?.parse().ok()
-    })
 }
 
 /// When `pass_an_hour` is called, idle connections have been silent for at least this long.

@@ -9,7 +9,6 @@ mod clients;
 mod cluster;
 mod counters;
 mod disturb;
-mod leaving;
 mod proxy;
 mod record;
 mod report;

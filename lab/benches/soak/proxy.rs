@@ -175,12 +175,6 @@ impl<'a> Running<'a> {
         let health = self.agent().map(get).and_then(Result::ok);
         health.unwrap_or_default()
     }
-
-    /// Returns the text of portolan's metrics; None if another proxy or none runs.
-    pub(crate) fn metrics(&self) -> Result<Option<String>> {
-        let of_agent = |agent: &Agent<'_>| proxy::metrics(agent.namespace());
-        self.agent().map(of_agent).transpose()
-    }
 }
 
 fn options<'a>(world: &'a World, binary: &'a Path, config: &'a str) -> Options<'a> {

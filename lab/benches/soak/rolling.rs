@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use lab::random::Random;
 
 use crate::{
-    cluster::{Condition, Endpoint, Service},
+    cluster::{Endpoint, Service},
     proxy::Running,
     servers::Server,
     world::{SERVERS, World, server_pod},
@@ -67,7 +67,7 @@ impl<'a> Rolling<'a> {
         endpoints.push(Endpoint::ready(server_pod(new)));
         running.publish(service, endpoints.clone())?;
 
-        endpoints[leaving].condition = Condition::Terminating;
+        endpoints[leaving].is_ready = false;
         running.publish(service, endpoints.clone())?;
         let old = endpoints[leaving].address.octets()[3] - server_pod(0).octets()[3];
         let server = self.servers[usize::from(old - FIRST)].take();

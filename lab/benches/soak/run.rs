@@ -17,11 +17,10 @@ use lab::{
 use proxy_common::Protocol;
 
 use crate::{
-    clients::{HELD, HOLDER, Plan, plans},
+    clients::{Plan, plans},
     cluster::{PORT, Service},
     counters::{self, Counters, Flows},
     disturb::{Disturber, Times, config},
-    leaving::Leaving,
     proxy::{Programs, Proxy, Running},
     record::{Span, Tally},
     rolling::Rolling,
@@ -65,9 +64,6 @@ pub(crate) struct Outcome {
     pub(crate) tallies: Vec<Tally>,
     pub(crate) counters: Counters,
     pub(crate) evicted: Vec<String>,
-    /// How many connections to the pod that goes have ended, as their clients saw: those that were
-    /// translated by packets, and at the client's socket. None if no client held any.
-    pub(crate) ended: Option<[u64; 2]>,
     pub(crate) updates: u32,
     /// How often each disturbance came; None if there were to be none.
     pub(crate) disturbances: Option<Times>,
@@ -86,19 +82,19 @@ const UPDATE: Duration = Duration::from_secs(60);
 
 pub(crate) fn run(settings: &Settings<'_>, programs: &Programs) -> Result<Outcome> {
     let proxy = settings.proxy;
-    let world = World::new(settings.plumbing, settings.seed, proxy == Proxy::Portolan)?;
+    let world = World::new(settings.plumbing, settings.seed)?;
     let _servers = serve(&world)?;
     let associations = Servers::start()?;
     let _listening = listen(&world, &associations)?;
     let mut rolling = Rolling::start(&world, Random::new(settings.seed))?;
-    let mut leaving = Leaving::start(&world)?;
-    let _visible = world.visit(Origin::Pod(HOLDER))?;
+    // By this process the agent finds the sockets of a pod.
+    let _visible = world.visit(Origin::Pod(4))?;
     let mut running = Running::start(&world, proxy, programs, &settings.config())?;
 
     let mut plans = plans()?;
     plans.retain(|plan| plan.kind.contains(settings.only));
     if settings.disturb.is_some() {
-        plans.retain(|plan| plan.kind != HELD && !plan.is_crowd());
+        plans.retain(|plan| !plan.is_crowd());
         plans.iter_mut().for_each(|plan| plan.pace *= 10);
     }
     let before = counters::read(&world, &running)?;
@@ -118,10 +114,14 @@ pub(crate) fn run(settings: &Settings<'_>, programs: &Programs) -> Result<Outcom
         let watch = scope.spawn(|| longest_standstill(span));
         let lived = match &mut disturber {
             Some(disturber) => live_disturbed(span, &mut running, &mut rolling, disturber),
-            None => {
-                let pods = (&mut rolling, &mut leaving);
-                live(&world, span, &mut running, pods, &mut flows, programs)
-            }
+            None => live(
+                &world,
+                span,
+                &mut running,
+                &mut rolling,
+                &mut flows,
+                programs,
+            ),
         };
         let tallies = clients.into_iter().map(|client| {
             let tally = client.join();
@@ -133,14 +133,11 @@ pub(crate) fn run(settings: &Settings<'_>, programs: &Programs) -> Result<Outcom
             .map_err(|_| anyhow!("the watch has broken down"))?;
         Ok((tallies?, lived?, standstill))
     })?;
-    let is_held = plans.iter().any(|plan| plan.kind == HELD);
-    let ended = world.departure.ended.each_ref();
     Ok(Outcome {
         proxy,
         tallies,
         counters: counters::difference(&before, &after),
         evicted: flows.evicted,
-        ended: is_held.then(|| ended.map(|count| count.load(Ordering::Relaxed))),
         updates: rolling.updates,
         disturbances: disturber.map(|disturber| disturber.times),
         is_long: settings.is_long(),
@@ -168,7 +165,7 @@ fn live(
     world: &World,
     span: Span,
     running: &mut Running<'_>,
-    (rolling, leaving): (&mut Rolling<'_>, &mut Leaving<'_>),
+    rolling: &mut Rolling<'_>,
     flows: &mut Flows,
     programs: &Programs,
 ) -> Result<Counters> {
@@ -179,7 +176,6 @@ fn live(
     let mut hour = Some(span.begin + span.length / 3);
     while Instant::now() + LAST < span.end() {
         ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
-        leaving.step(running, span.begin.elapsed())?;
         if Instant::now() >= update && update + period / 2 < span.end() {
             rolling.update(running)?;
             update += period;

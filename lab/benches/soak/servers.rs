@@ -117,25 +117,15 @@ impl Server {
     }
 }
 
-/// A request: the verb, the service's bit, and three numbers whose meaning depends on the verb.
-struct Request<'a> {
-    verb: &'a str,
-    service: u32,
-    numbers: [u64; 3],
-}
-
-fn parse(text: &str) -> Option<Request<'_>> {
+/// Returns a request's verb, the service's bit, and three numbers whose meaning depends on the verb.
+fn parse(text: &str) -> Option<(&str, u32, [u64; 3])> {
     let mut words = text.split_whitespace();
     let (verb, service) = (words.next()?, words.next()?.parse().ok()?);
     let mut numbers = [0; 3];
     for number in &mut numbers {
         *number = words.next()?.parse().ok()?;
     }
-    Some(Request {
-        verb,
-        service,
-        numbers,
-    })
+    Some((verb, service, numbers))
 }
 
 impl State {
@@ -182,19 +172,18 @@ async fn converse(stream: TcpStream, state: &State) -> io::Result<()> {
     let mut stream = BufReader::new(stream);
     let mut line = String::new();
     while stream.read_line(&mut line).await? > 0 {
-        let Some(request) = parse(&line) else {
+        let Some((verb, service, [number, length, more])) = parse(&line) else {
             return Ok(());
         };
-        let [number, length, more] = request.numbers;
-        if request.verb == "stream" {
-            let answer = state.answer(pod, request.service, [number, 0], false);
+        if verb == "stream" {
+            let answer = state.answer(pod, service, [number, 0], false);
             for _ in 0..length {
                 stream.write_all(&answer).await?;
                 sleep(Duration::from_millis(more)).await;
             }
         } else {
             let is_last = more != 0 || state.is_draining.load(Ordering::Relaxed);
-            let answer = state.answer(pod, request.service, [number, length], is_last);
+            let answer = state.answer(pod, service, [number, length], is_last);
             stream.write_all(&answer).await?;
             if is_last {
                 stream.shutdown().await?;
@@ -212,12 +201,7 @@ async fn receive(socket: Arc<UdpSocket>, pod: Ipv4Addr, state: Arc<State>) {
             continue;
         };
         let text = String::from_utf8_lossy(&buffer[..length]);
-        let Some(Request {
-            verb,
-            service,
-            numbers: [number, length, more],
-        }) = parse(&text)
-        else {
+        let Some((verb, service, [number, length, more])) = parse(&text) else {
             continue;
         };
         let answer = |length| state.answer(pod.into(), service, [number, length], false);

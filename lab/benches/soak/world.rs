@@ -22,7 +22,6 @@ use nix::sys::signal::Signal;
 use crate::{
     cluster::{Cluster, Service, load_balancer},
     disturb::Broken,
-    leaving::Departure,
     servers::{Arrivals, Server},
 };
 
@@ -34,10 +33,8 @@ const REMOTE_CLIENT: Ipv4Addr = Ipv4Addr::new(10, 40, 4, 1);
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
 /// Number of client pods.
 const CLIENTS: u8 = 6;
-/// Number of server pods without those of `leaving`. One of the last five is always missing.
+/// Number of server pods. One of the last five is always missing.
 pub(crate) const SERVERS: u8 = 15;
-/// The numbers of the server pods of `leaving`. The last one is missing at first.
-pub(crate) const LEAVERS: std::ops::Range<u8> = SERVERS..SERVERS + 5;
 
 /// Value of `tcp_timestamps` for one clock: no random offset for each connection.
 const ONE_CLOCK: &str = "2";
@@ -76,11 +73,6 @@ impl Origin {
             Self::Outside => Some(PORTS_OUTSIDE),
             _ => None,
         }
-    }
-
-    /// Returns whether connections of a client here to a cluster IP are translated at its sockets.
-    pub(crate) const fn is_at_socket(self) -> bool {
-        !matches!(self, Self::Sandbox(_) | Self::Remote | Self::Outside)
     }
 }
 
@@ -163,7 +155,6 @@ pub(crate) struct World {
     pub(crate) topology: Topology,
     pub(crate) cluster: Cluster,
     pub(crate) arrivals: Arc<Arrivals>,
-    pub(crate) departure: Departure,
     pub(crate) broken: Broken,
     /// Declared before its parent `cgroup` because it must be removed first.
     host_pod: Cgroup,
@@ -171,11 +162,10 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// `has_to_end`: whether the proxy ends connections to a pod that has gone.
-    pub(crate) fn new(plumbing: Plumbing, seed: u64, has_to_end: bool) -> Result<Self> {
+    pub(crate) fn new(plumbing: Plumbing, seed: u64) -> Result<Self> {
         let own = |address: Ipv4Addr| vec![IpAddr::V4(address)];
         let clients = (0..CLIENTS).map(client_pod);
-        let pods = clients.chain((0..LEAVERS.end).map(server_pod)).map(own);
+        let pods = clients.chain((0..SERVERS).map(server_pod)).map(own);
         let remote = (0..REMOTE_ENDPOINTS).map(remote_pod).chain([REMOTE_CLIENT]);
         let layout = Layout {
             node: own(NODE),
@@ -203,7 +193,6 @@ impl World {
             topology,
             cluster: Cluster::new(),
             arrivals: Arc::default(),
-            departure: Departure::new(has_to_end),
             broken: Broken::default(),
         };
         // The hosts behind one masquerade address have different clocks. An endpoint that keeps an

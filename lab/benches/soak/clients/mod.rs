@@ -3,7 +3,6 @@
 //! pace, until the end of the run.
 
 mod datagrams;
-mod persistent;
 mod plan;
 mod short;
 mod streams;
@@ -19,7 +18,7 @@ use std::{
 use anyhow::Result;
 use lab::{node::netns::NetNs, random::Random};
 
-pub(crate) use self::plan::{HELD, HOLDER, Plan, plans};
+pub(crate) use self::plan::{Plan, plans};
 use crate::{
     cluster::{DATA_PORT, PORT, Service, frontend},
     record::{Begun, Exchange, Span, Tally},
@@ -49,8 +48,6 @@ pub(crate) struct Calls<'a> {
     world: &'a World,
     span: Span,
     namespace: &'a NetNs,
-    /// Whether the client's connections are translated at its sockets.
-    is_at_socket: bool,
     /// Whether the client is a process of the node, and its service's endpoints are replaced.
     endpoints_go: bool,
     random: Random,
@@ -114,6 +111,27 @@ impl Calls<'_> {
         outcome.ok()
     }
 
+    /// Does one exchange by `work`, on what is kept or else on what `open` makes. It is kept if
+    /// `work` returns true.
+    fn exchange_on<T>(
+        &mut self,
+        kept: &mut Kept<T>,
+        open: impl FnOnce(&mut Self, &mut Begun) -> io::Result<T>,
+        work: impl FnOnce(&mut Self, &mut T) -> io::Result<bool>,
+    ) {
+        let before = kept.take();
+        let begun = before.as_ref().map(|(_, begun)| *begun);
+        let after = self.exchange(begun, |calls, begun| {
+            let mut one = match before {
+                Some((one, _)) => one,
+                None => open(calls, begun)?,
+            };
+            let stays = work(calls, &mut one)?;
+            Ok(stays.then_some((one, *begun)))
+        });
+        *kept = after.flatten();
+    }
+
     fn note(&mut self, exchange: &Exchange) {
         let Exchange { begun, ended, .. } = exchange;
         if exchange.outcome.is_err() && self.world.broken.excuses(begun.began, *ended) {
@@ -123,6 +141,9 @@ impl Calls<'_> {
         }
     }
 }
+
+/// A connection or socket that a client keeps, and the last exchange on it.
+type Kept<T> = Option<(T, Begun)>;
 
 /// Returns a number that no other request has.
 fn nonce() -> u64 {
@@ -160,13 +181,15 @@ impl Answer {
     }
 }
 
-/// Fails unless the same pod answers now as before.
-fn ensure_same(before: Ipv4Addr, now: Ipv4Addr) -> io::Result<()> {
-    if before == now {
-        return Ok(());
+/// Fails if another pod answers now than before.
+fn ensure_same(before: Option<Ipv4Addr>, now: Ipv4Addr) -> io::Result<()> {
+    match before.filter(|before| *before != now) {
+        None => Ok(()),
+        Some(before) => {
+            let text = format!("{now} answers, and {before} did before and still serves");
+            Err(io::Error::other(text))
+        }
     }
-    let text = format!("{now} answers, and {before} did before and still serves");
-    Err(io::Error::other(text))
 }
 
 impl Plan {
@@ -186,7 +209,6 @@ impl Plan {
             world,
             span,
             namespace: world.namespace(self.origin),
-            is_at_socket: self.origin.is_at_socket(),
             endpoints_go: self.origin == Origin::Node && ROLLING.contains(&self.service),
             random: Random::new(seed),
             tally: Tally::new(self, span),

@@ -10,7 +10,6 @@ use clap::ValueEnum;
 use super::{
     Client,
     datagrams::{LARGE, LENGTH, Queries, Question, Simplex, Socket},
-    persistent::Holder,
     short::{Associations, Crowd, Ftp, Short, Sticky},
     streams::{Idle, KeepAlive, Pool, Stream},
 };
@@ -71,11 +70,6 @@ const AT_ONCE: &str = "200 connections at once";
 /// the machine itself is.
 const DIRECT: &str = "direct";
 
-/// The name of clients that hold connections to pods of which one goes.
-pub(crate) const HELD: &str = "connections that are held";
-/// The number of the pod with such a client. A process in it lets the agent find its sockets.
-pub(crate) const HOLDER: u8 = 4;
-
 /// Returns the function that makes clients of a kind.
 fn maker(kind: &str) -> Option<Make> {
     let make: Make = match kind {
@@ -97,7 +91,6 @@ fn maker(kind: &str) -> Option<Make> {
         // The server sends the segments of one buffer.
         "UDP answers by GSO" => || Socket::boxed(true, "segments", SEGMENT as u64),
         "UDP answers in fragments" => || Socket::boxed(false, "ask", LARGE),
-        HELD => make::<Holder>,
         "SCTP" => make::<Associations>,
         _ => return None,
     };

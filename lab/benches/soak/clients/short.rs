@@ -22,10 +22,7 @@ const CROWD: usize = 200;
 const LENGTH: u64 = 100;
 
 /// A TCP connection to a server.
-pub(super) struct Connection {
-    stream: BufReader<TcpStream>,
-    pub(super) begun: Begun,
-}
+pub(super) struct Connection(BufReader<TcpStream>);
 
 impl Connection {
     /// Connects to `begun.to`, from source port `port` (0: any). Writes the local address into
@@ -59,20 +56,17 @@ impl Connection {
         };
         socket.set_read_timeout(Some(PATIENCE))?;
         socket.set_tcp_nodelay(true)?;
-        Ok(Self {
-            stream: BufReader::new(socket.into()),
-            begun: *begun,
-        })
+        Ok(Self(BufReader::new(socket.into())))
     }
 
     pub(super) fn send(&mut self, request: &str) -> io::Result<()> {
-        let sent = self.stream.get_mut().write_all(request.as_bytes());
+        let sent = self.0.get_mut().write_all(request.as_bytes());
         sent.map_err(|error| named("send", &error))
     }
 
     pub(super) fn receive(&mut self) -> io::Result<Answer> {
         let mut line = String::new();
-        let read = self.stream.read_line(&mut line);
+        let read = self.0.read_line(&mut line);
         match read.map_err(|error| named("receive", &error))? {
             0 => Err(io::Error::new(
                 ErrorKind::UnexpectedEof,
@@ -80,21 +74,6 @@ impl Connection {
             )),
             _ => Answer::parse(&line),
         }
-    }
-
-    /// Returns how the connection has ended; None if it has not. Sends a request if `speaks`, and
-    /// waits for no answer.
-    pub(super) fn end(&mut self, calls: &Calls<'_>, speaks: bool) -> Option<io::Error> {
-        const MOMENT: Duration = Duration::from_millis(10);
-        let mut probe = || {
-            if speaks {
-                self.send(&calls.request("ask", [nonce(), LENGTH, 0]))?;
-            }
-            self.stream.get_ref().set_read_timeout(Some(MOMENT))?;
-            self.receive().map(drop)
-        };
-        let error = probe().err();
-        error.filter(|error| error.kind() != ErrorKind::WouldBlock)
     }
 
     /// Sends a request for an answer of `length` bytes. If the answer says that the server closes
@@ -112,7 +91,7 @@ impl Connection {
             return Err(io::Error::other("the answer to another question"));
         }
         if answer.is_last {
-            let rest = self.stream.read_to_end(&mut Vec::new());
+            let rest = self.0.read_to_end(&mut Vec::new());
             rest.map_err(|error| named("wait for the server to close", &error))?;
         }
         Ok(answer)
@@ -179,8 +158,7 @@ impl Client for Sticky {
             let answer = Connection::open(begun, 0)?.ask(calls, LENGTH, false)?;
             // Without a proxy, answers of different pods are right.
             let before = self.pod.replace(answer.by);
-            let before = before.filter(|_| calls.frontend.is_some());
-            ensure_same(before.unwrap_or(answer.by), answer.by)
+            ensure_same(before.filter(|_| calls.frontend.is_some()), answer.by)
         });
     }
 }
@@ -220,7 +198,7 @@ impl Client for Ftp {
             let mut to_data = Begun::now(calls.data(begun.to));
             let mut data = Connection::open(&mut to_data, 0)?;
             let data = data.ask(calls, 60_000, true)?;
-            ensure_same(by, data.by)?;
+            ensure_same(Some(by), data.by)?;
             control.ask(calls, LENGTH, true)
         });
     }
