@@ -5,7 +5,10 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use lab::load::setup::Setup;
+use lab::{
+    load::setup::Setup,
+    node::settings::{Forwarding, SocketBalancing},
+};
 
 /// The proxy that serves.
 #[derive(
@@ -33,35 +36,48 @@ pub(crate) enum Proxy {
     IptablesFast,
 }
 
+/// The program of a proxy, and its settings.
+#[derive(Clone, Copy)]
+pub(crate) enum Program {
+    None,
+    Portolan(SocketBalancing, Forwarding),
+    /// The mode, and the minSyncPeriod if it is not the default.
+    KubeProxy(&'static str, Option<&'static str>),
+}
+
 impl Proxy {
-    pub(crate) const fn name(self) -> &'static str {
+    /// Returns the name in tables, and what to start.
+    const fn row(self) -> (&'static str, Program) {
+        use Forwarding::{Auto, Stack};
+        use Program::{KubeProxy, Portolan};
+        use SocketBalancing::{All, Host};
+
+        const FAST: Option<&str> = Some("100ms");
         match self {
-            Self::Direct => "no proxy",
-            Self::PortolanSocket => "portolan, socket",
-            Self::PortolanPacket => "portolan, packet path",
-            Self::PortolanAuto => "portolan, past the stack",
-            Self::PortolanBoth => "portolan, socket and past the stack",
-            Self::Nftables => "kube-proxy nftables",
-            Self::NftablesFast => "kube-proxy nftables, 0.1 s",
-            Self::Iptables => "kube-proxy iptables",
-            Self::IptablesFast => "kube-proxy iptables, 0.1 s",
+            Self::Direct => ("no proxy", Program::None),
+            Self::PortolanSocket => ("portolan, socket", Portolan(All, Stack)),
+            Self::PortolanPacket => ("portolan, packet path", Portolan(Host, Stack)),
+            Self::PortolanAuto => ("portolan, past the stack", Portolan(Host, Auto)),
+            Self::PortolanBoth => ("portolan, socket and past the stack", Portolan(All, Auto)),
+            Self::Nftables => ("kube-proxy nftables", KubeProxy("nftables", None)),
+            Self::NftablesFast => ("kube-proxy nftables, 0.1 s", KubeProxy("nftables", FAST)),
+            Self::Iptables => ("kube-proxy iptables", KubeProxy("iptables", None)),
+            Self::IptablesFast => ("kube-proxy iptables, 0.1 s", KubeProxy("iptables", FAST)),
         }
     }
+    pub(crate) const fn name(self) -> &'static str {
+        self.row().0
+    }
+    pub(crate) const fn program(self) -> Program {
+        self.row().1
+    }
     pub(crate) const fn is_kube_proxy(self) -> bool {
-        matches!(self.slow(), Self::Nftables | Self::Iptables)
+        matches!(self.program(), Program::KubeProxy(..))
     }
     /// Whether this is kube-proxy with a shorter minSyncPeriod. Its packets are forwarded as with
     /// the default; only changes differ.
     pub(crate) const fn is_fast(self) -> bool {
-        matches!(self, Self::NftablesFast | Self::IptablesFast)
-    }
-    /// Returns the same proxy with default settings.
-    pub(crate) const fn slow(self) -> Self {
-        match self {
-            Self::NftablesFast => Self::Nftables,
-            Self::IptablesFast => Self::Iptables,
-            other => other,
-        }
+        matches!(self.program(), Program::KubeProxy(_, Some(_)))
     }
 }
 

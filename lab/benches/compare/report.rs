@@ -41,7 +41,6 @@ into etcd, for 1 000 changes a second ten endpoints at once; meanwhile one more 
 how long until packets follow.
 ";
     text.extend(changes.into_iter().map(|heading| table(results, heading)));
-    text += &failures(results);
     text + PUBLISHED
 }
 
@@ -62,16 +61,4 @@ fn table(results: &Results, heading: &str) -> String {
         }
     }
     format!("\n### {heading}\n\n{table}")
-}
-
-fn failures(results: &Results) -> String {
-    let gave_up = results.cells.iter().filter_map(|measured| {
-        let reason = measured.gave_up.as_ref()?;
-        Some(format!("- {}: {reason}\n", measured.cell))
-    });
-    let lines: String = gave_up.collect();
-    match lines.is_empty() {
-        true => lines,
-        false => format!("\n## Who did not finish\n\n{lines}"),
-    }
 }

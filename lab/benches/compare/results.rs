@@ -28,8 +28,6 @@ pub(crate) struct Results {
 pub(crate) struct Measured {
     pub(crate) cell: Cell,
     figures: Vec<Figure>,
-    /// Why the proxy was given up; None if it was not.
-    pub(crate) gave_up: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -42,12 +40,9 @@ pub(crate) struct Figure {
 }
 
 impl Measured {
-    pub(crate) const fn new(cell: Cell, gave_up: Option<String>) -> Self {
-        Self {
-            cell,
-            figures: Vec::new(),
-            gave_up,
-        }
+    pub(crate) const fn new(cell: Cell) -> Self {
+        let figures = Vec::new();
+        Self { cell, figures }
     }
 
     pub(crate) fn add(&mut self, heading: &str, value: f64, shown: String) {

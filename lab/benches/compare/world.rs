@@ -3,25 +3,33 @@
 //! pods with servers, a pod on another node, and a client outside. Also a few services with their
 //! objects, which the proxies serve in addition to the many.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde_json::json;
 
 use lab::{
     load::{
         manifests::{self, Port, endpoint},
+        proxy::Proxy,
         records::{PORT, TARGETS},
         server::{self, Sink},
-        setup::{CLIENT_PARAMETERS, Setup},
+        setup::{CLIENT_PARAMETERS, Setup, config},
     },
     node::{
+        agent::{Agent, Manifests, Options},
         cgroup::Cgroup,
+        kube_proxy::{CLUSTER_CIDR, KubeProxy},
         layout::Layout,
         netns::NetNs,
         topology::{Plumbing, Topology},
     },
 };
+
+use crate::plan::{Cell, Program};
 
 pub(crate) const NODE: Ipv4Addr = Ipv4Addr::new(192, 168, 40, 2);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 40, 1, 10);
@@ -101,10 +109,16 @@ const fn cluster_ip(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(172, 30, 250, number)
 }
 
+/// Paths of the proxies' programs.
+pub(crate) struct Programs {
+    pub(crate) portolan: PathBuf,
+    pub(crate) kube_proxy: PathBuf,
+}
+
 /// One node with its pods and the hosts around it. Servers run in the pods.
 pub(crate) struct World {
-    topology: Topology,
-    cgroup: Cgroup,
+    pub(crate) topology: Topology,
+    pub(crate) cgroup: Cgroup,
     sinks: [Sink; 4],
 }
 
@@ -152,17 +166,39 @@ impl World {
         self.node().feed("conntrack", &["-F"], "").map(drop)
     }
 
+    /// Starts the cell's proxy, which reads the objects of an API server.
+    pub(crate) fn start(
+        &self,
+        cell: &Cell,
+        programs: &Programs,
+        kubeconfig: &Path,
+    ) -> Result<Proxy<'_>> {
+        let node = self.node();
+        Ok(match cell.proxy.program() {
+            Program::None => Proxy::None,
+            Program::Portolan(socket_balancing, forwarding) => {
+                let options = Options {
+                    cluster_cidrs: &[CLUSTER_CIDR.parse().context("a range")?],
+                    config: &config(forwarding),
+                    socket_balancing,
+                    kubeconfig: Some(kubeconfig),
+                    ..Options::new(&programs.portolan, self.cgroup.path())
+                };
+                Proxy::Portolan(Agent::start(node, &options, &Manifests::Text(""))?)
+            }
+            Program::KubeProxy(mode, period) => {
+                let program = &programs.kube_proxy;
+                let started = KubeProxy::start(node, program, mode, period, kubeconfig)?;
+                Proxy::KubeProxy(started)
+            }
+        })
+    }
+
     pub(crate) fn node(&self) -> &NetNs {
         &self.topology.node
     }
     pub(crate) fn client(&self) -> &NetNs {
         &self.topology.pods[0]
-    }
-    pub(crate) fn outside(&self) -> &NetNs {
-        &self.topology.outside
-    }
-    pub(crate) fn cgroup(&self) -> &Cgroup {
-        &self.cgroup
     }
 
     /// Empties the sinks. Returns how many datagrams they had received in total.
