@@ -18,12 +18,9 @@ use serde_json::{Value, json};
 
 use crate::world::{NODE, REMOTE_ENDPOINTS, remote_pod, server_pod};
 
-/// Ports of every server pod: for most clients, and for the data connections of FTP.
+/// The port of every server pod, and the services' port that leads to it.
 pub(crate) const PORT: u16 = 8080;
-pub(crate) const DATA_PORT: u16 = 8021;
-/// The services' ports that lead to `PORT` and `DATA_PORT`.
 const SERVICE_PORT: u16 = 80;
-const SERVICE_DATA_PORT: u16 = 21;
 
 /// One of the services of the soak test.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, ValueEnum)]
@@ -196,22 +193,13 @@ impl Cluster {
 }
 
 /// Returns the ports of a service.
-fn ports(service: Service) -> [Port<'static>; 4] {
-    let port = |name, protocol, [port, target]: [u16; 2]| {
-        let node_port = Some(node_port(service, port));
-        Port::new((name, protocol), [port, target], node_port)
-    };
-    [
-        port("tcp", "TCP", [SERVICE_PORT, PORT]),
-        port("udp", "UDP", [SERVICE_PORT, PORT]),
-        port("sctp", "SCTP", [SERVICE_PORT, PORT]),
-        port("data", "TCP", [SERVICE_DATA_PORT, DATA_PORT]),
-    ]
+fn ports(service: Service) -> [Port<'static>; 2] {
+    let names = [("tcp", "TCP"), ("udp", "UDP")];
+    names.map(|names| Port::new(names, [SERVICE_PORT, PORT], Some(node_port(service))))
 }
 
-fn node_port(service: Service, port: u16) -> u16 {
-    let of_data = u16::from(port == SERVICE_DATA_PORT);
-    30_000 + 1_000 * of_data + u16::from(service.number())
+fn node_port(service: Service) -> u16 {
+    30_000 + u16::from(service.number())
 }
 
 /// Returns the Service object of a service, with its load balancer's address.
@@ -237,11 +225,11 @@ const fn cluster_ip(service: Service) -> Ipv4Addr {
     Ipv4Addr::new(172, 30, 250, service.number())
 }
 
-/// Returns the address and port that clients of a service call, and those for data connections.
-pub(crate) fn frontend(service: Service, by: Frontend) -> [SocketAddr; 2] {
-    [SERVICE_PORT, SERVICE_DATA_PORT].map(|port| match by {
-        Frontend::NodePort => (NODE, node_port(service, port)).into(),
-        Frontend::ClusterIp => (cluster_ip(service), port).into(),
-        Frontend::LoadBalancer => (load_balancer(service), port).into(),
-    })
+/// Returns the address and port that clients of a service call.
+pub(crate) fn frontend(service: Service, by: Frontend) -> SocketAddr {
+    match by {
+        Frontend::NodePort => (NODE, node_port(service)).into(),
+        Frontend::ClusterIp => (cluster_ip(service), SERVICE_PORT).into(),
+        Frontend::LoadBalancer => (load_balancer(service), SERVICE_PORT).into(),
+    }
 }

@@ -43,10 +43,6 @@ const WELL: Duration = Duration::from_millis(1_500);
 pub(crate) struct Broken(Mutex<Vec<(Instant, Option<Instant>)>>);
 
 impl Broken {
-    fn change(&self, change: impl FnOnce(&mut Vec<(Instant, Option<Instant>)>)) {
-        change(&mut lock(&self.0));
-    }
-
     /// Returns whether an exchange between two moments may have failed.
     pub(crate) fn excuses(&self, from: Instant, to: Instant) -> bool {
         let is_in = |(begun, ended): &(Instant, Option<Instant>)| {
@@ -126,14 +122,11 @@ impl<'a> Disturber<'a> {
         println!("  after {:.0?}: {name}", self.span.begin.elapsed());
         let begun = Instant::now();
         if is_harmful {
-            self.world.broken.change(|times| times.push((begun, None)));
+            lock(&self.world.broken.0).push((begun, None));
         }
         let done = run(self, running).and_then(|()| self.wait_until_well(running));
-        if is_harmful {
-            let end = |(_, ended): &mut (_, Option<Instant>)| *ended = Some(Instant::now());
-            self.world
-                .broken
-                .change(|times| times.last_mut().map_or((), end));
+        if let Some((_, ended)) = lock(&self.world.broken.0).last_mut() {
+            ended.get_or_insert_with(Instant::now);
         }
         done.with_context(|| format!("{name}: {}", running.log()))?;
         let (count, longest) = self.times.entry(name).or_default();

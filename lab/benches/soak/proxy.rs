@@ -94,8 +94,8 @@ impl<'a> Running<'a> {
                 let program = programs.kube_proxy.as_deref();
                 let program = program
                     .context("nftables needs --kube-proxy PROGRAM; cargo xtask soak gives it")?;
-                let server = objects.insert(Box::new(api_server(world)?));
-                let kubeconfig = server.kubeconfig();
+                let objects = objects.insert(Box::new(api_server(world)?));
+                let kubeconfig = objects.server().kubeconfig();
                 let started = KubeProxy::start(node, program, "nftables", None, &kubeconfig)?;
                 proxy::Proxy::KubeProxy(started)
             }
@@ -204,7 +204,7 @@ fn api_server(world: &World) -> Result<Objects<'_>> {
 
 fn wait_until_served(world: &World) -> Result<()> {
     let deadline = Instant::now() + TO_SERVE;
-    let [to, _] = frontend(Service::RollingB, Frontend::ClusterIp);
+    let to = frontend(Service::RollingB, Frontend::ClusterIp);
     let connect = || std::net::TcpStream::connect_timeout(&to, Duration::from_secs(1));
     while world.run(Origin::Sandbox(5), connect)?.is_err() {
         ensure!(Instant::now() < deadline, "{to} is not served");

@@ -9,7 +9,7 @@ use lab::{
     node::topology::Plumbing,
 };
 
-use crate::{counters, disturb::Times, proxy::Proxy, record::Tally, run::Outcome};
+use crate::{Arguments, counters, disturb::Times, proxy::Proxy, record::Tally, run::Outcome};
 
 /// A client with few source ports must use each of them at least this many times on average.
 const TIMES: f64 = 20.0;
@@ -24,58 +24,46 @@ const NOISE_OF_SHORT: f64 = 3.0;
 /// nothing. A SYN is repeated after a second.
 const STANDSTILL: Duration = Duration::from_millis(500);
 
-pub(crate) struct Report {
-    pub(crate) minutes: u64,
-    pub(crate) seed: u64,
-    pub(crate) plumbings: Vec<(Plumbing, Vec<Outcome>)>,
+/// The runs with each plumbing.
+type Runs = [(Plumbing, Vec<Outcome>)];
+
+/// Returns the faults of portolan's runs, one line each.
+pub(crate) fn faults(plumbings: &Runs) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (plumbing, outcomes) in plumbings {
+        let find = |proxy| outcomes.iter().find(|outcome| outcome.proxy == proxy);
+        let yardstick = find(Proxy::None);
+        let found = find(Proxy::Portolan).map(|outcome| of_run(outcome, yardstick));
+        let named = found.into_iter().flatten();
+        faults.extend(named.map(|fault| format!("{}: {fault}", plumbing.name())));
+    }
+    faults
 }
 
-impl Report {
-    /// Returns the faults of portolan's runs, one line each.
-    pub(crate) fn faults(&self) -> Vec<String> {
-        let mut faults = Vec::new();
-        for (plumbing, outcomes) in &self.plumbings {
-            let find = |proxy| outcomes.iter().find(|outcome| outcome.proxy == proxy);
-            let yardstick = find(Proxy::None);
-            let found = find(Proxy::Portolan).map(|outcome| of_run(outcome, yardstick));
-            let named = found.into_iter().flatten();
-            faults.extend(named.map(|fault| format!("{}: {fault}", plumbing.name())));
-        }
-        faults
+/// Returns the report in Markdown.
+pub(crate) fn text(arguments: &Arguments, plumbings: &Runs, faults: &[String]) -> String {
+    let mut text = format!(
+        "{}, {}: {} minutes each, seed {}. Times in ms: median and 99th percentile of the first and of the last minute.\n\n",
+        machine::today(),
+        machine::describe(),
+        arguments.minutes,
+        arguments.seed
+    );
+    text.extend(faults.iter().map(|fault| format!("- **{fault}**\n")));
+    if faults.is_empty() {
+        text += "Nothing has failed that may not.\n";
     }
-
-    /// Returns the report in Markdown.
-    pub(crate) fn text(&self, faults: &[String]) -> String {
-        let mut text = format!(
-            "{}, {}: {} minutes each, seed {}. Times in ms: median and 99th percentile of the first and of the last minute.\n\n",
-            machine::today(),
-            machine::describe(),
-            self.minutes,
-            self.seed
-        );
-        text.extend(faults.iter().map(|fault| format!("- **{fault}**\n")));
-        if faults.is_empty() {
-            text += "Nothing has failed that may not.\n";
-        }
-        for (plumbing, outcomes) in &self.plumbings {
-            text += &format!(
-                "\n### Pods joined by {}\n\n{}",
-                plumbing.name(),
-                clients(outcomes)
-            );
-            text += &match &outcomes[..] {
-                [
-                    Outcome {
-                        disturbances: Some(all),
-                        tallies,
-                        ..
-                    },
-                ] => disturbances(tallies, all),
-                _ => ports(outcomes) + &zeros(outcomes),
-            };
-        }
-        text
+    for (plumbing, outcomes) in plumbings {
+        let table = clients(outcomes);
+        text += &format!("\n### Pods joined by {}\n\n{table}", plumbing.name());
+        let disturbed = |outcome: &Outcome| {
+            let all = outcome.disturbances.as_ref();
+            all.map(|all| disturbances(&outcome.tallies, all))
+        };
+        let disturbed = outcomes.iter().find_map(disturbed);
+        text += &disturbed.unwrap_or_else(|| ports(outcomes) + &zeros(outcomes));
     }
+    text
 }
 
 fn of_run(outcome: &Outcome, yardstick: Option<&Outcome>) -> Vec<String> {
@@ -99,8 +87,8 @@ fn of_run(outcome: &Outcome, yardstick: Option<&Outcome>) -> Vec<String> {
     let counters = outcome.counters.iter();
     let counters = counters.filter(|(name, count)| **count > 0 && !excused(name));
     faults.extend(counters.map(|(name, count)| format!("{name}: {count}")));
-    if !outcome.evicted.is_empty() {
-        let count = outcome.evicted.len();
+    if outcome.evicted > 0 {
+        let count = outcome.evicted;
         faults.push(format!("UDP flows evicted that were in use: {count}"));
     }
     for tally in with_few_ports(outcome) {
@@ -232,7 +220,7 @@ fn zeros(outcomes: &[Outcome]) -> String {
             "- {}: {} updates; {zero} counters are 0; not 0: {others}; UDP flows evicted in use: {}; longest standstill of the machine: {:.0?}\n",
             outcome.proxy.name(),
             outcome.updates,
-            outcome.evicted.len(),
+            outcome.evicted,
             outcome.standstill
         );
     }

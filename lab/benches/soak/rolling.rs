@@ -39,7 +39,7 @@ pub(crate) struct Rolling<'a> {
 impl<'a> Rolling<'a> {
     pub(crate) fn start(world: &'a World, random: Random) -> Result<Self> {
         let free = SERVERS - 1;
-        let serve = |pod| world.serve(pod, pod, world.cluster.bits(pod)).map(Some);
+        let serve = |pod| world.serve(pod, world.cluster.bits(pod)).map(Some);
         let mut servers = (FIRST..free).map(serve).collect::<Result<Vec<_>>>()?;
         servers.push(None);
         world.topology.unplug(World::index(free))?;
@@ -60,7 +60,7 @@ impl<'a> Rolling<'a> {
         let topology = &self.world.topology;
         let new = self.free;
         topology.plug(World::index(new))?;
-        let server = self.world.serve(new, new, service.bit())?;
+        let server = self.world.serve(new, service.bit())?;
         self.servers[usize::from(new - FIRST)] = Some(server);
         let mut endpoints = self.world.cluster.endpoints(service);
         let leaving = self.random.below(endpoints.len() as u64) as usize;

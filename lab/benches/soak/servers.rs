@@ -28,7 +28,7 @@ use tokio::{
     time::sleep,
 };
 
-use crate::cluster::{DATA_PORT, PORT};
+use crate::cluster::PORT;
 
 /// Number of clients that may connect at once.
 const BACKLOG: i32 = 1024;
@@ -88,10 +88,8 @@ impl Server {
         let runtime = threads.context("start the servers' threads")?;
         let start = || -> Result<()> {
             let _here = runtime.enter();
-            for port in [PORT, DATA_PORT] {
-                let listener = TcpListener::from_std(listen(port, BACKLOG)?)?;
-                tokio::spawn(accept(listener, Arc::clone(&state)));
-            }
+            let listener = TcpListener::from_std(listen(PORT, BACKLOG)?)?;
+            tokio::spawn(accept(listener, Arc::clone(&state)));
             for address in addresses {
                 let socket = net::UdpSocket::bind((*address, PORT))?;
                 socket.set_nonblocking(true)?;

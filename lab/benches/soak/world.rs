@@ -4,7 +4,6 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr},
-    process::Command,
     str::FromStr,
     sync::Arc,
 };
@@ -14,10 +13,8 @@ use lab::node::{
     cgroup::Cgroup,
     layout::Layout,
     netns::NetNs,
-    process::{Killed, end_with_us},
     topology::{Plumbing, Topology},
 };
-use nix::sys::signal::Signal;
 
 use crate::{
     cluster::{Cluster, Service, load_balancer},
@@ -215,18 +212,11 @@ impl World {
         Ok(world)
     }
 
-    /// Serves in the server pod `pod`, which has the address of the pod `of`. `services` are the
-    /// bits of the services that it is an endpoint of.
-    pub(crate) fn serve(&self, pod: u8, of: u8, services: u32) -> Result<Server> {
-        let namespace = self.namespace(Origin::Server(pod));
-        let (addresses, arrivals) = ([server_pod(of)], &self.arrivals);
-        Server::start(
-            namespace,
-            Some(&self.cgroup),
-            &addresses,
-            services,
-            arrivals,
-        )
+    /// Serves in a server pod. `services` are the bits of the services that it is an endpoint of.
+    pub(crate) fn serve(&self, pod: u8, services: u32) -> Result<Server> {
+        let (namespace, cgroup) = (self.namespace(Origin::Server(pod)), Some(&self.cgroup));
+        let addresses = [server_pod(pod)];
+        Server::start(namespace, cgroup, &addresses, services, &self.arrivals)
     }
 
     pub(crate) fn node(&self) -> &NetNs {
@@ -234,14 +224,6 @@ impl World {
     }
     pub(crate) fn cgroup(&self) -> &Cgroup {
         &self.cgroup
-    }
-
-    /// Starts a process in a pod, which does nothing. It lives as long as this thread at most.
-    pub(crate) fn visit(&self, origin: Origin) -> Result<Killed> {
-        let mut command = Command::new("sleep");
-        end_with_us(command.arg("infinity"), Signal::SIGKILL);
-        let child = self.namespace(origin).enter(|| command.spawn())?;
-        Ok(Killed(child.context("start sleep")?))
     }
 
     /// Returns the index of a server pod among the topology's pods.

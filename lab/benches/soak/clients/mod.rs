@@ -20,7 +20,7 @@ use lab::{node::netns::NetNs, random::Random};
 
 pub(crate) use self::plan::{Plan, plans};
 use crate::{
-    cluster::{DATA_PORT, PORT, Service, frontend},
+    cluster::{PORT, Service, frontend},
     record::{Begun, Exchange, Span, Tally},
     rolling::ROLLING,
     world::{Origin, World},
@@ -42,9 +42,8 @@ pub(crate) trait Client {
 /// The service that a client calls, and what else it needs for its calls.
 pub(crate) struct Calls<'a> {
     service: Service,
-    /// The service's address and its address for data connections. None if there is no proxy or the
-    /// client calls an endpoint directly.
-    frontend: Option<[SocketAddr; 2]>,
+    /// The service's address. None if there is no proxy or the client calls an endpoint directly.
+    frontend: Option<SocketAddr>,
     world: &'a World,
     span: Span,
     namespace: &'a NetNs,
@@ -57,19 +56,11 @@ pub(crate) struct Calls<'a> {
 impl Calls<'_> {
     fn address(&mut self) -> SocketAddr {
         match self.frontend {
-            Some([address, _]) => address,
+            Some(address) => address,
             None => {
                 let endpoint = self.random.pick(&self.world.cluster.ready(self.service));
                 (endpoint, PORT).into()
             }
-        }
-    }
-
-    /// Returns the address for data connections that belong to the control connection to `control`.
-    fn data(&self, control: SocketAddr) -> SocketAddr {
-        match self.frontend {
-            Some([_, data]) => data,
-            None => (control.ip(), DATA_PORT).into(),
         }
     }
 

@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use super::{
     Client,
     datagrams::{LARGE, LENGTH, Queries, Question, Simplex, Socket},
-    short::{Associations, Crowd, Ftp, Short, Sticky},
+    short::{Crowd, Short, Sticky},
     streams::{Idle, KeepAlive, Pool, Stream},
 };
 use crate::{
@@ -80,7 +80,6 @@ fn maker(kind: &str) -> Option<Make> {
         "pool that reuses ports" => make::<Pool>,
         "long stream" => make::<Stream>,
         "idle connections" => make::<Idle>,
-        "FTP, passive" => make::<Ftp>,
         "UDP questions, a socket each" => make::<Queries>,
         "UDP questions, one socket" | "UDP questions, direct" => {
             || Socket::boxed(false, "ask", LENGTH)
@@ -91,7 +90,6 @@ fn maker(kind: &str) -> Option<Make> {
         // The server sends the segments of one buffer.
         "UDP answers by GSO" => || Socket::boxed(true, "segments", SEGMENT as u64),
         "UDP answers in fragments" => || Socket::boxed(false, "ask", LARGE),
-        "SCTP" => make::<Associations>,
         _ => return None,
     };
     Some(make)

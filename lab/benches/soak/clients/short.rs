@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Clients that open a TCP connection for each request: one after another, 200 at once, and FTP's
-//! pairs of connections. Also one of SCTP.
+//! Clients that open a TCP connection for each request: one after another, and 200 at once.
 
 use std::{
     fs,
     io::{self, BufRead, BufReader, ErrorKind, Read, Write},
-    net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream},
+    net::{Ipv4Addr, SocketAddr, TcpStream},
     thread,
     time::Duration,
 };
 
-use lab::traffic::{clients, probe::Outcome};
-use proxy_common::Protocol;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::{Answer, Calls, Client, PATIENCE, ensure_same, nonce};
@@ -183,44 +180,5 @@ impl Client for Crowd {
                 .collect()
         });
         ended.iter().for_each(|exchange| calls.note(exchange));
-    }
-}
-
-/// A client of passive FTP: a control connection, and a data connection to the same pod.
-#[derive(Default)]
-pub(super) struct Ftp;
-
-impl Client for Ftp {
-    fn exchange(&mut self, calls: &mut Calls<'_>) {
-        calls.exchange(None, |calls, begun| {
-            let mut control = Connection::open(begun, 0)?;
-            let by = control.ask(calls, LENGTH, false)?.by;
-            let mut to_data = Begun::now(calls.data(begun.to));
-            let mut data = Connection::open(&mut to_data, 0)?;
-            let data = data.ask(calls, 60_000, true)?;
-            ensure_same(Some(by), data.by)?;
-            control.ask(calls, LENGTH, true)
-        });
-    }
-}
-
-/// A client that sends the first packet of an SCTP association and reads the second, from a new
-/// port each time.
-#[derive(Default)]
-pub(super) struct Associations;
-
-impl Client for Associations {
-    fn exchange(&mut self, calls: &mut Calls<'_>) {
-        calls.exchange(None, |calls, begun| {
-            // A loopback address here makes the kernel choose the source.
-            let client = clients::Client::new(calls.namespace, IpAddr::V4(Ipv4Addr::LOCALHOST));
-            let attempt = client.call(Protocol::SCTP, begun.to, 0);
-            let attempt = attempt.map_err(|error| io::Error::other(format!("{error:#}")))?;
-            begun.local = Some(attempt.source);
-            match attempt.outcome {
-                Outcome::Answered(_) => Ok(()),
-                other => Err(io::Error::other(format!("{other:?}"))),
-            }
-        });
     }
 }

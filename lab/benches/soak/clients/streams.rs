@@ -61,7 +61,7 @@ pub(super) struct KeepAlive(Kept<Open>);
 
 impl Client for KeepAlive {
     fn exchange(&mut self, calls: &mut Calls<'_>) {
-        let length = 1 << calls.random.below(16);
+        let length = 1 << calls.random.below(17);
         Open::ask(&mut self.0, calls, (0, REQUESTS, length));
     }
 }
