@@ -24,7 +24,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use lab::{
     interrupt::{self, INTERRUPTED},
     load::{machine, objects::Objects},
@@ -80,7 +80,7 @@ struct Arguments {
 }
 
 /// What is measured.
-#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Scenario {
     /// Everything, for the report
     All,
@@ -114,7 +114,7 @@ impl Arguments {
 
     fn measures(&self, cell: &Cell) -> &'static [Measure] {
         match self.scenario {
-            Scenario::All if cell.has_packets() => &Measure::ALL,
+            Scenario::All if cell.has_packets() => Measure::value_variants(),
             Scenario::Connections if cell.has_packets() => &Measure::CONNECTIONS,
             _ => &[],
         }
@@ -247,7 +247,7 @@ fn measure(
     // The API server may still be working on its last writes.
     std::thread::sleep(Duration::from_secs(1));
     let since = Instant::now();
-    let proxy = &served.start(cell, programs, &objects.kubeconfig())?;
+    let proxy = &served.start(cell, programs, &objects.server().kubeconfig())?;
     let mut measured = Measured::new(*cell);
     let said = |error: anyhow::Error| error.context(proxy.log()).context(cell.to_string());
     let most = if cell.proxy.is_kube_proxy() {

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use crate::{
     plan::{CONNECT, Measure, PROCESSOR, Proxy},
     results::Measured,
-    world::{Addresses, DIRECT, NAMES, PORT_DIRECTLY, SERVED, World},
+    world::{NAMES, PORT_DIRECTLY, World, destinations},
 };
 use lab::{
     interrupt::INTERRUPTED,
@@ -34,7 +34,7 @@ const PACKETS: u32 = 2_000;
 
 /// The destinations of one side of a comparison: the pods themselves, or services.
 struct Side {
-    to: Addresses,
+    is_service: bool,
     /// The destinations of short connections. The last one is the last service's address.
     many: Vec<SocketAddr>,
 }
@@ -43,7 +43,7 @@ impl Side {
     fn direct() -> Result<Self> {
         let many = TARGETS.map(|pod| Ok((pod.parse::<IpAddr>()?, PORT_DIRECTLY).into()));
         Ok(Self {
-            to: DIRECT,
+            is_service: false,
             many: many.into_iter().collect::<Result<_>>()?,
         })
     }
@@ -54,13 +54,14 @@ impl Side {
         let visited = (0..last).map(|number| records::spread(number, last));
         let many = visited.chain([last]).map(records::address_of);
         Self {
-            to: SERVED,
+            is_service: true,
             many: many.collect(),
         }
     }
 
     /// Does the operations of one round.
     fn work(&self, measure: Measure, round: u32) -> Result<Took> {
+        let to = destinations(measure)[usize::from(self.is_service)];
         match measure {
             Measure::LastService => {
                 let last = self.many[self.many.len() - 1];
@@ -72,11 +73,10 @@ impl Side {
                 let these: Vec<_> = others.take(CONNECTIONS as usize).copied().collect();
                 client::connections(&these, CONNECTIONS)
             }
-            Measure::OpenConnection => client::exchanges(self.to.echo, EXCHANGES),
-            Measure::Datagrams => client::datagrams(self.to.echo, EXCHANGES),
-            Measure::Crowd => client::crowd(self.to.crowd, CLIENTS, EACH),
-            Measure::NodePortLocal => client::flood(self.to.sink, PACKETS),
-            Measure::NodePortRemote => client::flood(self.to.remote_sink, PACKETS),
+            Measure::OpenConnection => client::exchanges(to, EXCHANGES),
+            Measure::Datagrams => client::datagrams(to, EXCHANGES),
+            Measure::Crowd => client::crowd(to, CLIENTS, EACH),
+            Measure::NodePortLocal | Measure::NodePortRemote => client::flood(to, PACKETS),
         }
     }
 

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use lab::{
@@ -11,9 +12,7 @@ use lab::{
 };
 
 /// The proxy that serves.
-#[derive(
-    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, clap::ValueEnum, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Proxy {
     /// No proxy: shows the measurement error.
@@ -133,7 +132,7 @@ pub(crate) fn cells(services: &[u32], proxies: &[Proxy]) -> Vec<Cell> {
 }
 
 /// One operation that is timed both through a service and directly.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Measure {
     /// Short connections to the last service.
     LastService,
@@ -154,16 +153,6 @@ pub(crate) enum Measure {
 }
 
 impl Measure {
-    pub(crate) const ALL: [Self; 8] = [
-        Self::LastService,
-        Self::RandomService,
-        Self::OpenConnection,
-        Self::Datagrams,
-        Self::Crowd,
-        Self::NodePortLocal,
-        Self::NodePortRemote,
-        Self::NotOurs,
-    ];
     /// What a client in a pod does with a service, and what the proxy costs it otherwise.
     pub(crate) const CONNECTIONS: [Self; 4] = [
         Self::LastService,
@@ -197,6 +186,6 @@ pub(crate) const SERVICE: &str = "A new service, ms: p50 / p99 (services)";
 
 /// Returns whether a heading is that of a figure of connections and packets.
 pub(crate) fn of_connections(heading: &str) -> bool {
-    let of_measures = Measure::ALL.map(Measure::heading);
-    of_measures.contains(&heading) || [CONNECT, PROCESSOR].contains(&heading)
+    let mut of_measures = Measure::value_variants().iter().copied();
+    of_measures.any(|one| one.heading() == heading) || [CONNECT, PROCESSOR].contains(&heading)
 }

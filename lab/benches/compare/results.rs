@@ -97,19 +97,25 @@ impl Results {
         self.cells.iter().find(|measured| measured.cell == *cell)
     }
 
-    /// Returns a figure of a proxy on a node with these settings; None if it was not measured.
-    pub(crate) fn figure(
-        &self,
-        (setup, proxy): Row,
-        services: u32,
-        heading: &str,
-    ) -> Option<&Figure> {
-        let cell = Cell {
-            services,
-            setup,
-            proxy,
-        };
-        self.find(&cell)?.find(heading)
+    /// Returns the rows of a table that have a figure, each with its figures by the number of
+    /// services; None where nothing was measured.
+    pub(crate) fn table(&self, heading: &str) -> Vec<(Row, Vec<Option<&Figure>>)> {
+        let cells = self.cells.iter().map(|measured| measured.cell);
+        let rows: BTreeSet<Row> = cells.map(|cell| (cell.setup, cell.proxy)).collect();
+        let rows = rows.into_iter().map(|(setup, proxy)| {
+            let figure = |services| {
+                let cell = Cell {
+                    services,
+                    setup,
+                    proxy,
+                };
+                self.find(&cell)?.find(heading)
+            };
+            let figures = self.services().into_iter().map(figure);
+            ((setup, proxy), figures.collect::<Vec<_>>())
+        });
+        rows.filter(|(_, figures)| figures.iter().any(Option::is_some))
+            .collect()
     }
 
     /// Returns the headings of all figures, in the order in which they were measured first.
@@ -121,12 +127,6 @@ impl Results {
             }
         }
         headings
-    }
-
-    /// Returns the rows of all tables.
-    pub(crate) fn rows(&self) -> BTreeSet<Row> {
-        let cells = self.cells.iter().map(|measured| measured.cell);
-        cells.map(|cell| (cell.setup, cell.proxy)).collect()
     }
 
     /// Returns the numbers of services that were measured.

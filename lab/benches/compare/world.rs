@@ -29,7 +29,7 @@ use lab::{
     },
 };
 
-use crate::plan::{Cell, Program};
+use crate::plan::{Cell, Measure, Program};
 
 pub(crate) const NODE: Ipv4Addr = Ipv4Addr::new(192, 168, 40, 2);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 40, 1, 10);
@@ -52,36 +52,22 @@ const SINK_DIRECTLY: u16 = PORT + 31;
 const NODE_PORT_LOCAL: u16 = 30_001;
 const NODE_PORT_REMOTE: u16 = 30_002;
 
-/// The destination of each kind of operation.
-#[derive(Clone, Copy)]
-pub(crate) struct Addresses {
-    pub(crate) echo: SocketAddr,
-    pub(crate) crowd: SocketAddr,
-    pub(crate) sink: SocketAddr,
-    pub(crate) remote_sink: SocketAddr,
-}
-
 const fn at(address: Ipv4Addr, port: u16) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(address), port)
 }
 
-/// The pods' own addresses, for calls without a service.
-pub(crate) const DIRECT: Addresses = Addresses {
-    echo: at(SERVER, ECHO_DIRECTLY),
-    crowd: at(SERVER, CROWD_DIRECTLY),
-    sink: at(SERVER, SINK_DIRECTLY),
-    remote_sink: at(REMOTE, SINK_DIRECTLY),
-};
+/// Returns the destinations of an operation: a pod's own address, for calls without a service, and
+/// the service's: a cluster IP, for the sinks a node port.
+pub(crate) const fn destinations(measure: Measure) -> [SocketAddr; 2] {
+    match measure {
+        Measure::Crowd => [at(SERVER, CROWD_DIRECTLY), at(cluster_ip(2), 80)],
+        Measure::NodePortLocal => [at(SERVER, SINK_DIRECTLY), at(NODE, NODE_PORT_LOCAL)],
+        Measure::NodePortRemote => [at(REMOTE, SINK_DIRECTLY), at(NODE, NODE_PORT_REMOTE)],
+        _ => [at(SERVER, ECHO_DIRECTLY), at(cluster_ip(1), 53)],
+    }
+}
 
-/// The services' addresses: cluster IPs, for the sinks node ports.
-pub(crate) const SERVED: Addresses = Addresses {
-    echo: at(cluster_ip(1), 53),
-    crowd: at(cluster_ip(2), 80),
-    sink: at(NODE, NODE_PORT_LOCAL),
-    remote_sink: at(NODE, NODE_PORT_REMOTE),
-};
-
-/// Returns the services of [`SERVED`] and their EndpointSlices, as manifests.
+/// Returns the services of [`destinations`] and their EndpointSlices, as manifests.
 pub(crate) fn objects() -> String {
     let (tcp, udp) = (("tcp", "TCP"), ("udp", "UDP"));
     let echo = [tcp, udp].map(|names| Port::new(names, [53, ECHO], None));

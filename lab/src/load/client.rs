@@ -35,17 +35,6 @@ pub struct Took {
     pub answered: BTreeSet<u8>,
 }
 
-impl Default for Took {
-    fn default() -> Self {
-        Self {
-            each: 0.0,
-            processor: 0.0,
-            connects: histogram(),
-            answered: BTreeSet::new(),
-        }
-    }
-}
-
 /// Returns an empty histogram for 1 ns to 10 s, exact to three digits.
 pub fn histogram() -> Histogram<u32> {
     let (lowest, highest) = (1, 10_000_000_000);
@@ -78,7 +67,8 @@ fn timed(count: u32, work: impl FnOnce() -> Result<()>) -> Result<Took> {
     Ok(Took {
         each: micros(each) / f64::from(count),
         processor: micros(used) / f64::from(count),
-        ..Took::default()
+        connects: histogram(),
+        answered: BTreeSet::new(),
     })
 }
 
