@@ -16,7 +16,7 @@ use std::{
 };
 
 use anyhow::Result;
-use lab::{node::netns::NetNs, random::Random};
+use lab::random::Random;
 
 pub(crate) use self::plan::{Plan, plans};
 use crate::{
@@ -46,7 +46,6 @@ pub(crate) struct Calls<'a> {
     frontend: Option<SocketAddr>,
     world: &'a World,
     span: Span,
-    namespace: &'a NetNs,
     /// Whether the client is a process of the node, and its service's endpoints are replaced.
     endpoints_go: bool,
     random: Random,
@@ -199,7 +198,6 @@ impl Plan {
             frontend: by.map(|by| frontend(self.service, by)),
             world,
             span,
-            namespace: world.namespace(self.origin),
             endpoints_go: self.origin == Origin::Node && ROLLING.contains(&self.service),
             random: Random::new(seed),
             tally: Tally::new(self, span),
