@@ -186,7 +186,7 @@ fn options<'a>(world: &'a World, binary: &'a Path, config: &'a str) -> Options<'
     Options {
         cluster_cidrs: &RANGES,
         config,
-        ..Options::new(binary, world.cgroup().path())
+        ..Options::new(binary, world.cgroup.path())
     }
 }
 

@@ -155,7 +155,7 @@ pub(crate) struct World {
     pub(crate) broken: Broken,
     /// Declared before its parent `cgroup` because it must be removed first.
     host_pod: Cgroup,
-    cgroup: Cgroup,
+    pub(crate) cgroup: Cgroup,
 }
 
 impl World {
@@ -221,9 +221,6 @@ impl World {
 
     pub(crate) fn node(&self) -> &NetNs {
         &self.topology.node
-    }
-    pub(crate) fn cgroup(&self) -> &Cgroup {
-        &self.cgroup
     }
 
     /// Returns the index of a server pod among the topology's pods.
