@@ -16,7 +16,10 @@ use lab::{
 };
 use serde_json::{Value, json};
 
-use crate::world::{NODE, REMOTE_ENDPOINTS, remote_pod, server_pod};
+use crate::{
+    leaving,
+    world::{NODE, REMOTE_ENDPOINTS, remote_pod, server_pod},
+};
 
 /// The port of every server pod, and the services' port that leads to it.
 pub(crate) const PORT: u16 = 8080;
@@ -41,6 +44,8 @@ pub(crate) enum Service {
     RollingA,
     /// Like `RollingA`. Its new pods get addresses that endpoints of `RollingA` had before.
     RollingB,
+    /// Four endpoints. The pod of one of them goes without a word: see `leaving`.
+    Leaving,
 }
 
 impl Service {
@@ -72,6 +77,7 @@ impl Service {
             Self::Sticky => here(5..8).collect(),
             Self::RollingA => here(10..12).collect(),
             Self::RollingB => here(12..14).collect(),
+            Self::Leaving => leaving::endpoints(),
         }
     }
 }
@@ -96,14 +102,23 @@ pub(crate) const fn load_balancer(service: Service) -> Ipv4Addr {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Endpoint {
     pub(crate) address: Ipv4Addr,
-    /// One that is not ready terminates: it serves open connections but gets no new ones.
-    pub(crate) is_ready: bool,
+    pub(crate) condition: Condition,
+}
+
+/// What an EndpointSlice says about an endpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Condition {
+    Ready,
+    /// Gets no new connections.
+    NotReady,
+    /// Still serves open connections but gets no new ones.
+    Terminating,
 }
 
 impl Endpoint {
     pub(crate) const fn ready(address: Ipv4Addr) -> Self {
-        let is_ready = true;
-        Self { address, is_ready }
+        let condition = Condition::Ready;
+        Self { address, condition }
     }
 }
 
@@ -149,7 +164,7 @@ impl Cluster {
     /// Returns the addresses of the endpoints that get new connections.
     pub(crate) fn ready(&self, service: Service) -> Vec<Ipv4Addr> {
         let endpoints = self.endpoints(service).into_iter();
-        let ready = endpoints.filter(|endpoint| endpoint.is_ready);
+        let ready = endpoints.filter(|endpoint| endpoint.condition == Condition::Ready);
         ready.map(|endpoint| endpoint.address).collect()
     }
 
@@ -171,10 +186,13 @@ impl Cluster {
         let endpoints = self.endpoints(service).into_iter().map(|endpoint| {
             let is_here = endpoint.address.octets()[2] == server_pod(0).octets()[2];
             let node = if is_here { "node-a" } else { "node-b" };
-            let is_ready = endpoint.is_ready;
+            let condition = endpoint.condition;
             let mut object = manifests::endpoint(endpoint.address, node);
-            object["conditions"] =
-                json!({"ready": is_ready, "serving": true, "terminating": !is_ready});
+            object["conditions"] = json!({
+                "ready": condition == Condition::Ready,
+                "serving": condition != Condition::NotReady,
+                "terminating": condition == Condition::Terminating
+            });
             object
         });
         manifests::slice(&service.name(), &ports(service), endpoints)
@@ -193,8 +211,8 @@ impl Cluster {
 }
 
 /// Returns the ports of a service.
-fn ports(service: Service) -> [Port<'static>; 2] {
-    let names = [("tcp", "TCP"), ("udp", "UDP")];
+fn ports(service: Service) -> [Port<'static>; 3] {
+    let names = [("tcp", "TCP"), ("udp", "UDP"), ("sctp", "SCTP")];
     names.map(|names| Port::new(names, [SERVICE_PORT, PORT], Some(node_port(service))))
 }
 

@@ -55,6 +55,13 @@ pub(crate) const OF_REPEATED: [&str; 2] = [SYNS, "forwarded_elsewhere"];
 /// when both sides close at the same time and their FINs cross.
 pub(crate) const RESETS: &str = "resets sent by hosts";
 
+/// The counters of connections that portolan has ended because their pod is gone: by packets, and
+/// at sockets.
+pub(crate) const ENDED: [&str; 2] = ["ended: flow", "ended: socket"];
+/// The counter of resets that portolan sends. A client whose connection was ended gets one, at a
+/// node port from the node's own stack.
+pub(crate) const RESET: &str = "rejected_unknown_flow";
+
 /// Counters by their names; portolan's ordinary outcomes are left out.
 pub(crate) type Counters = BTreeMap<String, u64>;
 
@@ -73,7 +80,6 @@ pub(crate) fn read(world: &World, running: &Running<'_>) -> Result<Counters> {
         return Ok(counters);
     };
     let metrics = metrics(agent.namespace())?;
-    // An endpoint that is replaced has served all of its connections.
     let ended = "portolan_connections_of_gone_endpoints_ended_total{kind=";
     for (kind, count) in samples(&metrics, ended)? {
         counters.insert(format!("ended: {kind}"), count);

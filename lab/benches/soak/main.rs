@@ -9,6 +9,7 @@ mod clients;
 mod cluster;
 mod counters;
 mod disturb;
+mod leaving;
 mod proxy;
 mod record;
 mod report;

@@ -81,12 +81,14 @@ fn of_run(outcome: &Outcome, yardstick: Option<&Outcome>) -> Vec<String> {
         return faults;
     }
     let excused = |name: &str| {
-        name == counters::RESETS
+        is_of_ended(name)
+            || name == counters::RESETS
             || counters::OF_REPEATED.contains(&name) && outcome.standstill > STANDSTILL
     };
     let counters = outcome.counters.iter();
     let counters = counters.filter(|(name, count)| **count > 0 && !excused(name));
     faults.extend(counters.map(|(name, count)| format!("{name}: {count}")));
+    faults.extend(of_ended(outcome));
     if outcome.evicted > 0 {
         let count = outcome.evicted;
         faults.push(format!("UDP flows evicted that were in use: {count}"));
@@ -108,6 +110,34 @@ fn of_run(outcome: &Outcome, yardstick: Option<&Outcome>) -> Vec<String> {
                 tally.plan
             ));
         }
+    }
+    faults
+}
+
+fn is_of_ended(name: &str) -> bool {
+    name == counters::RESET || counters::ENDED.contains(&name)
+}
+
+/// Returns the faults of the counters of ended connections: portolan ends those to the pod that has
+/// gone, each once, and no others.
+fn of_ended(outcome: &Outcome) -> Vec<String> {
+    let mut faults = Vec::new();
+    let count = |name| outcome.counters.get(name).copied().unwrap_or_default();
+    let seen = outcome.ended.unwrap_or_default();
+    for (name, clients) in counters::ENDED.into_iter().zip(seen) {
+        let counted = count(name);
+        if counted != clients {
+            faults.push(format!("{name}: {counted}, clients have seen {clients}"));
+        }
+        if outcome.ended.is_some() && clients == 0 {
+            faults.push(format!("{name}: no connection led to the pod that goes"));
+        }
+    }
+    let [by_packets, _] = seen;
+    let resets = count(counters::RESET);
+    if resets > by_packets {
+        let name = counters::RESET;
+        faults.push(format!("{name}: {resets}, {by_packets} connections ended"));
     }
     faults
 }
@@ -208,7 +238,7 @@ fn zeros(outcomes: &[Outcome]) -> String {
     for outcome in outcomes {
         let counters = || outcome.counters.iter();
         let zero = counters().filter(|(_, count)| **count == 0).count();
-        let others = counters().filter(|(_, count)| **count > 0);
+        let others = counters().filter(|(name, count)| **count > 0 && !is_of_ended(name));
         let others: Vec<_> = others
             .map(|(name, count)| format!("{name} {count}"))
             .collect();
@@ -217,10 +247,11 @@ fn zeros(outcomes: &[Outcome]) -> String {
             false => others.join(", "),
         };
         text += &format!(
-            "- {}: {} updates; {zero} counters are 0; not 0: {others}; UDP flows evicted in use: {}; longest standstill of the machine: {:.0?}\n",
+            "- {}: {} updates; {zero} counters are 0; not 0: {others}; UDP flows evicted in use: {}; connections to the pod that has gone that ended: {}; longest standstill of the machine: {:.0?}\n",
             outcome.proxy.name(),
             outcome.updates,
             outcome.evicted,
+            outcome.ended.unwrap_or_default().iter().sum::<u64>(),
             outcome.standstill
         );
     }

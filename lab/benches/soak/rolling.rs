@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use lab::random::Random;
 
 use crate::{
-    cluster::{Endpoint, Service},
+    cluster::{Condition, Endpoint, Service},
     proxy::Running,
     servers::Server,
     world::{SERVERS, World, server_pod},
@@ -39,7 +39,7 @@ pub(crate) struct Rolling<'a> {
 impl<'a> Rolling<'a> {
     pub(crate) fn start(world: &'a World, random: Random) -> Result<Self> {
         let free = SERVERS - 1;
-        let serve = |pod| world.serve(pod, world.cluster.bits(pod)).map(Some);
+        let serve = |pod| world.serve(pod, pod, world.cluster.bits(pod)).map(Some);
         let mut servers = (FIRST..free).map(serve).collect::<Result<Vec<_>>>()?;
         servers.push(None);
         world.topology.unplug(World::index(free))?;
@@ -60,14 +60,14 @@ impl<'a> Rolling<'a> {
         let topology = &self.world.topology;
         let new = self.free;
         topology.plug(World::index(new))?;
-        let server = self.world.serve(new, service.bit())?;
+        let server = self.world.serve(new, new, service.bit())?;
         self.servers[usize::from(new - FIRST)] = Some(server);
         let mut endpoints = self.world.cluster.endpoints(service);
         let leaving = self.random.below(endpoints.len() as u64) as usize;
         endpoints.push(Endpoint::ready(server_pod(new)));
         running.publish(service, endpoints.clone())?;
 
-        endpoints[leaving].is_ready = false;
+        endpoints[leaving].condition = Condition::Terminating;
         running.publish(service, endpoints.clone())?;
         let old = endpoints[leaving].address.octets()[3] - server_pod(0).octets()[3];
         let server = self.servers[usize::from(old - FIRST)].take();

@@ -8,19 +8,26 @@ use std::{
 };
 
 use anyhow::{Result, anyhow, ensure};
-use lab::{interrupt::INTERRUPTED, node::topology::Plumbing, random::Random};
+use lab::{
+    interrupt::INTERRUPTED,
+    node::topology::Plumbing,
+    random::Random,
+    traffic::servers::{Listening, Servers},
+};
+use proxy_common::Protocol;
 
 use crate::{
     Arguments,
-    clients::{Plan, plans},
-    cluster::Service,
+    clients::{HELD, HOLDER, Plan, plans},
+    cluster::{PORT, Service},
     counters::{self, Counters, Flows},
     disturb::{Disturber, Times, config},
+    leaving::Leaving,
     proxy::{Programs, Proxy, Running},
     record::{Span, Tally},
     rolling::Rolling,
     servers::Server,
-    world::{REMOTE_ENDPOINTS, World, remote_pod},
+    world::{Origin, REMOTE_ENDPOINTS, World, remote_pod, server_pod},
 };
 
 impl Arguments {
@@ -51,6 +58,9 @@ pub(crate) struct Outcome {
     pub(crate) tallies: Vec<Tally>,
     pub(crate) counters: Counters,
     pub(crate) evicted: u32,
+    /// How many connections to the pod that goes have ended, as their clients saw: those that were
+    /// translated by packets, and at the client's socket. None if no client held any.
+    pub(crate) ended: Option<[u64; 2]>,
     pub(crate) updates: u32,
     /// How often each disturbance came; None if there were to be none.
     pub(crate) disturbances: Option<Times>,
@@ -74,15 +84,19 @@ pub(crate) fn run(
     programs: &Programs,
 ) -> Result<Outcome> {
     let seed = arguments.seed;
-    let world = World::new(plumbing, seed)?;
+    let world = World::new(plumbing, seed, proxy == Proxy::Portolan)?;
     let _servers = serve(&world)?;
+    let associations = Servers::start()?;
+    let _listening = listen(&world, &associations)?;
     let mut rolling = Rolling::start(&world, Random::new(seed))?;
+    let mut leaving = Leaving::start(&world)?;
+    let _visible = world.visit(Origin::Pod(HOLDER))?;
     let mut running = Running::start(&world, proxy, programs, &arguments.config())?;
 
     let mut plans = plans()?;
     plans.retain(|plan| plan.kind.contains(&arguments.only));
     if arguments.disturb.is_some() {
-        plans.retain(|plan| !plan.is_crowd());
+        plans.retain(|plan| plan.kind != HELD && !plan.is_crowd());
         plans.iter_mut().for_each(|plan| plan.pace *= 10);
     }
     let before = counters::read(&world, &running)?;
@@ -102,14 +116,10 @@ pub(crate) fn run(
         let watch = scope.spawn(|| longest_standstill(span));
         let lived = match &mut disturber {
             Some(disturber) => live_disturbed(span, &mut running, &mut rolling, disturber),
-            None => live(
-                &world,
-                span,
-                &mut running,
-                &mut rolling,
-                &mut flows,
-                programs,
-            ),
+            None => {
+                let pods = (&mut rolling, &mut leaving);
+                live(&world, span, &mut running, pods, &mut flows, programs)
+            }
         };
         let tallies = clients.into_iter().map(|client| {
             let tally = client.join();
@@ -121,11 +131,14 @@ pub(crate) fn run(
             .map_err(|_| anyhow!("the watch has broken down"))?;
         Ok((tallies?, lived?, standstill))
     })?;
+    let is_held = plans.iter().any(|plan| plan.kind == HELD);
+    let ended = world.departure.ended.each_ref();
     Ok(Outcome {
         proxy,
         tallies,
         counters: counters::difference(&before, &after),
         evicted: flows.evicted,
+        ended: is_held.then(|| ended.map(|count| count.load(Ordering::Relaxed))),
         updates: rolling.updates,
         disturbances: disturber.map(|disturber| disturber.times),
         is_long: arguments.is_long(),
@@ -153,7 +166,7 @@ fn live(
     world: &World,
     span: Span,
     running: &mut Running<'_>,
-    rolling: &mut Rolling<'_>,
+    (rolling, leaving): (&mut Rolling<'_>, &mut Leaving<'_>),
     flows: &mut Flows,
     programs: &Programs,
 ) -> Result<Counters> {
@@ -164,6 +177,7 @@ fn live(
     let mut hour = Some(span.begin + span.length / 3);
     while Instant::now() + LAST < span.end() {
         ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
+        leaving.step(running, span.begin.elapsed())?;
         if Instant::now() >= update && update + period / 2 < span.end() {
             rolling.update(running)?;
             update += period;
@@ -206,11 +220,20 @@ fn live_disturbed(
 
 /// Starts the servers that run until the end, in pods on this node and on other nodes.
 fn serve(world: &World) -> Result<Vec<Server>> {
-    let steady = (0..STEADY).map(|pod| world.serve(pod, world.cluster.bits(pod)));
+    let steady = (0..STEADY).map(|pod| world.serve(pod, pod, world.cluster.bits(pod)));
     let mut servers = steady.collect::<Result<Vec<_>>>()?;
     let bits = Service::Ten.bit() | Service::Many.bit();
     let addresses: Vec<_> = (0..REMOTE_ENDPOINTS).map(remote_pod).take(5).collect();
     let (remote, arrivals) = (&world.topology.remote, &world.arrivals);
     servers.push(Server::start(remote, None, &addresses, bits, arrivals)?);
     Ok(servers)
+}
+
+/// Starts SCTP servers at the endpoints of [`Service::Two`].
+fn listen(world: &World, servers: &Servers) -> Result<Vec<Listening>> {
+    let pods = [1, 2].map(|pod| {
+        let namespace = world.namespace(Origin::Server(pod));
+        servers.listen(namespace, Protocol::SCTP, (server_pod(pod), PORT).into())
+    });
+    pods.into_iter().collect()
 }

@@ -4,6 +4,8 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr},
+    ops::Range,
+    process::Command,
     str::FromStr,
     sync::Arc,
 };
@@ -13,12 +15,15 @@ use lab::node::{
     cgroup::Cgroup,
     layout::Layout,
     netns::NetNs,
+    process::{Killed, end_with_us},
     topology::{Plumbing, Topology},
 };
+use nix::sys::signal::Signal;
 
 use crate::{
     cluster::{Cluster, Service, load_balancer},
     disturb::Broken,
+    leaving::Departure,
     servers::{Arrivals, Server},
 };
 
@@ -30,8 +35,10 @@ const REMOTE_CLIENT: Ipv4Addr = Ipv4Addr::new(10, 40, 4, 1);
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
 /// Number of client pods.
 const CLIENTS: u8 = 6;
-/// Number of server pods. One of the last five is always missing.
+/// Number of server pods without those of `leaving`. One of the last five is always missing.
 pub(crate) const SERVERS: u8 = 15;
+/// The numbers of the server pods of `leaving`. The last one is missing at first.
+pub(crate) const LEAVERS: Range<u8> = SERVERS..SERVERS + 5;
 
 /// Value of `tcp_timestamps` for one clock: no random offset for each connection.
 const ONE_CLOCK: &str = "2";
@@ -70,6 +77,11 @@ impl Origin {
             Self::Outside => Some(PORTS_OUTSIDE),
             _ => None,
         }
+    }
+
+    /// Returns whether connections of a client here to a cluster IP are translated at its sockets.
+    pub(crate) const fn is_at_socket(self) -> bool {
+        !matches!(self, Self::Sandbox(_) | Self::Remote | Self::Outside)
     }
 }
 
@@ -152,6 +164,7 @@ pub(crate) struct World {
     pub(crate) topology: Topology,
     pub(crate) cluster: Cluster,
     pub(crate) arrivals: Arc<Arrivals>,
+    pub(crate) departure: Departure,
     pub(crate) broken: Broken,
     /// Declared before its parent `cgroup` because it must be removed first.
     host_pod: Cgroup,
@@ -159,10 +172,11 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(plumbing: Plumbing, seed: u64) -> Result<Self> {
+    /// `has_to_end`: whether the proxy ends connections to a pod that has gone.
+    pub(crate) fn new(plumbing: Plumbing, seed: u64, has_to_end: bool) -> Result<Self> {
         let own = |address: Ipv4Addr| vec![IpAddr::V4(address)];
         let clients = (0..CLIENTS).map(client_pod);
-        let pods = clients.chain((0..SERVERS).map(server_pod)).map(own);
+        let pods = clients.chain((0..LEAVERS.end).map(server_pod)).map(own);
         let remote = (0..REMOTE_ENDPOINTS).map(remote_pod).chain([REMOTE_CLIENT]);
         let layout = Layout {
             node: own(NODE),
@@ -190,6 +204,7 @@ impl World {
             topology,
             cluster: Cluster::new(),
             arrivals: Arc::default(),
+            departure: Departure::new(has_to_end),
             broken: Broken::default(),
         };
         // The hosts behind one masquerade address have different clocks. An endpoint that keeps an
@@ -212,15 +227,24 @@ impl World {
         Ok(world)
     }
 
-    /// Serves in a server pod. `services` are the bits of the services that it is an endpoint of.
-    pub(crate) fn serve(&self, pod: u8, services: u32) -> Result<Server> {
+    /// Serves in the server pod `pod`, which has the address of the pod `of`. `services` are the
+    /// bits of the services that it is an endpoint of.
+    pub(crate) fn serve(&self, pod: u8, of: u8, services: u32) -> Result<Server> {
         let (namespace, cgroup) = (self.namespace(Origin::Server(pod)), Some(&self.cgroup));
-        let addresses = [server_pod(pod)];
+        let addresses = [server_pod(of)];
         Server::start(namespace, cgroup, &addresses, services, &self.arrivals)
     }
 
     pub(crate) fn node(&self) -> &NetNs {
         &self.topology.node
+    }
+
+    /// Starts a process in a pod, which does nothing. It lives as long as this thread at most.
+    pub(crate) fn visit(&self, origin: Origin) -> Result<Killed> {
+        let mut command = Command::new("sleep");
+        end_with_us(command.arg("infinity"), Signal::SIGKILL);
+        let child = self.namespace(origin).enter(|| command.spawn())?;
+        Ok(Killed(child.context("start sleep")?))
     }
 
     /// Returns the index of a server pod among the topology's pods.

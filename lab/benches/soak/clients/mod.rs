@@ -3,6 +3,7 @@
 //! pace, until the end of the run.
 
 mod datagrams;
+mod persistent;
 mod plan;
 mod short;
 mod streams;
@@ -18,7 +19,7 @@ use std::{
 use anyhow::Result;
 use lab::random::Random;
 
-pub(crate) use self::plan::{Plan, plans};
+pub(crate) use self::plan::{HELD, HOLDER, Plan, plans};
 use crate::{
     cluster::{PORT, Service, frontend},
     record::{Begun, Exchange, Span, Tally},
@@ -53,6 +54,10 @@ pub(crate) struct Calls<'a> {
 }
 
 impl Calls<'_> {
+    fn origin(&self) -> Origin {
+        self.tally.plan.origin
+    }
+
     fn address(&mut self) -> SocketAddr {
         match self.frontend {
             Some(address) => address,

@@ -10,7 +10,8 @@ use clap::ValueEnum;
 use super::{
     Client,
     datagrams::{LARGE, LENGTH, Queries, Question, Simplex, Socket},
-    short::{Crowd, Short, Sticky},
+    persistent::Holder,
+    short::{Associations, Crowd, Short, Sticky},
     streams::{Idle, KeepAlive, Pool, Stream},
 };
 use crate::{
@@ -70,6 +71,11 @@ const AT_ONCE: &str = "200 connections at once";
 /// the machine itself is.
 const DIRECT: &str = "direct";
 
+/// The name of clients that hold connections to pods of which one goes.
+pub(crate) const HELD: &str = "connections that are held";
+/// The number of the pod with such a client. A process in it lets the agent find its sockets.
+pub(crate) const HOLDER: u8 = 4;
+
 /// Returns the function that makes clients of a kind.
 fn maker(kind: &str) -> Option<Make> {
     let make: Make = match kind {
@@ -90,6 +96,8 @@ fn maker(kind: &str) -> Option<Make> {
         // The server sends the segments of one buffer.
         "UDP answers by GSO" => || Socket::boxed(true, "segments", SEGMENT as u64),
         "UDP answers in fragments" => || Socket::boxed(false, "ask", LARGE),
+        HELD => make::<Holder>,
+        "SCTP" => make::<Associations>,
         _ => return None,
     };
     Some(make)

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Clients that open a TCP connection for each request: one after another, and 200 at once.
+//! Clients that open a TCP connection for each request: one after another, and 200 at once. Also one
+//! of SCTP.
 
 use std::{
     fs,
     io::{self, BufRead, BufReader, ErrorKind, Read, Write},
-    net::{Ipv4Addr, SocketAddr, TcpStream},
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream},
     thread,
     time::Duration,
 };
 
+use lab::traffic::{clients, probe::Outcome};
+use proxy_common::Protocol;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::{Answer, Calls, Client, PATIENCE, ensure_same, nonce};
@@ -71,6 +74,21 @@ impl Connection {
             )),
             _ => Answer::parse(&line),
         }
+    }
+
+    /// Returns how the connection has ended; None if it has not. Sends a request if `speaks`, and
+    /// waits for no answer.
+    pub(super) fn end(&mut self, calls: &Calls<'_>, speaks: bool) -> Option<io::Error> {
+        const MOMENT: Duration = Duration::from_millis(10);
+        let mut probe = || {
+            if speaks {
+                self.send(&calls.request("ask", [nonce(), LENGTH, 0]))?;
+            }
+            self.0.get_ref().set_read_timeout(Some(MOMENT))?;
+            self.receive().map(drop)
+        };
+        let error = probe().err();
+        error.filter(|error| error.kind() != ErrorKind::WouldBlock)
     }
 
     /// Sends a request for an answer of `length` bytes. If the answer says that the server closes
@@ -180,5 +198,27 @@ impl Client for Crowd {
                 .collect()
         });
         ended.iter().for_each(|exchange| calls.note(exchange));
+    }
+}
+
+/// A client that sends the first packet of an SCTP association and reads the second, from a new
+/// port each time.
+#[derive(Default)]
+pub(super) struct Associations;
+
+impl Client for Associations {
+    fn exchange(&mut self, calls: &mut Calls<'_>) {
+        calls.exchange(None, |calls, begun| {
+            let namespace = calls.world.namespace(calls.origin());
+            // A loopback address here makes the kernel choose the source.
+            let client = clients::Client::new(namespace, IpAddr::V4(Ipv4Addr::LOCALHOST));
+            let attempt = client.call(Protocol::SCTP, begun.to, 0);
+            let attempt = attempt.map_err(|error| io::Error::other(format!("{error:#}")))?;
+            begun.local = Some(attempt.source);
+            match attempt.outcome {
+                Outcome::Answered(_) => Ok(()),
+                other => Err(io::Error::other(format!("{other:?}"))),
+            }
+        });
     }
 }

@@ -24,9 +24,9 @@ const IDLE: usize = 5;
 const END: Duration = Duration::from_secs(8);
 
 /// An open connection, the pod that has answered, and the number of requests so far.
-struct Open {
-    connection: Connection,
-    by: Option<Ipv4Addr>,
+pub(super) struct Open {
+    pub(super) connection: Connection,
+    pub(super) by: Option<Ipv4Addr>,
     requests: u32,
 }
 
@@ -35,7 +35,11 @@ impl Open {
     /// None, opens one from the source port `port` (0: any). The `most`-th request asks the server
     /// to close the connection. `kept` is None afterwards if the server has closed the connection,
     /// or after an error.
-    fn ask(kept: &mut Kept<Self>, calls: &mut Calls<'_>, (port, most, length): (u16, u32, u64)) {
+    pub(super) fn ask(
+        kept: &mut Kept<Self>,
+        calls: &mut Calls<'_>,
+        (port, most, length): (u16, u32, u64),
+    ) {
         let open = |connection| Self {
             connection,
             by: None,
