@@ -18,12 +18,13 @@ use serde_json::{Value, json};
 
 use crate::{
     leaving,
-    world::{NODE, REMOTE_ENDPOINTS, remote_pod, server_pod},
+    world::{NODE, REMOTE_ENDPOINTS, is_here, remote_pod, server_pod},
 };
 
 /// The port of every server pod, and the services' port that leads to it.
 pub(crate) const PORT: u16 = 8080;
 const SERVICE_PORT: u16 = 80;
+const HEALTH_CHECK_PORT: u16 = 31_000;
 
 /// One of the services of the soak test.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, ValueEnum)]
@@ -46,6 +47,8 @@ pub(crate) enum Service {
     RollingB,
     /// Four endpoints. The pod of one of them goes without a word: see `leaving`.
     Leaving,
+    /// Two endpoints on the node and five on other nodes, `externalTrafficPolicy: Local`.
+    Local,
 }
 
 impl Service {
@@ -78,6 +81,7 @@ impl Service {
             Self::RollingA => here(10..12).collect(),
             Self::RollingB => here(12..14).collect(),
             Self::Leaving => leaving::endpoints(),
+            Self::Local => here(8..10).chain(elsewhere(5)).collect(),
         }
     }
 }
@@ -184,8 +188,10 @@ impl Cluster {
     /// Returns the EndpointSlice of a service.
     pub(crate) fn slice(&self, service: Service) -> Value {
         let endpoints = self.endpoints(service).into_iter().map(|endpoint| {
-            let is_here = endpoint.address.octets()[2] == server_pod(0).octets()[2];
-            let node = if is_here { "node-a" } else { "node-b" };
+            let node = match is_here(endpoint.address) {
+                true => "node-a",
+                false => "node-b",
+            };
             let condition = endpoint.condition;
             let mut object = manifests::endpoint(endpoint.address, node);
             object["conditions"] = json!({
@@ -226,9 +232,13 @@ fn service_object(service: Service) -> Value {
         Service::Sticky => "ClientIP",
         _ => "None",
     };
-    let spec = json!({
+    let mut spec = json!({
         "type": "LoadBalancer", "clusterIP": cluster_ip(service), "sessionAffinity": affinity
     });
+    if service == Service::Local {
+        spec["externalTrafficPolicy"] = "Local".into();
+        spec["healthCheckNodePort"] = HEALTH_CHECK_PORT.into();
+    }
     let mut object = manifests::service(&service.name(), &ports(service), spec);
     object["status"] = status(service);
     object

@@ -222,7 +222,7 @@ fn live_disturbed(
 fn serve(world: &World) -> Result<Vec<Server>> {
     let steady = (0..STEADY).map(|pod| world.serve(pod, pod, world.cluster.bits(pod)));
     let mut servers = steady.collect::<Result<Vec<_>>>()?;
-    let bits = Service::Ten.bit() | Service::Many.bit();
+    let bits = Service::Ten.bit() | Service::Many.bit() | Service::Local.bit();
     let addresses: Vec<_> = (0..REMOTE_ENDPOINTS).map(remote_pod).take(5).collect();
     let (remote, arrivals) = (&world.topology.remote, &world.arrivals);
     servers.push(Server::start(remote, None, &addresses, bits, arrivals)?);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The servers in the pods of the soak test. An answer consists of the answering pod's address, the
-//! request's number, and one of three words: `ok`, `bye` (the server closes now), `stranger` (the
-//! pod is no endpoint of the requested service).
+//! request's number, one of three words: `ok`, `bye` (the server closes now), `stranger` (the
+//! pod is no endpoint of the requested service), and the client's address and port as the pod sees
+//! them.
 
 use std::{
     collections::BTreeMap,
@@ -131,11 +132,11 @@ impl State {
         self.services & service != 0
     }
 
-    /// Returns the answer of the pod at the address `pod` to the request `number`, padded to at
-    /// least `length` bytes.
+    /// Returns the answer of the pod at the address `pod` to the request `number` of `client`,
+    /// padded to at least `length` bytes.
     fn answer(
         &self,
-        pod: IpAddr,
+        (pod, client): (IpAddr, SocketAddr),
         service: u32,
         [number, length]: [u64; 2],
         is_last: bool,
@@ -146,7 +147,7 @@ impl State {
             false => "ok",
         };
         // The padding comes before the end of the line.
-        let mut bytes = format!("{pod} {number} {word} ").into_bytes();
+        let mut bytes = format!("{pod} {number} {word} {client} ").into_bytes();
         bytes.resize(bytes.len().max((length as usize).saturating_sub(1)), b'.');
         bytes.push(b'\n');
         bytes
@@ -166,7 +167,7 @@ async fn accept(listener: TcpListener, state: Arc<State>) {
 
 async fn converse(stream: TcpStream, state: &State) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    let pod = stream.local_addr()?.ip();
+    let ends = (stream.local_addr()?.ip(), stream.peer_addr()?);
     let mut stream = BufReader::new(stream);
     let mut line = String::new();
     while stream.read_line(&mut line).await? > 0 {
@@ -174,14 +175,14 @@ async fn converse(stream: TcpStream, state: &State) -> io::Result<()> {
             return Ok(());
         };
         if verb == "stream" {
-            let answer = state.answer(pod, service, [number, 0], false);
+            let answer = state.answer(ends, service, [number, 0], false);
             for _ in 0..length {
                 stream.write_all(&answer).await?;
                 sleep(Duration::from_millis(more)).await;
             }
         } else {
             let is_last = more != 0 || state.is_draining.load(Ordering::Relaxed);
-            let answer = state.answer(pod, service, [number, length], is_last);
+            let answer = state.answer(ends, service, [number, length], is_last);
             stream.write_all(&answer).await?;
             if is_last {
                 stream.shutdown().await?;
@@ -202,7 +203,8 @@ async fn receive(socket: Arc<UdpSocket>, pod: Ipv4Addr, state: Arc<State>) {
         let Some((verb, service, [number, length, more])) = parse(&text) else {
             continue;
         };
-        let answer = |length| state.answer(pod.into(), service, [number, length], false);
+        let ends = (IpAddr::V4(pod), from);
+        let answer = |length| state.answer(ends, service, [number, length], false);
         match verb {
             "one-way" if state.serves(service) => state.arrivals.note(number, length, pod),
             "one-way" => {}
@@ -212,7 +214,7 @@ async fn receive(socket: Arc<UdpSocket>, pod: Ipv4Addr, state: Arc<State>) {
                 let (socket, state) = (Arc::clone(&socket), Arc::clone(&state));
                 tokio::spawn(async move {
                     for number in number..number + length {
-                        let answer = state.answer(pod.into(), service, [number, 0], false);
+                        let answer = state.answer(ends, service, [number, 0], false);
                         _ = socket.send_to(&answer, from).await;
                         sleep(Duration::from_millis(more)).await;
                     }

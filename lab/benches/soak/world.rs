@@ -33,6 +33,8 @@ pub(crate) const REMOTE_ENDPOINTS: u16 = 290;
 /// The client on another node.
 const REMOTE_CLIENT: Ipv4Addr = Ipv4Addr::new(10, 40, 4, 1);
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
+/// The address of another node, of a client that is no pod.
+const OTHER_NODE: Ipv4Addr = Ipv4Addr::new(192, 168, 40, 3);
 /// Number of client pods.
 const CLIENTS: u8 = 6;
 /// Number of server pods without those of `leaving`. One of the last five is always missing.
@@ -58,6 +60,8 @@ pub(crate) enum Origin {
     HostPod,
     /// A pod on another node.
     Remote,
+    /// Another node itself.
+    OtherNode,
     Outside,
 }
 
@@ -81,7 +85,15 @@ impl Origin {
 
     /// Returns whether connections of a client here to a cluster IP are translated at its sockets.
     pub(crate) const fn is_at_socket(self) -> bool {
-        !matches!(self, Self::Sandbox(_) | Self::Remote | Self::Outside)
+        !matches!(
+            self,
+            Self::Sandbox(_) | Self::Remote | Self::OtherNode | Self::Outside
+        )
+    }
+
+    /// Returns the source address of a client here; None if the kernel chooses it.
+    pub(crate) fn source(self) -> Option<IpAddr> {
+        (self == Self::OtherNode).then_some(OTHER_NODE.into())
     }
 }
 
@@ -103,6 +115,7 @@ impl FromStr for Origin {
             ("node", "") => Self::Node,
             ("host-pod", "") => Self::HostPod,
             ("remote", "") => Self::Remote,
+            ("other-node", "") => Self::OtherNode,
             ("outside", "") => Self::Outside,
             _ => bail!("no origin {text}"),
         })
@@ -118,6 +131,7 @@ impl std::fmt::Display for Origin {
             Self::Node => "node",
             Self::HostPod => "host-network pod",
             Self::Remote => "other node's pod",
+            Self::OtherNode => "other node",
             Self::Outside => "outside",
         };
         match self.ports() {
@@ -133,6 +147,11 @@ pub(crate) const fn server_pod(number: u8) -> Ipv4Addr {
 
 pub(crate) const fn remote_pod(number: u16) -> Ipv4Addr {
     Ipv4Addr::new(10, 40, 2 + (number / 200) as u8, 1 + (number % 200) as u8)
+}
+
+/// Returns whether a pod is on the node.
+pub(crate) fn is_here(pod: Ipv4Addr) -> bool {
+    pod.octets()[2] == server_pod(0).octets()[2]
 }
 
 const fn client_pod(number: u8) -> Ipv4Addr {
@@ -177,7 +196,8 @@ impl World {
         let own = |address: Ipv4Addr| vec![IpAddr::V4(address)];
         let clients = (0..CLIENTS).map(client_pod);
         let pods = clients.chain((0..LEAVERS.end).map(server_pod)).map(own);
-        let remote = (0..REMOTE_ENDPOINTS).map(remote_pod).chain([REMOTE_CLIENT]);
+        let remote = (0..REMOTE_ENDPOINTS).map(remote_pod);
+        let remote = remote.chain([REMOTE_CLIENT, OTHER_NODE]);
         let layout = Layout {
             node: own(NODE),
             pods: pods.collect(),
@@ -265,7 +285,7 @@ impl World {
             Origin::Pod(pod) | Origin::Sandbox(pod) => &topology.pods[usize::from(pod)],
             Origin::Server(pod) => &topology.pods[Self::index(pod)],
             Origin::Node | Origin::HostPod => &topology.node,
-            Origin::Remote => &topology.remote,
+            Origin::Remote | Origin::OtherNode => &topology.remote,
             Origin::Outside => &topology.outside,
         }
     }
@@ -275,7 +295,7 @@ impl World {
         let cgroup = match origin {
             Origin::Pod(_) | Origin::Server(_) | Origin::Node => &self.cgroup,
             Origin::HostPod => &self.host_pod,
-            Origin::Sandbox(_) | Origin::Remote | Origin::Outside => {
+            Origin::Sandbox(_) | Origin::Remote | Origin::OtherNode | Origin::Outside => {
                 return self.namespace(origin).enter(work);
             }
         };

@@ -5,7 +5,7 @@
 use std::{
     collections::VecDeque,
     io::{self, ErrorKind},
-    net::{Ipv4Addr, SocketAddr, UdpSocket},
+    net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
     ops::Range,
     time::{Duration, Instant},
 };
@@ -15,6 +15,7 @@ use crate::{record::Begun, servers::SEGMENTS};
 
 /// A datagram or an answer that takes longer counts as lost. A busy machine may stall for a second.
 const PATIENCE: Duration = Duration::from_secs(3);
+const ANY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 pub(super) const LENGTH: u64 = 100;
 /// Length of a large answer in bytes: more than fit into two packets.
 pub(super) const LARGE: u64 = 4000;
@@ -33,7 +34,7 @@ struct Datagrams {
 
 impl Datagrams {
     fn open(begun: &mut Begun, is_connected: bool) -> io::Result<Self> {
-        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        let socket = UdpSocket::bind((begun.from.unwrap_or(ANY), 0))?;
         begun.local = Some(socket.local_addr()?);
         if is_connected {
             socket.connect(begun.to)?;
@@ -99,7 +100,9 @@ impl Datagrams {
     fn ask(&self, calls: &Calls<'_>, verb: &str, length: u64) -> io::Result<(Answer, usize)> {
         let number = nonce();
         self.send(&calls.request(verb, [number, length, PERIOD]))?;
-        self.receive(number..number + 1)
+        let (answer, length) = self.receive(number..number + 1)?;
+        calls.ensure_local(&answer, self.socket.local_addr()?)?;
+        Ok((answer, length))
     }
 }
 

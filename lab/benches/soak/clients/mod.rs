@@ -24,7 +24,7 @@ use crate::{
     cluster::{PORT, Service, frontend},
     record::{Begun, Exchange, Span, Tally},
     rolling::ROLLING,
-    world::{Origin, World},
+    world::{Origin, World, is_here},
 };
 
 /// Timeout of a TCP connection or of an answer over TCP. Long enough for a SYN that is repeated
@@ -49,6 +49,8 @@ pub(crate) struct Calls<'a> {
     span: Span,
     /// Whether the client is a process of the node, and its service's endpoints are replaced.
     endpoints_go: bool,
+    /// Whether only endpoints of the node may answer, and see the client's own address.
+    is_local: bool,
     random: Random,
     tally: Tally,
 }
@@ -88,6 +90,26 @@ impl Calls<'_> {
         }
     }
 
+    /// Fails if the answer breaks `externalTrafficPolicy: Local`. `own` is the address of the
+    /// client's socket.
+    fn ensure_local(&self, answer: &Answer, own: SocketAddr) -> io::Result<()> {
+        let (by, seen) = (answer.by, answer.seen);
+        let is_own = match own.ip().is_unspecified() {
+            // A UDP socket that is not connected. Only the node could have changed its address.
+            true => !self.world.topology.node_addresses.contains(&seen.ip()),
+            false => seen.ip() == own.ip(),
+        };
+        if self.is_local && !(is_here(by) && is_own && seen.port() == own.port()) {
+            let text = format!("{by} answers, and sees {seen} as the client {own}");
+            return Err(io::Error::other(text));
+        }
+        Ok(())
+    }
+
+    fn begin(&self, to: SocketAddr) -> Begun {
+        Begun::now(to, self.origin().source())
+    }
+
     fn request(&self, verb: &str, numbers: [u64; 3]) -> String {
         let [a, b, c] = numbers;
         format!("{verb} {} {a} {b} {c}\n", self.service.bit())
@@ -100,7 +122,13 @@ impl Calls<'_> {
         kept: Option<Begun>,
         work: impl FnOnce(&mut Self, &mut Begun) -> io::Result<T>,
     ) -> Option<T> {
-        let mut begun = kept.map_or_else(|| Begun::now(self.address()), Begun::again);
+        let mut begun = match kept {
+            Some(kept) => kept.again(),
+            None => {
+                let to = self.address();
+                self.begin(to)
+            }
+        };
         let outcome = work(self, &mut begun);
         self.note(&begun.ends(&outcome));
         outcome.ok()
@@ -151,6 +179,8 @@ fn nonce() -> u64 {
 struct Answer {
     by: Ipv4Addr,
     number: u64,
+    /// The client's address and port as the server sees them.
+    seen: SocketAddr,
     /// Whether the server closes the connection after this answer.
     is_last: bool,
 }
@@ -159,14 +189,16 @@ impl Answer {
     fn parse(text: &str) -> io::Result<Self> {
         let mut words = text.split_whitespace();
         let mut word = || words.next().unwrap_or_default();
-        let (by, number, word) = (word().parse::<Ipv4Addr>(), word().parse(), word());
-        match (by, number, word) {
-            (Ok(by), Ok(number), "ok" | "bye") => Ok(Self {
+        let (by, number) = (word().parse::<Ipv4Addr>(), word().parse());
+        let (word, seen) = (word(), word().parse());
+        match (by, number, word, seen) {
+            (Ok(by), Ok(number), "ok" | "bye", Ok(seen)) => Ok(Self {
                 by,
                 number,
+                seen,
                 is_last: word == "bye",
             }),
-            (Ok(by), Ok(_), "stranger") => Err(io::Error::other(format!(
+            (Ok(by), Ok(_), "stranger", _) => Err(io::Error::other(format!(
                 "{by} answers, which is no endpoint of the service"
             ))),
             _ => Err(io::Error::other(format!(
@@ -203,6 +235,9 @@ impl Plan {
             frontend: by.map(|by| frontend(self.service, by)),
             world,
             span,
+            is_local: by.is_some()
+                && self.service == Service::Local
+                && matches!(self.origin, Origin::OtherNode | Origin::Outside),
             endpoints_go: self.origin == Origin::Node && ROLLING.contains(&self.service),
             random: Random::new(seed),
             tally: Tally::new(self, span),

@@ -11,7 +11,7 @@ use super::{
     Client,
     datagrams::{LARGE, LENGTH, Queries, Question, Simplex, Socket},
     persistent::Holder,
-    short::{Associations, Crowd, Short, Sticky},
+    short::{Associations, Crowd, Inside, Short, Sticky},
     streams::{Idle, KeepAlive, Pool, Stream},
 };
 use crate::{
@@ -80,6 +80,7 @@ pub(crate) const HOLDER: u8 = 4;
 fn maker(kind: &str) -> Option<Make> {
     let make: Make = match kind {
         "short connections, affinity" => make::<Sticky>,
+        "short connections, inside, load balancer" => make::<Inside>,
         AT_ONCE => make::<Crowd>,
         _ if kind.starts_with(SHORT_CONNECTIONS) => make::<Short>,
         "keep-alive" => make::<KeepAlive>,
@@ -123,8 +124,8 @@ fn of_kind(row: &'static str) -> Result<Vec<Plan>> {
         let origin = origin.parse()?;
         let by = match origin {
             _ if kind.ends_with(DIRECT) => None,
-            Origin::Outside if kind.ends_with("load balancer") => Some(Frontend::LoadBalancer),
-            Origin::Outside | Origin::Remote => Some(Frontend::NodePort),
+            _ if kind.ends_with("load balancer") => Some(Frontend::LoadBalancer),
+            Origin::Outside | Origin::OtherNode | Origin::Remote => Some(Frontend::NodePort),
             _ => Some(Frontend::ClusterIp),
         };
         Ok(Plan {

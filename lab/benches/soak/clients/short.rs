@@ -11,11 +11,15 @@ use std::{
 };
 
 use lab::traffic::{clients, probe::Outcome};
+use nix::sys::socket::{setsockopt, sockopt};
 use proxy_common::Protocol;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::{Answer, Calls, Client, PATIENCE, ensure_same, nonce};
-use crate::record::{Begun, Exchange};
+use crate::{
+    record::{Begun, Exchange},
+    world::is_here,
+};
 
 /// Number of connections that are open at once.
 const CROWD: usize = 200;
@@ -30,10 +34,13 @@ impl Connection {
     pub(super) fn open(begun: &mut Begun, port: u16) -> io::Result<Self> {
         let socket = loop {
             let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-            if port != 0 {
-                socket.set_reuse_address(true)?;
-                let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
-                socket.bind(&SockAddr::from(any))?;
+            socket.set_reuse_address(port != 0)?;
+            if port != 0 || begun.from.is_some() {
+                // The kernel chooses a port that is left open when the socket connects.
+                setsockopt(&socket, sockopt::IpBindAddressNoPort, &true)?;
+                let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+                let own = SocketAddr::new(begun.from.unwrap_or(any), port);
+                socket.bind(&SockAddr::from(own))?;
             }
             let connected = socket.connect_timeout(&SockAddr::from(begun.to), PATIENCE);
             begun.local = socket.local_addr()?.as_socket();
@@ -105,6 +112,7 @@ impl Connection {
         if answer.number != number {
             return Err(io::Error::other("the answer to another question"));
         }
+        calls.ensure_local(&answer, self.0.get_ref().local_addr()?)?;
         if answer.is_last {
             let rest = self.0.read_to_end(&mut Vec::new());
             rest.map_err(|error| named("wait for the server to close", &error))?;
@@ -139,7 +147,7 @@ fn named(attempt: &str, error: &io::Error) -> io::Error {
 /// Opens a connection and sends one request. The server closes first if `server_closes`, else the
 /// client.
 fn once(calls: &Calls<'_>, to: SocketAddr, server_closes: bool) -> Exchange {
-    let mut begun = Begun::now(to);
+    let mut begun = calls.begin(to);
     let connection = Connection::open(&mut begun, 0);
     let answer = connection.and_then(|mut one| one.ask(calls, LENGTH, server_closes));
     let answer = answer.and_then(|answer| calls.ensure_endpoint(&answer, &begun));
@@ -174,6 +182,29 @@ impl Client for Sticky {
             // Without a proxy, answers of different pods are right.
             let before = self.pod.replace(answer.by);
             ensure_same(before.filter(|_| calls.frontend.is_some()), answer.by)
+        });
+    }
+}
+
+/// A client that calls a service with `externalTrafficPolicy: Local` from the node, so that all
+/// endpoints have to serve it, those on other nodes as well.
+#[derive(Default)]
+pub(super) struct Inside {
+    /// The number of answers from the node since the last one from another node.
+    from_here: u32,
+}
+
+impl Client for Inside {
+    fn exchange(&mut self, calls: &mut Calls<'_>) {
+        /// So many answers come from the two endpoints of seven that are here by no chance.
+        const MOST: u32 = 30;
+        calls.exchange(None, |calls, begun| {
+            let by = Connection::open(begun, 0)?.ask(calls, LENGTH, false)?.by;
+            self.from_here = if is_here(by) { self.from_here + 1 } else { 0 };
+            match self.from_here < MOST {
+                true => Ok(()),
+                false => Err(io::Error::other("no endpoint on another node answers")),
+            }
         });
     }
 }
