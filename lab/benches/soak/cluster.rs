@@ -4,7 +4,7 @@
 
 use std::{
     collections::BTreeMap,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Mutex,
     time::Instant,
 };
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::{
     leaving,
-    world::{NODE, REMOTE_ENDPOINTS, is_here, remote_pod, server_pod},
+    world::{NODE, NODE_V6, REMOTE_ENDPOINTS, is_here, remote_pod, server_pod, v6_of},
 };
 
 /// The port of every server pod, and the services' port that leads to it.
@@ -98,9 +98,11 @@ pub(crate) enum Frontend {
     LoadBalancer,
 }
 
-/// Returns the load balancer's address of a service.
-pub(crate) const fn load_balancer(service: Service) -> Ipv4Addr {
-    Ipv4Addr::new(198, 51, 100, service.number())
+/// Returns the load balancer's addresses of a service, of IPv4 and IPv6.
+pub(crate) fn load_balancer(service: Service) -> [IpAddr; 2] {
+    let number = service.number();
+    let v6 = Ipv6Addr::new(0x2001, 0xdb8, 0x64, 0, 0, 0, 0, number.into());
+    [Ipv4Addr::new(198, 51, 100, number).into(), v6.into()]
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -173,27 +175,33 @@ impl Cluster {
     }
 
     /// Returns whether an address is an endpoint of the service, ready or not.
-    pub(crate) fn serves(&self, service: Service, address: IpAddr) -> bool {
+    pub(crate) fn serves(&self, service: Service, address: Ipv4Addr) -> bool {
         let endpoints = self.endpoints(service);
         endpoints.iter().any(|endpoint| endpoint.address == address)
     }
 
     /// Returns the bits of all services that a server pod is an endpoint of.
     pub(crate) fn bits(&self, pod: u8) -> u32 {
-        let services =
-            Service::all().filter(|service| self.serves(*service, server_pod(pod).into()));
+        let services = Service::all().filter(|service| self.serves(*service, server_pod(pod)));
         services.fold(0, |bits, service| bits | service.bit())
     }
 
-    /// Returns the EndpointSlice of a service.
-    pub(crate) fn slice(&self, service: Service) -> Value {
+    /// Returns the EndpointSlices of a service, of IPv4 and IPv6.
+    pub(crate) fn slices(&self, service: Service) -> [Value; 2] {
+        let mut v6 = self.slice(service, |pod| v6_of(pod).into());
+        v6["metadata"]["name"] = format!("{}-v6", service.name()).into();
+        v6["addressType"] = "IPv6".into();
+        [self.slice(service, IpAddr::V4), v6]
+    }
+
+    fn slice(&self, service: Service, address: fn(Ipv4Addr) -> IpAddr) -> Value {
         let endpoints = self.endpoints(service).into_iter().map(|endpoint| {
             let node = match is_here(endpoint.address) {
                 true => "node-a",
                 false => "node-b",
             };
             let condition = endpoint.condition;
-            let mut object = manifests::endpoint(endpoint.address, node);
+            let mut object = manifests::endpoint(address(endpoint.address), node);
             object["conditions"] = json!({
                 "ready": condition == Condition::Ready,
                 "serving": condition != Condition::NotReady,
@@ -206,12 +214,15 @@ impl Cluster {
 
     /// Returns all objects as manifests. `version` is the resource version of the Node object.
     pub(crate) fn manifests(&self, version: u64) -> String {
-        manifests::text(&[vec![manifests::node(NODE, version)], self.objects()].concat())
+        let mut node = manifests::node(NODE, version);
+        let internal = |ip: IpAddr| json!({"type": "InternalIP", "address": ip});
+        node["status"]["addresses"] = json!([internal(NODE.into()), internal(NODE_V6.into())]);
+        manifests::text(&[vec![node], self.objects()].concat())
     }
 
     /// Returns all services and their EndpointSlices.
     pub(crate) fn objects(&self) -> Vec<Value> {
-        let slices = Service::all().map(|service| self.slice(service));
+        let slices = Service::all().flat_map(|service| self.slices(service));
         Service::all().map(service_object).chain(slices).collect()
     }
 }
@@ -233,7 +244,9 @@ fn service_object(service: Service) -> Value {
         _ => "None",
     };
     let mut spec = json!({
-        "type": "LoadBalancer", "clusterIP": cluster_ip(service), "sessionAffinity": affinity
+        "type": "LoadBalancer", "sessionAffinity": affinity,
+        "clusterIP": cluster_ips(service)[0], "clusterIPs": cluster_ips(service),
+        "ipFamilies": ["IPv4", "IPv6"], "ipFamilyPolicy": "RequireDualStack"
     });
     if service == Service::Local {
         spec["externalTrafficPolicy"] = "Local".into();
@@ -244,20 +257,24 @@ fn service_object(service: Service) -> Value {
     object
 }
 
-/// Returns the status of a Service, with its load balancer's address.
+/// Returns the status of a Service, with its load balancer's addresses.
 pub(crate) fn status(service: Service) -> Value {
-    json!({"loadBalancer": {"ingress": [{"ip": load_balancer(service)}]}})
+    let ingress = load_balancer(service).map(|ip| json!({"ip": ip}));
+    json!({"loadBalancer": {"ingress": ingress}})
 }
 
-const fn cluster_ip(service: Service) -> Ipv4Addr {
-    Ipv4Addr::new(172, 30, 250, service.number())
+fn cluster_ips(service: Service) -> [IpAddr; 2] {
+    let number = service.number();
+    let v6 = Ipv6Addr::new(0xfd00, 0x30, 0, 0, 0, 0, 0, 0x2500 + u16::from(number));
+    [Ipv4Addr::new(172, 30, 250, number).into(), v6.into()]
 }
 
 /// Returns the address and port that clients of a service call.
-pub(crate) fn frontend(service: Service, by: Frontend) -> SocketAddr {
-    match by {
-        Frontend::NodePort => (NODE, node_port(service)).into(),
-        Frontend::ClusterIp => (cluster_ip(service), SERVICE_PORT).into(),
-        Frontend::LoadBalancer => (load_balancer(service), SERVICE_PORT).into(),
-    }
+pub(crate) fn frontend(service: Service, by: Frontend, is_v6: bool) -> SocketAddr {
+    let (addresses, port): ([IpAddr; 2], u16) = match by {
+        Frontend::NodePort => ([NODE.into(), NODE_V6.into()], node_port(service)),
+        Frontend::ClusterIp => (cluster_ips(service), SERVICE_PORT),
+        Frontend::LoadBalancer => (load_balancer(service), SERVICE_PORT),
+    };
+    (addresses[usize::from(is_v6)], port).into()
 }

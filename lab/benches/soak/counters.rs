@@ -18,7 +18,10 @@ use lab::{
     pinned,
 };
 use nix::time::{ClockId, clock_gettime};
-use proxy_common::{FlowEntry, FlowKey, Protocol, V4, maps::FLOWS_V4};
+use proxy_common::{
+    FlowEntry, FlowKey, Protocol, V4, V6,
+    maps::{FLOWS_V4, FLOWS_V6},
+};
 use serde_json::Value;
 
 use crate::{proxy::Running, world::World};
@@ -107,10 +110,8 @@ pub(crate) fn pass_an_hour(agent: &Agent<'_>) -> Result<()> {
     const HOUR: u64 = 3_600_000_000_000;
     let now = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC)?);
     let silent = (now - SILENT).as_nanos() as u64;
-    let sizes = [size_of::<FlowKey<V4>>(), size_of::<FlowEntry<V4>>()];
-    let at = offset_of!(FlowEntry<V4>, last_seen);
-    let mut pass = |key: &[u8], value: &mut [u8]| {
-        let is_tcp = key[offset_of!(FlowKey<V4>, protocol)] == Protocol::TCP.0;
+    let pass = |[protocol, at]: [usize; 2], key: &[u8], value: &mut [u8]| {
+        let is_tcp = key[protocol] == Protocol::TCP.0;
         let Some(seen) = value.get_mut(at..at + 8) else {
             return false;
         };
@@ -123,12 +124,27 @@ pub(crate) fn pass_an_hour(agent: &Agent<'_>) -> Result<()> {
     };
     // There is one folder for each generation of maps; two exist only while new maps take over.
     for folder in fs::read_dir(agent.pin_dir()).context("list the pins")? {
-        let map = folder?.path().join(FLOWS_V4);
-        if map.exists() {
-            pinned::change(&map, sizes, &mut pass)?;
+        let folder = folder?.path();
+        let families = [layout::<V4>(), layout::<V6>()];
+        for (name, (sizes, fields)) in [FLOWS_V4, FLOWS_V6].into_iter().zip(families) {
+            let map = folder.join(name);
+            if map.exists() {
+                pinned::change(&map, sizes, |key, value| pass(fields, key, value))?;
+            }
         }
     }
     Ok(())
+}
+
+/// Returns the sizes of key and value in a map of flows, and where a flow's protocol and time are.
+const fn layout<A>() -> ([usize; 2], [usize; 2]) {
+    (
+        [size_of::<FlowKey<A>>(), size_of::<FlowEntry<A>>()],
+        [
+            offset_of!(FlowKey<A>, protocol),
+            offset_of!(FlowEntry<A>, last_seen),
+        ],
+    )
 }
 
 /// A flow that was used within this many seconds must not be evicted.

@@ -3,7 +3,7 @@
 //! of endpoints.
 
 use std::{
-    net::{IpAddr, Ipv4Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     path::{Path, PathBuf},
     thread::sleep,
     time::{Duration, Instant},
@@ -122,8 +122,8 @@ impl<'a> Running<'a> {
             agent.publish(&cluster.manifests(self.version))?;
         }
         if let Some(objects) = &self.objects {
-            let slice = cluster.slice(service);
-            objects.server().apply(&slice.to_string())?;
+            let slices = manifests::text(&cluster.slices(service));
+            objects.server().apply(&slices)?;
         }
         self.wait()
     }
@@ -178,11 +178,14 @@ impl<'a> Running<'a> {
 }
 
 fn options<'a>(world: &'a World, binary: &'a Path, config: &'a str) -> Options<'a> {
-    /// As [`kube_proxy::CLUSTER_CIDR`].
-    const RANGES: [IpNet; 1] = [IpNet::new_assert(
-        IpAddr::V4(Ipv4Addr::new(10, 40, 0, 0)),
-        16,
-    )];
+    /// The first one is [`kube_proxy::CLUSTER_CIDR`].
+    const RANGES: [IpNet; 2] = [
+        IpNet::new_assert(IpAddr::V4(Ipv4Addr::new(10, 40, 0, 0)), 16),
+        IpNet::new_assert(
+            IpAddr::V6(Ipv6Addr::new(0xfd00, 0x40, 0, 0, 0, 0, 0, 0)),
+            48,
+        ),
+    ];
     Options {
         cluster_cidrs: &RANGES,
         config,
@@ -204,11 +207,13 @@ fn api_server(world: &World) -> Result<Objects<'_>> {
 
 fn wait_until_served(world: &World) -> Result<()> {
     let deadline = Instant::now() + TO_SERVE;
-    let to = frontend(Service::RollingB, Frontend::ClusterIp);
-    let connect = || std::net::TcpStream::connect_timeout(&to, Duration::from_secs(1));
-    while world.run(Origin::Sandbox(5), connect)?.is_err() {
-        ensure!(Instant::now() < deadline, "{to} is not served");
-        sleep(Duration::from_millis(100));
+    for is_v6 in [false, true] {
+        let to = frontend(Service::RollingB, Frontend::ClusterIp, is_v6);
+        let connect = || std::net::TcpStream::connect_timeout(&to, Duration::from_secs(1));
+        while world.run(Origin::Sandbox(5), connect)?.is_err() {
+            ensure!(Instant::now() < deadline, "{to} is not served");
+            sleep(Duration::from_millis(100));
+        }
     }
     Ok(())
 }

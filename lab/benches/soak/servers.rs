@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The servers in the pods of the soak test. An answer consists of the answering pod's address, the
-//! request's number, one of three words: `ok`, `bye` (the server closes now), `stranger` (the
-//! pod is no endpoint of the requested service), and the client's address and port as the pod sees
-//! them.
+//! The servers in the pods of the soak test. An answer consists of the answering pod's IPv4
+//! address, the request's number, one of three words: `ok`, `bye` (the server closes now),
+//! `stranger` (the pod is no endpoint of the requested service), and the client's address and port
+//! as the pod sees them.
 
 use std::{
     collections::BTreeMap,
     io,
-    net::{self, IpAddr, Ipv4Addr, SocketAddr},
+    net::{self, IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -19,9 +19,9 @@ use anyhow::{Context, Result};
 use lab::{
     lock,
     node::{cgroup::Cgroup, netns::NetNs},
-    traffic::servers::listen,
 };
 use nix::sys::socket::{setsockopt, sockopt};
+use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
     net::{TcpListener, TcpStream, UdpSocket},
@@ -29,7 +29,10 @@ use tokio::{
     time::sleep,
 };
 
-use crate::cluster::PORT;
+use crate::{
+    cluster::PORT,
+    world::{v4_of, v6_of},
+};
 
 /// Number of clients that may connect at once.
 const BACKLOG: i32 = 1024;
@@ -67,8 +70,9 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Serves TCP at every address of the namespace, and UDP at each of `addresses`. `services` are
-    /// the bits of the services that the pod is an endpoint of.
+    /// Serves TCP at every address of the namespace, and UDP at each of `addresses` and at the IPv6
+    /// addresses of the same pods. `services` are the bits of the services that the pod is an
+    /// endpoint of.
     pub(crate) fn start(
         namespace: &NetNs,
         cgroup: Option<&Cgroup>,
@@ -89,13 +93,17 @@ impl Server {
         let runtime = threads.context("start the servers' threads")?;
         let start = || -> Result<()> {
             let _here = runtime.enter();
-            let listener = TcpListener::from_std(listen(PORT, BACKLOG)?)?;
-            tokio::spawn(accept(listener, Arc::clone(&state)));
-            for address in addresses {
-                let socket = net::UdpSocket::bind((*address, PORT))?;
+            let v4 = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+            for any in [v4, IpAddr::V6(Ipv6Addr::UNSPECIFIED)] {
+                let listener = TcpListener::from_std(listen(any)?)?;
+                tokio::spawn(accept(listener, Arc::clone(&state)));
+            }
+            let pods = addresses.iter();
+            for address in pods.flat_map(|pod| [IpAddr::V4(*pod), v6_of(*pod).into()]) {
+                let socket = net::UdpSocket::bind((address, PORT))?;
                 socket.set_nonblocking(true)?;
                 let socket = Arc::new(UdpSocket::from_std(socket)?);
-                tokio::spawn(receive(socket, *address, Arc::clone(&state)));
+                tokio::spawn(receive(socket, v4_of(address), Arc::clone(&state)));
             }
             Ok(())
         };
@@ -116,6 +124,20 @@ impl Server {
     }
 }
 
+/// Listens at every address of the family of `any`.
+fn listen(any: IpAddr) -> io::Result<net::TcpListener> {
+    let at = SocketAddr::new(any, PORT);
+    let socket = Socket::new(Domain::for_address(at), Type::STREAM, None)?;
+    if at.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&SockAddr::from(at))?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
 /// Returns a request's verb, the service's bit, and three numbers whose meaning depends on the verb.
 fn parse(text: &str) -> Option<(&str, u32, [u64; 3])> {
     let mut words = text.split_whitespace();
@@ -132,11 +154,11 @@ impl State {
         self.services & service != 0
     }
 
-    /// Returns the answer of the pod at the address `pod` to the request `number` of `client`,
-    /// padded to at least `length` bytes.
+    /// Returns the answer of the pod `pod` to the request `number` of `client`, padded to at least
+    /// `length` bytes.
     fn answer(
         &self,
-        (pod, client): (IpAddr, SocketAddr),
+        (pod, client): (Ipv4Addr, SocketAddr),
         service: u32,
         [number, length]: [u64; 2],
         is_last: bool,
@@ -167,7 +189,7 @@ async fn accept(listener: TcpListener, state: Arc<State>) {
 
 async fn converse(stream: TcpStream, state: &State) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    let ends = (stream.local_addr()?.ip(), stream.peer_addr()?);
+    let ends = (v4_of(stream.local_addr()?.ip()), stream.peer_addr()?);
     let mut stream = BufReader::new(stream);
     let mut line = String::new();
     while stream.read_line(&mut line).await? > 0 {
@@ -203,7 +225,7 @@ async fn receive(socket: Arc<UdpSocket>, pod: Ipv4Addr, state: Arc<State>) {
         let Some((verb, service, [number, length, more])) = parse(&text) else {
             continue;
         };
-        let ends = (IpAddr::V4(pod), from);
+        let ends = (pod, from);
         let answer = |length| state.answer(ends, service, [number, length], false);
         match verb {
             "one-way" if state.serves(service) => state.arrivals.note(number, length, pod),

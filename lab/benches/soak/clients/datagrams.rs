@@ -5,17 +5,16 @@
 use std::{
     collections::VecDeque,
     io::{self, ErrorKind},
-    net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
+    net::{Ipv4Addr, SocketAddr, UdpSocket},
     ops::Range,
     time::{Duration, Instant},
 };
 
-use super::{Answer, Calls, Client, Kept, ensure_same, nonce};
+use super::{Answer, Calls, Client, Kept, any, ensure_same, nonce};
 use crate::{record::Begun, servers::SEGMENTS};
 
 /// A datagram or an answer that takes longer counts as lost. A busy machine may stall for a second.
 const PATIENCE: Duration = Duration::from_secs(3);
-const ANY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 pub(super) const LENGTH: u64 = 100;
 /// Length of a large answer in bytes: more than fit into two packets.
 pub(super) const LARGE: u64 = 4000;
@@ -34,7 +33,7 @@ struct Datagrams {
 
 impl Datagrams {
     fn open(begun: &mut Begun, is_connected: bool) -> io::Result<Self> {
-        let socket = UdpSocket::bind((begun.from.unwrap_or(ANY), 0))?;
+        let socket = UdpSocket::bind((begun.from.unwrap_or(any(begun.to)), 0))?;
         begun.local = Some(socket.local_addr()?);
         if is_connected {
             socket.connect(begun.to)?;
@@ -214,7 +213,7 @@ impl Simplex {
         let world = calls.world;
         let pod = world.arrivals.take(self.sender, earlier);
         let pod = pod.ok_or_else(lost)?;
-        let serves = |pod: &Ipv4Addr| world.cluster.serves(calls.service, (*pod).into());
+        let serves = |pod: &Ipv4Addr| world.cluster.serves(calls.service, *pod);
         ensure_same(self.pod.replace(pod).filter(serves), pod)
             .map_err(|error| io::Error::other(format!("datagram {earlier}: {error}")))?;
         *begun = now;

@@ -10,7 +10,7 @@ mod streams;
 
 use std::{
     io,
-    net::{Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::atomic::{AtomicU64, Ordering},
     thread::sleep,
     time::{Duration, Instant},
@@ -24,7 +24,7 @@ use crate::{
     cluster::{PORT, Service, frontend},
     record::{Begun, Exchange, Span, Tally},
     rolling::ROLLING,
-    world::{Origin, World, is_here},
+    world::{Origin, World, is_here, v4_of, v6_of},
 };
 
 /// Timeout of a TCP connection or of an answer over TCP. Long enough for a SYN that is repeated
@@ -65,7 +65,10 @@ impl Calls<'_> {
             Some(address) => address,
             None => {
                 let endpoint = self.random.pick(&self.world.cluster.ready(self.service));
-                (endpoint, PORT).into()
+                match self.tally.plan.is_v6 {
+                    true => (v6_of(endpoint), PORT).into(),
+                    false => (endpoint, PORT).into(),
+                }
             }
         }
     }
@@ -73,7 +76,7 @@ impl Calls<'_> {
     /// Returns whether an address that was called can still be called: an endpoint may have been
     /// removed.
     fn stays(&self, address: SocketAddr) -> bool {
-        self.frontend.is_some() || self.world.cluster.serves(self.service, address.ip())
+        self.frontend.is_some() || self.world.cluster.serves(self.service, v4_of(address.ip()))
     }
 
     /// Fails if the pod that has answered had been left out of the service's endpoints for longer
@@ -174,9 +177,18 @@ fn nonce() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
+/// Returns the address with which a socket to `to` binds to all addresses of its family.
+fn any(to: SocketAddr) -> IpAddr {
+    match to {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
+
 /// A server's answer to a request.
 #[derive(Debug)]
 struct Answer {
+    /// The pod, by its IPv4 address.
     by: Ipv4Addr,
     number: u64,
     /// The client's address and port as the server sees them.
@@ -232,7 +244,7 @@ impl Plan {
         let by = self.by.filter(|_| has_proxy);
         let calls = Calls {
             service: self.service,
-            frontend: by.map(|by| frontend(self.service, by)),
+            frontend: by.map(|by| frontend(self.service, by, self.is_v6)),
             world,
             span,
             is_local: by.is_some()

@@ -32,6 +32,7 @@ pub(crate) struct Plan {
     /// The kind of address by which the client reaches the service. None: it calls an endpoint
     /// directly.
     pub(crate) by: Option<Frontend>,
+    pub(crate) is_v6: bool,
     /// Time from the beginning of one exchange to the next.
     pub(crate) pace: Duration,
     pub(crate) make: Make,
@@ -39,7 +40,9 @@ pub(crate) struct Plan {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, {}, {}", self.kind, self.origin, self.service.name())
+        let family = if self.is_v6 { ", IPv6" } else { "" };
+        let service = self.service.name();
+        write!(f, "{}, {}, {service}{family}", self.kind, self.origin)
     }
 }
 
@@ -121,6 +124,10 @@ fn of_kind(row: &'static str) -> Result<Vec<Plan>> {
     let make = maker(kind).context("a kind without a client")?;
     let client = |text: &str| -> Result<Plan> {
         let (origin, service) = text.split_once(' ').context("no service")?;
+        let (service, is_v6) = match service.strip_suffix("/v6") {
+            Some(service) => (service, true),
+            None => (service, false),
+        };
         let origin = origin.parse()?;
         let by = match origin {
             _ if kind.ends_with(DIRECT) => None,
@@ -133,6 +140,7 @@ fn of_kind(row: &'static str) -> Result<Vec<Plan>> {
             origin,
             service: Service::from_str(service, false).map_err(Error::msg)?,
             by,
+            is_v6,
             pace,
             make,
         })

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Clients that open a TCP connection for each request: one after another, and 200 at once. Also one
-//! of SCTP.
+//! Clients that open a TCP connection for each request: one after another, and 200 at once. Also
+//! one of SCTP.
 
 use std::{
     fs,
@@ -15,7 +15,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use proxy_common::Protocol;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::{Answer, Calls, Client, PATIENCE, ensure_same, nonce};
+use super::{Answer, Calls, Client, PATIENCE, any, ensure_same, nonce};
 use crate::{
     record::{Begun, Exchange},
     world::is_here,
@@ -33,13 +33,12 @@ impl Connection {
     /// `begun`.
     pub(super) fn open(begun: &mut Begun, port: u16) -> io::Result<Self> {
         let socket = loop {
-            let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+            let socket = Socket::new(Domain::for_address(begun.to), Type::STREAM, None)?;
             socket.set_reuse_address(port != 0)?;
             if port != 0 || begun.from.is_some() {
                 // The kernel chooses a port that is left open when the socket connects.
                 setsockopt(&socket, sockopt::IpBindAddressNoPort, &true)?;
-                let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-                let own = SocketAddr::new(begun.from.unwrap_or(any), port);
+                let own = SocketAddr::new(begun.from.unwrap_or(any(begun.to)), port);
                 socket.bind(&SockAddr::from(own))?;
             }
             let connected = socket.connect_timeout(&SockAddr::from(begun.to), PATIENCE);
@@ -122,7 +121,8 @@ impl Connection {
 }
 
 /// Returns text on where the SYNs of the socket at `local` go, which is still connecting: to an
-/// endpoint if the connection was translated at the socket. Empty if no such socket is found.
+/// endpoint if the connection was translated at the socket. Empty if no such socket is found, as
+/// with IPv6.
 fn sent_to(local: Option<SocketAddr>) -> String {
     const SYN_SENT: &str = "02";
     let sockets = fs::read_to_string("/proc/thread-self/net/tcp").unwrap_or_default();
