@@ -196,10 +196,7 @@ impl Cluster {
 
     fn slice(&self, service: Service, address: fn(Ipv4Addr) -> IpAddr) -> Value {
         let endpoints = self.endpoints(service).into_iter().map(|endpoint| {
-            let node = match is_here(endpoint.address) {
-                true => "node-a",
-                false => "node-b",
-            };
+            let node = ["node-b", "node-a"][usize::from(is_here(endpoint.address))];
             let condition = endpoint.condition;
             let mut object = manifests::endpoint(address(endpoint.address), node);
             object["conditions"] = json!({

@@ -125,8 +125,7 @@ pub(crate) fn pass_an_hour(agent: &Agent<'_>) -> Result<()> {
     // There is one folder for each generation of maps; two exist only while new maps take over.
     for folder in fs::read_dir(agent.pin_dir()).context("list the pins")? {
         let folder = folder?.path();
-        let families = [layout::<V4>(), layout::<V6>()];
-        for (name, (sizes, fields)) in [FLOWS_V4, FLOWS_V6].into_iter().zip(families) {
+        for (name, [sizes, fields]) in [(FLOWS_V4, layout::<V4>()), (FLOWS_V6, layout::<V6>())] {
             let map = folder.join(name);
             if map.exists() {
                 pinned::change(&map, sizes, |key, value| pass(fields, key, value))?;
@@ -137,14 +136,10 @@ pub(crate) fn pass_an_hour(agent: &Agent<'_>) -> Result<()> {
 }
 
 /// Returns the sizes of key and value in a map of flows, and where a flow's protocol and time are.
-const fn layout<A>() -> ([usize; 2], [usize; 2]) {
-    (
-        [size_of::<FlowKey<A>>(), size_of::<FlowEntry<A>>()],
-        [
-            offset_of!(FlowKey<A>, protocol),
-            offset_of!(FlowEntry<A>, last_seen),
-        ],
-    )
+const fn layout<A>() -> [[usize; 2]; 2] {
+    let protocol = offset_of!(FlowKey<A>, protocol);
+    let sizes = [size_of::<FlowKey<A>>(), size_of::<FlowEntry<A>>()];
+    [sizes, [protocol, offset_of!(FlowEntry<A>, last_seen)]]
 }
 
 /// A flow that was used within this many seconds must not be evicted.

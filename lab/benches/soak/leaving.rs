@@ -75,9 +75,6 @@ impl Departure {
     pub(crate) fn phase(&self) -> Phase {
         *lock(&self.phase)
     }
-    fn set(&self, phase: Phase) {
-        *lock(&self.phase) = phase;
-    }
     /// Returns whether a connection to this endpoint that was opened in the phase `opened` leads to
     /// the pod that goes or has gone.
     pub(crate) fn concerns(&self, endpoint: Option<Ipv4Addr>, opened: Phase) -> bool {
@@ -125,12 +122,12 @@ impl<'a> Leaving<'a> {
         match departure.phase() {
             Phase::Serves if lived >= BEGIN => {
                 // Clients ask it nothing more that must be answered.
-                departure.set(Phase::Leaves);
+                *lock(&departure.phase) = Phase::Leaves;
                 self.publish(running, Some(Condition::Terminating))?;
             }
             Phase::Leaves if lived >= BEGIN + STEP => {
                 topology.unplug(World::index(GONE))?;
-                departure.set(Phase::Gone(Instant::now()));
+                *lock(&departure.phase) = Phase::Gone(Instant::now());
             }
             // KUBE: the endpoint is terminating until the pod object has gone, after the pod.
             Phase::Gone(at) if self.going.is_some() && at.elapsed() >= STEP => {
@@ -142,7 +139,7 @@ impl<'a> Leaving<'a> {
                 let bit = Service::Leaving.bit();
                 self.others.push(self.world.serve(SUCCESSOR, GONE, bit)?);
                 self.publish(running, Some(Condition::Ready))?;
-                departure.set(Phase::Replaced(at));
+                *lock(&departure.phase) = Phase::Replaced(at);
             }
             _ => {}
         }

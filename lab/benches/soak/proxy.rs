@@ -80,7 +80,7 @@ impl<'a> Running<'a> {
         programs: &Programs,
         config: &str,
     ) -> Result<Self> {
-        let node = world.node();
+        let node = &world.topology.node;
         let mut objects = None;
         let started = match proxy {
             Proxy::None => proxy::Proxy::None,
@@ -196,7 +196,7 @@ fn options<'a>(world: &'a World, binary: &'a Path, config: &'a str) -> Options<'
 /// Starts an API server with all objects, for kube-proxy.
 fn api_server(world: &World) -> Result<Objects<'_>> {
     let address = NODE.to_string();
-    let objects = Objects::start(world.node(), &address, &address)?;
+    let objects = Objects::start(&world.topology.node, &address, &address)?;
     let server = objects.server();
     server.apply(&manifests::text(&world.cluster.objects()))?;
     for service in Service::all() {

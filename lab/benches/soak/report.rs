@@ -90,8 +90,8 @@ fn of_run(outcome: &Outcome, yardstick: Option<&Outcome>) -> Vec<String> {
     faults.extend(counters.map(|(name, count)| format!("{name}: {count}")));
     faults.extend(of_ended(outcome));
     if outcome.evicted > 0 {
-        let count = outcome.evicted;
-        faults.push(format!("UDP flows evicted that were in use: {count}"));
+        let text = "UDP flows evicted that were in use";
+        faults.push(format!("{text}: {}", outcome.evicted));
     }
     for tally in with_few_ports(outcome) {
         let times = tally.times_each_port();
@@ -133,8 +133,7 @@ fn of_ended(outcome: &Outcome) -> Vec<String> {
             faults.push(format!("{name}: no connection led to the pod that goes"));
         }
     }
-    let [by_packets, _] = seen;
-    let resets = count(counters::RESET);
+    let (by_packets, resets) = (seen[0], count(counters::RESET));
     if resets > by_packets {
         let name = counters::RESET;
         faults.push(format!("{name}: {resets}, {by_packets} connections ended"));
@@ -160,16 +159,13 @@ fn slowdown(tally: &Tally) -> Option<f64> {
 /// Returns how many times the first window's median the last one's may be. Direct calls of the same
 /// run, and all calls of `yardstick`, the run without a proxy, show the machine's own slowdown.
 fn noise(outcome: &Outcome, yardstick: Option<&Outcome>) -> f64 {
-    let direct = outcome
-        .tallies
-        .iter()
-        .filter(|tally| tally.plan.by.is_none());
+    let tallies = outcome.tallies.iter();
+    let direct = tallies.filter(|tally| tally.plan.by.is_none());
     let without = yardstick.into_iter().flat_map(|outcome| &outcome.tallies);
     let slowest = direct.chain(without).filter_map(slowdown);
-    let noise = if outcome.is_long {
-        NOISE
-    } else {
-        NOISE_OF_SHORT
+    let noise = match outcome.is_long {
+        true => NOISE,
+        false => NOISE_OF_SHORT,
     };
     slowest.fold(1.0, f64::max) * noise
 }
@@ -189,10 +185,8 @@ fn clients(outcomes: &[Outcome]) -> Table {
     let all = outcomes.first().map(|outcome| &outcome.tallies);
     for (row, tally) in all.into_iter().flatten().enumerate() {
         let mut cells = vec![tally.plan.to_string()];
-        for tally in outcomes
-            .iter()
-            .filter_map(|outcome| outcome.tallies.get(row))
-        {
+        let tallies = outcomes.iter();
+        for tally in tallies.filter_map(|outcome| outcome.tallies.get(row)) {
             cells.push(format!("{}, {}", tally.done, tally.failed));
             for times in [&tally.first, &tally.last] {
                 let [middle, late] = [0.5, 0.99].map(|share| quantile(times, share));
@@ -239,15 +233,10 @@ fn zeros(outcomes: &[Outcome]) -> String {
         let counters = || outcome.counters.iter();
         let zero = counters().filter(|(_, count)| **count == 0).count();
         let others = counters().filter(|(name, count)| **count > 0 && !is_of_ended(name));
-        let others: Vec<_> = others
-            .map(|(name, count)| format!("{name} {count}"))
-            .collect();
-        let others = match others.is_empty() {
-            true => "none".to_owned(),
-            false => others.join(", "),
-        };
+        let others = others.map(|(name, count)| format!("{name} {count}"));
+        let others = others.collect::<Vec<_>>().join(", ");
         text += &format!(
-            "- {}: {} updates; {zero} counters are 0; not 0: {others}; UDP flows evicted in use: {}; connections to the pod that has gone that ended: {}; longest standstill of the machine: {:.0?}\n",
+            "- {}: {} updates; {zero} counters are 0; not 0: [{others}]; UDP flows evicted in use: {}; connections to the pod that has gone that ended: {}; longest standstill of the machine: {:.0?}\n",
             outcome.proxy.name(),
             outcome.updates,
             outcome.evicted,

@@ -126,9 +126,7 @@ pub(crate) fn run(
             tally.map_err(|_| anyhow!("a client has broken down"))?
         });
         let tallies = tallies.collect::<Result<Vec<Tally>>>();
-        let standstill = watch
-            .join()
-            .map_err(|_| anyhow!("the watch has broken down"))?;
+        let standstill = watch.join().map_err(|_| anyhow!("the watch has ended"))?;
         Ok((tallies?, lived?, standstill))
     })?;
     let is_held = plans.iter().any(|plan| plan.kind == HELD);

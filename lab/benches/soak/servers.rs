@@ -21,10 +21,9 @@ use lab::{
     node::{cgroup::Cgroup, netns::NetNs},
 };
 use nix::sys::socket::{setsockopt, sockopt};
-use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
-    net::{TcpListener, TcpStream, UdpSocket},
+    net::{TcpListener, TcpSocket, TcpStream, UdpSocket},
     runtime::{Builder, Runtime},
     time::sleep,
 };
@@ -35,26 +34,14 @@ use crate::{
 };
 
 /// Number of clients that may connect at once.
-const BACKLOG: i32 = 1024;
+const BACKLOG: u32 = 1024;
 /// A large answer is cut into datagrams: the payload of each in bytes, and their number.
 pub(crate) const SEGMENT: usize = 1200;
 pub(crate) const SEGMENTS: usize = 10;
 
 /// The datagrams of one-way senders that have arrived. Key: sender and number of the datagram.
 /// Value: the address of the pod that received it.
-#[derive(Default)]
-pub(crate) struct Arrivals(Mutex<BTreeMap<(u64, u64), Ipv4Addr>>);
-
-impl Arrivals {
-    fn note(&self, sender: u64, number: u64, pod: Ipv4Addr) {
-        lock(&self.0).insert((sender, number), pod);
-    }
-    /// Removes the entry of a datagram. Returns the pod that received it; None if it has not
-    /// arrived.
-    pub(crate) fn take(&self, sender: u64, number: u64) -> Option<Ipv4Addr> {
-        lock(&self.0).remove(&(sender, number))
-    }
-}
+pub(crate) type Arrivals = Mutex<BTreeMap<(u64, u64), Ipv4Addr>>;
 
 struct State {
     /// The bits of the services that the pod is an endpoint of.
@@ -93,11 +80,11 @@ impl Server {
         let runtime = threads.context("start the servers' threads")?;
         let start = || -> Result<()> {
             let _here = runtime.enter();
-            let v4 = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-            for any in [v4, IpAddr::V6(Ipv6Addr::UNSPECIFIED)] {
-                let listener = TcpListener::from_std(listen(any)?)?;
-                tokio::spawn(accept(listener, Arc::clone(&state)));
-            }
+            // Of both families.
+            let socket = TcpSocket::new_v6()?;
+            socket.set_reuseaddr(true)?;
+            socket.bind((Ipv6Addr::UNSPECIFIED, PORT).into())?;
+            tokio::spawn(accept(socket.listen(BACKLOG)?, Arc::clone(&state)));
             let pods = addresses.iter();
             for address in pods.flat_map(|pod| [IpAddr::V4(*pod), v6_of(*pod).into()]) {
                 let socket = net::UdpSocket::bind((address, PORT))?;
@@ -124,21 +111,8 @@ impl Server {
     }
 }
 
-/// Listens at every address of the family of `any`.
-fn listen(any: IpAddr) -> io::Result<net::TcpListener> {
-    let at = SocketAddr::new(any, PORT);
-    let socket = Socket::new(Domain::for_address(at), Type::STREAM, None)?;
-    if at.is_ipv6() {
-        socket.set_only_v6(true)?;
-    }
-    socket.set_reuse_address(true)?;
-    socket.set_nonblocking(true)?;
-    socket.bind(&SockAddr::from(at))?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
-}
-
-/// Returns a request's verb, the service's bit, and three numbers whose meaning depends on the verb.
+/// Returns a request's verb, the service's bit, and three numbers whose meaning depends on the
+/// verb.
 fn parse(text: &str) -> Option<(&str, u32, [u64; 3])> {
     let mut words = text.split_whitespace();
     let (verb, service) = (words.next()?, words.next()?.parse().ok()?);
@@ -189,7 +163,9 @@ async fn accept(listener: TcpListener, state: Arc<State>) {
 
 async fn converse(stream: TcpStream, state: &State) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    let ends = (v4_of(stream.local_addr()?.ip()), stream.peer_addr()?);
+    let (pod, mut client) = (stream.local_addr()?.ip(), stream.peer_addr()?);
+    client.set_ip(client.ip().to_canonical());
+    let ends = (v4_of(pod), client);
     let mut stream = BufReader::new(stream);
     let mut line = String::new();
     while stream.read_line(&mut line).await? > 0 {
@@ -228,7 +204,9 @@ async fn receive(socket: Arc<UdpSocket>, pod: Ipv4Addr, state: Arc<State>) {
         let ends = (pod, from);
         let answer = |length| state.answer(ends, service, [number, length], false);
         match verb {
-            "one-way" if state.serves(service) => state.arrivals.note(number, length, pod),
+            "one-way" if state.serves(service) => {
+                lock(&state.arrivals).insert((number, length), pod);
+            }
             "one-way" => {}
             "segments" => _ = segments(&socket, &answer(SEGMENT as u64), from).await,
             // Each answer has the next number, so that a lost one shows at once.

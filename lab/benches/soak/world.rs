@@ -125,25 +125,6 @@ impl FromStr for Origin {
     }
 }
 
-impl std::fmt::Display for Origin {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let text = match self {
-            Self::Pod(_) => "pod",
-            Self::Sandbox(_) => "sandboxed pod",
-            Self::Server(_) => "endpoint",
-            Self::Node => "node",
-            Self::HostPod => "host-network pod",
-            Self::Remote => "other node's pod",
-            Self::OtherNode => "other node",
-            Self::Outside => "outside",
-        };
-        match self.ports() {
-            Some(ports) => write!(f, "{text}, {ports} ports"),
-            None => f.write_str(text),
-        }
-    }
-}
-
 pub(crate) const fn server_pod(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 40, 1, 100 + number)
 }
@@ -158,9 +139,9 @@ pub(crate) const fn v6_of(pod: Ipv4Addr) -> Ipv6Addr {
     Ipv6Addr::new(0xfd00, 0x40, 0, subnet as u16, 0, 0, 0, host as u16)
 }
 
-/// Returns the IPv4 address of the pod with an address.
+/// Returns the IPv4 address of the pod with an address, which may be mapped to IPv6.
 pub(crate) const fn v4_of(address: IpAddr) -> Ipv4Addr {
-    match address {
+    match address.to_canonical() {
         IpAddr::V4(pod) => pod,
         IpAddr::V6(pod) => {
             let [_, _, _, subnet, .., host] = pod.segments();
@@ -245,11 +226,9 @@ impl World {
         let bridge = ["iptables", "ip6tables"].map(|name| format!("bridge/bridge-nf-call-{name}"));
         node.set(&bridge.each_ref().map(|name| (name.as_str(), "1")))
             .context("the node's br_netfilter: `modprobe br_netfilter`")?;
-        for words in FAMILIES {
-            let words = WORDS.into_iter().zip(words);
-            let rules = words.fold(RULES.to_owned(), |rules, (word, is)| {
-                rules.replace(word, is)
-            });
+        for family in FAMILIES {
+            let fill = |rules: String, (word, is): (&str, &str)| rules.replace(word, is);
+            let rules = WORDS.into_iter().zip(family).fold(RULES.to_owned(), fill);
             node.feed("nft", &["-f", "-"], &rules)
                 .context("the node's netfilter rules: install nftables")?;
         }
@@ -289,10 +268,6 @@ impl World {
         let (namespace, cgroup) = (self.namespace(Origin::Server(pod)), Some(&self.cgroup));
         let addresses = [server_pod(of)];
         Server::start(namespace, cgroup, &addresses, services, &self.arrivals)
-    }
-
-    pub(crate) fn node(&self) -> &NetNs {
-        &self.topology.node
     }
 
     /// Starts a process in a pod, which does nothing. It lives as long as this thread at most.

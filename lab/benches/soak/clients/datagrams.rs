@@ -5,13 +5,15 @@
 use std::{
     collections::VecDeque,
     io::{self, ErrorKind},
-    net::{Ipv4Addr, SocketAddr, UdpSocket},
+    net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
     ops::Range,
     time::{Duration, Instant},
 };
 
+use lab::lock;
+
 use super::{Answer, Calls, Client, Kept, any, ensure_same, nonce};
-use crate::{record::Begun, servers::SEGMENTS};
+use crate::{record::Begun, servers::SEGMENTS, world::v4_of};
 
 /// A datagram or an answer that takes longer counts as lost. A busy machine may stall for a second.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -159,7 +161,9 @@ impl Client for Socket {
     /// connected socket of the node is closed when its endpoint goes: the client connects again.
     fn exchange(&mut self, calls: &mut Calls<'_>) {
         let kept = self.socket.take();
-        let kept = kept.filter(|(socket, _)| calls.stays(socket.to));
+        // Without a proxy, the endpoint may have been removed.
+        let serves = |to: IpAddr| calls.world.cluster.serves(calls.service, v4_of(to));
+        let kept = kept.filter(|(socket, _)| calls.frontend.is_some() || serves(socket.to.ip()));
         let may_be_closed = kept.is_some() && calls.endpoints_go && self.is_connected;
         let is_closed = |error: &io::Error| error.kind() == ErrorKind::ConnectionAborted;
         let before = kept.as_ref().map(|(_, begun)| *begun);
@@ -211,7 +215,7 @@ impl Simplex {
         begun.failed = Some(begun.began + PATIENCE);
         let lost = || io::Error::other(format!("datagram {earlier} came to nobody"));
         let world = calls.world;
-        let pod = world.arrivals.take(self.sender, earlier);
+        let pod = lock(&world.arrivals).remove(&(self.sender, earlier));
         let pod = pod.ok_or_else(lost)?;
         let serves = |pod: &Ipv4Addr| world.cluster.serves(calls.service, *pod);
         ensure_same(self.pod.replace(pod).filter(serves), pod)

@@ -24,7 +24,7 @@ use crate::{
     cluster::{PORT, Service, frontend},
     record::{Begun, Exchange, Span, Tally},
     rolling::ROLLING,
-    world::{Origin, World, is_here, v4_of, v6_of},
+    world::{Origin, World, is_here, v6_of},
 };
 
 /// Timeout of a TCP connection or of an answer over TCP. Long enough for a SYN that is repeated
@@ -56,10 +56,6 @@ pub(crate) struct Calls<'a> {
 }
 
 impl Calls<'_> {
-    fn origin(&self) -> Origin {
-        self.tally.plan.origin
-    }
-
     fn address(&mut self) -> SocketAddr {
         match self.frontend {
             Some(address) => address,
@@ -71,12 +67,6 @@ impl Calls<'_> {
                 }
             }
         }
-    }
-
-    /// Returns whether an address that was called can still be called: an endpoint may have been
-    /// removed.
-    fn stays(&self, address: SocketAddr) -> bool {
-        self.frontend.is_some() || self.world.cluster.serves(self.service, v4_of(address.ip()))
     }
 
     /// Fails if the pod that has answered had been left out of the service's endpoints for longer
@@ -109,10 +99,6 @@ impl Calls<'_> {
         Ok(())
     }
 
-    fn begin(&self, to: SocketAddr) -> Begun {
-        Begun::now(to, self.origin().source())
-    }
-
     fn request(&self, verb: &str, numbers: [u64; 3]) -> String {
         let [a, b, c] = numbers;
         format!("{verb} {} {a} {b} {c}\n", self.service.bit())
@@ -125,13 +111,8 @@ impl Calls<'_> {
         kept: Option<Begun>,
         work: impl FnOnce(&mut Self, &mut Begun) -> io::Result<T>,
     ) -> Option<T> {
-        let mut begun = match kept {
-            Some(kept) => kept.again(),
-            None => {
-                let to = self.address();
-                self.begin(to)
-            }
-        };
+        let from = self.tally.plan.origin.source();
+        let mut begun = kept.map_or_else(|| Begun::now(self.address(), from), Begun::again);
         let outcome = work(self, &mut begun);
         self.note(&begun.ends(&outcome));
         outcome.ok()
@@ -222,13 +203,11 @@ impl Answer {
 
 /// Fails if another pod answers now than before.
 fn ensure_same(before: Option<Ipv4Addr>, now: Ipv4Addr) -> io::Result<()> {
-    match before.filter(|before| *before != now) {
-        None => Ok(()),
-        Some(before) => {
-            let text = format!("{now} answers, and {before} did before and still serves");
-            Err(io::Error::other(text))
-        }
-    }
+    let Some(before) = before.filter(|before| *before != now) else {
+        return Ok(());
+    };
+    let text = format!("{now} answers, and {before} did before and still serves");
+    Err(io::Error::other(text))
 }
 
 impl Plan {

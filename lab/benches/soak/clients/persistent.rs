@@ -84,7 +84,7 @@ fn is_over(
                 || [ErrorKind::ConnectionReset, ErrorKind::ConnectionAborted]
                     .contains(&error.kind()) =>
         {
-            departure.count(calls.origin().is_at_socket());
+            departure.count(calls.tally.plan.origin.is_at_socket());
             return true;
         }
         Some(error) => error,

@@ -27,6 +27,8 @@ type Make = fn() -> Box<dyn Client>;
 #[derive(Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) kind: &'static str,
+    /// Origin and service, as plan.txt has them.
+    name: &'static str,
     pub(crate) origin: Origin,
     pub(crate) service: Service,
     /// The kind of address by which the client reaches the service. None: it calls an endpoint
@@ -40,9 +42,7 @@ pub(crate) struct Plan {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let family = if self.is_v6 { ", IPv6" } else { "" };
-        let service = self.service.name();
-        write!(f, "{}, {}, {service}{family}", self.kind, self.origin)
+        write!(f, "{}, {}", self.kind, self.name)
     }
 }
 
@@ -122,12 +122,10 @@ fn of_kind(row: &'static str) -> Result<Vec<Plan>> {
     let (pace, clients) = rest.split_once(": ").context("no pace")?;
     let pace = Duration::from_millis(pace.parse()?);
     let make = maker(kind).context("a kind without a client")?;
-    let client = |text: &str| -> Result<Plan> {
-        let (origin, service) = text.split_once(' ').context("no service")?;
-        let (service, is_v6) = match service.strip_suffix("/v6") {
-            Some(service) => (service, true),
-            None => (service, false),
-        };
+    let client = |name: &'static str| -> Result<Plan> {
+        let (origin, service) = name.split_once(' ').context("no service")?;
+        let over_v6 = service.strip_suffix("/v6");
+        let (service, is_v6) = (over_v6.unwrap_or(service), over_v6.is_some());
         let origin = origin.parse()?;
         let by = match origin {
             _ if kind.ends_with(DIRECT) => None,
@@ -137,6 +135,7 @@ fn of_kind(row: &'static str) -> Result<Vec<Plan>> {
         };
         Ok(Plan {
             kind,
+            name,
             origin,
             service: Service::from_str(service, false).map_err(Error::msg)?,
             by,

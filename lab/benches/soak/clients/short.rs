@@ -3,9 +3,9 @@
 //! one of SCTP.
 
 use std::{
-    fs,
     io::{self, BufRead, BufReader, ErrorKind, Read, Write},
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream},
+    process::Command,
     thread,
     time::Duration,
 };
@@ -55,7 +55,7 @@ impl Connection {
                     thread::sleep(Duration::from_millis(10));
                 }
                 Err(error) => {
-                    let text = format!("connect{}", sent_to(begun.local));
+                    let text = format!("connect [{}]", connecting(begun.local));
                     return Err(named(&text, &error));
                 }
             }
@@ -120,24 +120,14 @@ impl Connection {
     }
 }
 
-/// Returns text on where the SYNs of the socket at `local` go, which is still connecting: to an
-/// endpoint if the connection was translated at the socket. Empty if no such socket is found, as
-/// with IPv6.
-fn sent_to(local: Option<SocketAddr>) -> String {
-    const SYN_SENT: &str = "02";
-    let sockets = fs::read_to_string("/proc/thread-self/net/tcp").unwrap_or_default();
-    let port = local.map_or(0, |local| local.port());
-    let find = |line: &str| -> Option<SocketAddr> {
-        let mut words = line.split_whitespace().skip(1);
-        let (from, to, state) = (words.next()?, words.next()?, words.next()?);
-        let (address, to_port) = to.split_once(':')?;
-        let address = u32::from_str_radix(address, 16).ok()?;
-        let is_it = from.ends_with(&format!(":{port:04X}")) && state == SYN_SENT;
-        let address = Ipv4Addr::from(address.to_ne_bytes());
-        is_it.then_some((address, u16::from_str_radix(to_port, 16).ok()?).into())
-    };
-    let to = sockets.lines().find_map(find);
-    to.map_or_else(String::new, |to| format!(" (SYNs went to {to})"))
+/// Returns what ss(8) shows of the socket at `local`, which is still connecting: its peer is an
+/// endpoint if the connection was translated at the socket.
+fn connecting(local: Option<SocketAddr>) -> String {
+    let port = format!(":{}", local.map_or(0, |local| local.port()));
+    let words = ["-tnH", "state", "syn-sent", "sport", "=", &port];
+    let shown = Command::new("ss").args(words).output();
+    let shown = shown.map(|shown| shown.stdout).unwrap_or_default();
+    String::from_utf8_lossy(&shown).trim().to_owned()
 }
 
 fn named(attempt: &str, error: &io::Error) -> io::Error {
@@ -147,7 +137,7 @@ fn named(attempt: &str, error: &io::Error) -> io::Error {
 /// Opens a connection and sends one request. The server closes first if `server_closes`, else the
 /// client.
 fn once(calls: &Calls<'_>, to: SocketAddr, server_closes: bool) -> Exchange {
-    let mut begun = calls.begin(to);
+    let mut begun = Begun::now(to, calls.tally.plan.origin.source());
     let connection = Connection::open(&mut begun, 0);
     let answer = connection.and_then(|mut one| one.ask(calls, LENGTH, server_closes));
     let answer = answer.and_then(|answer| calls.ensure_endpoint(&answer, &begun));
@@ -201,10 +191,8 @@ impl Client for Inside {
         calls.exchange(None, |calls, begun| {
             let by = Connection::open(begun, 0)?.ask(calls, LENGTH, false)?.by;
             self.from_here = if is_here(by) { self.from_here + 1 } else { 0 };
-            match self.from_here < MOST {
-                true => Ok(()),
-                false => Err(io::Error::other("no endpoint on another node answers")),
-            }
+            let is_served = (self.from_here < MOST).then_some(());
+            is_served.ok_or_else(|| io::Error::other("no endpoint on another node answers"))
         });
     }
 }
@@ -240,7 +228,7 @@ pub(super) struct Associations;
 impl Client for Associations {
     fn exchange(&mut self, calls: &mut Calls<'_>) {
         calls.exchange(None, |calls, begun| {
-            let namespace = calls.world.namespace(calls.origin());
+            let namespace = calls.world.namespace(calls.tally.plan.origin);
             // A loopback address here makes the kernel choose the source.
             let client = clients::Client::new(namespace, IpAddr::V4(Ipv4Addr::LOCALHOST));
             let attempt = client.call(Protocol::SCTP, begun.to, 0);
