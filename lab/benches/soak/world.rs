@@ -140,7 +140,7 @@ pub(crate) const fn v6_of(pod: Ipv4Addr) -> Ipv6Addr {
 }
 
 /// Returns the IPv4 address of the pod with an address, which may be mapped to IPv6.
-pub(crate) const fn v4_of(address: IpAddr) -> Ipv4Addr {
+pub(crate) fn v4_of(address: IpAddr) -> Ipv4Addr {
     match address.to_canonical() {
         IpAddr::V4(pod) => pod,
         IpAddr::V6(pod) => {
