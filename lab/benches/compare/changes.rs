@@ -39,10 +39,8 @@ const ANSWER: Duration = Duration::from_millis(200);
 /// Pause between two connections: in it, the proxy and the server can use the processors.
 const REST: Duration = Duration::from_micros(300);
 
-/// Connects to services from the client's pod of this node.
-pub(crate) struct Prober<'a>(pub(crate) &'a World);
-
-impl Prober<'_> {
+/// Connections to services from the client's pod of this node.
+impl World {
     /// Waits until a service answers and the answering server's name is in `by`, at most for
     /// `most`.
     fn wait(&self, to: SocketAddr, by: &[u8], most: Duration) -> Result<()> {
@@ -74,7 +72,7 @@ impl Prober<'_> {
             }
             thread::sleep(REST);
         };
-        self.0.cgroup().inside(|| self.0.client().enter(ask))??
+        self.cgroup.inside(|| self.client().enter(ask))??
     }
 }
 
@@ -91,7 +89,7 @@ fn ask(to: SocketAddr) -> io::Result<u8> {
 /// Measures how long after the proxy's start the last service answers. `since` is the time of the
 /// start. Measures nothing if there is no proxy.
 pub(crate) fn start(
-    prober: &Prober<'_>,
+    world: &World,
     objects: &Objects<'_>,
     proxy: &Proxy<'_>,
     (since, most): (Instant, Duration),
@@ -101,7 +99,7 @@ pub(crate) fn start(
         return Ok(());
     };
     let last = address_of(objects.count() - 1);
-    while let Err(error) = prober.wait(last, &NAMES, LOOK) {
+    while let Err(error) = world.wait(last, &NAMES, LOOK) {
         ensure!(is_running(pid), "it has ended: {}", proxy.log());
         if INTERRUPTED.load(Ordering::Relaxed) || since.elapsed() > most {
             return Err(error);
@@ -109,10 +107,10 @@ pub(crate) fn start(
     }
     let answered = since.elapsed().as_secs_f64();
     // conntrack has entries of early attempts, as untranslated connections: remove them.
-    prober.0.node().feed("conntrack", &["-F"], "")?;
+    world.node().feed("conntrack", &["-F"], "")?;
     // The proxy counts a sync when it ends, a little after the first answer.
     let deadline = Instant::now() + ANSWER * 10;
-    while proxy.syncs(prober.0.node())? == 0.0 && Instant::now() < deadline {
+    while proxy.syncs(world.node())? == 0.0 && Instant::now() < deadline {
         thread::sleep(REST);
     }
     measured.add(START, answered, format!("{answered:.2}"));
@@ -134,7 +132,7 @@ const ENOUGH: Duration = Duration::from_secs(30);
 /// Times single changes, `count` at most, one after the other: first of endpoints, then to new
 /// services.
 pub(crate) fn changes(
-    prober: &Prober<'_>,
+    world: &World,
     objects: &mut Objects<'_>,
     count: u32,
     measured: &mut Measured,
@@ -146,7 +144,7 @@ pub(crate) fn changes(
             break;
         }
         let service = spread(number, objects.count());
-        endpoint.push(follow(prober, objects, service)?);
+        endpoint.push(follow(world, objects, service)?);
     }
     let first = objects.count();
     // All services are created before the first one is timed. Whenever a service is created, the
@@ -154,7 +152,7 @@ pub(crate) fn changes(
     for _ in 0..count {
         objects.announce()?;
     }
-    prober.wait_refused(address_of(objects.count() - 1))?;
+    world.wait_refused(address_of(objects.count() - 1))?;
     let begin = Instant::now();
     let mut service = Vec::new();
     for number in first..objects.count() {
@@ -163,7 +161,7 @@ pub(crate) fn changes(
         }
         let written = Instant::now();
         objects.serve(number)?;
-        prober.wait(address_of(number), &NAMES, MOST)?;
+        world.wait(address_of(number), &NAMES, MOST)?;
         service.push(milliseconds(written));
     }
     objects.shrink(first)?;
@@ -174,10 +172,10 @@ pub(crate) fn changes(
 
 /// Makes the other server pod the only endpoint of a service. Returns how many milliseconds packets
 /// took to follow.
-fn follow(prober: &Prober<'_>, objects: &mut Objects<'_>, service: u32) -> Result<f64> {
+fn follow(world: &World, objects: &mut Objects<'_>, service: u32) -> Result<f64> {
     let written = Instant::now();
     let target = objects.swap(service, 1)?;
-    prober.wait(address_of(service), &NAMES[target..=target], MOST)?;
+    world.wait(address_of(service), &NAMES[target..=target], MOST)?;
     Ok(milliseconds(written))
 }
 
@@ -187,7 +185,7 @@ const CHURNED: u32 = 100;
 /// Changes endpoints of other services, `wanted` a second, for `length`. Meanwhile times single
 /// changes of one service.
 pub(crate) fn churn(
-    prober: &Prober<'_>,
+    world: &World,
     objects: &mut Objects<'_>,
     pid: u32,
     (wanted, length): (u32, Duration),
@@ -202,7 +200,7 @@ pub(crate) fn churn(
         let writer = scope.spawn(|| write(node, services, wanted, &stop));
         let mut measure = || {
             while begin.elapsed() < length {
-                latencies.push(follow(prober, objects, probed)?);
+                latencies.push(follow(world, objects, probed)?);
                 // The timed changes must be few compared with the others.
                 thread::sleep(Duration::from_millis(200));
             }

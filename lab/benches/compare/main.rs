@@ -10,7 +10,6 @@ mod changes;
 mod packets;
 mod pictures;
 mod plan;
-mod proxy;
 mod report;
 mod results;
 mod waiting;
@@ -24,19 +23,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, bail, ensure};
-use clap::Parser;
+use anyhow::{Context, Result, ensure};
+use clap::{Parser, ValueEnum};
 use lab::{
     interrupt::{self, INTERRUPTED},
     load::{machine, objects::Objects},
     node::{binary, bpffs, topology::Plumbing},
 };
 
-use changes::Prober;
 use plan::{Cell, ENDPOINT, Measure, Proxy, START, cells};
-use proxy::Programs;
 use results::{Measured, Results};
-use world::World;
+use world::{Programs, World};
 
 /// Measures portolan beside kube-proxy and beside no proxy
 #[derive(Parser)]
@@ -83,7 +80,7 @@ struct Arguments {
 }
 
 /// What is measured.
-#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Scenario {
     /// Everything, for the report
     All,
@@ -101,8 +98,7 @@ const CHURN: [u32; 2] = [100, 1_000];
 /// writes changes competes with the proxies for the processors.
 const CHURN_SERVICES: u32 = 10_000;
 
-/// Longest wait for the last service to answer. A kube-proxy that takes longer is given up. If
-/// portolan takes longer, the benchmark fails.
+/// Longest wait for the last service to answer. If a proxy takes longer, the benchmark fails.
 const KUBE_PROXY_MOST: Duration = Duration::from_secs(600);
 const PORTOLAN_MOST: Duration = Duration::from_secs(60);
 
@@ -118,7 +114,7 @@ impl Arguments {
 
     fn measures(&self, cell: &Cell) -> &'static [Measure] {
         match self.scenario {
-            Scenario::All if cell.has_packets() => &Measure::ALL,
+            Scenario::All if cell.has_packets() => Measure::value_variants(),
             Scenario::Connections if cell.has_packets() => &Measure::CONNECTIONS,
             _ => &[],
         }
@@ -192,10 +188,8 @@ fn run(arguments: &Arguments, programs: &Programs, folder: &Path) -> Result<()> 
                 ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
                 objects.grow(cell.services.min(objects.count() + GROWTH), 2)?;
             }
-            let measured = match hopeless(&results, cell) {
-                Some(reason) => Measured::new(**cell, Some(reason)),
-                None => measure(arguments, [&plain, &served], &mut objects, programs, cell)?,
-            };
+            let worlds = [&plain, &served];
+            let measured = measure(arguments, worlds, &mut objects, programs, cell)?;
             results.add(measured, &file)?;
         }
     }
@@ -241,18 +235,6 @@ fn with_fast(proxies: &[Proxy]) -> Vec<Proxy> {
     twice.collect()
 }
 
-/// Returns why a measurement is not tried: the proxy did not finish with as many or fewer services,
-/// on either kind of node. None if it can be tried.
-fn hopeless(results: &Results, cell: &Cell) -> Option<String> {
-    let gave_up = |measured: &&Measured| {
-        let of = measured.cell;
-        let like = of.proxy.slow() == cell.proxy.slow() && of.services <= cell.services;
-        like && measured.gave_up.is_some()
-    };
-    let services = results.cells.iter().find(gave_up)?.cell.services;
-    Some(format!("not tried: it gave up at {services} services"))
-}
-
 fn measure(
     arguments: &Arguments,
     [plain, served]: [&World; 2],
@@ -265,32 +247,22 @@ fn measure(
     // The API server may still be working on its last writes.
     std::thread::sleep(Duration::from_secs(1));
     let since = Instant::now();
-    let proxy = &proxy::start(served, cell, programs, &objects.kubeconfig())?;
-    let prober = Prober(served);
-    let mut measured = Measured::new(*cell, None);
+    let proxy = &served.start(cell, programs, &objects.server().kubeconfig())?;
+    let mut measured = Measured::new(*cell);
     let said = |error: anyhow::Error| error.context(proxy.log()).context(cell.to_string());
     let most = if cell.proxy.is_kube_proxy() {
         KUBE_PROXY_MOST
     } else {
         PORTOLAN_MOST
     };
-    match changes::start(&prober, objects, proxy, (since, most), &mut measured) {
-        Ok(()) => {}
-        Err(error) if INTERRUPTED.load(Ordering::Relaxed) => bail!(error),
-        Err(error) if cell.proxy.is_kube_proxy() => {
-            let seconds = since.elapsed().as_secs();
-            measured.gave_up = Some(format!("{error:#} after {seconds} s"));
-            return Ok(measured);
-        }
-        Err(error) => return Err(said(error)),
-    }
+    changes::start(served, objects, proxy, (since, most), &mut measured).map_err(said)?;
     let what = (arguments.measures(cell), arguments.rounds());
     packets::measure(plain, served, what, &mut measured).map_err(said)?;
     if !arguments.has_changes(cell) {
         return Ok(measured);
     }
     let count = arguments.pick(5, 200);
-    changes::changes(&prober, objects, count, &mut measured).map_err(said)?;
+    changes::changes(served, objects, count, &mut measured).map_err(said)?;
     if let Some(agent) = proxy.agent() {
         let length = Duration::from_secs(arguments.pick(1, 20));
         waiting::idle(agent, length, &mut measured)?;
@@ -301,7 +273,7 @@ fn measure(
         let length = Duration::from_secs(arguments.pick(2, 60));
         for wanted in CHURN {
             let what = (wanted, length);
-            changes::churn(&prober, objects, pid, what, &mut measured).map_err(said)?;
+            changes::churn(served, objects, pid, what, &mut measured).map_err(said)?;
         }
     }
     Ok(measured)
@@ -313,9 +285,6 @@ fn complete(results: &Results, cells: &[Cell], arguments: &Arguments) -> Result<
         let name = cell.proxy.name();
         let measured = results.find(cell);
         let measured = measured.with_context(|| format!("{name} was not measured"))?;
-        if let Some(reason) = &measured.gave_up {
-            bail!("{name}: {reason}");
-        }
         let measures = arguments.measures(cell).iter().copied();
         let wanted = measures
             .map(Measure::heading)

@@ -5,7 +5,6 @@
 use std::{
     net::{IpAddr, SocketAddr},
     sync::atomic::Ordering,
-    thread,
 };
 
 use anyhow::{Context, Result, ensure};
@@ -13,12 +12,12 @@ use anyhow::{Context, Result, ensure};
 use crate::{
     plan::{CONNECT, Measure, PROCESSOR, Proxy},
     results::Measured,
-    world::{Addresses, DIRECT, NAMES, PORT_DIRECTLY, SERVED, World},
+    world::{NAMES, PORT_DIRECTLY, World, destinations},
 };
 use lab::{
     interrupt::INTERRUPTED,
     load::{
-        client::{self, Client, Job, Took, histogram},
+        client::{self, Took, histogram},
         records::{self, TARGETS},
         statistics::{interval, median},
         table::grouped,
@@ -35,7 +34,7 @@ const PACKETS: u32 = 2_000;
 
 /// The destinations of one side of a comparison: the pods themselves, or services.
 struct Side {
-    to: Addresses,
+    is_service: bool,
     /// The destinations of short connections. The last one is the last service's address.
     many: Vec<SocketAddr>,
 }
@@ -44,7 +43,7 @@ impl Side {
     fn direct() -> Result<Self> {
         let many = TARGETS.map(|pod| Ok((pod.parse::<IpAddr>()?, PORT_DIRECTLY).into()));
         Ok(Self {
-            to: DIRECT,
+            is_service: false,
             many: many.into_iter().collect::<Result<_>>()?,
         })
     }
@@ -55,58 +54,46 @@ impl Side {
         let visited = (0..last).map(|number| records::spread(number, last));
         let many = visited.chain([last]).map(records::address_of);
         Self {
-            to: SERVED,
+            is_service: true,
             many: many.collect(),
         }
     }
 
-    fn job(&self, measure: Measure, round: u32) -> Job {
-        let Addresses {
-            echo,
-            crowd,
-            sink,
-            remote_sink,
-        } = self.to;
+    /// Does the operations of one round.
+    fn work(&self, measure: Measure, round: u32) -> Result<Took> {
+        let to = destinations(measure)[usize::from(self.is_service)];
         match measure {
             Measure::LastService => {
                 let last = self.many[self.many.len() - 1];
-                Box::new(move || client::connections(&[last], CONNECTIONS))
+                client::connections(&[last], CONNECTIONS)
             }
             Measure::RandomService | Measure::NotOurs => {
                 let others = self.many.iter().cycle();
                 let others = others.skip((round * CONNECTIONS) as usize);
                 let these: Vec<_> = others.take(CONNECTIONS as usize).copied().collect();
-                Box::new(move || client::connections(&these, CONNECTIONS))
+                client::connections(&these, CONNECTIONS)
             }
-            Measure::OpenConnection => Box::new(move || client::exchanges(echo, EXCHANGES)),
-            Measure::Datagrams => Box::new(move || client::datagrams(echo, EXCHANGES)),
-            Measure::Crowd => Box::new(move || client::crowd(crowd, CLIENTS, EACH)),
-            Measure::NodePortLocal => Box::new(move || client::flood(sink, PACKETS)),
-            Measure::NodePortRemote => Box::new(move || client::flood(remote_sink, PACKETS)),
+            Measure::OpenConnection => client::exchanges(to, EXCHANGES),
+            Measure::Datagrams => client::datagrams(to, EXCHANGES),
+            Measure::Crowd => client::crowd(to, CLIENTS, EACH),
+            Measure::NodePortLocal | Measure::NodePortRemote => client::flood(to, PACKETS),
         }
     }
-}
 
-/// The two clients of one node: in a pod and outside.
-struct Clients<'a> {
-    world: &'a World,
-    pod: Client,
-    outside: Client,
-}
-
-impl Clients<'_> {
-    /// Runs a job. Fails if an answer is missing or comes from an unknown server.
-    fn run(&self, measure: Measure, job: Job) -> Result<Took> {
+    /// Does the operations of one round on a node, from a pod or from outside. Fails if an answer
+    /// is missing or comes from an unknown server.
+    fn run(&self, world: &World, measure: Measure, round: u32) -> Result<Took> {
+        let work = || self.work(measure, round);
         let is_flood = matches!(measure, Measure::NodePortLocal | Measure::NodePortRemote);
         if !is_flood {
-            let took = self.pod.run(job)?;
+            let took = client::run(world.client(), Some(&world.cgroup), work)?;
             let foreign = took.answered.iter().find(|name| !NAMES.contains(name));
             ensure!(foreign.is_none(), "{foreign:?} answered");
             return Ok(took);
         }
-        self.world.empty_sinks();
-        let took = self.outside.run(job)?;
-        let came = self.world.empty_sinks();
+        world.empty_sinks();
+        let took = client::run(&world.topology.outside, None, work)?;
+        let came = world.empty_sinks();
         // A few packets may still be on the network. A path that drops packets would look fast, so
         // their number is checked.
         ensure!(
@@ -130,26 +117,19 @@ pub(crate) fn measure(
         Proxy::Direct => Side::direct()?,
         _ => Side::by_service(measured.cell.services),
     };
-    thread::scope(|scope| {
-        let [without, with] = [plain, served].map(|world| Clients {
-            world,
-            pod: Client::start(scope, world.client(), Some(world.cgroup())),
-            outside: Client::start(scope, world.outside(), None),
-        });
-        for measure in measures.iter().copied() {
-            let side = match measure {
-                Measure::NotOurs => &directly,
-                _ => &by_service,
-            };
-            let one = |round: u32, of_service: bool| match of_service {
-                false => without.run(measure, directly.job(measure, round)),
-                true => with.run(measure, side.job(measure, round)),
-            };
-            let took = in_rounds(rounds, one).with_context(|| measure.heading())?;
-            record(measure, &took, measured);
-        }
-        Ok(())
-    })
+    for measure in measures.iter().copied() {
+        let side = match measure {
+            Measure::NotOurs => &directly,
+            _ => &by_service,
+        };
+        let one = |round: u32, of_service: bool| match of_service {
+            false => directly.run(plain, measure, round),
+            true => side.run(served, measure, round),
+        };
+        let took = in_rounds(rounds, one).with_context(|| measure.heading())?;
+        record(measure, &took, measured);
+    }
+    Ok(())
 }
 
 /// A round is run again if its direct figure differs from the median of all rounds by more than
@@ -168,13 +148,10 @@ fn in_rounds(rounds: u32, one: impl Fn(u32, bool) -> Result<Took>) -> Result<Vec
     let round = |number: u32| -> Result<Pair> {
         ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
         // The direct operation goes first in even rounds, the one by service in odd ones.
-        Ok(if number.is_multiple_of(2) {
-            let direct = one(number, false)?;
-            [direct, one(number, true)?]
-        } else {
-            let by_service = one(number, true)?;
-            [one(number, false)?, by_service]
-        })
+        let is_odd = !number.is_multiple_of(2);
+        let mut pair = [one(number, is_odd)?, one(number, !is_odd)?];
+        pair.rotate_left(is_odd.into());
+        Ok(pair)
     };
     let mut kept = Vec::new();
     for number in 0..rounds * MOST_ROUNDS {

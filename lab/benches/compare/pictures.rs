@@ -13,7 +13,7 @@ use plotters::{
 
 use crate::{
     plan::{MEMORY, Measure, Proxy, SERVICE, START},
-    results::Results,
+    results::{Figure, Results},
 };
 
 const SIZE: (u32, u32) = (760, 420);
@@ -79,18 +79,16 @@ type Line = (Proxy, Vec<(f64, f64)>);
 /// Writes the pictures into `folder`, but those without any point.
 pub(crate) fn write(results: &Results, folder: &Path) -> Result<()> {
     for picture in PICTURES {
-        let rows = results.rows().into_iter();
-        let rows = rows.filter(|(setup, _)| *setup == Setup::Netfilter);
-        let lines = rows.map(|row| {
-            let point = |services: &u32| {
-                let figure = results.figure(row, *services, picture.heading)?;
-                Some((f64::from(*services), figure.value))
+        let rows = results.table(picture.heading).into_iter();
+        let rows = rows.filter(|((setup, _), _)| *setup == Setup::Netfilter);
+        let lines = rows.map(|((_, proxy), figures)| {
+            let points = results.services().into_iter().zip(figures);
+            let point = |(services, figure): (u32, Option<&Figure>)| {
+                Some((f64::from(services), figure?.value))
             };
-            (row.1, results.services().iter().filter_map(point).collect())
+            (proxy, points.filter_map(point).collect())
         });
-        let lines: Vec<Line> = lines
-            .filter(|(_, points): &Line| !points.is_empty())
-            .collect();
+        let lines: Vec<Line> = lines.collect();
         if !lines.is_empty() {
             picture.write(&lines, folder)?;
         }

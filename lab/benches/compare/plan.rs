@@ -3,14 +3,16 @@
 
 use std::fmt;
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use lab::load::setup::Setup;
+use lab::{
+    load::setup::Setup,
+    node::settings::{Forwarding, SocketBalancing},
+};
 
 /// The proxy that serves.
-#[derive(
-    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, clap::ValueEnum, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Proxy {
     /// No proxy: shows the measurement error.
@@ -33,35 +35,48 @@ pub(crate) enum Proxy {
     IptablesFast,
 }
 
+/// The program of a proxy, and its settings.
+#[derive(Clone, Copy)]
+pub(crate) enum Program {
+    None,
+    Portolan(SocketBalancing, Forwarding),
+    /// The mode, and the minSyncPeriod if it is not the default.
+    KubeProxy(&'static str, Option<&'static str>),
+}
+
 impl Proxy {
-    pub(crate) const fn name(self) -> &'static str {
+    /// Returns the name in tables, and what to start.
+    const fn row(self) -> (&'static str, Program) {
+        use Forwarding::{Auto, Stack};
+        use Program::{KubeProxy, Portolan};
+        use SocketBalancing::{All, Host};
+
+        const FAST: Option<&str> = Some("100ms");
         match self {
-            Self::Direct => "no proxy",
-            Self::PortolanSocket => "portolan, socket",
-            Self::PortolanPacket => "portolan, packet path",
-            Self::PortolanAuto => "portolan, past the stack",
-            Self::PortolanBoth => "portolan, socket and past the stack",
-            Self::Nftables => "kube-proxy nftables",
-            Self::NftablesFast => "kube-proxy nftables, 0.1 s",
-            Self::Iptables => "kube-proxy iptables",
-            Self::IptablesFast => "kube-proxy iptables, 0.1 s",
+            Self::Direct => ("no proxy", Program::None),
+            Self::PortolanSocket => ("portolan, socket", Portolan(All, Stack)),
+            Self::PortolanPacket => ("portolan, packet path", Portolan(Host, Stack)),
+            Self::PortolanAuto => ("portolan, past the stack", Portolan(Host, Auto)),
+            Self::PortolanBoth => ("portolan, socket and past the stack", Portolan(All, Auto)),
+            Self::Nftables => ("kube-proxy nftables", KubeProxy("nftables", None)),
+            Self::NftablesFast => ("kube-proxy nftables, 0.1 s", KubeProxy("nftables", FAST)),
+            Self::Iptables => ("kube-proxy iptables", KubeProxy("iptables", None)),
+            Self::IptablesFast => ("kube-proxy iptables, 0.1 s", KubeProxy("iptables", FAST)),
         }
     }
+    pub(crate) const fn name(self) -> &'static str {
+        self.row().0
+    }
+    pub(crate) const fn program(self) -> Program {
+        self.row().1
+    }
     pub(crate) const fn is_kube_proxy(self) -> bool {
-        matches!(self.slow(), Self::Nftables | Self::Iptables)
+        matches!(self.program(), Program::KubeProxy(..))
     }
     /// Whether this is kube-proxy with a shorter minSyncPeriod. Its packets are forwarded as with
     /// the default; only changes differ.
     pub(crate) const fn is_fast(self) -> bool {
-        matches!(self, Self::NftablesFast | Self::IptablesFast)
-    }
-    /// Returns the same proxy with default settings.
-    pub(crate) const fn slow(self) -> Self {
-        match self {
-            Self::NftablesFast => Self::Nftables,
-            Self::IptablesFast => Self::Iptables,
-            other => other,
-        }
+        matches!(self.program(), Program::KubeProxy(_, Some(_)))
     }
 }
 
@@ -117,7 +132,7 @@ pub(crate) fn cells(services: &[u32], proxies: &[Proxy]) -> Vec<Cell> {
 }
 
 /// One operation that is timed both through a service and directly.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Measure {
     /// Short connections to the last service.
     LastService,
@@ -138,16 +153,6 @@ pub(crate) enum Measure {
 }
 
 impl Measure {
-    pub(crate) const ALL: [Self; 8] = [
-        Self::LastService,
-        Self::RandomService,
-        Self::OpenConnection,
-        Self::Datagrams,
-        Self::Crowd,
-        Self::NodePortLocal,
-        Self::NodePortRemote,
-        Self::NotOurs,
-    ];
     /// What a client in a pod does with a service, and what the proxy costs it otherwise.
     pub(crate) const CONNECTIONS: [Self; 4] = [
         Self::LastService,
@@ -181,6 +186,6 @@ pub(crate) const SERVICE: &str = "A new service, ms: p50 / p99 (services)";
 
 /// Returns whether a heading is that of a figure of connections and packets.
 pub(crate) fn of_connections(heading: &str) -> bool {
-    let of_measures = Measure::ALL.map(Measure::heading);
-    of_measures.contains(&heading) || [CONNECT, PROCESSOR].contains(&heading)
+    let mut of_measures = Measure::value_variants().iter().copied();
+    of_measures.any(|one| one.heading() == heading) || [CONNECT, PROCESSOR].contains(&heading)
 }

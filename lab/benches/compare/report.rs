@@ -41,37 +41,19 @@ into etcd, for 1 000 changes a second ten endpoints at once; meanwhile one more 
 how long until packets follow.
 ";
     text.extend(changes.into_iter().map(|heading| table(results, heading)));
-    text += &failures(results);
     text + PUBLISHED
 }
 
-/// Returns a table with a row for each proxy and a column for each number of services. Rows without
-/// any figure are left out.
+/// Returns a table with a row for each proxy and a column for each number of services.
 fn table(results: &Results, heading: &str) -> String {
-    let services = results.services();
+    let services = results.services().into_iter().map(grouped);
     let titles = ["node", "proxy"].map(str::to_owned).into_iter();
-    let mut table = Table::new(2, titles.chain(services.iter().copied().map(grouped)));
-    for row in results.rows() {
-        let of = |services: &u32| results.figure(row, *services, heading);
-        let figures: Vec<_> = services.iter().map(of).collect();
-        if figures.iter().any(Option::is_some) {
-            let shown = figures
-                .into_iter()
-                .map(|figure| figure.map_or("–", |figure| &figure.shown));
-            table.row([row.0.name(), row.1.name()].into_iter().chain(shown));
-        }
+    let mut table = Table::new(2, titles.chain(services));
+    for ((setup, proxy), figures) in results.table(heading) {
+        let shown = figures
+            .into_iter()
+            .map(|figure| figure.map_or("–", |figure| &figure.shown));
+        table.row([setup.name(), proxy.name()].into_iter().chain(shown));
     }
     format!("\n### {heading}\n\n{table}")
-}
-
-fn failures(results: &Results) -> String {
-    let gave_up = results.cells.iter().filter_map(|measured| {
-        let reason = measured.gave_up.as_ref()?;
-        Some(format!("- {}: {reason}\n", measured.cell))
-    });
-    let lines: String = gave_up.collect();
-    match lines.is_empty() {
-        true => lines,
-        false => format!("\n## Who did not finish\n\n{lines}"),
-    }
 }

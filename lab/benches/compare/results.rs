@@ -28,8 +28,6 @@ pub(crate) struct Results {
 pub(crate) struct Measured {
     pub(crate) cell: Cell,
     figures: Vec<Figure>,
-    /// Why the proxy was given up; None if it was not.
-    pub(crate) gave_up: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -42,12 +40,9 @@ pub(crate) struct Figure {
 }
 
 impl Measured {
-    pub(crate) const fn new(cell: Cell, gave_up: Option<String>) -> Self {
-        Self {
-            cell,
-            figures: Vec::new(),
-            gave_up,
-        }
+    pub(crate) const fn new(cell: Cell) -> Self {
+        let figures = Vec::new();
+        Self { cell, figures }
     }
 
     pub(crate) fn add(&mut self, heading: &str, value: f64, shown: String) {
@@ -102,19 +97,25 @@ impl Results {
         self.cells.iter().find(|measured| measured.cell == *cell)
     }
 
-    /// Returns a figure of a proxy on a node with these settings; None if it was not measured.
-    pub(crate) fn figure(
-        &self,
-        (setup, proxy): Row,
-        services: u32,
-        heading: &str,
-    ) -> Option<&Figure> {
-        let cell = Cell {
-            services,
-            setup,
-            proxy,
-        };
-        self.find(&cell)?.find(heading)
+    /// Returns the rows of a table that have a figure, each with its figures by the number of
+    /// services; None where nothing was measured.
+    pub(crate) fn table(&self, heading: &str) -> Vec<(Row, Vec<Option<&Figure>>)> {
+        let cells = self.cells.iter().map(|measured| measured.cell);
+        let rows: BTreeSet<Row> = cells.map(|cell| (cell.setup, cell.proxy)).collect();
+        let rows = rows.into_iter().map(|(setup, proxy)| {
+            let figure = |services| {
+                let cell = Cell {
+                    services,
+                    setup,
+                    proxy,
+                };
+                self.find(&cell)?.find(heading)
+            };
+            let figures = self.services().into_iter().map(figure);
+            ((setup, proxy), figures.collect::<Vec<_>>())
+        });
+        rows.filter(|(_, figures)| figures.iter().any(Option::is_some))
+            .collect()
     }
 
     /// Returns the headings of all figures, in the order in which they were measured first.
@@ -126,12 +127,6 @@ impl Results {
             }
         }
         headings
-    }
-
-    /// Returns the rows of all tables.
-    pub(crate) fn rows(&self) -> BTreeSet<Row> {
-        let cells = self.cells.iter().map(|measured| measured.cell);
-        cells.map(|cell| (cell.setup, cell.proxy)).collect()
     }
 
     /// Returns the numbers of services that were measured.

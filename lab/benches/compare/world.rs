@@ -3,25 +3,33 @@
 //! pods with servers, a pod on another node, and a client outside. Also a few services with their
 //! objects, which the proxies serve in addition to the many.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde_json::json;
 
 use lab::{
     load::{
         manifests::{self, Port, endpoint},
+        proxy::Proxy,
         records::{PORT, TARGETS},
         server::{self, Sink},
-        setup::{CLIENT_PARAMETERS, Setup},
+        setup::{CLIENT_PARAMETERS, Setup, config},
     },
     node::{
+        agent::{Agent, Manifests, Options},
         cgroup::Cgroup,
+        kube_proxy::{CLUSTER_CIDR, KubeProxy},
         layout::Layout,
         netns::NetNs,
         topology::{Plumbing, Topology},
     },
 };
+
+use crate::plan::{Cell, Measure, Program};
 
 pub(crate) const NODE: Ipv4Addr = Ipv4Addr::new(192, 168, 40, 2);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 40, 1, 10);
@@ -44,36 +52,22 @@ const SINK_DIRECTLY: u16 = PORT + 31;
 const NODE_PORT_LOCAL: u16 = 30_001;
 const NODE_PORT_REMOTE: u16 = 30_002;
 
-/// The destination of each kind of operation.
-#[derive(Clone, Copy)]
-pub(crate) struct Addresses {
-    pub(crate) echo: SocketAddr,
-    pub(crate) crowd: SocketAddr,
-    pub(crate) sink: SocketAddr,
-    pub(crate) remote_sink: SocketAddr,
-}
-
 const fn at(address: Ipv4Addr, port: u16) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(address), port)
 }
 
-/// The pods' own addresses, for calls without a service.
-pub(crate) const DIRECT: Addresses = Addresses {
-    echo: at(SERVER, ECHO_DIRECTLY),
-    crowd: at(SERVER, CROWD_DIRECTLY),
-    sink: at(SERVER, SINK_DIRECTLY),
-    remote_sink: at(REMOTE, SINK_DIRECTLY),
-};
+/// Returns the destinations of an operation: a pod's own address, for calls without a service, and
+/// the service's: a cluster IP, for the sinks a node port.
+pub(crate) const fn destinations(measure: Measure) -> [SocketAddr; 2] {
+    match measure {
+        Measure::Crowd => [at(SERVER, CROWD_DIRECTLY), at(cluster_ip(2), 80)],
+        Measure::NodePortLocal => [at(SERVER, SINK_DIRECTLY), at(NODE, NODE_PORT_LOCAL)],
+        Measure::NodePortRemote => [at(REMOTE, SINK_DIRECTLY), at(NODE, NODE_PORT_REMOTE)],
+        _ => [at(SERVER, ECHO_DIRECTLY), at(cluster_ip(1), 53)],
+    }
+}
 
-/// The services' addresses: cluster IPs, for the sinks node ports.
-pub(crate) const SERVED: Addresses = Addresses {
-    echo: at(cluster_ip(1), 53),
-    crowd: at(cluster_ip(2), 80),
-    sink: at(NODE, NODE_PORT_LOCAL),
-    remote_sink: at(NODE, NODE_PORT_REMOTE),
-};
-
-/// Returns the services of [`SERVED`] and their EndpointSlices, as manifests.
+/// Returns the services of [`destinations`] and their EndpointSlices, as manifests.
 pub(crate) fn objects() -> String {
     let (tcp, udp) = (("tcp", "TCP"), ("udp", "UDP"));
     let echo = [tcp, udp].map(|names| Port::new(names, [53, ECHO], None));
@@ -101,10 +95,16 @@ const fn cluster_ip(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(172, 30, 250, number)
 }
 
+/// Paths of the proxies' programs.
+pub(crate) struct Programs {
+    pub(crate) portolan: PathBuf,
+    pub(crate) kube_proxy: PathBuf,
+}
+
 /// One node with its pods and the hosts around it. Servers run in the pods.
 pub(crate) struct World {
-    topology: Topology,
-    cgroup: Cgroup,
+    pub(crate) topology: Topology,
+    pub(crate) cgroup: Cgroup,
     sinks: [Sink; 4],
 }
 
@@ -152,17 +152,39 @@ impl World {
         self.node().feed("conntrack", &["-F"], "").map(drop)
     }
 
+    /// Starts the cell's proxy, which reads the objects of an API server.
+    pub(crate) fn start(
+        &self,
+        cell: &Cell,
+        programs: &Programs,
+        kubeconfig: &Path,
+    ) -> Result<Proxy<'_>> {
+        let node = self.node();
+        Ok(match cell.proxy.program() {
+            Program::None => Proxy::None,
+            Program::Portolan(socket_balancing, forwarding) => {
+                let options = Options {
+                    cluster_cidrs: &[CLUSTER_CIDR.parse().context("a range")?],
+                    config: &config(forwarding),
+                    socket_balancing,
+                    kubeconfig: Some(kubeconfig),
+                    ..Options::new(&programs.portolan, self.cgroup.path())
+                };
+                Proxy::Portolan(Agent::start(node, &options, &Manifests::Text(""))?)
+            }
+            Program::KubeProxy(mode, period) => {
+                let program = &programs.kube_proxy;
+                let started = KubeProxy::start(node, program, mode, period, kubeconfig)?;
+                Proxy::KubeProxy(started)
+            }
+        })
+    }
+
     pub(crate) fn node(&self) -> &NetNs {
         &self.topology.node
     }
     pub(crate) fn client(&self) -> &NetNs {
         &self.topology.pods[0]
-    }
-    pub(crate) fn outside(&self) -> &NetNs {
-        &self.topology.outside
-    }
-    pub(crate) fn cgroup(&self) -> &Cgroup {
-        &self.cgroup
     }
 
     /// Empties the sinks. Returns how many datagrams they had received in total.

@@ -4,7 +4,7 @@
 
 use std::{
     collections::BTreeMap,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Mutex,
     time::Instant,
 };
@@ -18,15 +18,13 @@ use serde_json::{Value, json};
 
 use crate::{
     leaving,
-    world::{NODE, REMOTE_ENDPOINTS, remote_pod, server_pod},
+    world::{NODE, NODE_V6, REMOTE_ENDPOINTS, is_here, remote_pod, server_pod, v6_of},
 };
 
-/// Ports of every server pod: for most clients, and for the data connections of FTP.
+/// The port of every server pod, and the services' port that leads to it.
 pub(crate) const PORT: u16 = 8080;
-pub(crate) const DATA_PORT: u16 = 8021;
-/// The services' ports that lead to `PORT` and `DATA_PORT`.
 const SERVICE_PORT: u16 = 80;
-const SERVICE_DATA_PORT: u16 = 21;
+const HEALTH_CHECK_PORT: u16 = 31_000;
 
 /// One of the services of the soak test.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, ValueEnum)]
@@ -49,6 +47,8 @@ pub(crate) enum Service {
     RollingB,
     /// Four endpoints. The pod of one of them goes without a word: see `leaving`.
     Leaving,
+    /// Two endpoints on the node and five on other nodes, `externalTrafficPolicy: Local`.
+    Local,
 }
 
 impl Service {
@@ -81,6 +81,7 @@ impl Service {
             Self::RollingA => here(10..12).collect(),
             Self::RollingB => here(12..14).collect(),
             Self::Leaving => leaving::endpoints(),
+            Self::Local => here(8..10).chain(elsewhere(5)).collect(),
         }
     }
 }
@@ -97,9 +98,11 @@ pub(crate) enum Frontend {
     LoadBalancer,
 }
 
-/// Returns the load balancer's address of a service.
-pub(crate) const fn load_balancer(service: Service) -> Ipv4Addr {
-    Ipv4Addr::new(198, 51, 100, service.number())
+/// Returns the load balancer's addresses of a service, of IPv4 and IPv6.
+pub(crate) fn load_balancer(service: Service) -> [IpAddr; 2] {
+    let number = service.number();
+    let v6 = Ipv6Addr::new(0x2001, 0xdb8, 0x64, 0, 0, 0, 0, number.into());
+    [Ipv4Addr::new(198, 51, 100, number).into(), v6.into()]
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -120,10 +123,8 @@ pub(crate) enum Condition {
 
 impl Endpoint {
     pub(crate) const fn ready(address: Ipv4Addr) -> Self {
-        Self {
-            address,
-            condition: Condition::Ready,
-        }
+        let condition = Condition::Ready;
+        Self { address, condition }
     }
 }
 
@@ -174,25 +175,30 @@ impl Cluster {
     }
 
     /// Returns whether an address is an endpoint of the service, ready or not.
-    pub(crate) fn serves(&self, service: Service, address: IpAddr) -> bool {
+    pub(crate) fn serves(&self, service: Service, address: Ipv4Addr) -> bool {
         let endpoints = self.endpoints(service);
         endpoints.iter().any(|endpoint| endpoint.address == address)
     }
 
     /// Returns the bits of all services that a server pod is an endpoint of.
     pub(crate) fn bits(&self, pod: u8) -> u32 {
-        let services =
-            Service::all().filter(|service| self.serves(*service, server_pod(pod).into()));
+        let services = Service::all().filter(|service| self.serves(*service, server_pod(pod)));
         services.fold(0, |bits, service| bits | service.bit())
     }
 
-    /// Returns the EndpointSlice of a service.
-    pub(crate) fn slice(&self, service: Service) -> Value {
+    /// Returns the EndpointSlices of a service, of IPv4 and IPv6.
+    pub(crate) fn slices(&self, service: Service) -> [Value; 2] {
+        let mut v6 = self.slice(service, |pod| v6_of(pod).into());
+        v6["metadata"]["name"] = format!("{}-v6", service.name()).into();
+        v6["addressType"] = "IPv6".into();
+        [self.slice(service, IpAddr::V4), v6]
+    }
+
+    fn slice(&self, service: Service, address: fn(Ipv4Addr) -> IpAddr) -> Value {
         let endpoints = self.endpoints(service).into_iter().map(|endpoint| {
-            let is_here = endpoint.address.octets()[2] == server_pod(0).octets()[2];
-            let node = if is_here { "node-a" } else { "node-b" };
+            let node = ["node-b", "node-a"][usize::from(is_here(endpoint.address))];
             let condition = endpoint.condition;
-            let mut object = manifests::endpoint(endpoint.address, node);
+            let mut object = manifests::endpoint(address(endpoint.address), node);
             object["conditions"] = json!({
                 "ready": condition == Condition::Ready,
                 "serving": condition != Condition::NotReady,
@@ -205,33 +211,27 @@ impl Cluster {
 
     /// Returns all objects as manifests. `version` is the resource version of the Node object.
     pub(crate) fn manifests(&self, version: u64) -> String {
-        manifests::text(&[vec![manifests::node(NODE, version)], self.objects()].concat())
+        let mut node = manifests::node(NODE, version);
+        let internal = |ip: IpAddr| json!({"type": "InternalIP", "address": ip});
+        node["status"]["addresses"] = json!([internal(NODE.into()), internal(NODE_V6.into())]);
+        manifests::text(&[vec![node], self.objects()].concat())
     }
 
     /// Returns all services and their EndpointSlices.
     pub(crate) fn objects(&self) -> Vec<Value> {
-        let slices = Service::all().map(|service| self.slice(service));
+        let slices = Service::all().flat_map(|service| self.slices(service));
         Service::all().map(service_object).chain(slices).collect()
     }
 }
 
 /// Returns the ports of a service.
-fn ports(service: Service) -> [Port<'static>; 4] {
-    let port = |name, protocol, [port, target]: [u16; 2]| {
-        let node_port = Some(node_port(service, port));
-        Port::new((name, protocol), [port, target], node_port)
-    };
-    [
-        port("tcp", "TCP", [SERVICE_PORT, PORT]),
-        port("udp", "UDP", [SERVICE_PORT, PORT]),
-        port("sctp", "SCTP", [SERVICE_PORT, PORT]),
-        port("data", "TCP", [SERVICE_DATA_PORT, DATA_PORT]),
-    ]
+fn ports(service: Service) -> [Port<'static>; 3] {
+    let names = [("tcp", "TCP"), ("udp", "UDP"), ("sctp", "SCTP")];
+    names.map(|names| Port::new(names, [SERVICE_PORT, PORT], Some(node_port(service))))
 }
 
-fn node_port(service: Service, port: u16) -> u16 {
-    let of_data = u16::from(port == SERVICE_DATA_PORT);
-    30_000 + 1_000 * of_data + u16::from(service.number())
+fn node_port(service: Service) -> u16 {
+    30_000 + u16::from(service.number())
 }
 
 /// Returns the Service object of a service, with its load balancer's address.
@@ -240,28 +240,38 @@ fn service_object(service: Service) -> Value {
         Service::Sticky => "ClientIP",
         _ => "None",
     };
-    let spec = json!({
-        "type": "LoadBalancer", "clusterIP": cluster_ip(service), "sessionAffinity": affinity
+    let mut spec = json!({
+        "type": "LoadBalancer", "sessionAffinity": affinity,
+        "clusterIP": cluster_ips(service)[0], "clusterIPs": cluster_ips(service),
+        "ipFamilies": ["IPv4", "IPv6"], "ipFamilyPolicy": "RequireDualStack"
     });
+    if service == Service::Local {
+        spec["externalTrafficPolicy"] = "Local".into();
+        spec["healthCheckNodePort"] = HEALTH_CHECK_PORT.into();
+    }
     let mut object = manifests::service(&service.name(), &ports(service), spec);
     object["status"] = status(service);
     object
 }
 
-/// Returns the status of a Service, with its load balancer's address.
+/// Returns the status of a Service, with its load balancer's addresses.
 pub(crate) fn status(service: Service) -> Value {
-    json!({"loadBalancer": {"ingress": [{"ip": load_balancer(service)}]}})
+    let ingress = load_balancer(service).map(|ip| json!({"ip": ip}));
+    json!({"loadBalancer": {"ingress": ingress}})
 }
 
-const fn cluster_ip(service: Service) -> Ipv4Addr {
-    Ipv4Addr::new(172, 30, 250, service.number())
+fn cluster_ips(service: Service) -> [IpAddr; 2] {
+    let number = service.number();
+    let v6 = Ipv6Addr::new(0xfd00, 0x30, 0, 0, 0, 0, 0, 0x2500 + u16::from(number));
+    [Ipv4Addr::new(172, 30, 250, number).into(), v6.into()]
 }
 
-/// Returns the address and port that clients of a service call, and those for data connections.
-pub(crate) fn frontend(service: Service, by: Frontend) -> [SocketAddr; 2] {
-    [SERVICE_PORT, SERVICE_DATA_PORT].map(|port| match by {
-        Frontend::NodePort => (NODE, node_port(service, port)).into(),
-        Frontend::ClusterIp => (cluster_ip(service), port).into(),
-        Frontend::LoadBalancer => (load_balancer(service), port).into(),
-    })
+/// Returns the address and port that clients of a service call.
+pub(crate) fn frontend(service: Service, by: Frontend, is_v6: bool) -> SocketAddr {
+    let (addresses, port): ([IpAddr; 2], u16) = match by {
+        Frontend::NodePort => ([NODE.into(), NODE_V6.into()], node_port(service)),
+        Frontend::ClusterIp => (cluster_ips(service), SERVICE_PORT),
+        Frontend::LoadBalancer => (load_balancer(service), SERVICE_PORT),
+    };
+    (addresses[usize::from(is_v6)], port).into()
 }

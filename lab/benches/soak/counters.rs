@@ -13,12 +13,15 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use lab::{
-    load::proxy::samples,
-    node::{agent::Agent, netns::NetNs},
+    load::proxy::{metrics, samples},
+    node::agent::Agent,
     pinned,
 };
 use nix::time::{ClockId, clock_gettime};
-use proxy_common::{FlowEntry, FlowKey, Protocol, V4, maps::FLOWS_V4};
+use proxy_common::{
+    FlowEntry, FlowKey, Protocol, V4, V6,
+    maps::{FLOWS_V4, FLOWS_V6},
+};
 use serde_json::Value;
 
 use crate::{proxy::Running, world::World};
@@ -44,6 +47,9 @@ const ORDINARY: [&str; 14] = [
     "socket_restored",
 ];
 
+/// Counters of hosts' network stacks, by their names in nstat(8).
+const SYN_RETRANS: &str = "TcpExtTCPSynRetrans";
+const OUT_RSTS: &str = "TcpOutRsts";
 /// The name of the counter of SYNs that hosts have repeated.
 const SYNS: &str = "SYNs repeated";
 /// The names of counters that increase when SYNs are repeated.
@@ -66,18 +72,20 @@ pub(crate) type Counters = BTreeMap<String, u64>;
 pub(crate) fn read(world: &World, running: &Running<'_>) -> Result<Counters> {
     let mut counters = Counters::new();
     for namespace in world.namespaces() {
-        for (name, file, field) in [
-            (SYNS, "netstat", "TCPSynRetrans"),
-            (RESETS, "snmp", "OutRsts"),
-        ] {
-            *counters.entry(name.to_owned()).or_default() += of_host(namespace, file, field)?;
+        let shown = namespace.feed("nstat", &["-asjz", SYN_RETRANS, OUT_RSTS], "")?;
+        let shown: Value = serde_json::from_str(&shown)?;
+        for (name, field) in [(SYNS, SYN_RETRANS), (RESETS, OUT_RSTS)] {
+            let count = shown["kernel"][field].as_u64();
+            *counters.entry(name.to_owned()).or_default() += count.context("read nstat")?;
         }
     }
-    let metrics = running.metrics()?.unwrap_or_default();
+    let Some(agent) = running.agent() else {
+        return Ok(counters);
+    };
+    let metrics = metrics(agent.namespace())?;
     let ended = "portolan_connections_of_gone_endpoints_ended_total{kind=";
     for (kind, count) in samples(&metrics, ended)? {
-        let name = format!("ended: {kind}");
-        counters.extend(ENDED.contains(&name.as_str()).then_some((name, count)));
+        counters.insert(format!("ended: {kind}"), count);
     }
     let mut outcomes = samples(&metrics, "portolan_packets_total{outcome=")?;
     outcomes.retain(|(name, _)| !ORDINARY.contains(&name.as_str()));
@@ -94,24 +102,6 @@ pub(crate) fn difference(before: &Counters, after: &Counters) -> Counters {
     after.iter().map(since).collect()
 }
 
-/// Reads a counter of a host's network stack. In its /proc file, each line of names is followed by
-/// a line of numbers.
-fn of_host(namespace: &NetNs, file: &str, field: &str) -> Result<u64> {
-    let path = format!("/proc/thread-self/net/{file}");
-    let text = namespace
-        .enter(|| fs::read_to_string(&path))?
-        .with_context(|| format!("read {path}"))?;
-    find(&text, field).with_context(|| format!("{path} has no {field}"))
-}
-
-fn find(text: &str, field: &str) -> Option<u64> {
-    let mut pairs = text.lines().zip(text.lines().skip(1));
-    pairs.find_map(|(names, numbers)| {
-        let position = names.split(' ').position(|name| name == field)?;
-        numbers.split(' ').nth(position)?.parse().ok()
-    })
-}
-
 /// When `pass_an_hour` is called, idle connections have been silent for at least this long.
 const SILENT: Duration = Duration::from_secs(15);
 
@@ -120,10 +110,8 @@ pub(crate) fn pass_an_hour(agent: &Agent<'_>) -> Result<()> {
     const HOUR: u64 = 3_600_000_000_000;
     let now = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC)?);
     let silent = (now - SILENT).as_nanos() as u64;
-    let sizes = [size_of::<FlowKey<V4>>(), size_of::<FlowEntry<V4>>()];
-    let at = offset_of!(FlowEntry<V4>, last_seen);
-    let mut pass = |key: &[u8], value: &mut [u8]| {
-        let is_tcp = key[offset_of!(FlowKey<V4>, protocol)] == Protocol::TCP.0;
+    let pass = |[protocol, at]: [usize; 2], key: &[u8], value: &mut [u8]| {
+        let is_tcp = key[protocol] == Protocol::TCP.0;
         let Some(seen) = value.get_mut(at..at + 8) else {
             return false;
         };
@@ -136,12 +124,22 @@ pub(crate) fn pass_an_hour(agent: &Agent<'_>) -> Result<()> {
     };
     // There is one folder for each generation of maps; two exist only while new maps take over.
     for folder in fs::read_dir(agent.pin_dir()).context("list the pins")? {
-        let map = folder?.path().join(FLOWS_V4);
-        if map.exists() {
-            pinned::change(&map, sizes, &mut pass)?;
+        let folder = folder?.path();
+        for (name, [sizes, fields]) in [(FLOWS_V4, layout::<V4>()), (FLOWS_V6, layout::<V6>())] {
+            let map = folder.join(name);
+            if map.exists() {
+                pinned::change(&map, sizes, |key, value| pass(fields, key, value))?;
+            }
         }
     }
     Ok(())
+}
+
+/// Returns the sizes of key and value in a map of flows, and where a flow's protocol and time are.
+const fn layout<A>() -> [[usize; 2]; 2] {
+    let protocol = offset_of!(FlowKey<A>, protocol);
+    let sizes = [size_of::<FlowKey<A>>(), size_of::<FlowEntry<A>>()];
+    [sizes, [protocol, offset_of!(FlowEntry<A>, last_seen)]]
 }
 
 /// A flow that was used within this many seconds must not be evicted.
@@ -154,7 +152,7 @@ const ROLLING: &str = "rolling";
 pub(crate) struct Flows {
     before: BTreeMap<String, u64>,
     at: Instant,
-    pub(crate) evicted: Vec<String>,
+    pub(crate) evicted: u32,
 }
 
 impl Flows {
@@ -162,11 +160,11 @@ impl Flows {
         Self {
             before: BTreeMap::new(),
             at: Instant::now(),
-            evicted: Vec::new(),
+            evicted: 0,
         }
     }
 
-    /// Lists the flows, and records those that were used in the last 30 s and are gone now. Flows
+    /// Lists the flows, and counts those that were used in the last 30 s and are gone now. Flows
     /// of services whose endpoints are replaced do not count.
     pub(crate) fn look(&mut self, agent: &Agent<'_>, binary: &Path) -> Result<()> {
         let at = Instant::now();
@@ -193,7 +191,7 @@ impl Flows {
                 println!(
                     "FAIL evicted: {flow}, seen {passed} s ago, when it had been used {idle} s before"
                 );
-                self.evicted.push(flow.clone());
+                self.evicted += 1;
             }
         }
         (self.before, self.at) = (now, at);

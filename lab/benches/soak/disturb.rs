@@ -43,10 +43,6 @@ const WELL: Duration = Duration::from_millis(1_500);
 pub(crate) struct Broken(Mutex<Vec<(Instant, Option<Instant>)>>);
 
 impl Broken {
-    fn change(&self, change: impl FnOnce(&mut Vec<(Instant, Option<Instant>)>)) {
-        change(&mut lock(&self.0));
-    }
-
     /// Returns whether an exchange between two moments may have failed.
     pub(crate) fn excuses(&self, from: Instant, to: Instant) -> bool {
         let is_in = |(begun, ended): &(Instant, Option<Instant>)| {
@@ -126,14 +122,11 @@ impl<'a> Disturber<'a> {
         println!("  after {:.0?}: {name}", self.span.begin.elapsed());
         let begun = Instant::now();
         if is_harmful {
-            self.world.broken.change(|times| times.push((begun, None)));
+            lock(&self.world.broken.0).push((begun, None));
         }
         let done = run(self, running).and_then(|()| self.wait_until_well(running));
-        if is_harmful {
-            let end = |(_, ended): &mut (_, Option<Instant>)| *ended = Some(Instant::now());
-            self.world
-                .broken
-                .change(|times| times.last_mut().map_or((), end));
+        if let Some((_, ended)) = lock(&self.world.broken.0).last_mut() {
+            ended.get_or_insert_with(Instant::now);
         }
         done.with_context(|| format!("{name}: {}", running.log()))?;
         let (count, longest) = self.times.entry(name).or_default();
@@ -169,11 +162,8 @@ impl<'a> Disturber<'a> {
 
     /// Returns the two agents between which upgrades go.
     fn versions(&self) -> Result<[PathBuf; 2]> {
-        let next = self
-            .programs
-            .next_layout
-            .clone()
-            .context("no other layout")?;
+        let next = self.programs.next_layout.clone();
+        let next = next.context("no other layout")?;
         Ok([next, self.programs.portolan.clone()])
     }
 }
@@ -249,7 +239,7 @@ fn drained(node: &mut Disturber<'_>, running: &mut Running<'_>) -> Result<()> {
     let mut command = Command::new(&node.programs.portolan);
     let command = command.args(["cleanup", "--drain", "--pin-dir"]);
     command.arg(running.pins()?).stdout(Stdio::null());
-    let mut drain = node.world.node().enter(|| command.spawn())??;
+    let mut drain = node.world.topology.node.enter(|| command.spawn())??;
     sleep(Duration::from_secs(2));
     let ended = drain.try_wait()?;
     drain.kill()?;
@@ -261,7 +251,7 @@ fn drained(node: &mut Disturber<'_>, running: &mut Running<'_>) -> Result<()> {
 fn qdisc_deleted(node: &mut Disturber<'_>, _: &mut Running<'_>) -> Result<()> {
     for verb in ["add", "delete"] {
         let words = ["qdisc", verb, "dev", UPLINK, "clsact"];
-        node.world.node().feed("tc", &words, "")?;
+        node.world.topology.node.feed("tc", &words, "")?;
         sleep(Duration::from_secs(1));
     }
     Ok(())
@@ -269,21 +259,19 @@ fn qdisc_deleted(node: &mut Disturber<'_>, _: &mut Running<'_>) -> Result<()> {
 
 fn program_before(node: &mut Disturber<'_>, _: &mut Running<'_>) -> Result<()> {
     let egress = node.random.one_in(2);
-    let _before = Foreign::new(node.world.node(), UPLINK, egress, ChainPosition::First, END)?;
+    let host = &node.world.topology.node;
+    let _before = Foreign::new(host, UPLINK, egress, ChainPosition::First, END)?;
     sleep(Duration::from_secs(3));
     Ok(())
 }
 
 fn settings_emptied(_: &mut Disturber<'_>, running: &mut Running<'_>) -> Result<()> {
     let sizes = [size_of::<u32>(), size_of::<Settings>()];
-    pinned::change(
-        &maps_of(running)?.join(maps::SETTINGS),
-        sizes,
-        |_, value| {
-            value.fill(0);
-            true
-        },
-    )?;
+    let map = maps_of(running)?.join(maps::SETTINGS);
+    pinned::change(&map, sizes, |_, value| {
+        value.fill(0);
+        true
+    })?;
     // The agent looks once a second.
     sleep(Duration::from_secs(3));
     Ok(())

@@ -4,6 +4,7 @@
 //! address. Only the connections to the pod that has gone may end.
 
 use std::{
+    net::Ipv4Addr,
     sync::{
         Mutex,
         atomic::{AtomicU64, Ordering},
@@ -74,13 +75,12 @@ impl Departure {
     pub(crate) fn phase(&self) -> Phase {
         *lock(&self.phase)
     }
-    fn set(&self, phase: Phase) {
-        *lock(&self.phase) = phase;
-    }
     /// Returns whether a connection to this endpoint that was opened in the phase `opened` leads to
     /// the pod that goes or has gone.
-    pub(crate) fn concerns(&self, endpoint: std::net::Ipv4Addr, opened: Phase) -> bool {
-        endpoint == server_pod(GONE) && opened <= Phase::Leaves && self.phase() > Phase::Serves
+    pub(crate) fn concerns(&self, endpoint: Option<Ipv4Addr>, opened: Phase) -> bool {
+        endpoint == Some(server_pod(GONE))
+            && opened <= Phase::Leaves
+            && self.phase() > Phase::Serves
     }
     /// Counts one more connection to the pod that has ended.
     pub(crate) fn count(&self, is_at_socket: bool) {
@@ -122,12 +122,12 @@ impl<'a> Leaving<'a> {
         match departure.phase() {
             Phase::Serves if lived >= BEGIN => {
                 // Clients ask it nothing more that must be answered.
-                departure.set(Phase::Leaves);
+                *lock(&departure.phase) = Phase::Leaves;
                 self.publish(running, Some(Condition::Terminating))?;
             }
             Phase::Leaves if lived >= BEGIN + STEP => {
                 topology.unplug(World::index(GONE))?;
-                departure.set(Phase::Gone(Instant::now()));
+                *lock(&departure.phase) = Phase::Gone(Instant::now());
             }
             // KUBE: the endpoint is terminating until the pod object has gone, after the pod.
             Phase::Gone(at) if self.going.is_some() && at.elapsed() >= STEP => {
@@ -139,7 +139,7 @@ impl<'a> Leaving<'a> {
                 let bit = Service::Leaving.bit();
                 self.others.push(self.world.serve(SUCCESSOR, GONE, bit)?);
                 self.publish(running, Some(Condition::Ready))?;
-                departure.set(Phase::Replaced(at));
+                *lock(&departure.phase) = Phase::Replaced(at);
             }
             _ => {}
         }

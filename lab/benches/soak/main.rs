@@ -18,7 +18,7 @@ mod run;
 mod servers;
 mod world;
 
-use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
+use std::{fs, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -28,10 +28,7 @@ use lab::{
     random::of_today,
 };
 
-use crate::{
-    proxy::{Programs, Proxy},
-    report::Report,
-};
+use crate::proxy::{Programs, Proxy};
 
 /// Lives an ordinary life on a node
 #[derive(Parser)]
@@ -40,8 +37,8 @@ struct Arguments {
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
     minutes: u64,
     /// What is drawn: ports, endpoints, sizes, the order of updates [default: the day's]
-    #[arg(long)]
-    seed: Option<u64>,
+    #[arg(long, default_value_t = of_today(), hide_default_value = true)]
+    seed: u64,
     /// Who serves; comma-separated
     #[arg(
         long,
@@ -85,9 +82,9 @@ fn main() -> Result<ExitCode> {
     let programs = Programs {
         next_layout: next_layout.exists().then_some(next_layout),
         portolan,
-        kube_proxy: arguments.kube_proxy,
+        kube_proxy: arguments.kube_proxy.clone(),
     };
-    let mut proxies = arguments.proxies;
+    let mut proxies = arguments.proxies.clone();
     if arguments.disturb.is_some() {
         proxies = vec![Proxy::Portolan];
         if programs.next_layout.is_none() {
@@ -96,30 +93,17 @@ fn main() -> Result<ExitCode> {
             );
         }
     }
-    let seed = arguments.seed.unwrap_or_else(of_today);
-    let mut report = Report {
-        minutes: arguments.minutes,
-        seed,
-        plumbings: Vec::new(),
-    };
-    for plumbing in arguments.plumbing {
+    let mut plumbings = Vec::new();
+    for plumbing in &arguments.plumbing {
         let mut runs = Vec::new();
         for proxy in &proxies {
-            let settings = run::Settings {
-                plumbing,
-                proxy: *proxy,
-                length: Duration::from_secs(60 * arguments.minutes),
-                seed,
-                disturb: arguments.disturb.as_deref(),
-                only: &arguments.only,
-            };
             println!("{}, {}", plumbing.name(), proxy.name());
-            runs.push(run::run(&settings, &programs)?);
+            runs.push(run::run(&arguments, *plumbing, *proxy, &programs)?);
         }
-        report.plumbings.push((plumbing, runs));
+        plumbings.push((*plumbing, runs));
     }
-    let faults = report.faults();
-    let text = report.text(&faults);
+    let faults = report::faults(&plumbings);
+    let text = report::text(&arguments, &plumbings, &faults);
     println!("{text}");
     if let Some(file) = arguments.report {
         fs::write(&file, &text).with_context(|| format!("write {}", file.display()))?;

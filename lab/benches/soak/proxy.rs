@@ -3,7 +3,7 @@
 //! of endpoints.
 
 use std::{
-    net::{IpAddr, Ipv4Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     path::{Path, PathBuf},
     thread::sleep,
     time::{Duration, Instant},
@@ -80,7 +80,7 @@ impl<'a> Running<'a> {
         programs: &Programs,
         config: &str,
     ) -> Result<Self> {
-        let node = world.node();
+        let node = &world.topology.node;
         let mut objects = None;
         let started = match proxy {
             Proxy::None => proxy::Proxy::None,
@@ -94,8 +94,8 @@ impl<'a> Running<'a> {
                 let program = programs.kube_proxy.as_deref();
                 let program = program
                     .context("nftables needs --kube-proxy PROGRAM; cargo xtask soak gives it")?;
-                let server = objects.insert(Box::new(api_server(world)?));
-                let kubeconfig = server.kubeconfig();
+                let objects = objects.insert(Box::new(api_server(world)?));
+                let kubeconfig = objects.server().kubeconfig();
                 let started = KubeProxy::start(node, program, "nftables", None, &kubeconfig)?;
                 proxy::Proxy::KubeProxy(started)
             }
@@ -122,8 +122,8 @@ impl<'a> Running<'a> {
             agent.publish(&cluster.manifests(self.version))?;
         }
         if let Some(objects) = &self.objects {
-            let slice = cluster.slice(service);
-            objects.server().apply(&slice.to_string())?;
+            let slices = manifests::text(&cluster.slices(service));
+            objects.server().apply(&slices)?;
         }
         self.wait()
     }
@@ -175,31 +175,28 @@ impl<'a> Running<'a> {
         let health = self.agent().map(get).and_then(Result::ok);
         health.unwrap_or_default()
     }
-
-    /// Returns the text of portolan's metrics; None if another proxy or none runs.
-    pub(crate) fn metrics(&self) -> Result<Option<String>> {
-        let of_agent = |agent: &Agent<'_>| proxy::metrics(agent.namespace());
-        self.agent().map(of_agent).transpose()
-    }
 }
 
 fn options<'a>(world: &'a World, binary: &'a Path, config: &'a str) -> Options<'a> {
-    /// As [`kube_proxy::CLUSTER_CIDR`].
-    const RANGES: [IpNet; 1] = [IpNet::new_assert(
-        IpAddr::V4(Ipv4Addr::new(10, 40, 0, 0)),
-        16,
-    )];
+    /// The first one is [`kube_proxy::CLUSTER_CIDR`].
+    const RANGES: [IpNet; 2] = [
+        IpNet::new_assert(IpAddr::V4(Ipv4Addr::new(10, 40, 0, 0)), 16),
+        IpNet::new_assert(
+            IpAddr::V6(Ipv6Addr::new(0xfd00, 0x40, 0, 0, 0, 0, 0, 0)),
+            48,
+        ),
+    ];
     Options {
         cluster_cidrs: &RANGES,
         config,
-        ..Options::new(binary, world.cgroup().path())
+        ..Options::new(binary, world.cgroup.path())
     }
 }
 
 /// Starts an API server with all objects, for kube-proxy.
 fn api_server(world: &World) -> Result<Objects<'_>> {
     let address = NODE.to_string();
-    let objects = Objects::start(world.node(), &address, &address)?;
+    let objects = Objects::start(&world.topology.node, &address, &address)?;
     let server = objects.server();
     server.apply(&manifests::text(&world.cluster.objects()))?;
     for service in Service::all() {
@@ -210,11 +207,13 @@ fn api_server(world: &World) -> Result<Objects<'_>> {
 
 fn wait_until_served(world: &World) -> Result<()> {
     let deadline = Instant::now() + TO_SERVE;
-    let [to, _] = frontend(Service::RollingB, Frontend::ClusterIp);
-    let connect = || std::net::TcpStream::connect_timeout(&to, Duration::from_secs(1));
-    while world.run(Origin::Sandbox(5), connect)?.is_err() {
-        ensure!(Instant::now() < deadline, "{to} is not served");
-        sleep(Duration::from_millis(100));
+    for is_v6 in [false, true] {
+        let to = frontend(Service::RollingB, Frontend::ClusterIp, is_v6);
+        let connect = || std::net::TcpStream::connect_timeout(&to, Duration::from_secs(1));
+        while world.run(Origin::Sandbox(5), connect)?.is_err() {
+            ensure!(Instant::now() < deadline, "{to} is not served");
+            sleep(Duration::from_millis(100));
+        }
     }
     Ok(())
 }

@@ -5,7 +5,7 @@
 use std::{
     collections::BTreeMap,
     io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     time::{Duration, Instant},
 };
 
@@ -43,6 +43,8 @@ impl Span {
 pub(crate) struct Begun {
     pub(crate) began: Instant,
     pub(crate) to: SocketAddr,
+    /// The source address; None if the kernel chooses it.
+    pub(crate) from: Option<IpAddr>,
     pub(crate) local: Option<SocketAddr>,
     /// Whether the exchange began with a new connection or socket.
     pub(crate) is_new: bool,
@@ -59,10 +61,11 @@ pub(crate) struct Exchange {
 }
 
 impl Begun {
-    pub(crate) fn now(to: SocketAddr) -> Self {
+    pub(crate) fn now(to: SocketAddr, from: Option<IpAddr>) -> Self {
         Self {
             began: Instant::now(),
             to,
+            from,
             local: None,
             is_new: true,
             failed: None,

@@ -9,7 +9,7 @@ use lab::{
     node::topology::Plumbing,
 };
 
-use crate::{counters, disturb::Times, proxy::Proxy, record::Tally, run::Outcome};
+use crate::{Arguments, counters, disturb::Times, proxy::Proxy, record::Tally, run::Outcome};
 
 /// A client with few source ports must use each of them at least this many times on average.
 const TIMES: f64 = 20.0;
@@ -24,58 +24,46 @@ const NOISE_OF_SHORT: f64 = 3.0;
 /// nothing. A SYN is repeated after a second.
 const STANDSTILL: Duration = Duration::from_millis(500);
 
-pub(crate) struct Report {
-    pub(crate) minutes: u64,
-    pub(crate) seed: u64,
-    pub(crate) plumbings: Vec<(Plumbing, Vec<Outcome>)>,
+/// The runs with each plumbing.
+type Runs = [(Plumbing, Vec<Outcome>)];
+
+/// Returns the faults of portolan's runs, one line each.
+pub(crate) fn faults(plumbings: &Runs) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (plumbing, outcomes) in plumbings {
+        let find = |proxy| outcomes.iter().find(|outcome| outcome.proxy == proxy);
+        let yardstick = find(Proxy::None);
+        let found = find(Proxy::Portolan).map(|outcome| of_run(outcome, yardstick));
+        let named = found.into_iter().flatten();
+        faults.extend(named.map(|fault| format!("{}: {fault}", plumbing.name())));
+    }
+    faults
 }
 
-impl Report {
-    /// Returns the faults of portolan's runs, one line each.
-    pub(crate) fn faults(&self) -> Vec<String> {
-        let mut faults = Vec::new();
-        for (plumbing, outcomes) in &self.plumbings {
-            let find = |proxy| outcomes.iter().find(|outcome| outcome.proxy == proxy);
-            let yardstick = find(Proxy::None);
-            let found = find(Proxy::Portolan).map(|outcome| of_run(outcome, yardstick));
-            let named = found.into_iter().flatten();
-            faults.extend(named.map(|fault| format!("{}: {fault}", plumbing.name())));
-        }
-        faults
+/// Returns the report in Markdown.
+pub(crate) fn text(arguments: &Arguments, plumbings: &Runs, faults: &[String]) -> String {
+    let mut text = format!(
+        "{}, {}: {} minutes each, seed {}. Times in ms: median and 99th percentile of the first and of the last minute.\n\n",
+        machine::today(),
+        machine::describe(),
+        arguments.minutes,
+        arguments.seed
+    );
+    text.extend(faults.iter().map(|fault| format!("- **{fault}**\n")));
+    if faults.is_empty() {
+        text += "Nothing has failed that may not.\n";
     }
-
-    /// Returns the report in Markdown.
-    pub(crate) fn text(&self, faults: &[String]) -> String {
-        let mut text = format!(
-            "{}, {}: {} minutes each, seed {}. Times in ms: median and 99th percentile of the first and of the last minute.\n\n",
-            machine::today(),
-            machine::describe(),
-            self.minutes,
-            self.seed
-        );
-        text.extend(faults.iter().map(|fault| format!("- **{fault}**\n")));
-        if faults.is_empty() {
-            text += "Nothing has failed that may not.\n";
-        }
-        for (plumbing, outcomes) in &self.plumbings {
-            text += &format!(
-                "\n### Pods joined by {}\n\n{}",
-                plumbing.name(),
-                clients(outcomes)
-            );
-            text += &match &outcomes[..] {
-                [
-                    Outcome {
-                        disturbances: Some(all),
-                        tallies,
-                        ..
-                    },
-                ] => disturbances(tallies, all),
-                _ => ports(outcomes) + &zeros(outcomes),
-            };
-        }
-        text
+    for (plumbing, outcomes) in plumbings {
+        let table = clients(outcomes);
+        text += &format!("\n### Pods joined by {}\n\n{table}", plumbing.name());
+        let disturbed = |outcome: &Outcome| {
+            let all = outcome.disturbances.as_ref();
+            all.map(|all| disturbances(&outcome.tallies, all))
+        };
+        let disturbed = outcomes.iter().find_map(disturbed);
+        text += &disturbed.unwrap_or_else(|| ports(outcomes) + &zeros(outcomes));
     }
+    text
 }
 
 fn of_run(outcome: &Outcome, yardstick: Option<&Outcome>) -> Vec<String> {
@@ -93,19 +81,17 @@ fn of_run(outcome: &Outcome, yardstick: Option<&Outcome>) -> Vec<String> {
         return faults;
     }
     let excused = |name: &str| {
-        name == counters::RESETS
+        is_of_ended(name)
+            || name == counters::RESETS
             || counters::OF_REPEATED.contains(&name) && outcome.standstill > STANDSTILL
     };
-    for (name, count) in &outcome.counters {
-        if *count == 0 || excused(name) || is_of_ended(name) {
-            continue;
-        }
-        faults.push(format!("{name}: {count}"));
-    }
+    let counters = outcome.counters.iter();
+    let counters = counters.filter(|(name, count)| **count > 0 && !excused(name));
+    faults.extend(counters.map(|(name, count)| format!("{name}: {count}")));
     faults.extend(of_ended(outcome));
-    if !outcome.evicted.is_empty() {
-        let count = outcome.evicted.len();
-        faults.push(format!("UDP flows evicted that were in use: {count}"));
+    if outcome.evicted > 0 {
+        let text = "UDP flows evicted that were in use";
+        faults.push(format!("{text}: {}", outcome.evicted));
     }
     for tally in with_few_ports(outcome) {
         let times = tally.times_each_port();
@@ -147,8 +133,7 @@ fn of_ended(outcome: &Outcome) -> Vec<String> {
             faults.push(format!("{name}: no connection led to the pod that goes"));
         }
     }
-    let [by_packets, _] = seen;
-    let resets = count(counters::RESET);
+    let (by_packets, resets) = (seen[0], count(counters::RESET));
     if resets > by_packets {
         let name = counters::RESET;
         faults.push(format!("{name}: {resets}, {by_packets} connections ended"));
@@ -174,16 +159,13 @@ fn slowdown(tally: &Tally) -> Option<f64> {
 /// Returns how many times the first window's median the last one's may be. Direct calls of the same
 /// run, and all calls of `yardstick`, the run without a proxy, show the machine's own slowdown.
 fn noise(outcome: &Outcome, yardstick: Option<&Outcome>) -> f64 {
-    let direct = outcome
-        .tallies
-        .iter()
-        .filter(|tally| tally.plan.by.is_none());
+    let tallies = outcome.tallies.iter();
+    let direct = tallies.filter(|tally| tally.plan.by.is_none());
     let without = yardstick.into_iter().flat_map(|outcome| &outcome.tallies);
     let slowest = direct.chain(without).filter_map(slowdown);
-    let noise = if outcome.is_long {
-        NOISE
-    } else {
-        NOISE_OF_SHORT
+    let noise = match outcome.is_long {
+        true => NOISE,
+        false => NOISE_OF_SHORT,
     };
     slowest.fold(1.0, f64::max) * noise
 }
@@ -203,10 +185,8 @@ fn clients(outcomes: &[Outcome]) -> Table {
     let all = outcomes.first().map(|outcome| &outcome.tallies);
     for (row, tally) in all.into_iter().flatten().enumerate() {
         let mut cells = vec![tally.plan.to_string()];
-        for tally in outcomes
-            .iter()
-            .filter_map(|outcome| outcome.tallies.get(row))
-        {
+        let tallies = outcomes.iter();
+        for tally in tallies.filter_map(|outcome| outcome.tallies.get(row)) {
             cells.push(format!("{}, {}", tally.done, tally.failed));
             for times in [&tally.first, &tally.last] {
                 let [middle, late] = [0.5, 0.99].map(|share| quantile(times, share));
@@ -253,18 +233,13 @@ fn zeros(outcomes: &[Outcome]) -> String {
         let counters = || outcome.counters.iter();
         let zero = counters().filter(|(_, count)| **count == 0).count();
         let others = counters().filter(|(name, count)| **count > 0 && !is_of_ended(name));
-        let others: Vec<_> = others
-            .map(|(name, count)| format!("{name} {count}"))
-            .collect();
-        let others = match others.is_empty() {
-            true => "none".to_owned(),
-            false => others.join(", "),
-        };
+        let others = others.map(|(name, count)| format!("{name} {count}"));
+        let others = others.collect::<Vec<_>>().join(", ");
         text += &format!(
-            "- {}: {} updates; {zero} counters are 0; not 0: {others}; UDP flows evicted in use: {}; connections to the pod that has gone that ended: {}; longest standstill of the machine: {:.0?}\n",
+            "- {}: {} updates; {zero} counters are 0; not 0: [{others}]; UDP flows evicted in use: {}; connections to the pod that has gone that ended: {}; longest standstill of the machine: {:.0?}\n",
             outcome.proxy.name(),
             outcome.updates,
-            outcome.evicted.len(),
+            outcome.evicted,
             outcome.ended.unwrap_or_default().iter().sum::<u64>(),
             outcome.standstill
         );

@@ -17,6 +17,7 @@ use lab::{
 use proxy_common::Protocol;
 
 use crate::{
+    Arguments,
     clients::{HELD, HOLDER, Plan, plans},
     cluster::{PORT, Service},
     counters::{self, Counters, Flows},
@@ -29,18 +30,7 @@ use crate::{
     world::{Origin, REMOTE_ENDPOINTS, World, remote_pod, server_pod},
 };
 
-pub(crate) struct Settings<'a> {
-    pub(crate) plumbing: Plumbing,
-    pub(crate) proxy: Proxy,
-    pub(crate) length: Duration,
-    pub(crate) seed: u64,
-    /// The disturbances that have this in their names come; None: none.
-    pub(crate) disturb: Option<&'a str>,
-    /// A client runs only if its kind contains this text; empty: all clients run.
-    pub(crate) only: &'a str,
-}
-
-impl Settings<'_> {
+impl Arguments {
     /// Returns portolan's configuration. Short runs have a smaller flow table. Its rings of flows
     /// that may be evicted are then overwritten once within a minute, but not before 30 s. In the
     /// default table this takes some minutes.
@@ -51,8 +41,11 @@ impl Settings<'_> {
             config(Disturber::FLOWS)
         }
     }
+    fn length(&self) -> Duration {
+        Duration::from_secs(60 * self.minutes)
+    }
     fn is_long(&self) -> bool {
-        self.length >= LONG
+        self.length() >= LONG
     }
 }
 
@@ -64,7 +57,7 @@ pub(crate) struct Outcome {
     pub(crate) proxy: Proxy,
     pub(crate) tallies: Vec<Tally>,
     pub(crate) counters: Counters,
-    pub(crate) evicted: Vec<String>,
+    pub(crate) evicted: u32,
     /// How many connections to the pod that goes have ended, as their clients saw: those that were
     /// translated by packets, and at the client's socket. None if no client held any.
     pub(crate) ended: Option<[u64; 2]>,
@@ -84,34 +77,39 @@ const LAST: Duration = Duration::from_secs(1);
 /// Time from one update to the next; short runs update more often.
 const UPDATE: Duration = Duration::from_secs(60);
 
-pub(crate) fn run(settings: &Settings<'_>, programs: &Programs) -> Result<Outcome> {
-    let proxy = settings.proxy;
-    let world = World::new(settings.plumbing, settings.seed, proxy == Proxy::Portolan)?;
+pub(crate) fn run(
+    arguments: &Arguments,
+    plumbing: Plumbing,
+    proxy: Proxy,
+    programs: &Programs,
+) -> Result<Outcome> {
+    let seed = arguments.seed;
+    let world = World::new(plumbing, seed, proxy == Proxy::Portolan)?;
     let _servers = serve(&world)?;
     let associations = Servers::start()?;
     let _listening = listen(&world, &associations)?;
-    let mut rolling = Rolling::start(&world, Random::new(settings.seed))?;
+    let mut rolling = Rolling::start(&world, Random::new(seed))?;
     let mut leaving = Leaving::start(&world)?;
     let _visible = world.visit(Origin::Pod(HOLDER))?;
-    let mut running = Running::start(&world, proxy, programs, &settings.config())?;
+    let mut running = Running::start(&world, proxy, programs, &arguments.config())?;
 
     let mut plans = plans()?;
-    plans.retain(|plan| plan.kind.contains(settings.only));
-    if settings.disturb.is_some() {
+    plans.retain(|plan| plan.kind.contains(&arguments.only));
+    if arguments.disturb.is_some() {
         plans.retain(|plan| plan.kind != HELD && !plan.is_crowd());
         plans.iter_mut().for_each(|plan| plan.pace *= 10);
     }
     let before = counters::read(&world, &running)?;
     let span = Span {
         begin: Instant::now() + Duration::from_secs(1),
-        length: settings.length,
+        length: arguments.length(),
     };
-    let disturber = |only| Disturber::new(&world, programs, span, settings.seed, only);
-    let mut disturber = settings.disturb.map(disturber);
+    let disturber = |only| Disturber::new(&world, programs, span, seed, only);
+    let mut disturber = arguments.disturb.as_deref().map(disturber);
     let mut flows = Flows::new();
     let (tallies, after, standstill) = thread::scope(|scope| -> Result<_> {
         let start = |(number, plan): (usize, &Plan)| {
-            let (world, plan, seed) = (&world, *plan, settings.seed ^ (number as u64) << 32);
+            let (world, plan, seed) = (&world, *plan, seed ^ (number as u64) << 32);
             scope.spawn(move || plan.run(world, span, proxy != Proxy::None, seed))
         };
         let clients: Vec<_> = plans.iter().enumerate().map(start).collect();
@@ -128,9 +126,7 @@ pub(crate) fn run(settings: &Settings<'_>, programs: &Programs) -> Result<Outcom
             tally.map_err(|_| anyhow!("a client has broken down"))?
         });
         let tallies = tallies.collect::<Result<Vec<Tally>>>();
-        let standstill = watch
-            .join()
-            .map_err(|_| anyhow!("the watch has broken down"))?;
+        let standstill = watch.join().map_err(|_| anyhow!("the watch has ended"))?;
         Ok((tallies?, lived?, standstill))
     })?;
     let is_held = plans.iter().any(|plan| plan.kind == HELD);
@@ -143,7 +139,7 @@ pub(crate) fn run(settings: &Settings<'_>, programs: &Programs) -> Result<Outcom
         ended: is_held.then(|| ended.map(|count| count.load(Ordering::Relaxed))),
         updates: rolling.updates,
         disturbances: disturber.map(|disturber| disturber.times),
-        is_long: settings.is_long(),
+        is_long: arguments.is_long(),
         standstill,
     })
 }
@@ -224,7 +220,7 @@ fn live_disturbed(
 fn serve(world: &World) -> Result<Vec<Server>> {
     let steady = (0..STEADY).map(|pod| world.serve(pod, pod, world.cluster.bits(pod)));
     let mut servers = steady.collect::<Result<Vec<_>>>()?;
-    let bits = Service::Ten.bit() | Service::Many.bit();
+    let bits = Service::Ten.bit() | Service::Many.bit() | Service::Local.bit();
     let addresses: Vec<_> = (0..REMOTE_ENDPOINTS).map(remote_pod).take(5).collect();
     let (remote, arrivals) = (&world.topology.remote, &world.arrivals);
     servers.push(Server::start(remote, None, &addresses, bits, arrivals)?);

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The servers in the pods of the soak test. An answer consists of the answering pod's address, the
-//! request's number, and one of three words: `ok`, `bye` (the server closes now), `stranger` (the
-//! pod is no endpoint of the requested service).
+//! The servers in the pods of the soak test. An answer consists of the answering pod's IPv4
+//! address, the request's number, one of three words: `ok`, `bye` (the server closes now),
+//! `stranger` (the pod is no endpoint of the requested service), and the client's address and port
+//! as the pod sees them.
 
 use std::{
     collections::BTreeMap,
     io,
-    net::{self, IpAddr, Ipv4Addr, SocketAddr},
+    net::{self, IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -18,39 +19,29 @@ use anyhow::{Context, Result};
 use lab::{
     lock,
     node::{cgroup::Cgroup, netns::NetNs},
-    traffic::servers::listen,
 };
 use nix::sys::socket::{setsockopt, sockopt};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
-    net::{TcpListener, TcpStream, UdpSocket},
+    net::{TcpListener, TcpSocket, TcpStream, UdpSocket},
     runtime::{Builder, Runtime},
     time::sleep,
 };
 
-use crate::cluster::{DATA_PORT, PORT};
+use crate::{
+    cluster::PORT,
+    world::{v4_of, v6_of},
+};
 
 /// Number of clients that may connect at once.
-const BACKLOG: i32 = 1024;
+const BACKLOG: u32 = 1024;
 /// A large answer is cut into datagrams: the payload of each in bytes, and their number.
 pub(crate) const SEGMENT: usize = 1200;
 pub(crate) const SEGMENTS: usize = 10;
 
 /// The datagrams of one-way senders that have arrived. Key: sender and number of the datagram.
 /// Value: the address of the pod that received it.
-#[derive(Default)]
-pub(crate) struct Arrivals(Mutex<BTreeMap<(u64, u64), Ipv4Addr>>);
-
-impl Arrivals {
-    fn note(&self, sender: u64, number: u64, pod: Ipv4Addr) {
-        lock(&self.0).insert((sender, number), pod);
-    }
-    /// Removes the entry of a datagram. Returns the pod that received it; None if it has not
-    /// arrived.
-    pub(crate) fn take(&self, sender: u64, number: u64) -> Option<Ipv4Addr> {
-        lock(&self.0).remove(&(sender, number))
-    }
-}
+pub(crate) type Arrivals = Mutex<BTreeMap<(u64, u64), Ipv4Addr>>;
 
 struct State {
     /// The bits of the services that the pod is an endpoint of.
@@ -66,8 +57,9 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Serves TCP at every address of the namespace, and UDP at each of `addresses`. `services` are
-    /// the bits of the services that the pod is an endpoint of.
+    /// Serves TCP at every address of the namespace, and UDP at each of `addresses` and at the IPv6
+    /// addresses of the same pods. `services` are the bits of the services that the pod is an
+    /// endpoint of.
     pub(crate) fn start(
         namespace: &NetNs,
         cgroup: Option<&Cgroup>,
@@ -88,15 +80,17 @@ impl Server {
         let runtime = threads.context("start the servers' threads")?;
         let start = || -> Result<()> {
             let _here = runtime.enter();
-            for port in [PORT, DATA_PORT] {
-                let listener = TcpListener::from_std(listen(port, BACKLOG)?)?;
-                tokio::spawn(accept(listener, Arc::clone(&state)));
-            }
-            for address in addresses {
-                let socket = net::UdpSocket::bind((*address, PORT))?;
+            // Of both families.
+            let socket = TcpSocket::new_v6()?;
+            socket.set_reuseaddr(true)?;
+            socket.bind((Ipv6Addr::UNSPECIFIED, PORT).into())?;
+            tokio::spawn(accept(socket.listen(BACKLOG)?, Arc::clone(&state)));
+            let pods = addresses.iter();
+            for address in pods.flat_map(|pod| [IpAddr::V4(*pod), v6_of(*pod).into()]) {
+                let socket = net::UdpSocket::bind((address, PORT))?;
                 socket.set_nonblocking(true)?;
                 let socket = Arc::new(UdpSocket::from_std(socket)?);
-                tokio::spawn(receive(socket, *address, Arc::clone(&state)));
+                tokio::spawn(receive(socket, v4_of(address), Arc::clone(&state)));
             }
             Ok(())
         };
@@ -117,25 +111,16 @@ impl Server {
     }
 }
 
-/// A request: the verb, the service's bit, and three numbers whose meaning depends on the verb.
-struct Request<'a> {
-    verb: &'a str,
-    service: u32,
-    numbers: [u64; 3],
-}
-
-fn parse(text: &str) -> Option<Request<'_>> {
+/// Returns a request's verb, the service's bit, and three numbers whose meaning depends on the
+/// verb.
+fn parse(text: &str) -> Option<(&str, u32, [u64; 3])> {
     let mut words = text.split_whitespace();
     let (verb, service) = (words.next()?, words.next()?.parse().ok()?);
     let mut numbers = [0; 3];
     for number in &mut numbers {
         *number = words.next()?.parse().ok()?;
     }
-    Some(Request {
-        verb,
-        service,
-        numbers,
-    })
+    Some((verb, service, numbers))
 }
 
 impl State {
@@ -143,11 +128,11 @@ impl State {
         self.services & service != 0
     }
 
-    /// Returns the answer of the pod at the address `pod` to the request `number`, padded to at
-    /// least `length` bytes.
+    /// Returns the answer of the pod `pod` to the request `number` of `client`, padded to at least
+    /// `length` bytes.
     fn answer(
         &self,
-        pod: IpAddr,
+        (pod, client): (Ipv4Addr, SocketAddr),
         service: u32,
         [number, length]: [u64; 2],
         is_last: bool,
@@ -158,7 +143,7 @@ impl State {
             false => "ok",
         };
         // The padding comes before the end of the line.
-        let mut bytes = format!("{pod} {number} {word} ").into_bytes();
+        let mut bytes = format!("{pod} {number} {word} {client} ").into_bytes();
         bytes.resize(bytes.len().max((length as usize).saturating_sub(1)), b'.');
         bytes.push(b'\n');
         bytes
@@ -178,23 +163,24 @@ async fn accept(listener: TcpListener, state: Arc<State>) {
 
 async fn converse(stream: TcpStream, state: &State) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    let pod = stream.local_addr()?.ip();
+    let (pod, mut client) = (stream.local_addr()?.ip(), stream.peer_addr()?);
+    client.set_ip(client.ip().to_canonical());
+    let ends = (v4_of(pod), client);
     let mut stream = BufReader::new(stream);
     let mut line = String::new();
     while stream.read_line(&mut line).await? > 0 {
-        let Some(request) = parse(&line) else {
+        let Some((verb, service, [number, length, more])) = parse(&line) else {
             return Ok(());
         };
-        let [number, length, more] = request.numbers;
-        if request.verb == "stream" {
-            let answer = state.answer(pod, request.service, [number, 0], false);
+        if verb == "stream" {
+            let answer = state.answer(ends, service, [number, 0], false);
             for _ in 0..length {
                 stream.write_all(&answer).await?;
                 sleep(Duration::from_millis(more)).await;
             }
         } else {
             let is_last = more != 0 || state.is_draining.load(Ordering::Relaxed);
-            let answer = state.answer(pod, request.service, [number, length], is_last);
+            let answer = state.answer(ends, service, [number, length], is_last);
             stream.write_all(&answer).await?;
             if is_last {
                 stream.shutdown().await?;
@@ -212,17 +198,15 @@ async fn receive(socket: Arc<UdpSocket>, pod: Ipv4Addr, state: Arc<State>) {
             continue;
         };
         let text = String::from_utf8_lossy(&buffer[..length]);
-        let Some(Request {
-            verb,
-            service,
-            numbers: [number, length, more],
-        }) = parse(&text)
-        else {
+        let Some((verb, service, [number, length, more])) = parse(&text) else {
             continue;
         };
-        let answer = |length| state.answer(pod.into(), service, [number, length], false);
+        let ends = (pod, from);
+        let answer = |length| state.answer(ends, service, [number, length], false);
         match verb {
-            "one-way" if state.serves(service) => state.arrivals.note(number, length, pod),
+            "one-way" if state.serves(service) => {
+                lock(&state.arrivals).insert((number, length), pod);
+            }
             "one-way" => {}
             "segments" => _ = segments(&socket, &answer(SEGMENT as u64), from).await,
             // Each answer has the next number, so that a lost one shows at once.
@@ -230,7 +214,7 @@ async fn receive(socket: Arc<UdpSocket>, pod: Ipv4Addr, state: Arc<State>) {
                 let (socket, state) = (Arc::clone(&socket), Arc::clone(&state));
                 tokio::spawn(async move {
                     for number in number..number + length {
-                        let answer = state.answer(pod.into(), service, [number, 0], false);
+                        let answer = state.answer(ends, service, [number, 0], false);
                         _ = socket.send_to(&answer, from).await;
                         sleep(Duration::from_millis(more)).await;
                     }

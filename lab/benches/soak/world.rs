@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The node of the soak test: client pods and server pods, other nodes' pods, a client outside.
-//! Also the firewall rules that container engines and CNI plugins make besides a proxy.
+//! Also the firewall rules that container engines and CNI plugins make besides a proxy. All is
+//! dual-stack; a pod is known by its IPv4 address.
 
 use std::{
-    net::{IpAddr, Ipv4Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    ops::Range,
     process::Command,
     str::FromStr,
     sync::Arc,
@@ -27,17 +29,21 @@ use crate::{
 };
 
 pub(crate) const NODE: Ipv4Addr = Ipv4Addr::new(192, 168, 40, 2);
+pub(crate) const NODE_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x40, 0xff, 0, 0, 0, 0, 2);
 /// Number of endpoints on other nodes.
 pub(crate) const REMOTE_ENDPOINTS: u16 = 290;
 /// The client on another node.
 const REMOTE_CLIENT: Ipv4Addr = Ipv4Addr::new(10, 40, 4, 1);
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
+const OUTSIDE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 7);
+/// The address of another node, of a client that is no pod.
+const OTHER_NODE: Ipv4Addr = Ipv4Addr::new(192, 168, 40, 3);
 /// Number of client pods.
 const CLIENTS: u8 = 6;
 /// Number of server pods without those of `leaving`. One of the last five is always missing.
 pub(crate) const SERVERS: u8 = 15;
 /// The numbers of the server pods of `leaving`. The last one is missing at first.
-pub(crate) const LEAVERS: std::ops::Range<u8> = SERVERS..SERVERS + 5;
+pub(crate) const LEAVERS: Range<u8> = SERVERS..SERVERS + 5;
 
 /// Value of `tcp_timestamps` for one clock: no random offset for each connection.
 const ONE_CLOCK: &str = "2";
@@ -57,6 +63,8 @@ pub(crate) enum Origin {
     HostPod,
     /// A pod on another node.
     Remote,
+    /// Another node itself.
+    OtherNode,
     Outside,
 }
 
@@ -65,7 +73,7 @@ const FEW_PORTS: u16 = 200;
 const SOME_PORTS: u16 = 500;
 /// Number of source ports of the clients outside, which share one host: few enough that each comes
 /// again twenty times in a minute on a busy machine.
-const PORTS_OUTSIDE: u16 = 300;
+const PORTS_OUTSIDE: u16 = 250;
 
 impl Origin {
     /// Returns how many source ports a client here has; None for the kernel's usual number.
@@ -80,7 +88,15 @@ impl Origin {
 
     /// Returns whether connections of a client here to a cluster IP are translated at its sockets.
     pub(crate) const fn is_at_socket(self) -> bool {
-        !matches!(self, Self::Sandbox(_) | Self::Remote | Self::Outside)
+        !matches!(
+            self,
+            Self::Sandbox(_) | Self::Remote | Self::OtherNode | Self::Outside
+        )
+    }
+
+    /// Returns the source address of a client here; None if the kernel chooses it.
+    pub(crate) fn source(self) -> Option<IpAddr> {
+        (self == Self::OtherNode).then_some(OTHER_NODE.into())
     }
 }
 
@@ -102,27 +118,10 @@ impl FromStr for Origin {
             ("node", "") => Self::Node,
             ("host-pod", "") => Self::HostPod,
             ("remote", "") => Self::Remote,
+            ("other-node", "") => Self::OtherNode,
             ("outside", "") => Self::Outside,
             _ => bail!("no origin {text}"),
         })
-    }
-}
-
-impl std::fmt::Display for Origin {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let text = match self {
-            Self::Pod(_) => "pod",
-            Self::Sandbox(_) => "sandboxed pod",
-            Self::Server(_) => "endpoint",
-            Self::Node => "node",
-            Self::HostPod => "host-network pod",
-            Self::Remote => "other node's pod",
-            Self::Outside => "outside",
-        };
-        match self.ports() {
-            Some(ports) => write!(f, "{text}, {ports} ports"),
-            None => f.write_str(text),
-        }
     }
 }
 
@@ -134,29 +133,57 @@ pub(crate) const fn remote_pod(number: u16) -> Ipv4Addr {
     Ipv4Addr::new(10, 40, 2 + (number / 200) as u8, 1 + (number % 200) as u8)
 }
 
+/// Returns the IPv6 address of the pod with an IPv4 address: fd00:40:0:1::64 for 10.40.1.100.
+pub(crate) const fn v6_of(pod: Ipv4Addr) -> Ipv6Addr {
+    let [_, _, subnet, host] = pod.octets();
+    Ipv6Addr::new(0xfd00, 0x40, 0, subnet as u16, 0, 0, 0, host as u16)
+}
+
+/// Returns the IPv4 address of the pod with an address, which may be mapped to IPv6.
+pub(crate) fn v4_of(address: IpAddr) -> Ipv4Addr {
+    match address.to_canonical() {
+        IpAddr::V4(pod) => pod,
+        IpAddr::V6(pod) => {
+            let [_, _, _, subnet, .., host] = pod.segments();
+            Ipv4Addr::new(10, 40, subnet as u8, host as u8)
+        }
+    }
+}
+
+/// Returns whether a pod is on the node.
+pub(crate) fn is_here(pod: Ipv4Addr) -> bool {
+    pod.octets()[2] == server_pod(0).octets()[2]
+}
+
 const fn client_pod(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 40, 1, 10 + number)
 }
 
 /// nftables rules that nodes have besides a proxy's: Docker's and flannel's chains, and
-/// kube-router's rule for packets that belong to no connection.
-const RULES: &str = "table ip beside {
+/// kube-router's rule for packets that belong to no connection. [`WORDS`] are replaced in it.
+const RULES: &str = "table IP beside {
   chain forward {
     type filter hook forward priority filter; policy drop;
     ct state invalid drop
     ct state related,established accept
-    ip saddr 10.40.0.0/16 accept
-    ip daddr 10.40.0.0/16 accept
+    IP saddr PODS accept
+    IP daddr PODS accept
   }
   chain postrouting {
     type nat hook postrouting priority srcnat;
-    ip saddr 10.40.0.0/16 ip daddr 10.40.0.0/16 return
-    ip saddr 10.40.0.0/16 ip daddr != 224.0.0.0/4 masquerade fully-random
-    ip saddr != 10.40.0.0/16 ip daddr 10.40.1.0/24 return
-    ip saddr != 10.40.0.0/16 ip daddr 10.40.0.0/16 masquerade fully-random
+    IP saddr PODS IP daddr PODS return
+    IP saddr PODS IP daddr != MULTICAST masquerade fully-random
+    IP saddr != PODS IP daddr HERE return
+    IP saddr != PODS IP daddr PODS masquerade fully-random
   }
 }
 ";
+const WORDS: [&str; 4] = ["IP", "PODS", "HERE", "MULTICAST"];
+/// What [`WORDS`] stand for in each table.
+const FAMILIES: [[&str; 4]; 2] = [
+    ["ip", "10.40.0.0/16", "10.40.1.0/24", "224.0.0.0/4"],
+    ["ip6", "fd00:40::/48", "fd00:40:0:1::/64", "ff00::/8"],
+];
 
 /// The hosts, the services, and what servers, clients and disturbances tell each other.
 pub(crate) struct World {
@@ -167,35 +194,44 @@ pub(crate) struct World {
     pub(crate) broken: Broken,
     /// Declared before its parent `cgroup` because it must be removed first.
     host_pod: Cgroup,
-    cgroup: Cgroup,
+    pub(crate) cgroup: Cgroup,
 }
 
 impl World {
     /// `has_to_end`: whether the proxy ends connections to a pod that has gone.
     pub(crate) fn new(plumbing: Plumbing, seed: u64, has_to_end: bool) -> Result<Self> {
-        let own = |address: Ipv4Addr| vec![IpAddr::V4(address)];
+        let both = |pod: Ipv4Addr| vec![IpAddr::V4(pod), v6_of(pod).into()];
         let clients = (0..CLIENTS).map(client_pod);
-        let pods = clients.chain((0..LEAVERS.end).map(server_pod)).map(own);
-        let remote = (0..REMOTE_ENDPOINTS).map(remote_pod).chain([REMOTE_CLIENT]);
+        let pods = clients.chain((0..LEAVERS.end).map(server_pod)).map(both);
+        let remote = (0..REMOTE_ENDPOINTS).map(remote_pod);
+        let remote = remote.chain([REMOTE_CLIENT]).flat_map(both);
         let layout = Layout {
-            node: own(NODE),
+            node: vec![NODE.into(), NODE_V6.into()],
             pods: pods.collect(),
-            remote: remote.map(IpAddr::V4).collect(),
-            outside: [OUTSIDE.into()].into(),
-            unowned: Service::all()
-                .map(|service| IpAddr::V4(load_balancer(service)))
-                .collect(),
+            remote: remote.chain([OTHER_NODE.into()]).collect(),
+            outside: [OUTSIDE.into(), OUTSIDE_V6.into()].into(),
+            unowned: Service::all().flat_map(load_balancer).collect(),
         };
         let topology = Topology::build(layout, plumbing)?;
         let node = &topology.node;
         // The client on another node is a pod of that node, so it has a source address of its own.
-        topology.remote.ip(&format!(
-            "route add {NODE}/32 dev eth0 src {REMOTE_CLIENT}\nroute replace default via {NODE} dev eth0 src {REMOTE_CLIENT}\n"
-        ))?;
-        node.set(&[("bridge/bridge-nf-call-iptables", "1")])
+        for (via, length, source) in [
+            (IpAddr::from(NODE), 32, IpAddr::from(REMOTE_CLIENT)),
+            (NODE_V6.into(), 128, v6_of(REMOTE_CLIENT).into()),
+        ] {
+            topology.remote.ip(&format!(
+                "route add {via}/{length} dev eth0 src {source}\nroute replace default via {via} dev eth0 src {source}\n"
+            ))?;
+        }
+        let bridge = ["iptables", "ip6tables"].map(|name| format!("bridge/bridge-nf-call-{name}"));
+        node.set(&bridge.each_ref().map(|name| (name.as_str(), "1")))
             .context("the node's br_netfilter: `modprobe br_netfilter`")?;
-        node.feed("nft", &["-f", "-"], RULES)
-            .context("the node's netfilter rules: install nftables")?;
+        for family in FAMILIES {
+            let fill = |rules: String, (word, is): (&str, &str)| rules.replace(word, is);
+            let rules = WORDS.into_iter().zip(family).fold(RULES.to_owned(), fill);
+            node.feed("nft", &["-f", "-"], &rules)
+                .context("the node's netfilter rules: install nftables")?;
+        }
         let cgroup = Cgroup::new()?;
         let world = Self {
             host_pod: cgroup.below("host-pod")?,
@@ -229,22 +265,9 @@ impl World {
     /// Serves in the server pod `pod`, which has the address of the pod `of`. `services` are the
     /// bits of the services that it is an endpoint of.
     pub(crate) fn serve(&self, pod: u8, of: u8, services: u32) -> Result<Server> {
-        let namespace = self.namespace(Origin::Server(pod));
-        let (addresses, arrivals) = ([server_pod(of)], &self.arrivals);
-        Server::start(
-            namespace,
-            Some(&self.cgroup),
-            &addresses,
-            services,
-            arrivals,
-        )
-    }
-
-    pub(crate) fn node(&self) -> &NetNs {
-        &self.topology.node
-    }
-    pub(crate) fn cgroup(&self) -> &Cgroup {
-        &self.cgroup
+        let (namespace, cgroup) = (self.namespace(Origin::Server(pod)), Some(&self.cgroup));
+        let addresses = [server_pod(of)];
+        Server::start(namespace, cgroup, &addresses, services, &self.arrivals)
     }
 
     /// Starts a process in a pod, which does nothing. It lives as long as this thread at most.
@@ -273,7 +296,7 @@ impl World {
             Origin::Pod(pod) | Origin::Sandbox(pod) => &topology.pods[usize::from(pod)],
             Origin::Server(pod) => &topology.pods[Self::index(pod)],
             Origin::Node | Origin::HostPod => &topology.node,
-            Origin::Remote => &topology.remote,
+            Origin::Remote | Origin::OtherNode => &topology.remote,
             Origin::Outside => &topology.outside,
         }
     }
@@ -283,7 +306,7 @@ impl World {
         let cgroup = match origin {
             Origin::Pod(_) | Origin::Server(_) | Origin::Node => &self.cgroup,
             Origin::HostPod => &self.host_pod,
-            Origin::Sandbox(_) | Origin::Remote | Origin::Outside => {
+            Origin::Sandbox(_) | Origin::Remote | Origin::OtherNode | Origin::Outside => {
                 return self.namespace(origin).enter(work);
             }
         };

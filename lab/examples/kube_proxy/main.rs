@@ -17,44 +17,37 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 use k8s_openapi::jiff::Timestamp;
-use lab::node::{
-    api_server::ApiServer,
-    http,
-    kube_proxy::KubeProxy,
-    netns::{NetNs, check_privilege},
-    options::METRICS,
+use lab::{
+    load::manifests::{self, Port},
+    node::{
+        api_server::ApiServer,
+        http,
+        kube_proxy::KubeProxy,
+        netns::{NetNs, check_privilege},
+        options::METRICS,
+    },
 };
+use serde_json::{Value, json};
 
 const MODES: [&str; 2] = ["iptables", "nftables"];
 const ADDRESS: &str = "10.40.0.1";
 const PATIENCE: Duration = Duration::from_secs(60);
 
-const OBJECTS: &str = "
-apiVersion: v1
-kind: Service
-metadata: {name: cart, namespace: default}
-spec:
-  externalTrafficPolicy: Local
-  type: NodePort
-  ports: [{port: 80}]
-";
+const PORTS: [Port<'_>; 1] = [Port::new(("", "TCP"), [80, 8080], None)];
+
+/// Returns the Service whose rules and metrics are looked at.
+fn service() -> Value {
+    let spec = json!({"type": "NodePort", "externalTrafficPolicy": "Local"});
+    manifests::service("cart", &PORTS, spec)
+}
 
 /// Returns the service's EndpointSlice; its last-change-trigger-time is `changed`.
-fn slice(changed: Timestamp) -> String {
-    format!(
-        "
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata:
-  name: cart-a
-  namespace: default
-  labels: {{kubernetes.io/service-name: cart}}
-  annotations: {{endpoints.kubernetes.io/last-change-trigger-time: \"{changed}\"}}
-addressType: IPv4
-endpoints: [{{addresses: [10.40.1.20], nodeName: node-b, conditions: {{ready: true}}}}]
-ports: [{{name: \"\", port: 8080, protocol: TCP}}]
-"
-    )
+fn slice(changed: Timestamp) -> Value {
+    let endpoint = manifests::endpoint("10.40.1.20", "node-b");
+    let mut slice = manifests::slice("cart", &PORTS, [endpoint]);
+    slice["metadata"]["annotations"] =
+        json!({"endpoints.kubernetes.io/last-change-trigger-time": changed.to_string()});
+    slice
 }
 
 #[derive(Parser)]
@@ -135,7 +128,7 @@ fn metrics(program: &Path, mode: &str) -> Result<String> {
         "link set lo up\naddress add {ADDRESS}/32 dev lo\n"
     ))?;
     let server = ApiServer::start(&node, ADDRESS)?;
-    server.apply(OBJECTS)?;
+    server.apply(&service().to_string())?;
     server.make_node(ADDRESS)?;
     let kubeconfig = server.kubeconfig();
     let kube_proxy = KubeProxy::start(&node, program, mode, None, &kubeconfig)?;
@@ -152,7 +145,7 @@ fn metrics(program: &Path, mode: &str) -> Result<String> {
         {
             // kube-proxy measures network programming only for changes after its start.
             if !std::mem::replace(&mut changed, true) {
-                server.apply(&slice(Timestamp::now()))?;
+                server.apply(&slice(Timestamp::now()).to_string())?;
             }
             if text.contains("kubeproxy_network_programming_duration_seconds_count")
                 && text.contains("kubeproxy_proxy_livez_total{")

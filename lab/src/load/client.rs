@@ -6,8 +6,7 @@ use std::{
     collections::BTreeSet,
     io::{Read, Write},
     net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket},
-    sync::mpsc::{Receiver, Sender, channel},
-    thread::{self, Scope},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -24,10 +23,7 @@ use crate::{
 /// An answer that takes longer counts as lost.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// One job of a client.
-pub type Job = Box<dyn FnOnce() -> Result<Took> + Send>;
-
-/// What a job took: times, and who answered.
+/// What a job of a client took: times, and who answered.
 pub struct Took {
     /// Time of one connection, exchange, or datagram, in microseconds.
     pub each: f64,
@@ -39,62 +35,27 @@ pub struct Took {
     pub answered: BTreeSet<u8>,
 }
 
-impl Default for Took {
-    fn default() -> Self {
-        Self {
-            each: 0.0,
-            processor: 0.0,
-            connects: histogram(),
-            answered: BTreeSet::new(),
-        }
-    }
-}
-
 /// Returns an empty histogram for 1 ns to 10 s, exact to three digits.
 pub fn histogram() -> Histogram<u32> {
     let (lowest, highest) = (1, 10_000_000_000);
     Histogram::new_with_bounds(lowest, highest, 3).expect("the bounds are in order")
 }
 
-/// A thread that stays in a network namespace and a cgroup, as a process of a pod does.
-pub struct Client {
-    jobs: Sender<Job>,
-    results: Receiver<Result<Took>>,
-}
-
-impl Client {
-    /// Starts the thread; it ends when this is dropped.
-    pub fn start<'scope>(
-        scope: &'scope Scope<'scope, '_>,
-        namespace: &'scope NetNs,
-        cgroup: Option<&'scope Cgroup>,
-    ) -> Self {
-        let (jobs, todo) = channel::<Job>();
-        let (done, results) = channel();
-        scope.spawn(move || {
-            let work = || {
-                for job in todo {
-                    if done.send(job()).is_err() {
-                        break;
-                    }
-                }
-            };
-            let placed = pin().and_then(|()| match cgroup {
-                Some(cgroup) => cgroup.inside(|| namespace.enter(work))?,
-                None => namespace.enter(work),
-            });
-            if let Err(error) = placed {
-                eprintln!("the client's thread: {error:#}");
-            }
-        });
-        Self { jobs, results }
-    }
-
-    pub fn run(&self, job: Job) -> Result<Took> {
-        let gone = || anyhow!("the client's thread has ended");
-        self.jobs.send(job).map_err(|_| gone())?;
-        self.results.recv().map_err(|_| gone())?
-    }
+/// Does a job on a pinned thread in a network namespace and a cgroup, as a process of a pod does.
+pub fn run(
+    namespace: &NetNs,
+    cgroup: Option<&Cgroup>,
+    job: impl FnOnce() -> Result<Took> + Send,
+) -> Result<Took> {
+    let work = || {
+        pin()?;
+        match cgroup {
+            Some(cgroup) => cgroup.inside(|| namespace.enter(job))??,
+            None => namespace.enter(job)?,
+        }
+    };
+    let ended = thread::scope(|scope| scope.spawn(work).join());
+    ended.map_err(|_| anyhow!("the client's thread broke down"))?
 }
 
 /// Times `work`, which does `count` operations. Client and server of each are in this process.
@@ -106,7 +67,8 @@ fn timed(count: u32, work: impl FnOnce() -> Result<()>) -> Result<Took> {
     Ok(Took {
         each: micros(each) / f64::from(count),
         processor: micros(used) / f64::from(count),
-        ..Took::default()
+        connects: histogram(),
+        answered: BTreeSet::new(),
     })
 }
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Many services and their EndpointSlices in a real API server.
 
-use std::path::PathBuf;
-
 use anyhow::Result;
 use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use kube::{
@@ -48,9 +46,6 @@ impl<'a> Objects<'a> {
         })
     }
 
-    pub fn kubeconfig(&self) -> PathBuf {
-        self.server.kubeconfig()
-    }
     pub fn node(&self) -> &'a NetNs {
         self.node
     }

@@ -5,13 +5,15 @@
 use std::{
     collections::VecDeque,
     io::{self, ErrorKind},
-    net::{Ipv4Addr, UdpSocket},
+    net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
     ops::Range,
     time::{Duration, Instant},
 };
 
-use super::{Answer, Calls, Client, ensure_same, nonce};
-use crate::{record::Begun, servers::SEGMENTS};
+use lab::lock;
+
+use super::{Answer, Calls, Client, Kept, any, ensure_same, nonce};
+use crate::{record::Begun, servers::SEGMENTS, world::v4_of};
 
 /// A datagram or an answer that takes longer counts as lost. A busy machine may stall for a second.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -27,20 +29,20 @@ const LATER: u64 = 30;
 /// A UDP socket, connected or not.
 struct Datagrams {
     socket: UdpSocket,
-    begun: Begun,
+    to: SocketAddr,
     is_connected: bool,
 }
 
 impl Datagrams {
     fn open(begun: &mut Begun, is_connected: bool) -> io::Result<Self> {
-        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        let socket = UdpSocket::bind((begun.from.unwrap_or(any(begun.to)), 0))?;
         begun.local = Some(socket.local_addr()?);
         if is_connected {
             socket.connect(begun.to)?;
         }
         Ok(Self {
             socket,
-            begun: *begun,
+            to: begun.to,
             is_connected,
         })
     }
@@ -49,7 +51,7 @@ impl Datagrams {
         let request = request.as_bytes();
         let sent = match self.is_connected {
             true => self.socket.send(request),
-            false => self.socket.send_to(request, self.begun.to),
+            false => self.socket.send_to(request, self.to),
         };
         let named = |error: io::Error| {
             let kind = match error.raw_os_error() {
@@ -83,7 +85,7 @@ impl Datagrams {
                     return Err(io::Error::new(error.kind(), text));
                 }
             };
-            let to = self.begun.to;
+            let to = self.to;
             if from != to {
                 let text = format!("{from} answers, {to} was asked");
                 return Err(io::Error::other(text));
@@ -99,7 +101,9 @@ impl Datagrams {
     fn ask(&self, calls: &Calls<'_>, verb: &str, length: u64) -> io::Result<(Answer, usize)> {
         let number = nonce();
         self.send(&calls.request(verb, [number, length, PERIOD]))?;
-        self.receive(number..number + 1)
+        let (answer, length) = self.receive(number..number + 1)?;
+        calls.ensure_local(&answer, self.socket.local_addr()?)?;
+        Ok((answer, length))
     }
 }
 
@@ -121,7 +125,7 @@ impl Client for Queries {
 
 /// A client with one socket for all requests.
 pub(super) struct Socket {
-    socket: Option<Datagrams>,
+    socket: Kept<Datagrams>,
     is_connected: bool,
     verb: &'static str,
     length: u64,
@@ -157,20 +161,23 @@ impl Client for Socket {
     /// connected socket of the node is closed when its endpoint goes: the client connects again.
     fn exchange(&mut self, calls: &mut Calls<'_>) {
         let kept = self.socket.take();
-        let kept = kept.filter(|socket| calls.stays(socket.begun.to));
+        // Without a proxy, the endpoint may have been removed.
+        let serves = |to: IpAddr| calls.world.cluster.serves(calls.service, v4_of(to));
+        let kept = kept.filter(|(socket, _)| calls.frontend.is_some() || serves(socket.to.ip()));
         let may_be_closed = kept.is_some() && calls.endpoints_go && self.is_connected;
         let is_closed = |error: &io::Error| error.kind() == ErrorKind::ConnectionAborted;
-        let before = kept.as_ref().map(|socket| socket.begun);
+        let before = kept.as_ref().map(|(_, begun)| *begun);
         calls.exchange(before, |calls, begun| {
-            let socket = kept.map_or_else(|| Datagrams::open(begun, self.is_connected), Ok)?;
+            let mut socket = match kept {
+                Some((socket, _)) => socket,
+                None => Datagrams::open(begun, self.is_connected)?,
+            };
             let mut outcome = self.ask(&socket, calls);
-            self.socket = Some(socket);
             if may_be_closed && outcome.as_ref().is_err_and(is_closed) {
-                self.socket = None;
-                let socket = Datagrams::open(begun, true)?;
+                socket = Datagrams::open(begun, true)?;
                 outcome = self.ask(&socket, calls);
-                self.socket = Some(socket);
             }
+            self.socket = Some((socket, *begun));
             outcome
         });
     }
@@ -179,7 +186,7 @@ impl Client for Socket {
 /// A client that sends datagrams that nobody answers, from one socket. All must arrive at one pod.
 #[derive(Default)]
 pub(super) struct Simplex {
-    socket: Option<Datagrams>,
+    socket: Kept<Datagrams>,
     sender: u64,
     sent: u64,
     /// When the datagrams were sent of which nothing is known yet.
@@ -190,18 +197,16 @@ pub(super) struct Simplex {
 impl Simplex {
     /// Sends a datagram and checks an earlier one. If that has failed, `begun` says when.
     fn send(&mut self, calls: &mut Calls<'_>, begun: &mut Begun) -> io::Result<()> {
-        let socket = match self.socket.take() {
-            Some(socket) => socket,
+        let (socket, _) = match &self.socket {
+            Some(kept) => kept,
             None => {
                 self.sender = nonce();
-                Datagrams::open(begun, false)?
+                &*self.socket.insert((Datagrams::open(begun, false)?, *begun))
             }
         };
         self.sent += 1;
-        let sent = socket.send(&calls.request("one-way", [self.sender, self.sent, 0]));
-        self.socket = Some(socket);
         self.times.push_back(begun.began);
-        sent?;
+        socket.send(&calls.request("one-way", [self.sender, self.sent, 0]))?;
         let Some(earlier) = self.sent.checked_sub(LATER).filter(|number| *number > 0) else {
             return Ok(());
         };
@@ -210,13 +215,11 @@ impl Simplex {
         begun.failed = Some(begun.began + PATIENCE);
         let lost = || io::Error::other(format!("datagram {earlier} came to nobody"));
         let world = calls.world;
-        let pod = world.arrivals.take(self.sender, earlier);
+        let pod = lock(&world.arrivals).remove(&(self.sender, earlier));
         let pod = pod.ok_or_else(lost)?;
-        let serves = |pod: &Ipv4Addr| world.cluster.serves(calls.service, (*pod).into());
-        if let Some(before) = self.pod.replace(pod).filter(serves) {
-            ensure_same(before, pod)
-                .map_err(|error| io::Error::other(format!("datagram {earlier}: {error}")))?;
-        }
+        let serves = |pod: &Ipv4Addr| world.cluster.serves(calls.service, *pod);
+        ensure_same(self.pod.replace(pod).filter(serves), pod)
+            .map_err(|error| io::Error::other(format!("datagram {earlier}: {error}")))?;
         *begun = now;
         Ok(())
     }
@@ -224,41 +227,35 @@ impl Simplex {
 
 impl Client for Simplex {
     fn exchange(&mut self, calls: &mut Calls<'_>) {
-        let kept = self.socket.as_ref().map(|socket| socket.begun);
+        let kept = self.socket.as_ref().map(|(_, begun)| *begun);
         calls.exchange(kept, |calls, begun| self.send(calls, begun));
     }
 }
 
 /// A client that sends one request and receives a long stream of answers; none may be lost.
 #[derive(Default)]
-pub(super) struct Question {
-    socket: Option<(Datagrams, u64)>,
-    received: u64,
-}
+pub(super) struct Question(Kept<(Datagrams, Range<u64>)>);
 
 impl Client for Question {
     fn exchange(&mut self, calls: &mut Calls<'_>) {
-        let kept = self.socket.take();
-        let before = kept.as_ref().map(|(socket, _)| socket.begun);
-        let received = calls.exchange(before, |calls, begun| {
-            let (socket, number) = match kept {
-                Some(kept) => kept,
-                None => {
-                    self.received = 0;
-                    let number = nonce();
-                    let socket = Datagrams::open(begun, number.is_multiple_of(2))?;
-                    socket.send(&calls.request("stream", [number, STREAM, PERIOD]))?;
-                    (socket, number)
+        calls.exchange_on(
+            &mut self.0,
+            |calls, begun| {
+                let number = nonce();
+                let socket = Datagrams::open(begun, number.is_multiple_of(2))?;
+                socket.send(&calls.request("stream", [number, STREAM, PERIOD]))?;
+                Ok((socket, number..number + STREAM))
+            },
+            // The numbers are those of the answers that have not come yet.
+            |_, (socket, numbers)| {
+                let (answer, _) = socket.receive(numbers.clone())?;
+                let lost = answer.number - numbers.start;
+                if lost > 0 {
+                    return Err(io::Error::other(format!("{lost} answers are lost")));
                 }
-            };
-            let next = number + self.received;
-            let (answer, _) = socket.receive(next..number + STREAM)?;
-            match answer.number - next {
-                0 => Ok((socket, number)),
-                lost => Err(io::Error::other(format!("{lost} answers are lost"))),
-            }
-        });
-        self.received += 1;
-        self.socket = received.filter(|_| self.received < STREAM);
+                numbers.start += 1;
+                Ok(!numbers.is_empty())
+            },
+        );
     }
 }

@@ -10,21 +10,21 @@ mod streams;
 
 use std::{
     io,
-    net::{Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::atomic::{AtomicU64, Ordering},
     thread::sleep,
     time::{Duration, Instant},
 };
 
 use anyhow::Result;
-use lab::{node::netns::NetNs, random::Random};
+use lab::random::Random;
 
 pub(crate) use self::plan::{HELD, HOLDER, Plan, plans};
 use crate::{
-    cluster::{DATA_PORT, PORT, Service, frontend},
+    cluster::{PORT, Service, frontend},
     record::{Begun, Exchange, Span, Tally},
     rolling::ROLLING,
-    world::{Origin, World},
+    world::{Origin, World, is_here, v6_of},
 };
 
 /// Timeout of a TCP connection or of an answer over TCP. Long enough for a SYN that is repeated
@@ -43,16 +43,14 @@ pub(crate) trait Client {
 /// The service that a client calls, and what else it needs for its calls.
 pub(crate) struct Calls<'a> {
     service: Service,
-    /// The service's address and its address for data connections. None if there is no proxy or the
-    /// client calls an endpoint directly.
-    frontend: Option<[SocketAddr; 2]>,
+    /// The service's address. None if there is no proxy or the client calls an endpoint directly.
+    frontend: Option<SocketAddr>,
     world: &'a World,
     span: Span,
-    namespace: &'a NetNs,
-    /// Whether the client's connections are translated at its sockets.
-    is_at_socket: bool,
     /// Whether the client is a process of the node, and its service's endpoints are replaced.
     endpoints_go: bool,
+    /// Whether only endpoints of the node may answer, and see the client's own address.
+    is_local: bool,
     random: Random,
     tally: Tally,
 }
@@ -60,26 +58,15 @@ pub(crate) struct Calls<'a> {
 impl Calls<'_> {
     fn address(&mut self) -> SocketAddr {
         match self.frontend {
-            Some([address, _]) => address,
+            Some(address) => address,
             None => {
                 let endpoint = self.random.pick(&self.world.cluster.ready(self.service));
-                (endpoint, PORT).into()
+                match self.tally.plan.is_v6 {
+                    true => (v6_of(endpoint), PORT).into(),
+                    false => (endpoint, PORT).into(),
+                }
             }
         }
-    }
-
-    /// Returns the address for data connections that belong to the control connection to `control`.
-    fn data(&self, control: SocketAddr) -> SocketAddr {
-        match self.frontend {
-            Some([_, data]) => data,
-            None => (control.ip(), DATA_PORT).into(),
-        }
-    }
-
-    /// Returns whether an address that was called can still be called: an endpoint may have been
-    /// removed.
-    fn stays(&self, address: SocketAddr) -> bool {
-        self.frontend.is_some() || self.world.cluster.serves(self.service, address.ip())
     }
 
     /// Fails if the pod that has answered had been left out of the service's endpoints for longer
@@ -96,6 +83,22 @@ impl Calls<'_> {
         }
     }
 
+    /// Fails if the answer breaks `externalTrafficPolicy: Local`. `own` is the address of the
+    /// client's socket.
+    fn ensure_local(&self, answer: &Answer, own: SocketAddr) -> io::Result<()> {
+        let (by, seen) = (answer.by, answer.seen);
+        let is_own = match own.ip().is_unspecified() {
+            // A UDP socket that is not connected. Only the node could have changed its address.
+            true => !self.world.topology.node_addresses.contains(&seen.ip()),
+            false => seen.ip() == own.ip(),
+        };
+        if self.is_local && !(is_here(by) && is_own && seen.port() == own.port()) {
+            let text = format!("{by} answers, and sees {seen} as the client {own}");
+            return Err(io::Error::other(text));
+        }
+        Ok(())
+    }
+
     fn request(&self, verb: &str, numbers: [u64; 3]) -> String {
         let [a, b, c] = numbers;
         format!("{verb} {} {a} {b} {c}\n", self.service.bit())
@@ -108,10 +111,32 @@ impl Calls<'_> {
         kept: Option<Begun>,
         work: impl FnOnce(&mut Self, &mut Begun) -> io::Result<T>,
     ) -> Option<T> {
-        let mut begun = kept.map_or_else(|| Begun::now(self.address()), Begun::again);
+        let from = self.tally.plan.origin.source();
+        let mut begun = kept.map_or_else(|| Begun::now(self.address(), from), Begun::again);
         let outcome = work(self, &mut begun);
         self.note(&begun.ends(&outcome));
         outcome.ok()
+    }
+
+    /// Does one exchange by `work`, on what is kept or else on what `open` makes. It is kept if
+    /// `work` returns true.
+    fn exchange_on<T>(
+        &mut self,
+        kept: &mut Kept<T>,
+        open: impl FnOnce(&mut Self, &mut Begun) -> io::Result<T>,
+        work: impl FnOnce(&mut Self, &mut T) -> io::Result<bool>,
+    ) {
+        let before = kept.take();
+        let begun = before.as_ref().map(|(_, begun)| *begun);
+        let after = self.exchange(begun, |calls, begun| {
+            let mut one = match before {
+                Some((one, _)) => one,
+                None => open(calls, begun)?,
+            };
+            let stays = work(calls, &mut one)?;
+            Ok(stays.then_some((one, *begun)))
+        });
+        *kept = after.flatten();
     }
 
     fn note(&mut self, exchange: &Exchange) {
@@ -124,17 +149,31 @@ impl Calls<'_> {
     }
 }
 
+/// A connection or socket that a client keeps, and the last exchange on it.
+type Kept<T> = Option<(T, Begun)>;
+
 /// Returns a number that no other request has.
 fn nonce() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
+/// Returns the address with which a socket to `to` binds to all addresses of its family.
+fn any(to: SocketAddr) -> IpAddr {
+    match to {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
+
 /// A server's answer to a request.
 #[derive(Debug)]
 struct Answer {
+    /// The pod, by its IPv4 address.
     by: Ipv4Addr,
     number: u64,
+    /// The client's address and port as the server sees them.
+    seen: SocketAddr,
     /// Whether the server closes the connection after this answer.
     is_last: bool,
 }
@@ -143,14 +182,16 @@ impl Answer {
     fn parse(text: &str) -> io::Result<Self> {
         let mut words = text.split_whitespace();
         let mut word = || words.next().unwrap_or_default();
-        let (by, number, word) = (word().parse::<Ipv4Addr>(), word().parse(), word());
-        match (by, number, word) {
-            (Ok(by), Ok(number), "ok" | "bye") => Ok(Self {
+        let (by, number) = (word().parse::<Ipv4Addr>(), word().parse());
+        let (word, seen) = (word(), word().parse());
+        match (by, number, word, seen) {
+            (Ok(by), Ok(number), "ok" | "bye", Ok(seen)) => Ok(Self {
                 by,
                 number,
+                seen,
                 is_last: word == "bye",
             }),
-            (Ok(by), Ok(_), "stranger") => Err(io::Error::other(format!(
+            (Ok(by), Ok(_), "stranger", _) => Err(io::Error::other(format!(
                 "{by} answers, which is no endpoint of the service"
             ))),
             _ => Err(io::Error::other(format!(
@@ -160,11 +201,11 @@ impl Answer {
     }
 }
 
-/// Fails unless the same pod answers now as before.
-fn ensure_same(before: Ipv4Addr, now: Ipv4Addr) -> io::Result<()> {
-    if before == now {
+/// Fails if another pod answers now than before.
+fn ensure_same(before: Option<Ipv4Addr>, now: Ipv4Addr) -> io::Result<()> {
+    let Some(before) = before.filter(|before| *before != now) else {
         return Ok(());
-    }
+    };
     let text = format!("{now} answers, and {before} did before and still serves");
     Err(io::Error::other(text))
 }
@@ -182,11 +223,12 @@ impl Plan {
         let by = self.by.filter(|_| has_proxy);
         let calls = Calls {
             service: self.service,
-            frontend: by.map(|by| frontend(self.service, by)),
+            frontend: by.map(|by| frontend(self.service, by, self.is_v6)),
             world,
             span,
-            namespace: world.namespace(self.origin),
-            is_at_socket: self.origin.is_at_socket(),
+            is_local: by.is_some()
+                && self.service == Service::Local
+                && matches!(self.origin, Origin::OtherNode | Origin::Outside),
             endpoints_go: self.origin == Origin::Node && ROLLING.contains(&self.service),
             random: Random::new(seed),
             tally: Tally::new(self, span),

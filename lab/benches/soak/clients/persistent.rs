@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{Calls, Client, streams::Open};
-use crate::leaving::Phase;
+use crate::{leaving::Phase, record::Begun};
 
 /// How many connections a client holds, and how many more once the new pod is there. So many that
 /// each of four pods has some.
@@ -19,8 +19,9 @@ const TO_END: Duration = Duration::from_secs(25);
 /// A silent client sends again after this time.
 const SILENCE: Duration = Duration::from_secs(11);
 
-/// A connection that is held, and what had become of the pod that goes when it was opened.
-type Held = (Open, Phase);
+/// A connection that is held, the last exchange on it, and what had become of the pod that goes
+/// when it was opened.
+type Held = (Open, Begun, Phase);
 
 /// A client that holds connections.
 #[derive(Default)]
@@ -41,35 +42,41 @@ impl Client for Holder {
         self.next = (self.next + 1) % count;
         let is_silent = self.next.is_multiple_of(2);
         let held = &mut self.held[self.next];
-        if let Some((open, opened)) = held
+        if let Some((open, begun, opened)) = held
             && departure.concerns(open.by, *opened)
         {
-            if is_over(open, calls, phase, is_silent) {
+            if is_over(open, *begun, calls, phase, is_silent) {
                 *held = None;
             }
             return;
         }
-        let (mut open, opened) = match held.take() {
-            Some((open, opened)) => (Some(open), opened),
+        let (mut kept, opened) = match held.take() {
+            Some((open, begun, opened)) => (Some((open, begun)), opened),
             None => (None, phase),
         };
-        Open::ask(&mut open, calls, (0, u32::MAX, 100));
-        *held = open.map(|open| (open, opened));
+        Open::ask(&mut kept, calls, (0, u32::MAX, 100));
+        *held = kept.map(|(open, begun)| (open, begun, opened));
     }
 }
 
 /// Returns whether the connection to the pod that goes has ended, or should have, and counts it.
-fn is_over(held: &mut Open, calls: &mut Calls<'_>, phase: Phase, is_silent: bool) -> bool {
+fn is_over(
+    held: &mut Open,
+    last: Begun,
+    calls: &mut Calls<'_>,
+    phase: Phase,
+    is_silent: bool,
+) -> bool {
     let (Phase::Gone(at) | Phase::Replaced(at)) = phase else {
         return false;
     };
     let speaks = !is_silent || at.elapsed() >= SILENCE;
-    let begun = held.connection.begun.again();
+    let begun = last.again();
     let departure = &calls.world.departure;
     let has_to_end = departure.has_to_end;
     let fault = match held.connection.end(calls, speaks) {
         None if has_to_end && at.elapsed() >= TO_END => {
-            io::Error::other(format!("{} has gone, and the connection hangs", held.by))
+            io::Error::other("the pod has gone, and the connection hangs")
         }
         None => return false,
         Some(error)
@@ -77,7 +84,7 @@ fn is_over(held: &mut Open, calls: &mut Calls<'_>, phase: Phase, is_silent: bool
                 || [ErrorKind::ConnectionReset, ErrorKind::ConnectionAborted]
                     .contains(&error.kind()) =>
         {
-            departure.count(calls.is_at_socket);
+            departure.count(calls.tally.plan.origin.is_at_socket());
             return true;
         }
         Some(error) => error,

@@ -11,7 +11,7 @@ use super::{
     Client,
     datagrams::{LARGE, LENGTH, Queries, Question, Simplex, Socket},
     persistent::Holder,
-    short::{Associations, Crowd, Ftp, Short, Sticky},
+    short::{Associations, Crowd, Inside, Short, Sticky},
     streams::{Idle, KeepAlive, Pool, Stream},
 };
 use crate::{
@@ -27,11 +27,14 @@ type Make = fn() -> Box<dyn Client>;
 #[derive(Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) kind: &'static str,
+    /// Origin and service, as plan.txt has them.
+    name: &'static str,
     pub(crate) origin: Origin,
     pub(crate) service: Service,
     /// The kind of address by which the client reaches the service. None: it calls an endpoint
     /// directly.
     pub(crate) by: Option<Frontend>,
+    pub(crate) is_v6: bool,
     /// Time from the beginning of one exchange to the next.
     pub(crate) pace: Duration,
     pub(crate) make: Make,
@@ -39,7 +42,7 @@ pub(crate) struct Plan {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, {}, {}", self.kind, self.origin, self.service.name())
+        write!(f, "{}, {}", self.kind, self.name)
     }
 }
 
@@ -80,13 +83,13 @@ pub(crate) const HOLDER: u8 = 4;
 fn maker(kind: &str) -> Option<Make> {
     let make: Make = match kind {
         "short connections, affinity" => make::<Sticky>,
+        "short connections, inside, load balancer" => make::<Inside>,
         AT_ONCE => make::<Crowd>,
         _ if kind.starts_with(SHORT_CONNECTIONS) => make::<Short>,
         "keep-alive" => make::<KeepAlive>,
         "pool that reuses ports" => make::<Pool>,
         "long stream" => make::<Stream>,
         "idle connections" => make::<Idle>,
-        "FTP, passive" => make::<Ftp>,
         "UDP questions, a socket each" => make::<Queries>,
         "UDP questions, one socket" | "UDP questions, direct" => {
             || Socket::boxed(false, "ask", LENGTH)
@@ -119,20 +122,24 @@ fn of_kind(row: &'static str) -> Result<Vec<Plan>> {
     let (pace, clients) = rest.split_once(": ").context("no pace")?;
     let pace = Duration::from_millis(pace.parse()?);
     let make = maker(kind).context("a kind without a client")?;
-    let client = |text: &str| -> Result<Plan> {
-        let (origin, service) = text.split_once(' ').context("no service")?;
+    let client = |name: &'static str| -> Result<Plan> {
+        let (origin, service) = name.split_once(' ').context("no service")?;
+        let over_v6 = service.strip_suffix("/v6");
+        let (service, is_v6) = (over_v6.unwrap_or(service), over_v6.is_some());
         let origin = origin.parse()?;
         let by = match origin {
             _ if kind.ends_with(DIRECT) => None,
-            Origin::Outside if kind.ends_with("load balancer") => Some(Frontend::LoadBalancer),
-            Origin::Outside | Origin::Remote => Some(Frontend::NodePort),
+            _ if kind.ends_with("load balancer") => Some(Frontend::LoadBalancer),
+            Origin::Outside | Origin::OtherNode | Origin::Remote => Some(Frontend::NodePort),
             _ => Some(Frontend::ClusterIp),
         };
         Ok(Plan {
             kind,
+            name,
             origin,
             service: Service::from_str(service, false).map_err(Error::msg)?,
             by,
+            is_v6,
             pace,
             make,
         })

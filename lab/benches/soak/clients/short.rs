@@ -1,42 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Clients that open a TCP connection for each request: one after another, 200 at once, and FTP's
-//! pairs of connections. Also one of SCTP.
+//! Clients that open a TCP connection for each request: one after another, and 200 at once. Also
+//! one of SCTP.
 
 use std::{
-    fs,
     io::{self, BufRead, BufReader, ErrorKind, Read, Write},
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream},
+    process::Command,
     thread,
     time::Duration,
 };
 
 use lab::traffic::{clients, probe::Outcome};
+use nix::sys::socket::{setsockopt, sockopt};
 use proxy_common::Protocol;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::{Answer, Calls, Client, PATIENCE, ensure_same, nonce};
-use crate::record::{Begun, Exchange};
+use super::{Answer, Calls, Client, PATIENCE, any, ensure_same, nonce};
+use crate::{
+    record::{Begun, Exchange},
+    world::is_here,
+};
 
 /// Number of connections that are open at once.
 const CROWD: usize = 200;
 const LENGTH: u64 = 100;
 
 /// A TCP connection to a server.
-pub(super) struct Connection {
-    stream: BufReader<TcpStream>,
-    pub(super) begun: Begun,
-}
+pub(super) struct Connection(BufReader<TcpStream>);
 
 impl Connection {
     /// Connects to `begun.to`, from source port `port` (0: any). Writes the local address into
     /// `begun`.
     pub(super) fn open(begun: &mut Begun, port: u16) -> io::Result<Self> {
         let socket = loop {
-            let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-            if port != 0 {
-                socket.set_reuse_address(true)?;
-                let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
-                socket.bind(&SockAddr::from(any))?;
+            let socket = Socket::new(Domain::for_address(begun.to), Type::STREAM, None)?;
+            socket.set_reuse_address(port != 0)?;
+            if port != 0 || begun.from.is_some() {
+                // The kernel chooses a port that is left open when the socket connects.
+                setsockopt(&socket, sockopt::IpBindAddressNoPort, &true)?;
+                let own = SocketAddr::new(begun.from.unwrap_or(any(begun.to)), port);
+                socket.bind(&SockAddr::from(own))?;
             }
             let connected = socket.connect_timeout(&SockAddr::from(begun.to), PATIENCE);
             begun.local = socket.local_addr()?.as_socket();
@@ -52,27 +55,24 @@ impl Connection {
                     thread::sleep(Duration::from_millis(10));
                 }
                 Err(error) => {
-                    let text = format!("connect{}", sent_to(begun.local));
+                    let text = format!("connect [{}]", connecting(begun.local));
                     return Err(named(&text, &error));
                 }
             }
         };
         socket.set_read_timeout(Some(PATIENCE))?;
         socket.set_tcp_nodelay(true)?;
-        Ok(Self {
-            stream: BufReader::new(socket.into()),
-            begun: *begun,
-        })
+        Ok(Self(BufReader::new(socket.into())))
     }
 
     pub(super) fn send(&mut self, request: &str) -> io::Result<()> {
-        let sent = self.stream.get_mut().write_all(request.as_bytes());
+        let sent = self.0.get_mut().write_all(request.as_bytes());
         sent.map_err(|error| named("send", &error))
     }
 
     pub(super) fn receive(&mut self) -> io::Result<Answer> {
         let mut line = String::new();
-        let read = self.stream.read_line(&mut line);
+        let read = self.0.read_line(&mut line);
         match read.map_err(|error| named("receive", &error))? {
             0 => Err(io::Error::new(
                 ErrorKind::UnexpectedEof,
@@ -90,7 +90,7 @@ impl Connection {
             if speaks {
                 self.send(&calls.request("ask", [nonce(), LENGTH, 0]))?;
             }
-            self.stream.get_ref().set_read_timeout(Some(MOMENT))?;
+            self.0.get_ref().set_read_timeout(Some(MOMENT))?;
             self.receive().map(drop)
         };
         let error = probe().err();
@@ -111,31 +111,23 @@ impl Connection {
         if answer.number != number {
             return Err(io::Error::other("the answer to another question"));
         }
+        calls.ensure_local(&answer, self.0.get_ref().local_addr()?)?;
         if answer.is_last {
-            let rest = self.stream.read_to_end(&mut Vec::new());
+            let rest = self.0.read_to_end(&mut Vec::new());
             rest.map_err(|error| named("wait for the server to close", &error))?;
         }
         Ok(answer)
     }
 }
 
-/// Returns text on where the SYNs of the socket at `local` go, which is still connecting: to an
-/// endpoint if the connection was translated at the socket. Empty if no such socket is found.
-fn sent_to(local: Option<SocketAddr>) -> String {
-    const SYN_SENT: &str = "02";
-    let sockets = fs::read_to_string("/proc/thread-self/net/tcp").unwrap_or_default();
-    let port = local.map_or(0, |local| local.port());
-    let find = |line: &str| -> Option<SocketAddr> {
-        let mut words = line.split_whitespace().skip(1);
-        let (from, to, state) = (words.next()?, words.next()?, words.next()?);
-        let (address, to_port) = to.split_once(':')?;
-        let address = u32::from_str_radix(address, 16).ok()?;
-        let is_it = from.ends_with(&format!(":{port:04X}")) && state == SYN_SENT;
-        let address = Ipv4Addr::from(address.to_ne_bytes());
-        is_it.then_some((address, u16::from_str_radix(to_port, 16).ok()?).into())
-    };
-    let to = sockets.lines().find_map(find);
-    to.map_or_else(String::new, |to| format!(" (SYNs went to {to})"))
+/// Returns what ss(8) shows of the socket at `local`, which is still connecting: its peer is an
+/// endpoint if the connection was translated at the socket.
+fn connecting(local: Option<SocketAddr>) -> String {
+    let port = format!(":{}", local.map_or(0, |local| local.port()));
+    let words = ["-tnH", "state", "syn-sent", "sport", "=", &port];
+    let shown = Command::new("ss").args(words).output();
+    let shown = shown.map(|shown| shown.stdout).unwrap_or_default();
+    String::from_utf8_lossy(&shown).trim().to_owned()
 }
 
 fn named(attempt: &str, error: &io::Error) -> io::Error {
@@ -145,7 +137,7 @@ fn named(attempt: &str, error: &io::Error) -> io::Error {
 /// Opens a connection and sends one request. The server closes first if `server_closes`, else the
 /// client.
 fn once(calls: &Calls<'_>, to: SocketAddr, server_closes: bool) -> Exchange {
-    let mut begun = Begun::now(to);
+    let mut begun = Begun::now(to, calls.tally.plan.origin.source());
     let connection = Connection::open(&mut begun, 0);
     let answer = connection.and_then(|mut one| one.ask(calls, LENGTH, server_closes));
     let answer = answer.and_then(|answer| calls.ensure_endpoint(&answer, &begun));
@@ -179,8 +171,28 @@ impl Client for Sticky {
             let answer = Connection::open(begun, 0)?.ask(calls, LENGTH, false)?;
             // Without a proxy, answers of different pods are right.
             let before = self.pod.replace(answer.by);
-            let before = before.filter(|_| calls.frontend.is_some());
-            ensure_same(before.unwrap_or(answer.by), answer.by)
+            ensure_same(before.filter(|_| calls.frontend.is_some()), answer.by)
+        });
+    }
+}
+
+/// A client that calls a service with `externalTrafficPolicy: Local` from the node, so that all
+/// endpoints have to serve it, those on other nodes as well.
+#[derive(Default)]
+pub(super) struct Inside {
+    /// The number of answers from the node since the last one from another node.
+    from_here: u32,
+}
+
+impl Client for Inside {
+    fn exchange(&mut self, calls: &mut Calls<'_>) {
+        /// So many answers come from the two endpoints of seven that are here by no chance.
+        const MOST: u32 = 30;
+        calls.exchange(None, |calls, begun| {
+            let by = Connection::open(begun, 0)?.ask(calls, LENGTH, false)?.by;
+            self.from_here = if is_here(by) { self.from_here + 1 } else { 0 };
+            let is_served = (self.from_here < MOST).then_some(());
+            is_served.ok_or_else(|| io::Error::other("no endpoint on another node answers"))
         });
     }
 }
@@ -208,24 +220,6 @@ impl Client for Crowd {
     }
 }
 
-/// A client of passive FTP: a control connection, and a data connection to the same pod.
-#[derive(Default)]
-pub(super) struct Ftp;
-
-impl Client for Ftp {
-    fn exchange(&mut self, calls: &mut Calls<'_>) {
-        calls.exchange(None, |calls, begun| {
-            let mut control = Connection::open(begun, 0)?;
-            let by = control.ask(calls, LENGTH, false)?.by;
-            let mut to_data = Begun::now(calls.data(begun.to));
-            let mut data = Connection::open(&mut to_data, 0)?;
-            let data = data.ask(calls, 60_000, true)?;
-            ensure_same(by, data.by)?;
-            control.ask(calls, LENGTH, true)
-        });
-    }
-}
-
 /// A client that sends the first packet of an SCTP association and reads the second, from a new
 /// port each time.
 #[derive(Default)]
@@ -234,8 +228,9 @@ pub(super) struct Associations;
 impl Client for Associations {
     fn exchange(&mut self, calls: &mut Calls<'_>) {
         calls.exchange(None, |calls, begun| {
+            let namespace = calls.world.namespace(calls.tally.plan.origin);
             // A loopback address here makes the kernel choose the source.
-            let client = clients::Client::new(calls.namespace, IpAddr::V4(Ipv4Addr::LOCALHOST));
+            let client = clients::Client::new(namespace, IpAddr::V4(Ipv4Addr::LOCALHOST));
             let attempt = client.call(Protocol::SCTP, begun.to, 0);
             let attempt = attempt.map_err(|error| io::Error::other(format!("{error:#}")))?;
             begun.local = Some(attempt.source);

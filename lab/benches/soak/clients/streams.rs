@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Calls, Client, ensure_same, nonce, short::Connection};
+use super::{Calls, Client, Kept, ensure_same, nonce, short::Connection};
 
 /// Requests on one connection of `KeepAlive`.
 const REQUESTS: u32 = 100;
@@ -26,7 +26,7 @@ const END: Duration = Duration::from_secs(8);
 /// An open connection, the pod that has answered, and the number of requests so far.
 pub(super) struct Open {
     pub(super) connection: Connection,
-    pub(super) by: Ipv4Addr,
+    pub(super) by: Option<Ipv4Addr>,
     requests: u32,
 }
 
@@ -36,40 +36,36 @@ impl Open {
     /// to close the connection. `kept` is None afterwards if the server has closed the connection,
     /// or after an error.
     pub(super) fn ask(
-        kept: &mut Option<Self>,
+        kept: &mut Kept<Self>,
         calls: &mut Calls<'_>,
         (port, most, length): (u16, u32, u64),
     ) {
-        let before = kept.take();
-        let begun = before.as_ref().map(|open| open.connection.begun);
-        let open = calls.exchange(begun, |calls, begun| {
-            let mut open = match before {
-                Some(open) => open,
-                None => Self {
-                    connection: Connection::open(begun, port)?,
-                    by: Ipv4Addr::UNSPECIFIED,
-                    requests: 0,
-                },
-            };
-            open.requests += 1;
-            let answer = open.connection.ask(calls, length, open.requests >= most)?;
-            if open.requests > 1 {
-                ensure_same(open.by, answer.by)?;
-            }
-            open.by = answer.by;
-            Ok((open, answer.is_last))
-        });
-        *kept = open.and_then(|(open, is_last)| (!is_last).then_some(open));
+        let open = |connection| Self {
+            connection,
+            by: None,
+            requests: 0,
+        };
+        calls.exchange_on(
+            kept,
+            |_, begun| Connection::open(begun, port).map(open),
+            |calls, open| {
+                open.requests += 1;
+                let has_to_close = open.requests >= most;
+                let answer = open.connection.ask(calls, length, has_to_close)?;
+                ensure_same(open.by.replace(answer.by), answer.by)?;
+                Ok(!answer.is_last)
+            },
+        );
     }
 }
 
 /// A client with requests of many sizes on one connection, and a new connection after 100 requests.
 #[derive(Default)]
-pub(super) struct KeepAlive(Option<Open>);
+pub(super) struct KeepAlive(Kept<Open>);
 
 impl Client for KeepAlive {
     fn exchange(&mut self, calls: &mut Calls<'_>) {
-        let length = 1 << calls.random.below(16);
+        let length = 1 << calls.random.below(17);
         Open::ask(&mut self.0, calls, (0, REQUESTS, length));
     }
 }
@@ -77,7 +73,7 @@ impl Client for KeepAlive {
 /// A client with a pool of connections. Each is opened again from its previous source port.
 #[derive(Default)]
 pub(super) struct Pool {
-    connections: [Option<Open>; POOL],
+    connections: [Kept<Open>; POOL],
     next: usize,
 }
 
@@ -92,31 +88,26 @@ impl Client for Pool {
 
 /// A client with one connection on which messages arrive all the time.
 #[derive(Default)]
-pub(super) struct Stream(Option<Connection>);
+pub(super) struct Stream(Kept<Connection>);
 
 impl Client for Stream {
     fn exchange(&mut self, calls: &mut Calls<'_>) {
-        let before = self.0.take();
-        let begun = before.as_ref().map(|connection| connection.begun);
-        self.0 = calls.exchange(begun, |calls, begun| {
-            let mut connection = match before {
-                Some(connection) => connection,
-                None => {
-                    let mut connection = Connection::open(begun, 0)?;
-                    connection.send(&calls.request("stream", [nonce(), MESSAGES, PERIOD]))?;
-                    connection
-                }
-            };
-            connection.receive()?;
-            Ok(connection)
-        });
+        calls.exchange_on(
+            &mut self.0,
+            |calls, begun| {
+                let mut connection = Connection::open(begun, 0)?;
+                connection.send(&calls.request("stream", [nonce(), MESSAGES, PERIOD]))?;
+                Ok(connection)
+            },
+            |_, connection| connection.receive().map(|_| true),
+        );
     }
 }
 
 /// A client whose connections have no traffic between the beginning and the end of the run.
 #[derive(Default)]
 pub(super) struct Idle {
-    connections: [Option<Open>; IDLE],
+    connections: [Kept<Open>; IDLE],
     is_done: bool,
 }
 
