@@ -12,7 +12,7 @@ use proxy_common::{FlowKey, Protocol, checksum, flow::Signals};
 
 use super::{
     Wire,
-    headers::{ETHERNET_LEN, Ports, TCP_CHECKSUM, UDP_CHECKSUM},
+    headers::{ETHERNET_LEN, Ports, TCP_CHECKSUM, TcpHeader, UDP_CHECKSUM, UdpHeader},
 };
 
 /// The context of a program at XDP: a frame.
@@ -33,26 +33,6 @@ pub struct Plain<A> {
     pub class: u32,
     /// Length of the packet from the IP header on.
     pub length: u32,
-}
-
-/// The first eight bytes of a TCP or UDP header.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Start {
-    ports: Ports,
-    sequence_or_length_checksum: u32,
-}
-
-/// The fields of a TCP header that follow [`Start`].
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct TcpRest {
-    acknowledgement: u32,
-    offset: u8,
-    flags: u8,
-    window: u16,
-    checksum: u16,
-    urgent: u16,
 }
 
 /// The values of a transport header.
@@ -140,16 +120,17 @@ impl Frame {
     #[inline(always)]
     pub fn transport<F: Wire>(self, protocol: Protocol) -> Option<Transport> {
         let l4 = ETHERNET_LEN + F::HEADER_LEN;
-        let start: Start = self.read(l4)?;
+        // A TCP header has its ports there, too.
+        let udp: UdpHeader = self.read(l4)?;
         let mut transport = Transport {
-            ports: start.ports,
+            ports: udp.ports,
             signals: Signals::NONE,
             acknowledged: 0,
         };
         if protocol == Protocol::TCP {
-            let rest: TcpRest = self.read(l4 + size_of::<Start>() as u32)?;
-            transport.signals = Signals(rest.flags);
-            transport.acknowledged = u32::from_be(rest.acknowledgement);
+            let tcp: TcpHeader = self.read(l4)?;
+            transport.signals = Signals(tcp.flags);
+            transport.acknowledged = u32::from_be(tcp.acknowledgement);
         }
         Some(transport)
     }
@@ -163,10 +144,7 @@ impl Frame {
         old: Ports,
         new: &FlowKey<F::Addr>,
     ) -> Option<()> {
-        let new_ports = Ports {
-            src: new.src_port,
-            dst: new.dst_port,
-        };
+        let new_ports = Ports::of(new);
         let l4 = ETHERNET_LEN + F::HEADER_LEN;
         let addresses =
             F::difference(packet.src, new.src) as u64 + F::difference(packet.dst, new.dst) as u64;

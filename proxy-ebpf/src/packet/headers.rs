@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! Layouts of packet headers, naturally aligned. Multi-byte numbers are as on the wire.
 
-use proxy_common::{Port, Protocol, V4, V6, check};
+use proxy_common::{FlowKey, Port, Protocol, V4, V6, check};
 
 pub const ETHERTYPE_IPV4: u16 = 0x0800_u16.to_be();
 pub const ETHERTYPE_IPV6: u16 = 0x86dd_u16.to_be();
@@ -126,6 +126,13 @@ pub struct Ports {
 }
 
 impl Ports {
+    #[inline(always)]
+    pub fn of<A>(key: &FlowKey<A>) -> Self {
+        Self {
+            src: key.src_port,
+            dst: key.dst_port,
+        }
+    }
     /// Returns the first byte, which in an ICMP message is the type.
     #[inline(always)]
     pub fn icmp_type(self) -> u8 {
@@ -166,6 +173,20 @@ pub struct TcpOrSctpStart {
     pub offset_or_chunk: u8,
     pub flags: u8,
     pub window_or_length: u16,
+}
+
+/// The TCP header without options.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct TcpHeader {
+    pub ports: Ports,
+    pub sequence: u32,
+    pub acknowledgement: u32,
+    pub offset: u8,
+    pub flags: u8,
+    pub window: u16,
+    pub checksum: u16,
+    pub urgent: u16,
 }
 
 /// Offsets of the checksums in the headers of TCP, UDP and SCTP.

@@ -41,12 +41,13 @@ pub trait Wire: Ip {
     fn header(skb: Skb, l3: u32) -> Option<Network<Self::Addr>>;
     /// Reads the IP header at `l3` and the extension headers between it and the transport header;
     /// None if one of them cannot be read.
-    fn network(skb: Skb, l3: u32) -> Option<Network<Self::Addr>>;
+    #[inline(always)]
+    fn network(skb: Skb, l3: u32) -> Option<Network<Self::Addr>> {
+        Self::header(skb, l3)
+    }
     /// Returns destination and ports of a plain packet: one without options, extensions or
     /// fragments, whose transport a service can have. `None` for any other packet.
     fn plain(skb: Skb, l3: u32) -> Option<(Self::Addr, Ports)>;
-    /// Returns the source address in the IP header at `l3`; None if the header is incomplete.
-    fn source(skb: Skb, l3: u32) -> Option<Self::Addr>;
     /// Returns how a packet must be examined, and its destination. `None` if the packet's first
     /// bytes are not in the linear part of the buffer.
     fn work(skb: Skb, l3: u32) -> Option<(Work, Self::Addr)>;
@@ -75,12 +76,16 @@ pub trait Wire: Ip {
         target: &NatTarget<Self::Addr>,
     ) -> bool;
 
-    /// Writes both addresses, and the IP header's checksum where there is one.
+    /// Writes both addresses (`ends`: source, destination) into the IP header at `l3`, and its
+    /// checksum where there is one: `ip_checksum` and `old` have the values before. Without a
+    /// checksum, `recompute` is that of [`Skb::store`].
     fn store_addresses(
         skb: Skb,
-        packet: &Packet<Self::Addr>,
-        src: Self::Addr,
-        dst: Self::Addr,
+        l3: u32,
+        ip_checksum: u16,
+        old: &FlowKey<Self::Addr>,
+        ends: (Self::Addr, Self::Addr),
+        recompute: bool,
     ) -> Result<(), WriteFailed>;
     /// Writes both addresses (`ends`: source, destination), the IP header's checksum where there is
     /// one, and both ports. The caller must update the transport's checksum.
@@ -98,15 +103,6 @@ pub trait Wire: Ip {
         ends: (Self::Addr, Self::Addr),
         ports: Ports,
         counted_down: u32,
-    ) -> Result<(), WriteFailed>;
-    /// Writes the addresses of a packet that an ICMP error quotes: those of `tuple` reversed. The
-    /// caller must update the ICMP error's checksum.
-    fn store_quoted_addresses(
-        skb: Skb,
-        l3: u32,
-        ip_checksum: u16,
-        old: &FlowKey<Self::Addr>,
-        tuple: &FlowKey<Self::Addr>,
     ) -> Result<(), WriteFailed>;
     /// Fills in the packet's part of a FIB look-up, and returns the hop limit counted down, in the
     /// form that [`Self::store_hop`] writes; `None` for a packet that the stack must route.

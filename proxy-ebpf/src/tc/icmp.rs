@@ -19,11 +19,7 @@ use crate::{
         node,
         workspace::Scratch,
     },
-    packet::{
-        Packet, Skb,
-        access::WriteFailed,
-        quote::{self, Change},
-    },
+    packet::{Packet, Skb, access::WriteFailed, quote},
 };
 
 /// Handles an ICMP packet at ingress.
@@ -73,16 +69,11 @@ pub fn ingress<F: Family>(
     if entry.is_masqueraded() && entry.kind == FlowKind::ORIGINAL {
         skb.set_mark(skb.mark() | node::masquerade_mark());
     }
-    let change = Change {
-        quoted,
-        tuple,
-        src: &packet.key.src,
-        dst: &tuple.dst,
-    };
+    let ends = (&packet.key.src, &tuple.dst);
     // The error is forwarded as the flow's packets are: where those are redirected past the stack,
     // the stack does not know the flow.
     conclude(
-        quote::rewrite::<F>(skb, packet, &quote, &change),
+        quote::rewrite::<F>(skb, packet, &quote, quoted, tuple, ends),
         translate::send_on(entry, Counter::IcmpTranslated),
     )
 }
@@ -129,14 +120,9 @@ pub fn egress<F: Family>(
         return Outcome::drop(Counter::IcmpRedirectDropped);
     }
     skb.set_mark(skb.mark() & !globals::masquerade_marks());
-    let change = Change {
-        quoted,
-        tuple,
-        src: &tuple.src,
-        dst: &packet.key.dst,
-    };
+    let ends = (&tuple.src, &packet.key.dst);
     conclude(
-        quote::rewrite::<F>(skb, packet, &quote, &change),
+        quote::rewrite::<F>(skb, packet, &quote, quoted, tuple, ends),
         Outcome::pass(Counter::IcmpTranslated),
     )
 }
