@@ -16,6 +16,7 @@ mod family;
 mod globals;
 mod helpers;
 mod maps;
+mod object;
 mod packet;
 mod service;
 mod socket;
@@ -144,12 +145,3 @@ pub fn bind_v6(ctx: SockAddrContext) -> i32 {
 pub fn release(ctx: SockContext) -> i32 {
     socket::release(ctx)
 }
-
-#[panic_handler]
-fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    loop {}
-}
-
-#[unsafe(link_section = "license")]
-#[unsafe(no_mangle)]
-static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

@@ -5,9 +5,12 @@
 #![no_std]
 #![no_main]
 
+#[path = "../src/object.rs"]
+mod object;
+
 use aya_ebpf::{
     EbpfContext,
-    bindings::{BPF_F_CURRENT_CPU, bpf_sock_addr},
+    bindings::bpf_sock_addr,
     btf_maps::{Array, HashMap, PerCpuArray, PerfEventArray},
     helpers::{bpf_get_current_comm, bpf_get_current_pid_tgid, generated as helpers},
     macros::{btf_map, cgroup_sock_addr},
@@ -264,37 +267,9 @@ fn hand_over(raw: *mut bpf_sock_addr, event: &mut Event) {
     if let Some(rate) = RATE.get_ptr_mut(0) {
         // SAFETY: plain numbers; of what two CPUs do at once, a few events more may come.
         if !unsafe { &mut *rate }.takes(event.time) {
-            return lose(lost::RATE);
+            return object::lose(&LOST, lost::RATE);
         }
     }
-    // SAFETY: the context is valid, and the event as long as it says.
-    let failed = unsafe {
-        helpers::bpf_perf_event_output(
-            raw.cast(),
-            core::ptr::from_ref(&OUT).cast_mut().cast(),
-            BPF_F_CURRENT_CPU,
-            core::ptr::from_mut(event).cast(),
-            size_of::<Event>() as u64,
-        )
-    };
-    if failed != 0 {
-        lose(lost::UNREAD);
-    }
+    // SAFETY: the context is valid.
+    unsafe { object::hand_over(raw.cast(), event, &OUT, &LOST, lost::UNREAD) };
 }
-
-#[inline(always)]
-fn lose(why: u32) {
-    if let Some(count) = LOST.get_ptr_mut(why) {
-        // SAFETY: this CPU's own element; another task that counts at the same moment may lose one.
-        unsafe { *count += 1 };
-    }
-}
-
-#[panic_handler]
-fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    loop {}
-}
-
-#[unsafe(link_section = "license")]
-#[unsafe(no_mangle)]
-static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

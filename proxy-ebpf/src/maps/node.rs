@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! What the agent has stored about the node: its settings, its addresses, its interfaces.
 
-use core::arch::asm;
-
 use proxy_common::{
     LocalPod, Settings,
     flow::ClientInterface,
@@ -12,7 +10,7 @@ use proxy_common::{
 };
 
 use crate::{
-    globals,
+    globals, helpers,
     maps::{
         DRAINED, INTERFACES, MACS, ROUTE_EPOCH, SETTINGS, SHARED_INTERFACES, UPLINKS,
         tables::Tables,
@@ -34,7 +32,7 @@ pub fn is_unfiltered() -> bool {
 /// Returns the bit of the packet mark by which ingress asks egress to masquerade a packet.
 #[inline(always)]
 pub fn masquerade_mark() -> u32 {
-    let mark = globals::masquerade_mark();
+    let mark = globals::MASQUERADE_MARK.load();
     match settings() {
         Some(settings) if settings.has(Settings::OTHERS_MASQUERADE) => Marks::beside_rules(mark),
         _ => mark,
@@ -79,8 +77,7 @@ pub fn local_pod<T: Tables>(address: &T::Addr, pod: &mut LocalPod) -> bool {
     unsafe { core::ptr::copy_nonoverlapping(element, pod, 1) };
     // The compiler must not read the element again: the copy that is checked is the one that is
     // used.
-    // SAFETY: a register is copied to itself; all memory counts as touched.
-    unsafe { asm!("{element} = {element}", element = inout(reg) element => _) };
+    helpers::reread(element.cast_mut());
     pod.is_whole(*address)
 }
 

@@ -66,13 +66,13 @@ impl SocketVerdict {
     pub fn note<F: Family>(self, entry: &SocketEntry<F::Addr>) {
         let events = self.0 >> 24;
         if events != 0 {
-            traffic::note::<F>(entry.backend, entry.generation, events);
+            traffic::note::<F>(entry.backend.0, entry.generation, events);
         }
     }
     /// The same verdict, after counting a refusal for this service port.
     #[inline(always)]
     fn refusing(self, service: ServiceId) -> Self {
-        traffic::refuse(service, self.0 & 0xffff);
+        traffic::portolan_refuse(service.0, self.0 & 0xffff);
         self
     }
     #[inline(always)]

@@ -320,7 +320,7 @@ fn enter_original<F: Family>(
     match claim {
         Claim::Ours => {
             let events = event::BEGUN | if held { event::HELD } else { 0 };
-            traffic::note::<F>(original.backend, original.generation, events);
+            traffic::note::<F>(original.backend.0, original.generation, events);
         }
         Claim::Full => {
             flow::remove::<F>(reply_key);

@@ -68,9 +68,9 @@ pub fn egress<F: Family>(skb: Skb, l3: u32, verdict: FilterVerdict) -> Step {
             return Step::untouched();
         }
     }
-    let mark = skb.mark() & (globals::masquerade_marks() | globals::drop_mark());
+    let mark = skb.mark() & (globals::masquerade_marks() | globals::DROP_MARK.load());
     if mark != 0 {
-        if mark & globals::drop_mark() != 0 && socket::is_dropped::<F>(skb) {
+        if mark & globals::DROP_MARK.load() != 0 && socket::is_dropped::<F>(skb) {
             return Outcome::drop(Counter::DroppedByMark).into();
         }
         if mark & globals::masquerade_marks() != 0 {

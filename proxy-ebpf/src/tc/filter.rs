@@ -169,7 +169,7 @@ pub fn is_known_at_egress<F: Family>(
     may_concern_egress(from)
         || may_be_masqueraded(to) && (skb.is_own() || is_marked)
         || is_backends(to) && !skb.is_own() && by_rules(may_be_shared(from, to))
-        || mark & globals::drop_mark() != 0
+        || mark & globals::DROP_MARK.load() != 0
         || may_come_from_frontend::<F>(from, src)
 }
 

@@ -143,6 +143,6 @@ fn forward<F: Family>(frame: Frame) -> Option<u32> {
     };
     let length = packet.length as u64;
     traffic::count_bytes::<F>(entry.backend, entry.generation, length, direction);
-    count::one(counter);
+    count::one(counter as u32);
     Some(frame.send(hop.egress, hop.exit == Exit::Return as u32))
 }
