@@ -47,10 +47,6 @@ const FORWARD: i32 = 0x100;
 pub struct Outcome(u32);
 
 impl Outcome {
-    #[inline(always)]
-    const fn new(action: i32, counter: Counter) -> Self {
-        Self((action as u32) << 16 | counter as u32)
-    }
     /// Returns the outcome as one word, for an exported subprogram.
     #[inline(always)]
     pub const fn word(self) -> u32 {
@@ -64,22 +60,22 @@ impl Outcome {
     /// Passes the packet on to the stack and to foreign programs.
     #[inline(always)]
     pub const fn pass(counter: Counter) -> Self {
-        Self::new(PASS, counter)
+        Self::sent(PASS, counter)
     }
     /// Sends the packet on to its flow's other end: through the stack, unless `redirect` sends it
     /// past the stack.
     #[inline(always)]
     pub const fn forward(counter: Counter) -> Self {
-        Self::new(FORWARD, counter)
+        Self::sent(FORWARD, counter)
     }
     #[inline(always)]
     pub const fn drop(counter: Counter) -> Self {
-        Self::new(TC_ACT_SHOT, counter)
+        Self::sent(TC_ACT_SHOT, counter)
     }
-    /// Outcome of a packet that a helper of the kernel has already sent by one of tc's actions.
+    /// Outcome of a packet with this action, by which a helper of the kernel may have sent it.
     #[inline(always)]
     pub const fn sent(action: i32, counter: Counter) -> Self {
-        Self::new(action, counter)
+        Self((action as u32) << 16 | counter as u32)
     }
     /// Whether ingress forwards the packet: see [`Self::forward`].
     #[inline(always)]

@@ -102,6 +102,16 @@ pub fn interface_word(index: u32) -> u64 {
     unsafe { INTERFACES.get(index) }.copied().unwrap_or(0)
 }
 
+/// Returns the interface that packets of the interface with this index have to the stack: for a
+/// bridge's port, the bridge. `word` is the agent's data on the interface.
+#[inline(always)]
+pub fn through(word: u64, index: u32) -> u32 {
+    match interface::bridge(word) {
+        0 => index,
+        bridge => bridge,
+    }
+}
+
 /// Whether an interface of the node has this link-layer address.
 #[inline(always)]
 pub fn has_mac(mac: [u8; 6]) -> bool {

@@ -64,8 +64,8 @@ pub struct Ipv6Header {
     pub next_header: Protocol,
     pub hop_limit: u8,
     // In words, so that the compiler does not copy addresses byte by byte.
-    src: [u32; 4],
-    dst: [u32; 4],
+    pub src: [u32; 4],
+    pub dst: [u32; 4],
 }
 
 #[inline(always)]
@@ -75,33 +75,12 @@ fn by_words(words: &[u32; 4]) -> V6 {
 
 impl Ipv6Header {
     #[inline(always)]
-    pub fn new(
-        payload_length: u16,
-        next_header: Protocol,
-        hop_limit: u8,
-        src: V6,
-        dst: V6,
-    ) -> Self {
-        Self {
-            version_class_flow: 0x6000_0000_u32.to_be(),
-            payload_length: payload_length.to_be(),
-            next_header,
-            hop_limit,
-            src: src.words(),
-            dst: dst.words(),
-        }
-    }
-    #[inline(always)]
     pub fn src(&self) -> V6 {
         by_words(&self.src)
     }
     #[inline(always)]
     pub fn dst(&self) -> V6 {
         by_words(&self.dst)
-    }
-    #[inline(always)]
-    pub fn turn_around(&mut self) {
-        (self.src, self.dst) = (self.dst, self.src);
     }
     #[inline(always)]
     pub fn is_ipv6(&self) -> bool {

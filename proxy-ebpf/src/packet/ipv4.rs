@@ -8,11 +8,10 @@ use proxy_common::{
 };
 
 use super::{
-    NatTarget, Network, Packet, Skb,
+    Network, Packet, Skb,
     access::WriteFailed,
     frame::{self, Frame, Plain},
     headers::{ETHERNET_LEN, ETHERTYPE_IPV4, ICMP_LEN, IPV4_LEN, Ipv4Header, Ports, Start},
-    parse, rewrite,
     wire::{ANSWER_TTL, Ip, Wire, fold_32, length_on_the_wire, transport_parameters},
 };
 
@@ -123,26 +122,6 @@ impl Wire for Ipv4 {
         let (protocol, is_plain) = (ip.protocol, ip.is_plain());
         let work = work_of(protocol, is_plain, false, Self::ICMP, ports.icmp_type());
         Some((work, ip.dst))
-    }
-
-    #[inline(always)]
-    fn parse(skb: Skb, packet: &mut Packet<V4>) -> bool {
-        parse::parse::<Self>(skb, packet).is_some()
-    }
-
-    #[inline(always)]
-    fn rewrite_destination(skb: Skb, packet: &Packet<V4>, target: &NatTarget<V4>) -> bool {
-        rewrite::destination::<Self>(skb, packet, target).is_ok()
-    }
-
-    #[inline(always)]
-    fn rewrite_both(skb: Skb, packet: &Packet<V4>, ends: &FlowKey<V4>, counted_down: u32) -> bool {
-        rewrite::both::<Self>(skb, packet, ends, counted_down).is_ok()
-    }
-
-    #[inline(always)]
-    fn rewrite_source(skb: Skb, packet: &Packet<V4>, target: &NatTarget<V4>) -> bool {
-        rewrite::source::<Self>(skb, packet, target).is_ok()
     }
 
     #[inline(always)]

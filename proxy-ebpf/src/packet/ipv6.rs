@@ -192,7 +192,7 @@ impl Wire for Ipv6 {
         let mut header: Ipv6Header = skb.load(packet.l3).ok_or(WriteFailed)?;
         header.payload_length = ((packet.l4 - packet.l3 - IPV6_LEN + len) as u16).to_be();
         header.hop_limit = ANSWER_TTL;
-        header.turn_around();
+        (header.src, header.dst) = (header.dst, header.src);
         skb.store(packet.l3, &header, true)
     }
 
@@ -227,13 +227,14 @@ impl Wire for Ipv6 {
             + TYPE_CODE as u64
             + Self::pseudo_sum(packet.key.src, packet.key.dst, len, Protocol::ICMPV6);
         let headers = Headers {
-            ip: Ipv6Header::new(
-                len as u16,
-                Protocol::ICMPV6,
-                ANSWER_TTL,
-                packet.key.dst,
-                packet.key.src,
-            ),
+            ip: Ipv6Header {
+                version_class_flow: 0x6000_0000_u32.to_be(),
+                payload_length: (len as u16).to_be(),
+                next_header: Protocol::ICMPV6,
+                hop_limit: ANSWER_TTL,
+                src: packet.key.dst.words(),
+                dst: packet.key.src.words(),
+            },
             icmp: [TYPE_CODE, !checksum::fold(sum), 0, 0],
         };
         skb.store(packet.l3, &headers, true)

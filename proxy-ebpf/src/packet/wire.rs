@@ -11,6 +11,7 @@ use super::{
     access::WriteFailed,
     frame::{Frame, Plain},
     headers::{Ports, TcpOrSctpStart},
+    parse, rewrite,
 };
 
 /// An IP family: its addresses and numbers.
@@ -36,7 +37,7 @@ pub trait Ip: 'static {
 }
 
 /// Reads and writes the headers of an IP family.
-pub trait Wire: Ip {
+pub trait Wire: Ip + Sized {
     /// Reads the IP header at `l3`; None if it is incomplete or of another version.
     fn header(skb: Skb, l3: u32) -> Option<Network<Self::Addr>>;
     /// Reads the IP header at `l3` and the extension headers between it and the transport header;
@@ -51,30 +52,42 @@ pub trait Wire: Ip {
     /// Returns how a packet must be examined, and its destination. `None` if the packet's first
     /// bytes are not in the linear part of the buffer.
     fn work(skb: Skb, l3: u32) -> Option<(Work, Self::Addr)>;
-    /// [`super::parse::parse`], inlined for IPv4; `false` for a packet that cannot concern a
+    /// [`parse::parse`], inlined for IPv4; `false` for a packet that cannot concern a
     /// service.
     // VERIFIER: for IPv6 this and the next two are subprograms: their copies of addresses would
     // fill the callers' stacks.
-    fn parse(skb: Skb, packet: &mut Packet<Self::Addr>) -> bool;
-    /// [`super::rewrite::destination`], inlined for IPv4; `false` when a helper refused to write.
+    #[inline(always)]
+    fn parse(skb: Skb, packet: &mut Packet<Self::Addr>) -> bool {
+        parse::parse::<Self>(skb, packet).is_some()
+    }
+    /// [`rewrite::destination`], inlined for IPv4; `false` when a helper refused to write.
+    #[inline(always)]
     fn rewrite_destination(
         skb: Skb,
         packet: &Packet<Self::Addr>,
         target: &NatTarget<Self::Addr>,
-    ) -> bool;
-    /// [`super::rewrite::both`], inlined for IPv4; `false` when a helper refused to write.
+    ) -> bool {
+        rewrite::destination::<Self>(skb, packet, target).is_ok()
+    }
+    /// [`rewrite::both`], inlined for IPv4; `false` when a helper refused to write.
+    #[inline(always)]
     fn rewrite_both(
         skb: Skb,
         packet: &Packet<Self::Addr>,
         ends: &FlowKey<Self::Addr>,
         counted_down: u32,
-    ) -> bool;
-    /// [`super::rewrite::source`], inlined for IPv4; `false` when a helper refused to write.
+    ) -> bool {
+        rewrite::both::<Self>(skb, packet, ends, counted_down).is_ok()
+    }
+    /// [`rewrite::source`], inlined for IPv4; `false` when a helper refused to write.
+    #[inline(always)]
     fn rewrite_source(
         skb: Skb,
         packet: &Packet<Self::Addr>,
         target: &NatTarget<Self::Addr>,
-    ) -> bool;
+    ) -> bool {
+        rewrite::source::<Self>(skb, packet, target).is_ok()
+    }
 
     /// Writes both addresses (`ends`: source, destination) into the IP header at `l3`, and its
     /// checksum where there is one: `ip_checksum` and `old` have the values before. Without a

@@ -123,13 +123,7 @@ fn forward<F: Family>(frame: Frame) -> Option<u32> {
         }
         let (reply_key, original_key) = (&mut scratch.key, &mut scratch.holder);
         let other = &mut scratch.other;
-        account::reply::<F>(
-            key,
-            &transport,
-            &found,
-            now,
-            (reply_key, original_key, other),
-        )?;
+        account::reply::<F>(key, &transport, &found, now, reply_key, original_key, other)?;
     } else {
         found.see_settled(packet.protocol, transport.acknowledged, now);
     }
