@@ -52,7 +52,6 @@ impl Outcome {
     pub const fn word(self) -> u32 {
         self.0
     }
-    /// Restores an outcome from [`Self::word`].
     #[inline(always)]
     pub const fn from_word(word: u32) -> Self {
         Self(word)
@@ -97,7 +96,6 @@ impl Outcome {
     pub const fn counter(self) -> u32 {
         self.0 & 0xffff
     }
-    /// Whether the outcome has this counter.
     #[inline(always)]
     pub const fn is_of(self, counter: Counter) -> bool {
         self.counter() == counter as u32

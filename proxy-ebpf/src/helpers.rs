@@ -62,7 +62,10 @@ pub unsafe fn increment(word: *mut u64) {
     unsafe { asm!("lock *(u64 *)({word} + 0) += {one}", word = in(reg) word, one = in(reg) 1_u64) };
 }
 
-/// Calls `step` with 0, 1, ... below `times` and with `context`, until it returns 1 ("stop").
+/// What a step of [`repeat`] returns to end the loop.
+pub const STOP: u64 = 1;
+
+/// Calls `step` with 0, 1, ... below `times` and with `context`, until it returns [`STOP`].
 ///
 /// The kernel's own loop (Linux 5.17): the verifier sees its body once, not once for every round.
 #[inline(always)]

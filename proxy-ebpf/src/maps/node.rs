@@ -58,7 +58,6 @@ fn is_in_succession(bit: u32) -> bool {
     DRAINED.get(0).is_some_and(|word| *word & bit != 0)
 }
 
-/// Whether node ports are served on this address.
 #[inline(always)]
 pub fn serves_node_ports<T: Tables>(address: T::Addr) -> bool {
     // SAFETY: the value is one word, read at once.
@@ -81,7 +80,6 @@ pub fn local_pod<T: Tables>(address: &T::Addr, pod: &mut LocalPod) -> bool {
     pod.is_whole(*address)
 }
 
-/// Whether this is an address of the node.
 #[inline(always)]
 pub fn is_node_address<T: Tables>(address: &T::Addr) -> bool {
     T::node_addresses().get_ptr(address).is_some()
@@ -112,7 +110,6 @@ pub fn through(word: u64, index: u32) -> u32 {
     }
 }
 
-/// Whether an interface of the node has this link-layer address.
 #[inline(always)]
 pub fn has_mac(mac: [u8; 6]) -> bool {
     MACS.get_ptr(interface::mac(mac)).is_some()

@@ -106,7 +106,7 @@ pub fn make_room<T: Tables>(scratch: &mut Scratch<T::Addr>) {
 }
 
 by_family! {
-    /// See [`make_room`]; the returned 0 has no meaning.
+    /// See [`make_room`].
     fn empty() = portolan_empty_v4 portolan_empty_v6 of empty_rings
 }
 
@@ -128,22 +128,20 @@ fn empty_rings<T: Tables>() -> u32 {
     0
 }
 
-/// Context of the loop in [`make_room`].
 struct Eviction<'a, T: Tables> {
     scratch: &'a mut Scratch<T::Addr>,
     ring: Ring,
 }
 
 extern "C" fn empty_next<T: Tables>(_: u64, room: &mut Eviction<'_, T>) -> u64 {
-    const STOP: u64 = 1;
     let Eviction { scratch, ring } = room;
     let size = globals::RING_SIZE.load();
     let Some(ends) = ends_of::<T>(*ring) else {
-        return STOP;
+        return helpers::STOP;
     };
     // SAFETY: words of a live element. Two CPUs that do this at once empty one slot twice.
     let Some(oldest) = unsafe { ends.read_volatile() }.oldest(size) else {
-        return STOP;
+        return helpers::STOP;
     };
     unsafe { (&raw mut (*ends).emptied).write_volatile(oldest + 1) };
     let slot = ring.slot(oldest, size);

@@ -64,8 +64,7 @@ pub fn count_bytes<T: Tables>(
 }
 
 by_family! {
-    /// Counts events of a connection to a backend; `events` are bits of [`event`]. The returned 0
-    /// has no meaning.
+    /// Counts events of a connection to a backend; `events` are bits of [`event`].
     pub fn note(backend, generation, events) = portolan_note_v4 portolan_note_v6 of note_in
 }
 

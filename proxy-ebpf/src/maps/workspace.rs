@@ -17,7 +17,6 @@ pub const EXPIRE: u32 = 1;
 /// Index of the workspace of the program at XDP.
 pub const UPLINK: u32 = 2;
 const _: () = assert!(EXPIRE != ATTACHED, "neither works in the other's");
-/// Number of workspaces.
 pub const COUNT: u32 = 3;
 
 /// The packet and the scratch space of the running program. It is this CPU's own, and programs at

@@ -7,9 +7,7 @@
 
 use core::{arch::asm, mem::MaybeUninit};
 
-use aya_ebpf::{
-    EbpfContext, bindings::__sk_buff, helpers::generated as helpers, programs::TcContext,
-};
+use aya_ebpf::{bindings::__sk_buff, helpers::generated as helpers};
 
 /// Highest offset of a header; bounds every offset for the verifier.
 pub const MAX_OFFSET: u32 = 0x7ff;
@@ -77,17 +75,9 @@ impl Skb {
     pub const VLAN_ID: u16 = 0xfff;
 
     #[inline(always)]
-    pub fn new(ctx: &TcContext) -> Self {
-        Self {
-            raw: ctx.as_ptr().cast(),
-        }
-    }
-    /// Wraps the context of a program.
-    #[inline(always)]
-    pub fn of(raw: *mut __sk_buff) -> Self {
+    pub fn new(raw: *mut __sk_buff) -> Self {
         Self { raw }
     }
-    /// Returns the program's context.
     #[inline(always)]
     pub fn raw(self) -> *mut __sk_buff {
         self.raw

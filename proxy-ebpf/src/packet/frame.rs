@@ -18,7 +18,7 @@ use super::{
 /// The context of a program at XDP: a frame.
 #[derive(Clone, Copy)]
 pub struct Frame {
-    raw: *mut xdp_md,
+    pub(super) raw: *mut xdp_md,
 }
 
 /// The values of a plain TCP or UDP packet: one without options, extension headers or fragments.
@@ -48,11 +48,6 @@ impl Frame {
     #[inline(always)]
     pub fn new(ctx: &XdpContext) -> Self {
         Self { raw: ctx.ctx }
-    }
-    /// Returns the program's context.
-    #[inline(always)]
-    pub fn raw(self) -> *mut xdp_md {
-        self.raw
     }
     /// Returns the index of the interface that the frame has come in by.
     #[inline(always)]
@@ -101,7 +96,6 @@ impl Frame {
         Some(())
     }
 
-    /// Whether the frame has at least `length` bytes.
     #[inline(always)]
     pub fn holds(self, length: u32) -> bool {
         // SAFETY: the context is valid for the program's run.

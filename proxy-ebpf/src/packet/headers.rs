@@ -132,7 +132,6 @@ impl Ports {
     }
 }
 
-/// The UDP header.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct UdpHeader {

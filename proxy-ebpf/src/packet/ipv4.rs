@@ -61,7 +61,6 @@ impl Tail {
     }
 }
 
-/// The IP family IPv4.
 pub enum Ipv4 {}
 
 impl Ip for Ipv4 {
@@ -80,6 +79,10 @@ impl Ip for Ipv4 {
     #[inline(always)]
     fn is_loopback(address: V4) -> bool {
         address.octets[0] == 127
+    }
+    #[inline(always)]
+    fn words(address: V4) -> [u32; 4] {
+        [0, 0, 0, address.word()]
     }
     #[inline(always)]
     fn octets(address: &V4) -> [u8; 4] {

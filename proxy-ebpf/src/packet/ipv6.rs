@@ -16,7 +16,6 @@ use super::{
     wire::{ANSWER_TTL, Ip, Wire, fold_32, length_on_the_wire, transport_parameters},
 };
 
-/// The IP family IPv6.
 pub enum Ipv6 {}
 
 impl Ip for Ipv6 {
@@ -35,6 +34,10 @@ impl Ip for Ipv6 {
     #[inline(always)]
     fn is_loopback(address: V6) -> bool {
         address.words() == [0, 0, 0, 1_u32.to_be()]
+    }
+    #[inline(always)]
+    fn words(address: V6) -> [u32; 4] {
+        address.words()
     }
     #[inline(always)]
     fn octets(address: &V6) -> [u8; 16] {
@@ -81,14 +84,8 @@ impl Wire for Ipv6 {
     #[inline(always)]
     fn work(skb: Skb, l3: u32) -> Option<(Work, V6)> {
         let Start { ip, ports }: Start<Ipv6Header> = skb.read(l3)?;
-        let (next, icmp_type) = (ip.next_header, ports.icmp_type());
-        let work = work_of(
-            next,
-            ip.is_ipv6(),
-            is_extension(next),
-            Self::ICMP,
-            icmp_type,
-        );
+        let (next, kind) = (ip.next_header, ports.icmp_type());
+        let work = work_of(next, ip.is_ipv6(), is_extension(next), Self::ICMP, kind);
         Some((work, ip.dst()))
     }
 
@@ -149,10 +146,9 @@ impl Wire for Ipv6 {
         ports: Ports,
         counted_down: u32,
     ) -> Result<(), WriteFailed> {
-        skb.store(packet.l4, &ports, false)?;
         // All of it goes into the device's sum: see `store_addresses`.
         Self::store_hop(skb, packet.l3, counted_down)?;
-        Self::store_addresses(skb, packet.l3, 0, &packet.key, ends, true)
+        Self::store_ends(skb, packet, ends, ports)
     }
 
     #[inline(always)]

@@ -32,6 +32,8 @@ pub trait Ip: 'static {
     const LOOPBACK: Self::Addr;
 
     fn is_loopback(address: Self::Addr) -> bool;
+    /// Returns an address as four words, as on the wire; an IPv4 address is the last of them.
+    fn words(address: Self::Addr) -> [u32; 4];
     /// Returns the octets of an address, for a log line.
     fn octets(address: &Self::Addr) -> Self::Octets;
 }

@@ -153,7 +153,6 @@ impl<'a, A: Addr> Choice<'a, A> {
             held: held.unwrap_or_default(),
         }
     }
-    /// Whether the client has affinity to a backend.
     #[inline(always)]
     pub fn is_held(&self) -> bool {
         self.is_held

@@ -82,7 +82,6 @@ impl SockAddr {
         // SAFETY: the context is valid.
         unsafe { (*self.raw).__bindgen_anon_1.sk }
     }
-    /// Whether the socket is connected to a peer.
     #[inline(always)]
     pub fn is_connected(self) -> bool {
         const ESTABLISHED: u32 = 1;
@@ -95,12 +94,11 @@ impl SockAddr {
     fn v6(self) -> [u32; 4] {
         // SAFETY: as above.
         unsafe {
-            let raw = self.raw;
             [
-                (&raw const (*raw).user_ip6[0]).read_volatile(),
-                (&raw const (*raw).user_ip6[1]).read_volatile(),
-                (&raw const (*raw).user_ip6[2]).read_volatile(),
-                (&raw const (*raw).user_ip6[3]).read_volatile(),
+                (&raw const (*self.raw).user_ip6[0]).read_volatile(),
+                (&raw const (*self.raw).user_ip6[1]).read_volatile(),
+                (&raw const (*self.raw).user_ip6[2]).read_volatile(),
+                (&raw const (*self.raw).user_ip6[3]).read_volatile(),
             ]
         }
     }
@@ -108,11 +106,10 @@ impl SockAddr {
     fn set_v6(self, words: [u32; 4]) {
         // SAFETY: as above; the field is writable.
         unsafe {
-            let raw = self.raw;
-            (&raw mut (*raw).user_ip6[0]).write_volatile(words[0]);
-            (&raw mut (*raw).user_ip6[1]).write_volatile(words[1]);
-            (&raw mut (*raw).user_ip6[2]).write_volatile(words[2]);
-            (&raw mut (*raw).user_ip6[3]).write_volatile(words[3]);
+            (&raw mut (*self.raw).user_ip6[0]).write_volatile(words[0]);
+            (&raw mut (*self.raw).user_ip6[1]).write_volatile(words[1]);
+            (&raw mut (*self.raw).user_ip6[2]).write_volatile(words[2]);
+            (&raw mut (*self.raw).user_ip6[3]).write_volatile(words[3]);
         }
     }
     /// Whether the IPv6 address in the system call is IPv4-mapped.

@@ -107,7 +107,6 @@ pub fn enter_first<F: Family>(key: &SocketKey<F::Addr>, entry: &mut SocketEntry<
     F::sockets().insert(key, &*entry, BPF_EXIST as u64).is_ok()
 }
 
-/// Removes a socket's first entry if there is one.
 #[inline(always)]
 pub fn remove_first<F: Family>(key: &SocketKey<F::Addr>) {
     let Some(bucket) = Bucket::of::<F>(key.cookie) else {
@@ -239,11 +238,10 @@ struct List<F: Family> {
 }
 
 extern "C" fn remove_pair<F: Family>(_n: u64, list: &mut List<F>) -> u64 {
-    const STOP: u64 = 1;
     let forward = SocketKey::new(list.cookie, SocketRole::FORWARD, list.next, list.next_port);
     let mut buffer = EntryBuffer::uninit();
     let Some(found) = find::<F>(&forward, &mut buffer) else {
-        return STOP;
+        return helpers::STOP;
     };
     let entry = found.entry;
     let reverse = reverse_key(&list.cookie, entry);

@@ -277,7 +277,7 @@ fn fill_reply<F: Family>(
 #[inline(never)]
 fn judge_ends<F: Family>(scratch: &mut Scratch<F::Addr>) -> u32 {
     let Scratch { key, entry, .. } = scratch;
-    let needs_stack = F::needs_stack(key.src) | F::needs_stack(key.dst);
+    let needs_stack = lookup::needs_stack::<F>(key.src) | lookup::needs_stack::<F>(key.dst);
     if needs_stack != 0 {
         entry.flags |= FlowEntry::<F::Addr>::NEEDS_STACK;
         flow::seal::<F>(entry, key);

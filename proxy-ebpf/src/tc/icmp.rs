@@ -19,7 +19,7 @@ use crate::{
         node,
         workspace::Scratch,
     },
-    packet::{Packet, Skb, access::WriteFailed, quote},
+    packet::{Packet, Skb, quote},
 };
 
 /// Handles an ICMP packet at ingress.
@@ -72,10 +72,10 @@ pub fn ingress<F: Family>(
     let ends = (&packet.key.src, &tuple.dst);
     // The error is forwarded as the flow's packets are: where those are redirected past the stack,
     // the stack does not know the flow.
-    conclude(
-        quote::rewrite::<F>(skb, packet, &quote, quoted, tuple, ends),
-        translate::send_on(entry, Counter::IcmpTranslated),
-    )
+    match quote::rewrite::<F>(skb, packet, &quote, quoted, tuple, ends) {
+        Ok(()) => translate::send_on(entry, Counter::IcmpTranslated),
+        Err(_) => Outcome::drop(Counter::DroppedRewrite),
+    }
 }
 
 /// Handles an ICMP packet at egress.
@@ -121,16 +121,8 @@ pub fn egress<F: Family>(
     }
     skb.set_mark(skb.mark() & !globals::masquerade_marks());
     let ends = (&tuple.src, &packet.key.dst);
-    conclude(
-        quote::rewrite::<F>(skb, packet, &quote, quoted, tuple, ends),
-        Outcome::pass(Counter::IcmpTranslated),
-    )
-}
-
-#[inline(always)]
-fn conclude(rewritten: Result<(), WriteFailed>, done: Outcome) -> Outcome {
-    match rewritten {
-        Ok(()) => done,
+    match quote::rewrite::<F>(skb, packet, &quote, quoted, tuple, ends) {
+        Ok(()) => Outcome::pass(Counter::IcmpTranslated),
         Err(_) => Outcome::drop(Counter::DroppedRewrite),
     }
 }

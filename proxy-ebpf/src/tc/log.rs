@@ -23,8 +23,7 @@ pub fn outcome<F: Family>(skb: Skb, outcome: Outcome) -> Outcome {
 }
 
 by_family! {
-    /// Logs a line about the packet in the workspace; `fault` is not 0 for a fault. The returned 0
-    /// has no meaning.
+    /// Logs a line about the packet in the workspace; `fault` is not 0 for a fault.
     fn say(skb, counter, fault) = portolan_say_v4 portolan_say_v6 of line
 }
 /// Writes the counter as a number, which the agent replaces by the counter's name: text costs the

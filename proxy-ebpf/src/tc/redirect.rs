@@ -149,7 +149,7 @@ pub fn refile<F: Family>() {
 }
 
 by_family! {
-    /// See [`refile`]; the returned 0 has no meaning.
+    /// See [`refile`].
     fn end_of_packet() = portolan_end_v4 portolan_end_v6 of end
 }
 

@@ -73,7 +73,6 @@ impl Step {
     pub const fn word(self) -> u32 {
         self.0
     }
-    /// Restores a step from [`Self::word`].
     #[inline(always)]
     pub const fn from_word(word: u32) -> Self {
         Self(word)
