@@ -118,7 +118,7 @@ impl Wire for Ipv6 {
         ends: (V6, V6),
         recompute: bool,
     ) -> Result<(), WriteFailed> {
-        // To `recompute` is needed for the packet itself: the transport checksum's helper takes the
+        // The packet itself needs `recompute`: the transport checksum's helper takes the
         // address change out of the device's sum, because it assumes that a header checksum
         // compensates the change. IPv6 has none, so this adds the change back. (From Linux 6.16 on,
         // BPF_F_IPV6 would do; this works on every kernel.)

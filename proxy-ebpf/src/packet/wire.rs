@@ -54,8 +54,7 @@ pub trait Wire: Ip + Sized {
     /// Returns how a packet must be examined, and its destination. `None` if the packet's first
     /// bytes are not in the linear part of the buffer.
     fn work(skb: Skb, l3: u32) -> Option<(Work, Self::Addr)>;
-    /// [`parse::parse`], inlined for IPv4; `false` for a packet that cannot concern a
-    /// service.
+    /// [`parse::parse`], inlined for IPv4; `false` for a packet that cannot concern a service.
     // VERIFIER: for IPv6 this and the next two are subprograms: their copies of addresses would
     // fill the callers' stacks.
     #[inline(always)]

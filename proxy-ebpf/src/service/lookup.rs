@@ -86,8 +86,8 @@ impl<T: Tables> FrontendMaps<T::Addr> for Maps<T> {
 
 /// Makes the subprograms `$v4` and `$v6` of the generic function `$body`, which takes an address,
 /// and the generic function `$name`, which calls the subprogram of its family.
-// VERIFIER: they are exported and take plain numbers, so that each is verified once and not on every
-// path that leads to it.
+// VERIFIER: they are exported and take plain numbers, so that each is verified once and not on
+// every path that leads to it.
 macro_rules! by_address {
     ($(#[$doc:meta])* $vis:vis fn $name:ident(address $(, $word:ident)?) = $v4:ident $v6:ident of $body:ident) => {
         $(#[$doc])*
@@ -122,7 +122,8 @@ by_address! {
 by_address! {
     /// Whether this address lies in a range that cluster IPs are allocated from, is not the node's
     /// own, and packets to unallocated cluster IPs are to be dropped: 1 or 0.
-    fn is_allocatable(address) = portolan_is_allocatable_v4 portolan_is_allocatable_v6 of allocatable
+    fn is_allocatable(address)
+        = portolan_is_allocatable_v4 portolan_is_allocatable_v6 of allocatable
 }
 
 by_address! {
