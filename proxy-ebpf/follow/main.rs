@@ -5,11 +5,14 @@
 #![no_std]
 #![no_main]
 
+#[path = "../src/object.rs"]
+mod object;
+
 use core::ptr;
 
 use aya_ebpf::{
     EbpfContext,
-    bindings::{BPF_F_CURRENT_CPU, BPF_F_INGRESS},
+    bindings::BPF_F_INGRESS,
     btf_maps::{Array, HashMap, PerCpuArray, PerfEventArray},
     helpers::generated as helpers,
     macros::{btf_map, classifier, raw_tracepoint},
@@ -186,7 +189,8 @@ fn see(ctx: &RawTracePointContext, seen: Seen, location: u64, reason: u32) -> i3
     } else {
         [0; 6]
     };
-    hand_over(ctx, sighting);
+    // SAFETY: the context is valid.
+    unsafe { object::hand_over(ctx.as_ptr(), sighting, &OUT, &LOST, 0) };
     0
 }
 
@@ -194,32 +198,3 @@ fn see(ctx: &RawTracePointContext, seen: Seen, location: u64, reason: u32) -> i3
 fn is_end(end: End) -> bool {
     ENDS.get_ptr(end).is_some()
 }
-
-#[inline(always)]
-fn hand_over(ctx: &RawTracePointContext, sighting: &mut Sighting) {
-    // SAFETY: the context is valid, and the sighting as long as it says.
-    let failed = unsafe {
-        helpers::bpf_perf_event_output(
-            ctx.as_ptr(),
-            ptr::from_ref(&OUT).cast_mut().cast(),
-            BPF_F_CURRENT_CPU,
-            ptr::from_mut(sighting).cast(),
-            size_of::<Sighting>() as u64,
-        )
-    };
-    if failed != 0
-        && let Some(count) = LOST.get_ptr_mut(0)
-    {
-        // SAFETY: this CPU's own element.
-        unsafe { *count += 1 };
-    }
-}
-
-#[panic_handler]
-fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    loop {}
-}
-
-#[unsafe(link_section = "license")]
-#[unsafe(no_mangle)]
-static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

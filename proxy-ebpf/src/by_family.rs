@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! Subprograms that exist once for each IP family. Such a function is exported: so the kernel
 //! verifies it once and not on every path that leads to it. Its arguments and its result must be
-//! plain numbers.
+//! plain numbers. One that has nothing to say returns 0.
 
 /// Makes the subprograms `$v4` and `$v6` of the generic function `$body`, and the generic function
 /// `$name`, which calls the subprogram of its family. A first argument `skb` is the packet.
@@ -17,8 +17,8 @@ macro_rules! by_family {
                 $v6(skb.raw())
             })
         }
-        by_family! { @skb $v4 [] $body Ipv4 word }
-        by_family! { @skb $v6 [] $body Ipv6 word }
+        by_family! { @skb $v4 [] $body Ipv4 [.word()] }
+        by_family! { @skb $v6 [] $body Ipv6 [.word()] }
     };
     ($(#[$doc:meta])* $vis:vis fn $name:ident(skb $(, $arg:ident)*) = $v4:ident $v6:ident of $body:ident) => {
         $(#[$doc])*
@@ -30,8 +30,8 @@ macro_rules! by_family {
                 $v6(skb.raw(), $($arg),*)
             }
         }
-        by_family! { @skb $v4 [$($arg)*] $body Ipv4 as_it_is }
-        by_family! { @skb $v6 [$($arg)*] $body Ipv6 as_it_is }
+        by_family! { @skb $v4 [$($arg)*] $body Ipv4 [] }
+        by_family! { @skb $v6 [$($arg)*] $body Ipv6 [] }
     };
     ($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident),*) = $v4:ident $v6:ident of $body:ident) => {
         $(#[$doc])*
@@ -46,23 +46,18 @@ macro_rules! by_family {
         by_family! { @words $v4 [$($arg)*] $body Ipv4 }
         by_family! { @words $v6 [$($arg)*] $body Ipv6 }
     };
-    (@skb $name:ident [$($arg:ident)*] $body:ident $family:ident $result:ident) => {
-        #[doc = concat!("See [`", stringify!($body), "`].")]
+    (@skb $name:ident [$($arg:ident)*] $body:ident $family:ident [$($word:tt)*]) => {
         #[unsafe(no_mangle)]
         #[inline(never)]
         pub extern "C" fn $name(skb: *mut aya_ebpf::bindings::__sk_buff, $($arg: u32),*) -> u32 {
-            let result = $body::<$crate::packet::$family>($crate::packet::Skb::of(skb), $($arg),*);
-            by_family! { @$result result }
+            $body::<$crate::packet::$family>($crate::packet::Skb::new(skb), $($arg),*) $($word)*
         }
     };
     (@words $name:ident [$($arg:ident)*] $body:ident $family:ident) => {
-        #[doc = concat!("See [`", stringify!($body), "`].")]
         #[unsafe(no_mangle)]
         #[inline(never)]
         pub extern "C" fn $name($($arg: u32),*) -> u32 {
             $body::<$crate::packet::$family>($($arg),*)
         }
     };
-    (@word $result:ident) => { $result.word() };
-    (@as_it_is $result:ident) => { $result };
 }

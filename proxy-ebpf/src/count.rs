@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! The outcome of a program's run on a packet: its action, and the one counter that says why.
 
-use core::arch::asm;
-
 use aya_ebpf::bindings::{TC_ACT_REDIRECT, TC_ACT_SHOT, TC_ACT_UNSPEC};
 use proxy_common::Counter;
 
-use crate::maps::COUNTERS;
+use crate::{helpers, maps::COUNTERS};
 
 /// Adds one to a counter from a socket hook. The addition is atomic: the hook runs in process
 /// context, which a tc program may interrupt.
@@ -15,11 +13,11 @@ pub fn add(counter: Counter) {
     add_at(counter as u32);
 }
 
-/// Counts a packet that XDP takes. A plain addition is enough, unlike in `add`: programs at tc and
-/// XDP do not interrupt each other on a CPU.
+/// Adds one to the counter with this index, at tc or XDP. A plain addition is enough, unlike in
+/// `add`: the programs there do not interrupt each other on a CPU.
 #[inline(always)]
-pub fn one(counter: Counter) {
-    if let Some(count) = COUNTERS.get_ptr_mut(counter as u32) {
+pub fn one(counter: u32) {
+    if let Some(count) = COUNTERS.get_ptr_mut(counter) {
         // SAFETY: this CPU's own element.
         unsafe { *count += 1 };
     }
@@ -29,10 +27,8 @@ pub fn one(counter: Counter) {
 #[inline(always)]
 pub fn add_at(counter: u32) {
     if let Some(count) = COUNTERS.get_ptr_mut(counter) {
-        // SAFETY: this CPU's own element; the addition is one atomic instruction.
-        unsafe {
-            asm!("lock *(u64 *)({count} + 0) += {one}", count = in(reg) count, one = in(reg) 1_u64)
-        };
+        // SAFETY: this CPU's own element.
+        unsafe { helpers::increment(count) };
     }
 }
 
@@ -51,16 +47,11 @@ const FORWARD: i32 = 0x100;
 pub struct Outcome(u32);
 
 impl Outcome {
-    #[inline(always)]
-    const fn new(action: i32, counter: Counter) -> Self {
-        Self((action as u32) << 16 | counter as u32)
-    }
     /// Returns the outcome as one word, for an exported subprogram.
     #[inline(always)]
     pub const fn word(self) -> u32 {
         self.0
     }
-    /// Restores an outcome from [`Self::word`].
     #[inline(always)]
     pub const fn from_word(word: u32) -> Self {
         Self(word)
@@ -68,22 +59,22 @@ impl Outcome {
     /// Passes the packet on to the stack and to foreign programs.
     #[inline(always)]
     pub const fn pass(counter: Counter) -> Self {
-        Self::new(PASS, counter)
+        Self::sent(PASS, counter)
     }
     /// Sends the packet on to its flow's other end: through the stack, unless `redirect` sends it
     /// past the stack.
     #[inline(always)]
     pub const fn forward(counter: Counter) -> Self {
-        Self::new(FORWARD, counter)
+        Self::sent(FORWARD, counter)
     }
     #[inline(always)]
     pub const fn drop(counter: Counter) -> Self {
-        Self::new(TC_ACT_SHOT, counter)
+        Self::sent(TC_ACT_SHOT, counter)
     }
-    /// Outcome of a packet that a helper of the kernel has already sent by one of tc's actions.
+    /// Outcome of a packet with this action, by which a helper of the kernel may have sent it.
     #[inline(always)]
     pub const fn sent(action: i32, counter: Counter) -> Self {
-        Self::new(action, counter)
+        Self((action as u32) << 16 | counter as u32)
     }
     /// Whether ingress forwards the packet: see [`Self::forward`].
     #[inline(always)]
@@ -105,12 +96,6 @@ impl Outcome {
     pub const fn counter(self) -> u32 {
         self.0 & 0xffff
     }
-    /// Whether the programs, or the contents of the maps, are at fault for this outcome.
-    #[inline(always)]
-    pub const fn is_fault(self) -> bool {
-        self.counter() == Counter::DroppedInconsistent as u32
-    }
-    /// Whether the outcome has this counter.
     #[inline(always)]
     pub const fn is_of(self, counter: Counter) -> bool {
         self.counter() == counter as u32
@@ -128,10 +113,7 @@ impl Outcome {
     /// Adds one to the counter and returns the action for the kernel.
     #[inline(always)]
     pub fn conclude(self) -> i32 {
-        if let Some(count) = COUNTERS.get_ptr_mut(self.counter()) {
-            // SAFETY: this CPU's own element; programs do not interrupt each other at tc.
-            unsafe { *count += 1 };
-        }
+        one(self.counter());
         match self.action() {
             FORWARD => PASS,
             action => action,

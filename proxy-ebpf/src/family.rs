@@ -2,12 +2,11 @@
 //! An IP family as the programs' type parameter: what differs between the families on the wire, and
 //! the family's maps. All other code is generic over the family.
 
-use crate::{packet::Wire, service::lookup::Lookup};
+use crate::{maps::tables::Tables, packet::Wire};
 
 pub use crate::packet::{Ipv4, Ipv6};
 
-/// An IP family: its headers ([`Wire`]), its maps ([`crate::maps::tables::Tables`]) and its
-/// look-ups of services ([`Lookup`]).
-pub trait Family: Wire + Lookup {}
+/// An IP family: its headers ([`Wire`]), and its maps and settings ([`Tables`]).
+pub trait Family: Wire + Tables {}
 
-impl<T: Wire + Lookup> Family for T {}
+impl<T: Wire + Tables> Family for T {}

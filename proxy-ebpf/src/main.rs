@@ -16,6 +16,7 @@ mod family;
 mod globals;
 mod helpers;
 mod maps;
+mod object;
 mod packet;
 mod service;
 mod socket;
@@ -35,43 +36,43 @@ use crate::{
 
 #[classifier]
 pub fn ingress(ctx: TcContext) -> i32 {
-    tc::ingress(Skb::new(&ctx), true)
+    tc::ingress(Skb::new(ctx.skb.skb), true)
 }
 
 #[classifier]
 pub fn egress(ctx: TcContext) -> i32 {
-    tc::egress(Skb::new(&ctx), true)
+    tc::egress(Skb::new(ctx.skb.skb), true)
 }
 
 /// Like `ingress`, for devices without a link-layer header.
 #[classifier]
 pub fn ingress_l3(ctx: TcContext) -> i32 {
-    tc::ingress(Skb::new(&ctx), false)
+    tc::ingress(Skb::new(ctx.skb.skb), false)
 }
 
 /// Like `egress`, for devices without a link-layer header.
 #[classifier]
 pub fn egress_l3(ctx: TcContext) -> i32 {
-    tc::egress(Skb::new(&ctx), false)
+    tc::egress(Skb::new(ctx.skb.skb), false)
 }
 
 /// Egress of the loopback device: drops packets of connections of the node to itself that the
 /// policy drops.
 #[classifier]
 pub fn egress_loopback(ctx: TcContext) -> i32 {
-    tc::egress_loopback(Skb::new(&ctx))
+    tc::egress_loopback(Skb::new(ctx.skb.skb))
 }
 
 /// Removes idle IPv4 flows: see `tc::expire`.
 #[classifier]
 pub fn expire_v4(ctx: TcContext) -> i32 {
-    tc::expire::<Ipv4>(Skb::new(&ctx))
+    tc::expire::<Ipv4>(Skb::new(ctx.skb.skb))
 }
 
 /// Removes idle IPv6 flows: see `tc::expire`.
 #[classifier]
 pub fn expire_v6(ctx: TcContext) -> i32 {
-    tc::expire::<Ipv6>(Skb::new(&ctx))
+    tc::expire::<Ipv6>(Skb::new(ctx.skb.skb))
 }
 
 /// XDP at an uplink: takes packets of known flows before tc sees them.
@@ -144,12 +145,3 @@ pub fn bind_v6(ctx: SockAddrContext) -> i32 {
 pub fn release(ctx: SockContext) -> i32 {
     socket::release(ctx)
 }
-
-#[panic_handler]
-fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    loop {}
-}
-
-#[unsafe(link_section = "license")]
-#[unsafe(no_mangle)]
-static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

@@ -5,9 +5,12 @@
 #![no_std]
 #![no_main]
 
+#[path = "../src/object.rs"]
+mod object;
+
 use aya_ebpf::{
     EbpfContext,
-    bindings::{BPF_F_CURRENT_CPU, bpf_sock_addr},
+    bindings::bpf_sock_addr,
     btf_maps::{Array, HashMap, PerCpuArray, PerfEventArray},
     helpers::{bpf_get_current_comm, bpf_get_current_pid_tgid, generated as helpers},
     macros::{btf_map, cgroup_sock_addr},
@@ -91,7 +94,8 @@ fn tell_v4(ctx: &SockAddrContext, hook: Hook) -> i32 {
     let raw: *mut bpf_sock_addr = ctx.as_ptr().cast();
     // SAFETY: the context is valid for the program's run.
     let address = V4::from_word(unsafe { (*raw).user_ip4 });
-    tell::<V4>(raw, address, address.widened(), hook)
+    let entries = (&BUCKETS_V4, &SOCKETS_V4);
+    tell(raw, address, address.widened(), hook, entries)
 }
 
 #[inline(always)]
@@ -109,45 +113,25 @@ fn tell_v6(ctx: &SockAddrContext, hook: Hook) -> i32 {
     };
     let address = V6::from_words(words);
     if words[0] | words[1] == 0 && words[2] == 0xffff_u32.to_be() {
-        tell::<V4>(raw, V4::from_word(words[3]), address, hook)
+        let entries = (&BUCKETS_V4, &SOCKETS_V4);
+        tell(raw, V4::from_word(words[3]), address, hook, entries)
     } else {
-        tell::<V6>(raw, address, address, hook)
+        let entries = (&BUCKETS_V6, &SOCKETS_V6);
+        tell(raw, address, address, hook, entries)
     }
 }
 
 /// A family's entries of sockets.
-trait Entries: Addr {
-    fn bucket(index: u32) -> Option<*mut SocketBucket<Self>>;
-    fn further(key: &SocketKey<Self>) -> Option<*mut SocketEntry<Self>>;
-    const VERSION: u8;
-}
-
-impl Entries for V4 {
-    const VERSION: u8 = 4;
-    #[inline(always)]
-    fn bucket(index: u32) -> Option<*mut SocketBucket<Self>> {
-        BUCKETS_V4.get_ptr_mut(index)
-    }
-    #[inline(always)]
-    fn further(key: &SocketKey<Self>) -> Option<*mut SocketEntry<Self>> {
-        SOCKETS_V4.get_ptr_mut(key)
-    }
-}
-
-impl Entries for V6 {
-    const VERSION: u8 = 6;
-    #[inline(always)]
-    fn bucket(index: u32) -> Option<*mut SocketBucket<Self>> {
-        BUCKETS_V6.get_ptr_mut(index)
-    }
-    #[inline(always)]
-    fn further(key: &SocketKey<Self>) -> Option<*mut SocketEntry<Self>> {
-        SOCKETS_V6.get_ptr_mut(key)
-    }
-}
+type Entries<A> = (&'static Buckets<A>, &'static Sockets<A>);
 
 #[inline(always)]
-fn tell<A: Entries>(raw: *mut bpf_sock_addr, address: A, wide: V6, hook: Hook) -> i32 {
+fn tell<A: Addr>(
+    raw: *mut bpf_sock_addr,
+    address: A,
+    wide: V6,
+    hook: Hook,
+    entries: Entries<A>,
+) -> i32 {
     let Some(filter) = FILTER.get_ptr(0) else {
         return PROCEED;
     };
@@ -171,7 +155,7 @@ fn tell<A: Entries>(raw: *mut bpf_sock_addr, address: A, wide: V6, hook: Hook) -
     event.process = (bpf_get_current_pid_tgid() >> 32) as u32;
     event.command = bpf_get_current_comm().unwrap_or([0; 16]);
     let named = |tuple: &mut Tuple, address: V6, port: Port| {
-        tuple.family = A::VERSION;
+        tuple.family = if A::BITS == V4::BITS { 4 } else { 6 };
         // MPTCP's number needs more than eight bits.
         tuple.protocol = Protocol(if protocol > 0xff { 0 } else { protocol as u8 });
         if matches!(hook, Hook::Receive | Hook::Bind) {
@@ -182,7 +166,7 @@ fn tell<A: Entries>(raw: *mut bpf_sock_addr, address: A, wide: V6, hook: Hook) -
     };
     named(&mut event.before, wide, port);
     named(&mut event.after, wide, port);
-    let found = entry::<A>(event.cookie, address, port, hook);
+    let found = entry(event.cookie, address, port, hook, entries);
     if let Some((entry, dropped)) = found {
         // SAFETY: an element whose memory the kernel keeps; one that is replaced meanwhile shows
         // another call's address.
@@ -214,11 +198,12 @@ fn tell<A: Entries>(raw: *mut bpf_sock_addr, address: A, wide: V6, hook: Hook) -
 /// The entry that explains the address of the call, and whether it says that the socket's data is
 /// dropped.
 #[inline(always)]
-fn entry<A: Entries>(
+fn entry<A: Addr>(
     cookie: u64,
     address: A,
     port: Port,
     hook: Hook,
+    (buckets, sockets): Entries<A>,
 ) -> Option<(*mut SocketEntry<A>, bool)> {
     if hook as u8 == Hook::Bind as u8 {
         return None;
@@ -236,7 +221,7 @@ fn entry<A: Entries>(
         };
         (is_it, dropped)
     };
-    let bucket = A::bucket(cookie.bucket_index())?;
+    let bucket = buckets.get_ptr_mut(cookie.bucket_index())?;
     // SAFETY: an element whose memory the kernel keeps.
     let (owner, first) = unsafe { ((*bucket).owner, &raw mut (*bucket).entry) };
     let connected = SocketKey::connected(cookie);
@@ -245,7 +230,7 @@ fn entry<A: Entries>(
     {
         return Some((first, dropped));
     }
-    if let Some(entry) = A::further(&connected)
+    if let Some(entry) = sockets.get_ptr_mut(&connected)
         && let (true, dropped) = fits(entry)
     {
         return Some((entry, dropped));
@@ -255,7 +240,7 @@ fn entry<A: Entries>(
     } else {
         SocketRole::REVERSE
     };
-    let entry = A::further(&SocketKey::new(cookie, role, address, port))?;
+    let entry = sockets.get_ptr_mut(&SocketKey::new(cookie, role, address, port))?;
     Some((entry, false))
 }
 
@@ -264,37 +249,9 @@ fn hand_over(raw: *mut bpf_sock_addr, event: &mut Event) {
     if let Some(rate) = RATE.get_ptr_mut(0) {
         // SAFETY: plain numbers; of what two CPUs do at once, a few events more may come.
         if !unsafe { &mut *rate }.takes(event.time) {
-            return lose(lost::RATE);
+            return object::lose(&LOST, lost::RATE);
         }
     }
-    // SAFETY: the context is valid, and the event as long as it says.
-    let failed = unsafe {
-        helpers::bpf_perf_event_output(
-            raw.cast(),
-            core::ptr::from_ref(&OUT).cast_mut().cast(),
-            BPF_F_CURRENT_CPU,
-            core::ptr::from_mut(event).cast(),
-            size_of::<Event>() as u64,
-        )
-    };
-    if failed != 0 {
-        lose(lost::UNREAD);
-    }
+    // SAFETY: the context is valid.
+    unsafe { object::hand_over(raw.cast(), event, &OUT, &LOST, lost::UNREAD) };
 }
-
-#[inline(always)]
-fn lose(why: u32) {
-    if let Some(count) = LOST.get_ptr_mut(why) {
-        // SAFETY: this CPU's own element; another task that counts at the same moment may lose one.
-        unsafe { *count += 1 };
-    }
-}
-
-#[panic_handler]
-fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    loop {}
-}
-
-#[unsafe(link_section = "license")]
-#[unsafe(no_mangle)]
-static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

@@ -14,6 +14,7 @@ use proxy_common::{
 };
 
 use crate::{
+    helpers,
     maps::{
         tables::Tables,
         workspace::{self, EntryBuffer, Scratch, Workspace},
@@ -30,14 +31,8 @@ pub struct Found<'a, A> {
 }
 
 /// An element of the flow table. Some of its fields may be stored at any time.
+#[derive(Clone, Copy)]
 pub struct Element<A>(*mut FlowEntry<A>);
-
-impl<A> Clone for Element<A> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<A> Copy for Element<A> {}
 
 /// Looks a tuple up and copies its entry to `buffer`, because the stack is too short for a copy.
 /// None if there is no entry, or if the kernel reused the element during the copy.
@@ -46,15 +41,9 @@ pub fn find<'a, T: Tables>(
     key: &FlowKey<T::Addr>,
     buffer: &'a mut EntryBuffer<T::Addr>,
 ) -> Option<Found<'a, T::Addr>> {
-    let mut element = T::flows().get_ptr_mut(key)?;
-    // SAFETY: both are valid for an entry; the kernel keeps the element's memory.
-    unsafe { core::ptr::copy_nonoverlapping(element, buffer.as_mut_ptr(), 1) };
-    // The compiler must not read the element again, neither for the check nor for a use: the copy
-    // that is checked is the one that is used.
-    // SAFETY: a register is copied to itself; all memory counts as touched.
-    unsafe { asm!("{element} = {element}", element = inout(reg) element) };
-    // SAFETY: copied above; every bit pattern is valid.
-    let entry = unsafe { buffer.assume_init_ref() };
+    let element = T::flows().get_ptr_mut(key)?;
+    // SAFETY: the kernel keeps the element's memory; every bit pattern is valid.
+    let (entry, element) = unsafe { helpers::copy(element, buffer) };
     (T::flow_check(key, entry) == entry.check).then_some(Found {
         entry,
         element: Element(element),
@@ -110,7 +99,7 @@ impl<A> Element<A> {
     }
 }
 
-impl<A> Found<'_, A> {
+impl<A: Addr> Found<'_, A> {
     /// Whether no packet of the flow has been seen for a second.
     #[inline(always)]
     pub fn is_old(&self, now: u64) -> bool {
@@ -149,10 +138,7 @@ impl<A> Found<'_, A> {
     /// For the entry of a masqueraded reply: whether this reply changes nothing in its flow, see
     /// [`is_routine`]. If it does, egress accounts the reply, and this entry notes that.
     #[inline(always)]
-    pub fn changes_nothing(&self, skb: Skb, packet: &Packet<A>, now: u64) -> bool
-    where
-        A: Addr,
-    {
+    pub fn changes_nothing(&self, skb: Skb, packet: &Packet<A>, now: u64) -> bool {
         let (protocol, signals, entry) = (packet.key.protocol, packet.signals, self.entry);
         let number = if protocol == Protocol::TCP {
             packet.acknowledgement(skb)
@@ -165,12 +151,7 @@ impl<A> Found<'_, A> {
         {
             return true;
         }
-        self.element.change(Change {
-            set: FlowState::ANSWERED,
-            clear: FlowState::NEW,
-        });
-        self.element.see(now);
-        self.element.set_sequence(number);
+        self.note_answered(number, now);
         false
     }
     /// Notes a TCP segment's acknowledgement number in the entry, if the number is plausible.
@@ -207,13 +188,18 @@ impl<A> Found<'_, A> {
     /// other entries are up to date.
     #[inline(always)]
     pub fn note_answered(&self, acknowledged: u32, now: u64) {
+        self.element.set_sequence(acknowledged);
+        self.mark_answered(now);
+    }
+    /// Notes in a reply's entry that the original entry is up to date.
+    #[inline(always)]
+    fn mark_answered(&self, now: u64) {
         if self.entry.state == FlowState::NEW {
             self.element.change(Change {
                 set: FlowState::ANSWERED,
                 clear: FlowState::NEW,
             });
         }
-        self.element.set_sequence(acknowledged);
         self.element.see(now);
     }
 }
@@ -375,14 +361,7 @@ pub fn account_reply<T: Tables>(
         let change = change_by_backend(state, key.protocol, signals, expected, carries_data);
         refiled = original.change(key.protocol, change, now);
     }
-    // Notes in the reply entry that the original entry is up to date.
-    if entry.state == FlowState::NEW {
-        found.element.change(Change {
-            set: FlowState::ANSWERED,
-            clear: FlowState::NEW,
-        });
-    }
-    found.element.see(now);
+    found.mark_answered(now);
     refiled
 }
 
@@ -415,9 +394,10 @@ pub fn claim<T: Tables>(key: &FlowKey<T::Addr>, entry: &FlowEntry<T::Addr>) -> C
 /// there is no such index. For entry points only, once in a run.
 #[inline(always)]
 pub fn workspace<T: Tables>(index: u32, l3: u32) -> Option<&'static mut Workspace<T::Addr>> {
-    let workspace = T::workspaces().get_ptr_mut(index)?;
     // SAFETY: this CPU's own element, which an entry point takes once.
-    Some(unsafe { Workspace::begin(workspace, l3) })
+    let workspace = unsafe { &mut *T::workspaces().get_ptr_mut(index)? };
+    workspace.packet.begin(l3);
+    Some(workspace)
 }
 
 /// Returns this CPU's workspace for attached programs, as the previous function of this run has

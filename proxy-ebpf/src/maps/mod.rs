@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Every map of the programs, and access to them: by IP family (`tables`), the node's settings and
-//! addresses (`node`), port bits (`ports`), counters of backends (`traffic`), reports to `portolan
-//! trace` (`trace`), the flow table (`flow`) and the rings of flows that may be evicted (`ring`), a
-//! program's own memory (`workspace`). The agent replaces the maps' sizes by its settings.
+//! Every map of the programs, and access to them: those of an IP family (`tables`), the node's
+//! settings and addresses (`node`), port bits (`ports`), counters of backends (`traffic`), reports
+//! to `portolan trace` (`trace`), the flow table (`flow`) and the rings of flows that may be evicted
+//! (`ring`), a program's own memory (`workspace`). The agent replaces the maps' sizes by its
+//! settings.
 
 pub mod flow;
 pub mod next_hop;
@@ -23,10 +24,9 @@ use aya_ebpf::{
 use proxy_common::{
     AffinityEntry, AffinityKey, Backend, BackendId, Counter, FlowEntry, FlowKey, FrontendKey,
     LocalPod, PodAffinityKey, Record, RecordId, ServiceId, Settings, SocketBucket, SocketEntry,
-    SocketKey, V4, V6,
+    SocketKey,
     flow::ring::{Ring, RingEnds, ring_size},
-    maps::NEXT_HOP_SLOTS,
-    maps::{BETWEEN_PODS_SLOTS, DIRECT_SLOTS, SHARED_INTERFACE_SLOTS, capacity},
+    maps::{BETWEEN_PODS_SLOTS, DIRECT_SLOTS, NEXT_HOP_SLOTS, SHARED_INTERFACE_SLOTS, capacity},
     masquerade::MasqueradeSources,
     ports::WORDS,
     service::{FragmentKey, ServiceName, SourceRangeKey},
@@ -46,83 +46,35 @@ pub type Records<A> = Array<Record<A>, { capacity::RECORDS }, MMAPABLE>;
 pub type Backends<A> = Array<Backend<A>, { capacity::BACKENDS }, MMAPABLE>;
 pub type NodeAddresses<A> = HashMap<A, u32, { capacity::NODE_ADDRESSES }>;
 pub type SourceRanges<A> = LpmTrie<SourceRangeKey<A>, u32, { capacity::SOURCE_RANGES }>;
-pub type Affinity<A> = LruHashMap<AffinityKey<A>, AffinityEntry, { capacity::AFFINITY }>;
+pub type AffinityBy<K> = LruHashMap<K, AffinityEntry, { capacity::AFFINITY }>;
+pub type Affinity<A> = AffinityBy<AffinityKey<A>>;
 pub type Sockets<A> = HashMap<SocketKey<A>, SocketEntry<A>, { capacity::SOCKETS }>;
 pub type SocketBuckets<A> = Array<SocketBucket<A>, { SOCKET_BUCKETS as usize }, MMAPABLE>;
 pub type Flows<A> = HashMap<FlowKey<A>, FlowEntry<A>, { capacity::FLOWS }>;
 pub type Rings<A> =
     Array<FlowKey<A>, { (Ring::COUNT * ring_size(capacity::FLOWS as u32)) as usize }>;
 pub type Workspaces<A> = PerCpuArray<Workspace<A>, { workspace::COUNT as usize }>;
+/// Cached next hops. Slot: the hash of the next hop's destination, modulo the number of slots.
 pub type NextHops<A> = PerCpuArray<NextHop<A>, { NEXT_HOP_SLOTS as usize }>;
 /// Counters of the backends of one family.
 pub type TrafficOf = PerCpuArray<Traffic, { capacity::TRAFFIC }>;
+/// Key: a pod's address. Value: how redirected packets reach this pod of the node.
 pub type Pods<A> = HashMap<A, LocalPod, { capacity::PODS }>;
 pub type Fragments<A> = LruHashMap<FragmentKey<A>, u32, { capacity::FRAGMENTS }>;
 
-#[btf_map(name = "frontends_v4")]
-pub static FRONTENDS_V4: Frontends<V4> = Frontends::new();
-#[btf_map(name = "frontends_v6")]
-pub static FRONTENDS_V6: Frontends<V6> = Frontends::new();
-#[btf_map(name = "records_v4")]
-pub static RECORDS_V4: Records<V4> = Records::new();
-#[btf_map(name = "records_v6")]
-pub static RECORDS_V6: Records<V6> = Records::new();
 #[btf_map(name = "slots")]
 pub static SLOTS: Array<BackendId, { capacity::SLOTS }, MMAPABLE> = Array::new();
-#[btf_map(name = "backends_v4")]
-pub static BACKENDS_V4: Backends<V4> = Backends::new();
-#[btf_map(name = "backends_v6")]
-pub static BACKENDS_V6: Backends<V6> = Backends::new();
-#[btf_map(name = "addresses_v4")]
-pub static NODE_ADDRESSES_V4: NodeAddresses<V4> = NodeAddresses::new();
-#[btf_map(name = "addresses_v6")]
-pub static NODE_ADDRESSES_V6: NodeAddresses<V6> = NodeAddresses::new();
 #[btf_map(name = "ports")]
 pub static PORTS: Array<u64, { WORDS as usize }, MMAPABLE> = Array::new();
-#[btf_map(name = "sources_v4")]
-pub static SOURCE_RANGES_V4: SourceRanges<V4> = SourceRanges::new();
-#[btf_map(name = "sources_v6")]
-pub static SOURCE_RANGES_V6: SourceRanges<V6> = SourceRanges::new();
-#[btf_map(name = "affinity_v4")]
-pub static AFFINITY_V4: Affinity<V4> = Affinity::new();
-#[btf_map(name = "affinity_v6")]
-pub static AFFINITY_V6: Affinity<V6> = Affinity::new();
 #[btf_map(name = "affinity_pods")]
-pub static AFFINITY_PODS: LruHashMap<PodAffinityKey, AffinityEntry, { capacity::AFFINITY }> =
-    LruHashMap::new();
-#[btf_map(name = "sockets_v4")]
-pub static SOCKETS_V4: Sockets<V4> = Sockets::new();
-#[btf_map(name = "sockets_v6")]
-pub static SOCKETS_V6: Sockets<V6> = Sockets::new();
-#[btf_map(name = "sock_buckets_v4")]
-pub static SOCKET_BUCKETS_V4: SocketBuckets<V4> = SocketBuckets::new();
-#[btf_map(name = "sock_buckets_v6")]
-pub static SOCKET_BUCKETS_V6: SocketBuckets<V6> = SocketBuckets::new();
+pub static AFFINITY_PODS: AffinityBy<PodAffinityKey> = AffinityBy::new();
 /// The key is a cgroup's id: the packet path, not the socket hooks, serves the sockets of processes
 /// in and below the cgroup.
 #[btf_map(name = "exceptions")]
 pub static EXCEPTIONS: HashMap<u64, u32, { capacity::EXCEPTIONS }> = HashMap::new();
-#[btf_map(name = "flows_v4")]
-pub static FLOWS_V4: Flows<V4> = Flows::new();
-#[btf_map(name = "flows_v6")]
-pub static FLOWS_V6: Flows<V6> = Flows::new();
-#[btf_map(name = "rings_v4")]
-pub static RINGS_V4: Rings<V4> = Rings::new();
-#[btf_map(name = "rings_v6")]
-pub static RINGS_V6: Rings<V6> = Rings::new();
 /// Write and eviction counts of the rings, IPv4's rings first.
 #[btf_map(name = "ring_ends")]
 pub static RING_ENDS: Array<RingEnds, { 2 * Ring::COUNT as usize }> = Array::new();
-#[btf_map(name = "fragments_v4")]
-pub static FRAGMENTS_V4: Fragments<V4> = Fragments::new();
-#[btf_map(name = "fragments_v6")]
-pub static FRAGMENTS_V6: Fragments<V6> = Fragments::new();
-/// Key: a pod's address. Value: how redirected packets reach this pod of the node.
-#[btf_map(name = "pods_v4")]
-pub static PODS_V4: Pods<V4> = Pods::new();
-/// Key: a pod's address. Value: how redirected packets reach this pod of the node.
-#[btf_map(name = "pods_v6")]
-pub static PODS_V6: Pods<V6> = Pods::new();
 /// Key: interface index. Value: the agent's data on it, see [`proxy_common::maps::interface`].
 #[btf_map(name = "interfaces")]
 pub static INTERFACES: HashMap<u32, u64, { capacity::INTERFACES }> = HashMap::new();
@@ -174,15 +126,6 @@ pub static MACS: HashMap<u64, u32, { capacity::MACS }> = HashMap::new();
 /// count is looked up again.
 #[btf_map(name = "route_epoch")]
 pub static ROUTE_EPOCH: Array<u32, 1> = Array::new();
-/// Cached next hops. Slot: the hash of the next hop's destination, modulo the number of slots.
-#[btf_map(name = "next_hops_v4")]
-pub static NEXT_HOPS_V4: NextHops<V4> = PerCpuArray::new();
-#[btf_map(name = "next_hops_v6")]
-pub static NEXT_HOPS_V6: NextHops<V6> = PerCpuArray::new();
-#[btf_map(name = "scratch_v4")]
-pub static WORKSPACE_V4: Workspaces<V4> = PerCpuArray::new();
-#[btf_map(name = "scratch_v6")]
-pub static WORKSPACE_V6: Workspaces<V6> = PerCpuArray::new();
 /// Filter of `portolan trace`: see `trace`. The maps of tracing are not pinned; the command finds
 /// them by the programs that use them.
 #[btf_map(name = "trace_filter")]

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! What the agent has stored about the node: its settings, its addresses, its interfaces.
 
-use core::arch::asm;
-
 use proxy_common::{
     LocalPod, Settings,
     flow::ClientInterface,
@@ -12,7 +10,7 @@ use proxy_common::{
 };
 
 use crate::{
-    globals,
+    globals, helpers,
     maps::{
         DRAINED, INTERFACES, MACS, ROUTE_EPOCH, SETTINGS, SHARED_INTERFACES, UPLINKS,
         tables::Tables,
@@ -34,7 +32,7 @@ pub fn is_unfiltered() -> bool {
 /// Returns the bit of the packet mark by which ingress asks egress to masquerade a packet.
 #[inline(always)]
 pub fn masquerade_mark() -> u32 {
-    let mark = globals::masquerade_mark();
+    let mark = globals::MASQUERADE_MARK.load();
     match settings() {
         Some(settings) if settings.has(Settings::OTHERS_MASQUERADE) => Marks::beside_rules(mark),
         _ => mark,
@@ -60,7 +58,6 @@ fn is_in_succession(bit: u32) -> bool {
     DRAINED.get(0).is_some_and(|word| *word & bit != 0)
 }
 
-/// Whether node ports are served on this address.
 #[inline(always)]
 pub fn serves_node_ports<T: Tables>(address: T::Addr) -> bool {
     // SAFETY: the value is one word, read at once.
@@ -79,12 +76,10 @@ pub fn local_pod<T: Tables>(address: &T::Addr, pod: &mut LocalPod) -> bool {
     unsafe { core::ptr::copy_nonoverlapping(element, pod, 1) };
     // The compiler must not read the element again: the copy that is checked is the one that is
     // used.
-    // SAFETY: a register is copied to itself; all memory counts as touched.
-    unsafe { asm!("{element} = {element}", element = inout(reg) element => _) };
+    helpers::reread(element.cast_mut());
     pod.is_whole(*address)
 }
 
-/// Whether this is an address of the node.
 #[inline(always)]
 pub fn is_node_address<T: Tables>(address: &T::Addr) -> bool {
     T::node_addresses().get_ptr(address).is_some()
@@ -105,7 +100,16 @@ pub fn interface_word(index: u32) -> u64 {
     unsafe { INTERFACES.get(index) }.copied().unwrap_or(0)
 }
 
-/// Whether an interface of the node has this link-layer address.
+/// Returns the interface that packets of the interface with this index have to the stack: for a
+/// bridge's port, the bridge. `word` is the agent's data on the interface.
+#[inline(always)]
+pub fn through(word: u64, index: u32) -> u32 {
+    match interface::bridge(word) {
+        0 => index,
+        bridge => bridge,
+    }
+}
+
 #[inline(always)]
 pub fn has_mac(mac: [u8; 6]) -> bool {
     MACS.get_ptr(interface::mac(mac)).is_some()

@@ -2,14 +2,15 @@
 //! Whether a tuple that a new flow needs belongs to a flow that still exists. Called by `begin` and
 //! `direct`.
 
-use core::arch::asm;
-
 use proxy_common::{FlowKind, FlowState, flow::REFRESH_INTERVAL};
 
-use crate::maps::{
-    flow::{self, Claim},
-    tables::Tables,
-    workspace::{Scratch, Workspace},
+use crate::{
+    helpers,
+    maps::{
+        flow::{self, Claim},
+        tables::Tables,
+        workspace::{Scratch, Workspace},
+    },
 };
 
 /// How long a reply entry without an original entry may belong to a flow that another CPU is just
@@ -41,11 +42,8 @@ pub fn claim_reply<T: Tables>(scratch: &mut Scratch<T::Addr>) -> Claim {
 #[inline(always)]
 pub fn is_held<T: Tables>(scratch: &mut Scratch<T::Addr>) -> bool {
     let held = held::<T>();
-    // SAFETY: a register is copied to itself. All memory counts as touched: the call has changed
-    // the scratch.
-    unsafe {
-        asm!("{scratch} = {scratch}", scratch = inout(reg) core::ptr::from_mut(scratch) => _)
-    };
+    // The call has changed the scratch.
+    helpers::reread(scratch);
     held != 0
 }
 

@@ -10,9 +10,9 @@ use proxy_common::{
 };
 
 use crate::{
-    globals, helpers,
+    count, globals, helpers,
     maps::{
-        COUNTERS, RING_ENDS,
+        RING_ENDS,
         flow::{self, Found},
         tables::Tables,
         workspace::{Scratch, Workspace},
@@ -37,11 +37,8 @@ pub fn push<T: Tables>(ring: Ring, key: &FlowKey<T::Addr>, scratch: &mut Scratch
 #[inline(always)]
 fn push_pushed_to<T: Tables>(ring: Ring, scratch: &mut Scratch<T::Addr>) -> u32 {
     let slot = push_by_number::<T>(ring as u32);
-    // SAFETY: a register is copied to itself. All memory counts as touched: the call has changed
-    // the scratch.
-    unsafe {
-        asm!("{scratch} = {scratch}", scratch = inout(reg) core::ptr::from_mut(scratch) => _)
-    };
+    // The call has changed the scratch.
+    helpers::reread(scratch);
     slot
 }
 
@@ -85,7 +82,7 @@ fn push_pushed<T: Tables>(ring: u32) -> u32 {
         let pushed = &raw mut (*ends).pushed;
         asm!("{number} = atomic_fetch_add((u64 *)({pushed} + 0), {number})", pushed = in(reg) pushed, number = inout(reg) number)
     };
-    let slot = ring.slot(number, globals::ring_size());
+    let slot = ring.slot(number, globals::RING_SIZE.load());
     let Some(place) = T::rings().get_ptr_mut(slot) else {
         return slot;
     };
@@ -104,15 +101,12 @@ fn push_pushed<T: Tables>(ring: u32) -> u32 {
 #[inline(always)]
 pub fn make_room<T: Tables>(scratch: &mut Scratch<T::Addr>) {
     empty::<T>();
-    // SAFETY: a register is copied to itself. All memory counts as touched: the call has changed
-    // the scratch.
-    unsafe {
-        asm!("{scratch} = {scratch}", scratch = inout(reg) core::ptr::from_mut(scratch) => _)
-    };
+    // The call has changed the scratch.
+    helpers::reread(scratch);
 }
 
 by_family! {
-    /// See [`make_room`]; the returned 0 has no meaning.
+    /// See [`make_room`].
     fn empty() = portolan_empty_v4 portolan_empty_v6 of empty_rings
 }
 
@@ -134,22 +128,20 @@ fn empty_rings<T: Tables>() -> u32 {
     0
 }
 
-/// Context of the loop in [`make_room`].
 struct Eviction<'a, T: Tables> {
     scratch: &'a mut Scratch<T::Addr>,
     ring: Ring,
 }
 
 extern "C" fn empty_next<T: Tables>(_: u64, room: &mut Eviction<'_, T>) -> u64 {
-    const STOP: u64 = 1;
     let Eviction { scratch, ring } = room;
-    let size = globals::ring_size();
+    let size = globals::RING_SIZE.load();
     let Some(ends) = ends_of::<T>(*ring) else {
-        return STOP;
+        return helpers::STOP;
     };
     // SAFETY: words of a live element. Two CPUs that do this at once empty one slot twice.
     let Some(oldest) = unsafe { ends.read_volatile() }.oldest(size) else {
-        return STOP;
+        return helpers::STOP;
     };
     unsafe { (&raw mut (*ends).emptied).write_volatile(oldest + 1) };
     let slot = ring.slot(oldest, size);
@@ -165,15 +157,6 @@ extern "C" fn empty_next<T: Tables>(_: u64, room: &mut Eviction<'_, T>) -> u64 {
 fn ends_of<T: Tables>(ring: Ring) -> Option<*mut RingEnds> {
     let family = if T::VERSION == 4 { 0 } else { Ring::COUNT };
     RING_ENDS.get_ptr_mut(family + ring as u32)
-}
-
-/// Counts a flow that was evicted early.
-#[inline(always)]
-fn count_early() {
-    if let Some(count) = COUNTERS.get_ptr_mut(Counter::FlowEvictedEarly as u32) {
-        // SAFETY: this CPU's own element; programs do not interrupt each other at tc.
-        unsafe { *count += 1 };
-    }
 }
 
 /// Removes the flow of the key in `scratch.evicted`, which was in this slot, if the flow may be
@@ -198,7 +181,7 @@ fn evict<T: Tables>(slot: u32, scratch: &mut Scratch<T::Addr>) -> u32 {
         return 0;
     }
     if !entry.state.is_closed() && helpers::now().wrapping_sub(entry.last_seen) < EARLY {
-        count_early();
+        count::one(Counter::FlowEvictedEarly as u32);
     }
     match entry.kind {
         FlowKind::ORIGINAL => {

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! The maps of an IP family, the family's part of the settings, and the check words of its entries.
+#![allow(
+    non_upper_case_globals,
+    reason = "a map's symbol is its name for the agent"
+)]
 
+use aya_ebpf::macros::btf_map;
 use proxy_common::{
     BackendId, FlowEntry, FlowKey, Prefix, ServiceId, Settings, SocketEntry, SocketKey, V4, V6,
     masquerade::{MasqueradeSources, SourcesOf},
@@ -16,23 +21,55 @@ use crate::{
     packet::{Ip, Ipv4, Ipv6},
 };
 
+/// Defines maps for each IP family, and the trait that finds a family's.
+macro_rules! maps {
+    ($($function:ident: $type:ident $v4:ident $v6:ident,)*) => {
+        $(
+            #[btf_map]
+            static $v4: $type<V4> = $type::new();
+            #[btf_map]
+            static $v6: $type<V6> = $type::new();
+        )*
+
+        /// The maps of an IP family.
+        pub trait Maps: Ip {
+            $(fn $function() -> &'static $type<Self::Addr>;)*
+        }
+        impl Maps for Ipv4 {
+            $(#[inline(always)]
+            fn $function() -> &'static $type<V4> {
+                &$v4
+            })*
+        }
+        impl Maps for Ipv6 {
+            $(#[inline(always)]
+            fn $function() -> &'static $type<V6> {
+                &$v6
+            })*
+        }
+    };
+}
+
+maps! {
+    frontends: Frontends frontends_v4 frontends_v6,
+    records: Records records_v4 records_v6,
+    backends: Backends backends_v4 backends_v6,
+    node_addresses: NodeAddresses addresses_v4 addresses_v6,
+    source_ranges: SourceRanges sources_v4 sources_v6,
+    affinity: Affinity affinity_v4 affinity_v6,
+    sockets: Sockets sockets_v4 sockets_v6,
+    socket_buckets: SocketBuckets sock_buckets_v4 sock_buckets_v6,
+    flows: Flows flows_v4 flows_v6,
+    rings: Rings rings_v4 rings_v6,
+    fragments: Fragments fragments_v4 fragments_v6,
+    pods: Pods pods_v4 pods_v6,
+    next_hops: NextHops next_hops_v4 next_hops_v6,
+    workspaces: Workspaces scratch_v4 scratch_v6,
+}
+
 /// Access to the maps and settings of an IP family.
-pub trait Tables: Ip {
-    fn frontends() -> &'static Frontends<Self::Addr>;
-    fn records() -> &'static Records<Self::Addr>;
-    fn backends() -> &'static Backends<Self::Addr>;
-    fn node_addresses() -> &'static NodeAddresses<Self::Addr>;
-    fn source_ranges() -> &'static SourceRanges<Self::Addr>;
-    fn affinity() -> &'static Affinity<Self::Addr>;
-    fn flows() -> &'static Flows<Self::Addr>;
-    fn sockets() -> &'static Sockets<Self::Addr>;
-    fn socket_buckets() -> &'static SocketBuckets<Self::Addr>;
-    fn rings() -> &'static Rings<Self::Addr>;
-    fn fragments() -> &'static Fragments<Self::Addr>;
-    fn pods() -> &'static Pods<Self::Addr>;
-    fn workspaces() -> &'static Workspaces<Self::Addr>;
+pub trait Tables: Maps {
     fn traffic() -> &'static TrafficOf;
-    fn next_hops() -> &'static NextHops<Self::Addr>;
 
     /// Whether the address lies in a pod range.
     fn is_pod(settings: &Settings, address: Self::Addr) -> bool;
@@ -65,17 +102,9 @@ pub trait Tables: Ip {
 }
 
 macro_rules! tables {
-    ($family:ident $addr:ident $inline:ident { $($function:ident: $map:ident $type:ident,)* }
-     $pods:ident $services:ident $external:ident $allocated:ident $internal:ident $source:ident $workspace:ident $traffic:ident) => {
+    ($family:ident $addr:ident $inline:ident $pods:ident $services:ident $external:ident
+     $allocated:ident $internal:ident $source:ident $traffic:ident) => {
         impl Tables for $family {
-            $(#[inline(always)]
-            fn $function() -> &'static $type<$addr> {
-                &maps::$map
-            })*
-            #[inline(always)]
-            fn workspaces() -> &'static Workspaces<$addr> {
-                &maps::$workspace
-            }
             #[inline(always)]
             fn traffic() -> &'static TrafficOf {
                 &maps::$traffic
@@ -120,36 +149,7 @@ macro_rules! tables {
     };
 }
 
-tables!(Ipv4 V4 always {
-    frontends: FRONTENDS_V4 Frontends,
-    records: RECORDS_V4 Records,
-    backends: BACKENDS_V4 Backends,
-    node_addresses: NODE_ADDRESSES_V4 NodeAddresses,
-    source_ranges: SOURCE_RANGES_V4 SourceRanges,
-    affinity: AFFINITY_V4 Affinity,
-    flows: FLOWS_V4 Flows,
-    sockets: SOCKETS_V4 Sockets,
-    socket_buckets: SOCKET_BUCKETS_V4 SocketBuckets,
-    rings: RINGS_V4 Rings,
-    fragments: FRAGMENTS_V4 Fragments,
-    next_hops: NEXT_HOPS_V4 NextHops,
-    pods: PODS_V4 Pods,
-} pods_v4 services_v4 external_v4 allocated_v4 internal_v4 v4 WORKSPACE_V4 TRAFFIC_V4);
-
+tables!(Ipv4 V4 always pods_v4 services_v4 external_v4 allocated_v4 internal_v4 v4 TRAFFIC_V4);
 // VERIFIER: inlined, the check words of IPv6 read twenty words and fill the callers' stacks with
 // spilled registers.
-tables!(Ipv6 V6 never {
-    frontends: FRONTENDS_V6 Frontends,
-    records: RECORDS_V6 Records,
-    backends: BACKENDS_V6 Backends,
-    node_addresses: NODE_ADDRESSES_V6 NodeAddresses,
-    source_ranges: SOURCE_RANGES_V6 SourceRanges,
-    affinity: AFFINITY_V6 Affinity,
-    flows: FLOWS_V6 Flows,
-    sockets: SOCKETS_V6 Sockets,
-    socket_buckets: SOCKET_BUCKETS_V6 SocketBuckets,
-    rings: RINGS_V6 Rings,
-    fragments: FRAGMENTS_V6 Fragments,
-    next_hops: NEXT_HOPS_V6 NextHops,
-    pods: PODS_V6 Pods,
-} pods_v6 services_v6 external_v6 allocated_v6 internal_v6 v6 WORKSPACE_V6 TRAFFIC_V6);
+tables!(Ipv6 V6 never pods_v6 services_v6 external_v6 allocated_v6 internal_v6 v6 TRAFFIC_V6);

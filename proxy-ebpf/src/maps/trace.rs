@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! Reports to `portolan trace`: whether the command wants events, and how events are handed to it.
 
-use core::{ffi::c_void, ptr, sync::atomic::AtomicU64};
+use core::sync::atomic::AtomicU64;
 
-use aya_ebpf::{
-    bindings::{__sk_buff, BPF_F_CURRENT_CPU},
-    helpers::generated as helpers,
-};
+use aya_ebpf::{bindings::__sk_buff, helpers::generated as helpers};
 use proxy_common::trace::{Filter, PacketEvent, lost};
+
+use crate::object;
 
 use super::{TRACE_EVENT, TRACE_FILTER, TRACE_LOST, TRACE_OUT, TRACE_RATE};
 
@@ -49,28 +48,9 @@ pub fn hand_over(skb: *mut __sk_buff, event: &mut PacketEvent) {
     if let Some(rate) = TRACE_RATE.get_ptr_mut(0) {
         // SAFETY: plain numbers; if two CPUs change them at once, a few events more may pass.
         if !unsafe { &mut *rate }.takes(event.event.time) {
-            return lose(lost::RATE);
+            return object::lose(&TRACE_LOST, lost::RATE);
         }
     }
-    // SAFETY: the context is valid, and the event as long as it says.
-    let failed = unsafe {
-        helpers::bpf_perf_event_output(
-            skb.cast::<c_void>(),
-            ptr::from_ref(&TRACE_OUT).cast_mut().cast(),
-            BPF_F_CURRENT_CPU,
-            ptr::from_mut(event).cast(),
-            size_of::<PacketEvent>() as u64,
-        )
-    };
-    if failed != 0 {
-        lose(lost::UNREAD);
-    }
-}
-
-#[inline(always)]
-fn lose(why: u32) {
-    if let Some(count) = TRACE_LOST.get_ptr_mut(why) {
-        // SAFETY: this CPU's own element.
-        unsafe { *count += 1 };
-    }
+    // SAFETY: the context is valid.
+    unsafe { object::hand_over(skb.cast(), event, &TRACE_OUT, &TRACE_LOST, lost::UNREAD) };
 }

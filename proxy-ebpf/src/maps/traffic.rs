@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! Counters of each backend, and counters of refused packets for each service port.
 
-use core::{arch::asm, ptr::addr_of_mut};
+use core::ptr::addr_of_mut;
 
 use aya_ebpf::bindings::BPF_NOEXIST;
 use proxy_common::{
@@ -10,6 +10,7 @@ use proxy_common::{
 };
 
 use crate::{
+    helpers::increment,
     maps::{REFUSED, tables::Tables},
     packet::{Packet, Skb},
 };
@@ -62,15 +63,9 @@ pub fn count_bytes<T: Tables>(
     }
 }
 
-/// Counts events of a connection to a backend; `events` are bits of [`event`].
-#[inline(always)]
-pub fn note<T: Tables>(backend: BackendId, generation: u32, events: u32) {
-    note_words::<T>(backend.0, generation, events);
-}
-
 by_family! {
-    /// See [`note`]; the returned 0 has no meaning.
-    fn note_words(backend, generation, events) = portolan_note_v4 portolan_note_v6 of note_in
+    /// Counts events of a connection to a backend; `events` are bits of [`event`].
+    pub fn note(backend, generation, events) = portolan_note_v4 portolan_note_v6 of note_in
 }
 
 #[inline(always)]
@@ -78,6 +73,7 @@ fn note_in<T: Tables>(backend: u32, generation: u32, events: u32) -> u32 {
     let Some(element) = element::<T>(BackendId(backend), generation) else {
         return 0;
     };
+    // Atomically: a socket hook runs in process context, which a tc program may interrupt.
     // SAFETY: words of this CPU's own element.
     unsafe {
         if events & event::BEGUN != 0 {
@@ -112,25 +108,8 @@ fn element<T: Tables>(backend: BackendId, generation: u32) -> Option<*mut Traffi
     T::traffic().get_ptr_mut(0)
 }
 
-/// Adds one to a counter by an atomic instruction: a socket hook runs in process context, which a
-/// tc program may interrupt.
-///
-/// # Safety
-/// The word is an element's that exists.
-#[inline(always)]
-unsafe fn increment(word: *mut u64) {
-    // SAFETY: the caller's promise; the addition is one atomic instruction.
-    unsafe { asm!("lock *(u64 *)({word} + 0) += {one}", word = in(reg) word, one = in(reg) 1_u64) };
-}
-
 /// Counts a refused packet or call of a service port; `counter` is the index of the counter that
-/// says why.
-#[inline(always)]
-pub fn refuse(service: ServiceId, counter: u32) {
-    portolan_refuse(service.0, counter);
-}
-
-/// See [`refuse`]. The returned 0 has no meaning.
+/// says why. The returned 0 has no meaning.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn portolan_refuse(service: u32, counter: u32) -> u32 {

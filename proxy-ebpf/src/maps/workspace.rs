@@ -5,9 +5,7 @@
 use core::mem::MaybeUninit;
 
 use aya_ebpf::bindings::bpf_fib_lookup;
-use proxy_common::{
-    Addr, BackendId, FlowEntry, FlowKey, LocalPod, Port, ServiceId, flow::ring::Ring,
-};
+use proxy_common::{BackendId, FlowEntry, FlowKey, LocalPod, Port, ServiceId, flow::ring::Ring};
 
 use crate::{helpers, packet::Packet};
 
@@ -19,7 +17,6 @@ pub const EXPIRE: u32 = 1;
 /// Index of the workspace of the program at XDP.
 pub const UPLINK: u32 = 2;
 const _: () = assert!(EXPIRE != ATTACHED, "neither works in the other's");
-/// Number of workspaces.
 pub const COUNT: u32 = 3;
 
 /// The packet and the scratch space of the running program. It is this CPU's own, and programs at
@@ -32,21 +29,6 @@ pub struct Workspace<A> {
     pub packet: Packet<A>,
     pub clock: Clock,
     pub scratch: Scratch<A>,
-}
-
-impl<A: Addr> Workspace<A> {
-    /// Takes this CPU's workspace for a packet whose IP header lies at `l3`; the packet has not
-    /// been read yet.
-    ///
-    /// # Safety
-    /// `workspace` is this CPU's own element, and a run of a program takes it once.
-    #[inline(always)]
-    pub unsafe fn begin(workspace: *mut Self, l3: u32) -> &'static mut Self {
-        // SAFETY: the caller's promise; the kernel keeps the element's memory.
-        let workspace = unsafe { &mut *workspace };
-        workspace.packet.begin(l3);
-        workspace
-    }
 }
 
 /// The time that this CPU last read from the coarse clock. It is read again when the kernel's tick

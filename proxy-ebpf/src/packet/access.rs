@@ -7,9 +7,7 @@
 
 use core::{arch::asm, mem::MaybeUninit};
 
-use aya_ebpf::{
-    EbpfContext, bindings::__sk_buff, helpers::generated as helpers, programs::TcContext,
-};
+use aya_ebpf::{bindings::__sk_buff, helpers::generated as helpers};
 
 /// Highest offset of a header; bounds every offset for the verifier.
 pub const MAX_OFFSET: u32 = 0x7ff;
@@ -43,6 +41,18 @@ impl Tag {
 /// A helper refused to write. The packet may be half changed and must be dropped.
 pub struct WriteFailed;
 
+/// Returns whether a helper has written, by its result.
+#[inline(always)]
+fn written(result: i64) -> Result<(), WriteFailed> {
+    match result {
+        0 => Ok(()),
+        _ => Err(WriteFailed),
+    }
+}
+
+/// linux/if_packet.h: the type of a frame for this node.
+const PACKET_HOST: u32 = 0;
+
 /// The receiver of a frame, by its link-layer address.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Addressee {
@@ -65,17 +75,9 @@ impl Skb {
     pub const VLAN_ID: u16 = 0xfff;
 
     #[inline(always)]
-    pub fn new(ctx: &TcContext) -> Self {
-        Self {
-            raw: ctx.as_ptr().cast(),
-        }
-    }
-    /// Wraps the context of a program.
-    #[inline(always)]
-    pub fn of(raw: *mut __sk_buff) -> Self {
+    pub fn new(raw: *mut __sk_buff) -> Self {
         Self { raw }
     }
-    /// Returns the program's context.
     #[inline(always)]
     pub fn raw(self) -> *mut __sk_buff {
         self.raw
@@ -137,8 +139,6 @@ impl Skb {
     }
     #[inline(always)]
     pub fn addressee(self) -> Addressee {
-        // linux/if_packet.h.
-        const PACKET_HOST: u32 = 0;
         const PACKET_OTHERHOST: u32 = 3;
         // SAFETY: as above.
         match unsafe { (*self.raw).pkt_type } {
@@ -150,12 +150,8 @@ impl Skb {
     /// Makes the kernel treat the frame as one for this node, or for the pod that it is handed to.
     #[inline(always)]
     pub fn address_to_host(self) -> Result<(), WriteFailed> {
-        const PACKET_HOST: u32 = 0;
         // SAFETY: no pointers.
-        match unsafe { helpers::bpf_skb_change_type(self.raw, PACKET_HOST) } {
-            0 => Ok(()),
-            _ => Err(WriteFailed),
-        }
+        written(unsafe { helpers::bpf_skb_change_type(self.raw, PACKET_HOST) })
     }
     #[inline(always)]
     pub fn tag(self) -> Tag {
@@ -291,16 +287,25 @@ impl Skb {
         };
         let from = core::ptr::from_ref(value).cast();
         // SAFETY: `value` is readable for its size.
-        let result = unsafe {
+        written(unsafe {
             helpers::bpf_skb_store_bytes(self.raw, offset, from, size_of::<T>() as u32, flags)
-        };
-        if result == 0 {
-            Ok(())
-        } else {
-            Err(WriteFailed)
-        }
+        })
     }
 
+    /// Updates a checksum at `offset` for a change of what it covers from `old` to `new`.
+    #[inline(always)]
+    fn replace_checksum(
+        self,
+        offset: u32,
+        old: u32,
+        new: u32,
+        flags: u64,
+    ) -> Result<(), WriteFailed> {
+        // SAFETY: no pointers.
+        written(unsafe {
+            helpers::bpf_l4_csum_replace(self.raw, offset, old as u64, new as u64, flags)
+        })
+    }
     /// Updates a TCP or UDP checksum at `offset` for a change of addresses. `difference` is the
     /// ones' complement sum of the new addresses minus the old ones.
     #[inline(always)]
@@ -311,12 +316,7 @@ impl Skb {
         flags: u64,
     ) -> Result<(), WriteFailed> {
         let flags = flags | aya_ebpf::bindings::BPF_F_PSEUDO_HDR as u64;
-        // SAFETY: no pointers.
-        match unsafe { helpers::bpf_l4_csum_replace(self.raw, offset, 0, difference as u64, flags) }
-        {
-            0 => Ok(()),
-            _ => Err(WriteFailed),
-        }
+        self.replace_checksum(offset, 0, difference, flags)
     }
     /// Updates a TCP, UDP or ICMP checksum at `offset` for a change of a 32-bit word that it
     /// covers.
@@ -328,43 +328,27 @@ impl Skb {
         new: u32,
         flags: u64,
     ) -> Result<(), WriteFailed> {
-        // SAFETY: no pointers.
-        match unsafe {
-            helpers::bpf_l4_csum_replace(self.raw, offset, old as u64, new as u64, flags | 4)
-        } {
-            0 => Ok(()),
-            _ => Err(WriteFailed),
-        }
+        self.replace_checksum(offset, old, new, flags | 4)
     }
     /// Updates a checksum at `offset` for changes whose sum is `difference`, see
     /// [`Self::replace_checksum_address`]; none of them is in a pseudo header.
     #[inline(always)]
     pub fn replace_checksum_sum(self, offset: u32, difference: u32) -> Result<(), WriteFailed> {
-        // SAFETY: no pointers.
-        match unsafe { helpers::bpf_l4_csum_replace(self.raw, offset, 0, difference as u64, 0) } {
-            0 => Ok(()),
-            _ => Err(WriteFailed),
-        }
+        self.replace_checksum(offset, 0, difference, 0)
     }
 
     /// Shortens or extends the packet to `len` bytes.
     #[inline(always)]
     pub fn set_len(self, len: u32) -> Result<(), WriteFailed> {
         // SAFETY: no pointers; no packet pointer is alive.
-        match unsafe { helpers::bpf_skb_change_tail(self.raw, len, 0) } {
-            0 => Ok(()),
-            _ => Err(WriteFailed),
-        }
+        written(unsafe { helpers::bpf_skb_change_tail(self.raw, len, 0) })
     }
     /// Inserts zeroed bytes between the link-layer header and the IP header.
     #[inline(always)]
     pub fn insert_before_ip(self, len: u32) -> Result<(), WriteFailed> {
         const MAC: u32 = aya_ebpf::bindings::bpf_adj_room_mode::BPF_ADJ_ROOM_MAC;
         // SAFETY: no pointers; no packet pointer is alive.
-        match unsafe { helpers::bpf_skb_adjust_room(self.raw, len as i32, MAC, 0) } {
-            0 => Ok(()),
-            _ => Err(WriteFailed),
-        }
+        written(unsafe { helpers::bpf_skb_adjust_room(self.raw, len as i32, MAC, 0) })
     }
     /// Sends the packet back out of the interface that it came in by; returns the action for the
     /// kernel.

@@ -31,7 +31,7 @@ pub fn look_up(skb: Skb, parameters: &mut bpf_fib_lookup) -> FibResult {
 /// Like [`look_up`], for a frame at XDP.
 #[inline(always)]
 pub fn look_up_frame(frame: Frame, parameters: &mut bpf_fib_lookup) -> FibResult {
-    look_up_by(frame.raw().cast(), parameters)
+    look_up_by(frame.raw.cast(), parameters)
 }
 
 #[inline(always)]

@@ -12,13 +12,13 @@ use proxy_common::{FlowKey, Protocol, checksum, flow::Signals};
 
 use super::{
     Wire,
-    headers::{ETHERNET_LEN, Ports, TCP_CHECKSUM, UDP_CHECKSUM},
+    headers::{ETHERNET_LEN, Ports, TCP_CHECKSUM, TcpHeader, UDP_CHECKSUM, UdpHeader},
 };
 
 /// The context of a program at XDP: a frame.
 #[derive(Clone, Copy)]
 pub struct Frame {
-    raw: *mut xdp_md,
+    pub(super) raw: *mut xdp_md,
 }
 
 /// The values of a plain TCP or UDP packet: one without options, extension headers or fragments.
@@ -35,26 +35,6 @@ pub struct Plain<A> {
     pub length: u32,
 }
 
-/// The first eight bytes of a TCP or UDP header.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Start {
-    ports: Ports,
-    sequence_or_length_checksum: u32,
-}
-
-/// The fields of a TCP header that follow [`Start`].
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct TcpRest {
-    acknowledgement: u32,
-    offset: u8,
-    flags: u8,
-    window: u16,
-    checksum: u16,
-    urgent: u16,
-}
-
 /// The values of a transport header.
 #[derive(Clone, Copy)]
 pub struct Transport {
@@ -68,11 +48,6 @@ impl Frame {
     #[inline(always)]
     pub fn new(ctx: &XdpContext) -> Self {
         Self { raw: ctx.ctx }
-    }
-    /// Returns the program's context.
-    #[inline(always)]
-    pub fn raw(self) -> *mut xdp_md {
-        self.raw
     }
     /// Returns the index of the interface that the frame has come in by.
     #[inline(always)]
@@ -121,7 +96,6 @@ impl Frame {
         Some(())
     }
 
-    /// Whether the frame has at least `length` bytes.
     #[inline(always)]
     pub fn holds(self, length: u32) -> bool {
         // SAFETY: the context is valid for the program's run.
@@ -140,16 +114,17 @@ impl Frame {
     #[inline(always)]
     pub fn transport<F: Wire>(self, protocol: Protocol) -> Option<Transport> {
         let l4 = ETHERNET_LEN + F::HEADER_LEN;
-        let start: Start = self.read(l4)?;
+        // A TCP header has its ports there, too.
+        let udp: UdpHeader = self.read(l4)?;
         let mut transport = Transport {
-            ports: start.ports,
+            ports: udp.ports,
             signals: Signals::NONE,
             acknowledged: 0,
         };
         if protocol == Protocol::TCP {
-            let rest: TcpRest = self.read(l4 + size_of::<Start>() as u32)?;
-            transport.signals = Signals(rest.flags);
-            transport.acknowledged = u32::from_be(rest.acknowledgement);
+            let tcp: TcpHeader = self.read(l4)?;
+            transport.signals = Signals(tcp.flags);
+            transport.acknowledged = u32::from_be(tcp.acknowledgement);
         }
         Some(transport)
     }
@@ -163,10 +138,7 @@ impl Frame {
         old: Ports,
         new: &FlowKey<F::Addr>,
     ) -> Option<()> {
-        let new_ports = Ports {
-            src: new.src_port,
-            dst: new.dst_port,
-        };
+        let new_ports = Ports::of(new);
         let l4 = ETHERNET_LEN + F::HEADER_LEN;
         let addresses =
             F::difference(packet.src, new.src) as u64 + F::difference(packet.dst, new.dst) as u64;

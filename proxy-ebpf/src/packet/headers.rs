@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! Layouts of packet headers, naturally aligned. Multi-byte numbers are as on the wire.
 
-use proxy_common::{Port, Protocol, V4, V6, check};
+use proxy_common::{FlowKey, Port, Protocol, V4, V6, check};
 
 pub const ETHERTYPE_IPV4: u16 = 0x0800_u16.to_be();
 pub const ETHERTYPE_IPV6: u16 = 0x86dd_u16.to_be();
@@ -64,8 +64,8 @@ pub struct Ipv6Header {
     pub next_header: Protocol,
     pub hop_limit: u8,
     // In words, so that the compiler does not copy addresses byte by byte.
-    src: [u32; 4],
-    dst: [u32; 4],
+    pub src: [u32; 4],
+    pub dst: [u32; 4],
 }
 
 #[inline(always)]
@@ -75,33 +75,12 @@ fn by_words(words: &[u32; 4]) -> V6 {
 
 impl Ipv6Header {
     #[inline(always)]
-    pub fn new(
-        payload_length: u16,
-        next_header: Protocol,
-        hop_limit: u8,
-        src: V6,
-        dst: V6,
-    ) -> Self {
-        Self {
-            version_class_flow: 0x6000_0000_u32.to_be(),
-            payload_length: payload_length.to_be(),
-            next_header,
-            hop_limit,
-            src: src.words(),
-            dst: dst.words(),
-        }
-    }
-    #[inline(always)]
     pub fn src(&self) -> V6 {
         by_words(&self.src)
     }
     #[inline(always)]
     pub fn dst(&self) -> V6 {
         by_words(&self.dst)
-    }
-    #[inline(always)]
-    pub fn turn_around(&mut self) {
-        (self.src, self.dst) = (self.dst, self.src);
     }
     #[inline(always)]
     pub fn is_ipv6(&self) -> bool {
@@ -126,6 +105,13 @@ pub struct Ports {
 }
 
 impl Ports {
+    #[inline(always)]
+    pub fn of<A>(key: &FlowKey<A>) -> Self {
+        Self {
+            src: key.src_port,
+            dst: key.dst_port,
+        }
+    }
     /// Returns the first byte, which in an ICMP message is the type.
     #[inline(always)]
     pub fn icmp_type(self) -> u8 {
@@ -146,7 +132,6 @@ impl Ports {
     }
 }
 
-/// The UDP header.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct UdpHeader {
@@ -166,6 +151,20 @@ pub struct TcpOrSctpStart {
     pub offset_or_chunk: u8,
     pub flags: u8,
     pub window_or_length: u16,
+}
+
+/// The TCP header without options.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct TcpHeader {
+    pub ports: Ports,
+    pub sequence: u32,
+    pub acknowledgement: u32,
+    pub offset: u8,
+    pub flags: u8,
+    pub window: u16,
+    pub checksum: u16,
+    pub urgent: u16,
 }
 
 /// Offsets of the checksums in the headers of TCP, UDP and SCTP.

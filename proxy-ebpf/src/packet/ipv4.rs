@@ -8,11 +8,10 @@ use proxy_common::{
 };
 
 use super::{
-    NatTarget, Network, Packet, Skb,
+    Network, Packet, Skb,
     access::WriteFailed,
     frame::{self, Frame, Plain},
     headers::{ETHERNET_LEN, ETHERTYPE_IPV4, ICMP_LEN, IPV4_LEN, Ipv4Header, Ports, Start},
-    parse, rewrite,
     wire::{ANSWER_TTL, Ip, Wire, fold_32, length_on_the_wire, transport_parameters},
 };
 
@@ -38,20 +37,21 @@ struct LongTail {
 const TAIL: u32 = 10;
 /// Offset in the IPv4 header of the time to live; the protocol follows, then the checksum.
 const TTL: u32 = 8;
+const AF_INET: u8 = 2;
 
 impl Tail {
     /// Returns new addresses (source, destination) and the checksum for them. In the device's sum
     /// over the packet, the changes of addresses and checksum cancel out.
     #[inline(always)]
-    fn new(ip_checksum: u16, old: (V4, V4), new: (V4, V4)) -> Self {
+    fn new(ip_checksum: u16, old: &FlowKey<V4>, new: (V4, V4)) -> Self {
         let halves = |address: V4| {
             let [a, b, c, d] = address.octets;
             [u16::from_ne_bytes([a, b]), u16::from_ne_bytes([c, d])]
         };
         let sum = !ip_checksum as u64
-            + !old.0.word() as u64
+            + !old.src.word() as u64
             + new.0.word() as u64
-            + !old.1.word() as u64
+            + !old.dst.word() as u64
             + new.1.word() as u64;
         Self {
             checksum: !checksum::fold(sum),
@@ -61,7 +61,6 @@ impl Tail {
     }
 }
 
-/// The IP family IPv4.
 pub enum Ipv4 {}
 
 impl Ip for Ipv4 {
@@ -80,6 +79,10 @@ impl Ip for Ipv4 {
     #[inline(always)]
     fn is_loopback(address: V4) -> bool {
         address.octets[0] == 127
+    }
+    #[inline(always)]
+    fn words(address: V4) -> [u32; 4] {
+        [0, 0, 0, address.word()]
     }
     #[inline(always)]
     fn octets(address: &V4) -> [u8; 4] {
@@ -110,21 +113,10 @@ impl Wire for Ipv4 {
     }
 
     #[inline(always)]
-    fn network(skb: Skb, l3: u32) -> Option<Network<V4>> {
-        Self::header(skb, l3)
-    }
-
-    #[inline(always)]
     fn plain(skb: Skb, l3: u32) -> Option<(V4, Ports)> {
         let Start { ip, ports }: Start<Ipv4Header> = skb.read(l3)?;
         let plain = ip.is_plain() && is_transport(ip.protocol);
         plain.then_some((ip.dst, ports))
-    }
-
-    #[inline(always)]
-    fn source(skb: Skb, l3: u32) -> Option<V4> {
-        let header: Ipv4Header = skb.read(l3)?;
-        Some(header.src)
     }
 
     #[inline(always)]
@@ -136,30 +128,15 @@ impl Wire for Ipv4 {
     }
 
     #[inline(always)]
-    fn parse(skb: Skb, packet: &mut Packet<V4>) -> bool {
-        parse::parse::<Self>(skb, packet).is_some()
-    }
-
-    #[inline(always)]
-    fn rewrite_destination(skb: Skb, packet: &Packet<V4>, target: &NatTarget<V4>) -> bool {
-        rewrite::destination::<Self>(skb, packet, target).is_ok()
-    }
-
-    #[inline(always)]
-    fn rewrite_both(skb: Skb, packet: &Packet<V4>, ends: &FlowKey<V4>, counted_down: u32) -> bool {
-        rewrite::both::<Self>(skb, packet, ends, counted_down).is_ok()
-    }
-
-    #[inline(always)]
-    fn rewrite_source(skb: Skb, packet: &Packet<V4>, target: &NatTarget<V4>) -> bool {
-        rewrite::source::<Self>(skb, packet, target).is_ok()
-    }
-
-    #[inline(always)]
-    fn store_addresses(skb: Skb, packet: &Packet<V4>, src: V4, dst: V4) -> Result<(), WriteFailed> {
-        let old = (packet.key.src, packet.key.dst);
-        let tail = Tail::new(packet.ip_checksum, old, (src, dst));
-        skb.store(packet.l3 + TAIL, &tail, false)
+    fn store_addresses(
+        skb: Skb,
+        l3: u32,
+        ip_checksum: u16,
+        old: &FlowKey<V4>,
+        ends: (V4, V4),
+        _: bool,
+    ) -> Result<(), WriteFailed> {
+        skb.store(l3 + TAIL, &Tail::new(ip_checksum, old, ends), false)
     }
 
     #[inline(always)]
@@ -169,8 +146,7 @@ impl Wire for Ipv4 {
         ends: (V4, V4),
         ports: Ports,
     ) -> Result<(), WriteFailed> {
-        let old = (packet.key.src, packet.key.dst);
-        let tail = Tail::new(packet.ip_checksum, old, ends);
+        let tail = Tail::new(packet.ip_checksum, &packet.key, ends);
         if packet.l4 == packet.l3 + IPV4_LEN {
             // One call for both.
             return skb.store(packet.l3 + TAIL, &LongTail { tail, ports }, false);
@@ -194,8 +170,7 @@ impl Wire for Ipv4 {
             end: LongTail,
         }
         let [a, b, c, d] = counted_down.to_ne_bytes();
-        let old = (packet.key.src, packet.key.dst);
-        let tail = Tail::new(u16::from_ne_bytes([c, d]), old, ends);
+        let tail = Tail::new(u16::from_ne_bytes([c, d]), &packet.key, ends);
         let ttl_protocol = u16::from_ne_bytes([a, b]);
         let end = LongTail { tail, ports };
         // One call for all.
@@ -203,20 +178,7 @@ impl Wire for Ipv4 {
     }
 
     #[inline(always)]
-    fn store_quoted_addresses(
-        skb: Skb,
-        l3: u32,
-        ip_checksum: u16,
-        old: &FlowKey<V4>,
-        tuple: &FlowKey<V4>,
-    ) -> Result<(), WriteFailed> {
-        let tail = Tail::new(ip_checksum, (old.src, old.dst), (tuple.dst, tuple.src));
-        skb.store(l3 + TAIL, &tail, false)
-    }
-
-    #[inline(always)]
     fn fib_parameters(skb: Skb, l3: u32, parameters: &mut bpf_fib_lookup) -> Option<u32> {
-        const AF_INET: u8 = 2;
         let mut header: Ipv4Header = skb.read(l3)?;
         if header.ttl <= 1
             || header.len() != IPV4_LEN
@@ -347,7 +309,6 @@ impl Wire for Ipv4 {
 
     #[inline(always)]
     fn store_frame(frame: Frame, addresses: u64, new: &FlowKey<V4>) -> Option<()> {
-        const TTL: u32 = 8;
         let old: HopsAndChecksum = frame.read(ETHERNET_LEN + TTL)?;
         let [hops, protocol] = old.hops_protocol.to_ne_bytes();
         let hops_protocol = u16::from_ne_bytes([hops.wrapping_sub(1), protocol]);
@@ -365,7 +326,6 @@ impl Wire for Ipv4 {
 
     #[inline(always)]
     fn fib_of(packet: &Plain<V4>, ends: &FlowKey<V4>, parameters: &mut bpf_fib_lookup) {
-        const AF_INET: u8 = 2;
         parameters.family = AF_INET;
         parameters.__bindgen_anon_2.tos = packet.class as u8;
         parameters.__bindgen_anon_3.ipv4_src = ends.src.word();

@@ -16,7 +16,6 @@ use super::{
     wire::{ANSWER_TTL, Ip, Wire, fold_32, length_on_the_wire, transport_parameters},
 };
 
-/// The IP family IPv6.
 pub enum Ipv6 {}
 
 impl Ip for Ipv6 {
@@ -35,6 +34,10 @@ impl Ip for Ipv6 {
     #[inline(always)]
     fn is_loopback(address: V6) -> bool {
         address.words() == [0, 0, 0, 1_u32.to_be()]
+    }
+    #[inline(always)]
+    fn words(address: V6) -> [u32; 4] {
+        address.words()
     }
     #[inline(always)]
     fn octets(address: &V6) -> [u8; 16] {
@@ -66,12 +69,7 @@ impl Wire for Ipv6 {
     fn network(skb: Skb, l3: u32) -> Option<Network<V6>> {
         let mut network = Self::header(skb, l3)?;
         if is_extension(network.protocol) {
-            let walked = walk_extensions(skb, network.l4, network.protocol)?;
-            network.protocol = walked.protocol;
-            network.l4 = walked.l4;
-            network.fragment_id = walked.fragment_id;
-            network.first_fragment = walked.fragmented && !walked.later_fragment;
-            network.later_fragment = walked.later_fragment;
+            walk_extensions(skb, &mut network)?;
         }
         Some(network)
     }
@@ -84,22 +82,10 @@ impl Wire for Ipv6 {
     }
 
     #[inline(always)]
-    fn source(skb: Skb, l3: u32) -> Option<V6> {
-        let header: Ipv6Header = skb.read(l3)?;
-        Some(header.src())
-    }
-
-    #[inline(always)]
     fn work(skb: Skb, l3: u32) -> Option<(Work, V6)> {
         let Start { ip, ports }: Start<Ipv6Header> = skb.read(l3)?;
-        let (next, icmp_type) = (ip.next_header, ports.icmp_type());
-        let work = work_of(
-            next,
-            ip.is_ipv6(),
-            is_extension(next),
-            Self::ICMP,
-            icmp_type,
-        );
+        let (next, kind) = (ip.next_header, ports.icmp_type());
+        let work = work_of(next, ip.is_ipv6(), is_extension(next), Self::ICMP, kind);
         Some((work, ip.dst()))
     }
 
@@ -124,11 +110,19 @@ impl Wire for Ipv6 {
     }
 
     #[inline(always)]
-    fn store_addresses(skb: Skb, packet: &Packet<V6>, src: V6, dst: V6) -> Result<(), WriteFailed> {
-        // The transport checksum's helper takes the address change out of the device's sum, because
-        // it assumes that a header checksum compensates the change. IPv6 has none, so this adds the
-        // change back. (From Linux 6.16 on, BPF_F_IPV6 would do; this works on every kernel.)
-        skb.store(packet.l3 + 8, &[src, dst], true)
+    fn store_addresses(
+        skb: Skb,
+        l3: u32,
+        _: u16,
+        _: &FlowKey<V6>,
+        ends: (V6, V6),
+        recompute: bool,
+    ) -> Result<(), WriteFailed> {
+        // The packet itself needs `recompute`: the transport checksum's helper takes the
+        // address change out of the device's sum, because it assumes that a header checksum
+        // compensates the change. IPv6 has none, so this adds the change back. (From Linux 6.16 on,
+        // BPF_F_IPV6 would do; this works on every kernel.)
+        skb.store(l3 + Self::SOURCE, &[ends.0, ends.1], recompute)
     }
 
     #[inline(always)]
@@ -141,7 +135,7 @@ impl Wire for Ipv6 {
         // Two calls: the change of the ports must not go into the device's sum, because the
         // checksum takes it out again.
         skb.store(packet.l4, &ports, false)?;
-        Self::store_addresses(skb, packet, ends.0, ends.1)
+        Self::store_addresses(skb, packet.l3, 0, &packet.key, ends, true)
     }
 
     #[inline(always)]
@@ -152,27 +146,13 @@ impl Wire for Ipv6 {
         ports: Ports,
         counted_down: u32,
     ) -> Result<(), WriteFailed> {
-        skb.store(packet.l4, &ports, false)?;
         // All of it goes into the device's sum: see `store_addresses`.
         Self::store_hop(skb, packet.l3, counted_down)?;
-        Self::store_addresses(skb, packet, ends.0, ends.1)
-    }
-
-    #[inline(always)]
-    fn store_quoted_addresses(
-        skb: Skb,
-        l3: u32,
-        _: u16,
-        _: &FlowKey<V6>,
-        tuple: &FlowKey<V6>,
-    ) -> Result<(), WriteFailed> {
-        skb.store(l3 + 8, &[tuple.dst, tuple.src], false)
+        Self::store_ends(skb, packet, ends, ports)
     }
 
     #[inline(always)]
     fn fib_parameters(skb: Skb, l3: u32, parameters: &mut bpf_fib_lookup) -> Option<u32> {
-        const AF_INET6: u8 = 10;
-        const CLASS_AND_FLOW: u32 = 0x0fff_ffff_u32.to_be();
         let header: Ipv6Header = skb.read(l3)?;
         let next = header.next_header;
         if header.hop_limit <= 1 || is_extension(next) {
@@ -200,7 +180,6 @@ impl Wire for Ipv6 {
 
     #[inline(always)]
     fn store_hop(skb: Skb, l3: u32, counted_down: u32) -> Result<(), WriteFailed> {
-        const HOP_LIMIT: u32 = 7;
         skb.store(l3 + HOP_LIMIT, &(counted_down as u8), true)
     }
 
@@ -209,7 +188,7 @@ impl Wire for Ipv6 {
         let mut header: Ipv6Header = skb.load(packet.l3).ok_or(WriteFailed)?;
         header.payload_length = ((packet.l4 - packet.l3 - IPV6_LEN + len) as u16).to_be();
         header.hop_limit = ANSWER_TTL;
-        header.turn_around();
+        (header.src, header.dst) = (header.dst, header.src);
         skb.store(packet.l3, &header, true)
     }
 
@@ -244,13 +223,14 @@ impl Wire for Ipv6 {
             + TYPE_CODE as u64
             + Self::pseudo_sum(packet.key.src, packet.key.dst, len, Protocol::ICMPV6);
         let headers = Headers {
-            ip: Ipv6Header::new(
-                len as u16,
-                Protocol::ICMPV6,
-                ANSWER_TTL,
-                packet.key.dst,
-                packet.key.src,
-            ),
+            ip: Ipv6Header {
+                version_class_flow: 0x6000_0000_u32.to_be(),
+                payload_length: (len as u16).to_be(),
+                next_header: Protocol::ICMPV6,
+                hop_limit: ANSWER_TTL,
+                src: packet.key.dst.words(),
+                dst: packet.key.src.words(),
+            },
             icmp: [TYPE_CODE, !checksum::fold(sum), 0, 0],
         };
         skb.store(packet.l3, &headers, true)
@@ -276,7 +256,6 @@ impl Wire for Ipv6 {
 
     #[inline(always)]
     fn read_frame(frame: Frame) -> Option<Plain<V6>> {
-        const CLASS_AND_FLOW: u32 = 0x0fff_ffff_u32.to_be();
         let header: Ipv6Header = frame.read(ETHERNET_LEN)?;
         header.is_ipv6().then(|| Plain {
             src: header.src(),
@@ -291,7 +270,6 @@ impl Wire for Ipv6 {
 
     #[inline(always)]
     fn store_frame(frame: Frame, _: u64, new: &FlowKey<V6>) -> Option<()> {
-        const HOP_LIMIT: u32 = 7;
         let hops: u8 = frame.read(ETHERNET_LEN + HOP_LIMIT)?;
         // By words, as the header's own fields are.
         frame.write(ETHERNET_LEN + 8, [new.src.words(), new.dst.words()])?;
@@ -300,7 +278,6 @@ impl Wire for Ipv6 {
 
     #[inline(always)]
     fn fib_of(packet: &Plain<V6>, ends: &FlowKey<V6>, parameters: &mut bpf_fib_lookup) {
-        const AF_INET6: u8 = 10;
         parameters.family = AF_INET6;
         parameters.__bindgen_anon_2.flowinfo = packet.class;
         parameters.__bindgen_anon_3.ipv6_src = ends.src.words();
@@ -308,6 +285,11 @@ impl Wire for Ipv6 {
     }
 }
 
+const AF_INET6: u8 = 10;
+/// Offset of the hop limit in the IPv6 header.
+const HOP_LIMIT: u32 = 7;
+/// The bits of traffic class and flow label in the header's first word.
+const CLASS_AND_FLOW: u32 = 0x0fff_ffff_u32.to_be();
 /// Highest offset of a transport header: above it the mask [`MAX_OFFSET`] could change the offset
 /// of the header's bytes.
 const FURTHEST: u32 = MAX_OFFSET - 0x3f;
@@ -328,14 +310,6 @@ fn is_extension(protocol: Protocol) -> bool {
     )
 }
 
-struct Walked {
-    protocol: Protocol,
-    l4: u32,
-    fragment_id: u32,
-    fragmented: bool,
-    later_fragment: bool,
-}
-
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Extension {
@@ -346,42 +320,36 @@ struct Extension {
     fragment_id: u32,
 }
 
+/// Follows the extension headers, up to the transport header or a later fragment's payload.
 #[inline(always)]
-fn walk_extensions(skb: Skb, start: u32, first: Protocol) -> Option<Walked> {
-    let mut walked = Walked {
-        protocol: first,
-        l4: start,
-        fragment_id: 0,
-        fragmented: false,
-        later_fragment: false,
-    };
+fn walk_extensions(skb: Skb, network: &mut Network<V6>) -> Option<()> {
     for _ in 0..MAX_EXTENSIONS {
-        if walked.l4 > FURTHEST {
+        if network.l4 > FURTHEST {
             return None;
         }
-        if !is_extension(walked.protocol) {
-            return Some(walked);
+        if !is_extension(network.protocol) {
+            return Some(());
         }
-        let header: Extension = skb.load(walked.l4)?;
+        let header: Extension = skb.load(network.l4)?;
         let mut len = (header.len as u32 + 1) * 8;
-        match walked.protocol {
+        match network.protocol {
             // The destination in the header is not the final one.
             ROUTING if header.rest[1] != 0 => return None,
             AUTHENTICATION => len = (header.len as u32 + 2) * 4,
             FRAGMENT => {
                 len = 8;
                 let offset_flags = u16::from_be_bytes(header.rest);
-                walked.fragment_id = header.fragment_id;
-                walked.fragmented = offset_flags & 0xfff9 != 0;
-                walked.later_fragment = offset_flags & 0xfff8 != 0;
+                network.fragment_id = header.fragment_id;
+                network.later_fragment = offset_flags & 0xfff8 != 0;
+                network.first_fragment = offset_flags & 0xfff9 == 1;
             }
             _ => {}
         }
-        walked.protocol = header.next;
-        walked.l4 += len;
-        if walked.later_fragment {
-            return Some(walked);
+        network.protocol = header.next;
+        network.l4 += len;
+        if network.later_fragment {
+            return Some(());
         }
     }
-    (!is_extension(walked.protocol) && walked.l4 <= FURTHEST).then_some(walked)
+    (!is_extension(network.protocol) && network.l4 <= FURTHEST).then_some(())
 }

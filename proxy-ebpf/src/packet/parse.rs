@@ -98,15 +98,10 @@ fn parse_behind<F: Wire>(
             let udp: UdpHeader = skb.read(network.l4)?;
             packet.key.set_ports(udp.ports.src, udp.ports.dst);
         }
-        Protocol::TCP => {
-            let tcp: TcpOrSctpStart = skb.read(network.l4)?;
-            packet.key.set_ports(tcp.ports.src, tcp.ports.dst);
-            packet.signals = Signals(tcp.flags);
-        }
-        Protocol::SCTP => {
-            let sctp: TcpOrSctpStart = skb.read(network.l4)?;
-            packet.key.set_ports(sctp.ports.src, sctp.ports.dst);
-            packet.signals = Signals::from_sctp_chunk(sctp.offset_or_chunk);
+        Protocol::TCP | Protocol::SCTP => {
+            let start: TcpOrSctpStart = skb.read(network.l4)?;
+            packet.key.set_ports(start.ports.src, start.ports.dst);
+            packet.signals = signals_of(network.protocol, &start);
         }
         protocol if protocol == F::ICMP => {
             packet.shape = Shape::Icmp;

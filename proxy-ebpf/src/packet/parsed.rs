@@ -56,10 +56,7 @@ pub struct Network<A> {
 impl<A: Addr> Packet<A> {
     #[inline(always)]
     pub fn ports(&self) -> Ports {
-        Ports {
-            src: self.key.src_port,
-            dst: self.key.dst_port,
-        }
+        Ports::of(&self.key)
     }
     /// SCTP: returns the packet's verification tag, as on the wire; 0 if it cannot be read.
     #[inline(always)]

@@ -33,15 +33,6 @@ pub fn is_redirect<F: Wire>(packet: &Packet<F::Addr>) -> bool {
         }
 }
 
-/// How an ICMP error is translated: the tuple of the quoted packet is `quoted` and becomes `tuple`
-/// reversed; the error's own addresses become `src` and `dst`.
-pub struct Change<'a, A> {
-    pub quoted: &'a FlowKey<A>,
-    pub tuple: &'a FlowKey<A>,
-    pub src: &'a A,
-    pub dst: &'a A,
-}
-
 /// Reads the packet that an ICMP error quotes; its tuple is written into `quoted`. None if the
 /// message is no error, or if the quoted packet is not TCP, UDP or SCTP or has no ports.
 #[inline(always)]
@@ -92,25 +83,18 @@ fn redirected_header(skb: Skb, l4: u32) -> Option<u32> {
     (option[0] == REDIRECTED).then_some(offset + 8)
 }
 
-/// Translates an ICMP error: the quoted packet and the error's own addresses.
+/// Translates an ICMP error: the tuple of the packet that it quotes is `quoted` and becomes `tuple`
+/// reversed; the error's own addresses become `src` and `dst`.
 #[inline(always)]
 pub fn rewrite<F: Wire>(
     skb: Skb,
     packet: &Packet<F::Addr>,
     quote: &Quote,
-    change: &Change<'_, F::Addr>,
+    quoted: &FlowKey<F::Addr>,
+    tuple: &FlowKey<F::Addr>,
+    (src, dst): (&F::Addr, &F::Addr),
 ) -> Result<(), WriteFailed> {
-    let Change {
-        quoted,
-        tuple,
-        src,
-        dst,
-    } = *change;
-    let old = Ports {
-        src: quoted.src_port,
-        dst: quoted.dst_port,
-    }
-    .word();
+    let old = Ports::of(quoted).word();
     let new = Ports {
         src: tuple.dst_port,
         dst: tuple.src_port,
@@ -139,7 +123,8 @@ pub fn rewrite<F: Wire>(
     }
     skb.replace_checksum_sum(packet.l4 + ICMP_CHECKSUM, fold_32(sum))?;
     skb.store(quote.l4, &new, false)?;
-    F::store_quoted_addresses(skb, quote.l3, quote.ip_checksum, quoted, tuple)?;
+    let ends = (tuple.dst, tuple.src);
+    F::store_addresses(skb, quote.l3, quote.ip_checksum, quoted, ends, false)?;
 
     if F::ICMP == Protocol::ICMPV6 {
         // ICMPv6's checksum covers the outer addresses as well.
@@ -147,7 +132,8 @@ pub fn rewrite<F: Wire>(
             F::difference(packet.key.src, *src) as u64 + F::difference(packet.key.dst, *dst) as u64;
         skb.replace_checksum_address(packet.l4 + ICMP_CHECKSUM, fold_32(outer), 0)?;
     }
-    F::store_addresses(skb, packet, *src, *dst)
+    let ends = (*src, *dst);
+    F::store_addresses(skb, packet.l3, packet.ip_checksum, &packet.key, ends, true)
 }
 
 /// Returns offset and value of the checksum in a quoted transport header; None if the quote is too

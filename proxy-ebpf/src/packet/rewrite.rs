@@ -5,14 +5,22 @@
 //! A failure can leave a packet half changed: callers drop it.
 
 use aya_ebpf::bindings::BPF_F_MARK_MANGLED_0;
-use proxy_common::{FlowKey, Protocol, crc32c};
+use proxy_common::{FlowKey, Port, Protocol, crc32c};
 
 use super::{
-    NatTarget, Packet, Shape, Skb,
+    Packet, Shape, Skb,
     access::WriteFailed,
     headers::{Ports, SCTP_CHECKSUM, TCP_CHECKSUM, UDP_CHECKSUM},
     wire::{Wire, fold_32},
 };
+
+/// The new address and port of one end of a packet, and the new port of the packet's other end.
+#[derive(Clone, Copy)]
+pub struct NatTarget<A> {
+    pub address: A,
+    pub port: Port,
+    pub other_port: Port,
+}
 
 /// Replaces the destination's address and port, and the source's port.
 #[inline(always)]
@@ -55,10 +63,7 @@ pub fn both<F: Wire>(
     ends: &FlowKey<F::Addr>,
     counted_down: u32,
 ) -> Result<(), WriteFailed> {
-    let ports = Ports {
-        src: ends.src_port,
-        dst: ends.dst_port,
-    };
+    let ports = Ports::of(ends);
     let source = F::difference(packet.key.src, ends.src) as u64;
     let destination = F::difference(packet.key.dst, ends.dst) as u64;
     update_transport::<F>(skb, packet, fold_32(source + destination), ports)?;
@@ -72,16 +77,16 @@ fn rewrite<F: Wire>(
     skb: Skb,
     packet: &Packet<F::Addr>,
     difference: u32,
-    (src, dst): (F::Addr, F::Addr),
+    ends: (F::Addr, F::Addr),
     ports: Ports,
 ) -> Result<(), WriteFailed> {
     if packet.shape != Shape::LaterFragment {
         update_transport::<F>(skb, packet, difference, ports)?;
         if ports.word() != packet.ports().word() && packet.key.protocol != Protocol::SCTP {
-            return F::store_ends(skb, packet, (src, dst), ports);
+            return F::store_ends(skb, packet, ends, ports);
         }
     }
-    F::store_addresses(skb, packet, src, dst)
+    F::store_addresses(skb, packet.l3, packet.ip_checksum, &packet.key, ends, true)
 }
 
 /// Updates the transport header's checksum for new ports and for a change of addresses that adds

@@ -11,6 +11,7 @@ use super::{
     access::WriteFailed,
     frame::{Frame, Plain},
     headers::{Ports, TcpOrSctpStart},
+    parse, rewrite,
 };
 
 /// An IP family: its addresses and numbers.
@@ -31,56 +32,74 @@ pub trait Ip: 'static {
     const LOOPBACK: Self::Addr;
 
     fn is_loopback(address: Self::Addr) -> bool;
+    /// Returns an address as four words, as on the wire; an IPv4 address is the last of them.
+    fn words(address: Self::Addr) -> [u32; 4];
     /// Returns the octets of an address, for a log line.
     fn octets(address: &Self::Addr) -> Self::Octets;
 }
 
 /// Reads and writes the headers of an IP family.
-pub trait Wire: Ip {
+pub trait Wire: Ip + Sized {
     /// Reads the IP header at `l3`; None if it is incomplete or of another version.
     fn header(skb: Skb, l3: u32) -> Option<Network<Self::Addr>>;
     /// Reads the IP header at `l3` and the extension headers between it and the transport header;
     /// None if one of them cannot be read.
-    fn network(skb: Skb, l3: u32) -> Option<Network<Self::Addr>>;
+    #[inline(always)]
+    fn network(skb: Skb, l3: u32) -> Option<Network<Self::Addr>> {
+        Self::header(skb, l3)
+    }
     /// Returns destination and ports of a plain packet: one without options, extensions or
     /// fragments, whose transport a service can have. `None` for any other packet.
     fn plain(skb: Skb, l3: u32) -> Option<(Self::Addr, Ports)>;
-    /// Returns the source address in the IP header at `l3`; None if the header is incomplete.
-    fn source(skb: Skb, l3: u32) -> Option<Self::Addr>;
     /// Returns how a packet must be examined, and its destination. `None` if the packet's first
     /// bytes are not in the linear part of the buffer.
     fn work(skb: Skb, l3: u32) -> Option<(Work, Self::Addr)>;
-    /// [`super::parse::parse`], inlined for IPv4; `false` for a packet that cannot concern a
-    /// service.
+    /// [`parse::parse`], inlined for IPv4; `false` for a packet that cannot concern a service.
     // VERIFIER: for IPv6 this and the next two are subprograms: their copies of addresses would
     // fill the callers' stacks.
-    fn parse(skb: Skb, packet: &mut Packet<Self::Addr>) -> bool;
-    /// [`super::rewrite::destination`], inlined for IPv4; `false` when a helper refused to write.
+    #[inline(always)]
+    fn parse(skb: Skb, packet: &mut Packet<Self::Addr>) -> bool {
+        parse::parse::<Self>(skb, packet).is_some()
+    }
+    /// [`rewrite::destination`], inlined for IPv4; `false` when a helper refused to write.
+    #[inline(always)]
     fn rewrite_destination(
         skb: Skb,
         packet: &Packet<Self::Addr>,
         target: &NatTarget<Self::Addr>,
-    ) -> bool;
-    /// [`super::rewrite::both`], inlined for IPv4; `false` when a helper refused to write.
+    ) -> bool {
+        rewrite::destination::<Self>(skb, packet, target).is_ok()
+    }
+    /// [`rewrite::both`], inlined for IPv4; `false` when a helper refused to write.
+    #[inline(always)]
     fn rewrite_both(
         skb: Skb,
         packet: &Packet<Self::Addr>,
         ends: &FlowKey<Self::Addr>,
         counted_down: u32,
-    ) -> bool;
-    /// [`super::rewrite::source`], inlined for IPv4; `false` when a helper refused to write.
+    ) -> bool {
+        rewrite::both::<Self>(skb, packet, ends, counted_down).is_ok()
+    }
+    /// [`rewrite::source`], inlined for IPv4; `false` when a helper refused to write.
+    #[inline(always)]
     fn rewrite_source(
         skb: Skb,
         packet: &Packet<Self::Addr>,
         target: &NatTarget<Self::Addr>,
-    ) -> bool;
+    ) -> bool {
+        rewrite::source::<Self>(skb, packet, target).is_ok()
+    }
 
-    /// Writes both addresses, and the IP header's checksum where there is one.
+    /// Writes both addresses (`ends`: source, destination) into the IP header at `l3`, and its
+    /// checksum where there is one: `ip_checksum` and `old` have the values before. Without a
+    /// checksum, `recompute` is that of [`Skb::store`].
     fn store_addresses(
         skb: Skb,
-        packet: &Packet<Self::Addr>,
-        src: Self::Addr,
-        dst: Self::Addr,
+        l3: u32,
+        ip_checksum: u16,
+        old: &FlowKey<Self::Addr>,
+        ends: (Self::Addr, Self::Addr),
+        recompute: bool,
     ) -> Result<(), WriteFailed>;
     /// Writes both addresses (`ends`: source, destination), the IP header's checksum where there is
     /// one, and both ports. The caller must update the transport's checksum.
@@ -98,15 +117,6 @@ pub trait Wire: Ip {
         ends: (Self::Addr, Self::Addr),
         ports: Ports,
         counted_down: u32,
-    ) -> Result<(), WriteFailed>;
-    /// Writes the addresses of a packet that an ICMP error quotes: those of `tuple` reversed. The
-    /// caller must update the ICMP error's checksum.
-    fn store_quoted_addresses(
-        skb: Skb,
-        l3: u32,
-        ip_checksum: u16,
-        old: &FlowKey<Self::Addr>,
-        tuple: &FlowKey<Self::Addr>,
     ) -> Result<(), WriteFailed>;
     /// Fills in the packet's part of a FIB look-up, and returns the hop limit counted down, in the
     /// form that [`Self::store_hop`] writes; `None` for a packet that the stack must route.

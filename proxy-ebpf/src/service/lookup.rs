@@ -15,40 +15,28 @@ use crate::{
     packet::{Ipv4, Ipv6},
 };
 
-/// Look-ups for an IP family, each of which the verifier checks as a program of its own.
-pub trait Lookup: Tables {
-    /// Returns the id of the record that a destination leads to, or [`NO_RECORD`].
-    fn record_id(address: Self::Addr, port: Port, protocol: Protocol) -> u32;
-    /// Whether this address lies in a range that cluster IPs are allocated from, is not the node's
-    /// own, and packets to unallocated cluster IPs are to be dropped.
-    fn is_allocatable(address: Self::Addr) -> bool;
-    /// Whether packets from this address need the stack: 1 or 0.
-    fn needs_stack(address: Self::Addr) -> u32;
-}
-
 const NO_RECORD: u32 = 0;
 
 /// Returns the record that a destination leads to; None if the destination belongs to no service.
 #[inline(always)]
-pub fn record_of<L: Lookup>(
-    address: L::Addr,
+pub fn record_of<T: Tables>(
+    address: T::Addr,
     port: Port,
     protocol: Protocol,
-) -> Option<&'static Record<L::Addr>> {
-    match L::record_id(address, port, protocol) {
+) -> Option<&'static Record<T::Addr>> {
+    match record_id::<T>(address, (port.0 as u32) << 8 | protocol.0 as u32) {
         NO_RECORD => None,
-        id => L::records().get(id),
+        id => T::records().get(id),
     }
 }
 
 /// Whether an address of no service lies in a range that cluster IPs are allocated from, and
 /// packets to such addresses are to be dropped. Called where no record was found.
 #[inline(always)]
-pub fn is_unallocated<L: Lookup>(address: L::Addr, settings: &Settings) -> bool {
-    L::services(settings).contains(address) && L::is_allocatable(address)
+pub fn is_unallocated<T: Tables>(address: T::Addr, settings: &Settings) -> bool {
+    T::services(settings).contains(address) && is_allocatable::<T>(address) != 0
 }
 
-/// Whether the address is a cluster IP.
 #[inline(always)]
 pub fn is_cluster_ip<T: Tables>(address: T::Addr) -> bool {
     lookup::guard_of(&Maps::<T>(PhantomData), address).is_some()
@@ -96,17 +84,58 @@ impl<T: Tables> FrontendMaps<T::Addr> for Maps<T> {
     }
 }
 
-#[inline(always)]
-fn find_id<T: Tables>(address: T::Addr, port: Port, protocol: Protocol) -> u32 {
-    lookup::find_record(&Maps::<T>(PhantomData), address, port, protocol)
-        .map_or(NO_RECORD, |record| record.0)
+/// Makes the subprograms `$v4` and `$v6` of the generic function `$body`, which takes an address,
+/// and the generic function `$name`, which calls the subprogram of its family.
+// VERIFIER: they are exported and take plain numbers, so that each is verified once and not on
+// every path that leads to it.
+macro_rules! by_address {
+    ($(#[$doc:meta])* $vis:vis fn $name:ident(address $(, $word:ident)?) = $v4:ident $v6:ident of $body:ident) => {
+        $(#[$doc])*
+        #[inline(always)]
+        $vis fn $name<T: Tables>(address: T::Addr $(, $word: u32)?) -> u32 {
+            let [a, b, c, d] = T::words(address);
+            if T::VERSION == 4 {
+                $v4(d $(, $word)?)
+            } else {
+                $v6(a, b, c, d $(, $word)?)
+            }
+        }
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        pub extern "C" fn $v4(address: u32 $(, $word: u32)?) -> u32 {
+            $body::<Ipv4>(V4::from_word(address) $(, $word)?)
+        }
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        pub extern "C" fn $v6(a: u32, b: u32, c: u32, d: u32 $(, $word: u32)?) -> u32 {
+            $body::<Ipv6>(V6::from_words([a, b, c, d]) $(, $word)?)
+        }
+    };
 }
 
-/// Returns 1 if the stack must handle packets from this address, else 0. A packet whose source is
-/// an address of the node never comes in by an interface.
+by_address! {
+    /// Returns the id of the record that a destination leads to, or [`NO_RECORD`]. `port` has the
+    /// port, as on the wire, above the protocol in the lowest byte.
+    fn record_id(address, port) = portolan_find_record_v4 portolan_find_record_v6 of find_id
+}
+
+by_address! {
+    /// Whether this address lies in a range that cluster IPs are allocated from, is not the node's
+    /// own, and packets to unallocated cluster IPs are to be dropped: 1 or 0.
+    fn is_allocatable(address)
+        = portolan_is_allocatable_v4 portolan_is_allocatable_v6 of allocatable
+}
+
+by_address! {
+    /// Whether the stack must handle packets from this address: 1 or 0.
+    pub fn needs_stack(address) = portolan_needs_stack_v4 portolan_needs_stack_v6 of for_stack
+}
+
 #[inline(always)]
-fn for_stack<T: Tables>(address: T::Addr) -> u32 {
-    (!address.may_be_forwarded() || node::is_node_address::<T>(&address)) as u32
+fn find_id<T: Tables>(address: T::Addr, port: u32) -> u32 {
+    let (port, protocol) = (Port((port >> 8) as u16), Protocol(port as u8));
+    lookup::find_record(&Maps::<T>(PhantomData), address, port, protocol)
+        .map_or(NO_RECORD, |record| record.0)
 }
 
 #[inline(always)]
@@ -117,83 +146,8 @@ fn allocatable<T: Tables>(address: T::Addr) -> u32 {
     (is_in_range && !node::is_node_address::<T>(&address)) as u32
 }
 
-impl Lookup for Ipv4 {
-    #[inline(always)]
-    fn record_id(address: V4, port: Port, protocol: Protocol) -> u32 {
-        portolan_find_record_v4(address.word(), port.0 as u32, protocol.0 as u32)
-    }
-    #[inline(always)]
-    fn is_allocatable(address: V4) -> bool {
-        portolan_is_allocatable_v4(address.word()) != 0
-    }
-    #[inline(always)]
-    fn needs_stack(address: V4) -> u32 {
-        portolan_needs_stack_v4(address.word())
-    }
-}
-
-impl Lookup for Ipv6 {
-    #[inline(always)]
-    fn record_id(address: V6, port: Port, protocol: Protocol) -> u32 {
-        let [a, b, c, d] = address.words();
-        portolan_find_record_v6(a, b, c, d, (port.0 as u32) << 8 | protocol.0 as u32)
-    }
-    #[inline(always)]
-    fn is_allocatable(address: V6) -> bool {
-        let [a, b, c, d] = address.words();
-        portolan_is_allocatable_v6(a, b, c, d) != 0
-    }
-    #[inline(always)]
-    fn needs_stack(address: V6) -> u32 {
-        let [a, b, c, d] = address.words();
-        portolan_needs_stack_v6(a, b, c, d)
-    }
-}
-
-// VERIFIER: the following functions are exported and take plain numbers, so that each is verified
-// once and not on every path that leads to it.
-
-/// See [`Lookup::record_id`]; the address as one word and the port, both as on the wire.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn portolan_find_record_v4(address: u32, port: u32, protocol: u32) -> u32 {
-    let (port, protocol) = (Port(port as u16), Protocol(protocol as u8));
-    find_id::<Ipv4>(V4::from_word(address), port, protocol)
-}
-
-/// See [`Lookup::record_id`]; the address as four words, as on the wire. `port` has the port, as on
-/// the wire, above the protocol in the lowest byte.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn portolan_find_record_v6(a: u32, b: u32, c: u32, d: u32, port: u32) -> u32 {
-    let (port, protocol) = (Port((port >> 8) as u16), Protocol(port as u8));
-    find_id::<Ipv6>(V6::from_words([a, b, c, d]), port, protocol)
-}
-
-/// See [`Lookup::is_allocatable`]; the address as one word, as on the wire. 1 or 0.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn portolan_is_allocatable_v4(address: u32) -> u32 {
-    allocatable::<Ipv4>(V4::from_word(address))
-}
-
-/// See [`Lookup::is_allocatable`]; the address as four words, as on the wire. 1 or 0.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn portolan_is_allocatable_v6(a: u32, b: u32, c: u32, d: u32) -> u32 {
-    allocatable::<Ipv6>(V6::from_words([a, b, c, d]))
-}
-
-/// See [`Lookup::needs_stack`]; the address as one word, as on the wire.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn portolan_needs_stack_v4(address: u32) -> u32 {
-    for_stack::<Ipv4>(V4::from_word(address))
-}
-
-/// See [`Lookup::needs_stack`]; the address as four words, as on the wire.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn portolan_needs_stack_v6(a: u32, b: u32, c: u32, d: u32) -> u32 {
-    for_stack::<Ipv6>(V6::from_words([a, b, c, d]))
+/// A packet whose source is an address of the node never comes in by an interface.
+#[inline(always)]
+fn for_stack<T: Tables>(address: T::Addr) -> u32 {
+    (!address.may_be_forwarded() || node::is_node_address::<T>(&address)) as u32
 }

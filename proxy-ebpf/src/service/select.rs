@@ -4,33 +4,28 @@
 
 use proxy_common::{
     Addr, AffinityEntry, AffinityKey, Backend, BackendId, Block, EndpointSet, FlowKey, Record,
-    ServiceFlags, ServiceId, select,
+    ServiceFlags, ServiceId, affinity::AffinityClient, select,
 };
 
 use crate::{
     helpers,
-    maps::{SLOTS, tables::Tables},
+    maps::{AffinityBy, SLOTS, tables::Tables},
     service::policy::block_of,
 };
 
 /// A client, in the form in which session affinity identifies it.
 pub trait Client<T: Tables>: Copy {
+    type Key: AffinityClient + Copy + 'static;
+    fn key(self, service: ServiceId) -> Self::Key;
+    fn map() -> &'static AffinityBy<Self::Key>;
+
     /// Returns the client's affinity to a backend of the record's service; None if it has none, or
     /// if it has timed out.
-    fn recall(self, record: &Record<T::Addr>, now: u64) -> Option<AffinityEntry>;
-    fn remember(self, service: ServiceId, chosen: &Chosen<T::Addr>, now: u64);
-}
-
-/// A client that is identified by its address.
-#[derive(Clone, Copy)]
-pub struct ByAddress<A>(pub A);
-
-impl<T: Tables> Client<T> for ByAddress<T::Addr> {
     #[inline(always)]
     fn recall(self, record: &Record<T::Addr>, now: u64) -> Option<AffinityEntry> {
         let key = self.key(record.service);
         // SAFETY: copied, then checked by its check word.
-        let entry = unsafe { T::affinity().get_ptr(key)?.read_volatile() };
+        let entry = unsafe { Self::map().get_ptr(key)?.read_volatile() };
         entry
             .holds(&key, record.affinity_timeout, now)
             .then_some(entry)
@@ -40,17 +35,26 @@ impl<T: Tables> Client<T> for ByAddress<T::Addr> {
         let key = self.key(service);
         let entry = AffinityEntry::new(&key, chosen.id, chosen.generation, now);
         // A full LRU map frees an element by itself; the next connection tries again.
-        let _ = T::affinity().insert(key, entry, 0);
+        let _ = Self::map().insert(key, entry, 0);
     }
 }
 
-impl<A> ByAddress<A> {
+/// A client that is identified by its address.
+#[derive(Clone, Copy)]
+pub struct ByAddress<A>(pub A);
+
+impl<T: Tables> Client<T> for ByAddress<T::Addr> {
+    type Key = AffinityKey<T::Addr>;
     #[inline(always)]
-    fn key(self, service: ServiceId) -> AffinityKey<A> {
+    fn key(self, service: ServiceId) -> Self::Key {
         AffinityKey {
             service,
             client: self.0,
         }
+    }
+    #[inline(always)]
+    fn map() -> &'static AffinityBy<Self::Key> {
+        T::affinity()
     }
 }
 
@@ -149,7 +153,6 @@ impl<'a, A: Addr> Choice<'a, A> {
             held: held.unwrap_or_default(),
         }
     }
-    /// Whether the client has affinity to a backend.
     #[inline(always)]
     pub fn is_held(&self) -> bool {
         self.is_held

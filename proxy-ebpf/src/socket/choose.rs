@@ -3,8 +3,8 @@
 //! selection. Called by `connect` and `datagram`.
 
 use proxy_common::{
-    Addr, AffinityEntry, Block, Counter, PodAffinityKey, Port, Protocol, Record, ServiceId,
-    SocketCookie, SocketEntry, SocketKey, SocketRole, Verdict, origin_of_socket, traffic::event,
+    Addr, Block, Counter, PodAffinityKey, Port, Protocol, Record, ServiceId, SocketCookie,
+    SocketEntry, SocketKey, SocketRole, Verdict, origin_of_socket, traffic::event,
 };
 
 use super::{
@@ -15,7 +15,7 @@ use crate::{
     count,
     family::Family,
     helpers,
-    maps::{AFFINITY_PODS, node, traffic},
+    maps::{AFFINITY_PODS, AffinityBy, node, traffic},
     service::{
         lookup, policy,
         select::{ByAddress, Choice, Chosen, Client, portolan_number},
@@ -66,13 +66,13 @@ impl SocketVerdict {
     pub fn note<F: Family>(self, entry: &SocketEntry<F::Addr>) {
         let events = self.0 >> 24;
         if events != 0 {
-            traffic::note::<F>(entry.backend, entry.generation, events);
+            traffic::note::<F>(entry.backend.0, entry.generation, events);
         }
     }
     /// The same verdict, after counting a refusal for this service port.
     #[inline(always)]
     fn refusing(self, service: ServiceId) -> Self {
-        traffic::refuse(service, self.0 & 0xffff);
+        traffic::portolan_refuse(service.0, self.0 & 0xffff);
         self
     }
     #[inline(always)]
@@ -252,32 +252,18 @@ fn is_shared<F: Family>(
 #[derive(Clone, Copy)]
 struct ByNetns(u64);
 
-impl ByNetns {
+impl<F: Family> Client<F> for ByNetns {
+    type Key = PodAffinityKey;
     #[inline(always)]
-    fn key<F: Family>(self, service: ServiceId) -> PodAffinityKey {
+    fn key(self, service: ServiceId) -> PodAffinityKey {
         PodAffinityKey {
             service,
             family: F::VERSION,
             netns: self.0,
         }
     }
-}
-
-impl<F: Family> Client<F> for ByNetns {
     #[inline(always)]
-    fn recall(self, record: &Record<F::Addr>, now: u64) -> Option<AffinityEntry> {
-        let key = self.key::<F>(record.service);
-        // SAFETY: copied, then checked by its check word.
-        let entry = unsafe { AFFINITY_PODS.get_ptr(key)?.read_volatile() };
-        entry
-            .holds(&key, record.affinity_timeout, now)
-            .then_some(entry)
-    }
-    #[inline(always)]
-    fn remember(self, service: ServiceId, chosen: &Chosen<F::Addr>, now: u64) {
-        let key = self.key::<F>(service);
-        let entry = AffinityEntry::new(&key, chosen.id, chosen.generation, now);
-        // A full LRU map frees an element by itself; the next connection tries again.
-        let _ = AFFINITY_PODS.insert(key, entry, 0);
+    fn map() -> &'static AffinityBy<PodAffinityKey> {
+        &AFFINITY_PODS
     }
 }

@@ -136,7 +136,7 @@ fn drop_silently<F: Family>(
     key: &SocketKey<F::Addr>,
     target: &Target<F::Addr>,
 ) -> bool {
-    let (mark, drop) = (ctx.mark(), globals::drop_mark());
+    let (mark, drop) = (ctx.mark(), globals::DROP_MARK.load());
     let mut flags = SocketEntry::<F::Addr>::HOST | SocketEntry::<F::Addr>::DROPPED;
     if mark & drop != 0 {
         flags |= SocketEntry::<F::Addr>::OWN_MARK;
@@ -155,7 +155,7 @@ fn drop_silently<F: Family>(
 /// itself. The caller replaces or removes the socket's entry.
 #[inline(always)]
 fn undrop<F: Family>(ctx: SockAddr, key: &SocketKey<F::Addr>) {
-    let (mark, drop) = (ctx.mark(), globals::drop_mark());
+    let (mark, drop) = (ctx.mark(), globals::DROP_MARK.load());
     let by_us = u32::from(SocketEntry::<F::Addr>::DROPPED);
     if mark & drop != 0 && drop_flags::<F>(key) == by_us {
         ctx.set_mark(mark & !drop);

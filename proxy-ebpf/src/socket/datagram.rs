@@ -12,7 +12,7 @@ use super::{
     connect::is_current,
     fail_with, may_be_frontend, proceed,
     sock_addr::AddressForm,
-    table::{EntryBuffer, enter, enter_first, find, is_entered, is_known, remove},
+    table::{EntryBuffer, enter, enter_first, find, is_known, locate, remove, reverse_key},
 };
 use crate::{
     count,
@@ -109,7 +109,7 @@ fn asks_peer<F: Family>(
 #[inline(never)]
 fn leave<F: Family>(cookie: &SocketCookie) -> u32 {
     let key = SocketKey::list(*cookie);
-    if !is_entered::<F>(&key) {
+    if locate::<F>(&key).is_none() {
         let mut entry = SocketEntry::empty(Protocol::UDP, SocketEntry::<F::Addr>::LEFT, 0);
         // If the map is full, the socket moves to the socket hooks when the setting changes.
         enter_first::<F>(&key, &mut entry);
@@ -166,16 +166,6 @@ fn claim_answers<F: Family>(cookie: &SocketCookie, forward: &SocketEntry<F::Addr
         (entry.next, entry.next_port) = (F::Addr::UNSPECIFIED, Port::ANY);
         enter::<F>(&reverse, &mut entry);
     }
-}
-
-#[inline(always)]
-fn reverse_key<A: Addr>(cookie: &SocketCookie, entry: &SocketEntry<A>) -> SocketKey<A> {
-    SocketKey::new(
-        *cookie,
-        SocketRole::REVERSE,
-        entry.backend_address,
-        entry.backend_port,
-    )
 }
 
 /// Enters the entries of a new backend in both directions and in the socket's list; `false` if the
@@ -270,7 +260,7 @@ fn is_new_peer<F: Family>(
     let forward = SocketKey::new(*cookie, SocketRole::FORWARD, peer.address, peer.port);
     if !(F::is_loopback(peer.address) || node::is_node_address::<F>(&peer.address))
         || owner::<F>(peer) == 0
-        || is_entered::<F>(&forward)
+        || locate::<F>(&forward).is_some()
     {
         return false;
     }

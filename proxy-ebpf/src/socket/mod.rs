@@ -66,7 +66,7 @@ pub fn release(ctx: SockContext) -> i32 {
     // A translated connection keeps its backend as peer to the end (connecting the socket to
     // another destination removes the entry). So a socket with another peer was not translated. An
     // accepted connection, for example, has no cookie yet and need not get one.
-    let is_dropped = mark & globals::drop_mark() != 0;
+    let is_dropped = mark & globals::DROP_MARK.load() != 0;
     if protocol == Protocol::TCP.0 as u32 && !peer.is_any() && !may_be_backend(peer) && !is_dropped
     {
         return PROCEED;

@@ -24,13 +24,6 @@ fn was_given<F: Family>(cookie: SocketCookie, key: &FlowKey<F::Addr>) -> bool {
     {
         return true;
     }
-    key.protocol == Protocol::UDP
-        && F::sockets()
-            .get_ptr(&SocketKey::new(
-                cookie,
-                SocketRole::REVERSE,
-                key.dst,
-                key.dst_port,
-            ))
-            .is_some()
+    let reverse = SocketKey::new(cookie, SocketRole::REVERSE, key.dst, key.dst_port);
+    key.protocol == Protocol::UDP && F::sockets().get_ptr(&reverse).is_some()
 }

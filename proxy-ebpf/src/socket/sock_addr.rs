@@ -63,14 +63,11 @@ impl SockAddr {
         // SAFETY: the context is valid.
         unsafe { helpers::bpf_get_netns_cookie(self.raw.cast()) }
     }
-    /// Returns the socket's mark.
     #[inline(always)]
     pub fn mark(self) -> u32 {
-        // SAFETY: the context is valid, and there always is a socket.
-        unsafe {
-            let socket = (*self.raw).__bindgen_anon_1.sk;
-            if socket.is_null() { 0 } else { (*socket).mark }
-        }
+        let socket = self.socket();
+        // SAFETY: a field of a live socket.
+        unsafe { if socket.is_null() { 0 } else { (*socket).mark } }
     }
     #[inline(always)]
     pub fn set_mark(self, mark: u32) {
@@ -85,7 +82,6 @@ impl SockAddr {
         // SAFETY: the context is valid.
         unsafe { (*self.raw).__bindgen_anon_1.sk }
     }
-    /// Whether the socket is connected to a peer.
     #[inline(always)]
     pub fn is_connected(self) -> bool {
         const ESTABLISHED: u32 = 1;
@@ -93,27 +89,16 @@ impl SockAddr {
         // SAFETY: a field of a live socket.
         !socket.is_null() && unsafe { (*socket).state } == ESTABLISHED
     }
-    #[inline(always)]
-    fn v4(self) -> V4 {
-        // SAFETY: as above.
-        V4::from_word(unsafe { (*self.raw).user_ip4 })
-    }
-    #[inline(always)]
-    fn set_v4(self, address: V4) {
-        // SAFETY: as above; the field is writable.
-        unsafe { (*self.raw).user_ip4 = address.word() }
-    }
     // VERIFIER: word by word; the context takes no other access.
     #[inline(always)]
     fn v6(self) -> [u32; 4] {
         // SAFETY: as above.
         unsafe {
-            let raw = self.raw;
             [
-                (&raw const (*raw).user_ip6[0]).read_volatile(),
-                (&raw const (*raw).user_ip6[1]).read_volatile(),
-                (&raw const (*raw).user_ip6[2]).read_volatile(),
-                (&raw const (*raw).user_ip6[3]).read_volatile(),
+                (&raw const (*self.raw).user_ip6[0]).read_volatile(),
+                (&raw const (*self.raw).user_ip6[1]).read_volatile(),
+                (&raw const (*self.raw).user_ip6[2]).read_volatile(),
+                (&raw const (*self.raw).user_ip6[3]).read_volatile(),
             ]
         }
     }
@@ -121,11 +106,10 @@ impl SockAddr {
     fn set_v6(self, words: [u32; 4]) {
         // SAFETY: as above; the field is writable.
         unsafe {
-            let raw = self.raw;
-            (&raw mut (*raw).user_ip6[0]).write_volatile(words[0]);
-            (&raw mut (*raw).user_ip6[1]).write_volatile(words[1]);
-            (&raw mut (*raw).user_ip6[2]).write_volatile(words[2]);
-            (&raw mut (*raw).user_ip6[3]).write_volatile(words[3]);
+            (&raw mut (*self.raw).user_ip6[0]).write_volatile(words[0]);
+            (&raw mut (*self.raw).user_ip6[1]).write_volatile(words[1]);
+            (&raw mut (*self.raw).user_ip6[2]).write_volatile(words[2]);
+            (&raw mut (*self.raw).user_ip6[3]).write_volatile(words[3]);
         }
     }
     /// Whether the IPv6 address in the system call is IPv4-mapped.
@@ -171,11 +155,13 @@ impl AddressForm for AsV4 {
     type Family = Ipv4;
     #[inline(always)]
     fn address(ctx: SockAddr) -> V4 {
-        ctx.v4()
+        // SAFETY: the context is valid for the program's run.
+        V4::from_word(unsafe { (*ctx.raw).user_ip4 })
     }
     #[inline(always)]
     fn set_address(ctx: SockAddr, address: V4) {
-        ctx.set_v4(address);
+        // SAFETY: as above; the field is writable.
+        unsafe { (*ctx.raw).user_ip4 = address.word() }
     }
     #[inline(always)]
     unsafe fn peer(socket: *const bpf_sock) -> V4 {

@@ -44,28 +44,17 @@ pub fn find<'a, F: Family>(
     key: &SocketKey<F::Addr>,
     buffer: &'a mut EntryBuffer<F::Addr>,
 ) -> Option<Found<'a, F::Addr>> {
-    let mut element = locate::<F>(key)?;
-    // SAFETY: both are valid for an entry; the kernel keeps the element's memory.
-    unsafe { core::ptr::copy_nonoverlapping(element, buffer.as_mut_ptr(), 1) };
-    // The copy that is checked is the one that is used: see `flow::find`.
-    // SAFETY: a register is copied to itself; all memory counts as touched.
-    unsafe { asm!("{element} = {element}", element = inout(reg) element) };
-    // SAFETY: copied above; every bit pattern is valid.
-    let entry = unsafe { buffer.assume_init_ref() };
+    let element = locate::<F>(key)?;
+    // SAFETY: the kernel keeps the element's memory; every bit pattern is valid.
+    let (entry, element) = unsafe { helpers::copy(element, buffer) };
     F::socket_check(key, entry)
         .eq(&entry.check)
         .then_some(Found { entry, element })
 }
 
-/// Whether the maps have an entry with this key.
-#[inline(always)]
-pub fn is_entered<F: Family>(key: &SocketKey<F::Addr>) -> bool {
-    locate::<F>(key).is_some()
-}
-
 /// Returns the element that has the entry with this key; None if there is no entry.
 #[inline(always)]
-fn locate<F: Family>(key: &SocketKey<F::Addr>) -> Option<*mut SocketEntry<F::Addr>> {
+pub fn locate<F: Family>(key: &SocketKey<F::Addr>) -> Option<*mut SocketEntry<F::Addr>> {
     if key.is_first() {
         let bucket = Bucket::of::<F>(key.cookie)?;
         if bucket.owner() == SocketBucket::owner_of(key) {
@@ -118,7 +107,6 @@ pub fn enter_first<F: Family>(key: &SocketKey<F::Addr>, entry: &mut SocketEntry<
     F::sockets().insert(key, &*entry, BPF_EXIST as u64).is_ok()
 }
 
-/// Removes a socket's first entry if there is one.
 #[inline(always)]
 pub fn remove_first<F: Family>(key: &SocketKey<F::Addr>) {
     let Some(bucket) = Bucket::of::<F>(key.cookie) else {
@@ -198,6 +186,17 @@ impl<A: Addr> Bucket<A> {
     }
 }
 
+/// Returns the key by which the answers of an entry's backend are found.
+#[inline(always)]
+pub fn reverse_key<A: Addr>(cookie: &SocketCookie, entry: &SocketEntry<A>) -> SocketKey<A> {
+    SocketKey::new(
+        *cookie,
+        SocketRole::REVERSE,
+        entry.backend_address,
+        entry.backend_port,
+    )
+}
+
 #[inline(always)]
 pub fn remove<F: Family>(key: &SocketKey<F::Addr>) {
     // The entry may have been removed already.
@@ -239,19 +238,13 @@ struct List<F: Family> {
 }
 
 extern "C" fn remove_pair<F: Family>(_n: u64, list: &mut List<F>) -> u64 {
-    const STOP: u64 = 1;
     let forward = SocketKey::new(list.cookie, SocketRole::FORWARD, list.next, list.next_port);
     let mut buffer = EntryBuffer::uninit();
     let Some(found) = find::<F>(&forward, &mut buffer) else {
-        return STOP;
+        return helpers::STOP;
     };
     let entry = found.entry;
-    let reverse = SocketKey::new(
-        list.cookie,
-        SocketRole::REVERSE,
-        entry.backend_address,
-        entry.backend_port,
-    );
+    let reverse = reverse_key(&list.cookie, entry);
     (list.next, list.next_port) = (entry.next, entry.next_port);
     remove::<F>(&reverse);
     remove::<F>(&forward);

@@ -277,7 +277,7 @@ fn fill_reply<F: Family>(
 #[inline(never)]
 fn judge_ends<F: Family>(scratch: &mut Scratch<F::Addr>) -> u32 {
     let Scratch { key, entry, .. } = scratch;
-    let needs_stack = F::needs_stack(key.src) | F::needs_stack(key.dst);
+    let needs_stack = lookup::needs_stack::<F>(key.src) | lookup::needs_stack::<F>(key.dst);
     if needs_stack != 0 {
         entry.flags |= FlowEntry::<F::Addr>::NEEDS_STACK;
         flow::seal::<F>(entry, key);
@@ -320,7 +320,7 @@ fn enter_original<F: Family>(
     match claim {
         Claim::Ours => {
             let events = event::BEGUN | if held { event::HELD } else { 0 };
-            traffic::note::<F>(original.backend, original.generation, events);
+            traffic::note::<F>(original.backend.0, original.generation, events);
         }
         Claim::Full => {
             flow::remove::<F>(reply_key);

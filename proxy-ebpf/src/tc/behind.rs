@@ -49,7 +49,7 @@ pub fn is_served(skb: Skb, link_layer: bool, hook: u32) -> bool {
 }
 
 by_family! {
-    /// Notes the tuple of a packet that begins a connection; the returned 0 has no meaning.
+    /// Notes the tuple of a packet that begins a connection.
     fn note(skb, l3) = portolan_behind_v4 portolan_behind_v6 of note_tuple
 }
 

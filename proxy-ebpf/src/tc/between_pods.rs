@@ -109,7 +109,7 @@ impl<A: Addr> Segment<A> {
             &end(self.src, self.ports.src),
             &end(self.dst, self.ports.dst),
             self.protocol,
-            globals::hash_key(),
+            globals::HASH_KEY.load(),
         )
     }
 }

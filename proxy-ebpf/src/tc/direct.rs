@@ -119,7 +119,6 @@ struct Search<'a, F: Family> {
 }
 
 extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
-    const STOP: u64 = 1;
     let Search {
         scratch,
         ranges,
@@ -127,7 +126,7 @@ extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
         claimed,
     } = search;
     let Some(port) = ranges.candidate(Port::ANY, *hash, n as u32) else {
-        return STOP;
+        return helpers::STOP;
     };
     let Scratch { key, entry, .. } = &mut **scratch;
     key.set_ports(key.src_port, port);
@@ -136,9 +135,9 @@ extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
         Claim::Taken => 0,
         Claim::Ours => {
             *claimed = true;
-            STOP
+            helpers::STOP
         }
-        Claim::Full => STOP,
+        Claim::Full => helpers::STOP,
     }
 }
 

@@ -5,7 +5,7 @@
 use proxy_common::{Counter, Protocol};
 
 use super::{
-    is_for_this_node,
+    UNTOUCHED, is_for_this_node,
     reject::{has_budget, swap_macs},
 };
 use crate::{
@@ -25,7 +25,6 @@ use crate::{
 /// own addresses.
 #[inline(never)]
 pub fn answer<F: Family>(skb: Skb, l3: u32) -> Outcome {
-    const UNTOUCHED: Outcome = Outcome::pass(Counter::Untouched);
     let Some(workspace) = flow::workspace::<F>(workspace::ATTACHED, l3) else {
         return UNTOUCHED;
     };
@@ -55,7 +54,7 @@ pub fn answer<F: Family>(skb: Skb, l3: u32) -> Outcome {
     if turn_around::<F>(skb, packet, len).is_err() {
         return Outcome::drop(Counter::DroppedRewrite);
     }
-    Outcome::pass(Counter::EchoAnswered).with_action(skb.send_back())
+    Outcome::sent(skb.send_back(), Counter::EchoAnswered)
 }
 
 /// Makes a request with `len` bytes of ICMP into the reply to it. Identifier, sequence number and

@@ -68,9 +68,9 @@ pub fn egress<F: Family>(skb: Skb, l3: u32, verdict: FilterVerdict) -> Step {
             return Step::untouched();
         }
     }
-    let mark = skb.mark() & (globals::masquerade_marks() | globals::drop_mark());
+    let mark = skb.mark() & (globals::masquerade_marks() | globals::DROP_MARK.load());
     if mark != 0 {
-        if mark & globals::drop_mark() != 0 && socket::is_dropped::<F>(skb) {
+        if mark & globals::DROP_MARK.load() != 0 && socket::is_dropped::<F>(skb) {
             return Outcome::drop(Counter::DroppedByMark).into();
         }
         if mark & globals::masquerade_marks() != 0 {
@@ -99,11 +99,6 @@ pub fn unmarked<F: Family>(skb: Skb) -> Step {
         }
         _ => Step::untouched(),
     }
-}
-
-#[inline(always)]
-fn is_shared(Ports { src, dst }: Ports) -> bool {
-    may_be_shared(ports::bits(src), ports::bits(dst))
 }
 
 /// Whether there are no surviving connections of a previous proxy, whose replies also leave with a
@@ -163,7 +158,8 @@ fn leaving<F: Family>(
 /// Whether the packet may begin or belong to a connection that `own` handles.
 #[inline(always)]
 fn is_of_others<F: Family>(skb: Skb, packet: &Packet<F::Addr>) -> bool {
-    let is_shared = is_shared(packet.ports());
+    let Ports { src, dst } = packet.ports();
+    let is_shared = may_be_shared(ports::bits(src), ports::bits(dst));
     let is_marked = skb.mark() & globals::masquerade_marks() != 0;
     if skb.is_own() || is_marked {
         is_shared || packet.signals.begins()

@@ -47,14 +47,13 @@ struct Walk<'a, F: Family> {
 }
 
 extern "C" fn expire_next<F: Family>(n: u64, walk: &mut Walk<'_, F>) -> u64 {
-    const STOP: u64 = 1;
     let n = n as u32;
     if n >= walk.request.count {
-        return STOP;
+        return helpers::STOP;
     }
     let offset = size_of::<ExpiryRequest>() as u32 + n * size_of::<FlowKey<F::Addr>>() as u32;
     let Some(key) = walk.skb.load::<FlowKey<F::Addr>>(offset) else {
-        return STOP;
+        return helpers::STOP;
     };
     walk.removed += expire_one::<F>(&key, &walk.request, walk.scratch);
     0

@@ -114,7 +114,7 @@ pub fn at_egress<F: Family>(skb: Skb, l3: u32) -> FilterVerdict {
     match F::plain(skb, l3) {
         Some((_, ports)) => {
             let by_rules = |shared| leaves_by_rules::<F>(skb, l3, shared as u32);
-            if is_known_at_egress::<F>(skb, ports, by_rules, || F::source(skb, l3)) {
+            if is_known_at_egress::<F>(skb, ports, by_rules, || skb.read(l3 + F::SOURCE)) {
                 FilterVerdict::KnownPort
             } else {
                 FilterVerdict::Pass
@@ -135,7 +135,8 @@ fn leaves_by_rules<F: Family>(skb: Skb, l3: u32, shared: u32) -> bool {
         return false;
     };
     is_by_rules::<F>(protocol, signals, shared != 0, || {
-        F::source(skb, l3).is_some_and(|src| node::is_node_address::<F>(&src))
+        skb.read(l3 + F::SOURCE)
+            .is_some_and(|src| node::is_node_address::<F>(&src))
     })
 }
 
@@ -168,7 +169,7 @@ pub fn is_known_at_egress<F: Family>(
     may_concern_egress(from)
         || may_be_masqueraded(to) && (skb.is_own() || is_marked)
         || is_backends(to) && !skb.is_own() && by_rules(may_be_shared(from, to))
-        || mark & globals::drop_mark() != 0
+        || mark & globals::DROP_MARK.load() != 0
         || may_come_from_frontend::<F>(from, src)
 }
 

@@ -19,11 +19,7 @@ use crate::{
         node,
         workspace::Scratch,
     },
-    packet::{
-        Packet, Skb,
-        access::WriteFailed,
-        quote::{self, Change},
-    },
+    packet::{Packet, Skb, quote},
 };
 
 /// Handles an ICMP packet at ingress.
@@ -73,18 +69,13 @@ pub fn ingress<F: Family>(
     if entry.is_masqueraded() && entry.kind == FlowKind::ORIGINAL {
         skb.set_mark(skb.mark() | node::masquerade_mark());
     }
-    let change = Change {
-        quoted,
-        tuple,
-        src: &packet.key.src,
-        dst: &tuple.dst,
-    };
+    let ends = (&packet.key.src, &tuple.dst);
     // The error is forwarded as the flow's packets are: where those are redirected past the stack,
     // the stack does not know the flow.
-    conclude(
-        quote::rewrite::<F>(skb, packet, &quote, &change),
-        translate::send_on(entry, Counter::IcmpTranslated),
-    )
+    match quote::rewrite::<F>(skb, packet, &quote, quoted, tuple, ends) {
+        Ok(()) => translate::send_on(entry, Counter::IcmpTranslated),
+        Err(_) => Outcome::drop(Counter::DroppedRewrite),
+    }
 }
 
 /// Handles an ICMP packet at egress.
@@ -129,22 +120,9 @@ pub fn egress<F: Family>(
         return Outcome::drop(Counter::IcmpRedirectDropped);
     }
     skb.set_mark(skb.mark() & !globals::masquerade_marks());
-    let change = Change {
-        quoted,
-        tuple,
-        src: &tuple.src,
-        dst: &packet.key.dst,
-    };
-    conclude(
-        quote::rewrite::<F>(skb, packet, &quote, &change),
-        Outcome::pass(Counter::IcmpTranslated),
-    )
-}
-
-#[inline(always)]
-fn conclude(rewritten: Result<(), WriteFailed>, done: Outcome) -> Outcome {
-    match rewritten {
-        Ok(()) => done,
+    let ends = (&tuple.src, &packet.key.dst);
+    match quote::rewrite::<F>(skb, packet, &quote, quoted, tuple, ends) {
+        Ok(()) => Outcome::pass(Counter::IcmpTranslated),
         Err(_) => Outcome::drop(Counter::DroppedRewrite),
     }
 }

@@ -103,7 +103,7 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Step
         let repeats = || flow::repeats(skb, packet, entry);
         let repetition = repetition(protocol, signals, entry.state, repeats);
         if repetition != 0 {
-            traffic::note::<F>(entry.backend, entry.generation, repetition);
+            traffic::note::<F>(entry.backend.0, entry.generation, repetition);
         }
         let now = clock.now();
         let owner = || {

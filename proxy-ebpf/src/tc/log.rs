@@ -6,13 +6,15 @@ use aya_log_ebpf::{
     log,
     macro_support::{Level, level_enabled},
 };
+use proxy_common::Counter;
 
 use crate::{count::Outcome, family::Family, maps::workspace, packet::Skb};
 
 /// Logs the outcome of the packet in the workspace if it must be logged; returns the same outcome.
 #[inline(always)]
 pub fn outcome<F: Family>(skb: Skb, outcome: Outcome) -> Outcome {
-    if outcome.is_fault() {
+    // The programs, or the contents of the maps, are at fault for it.
+    if outcome.is_of(Counter::DroppedInconsistent) {
         say::<F>(skb, outcome.counter(), 1);
     } else if level_enabled(Level::Debug) && !outcome.is_untouched() {
         say::<F>(skb, outcome.counter(), 0);
@@ -21,8 +23,7 @@ pub fn outcome<F: Family>(skb: Skb, outcome: Outcome) -> Outcome {
 }
 
 by_family! {
-    /// Logs a line about the packet in the workspace; `fault` is not 0 for a fault. The returned 0
-    /// has no meaning.
+    /// Logs a line about the packet in the workspace; `fault` is not 0 for a fault.
     fn say(skb, counter, fault) = portolan_say_v4 portolan_say_v6 of line
 }
 /// Writes the counter as a number, which the agent replaces by the counter's name: text costs the

@@ -163,8 +163,6 @@ const FAILED: u32 = 1;
 const FOUND: u32 = 3;
 pub const FULL: u32 = 2;
 
-const STOP: u64 = 1;
-
 /// Tries to claim the port of the previous flow, or else the `n`-th port. Returns 1 to stop.
 extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
     let before = core::mem::replace(&mut search.before, Port::ANY);
@@ -175,7 +173,7 @@ extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
         Some(before)
     };
     let Some(port) = candidate else {
-        return STOP;
+        return helpers::STOP;
     };
     // Where this node's address is also a frontend's (k3s' ServiceLB), other nodes would take the
     // answers to this port for requests; so would this node, if it is a node port.
@@ -214,7 +212,7 @@ fn claim<F: Family>(search: &mut Search<'_, F>) -> u64 {
         Claim::Taken if is_own::<F>(tuple, key, other) => *result = FOUND,
         Claim::Taken => return 0,
     }
-    STOP
+    helpers::STOP
 }
 
 /// Whether a port belongs to a socket of the node, or to a connection that other rules have
@@ -243,7 +241,7 @@ fn set_port<F: Family>(n: u64, search: &mut Search<'_, F>) -> bool {
 /// stop.
 extern "C" fn rate<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
     if !set_port::<F>(n, search) {
-        return STOP;
+        return helpers::STOP;
     }
     let rank = rank_of::<F>(search.scratch, search.timestamp);
     let rated = (rank as u64) << RANK_SHIFT | n;
@@ -259,11 +257,11 @@ extern "C" fn take_over<F: Family>(_: u64, search: &mut Search<'_, F>) -> u64 {
     search.best = u64::MAX;
     helpers::repeat(PORT_TRIES, search, rate::<F>);
     if search.best == u64::MAX {
-        return STOP;
+        return helpers::STOP;
     }
     let n = search.best & ((1 << RANK_SHIFT) - 1);
     if !set_port::<F>(n, search) {
-        return STOP;
+        return helpers::STOP;
     }
     // The flow is rated once more, which finds its keys again. The port may belong to another flow
     // by now, with a worse rank. The rank of the same flow can only have become better with its

@@ -195,14 +195,14 @@ fn note_refusal<F: Family>(outcome: Outcome) {
     if Counter::is_refusal(outcome.counter())
         && let Some(workspace) = flow::filled_workspace::<F>()
     {
-        traffic::refuse(workspace.scratch.service, outcome.counter());
+        traffic::portolan_refuse(workspace.scratch.service.0, outcome.counter());
     }
 }
 
 /// Drops packets of connections of the node to itself that the policy drops; returns tc's action.
 #[inline(always)]
 pub fn egress_loopback(skb: Skb) -> i32 {
-    if skb.mark() & globals::drop_mark() == 0 {
+    if skb.mark() & globals::DROP_MARK.load() == 0 {
         return PASS;
     }
     let is_dropped = match network_offset(skb, true) {

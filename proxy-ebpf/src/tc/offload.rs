@@ -85,8 +85,7 @@ pub fn record<F: Family>(skb: Skb, link_layer: bool, tag: Tag) {
 }
 
 by_family! {
-    /// Records a packet of a flow; it is a reply if `is_reply` is not 0. The returned 0 has no
-    /// meaning.
+    /// Records a packet of a flow; it is a reply if `is_reply` is not 0.
     fn record_flow(skb, is_reply) = portolan_record_v4 portolan_record_v6 of record_in_entry
 }
 

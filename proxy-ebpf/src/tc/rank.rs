@@ -2,8 +2,6 @@
 //! Rates the flow that uses a masquerade port, by the flow's entries. Called by `masquerade` and
 //! `own`.
 
-use core::arch::asm;
-
 use proxy_common::{FlowKind, masquerade::reuse};
 
 use crate::{
@@ -22,11 +20,8 @@ use crate::{
 #[inline(always)]
 pub fn rank_of<F: Family>(scratch: &mut Scratch<F::Addr>, timestamp: u32) -> u32 {
     let rank = rank::<F>(timestamp);
-    // SAFETY: a register is copied to itself. All memory counts as touched: the call has changed
-    // the scratch.
-    unsafe {
-        asm!("{scratch} = {scratch}", scratch = inout(reg) core::ptr::from_mut(scratch) => _)
-    };
+    // The call has changed the scratch.
+    helpers::reread(scratch);
     rank
 }
 

@@ -98,11 +98,7 @@ pub fn incoming<F: Family>(skb: Skb) -> Option<u32> {
     {
         return None;
     }
-    // To the stack, a packet that comes in by a bridge's port comes in by the bridge.
-    Some(match interface::bridge(known) {
-        0 => skb.interface(),
-        bridge => bridge,
-    })
+    Some(node::through(known, skb.interface()))
 }
 
 /// Looks up the route whose parameters are filled in; `true` if the packet can leave by this route.
@@ -153,7 +149,7 @@ pub fn refile<F: Family>() {
 }
 
 by_family! {
-    /// See [`refile`]; the returned 0 has no meaning.
+    /// See [`refile`].
     fn end_of_packet() = portolan_end_v4 portolan_end_v6 of end
 }
 

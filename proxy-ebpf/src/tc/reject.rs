@@ -16,7 +16,9 @@ use crate::{
     packet::{
         Packet, Shape, Skb,
         access::WriteFailed,
-        headers::{ETHERNET_LEN, ICMP_LEN, Ports, TCP_CHECKSUM, TcpOrSctpStart, UDP_CHECKSUM},
+        headers::{
+            ETHERNET_LEN, ICMP_LEN, Ports, TCP_CHECKSUM, TcpHeader, TcpOrSctpStart, UDP_CHECKSUM,
+        },
         parse::parse_network,
         wire::fold_32,
     },
@@ -122,19 +124,6 @@ pub(super) fn swap_macs(skb: Skb, l3: u32) -> Result<(), WriteFailed> {
     }
     let macs: [[u16; 3]; 2] = skb.load(0).ok_or(WriteFailed)?;
     skb.store(0, &[macs[1], macs[0]], false)
-}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct TcpHeader {
-    ports: Ports,
-    sequence: u32,
-    acknowledgement: u32,
-    offset: u8,
-    flags: u8,
-    window: u16,
-    checksum: u16,
-    urgent: u16,
 }
 
 const TCP_LEN: u32 = 20;

@@ -73,38 +73,24 @@ impl Step {
     pub const fn word(self) -> u32 {
         self.0
     }
-    /// Restores a step from [`Self::word`].
     #[inline(always)]
     pub const fn from_word(word: u32) -> Self {
         Self(word)
     }
-    /// Returns the counter so far, as an index into the array `counters`.
-    #[inline(always)]
-    pub const fn counter(self) -> u32 {
-        self.0 & 0xffff
-    }
     #[inline(always)]
     pub const fn next(self) -> Next {
-        let counter = self.counter();
+        let counter = self.0 & 0xffff;
         match self.0 >> 16 {
             BEGIN => Next::Begin,
             DIRECT => Next::Direct,
             MARKED => Next::Marked,
             OWN => Next::Own,
-            SEND => Next::Send {
-                first: false,
+            number @ (SEND | SEND_FIRST) => Next::Send {
+                first: number == SEND_FIRST,
                 counter,
             },
-            SEND_FIRST => Next::Send {
-                first: true,
-                counter,
-            },
-            RESET => Next::Reject {
-                reset: true,
-                counter,
-            },
-            UNREACHABLE => Next::Reject {
-                reset: false,
+            number @ (RESET | UNREACHABLE) => Next::Reject {
+                reset: number == RESET,
                 counter,
             },
             _ => Next::Done(Outcome::from_word(self.0)),

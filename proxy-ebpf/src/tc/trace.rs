@@ -65,7 +65,7 @@ pub fn packet<F: Family>(skb: Skb, outcome: Outcome, place: Location) {
 // Called by entry points only, so that it has enough stack.
 
 by_family! {
-    /// See [`packet`]; the returned 0 has no meaning.
+    /// See [`packet`].
     fn told(skb, counter, place) = portolan_trace_v4 portolan_trace_v6 of tell
 }
 

@@ -13,22 +13,17 @@ use crate::{
     packet::Transport,
 };
 
-/// Buffers: for the key of the reply entry, for the key of the original entry, and for one entry.
-type Buffers<'a, A> = (
-    &'a mut FlowKey<A>,
-    &'a mut FlowKey<A>,
-    &'a mut EntryBuffer<A>,
-);
-
 /// Accounts a reply; `found` is the masqueraded reply's entry, found by `key`. `None` if tc must
-/// handle the packet.
+/// handle the packet. The last three arguments are buffers.
 #[inline(always)]
 pub fn reply<F: Family>(
     key: &FlowKey<F::Addr>,
     transport: &Transport,
     found: &Found<'_, F::Addr>,
     now: u64,
-    (reply_key, original_key, other): Buffers<'_, F::Addr>,
+    reply_key: &mut FlowKey<F::Addr>,
+    original_key: &mut FlowKey<F::Addr>,
+    other: &mut EntryBuffer<F::Addr>,
 ) -> Option<()> {
     let (entry, acknowledged) = (found.entry, transport.acknowledged);
     if !xdp::is_due(entry, key.protocol, transport.signals, acknowledged, now) {

@@ -123,13 +123,7 @@ fn forward<F: Family>(frame: Frame) -> Option<u32> {
         }
         let (reply_key, original_key) = (&mut scratch.key, &mut scratch.holder);
         let other = &mut scratch.other;
-        account::reply::<F>(
-            key,
-            &transport,
-            &found,
-            now,
-            (reply_key, original_key, other),
-        )?;
+        account::reply::<F>(key, &transport, &found, now, reply_key, original_key, other)?;
     } else {
         found.see_settled(packet.protocol, transport.acknowledged, now);
     }
@@ -143,6 +137,6 @@ fn forward<F: Family>(frame: Frame) -> Option<u32> {
     };
     let length = packet.length as u64;
     traffic::count_bytes::<F>(entry.backend, entry.generation, length, direction);
-    count::one(counter);
+    count::one(counter as u32);
     Some(frame.send(hop.egress, hop.exit == Exit::Return as u32))
 }

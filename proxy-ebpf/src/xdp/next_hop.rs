@@ -49,20 +49,13 @@ pub fn of<F: Family>(
     let hop = F::next_hops().get_ptr_mut(slot)?;
     // SAFETY: this CPU's own element; programs at XDP do not interrupt each other.
     let hop = unsafe { &mut *hop };
-    match freshness(hop.destination == destination, hop.filled, now) {
-        Freshness::Fresh => {}
-        Freshness::Aged => {
-            renew::<F>(frame, packet, ends, hop, route);
-            hop.filled = now;
+    let freshness = freshness(hop.destination == destination, hop.filled, now);
+    if freshness != Freshness::Fresh {
+        renew::<F>(frame, packet, ends, hop, route);
+        hop.destination = destination;
+        hop.filled = now;
+        if freshness == Freshness::Aged || helpers::random().is_multiple_of(SEEN_BY_STACK) {
             return None;
-        }
-        Freshness::Other => {
-            renew::<F>(frame, packet, ends, hop, route);
-            hop.destination = destination;
-            hop.filled = now;
-            if helpers::random().is_multiple_of(SEEN_BY_STACK) {
-                return None;
-            }
         }
     }
     let is_for_us = frame.receiver()? == (hop.own_high, hop.own_low);

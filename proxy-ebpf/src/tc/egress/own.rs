@@ -220,7 +220,6 @@ const TAKEN: u32 = 1;
 const FULL: u32 = 2;
 
 extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
-    const STOP: u64 = 1;
     let Search {
         skb,
         scratch,
@@ -229,7 +228,7 @@ extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
         result,
     } = search;
     let Some(port) = ranges.candidate(Port::ANY, *hash, n as u32) else {
-        return STOP;
+        return helpers::STOP;
     };
     let Scratch { key, entry, .. } = &mut **scratch;
     // As in `masquerade`: answers to a port that a frontend has would be taken for requests.
@@ -247,5 +246,5 @@ extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
         Claim::Ours => OURS,
         Claim::Full => FULL,
     };
-    STOP
+    helpers::STOP
 }

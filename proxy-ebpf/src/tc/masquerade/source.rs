@@ -23,7 +23,7 @@ pub fn select<F: Family>(
     scratch: &mut Scratch<F::Addr>,
 ) -> bool {
     let word = node::interface_word(skb.interface());
-    let outgoing = through(word, skb.interface());
+    let outgoing = node::through(word, skb.interface());
     let index = interface::bits(word) & interface::SOURCE;
     let Some(sources) = MASQUERADE_SOURCES.get(index) else {
         return false;
@@ -36,7 +36,7 @@ pub fn select<F: Family>(
         // In a dry run the packet has come in by no interface.
         let incoming = match skb.incoming() {
             0 => outgoing,
-            index => through(node::interface_word(index), index),
+            index => node::through(node::interface_word(index), index),
         };
         fib::clear(&mut scratch.route);
         scratch.route.ifindex = incoming;
@@ -61,14 +61,4 @@ pub fn select<F: Family>(
     }
     address.assign(&selected);
     selected != F::Addr::UNSPECIFIED
-}
-
-/// Returns the interface by which the stack routes packets of the interface with this index: for a
-/// bridge's port, the bridge. `word` is the agent's data on the interface.
-#[inline(always)]
-fn through(word: u64, index: u32) -> u32 {
-    match interface::bridge(word) {
-        0 => index,
-        bridge => bridge,
-    }
 }
