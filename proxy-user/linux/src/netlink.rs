@@ -68,7 +68,7 @@ impl Connection {
         payload: &[u8],
         mut visit: impl FnMut(&[u8]),
     ) -> io::Result<()> {
-        const LISTS: usize = 8;
+        const LISTS: usize = 10;
         for _ in 0..LISTS {
             let mut elements = Vec::new();
             let is_whole = self.answers(kind, NLM_F_DUMP, payload, |element| {

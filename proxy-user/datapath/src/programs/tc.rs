@@ -129,8 +129,7 @@ impl TcAttachments {
         // network namespace.
         let is_it = |info: &LinkInfo| {
             let is_here = info.is_tcx(egress) && info.ifindex == index;
-            let mut chain = tcx(index, egress)?.into_iter();
-            Ok(is_here && chain.any(|(_, link)| link == info.id))
+            Ok(is_here && tcx(index, egress)?.iter().any(|(_, link)| *link == info.id))
         };
         let attach = || {
             let before = before(&link_name(index, egress))

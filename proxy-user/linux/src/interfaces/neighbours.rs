@@ -5,7 +5,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io,
+    io, mem,
     net::IpAddr,
     time::Duration,
 };
@@ -23,7 +23,7 @@ use tokio::{
 };
 
 use super::{
-    netlink::{subscribe, take_messages},
+    netlink::{aside, subscribe, take_messages, understood},
     pods::{Mac, Neighbours},
 };
 use crate::{
@@ -81,10 +81,10 @@ async fn follow(
     loop {
         // The subscription comes before the list: no change in between is lost.
         let mut messages = subscribe(&groups)?;
-        tables.list()?;
+        tables.aside(Tables::list).await??;
         let list_at = Instant::now() + LIST_EVERY;
         loop {
-            tables.verify();
+            tables.aside(Tables::verify).await?;
             if send(changes, sent, tables.described()).await.is_err() {
                 return Ok(());
             }
@@ -93,6 +93,8 @@ async fn follow(
                 break;
             }
         }
+        // A subscription that ends each time must not make this a busy loop.
+        sleep(SETTLE).await;
     }
 }
 
@@ -129,6 +131,17 @@ struct Tables {
 }
 
 impl Tables {
+    /// Runs work that waits for the kernel's answers on a thread for such work.
+    async fn aside<T: Send + 'static>(&mut self, work: fn(&mut Self) -> T) -> io::Result<T> {
+        let mut tables = mem::take(self);
+        let (tables, result) = aside(move || {
+            let result = work(&mut tables);
+            (tables, result)
+        })
+        .await?;
+        *self = tables;
+        Ok(result)
+    }
     /// Reads the complete tables. Bridge ports that a bridge has forgotten are kept: frames of pods
     /// that go past the stack do not reach the bridge, so it cannot remember their ports.
     fn list(&mut self) -> io::Result<()> {
@@ -138,7 +151,7 @@ impl Tables {
             let mut request = [0; HEADER];
             request[0] = family as u8;
             let answered = connection.list(GET_NEIGHBOUR, &request, |answer| {
-                if let Ok(message) = NeighbourMessage::parse(answer) {
+                if let Some(message) = understood(NeighbourMessage::parse(answer)) {
                     listed.take(&message, true);
                 }
             });

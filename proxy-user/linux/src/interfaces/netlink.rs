@@ -4,11 +4,14 @@
 use std::{io, time::Duration};
 
 use futures_util::{StreamExt, stream::BoxStream};
-use netlink_packet_core::{NetlinkPayload, Parseable};
+use netlink_packet_core::{DecodeError, NetlinkPayload, Parseable};
 use netlink_packet_route::{RouteNetlinkMessage, address::AddressMessage, link::LinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use rtnetlink::{MulticastGroup, new_multicast_connection};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::{
+    task::spawn_blocking,
+    time::{Instant, sleep, timeout_at},
+};
 
 use super::{Interface, Patterns, seen::Seen};
 use crate::{
@@ -37,9 +40,27 @@ pub struct Interfaces {
 
 /// Subscribes to rtnetlink's messages about changes.
 pub fn subscribe(groups: &[MulticastGroup]) -> io::Result<Messages> {
-    let (connection, _, messages) = new_multicast_connection(groups)?;
+    let (connection, handle, messages) = new_multicast_connection(groups)?;
     tokio::spawn(connection);
-    Ok(messages.map(|(message, _)| message.payload).boxed())
+    let messages = messages.map(move |(message, _)| {
+        // The connection's task ends, and closes the socket, when its handle is dropped.
+        let _open = &handle;
+        message.payload
+    });
+    Ok(messages.boxed())
+}
+
+/// Runs work that waits for the kernel's answers on a thread for such work.
+pub(super) async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<T> {
+    spawn_blocking(work).await.map_err(io::Error::other)
+}
+
+/// Returns what a message says; None, with a line in the log, if it is not understood.
+pub(super) fn understood<T>(message: Result<T, DecodeError>) -> Option<T> {
+    let unknown = |error: &_| tracing::warn!("a message of rtnetlink is not understood: {error}");
+    message.inspect_err(unknown).ok()
 }
 
 fn failed(attempt: &'static str) -> impl Fn(io::Error) -> InterfacesError {
@@ -63,23 +84,27 @@ fn list() -> Result<Seen, InterfacesError> {
     let connection = Connection::open(NETLINK_ROUTE).map_err(failed("open a socket"))?;
     let mut links: Vec<LinkMessage> = Vec::new();
     let listed = connection.list(GET_LINK, &[0; LINK_HEADER], |link| {
-        links.extend(LinkMessage::parse(link).ok());
+        links.extend(understood(LinkMessage::parse(link)));
     });
     listed.map_err(failed("list interfaces"))?;
     let mut addresses: Vec<AddressMessage> = Vec::new();
     let listed = connection.list(GET_ADDRESS, &[0; ADDRESS_HEADER], |address| {
-        addresses.extend(AddressMessage::parse(address).ok());
+        addresses.extend(understood(AddressMessage::parse(address)));
     });
     listed.map_err(failed("list addresses"))?;
     Ok(Seen::new(&links, &addresses))
 }
 
+async fn listed() -> Result<Seen, InterfacesError> {
+    aside(list).await.map_err(failed("list interfaces"))?
+}
+
 /// Lists all interfaces and addresses. A known interface that is missing without a message about
 /// its removal counts as gone only once two lists agree.
-fn list_again(known: &Seen) -> Result<Seen, InterfacesError> {
-    let mut seen = list()?;
+async fn list_again(known: &Seen) -> Result<Seen, InterfacesError> {
+    let mut seen = listed().await?;
     while seen.lacks(known) {
-        let again = list()?;
+        let again = listed().await?;
         let agree = !again.lacks(&seen) && !seen.lacks(&again);
         seen = again;
         if agree {
@@ -94,7 +119,7 @@ impl Interfaces {
     pub async fn open(patterns: Patterns) -> Result<Self, InterfacesError> {
         // The subscription comes before the first list: no change in between is lost.
         let messages = subscribe_to_interfaces()?;
-        let seen = list()?;
+        let seen = listed().await?;
         let current = seen.describe(&patterns);
         Ok(Self {
             messages,
@@ -132,9 +157,11 @@ impl Interfaces {
     async fn list(&mut self) {
         let (mut pause, last) = PAUSES;
         loop {
-            let listed = subscribe_to_interfaces()
-                .and_then(|messages| Ok((messages, list_again(&self.seen)?)));
-            match listed {
+            let listed = async {
+                let messages = subscribe_to_interfaces()?;
+                Ok::<_, InterfacesError>((messages, list_again(&self.seen).await?))
+            };
+            match listed.await {
                 Ok((messages, seen)) => {
                     (self.messages, self.seen) = (messages, seen);
                     self.list_at = Instant::now() + LIST_EVERY;
