@@ -64,28 +64,42 @@ pub fn join(
     addresses: &[&str],
     mtu: u32,
 ) -> Result<()> {
-    let mut outside = format!("link set {interface} mtu {mtu} up\n");
-    let mut inside = format!("link set lo up\nlink set eth0 mtu {mtu} up\n");
-    for text in addresses {
-        let address: IpAddr = text
-            .parse()
-            .with_context(|| format!("{text} is no address"))?;
-        let (own, nodad) = (host(address), nodad(address));
-        let (gateway, length) = match address {
-            IpAddr::V4(_) => (GATEWAY_V4, 32),
-            IpAddr::V6(_) => (GATEWAY_V6, 64),
-        };
+    let addresses: Vec<IpAddr> = addresses
+        .iter()
+        .map(|text| {
+            text.parse()
+                .with_context(|| format!("{text} is no address"))
+        })
+        .collect::<Result<_>>()?;
+    let v4 = addresses.iter().any(IpAddr::is_ipv4).then_some(GATEWAY_V4);
+    let v6 = addresses.iter().any(IpAddr::is_ipv6).then_some(GATEWAY_V6);
+    let mut outside = String::new();
+    let mut inside = String::from("link set lo up\n");
+    if let Some(gateway) = v4 {
+        writeln!(outside, "address add {gateway}/32 dev {interface}")?;
+    }
+    if let Some(gateway) = v6 {
+        writeln!(outside, "address add {gateway}/64 dev {interface} nodad")?;
+    }
+    for address in &addresses {
         writeln!(
-            outside,
-            "address replace {gateway}/{length} dev {interface}{nodad}"
+            inside,
+            "address add {}{} dev eth0",
+            host(*address),
+            nodad(*address)
         )?;
+    }
+    writeln!(outside, "link set {interface} mtu {mtu} up")?;
+    writeln!(inside, "link set eth0 mtu {mtu} up")?;
+    for address in &addresses {
         // A pod that had the address may be about to go.
-        writeln!(outside, "route replace {own} dev {interface}")?;
-        writeln!(inside, "address add {own}{nodad} dev eth0")?;
-        if address.is_ipv4() {
-            writeln!(inside, "route replace {gateway}/32 dev eth0")?;
-        }
-        writeln!(inside, "route replace default via {gateway} dev eth0")?;
+        writeln!(outside, "route replace {} dev {interface}", host(*address))?;
+    }
+    if let Some(gateway) = v4 {
+        writeln!(inside, "route add {gateway}/32 dev eth0")?;
+    }
+    for gateway in v4.into_iter().chain(v6) {
+        writeln!(inside, "route add default via {gateway} dev eth0")?;
     }
     node.ip(&outside)?;
     pod.ip(&inside)
