@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `xdp`: packets of known flows between a client and a backend that are behind two uplinks. What
 //! XDP takes at one uplink, what it notes, and what it passes to tc, stands in tests/fuzz/cases:
-//! `xdp.txt` and `xdp-life.txt`. There XDP may leave any packet to tc; that it takes them, and notes
-//! when, is here.
+//! `xdp.txt` and `xdp-life.txt`. There XDP may leave any packet to tc; that it takes them, and
+//! notes when, is here.
 
 use std::net::SocketAddr;
 
