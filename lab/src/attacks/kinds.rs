@@ -75,6 +75,8 @@ pub struct Short {
     /// Successful connections per second in each time window, earliest window first.
     pub rates: Vec<f64>,
     pub failed: u32,
+    /// How many of the connections were lost that were open all the time.
+    pub lost: u32,
 }
 
 impl Short {
@@ -95,12 +97,13 @@ pub enum Closes {
 
 /// Short connections to a node port of a service with one endpoint, masqueraded, from six pods as
 /// fast as possible, for `windows` time windows of `length`. Every connection needs its own
-/// masquerade port: the rate must not decrease.
+/// masquerade port: the rate must not decrease. Other connections stay open meanwhile.
 pub fn short(served: &Served<'_>, closes: Closes, windows: u32, length: Duration) -> Result<Short> {
     let to = match closes {
         Closes::Client => NODE_PORT,
         Closes::Server => NODE_PORT_SERVER_CLOSES,
     };
+    let mut open = Open::make(&served.world.clients()[0], NODE_PORT, 100)?;
     let made: Vec<_> = (0..windows).map(|_| AtomicU32::new(0)).collect();
     let failed = AtomicU32::new(0);
     let begin = Instant::now();
@@ -131,6 +134,7 @@ pub fn short(served: &Served<'_>, closes: Closes, windows: u32, length: Duration
     Ok(Short {
         rates: made.into_iter().map(rate).collect(),
         failed: failed.into_inner(),
+        lost: open.lost(),
     })
 }
 

@@ -64,6 +64,8 @@ fn a_syn_flood_breaks_no_connection_and_new_ones_succeed(
 #[case::with_few_ports(FEW_PORTS, Closes::Client, 1)]
 // In the last time window, clients need ports with which the endpoint is still in TIME_WAIT.
 #[case::that_the_server_closes("", Closes::Server, 2)]
+// The entries of closed connections give way, those of open ones do not.
+#[case::with_a_small_table(SMALL_TABLE, Closes::Client, 1)]
 fn short_connections_do_not_use_up_the_masquerade_ports(
     #[case] config: &str,
     #[case] closes: Closes,
@@ -72,6 +74,6 @@ fn short_connections_do_not_use_up_the_masquerade_ports(
     let seen = attacked(Proxy::PortolanAlone, config, |served| {
         kinds::short(served, closes, 4, Duration::from_secs(seconds))
     });
-    assert_eq!(seen.failed, 0, "{seen:?}");
+    assert_eq!((seen.failed, seen.lost), (0, 0), "{seen:?}");
     assert!(seen.kept() > 0.4, "{seen:?}");
 }

@@ -15,13 +15,15 @@ use crate::{
     services::{Backend, Frontend, NodeSettings, Service},
 };
 
-const PROTOCOLS: [(u8, &str); 6] = [
+const PROTOCOLS: [(u8, &str); 8] = [
     (TCP, "tcp"),
     (UDP, "udp"),
     (SCTP, "sctp"),
     (ICMP, "icmp"),
     (ICMPV6, "icmpv6"),
     (GRE, "gre"),
+    (4, "ipip"),
+    (50, "esp"),
 ];
 
 const KINDS: [(FrontendKind, &str); 4] = [

@@ -204,7 +204,7 @@ fn dangling_frontends_and_overlapping_blocks_are_not_adopted() {
 
 #[test]
 fn after_any_plans_and_restarts_the_maps_hold_the_last_plans() {
-    let weight = prop::sample::select(vec![0u32, 1, 1, 1, 3, 256]);
+    let weight = prop::sample::select(vec![0u32, 1, 1, 1, 3, 256, 1_000_000]);
     let local_weight = prop::option::weighted(0.2, 0..3u32);
     let port_plan = (
         prop::collection::btree_set(1..30u8, 0..5),

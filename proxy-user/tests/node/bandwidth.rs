@@ -57,10 +57,16 @@ fn replies_leave_by_their_uplink_and_every_packet_passes_the_bandwidth_plugins_l
         let packets = words.nth(3).expect("a number of packets");
         packets.parse().expect("a number")
     };
-    eventually("it is seen", &agent, || agent.metric(LEFT) == Some(1));
-    let both = || [&interface, ifb].map(queued);
-    let before = both();
-    assert!(!is_past_the_stack(&world));
-    let grown = [0, 1].map(|device: usize| both()[device] - before[device]);
-    assert!(grown.iter().all(|count| *count >= LINES), "{grown:?}");
+    let check = |agent: &Agent| {
+        eventually("it is seen", agent, || agent.metric(LEFT) == Some(1));
+        let both = || [&interface, ifb].map(queued);
+        let before = both();
+        assert!(!is_past_the_stack(&world));
+        let grown = [0, 1].map(|device: usize| both()[device] - before[device]);
+        assert!(grown.iter().all(|count| *count >= LINES), "{grown:?}");
+    };
+    check(&agent);
+    // The next agent starts after the limit.
+    assert!(agent.stop().success());
+    check(&redirecting(&world));
 }

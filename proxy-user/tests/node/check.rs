@@ -118,6 +118,7 @@ fn check_names_what_is_in_the_way_before_and_after_installation_and_leaves_no_pi
         .has(NOTE, "the kernel takes 18 of them")
         .has(NOTE, "1 services, 1 endpoints");
     assert!(world.connect("172.30.1.1:80").is_err(), "nothing is served");
+    Report::check(&world, world.pins(), &[]).ends(0);
     let nowhere = ["--migration", "--manifests", "/nonexistent"];
     for flags in [&["--migration"][..], &nowhere] {
         let output = run(&world, world.pins(), flags);
@@ -127,6 +128,11 @@ fn check_names_what_is_in_the_way_before_and_after_installation_and_leaves_no_pi
     }
     let report = Report::check(&world, Path::new("/tmp/portolan-check"), &[]).ends(3);
     report.has(IN_THE_WAY, "not on a BPF file system");
+    let elsewhere = ["--nodeport-addresses", "203.0.113.0/24"];
+    Report::check(&world, world.pins(), &elsewhere).has(
+        DIFFERS,
+        "nodePortAddresses: no address of this node is in 203.0.113.0/24, so IPv4",
+    );
     what_another_proxy_has_left_is_named(&world);
     an_interrupted_check_removes_its_pins(&world);
     assert!(left_over(&world).is_empty());

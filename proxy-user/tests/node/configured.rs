@@ -96,7 +96,8 @@ fn a_changed_configuration_file_takes_effect_and_connections_go_on() {
     agent.says(&[nowhere]);
     assert!(agent.metrics("/warnings").contains("served nowhere"));
     let _late = world.host("late 192.0.2.7/24", "eth0");
-    soon("both are open at a new address", &agent, || {
+    let limit = Duration::from_secs(5);
+    within(limit, "both are open at a new address", &agent, || {
         listens(world.node(), "192.0.2.7:31700") && world.connect("192.0.2.7:30001").is_ok()
     });
     soon("the warning is gone", &agent, || {

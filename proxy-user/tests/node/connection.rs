@@ -16,6 +16,8 @@ use std::{
 
 use lab::node::{netns::NetNs, process::Killed};
 
+use crate::world::{any, at};
+
 /// How long to wait for an answer, also on a busy machine.
 const ANSWER: Duration = Duration::from_secs(5);
 
@@ -229,7 +231,7 @@ pub(crate) fn asking(pod: &NetNs) -> UdpSocket {
 /// A UDP socket in a pod, connected to this address and port.
 pub(crate) fn asking_at(pod: &NetNs, to: &str) -> UdpSocket {
     let asking = pod.enter(|| {
-        let asking = UdpSocket::bind("0.0.0.0:0")?;
+        let asking = UdpSocket::bind((any(at(to).is_ipv6()), 0))?;
         asking.connect(to)?;
         asking.set_read_timeout(Some(Duration::from_secs(5)))?;
         io::Result::Ok(asking)

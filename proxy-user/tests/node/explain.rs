@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use crate::{
     agent::{Agent, eventually},
     commands::printed,
-    objects::{Service, pod_endpoint},
+    connection::serve,
+    objects::{Service, endpoint, pod_endpoint},
     repair::detach,
     server::Server,
     world::World,
@@ -78,7 +79,14 @@ fn explain_reads_the_maps_without_an_agent() {
     let world = World::build();
     world.write("cart.yaml", cart());
     let sticky = Service::new("sticky", "172.30.1.5").sticky();
-    world.write("sticky.yaml", sticky);
+    let both = ["10.40.1.21", "10.40.1.20"].map(endpoint);
+    world.write("sticky.yaml", sticky.endpoints(both.into()));
+    // The server pod answers at both.
+    let add = "address add 10.40.1.21/32 dev eth0\n";
+    world.server().ip(add).expect("an address");
+    let interface = world.server_interface();
+    world.ip(&format!("route add 10.40.1.21/32 dev {interface}"));
+    serve(world.server(), "10.40.1.21:8080");
     let _outside = outside(&world);
     assert!(world.start_by_stack(7).stop().success());
     the_report_on_the_page_is_printed(&world);

@@ -132,11 +132,14 @@ fn a_route_leads_to_its_service_and_status_and_event_say_what_is_missing(
     within(ELECTED, "the missing backend", agent, || {
         condition(server, "tcproute cart", "ResolvedRefs") == "False BackendNotFound"
     });
-    // So many connections are refused.
-    let errors: Vec<_> = (0..200).filter_map(|_| world.connect(EDGE).err()).collect();
+    // So many connections are refused, at sockets of the node, too.
     let is_refusal = |error: &io::Error| error.kind() == ErrorKind::ConnectionRefused;
-    let is_half = (60..140).contains(&errors.len()) && errors.iter().all(is_refusal);
-    assert!(is_half, "{errors:?}: {}", agent.log());
+    for connect in [World::connect, World::connect_from_node] {
+        let all = (0..200).map(|_| connect(world, EDGE));
+        let errors: Vec<_> = all.filter_map(Result::err).collect();
+        let is_half = (60..140).contains(&errors.len()) && errors.iter().all(is_refusal);
+        assert!(is_half, "{errors:?}: {}", agent.log());
+    }
     // A node waits up to 30 s, in which another could write the event.
     within(Duration::from_secs(60), "the event", agent, || {
         events(server, "cart").starts_with("Warning ")

@@ -5,7 +5,11 @@
 use std::io::ErrorKind;
 
 use crate::{
-    agent::eventually, attachments::CART, connection::serve, objects::SERVICE_CIDR, repair,
+    agent::eventually,
+    attachments::CART,
+    connection::{answer_at, asking, serve},
+    objects::{SERVICE_CIDR, questions},
+    repair,
     world::World,
 };
 
@@ -13,6 +17,7 @@ use crate::{
 fn a_cluster_ip_on_a_node_interface_is_answered_by_the_node_process() {
     let world = World::serving();
     world.write("range.yaml", SERVICE_CIDR);
+    world.write("questions.yaml", questions());
     // Packets to cluster IPs without a service are dropped.
     let agent = world.start_configured(7, "portolan: {unallocatedClusterIPs: drop}\n");
     // By packets, and at a socket.
@@ -20,6 +25,7 @@ fn a_cluster_ip_on_a_node_interface_is_answered_by_the_node_process() {
     assert!(connect().iter().all(Result::is_ok));
     world.ip("link add nodelocaldns type bridge
 link set nodelocaldns up
+address add 172.30.1.9/32 dev nodelocaldns
 address add 172.30.1.1/32 dev nodelocaldns");
     // Nobody listens there yet.
     let is_refused = |error: &std::io::Error| error.kind() == ErrorKind::ConnectionRefused;
@@ -29,8 +35,15 @@ address add 172.30.1.1/32 dev nodelocaldns");
     });
     serve(world.node(), CART);
     assert!(connect().iter().all(Result::is_ok));
-    let said = "an address of this node";
-    agent.says(&["Service shop/cart", "172.30.1.1", said]);
+    // The pod answers no datagram.
+    answer_at(world.node(), "172.30.1.9:53");
+    eventually("the node's process answers", &agent, || {
+        let of_node = world.in_node_process(|| asking(world.node()));
+        let mut both = [asking(world.client()), of_node].into_iter();
+        both.all(|one| one.send(b"?").is_ok() && one.recv(&mut [0]).is_ok())
+    });
+    let said = "Service shop/cart: its cluster IP 172.30.1.1 is an address of this node";
+    agent.says(&[said]);
     assert_eq!(agent.health().0, 200);
     assert!(!agent.log().contains("WARN"), "{}", agent.log());
 

@@ -7,13 +7,15 @@ use std::{
     process::Stdio,
 };
 
+use datapath::maps::pins::generations;
 use proxy_common::maps::{ALL, LAYOUT_VERSION};
 use serde_json::Value;
 
 use crate::{
+    agent::{Agent, eventually},
     commands,
     connection::{Sleeping, answer_questions, asking},
-    objects::{Service, pod_endpoint, questions},
+    objects::{Service, pod_endpoint, questions, service},
     observe, terminal, trace,
     world::World,
 };
@@ -40,7 +42,7 @@ fn lists_top_trace_metrics_and_bpftool_agree_with_what_clients_did() {
     assert_eq!(code, Some(1), "no agent has run on this node: {said}");
     let (_, said) = world.refused(&["explain", "--from", "10.40.1.10", "--to", EMPTY]);
     assert!(said.contains("no portolan is set up here"), "{said}");
-    let config = "portolan: {forwarding: stack, logPackets: true, maps: {frontends: 64}}
+    let config = "portolan: {forwarding: stack, logPackets: true, maps: {frontends: 64, memory: 1}}
 ipvs: {scheduler: rr}
 ";
     let agent = world.start_configured(7, config);
@@ -50,6 +52,7 @@ ipvs: {scheduler: rr}
     observe::metrics_count_packets_and_changes(&agent);
     bpftool_reads_every_map_with_the_names_of_its_fields(&world);
     commands::status_and_warnings_show_what_the_agent_says(&world, &agent);
+    a_service_refused_by_a_full_map_is_named_and_the_node_stays_healthy(&world, &agent);
     commands::test_connects_to_every_address(&world);
     terminal::bad_input_is_named(&world);
     terminal::a_closed_pipe_is_no_error(&world);
@@ -62,6 +65,28 @@ ipvs: {scheduler: rr}
     assert!(agent.stop().success());
     commands::commands_say_that_no_agent_answers(&world);
     commands::a_canary_is_found_by_other_addresses_and_serves_its_services_alone(&world);
+}
+
+fn a_service_refused_by_a_full_map_is_named_and_the_node_stays_healthy(
+    world: &World,
+    agent: &Agent,
+) {
+    let many = (101..=160).map(|n| service(&format!("s{n}"), &format!("172.30.2.{n}")));
+    world.write("many.yaml", many.collect::<Vec<_>>().join("---\n"));
+    agent.logs("is full");
+    // The map holds the services that come first by name.
+    let named =
+        r#"{"object":"Service shop/s160","reason":"not published, the map frontends_v4 is full"#;
+    // The log reports it before /healthz does.
+    eventually("it is named", agent, || agent.health().1.contains(named));
+    assert_eq!(agent.health().0, 200, "other services are served");
+    assert!(agent.is_alive(), "a new agent would find the same");
+    agent.logs("portolan.maps.memory allows 1 MiB");
+    assert_eq!(generations(world.pins()).expect("pins").len(), 1);
+    world.write("many.yaml", "# nothing\n");
+    eventually("there is room", agent, || {
+        agent.health().1.contains(r#""faultCount":0"#)
+    });
 }
 
 /// The slice of another service, whose pod is the client.
@@ -127,15 +152,26 @@ fn top_agrees_exactly_with_what_clients_counted(world: &World) {
         assert!(world.connect(EMPTY).is_err(), "it is rejected");
     }
 
-    let seen = world.json(&["top", "questions"]);
-    assert_eq!(seen.as_array().map(Vec::len), Some(1), "{seen}");
-    let row = &seen[0];
-    assert_eq!(row["connections"], 3, "{row}");
-    assert_eq!(row["packetsIn"], sent, "{row}");
-    assert_eq!(row["packetsOut"], sent, "{row}");
-    assert!(row["rates"].is_null(), "totals without waiting: {row}");
+    for words in [
+        &["top", "questions"][..],
+        &["top", "questions", "--backends"],
+    ] {
+        let seen = world.json(words);
+        assert_eq!(seen.as_array().map(Vec::len), Some(1), "{seen}");
+        let row = &seen[0];
+        assert_eq!(row["connections"], 3, "{row}");
+        assert_eq!(row["packetsIn"], sent, "{row}");
+        assert_eq!(row["packetsOut"], sent, "{row}");
+        assert!(row["rates"].is_null(), "totals without waiting: {row}");
+    }
     let refused = &world.json(&["top", "empty"])[0]["refused"];
     assert_eq!(refused["rejected_no_endpoint"], 4, "{refused}");
+    let reasons = world.json(&["top", "--reasons"]);
+    let mut rows = reasons.as_array().into_iter().flatten();
+    let row = rows.find(|row| row["reason"] == "rejected_no_endpoint");
+    let row = row.expect("its row");
+    assert_eq!(row["count"], 4, "{reasons}");
+    assert_eq!(row["page"], "docs/runbooks.md#no-endpoint");
 
     let rates = ["top", "--watch", "--interval", "0.2", "-o"];
     let path = "jsonpath={.items[0].rates.packetsIn}";

@@ -2,7 +2,13 @@
 //! An agent whose kernel refuses some of its programs. The kernel really refuses them: they are
 //! broken in a copy of the agent's binary.
 
-use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, thread, time::Duration};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
 
 use datapath::OBJECT;
 use lab::broken::break_program;
@@ -64,5 +70,10 @@ fn the_agent_logs_refused_programs_and_serves_with_the_others() {
     let agent = world.start_with(7, &no_cgroup);
     agent.says(&["WARN socket hooks"]);
     agent.says(&["kernel program expire_v6"]);
+    assert!(agent.stop().success());
+
+    let whole = world.start_other(Path::new(BINARY), 7);
+    assert!(world.connect_from_node(CART).is_ok(), "{}", whole.log());
+    assert!(!whole.log().contains("kernel program"), "{}", whole.log());
     assert_eq!(open.echo("after"), "after");
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A node without IPv4: its health checks answer, and services are served.
+//! A node without IPv4: its health checks answer, and services are served. A node without its Node
+//! object is not eligible.
 
 use std::net::Ipv6Addr;
 
@@ -29,9 +30,11 @@ fn a_node_without_ipv4_is_healthy_and_serves_pods_and_node_processes() {
     // Load balancers ask its health check port.
     let cart = Service::new("cart", "fd00:30::1").checked_at(32001);
     world.write("cart.yaml", cart);
-    world.write("node.yaml", node_object(&[OF_V6[0]], 7));
     // The default address, which other tests replace.
     let agent = world.spawn(&["--healthz-bind-address", "0.0.0.0"]);
+    without_a_node_object_healthz_fails_but_livez_and_services_work(&world, &agent);
+    let said = agent.log().len();
+    world.write("node.yaml", node_object(&[OF_V6[0]], 7));
     agent.wait_for(7);
     assert_eq!(ask(&agent, HEALTH.port(), "/healthz"), Some(200));
     assert_eq!(ask(&agent, HEALTH.port(), "/livez"), Some(200));
@@ -42,6 +45,21 @@ fn a_node_without_ipv4_is_healthy_and_serves_pods_and_node_processes() {
     assert!(world.connect(NODE_PORT).is_ok(), "by packets");
     assert!(world.connect_from_node(CLUSTER_IP).is_ok(), "at the socket");
     assert!(world.connect_from_node(NODE_PORT).is_ok(), "at the socket");
-    assert!(!agent.log().contains("WARN"), "{}", agent.log());
+    assert!(!agent.log()[said..].contains("WARN"), "{}", agent.log());
     assert!(agent.stop().success());
+}
+
+fn without_a_node_object_healthz_fails_but_livez_and_services_work(world: &World, agent: &Agent) {
+    eventually("it serves", agent, || world.connect(CLUSTER_IP).is_ok());
+    agent.says(&["ready"]);
+    let (status, body) = agent.health();
+    assert_eq!(status, 503, "{body}");
+    assert!(body.contains(r#""nodeEligible":false"#), "{body}");
+    assert!(body.contains("there is no Node object"), "{body}");
+    assert!(agent.is_alive());
+    // This is the health check port of one service, which the load balancer asks.
+    let asked = agent.get((Ipv6Addr::LOCALHOST, 32001).into(), "/");
+    let (status, body) = asked.expect("an answer");
+    let is_healthy = body.contains(r#""serviceProxyHealthy":true"#);
+    assert!(is_healthy, "{status} {body}");
 }

@@ -19,10 +19,11 @@ use lab::{
 };
 use linux::attached_xdp;
 use proxy_common::Counter;
+use rstest::rstest;
 
 use crate::{
     agent::{Agent, eventually},
-    connection::{answer_at, ask, asking_at, listen},
+    connection::{answer_at, asking_at, listen, receive},
     repair::pins,
     routed::{NODE_PORT, PORT, Routed, UPLINKS},
     world::World,
@@ -38,14 +39,14 @@ struct Node {
 }
 
 impl Node {
-    fn new() -> Self {
-        let routed = Routed::build(false);
+    fn new(v6: bool, xdp: Xdp) -> Self {
+        let routed = Routed::build(v6);
         routed.prepare_for_xdp();
         let web = routed.web(0, routed.backend_ip);
         routed.node.write("web.yaml", web);
         let agent = None;
         let mut node = Self { agent, routed };
-        node.start(Xdp::Native);
+        node.start(xdp);
         node
     }
 
@@ -140,11 +141,19 @@ fn ping(near: &mut TcpStream, far: &mut TcpStream) {
     send(far, near, 5);
 }
 
-#[test]
-fn xdp_forwards_with_an_agent_and_without_and_follows_settings_rules_and_foreign_programs() {
-    let mut node = Node::new();
+#[rstest]
+#[case::v4_native(false, Xdp::Native)]
+#[case::v6_generic(true, Xdp::Generic)]
+fn xdp_forwards_with_an_agent_and_without_and_follows_settings_rules_and_foreign_programs(
+    #[case] v6: bool,
+    #[case] xdp: Xdp,
+) {
+    let mut node = Node::new(v6, xdp);
     node.wait_for_programs([true; 2]);
     large_transfers_and_datagrams_are_forwarded(&mut node);
+    if v6 {
+        return;
+    }
     the_reason_is_logged_if_others_must_see_packets(&mut node);
     with_firewall_rules_only_what_the_stack_accepted_is_taken(&mut node);
     programs_are_attached_as_the_setting_says_after_each_restart(&mut node);
@@ -163,7 +172,13 @@ fn large_transfers_and_datagrams_are_forwarded(node: &mut Node) {
     let [client, backend] = node.routed.hosts();
     answer_at(backend, (node.routed.backend_ip, PORT));
     let asking = asking_at(client, &node.service().to_string());
-    (0..50).for_each(|_| ask(&asking, "question"));
+    let mut buffer = [0; 2048];
+    for n in 0..50_usize {
+        let sent = vec![n as u8; 1 + n * 28];
+        asking.send(&sent).expect("sent");
+        let length = receive(&asking, &mut buffer);
+        assert_eq!(buffer[..length], sent);
+    }
     let after = node.taken();
     assert!(after[0] >= there + 40 && after[1] >= back + 40, "{after:?}");
 
@@ -202,6 +217,13 @@ fn the_reason_is_logged_if_others_must_see_packets(node: &mut Node) {
         ping(&mut near, &mut far);
         node.taken()[0] > before[0] + 5
     });
+    // A rule that XDP cannot follow makes the agent detach XDP again.
+    let rule = "priority 900 fwmark 7 lookup main";
+    node.world().ip(&format!("rule add {rule}"));
+    log.says(&["interface clients", "priority 900"]);
+    node.wait_for_programs([false; 2]);
+    ping(&mut near, &mut far);
+    node.world().ip(&format!("rule del {rule}"));
     node.end();
 }
 

@@ -55,6 +55,10 @@ fn foreign_masqueraded_packets_with_a_flows_tuple_get_another_port(
     }
     let next = world.egress_by(&tcp(shared, backend, Tcp::Ack, b""), context);
     assert_eq!(next.src(), other);
+    // Nobody else leaves with the port that theirs got.
+    let syn = numbered(other, backend, Tcp::Syn, (7, 0), b"");
+    let last = world.egress_by(&syn, context).src();
+    assert!(![shared, other].contains(&last), "{last}");
 
     // An error about their packet, which is too big, quotes the sender's own port.
     let kind = if a.is_v6() { [2, 0] } else { [3, 4] };
@@ -73,6 +77,23 @@ fn foreign_masqueraded_packets_with_a_flows_tuple_get_another_port(
     let ours = world.forward(&tcp(client, a.service(), Tcp::Syn, b""));
     assert_eq!(ours.counter, Counter::Masqueraded);
     assert_ne!(ours.src().port(), 2000);
+}
+
+#[rstest]
+fn datagrams_with_a_flows_tuple_get_another_port(
+    #[values(IPV4, IPV6)] a: Addresses,
+    #[values(forwarded(MARK), Context::default())] context: Context,
+) {
+    let world = World::new(&[Service::over(Protocol::UDP, a)]);
+    let (client, backend) = (a.outside_client(), a.endpoint());
+    let shared = world.forward(&udp(client, a.service(), b"?")).src();
+    world.forward(&udp(backend, shared, b"!"));
+    let theirs = world.egress_by(&udp(shared, backend, b"?"), context);
+    assert_eq!(theirs.counter, Counter::Masqueraded);
+    assert_ne!(theirs.src(), shared);
+    for (to, from) in [(theirs.src(), shared), (shared, client)] {
+        assert_eq!(world.ingress(&udp(backend, to, b"!")).dst(), from);
+    }
 }
 
 #[rstest]

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `xdp`: packets of known flows between a client and a backend that are behind two uplinks. What
 //! XDP takes at one uplink, what it notes, and what it passes to tc, stands in tests/fuzz/cases:
-//! `xdp.txt` and `xdp-life.txt`. There XDP may leave any packet to tc; that it takes them is here.
+//! `xdp.txt` and `xdp-life.txt`. There XDP may leave any packet to tc; that it takes them, and
+//! notes when, is here.
 
 use std::net::SocketAddr;
 
@@ -133,6 +134,36 @@ fn xdp_translates_and_counts_packets_between_two_uplinks(#[values(IPV4, IPV6)] a
         [answers + 1, answered + from],
     );
     assert_eq!(traffic(), expected);
+
+    // None of IPv6, whose entries cannot be changed here.
+    let last_seen = || {
+        let mut all = node.world.all_flows().into_iter();
+        let original = all.find(|entry| entry.kind == FlowKind::ORIGINAL);
+        original.map(|entry| entry.last_seen)
+    };
+    for (packet, uplink) in [(open.question(b""), OUTSIDE), (open.answer(b""), INSIDE)] {
+        // As if no packet had come for two seconds.
+        let age = |entry: &mut FlowEntry<V4>| entry.last_seen -= 2_000_000_000;
+        node.world.change_flows(false, |_, entry| age(entry));
+        let old = last_seen();
+        open.taken(&packet, uplink);
+        assert!(last_seen() >= old.map(|old| old + 1_000_000_000));
+    }
+}
+
+#[test]
+fn without_xdp_tx_packets_are_redirected_to_the_interface_they_came_in_by() {
+    let open = Open::new(IPV4);
+    open.node.ip("route replace BACKEND dev outside\n\
+         neigh add BACKEND lladdr 02:00:00:00:00:09 dev outside nud permanent\n");
+    let abilities = Abilities {
+        returns: false,
+        ..Abilities::ALL
+    };
+    open.permit(OUTSIDE, abilities);
+    open.node.world.change_routes();
+    let there = open.taken(&open.question(b""), OUTSIDE);
+    assert_eq!((there.verdict, there.src()), (REDIRECT, open.source));
 }
 
 #[rstest]

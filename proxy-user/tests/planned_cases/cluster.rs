@@ -3,7 +3,7 @@
 //! flow by the plans: the frontend that it hits, and `decide`.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     net::{IpAddr, SocketAddr},
 };
 
@@ -12,7 +12,8 @@ use config::NodePortAddresses;
 use control::{
     change::Change,
     documents,
-    model::Converter,
+    model::{Converter, Kind, ObjectKey},
+    object::ObjectName,
     plan::ServicePlan,
     planner::{claims::Claims, plan_service},
     tracker::ClusterState,
@@ -24,13 +25,80 @@ use proxy_common::{
     verdict::{Policy, is_hairpin},
 };
 
+/// Objects, and the plans of their services.
+pub(crate) struct Planned {
+    converter: Converter,
+    state: ClusterState,
+    claims: Claims,
+    pub(crate) plans: BTreeMap<ObjectName, ServicePlan>,
+}
+
+impl Planned {
+    pub(crate) fn new(node: &Node) -> Self {
+        Self {
+            converter: Converter::new(&node.name),
+            state: ClusterState::new(&node.name),
+            claims: Claims::default(),
+            plans: BTreeMap::new(),
+        }
+    }
+
+    /// Removes objects, named Kind/namespace/name, and adds or replaces others; plans every service
+    /// that this changes.
+    pub(crate) fn change(&mut self, deleted: &[String], manifests: &str) -> anyhow::Result<()> {
+        for object in deleted {
+            let [kind, namespace, name] = object.split('/').collect::<Vec<_>>()[..] else {
+                bail!("{object} is not Kind/namespace/name");
+            };
+            let kind = match kind {
+                "Service" => Kind::Service,
+                _ => Kind::EndpointSlice,
+            };
+            let key = ObjectKey::new(kind, namespace, name);
+            self.state.fold(Change::Delete(key));
+        }
+        let content = documents::read("step.yaml", manifests, &mut self.converter)?;
+        if let Some(warning) = content.warnings.first() {
+            bail!("{warning}");
+        }
+        for (object, warnings) in content.objects {
+            if let Some(warning) = warnings.first() {
+                // Some cases have endpoints of a family that the service lacks, on purpose.
+                ensure!(
+                    warning.reason.contains("is not served because"),
+                    "{warning}"
+                );
+            }
+            self.state.fold(Change::Upsert(object));
+        }
+        let mut dirty = self.state.take_dirty();
+        for name in dirty.clone() {
+            dirty.extend(self.claims.update(&name, self.state.service(&name).0));
+        }
+        for name in dirty {
+            let (service, slices) = self.state.service(&name);
+            let (plan, warnings) = service
+                .map(|service| plan_service(service, slices, &self.state.view, &self.claims))
+                .unwrap_or_default();
+            ensure!(warnings.is_empty(), "{warnings:?}");
+            if plan.ports.is_empty() {
+                let empty = ServicePlan::default();
+                assert_eq!(plan, empty, "an empty plan is wholly empty");
+                self.plans.remove(&name);
+            } else {
+                self.plans.insert(name, plan);
+            }
+        }
+        Ok(())
+    }
+}
+
 /// The cluster after a step of a case, as the agent on its node sees it.
 pub(crate) struct Cluster<'a> {
     pub(crate) node: &'a Node,
     policy: Policy,
     node_ports: NodePortAddresses,
-    state: ClusterState,
-    pub(crate) plans: Vec<ServicePlan>,
+    pub(crate) planned: Planned,
 }
 
 impl<'a> Cluster<'a> {
@@ -48,46 +116,13 @@ impl<'a> Cluster<'a> {
             masquerade_all: settings.masquerade_all.unwrap_or_default(),
             detects_pods: settings.local_detection.as_deref() != Some("none"),
         };
-        let mut converter = Converter::new(&node.name);
-        let content = documents::read("step.yaml", manifests, &mut converter)?;
-        if let Some(warning) = content.warnings.first() {
-            bail!("{warning}");
-        }
-        let mut state = ClusterState::new(&node.name);
-        for (object, warnings) in content.objects {
-            if let Some(warning) = warnings.first() {
-                // Some cases have endpoints of a family that the service lacks, on purpose.
-                ensure!(
-                    warning.reason.contains("is not served because"),
-                    "{warning}"
-                );
-            }
-            state.fold(Change::Upsert(object));
-        }
-        let names = BTreeSet::from_iter(state.take_dirty());
-        let mut claims = Claims::default();
-        for name in &names {
-            claims.update(name, state.service(name).0);
-        }
-        let mut plans = Vec::new();
-        for name in names {
-            let (service, slices) = state.service(&name);
-            let (plan, warnings) = service
-                .map(|service| plan_service(service, slices, &state.view, &claims))
-                .unwrap_or_default();
-            ensure!(warnings.is_empty(), "{warnings:?}");
-            if plan.ports.is_empty() {
-                let empty = ServicePlan::default();
-                assert_eq!(plan, empty, "an empty plan is wholly empty");
-            }
-            plans.push(plan);
-        }
+        let mut planned = Planned::new(node);
+        planned.change(&[], manifests)?;
         Ok(Self {
             node,
             policy,
             node_ports,
-            state,
-            plans,
+            planned,
         })
     }
 }
@@ -119,7 +154,7 @@ impl Cluster<'_> {
         let address = A::of_ip(to.ip()).expect("of the family");
         let find = |wanted: A| {
             let mut hits = Vec::new();
-            for port in self.plans.iter().flat_map(|plan| &plan.ports) {
+            for port in self.planned.plans.values().flat_map(|plan| &plan.ports) {
                 let number = Port::from_host(to.port());
                 let frontends = A::of_port(port).frontends.iter();
                 let mut frontends = frontends.filter(|f| f.address == wanted && f.port == number);
@@ -132,11 +167,11 @@ impl Cluster<'_> {
             hits.pop()
         };
         let of_node = self.node.ips.contains(&to.ip()) || to.ip().is_loopback();
-        let internal_ips = &self.state.view.internal_ips;
+        let internal_ips = &self.planned.state.view.internal_ips;
         let node_port = of_node && self.node_ports.serve(to.ip(), internal_ips);
         let at_node_port = || find(A::UNSPECIFIED).filter(|_| node_port);
         let Some((port, frontend)) = find(address).or_else(at_node_port) else {
-            let mut plans = self.plans.iter();
+            let mut plans = self.planned.plans.values();
             return if plans.any(|plan| A::guarded(plan).contains(&address)) {
                 Fate::Reject
             } else {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Every conformance case checked by its plans alone: the objects of each step through model,
 //! tracker and planner, then `decide` for each flow. No packet is sent; the conformance runner
-//! checks what depends on earlier flows.
+//! checks what depends on earlier flows. Changes that are followed step by step lead to the same
+//! plans as objects that are read at once.
 
 mod cluster;
 
@@ -14,7 +15,7 @@ use lab::cases::{
     parse::files_in,
 };
 
-use cluster::{Cluster, Fate};
+use cluster::{Cluster, Fate, Planned};
 
 fn cases() -> PathBuf {
     concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/cases").into()
@@ -60,7 +61,8 @@ fn check(cluster: &Cluster<'_>, flow: &Flow) -> anyhow::Result<()> {
 }
 
 fn check_health(cluster: &Cluster<'_>, health: Health) -> anyhow::Result<()> {
-    let plans = cluster.plans.iter().filter_map(|plan| plan.health_check);
+    let plans = cluster.planned.plans.values();
+    let plans = plans.filter_map(|plan| plan.health_check);
     let mut plans = plans.filter(|plan| plan.port == health.port);
     let plan = plans.next().context("no service is asked on this port")?;
     let status = if plan.local_endpoints > 0 { 200 } else { 503 };
@@ -71,6 +73,8 @@ fn check_health(cluster: &Cluster<'_>, health: Health) -> anyhow::Result<()> {
 /// Checks one case; returns how many flows it has.
 fn run(case: Case) -> anyhow::Result<usize> {
     let (mut objects, mut checked) = (ClusterState::default(), 0);
+    let mut followed = Planned::new(&case.node);
+    followed.change(&[], &objects.render(&case.node, 0))?;
     for (number, step) in (1..).zip(&case.steps) {
         for deleted in &step.delete {
             objects.delete(deleted)?;
@@ -83,6 +87,8 @@ fn run(case: Case) -> anyhow::Result<usize> {
             &case.config,
             &objects.render(&case.node, number),
         )?;
+        followed.change(&step.delete, step.apply.as_deref().unwrap_or_default())?;
+        ensure!(followed.plans == cluster.planned.plans, "step {number}");
         for flow in &step.flows {
             let found = check(&cluster, flow);
             found.with_context(|| format!("step {number}, {flow:?}"))?;
