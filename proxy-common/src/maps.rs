@@ -4,7 +4,7 @@
 /// Version of all map layouts in this crate; part of the pin path. A change of any shared type
 /// increments it. An agent with another version copies flows, sockets and affinity by the names of
 /// maps and fields, so a map or field whose meaning changes gets a new name.
-pub const LAYOUT_VERSION: u32 = 3 + cfg!(feature = "next-layout") as u32;
+pub const LAYOUT_VERSION: u32 = 4 + cfg!(feature = "next-layout") as u32;
 
 macro_rules! names {
     ($($constant:ident = $name:literal,)*) => {
@@ -149,26 +149,26 @@ pub mod interface {
 /// Map capacities in the object file; the agent replaces them by its settings when it loads the
 /// object.
 pub mod capacity {
-    pub const FRONTENDS: usize = 131_072;
-    pub const RECORDS: usize = 131_072;
-    pub const SLOTS: usize = 1_048_576;
-    pub const BACKENDS: usize = 262_144;
+    pub const FRONTENDS: usize = 16_384;
+    pub const RECORDS: usize = 16_384;
+    pub const SLOTS: usize = 65_536;
+    pub const BACKENDS: usize = 8_192;
     pub const NODE_ADDRESSES: usize = 1_024;
     pub const SOURCE_RANGES: usize = 16_384;
-    pub const AFFINITY: usize = 65_536;
-    pub const FLOWS: usize = 524_288;
-    pub const SOCKETS: usize = 131_072;
+    pub const AFFINITY: usize = 16_384;
+    pub const FLOWS: usize = 262_144;
+    pub const SOCKETS: usize = 65_536;
     /// Cgroups excepted from socket balancing; each includes the cgroups below it.
     pub const EXCEPTIONS: usize = 4_096;
-    pub const FRAGMENTS: usize = 8_192;
+    pub const FRAGMENTS: usize = 2_048;
     /// Pods of this node, for each family.
     pub const PODS: usize = 4_096;
     pub const INTERFACES: usize = 4_096;
     pub const MASQUERADE_SOURCES: usize = 512;
-    pub const NAMES: usize = 131_072;
+    pub const NAMES: usize = 16_384;
     /// How many backends of a family have traffic counters; the agent lowers it where there are
     /// many CPUs.
-    pub const TRAFFIC: usize = 131_072;
+    pub const TRAFFIC: usize = 8_192;
     /// Service ports with refused packets: one entry for each service port and counter.
     pub const REFUSED: usize = 4_096;
     /// Link-layer addresses of the node's interfaces, without those to pods.

@@ -41,16 +41,16 @@ use self::{next_hop::NextHop, workspace::Workspace};
 const MMAPABLE: usize = BPF_F_MMAPABLE as usize;
 const ON_DEMAND: usize = BPF_F_NO_PREALLOC as usize;
 
-pub type Frontends<A> = HashMap<FrontendKey<A>, RecordId, { capacity::FRONTENDS }>;
+pub type Frontends<A> = HashMap<FrontendKey<A>, RecordId, { capacity::FRONTENDS }, ON_DEMAND>;
 pub type Records<A> = Array<Record<A>, { capacity::RECORDS }, MMAPABLE>;
 pub type Backends<A> = Array<Backend<A>, { capacity::BACKENDS }, MMAPABLE>;
 pub type NodeAddresses<A> = HashMap<A, u32, { capacity::NODE_ADDRESSES }>;
 pub type SourceRanges<A> = LpmTrie<SourceRangeKey<A>, u32, { capacity::SOURCE_RANGES }>;
 pub type AffinityBy<K> = LruHashMap<K, AffinityEntry, { capacity::AFFINITY }>;
 pub type Affinity<A> = AffinityBy<AffinityKey<A>>;
-pub type Sockets<A> = HashMap<SocketKey<A>, SocketEntry<A>, { capacity::SOCKETS }>;
+pub type Sockets<A> = HashMap<SocketKey<A>, SocketEntry<A>, { capacity::SOCKETS }, ON_DEMAND>;
 pub type SocketBuckets<A> = Array<SocketBucket<A>, { SOCKET_BUCKETS as usize }, MMAPABLE>;
-pub type Flows<A> = HashMap<FlowKey<A>, FlowEntry<A>, { capacity::FLOWS }>;
+pub type Flows<A> = HashMap<FlowKey<A>, FlowEntry<A>, { capacity::FLOWS }, ON_DEMAND>;
 pub type Rings<A> =
     Array<FlowKey<A>, { (Ring::COUNT * ring_size(capacity::FLOWS as u32)) as usize }>;
 pub type Workspaces<A> = PerCpuArray<Workspace<A>, { workspace::COUNT as usize }>;

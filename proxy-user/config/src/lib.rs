@@ -145,7 +145,7 @@ impl Config {
     }
     /// Returns the initial sizes of the maps.
     pub fn sizes(&self) -> Capacities {
-        self.capacities.or(sizes_for(processors(), memory()))
+        self.capacities.or(sizes_for(memory()))
     }
     /// Returns the limit of kernel memory for the maps, in bytes.
     pub fn map_memory_limit(&self) -> u64 {

@@ -57,28 +57,14 @@ impl Shape {
     }
 }
 
-/// Flow entries of each family for each processor. KUBE: `conntrack.maxPerCore` connections, with
-/// two entries each.
-const FLOWS_PER_PROCESSOR: u32 = 65_536;
-/// Twice KUBE's `conntrack.min`. With half of it, 6 000 short masqueraded connections a second to
-/// one endpoint fill the table with closed flows in seconds, and then their rate falls to a third.
-const LEAST_FLOWS: u32 = 524_288;
-const MOST_FLOWS: u32 = 4_194_304;
 /// The maps may take 1/16 of the machine's memory at first; they may grow beyond that later.
 const SHARE: u64 = 16;
 /// How often the sizes may be halved to fit into that memory.
 const HALVINGS: u32 = 5;
 
-/// Returns the initial map sizes for a machine with this many processors and bytes of memory.
-pub fn sizes_for(processors: u32, memory: u64) -> Capacities {
-    let flows = FLOWS_PER_PROCESSOR.saturating_mul(processors);
-    let flows = flows.clamp(LEAST_FLOWS, MOST_FLOWS).next_power_of_two();
-    let wanted = Capacities {
-        flows,
-        affinity: flows / 8,
-        sockets: flows / 4,
-        ..Capacities::default()
-    };
+/// Returns the initial map sizes for a machine with so many bytes of memory.
+pub fn sizes_for(memory: u64) -> Capacities {
+    let wanted = Capacities::default();
     let halved = |times: u32| wanted.zip(wanted, |size, _| size >> times);
     let fits = |sizes: &Capacities| memory_of(sizes) <= memory / SHARE;
     let mut sizes = (0..HALVINGS).map(halved);
@@ -99,19 +85,15 @@ mod tests {
 
     #[test]
     fn initial_map_sizes_follow_from_processors_and_memory() {
-        assert_eq!(sizes_for(8, 32 * GIB), Capacities::default());
-        let small = sizes_for(2, 16 * GIB);
-        assert_eq!(small.flows, LEAST_FLOWS);
-        assert_eq!(sizes_for(16, 64 * GIB).flows, 2 * LEAST_FLOWS);
-        assert_eq!(small.frontends, Capacities::default().frontends);
-        assert_eq!(sizes_for(48, 256 * GIB).flows, MOST_FLOWS);
-        for (processors, memory) in [(1, GIB), (2, 2 * GIB), (4, 4 * GIB), (64, 8 * GIB)] {
-            let sizes = sizes_for(processors, memory);
+        let most = Capacities::default();
+        assert_eq!(sizes_for(32 * GIB), most);
+        for memory in [GIB / 2, GIB] {
+            let sizes = sizes_for(memory);
+            assert!(sizes.flows < most.flows);
             assert!(memory_of(&sizes) <= memory / SHARE, "{sizes:?}");
             assert!(2 * memory_of(&sizes) > memory / 4 / SHARE, "{sizes:?}");
         }
         // The maps can still grow if they must.
-        let least = sizes_for(1, GIB / 16);
-        assert_eq!(least.flows, LEAST_FLOWS >> HALVINGS);
+        assert_eq!(sizes_for(GIB / 16).flows, most.flows >> HALVINGS);
     }
 }

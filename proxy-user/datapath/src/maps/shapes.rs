@@ -100,15 +100,15 @@ fn shapes_of<A: Family>(c: &Capacities) -> Vec<Shape> {
     let (addresses, ranges) = (capacity::NODE_ADDRESSES as u32, c.source_ranges);
     let (buckets, fragments) = (SOCKET_BUCKETS, capacity::FRAGMENTS as u32);
     vec![
-        Shape::new::<FrontendKey<A>, u32>(A::FRONTENDS, Hash, c.frontends, 0),
+        Shape::new::<FrontendKey<A>, u32>(A::FRONTENDS, Hash, c.frontends, NO_PREALLOC),
         Shape::new::<u32, Record<A>>(A::RECORDS, Array, c.records, MMAPABLE),
         Shape::new::<u32, Backend<A>>(A::BACKENDS, Array, c.backends, MMAPABLE),
         Shape::new::<A, u32>(A::NODE_ADDRESSES, Hash, addresses, 0),
         Shape::new::<LpmKey<A>, u32>(A::SOURCE_RANGES, LpmTrie, ranges, NO_PREALLOC),
         Shape::new::<AffinityKey<A>, AffinityEntry>(A::AFFINITY, LruHash, c.affinity, 0),
-        Shape::new::<SocketKey<A>, SocketEntry<A>>(A::SOCKETS, Hash, c.sockets, 0),
+        Shape::new::<SocketKey<A>, SocketEntry<A>>(A::SOCKETS, Hash, c.sockets, NO_PREALLOC),
         Shape::new::<u32, SocketBucket<A>>(A::SOCKET_BUCKETS, Array, buckets, MMAPABLE),
-        Shape::new::<FlowKey<A>, FlowEntry<A>>(A::FLOWS, Hash, c.flows, 0),
+        Shape::new::<FlowKey<A>, FlowEntry<A>>(A::FLOWS, Hash, c.flows, NO_PREALLOC),
         Shape::new::<u32, FlowKey<A>>(A::RINGS, Array, rings, 0),
         Shape::new::<FragmentKey<A>, u32>(A::FRAGMENTS, LruHash, fragments, 0),
         Shape::new::<A, LocalPod>(A::PODS, Hash, capacity::PODS as u32, 0),
