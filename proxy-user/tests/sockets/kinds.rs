@@ -15,7 +15,7 @@ use proxy_common::socket::SOCKET_BUCKETS;
 use socket2::{Domain, SockAddr, SockAddrStorage, SockRef, Socket, Type};
 
 use crate::{
-    clients::{Open, V4, V6, ask, ask_connected, datagrams},
+    clients::{Open, V4, V6, ask, datagrams},
     service::{Service, address, two_over_udp, vip},
     world::{CLIENT, From, NODE, ONE, PATIENCE, PORT, World},
 };
@@ -41,7 +41,7 @@ fn only_connected_udp_sockets_of_pods_are_translated_packet_by_packet(world: &Wo
         let socket = world.run(from, || datagrams(V4));
         if connects {
             socket.connect(vip(1)).expect("connect");
-            assert_eq!(ask_connected(&socket).from, vip(1));
+            assert_eq!(ask(&socket, None).from, vip(1));
         } else {
             assert_eq!(ask(&socket, vip(1)).from, vip(1));
         }
@@ -128,7 +128,7 @@ fn sockets_in_the_same_hash_bucket_keep_their_own_backends(world: &mut World) {
         (holder, guest)
     });
     let by = |socket: &UdpSocket, service| {
-        let answer = ask_connected(socket);
+        let answer = ask(socket, None);
         assert_eq!(answer.from, vip(service));
         assert_eq!(socket.peer_addr().expect("a peer"), vip(service));
         answer.by
