@@ -8,11 +8,11 @@ use proxy_common::Counter;
 
 use crate::{
     errors::{About, Complaint, Error},
-    kept::parsed,
+    kept::{parsed, word},
     model::wire::Tuple,
     packets::{Kind, Packet, Shape},
     services::{Interface, NodeSettings, Service},
-    text::{Field, Value, read_field, word, write_fields},
+    text::{Field, Value, read_field, write_fields},
 };
 
 /// One operation of a sequence.

@@ -13,7 +13,7 @@ use datapath::maps::family::Family;
 use ipnet::IpNet;
 use proxy_common::{EndpointSet, FrontendKind, Port, Protocol, ServiceFlags, V4, V6};
 
-use crate::text::word;
+use crate::kept::word;
 
 /// A service with one port.
 #[derive(Clone, PartialEq, Eq, Debug)]

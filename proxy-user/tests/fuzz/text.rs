@@ -4,7 +4,6 @@
 
 use std::{fmt, mem, net::Ipv4Addr, str::FromStr};
 
-use clap::ValueEnum;
 use proxy_common::{EndpointSet, FrontendKind, Settings};
 
 use crate::{
@@ -30,12 +29,6 @@ const KINDS: [(FrontendKind, &str); 4] = [
     (FrontendKind::LoadBalancer, "balancer"),
     (FrontendKind::NodePort, "node-port"),
 ];
-
-/// Returns the word for a value.
-pub(crate) fn word(value: impl ValueEnum) -> String {
-    let value = value.to_possible_value();
-    value.map_or_else(String::new, |value| value.get_name().to_owned())
-}
 
 /// Returns the name of a value, by a table of all names.
 fn name_of<T: PartialEq + Copy>(names: &[(T, &'static str)], value: T) -> &'static str {

@@ -212,13 +212,10 @@ fn options<'a>(
     cgroup: &'a Cgroup,
 ) -> Options<'a> {
     Options {
-        binary: Path::new(BINARY),
-        node_name: "node-a",
         cluster_cidrs: &PODS,
         config,
         socket_balancing,
-        kubeconfig: None,
-        cgroup_root: cgroup.path(),
+        ..Options::new(Path::new(BINARY), cgroup.path())
     }
 }
 

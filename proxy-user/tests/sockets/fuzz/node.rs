@@ -59,11 +59,7 @@ impl Node {
         // A process that is being started has copies of all descriptors.
         let deadline = Instant::now() + Duration::from_secs(2);
         loop {
-            let left = [
-                self.left::<V4>(maps::SOCKETS_V4, maps::SOCKET_BUCKETS_V4),
-                self.left::<V6>(maps::SOCKETS_V6, maps::SOCKET_BUCKETS_V6),
-            ]
-            .concat();
+            let left = [self.left::<V4>(), self.left::<V6>()].concat();
             if left.is_empty() {
                 return Ok(());
             }
@@ -73,10 +69,10 @@ impl Node {
             sleep(Duration::from_millis(5));
         }
     }
-    fn left<A: Family>(&self, sockets: &str, buckets: &str) -> Vec<String> {
-        let sockets = self.table::<SocketKey<A>, SocketEntry<A>>(sockets);
+    fn left<A: Family>(&self) -> Vec<String> {
+        let sockets = self.table::<SocketKey<A>, SocketEntry<A>>(A::SOCKETS);
         let sockets = sockets.entries().expect("readable");
-        let buckets = self.table::<u32, SocketBucket<A>>(buckets);
+        let buckets = self.table::<u32, SocketBucket<A>>(A::SOCKET_BUCKETS);
         let buckets = buckets.entries().expect("readable").into_iter();
         let buckets = buckets
             .filter(|(_, bucket)| bucket.key().is_some() || bucket.overflow != 0)

@@ -6,7 +6,7 @@ use std::{fmt, net::SocketAddr, str::FromStr};
 use clap::ValueEnum;
 
 use crate::{
-    kept::parsed,
+    kept::{parsed, word},
     service::{Endpoint, Service},
     world::From,
 };
@@ -58,12 +58,6 @@ pub(crate) enum Family {
     V6,
     /// An IPv6 socket that can also use IPv4, by mapped addresses.
     Dual,
-}
-
-/// Returns the word for a value: places as `portolan sockets` shows them.
-pub(crate) fn word(value: impl ValueEnum) -> String {
-    let value = value.to_possible_value();
-    value.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 /// An operation of a sequence. The number of a socket or service names it.
