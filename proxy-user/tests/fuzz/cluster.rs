@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use proxy_common::{EndpointSet, FrontendKind};
+use proxy_common::{EndpointSet, FrontendKind, Settings};
 
 use crate::{
     model::wire::{SCTP, TCP, UDP},
@@ -120,13 +120,20 @@ pub(crate) fn changed(service: &Service, random: &mut Random) -> Service {
 /// Returns random settings of a node.
 pub(crate) fn settings(random: &mut Random) -> NodeSettings {
     let detects_pods = !random.one_in(5);
+    let flags = [
+        (random.one_in(4), Settings::MASQUERADE_ALL),
+        (detects_pods, Settings::DETECTS_PODS),
+        (
+            detects_pods && random.one_in(4),
+            Settings::PODS_BY_INTERFACE,
+        ),
+        (random.one_in(12), Settings::MARK_ONLY),
+        (!random.one_in(5), Settings::RESET_UNKNOWN),
+        (random.one_in(2), Settings::ANSWER_PING),
+    ];
+    let flags = flags.into_iter().filter(|(is, _)| *is);
     NodeSettings {
-        masquerade_all: random.one_in(4),
-        detects_pods,
-        by_interface: detects_pods && random.one_in(4),
-        mark_only: random.one_in(12),
-        resets: !random.one_in(5),
-        answer_ping: random.one_in(2),
+        flags: flags.fold(0, |all, (_, flag)| all | flag),
         allocated: random.one_in(4),
         ports: random.pick(&[(1024, 29_999), (5000, 5003), (5000, 5007), (1024, 1100)]),
     }

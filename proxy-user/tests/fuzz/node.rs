@@ -92,7 +92,7 @@ impl Subject {
         }
         let mut settings = Settings::EMPTY;
         // A test run ends before the stack, so it cannot show what netfilter would do there.
-        settings.flags = Settings::UNFILTERED | wanted.flags();
+        settings.flags = Settings::UNFILTERED | wanted.flags;
         settings.masquerade_ports = PortRanges([wanted.ports.0, wanted.ports.1, 0, 0]);
         settings.internal_v4 = V4::of_ip(services::node(false)).expect("IPv4");
         settings.internal_v6 = V6::of_ip(services::node(true)).expect("IPv6");

@@ -70,7 +70,7 @@ pub(crate) fn run(
     prepare(subject, sequence);
     let flows = subject.options.capacities.flows;
     let mut model = Model::new(u64::from(flows / 8));
-    model.knows_ports(&subject.backend_ports);
+    model.backend_ports.clone_from(&subject.backend_ports);
     model.is_past = subject.options.redirects;
     let mut run = Run {
         subject,

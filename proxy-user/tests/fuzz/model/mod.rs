@@ -125,8 +125,8 @@ pub(crate) struct Model {
     /// connection may overwrite an earlier one.
     recalled: HashMap<u32, Tuple>,
     rings: Rings,
-    /// All ports that backends have ever had.
-    backend_ports: HashSet<u16>,
+    /// All ports that backends have ever had, also in earlier sequences.
+    pub(crate) backend_ports: HashSet<u16>,
     incarnations: u64,
     /// True after a full table has made the programs choose in a way that the model cannot see.
     pub(crate) is_lost: bool,
@@ -184,10 +184,6 @@ impl Model {
     }
     pub(crate) fn remove(&mut self, name: &str) {
         self.services.remove(name);
-    }
-    /// Adds backend ports that the maps know from earlier sequences.
-    pub(crate) fn knows_ports(&mut self, backends: &HashSet<u16>) {
-        self.backend_ports.extend(backends);
     }
     /// Returns true if a backend still serves the service in the same incarnation.
     fn serves(&self, service: &str, backend: SocketAddr, incarnation: u64) -> bool {
