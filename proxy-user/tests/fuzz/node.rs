@@ -17,7 +17,7 @@ use proxy_common::{
 use crate::{
     kernel::table,
     model::wire::Tuple,
-    packets::OTHER_MAC,
+    packets::{OTHER_MAC, text},
     services::{self, Interface, NodeSettings, POD_MAC, ROUTER_MAC},
     subject::{IDLE, Subject},
 };
@@ -104,11 +104,6 @@ impl Subject {
         self.datapath().set_settings(&settings).expect("settings");
         self.settings = Some(wanted);
     }
-}
-
-/// Returns the text of a MAC.
-pub(crate) fn text(mac: [u8; 6]) -> String {
-    mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
 /// Returns the node's addresses, routes and neighbours of a family as commands of iproute2.

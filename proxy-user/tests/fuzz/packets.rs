@@ -290,6 +290,11 @@ pub(crate) fn raw(
     packet.around(mac, body)
 }
 
+/// Returns the text of a MAC.
+pub(crate) fn text(mac: [u8; 6]) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
 pub(crate) fn at(address: IpAddr, port: u16) -> SocketAddr {
     SocketAddr::new(address, port)
 }

@@ -27,6 +27,7 @@ use crate::{
     model::{AtXdp, Given, MARK, Seen, wire::Tuple},
     node,
     operations::Operation,
+    packets::text,
     services::{Interface, NodeSettings, Service},
 };
 
@@ -104,7 +105,7 @@ impl Subject {
         let netns = NetNs::new("fuzz").expect("run as root");
         let mut script = String::from("link set lo up\n");
         for one in Interface::value_variants() {
-            let (name, mac, index) = (one.name(), node::text(one.mac()), one.index());
+            let (name, mac, index) = (one.name(), text(one.mac()), one.index());
             script += &format!(
                 "link add {name} index {index} address {mac} type veth peer name {name}-p\n\
                  link set {name} up\nlink set {name}-p up\n"

@@ -4,16 +4,17 @@
 
 use std::{
     io::{self, BufRead, BufReader, Write},
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     path::Path,
     process::{Child, Command, Stdio},
+    sync::LazyLock,
     thread::{self, sleep},
     time::{Duration, Instant},
 };
 
 use clap::ValueEnum;
 use datapath::read::{Reader, SocketRow};
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ipnet::IpNet;
 use lab::node::{
     agent::{Agent, Manifests, Options},
     bpffs,
@@ -39,8 +40,9 @@ pub(crate) const PORT: u16 = 8080;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Where a client runs: in the client pod or on the node.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug, ValueEnum)]
 pub(crate) enum From {
+    #[default]
     Pod,
     Node,
 }
@@ -178,14 +180,7 @@ impl World {
     }
     /// Returns the entries as soon as there are only `left`, or after two seconds.
     pub(crate) fn after_closing(&self, left: usize) -> Vec<SocketRow> {
-        let deadline = Instant::now() + Duration::from_secs(2);
-        loop {
-            let sockets = self.sockets();
-            if sockets.len() == left || Instant::now() > deadline {
-                return sockets;
-            }
-            sleep(Duration::from_millis(10));
-        }
+        until(left, || self.sockets())
     }
     /// Returns the number of flows in the flow tables of the packet path.
     pub(crate) fn flows(&self) -> usize {
@@ -196,14 +191,21 @@ impl World {
     }
 }
 
+/// Reads until there are only `left` entries, or for two seconds; returns the last ones.
+pub(crate) fn until<T>(left: usize, read: impl Fn() -> Vec<T>) -> Vec<T> {
+    let deadline = Instant::now() + Duration::from_secs(2);
+    loop {
+        let entries = read();
+        if entries.len() == left || Instant::now() > deadline {
+            return entries;
+        }
+        sleep(Duration::from_millis(5));
+    }
+}
+
 /// The ranges of pods.
-const PODS: [IpNet; 2] = [
-    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(10, 40, 0, 0), 16)),
-    IpNet::V6(Ipv6Net::new_assert(
-        Ipv6Addr::new(0xfd00, 0x40, 0, 0, 0, 0, 0, 0),
-        48,
-    )),
-];
+static PODS: LazyLock<[IpNet; 2]> =
+    LazyLock::new(|| ["10.40.0.0/16", "fd00:40::/48"].map(|range| range.parse().expect("a range")));
 
 /// Returns the options for an agent on this node.
 fn options<'a>(
@@ -212,7 +214,7 @@ fn options<'a>(
     cgroup: &'a Cgroup,
 ) -> Options<'a> {
     Options {
-        cluster_cidrs: &PODS,
+        cluster_cidrs: &*PODS,
         config,
         socket_balancing,
         ..Options::new(Path::new(BINARY), cgroup.path())

@@ -2,12 +2,7 @@
 //! The node on which sequences run: a `World` with an IPv6 address. The thread that runs sequences
 //! is in the cgroup of the socket hooks.
 
-use std::{
-    fs,
-    path::Path,
-    thread::sleep,
-    time::{Duration, Instant},
-};
+use std::{fs, path::Path, thread::sleep, time::Duration};
 
 use datapath::maps::{family::Family, pins::map_path, tables::Table};
 use lab::node::settings::SocketBalancing;
@@ -16,7 +11,7 @@ use nix::unistd::gettid;
 use proxy_common::{FlowEntry, FlowKey, SocketBucket, SocketEntry, SocketKey, V4, V6, maps};
 
 use super::services::NODE6;
-use crate::world::{From, World};
+use crate::world::{From, World, until};
 
 /// The router at the node's uplink, which answers nothing.
 const ROUTER6: &str = "fd00:c0::1";
@@ -57,16 +52,10 @@ impl Node {
     /// Fails unless the maps of the socket hooks are empty; call it after all sockets are closed.
     pub(crate) fn expect_empty(&self) -> Result<(), String> {
         // A process that is being started has copies of all descriptors.
-        let deadline = Instant::now() + Duration::from_secs(2);
-        loop {
-            let left = [self.left::<V4>(), self.left::<V6>()].concat();
-            if left.is_empty() {
-                return Ok(());
-            }
-            if Instant::now() > deadline {
-                return Err(format!("left behind: {left:#?}"));
-            }
-            sleep(Duration::from_millis(5));
+        let left = until(0, || [self.left::<V4>(), self.left::<V6>()].concat());
+        match left[..] {
+            [] => Ok(()),
+            _ => Err(format!("left behind: {left:#?}")),
         }
     }
     fn left<A: Family>(&self) -> Vec<String> {
