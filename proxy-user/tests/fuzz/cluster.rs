@@ -12,13 +12,9 @@ use crate::{
     services::{Backend, Frontend, Interface, NodeSettings, Service, pick, pod},
 };
 
-fn cluster_ip(n: u8, v6: bool) -> IpAddr {
+/// Returns the cluster IP of the service with this number.
+pub(crate) fn cluster_ip(n: u8, v6: bool) -> IpAddr {
     pick(v6, &format!("172.30.1.{n}"), &format!("fd00:30::1:{n}"))
-}
-
-/// Returns an address in the cluster IP range that no service has.
-pub(crate) fn nobodys_cluster_ip(v6: bool) -> IpAddr {
-    cluster_ip(99, v6)
 }
 
 /// Returns six random services. All have backends among the same pods and port, so that tuples of
