@@ -34,6 +34,7 @@ pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_portolan");
 pub(crate) const CLIENT: &str = "10.40.1.10";
 pub(crate) const ONE: &str = "10.40.1.20";
 pub(crate) const NODE: &str = "192.168.40.2";
+pub(crate) const NODE6: &str = "fd00:c0::2";
 /// The port at which the server pods serve TCP and UDP.
 pub(crate) const PORT: u16 = 8080;
 /// How long to wait for an answer; long enough for a busy machine.
@@ -64,10 +65,18 @@ impl World {
         bpffs::prepare().expect("a BPF file system");
         // The agent has a reference to the node, so the node is leaked until the test program ends.
         let node: &'static NetNs = Box::leak(Box::new(NetNs::new("node").expect("run as root")));
+        // Without a default route, the kernel refuses a connect to a service that has been removed.
         node.ip(&format!(
-            "link set lo up\nlink add uplink type veth peer name far\nlink set far up\nlink set uplink up\naddress add {NODE}/24 dev uplink\nneigh add 192.168.40.1 lladdr 02:00:00:00:00:01 dev uplink\nroute add default via 192.168.40.1\n"
+            "link set lo up\nlink add uplink type veth peer name far\nlink set far up\nlink set uplink up\naddress add {NODE}/24 dev uplink\naddress add {NODE6}/64 dev uplink nodad\n"
         ))
         .expect("the node's interfaces");
+        // Routers that answer nothing.
+        for router in ["192.168.40.1", "fd00:c0::1"] {
+            node.ip(&format!(
+                "neigh add {router} lladdr 02:00:00:00:00:01 dev uplink\nroute add default via {router}\n"
+            ))
+            .expect("a default route");
+        }
         node.set(&[
             ("ipv4/ip_forward", "1"),
             ("ipv6/conf/all/forwarding", "1"),

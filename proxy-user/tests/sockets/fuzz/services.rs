@@ -10,11 +10,9 @@ use std::{
 use super::operations::is_udp;
 use crate::{
     service::{Endpoint, Service},
-    world::{From, NODE, PORT},
+    world::{From, NODE, NODE6, PORT},
 };
 
-/// The node's IPv6 address.
-pub(crate) const NODE6: &str = "fd00:c0::2";
 /// The server pods, by the last number of their addresses.
 pub(crate) const PODS: [u8; 3] = [20, 21, 22];
 
