@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs new sequences for some time, and stored ones. A new one that fails is shortened by delta debugging over its
-//! operations.
+//! Runs new sequences for some time, and stored ones. A new one that fails is shortened by delta
+//! debugging over its operations.
 
 use std::{
     fmt::Display,
