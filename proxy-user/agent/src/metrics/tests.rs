@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tests of the metrics, and of their names against kube-proxy's.
 
-use std::{collections::BTreeSet, fs, path::Path, time::Duration};
+use std::{collections::BTreeSet, fs, time::Duration};
 
 use control::{change::Trigger, model::Kind};
 use datapath::{Ended, Occupancy};
@@ -72,12 +72,8 @@ fn matches(pattern: &str, name: &str) -> bool {
 /// Returns the lists of a real kube-proxy's metrics, one for every version and mode. A line of a
 /// list has the type, name and labels of a metric.
 fn kube_proxys() -> Vec<String> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kube-proxy");
-    let entries = |folder: &Path| fs::read_dir(folder).expect("a folder");
-    let versions = entries(&folder).map(|entry| entry.expect("an entry").path());
-    let files = versions
-        .filter(|path| path.is_dir())
-        .flat_map(|path| entries(&path));
+    let versions = config::testing::versions().into_iter();
+    let files = versions.flat_map(|version| fs::read_dir(version).expect("a folder"));
     let files = files.map(|entry| entry.expect("an entry"));
     let lists = files.filter(|file| file.file_name().to_string_lossy().starts_with("metrics-"));
     let lists = lists.map(|file| fs::read_to_string(file.path()).expect("a list"));
