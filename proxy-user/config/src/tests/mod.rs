@@ -81,21 +81,15 @@ portolan: {masqueradePorts: [5000-5999], socketBalancing: host}
     assert_eq!(settings.masquerade_ports, PortRanges([5000, 5999, 0, 0]));
 }
 
-/// Settings, and the value that a key of the file has then.
+/// Settings, and the value that a key of the file has then. Others are compared with kube-proxy's.
 const IN_FORCE: &str = r#"
-{} | iptables.masqueradeBit: 14
 iptables: {masqueradeBit: 7} | iptables.masqueradeBit: 7
 nftables: {masqueradeBit: 8} | iptables.masqueradeBit: 8
 {iptables: {masqueradeBit: 7}, nftables: {masqueradeBit: 8}} | iptables.masqueradeBit: 7
-{mode: nftables, iptables: {masqueradeBit: 7}, nftables: {masqueradeBit: 8}}
-  | nftables.masqueradeBit: 8
 {mode: iptables, iptables: {masqueradeBit: 0}, nftables: {masqueradeBit: 8}}
   | iptables.masqueradeBit: 0
-{mode: nftables, iptables: {masqueradeBit: 7}} | nftables.masqueradeBit: 14
 nftables: {masqueradeAll: true} | iptables.masqueradeAll: true
 {mode: iptables, nftables: {masqueradeAll: true}} | iptables.masqueradeAll: false
-{mode: ipvs, iptables: {masqueradeAll: true}} | iptables.masqueradeAll: true
-{mode: nftables, iptables: {masqueradeAll: true}} | nftables.masqueradeAll: false
 iptables: {masqueradeAll: On} | iptables.masqueradeAll: true
 iptables: {masqueradeAll: TRUE} | iptables.masqueradeAll: true
 iptables: {masqueradeAll: off} | iptables.masqueradeAll: false
