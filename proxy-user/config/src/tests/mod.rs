@@ -163,9 +163,3 @@ fn node_ports_are_served_where_configured() {
         assert_eq!(is_served.to_string(), served, "{text} {address}");
     }
 }
-
-#[test]
-fn a_range_of_all_addresses_serves_node_ports_on_new_ones() {
-    let config = config("nodePortAddresses: [0.0.0.0/0]").expect("valid");
-    assert!(config.node_port_addresses.serve_every(true));
-}
