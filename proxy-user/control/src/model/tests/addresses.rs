@@ -11,7 +11,7 @@ use crate::{
     testing::{converted, service},
 };
 
-/// The service of a YAML text, and the warnings about it.
+/// Reads the service of a YAML text and the warnings about it.
 fn read_by(mut converter: Converter, yaml: &str) -> (Arc<Service>, Vec<String>) {
     let Some((Object::Service(service), warnings)) = converted(yaml, &mut converter) else {
         panic!("no service in {yaml}")
@@ -103,8 +103,6 @@ fn a_load_balancer_ip_of_a_family_that_the_service_has_not_is_no_fault() {
 }
 
 #[rstest]
-#[case(None, None, true)]
-#[case(None, Some("canary"), false)]
 #[case(Some("canary"), Some("canary"), true)]
 #[case(Some("canary"), Some("other"), false)]
 #[case(Some("canary"), None, false)]
