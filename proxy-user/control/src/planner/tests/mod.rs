@@ -7,7 +7,6 @@ mod damage;
 mod endpoints;
 mod frontends;
 pub(crate) mod scale;
-mod source_ranges;
 
 use proxy_common::{FrontendKind, ServiceFlags, V4};
 
