@@ -55,7 +55,8 @@ async fn a_server_that_answers_with_errors_is_reported_and_retried() {
     for part in ["its Services cannot be followed", "too many requests"] {
         assert!(fault.contains(part), "{fault}");
     }
-    heard.complete_with(&["one"]).await;
+    heard.complete().await;
+    assert!(heard.has(&["one"]));
     let is_over = |heard: &Heard| heard.faults.is_empty();
     heard.until("the end of the fault", is_over).await;
 }

@@ -130,11 +130,6 @@ impl Heard {
         let what = services.join(", ");
         self.until(&what, |heard| heard.has(services)).await;
     }
-    /// Receives batches until these services exist, and no others, and every list has come.
-    async fn complete_with(&mut self, services: &[&str]) {
-        let is_so = |heard: &Self| heard.has(services) && heard.complete;
-        self.until(&services.join(", "), is_so).await;
-    }
     /// Receives batches until every list has come.
     async fn complete(&mut self) {
         self.until("all lists", |heard| heard.complete).await;
@@ -234,7 +229,8 @@ async fn lists_are_read_in_pages_if_the_server_does_not_stream_them() {
         Answer::watch(&[("ADDED", service("three", 3))]),
     ])
     .await;
-    heard.complete_with(&["one", "three", "two"]).await;
+    heard.complete().await;
+    heard.services(&["one", "three", "two"]).await;
     let asked = fake.asked(SERVICES);
     let is_more = |at: usize| asked[at].contains("continue=");
     assert!(!is_more(1), "{asked:?}");
@@ -249,7 +245,8 @@ async fn a_compressed_watch_is_read_event_by_event() {
     let watch = watch.then(&[("ADDED", service("two", 6)), ("DELETED", service("one", 7))]);
     let (fake, mut heard) = Heard::of([watch.ending(End::Zipped)]).await;
     // The watch stays open: nothing waits for its end.
-    heard.complete_with(&["two"]).await;
+    heard.complete().await;
+    heard.services(&["two"]).await;
     assert_eq!(fake.asked(SERVICES).len(), 1);
 }
 
