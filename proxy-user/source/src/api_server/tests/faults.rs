@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::{
     Heard,
-    fake::{Answer, Fake, SERVICE_CIDRS, SERVICES},
+    fake::{Answer, End, Fake, SERVICE_CIDRS, SERVICES},
     service, source,
 };
 
@@ -17,16 +17,13 @@ async fn a_watch_cut_off_inside_an_object_continues_after_the_last_whole_one() {
     let (fake, mut heard) = Heard::of([
         Answer::initial(&[service("one", 5)])
             .then(&[("ADDED", service("two", 6)), ("ADDED", service("three", 7))])
-            .cut(100),
+            .ending(End::Cut(100)),
         Answer::watch(&[("ADDED", service("three", 7))]),
     ])
     .await;
     heard.services(&["one", "three", "two"]).await;
     let again = &fake.asked(SERVICES)[1];
-    assert!(
-        again.contains("resourceVersion=6"),
-        "no second list: {again}"
-    );
+    assert!(again.contains("resourceVersion=6"), "a list: {again}");
 }
 
 #[tokio::test]
@@ -58,7 +55,8 @@ async fn a_server_that_answers_with_errors_is_reported_and_retried() {
     for part in ["its Services cannot be followed", "too many requests"] {
         assert!(fault.contains(part), "{fault}");
     }
-    heard.complete_with(&["one"]).await;
+    heard.complete().await;
+    assert!(heard.has(&["one"]));
     let is_over = |heard: &Heard| heard.faults.is_empty();
     heard.until("the end of the fault", is_over).await;
 }
@@ -75,9 +73,8 @@ async fn a_watch_error_without_a_message_is_described() {
         "etcd is away",
     ] {
         let is_so = |fault: &Warning| fault.reason.contains(text);
-        heard
-            .until(text, |heard| heard.faults.iter().any(is_so))
-            .await;
+        let is_said = |heard: &Heard| heard.faults.iter().any(is_so);
+        heard.until(text, is_said).await;
     }
 }
 
@@ -121,7 +118,7 @@ async fn a_server_without_the_service_cidr_api_has_no_ranges_and_no_fault() {
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_in_which_nothing_comes_is_asked_for_again() {
-    let silent = Answer::initial(&[service("one", 5)]).alive();
+    let silent = Answer::initial(&[service("one", 5)]).ending(End::Alive);
     let again = Answer::watch(&[("ADDED", service("two", 6))]);
     let (fake, mut heard) = Heard::of([silent, again]).await;
     heard.complete().await;
@@ -137,7 +134,7 @@ async fn a_watch_in_which_nothing_comes_is_asked_for_again() {
 #[tokio::test]
 async fn a_list_that_always_breaks_off_is_asked_for_with_growing_pauses() {
     let list = || Answer::watch(&[("ADDED", service("one", 1))]);
-    let broken = |at: usize| list().cut(10 * (at % 2));
+    let broken = |at: usize| list().ending(End::Cut(10 * (at % 2)));
     let (fake, mut heard) = Heard::of::<100>(std::array::from_fn(broken)).await;
     heard.fault().await;
     // Pauses of 0.1 to 0.2 s, then 0.2 to 0.4 s, and so on.
