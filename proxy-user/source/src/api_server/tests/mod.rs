@@ -7,7 +7,6 @@ mod fake;
 mod faults;
 mod gateways;
 mod publishing;
-mod requests;
 mod store;
 
 use std::{
