@@ -9,7 +9,6 @@ use crate::{
     testing::converted,
 };
 
-const SERVICE: &str = "Service shop/gateway-edge";
 const SLICE: &str = "EndpointSlice shop/gateway-edge-tcp-80-v4-8080";
 
 fn with_parameters() -> String {

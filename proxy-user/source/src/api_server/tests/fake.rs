@@ -39,8 +39,8 @@ pub(super) enum Answer {
     Page(Value),
     /// The events of a watch, one a line.
     Watch(Vec<Value>, End),
-    /// The answer with the header Retry-After, in seconds.
-    RetryAfter(u16, Box<Self>),
+    /// A refusal with the header Retry-After, in seconds.
+    Busy(u16),
     After(Duration, Box<Self>),
 }
 
@@ -124,9 +124,6 @@ impl Answer {
             _ => panic!("only a watch has events"),
         }
     }
-    pub(super) fn retry_after(self, seconds: u16) -> Self {
-        Self::RetryAfter(seconds, Box::new(self))
-    }
     pub(super) fn after(self, wait: Duration) -> Self {
         Self::After(wait, Box::new(self))
     }
@@ -137,9 +134,9 @@ impl Answer {
                 tokio::time::sleep(wait).await;
                 Box::pin(answer.give()).await
             }
-            Self::RetryAfter(seconds, answer) => {
-                let answer = Box::pin(answer.give()).await;
-                ([(header::RETRY_AFTER, HeaderValue::from(seconds))], answer).into_response()
+            Self::Busy(seconds) => {
+                let wait = [(header::RETRY_AFTER, HeaderValue::from(seconds))];
+                (wait, status(429, "too many requests")).into_response()
             }
             Self::Status(code, message) => status(code, message),
             Self::Page(page) => json_response(Body::from(page.to_string())),

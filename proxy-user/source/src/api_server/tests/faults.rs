@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests a server that refuses, forgets, or ends a watch in the middle.
+//! Tests a server that refuses, forgets, or ends a watch in the middle; and that its answers are
+//! counted.
 
 use std::time::{Duration, Instant};
 
 use control::{model::Kind, object::Warning};
+use prometheus_client::{encoding::text::encode, registry::Registry};
 use serde_json::json;
 
 use super::{
@@ -11,6 +13,7 @@ use super::{
     fake::{Answer, End, Fake, SERVICE_CIDRS, SERVICES},
     service, source,
 };
+use crate::ObjectSource;
 
 #[tokio::test]
 async fn a_watch_cut_off_inside_an_object_continues_after_the_last_whole_one() {
@@ -81,8 +84,8 @@ async fn a_watch_error_without_a_message_is_described() {
 #[tokio::test]
 async fn a_server_that_names_a_time_is_not_asked_before() {
     let begun = Instant::now();
-    let refusal = Answer::Status(429, "too many requests").retry_after(2);
-    let (_fake, mut heard) = Heard::of([refusal, Answer::initial(&[service("one", 1)])]).await;
+    let list = Answer::initial(&[service("one", 1)]);
+    let (_fake, mut heard) = Heard::of([Answer::Busy(2), list]).await;
     heard.services(&["one"]).await;
     assert!(begun.elapsed() >= Duration::from_secs(2));
 }
@@ -163,4 +166,26 @@ async fn an_object_that_cannot_be_read_stays_as_known_and_all_others_go_on() {
     heard.services(&["one", "three", "two"]).await;
     heard.services(&["four", "two"]).await;
     assert_eq!(heard.faults, [], "the kind goes on");
+}
+
+#[tokio::test]
+async fn requests_name_the_node_and_are_counted_by_status() {
+    let fake = Fake::start().await;
+    fake.script(SERVICES, [Answer::initial(&[service("cart", 1)])]);
+    let source = source(&fake);
+    let requests = source.requests();
+    let mut heard = Heard::from_source(source);
+    heard.until("the lists", |heard| heard.listed).await;
+    let name = concat!("portolan/", env!("CARGO_PKG_VERSION"), " (node node-a)");
+    let client = [name, "Bearer secret"].map(|text| text.parse().ok());
+    assert_eq!(fake.clients(), [client]);
+    let mut registry = Registry::default();
+    registry.register("rest_client_requests", "", requests.answers.clone());
+    let mut text = String::new();
+    encode(&mut text, &registry).expect("written");
+    let parts = ["code=\"200\"", "method=\"GET\"", "host=\"127.0.0.1:"];
+    let has_all = |line: &&str| parts.iter().all(|part| line.contains(part));
+    let line = text.lines().find(has_all).expect(&text);
+    let count = line.rsplit_once(' ').expect("a value").1.parse::<u32>();
+    assert!(count.expect("a number") >= 3, "three kinds: {line}");
 }

@@ -7,7 +7,6 @@ mod fake;
 mod faults;
 mod gateways;
 mod publishing;
-mod requests;
 mod store;
 
 use std::{
@@ -94,11 +93,8 @@ impl Heard {
     async fn of<const N: usize>(answers: [Answer; N]) -> (Fake, Self) {
         let fake = Fake::start().await;
         fake.script(SERVICES, answers);
-        let heard = Self::from(&fake);
+        let heard = Self::from_source(source(&fake));
         (fake, heard)
-    }
-    fn from(fake: &Fake) -> Self {
-        Self::from_source(source(fake))
     }
     fn from_source(source: ApiServer) -> Self {
         let (sender, batches) = mpsc::channel(16);
@@ -277,7 +273,7 @@ async fn endpoint_change_times_are_sent_only_for_changes_after_the_start() {
     ];
     let list = Answer::initial(&[slice("one", 1, Some(after))]);
     fake.script(SLICES, [list.then(&changes)]);
-    let mut heard = Heard::from(&fake);
+    let mut heard = Heard::from_source(source(&fake));
     let is_sent = |heard: &Heard| !heard.triggers.is_empty();
     heard.until("the trigger", is_sent).await;
     let (time, v6) = (after, false);
