@@ -137,8 +137,11 @@ enum Value<'a> {
     Number(&'a mut i64),
 }
 
+/// A field's word, and how it is reached.
+type Field = (&'static str, fn(&mut Shape) -> Value<'_>);
+
 impl Shape {
-    const FIELDS: [(&'static str, fn(&mut Self) -> Value<'_>); 10] = [
+    const FIELDS: [Field; 10] = [
         ("vlan", |shape| Value::Flag(&mut shape.vlan)),
         ("unsummed", |shape| Value::Flag(&mut shape.unsummed)),
         ("bad-sum", |shape| Value::Flag(&mut shape.bad_sum)),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests for full maps: which services still get entries, and which slots a service has whose blocks
-//! do not fit. `publish` has how those are written, changed and adopted.
+//! Tests for full maps: which services still get entries, and which slots a service has whose
+//! blocks do not fit. `publish` has how those are written, changed and adopted.
 
 use std::collections::BTreeMap;
 

@@ -73,8 +73,8 @@ pub(crate) fn backends(family: &FamilyPlan<V4>, set: EndpointSet) -> Vec<String>
         .collect()
 }
 
-/// Returns the backends in an endpoint set, each with the last octet of its address and its weight in
-/// the set.
+/// Returns the backends in an endpoint set, each with the last octet of its address and its weight
+/// in the set.
 pub(crate) fn weights(port: &PortPlan, set: EndpointSet) -> Vec<(u8, u32)> {
     let backends = port.v4.backends.iter();
     let members = backends.filter(|backend| backend.sets.intersects(set));

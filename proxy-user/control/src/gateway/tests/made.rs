@@ -175,8 +175,8 @@ fn slices_follow_the_endpoints_and_are_written_once() {
     assert_eq!(write(&mut cluster), [format!("+{SLICE}")]);
     // A write that is not wanted any more, before it was done.
     cluster.apply(&slice("cart-2", "cart", &[endpoint(9, "node-a", "")]));
-    let write = about(&mut cluster, SLICE);
-    assert!(matches!(write, Some(Some(Write::Apply(_)))));
+    let wanted = about(&mut cluster, SLICE);
+    assert!(matches!(wanted, Some(Some(Write::Apply(_)))));
     cluster.apply(&slice("cart-2", "cart", &[endpoint(1, "node-a", gone)]));
     assert_eq!(about(&mut cluster, SLICE), Some(None));
     // Somebody removes it, and it comes again.

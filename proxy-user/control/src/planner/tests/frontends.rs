@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tests which frontends a service has, with which policy and affinity, and which health check node
-//! port, and what that answers; and which clients may use a load balancer IP, and how that depends on
-//! the node.
+//! port, and what that answers; and which clients may use a load balancer IP, and how that depends
+//! on the node.
 
 use proxy_common::{FrontendKind, ServiceFlags};
 use rstest::rstest;
