@@ -230,7 +230,7 @@ fn entry<A: Addr>(
     {
         return Some((first, dropped));
     }
-    if let Some(entry) = sockets.get_ptr_mut(&connected)
+    if let Some(entry) = sockets.get_ptr_mut(connected)
         && let (true, dropped) = fits(entry)
     {
         return Some((entry, dropped));
@@ -240,7 +240,7 @@ fn entry<A: Addr>(
     } else {
         SocketRole::REVERSE
     };
-    let entry = sockets.get_ptr_mut(&SocketKey::new(cookie, role, address, port))?;
+    let entry = sockets.get_ptr_mut(SocketKey::new(cookie, role, address, port))?;
     Some((entry, false))
 }
 

@@ -164,11 +164,4 @@ mod tests {
         assert!(!of_service.wants(&unread) && !of_client.wants(&unread));
         assert!(of_process.wants(&unread));
     }
-
-    #[test]
-    fn a_filter_wants_only_the_outcomes_in_its_mask() {
-        let event = event();
-        assert!(Filter::all(1 << Counter::ForwardedNew as u32).wants_outcome(&event));
-        assert!(!Filter::all(1 << Counter::Untouched as u32).wants_outcome(&event));
-    }
 }

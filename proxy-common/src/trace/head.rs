@@ -308,32 +308,22 @@ mod tests {
     }
 
     #[test]
-    fn extension_headers_are_skipped() {
-        let mut rest = vec![44, 0, 0, 0, 0, 0, 0, 0];
-        rest.extend([17, 0, 0, 1, 0, 0, 0, 9]);
-        rest.extend([4, 1, 0, 53, 0, 8, 0, 0]);
-        let tuple = read(&v6(0, &rest), false);
-        assert_eq!(tuple.protocol, Protocol::UDP);
-        assert_eq!((tuple.dst_port.host(), tuple.kind), (53, 0));
-    }
-
-    #[test]
-    fn a_later_fragment_has_no_ports() {
-        let later = [17, 0, 0, 8, 0, 0, 0, 9, 4, 1, 0, 53];
-        for packet in [v4(17, 8, &TCP), v6(44, &later)] {
+    fn ports_are_behind_extension_headers_or_quoted_and_later_fragments_have_none() {
+        let fragment = |offset: u8| [17, 0, 0, offset, 0, 0, 0, 9, 4, 1, 0, 53, 0, 8, 0, 0];
+        let extended = [&[44, 0, 0, 0, 0, 0, 0, 0][..], &fragment(1)].concat();
+        let error = [vec![3, 3, 0, 0, 0, 0, 0, 0], v4(6, 0, &TCP)].concat();
+        for (packet, protocol, signals, ports, kind) in [
+            (v6(0, &extended), 17, 0, [1025, 53], 0),
+            (v4(17, 8, &TCP), 17, 0, [0, 0], Tuple::LATER_FRAGMENT),
+            (v6(44, &fragment(8)), 17, 0, [0, 0], Tuple::LATER_FRAGMENT),
+            // Those of the quoted packet, exchanged.
+            (v4(1, 0, &error), 1, 3, [80, 1025], Tuple::QUOTES),
+        ] {
             let tuple = read(&packet, false);
-            assert_eq!(tuple.kind, Tuple::LATER_FRAGMENT);
-            assert_eq!((tuple.src_port, tuple.dst_port), (Port::ANY, Port::ANY));
+            let found = [tuple.src_port, tuple.dst_port].map(Port::host);
+            assert_eq!((found, tuple.kind), (ports, kind), "{packet:?}");
+            assert_eq!((tuple.protocol.0, tuple.signals), (protocol, signals));
         }
-    }
-
-    #[test]
-    fn an_icmp_error_has_the_quoted_ports_exchanged() {
-        let mut error = vec![3, 3, 0, 0, 0, 0, 0, 0];
-        error.extend(v4(6, 0, &TCP));
-        let tuple = read(&v4(1, 0, &error), false);
-        assert_eq!((tuple.src_port.host(), tuple.dst_port.host()), (80, 1025));
-        assert_eq!((tuple.signals, tuple.kind), (3, Tuple::QUOTES));
     }
 
     #[test]

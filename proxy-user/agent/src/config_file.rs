@@ -154,40 +154,34 @@ pub fn config_warnings(config: &Config) -> Vec<Warning> {
 mod tests {
     use super::*;
 
-    fn objects(config: &Config) -> Vec<String> {
-        let usual = Config {
-            local_detection: LocalDetection::ClusterCidr,
-            ..config.clone()
-        };
-        let warnings = config_warnings(&usual).into_iter();
-        warnings.map(|warning| warning.object).collect()
-    }
-
     #[test]
-    fn xdp_with_forwarding_stack_gives_a_warning() {
-        assert_eq!(objects(&Config::default()), [""; 0]);
-        let with = |forwarding| Config {
+    fn xdp_with_forwarding_stack_and_flags_that_a_file_overrides_give_one_warning_each() {
+        let usual = || Config {
+            local_detection: LocalDetection::ClusterCidr,
+            ..Config::default()
+        };
+        let xdp = |forwarding| Config {
             xdp: Xdp::Native,
             forwarding,
-            ..Config::default()
+            ..usual()
         };
-        assert_eq!(objects(&with(Forwarding::Stack)), ["portolan.xdp"]);
-        assert_eq!(objects(&with(Forwarding::Auto)), [""; 0]);
-    }
-
-    #[test]
-    fn flags_that_a_configuration_file_overrides_give_one_warning() {
-        let config = Config {
+        let flags = Config {
             ignored_flags: vec!["--cluster-cidr".to_owned(), "--proxy-mode".to_owned()],
-            local_detection: LocalDetection::ClusterCidr,
-            ..Config::default()
+            ..usual()
         };
-        let warnings = config_warnings(&config);
-        let expected = "command line: beside a configuration file --cluster-cidr, --proxy-mode have no effect, as with kube-proxy; set them in the file, or remove them";
-        assert_eq!(
-            (warnings.len(), warnings[0].to_string()),
-            (1, expected.to_owned())
-        );
+        let overridden = "command line: beside a configuration file --cluster-cidr, --proxy-mode have no effect, as with kube-proxy; set them in the file, or remove them";
+        for (config, expected) in [
+            (usual(), None),
+            (xdp(Forwarding::Auto), None),
+            (xdp(Forwarding::Stack), Some("portolan.xdp: ")),
+            (flags, Some(overridden)),
+        ] {
+            let warnings = config_warnings(&config);
+            assert_eq!(warnings.len(), usize::from(expected.is_some()));
+            for (warning, expected) in warnings.iter().zip(expected) {
+                assert!(warning.to_string().starts_with(expected), "{warning}");
+            }
+        }
     }
 
     #[test]

@@ -173,17 +173,6 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_affinity_row_has_the_namespaces_address_where_known() {
-        let rows = rows();
-        let json = serde_json::to_value(&rows[1]).expect("a row");
-        assert_eq!(json["client"], "netns:7");
-        assert_eq!(json["clientAddress"], "10.40.1.11");
-        let by_address = crate::args::tests::parsed("--address 10.40.1.11");
-        let kept = rows.iter().filter(|row| wants(&by_address, row));
-        assert_eq!(kept.count(), 1);
-    }
-
-    #[test]
     fn the_network_namespace_of_this_process_is_found() {
         let own = network_namespace().expect("a cookie");
         let addresses = namespace_addresses();

@@ -127,7 +127,7 @@ fn is_given(flag: &str, matches: &ArgMatches) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeSet, fs, path::Path};
+    use std::{collections::BTreeSet, fs};
 
     use clap::CommandFactory;
 
@@ -141,13 +141,8 @@ mod tests {
         let command = command.find_subcommand("run").expect("the command");
         let ours = command.get_arguments().filter_map(|arg| arg.get_long());
         let ours: BTreeSet<_> = ours.collect();
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kube-proxy");
-        let entries = fs::read_dir(folder).expect("the folder");
-        let lists = entries.map(|entry| entry.expect("an entry").path().join("flags.txt"));
-        let lists: Vec<_> = lists.filter(|list| list.is_file()).collect();
-        assert!(!lists.is_empty());
-        for list in lists {
-            let theirs = fs::read_to_string(list).expect("flags");
+        for version in config::testing::versions() {
+            let theirs = fs::read_to_string(version.join("flags.txt")).expect("flags");
             let missing: Vec<_> = theirs.lines().filter(|flag| !ours.contains(flag)).collect();
             assert_eq!(missing, [""; 0]);
             assert!(theirs.lines().count() > 40);

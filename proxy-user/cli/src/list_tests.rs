@@ -101,11 +101,6 @@ fn every_format_has_the_rows() {
     ];
     assert_eq!(json[1]["idleSeconds"], 12_345);
     assert_eq!(json, yaml);
-    let names = drawn(&page, &Format::Name, &services::tests::rows());
-    assert_eq!(
-        names, "service/shop/cart\nservice/shop/a-service-with-a-rather-long-name\n",
-        "one line for each, though it has several rows"
-    );
     let none: [flows::FlowRow; 0] = [];
     assert_eq!(drawn(&page, &Format::Json, &none), "[]\n");
 }

@@ -81,34 +81,16 @@ fn a_proxy_name_is_a_labels_value() {
 
 #[test]
 fn kube_proxys_recorded_command_lines_give_the_same_settings() {
-    use config::testing::{differences, folder, versions};
-
-    let entries = fs::read_dir(folder()).expect("the folder");
-    let files = entries.map(|entry| entry.expect("an entry").path());
-    let lines: Vec<_> = files
-        .filter(|path| path.extension().is_some_and(|ending| ending == "args"))
-        .collect();
-    assert!(lines.len() > 5, "{lines:?}");
-    for version in versions() {
-        for path in &lines {
-            let name = path.file_stem().expect("a name").to_string_lossy();
-            let arguments = fs::read_to_string(path).expect("arguments");
-            let file = format!("--config={}/", folder().display());
-            let arguments = arguments.replace("--config=./", &file);
-            let taken = line_of(arguments.lines());
-            let taken = taken.map(|run| run.given.settings().map_err(|error| error.to_string()));
-            let answer = version.join(&*name);
-            match fs::read_to_string(answer.with_extension("yaml")) {
-                Ok(theirs) => {
-                    let config = taken.expect(&name).expect(&name);
-                    differences(&name, &config, &theirs);
-                }
-                Err(_) => {
-                    assert!(answer.with_extension("refused").is_file(), "{name} is new");
-                    assert!(!taken.is_ok_and(|taken| taken.is_ok()), "{name} is taken");
-                }
-            }
-        }
+    let folder = format!("--config={}/", config::testing::folder().display());
+    let versions = config::testing::compare("args", |path| {
+        let arguments = fs::read_to_string(path).expect("arguments");
+        let arguments = arguments.replace("--config=./", &folder);
+        let line = line_of(arguments.lines()).map_err(|error| error.to_string())?;
+        let settings = line.given.settings();
+        settings.map_err(|error| error.to_string())
+    });
+    for version in versions {
+        assert!(version.taken > 5, "{}", version.taken);
     }
 }
 

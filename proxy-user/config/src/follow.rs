@@ -108,13 +108,16 @@ mod tests {
         let path = folder.path().join("config.yaml");
         write(&path, "hostnameOverride: a\n");
         let mut file = file(&path);
+        let settled = |file: &mut ConfigFile| {
+            assert!(file.look().is_none(), "it has just changed");
+            file.look().expect("settled")
+        };
         assert!(file.look().is_none() && file.look().is_none(), "the same");
 
         write(&path, "hostnameOve");
         assert!(file.look().is_none(), "it may be half written");
         write(&path, "hostnameOverride: b\n");
-        assert!(file.look().is_none(), "it has just changed");
-        let config = file.look().expect("settled").expect("valid");
+        let config = settled(&mut file).expect("valid");
         assert_eq!(config.hostname_override.as_deref(), Some("b"));
         assert!(file.look().is_none(), "once");
 
@@ -123,18 +126,15 @@ mod tests {
         write(&other, "hostnameOverride: c\n");
         fs::remove_file(&path).expect("removed");
         std::os::unix::fs::symlink(&other, &path).expect("a link");
-        assert!(file.look().is_none());
-        let config = file.look().expect("settled").expect("valid");
+        let config = settled(&mut file).expect("valid");
         assert_eq!(config.hostname_override.as_deref(), Some("c"));
 
         fs::write(&other, "# emptied\n").expect("a file");
-        assert!(file.look().is_none());
-        let error = file.look().expect("settled").expect_err("no settings");
+        let error = settled(&mut file).expect_err("no settings");
         assert!(error.to_string().contains("this is missing"), "{error}");
 
         fs::remove_file(&other).expect("removed");
-        assert!(file.look().is_none());
-        let error = file.look().expect("gone").expect_err("unreadable");
+        let error = settled(&mut file).expect_err("unreadable");
         let begins = format!("cannot read the configuration file {};", path.display());
         assert!(error.to_string().starts_with(&begins), "{error}");
         assert!(file.look().is_none(), "once");

@@ -249,16 +249,10 @@ mod tests {
             let text = format!("conntrack: {section}\n");
             let config = RawConfig::parse_part("f", &text).and_then(RawConfig::check);
             let conntrack = config.expect("valid").conntrack;
-            let parameters = conntrack.parameters(processors.parse().expect("a number"));
-            let parameters = parameters
-                .iter()
-                .map(|(name, value)| format!("{name}={value}"));
-            let parameters = parameters.collect::<Vec<_>>().join(" ");
-            assert_eq!(
-                parameters.replace("nf_conntrack_", ""),
-                expected,
-                "{section}"
-            );
+            let found = conntrack.parameters(processors.parse().expect("a number"));
+            let found = found.iter().map(|(name, value)| format!("{name}={value}"));
+            let found = Vec::from_iter(found).join(" ").replace("nf_conntrack_", "");
+            assert_eq!(found, expected, "{section}");
         }
     }
 }

@@ -10,7 +10,7 @@ use std::{
 
 use serde_json::Value as Json;
 
-use crate::{Config, Mode, document, table};
+use crate::{Config, Mode, RawConfig, document, table};
 
 /// Returns the folder of the configuration files given to kube-proxy, and of what it made of them.
 pub fn folder() -> PathBuf {
@@ -64,9 +64,57 @@ fn common(document: &Json, mode: Mode) -> BTreeMap<String, String> {
     all
 }
 
+/// How the settings of all files compare with those of one version of kube-proxy.
+#[derive(Default)]
+pub struct Compared {
+    /// The keys whose values differ.
+    pub differences: BTreeSet<&'static str>,
+    pub taken: usize,
+    pub refused: usize,
+}
+
+/// Compares the settings of every file with this ending, as `read` returns them, with what each
+/// version of kube-proxy made of it. Fails if only one of the two refuses the file.
+pub fn compare(ending: &str, read: impl Fn(&Path) -> Result<Config, String>) -> Vec<Compared> {
+    let all = fs::read_dir(folder()).expect("the folder");
+    let all = all.map(|entry| entry.expect("an entry").path());
+    let files: Vec<_> = all
+        .filter(|path| path.extension().is_some_and(|found| found == ending))
+        .collect();
+    let with = |version: PathBuf| {
+        let mut compared = Compared::default();
+        for path in &files {
+            let name = path.file_stem().expect("a name").to_string_lossy();
+            let answer = version.join(&*name);
+            match (
+                read(path),
+                fs::read_to_string(answer.with_extension("yaml")),
+            ) {
+                (Ok(config), Ok(theirs)) => {
+                    compared.taken += 1;
+                    let found = differences(&name, &config, &theirs);
+                    compared.differences.extend(found);
+                    // It is also a configuration file, with every key that kube-proxy has.
+                    let theirs = RawConfig::parse(&name, &theirs).and_then(RawConfig::check);
+                    let theirs = theirs.unwrap_or_else(|error| panic!("{name}: {error}"));
+                    assert_eq!(theirs.ignored, [], "every key is known");
+                }
+                (Err(_), Err(_)) => {
+                    let is_known = answer.with_extension("refused").is_file();
+                    assert!(is_known, "{name} is new");
+                    compared.refused += 1;
+                }
+                (ours, theirs) => panic!("{name}: {:?}, kube-proxy: {theirs:?}", ours.err()),
+            }
+        }
+        compared
+    };
+    versions().into_iter().map(with).collect()
+}
+
 /// Returns the keys whose values differ from those that kube-proxy shows (`theirs`); fails for a
 /// key that is not in [`table::DIFFERENCES`].
-pub fn differences(name: &str, config: &Config, theirs: &str) -> BTreeSet<&'static str> {
+fn differences(name: &str, config: &Config, theirs: &str) -> BTreeSet<&'static str> {
     let ours = common(&document(config).expect("written"), config.mode);
     let theirs: Json = serde_saphyr::from_str(theirs).expect("YAML");
     let theirs = common(&theirs, config.mode);

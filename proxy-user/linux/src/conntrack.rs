@@ -122,11 +122,9 @@ mod tests {
             let addresses = [encode(from, &octets(src)), encode(to, &octets(dst))];
             let [from, to] = [src, dst].map(|end| end.port().to_be_bytes());
             let transport = [encode(1, &[protocol]), encode(2, &from), encode(3, &to)];
-            let both = [
-                encode(1, &addresses.concat()),
-                encode(2, &transport.concat()),
-            ];
-            encode(kind, &both.concat())
+            let addresses = encode(1, &addresses.concat());
+            let transport = encode(2, &transport.concat());
+            encode(kind, &[addresses, transport].concat())
         };
         let tuples = [tuple(1, client, service), tuple(2, server, client)];
         [tuples.concat(), encode(3, &status.to_be_bytes())].concat()

@@ -108,11 +108,8 @@ mod tests {
     #[test]
     fn the_running_kernels_packets_and_reasons_are_found() {
         let types = kernel_types().expect("BTF");
-        let offsets = types.offsets;
-        assert!(
-            offsets.head != 0 && offsets.data != offsets.head,
-            "{offsets:?}"
-        );
+        let found = types.offsets;
+        assert!(found.head != 0 && found.data != found.head, "{found:?}");
         let named = |name: &str| types.reasons.values().any(|known| known == name);
         assert!(named("NETFILTER_DROP") && named("NO_SOCKET"));
     }

@@ -216,10 +216,8 @@ mod tests {
         let name = encode(FUNCTION, b"nf_nat_ipv4_pre_routing\0");
         assert_eq!(function(&name).as_deref(), Some("nf_nat_ipv4_pre_routing"));
         let both = [name, encode(MODULE, b"nf_nat\0")].concat();
-        assert_eq!(
-            function(&both).as_deref(),
-            Some("nf_nat_ipv4_pre_routing [nf_nat]")
-        );
+        let expected = "nf_nat_ipv4_pre_routing [nf_nat]";
+        assert_eq!(function(&both).as_deref(), Some(expected));
         cut_off_anywhere(&both, |bytes| _ = function(bytes));
     }
 
@@ -252,11 +250,8 @@ mod tests {
             (NETDEV, Some(1), true),
             ("inet", Some(5), true),
         ] {
-            assert_eq!(
-                sees_forwarded(&chain(family, hook)),
-                counts,
-                "{family} {hook:?}"
-            );
+            let sees = sees_forwarded(&chain(family, hook));
+            assert_eq!(sees, counts, "{family} {hook:?}");
         }
     }
 

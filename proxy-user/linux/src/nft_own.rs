@@ -246,18 +246,3 @@ fn tell(messages: Vec<(u16, u16, Vec<u8>)>) -> io::Result<()> {
     let messages = messages.map(|(kind, flags, attributes)| (kind, flags, payload(attributes)));
     batch(&Connection::open(NETLINK_NETFILTER)?, messages.collect())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn forward_rules_go_into_an_inet_chain_but_not_a_bridge_chain() {
-        let of = |family| NftChain {
-            family,
-            forward: true,
-            ..NftChain::default()
-        };
-        assert!(of("inet").gets_forwarded() && !of(BRIDGE).gets_forwarded());
-    }
-}

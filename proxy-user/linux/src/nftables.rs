@@ -184,11 +184,9 @@ mod tests {
     fn an_nftables_chain_is_parsed_with_its_hook_and_policy() {
         let read = |family, bytes: &[u8]| chain((&[family, 0, 0, 0], bytes));
         let found = read(2, &message(Some(2), 0)).expect("a chain");
-        assert_eq!(
-            (found.family, &*found.table, &*found.name),
-            ("ip", "filter", "FORWARD")
-        );
-        assert!(found.forward && found.drops);
+        let named = (found.family, &*found.table, &*found.name);
+        assert_eq!(named, ("ip", "filter", "FORWARD"));
+        assert!(found.forward && found.drops && found.gets_forwarded());
         let accepts = read(10, &message(Some(2), 1)).expect("a chain");
         assert!(accepts.forward && !accepts.drops);
         assert!(!read(1, &message(Some(1), 0)).expect("a chain").forward);
@@ -196,6 +194,7 @@ mod tests {
         assert!(!plain.forward && !plain.drops);
         let bridged = read(7, &message(Some(2), 0)).expect("a chain");
         assert_eq!(bridged.family, BRIDGE);
+        assert!(bridged.forward && !bridged.gets_forwarded());
         assert_eq!(read(3, &message(Some(2), 0)), None, "of ARP");
         let whole = message(Some(2), 0);
         cut_off_anywhere(&whole, |bytes| _ = read(2, bytes));

@@ -184,16 +184,12 @@ mod tests {
 
     #[test]
     fn route_and_link_of_the_loopback_interface_can_be_looked_up() {
-        assert_eq!(
-            route([127, 0, 0, 1].into(), None).expect("an answer"),
-            Routed::Here
-        );
+        let found = route([127, 0, 0, 1].into(), None);
+        assert_eq!(found.expect("an answer"), Routed::Here);
         let loopback = link(1).expect("loopback");
         assert_eq!((loopback.name.as_str(), loopback.master), ("lo", None));
-        assert_eq!(
-            link(u32::MAX >> 1).map_err(|e| e.raw_os_error()),
-            Err(Some(libc::ENODEV))
-        );
+        let missing = link(u32::MAX >> 1).map_err(|e| e.raw_os_error());
+        assert_eq!(missing, Err(Some(libc::ENODEV)));
     }
 
     #[test]
@@ -203,17 +199,14 @@ mod tests {
         let parts = [encode(4, &7_u32.to_ne_bytes()), encode(5, &[192, 0, 2, 1])];
         let answer = [&header[..], &parts.concat()].concat();
         let to = IpAddr::from([10, 0, 0, 1]);
-        let found = Routed::Leaves {
-            interface: 7,
-            neighbour: [192, 0, 2, 1].into(),
-        };
-        assert_eq!(routed(&answer, to), Some(found));
         let direct = [&header[..], &parts[0]].concat();
-        let found = Routed::Leaves {
-            interface: 7,
-            neighbour: to,
-        };
-        assert_eq!(routed(&direct, to), Some(found), "without a gateway");
+        for (answer, neighbour) in [(&answer, IpAddr::from([192, 0, 2, 1])), (&direct, to)] {
+            let found = Routed::Leaves {
+                interface: 7,
+                neighbour,
+            };
+            assert_eq!(routed(answer, to), Some(found));
+        }
         cut_off_anywhere(&answer, |bytes| {
             _ = routed(bytes, to);
             _ = link_facts(bytes);

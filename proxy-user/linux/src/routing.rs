@@ -102,10 +102,8 @@ mod tests {
         let read = |header: &[u8], attributes: &[u8]| rule((header, attributes));
         let priority = encode(6, &32766_u32.to_ne_bytes());
         let main = read(&plain, &priority);
-        assert_eq!(
-            (main.priority, main.interface, main.asks),
-            (32766, None, None)
-        );
+        assert_eq!((main.priority, main.asks), (32766, None));
+        assert_eq!(main.interface, None);
         assert_eq!(read(&tos, &priority).asks, Some("tos"));
         let mark = [priority.clone(), encode(10, &1_u32.to_ne_bytes())].concat();
         assert_eq!(read(&plain, &mark).asks, Some("fwmark"));

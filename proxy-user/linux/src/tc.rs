@@ -133,14 +133,10 @@ mod tests {
         let whole = message(3, 5 << 16 | 0x300, &[kind.clone(), options]);
         let read = filter(&whole).expect("a filter");
         assert_eq!((read.priority, read.handle, read.program), (5, 3, Some(9)));
-        assert_eq!(
-            (read.kind.as_str(), read.name.as_deref()),
-            ("bpf", Some("a.o:[tc]"))
-        );
-        assert_eq!(
-            filter(&message(0, 5 << 16, std::slice::from_ref(&kind))),
-            None
-        );
+        let named = (read.kind.as_str(), read.name.as_deref());
+        assert_eq!(named, ("bpf", Some("a.o:[tc]")));
+        let bare = message(0, 5 << 16, std::slice::from_ref(&kind));
+        assert_eq!(filter(&bare), None);
         let later = encode(11, &1_u32.to_ne_bytes());
         assert_eq!(filter(&message(3, 5 << 16, &[kind, later])), None);
         cut_off_anywhere(&whole, |bytes| _ = filter(bytes));

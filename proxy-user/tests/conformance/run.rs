@@ -307,6 +307,11 @@ impl Node<'_> {
         loop {
             let maps = Reader::open(self.agent.pin_dir())?;
             let mut left = (maps.frontends()?, maps.backends()?, maps.affinities()?);
+            // The API server's own service.
+            left.0
+                .retain(|frontend| frontend.service != "default/kubernetes");
+            left.1
+                .retain(|backend| backend.service != "default/kubernetes");
             left.2.retain(|affinity| affinity.backend.is_some());
             if left.0.is_empty() && left.1.is_empty() && left.2.is_empty() {
                 return Ok(());

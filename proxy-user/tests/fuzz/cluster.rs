@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use proxy_common::{EndpointSet, FrontendKind};
+use proxy_common::{EndpointSet, FrontendKind, Settings};
 
 use crate::{
     model::wire::{SCTP, TCP, UDP},
@@ -12,13 +12,9 @@ use crate::{
     services::{Backend, Frontend, Interface, NodeSettings, Service, pick, pod},
 };
 
-fn cluster_ip(n: u8, v6: bool) -> IpAddr {
+/// Returns the cluster IP of the service with this number.
+pub(crate) fn cluster_ip(n: u8, v6: bool) -> IpAddr {
     pick(v6, &format!("172.30.1.{n}"), &format!("fd00:30::1:{n}"))
-}
-
-/// Returns an address in the cluster IP range that no service has.
-pub(crate) fn nobodys_cluster_ip(v6: bool) -> IpAddr {
-    cluster_ip(99, v6)
 }
 
 /// Returns six random services. All have backends among the same pods and port, so that tuples of
@@ -120,13 +116,20 @@ pub(crate) fn changed(service: &Service, random: &mut Random) -> Service {
 /// Returns random settings of a node.
 pub(crate) fn settings(random: &mut Random) -> NodeSettings {
     let detects_pods = !random.one_in(5);
+    let flags = [
+        (random.one_in(4), Settings::MASQUERADE_ALL),
+        (detects_pods, Settings::DETECTS_PODS),
+        (
+            detects_pods && random.one_in(4),
+            Settings::PODS_BY_INTERFACE,
+        ),
+        (random.one_in(12), Settings::MARK_ONLY),
+        (!random.one_in(5), Settings::RESET_UNKNOWN),
+        (random.one_in(2), Settings::ANSWER_PING),
+    ];
+    let flags = flags.into_iter().filter(|(is, _)| *is);
     NodeSettings {
-        masquerade_all: random.one_in(4),
-        detects_pods,
-        by_interface: detects_pods && random.one_in(4),
-        mark_only: random.one_in(12),
-        resets: !random.one_in(5),
-        answer_ping: random.one_in(2),
+        flags: flags.fold(0, |all, (_, flag)| all | flag),
         allocated: random.one_in(4),
         ports: random.pick(&[(1024, 29_999), (5000, 5003), (5000, 5007), (1024, 1100)]),
     }

@@ -8,7 +8,7 @@ use clap::ValueEnum;
 
 use crate::{
     model::wire::{self, ICMP, ICMPV6, Tuple, transport_sum},
-    packets::{Kind, Packet, SENDER_MAC, Shape, at},
+    packets::{SENDER_MAC, raw},
     run::Run,
     services::{self, Interface},
 };
@@ -75,12 +75,7 @@ impl Complaint {
         let protocol = if v6 { ICMPV6 } else { ICMP };
         let checksum = !transport_sum(protocol, src, dst, &message);
         message[2..4].copy_from_slice(&checksum.to_be_bytes());
-        let packet = Packet {
-            tuple: Tuple::new(protocol, at(src, 0), at(dst, 0)),
-            kind: Kind::Data,
-            shape: Shape::default(),
-        };
-        Some(packet.around(mac, &message))
+        Some(raw(mac, (src, dst), protocol, &message))
     }
 }
 

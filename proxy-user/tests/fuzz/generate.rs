@@ -168,7 +168,8 @@ impl Generator {
             0 => to.set_port(81),
             1 => to = at(services::outsider(77, v6), to.port()),
             2 => return (self.random.pick(&[TCP, UDP, SCTP]), to),
-            3 => to.set_ip(cluster::nobodys_cluster_ip(v6)),
+            // No service has this number.
+            3 => to.set_ip(cluster::cluster_ip(99, v6)),
             4 => to.set_ip(services::other_node_address(v6)),
             5..8 if !backends.is_empty() => to = self.random.pick(&backends).at,
             _ => {}

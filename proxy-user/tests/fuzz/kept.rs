@@ -8,6 +8,8 @@ use std::{
     str::FromStr,
 };
 
+use clap::ValueEnum;
+
 /// A list of operations, which a run executes in this order.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Sequence<T>(pub(crate) Vec<T>);
@@ -34,6 +36,12 @@ impl<T: FromStr<Err = String>> FromStr for Sequence<T> {
         let operations = parts.map(|part| part.parse().map_err(|fault| format!("{part}: {fault}")));
         Ok(Self(operations.collect::<Result<_, _>>()?))
     }
+}
+
+/// Returns the word for a value.
+pub(crate) fn word(value: impl ValueEnum) -> String {
+    let value = value.to_possible_value();
+    value.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 /// Parses one word of an operation's text.

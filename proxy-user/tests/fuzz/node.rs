@@ -17,7 +17,7 @@ use proxy_common::{
 use crate::{
     kernel::table,
     model::wire::Tuple,
-    packets::OTHER_MAC,
+    packets::{OTHER_MAC, text},
     services::{self, Interface, NodeSettings, POD_MAC, ROUTER_MAC},
     subject::{IDLE, Subject},
 };
@@ -92,7 +92,7 @@ impl Subject {
         }
         let mut settings = Settings::EMPTY;
         // A test run ends before the stack, so it cannot show what netfilter would do there.
-        settings.flags = Settings::UNFILTERED | wanted.flags();
+        settings.flags = Settings::UNFILTERED | wanted.flags;
         settings.masquerade_ports = PortRanges([wanted.ports.0, wanted.ports.1, 0, 0]);
         settings.internal_v4 = V4::of_ip(services::node(false)).expect("IPv4");
         settings.internal_v6 = V6::of_ip(services::node(true)).expect("IPv6");
@@ -104,11 +104,6 @@ impl Subject {
         self.datapath().set_settings(&settings).expect("settings");
         self.settings = Some(wanted);
     }
-}
-
-/// Returns the text of a MAC.
-pub(crate) fn text(mac: [u8; 6]) -> String {
-    mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
 /// Returns the node's addresses, routes and neighbours of a family as commands of iproute2.

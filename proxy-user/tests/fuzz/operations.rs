@@ -8,11 +8,10 @@ use proxy_common::Counter;
 
 use crate::{
     errors::{About, Complaint, Error},
-    kept::parsed,
+    kept::{parsed, word},
     model::wire::Tuple,
     packets::{Kind, Packet, Shape},
     services::{Interface, NodeSettings, Service},
-    text::{Field, Value, read_field, word, write_fields},
 };
 
 /// One operation of a sequence.
@@ -131,8 +130,18 @@ impl FromStr for Complaint {
     }
 }
 
+/// A field of a packet's shape: a flag is written as NAME, a number as NAME=NUMBER, and neither if
+/// it is false or 0.
+enum Value<'a> {
+    Flag(&'a mut bool),
+    Number(&'a mut i64),
+}
+
+/// A field's word, and how it is reached.
+type Field = (&'static str, fn(&mut Shape) -> Value<'_>);
+
 impl Shape {
-    const FIELDS: [Field<Self>; 10] = [
+    const FIELDS: [Field; 10] = [
         ("vlan", |shape| Value::Flag(&mut shape.vlan)),
         ("unsummed", |shape| Value::Flag(&mut shape.unsummed)),
         ("bad-sum", |shape| Value::Flag(&mut shape.bad_sum)),
@@ -149,8 +158,15 @@ impl Shape {
 impl fmt::Display for Packet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.tuple, word(self.kind))?;
-        write_fields(f, self.shape, &Shape::FIELDS)?;
-        match self.shape.fragment {
+        let mut shape = self.shape;
+        for (name, field) in Shape::FIELDS {
+            match field(&mut shape) {
+                Value::Flag(true) => write!(f, " {name}")?,
+                Value::Number(number) if *number != 0 => write!(f, " {name}={number}")?,
+                _ => {}
+            }
+        }
+        match shape.fragment {
             Some((id, true)) => write!(f, " first={id}"),
             Some((id, false)) => write!(f, " later={id}"),
             None => Ok(()),
@@ -170,7 +186,16 @@ impl FromStr for Packet {
             match word.split_once('=') {
                 Some(("first", id)) => shape.fragment = Some((parsed(id)?, true)),
                 Some(("later", id)) => shape.fragment = Some((parsed(id)?, false)),
-                _ => read_field(&mut shape, word, &Shape::FIELDS)?,
+                of_field => {
+                    let (name, number) = of_field.unwrap_or((*word, ""));
+                    let mut fields = Shape::FIELDS.into_iter();
+                    let found = fields.find(|(known, _)| *known == name);
+                    let (_, field) = found.ok_or_else(|| format!("unknown word {word}"))?;
+                    match field(&mut shape) {
+                        Value::Flag(flag) => *flag = true,
+                        Value::Number(field) => *field = parsed(number)?,
+                    }
+                }
             }
         }
         Ok(Self {

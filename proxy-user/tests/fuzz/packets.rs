@@ -102,7 +102,7 @@ impl Packet {
     }
 
     /// Returns the frame with this transport header and payload.
-    pub(crate) fn around(&self, mac: [u8; 6], body: &[u8]) -> Vec<u8> {
+    fn around(&self, mac: [u8; 6], body: &[u8]) -> Vec<u8> {
         let mac = if self.shape.other_mac { OTHER_MAC } else { mac };
         let mut frame = [mac, SENDER_MAC].concat();
         if self.shape.vlan {
@@ -273,6 +273,26 @@ impl Packet {
         }
         body[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
     }
+}
+
+/// Returns a frame to this MAC with any bytes behind its IP header.
+pub(crate) fn raw(
+    mac: [u8; 6],
+    (src, dst): (IpAddr, IpAddr),
+    protocol: u8,
+    body: &[u8],
+) -> Vec<u8> {
+    let packet = Packet {
+        tuple: Tuple::new(protocol, at(src, 0), at(dst, 0)),
+        kind: Kind::Data,
+        shape: Shape::default(),
+    };
+    packet.around(mac, body)
+}
+
+/// Returns the text of a MAC.
+pub(crate) fn text(mac: [u8; 6]) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
 pub(crate) fn at(address: IpAddr, port: u16) -> SocketAddr {

@@ -37,14 +37,17 @@ pub(crate) struct Left {
 impl Left {
     /// Returns None if the frame has no IP packet.
     fn new(frame: Vec<u8>, inside: Vec<u8>) -> Option<Self> {
-        let tuple = wire::read(&frame)?.tuple;
         Some(Self {
-            tuple,
+            tuple: tuple_of(&frame)?,
             frame,
             inside,
             answer: None,
         })
     }
+}
+
+fn tuple_of(frame: &[u8]) -> Option<Tuple> {
+    wire::read(frame).map(|headers| headers.tuple)
 }
 
 /// A sequence that is being run by the programs and by the model.
@@ -70,7 +73,7 @@ pub(crate) fn run(
     prepare(subject, sequence);
     let flows = subject.options.capacities.flows;
     let mut model = Model::new(u64::from(flows / 8));
-    model.knows_ports(&subject.backend_ports);
+    model.backend_ports.clone_from(&subject.backend_ports);
     model.is_past = subject.options.redirects;
     let mut run = Run {
         subject,
@@ -125,7 +128,7 @@ impl Run<'_> {
             }
             Operation::Remove(name) => {
                 self.subject.change([(name.clone(), None)]);
-                self.model.remove(name);
+                self.model.services.remove(name);
             }
             Operation::Settings(settings) => {
                 self.subject.configure(*settings);
@@ -212,15 +215,12 @@ impl Run<'_> {
             Exit::Out => return Ok(Left::new(inside.frame.clone(), inside.frame)),
             Exit::Stack | Exit::Egress => {}
         }
-        let Some(headers) = wire::read(&inside.frame) else {
+        let tuple = tuple_of(&inside.frame).filter(|tuple| !is_node(tuple.dst.ip()));
+        let Some(tuple) = tuple else {
             return Ok(None);
         };
-        let to = headers.tuple.dst.ip();
-        if is_node(to) {
-            return Ok(None);
-        }
-        self.subject.note_direct(headers.tuple);
-        let by = Interface::towards(to);
+        self.subject.note_direct(tuple);
+        let by = Interface::towards(tuple.dst.ip());
         let (outside, _) = self.hook(false, by, &inside.frame, inside.mark, false)?;
         if outside.verdict != NEXT {
             return Ok(None);
@@ -240,10 +240,7 @@ impl Run<'_> {
             self.counted.extend(did.counter);
             Ok(did.is_taken.then_some(did.frame))
         });
-        judged.map_err(|fault| {
-            let tuple = wire::read(frame).map(|headers| headers.tuple);
-            format!("XDP at the uplink {tuple:?}: {fault}")
-        })
+        judged.map_err(|fault| format!("XDP at the uplink {:?}: {fault}", tuple_of(frame)))
     }
     /// Runs the ingress or the egress program on a frame, and lets the model judge the result.
     pub(crate) fn hook(
@@ -278,8 +275,7 @@ impl Run<'_> {
             Ok((seen, exit))
         });
         judged.map_err(|fault| {
-            let tuple = wire::read(frame).map(|headers| headers.tuple);
-            let name = interface.name();
+            let (name, tuple) = (interface.name(), tuple_of(frame));
             format!("{program} of {name} {tuple:?}, mark {mark:#x}: {fault}")
         })
     }

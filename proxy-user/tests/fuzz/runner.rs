@@ -10,7 +10,7 @@ use crate::{
     kept::{self, Sequence},
     operations::Operation,
     run::run,
-    shorten::{Difference, search},
+    shorten::{run_stored, search},
     subject::{Subject, Subjects},
     text::in_v6,
 };
@@ -72,30 +72,12 @@ fn kept_sequences_go_as_the_model_says() {
 
 /// Runs sequences, each so many times.
 fn go(sequences: impl Iterator<Item = (PathBuf, Sequence<Operation>, usize)> + Send) {
-    let network = Subject::network();
-    let failed = network.enter(|| {
+    let ran = Subject::network().enter(|| {
         let mut subjects = Subjects::open();
-        let mut failed = Vec::new();
-        for (path, sequence, tries) in sequences {
-            if let Some(difference) = fails(&mut subjects, &sequence, tries) {
-                let at = difference.operation.saturating_sub(1)..=difference.operation;
-                let at = sequence.0.get(at).unwrap_or_default();
-                let at = Sequence(at.to_vec());
-                failed.push(format!("{}:\n{at}{}", path.display(), difference.text));
-            }
-        }
-        failed
+        run_stored(sequences, |sequence| {
+            let thorough = sequence.0.len() <= THOROUGH;
+            run(&mut subjects, sequence, thorough).map(drop)
+        });
     });
-    let failed = failed.expect("in the namespace");
-    assert!(failed.is_empty(), "{}", failed.join("\n\n"));
-}
-
-/// Runs a sequence up to `tries` times. Returns the first difference; None if there is none.
-fn fails(
-    subjects: &mut Subjects,
-    sequence: &Sequence<Operation>,
-    tries: usize,
-) -> Option<Difference> {
-    let thorough = sequence.0.len() <= THOROUGH;
-    (0..tries).find_map(|_| run(subjects, sequence, thorough).err())
+    ran.expect("in the namespace");
 }

@@ -11,9 +11,9 @@ use clap::ValueEnum;
 use control::plan::{BackendPlan, FamilyPlan, FrontendPlan, PortPlan, ServicePlan};
 use datapath::maps::family::Family;
 use ipnet::IpNet;
-use proxy_common::{EndpointSet, FrontendKind, Port, Protocol, ServiceFlags, V4, V6};
+use proxy_common::{EndpointSet, FrontendKind, Port, Protocol, ServiceFlags, Settings, V4, V6};
 
-use crate::text::word;
+use crate::kept::word;
 
 /// A service with one port.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -136,12 +136,8 @@ impl Service {
 /// The settings of the node that a sequence can change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct NodeSettings {
-    pub(crate) masquerade_all: bool,
-    pub(crate) detects_pods: bool,
-    pub(crate) by_interface: bool,
-    pub(crate) mark_only: bool,
-    pub(crate) resets: bool,
-    pub(crate) answer_ping: bool,
+    /// Flags of [`Settings`]: those that have a word in `text`.
+    pub(crate) flags: u32,
     /// True if packets to unallocated addresses in the cluster IP ranges are dropped.
     pub(crate) allocated: bool,
     /// The first and last masquerade port.
@@ -149,6 +145,9 @@ pub(crate) struct NodeSettings {
 }
 
 impl NodeSettings {
+    pub(crate) const fn has(&self, flag: u32) -> bool {
+        self.flags & flag != 0
+    }
     /// Returns the masquerade ports.
     pub(crate) fn ports(&self) -> RangeInclusive<u16> {
         self.ports.0..=self.ports.1
@@ -173,12 +172,7 @@ impl NodeSettings {
 impl Default for NodeSettings {
     fn default() -> Self {
         Self {
-            masquerade_all: false,
-            detects_pods: true,
-            by_interface: false,
-            mark_only: false,
-            resets: true,
-            answer_ping: false,
+            flags: Settings::DETECTS_PODS | Settings::RESET_UNKNOWN,
             allocated: false,
             ports: (1024, 29_999),
         }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs new sequences for some time. One that fails is shortened by delta debugging over its
-//! operations.
+//! Runs new sequences for some time, and stored ones. A new one that fails is shortened by delta
+//! debugging over its operations.
 
 use std::{
     fmt::Display,
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
@@ -62,6 +63,22 @@ pub(crate) fn search<T: Clone + Display>(
         sequences as f64 / elapsed
     );
     sequences
+}
+
+/// Runs stored sequences, each up to so many times; panics with those that fail.
+pub(crate) fn run_stored<T: Clone + Display>(
+    sequences: impl IntoIterator<Item = (PathBuf, Sequence<T>, usize)>,
+    mut run: impl FnMut(&Sequence<T>) -> Result<(), Difference>,
+) {
+    let mut failed = Vec::new();
+    for (path, sequence, tries) in sequences {
+        if let Some(found) = (0..tries).find_map(|_| run(&sequence).err()) {
+            let at = found.operation.saturating_sub(1)..=found.operation;
+            let at = Sequence(sequence.0.get(at).unwrap_or_default().to_vec());
+            failed.push(format!("{}:\n{at}{}", path.display(), found.text));
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n\n"));
 }
 
 /// Returns the shortest failing list that was found, and its difference. `fails` returns the

@@ -27,6 +27,7 @@ use crate::{
     model::{AtXdp, Given, MARK, Seen, wire::Tuple},
     node,
     operations::Operation,
+    packets::text,
     services::{Interface, NodeSettings, Service},
 };
 
@@ -104,7 +105,7 @@ impl Subject {
         let netns = NetNs::new("fuzz").expect("run as root");
         let mut script = String::from("link set lo up\n");
         for one in Interface::value_variants() {
-            let (name, mac, index) = (one.name(), node::text(one.mac()), one.index());
+            let (name, mac, index) = (one.name(), text(one.mac()), one.index());
             script += &format!(
                 "link add {name} index {index} address {mac} type veth peer name {name}-p\n\
                  link set {name} up\nlink set {name}-p up\n"
@@ -296,27 +297,21 @@ pub(crate) fn socket(address: impl Into<IpAddr>, port: Port) -> SocketAddr {
 
 /// The nodes on which sequences run: one with large tables, one with small tables, and one that
 /// redirects packets past the stack.
-pub(crate) struct Subjects {
-    wide: Subject,
-    tight: Subject,
-    past: Subject,
-}
+pub(crate) struct Subjects([Subject; 3]);
 
 impl Subjects {
     /// Opens the three nodes.
     pub(crate) fn open() -> Self {
-        Self {
-            wide: Subject::open(FLOWS, false),
-            tight: Subject::open(TIGHT_FLOWS, false),
-            past: Subject::open(FLOWS, true),
-        }
+        let nodes = [(FLOWS, false), (TIGHT_FLOWS, false), (FLOWS, true)];
+        Self(nodes.map(|(flows, is_past)| Subject::open(flows, is_past)))
     }
     /// Returns the node for a sequence, which its first operation determines.
     pub(crate) fn of(&mut self, sequence: &Sequence<Operation>) -> &mut Subject {
+        let [wide, tight, past] = &mut self.0;
         match sequence.0.first() {
-            Some(Operation::Tight) => &mut self.tight,
-            Some(Operation::Past(_)) => &mut self.past,
-            _ => &mut self.wide,
+            Some(Operation::Tight) => tight,
+            Some(Operation::Past(_)) => past,
+            _ => wide,
         }
     }
 }

@@ -4,7 +4,6 @@
 
 use std::{fmt, mem, net::Ipv4Addr, str::FromStr};
 
-use clap::ValueEnum;
 use proxy_common::{EndpointSet, FrontendKind, Settings};
 
 use crate::{
@@ -33,11 +32,15 @@ const KINDS: [(FrontendKind, &str); 4] = [
     (FrontendKind::NodePort, "node-port"),
 ];
 
-/// Returns the word for a value.
-pub(crate) fn word(value: impl ValueEnum) -> String {
-    let value = value.to_possible_value();
-    value.map_or_else(String::new, |value| value.get_name().to_owned())
-}
+/// The flags of a node's settings. A word says that a flag is not as by default.
+const FLAGS: [(u32, &str); 6] = [
+    (Settings::MASQUERADE_ALL, "masquerade-all"),
+    (Settings::DETECTS_PODS, "no-detection"),
+    (Settings::PODS_BY_INTERFACE, "by-interface"),
+    (Settings::MARK_ONLY, "mark-only"),
+    (Settings::RESET_UNKNOWN, "no-resets"),
+    (Settings::ANSWER_PING, "ping"),
+];
 
 /// Returns the name of a value, by a table of all names.
 fn name_of<T: PartialEq + Copy>(names: &[(T, &'static str)], value: T) -> &'static str {
@@ -51,45 +54,6 @@ fn named<T: Copy>(names: &[(T, &'static str)], text: &str) -> Result<T, String> 
     found
         .map(|(one, _)| *one)
         .ok_or_else(|| format!("unknown word {text}"))
-}
-
-/// A field of `S` that is written only if it differs from the default.
-pub(crate) type Field<S> = (&'static str, fn(&mut S) -> Value<'_>);
-
-/// A flag is written as NAME, a number as NAME=NUMBER.
-pub(crate) enum Value<'a> {
-    Flag(&'a mut bool),
-    Number(&'a mut i64),
-}
-
-/// Writes the fields of this table.
-pub(crate) fn write_fields<S: Copy + Default>(
-    f: &mut fmt::Formatter<'_>,
-    mut of: S,
-    fields: &[Field<S>],
-) -> fmt::Result {
-    let mut default = S::default();
-    fields.iter().try_for_each(
-        |(name, field)| match (field(&mut of), field(&mut default)) {
-            (Value::Flag(one), Value::Flag(other)) if one != other => write!(f, " {name}"),
-            (Value::Number(one), Value::Number(other)) if one != other => {
-                write!(f, " {name}={one}")
-            }
-            _ => Ok(()),
-        },
-    )
-}
-
-/// Reads one field of this table into `of`; an error if the word is of none.
-pub(crate) fn read_field<S>(of: &mut S, word: &str, fields: &[Field<S>]) -> Result<(), String> {
-    let (name, number) = word.split_once('=').unwrap_or((word, ""));
-    let found = fields.iter().find(|(known, _)| *known == name);
-    let (_, field) = found.ok_or_else(|| format!("unknown word {word}"))?;
-    match field(of) {
-        Value::Flag(flag) => *flag ^= true,
-        Value::Number(field) => *field = parsed(number)?,
-    }
-    Ok(())
 }
 
 impl fmt::Display for Tuple {
@@ -173,38 +137,14 @@ impl FromStr for Service {
     }
 }
 
-impl NodeSettings {
-    const FLAGS: [Field<Self>; 7] = [
-        ("masquerade-all", |one| Value::Flag(&mut one.masquerade_all)),
-        ("no-detection", |one| Value::Flag(&mut one.detects_pods)),
-        ("by-interface", |one| Value::Flag(&mut one.by_interface)),
-        ("mark-only", |one| Value::Flag(&mut one.mark_only)),
-        ("no-resets", |one| Value::Flag(&mut one.resets)),
-        ("ping", |one| Value::Flag(&mut one.answer_ping)),
-        ("allocated", |one| Value::Flag(&mut one.allocated)),
-    ];
-
-    /// Returns the flags that the kernel programs read.
-    pub(crate) fn flags(mut self) -> u32 {
-        // In the order of the fields; `allocated` has ranges instead of a flag.
-        let flags = [
-            Settings::MASQUERADE_ALL,
-            Settings::DETECTS_PODS,
-            Settings::PODS_BY_INTERFACE,
-            Settings::MARK_ONLY,
-            Settings::RESET_UNKNOWN,
-            Settings::ANSWER_PING,
-        ];
-        let set = Self::FLAGS.iter().zip(flags);
-        let set = set.filter(|((_, field), _)| matches!(field(&mut self), Value::Flag(true)));
-        set.fold(0, |all, (_, flag)| all | flag)
-    }
-}
-
 impl fmt::Display for NodeSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_fields(f, *self, &Self::FLAGS)?;
-        write!(f, " ports={}-{}", self.ports.0, self.ports.1)
+        let others = self.flags ^ Self::default().flags;
+        for (_, name) in FLAGS.iter().filter(|(flag, _)| others & flag != 0) {
+            write!(f, " {name}")?;
+        }
+        let allocated = if self.allocated { " allocated" } else { "" };
+        write!(f, "{allocated} ports={}-{}", self.ports.0, self.ports.1)
     }
 }
 
@@ -213,13 +153,13 @@ impl FromStr for NodeSettings {
     fn from_str(text: &str) -> Result<Self, String> {
         let mut settings = Self::default();
         for word in text.split_whitespace() {
-            if let Some((low, high)) = word
-                .strip_prefix("ports=")
-                .and_then(|it| it.split_once('-'))
-            {
-                settings.ports = (parsed(low)?, parsed(high)?);
-            } else {
-                read_field(&mut settings, word, &Self::FLAGS)?;
+            match word.split_once('=') {
+                Some(("ports", range)) => {
+                    let (low, high) = range.split_once('-').ok_or("ports are LOW-HIGH")?;
+                    settings.ports = (parsed(low)?, parsed(high)?);
+                }
+                _ if word == "allocated" => settings.allocated = true,
+                _ => settings.flags ^= named(&FLAGS, word)?,
             }
         }
         Ok(settings)

@@ -13,7 +13,7 @@ use proxy_common::maps;
 
 use crate::support::{PinDir, detach_all, in_netns, run};
 
-pub(crate) fn interface(name: &str) -> Interface {
+fn interface(name: &str) -> Interface {
     let index = nix::net::if_::if_nametoindex(name).expect("the interface exists");
     Interface {
         driver: "veth".into(),
@@ -24,6 +24,14 @@ pub(crate) fn interface(name: &str) -> Interface {
 pub(crate) fn add_veth(name: &str) -> Interface {
     run(&format!(
         "ip link add {name} type veth peer name {name}-peer"
+    ));
+    interface(name)
+}
+
+/// Adds an interface with this index.
+pub(crate) fn add_veth_at(name: &str, index: u32) -> Interface {
+    run(&format!(
+        "ip link add {name} index {index} type veth peer name {name}-peer"
     ));
     interface(name)
 }
@@ -90,12 +98,7 @@ fn pins_of_a_removed_interface_go_and_its_index_can_be_reused() {
         let gone = add_veth("v0");
         datapath.attach(&gone).expect("attaches");
         run("ip link del v0");
-        run(&format!(
-            "ip link add v1 index {} type veth peer name v1-peer",
-            gone.index
-        ));
-        let reused = interface("v1");
-        assert_eq!(reused.index, gone.index);
+        let reused = add_veth_at("v1", gone.index);
         datapath.attach(&reused).expect("attaches");
         assert_eq!(links(&reused).len(), 2);
         run("ip link del v1");
@@ -109,17 +112,14 @@ fn pins_of_a_removed_interface_go_and_its_index_can_be_reused() {
 #[test]
 fn a_link_of_the_same_index_in_another_namespace_is_not_reused() {
     // The open file keeps the other namespace alive, and with it the interface of the link.
-    let (pins, index, namespace) = in_netns(|pins| {
-        run("ip link add v0 index 77 type veth peer name v0-peer");
-        let veth = interface("v0");
+    let (pins, namespace) = in_netns(|pins| {
+        let veth = add_veth_at("v0", 77);
         pins.open().attach(&veth).expect("attaches");
         let namespace = fs::File::open("/proc/thread-self/ns/net").expect("the namespace");
-        (pins, veth.index, namespace)
+        (pins, namespace)
     });
     in_netns(move |_| {
-        run("ip link add v0 index 77 type veth peer name v0-peer");
-        let veth = interface("v0");
-        assert_eq!(veth.index, index);
+        let veth = add_veth_at("v0", 77);
         pins.open().attach(&veth).expect("attaches");
         assert_eq!(links(&veth).len(), 2);
         drop(namespace);

@@ -4,7 +4,7 @@
 use datapath::cleanup::{cleanup, planned};
 
 use crate::{
-    attach::{add_veth, interface},
+    attach::{add_veth, add_veth_at},
     support::{detach_all, filters, in_netns, run},
 };
 
@@ -84,11 +84,9 @@ fn a_foreign_qdisc_on_an_interface_with_a_reused_index_is_kept() {
         datapath.attach(&gone).expect("attaches");
         run("ip link del v0");
         let index = gone.index;
-        run(&format!(
-            "ip link add v1 index {index} type veth peer name v1-peer"
-        ));
+        let reused = add_veth_at("v1", index);
         run("tc qdisc add dev v1 clsact");
-        datapath.attach(&interface("v1")).expect("attaches");
+        datapath.attach(&reused).expect("attaches");
         datapath.detach(index).expect("detaches");
         assert!(run("tc qdisc show dev v1").contains("clsact"));
     });

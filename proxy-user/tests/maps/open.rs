@@ -29,12 +29,6 @@ pub(crate) fn take_over(datapath: &mut Datapath) {
     datapath.take_over(Duration::MAX).expect("taken over");
 }
 
-/// Expects that the previous maps have this layout.
-fn expect_predecessors(datapath: &Datapath) {
-    let before = format!("v{LAYOUT_VERSION}");
-    assert_eq!(datapath.predecessors(), Some(before));
-}
-
 #[test]
 fn a_second_agent_is_refused_with_the_directory_and_the_holder() {
     let pins = PinDir::new();
@@ -87,7 +81,7 @@ fn maps_of_another_size_or_drained_ones_are_kept_until_a_takeover() {
     let first = generations(pins.path()).expect("pins");
     let larger = || pins.open_with(|options| options.capacities.backends *= 2);
     let begun = larger();
-    expect_predecessors(&begun);
+    assert_eq!(begun.predecessors(), Some(format!("v{LAYOUT_VERSION}")));
     assert!(!begun.may_attach(), "nothing is carried over yet");
     drop(begun);
     assert_eq!(generations(pins.path()).expect("pins").len(), 2);

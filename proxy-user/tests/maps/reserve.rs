@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests for full maps: which services still get entries, and which slots a service has whose blocks
-//! do not fit. `publish` has how those are written, changed and adopted.
+//! Tests for full maps: which services still get entries, and which slots a service has whose
+//! blocks do not fit. `publish` has how those are written, changed and adopted.
 
 use std::collections::BTreeMap;
 
@@ -31,18 +31,14 @@ fn fill(datapath: &mut Datapath) -> BTreeMap<ObjectName, ServicePlan> {
 
 #[test]
 fn new_services_leave_a_reserve_to_those_that_exist_and_to_essential_ones() {
-    type Shrink = fn(&mut Capacities);
-    let cases: [(&str, &str, Shrink); 4] = [
-        (maps::FRONTENDS_V4, "maps.frontends", |c| {
-            c.frontends = CAPACITY;
-        }),
-        (maps::RECORDS_V4, "maps.records", |c| c.records = CAPACITY),
-        (maps::SLOTS, "maps.slots", |c| c.slots = CAPACITY),
-        (maps::BACKENDS_V4, "maps.backends", |c| {
-            c.backends = CAPACITY;
-        }),
+    type Full = fn(&mut Capacities) -> &mut u32;
+    let cases: [(&str, &str, Full); 4] = [
+        (maps::FRONTENDS_V4, "maps.frontends", |c| &mut c.frontends),
+        (maps::RECORDS_V4, "maps.records", |c| &mut c.records),
+        (maps::SLOTS, "maps.slots", |c| &mut c.slots),
+        (maps::BACKENDS_V4, "maps.backends", |c| &mut c.backends),
     ];
-    for (map, key, shrink) in cases {
+    for (map, key, full) in cases {
         let pins = PinDir::new();
         let mut options = pins.options();
         options.capacities = Capacities {
@@ -52,7 +48,7 @@ fn new_services_leave_a_reserve_to_those_that_exist_and_to_essential_ones() {
             backends: 4 * CAPACITY,
             ..SMALL
         };
-        shrink(&mut options.capacities);
+        *full(&mut options.capacities) = CAPACITY;
         let mut datapath = Datapath::open(&options).expect("opens");
         let mut services = fill(&mut datapath);
         let count = services.len() as u32;

@@ -153,15 +153,10 @@ fn flows_that_end_after_a_takeover_that_did_not_come_are_not_copied_back() {
 fn new_flows_avoid_the_tuple_of_a_closed_one_that_old_programs_still_know() {
     let pins = PinDir::new();
     publish(&mut pins.open(), &[]);
-    let key = FlowKey::new(
-        v4(10, 1, 0, 2),
-        Port::from_host(8080),
-        v4(10, 1, 9, 9),
-        ENTRY.client_port,
-        Protocol::TCP,
-    );
     let mut closed = original(BackendId(1), 0, 1);
-    (closed.port, closed.state) = (key.src_port, closed.state.with(FlowState::RESET));
+    closed.state = closed.state.with(FlowState::RESET);
+    let mut key = original_key();
+    closed.reply_key_into(&original_key(), &mut key);
     let mut reply = closed;
     reply.kind = FlowKind::REPLY;
     let old = flows(&pins);
@@ -181,13 +176,9 @@ fn new_flows_avoid_the_tuple_of_a_closed_one_that_old_programs_still_know() {
 #[test]
 fn a_flow_that_begins_while_its_tuples_earlier_one_is_copied_stays() {
     let key = |number: u16| {
-        FlowKey::new(
-            v4(10, 1, 9, 9),
-            Port::from_host(number),
-            v4(10, 0, 0, 1),
-            Port::from_host(80),
-            Protocol::TCP,
-        )
+        let mut key = original_key();
+        key.src_port = Port::from_host(number);
+        key
     };
     let entry = |number, last| {
         let entry = FlowEntry {

@@ -343,23 +343,18 @@ fn expect_family<A: Family>(service: &str, port: &PortPlan) -> Vec<String> {
     let of_frontend = |frontend: &FrontendPlan<A>| {
         let members = |external| -> Vec<String> {
             let set = frontend.flags.set_of_block(external);
-            let members = plan
-                .backends
-                .iter()
-                .filter(|backend| backend.sets.intersects(set));
-            let weights: Vec<_> = members.clone().map(|one| one.weight_in(set)).collect();
-            let list: Vec<_> = members
-                .clone()
-                .map(|backend| backend_text(backend.address, backend.port, backend.sets))
-                .collect();
+            let all = plan.backends.iter();
+            let members: Vec<_> = all.filter(|one| one.sets.intersects(set)).collect();
+            let weights: Vec<_> = members.iter().map(|one| one.weight_in(set)).collect();
             let owners = if frontend.flags.has(ServiceFlags::MAGLEV) {
-                let ends: Vec<_> = members.map(|one| (one.address, one.port)).collect();
+                let ends: Vec<_> = members.iter().map(|one| (one.address, one.port)).collect();
                 maglev::weighted(&ends, &weights)
             } else {
                 weights::list(&weights)
             };
-            let owners = owners.into_iter();
-            owners.map(|owner| list[owner as usize].clone()).collect()
+            let of_slot = owners.into_iter().map(|owner| members[owner as usize]);
+            let text = |one: &BackendPlan<A>| backend_text(one.address, one.port, one.sets);
+            of_slot.map(text).collect()
         };
         let key = FrontendKey::new(frontend.address, frontend.port, port.protocol);
         let members = [members(false), members(true)];

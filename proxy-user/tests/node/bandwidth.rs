@@ -6,7 +6,7 @@
 use serde_json::json;
 
 use crate::{
-    agent::eventually,
+    agent::{Agent, eventually},
     attachments::{LEFT, LINES, is_past_the_stack, redirecting},
     two_uplinks::replies_leave_by_the_uplink_of_their_route_past_the_stack,
     world::World,

@@ -6,6 +6,10 @@
 mod answers;
 mod counted;
 mod entries;
+/// The fuzz's builder of frames, and below its parser, which shares no code with the programs.
+#[allow(dead_code, reason = "the fuzz uses the rest")]
+#[path = "../fuzz/packets.rs"]
+mod frames;
 mod node;
 mod others;
 mod packets;
@@ -13,5 +17,16 @@ mod pool;
 mod redirect;
 mod service;
 mod shapes;
+#[allow(dead_code, reason = "the fuzz uses the rest")]
+#[path = "../fuzz/model/sums.rs"]
+mod sums;
+#[allow(dead_code, unused_imports, reason = "the fuzz uses the rest")]
+#[path = "../fuzz/model/wire.rs"]
+mod wire;
 mod world;
 mod xdp;
+
+/// By this path the fuzz's modules name each other.
+mod model {
+    pub(crate) use crate::wire;
+}

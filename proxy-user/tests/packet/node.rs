@@ -8,6 +8,7 @@ use datapath::Options;
 use lab::node::netns::NetNs;
 
 use crate::{
+    frames::text,
     packets::NODE_MAC,
     service::{Addresses, Service},
     world::{Context, Outcome, World},
@@ -136,8 +137,4 @@ impl Node {
     pub(crate) fn enter<T>(&self, work: impl FnOnce() -> T) -> T {
         self.network.enter(work).expect("enter the node")
     }
-}
-
-fn text(mac: [u8; 6]) -> String {
-    mac.map(|byte| format!("{byte:02x}")).join(":")
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Packets that others have masqueraded or marked, and those that programs over old maps have served
-//! while those over new maps take over, behind them. Others' without a flow's tuple, and ours at two
-//! interfaces, stand in tests/fuzz/cases/others.txt.
+//! Packets that others have masqueraded or marked, and those that programs over old maps have
+//! served while those over new maps take over, behind them. Others' without a flow's tuple, and
+//! ours at two interfaces, stand in tests/fuzz/cases/others.txt.
 
 use proxy_common::{
     Counter, Protocol, Settings, maps,

@@ -10,7 +10,7 @@ use std::{
 };
 
 use crate::{
-    clients::{V4, ask, ask_connected, connected, datagrams, try_ask, try_ask_connected},
+    clients::{V4, ask, connected, datagrams, try_ask},
     service::{Service, address, two_over_udp, vip},
     world::{From, ONE, PORT, World},
 };
@@ -46,13 +46,13 @@ fn a_thousand_node_sockets_are_closed_and_get_another_backend_when_they_connect_
         let error = socket.take_error().expect("asked").expect("an error");
         assert_eq!(error.kind(), ErrorKind::ConnectionAborted);
         socket.connect(vip(1)).expect("connect again");
-        let answer = ask_connected(socket);
+        let answer = ask(socket, None);
         assert_eq!((answer.by, answer.from), (21, vip(1)));
         assert_eq!(socket.peer_addr().expect("a peer"), vip(1));
     }
-    assert_eq!(ask_connected(&other).by, 21);
-    assert_eq!(ask_connected(&direct).by, 20);
-    assert_eq!(ask_connected(&pods).by, 21);
+    assert_eq!(ask(&other, None).by, 21);
+    assert_eq!(ask(&direct, None).by, 20);
+    assert_eq!(ask(&pods, None).by, 21);
     assert!(took < Duration::from_secs(5), "{took:?}");
 }
 
@@ -69,13 +69,13 @@ fn idle_udp_entries_are_removed_but_not_those_of_connected_sockets(world: &World
     let rows = world.sockets();
     assert_eq!(rows.len(), 1, "{rows:?}");
     assert!(rows[0].connected);
-    assert_eq!(ask_connected(&steady).from, vip(2));
+    assert_eq!(ask(&steady, None).from, vip(2));
     assert_eq!(ask(&socket, vip(1)).from, vip(1));
 }
 
 fn connected_udp_sockets_keep_their_backend_while_the_node_drains(world: &mut World) {
     let sockets = [From::Pod, From::Node].map(|from| world.run(from, || connected(V4, vip(2))));
-    let ask_all = || sockets.each_ref().map(|socket| ask_connected(socket).by);
+    let ask_all = || sockets.each_ref().map(|socket| ask(socket, None).by);
     assert_eq!(ask_all(), [21, 21]);
     let mut drain = world.drain();
     let until = Instant::now() + Duration::from_secs(4);
@@ -94,7 +94,7 @@ fn is_served_again(socket: &UdpSocket, to: SocketAddr, from: From, by: u8) -> bo
     socket.set_read_timeout(patience).expect("a time limit");
     let deadline = Instant::now() + Duration::from_secs(1);
     while Instant::now() < deadline {
-        match try_ask_connected(socket) {
+        match try_ask(socket, None) {
             Ok(answer) if answer.by == by => return true,
             Err(error) if error.kind() == ErrorKind::ConnectionAborted => {
                 assert_eq!(from, From::Node, "{error}");

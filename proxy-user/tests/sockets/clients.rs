@@ -76,30 +76,17 @@ pub(crate) fn datagrams(any: &str) -> UdpSocket {
     socket
 }
 
-/// Sends a datagram to an address and returns the answer.
+/// Sends a datagram to an address, or with None to the socket's peer, and returns the answer.
 #[track_caller]
-pub(crate) fn ask(socket: &UdpSocket, to: SocketAddr) -> Answer {
+pub(crate) fn ask(socket: &UdpSocket, to: impl Into<Option<SocketAddr>>) -> Answer {
     try_ask(socket, to).expect("an answer")
 }
 
-pub(crate) fn try_ask(socket: &UdpSocket, to: SocketAddr) -> io::Result<Answer> {
-    socket.send_to(b"who?", to)?;
-    try_hear(socket)
-}
-
-/// Sends a datagram on a connected socket and returns the answer.
-#[track_caller]
-pub(crate) fn ask_connected(socket: &UdpSocket) -> Answer {
-    try_ask_connected(socket).expect("an answer")
-}
-
-pub(crate) fn try_ask_connected(socket: &UdpSocket) -> io::Result<Answer> {
-    socket.send(b"who?")?;
-    try_hear(socket)
-}
-
-/// Waits for a datagram and returns it as an answer.
-fn try_hear(socket: &UdpSocket) -> io::Result<Answer> {
+pub(crate) fn try_ask(socket: &UdpSocket, to: impl Into<Option<SocketAddr>>) -> io::Result<Answer> {
+    match to.into() {
+        Some(to) => socket.send_to(b"who?", to)?,
+        None => socket.send(b"who?")?,
+    };
     let mut buffer = [0; 2048];
     let (length, from) = socket.recv_from(&mut buffer)?;
     Ok(parse(&String::from_utf8_lossy(&buffer[..length]), from))

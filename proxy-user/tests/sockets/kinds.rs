@@ -15,7 +15,7 @@ use proxy_common::socket::SOCKET_BUCKETS;
 use socket2::{Domain, SockAddr, SockAddrStorage, SockRef, Socket, Type};
 
 use crate::{
-    clients::{Open, V4, V6, ask, ask_connected, datagrams},
+    clients::{Open, V4, V6, ask, datagrams},
     service::{Service, address, two_over_udp, vip},
     world::{CLIENT, From, NODE, ONE, PATIENCE, PORT, World},
 };
@@ -41,7 +41,7 @@ fn only_connected_udp_sockets_of_pods_are_translated_packet_by_packet(world: &Wo
         let socket = world.run(from, || datagrams(V4));
         if connects {
             socket.connect(vip(1)).expect("connect");
-            assert_eq!(ask_connected(&socket).from, vip(1));
+            assert_eq!(ask(&socket, None).from, vip(1));
         } else {
             assert_eq!(ask(&socket, vip(1)).from, vip(1));
         }
@@ -105,15 +105,17 @@ fn a_servers_answers_to_a_process_with_a_node_ports_number_are_no_requests(world
 }
 
 /// Returns a new UDP socket of this thread's network namespace whose entry is in the same bucket of
-/// the hooks' map as that of the socket with the cookie `other`.
-fn sharing_a_place_with(other: u64) -> UdpSocket {
-    (0..64 * SOCKET_BUCKETS)
+/// the hooks' map as that of `other`.
+fn sharing_a_place_with(other: &UdpSocket) -> UdpSocket {
+    let other = SockRef::from(other).cookie().expect("a cookie");
+    let found = (0..64 * SOCKET_BUCKETS)
         .map(|_| Socket::new(Domain::IPV4, Type::DGRAM, None).expect("a socket"))
         .find(|socket| {
             (socket.cookie().expect("a cookie") ^ other).is_multiple_of(SOCKET_BUCKETS.into())
-        })
-        .expect("cookies are given out in turn")
-        .into()
+        });
+    let socket = found.expect("cookies are given out in turn");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a limit");
+    socket.into()
 }
 
 fn sockets_in_the_same_hash_bucket_keep_their_own_backends(world: &mut World) {
@@ -121,14 +123,12 @@ fn sockets_in_the_same_hash_bucket_keep_their_own_backends(world: &mut World) {
     let (holder, guest) = world.run(from, || {
         let holder = datagrams(V4);
         holder.connect(vip(2)).expect("connect");
-        let cookie = SockRef::from(&holder).cookie().expect("a cookie");
-        let guest = sharing_a_place_with(cookie);
-        guest.set_read_timeout(Some(PATIENCE)).expect("a limit");
+        let guest = sharing_a_place_with(&holder);
         guest.connect(vip(1)).expect("connect");
         (holder, guest)
     });
     let by = |socket: &UdpSocket, service| {
-        let answer = ask_connected(socket);
+        let answer = ask(socket, None);
         assert_eq!(answer.from, vip(service));
         assert_eq!(socket.peer_addr().expect("a peer"), vip(service));
         answer.by
@@ -147,12 +147,7 @@ fn sockets_in_the_same_hash_bucket_keep_their_own_backends(world: &mut World) {
     // The agent does not mistake the socket for one whose backend was removed.
     assert_eq!(by(&guest, 2), 21);
     // An unconnected socket of the same bucket also gets an entry for its datagrams.
-    let unconnected = world.run(from, || {
-        let cookie = SockRef::from(&guest).cookie().expect("a cookie");
-        let socket = sharing_a_place_with(cookie);
-        socket.set_read_timeout(Some(PATIENCE)).expect("a limit");
-        socket
-    });
+    let unconnected = world.run(from, || sharing_a_place_with(&guest));
     for _ in 0..2 {
         assert_eq!(ask(&unconnected, vip(1)).from, vip(1));
     }

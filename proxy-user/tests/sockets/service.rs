@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Services as YAML manifests, and their addresses.
+//! Services as manifests, and their addresses.
 
 use std::net::SocketAddr;
+
+use lab::load::manifests::{self, Port, endpoint};
+use serde_json::{Value, json};
 
 use crate::world::{NODE, PORT};
 
@@ -50,66 +53,46 @@ impl Service {
         }
     }
 
-    fn render(&self) -> String {
-        let Self {
-            number,
-            protocol,
-            port,
-            ..
-        } = self;
-        let node_port = 30_000 + u16::from(*number);
-        let mut text = format!(
-            "---
-apiVersion: v1
-kind: Service
-metadata: {{name: s{number}, namespace: shop}}
-spec:
-  type: NodePort
-  clusterIP: 172.30.0.{number}
-  clusterIPs: [172.30.0.{number}, 'fd00:30::{number}']
-  ipFamilies: [IPv4, IPv6]
-  ports: [{{port: {port}, targetPort: {PORT}, nodePort: {node_port}, protocol: {protocol}}}]
-"
-        );
-        if self.affinity {
-            text += "  sessionAffinity: ClientIP\n";
-        }
-        if self.local {
-            text += "  internalTrafficPolicy: Local\n";
-        }
-        if let Some(ip) = self.external_ip {
-            text += &format!("  externalIPs: ['{ip}']\n");
-        }
+    /// Returns the manifests of the service, and of a slice for each endpoint.
+    fn manifests(&self) -> Vec<Value> {
+        let number = self.number;
+        let name = format!("s{number}");
+        let cluster_ips = [format!("172.30.0.{number}"), format!("fd00:30::{number}")];
+        let node_port = 30_000 + u16::from(number);
+        let ports = [Port::new(
+            ("", self.protocol),
+            [self.port, PORT],
+            Some(node_port),
+        )];
+        let spec = json!({
+            "type": "NodePort",
+            "clusterIP": cluster_ips[0],
+            "clusterIPs": cluster_ips,
+            "ipFamilies": ["IPv4", "IPv6"],
+            "sessionAffinity": if self.affinity { "ClientIP" } else { "None" },
+            "internalTrafficPolicy": if self.local { "Local" } else { "Cluster" },
+            "externalIPs": self.external_ip.as_slice(),
+        });
+        let slice = |address: String, node, weight: u16| {
+            let mut slice = manifests::slice(&name, &ports, [endpoint(&address, node)]);
+            let id = address.replace([':', '.'], "-");
+            slice["metadata"]["name"] = format!("{name}-{id}").into();
+            let weight = json!({"service.portolan.dev/weight": weight.to_string()});
+            slice["metadata"]["annotations"] = weight;
+            if address.contains(':') {
+                slice["addressType"] = "IPv6".into();
+            }
+            slice
+        };
+        let mut all = vec![manifests::service(&name, &ports, spec)];
         for Endpoint { pod, weight } in &self.endpoints {
-            text += &self.slice("IPv4", &format!("10.40.1.{pod}"), "node-a", *weight);
-            text += &self.slice("IPv6", &format!("fd00:40:0:1::{pod}"), "node-a", *weight);
+            all.push(slice(format!("10.40.1.{pod}"), "node-a", *weight));
+            all.push(slice(format!("fd00:40:0:1::{pod}"), "node-a", *weight));
         }
         if self.far {
-            text += &self.slice("IPv4", "10.40.2.9", "node-b", 1);
+            all.push(slice("10.40.2.9".into(), "node-b", 1));
         }
-        text
-    }
-
-    /// Returns the EndpointSlice with one endpoint.
-    fn slice(&self, family: &str, address: &str, node: &str, weight: u16) -> String {
-        let Self {
-            number, protocol, ..
-        } = self;
-        let name = address.replace([':', '.'], "-");
-        format!(
-            "---
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata:
-  name: s{number}-{name}
-  namespace: shop
-  annotations: {{service.portolan.dev/weight: '{weight}'}}
-  labels: {{kubernetes.io/service-name: s{number}}}
-addressType: {family}
-ports: [{{name: '', protocol: {protocol}, port: {PORT}}}]
-endpoints: [{{addresses: ['{address}'], nodeName: {node}}}]
-"
-        )
+        all
     }
 }
 
@@ -130,20 +113,12 @@ pub(crate) fn address(text: &str) -> SocketAddr {
 /// Returns the manifests of services, of the range of all cluster IPs, and of the Node, whose
 /// version the agent shows once applied.
 pub(crate) fn objects(version: u64, services: &[Service]) -> String {
-    let mut text = format!(
-        "apiVersion: v1
-kind: Node
-metadata: {{name: node-a, resourceVersion: '{version}'}}
-status: {{addresses: [{{type: InternalIP, address: {NODE}}}]}}
----
-apiVersion: networking.k8s.io/v1
-kind: ServiceCIDR
-metadata: {{name: kubernetes}}
-spec: {{cidrs: [172.30.0.0/16]}}
-"
-    );
-    for service in services {
-        text += &service.render();
-    }
-    text
+    let range = json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
+        "metadata": {"name": "kubernetes"}, "spec": {"cidrs": ["172.30.0.0/16"]}
+    });
+    let node = manifests::node(NODE.parse().expect("an address"), version);
+    let mut all = vec![node, range];
+    all.extend(services.iter().flat_map(Service::manifests));
+    manifests::text(&all)
 }

@@ -12,7 +12,7 @@ use lab::node::{netns::NetNs, settings::SocketBalancing};
 use proxy_common::Counter;
 
 use crate::{
-    clients::{Open, V4, ask, ask_connected, connected, datagrams},
+    clients::{Open, V4, ask, connected, datagrams},
     service::{Service, address, vip},
     world::{BINARY, From, PATIENCE, World},
 };
@@ -131,7 +131,7 @@ fn a_changed_setting_breaks_no_open_connection_and_a_cleanup_removes_all() {
         let by_packet = usize::from(before == SocketBalancing::Host);
         assert_eq!(world.flows() - flows, by_packet, "a pod's: {before:?}");
         let steady = world.run(From::Pod, || connected(V4, vip(2)));
-        let steady_by = ask_connected(&steady).by;
+        let steady_by = ask(&steady, None).by;
         let loose = world.run(From::Pod, || datagrams(V4));
         let loose_by = ask(&loose, vip(2)).by;
         conversations.push((open, (steady, steady_by), (loose, loose_by)));
@@ -146,7 +146,7 @@ fn a_changed_setting_breaks_no_open_connection_and_a_cleanup_removes_all() {
             assert!(open.is_alive(), "{balancing:?}");
             assert_eq!(open.stream.peer_addr().expect("a peer"), vip(1));
             for _ in 0..5 {
-                let answer = ask_connected(steady);
+                let answer = ask(steady, None);
                 assert_eq!((answer.by, answer.from), (*steady_by, vip(2)));
                 let answer = ask(loose, vip(2));
                 assert_eq!((answer.by, answer.from), (*loose_by, vip(2)));

@@ -10,7 +10,7 @@ use std::{
 use proxy_common::Counter;
 
 use crate::{
-    clients::{Open, V4, datagrams, try_ask, try_ask_connected},
+    clients::{Open, V4, datagrams, try_ask},
     service::{Service, address, vip},
     world::{From, World},
 };
@@ -129,7 +129,7 @@ fn an_so_mark_set_by_a_process_is_kept_and_drops_no_packets(world: &World) {
     socket.send(b"who?").expect("dropped on its way");
     socket.connect(&pod.into()).expect("connect to a pod");
     assert_eq!(socket.mark().expect("readable"), MARK);
-    let answer = try_ask_connected(&UdpSocket::from(socket));
+    let answer = try_ask(&UdpSocket::from(socket), None);
     answer.expect("nothing is dropped any more");
 }
 

@@ -4,16 +4,17 @@
 
 use std::{
     io::{self, BufRead, BufReader, Write},
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     path::Path,
     process::{Child, Command, Stdio},
+    sync::LazyLock,
     thread::{self, sleep},
     time::{Duration, Instant},
 };
 
 use clap::ValueEnum;
 use datapath::read::{Reader, SocketRow};
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ipnet::IpNet;
 use lab::node::{
     agent::{Agent, Manifests, Options},
     bpffs,
@@ -33,14 +34,16 @@ pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_portolan");
 pub(crate) const CLIENT: &str = "10.40.1.10";
 pub(crate) const ONE: &str = "10.40.1.20";
 pub(crate) const NODE: &str = "192.168.40.2";
+pub(crate) const NODE6: &str = "fd00:c0::2";
 /// The port at which the server pods serve TCP and UDP.
 pub(crate) const PORT: u16 = 8080;
 /// How long to wait for an answer; long enough for a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Where a client runs: in the client pod or on the node.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug, ValueEnum)]
 pub(crate) enum From {
+    #[default]
     Pod,
     Node,
 }
@@ -62,10 +65,18 @@ impl World {
         bpffs::prepare().expect("a BPF file system");
         // The agent has a reference to the node, so the node is leaked until the test program ends.
         let node: &'static NetNs = Box::leak(Box::new(NetNs::new("node").expect("run as root")));
+        // Without a default route, the kernel refuses a connect to a service that has been removed.
         node.ip(&format!(
-            "link set lo up\nlink add uplink type veth peer name far\nlink set far up\nlink set uplink up\naddress add {NODE}/24 dev uplink\nneigh add 192.168.40.1 lladdr 02:00:00:00:00:01 dev uplink\nroute add default via 192.168.40.1\n"
+            "link set lo up\nlink add uplink type veth peer name far\nlink set far up\nlink set uplink up\naddress add {NODE}/24 dev uplink\naddress add {NODE6}/64 dev uplink nodad\n"
         ))
         .expect("the node's interfaces");
+        // Routers that answer nothing.
+        for router in ["192.168.40.1", "fd00:c0::1"] {
+            node.ip(&format!(
+                "neigh add {router} lladdr 02:00:00:00:00:01 dev uplink\nroute add default via {router}\n"
+            ))
+            .expect("a default route");
+        }
         node.set(&[
             ("ipv4/ip_forward", "1"),
             ("ipv6/conf/all/forwarding", "1"),
@@ -178,14 +189,7 @@ impl World {
     }
     /// Returns the entries as soon as there are only `left`, or after two seconds.
     pub(crate) fn after_closing(&self, left: usize) -> Vec<SocketRow> {
-        let deadline = Instant::now() + Duration::from_secs(2);
-        loop {
-            let sockets = self.sockets();
-            if sockets.len() == left || Instant::now() > deadline {
-                return sockets;
-            }
-            sleep(Duration::from_millis(10));
-        }
+        until(left, || self.sockets())
     }
     /// Returns the number of flows in the flow tables of the packet path.
     pub(crate) fn flows(&self) -> usize {
@@ -196,14 +200,21 @@ impl World {
     }
 }
 
+/// Reads until there are only `left` entries, or for two seconds; returns the last ones.
+pub(crate) fn until<T>(left: usize, read: impl Fn() -> Vec<T>) -> Vec<T> {
+    let deadline = Instant::now() + Duration::from_secs(2);
+    loop {
+        let entries = read();
+        if entries.len() == left || Instant::now() > deadline {
+            return entries;
+        }
+        sleep(Duration::from_millis(5));
+    }
+}
+
 /// The ranges of pods.
-const PODS: [IpNet; 2] = [
-    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(10, 40, 0, 0), 16)),
-    IpNet::V6(Ipv6Net::new_assert(
-        Ipv6Addr::new(0xfd00, 0x40, 0, 0, 0, 0, 0, 0),
-        48,
-    )),
-];
+static PODS: LazyLock<[IpNet; 2]> =
+    LazyLock::new(|| ["10.40.0.0/16", "fd00:40::/48"].map(|range| range.parse().expect("a range")));
 
 /// Returns the options for an agent on this node.
 fn options<'a>(
@@ -212,13 +223,10 @@ fn options<'a>(
     cgroup: &'a Cgroup,
 ) -> Options<'a> {
     Options {
-        binary: Path::new(BINARY),
-        node_name: "node-a",
-        cluster_cidrs: &PODS,
+        cluster_cidrs: &*PODS,
         config,
         socket_balancing,
-        kubeconfig: None,
-        cgroup_root: cgroup.path(),
+        ..Options::new(Path::new(BINARY), cgroup.path())
     }
 }
 

@@ -2,7 +2,6 @@
 //! Properties of lists of slots by weight.
 
 use proptest::prelude::*;
-use rstest::rstest;
 
 use super::*;
 
@@ -14,21 +13,21 @@ fn shares(weights: &[u32], list: &[u32]) -> Vec<usize> {
     shares
 }
 
-#[rstest]
-#[case(&[], &[])]
-#[case(&[0, 0], &[])]
-#[case(&[7], &[0])]
-#[case(&[1, 1, 1], &[0, 1, 2])]
-#[case(&[50, 50], &[0, 1])]
-#[case(&[5, 0, 5], &[0, 2])]
-#[case(&[2, 1], &[0, 1, 0])]
-#[case(&[30, 90], &[0, 1, 1, 1])]
-#[case(&[1, 5, 2], &[0, 1, 2, 1, 1, 1, 2, 1])]
-fn a_list_is_as_long_as_the_reduced_weights_and_slots_of_one_backend_lie_apart(
-    #[case] weights: &[u32],
-    #[case] owners: &[u32],
-) {
-    assert_eq!(list(weights), owners);
+#[test]
+fn a_list_is_as_long_as_the_reduced_weights_and_slots_of_one_backend_lie_apart() {
+    for (weights, owners) in [
+        (&[][..], &[][..]),
+        (&[0, 0], &[]),
+        (&[7], &[0]),
+        (&[1, 1, 1], &[0, 1, 2]),
+        (&[50, 50], &[0, 1]),
+        (&[5, 0, 5], &[0, 2]),
+        (&[2, 1], &[0, 1, 0]),
+        (&[30, 90], &[0, 1, 1, 1]),
+        (&[1, 5, 2], &[0, 1, 2, 1, 1, 1, 2, 1]),
+    ] {
+        assert_eq!(list(weights), owners);
+    }
 }
 
 #[test]

@@ -238,20 +238,19 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn routing_rules_that_a_fib_lookup_follows_allow_redirects() {
-        let rules = [rule(None, None), rule(Some("cni0"), None)];
-        assert_eq!(left(&rules), [""; 0]);
-    }
-
-    #[test]
-    fn other_routing_rules_exclude_the_interfaces_they_apply_to() {
-        let everywhere = ["eth0", "cni0", "veth1", "vrf0"];
-        assert_eq!(left(&[rule(None, Some("fwmark"))]), everywhere);
-        assert_eq!(left(&[rule(Some("eth0"), Some("tos"))]), ["eth0"]);
-        assert_eq!(left(&[rule(Some("cni0"), Some("tos"))]), ["cni0", "veth1"]);
-        assert_eq!(left(&[rule(Some("vrf0"), Some("tos"))]), everywhere);
-        assert_eq!(left(&[rule(Some("ppp0"), Some("tos"))]), everywhere);
-        assert_eq!(left(&[rule(Some("lo"), Some("uidrange"))]), [""; 0]);
+    fn routing_rules_that_no_fib_lookup_follows_exclude_the_interfaces_they_apply_to() {
+        let everywhere = &["eth0", "cni0", "veth1", "vrf0"][..];
+        for (rules, expected) in [
+            (vec![rule(None, None), rule(Some("cni0"), None)], &[][..]),
+            (vec![rule(None, Some("fwmark"))], everywhere),
+            (vec![rule(Some("eth0"), Some("tos"))], &["eth0"]),
+            (vec![rule(Some("cni0"), Some("tos"))], &["cni0", "veth1"]),
+            (vec![rule(Some("vrf0"), Some("tos"))], everywhere),
+            (vec![rule(Some("ppp0"), Some("tos"))], everywhere),
+            (vec![rule(Some("lo"), Some("uidrange"))], &[]),
+        ] {
+            assert_eq!(left(&rules), expected, "{rules:?}");
+        }
     }
 
     #[test]

@@ -165,6 +165,11 @@ mod tests {
         }
     }
 
+    fn maps(room: usize) -> Maps {
+        let held = BTreeSet::new();
+        Maps { room, held }
+    }
+
     impl Maps {
         fn store(&mut self, changes: &[(ObjectName, ServicePlan)], room: usize) -> ApplyResult {
             let mut result = ApplyResult::default();
@@ -186,10 +191,6 @@ mod tests {
     #[test]
     fn while_maps_grow_new_services_take_no_room_of_served_ones() {
         let room = turns::LENGTH + 10;
-        let maps = |room| Maps {
-            room,
-            held: BTreeSet::new(),
-        };
         let (mut small, mut syncer) = (maps(room), Syncer::new("node-a", Warnings::default()));
         let served: Vec<_> = (0..room).map(name).collect();
         let mut filling = Filling::new(maps(room), served.clone(), Vec::new());
@@ -209,11 +210,7 @@ mod tests {
     #[test]
     fn new_maps_that_cannot_hold_all_served_services_are_too_small() {
         let mut syncer = Syncer::new("node-a", Warnings::default());
-        let maps = Maps {
-            room: 10,
-            held: BTreeSet::new(),
-        };
-        let mut filling = Filling::new(maps, (0..11).map(name).collect(), Vec::new());
+        let mut filling = Filling::new(maps(10), (0..11).map(name).collect(), Vec::new());
         while filling.go_on(&mut syncer) {}
         assert!(filling.lacks_held && filling.failed);
     }

@@ -80,11 +80,10 @@ mod tests {
             let mut flows = Occupancy::default();
             flows.v4.capacity = 1024;
             flows.v4.entries = entries;
-            nearly_full(&flows)
-                .map(|warning| warning.object)
-                .collect::<Vec<_>>()
+            let warnings = nearly_full(&flows).map(|warning| warning.object);
+            Vec::from_iter(warnings)
         };
-        assert_eq!(with(767), Vec::<String>::new());
+        assert_eq!(with(767), [""; 0]);
         assert_eq!(with(768), ["flow table of IPv4"]);
     }
 }

@@ -99,6 +99,7 @@ mod tests {
     use super::*;
     use proxy_common::maps;
 
+    /// A thousand services, all of them served.
     const ALL_SERVED: ServiceCounts = ServiceCounts {
         known: 1000,
         held: 1000,
@@ -116,20 +117,16 @@ mod tests {
     fn a_map_that_is_three_quarters_full_doubles_once() {
         let now = Capacities::default();
         let size = now.frontends;
-        let enough = [fill(maps::FRONTENDS_V4, size / 4 * 3 - 1, size)];
-        let none = BTreeSet::new();
-        let decided = decide(now, &enough, &none, ALL_SERVED, u64::MAX);
-        assert_eq!(decided, Decision::Enough);
-        let full = [
-            fill(maps::FRONTENDS_V4, size / 4 * 3, size),
-            fill(maps::FRONTENDS_V6, size, size),
-        ];
+        let decided = |fills: &[Fill]| decide(now, fills, &BTreeSet::new(), ALL_SERVED, u64::MAX);
+        let enough = fill(maps::FRONTENDS_V4, size / 4 * 3 - 1, size);
+        assert_eq!(decided(&[enough]), Decision::Enough);
+        let full = fill(maps::FRONTENDS_V4, size / 4 * 3, size);
         let larger = Capacities {
-            frontends: 2 * now.frontends,
+            frontends: 2 * size,
             ..now
         };
-        let decided = decide(now, &full, &none, ALL_SERVED, u64::MAX);
-        assert_eq!(decided, Decision::Grow(larger));
+        let both = [full, fill(maps::FRONTENDS_V6, size, size)];
+        assert_eq!(decided(&both), Decision::Grow(larger));
     }
 
     #[test]
@@ -148,23 +145,17 @@ mod tests {
             fill(SOCKETS_V6, now.sockets / 2, now.sockets),
         ];
         let refused = BTreeSet::from([maps::BACKENDS_V4]);
-        let larger = Capacities {
-            backends: 8 * now.backends,
+        let [eightfold, double] = [8, 2].map(|times| Capacities {
+            backends: times * now.backends,
             slots: 2 * now.slots,
             ..now
-        };
-        let decided = decide(now, &fills, &refused, services, u64::MAX);
-        assert_eq!(decided, Decision::Grow(larger));
-
-        // In this case there is memory for twice the size only.
-        let double = Capacities {
-            backends: 2 * now.backends,
-            slots: 2 * now.slots,
-            ..now
-        };
-        let limit = memory_of(&now) + memory_of(&double);
-        let decided = decide(now, &fills, &refused, services, limit);
-        assert_eq!(decided, Decision::Grow(double));
+        });
+        // In the second case there is memory for twice the size only.
+        let memory = memory_of(&now) + memory_of(&double);
+        for (limit, larger) in [(u64::MAX, eightfold), (memory, double)] {
+            let decided = decide(now, &fills, &refused, services, limit);
+            assert_eq!(decided, Decision::Grow(larger));
+        }
     }
 
     /// The map has refused an entry, so it grows even though it has room.

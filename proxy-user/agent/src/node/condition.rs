@@ -54,25 +54,20 @@ mod tests {
     }
 
     #[test]
-    fn a_node_condition_that_lasts_is_reported_once() {
-        assert_eq!(reported(&[None; 60]), [10]);
-        let ill = [&[None; 20][..], &[Some("faults"); 40], &[None; 20]].concat();
-        assert_eq!(reported(&ill), [10, 30, 70]);
-    }
-
-    #[test]
-    fn a_node_condition_that_soon_passes_is_not_reported() {
-        let blink = [&[None; 20][..], &[Some("faults"); 9], &[None; 30]].concat();
-        assert_eq!(reported(&blink), [10]);
-        let flutters: Vec<_> = (0..60)
-            .map(|at| (at % 2 == 0).then_some("faults"))
-            .collect();
-        assert_eq!(reported(&flutters), [0; 0]);
-    }
-
-    #[test]
-    fn a_node_condition_with_another_reason_is_reported_again() {
-        let ill = [&[Some("not listed"); 20][..], &[Some("faults"); 20]].concat();
-        assert_eq!(reported(&ill), [10, 30]);
+    fn a_node_condition_that_lasts_is_reported_once_for_each_reason() {
+        let (none, faults, unlisted) = (None, Some("faults"), Some("not listed"));
+        let flutters = [[faults, none]; 30].concat();
+        for (states, seconds) in [
+            (vec![none; 60], &[10][..]),
+            (
+                [[none; 20], [faults; 20], [faults; 20], [none; 20]].concat(),
+                &[10, 30, 70],
+            ),
+            ([&[none; 20][..], &[faults; 9], &[none; 30]].concat(), &[10]),
+            (flutters, &[]),
+            ([[unlisted; 20], [faults; 20]].concat(), &[10, 30]),
+        ] {
+            assert_eq!(reported(&states), seconds, "{states:?}");
+        }
     }
 }

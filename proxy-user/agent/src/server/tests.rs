@@ -107,9 +107,7 @@ async fn healthz_shows_the_node_and_its_eligibility_and_livez_ignores_it() {
 struct Ports {
     updates: mpsc::UnboundedSender<Vec<Update>>,
     addresses: watch::Sender<BTreeSet<IpAddr>>,
-    health: Health,
     warnings: Warnings,
-    stop: CancellationToken,
 }
 
 impl Ports {
@@ -117,18 +115,15 @@ impl Ports {
         let (updates, receiver) = mpsc::unbounded_channel();
         let every: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
         let (addresses, at) = watch::channel(every.into());
-        let ports = Self {
+        let (health, warnings) = (Health::default(), Warnings::default());
+        health.set_applied(None, true);
+        let (reported, stop) = (warnings.clone(), CancellationToken::new());
+        tokio::spawn(service_health::run(receiver, at, health, reported, stop));
+        Self {
             updates,
             addresses,
-            health: Health::default(),
-            warnings: Warnings::default(),
-            stop: CancellationToken::new(),
-        };
-        ports.health.set_applied(None, true);
-        let (health, warnings) = (ports.health.clone(), ports.warnings.clone());
-        let stop = ports.stop.clone();
-        tokio::spawn(service_health::run(receiver, at, health, warnings, stop));
-        ports
+            warnings,
+        }
     }
     fn set(&self, name: &str, plan_of: Option<(u16, usize)>) {
         let plan = |(port, local_endpoints)| HealthCheckPlan {
@@ -168,7 +163,6 @@ async fn a_health_check_port_follows_its_service() {
     let is_free = async || get(other, "/").await.is_none().then_some(());
     until("the port is given back", is_free).await;
     assert_eq!(get(port, "/").await, None);
-    ports.stop.cancel();
 }
 
 #[tokio::test]

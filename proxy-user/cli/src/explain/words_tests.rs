@@ -2,7 +2,6 @@
 
 use FrontendKind::{ClusterIp, LoadBalancer, NodePort};
 use Origin::{External, Host, Pod};
-use rstest::rstest;
 
 use super::*;
 
@@ -50,34 +49,31 @@ const LOCAL: u32 = ServiceFlags::EXTERNAL_LOCAL;
 const DETECTS: u32 = Settings::DETECTS_PODS;
 const ALL: u32 = DETECTS | Settings::MASQUERADE_ALL;
 
-#[rstest]
-#[case(ClusterIp, 0, DETECTS, Pod, false, "kept: a pod asks a cluster IP")]
-#[case(ClusterIp, 0, DETECTS, External, true, "masqueraded: no pod asks")]
-#[case(ClusterIp, 0, ALL, Pod, true, "masqueraded: masqueradeAll")]
-#[case(ClusterIp, 0, 0, External, false, "kept: pods are not detected")]
-#[case(NodePort, 0, DETECTS, Pod, true, "masqueraded: with external")]
-#[case(LoadBalancer, LOCAL, DETECTS, Host, true, "masqueraded: the node")]
-#[case(LoadBalancer, LOCAL, DETECTS, External, false, "kept: external")]
-fn the_given_reason_of_a_masquerade_agrees_with_the_policy(
-    #[case] kind: FrontendKind,
-    #[case] flags: u32,
-    #[case] settings: u32,
-    #[case] origin: Origin,
-    #[case] masquerades: bool,
-    #[case] expected: &str,
-) {
-    let mut explained = explained(kind, flags, settings, origin);
-    explained.masquerades = masquerades;
-    let policy = explained.settings.policy::<proxy_common::V4>();
-    let flags = explained.frontend.as_ref().expect("it").flags;
-    let flags = flags.with(ServiceFlags::HAS_ENDPOINTS, true);
-    let verdict = proxy_common::decide(flags, origin, policy, true, true, true);
-    assert!(
-        matches!(verdict, proxy_common::Verdict::Forward { masquerade, .. } if masquerade == masquerades),
-        "the policy says so as well: {verdict:?}"
-    );
-    let said = source(&explained, &asked(PACKET)).expect("a source");
-    assert!(said.starts_with(expected), "{said}");
+#[test]
+fn the_given_reason_of_a_masquerade_agrees_with_the_policy() {
+    for (kind, flags, settings, origin, expected) in [
+        (ClusterIp, 0, DETECTS, Pod, "kept: a pod asks a cluster IP"),
+        (ClusterIp, 0, DETECTS, External, "masqueraded: no pod asks"),
+        (ClusterIp, 0, ALL, Pod, "masqueraded: masqueradeAll"),
+        (ClusterIp, 0, 0, External, "kept: pods are not detected"),
+        (NodePort, 0, DETECTS, Pod, "masqueraded: with external"),
+        (LoadBalancer, LOCAL, DETECTS, Host, "masqueraded: the node"),
+        (LoadBalancer, LOCAL, DETECTS, External, "kept: external"),
+    ] {
+        let masquerades = expected.starts_with("masqueraded");
+        let mut explained = explained(kind, flags, settings, origin);
+        explained.masquerades = masquerades;
+        let policy = explained.settings.policy::<proxy_common::V4>();
+        let flags = explained.frontend.as_ref().expect("it").flags;
+        let flags = flags.with(ServiceFlags::HAS_ENDPOINTS, true);
+        let verdict = proxy_common::decide(flags, origin, policy, true, true, true);
+        assert!(
+            matches!(verdict, proxy_common::Verdict::Forward { masquerade, .. } if masquerade == masquerades),
+            "the policy says so as well: {verdict:?}"
+        );
+        let said = source(&explained, &asked(PACKET)).expect("a source");
+        assert!(said.starts_with(expected), "{said}");
+    }
 }
 
 #[test]

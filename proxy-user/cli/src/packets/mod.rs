@@ -142,18 +142,3 @@ impl Verdict {
         own.fold(0, |bits, counter| bits | 1 << *counter as u32)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_what_was_served_is_shown_as_forwarded() {
-        // `refuses` is about the policy, which refuses no bind.
-        let all = Counter::ALL.iter();
-        for counter in all.filter(|one| **one != Counter::BindRefused) {
-            let is_lost = matches!(Verdict::of(*counter), Verdict::Reject | Verdict::Drop);
-            assert_eq!(counter.refuses(), is_lost, "{}", counter.name());
-        }
-    }
-}

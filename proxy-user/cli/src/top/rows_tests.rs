@@ -61,15 +61,6 @@ pub(crate) fn sample(scale: u64) -> Sample {
 }
 
 #[test]
-fn a_service_ports_row_has_its_refusals_and_rates_only_later() {
-    let mut rows = rows(&sample(100), None, false);
-    rows.sort();
-    assert_eq!(rows[0].rates, None);
-    assert_eq!(rows[1].refused, [("dropped_source_range", 4)].into());
-    assert_eq!((rows[2].connections, rows[2].refused()), (0, 5));
-}
-
-#[test]
 fn traffic_without_a_service_port_is_in_the_row_others() {
     let mut now = sample(1);
     now.counted.others.packets_in = 9;

@@ -55,18 +55,12 @@ mod tests {
 
     /// Lists, by `before`, the pages that a file of the clone names.
     fn named(file: &str, before: &str) -> Vec<String> {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("../..")
-            .join(file);
-        let text = fs::read_to_string(path).expect("a file");
+        let clone = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let text = fs::read_to_string(clone.join(file)).expect("a file");
         let ends = |c: char| !c.is_ascii_alphanumeric() && !"/.#-".contains(c);
-        let rests = text
-            .split(before)
-            .skip(1)
-            .map(|rest| rest.split(ends).next());
-        rests
-            .map(|name| name.unwrap_or_default().to_owned())
-            .collect()
+        let rests = text.split(before).skip(1);
+        let names = rests.filter_map(|rest| rest.split(ends).next());
+        names.map(str::to_owned).collect()
     }
 
     #[test]
@@ -74,17 +68,12 @@ mod tests {
         let anchors = named("docs/runbooks.md", "<a id=\"");
         let alerts = named("deploy/chart/alerts/alerts.yaml", "runbook_url: ");
         let warnings = named("proxy-user/control/src/warnings.rs", "\"");
-        let warnings = warnings
-            .into_iter()
-            .filter(|page| page.starts_with("docs/"));
-        let outcomes = Counter::ALL
-            .iter()
-            .filter_map(|counter| of_outcome(*counter));
-        let pages: Vec<_> = outcomes
-            .map(str::to_owned)
-            .chain(alerts)
-            .chain(warnings)
-            .collect();
+        let warnings = warnings.into_iter();
+        let warnings = warnings.filter(|page| page.starts_with("docs/"));
+        let counters = Counter::ALL.iter();
+        let outcomes = counters.filter_map(|counter| of_outcome(*counter));
+        let outcomes = outcomes.map(str::to_owned);
+        let pages: Vec<_> = outcomes.chain(alerts).chain(warnings).collect();
         assert!(pages.len() > 40, "{pages:?}");
         for page in pages {
             let anchor = page.strip_prefix("docs/runbooks.md#").expect("a section");

@@ -101,46 +101,49 @@ fn unknown_and_repeated_keys_give_warnings_and_the_rest_is_used(
     }
 }
 
+/// That nothing else of the first one is used either: `unknown-and-duplicate-keys.yaml`.
 #[test]
-fn of_a_section_that_stands_twice_only_the_last_is_used() {
-    let text = "iptables: {masqueradeBit: 3, masqueradeAll: true}\niptables: {syncPeriod: 40s}\n";
-    let both = config(text).expect("valid");
-    assert!(!both.masquerade_all);
-    assert_eq!(both.marks, Config::default().marks);
-    assert_eq!(both.unused, ["iptables.syncPeriod"]);
-    let other = "iptables: {syncPeriod: 40s}\niptables: {masqueradeBit: 3}\n";
-    let other = config(other).expect("valid");
-    assert_eq!(other.marks.masquerade, 1 << 3);
-    assert!(other.unused.is_empty(), "{:?}", other.unused);
+fn of_a_section_that_stands_twice_only_the_lasts_unused_keys_are_listed() {
+    let [used, unused] = [
+        "iptables: {masqueradeBit: 3}\n",
+        "iptables: {syncPeriod: 40s}\n",
+    ];
+    let listed = |one, other| config(&format!("{one}{other}")).expect("valid").unused;
+    assert_eq!(listed(used, unused), ["iptables.syncPeriod"]);
+    assert_eq!(listed(unused, used), [""; 0]);
 }
 
 const HEADER: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
 
-#[rstest]
-#[case::null("null\n")]
-#[case::marker_only("---\n")]
-#[case::without_kind("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nmode: nftables\n")]
-#[case::empty_kind("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind:\n")]
-fn a_file_without_api_version_or_kind_is_refused(#[case] text: &str) {
-    let error = whole(text).expect_err("refused").to_string();
-    let begins = "configuration file portolan.yaml, line 1: this is missing, without which no settings are read: ";
-    assert!(error.starts_with(begins), "{error}");
-    assert!(
-        error.contains("apiVersion: kube") || error.contains("kind: Kube"),
-        "{error}"
-    );
-}
-
-#[rstest]
-#[case::of_another_version(
-    "apiVersion: v1\nkind: KubeProxyConfiguration\n",
-    "apiVersion is \"v1\" where"
-)]
-#[case::a_text("just text\n", "line 1: a mapping is wanted in `just text`")]
-#[case::a_list("- kind: KubeProxyConfiguration\n", "line 1: a mapping is wanted in")]
-fn a_file_that_is_no_mapping_is_refused(#[case] text: &str, #[case] expected: &str) {
-    let error = whole(text).expect_err("refused").to_string();
-    assert!(error.contains(expected), "{error}");
+#[test]
+fn a_whole_file_that_cannot_be_used_is_refused_with_its_line() {
+    let missing = "this is missing, without which no settings are read:";
+    let api_version = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\n";
+    let missing_both = format!("{missing} {}", api_version.trim());
+    let missing_kind = format!("{missing} kind: KubeProxyConfiguration");
+    let is_wanted = "a mapping is wanted in";
+    for (text, line, expected) in [
+        ("null\n", 1, &*missing_both),
+        ("---\n", 1, &missing_both),
+        (&format!("{api_version}mode: nftables\n"), 1, &missing_kind),
+        (&format!("{api_version}kind:\n"), 1, &missing_kind),
+        (
+            &HEADER.replace("kubeproxy.config.k8s.io/v1alpha1", "v1"),
+            1,
+            "apiVersion is \"v1\" where",
+        ),
+        ("just text\n", 1, &format!("{is_wanted} `just text`")),
+        ("- kind: KubeProxyConfiguration\n", 1, is_wanted),
+        (
+            &format!("# a comment\n---\n{HEADER}portolan:\n  forwarding: sideways\n"),
+            6,
+            "portolan.forwarding",
+        ),
+    ] {
+        let error = whole(text).expect_err("refused").to_string();
+        let begins = format!("configuration file portolan.yaml, line {line}: {expected}");
+        assert!(error.starts_with(&begins), "{error}");
+    }
 }
 
 #[rstest]
@@ -151,16 +154,6 @@ fn a_file_that_is_no_mapping_is_refused(#[case] text: &str, #[case] expected: &s
 fn comments_directives_and_json_may_be_around_the_configuration(#[case] text: &str) {
     let expected = config("mode: nftables\n").expect("valid");
     assert_eq!(whole(text).expect("valid"), expected);
-}
-
-#[test]
-fn an_errors_line_number_counts_from_the_start_of_the_file() {
-    let text = format!("# a comment\n---\n{HEADER}portolan:\n  forwarding: sideways\n");
-    let error = whole(&text).expect_err("refused").to_string();
-    assert!(
-        error.starts_with("configuration file portolan.yaml, line 6: portolan.forwarding"),
-        "{error}"
-    );
 }
 
 /// Settings with values of a wrong type and unknown words, and how the error begins.

@@ -27,7 +27,11 @@ fn whole(text: &str) -> Result<Config, ConfigError> {
 #[rstest]
 #[case("nftables: {masqueradeAll: true}", Settings::MASQUERADE_ALL)]
 #[case("portolan: {masquerade: mark}", Settings::MARK_ONLY)]
+#[case("clusterCIDR: 10.40.0.0/16", Settings::DETECTS_PODS_V4)]
+#[case("clusterCIDR: 'fd00:40::/48'", Settings::DETECTS_PODS_V6)]
 #[case("clusterCIDR: '10.40.0.0/16, fd00:40::/48'", Settings::DETECTS_PODS)]
+#[case(BY_BRIDGE, Settings::DETECTS_PODS | Settings::PODS_BY_INTERFACE)]
+#[case(BY_PREFIX, Settings::DETECTS_PODS | Settings::PODS_BY_INTERFACE)]
 #[case(
     "portolan: {socketExceptions: [kubepods*/mesh*]}",
     Settings::SOCKET_EXCEPTIONS
@@ -38,6 +42,21 @@ fn settings_are_flags_of_the_kernel_programs(#[case] text: &str, #[case] flag: u
     let settings = config(text).expect("valid").settings();
     let expected = Settings::EMPTY.flags | Settings::POD_SOCKETS | flag;
     assert_eq!(settings.flags, expected);
+}
+
+const BY_BRIDGE: &str = "{detectLocalMode: BridgeInterface, detectLocal: {bridgeInterface: cni0}}";
+const BY_PREFIX: &str =
+    "{detectLocalMode: InterfaceNamePrefix, detectLocal: {interfaceNamePrefix: cali}}";
+
+#[test]
+fn pods_can_be_detected_by_bridge_or_interface_prefix() {
+    for (text, expected) in [
+        (BY_BRIDGE, PodInterfaces::Named("cni0".into())),
+        (BY_PREFIX, PodInterfaces::Prefix("cali".into())),
+    ] {
+        let patterns = config(text).expect("valid").interface_patterns();
+        assert_eq!(patterns.pods, Some(expected));
+    }
 }
 
 #[test]
@@ -62,21 +81,15 @@ portolan: {masqueradePorts: [5000-5999], socketBalancing: host}
     assert_eq!(settings.masquerade_ports, PortRanges([5000, 5999, 0, 0]));
 }
 
-/// Settings, and the value that a key of the file has then.
+/// Settings, and the value that a key of the file has then. Others are compared with kube-proxy's.
 const IN_FORCE: &str = r#"
-{} | iptables.masqueradeBit: 14
 iptables: {masqueradeBit: 7} | iptables.masqueradeBit: 7
 nftables: {masqueradeBit: 8} | iptables.masqueradeBit: 8
 {iptables: {masqueradeBit: 7}, nftables: {masqueradeBit: 8}} | iptables.masqueradeBit: 7
-{mode: nftables, iptables: {masqueradeBit: 7}, nftables: {masqueradeBit: 8}}
-  | nftables.masqueradeBit: 8
 {mode: iptables, iptables: {masqueradeBit: 0}, nftables: {masqueradeBit: 8}}
   | iptables.masqueradeBit: 0
-{mode: nftables, iptables: {masqueradeBit: 7}} | nftables.masqueradeBit: 14
 nftables: {masqueradeAll: true} | iptables.masqueradeAll: true
 {mode: iptables, nftables: {masqueradeAll: true}} | iptables.masqueradeAll: false
-{mode: ipvs, iptables: {masqueradeAll: true}} | iptables.masqueradeAll: true
-{mode: nftables, iptables: {masqueradeAll: true}} | nftables.masqueradeAll: false
 iptables: {masqueradeAll: On} | iptables.masqueradeAll: true
 iptables: {masqueradeAll: TRUE} | iptables.masqueradeAll: true
 iptables: {masqueradeAll: off} | iptables.masqueradeAll: false
@@ -102,50 +115,25 @@ fn settings_in_force_are_those_of_the_mode_with_klogs_and_yamls_words() {
     }
 }
 
-#[rstest]
-#[case("24h0m0s", Some(86_400_000))]
-#[case("1.5s", Some(1500))]
-#[case("300ms", Some(300))]
-#[case("0", Some(0))]
-#[case("0s", Some(0))]
-#[case("500ms", Some(500))]
-#[case("+5s", Some(5000))]
-#[case("-0s", Some(0))]
-#[case(".5s", Some(500))]
-#[case("1.s", Some(1000))]
-#[case("2000\u{b5}s", Some(2))]
-#[case("2000\u{3bc}s", Some(2))]
-#[case("2562047h", Some(9_223_369_200_000))]
-#[case("2562048h", None)]
-#[case("", None)]
-#[case("+", None)]
-#[case(".s", None)]
-#[case("1.2.3s", None)]
-#[case("10", None)]
-#[case("h", None)]
-#[case("-1s", None)]
-#[case("1d", None)]
-fn durations_are_parsed_as_in_go(#[case] text: &str, #[case] milliseconds: Option<u64>) {
-    assert_eq!(duration(text), milliseconds.map(Duration::from_millis));
-}
+/// Durations, and their milliseconds if there are any.
+const DURATIONS: &str = "24h0m0s=86400000 1.5s=1500 300ms=300 0=0 0s=0 500ms=500 +5s=5000 -0s=0 .5s=500 \
+     1.s=1000 2000\u{b5}s=2 2000\u{3bc}s=2 2562047h=9223369200000 \
+     2562048h= = += .s= 1.2.3s= 10= h= -1s= 1d=";
+/// Integers, and their values if there are any.
+const INTEGERS: &str = "14=14 +5=5 -0x1f=-31 0b11=3 0o17=15 017=15 1_000=1000 0=0 \
+                        1_= = 08= +-5= 0x= 1.5=";
 
-#[rstest]
-#[case("14", Some(14))]
-#[case("+5", Some(5))]
-#[case("-0x1f", Some(-31))]
-#[case("0b11", Some(3))]
-#[case("0o17", Some(15))]
-#[case("017", Some(15))]
-#[case("1_000", Some(1000))]
-#[case("1_", None)]
-#[case("0", Some(0))]
-#[case("", None)]
-#[case("08", None)]
-#[case("+-5", None)]
-#[case("0x", None)]
-#[case("1.5", None)]
-fn integers_are_parsed_as_in_go(#[case] text: &str, #[case] expected: Option<i64>) {
-    assert_eq!(integer(text), expected);
+#[test]
+fn durations_and_integers_are_parsed_as_in_go() {
+    for row in DURATIONS.split(' ') {
+        let (text, expected) = row.split_once('=').expect("a row");
+        let expected = expected.parse().ok().map(Duration::from_millis);
+        assert_eq!(duration(text), expected, "{text:?}");
+    }
+    for row in INTEGERS.split(' ') {
+        let (text, expected) = row.split_once('=').expect("a row");
+        assert_eq!(integer(text), expected.parse().ok(), "{text:?}");
+    }
 }
 
 /// Settings, an address of the node, and whether node ports are served there.
@@ -174,34 +162,4 @@ fn node_ports_are_served_where_configured() {
         let is_served = config.serves_node_ports(address.parse().expect("an address"), &internal);
         assert_eq!(is_served.to_string(), served, "{text} {address}");
     }
-}
-
-#[test]
-fn a_range_of_all_addresses_serves_node_ports_on_new_ones() {
-    let config = config("nodePortAddresses: [0.0.0.0/0]").expect("valid");
-    assert!(config.node_port_addresses.serve_every(true));
-}
-
-#[rstest]
-#[case::bridge("detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cni0}\n", PodInterfaces::Named("cni0".into()))]
-#[case::prefix("detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: cali}\n", PodInterfaces::Prefix("cali".into()))]
-fn pods_can_be_detected_by_bridge_or_interface_prefix(
-    #[case] text: &str,
-    #[case] expected: PodInterfaces,
-) {
-    let first = config(text).expect("valid");
-    assert_eq!(first.interface_patterns().pods, Some(expected));
-    let settings = first.settings();
-    assert!(settings.has(Settings::DETECTS_PODS) && settings.has(Settings::PODS_BY_INTERFACE));
-}
-
-#[rstest]
-#[case("10.40.0.0/16", [true, false])]
-#[case("fd00:40::/48", [false, true])]
-#[case("10.40.0.0/16,fd00:40::/48", [true, true])]
-fn pods_are_detected_in_families_with_a_range(#[case] ranges: &str, #[case] expected: [bool; 2]) {
-    let settings = config(&format!("clusterCIDR: {ranges}\n"));
-    let settings = settings.expect("valid").settings();
-    let both = [Settings::DETECTS_PODS_V4, Settings::DETECTS_PODS_V6];
-    assert_eq!(both.map(|flag| settings.has(flag)), expected);
 }

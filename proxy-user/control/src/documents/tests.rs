@@ -81,36 +81,28 @@ fn a_malformed_document_rejects_the_file_with_its_position(
     assert!(!reason.is_empty() && !reason.contains('\n'), "{malformed}");
 }
 
-/// Fields of a Service `cart` in a file of its own, or a whole file after its ending; the error.
+/// The ending of a file, its text (`¶`: a line ends), and the error.
 const UNREADABLE: &str = r#"
-.yaml kind: List, items: [{apiVersion: v1, kind: Service, metadata: {name: cart, namespace: shop}, spec: {ports: [{port: 1}, {port: eighty}]}}]
+.yaml | {kind: List, items: [{apiVersion: v1, kind: Service, metadata: {name: cart, namespace: shop}, spec: {ports: [{port: 1}, {port: eighty}]}}]}
   | document 1, line 1, items[0], Service shop/cart: spec.ports[1].port: a number is wanted, not string "eighty"
-.json "kind": "List", "items": [{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a", "labels": []}}]
+.json | {"kind": "List", "items": [{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a", "labels": []}}]}
   | object 1, items[0], Node a: metadata.labels: a mapping is wanted, not sequence
-.json "apiVersion": "v1", "kind": "Service", "metadata": {"name": "cart"}, "spec": {"ports": {}}
+.json | {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "cart"}, "spec": {"ports": {}}}
   | object 1, Service cart: spec.ports: a list is wanted, not map
-metadata: {name: cart}¶spec:¶  ports: 80 | document 1, line 5: a list is wanted in `ports: 80`
-metadata: {name: cart}¶spec:¶  ports:¶  - port: eighty
+.yaml | apiVersion: v1¶kind: Service¶metadata: {name: cart}¶spec:¶  ports: 80
+  | document 1, line 5: a list is wanted in `ports: 80`
+.yaml | apiVersion: v1¶kind: Service¶metadata: {name: cart}¶spec:¶  ports:¶  - port: eighty
   | document 1, line 6: a number is wanted in `- port: eighty`
-metadata: {name: cart}¶spec: [1] | document 1, line 4: a mapping is wanted in `spec: [1]`
-metadata: {name: cart, labels: {a: null}}
+.yaml | apiVersion: v1¶kind: Service¶metadata: {name: cart}¶spec: [1]
+  | document 1, line 4: a mapping is wanted in `spec: [1]`
+.yaml | apiVersion: v1¶kind: Service¶metadata: {name: cart, labels: {a: null}}
   | document 1, line 3: null is not allowed here in `metadata: {name: cart, labels: {a: null}}`
 "#;
 
 #[test]
 fn an_unreadable_object_is_rejected_with_an_error_for_operators() {
-    for [text, expected] in rows(UNREADABLE) {
-        let (file, text) = match text.split_once(' ') {
-            Some((ending @ (".yaml" | ".json"), fields)) => (ending, format!("{{{fields}}}")),
-            _ => (
-                ".yaml",
-                format!(
-                    "apiVersion: v1\nkind: Service\n{}\n",
-                    text.replace('¶', "\n")
-                ),
-            ),
-        };
-        let malformed = read_text(file, &text).expect_err("malformed");
+    for [file, text, expected] in rows(UNREADABLE) {
+        let malformed = read_text(&file, &text.replace('¶', "\n")).expect_err("malformed");
         assert_eq!(malformed.to_string(), expected);
     }
 }

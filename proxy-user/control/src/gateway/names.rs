@@ -77,20 +77,15 @@ mod tests {
     fn a_gateway_keeps_its_name_in_the_maps_unless_it_is_too_long() {
         let of = |name: &str| plan_name(&ObjectName::new("shop", name)).name;
         assert_eq!(&*of("edge"), "gateway:edge");
-        let (one, other) = (
-            of(&format!("{}a", "e".repeat(200))),
-            of(&format!("{}b", "e".repeat(200))),
-        );
+        let [one, other] = ["a", "b"].map(|last| of(&("e".repeat(200) + last)));
         assert_eq!((one.len(), other.len()), (MAX, MAX));
         assert_ne!(one, other);
-        assert_eq!(
-            described(&ObjectName::new("shop", "gateway:edge")),
-            "Gateway shop/edge"
-        );
-        assert_eq!(
-            described(&ObjectName::new("shop", "cart")),
-            "Service shop/cart"
-        );
+        for (name, expected) in [
+            ("gateway:edge", "Gateway shop/edge"),
+            ("cart", "Service shop/cart"),
+        ] {
+            assert_eq!(described(&ObjectName::new("shop", name)), expected);
+        }
     }
 
     #[test]

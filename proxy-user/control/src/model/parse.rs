@@ -140,37 +140,35 @@ pub(super) fn ranges<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rstest::rstest;
 
-    #[rstest]
-    #[case("10.0.0.1", Some("10.0.0.1"))]
-    #[case("010.000.0.01", Some("10.0.0.1"))]
-    #[case("::ffff:10.0.0.1", Some("10.0.0.1"))]
-    #[case("fd00::1", Some("fd00::1"))]
-    #[case("10.0.0", None)]
-    #[case("10..0.1", None)]
-    #[case("10.0.0.256", None)]
-    #[case("", None)]
-    #[case("None", None)]
-    fn addresses_are_read_as_kubernetes_reads_them(
-        #[case] text: &str,
-        #[case] expected: Option<&str>,
-    ) {
-        assert_eq!(
-            address(text),
-            expected.map(|text| text.parse().expect("an address"))
-        );
+    #[test]
+    fn addresses_are_read_as_kubernetes_reads_them() {
+        for (text, expected) in [
+            ("10.0.0.1", Some("10.0.0.1")),
+            ("010.000.0.01", Some("10.0.0.1")),
+            ("::ffff:10.0.0.1", Some("10.0.0.1")),
+            ("fd00::1", Some("fd00::1")),
+            ("10.0.0", None),
+            ("10..0.1", None),
+            ("10.0.0.256", None),
+            ("", None),
+            ("None", None),
+        ] {
+            let found = address(text).map(|address| address.to_string());
+            assert_eq!(found.as_deref(), expected, "{text}");
+        }
     }
 
-    #[rstest]
-    #[case(" 10.1.2.3/8 ", Some("10.0.0.0/8"))]
-    #[case("fd00::1/64", Some("fd00::/64"))]
-    #[case("10.0.0.0", None)]
-    #[case("10.0.0.0/33", None)]
-    fn ranges_lose_blanks_and_host_bits(#[case] text: &str, #[case] expected: Option<&str>) {
-        assert_eq!(
-            range(text),
-            expected.map(|text| text.parse().expect("a range"))
-        );
+    #[test]
+    fn ranges_lose_blanks_and_host_bits() {
+        for (text, expected) in [
+            (" 10.1.2.3/8 ", Some("10.0.0.0/8")),
+            ("fd00::1/64", Some("fd00::/64")),
+            ("10.0.0.0", None),
+            ("10.0.0.0/33", None),
+        ] {
+            let found = range(text).map(|range| range.to_string());
+            assert_eq!(found.as_deref(), expected, "{text}");
+        }
     }
 }

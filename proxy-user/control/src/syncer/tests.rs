@@ -63,6 +63,9 @@ impl Node {
     }
     fn fold(&mut self, yaml: &str, complete: bool) {
         let changes = objects(yaml).0.into_iter().map(Change::Upsert).collect();
+        self.take(changes, complete);
+    }
+    fn take(&mut self, changes: Vec<Change>, complete: bool) {
         self.syncer.fold(Batch {
             changes,
             complete,
@@ -78,11 +81,12 @@ impl Node {
     }
     fn delete_service(&mut self, text: &str) {
         let (kind, name) = (Kind::Service, name(text));
-        self.syncer.fold(Batch {
-            changes: vec![Change::Delete(ObjectKey { kind, name })],
-            complete: true,
-            ..Batch::default()
-        });
+        self.take(vec![Change::Delete(ObjectKey { kind, name })], true);
+    }
+    /// Puts a service of an earlier agent into the maps.
+    fn stale(&mut self, name: &str) {
+        let plans = &mut self.maps.plans;
+        plans.insert(format!("shop/{name}"), ServicePlan::default());
     }
     /// Returns the names of the services in the maps.
     fn served(&self) -> Vec<&str> {
@@ -118,14 +122,13 @@ fn into_larger_maps_come_first_services_served_before_and_then_those_with_a_refu
 #[test]
 fn stale_services_are_pruned_once_when_the_list_is_complete() {
     let mut node = Node::new();
-    let stale = |name: &str| (name.to_owned(), ServicePlan::default());
-    node.maps.plans.extend([stale("shop/old")]);
+    node.stale("old");
     node.fold(&service("new", "172.30.0.1", ""), false);
     node.sync();
     assert_eq!(node.served(), ["shop/new", "shop/old"]);
     assert_eq!(node.apply("").written, 1);
     assert_eq!(node.served(), ["shop/new"]);
-    node.maps.plans.extend([stale("shop/foreign")]);
+    node.stale("foreign");
     node.apply("");
     assert_eq!(node.served(), ["shop/foreign", "shop/new"]);
 }
@@ -141,10 +144,8 @@ fn a_plan_that_did_not_fit_gives_a_warning_and_is_retried() {
     // A change of another service neither puts it off nor ends the warning.
     node.apply(&slice("x", "a", &[endpoint(1, NODE, "")]));
     assert_eq!(node.syncer.retry_at(), Some(first));
-    assert_eq!(
-        (node.syncer.failures.len(), node.warnings.all().len()),
-        (1, 1)
-    );
+    assert_eq!(node.syncer.failures.len(), 1);
+    assert_eq!(node.warnings.all().len(), 1);
     node.syncer.retry();
     node.sync();
     assert!(node.syncer.retry_at().expect("later") > first);
@@ -191,9 +192,7 @@ fn of_many_services_essential_ones_come_first_and_new_changes_do_not_wait() {
     let address = |n: usize| format!("172.30.{}.{}", n / 250, n % 250);
     let services = (0..many).map(|n| service(&format!("s{n:03}"), &address(n), ""));
     let dns = service("zz", "172.30.9.9", "").replace("shop", "kube-system");
-    node.maps
-        .plans
-        .insert("shop/old".into(), ServicePlan::default());
+    node.stale("old");
     let synced = node.apply(&(services.collect::<String>() + &dns));
     assert_eq!(synced.planned, turns::LENGTH);
     assert_eq!(node.maps.applied[..2], ["kube-system/zz", "shop/s000"]);
@@ -220,11 +219,7 @@ fn of_many_services_essential_ones_come_first_and_new_changes_do_not_wait() {
     while node.syncer.has_changes() {
         node.sync();
     }
-    let of_last = node
-        .maps
-        .applied
-        .iter()
-        .filter(|name| name.ends_with(&last));
-    assert_eq!(of_last.count(), 1);
+    let applied = node.maps.applied.iter();
+    assert_eq!(applied.filter(|name| name.ends_with(&last)).count(), 1);
     assert!(!node.maps.plans.contains_key(&format!("shop/{last}")));
 }

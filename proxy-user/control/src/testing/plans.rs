@@ -11,7 +11,7 @@ use crate::{
     gateway::Write,
     model::{Converter, Object},
     object::{ObjectName, Warning},
-    plan::{FamilyPlan, ServicePlan},
+    plan::{FamilyPlan, PortPlan, ServicePlan},
     planner::{
         gateway::{GatewayPlan, plan_gateway},
         plan_service,
@@ -73,6 +73,15 @@ pub(crate) fn backends(family: &FamilyPlan<V4>, set: EndpointSet) -> Vec<String>
         .collect()
 }
 
+/// Returns the backends in an endpoint set, each with the last octet of its address and its weight
+/// in the set.
+pub(crate) fn weights(port: &PortPlan, set: EndpointSet) -> Vec<(u8, u32)> {
+    let backends = port.v4.backends.iter();
+    let members = backends.filter(|backend| backend.sets.intersects(set));
+    let each = members.map(|backend| (backend.address.octets[3], backend.weight_in(set)));
+    each.collect()
+}
+
 /// Returns the frontends of a family, each as a text with kind, address and port.
 pub(crate) fn frontends(family: &FamilyPlan<V4>) -> Vec<String> {
     let all = family.frontends.iter();
@@ -86,6 +95,12 @@ pub(crate) fn frontends(family: &FamilyPlan<V4>) -> Vec<String> {
 /// Returns an endpoint of a slice in flow style: last octet of its address, node, and more fields.
 pub(crate) fn endpoint(octet: u8, node: &str, rest: &str) -> String {
     format!("    - {{addresses: [10.40.1.{octet}], nodeName: {node}{rest}}}\n")
+}
+
+/// Returns an object of the namespace `shop` that was created on this day.
+pub(crate) fn created(day: &str, object: &str) -> String {
+    let time = format!("namespace: shop, creationTimestamp: '{day}T00:00:00Z'");
+    object.replace("namespace: shop", &time)
 }
 
 /// Returns a slice `shop/<slice>` of `shop/<service>` with a port `http` 8080.

@@ -139,11 +139,9 @@ mod tests {
     #[test]
     fn near_addresses_and_those_of_too_many_ranges_are_joined() {
         for [addresses, ranges] in rows(JOINED) {
-            let is_external = addresses.starts_with("198");
-            let near = if is_external {
-                Near::EXTERNAL_IPS
-            } else {
-                NEAR
+            let near = match addresses.starts_with("198") {
+                true => Near::EXTERNAL_IPS,
+                false => NEAR,
             };
             let found = after(&addresses, near);
             assert_eq!(found.used(), all(&ranges), "{addresses}");

@@ -230,16 +230,12 @@ mod tests {
             priority,
             ..program(NOBODY)
         };
-        let chain = || vec![filter(1), filter(2)];
-        let places = |by_filter: bool| {
-            let found = state(&HashSet::new(), chain(), by_filter.then_some(1));
-            found
-                .foreign(false)
-                .map(|one| one.place)
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(places(false), [ChainPosition::Behind; 2]);
-        assert_eq!(places(true), [ChainPosition::Before, ChainPosition::Behind]);
+        let [before, behind] = [ChainPosition::Before, ChainPosition::Behind];
+        for (ours, expected) in [(None, [behind; 2]), (Some(1), [before, behind])] {
+            let found = state(&HashSet::new(), vec![filter(1), filter(2)], ours);
+            let places = found.foreign(false).map(|one| one.place);
+            assert_eq!(Vec::from_iter(places), expected);
+        }
     }
 
     #[test]
@@ -248,12 +244,7 @@ mod tests {
             kind: Some("flower".into()),
             ..Member::default()
         };
-        let ours = HashSet::from([1, 2]);
         let chain = vec![program(NOBODY), program(2), flower];
-        let beside = |ours: &HashSet<u32>| {
-            let state = state(ours, chain.clone(), Some(u16::MAX));
-            state.beside(true).collect::<Vec<_>>()
-        };
         let expected = [
             (ChainPosition::Before, "program 4294967295 (a.o:[tc])"),
             (ChainPosition::Behind, "filter flower"),
@@ -263,7 +254,10 @@ mod tests {
             place,
             name: name.into(),
         });
-        assert_eq!(beside(&ours), expected);
-        assert_eq!(beside(&HashSet::new()), [], "ours is not there");
+        // Where ours is not in the chain, none is listed.
+        for (ours, expected) in [(vec![1, 2], &expected[..]), (vec![], &[])] {
+            let state = state(&ours.into_iter().collect(), chain.clone(), Some(u16::MAX));
+            assert_eq!(Vec::from_iter(state.beside(true)), expected);
+        }
     }
 }

@@ -91,29 +91,22 @@ fn render(text: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use rstest::rstest;
-
     use super::*;
 
-    #[rstest]
-    #[case(
-        "interface 7 protocol 17 from 10.0.0.1 1025 to 10.96.0.10 53 outcome 2",
-        Some("forwarded_new: UDP 10.0.0.1:1025 -> 10.96.0.10:53 at interface 7")
-    )]
-    #[case(
-        "interface 7 protocol 6 from fd00::1 1025 to fd00:96::1 80 outcome 1",
-        Some("forwarded_hit: TCP [fd00::1]:1025 -> [fd00:96::1]:80 at interface 7")
-    )]
-    #[case("something else", None)]
-    #[case("interface 7 protocol 6 from a 1025 to fd00:96::1 80 outcome 1", None)]
-    #[case(
-        "interface 7 protocol 6 from fd00::1 1025 to fd00:96::1 80 outcome 999",
-        None
-    )]
-    fn numbers_in_a_packets_log_line_are_replaced_by_names(
-        #[case] line: &str,
-        #[case] shown: Option<&str>,
-    ) {
-        assert_eq!(render(line).as_deref(), shown);
+    #[test]
+    fn numbers_in_a_packets_log_line_are_replaced_by_names() {
+        const V4: &str = "forwarded_new: UDP 10.0.0.1:1025 -> 10.96.0.10:53 at interface 7";
+        const V6: &str = "forwarded_hit: TCP [fd00::1]:1025 -> [fd00:96::1]:80 at interface 7";
+        for (line, shown) in [
+            ("17 from 10.0.0.1 1025 to 10.96.0.10 53 outcome 2", Some(V4)),
+            ("6 from fd00::1 1025 to fd00:96::1 80 outcome 1", Some(V6)),
+            ("something else", None),
+            ("6 from a 1025 to fd00:96::1 80 outcome 1", None),
+            ("6 from fd00::1 1025 to fd00:96::1 80 outcome 999", None),
+        ] {
+            let line = format!("interface 7 protocol {line}");
+            assert_eq!(render(&line).as_deref(), shown, "{line}");
+        }
+        assert_eq!(render("something else"), None);
     }
 }

@@ -247,33 +247,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn service_flags_are_printed_as_policies() {
-        let flags = ServiceFlags::new(FrontendKind::LoadBalancer)
+    fn service_flags_are_printed_as_policies_and_endpoint_sets_by_name() {
+        let served = ServiceFlags::new(FrontendKind::LoadBalancer)
             .with(ServiceFlags::HAS_ENDPOINTS, true)
             .with(ServiceFlags::EXTERNAL_LOCAL, true)
             .with(ServiceFlags::AFFINITY, true);
-        assert_eq!(
-            policies(flags, 60),
-            ["external policy Local", "ClientIP affinity 60 s"]
-        );
-        assert_eq!(
-            policies(ServiceFlags::new(FrontendKind::ClusterIp), 0),
-            ["rejects: no endpoints"]
-        );
-        assert_eq!(
-            policies(ServiceFlags::new(FrontendKind::Unserved), 0),
-            ["rejects"]
-        );
-    }
-
-    #[test]
-    fn endpoint_sets_of_a_backend_are_listed_by_name() {
-        let names = |sets| Vec::from_iter(set_names(sets).map(|(_, name)| name));
-        assert_eq!(
-            names(EndpointSet::CLUSTER.union(EndpointSet::LOCAL)),
-            ["cluster", "local"]
-        );
-        assert!(names(EndpointSet::NONE).is_empty());
+        let of = ServiceFlags::new;
+        for (flags, timeout, expected) in [
+            (served, 60, "external policy Local, ClientIP affinity 60 s"),
+            (of(FrontendKind::ClusterIp), 0, "rejects: no endpoints"),
+            (of(FrontendKind::Unserved), 0, "rejects"),
+        ] {
+            assert_eq!(policies(flags, timeout).join(", "), expected);
+        }
+        let both = EndpointSet::CLUSTER.union(EndpointSet::LOCAL);
+        for (sets, expected) in [(both, &["cluster", "local"][..]), (EndpointSet::NONE, &[])] {
+            assert_eq!(
+                Vec::from_iter(set_names(sets).map(|(_, name)| name)),
+                expected
+            );
+        }
     }
 
     #[test]

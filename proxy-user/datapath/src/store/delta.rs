@@ -131,68 +131,55 @@ mod tests {
     use proptest::prelude::*;
     use proxy_common::{Port, V4};
 
-    /// A model of the maps: what they contain, and the last id that was handed out.
-    struct Model {
-        current: Current<V4>,
-        next: u32,
+    /// Applies a difference to a model of the maps; `next` is the last id that was handed out.
+    fn apply(current: &mut Current<V4>, next: &mut u32, delta: &Delta<V4>, timeout: u32) {
+        let mut id = || {
+            *next += 1;
+            *next
+        };
+        for (id, sets) in &delta.changed_sets {
+            let backend = current.backends.iter_mut().find(|b| b.0 == *id);
+            backend.expect("a changed backend exists").1.sets = *sets;
+        }
+        let mut backends = Vec::new();
+        for (kept, plan) in &delta.backends {
+            let kept = kept.map(|kept| {
+                let found = current.backends.iter().find(|b| b.0 == kept);
+                *found.expect("a kept backend exists")
+            });
+            backends.push(kept.unwrap_or_else(|| (BackendId(id()), *plan)));
+        }
+        for (id, _) in &current.backends {
+            let kept = backends.iter().any(|b| b.0 == *id);
+            assert_ne!(kept, delta.gone_backends.contains(id));
+        }
+        current.backends = backends;
+        let frontends = &mut current.frontends;
+        for (plan, replaced) in &delta.new_frontends {
+            frontends.retain(|f| Some(f.record) != *replaced);
+            frontends.push(CurrentFrontend {
+                record: RecordId(id()),
+                key: key_of(plan, Protocol::TCP),
+                flags: plan.flags,
+                affinity_timeout: timeout,
+                reachable: true,
+            });
+        }
+        frontends.retain(|f| !delta.gone_frontends.contains(&f.record));
     }
 
-    impl Model {
-        fn id(&mut self) -> u32 {
-            self.next += 1;
-            self.next
-        }
-        fn apply(&mut self, delta: &Delta<V4>, timeout: u32) {
-            for (id, sets) in &delta.changed_sets {
-                let backend = self.current.backends.iter_mut().find(|b| b.0 == *id);
-                backend.expect("a changed backend exists").1.sets = *sets;
-            }
-            let mut backends = Vec::new();
-            for (id, plan) in &delta.backends {
-                let kept = id.map(|id| {
-                    let found = self.current.backends.iter().find(|b| b.0 == id);
-                    *found.expect("a kept backend exists")
-                });
-                backends.push(kept.unwrap_or_else(|| (BackendId(self.id()), *plan)));
-            }
-            for (id, _) in &self.current.backends {
-                let kept = backends.iter().any(|b| b.0 == *id);
-                assert_ne!(kept, delta.gone_backends.contains(id));
-            }
-            self.current.backends = backends;
-            for (plan, replaced) in &delta.new_frontends {
-                let record = RecordId(self.id());
-                self.current
-                    .frontends
-                    .retain(|f| Some(f.record) != *replaced);
-                self.current.frontends.push(CurrentFrontend {
-                    record,
-                    key: key_of(plan, Protocol::TCP),
-                    flags: plan.flags,
-                    affinity_timeout: timeout,
-                    reachable: true,
-                });
-            }
-            self.current
-                .frontends
-                .retain(|f| !delta.gone_frontends.contains(&f.record));
-        }
-        fn as_plan(&self) -> FamilyPlan<V4> {
-            let mut frontends: Vec<_> = self
-                .current
-                .frontends
-                .iter()
-                .map(|f| FrontendPlan {
-                    address: f.key.address,
-                    port: f.key.port,
-                    flags: f.flags,
-                })
-                .collect();
-            frontends.sort_by_key(|f| (f.address, f.port));
-            FamilyPlan {
-                frontends,
-                backends: self.current.backends.iter().map(|b| b.1).collect(),
-            }
+    /// Returns the plan that the model has.
+    fn plan_of(current: &Current<V4>) -> FamilyPlan<V4> {
+        let frontends = current.frontends.iter().map(|f| FrontendPlan {
+            address: f.key.address,
+            port: f.key.port,
+            flags: f.flags,
+        });
+        let mut frontends: Vec<_> = frontends.collect();
+        frontends.sort_by_key(|f| (f.address, f.port));
+        FamilyPlan {
+            frontends,
+            backends: current.backends.iter().map(|b| b.1).collect(),
         }
     }
 
@@ -205,25 +192,21 @@ mod tests {
     fn plans() -> impl Strategy<Value = FamilyPlan<V4>> {
         let backends = prop::collection::btree_map(0..12u8, 0..4u16, 0..10);
         let frontends = prop::collection::btree_map(0..6u8, (0..4u32, any::<bool>()), 0..5);
-        (backends, frontends).prop_map(|(backends, frontends)| FamilyPlan {
-            backends: backends
-                .into_iter()
-                .map(|(n, sets)| BackendPlan {
-                    address: address(n),
-                    port: Port::from_host(8080),
-                    sets: EndpointSet(sets),
-                    weight: 1,
-                    local_weight: None,
-                })
-                .collect(),
-            frontends: frontends
-                .into_iter()
-                .map(|(n, (kind, endpoints))| FrontendPlan {
-                    address: address(n),
-                    port: Port::from_host(80),
-                    flags: ServiceFlags(kind).with(ServiceFlags::HAS_ENDPOINTS, endpoints),
-                })
-                .collect(),
+        let backend = |(n, sets)| BackendPlan {
+            address: address(n),
+            port: Port::from_host(8080),
+            sets: EndpointSet(sets),
+            weight: 1,
+            local_weight: None,
+        };
+        let frontend = |(n, (kind, endpoints))| FrontendPlan {
+            address: address(n),
+            port: Port::from_host(80),
+            flags: ServiceFlags(kind).with(ServiceFlags::HAS_ENDPOINTS, endpoints),
+        };
+        (backends, frontends).prop_map(move |(backends, frontends)| FamilyPlan {
+            backends: backends.into_iter().map(backend).collect(),
+            frontends: frontends.into_iter().map(frontend).collect(),
         })
     }
 
@@ -232,20 +215,18 @@ mod tests {
         fn applying_a_diff_gives_the_plan_and_a_key_that_was_taken_over_is_published_anew(
             sequence in prop::collection::vec((plans(), 0..2u32), 1..5)
         ) {
-            let mut model = Model {
-                current: Current { frontends: Vec::new(), backends: Vec::new() },
-                next: 0,
-            };
+            let mut model = Current { frontends: Vec::new(), backends: Vec::new() };
+            let mut next = 0;
             for (plan, timeout) in sequence {
-                let delta = diff(&model.current, &plan, Protocol::TCP, timeout);
-                model.apply(&delta, timeout);
-                prop_assert_eq!(model.as_plan(), plan.clone());
-                let again = diff(&model.current, &plan, Protocol::TCP, timeout);
+                let delta = diff(&model, &plan, Protocol::TCP, timeout);
+                apply(&mut model, &mut next, &delta, timeout);
+                prop_assert_eq!(plan_of(&model), plan.clone());
+                let again = diff(&model, &plan, Protocol::TCP, timeout);
                 prop_assert!(again.changed_sets.is_empty() && again.gone_backends.is_empty());
                 prop_assert!(again.new_frontends.is_empty() && again.gone_frontends.is_empty());
                 prop_assert!(again.backends.iter().all(|(id, _)| id.is_some()));
                 // Another service has taken over the first key.
-                let mut taken = model.current.clone();
+                let mut taken = model.clone();
                 let lost: Vec<_> = taken.frontends.iter().take(1).map(|it| Some(it.record)).collect();
                 taken.frontends.iter_mut().take(1).for_each(|it| it.reachable = false);
                 let anew = diff(&taken, &plan, Protocol::TCP, timeout).new_frontends;

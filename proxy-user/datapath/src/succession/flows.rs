@@ -283,17 +283,6 @@ mod tests {
     }
 
     #[test]
-    fn an_old_flow_that_adds_nothing_is_not_merged() {
-        let known = entry(FlowState::ESTABLISHED, 9);
-        for (sequence, expected) in [(9, None), (8, None), (10, Some((10, 8)))] {
-            let mut old = known;
-            (old.last_seen, old.sequence) = (8, sequence);
-            let merged = merged(&key(), &known, &old);
-            assert_eq!(merged.map(|one| (one.sequence, one.last_seen)), expected);
-        }
-    }
-
-    #[test]
     fn merging_flows_keeps_a_masquerade_port_that_only_the_old_one_has() {
         let mut known = entry(FlowState::NEW, 0);
         known.kind = FlowKind::REPLY;
@@ -334,35 +323,35 @@ mod tests {
     }
 
     #[test]
-    fn of_two_flows_with_the_same_tuple_the_later_one_stays() {
-        let known = entry(FlowState::NEW, 0);
-        let mut old = entry(FlowState::ESTABLISHED, 3);
-        old.port = Port::from_host(80);
-        assert_eq!(merged(&key(), &known, &old), None);
-        old.last_seen += 1;
-        assert_eq!(merged(&key(), &known, &old), Some(old));
-        old.state = FlowState::ESTABLISHED.with(FlowState::RESET);
-        assert!(is_over(&old));
-        assert_eq!(merged(&key(), &known, &old), None, "it has ended");
-    }
-
-    #[test]
-    fn the_end_of_a_connection_does_not_end_the_next_one_in_its_entry() {
-        let mut old = entry(FlowState::ESTABLISHED.with(FlowState::RESET), 9);
-        old.last_seen += 1;
-        let mut next = entry(FlowState::ESTABLISHED, 9);
-        let ends = |next: &_| merged(&key(), next, &old).is_some();
-        assert!(ends(&next), "the same connection");
-        next.state = FlowState::ESTABLISHED.with(FlowState::RENEWED);
-        assert!(!ends(&next), "its SYN is not answered yet");
-        next = entry(FlowState::ESTABLISHED, 1 << 30);
-        assert!(!ends(&next), "its numbers are far away");
-        old.state = FlowState::ESTABLISHED;
-        assert_eq!(
-            merged(&key(), &next, &old),
-            Some(old),
-            "the old one is the next one"
-        );
+    fn the_old_entry_of_a_tuple_stays_if_it_says_more_or_belongs_to_the_later_flow() {
+        let (new, open) = (FlowState::NEW, FlowState::ESTABLISHED);
+        let (reset, renewed) = (open.with(FlowState::RESET), open.with(FlowState::RENEWED));
+        let far = 1 << 30;
+        // Entries of a flow: its port, state, sequence and time.
+        let at = |(port, state, sequence, last_seen)| {
+            let mut entry = entry(state, sequence);
+            (entry.port, entry.last_seen) = (Port::from_host(port), last_seen);
+            entry.sealed(&key())
+        };
+        for (known, old, is_old) in [
+            ((0, open, 9, 5), (0, open, 9, 8), false),
+            ((0, open, 9, 5), (0, open, 8, 8), false),
+            ((0, open, 9, 5), (0, open, 10, 8), true),
+            // Another flow, the later one, and one that has ended.
+            ((0, new, 0, 5), (80, open, 3, 5), false),
+            ((0, new, 0, 5), (80, open, 3, 6), true),
+            ((0, new, 0, 5), (80, reset, 3, 6), false),
+            // The end of the same connection; and not of one whose SYN is not answered yet, or
+            // whose numbers are far away.
+            ((0, open, 9, 5), (0, reset, 9, 6), true),
+            ((0, renewed, 9, 5), (0, reset, 9, 6), false),
+            ((0, open, far, 5), (0, reset, 9, 6), false),
+            ((0, open, far, 5), (0, open, 9, 6), true),
+        ] {
+            let [known, old] = [known, old].map(at);
+            let merged = merged(&key(), &known, &old);
+            assert_eq!(merged, is_old.then_some(old), "{known:?} {old:?}");
+        }
     }
 
     #[test]

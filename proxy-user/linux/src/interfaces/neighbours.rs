@@ -279,9 +279,8 @@ mod tests {
     fn pod(state: NeighbourState) -> NeighbourMessage {
         let mut message = message(AddressFamily::Inet, 3, state);
         let address = NeighbourAddress::Inet([10, 40, 1, 2].into());
-        message
-            .attributes
-            .push(NeighbourAttribute::Destination(address));
+        let address = NeighbourAttribute::Destination(address);
+        message.attributes.push(address);
         message
     }
 
@@ -290,11 +289,8 @@ mod tests {
         let place = (3, IpAddr::from([10, 40, 1, 2]));
         let mut tables = Tables::default();
         tables.take(&pod(NeighbourState::Reachable), true);
-        assert_eq!(
-            tables.described(),
-            Neighbours::default(),
-            "nobody has asked for its route"
-        );
+        // Nobody has asked for its route.
+        assert_eq!(tables.described(), Neighbours::default());
         tables.routed.insert(place.1, Some(3));
         assert_eq!(tables.described().known, BTreeMap::from([(place, POD)]));
         tables.routed.insert(place.1, Some(4));

@@ -152,10 +152,8 @@ fn a_bridge_port_sends_with_the_bridges_preferred_addresses() {
         address(3, "10.50.1.1/24", true),
     ];
     let interfaces = described(&addresses);
-    assert_eq!(
-        sources(&interfaces, "veth1"),
-        ["10.40.1.1", "10.50.1.1", "fd00:40:0:1::1"]
-    );
+    let expected = ["10.40.1.1", "10.50.1.1", "fd00:40:0:1::1"];
+    assert_eq!(sources(&interfaces, "veth1"), expected);
     assert!(named(&interfaces, "veth1").addresses.is_empty());
     assert_eq!(sources(&interfaces, "cali1"), [""; 0]);
 }
@@ -240,18 +238,27 @@ fn vlan_frames_are_left_to_a_vlan_interface_that_has_programs(
     assert_eq!(eth0.carries.is_none(), of_another_namespace);
 }
 
-/// On Azure, for one, netvsc has the addresses, and the fast device below it the frames.
+/// On Azure, for one, netvsc has the addresses, and the fast device below it the frames. Marked are
+/// ports with another MAC than their bridge, and veths at an Open vSwitch.
 #[test]
-fn a_device_below_one_of_the_hypervisor_is_no_uplink_of_its_own() {
+fn devices_below_others_and_ports_of_bridges_and_switches_are_told_apart() {
     let mut links = node();
-    links.push(link(10, "enP1s1", "", Some(2)));
-    links.push(link(11, "vrf0", "vrf", None));
-    links.push(link(12, "eth2", "", Some(11)));
+    links.extend([
+        link(10, "enP1s1", "", Some(2)),
+        link(11, "vrf0", "vrf", None),
+        link(12, "eth2", "", Some(11)),
+        link(13, "eth3", "", Some(3)),
+        link(20, "ovs-system", "openvswitch", None),
+        link(21, "pod-1", "veth", Some(20)),
+        link(22, "eth4", "", Some(20)),
+    ]);
     let interfaces = describe(&links, &[], &Patterns::default());
     let kind = |name: &str| named(&interfaces, name).kind;
     assert_eq!(kind("eth0"), InterfaceKind::Uplink);
     assert_eq!(kind("enP1s1"), InterfaceKind::Other);
     assert_eq!(kind("eth2"), InterfaceKind::Uplink, "in a VRF");
+    assert_eq!(names(&interfaces, |one| one.bridge_port), ["veth1"]);
+    assert_eq!(names(&interfaces, |one| one.switch_port), ["pod-1"]);
 }
 
 /// Not twice as long for each interface: a thousand pods come and go all the time.
@@ -259,12 +266,10 @@ fn a_device_below_one_of_the_hypervisor_is_no_uplink_of_its_own() {
 fn ten_times_as_many_interfaces_take_not_much_more_than_ten_times_as_long() {
     let time = |count: u32| {
         let master = |index: u32| (index > 1).then_some(1);
-        let links: Vec<_> = (1..=count)
-            .map(|index| link(index, &format!("veth{index}"), "veth", master(index)))
-            .collect();
-        let addresses: Vec<_> = (1..=count)
-            .map(|index| address(index, "10.1.1.1/24", true))
-            .collect();
+        let port = |index| link(index, &format!("veth{index}"), "veth", master(index));
+        let links: Vec<_> = (1..=count).map(port).collect();
+        let addresses = (1..=count).map(|index| address(index, "10.1.1.1/24", true));
+        let addresses: Vec<_> = addresses.collect();
         let once = || {
             let start = std::time::Instant::now();
             let described = describe(&links, &addresses, &Patterns::default());
@@ -276,16 +281,4 @@ fn ten_times_as_many_interfaces_take_not_much_more_than_ten_times_as_long() {
     };
     let (few, many) = (time(400), time(4000));
     assert!(many < few * 40, "{few:?}, {many:?}");
-}
-
-#[test]
-fn ports_with_another_mac_than_their_bridge_and_veths_at_an_open_vswitch_are_marked() {
-    let mut links = node();
-    links.push(link(10, "eth2", "", Some(3)));
-    links.push(link(20, "ovs-system", "openvswitch", None));
-    links.push(link(21, "pod-1", "veth", Some(20)));
-    links.push(link(22, "eth3", "", Some(20)));
-    let interfaces = describe(&links, &[], &Patterns::default());
-    assert_eq!(names(&interfaces, |one| one.bridge_port), ["veth1"]);
-    assert_eq!(names(&interfaces, |one| one.switch_port), ["pod-1"]);
 }

@@ -246,11 +246,8 @@ mod tests {
         let fault = Access::new(None, None).expect_err("no address");
         assert!(fault.to_string().contains("--master"), "{fault}");
         let master = "192.0.2.1:6443".to_owned();
-        let access = Access::new(None, Some(master.clone()));
-        assert_eq!(
-            access.expect("an address"),
-            Access::ServiceAccount { master }
-        );
+        let access = Access::new(None, Some(master.clone())).expect("an address");
+        assert_eq!(access, Access::ServiceAccount { master });
     }
 
     #[rstest]

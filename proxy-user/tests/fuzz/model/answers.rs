@@ -2,7 +2,7 @@
 //! Checks what the node answers by itself: echo requests to services with `answerPing` (RFC 792 and
 //! RFC 4443), and rejected packets (RFC 9293 section 3.10.7.1, RFC 792 and RFC 4443).
 
-use proxy_common::{Counter, FrontendKind};
+use proxy_common::{Counter, FrontendKind, Settings};
 
 use super::{
     Case, Judgement, Model, REDIRECT, hex,
@@ -21,7 +21,7 @@ impl Model {
         let (src, dst) = (case.headers.tuple.src.ip(), case.headers.tuple.dst.ip());
         let is_at = |one: &Frontend| one.kind != FrontendKind::NodePort && one.at.ip() == dst;
         let is_served = self.frontends().any(|(_, one)| is_at(one));
-        self.settings.answer_ping
+        self.settings.has(Settings::ANSWER_PING)
             && is_request(case)
             && case.is_for_this_node()
             && !src.is_loopback()
@@ -39,7 +39,7 @@ impl Model {
         };
         let Tuple { protocol, src, dst } = headers.tuple;
         let is_refused = if protocol == icmp {
-            !self.settings.answer_ping && is_request(case)
+            !self.settings.has(Settings::ANSWER_PING) && is_request(case)
         } else {
             !headers.tuple.has_ports() && (headers.is_plain() || !headers.is_v6())
         };

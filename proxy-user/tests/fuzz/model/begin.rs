@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 
 use datapath::maps::family::Family;
-use proxy_common::{Counter, FrontendKey, Port, Protocol, V4, V6, Verdict, select};
+use proxy_common::{Counter, FrontendKey, Port, Protocol, Settings, V4, V6, Verdict, select};
 
 use super::{
     AffinityEntry, Case, Flow, Judgement, Live, Model, NEXT,
@@ -57,7 +57,8 @@ impl Model {
             && !src.ip().is_loopback()
             && !dst.ip().is_loopback();
         let is_middle = !case.headers.begins();
-        let is_ignored = protocol != TCP || flags & RST != 0 || !self.settings.resets;
+        let is_ignored =
+            protocol != TCP || flags & RST != 0 || !self.settings.has(Settings::RESET_UNKNOWN);
         if !concerns || is_middle && is_ignored {
             return case.untouched();
         }

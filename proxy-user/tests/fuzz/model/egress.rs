@@ -2,7 +2,7 @@
 //! Judges outgoing packets: replies must get the service's address as their source, and packets
 //! with the masquerade mark the node's address.
 
-use proxy_common::Counter;
+use proxy_common::{Counter, Settings};
 
 use super::{
     Case, Given, Judgement, Key, MARK, Model, Seen,
@@ -29,7 +29,7 @@ impl Model {
         }
         let reversed = case.headers.tuple.reversed();
         let masquerades = given.mark & MARK != 0
-            && !self.settings.mark_only
+            && !self.settings.has(Settings::MARK_ONLY)
             && self
                 .flow_of_reply(&reversed)
                 .is_some_and(|(_, flow)| flow.is_masqueraded);
@@ -53,7 +53,8 @@ impl Model {
         }
         // The kernel does not forward an IPv4 packet that arrived with one of the node's addresses
         // as its source. So a packet with such a source got it by the node's own NAT rules.
-        let is_the_nodes = given.is_own || tuple.src.is_ipv4() && self.settings.resets;
+        let is_the_nodes =
+            given.is_own || tuple.src.is_ipv4() && self.settings.has(Settings::RESET_UNKNOWN);
         if tuple.protocol != TCP && is_the_nodes {
             self.own_datagram(headers);
         }

@@ -112,7 +112,7 @@ pub(crate) struct Model {
     pub(crate) settings: NodeSettings,
     /// True if packets may leave past the kernel's network stack.
     pub(crate) is_past: bool,
-    services: HashMap<String, Live>,
+    pub(crate) services: HashMap<String, Live>,
     pub(crate) flows: HashMap<Key, Flow>,
     /// The keys of flows by the tuple of their replies, and of their masqueraded replies.
     replies: HashMap<Tuple, Key>,
@@ -125,8 +125,8 @@ pub(crate) struct Model {
     /// connection may overwrite an earlier one.
     recalled: HashMap<u32, Tuple>,
     rings: Rings,
-    /// All ports that backends have ever had.
-    backend_ports: HashSet<u16>,
+    /// All ports that backends have ever had, also in earlier sequences.
+    pub(crate) backend_ports: HashSet<u16>,
     incarnations: u64,
     /// True after a full table has made the programs choose in a way that the model cannot see.
     pub(crate) is_lost: bool,
@@ -152,13 +152,11 @@ pub(crate) struct AffinityEntry {
 }
 
 impl Model {
-    /// `ring` is the size of each ring; the flow table has eight times as many entries.
+    /// `ring` is the size of each ring of flows.
     pub(crate) fn new(ring: u64) -> Self {
-        Self {
-            rings: Rings::new(ring),
-            now: 1,
-            ..Self::default()
-        }
+        let mut model = Self::default();
+        (model.rings.size, model.now) = (ring, 1);
+        model
     }
     /// Adds or replaces a service.
     pub(crate) fn apply(&mut self, service: &Service) {
@@ -181,13 +179,6 @@ impl Model {
             incarnations,
         };
         self.services.insert(service.name.clone(), live);
-    }
-    pub(crate) fn remove(&mut self, name: &str) {
-        self.services.remove(name);
-    }
-    /// Adds backend ports that the maps know from earlier sequences.
-    pub(crate) fn knows_ports(&mut self, backends: &HashSet<u16>) {
-        self.backend_ports.extend(backends);
     }
     /// Returns true if a backend still serves the service in the same incarnation.
     fn serves(&self, service: &str, backend: SocketAddr, incarnation: u64) -> bool {

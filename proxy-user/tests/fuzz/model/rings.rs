@@ -31,7 +31,8 @@ impl Ring {
 /// The rings of IPv4 and IPv6.
 #[derive(Default)]
 pub(crate) struct Rings {
-    size: u64,
+    /// The size of each ring; the flow table has eight times as many entries.
+    pub(super) size: u64,
     /// The names in each ring: half-open, datagrams, closed for IPv4, then the same for IPv6. They
     /// are the keys of flows, also of flows of datagrams from the node itself.
     named: [Vec<Key>; 6],
@@ -41,15 +42,6 @@ pub(crate) struct Rings {
 
 /// How many names are taken out of one ring at once to make space.
 const ROOM_TRIES: usize = 16;
-
-impl Rings {
-    pub(crate) fn new(size: u64) -> Self {
-        Self {
-            size,
-            ..Self::default()
-        }
-    }
-}
 
 impl Model {
     /// Puts a name into a ring. In a full ring it overwrites the oldest name; the flow of that name

@@ -5,7 +5,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use proxy_common::{Counter, EndpointSet, FrontendKind, Origin, Verdict, decide, verdict::Policy};
+use proxy_common::{
+    Counter, EndpointSet, FrontendKind, Origin, Settings, Verdict, decide, verdict::Policy,
+};
 
 use super::{
     AffinityEntry, Case, Flow, Given, Judgement, Key, Live, Model,
@@ -39,17 +41,18 @@ impl Model {
             .iter()
             .any(|range| range.contains(&client));
         let policy = Policy {
-            masquerade_all: self.settings.masquerade_all,
-            detects_pods: self.settings.detects_pods,
+            masquerade_all: self.settings.has(Settings::MASQUERADE_ALL),
+            detects_pods: self.settings.has(Settings::DETECTS_PODS),
         };
         let origin = self.origin(given, client);
         decide(flags, origin, policy, any(false), any(true), allowed)
     }
     fn origin(&self, given: &Given<'_>, client: IpAddr) -> Origin {
-        let is_pod = if self.settings.by_interface {
+        let is_pod = if self.settings.has(Settings::PODS_BY_INTERFACE) {
             given.interface.has_pods()
         } else {
-            self.settings.detects_pods && pod_range(client.is_ipv6()).contains(&client)
+            self.settings.has(Settings::DETECTS_PODS)
+                && pod_range(client.is_ipv6()).contains(&client)
         };
         if is_pod {
             Origin::Pod

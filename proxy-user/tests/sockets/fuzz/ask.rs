@@ -41,8 +41,9 @@ impl Outlook {
             ..Self::default()
         }
     }
-    fn maybe(mut self) -> Self {
-        self.answers = false;
+    /// Returns the same, but nobody needs to answer unless `must`.
+    fn answered_if(mut self, must: bool) -> Self {
+        self.answers &= must;
         self
     }
 }
@@ -68,38 +69,27 @@ impl Model {
         let to = peer.to;
         let fate = || self.fate(talk, to);
         match &peer.way {
-            Route::Direct(Some(_)) => {
-                let unconnected = Talk {
-                    peer: None,
-                    ..talk.clone()
-                };
-                Outlook {
-                    from: vec![to],
-                    ..self.to_address(&unconnected, to)
-                }
-            }
-            Route::Backend(backends) if !talk.kind.udp => Outlook::answer(pods(backends), to),
+            Route::Direct(Some(_)) => Outlook {
+                from: vec![to],
+                ..self.to_address(talk, to)
+            },
             Route::Backend(backends) => {
                 let serves = backends.iter().all(|one| self.services.serves(*one));
-                let outlook = Outlook::answer(pods(backends), to);
-                if serves { outlook } else { outlook.maybe() }
+                Outlook::answer(pods(backends), to).answered_if(serves || !talk.kind.udp)
             }
             // Packets of a pod's socket to a service's address are translated by the packet path.
             Route::Direct(None) if talk.kind.place == From::Pod => match fate() {
-                Fate::Served(_) => Outlook {
+                Fate::Untouched(_) => Outlook::default(),
+                // An endpoint of weight 0 keeps the flows that it has, whatever the fate of others.
+                fate => Outlook {
                     per_packet: true,
                     ..Outlook::answer(pods(&self.any(talk, to)), to)
+                        .answered_if(matches!(fate, Fate::Served(_)))
                 },
-                // An endpoint of weight 0 keeps the flows that it has.
-                Fate::Unclear | Fate::Refused | Fate::Dropped => Outlook {
-                    per_packet: true,
-                    ..Outlook::answer(pods(&self.any(talk, to)), to).maybe()
-                },
-                Fate::Untouched(_) => Outlook::default(),
             },
             Route::Direct(None) => Outlook::default(),
             Route::Dropped => match fate() {
-                Fate::Served(allowed) => Outlook::answer(pods(&allowed), to).maybe(),
+                Fate::Served(allowed) => Outlook::answer(pods(&allowed), to).answered_if(false),
                 _ => Outlook::default(),
             },
         }
@@ -124,7 +114,7 @@ impl Model {
                 let all = self.any(talk, to);
                 return Outlook {
                     chosen: all.clone(),
-                    ..Outlook::answer(pods(&all), to).maybe()
+                    ..Outlook::answer(pods(&all), to).answered_if(false)
                 };
             }
             _ => {}
@@ -164,8 +154,7 @@ impl Model {
                     ..Outlook::answer(vec![pod], to)
                 }
             }
-            Fate::Dropped | Fate::Untouched(None) => Outlook::default(),
-            Fate::Unclear => Outlook::default(),
+            Fate::Dropped | Fate::Untouched(None) | Fate::Unclear => Outlook::default(),
         }
     }
 
@@ -180,13 +169,7 @@ impl Model {
         if plain(to) == plain(peer.to) && is_named {
             return self.to_peer(talk, peer);
         }
-        let alone = self.to_address(
-            &Talk {
-                peer: None,
-                ..talk.clone()
-            },
-            to,
-        );
+        let alone = self.to_address(talk, to);
         if alone.fails.is_some() {
             return alone;
         }
@@ -201,7 +184,7 @@ impl Model {
             pods,
             from,
             per_packet: true,
-            ..alone.maybe()
+            ..alone.answered_if(false)
         }
     }
 

@@ -156,21 +156,17 @@ impl Generator {
             8 if kind.udp && random.one_in(2) => SocketAddr::new(cluster_ip(99, v6), 80),
             _ => SocketAddr::new(cluster_ip(number, v6), 80),
         };
-        written(kind, to)
+        match to.ip() {
+            // An IPv6 socket takes a mapped address. The loopback address of IPv6 itself never
+            // occurs, because it serves no node port.
+            IpAddr::V4(ip) if kind.family != Family::V4 => {
+                SocketAddr::new(ip.to_ipv6_mapped().into(), to.port())
+            }
+            _ => to,
+        }
     }
 }
 
 fn weight(random: &mut Random) -> u16 {
     random.pick(&[0, 0, 1, 1, 2, 5])
-}
-
-/// Returns the address for a socket of this kind: a mapped IPv4 address for IPv6 sockets.
-fn written(kind: Kind, to: SocketAddr) -> SocketAddr {
-    match to.ip() {
-        // The loopback address of IPv6 itself never occurs, because it serves no node port.
-        IpAddr::V4(ip) if kind.family != Family::V4 => {
-            SocketAddr::new(ip.to_ipv6_mapped().into(), to.port())
-        }
-        _ => to,
-    }
 }

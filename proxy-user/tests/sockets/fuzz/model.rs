@@ -36,7 +36,7 @@ pub(crate) struct Peer {
 }
 
 /// What the model knows about a socket.
-#[derive(Clone, Debug)]
+#[derive(Default, Debug)]
 pub(crate) struct Talk {
     pub(crate) kind: Kind,
     pub(crate) peer: Option<Peer>,
@@ -86,13 +86,7 @@ impl Model {
     pub(crate) fn open(&mut self, socket: u8, kind: Kind) {
         let talk = Talk {
             kind,
-            peer: None,
-            sent: HashMap::new(),
-            last: HashMap::new(),
-            led: HashSet::new(),
-            is_deaf: false,
-            tried: false,
-            was_connected: None,
+            ..Talk::default()
         };
         self.talks.insert(socket, talk);
     }

@@ -1,13 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The node on which sequences run: a `World` with an IPv6 address. The thread that runs sequences
-//! is in the cgroup of the socket hooks.
+//! The node on which sequences run: a `World`. The thread that runs sequences is in the cgroup of
+//! the socket hooks.
 
-use std::{
-    fs,
-    path::Path,
-    thread::sleep,
-    time::{Duration, Instant},
-};
+use std::{fs, path::Path};
 
 use datapath::maps::{family::Family, pins::map_path, tables::Table};
 use lab::node::settings::SocketBalancing;
@@ -15,11 +10,7 @@ use linux::{Plain, get_pinned};
 use nix::unistd::gettid;
 use proxy_common::{FlowEntry, FlowKey, SocketBucket, SocketEntry, SocketKey, V4, V6, maps};
 
-use super::services::NODE6;
-use crate::world::{From, World};
-
-/// The router at the node's uplink, which answers nothing.
-const ROUTER6: &str = "fd00:c0::1";
+use crate::world::{World, until};
 
 /// The node with its pods and its agent.
 pub(crate) struct Node {
@@ -28,16 +19,10 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn open() -> Self {
-        let world = World::new("", &[]);
-        // Without a default route, the kernel refuses a connect to a service that has been removed.
-        let batch = format!(
-            "address add {NODE6}/64 dev uplink nodad\nneigh add {ROUTER6} lladdr 02:00:00:00:00:01 dev uplink\nroute add default via {ROUTER6}\n"
-        );
-        world.namespace(From::Node).ip(&batch).expect("an address");
-        let node = Self { world };
+        let node = Self {
+            world: World::new("", &[]),
+        };
         node.join(node.world.cgroup().path());
-        // The agent needs some time to find the new address.
-        sleep(Duration::from_secs(2));
         node
     }
     /// Moves this thread into a cgroup, once for all sockets, because it takes long.
@@ -57,26 +42,16 @@ impl Node {
     /// Fails unless the maps of the socket hooks are empty; call it after all sockets are closed.
     pub(crate) fn expect_empty(&self) -> Result<(), String> {
         // A process that is being started has copies of all descriptors.
-        let deadline = Instant::now() + Duration::from_secs(2);
-        loop {
-            let left = [
-                self.left::<V4>(maps::SOCKETS_V4, maps::SOCKET_BUCKETS_V4),
-                self.left::<V6>(maps::SOCKETS_V6, maps::SOCKET_BUCKETS_V6),
-            ]
-            .concat();
-            if left.is_empty() {
-                return Ok(());
-            }
-            if Instant::now() > deadline {
-                return Err(format!("left behind: {left:#?}"));
-            }
-            sleep(Duration::from_millis(5));
+        let left = until(0, || [self.left::<V4>(), self.left::<V6>()].concat());
+        match left[..] {
+            [] => Ok(()),
+            _ => Err(format!("left behind: {left:#?}")),
         }
     }
-    fn left<A: Family>(&self, sockets: &str, buckets: &str) -> Vec<String> {
-        let sockets = self.table::<SocketKey<A>, SocketEntry<A>>(sockets);
+    fn left<A: Family>(&self) -> Vec<String> {
+        let sockets = self.table::<SocketKey<A>, SocketEntry<A>>(A::SOCKETS);
         let sockets = sockets.entries().expect("readable");
-        let buckets = self.table::<u32, SocketBucket<A>>(buckets);
+        let buckets = self.table::<u32, SocketBucket<A>>(A::SOCKET_BUCKETS);
         let buckets = buckets.entries().expect("readable").into_iter();
         let buckets = buckets
             .filter(|(_, bucket)| bucket.key().is_some() || bucket.overflow != 0)

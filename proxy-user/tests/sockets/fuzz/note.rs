@@ -9,10 +9,9 @@ use datapath::read::SocketRow;
 use super::{
     ask::Outlook,
     model::{Judgement, Model, Peer, Route, Seen, chosen},
-    operations::word,
     services::{Backend, pod_at},
 };
-use crate::world::plain;
+use crate::{kept::word, world::plain};
 
 impl Model {
     /// Records the backend that an answer shows, and what later messages may now get.

@@ -6,7 +6,7 @@ use std::{fmt, net::SocketAddr, str::FromStr};
 use clap::ValueEnum;
 
 use crate::{
-    kept::parsed,
+    kept::{parsed, word},
     service::{Endpoint, Service},
     world::From,
 };
@@ -24,46 +24,21 @@ pub(crate) fn numbered(number: u8) -> Service {
     Service::new(number, if is_udp(number) { "UDP" } else { "TCP" }, &[])
 }
 
-impl fmt::Display for Endpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.weight {
-            1 => write!(f, "{}", self.pod),
-            weight => write!(f, "{}*{weight}", self.pod),
-        }
-    }
-}
-
-impl FromStr for Endpoint {
-    type Err = String;
-    fn from_str(word: &str) -> Result<Self, String> {
-        let (pod, weight) = word.split_once('*').unwrap_or((word, "1"));
-        Ok(Self {
-            pod: parsed(pod)?,
-            weight: parsed(weight)?,
-        })
-    }
-}
-
 /// What kind of socket an operation opens: protocol, address family, and where its process runs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Kind {
     pub(crate) udp: bool,
     pub(crate) family: Family,
     pub(crate) place: From,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, ValueEnum)]
 pub(crate) enum Family {
+    #[default]
     V4,
     V6,
     /// An IPv6 socket that can also use IPv4, by mapped addresses.
     Dual,
-}
-
-/// Returns the word for a value: places as `portolan sockets` shows them.
-pub(crate) fn word(value: impl ValueEnum) -> String {
-    let value = value.to_possible_value();
-    value.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 /// An operation of a sequence. The number of a socket or service names it.
@@ -88,10 +63,12 @@ impl fmt::Display for Operation {
         match self {
             Self::Apply(service) => {
                 write!(f, "service {}", service.number)?;
-                let endpoints = service.endpoints.iter();
-                endpoints
-                    .into_iter()
-                    .try_for_each(|endpoint| write!(f, " {endpoint}"))?;
+                for Endpoint { pod, weight } in &service.endpoints {
+                    match weight {
+                        1 => write!(f, " {pod}")?,
+                        _ => write!(f, " {pod}*{weight}")?,
+                    }
+                }
                 for (name, is) in [
                     ("affinity", service.affinity),
                     ("local", service.local),
@@ -152,7 +129,11 @@ fn service(number: u8, words: &[&str]) -> Result<Service, String> {
             "affinity" => service.affinity = true,
             "local" => service.local = true,
             "far" => service.far = true,
-            endpoint => service.endpoints.push(endpoint.parse()?),
+            endpoint => {
+                let (pod, weight) = endpoint.split_once('*').unwrap_or((endpoint, "1"));
+                let (pod, weight) = (parsed(pod)?, parsed(weight)?);
+                service.endpoints.push(Endpoint { pod, weight });
+            }
         }
     }
     Ok(service)

@@ -10,11 +10,9 @@ use std::{
 use super::operations::is_udp;
 use crate::{
     service::{Endpoint, Service},
-    world::{From, NODE, PORT},
+    world::{From, NODE, NODE6, PORT},
 };
 
-/// The node's IPv6 address.
-pub(crate) const NODE6: &str = "fd00:c0::2";
 /// The server pods, by the last number of their addresses.
 pub(crate) const PODS: [u8; 3] = [20, 21, 22];
 
@@ -40,9 +38,10 @@ pub(crate) enum Fate {
     Unclear,
 }
 
+/// A service, and the backend of each of its endpoints.
 struct Live {
     service: Service,
-    incarnations: BTreeMap<u8, u64>,
+    backends: Vec<Backend>,
 }
 
 /// The services. `held`: the backends of session affinity, by service, client's place, and IPv6.
@@ -81,19 +80,23 @@ fn ip(text: &str) -> IpAddr {
 impl Services {
     /// Adds or replaces a service.
     pub(crate) fn apply(&mut self, service: &Service) {
-        let before = self.live.remove(&service.number);
-        let before = before.map(|live| live.incarnations).unwrap_or_default();
-        let mut incarnations = BTreeMap::new();
-        for Endpoint { pod, .. } in &service.endpoints {
+        let number = service.number;
+        let before = self.live.remove(&number);
+        let before = before.map(|live| live.backends).unwrap_or_default();
+        let backend = |Endpoint { pod, .. }: &Endpoint| {
             self.incarnations += 1;
-            let incarnation = before.get(pod).copied().unwrap_or(self.incarnations);
-            incarnations.insert(*pod, incarnation);
-        }
-        let live = Live {
-            service: service.clone(),
-            incarnations,
+            let known = before.iter().find(|one| one.pod == *pod).copied();
+            known.unwrap_or(Backend {
+                service: number,
+                pod: *pod,
+                incarnation: self.incarnations,
+            })
         };
-        self.live.insert(service.number, live);
+        let live = Live {
+            backends: service.endpoints.iter().map(backend).collect(),
+            service: service.clone(),
+        };
+        self.live.insert(number, live);
     }
     pub(crate) fn remove(&mut self, number: u8) {
         self.live.remove(&number);
@@ -104,9 +107,8 @@ impl Services {
     }
     /// Returns true if the backend still serves its service.
     pub(crate) fn serves(&self, backend: Backend) -> bool {
-        self.live
-            .get(&backend.service)
-            .is_some_and(|live| live.incarnations.get(&backend.pod) == Some(&backend.incarnation))
+        let live = self.live.get(&backend.service);
+        live.is_some_and(|live| live.backends.contains(&backend))
     }
     /// Returns the service that has the cluster IP `to`, even if it does not have the port.
     fn of_cluster_ip(&self, to: SocketAddr) -> Option<u8> {
@@ -161,21 +163,14 @@ impl Services {
     /// Returns the backends of the service that new connections and clients get: those with a
     /// weight.
     fn chosen(&self, number: u8) -> Vec<Backend> {
-        let mut backends = self.backends(number);
-        let endpoints = &self.live[&number].service.endpoints;
-        let has_weight = |pod| endpoints.iter().any(|one| one.pod == pod && one.weight > 0);
-        backends.retain(|backend| has_weight(backend.pod));
-        backends
+        let live = &self.live[&number];
+        let all = live.backends.iter().zip(&live.service.endpoints);
+        let chosen = all.filter(|(_, endpoint)| endpoint.weight > 0);
+        chosen.map(|(backend, _)| *backend).collect()
     }
     /// Returns all backends of the service with this number, also those of weight 0.
     pub(crate) fn backends(&self, number: u8) -> Vec<Backend> {
-        let incarnations = self.live[&number].incarnations.iter();
-        let backends = incarnations.map(|(pod, incarnation)| Backend {
-            service: number,
-            pod: *pod,
-            incarnation: *incarnation,
-        });
-        backends.collect()
+        self.live[&number].backends.clone()
     }
     pub(crate) fn has_affinity(&self, number: u8) -> bool {
         self.live

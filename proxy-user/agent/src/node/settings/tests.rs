@@ -2,7 +2,10 @@
 //! Tests of the settings and addresses that a node with some interfaces gets.
 
 use config::RawConfig;
-use control::{model::Object, testing::objects};
+use control::{
+    model::Object,
+    testing::{objects, rows},
+};
 
 use super::*;
 
@@ -70,19 +73,13 @@ fn with_node_cidr_only_pods_of_this_node_are_recognised() {
         let address = Ipv4Addr::from(address).into();
         settings.pods_v4.iter().any(|range| range.contains(address))
     };
-    assert!(told(None).has(Settings::DETECTS_PODS), "nobody yet");
+    // By families: `settings_are_flags_of_the_kernel_programs` of `config`.
+    let detected = told(None).flags & Settings::DETECTS_PODS;
+    assert_eq!(detected, Settings::DETECTS_PODS, "nobody yet");
     assert!(!is_pod(&told(None), [10, 40, 1, 9]));
     own.pod_ranges = Box::new(["10.40.1.0/24".parse().expect("a range")]);
     assert!(is_pod(&told(Some(&own)), [10, 40, 1, 9]));
     assert!(!is_pod(&told(Some(&own)), [10, 40, 2, 9]));
-    let both = [Settings::DETECTS_PODS_V4, Settings::DETECTS_PODS_V6];
-    let detected = |node| both.map(|flag| told(node).has(flag));
-    assert_eq!(detected(None), [true, true]);
-    assert_eq!(
-        detected(Some(&own)),
-        [true, false],
-        "it has no range of IPv6"
-    );
 }
 
 #[test]
@@ -154,44 +151,35 @@ fn a_guessed_internal_ip_gives_a_warning() {
     assert!(reason.contains("nothing can be masqueraded"), "{reason}");
 }
 
+/// Values of nodePortAddresses, where node ports are served then, and where health checks are
+/// answered; `-` is not asked.
+const SERVED: &str = "
+ | 127.0.0.1 192.168.40.2 192.168.41.2 fd00:c0::2 fe80::1 | 0.0.0.0 ::
+0.0.0.0/0,'::/0' | - | 0.0.0.0 ::
+primary | 192.168.40.2 fd00:c0::2 | 192.168.40.2 fd00:c0::2
+192.168.41.0/24 | - | 192.168.41.2 ::
+192.168.41.0/24,fd00::/16 | 192.168.41.2 fd00:c0::2 | -
+127.0.0.0/8,192.168.41.0/24,'fd00::/16','fe80::/10' | - | 127.0.0.1 192.168.41.2 fd00:c0::2
+10.0.0.0/8,'2001:db8::/32' | - |
+";
+
 #[test]
-fn node_ports_are_on_the_addresses_that_the_setting_names_and_all_are_the_nodes() {
-    let joined = |addresses: Vec<&NodeAddress>| {
-        let texts = addresses.iter().map(|one| one.address.to_string());
-        texts.collect::<Vec<_>>().join(" ")
-    };
-    for (setting, expected) in [
-        ("", "127.0.0.1 192.168.40.2 192.168.41.2 fd00:c0::2 fe80::1"),
-        ("primary", "192.168.40.2 fd00:c0::2"),
-        ("192.168.41.0/24,fd00::/16", "192.168.41.2 fd00:c0::2"),
-    ] {
+fn node_ports_and_health_checks_are_where_the_setting_says_and_all_addresses_are_the_nodes() {
+    for [setting, served, answered] in rows(SERVED) {
         let config = config(&format!("nodePortAddresses: [{setting}]\n"));
         let internal = ips(&["192.168.40.2", "fd00:c0::2"]);
         let told = NodeSettings::new(&config, 7, None, &BTreeSet::new(), &internal, &interfaces());
         assert_eq!(told.settings.internal_v4.octets, [192, 168, 40, 2]);
+        let at = |is_wanted: fn(&&NodeAddress) -> bool| {
+            let all = told.addresses.iter().filter(is_wanted);
+            Vec::from_iter(all.map(|one| one.address.to_string())).join(" ")
+        };
         let all = "127.0.0.1 192.168.40.2 192.168.41.2 ::1 fd00:c0::2 fe80::1";
-        assert_eq!(joined(told.addresses.iter().collect()), all);
-        let served = told.addresses.iter().filter(|one| one.node_ports);
-        assert_eq!(joined(served.collect()), expected);
+        assert_eq!(at(|_| true), all);
+        let found = at(|one| one.node_ports);
+        assert!(served == "-" || found == served, "{setting}: {found}");
+        let found = health_check_addresses(&config, &told.addresses);
+        let found = Vec::from_iter(found.iter().map(ToString::to_string)).join(" ");
+        assert!(answered == "-" || found == answered, "{setting}: {found}");
     }
-}
-
-#[test]
-fn health_checks_are_answered_where_node_ports_are_served() {
-    let at = |setting: &str| {
-        let config = config(&format!("nodePortAddresses: [{setting}]\n"));
-        let internal = ips(&["192.168.40.2", "fd00:c0::2"]);
-        let told = NodeSettings::new(&config, 7, None, &BTreeSet::new(), &internal, &interfaces());
-        let at = health_check_addresses(&config, &told.addresses);
-        Vec::from_iter(at.iter().map(ToString::to_string))
-    };
-    assert_eq!(at(""), ["0.0.0.0", "::"]);
-    assert_eq!(at("0.0.0.0/0,'::/0'"), ["0.0.0.0", "::"]);
-    assert_eq!(at("primary"), ["192.168.40.2", "fd00:c0::2"]);
-    assert_eq!(at("192.168.41.0/24"), ["192.168.41.2", "::"]);
-    assert_eq!(
-        at("127.0.0.0/8,192.168.41.0/24,'fd00::/16','fe80::/10'"),
-        ["127.0.0.1", "192.168.41.2", "fd00:c0::2"]
-    );
-    assert_eq!(at("10.0.0.0/8,'2001:db8::/32'"), [""; 0]);
 }

@@ -16,15 +16,12 @@ use crate::testing::{Cluster, endpoint, service, slice};
 fn base() -> String {
     let class = class("l4", "controllerName: portolan.dev/l4");
     let namespaces = "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: {team: shop}}\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: till, labels: {team: till}}\n---\n";
+    let of_till = [(2, "node-a"), (3, "node-b")].map(|(octet, node)| endpoint(octet, node, ""));
     let services = [
         service("cart", "10.96.0.1", ""),
         slice("cart-1", "cart", &[endpoint(1, "node-a", "")]),
         service("till", "10.96.0.2", ""),
-        slice(
-            "till-1",
-            "till",
-            &[endpoint(2, "node-a", ""), endpoint(3, "node-b", "")],
-        ),
+        slice("till-1", "till", &of_till),
     ];
     format!("{class}{namespaces}{}", services.concat())
 }
@@ -64,23 +61,27 @@ fn class(name: &str, spec: &str) -> String {
     )
 }
 
+/// The conditions of a Gateway that is served.
+const FINE: &str = "Accepted=True Accepted, Programmed=True Programmed";
+
 /// Lets routes of the namespace `till` refer to the Service `cart`.
 const GRANT: &str = "apiVersion: gateway.networking.k8s.io/v1\nkind: ReferenceGrant\nmetadata: {name: g, namespace: shop}\nspec: {from: [{group: gateway.networking.k8s.io, kind: TCPRoute, namespace: till}], to: [{group: '', kind: Service, name: cart}]}\n---\n";
 /// A listener for routes of every namespace, and such a route.
 const FROM_ALL: &str =
     "{name: web, protocol: TCP, port: 80, allowedRoutes: {namespaces: {from: All}}}";
 fn of_till() -> String {
-    let parent = "{name: edge, namespace: shop}";
+    let backend = "{name: cart, namespace: shop, port: 80}";
     route(
         "TCPRoute",
         "till/cart",
-        parent,
-        "{name: cart, namespace: shop, port: 80}",
+        "{name: edge, namespace: shop}",
+        backend,
     )
 }
 
 /// The Service that is made for the Gateway `edge`, as a load balancer has served it.
 const MADE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: gateway-edge, namespace: shop, labels: {portolan.dev/gateway: gateway-edge}, annotations: {portolan.dev/applied: x}, ownerReferences: [{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, name: edge, uid: uid-edge}]}\nspec: {type: LoadBalancer, clusterIP: 10.96.0.50, ports: [{name: tcp-80, port: 80, nodePort: 30080}]}\nstatus: {loadBalancer: {ingress: [{ip: 203.0.113.7}]}}\n---\n";
+const SERVICE: &str = "Service shop/gateway-edge";
 
 /// An EndpointSlice `shop/<name>` that was made for the Gateway `edge`.
 fn made_slice(name: &str, endpoints: &[String]) -> String {
@@ -97,10 +98,11 @@ fn cluster(objects: &[String]) -> Cluster {
     Cluster::new(&format!("{}{}", base(), objects.concat()))
 }
 
-/// Returns the status among these writes that is to be written about an object.
+/// Returns the status among these writes that is to be written about an object, or the object
+/// itself if that is to be applied.
 fn written(writes: &[(String, Option<Write>)], object: &str) -> Value {
     match writes.iter().find(|(name, _)| name == object) {
-        Some((_, Some(Write::Status(status)))) => status.clone(),
+        Some((_, Some(Write::Status(value) | Write::Apply(value)))) => value.clone(),
         other => panic!("{object}: {other:?}"),
     }
 }

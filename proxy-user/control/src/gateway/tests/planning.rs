@@ -7,7 +7,7 @@ use rstest::rstest;
 use super::*;
 use crate::{
     plan::PortPlan,
-    testing::{backends, frontends},
+    testing::{backends, created, frontends, weights},
 };
 
 const PLAN: &str = "shop/gateway:edge";
@@ -32,10 +32,8 @@ fn a_route_leads_from_the_given_address_to_the_endpoints_of_its_service() {
     assert_eq!(reached(&ports[0]), ["10.40.1.1:8080"]);
     // A change of the endpoints plans the service and the Gateway, and nothing else.
     let endpoints = [1, 9].map(|octet| endpoint(octet, "node-a", ""));
-    assert_eq!(
-        cluster.apply(&slice("cart-1", "cart", &endpoints)),
-        ["shop/cart", PLAN]
-    );
+    let changed = slice("cart-1", "cart", &endpoints);
+    assert_eq!(cluster.apply(&changed), ["shop/cart", PLAN]);
     let grown = &self::ports(&cluster)[0];
     assert_eq!(reached(grown), ["10.40.1.1:8080", "10.40.1.9:8080"]);
 }
@@ -58,23 +56,19 @@ fn tcp_and_udp_may_have_the_same_port() {
 
 #[test]
 fn a_listener_serves_the_oldest_of_its_routes_and_the_next_when_that_is_gone() {
-    let aged = |name: &str, day: u8, backend: &str| {
-        let time = format!("creationTimestamp: '2026-01-0{day}T00:00:00Z'");
-        route("TCPRoute", name, EDGE, backend).replace("generation: 5", &time)
-    };
+    let till = route("TCPRoute", "shop/a", EDGE, "{name: till, port: 80}");
+    let cart = route("TCPRoute", "shop/b", EDGE, CART);
     let mut cluster = cluster(&[
         edge(ADDRESS),
-        aged("shop/a", 2, "{name: till, port: 80}"),
-        aged("shop/b", 1, CART),
+        created("2026-01-02", &till),
+        created("2026-01-01", &cart),
     ]);
     assert_eq!(reached(&ports(&cluster)[0]), ["10.40.1.1:8080"]);
     let listener = &status(&mut cluster, "Gateway shop/edge")["listeners"][0];
     assert_eq!(listener["attachedRoutes"], 2);
     cluster.delete(crate::model::Kind::TcpRoute, "shop/b");
-    assert_eq!(
-        reached(&ports(&cluster)[0]),
-        ["10.40.1.2:8080", "10.40.1.3:8080"]
-    );
+    let of_till = ["10.40.1.2:8080", "10.40.1.3:8080"];
+    assert_eq!(reached(&ports(&cluster)[0]), of_till);
 }
 
 #[test]
@@ -123,12 +117,8 @@ fn a_gateway_without_addresses_is_served_where_its_service_is() {
     let (plan, _) = cluster.plan("shop/gateway-edge");
     assert_eq!(plan.ports, []);
     let port = &ports(&cluster)[0];
-    let expected = [
-        "ClusterIp 10.96.0.50:80",
-        "LoadBalancer 203.0.113.7:80",
-        "NodePort 0.0.0.0:30080",
-    ];
-    assert_eq!(frontends(&port.v4), expected);
+    let expected = "ClusterIp 10.96.0.50:80, LoadBalancer 203.0.113.7:80, NodePort 0.0.0.0:30080";
+    assert_eq!(frontends(&port.v4).join(", "), expected);
     assert_eq!(reached(port), ["10.40.1.1:8080"]);
     let said = status(&mut cluster, "Gateway shop/edge");
     let address = serde_json::json!([{"type": "IPAddress", "value": "203.0.113.7"}]);
@@ -167,24 +157,18 @@ fn clashes_are_said_in_status_and_warning_and_end_with_their_cause() {
     assert_eq!(conditions(&said), expected);
     let listener = &said["listeners"][0];
     assert!(conditions(listener).starts_with("Accepted=False PortUnavailable, "));
-    assert_eq!(
-        listener["conditions"][0]["message"],
-        reason("Gateway shop/edge")
-    );
+    let message = &listener["conditions"][0]["message"];
+    assert_eq!(*message, reason("Gateway shop/edge"));
     // A younger Service takes it from none, an older one from both.
     for named in [
         ", type: LoadBalancer}\nstatus: {loadBalancer: {ingress: [{ip: 198.51.100.1}]}",
         ", externalIPs: [198.51.100.1]",
     ] {
         let service = service("web", "10.96.0.9", named);
-        let of = |day: &str| {
-            let time = format!("namespace: shop, creationTimestamp: '{day}T00:00:00Z'");
-            service.replace("namespace: shop", &time)
-        };
-        cluster.apply(&of("2026-03-01"));
+        cluster.apply(&created("2026-03-01", &service));
         assert_eq!(frontends(&ports(&cluster)[0].v4), [BALANCER]);
         assert_eq!(cluster.plan("shop/web").1.len(), 1);
-        cluster.apply(&of("2025-12-01"));
+        cluster.apply(&created("2025-12-01", &service));
     }
     let planned = cluster.gateway_plan(PLAN);
     assert_eq!(planned.warnings[0].object, "Gateway shop/edge");
@@ -194,10 +178,7 @@ fn clashes_are_said_in_status_and_warning_and_end_with_their_cause() {
     assert_eq!(frontends(&ports(&cluster)[0].v4), [BALANCER]);
     cluster.delete(crate::model::Kind::Gateway, "shop/edge");
     let said = status(&mut cluster, "Gateway shop/young");
-    assert_eq!(
-        conditions(&said),
-        "Accepted=True Accepted, Programmed=True Programmed"
-    );
+    assert_eq!(conditions(&said), FINE);
 }
 
 /// A Gateway whose Service has `externalTrafficPolicy: Local`, the services `a` with endpoints 1, 2
@@ -216,16 +197,6 @@ fn with_local_policy(nodes: [&str; 4]) -> Cluster {
         service("b", "10.96.0.4", ""),
         slice("b-1", "b", &[endpoint(4, four, "")]),
     ])
-}
-
-/// Returns the backends of a set, each with the last octet of its address and its weight in the
-/// set.
-fn weights(port: &PortPlan, set: EndpointSet) -> Vec<(u8, u32)> {
-    let backends = port.v4.backends.iter();
-    let members = backends.filter(|backend| backend.sets.intersects(set));
-    members
-        .map(|backend| (backend.address.octets[3], backend.weight_in(set)))
-        .collect()
 }
 
 #[rstest]

@@ -41,11 +41,8 @@ fn deletion_in_every_order_leaves_nothing() {
 
 #[test]
 fn a_gateway_without_addresses_gets_a_service() {
-    let name = "Service shop/gateway-edge";
     let mut cluster = cluster(&[edge(", infrastructure: {labels: {a: b}}")]);
-    let Some(Some(Write::Apply(made))) = about(&mut cluster, name) else {
-        panic!("no Service")
-    };
+    let made = written(&cluster.report().0, SERVICE);
     assert_eq!(made["spec"]["type"], "LoadBalancer");
     assert_eq!(made["spec"]["ports"][0]["port"], 80);
     assert_eq!(made["metadata"]["labels"]["a"], "b");
@@ -53,37 +50,23 @@ fn a_gateway_without_addresses_gets_a_service() {
     // With addresses of its own it wants none.
     cluster.apply(MADE);
     cluster.apply(&edge(ADDRESS));
-    assert_eq!(about(&mut cluster, name), Some(Some(Write::Delete)));
+    assert_eq!(about(&mut cluster, SERVICE), Some(Some(Write::Delete)));
     cluster.delete(Kind::Service, "shop/gateway-edge");
-    assert_eq!(about(&mut cluster, name).flatten(), None);
+    assert_eq!(about(&mut cluster, SERVICE).flatten(), None);
 }
 
 /// An agent that starts, or a server that lists no Gateways: the garbage collector knows better.
 #[test]
 fn the_service_of_a_gateway_that_was_never_known_is_left_alone() {
-    let [name, slice] = [
-        "Service shop/gateway-edge",
-        "EndpointSlice shop/gateway-edge-x",
-    ];
+    let slice = "EndpointSlice shop/gateway-edge-x";
     let mut cluster = cluster(&[MADE.to_owned(), made_slice("gateway-edge-x", &[])]);
-    assert_eq!(about(&mut cluster, name).flatten(), None);
+    assert_eq!(about(&mut cluster, SERVICE).flatten(), None);
     assert_eq!(about(&mut cluster, slice).flatten(), None);
     // Once it is known, its end is the end of both.
     cluster.apply(&edge(""));
     cluster.report();
     cluster.delete(Kind::Gateway, "shop/edge");
-    assert_eq!(about(&mut cluster, name), Some(Some(Write::Delete)));
+    assert_eq!(about(&mut cluster, SERVICE), Some(Some(Write::Delete)));
     cluster.delete(Kind::Service, "shop/gateway-edge");
     assert_eq!(about(&mut cluster, slice), Some(Some(Write::Delete)));
-}
-
-#[test]
-fn a_service_of_users_with_that_name_is_left_alone() {
-    let mut cluster = cluster(&[service("gateway-edge", "10.96.0.50", ""), edge("")]);
-    let (writes, warnings) = cluster.report();
-    assert!(writes.contains(&("Service shop/gateway-edge".to_owned(), None)));
-    assert!(
-        warnings[0].contains("wants a Service of this name"),
-        "{warnings:?}"
-    );
 }

@@ -13,12 +13,7 @@ use crate::{
 fn a_route_and_its_gateway_are_accepted_resolved_and_programmed() {
     let mut cluster = cluster(&[
         edge(ADDRESS),
-        route(
-            "TCPRoute",
-            "shop/cart",
-            "{name: edge, sectionName: web, port: 80}",
-            CART,
-        ),
+        to(CART).replace(EDGE, "{name: edge, sectionName: web, port: 80}"),
     ]);
     let (writes, warnings) = cluster.report();
     assert_eq!(warnings, [""; 0]);
@@ -26,10 +21,7 @@ fn a_route_and_its_gateway_are_accepted_resolved_and_programmed() {
     let class = of("GatewayClass l4");
     assert_eq!(conditions(&class), "Accepted=True Accepted");
     let said = of("Gateway shop/edge");
-    assert_eq!(
-        conditions(&said),
-        "Accepted=True Accepted, Programmed=True Programmed"
-    );
+    assert_eq!(conditions(&said), FINE);
     assert_eq!(said["conditions"][0]["observedGeneration"], 3);
     let address = json!([{"type": "IPAddress", "value": "198.51.100.1"}]);
     assert_eq!(said["addresses"], address);
@@ -41,80 +33,63 @@ fn a_route_and_its_gateway_are_accepted_resolved_and_programmed() {
     let kinds = json!([{"group": "gateway.networking.k8s.io", "kind": "TCPRoute"}]);
     assert_eq!(listener["supportedKinds"], kinds);
     let parent = &of("TCPRoute shop/cart")["parents"][0];
-    assert_eq!(
-        conditions(parent),
-        "Accepted=True Accepted, ResolvedRefs=True ResolvedRefs"
-    );
+    let expected = "Accepted=True Accepted, ResolvedRefs=True ResolvedRefs";
+    assert_eq!(conditions(parent), expected);
     assert_eq!(parent["controllerName"], "portolan.dev/l4");
     assert_eq!(parent["conditions"][0]["observedGeneration"], 5);
     let reference = json!({"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "edge", "sectionName": "web", "port": 80});
     assert_eq!(parent["parentRef"], reference);
 }
 
-/// Protocol and more of a listener, a route of its port 80, its parent, and the condition.
-const ACCEPTED: &str = "
-TCP | shop/cart | | True Accepted
-TCP | shop/cart | , sectionName: other | False NoMatchingParent
-TCP | shop/cart | , port: 81 | False NoMatchingParent
-UDP | shop/cart | | False NotAllowedByListeners
-HTTP | shop/cart | | False NotAllowedByListeners
-TCP, allowedRoutes: {kinds: [{kind: UDPRoute}]} | shop/cart | | False NotAllowedByListeners
-TCP, allowedRoutes: {kinds: [{kind: TCPRoute}]} | shop/cart | | True Accepted
-TCP | till/cart | , namespace: shop | False NotAllowedByListeners
+/// Protocol and more of a listener, a route of its port 80, its parent, a backend beside another
+/// one, and its conditions.
+const ROUTES: &str = "
+TCP | TCPRoute shop/cart | | | True Accepted
+TCP | TCPRoute shop/cart | , sectionName: other | | False NoMatchingParent
+TCP | TCPRoute shop/cart | , port: 81 | | False NoMatchingParent
+UDP | TCPRoute shop/cart | | | False NotAllowedByListeners
+HTTP | TCPRoute shop/cart | | | False NotAllowedByListeners
+TCP, allowedRoutes: {kinds: [{kind: UDPRoute}]} | TCPRoute shop/cart | | | False NotAllowedByListeners
+TCP, allowedRoutes: {kinds: [{kind: TCPRoute}]} | TCPRoute shop/cart | | | True Accepted
+TCP | TCPRoute till/cart | , namespace: shop | | False NotAllowedByListeners
 TCP, allowedRoutes: {namespaces: {from: Selector, selector: {matchLabels: {team: till}}}}
-  | till/cart | , namespace: shop | True Accepted
+  | TCPRoute till/cart | , namespace: shop | | True Accepted
 TCP, allowedRoutes: {namespaces: {from: Selector, selector: {matchLabels: {team: till}}}}
-  | shop/cart | | False NotAllowedByListeners
-TCP, allowedRoutes: {namespaces: {from: All}} | till/cart | , namespace: shop | True Accepted
-TCP, allowedRoutes: {namespaces: {from: None}} | shop/cart | | False NotAllowedByListeners
+  | TCPRoute shop/cart | | | False NotAllowedByListeners
+TCP, allowedRoutes: {namespaces: {from: All}}
+  | TCPRoute till/cart | , namespace: shop | | True Accepted
+TCP, allowedRoutes: {namespaces: {from: None}}
+  | TCPRoute shop/cart | | | False NotAllowedByListeners
+TCP | TCPRoute shop/cart | | name: none, port: 80 | True Accepted, ResolvedRefs=False BackendNotFound
+TCP | TCPRoute shop/cart | | name: cart, port: 81 | True Accepted, ResolvedRefs=False BackendNotFound
+TCP | TCPRoute shop/cart | | name: cart | True Accepted, ResolvedRefs=False BackendNotFound
+TCP | TCPRoute shop/cart | | name: cart, kind: Bucket, group: a.b, port: 80
+  | True Accepted, ResolvedRefs=False InvalidKind
+TCP | TCPRoute shop/cart | | name: cart, namespace: till, port: 80
+  | True Accepted, ResolvedRefs=False RefNotPermitted
+UDP | UDPRoute shop/cart | | name: cart, port: 80
+  | True Accepted, ResolvedRefs=False UnsupportedProtocol
 ";
 
 #[test]
-fn a_route_is_accepted_by_the_listeners_that_allow_it() {
-    for [listener, name, parent, expected] in rows(ACCEPTED) {
+fn a_route_is_accepted_by_listeners_that_allow_it_whether_its_backends_are_resolved_or_not() {
+    for [listener, object, parent, backend, expected] in rows(ROUTES) {
         let listener = format!("{{name: web, port: 80, protocol: {listener}}}");
+        let (kind, name) = object.split_once(' ').expect("kind and name");
+        let backends = match &*backend {
+            "" => CART.to_owned(),
+            backend => format!("{CART}, {{{backend}}}"),
+        };
         let mut cluster = cluster(&[
             gateway("edge", ADDRESS, &listener),
-            route("TCPRoute", &name, &format!("{{name: edge{parent}}}"), CART),
+            route(kind, name, &format!("{{name: edge{parent}}}"), &backends),
         ]);
         let (writes, warnings) = cluster.report();
-        let parent = &written(&writes, &format!("TCPRoute {name}"))["parents"][0];
-        assert!(
-            conditions(parent).starts_with(&format!("Accepted={expected}, ")),
-            "{parent}"
-        );
-        let warned = |one: &String| one.starts_with(&format!("TCPRoute {name}"));
-        let is_warned = warnings.iter().any(warned);
+        let conditions = conditions(&written(&writes, &object)["parents"][0]) + ", ";
+        let begins = format!("Accepted={expected}, ");
+        assert!(conditions.starts_with(&begins), "{object}: {conditions}");
+        let is_warned = warnings.iter().any(|one| one.starts_with(&object));
         assert!(is_warned || expected == "True Accepted", "{warnings:?}");
-    }
-}
-
-/// The protocol of a listener and a route, a backend of that beside another one, and the reason why
-/// it is not resolved.
-const UNRESOLVED: &str = "
-TCP | name: none, port: 80 | BackendNotFound
-TCP | name: cart, port: 81 | BackendNotFound
-TCP | name: cart | BackendNotFound
-TCP | name: cart, kind: Bucket, group: a.b, port: 80 | InvalidKind
-TCP | name: cart, namespace: till, port: 80 | RefNotPermitted
-UDP | name: cart, port: 80 | UnsupportedProtocol
-";
-
-#[test]
-fn an_unresolved_backend_is_said_and_the_route_stays_accepted() {
-    for [protocol, backend, reason] in rows(UNRESOLVED) {
-        let (kind, backends) = (format!("{protocol}Route"), format!("{CART}, {{{backend}}}"));
-        let mut cluster = cluster(&[
-            gateway(
-                "edge",
-                ADDRESS,
-                &format!("{{name: web, protocol: {protocol}, port: 80}}"),
-            ),
-            route(&kind, "shop/cart", EDGE, &backends),
-        ]);
-        let said = status(&mut cluster, &format!("{kind} shop/cart"));
-        let expected = format!("Accepted=True Accepted, ResolvedRefs=False {reason}");
-        assert_eq!(conditions(&said["parents"][0]), expected);
     }
 }
 
@@ -123,10 +98,8 @@ fn a_grant_permits_a_reference_until_it_is_deleted() {
     let mut cluster = cluster(&[gateway("edge", ADDRESS, FROM_ALL), of_till()]);
     let resolves = |cluster: &mut Cluster, expected: &str| {
         let said = status(cluster, "TCPRoute till/cart");
-        assert!(
-            conditions(&said["parents"][0]).ends_with(expected),
-            "{said}"
-        );
+        let found = conditions(&said["parents"][0]);
+        assert!(found.ends_with(expected), "{said}");
     };
     resolves(&mut cluster, "ResolvedRefs=False RefNotPermitted");
     assert_eq!(cluster.apply(GRANT), ["shop/gateway:edge"]);
@@ -171,10 +144,8 @@ fn a_gateway_says_what_is_wrong_with_it() {
         let expected = format!("Accepted={accepted}, Programmed={programmed}");
         assert_eq!(conditions(&said), expected, "{rest} {listeners}");
         let listener = conditions(&said["listeners"][0]);
-        assert!(
-            listener.starts_with(&format!("Accepted={first}, ")),
-            "{listeners}: {listener}"
-        );
+        let begins = format!("Accepted={first}, ");
+        assert!(listener.starts_with(&begins), "{listeners}: {listener}");
     }
 }
 
@@ -204,7 +175,7 @@ fn what_is_not_ours_gets_no_status() {
 }
 
 #[test]
-fn a_status_that_an_object_has_already_is_not_written_again() {
+fn a_status_that_a_route_has_is_not_written_again_and_withdrawn_when_its_gateway_is_gone() {
     let objects = [edge(ADDRESS), to(CART)];
     let mut cluster = cluster(&objects);
     let said = status(&mut cluster, "TCPRoute shop/cart");
@@ -216,19 +187,9 @@ fn a_status_that_an_object_has_already_is_not_written_again() {
     assert_eq!(digest(Kind::TcpRoute, &has), digest(Kind::TcpRoute, &said));
     cluster.apply(&objects[1].replace("\n---", &format!("\nstatus: {has}\n---")));
     assert_eq!(about(&mut cluster, "TCPRoute shop/cart"), Some(None));
-}
-
-#[test]
-fn when_a_gateway_is_gone_our_entry_of_its_routes_is_withdrawn() {
-    let objects = [edge(ADDRESS), to(CART)];
-    let mut cluster = cluster(&objects);
-    let said = status(&mut cluster, "TCPRoute shop/cart");
-    cluster.apply(&objects[1].replace("\n---", &format!("\nstatus: {said}\n---")));
     cluster.delete(Kind::Gateway, "shop/edge");
-    assert_eq!(
-        status(&mut cluster, "TCPRoute shop/cart"),
-        json!({"parents": []})
-    );
+    let said = status(&mut cluster, "TCPRoute shop/cart");
+    assert_eq!(said, json!({"parents": []}));
 }
 
 #[test]
@@ -236,13 +197,12 @@ fn parts_that_cannot_be_read_are_warnings_and_the_rest_goes_on() {
     let listeners = "{name: web, protocol: TCP, port: 80}, {name: bad, protocol: TCP, port: 70000}, {name: worse, protocol: [TCP], port: 81}";
     let yaml = gateway("edge", ADDRESS, listeners);
     let warnings = crate::testing::complaints(&yaml);
-    for (at, place) in ["[1]: port 70000 is not", "[2].protocol"]
-        .iter()
-        .enumerate()
-    {
+    let places = ["[1]: port 70000 is not", "[2].protocol"];
+    for (warning, place) in warnings.iter().zip(places) {
         let begins = format!("Gateway shop/edge: spec.listeners{place}");
-        assert!(warnings[at].starts_with(&begins), "{warnings:?}");
+        assert!(warning.starts_with(&begins), "{warnings:?}");
     }
+    assert!(warnings.len() >= places.len(), "{warnings:?}");
     let said = status(&mut cluster(&[yaml]), "Gateway shop/edge");
     assert_eq!(said["listeners"].as_array().map(Vec::len), Some(1));
 }

@@ -59,31 +59,3 @@ impl Selector {
             )
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::rows;
-
-    const SELECTORS: &str = r#"
-{} | true
-{"matchLabels": {"team": "shop"}} | true
-{"matchLabels": {"team": "till"}} | false
-{"matchLabels": {"other": ""}} | false
-{"matchExpressions": [{"key": "team", "operator": "In", "values": ["a", "shop"]}]} | true
-{"matchExpressions": [{"key": "team", "operator": "NotIn", "values": ["shop"]}]} | false
-{"matchExpressions": [{"key": "other", "operator": "NotIn", "values": ["shop"]}]} | true
-{"matchExpressions": [{"key": "team", "operator": "Exists"}]} | true
-{"matchExpressions": [{"key": "team", "operator": "DoesNotExist"}]} | false
-{"matchExpressions": [{"key": "other", "operator": "NotIn"}]} | false
-"#;
-
-    #[test]
-    fn a_selector_matches_labels_as_kubernetes_does() {
-        let labels = Labels::from([("team".into(), "shop".into())]);
-        for [text, expected] in rows(SELECTORS) {
-            let selector: Selector = serde_json::from_str(&text).expect("a selector");
-            assert_eq!(selector.matches(&labels).to_string(), expected, "{text}");
-        }
-    }
-}

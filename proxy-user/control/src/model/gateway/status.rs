@@ -132,11 +132,7 @@ mod tests {
     use super::*;
 
     fn condition(kind: &str, holds: &str, time: Option<&str>) -> Value {
-        let mut one = json!({"type": kind, "status": holds, "reason": "R", "message": ""});
-        if let Some(time) = time {
-            one["lastTransitionTime"] = json!(time);
-        }
-        one
+        json!({"type": kind, "status": holds, "reason": "R", "message": "", "lastTransitionTime": time})
     }
 
     #[test]

@@ -102,22 +102,19 @@ fn a_load_balancer_ip_of_a_family_that_the_service_has_not_is_no_fault() {
     assert_eq!(external(&service), [IpAddr::from([192, 0, 2, 1])]);
 }
 
-#[rstest]
-#[case(None, None, true)]
-#[case(None, Some("canary"), false)]
-#[case(Some("canary"), Some("canary"), true)]
-#[case(Some("canary"), Some("other"), false)]
-#[case(Some("canary"), None, false)]
-fn only_services_of_the_proxy_name_are_served(
-    #[case] ours: Option<&str>,
-    #[case] label: Option<&str>,
-    #[case] is_served: bool,
-) {
-    let label = label.map(|name| format!("service.kubernetes.io/service-proxy-name: {name}"));
-    let labels = format!("metadata: {{labels: {{{}}}, ", label.unwrap_or_default());
-    let yaml = service("cart", "172.30.0.1", "").replace("metadata: {", &labels);
-    let mut converter = Converter::new("node-a");
-    converter.proxy_name = ours.map(str::to_owned);
-    let (service, reasons) = read_by(converter, &yaml);
-    assert_eq!((service.cluster_v4.is_some(), reasons), (is_served, vec![]));
+#[test]
+fn only_services_of_the_proxy_name_are_served() {
+    let label = "service.kubernetes.io/service-proxy-name";
+    for (labels, is_served) in [
+        (format!("{label}: canary"), true),
+        (format!("{label}: other"), false),
+        (String::new(), false),
+    ] {
+        let labels = format!("metadata: {{labels: {{{labels}}}, ");
+        let yaml = service("cart", "172.30.0.1", "").replace("metadata: {", &labels);
+        let mut converter = Converter::new("node-a");
+        converter.proxy_name = Some("canary".to_owned());
+        let (service, reasons) = read_by(converter, &yaml);
+        assert_eq!((service.cluster_v4.is_some(), reasons), (is_served, vec![]));
+    }
 }

@@ -4,58 +4,34 @@
 use proptest::prelude::*;
 use serde_json::json;
 
+use super::{ZONE_NODE, endpoints::A};
 use crate::{
     documents,
     model::{Converter, gateway::tests::OBJECTS},
-    testing::{Cluster, NODE, damaged},
+    testing::{Cluster, NODE, damaged, endpoint, service, slice},
 };
 
-const YAML: &str = "
-apiVersion: v1
-kind: Service
-metadata: {name: cart, namespace: shop, labels: {app: cart}, annotations: {service.kubernetes.io/topology-mode: Auto}}
-spec:
-  type: LoadBalancer
-  clusterIP: 172.30.0.1
-  clusterIPs: [172.30.0.1, 'fd00:30::1']
-  ipFamilies: [IPv4, IPv6]
-  externalIPs: [192.0.2.1]
-  externalTrafficPolicy: Local
-  internalTrafficPolicy: Cluster
-  healthCheckNodePort: 31000
-  sessionAffinity: ClientIP
-  sessionAffinityConfig: {clientIP: {timeoutSeconds: 60}}
-  loadBalancerSourceRanges: [203.0.113.0/24]
-  ports:
-    - {name: http, port: 80, targetPort: web, nodePort: 30080}
-    - {name: dns, port: 53, protocol: UDP}
-status: {loadBalancer: {ingress: [{ip: 198.51.100.1, ipMode: VIP}]}}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: cart-1, namespace: shop, labels: {kubernetes.io/service-name: cart}}
-addressType: IPv4
-ports: [{name: http, protocol: TCP, port: 8080}, {name: dns, protocol: UDP, port: 53}]
-endpoints:
-  - {addresses: [10.40.1.10], nodeName: node-a, zone: a, conditions: {ready: true, serving: true, terminating: false}}
-  - {addresses: [10.40.2.10], nodeName: node-b, hints: {forZones: [{name: a}]}}
----
-apiVersion: v1
-kind: Node
-metadata: {name: node-a, labels: {topology.kubernetes.io/zone: a}}
-spec: {podCIDRs: [10.40.1.0/24]}
-status: {addresses: [{type: InternalIP, address: 192.168.40.2}]}
----
-apiVersion: networking.k8s.io/v1
-kind: ServiceCIDR
-metadata: {name: kubernetes}
-spec: {cidrs: [172.30.0.0/16, 'fd00:30::/108']}
-";
+fn yaml() -> String {
+    let rest = ", clusterIPs: [172.30.0.1, 'fd00:30::1'], ipFamilies: [IPv4, IPv6], type: LoadBalancer, externalIPs: [192.0.2.1], externalTrafficPolicy: Local, internalTrafficPolicy: Cluster, healthCheckNodePort: 31000, sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 60}}, loadBalancerSourceRanges: [203.0.113.0/24]}\nstatus: {loadBalancer: {ingress: [{ip: 198.51.100.1, ipMode: VIP}]}";
+    let ports = "port: 80, targetPort: web, nodePort: 30080}, {name: dns, port: 53, protocol: UDP}";
+    let ready = ", zone: a, conditions: {ready: true, serving: true, terminating: false}";
+    let endpoints = [endpoint(1, "node-a", ready), endpoint(2, "node-b", A)];
+    let slice = slice("cart-1", "cart", &endpoints);
+    let ranges = "apiVersion: networking.k8s.io/v1\nkind: ServiceCIDR\nmetadata: {name: kubernetes}\nspec: {cidrs: [172.30.0.0/16, 'fd00:30::/108']}\n";
+    [
+        &*service("cart", "172.30.0.1", rest).replace("port: 80}", ports),
+        &*slice.replace("8080}", "8080}, {name: dns, protocol: UDP, port: 53}"),
+        &*ZONE_NODE.replace("status:", "spec: {podCIDRs: [10.40.1.0/24]}\nstatus:"),
+        ranges,
+    ]
+    .concat()
+}
 
 fn files() -> [(&'static str, String); 3] {
-    let list = json!({"kind": "List", "items": documents::values("a.yaml", YAML)});
+    let yaml = yaml();
+    let list = json!({"kind": "List", "items": documents::values("a.yaml", &yaml)});
     [
-        ("a.yaml", YAML.to_owned()),
+        ("a.yaml", yaml),
         ("a.json", list.to_string()),
         ("b.yaml", OBJECTS.to_owned()),
     ]

@@ -10,8 +10,7 @@ use rstest::rstest;
 use super::{DRAINING, GONE, LOCAL_BALANCER, READY, UNREADY, ZONE_NODE, port};
 use crate::{
     model::Kind,
-    plan::PortPlan,
-    testing::{Cluster, endpoint, service, slice},
+    testing::{Cluster, endpoint, service, slice, weights},
 };
 
 pub(super) const A: &str = ", hints: {forZones: [{name: zone-a}]}";
@@ -40,13 +39,6 @@ fn cluster(slices: &[Slice<'_>]) -> Cluster {
         yaml += &slice.replace("metadata: {", &format!("metadata: {{{annotation}"));
     }
     Cluster::new(&yaml)
-}
-
-/// Returns the last octets and weights of the backends in a set.
-fn weights(plan: &PortPlan, set: EndpointSet) -> Vec<(u8, u32)> {
-    let backends = plan.v4.backends.iter();
-    let chosen = backends.filter(|backend| backend.sets.intersects(set));
-    chosen.map(|b| (b.address.octets[3], b.weight)).collect()
 }
 
 #[rstest]

@@ -7,13 +7,12 @@ mod damage;
 mod endpoints;
 mod frontends;
 pub(crate) mod scale;
-mod source_ranges;
 
 use proxy_common::{FrontendKind, ServiceFlags, V4};
 
 use crate::{
     plan::{FamilyPlan, PortPlan},
-    testing::Cluster,
+    testing::{Cluster, service},
 };
 
 const READY: &str = "";
@@ -27,6 +26,14 @@ fn port(cluster: &Cluster, text: &str) -> PortPlan {
     let (plan, warnings) = cluster.plan(text);
     assert_eq!(warnings, []);
     plan.ports.into_iter().next().expect("a port")
+}
+
+/// Returns the port of a service `shop/cart` with more fields of its spec.
+fn cart(rest: &str) -> PortPlan {
+    port(
+        &Cluster::new(&service("cart", "172.30.0.1", rest)),
+        "shop/cart",
+    )
 }
 
 fn flags(family: &FamilyPlan<V4>, kind: FrontendKind) -> ServiceFlags {

@@ -25,11 +25,8 @@ fn addresses(n: usize) -> impl Iterator<Item = String> {
 fn service(name: &str, ports: &[Value], ranges: usize, external: usize) -> Value {
     let ranges: Vec<_> = addresses(ranges).map(|ip| format!("{ip}/32")).collect();
     let external: Vec<_> = addresses(external).collect();
-    let ingress = external.iter().map(|ip| json!({"ip": ip}));
-    let ingress: Vec<_> = [json!({"ip": "192.0.2.1"})]
-        .into_iter()
-        .chain(ingress)
-        .collect();
+    let ingress = external.iter().map(String::as_str).chain(["192.0.2.1"]);
+    let ingress: Vec<_> = ingress.map(|ip| json!({"ip": ip})).collect();
     json!({
         "metadata": {"name": name, "namespace": "shop"},
         "spec": {
@@ -41,9 +38,8 @@ fn service(name: &str, ports: &[Value], ranges: usize, external: usize) -> Value
 }
 
 fn slice(at: usize, ports: &[Value], endpoints: usize) -> Value {
-    let endpoints: Vec<_> = addresses(endpoints)
-        .map(|ip| json!({"addresses": [ip]}))
-        .collect();
+    let endpoints = addresses(endpoints).map(|ip| json!({"addresses": [ip]}));
+    let endpoints: Vec<_> = endpoints.collect();
     let labels = json!({"kubernetes.io/service-name": "cart"});
     json!({
         "metadata": {"name": format!("cart-{at:05}"), "namespace": "shop", "labels": labels},
@@ -61,22 +57,19 @@ fn cost(what: &str, n: usize) -> Duration {
     ];
     let services = services.map(|one| serde_json::from_value(one).expect("a Service"));
     let slices = (0..of("slices", 1)).map(|at| slice(at, &ports, of("endpoints", 1)));
-    let slices: Vec<_> = slices
-        .map(|one| serde_json::from_value(one).expect("an EndpointSlice"))
-        .collect();
+    let slices = slices.map(|one| serde_json::from_value(one).expect("an EndpointSlice"));
+    let slices: Vec<_> = slices.collect();
     let mut converter = Converter::new(NODE);
     let mut claims = Claims::default();
     let start = Instant::now();
     let [cart, before] = services.map(|one| converter.service(&one).expect("named").0);
-    let slices: Vec<_> = slices
-        .iter()
-        .map(|one| converter.endpoint_slice(one).expect("named").0.into())
-        .collect();
+    let slices = slices.iter();
+    let slices = slices.map(|one| converter.endpoint_slice(one).expect("named").0.into());
+    let slices: Vec<_> = slices.collect();
     // Reading so many addresses would hide what planning them costs.
-    let start = if what == "addresses" {
-        Instant::now()
-    } else {
-        start
+    let start = match what {
+        "addresses" => Instant::now(),
+        _ => start,
     };
     claims.update(&cart.name, Some(&cart));
     if what == "ports that clash" {

@@ -125,10 +125,8 @@ pub(super) mod tests {
         let event = event("1".to_owned(), &"n".repeat(253), &long);
         assert_eq!(event.metadata.name.expect("a name").len(), MAX_NAME);
         assert_eq!(event.note.expect("a note").len(), MAX_NOTE);
-        assert_eq!(
-            event.reporting_instance.expect("a node").len(),
-            MAX_INSTANCE
-        );
+        let instance = event.reporting_instance.expect("a node");
+        assert_eq!(instance.len(), MAX_INSTANCE);
     }
 
     #[test]

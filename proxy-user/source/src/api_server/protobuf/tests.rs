@@ -96,12 +96,10 @@ fn a_streamed_list_is_read_however_it_is_received(
     let mut events = Vec::new();
     for bytes in watch(is_compressed).chunks(piece) {
         compression.add(bytes, &mut received).expect("gzip");
-        let mut next = || {
-            Encoding::Protobuf
-                .take_event(&mut received)
-                .expect("events")
-        };
-        while let Some(event) = next() {
+        while let Some(event) = Encoding::Protobuf
+            .take_event(&mut received)
+            .expect("events")
+        {
             let event = Encoding::Protobuf.event::<core::Service>(event);
             events.push(match event.expect("an event").expect("no error") {
                 Watched::Applied(service) => service.expect("readable").metadata.name,
@@ -114,10 +112,8 @@ fn a_streamed_list_is_read_however_it_is_received(
         }
     }
     assert!(received.is_empty());
-    assert_eq!(
-        events,
-        ["cart", "plain", "end"].map(|name| Some(name.to_owned()))
-    );
+    let expected = ["cart", "plain", "end"].map(|name| Some(name.to_owned()));
+    assert_eq!(events, expected);
 }
 
 /// Returns these bytes in the envelope of an object.

@@ -39,8 +39,8 @@ pub(super) enum Answer {
     Page(Value),
     /// The events of a watch, one a line.
     Watch(Vec<Value>, End),
-    /// The answer with the header Retry-After, in seconds.
-    RetryAfter(u16, Box<Self>),
+    /// A refusal with the header Retry-After, in seconds.
+    Busy(u16),
     After(Duration, Box<Self>),
 }
 
@@ -61,8 +61,6 @@ pub(super) enum End {
 impl Answer {
     /// Returns a list as a watch streams it; the watch stays open.
     pub(super) fn initial(objects: &[Value]) -> Self {
-        let lines = objects.iter().map(|object| event("ADDED", object));
-        let mut lines: Vec<_> = lines.collect();
         let versions = objects.iter().filter_map(|object| {
             let version = &object["metadata"]["resourceVersion"];
             version.as_str()?.parse::<u32>().ok()
@@ -74,8 +72,9 @@ impl Answer {
                 "annotations": {"k8s.io/initial-events-end": "true"}
             }
         });
-        lines.push(event("BOOKMARK", &bookmark));
-        Self::Watch(lines, End::Open)
+        let lines = objects.iter().map(|object| event("ADDED", object));
+        let lines = lines.chain([event("BOOKMARK", &bookmark)]);
+        Self::Watch(lines.collect(), End::Open)
     }
     pub(super) fn watch(events: &[(&str, Value)]) -> Self {
         Self::Watch(Vec::new(), End::Open).then(events)
@@ -93,7 +92,7 @@ impl Answer {
             let version = json!({"groupVersion": format!("{name}/v1"), "version": "v1"});
             json!({"name": name, "versions": [version]})
         });
-        let groups: Vec<_> = groups.collect();
+        let groups = Value::from_iter(groups);
         Self::Page(json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}))
     }
     /// Returns the kinds of the group `name`.
@@ -101,11 +100,9 @@ impl Answer {
         let resources = kinds.iter().map(|kind| {
             json!({"name": kind.to_lowercase(), "singularName": "", "namespaced": true, "kind": kind, "verbs": ["list", "watch"]})
         });
-        let resources: Vec<_> = resources.collect();
-        let version = format!("{name}/v1");
         Self::Page(json!({
-            "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version,
-            "resources": resources
+            "kind": "APIResourceList", "apiVersion": "v1",
+            "groupVersion": format!("{name}/v1"), "resources": Value::from_iter(resources)
         }))
     }
     /// Returns the same watch with more events at its end.
@@ -114,29 +111,18 @@ impl Answer {
         lines.extend(events.iter().map(|(kind, object)| event(kind, object)));
         Self::Watch(lines, end)
     }
-    /// Returns the same watch without its last bytes; then the stream ends.
-    pub(super) fn cut(self, cut: usize) -> Self {
-        Self::Watch(self.watched().0, End::Cut(cut))
+    /// Returns the same watch with another end.
+    pub(super) fn ending(self, end: End) -> Self {
+        Self::Watch(self.watched().0, end)
     }
     pub(super) fn close(self) -> Self {
-        self.cut(0)
-    }
-    /// Returns the same watch, compressed.
-    pub(super) fn zipped(self) -> Self {
-        Self::Watch(self.watched().0, End::Zipped)
-    }
-    /// Returns the same watch, whose connection is never silent.
-    pub(super) fn alive(self) -> Self {
-        Self::Watch(self.watched().0, End::Alive)
+        self.ending(End::Cut(0))
     }
     fn watched(self) -> (Vec<Value>, End) {
         match self {
             Self::Watch(lines, end) => (lines, end),
             _ => panic!("only a watch has events"),
         }
-    }
-    pub(super) fn retry_after(self, seconds: u16) -> Self {
-        Self::RetryAfter(seconds, Box::new(self))
     }
     pub(super) fn after(self, wait: Duration) -> Self {
         Self::After(wait, Box::new(self))
@@ -148,11 +134,9 @@ impl Answer {
                 tokio::time::sleep(wait).await;
                 Box::pin(answer.give()).await
             }
-            Self::RetryAfter(seconds, answer) => {
-                let mut answer = Box::pin(answer.give()).await;
-                let headers = answer.headers_mut();
-                headers.insert(header::RETRY_AFTER, seconds.into());
-                answer
+            Self::Busy(seconds) => {
+                let wait = [(header::RETRY_AFTER, HeaderValue::from(seconds))];
+                (wait, status(429, "too many requests")).into_response()
             }
             Self::Status(code, message) => status(code, message),
             Self::Page(page) => json_response(Body::from(page.to_string())),
@@ -163,10 +147,7 @@ impl Answer {
                     member.finish()
                 }));
                 let body = Body::from_stream(members.chain(stream::pending()));
-                let mut answer = json_response(body);
-                let gzip = HeaderValue::from_static("gzip");
-                answer.headers_mut().insert(header::CONTENT_ENCODING, gzip);
-                answer
+                ([(header::CONTENT_ENCODING, "gzip")], json_response(body)).into_response()
             }
             Self::Watch(lines, end) => {
                 let mut text: String = lines.iter().map(|line| format!("{line}\n")).collect();

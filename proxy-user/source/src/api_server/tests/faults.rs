@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests a server that refuses, forgets, or ends a watch in the middle.
+//! Tests a server that refuses, forgets, or ends a watch in the middle; and that its answers are
+//! counted.
 
 use std::time::{Duration, Instant};
 
 use control::{model::Kind, object::Warning};
+use prometheus_client::{encoding::text::encode, registry::Registry};
 use serde_json::json;
 
 use super::{
     Heard,
-    fake::{Answer, Fake, SERVICE_CIDRS, SERVICES},
+    fake::{Answer, End, Fake, SERVICE_CIDRS, SERVICES},
     service, source,
 };
+use crate::ObjectSource;
 
 #[tokio::test]
 async fn a_watch_cut_off_inside_an_object_continues_after_the_last_whole_one() {
     let (fake, mut heard) = Heard::of([
         Answer::initial(&[service("one", 5)])
             .then(&[("ADDED", service("two", 6)), ("ADDED", service("three", 7))])
-            .cut(100),
+            .ending(End::Cut(100)),
         Answer::watch(&[("ADDED", service("three", 7))]),
     ])
     .await;
     heard.services(&["one", "three", "two"]).await;
     let again = &fake.asked(SERVICES)[1];
-    assert!(
-        again.contains("resourceVersion=6"),
-        "no second list: {again}"
-    );
+    assert!(again.contains("resourceVersion=6"), "a list: {again}");
 }
 
 #[tokio::test]
@@ -58,7 +58,8 @@ async fn a_server_that_answers_with_errors_is_reported_and_retried() {
     for part in ["its Services cannot be followed", "too many requests"] {
         assert!(fault.contains(part), "{fault}");
     }
-    heard.complete_with(&["one"]).await;
+    heard.complete().await;
+    assert!(heard.has(&["one"]));
     let is_over = |heard: &Heard| heard.faults.is_empty();
     heard.until("the end of the fault", is_over).await;
 }
@@ -75,17 +76,16 @@ async fn a_watch_error_without_a_message_is_described() {
         "etcd is away",
     ] {
         let is_so = |fault: &Warning| fault.reason.contains(text);
-        heard
-            .until(text, |heard| heard.faults.iter().any(is_so))
-            .await;
+        let is_said = |heard: &Heard| heard.faults.iter().any(is_so);
+        heard.until(text, is_said).await;
     }
 }
 
 #[tokio::test]
 async fn a_server_that_names_a_time_is_not_asked_before() {
     let begun = Instant::now();
-    let refusal = Answer::Status(429, "too many requests").retry_after(2);
-    let (_fake, mut heard) = Heard::of([refusal, Answer::initial(&[service("one", 1)])]).await;
+    let list = Answer::initial(&[service("one", 1)]);
+    let (_fake, mut heard) = Heard::of([Answer::Busy(2), list]).await;
     heard.services(&["one"]).await;
     assert!(begun.elapsed() >= Duration::from_secs(2));
 }
@@ -121,7 +121,7 @@ async fn a_server_without_the_service_cidr_api_has_no_ranges_and_no_fault() {
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_in_which_nothing_comes_is_asked_for_again() {
-    let silent = Answer::initial(&[service("one", 5)]).alive();
+    let silent = Answer::initial(&[service("one", 5)]).ending(End::Alive);
     let again = Answer::watch(&[("ADDED", service("two", 6))]);
     let (fake, mut heard) = Heard::of([silent, again]).await;
     heard.complete().await;
@@ -137,7 +137,7 @@ async fn a_watch_in_which_nothing_comes_is_asked_for_again() {
 #[tokio::test]
 async fn a_list_that_always_breaks_off_is_asked_for_with_growing_pauses() {
     let list = || Answer::watch(&[("ADDED", service("one", 1))]);
-    let broken = |at: usize| list().cut(10 * (at % 2));
+    let broken = |at: usize| list().ending(End::Cut(10 * (at % 2)));
     let (fake, mut heard) = Heard::of::<100>(std::array::from_fn(broken)).await;
     heard.fault().await;
     // Pauses of 0.1 to 0.2 s, then 0.2 to 0.4 s, and so on.
@@ -166,4 +166,26 @@ async fn an_object_that_cannot_be_read_stays_as_known_and_all_others_go_on() {
     heard.services(&["one", "three", "two"]).await;
     heard.services(&["four", "two"]).await;
     assert_eq!(heard.faults, [], "the kind goes on");
+}
+
+#[tokio::test]
+async fn requests_name_the_node_and_are_counted_by_status() {
+    let fake = Fake::start().await;
+    fake.script(SERVICES, [Answer::initial(&[service("cart", 1)])]);
+    let source = source(&fake);
+    let requests = source.requests();
+    let mut heard = Heard::from_source(source);
+    heard.until("the lists", |heard| heard.listed).await;
+    let name = concat!("portolan/", env!("CARGO_PKG_VERSION"), " (node node-a)");
+    let client = [name, "Bearer secret"].map(|text| text.parse().ok());
+    assert_eq!(fake.clients(), [client]);
+    let mut registry = Registry::default();
+    registry.register("rest_client_requests", "", requests.answers.clone());
+    let mut text = String::new();
+    encode(&mut text, &registry).expect("written");
+    let parts = ["code=\"200\"", "method=\"GET\"", "host=\"127.0.0.1:"];
+    let has_all = |line: &&str| parts.iter().all(|part| line.contains(part));
+    let line = text.lines().find(has_all).expect(&text);
+    let count = line.rsplit_once(' ').expect("a value").1.parse::<u32>();
+    assert!(count.expect("a number") >= 3, "three kinds: {line}");
 }

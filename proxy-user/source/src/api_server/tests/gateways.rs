@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{
     Heard,
     fake::{Answer, Fake, GATEWAY_API, GROUPS, SERVICES},
-    gateway_source, service, source,
+    gateway_source, service,
 };
 
 const OTHERS: &str = "discovery.k8s.io";
@@ -51,16 +51,6 @@ async fn a_server_without_the_kinds_is_asked_once_and_everything_else_is_complet
     }
 }
 
-#[tokio::test]
-async fn without_the_setting_nobody_asks() {
-    let fake = Fake::start().await;
-    let mut heard = Heard::from_source(source(&fake));
-    heard.complete().await;
-    for path in [GROUP, GATEWAYS, NAMESPACES] {
-        assert_eq!(fake.asked(path).len(), 0, "{path}");
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn services_do_not_wait_long_for_kinds_that_cannot_be_listed() {
     let fake = Fake::start().await;
@@ -74,10 +64,7 @@ async fn services_do_not_wait_long_for_kinds_that_cannot_be_listed() {
     assert!(!heard.listed, "it may be for a moment only");
     tokio::time::sleep(Duration::from_secs(40)).await;
     heard.until("the services", |heard| heard.listed).await;
-    assert!(
-        !heard.complete,
-        "pinned Gateways stay until Gateways are known"
-    );
+    assert!(!heard.complete, "pinned Gateways stay");
     assert!(heard.has(&["cart"]));
 }
 
@@ -124,7 +111,6 @@ async fn a_404_at_the_start_is_no_server_without_the_kinds() {
     fake.script(GROUPS, [Answer::groups(&[GATEWAY_API])]);
     fake.script(GROUP, [kinds(&["Gateway", "TCPRoute"])]);
     tokio::time::sleep(Duration::from_secs(10)).await;
-    heard
-        .until("the Gateway", |heard| is_fine(heard, &["edge"]))
-        .await;
+    let is_there = |heard: &Heard| is_fine(heard, &["edge"]);
+    heard.until("the Gateway", is_there).await;
 }

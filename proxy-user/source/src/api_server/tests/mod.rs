@@ -7,7 +7,6 @@ mod fake;
 mod faults;
 mod gateways;
 mod publishing;
-mod requests;
 mod store;
 
 use std::{
@@ -28,7 +27,7 @@ use tokio::{sync::mpsc, time::timeout};
 
 use super::{Access, ApiServer, merge::ANNOTATION_TRIGGER};
 use crate::{ObjectSource, SourceError};
-use fake::{Answer, Fake, NODES, SERVICE_CIDRS, SERVICES, SLICES};
+use fake::{Answer, End, Fake, NODES, SERVICE_CIDRS, SERVICES, SLICES};
 
 const SOON: Duration = Duration::from_secs(5);
 
@@ -94,11 +93,8 @@ impl Heard {
     async fn of<const N: usize>(answers: [Answer; N]) -> (Fake, Self) {
         let fake = Fake::start().await;
         fake.script(SERVICES, answers);
-        let heard = Self::from(&fake);
+        let heard = Self::from_source(source(&fake));
         (fake, heard)
-    }
-    fn from(fake: &Fake) -> Self {
-        Self::from_source(source(fake))
     }
     fn from_source(source: ApiServer) -> Self {
         let (sender, batches) = mpsc::channel(16);
@@ -129,11 +125,6 @@ impl Heard {
     async fn services(&mut self, services: &[&str]) {
         let what = services.join(", ");
         self.until(&what, |heard| heard.has(services)).await;
-    }
-    /// Receives batches until these services exist, and no others, and every list has come.
-    async fn complete_with(&mut self, services: &[&str]) {
-        let is_so = |heard: &Self| heard.has(services) && heard.complete;
-        self.until(&services.join(", "), is_so).await;
     }
     /// Receives batches until every list has come.
     async fn complete(&mut self) {
@@ -180,29 +171,47 @@ impl Heard {
 }
 
 #[tokio::test]
-async fn the_source_is_complete_only_after_every_list() {
-    let fake = Fake::start().await;
-    fake.script(SERVICES, [Answer::initial(&[service("cart", 1)])]);
-    let slices = Answer::initial(&[slice("cart-1", 1, None)]);
-    fake.script(SLICES, [slices.after(Duration::from_millis(300))]);
-    let mut heard = Heard::from(&fake);
-    heard.services(&["cart"]).await;
-    assert!(!heard.listed && !heard.complete, "the slices have not come");
-    heard.complete().await;
-    assert!(heard.listed);
-    assert_eq!(fake.asked(SERVICE_CIDRS), [""; 0], "without the setting");
-    // Each kind is requested once, with the narrowest selector.
-    for (path, selector) in [
-        (
-            SERVICES,
-            "fieldSelector=spec.clusterIP%21%3DNone&labelSelector=%21service.kubernetes.io%2Fservice-proxy-name",
-        ),
-        (SLICES, "labelSelector=%21service.kubernetes.io%2Fheadless&"),
-        (NODES, "fieldSelector=metadata.name%3Dnode-a"),
-    ] {
-        let asked = fake.asked(path);
-        assert_eq!(asked.len(), 1, "{path}: {asked:?}");
-        assert!(asked[0].contains(selector), "{path}: {asked:?}");
+async fn the_source_is_complete_only_after_every_list_and_asks_for_nothing_else() {
+    let ranges = json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
+        "metadata": {"name": "kubernetes", "resourceVersion": "1"}
+    });
+    for (last, object) in [(SLICES, slice("cart-1", 1, None)), (SERVICE_CIDRS, ranges)] {
+        let fake = Fake::start().await;
+        fake.script(SERVICES, [Answer::initial(&[service("cart", 1)])]);
+        let wait = Duration::from_millis(300);
+        fake.script(last, [Answer::initial(&[object]).after(wait)]);
+        let mut source = source(&fake);
+        source.service_cidrs = last == SERVICE_CIDRS;
+        let mut heard = Heard::from_source(source);
+        heard.services(&["cart"]).await;
+        assert!(!heard.listed && !heard.complete, "{last} have not come");
+        heard.complete().await;
+        assert!(heard.listed);
+        let ranges = usize::from(last == SERVICE_CIDRS);
+        assert_eq!(heard.names(Kind::ServiceCidr), &["kubernetes"][..ranges]);
+        // Each kind is requested once, with the narrowest selector. The settings name the others.
+        for (path, times, selector) in [
+            (
+                SERVICES,
+                1,
+                "fieldSelector=spec.clusterIP%21%3DNone&labelSelector=%21service.kubernetes.io%2Fservice-proxy-name",
+            ),
+            (
+                SLICES,
+                1,
+                "labelSelector=%21service.kubernetes.io%2Fheadless&",
+            ),
+            (NODES, 1, "fieldSelector=metadata.name%3Dnode-a"),
+            (SERVICE_CIDRS, ranges, ""),
+            ("/apis/gateway.networking.k8s.io/v1", 0, ""),
+            ("/apis/gateway.networking.k8s.io/v1/gateways", 0, ""),
+            ("/api/v1/namespaces", 0, ""),
+        ] {
+            let asked = fake.asked(path);
+            assert_eq!(asked.len(), times, "{path}: {asked:?}");
+            assert!(asked.iter().all(|one| one.contains(selector)), "{asked:?}");
+        }
     }
 }
 
@@ -216,13 +225,12 @@ async fn lists_are_read_in_pages_if_the_server_does_not_stream_them() {
         Answer::watch(&[("ADDED", service("three", 3))]),
     ])
     .await;
-    heard.complete_with(&["one", "three", "two"]).await;
+    heard.complete().await;
+    heard.services(&["one", "three", "two"]).await;
     let asked = fake.asked(SERVICES);
     let is_more = |at: usize| asked[at].contains("continue=");
-    assert!(
-        !is_more(1) && asked[2].contains("continue=next"),
-        "{asked:?}"
-    );
+    assert!(!is_more(1), "{asked:?}");
+    assert!(asked[2].contains("continue=next"), "{asked:?}");
     assert!(asked[3].contains("resourceVersion=2"), "{asked:?}");
     assert!(heard.faults.is_empty(), "{:?}", heard.faults);
 }
@@ -231,9 +239,10 @@ async fn lists_are_read_in_pages_if_the_server_does_not_stream_them() {
 async fn a_compressed_watch_is_read_event_by_event() {
     let watch = Answer::initial(&[service("one", 5)]);
     let watch = watch.then(&[("ADDED", service("two", 6)), ("DELETED", service("one", 7))]);
-    let (fake, mut heard) = Heard::of([watch.zipped()]).await;
+    let (fake, mut heard) = Heard::of([watch.ending(End::Zipped)]).await;
     // The watch stays open: nothing waits for its end.
-    heard.complete_with(&["two"]).await;
+    heard.complete().await;
+    heard.services(&["two"]).await;
     assert_eq!(fake.asked(SERVICES).len(), 1);
 }
 
@@ -264,28 +273,9 @@ async fn endpoint_change_times_are_sent_only_for_changes_after_the_start() {
     ];
     let list = Answer::initial(&[slice("one", 1, Some(after))]);
     fake.script(SLICES, [list.then(&changes)]);
-    let mut heard = Heard::from(&fake);
+    let mut heard = Heard::from_source(source(&fake));
     let is_sent = |heard: &Heard| !heard.triggers.is_empty();
     heard.until("the trigger", is_sent).await;
     let (time, v6) = (after, false);
     assert_eq!(heard.triggers, [Trigger { time, v6 }]);
-}
-
-#[tokio::test]
-async fn service_cidrs_are_waited_for_if_the_source_is_asked_to() {
-    let fake = Fake::start().await;
-    let ranges = json!({
-        "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
-        "metadata": {"name": "kubernetes", "resourceVersion": "1"}
-    });
-    let wait = Duration::from_millis(300);
-    fake.script(SERVICE_CIDRS, [Answer::initial(&[ranges]).after(wait)]);
-    fake.script(SERVICES, [Answer::initial(&[service("cart", 1)])]);
-    let mut source = source(&fake);
-    source.service_cidrs = true;
-    let mut heard = Heard::from_source(source);
-    heard.services(&["cart"]).await;
-    assert!(!heard.complete, "the ranges have not come");
-    heard.complete().await;
-    assert_eq!(heard.names(Kind::ServiceCidr), ["kubernetes"]);
 }

@@ -9,7 +9,7 @@ use axum::{
     http::Method,
     response::Response,
 };
-use serde_json::{Map, Value};
+use serde_json::Value;
 use tokio::time::Instant;
 
 use super::fake::{Fake, json_response, status};
@@ -71,9 +71,8 @@ impl Store {
         };
         let current = self.objects.get(&path).cloned();
         let version = |object: &Value| object["metadata"]["resourceVersion"].clone();
-        let stale = current
-            .as_ref()
-            .is_some_and(|current| !version(body).is_null() && version(body) != version(current));
+        let is_other = |current: &Value| version(body) != version(current);
+        let stale = !version(body).is_null() && current.as_ref().is_some_and(is_other);
         match (method, current) {
             (&Method::GET, Some(object)) => (200, object),
             (&Method::POST, None) => (201, self.put(path, body.clone())),
@@ -81,7 +80,10 @@ impl Store {
             (&Method::PUT | &Method::PATCH, Some(_)) if stale => (409, "it has changed".into()),
             (&Method::PUT, Some(_)) => (200, self.put(path, body.clone())),
             (&Method::PATCH, Some(mut object)) if is_status => {
-                merge(&mut object["status"], &body["status"]);
+                // KUBE: as a JSON merge patch of a status has it, whose fields are lists.
+                for (field, value) in body["status"].as_object().into_iter().flatten() {
+                    object["status"][field] = value.clone();
+                }
                 (200, self.put(path, object))
             }
             // It is applied.
@@ -100,23 +102,6 @@ impl Store {
         object["metadata"]["resourceVersion"] = self.version.to_string().into();
         self.objects.insert(path, object.clone());
         object
-    }
-}
-
-/// KUBE: a JSON merge patch (RFC 7386).
-fn merge(object: &mut Value, patch: &Value) {
-    let Value::Object(patch) = patch else {
-        *object = patch.clone();
-        return;
-    };
-    if !object.is_object() {
-        *object = Map::new().into();
-    }
-    for (field, value) in patch {
-        match value {
-            Value::Null => _ = object.as_object_mut().expect("set above").remove(field),
-            value => merge(&mut object[field], value),
-        }
     }
 }
 
@@ -166,11 +151,8 @@ impl Fake {
 
     /// Answers a request about an object that is kept.
     pub(super) async fn keep_at(self, method: Method, path: String, body: Bytes) -> Response {
-        let fault = self
-            .store()
-            .faults
-            .get(&(method.clone(), path.clone()))
-            .cloned();
+        let place = (method.clone(), path.clone());
+        let fault = self.store().faults.get(&place).cloned();
         if let Some(Fault::Delayed(time)) = fault {
             tokio::time::sleep(time).await;
         }

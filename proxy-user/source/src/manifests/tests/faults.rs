@@ -63,11 +63,9 @@ async fn an_object_in_two_files_is_taken_from_the_first_by_name() {
     let both = service("cart", 90) + &service("till", 81);
     put(path, "c.yaml", &both);
     assert_eq!(follower.changes().await, ["+till:81"]);
-    let file = |name| path.join(name).display().to_string();
     let warning = format!(
-        "Service shop/cart: it is defined in {} and in {}; the first file by name is used, remove it from one of them",
-        file("b.yaml"),
-        file("c.yaml"),
+        "Service shop/cart: it is defined in {folder}/b.yaml and in {folder}/c.yaml; the first file by name is used, remove it from one of them",
+        folder = path.display(),
     );
     assert_eq!(follower.warnings(), [warning]);
     put(path, "a.yaml", &service("cart", 70));

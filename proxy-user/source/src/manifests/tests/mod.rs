@@ -146,9 +146,13 @@ async fn the_first_batch_has_all_manifests_and_is_complete() {
 }
 
 #[tokio::test]
-async fn an_empty_manifest_folder_is_complete() {
-    let (_folder, follower, changes) = followed(&[]).await;
+async fn an_empty_manifest_folder_is_complete_and_its_source_ends_with_its_receiver() {
+    let (folder, follower, changes) = followed(&[]).await;
     assert!(changes.is_empty() && follower.complete);
+    let source = Manifests::new(folder.path(), Converter::new("node-a"));
+    let (sender, _) = mpsc::channel(1);
+    let ended = timeout(SOON, source.run(sender)).await;
+    ended.expect("in time").expect("without fault");
 }
 
 #[tokio::test]
@@ -162,15 +166,6 @@ async fn only_changed_objects_of_a_file_are_sent_and_in_one_batch() {
     fs::remove_file(folder.path().join("a.yaml")).expect("remove");
     assert_eq!(follower.changes().await, ["-new"]);
     assert!(follower.complete);
-}
-
-#[tokio::test]
-async fn the_manifest_source_ends_when_its_receiver_is_dropped() {
-    let folder = TempDir::new().expect("a folder");
-    let source = Manifests::new(folder.path(), Converter::new("node-a"));
-    let (sender, _) = mpsc::channel(1);
-    let ended = timeout(SOON, source.run(sender)).await;
-    ended.expect("in time").expect("without fault");
 }
 
 /// Makes a file look old, so that the first scan reads it at once.
