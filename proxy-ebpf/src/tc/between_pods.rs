@@ -19,7 +19,7 @@ use proxy_common::{
     ports as port_bits,
 };
 
-use super::redirect::{enter_pod, incoming, local_pod};
+use super::redirect::{enter_pod, incoming};
 use crate::{
     count::Outcome,
     family::Family,
@@ -125,7 +125,16 @@ const NOWHERE: LocalPod = LocalPod {
 /// Returns the outcome of a packet that is redirected past the stack; `None` for any other packet.
 #[inline(always)]
 fn past<F: Family>(skb: Skb) -> Option<Outcome> {
+    let own = skb.interface();
+    // Behind an interface with many clients is no pod's own link.
+    if node::client_interface(own).is_shared() {
+        return None;
+    }
     let segment = Segment::read::<F>(skb)?;
+    let (mut sender, mut pod) = (NOWHERE, NOWHERE);
+    if !node::local_pod::<F>(&segment.dst, &mut pod) || !pod.is_open() || pod.interface == own {
+        return None;
+    }
     let consent = consent(node::settings()?.flags, segment.protocol, segment.signals);
     if consent == Consent::Stack {
         return None;
@@ -152,21 +161,19 @@ fn past<F: Family>(skb: Skb) -> Option<Outcome> {
         }
         Consent::Asks | Consent::Stack => false,
     };
-    let own = skb.interface();
     let bridge = incoming::<F>(skb)?;
-    let (mut sender, mut pod) = (NOWHERE, NOWHERE);
-    let are_pods = node::local_pod::<F>(&segment.src, &mut sender)
-        && local_pod::<F>(skb, &segment.dst, &mut pod);
-    if !are_pods
+    if !node::local_pod::<F>(&segment.src, &mut sender)
         || !sender.is_open()
         || sender.interface != own
-        || pod.interface == own
         || !segment.src.may_be_forwarded()
     {
         return None;
     }
     if !is_allowed {
         skb.set_tag(Tag::BETWEEN_PODS);
+        return None;
+    }
+    if !fib::is_there(skb, pod.interface) {
         return None;
     }
     // The packet's interface permits redirection: see `incoming`. The agent must permit the other
