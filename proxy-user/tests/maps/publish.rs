@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tests for the contents of the maps after applies and restarts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use control::{
     apply::Affected,
@@ -225,13 +228,17 @@ fn after_any_plans_and_restarts_the_maps_hold_the_last_plans() {
         ..ProptestConfig::default()
     };
     let strategy = prop::collection::vec(step, 1..8);
+    let pins = PinDir::new();
+    // Enough for the Maglev tables of every port and set, twice.
+    let open = || Some(pins.open_with(|options| options.capacities.slots = 131_072));
+    // All in the same maps, one after the other: opening them loads every program.
+    let kept = RefCell::new(open());
     TestRunner::new(config)
         .run(&strategy, |steps| {
-            let pins = PinDir::new();
-            // Enough for the Maglev tables of every port and set, twice.
-            let open = || pins.open_with(|options| options.capacities.slots = 131_072);
-            let mut datapath = open();
-            let mut services = BTreeMap::new();
+            let mut kept = kept.borrow_mut();
+            let none = (0..4).map(|n| (name(&format!("s{n}")), ServicePlan::default()));
+            let mut services: BTreeMap<_, _> = none.collect();
+            apply_all(kept.as_mut().expect("open"), &services);
             for (changes, restarts) in steps {
                 let changes: BTreeMap<_, _> = changes
                     .into_iter()
@@ -240,14 +247,14 @@ fn after_any_plans_and_restarts_the_maps_hold_the_last_plans() {
                         (name(&format!("s{service}")), plan)
                     })
                     .collect();
-                apply_all(&mut datapath, &changes);
+                apply_all(kept.as_mut().expect("open"), &changes);
                 services.extend(changes);
                 prop_assert_eq!(picture(&pins), expected(&services));
                 if restarts {
-                    drop(datapath);
-                    datapath = open();
+                    drop(kept.take());
+                    *kept = open();
                 }
-                prop_assert_eq!(apply_all(&mut datapath, &services), 0);
+                prop_assert_eq!(apply_all(kept.as_mut().expect("open"), &services), 0);
             }
             Ok(())
         })
