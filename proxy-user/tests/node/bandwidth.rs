@@ -6,7 +6,7 @@
 use serde_json::json;
 
 use crate::{
-    agent::{Agent, eventually},
+    agent::Agent,
     attachments::{LEFT, LINES, is_past_the_stack, redirecting},
     two_uplinks::replies_leave_by_the_uplink_of_their_route_past_the_stack,
     world::World,
@@ -58,7 +58,7 @@ fn replies_leave_by_their_uplink_and_every_packet_passes_the_bandwidth_plugins_l
         packets.parse().expect("a number")
     };
     let check = |agent: &Agent| {
-        eventually("it is seen", agent, || agent.metric(LEFT) == Some(1));
+        agent.eventually("it is seen", || agent.metric(LEFT) == Some(1));
         let both = || [&interface, ifb].map(queued);
         let before = both();
         assert!(!is_past_the_stack(&world));

@@ -17,10 +17,10 @@ use crate::{
     agent::{Agent, send_signal},
     commands::printed,
     connection::listen,
-    objects::{Service, service},
+    objects::Service,
     repair::detach,
     server::Server,
-    world::{BINARY, World},
+    world::{BINARY, CART, World},
 };
 
 /// The exit status and findings of a check.
@@ -117,7 +117,7 @@ fn check_names_what_is_in_the_way_before_and_after_installation_and_leaves_no_pi
     report
         .has(NOTE, "the kernel takes 18 of them")
         .has(NOTE, "1 services, 1 endpoints");
-    assert!(world.connect("172.30.1.1:80").is_err(), "nothing is served");
+    assert!(!world.answers(CART), "nothing is served");
     Report::check(&world, world.pins(), &[]).ends(0);
     let nowhere = ["--migration", "--manifests", "/nonexistent"];
     for flags in [&["--migration"][..], &nowhere] {
@@ -146,8 +146,8 @@ fn check_names_what_is_in_the_way_before_and_after_installation_and_leaves_no_pi
 
 fn what_another_proxy_has_left_is_named(world: &World) {
     let twin = Service::new("twin", "172.30.1.1").ports(&[("", "TCP", 80, Some(31000))]);
-    world.write("twin.yaml", twin);
-    world.write("pods.yaml", service("pods", "10.40.9.1"));
+    world.publish(twin);
+    world.publish(Service::new("pods", "10.40.9.1"));
     let rules = "add table ip kube-proxy
 add chain ip kube-proxy services { type nat hook prerouting priority dstnat; }
 add table ip nat
@@ -223,7 +223,7 @@ fn missing_programs_are_named_while_an_agent_runs(world: &World, agent: &Agent) 
     let said = format!("{parameter}: is 432000, and the settings");
     Report::check(world, world.pins(), &[]).has(NOTE, &said);
     assert!(!left.exists());
-    assert!(world.connect("172.30.1.1:80").is_ok(), "{}", agent.log());
+    assert!(world.answers(CART), "{}", agent.log());
     // A running agent would attach the programs again.
     agent.signal(Signal::SIGSTOP);
     let interface = world.client_interface();

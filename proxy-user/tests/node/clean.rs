@@ -11,10 +11,9 @@ use nix::sys::signal::Signal;
 
 use crate::{
     agent::send_signal,
-    attachments::CART,
     connection::serve,
-    objects::service,
-    world::{BINARY, World},
+    objects::Service,
+    world::{BINARY, CART, World},
 };
 
 /// Starts `portolan wait` for the pins of this node.
@@ -28,7 +27,7 @@ fn wait_for_foreign(world: &World) -> Child {
 fn wait_ends_once_the_rules_may_go_and_cleanup_removes_what_its_dry_run_names() {
     let world = World::build();
     let [mut early, mut interrupted] = [(); 2].map(|()| wait_for_foreign(&world));
-    world.write("cart.yaml", service("cart", "172.30.1.1"));
+    world.publish(Service::new("cart", "172.30.1.1"));
     sleep(Duration::from_secs(2));
     assert_eq!(early.try_wait().expect("its state"), None, "no agent yet");
     send_signal(interrupted.id(), Signal::SIGTERM).expect("it runs");
@@ -61,7 +60,7 @@ add rule ip other services ip daddr 172.30.1.1 tcp dport 80 dnat to 10.40.1.20:8
     assert!(planned.lines().count() > 40, "maps and links: {planned}");
     let table = "the nftables table inet portolan";
     assert!(planned.contains(table), "{planned}");
-    assert!(world.connect(CART).is_ok(), "nothing is gone");
+    assert!(world.answers(CART), "nothing is gone");
     let removed = world.told(&["cleanup"]);
     assert_eq!(planned.replace("would remove ", "removed "), removed);
     let left = world.tool("nft", "list tables");

@@ -8,16 +8,15 @@ use lab::node::rights;
 use proxy_common::Counter;
 
 use crate::{
-    agent::{Agent, eventually, within},
+    agent::Agent,
     check::{a_server_that_is_away_is_named, services_are_read_and_no_events_written},
     explain,
     kube_proxy::{dead_connections_are_replaced, wait_ends_with_kube_proxys_rules},
-    objects::service,
+    objects::Service,
     server::{Server, prepare},
-    world::World,
+    world::{CART, World},
 };
 
-const CART: &str = "172.30.1.1:80";
 const MORE: &str = "172.30.1.2:80";
 
 #[test]
@@ -49,8 +48,8 @@ fn no_other_right_is_needed_or_given(
     kubeconfig: &str,
 ) {
     // The agent does all of its work: connections and services come and go, UDP backends are lost.
-    eventually("it serves", agent, || world.connect(CART).is_ok());
-    eventually("it is healthy", agent, || agent.health().0 == 200);
+    agent.eventually("it serves", || world.answers(CART));
+    agent.eventually("it is healthy", || agent.health().0 == 200);
     assert!(!agent.log().contains("WARN"), "{}", agent.log());
     server.apply(explain::cart());
     // An operator's command in the agent's pod asks about another pod by name.
@@ -82,30 +81,29 @@ fn changes_are_followed_and_events_written(world: &World, server: &Server<'_>, a
     };
     server.apply(external("first"));
     server.apply(external("second"));
-    let answers = |to: &str| world.connect(to).is_ok();
-    eventually("the first service", agent, || answers(CART));
+    agent.eventually("the first service", || world.answers(CART));
     let dropped = || world.count(Counter::DroppedUnallocated);
     let before = dropped();
-    assert!(answers(CART));
+    assert!(world.answers(CART));
     assert_eq!(dropped(), before);
-    assert!(!answers("172.30.200.200:80"));
+    assert!(!world.answers("172.30.200.200:80"));
     assert!(
         dropped() > before,
         "by the range of cluster IPs: {}",
         agent.log()
     );
-    server.apply(service("more", "172.30.1.2"));
-    eventually("a new service", agent, || answers(MORE));
-    assert!(world.connect("10.40.0.1:30002").is_ok(), "by its node port");
+    server.apply(Service::new("more", "172.30.1.2"));
+    agent.eventually("a new service", || world.answers(MORE));
+    assert!(world.answers("10.40.0.1:30002"), "by its node port");
     // This label gives the service to another proxy; without the label, portolan serves it again.
     let label = "label service more -n shop service.kubernetes.io/service-proxy-name";
     server.kubectl(&format!("{label}=other"));
-    eventually("it is another's", agent, || !answers(MORE));
+    agent.eventually("it is another's", || !world.answers(MORE));
     server.kubectl(&format!("{label}-"));
-    eventually("it is ours again", agent, || answers(MORE));
+    agent.eventually("it is ours again", || world.answers(MORE));
     server.kubectl("delete service more -n shop");
-    eventually("it is deleted", agent, || !answers(MORE));
-    assert!(answers(CART));
+    agent.eventually("it is deleted", || !world.answers(MORE));
+    assert!(world.answers(CART));
     assert!(!agent.log().contains("WARN API server"), "{}", agent.log());
 
     // The server has events of its own.
@@ -117,7 +115,7 @@ fn changes_are_followed_and_events_written(world: &World, server: &Server<'_>, a
     let of_second = || events("service/second -n shop", "NotServed");
     // A node waits up to 30 s, in which another could write it.
     let limit = Duration::from_secs(60);
-    within(limit, "the event", agent, || !of_second().is_empty());
+    agent.within(limit, "the event", || !of_second().is_empty());
     let [taken] = &of_second()[..] else {
         panic!("{:?}", of_second())
     };
@@ -132,24 +130,23 @@ fn changes_are_followed_and_events_written(world: &World, server: &Server<'_>, a
 }
 
 fn an_outage_of_the_server_is_outlived(world: &World, server: &mut Server<'_>, agent: &Agent) {
-    let answers = |to: &str| world.connect(to).is_ok();
     let mut open = world.connect(CART).expect("an answer");
     let said = || agent.log().matches("WARN API server").count();
     let before = said();
     server.kill();
-    eventually("it is reported", agent, || {
+    agent.eventually("it is reported", || {
         said() > before && agent.health().1.contains("cannot be followed")
     });
     assert_eq!(agent.health().0, 200, "the datapath is as it was");
-    assert!(answers(CART));
+    assert!(world.answers(CART));
     a_server_that_is_away_is_named(world, &server.kubeconfig());
     assert_eq!(open.echo("without a server"), "without a server");
     server.revive();
-    server.apply(service("more", "172.30.1.2"));
+    server.apply(Service::new("more", "172.30.1.2"));
     server.kubectl("delete service cart -n shop");
-    eventually("what came", agent, || answers(MORE));
-    eventually("what went", agent, || !answers(CART));
-    eventually("the fault has ended", agent, || {
+    agent.eventually("what came", || world.answers(MORE));
+    agent.eventually("what went", || !world.answers(CART));
+    agent.eventually("the fault has ended", || {
         !agent.health().1.contains("cannot be followed")
     });
     assert_eq!(open.echo("its service is gone"), "its service is gone");

@@ -8,10 +8,9 @@ use proxy_common::Counter;
 use serde_json::Value;
 
 use crate::{
-    agent::{Agent, eventually},
-    attachments::CART,
+    agent::Agent,
     objects::Service,
-    world::{BINARY, World},
+    world::{BINARY, CART, NODE_PORT, World},
 };
 
 /// What a command has printed as JSON, whatever its exit status.
@@ -71,7 +70,7 @@ fn words(line: &str) -> Vec<&str> {
 /// The agent has the settings of [`crate::reads`], and one of kube-proxy's without effect.
 pub(crate) fn status_and_warnings_show_what_the_agent_says(world: &World, agent: &Agent) {
     let mut status = Value::Null;
-    eventually("all is well", agent, || {
+    agent.eventually("all is well", || {
         status = world.status();
         status["problems"].as_array().is_some_and(Vec::is_empty)
     });
@@ -192,7 +191,7 @@ pub(crate) fn test_connects_to_every_address(world: &World) {
         let said = String::from_utf8_lossy(&ran.stdout).into_owned();
         assert_eq!(ran.status.code(), Some(code), "{line}: {said}");
         if code == 0 {
-            for address in [CART, "10.40.0.1:30001"] {
+            for address in [CART, NODE_PORT] {
                 let line = said.lines().find(|line| line.contains(address));
                 let connected = line.is_some_and(|line| line.contains("connected in"));
                 assert!(connected, "{address}: {said}");
@@ -207,12 +206,12 @@ pub(crate) fn a_canary_is_found_by_other_addresses_and_serves_its_services_alone
     let labelled = till
         .clone()
         .labelled("service.kubernetes.io/service-proxy-name", "canary");
-    world.write("till.yaml", labelled);
+    world.publish(labelled);
     let flags = "--metrics-bind-address 127.0.0.1:20249 --healthz-bind-address 127.0.0.1:20256 \
                  --probe-bind-address 127.0.0.1:20247 --service-proxy-name canary";
     let flags: Vec<_> = flags.split_whitespace().collect();
     let agent = world.spawn(&flags);
-    eventually("it is found and healthy", &agent, || {
+    agent.eventually("it is found and healthy", || {
         world.ask(&["status", "-o", "name"]).stdout == b"healthy\n"
     });
     assert_eq!(
@@ -226,20 +225,16 @@ pub(crate) fn a_canary_is_found_by_other_addresses_and_serves_its_services_alone
     }
     let said = world.json(&["version"]);
     assert_eq!(said["agent"], env!("CARGO_PKG_VERSION"), "{said}");
-    eventually("it serves its own", &agent, || {
-        world.connect("172.30.1.4:80").is_ok()
-    });
+    agent.eventually("it serves its own", || world.answers("172.30.1.4:80"));
     // It takes over maps in which all are served.
-    eventually("the other proxy's are left alone", &agent, || {
-        world.connect(CART).is_err()
-    });
+    agent.eventually("the other proxy's are left alone", || !world.answers(CART));
     let unknown = || world.count(Counter::RejectedUnknownFlow);
     let before = unknown();
-    assert!(world.connect(CART).is_err());
+    assert!(!world.answers(CART));
     assert_eq!(unknown(), before);
-    world.write("till.yaml", till);
-    eventually("the other proxy has it back", &agent, || {
-        world.connect("172.30.1.4:80").is_err()
+    world.publish(till);
+    agent.eventually("the other proxy has it back", || {
+        !world.answers("172.30.1.4:80")
     });
     let log = agent.log();
     let mut warnings = log.lines().filter(|line| line.contains("WARN"));

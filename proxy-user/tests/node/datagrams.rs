@@ -11,14 +11,14 @@ use std::{
 use nix::sys::socket::{setsockopt, sockopt::UdpGsoSegment};
 
 use crate::{
-    agent::{Agent, eventually},
+    agent::Agent,
     connection::{ask, asking_at, receive},
     past_the_stack::RENEWALS,
     world::World,
 };
 
 fn wait_until_past(world: &World, agent: &Agent, socket: &UdpSocket) {
-    eventually("datagrams leave past the stack", agent, || {
+    agent.eventually("datagrams leave past the stack", || {
         ask(socket, "question");
         let before = world.forwarded();
         (0..20).for_each(|_| ask(socket, "question"));

@@ -7,7 +7,10 @@ use std::{collections::BTreeMap, fs::File, io::Read};
 use flate2::read::GzDecoder;
 use serde_json::Value;
 
-use crate::{agent::Agent, attachments::CART, world::World};
+use crate::{
+    agent::Agent,
+    world::{CART, World},
+};
 
 /// The files of an archive by name, without its folder.
 fn unpack(path: &str) -> BTreeMap<String, String> {

@@ -8,20 +8,19 @@ use lab::node::{netns::NetNs, pod::plug};
 use serde_json::{Value, json};
 
 use crate::{
-    agent::{Agent, eventually},
+    agent::Agent,
     commands::printed,
     connection::serve,
     objects::{Service, endpoint, pod_endpoint},
     repair::detach,
     server::Server,
-    world::World,
+    world::{CART, NODE_PORT, World},
 };
 
 /// The address of the client pod.
 const CLIENT: &str = "10.40.1.10";
 /// The address of a client outside the node that is no pod.
 pub(crate) const OUTSIDE: &str = "198.51.100.7";
-const CART: &str = "172.30.1.1:80";
 
 pub(crate) fn run(world: &World, flags: &[&str]) -> Output {
     let mut command = world.asking(&[&["explain"], flags].concat());
@@ -77,10 +76,10 @@ pub(crate) fn cart() -> Service {
 #[test]
 fn explain_reads_the_maps_without_an_agent() {
     let world = World::build();
-    world.write("cart.yaml", cart());
+    world.publish(cart());
     let sticky = Service::new("sticky", "172.30.1.5").sticky();
     let both = ["10.40.1.21", "10.40.1.20"].map(endpoint);
-    world.write("sticky.yaml", sticky.endpoints(both.into()));
+    world.publish(sticky.endpoints(both.into()));
     // The server pod answers at both.
     let add = "address add 10.40.1.21/32 dev eth0\n";
     world.server().ip(add).expect("an address");
@@ -120,7 +119,7 @@ fn explain_reads_the_maps_without_an_agent() {
 
 fn the_report_on_the_page_is_printed(world: &World) {
     let folder = world.manifests();
-    let question = ["--from", OUTSIDE, "--to", "10.40.0.1:30001"];
+    let question = ["--from", OUTSIDE, "--to", NODE_PORT];
     let output = run(world, &[&question[..], &["--manifests", &folder]].concat());
     assert_eq!(output.status.code(), Some(4), "{output:?}");
     let text = String::from_utf8(output.stdout).expect("text");
@@ -177,7 +176,7 @@ pub(crate) fn pods_and_reasons_come_from_the_api_server(
     account: &str,
 ) {
     let [unready, none] = ["172.30.2.7:80", "172.30.2.8:80"];
-    eventually("they are refused", agent, || {
+    agent.eventually("they are refused", || {
         [unready, none].iter().all(|to| {
             let said = world.connect(to).map(drop);
             said.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)

@@ -21,7 +21,7 @@ use rstest::rstest;
 use socket2::SockRef;
 
 use crate::{
-    agent::{Agent, eventually},
+    agent::Agent,
     configured::replace,
     connection::{Open, Sleeping, listen},
     objects::{Service, node_object, pod_endpoint},
@@ -151,8 +151,7 @@ impl Node {
             .iter()
             .map(|(address, conditions)| pod_endpoint(address, "cart", *conditions));
         let cart = Service::new("cart", self.network.cluster_ip);
-        let cart = cart.endpoints(endpoints.collect());
-        self.world.write("cart.yaml", cart);
+        self.world.publish(cart.endpoints(endpoints.collect()));
         let node = node_object(&[self.network.node], version);
         self.world.write("node.yaml", node);
     }
@@ -176,7 +175,7 @@ impl Node {
     /// is reached; returns the interface.
     fn learn(&self, agent: &Agent, address: &str) -> u32 {
         let mut known = None;
-        eventually("the pod is known", agent, || {
+        agent.eventually("the pod is known", || {
             let asked = Open::connect(self.world.node(), &at(address, 8080));
             known = self.known(address);
             asked.is_ok() && known.is_some()
@@ -187,7 +186,7 @@ impl Node {
     /// Waits until the link to a pod is gone: the kernel may take its time.
     fn loses(&self, interface: u32, agent: &Agent) {
         let start = format!("{interface}: ");
-        eventually("its link is gone", agent, || {
+        agent.eventually("its link is gone", || {
             let links = self.world.tool("ip", "-o link");
             !links.lines().any(|link| link.starts_with(&start))
         });
@@ -312,7 +311,7 @@ fn clients_of_a_pod_that_is_gone_keep_their_connections_or_get_a_reset(
             "portolan_connections_of_gone_endpoints_ended_total{{kind=\"{kind}\"}}"
         ))
     };
-    eventually("the ends are counted", &agent, || {
+    agent.eventually("the ends are counted", || {
         (ended("flow"), ended("socket")) == (Some(2), Some(2))
     });
     let left = node.world.flows();

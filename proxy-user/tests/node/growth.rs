@@ -10,18 +10,14 @@ use std::{
     time::Duration,
 };
 
-use datapath::{
-    Capacities,
-    maps::{pinned_capacities, pins::generations},
-};
+use datapath::{Capacities, maps::pinned_capacities};
 
 use crate::{
-    agent::{Agent, within},
-    attachments::CART,
+    agent::Agent,
     connection::Open,
     objects::{Service, endpoint},
     succession::start,
-    world::World,
+    world::{CART, World},
 };
 
 const ENDPOINTS: u32 = 10;
@@ -65,7 +61,7 @@ fn settled(world: &World, agent: &Agent) -> Option<Capacities> {
     // Larger maps that turn out to be too small are given up: others are made instead of them.
     let ends = count("took over from the maps") + count("others are made");
     let is_done = count("larger ones are made") == ends;
-    let is_alone = generations(world.pins()).expect("pins").len() == 1;
+    let is_alone = world.generations() == 1;
     let pinned = pinned_capacities(world.pins()).expect("pins");
     pinned.filter(|_| is_alone && is_done)
 }
@@ -88,15 +84,13 @@ fn maps_grow_at_once_to_what_many_services_need_and_changes_go_on_meanwhile() {
         let grown = catch_unwind(AssertUnwindSafe(|| {
             write(&world, 200..services);
             let served = || agent.metric("portolan_services") == Some(u64::from(services) + 1);
-            within(LIMIT, "known", &agent, served);
-            within(LIMIT, "none failed, no others being made", &agent, || {
+            agent.within(LIMIT, "known", served);
+            agent.within(LIMIT, "none failed, no others being made", || {
                 let failed = agent.metric("portolan_services_failed");
                 failed == Some(0) && settled(&world, &agent).is_some()
             });
-            world.write("late.yaml", Service::new("late", "172.30.2.9"));
-            within(STEP, "a new service", &agent, || {
-                world.connect("172.30.2.9:80").is_ok()
-            });
+            world.publish(Service::new("late", "172.30.2.9"));
+            agent.within(STEP, "a new service", || world.answers("172.30.2.9:80"));
         }));
         // Also after a failure: the other thread waits for it.
         done.store(true, Ordering::Relaxed);
@@ -116,7 +110,7 @@ fn maps_grow_at_once_to_what_many_services_need_and_changes_go_on_meanwhile() {
     assert!(count > f64::from(services / 600), "{count}");
     // All were shorter than half a second.
     assert_eq!(turns("le=\"0.4096\""), count);
-    assert!(world.connect(CART).is_ok());
+    assert!(world.answers(CART));
     assert_eq!(open.echo("still here"), "still here");
     assert_eq!(agent.health().0, 200);
 }
@@ -138,5 +132,5 @@ fn a_flow_table_grows_before_it_is_full() {
     for (number, open) in open.iter_mut().enumerate() {
         assert_eq!(open.echo("here"), "here", "connection {number}");
     }
-    within(STEP, "a larger table", &agent, has_grown);
+    agent.within(STEP, "a larger table", has_grown);
 }

@@ -15,17 +15,16 @@ use crate::{
     connection::{Open, answer_questions, ask, asking},
     objects::questions,
     succession::taken_over,
-    world::{BINARY, World},
+    world::{BINARY, CART, World},
 };
 
-const CART: &str = "172.30.1.1:80";
 const SOON: Duration = Duration::from_secs(10);
 
 /// Begins to drain the node and waits until it serves no new connection.
 fn drain(world: &World, flags: &[&str]) -> Child {
     let drain = world.cleanup(flags);
     wait(SOON, "new connections are not ours", String::new, || {
-        world.connect(CART).is_err()
+        !world.answers(CART)
     });
     drain
 }
@@ -38,7 +37,7 @@ fn interrupt(mut drain: Child) {
 #[test]
 fn a_drained_node_keeps_its_connections_and_accepts_no_new_ones() {
     let world = World::serving();
-    world.write("questions.yaml", questions());
+    world.publish(questions());
     // The sizes differ from the default; draining must find them by itself.
     const SIZES: &str = "portolan: {maps: {flows: 2048}}\n";
     let agent = world.start_configured(7, SIZES);
@@ -79,7 +78,7 @@ fn a_drained_node_keeps_its_connections_and_accepts_no_new_ones() {
     interrupt(drain);
     // An agent that comes back finds all flow entries.
     let agent = world.start_configured(7, SIZES);
-    assert!(world.connect(CART).is_ok(), "{}", agent.log());
+    assert!(world.answers(CART), "{}", agent.log());
     assert_eq!(open.echo("at last"), "at last");
     ask(&conversation, "at last");
     assert!(agent.stop().success());

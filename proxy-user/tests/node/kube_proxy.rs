@@ -11,8 +11,8 @@ use std::{
 use lab::node::{kube_proxy::KubeProxy, options::METRICS};
 
 use crate::{
-    agent::{Agent, wait, within},
-    objects::service,
+    agent::{Agent, wait},
+    objects::Service,
     server::Server,
     world::{BINARY, World},
 };
@@ -62,9 +62,9 @@ pub(crate) fn dead_connections_are_replaced(world: &World, server: &Server<'_>, 
         "table inet dead {{\n chain out {{ type filter hook output priority 0;\n\
          tcp sport {{ {ports} }} drop\n tcp dport {{ {ports} }} drop\n }}\n}}\n"
     ));
-    server.apply(service("late", "172.30.1.4"));
+    server.apply(Service::new("late", "172.30.1.4"));
     let begun = Instant::now();
-    within(LIMIT, "the change", agent, || {
+    agent.within(LIMIT, "the change", || {
         world.told(&["services"]).contains("172.30.1.4")
     });
     let took = begun.elapsed();

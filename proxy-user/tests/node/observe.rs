@@ -14,11 +14,7 @@ use etherparse::PacketBuilder;
 use nix::sys::signal::Signal;
 use proxy_common::Counter;
 
-use crate::{
-    agent::{Agent, eventually},
-    trace::Tracing,
-    world::World,
-};
+use crate::{agent::Agent, trace::Tracing, world::World};
 
 /// The SYN of a connection to a port of the service `cart`.
 fn syn(from: [u8; 4], port: u16, data: &[u8]) -> Vec<u8> {
@@ -51,7 +47,7 @@ pub(crate) fn every_packet_of_a_client_behind_a_tunnel_is_logged(world: &World, 
 }
 
 fn wait_for_interfaces(agent: &Agent, count: u64) {
-    eventually("all devices are served", agent, || {
+    agent.eventually("all devices are served", || {
         agent.metric("portolan_interfaces_attached") == Some(count)
     });
 }

@@ -7,17 +7,16 @@ use std::{
     process::Stdio,
 };
 
-use datapath::maps::pins::generations;
 use proxy_common::maps::{ALL, LAYOUT_VERSION};
 use serde_json::Value;
 
 use crate::{
-    agent::{Agent, eventually},
+    agent::Agent,
     commands,
     connection::{Sleeping, answer_questions, asking},
-    objects::{Service, pod_endpoint, questions, service},
+    objects::{Service, pod_endpoint, questions},
     observe, terminal, trace,
-    world::World,
+    world::{CART, World},
 };
 
 /// The cluster IP and port of a service without endpoints.
@@ -35,7 +34,7 @@ fn lists_top_trace_metrics_and_bpftool_agree_with_what_clients_did() {
         Service::new("local", "172.30.1.3").local().on("node-b"),
         questions(),
     ] {
-        world.write(&service.file(), service);
+        world.publish(service);
     }
     world.write("web.yaml", WEB);
     let (code, said) = world.refused(&["services"]);
@@ -71,20 +70,21 @@ fn a_service_refused_by_a_full_map_is_named_and_the_node_stays_healthy(
     world: &World,
     agent: &Agent,
 ) {
-    let many = (101..=160).map(|n| service(&format!("s{n}"), &format!("172.30.2.{n}")));
+    let many =
+        (101..=160).map(|n| Service::new(&format!("s{n}"), &format!("172.30.2.{n}")).to_string());
     world.write("many.yaml", many.collect::<Vec<_>>().join("---\n"));
     agent.logs("is full");
     // The map holds the services that come first by name.
     let named =
         r#"{"object":"Service shop/s160","reason":"not published, the map frontends_v4 is full"#;
     // The log reports it before /healthz does.
-    eventually("it is named", agent, || agent.health().1.contains(named));
+    agent.eventually("it is named", || agent.health().1.contains(named));
     assert_eq!(agent.health().0, 200, "other services are served");
     assert!(agent.is_alive(), "a new agent would find the same");
     agent.logs("portolan.maps.memory allows 1 MiB");
-    assert_eq!(generations(world.pins()).expect("pins").len(), 1);
+    assert_eq!(world.generations(), 1);
     world.write("many.yaml", "# nothing\n");
-    eventually("there is room", agent, || {
+    agent.eventually("there is room", || {
         agent.health().1.contains(r#""faultCount":0"#)
     });
 }
@@ -100,8 +100,8 @@ endpoints: [{addresses: [10.40.1.10], targetRef: {kind: Pod, name: web-a}}]
 fn lists_name_the_pods_of_endpoints_and_clients(world: &World) {
     // One connection is translated packet by packet, one at its socket. The client of the latter is
     // known only by its network namespace.
-    let _packets = world.connect("172.30.1.1:80").expect("served");
-    let _socket = world.connect_at_socket("172.30.1.1:80");
+    let _packets = world.connect(CART).expect("served");
+    let _socket = world.connect_at_socket(CART);
     let _process = Sleeping::in_pod(world.client());
     commands::lists_are_filtered_and_formatted(world);
 
@@ -149,7 +149,7 @@ fn top_agrees_exactly_with_what_clients_counted(world: &World) {
         }
     }
     for _ in 0..4 {
-        assert!(world.connect(EMPTY).is_err(), "it is rejected");
+        assert!(!world.answers(EMPTY), "it is rejected");
     }
 
     for words in [
@@ -198,7 +198,7 @@ const NAMED: [(&str, &str); 9] = [
 ];
 
 fn bpftool_reads_every_map_with_the_names_of_its_fields(world: &World) {
-    let _open = world.connect("172.30.1.1:80").expect("served");
+    let _open = world.connect(CART).expect("served");
     for map in ALL {
         let pin = world.pins().join(format!("v{LAYOUT_VERSION}/{map}"));
         let bpftool = |verb: &str, rest: &str| -> Value {

@@ -13,10 +13,7 @@ use std::{
 use datapath::OBJECT;
 use lab::broken::break_program;
 
-use crate::{
-    attachments::CART,
-    world::{BINARY, World},
-};
+use crate::world::{BINARY, CART, World};
 
 /// Writes a copy of the agent in which these programs are broken; returns its path.
 fn break_agent(world: &World, broken: &[&str]) -> PathBuf {

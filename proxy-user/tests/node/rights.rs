@@ -9,10 +9,9 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::{
-    attachments::CART,
     objects::Service,
     trace::Tracing,
-    world::{BINARY, World},
+    world::{BINARY, CART, World},
 };
 
 /// A unit test there checks that every command has some.
@@ -71,8 +70,7 @@ fn run(world: &World, arguments: &[&str]) -> String {
 fn every_command_works_with_the_containers_rights_or_says_what_it_lacks() {
     let world = World::serving();
     world.confine();
-    let sticky = Service::new("sticky", "172.30.1.3").sticky();
-    world.write("sticky.yaml", sticky);
+    world.publish(Service::new("sticky", "172.30.1.3").sticky());
     let _agent = world.start(7);
     let _open = world.connect_at_socket(CART).expect("served");
     let _held = world.connect_at_socket("172.30.1.3:80").expect("served");

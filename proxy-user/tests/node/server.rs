@@ -9,7 +9,7 @@ use lab::node::{
 };
 
 use crate::{
-    objects::{NAMESPACE, service},
+    objects::{NAMESPACE, Service},
     world::World,
 };
 
@@ -24,7 +24,7 @@ pub(crate) fn prepare(world: &World) -> Server<'_> {
     let server = Server(started.expect("a server"));
     server.apply(NAMESPACE);
     server.0.make_node(ADDRESS).expect("the Node object");
-    server.apply(service("cart", "172.30.1.1"));
+    server.apply(Service::new("cart", "172.30.1.1"));
     server
 }
 

@@ -8,14 +8,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use datapath::maps::pins::generations;
-
 use crate::{
-    agent::{Agent, within},
-    attachments::CART,
+    agent::Agent,
     connection::{Open, answer_questions, ask, asking},
     objects::questions,
-    world::World,
+    world::{CART, World},
 };
 
 /// Starts an agent with these sizes of maps.
@@ -26,8 +23,8 @@ pub(crate) fn start(world: &World, maps: &str) -> Agent {
 
 /// Waits until only one generation of maps is left.
 pub(crate) fn taken_over(world: &World, agent: &Agent) {
-    within(Duration::from_secs(20), "taken over", agent, || {
-        generations(world.pins()).expect("pins").len() == 1
+    agent.within(Duration::from_secs(20), "taken over", || {
+        world.generations() == 1
     });
     agent.says(&["took over from the maps before"]);
     assert!(!agent.log().contains("WARN"), "{}", agent.log());
@@ -49,7 +46,7 @@ fn keep_asking(socket: &UdpSocket, done: &AtomicBool) -> u32 {
 #[test]
 fn changed_map_sizes_break_no_old_or_new_connection_and_no_udp_flow() {
     let world = World::serving();
-    world.write("questions.yaml", questions());
+    world.publish(questions());
     answer_questions(world.server());
     let mut agent = start(&world, "flows: 16384");
     let mut open: Vec<Open> = (0..40)

@@ -13,10 +13,9 @@ use lab::node::{netns::NetNs, pod::plug};
 use proxy_common::Settings;
 
 use crate::{
-    agent::eventually,
     connection::{Talk, answer_questions, asking, asking_at, serve},
     objects::{Service, endpoint, questions},
-    world::{World, at},
+    world::{CART, NODE_PORT, World, at},
 };
 
 /// The address and port of the server; `OUTSIDE` is the address of the client outside.
@@ -82,7 +81,7 @@ fn connections_of_another_proxy_go_on_without_its_rules() {
         .expect("nf_conntrack");
     // The service has no such endpoint any more.
     world.nft(&rules("10.40.1.20:8099"));
-    let gone = Talk::begin(world.client(), "172.30.1.1:80");
+    let gone = Talk::begin(world.client(), CART);
     let mut text = rules(SERVED);
     text += "add chain ip other own { type nat hook output priority -100; }
 add rule ip other own ip daddr 172.30.1.1 tcp dport 80 dnat to 10.40.1.20:8090
@@ -92,18 +91,18 @@ add rule ip6 other services ip6 daddr fd00:30::1 tcp dport 80 dnat to [fd00:40:1
 ";
     world.nft(&text);
     let clients = [
-        (world.client(), "172.30.1.1:80"),
-        (&outside, "10.40.0.1:30001"),
-        (node, "172.30.1.1:80"),
+        (world.client(), CART),
+        (&outside, NODE_PORT),
+        (node, CART),
         (&client6, "[fd00:30::1]:80"),
     ];
     let open = clients.map(|(pod, to)| Talk::begin(pod, to));
     let open: Vec<_> = open.into_iter().chain([gone]).collect();
     open.iter().for_each(Talk::goes_on);
 
-    world.write("cart.yaml", cart());
+    world.publish(cart());
     let six = Service::new("six", "fd00:30::1").target(8090);
-    world.write("six.yaml", six.endpoints(vec![endpoint("fd00:40:1::20")]));
+    world.publish(six.endpoints(vec![endpoint("fd00:40:1::20")]));
     let agent = world.start(7);
     agent.says(&["live on in nf_conntrack", "connections=5", "may go"]);
     open.iter().for_each(Talk::goes_on);
@@ -117,7 +116,7 @@ add rule ip6 other services ip6 daddr fd00:30::1 tcp dport 80 dnat to [fd00:40:1
         thread::sleep(Duration::from_secs(1));
     }
     assert_eq!(world.flows().len(), 0, "{:?}", world.flows());
-    let new = Talk::begin(&outside, "10.40.0.1:30001");
+    let new = Talk::begin(&outside, NODE_PORT);
     new.goes_on();
     new.finish();
     assert!(!agent.log().contains(ENDED));
@@ -143,13 +142,13 @@ fn no_connection_gets_the_tuple_of_one_that_another_proxy_has_translated() {
     let outside = outside(&world);
     let few = "meta l4proto tcp masquerade to :40000-40003";
     world.nft(&rules(SERVED).replace("masquerade fully-random", few));
-    let connect = |()| Talk::begin(&outside, "10.40.0.1:30001");
+    let connect = |()| Talk::begin(&outside, NODE_PORT);
     let masqueraded = [(); 4].map(connect);
-    let [open, ended] = [(); 2].map(|()| Talk::begin(world.client(), "172.30.1.1:80"));
+    let [open, ended] = [(); 2].map(|()| Talk::begin(world.client(), CART));
     let port = ended.port();
     [&open, &ended].into_iter().for_each(Talk::goes_on);
     ended.finish();
-    world.write("cart.yaml", cart());
+    world.publish(cart());
     let agent = world.start_configured(7, "portolan: {masqueradePorts: [40000-40007]}\n");
     agent.says(&["live on in nf_conntrack", "connections=6"]);
     // These rules track connections but translate nothing.
@@ -203,8 +202,7 @@ add rule ip other leaving ct status dnat ip saddr != 10.40.0.0/16 masquerade ful
         // The first question can be lost during neighbour resolution.
         assert!((0..5).any(|_| answers(one)), "the other serves");
     }
-    let questions = questions().ports(&[("", "UDP", 53, Some(30053))]);
-    world.write("questions.yaml", &questions);
+    world.publish(questions().ports(&[("", "UDP", 53, Some(30053))]));
     let agent = world.start(7);
     let lost = || all.iter().filter(|one| !answers(one)).count();
     let before = lost();
@@ -225,16 +223,16 @@ add chain ip kube-proxy masquerading { type nat hook postrouting priority srcnat
 add rule ip kube-proxy masquerading meta mark & 0x4000 == 0x4000 masquerade fully-random
 ",
     );
-    world.write("cart.yaml", cart());
+    world.publish(cart());
     let agent = world.start(7);
-    let open = Talk::begin(&outside, "10.40.0.1:30001");
+    let open = Talk::begin(&outside, NODE_PORT);
     open.goes_on();
     let all = world.flows();
     assert!(all.iter().all(|flow| flow.masquerade.is_some()), "{all:?}");
     world.nft("delete table ip kube-proxy\n");
     open.goes_on();
-    eventually("the mark is what it was", &agent, || {
-        let another = Talk::begin(&outside, "10.40.0.1:30001");
+    agent.eventually("the mark is what it was", || {
+        let another = Talk::begin(&outside, NODE_PORT);
         another.goes_on();
         another.finish();
         let settings = Reader::open(world.pins()).and_then(|reader| reader.settings());

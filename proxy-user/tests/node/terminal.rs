@@ -10,10 +10,7 @@ use std::{
 
 use control::testing::rows;
 
-use crate::{
-    attachments::CART,
-    world::{BINARY, World},
-};
+use crate::world::{BINARY, CART, World};
 
 /// Input that is refused: the arguments, the status, and what is said about it. The unit tests of
 /// the command line have what needs no node.

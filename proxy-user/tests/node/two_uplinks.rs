@@ -8,14 +8,13 @@ use std::{thread, time::Duration};
 use lab::node::{netns::NetNs, pod::wire};
 
 use crate::{
-    agent::{Agent, eventually},
+    agent::Agent,
     connection::Open,
     past_the_stack::RENEWALS,
-    world::{World, packets},
+    world::{NODE_PORT, World, packets},
 };
 
 const CLIENTS: &str = "203.0.113.0/24";
-const NODE_PORT: &str = "10.40.0.1:30001";
 
 /// The uplinks' names at the node.
 const UPLINKS: [&str; 2] = ["uplink0", "uplink1"];
@@ -93,7 +92,7 @@ pub(crate) fn replies_leave_by_the_uplink_of_their_route_past_the_stack(
         };
         // The agent looks once a second which interfaces may redirect.
         thread::sleep(Duration::from_secs(3));
-        eventually("packets leave past the stack", agent, || {
+        agent.eventually("packets leave past the stack", || {
             let mut open = connect();
             let before = world.forwarded();
             answers_by(world.node(), &mut open);

@@ -14,7 +14,10 @@ use std::{
     time::Duration,
 };
 
-use datapath::read::{Flow, Reader};
+use datapath::{
+    maps::pins::generations,
+    read::{Flow, Reader},
+};
 use lab::node::{
     bpffs::{self, PinDir},
     cgroup::Cgroup,
@@ -27,7 +30,7 @@ use tempfile::TempDir;
 
 use crate::{
     connection::{Open, serve},
-    objects::{node_object, service},
+    objects::{Service, node_object},
 };
 
 pub(crate) use self::agents::complete;
@@ -35,6 +38,9 @@ pub(crate) use self::agents::complete;
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_portolan");
 const CLIENT: &str = "10.40.1.10";
 const SERVER: &str = "10.40.1.20";
+/// The cluster IP and the node port of the service `cart`.
+pub(crate) const CART: &str = "172.30.1.1:80";
+pub(crate) const NODE_PORT: &str = "10.40.0.1:30001";
 /// The port at which the server pod answers.
 const PORT: u16 = 8080;
 /// The addresses of the node, the client and the server.
@@ -73,7 +79,7 @@ impl World {
     /// Builds a node with the service `cart`: cluster IP 172.30.1.1, node port 30001.
     pub(crate) fn serving() -> Self {
         let world = Self::build();
-        world.write("cart.yaml", service("cart", "172.30.1.1"));
+        world.publish(Service::new("cart", "172.30.1.1"));
         world
     }
 
@@ -170,6 +176,11 @@ link set br0 up"
         fs::rename(new, self.folder().join("manifests").join(name)).expect("a file in its place");
     }
 
+    /// Writes the manifest of a service.
+    pub(crate) fn publish(&self, service: Service) {
+        self.write(&service.file(), service);
+    }
+
     /// A folder that is removed with the world.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
@@ -236,6 +247,11 @@ link set br0 up"
         Foreign::new(&self.node, interface, egress, at, END).expect("attached")
     }
 
+    /// The number of generations of maps that have pins.
+    pub(crate) fn generations(&self) -> usize {
+        generations(self.pins()).expect("pins").len()
+    }
+
     /// The entries of the flow tables.
     pub(crate) fn flows(&self) -> Vec<Flow> {
         let flows = Reader::open(self.pins()).and_then(|reader| reader.flows());
@@ -251,6 +267,11 @@ link set br0 up"
     /// Connects from the client pod.
     pub(crate) fn connect(&self, to: &str) -> io::Result<Open> {
         Open::connect(&self.client, to)
+    }
+
+    /// Whether a connection from the client pod succeeds.
+    pub(crate) fn answers(&self, to: &str) -> bool {
+        self.connect(to).is_ok()
     }
 
     /// Connects from a process of the node.

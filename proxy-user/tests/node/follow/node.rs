@@ -9,11 +9,10 @@ use crate::{
     connection::{Sleeping, serve},
     explain::{outside, run},
     objects::{Service, endpoint, pod_endpoint},
-    world::World,
+    world::{CART, World},
 };
 
 pub(super) const CLIENT: &str = "10.40.1.10";
-pub(super) const CART: &str = "172.30.1.1:80";
 /// Services whose only endpoint is not ready, listens nowhere, or accepts nothing.
 pub(super) const UNREADY: &str = "172.30.1.2:80";
 pub(super) const DEAF: &str = "172.30.1.6:80";
@@ -39,7 +38,7 @@ impl Node {
             Service::new("deaf", "172.30.1.6").target(8081),
             Service::new("full", "172.30.1.7").target(8082),
         ] {
-            world.write(&service.file(), service);
+            world.publish(service);
         }
         let outside = outside(&world);
         assert!(world.start_by_stack(7).stop().success());
@@ -100,7 +99,7 @@ pub(super) fn bridged() -> (World, [(Sleeping, NetNs); 2]) {
     });
     serve(&pods[1].1, "10.40.2.20:8080");
     let cart = Service::new("cart", "172.30.1.1").endpoints(vec![endpoint("10.40.2.20")]);
-    world.write("cart.yaml", cart);
+    world.publish(cart);
     assert!(world.start_by_stack(7).stop().success());
     (world, pods)
 }
