@@ -11,20 +11,16 @@ use std::{
 
 use lab::node::{foreign::ChainPosition, kubeconfig};
 use nix::sys::signal::Signal;
-use serde_json::Value;
 
 use crate::{
     agent::{Agent, send_signal},
-    commands::printed,
+    commands::Report,
     connection::listen,
     objects::Service,
     repair::detach,
     server::Server,
     world::{BINARY, CART, World},
 };
-
-/// The exit status and findings of a check.
-struct Report(i32, Vec<Value>);
 
 fn run(world: &World, pins: &Path, flags: &[&str]) -> Output {
     world.output(&mut command(world, pins, flags))
@@ -44,14 +40,6 @@ fn command(world: &World, pins: &Path, flags: &[&str]) -> Command {
 }
 
 impl Report {
-    fn of(output: &Output) -> Self {
-        let findings = printed(output)["findings"]
-            .as_array()
-            .expect("findings")
-            .clone();
-        Self(output.status.code().expect("a status"), findings)
-    }
-
     /// Runs a check on the node.
     fn check(world: &World, pins: &Path, flags: &[&str]) -> Self {
         Self::of(&run(world, pins, flags))
@@ -68,23 +56,11 @@ impl Report {
         Self::of(&world.ask(&["check", "--output", "json"]))
     }
 
-    /// Expects this exit status.
-    #[track_caller]
-    fn ends(self, status: i32) -> Self {
-        assert_eq!(self.0, status, "{:#?}", self.1);
-        self
-    }
-
     /// Expects exactly one finding of this level that contains these words.
     #[track_caller]
     fn has(&self, level: &str, words: &str) -> &Self {
-        let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let is_it = |finding: &&Value| {
-            let said = format!("{}: {}", word(&finding["about"]), word(&finding["found"]));
-            finding["level"] == level && said.contains(words)
-        };
-        let count = self.1.iter().filter(is_it).count();
-        assert_eq!(count, 1, "{level}, {words}: {:#?}", self.1);
+        let count = self.count(level, words);
+        assert_eq!(count, 1, "{level}, {words}: {:#}", self.1);
         self
     }
 }
@@ -113,8 +89,8 @@ fn left_over(world: &World) -> Vec<PathBuf> {
 #[test]
 fn check_names_what_is_in_the_way_before_and_after_installation_and_leaves_no_pins() {
     let world = World::serving();
-    let report = Report::migrate(&world).ends(0);
-    report
+    Report::migrate(&world)
+        .ends(0)
         .has(NOTE, "the kernel takes 18 of them")
         .has(NOTE, "1 services, 1 endpoints");
     assert!(!world.answers(CART), "nothing is served");
@@ -126,8 +102,9 @@ fn check_names_what_is_in_the_way_before_and_after_installation_and_leaves_no_pi
         assert_eq!(output.status.code(), Some(2), "{flags:?}: {said}");
         assert!(said.starts_with("portolan: "), "{said}");
     }
-    let report = Report::check(&world, Path::new("/tmp/portolan-check"), &[]).ends(3);
-    report.has(IN_THE_WAY, "not on a BPF file system");
+    Report::check(&world, Path::new("/tmp/portolan-check"), &[])
+        .ends(3)
+        .has(IN_THE_WAY, "not on a BPF file system");
     let elsewhere = ["--nodeport-addresses", "203.0.113.0/24"];
     Report::check(&world, world.pins(), &elsewhere).has(
         DIFFERS,
@@ -207,15 +184,17 @@ fn an_interrupted_check_removes_its_pins(world: &World) {
 }
 
 fn missing_programs_are_named_while_an_agent_runs(world: &World, agent: &Agent) {
-    let report = Report::migrate(world).ends(0);
-    report.has(NOTE, "an agent runs on this node");
+    Report::migrate(world)
+        .ends(0)
+        .has(NOTE, "an agent runs on this node");
     // To other pins, its programs are foreign.
-    let report = Report::check(world, &beside_pins(world, "other"), &[]).ends(1);
-    report
+    Report::check(world, &beside_pins(world, "other"), &[])
+        .ends(1)
         .has(DIFFERS, "other programs are there, too: bind_v4 at bind_v4")
         .has(DIFFERS, "would run behind portolan's");
-    let report = Report::of_agent(world).ends(0);
-    report.has(NOTE, "settings: those of the agent (process");
+    Report::of_agent(world)
+        .ends(0)
+        .has(NOTE, "settings: those of the agent (process");
     // What a killed check has left is removed.
     let left = beside_pins(world, "check-99999999");
     fs::create_dir_all(left.join("v3")).expect("made");
@@ -229,9 +208,9 @@ fn missing_programs_are_named_while_an_agent_runs(world: &World, agent: &Agent) 
     let interface = world.client_interface();
     detach(world, &format!("{}-ingress", world.index(&interface)));
     detach(world, "cgroup-connect_v4");
-    let report = Report::of_agent(world).ends(3);
     let words = format!("none is attached at ingress of {interface}: packets");
-    report
+    Report::of_agent(world)
+        .ends(3)
         .has(IN_THE_WAY, &words)
         .has(IN_THE_WAY, "not attached: connect_v4;")
         .has(DIFFERS, "agent: one runs, and does not answer");
@@ -241,8 +220,9 @@ fn missing_programs_are_named_while_an_agent_runs(world: &World, agent: &Agent) 
 /// Reads services from the server: its own and three of the test.
 pub(crate) fn services_are_read_and_no_events_written(world: &World, server: &Server<'_>) {
     let flags = ["--migration", "--kubeconfig", &server.kubeconfig()];
-    let report = Report::check(world, world.pins(), &flags).ends(0);
-    report.has(NOTE, "room: 4 services");
+    Report::check(world, world.pins(), &flags)
+        .ends(0)
+        .has(NOTE, "room: 4 services");
     let reporters =
         server.kubectl("get events --all-namespaces -o=jsonpath={.items[*].reportingComponent}");
     assert!(!reporters.contains("portolan"), "{reporters}");

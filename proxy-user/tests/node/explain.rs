@@ -5,11 +5,11 @@
 use std::{io::ErrorKind, process::Output};
 
 use lab::node::{netns::NetNs, pod::plug};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::{
     agent::Agent,
-    commands::printed,
+    commands::Report,
     connection::serve,
     objects::{Service, endpoint, pod_endpoint},
     repair::detach,
@@ -27,26 +27,16 @@ pub(crate) fn run(world: &World, flags: &[&str]) -> Output {
     world.output(command.env_remove("KUBECONFIG"))
 }
 
-/// The exit status and the report of `portolan explain`.
-struct Said(i32, Value);
-
-fn explain(world: &World, from: &str, to: &str, flags: &[&str]) -> Said {
+fn explain(world: &World, from: &str, to: &str, flags: &[&str]) -> Report {
     let words = ["--from", from, "--to", to, "--output", "json"];
-    let output = run(world, &[&words, flags].concat());
-    Said(output.status.code().expect("a status"), printed(&output))
+    Report::of(&run(world, &[&words, flags].concat()))
 }
 
-impl Said {
+impl Report {
     /// Expects that something is in the way, in these words.
     #[track_caller]
     fn finds(&self, words: &str) {
-        let findings = self.1["findings"].as_array().expect("findings");
-        let is_it = |finding: &Value| {
-            let text = |key: &str| finding[key].as_str().unwrap_or_default();
-            let said = format!("{}: {}", text("about"), text("found"));
-            finding["level"] == "in-the-way" && said.contains(words)
-        };
-        assert!(findings.iter().any(is_it), "{words}: {:#}", self.1);
+        assert!(self.count("in-the-way", words) > 0, "{words}: {:#}", self.1);
     }
     /// Expects this outcome, and that portolan's part is in order.
     #[track_caller]
@@ -107,14 +97,11 @@ fn explain_reads_the_maps_without_an_agent() {
     let index = world.index(&world.client_interface());
     for hook in ["ingress", "egress"] {
         detach(&world, &format!("{index}-{hook}"));
-        let said = explain(&world, CLIENT, CART, &[]);
         let missing = format!("no program of portolan's is attached at {hook}");
-        said.finds(&missing);
-        assert_eq!(said.0, 3, "{:#}", said.1);
+        explain(&world, CLIENT, CART, &[]).ends(3).finds(&missing);
     }
     detach(&world, "cgroup-connect_v4");
-    let said = explain(&world, "node", CART, &[]);
-    said.finds("socket hooks: not attached: connect_v4");
+    explain(&world, "node", CART, &[]).finds("socket hooks: not attached: connect_v4");
 }
 
 fn the_report_on_the_page_is_printed(world: &World) {
@@ -186,8 +173,7 @@ pub(crate) fn pods_and_reasons_come_from_the_api_server(
     let kubeconfig = server.kubeconfig();
     let admin = kubeconfig.as_str();
     let flags = ["--kubeconfig", admin];
-    let said = explain(world, "pod/shop/buyer", "service/shop/cart", &flags);
-    assert_eq!(said.0, 4, "{:#}", said.1);
+    let said = explain(world, "pod/shop/buyer", "service/shop/cart", &flags).ends(4);
     assert_eq!(said.1["client"], "pod/shop/buyer (10.40.1.10)");
     let rows = said.1["endpoints"].as_array().expect("endpoints");
     let names: Vec<_> = rows.iter().filter_map(|row| row["pod"].as_str()).collect();
@@ -207,7 +193,6 @@ pub(crate) fn pods_and_reasons_come_from_the_api_server(
         (account, unready, probe),
         (account, none, "its EndpointSlices list no endpoint"),
     ] {
-        let said = explain(world, CLIENT, to, &["--kubeconfig", account]);
-        said.finds(words);
+        explain(world, CLIENT, to, &["--kubeconfig", account]).finds(words);
     }
 }

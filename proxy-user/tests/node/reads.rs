@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::{
     agent::Agent,
-    commands,
+    commands::{self, fields_are},
     connection::{Sleeping, answer_questions, asking},
     objects::{Service, pod_endpoint, questions},
     observe, terminal, trace,
@@ -107,23 +107,18 @@ fn lists_name_the_pods_of_endpoints_and_clients(world: &World) {
 
     let folder = world.manifests();
     let folder = ["--manifests", folder.as_str()];
-    let rows = |command: &str| -> Vec<Value> {
-        let words = [&[command, "cart", "-o", "json"], &folder[..]].concat();
-        serde_json::from_str(&world.told(&words)).expect("rows")
-    };
-    assert_eq!(rows("backends")[0]["pod"], "shop/cart-a");
-    let flows = rows("flows");
-    assert_eq!(flows[0]["clientPod"], "shop/web-a", "{flows:?}");
-    assert_eq!(flows[0]["backendPod"], "shop/cart-a");
+    let rows = |command: &str| world.json(&[&[command, "cart"], &folder[..]].concat());
+    fields_are(&rows("backends"), "0/pod=shop/cart-a");
+    let expected = "0/clientPod=shop/web-a 0/backendPod=shop/cart-a";
+    fields_are(&rows("flows"), expected);
     let affinity = rows("affinity");
-    let of_namespace = affinity.iter().find(|row| {
+    let of_namespace = affinity.as_array().expect("rows").iter().find(|row| {
         let client = row["client"].as_str().expect("a client");
         client.starts_with("netns:")
     });
-    let of_namespace = of_namespace.unwrap_or_else(|| panic!("{affinity:?}"));
-    assert_eq!(of_namespace["clientAddress"], "10.40.1.10");
-    assert_eq!(of_namespace["clientPod"], "shop/web-a");
-    assert_eq!(of_namespace["endpointPod"], "shop/cart-a");
+    let of_namespace = of_namespace.unwrap_or_else(|| panic!("{affinity}"));
+    let expected = "clientAddress=10.40.1.10 clientPod=shop/web-a endpointPod=shop/cart-a";
+    fields_are(of_namespace, expected);
     let by_address = world.told(&["affinity", "--address", "10.40.1.10"]);
     assert!(by_address.contains("10.40.1.10 (netns:"), "{by_address}");
 
@@ -158,20 +153,17 @@ fn top_agrees_exactly_with_what_clients_counted(world: &World) {
     ] {
         let seen = world.json(words);
         assert_eq!(seen.as_array().map(Vec::len), Some(1), "{seen}");
-        let row = &seen[0];
-        assert_eq!(row["connections"], 3, "{row}");
-        assert_eq!(row["packetsIn"], sent, "{row}");
-        assert_eq!(row["packetsOut"], sent, "{row}");
-        assert!(row["rates"].is_null(), "totals without waiting: {row}");
+        // Totals are shown without waiting.
+        let totals = format!("connections=3 packetsIn={sent} packetsOut={sent} rates=null");
+        fields_are(&seen[0], &totals);
     }
     let refused = &world.json(&["top", "empty"])[0]["refused"];
     assert_eq!(refused["rejected_no_endpoint"], 4, "{refused}");
     let reasons = world.json(&["top", "--reasons"]);
     let mut rows = reasons.as_array().into_iter().flatten();
     let row = rows.find(|row| row["reason"] == "rejected_no_endpoint");
-    let row = row.expect("its row");
-    assert_eq!(row["count"], 4, "{reasons}");
-    assert_eq!(row["page"], "docs/runbooks.md#no-endpoint");
+    let expected = "count=4 page=docs/runbooks.md#no-endpoint";
+    fields_are(row.expect("its row"), expected);
 
     let rates = ["top", "--watch", "--interval", "0.2", "-o"];
     let path = "jsonpath={.items[0].rates.packetsIn}";

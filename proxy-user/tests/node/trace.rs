@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use crate::{
     agent::{send_signal, wait},
+    commands::fields_are,
     reads::EMPTY,
     world::{CART, PATIENCE, World},
 };
@@ -102,15 +103,10 @@ fn outcome(line: &Value) -> &str {
     line["outcome"].as_str().expect("an outcome")
 }
 
-/// Waits for a line with this outcome, and compares its values: each word is a path and its value.
+/// Waits for a line with this outcome, and compares its values (see [`fields_are`]).
 fn shows(trace: &Tracing, expected: &str, values: &str) {
     let line = trace.wait(expected, |line| outcome(line) == expected);
-    for word in values.split_whitespace() {
-        let (path, expected) = word.split_once('=').expect("a path and a value");
-        let value = line.pointer(&format!("/{path}")).unwrap_or(&Value::Null);
-        let text = value.as_str().map_or(value.to_string(), str::to_owned);
-        assert_eq!(text, expected, "{path}: {line:#}");
-    }
+    fields_are(&line, values);
 }
 
 pub(crate) fn trace_shows_packets_and_calls_before_and_after_translation(world: &World) {

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::faults::Fault;
 use crate::{
+    commands::printed,
     connection::{Sleeping, serve},
     explain::{outside, run},
     objects::{Service, endpoint, pod_endpoint},
@@ -109,11 +110,7 @@ pub(super) struct Followed(pub(super) Value);
 
 pub(super) fn follow(world: &World, from: &str, to: &str, flags: &[&str]) -> Followed {
     let words = ["--from", from, "--to", to, "--follow", "--output", "json"];
-    let output = run(world, &[&words, flags].concat());
-    let said = String::from_utf8_lossy(&output.stderr);
-    let report: Value = serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|error| panic!("{error}: {output:?} {said}"));
-    Followed(report)
+    Followed(printed(&run(world, &[&words, flags].concat())))
 }
 
 impl Followed {
