@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lab::node::{foreign::ChainPosition, kubeconfig};
+use lab::node::foreign::ChainPosition;
 use nix::sys::signal::Signal;
 
 use crate::{
@@ -157,9 +157,7 @@ add chain ip filter FORWARD { type filter hook forward priority filter; policy d
 fn an_interrupted_check_removes_its_pins(world: &World) {
     let silent = listen(world.node(), "127.0.0.1:0");
     let server = silent.local_addr().expect("its address");
-    let text = kubeconfig::render(&format!("http://{server}"), "none");
-    let kubeconfig = world.path("kubeconfig");
-    fs::write(&kubeconfig, text).expect("written");
+    let kubeconfig = world.kubeconfig(&format!("http://{server}"), "none");
     let flags = ["--migration", "--kubeconfig", &kubeconfig];
     let mut command = command(world, world.pins(), &flags);
     let mut child = world.begin(command.stderr(Stdio::piped()));

@@ -133,7 +133,7 @@ fn an_outage_of_the_server_is_outlived(world: &World, server: &mut Server<'_>, a
     let mut open = world.connect(CART).expect("an answer");
     let said = || agent.log().matches("WARN API server").count();
     let before = said();
-    server.kill();
+    server.0.kill();
     agent.eventually("it is reported", || {
         said() > before && agent.health().1.contains("cannot be followed")
     });
@@ -141,7 +141,7 @@ fn an_outage_of_the_server_is_outlived(world: &World, server: &mut Server<'_>, a
     assert!(world.answers(CART));
     a_server_that_is_away_is_named(world, &server.kubeconfig());
     assert_eq!(open.echo("without a server"), "without a server");
-    server.revive();
+    server.0.revive().expect("the server is back");
     server.apply(Service::new("more", "172.30.1.2"));
     server.kubectl("delete service cart -n shop");
     agent.eventually("what came", || world.answers(MORE));

@@ -2,15 +2,7 @@
 //! An agent with a configuration file: it reads the file as kube-proxy does, and follows its
 //! changes while connections go on.
 
-use std::{
-    fs,
-    net::TcpStream,
-    os::unix::fs::symlink,
-    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
-    time::Duration,
-};
+use std::{fs, net::TcpStream, os::unix::fs::symlink, sync::atomic::AtomicBool, time::Duration};
 
 use lab::node::{
     netns::NetNs,
@@ -20,7 +12,7 @@ use serde_json::Value as Json;
 
 use crate::{
     agent::Agent,
-    connection::{Open, listen},
+    connection::{Open, beside, listen},
     objects::Service,
     world::{CART, NODE_PORT, World, at, complete},
 };
@@ -129,24 +121,14 @@ fn a_changed_configuration_file_takes_effect_and_connections_go_on() {
     assert!(!world.answers(NODE_PORT), "it stays closed");
 
     let before = descriptors(&agent);
-    let end = AtomicBool::new(false);
     let (client, cgroup) = (world.client(), world.cgroup());
     // The client stays the same, so that it meets its own earlier connections.
-    let connect = || {
-        let connected = cgroup.inside(|| Open::keep_connecting(client, CART, &end));
+    let connecting = |done: &AtomicBool| {
+        let connected = cgroup.inside(|| Open::keep_connecting(client, CART, done));
         connected.expect("enter the cgroup")
     };
-    thread::scope(|scope| {
-        let connecting = scope.spawn(connect);
-        let begun_anew = catch_unwind(AssertUnwindSafe(|| {
-            start_anew_twice(&world, &agent, &mut open);
-        }));
-        // Also after a failure: the other thread waits for it.
-        end.store(true, Ordering::Relaxed);
-        begun_anew.unwrap_or_else(|failure| resume_unwind(failure));
-        let connected: u32 = connecting.join().expect("no connection failed");
-        assert!(connected > 10, "{connected}");
-    });
+    let connected = beside(connecting, || start_anew_twice(&world, &agent, &mut open));
+    assert!(connected > 10, "{connected}");
     assert_eq!(agent.pid(), pid, "the same process");
     agent.within(SOON, "nothing is left open", || {
         descriptors(&agent) <= before

@@ -5,6 +5,7 @@ use std::{
     io::{self, BufRead, BufReader, ErrorKind, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket},
     os::fd::AsRawFd,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     process::Command,
     sync::{
         Arc,
@@ -102,6 +103,19 @@ impl Open {
             Err(error) => error.to_string(),
         }
     }
+}
+
+/// Does `job` on another thread while `work` runs, and tells it the end, also if `work` panics.
+/// Returns what the job returns.
+pub(crate) fn beside<T: Send>(job: impl FnOnce(&AtomicBool) -> T + Send, work: impl FnOnce()) -> T {
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let job = scope.spawn(|| job(&done));
+        let worked = catch_unwind(AssertUnwindSafe(work));
+        done.store(true, Ordering::Relaxed);
+        worked.unwrap_or_else(|failure| resume_unwind(failure));
+        job.join().expect("no failure beside the work")
+    })
 }
 
 /// A connection on which both directions carry data all the time, until a test ends it: numbers are
@@ -260,16 +274,8 @@ pub(crate) fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> usize {
     }
 }
 
-/// A process that is running; dropping this kills it.
-pub(crate) struct Sleeping {
-    _process: Killed,
-}
-
-impl Sleeping {
-    /// Starts a process in a pod: by it, others see the pod's network namespace.
-    pub(crate) fn in_pod(pod: &NetNs) -> Self {
-        let process = pod.enter(|| Command::new("sleep").arg("3600").spawn());
-        let _process = Killed(process.expect("the pod").expect("it runs"));
-        Self { _process }
-    }
+/// Starts a process in a pod: by it, others see the pod's network namespace.
+pub(crate) fn sleep_in(pod: &NetNs) -> Killed {
+    let process = pod.enter(|| Command::new("sleep").arg("3600").spawn());
+    Killed(process.expect("the pod").expect("it runs"))
 }

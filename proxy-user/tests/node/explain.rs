@@ -4,7 +4,6 @@
 
 use std::{io::ErrorKind, process::Output};
 
-use lab::node::{netns::NetNs, pod::plug};
 use serde_json::json;
 
 use crate::{
@@ -46,13 +45,6 @@ impl Report {
     }
 }
 
-/// Connects a client that is no pod to the node.
-pub(crate) fn outside(world: &World) -> NetNs {
-    let outside = NetNs::new("outside").expect("run as root");
-    plug(world.node(), &outside, &[OUTSIDE]).expect("joined");
-    outside
-}
-
 /// A service with more endpoints: one not ready, one terminating, one that is the client.
 pub(crate) fn cart() -> Service {
     Service::new("cart", "172.30.1.1").endpoints(vec![
@@ -76,7 +68,7 @@ fn explain_reads_the_maps_without_an_agent() {
     let interface = world.server_interface();
     world.ip(&format!("route add 10.40.1.21/32 dev {interface}"));
     serve(world.server(), "10.40.1.21:8080");
-    let _outside = outside(&world);
+    let _outside = world.pod(OUTSIDE);
     assert!(world.start_by_stack(7).stop().success());
     the_report_on_the_page_is_printed(&world);
 

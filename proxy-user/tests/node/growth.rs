@@ -2,19 +2,13 @@
 //! Maps that are too small at first, for many services or connections. `PORTOLAN_SCALE_SERVICES`
 //! sets a larger number of services, with the default sizes of maps.
 
-use std::{
-    env,
-    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
-    time::Duration,
-};
+use std::{env, sync::atomic::AtomicBool, thread, time::Duration};
 
 use datapath::{Capacities, maps::pinned_capacities};
 
 use crate::{
     agent::Agent,
-    connection::Open,
+    connection::{Open, beside},
     objects::{Service, endpoint},
     succession::start,
     world::{CART, World},
@@ -78,26 +72,20 @@ fn maps_grow_at_once_to_what_many_services_need_and_changes_go_on_meanwhile() {
         "portolan: {maps: {frontends: 1024, records: 1024, slots: 4096, backends: 4096}}\n";
     let agent = world.start_configured(7, given.map_or(SMALL, |_| ""));
     let mut open = world.connect(CART).expect("an answer");
-    let (client, done) = (world.client(), AtomicBool::new(false));
-    thread::scope(|scope| {
-        let connecting = scope.spawn(|| Open::keep_connecting(client, CART, &done));
-        let grown = catch_unwind(AssertUnwindSafe(|| {
-            write(&world, 200..services);
-            let served = || agent.metric("portolan_services") == Some(u64::from(services) + 1);
-            agent.within(LIMIT, "known", served);
-            agent.within(LIMIT, "none failed, no others being made", || {
-                let failed = agent.metric("portolan_services_failed");
-                failed == Some(0) && settled(&world, &agent).is_some()
-            });
-            world.publish(Service::new("late", "172.30.2.9"));
-            agent.within(STEP, "a new service", || world.answers("172.30.2.9:80"));
-        }));
-        // Also after a failure: the other thread waits for it.
-        done.store(true, Ordering::Relaxed);
-        grown.unwrap_or_else(|failure| resume_unwind(failure));
-        let made = connecting.join().expect("every connection is made");
-        assert!(made > 50, "{made} connections");
+    let client = world.client();
+    let connecting = |done: &AtomicBool| Open::keep_connecting(client, CART, done);
+    let made = beside(connecting, || {
+        write(&world, 200..services);
+        let served = || agent.metric("portolan_services") == Some(u64::from(services) + 1);
+        agent.within(LIMIT, "known", served);
+        agent.within(LIMIT, "none failed, no others being made", || {
+            let failed = agent.metric("portolan_services_failed");
+            failed == Some(0) && settled(&world, &agent).is_some()
+        });
+        world.publish(Service::new("late", "172.30.2.9"));
+        agent.within(STEP, "a new service", || world.answers("172.30.2.9:80"));
     });
+    assert!(made > 50, "{made} connections");
     // A second growth is possible: the need is estimated from the services that are already stored.
     let growths = agent
         .metric("portolan_map_growths_total")

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! An agent without an API server: /healthz says so, /livez reports only that its loop runs.
 
-use std::{fs, thread, time::Duration};
-
-use lab::node::kubeconfig;
+use std::{thread, time::Duration};
 
 use crate::{
     dump::{TOKEN, a_dump_has_all_its_files_and_no_credentials},
@@ -19,10 +17,7 @@ fn an_agent_that_starts_without_an_api_server_attaches_and_serves_what_the_maps_
     // As after a restart of the node's network: the interfaces are new and have no programs.
     world.replug(world.client(), OF_V4[1]);
     assert!(!world.answers(CART), "nobody has attached to it");
-    let file = world.path("kubeconfig");
-    let nobody = kubeconfig::render("https://127.0.0.1:9", TOKEN);
-    fs::write(&file, nobody).expect("a kubeconfig");
-    let second = world.follow(&file);
+    let second = world.follow(&world.kubeconfig("https://127.0.0.1:9", TOKEN));
     second.eventually("it serves", || world.answers(CART));
     world.replug(world.client(), OF_V4[1]);
     // A time in which the agent applies a change.

@@ -10,7 +10,7 @@ use std::{
 };
 
 use datapath::maps::tables::Table;
-use lab::node::{foreign::ChainPosition, pod::plug};
+use lab::node::foreign::ChainPosition;
 use nix::sys::signal::Signal;
 use proxy_common::{LocalPod, V4, maps};
 use socket2::{Domain, Socket, Type};
@@ -93,7 +93,7 @@ fn packets_are_redirected_to_a_pod_without_qdisc_or_egress_program() {
     // The agent removes the entry with the pod.
     world.server().ip("link del eth0\n").expect("it is there");
     agent.eventually("the pod is gone", || link(&world).is_none());
-    plug(world.node(), world.server(), &[SERVER]).expect("a pod");
+    world.plug(world.server(), SERVER);
     agent.eventually("it is back", || link(&world).is_some());
     a_pod_that_is_replaced_while_no_agent_runs_is_reached(&world, agent);
 }

@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::{
     agent::Agent,
     commands::{self, fields_are},
-    connection::{Sleeping, answer_questions, asking},
+    connection::{answer_questions, asking, sleep_in},
     objects::{Service, pod_endpoint, questions},
     observe, terminal, trace,
     world::{CART, World},
@@ -102,7 +102,7 @@ fn lists_name_the_pods_of_endpoints_and_clients(world: &World) {
     // known only by its network namespace.
     let _packets = world.connect(CART).expect("served");
     let _socket = world.connect_at_socket(CART);
-    let _process = Sleeping::in_pod(world.client());
+    let _process = sleep_in(world.client());
     commands::lists_are_filtered_and_formatted(world);
 
     let folder = world.manifests();

@@ -9,7 +9,7 @@ use std::{
 };
 
 use datapath::read::Reader;
-use lab::node::{netns::NetNs, pod::plug};
+use lab::node::netns::NetNs;
 use proxy_common::Settings;
 
 use crate::{
@@ -71,9 +71,7 @@ fn connections_of_another_proxy_go_on_without_its_rules() {
     serve(world.server(), SERVED);
     serve(world.server(), "10.40.1.20:8099");
     let outside = outside(&world);
-    let [client6, server6] = ["client6", "server6"].map(|name| NetNs::new(name).expect("a pod"));
-    plug(node, &client6, &["fd00:40:1::10"]).expect("a pod");
-    plug(node, &server6, &["fd00:40:1::20"]).expect("a pod");
+    let [client6, server6] = ["fd00:40:1::10", "fd00:40:1::20"].map(|ip| world.pod(ip));
     serve(&server6, "[fd00:40:1::20]:8090");
     let by = world.server_interface();
     world.ip(&format!("route add 172.30.1.1/32 dev {by} src 10.40.0.1"));

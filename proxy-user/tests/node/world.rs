@@ -117,8 +117,20 @@ impl World {
 
     /// Attaches the client and the server pod to the node, with these addresses.
     pub(crate) fn join_pods(&self, [client, server]: [&str; 2]) {
-        plug(&self.node, &self.client, &[client]).expect("a pod");
-        plug(&self.node, &self.server, &[server]).expect("a pod");
+        self.plug(&self.client, client);
+        self.plug(&self.server, server);
+    }
+
+    /// Attaches a pod to the node, with this address.
+    pub(crate) fn plug(&self, pod: &NetNs, address: &str) {
+        plug(&self.node, pod, &[address]).expect("a pod");
+    }
+
+    /// Makes a pod, or a host that is none, and attaches it to the node in the same way.
+    pub(crate) fn pod(&self, address: &str) -> NetNs {
+        let pod = NetNs::new(address).expect("run as root");
+        self.plug(&pod, address);
+        pod
     }
 
     /// Joins a new host to the node by a wire, given by its ends (see [`wire`]). The host sends by
@@ -147,12 +159,14 @@ link set br0 up"
         ));
     }
 
-    /// Makes a pod with this address a port of the bridge, as the CNI plugin `bridge` does.
-    pub(crate) fn join_bridge(&self, pod: &NetNs, port: &str, address: &str, gateway: &str) {
-        wire(&self.node, port, pod, &format!("eth0 {address}")).expect("a wire");
+    /// Makes a pod with this address at a port of the bridge, as the CNI plugin `bridge` does.
+    pub(crate) fn bridged_pod(&self, port: &str, address: &str, gateway: &str) -> NetNs {
+        let pod = NetNs::new(address).expect("run as root");
+        wire(&self.node, port, &pod, &format!("eth0 {address}")).expect("a wire");
         self.ip(&format!("link set {port} master br0"));
         let route = format!("route add default via {gateway}\n");
         pod.ip(&route).expect("a route");
+        pod
     }
 
     /// The path of the manifest folder.
@@ -213,26 +227,24 @@ link set br0 up"
     /// it fails.
     pub(crate) fn tool(&self, program: &str, words: &str) -> String {
         let words: Vec<_> = words.split_whitespace().collect();
-        let printed = self.node.feed(program, &words, "");
-        printed.unwrap_or_else(|error| panic!("{error:#}"))
+        self.node.feed(program, &words, "").expect("it succeeds")
     }
 
     /// Runs commands of iproute2 on the node, one a line.
     pub(crate) fn ip(&self, batch: &str) {
         let ran = self.node.ip(&format!("{batch}\n"));
-        ran.unwrap_or_else(|error| panic!("{error:#}"));
+        ran.expect("commands of iproute2");
     }
 
     /// Runs commands of nft on the node, one a line.
     pub(crate) fn nft(&self, rules: &str) {
         let fed = self.node.feed("nft", &["-f", "-"], rules);
-        fed.unwrap_or_else(|error| panic!("{error:#}"));
+        fed.expect("commands of nft");
     }
 
     /// Sets a kernel parameter of the node: its path below /proc/sys/net, and its value.
     pub(crate) fn set(&self, parameter: &str, value: &str) {
-        let set = self.node.set(&[(parameter, value)]);
-        set.unwrap_or_else(|error| panic!("{error:#}"));
+        self.node.set(&[(parameter, value)]).expect("a parameter");
     }
 
     /// The index of an interface of the node.
@@ -337,7 +349,7 @@ link set br0 up"
     /// Removes a pod's interface and gives the pod another one. Its listeners stay.
     pub(crate) fn replug(&self, pod: &NetNs, address: &str) {
         pod.ip("link del eth0\n").expect("the pod's interface");
-        plug(&self.node, pod, &[address]).expect("a pod");
+        self.plug(pod, address);
     }
 }
 

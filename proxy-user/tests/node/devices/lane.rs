@@ -17,7 +17,7 @@ use lab::node::{
     topology::{HOST_PARAMETERS, NODE_PARAMETERS},
 };
 
-use super::{kinds::Kind, pair::netkit};
+use super::kinds::{Kind, netkit};
 use crate::objects::{Service, endpoint};
 
 /// The port at which pods serve.

@@ -5,7 +5,6 @@
 
 mod kinds;
 mod lane;
-mod pair;
 
 use std::{net::IpAddr, time::Duration};
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The nodes on which packets are followed, and the reports about them.
 
-use lab::node::netns::NetNs;
+use lab::node::{netns::NetNs, process::Killed};
 use serde_json::Value;
 
 use super::faults::Fault;
 use crate::{
     commands::printed,
-    connection::{Sleeping, serve},
-    explain::{outside, run},
+    connection::{serve, sleep_in},
+    explain::{OUTSIDE, run},
     objects::{Service, endpoint, pod_endpoint},
     world::{CART, World},
 };
@@ -21,7 +21,7 @@ pub(super) const FULL: &str = "172.30.1.7:80";
 
 /// A node whose programs no agent repairs, with services, two pods and a client outside.
 pub(super) struct Node {
-    _pods: [Sleeping; 2],
+    _pods: [Killed; 2],
     _outside: NetNs,
     /// To the client and to the server.
     pub(super) interfaces: [String; 2],
@@ -41,11 +41,11 @@ impl Node {
         ] {
             world.publish(service);
         }
-        let outside = outside(&world);
+        let outside = world.pod(OUTSIDE);
         assert!(world.start_by_stack(7).stop().success());
         let start = |pod| match by_socket {
-            true => world.cgroup().inside(|| Sleeping::in_pod(pod)),
-            false => Ok(Sleeping::in_pod(pod)),
+            true => world.cgroup().inside(|| sleep_in(pod)),
+            false => Ok(sleep_in(pod)),
         };
         let node = Self {
             _pods: [world.client(), world.server()].map(|pod| start(pod).expect("its cgroup")),
@@ -89,14 +89,13 @@ impl Node {
 }
 
 /// A node with two pods at a bridge, of which one serves.
-pub(super) fn bridged() -> (World, [(Sleeping, NetNs); 2]) {
+pub(super) fn bridged() -> (World, [(Killed, NetNs); 2]) {
     let world = World::build();
     world.add_bridge("10.40.2.1/24");
     let pods = ["10", "20"].map(|last| {
-        let pod = NetNs::new("bridged").expect("run as root");
         let (port, address) = (format!("port{last}"), format!("10.40.2.{last}/24"));
-        world.join_bridge(&pod, &port, &address, "10.40.2.1");
-        (Sleeping::in_pod(&pod), pod)
+        let pod = world.bridged_pod(&port, &address, "10.40.2.1");
+        (sleep_in(&pod), pod)
     });
     serve(&pods[1].1, "10.40.2.20:8080");
     let cart = Service::new("cart", "172.30.1.1").endpoints(vec![endpoint("10.40.2.20")]);

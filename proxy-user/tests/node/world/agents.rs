@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use lab::node::{options::HEALTH, rights, settings::config_file};
+use lab::node::{kubeconfig, options::HEALTH, rights, settings::config_file};
 
 use super::World;
 use crate::agent::Agent;
@@ -64,6 +64,13 @@ impl World {
     pub(crate) fn configure(&self, config: &str) -> String {
         let path = self.path("config.yaml");
         fs::write(&path, complete(config)).expect("a config");
+        path
+    }
+
+    /// Writes a kubeconfig with this server and token; returns its path.
+    pub(crate) fn kubeconfig(&self, server: &str, token: &str) -> String {
+        let path = self.path("kubeconfig");
+        fs::write(&path, kubeconfig::render(server, token)).expect("a kubeconfig");
         path
     }
 
