@@ -91,6 +91,11 @@ impl Agent {
         self.get(HEALTH, "/healthz").unwrap_or_default()
     }
 
+    /// Whether the body of /healthz contains this text.
+    pub(crate) fn reports(&self, text: &str) -> bool {
+        self.health().1.contains(text)
+    }
+
     /// The answer of the metrics server at this path; panics on an error status.
     pub(crate) fn metrics(&self, path: &str) -> String {
         let (status, body) = self.get(METRICS, path).expect("it listens");

@@ -93,7 +93,7 @@ pub(crate) const LEFT: &str = "portolan_interfaces_left_to_stack";
 
 /// Starts an agent that redirects packets, where nothing needs the stack.
 pub(crate) fn redirecting(world: &World) -> Agent {
-    world.start_configured(7, "portolan: {forwarding: auto}\n")
+    world.start_configured("portolan: {forwarding: auto}\n")
 }
 
 /// Whether packets through the service pass the node without being forwarded by its stack.

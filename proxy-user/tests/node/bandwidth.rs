@@ -21,7 +21,7 @@ const BURST: u32 = 640_000;
 /// Limits the client's traffic, as a container runtime calls the plugin. `interface` is the node's
 /// end of the pod's interface.
 fn limit(world: &World, interface: &str) {
-    let pod = world.client().path();
+    let pod = world.client.path();
     let config = json!({
         "cniVersion": "0.4.0", "name": "limits", "type": "bandwidth",
         "ingressRate": RATE, "ingressBurst": BURST, "egressRate": RATE, "egressBurst": BURST,

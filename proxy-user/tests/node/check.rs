@@ -32,7 +32,7 @@ fn command(world: &World, pins: &Path, flags: &[&str]) -> Command {
         .args(["check", "--output", "json", "--hostname-override", "node-a"])
         .args(["--cluster-cidr", "10.40.0.0/16,fd00:40::/48"])
         .arg("--cgroup-root")
-        .arg(world.cgroup().path())
+        .arg(world.cgroup.path())
         .arg("--pin-dir")
         .arg(pins)
         .args(flags);
@@ -114,7 +114,7 @@ fn check_names_what_is_in_the_way_before_and_after_installation_and_leaves_no_pi
     an_interrupted_check_removes_its_pins(&world);
     assert!(left_over(&world).is_empty());
     assert!(!world.pins().exists());
-    let agent = world.start(7);
+    let agent = world.start();
     missing_programs_are_named_while_an_agent_runs(&world, &agent);
     assert!(agent.stop().success());
     let none = "agent: none runs: what the maps hold is served";

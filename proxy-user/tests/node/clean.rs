@@ -2,7 +2,7 @@
 //! After a switch to portolan: when kube-proxy's rules can be removed, and by which commands.
 
 use std::{
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
     thread::sleep,
     time::Duration,
 };
@@ -13,14 +13,13 @@ use crate::{
     agent::send_signal,
     connection::serve,
     objects::Service,
-    world::{BINARY, CART, World},
+    world::{CART, World},
 };
 
 /// Starts `portolan wait` for the pins of this node.
 fn wait_for_foreign(world: &World) -> Child {
-    let mut command = Command::new(BINARY);
-    command.args(["wait", "--foreign-connections", "--pin-dir"]);
-    world.begin(command.arg(world.pins()).stdout(Stdio::null()))
+    let mut command = world.asking(&["wait", "--foreign-connections"]);
+    world.begin(command.stdout(Stdio::null()))
 }
 
 #[test]
@@ -34,7 +33,7 @@ fn wait_ends_once_the_rules_may_go_and_cleanup_removes_what_its_dry_run_names() 
     let code = interrupted.wait().expect("its end").code();
     assert_eq!(code, Some(143), "an init container runs again");
     const ACCEPTS: &str = "portolan: {acceptForward: true}\n";
-    let agent = world.start_configured(7, ACCEPTS);
+    let agent = world.start_configured(ACCEPTS);
     assert!(early.wait().expect("it ends").success());
     assert!(agent.stop().success());
     assert!(world.cleanup(&[]).wait().expect("it ends").success());
@@ -44,10 +43,10 @@ fn wait_ends_once_the_rules_may_go_and_cleanup_removes_what_its_dry_run_names() 
 add chain ip other services { type nat hook prerouting priority dstnat; }
 add rule ip other services ip daddr 172.30.1.1 tcp dport 80 dnat to 10.40.1.20:8099
 ";
-    serve(world.server(), "10.40.1.20:8099");
+    serve(&world.server, "10.40.1.20:8099");
     world.nft(rules);
     let mut open = world.connect(CART).expect("the other serves");
-    let agent = world.start_configured(7, ACCEPTS);
+    let agent = world.start_configured(ACCEPTS);
     agent.says(&["live on in nf_conntrack"]);
     assert!(wait_for_foreign(&world).wait().expect("it ends").success());
     world.nft("delete table ip other");

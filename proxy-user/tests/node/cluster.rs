@@ -135,7 +135,7 @@ fn an_outage_of_the_server_is_outlived(world: &World, server: &mut Server<'_>, a
     let before = said();
     server.0.kill();
     agent.eventually("it is reported", || {
-        said() > before && agent.health().1.contains("cannot be followed")
+        said() > before && agent.reports("cannot be followed")
     });
     assert_eq!(agent.health().0, 200, "the datapath is as it was");
     assert!(world.answers(CART));
@@ -147,7 +147,7 @@ fn an_outage_of_the_server_is_outlived(world: &World, server: &mut Server<'_>, a
     agent.eventually("what came", || world.answers(MORE));
     agent.eventually("what went", || !world.answers(CART));
     agent.eventually("the fault has ended", || {
-        !agent.health().1.contains("cannot be followed")
+        !agent.reports("cannot be followed")
     });
     assert_eq!(open.echo("its service is gone"), "its service is gone");
 }

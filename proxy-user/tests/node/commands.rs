@@ -76,6 +76,10 @@ impl World {
         assert!(output.status.success(), "{arguments:?}: {said}");
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
+    /// Whether the list of services contains this text.
+    pub(crate) fn lists(&self, text: &str) -> bool {
+        self.told(&["services"]).contains(text)
+    }
     /// The output of a command as JSON; panics if it fails.
     pub(crate) fn json(&self, arguments: &[&str]) -> Value {
         let text = self.told(&[arguments, &["-o", "json"]].concat());

@@ -59,7 +59,7 @@ fn a_changed_configuration_file_takes_effect_and_connections_go_on() {
     let agent = a_server_port_in_use_is_logged_and_retried_while_services_work(&world);
     let pid = agent.pid();
     agent.within(SOON, "its health can be asked", || {
-        listens(world.client(), HEALTH_CHECK)
+        listens(&world.client, HEALTH_CHECK)
     });
     let mut open = world.connect(CART).expect("served");
     assert_eq!(open.echo("first"), "first");
@@ -75,7 +75,7 @@ fn a_changed_configuration_file_takes_effect_and_connections_go_on() {
         !world.answers(NODE_PORT)
     });
     agent.within(SOON, "the health check port, too", || {
-        !listens(world.client(), HEALTH_CHECK)
+        !listens(&world.client, HEALTH_CHECK)
     });
     let nowhere = "nodePortAddresses: no address of this node is in 192.0.2.0/24, so IPv4 node ports are served nowhere";
     agent.says(&[nowhere]);
@@ -88,7 +88,7 @@ fn a_changed_configuration_file_takes_effect_and_connections_go_on() {
     agent.within(SOON, "the warning is gone", || {
         !agent.metrics("/warnings").contains("served nowhere")
     });
-    assert!(!listens(world.client(), HEALTH_CHECK));
+    assert!(!listens(&world.client, HEALTH_CHECK));
 
     replace(&world, "iptables: {localhostNodePorts: false}\n");
     agent.within(
@@ -96,7 +96,7 @@ fn a_changed_configuration_file_takes_effect_and_connections_go_on() {
         "the node port is open, and on loopback closed",
         || world.answers(NODE_PORT) && world.connect_from_node(LOOPBACK_PORT).is_err(),
     );
-    assert!(listens(world.client(), HEALTH_CHECK));
+    assert!(listens(&world.client, HEALTH_CHECK));
     assert!(!agent.log().contains("starts anew"), "{}", agent.log());
     assert_eq!(open.echo("second"), "second");
 
@@ -121,7 +121,7 @@ fn a_changed_configuration_file_takes_effect_and_connections_go_on() {
     assert!(!world.answers(NODE_PORT), "it stays closed");
 
     let before = descriptors(&agent);
-    let (client, cgroup) = (world.client(), world.cgroup());
+    let (client, cgroup) = (&world.client, &world.cgroup);
     // The client stays the same, so that it meets its own earlier connections.
     let connecting = |done: &AtomicBool| {
         let connected = cgroup.inside(|| Open::keep_connecting(client, CART, done));
@@ -154,7 +154,7 @@ fn start_anew_twice(world: &World, agent: &Agent, open: &mut Open) {
         });
         agent.wait_for(7);
         let ping = ["-n", "-c", "2", "-i", "0.2", "-W", "2", "172.30.1.1"];
-        let answered = world.client().feed("ping", &ping, "").is_ok();
+        let answered = world.client.feed("ping", &ping, "").is_ok();
         assert_eq!(answered, answers, "{}", agent.log());
         assert_eq!(open.echo("third"), "third");
         assert!(world.answers(CART) && world.answers(NODE_PORT));
@@ -200,7 +200,7 @@ fn with_hard_fail_a_port_in_use_ends_the_agent(world: &World) {
 
 fn json_logs_are_one_object_a_line(world: &World) {
     let text = "logging: {format: json}\nmode: nftables\nbindAddress: '::'\n";
-    let agent = world.start_configured(7, text);
+    let agent = world.start_configured(text);
     let at = "[::1]:10249".parse().expect("an address");
     let (status, text) = agent.get(at, "/configz").expect("it listens by IPv6");
     assert!(

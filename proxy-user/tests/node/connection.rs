@@ -121,7 +121,8 @@ pub(crate) fn beside<T: Send>(job: impl FnOnce(&AtomicBool) -> T + Send, work: i
 /// A connection on which both directions carry data all the time, until a test ends it: numbers are
 /// sent whatever comes back, and must come back in order.
 pub(crate) struct Talk {
-    port: u16,
+    /// The client's source port.
+    pub(crate) port: u16,
     over: Arc<AtomicBool>,
     received: Arc<AtomicU32>,
     sending: JoinHandle<u32>,
@@ -183,11 +184,6 @@ impl Talk {
             );
             thread::sleep(Duration::from_millis(1));
         }
-    }
-
-    /// The client's source port.
-    pub(crate) fn port(&self) -> u16 {
-        self.port
     }
 
     /// Closes the connection; every line must have come back.

@@ -60,7 +60,7 @@ pub(crate) fn small_fragmented_and_batched_datagrams_pass_while_records_are_rene
     agent: &Agent,
 ) {
     for to in ["172.30.1.9:53", "10.40.1.20:8080"] {
-        let socket = asking_at(world.client(), to);
+        let socket = asking_at(&world.client, to);
         wait_until_past(world, agent, &socket);
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_secs(10) {

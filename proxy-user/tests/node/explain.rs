@@ -64,12 +64,12 @@ fn explain_reads_the_maps_without_an_agent() {
     world.publish(sticky.endpoints(both.into()));
     // The server pod answers at both.
     let add = "address add 10.40.1.21/32 dev eth0\n";
-    world.server().ip(add).expect("an address");
+    world.server.ip(add).expect("an address");
     let interface = world.server_interface();
     world.ip(&format!("route add 10.40.1.21/32 dev {interface}"));
-    serve(world.server(), "10.40.1.21:8080");
+    serve(&world.server, "10.40.1.21:8080");
     let _outside = world.pod(OUTSIDE);
-    assert!(world.start_by_stack(7).stop().success());
+    assert!(world.start_by_stack().stop().success());
     the_report_on_the_page_is_printed(&world);
 
     let to = "172.30.1.5:80";

@@ -29,7 +29,7 @@ fn dropping_chains_are_logged_or_get_accept_rules_and_those_of_iptables_legacy_a
     let is_served = || world.answers(NODE_PORT);
     let is_free = || !rules().contains("portolan: ");
     let before = rules();
-    let agent = world.start_configured(7, ACCEPTS);
+    let agent = world.start_configured(ACCEPTS);
     agent.eventually("it is accepted", is_served);
     assert!(!agent.log().contains("WARN"), "{}", agent.log());
     let with_rules = rules();
@@ -47,7 +47,7 @@ fn dropping_chains_are_logged_or_get_accept_rules_and_those_of_iptables_legacy_a
     // The next agent finds the rules and maps of the first, and names what it cannot change.
     let with_rules = rules();
     world.tool("iptables-legacy", "--policy FORWARD DROP");
-    let agent = world.start_configured(7, ACCEPTS);
+    let agent = world.start_configured(ACCEPTS);
     agent.logs("ready planned=2 written=0");
     assert_eq!(rules(), with_rules);
     let command = "iptables-legacy -I FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT";
@@ -69,10 +69,8 @@ fn dropping_chains_are_logged_or_get_accept_rules_and_those_of_iptables_legacy_a
     world.tool("iptables-legacy", "--policy FORWARD ACCEPT");
 
     fs::remove_file(world.path("manifests/gone.yaml")).expect("removed");
-    let agent = world.start_by_stack(7);
-    agent.eventually("what went meanwhile is gone", || {
-        !world.told(&["services"]).contains("shop/gone")
-    });
+    let agent = world.start_by_stack();
+    agent.eventually("what went meanwhile is gone", || !world.lists("shop/gone"));
     agent.eventually("they go with the setting", is_free);
     for chain in ["inet firewall forward", "ip filter FORWARD"] {
         let parts = ["its policy drops", "acceptForward: true", "0x4000"];
@@ -83,7 +81,7 @@ fn dropping_chains_are_logged_or_get_accept_rules_and_those_of_iptables_legacy_a
     assert!(agent.stop().success());
     assert_eq!(rules(), before, "nobody has asked for rules");
 
-    let agent = world.start_configured(7, ACCEPTS);
+    let agent = world.start_configured(ACCEPTS);
     agent.eventually("they are there", || rules() == with_rules);
     assert!(agent.stop().success());
     assert!(world.cleanup(&[]).wait().expect("it ends").success());

@@ -157,9 +157,7 @@ fn a_route_leads_to_its_service_and_status_and_event_say_what_is_missing(
     assert_eq!((0..20).filter(|_| world.answers(EDGE)).count(), 20);
     server.kubectl("delete gateway edge other -n shop");
     server.kubectl("delete tcproute cart other -n shop");
-    agent.eventually("nothing is left", || {
-        !world.told(&["services"]).contains("gateway:")
-    });
+    agent.eventually("nothing is left", || !world.lists("gateway:"));
 }
 
 fn a_namespace_that_is_being_deleted_is_no_failure(
@@ -192,9 +190,7 @@ fn a_namespace_that_is_being_deleted_is_no_failure(
         value: None,
     };
     etcd::store(world.node(), [&namespace]).expect("removed, whatever would keep it");
-    agent.eventually("nothing is left", || {
-        !world.told(&["services"]).contains("gateway:")
-    });
+    agent.eventually("nothing is left", || !world.lists("gateway:"));
     assert!(!agent.log().contains("could not"), "{}", agent.log());
 }
 

@@ -92,11 +92,11 @@ impl Node {
         if is_bridged {
             world.add_bridge(&format!("{pods}1/{length}"));
         }
-        world.plug(world.client(), client);
+        world.plug(&world.client, client);
         world.write("node.yaml", node_object(&[own], 7));
         let [pod, other] = ["20", "30"].map(|last| format!("{pods}{last}"));
         Self {
-            _process: sleep_in(world.client()),
+            _process: sleep_in(&world.client),
             world,
             own,
             cluster_ip,
@@ -262,8 +262,8 @@ fn clients_of_a_pod_that_is_gone_keep_their_connections_or_get_a_reset(
     let setting = |word: &str| format!("portolan: {{connectionsOfGoneEndpoints: {word}}}\n");
     let keeps = !is_bridged;
     let agent = match keeps {
-        true => node.world.start_configured(7, &setting("keep")),
-        false => node.world.start(7),
+        true => node.world.start_configured(&setting("keep")),
+        false => node.world.start(),
     };
     let nothing_ends = || {
         thread::sleep(SETTLED);

@@ -70,9 +70,9 @@ fn maps_grow_at_once_to_what_many_services_need_and_changes_go_on_meanwhile() {
     write(&world, 0..200);
     const SMALL: &str =
         "portolan: {maps: {frontends: 1024, records: 1024, slots: 4096, backends: 4096}}\n";
-    let agent = world.start_configured(7, given.map_or(SMALL, |_| ""));
+    let agent = world.start_configured(given.map_or(SMALL, |_| ""));
     let mut open = world.connect(CART).expect("an answer");
-    let client = world.client();
+    let client = &world.client;
     let connecting = |done: &AtomicBool| Open::keep_connecting(client, CART, done);
     let made = beside(connecting, || {
         write(&world, 200..services);

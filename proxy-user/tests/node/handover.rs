@@ -40,10 +40,10 @@ fn a_drained_node_keeps_its_connections_and_accepts_no_new_ones() {
     world.publish(questions());
     // The sizes differ from the default; draining must find them by itself.
     const SIZES: &str = "portolan: {maps: {flows: 2048}}\n";
-    let agent = world.start_configured(7, SIZES);
+    let agent = world.start_configured(SIZES);
     let mut open = world.connect(CART).expect("an answer");
-    answer_questions(world.server());
-    let conversation = asking(world.client());
+    answer_questions(&world.server);
+    let conversation = asking(&world.client);
     ask(&conversation, "before");
     ask(&conversation, "and again");
     for _ in 0..5 {
@@ -77,7 +77,7 @@ fn a_drained_node_keeps_its_connections_and_accepts_no_new_ones() {
     assert!(drain.try_wait().expect("its state").is_none(), "it waits");
     interrupt(drain);
     // An agent that comes back finds all flow entries.
-    let agent = world.start_configured(7, SIZES);
+    let agent = world.start_configured(SIZES);
     assert!(world.answers(CART), "{}", agent.log());
     assert_eq!(open.echo("at last"), "at last");
     ask(&conversation, "at last");
@@ -102,10 +102,10 @@ fn has_ended(mut command: Child) -> bool {
 fn draining_upgrades_and_downgrades_in_any_order_cut_no_connection() {
     let next = next_layout();
     let world = World::serving();
-    assert!(world.start(7).stop().success());
+    assert!(world.start().stop().success());
     assert!(has_ended(world.cleanup(&["--drain"])), "without flows");
     assert!(!world.pins().exists());
-    let first = world.start(7);
+    let first = world.start();
     let connect = || world.connect(CART).expect("an answer");
     let mut open: Vec<Open> = (0..20).map(|_| connect()).collect();
     assert!(first.stop().success());
@@ -124,7 +124,7 @@ fn draining_upgrades_and_downgrades_in_any_order_cut_no_connection() {
             assert_eq!(open[0].echo("drained"), "drained");
             interrupt(drain);
         }
-        let agent = world.start_other(binary, 7);
+        let agent = world.start_other(binary);
         if !is_drained {
             taken_over(&world, &agent);
         }

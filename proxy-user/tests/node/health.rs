@@ -11,15 +11,16 @@ use crate::{
 #[test]
 fn an_agent_that_starts_without_an_api_server_attaches_and_serves_what_the_maps_hold() {
     let world = World::serving();
-    let first = world.start(7);
+    let first = world.start();
     assert!(world.answers(CART));
     assert!(first.stop().success());
     // As after a restart of the node's network: the interfaces are new and have no programs.
-    world.replug(world.client(), OF_V4[1]);
+    world.replug(&world.client, OF_V4[1]);
     assert!(!world.answers(CART), "nobody has attached to it");
-    let second = world.follow(&world.kubeconfig("https://127.0.0.1:9", TOKEN));
+    let file = world.kubeconfig("https://127.0.0.1:9", TOKEN);
+    let second = world.spawn_by(&[], &["--kubeconfig", &file]);
     second.eventually("it serves", || world.answers(CART));
-    world.replug(world.client(), OF_V4[1]);
+    world.replug(&world.client, OF_V4[1]);
     // A time in which the agent applies a change.
     thread::sleep(Duration::from_millis(800));
     assert!(world.answers(CART), "also a pod that comes");

@@ -64,9 +64,7 @@ pub(crate) fn dead_connections_are_replaced(world: &World, server: &Server<'_>, 
     ));
     server.apply(Service::new("late", "172.30.1.4"));
     let begun = Instant::now();
-    agent.within(LIMIT, "the change", || {
-        world.told(&["services"]).contains("172.30.1.4")
-    });
+    agent.within(LIMIT, "the change", || world.lists("172.30.1.4"));
     let took = begun.elapsed();
     assert!(took > Duration::from_secs(5), "the connection was not dead");
     world.nft("delete table inet dead\n");

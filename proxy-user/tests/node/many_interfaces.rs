@@ -28,7 +28,7 @@ fn interfaces() -> u32 {
 
 fn build() -> World {
     let world = World::serving();
-    let far = world.server().path();
+    let far = world.server.path();
     let mut batch = String::new();
     for number in 0..interfaces() {
         let line = format!("link add many{number} type veth peer name far{number} netns {far}");

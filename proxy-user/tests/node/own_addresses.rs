@@ -17,7 +17,7 @@ fn a_cluster_ip_on_a_node_interface_is_answered_by_the_node_process() {
     world.write("range.yaml", SERVICE_CIDR);
     world.publish(questions());
     // Packets to cluster IPs without a service are dropped.
-    let agent = world.start_configured(7, "portolan: {unallocatedClusterIPs: drop}\n");
+    let agent = world.start_configured("portolan: {unallocatedClusterIPs: drop}\n");
     // By packets, and at a socket.
     let connect = || [world.connect(CART), world.connect_from_node(CART)];
     assert!(connect().iter().all(Result::is_ok));
@@ -37,7 +37,7 @@ address add 172.30.1.1/32 dev nodelocaldns");
     answer_at(world.node(), "172.30.1.9:53");
     agent.eventually("the node's process answers", || {
         let of_node = world.in_node_process(|| asking(world.node()));
-        let mut both = [asking(world.client()), of_node].into_iter();
+        let mut both = [asking(&world.client), of_node].into_iter();
         both.all(|one| one.send(b"?").is_ok() && one.recv(&mut [0]).is_ok())
     });
     let said = "Service shop/cart: its cluster IP 172.30.1.1 is an address of this node";

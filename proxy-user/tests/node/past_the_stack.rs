@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 fn start(world: &World, forwarding: &str) -> Agent {
     world.publish(Service::new("cart", "172.30.1.1"));
-    world.start_by_packet(7, &format!("portolan: {{forwarding: {forwarding}}}\n"))
+    world.start_by_packet(&format!("portolan: {{forwarding: {forwarding}}}\n"))
 }
 
 /// The entry of the server's pod in the map, if the agent has made one.
@@ -64,7 +64,7 @@ fn packets_are_redirected_to_a_pod_without_qdisc_or_egress_program() {
     assert_eq!(known.interface, world.index(&interface));
 
     // The number of packets that the pod's own interface has received.
-    let received = || packets(world.server(), "eth0")[0];
+    let received = || packets(&world.server, "eth0")[0];
     let before = received();
     for _ in 0..10 {
         assert!(passes_by(&world));
@@ -91,9 +91,9 @@ fn packets_are_redirected_to_a_pod_without_qdisc_or_egress_program() {
     packets_take_the_stack_while_something_behind_portolans_programs_needs_it(&world, &agent);
     a_rule_that_is_added_later_stops_open_connections(&world, &agent);
     // The agent removes the entry with the pod.
-    world.server().ip("link del eth0\n").expect("it is there");
+    world.server.ip("link del eth0\n").expect("it is there");
     agent.eventually("the pod is gone", || link(&world).is_none());
-    world.plug(world.server(), SERVER);
+    world.plug(&world.server, SERVER);
     agent.eventually("it is back", || link(&world).is_some());
     a_pod_that_is_replaced_while_no_agent_runs_is_reached(&world, agent);
 }
@@ -136,7 +136,7 @@ fn with_firewall_rules_a_connection_bypasses_the_stack_once_established() {
     let world = World::build();
     world.nft(POLICY);
     world.set(LIBERAL, "0");
-    answer_questions(world.server());
+    answer_questions(&world.server);
     world.publish(questions());
     let agent = start(&world, "auto");
     let mut both = [CART, BACKEND].map(|to| world.connect(to).expect("it connects"));
@@ -229,7 +229,7 @@ fn a_pod_that_is_replaced_while_no_agent_runs_is_reached(world: &World, agent: A
     }
     agent.signal(Signal::SIGKILL);
     agent.wait_for_end();
-    world.replug(world.server(), SERVER);
+    world.replug(&world.server, SERVER);
     for to in [CART, BACKEND, CART, BACKEND] {
         let mut open = world.connect(to).expect("it connects");
         for _ in 0..20 {
@@ -280,7 +280,7 @@ fn a_host_port_and_its_backend_work_in_turn_from_one_source_port() {
 /// Sends a line from this source port; returns the server's answer. The connection ends with a
 /// reset, so that the port is free at once.
 fn ask_from(world: &World, port: u16, to: &str) -> String {
-    let asked = world.client().enter(|| {
+    let asked = world.client.enter(|| {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
         socket.set_reuse_address(true)?;
         socket.set_linger(Some(Duration::ZERO))?;

@@ -44,7 +44,7 @@ fn lists_top_trace_metrics_and_bpftool_agree_with_what_clients_did() {
     let config = "portolan: {forwarding: stack, logPackets: true, maps: {frontends: 64, memory: 1}}
 ipvs: {scheduler: rr}
 ";
-    let agent = world.start_configured(7, config);
+    let agent = world.start_configured(config);
     // The first ones count every packet of a service.
     lists_name_the_pods_of_endpoints_and_clients(&world);
     top_agrees_exactly_with_what_clients_counted(&world);
@@ -78,15 +78,13 @@ fn a_service_refused_by_a_full_map_is_named_and_the_node_stays_healthy(
     let named =
         r#"{"object":"Service shop/s160","reason":"not published, the map frontends_v4 is full"#;
     // The log reports it before /healthz does.
-    agent.eventually("it is named", || agent.health().1.contains(named));
+    agent.eventually("it is named", || agent.reports(named));
     assert_eq!(agent.health().0, 200, "other services are served");
     assert!(agent.is_alive(), "a new agent would find the same");
     agent.logs("portolan.maps.memory allows 1 MiB");
     assert_eq!(world.generations(), 1);
     world.write("many.yaml", "# nothing\n");
-    agent.eventually("there is room", || {
-        agent.health().1.contains(r#""faultCount":0"#)
-    });
+    agent.eventually("there is room", || agent.reports(r#""faultCount":0"#));
 }
 
 /// The slice of another service, whose pod is the client.
@@ -102,7 +100,7 @@ fn lists_name_the_pods_of_endpoints_and_clients(world: &World) {
     // known only by its network namespace.
     let _packets = world.connect(CART).expect("served");
     let _socket = world.connect_at_socket(CART);
-    let _process = sleep_in(world.client());
+    let _process = sleep_in(&world.client);
     commands::lists_are_filtered_and_formatted(world);
 
     let folder = world.manifests();
@@ -132,10 +130,10 @@ fn lists_name_the_pods_of_endpoints_and_clients(world: &World) {
 }
 
 fn top_agrees_exactly_with_what_clients_counted(world: &World) {
-    answer_questions(world.server());
+    answer_questions(&world.server);
     let mut sent = 0;
     for client in 0..3_usize {
-        let socket = asking(world.client());
+        let socket = asking(&world.client);
         for length in 1..=10 + client {
             socket.send(&vec![b'?'; length]).expect("sent");
             let mut answer = [0; 64];

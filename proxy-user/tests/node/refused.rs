@@ -36,7 +36,7 @@ fn break_agent(world: &World, broken: &[&str]) -> PathBuf {
 fn the_agent_logs_refused_programs_and_serves_with_the_others() {
     let world = World::serving();
     let broken = ["egress_loopback", "expire_v4", "peer_name_v6", "connect_v4"];
-    let agent = world.start_other(&break_agent(&world, &broken), 7);
+    let agent = world.start_other(&break_agent(&world, &broken));
     let mut open = world.connect(CART).expect("pods are served");
     assert_eq!(open.echo("on the packet path"), "on the packet path");
     assert!(
@@ -64,12 +64,12 @@ fn the_agent_logs_refused_programs_and_serves_with_the_others() {
     // Also if the cgroup root is unusable.
     let no_cgroup = ["--cgroup-root", &world.path("")];
     break_agent(&world, &["expire_v6"]);
-    let agent = world.start_with(7, &no_cgroup);
+    let agent = world.start_with(&no_cgroup);
     agent.says(&["WARN socket hooks"]);
     agent.says(&["kernel program expire_v6"]);
     assert!(agent.stop().success());
 
-    let whole = world.start_other(Path::new(BINARY), 7);
+    let whole = world.start_other(Path::new(BINARY));
     assert!(world.connect_from_node(CART).is_ok(), "{}", whole.log());
     assert!(!whole.log().contains("kernel program"), "{}", whole.log());
     assert_eq!(open.echo("after"), "after");

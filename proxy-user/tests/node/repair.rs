@@ -51,7 +51,7 @@ pub(crate) fn detach(world: &World, name: &str) {
 #[test]
 fn detached_programs_removed_pins_and_changed_maps_are_repaired_and_connections_go_on() {
     let world = World::serving();
-    let agent = world.start(7);
+    let agent = world.start();
     let mut open = world.connect(CART).expect("an answer");
     detached_programs_are_attached_again_within_seconds(&world, &agent);
     let before = pins(&world);
@@ -111,10 +111,7 @@ fn an_unmounted_bpf_file_system_is_reported_and_pins_are_restored() {
     assert_eq!(open.echo("moved"), "moved");
     assert!(inside("umount -l /sys/fs/bpf"));
     agent.within(QUICK, "it is told", || {
-        agent
-            .health()
-            .1
-            .contains("is not on a BPF file system: mount one")
+        agent.reports("is not on a BPF file system: mount one")
     });
     assert!(world.answers(CART));
     assert!(inside("mount -t bpf bpf /sys/fs/bpf"));
@@ -126,9 +123,7 @@ fn an_unmounted_bpf_file_system_is_reported_and_pins_are_restored() {
             .display()
     );
     agent.within(QUICK, "they are on the new one", || inside(&count));
-    agent.within(QUICK, "it is mended", || {
-        agent.health().1.contains(r#""faultCount":0"#)
-    });
+    agent.within(QUICK, "it is mended", || agent.reports(r#""faultCount":0"#));
     assert!(world.answers(CART));
     assert_eq!(open.echo("at last"), "at last");
 }

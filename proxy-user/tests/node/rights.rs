@@ -71,7 +71,7 @@ fn every_command_works_with_the_containers_rights_or_says_what_it_lacks() {
     let world = World::serving();
     world.confine();
     world.publish(Service::new("sticky", "172.30.1.3").sticky());
-    let _agent = world.start(7);
+    let _agent = world.start();
     let _open = world.connect_at_socket(CART).expect("served");
     let _held = world.connect_at_socket("172.30.1.3:80").expect("served");
     let mut ran = 0;

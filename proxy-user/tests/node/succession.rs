@@ -18,7 +18,7 @@ use crate::{
 /// Starts an agent with these sizes of maps.
 pub(crate) fn start(world: &World, maps: &str) -> Agent {
     world.confine();
-    world.start_configured(7, &format!("portolan: {{maps: {{{maps}}}}}\n"))
+    world.start_configured(&format!("portolan: {{maps: {{{maps}}}}}\n"))
 }
 
 /// Waits until only one generation of maps is left.
@@ -47,12 +47,12 @@ fn keep_asking(socket: &UdpSocket, done: &AtomicBool) -> u32 {
 fn changed_map_sizes_break_no_old_or_new_connection_and_no_udp_flow() {
     let world = World::serving();
     world.publish(questions());
-    answer_questions(world.server());
+    answer_questions(&world.server);
     let mut agent = start(&world, "flows: 16384");
     let mut open: Vec<Open> = (0..40)
         .map(|_| world.connect(CART).expect("an answer"))
         .collect();
-    let (client, asking) = (world.client(), asking(world.client()));
+    let (client, asking) = (&world.client, asking(&world.client));
     let connecting = |done: &AtomicBool| Open::keep_connecting(client, CART, done);
     let asked = beside(
         |done| keep_asking(&asking, done),

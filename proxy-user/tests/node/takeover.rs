@@ -68,8 +68,8 @@ fn outside(world: &World) -> NetNs {
 fn connections_of_another_proxy_go_on_without_its_rules() {
     let world = World::build();
     let node = world.node();
-    serve(world.server(), SERVED);
-    serve(world.server(), "10.40.1.20:8099");
+    serve(&world.server, SERVED);
+    serve(&world.server, "10.40.1.20:8099");
     let outside = outside(&world);
     let [client6, server6] = ["fd00:40:1::10", "fd00:40:1::20"].map(|ip| world.pod(ip));
     serve(&server6, "[fd00:40:1::20]:8090");
@@ -79,7 +79,7 @@ fn connections_of_another_proxy_go_on_without_its_rules() {
         .expect("nf_conntrack");
     // The service has no such endpoint any more.
     world.nft(&rules("10.40.1.20:8099"));
-    let gone = Talk::begin(world.client(), CART);
+    let gone = Talk::begin(&world.client, CART);
     let mut text = rules(SERVED);
     text += "add chain ip other own { type nat hook output priority -100; }
 add rule ip other own ip daddr 172.30.1.1 tcp dport 80 dnat to 10.40.1.20:8090
@@ -89,7 +89,7 @@ add rule ip6 other services ip6 daddr fd00:30::1 tcp dport 80 dnat to [fd00:40:1
 ";
     world.nft(&text);
     let clients = [
-        (world.client(), CART),
+        (&world.client, CART),
         (&outside, NODE_PORT),
         (node, CART),
         (&client6, "[fd00:30::1]:80"),
@@ -101,7 +101,7 @@ add rule ip6 other services ip6 daddr fd00:30::1 tcp dport 80 dnat to [fd00:40:1
     world.publish(cart());
     let six = Service::new("six", "fd00:30::1").target(8090);
     world.publish(six.endpoints(vec![endpoint("fd00:40:1::20")]));
-    let agent = world.start(7);
+    let agent = world.start();
     agent.says(&["live on in nf_conntrack", "connections=5", "may go"]);
     open.iter().for_each(Talk::goes_on);
     let tables = || world.tool("nft", "list tables");
@@ -126,7 +126,7 @@ add rule ip cni leaving ip saddr 10.40.0.0/16 masquerade
 ",
     );
     serve(&outside, "10.9.0.2:8090");
-    let leaving = Talk::begin(world.client(), "10.9.0.2:8090");
+    let leaving = Talk::begin(&world.client, "10.9.0.2:8090");
     open.into_iter().for_each(Talk::finish);
     agent.logs(ENDED);
     assert!(!tables().contains(OURS), "{}", tables());
@@ -136,18 +136,18 @@ add rule ip cni leaving ip saddr 10.40.0.0/16 masquerade
 #[test]
 fn no_connection_gets_the_tuple_of_one_that_another_proxy_has_translated() {
     let world = World::build();
-    serve(world.server(), SERVED);
+    serve(&world.server, SERVED);
     let outside = outside(&world);
     let few = "meta l4proto tcp masquerade to :40000-40003";
     world.nft(&rules(SERVED).replace("masquerade fully-random", few));
     let connect = |()| Talk::begin(&outside, NODE_PORT);
     let masqueraded = [(); 4].map(connect);
-    let [open, ended] = [(); 2].map(|()| Talk::begin(world.client(), CART));
-    let port = ended.port();
+    let [open, ended] = [(); 2].map(|()| Talk::begin(&world.client, CART));
+    let port = ended.port;
     [&open, &ended].into_iter().for_each(Talk::goes_on);
     ended.finish();
     world.publish(cart());
-    let agent = world.start_configured(7, "portolan: {masqueradePorts: [40000-40007]}\n");
+    let agent = world.start_configured("portolan: {masqueradePorts: [40000-40007]}\n");
     agent.says(&["live on in nf_conntrack", "connections=6"]);
     // These rules track connections but translate nothing.
     let other = "delete table ip other
@@ -160,10 +160,10 @@ add rule ip firewall forward ct state invalid counter
     // A client that connects directly to the endpoint can get the source port of the ended
     // connection.
     let only = format!("{port} {port}");
-    let set = world.client().set(&[("ipv4/ip_local_port_range", &only)]);
+    let set = world.client.set(&[("ipv4/ip_local_port_range", &only)]);
     set.expect("a setting of the pod's");
     let again = world
-        .client()
+        .client
         .enter(|| TcpStream::connect_timeout(&at(SERVED), Duration::from_secs(3)));
     again.expect("the pod").expect("no SYN is dropped");
     let all = || masqueraded.iter().chain(&new).chain([&open]);
@@ -176,7 +176,7 @@ add rule ip firewall forward ct state invalid counter
 #[test]
 fn datagrams_are_answered_before_and_after_the_other_proxys_rules_go() {
     let world = World::build();
-    answer_questions(world.server());
+    answer_questions(&world.server);
     let outside = outside(&world);
     world.nft(
         "add table ip other
@@ -187,7 +187,7 @@ add chain ip other leaving { type nat hook postrouting priority srcnat; }
 add rule ip other leaving ct status dnat ip saddr != 10.40.0.0/16 masquerade fully-random
 ",
     );
-    let inside = [(); 5].map(|()| asking(world.client()));
+    let inside = [(); 5].map(|()| asking(&world.client));
     let from_outside = [(); 3].map(|()| asking_at(&outside, "10.40.0.1:30053"));
     let all: Vec<_> = inside.iter().chain(&from_outside).collect();
     let answers = |one: &UdpSocket| {
@@ -201,7 +201,7 @@ add rule ip other leaving ct status dnat ip saddr != 10.40.0.0/16 masquerade ful
         assert!((0..5).any(|_| answers(one)), "the other serves");
     }
     world.publish(questions().ports(&[("", "UDP", 53, Some(30053))]));
-    let agent = world.start(7);
+    let agent = world.start();
     let lost = || all.iter().filter(|one| !answers(one)).count();
     let before = lost();
     agent.says(&["live on in nf_conntrack"]);
@@ -213,7 +213,7 @@ add rule ip other leaving ct status dnat ip saddr != 10.40.0.0/16 masquerade ful
 #[test]
 fn a_new_connection_beside_old_masquerade_rules_survives_their_removal() {
     let world = World::build();
-    serve(world.server(), SERVED);
+    serve(&world.server, SERVED);
     let outside = outside(&world);
     world.nft(
         "add table ip kube-proxy
@@ -222,7 +222,7 @@ add rule ip kube-proxy masquerading meta mark & 0x4000 == 0x4000 masquerade full
 ",
     );
     world.publish(cart());
-    let agent = world.start(7);
+    let agent = world.start();
     let open = Talk::begin(&outside, NODE_PORT);
     open.goes_on();
     let all = world.flows();

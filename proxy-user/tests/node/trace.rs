@@ -199,7 +199,7 @@ pub(crate) fn a_second_trace_is_refused_but_not_after_the_first_was_killed(world
         "{said}"
     );
     trace.end(Signal::SIGKILL);
-    let cgroup = world.cgroup().path().to_str().expect("a path");
+    let cgroup = world.cgroup.path().to_str().expect("a path");
     let links = world
         .node()
         .feed("bpftool", &["-j", "cgroup", "show", cgroup], "");

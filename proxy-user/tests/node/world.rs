@@ -59,11 +59,14 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 /// The node, its pods and the manifest folder; dropping it removes all of them and the pins.
 pub(crate) struct World {
     node: Arc<NetNs>,
-    client: NetNs,
-    server: NetNs,
+    /// The client pod, which serves nothing.
+    pub(crate) client: NetNs,
+    /// The server pod.
+    pub(crate) server: NetNs,
     folder: TempDir,
     pins: PinDir,
-    cgroup: Cgroup,
+    /// The cgroup at which the socket hooks are attached.
+    pub(crate) cgroup: Cgroup,
     logs: Cell<u32>,
     binary: RefCell<PathBuf>,
     confined: Cell<bool>,
@@ -206,11 +209,6 @@ link set br0 up"
         path.to_str().expect("a plain path").to_owned()
     }
 
-    /// The cgroup at which the socket hooks are attached.
-    pub(crate) fn cgroup(&self) -> &Cgroup {
-        &self.cgroup
-    }
-
     /// Starts a program on the node.
     pub(crate) fn begin(&self, command: &mut Command) -> Child {
         let child = self.node.enter(|| command.spawn());
@@ -301,16 +299,6 @@ link set br0 up"
     pub(crate) fn in_node_process<T>(&self, work: impl FnOnce() -> T) -> T {
         let done = self.cgroup.inside(|| self.node.enter(work));
         done.expect("enter the cgroup").expect("enter the node")
-    }
-
-    /// The client pod, which serves nothing.
-    pub(crate) fn client(&self) -> &NetNs {
-        &self.client
-    }
-
-    /// The server pod.
-    pub(crate) fn server(&self) -> &NetNs {
-        &self.server
     }
 
     /// The node's interface to the client.

@@ -53,7 +53,7 @@ impl Node {
     fn start(&mut self, xdp: Xdp) {
         let ([a, b], xdp) = (UPLINKS, xdp.name());
         let config = format!("{{portolan: {{xdp: '{xdp}', xdpInterfaces: [{a}, {b}]}}}}");
-        self.agent = Some(self.world().start_by_packet(7, &config));
+        self.agent = Some(self.world().start_by_packet(&config));
     }
 
     /// Ends the agent; its programs stay.

@@ -92,20 +92,20 @@ fn endpoints_that_do_not_answer(node: &Node) {
     said.was_lost("the endpoint 10.40.1.20:8081: no process listens at that port");
     // The port that it should have been.
     said.was_lost("listened at are 8080");
-    serve(world.server(), "10.40.1.20:8081");
+    serve(&world.server, "10.40.1.20:8081");
     node.follow(DEAF).was_answered();
 
     for cookies in ["1", "0"] {
-        let set = world.server().set(&[
+        let set = world.server.set(&[
             ("ipv4/tcp_syncookies", cookies),
             ("core/somaxconn", "1"),
             ("ipv4/tcp_max_syn_backlog", "1"),
         ]);
         set.expect("the pod's parameters");
-        let listener = listen(world.server(), "10.40.1.20:8082");
+        let listener = listen(&world.server, "10.40.1.20:8082");
         // Nobody accepts; the queue takes two.
         let connect = || TcpStream::connect("10.40.1.20:8082");
-        let open = [(); 2].map(|()| world.client().enter(connect).expect("the pod"));
+        let open = [(); 2].map(|()| world.client.enter(connect).expect("the pod"));
         node.follow(FULL)
             .was_lost("the endpoint 10.40.1.20:8082: its queue of connections is full");
         drop((open.map(|open| open.expect("queued")), listener));
@@ -175,7 +175,7 @@ fn what_loses_a_packet_of_a_pods_socket_is_named() {
         (CgroupHook::Connect, "the client's socket: program "),
         (CgroupHook::Egress, "the cgroup's egress hook"),
     ] {
-        let foreign = Foreign::refusing(node.world.cgroup().path(), hook).expect("attached");
+        let foreign = Foreign::refusing(node.world.cgroup.path(), hook).expect("attached");
         let said = node.follow(CART);
         said.was_lost(words);
         said.was_lost("(foreign)");

@@ -42,13 +42,13 @@ impl Node {
             world.publish(service);
         }
         let outside = world.pod(OUTSIDE);
-        assert!(world.start_by_stack(7).stop().success());
+        assert!(world.start_by_stack().stop().success());
         let start = |pod| match by_socket {
-            true => world.cgroup().inside(|| sleep_in(pod)),
+            true => world.cgroup.inside(|| sleep_in(pod)),
             false => Ok(sleep_in(pod)),
         };
         let node = Self {
-            _pods: [world.client(), world.server()].map(|pod| start(pod).expect("its cgroup")),
+            _pods: [&world.client, &world.server].map(|pod| start(pod).expect("its cgroup")),
             _outside: outside,
             interfaces: [world.client_interface(), world.server_interface()],
             world,
@@ -63,19 +63,29 @@ impl Node {
     }
 
     /// Runs lines of shell at the hosts that their first words name: node, client or server. `$in`
-    /// and `$out` are the node's interfaces to the client and to the server.
+    /// and `$out` are the node's interfaces to the client and to the server. `HOST chain FAMILY HOOK:
+    /// RULES` makes a table `firewall` with one chain.
     pub(super) fn run(&self, lines: &str) {
         let (world, [to_client, to_server]) = (&self.world, &self.interfaces);
         for line in lines.lines() {
             let (host, command) = line.split_once(' ').expect("a host");
             let host = match host {
-                "client" => world.client(),
-                "server" => world.server(),
+                "client" => &world.client,
+                "server" => &world.server,
                 _ => world.node(),
             };
+            let command = match command.strip_prefix("chain ") {
+                Some(chain) => {
+                    let (hook, rules) = chain.split_once(": ").expect("rules");
+                    let (family, hook) = hook.split_once(' ').expect("a family");
+                    format!(
+                        "echo \"table {family} firewall {{ chain filter {{ type filter hook {hook} priority 0; {rules}; }}; }}\" | nft -f -"
+                    )
+                }
+                None => command.to_owned(),
+            };
             let command = format!("in={to_client} out={to_server}; {command}");
-            let ran = host.feed("sh", &["-ec", &command], "");
-            ran.unwrap_or_else(|error| panic!("{error:#}"));
+            host.feed("sh", &["-ec", &command], "").expect("it runs");
         }
     }
 
@@ -100,7 +110,7 @@ pub(super) fn bridged() -> (World, [(Killed, NetNs); 2]) {
     serve(&pods[1].1, "10.40.2.20:8080");
     let cart = Service::new("cart", "172.30.1.1").endpoints(vec![endpoint("10.40.2.20")]);
     world.publish(cart);
-    assert!(world.start_by_stack(7).stop().success());
+    assert!(world.start_by_stack().stop().success());
     (world, pods)
 }
 
