@@ -5,15 +5,14 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
-    thread::sleep,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use lab::node::foreign::ChainPosition;
 use nix::sys::signal::Signal;
 
 use crate::{
-    agent::{Agent, send_signal},
+    agent::{Agent, send_signal, wait},
     commands::Report,
     connection::listen,
     objects::Service,
@@ -22,38 +21,35 @@ use crate::{
     world::{BINARY, CART, World},
 };
 
-fn run(world: &World, pins: &Path, flags: &[&str]) -> Output {
+fn run(world: &World, pins: &Path, flags: &str) -> Output {
     world.output(&mut command(world, pins, flags))
 }
 
-fn command(world: &World, pins: &Path, flags: &[&str]) -> Command {
+fn command(world: &World, pins: &Path, flags: &str) -> Command {
+    let line =
+        "check --output json --hostname-override node-a --cluster-cidr 10.40.0.0/16,fd00:40::/48";
     let mut command = Command::new(BINARY);
-    command
-        .args(["check", "--output", "json", "--hostname-override", "node-a"])
-        .args(["--cluster-cidr", "10.40.0.0/16,fd00:40::/48"])
-        .arg("--cgroup-root")
-        .arg(world.cgroup.path())
-        .arg("--pin-dir")
-        .arg(pins)
-        .args(flags);
+    command.args(line.split(' ').chain(flags.split_whitespace()));
+    command.arg("--cgroup-root").arg(world.cgroup.path());
+    command.arg("--pin-dir").arg(pins);
     command
 }
 
 impl Report {
     /// Runs a check on the node.
-    fn check(world: &World, pins: &Path, flags: &[&str]) -> Self {
+    fn check(world: &World, pins: &Path, flags: &str) -> Self {
         Self::of(&run(world, pins, flags))
     }
 
     /// Compares with the services of the world.
     fn migrate(world: &World) -> Self {
-        let flags = ["--migration", "--manifests", &world.manifests()];
+        let flags = format!("--migration --manifests {}", world.manifests());
         Self::check(world, world.pins(), &flags)
     }
 
     /// Runs a check without settings of its own while an agent runs: it uses the agent's settings.
     fn of_agent(world: &World) -> Self {
-        Self::of(&world.ask(&["check", "--output", "json"]))
+        Self::of(&world.ask("check --output json"))
     }
 
     /// Expects exactly one finding of this level that contains these words.
@@ -94,19 +90,18 @@ fn check_names_what_is_in_the_way_before_and_after_installation_and_leaves_no_pi
         .has(NOTE, "the kernel takes 18 of them")
         .has(NOTE, "1 services, 1 endpoints");
     assert!(!world.answers(CART), "nothing is served");
-    Report::check(&world, world.pins(), &[]).ends(0);
-    let nowhere = ["--migration", "--manifests", "/nonexistent"];
-    for flags in [&["--migration"][..], &nowhere] {
+    Report::check(&world, world.pins(), "").ends(0);
+    for flags in ["--migration", "--migration --manifests /nonexistent"] {
         let output = run(&world, world.pins(), flags);
         let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{flags:?}: {said}");
+        assert_eq!(output.status.code(), Some(2), "{flags}: {said}");
         assert!(said.starts_with("portolan: "), "{said}");
     }
-    Report::check(&world, Path::new("/tmp/portolan-check"), &[])
+    Report::check(&world, Path::new("/tmp/portolan-check"), "")
         .ends(3)
         .has(IN_THE_WAY, "not on a BPF file system");
-    let elsewhere = ["--nodeport-addresses", "203.0.113.0/24"];
-    Report::check(&world, world.pins(), &elsewhere).has(
+    let elsewhere = "--nodeport-addresses 203.0.113.0/24";
+    Report::check(&world, world.pins(), elsewhere).has(
         DIFFERS,
         "nodePortAddresses: no address of this node is in 203.0.113.0/24, so IPv4",
     );
@@ -118,7 +113,7 @@ fn check_names_what_is_in_the_way_before_and_after_installation_and_leaves_no_pi
     missing_programs_are_named_while_an_agent_runs(&world, &agent);
     assert!(agent.stop().success());
     let none = "agent: none runs: what the maps hold is served";
-    Report::check(&world, world.pins(), &[]).has(DIFFERS, none);
+    Report::check(&world, world.pins(), "").has(DIFFERS, none);
 }
 
 fn what_another_proxy_has_left_is_named(world: &World) {
@@ -158,22 +153,17 @@ fn an_interrupted_check_removes_its_pins(world: &World) {
     let silent = listen(world.node(), "127.0.0.1:0");
     let server = silent.local_addr().expect("its address");
     let kubeconfig = world.kubeconfig(&format!("http://{server}"), "none");
-    let flags = ["--migration", "--kubeconfig", &kubeconfig];
+    let flags = format!("--migration --kubeconfig {kubeconfig}");
     let mut command = command(world, world.pins(), &flags);
     let mut child = world.begin(command.stderr(Stdio::piped()));
     silent.set_nonblocking(true).expect("set");
-    let begun = Instant::now();
     // The check asks for objects once it has made its maps.
-    let _asked = loop {
-        match silent.accept() {
-            Ok(asked) => break asked,
-            Err(_) if child.try_wait().expect("a status").is_some() => {
-                panic!("{:?}", child.wait_with_output())
-            }
-            Err(_) => assert!(begun.elapsed() < Duration::from_secs(30), "it asks"),
-        }
-        sleep(Duration::from_millis(5));
-    };
+    let mut asked = None;
+    wait(Duration::from_secs(30), "it asks", String::new, || {
+        assert_eq!(child.try_wait().expect("a status"), None);
+        asked = silent.accept().ok();
+        asked.is_some()
+    });
     assert_eq!(left_over(world).len(), 1);
     send_signal(child.id(), Signal::SIGINT).expect("ended");
     let output = child.wait_with_output().expect("its output");
@@ -186,7 +176,7 @@ fn missing_programs_are_named_while_an_agent_runs(world: &World, agent: &Agent) 
         .ends(0)
         .has(NOTE, "an agent runs on this node");
     // To other pins, its programs are foreign.
-    Report::check(world, &beside_pins(world, "other"), &[])
+    Report::check(world, &beside_pins(world, "other"), "")
         .ends(1)
         .has(DIFFERS, "other programs are there, too: bind_v4 at bind_v4")
         .has(DIFFERS, "would run behind portolan's");
@@ -198,7 +188,7 @@ fn missing_programs_are_named_while_an_agent_runs(world: &World, agent: &Agent) 
     fs::create_dir_all(left.join("v3")).expect("made");
     let parameter = "nf_conntrack_tcp_timeout_established";
     let said = format!("{parameter}: is 432000, and the settings");
-    Report::check(world, world.pins(), &[]).has(NOTE, &said);
+    Report::check(world, world.pins(), "").has(NOTE, &said);
     assert!(!left.exists());
     assert!(world.answers(CART), "{}", agent.log());
     // A running agent would attach the programs again.
@@ -217,7 +207,7 @@ fn missing_programs_are_named_while_an_agent_runs(world: &World, agent: &Agent) 
 
 /// Reads services from the server: its own and three of the test.
 pub(crate) fn services_are_read_and_no_events_written(world: &World, server: &Server<'_>) {
-    let flags = ["--migration", "--kubeconfig", &server.kubeconfig()];
+    let flags = format!("--migration --kubeconfig {}", server.kubeconfig());
     Report::check(world, world.pins(), &flags)
         .ends(0)
         .has(NOTE, "room: 4 services");
@@ -227,7 +217,7 @@ pub(crate) fn services_are_read_and_no_events_written(world: &World, server: &Se
 }
 
 pub(crate) fn a_server_that_is_away_is_named(world: &World, kubeconfig: &str) {
-    let flags = ["--migration", "--kubeconfig", kubeconfig];
+    let flags = format!("--migration --kubeconfig {kubeconfig}");
     let output = run(world, world.pins(), &flags);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");

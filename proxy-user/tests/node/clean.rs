@@ -18,7 +18,7 @@ use crate::{
 
 /// Starts `portolan wait` for the pins of this node.
 fn wait_for_foreign(world: &World) -> Child {
-    let mut command = world.asking(&["wait", "--foreign-connections"]);
+    let mut command = world.asking("wait --foreign-connections");
     world.begin(command.stdout(Stdio::null()))
 }
 
@@ -51,7 +51,7 @@ add rule ip other services ip daddr 172.30.1.1 tcp dport 80 dnat to 10.40.1.20:8
     assert!(wait_for_foreign(&world).wait().expect("it ends").success());
     world.nft("delete table ip other");
     assert_eq!(open.echo("theirs"), "theirs");
-    let plan = || world.told(&["cleanup", "--dry-run"]);
+    let plan = || world.told("cleanup --dry-run");
     let while_it_runs = plan();
     assert!(agent.stop().success());
     let planned = plan();
@@ -60,7 +60,7 @@ add rule ip other services ip daddr 172.30.1.1 tcp dport 80 dnat to 10.40.1.20:8
     let table = "the nftables table inet portolan";
     assert!(planned.contains(table), "{planned}");
     assert!(world.answers(CART), "nothing is gone");
-    let removed = world.told(&["cleanup"]);
+    let removed = world.told("cleanup");
     assert_eq!(planned.replace("would remove ", "removed "), removed);
     let left = world.tool("nft", "list tables");
     assert!(!left.contains("portolan"), "{left}");

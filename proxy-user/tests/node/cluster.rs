@@ -53,8 +53,8 @@ fn no_other_right_is_needed_or_given(
     assert!(!agent.log().contains("WARN"), "{}", agent.log());
     server.apply(explain::cart());
     // An operator's command in the agent's pod asks about another pod by name.
-    let from = ["--from", "pod/shop/gone", "--to", "service/shop/till:80"];
-    let asked = explain::run(world, &[&from[..], &["--kubeconfig", kubeconfig]].concat());
+    let question = "--from pod/shop/gone --to service/shop/till:80 --kubeconfig";
+    let asked = explain::run(world, &format!("{question} {kubeconfig}"));
     let said = String::from_utf8_lossy(&asked.stderr);
     assert_eq!(asked.status.code(), Some(2), "{said}");
     assert!(said.contains("there is no pod shop/gone"), "{said}");

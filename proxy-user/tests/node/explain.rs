@@ -13,22 +13,20 @@ use crate::{
     objects::{Service, endpoint, pod_endpoint},
     repair::detach,
     server::Server,
-    world::{CART, NODE_PORT, World},
+    world::{CART, CLIENT, NODE_PORT, World},
 };
 
-/// The address of the client pod.
-const CLIENT: &str = "10.40.1.10";
 /// The address of a client outside the node that is no pod.
 pub(crate) const OUTSIDE: &str = "198.51.100.7";
 
-pub(crate) fn run(world: &World, flags: &[&str]) -> Output {
-    let mut command = world.asking(&[&["explain"], flags].concat());
+pub(crate) fn run(world: &World, flags: &str) -> Output {
+    let mut command = world.asking(&format!("explain {flags}"));
     world.output(command.env_remove("KUBECONFIG"))
 }
 
-fn explain(world: &World, from: &str, to: &str, flags: &[&str]) -> Report {
-    let words = ["--from", from, "--to", to, "--output", "json"];
-    Report::of(&run(world, &[&words, flags].concat()))
+fn explain(world: &World, from: &str, to: &str, flags: &str) -> Report {
+    let line = format!("--from {from} --to {to} --output json {flags}");
+    Report::of(&run(world, &line))
 }
 
 impl Report {
@@ -74,14 +72,14 @@ fn explain_reads_the_maps_without_an_agent() {
 
     let to = "172.30.1.5:80";
     let mut open = world.connect(to).expect("served");
-    let said = explain(&world, CLIENT, to, &[]);
+    let said = explain(&world, CLIENT, to, "");
     said.is_clean("forwarded_new");
     let held = said.1["affinity"].as_str().expect("words").to_owned();
     let flow = world.flows().remove(0);
     let expected = format!("held to {}, for ", flow.backend);
     assert!(held.starts_with(&expected), "{held}");
     let from = flow.client.to_string();
-    let said = explain(&world, &from, to, &[]);
+    let said = explain(&world, &from, to, "");
     said.is_clean("forwarded_hit");
     assert_eq!(said.1["flow"]["state"], "established");
     assert_eq!(open.echo("still here"), "still here");
@@ -90,16 +88,16 @@ fn explain_reads_the_maps_without_an_agent() {
     for hook in ["ingress", "egress"] {
         detach(&world, &format!("{index}-{hook}"));
         let missing = format!("no program of portolan's is attached at {hook}");
-        explain(&world, CLIENT, CART, &[]).ends(3).finds(&missing);
+        explain(&world, CLIENT, CART, "").ends(3).finds(&missing);
     }
     detach(&world, "cgroup-connect_v4");
-    explain(&world, "node", CART, &[]).finds("socket hooks: not attached: connect_v4");
+    explain(&world, "node", CART, "").finds("socket hooks: not attached: connect_v4");
 }
 
 fn the_report_on_the_page_is_printed(world: &World) {
     let folder = world.manifests();
-    let question = ["--from", OUTSIDE, "--to", NODE_PORT];
-    let output = run(world, &[&question[..], &["--manifests", &folder]].concat());
+    let question = format!("--from {OUTSIDE} --to {NODE_PORT} --manifests {folder}");
+    let output = run(world, &question);
     assert_eq!(output.status.code(), Some(4), "{output:?}");
     let text = String::from_utf8(output.stdout).expect("text");
     let incoming = world.interface_to(OUTSIDE);
@@ -164,7 +162,7 @@ pub(crate) fn pods_and_reasons_come_from_the_api_server(
     let _open = world.connect(CART).expect("served");
     let kubeconfig = server.kubeconfig();
     let admin = kubeconfig.as_str();
-    let flags = ["--kubeconfig", admin];
+    let flags = format!("--kubeconfig {admin}");
     let said = explain(world, "pod/shop/buyer", "service/shop/cart", &flags).ends(4);
     assert_eq!(said.1["client"], "pod/shop/buyer (10.40.1.10)");
     let rows = said.1["endpoints"].as_array().expect("endpoints");
@@ -172,7 +170,7 @@ pub(crate) fn pods_and_reasons_come_from_the_api_server(
     for name in ["shop/cart-a", "shop/cart-new"] {
         assert!(names.contains(&name), "{rows:?}");
     }
-    let flows = world.json(&[&["flows", "cart"], &flags[..]].concat());
+    let flows = world.json(&format!("flows cart {flags}"));
     assert_eq!(flows[0]["clientPod"], "shop/buyer", "{flows}");
     let probe = "not ready: the readiness probe of container one fails";
     for (account, to, words) in [
@@ -185,6 +183,6 @@ pub(crate) fn pods_and_reasons_come_from_the_api_server(
         (account, unready, probe),
         (account, none, "its EndpointSlices list no endpoint"),
     ] {
-        explain(world, CLIENT, to, &["--kubeconfig", account]).finds(words);
+        explain(world, CLIENT, to, &format!("--kubeconfig {account}")).finds(words);
     }
 }

@@ -118,7 +118,7 @@ fn a_route_leads_to_its_service_and_status_and_event_say_what_is_missing(
     let of_class = server.kubectl("get gatewayclass l4 -o=jsonpath={.status.conditions[*].status}");
     assert_eq!(of_class, "True");
     assert_eq!(server.kubectl(HOLDER), "node-a");
-    let shown = world.told(&["services"]);
+    let shown = world.told("services");
     assert!(shown.contains("shop/gateway:edge"), "{shown}");
 
     // Half of the route goes to a Service that does not exist; the next route is served all the

@@ -60,7 +60,7 @@ pub(crate) fn a_packet_that_cannot_be_rewritten_is_dropped_and_named(world: &Wor
     let mut odd = tunnel(world, "odd0", libc::IFF_VNET_HDR);
     world.ip("link set odd0 up\nroute add 10.40.9.3/32 dev odd0");
     wait_for_interfaces(agent, 4);
-    let trace = Tracing::start(world, &["--verdict", "drop"]);
+    let trace = Tracing::start(world, "--verdict drop");
     // A virtio_net_hdr: the checksum covers the bytes from 100 on and is stored 16 bytes later.
     let mut packet = vec![1, 0, 0, 0, 0, 0, 100, 0, 16, 0];
     packet.extend(syn([10, 40, 9, 3], 81, &[0; 200]));

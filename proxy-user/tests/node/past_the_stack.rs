@@ -22,10 +22,9 @@ use crate::{
     datagrams::small_fragmented_and_batched_datagrams_pass_while_records_are_renewed,
     objects::{Service, questions},
     repair::table,
-    world::{CART, World, at, packets},
+    world::{CART, SERVER, World, at, packets},
 };
 
-const SERVER: &str = "10.40.1.20";
 /// How long to wait for an answer, which takes a millisecond.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -127,6 +126,13 @@ fn wait_until_past(world: &World, agent: &Agent, open: &mut Open) {
     });
 }
 
+/// Makes a connection whose packets bypass the stack.
+fn open_past(world: &World, agent: &Agent, to: &str) -> Open {
+    let mut open = world.connect(to).expect("it connects");
+    wait_until_past(world, agent, &mut open);
+    open
+}
+
 /// The most packets that may pass the stack in a short time: the renewals of both directions, and
 /// packets in flight at that time.
 pub(crate) const RENEWALS: u64 = 6;
@@ -188,8 +194,7 @@ fn tracked(world: &World) -> String {
 /// conntrack sees one packet of each direction in about ten seconds, so it sees data without its
 /// acknowledgement. By default it would forget such a connection after five idle minutes.
 fn conntrack_keeps_an_idle_connection_that_was_busy(world: &World, agent: &Agent) {
-    let mut open = world.connect(CART).expect("it connects");
-    wait_until_past(world, agent, &mut open);
+    let mut open = open_past(world, agent, CART);
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(30) {
         assert_eq!(open.echo("busy"), "busy");
@@ -203,10 +208,7 @@ fn conntrack_keeps_an_idle_connection_that_was_busy(world: &World, agent: &Agent
 }
 
 fn a_rule_that_is_added_later_stops_open_connections(world: &World, agent: &Agent) {
-    let mut open = [CART, BACKEND].map(|to| world.connect(to).expect("it connects"));
-    for open in &mut open {
-        wait_until_past(world, agent, open);
-    }
+    let open = [CART, BACKEND].map(|to| open_past(world, agent, to));
     let drop = "table inet later {\n\
         chain forward { type filter hook forward priority -10; ip daddr 10.40.1.20 drop\n }\n}\n";
     world.nft(drop);
@@ -224,8 +226,7 @@ fn a_rule_that_is_added_later_stops_open_connections(world: &World, agent: &Agen
 /// While no agent runs, the programs do not learn that a pod has another interface.
 fn a_pod_that_is_replaced_while_no_agent_runs_is_reached(world: &World, agent: Agent) {
     for to in [CART, BACKEND] {
-        let mut open = world.connect(to).expect("it connects");
-        wait_until_past(world, &agent, &mut open);
+        open_past(world, &agent, to);
     }
     agent.signal(Signal::SIGKILL);
     agent.wait_for_end();
@@ -256,8 +257,7 @@ fn a_host_port_and_its_backend_work_in_turn_from_one_source_port() {
         let answer = ask_from(&world, 50_000, to);
         assert_eq!(answer, "hello\n", "{to}");
     }
-    let mut first = world.connect(BACKEND).expect("it connects");
-    wait_until_past(&world, &agent, &mut first);
+    let _first = open_past(&world, &agent, BACKEND);
     assert!(agent.stop().success());
     // Without the agent its programs go on. Then the next agent sends the packets of an open
     // connection through the stack.

@@ -37,9 +37,9 @@ fn lists_top_trace_metrics_and_bpftool_agree_with_what_clients_did() {
         world.publish(service);
     }
     world.write("web.yaml", WEB);
-    let (code, said) = world.refused(&["services"]);
+    let (code, said) = world.refused("services");
     assert_eq!(code, Some(1), "no agent has run on this node: {said}");
-    let (_, said) = world.refused(&["explain", "--from", "10.40.1.10", "--to", EMPTY]);
+    let (_, said) = world.refused(&format!("explain --from 10.40.1.10 --to {EMPTY}"));
     assert!(said.contains("no portolan is set up here"), "{said}");
     let config = "portolan: {forwarding: stack, logPackets: true, maps: {frontends: 64, memory: 1}}
 ipvs: {scheduler: rr}
@@ -103,9 +103,8 @@ fn lists_name_the_pods_of_endpoints_and_clients(world: &World) {
     let _process = sleep_in(&world.client);
     commands::lists_are_filtered_and_formatted(world);
 
-    let folder = world.manifests();
-    let folder = ["--manifests", folder.as_str()];
-    let rows = |command: &str| world.json(&[&[command, "cart"], &folder[..]].concat());
+    let named = format!("--manifests {}", world.manifests());
+    let rows = |command: &str| world.json(&format!("{command} cart {named}"));
     fields_are(&rows("backends"), "0/pod=shop/cart-a");
     let expected = "0/clientPod=shop/web-a 0/backendPod=shop/cart-a";
     fields_are(&rows("flows"), expected);
@@ -117,13 +116,13 @@ fn lists_name_the_pods_of_endpoints_and_clients(world: &World) {
     let of_namespace = of_namespace.unwrap_or_else(|| panic!("{affinity}"));
     let expected = "clientAddress=10.40.1.10 clientPod=shop/web-a endpointPod=shop/cart-a";
     fields_are(of_namespace, expected);
-    let by_address = world.told(&["affinity", "--address", "10.40.1.10"]);
+    let by_address = world.told("affinity --address 10.40.1.10");
     assert!(by_address.contains("10.40.1.10 (netns:"), "{by_address}");
 
-    let wide = world.told(&[&["backends", "-o", "wide"], &folder[..]].concat());
+    let wide = world.told(&format!("backends -o wide {named}"));
     assert!(wide.contains("shop/cart-a"), "{wide}");
-    let nobody = ["backends", "-o", "wide", "--manifests", "/nonexistent"];
-    let output = world.asking(&nobody).output().expect("it runs");
+    let mut nobody = world.asking("backends -o wide --manifests /nonexistent");
+    let output = nobody.output().expect("it runs");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.starts_with("portolan: pods are not named: "), "{said}");
     assert!(output.status.success(), "the rows are there");
@@ -145,27 +144,23 @@ fn top_agrees_exactly_with_what_clients_counted(world: &World) {
         assert!(!world.answers(EMPTY), "it is rejected");
     }
 
-    for words in [
-        &["top", "questions"][..],
-        &["top", "questions", "--backends"],
-    ] {
-        let seen = world.json(words);
+    for line in ["top questions", "top questions --backends"] {
+        let seen = world.json(line);
         assert_eq!(seen.as_array().map(Vec::len), Some(1), "{seen}");
         // Totals are shown without waiting.
         let totals = format!("connections=3 packetsIn={sent} packetsOut={sent} rates=null");
         fields_are(&seen[0], &totals);
     }
-    let refused = &world.json(&["top", "empty"])[0]["refused"];
+    let refused = &world.json("top empty")[0]["refused"];
     assert_eq!(refused["rejected_no_endpoint"], 4, "{refused}");
-    let reasons = world.json(&["top", "--reasons"]);
+    let reasons = world.json("top --reasons");
     let mut rows = reasons.as_array().into_iter().flatten();
     let row = rows.find(|row| row["reason"] == "rejected_no_endpoint");
     let expected = "count=4 page=docs/runbooks.md#no-endpoint";
     fields_are(row.expect("its row"), expected);
 
-    let rates = ["top", "--watch", "--interval", "0.2", "-o"];
-    let path = "jsonpath={.items[0].rates.packetsIn}";
-    let mut command = world.asking(&[&rates[..], &[path]].concat());
+    let rates = "top --watch --interval 0.2 -o jsonpath={.items[0].rates.packetsIn}";
+    let mut command = world.asking(rates);
     let mut watching = world.begin(command.stdout(Stdio::piped()));
     let mut lines = BufReader::new(watching.stdout.take().expect("piped")).lines();
     let is_rate = |line: io::Result<String>| line.expect("text").parse::<u64>().is_ok();

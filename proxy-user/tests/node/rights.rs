@@ -94,7 +94,7 @@ fn every_command_works_with_the_containers_rights_or_says_what_it_lacks() {
     assert!(ran > 30, "{ran}");
 
     let command = in_container(&world, &["trace", "-o", "json"]);
-    let trace = Tracing::begin(&world, command, &[], "watching packets");
+    let trace = Tracing::begin(&world, command, "", "watching packets");
     let is = |outcome: &'static str| move |line: &Value| line["outcome"] == outcome;
     let _packets = world.connect(CART).expect("served");
     trace.wait("the SYN", is("forwarded_new"));

@@ -30,22 +30,17 @@ pub(crate) struct Tracing {
 
 impl Tracing {
     /// Starts the trace and waits until its programs are attached.
-    pub(crate) fn start(world: &World, arguments: &[&str]) -> Self {
-        let command = world.asking(&["trace", "-o", "json"]);
-        Self::begin(world, command, arguments, "watching packets")
+    pub(crate) fn start(world: &World, flags: &str) -> Self {
+        let command = world.asking("trace -o json");
+        Self::begin(world, command, flags, "watching packets")
     }
 
     /// The same with a command that has `trace -o json` already, and with the words that say what
     /// it watches.
-    pub(crate) fn begin(
-        world: &World,
-        mut command: Command,
-        arguments: &[&str],
-        watching: &str,
-    ) -> Self {
+    pub(crate) fn begin(world: &World, mut command: Command, flags: &str, watching: &str) -> Self {
         command.arg("--manifests").arg(world.manifests());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = world.begin(command.args(arguments));
+        let mut child = world.begin(command.args(flags.split_whitespace()));
         let stdout = BufReader::new(child.stdout.take().expect("piped"));
         let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
         let lines = Arc::new(Mutex::new(Vec::new()));
@@ -111,7 +106,7 @@ fn shows(trace: &Tracing, expected: &str, values: &str) {
 
 pub(crate) fn trace_shows_packets_and_calls_before_and_after_translation(world: &World) {
     let file = world.path("trace.pcapng");
-    let trace = Tracing::start(world, &["--write", &file]);
+    let trace = Tracing::start(world, &format!("--write {file}"));
     let mut open = world.connect(CART).expect("served");
     assert_eq!(open.echo("hello"), "hello");
     assert!(!world.answers(EMPTY), "it is rejected");
@@ -156,7 +151,7 @@ pub(crate) fn trace_shows_packets_and_calls_before_and_after_translation(world: 
 }
 
 pub(crate) fn trace_applies_its_flags_its_count_and_its_rate(world: &World) {
-    let trace = Tracing::start(world, &["--service", "empty", "--verdict", "reject"]);
+    let trace = Tracing::start(world, "--service empty --verdict reject");
     let _open = world.connect(CART).expect("served");
     for _ in 0..3 {
         assert!(!world.answers(EMPTY));
@@ -165,10 +160,7 @@ pub(crate) fn trace_applies_its_flags_its_count_and_its_rate(world: &World) {
     let (_, said) = trace.end(Signal::SIGTERM);
     assert!(said.contains("3 shown, none lost"), "{said}");
 
-    let trace = Tracing::start(
-        world,
-        &["--limit", "2", "--client", "10.40.1.10", "--port", "80"],
-    );
+    let trace = Tracing::start(world, "--limit 2 --client 10.40.1.10 --port 80");
     for _ in 0..3 {
         assert!(!world.answers(EMPTY));
     }
@@ -180,7 +172,7 @@ pub(crate) fn trace_applies_its_flags_its_count_and_its_rate(world: &World) {
     assert!(status.success() && said.contains("2 shown"), "{said}");
     assert_eq!(lines.lock().expect("the lines").len(), 2);
 
-    let trace = Tracing::start(world, &["--rate", "1"]);
+    let trace = Tracing::start(world, "--rate 1");
     for _ in 0..20 {
         assert!(!world.answers(EMPTY));
     }
@@ -191,8 +183,8 @@ pub(crate) fn trace_applies_its_flags_its_count_and_its_rate(world: &World) {
 }
 
 pub(crate) fn a_second_trace_is_refused_but_not_after_the_first_was_killed(world: &World) {
-    let trace = Tracing::start(world, &[]);
-    let (code, said) = world.refused(&["trace"]);
+    let trace = Tracing::start(world, "");
+    let (code, said) = world.refused("trace");
     assert_eq!(code, Some(1), "{said}");
     assert!(
         said.contains("another `portolan trace` is at work"),
@@ -208,7 +200,7 @@ pub(crate) fn a_second_trace_is_refused_but_not_after_the_first_was_killed(world
         assert_eq!(links.as_array().map(Vec::len), Some(11), "{links}");
     }
     thread::sleep(Duration::from_secs(4));
-    let trace = Tracing::start(world, &[]);
+    let trace = Tracing::start(world, "");
     assert!(!world.answers(EMPTY));
     trace.wait("a refusal", |line| outcome(line) == "rejected_no_endpoint");
     trace.end(Signal::SIGINT);

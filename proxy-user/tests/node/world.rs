@@ -36,8 +36,8 @@ use crate::{
 pub(crate) use self::agents::complete;
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_portolan");
-const CLIENT: &str = "10.40.1.10";
-const SERVER: &str = "10.40.1.20";
+pub(crate) const CLIENT: &str = "10.40.1.10";
+pub(crate) const SERVER: &str = "10.40.1.20";
 /// The cluster IP and the node port of the service `cart`.
 pub(crate) const CART: &str = "172.30.1.1:80";
 pub(crate) const NODE_PORT: &str = "10.40.0.1:30001";

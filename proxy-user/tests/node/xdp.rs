@@ -272,7 +272,7 @@ fn programs_are_attached_as_the_setting_says_after_each_restart(node: &mut Node)
                 && links.iter().all(|name| name.ends_with(xdp.name()))
         });
         if xdp == Xdp::Generic {
-            let status = node.world().told(&["status"]);
+            let status = node.world().told("status");
             let both = "clients (generic), backends (generic)";
             assert!(status.contains(both), "{status}");
         }
@@ -281,7 +281,7 @@ fn programs_are_attached_as_the_setting_says_after_each_restart(node: &mut Node)
         assert_eq!(taken > 10, count > 0, "{}: {taken}", xdp.name());
     }
     node.end();
-    node.world().told(&["cleanup"]);
+    node.world().told("cleanup");
     assert_eq!(node.programs(), [false; 2], "cleanup removes all");
 }
 
@@ -296,7 +296,7 @@ fn a_foreign_xdp_program_is_logged_and_kept(node: &mut Node) {
     let (mut near, mut far) = node.connect();
     ping(&mut near, &mut far);
     node.end();
-    node.world().told(&["cleanup"]);
+    node.world().told("cleanup");
     // The first one is not ours.
     assert_eq!(node.programs(), [true, false], "cleanup removes ours alone");
     drop(foreign);

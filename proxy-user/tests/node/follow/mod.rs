@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 
 use self::{
     faults::{BY_RULES, BY_SOCKET, ON_THE_ROUTE},
-    node::{CLIENT, DEAF, FULL, Node, UNREADY, bridged, follow},
+    node::{DEAF, FULL, Node, UNREADY, bridged, follow},
 };
 use crate::{
     commands::fields_are,
@@ -20,7 +20,7 @@ use crate::{
     explain::OUTSIDE,
     repair::detach,
     trace::Tracing,
-    world::{CART, NODE_PORT, World},
+    world::{CART, CLIENT, NODE_PORT, World},
 };
 
 #[test]
@@ -114,7 +114,7 @@ fn endpoints_that_do_not_answer(node: &Node) {
 
 fn packets_of_an_outsider(world: &World) {
     let interface = world.interface_to(OUTSIDE);
-    let flags = ["--interface", interface.as_str()];
+    let flags = format!("--interface {interface}");
     let asked = |from: &str| follow(world, from, NODE_PORT, &flags);
     asked("198.51.100.9").was_lost("there is no route");
     world.ip(&format!("route add 198.51.100.9/32 dev {interface}"));
@@ -132,9 +132,9 @@ fn packets_of_an_outsider(world: &World) {
 /// `portolan trace --drops` shows what the kernel frees of services, and nothing else.
 fn freed_packets_are_shown(world: &World) {
     world.nft("table inet firewall {\n chain filter { type filter hook forward priority 0; policy accept;\n tcp dport { 8080, 9090 } drop\n }\n}\n");
-    let flags = ["--drops", "--duration", "60", "--service", "shop/cart"];
-    let command = world.asking(&["trace", "-o", "json"]);
-    let trace = Tracing::begin(world, command, &flags, "watching what the kernel frees");
+    let flags = "--drops --duration 60 --service shop/cart";
+    let command = world.asking("trace -o json");
+    let trace = Tracing::begin(world, command, flags, "watching what the kernel frees");
     // No service has this port.
     assert!(!world.answers("10.40.1.20:9090"));
     assert!(!world.answers(CART));
@@ -153,10 +153,8 @@ fn freed_packets_are_shown(world: &World) {
 fn nothing_is_left_behind_by_a_killed_command(world: &World) {
     let rules = || world.tool("nft", "list ruleset");
     let before = rules();
-    let words = [
-        "explain", "--from", CLIENT, "--to", CART, "--follow", "--next",
-    ];
-    let mut waiting = world.begin(&mut world.asking(&words));
+    let line = format!("explain --from {CLIENT} --to {CART} --follow --next");
+    let mut waiting = world.begin(&mut world.asking(&line));
     while !rules().contains("portolan-follow") {
         thread::sleep(Duration::from_millis(20));
     }
@@ -187,7 +185,7 @@ fn what_loses_a_packet_of_a_pods_socket_is_named() {
 #[test]
 fn a_rule_of_a_bridge_is_named() {
     let (world, _pods) = bridged();
-    let asked = || follow(&world, "10.40.2.10", CART, &[]);
+    let asked = || follow(&world, "10.40.2.10", CART, "");
     // The client's port is found although the bridge has forgotten it.
     world.ip("link set br0 type bridge fdb_flush");
     let said = asked();

@@ -10,10 +10,9 @@ use crate::{
     connection::{serve, sleep_in},
     explain::{OUTSIDE, run},
     objects::{Service, endpoint, pod_endpoint},
-    world::{CART, World},
+    world::{CART, CLIENT, World},
 };
 
-pub(super) const CLIENT: &str = "10.40.1.10";
 /// Services whose only endpoint is not ready, listens nowhere, or accepts nothing.
 pub(super) const UNREADY: &str = "172.30.1.2:80";
 pub(super) const DEAF: &str = "172.30.1.6:80";
@@ -59,12 +58,12 @@ impl Node {
 
     /// Follows a packet of the client pod.
     pub(super) fn follow(&self, to: &str) -> Followed {
-        follow(&self.world, CLIENT, to, &[])
+        follow(&self.world, CLIENT, to, "")
     }
 
     /// Runs lines of shell at the hosts that their first words name: node, client or server. `$in`
-    /// and `$out` are the node's interfaces to the client and to the server. `HOST chain FAMILY HOOK:
-    /// RULES` makes a table `firewall` with one chain.
+    /// and `$out` are the node's interfaces to the client and to the server. After the host, `chain
+    /// FAMILY HOOK: RULES` makes a table `firewall` with one chain.
     pub(super) fn run(&self, lines: &str) {
         let (world, [to_client, to_server]) = (&self.world, &self.interfaces);
         for line in lines.lines() {
@@ -117,9 +116,9 @@ pub(super) fn bridged() -> (World, [(Killed, NetNs); 2]) {
 /// One report.
 pub(super) struct Followed(pub(super) Value);
 
-pub(super) fn follow(world: &World, from: &str, to: &str, flags: &[&str]) -> Followed {
-    let words = ["--from", from, "--to", to, "--follow", "--output", "json"];
-    Followed(printed(&run(world, &[&words, flags].concat())))
+pub(super) fn follow(world: &World, from: &str, to: &str, flags: &str) -> Followed {
+    let line = format!("--from {from} --to {to} --follow --output json {flags}");
+    Followed(printed(&run(world, &line)))
 }
 
 impl Followed {
