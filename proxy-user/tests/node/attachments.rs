@@ -14,7 +14,7 @@ use lab::{
 
 use crate::{
     agent::Agent,
-    world::{CART, World},
+    world::{CART, CLIENT, World},
 };
 
 /// A payload length that no other packet of the test has. `FRAME` adds the headers, with TCP
@@ -36,7 +36,7 @@ fn talk(world: &World) -> u64 {
 fn a_foreign_tc_program_that_hides_portolans_is_displaced_or_logged() {
     const GAUGE: &str = "portolan_foreign_programs_before";
     let world = World::serving();
-    let interface = world.client_interface();
+    let interface = world.interface_to(CLIENT);
     let config = world.configure("portolan: {forwarding: stack}\n");
     let agent = world.spawn(&["--config", &config]);
     no_service_is_served_before_every_program_is_attached(&world, &agent);
@@ -74,11 +74,8 @@ fn a_foreign_tc_program_that_hides_portolans_is_displaced_or_logged() {
 }
 
 fn no_service_is_served_before_every_program_is_attached(world: &World, agent: &Agent) {
-    let attached = || {
-        fs::read_dir(links_dir(world.pins()))
-            .expect("links")
-            .count()
-    };
+    let links = links_dir(world.pins());
+    let attached = || fs::read_dir(&links).expect("links").count();
     let deadline = Instant::now() + Duration::from_secs(20);
     let is_served = || Ok::<_, DatapathError>(!Reader::open(world.pins())?.frontends()?.is_empty());
     while !is_served().is_ok_and(|served| served) {
@@ -116,7 +113,7 @@ pub(crate) fn packets_take_the_stack_while_something_behind_portolans_programs_n
         assert!(is_past_the_stack(world), "{what}");
     };
     gone("nothing is there");
-    let interface = world.client_interface();
+    let interface = world.interface_to(CLIENT);
     let places = [ChainPosition::Last, ChainPosition::Filter].into_iter();
     for (place, verdict) in places.flat_map(|place| [(place, bpf::PASS), (place, DROP)]) {
         let packets = Packets::new().expect("a counter");

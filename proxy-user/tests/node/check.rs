@@ -18,7 +18,7 @@ use crate::{
     objects::Service,
     repair::detach,
     server::Server,
-    world::{BINARY, CART, World},
+    world::{BINARY, CART, CLIENT, World},
 };
 
 fn run(world: &World, pins: &Path, flags: &str) -> Output {
@@ -129,7 +129,7 @@ add chain ip filter FORWARD { type filter hook forward priority filter; policy d
 ";
     world.nft(rules);
     let _taken = listen(world.node(), "0.0.0.0:10256");
-    let interface = world.client_interface();
+    let interface = world.interface_to(CLIENT);
     let _police = world.foreign(&interface, false, ChainPosition::First);
     let report = Report::migrate(world).ends(1);
     for found in [
@@ -193,7 +193,7 @@ fn missing_programs_are_named_while_an_agent_runs(world: &World, agent: &Agent) 
     assert!(world.answers(CART), "{}", agent.log());
     // A running agent would attach the programs again.
     agent.signal(Signal::SIGSTOP);
-    let interface = world.client_interface();
+    let interface = world.interface_to(CLIENT);
     detach(world, &format!("{}-ingress", world.index(&interface)));
     detach(world, "cgroup-connect_v4");
     let words = format!("none is attached at ingress of {interface}: packets");

@@ -19,6 +19,8 @@ use crate::{
 
 const LOOPBACK_PORT: &str = "127.0.0.1:30001";
 const HEALTH_CHECK: &str = "10.40.0.1:31700";
+/// The paths of the server at [`METRICS`].
+const OF_METRICS: &str = "/metrics, /configz and /warnings";
 /// A change of the file takes effect within this time, even on a busy machine.
 const SOON: Duration = Duration::from_secs(60);
 
@@ -42,7 +44,7 @@ fn descriptors(agent: &Agent) -> usize {
 /// Replaces the file by one with these settings and those of every agent here, as the kubelet
 /// replaces a mounted ConfigMap: by another symbolic link.
 pub(crate) fn replace(world: &World, settings: &str) {
-    let folder = world.folder();
+    let folder = world.folder.path();
     let (new, link) = (folder.join("new-config"), folder.join("new-link"));
     let number = fs::read_dir(folder).expect("the folder").count();
     let data = folder.join(format!("data{number}.yaml"));
@@ -169,11 +171,7 @@ fn a_server_port_in_use_is_logged_and_retried_while_services_work(world: &World)
     let log = agent.log();
     for (setting, address, paths) in [
         ("healthzBindAddress", HEALTH, "/healthz and /livez"),
-        (
-            "metricsBindAddress",
-            METRICS,
-            "/metrics, /configz and /warnings",
-        ),
+        ("metricsBindAddress", METRICS, OF_METRICS),
     ] {
         let named =
             format!("{setting} {address}: {paths} cannot be served: Address already in use");
@@ -192,8 +190,7 @@ fn with_hard_fail_a_port_in_use_ends_the_agent(world: &World) {
     let _taken = listen(world.node(), METRICS);
     let (is_well, said) = world.spawn(&["--bind-address-hard-fail"]).wait_for_end();
     assert!(!is_well);
-    let named =
-        format!("metricsBindAddress {METRICS}: /metrics, /configz and /warnings cannot be served");
+    let named = format!("metricsBindAddress {METRICS}: {OF_METRICS} cannot be served");
     assert!(said.contains(&named), "{said}");
     assert!(said.contains("bindAddressHardFail is set"), "{said}");
 }
@@ -209,7 +206,7 @@ fn json_logs_are_one_object_a_line(world: &World) {
     );
     let (status, text) = agent.get(at, "/healthz").expect("it listens");
     assert_eq!((status, text.as_str()), (200, "ok"));
-    fs::remove_file(world.folder().join("config.yaml")).expect("the file");
+    fs::remove_file(world.path("config.yaml")).expect("the file");
     agent.within(SOON, "its absence is named", || {
         agent.log().contains("cannot read the configuration file")
     });

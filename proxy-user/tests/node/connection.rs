@@ -55,9 +55,8 @@ impl Open {
     /// Connects from a pod to a server that echoes.
     pub(crate) fn connect(pod: &NetNs, to: &str) -> io::Result<Self> {
         let to: SocketAddr = to.parse().expect("an address and port");
-        let stream = pod
-            .enter(|| TcpStream::connect_timeout(&to, ANSWER))
-            .expect("enter the pod")?;
+        let stream = pod.enter(|| TcpStream::connect_timeout(&to, ANSWER));
+        let stream = stream.expect("enter the pod")?;
         stream.set_read_timeout(Some(ANSWER))?;
         let mut open = Self(BufReader::new(stream));
         let answer = open.echo("hello");

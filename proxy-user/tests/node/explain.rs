@@ -13,7 +13,7 @@ use crate::{
     objects::{Service, endpoint, pod_endpoint},
     repair::detach,
     server::Server,
-    world::{CART, CLIENT, NODE_PORT, World},
+    world::{CART, CLIENT, NODE_PORT, SERVER, World},
 };
 
 /// The address of a client outside the node that is no pod.
@@ -63,7 +63,7 @@ fn explain_reads_the_maps_without_an_agent() {
     // The server pod answers at both.
     let add = "address add 10.40.1.21/32 dev eth0\n";
     world.server.ip(add).expect("an address");
-    let interface = world.server_interface();
+    let interface = world.interface_to(SERVER);
     world.ip(&format!("route add 10.40.1.21/32 dev {interface}"));
     serve(&world.server, "10.40.1.21:8080");
     let _outside = world.pod(OUTSIDE);
@@ -84,7 +84,7 @@ fn explain_reads_the_maps_without_an_agent() {
     assert_eq!(said.1["flow"]["state"], "established");
     assert_eq!(open.echo("still here"), "still here");
 
-    let index = world.index(&world.client_interface());
+    let index = world.index(&world.interface_to(CLIENT));
     for hook in ["ingress", "egress"] {
         detach(&world, &format!("{index}-{hook}"));
         let missing = format!("no program of portolan's is attached at {hook}");

@@ -294,11 +294,8 @@ fn clients_of_a_pod_that_is_gone_keep_their_connections_or_get_a_reset(
     for (open, (client, _)) in to_other.iter_mut().zip(ENDS) {
         assert_eq!(open.echo("still there?"), "still there?", "{client}");
     }
-    let ended = |kind| {
-        agent.metric(&format!(
-            "portolan_connections_of_gone_endpoints_ended_total{{kind=\"{kind}\"}}"
-        ))
-    };
+    let name = "portolan_connections_of_gone_endpoints_ended_total";
+    let ended = |kind| agent.metric(&format!("{name}{{kind=\"{kind}\"}}"));
     agent.eventually("the ends are counted", || {
         (ended("flow"), ended("socket")) == (Some(2), Some(2))
     });

@@ -87,9 +87,8 @@ fn maps_grow_at_once_to_what_many_services_need_and_changes_go_on_meanwhile() {
     });
     assert!(made > 50, "{made} connections");
     // A second growth is possible: the need is estimated from the services that are already stored.
-    let growths = agent
-        .metric("portolan_map_growths_total")
-        .expect("a metric");
+    let growths = agent.metric("portolan_map_growths_total");
+    let growths = growths.expect("a metric");
     assert!((1..=2).contains(&growths), "{growths}");
     // One turn with all these services would take ten times as long. On a busy machine some
     // services arrive only after the larger maps are made.

@@ -55,7 +55,7 @@ fn passes_by(world: &World) -> bool {
 #[test]
 fn packets_are_redirected_to_a_pod_without_qdisc_or_egress_program() {
     let world = World::build();
-    let interface = world.server_interface();
+    let interface = world.interface_to(SERVER);
     let agent = start(&world, "auto");
     agent.eventually("the stack is passed by", || passes_by(&world));
     agent.eventually("the server's link is known", || link(&world).is_some());

@@ -26,7 +26,7 @@ fn break_agent(world: &World, broken: &[&str]) -> PathBuf {
     for name in broken {
         break_program(&mut program[place..place + OBJECT.len()], name);
     }
-    let file = world.folder().join("broken-agent");
+    let file = world.folder.path().join("broken-agent");
     fs::write(&file, program).expect("a copy");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("a program");
     file

@@ -115,13 +115,8 @@ fn an_unmounted_bpf_file_system_is_reported_and_pins_are_restored() {
     });
     assert!(world.answers(CART));
     assert!(inside("mount -t bpf bpf /sys/fs/bpf"));
-    let count = format!(
-        "ls {} | wc -l | grep -q '[3-9].'",
-        links_dir(world.pins())
-            .parent()
-            .expect("a folder")
-            .display()
-    );
+    let links = links_dir(world.pins());
+    let count = format!("ls {}/.. | wc -l | grep -q '[3-9].'", links.display());
     agent.within(QUICK, "they are on the new one", || inside(&count));
     agent.within(QUICK, "it is mended", || agent.reports(r#""faultCount":0"#));
     assert!(world.answers(CART));
@@ -133,26 +128,24 @@ fn detached_programs_are_attached_again_within_seconds(world: &World, agent: &Ag
     let names = links.iter().filter_map(|path| path.file_name()?.to_str());
     let links: Vec<_> = names.filter(|name| name.ends_with("gress")).collect();
     assert!(links.len() >= 4, "{links:?}");
-    for name in links {
-        let before = repairs(agent, "interface");
+    let detach_and_wait = |kind: &str, name: &str| {
+        let before = repairs(agent, kind);
         detach(world, name);
-        agent.within(QUICK, name, || repairs(agent, "interface") > before);
+        agent.within(QUICK, name, || repairs(agent, kind) > before);
+    };
+    for name in links {
+        detach_and_wait("interface", name);
         assert!(world.answers(CART), "{name}");
     }
     agent.says(&["portolan's program at ingress was detached: it was put back"]);
 
     assert!(world.connect_from_node(CART).is_ok());
     for hook in ["cgroup-connect_v4", "cgroup-release"] {
-        let before = repairs(agent, "hook");
-        detach(world, hook);
-        agent.within(QUICK, hook, || repairs(agent, "hook") > before);
+        detach_and_wait("hook", hook);
         assert!(world.connect_from_node(CART).is_ok(), "{hook}");
     }
-    assert!(
-        agent
-            .log()
-            .contains("connect_v4 was detached: it was put back")
-    );
+    let put_back = "connect_v4 was detached: it was put back";
+    assert!(agent.log().contains(put_back));
     assert_eq!(agent.health().0, 200);
 }
 

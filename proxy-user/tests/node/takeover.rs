@@ -15,7 +15,7 @@ use proxy_common::Settings;
 use crate::{
     connection::{Talk, answer_questions, asking, asking_at, serve},
     objects::{Service, endpoint, questions},
-    world::{CART, NODE_PORT, World, at},
+    world::{CART, NODE_PORT, SERVER, World, at},
 };
 
 /// The address and port of the server; `OUTSIDE` is the address of the client outside.
@@ -73,7 +73,7 @@ fn connections_of_another_proxy_go_on_without_its_rules() {
     let outside = outside(&world);
     let [client6, server6] = ["fd00:40:1::10", "fd00:40:1::20"].map(|ip| world.pod(ip));
     serve(&server6, "[fd00:40:1::20]:8090");
-    let by = world.server_interface();
+    let by = world.interface_to(SERVER);
     world.ip(&format!("route add 172.30.1.1/32 dev {by} src 10.40.0.1"));
     node.set(&[("netfilter/nf_conntrack_tcp_timeout_time_wait", "1")])
         .expect("nf_conntrack");
@@ -162,9 +162,8 @@ add rule ip firewall forward ct state invalid counter
     let only = format!("{port} {port}");
     let set = world.client.set(&[("ipv4/ip_local_port_range", &only)]);
     set.expect("a setting of the pod's");
-    let again = world
-        .client
-        .enter(|| TcpStream::connect_timeout(&at(SERVED), Duration::from_secs(3)));
+    let connect = || TcpStream::connect_timeout(&at(SERVED), Duration::from_secs(3));
+    let again = world.client.enter(connect);
     again.expect("the pod").expect("no SYN is dropped");
     let all = || masqueraded.iter().chain(&new).chain([&open]);
     all().for_each(Talk::goes_on);

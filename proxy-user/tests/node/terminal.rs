@@ -84,11 +84,8 @@ fn at_terminal(world: &World, columns: u16, variable: (&str, &str), line: &str) 
     };
     let terminal = nix::pty::openpty(Some(&size), None).expect("a terminal");
     let mut command = world.asking(line);
-    command
-        .env("TERM", "xterm")
-        .env_remove("NO_COLOR")
-        .env(variable.0, variable.1);
-    command.stdout(terminal.slave);
+    command.env("TERM", "xterm").env_remove("NO_COLOR");
+    command.env(variable.0, variable.1).stdout(terminal.slave);
     let status = world.node().enter(|| command.status());
     assert!(status.expect("the node").expect("it runs").success());
     // Closes the command's end of the terminal; only this end is left.
@@ -126,10 +123,8 @@ fn the_bash_completion_script_completes_a_command() {
     let file = folder.path().join("portolan");
     fs::write(&file, &script).expect("a file");
     let line = "source \"$0\"; COMP_WORDS=(portolan af); COMP_CWORD=1; _portolan portolan af portolan; echo \"${COMPREPLY[@]}\"";
-    let bash = Command::new("bash")
-        .args(["-c", line])
-        .arg(&file)
-        .output()
-        .expect("bash");
+    let mut bash = Command::new("bash");
+    let bash = bash.args(["-c", line]).arg(&file).output();
+    let bash = bash.expect("bash");
     assert_eq!(String::from_utf8_lossy(&bash.stdout).trim(), "affinity");
 }

@@ -18,7 +18,7 @@ use crate::{
     agent::{send_signal, wait},
     commands::fields_are,
     reads::EMPTY,
-    world::{CART, PATIENCE, World},
+    world::{CART, CLIENT, PATIENCE, World},
 };
 
 /// A running `portolan trace -o json`, and the lines that it has printed.
@@ -110,7 +110,7 @@ pub(crate) fn trace_shows_packets_and_calls_before_and_after_translation(world: 
     let mut open = world.connect(CART).expect("served");
     assert_eq!(open.echo("hello"), "hello");
     assert!(!world.answers(EMPTY), "it is rejected");
-    let interface = world.client_interface();
+    let interface = world.interface_to(CLIENT);
     let values = format!(
         "hook=ingress interface={interface} protocol=TCP signals=[S] before/from/address=10.40.1.10 \
          before/to/address=172.30.1.1 before/to/port=80 after/to/address=10.40.1.20 \
@@ -192,9 +192,8 @@ pub(crate) fn a_second_trace_is_refused_but_not_after_the_first_was_killed(world
     );
     trace.end(Signal::SIGKILL);
     let cgroup = world.cgroup.path().to_str().expect("a path");
-    let links = world
-        .node()
-        .feed("bpftool", &["-j", "cgroup", "show", cgroup], "");
+    let words = ["-j", "cgroup", "show", cgroup];
+    let links = world.node().feed("bpftool", &words, "");
     if let Ok(links) = links {
         let links: Value = serde_json::from_str(&links).expect("JSON");
         assert_eq!(links.as_array().map(Vec::len), Some(11), "{links}");

@@ -63,7 +63,8 @@ pub(crate) struct World {
     pub(crate) client: NetNs,
     /// The server pod.
     pub(crate) server: NetNs,
-    folder: TempDir,
+    /// It is removed with the world.
+    pub(crate) folder: TempDir,
     pins: PinDir,
     /// The cgroup at which the socket hooks are attached.
     pub(crate) cgroup: Cgroup,
@@ -190,7 +191,7 @@ link set br0 up"
     pub(crate) fn write(&self, name: &str, text: impl Display) {
         let new = self.path("new");
         fs::write(&new, text.to_string()).expect("a new file");
-        fs::rename(new, self.folder().join("manifests").join(name)).expect("a file in its place");
+        fs::rename(new, self.path(&format!("manifests/{name}"))).expect("a file in its place");
     }
 
     /// Writes the manifest of a service.
@@ -198,14 +199,9 @@ link set br0 up"
         self.write(&service.file(), service);
     }
 
-    /// A folder that is removed with the world.
-    pub(crate) fn folder(&self) -> &Path {
-        self.folder.path()
-    }
-
-    /// The path of a file in that folder.
+    /// The path of a file in the folder.
     pub(crate) fn path(&self, file: &str) -> String {
-        let path = self.folder().join(file);
+        let path = self.folder.path().join(file);
         path.to_str().expect("a plain path").to_owned()
     }
 
@@ -301,16 +297,6 @@ link set br0 up"
         done.expect("enter the cgroup").expect("enter the node")
     }
 
-    /// The node's interface to the client.
-    pub(crate) fn client_interface(&self) -> String {
-        self.interface_to(CLIENT)
-    }
-
-    /// The node's interface to the server.
-    pub(crate) fn server_interface(&self) -> String {
-        self.interface_to(SERVER)
-    }
-
     /// The number of packets of both families that the node's stack has forwarded.
     pub(crate) fn forwarded(&self) -> u64 {
         let counters = self.tool("cat", "/proc/net/snmp /proc/net/snmp6");
@@ -321,9 +307,8 @@ link set br0 up"
         let mut lines = counters.lines();
         let v6 = lines.find_map(|line| line.strip_prefix("Ip6OutForwDatagrams"));
         let both = [v4.expect("it").1, v6.expect("it").trim()];
-        both.map(|count| count.parse::<u64>().expect("a number"))
-            .iter()
-            .sum()
+        let both = both.map(|count| count.parse::<u64>().expect("a number"));
+        both.iter().sum()
     }
 
     /// The node's interface to a pod.

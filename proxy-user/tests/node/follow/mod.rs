@@ -44,7 +44,7 @@ fn rules_programs_endpoints_and_sources_that_lose_a_packet_are_named() {
     freed_packets_are_shown(&node.world);
     nothing_is_left_behind_by_a_killed_command(&node.world);
     // A missing program is named before what follows from it.
-    let index = node.world.index(&node.world.client_interface());
+    let index = node.world.index(&node.world.interface_to(CLIENT));
     detach(&node.world, &format!("{index}-ingress"));
     let said = node.follow(CART);
     let summary = said.0["summary"].as_str().expect("a summary");
@@ -121,7 +121,7 @@ fn packets_of_an_outsider(world: &World) {
     // Nobody has the address, so the answer is lost behind the node.
     asked("198.51.100.9").was_lost("the next hop does not answer");
     // The node's route to the client uses another interface than the client's packets do.
-    let pod = world.client_interface();
+    let pod = world.interface_to(CLIENT);
     world.ip(&format!("route change 198.51.100.9/32 dev {pod}"));
     world.set("ipv4/conf/all/rp_filter", "1");
     asked("198.51.100.9").was_lost("reverse path filtering");
@@ -141,7 +141,7 @@ fn freed_packets_are_shown(world: &World) {
     // Other tests' nodes have the same addresses in other namespaces.
     let line = trace.wait("it is freed", |line| line["namespace"].is_null());
     trace.end(Signal::SIGKILL);
-    let interface = world.client_interface();
+    let interface = world.interface_to(CLIENT);
     let expected = format!(
         "reason=NETFILTER_DROP service=shop/cart from/address={CLIENT} to/port=8080 interface={interface}"
     );

@@ -10,7 +10,7 @@ use crate::{
     connection::{serve, sleep_in},
     explain::{OUTSIDE, run},
     objects::{Service, endpoint, pod_endpoint},
-    world::{CART, CLIENT, World},
+    world::{CART, CLIENT, SERVER, World},
 };
 
 /// Services whose only endpoint is not ready, listens nowhere, or accepts nothing.
@@ -49,7 +49,7 @@ impl Node {
         let node = Self {
             _pods: [&world.client, &world.server].map(|pod| start(pod).expect("its cgroup")),
             _outside: outside,
-            interfaces: [world.client_interface(), world.server_interface()],
+            interfaces: [world.interface_to(CLIENT), world.interface_to(SERVER)],
             world,
         };
         node.follow(CART).was_answered();

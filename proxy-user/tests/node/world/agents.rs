@@ -96,10 +96,7 @@ impl World {
     /// Starts `portolan cleanup` of this binary.
     pub(crate) fn cleanup_by(&self, binary: &Path, flags: &[&str]) -> Child {
         let mut command = Command::new(binary);
-        command
-            .arg("cleanup")
-            .arg("--pin-dir")
-            .arg(self.pins.path());
+        command.args(["cleanup", "--pin-dir"]).arg(self.pins.path());
         self.begin(command.args(flags).stdout(Stdio::null()))
     }
 
@@ -114,11 +111,8 @@ impl World {
         self.logs.set(number + 1);
         let log = self.folder.path().join(format!("log{number}"));
         let mut command = self.command(starter);
-        command
-            .arg("--pin-dir")
-            .arg(self.pins.path())
-            .args(flags)
-            .stderr(File::create(&log).expect("a log"));
+        command.arg("--pin-dir").arg(self.pins.path()).args(flags);
+        command.stderr(File::create(&log).expect("a log"));
         // With a configuration file these flags have no effect.
         let has_file = flags.contains(&"--config");
         if !has_file {
