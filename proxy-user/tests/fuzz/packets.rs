@@ -275,7 +275,8 @@ impl Packet {
     }
 }
 
-/// Returns a frame to this MAC with any bytes behind its IP header.
+/// Returns a frame to this MAC with any bytes behind its IP header; a transport's checksum in them
+/// is filled in.
 pub(crate) fn raw(
     mac: [u8; 6],
     (src, dst): (IpAddr, IpAddr),
@@ -287,7 +288,9 @@ pub(crate) fn raw(
         kind: Kind::Data,
         shape: Shape::default(),
     };
-    packet.around(mac, body)
+    let mut body = body.to_vec();
+    packet.fill_in_sum(&mut body);
+    packet.around(mac, &body)
 }
 
 /// Returns the text of a MAC.

@@ -7,7 +7,7 @@ use std::{
     net::SocketAddr,
 };
 
-use proxy_common::{Counter, FrontendKind, Protocol, ServiceFlags, traffic::Traffic};
+use proxy_common::{Counter, FrontendKind, Protocol, traffic::Traffic};
 use rstest::rstest;
 
 use crate::{
@@ -133,10 +133,9 @@ fn refused_packets_are_counted_by_service_port_and_reason(#[values(IPV4, IPV6)] 
     let empty = Service::cluster_ip("empty", Protocol::TCP, a.cluster_ip, &[]);
     let backends = [at(a.other_backend, 8080)];
     let mut limited = Service::cluster_ip("limited", Protocol::TCP, a.other_cluster_ip, &backends);
-    let balancer = FrontendKind::LoadBalancer;
-    let frontend = (Some(a.balancer), 80, balancer, ServiceFlags::SOURCE_RANGES);
-    limited.frontends.push(frontend);
-    limited.sources = vec!["192.0.2.0/24", "2001:db8:2::/64"];
+    limited = limited.served_at(FrontendKind::LoadBalancer, at(a.balancer, 80));
+    let ranges = ["192.0.2.0/24", "2001:db8:2::/64"];
+    limited.sources = ranges.map(|range| range.parse().expect("a range")).to_vec();
     let world = World::new(&[empty, limited]);
     let other = a.other_cluster_ip;
     let expected = [
@@ -200,10 +199,10 @@ fn of_100_000_connections_each_backend_gets_its_share_within_2_percent(
     let weights = [256, 0, 100, 44];
     let backends = [a.backend, a.other_backend].map(|pod| [at(pod, 8080), at(pod, 8081)]);
     let mut service = Service::web(a).backed_by(backends.as_flattened());
-    service.weights = weights.to_vec();
-    if is_maglev {
-        service.frontends[0].3 = ServiceFlags::MAGLEV;
+    for (backend, weight) in service.backends.iter_mut().zip(weights) {
+        backend.weight = weight;
     }
+    service.is_maglev = is_maglev;
     let world = World::with(|options| options.capacities.slots = 8192, &[service]);
     for n in 0..CONNECTIONS {
         let client = if n < PORTS { a.pod } else { a.outsider };

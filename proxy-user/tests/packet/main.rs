@@ -10,12 +10,19 @@ mod entries;
 #[allow(dead_code, reason = "the fuzz uses the rest")]
 #[path = "../fuzz/packets.rs"]
 mod frames;
+#[allow(dead_code, reason = "the fuzz uses the rest")]
+#[path = "../fuzz/kept.rs"]
+mod kept;
 mod node;
 mod others;
 mod packets;
 mod pool;
 mod redirect;
 mod service;
+/// The fuzz's services, which become plans.
+#[allow(dead_code, reason = "the fuzz uses the rest")]
+#[path = "../fuzz/services.rs"]
+mod services;
 mod shapes;
 #[allow(dead_code, reason = "the fuzz uses the rest")]
 #[path = "../fuzz/model/sums.rs"]

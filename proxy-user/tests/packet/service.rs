@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Addresses of both families, and services with them as plans.
+//! Addresses of both families, and services with them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use control::plan::{BackendPlan, FamilyPlan, FrontendPlan, PortPlan, ServicePlan};
-use datapath::maps::family::Family;
-use proxy_common::{EndpointSet, FrontendKind, Port, Protocol, ServiceFlags, V4, V6};
+use proxy_common::{EndpointSet, FrontendKind, Protocol};
 
-use crate::packets::at;
+pub(crate) use crate::services::Service;
+use crate::{
+    packets::at,
+    services::{Backend, Frontend, pick},
+};
 
 /// The addresses of one family.
 #[derive(Clone, Copy)]
@@ -85,19 +87,6 @@ impl Addresses {
     }
 }
 
-/// A service port under construction.
-pub(crate) struct Service {
-    pub(crate) name: &'static str,
-    pub(crate) protocol: Protocol,
-    /// Address (`None`: every one of the node's), port, kind, and further flags.
-    pub(crate) frontends: Vec<(Option<IpAddr>, u16, FrontendKind, u32)>,
-    pub(crate) backends: Vec<SocketAddr>,
-    /// The weights of the first backends; all others have 1.
-    pub(crate) weights: Vec<u32>,
-    pub(crate) affinity: u32,
-    pub(crate) sources: Vec<&'static str>,
-}
-
 impl Service {
     /// A service with port 80 over TCP at the cluster IP, and one backend.
     pub(crate) fn web(a: Addresses) -> Self {
@@ -109,80 +98,37 @@ impl Service {
     }
     /// A service with port 80 at the cluster IP; its backends are in the cluster set.
     pub(crate) fn cluster_ip(
-        name: &'static str,
+        name: &str,
         protocol: Protocol,
         address: IpAddr,
         backends: &[SocketAddr],
     ) -> Self {
-        Self {
-            name,
-            protocol,
-            frontends: vec![(Some(address), 80, FrontendKind::ClusterIp, 0)],
-            backends: backends.to_vec(),
-            weights: Vec::new(),
-            affinity: 0,
-            sources: Vec::new(),
-        }
+        let service = Self {
+            name: name.into(),
+            protocol: protocol.0,
+            ..Self::default()
+        };
+        let service = service.backed_by(backends);
+        service.served_at(FrontendKind::ClusterIp, at(address, 80))
     }
     /// The same with other backends.
     pub(crate) fn backed_by(self, backends: &[SocketAddr]) -> Self {
-        let backends = backends.to_vec();
+        let sets = EndpointSet::CLUSTER;
+        let backends = backends.iter().map(|&at| Backend {
+            at,
+            sets,
+            weight: 1,
+        });
+        let backends = backends.collect();
         Self { backends, ..self }
     }
-    pub(crate) fn at_node_port(mut self, port: u16) -> Self {
-        self.frontends.push((None, port, FrontendKind::NodePort, 0));
+    pub(crate) fn served_at(mut self, kind: FrontendKind, at: SocketAddr) -> Self {
+        let local = false;
+        self.frontends.push(Frontend { kind, at, local });
         self
     }
-    /// The plan that the planner would make of this service.
-    pub(crate) fn plan(&self) -> ServicePlan {
-        let [(guarded, ..), ..] = self.frontends[..] else {
-            panic!("the first is the cluster IP")
-        };
-        let sources = self.sources.iter();
-        ServicePlan {
-            ports: vec![PortPlan {
-                name: "".into(),
-                protocol: self.protocol,
-                port: Port::from_host(80),
-                affinity_timeout: self.affinity,
-                source_ranges: sources.map(|net| net.parse().expect("a range")).collect(),
-                v4: self.family(),
-                v6: self.family(),
-            }],
-            guarded_v4: guarded.and_then(V4::of_ip).into_iter().collect(),
-            guarded_v6: guarded.and_then(V6::of_ip).into_iter().collect(),
-            health_check: None,
-        }
-    }
-    fn family<A: Family>(&self) -> FamilyPlan<A> {
-        let weights = self.weights.iter().copied().chain(std::iter::repeat(1));
-        let backends = self.backends.iter().zip(weights);
-        let mut backends: Vec<_> = backends
-            .filter_map(|(backend, weight)| {
-                Some(BackendPlan {
-                    address: A::of_ip(backend.ip())?,
-                    port: Port::from_host(backend.port()),
-                    sets: EndpointSet::CLUSTER,
-                    weight,
-                    local_weight: None,
-                })
-            })
-            .collect();
-        backends.sort();
-        let frontends = self.frontends.iter();
-        let frontends = frontends.filter_map(|(address, port, kind, flags)| {
-            let flags = ServiceFlags(ServiceFlags::new(*kind).0 | flags)
-                .with(ServiceFlags::HAS_ENDPOINTS, !self.backends.is_empty())
-                .with(ServiceFlags::AFFINITY, self.affinity > 0);
-            Some(FrontendPlan {
-                address: address.map_or(Some(A::UNSPECIFIED), A::of_ip)?,
-                port: Port::from_host(*port),
-                flags,
-            })
-        });
-        FamilyPlan {
-            frontends: frontends.collect(),
-            backends,
-        }
+    pub(crate) fn at_node_port(self, port: u16) -> Self {
+        let any = pick(self.frontends[0].at.is_ipv6(), "0.0.0.0", "::");
+        self.served_at(FrontendKind::NodePort, at(any, port))
     }
 }

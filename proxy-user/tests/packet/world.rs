@@ -192,7 +192,7 @@ impl World {
         self.datapath().set_pods(links).expect("pods");
     }
     pub(crate) fn apply(&mut self, service: &Service) {
-        self.publish(service.name, service.plan());
+        self.publish(&service.name, service.plan());
     }
     pub(crate) fn remove(&mut self, name: &str) {
         self.publish(name, ServicePlan::default());

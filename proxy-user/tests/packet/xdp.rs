@@ -189,8 +189,8 @@ fn xdp_takes_packets_up_to_the_route_mtu_with_a_hop_limit_above_one() {
     let fits = open.question(&[0; 1400 - 40]);
     assert_eq!(open.taken(&fits, OUTSIDE).verdict, REDIRECT);
     open.left(&open.question(&[0; 1401 - 40]), OUTSIDE);
-    open.left(&with_hops(open.question(b""), 1), OUTSIDE);
-    let two = open.taken(&with_hops(open.question(b""), 2), OUTSIDE);
+    open.left(&with_hops(&open.question(b""), 1), OUTSIDE);
+    let two = open.taken(&with_hops(&open.question(b""), 2), OUTSIDE);
     assert_eq!(hops(&two.packet), 1);
 }
 

@@ -152,7 +152,7 @@ fn packets_to_no_backend_and_expired_or_too_large_ones_pass_unchanged(
         tcp(client, at(server.ip(), 9999), Tcp::Syn, b""),
         udp(client, at(server.ip(), 9999), b"x"),
         tcp(client, at(a.outsider, 8080), Tcp::Syn, b""),
-        with_hops(there(&node, Tcp::Syn), 1),
+        with_hops(&there(&node, Tcp::Syn), 1),
         tcp(client, server, Tcp::Syn, &[0; MTU as usize]),
     ] {
         let outcome = node.ingress(&packet, CLIENTS);

@@ -96,7 +96,7 @@ fn packets_that_need_the_stack_are_not_redirected(#[values(IPV4, IPV6)] a: Addre
     ] {
         let node = node(a);
         prepare(&node);
-        let packet = with_hops(segment(&node, Tcp::Syn, length), hop_limit);
+        let packet = with_hops(&segment(&node, Tcp::Syn, length), hop_limit);
         let outcome = node.ingress_by(
             &packet,
             INSIDE,
