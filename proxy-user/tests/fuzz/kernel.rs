@@ -19,6 +19,7 @@ use proxy_common::{
 };
 
 use crate::{
+    context::moved,
     model::{
         Life, Model,
         wire::{SCTP, Tuple},
@@ -73,20 +74,9 @@ impl Counters {
         read.expect("readable");
         mem::replace(&mut self.before, sums)
     }
-    /// Returns the counter that the last packet has increased; fails unless only one has increased,
-    /// by one. None if no counter has changed. FlowEvictedEarly may increase in addition and is not
-    /// returned.
+    /// Returns the counter that the last packet has increased.
     pub(crate) fn moved(&mut self) -> Result<Option<Counter>, String> {
-        let before = self.reset();
-        let by = self.before.iter().zip(before);
-        let by = by.map(|(now, before)| now - before);
-        let mut moved: Vec<_> = Counter::ALL.iter().copied().zip(by).collect();
-        moved.retain(|(counter, by)| *by > 0 && *counter != Counter::FlowEvictedEarly);
-        match moved[..] {
-            [] => Ok(None),
-            [(counter, 1)] => Ok(Some(counter)),
-            _ => Err(format!("these move: {moved:?}")),
-        }
+        moved(&self.reset(), &self.before)
     }
 }
 

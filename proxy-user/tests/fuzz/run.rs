@@ -6,10 +6,11 @@ use std::collections::HashMap;
 use proxy_common::Counter;
 
 use crate::{
+    context::NEXT,
     kept::Sequence,
     kernel::compare,
     model::{
-        Exit, Given, Model, NEXT, Seen,
+        Exit, Given, Model, Seen,
         wire::{self, Tuple},
     },
     operations::Operation,
@@ -236,9 +237,12 @@ impl Run<'_> {
             is_own: false,
         };
         let judged = self.subject.run_at_xdp(frame).and_then(|did| {
-            self.model.at_xdp(&given, &did)?;
-            self.counted.extend(did.counter);
-            Ok(did.is_taken.then_some(did.frame))
+            let Some(seen) = did else {
+                return Ok(None);
+            };
+            self.model.at_xdp(&given, &seen)?;
+            self.counted.push(seen.counter);
+            Ok(Some(seen.frame))
         });
         judged.map_err(|fault| format!("XDP at the uplink {:?}: {fault}", tuple_of(frame)))
     }

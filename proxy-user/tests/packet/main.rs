@@ -4,6 +4,8 @@
 //! the fuzzer's node does not have, traffic counts, entries that a test changes.
 
 mod answers;
+#[path = "../fuzz/context.rs"]
+mod context;
 mod counted;
 mod entries;
 /// The fuzz's builder of frames, and below its parser, which shares no code with the programs.

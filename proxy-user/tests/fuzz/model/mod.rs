@@ -27,6 +27,7 @@ use std::{
 use proxy_common::{Counter, EndpointSet, FrontendKind};
 
 use crate::{
+    context::{NEXT, REDIRECT, SHOT},
     packets::at,
     services::{Backend, Frontend, Interface, NodeSettings, Service, node},
 };
@@ -35,12 +36,7 @@ pub(crate) use life::Life;
 pub(crate) use past::Exit;
 use rings::Rings;
 use wire::{Headers, Tuple};
-pub(crate) use xdp::AtXdp;
 
-/// tc's verdicts: `NEXT` goes on to the stack, `SHOT` drops, `REDIRECT` redirects.
-pub(crate) const NEXT: u32 = u32::MAX;
-pub(crate) const SHOT: u32 = 2;
-pub(crate) const REDIRECT: u32 = 7;
 /// The bit of the packet mark that asks egress to masquerade.
 pub(crate) const MARK: u32 = 1 << 14;
 
@@ -65,7 +61,7 @@ pub(crate) struct Given<'a> {
 
 impl Seen {
     /// Returns a packet that goes on like this.
-    fn passed(frame: Vec<u8>, mark: u32, counter: Counter) -> Self {
+    pub(crate) fn passed(frame: Vec<u8>, mark: u32, counter: Counter) -> Self {
         Self {
             verdict: NEXT,
             frame,
@@ -186,6 +182,11 @@ impl Model {
             .get(service)
             .is_some_and(|live| live.incarnations.get(&backend) == Some(&incarnation))
     }
+    /// Returns true if the flow's backend still serves the flow's service, or there is none.
+    fn serves_still(&self, flow: &Flow) -> bool {
+        let service = flow.service.as_ref();
+        service.is_none_or(|name| self.serves(name, flow.backend, flow.incarnation))
+    }
     /// Returns all frontends with their services.
     fn frontends(&self) -> impl Iterator<Item = (&Live, &Frontend)> {
         let services = self.services.values();
@@ -255,6 +256,16 @@ impl<'a> Case<'a> {
     /// Returns the given frame with another source and destination.
     fn with_ends(&self, src: SocketAddr, dst: SocketAddr) -> Vec<u8> {
         wire::with_ends(self.given.frame, &self.headers, src, dst)
+    }
+    /// Checks that the packet passes with this source, destination and mark.
+    fn leaves(
+        &self,
+        (src, dst): (SocketAddr, SocketAddr),
+        mark: u32,
+        counter: Counter,
+    ) -> Judgement {
+        self.seen
+            .passes(&self.with_ends(src, dst), mark, &[counter])
     }
     /// Returns the tuple of the packet as the program left it.
     fn went(&self) -> Result<Tuple, String> {
