@@ -50,7 +50,7 @@ fn bytes(packets: &[Vec<u8>]) -> u64 {
 
 #[rstest]
 fn packets_and_bytes_of_each_direction_are_counted_once(
-    #[values(IPV4, IPV6)] a: Addresses,
+    #[values(*IPV4, *IPV6)] a: Addresses,
     #[values(false, true)] masqueraded: bool,
 ) {
     let world = World::new(&[Service::web(a)]);
@@ -88,7 +88,7 @@ fn packets_and_bytes_of_each_direction_are_counted_once(
 }
 
 #[rstest]
-fn repeated_and_unanswered_syns_are_counted(#[values(IPV4, IPV6)] a: Addresses) {
+fn repeated_and_unanswered_syns_are_counted(#[values(*IPV4, *IPV6)] a: Addresses) {
     let world = World::new(&[Service::web(a)]);
     let (client, service, backend) = a.ends();
     let syn = tcp(client, service, Tcp::Syn, b"");
@@ -115,7 +115,7 @@ fn repeated_and_unanswered_syns_are_counted(#[values(IPV4, IPV6)] a: Addresses) 
 
 #[rstest]
 fn connections_with_a_backend_from_affinity_are_counted_as_affinity_hits(
-    #[values(IPV4, IPV6)] a: Addresses,
+    #[values(*IPV4, *IPV6)] a: Addresses,
 ) {
     let mut service = Service::over(Protocol::UDP, a);
     service.affinity = 60;
@@ -128,7 +128,7 @@ fn connections_with_a_backend_from_affinity_are_counted_as_affinity_hits(
 }
 
 #[rstest]
-fn refused_packets_are_counted_by_service_port_and_reason(#[values(IPV4, IPV6)] a: Addresses) {
+fn refused_packets_are_counted_by_service_port_and_reason(#[values(*IPV4, *IPV6)] a: Addresses) {
     use Counter::{DroppedSource, RejectedNoEndpoint, RejectedUnknownFlow};
     let empty = Service::cluster_ip("empty", Protocol::TCP, a.cluster_ip, &[]);
     let backends = [at(a.other_backend, 8080)];
@@ -159,7 +159,7 @@ fn refused_packets_are_counted_by_service_port_and_reason(#[values(IPV4, IPV6)] 
 
 #[test]
 fn a_backend_with_a_reused_id_does_not_count_connections_of_the_old_one() {
-    let a = IPV4;
+    let a = *IPV4;
     let (old, new) = (a.endpoint(), at(a.other_backend, 8080));
     let web = |backend| Service::web(a).backed_by(&[backend]);
     let mut world = World::new(&[web(old)]);
@@ -191,7 +191,7 @@ fn a_backend_with_a_reused_id_does_not_count_connections_of_the_old_one() {
 /// What weight 0 leaves to a backend stands in tests/fuzz/cases/weights.txt.
 #[rstest]
 fn of_100_000_connections_each_backend_gets_its_share_within_2_percent(
-    #[values(IPV4, IPV6)] a: Addresses,
+    #[values(*IPV4, *IPV6)] a: Addresses,
     #[values(false, true)] is_maglev: bool,
 ) {
     const CONNECTIONS: u32 = 100_000;

@@ -20,7 +20,7 @@ const RING: usize = 128;
 
 #[rstest]
 fn crossing_fins_on_two_cpus_close_the_connection_and_allow_eviction(
-    #[values(IPV4, IPV6)] a: Addresses,
+    #[values(*IPV4, *IPV6)] a: Addresses,
 ) {
     let world = World::new(&[Service::web(a)]);
     let (service, backend) = (a.service(), a.endpoint());
@@ -59,7 +59,7 @@ fn crossing_fins_on_two_cpus_close_the_connection_and_allow_eviction(
 
 #[test]
 fn a_reply_entry_without_an_original_entry_keeps_its_tuple_only_at_first() {
-    let a = IPV4;
+    let a = *IPV4;
     let (client, backend) = (a.client(), a.endpoint());
     let services = [("one", a.cluster_ip), ("two", a.other_cluster_ip)]
         .map(|(name, address)| Service::cluster_ip(name, Protocol::TCP, address, &[backend]));
@@ -81,7 +81,7 @@ fn a_reply_entry_without_an_original_entry_keeps_its_tuple_only_at_first() {
 /// Two ends use each identification again, and the last fragment of a datagram may come first.
 #[test]
 fn ports_of_a_datagram_are_forgotten_when_the_kernel_would_no_longer_wait_for_it() {
-    let a = IPV4;
+    let a = *IPV4;
     let world = World::new(&[Service::over(Protocol::UDP, a)]);
     let [first, later] = [true, false].map(|is_first| Packet {
         tuple: Tuple::new(UDP, a.client(), a.service()),

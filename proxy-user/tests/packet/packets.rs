@@ -65,8 +65,12 @@ pub(crate) fn raw(src: IpAddr, dst: IpAddr, protocol: u8, payload: &[u8]) -> Vec
     frames::raw(NODE_MAC, (src, dst), protocol, payload)
 }
 
+/// The headers of a packet; checks the checksum of an IPv4 header.
 fn headers(packet: &[u8]) -> Headers {
-    wire::read(packet).expect("a packet")
+    let headers = wire::read(packet).expect("a packet");
+    let is_summed = headers.is_v6() || sum(&[&packet[headers.l3..headers.l4]]) == 0xffff;
+    assert!(is_summed, "the header's checksum");
+    headers
 }
 
 /// Where the transport's header begins.
@@ -81,26 +85,21 @@ pub(crate) fn transport_sum(packet: &[u8]) -> u16 {
     !wire::transport_sum(tuple.protocol, src, dst, &packet[l4..])
 }
 
-/// Source and destination address of a packet; checks the checksum of its IPv4 header.
+/// Source and destination address of a packet.
 pub(crate) fn addresses(packet: &[u8]) -> (IpAddr, IpAddr) {
-    let headers = headers(packet);
-    let is_summed = headers.is_v6() || sum(&[&packet[headers.l3..headers.l4]]) == 0xffff;
-    assert!(is_summed, "the header's checksum");
-    (headers.tuple.src.ip(), headers.tuple.dst.ip())
+    let tuple = headers(packet).tuple;
+    (tuple.src.ip(), tuple.dst.ip())
 }
 
-/// Source and destination of a TCP or UDP packet; checks the IP header's and the transport's
-/// checksum.
+/// Source and destination of a TCP or UDP packet; checks the transport's checksum too.
 pub(crate) fn ends(packet: &[u8]) -> (SocketAddr, SocketAddr) {
-    addresses(packet);
     assert_eq!(transport_sum(packet), 0, "the transport's checksum");
     let tuple = headers(packet).tuple;
     (tuple.src, tuple.dst)
 }
 
-/// The remaining hops of a packet; checks the checksum of an IPv4 header.
+/// The remaining hops of a packet.
 pub(crate) fn hops(packet: &[u8]) -> u8 {
-    addresses(packet);
     packet[headers(packet).hop()]
 }
 

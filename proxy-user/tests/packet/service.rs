@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Addresses of both families, and services with them.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::LazyLock,
+};
 
 use proxy_common::{EndpointSet, FrontendKind, Protocol};
 
 pub(crate) use crate::services::Service;
 use crate::{
     packets::at,
-    services::{Backend, Frontend, pick},
+    services::{Backend, Frontend, Interface, node, other_node_address, outsider, pick, pod},
 };
 
 /// The addresses of one family.
@@ -25,40 +28,23 @@ pub(crate) struct Addresses {
     pub(crate) other_node_address: IpAddr,
 }
 
-pub(crate) const IPV4: Addresses = Addresses {
-    pod: ip4(10, 40, 1, 9),
-    outsider: ip4(203, 0, 113, 9),
-    backend: ip4(10, 40, 1, 10),
-    other_backend: ip4(10, 40, 2, 10),
-    cluster_ip: ip4(172, 30, 1, 1),
-    other_cluster_ip: ip4(172, 30, 1, 2),
-    balancer: ip4(198, 51, 100, 1),
-    node: ip4(192, 168, 40, 2),
-    other_node_address: ip4(192, 168, 41, 2),
-};
-
-pub(crate) const IPV6: Addresses = Addresses {
-    pod: ip6([0xfd00, 0x40, 0, 1], 9),
-    outsider: ip6([0x2001, 0xdb8, 0x113, 0], 9),
-    backend: ip6([0xfd00, 0x40, 0, 1], 0x10),
-    other_backend: ip6([0xfd00, 0x40, 0, 2], 0x10),
-    cluster_ip: ip6([0xfd00, 0x30, 0, 0], 1),
-    other_cluster_ip: ip6([0xfd00, 0x30, 0, 0], 2),
-    balancer: ip6([0x2001, 0xdb8, 0x51, 0], 1),
-    node: ip6([0xfd00, 0xc0, 0, 0], 2),
-    other_node_address: ip6([0xfd00, 0xc0, 1, 0], 2),
-};
-
-const fn ip4(a: u8, b: u8, c: u8, d: u8) -> IpAddr {
-    IpAddr::V4(Ipv4Addr::new(a, b, c, d))
-}
-
-/// The address of a host in a network of 64 bits.
-const fn ip6([a, b, c, d]: [u16; 4], host: u16) -> IpAddr {
-    IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, host))
-}
+pub(crate) static IPV4: LazyLock<Addresses> = LazyLock::new(|| Addresses::of(false));
+pub(crate) static IPV6: LazyLock<Addresses> = LazyLock::new(|| Addresses::of(true));
 
 impl Addresses {
+    fn of(v6: bool) -> Self {
+        Self {
+            pod: pod(Interface::PodA, v6),
+            outsider: outsider(9, v6),
+            backend: pod(Interface::PodB, v6),
+            other_backend: pod(Interface::Uplink, v6),
+            cluster_ip: pick(v6, "172.30.1.1", "fd00:30::1"),
+            other_cluster_ip: pick(v6, "172.30.1.2", "fd00:30::2"),
+            balancer: pick(v6, "198.51.100.1", "2001:db8:51::1"),
+            node: node(v6),
+            other_node_address: other_node_address(v6),
+        }
+    }
     pub(crate) fn is_v6(&self) -> bool {
         self.node.is_ipv6()
     }

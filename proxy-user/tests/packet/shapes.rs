@@ -40,18 +40,15 @@ fn every_program_loads_within_its_instruction_budget(
         },
         &[],
     );
-    assert_eq!(world.loaded().refusals(), []);
-    let is_loaded = world
-        .loaded()
-        .loads()
-        .iter()
-        .any(|load| load.program == "uplink");
+    let (loaded, loads) = (world.loaded(), world.loaded().loads());
+    assert_eq!(loaded.refusals(), []);
+    let is_loaded = loads.iter().any(|load| load.program == "uplink");
     assert_eq!(is_loaded, xdp.is_some());
     let setting = format!("redirects {redirects} log {log_packets}");
     let mut above = Vec::new();
-    for load in world.loaded().loads() {
+    for load in loads {
         let (program, time) = (load.program, load.time.as_micros());
-        let instructions = world.loaded().verified_instructions(program);
+        let instructions = loaded.verified_instructions(program);
         let instructions = instructions.expect("the kernel answers");
         // `cargo xtask kernels` reads these lines.
         println!("@@ figure {program} {setting} instructions {instructions} microseconds {time}");
@@ -69,7 +66,7 @@ fn every_program_loads_within_its_instruction_budget(
 
 #[test]
 fn packets_with_more_or_longer_extension_headers_than_are_parsed_pass_unchanged() {
-    let a = IPV6;
+    let a = *IPV6;
     let world = World::new(&[Service::web(a)]);
     let (client, service) = (a.client(), a.service());
     let plain = tcp(client, service, Tcp::Syn, b"x");
@@ -95,7 +92,7 @@ fn packets_with_more_or_longer_extension_headers_than_are_parsed_pass_unchanged(
 /// names no VLAN.
 #[rstest]
 fn vlan_frames_pass_unchanged_to_the_vlans_own_interface(
-    #[values(IPV4, IPV6)] a: Addresses,
+    #[values(*IPV4, *IPV6)] a: Addresses,
     #[values([0x81, 0], [0x88, 0xa8])] protocol: [u8; 2],
 ) {
     let world = World::new(&[Service::web(a)]);
@@ -115,7 +112,7 @@ fn vlan_frames_pass_unchanged_to_the_vlans_own_interface(
 
 /// A virtual machine on the node's bridge that uses another node's load balancer, for example.
 #[rstest]
-fn a_frame_to_another_machine_begins_no_flow_of_a_service(#[values(IPV4, IPV6)] a: Addresses) {
+fn a_frame_to_another_machine_begins_no_flow_of_a_service(#[values(*IPV4, *IPV6)] a: Addresses) {
     const OTHER: [u8; 6] = [2, 0, 0, 0, 7, 7];
     let mut world = World::new(&[Service::web(a)]);
     let frame = |mac: [u8; 6], port, to| {
@@ -145,7 +142,7 @@ fn a_frame_to_another_machine_begins_no_flow_of_a_service(#[values(IPV4, IPV6)] 
 
 #[rstest]
 fn a_packet_cut_short_anywhere_is_never_left_half_translated(
-    #[values(IPV4, IPV6)] a: Addresses,
+    #[values(*IPV4, *IPV6)] a: Addresses,
     #[values(Protocol::TCP, Protocol::UDP)] protocol: Protocol,
 ) {
     let world = World::new(&[Service::over(protocol, a)]);
@@ -181,7 +178,7 @@ fn a_packet_cut_short_anywhere_is_never_left_half_translated(
 
 #[rstest]
 fn a_packet_with_wrong_header_fields_is_passed_at_its_length_or_not_at_all(
-    #[values(IPV4, IPV6)] a: Addresses,
+    #[values(*IPV4, *IPV6)] a: Addresses,
 ) {
     let world = World::new(&[Service::web(a)]);
     let packet = tcp(a.client(), a.service(), Tcp::Syn, b"payload");

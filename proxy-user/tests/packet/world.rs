@@ -100,7 +100,7 @@ impl World {
         // The frames of test runs are not addressed to loopback, but to a bridge with this port.
         world.set_interface(LOOPBACK, interface::BRIDGE_PORT);
         world.set_macs(&[NODE_MAC]);
-        let addresses = [IPV4, IPV6].map(|a| [(a.node, true), (a.other_node_address, false)]);
+        let addresses = [*IPV4, *IPV6].map(|a| [(a.node, true), (a.other_node_address, false)]);
         let addresses = addresses.as_flattened().iter();
         let addresses = addresses.map(|&(address, node_ports)| NodeAddress {
             address,

@@ -16,7 +16,6 @@ use crate::{node, services::is_node};
 impl Model {
     /// Judges what the egress program did with a packet.
     pub(crate) fn egress(&mut self, given: &Given<'_>, seen: &Seen) -> Judgement {
-        *self.counts.entry(seen.counter).or_default() += 1;
         let Some(headers) = wire::read(given.frame) else {
             return seen.passes(given.frame, given.mark, &[Counter::Untouched]);
         };

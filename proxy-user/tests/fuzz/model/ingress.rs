@@ -18,7 +18,6 @@ const SILENCE: u64 = 60;
 impl Model {
     /// Judges what the ingress program did with a packet.
     pub(crate) fn ingress(&mut self, given: &Given<'_>, seen: &Seen) -> Judgement {
-        *self.counts.entry(seen.counter).or_default() += 1;
         let Some(headers) = wire::read(given.frame) else {
             return seen.passes(given.frame, given.mark, &[Counter::Untouched]);
         };

@@ -56,7 +56,6 @@ impl Model {
         } else if !is_reply {
             self.client_sent(key, &headers);
         }
-        *self.counts.entry(seen.counter).or_default() += 1;
         let mut frame = older(&seen.frame, &headers)?;
         let (receiver, sender) = (services::ROUTER_MAC, Interface::Uplink.mac());
         if frame[..12] != [receiver, sender].concat() {

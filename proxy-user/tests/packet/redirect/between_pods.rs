@@ -53,7 +53,7 @@ fn judged(outcome: &Outcome) -> bool {
 
 #[rstest]
 fn without_filters_a_connection_bypasses_the_stack_from_its_syn_on(
-    #[values(IPV4, IPV6)] a: Addresses,
+    #[values(*IPV4, *IPV6)] a: Addresses,
 ) {
     let node = prepare(a);
     let (client, server) = (node.client(), node.backend());
@@ -77,7 +77,7 @@ fn without_filters_a_connection_bypasses_the_stack_from_its_syn_on(
 /// `proxy_common::flow`.
 #[test]
 fn with_filters_a_connection_bypasses_the_stack_only_by_a_fresh_record() {
-    let mut node = prepare(IPV4);
+    let mut node = prepare(*IPV4);
     node.world
         .configure(|settings| settings.flags &= !Settings::UNFILTERED);
     let (client, server) = (node.client(), node.backend());
@@ -132,7 +132,7 @@ type Change = fn(&Node) -> u32;
     CLIENTS
 })]
 fn packets_by_other_interfaces_take_the_stack(
-    #[values(IPV4, IPV6)] a: Addresses,
+    #[values(*IPV4, *IPV6)] a: Addresses,
     #[case] change: Change,
 ) {
     let node = prepare(a);
@@ -144,7 +144,7 @@ fn packets_by_other_interfaces_take_the_stack(
 
 #[rstest]
 fn packets_to_no_backend_and_expired_or_too_large_ones_pass_unchanged(
-    #[values(IPV4, IPV6)] a: Addresses,
+    #[values(*IPV4, *IPV6)] a: Addresses,
 ) {
     let node = prepare(a);
     let (client, server) = (node.client(), node.backend());
@@ -164,7 +164,7 @@ fn packets_to_no_backend_and_expired_or_too_large_ones_pass_unchanged(
 /// The frame arrives as the bridge would deliver it, at a port that accepts it.
 #[rstest]
 fn a_bridged_frame_is_redirected_unchanged_between_ports_of_one_bridge(
-    #[values(IPV4, IPV6)] a: Addresses,
+    #[values(*IPV4, *IPV6)] a: Addresses,
 ) {
     let node = prepare(a);
     let mut frame = there(&node, Tcp::Syn);
