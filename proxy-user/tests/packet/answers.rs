@@ -18,7 +18,7 @@ fn an_echo_reply_to_a_cluster_ip_is_not_answered(#[values(*IPV4, *IPV6)] a: Addr
     world.configure(|settings| settings.flags |= Settings::ANSWER_PING);
     let kind = if a.is_v6() { 129 } else { 0 };
     let reply = icmp(a.outsider, a.cluster_ip, &[kind, 0, 0, 0, 0, 7, 0, 1]);
-    world.expect_untouched(&reply);
+    world.ingress(&reply).expect_untouched(&reply);
 }
 
 #[rstest]

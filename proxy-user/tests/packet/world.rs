@@ -191,11 +191,6 @@ impl World {
     pub(crate) fn ingress(&self, packet: &[u8]) -> Outcome {
         self.run("ingress", packet, Context::default())
     }
-    /// Runs ingress on a packet and expects that it passes as it came.
-    #[track_caller]
-    pub(crate) fn expect_untouched(&self, packet: &[u8]) {
-        self.ingress(packet).expect_untouched(packet);
-    }
     /// Runs ingress on a packet in this context, possibly one of several segments.
     pub(crate) fn ingress_by(&self, packet: &[u8], context: Context) -> Outcome {
         self.run("ingress", packet, context)

@@ -11,7 +11,10 @@ use super::{
     rings::Ring,
     wire::{self, Fragment, Headers, TCP, UDP},
 };
-use crate::{node, services::is_node};
+use crate::{
+    node,
+    services::{Interface, is_node},
+};
 
 impl Model {
     /// Judges what the egress program did with a packet.
@@ -82,10 +85,8 @@ impl Model {
             self.touch_untouched(tuple, |held| held.is_repeated = tuple.protocol == UDP);
             return;
         }
-        let key = Key::shared(tuple);
-        let is_other = self.flows.contains_key(&key)
-            || self.replies.contains_key(&tuple)
-            || self.masqueraded.contains_key(&tuple);
+        let key = Key::new(Interface::Uplink, tuple);
+        let is_other = self.flows.contains_key(&key) || self.holder(&tuple).is_some();
         let is_served = self.frontend(tuple.dst, tuple.protocol).is_some();
         let is_own = tuple.dst.ip() == crate::services::node(tuple.dst.is_ipv6());
         if is_other || !is_own || !is_served {

@@ -206,18 +206,6 @@ impl Model {
         let is_it = |one: &Frontend| one.kind == FrontendKind::ClusterIp && one.at.ip() == address;
         self.frontends().any(|(_, one)| is_it(one))
     }
-    /// Returns the interface as in the keys of flows: 0 for the uplink, which many clients share.
-    fn client_interface(interface: Interface) -> u32 {
-        match interface {
-            Interface::Uplink => 0,
-            pod => pod.index(),
-        }
-    }
-    /// Returns the key of the flow of a client's packet.
-    fn key(interface: Interface, tuple: Tuple) -> Key {
-        let interface = Self::client_interface(interface);
-        Key { tuple, interface }
-    }
 }
 
 /// A packet at a program: as given, as read by the model, and as the program left it.
@@ -238,7 +226,7 @@ impl<'a> Case<'a> {
     }
     /// Returns the key of the packet's flow, if a client has sent it.
     fn key(&self) -> Key {
-        Model::key(self.given.interface, self.headers.tuple)
+        Key::new(self.given.interface, self.headers.tuple)
     }
     /// Returns true if the frame is addressed to this node.
     fn is_for_this_node(&self) -> bool {

@@ -4,7 +4,7 @@
 use proxy_common::Counter;
 
 use super::{
-    Given, Judgement, Model, Seen,
+    Given, Judgement, Key, Model, Seen,
     life::goes_on,
     past::{may_leave, needs_stack, older},
     wire::{self, TCP, UDP},
@@ -24,7 +24,7 @@ impl Model {
         let key = if is_reply {
             *self.masqueraded.get(&tuple).ok_or("it is no reply")?
         } else {
-            Self::key(Interface::Uplink, tuple)
+            Key::new(Interface::Uplink, tuple)
         };
         let flow = self.flows.get(&key).ok_or("it is of no flow")?;
         let masquerade = flow

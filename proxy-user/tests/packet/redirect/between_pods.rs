@@ -51,6 +51,13 @@ fn judged(outcome: &Outcome) -> bool {
     is_past
 }
 
+/// Expects that a frame bypasses the stack by the node's routes, to this link-layer address.
+fn expect_routed(outcome: &Outcome, mac: [u8; 6]) {
+    assert!(judged(outcome));
+    let frame = &outcome.packet;
+    assert_eq!((hops(frame), &frame[..6]), (63, &mac[..]));
+}
+
 #[rstest]
 fn without_filters_a_connection_bypasses_the_stack_from_its_syn_on(
     #[values(*IPV4, *IPV6)] a: Addresses,
@@ -59,14 +66,8 @@ fn without_filters_a_connection_bypasses_the_stack_from_its_syn_on(
     let (client, server) = (node.client(), node.backend());
     let back = |flags| node.ingress(&tcp(server, client, flags, b""), INSIDE);
     let syn = node.ingress(&there(&node, Tcp::Syn), CLIENTS);
-    assert!(judged(&syn));
-    assert_eq!(
-        (hops(&syn.packet), &syn.packet[..6]),
-        (63, &SERVERS_MAC[..])
-    );
-    let answer = back(Tcp::SynAck);
-    assert!(judged(&answer));
-    assert_eq!(answer.packet[..6], [2, 0, 0, 0, 7, 8]);
+    expect_routed(&syn, SERVERS_MAC);
+    expect_routed(&back(Tcp::SynAck), [2, 0, 0, 0, 7, 8]);
     for flags in [Tcp::Ack, Tcp::Fin] {
         assert!(is_past(&node, &there(&node, flags)) && judged(&back(flags)));
     }
@@ -190,9 +191,5 @@ fn a_bridged_frame_is_redirected_unchanged_between_ports_of_one_bridge(
     // The frame is for the bridge itself, which routes it.
     frame[..6].copy_from_slice(&[2, 0, 0, 0, 7, 1]);
     let routed = node.ingress(&frame, CLIENTS);
-    assert!(judged(&routed));
-    assert_eq!(
-        (hops(&routed.packet), &routed.packet[..6]),
-        (63, &SERVERS_MAC[..])
-    );
+    expect_routed(&routed, SERVERS_MAC);
 }

@@ -97,17 +97,11 @@ fn packets_that_need_the_stack_are_not_redirected(#[values(*IPV4, *IPV6)] a: Add
         let node = node(a);
         prepare(&node);
         let packet = with_hops(&segment(&node, Tcp::Syn, length), hop_limit);
-        let outcome = node.ingress_by(
-            &packet,
-            INSIDE,
-            segments.max(headers(&node)) - headers(&node),
-        );
+        let payload = segments.saturating_sub(headers(&node));
+        let outcome = node.ingress_by(&packet, INSIDE, payload);
         let fate = (verdict, Counter::ForwardedNew);
-        assert_eq!(
-            (outcome.fate(), outcome.dst()),
-            (fate, node.backend()),
-            "{what}"
-        );
+        assert_eq!(outcome.fate(), fate, "{what}");
+        assert_eq!(outcome.dst(), node.backend(), "{what}");
         let passed = u8::from(verdict == REDIRECT);
         assert_eq!(hops(&outcome.packet), hop_limit - passed, "{what}");
     }
@@ -143,19 +137,17 @@ fn packets_from_an_address_that_no_host_has_take_the_stack(
 #[test]
 fn a_bridged_pods_frames_to_any_link_layer_address_are_redirected() {
     let node = node(*IPV4);
+    let verdict = |packet: &[u8]| node.ingress(packet, INSIDE).verdict;
     // A flow begins only by a frame to the node.
-    assert_eq!(
-        node.ingress(&segment(&node, Tcp::Syn, 100), INSIDE).verdict,
-        REDIRECT
-    );
+    assert_eq!(verdict(&segment(&node, Tcp::Syn, 100)), REDIRECT);
     let mut packet = segment(&node, Tcp::Ack, 100);
     packet[5] ^= 0xf0;
     let port = interface::REDIRECTS | interface::BRIDGE_PORT;
     node.world.set_interface(INSIDE, port);
-    assert_eq!(node.ingress(&packet, INSIDE).verdict, NEXT);
-    node.world
-        .set_interface(INSIDE, port | interface::VETH_PORT);
-    assert_eq!(node.ingress(&packet, INSIDE).verdict, REDIRECT);
+    assert_eq!(verdict(&packet), NEXT);
+    let port = port | interface::VETH_PORT;
+    node.world.set_interface(INSIDE, port);
+    assert_eq!(verdict(&packet), REDIRECT);
 }
 
 /// The verdict on a new connection from this source port.
