@@ -222,14 +222,8 @@ fn wanted(model: &Model) -> Entries {
         let (state, number) = (bits(life), life.client_number);
         let row = (flow.backend, flow.source, masqueraded, None, state, number);
         entries.insert((FlowKind::ORIGINAL.0, key.tuple, key.interface), row);
-        let row = (
-            dst,
-            src,
-            masqueraded,
-            flow.masquerade,
-            0,
-            life.backend_number,
-        );
+        let (source, number) = (flow.masquerade, life.backend_number);
+        let row = (dst, src, masqueraded, source, 0, number);
         entries.insert((FlowKind::REPLY.0, flow.reply(protocol), 0), row);
         if let Some(tuple) = flow.masqueraded_reply(protocol) {
             let row = (flow.source, tuple.src, false, None, 0, 0);

@@ -9,7 +9,7 @@ use proxy_common::EndpointSet;
 use crate::{
     cluster,
     errors::{About, Complaint, Error},
-    generate::Generator,
+    generate::{Conversation, Generator},
     model::{
         life::{AHEAD, BEHIND},
         wire::{ICMP, ICMPV6, SCTP, TCP, Tuple, UDP},
@@ -26,15 +26,14 @@ impl Generator {
     /// Sends a datagram in fragments, sometimes in the wrong order or with one of them missing.
     pub(crate) fn fragments(&mut self) {
         let v6 = self.v6;
-        let all = self
-            .conversations
-            .iter()
-            .map(|one| (one.interface, one.tuple));
-        let datagrams: Vec<_> = all.filter(|(_, tuple)| tuple.protocol == UDP).collect();
+        let mut datagrams = self.conversations.clone();
+        datagrams.retain(|one| one.tuple.protocol == UDP);
         if datagrams.is_empty() {
             return;
         }
-        let (interface, tuple) = self.random.pick(&datagrams);
+        let Conversation {
+            interface, tuple, ..
+        } = self.random.pick(&datagrams);
         let id = self.random.below(6) as u16;
         let is_answer = self.random.one_in(2);
         let mut parts = vec![true, false];

@@ -2,10 +2,7 @@
 //! The traffic counts of backends and service ports: each number must be exact; and the shares of
 //! new connections by the weights of backends, which they show.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::SocketAddr,
-};
+use std::{collections::BTreeSet, net::SocketAddr};
 
 use proxy_common::{Counter, FrontendKind, Protocol, traffic::Traffic};
 use rstest::rstest;
@@ -210,12 +207,8 @@ fn of_100_000_connections_each_backend_gets_its_share_within_2_percent(
         let syn = tcp(client, a.service(), Tcp::Syn, b"");
         assert_eq!(world.ingress_quietly(&syn), NEXT);
     }
-    let counted = world.counted().backends.into_iter();
-    let connections: BTreeMap<_, _> = counted
-        .map(|backend| (backend.address, backend.traffic.connections))
-        .collect();
     for (backend, weight) in backends.as_flattened().iter().zip(weights) {
-        let share = connections[backend] as f64 / f64::from(CONNECTIONS);
+        let share = of(&world, *backend).connections as f64 / f64::from(CONNECTIONS);
         let wanted = f64::from(weight) / 400.0;
         assert!((share - wanted).abs() < 0.02, "{backend}: {share}");
         assert_eq!(weight == 0, share == 0.0, "{backend}: {share}");

@@ -35,7 +35,7 @@ struct Open {
 impl Open {
     fn new(a: Addresses) -> Self {
         let node = Node::new(a, |options| options.xdp = Some(XdpMode::Native), 0);
-        let open = Self {
+        let mut open = Self {
             client: a.outside_client(),
             source: a.client(),
             node,
@@ -46,10 +46,9 @@ impl Open {
         open.node.world.change_routes();
         let (service, backend) = (open.node.service(), open.node.backend());
         let syn = tcp(open.client, service, Tcp::Syn, b"");
-        let source = open.by_tc(&syn).src();
-        assert_eq!(source.ip(), a.node, "masqueraded");
-        let open = Self { source, ..open };
-        let answer = tcp(backend, source, Tcp::SynAck, b"");
+        open.source = open.by_tc(&syn).src();
+        assert_eq!(open.source.ip(), a.node, "masqueraded");
+        let answer = tcp(backend, open.source, Tcp::SynAck, b"");
         let back = open.node.ingress(&answer, INSIDE);
         let back = open.node.egress(&back.packet, 0, OUTSIDE);
         assert_eq!(back.dst(), open.client);
