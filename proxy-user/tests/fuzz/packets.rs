@@ -26,6 +26,7 @@ const WRONG_NUMBER: u32 = 0x1234_5678;
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
 pub(crate) enum Kind {
     Syn,
+    /// For ICMP an echo reply; every other packet of ICMP is a request.
     SynAck,
     Ack,
     /// An acknowledgement of a number that was never sent.
@@ -201,7 +202,12 @@ impl Packet {
                 [&ports[..], &tag, &chunk, &wanted, &[5; 8], &payload].concat()
             }
             ICMP | ICMPV6 => {
-                let kind = if protocol == ICMP { 8 } else { 128 };
+                let kind = match (protocol, self.kind) {
+                    (ICMP, Kind::SynAck) => 0,
+                    (ICMP, _) => 8,
+                    (_, Kind::SynAck) => 129,
+                    _ => 128,
+                };
                 [&[kind, 0, 0, 0, 0, 7, 0, 1], &payload[..]].concat()
             }
             _ => payload,
