@@ -31,7 +31,7 @@ fn sockets_of_an_excepted_cgroup_use_the_packet_path() {
     let world = World::new(config, &services);
     a_full_table_of_sockets_is_counted(&world);
     a_node_process_cannot_bind_a_served_node_port(&world);
-    let mesh = world.cgroup().below("some-mesh").expect("a cgroup");
+    let mesh = world.cgroup.below("some-mesh").expect("a cgroup");
     let inner = mesh.below("inner").expect("a cgroup");
     // The agent searches for new cgroups once a second.
     std::thread::sleep(std::time::Duration::from_millis(1500));
@@ -50,7 +50,7 @@ fn sockets_of_an_excepted_cgroup_use_the_packet_path() {
 
     // An inner cluster has the same service addresses, in its own network namespaces. It reaches
     // its own services where the hooks leave its sockets alone.
-    let other = world.cgroup().below("other").expect("a cgroup");
+    let other = world.cgroup.below("other").expect("a cgroup");
     let namespace = NetNs::new("inner").expect("a namespace");
     let batch = format!("link set lo up\naddress add {}/32 dev lo\n", vip(1).ip());
     namespace.ip(&batch).expect("its address");
@@ -79,9 +79,8 @@ fn a_full_table_of_sockets_is_counted(world: &World) {
 
 fn a_node_process_cannot_bind_a_served_node_port(world: &World) {
     let bind = |from, to: &str| {
-        world
-            .run(from, || TcpListener::bind(address(to)))
-            .map_err(|error| error.raw_os_error())
+        let bound = world.run(from, || TcpListener::bind(address(to)));
+        bound.map_err(|error| error.raw_os_error())
     };
     let taken = Some(libc::EADDRINUSE);
     for to in ["0.0.0.0:30001", "[::]:30001", "192.168.40.2:30001"] {
@@ -98,7 +97,7 @@ fn a_node_process_cannot_bind_a_served_node_port(world: &World) {
 
 /// Returns name, id and program id of the pinned links of the socket hooks.
 fn links(world: &World) -> BTreeSet<(String, u32, u32)> {
-    let folder = datapath::maps::pins::links_dir(world.pins());
+    let folder = datapath::maps::pins::links_dir(world.agent.pin_dir());
     let entries = fs::read_dir(folder).expect("the links");
     entries
         .map(|entry| {
@@ -114,10 +113,8 @@ fn links(world: &World) -> BTreeSet<(String, u32, u32)> {
 
 #[test]
 fn a_changed_setting_breaks_no_open_connection_and_a_cleanup_removes_all() {
-    let services = [
-        Service::new(1, "TCP", &[20, 21]),
-        Service::new(2, "UDP", &[20, 21]),
-    ];
+    let services =
+        [(1, "TCP"), (2, "UDP")].map(|(n, protocol)| Service::new(n, protocol, &[20, 21]));
     let mut world = World::new("", &services);
     let mut conversations = Vec::new();
     for (balancing, before) in [
@@ -159,17 +156,17 @@ fn a_changed_setting_breaks_no_open_connection_and_a_cleanup_removes_all() {
     // The node's are translated at the socket.
     let now = (world.flows(), world.sockets().len());
     assert_eq!(now, (flows, sockets + 1));
-    assert!(!world.log().contains("WARN"), "{}", world.log());
+    let log = world.agent.log_tail(50).join("\n");
+    assert!(!log.contains("WARN"), "{log}");
 
     // A running agent would restore what cleanup removes.
-    world.end();
-    let cleaned = Command::new(BINARY)
-        .args(["cleanup", "--pin-dir"])
-        .arg(world.pins())
-        .output()
-        .expect("portolan cleanup");
+    world.agent.end();
+    let pins = world.agent.pin_dir();
+    let mut cleanup = Command::new(BINARY);
+    let cleaned = cleanup.args(["cleanup", "--pin-dir"]).arg(pins).output();
+    let cleaned = cleaned.expect("portolan cleanup");
     assert!(cleaned.status.success(), "{cleaned:?}");
-    assert!(!world.pins().exists());
+    assert!(!pins.exists());
     let unserved = world.run(From::Node, || Open::to(vip(1)));
     assert!(unserved.is_err(), "the hooks are gone");
     let (open, ..) = &mut conversations[0];

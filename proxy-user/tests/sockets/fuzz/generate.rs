@@ -138,15 +138,9 @@ impl Generator {
             Family::V6 => !random.one_in(25),
             Family::Dual => random.one_in(2),
         };
-        let fitting: Vec<u8> = NUMBERS
-            .into_iter()
-            .filter(|number| is_udp(*number) == kind.udp)
-            .collect();
-        let number = if random.one_in(20) {
-            random.pick(&NUMBERS)
-        } else {
-            random.pick(&fitting)
-        };
+        let any = random.one_in(20);
+        let fitting = |number: &u8| any || is_udp(*number) == kind.udp;
+        let number = random.pick(&Vec::from_iter(NUMBERS.into_iter().filter(fitting)));
         let node_port = 30_000 + u16::from(number);
         let to = match random.below(20) {
             0..3 => SocketAddr::new(node(v6), node_port),
