@@ -159,9 +159,7 @@ fn no_packet_ever_meets_a_torn_or_foreign_value_while_the_agent_writes() {
         let rounds = rounds.expect("every apply succeeds");
         let (forwarded, left_alone) = (forwarded.into_inner(), left_alone.into_inner());
         assert!(rounds > 50, "{rounds} rounds of changes");
-        assert!(
-            forwarded > 5_000 && left_alone > 100,
-            "{forwarded} forwarded, {left_alone} left alone"
-        );
+        assert!(forwarded > 5_000, "{forwarded} forwarded");
+        assert!(left_alone > 100, "{left_alone} left alone");
     });
 }

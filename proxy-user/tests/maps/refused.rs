@@ -50,12 +50,8 @@ fn programs_that_do_not_need_a_refused_one_are_attached() {
         let refused: Vec<_> = datapath.refusals().to_vec();
         let names: Vec<_> = refused.iter().map(|refusal| &refusal.program).collect();
         assert_eq!(names, ["ingress_l3", "expire_v6", "receive_v6"]);
-        assert!(
-            refused
-                .iter()
-                .all(|refusal| refusal.reason.contains("9999")),
-            "{refused:?}"
-        );
+        let are_named = refused.iter().all(|one| one.reason.contains("9999"));
+        assert!(are_named, "{refused:?}");
 
         let veth = add_veth("v0");
         datapath.attach(&veth).expect("the packet path");
@@ -68,9 +64,8 @@ fn programs_that_do_not_need_a_refused_one_are_attached() {
         // Hooks that need the refused program are not attached either: their effects could not be
         // undone.
         let cgroup = lab::node::cgroup::Cgroup::new().expect("a cgroup");
-        datapath
-            .attach_hooks(cgroup.path())
-            .expect("the other hooks");
+        let hooks = datapath.attach_hooks(cgroup.path());
+        hooks.expect("the other hooks");
         let links = pinned(&pins);
         let attached = links.keys().filter_map(|name| name.strip_prefix("cgroup-"));
         let expected = [
