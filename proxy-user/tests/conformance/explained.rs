@@ -85,9 +85,8 @@ fn outcome(report: &Value, start: &str) -> Result<(), String> {
 }
 
 fn is_untouched(report: &Value) -> bool {
-    ["untouched", "socket_untouched"]
-        .map(Value::from)
-        .contains(&report["outcome"])
+    let outcome = report["outcome"].as_str();
+    matches!(outcome, Some("untouched" | "socket_untouched"))
 }
 
 fn is_answered(expected: &Backends, report: &Value) -> Result<(), String> {
@@ -107,12 +106,9 @@ fn is_answered(expected: &Backends, report: &Value) -> Result<(), String> {
         return Err(format!("to {able:?} where {listed:?} are listed"));
     }
     let source = report["source"].as_str().unwrap_or_default();
-    let masquerade = [("masqueraded", true), ("kept", false)];
-    let said = masquerade.iter().find(|(word, _)| source.starts_with(word));
-    match (expected.masquerade, said) {
-        (Some(wanted), Some((_, said))) if wanted != *said => {
-            Err(format!("its source is {source}"))
-        }
+    let other = |is| if is { "kept" } else { "masqueraded" };
+    match expected.masquerade.map(other) {
+        Some(other) if source.starts_with(other) => Err(format!("its source is {source}")),
         _ => Ok(()),
     }
 }

@@ -59,12 +59,6 @@ pub(crate) enum ObjectSource {
     Api,
 }
 
-/// Where a step writes its Kubernetes objects, so that the agent reads them.
-enum Target<'a> {
-    Folder,
-    Server(Box<ClusterApi<'a>>),
-}
-
 /// The result of a case.
 #[derive(Default)]
 pub(crate) struct CaseResult {
@@ -167,17 +161,14 @@ impl<'a> Group<'a> {
             topology.prepare_for_xdp()?;
         }
         let first = ClusterState::default().render(&case.node, FIRST_VERSION);
-        let (mut target, mut version) = (Target::Folder, FIRST_VERSION);
+        let (mut server, mut version) = (None, FIRST_VERSION);
         if settings.source == ObjectSource::Api {
             let advertise = case.node.ips.first().context("the node has no address")?;
             let mut api = ClusterApi::start(&topology.node, &advertise.to_string())?;
             version = api.publish(&first).context("make the node's object")?;
-            target = Target::Server(Box::new(api));
+            server = Some(api);
         }
-        let kubeconfig = match &target {
-            Target::Folder => None,
-            Target::Server(api) => Some(api.server().kubeconfig()),
-        };
+        let kubeconfig = server.as_ref().map(|api| api.server().kubeconfig());
         let options = Options {
             binary: &settings.binary,
             node_name: &case.node.name,
@@ -194,7 +185,7 @@ impl<'a> Group<'a> {
             topology: &topology,
             cgroup: &cgroup,
             agent,
-            target,
+            server,
             version: FIRST_VERSION,
         });
         Ok(())
@@ -231,7 +222,8 @@ struct Node<'a> {
     topology: &'a Topology,
     cgroup: &'a Cgroup,
     agent: Agent<'a>,
-    target: Target<'a>,
+    /// The API server to which objects are written; without one, they are manifests.
+    server: Option<ClusterApi<'a>>,
     version: u64,
 }
 
@@ -293,10 +285,10 @@ impl Node<'_> {
     fn publish(&mut self, state: &ClusterState, case: &Case) -> Result<()> {
         self.version += 1;
         let manifests = state.render(&case.node, self.version);
-        let shown = match &mut self.target {
-            Target::Folder => self.agent.publish(&manifests).map(|()| self.version),
+        let shown = match &mut self.server {
+            None => self.agent.publish(&manifests).map(|()| self.version),
             // The node's version, which the agent shows once applied.
-            Target::Server(api) => api.publish(&manifests),
+            Some(api) => api.publish(&manifests),
         };
         self.agent.wait_for(shown?)
     }

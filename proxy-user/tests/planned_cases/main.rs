@@ -82,11 +82,8 @@ fn run(case: Case) -> anyhow::Result<usize> {
         if let Some(text) = &step.apply {
             objects.apply(text)?;
         }
-        let cluster = Cluster::new(
-            &case.node,
-            &case.config,
-            &objects.render(&case.node, number),
-        )?;
+        let manifests = objects.render(&case.node, number);
+        let cluster = Cluster::new(&case.node, &case.config, &manifests)?;
         followed.change(&step.delete, step.apply.as_deref().unwrap_or_default())?;
         ensure!(followed.plans == cluster.planned.plans, "step {number}");
         for flow in &step.flows {
