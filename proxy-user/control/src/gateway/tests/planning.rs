@@ -102,10 +102,8 @@ fn backends_have_their_share(#[case] others: &str, #[case] expected: &[&str]) {
     ]);
     let port = &ports(&cluster)[0];
     let each = reached(port).into_iter().zip(&port.v4.backends);
-    let each: Vec<_> = each
-        .map(|(at, backend)| format!("{at} {}", backend.weight))
-        .collect();
-    assert_eq!(each, expected);
+    let each = each.map(|(at, backend)| format!("{at} {}", backend.weight));
+    assert_eq!(Vec::from_iter(each), expected);
 }
 
 #[test]
