@@ -36,11 +36,9 @@ fn sockets_of_an_excepted_cgroup_use_the_packet_path() {
     // The agent searches for new cgroups once a second.
     std::thread::sleep(std::time::Duration::from_millis(1500));
     for (cgroup, flows) in [(&mesh, 1), (&inner, 2)] {
-        let open = cgroup
-            .inside(|| world.namespace(From::Pod).enter(|| Open::to(vip(1))))
-            .expect("enter the cgroup")
-            .expect("enter the pod")
-            .expect("an answer");
+        let open = cgroup.inside(|| world.namespace(From::Pod).enter(|| Open::to(vip(1))));
+        let open = open.expect("the cgroup").expect("the pod");
+        let open = open.expect("an answer");
         assert_eq!(open.answer.from, vip(1));
         assert_eq!((world.flows(), world.sockets().len()), (flows, 0));
     }
@@ -98,17 +96,14 @@ fn a_node_process_cannot_bind_a_served_node_port(world: &World) {
 /// Returns name, id and program id of the pinned links of the socket hooks.
 fn links(world: &World) -> BTreeSet<(String, u32, u32)> {
     let folder = datapath::maps::pins::links_dir(world.agent.pin_dir());
-    let entries = fs::read_dir(folder).expect("the links");
-    entries
-        .map(|entry| {
-            let path = entry.expect("a link").path();
-            let link = linux::get_pinned(&path, false).expect("a link");
-            let info = linux::link_info(&link).expect("a link");
-            let name = path.file_name().expect("a name").to_string_lossy();
-            (name.into_owned(), info.id, info.program)
-        })
-        .filter(|(name, ..)| name.starts_with("cgroup-"))
-        .collect()
+    let entries = fs::read_dir(folder).expect("the links").flatten();
+    let links = entries.map(|entry| {
+        let link = linux::get_pinned(&entry.path(), false).expect("a link");
+        let info = linux::link_info(&link).expect("a link");
+        let name = entry.file_name().into_string().expect("UTF-8");
+        (name, info.id, info.program)
+    });
+    BTreeSet::from_iter(links.filter(|(name, ..)| name.starts_with("cgroup-")))
 }
 
 #[test]

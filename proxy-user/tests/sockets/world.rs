@@ -65,18 +65,15 @@ impl World {
         bpffs::prepare().expect("a BPF file system");
         // The agent has a reference to the node, so the node is leaked until the test program ends.
         let node: &'static NetNs = Box::leak(Box::new(NetNs::new("node").expect("run as root")));
-        // Without a default route, the kernel refuses a connect to a service that has been removed.
-        node.ip(&format!(
+        // Routers that answer nothing. Without a default route, the kernel refuses a connect to a
+        // service that has been removed.
+        let routers = ["192.168.40.1", "fd00:c0::1"].map(|router| {
+            format!("neigh add {router} lladdr 02:00:00:00:00:01 dev uplink\nroute add default via {router}\n")
+        });
+        let interfaces = format!(
             "link set lo up\nlink add uplink type veth peer name far\nlink set far up\nlink set uplink up\naddress add {NODE}/24 dev uplink\naddress add {NODE6}/64 dev uplink nodad\n"
-        ))
-        .expect("the node's interfaces");
-        // Routers that answer nothing.
-        for router in ["192.168.40.1", "fd00:c0::1"] {
-            node.ip(&format!(
-                "neigh add {router} lladdr 02:00:00:00:00:01 dev uplink\nroute add default via {router}\n"
-            ))
-            .expect("a default route");
-        }
+        );
+        node.ip(&(interfaces + &routers.concat())).expect("set up");
         node.set(&[
             ("ipv4/ip_forward", "1"),
             ("ipv6/conf/all/forwarding", "1"),

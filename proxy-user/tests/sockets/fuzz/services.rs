@@ -112,9 +112,8 @@ impl Services {
     }
     /// Returns the service that has the cluster IP `to`, even if it does not have the port.
     fn of_cluster_ip(&self, to: SocketAddr) -> Option<u8> {
-        let mut numbers = self.live.keys();
-        let found = numbers.find(|number| cluster_ip(**number, to.is_ipv6()) == to.ip());
-        found.copied()
+        let mut numbers = self.live.keys().copied();
+        numbers.find(|number| cluster_ip(*number, to.is_ipv6()) == to.ip())
     }
     /// Returns the service with node port `to`, if a process of `place` reaches it there.
     fn of_node_port(&self, place: From, to: SocketAddr, udp: bool) -> Option<u8> {
