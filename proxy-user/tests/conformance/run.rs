@@ -85,32 +85,26 @@ impl<'a> Group<'a> {
     /// Divides cases into groups: the largest whose cases agree about who owns which address.
     pub(crate) fn of(cases: &'a [Case], settings: &'a Settings) -> Result<Vec<Self>> {
         let mut groups: Vec<Self> = Vec::new();
-        for case in cases {
+        'cases: for case in cases {
             let own = layout(&[case])?;
-            let mut joined = None;
-            for (number, group) in groups.iter().enumerate() {
+            for group in &mut groups {
                 let first = group.cases[0];
                 if first.node == case.node && first.config == case.config {
                     let together = layout(&[&group.cases[..], &[case]].concat())?;
                     if together.agrees(&group.layout) && together.agrees(&own) {
-                        joined = Some((number, together));
-                        break;
+                        group.layout = together;
+                        group.cases.push(case);
+                        continue 'cases;
                     }
                 }
             }
-            match joined {
-                Some((number, together)) => {
-                    groups[number].layout = together;
-                    groups[number].cases.push(case);
-                }
-                None => groups.push(Self {
-                    settings,
-                    cases: vec![case],
-                    layout: own,
-                    threads: AtomicUsize::new(0),
-                    next: AtomicUsize::new(0),
-                }),
-            }
+            groups.push(Self {
+                settings,
+                cases: vec![case],
+                layout: own,
+                threads: AtomicUsize::new(0),
+                next: AtomicUsize::new(0),
+            });
         }
         Ok(groups)
     }
@@ -257,12 +251,10 @@ impl Node<'_> {
             if step.apply.is_some() || !step.delete.is_empty() {
                 self.publish(&state, case).with_context(attempt)?;
             }
-            let pins = self.agent.pin_dir();
             let explainer = Explainer {
-                binary: &self.settings.binary,
-                pins,
+                settings: self.settings,
+                pins: self.agent.pin_dir(),
                 topology: self.topology,
-                balancing,
             };
             for flow in &step.flows {
                 let name = format!("step {number} flow {}", name_of(flow));

@@ -49,9 +49,7 @@ fn check(cluster: &Cluster<'_>, flow: &Flow) -> anyhow::Result<()> {
             // The plans do not say which backend an earlier flow has chosen.
             let may_have_past = expected.sticky || flow.source_ports.is_some();
             (backends == *planned || (may_have_past && backends.is_subset(planned)))
-                && expected
-                    .masquerade
-                    .is_none_or(|wanted| wanted == *masquerade)
+                && expected.masquerade.is_none_or(|one| one == *masquerade)
                 && (!expected.sticky || *sticky)
         }
         _ => false,
