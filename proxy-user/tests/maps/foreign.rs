@@ -33,13 +33,11 @@ fn beside(datapath: &Datapath, interface: &Interface) -> Vec<(bool, ChainPositio
         let id = name.strip_prefix("program ")?.strip_suffix(" (foreign)")?;
         id.parse().ok()
     };
-    programs
-        .iter()
-        .map(|program| {
-            let id = id(&program.name).unwrap_or_else(|| panic!("{}", program.name));
-            (program.egress, program.place, id)
-        })
-        .collect()
+    let each = programs.iter().map(|program| {
+        let id = id(&program.name).unwrap_or_else(|| panic!("{}", program.name));
+        (program.egress, program.place, id)
+    });
+    each.collect()
 }
 
 /// Adds a filter with a program; `how` is its direction and priority in the syntax of tc.

@@ -273,18 +273,17 @@ fn frontend_text<A: Family>(
 /// their names, their frontends with record and backends, and their source ranges.
 pub(crate) fn picture(pins: &PinDir) -> Vec<String> {
     let names = pins.table::<u32, ServiceName>(maps::NAMES).entries();
-    let names = names.expect("readable").into_iter();
-    let names: BTreeMap<_, _> = names.map(|(id, name)| (id, service_text(&name))).collect();
+    let names = names.expect("readable").into_iter().map(|(id, name)| {
+        let (namespace, service) = (text(&name.namespace), text(&name.name));
+        let port = text(&name.port_name);
+        (id, format!("{namespace}/{service}:{port}"))
+    });
+    let names = BTreeMap::from_iter(names);
     let mut lines: Vec<_> = names.values().cloned().collect();
     lines.extend(read_family::<V4>(pins, &names));
     lines.extend(read_family::<V6>(pins, &names));
     lines.sort();
     lines
-}
-
-fn service_text(name: &ServiceName) -> String {
-    let (namespace, service) = (text(&name.namespace), text(&name.name));
-    format!("{namespace}/{service}:{}", text(&name.port_name))
 }
 
 fn read_family<A: Family>(pins: &PinDir, names: &BTreeMap<u32, String>) -> Vec<String> {
