@@ -151,10 +151,7 @@ mod tests {
     }
 
     fn both(one: End<V4>, other: End<V4>) -> [Direction; 2] {
-        [
-            Direction::new(&one, &other, TCP, KEY),
-            Direction::new(&other, &one, TCP, KEY),
-        ]
+        [(one, other), (other, one)].map(|(src, dst)| Direction::new(&src, &dst, TCP, KEY))
     }
 
     #[test]
