@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn conversations_are_spread_over_the_slots() {
-        let slot = |n| both(end(10, 10_000 + n), end(20, 80))[0].slot;
+        let slot = |n: u16| both(end(10, 10_000 + n), end(20, 80))[0].slot;
         let slots: HashSet<_> = (0..10_000).map(slot).collect();
         // Of 65 536 slots, 10 000 random choices take 9 274.
         assert!((9_100..9_450).contains(&slots.len()), "{}", slots.len());
