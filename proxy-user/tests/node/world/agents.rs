@@ -36,8 +36,8 @@ impl World {
         command
     }
 
-    /// Starts an agent and waits until it has applied version 7 of the Node object, the first one of
-    /// every test.
+    /// Starts an agent and waits until it has applied version 7 of the Node object, the first one
+    /// of every test.
     pub(crate) fn start(&self) -> Agent {
         self.start_with(&[])
     }

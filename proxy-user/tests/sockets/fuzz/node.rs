@@ -60,8 +60,8 @@ impl Node {
         buckets.chain(sockets).collect()
     }
     /// Removes what earlier sequences have left: the entries of one that has failed, and all flows
-    /// of the packet path. A socket of a later sequence may get the port of an earlier one; beside a
-    /// flow with its tuple, its direct packets would get another port.
+    /// of the packet path. A socket of a later sequence may get the port of an earlier one; beside
+    /// a flow with its tuple, its direct packets would get another port.
     pub(crate) fn clear(&self) {
         self.empty::<SocketKey<V4>, SocketEntry<V4>>(maps::SOCKETS_V4);
         self.empty::<SocketKey<V6>, SocketEntry<V6>>(maps::SOCKETS_V6);
