@@ -254,10 +254,8 @@ mod tests {
             (CLUSTER_IP, 0, 0, false, ServiceRange),
         ] {
             let found = classify(address, (client, served), redirects, |_| false);
-            assert_eq!(
-                found, expected,
-                "{address:?} {client:#x} {served:#x} {redirects}"
-            );
+            let packet = format!("{address:?} {client:#x} {served:#x} {redirects}");
+            assert_eq!(found, expected, "{packet}");
         }
     }
 
@@ -270,13 +268,9 @@ mod tests {
             (ports::DIRECT, KnownPort, KnownPort, KnownPort),
             (0, Pass, Pass, Pass),
         ] {
-            let found = |begins| classify(ELSEWHERE, (0, served), false, begins);
-            let found = (
-                found(|_| true),
-                found(|datagrams| datagrams),
-                found(|_| false),
-            );
-            assert_eq!(found, (syn, datagram, data), "{served:#x}");
+            let begins: [fn(bool) -> bool; 3] = [|_| true, |datagrams| datagrams, |_| false];
+            let found = begins.map(|begins| classify(ELSEWHERE, (0, served), false, begins));
+            assert_eq!(found, [syn, datagram, data], "{served:#x}");
         }
     }
 
@@ -307,15 +301,11 @@ mod tests {
                 assert_eq!(found, expected, "{}", protocol.0);
             }
             let types = |wanted| -> Vec<u8> {
-                let types = 0..=255;
-                types
-                    .filter(|kind| work(icmp, true, *kind) == wanted)
-                    .collect()
+                let types = (0..=255).filter(|kind| work(icmp, true, *kind) == wanted);
+                types.collect()
             };
-            assert_eq!(
-                (types(Work::Parse), types(Work::Echo)),
-                (errors, vec![echo])
-            );
+            assert_eq!(types(Work::Parse), errors);
+            assert_eq!(types(Work::Echo), [echo]);
             assert_eq!(work(icmp, false, echo), Work::Parse, "a fragment");
         }
         let extended = work_of(Protocol(44), true, true, Protocol::ICMPV6, 0);

@@ -217,19 +217,14 @@ mod tests {
     fn ports_are_reused_first_where_the_backend_accepts_the_next_syn() {
         use crate::FlowState;
         const SECOND: u64 = 1_000_000_000;
-        let closed = FlowState::ESTABLISHED
-            .with(FlowState::CLIENT_FIN)
-            .with(FlowState::BACKEND_FIN);
+        let open = FlowState::ESTABLISHED;
+        let ending = open.with(FlowState::CLIENT_FIN);
+        let closed = ending.with(FlowState::BACKEND_FIN);
         let by_backend = closed.with(FlowState::BACKEND_FIRST);
         let rank = |state, is_later, idle| reuse::rank(state, is_later, idle * SECOND);
-        let open = FlowState::ESTABLISHED;
-        let closing = open
-            .with(FlowState::CLIENT_FIN)
-            .with(FlowState::FIN_ANSWERED);
-        assert_eq!(
-            [open, closing].map(|one| rank(one, true, 1_000)),
-            [reuse::NEVER; 2]
-        );
+        for one in [open, ending.with(FlowState::FIN_ANSWERED)] {
+            assert_eq!(rank(one, true, 1_000), reuse::NEVER);
+        }
         let best_first = [
             rank(by_backend, false, 100_000),
             rank(by_backend, false, 60),
@@ -282,10 +277,8 @@ mod tests {
         assert_eq!(without(28_000, 28_999), [1024, 27_999, 61_000, 65_535]);
         assert_eq!(PortRanges([5, 5, 0, 0]).without(5, 5).0, [0; 4]);
         assert_eq!(PortRanges([0, 0, 7, 9]).without(8, 8).count(), 2);
-        assert_eq!(
-            PortRanges([0; 4]).candidate(Port::from_host(2000), 1, 0),
-            None
-        );
+        let none = PortRanges([0; 4]).candidate(Port::from_host(2000), 1, 0);
+        assert_eq!(none, None);
     }
 
     proptest! {

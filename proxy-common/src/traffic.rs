@@ -113,16 +113,15 @@ mod tests {
     fn a_repeated_syn_counts_until_the_connection_is_established_or_over() {
         let syn = Signals(Signals::SYN);
         let repeated = event::RETRANSMITTED;
-        let cases = [
+        let another = repetition(Protocol::TCP, syn, FlowState::NEW, || false);
+        assert_eq!(another, 0, "a port that comes again");
+        for (state, expected) in [
             (FlowState::NEW, repeated | event::UNANSWERED),
             (FlowState::REPEATED, repeated | event::UNANSWERED),
             (FlowState::ANSWERED, repeated),
             (FlowState::ESTABLISHED, 0),
             (FlowState::RESET, 0),
-        ];
-        let another = repetition(Protocol::TCP, syn, FlowState::NEW, || false);
-        assert_eq!(another, 0, "a port that comes again");
-        for (state, expected) in cases {
+        ] {
             let repeated = |protocol, signals| repetition(protocol, signals, state, || true);
             assert_eq!(repeated(Protocol::TCP, syn), expected, "{state:?}");
             assert_eq!(repeated(Protocol::UDP, syn), 0);

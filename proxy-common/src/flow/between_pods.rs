@@ -151,10 +151,7 @@ mod tests {
     }
 
     fn both(one: End<V4>, other: End<V4>) -> [Direction; 2] {
-        [
-            Direction::new(&one, &other, TCP, KEY),
-            Direction::new(&other, &one, TCP, KEY),
-        ]
+        [(one, other), (other, one)].map(|(src, dst)| Direction::new(&src, &dst, TCP, KEY))
     }
 
     #[test]
@@ -193,9 +190,8 @@ mod tests {
 
     #[test]
     fn conversations_are_spread_over_the_slots() {
-        let slots: HashSet<_> = (0..10_000)
-            .map(|n| both(end(10, 10_000 + n), end(20, 80))[0].slot)
-            .collect();
+        let slot = |n: u16| both(end(10, 10_000 + n), end(20, 80))[0].slot;
+        let slots: HashSet<_> = (0..10_000).map(slot).collect();
         // Of 65 536 slots, 10 000 random choices take 9 274.
         assert!((9_100..9_450).contains(&slots.len()), "{}", slots.len());
     }
@@ -222,12 +218,16 @@ mod tests {
         assert!(!replaced.allows(there, now) && !replaced.allows(other, now));
     }
 
+    /// The record of a connection that began now.
+    fn open([there, back]: [Direction; 2], now: u64) -> Record {
+        let begun = Record::default().after(there, true, false, now);
+        begun.after(back, false, true, now)
+    }
+
     #[test]
     fn a_record_allows_packets_only_while_both_directions_are_fresh() {
         let [there, back] = both(end(10, 40_000), end(20, 80));
-        let mut record = Record::default()
-            .after(there, true, false, 100 * UNIT)
-            .after(back, false, true, 100 * UNIT);
+        let mut record = open([there, back], 100 * UNIT);
         assert!(record.allows(there, 102 * UNIT));
         assert!(!record.allows(there, 103 * UNIT));
         record = record.after(there, false, true, 103 * UNIT);
@@ -240,17 +240,14 @@ mod tests {
     #[test]
     fn a_direction_that_the_stack_drops_is_never_allowed_again() {
         let [there, back] = both(end(10, 40_000), end(20, 80));
-        let mut record = Record::default()
-            .after(there, true, false, 0)
-            .after(back, false, true, 0);
+        let mut record = open([there, back], 0);
         assert!(record.allows(there, 0));
         // Its clock comes round after 2^15 units; the other direction goes on.
         for unit in 1..=1 << 15 {
             let now = unit * UNIT;
             assert!(unit <= 2 || !record.allows(there, now), "{unit}");
-            record = record
-                .before_stack(there, now)
-                .after(back, false, true, now);
+            record = record.before_stack(there, now);
+            record = record.after(back, false, true, now);
         }
     }
 }

@@ -180,12 +180,8 @@ mod tests {
             (Protocol::UDP, UNIT / 2 - 1, true),
             (Protocol::UDP, UNIT / 2, false),
         ] {
-            let later = now + age;
-            assert_eq!(
-                record.is_fresh(protocol, later, later),
-                fresh,
-                "{protocol:?} {age}"
-            );
+            let found = record.is_fresh(protocol, now + age, now + age);
+            assert_eq!(found, fresh, "{protocol:?} {age}");
         }
         // Its clock has wrapped around while the flow was idle.
         assert!(!record.is_fresh(TCP, now, now + 256 * UNIT));
@@ -237,33 +233,15 @@ mod tests {
         }
     }
 
-    const NOW: u64 = 5 * UNIT;
-
-    /// The path of a packet at [`NOW`] with an entry of this kind, state and record.
-    fn path_of(
-        (protocol, signals): (Protocol, Signals),
-        kind: FlowKind,
-        state: FlowState,
-        offload: Offload,
-    ) -> Path {
-        let now = NOW;
-        // SAFETY: a plain value; every bit pattern is valid.
-        let mut entry = unsafe { core::mem::zeroed::<FlowEntry<V4>>() };
-        entry.begin(kind, ClientInterface::SHARED, now, 0);
-        entry.state = state;
-        entry.offload = offload;
-        let consent = consent(0, protocol, signals);
-        path(consent, protocol, &entry, false, now)
-    }
-
     #[test]
     fn a_flows_packets_follow_a_record_once_the_flow_is_established_or_answered() {
         let (there, back) = (FlowKind::ORIGINAL, FlowKind::REPLY);
         let (new, answered) = (FlowState::NEW, FlowState::ANSWERED);
         let open = FlowState::ESTABLISHED;
         let udp = (Protocol::UDP, Signals::NONE);
-        let (fresh, none) = (Offload::new(7, NOW), Offload::NONE);
-        let (asked, old) = (Offload::asked(NOW), Offload::asked(NOW - UNIT));
+        let now = 5 * UNIT;
+        let (fresh, none) = (Offload::new(7, now), Offload::NONE);
+        let (asked, old) = (Offload::asked(now), Offload::asked(now - UNIT));
         for (packet, kind, state, record, expected) in [
             ((TCP, SYN), there, new, none, Path::Recorded),
             ((TCP, ACK), there, answered, none, Path::Recorded),
@@ -281,7 +259,12 @@ mod tests {
             ((TCP, ACK), there, open, asked, Path::Stack),
             ((TCP, ACK), there, open, old, Path::Recorded),
         ] {
-            let found = path_of(packet, kind, state, record);
+            // SAFETY: a plain value; every bit pattern is valid.
+            let mut entry = unsafe { core::mem::zeroed::<FlowEntry<V4>>() };
+            entry.begin(kind, ClientInterface::SHARED, now, 0);
+            (entry.state, entry.offload) = (state, record);
+            let (protocol, signals) = packet;
+            let found = path(consent(0, protocol, signals), protocol, &entry, false, now);
             assert_eq!(found, expected, "{packet:?} {kind:?} {state:?} {record:?}");
         }
     }

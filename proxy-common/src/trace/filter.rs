@@ -156,8 +156,7 @@ mod tests {
             process: 42,
             ..Event::EMPTY
         };
-        let all = Filter::all(0);
-        let (mut of_service, mut of_client, mut of_process) = (all, all, all);
+        let [mut of_service, mut of_client, mut of_process] = [Filter::all(0); 3];
         of_service.services[0] = 3;
         of_client.clients[0] = wide(CLIENT);
         of_process.process = 42;

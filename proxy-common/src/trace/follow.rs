@@ -299,10 +299,8 @@ mod tests {
         let later = packet((1, 4001), (5, 80));
         assert_eq!(followed.direction(&later, 78, true), None, "only one");
         let mut anybody = following(V6::UNSPECIFIED, 4000);
-        assert_eq!(
-            anybody.direction(&other, 77, true),
-            Some(Direction::Request)
-        );
+        let seen = anybody.direction(&other, 77, true);
+        assert_eq!(seen, Some(Direction::Request));
     }
 
     #[test]

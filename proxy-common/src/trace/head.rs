@@ -288,9 +288,7 @@ mod tests {
 
     #[test]
     fn addresses_ports_and_tcp_flags_of_a_segment_are_read() {
-        let mut frame = vec![0; 12];
-        frame.extend([8, 0]);
-        frame.extend(v4(6, 0, &TCP));
+        let frame = [&[0_u8; 12][..], &[8, 0], &v4(6, 0, &TCP)].concat();
         for (packet, link_layer) in [(v4(6, 0, &TCP), false), (frame, true)] {
             let tuple = read(&packet, link_layer);
             assert_eq!(tuple.src.unmapped(), Some([10, 0, 0, 1]));
@@ -298,9 +296,8 @@ mod tests {
             assert_eq!((tuple.src_port.host(), tuple.dst_port.host()), (1025, 80));
             assert_eq!((tuple.family, tuple.signals, tuple.kind), (4, 2, 0));
         }
-        let mut tagged = vec![0; 12];
-        tagged.extend([0x81, 0, 0, 7, 0x86, 0xdd]);
-        tagged.extend(v6(6, &TCP));
+        let tag = [0x81, 0, 0, 7, 0x86, 0xdd];
+        let tagged = [&[0_u8; 12][..], &tag, &v6(6, &TCP)].concat();
         let tuple = read(&tagged, true);
         let source: IpAddr = tuple.src.into();
         assert_eq!(source.to_string(), "fd00::1");

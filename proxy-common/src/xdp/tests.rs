@@ -41,10 +41,7 @@ fn an_uplinks_abilities_decide_how_a_frame_leaves() {
         (all, Uplink::default(), false, Exit::Stack),
         (Uplink::default(), Uplink::default(), true, Exit::Stack),
     ] {
-        assert_eq!(
-            exit(ingress, egress, is_same),
-            expected,
-            "{ingress:?} {egress:?}"
-        );
+        let found = exit(ingress, egress, is_same);
+        assert_eq!(found, expected, "{ingress:?} {egress:?}");
     }
 }

@@ -12,12 +12,13 @@ use lab::{
 use proxy_common::Protocol;
 use serde_json::Value;
 
+use crate::run::Settings;
+
 /// The program and the node that `portolan explain` is asked on.
 pub(crate) struct Explainer<'a> {
-    pub(crate) binary: &'a Path,
+    pub(crate) settings: &'a Settings,
     pub(crate) pins: &'a Path,
     pub(crate) topology: &'a Topology,
-    pub(crate) balancing: SocketBalancing,
 }
 
 impl Explainer<'_> {
@@ -35,7 +36,7 @@ impl Explainer<'_> {
             return Ok(Ok(()));
         }
         let is_pod = matches!(owner, Some(Host::Pod(_)));
-        let at_the_socket = is_node || is_pod && self.balancing == SocketBalancing::All;
+        let at_the_socket = is_node || is_pod && self.settings.balancing == SocketBalancing::All;
         let report = self.ask(flow, to, at_the_socket && !is_node)?;
         let agrees = match expect {
             // The client calls the endpoint itself, not a service.
@@ -54,7 +55,7 @@ impl Explainer<'_> {
     }
 
     fn ask(&self, flow: &Flow, to: SocketAddr, socket: bool) -> Result<Value> {
-        let mut command = Command::new(self.binary);
+        let mut command = Command::new(&self.settings.binary);
         command
             .args(["explain", "--output", "json"])
             .args(["--from", &flow.from.to_string()])
@@ -66,12 +67,9 @@ impl Explainer<'_> {
             .env_remove("KUBECONFIG");
         let output = self.topology.node.enter(|| command.output())?;
         let output = output.context("run portolan explain")?;
-        serde_json::from_slice(&output.stdout).with_context(|| {
-            format!(
-                "portolan explain: {}",
-                String::from_utf8_lossy(&output.stderr)
-            )
-        })
+        let said = String::from_utf8_lossy(&output.stderr);
+        let report = serde_json::from_slice(&output.stdout);
+        report.with_context(|| format!("portolan explain: {said}"))
     }
 }
 
@@ -85,9 +83,8 @@ fn outcome(report: &Value, start: &str) -> Result<(), String> {
 }
 
 fn is_untouched(report: &Value) -> bool {
-    ["untouched", "socket_untouched"]
-        .map(Value::from)
-        .contains(&report["outcome"])
+    let outcome = report["outcome"].as_str();
+    matches!(outcome, Some("untouched" | "socket_untouched"))
 }
 
 fn is_answered(expected: &Backends, report: &Value) -> Result<(), String> {
@@ -96,9 +93,8 @@ fn is_answered(expected: &Backends, report: &Value) -> Result<(), String> {
     }
     let rows = report["endpoints"].as_array().into_iter().flatten();
     let able = rows.filter(|row| row["canAnswer"] == true);
-    let able: BTreeSet<SocketAddr> = able
-        .filter_map(|row| row["address"].as_str()?.parse().ok())
-        .collect();
+    let able = able.filter_map(|row| row["address"].as_str()?.parse().ok());
+    let able = BTreeSet::<SocketAddr>::from_iter(able);
     let listed: BTreeSet<_> = expected.backends.iter().copied().collect();
     // Session affinity of a pod's own sockets is by network namespace, which explain does not know.
     let affinity = report["affinity"].as_str().unwrap_or_default();
@@ -107,12 +103,9 @@ fn is_answered(expected: &Backends, report: &Value) -> Result<(), String> {
         return Err(format!("to {able:?} where {listed:?} are listed"));
     }
     let source = report["source"].as_str().unwrap_or_default();
-    let masquerade = [("masqueraded", true), ("kept", false)];
-    let said = masquerade.iter().find(|(word, _)| source.starts_with(word));
-    match (expected.masquerade, said) {
-        (Some(wanted), Some((_, said))) if wanted != *said => {
-            Err(format!("its source is {source}"))
-        }
+    let other = |is| if is { "kept" } else { "masqueraded" };
+    match expected.masquerade.map(other) {
+        Some(other) if source.starts_with(other) => Err(format!("its source is {source}")),
         _ => Ok(()),
     }
 }

@@ -127,10 +127,7 @@ fn run_all(arguments: &Arguments) -> Result<bool> {
 }
 
 fn read_cases(arguments: &Arguments) -> Result<Vec<Case>> {
-    let stem = |file: &PathBuf| {
-        file.file_stem()
-            .map(|stem| stem.to_string_lossy().into_owned())
-    };
+    let stem = |file: &PathBuf| Some(file.file_stem()?.to_string_lossy().into_owned());
     let mut files = files_in(&arguments.folder)?;
     for wanted in &arguments.case {
         if !files.iter().any(|file| stem(file).as_ref() == Some(wanted)) {

@@ -59,12 +59,6 @@ pub(crate) enum ObjectSource {
     Api,
 }
 
-/// Where a step writes its Kubernetes objects, so that the agent reads them.
-enum Target<'a> {
-    Folder,
-    Server(Box<ClusterApi<'a>>),
-}
-
 /// The result of a case.
 #[derive(Default)]
 pub(crate) struct CaseResult {
@@ -91,32 +85,26 @@ impl<'a> Group<'a> {
     /// Divides cases into groups: the largest whose cases agree about who owns which address.
     pub(crate) fn of(cases: &'a [Case], settings: &'a Settings) -> Result<Vec<Self>> {
         let mut groups: Vec<Self> = Vec::new();
-        for case in cases {
+        'cases: for case in cases {
             let own = layout(&[case])?;
-            let mut joined = None;
-            for (number, group) in groups.iter().enumerate() {
+            for group in &mut groups {
                 let first = group.cases[0];
                 if first.node == case.node && first.config == case.config {
                     let together = layout(&[&group.cases[..], &[case]].concat())?;
                     if together.agrees(&group.layout) && together.agrees(&own) {
-                        joined = Some((number, together));
-                        break;
+                        group.layout = together;
+                        group.cases.push(case);
+                        continue 'cases;
                     }
                 }
             }
-            match joined {
-                Some((number, together)) => {
-                    groups[number].layout = together;
-                    groups[number].cases.push(case);
-                }
-                None => groups.push(Self {
-                    settings,
-                    cases: vec![case],
-                    layout: own,
-                    threads: AtomicUsize::new(0),
-                    next: AtomicUsize::new(0),
-                }),
-            }
+            groups.push(Self {
+                settings,
+                cases: vec![case],
+                layout: own,
+                threads: AtomicUsize::new(0),
+                next: AtomicUsize::new(0),
+            });
         }
         Ok(groups)
     }
@@ -167,17 +155,14 @@ impl<'a> Group<'a> {
             topology.prepare_for_xdp()?;
         }
         let first = ClusterState::default().render(&case.node, FIRST_VERSION);
-        let (mut target, mut version) = (Target::Folder, FIRST_VERSION);
+        let (mut server, mut version) = (None, FIRST_VERSION);
         if settings.source == ObjectSource::Api {
             let advertise = case.node.ips.first().context("the node has no address")?;
             let mut api = ClusterApi::start(&topology.node, &advertise.to_string())?;
             version = api.publish(&first).context("make the node's object")?;
-            target = Target::Server(Box::new(api));
+            server = Some(api);
         }
-        let kubeconfig = match &target {
-            Target::Folder => None,
-            Target::Server(api) => Some(api.server().kubeconfig()),
-        };
+        let kubeconfig = server.as_ref().map(|api| api.server().kubeconfig());
         let options = Options {
             binary: &settings.binary,
             node_name: &case.node.name,
@@ -194,7 +179,7 @@ impl<'a> Group<'a> {
             topology: &topology,
             cgroup: &cgroup,
             agent,
-            target,
+            server,
             version: FIRST_VERSION,
         });
         Ok(())
@@ -231,7 +216,8 @@ struct Node<'a> {
     topology: &'a Topology,
     cgroup: &'a Cgroup,
     agent: Agent<'a>,
-    target: Target<'a>,
+    /// The API server to which objects are written; without one, they are manifests.
+    server: Option<ClusterApi<'a>>,
     version: u64,
 }
 
@@ -265,12 +251,10 @@ impl Node<'_> {
             if step.apply.is_some() || !step.delete.is_empty() {
                 self.publish(&state, case).with_context(attempt)?;
             }
-            let pins = self.agent.pin_dir();
             let explainer = Explainer {
-                binary: &self.settings.binary,
-                pins,
+                settings: self.settings,
+                pins: self.agent.pin_dir(),
                 topology: self.topology,
-                balancing,
             };
             for flow in &step.flows {
                 let name = format!("step {number} flow {}", name_of(flow));
@@ -293,10 +277,10 @@ impl Node<'_> {
     fn publish(&mut self, state: &ClusterState, case: &Case) -> Result<()> {
         self.version += 1;
         let manifests = state.render(&case.node, self.version);
-        let shown = match &mut self.target {
-            Target::Folder => self.agent.publish(&manifests).map(|()| self.version),
+        let shown = match &mut self.server {
+            None => self.agent.publish(&manifests).map(|()| self.version),
             // The node's version, which the agent shows once applied.
-            Target::Server(api) => api.publish(&manifests),
+            Some(api) => api.publish(&manifests),
         };
         self.agent.wait_for(shown?)
     }

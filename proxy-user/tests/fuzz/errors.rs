@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use clap::ValueEnum;
 
 use crate::{
-    model::wire::{self, ICMP, ICMPV6, Tuple, transport_sum},
+    model::wire::{self, ICMP, ICMPV6, Tuple},
     packets::{SENDER_MAC, raw},
     run::Run,
     services::{self, Interface},
@@ -73,8 +73,6 @@ impl Complaint {
         }
         message.extend(&about[quoted.l3..end]);
         let protocol = if v6 { ICMPV6 } else { ICMP };
-        let checksum = !transport_sum(protocol, src, dst, &message);
-        message[2..4].copy_from_slice(&checksum.to_be_bytes());
         Some(raw(mac, (src, dst), protocol, &message))
     }
 }

@@ -19,6 +19,7 @@ use proxy_common::{
 };
 
 use crate::{
+    context::moved,
     model::{
         Life, Model,
         wire::{SCTP, Tuple},
@@ -73,20 +74,9 @@ impl Counters {
         read.expect("readable");
         mem::replace(&mut self.before, sums)
     }
-    /// Returns the counter that the last packet has increased; fails unless only one has increased,
-    /// by one. None if no counter has changed. FlowEvictedEarly may increase in addition and is not
-    /// returned.
+    /// Returns the counter that the last packet has increased.
     pub(crate) fn moved(&mut self) -> Result<Option<Counter>, String> {
-        let before = self.reset();
-        let by = self.before.iter().zip(before);
-        let by = by.map(|(now, before)| now - before);
-        let mut moved: Vec<_> = Counter::ALL.iter().copied().zip(by).collect();
-        moved.retain(|(counter, by)| *by > 0 && *counter != Counter::FlowEvictedEarly);
-        match moved[..] {
-            [] => Ok(None),
-            [(counter, 1)] => Ok(Some(counter)),
-            _ => Err(format!("these move: {moved:?}")),
-        }
+        moved(&self.reset(), &self.before)
     }
 }
 
@@ -232,14 +222,8 @@ fn wanted(model: &Model) -> Entries {
         let (state, number) = (bits(life), life.client_number);
         let row = (flow.backend, flow.source, masqueraded, None, state, number);
         entries.insert((FlowKind::ORIGINAL.0, key.tuple, key.interface), row);
-        let row = (
-            dst,
-            src,
-            masqueraded,
-            flow.masquerade,
-            0,
-            life.backend_number,
-        );
+        let (source, number) = (flow.masquerade, life.backend_number);
+        let row = (dst, src, masqueraded, source, 0, number);
         entries.insert((FlowKind::REPLY.0, flow.reply(protocol), 0), row);
         if let Some(tuple) = flow.masqueraded_reply(protocol) {
             let row = (flow.source, tuple.src, false, None, 0, 0);

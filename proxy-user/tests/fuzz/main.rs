@@ -8,6 +8,7 @@ macro_rules! fail {
 }
 
 mod cluster;
+mod context;
 mod errors;
 mod generate;
 mod kept;

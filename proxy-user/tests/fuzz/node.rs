@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use clap::ValueEnum;
 use config::set_allocated;
 use datapath::{NodeAddress, maps::family::Family};
-use linux::interfaces::PodLink;
+use linux::{Plain, interfaces::PodLink};
 use proxy_common::{
     FlowKey, Port, Protocol, Settings, V4, V6,
     maps::{self, interface},
@@ -23,23 +23,21 @@ use crate::{
 };
 
 impl Subject {
+    /// Stores an element of a map.
+    fn store<K: Plain, V: Plain>(&self, map: &str, key: K, value: V) {
+        let stored = table(&self.options.pin_dir, map).update(&key, &value);
+        stored.expect("an element");
+    }
     pub(crate) fn place_interfaces(&self) {
         const UPLINK_SOURCE: u32 = 1;
-        let pin_dir = &self.options.pin_dir;
         let mut source = MasqueradeSources::NONE;
         source.v4.0[0].address = V4::of_ip(services::uplink_address(false)).expect("IPv4");
         source.v6.0[0].address = V6::of_ip(services::uplink_address(true)).expect("IPv6");
-        table(pin_dir, maps::MASQUERADE_SOURCES)
-            .update(&UPLINK_SOURCE, &source)
-            .expect("an element");
+        self.store(maps::MASQUERADE_SOURCES, UPLINK_SOURCE, source);
         // The bridge's address is that of the frames that are addressed to no port.
-        table::<u64, u32>(pin_dir, maps::MACS)
-            .update(&interface::mac(OTHER_MAC), &1)
-            .expect("an element");
-        let interfaces = table::<u32, u64>(pin_dir, maps::INTERFACES);
-        let shared = table::<u32, u32>(pin_dir, maps::SHARED_INTERFACES);
+        self.store(maps::MACS, interface::mac(OTHER_MAC), 1_u32);
         let uplink = Interface::Uplink.index();
-        shared.update(&uplink, &uplink).expect("an element");
+        self.store(maps::SHARED_INTERFACES, uplink, uplink);
         for one in Interface::value_variants() {
             let mut bits = 0;
             for (is, bit) in [
@@ -50,8 +48,7 @@ impl Subject {
             ] {
                 bits |= if is { bit } else { 0 };
             }
-            let word = interface::word(bits, 0);
-            interfaces.update(&one.index(), &word).expect("an element");
+            self.store(maps::INTERFACES, one.index(), interface::word(bits, 0));
         }
     }
     /// Stores what redirecting packets needs: links of a pod, and the agent's entry for the uplink.
@@ -67,9 +64,7 @@ impl Subject {
         let links = [false, true].map(link);
         self.datapath().set_pods(&links).expect("pods");
         let word = Uplink::new(Interface::Uplink.mac(), Abilities::ALL);
-        table::<u32, u64>(&self.options.pin_dir, maps::UPLINKS)
-            .update(&Interface::Uplink.index(), &word.0)
-            .expect("an element");
+        self.store(maps::UPLINKS, Interface::Uplink.index(), word.0);
     }
     pub(crate) fn place_node(&mut self) {
         let all = [false, true].into_iter().flat_map(services::node_addresses);

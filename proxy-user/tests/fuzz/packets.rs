@@ -26,6 +26,7 @@ const WRONG_NUMBER: u32 = 0x1234_5678;
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
 pub(crate) enum Kind {
     Syn,
+    /// For ICMP an echo reply; every other packet of ICMP is a request.
     SynAck,
     Ack,
     /// An acknowledgement of a number that was never sent.
@@ -201,7 +202,12 @@ impl Packet {
                 [&ports[..], &tag, &chunk, &wanted, &[5; 8], &payload].concat()
             }
             ICMP | ICMPV6 => {
-                let kind = if protocol == ICMP { 8 } else { 128 };
+                let kind = match (protocol, self.kind) {
+                    (ICMP, Kind::SynAck) => 0,
+                    (ICMP, _) => 8,
+                    (_, Kind::SynAck) => 129,
+                    _ => 128,
+                };
                 [&[kind, 0, 0, 0, 0, 7, 0, 1], &payload[..]].concat()
             }
             _ => payload,
@@ -275,7 +281,8 @@ impl Packet {
     }
 }
 
-/// Returns a frame to this MAC with any bytes behind its IP header.
+/// Returns a frame to this MAC with any bytes behind its IP header; a transport's checksum in them
+/// is filled in.
 pub(crate) fn raw(
     mac: [u8; 6],
     (src, dst): (IpAddr, IpAddr),
@@ -287,7 +294,9 @@ pub(crate) fn raw(
         kind: Kind::Data,
         shape: Shape::default(),
     };
-    packet.around(mac, body)
+    let mut body = body.to_vec();
+    packet.fill_in_sum(&mut body);
+    packet.around(mac, &body)
 }
 
 /// Returns the text of a MAC.

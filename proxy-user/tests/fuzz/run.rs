@@ -6,10 +6,11 @@ use std::collections::HashMap;
 use proxy_common::Counter;
 
 use crate::{
+    context::NEXT,
     kept::Sequence,
     kernel::compare,
     model::{
-        Exit, Given, Model, NEXT, Seen,
+        Exit, Given, Model, Seen,
         wire::{self, Tuple},
     },
     operations::Operation,
@@ -56,19 +57,20 @@ pub(crate) struct Run<'a> {
     model: Model,
     /// True if frames at the uplink pass the XDP program first.
     has_xdp: bool,
-    /// The counters that the last operation's packets have moved.
+    /// The counters that packets have moved, and how many of them before the last operation.
     counted: Vec<Counter>,
+    before: usize,
     /// The client's last packet of each conversation. Key: the client's interface and tuple.
     pub(crate) left: HashMap<(u32, Tuple), Left>,
 }
 
-/// Runs a sequence on an empty node; returns how often each counter has moved. `thorough`: compares
+/// Runs a sequence on an empty node; returns the counters that have moved. `thorough`: compares
 /// tables after each operation (slow).
 pub(crate) fn run(
     subjects: &mut Subjects,
     sequence: &Sequence<Operation>,
     thorough: bool,
-) -> Result<HashMap<Counter, u64>, Difference> {
+) -> Result<Vec<Counter>, Difference> {
     let subject = subjects.of(sequence);
     prepare(subject, sequence);
     let flows = subject.options.capacities.flows;
@@ -80,6 +82,7 @@ pub(crate) fn run(
         model,
         has_xdp: sequence.0.first() == Some(&Operation::Past(true)),
         counted: Vec::new(),
+        before: 0,
         left: HashMap::new(),
     };
     for (operation, step) in sequence.0.iter().enumerate() {
@@ -93,7 +96,7 @@ pub(crate) fn run(
             compare(&run.model, run.subject).map_err(failed)?;
         }
     }
-    Ok(run.model.counts)
+    Ok(run.counted)
 }
 
 /// Empties the node's maps, and makes the services that the sequence begins with.
@@ -115,12 +118,13 @@ impl Run<'_> {
     fn step(&mut self, step: &Operation) -> Result<(), String> {
         if let Operation::Counted(wanted) = step {
             let names = |all: &[Counter]| all.iter().map(|one| one.name()).collect::<Vec<_>>();
-            return match self.counted.starts_with(wanted) {
+            let counted = &self.counted[self.before..];
+            return match counted.starts_with(wanted) {
                 true => Ok(()),
-                false => Err(format!("counted {:?}", names(&self.counted))),
+                false => Err(format!("counted {:?}", names(counted))),
             };
         }
-        self.counted.clear();
+        self.before = self.counted.len();
         match step {
             Operation::Apply(service) => {
                 self.subject.change([(service.name.clone(), Some(service))]);
@@ -236,9 +240,12 @@ impl Run<'_> {
             is_own: false,
         };
         let judged = self.subject.run_at_xdp(frame).and_then(|did| {
-            self.model.at_xdp(&given, &did)?;
-            self.counted.extend(did.counter);
-            Ok(did.is_taken.then_some(did.frame))
+            let Some(seen) = did else {
+                return Ok(None);
+            };
+            self.model.at_xdp(&given, &seen)?;
+            self.counted.push(seen.counter);
+            Ok(Some(seen.frame))
         });
         judged.map_err(|fault| format!("XDP at the uplink {:?}: {fault}", tuple_of(frame)))
     }

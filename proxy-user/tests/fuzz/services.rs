@@ -16,7 +16,7 @@ use proxy_common::{EndpointSet, FrontendKind, Port, Protocol, ServiceFlags, Sett
 use crate::kept::word;
 
 /// A service with one port.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Service {
     pub(crate) name: String,
     pub(crate) protocol: u8,

@@ -22,9 +22,10 @@ use proxy_common::{
 };
 
 use crate::{
+    context::{Context, of_xdp},
     kept::Sequence,
     kernel::{Counters, Traces, clear, table},
-    model::{AtXdp, Given, MARK, Seen, wire::Tuple},
+    model::{Given, MARK, Seen, wire::Tuple},
     node,
     operations::Operation,
     packets::text,
@@ -219,24 +220,16 @@ impl Subject {
     }
     /// Runs a program on a packet; fails if several counters or other bits of the mark change.
     pub(crate) fn run(&mut self, program: &str, given: &Given<'_>) -> Result<Seen, String> {
-        // As long as the longest `__sk_buff` of any kernel, because the kernel returns all of it.
-        const FIELDS: usize = 64;
-        const MARK_FIELD: usize = 2;
-        const CAME_BY_FIELD: usize = 9;
-        const INTERFACE_FIELD: usize = 10;
-        let mut context = [[0_u8; 4]; FIELDS];
-        context[MARK_FIELD] = given.mark.to_ne_bytes();
-        let came_by = if given.is_own {
-            0
-        } else {
-            Interface::Uplink.index()
+        let uplink = Interface::Uplink.index();
+        let context = Context {
+            mark: given.mark,
+            interface: given.interface.index(),
+            came_by: if given.is_own { 0 } else { uplink },
+            ..Context::default()
         };
-        context[CAME_BY_FIELD] = came_by.to_ne_bytes();
-        context[INTERFACE_FIELD] = given.interface.index().to_ne_bytes();
-        let run = self.test_run(program, given.frame, context.as_flattened())?;
+        let run = self.test_run(program, given.frame, &context.bytes())?;
         let counter = self.counters.moved()?.ok_or("no counter moves")?;
-        let mark = &run.context[MARK_FIELD * 4..MARK_FIELD * 4 + 4];
-        let mark = u32::from_ne_bytes(mark.try_into().expect("four bytes"));
+        let [mark, _] = Context::left(&run.context);
         if (mark ^ given.mark) & !MARK != 0 {
             fail!("another bit of the mark has changed: {mark:#x}");
         }
@@ -247,23 +240,21 @@ impl Subject {
             counter,
         })
     }
-    /// Runs the XDP program on a frame that arrives at the uplink.
-    pub(crate) fn run_at_xdp(&mut self, frame: &[u8]) -> Result<AtXdp, String> {
+    /// Runs the XDP program on a frame that arrives at the uplink; None if it leaves the frame to
+    /// tc, untouched.
+    pub(crate) fn run_at_xdp(&mut self, frame: &[u8]) -> Result<Option<Seen>, String> {
         const PASS: u32 = 2;
         const TX: u32 = 3;
-        // A struct xdp_md: start and end of frame, metadata, interface, queue, egress.
-        let length = u32::try_from(frame.len()).expect("short");
-        let context = [0, length, 0, Interface::Uplink.index(), 0, 0].map(u32::to_ne_bytes);
-        let run = self.test_run("uplink", frame, context.as_flattened())?;
-        // Both ends are behind the uplink.
-        if ![PASS, TX].contains(&run.result) {
-            fail!("the action of XDP is {}", run.result);
+        let context = of_xdp(frame, Interface::Uplink.index());
+        let run = self.test_run("uplink", frame, &context)?;
+        match (run.result, self.counters.moved()?) {
+            (PASS, None) if run.data == frame => Ok(None),
+            // Both ends are behind the uplink.
+            (TX, Some(counter)) => Ok(Some(Seen::passed(run.data, 0, counter))),
+            (action, counter) => Err(format!(
+                "the action of XDP is {action}, {counter:?}, or it left a changed frame to tc"
+            )),
         }
-        Ok(AtXdp {
-            is_taken: run.result == TX,
-            frame: run.data,
-            counter: self.counters.moved()?,
-        })
     }
     fn test_run(&mut self, program: &str, frame: &[u8], context: &[u8]) -> Result<TestRun, String> {
         self.hold_time();

@@ -105,11 +105,7 @@ impl FromStr for Service {
         let mut service = Self {
             name: name.into(),
             protocol: named(&PROTOCOLS, protocol)?,
-            frontends: Vec::new(),
-            backends: Vec::new(),
-            affinity: 0,
-            is_maglev: false,
-            sources: Vec::new(),
+            ..Self::default()
         };
         for word in words {
             let (part, value) = word.split_once('=').ok_or("a part is NAME=VALUE")?;

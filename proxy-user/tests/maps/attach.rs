@@ -13,7 +13,12 @@ use proxy_common::maps;
 
 use crate::support::{PinDir, detach_all, in_netns, run};
 
-fn interface(name: &str) -> Interface {
+/// Adds an interface; `how` is its name, and perhaps "index NUMBER".
+pub(crate) fn add_veth(how: &str) -> Interface {
+    let name = how.split(' ').next().expect("a name");
+    run(&format!(
+        "ip link add {how} type veth peer name {name}-peer"
+    ));
     let index = nix::net::if_::if_nametoindex(name).expect("the interface exists");
     Interface {
         driver: "veth".into(),
@@ -21,28 +26,11 @@ fn interface(name: &str) -> Interface {
     }
 }
 
-pub(crate) fn add_veth(name: &str) -> Interface {
-    run(&format!(
-        "ip link add {name} type veth peer name {name}-peer"
-    ));
-    interface(name)
-}
-
-/// Adds an interface with this index.
-pub(crate) fn add_veth_at(name: &str, index: u32) -> Interface {
-    run(&format!(
-        "ip link add {name} index {index} type veth peer name {name}-peer"
-    ));
-    interface(name)
-}
-
 /// Returns the ids of the links and of their programs, at ingress and egress.
 fn links(interface: &Interface) -> Vec<u32> {
-    [false, true]
-        .into_iter()
-        .flat_map(|egress| linux::tcx(interface.index, egress).expect("the kernel has tcx"))
-        .map(|(_, link)| link)
-        .collect()
+    let both = [false, true].map(|egress| linux::tcx(interface.index, egress));
+    let both = both.map(|all| all.expect("the kernel has tcx"));
+    both.into_iter().flatten().map(|(_, link)| link).collect()
 }
 
 /// Returns the programs of the pinned links, by the links' names.
@@ -98,7 +86,7 @@ fn pins_of_a_removed_interface_go_and_its_index_can_be_reused() {
         let gone = add_veth("v0");
         datapath.attach(&gone).expect("attaches");
         run("ip link del v0");
-        let reused = add_veth_at("v1", gone.index);
+        let reused = add_veth(&format!("v1 index {}", gone.index));
         datapath.attach(&reused).expect("attaches");
         assert_eq!(links(&reused).len(), 2);
         run("ip link del v1");
@@ -113,13 +101,13 @@ fn pins_of_a_removed_interface_go_and_its_index_can_be_reused() {
 fn a_link_of_the_same_index_in_another_namespace_is_not_reused() {
     // The open file keeps the other namespace alive, and with it the interface of the link.
     let (pins, namespace) = in_netns(|pins| {
-        let veth = add_veth_at("v0", 77);
+        let veth = add_veth("v0 index 77");
         pins.open().attach(&veth).expect("attaches");
         let namespace = fs::File::open("/proc/thread-self/ns/net").expect("the namespace");
         (pins, namespace)
     });
     in_netns(move |_| {
-        let veth = add_veth_at("v0", 77);
+        let veth = add_veth("v0 index 77");
         pins.open().attach(&veth).expect("attaches");
         assert_eq!(links(&veth).len(), 2);
         drop(namespace);

@@ -4,7 +4,7 @@
 use datapath::cleanup::{cleanup, planned};
 
 use crate::{
-    attach::{add_veth, add_veth_at},
+    attach::add_veth,
     support::{detach_all, filters, in_netns, run},
 };
 
@@ -84,7 +84,7 @@ fn a_foreign_qdisc_on_an_interface_with_a_reused_index_is_kept() {
         datapath.attach(&gone).expect("attaches");
         run("ip link del v0");
         let index = gone.index;
-        let reused = add_veth_at("v1", index);
+        let reused = add_veth(&format!("v1 index {index}"));
         run("tc qdisc add dev v1 clsact");
         datapath.attach(&reused).expect("attaches");
         datapath.detach(index).expect("detaches");

@@ -23,9 +23,8 @@ fn foreign() -> (OwnedFd, u32) {
 
 /// Returns the foreign programs at an interface: hook, position, id.
 fn beside(datapath: &Datapath, interface: &Interface) -> Vec<(bool, ChainPosition, u32)> {
-    let seen = datapath
-        .foreign_programs([interface])
-        .expect("the kernel answers");
+    let seen = datapath.foreign_programs([interface]);
+    let seen = seen.expect("the kernel answers");
     let [(_, programs)] = &seen[..] else {
         panic!("one interface: {seen:?}")
     };
@@ -34,13 +33,11 @@ fn beside(datapath: &Datapath, interface: &Interface) -> Vec<(bool, ChainPositio
         let id = name.strip_prefix("program ")?.strip_suffix(" (foreign)")?;
         id.parse().ok()
     };
-    programs
-        .iter()
-        .map(|program| {
-            let id = id(&program.name).unwrap_or_else(|| panic!("{}", program.name));
-            (program.egress, program.place, id)
-        })
-        .collect()
+    let each = programs.iter().map(|program| {
+        let id = id(&program.name).unwrap_or_else(|| panic!("{}", program.name));
+        (program.egress, program.place, id)
+    });
+    each.collect()
 }
 
 /// Adds a filter with a program; `how` is its direction and priority in the syntax of tc.
@@ -69,15 +66,13 @@ fn tcx_programs_go_before_earlier_foreign_programs_not_later_ones() {
         let late_link = linux::attach_tcx(late.0.as_fd(), index, true, None).expect("attached");
         run("tc qdisc add dev v0 clsact");
         add_filter(&pins, &filter.0, "ingress");
-        assert_eq!(
-            beside(&datapath, &veth),
-            [
-                behind[0],
-                (false, ChainPosition::Behind, filter.1),
-                (true, ChainPosition::Before, late.1),
-                behind[1]
-            ]
-        );
+        let all = [
+            behind[0],
+            (false, ChainPosition::Behind, filter.1),
+            (true, ChainPosition::Before, late.1),
+            behind[1],
+        ];
+        assert_eq!(beside(&datapath, &veth), all);
         drop(late_link);
         run("ip link del v0");
         assert_eq!(beside(&datapath, &veth), [], "the interface is gone");
@@ -97,10 +92,8 @@ fn a_foreign_program_at_ingress_of_the_bridge_is_found() {
         let _both = [false, true].map(|egress| {
             linux::attach_tcx(program.as_fd(), bridge, egress, None).expect("attached")
         });
-        assert_eq!(
-            beside(&datapath, &veth),
-            [(false, ChainPosition::Bridge, id)]
-        );
+        let at_bridge = (false, ChainPosition::Bridge, id);
+        assert_eq!(beside(&datapath, &veth), [at_bridge]);
         let words = pins.table::<u32, u64>(maps::INTERFACES);
         let word = words.lookup(&veth.index).expect("readable");
         assert_eq!(interface::bridge(word.expect("stored")), bridge);
@@ -134,9 +127,7 @@ fn clsact_filters_go_first_where_possible_and_keep_foreign_filters() {
         drop(datapath);
 
         let mut datapath = pins.open_clsact();
-        datapath
-            .attach(&veth)
-            .expect("attaches to the same filters");
+        datapath.attach(&veth).expect("attaches once more");
         assert_eq!(beside(&datapath, &veth).len(), 4);
         datapath.detach(veth.index).expect("detaches");
         let left = filters().concat();

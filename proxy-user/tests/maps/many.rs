@@ -40,13 +40,11 @@ fn service(n: u32) -> (ObjectName, ServicePlan) {
 /// release. Returns its output, its processor time, and its peak memory in KiB.
 fn measured(pins: &PinDir, words: &str) -> (String, f64, u64) {
     let program = std::env::var_os("PORTOLAN_MEASURED");
-    let mut command =
-        Command::new(program.unwrap_or_else(|| env!("CARGO_BIN_EXE_portolan").into()));
-    command
-        .args(words.split(' '))
-        .arg("--pin-dir")
-        .arg(pins.path());
-    command.env_remove("KUBECONFIG").stdout(Stdio::piped());
+    let program = program.unwrap_or_else(|| env!("CARGO_BIN_EXE_portolan").into());
+    let mut command = Command::new(program);
+    command.args(words.split(' ')).arg("--pin-dir");
+    command.arg(pins.path()).env_remove("KUBECONFIG");
+    command.stdout(Stdio::piped());
     let mut child = command.spawn().expect("it runs");
     let mut stdout = child.stdout.take().expect("its output");
     let reading = thread::spawn(move || {

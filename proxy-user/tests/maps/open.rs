@@ -120,11 +120,8 @@ fn a_grown_map_keeps_its_size_in_every_later_takeover() {
     // The size survives even if all pins are removed; every pin comes back.
     let there = || {
         let home = &generations(pins.path()).expect("pins")[0].dir(pins.path());
-        let entries = fs::read_dir(home).expect("a directory");
-        entries
-            .flatten()
-            .map(|entry| entry.file_name())
-            .collect::<BTreeSet<_>>()
+        let entries = fs::read_dir(home).expect("a directory").flatten();
+        BTreeSet::from_iter(entries.map(|entry| entry.file_name()))
     };
     let before = there();
     fs::remove_dir_all(pins.path()).expect("removed");
@@ -161,10 +158,8 @@ fn abandoned_larger_maps_leave_the_first_maps_in_use() {
     drop(first);
     let next = pins.open();
     assert_eq!(next.predecessors(), None);
-    assert_eq!(
-        next.capacities().frontends,
-        pins.options().capacities.frontends
-    );
+    let frontends = pins.options().capacities.frontends;
+    assert_eq!(next.capacities().frontends, frontends);
 }
 
 #[test]

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tests for the contents of the maps after applies and restarts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use control::{
     apply::Affected,
-    object::ObjectName,
     plan::{BackendPlan, ServicePlan},
 };
-use datapath::Datapath;
 use proptest::{prelude::*, test_runner::TestRunner};
 use proxy_common::{
     Backend, EndpointSet, FrontendKey, FrontendKind, Port, Protocol, Record, ServiceFlags,
@@ -16,20 +17,9 @@ use proxy_common::{
 };
 
 use crate::support::{
-    PinDir, SMALL, apply, backend, expected, frontend, name, picture, plan, port, v4, v6,
+    PinDir, SMALL, apply, backend, cart, expected, frontend, name, picture, plan, port, publish,
+    v4, v6,
 };
-
-fn apply_all(datapath: &mut Datapath, services: &BTreeMap<ObjectName, ServicePlan>) -> usize {
-    let changes: Vec<_> = services
-        .iter()
-        .map(|(name, plan)| (name.clone(), plan.clone()))
-        .collect();
-    apply(datapath, &changes)
-}
-
-fn one(name: ObjectName, plan: ServicePlan) -> BTreeMap<ObjectName, ServicePlan> {
-    BTreeMap::from([(name, plan)])
-}
 
 fn record_id(pins: &PinDir, address: V4) -> u32 {
     let key = FrontendKey::new(address, Port::from_host(80), Protocol::TCP);
@@ -83,20 +73,18 @@ fn changed_endpoints_keep_the_record_but_changed_flags_replace_it() {
     let pins = PinDir::new();
     let mut datapath = pins.open();
     let address = v4(10, 96, 0, 1);
-    apply_all(&mut datapath, &one(name("cart"), plan(address, &[1, 2])));
+    publish(&mut datapath, &pins, &cart(plan(address, &[1, 2])));
     let before = record_id(&pins, address);
-    let services = one(name("cart"), plan(address, &[2, 3, 4]));
-    apply_all(&mut datapath, &services);
+    let services = cart(plan(address, &[2, 3, 4]));
+    publish(&mut datapath, &pins, &services);
     assert_eq!(record_id(&pins, address), before);
-    assert_eq!(picture(&pins), expected(&services));
 
     let mut changed = plan(address, &[2, 3, 4]);
     changed.ports[0].affinity_timeout = 60;
     changed.ports[0].v4.frontends[0].flags.0 |= ServiceFlags::AFFINITY;
-    let services = one(name("cart"), changed);
-    apply_all(&mut datapath, &services);
+    let services = cart(changed);
+    publish(&mut datapath, &pins, &services);
     assert_ne!(record_id(&pins, address), before);
-    assert_eq!(picture(&pins), expected(&services));
 }
 
 #[test]
@@ -106,9 +94,8 @@ fn a_backends_generation_never_decreases_and_changes_on_removal() {
     let address = v4(10, 96, 0, 1);
     let generations = || -> Vec<u32> {
         let backends = pins.array::<Backend<V4>>(maps::BACKENDS_V4);
-        (1..backends.capacity())
-            .map(|id| backends.load(id).generation)
-            .collect()
+        let all = 1..backends.capacity();
+        all.map(|id| backends.load(id).generation).collect()
     };
     let mut seen = generations();
     for round in 0..40 {
@@ -137,7 +124,7 @@ fn a_full_map_of_source_ranges_fails_only_the_new_service() {
         (name(&format!("s{n}")), plan)
     };
     let mut services: BTreeMap<_, _> = (1..=4).map(|n| service(n, &[n, n + 100])).collect();
-    apply_all(&mut datapath, &services);
+    publish(&mut datapath, &pins, &services);
     let (fifth, first) = (service(5, &[5]), service(1, &[1]));
     services.extend([first.clone()]);
     let result = datapath.apply(&[fifth.clone(), first]);
@@ -146,17 +133,15 @@ fn a_full_map_of_source_ranges_fails_only_the_new_service() {
     };
     assert_eq!(failure.affected, Affected::Service(name("s5")));
     let reason = failure.reason.to_string();
-    assert!(
-        reason.contains("sources_v4") && reason.contains("maps.sourceRanges"),
-        "{reason}"
-    );
+    for part in ["sources_v4", "maps.sourceRanges"] {
+        assert!(reason.contains(part), "{reason}");
+    }
     // The maps have nothing of the fifth service, nor the first service's removed endpoint.
     assert_eq!(picture(&pins), expected(&services));
     services.insert(name("s2"), ServicePlan::default());
-    apply_all(&mut datapath, &services);
+    publish(&mut datapath, &pins, &services);
     services.extend([fifth]);
-    apply_all(&mut datapath, &services);
-    assert_eq!(picture(&pins), expected(&services));
+    publish(&mut datapath, &pins, &services);
 }
 
 #[test]
@@ -164,24 +149,21 @@ fn removed_endpoints_go_even_if_a_full_map_refuses_new_ones() {
     let pins = PinDir::new();
     let mut datapath = pins.open_with(|options| options.capacities.backends = 4);
     let address = v4(10, 96, 0, 1);
-    apply_all(&mut datapath, &one(name("cart"), plan(address, &[1, 2, 3])));
+    publish(&mut datapath, &pins, &cart(plan(address, &[1, 2, 3])));
     // Two endpoints are removed and three are added, but only two would fit. No new endpoint is
     // published, but the old ones are removed.
     let result = datapath.apply(&[(name("cart"), plan(address, &[3, 4, 5, 6]))]);
     assert_eq!(result.failures.len(), 1);
-    assert_eq!(
-        picture(&pins),
-        expected(&one(name("cart"), plan(address, &[3])))
-    );
+    assert_eq!(picture(&pins), expected(&cart(plan(address, &[3]))));
 }
 
 #[test]
 fn dangling_frontends_and_overlapping_blocks_are_not_adopted() {
     let pins = PinDir::new();
     let mut datapath = pins.open();
-    let mut services = one(name("a"), plan(v4(10, 96, 0, 1), &[1]));
-    services.insert(name("b"), plan(v4(10, 96, 0, 2), &[2]));
-    apply_all(&mut datapath, &services);
+    let plans = [("a", 1), ("b", 2)].map(|(who, n)| (name(who), plan(v4(10, 96, 0, n), &[n])));
+    let services = BTreeMap::from(plans);
+    publish(&mut datapath, &pins, &services);
     drop(datapath);
 
     let frontends = pins.table::<FrontendKey<V4>, u32>(maps::FRONTENDS_V4);
@@ -198,8 +180,7 @@ fn dangling_frontends_and_overlapping_blocks_are_not_adopted() {
 
     let mut datapath = pins.open();
     assert_eq!(frontends.lookup(&key(7)).expect("readable"), None);
-    apply_all(&mut datapath, &services);
-    assert_eq!(picture(&pins), expected(&services));
+    publish(&mut datapath, &pins, &services);
 }
 
 #[test]
@@ -225,29 +206,34 @@ fn after_any_plans_and_restarts_the_maps_hold_the_last_plans() {
         ..ProptestConfig::default()
     };
     let strategy = prop::collection::vec(step, 1..8);
+    let pins = PinDir::new();
+    // Enough for the Maglev tables of every port and set, twice.
+    let open = || Some(pins.open_with(|options| options.capacities.slots = 131_072));
+    // All in the same maps, one after the other: opening them loads every program.
+    let kept = RefCell::new(open());
     TestRunner::new(config)
         .run(&strategy, |steps| {
-            let pins = PinDir::new();
-            // Enough for the Maglev tables of every port and set, twice.
-            let open = || pins.open_with(|options| options.capacities.slots = 131_072);
-            let mut datapath = open();
-            let mut services = BTreeMap::new();
+            let mut kept = kept.borrow_mut();
+            let none = (0..4).map(|n| (name(&format!("s{n}")), ServicePlan::default()));
+            let mut services: BTreeMap<_, _> = none.collect();
+            publish(kept.as_mut().expect("open"), &pins, &services);
             for (changes, restarts) in steps {
-                let changes: BTreeMap<_, _> = changes
+                let changes: Vec<_> = changes
                     .into_iter()
                     .map(|(service, ports)| {
                         let plan = arbitrary_plan(service, &ports);
                         (name(&format!("s{service}")), plan)
                     })
                     .collect();
-                apply_all(&mut datapath, &changes);
+                apply(kept.as_mut().expect("open"), &changes);
                 services.extend(changes);
                 prop_assert_eq!(picture(&pins), expected(&services));
                 if restarts {
-                    drop(datapath);
-                    datapath = open();
+                    drop(kept.take());
+                    *kept = open();
                 }
-                prop_assert_eq!(apply_all(&mut datapath, &services), 0);
+                let datapath = kept.as_mut().expect("open");
+                prop_assert_eq!(publish(datapath, &pins, &services), 0);
             }
             Ok(())
         })

@@ -31,12 +31,8 @@ fn options(pins: &PinDir, folder: &Path, broken: &[&str]) -> Options {
 fn a_refused_program_of_the_packet_path_is_shown_with_the_verifiers_last_lines() {
     let (pins, folder) = (PinDir::new(), tempfile::tempdir().expect("a folder"));
     let options = options(&pins, folder.path(), &["ingress"]);
-    let parts = [
-        "the program ingress",
-        "9999",
-        "processed ",
-        "docs/dev/kernels.md",
-    ];
+    let page = "docs/dev/kernels.md";
+    let parts = ["the program ingress", "9999", "processed ", page];
     expect_refusal(&options, &parts);
 }
 
@@ -50,12 +46,8 @@ fn programs_that_do_not_need_a_refused_one_are_attached() {
         let refused: Vec<_> = datapath.refusals().to_vec();
         let names: Vec<_> = refused.iter().map(|refusal| &refusal.program).collect();
         assert_eq!(names, ["ingress_l3", "expire_v6", "receive_v6"]);
-        assert!(
-            refused
-                .iter()
-                .all(|refusal| refusal.reason.contains("9999")),
-            "{refused:?}"
-        );
+        let are_named = refused.iter().all(|one| one.reason.contains("9999"));
+        assert!(are_named, "{refused:?}");
 
         let veth = add_veth("v0");
         datapath.attach(&veth).expect("the packet path");
@@ -68,20 +60,12 @@ fn programs_that_do_not_need_a_refused_one_are_attached() {
         // Hooks that need the refused program are not attached either: their effects could not be
         // undone.
         let cgroup = lab::node::cgroup::Cgroup::new().expect("a cgroup");
-        datapath
-            .attach_hooks(cgroup.path())
-            .expect("the other hooks");
+        let hooks = datapath.attach_hooks(cgroup.path());
+        hooks.expect("the other hooks");
         let links = pinned(&pins);
         let attached = links.keys().filter_map(|name| name.strip_prefix("cgroup-"));
-        let expected = [
-            "release",
-            "receive_v4",
-            "peer_name_v4",
-            "peer_name_v6",
-            "bind_v4",
-            "bind_v6",
-            "connect_v4",
-        ];
-        assert_eq!(BTreeSet::from_iter(attached), expected.into());
+        let expected = "release receive_v4 peer_name_v4 peer_name_v6 bind_v4 bind_v6 connect_v4";
+        let expected = BTreeSet::from_iter(expected.split(' '));
+        assert_eq!(BTreeSet::from_iter(attached), expected);
     });
 }

@@ -2,21 +2,21 @@
 //! Tests for full maps: which services still get entries, and which slots a service has whose
 //! blocks do not fit. `publish` has how those are written, changed and adopted.
 
-use std::collections::BTreeMap;
-
 use control::{apply::Affected, object::ObjectName, plan::ServicePlan};
 use datapath::{Capacities, Datapath};
 use proxy_common::{Block, EndpointSet, Record, ServiceFlags, V4, maps};
 use rstest::rstest;
 
-use crate::support::{PinDir, SMALL, apply, backend, expected, name, picture, plan, v4};
+use crate::support::{
+    PinDir, SMALL, Services, backend, cart, expected, name, picture, plan, publish, v4,
+};
 
 /// The capacity of the full map. The reserve of 1/32 is four entries.
 const CAPACITY: u32 = 128;
 
 /// Applies new services until one is refused, and returns those before it.
-fn fill(datapath: &mut Datapath) -> BTreeMap<ObjectName, ServicePlan> {
-    let mut services = BTreeMap::new();
+fn fill(datapath: &mut Datapath) -> Services {
+    let mut services = Services::new();
     for n in 0..CAPACITY as u8 {
         let (name, plan) = (name(&format!("s{n}")), plan(v4(10, 96, 1, n), &[n]));
         let result = datapath.apply(&[(name.clone(), plan.clone())]);
@@ -113,13 +113,6 @@ fn with_slots(pins: &PinDir, slots: u32) -> Datapath {
     pins.open_with(|options| options.capacities.slots = slots)
 }
 
-/// Writes a plan, and compares the maps with it.
-fn publish(datapath: &mut Datapath, pins: &PinDir, plan: ServicePlan) {
-    apply(datapath, &[(name("cart"), plan.clone())]);
-    let wanted = BTreeMap::from([(name("cart"), plan)]);
-    assert_eq!(picture(pins), expected(&wanted));
-}
-
 /// Returns the backends' ids in the only block of slots.
 fn slots(pins: &PinDir) -> Vec<u32> {
     let records = pins.array::<Record<V4>>(maps::RECORDS_V4);
@@ -129,12 +122,8 @@ fn slots(pins: &PinDir) -> Vec<u32> {
         panic!("{blocks:?}")
     };
     let slots = pins.array::<u32>(maps::SLOTS);
-    slots
-        .ensure(block.first(), block.count())
-        .expect("in the map");
-    (block.first()..block.first() + block.count())
-        .map(|at| slots.load(at))
-        .collect()
+    let places = block.first()..block.first() + block.count();
+    places.map(|at| slots.load(at)).collect()
 }
 
 /// The slots suffice for one block, but not for a second one at the same time.
@@ -159,7 +148,7 @@ fn slots_that_do_not_fit_leave_one_for_each_remaining_endpoint(
 ) {
     let pins = PinDir::new();
     let mut datapath = with_slots(&pins, slots_at_all);
-    publish(&mut datapath, &pins, first);
+    publish(&mut datapath, &pins, &cart(first));
     let result = datapath.apply(&[(name("cart"), other.clone())]);
     let [failure] = &result.failures[..] else {
         panic!("{:?}", result.failures)
@@ -168,17 +157,18 @@ fn slots_that_do_not_fit_leave_one_for_each_remaining_endpoint(
     assert!(reason.contains(needed), "{reason}");
     assert_eq!(slots(&pins).len(), 2);
     // After the previous slots have been freed, the new ones fit.
-    publish(&mut datapath, &pins, other);
+    publish(&mut datapath, &pins, &cart(other));
 }
 
 #[test]
 fn a_block_by_weight_is_not_taken_for_a_list_of_as_many_endpoints() {
     let pins = PinDir::new();
     let mut datapath = with_slots(&pins, 5);
-    publish(&mut datapath, &pins, service(&[(1, 2), (2, 1)], false));
+    let weighted = cart(service(&[(1, 2), (2, 1)], false));
+    publish(&mut datapath, &pins, &weighted);
     assert_eq!(slots(&pins).len(), 3);
     let list = service(&[(1, 1), (2, 1), (3, 1)], false);
     let result = datapath.apply(&[(name("cart"), list.clone())]);
     assert_eq!(result.failures.len(), 1, "{:?}", result.failures);
-    publish(&mut datapath, &pins, list);
+    publish(&mut datapath, &pins, &cart(list));
 }

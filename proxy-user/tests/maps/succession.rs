@@ -103,10 +103,8 @@ fn a_takeover_of_maps_keeps_a_flows_backend_until_the_flow_ends() {
     let there = || found(&new).expect("carried over");
     let (other, same) = backend_of(&pins);
     assert_ne!(other, id, "the ids differ, or this shows nothing");
-    assert_eq!(
-        (there().backend, there().generation),
-        (other, same.generation)
-    );
+    assert_eq!(there().backend, other);
+    assert_eq!(there().generation, same.generation);
     assert_eq!(there().service, same.service);
     assert!(there().is_whole(&original_key()));
     assert_eq!(there().state, FlowState::ESTABLISHED);
@@ -218,11 +216,8 @@ fn a_flow_that_begins_while_its_tuples_earlier_one_is_copied_stays() {
         }
         begun.join().expect("ended")
     });
-    assert!(
-        begun.len() > 100,
-        "{} began before they were copied",
-        begun.len()
-    );
+    let count = begun.len();
+    assert!(count > 100, "{count} began before they were copied");
     for number in begun {
         let there = new.lookup(&key(number)).expect("readable");
         assert_eq!(there, Some(entry(number, 2)), "{number}");
@@ -276,13 +271,9 @@ fn counts_port_bits_and_direct_flows_survive_a_takeover_of_maps() {
     let address = "10.1.0.2:8080".parse().expect("an address");
     let of_it = counted.backends.iter().find(|one| one.address == address);
     let sum = of_it.expect("counted").traffic;
-    assert_eq!(
-        (sum.packets_in, sum.bytes_out, sum.connections),
-        (5 * cpus, 7 * cpus, cpus)
-    );
+    let found = (sum.packets_in, sum.bytes_out, sum.connections);
+    assert_eq!(found, (5 * cpus, 7 * cpus, cpus));
     let service = backend_of(&pins).1.service.0;
-    assert_eq!(
-        counted.refused,
-        [(service, Counter::DroppedSource, 3 * cpus)]
-    );
+    let dropped = (service, Counter::DroppedSource, 3 * cpus);
+    assert_eq!(counted.refused, [dropped]);
 }

@@ -97,15 +97,11 @@ pub(crate) fn in_netns<T>(test: impl FnOnce(PinDir) -> T) -> T {
 /// Runs a command line without quotes and returns what it prints.
 pub(crate) fn run(line: &str) -> String {
     let mut words = line.split_whitespace();
-    let output = Command::new(words.next().expect("a command"))
-        .args(words)
-        .output()
-        .unwrap_or_else(|error| panic!("{line}: {error}"));
-    assert!(
-        output.status.success(),
-        "{line}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let mut command = Command::new(words.next().expect("a command"));
+    let output = command.args(words).output();
+    let output = output.unwrap_or_else(|error| panic!("{line}: {error}"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{line}: {said}");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
@@ -154,6 +150,8 @@ pub(crate) fn plan(cluster_ip: V4, endpoints: &[u8]) -> ServicePlan {
 }
 
 pub(crate) fn port(cluster_ip: V4, endpoints: &[u8]) -> PortPlan {
+    let endpoints = endpoints.iter().map(|n| v4(10, 1, 0, *n));
+    let backends = endpoints.map(|address| backend(address, EndpointSet::CLUSTER));
     PortPlan {
         name: "".into(),
         protocol: Protocol::TCP,
@@ -162,10 +160,7 @@ pub(crate) fn port(cluster_ip: V4, endpoints: &[u8]) -> PortPlan {
         source_ranges: Vec::new(),
         v4: FamilyPlan {
             frontends: vec![frontend(cluster_ip, FrontendKind::ClusterIp)],
-            backends: endpoints
-                .iter()
-                .map(|n| backend(v4(10, 1, 0, *n), EndpointSet::CLUSTER))
-                .collect(),
+            backends: backends.collect(),
         },
         v6: FamilyPlan::default(),
     }
@@ -177,6 +172,23 @@ pub(crate) fn apply(datapath: &mut Datapath, changes: &[(ObjectName, ServicePlan
     let result = datapath.apply(changes);
     assert!(result.failures.is_empty(), "{:?}", result.failures.first());
     result.written
+}
+
+/// Services by their names.
+pub(crate) type Services = BTreeMap<ObjectName, ServicePlan>;
+
+/// Returns the service `cart` with this plan, and no other.
+pub(crate) fn cart(plan: ServicePlan) -> Services {
+    BTreeMap::from([(name("cart"), plan)])
+}
+
+/// Applies these plans, which the maps hold then and no others; returns how many elements were
+/// written.
+#[track_caller]
+pub(crate) fn publish(datapath: &mut Datapath, pins: &PinDir, services: &Services) -> usize {
+    let written = apply(datapath, &Vec::from_iter(services.clone()));
+    assert_eq!(picture(pins), expected(services));
+    written
 }
 
 /// Detaches the programs from every interface, as an agent does that should attach to none.
@@ -261,18 +273,17 @@ fn frontend_text<A: Family>(
 /// their names, their frontends with record and backends, and their source ranges.
 pub(crate) fn picture(pins: &PinDir) -> Vec<String> {
     let names = pins.table::<u32, ServiceName>(maps::NAMES).entries();
-    let names = names.expect("readable").into_iter();
-    let names: BTreeMap<_, _> = names.map(|(id, name)| (id, service_text(&name))).collect();
+    let names = names.expect("readable").into_iter().map(|(id, name)| {
+        let (namespace, service) = (text(&name.namespace), text(&name.name));
+        let port = text(&name.port_name);
+        (id, format!("{namespace}/{service}:{port}"))
+    });
+    let names = BTreeMap::from_iter(names);
     let mut lines: Vec<_> = names.values().cloned().collect();
     lines.extend(read_family::<V4>(pins, &names));
     lines.extend(read_family::<V6>(pins, &names));
     lines.sort();
     lines
-}
-
-fn service_text(name: &ServiceName) -> String {
-    let (namespace, service) = (text(&name.namespace), text(&name.name));
-    format!("{namespace}/{service}:{}", text(&name.port_name))
 }
 
 fn read_family<A: Family>(pins: &PinDir, names: &BTreeMap<u32, String>) -> Vec<String> {
@@ -310,7 +321,7 @@ fn read_family<A: Family>(pins: &PinDir, names: &BTreeMap<u32, String>) -> Vec<S
 }
 
 /// Returns the picture that the maps should give with these plans.
-pub(crate) fn expected(services: &BTreeMap<ObjectName, ServicePlan>) -> Vec<String> {
+pub(crate) fn expected(services: &Services) -> Vec<String> {
     let mut lines = Vec::new();
     for (name, plan) in services {
         for port in &plan.ports {

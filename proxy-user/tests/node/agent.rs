@@ -53,24 +53,34 @@ impl Agent {
         fs::read_to_string(&self.log).expect("its log")
     }
 
+    /// Waits until a condition holds; panics after `PATIENCE`.
+    pub(crate) fn eventually(&self, what: &str, so: impl FnMut() -> bool) {
+        self.within(PATIENCE, what, so);
+    }
+
+    /// Waits until a condition holds; panics after `limit`.
+    pub(crate) fn within(&self, limit: Duration, what: &str, so: impl FnMut() -> bool) {
+        wait(limit, what, || self.log(), so);
+    }
+
     /// Waits until a line of the log contains all these parts. The agent logs an event a moment
     /// after its effect.
     pub(crate) fn says(&self, parts: &[&str]) {
         let has_all = |line: &str| parts.iter().all(|part| line.contains(part));
-        within(SAID, &format!("{parts:?}"), self, || {
+        self.within(SAID, &format!("{parts:?}"), || {
             self.log().lines().any(has_all)
         });
     }
 
     /// Waits as long as it takes until the log contains this text.
     pub(crate) fn logs(&self, text: &str) {
-        eventually(text, self, || self.log().contains(text));
+        self.eventually(text, || self.log().contains(text));
     }
 
     /// Waits until the agent has applied this version of its Node object.
     pub(crate) fn wait_for(&self, version: u64) {
         let wanted = format!("\"resourceVersion\":\"{version}\"");
-        eventually(&wanted, self, || {
+        self.eventually(&wanted, || {
             let (status, body) = self.health();
             status == 200 && body.contains(&wanted)
         });
@@ -79,6 +89,11 @@ impl Agent {
     /// The status and body of /healthz; status 0 while no server listens.
     pub(crate) fn health(&self) -> (u16, String) {
         self.get(HEALTH, "/healthz").unwrap_or_default()
+    }
+
+    /// Whether the body of /healthz contains this text.
+    pub(crate) fn reports(&self, text: &str) -> bool {
+        self.health().1.contains(text)
     }
 
     /// The answer of the metrics server at this path; panics on an error status.
@@ -123,7 +138,7 @@ impl Agent {
     pub(crate) fn wait_for_end(mut self) -> (bool, String) {
         let mut child = self.child.take().expect("it runs");
         let mut status = None;
-        eventually("it ends", &self, || {
+        self.eventually("it ends", || {
             status = child.try_wait().expect("its state");
             status.is_some()
         });
@@ -146,16 +161,6 @@ impl Drop for Agent {
     fn drop(&mut self) {
         self.end();
     }
-}
-
-/// Waits until a condition holds; panics after `PATIENCE`.
-pub(crate) fn eventually(what: &str, agent: &Agent, so: impl FnMut() -> bool) {
-    within(PATIENCE, what, agent, so);
-}
-
-/// Waits until a condition holds; panics after `limit`.
-pub(crate) fn within(limit: Duration, what: &str, agent: &Agent, so: impl FnMut() -> bool) {
-    wait(limit, what, || agent.log(), so);
 }
 
 /// Waits until a condition holds; after `limit`, panics and prints the state.

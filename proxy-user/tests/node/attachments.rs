@@ -13,8 +13,8 @@ use lab::{
 };
 
 use crate::{
-    agent::{Agent, eventually},
-    world::World,
+    agent::Agent,
+    world::{CART, CLIENT, World},
 };
 
 /// A payload length that no other packet of the test has. `FRAME` adds the headers, with TCP
@@ -32,41 +32,33 @@ fn talk(world: &World) -> u64 {
     back.count() as u64
 }
 
-pub(crate) const CART: &str = "172.30.1.1:80";
-
 #[test]
 fn a_foreign_tc_program_that_hides_portolans_is_displaced_or_logged() {
     const GAUGE: &str = "portolan_foreign_programs_before";
     let world = World::serving();
-    let interface = world.client_interface();
+    let interface = world.interface_to(CLIENT);
     let config = world.configure("portolan: {forwarding: stack}\n");
     let agent = world.spawn(&["--config", &config]);
     no_service_is_served_before_every_program_is_attached(&world, &agent);
-    assert!(world.connect(CART).is_ok());
+    assert!(world.answers(CART));
     assert_eq!(agent.metric(GAUGE), Some(0));
     let attach = |egress, place| world.foreign(&interface, egress, place);
     let behind = [false, true]
         .map(|egress| [ChainPosition::Last, ChainPosition::Filter].map(|p| attach(egress, p)));
-    assert!(
-        world.connect(CART).is_ok(),
-        "what is behind ours hides nothing"
-    );
+    assert!(world.answers(CART), "what is behind ours hides nothing");
     for (egress, hook) in [(false, "ingress"), (true, "egress")] {
         // portolan's program moves before the foreign one. If another foreign one follows soon, the
         // agent only logs it: two agents could be displacing each other's programs.
         let moved = attach(egress, ChainPosition::First);
-        eventually("ours is first", &agent, || world.connect(CART).is_ok());
+        agent.eventually("ours is first", || world.answers(CART));
         drop(moved);
         let said =
             format!("interface {interface}: portolan's program at {hook} had another program");
         agent.says(&[&said]);
         let before = attach(egress, ChainPosition::First);
         thread::sleep(Duration::from_secs(3));
-        assert!(
-            world.connect(CART).is_err(),
-            "it hides our program at {hook}"
-        );
-        eventually("it is counted", &agent, || agent.metric(GAUGE) == Some(1));
+        assert!(!world.answers(CART), "it hides our program at {hook}");
+        agent.eventually("it is counted", || agent.metric(GAUGE) == Some(1));
         let log = agent.log();
         let named = log.lines().filter(|line| {
             line.contains("WARN")
@@ -75,18 +67,15 @@ fn a_foreign_tc_program_that_hides_portolans_is_displaced_or_logged() {
         });
         assert_eq!(named.count(), 1, "{log}");
         drop(before);
-        eventually("it is gone", &agent, || agent.metric(GAUGE) == Some(0));
-        assert!(world.connect(CART).is_ok());
+        agent.eventually("it is gone", || agent.metric(GAUGE) == Some(0));
+        assert!(world.answers(CART));
     }
     drop(behind);
 }
 
 fn no_service_is_served_before_every_program_is_attached(world: &World, agent: &Agent) {
-    let attached = || {
-        fs::read_dir(links_dir(world.pins()))
-            .expect("links")
-            .count()
-    };
+    let links = links_dir(world.pins());
+    let attached = || fs::read_dir(&links).expect("links").count();
     let deadline = Instant::now() + Duration::from_secs(20);
     let is_served = || Ok::<_, DatapathError>(!Reader::open(world.pins())?.frontends()?.is_empty());
     while !is_served().is_ok_and(|served| served) {
@@ -101,7 +90,7 @@ pub(crate) const LEFT: &str = "portolan_interfaces_left_to_stack";
 
 /// Starts an agent that redirects packets, where nothing needs the stack.
 pub(crate) fn redirecting(world: &World) -> Agent {
-    world.start_configured(7, "portolan: {forwarding: auto}\n")
+    world.start_configured("portolan: {forwarding: auto}\n")
 }
 
 /// Whether packets through the service pass the node without being forwarded by its stack.
@@ -117,14 +106,14 @@ pub(crate) fn packets_take_the_stack_while_something_behind_portolans_programs_n
     agent: &Agent,
 ) {
     let left = |what: &str, so: &dyn Fn(Option<u64>) -> bool| {
-        eventually(what, agent, || so(agent.metric(LEFT)));
+        agent.eventually(what, || so(agent.metric(LEFT)));
     };
     let gone = |what: &str| {
         left(what, &|count| count == Some(0));
         assert!(is_past_the_stack(world), "{what}");
     };
     gone("nothing is there");
-    let interface = world.client_interface();
+    let interface = world.interface_to(CLIENT);
     let places = [ChainPosition::Last, ChainPosition::Filter].into_iter();
     for (place, verdict) in places.flat_map(|place| [(place, bpf::PASS), (place, DROP)]) {
         let packets = Packets::new().expect("a counter");
@@ -133,7 +122,7 @@ pub(crate) fn packets_take_the_stack_while_something_behind_portolans_programs_n
         let program = program.expect("attached");
         left("it is seen", &|count| count == Some(1));
         if verdict == DROP {
-            assert!(world.connect(CART).is_err(), "its drop holds");
+            assert!(!world.answers(CART), "its drop holds");
         } else {
             assert!(!is_past_the_stack(world));
             assert_eq!(packets.read().expect("a count"), LINES);

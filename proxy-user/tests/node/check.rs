@@ -5,86 +5,58 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
-    thread::sleep,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use lab::node::{foreign::ChainPosition, kubeconfig};
+use lab::node::foreign::ChainPosition;
 use nix::sys::signal::Signal;
-use serde_json::Value;
 
 use crate::{
-    agent::{Agent, send_signal},
-    commands::printed,
+    agent::{Agent, send_signal, wait},
+    commands::Report,
     connection::listen,
-    objects::{Service, service},
+    objects::Service,
     repair::detach,
     server::Server,
-    world::{BINARY, World},
+    world::{BINARY, CART, CLIENT, World},
 };
 
-/// The exit status and findings of a check.
-struct Report(i32, Vec<Value>);
-
-fn run(world: &World, pins: &Path, flags: &[&str]) -> Output {
+fn run(world: &World, pins: &Path, flags: &str) -> Output {
     world.output(&mut command(world, pins, flags))
 }
 
-fn command(world: &World, pins: &Path, flags: &[&str]) -> Command {
+fn command(world: &World, pins: &Path, flags: &str) -> Command {
+    let line =
+        "check --output json --hostname-override node-a --cluster-cidr 10.40.0.0/16,fd00:40::/48";
     let mut command = Command::new(BINARY);
-    command
-        .args(["check", "--output", "json", "--hostname-override", "node-a"])
-        .args(["--cluster-cidr", "10.40.0.0/16,fd00:40::/48"])
-        .arg("--cgroup-root")
-        .arg(world.cgroup().path())
-        .arg("--pin-dir")
-        .arg(pins)
-        .args(flags);
+    command.args(line.split(' ').chain(flags.split_whitespace()));
+    command.arg("--cgroup-root").arg(world.cgroup.path());
+    command.arg("--pin-dir").arg(pins);
     command
 }
 
 impl Report {
-    fn of(output: &Output) -> Self {
-        let findings = printed(output)["findings"]
-            .as_array()
-            .expect("findings")
-            .clone();
-        Self(output.status.code().expect("a status"), findings)
-    }
-
     /// Runs a check on the node.
-    fn check(world: &World, pins: &Path, flags: &[&str]) -> Self {
+    fn check(world: &World, pins: &Path, flags: &str) -> Self {
         Self::of(&run(world, pins, flags))
     }
 
     /// Compares with the services of the world.
     fn migrate(world: &World) -> Self {
-        let flags = ["--migration", "--manifests", &world.manifests()];
+        let flags = format!("--migration --manifests {}", world.manifests());
         Self::check(world, world.pins(), &flags)
     }
 
     /// Runs a check without settings of its own while an agent runs: it uses the agent's settings.
     fn of_agent(world: &World) -> Self {
-        Self::of(&world.ask(&["check", "--output", "json"]))
-    }
-
-    /// Expects this exit status.
-    #[track_caller]
-    fn ends(self, status: i32) -> Self {
-        assert_eq!(self.0, status, "{:#?}", self.1);
-        self
+        Self::of(&world.ask("check --output json"))
     }
 
     /// Expects exactly one finding of this level that contains these words.
     #[track_caller]
     fn has(&self, level: &str, words: &str) -> &Self {
-        let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let is_it = |finding: &&Value| {
-            let said = format!("{}: {}", word(&finding["about"]), word(&finding["found"]));
-            finding["level"] == level && said.contains(words)
-        };
-        let count = self.1.iter().filter(is_it).count();
-        assert_eq!(count, 1, "{level}, {words}: {:#?}", self.1);
+        let count = self.count(level, words);
+        assert_eq!(count, 1, "{level}, {words}: {:#}", self.1);
         self
     }
 }
@@ -113,23 +85,23 @@ fn left_over(world: &World) -> Vec<PathBuf> {
 #[test]
 fn check_names_what_is_in_the_way_before_and_after_installation_and_leaves_no_pins() {
     let world = World::serving();
-    let report = Report::migrate(&world).ends(0);
-    report
+    Report::migrate(&world)
+        .ends(0)
         .has(NOTE, "the kernel takes 18 of them")
         .has(NOTE, "1 services, 1 endpoints");
-    assert!(world.connect("172.30.1.1:80").is_err(), "nothing is served");
-    Report::check(&world, world.pins(), &[]).ends(0);
-    let nowhere = ["--migration", "--manifests", "/nonexistent"];
-    for flags in [&["--migration"][..], &nowhere] {
+    assert!(!world.answers(CART), "nothing is served");
+    Report::check(&world, world.pins(), "").ends(0);
+    for flags in ["--migration", "--migration --manifests /nonexistent"] {
         let output = run(&world, world.pins(), flags);
         let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{flags:?}: {said}");
+        assert_eq!(output.status.code(), Some(2), "{flags}: {said}");
         assert!(said.starts_with("portolan: "), "{said}");
     }
-    let report = Report::check(&world, Path::new("/tmp/portolan-check"), &[]).ends(3);
-    report.has(IN_THE_WAY, "not on a BPF file system");
-    let elsewhere = ["--nodeport-addresses", "203.0.113.0/24"];
-    Report::check(&world, world.pins(), &elsewhere).has(
+    Report::check(&world, Path::new("/tmp/portolan-check"), "")
+        .ends(3)
+        .has(IN_THE_WAY, "not on a BPF file system");
+    let elsewhere = "--nodeport-addresses 203.0.113.0/24";
+    Report::check(&world, world.pins(), elsewhere).has(
         DIFFERS,
         "nodePortAddresses: no address of this node is in 203.0.113.0/24, so IPv4",
     );
@@ -137,17 +109,17 @@ fn check_names_what_is_in_the_way_before_and_after_installation_and_leaves_no_pi
     an_interrupted_check_removes_its_pins(&world);
     assert!(left_over(&world).is_empty());
     assert!(!world.pins().exists());
-    let agent = world.start(7);
+    let agent = world.start();
     missing_programs_are_named_while_an_agent_runs(&world, &agent);
     assert!(agent.stop().success());
     let none = "agent: none runs: what the maps hold is served";
-    Report::check(&world, world.pins(), &[]).has(DIFFERS, none);
+    Report::check(&world, world.pins(), "").has(DIFFERS, none);
 }
 
 fn what_another_proxy_has_left_is_named(world: &World) {
     let twin = Service::new("twin", "172.30.1.1").ports(&[("", "TCP", 80, Some(31000))]);
-    world.write("twin.yaml", twin);
-    world.write("pods.yaml", service("pods", "10.40.9.1"));
+    world.publish(twin);
+    world.publish(Service::new("pods", "10.40.9.1"));
     let rules = "add table ip kube-proxy
 add chain ip kube-proxy services { type nat hook prerouting priority dstnat; }
 add table ip nat
@@ -157,7 +129,7 @@ add chain ip filter FORWARD { type filter hook forward priority filter; policy d
 ";
     world.nft(rules);
     let _taken = listen(world.node(), "0.0.0.0:10256");
-    let interface = world.client_interface();
+    let interface = world.interface_to(CLIENT);
     let _police = world.foreign(&interface, false, ChainPosition::First);
     let report = Report::migrate(world).ends(1);
     for found in [
@@ -180,25 +152,18 @@ add chain ip filter FORWARD { type filter hook forward priority filter; policy d
 fn an_interrupted_check_removes_its_pins(world: &World) {
     let silent = listen(world.node(), "127.0.0.1:0");
     let server = silent.local_addr().expect("its address");
-    let text = kubeconfig::render(&format!("http://{server}"), "none");
-    let kubeconfig = world.path("kubeconfig");
-    fs::write(&kubeconfig, text).expect("written");
-    let flags = ["--migration", "--kubeconfig", &kubeconfig];
+    let kubeconfig = world.kubeconfig(&format!("http://{server}"), "none");
+    let flags = format!("--migration --kubeconfig {kubeconfig}");
     let mut command = command(world, world.pins(), &flags);
     let mut child = world.begin(command.stderr(Stdio::piped()));
     silent.set_nonblocking(true).expect("set");
-    let begun = Instant::now();
     // The check asks for objects once it has made its maps.
-    let _asked = loop {
-        match silent.accept() {
-            Ok(asked) => break asked,
-            Err(_) if child.try_wait().expect("a status").is_some() => {
-                panic!("{:?}", child.wait_with_output())
-            }
-            Err(_) => assert!(begun.elapsed() < Duration::from_secs(30), "it asks"),
-        }
-        sleep(Duration::from_millis(5));
-    };
+    let mut asked = None;
+    wait(Duration::from_secs(30), "it asks", String::new, || {
+        assert_eq!(child.try_wait().expect("a status"), None);
+        asked = silent.accept().ok();
+        asked.is_some()
+    });
     assert_eq!(left_over(world).len(), 1);
     send_signal(child.id(), Signal::SIGINT).expect("ended");
     let output = child.wait_with_output().expect("its output");
@@ -207,31 +172,33 @@ fn an_interrupted_check_removes_its_pins(world: &World) {
 }
 
 fn missing_programs_are_named_while_an_agent_runs(world: &World, agent: &Agent) {
-    let report = Report::migrate(world).ends(0);
-    report.has(NOTE, "an agent runs on this node");
+    Report::migrate(world)
+        .ends(0)
+        .has(NOTE, "an agent runs on this node");
     // To other pins, its programs are foreign.
-    let report = Report::check(world, &beside_pins(world, "other"), &[]).ends(1);
-    report
+    Report::check(world, &beside_pins(world, "other"), "")
+        .ends(1)
         .has(DIFFERS, "other programs are there, too: bind_v4 at bind_v4")
         .has(DIFFERS, "would run behind portolan's");
-    let report = Report::of_agent(world).ends(0);
-    report.has(NOTE, "settings: those of the agent (process");
+    Report::of_agent(world)
+        .ends(0)
+        .has(NOTE, "settings: those of the agent (process");
     // What a killed check has left is removed.
     let left = beside_pins(world, "check-99999999");
     fs::create_dir_all(left.join("v3")).expect("made");
     let parameter = "nf_conntrack_tcp_timeout_established";
     let said = format!("{parameter}: is 432000, and the settings");
-    Report::check(world, world.pins(), &[]).has(NOTE, &said);
+    Report::check(world, world.pins(), "").has(NOTE, &said);
     assert!(!left.exists());
-    assert!(world.connect("172.30.1.1:80").is_ok(), "{}", agent.log());
+    assert!(world.answers(CART), "{}", agent.log());
     // A running agent would attach the programs again.
     agent.signal(Signal::SIGSTOP);
-    let interface = world.client_interface();
+    let interface = world.interface_to(CLIENT);
     detach(world, &format!("{}-ingress", world.index(&interface)));
     detach(world, "cgroup-connect_v4");
-    let report = Report::of_agent(world).ends(3);
     let words = format!("none is attached at ingress of {interface}: packets");
-    report
+    Report::of_agent(world)
+        .ends(3)
         .has(IN_THE_WAY, &words)
         .has(IN_THE_WAY, "not attached: connect_v4;")
         .has(DIFFERS, "agent: one runs, and does not answer");
@@ -240,16 +207,17 @@ fn missing_programs_are_named_while_an_agent_runs(world: &World, agent: &Agent) 
 
 /// Reads services from the server: its own and three of the test.
 pub(crate) fn services_are_read_and_no_events_written(world: &World, server: &Server<'_>) {
-    let flags = ["--migration", "--kubeconfig", &server.kubeconfig()];
-    let report = Report::check(world, world.pins(), &flags).ends(0);
-    report.has(NOTE, "room: 4 services");
+    let flags = format!("--migration --kubeconfig {}", server.kubeconfig());
+    Report::check(world, world.pins(), &flags)
+        .ends(0)
+        .has(NOTE, "room: 4 services");
     let reporters =
         server.kubectl("get events --all-namespaces -o=jsonpath={.items[*].reportingComponent}");
     assert!(!reporters.contains("portolan"), "{reporters}");
 }
 
 pub(crate) fn a_server_that_is_away_is_named(world: &World, kubeconfig: &str) {
-    let flags = ["--migration", "--kubeconfig", kubeconfig];
+    let flags = format!("--migration --kubeconfig {kubeconfig}");
     let output = run(world, world.pins(), &flags);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");

@@ -1,24 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The agent as a client of a real API server, with exactly the permissions that the manifests in
 //! `deploy/` give: objects made there are served, and nothing is lost while the server is away.
+//! Also `wait` for the rules of a real kube-proxy, before the agent begins, and how soon the agent
+//! notices that its connections to the API server are dead.
 
-use std::time::Duration;
+use std::{
+    env,
+    process::{Command, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
 
-use lab::node::rights;
+use lab::node::{kube_proxy::KubeProxy, options::METRICS, rights};
 use proxy_common::Counter;
 
 use crate::{
-    agent::{Agent, eventually, within},
+    agent::{Agent, wait},
     check::{a_server_that_is_away_is_named, services_are_read_and_no_events_written},
     explain,
-    kube_proxy::{dead_connections_are_replaced, wait_ends_with_kube_proxys_rules},
-    objects::service,
+    objects::Service,
     server::{Server, prepare},
-    world::World,
+    world::{BINARY, CART, World},
 };
 
-const CART: &str = "172.30.1.1:80";
 const MORE: &str = "172.30.1.2:80";
+/// 45 s, and what a busy machine adds.
+const LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
 fn objects_of_the_api_server_are_followed_and_its_outages_outlived_with_the_rights_of_deploy() {
@@ -49,13 +56,13 @@ fn no_other_right_is_needed_or_given(
     kubeconfig: &str,
 ) {
     // The agent does all of its work: connections and services come and go, UDP backends are lost.
-    eventually("it serves", agent, || world.connect(CART).is_ok());
-    eventually("it is healthy", agent, || agent.health().0 == 200);
+    agent.eventually("it serves", || world.answers(CART));
+    agent.eventually("it is healthy", || agent.health().0 == 200);
     assert!(!agent.log().contains("WARN"), "{}", agent.log());
     server.apply(explain::cart());
     // An operator's command in the agent's pod asks about another pod by name.
-    let from = ["--from", "pod/shop/gone", "--to", "service/shop/till:80"];
-    let asked = explain::run(world, &[&from[..], &["--kubeconfig", kubeconfig]].concat());
+    let question = "--from pod/shop/gone --to service/shop/till:80 --kubeconfig";
+    let asked = explain::run(world, &format!("{question} {kubeconfig}"));
     let said = String::from_utf8_lossy(&asked.stderr);
     assert_eq!(asked.status.code(), Some(2), "{said}");
     assert!(said.contains("there is no pod shop/gone"), "{said}");
@@ -82,30 +89,29 @@ fn changes_are_followed_and_events_written(world: &World, server: &Server<'_>, a
     };
     server.apply(external("first"));
     server.apply(external("second"));
-    let answers = |to: &str| world.connect(to).is_ok();
-    eventually("the first service", agent, || answers(CART));
+    agent.eventually("the first service", || world.answers(CART));
     let dropped = || world.count(Counter::DroppedUnallocated);
     let before = dropped();
-    assert!(answers(CART));
+    assert!(world.answers(CART));
     assert_eq!(dropped(), before);
-    assert!(!answers("172.30.200.200:80"));
+    assert!(!world.answers("172.30.200.200:80"));
     assert!(
         dropped() > before,
         "by the range of cluster IPs: {}",
         agent.log()
     );
-    server.apply(service("more", "172.30.1.2"));
-    eventually("a new service", agent, || answers(MORE));
-    assert!(world.connect("10.40.0.1:30002").is_ok(), "by its node port");
+    server.apply(Service::new("more", "172.30.1.2"));
+    agent.eventually("a new service", || world.answers(MORE));
+    assert!(world.answers("10.40.0.1:30002"), "by its node port");
     // This label gives the service to another proxy; without the label, portolan serves it again.
     let label = "label service more -n shop service.kubernetes.io/service-proxy-name";
     server.kubectl(&format!("{label}=other"));
-    eventually("it is another's", agent, || !answers(MORE));
+    agent.eventually("it is another's", || !world.answers(MORE));
     server.kubectl(&format!("{label}-"));
-    eventually("it is ours again", agent, || answers(MORE));
+    agent.eventually("it is ours again", || world.answers(MORE));
     server.kubectl("delete service more -n shop");
-    eventually("it is deleted", agent, || !answers(MORE));
-    assert!(answers(CART));
+    agent.eventually("it is deleted", || !world.answers(MORE));
+    assert!(world.answers(CART));
     assert!(!agent.log().contains("WARN API server"), "{}", agent.log());
 
     // The server has events of its own.
@@ -117,7 +123,7 @@ fn changes_are_followed_and_events_written(world: &World, server: &Server<'_>, a
     let of_second = || events("service/second -n shop", "NotServed");
     // A node waits up to 30 s, in which another could write it.
     let limit = Duration::from_secs(60);
-    within(limit, "the event", agent, || !of_second().is_empty());
+    agent.within(limit, "the event", || !of_second().is_empty());
     let [taken] = &of_second()[..] else {
         panic!("{:?}", of_second())
     };
@@ -132,25 +138,74 @@ fn changes_are_followed_and_events_written(world: &World, server: &Server<'_>, a
 }
 
 fn an_outage_of_the_server_is_outlived(world: &World, server: &mut Server<'_>, agent: &Agent) {
-    let answers = |to: &str| world.connect(to).is_ok();
     let mut open = world.connect(CART).expect("an answer");
     let said = || agent.log().matches("WARN API server").count();
     let before = said();
-    server.kill();
-    eventually("it is reported", agent, || {
-        said() > before && agent.health().1.contains("cannot be followed")
+    server.0.kill();
+    agent.eventually("it is reported", || {
+        said() > before && agent.reports("cannot be followed")
     });
     assert_eq!(agent.health().0, 200, "the datapath is as it was");
-    assert!(answers(CART));
+    assert!(world.answers(CART));
     a_server_that_is_away_is_named(world, &server.kubeconfig());
     assert_eq!(open.echo("without a server"), "without a server");
-    server.revive();
-    server.apply(service("more", "172.30.1.2"));
+    server.0.revive().expect("the server is back");
+    server.apply(Service::new("more", "172.30.1.2"));
     server.kubectl("delete service cart -n shop");
-    eventually("what came", agent, || answers(MORE));
-    eventually("what went", agent, || !answers(CART));
-    eventually("the fault has ended", agent, || {
-        !agent.health().1.contains("cannot be followed")
+    agent.eventually("what came", || world.answers(MORE));
+    agent.eventually("what went", || !world.answers(CART));
+    agent.eventually("the fault has ended", || {
+        !agent.reports("cannot be followed")
     });
     assert_eq!(open.echo("its service is gone"), "its service is gone");
+}
+
+/// Starts kube-proxy on the node of a world.
+fn start_kube_proxy(world: &World, kubeconfig: &str) -> KubeProxy {
+    let program = env::var("KUBE_PROXY").expect("the program; `cargo xtask test` names it");
+    let (node, program, kubeconfig) = (world.node(), program.as_ref(), kubeconfig.as_ref());
+    let started = KubeProxy::start(node, program, "nftables", None, kubeconfig);
+    started.expect("kube-proxy")
+}
+
+fn wait_ends_with_kube_proxys_rules(world: &World, server: &Server<'_>) {
+    let has_rules = || world.tool("nft", "list ruleset").contains("172.30.1.1");
+    // The rules of an earlier kube-proxy prove nothing to `wait`.
+    let earlier = start_kube_proxy(world, &server.kubeconfig());
+    wait(LIMIT, "its rules", String::new, has_rules);
+    drop(earlier);
+    let mut command = Command::new(BINARY);
+    let metrics = METRICS.to_string();
+    let flags = ["wait", "--kube-proxy", "--kube-proxy-metrics", &metrics];
+    let mut waiting = world.begin(command.args(flags).stdout(Stdio::null()));
+    sleep(Duration::from_secs(3));
+    let state = waiting.try_wait().expect("its state");
+    assert_eq!(state, None, "kube-proxy does not run");
+    let kube_proxy = start_kube_proxy(world, &server.kubeconfig());
+    assert!(waiting.wait().expect("its end").success());
+    assert!(has_rules());
+    drop(kube_proxy);
+    world.nft("flush ruleset\n");
+}
+
+fn dead_connections_are_replaced(world: &World, server: &Server<'_>, agent: &Agent) {
+    let pid = format!("pid={},", agent.pid());
+    let open = world.tool("ss", "-tnpH state established");
+    let open = open.lines().filter(|line| line.contains(&pid));
+    let own_port = |line: &str| {
+        let own = line.split_whitespace().nth(2).expect("its own end");
+        own.rsplit_once(':').expect("a port").1.to_owned()
+    };
+    let ports = open.map(own_port).collect::<Vec<_>>().join(",");
+    // Without FIN or RST: as when the server loses power.
+    world.nft(&format!(
+        "table inet dead {{\n chain out {{ type filter hook output priority 0;\n\
+         tcp sport {{ {ports} }} drop\n tcp dport {{ {ports} }} drop\n }}\n}}\n"
+    ));
+    server.apply(Service::new("late", "172.30.1.4"));
+    let begun = Instant::now();
+    agent.within(LIMIT, "the change", || world.lists("172.30.1.4"));
+    let took = begun.elapsed();
+    assert!(took > Duration::from_secs(5), "the connection was not dead");
+    world.nft("delete table inet dead\n");
 }

@@ -2,15 +2,7 @@
 //! An agent with a configuration file: it reads the file as kube-proxy does, and follows its
 //! changes while connections go on.
 
-use std::{
-    fs,
-    net::TcpStream,
-    os::unix::fs::symlink,
-    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
-    time::Duration,
-};
+use std::{fs, net::TcpStream, os::unix::fs::symlink, sync::atomic::AtomicBool, time::Duration};
 
 use lab::node::{
     netns::NetNs,
@@ -19,22 +11,18 @@ use lab::node::{
 use serde_json::Value as Json;
 
 use crate::{
-    agent::{Agent, eventually, within},
-    attachments::CART,
-    connection::{Open, listen},
-    objects::{Service, service},
-    world::{World, at, complete},
+    agent::Agent,
+    connection::{Open, beside, listen},
+    objects::Service,
+    world::{CART, NODE_PORT, World, at, complete},
 };
 
-const NODE_PORT: &str = "10.40.0.1:30001";
 const LOOPBACK_PORT: &str = "127.0.0.1:30001";
 const HEALTH_CHECK: &str = "10.40.0.1:31700";
+/// The paths of the server at [`METRICS`].
+const OF_METRICS: &str = "/metrics, /configz and /warnings";
 /// A change of the file takes effect within this time, even on a busy machine.
 const SOON: Duration = Duration::from_secs(60);
-
-fn soon(what: &str, agent: &Agent, so: impl FnMut() -> bool) {
-    within(SOON, what, agent, so);
-}
 
 fn configz(agent: &Agent) -> Json {
     let answer: Json = serde_json::from_str(&agent.metrics("/configz")).expect("JSON");
@@ -56,7 +44,7 @@ fn descriptors(agent: &Agent) -> usize {
 /// Replaces the file by one with these settings and those of every agent here, as the kubelet
 /// replaces a mounted ConfigMap: by another symbolic link.
 pub(crate) fn replace(world: &World, settings: &str) {
-    let folder = world.folder();
+    let folder = world.folder.path();
     let (new, link) = (folder.join("new-config"), folder.join("new-link"));
     let number = fs::read_dir(folder).expect("the folder").count();
     let data = folder.join(format!("data{number}.yaml"));
@@ -69,49 +57,48 @@ pub(crate) fn replace(world: &World, settings: &str) {
 #[test]
 fn a_changed_configuration_file_takes_effect_and_connections_go_on() {
     let world = World::serving();
-    let checked = Service::new("lane", "172.30.1.3").checked_at(31700);
-    world.write("lane.yaml", checked);
+    world.publish(Service::new("lane", "172.30.1.3").checked_at(31700));
     let agent = a_server_port_in_use_is_logged_and_retried_while_services_work(&world);
     let pid = agent.pid();
-    soon("its health can be asked", &agent, || {
-        listens(world.client(), HEALTH_CHECK)
+    agent.within(SOON, "its health can be asked", || {
+        listens(&world.client, HEALTH_CHECK)
     });
     let mut open = world.connect(CART).expect("served");
     assert_eq!(open.echo("first"), "first");
-    assert!(world.connect(NODE_PORT).is_ok());
+    assert!(world.answers(NODE_PORT));
     assert!(world.connect_from_node(LOOPBACK_PORT).is_ok());
     assert_eq!(configz(&agent)["mode"], "iptables");
 
     replace(&world, "nodePortAddresses: [192.0.2.0/24]\n");
-    soon("it has changed at once", &agent, || {
+    agent.within(SOON, "it has changed at once", || {
         configz(&agent)["nodePortAddresses"][0] == "192.0.2.0/24"
     });
-    soon("the node port is closed", &agent, || {
-        world.connect(NODE_PORT).is_err()
+    agent.within(SOON, "the node port is closed", || {
+        !world.answers(NODE_PORT)
     });
-    soon("the health check port, too", &agent, || {
-        !listens(world.client(), HEALTH_CHECK)
+    agent.within(SOON, "the health check port, too", || {
+        !listens(&world.client, HEALTH_CHECK)
     });
     let nowhere = "nodePortAddresses: no address of this node is in 192.0.2.0/24, so IPv4 node ports are served nowhere";
     agent.says(&[nowhere]);
     assert!(agent.metrics("/warnings").contains("served nowhere"));
     let _late = world.host("late 192.0.2.7/24", "eth0");
     let limit = Duration::from_secs(5);
-    within(limit, "both are open at a new address", &agent, || {
-        listens(world.node(), "192.0.2.7:31700") && world.connect("192.0.2.7:30001").is_ok()
+    agent.within(limit, "both are open at a new address", || {
+        listens(world.node(), "192.0.2.7:31700") && world.answers("192.0.2.7:30001")
     });
-    soon("the warning is gone", &agent, || {
+    agent.within(SOON, "the warning is gone", || {
         !agent.metrics("/warnings").contains("served nowhere")
     });
-    assert!(!listens(world.client(), HEALTH_CHECK));
+    assert!(!listens(&world.client, HEALTH_CHECK));
 
     replace(&world, "iptables: {localhostNodePorts: false}\n");
-    soon(
+    agent.within(
+        SOON,
         "the node port is open, and on loopback closed",
-        &agent,
-        || world.connect(NODE_PORT).is_ok() && world.connect_from_node(LOOPBACK_PORT).is_err(),
+        || world.answers(NODE_PORT) && world.connect_from_node(LOOPBACK_PORT).is_err(),
     );
-    assert!(listens(world.client(), HEALTH_CHECK));
+    assert!(listens(&world.client, HEALTH_CHECK));
     assert!(!agent.log().contains("starts anew"), "{}", agent.log());
     assert_eq!(open.echo("second"), "second");
 
@@ -119,43 +106,33 @@ fn a_changed_configuration_file_takes_effect_and_connections_go_on() {
         &world,
         "{nodePortAddresses: [192.0.2.0/24], portolan: {logLevel: debug}}\n",
     );
-    soon("it says more", &agent, || {
+    agent.within(SOON, "it says more", || {
         agent.log().contains("portolan.logLevel, in force now")
     });
-    world.write("till.yaml", service("till", "172.30.1.2"));
-    soon("each sync", &agent, || agent.log().contains("DEBUG synced"));
+    world.publish(Service::new("till", "172.30.1.2"));
+    agent.within(SOON, "each sync", || agent.log().contains("DEBUG synced"));
 
     replace(&world, "nodePortAddresses: [192.0.2/24]\n");
-    soon("it is named", &agent, || {
+    agent.within(SOON, "it is named", || {
         agent
             .log()
             .contains("cannot be used: nodePortAddresses: \"192.0.2/24\" is not")
     });
     assert_eq!(agent.health().0, 200, "{}", agent.log());
     assert_eq!(configz(&agent)["nodePortAddresses"][0], "192.0.2.0/24");
-    assert!(world.connect(NODE_PORT).is_err(), "it stays closed");
+    assert!(!world.answers(NODE_PORT), "it stays closed");
 
     let before = descriptors(&agent);
-    let end = AtomicBool::new(false);
-    let (client, cgroup) = (world.client(), world.cgroup());
+    let (client, cgroup) = (&world.client, &world.cgroup);
     // The client stays the same, so that it meets its own earlier connections.
-    let connect = || {
-        let connected = cgroup.inside(|| Open::keep_connecting(client, CART, &end));
+    let connecting = |done: &AtomicBool| {
+        let connected = cgroup.inside(|| Open::keep_connecting(client, CART, done));
         connected.expect("enter the cgroup")
     };
-    thread::scope(|scope| {
-        let connecting = scope.spawn(connect);
-        let begun_anew = catch_unwind(AssertUnwindSafe(|| {
-            start_anew_twice(&world, &agent, &mut open);
-        }));
-        // Also after a failure: the other thread waits for it.
-        end.store(true, Ordering::Relaxed);
-        begun_anew.unwrap_or_else(|failure| resume_unwind(failure));
-        let connected: u32 = connecting.join().expect("no connection failed");
-        assert!(connected > 10, "{connected}");
-    });
+    let connected = beside(connecting, || start_anew_twice(&world, &agent, &mut open));
+    assert!(connected > 10, "{connected}");
     assert_eq!(agent.pid(), pid, "the same process");
-    soon("nothing is left open", &agent, || {
+    agent.within(SOON, "nothing is left open", || {
         descriptors(&agent) <= before
     });
     assert!(agent.stop().success());
@@ -169,20 +146,20 @@ fn start_anew_twice(world: &World, agent: &Agent, open: &mut Open) {
         let (answers, plane) = [(true, "host"), (false, "all")][round - 1];
         let settings = format!("answerPing: {answers}, socketBalancing: {plane}");
         replace(world, &format!("portolan: {{{settings}}}\n"));
-        soon("it starts anew", agent, || {
+        agent.within(SOON, "it starts anew", || {
             agent.log().matches("starts anew").count() == round
         });
         // The old agent still answers until it has ended.
-        soon("it is in force", agent, || {
+        agent.within(SOON, "it is in force", || {
             let answer = agent.get(METRICS, "/configz");
             answer.is_ok_and(|(_, text)| text.contains(&format!("\"answerPing\":{answers}")))
         });
         agent.wait_for(7);
         let ping = ["-n", "-c", "2", "-i", "0.2", "-W", "2", "172.30.1.1"];
-        let answered = world.client().feed("ping", &ping, "").is_ok();
+        let answered = world.client.feed("ping", &ping, "").is_ok();
         assert_eq!(answered, answers, "{}", agent.log());
         assert_eq!(open.echo("third"), "third");
-        assert!(world.connect(CART).is_ok() && world.connect(NODE_PORT).is_ok());
+        assert!(world.answers(CART) && world.answers(NODE_PORT));
     }
 }
 
@@ -190,25 +167,19 @@ fn a_server_port_in_use_is_logged_and_retried_while_services_work(world: &World)
     let node = world.node();
     let (health, metrics) = (listen(node, HEALTH), listen(node, METRICS));
     let agent = world.spawn(&["--config", &world.configure("bindAddress: 0.0.0.0\n")]);
-    eventually("services are served", &agent, || {
-        world.connect(CART).is_ok()
-    });
+    agent.eventually("services are served", || world.answers(CART));
     let log = agent.log();
     for (setting, address, paths) in [
         ("healthzBindAddress", HEALTH, "/healthz and /livez"),
-        (
-            "metricsBindAddress",
-            METRICS,
-            "/metrics, /configz and /warnings",
-        ),
+        ("metricsBindAddress", METRICS, OF_METRICS),
     ] {
         let named =
             format!("{setting} {address}: {paths} cannot be served: Address already in use");
         assert_eq!(log.matches(&named).count(), 1, "{log}");
     }
     drop((health, metrics));
-    eventually("it answers", &agent, || agent.health().0 == 200);
-    soon("no warning is left", &agent, || {
+    agent.eventually("it answers", || agent.health().0 == 200);
+    agent.within(SOON, "no warning is left", || {
         let answer = agent.get(METRICS, "/metrics");
         answer.is_ok_and(|(_, text)| text.contains("portolan_warnings 0\n"))
     });
@@ -219,15 +190,14 @@ fn with_hard_fail_a_port_in_use_ends_the_agent(world: &World) {
     let _taken = listen(world.node(), METRICS);
     let (is_well, said) = world.spawn(&["--bind-address-hard-fail"]).wait_for_end();
     assert!(!is_well);
-    let named =
-        format!("metricsBindAddress {METRICS}: /metrics, /configz and /warnings cannot be served");
+    let named = format!("metricsBindAddress {METRICS}: {OF_METRICS} cannot be served");
     assert!(said.contains(&named), "{said}");
     assert!(said.contains("bindAddressHardFail is set"), "{said}");
 }
 
 fn json_logs_are_one_object_a_line(world: &World) {
     let text = "logging: {format: json}\nmode: nftables\nbindAddress: '::'\n";
-    let agent = world.start_configured(7, text);
+    let agent = world.start_configured(text);
     let at = "[::1]:10249".parse().expect("an address");
     let (status, text) = agent.get(at, "/configz").expect("it listens by IPv6");
     assert!(
@@ -236,8 +206,8 @@ fn json_logs_are_one_object_a_line(world: &World) {
     );
     let (status, text) = agent.get(at, "/healthz").expect("it listens");
     assert_eq!((status, text.as_str()), (200, "ok"));
-    fs::remove_file(world.folder().join("config.yaml")).expect("the file");
-    soon("its absence is named", &agent, || {
+    fs::remove_file(world.path("config.yaml")).expect("the file");
+    agent.within(SOON, "its absence is named", || {
         agent.log().contains("cannot read the configuration file")
     });
     let log = agent.log();

@@ -5,6 +5,7 @@ use std::{
     io::{self, BufRead, BufReader, ErrorKind, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket},
     os::fd::AsRawFd,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     process::Command,
     sync::{
         Arc,
@@ -54,9 +55,8 @@ impl Open {
     /// Connects from a pod to a server that echoes.
     pub(crate) fn connect(pod: &NetNs, to: &str) -> io::Result<Self> {
         let to: SocketAddr = to.parse().expect("an address and port");
-        let stream = pod
-            .enter(|| TcpStream::connect_timeout(&to, ANSWER))
-            .expect("enter the pod")?;
+        let stream = pod.enter(|| TcpStream::connect_timeout(&to, ANSWER));
+        let stream = stream.expect("enter the pod")?;
         stream.set_read_timeout(Some(ANSWER))?;
         let mut open = Self(BufReader::new(stream));
         let answer = open.echo("hello");
@@ -104,10 +104,24 @@ impl Open {
     }
 }
 
+/// Does `job` on another thread while `work` runs, and tells it the end, also if `work` panics.
+/// Returns what the job returns.
+pub(crate) fn beside<T: Send>(job: impl FnOnce(&AtomicBool) -> T + Send, work: impl FnOnce()) -> T {
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let job = scope.spawn(|| job(&done));
+        let worked = catch_unwind(AssertUnwindSafe(work));
+        done.store(true, Ordering::Relaxed);
+        worked.unwrap_or_else(|failure| resume_unwind(failure));
+        job.join().expect("no failure beside the work")
+    })
+}
+
 /// A connection on which both directions carry data all the time, until a test ends it: numbers are
 /// sent whatever comes back, and must come back in order.
 pub(crate) struct Talk {
-    port: u16,
+    /// The client's source port.
+    pub(crate) port: u16,
     over: Arc<AtomicBool>,
     received: Arc<AtomicU32>,
     sending: JoinHandle<u32>,
@@ -169,11 +183,6 @@ impl Talk {
             );
             thread::sleep(Duration::from_millis(1));
         }
-    }
-
-    /// The client's source port.
-    pub(crate) fn port(&self) -> u16 {
-        self.port
     }
 
     /// Closes the connection; every line must have come back.
@@ -260,16 +269,8 @@ pub(crate) fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> usize {
     }
 }
 
-/// A process that is running; dropping this kills it.
-pub(crate) struct Sleeping {
-    _process: Killed,
-}
-
-impl Sleeping {
-    /// Starts a process in a pod: by it, others see the pod's network namespace.
-    pub(crate) fn in_pod(pod: &NetNs) -> Self {
-        let process = pod.enter(|| Command::new("sleep").arg("3600").spawn());
-        let _process = Killed(process.expect("the pod").expect("it runs"));
-        Self { _process }
-    }
+/// Starts a process in a pod: by it, others see the pod's network namespace.
+pub(crate) fn sleep_in(pod: &NetNs) -> Killed {
+    let process = pod.enter(|| Command::new("sleep").arg("3600").spawn());
+    Killed(process.expect("the pod").expect("it runs"))
 }

@@ -11,14 +11,14 @@ use std::{
 use nix::sys::socket::{setsockopt, sockopt::UdpGsoSegment};
 
 use crate::{
-    agent::{Agent, eventually},
+    agent::Agent,
     connection::{ask, asking_at, receive},
     past_the_stack::RENEWALS,
     world::World,
 };
 
 fn wait_until_past(world: &World, agent: &Agent, socket: &UdpSocket) {
-    eventually("datagrams leave past the stack", agent, || {
+    agent.eventually("datagrams leave past the stack", || {
         ask(socket, "question");
         let before = world.forwarded();
         (0..20).for_each(|_| ask(socket, "question"));
@@ -60,7 +60,7 @@ pub(crate) fn small_fragmented_and_batched_datagrams_pass_while_records_are_rene
     agent: &Agent,
 ) {
     for to in ["172.30.1.9:53", "10.40.1.20:8080"] {
-        let socket = asking_at(world.client(), to);
+        let socket = asking_at(&world.client, to);
         wait_until_past(world, agent, &socket);
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_secs(10) {

@@ -7,7 +7,10 @@ use std::{collections::BTreeMap, fs::File, io::Read};
 use flate2::read::GzDecoder;
 use serde_json::Value;
 
-use crate::{agent::Agent, attachments::CART, world::World};
+use crate::{
+    agent::Agent,
+    world::{CART, World},
+};
 
 /// The files of an archive by name, without its folder.
 fn unpack(path: &str) -> BTreeMap<String, String> {
@@ -33,7 +36,7 @@ const OF_AGENT: &str = "agent/configz.json agent/healthz.json agent/livez.json a
 /// Writes an archive; returns its files and what the command says.
 fn dumped(world: &World, name: &str) -> (BTreeMap<String, String>, String) {
     let path = world.path(name);
-    let output = world.ask(&["dump", &path]);
+    let output = world.ask(&format!("dump {path}"));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{said}");
     let files = unpack(&path);

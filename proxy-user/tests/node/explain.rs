@@ -4,50 +4,36 @@
 
 use std::{io::ErrorKind, process::Output};
 
-use lab::node::{netns::NetNs, pod::plug};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::{
-    agent::{Agent, eventually},
-    commands::printed,
+    agent::Agent,
+    commands::Report,
     connection::serve,
     objects::{Service, endpoint, pod_endpoint},
     repair::detach,
     server::Server,
-    world::World,
+    world::{CART, CLIENT, NODE_PORT, SERVER, World},
 };
 
-/// The address of the client pod.
-const CLIENT: &str = "10.40.1.10";
 /// The address of a client outside the node that is no pod.
 pub(crate) const OUTSIDE: &str = "198.51.100.7";
-const CART: &str = "172.30.1.1:80";
 
-pub(crate) fn run(world: &World, flags: &[&str]) -> Output {
-    let mut command = world.asking(&[&["explain"], flags].concat());
+pub(crate) fn run(world: &World, flags: &str) -> Output {
+    let mut command = world.asking(&format!("explain {flags}"));
     world.output(command.env_remove("KUBECONFIG"))
 }
 
-/// The exit status and the report of `portolan explain`.
-struct Said(i32, Value);
-
-fn explain(world: &World, from: &str, to: &str, flags: &[&str]) -> Said {
-    let words = ["--from", from, "--to", to, "--output", "json"];
-    let output = run(world, &[&words, flags].concat());
-    Said(output.status.code().expect("a status"), printed(&output))
+fn explain(world: &World, from: &str, to: &str, flags: &str) -> Report {
+    let line = format!("--from {from} --to {to} --output json {flags}");
+    Report::of(&run(world, &line))
 }
 
-impl Said {
+impl Report {
     /// Expects that something is in the way, in these words.
     #[track_caller]
     fn finds(&self, words: &str) {
-        let findings = self.1["findings"].as_array().expect("findings");
-        let is_it = |finding: &Value| {
-            let text = |key: &str| finding[key].as_str().unwrap_or_default();
-            let said = format!("{}: {}", text("about"), text("found"));
-            finding["level"] == "in-the-way" && said.contains(words)
-        };
-        assert!(findings.iter().any(is_it), "{words}: {:#}", self.1);
+        assert!(self.count("in-the-way", words) > 0, "{words}: {:#}", self.1);
     }
     /// Expects this outcome, and that portolan's part is in order.
     #[track_caller]
@@ -55,13 +41,6 @@ impl Said {
         let is_it = self.0 == 4 && self.1["outcome"] == outcome;
         assert!(is_it, "{outcome}, and not {}: {:#}", self.0, self.1);
     }
-}
-
-/// Connects a client that is no pod to the node.
-pub(crate) fn outside(world: &World) -> NetNs {
-    let outside = NetNs::new("outside").expect("run as root");
-    plug(world.node(), &outside, &[OUTSIDE]).expect("joined");
-    outside
 }
 
 /// A service with more endpoints: one not ready, one terminating, one that is the client.
@@ -77,51 +56,48 @@ pub(crate) fn cart() -> Service {
 #[test]
 fn explain_reads_the_maps_without_an_agent() {
     let world = World::build();
-    world.write("cart.yaml", cart());
+    world.publish(cart());
     let sticky = Service::new("sticky", "172.30.1.5").sticky();
     let both = ["10.40.1.21", "10.40.1.20"].map(endpoint);
-    world.write("sticky.yaml", sticky.endpoints(both.into()));
+    world.publish(sticky.endpoints(both.into()));
     // The server pod answers at both.
     let add = "address add 10.40.1.21/32 dev eth0\n";
-    world.server().ip(add).expect("an address");
-    let interface = world.server_interface();
+    world.server.ip(add).expect("an address");
+    let interface = world.interface_to(SERVER);
     world.ip(&format!("route add 10.40.1.21/32 dev {interface}"));
-    serve(world.server(), "10.40.1.21:8080");
-    let _outside = outside(&world);
-    assert!(world.start_by_stack(7).stop().success());
+    serve(&world.server, "10.40.1.21:8080");
+    let _outside = world.pod(OUTSIDE);
+    assert!(world.start_by_stack().stop().success());
     the_report_on_the_page_is_printed(&world);
 
     let to = "172.30.1.5:80";
     let mut open = world.connect(to).expect("served");
-    let said = explain(&world, CLIENT, to, &[]);
+    let said = explain(&world, CLIENT, to, "");
     said.is_clean("forwarded_new");
     let held = said.1["affinity"].as_str().expect("words").to_owned();
     let flow = world.flows().remove(0);
     let expected = format!("held to {}, for ", flow.backend);
     assert!(held.starts_with(&expected), "{held}");
     let from = flow.client.to_string();
-    let said = explain(&world, &from, to, &[]);
+    let said = explain(&world, &from, to, "");
     said.is_clean("forwarded_hit");
     assert_eq!(said.1["flow"]["state"], "established");
     assert_eq!(open.echo("still here"), "still here");
 
-    let index = world.index(&world.client_interface());
+    let index = world.index(&world.interface_to(CLIENT));
     for hook in ["ingress", "egress"] {
         detach(&world, &format!("{index}-{hook}"));
-        let said = explain(&world, CLIENT, CART, &[]);
         let missing = format!("no program of portolan's is attached at {hook}");
-        said.finds(&missing);
-        assert_eq!(said.0, 3, "{:#}", said.1);
+        explain(&world, CLIENT, CART, "").ends(3).finds(&missing);
     }
     detach(&world, "cgroup-connect_v4");
-    let said = explain(&world, "node", CART, &[]);
-    said.finds("socket hooks: not attached: connect_v4");
+    explain(&world, "node", CART, "").finds("socket hooks: not attached: connect_v4");
 }
 
 fn the_report_on_the_page_is_printed(world: &World) {
     let folder = world.manifests();
-    let question = ["--from", OUTSIDE, "--to", "10.40.0.1:30001"];
-    let output = run(world, &[&question[..], &["--manifests", &folder]].concat());
+    let question = format!("--from {OUTSIDE} --to {NODE_PORT} --manifests {folder}");
+    let output = run(world, &question);
     assert_eq!(output.status.code(), Some(4), "{output:?}");
     let text = String::from_utf8(output.stdout).expect("text");
     let incoming = world.interface_to(OUTSIDE);
@@ -177,7 +153,7 @@ pub(crate) fn pods_and_reasons_come_from_the_api_server(
     account: &str,
 ) {
     let [unready, none] = ["172.30.2.7:80", "172.30.2.8:80"];
-    eventually("they are refused", agent, || {
+    agent.eventually("they are refused", || {
         [unready, none].iter().all(|to| {
             let said = world.connect(to).map(drop);
             said.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
@@ -186,16 +162,15 @@ pub(crate) fn pods_and_reasons_come_from_the_api_server(
     let _open = world.connect(CART).expect("served");
     let kubeconfig = server.kubeconfig();
     let admin = kubeconfig.as_str();
-    let flags = ["--kubeconfig", admin];
-    let said = explain(world, "pod/shop/buyer", "service/shop/cart", &flags);
-    assert_eq!(said.0, 4, "{:#}", said.1);
+    let flags = format!("--kubeconfig {admin}");
+    let said = explain(world, "pod/shop/buyer", "service/shop/cart", &flags).ends(4);
     assert_eq!(said.1["client"], "pod/shop/buyer (10.40.1.10)");
     let rows = said.1["endpoints"].as_array().expect("endpoints");
     let names: Vec<_> = rows.iter().filter_map(|row| row["pod"].as_str()).collect();
     for name in ["shop/cart-a", "shop/cart-new"] {
         assert!(names.contains(&name), "{rows:?}");
     }
-    let flows = world.json(&[&["flows", "cart"], &flags[..]].concat());
+    let flows = world.json(&format!("flows cart {flags}"));
     assert_eq!(flows[0]["clientPod"], "shop/buyer", "{flows}");
     let probe = "not ready: the readiness probe of container one fails";
     for (account, to, words) in [
@@ -208,7 +183,6 @@ pub(crate) fn pods_and_reasons_come_from_the_api_server(
         (account, unready, probe),
         (account, none, "its EndpointSlices list no endpoint"),
     ] {
-        let said = explain(world, CLIENT, to, &["--kubeconfig", account]);
-        said.finds(words);
+        explain(world, CLIENT, to, &format!("--kubeconfig {account}")).finds(words);
     }
 }

@@ -4,10 +4,11 @@
 
 use std::fs;
 
-use crate::{agent::eventually, objects::service, world::World};
+use crate::{
+    objects::Service,
+    world::{NODE_PORT, World},
+};
 
-/// A node port, because a pod's packets to it are masqueraded.
-const NODE_PORT: &str = "10.40.0.1:30001";
 const ACCEPTS: &str = "portolan: {acceptForward: true, forwarding: stack}\n";
 const NFT: &str = "table inet firewall {
     chain forward {
@@ -20,15 +21,16 @@ const NFT: &str = "table inet firewall {
 #[test]
 fn dropping_chains_are_logged_or_get_accept_rules_and_those_of_iptables_legacy_are_logged() {
     let world = World::serving();
-    world.write("gone.yaml", service("gone", "172.30.1.2"));
+    world.publish(Service::new("gone", "172.30.1.2"));
     world.nft(NFT);
     world.tool("iptables-nft", "--policy FORWARD DROP");
     let rules = || world.tool("nft", "--stateless list ruleset");
-    let is_served = || world.connect(NODE_PORT).is_ok();
+    // A pod's packets to a node port are masqueraded.
+    let is_served = || world.answers(NODE_PORT);
     let is_free = || !rules().contains("portolan: ");
     let before = rules();
-    let agent = world.start_configured(7, ACCEPTS);
-    eventually("it is accepted", &agent, is_served);
+    let agent = world.start_configured(ACCEPTS);
+    agent.eventually("it is accepted", is_served);
     assert!(!agent.log().contains("WARN"), "{}", agent.log());
     let with_rules = rules();
     assert_eq!(with_rules.matches("portolan: ").count(), 4, "{with_rules}");
@@ -38,14 +40,14 @@ fn dropping_chains_are_logged_or_get_accept_rules_and_those_of_iptables_legacy_a
     ] {
         world.tool(tool, words);
         assert!(!is_served(), "it drops after {words}");
-        eventually("it is accepted again", &agent, is_served);
+        agent.eventually("it is accepted again", is_served);
     }
     world.nft("add rule inet firewall forward ip saddr 192.0.2.1 accept\n");
     assert!(agent.stop().success());
     // The next agent finds the rules and maps of the first, and names what it cannot change.
     let with_rules = rules();
     world.tool("iptables-legacy", "--policy FORWARD DROP");
-    let agent = world.start_configured(7, ACCEPTS);
+    let agent = world.start_configured(ACCEPTS);
     agent.logs("ready planned=2 written=0");
     assert_eq!(rules(), with_rules);
     let command = "iptables-legacy -I FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT";
@@ -67,11 +69,9 @@ fn dropping_chains_are_logged_or_get_accept_rules_and_those_of_iptables_legacy_a
     world.tool("iptables-legacy", "--policy FORWARD ACCEPT");
 
     fs::remove_file(world.path("manifests/gone.yaml")).expect("removed");
-    let agent = world.start_by_stack(7);
-    eventually("what went meanwhile is gone", &agent, || {
-        !world.told(&["services"]).contains("shop/gone")
-    });
-    eventually("they go with the setting", &agent, is_free);
+    let agent = world.start_by_stack();
+    agent.eventually("what went meanwhile is gone", || !world.lists("shop/gone"));
+    agent.eventually("they go with the setting", is_free);
     for chain in ["inet firewall forward", "ip filter FORWARD"] {
         let parts = ["its policy drops", "acceptForward: true", "0x4000"];
         agent.says(&[&["WARN", chain][..], &parts].concat());
@@ -81,8 +81,8 @@ fn dropping_chains_are_logged_or_get_accept_rules_and_those_of_iptables_legacy_a
     assert!(agent.stop().success());
     assert_eq!(rules(), before, "nobody has asked for rules");
 
-    let agent = world.start_configured(7, ACCEPTS);
-    eventually("they are there", &agent, || rules() == with_rules);
+    let agent = world.start_configured(ACCEPTS);
+    agent.eventually("they are there", || rules() == with_rules);
     assert!(agent.stop().success());
     assert!(world.cleanup(&[]).wait().expect("it ends").success());
     assert!(is_free(), "{}", rules());

@@ -11,8 +11,8 @@ use std::{
 use lab::node::etcd::{self, Record};
 
 use crate::{
-    agent::{Agent, eventually, wait, within},
-    objects::service,
+    agent::{Agent, wait},
+    objects::Service,
     server::{Server, prepare},
     world::World,
 };
@@ -72,7 +72,7 @@ fn routes_and_services_of_gateways_are_served_and_their_status_written_with_the_
     the_policy_in_deploy_limits_the_addresses_of_gateways(&server);
     server.kubectl("delete gateway --all -n shop");
     server.kubectl("delete gatewayclass l4");
-    assert!(world.connect("172.30.1.1:80").is_ok());
+    assert!(world.answers("172.30.1.1:80"));
     assert!(agent.stop().success());
     assert_eq!(server.kubectl(HOLDER), "", "the lease is given up");
 }
@@ -108,10 +108,9 @@ fn a_route_leads_to_its_service_and_status_and_event_say_what_is_missing(
     server: &Server<'_>,
     agent: &Agent,
 ) {
-    let answers = |to: &str| world.connect(to).is_ok();
     server.apply(gateway("edge", ADDRESS, 9000) + &route("cart", "edge", CART));
-    eventually("the route", agent, || answers(EDGE));
-    within(ELECTED, "the status", agent, || {
+    agent.eventually("the route", || world.answers(EDGE));
+    agent.within(ELECTED, "the status", || {
         condition(server, "gateway edge", "Programmed") == "True Programmed"
             && condition(server, "tcproute cart", "Accepted") == "True Accepted"
             && condition(server, "tcproute cart", "ResolvedRefs") == "True ResolvedRefs"
@@ -119,7 +118,7 @@ fn a_route_leads_to_its_service_and_status_and_event_say_what_is_missing(
     let of_class = server.kubectl("get gatewayclass l4 -o=jsonpath={.status.conditions[*].status}");
     assert_eq!(of_class, "True");
     assert_eq!(server.kubectl(HOLDER), "node-a");
-    let shown = world.told(&["services"]);
+    let shown = world.told("services");
     assert!(shown.contains("shop/gateway:edge"), "{shown}");
 
     // Half of the route goes to a Service that does not exist; the next route is served all the
@@ -128,8 +127,8 @@ fn a_route_leads_to_its_service_and_status_and_event_say_what_is_missing(
     server.apply(route("cart", "edge", &format!("{CART}, {missing}")));
     let other = gateway("other", ADDRESS, 9001) + &route("other", "other", CART);
     server.apply(other);
-    eventually("the other", agent, || answers("198.51.100.7:9001"));
-    within(ELECTED, "the missing backend", agent, || {
+    agent.eventually("the other", || world.answers("198.51.100.7:9001"));
+    agent.within(ELECTED, "the missing backend", || {
         condition(server, "tcproute cart", "ResolvedRefs") == "False BackendNotFound"
     });
     // So many connections are refused, at sockets of the node, too.
@@ -141,7 +140,7 @@ fn a_route_leads_to_its_service_and_status_and_event_say_what_is_missing(
         assert!(is_half, "{errors:?}: {}", agent.log());
     }
     // A node waits up to 30 s, in which another could write the event.
-    within(Duration::from_secs(60), "the event", agent, || {
+    agent.within(Duration::from_secs(60), "the event", || {
         events(server, "cart").starts_with("Warning ")
     });
     let [event, log] = [events(server, "cart"), agent.log()];
@@ -151,16 +150,14 @@ fn a_route_leads_to_its_service_and_status_and_event_say_what_is_missing(
     }
     assert_eq!(events(server, "other"), "");
     // A Service that comes is found.
-    server.apply(service("none", "172.30.1.77"));
-    within(ELECTED, "it is resolved", agent, || {
+    server.apply(Service::new("none", "172.30.1.77"));
+    agent.within(ELECTED, "it is resolved", || {
         condition(server, "tcproute cart", "ResolvedRefs") == "True ResolvedRefs"
     });
-    assert_eq!((0..20).filter(|_| answers(EDGE)).count(), 20);
+    assert_eq!((0..20).filter(|_| world.answers(EDGE)).count(), 20);
     server.kubectl("delete gateway edge other -n shop");
     server.kubectl("delete tcproute cart other -n shop");
-    eventually("nothing is left", agent, || {
-        !world.told(&["services"]).contains("gateway:")
-    });
+    agent.eventually("nothing is left", || !world.lists("gateway:"));
 }
 
 fn a_namespace_that_is_being_deleted_is_no_failure(
@@ -173,7 +170,7 @@ fn a_namespace_that_is_being_deleted_is_no_failure(
         "{{apiVersion: v1, kind: Namespace, metadata: {{name: till}}}}\n---\n{gateway}"
     ));
     let made = || server.try_kubectl("get service gateway-edge -n till");
-    eventually("its Service", agent, || made().is_ok());
+    agent.eventually("its Service", || made().is_ok());
     let refused = || {
         let metrics = agent.metrics("/metrics");
         let lines = metrics
@@ -186,16 +183,14 @@ fn a_namespace_that_is_being_deleted_is_no_failure(
     // Nobody here empties the namespace, so this test does, in the worst order.
     server.kubectl("delete namespace till --wait=false");
     server.kubectl("delete service gateway-edge -n till");
-    eventually("the Service is refused", agent, || refused() > before);
+    agent.eventually("the Service is refused", || refused() > before);
     server.kubectl("delete gateway edge -n till");
     let namespace = Record {
         key: "/registry/namespaces/till".to_owned(),
         value: None,
     };
     etcd::store(world.node(), [&namespace]).expect("removed, whatever would keep it");
-    eventually("nothing is left", agent, || {
-        !world.told(&["services"]).contains("gateway:")
-    });
+    agent.eventually("nothing is left", || !world.lists("gateway:"));
     assert!(!agent.log().contains("could not"), "{}", agent.log());
 }
 
@@ -219,37 +214,30 @@ fn a_gateway_without_addresses_has_those_of_its_service(
     agent: &Agent,
 ) {
     server.apply(gateway("edge", "", 9000) + &route("cart", "edge", CART));
-    within(ELECTED, "its Service", agent, || {
+    agent.within(ELECTED, "its Service", || {
         !made(server, ".spec.clusterIP").is_empty()
     });
-    within(ELECTED, "its status", agent, || {
+    agent.within(ELECTED, "its status", || {
         condition(server, "gateway edge", "Programmed") == "False AddressNotAssigned"
     });
     // Load balancers see where traffic can go.
-    within(ELECTED, "its slice", agent, || {
-        slices(server) == "10.40.1.20/8080"
-    });
+    agent.within(ELECTED, "its slice", || slices(server) == "10.40.1.20/8080");
     server.kubectl(r#"patch service gateway-edge -n shop --subresource=status --type=merge --patch {"status":{"loadBalancer":{"ingress":[{"ip":"198.51.100.7"}]}}}"#);
-    eventually("its load balancer's address", agent, || {
-        world.connect(EDGE).is_ok()
-    });
+    agent.eventually("its load balancer's address", || world.answers(EDGE));
     let cluster_ip = made(server, ".spec.clusterIP");
-    assert!(
-        world.connect(&format!("{cluster_ip}:9000")).is_ok(),
-        "{cluster_ip}"
-    );
+    assert!(world.answers(&format!("{cluster_ip}:9000")), "{cluster_ip}");
     let node_port = made(server, ".spec.ports[0].nodePort");
     assert!(
-        world.connect(&format!("10.40.0.1:{node_port}")).is_ok(),
+        world.answers(&format!("10.40.0.1:{node_port}")),
         "{node_port}"
     );
-    within(ELECTED, "its status", agent, || {
+    agent.within(ELECTED, "its status", || {
         condition(server, "gateway edge", "Programmed") == "True Programmed"
     });
     let said = server.kubectl("get gateway edge -n shop -o=jsonpath={.status.addresses[*].value}");
     assert_eq!(said, "198.51.100.7");
     server.kubectl("delete gateway edge -n shop");
-    within(ELECTED, "all is gone", agent, || {
+    agent.within(ELECTED, "all is gone", || {
         made(server, ".spec.clusterIP").is_empty() && slices(server) == "/"
     });
     assert!(!agent.log().contains("could not"), "{}", agent.log());

@@ -15,15 +15,15 @@ use std::{
 };
 
 use datapath::{maps::tables::Table, read::Flow};
-use lab::node::{netns::NetNs, pod::plug};
+use lab::node::{netns::NetNs, process::Killed};
 use proxy_common::{LocalPod, V4, V6, maps};
 use rstest::rstest;
 use socket2::SockRef;
 
 use crate::{
-    agent::{Agent, eventually},
+    agent::Agent,
     configured::replace,
-    connection::{Open, Sleeping, listen},
+    connection::{Open, listen, sleep_in},
     objects::{Service, node_object, pod_endpoint},
     repair::table,
     world::{ROUTER, World},
@@ -35,40 +35,6 @@ const SETTLED: Duration = Duration::from_secs(8);
 const SOON: Duration = Duration::from_secs(30);
 const READY: [bool; 3] = [true, true, false];
 const TERMINATING: [bool; 3] = [false, true, true];
-
-/// The addresses of a family, and whether pods are ports of a bridge.
-#[derive(Clone, Copy)]
-struct Network {
-    node: &'static str,
-    client: &'static str,
-    /// The network of the pods, without the last number: that of the bridge, of the pod that goes,
-    /// and of a pod that stays, are 1, 20 and 30.
-    pods: &'static str,
-    /// The network beyond the uplink.
-    far: &'static str,
-    length: u8,
-    cluster_ip: &'static str,
-    is_bridged: bool,
-}
-
-const V4_BRIDGED: Network = Network {
-    node: "10.40.0.1",
-    client: "10.40.1.10",
-    pods: "10.40.2.",
-    far: "192.0.2.",
-    length: 24,
-    cluster_ip: "172.30.1.1",
-    is_bridged: true,
-};
-const V6_ROUTED: Network = Network {
-    node: "fd00:c0::1",
-    client: "fd00:40:0:1::10",
-    pods: "fd00:40:0:2::",
-    far: "fd00:c1::",
-    length: 64,
-    cluster_ip: "fd00:30::1",
-    is_bridged: false,
-};
 
 fn at(ip: &str, port: u16) -> String {
     let ip: IpAddr = ip.parse().expect("an address");
@@ -86,9 +52,16 @@ const ENDS: [(&str, &str); 4] = [
 /// The node, a client pod, and a client beyond its uplink.
 struct Node {
     // By this process the agent finds the sockets of the client pod.
-    _process: Sleeping,
+    _process: Killed,
     world: World,
-    network: Network,
+    /// Its address.
+    own: &'static str,
+    cluster_ip: &'static str,
+    /// Whether pods are ports of a bridge, and the network of the pods without the last number: the
+    /// bridge, the pod that goes and the one that stays have the numbers 1, 20 and 30.
+    is_bridged: bool,
+    pods: &'static str,
+    length: u8,
     far: NetNs,
     /// The addresses of the pod that goes and of a pod that stays.
     pod: String,
@@ -97,23 +70,39 @@ struct Node {
 }
 
 impl Node {
-    fn new(network: Network) -> Self {
+    /// By IPv4 with a bridge, or by IPv6 with routes.
+    fn new(is_bridged: bool) -> Self {
+        let ([own, client, cluster_ip], [pods, far], length) = match is_bridged {
+            true => (
+                ["10.40.0.1", "10.40.1.10", "172.30.1.1"],
+                ["10.40.2.", "192.0.2."],
+                24,
+            ),
+            false => (
+                ["fd00:c0::1", "fd00:40:0:1::10", "fd00:30::1"],
+                ["fd00:40:0:2::", "fd00:c1::"],
+                64,
+            ),
+        };
         let world = World::bare(&ROUTER);
-        let Network { far, length, .. } = network;
-        world.ip(&format!("address add {} dev lo", network.node));
+        world.ip(&format!("address add {own} dev lo"));
         let ends = [("up0", 1), ("eth0", 9)].map(|(name, n)| format!("{name} {far}{n}/{length}"));
         let outside = world.host(&ends[0], &ends[1]);
         world.ip(&format!("route add default via {far}9 dev up0"));
-        if network.is_bridged {
-            world.add_bridge(&format!("{}1/{length}", network.pods));
+        if is_bridged {
+            world.add_bridge(&format!("{pods}1/{length}"));
         }
-        plug(world.node(), world.client(), &[network.client]).expect("a pod");
-        world.write("node.yaml", node_object(&[network.node], 7));
-        let [pod, other] = ["20", "30"].map(|last| format!("{}{last}", network.pods));
+        world.plug(&world.client, client);
+        world.write("node.yaml", node_object(&[own], 7));
+        let [pod, other] = ["20", "30"].map(|last| format!("{pods}{last}"));
         Self {
-            _process: Sleeping::in_pod(world.client()),
+            _process: sleep_in(&world.client),
             world,
-            network,
+            own,
+            cluster_ip,
+            is_bridged,
+            pods,
+            length,
             far: outside,
             pod,
             other,
@@ -124,17 +113,16 @@ impl Node {
     /// Joins a pod with this address, which echoes. A pod that is routed has an address of no
     /// subnet of the node.
     fn join(&self, address: &str) -> Pod {
-        let namespace = NetNs::new(address).expect("a pod");
-        if self.network.is_bridged {
-            let Network { pods, length, .. } = self.network;
+        let namespace = if self.is_bridged {
             let port = format!("port{}", self.ports.replace(self.ports.get() + 1));
-            let address = format!("{address}/{length}");
-            let gateway = format!("{pods}1");
-            self.world
-                .join_bridge(&namespace, &port, &address, &gateway);
+            let (address, gateway) = (
+                format!("{address}/{}", self.length),
+                format!("{}1", self.pods),
+            );
+            self.world.bridged_pod(&port, &address, &gateway)
         } else {
-            plug(self.world.node(), &namespace, &[address]).expect("a pod");
-        }
+            self.world.pod(address)
+        };
         let listener = listen(&namespace, at(address, 8080));
         let has_ended = Arc::<AtomicBool>::default();
         let ended = Arc::clone(&has_ended);
@@ -150,10 +138,9 @@ impl Node {
         let endpoints = endpoints
             .iter()
             .map(|(address, conditions)| pod_endpoint(address, "cart", *conditions));
-        let cart = Service::new("cart", self.network.cluster_ip);
-        let cart = cart.endpoints(endpoints.collect());
-        self.world.write("cart.yaml", cart);
-        let node = node_object(&[self.network.node], version);
+        let cart = Service::new("cart", self.cluster_ip);
+        self.world.publish(cart.endpoints(endpoints.collect()));
+        let node = node_object(&[self.own], version);
         self.world.write("node.yaml", node);
     }
 
@@ -176,7 +163,7 @@ impl Node {
     /// is reached; returns the interface.
     fn learn(&self, agent: &Agent, address: &str) -> u32 {
         let mut known = None;
-        eventually("the pod is known", agent, || {
+        agent.eventually("the pod is known", || {
             let asked = Open::connect(self.world.node(), &at(address, 8080));
             known = self.known(address);
             asked.is_ok() && known.is_some()
@@ -187,7 +174,7 @@ impl Node {
     /// Waits until the link to a pod is gone: the kernel may take its time.
     fn loses(&self, interface: u32, agent: &Agent) {
         let start = format!("{interface}: ");
-        eventually("its link is gone", agent, || {
+        agent.eventually("its link is gone", || {
             let links = self.world.tool("ip", "-o link");
             !links.lines().any(|link| link.starts_with(&start))
         });
@@ -196,8 +183,8 @@ impl Node {
     /// The connections of [`ENDS`]: by packets from a routed pod and from beyond the uplink, and
     /// translated at sockets of that pod and of the node.
     fn connect(&self) -> [Open; 4] {
-        let (world, service) = (&self.world, at(self.network.cluster_ip, 80));
-        let node_port = at(self.network.node, 30_001);
+        let (world, service) = (&self.world, at(self.cluster_ip, 80));
+        let node_port = at(self.own, 30_001);
         [
             world.connect(&service).expect("served to a pod"),
             Open::connect(&self.far, &node_port).expect("served at the node port"),
@@ -265,18 +252,18 @@ fn ends(open: &mut [Open; 4], agent: &Agent) {
 /// the setting says so; what has gone meanwhile counts then, too.
 #[rstest]
 fn clients_of_a_pod_that_is_gone_keep_their_connections_or_get_a_reset(
-    #[values(V4_BRIDGED, V6_ROUTED)] network: Network,
+    #[values(true, false)] is_bridged: bool,
 ) {
-    let node = Node::new(network);
+    let node = Node::new(is_bridged);
     let (gone, stays) = (node.pod.as_str(), node.other.as_str());
     let pod = node.join(gone);
     let _other = node.join(stays);
     node.publish(7, &[(gone, READY)]);
     let setting = |word: &str| format!("portolan: {{connectionsOfGoneEndpoints: {word}}}\n");
-    let keeps = !network.is_bridged;
+    let keeps = !is_bridged;
     let agent = match keeps {
-        true => node.world.start_configured(7, &setting("keep")),
-        false => node.world.start(7),
+        true => node.world.start_configured(&setting("keep")),
+        false => node.world.start(),
     };
     let nothing_ends = || {
         thread::sleep(SETTLED);
@@ -307,12 +294,9 @@ fn clients_of_a_pod_that_is_gone_keep_their_connections_or_get_a_reset(
     for (open, (client, _)) in to_other.iter_mut().zip(ENDS) {
         assert_eq!(open.echo("still there?"), "still there?", "{client}");
     }
-    let ended = |kind| {
-        agent.metric(&format!(
-            "portolan_connections_of_gone_endpoints_ended_total{{kind=\"{kind}\"}}"
-        ))
-    };
-    eventually("the ends are counted", &agent, || {
+    let name = "portolan_connections_of_gone_endpoints_ended_total";
+    let ended = |kind| agent.metric(&format!("{name}{{kind=\"{kind}\"}}"));
+    agent.eventually("the ends are counted", || {
         (ended("flow"), ended("socket")) == (Some(2), Some(2))
     });
     let left = node.world.flows();

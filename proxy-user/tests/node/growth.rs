@@ -2,26 +2,16 @@
 //! Maps that are too small at first, for many services or connections. `PORTOLAN_SCALE_SERVICES`
 //! sets a larger number of services, with the default sizes of maps.
 
-use std::{
-    env,
-    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
-    time::Duration,
-};
+use std::{env, sync::atomic::AtomicBool, thread, time::Duration};
 
-use datapath::{
-    Capacities,
-    maps::{pinned_capacities, pins::generations},
-};
+use datapath::{Capacities, maps::pinned_capacities};
 
 use crate::{
-    agent::{Agent, within},
-    attachments::CART,
-    connection::Open,
+    agent::Agent,
+    connection::{Open, beside},
     objects::{Service, endpoint},
     succession::start,
-    world::World,
+    world::{CART, World},
 };
 
 const ENDPOINTS: u32 = 10;
@@ -65,7 +55,7 @@ fn settled(world: &World, agent: &Agent) -> Option<Capacities> {
     // Larger maps that turn out to be too small are given up: others are made instead of them.
     let ends = count("took over from the maps") + count("others are made");
     let is_done = count("larger ones are made") == ends;
-    let is_alone = generations(world.pins()).expect("pins").len() == 1;
+    let is_alone = world.generations() == 1;
     let pinned = pinned_capacities(world.pins()).expect("pins");
     pinned.filter(|_| is_alone && is_done)
 }
@@ -80,34 +70,25 @@ fn maps_grow_at_once_to_what_many_services_need_and_changes_go_on_meanwhile() {
     write(&world, 0..200);
     const SMALL: &str =
         "portolan: {maps: {frontends: 1024, records: 1024, slots: 4096, backends: 4096}}\n";
-    let agent = world.start_configured(7, given.map_or(SMALL, |_| ""));
+    let agent = world.start_configured(given.map_or(SMALL, |_| ""));
     let mut open = world.connect(CART).expect("an answer");
-    let (client, done) = (world.client(), AtomicBool::new(false));
-    thread::scope(|scope| {
-        let connecting = scope.spawn(|| Open::keep_connecting(client, CART, &done));
-        let grown = catch_unwind(AssertUnwindSafe(|| {
-            write(&world, 200..services);
-            let served = || agent.metric("portolan_services") == Some(u64::from(services) + 1);
-            within(LIMIT, "known", &agent, served);
-            within(LIMIT, "none failed, no others being made", &agent, || {
-                let failed = agent.metric("portolan_services_failed");
-                failed == Some(0) && settled(&world, &agent).is_some()
-            });
-            world.write("late.yaml", Service::new("late", "172.30.2.9"));
-            within(STEP, "a new service", &agent, || {
-                world.connect("172.30.2.9:80").is_ok()
-            });
-        }));
-        // Also after a failure: the other thread waits for it.
-        done.store(true, Ordering::Relaxed);
-        grown.unwrap_or_else(|failure| resume_unwind(failure));
-        let made = connecting.join().expect("every connection is made");
-        assert!(made > 50, "{made} connections");
+    let client = &world.client;
+    let connecting = |done: &AtomicBool| Open::keep_connecting(client, CART, done);
+    let made = beside(connecting, || {
+        write(&world, 200..services);
+        let served = || agent.metric("portolan_services") == Some(u64::from(services) + 1);
+        agent.within(LIMIT, "known", served);
+        agent.within(LIMIT, "none failed, no others being made", || {
+            let failed = agent.metric("portolan_services_failed");
+            failed == Some(0) && settled(&world, &agent).is_some()
+        });
+        world.publish(Service::new("late", "172.30.2.9"));
+        agent.within(STEP, "a new service", || world.answers("172.30.2.9:80"));
     });
+    assert!(made > 50, "{made} connections");
     // A second growth is possible: the need is estimated from the services that are already stored.
-    let growths = agent
-        .metric("portolan_map_growths_total")
-        .expect("a metric");
+    let growths = agent.metric("portolan_map_growths_total");
+    let growths = growths.expect("a metric");
     assert!((1..=2).contains(&growths), "{growths}");
     // One turn with all these services would take ten times as long. On a busy machine some
     // services arrive only after the larger maps are made.
@@ -116,7 +97,7 @@ fn maps_grow_at_once_to_what_many_services_need_and_changes_go_on_meanwhile() {
     assert!(count > f64::from(services / 600), "{count}");
     // All were shorter than half a second.
     assert_eq!(turns("le=\"0.4096\""), count);
-    assert!(world.connect(CART).is_ok());
+    assert!(world.answers(CART));
     assert_eq!(open.echo("still here"), "still here");
     assert_eq!(agent.health().0, 200);
 }
@@ -138,5 +119,5 @@ fn a_flow_table_grows_before_it_is_full() {
     for (number, open) in open.iter_mut().enumerate() {
         assert_eq!(open.echo("here"), "here", "connection {number}");
     }
-    within(STEP, "a larger table", &agent, has_grown);
+    agent.within(STEP, "a larger table", has_grown);
 }

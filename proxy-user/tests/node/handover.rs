@@ -15,17 +15,16 @@ use crate::{
     connection::{Open, answer_questions, ask, asking},
     objects::questions,
     succession::taken_over,
-    world::{BINARY, World},
+    world::{BINARY, CART, World},
 };
 
-const CART: &str = "172.30.1.1:80";
 const SOON: Duration = Duration::from_secs(10);
 
 /// Begins to drain the node and waits until it serves no new connection.
 fn drain(world: &World, flags: &[&str]) -> Child {
     let drain = world.cleanup(flags);
     wait(SOON, "new connections are not ours", String::new, || {
-        world.connect(CART).is_err()
+        !world.answers(CART)
     });
     drain
 }
@@ -38,13 +37,13 @@ fn interrupt(mut drain: Child) {
 #[test]
 fn a_drained_node_keeps_its_connections_and_accepts_no_new_ones() {
     let world = World::serving();
-    world.write("questions.yaml", questions());
+    world.publish(questions());
     // The sizes differ from the default; draining must find them by itself.
     const SIZES: &str = "portolan: {maps: {flows: 2048}}\n";
-    let agent = world.start_configured(7, SIZES);
+    let agent = world.start_configured(SIZES);
     let mut open = world.connect(CART).expect("an answer");
-    answer_questions(world.server());
-    let conversation = asking(world.client());
+    answer_questions(&world.server);
+    let conversation = asking(&world.client);
     ask(&conversation, "before");
     ask(&conversation, "and again");
     for _ in 0..5 {
@@ -78,8 +77,8 @@ fn a_drained_node_keeps_its_connections_and_accepts_no_new_ones() {
     assert!(drain.try_wait().expect("its state").is_none(), "it waits");
     interrupt(drain);
     // An agent that comes back finds all flow entries.
-    let agent = world.start_configured(7, SIZES);
-    assert!(world.connect(CART).is_ok(), "{}", agent.log());
+    let agent = world.start_configured(SIZES);
+    assert!(world.answers(CART), "{}", agent.log());
     assert_eq!(open.echo("at last"), "at last");
     ask(&conversation, "at last");
     assert!(agent.stop().success());
@@ -103,10 +102,10 @@ fn has_ended(mut command: Child) -> bool {
 fn draining_upgrades_and_downgrades_in_any_order_cut_no_connection() {
     let next = next_layout();
     let world = World::serving();
-    assert!(world.start(7).stop().success());
+    assert!(world.start().stop().success());
     assert!(has_ended(world.cleanup(&["--drain"])), "without flows");
     assert!(!world.pins().exists());
-    let first = world.start(7);
+    let first = world.start();
     let connect = || world.connect(CART).expect("an answer");
     let mut open: Vec<Open> = (0..20).map(|_| connect()).collect();
     assert!(first.stop().success());
@@ -125,7 +124,7 @@ fn draining_upgrades_and_downgrades_in_any_order_cut_no_connection() {
             assert_eq!(open[0].echo("drained"), "drained");
             interrupt(drain);
         }
-        let agent = world.start_other(binary, 7);
+        let agent = world.start_other(binary);
         if !is_drained {
             taken_over(&world, &agent);
         }

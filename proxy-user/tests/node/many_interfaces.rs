@@ -8,13 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use datapath::maps::pins::generations;
-
 use crate::{
-    agent::{Agent, within},
-    attachments::CART,
-    objects::{Service, endpoint, service},
-    world::World,
+    agent::Agent,
+    objects::{Service, endpoint},
+    world::{CART, World},
 };
 
 /// Number of interfaces unless the environment's `PORTOLAN_INTERFACES` names another one.
@@ -31,7 +28,7 @@ fn interfaces() -> u32 {
 
 fn build() -> World {
     let world = World::serving();
-    let far = world.server().path();
+    let far = world.server.path();
     let mut batch = String::new();
     for number in 0..interfaces() {
         let line = format!("link add many{number} type veth peer name far{number} netns {far}");
@@ -52,12 +49,10 @@ fn p99(mut times: Vec<Duration>) -> Duration {
 fn change_cart(world: &World, agent: &Agent, number: usize) -> Duration {
     let serves = number % 2 == 1;
     let endpoints = serves.then(|| endpoint("10.40.1.20"));
-    let cart = Service::new("cart", "172.30.1.1").endpoints(endpoints.into_iter().collect());
-    world.write("cart.yaml", cart);
+    let cart = Service::new("cart", "172.30.1.1");
+    world.publish(cart.endpoints(endpoints.into_iter().collect()));
     let written = Instant::now();
-    within(LIMIT, "followed", agent, || {
-        world.connect(CART).is_ok() == serves
-    });
+    agent.within(LIMIT, "followed", || world.answers(CART) == serves);
     written.elapsed()
 }
 
@@ -71,7 +66,7 @@ fn changes_reach_packets_at_once_at_many_interfaces_and_while_larger_maps_take_o
         "portolan: {socketExceptions: ['*mesh*', 'batch-*'], maps: {frontends: 64, records: 64, slots: 64, backends: 64, flows: 4096}}\n",
     );
     let agent = world.spawn(&["--config", &config]);
-    within(LIMIT, "it is ready", &agent, || agent.health().0 == 200);
+    agent.within(LIMIT, "it is ready", || agent.health().0 == 200);
     let times = (0..200).map(|number| {
         // At any moment of the second in which the agent looks at its interfaces.
         thread::sleep(Duration::from_millis(23));
@@ -83,14 +78,12 @@ fn changes_reach_packets_at_once_at_many_interfaces_and_while_larger_maps_take_o
     for number in 0..40 {
         let name = format!("more-{number}");
         let address = format!("172.30.2.{}", number + 1);
-        world.write(&format!("{name}.yaml"), service(&name, &address));
+        world.publish(Service::new(&name, &address));
     }
-    within(LIMIT, "larger maps", &agent, || {
-        generations(world.pins()).expect("pins").len() > 1
-    });
+    agent.within(LIMIT, "larger maps", || world.generations() > 1);
     let mut times = Vec::new();
     let begun = Instant::now();
-    while generations(world.pins()).expect("pins").len() > 1 {
+    while world.generations() > 1 {
         assert!(begun.elapsed() < LIMIT, "{}", agent.log());
         times.push(change_cart(&world, &agent, times.len()));
         let asked = Instant::now();

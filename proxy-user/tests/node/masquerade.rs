@@ -19,7 +19,7 @@ use crate::{
     agent::wait,
     connection::Open,
     objects::{Service, endpoint, node_object},
-    world::{OF_V6, World, any, at},
+    world::{NODE_PORT, OF_V6, World, any, at},
 };
 
 /// A time in which the agent applies a change.
@@ -108,7 +108,7 @@ add chain inet ruled post {{ type nat hook postrouting priority srcnat; }}
 add rule inet ruled post tcp dport {RULED} masquerade
 "
     ));
-    let agent = world.start(7);
+    let agent = world.start();
     for [name, addresses, routes, to, expected] in rows(table) {
         let [to, expected] = [to, expected].map(|ip| ip.parse::<IpAddr>().expect("an address"));
         let routes: Vec<_> = routes.split_terminator(", ").collect();
@@ -117,13 +117,13 @@ add rule inet ruled post tcp dport {RULED} masquerade
         }
         world.ip(&routes.join("\n"));
         let far = Service::new("far", cluster_ip).endpoints(vec![endpoint(&to.to_string())]);
-        world.write("far.yaml", far.on("elsewhere"));
-        let ruled = seen(world.client(), (to, RULED).into());
+        world.publish(far.on("elsewhere"));
+        let ruled = seen(&world.client, (to, RULED).into());
         assert_eq!(ruled, Some(expected), "by the rule: {name}");
         let last = Cell::new(None);
         let state = || format!("{:?} and not {}: {}", last.get(), expected, agent.log());
         wait(PATIENCE, &name, state, || {
-            last.set(seen(world.client(), at(node_port)));
+            last.set(seen(&world.client, at(node_port)));
             last.get() == Some(expected)
         });
         let undo = routes.iter().rev();
@@ -138,7 +138,7 @@ add rule inet ruled post tcp dport {RULED} masquerade
 
 #[test]
 fn an_ipv4_masquerade_source_equals_that_of_nft_masquerade() {
-    compare(&World::build(), "10.40.0.1:30001", V4);
+    compare(&World::build(), NODE_PORT, V4);
 }
 
 #[test]
@@ -166,9 +166,9 @@ fn uplinks_with_equal_indices_modulo_4096_keep_their_connections() {
         host
     });
     // The uplinks are macvlan devices on the wires.
-    let agent = world.start_configured(7, "portolan: {interfaces: ['!wire*']}\n");
+    let agent = world.start_configured("portolan: {interfaces: ['!wire*']}\n");
     let connect = |host| {
-        Open::connect(host, "10.40.0.1:30001").unwrap_or_else(|error| {
+        Open::connect(host, NODE_PORT).unwrap_or_else(|error| {
             panic!("{error}: {}", agent.log());
         })
     };

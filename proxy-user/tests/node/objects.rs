@@ -28,11 +28,6 @@ pub(crate) fn node_object(addresses: &[impl Display], version: u64) -> String {
     .to_string()
 }
 
-/// The text of [`Service::new`].
-pub(crate) fn service(name: &str, cluster_ip: &str) -> String {
-    Service::new(name, cluster_ip).to_string()
-}
-
 /// A UDP service of the pod that answers, without a node port.
 pub(crate) fn questions() -> Service {
     Service::new("questions", "172.30.1.9").ports(&[("", "UDP", 53, None)])

@@ -14,11 +14,7 @@ use etherparse::PacketBuilder;
 use nix::sys::signal::Signal;
 use proxy_common::Counter;
 
-use crate::{
-    agent::{Agent, eventually},
-    trace::Tracing,
-    world::World,
-};
+use crate::{agent::Agent, trace::Tracing, world::World};
 
 /// The SYN of a connection to a port of the service `cart`.
 fn syn(from: [u8; 4], port: u16, data: &[u8]) -> Vec<u8> {
@@ -51,7 +47,7 @@ pub(crate) fn every_packet_of_a_client_behind_a_tunnel_is_logged(world: &World, 
 }
 
 fn wait_for_interfaces(agent: &Agent, count: u64) {
-    eventually("all devices are served", agent, || {
+    agent.eventually("all devices are served", || {
         agent.metric("portolan_interfaces_attached") == Some(count)
     });
 }
@@ -64,7 +60,7 @@ pub(crate) fn a_packet_that_cannot_be_rewritten_is_dropped_and_named(world: &Wor
     let mut odd = tunnel(world, "odd0", libc::IFF_VNET_HDR);
     world.ip("link set odd0 up\nroute add 10.40.9.3/32 dev odd0");
     wait_for_interfaces(agent, 4);
-    let trace = Tracing::start(world, &["--verdict", "drop"]);
+    let trace = Tracing::start(world, "--verdict drop");
     // A virtio_net_hdr: the checksum covers the bytes from 100 on and is stored 16 bytes later.
     let mut packet = vec![1, 0, 0, 0, 0, 0, 100, 0, 16, 0];
     packet.extend(syn([10, 40, 9, 3], 81, &[0; 200]));

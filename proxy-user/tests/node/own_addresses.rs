@@ -5,21 +5,19 @@
 use std::io::ErrorKind;
 
 use crate::{
-    agent::eventually,
-    attachments::CART,
     connection::{answer_at, asking, serve},
     objects::{SERVICE_CIDR, questions},
     repair,
-    world::World,
+    world::{CART, World},
 };
 
 #[test]
 fn a_cluster_ip_on_a_node_interface_is_answered_by_the_node_process() {
     let world = World::serving();
     world.write("range.yaml", SERVICE_CIDR);
-    world.write("questions.yaml", questions());
+    world.publish(questions());
     // Packets to cluster IPs without a service are dropped.
-    let agent = world.start_configured(7, "portolan: {unallocatedClusterIPs: drop}\n");
+    let agent = world.start_configured("portolan: {unallocatedClusterIPs: drop}\n");
     // By packets, and at a socket.
     let connect = || [world.connect(CART), world.connect_from_node(CART)];
     assert!(connect().iter().all(Result::is_ok));
@@ -29,7 +27,7 @@ address add 172.30.1.9/32 dev nodelocaldns
 address add 172.30.1.1/32 dev nodelocaldns");
     // Nobody listens there yet.
     let is_refused = |error: &std::io::Error| error.kind() == ErrorKind::ConnectionRefused;
-    eventually("the node refuses", &agent, || {
+    agent.eventually("the node refuses", || {
         let made = connect();
         made.iter().all(|made| made.as_ref().is_err_and(is_refused))
     });
@@ -37,9 +35,9 @@ address add 172.30.1.1/32 dev nodelocaldns");
     assert!(connect().iter().all(Result::is_ok));
     // The pod answers no datagram.
     answer_at(world.node(), "172.30.1.9:53");
-    eventually("the node's process answers", &agent, || {
+    agent.eventually("the node's process answers", || {
         let of_node = world.in_node_process(|| asking(world.node()));
-        let mut both = [asking(world.client()), of_node].into_iter();
+        let mut both = [asking(&world.client), of_node].into_iter();
         both.all(|one| one.send(b"?").is_ok() && one.recv(&mut [0]).is_ok())
     });
     let said = "Service shop/cart: its cluster IP 172.30.1.1 is an address of this node";
@@ -50,9 +48,7 @@ address add 172.30.1.1/32 dev nodelocaldns");
     // The DNS cache ends.
     world.ip("link del nodelocaldns");
     agent.says(&["Service shop/cart", "served here again"]);
-    eventually("the pod answers", &agent, || {
-        connect().iter().all(Result::is_ok)
-    });
+    agent.eventually("the pod answers", || connect().iter().all(Result::is_ok));
     assert_eq!(agent.log().matches(said).count(), 1, "{}", agent.log());
 }
 
@@ -68,8 +64,6 @@ fn a_node_with_too_many_addresses_logs_it_and_serves_cluster_ips() {
     world.ip(&batch);
     let agent = world.spawn(&[]);
     agent.logs("addresses could not be stored");
-    eventually("its settings are stored", &agent, || {
-        repair::are_complete(&world)
-    });
-    assert!(world.connect(CART).is_ok());
+    agent.eventually("its settings are stored", || repair::are_complete(&world));
+    assert!(world.answers(CART));
 }

@@ -10,29 +10,27 @@ use std::{
 };
 
 use datapath::maps::tables::Table;
-use lab::node::{foreign::ChainPosition, pod::plug};
+use lab::node::foreign::ChainPosition;
 use nix::sys::signal::Signal;
 use proxy_common::{LocalPod, V4, maps};
 use socket2::{Domain, Socket, Type};
 
 use crate::{
-    agent::{Agent, eventually, wait},
+    agent::{Agent, wait},
     attachments::packets_take_the_stack_while_something_behind_portolans_programs_needs_it,
     connection::{Open, answer_questions},
     datagrams::small_fragmented_and_batched_datagrams_pass_while_records_are_renewed,
-    objects::{questions, service},
+    objects::{Service, questions},
     repair::table,
-    world::{World, at, packets},
+    world::{CART, SERVER, World, at, packets},
 };
 
-const SERVICE: &str = "172.30.1.1:80";
-const SERVER: &str = "10.40.1.20";
 /// How long to wait for an answer, which takes a millisecond.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 fn start(world: &World, forwarding: &str) -> Agent {
-    world.write("cart.yaml", service("cart", "172.30.1.1"));
-    world.start_by_packet(7, &format!("portolan: {{forwarding: {forwarding}}}\n"))
+    world.publish(Service::new("cart", "172.30.1.1"));
+    world.start_by_packet(&format!("portolan: {{forwarding: {forwarding}}}\n"))
 }
 
 /// The entry of the server's pod in the map, if the agent has made one.
@@ -50,24 +48,22 @@ pub(crate) fn link(world: &World) -> Option<LocalPod> {
 /// Makes a connection; true if none of its packets were forwarded by the node's stack.
 fn passes_by(world: &World) -> bool {
     let before = world.forwarded();
-    world.connect(SERVICE).expect("it connects");
+    world.connect(CART).expect("it connects");
     world.forwarded() == before
 }
 
 #[test]
 fn packets_are_redirected_to_a_pod_without_qdisc_or_egress_program() {
     let world = World::build();
-    let interface = world.server_interface();
+    let interface = world.interface_to(SERVER);
     let agent = start(&world, "auto");
-    eventually("the stack is passed by", &agent, || passes_by(&world));
-    eventually("the server's link is known", &agent, || {
-        link(&world).is_some()
-    });
+    agent.eventually("the stack is passed by", || passes_by(&world));
+    agent.eventually("the server's link is known", || link(&world).is_some());
     let known = link(&world).expect("known");
     assert_eq!(known.interface, world.index(&interface));
 
     // The number of packets that the pod's own interface has received.
-    let received = || packets(world.server(), "eth0")[0];
+    let received = || packets(&world.server, "eth0")[0];
     let before = received();
     for _ in 0..10 {
         assert!(passes_by(&world));
@@ -80,26 +76,24 @@ fn packets_are_redirected_to_a_pod_without_qdisc_or_egress_program() {
     qdisc(&format!(
         "add dev {interface} root tbf rate 100mbit burst 64kb latency 50ms"
     ));
-    eventually("the queue is seen", &agent, || link(&world).is_none());
-    assert!(world.connect(SERVICE).is_ok());
+    agent.eventually("the queue is seen", || link(&world).is_none());
+    assert!(world.answers(CART));
     qdisc(&format!("del dev {interface} root"));
-    eventually("the queue is gone", &agent, || link(&world).is_some());
+    agent.eventually("the queue is gone", || link(&world).is_some());
 
     let program = world.foreign(&interface, true, ChainPosition::First);
-    eventually("a program at egress is seen", &agent, || {
-        link(&world).is_none()
-    });
+    agent.eventually("a program at egress is seen", || link(&world).is_none());
     assert!(entry(&world).is_some(), "it still is behind its interface");
     drop(program);
-    eventually("the program is gone", &agent, || link(&world).is_some());
+    agent.eventually("the program is gone", || link(&world).is_some());
 
     packets_take_the_stack_while_something_behind_portolans_programs_needs_it(&world, &agent);
     a_rule_that_is_added_later_stops_open_connections(&world, &agent);
     // The agent removes the entry with the pod.
-    world.server().ip("link del eth0\n").expect("it is there");
-    eventually("the pod is gone", &agent, || link(&world).is_none());
-    plug(world.node(), world.server(), &[SERVER]).expect("a pod");
-    eventually("it is back", &agent, || link(&world).is_some());
+    world.server.ip("link del eth0\n").expect("it is there");
+    agent.eventually("the pod is gone", || link(&world).is_none());
+    world.plug(&world.server, SERVER);
+    agent.eventually("it is back", || link(&world).is_some());
     a_pod_that_is_replaced_while_no_agent_runs_is_reached(&world, agent);
 }
 
@@ -126,10 +120,17 @@ fn forwarded_while(world: &World, open: &mut Open, questions: u32) -> u64 {
 
 /// Waits until a connection's packets bypass the stack: the agent may not know the node's pods yet.
 fn wait_until_past(world: &World, agent: &Agent, open: &mut Open) {
-    eventually("packets leave past the stack", agent, || {
+    agent.eventually("packets leave past the stack", || {
         _ = forwarded_while(world, open, 5);
         forwarded_while(world, open, 20) <= RENEWALS
     });
+}
+
+/// Makes a connection whose packets bypass the stack.
+fn open_past(world: &World, agent: &Agent, to: &str) -> Open {
+    let mut open = world.connect(to).expect("it connects");
+    wait_until_past(world, agent, &mut open);
+    open
 }
 
 /// The most packets that may pass the stack in a short time: the renewals of both directions, and
@@ -141,10 +142,10 @@ fn with_firewall_rules_a_connection_bypasses_the_stack_once_established() {
     let world = World::build();
     world.nft(POLICY);
     world.set(LIBERAL, "0");
-    answer_questions(world.server());
-    world.write("questions.yaml", questions());
+    answer_questions(&world.server);
+    world.publish(questions());
     let agent = start(&world, "auto");
-    let mut both = [SERVICE, BACKEND].map(|to| world.connect(to).expect("it connects"));
+    let mut both = [CART, BACKEND].map(|to| world.connect(to).expect("it connects"));
     for open in &mut both {
         _ = forwarded_while(&world, open, 5);
         assert!(forwarded_while(&world, open, 20) >= 40, "not liberal");
@@ -157,7 +158,7 @@ fn with_firewall_rules_a_connection_bypasses_the_stack_once_established() {
     }
     drop(both);
 
-    for to in [SERVICE, BACKEND] {
+    for to in [CART, BACKEND] {
         let before = world.forwarded();
         let mut open = world.connect(to).expect("it connects");
         assert!(
@@ -193,8 +194,7 @@ fn tracked(world: &World) -> String {
 /// conntrack sees one packet of each direction in about ten seconds, so it sees data without its
 /// acknowledgement. By default it would forget such a connection after five idle minutes.
 fn conntrack_keeps_an_idle_connection_that_was_busy(world: &World, agent: &Agent) {
-    let mut open = world.connect(SERVICE).expect("it connects");
-    wait_until_past(world, agent, &mut open);
+    let mut open = open_past(world, agent, CART);
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(30) {
         assert_eq!(open.echo("busy"), "busy");
@@ -208,10 +208,7 @@ fn conntrack_keeps_an_idle_connection_that_was_busy(world: &World, agent: &Agent
 }
 
 fn a_rule_that_is_added_later_stops_open_connections(world: &World, agent: &Agent) {
-    let mut open = [SERVICE, BACKEND].map(|to| world.connect(to).expect("it connects"));
-    for open in &mut open {
-        wait_until_past(world, agent, open);
-    }
+    let open = [CART, BACKEND].map(|to| open_past(world, agent, to));
     let drop = "table inet later {\n\
         chain forward { type filter hook forward priority -10; ip daddr 10.40.1.20 drop\n }\n}\n";
     world.nft(drop);
@@ -228,14 +225,13 @@ fn a_rule_that_is_added_later_stops_open_connections(world: &World, agent: &Agen
 
 /// While no agent runs, the programs do not learn that a pod has another interface.
 fn a_pod_that_is_replaced_while_no_agent_runs_is_reached(world: &World, agent: Agent) {
-    for to in [SERVICE, BACKEND] {
-        let mut open = world.connect(to).expect("it connects");
-        wait_until_past(world, &agent, &mut open);
+    for to in [CART, BACKEND] {
+        open_past(world, &agent, to);
     }
     agent.signal(Signal::SIGKILL);
     agent.wait_for_end();
-    world.replug(world.server(), SERVER);
-    for to in [SERVICE, BACKEND, SERVICE, BACKEND] {
+    world.replug(&world.server, SERVER);
+    for to in [CART, BACKEND, CART, BACKEND] {
         let mut open = world.connect(to).expect("it connects");
         for _ in 0..20 {
             assert_eq!(open.echo("again"), "again", "{to}");
@@ -261,8 +257,7 @@ fn a_host_port_and_its_backend_work_in_turn_from_one_source_port() {
         let answer = ask_from(&world, 50_000, to);
         assert_eq!(answer, "hello\n", "{to}");
     }
-    let mut first = world.connect(BACKEND).expect("it connects");
-    wait_until_past(&world, &agent, &mut first);
+    let _first = open_past(&world, &agent, BACKEND);
     assert!(agent.stop().success());
     // Without the agent its programs go on. Then the next agent sends the packets of an open
     // connection through the stack.
@@ -285,7 +280,7 @@ fn a_host_port_and_its_backend_work_in_turn_from_one_source_port() {
 /// Sends a line from this source port; returns the server's answer. The connection ends with a
 /// reset, so that the port is free at once.
 fn ask_from(world: &World, port: u16, to: &str) -> String {
-    let asked = world.client().enter(|| {
+    let asked = world.client.enter(|| {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
         socket.set_reuse_address(true)?;
         socket.set_linger(Some(Duration::ZERO))?;

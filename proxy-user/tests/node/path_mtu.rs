@@ -79,21 +79,21 @@ fn both_ends_learn_the_path_mtu_of_a_narrow_link(#[values(false, true)] v6: bool
         let web = routed.web(number, backend).on("node-a").local();
         node.write(&web.file(), web);
     }
-    for end in [clients, backends, node.node(), node.client(), node.server()] {
+    for end in [clients, backends, node.node(), &node.client, &node.server] {
         // Otherwise TCP finds the path MTU by probing, a few seconds later.
         end.set(&[("ipv4/tcp_mtu_probing", "0")]).expect("set");
     }
-    let _agent = node.start(7);
+    let _agent = node.start();
     let servers = Servers::start().expect("servers");
     for [from, how, to, errors] in rows(PATHS) {
         println!("== {from}, {how}, {to}");
         let (client, service) = match &*from {
             "node" => (node.node(), None),
-            "pod" => (node.client(), None),
+            "pod" => (&node.client, None),
             _ => (clients, Some(routed.node_ip)),
         };
         let (server, number, backend) = match &*to {
-            "pod" => (node.server(), 1, backend_pod),
+            "pod" => (&node.server, 1, backend_pod),
             "node" => (node.node(), 2, routed.node_ip),
             _ => (backends, 0, routed.backend_ip),
         };
@@ -156,7 +156,7 @@ impl Path<'_> {
         };
         let call = || client_of.call(Protocol::TCP, self.service, MIB);
         let called = match is_at_socket {
-            true => self.routed.node.cgroup().inside(call),
+            true => self.routed.node.cgroup.inside(call),
             false => Ok(call()),
         };
         let outcome = called.expect("the cgroup").expect("a call").outcome;

@@ -7,17 +7,16 @@ use std::{
     process::Stdio,
 };
 
-use datapath::maps::pins::generations;
 use proxy_common::maps::{ALL, LAYOUT_VERSION};
 use serde_json::Value;
 
 use crate::{
-    agent::{Agent, eventually},
-    commands,
-    connection::{Sleeping, answer_questions, asking},
-    objects::{Service, pod_endpoint, questions, service},
+    agent::Agent,
+    commands::{self, fields_are},
+    connection::{answer_questions, asking, sleep_in},
+    objects::{Service, pod_endpoint, questions},
     observe, terminal, trace,
-    world::World,
+    world::{CART, World},
 };
 
 /// The cluster IP and port of a service without endpoints.
@@ -35,17 +34,17 @@ fn lists_top_trace_metrics_and_bpftool_agree_with_what_clients_did() {
         Service::new("local", "172.30.1.3").local().on("node-b"),
         questions(),
     ] {
-        world.write(&service.file(), service);
+        world.publish(service);
     }
     world.write("web.yaml", WEB);
-    let (code, said) = world.refused(&["services"]);
+    let (code, said) = world.refused("services");
     assert_eq!(code, Some(1), "no agent has run on this node: {said}");
-    let (_, said) = world.refused(&["explain", "--from", "10.40.1.10", "--to", EMPTY]);
+    let (_, said) = world.refused(&format!("explain --from 10.40.1.10 --to {EMPTY}"));
     assert!(said.contains("no portolan is set up here"), "{said}");
     let config = "portolan: {forwarding: stack, logPackets: true, maps: {frontends: 64, memory: 1}}
 ipvs: {scheduler: rr}
 ";
-    let agent = world.start_configured(7, config);
+    let agent = world.start_configured(config);
     // The first ones count every packet of a service.
     lists_name_the_pods_of_endpoints_and_clients(&world);
     top_agrees_exactly_with_what_clients_counted(&world);
@@ -71,22 +70,21 @@ fn a_service_refused_by_a_full_map_is_named_and_the_node_stays_healthy(
     world: &World,
     agent: &Agent,
 ) {
-    let many = (101..=160).map(|n| service(&format!("s{n}"), &format!("172.30.2.{n}")));
+    let many =
+        (101..=160).map(|n| Service::new(&format!("s{n}"), &format!("172.30.2.{n}")).to_string());
     world.write("many.yaml", many.collect::<Vec<_>>().join("---\n"));
     agent.logs("is full");
     // The map holds the services that come first by name.
     let named =
         r#"{"object":"Service shop/s160","reason":"not published, the map frontends_v4 is full"#;
     // The log reports it before /healthz does.
-    eventually("it is named", agent, || agent.health().1.contains(named));
+    agent.eventually("it is named", || agent.reports(named));
     assert_eq!(agent.health().0, 200, "other services are served");
     assert!(agent.is_alive(), "a new agent would find the same");
     agent.logs("portolan.maps.memory allows 1 MiB");
-    assert_eq!(generations(world.pins()).expect("pins").len(), 1);
+    assert_eq!(world.generations(), 1);
     world.write("many.yaml", "# nothing\n");
-    eventually("there is room", agent, || {
-        agent.health().1.contains(r#""faultCount":0"#)
-    });
+    agent.eventually("there is room", || agent.reports(r#""faultCount":0"#));
 }
 
 /// The slice of another service, whose pod is the client.
@@ -100,47 +98,41 @@ endpoints: [{addresses: [10.40.1.10], targetRef: {kind: Pod, name: web-a}}]
 fn lists_name_the_pods_of_endpoints_and_clients(world: &World) {
     // One connection is translated packet by packet, one at its socket. The client of the latter is
     // known only by its network namespace.
-    let _packets = world.connect("172.30.1.1:80").expect("served");
-    let _socket = world.connect_at_socket("172.30.1.1:80");
-    let _process = Sleeping::in_pod(world.client());
+    let _packets = world.connect(CART).expect("served");
+    let _socket = world.connect_at_socket(CART);
+    let _process = sleep_in(&world.client);
     commands::lists_are_filtered_and_formatted(world);
 
-    let folder = world.manifests();
-    let folder = ["--manifests", folder.as_str()];
-    let rows = |command: &str| -> Vec<Value> {
-        let words = [&[command, "cart", "-o", "json"], &folder[..]].concat();
-        serde_json::from_str(&world.told(&words)).expect("rows")
-    };
-    assert_eq!(rows("backends")[0]["pod"], "shop/cart-a");
-    let flows = rows("flows");
-    assert_eq!(flows[0]["clientPod"], "shop/web-a", "{flows:?}");
-    assert_eq!(flows[0]["backendPod"], "shop/cart-a");
+    let named = format!("--manifests {}", world.manifests());
+    let rows = |command: &str| world.json(&format!("{command} cart {named}"));
+    fields_are(&rows("backends"), "0/pod=shop/cart-a");
+    let expected = "0/clientPod=shop/web-a 0/backendPod=shop/cart-a";
+    fields_are(&rows("flows"), expected);
     let affinity = rows("affinity");
-    let of_namespace = affinity.iter().find(|row| {
+    let of_namespace = affinity.as_array().expect("rows").iter().find(|row| {
         let client = row["client"].as_str().expect("a client");
         client.starts_with("netns:")
     });
-    let of_namespace = of_namespace.unwrap_or_else(|| panic!("{affinity:?}"));
-    assert_eq!(of_namespace["clientAddress"], "10.40.1.10");
-    assert_eq!(of_namespace["clientPod"], "shop/web-a");
-    assert_eq!(of_namespace["endpointPod"], "shop/cart-a");
-    let by_address = world.told(&["affinity", "--address", "10.40.1.10"]);
+    let of_namespace = of_namespace.unwrap_or_else(|| panic!("{affinity}"));
+    let expected = "clientAddress=10.40.1.10 clientPod=shop/web-a endpointPod=shop/cart-a";
+    fields_are(of_namespace, expected);
+    let by_address = world.told("affinity --address 10.40.1.10");
     assert!(by_address.contains("10.40.1.10 (netns:"), "{by_address}");
 
-    let wide = world.told(&[&["backends", "-o", "wide"], &folder[..]].concat());
+    let wide = world.told(&format!("backends -o wide {named}"));
     assert!(wide.contains("shop/cart-a"), "{wide}");
-    let nobody = ["backends", "-o", "wide", "--manifests", "/nonexistent"];
-    let output = world.asking(&nobody).output().expect("it runs");
+    let mut nobody = world.asking("backends -o wide --manifests /nonexistent");
+    let output = nobody.output().expect("it runs");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.starts_with("portolan: pods are not named: "), "{said}");
     assert!(output.status.success(), "the rows are there");
 }
 
 fn top_agrees_exactly_with_what_clients_counted(world: &World) {
-    answer_questions(world.server());
+    answer_questions(&world.server);
     let mut sent = 0;
     for client in 0..3_usize {
-        let socket = asking(world.client());
+        let socket = asking(&world.client);
         for length in 1..=10 + client {
             socket.send(&vec![b'?'; length]).expect("sent");
             let mut answer = [0; 64];
@@ -149,33 +141,26 @@ fn top_agrees_exactly_with_what_clients_counted(world: &World) {
         }
     }
     for _ in 0..4 {
-        assert!(world.connect(EMPTY).is_err(), "it is rejected");
+        assert!(!world.answers(EMPTY), "it is rejected");
     }
 
-    for words in [
-        &["top", "questions"][..],
-        &["top", "questions", "--backends"],
-    ] {
-        let seen = world.json(words);
+    for line in ["top questions", "top questions --backends"] {
+        let seen = world.json(line);
         assert_eq!(seen.as_array().map(Vec::len), Some(1), "{seen}");
-        let row = &seen[0];
-        assert_eq!(row["connections"], 3, "{row}");
-        assert_eq!(row["packetsIn"], sent, "{row}");
-        assert_eq!(row["packetsOut"], sent, "{row}");
-        assert!(row["rates"].is_null(), "totals without waiting: {row}");
+        // Totals are shown without waiting.
+        let totals = format!("connections=3 packetsIn={sent} packetsOut={sent} rates=null");
+        fields_are(&seen[0], &totals);
     }
-    let refused = &world.json(&["top", "empty"])[0]["refused"];
+    let refused = &world.json("top empty")[0]["refused"];
     assert_eq!(refused["rejected_no_endpoint"], 4, "{refused}");
-    let reasons = world.json(&["top", "--reasons"]);
+    let reasons = world.json("top --reasons");
     let mut rows = reasons.as_array().into_iter().flatten();
     let row = rows.find(|row| row["reason"] == "rejected_no_endpoint");
-    let row = row.expect("its row");
-    assert_eq!(row["count"], 4, "{reasons}");
-    assert_eq!(row["page"], "docs/runbooks.md#no-endpoint");
+    let expected = "count=4 page=docs/runbooks.md#no-endpoint";
+    fields_are(row.expect("its row"), expected);
 
-    let rates = ["top", "--watch", "--interval", "0.2", "-o"];
-    let path = "jsonpath={.items[0].rates.packetsIn}";
-    let mut command = world.asking(&[&rates[..], &[path]].concat());
+    let rates = "top --watch --interval 0.2 -o jsonpath={.items[0].rates.packetsIn}";
+    let mut command = world.asking(rates);
     let mut watching = world.begin(command.stdout(Stdio::piped()));
     let mut lines = BufReader::new(watching.stdout.take().expect("piped")).lines();
     let is_rate = |line: io::Result<String>| line.expect("text").parse::<u64>().is_ok();
@@ -198,7 +183,7 @@ const NAMED: [(&str, &str); 9] = [
 ];
 
 fn bpftool_reads_every_map_with_the_names_of_its_fields(world: &World) {
-    let _open = world.connect("172.30.1.1:80").expect("served");
+    let _open = world.connect(CART).expect("served");
     for map in ALL {
         let pin = world.pins().join(format!("v{LAYOUT_VERSION}/{map}"));
         let bpftool = |verb: &str, rest: &str| -> Value {

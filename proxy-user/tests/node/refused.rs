@@ -13,10 +13,7 @@ use std::{
 use datapath::OBJECT;
 use lab::broken::break_program;
 
-use crate::{
-    attachments::CART,
-    world::{BINARY, World},
-};
+use crate::world::{BINARY, CART, World};
 
 /// Writes a copy of the agent in which these programs are broken; returns its path.
 fn break_agent(world: &World, broken: &[&str]) -> PathBuf {
@@ -29,7 +26,7 @@ fn break_agent(world: &World, broken: &[&str]) -> PathBuf {
     for name in broken {
         break_program(&mut program[place..place + OBJECT.len()], name);
     }
-    let file = world.folder().join("broken-agent");
+    let file = world.folder.path().join("broken-agent");
     fs::write(&file, program).expect("a copy");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("a program");
     file
@@ -39,7 +36,7 @@ fn break_agent(world: &World, broken: &[&str]) -> PathBuf {
 fn the_agent_logs_refused_programs_and_serves_with_the_others() {
     let world = World::serving();
     let broken = ["egress_loopback", "expire_v4", "peer_name_v6", "connect_v4"];
-    let agent = world.start_other(&break_agent(&world, &broken), 7);
+    let agent = world.start_other(&break_agent(&world, &broken));
     let mut open = world.connect(CART).expect("pods are served");
     assert_eq!(open.echo("on the packet path"), "on the packet path");
     assert!(
@@ -67,12 +64,12 @@ fn the_agent_logs_refused_programs_and_serves_with_the_others() {
     // Also if the cgroup root is unusable.
     let no_cgroup = ["--cgroup-root", &world.path("")];
     break_agent(&world, &["expire_v6"]);
-    let agent = world.start_with(7, &no_cgroup);
+    let agent = world.start_with(&no_cgroup);
     agent.says(&["WARN socket hooks"]);
     agent.says(&["kernel program expire_v6"]);
     assert!(agent.stop().success());
 
-    let whole = world.start_other(Path::new(BINARY), 7);
+    let whole = world.start_other(Path::new(BINARY));
     assert!(world.connect_from_node(CART).is_ok(), "{}", whole.log());
     assert!(!whole.log().contains("kernel program"), "{}", whole.log());
     assert_eq!(open.echo("after"), "after");

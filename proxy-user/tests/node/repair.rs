@@ -20,9 +20,8 @@ use nix::sys::signal::Signal;
 use proxy_common::{Backend, FrontendKey, Record, ServiceFlags, Settings, V4, maps};
 
 use crate::{
-    agent::{Agent, within},
-    attachments::CART,
-    world::World,
+    agent::Agent,
+    world::{CART, NODE_PORT, World},
 };
 
 /// Time limits on a busy machine: the quick check runs every second, the complete check every 30 s.
@@ -52,7 +51,7 @@ pub(crate) fn detach(world: &World, name: &str) {
 #[test]
 fn detached_programs_removed_pins_and_changed_maps_are_repaired_and_connections_go_on() {
     let world = World::serving();
-    let agent = world.start(7);
+    let agent = world.start();
     let mut open = world.connect(CART).expect("an answer");
     detached_programs_are_attached_again_within_seconds(&world, &agent);
     let before = pins(&world);
@@ -62,11 +61,9 @@ fn detached_programs_removed_pins_and_changed_maps_are_repaired_and_connections_
     agent.signal(Signal::SIGSTOP);
     fs::remove_dir_all(world.pins()).expect("removed");
     assert_eq!(open.echo("without pins"), "without pins");
-    assert!(world.connect(CART).is_ok());
+    assert!(world.answers(CART));
     agent.signal(Signal::SIGCONT);
-    within(QUICK, "all pins are back", &agent, || {
-        pins(&world) == before
-    });
+    agent.within(QUICK, "all pins are back", || pins(&world) == before);
     assert_eq!(open.echo("with pins"), "with pins");
     // The agent also restores single pins, and a pin that now refers to another map.
     let [settings, names] = [maps::SETTINGS, maps::NAMES].map(|map| map_path(world.pins(), map));
@@ -80,12 +77,10 @@ fn detached_programs_removed_pins_and_changed_maps_are_repaired_and_connections_
         let map = linux::get_pinned(path, true).and_then(linux::map_info);
         map.map(|map| map.value_size).unwrap_or_default()
     };
-    within(QUICK, "ours are pinned", &agent, || {
+    agent.within(QUICK, "ours are pinned", || {
         id(&settings) as usize == size_of::<Settings>() && names.exists()
     });
-    within(QUICK, "all is counted", &agent, || {
-        repairs(&agent, "pin") >= 3
-    });
+    agent.within(QUICK, "all is counted", || repairs(&agent, "pin") >= 3);
     assert!(counted()[0] > interfaces && counted()[1] > hooks);
     agent.says(&["no pins, or wrong ones, of the maps "]);
     assert_eq!(agent.health().0, 200);
@@ -112,31 +107,19 @@ fn an_unmounted_bpf_file_system_is_reported_and_pins_are_restored() {
     assert!(pins(&world).is_empty(), "they are on its own file system");
     // Below it the node's BPF file system is mounted; below that there is no other one.
     assert!(inside("umount -l /sys/fs/bpf"));
-    within(QUICK, "they are on the node's", &agent, || {
-        pins(&world).len() > 30
-    });
+    agent.within(QUICK, "they are on the node's", || pins(&world).len() > 30);
     assert_eq!(open.echo("moved"), "moved");
     assert!(inside("umount -l /sys/fs/bpf"));
-    within(QUICK, "it is told", &agent, || {
-        agent
-            .health()
-            .1
-            .contains("is not on a BPF file system: mount one")
+    agent.within(QUICK, "it is told", || {
+        agent.reports("is not on a BPF file system: mount one")
     });
-    assert!(world.connect(CART).is_ok());
+    assert!(world.answers(CART));
     assert!(inside("mount -t bpf bpf /sys/fs/bpf"));
-    let count = format!(
-        "ls {} | wc -l | grep -q '[3-9].'",
-        links_dir(world.pins())
-            .parent()
-            .expect("a folder")
-            .display()
-    );
-    within(QUICK, "they are on the new one", &agent, || inside(&count));
-    within(QUICK, "it is mended", &agent, || {
-        agent.health().1.contains(r#""faultCount":0"#)
-    });
-    assert!(world.connect(CART).is_ok());
+    let links = links_dir(world.pins());
+    let count = format!("ls {}/.. | wc -l | grep -q '[3-9].'", links.display());
+    agent.within(QUICK, "they are on the new one", || inside(&count));
+    agent.within(QUICK, "it is mended", || agent.reports(r#""faultCount":0"#));
+    assert!(world.answers(CART));
     assert_eq!(open.echo("at last"), "at last");
 }
 
@@ -145,26 +128,24 @@ fn detached_programs_are_attached_again_within_seconds(world: &World, agent: &Ag
     let names = links.iter().filter_map(|path| path.file_name()?.to_str());
     let links: Vec<_> = names.filter(|name| name.ends_with("gress")).collect();
     assert!(links.len() >= 4, "{links:?}");
-    for name in links {
-        let before = repairs(agent, "interface");
+    let detach_and_wait = |kind: &str, name: &str| {
+        let before = repairs(agent, kind);
         detach(world, name);
-        within(QUICK, name, agent, || repairs(agent, "interface") > before);
-        assert!(world.connect(CART).is_ok(), "{name}");
+        agent.within(QUICK, name, || repairs(agent, kind) > before);
+    };
+    for name in links {
+        detach_and_wait("interface", name);
+        assert!(world.answers(CART), "{name}");
     }
     agent.says(&["portolan's program at ingress was detached: it was put back"]);
 
     assert!(world.connect_from_node(CART).is_ok());
     for hook in ["cgroup-connect_v4", "cgroup-release"] {
-        let before = repairs(agent, "hook");
-        detach(world, hook);
-        within(QUICK, hook, agent, || repairs(agent, "hook") > before);
+        detach_and_wait("hook", hook);
         assert!(world.connect_from_node(CART).is_ok(), "{hook}");
     }
-    assert!(
-        agent
-            .log()
-            .contains("connect_v4 was detached: it was put back")
-    );
+    let put_back = "connect_v4 was detached: it was put back";
+    assert!(agent.log().contains(put_back));
     assert_eq!(agent.health().0, 200);
 }
 
@@ -191,11 +172,8 @@ pub(crate) fn are_complete(world: &World) -> bool {
 }
 
 fn whatever_is_changed_in_the_maps_is_repaired(world: &World, agent: &Agent) {
-    const NODE_PORT: &str = "10.40.0.1:30001";
-    assert!(world.connect(CART).is_ok() && world.connect(NODE_PORT).is_ok());
-    within(QUICK, "the settings are complete", agent, || {
-        are_complete(world)
-    });
+    assert!(world.answers(CART) && world.answers(NODE_PORT));
+    agent.within(QUICK, "the settings are complete", || are_complete(world));
     let counted = || ["node", "service"].map(|kind| repairs(agent, kind));
     let [of_node, of_services] = counted();
     let settings: Table<u32, Settings> = table(world, maps::SETTINGS);
@@ -213,9 +191,9 @@ fn whatever_is_changed_in_the_maps_is_repaired(world: &World, agent: &Agent) {
     let addresses: Table<V4, u32> = table(world, maps::NODE_ADDRESSES_V4);
     let entries = addresses.entries().expect("readable");
     addresses.delete_all(&entries.iter().map(|(key, _)| *key).collect::<Vec<_>>());
-    assert!(world.connect(CART).is_err() && world.connect(NODE_PORT).is_err());
-    within(WHOLE, "both answer", agent, || {
-        world.connect(CART).is_ok() && world.connect(NODE_PORT).is_ok()
+    assert!(!world.answers(CART) && !world.answers(NODE_PORT));
+    agent.within(WHOLE, "both answer", || {
+        world.answers(CART) && world.answers(NODE_PORT)
     });
     assert_eq!(settings.lookup(&0).expect("readable"), stored);
     let sorted = |mut entries: Vec<(FrontendKey<V4>, u32)>| {
@@ -223,10 +201,10 @@ fn whatever_is_changed_in_the_maps_is_repaired(world: &World, agent: &Agent) {
         entries
     };
     let before = sorted(all);
-    within(QUICK, "all are as before", agent, || {
+    agent.within(QUICK, "all are as before", || {
         sorted(frontends.entries().expect("readable")) == before
     });
-    within(QUICK, "all is counted", agent, || {
+    agent.within(QUICK, "all is counted", || {
         let [node, services] = counted();
         node >= of_node + 2 && services > of_services
     });
@@ -255,17 +233,17 @@ fn whatever_is_changed_in_the_maps_is_repaired(world: &World, agent: &Agent) {
             backends.update(&id, &backend).expect("changed");
         }
     }
-    assert!(world.connect(CART).is_err());
-    within(WHOLE, "it answers", agent, || world.connect(CART).is_ok());
+    assert!(!world.answers(CART));
+    agent.within(WHOLE, "it answers", || world.answers(CART));
     // A connection can be answered before the repair is counted.
-    within(QUICK, "it is counted", agent, || {
+    agent.within(QUICK, "it is counted", || {
         repairs(agent, "service") > before
     });
-    assert!(world.connect(NODE_PORT).is_ok());
+    assert!(world.answers(NODE_PORT));
     assert_eq!(agent.health().0, 200);
     // A changed range of local ports changes the masquerade ports.
     world.set("ipv4/ip_local_port_range", "1024 60999");
-    within(QUICK, "it is followed", agent, || {
+    agent.within(QUICK, "it is followed", || {
         let stored = settings.lookup(&0).expect("readable");
         stored.is_some_and(|stored| stored.masquerade_ports.0 == [61_000, 65_535, 0, 0])
     });

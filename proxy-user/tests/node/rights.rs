@@ -9,10 +9,9 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::{
-    attachments::CART,
     objects::Service,
     trace::Tracing,
-    world::{BINARY, World},
+    world::{BINARY, CART, World},
 };
 
 /// A unit test there checks that every command has some.
@@ -71,9 +70,8 @@ fn run(world: &World, arguments: &[&str]) -> String {
 fn every_command_works_with_the_containers_rights_or_says_what_it_lacks() {
     let world = World::serving();
     world.confine();
-    let sticky = Service::new("sticky", "172.30.1.3").sticky();
-    world.write("sticky.yaml", sticky);
-    let _agent = world.start(7);
+    world.publish(Service::new("sticky", "172.30.1.3").sticky());
+    let _agent = world.start();
     let _open = world.connect_at_socket(CART).expect("served");
     let _held = world.connect_at_socket("172.30.1.3:80").expect("served");
     let mut ran = 0;
@@ -96,7 +94,7 @@ fn every_command_works_with_the_containers_rights_or_says_what_it_lacks() {
     assert!(ran > 30, "{ran}");
 
     let command = in_container(&world, &["trace", "-o", "json"]);
-    let trace = Tracing::begin(&world, command, &[], "watching packets");
+    let trace = Tracing::begin(&world, command, "", "watching packets");
     let is = |outcome: &'static str| move |line: &Value| line["outcome"] == outcome;
     let _packets = world.connect(CART).expect("served");
     trace.wait("the SYN", is("forwarded_new"));

@@ -1,22 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A real API server on the node. A test fails at the first step that the server refuses.
 
-use std::{fmt::Display, fs};
+use std::fmt::Display;
 
-use lab::node::{
-    api_server::{ApiServer, URL},
-    kubeconfig,
-};
+use lab::node::api_server::{ApiServer, URL};
 
 use crate::{
-    objects::{NAMESPACE, service},
+    objects::{NAMESPACE, Service},
     world::World,
 };
 
 /// The node's address, by which agents reach the server.
 const ADDRESS: &str = "10.40.0.1";
 
-pub(crate) struct Server<'a>(ApiServer<'a>);
+pub(crate) struct Server<'a>(pub(crate) ApiServer<'a>);
 
 /// Starts a server that has the Node object and one service.
 pub(crate) fn prepare(world: &World) -> Server<'_> {
@@ -24,7 +21,7 @@ pub(crate) fn prepare(world: &World) -> Server<'_> {
     let server = Server(started.expect("a server"));
     server.apply(NAMESPACE);
     server.0.make_node(ADDRESS).expect("the Node object");
-    server.apply(service("cart", "172.30.1.1"));
+    server.apply(Service::new("cart", "172.30.1.1"));
     server
 }
 
@@ -37,9 +34,7 @@ impl Server<'_> {
     /// Writes a kubeconfig of the account of `deploy`, which the server has; returns its path.
     pub(crate) fn kubeconfig_of_deploy(&self, world: &World) -> String {
         let token = self.kubectl("create token portolan --namespace kube-system");
-        let file = world.path("kubeconfig");
-        fs::write(&file, kubeconfig::render(URL, token.trim())).expect("a kubeconfig");
-        file
+        world.kubeconfig(URL, token.trim())
     }
 
     /// Runs kubectl with words separated by blanks; returns its output.
@@ -62,15 +57,5 @@ impl Server<'_> {
     pub(crate) fn refusal(&self, manifests: &str) -> Option<String> {
         let checked = self.0.try_out(manifests);
         checked.err().map(|error| format!("{error:#}"))
-    }
-
-    /// Kills the server; etcd goes on.
-    pub(crate) fn kill(&mut self) {
-        self.0.kill();
-    }
-
-    /// Starts the server again.
-    pub(crate) fn revive(&mut self) {
-        self.0.revive().expect("the server is back");
     }
 }

@@ -8,26 +8,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-use datapath::maps::pins::generations;
-
 use crate::{
-    agent::{Agent, within},
-    attachments::CART,
-    connection::{Open, answer_questions, ask, asking},
+    agent::Agent,
+    connection::{Open, answer_questions, ask, asking, beside},
     objects::questions,
-    world::World,
+    world::{CART, World},
 };
 
 /// Starts an agent with these sizes of maps.
 pub(crate) fn start(world: &World, maps: &str) -> Agent {
     world.confine();
-    world.start_configured(7, &format!("portolan: {{maps: {{{maps}}}}}\n"))
+    world.start_configured(&format!("portolan: {{maps: {{{maps}}}}}\n"))
 }
 
 /// Waits until only one generation of maps is left.
 pub(crate) fn taken_over(world: &World, agent: &Agent) {
-    within(Duration::from_secs(20), "taken over", agent, || {
-        generations(world.pins()).expect("pins").len() == 1
+    agent.within(Duration::from_secs(20), "taken over", || {
+        world.generations() == 1
     });
     agent.says(&["took over from the maps before"]);
     assert!(!agent.log().contains("WARN"), "{}", agent.log());
@@ -49,36 +46,33 @@ fn keep_asking(socket: &UdpSocket, done: &AtomicBool) -> u32 {
 #[test]
 fn changed_map_sizes_break_no_old_or_new_connection_and_no_udp_flow() {
     let world = World::serving();
-    world.write("questions.yaml", questions());
-    answer_questions(world.server());
+    world.publish(questions());
+    answer_questions(&world.server);
     let mut agent = start(&world, "flows: 16384");
     let mut open: Vec<Open> = (0..40)
         .map(|_| world.connect(CART).expect("an answer"))
         .collect();
-    let (client, asking, done) = (
-        world.client(),
-        asking(world.client()),
-        AtomicBool::new(false),
+    let (client, asking) = (&world.client, asking(&world.client));
+    let connecting = |done: &AtomicBool| Open::keep_connecting(client, CART, done);
+    let asked = beside(
+        |done| keep_asking(&asking, done),
+        || {
+            let made = beside(connecting, || {
+                // The flow is established before the takeover begins.
+                thread::sleep(Duration::from_millis(100));
+                for other in ["flows: 20000, backends: 1024", "flows: 16384"] {
+                    assert!(agent.stop().success());
+                    agent = start(&world, other);
+                    taken_over(&world, &agent);
+                    // The log is shown only if the test fails.
+                    println!("{}", agent.log());
+                    for (number, open) in open.iter_mut().enumerate() {
+                        assert_eq!(open.echo(other), other, "connection {number}, {other}");
+                    }
+                }
+            });
+            assert!(made > 100, "{made} connections");
+        },
     );
-    thread::scope(|scope| {
-        let connecting = scope.spawn(|| Open::keep_connecting(client, CART, &done));
-        let talking = scope.spawn(|| keep_asking(&asking, &done));
-        // The flow is established before the takeover begins.
-        thread::sleep(Duration::from_millis(100));
-        for other in ["flows: 20000, backends: 1024", "flows: 16384"] {
-            assert!(agent.stop().success());
-            agent = start(&world, other);
-            taken_over(&world, &agent);
-            // The log is shown only if the test fails.
-            println!("{}", agent.log());
-            for (number, open) in open.iter_mut().enumerate() {
-                assert_eq!(open.echo(other), other, "connection {number}, {other}");
-            }
-        }
-        done.store(true, Ordering::Relaxed);
-        let made = connecting.join().expect("every connection is made");
-        assert!(made > 100, "{made} connections");
-        let asked = talking.join().expect("every question is answered");
-        assert!(asked > 50, "{asked} questions");
-    });
+    assert!(asked > 50, "{asked} questions");
 }

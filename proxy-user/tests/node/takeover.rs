@@ -9,14 +9,13 @@ use std::{
 };
 
 use datapath::read::Reader;
-use lab::node::{netns::NetNs, pod::plug};
+use lab::node::netns::NetNs;
 use proxy_common::Settings;
 
 use crate::{
-    agent::eventually,
     connection::{Talk, answer_questions, asking, asking_at, serve},
     objects::{Service, endpoint, questions},
-    world::{World, at},
+    world::{CART, NODE_PORT, SERVER, World, at},
 };
 
 /// The address and port of the server; `OUTSIDE` is the address of the client outside.
@@ -69,20 +68,18 @@ fn outside(world: &World) -> NetNs {
 fn connections_of_another_proxy_go_on_without_its_rules() {
     let world = World::build();
     let node = world.node();
-    serve(world.server(), SERVED);
-    serve(world.server(), "10.40.1.20:8099");
+    serve(&world.server, SERVED);
+    serve(&world.server, "10.40.1.20:8099");
     let outside = outside(&world);
-    let [client6, server6] = ["client6", "server6"].map(|name| NetNs::new(name).expect("a pod"));
-    plug(node, &client6, &["fd00:40:1::10"]).expect("a pod");
-    plug(node, &server6, &["fd00:40:1::20"]).expect("a pod");
+    let [client6, server6] = ["fd00:40:1::10", "fd00:40:1::20"].map(|ip| world.pod(ip));
     serve(&server6, "[fd00:40:1::20]:8090");
-    let by = world.server_interface();
+    let by = world.interface_to(SERVER);
     world.ip(&format!("route add 172.30.1.1/32 dev {by} src 10.40.0.1"));
     node.set(&[("netfilter/nf_conntrack_tcp_timeout_time_wait", "1")])
         .expect("nf_conntrack");
     // The service has no such endpoint any more.
     world.nft(&rules("10.40.1.20:8099"));
-    let gone = Talk::begin(world.client(), "172.30.1.1:80");
+    let gone = Talk::begin(&world.client, CART);
     let mut text = rules(SERVED);
     text += "add chain ip other own { type nat hook output priority -100; }
 add rule ip other own ip daddr 172.30.1.1 tcp dport 80 dnat to 10.40.1.20:8090
@@ -92,19 +89,19 @@ add rule ip6 other services ip6 daddr fd00:30::1 tcp dport 80 dnat to [fd00:40:1
 ";
     world.nft(&text);
     let clients = [
-        (world.client(), "172.30.1.1:80"),
-        (&outside, "10.40.0.1:30001"),
-        (node, "172.30.1.1:80"),
+        (&world.client, CART),
+        (&outside, NODE_PORT),
+        (node, CART),
         (&client6, "[fd00:30::1]:80"),
     ];
     let open = clients.map(|(pod, to)| Talk::begin(pod, to));
     let open: Vec<_> = open.into_iter().chain([gone]).collect();
     open.iter().for_each(Talk::goes_on);
 
-    world.write("cart.yaml", cart());
+    world.publish(cart());
     let six = Service::new("six", "fd00:30::1").target(8090);
-    world.write("six.yaml", six.endpoints(vec![endpoint("fd00:40:1::20")]));
-    let agent = world.start(7);
+    world.publish(six.endpoints(vec![endpoint("fd00:40:1::20")]));
+    let agent = world.start();
     agent.says(&["live on in nf_conntrack", "connections=5", "may go"]);
     open.iter().for_each(Talk::goes_on);
     let tables = || world.tool("nft", "list tables");
@@ -117,7 +114,7 @@ add rule ip6 other services ip6 daddr fd00:30::1 tcp dport 80 dnat to [fd00:40:1
         thread::sleep(Duration::from_secs(1));
     }
     assert_eq!(world.flows().len(), 0, "{:?}", world.flows());
-    let new = Talk::begin(&outside, "10.40.0.1:30001");
+    let new = Talk::begin(&outside, NODE_PORT);
     new.goes_on();
     new.finish();
     assert!(!agent.log().contains(ENDED));
@@ -129,7 +126,7 @@ add rule ip cni leaving ip saddr 10.40.0.0/16 masquerade
 ",
     );
     serve(&outside, "10.9.0.2:8090");
-    let leaving = Talk::begin(world.client(), "10.9.0.2:8090");
+    let leaving = Talk::begin(&world.client, "10.9.0.2:8090");
     open.into_iter().for_each(Talk::finish);
     agent.logs(ENDED);
     assert!(!tables().contains(OURS), "{}", tables());
@@ -139,18 +136,18 @@ add rule ip cni leaving ip saddr 10.40.0.0/16 masquerade
 #[test]
 fn no_connection_gets_the_tuple_of_one_that_another_proxy_has_translated() {
     let world = World::build();
-    serve(world.server(), SERVED);
+    serve(&world.server, SERVED);
     let outside = outside(&world);
     let few = "meta l4proto tcp masquerade to :40000-40003";
     world.nft(&rules(SERVED).replace("masquerade fully-random", few));
-    let connect = |()| Talk::begin(&outside, "10.40.0.1:30001");
+    let connect = |()| Talk::begin(&outside, NODE_PORT);
     let masqueraded = [(); 4].map(connect);
-    let [open, ended] = [(); 2].map(|()| Talk::begin(world.client(), "172.30.1.1:80"));
-    let port = ended.port();
+    let [open, ended] = [(); 2].map(|()| Talk::begin(&world.client, CART));
+    let port = ended.port;
     [&open, &ended].into_iter().for_each(Talk::goes_on);
     ended.finish();
-    world.write("cart.yaml", cart());
-    let agent = world.start_configured(7, "portolan: {masqueradePorts: [40000-40007]}\n");
+    world.publish(cart());
+    let agent = world.start_configured("portolan: {masqueradePorts: [40000-40007]}\n");
     agent.says(&["live on in nf_conntrack", "connections=6"]);
     // These rules track connections but translate nothing.
     let other = "delete table ip other
@@ -163,11 +160,10 @@ add rule ip firewall forward ct state invalid counter
     // A client that connects directly to the endpoint can get the source port of the ended
     // connection.
     let only = format!("{port} {port}");
-    let set = world.client().set(&[("ipv4/ip_local_port_range", &only)]);
+    let set = world.client.set(&[("ipv4/ip_local_port_range", &only)]);
     set.expect("a setting of the pod's");
-    let again = world
-        .client()
-        .enter(|| TcpStream::connect_timeout(&at(SERVED), Duration::from_secs(3)));
+    let connect = || TcpStream::connect_timeout(&at(SERVED), Duration::from_secs(3));
+    let again = world.client.enter(connect);
     again.expect("the pod").expect("no SYN is dropped");
     let all = || masqueraded.iter().chain(&new).chain([&open]);
     all().for_each(Talk::goes_on);
@@ -179,7 +175,7 @@ add rule ip firewall forward ct state invalid counter
 #[test]
 fn datagrams_are_answered_before_and_after_the_other_proxys_rules_go() {
     let world = World::build();
-    answer_questions(world.server());
+    answer_questions(&world.server);
     let outside = outside(&world);
     world.nft(
         "add table ip other
@@ -190,7 +186,7 @@ add chain ip other leaving { type nat hook postrouting priority srcnat; }
 add rule ip other leaving ct status dnat ip saddr != 10.40.0.0/16 masquerade fully-random
 ",
     );
-    let inside = [(); 5].map(|()| asking(world.client()));
+    let inside = [(); 5].map(|()| asking(&world.client));
     let from_outside = [(); 3].map(|()| asking_at(&outside, "10.40.0.1:30053"));
     let all: Vec<_> = inside.iter().chain(&from_outside).collect();
     let answers = |one: &UdpSocket| {
@@ -203,9 +199,8 @@ add rule ip other leaving ct status dnat ip saddr != 10.40.0.0/16 masquerade ful
         // The first question can be lost during neighbour resolution.
         assert!((0..5).any(|_| answers(one)), "the other serves");
     }
-    let questions = questions().ports(&[("", "UDP", 53, Some(30053))]);
-    world.write("questions.yaml", &questions);
-    let agent = world.start(7);
+    world.publish(questions().ports(&[("", "UDP", 53, Some(30053))]));
+    let agent = world.start();
     let lost = || all.iter().filter(|one| !answers(one)).count();
     let before = lost();
     agent.says(&["live on in nf_conntrack"]);
@@ -217,7 +212,7 @@ add rule ip other leaving ct status dnat ip saddr != 10.40.0.0/16 masquerade ful
 #[test]
 fn a_new_connection_beside_old_masquerade_rules_survives_their_removal() {
     let world = World::build();
-    serve(world.server(), SERVED);
+    serve(&world.server, SERVED);
     let outside = outside(&world);
     world.nft(
         "add table ip kube-proxy
@@ -225,16 +220,16 @@ add chain ip kube-proxy masquerading { type nat hook postrouting priority srcnat
 add rule ip kube-proxy masquerading meta mark & 0x4000 == 0x4000 masquerade fully-random
 ",
     );
-    world.write("cart.yaml", cart());
-    let agent = world.start(7);
-    let open = Talk::begin(&outside, "10.40.0.1:30001");
+    world.publish(cart());
+    let agent = world.start();
+    let open = Talk::begin(&outside, NODE_PORT);
     open.goes_on();
     let all = world.flows();
     assert!(all.iter().all(|flow| flow.masquerade.is_some()), "{all:?}");
     world.nft("delete table ip kube-proxy\n");
     open.goes_on();
-    eventually("the mark is what it was", &agent, || {
-        let another = Talk::begin(&outside, "10.40.0.1:30001");
+    agent.eventually("the mark is what it was", || {
+        let another = Talk::begin(&outside, NODE_PORT);
         another.goes_on();
         another.finish();
         let settings = Reader::open(world.pins()).and_then(|reader| reader.settings());

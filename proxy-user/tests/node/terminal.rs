@@ -10,10 +10,7 @@ use std::{
 
 use control::testing::rows;
 
-use crate::{
-    attachments::CART,
-    world::{BINARY, World},
-};
+use crate::world::{BINARY, CART, World};
 
 /// Input that is refused: the arguments, the status, and what is said about it. The unit tests of
 /// the command line have what needs no node.
@@ -41,7 +38,7 @@ counters nosuch | 1 | no counter's name contains \"nosuch\"";
 /// Bad arguments exit with 2, unknown names with 1.
 pub(crate) fn bad_input_is_named(world: &World) {
     for [line, status, named] in rows(REFUSED) {
-        let (code, said) = world.refused(&line.split(' ').collect::<Vec<_>>());
+        let (code, said) = world.refused(&line);
         assert_eq!(code, status.parse().ok(), "{line}: {said}");
         // Errors of the command line are clap's.
         let is_named = ["portolan: ", "error: "].map(|start| said.starts_with(start));
@@ -62,7 +59,7 @@ pub(crate) fn a_closed_pipe_is_no_error(world: &World) {
         ("explain --from node --to 172.30.1.1:80", false),
         ("cleanup --dry-run", false),
     ] {
-        let mut command = world.asking(&words.split(' ').collect::<Vec<_>>());
+        let mut command = world.asking(words);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = world.begin(&mut command);
         let mut lines = BufReader::new(child.stdout.take().expect("its output"));
@@ -78,7 +75,7 @@ pub(crate) fn a_closed_pipe_is_no_error(world: &World) {
 }
 
 /// The output of a command on a terminal with this number of columns.
-fn at_terminal(world: &World, columns: u16, variable: (&str, &str), arguments: &[&str]) -> String {
+fn at_terminal(world: &World, columns: u16, variable: (&str, &str), line: &str) -> String {
     let size = nix::pty::Winsize {
         ws_row: 40,
         ws_col: columns,
@@ -86,12 +83,9 @@ fn at_terminal(world: &World, columns: u16, variable: (&str, &str), arguments: &
         ws_ypixel: 0,
     };
     let terminal = nix::pty::openpty(Some(&size), None).expect("a terminal");
-    let mut command = world.asking(arguments);
-    command
-        .env("TERM", "xterm")
-        .env_remove("NO_COLOR")
-        .env(variable.0, variable.1);
-    command.stdout(terminal.slave);
+    let mut command = world.asking(line);
+    command.env("TERM", "xterm").env_remove("NO_COLOR");
+    command.env(variable.0, variable.1).stdout(terminal.slave);
     let status = world.node().enter(|| command.status());
     assert!(status.expect("the node").expect("it runs").success());
     // Closes the command's end of the terminal; only this end is left.
@@ -106,19 +100,19 @@ fn at_terminal(world: &World, columns: u16, variable: (&str, &str), arguments: &
 pub(crate) fn tables_fit_the_terminal(world: &World) {
     let _open = world.connect(CART).expect("served");
     let plain = ("NO_COLOR", "1");
-    let [narrow, status] = ["flows", "status"].map(|one| at_terminal(world, 80, plain, &[one]));
+    let [narrow, status] = ["flows", "status"].map(|one| at_terminal(world, 80, plain, one));
     let fits = |line: &str| line.chars().count() <= 80;
     assert!(narrow.lines().all(fits), "{narrow}");
     assert!(status.lines().all(fits), "{status}");
     assert!(narrow.starts_with("SERVICE "), "{narrow}");
     assert!(!narrow.contains("SEEN-AS"), "{narrow}");
-    let wide = at_terminal(world, 200, plain, &["flows"]);
+    let wide = at_terminal(world, 200, plain, "flows");
     assert!(wide.contains("SEEN-AS") && wide.contains("IDLE"), "{wide}");
     assert!(!wide.contains('\x1b'), "{wide}");
-    let coloured = at_terminal(world, 200, ("COLORTERM", ""), &["flows"]);
+    let coloured = at_terminal(world, 200, ("COLORTERM", ""), "flows");
     let established = "\x1b[32mestablished\x1b[0m";
     assert!(coloured.contains(established), "{coloured}");
-    assert!(!world.told(&["flows"]).contains('\x1b'), "no terminal");
+    assert!(!world.told("flows").contains('\x1b'), "no terminal");
 }
 
 #[test]
@@ -129,10 +123,8 @@ fn the_bash_completion_script_completes_a_command() {
     let file = folder.path().join("portolan");
     fs::write(&file, &script).expect("a file");
     let line = "source \"$0\"; COMP_WORDS=(portolan af); COMP_CWORD=1; _portolan portolan af portolan; echo \"${COMPREPLY[@]}\"";
-    let bash = Command::new("bash")
-        .args(["-c", line])
-        .arg(&file)
-        .output()
-        .expect("bash");
+    let mut bash = Command::new("bash");
+    let bash = bash.args(["-c", line]).arg(&file).output();
+    let bash = bash.expect("bash");
     assert_eq!(String::from_utf8_lossy(&bash.stdout).trim(), "affinity");
 }

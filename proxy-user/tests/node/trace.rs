@@ -16,9 +16,9 @@ use serde_json::Value;
 
 use crate::{
     agent::{send_signal, wait},
-    attachments::CART,
+    commands::fields_are,
     reads::EMPTY,
-    world::{PATIENCE, World},
+    world::{CART, CLIENT, PATIENCE, World},
 };
 
 /// A running `portolan trace -o json`, and the lines that it has printed.
@@ -30,22 +30,17 @@ pub(crate) struct Tracing {
 
 impl Tracing {
     /// Starts the trace and waits until its programs are attached.
-    pub(crate) fn start(world: &World, arguments: &[&str]) -> Self {
-        let command = world.asking(&["trace", "-o", "json"]);
-        Self::begin(world, command, arguments, "watching packets")
+    pub(crate) fn start(world: &World, flags: &str) -> Self {
+        let command = world.asking("trace -o json");
+        Self::begin(world, command, flags, "watching packets")
     }
 
     /// The same with a command that has `trace -o json` already, and with the words that say what
     /// it watches.
-    pub(crate) fn begin(
-        world: &World,
-        mut command: Command,
-        arguments: &[&str],
-        watching: &str,
-    ) -> Self {
+    pub(crate) fn begin(world: &World, mut command: Command, flags: &str, watching: &str) -> Self {
         command.arg("--manifests").arg(world.manifests());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = world.begin(command.args(arguments));
+        let mut child = world.begin(command.args(flags.split_whitespace()));
         let stdout = BufReader::new(child.stdout.take().expect("piped"));
         let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
         let lines = Arc::new(Mutex::new(Vec::new()));
@@ -103,24 +98,19 @@ fn outcome(line: &Value) -> &str {
     line["outcome"].as_str().expect("an outcome")
 }
 
-/// Waits for a line with this outcome, and compares its values: each word is a path and its value.
+/// Waits for a line with this outcome, and compares its values (see [`fields_are`]).
 fn shows(trace: &Tracing, expected: &str, values: &str) {
     let line = trace.wait(expected, |line| outcome(line) == expected);
-    for word in values.split_whitespace() {
-        let (path, expected) = word.split_once('=').expect("a path and a value");
-        let value = line.pointer(&format!("/{path}")).unwrap_or(&Value::Null);
-        let text = value.as_str().map_or(value.to_string(), str::to_owned);
-        assert_eq!(text, expected, "{path}: {line:#}");
-    }
+    fields_are(&line, values);
 }
 
 pub(crate) fn trace_shows_packets_and_calls_before_and_after_translation(world: &World) {
     let file = world.path("trace.pcapng");
-    let trace = Tracing::start(world, &["--write", &file]);
+    let trace = Tracing::start(world, &format!("--write {file}"));
     let mut open = world.connect(CART).expect("served");
     assert_eq!(open.echo("hello"), "hello");
-    assert!(world.connect(EMPTY).is_err(), "it is rejected");
-    let interface = world.client_interface();
+    assert!(!world.answers(EMPTY), "it is rejected");
+    let interface = world.interface_to(CLIENT);
     let values = format!(
         "hook=ingress interface={interface} protocol=TCP signals=[S] before/from/address=10.40.1.10 \
          before/to/address=172.30.1.1 before/to/port=80 after/to/address=10.40.1.20 \
@@ -161,21 +151,18 @@ pub(crate) fn trace_shows_packets_and_calls_before_and_after_translation(world: 
 }
 
 pub(crate) fn trace_applies_its_flags_its_count_and_its_rate(world: &World) {
-    let trace = Tracing::start(world, &["--service", "empty", "--verdict", "reject"]);
+    let trace = Tracing::start(world, "--service empty --verdict reject");
     let _open = world.connect(CART).expect("served");
     for _ in 0..3 {
-        assert!(world.connect(EMPTY).is_err());
+        assert!(!world.answers(EMPTY));
     }
     trace.wait("a refusal", |line| outcome(line) == "rejected_no_endpoint");
     let (_, said) = trace.end(Signal::SIGTERM);
     assert!(said.contains("3 shown, none lost"), "{said}");
 
-    let trace = Tracing::start(
-        world,
-        &["--limit", "2", "--client", "10.40.1.10", "--port", "80"],
-    );
+    let trace = Tracing::start(world, "--limit 2 --client 10.40.1.10 --port 80");
     for _ in 0..3 {
-        assert!(world.connect(EMPTY).is_err());
+        assert!(!world.answers(EMPTY));
     }
     wait(PATIENCE, "two lines", String::new, || {
         trace.lines().len() >= 2
@@ -185,9 +172,9 @@ pub(crate) fn trace_applies_its_flags_its_count_and_its_rate(world: &World) {
     assert!(status.success() && said.contains("2 shown"), "{said}");
     assert_eq!(lines.lock().expect("the lines").len(), 2);
 
-    let trace = Tracing::start(world, &["--rate", "1"]);
+    let trace = Tracing::start(world, "--rate 1");
     for _ in 0..20 {
-        assert!(world.connect(EMPTY).is_err());
+        assert!(!world.answers(EMPTY));
     }
     trace.wait("one", |line| outcome(line) == "rejected_no_endpoint");
     thread::sleep(Duration::from_millis(600));
@@ -196,25 +183,24 @@ pub(crate) fn trace_applies_its_flags_its_count_and_its_rate(world: &World) {
 }
 
 pub(crate) fn a_second_trace_is_refused_but_not_after_the_first_was_killed(world: &World) {
-    let trace = Tracing::start(world, &[]);
-    let (code, said) = world.refused(&["trace"]);
+    let trace = Tracing::start(world, "");
+    let (code, said) = world.refused("trace");
     assert_eq!(code, Some(1), "{said}");
     assert!(
         said.contains("another `portolan trace` is at work"),
         "{said}"
     );
     trace.end(Signal::SIGKILL);
-    let cgroup = world.cgroup().path().to_str().expect("a path");
-    let links = world
-        .node()
-        .feed("bpftool", &["-j", "cgroup", "show", cgroup], "");
+    let cgroup = world.cgroup.path().to_str().expect("a path");
+    let words = ["-j", "cgroup", "show", cgroup];
+    let links = world.node().feed("bpftool", &words, "");
     if let Ok(links) = links {
         let links: Value = serde_json::from_str(&links).expect("JSON");
         assert_eq!(links.as_array().map(Vec::len), Some(11), "{links}");
     }
     thread::sleep(Duration::from_secs(4));
-    let trace = Tracing::start(world, &[]);
-    assert!(world.connect(EMPTY).is_err());
+    let trace = Tracing::start(world, "");
+    assert!(!world.answers(EMPTY));
     trace.wait("a refusal", |line| outcome(line) == "rejected_no_endpoint");
     trace.end(Signal::SIGINT);
 }

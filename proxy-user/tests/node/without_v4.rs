@@ -7,7 +7,7 @@ use std::net::Ipv6Addr;
 use lab::node::options::HEALTH;
 
 use crate::{
-    agent::{Agent, eventually},
+    agent::Agent,
     objects::{Service, node_object},
     world::{OF_V6, World},
 };
@@ -28,8 +28,7 @@ fn a_node_without_ipv4_is_healthy_and_serves_pods_and_node_processes() {
     let has_v4 = world.tool("ip", "-4 -o address");
     assert!(has_v4.lines().all(|line| line.contains(" lo ")), "{has_v4}");
     // Load balancers ask its health check port.
-    let cart = Service::new("cart", "fd00:30::1").checked_at(32001);
-    world.write("cart.yaml", cart);
+    world.publish(Service::new("cart", "fd00:30::1").checked_at(32001));
     // The default address, which other tests replace.
     let agent = world.spawn(&["--healthz-bind-address", "0.0.0.0"]);
     without_a_node_object_healthz_fails_but_livez_and_services_work(&world, &agent);
@@ -38,11 +37,11 @@ fn a_node_without_ipv4_is_healthy_and_serves_pods_and_node_processes() {
     agent.wait_for(7);
     assert_eq!(ask(&agent, HEALTH.port(), "/healthz"), Some(200));
     assert_eq!(ask(&agent, HEALTH.port(), "/livez"), Some(200));
-    eventually("the health check node port answers", &agent, || {
+    agent.eventually("the health check node port answers", || {
         ask(&agent, 32001, "/") == Some(200)
     });
-    assert!(world.connect(CLUSTER_IP).is_ok(), "by packets");
-    assert!(world.connect(NODE_PORT).is_ok(), "by packets");
+    assert!(world.answers(CLUSTER_IP), "by packets");
+    assert!(world.answers(NODE_PORT), "by packets");
     assert!(world.connect_from_node(CLUSTER_IP).is_ok(), "at the socket");
     assert!(world.connect_from_node(NODE_PORT).is_ok(), "at the socket");
     assert!(!agent.log()[said..].contains("WARN"), "{}", agent.log());
@@ -50,7 +49,7 @@ fn a_node_without_ipv4_is_healthy_and_serves_pods_and_node_processes() {
 }
 
 fn without_a_node_object_healthz_fails_but_livez_and_services_work(world: &World, agent: &Agent) {
-    eventually("it serves", agent, || world.connect(CLUSTER_IP).is_ok());
+    agent.eventually("it serves", || world.answers(CLUSTER_IP));
     agent.says(&["ready"]);
     let (status, body) = agent.health();
     assert_eq!(status, 503, "{body}");

@@ -14,7 +14,10 @@ use std::{
     time::Duration,
 };
 
-use datapath::read::{Flow, Reader};
+use datapath::{
+    maps::pins::generations,
+    read::{Flow, Reader},
+};
 use lab::node::{
     bpffs::{self, PinDir},
     cgroup::Cgroup,
@@ -27,14 +30,17 @@ use tempfile::TempDir;
 
 use crate::{
     connection::{Open, serve},
-    objects::{node_object, service},
+    objects::{Service, node_object},
 };
 
 pub(crate) use self::agents::complete;
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_portolan");
-const CLIENT: &str = "10.40.1.10";
-const SERVER: &str = "10.40.1.20";
+pub(crate) const CLIENT: &str = "10.40.1.10";
+pub(crate) const SERVER: &str = "10.40.1.20";
+/// The cluster IP and the node port of the service `cart`.
+pub(crate) const CART: &str = "172.30.1.1:80";
+pub(crate) const NODE_PORT: &str = "10.40.0.1:30001";
 /// The port at which the server pod answers.
 const PORT: u16 = 8080;
 /// The addresses of the node, the client and the server.
@@ -53,11 +59,15 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 /// The node, its pods and the manifest folder; dropping it removes all of them and the pins.
 pub(crate) struct World {
     node: Arc<NetNs>,
-    client: NetNs,
-    server: NetNs,
-    folder: TempDir,
+    /// The client pod, which serves nothing.
+    pub(crate) client: NetNs,
+    /// The server pod.
+    pub(crate) server: NetNs,
+    /// It is removed with the world.
+    pub(crate) folder: TempDir,
     pins: PinDir,
-    cgroup: Cgroup,
+    /// The cgroup at which the socket hooks are attached.
+    pub(crate) cgroup: Cgroup,
     logs: Cell<u32>,
     binary: RefCell<PathBuf>,
     confined: Cell<bool>,
@@ -73,7 +83,7 @@ impl World {
     /// Builds a node with the service `cart`: cluster IP 172.30.1.1, node port 30001.
     pub(crate) fn serving() -> Self {
         let world = Self::build();
-        world.write("cart.yaml", service("cart", "172.30.1.1"));
+        world.publish(Service::new("cart", "172.30.1.1"));
         world
     }
 
@@ -111,8 +121,20 @@ impl World {
 
     /// Attaches the client and the server pod to the node, with these addresses.
     pub(crate) fn join_pods(&self, [client, server]: [&str; 2]) {
-        plug(&self.node, &self.client, &[client]).expect("a pod");
-        plug(&self.node, &self.server, &[server]).expect("a pod");
+        self.plug(&self.client, client);
+        self.plug(&self.server, server);
+    }
+
+    /// Attaches a pod to the node, with this address.
+    pub(crate) fn plug(&self, pod: &NetNs, address: &str) {
+        plug(&self.node, pod, &[address]).expect("a pod");
+    }
+
+    /// Makes a pod, or a host that is none, and attaches it to the node in the same way.
+    pub(crate) fn pod(&self, address: &str) -> NetNs {
+        let pod = NetNs::new(address).expect("run as root");
+        self.plug(&pod, address);
+        pod
     }
 
     /// Joins a new host to the node by a wire, given by its ends (see [`wire`]). The host sends by
@@ -141,12 +163,14 @@ link set br0 up"
         ));
     }
 
-    /// Makes a pod with this address a port of the bridge, as the CNI plugin `bridge` does.
-    pub(crate) fn join_bridge(&self, pod: &NetNs, port: &str, address: &str, gateway: &str) {
-        wire(&self.node, port, pod, &format!("eth0 {address}")).expect("a wire");
+    /// Makes a pod with this address at a port of the bridge, as the CNI plugin `bridge` does.
+    pub(crate) fn bridged_pod(&self, port: &str, address: &str, gateway: &str) -> NetNs {
+        let pod = NetNs::new(address).expect("run as root");
+        wire(&self.node, port, &pod, &format!("eth0 {address}")).expect("a wire");
         self.ip(&format!("link set {port} master br0"));
         let route = format!("route add default via {gateway}\n");
         pod.ip(&route).expect("a route");
+        pod
     }
 
     /// The path of the manifest folder.
@@ -167,23 +191,18 @@ link set br0 up"
     pub(crate) fn write(&self, name: &str, text: impl Display) {
         let new = self.path("new");
         fs::write(&new, text.to_string()).expect("a new file");
-        fs::rename(new, self.folder().join("manifests").join(name)).expect("a file in its place");
+        fs::rename(new, self.path(&format!("manifests/{name}"))).expect("a file in its place");
     }
 
-    /// A folder that is removed with the world.
-    pub(crate) fn folder(&self) -> &Path {
-        self.folder.path()
+    /// Writes the manifest of a service.
+    pub(crate) fn publish(&self, service: Service) {
+        self.write(&service.file(), service);
     }
 
-    /// The path of a file in that folder.
+    /// The path of a file in the folder.
     pub(crate) fn path(&self, file: &str) -> String {
-        let path = self.folder().join(file);
+        let path = self.folder.path().join(file);
         path.to_str().expect("a plain path").to_owned()
-    }
-
-    /// The cgroup at which the socket hooks are attached.
-    pub(crate) fn cgroup(&self) -> &Cgroup {
-        &self.cgroup
     }
 
     /// Starts a program on the node.
@@ -202,26 +221,24 @@ link set br0 up"
     /// it fails.
     pub(crate) fn tool(&self, program: &str, words: &str) -> String {
         let words: Vec<_> = words.split_whitespace().collect();
-        let printed = self.node.feed(program, &words, "");
-        printed.unwrap_or_else(|error| panic!("{error:#}"))
+        self.node.feed(program, &words, "").expect("it succeeds")
     }
 
     /// Runs commands of iproute2 on the node, one a line.
     pub(crate) fn ip(&self, batch: &str) {
         let ran = self.node.ip(&format!("{batch}\n"));
-        ran.unwrap_or_else(|error| panic!("{error:#}"));
+        ran.expect("commands of iproute2");
     }
 
     /// Runs commands of nft on the node, one a line.
     pub(crate) fn nft(&self, rules: &str) {
         let fed = self.node.feed("nft", &["-f", "-"], rules);
-        fed.unwrap_or_else(|error| panic!("{error:#}"));
+        fed.expect("commands of nft");
     }
 
     /// Sets a kernel parameter of the node: its path below /proc/sys/net, and its value.
     pub(crate) fn set(&self, parameter: &str, value: &str) {
-        let set = self.node.set(&[(parameter, value)]);
-        set.unwrap_or_else(|error| panic!("{error:#}"));
+        self.node.set(&[(parameter, value)]).expect("a parameter");
     }
 
     /// The index of an interface of the node.
@@ -234,6 +251,11 @@ link set br0 up"
     /// chain.
     pub(crate) fn foreign(&self, interface: &str, egress: bool, at: ChainPosition) -> Foreign<'_> {
         Foreign::new(&self.node, interface, egress, at, END).expect("attached")
+    }
+
+    /// The number of generations of maps that have pins.
+    pub(crate) fn generations(&self) -> usize {
+        generations(self.pins()).expect("pins").len()
     }
 
     /// The entries of the flow tables.
@@ -253,6 +275,11 @@ link set br0 up"
         Open::connect(&self.client, to)
     }
 
+    /// Whether a connection from the client pod succeeds.
+    pub(crate) fn answers(&self, to: &str) -> bool {
+        self.connect(to).is_ok()
+    }
+
     /// Connects from a process of the node.
     pub(crate) fn connect_from_node(&self, to: &str) -> io::Result<Open> {
         self.in_node_process(|| Open::connect(&self.node, to))
@@ -270,26 +297,6 @@ link set br0 up"
         done.expect("enter the cgroup").expect("enter the node")
     }
 
-    /// The client pod, which serves nothing.
-    pub(crate) fn client(&self) -> &NetNs {
-        &self.client
-    }
-
-    /// The server pod.
-    pub(crate) fn server(&self) -> &NetNs {
-        &self.server
-    }
-
-    /// The node's interface to the client.
-    pub(crate) fn client_interface(&self) -> String {
-        self.interface_to(CLIENT)
-    }
-
-    /// The node's interface to the server.
-    pub(crate) fn server_interface(&self) -> String {
-        self.interface_to(SERVER)
-    }
-
     /// The number of packets of both families that the node's stack has forwarded.
     pub(crate) fn forwarded(&self) -> u64 {
         let counters = self.tool("cat", "/proc/net/snmp /proc/net/snmp6");
@@ -300,9 +307,8 @@ link set br0 up"
         let mut lines = counters.lines();
         let v6 = lines.find_map(|line| line.strip_prefix("Ip6OutForwDatagrams"));
         let both = [v4.expect("it").1, v6.expect("it").trim()];
-        both.map(|count| count.parse::<u64>().expect("a number"))
-            .iter()
-            .sum()
+        let both = both.map(|count| count.parse::<u64>().expect("a number"));
+        both.iter().sum()
     }
 
     /// The node's interface to a pod.
@@ -316,7 +322,7 @@ link set br0 up"
     /// Removes a pod's interface and gives the pod another one. Its listeners stay.
     pub(crate) fn replug(&self, pod: &NetNs, address: &str) {
         pod.ip("link del eth0\n").expect("the pod's interface");
-        plug(&self.node, pod, &[address]).expect("a pod");
+        self.plug(pod, address);
     }
 }
 

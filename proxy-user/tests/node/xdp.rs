@@ -22,7 +22,7 @@ use proxy_common::Counter;
 use rstest::rstest;
 
 use crate::{
-    agent::{Agent, eventually},
+    agent::Agent,
     connection::{answer_at, asking_at, listen, receive},
     repair::pins,
     routed::{NODE_PORT, PORT, Routed, UPLINKS},
@@ -53,7 +53,7 @@ impl Node {
     fn start(&mut self, xdp: Xdp) {
         let ([a, b], xdp) = (UPLINKS, xdp.name());
         let config = format!("{{portolan: {{xdp: '{xdp}', xdpInterfaces: [{a}, {b}]}}}}");
-        self.agent = Some(self.world().start_by_packet(7, &config));
+        self.agent = Some(self.world().start_by_packet(&config));
     }
 
     /// Ends the agent; its programs stay.
@@ -68,9 +68,6 @@ impl Node {
     fn agent(&self) -> &Agent {
         self.agent.as_ref().expect("it runs")
     }
-    fn eventually(&self, what: &str, so: impl FnMut() -> bool) {
-        eventually(what, self.agent(), so);
-    }
 
     /// Whether each uplink has an XDP program.
     fn programs(&self) -> [bool; 2] {
@@ -82,7 +79,8 @@ impl Node {
     }
 
     fn wait_for_programs(&self, programs: [bool; 2]) {
-        self.eventually("the programs are there", || self.programs() == programs);
+        self.agent()
+            .eventually("the programs are there", || self.programs() == programs);
     }
 
     /// The numbers of packets that XDP has forwarded: to the backend, and back.
@@ -213,7 +211,7 @@ fn the_reason_is_logged_if_others_must_see_packets(node: &mut Node) {
     let before = node.taken();
     drop(police);
     node.wait_for_programs([true; 2]);
-    node.eventually("XDP takes packets", || {
+    node.agent().eventually("XDP takes packets", || {
         ping(&mut near, &mut far);
         node.taken()[0] > before[0] + 5
     });
@@ -236,7 +234,7 @@ fn with_firewall_rules_only_what_the_stack_accepted_is_taken(node: &mut Node) {
     node.start(Xdp::Native);
     node.wait_for_programs([true; 2]);
     let (mut near, mut far) = node.connect();
-    node.eventually("XDP takes both directions", || {
+    node.agent().eventually("XDP takes both directions", || {
         let taken = node.taken_of_20(&mut near, &mut far);
         taken.iter().all(|taken| *taken > 10)
     });
@@ -265,7 +263,7 @@ fn programs_are_attached_as_the_setting_says_after_each_restart(node: &mut Node)
         node.end();
         node.start(xdp);
         // A link is pinned after it is attached.
-        node.eventually("as the setting says", || {
+        node.agent().eventually("as the setting says", || {
             let pins = pins(node.world()).into_iter();
             let names = pins.filter_map(|pin| pin.file_name()?.to_str().map(str::to_owned));
             let links: Vec<_> = names.filter(|name| name.starts_with("xdp-")).collect();
@@ -274,7 +272,7 @@ fn programs_are_attached_as_the_setting_says_after_each_restart(node: &mut Node)
                 && links.iter().all(|name| name.ends_with(xdp.name()))
         });
         if xdp == Xdp::Generic {
-            let status = node.world().told(&["status"]);
+            let status = node.world().told("status");
             let both = "clients (generic), backends (generic)";
             assert!(status.contains(both), "{status}");
         }
@@ -283,7 +281,7 @@ fn programs_are_attached_as_the_setting_says_after_each_restart(node: &mut Node)
         assert_eq!(taken > 10, count > 0, "{}: {taken}", xdp.name());
     }
     node.end();
-    node.world().told(&["cleanup"]);
+    node.world().told("cleanup");
     assert_eq!(node.programs(), [false; 2], "cleanup removes all");
 }
 
@@ -298,7 +296,7 @@ fn a_foreign_xdp_program_is_logged_and_kept(node: &mut Node) {
     let (mut near, mut far) = node.connect();
     ping(&mut near, &mut far);
     node.end();
-    node.world().told(&["cleanup"]);
+    node.world().told("cleanup");
     // The first one is not ours.
     assert_eq!(node.programs(), [true, false], "cleanup removes ours alone");
     drop(foreign);

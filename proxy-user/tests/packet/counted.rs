@@ -2,12 +2,9 @@
 //! The traffic counts of backends and service ports: each number must be exact; and the shares of
 //! new connections by the weights of backends, which they show.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::SocketAddr,
-};
+use std::{collections::BTreeSet, net::SocketAddr};
 
-use proxy_common::{Counter, FrontendKind, Protocol, ServiceFlags, traffic::Traffic};
+use proxy_common::{Counter, FrontendKind, Protocol, traffic::Traffic};
 use rstest::rstest;
 
 use crate::{
@@ -50,7 +47,7 @@ fn bytes(packets: &[Vec<u8>]) -> u64 {
 
 #[rstest]
 fn packets_and_bytes_of_each_direction_are_counted_once(
-    #[values(IPV4, IPV6)] a: Addresses,
+    #[values(*IPV4, *IPV6)] a: Addresses,
     #[values(false, true)] masqueraded: bool,
 ) {
     let world = World::new(&[Service::web(a)]);
@@ -88,7 +85,7 @@ fn packets_and_bytes_of_each_direction_are_counted_once(
 }
 
 #[rstest]
-fn repeated_and_unanswered_syns_are_counted(#[values(IPV4, IPV6)] a: Addresses) {
+fn repeated_and_unanswered_syns_are_counted(#[values(*IPV4, *IPV6)] a: Addresses) {
     let world = World::new(&[Service::web(a)]);
     let (client, service, backend) = a.ends();
     let syn = tcp(client, service, Tcp::Syn, b"");
@@ -115,7 +112,7 @@ fn repeated_and_unanswered_syns_are_counted(#[values(IPV4, IPV6)] a: Addresses) 
 
 #[rstest]
 fn connections_with_a_backend_from_affinity_are_counted_as_affinity_hits(
-    #[values(IPV4, IPV6)] a: Addresses,
+    #[values(*IPV4, *IPV6)] a: Addresses,
 ) {
     let mut service = Service::over(Protocol::UDP, a);
     service.affinity = 60;
@@ -128,15 +125,14 @@ fn connections_with_a_backend_from_affinity_are_counted_as_affinity_hits(
 }
 
 #[rstest]
-fn refused_packets_are_counted_by_service_port_and_reason(#[values(IPV4, IPV6)] a: Addresses) {
+fn refused_packets_are_counted_by_service_port_and_reason(#[values(*IPV4, *IPV6)] a: Addresses) {
     use Counter::{DroppedSource, RejectedNoEndpoint, RejectedUnknownFlow};
     let empty = Service::cluster_ip("empty", Protocol::TCP, a.cluster_ip, &[]);
     let backends = [at(a.other_backend, 8080)];
     let mut limited = Service::cluster_ip("limited", Protocol::TCP, a.other_cluster_ip, &backends);
-    let balancer = FrontendKind::LoadBalancer;
-    let frontend = (Some(a.balancer), 80, balancer, ServiceFlags::SOURCE_RANGES);
-    limited.frontends.push(frontend);
-    limited.sources = vec!["192.0.2.0/24", "2001:db8:2::/64"];
+    limited = limited.served_at(FrontendKind::LoadBalancer, at(a.balancer, 80));
+    let ranges = ["192.0.2.0/24", "2001:db8:2::/64"];
+    limited.sources = ranges.map(|range| range.parse().expect("a range")).to_vec();
     let world = World::new(&[empty, limited]);
     let other = a.other_cluster_ip;
     let expected = [
@@ -160,7 +156,7 @@ fn refused_packets_are_counted_by_service_port_and_reason(#[values(IPV4, IPV6)] 
 
 #[test]
 fn a_backend_with_a_reused_id_does_not_count_connections_of_the_old_one() {
-    let a = IPV4;
+    let a = *IPV4;
     let (old, new) = (a.endpoint(), at(a.other_backend, 8080));
     let web = |backend| Service::web(a).backed_by(&[backend]);
     let mut world = World::new(&[web(old)]);
@@ -192,7 +188,7 @@ fn a_backend_with_a_reused_id_does_not_count_connections_of_the_old_one() {
 /// What weight 0 leaves to a backend stands in tests/fuzz/cases/weights.txt.
 #[rstest]
 fn of_100_000_connections_each_backend_gets_its_share_within_2_percent(
-    #[values(IPV4, IPV6)] a: Addresses,
+    #[values(*IPV4, *IPV6)] a: Addresses,
     #[values(false, true)] is_maglev: bool,
 ) {
     const CONNECTIONS: u32 = 100_000;
@@ -200,10 +196,10 @@ fn of_100_000_connections_each_backend_gets_its_share_within_2_percent(
     let weights = [256, 0, 100, 44];
     let backends = [a.backend, a.other_backend].map(|pod| [at(pod, 8080), at(pod, 8081)]);
     let mut service = Service::web(a).backed_by(backends.as_flattened());
-    service.weights = weights.to_vec();
-    if is_maglev {
-        service.frontends[0].3 = ServiceFlags::MAGLEV;
+    for (backend, weight) in service.backends.iter_mut().zip(weights) {
+        backend.weight = weight;
     }
+    service.is_maglev = is_maglev;
     let world = World::with(|options| options.capacities.slots = 8192, &[service]);
     for n in 0..CONNECTIONS {
         let client = if n < PORTS { a.pod } else { a.outsider };
@@ -211,12 +207,8 @@ fn of_100_000_connections_each_backend_gets_its_share_within_2_percent(
         let syn = tcp(client, a.service(), Tcp::Syn, b"");
         assert_eq!(world.ingress_quietly(&syn), NEXT);
     }
-    let counted = world.counted().backends.into_iter();
-    let connections: BTreeMap<_, _> = counted
-        .map(|backend| (backend.address, backend.traffic.connections))
-        .collect();
     for (backend, weight) in backends.as_flattened().iter().zip(weights) {
-        let share = connections[backend] as f64 / f64::from(CONNECTIONS);
+        let share = of(&world, *backend).connections as f64 / f64::from(CONNECTIONS);
         let wanted = f64::from(weight) / 400.0;
         assert!((share - wanted).abs() < 0.02, "{backend}: {share}");
         assert_eq!(weight == 0, share == 0.0, "{backend}: {share}");

@@ -8,8 +8,10 @@ use proxy_common::{Counter, FlowKind, Protocol};
 use rstest::rstest;
 
 use crate::{
-    packets::{Tcp, UDP, at, correct_ipv4_header, raw, tcp},
+    frames::{Kind, Packet, Shape},
+    packets::{NODE_MAC, Tcp, UDP, at, tcp},
     service::{Addresses, IPV4, IPV6, Service},
+    wire::Tuple,
     world::World,
 };
 
@@ -18,7 +20,7 @@ const RING: usize = 128;
 
 #[rstest]
 fn crossing_fins_on_two_cpus_close_the_connection_and_allow_eviction(
-    #[values(IPV4, IPV6)] a: Addresses,
+    #[values(*IPV4, *IPV6)] a: Addresses,
 ) {
     let world = World::new(&[Service::web(a)]);
     let (service, backend) = (a.service(), a.endpoint());
@@ -57,7 +59,7 @@ fn crossing_fins_on_two_cpus_close_the_connection_and_allow_eviction(
 
 #[test]
 fn a_reply_entry_without_an_original_entry_keeps_its_tuple_only_at_first() {
-    let a = IPV4;
+    let a = *IPV4;
     let (client, backend) = (a.client(), a.endpoint());
     let services = [("one", a.cluster_ip), ("two", a.other_cluster_ip)]
         .map(|(name, address)| Service::cluster_ip(name, Protocol::TCP, address, &[backend]));
@@ -79,17 +81,18 @@ fn a_reply_entry_without_an_original_entry_keeps_its_tuple_only_at_first() {
 /// Two ends use each identification again, and the last fragment of a datagram may come first.
 #[test]
 fn ports_of_a_datagram_are_forgotten_when_the_kernel_would_no_longer_wait_for_it() {
-    let a = IPV4;
+    let a = *IPV4;
     let world = World::new(&[Service::over(Protocol::UDP, a)]);
-    let client = a.client();
-    let ports = [client.port().to_be_bytes(), [0, 80]].concat();
-    let [first, later] = [(0x20, 0), (0, 2)].map(|(more, offset)| {
-        let body = [&ports[..], &[0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]].concat();
-        let mut packet = raw(client.ip(), a.cluster_ip, UDP, &body);
-        packet[18..22].copy_from_slice(&[0, 7, more, offset]);
-        correct_ipv4_header(&mut packet);
-        packet
+    let [first, later] = [true, false].map(|is_first| Packet {
+        tuple: Tuple::new(UDP, a.client(), a.service()),
+        kind: Kind::Data,
+        shape: Shape {
+            payload: 32,
+            fragment: Some((7, is_first)),
+            ..Shape::default()
+        },
     });
+    let [first, later] = [first, later].map(|packet| packet.frame(NODE_MAC, true));
     assert_eq!(world.ingress(&first).counter, Counter::ForwardedNew);
     for age in 0..2 {
         let outcome = world.ingress(&later);

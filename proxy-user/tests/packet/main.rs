@@ -4,18 +4,27 @@
 //! the fuzzer's node does not have, traffic counts, entries that a test changes.
 
 mod answers;
+#[path = "../fuzz/context.rs"]
+mod context;
 mod counted;
 mod entries;
 /// The fuzz's builder of frames, and below its parser, which shares no code with the programs.
 #[allow(dead_code, reason = "the fuzz uses the rest")]
 #[path = "../fuzz/packets.rs"]
 mod frames;
+#[allow(dead_code, reason = "the fuzz uses the rest")]
+#[path = "../fuzz/kept.rs"]
+mod kept;
 mod node;
 mod others;
 mod packets;
 mod pool;
 mod redirect;
 mod service;
+/// The fuzz's services, which become plans.
+#[allow(dead_code, reason = "the fuzz uses the rest")]
+#[path = "../fuzz/services.rs"]
+mod services;
 mod shapes;
 #[allow(dead_code, reason = "the fuzz uses the rest")]
 #[path = "../fuzz/model/sums.rs"]

@@ -82,10 +82,8 @@ impl Node {
     /// Adds a routing rule for the address family.
     pub(crate) fn add_rule(&self, rule: &str) {
         let family = if self.addresses.is_v6() { "-6" } else { "-4" };
-        let words: Vec<_> = [family, "rule", "add"]
-            .into_iter()
-            .chain(rule.split(' '))
-            .collect();
+        let rule: Vec<_> = rule.split(' ').collect();
+        let words = [&[family, "rule", "add"][..], &rule].concat();
         self.network.feed("ip", &words, "").expect("a rule");
     }
     /// Sets kernel parameters below /proc/sys/net.

@@ -32,7 +32,7 @@ fn forwarded(mark: u32) -> Context {
 /// mark. Every CNI masquerades pods' packets to hosts, which have no mark.
 #[rstest]
 fn foreign_masqueraded_packets_with_a_flows_tuple_get_another_port(
-    #[values(IPV4, IPV6)] a: Addresses,
+    #[values(*IPV4, *IPV6)] a: Addresses,
     #[values(forwarded(MARK), forwarded(0), Context::default())] context: Context,
 ) {
     let world = World::new(&[Service::web(a)]);
@@ -81,7 +81,7 @@ fn foreign_masqueraded_packets_with_a_flows_tuple_get_another_port(
 
 #[rstest]
 fn datagrams_with_a_flows_tuple_get_another_port(
-    #[values(IPV4, IPV6)] a: Addresses,
+    #[values(*IPV4, *IPV6)] a: Addresses,
     #[values(forwarded(MARK), Context::default())] context: Context,
 ) {
     let world = World::new(&[Service::over(Protocol::UDP, a)]);
@@ -98,7 +98,7 @@ fn datagrams_with_a_flows_tuple_get_another_port(
 
 #[rstest]
 fn foreign_masqueraded_packets_reuse_the_tuple_of_a_closed_flow(
-    #[values(IPV4, IPV6)] a: Addresses,
+    #[values(*IPV4, *IPV6)] a: Addresses,
     #[values(false, true)] backend_first: bool,
 ) {
     let mut world = World::new(&[Service::web(a)]);
@@ -135,7 +135,9 @@ fn foreign_masqueraded_packets_reuse_the_tuple_of_a_closed_flow(
 
 /// The answers would be taken for requests to that node port.
 #[rstest]
-fn a_flow_is_never_masqueraded_with_the_number_of_a_node_port(#[values(IPV4, IPV6)] a: Addresses) {
+fn a_flow_is_never_masqueraded_with_the_number_of_a_node_port(
+    #[values(*IPV4, *IPV6)] a: Addresses,
+) {
     let world = World::new(&[Service::over(Protocol::UDP, a).at_node_port(8444)]);
     let out = |port| world.forward(&udp(at(a.outsider, port), at(a.node, 8444), b"?"));
     for (own, is_kept) in [(8443, true), (8444, false)] {
@@ -152,7 +154,7 @@ fn a_flow_is_never_masqueraded_with_the_number_of_a_node_port(#[values(IPV4, IPV
 fn packets_are_masqueraded_by_the_configured_mark_bit(
     #[case] bit: u32,
     #[case] others_masquerade: bool,
-    #[values(IPV4, IPV6)] a: Addresses,
+    #[values(*IPV4, *IPV6)] a: Addresses,
 ) {
     let marks = Marks::with_masquerade_bit(bit).expect("a bit");
     let mut world = World::with(|options| options.marks = marks, &[Service::web(a)]);
@@ -175,7 +177,7 @@ fn packets_are_masqueraded_by_the_configured_mark_bit(
 }
 
 #[rstest]
-fn replies_with_a_foreign_mark_are_translated(#[values(IPV4, IPV6)] a: Addresses) {
+fn replies_with_a_foreign_mark_are_translated(#[values(*IPV4, *IPV6)] a: Addresses) {
     let world = World::new(&[Service::web(a)]);
     let (client, service, backend) = a.ends();
     let first = world.forward(&tcp(client, service, Tcp::Syn, b""));
@@ -202,7 +204,7 @@ fn noted(note: u32) -> Context {
 
 #[rstest]
 fn a_packet_that_programs_before_these_have_translated_is_not_translated_again(
-    #[values(IPV4, IPV6)] a: Addresses,
+    #[values(*IPV4, *IPV6)] a: Addresses,
 ) {
     let world = World::new(&[Service::web(a)]);
     let (client, service, backend) = a.ends();
@@ -226,7 +228,7 @@ fn a_packet_that_programs_before_these_have_translated_is_not_translated_again(
 
 #[test]
 fn an_answer_that_programs_before_these_have_translated_is_none_of_the_nodes_own() {
-    let a = IPV4;
+    let a = *IPV4;
     let world = World::new(&[Service::over(Protocol::UDP, a).at_node_port(30_080)]);
     let (client, node_port) = (a.outside_client(), at(a.node, 30_080));
     let question = world.forward(&udp(client, node_port, b"?"));

@@ -40,41 +40,37 @@ pub(crate) fn numbered(
     let numbers = [sequence.to_be_bytes(), acknowledgement.to_be_bytes()].concat();
     let rest = [0x50, flags as u8, 2, 0, 0, 0, 0, 0];
     let segment = [&ports(src, dst), &numbers, &rest[..], payload].concat();
-    with_sum(raw(src.ip(), dst.ip(), TCP, &segment), 16)
+    raw(src.ip(), dst.ip(), TCP, &segment)
 }
 
 pub(crate) fn udp(src: SocketAddr, dst: SocketAddr, payload: &[u8]) -> Vec<u8> {
     let length = u16::try_from(8 + payload.len()).expect("short");
     let header = [&ports(src, dst)[..], &length.to_be_bytes(), &[0, 0]].concat();
     let datagram = [&header, payload].concat();
-    with_sum(raw(src.ip(), dst.ip(), UDP, &datagram), 6)
+    raw(src.ip(), dst.ip(), UDP, &datagram)
 }
 
 fn ports(src: SocketAddr, dst: SocketAddr) -> Vec<u8> {
     [src.port().to_be_bytes(), dst.port().to_be_bytes()].concat()
 }
 
-/// An ICMP packet; its message gets the right checksum.
+/// An ICMP packet.
 pub(crate) fn icmp(src: IpAddr, dst: IpAddr, message: &[u8]) -> Vec<u8> {
     let protocol = if src.is_ipv6() { ICMPV6 } else { ICMP };
-    with_sum(raw(src, dst, protocol, message), 2)
+    raw(src, dst, protocol, message)
 }
 
-/// A packet with any transport bytes after its IP header.
+/// A packet with any transport bytes after its IP header, and their checksum.
 pub(crate) fn raw(src: IpAddr, dst: IpAddr, protocol: u8, payload: &[u8]) -> Vec<u8> {
     frames::raw(NODE_MAC, (src, dst), protocol, payload)
 }
 
-/// The packet with its transport's checksum, which is this far behind the IP header.
-fn with_sum(mut packet: Vec<u8>, field: usize) -> Vec<u8> {
-    let at = transport(&packet) + field;
-    let sum = transport_sum(&packet).to_be_bytes();
-    packet[at..at + 2].copy_from_slice(&sum);
-    packet
-}
-
+/// The headers of a packet; checks the checksum of an IPv4 header.
 fn headers(packet: &[u8]) -> Headers {
-    wire::read(packet).expect("a packet")
+    let headers = wire::read(packet).expect("a packet");
+    let is_summed = headers.is_v6() || sum(&[&packet[headers.l3..headers.l4]]) == 0xffff;
+    assert!(is_summed, "the header's checksum");
+    headers
 }
 
 /// Where the transport's header begins.
@@ -89,42 +85,30 @@ pub(crate) fn transport_sum(packet: &[u8]) -> u16 {
     !wire::transport_sum(tuple.protocol, src, dst, &packet[l4..])
 }
 
-/// Source and destination address of a packet; checks the checksum of its IPv4 header.
+/// Source and destination address of a packet.
 pub(crate) fn addresses(packet: &[u8]) -> (IpAddr, IpAddr) {
-    let headers = headers(packet);
-    let is_summed = headers.is_v6() || sum(&[&packet[headers.l3..headers.l4]]) == 0xffff;
-    assert!(is_summed, "the header's checksum");
-    (headers.tuple.src.ip(), headers.tuple.dst.ip())
+    let tuple = headers(packet).tuple;
+    (tuple.src.ip(), tuple.dst.ip())
 }
 
-/// Source and destination of a TCP or UDP packet; checks the IP header's and the transport's
-/// checksum.
+/// Source and destination of a TCP or UDP packet; checks the transport's checksum too.
 pub(crate) fn ends(packet: &[u8]) -> (SocketAddr, SocketAddr) {
-    addresses(packet);
     assert_eq!(transport_sum(packet), 0, "the transport's checksum");
     let tuple = headers(packet).tuple;
     (tuple.src, tuple.dst)
 }
 
-/// The remaining hops of a packet; checks the checksum of an IPv4 header.
+/// The remaining hops of a packet.
 pub(crate) fn hops(packet: &[u8]) -> u8 {
-    addresses(packet);
     packet[headers(packet).hop()]
 }
 
 /// The same packet with another hop limit.
-pub(crate) fn with_hops(mut packet: Vec<u8>, hops: u8) -> Vec<u8> {
-    let headers = headers(&packet);
-    packet[headers.hop()] = hops;
+pub(crate) fn with_hops(packet: &[u8], hops: u8) -> Vec<u8> {
+    let (headers, mut changed) = (headers(packet), packet.to_vec());
+    changed[headers.hop()] = hops;
     if !headers.is_v6() {
-        correct_ipv4_header(&mut packet);
+        wire::follow_half(&mut changed, headers.l3 + 10, packet, headers.hop());
     }
-    packet
-}
-
-/// Corrects the checksum of an IPv4 header without options.
-pub(crate) fn correct_ipv4_header(packet: &mut [u8]) {
-    packet[24..26].fill(0);
-    let checksum = (!sum(&[&packet[14..34]])).to_be_bytes();
-    packet[24..26].copy_from_slice(&checksum);
+    changed
 }

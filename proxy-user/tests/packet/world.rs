@@ -21,16 +21,13 @@ use proxy_common::{
     service::FragmentKey,
 };
 
+pub(crate) use crate::context::{Context, NEXT, REDIRECT, SHOT};
 use crate::{
+    context::{moved, of_xdp},
     packets::{NODE_MAC, ends},
     pool::{self, Loaded},
     service::{IPV4, IPV6, Service},
 };
-
-/// The verdicts of tc. After `NEXT`, the packet goes on to foreign programs and filters after ours.
-pub(crate) const NEXT: u32 = u32::MAX;
-pub(crate) const SHOT: u32 = 2;
-pub(crate) const REDIRECT: u32 = 7;
 
 /// The result of a program's run on a packet.
 #[derive(Clone, Debug)]
@@ -64,20 +61,6 @@ impl Outcome {
         assert_eq!(self.fate(), (NEXT, Counter::Untouched));
         assert_eq!(self.packet, packet);
     }
-}
-
-/// The context in which a program sees a packet.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Context {
-    pub(crate) mark: u32,
-    /// The interface index; 0 for loopback.
-    pub(crate) interface: u32,
-    /// The interface at which an outgoing packet has come in; 0 for a packet of this node.
-    pub(crate) came_by: u32,
-    /// The payload of each segment into which the packet will be cut; 0 if it stays uncut.
-    pub(crate) segment: u32,
-    /// What a program before this one has left in the packet's control block.
-    pub(crate) note: u32,
 }
 
 /// The interface index in test runs that name no other interface.
@@ -117,7 +100,7 @@ impl World {
         // The frames of test runs are not addressed to loopback, but to a bridge with this port.
         world.set_interface(LOOPBACK, interface::BRIDGE_PORT);
         world.set_macs(&[NODE_MAC]);
-        let addresses = [IPV4, IPV6].map(|a| [(a.node, true), (a.other_node_address, false)]);
+        let addresses = [*IPV4, *IPV6].map(|a| [(a.node, true), (a.other_node_address, false)]);
         let addresses = addresses.as_flattened().iter();
         let addresses = addresses.map(|&(address, node_ports)| NodeAddress {
             address,
@@ -192,7 +175,7 @@ impl World {
         self.datapath().set_pods(links).expect("pods");
     }
     pub(crate) fn apply(&mut self, service: &Service) {
-        self.publish(service.name, service.plan());
+        self.publish(&service.name, service.plan());
     }
     pub(crate) fn remove(&mut self, name: &str) {
         self.publish(name, ServicePlan::default());
@@ -207,11 +190,6 @@ impl World {
     /// Runs ingress on a packet.
     pub(crate) fn ingress(&self, packet: &[u8]) -> Outcome {
         self.run("ingress", packet, Context::default())
-    }
-    /// Runs ingress on a packet and expects that it passes as it came.
-    #[track_caller]
-    pub(crate) fn expect_untouched(&self, packet: &[u8]) {
-        self.ingress(packet).expect_untouched(packet);
     }
     /// Runs ingress on a packet in this context, possibly one of several segments.
     pub(crate) fn ingress_by(&self, packet: &[u8], context: Context) -> Outcome {
@@ -241,25 +219,8 @@ impl World {
     }
 
     fn run(&self, program: &str, packet: &[u8], given: Context) -> Outcome {
-        // As long as the `__sk_buff` of any kernel: the kernel returns all of it.
-        const FIELDS: usize = 64;
-        const MARK_FIELD: usize = 2;
-        const CAME_BY_FIELD: usize = 9;
-        const INTERFACE_FIELD: usize = 10;
-        const NOTE_FIELD: usize = 12;
-        const SEGMENT_FIELD: usize = 44;
-        let mut context = [[0_u8; 4]; FIELDS];
-        context[MARK_FIELD] = given.mark.to_ne_bytes();
-        context[CAME_BY_FIELD] = given.came_by.to_ne_bytes();
-        context[INTERFACE_FIELD] = given.interface.to_ne_bytes();
-        context[NOTE_FIELD] = given.note.to_ne_bytes();
-        context[SEGMENT_FIELD] = given.segment.to_ne_bytes();
-        let (run, counter) = self.counted_run(program, packet, context.as_flattened());
-        let field = |field: usize| {
-            let bytes = &run.context[field * 4..field * 4 + 4];
-            u32::from_ne_bytes(bytes.try_into().expect("four bytes"))
-        };
-        let (mark, note) = (field(MARK_FIELD), field(NOTE_FIELD));
+        let (run, counter) = self.counted_run(program, packet, &given.bytes());
+        let [mark, note] = Context::left(&run.context);
         let Marks { masquerade, drop } = self.options().marks;
         let ours = masquerade | drop | Marks::beside_rules(masquerade);
         assert_eq!(mark & !ours, 0, "no other bit of the mark is touched");
@@ -275,10 +236,7 @@ impl World {
     /// uncounted.
     pub(crate) fn at_xdp(&self, frame: &[u8], interface: u32) -> Option<Outcome> {
         const PASS: u32 = 2;
-        // A struct xdp_md: start and end of the frame, metadata, interface, queue.
-        let length = u32::try_from(frame.len()).expect("short");
-        let context = [0, length, 0, interface, 0, 0].map(u32::to_ne_bytes);
-        let (run, counter) = self.counted_run("uplink", frame, context.as_flattened());
+        let (run, counter) = self.counted_run("uplink", frame, &of_xdp(frame, interface));
         if run.result == PASS {
             assert_eq!((&run.data[..], counter), (frame, None), "untouched");
             return None;
@@ -300,15 +258,8 @@ impl World {
     ) -> (TestRun, Option<Counter>) {
         let before = self.counters();
         let run = self.test_run(program, packet, context);
-        let after = self.counters();
-        let by = |counter: Counter| after[counter as usize] - before[counter as usize];
-        // This counts in addition to the packet that needed a free slot.
-        let all = Counter::ALL.iter().copied();
-        let all = all.filter(|one| *one != Counter::FlowEvictedEarly);
-        let moved: Vec<_> = all.filter(|one| by(*one) != 0).collect();
-        assert!(moved.iter().all(|one| by(*one) == 1), "{moved:?}");
-        assert!(moved.len() <= 1, "{moved:?}");
-        (run, moved.first().copied())
+        let moved = moved(&before, &self.counters());
+        (run, moved.expect("at most one counter moves"))
     }
     /// Begins another epoch of routes and neighbours.
     pub(crate) fn change_routes(&self) {

@@ -35,7 +35,7 @@ struct Open {
 impl Open {
     fn new(a: Addresses) -> Self {
         let node = Node::new(a, |options| options.xdp = Some(XdpMode::Native), 0);
-        let open = Self {
+        let mut open = Self {
             client: a.outside_client(),
             source: a.client(),
             node,
@@ -46,10 +46,9 @@ impl Open {
         open.node.world.change_routes();
         let (service, backend) = (open.node.service(), open.node.backend());
         let syn = tcp(open.client, service, Tcp::Syn, b"");
-        let source = open.by_tc(&syn).src();
-        assert_eq!(source.ip(), a.node, "masqueraded");
-        let open = Self { source, ..open };
-        let answer = tcp(backend, source, Tcp::SynAck, b"");
+        open.source = open.by_tc(&syn).src();
+        assert_eq!(open.source.ip(), a.node, "masqueraded");
+        let answer = tcp(backend, open.source, Tcp::SynAck, b"");
         let back = open.node.ingress(&answer, INSIDE);
         let back = open.node.egress(&back.packet, 0, OUTSIDE);
         assert_eq!(back.dst(), open.client);
@@ -101,7 +100,7 @@ impl Open {
 }
 
 #[rstest]
-fn xdp_translates_and_counts_packets_between_two_uplinks(#[values(IPV4, IPV6)] a: Addresses) {
+fn xdp_translates_and_counts_packets_between_two_uplinks(#[values(*IPV4, *IPV6)] a: Addresses) {
     let open = Open::new(a);
     let node = &open.node;
     let traffic = || {
@@ -153,7 +152,7 @@ fn xdp_translates_and_counts_packets_between_two_uplinks(#[values(IPV4, IPV6)] a
 
 #[test]
 fn without_xdp_tx_packets_are_redirected_to_the_interface_they_came_in_by() {
-    let open = Open::new(IPV4);
+    let open = Open::new(*IPV4);
     open.node.ip("route replace BACKEND dev outside\n\
          neigh add BACKEND lladdr 02:00:00:00:00:09 dev outside nud permanent\n");
     let abilities = Abilities {
@@ -171,7 +170,7 @@ fn without_xdp_tx_packets_are_redirected_to_the_interface_they_came_in_by() {
 #[case::without_an_agent_after_a_second(|_: &Open| {
     std::thread::sleep(std::time::Duration::from_millis(1100));
 })]
-fn a_changed_neighbour_is_used(#[case] wait: fn(&Open), #[values(IPV4, IPV6)] a: Addresses) {
+fn a_changed_neighbour_is_used(#[case] wait: fn(&Open), #[values(*IPV4, *IPV6)] a: Addresses) {
     let open = Open::new(a);
     let there = open.taken(&open.question(b""), OUTSIDE);
     assert_eq!(there.packet[..6], PODS_MAC);
@@ -185,12 +184,12 @@ fn a_changed_neighbour_is_used(#[case] wait: fn(&Open), #[values(IPV4, IPV6)] a:
 
 #[test]
 fn xdp_takes_packets_up_to_the_route_mtu_with_a_hop_limit_above_one() {
-    let open = Open::new(IPV4);
+    let open = Open::new(*IPV4);
     let fits = open.question(&[0; 1400 - 40]);
     assert_eq!(open.taken(&fits, OUTSIDE).verdict, REDIRECT);
     open.left(&open.question(&[0; 1401 - 40]), OUTSIDE);
-    open.left(&with_hops(open.question(b""), 1), OUTSIDE);
-    let two = open.taken(&with_hops(open.question(b""), 2), OUTSIDE);
+    open.left(&with_hops(&open.question(b""), 1), OUTSIDE);
+    let two = open.taken(&with_hops(&open.question(b""), 2), OUTSIDE);
     assert_eq!(hops(&two.packet), 1);
 }
 
@@ -209,7 +208,7 @@ fn xdp_passes_packets_with_unfit_flow_entries_to_tc(
     #[case] is_torn: bool,
     #[case] change: fn(&mut FlowEntry<V4>),
 ) {
-    let open = Open::new(IPV4);
+    let open = Open::new(*IPV4);
     let (question, answer) = (open.question(b""), open.answer(b""));
     open.taken(&question, OUTSIDE);
     open.taken(&answer, INSIDE);
@@ -236,7 +235,7 @@ fn xdp_passes_packets_with_unfit_flow_entries_to_tc(
 }))]
 #[case::to_this_node(|open: &Open| open.node.ip("addr add BACKEND dev lo\n"))]
 fn xdp_passes_packets_without_a_usable_route_or_interface_to_tc(
-    #[values(IPV4, IPV6)] a: Addresses,
+    #[values(*IPV4, *IPV6)] a: Addresses,
     #[case] obstruct: fn(&Open),
 ) {
     let open = Open::new(a);

@@ -7,16 +7,15 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use anyhow::{bail, ensure};
+use anyhow::{Context, bail, ensure};
 use config::NodePortAddresses;
 use control::{
-    change::Change,
     documents,
-    model::{Converter, Kind, ObjectKey},
+    model::{Converter, Kind},
     object::ObjectName,
     plan::ServicePlan,
-    planner::{claims::Claims, plan_service},
-    tracker::ClusterState,
+    planner::plan_service,
+    testing::{self, name},
 };
 use datapath::maps::family::Family;
 use lab::cases::format::{Config, Node};
@@ -28,17 +27,16 @@ use proxy_common::{
 /// Objects, and the plans of their services.
 pub(crate) struct Planned {
     converter: Converter,
-    state: ClusterState,
-    claims: Claims,
+    cluster: testing::Cluster,
     pub(crate) plans: BTreeMap<ObjectName, ServicePlan>,
 }
 
 impl Planned {
     pub(crate) fn new(node: &Node) -> Self {
+        assert_eq!(node.name, testing::NODE);
         Self {
-            converter: Converter::new(&node.name),
-            state: ClusterState::new(&node.name),
-            claims: Claims::default(),
+            converter: Converter::new(testing::NODE),
+            cluster: testing::Cluster::new(""),
             plans: BTreeMap::new(),
         }
     }
@@ -46,40 +44,31 @@ impl Planned {
     /// Removes objects, named Kind/namespace/name, and adds or replaces others; plans every service
     /// that this changes.
     pub(crate) fn change(&mut self, deleted: &[String], manifests: &str) -> anyhow::Result<()> {
+        let mut dirty = Vec::new();
         for object in deleted {
-            let [kind, namespace, name] = object.split('/').collect::<Vec<_>>()[..] else {
-                bail!("{object} is not Kind/namespace/name");
-            };
+            let (kind, name) = object.split_once('/').context("not Kind/namespace/name")?;
             let kind = match kind {
                 "Service" => Kind::Service,
                 _ => Kind::EndpointSlice,
             };
-            let key = ObjectKey::new(kind, namespace, name);
-            self.state.fold(Change::Delete(key));
+            dirty.extend(self.cluster.delete(kind, name));
         }
         let content = documents::read("step.yaml", manifests, &mut self.converter)?;
         if let Some(warning) = content.warnings.first() {
             bail!("{warning}");
         }
-        for (object, warnings) in content.objects {
-            if let Some(warning) = warnings.first() {
-                // Some cases have endpoints of a family that the service lacks, on purpose.
-                ensure!(
-                    warning.reason.contains("is not served because"),
-                    "{warning}"
-                );
-            }
-            self.state.fold(Change::Upsert(object));
+        for warning in content.objects.iter().filter_map(|(_, all)| all.first()) {
+            // Some cases have endpoints of a family that the service lacks, on purpose.
+            let is_meant = warning.reason.contains("is not served because");
+            ensure!(is_meant, "{warning}");
         }
-        let mut dirty = self.state.take_dirty();
-        for name in dirty.clone() {
-            dirty.extend(self.claims.update(&name, self.state.service(&name).0));
-        }
-        for name in dirty {
-            let (service, slices) = self.state.service(&name);
-            let (plan, warnings) = service
-                .map(|service| plan_service(service, slices, &self.state.view, &self.claims))
-                .unwrap_or_default();
+        let objects = content.objects.into_iter().map(|(object, _)| object);
+        dirty.extend(self.cluster.take(objects));
+        let testing::Cluster { state, claims } = &self.cluster;
+        for name in dirty.iter().map(|text| name(text)) {
+            let (service, slices) = state.service(&name);
+            let plan = service.map(|service| plan_service(service, slices, &state.view, claims));
+            let (plan, warnings) = plan.unwrap_or_default();
             ensure!(warnings.is_empty(), "{warnings:?}");
             if plan.ports.is_empty() {
                 let empty = ServicePlan::default();
@@ -167,7 +156,7 @@ impl Cluster<'_> {
             hits.pop()
         };
         let of_node = self.node.ips.contains(&to.ip()) || to.ip().is_loopback();
-        let internal_ips = &self.planned.state.view.internal_ips;
+        let internal_ips = &self.planned.cluster.state.view.internal_ips;
         let node_port = of_node && self.node_ports.serve(to.ip(), internal_ips);
         let at_node_port = || find(A::UNSPECIFIED).filter(|_| node_port);
         let Some((port, frontend)) = find(address).or_else(at_node_port) else {

@@ -49,9 +49,7 @@ fn check(cluster: &Cluster<'_>, flow: &Flow) -> anyhow::Result<()> {
             // The plans do not say which backend an earlier flow has chosen.
             let may_have_past = expected.sticky || flow.source_ports.is_some();
             (backends == *planned || (may_have_past && backends.is_subset(planned)))
-                && expected
-                    .masquerade
-                    .is_none_or(|wanted| wanted == *masquerade)
+                && expected.masquerade.is_none_or(|one| one == *masquerade)
                 && (!expected.sticky || *sticky)
         }
         _ => false,
@@ -82,11 +80,8 @@ fn run(case: Case) -> anyhow::Result<usize> {
         if let Some(text) = &step.apply {
             objects.apply(text)?;
         }
-        let cluster = Cluster::new(
-            &case.node,
-            &case.config,
-            &objects.render(&case.node, number),
-        )?;
+        let manifests = objects.render(&case.node, number);
+        let cluster = Cluster::new(&case.node, &case.config, &manifests)?;
         followed.change(&step.delete, step.apply.as_deref().unwrap_or_default())?;
         ensure!(followed.plans == cluster.planned.plans, "step {number}");
         for flow in &step.flows {

@@ -31,12 +31,8 @@ fn a_thousand_node_sockets_are_closed_and_get_another_backend_when_they_connect_
     let lost: Vec<UdpSocket> = world.run(From::Node, || {
         (0..SOCKETS).map(|_| connected(V4, vip(1))).collect()
     });
-    let [other, direct] = world.run(From::Node, || {
-        [
-            connected(V4, vip(2)),
-            connected(V4, address(&format!("{ONE}:{PORT}"))),
-        ]
-    });
+    let [other, direct] = [vip(2), address(&format!("{ONE}:{PORT}"))]
+        .map(|to| world.run(From::Node, || connected(V4, to)));
     let pods = world.run(From::Pod, || connected(V4, vip(1)));
     assert_eq!(world.sockets().len(), SOCKETS + 1);
     let began = Instant::now();

@@ -70,9 +70,8 @@ pub(crate) const V6: &str = "[::]:0";
 /// Returns a new UDP socket bound to `any`, an unspecified address such as "0.0.0.0:0".
 pub(crate) fn datagrams(any: &str) -> UdpSocket {
     let socket = UdpSocket::bind(any).expect("a socket");
-    socket
-        .set_read_timeout(Some(PATIENCE))
-        .expect("a time limit");
+    let limited = socket.set_read_timeout(Some(PATIENCE));
+    limited.expect("a time limit");
     socket
 }
 

@@ -156,13 +156,9 @@ fn sockets_in_the_same_hash_bucket_keep_their_own_backends(world: &mut World) {
 
 #[test]
 fn whatever_system_call_a_socket_uses_it_is_translated() {
-    let world = World::new(
-        "",
-        &[
-            Service::new(1, "UDP", &[20, 21]),
-            Service::new(3, "TCP", &[20, 21]),
-        ],
-    );
+    let services =
+        [(1, "UDP"), (3, "TCP")].map(|(n, protocol)| Service::new(n, protocol, &[20, 21]));
+    let world = World::new("", &services);
     several_sockets_on_one_port_each_have_their_own_backend(&world);
     world.expect_no_socket();
     a_nonblocking_connect_is_translated(&world);
@@ -195,9 +191,7 @@ fn a_nonblocking_connect_is_translated(world: &World) {
     let stream = world.run(From::Pod, || {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
         socket.set_nonblocking(true).expect("non-blocking");
-        let pending = socket
-            .connect(&SockAddr::from(vip(3)))
-            .expect_err("in progress");
+        let pending = socket.connect(&vip(3).into()).expect_err("in progress");
         assert_eq!(pending.raw_os_error(), Some(libc::EINPROGRESS));
         socket
     });

@@ -59,11 +59,8 @@ impl Service {
         let name = format!("s{number}");
         let cluster_ips = [format!("172.30.0.{number}"), format!("fd00:30::{number}")];
         let node_port = 30_000 + u16::from(number);
-        let ports = [Port::new(
-            ("", self.protocol),
-            [self.port, PORT],
-            Some(node_port),
-        )];
+        let numbers = [self.port, PORT];
+        let ports = [Port::new(("", self.protocol), numbers, Some(node_port))];
         let spec = json!({
             "type": "NodePort",
             "clusterIP": cluster_ips[0],

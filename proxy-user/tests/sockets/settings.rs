@@ -31,16 +31,14 @@ fn sockets_of_an_excepted_cgroup_use_the_packet_path() {
     let world = World::new(config, &services);
     a_full_table_of_sockets_is_counted(&world);
     a_node_process_cannot_bind_a_served_node_port(&world);
-    let mesh = world.cgroup().below("some-mesh").expect("a cgroup");
+    let mesh = world.cgroup.below("some-mesh").expect("a cgroup");
     let inner = mesh.below("inner").expect("a cgroup");
     // The agent searches for new cgroups once a second.
     std::thread::sleep(std::time::Duration::from_millis(1500));
     for (cgroup, flows) in [(&mesh, 1), (&inner, 2)] {
-        let open = cgroup
-            .inside(|| world.namespace(From::Pod).enter(|| Open::to(vip(1))))
-            .expect("enter the cgroup")
-            .expect("enter the pod")
-            .expect("an answer");
+        let open = cgroup.inside(|| world.namespace(From::Pod).enter(|| Open::to(vip(1))));
+        let open = open.expect("the cgroup").expect("the pod");
+        let open = open.expect("an answer");
         assert_eq!(open.answer.from, vip(1));
         assert_eq!((world.flows(), world.sockets().len()), (flows, 0));
     }
@@ -50,7 +48,7 @@ fn sockets_of_an_excepted_cgroup_use_the_packet_path() {
 
     // An inner cluster has the same service addresses, in its own network namespaces. It reaches
     // its own services where the hooks leave its sockets alone.
-    let other = world.cgroup().below("other").expect("a cgroup");
+    let other = world.cgroup.below("other").expect("a cgroup");
     let namespace = NetNs::new("inner").expect("a namespace");
     let batch = format!("link set lo up\naddress add {}/32 dev lo\n", vip(1).ip());
     namespace.ip(&batch).expect("its address");
@@ -79,9 +77,8 @@ fn a_full_table_of_sockets_is_counted(world: &World) {
 
 fn a_node_process_cannot_bind_a_served_node_port(world: &World) {
     let bind = |from, to: &str| {
-        world
-            .run(from, || TcpListener::bind(address(to)))
-            .map_err(|error| error.raw_os_error())
+        let bound = world.run(from, || TcpListener::bind(address(to)));
+        bound.map_err(|error| error.raw_os_error())
     };
     let taken = Some(libc::EADDRINUSE);
     for to in ["0.0.0.0:30001", "[::]:30001", "192.168.40.2:30001"] {
@@ -98,26 +95,21 @@ fn a_node_process_cannot_bind_a_served_node_port(world: &World) {
 
 /// Returns name, id and program id of the pinned links of the socket hooks.
 fn links(world: &World) -> BTreeSet<(String, u32, u32)> {
-    let folder = datapath::maps::pins::links_dir(world.pins());
-    let entries = fs::read_dir(folder).expect("the links");
-    entries
-        .map(|entry| {
-            let path = entry.expect("a link").path();
-            let link = linux::get_pinned(&path, false).expect("a link");
-            let info = linux::link_info(&link).expect("a link");
-            let name = path.file_name().expect("a name").to_string_lossy();
-            (name.into_owned(), info.id, info.program)
-        })
-        .filter(|(name, ..)| name.starts_with("cgroup-"))
-        .collect()
+    let folder = datapath::maps::pins::links_dir(world.agent.pin_dir());
+    let entries = fs::read_dir(folder).expect("the links").flatten();
+    let links = entries.map(|entry| {
+        let link = linux::get_pinned(&entry.path(), false).expect("a link");
+        let info = linux::link_info(&link).expect("a link");
+        let name = entry.file_name().into_string().expect("UTF-8");
+        (name, info.id, info.program)
+    });
+    BTreeSet::from_iter(links.filter(|(name, ..)| name.starts_with("cgroup-")))
 }
 
 #[test]
 fn a_changed_setting_breaks_no_open_connection_and_a_cleanup_removes_all() {
-    let services = [
-        Service::new(1, "TCP", &[20, 21]),
-        Service::new(2, "UDP", &[20, 21]),
-    ];
+    let services =
+        [(1, "TCP"), (2, "UDP")].map(|(n, protocol)| Service::new(n, protocol, &[20, 21]));
     let mut world = World::new("", &services);
     let mut conversations = Vec::new();
     for (balancing, before) in [
@@ -159,17 +151,17 @@ fn a_changed_setting_breaks_no_open_connection_and_a_cleanup_removes_all() {
     // The node's are translated at the socket.
     let now = (world.flows(), world.sockets().len());
     assert_eq!(now, (flows, sockets + 1));
-    assert!(!world.log().contains("WARN"), "{}", world.log());
+    let log = world.agent.log_tail(50).join("\n");
+    assert!(!log.contains("WARN"), "{log}");
 
     // A running agent would restore what cleanup removes.
-    world.end();
-    let cleaned = Command::new(BINARY)
-        .args(["cleanup", "--pin-dir"])
-        .arg(world.pins())
-        .output()
-        .expect("portolan cleanup");
+    world.agent.end();
+    let pins = world.agent.pin_dir();
+    let mut cleanup = Command::new(BINARY);
+    let cleaned = cleanup.args(["cleanup", "--pin-dir"]).arg(pins).output();
+    let cleaned = cleaned.expect("portolan cleanup");
     assert!(cleaned.status.success(), "{cleaned:?}");
-    assert!(!world.pins().exists());
+    assert!(!pins.exists());
     let unserved = world.run(From::Node, || Open::to(vip(1)));
     assert!(unserved.is_err(), "the hooks are gone");
     let (open, ..) = &mut conversations[0];

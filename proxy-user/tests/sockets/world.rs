@@ -50,11 +50,11 @@ pub(crate) enum From {
 
 /// The node with its pods and its agent. Dropping it ends the agent and removes what it has left.
 pub(crate) struct World {
-    agent: Agent<'static>,
+    pub(crate) agent: Agent<'static>,
     node: &'static NetNs,
     client: NetNs,
     _servers: [NetNs; 3],
-    cgroup: Cgroup,
+    pub(crate) cgroup: Cgroup,
     config: String,
     version: u64,
 }
@@ -65,18 +65,15 @@ impl World {
         bpffs::prepare().expect("a BPF file system");
         // The agent has a reference to the node, so the node is leaked until the test program ends.
         let node: &'static NetNs = Box::leak(Box::new(NetNs::new("node").expect("run as root")));
-        // Without a default route, the kernel refuses a connect to a service that has been removed.
-        node.ip(&format!(
+        // Routers that answer nothing. Without a default route, the kernel refuses a connect to a
+        // service that has been removed.
+        let routers = ["192.168.40.1", "fd00:c0::1"].map(|router| {
+            format!("neigh add {router} lladdr 02:00:00:00:00:01 dev uplink\nroute add default via {router}\n")
+        });
+        let interfaces = format!(
             "link set lo up\nlink add uplink type veth peer name far\nlink set far up\nlink set uplink up\naddress add {NODE}/24 dev uplink\naddress add {NODE6}/64 dev uplink nodad\n"
-        ))
-        .expect("the node's interfaces");
-        // Routers that answer nothing.
-        for router in ["192.168.40.1", "fd00:c0::1"] {
-            node.ip(&format!(
-                "neigh add {router} lladdr 02:00:00:00:00:01 dev uplink\nroute add default via {router}\n"
-            ))
-            .expect("a default route");
-        }
+        );
+        node.ip(&(interfaces + &routers.concat())).expect("set up");
         node.set(&[
             ("ipv4/ip_forward", "1"),
             ("ipv6/conf/all/forwarding", "1"),
@@ -119,29 +116,19 @@ impl World {
         self.agent.wait_for(self.version).expect("to take effect");
     }
 
-    /// Ends the agent.
-    pub(crate) fn end(&mut self) {
-        self.agent.end();
-    }
-
     /// Ends the agent and starts `cleanup --drain`, which serves connections until they end.
     pub(crate) fn drain(&mut self) -> Child {
         self.agent.end();
         let mut command = Command::new(BINARY);
         command.args(["cleanup", "--drain", "--pin-dir"]);
         command.arg(self.agent.pin_dir()).stdout(Stdio::piped());
-        let mut child = self
-            .node
-            .enter(|| command.spawn())
-            .expect("enter the node")
-            .expect("a cleanup");
+        let child = self.node.enter(|| command.spawn());
+        let mut child = child.expect("enter the node").expect("a cleanup");
         let said = child.stdout.as_mut().expect("its output");
         let mut line = String::new();
         BufReader::new(said).read_line(&mut line).expect("a line");
-        assert!(
-            line.starts_with("new connections are no longer served"),
-            "{line}"
-        );
+        let has_begun = line.starts_with("new connections are no longer served");
+        assert!(has_begun, "{line}");
         child
     }
 
@@ -160,23 +147,14 @@ impl World {
         self.run(from, || Open::to(to)).expect("an answer")
     }
 
-    pub(crate) fn cgroup(&self) -> &Cgroup {
-        &self.cgroup
-    }
     pub(crate) fn namespace(&self, from: From) -> &NetNs {
         match from {
             From::Pod => &self.client,
             From::Node => self.node,
         }
     }
-    pub(crate) fn pins(&self) -> &Path {
-        self.agent.pin_dir()
-    }
-    pub(crate) fn log(&self) -> String {
-        self.agent.log_tail(50).join("\n")
-    }
     pub(crate) fn reader(&self) -> Reader {
-        Reader::open(self.pins()).expect("pinned maps")
+        Reader::open(self.agent.pin_dir()).expect("pinned maps")
     }
     /// Returns the entries of the socket hooks as rows of `portolan sockets`.
     pub(crate) fn sockets(&self) -> Vec<SocketRow> {

@@ -10,9 +10,8 @@ fn backends(count: u32) -> Vec<(V4, Port)> {
     let address = |n: u32| V4 {
         octets: (0x0a01_0000 + n).to_be_bytes(),
     };
-    (0..count)
-        .map(|n| (address(n), Port::from_host(8080)))
-        .collect()
+    let backend = |n| (address(n), Port::from_host(8080));
+    (0..count).map(backend).collect()
 }
 
 fn table<A: Addr>(backends: &[(A, Port)]) -> Vec<u32> {
@@ -47,22 +46,15 @@ fn hash_numbers_and_maglev_tables_are_the_same_in_every_version() {
             select::flow_number(client, port(client_port), &key)
         };
         let (name, from) = (protocol.name(), format!("flow 198.51.100.7:{client_port}"));
-        flow(
-            &format!("{from} 203.0.113.80:{frontend_port} {name}"),
-            number(vip),
-        );
-        let node_port = number(V4::UNSPECIFIED);
-        flow(
-            &format!("{from} node port {frontend_port} {name}"),
-            node_port,
-        );
+        for (to, address) in [("203.0.113.80:", vip), ("node port ", V4::UNSPECIFIED)] {
+            let text = format!("{from} {to}{frontend_port} {name}");
+            flow(&text, number(address));
+        }
         let key = FrontendKey::new(v6(8), port(frontend_port), protocol);
         let number = select::flow_number(v6(7), port(client_port), &key);
-        let (from, to) = (v6(7), v6(8));
-        flow(
-            &format!("flow [{from:?}]:{client_port} [{to:?}]:{frontend_port} {name}"),
-            number,
-        );
+        let ends = [(7, client_port), (8, frontend_port)];
+        let ends = ends.map(|(last, port)| format!("[{:?}]:{port}", v6(last)));
+        flow(&format!("flow {} {name}", ends.join(" ")), number);
     }
     flow("client 198.51.100.7", select::client_number(client));
     flow(&format!("client {:?}", v6(7)), select::client_number(v6(7)));
@@ -90,10 +82,8 @@ fn hash_numbers_and_maglev_tables_are_the_same_in_every_version() {
     let ports: Vec<_> = (1..=4).map(|n| (five[0].0, port(n))).collect();
     add("10.1.0.4, ports 1 to 4".into(), table(&ports));
     for weights in [[7, 7, 7, 7, 7], [0, 3, 1, 256, 1_000_000]] {
-        add(
-            format!("of weights {weights:?}"),
-            weighted(&backends(5), &weights),
-        );
+        let table = weighted(&backends(5), &weights);
+        add(format!("of weights {weights:?}"), table);
     }
     assert_eq!(weighted(&five, &[0; 5]), []);
     let text = lines.join("\n") + "\n";

@@ -172,10 +172,8 @@ fn a_plans_warning_is_removed_when_its_cause_is_gone() {
 fn a_sync_returns_health_checks_that_were_added_changed_or_removed() {
     let mut node = Node::new();
     let mut counts = |yaml: &str| -> Vec<_> {
-        let plans = node.apply(yaml).health.into_iter();
-        plans
-            .map(|(_, plan)| plan.map(|plan| plan.local_endpoints))
-            .collect()
+        let plans = node.apply(yaml).health.into_iter().map(|(_, plan)| plan);
+        plans.map(|plan| Some(plan?.local_endpoints)).collect()
     };
     let rest = ", type: LoadBalancer, externalTrafficPolicy: Local, healthCheckNodePort: 31000";
     assert_eq!(counts(&service("a", "172.30.0.1", rest)), [Some(0)]);

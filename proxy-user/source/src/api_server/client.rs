@@ -237,8 +237,6 @@ fn address(master: &str) -> Result<http::Uri, String> {
 
 #[cfg(test)]
 mod tests {
-    use rstest::rstest;
-
     use super::*;
 
     #[test]
@@ -250,23 +248,19 @@ mod tests {
         assert_eq!(access, Access::ServiceAccount { master });
     }
 
-    #[rstest]
-    #[case("192.0.2.1:6443", Some("https://192.0.2.1:6443/"))]
-    #[case("http://127.0.0.1:8080", Some("http://127.0.0.1:8080/"))]
-    #[case("https://[fd00::1]:6443", Some("https://[fd00::1]:6443/"))]
-    #[case("ftp://192.0.2.1", None)]
-    #[case("https://", None)]
-    #[case("a b", None)]
-    fn an_api_server_address_without_a_scheme_means_https_and_an_invalid_one_is_named(
-        #[case] given: &str,
-        #[case] expected: Option<&str>,
-    ) {
-        match address(given) {
-            Ok(uri) => assert_eq!(Some(&*uri.to_string()), expected),
-            Err(fault) => {
-                let is_named = fault.contains(given) && fault.contains("write it like");
-                assert!(is_named && expected.is_none(), "{fault}");
-            }
+    #[test]
+    fn an_api_server_address_without_a_scheme_means_https_and_an_invalid_one_is_named() {
+        for (given, expected) in [
+            ("192.0.2.1:6443", "https://192.0.2.1:6443/"),
+            ("http://127.0.0.1:8080", "http://127.0.0.1:8080/"),
+            ("https://[fd00::1]:6443", "https://[fd00::1]:6443/"),
+        ] {
+            assert_eq!(address(given).expect("valid").to_string(), expected);
+        }
+        for given in ["ftp://192.0.2.1", "https://", "a b"] {
+            let fault = address(given).expect_err("invalid");
+            let is_named = fault.contains(given) && fault.contains("write it like");
+            assert!(is_named, "{fault}");
         }
     }
 

@@ -76,11 +76,10 @@ pub(super) fn echo(case: &Case<'_>) -> Judgement {
     // Any hop limit of at least 64 is accepted.
     let hop = headers.hop();
     let hops = seen.frame.get(hop).copied().unwrap_or(0);
+    frame[hop] = hops;
     if !headers.is_v6() {
-        frame[hop] = hops;
         wire::follow_half(&mut frame, l3 + 10, given.frame, hop);
     }
-    frame[hop] = hops;
     if seen.verdict != REDIRECT || hops < 64 || !wire::same(&frame, &seen.frame) {
         let (wanted, verdict, seen) = (hex(&frame), seen.verdict, hex(&seen.frame));
         fail!(
@@ -104,66 +103,57 @@ pub(super) fn rejection(case: &Case<'_>, counter: Counter) -> Judgement {
         fail!("it must be answered, but the verdict is {}", seen.verdict);
     }
     let frame = &seen.frame;
-    let wrong = |what: &str| Err(format!("the answer {what}: {}", hex(frame)));
-    if frame[..6] != given.frame[6..12] || frame[6..12] != given.frame[..6] {
-        return wrong("does not go back to its sender's MAC");
-    }
-    let Some(answer) = wire::read(frame) else {
-        return wrong("is no packet");
+    let answer = wire::read(frame).ok_or_else(|| format!("its answer is: {}", hex(frame)))?;
+    let is_right = match headers.tuple.protocol {
+        TCP => is_reset(case, &answer),
+        _ => is_unreachable(case, &answer),
     };
-    if let Some(fault) = wire::fault(frame) {
-        return wrong(fault);
-    }
-    if answer.end != frame.len() {
-        return wrong("is not as long as it says");
-    }
-    if frame[answer.hop()] < 64 {
-        return wrong("does not get far");
-    }
-    let (from, to) = (headers.tuple.src, headers.tuple.dst);
-    if headers.tuple.protocol == TCP {
-        if answer.tuple != headers.tuple.reversed() {
-            return wrong("has other ends");
+    let fault = wire::fault(frame);
+    let back = [&given.frame[6..12], &given.frame[..6]].concat();
+    for (is, fault) in [
+        (frame[..12] != back, "does not go back to its sender's MAC"),
+        (fault.is_some(), fault.unwrap_or_default()),
+        (answer.end != frame.len(), "is not as long as it says"),
+        (frame[answer.hop()] < 64, "does not get far"),
+        (!is_right, "has other ends, or says something else"),
+    ] {
+        if is {
+            fail!("the answer {fault}: {}", hex(frame));
         }
-        return reset(case, &answer).map_or(Ok(()), wrong);
-    }
-    let v6 = headers.is_v6();
-    let kinds = if v6 { [1, 4] } else { [3, 3] };
-    if (answer.tuple.src.ip(), answer.tuple.dst.ip()) != (to.ip(), from.ip()) {
-        return wrong("has other ends");
-    }
-    if answer.tuple.protocol != if v6 { ICMPV6 } else { ICMP } {
-        return wrong("is no ICMP");
-    }
-    let message = &frame[answer.l4..];
-    if message[..2] != kinds || message[4..8] != [0; 4] {
-        return wrong("is no port unreachable");
-    }
-    let quoted = &given.frame[headers.l3..headers.l4 + 8];
-    if message[8..] != quoted[..quoted.len().min(128)] {
-        return wrong("quotes something else");
     }
     Ok(())
 }
 
-/// Returns what is wrong with a TCP reset; None if it is correct.
-fn reset(case: &Case<'_>, answer: &Headers) -> Option<&'static str> {
+/// Returns true if the answer is a port unreachable that quotes the packet.
+fn is_unreachable(case: &Case<'_>, answer: &Headers) -> bool {
+    let (frame, headers) = (&case.seen.frame, &case.headers);
+    let (protocol, kind) = match headers.is_v6() {
+        true => (ICMPV6, [1, 4]),
+        false => (ICMP, [3, 3]),
+    };
+    let quoted = &case.given.frame[headers.l3..headers.l4 + 8];
+    let quoted = &quoted[..quoted.len().min(128)];
+    let Tuple { src, dst, .. } = answer.tuple;
+    let (from, to) = (headers.tuple.src.ip(), headers.tuple.dst.ip());
+    // The checksum, between the two, has been checked.
+    (answer.tuple.protocol, src.ip(), dst.ip()) == (protocol, to, from)
+        && frame[answer.l4..].starts_with(&kind)
+        && frame[answer.l4 + 4..] == [&[0; 4][..], quoted].concat()
+}
+
+/// Returns true if the answer is a plain reset with the right numbers.
+fn is_reset(case: &Case<'_>, answer: &Headers) -> bool {
     let (given, headers) = (case.given, &case.headers);
     let data = headers.l4 + 4 * usize::from(given.frame[headers.l4 + 12] >> 4);
     let mut length = headers.end.saturating_sub(data) as u32;
     for flag in [SYN, FIN] {
         length += u32::from(headers.flags & flag != 0);
     }
-    let (flags, sequence, acknowledgement) = if headers.flags & ACK != 0 {
+    let expected = if headers.flags & ACK != 0 {
         (RST, headers.acknowledgement, 0)
     } else {
         (RST | ACK, 0, headers.sequence.wrapping_add(length))
     };
-    if (answer.flags, answer.end - answer.l4) != (flags, 20) {
-        return Some("is no plain reset");
-    }
-    if (answer.sequence, answer.acknowledgement) != (sequence, acknowledgement) {
-        return Some("has other numbers");
-    }
-    None
+    let numbers = (answer.flags, answer.sequence, answer.acknowledgement);
+    answer.tuple == headers.tuple.reversed() && answer.end - answer.l4 == 20 && numbers == expected
 }

@@ -226,8 +226,7 @@ impl Model {
         let mark = case.given.mark | flow.mark();
         self.insert_flow(key, flow);
         self.remember_fragment(&case.headers);
-        case.seen
-            .passes(&case.with_ends(source, backend), mark, &[seen.counter])
+        case.leaves((source, backend), mark, seen.counter)
     }
 
     /// Judges a first packet while the flow table is full; None if there is space for two entries.

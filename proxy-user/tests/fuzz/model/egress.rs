@@ -11,12 +11,14 @@ use super::{
     rings::Ring,
     wire::{self, Fragment, Headers, TCP, UDP},
 };
-use crate::{node, services::is_node};
+use crate::{
+    node,
+    services::{Interface, is_node},
+};
 
 impl Model {
     /// Judges what the egress program did with a packet.
     pub(crate) fn egress(&mut self, given: &Given<'_>, seen: &Seen) -> Judgement {
-        *self.counts.entry(seen.counter).or_default() += 1;
         let Some(headers) = wire::read(given.frame) else {
             return seen.passes(given.frame, given.mark, &[Counter::Untouched]);
         };
@@ -83,10 +85,8 @@ impl Model {
             self.touch_untouched(tuple, |held| held.is_repeated = tuple.protocol == UDP);
             return;
         }
-        let key = Key::shared(tuple);
-        let is_other = self.flows.contains_key(&key)
-            || self.replies.contains_key(&tuple)
-            || self.masqueraded.contains_key(&tuple);
+        let key = Key::new(Interface::Uplink, tuple);
+        let is_other = self.flows.contains_key(&key) || self.holder(&tuple).is_some();
         let is_served = self.frontend(tuple.dst, tuple.protocol).is_some();
         let is_own = tuple.dst.ip() == crate::services::node(tuple.dst.is_ipv6());
         if is_other || !is_own || !is_served {

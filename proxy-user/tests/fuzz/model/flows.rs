@@ -22,14 +22,17 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    /// Returns the key of a flow whose client shares its interface with others.
-    pub(crate) const fn shared(tuple: Tuple) -> Self {
-        let interface = 0;
+    /// Returns the key of the flow of a client's packet.
+    pub(crate) fn new(interface: Interface, tuple: Tuple) -> Self {
+        let interface = match interface {
+            Interface::Uplink => 0,
+            pod => pod.index(),
+        };
         Self { tuple, interface }
     }
     /// Returns true if the flow's client is behind this interface.
     pub(crate) fn is_behind(self, interface: Interface) -> bool {
-        self.interface == Model::client_interface(interface)
+        self == Self::new(interface, self.tuple)
     }
 }
 
@@ -142,7 +145,7 @@ impl Model {
     }
     /// Returns true if the client's flow still leaves with the source and destination of `left`.
     pub(crate) fn leaves_as(&self, interface: Interface, client: Tuple, left: Tuple) -> bool {
-        let key = Self::key(interface, client);
+        let key = Key::new(interface, client);
         self.flows.get(&key).is_some_and(|flow| {
             let source = flow.masquerade.unwrap_or(flow.source);
             (source, flow.backend) == (left.src, left.dst)
@@ -217,7 +220,7 @@ impl Model {
         change(held);
         held.last_seen = now;
         if was_old && !held.is_established {
-            let place = self.push(Ring::of(&tuple), Key::shared(tuple));
+            let place = self.push(Ring::of(&tuple), Key::new(Interface::Uplink, tuple));
             if let Some(held) = self.untouched.get_mut(&tuple) {
                 held.place = place;
             }

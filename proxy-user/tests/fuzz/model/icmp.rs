@@ -11,6 +11,7 @@ use super::{
     Case, Judgement, Key, MARK, Model,
     wire::{self, Headers},
 };
+use crate::services::Interface;
 
 /// Returns the headers of the quoted packet; None if it is no error about TCP, UDP or SCTP.
 fn quoted(case: &Case<'_>) -> Option<Headers> {
@@ -33,7 +34,7 @@ pub(super) fn ingress(model: &Model, case: &Case<'_>) -> Judgement {
     let (given, src) = (case.given, case.headers.tuple.src.ip());
     let translated = |ends, inner, mark| translated(case, &quoted, ends, inner, mark);
     // The client's side sends an error about a reply.
-    if let Some(flow) = model.flows.get(&Model::key(given.interface, tuple)) {
+    if let Some(flow) = model.flows.get(&Key::new(given.interface, tuple)) {
         let (backend, mark) = (flow.backend, given.mark | flow.mark());
         return translated((src, backend.ip()), (backend, flow.source), mark);
     }
@@ -44,7 +45,9 @@ pub(super) fn ingress(model: &Model, case: &Case<'_>) -> Judgement {
     }
     let is_known = model.replies.contains_key(&tuple)
         || model.untouched.contains_key(&tuple)
-        || model.flows.contains_key(&Key::shared(tuple));
+        || model
+            .flows
+            .contains_key(&Key::new(Interface::Uplink, tuple));
     case.unchanged(&[if is_known {
         Counter::ReplyPassed
     } else {

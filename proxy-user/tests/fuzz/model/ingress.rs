@@ -18,7 +18,6 @@ const SILENCE: u64 = 60;
 impl Model {
     /// Judges what the ingress program did with a packet.
     pub(crate) fn ingress(&mut self, given: &Given<'_>, seen: &Seen) -> Judgement {
-        *self.counts.entry(seen.counter).or_default() += 1;
         let Some(headers) = wire::read(given.frame) else {
             return seen.passes(given.frame, given.mark, &[Counter::Untouched]);
         };
@@ -95,16 +94,11 @@ impl Model {
     /// Judges a client's packet of a known flow.
     fn hit(&mut self, case: &Case<'_>, key: Key) -> Judgement {
         let flow = &self.flows[&key];
-        let (source, backend) = (flow.source, flow.backend);
-        let mark = case.given.mark | flow.mark();
+        let (ends, mark) = ((flow.source, flow.backend), case.given.mark | flow.mark());
         // In a small ring, a flow's new name can overwrite its own last name and evict it.
         self.client_sent(key, &case.headers);
         self.remember_fragment(&case.headers);
-        case.seen.passes(
-            &case.with_ends(source, backend),
-            mark,
-            &[Counter::ForwardedHit],
-        )
+        case.leaves(ends, mark, Counter::ForwardedHit)
     }
 
     /// Returns true if the frontend of a UDP flow no longer belongs to the flow's service. This is
@@ -135,12 +129,8 @@ impl Model {
         if is_safe {
             return None;
         }
-        let serves = flow
-            .service
-            .as_ref()
-            .is_none_or(|service| self.serves(service, flow.backend, flow.incarnation));
         let is_over = flow.life.is_closing() || flow.life.picked_up;
-        if is_tcp_like && is_over || !serves {
+        if is_tcp_like && is_over || !self.serves_still(flow) {
             return Some(Before::default());
         }
         // The client has repeated its SYN for the second time, and the backend has not answered.
@@ -159,8 +149,7 @@ impl Model {
         counter: Counter,
     ) -> Judgement {
         self.remember_fragment(&case.headers);
-        case.seen
-            .passes(&case.with_ends(src, dst), case.given.mark, &[counter])
+        case.leaves((src, dst), case.given.mark, counter)
     }
 
     /// Gives a later fragment the ports of its first fragment; returns false if these are unknown.

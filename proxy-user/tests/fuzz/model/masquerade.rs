@@ -36,9 +36,8 @@ impl Model {
             None => self.check_choice(case, address, key, &flow)?,
         };
         self.remember_fragment(headers);
-        let frame = case.with_ends(source, headers.tuple.dst);
-        case.seen
-            .passes(&frame, given.mark & !MARK, &[Counter::Masqueraded])
+        let ends = (source, headers.tuple.dst);
+        case.leaves(ends, given.mark & !MARK, Counter::Masqueraded)
     }
 
     /// Judges a packet while the flow table is full. It must be dropped, and old entries must be

@@ -27,6 +27,7 @@ use std::{
 use proxy_common::{Counter, EndpointSet, FrontendKind};
 
 use crate::{
+    context::{NEXT, REDIRECT, SHOT},
     packets::at,
     services::{Backend, Frontend, Interface, NodeSettings, Service, node},
 };
@@ -35,12 +36,7 @@ pub(crate) use life::Life;
 pub(crate) use past::Exit;
 use rings::Rings;
 use wire::{Headers, Tuple};
-pub(crate) use xdp::AtXdp;
 
-/// tc's verdicts: `NEXT` goes on to the stack, `SHOT` drops, `REDIRECT` redirects.
-pub(crate) const NEXT: u32 = u32::MAX;
-pub(crate) const SHOT: u32 = 2;
-pub(crate) const REDIRECT: u32 = 7;
 /// The bit of the packet mark that asks egress to masquerade.
 pub(crate) const MARK: u32 = 1 << 14;
 
@@ -65,7 +61,7 @@ pub(crate) struct Given<'a> {
 
 impl Seen {
     /// Returns a packet that goes on like this.
-    fn passed(frame: Vec<u8>, mark: u32, counter: Counter) -> Self {
+    pub(crate) fn passed(frame: Vec<u8>, mark: u32, counter: Counter) -> Self {
         Self {
             verdict: NEXT,
             frame,
@@ -90,13 +86,13 @@ impl Seen {
         Ok(())
     }
     fn counted(&self, counters: &[Counter]) -> Judgement {
-        let counter = self.counter;
-        if counters.contains(&counter) {
-            return Ok(());
+        if !counters.contains(&self.counter) {
+            fail!(
+                "it must be counted as {counters:?} but is {:?}",
+                self.counter
+            );
         }
-        Err(format!(
-            "it must be counted as {counters:?} but is {counter:?}"
-        ))
+        Ok(())
     }
 }
 
@@ -132,8 +128,6 @@ pub(crate) struct Model {
     pub(crate) is_lost: bool,
     /// The model's time in seconds. It begins at 1: 0 is long ago.
     pub(crate) now: u64,
-    /// The values that the counters must have at the end.
-    pub(crate) counts: HashMap<Counter, u64>,
 }
 
 /// A service, with the incarnation of each backend: a number that changes when the backend serves
@@ -186,6 +180,11 @@ impl Model {
             .get(service)
             .is_some_and(|live| live.incarnations.get(&backend) == Some(&incarnation))
     }
+    /// Returns true if the flow's backend still serves the flow's service, or there is none.
+    fn serves_still(&self, flow: &Flow) -> bool {
+        let service = flow.service.as_ref();
+        service.is_none_or(|name| self.serves(name, flow.backend, flow.incarnation))
+    }
     /// Returns all frontends with their services.
     fn frontends(&self) -> impl Iterator<Item = (&Live, &Frontend)> {
         let services = self.services.values();
@@ -207,18 +206,6 @@ impl Model {
         let is_it = |one: &Frontend| one.kind == FrontendKind::ClusterIp && one.at.ip() == address;
         self.frontends().any(|(_, one)| is_it(one))
     }
-    /// Returns the interface as in the keys of flows: 0 for the uplink, which many clients share.
-    fn client_interface(interface: Interface) -> u32 {
-        match interface {
-            Interface::Uplink => 0,
-            pod => pod.index(),
-        }
-    }
-    /// Returns the key of the flow of a client's packet.
-    fn key(interface: Interface, tuple: Tuple) -> Key {
-        let interface = Self::client_interface(interface);
-        Key { tuple, interface }
-    }
 }
 
 /// A packet at a program: as given, as read by the model, and as the program left it.
@@ -239,7 +226,7 @@ impl<'a> Case<'a> {
     }
     /// Returns the key of the packet's flow, if a client has sent it.
     fn key(&self) -> Key {
-        Model::key(self.given.interface, self.headers.tuple)
+        Key::new(self.given.interface, self.headers.tuple)
     }
     /// Returns true if the frame is addressed to this node.
     fn is_for_this_node(&self) -> bool {
@@ -255,6 +242,16 @@ impl<'a> Case<'a> {
     /// Returns the given frame with another source and destination.
     fn with_ends(&self, src: SocketAddr, dst: SocketAddr) -> Vec<u8> {
         wire::with_ends(self.given.frame, &self.headers, src, dst)
+    }
+    /// Checks that the packet passes with this source, destination and mark.
+    fn leaves(
+        &self,
+        (src, dst): (SocketAddr, SocketAddr),
+        mark: u32,
+        counter: Counter,
+    ) -> Judgement {
+        self.seen
+            .passes(&self.with_ends(src, dst), mark, &[counter])
     }
     /// Returns the tuple of the packet as the program left it.
     fn went(&self) -> Result<Tuple, String> {
@@ -272,11 +269,10 @@ impl<'a> Case<'a> {
     /// Checks that the packet is dropped and this counter counts it.
     fn dropped(&self, counter: Counter) -> Judgement {
         let (verdict, seen) = (self.seen.verdict, self.seen.counter);
-        if (verdict, seen) == (SHOT, counter) {
-            return Ok(());
+        if (verdict, seen) != (SHOT, counter) {
+            fail!("it must be dropped as {counter:?}, but the verdict is {verdict} ({seen:?})");
         }
-        let found = format!("the verdict is {verdict} ({seen:?})");
-        Err(format!("it must be dropped as {counter:?}, but {found}"))
+        Ok(())
     }
 }
 

@@ -107,9 +107,7 @@ impl Model {
             if needs_stack(&self.flows[&key], key) || !key.is_behind(leaves_by) {
                 fail!("it must not get both of its ends");
             }
-            let frame = case.with_ends(frontend, client);
-            case.seen
-                .passes(&frame, given.mark, &[Counter::ReplyTranslated])?;
+            case.leaves((frontend, client), given.mark, Counter::ReplyTranslated)?;
             return Ok(true);
         }
         let known = self.flows.get(&own).filter(|flow| flow.is_masqueraded);
@@ -127,9 +125,7 @@ impl Model {
         if is_odd {
             fail!("the stack must judge its ends");
         }
-        let frame = case.with_ends(masquerade, backend);
-        case.seen
-            .passes(&frame, given.mark, &[Counter::ForwardedHit])?;
+        case.leaves((masquerade, backend), given.mark, Counter::ForwardedHit)?;
         Ok(true)
     }
 

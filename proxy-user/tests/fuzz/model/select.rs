@@ -10,7 +10,7 @@ use proxy_common::{
 };
 
 use super::{
-    AffinityEntry, Case, Flow, Given, Judgement, Key, Live, Model,
+    Case, Flow, Given, Judgement, Key, Live, Model,
     begin::PORT_TRIES,
     rings::Ring,
     wire::{ACK, Headers, SYN, Tuple, UDP},
@@ -35,11 +35,8 @@ impl Model {
             let set = live.in_set(flags.set_of_block(external), v6);
             set.iter().any(Backend::is_wanted)
         };
-        let allowed = live
-            .service
-            .sources
-            .iter()
-            .any(|range| range.contains(&client));
+        let mut ranges = live.service.sources.iter();
+        let allowed = ranges.any(|range| range.contains(&client));
         let policy = Policy {
             masquerade_all: self.settings.has(Settings::MASQUERADE_ALL),
             detects_pods: self.settings.has(Settings::DETECTS_PODS),
@@ -65,26 +62,20 @@ impl Model {
     /// Returns the backend of a client's session affinity if it is valid and in the set; else None.
     pub(crate) fn held(&self, live: &Live, client: IpAddr, set: EndpointSet) -> Option<Backend> {
         let timeout = u64::from(live.service.affinity);
-        let AffinityEntry {
-            backend,
-            incarnation,
-            last_used,
-        } = *self.affinity.get(&(live.service.name.clone(), client))?;
+        let held = self.affinity.get(&(live.service.name.clone(), client))?;
         let holds = timeout > 0
-            && self.now - last_used <= timeout
-            && live.incarnations.get(&backend) == Some(&incarnation);
-        let mut of_set = live.in_set(set, backend.is_ipv6()).into_iter();
-        of_set.find(|one| holds && one.at == backend)
+            && self.now - held.last_used <= timeout
+            && live.incarnations.get(&held.backend) == Some(&held.incarnation);
+        let mut of_set = live.in_set(set, held.backend.is_ipv6()).into_iter();
+        of_set.find(|one| holds && one.at == held.backend)
     }
     /// Returns client and backend of each affinity whose backend serves, expired or not, sorted.
     pub(crate) fn affinities(&self) -> Vec<(IpAddr, SocketAddr)> {
-        let held = self
-            .affinity
-            .iter()
-            .filter(|((name, _), held)| self.serves(name, held.backend, held.incarnation));
-        let mut held: Vec<_> = held
-            .map(|((_, client), held)| (*client, held.backend))
-            .collect();
+        let held = self.affinity.iter().filter_map(|((name, client), held)| {
+            let serves = self.serves(name, held.backend, held.incarnation);
+            serves.then_some((*client, held.backend))
+        });
+        let mut held: Vec<_> = held.collect();
         held.sort();
         held
     }

@@ -121,21 +121,16 @@ pub(crate) fn same(expected: &[u8], seen: &[u8]) -> bool {
     let (Some(headers), true) = (read(expected), expected.len() == seen.len()) else {
         return false;
     };
-    let mut expected = expected.to_vec();
-    let mut seen = seen.to_vec();
-    let mut fields = Vec::new();
-    if !headers.is_v6() {
-        fields.push(headers.l3 + 10);
-    }
-    if headers.tuple.protocol == TCP && headers.fragment == Fragment::No {
-        fields.push(headers.l4 + 16);
-    }
-    if matches!(headers.tuple.protocol, ICMP | ICMPV6) {
-        fields.push(headers.l4 + 2);
-    }
-    for at in fields {
+    let (l3, l4, protocol) = (headers.l3, headers.l4, headers.tuple.protocol);
+    let is_whole = headers.fragment == Fragment::No;
+    let (mut expected, mut seen) = (expected.to_vec(), seen.to_vec());
+    for (has_sum, at) in [
+        (!headers.is_v6(), l3 + 10),
+        (protocol == TCP && is_whole, l4 + 16),
+        (matches!(protocol, ICMP | ICMPV6), l4 + 2),
+    ] {
         for bytes in [&mut expected, &mut seen] {
-            if bytes[at..at + 2] == [0xff, 0xff] {
+            if has_sum && bytes[at..at + 2] == [0xff, 0xff] {
                 bytes[at..at + 2].fill(0);
             }
         }

@@ -4,44 +4,27 @@
 use proxy_common::Counter;
 
 use super::{
-    Given, Judgement, Model, Seen,
+    Given, Judgement, Key, Model, Seen,
     life::goes_on,
     past::{may_leave, needs_stack, older},
     wire::{self, TCP, UDP},
 };
 use crate::services::{self, Interface};
 
-/// What the XDP program made of a frame.
-pub(crate) struct AtXdp {
-    pub(crate) is_taken: bool,
-    pub(crate) frame: Vec<u8>,
-    pub(crate) counter: Option<Counter>,
-}
-
 impl Model {
-    /// Judges what the XDP program did with a frame at the uplink.
-    pub(crate) fn at_xdp(&mut self, given: &Given<'_>, did: &AtXdp) -> Judgement {
-        if !did.is_taken {
-            return match did.counter {
-                None if did.frame == given.frame => Ok(()),
-                _ => Err(format!(
-                    "it is left to tc, but not untouched: {:?}",
-                    did.counter
-                )),
-            };
-        }
+    /// Judges what the XDP program made of a frame at the uplink that it has taken.
+    pub(crate) fn at_xdp(&mut self, given: &Given<'_>, seen: &Seen) -> Judgement {
         let headers = wire::read(given.frame).ok_or("it is no packet")?;
         let tuple = headers.tuple;
         let goes_on = match tuple.protocol {
             TCP => goes_on(&headers),
             protocol => protocol == UDP,
         };
-        let counter = did.counter.ok_or("it is not counted")?;
-        let is_reply = counter == Counter::ReplyByXdp;
+        let is_reply = seen.counter == Counter::ReplyByXdp;
         let key = if is_reply {
             *self.masqueraded.get(&tuple).ok_or("it is no reply")?
         } else {
-            Self::key(Interface::Uplink, tuple)
+            Key::new(Interface::Uplink, tuple)
         };
         let flow = self.flows.get(&key).ok_or("it is of no flow")?;
         let masquerade = flow
@@ -53,10 +36,6 @@ impl Model {
             (masquerade, flow.backend)
         };
         let is_due = is_reply && !self.is_routine(flow, &headers);
-        let serves = flow
-            .service
-            .as_ref()
-            .is_some_and(|service| self.serves(service, flow.backend, flow.incarnation));
         let may_be_taken = goes_on
             && headers.end <= given.frame.len()
             && may_leave(given, &headers, dst.ip())
@@ -66,7 +45,7 @@ impl Model {
             && if is_reply {
                 !is_due || flow.life.is_settled(tuple.protocol)
             } else {
-                flow.life.is_established() && (tuple.protocol != UDP || serves)
+                flow.life.is_established() && (tuple.protocol != UDP || self.serves_still(flow))
             };
         if !may_be_taken {
             fail!("it must not be taken: {:?}", flow.life);
@@ -77,15 +56,14 @@ impl Model {
         } else if !is_reply {
             self.client_sent(key, &headers);
         }
-        *self.counts.entry(counter).or_default() += 1;
-        let mut frame = older(&did.frame, &headers)?;
+        let mut frame = older(&seen.frame, &headers)?;
         let (receiver, sender) = (services::ROUTER_MAC, Interface::Uplink.mac());
         if frame[..12] != [receiver, sender].concat() {
             fail!("its MACs are not the router's and the uplink's");
         }
         frame[..12].copy_from_slice(&given.frame[..12]);
         let expected = wire::with_ends(given.frame, &headers, src, dst);
-        let went = Seen::passed(frame, given.mark, counter);
-        went.passes(&expected, given.mark, &[counter])
+        let went = Seen::passed(frame, seen.mark, seen.counter);
+        went.passes(&expected, given.mark, &[seen.counter])
     }
 }

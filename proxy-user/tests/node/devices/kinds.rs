@@ -3,6 +3,10 @@
 //! iproute2, a lane replaces these words: UPLINK and TUNNEL by names of interfaces, PAIR0 and PAIR1
 //! by those of two pairs between node and client, OWN and OTHER by the addresses of the two nodes.
 
+use anyhow::{Context, Result};
+use rtnetlink::{LinkNetkit, new_connection, packet_route::link::NetkitMode};
+use tokio::runtime::Builder;
+
 /// A line for each kind, with the fields of [`Kind`].
 pub(super) const VXLAN: &str = "vxlan | 46 | 1450 | nothing | PAIR \
 | link add TUNNEL type vxlan id 7 dstport 4789 local OWN remote OTHER";
@@ -71,4 +75,22 @@ impl Kind<'_> {
             _ => false,
         }
     }
+}
+
+/// Makes a netkit pair in the calling thread's network namespace. iproute2 can do this only since
+/// 6.7.
+pub(super) fn netkit(interface: &str, peer: &str, mode: &str) -> Result<()> {
+    let mode = match mode {
+        "L2" => NetkitMode::L2,
+        _ => NetkitMode::L3,
+    };
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let made = runtime.block_on(async {
+        let (connection, handle, _) = new_connection()?;
+        tokio::spawn(connection);
+        let link = LinkNetkit::new(interface, peer, mode).build();
+        handle.link().add(link).execute().await?;
+        anyhow::Ok(())
+    });
+    made.context("make a netkit pair")
 }

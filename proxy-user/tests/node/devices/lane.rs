@@ -17,7 +17,7 @@ use lab::node::{
     topology::{HOST_PARAMETERS, NODE_PARAMETERS},
 };
 
-use super::{kinds::Kind, pair::netkit};
+use super::kinds::{Kind, netkit};
 use crate::objects::{Service, endpoint};
 
 /// The port at which pods serve.
@@ -124,13 +124,6 @@ impl<'a> Lane<'a> {
         format!("{}/{length}", self.at(network, v6, last))
     }
 
-    /// A name of an interface and then its addresses, for [`wire`].
-    fn end(&self, interface: &str, network: u8, last: u8) -> String {
-        let addresses = self.families();
-        let addresses = addresses.map(|v6| format!(" {}", self.with_length(network, v6, last)));
-        format!("{interface}{}", addresses.collect::<String>())
-    }
-
     /// The commands that give an interface its addresses and set it up.
     fn up(&self, interface: &str, network: u8, last: u8) -> String {
         let mut script = format!("link set {interface} up\n");
@@ -157,8 +150,9 @@ impl<'a> Lane<'a> {
         for (host, last) in [(node, 1), (client, 2)] {
             host.ip(&(commands.clone() + &self.up(&uplink, OUTSIDE, last)))?;
         }
-        let (there, here) = (self.end("uplink", BEYOND, 2), self.end("beyond", BEYOND, 1));
-        wire(other, &there, client, &here)?;
+        wire(other, "uplink", client, "beyond")?;
+        other.ip(&self.up("uplink", BEYOND, 2))?;
+        client.ip(&self.up("beyond", BEYOND, 1))?;
         for v6 in self.families() {
             let beyond = self.with_length(BEYOND, v6, 0);
             let (router, next) = (self.at(OUTSIDE, v6, 2), self.at(BEYOND, v6, 1));

@@ -5,7 +5,6 @@
 
 mod kinds;
 mod lane;
-mod pair;
 
 use std::{net::IpAddr, time::Duration};
 
@@ -60,10 +59,9 @@ fn services_are_reached_through_every_kind_of_interface(
     world.write("lanes.yaml", objects.join("---\n"));
     let forwarding_name = forwarding.name();
     // Otherwise the sockets of pods would be translated, and the packet path would do nothing.
-    let agent = world.start_by_packet(
-        7,
-        &format!("{{clusterCIDR: '{CLUSTER}', portolan: {{forwarding: {forwarding_name}}}}}"),
-    );
+    let agent = world.start_by_packet(&format!(
+        "{{clusterCIDR: '{CLUSTER}', portolan: {{forwarding: {forwarding_name}}}}}"
+    ));
     let servers = Servers::start().expect("servers");
     let mut failures = Vec::new();
     for flow in flows.into_iter().flatten() {

@@ -5,22 +5,6 @@
 /// Words of the sentence, and lines for `Node::run`: to make the fault, and to undo it.
 pub(super) type Fault = [&'static str; 3];
 
-/// The line that makes a table `firewall` with one chain.
-macro_rules! chain {
-    ($host:literal, $family:literal, $hook:literal, $rules:literal) => {
-        concat!(
-            $host,
-            " echo \"table ",
-            $family,
-            " firewall { chain filter { type filter hook ",
-            $hook,
-            " priority 0; ",
-            $rules,
-            "; }; }\" | nft -f -"
-        )
-    };
-}
-
 const NO_IP_TABLE: &str = "node nft delete table ip firewall";
 const NO_INET_TABLE: &str = "node nft delete table inet firewall";
 const NO_ROUTE: &str = "there is no route for it, or one that refuses it";
@@ -29,23 +13,23 @@ const NO_ROUTE: &str = "there is no route for it, or one that refuses it";
 pub(super) const BY_RULES: &[Fault] = &[
     [
         "chain ip firewall filter: `tcp dport 8080 reject",
-        chain!("node", "ip", "forward", "tcp dport 8080 reject"),
+        "node chain ip forward: tcp dport 8080 reject",
         NO_IP_TABLE,
     ],
     [
         "chain netdev firewall filter: `tcp dport 8080 drop`",
-        chain!("node", "netdev", "ingress device $in", "tcp dport 8080 drop"),
+        "node chain netdev ingress device $in: tcp dport 8080 drop",
         "node nft delete table netdev firewall",
     ],
     // An answer.
     [
         "chain inet firewall filter: `tcp sport 8080 drop`",
-        chain!("node", "inet", "forward", "tcp sport 8080 drop"),
+        "node chain inet forward: tcp sport 8080 drop",
         NO_INET_TABLE,
     ],
     [
         "the policy of chain inet firewall filter drops it",
-        chain!("node", "inet", "forward", "policy drop"),
+        "node chain inet forward: policy drop",
         NO_INET_TABLE,
     ],
     [
@@ -57,15 +41,13 @@ node nft 'add chain inet firewall filter { type filter hook forward priority 0; 
     // nf_conntrack has not seen the request, so the answer is of no connection.
     [
         "chain inet firewall filter: `ct state invalid drop`",
-        concat!(
-            chain!("node", "inet", "forward", "ct state invalid drop"),
-            "\nnode nft 'add chain inet firewall untracked { type filter hook prerouting priority raw; }; add rule inet firewall untracked ip saddr 10.40.1.10 notrack'"
-        ),
+        "node chain inet forward: ct state invalid drop
+node nft 'add chain inet firewall untracked { type filter hook prerouting priority raw; }; add rule inet firewall untracked ip saddr 10.40.1.10 notrack'",
         NO_INET_TABLE,
     ],
     [
         "netfilter in the endpoint's network namespace",
-        chain!("server", "inet", "input", "tcp dport 8080 drop"),
+        "server chain inet input: tcp dport 8080 drop",
         "server nft delete table inet firewall",
     ],
     [

@@ -12,17 +12,16 @@ use nix::sys::signal::Signal;
 
 use self::{
     faults::{BY_RULES, BY_SOCKET, ON_THE_ROUTE},
-    node::{CART, CLIENT, DEAF, FULL, Node, UNREADY, bridged, follow},
+    node::{DEAF, FULL, Node, UNREADY, bridged, follow},
 };
 use crate::{
+    commands::fields_are,
     connection::{listen, serve},
     explain::OUTSIDE,
     repair::detach,
     trace::Tracing,
-    world::World,
+    world::{CART, CLIENT, NODE_PORT, World},
 };
-
-const NODE_PORT: &str = "10.40.0.1:30001";
 
 #[test]
 fn routes_neighbours_links_and_parameters_that_lose_a_packet_are_named() {
@@ -45,7 +44,7 @@ fn rules_programs_endpoints_and_sources_that_lose_a_packet_are_named() {
     freed_packets_are_shown(&node.world);
     nothing_is_left_behind_by_a_killed_command(&node.world);
     // A missing program is named before what follows from it.
-    let index = node.world.index(&node.world.client_interface());
+    let index = node.world.index(&node.world.interface_to(CLIENT));
     detach(&node.world, &format!("{index}-ingress"));
     let said = node.follow(CART);
     let summary = said.0["summary"].as_str().expect("a summary");
@@ -93,20 +92,20 @@ fn endpoints_that_do_not_answer(node: &Node) {
     said.was_lost("the endpoint 10.40.1.20:8081: no process listens at that port");
     // The port that it should have been.
     said.was_lost("listened at are 8080");
-    serve(world.server(), "10.40.1.20:8081");
+    serve(&world.server, "10.40.1.20:8081");
     node.follow(DEAF).was_answered();
 
     for cookies in ["1", "0"] {
-        let set = world.server().set(&[
+        let set = world.server.set(&[
             ("ipv4/tcp_syncookies", cookies),
             ("core/somaxconn", "1"),
             ("ipv4/tcp_max_syn_backlog", "1"),
         ]);
         set.expect("the pod's parameters");
-        let listener = listen(world.server(), "10.40.1.20:8082");
+        let listener = listen(&world.server, "10.40.1.20:8082");
         // Nobody accepts; the queue takes two.
         let connect = || TcpStream::connect("10.40.1.20:8082");
-        let open = [(); 2].map(|()| world.client().enter(connect).expect("the pod"));
+        let open = [(); 2].map(|()| world.client.enter(connect).expect("the pod"));
         node.follow(FULL)
             .was_lost("the endpoint 10.40.1.20:8082: its queue of connections is full");
         drop((open.map(|open| open.expect("queued")), listener));
@@ -115,14 +114,14 @@ fn endpoints_that_do_not_answer(node: &Node) {
 
 fn packets_of_an_outsider(world: &World) {
     let interface = world.interface_to(OUTSIDE);
-    let flags = ["--interface", interface.as_str()];
+    let flags = format!("--interface {interface}");
     let asked = |from: &str| follow(world, from, NODE_PORT, &flags);
     asked("198.51.100.9").was_lost("there is no route");
     world.ip(&format!("route add 198.51.100.9/32 dev {interface}"));
     // Nobody has the address, so the answer is lost behind the node.
     asked("198.51.100.9").was_lost("the next hop does not answer");
     // The node's route to the client uses another interface than the client's packets do.
-    let pod = world.client_interface();
+    let pod = world.interface_to(CLIENT);
     world.ip(&format!("route change 198.51.100.9/32 dev {pod}"));
     world.set("ipv4/conf/all/rp_filter", "1");
     asked("198.51.100.9").was_lost("reverse path filtering");
@@ -133,20 +132,20 @@ fn packets_of_an_outsider(world: &World) {
 /// `portolan trace --drops` shows what the kernel frees of services, and nothing else.
 fn freed_packets_are_shown(world: &World) {
     world.nft("table inet firewall {\n chain filter { type filter hook forward priority 0; policy accept;\n tcp dport { 8080, 9090 } drop\n }\n}\n");
-    let flags = ["--drops", "--duration", "60", "--service", "shop/cart"];
-    let command = world.asking(&["trace", "-o", "json"]);
-    let trace = Tracing::begin(world, command, &flags, "watching what the kernel frees");
+    let flags = "--drops --duration 60 --service shop/cart";
+    let command = world.asking("trace -o json");
+    let trace = Tracing::begin(world, command, flags, "watching what the kernel frees");
     // No service has this port.
-    assert!(world.connect("10.40.1.20:9090").is_err());
-    assert!(world.connect(CART).is_err());
+    assert!(!world.answers("10.40.1.20:9090"));
+    assert!(!world.answers(CART));
     // Other tests' nodes have the same addresses in other namespaces.
     let line = trace.wait("it is freed", |line| line["namespace"].is_null());
     trace.end(Signal::SIGKILL);
-    assert_eq!(line["reason"], "NETFILTER_DROP", "{line:#}");
-    assert_eq!(line["service"], "shop/cart");
-    assert_eq!(line["from"]["address"], CLIENT);
-    assert_eq!(line["to"]["port"], 8080);
-    assert_eq!(line["interface"], world.client_interface());
+    let interface = world.interface_to(CLIENT);
+    let expected = format!(
+        "reason=NETFILTER_DROP service=shop/cart from/address={CLIENT} to/port=8080 interface={interface}"
+    );
+    fields_are(&line, &expected);
 }
 
 /// The kernel removes the rules with the process; programs are attached by its descriptors only.
@@ -154,10 +153,8 @@ fn freed_packets_are_shown(world: &World) {
 fn nothing_is_left_behind_by_a_killed_command(world: &World) {
     let rules = || world.tool("nft", "list ruleset");
     let before = rules();
-    let words = [
-        "explain", "--from", CLIENT, "--to", CART, "--follow", "--next",
-    ];
-    let mut waiting = world.begin(&mut world.asking(&words));
+    let line = format!("explain --from {CLIENT} --to {CART} --follow --next");
+    let mut waiting = world.begin(&mut world.asking(&line));
     while !rules().contains("portolan-follow") {
         thread::sleep(Duration::from_millis(20));
     }
@@ -176,7 +173,7 @@ fn what_loses_a_packet_of_a_pods_socket_is_named() {
         (CgroupHook::Connect, "the client's socket: program "),
         (CgroupHook::Egress, "the cgroup's egress hook"),
     ] {
-        let foreign = Foreign::refusing(node.world.cgroup().path(), hook).expect("attached");
+        let foreign = Foreign::refusing(node.world.cgroup.path(), hook).expect("attached");
         let said = node.follow(CART);
         said.was_lost(words);
         said.was_lost("(foreign)");
@@ -188,7 +185,7 @@ fn what_loses_a_packet_of_a_pods_socket_is_named() {
 #[test]
 fn a_rule_of_a_bridge_is_named() {
     let (world, _pods) = bridged();
-    let asked = || follow(&world, "10.40.2.10", CART, &[]);
+    let asked = || follow(&world, "10.40.2.10", CART, "");
     // The client's port is found although the bridge has forgotten it.
     world.ip("link set br0 type bridge fdb_flush");
     let said = asked();

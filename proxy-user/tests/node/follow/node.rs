@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The nodes on which packets are followed, and the reports about them.
 
-use lab::node::netns::NetNs;
+use lab::node::{netns::NetNs, process::Killed};
 use serde_json::Value;
 
 use super::faults::Fault;
 use crate::{
-    connection::{Sleeping, serve},
-    explain::{outside, run},
+    commands::printed,
+    connection::{serve, sleep_in},
+    explain::{OUTSIDE, run},
     objects::{Service, endpoint, pod_endpoint},
-    world::World,
+    world::{CART, CLIENT, SERVER, World},
 };
 
-pub(super) const CLIENT: &str = "10.40.1.10";
-pub(super) const CART: &str = "172.30.1.1:80";
 /// Services whose only endpoint is not ready, listens nowhere, or accepts nothing.
 pub(super) const UNREADY: &str = "172.30.1.2:80";
 pub(super) const DEAF: &str = "172.30.1.6:80";
@@ -21,7 +20,7 @@ pub(super) const FULL: &str = "172.30.1.7:80";
 
 /// A node whose programs no agent repairs, with services, two pods and a client outside.
 pub(super) struct Node {
-    _pods: [Sleeping; 2],
+    _pods: [Killed; 2],
     _outside: NetNs,
     /// To the client and to the server.
     pub(super) interfaces: [String; 2],
@@ -39,18 +38,18 @@ impl Node {
             Service::new("deaf", "172.30.1.6").target(8081),
             Service::new("full", "172.30.1.7").target(8082),
         ] {
-            world.write(&service.file(), service);
+            world.publish(service);
         }
-        let outside = outside(&world);
-        assert!(world.start_by_stack(7).stop().success());
+        let outside = world.pod(OUTSIDE);
+        assert!(world.start_by_stack().stop().success());
         let start = |pod| match by_socket {
-            true => world.cgroup().inside(|| Sleeping::in_pod(pod)),
-            false => Ok(Sleeping::in_pod(pod)),
+            true => world.cgroup.inside(|| sleep_in(pod)),
+            false => Ok(sleep_in(pod)),
         };
         let node = Self {
-            _pods: [world.client(), world.server()].map(|pod| start(pod).expect("its cgroup")),
+            _pods: [&world.client, &world.server].map(|pod| start(pod).expect("its cgroup")),
             _outside: outside,
-            interfaces: [world.client_interface(), world.server_interface()],
+            interfaces: [world.interface_to(CLIENT), world.interface_to(SERVER)],
             world,
         };
         node.follow(CART).was_answered();
@@ -59,23 +58,33 @@ impl Node {
 
     /// Follows a packet of the client pod.
     pub(super) fn follow(&self, to: &str) -> Followed {
-        follow(&self.world, CLIENT, to, &[])
+        follow(&self.world, CLIENT, to, "")
     }
 
     /// Runs lines of shell at the hosts that their first words name: node, client or server. `$in`
-    /// and `$out` are the node's interfaces to the client and to the server.
+    /// and `$out` are the node's interfaces to the client and to the server. After the host, `chain
+    /// FAMILY HOOK: RULES` makes a table `firewall` with one chain.
     pub(super) fn run(&self, lines: &str) {
         let (world, [to_client, to_server]) = (&self.world, &self.interfaces);
         for line in lines.lines() {
             let (host, command) = line.split_once(' ').expect("a host");
             let host = match host {
-                "client" => world.client(),
-                "server" => world.server(),
+                "client" => &world.client,
+                "server" => &world.server,
                 _ => world.node(),
             };
+            let command = match command.strip_prefix("chain ") {
+                Some(chain) => {
+                    let (hook, rules) = chain.split_once(": ").expect("rules");
+                    let (family, hook) = hook.split_once(' ').expect("a family");
+                    format!(
+                        "echo \"table {family} firewall {{ chain filter {{ type filter hook {hook} priority 0; {rules}; }}; }}\" | nft -f -"
+                    )
+                }
+                None => command.to_owned(),
+            };
             let command = format!("in={to_client} out={to_server}; {command}");
-            let ran = host.feed("sh", &["-ec", &command], "");
-            ran.unwrap_or_else(|error| panic!("{error:#}"));
+            host.feed("sh", &["-ec", &command], "").expect("it runs");
         }
     }
 
@@ -89,32 +98,27 @@ impl Node {
 }
 
 /// A node with two pods at a bridge, of which one serves.
-pub(super) fn bridged() -> (World, [(Sleeping, NetNs); 2]) {
+pub(super) fn bridged() -> (World, [(Killed, NetNs); 2]) {
     let world = World::build();
     world.add_bridge("10.40.2.1/24");
     let pods = ["10", "20"].map(|last| {
-        let pod = NetNs::new("bridged").expect("run as root");
         let (port, address) = (format!("port{last}"), format!("10.40.2.{last}/24"));
-        world.join_bridge(&pod, &port, &address, "10.40.2.1");
-        (Sleeping::in_pod(&pod), pod)
+        let pod = world.bridged_pod(&port, &address, "10.40.2.1");
+        (sleep_in(&pod), pod)
     });
     serve(&pods[1].1, "10.40.2.20:8080");
     let cart = Service::new("cart", "172.30.1.1").endpoints(vec![endpoint("10.40.2.20")]);
-    world.write("cart.yaml", cart);
-    assert!(world.start_by_stack(7).stop().success());
+    world.publish(cart);
+    assert!(world.start_by_stack().stop().success());
     (world, pods)
 }
 
 /// One report.
 pub(super) struct Followed(pub(super) Value);
 
-pub(super) fn follow(world: &World, from: &str, to: &str, flags: &[&str]) -> Followed {
-    let words = ["--from", from, "--to", to, "--follow", "--output", "json"];
-    let output = run(world, &[&words, flags].concat());
-    let said = String::from_utf8_lossy(&output.stderr);
-    let report: Value = serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|error| panic!("{error}: {output:?} {said}"));
-    Followed(report)
+pub(super) fn follow(world: &World, from: &str, to: &str, flags: &str) -> Followed {
+    let line = format!("--from {from} --to {to} --follow --output json {flags}");
+    Followed(printed(&run(world, &line)))
 }
 
 impl Followed {

@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use lab::node::{options::HEALTH, rights, settings::config_file};
+use lab::node::{kubeconfig, options::HEALTH, rights, settings::config_file};
 
 use super::World;
 use crate::agent::Agent;
@@ -36,27 +36,28 @@ impl World {
         command
     }
 
-    /// Starts an agent and waits until it has applied this version of the Node object.
-    pub(crate) fn start(&self, version: u64) -> Agent {
-        self.start_with(version, &[])
+    /// Starts an agent and waits until it has applied version 7 of the Node object, the first one
+    /// of every test.
+    pub(crate) fn start(&self) -> Agent {
+        self.start_with(&[])
     }
 
     /// Starts an agent with this configuration and waits in the same way.
-    pub(crate) fn start_configured(&self, version: u64, config: &str) -> Agent {
+    pub(crate) fn start_configured(&self, config: &str) -> Agent {
         let path = self.configure(config);
-        self.start_with(version, &["--config", &path])
+        self.start_with(&["--config", &path])
     }
 
     /// Starts an agent that leaves pods' connections to the packet path, with this configuration,
     /// and waits in the same way.
-    pub(crate) fn start_by_packet(&self, version: u64, config: &str) -> Agent {
+    pub(crate) fn start_by_packet(&self, config: &str) -> Agent {
         let path = self.configure(config);
-        self.start_with(version, &["--config", &path, "--socket-balancing", "host"])
+        self.start_with(&["--config", &path, "--socket-balancing", "host"])
     }
 
     /// Starts an agent that sends every packet through the node's stack.
-    pub(crate) fn start_by_stack(&self, version: u64) -> Agent {
-        self.start_configured(version, "portolan: {forwarding: stack}\n")
+    pub(crate) fn start_by_stack(&self) -> Agent {
+        self.start_configured("portolan: {forwarding: stack}\n")
     }
 
     /// Writes a configuration file with these settings and those of every agent here; returns its
@@ -67,16 +68,23 @@ impl World {
         path
     }
 
+    /// Writes a kubeconfig with this server and token; returns its path.
+    pub(crate) fn kubeconfig(&self, server: &str, token: &str) -> String {
+        let path = self.path("kubeconfig");
+        fs::write(&path, kubeconfig::render(server, token)).expect("a kubeconfig");
+        path
+    }
+
     /// Starts an agent of another version; later agents are of that version, too.
-    pub(crate) fn start_other(&self, binary: &Path, version: u64) -> Agent {
+    pub(crate) fn start_other(&self, binary: &Path) -> Agent {
         binary.clone_into(&mut self.binary.borrow_mut());
-        self.start(version)
+        self.start()
     }
 
     /// Starts an agent with more flags and waits in the same way.
-    pub(crate) fn start_with(&self, version: u64, flags: &[&str]) -> Agent {
+    pub(crate) fn start_with(&self, flags: &[&str]) -> Agent {
         let agent = self.spawn(flags);
-        agent.wait_for(version);
+        agent.wait_for(7);
         agent
     }
 
@@ -88,10 +96,7 @@ impl World {
     /// Starts `portolan cleanup` of this binary.
     pub(crate) fn cleanup_by(&self, binary: &Path, flags: &[&str]) -> Child {
         let mut command = Command::new(binary);
-        command
-            .arg("cleanup")
-            .arg("--pin-dir")
-            .arg(self.pins.path());
+        command.args(["cleanup", "--pin-dir"]).arg(self.pins.path());
         self.begin(command.args(flags).stdout(Stdio::null()))
     }
 
@@ -100,22 +105,14 @@ impl World {
         self.spawn_by(&[], &[&["--manifests", &self.manifests()], flags].concat())
     }
 
-    /// Starts an agent that follows an API server; does not wait for it.
-    pub(crate) fn follow(&self, kubeconfig: &str) -> Agent {
-        self.spawn_by(&[], &["--kubeconfig", kubeconfig])
-    }
-
     /// Starts an agent through another program, which sets its rights; does not wait for it.
     pub(crate) fn spawn_by(&self, starter: &[&str], flags: &[&str]) -> Agent {
         let number = self.logs.get();
         self.logs.set(number + 1);
         let log = self.folder.path().join(format!("log{number}"));
         let mut command = self.command(starter);
-        command
-            .arg("--pin-dir")
-            .arg(self.pins.path())
-            .args(flags)
-            .stderr(File::create(&log).expect("a log"));
+        command.arg("--pin-dir").arg(self.pins.path()).args(flags);
+        command.stderr(File::create(&log).expect("a log"));
         // With a configuration file these flags have no effect.
         let has_file = flags.contains(&"--config");
         if !has_file {

@@ -51,22 +51,23 @@ fn judged(outcome: &Outcome) -> bool {
     is_past
 }
 
+/// Expects that a frame bypasses the stack by the node's routes, to this link-layer address.
+fn expect_routed(outcome: &Outcome, mac: [u8; 6]) {
+    assert!(judged(outcome));
+    let frame = &outcome.packet;
+    assert_eq!((hops(frame), &frame[..6]), (63, &mac[..]));
+}
+
 #[rstest]
 fn without_filters_a_connection_bypasses_the_stack_from_its_syn_on(
-    #[values(IPV4, IPV6)] a: Addresses,
+    #[values(*IPV4, *IPV6)] a: Addresses,
 ) {
     let node = prepare(a);
     let (client, server) = (node.client(), node.backend());
     let back = |flags| node.ingress(&tcp(server, client, flags, b""), INSIDE);
     let syn = node.ingress(&there(&node, Tcp::Syn), CLIENTS);
-    assert!(judged(&syn));
-    assert_eq!(
-        (hops(&syn.packet), &syn.packet[..6]),
-        (63, &SERVERS_MAC[..])
-    );
-    let answer = back(Tcp::SynAck);
-    assert!(judged(&answer));
-    assert_eq!(answer.packet[..6], [2, 0, 0, 0, 7, 8]);
+    expect_routed(&syn, SERVERS_MAC);
+    expect_routed(&back(Tcp::SynAck), [2, 0, 0, 0, 7, 8]);
     for flags in [Tcp::Ack, Tcp::Fin] {
         assert!(is_past(&node, &there(&node, flags)) && judged(&back(flags)));
     }
@@ -77,7 +78,7 @@ fn without_filters_a_connection_bypasses_the_stack_from_its_syn_on(
 /// `proxy_common::flow`.
 #[test]
 fn with_filters_a_connection_bypasses_the_stack_only_by_a_fresh_record() {
-    let mut node = prepare(IPV4);
+    let mut node = prepare(*IPV4);
     node.world
         .configure(|settings| settings.flags &= !Settings::UNFILTERED);
     let (client, server) = (node.client(), node.backend());
@@ -132,7 +133,7 @@ type Change = fn(&Node) -> u32;
     CLIENTS
 })]
 fn packets_by_other_interfaces_take_the_stack(
-    #[values(IPV4, IPV6)] a: Addresses,
+    #[values(*IPV4, *IPV6)] a: Addresses,
     #[case] change: Change,
 ) {
     let node = prepare(a);
@@ -144,7 +145,7 @@ fn packets_by_other_interfaces_take_the_stack(
 
 #[rstest]
 fn packets_to_no_backend_and_expired_or_too_large_ones_pass_unchanged(
-    #[values(IPV4, IPV6)] a: Addresses,
+    #[values(*IPV4, *IPV6)] a: Addresses,
 ) {
     let node = prepare(a);
     let (client, server) = (node.client(), node.backend());
@@ -152,7 +153,7 @@ fn packets_to_no_backend_and_expired_or_too_large_ones_pass_unchanged(
         tcp(client, at(server.ip(), 9999), Tcp::Syn, b""),
         udp(client, at(server.ip(), 9999), b"x"),
         tcp(client, at(a.outsider, 8080), Tcp::Syn, b""),
-        with_hops(there(&node, Tcp::Syn), 1),
+        with_hops(&there(&node, Tcp::Syn), 1),
         tcp(client, server, Tcp::Syn, &[0; MTU as usize]),
     ] {
         let outcome = node.ingress(&packet, CLIENTS);
@@ -164,7 +165,7 @@ fn packets_to_no_backend_and_expired_or_too_large_ones_pass_unchanged(
 /// The frame arrives as the bridge would deliver it, at a port that accepts it.
 #[rstest]
 fn a_bridged_frame_is_redirected_unchanged_between_ports_of_one_bridge(
-    #[values(IPV4, IPV6)] a: Addresses,
+    #[values(*IPV4, *IPV6)] a: Addresses,
 ) {
     let node = prepare(a);
     let mut frame = there(&node, Tcp::Syn);
@@ -190,9 +191,5 @@ fn a_bridged_frame_is_redirected_unchanged_between_ports_of_one_bridge(
     // The frame is for the bridge itself, which routes it.
     frame[..6].copy_from_slice(&[2, 0, 0, 0, 7, 1]);
     let routed = node.ingress(&frame, CLIENTS);
-    assert!(judged(&routed));
-    assert_eq!(
-        (hops(&routed.packet), &routed.packet[..6]),
-        (63, &SERVERS_MAC[..])
-    );
+    expect_routed(&routed, SERVERS_MAC);
 }

@@ -52,7 +52,7 @@ fn headers(node: &Node) -> u32 {
 /// The frame gets the link-layer addresses of the pod and the node, without a neighbour lookup.
 #[rstest]
 fn packets_to_a_known_pod_are_redirected_to_its_link_without_a_route(
-    #[values(IPV4, IPV6)] a: Addresses,
+    #[values(*IPV4, *IPV6)] a: Addresses,
 ) {
     let mut node = node(a);
     node.ip("neigh del BACKEND dev inside\nroute del BACKEND dev inside\n");
@@ -73,7 +73,7 @@ fn packets_to_a_known_pod_are_redirected_to_its_link_without_a_route(
 
 /// Whatever becomes of it then, the packet is translated.
 #[rstest]
-fn packets_that_need_the_stack_are_not_redirected(#[values(IPV4, IPV6)] a: Addresses) {
+fn packets_that_need_the_stack_are_not_redirected(#[values(*IPV4, *IPV6)] a: Addresses) {
     type Prepare = fn(&Node);
     let as_it_is: Prepare = |_| {};
     let unresolved: Prepare = |node| node.ip("neigh del BACKEND dev inside\n");
@@ -96,26 +96,20 @@ fn packets_that_need_the_stack_are_not_redirected(#[values(IPV4, IPV6)] a: Addre
     ] {
         let node = node(a);
         prepare(&node);
-        let packet = with_hops(segment(&node, Tcp::Syn, length), hop_limit);
-        let outcome = node.ingress_by(
-            &packet,
-            INSIDE,
-            segments.max(headers(&node)) - headers(&node),
-        );
+        let packet = with_hops(&segment(&node, Tcp::Syn, length), hop_limit);
+        let payload = segments.saturating_sub(headers(&node));
+        let outcome = node.ingress_by(&packet, INSIDE, payload);
         let fate = (verdict, Counter::ForwardedNew);
-        assert_eq!(
-            (outcome.fate(), outcome.dst()),
-            (fate, node.backend()),
-            "{what}"
-        );
+        assert_eq!(outcome.fate(), fate, "{what}");
+        assert_eq!(outcome.dst(), node.backend(), "{what}");
         let passed = u8::from(verdict == REDIRECT);
         assert_eq!(hops(&outcome.packet), hop_limit - passed, "{what}");
     }
 }
 
 #[rstest]
-#[case::v4(IPV4, "224.0.0.5", "0.0.0.0/0")]
-#[case::v6(IPV6, "ff0e::9", "::/0")]
+#[case::v4(*IPV4, "224.0.0.5", "0.0.0.0/0")]
+#[case::v6(*IPV6, "ff0e::9", "::/0")]
 fn packets_from_an_address_that_no_host_has_take_the_stack(
     #[case] a: Addresses,
     #[case] nobody: IpAddr,
@@ -142,20 +136,18 @@ fn packets_from_an_address_that_no_host_has_take_the_stack(
 /// forwards them nevertheless.
 #[test]
 fn a_bridged_pods_frames_to_any_link_layer_address_are_redirected() {
-    let node = node(IPV4);
+    let node = node(*IPV4);
+    let verdict = |packet: &[u8]| node.ingress(packet, INSIDE).verdict;
     // A flow begins only by a frame to the node.
-    assert_eq!(
-        node.ingress(&segment(&node, Tcp::Syn, 100), INSIDE).verdict,
-        REDIRECT
-    );
+    assert_eq!(verdict(&segment(&node, Tcp::Syn, 100)), REDIRECT);
     let mut packet = segment(&node, Tcp::Ack, 100);
     packet[5] ^= 0xf0;
     let port = interface::REDIRECTS | interface::BRIDGE_PORT;
     node.world.set_interface(INSIDE, port);
-    assert_eq!(node.ingress(&packet, INSIDE).verdict, NEXT);
-    node.world
-        .set_interface(INSIDE, port | interface::VETH_PORT);
-    assert_eq!(node.ingress(&packet, INSIDE).verdict, REDIRECT);
+    assert_eq!(verdict(&packet), NEXT);
+    let port = port | interface::VETH_PORT;
+    node.world.set_interface(INSIDE, port);
+    assert_eq!(verdict(&packet), REDIRECT);
 }
 
 /// The verdict on a new connection from this source port.
@@ -166,7 +158,7 @@ fn verdict(node: &Node, port: u16) -> u32 {
 }
 
 #[rstest]
-fn routing_rules_by_bridge_protocol_and_ports_apply(#[values(IPV4, IPV6)] a: Addresses) {
+fn routing_rules_by_bridge_protocol_and_ports_apply(#[values(*IPV4, *IPV6)] a: Addresses) {
     // The only route to the backend is in a table of its own.
     let with_rule = |rule| {
         let node = node(a);
@@ -188,8 +180,8 @@ fn routing_rules_by_bridge_protocol_and_ports_apply(#[values(IPV4, IPV6)] a: Add
 /// Only one of two next hops can be reached without the stack; a connection's ports select the hop.
 /// IPv6 accepts several next hops only with addresses.
 #[rstest]
-#[case::v4(IPV4, "ipv4", ["", ""])]
-#[case::v6(IPV6, "ipv6", ["via fe80::a", "via fe80::b"])]
+#[case::v4(*IPV4, "ipv4", ["", ""])]
+#[case::v6(*IPV6, "ipv6", ["via fe80::a", "via fe80::b"])]
 fn a_connections_ports_select_one_of_several_next_hops(
     #[case] a: Addresses,
     #[case] family: &str,

@@ -20,7 +20,7 @@ const UNIT: u64 = 1 << 32;
 
 /// A node whose stack has filters.
 fn filtered() -> Node {
-    let mut node = super::node(IPV4);
+    let mut node = super::node(*IPV4);
     node.world
         .configure(|settings| settings.flags &= !Settings::UNFILTERED);
     node

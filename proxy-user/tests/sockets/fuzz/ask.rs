@@ -197,19 +197,16 @@ impl Model {
             (Some(wanted), Seen::Error(error)) if wanted == *error => return Ok(()),
             (Some(wanted), _) => return Err(format!("it must fail with {wanted}, but {seen:?}")),
             (None, Seen::Error(_) | Seen::Silence | Seen::Done) if outlook.answers => {
-                return Err(format!(
-                    "it must be answered, but {seen:?}; {outlook:?} {talk:?}"
-                ));
+                let expected = format!("{outlook:?} {talk:?}");
+                return Err(format!("it must be answered, but {seen:?}; {expected}"));
             }
             (None, Seen::Answer(answer, port)) => {
-                if !outlook.pods.contains(&answer.by) {
-                    return Err(format!("{} must not answer: {outlook:?}", answer.by));
+                let (by, from) = (answer.by, answer.from);
+                if !outlook.pods.contains(&by) {
+                    return Err(format!("{by} must not answer: {outlook:?}"));
                 }
-                if !outlook.from.contains(&answer.from) {
-                    return Err(format!(
-                        "the answer comes from {}: {outlook:?}",
-                        answer.from
-                    ));
+                if !outlook.from.contains(&from) {
+                    return Err(format!("the answer comes from {from}: {outlook:?}"));
                 }
                 if !outlook.per_packet {
                     expect_own(talk, answer, *port)?;

@@ -90,34 +90,29 @@ impl Generator {
         let Some(kind) = self.sockets[usize::from(socket)] else {
             return self.open(socket);
         };
-        match self.random.below(100) {
+        let operation = match self.random.below(100) {
             0..6 => {
                 let number = self.random.pick(&NUMBERS);
                 let exists = self.services.contains_key(&number);
                 match self.random.below(6) {
                     0 if exists => {
                         self.services.remove(&number);
-                        self.operations.push(Operation::Remove(number));
+                        Operation::Remove(number)
                     }
-                    1 | 2 if exists => self.weigh(number),
-                    _ => self.apply(number),
+                    1 | 2 if exists => return self.weigh(number),
+                    _ => return self.apply(number),
                 }
             }
             6..10 => {
                 self.sockets[usize::from(socket)] = None;
-                self.operations.push(Operation::Close(socket));
+                Operation::Close(socket)
             }
-            10..14 if kind.udp => self.operations.push(Operation::Disconnect(socket)),
-            14..34 => {
-                let to = self.target(kind);
-                self.operations.push(Operation::Connect(socket, to));
-            }
-            34..60 if kind.udp => {
-                let to = self.target(kind);
-                self.operations.push(Operation::Ask(socket, Some(to)));
-            }
-            _ => self.operations.push(Operation::Ask(socket, None)),
-        }
+            10..14 if kind.udp => Operation::Disconnect(socket),
+            14..34 => Operation::Connect(socket, self.target(kind)),
+            34..60 if kind.udp => Operation::Ask(socket, Some(self.target(kind))),
+            _ => Operation::Ask(socket, None),
+        };
+        self.operations.push(operation);
     }
     fn open(&mut self, socket: u8) {
         let random = &mut self.random;
@@ -138,15 +133,9 @@ impl Generator {
             Family::V6 => !random.one_in(25),
             Family::Dual => random.one_in(2),
         };
-        let fitting: Vec<u8> = NUMBERS
-            .into_iter()
-            .filter(|number| is_udp(*number) == kind.udp)
-            .collect();
-        let number = if random.one_in(20) {
-            random.pick(&NUMBERS)
-        } else {
-            random.pick(&fitting)
-        };
+        let any = random.one_in(20);
+        let fitting = |number: &u8| any || is_udp(*number) == kind.udp;
+        let number = random.pick(&Vec::from_iter(NUMBERS.into_iter().filter(fitting)));
         let node_port = 30_000 + u16::from(number);
         let to = match random.below(20) {
             0..3 => SocketAddr::new(node(v6), node_port),

@@ -128,9 +128,7 @@ impl Model {
         to: SocketAddr,
         seen: &Seen,
     ) -> Result<bool, String> {
-        if let Some(talk) = self.talks.get_mut(&socket) {
-            talk.tried = true;
-        }
+        self.talks.get_mut(&socket).expect("open").tried = true;
         let talk = &self.talks[&socket];
         let Kind { udp, place, .. } = talk.kind;
         let before = talk.peer.clone();
@@ -184,9 +182,8 @@ impl Model {
         };
         let talk = self.talks.get_mut(&socket).expect("open");
         if let Route::Backend(backends) = &way {
-            for backend in backends {
-                talk.led.insert((backend.pod, to));
-            }
+            let led = backends.iter().map(|one| (one.pod, to));
+            talk.led.extend(led);
         }
         talk.was_connected = Some(to);
         talk.is_deaf = false;
@@ -235,11 +232,8 @@ impl Model {
 
 /// Returns the backend that answered; an error if it is not one of those that are allowed.
 pub(crate) fn chosen(allowed: &[Backend], answer: &Answer) -> Result<Backend, String> {
-    let mut matching = allowed.iter().filter(|one| one.pod == answer.by);
-    matching
-        .next()
-        .copied()
-        .ok_or_else(|| format!("{} answers, allowed are {allowed:?}", answer.by))
+    let found = allowed.iter().find(|one| one.pod == answer.by).copied();
+    found.ok_or_else(|| format!("{} answers, allowed are {allowed:?}", answer.by))
 }
 
 /// Checks that the backend saw the socket's own port and, for a pod's socket, the pod's address.

@@ -22,7 +22,7 @@ impl Node {
         let node = Self {
             world: World::new("", &[]),
         };
-        node.join(node.world.cgroup().path());
+        node.join(node.world.cgroup.path());
         node
     }
     /// Moves this thread into a cgroup, once for all sockets, because it takes long.
@@ -30,13 +30,13 @@ impl Node {
         fs::write(cgroup.join("cgroup.threads"), gettid().to_string()).expect("join a cgroup");
     }
     fn leave(&self) {
-        self.join(self.world.cgroup().path().parent().expect("a cgroup"));
+        self.join(self.world.cgroup.path().parent().expect("a cgroup"));
     }
     pub(crate) fn restart(&mut self) {
         // The agent's process must not be in the cgroup whose sockets the hooks translate.
         self.leave();
         self.world.restart(SocketBalancing::All);
-        self.join(self.world.cgroup().path());
+        self.join(self.world.cgroup.path());
     }
 
     /// Fails unless the maps of the socket hooks are empty; call it after all sockets are closed.
@@ -59,14 +59,12 @@ impl Node {
         let sockets = sockets.iter().map(|entry| format!("{entry:?}"));
         buckets.chain(sockets).collect()
     }
-    /// Removes all entries of a failed sequence, so that the next sequence does not find them.
+    /// Removes what earlier sequences have left: the entries of one that has failed, and all flows
+    /// of the packet path. A socket of a later sequence may get the port of an earlier one; beside
+    /// a flow with its tuple, its direct packets would get another port.
     pub(crate) fn clear(&self) {
         self.empty::<SocketKey<V4>, SocketEntry<V4>>(maps::SOCKETS_V4);
         self.empty::<SocketKey<V6>, SocketEntry<V6>>(maps::SOCKETS_V6);
-    }
-    /// Removes all flows of the packet path. A socket of a later sequence may get the port of an
-    /// earlier one; beside a flow with its tuple, its direct packets would get another port.
-    pub(crate) fn forget_flows(&self) {
         self.empty::<FlowKey<V4>, FlowEntry<V4>>(maps::FLOWS_V4);
         self.empty::<FlowKey<V6>, FlowEntry<V6>>(maps::FLOWS_V6);
     }
@@ -77,7 +75,7 @@ impl Node {
         }
     }
     fn table<K: Plain, V: Plain>(&self, map: &str) -> Table<K, V> {
-        let pin = get_pinned(&map_path(self.world.pins(), map), false).expect("pinned");
+        let pin = get_pinned(&map_path(self.world.agent.pin_dir(), map), false).expect("pinned");
         Table::new(pin).expect("a table")
     }
 }

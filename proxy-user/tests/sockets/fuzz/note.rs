@@ -59,12 +59,10 @@ impl Model {
                 if services.service(place, plain(to), true).is_none() {
                     return;
                 }
-                for one in &outlook.chosen {
-                    talk.led.insert((one.pod, to));
-                }
-                let backend = answered
-                    .filter(|_| peer.is_none())
-                    .and_then(|answer| chosen(&outlook.chosen, answer).ok());
+                let led = outlook.chosen.iter().map(|one| (one.pod, to));
+                talk.led.extend(led);
+                let answered = answered.filter(|_| peer.is_none());
+                let backend = answered.and_then(|answer| chosen(&outlook.chosen, answer).ok());
                 if let Some(backend) = backend {
                     services.hold(place, plain(to), backend);
                     talk.last.insert((backend.pod, v6), plain(to));

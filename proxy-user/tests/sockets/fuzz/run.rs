@@ -49,9 +49,8 @@ impl OpenSocket {
     }
     fn port(&self) -> u16 {
         let local = self.as_ref().local_addr().ok();
-        local
-            .and_then(|local| local.as_socket())
-            .map_or(0, |at| at.port())
+        let local = local.and_then(|local| local.as_socket());
+        local.map_or(0, |at| at.port())
     }
 }
 
@@ -65,11 +64,7 @@ struct Run<'a> {
 
 /// Runs a sequence on a node that has no sockets.
 pub(crate) fn run(node: &mut Node, sequence: &Sequence<Operation>) -> Result<(), Difference> {
-    run_through(node, sequence).inspect_err(|_| node.clear())
-}
-
-fn run_through(node: &mut Node, sequence: &Sequence<Operation>) -> Result<(), Difference> {
-    node.forget_flows();
+    node.clear();
     let mut run = Run {
         node,
         model: Model::default(),
@@ -134,9 +129,8 @@ impl Run<'_> {
         self.look_at_all()
     }
     fn look_at_all(&self) -> Result<(), String> {
-        self.sockets
-            .keys()
-            .try_for_each(|socket| self.look_at(*socket))
+        let mut sockets = self.sockets.keys();
+        sockets.try_for_each(|socket| self.look_at(*socket))
     }
     /// Checks that getpeername returns the address that the application connected to.
     fn look_at(&self, socket: u8) -> Result<(), String> {

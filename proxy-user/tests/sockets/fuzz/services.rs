@@ -112,9 +112,8 @@ impl Services {
     }
     /// Returns the service that has the cluster IP `to`, even if it does not have the port.
     fn of_cluster_ip(&self, to: SocketAddr) -> Option<u8> {
-        let mut numbers = self.live.keys();
-        let found = numbers.find(|number| cluster_ip(**number, to.is_ipv6()) == to.ip());
-        found.copied()
+        let mut numbers = self.live.keys().copied();
+        numbers.find(|number| cluster_ip(*number, to.is_ipv6()) == to.ip())
     }
     /// Returns the service with node port `to`, if a process of `place` reaches it there.
     fn of_node_port(&self, place: From, to: SocketAddr, udp: bool) -> Option<u8> {
@@ -140,9 +139,12 @@ impl Services {
                 None => Fate::Untouched(pod_at(to)),
             };
         };
-        let service = &self.live[&number].service;
+        let Live { service, backends } = &self.live[&number];
         let has_far = service.far && to.is_ipv4();
-        let chosen = self.chosen(number);
+        // New connections and clients get those with a weight.
+        let all = backends.iter().zip(&service.endpoints);
+        let chosen = all.filter(|(_, endpoint)| endpoint.weight > 0);
+        let chosen: Vec<_> = chosen.map(|(backend, _)| *backend).collect();
         if chosen.is_empty() && !has_far {
             return Fate::Refused;
         }
@@ -160,22 +162,13 @@ impl Services {
         }
         Fate::Served(chosen)
     }
-    /// Returns the backends of the service that new connections and clients get: those with a
-    /// weight.
-    fn chosen(&self, number: u8) -> Vec<Backend> {
-        let live = &self.live[&number];
-        let all = live.backends.iter().zip(&live.service.endpoints);
-        let chosen = all.filter(|(_, endpoint)| endpoint.weight > 0);
-        chosen.map(|(backend, _)| *backend).collect()
-    }
     /// Returns all backends of the service with this number, also those of weight 0.
     pub(crate) fn backends(&self, number: u8) -> Vec<Backend> {
         self.live[&number].backends.clone()
     }
     pub(crate) fn has_affinity(&self, number: u8) -> bool {
-        self.live
-            .get(&number)
-            .is_some_and(|live| live.service.affinity)
+        let live = self.live.get(&number);
+        live.is_some_and(|live| live.service.affinity)
     }
     /// Records the client's backend, if the service has session affinity.
     pub(crate) fn hold(&mut self, place: From, to: SocketAddr, backend: Backend) {

@@ -13,10 +13,8 @@ const SLICE: &str = "EndpointSlice shop/gateway-edge-tcp-80-v4-8080";
 
 fn with_parameters() -> String {
     let parameters = ", parametersRef: {group: a, kind: B, name: c}";
-    class(
-        "l4",
-        &format!("controllerName: portolan.dev/l4{parameters}"),
-    )
+    let spec = format!("controllerName: portolan.dev/l4{parameters}");
+    class("l4", &spec)
 }
 
 /// Applies what is to be written, as one agent of the cluster does; returns the objects' names and
@@ -144,10 +142,8 @@ fn the_service_has_slices_of_all_backends_with_a_weight() {
     let refs = format!("{CART}, {{name: till, port: 80, weight: 0}}");
     let mut cluster = served(&refs);
     let (writes, _) = cluster.report();
-    let slices = writes
-        .iter()
-        .filter(|(name, _)| name.starts_with("EndpointSlice"));
-    assert_eq!(slices.count(), 1);
+    let is_slice = |(name, _): &&(String, _)| name.starts_with("EndpointSlice");
+    assert_eq!(writes.iter().filter(is_slice).count(), 1);
     let object = written(&writes, SLICE);
     let labels = &object["metadata"]["labels"];
     assert_eq!(labels["kubernetes.io/service-name"], "gateway-edge");

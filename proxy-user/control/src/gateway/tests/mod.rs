@@ -71,12 +71,8 @@ const FROM_ALL: &str =
     "{name: web, protocol: TCP, port: 80, allowedRoutes: {namespaces: {from: All}}}";
 fn of_till() -> String {
     let backend = "{name: cart, namespace: shop, port: 80}";
-    route(
-        "TCPRoute",
-        "till/cart",
-        "{name: edge, namespace: shop}",
-        backend,
-    )
+    let parent = "{name: edge, namespace: shop}";
+    route("TCPRoute", "till/cart", parent, backend)
 }
 
 /// The Service that is made for the Gateway `edge`, as a load balancer has served it.

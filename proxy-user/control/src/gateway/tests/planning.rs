@@ -102,10 +102,8 @@ fn backends_have_their_share(#[case] others: &str, #[case] expected: &[&str]) {
     ]);
     let port = &ports(&cluster)[0];
     let each = reached(port).into_iter().zip(&port.v4.backends);
-    let each: Vec<_> = each
-        .map(|(at, backend)| format!("{at} {}", backend.weight))
-        .collect();
-    assert_eq!(each, expected);
+    let each = each.map(|(at, backend)| format!("{at} {}", backend.weight));
+    assert_eq!(Vec::from_iter(each), expected);
 }
 
 #[test]
@@ -127,9 +125,8 @@ fn a_gateway_without_addresses_is_served_where_its_service_is() {
 
 #[test]
 fn a_copy_of_that_service_that_no_gateway_owns_is_served_as_any() {
-    let copy = MADE
-        .replace("name: gateway-edge", "name: copy")
-        .replace("kind: Gateway", "kind: ConfigMap");
+    let copy = MADE.replace("name: gateway-edge", "name: copy");
+    let copy = copy.replace("kind: Gateway", "kind: ConfigMap");
     let mut cluster = cluster(&[copy]);
     let (plan, _) = cluster.plan("shop/copy");
     assert_eq!(frontends(&plan.ports[0].v4)[0], "ClusterIp 10.96.0.50:80");

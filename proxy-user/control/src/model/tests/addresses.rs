@@ -75,11 +75,9 @@ fn an_address_that_no_service_can_have_is_left_out(
 }
 
 #[rstest]
-#[case("169.254.0.1")]
-#[case("169.254.169.254")]
-#[case("fe80::1")]
-#[case("febf::1")]
-fn link_local_addresses_are_served_only_if_the_setting_says_so(#[case] address: &str) {
+fn link_local_addresses_are_served_only_if_the_setting_says_so(
+    #[values("169.254.0.1", "169.254.169.254", "fe80::1", "febf::1")] address: &str,
+) {
     for field in ["externalIP", "load balancer IP"] {
         let yaml = with_address(field, address);
         let (left_out, reasons) = read(&yaml, false);

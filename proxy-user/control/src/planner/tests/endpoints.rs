@@ -31,11 +31,9 @@ fn cluster(slices: &[Slice<'_>]) -> Cluster {
     let mut yaml = ZONE_NODE.to_owned() + &service("cart", "172.30.0.1", LOCAL_BALANCER);
     for (n, (weight, endpoints)) in slices.iter().enumerate() {
         let each = endpoints.iter();
-        let endpoints: Vec<_> = each
-            .map(|(octet, node, rest)| endpoint(*octet, node, rest))
-            .collect();
+        let each = each.map(|(octet, node, rest)| endpoint(*octet, node, rest));
         let annotation = format!("annotations: {{service.portolan.dev/weight: '{weight}'}}, ");
-        let slice = slice(&format!("cart-{n}"), "cart", &endpoints);
+        let slice = slice(&format!("cart-{n}"), "cart", &Vec::from_iter(each));
         yaml += &slice.replace("metadata: {", &format!("metadata: {{{annotation}"));
     }
     Cluster::new(&yaml)

@@ -30,10 +30,8 @@ fn port(cluster: &Cluster, text: &str) -> PortPlan {
 
 /// Returns the port of a service `shop/cart` with more fields of its spec.
 fn cart(rest: &str) -> PortPlan {
-    port(
-        &Cluster::new(&service("cart", "172.30.0.1", rest)),
-        "shop/cart",
-    )
+    let cluster = Cluster::new(&service("cart", "172.30.0.1", rest));
+    port(&cluster, "shop/cart")
 }
 
 fn flags(family: &FamilyPlan<V4>, kind: FrontendKind) -> ServiceFlags {

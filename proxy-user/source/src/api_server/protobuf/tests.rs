@@ -96,10 +96,8 @@ fn a_streamed_list_is_read_however_it_is_received(
     let mut events = Vec::new();
     for bytes in watch(is_compressed).chunks(piece) {
         compression.add(bytes, &mut received).expect("gzip");
-        while let Some(event) = Encoding::Protobuf
-            .take_event(&mut received)
-            .expect("events")
-        {
+        let taken = |received: &mut _| Encoding::Protobuf.take_event(received).expect("events");
+        while let Some(event) = taken(&mut received) {
             let event = Encoding::Protobuf.event::<core::Service>(event);
             events.push(match event.expect("an event").expect("no error") {
                 Watched::Applied(service) => service.expect("readable").metadata.name,

@@ -23,6 +23,14 @@ const UID: &str = "11-22";
 /// Longer than any node waits before its first request.
 const DELAY: Duration = Duration::from_secs(31);
 
+/// Returns a server that answers lists of services in this way.
+async fn server<const N: usize>(answers: [Answer; N]) -> Fake {
+    fastrand::seed(1);
+    let fake = Fake::start().await;
+    fake.script(SERVICES, answers);
+    fake
+}
+
 /// Returns the warnings of a node whose events are written to this server.
 async fn node(fake: &Fake, name: &str, of_objects: bool) -> Warnings {
     let client = fake.client().await;
@@ -61,9 +69,7 @@ fn notes(posted: &[Value]) -> Vec<&str> {
 
 #[tokio::test(start_paused = true)]
 async fn of_fifty_nodes_with_one_warning_one_writes_the_event_and_the_others_find_it() {
-    fastrand::seed(1);
-    let fake = Fake::start().await;
-    fake.script(SERVICES, std::array::from_fn::<_, 50, _>(|_| listed(UID)));
+    let fake = server::<50>(std::array::from_fn(|_| listed(UID))).await;
     let mut nodes = Vec::new();
     for number in 0..50 {
         let warnings = node(&fake, &format!("node-{number}"), true).await;
@@ -89,8 +95,7 @@ async fn of_fifty_nodes_with_one_warning_one_writes_the_event_and_the_others_fin
 
 #[tokio::test(start_paused = true)]
 async fn a_warning_that_ends_before_the_node_asks_costs_no_request() {
-    fastrand::seed(1);
-    let fake = Fake::start().await;
+    let fake = server([]).await;
     let warnings = node(&fake, "node-a", true).await;
     warn(&warnings, UID, &reasons(5));
     tokio::task::yield_now().await;
@@ -103,9 +108,7 @@ async fn a_warning_that_ends_before_the_node_asks_costs_no_request() {
 #[tokio::test(start_paused = true)]
 async fn the_node_that_writes_goes_on_at_once_and_the_others_ask_slowly() {
     const NUMBER: usize = 100;
-    fastrand::seed(1);
-    let fake = Fake::start().await;
-    fake.script::<NUMBER>(SERVICES, std::array::from_fn(|_| listed(UID)));
+    let fake = server::<NUMBER>(std::array::from_fn(|_| listed(UID))).await;
     let first = node(&fake, "node-a", true).await;
     warn(&first, UID, &reasons(NUMBER));
     sleep(DELAY + Duration::from_secs(NUMBER as u64)).await;
@@ -129,10 +132,8 @@ async fn the_node_that_writes_goes_on_at_once_and_the_others_ask_slowly() {
 
 #[tokio::test(start_paused = true)]
 async fn an_object_made_anew_gets_another_event_and_a_gone_one_none() {
-    fastrand::seed(1);
-    let fake = Fake::start().await;
     let gone = Answer::page(&[], None);
-    fake.script(SERVICES, [listed("1"), listed("2"), gone, listed("4")]);
+    let fake = server([listed("1"), listed("2"), gone, listed("4")]).await;
     let warnings = node(&fake, "node-a", true).await;
     // The third is gone when its event is to be written, and another has the fourth's name.
     for uid in ["1", "2", "3", "3-too"] {
@@ -149,8 +150,7 @@ async fn an_object_made_anew_gets_another_event_and_a_gone_one_none() {
 async fn nodes_get_their_events_at_once_even_if_objects_get_none() {
     const NODES: &str = "/api/v1/nodes";
     for of_objects in [true, false] {
-        fastrand::seed(1);
-        let fake = Fake::start().await;
+        let fake = server([]).await;
         fake.script(NODES, [listed("5")]);
         let warnings = node(&fake, "node-a", of_objects).await;
         warn(&warnings, UID, &reasons(1));

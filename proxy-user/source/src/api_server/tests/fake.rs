@@ -195,7 +195,7 @@ pub(super) struct Fake {
 struct State {
     scripts: HashMap<&'static str, Vec<Answer>>,
     asked: HashMap<String, Vec<String>>,
-    /// The clients' names and tokens in requests, without duplicates.
+    /// The client's name and token in each request.
     clients: Vec<[Option<HeaderValue>; 2]>,
 }
 
@@ -222,7 +222,9 @@ impl Fake {
         let groups = ["discovery.k8s.io", "networking.k8s.io", GATEWAY_API];
         fake.script(GROUPS, [Answer::groups(&groups)]);
         let answer = async move |method: Method, uri: Uri, headers: HeaderMap, body: Bytes| {
-            serving.note_client(&headers);
+            let names = [header::USER_AGENT, header::AUTHORIZATION];
+            let client = names.map(|name| headers.get(name).cloned());
+            serving.state().clients.push(client);
             if store::keeps(uri.path()) {
                 return serving.keep_at(method, uri.path().to_owned(), body).await;
             }
@@ -249,7 +251,7 @@ impl Fake {
         let client = self.access().client(&Requests::default(), "portolan").await;
         client.expect("a client")
     }
-    /// Returns the clients' names and tokens, without duplicates.
+    /// Returns the client's name and token in each request.
     pub(super) fn clients(&self) -> Vec<[Option<HeaderValue>; 2]> {
         self.state().clients.clone()
     }
@@ -259,15 +261,6 @@ impl Fake {
     /// Returns the queries received for a path.
     pub(super) fn asked(&self, path: &str) -> Vec<String> {
         self.state().asked.get(path).cloned().unwrap_or_default()
-    }
-
-    fn note_client(&self, headers: &HeaderMap) {
-        let mut state = self.state();
-        let names = [header::USER_AGENT, header::AUTHORIZATION];
-        let client = names.map(|name| headers.get(name).cloned());
-        if !state.clients.contains(&client) {
-            state.clients.push(client);
-        }
     }
 
     async fn answer(self, uri: Uri) -> Response {

@@ -63,12 +63,11 @@ fn gateway_source(fake: &Fake) -> ApiServer {
 
 #[tokio::test]
 async fn what_is_missing_is_found_before_the_agent_makes_anything() {
-    let file = || Some(PathBuf::from("/nonexistent/kubeconfig"));
+    let absent = "/nonexistent/kubeconfig";
+    let file = || Some(PathBuf::from(absent));
     let server = || Some("https://192.0.2.1:6443".to_owned());
     for (kubeconfig, master) in [(file(), None), (file(), server()), (None, server())] {
-        let missing = kubeconfig
-            .as_ref()
-            .map_or("ca.crt", |_| "/nonexistent/kubeconfig");
+        let missing = kubeconfig.as_ref().map_or("ca.crt", |_| absent);
         let access = Access::new(kubeconfig, master).expect("an address");
         let source = ApiServer::new(access, Converter::new("node-a"));
         let error = source.check().await.expect_err("no file");
@@ -170,6 +169,9 @@ impl Heard {
     }
 }
 
+const OF_SERVICES: &str = "fieldSelector=spec.clusterIP%21%3DNone&labelSelector=%21service.kubernetes.io%2Fservice-proxy-name";
+const OF_SLICES: &str = "labelSelector=%21service.kubernetes.io%2Fheadless&";
+
 #[tokio::test]
 async fn the_source_is_complete_only_after_every_list_and_asks_for_nothing_else() {
     let ranges = json!({
@@ -192,16 +194,8 @@ async fn the_source_is_complete_only_after_every_list_and_asks_for_nothing_else(
         assert_eq!(heard.names(Kind::ServiceCidr), &["kubernetes"][..ranges]);
         // Each kind is requested once, with the narrowest selector. The settings name the others.
         for (path, times, selector) in [
-            (
-                SERVICES,
-                1,
-                "fieldSelector=spec.clusterIP%21%3DNone&labelSelector=%21service.kubernetes.io%2Fservice-proxy-name",
-            ),
-            (
-                SLICES,
-                1,
-                "labelSelector=%21service.kubernetes.io%2Fheadless&",
-            ),
+            (SERVICES, 1, OF_SERVICES),
+            (SLICES, 1, OF_SLICES),
             (NODES, 1, "fieldSelector=metadata.name%3Dnode-a"),
             (SERVICE_CIDRS, ranges, ""),
             ("/apis/gateway.networking.k8s.io/v1", 0, ""),
@@ -232,7 +226,7 @@ async fn lists_are_read_in_pages_if_the_server_does_not_stream_them() {
     assert!(!is_more(1), "{asked:?}");
     assert!(asked[2].contains("continue=next"), "{asked:?}");
     assert!(asked[3].contains("resourceVersion=2"), "{asked:?}");
-    assert!(heard.faults.is_empty(), "{:?}", heard.faults);
+    assert_eq!(heard.faults, []);
 }
 
 #[tokio::test]

@@ -168,13 +168,6 @@ async fn only_changed_objects_of_a_file_are_sent_and_in_one_batch() {
     assert!(follower.complete);
 }
 
-/// Makes a file look old, so that the first scan reads it at once.
-fn age(path: &Path) {
-    let file = fs::File::options().write(true).open(path).expect("open");
-    let long_ago = SystemTime::now() - Duration::from_secs(3600);
-    file.set_modified(long_ago).expect("set the time");
-}
-
 #[tokio::test]
 async fn a_file_is_not_read_while_it_is_written_even_if_its_beginning_is_valid() {
     let both = service("cart", 80) + &service("till", 81);
@@ -213,8 +206,11 @@ async fn a_config_map_volume_is_followed_through_its_link() {
     let version = |name: &str, text: &str| {
         let version = folder.path().join(name);
         fs::create_dir(&version).expect("create");
-        fs::write(version.join("a.yaml"), text).expect("write");
-        age(&version.join("a.yaml"));
+        let mut file = fs::File::create(version.join("a.yaml")).expect("create");
+        write!(file, "{text}").expect("write");
+        // It looks old, so that the first scan reads it at once.
+        let long_ago = SystemTime::now() - Duration::from_secs(3600);
+        file.set_modified(long_ago).expect("set the time");
         let [new, data] = ["..data_tmp", "..data"].map(|name| folder.path().join(name));
         symlink(name, &new).expect("link");
         fs::rename(new, data).expect("swap");
