@@ -24,7 +24,10 @@ use crate::{
 /// The port of every server pod, and the services' port that leads to it.
 pub(crate) const PORT: u16 = 8080;
 const SERVICE_PORT: u16 = 80;
-const HEALTH_CHECK_PORT: u16 = 31_000;
+/// The services' port for a second connection beside the first, as FTP has, and how far its node
+/// port is from the first one's.
+const SERVICE_DATA_PORT: u16 = 21;
+const NEXT_NODE_PORT: u16 = 1_000;
 
 /// One of the services of the soak test.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, ValueEnum)]
@@ -225,9 +228,16 @@ impl Cluster {
 }
 
 /// Returns the ports of a service.
-fn ports(service: Service) -> [Port<'static>; 3] {
-    let names = [("tcp", "TCP"), ("udp", "UDP"), ("sctp", "SCTP")];
-    names.map(|names| Port::new(names, [SERVICE_PORT, PORT], Some(node_port(service))))
+fn ports(service: Service) -> [Port<'static>; 4] {
+    let first = (SERVICE_PORT, node_port(service));
+    let data = (SERVICE_DATA_PORT, first.1 + NEXT_NODE_PORT);
+    let all = [
+        (("tcp", "TCP"), first),
+        (("udp", "UDP"), first),
+        (("sctp", "SCTP"), first),
+        (("data", "TCP"), data),
+    ];
+    all.map(|(names, (port, node_port))| Port::new(names, [port, PORT], Some(node_port)))
 }
 
 fn node_port(service: Service) -> u16 {
@@ -247,7 +257,6 @@ fn service_object(service: Service) -> Value {
     });
     if service == Service::Local {
         spec["externalTrafficPolicy"] = "Local".into();
-        spec["healthCheckNodePort"] = HEALTH_CHECK_PORT.into();
     }
     let mut object = manifests::service(&service.name(), &ports(service), spec);
     object["status"] = status(service);
@@ -274,4 +283,15 @@ pub(crate) fn frontend(service: Service, by: Frontend, is_v6: bool) -> SocketAdd
         Frontend::LoadBalancer => (load_balancer(service), SERVICE_PORT),
     };
     (addresses[usize::from(is_v6)], port).into()
+}
+
+/// Returns the address and port for a second connection beside one to `to`.
+pub(crate) fn data(mut to: SocketAddr, by: Option<Frontend>) -> SocketAddr {
+    match by {
+        // An endpoint has one port for both.
+        None => {}
+        Some(Frontend::NodePort) => to.set_port(to.port() + NEXT_NODE_PORT),
+        Some(_) => to.set_port(SERVICE_DATA_PORT),
+    }
+    to
 }

@@ -73,7 +73,7 @@ const FEW_PORTS: u16 = 200;
 const SOME_PORTS: u16 = 500;
 /// Number of source ports of the clients outside, which share one host: few enough that each comes
 /// again twenty times in a minute on a busy machine.
-const PORTS_OUTSIDE: u16 = 250;
+const PORTS_OUTSIDE: u16 = 300;
 
 impl Origin {
     /// Returns how many source ports a client here has; None for the kernel's usual number.

@@ -11,7 +11,7 @@ use super::{
     Client,
     datagrams::{LARGE, LENGTH, Queries, Question, Simplex, Socket},
     persistent::Holder,
-    short::{Associations, Crowd, Inside, Short, Sticky},
+    short::{Associations, Crowd, Ftp, Inside, Short, Sticky},
     streams::{Idle, KeepAlive, Pool, Stream},
 };
 use crate::{
@@ -86,6 +86,7 @@ fn maker(kind: &str) -> Option<Make> {
         "short connections, inside, load balancer" => make::<Inside>,
         AT_ONCE => make::<Crowd>,
         _ if kind.starts_with(SHORT_CONNECTIONS) => make::<Short>,
+        "FTP, passive" => make::<Ftp>,
         "keep-alive" => make::<KeepAlive>,
         "pool that reuses ports" => make::<Pool>,
         "long stream" => make::<Stream>,

@@ -17,6 +17,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::{Answer, Calls, Client, PATIENCE, any, ensure_same, nonce};
 use crate::{
+    cluster::data,
     record::{Begun, Exchange},
     world::is_here,
 };
@@ -156,6 +157,24 @@ impl Client for Short {
         let to = calls.address();
         let exchange = once(calls, to, self.count.is_multiple_of(2));
         calls.note(&exchange);
+    }
+}
+
+/// A client that opens a second connection while the first one is in use, as FTP does.
+#[derive(Default)]
+pub(super) struct Ftp;
+
+impl Client for Ftp {
+    fn exchange(&mut self, calls: &mut Calls<'_>) {
+        calls.exchange(None, |calls, begun| {
+            let mut control = Connection::open(begun, 0)?;
+            let pod = control.ask(calls, LENGTH, false)?.by;
+            let by = calls.tally.plan.by.filter(|_| calls.frontend.is_some());
+            let mut second = Begun::now(data(begun.to, by), begun.from);
+            let answer = Connection::open(&mut second, 0)?.ask(calls, 60_000, true)?;
+            ensure_same(Some(pod), answer.by)?;
+            control.ask(calls, LENGTH, true)
+        });
     }
 }
 

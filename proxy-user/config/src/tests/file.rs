@@ -111,6 +111,8 @@ fn of_a_section_that_stands_twice_only_the_lasts_unused_keys_are_listed() {
     let listed = |one, other| config(&format!("{one}{other}")).expect("valid").unused;
     assert_eq!(listed(used, unused), ["iptables.syncPeriod"]);
     assert_eq!(listed(unused, used), [""; 0]);
+    let last = config(&format!("{unused}{used}")).expect("valid");
+    assert_eq!(last.marks.masquerade, 1 << 3);
 }
 
 const HEADER: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";

@@ -49,6 +49,15 @@ fn read(yaml: &str) -> (Object, Vec<String>) {
 }
 
 #[test]
+fn a_service_whose_only_cluster_ip_is_invalid_gives_one_warning_and_is_not_served() {
+    let (object, warnings) = read(&service("cart", "172.30.0", ""));
+    let reason =
+        "clusterIP \"172.30.0\" is not an IP address; it is not served, correct the address";
+    assert_eq!(warnings, [format!("Service shop/cart: {reason}")]);
+    assert!(matches!(object, Object::Service(one) if !one.is_served()));
+}
+
+#[test]
 fn an_invalid_service_field_gives_a_warning_and_the_rest_is_served() {
     for [spec, reason] in rows(SERVICES) {
         let yaml = format!(

@@ -141,8 +141,15 @@ mod tests {
         assert!(says_realtime("", "#1 SMP PREEMPT_RT Debian 6.18.1-1"));
     }
 
-    /// The missing privileges: `without_privilege_the_message_names_the_capabilities` of
-    /// `proxy-user/tests/maps`.
+    #[test]
+    fn an_error_eperm_names_the_missing_privileges() {
+        let error = explain(&FEATURES[0], io::Error::from_raw_os_error(libc::EPERM)).to_string();
+        assert!(
+            error.contains("(create a map)") && error.contains("CAP_BPF"),
+            "{error}"
+        );
+    }
+
     #[test]
     fn a_missing_feature_is_named_with_the_kernel_that_has_it() {
         let feature = &FEATURES[1];

@@ -73,13 +73,18 @@ fn with_node_cidr_only_pods_of_this_node_are_recognised() {
         let address = Ipv4Addr::from(address).into();
         settings.pods_v4.iter().any(|range| range.contains(address))
     };
-    // By families: `settings_are_flags_of_the_kernel_programs` of `config`.
     let detected = told(None).flags & Settings::DETECTS_PODS;
     assert_eq!(detected, Settings::DETECTS_PODS, "nobody yet");
     assert!(!is_pod(&told(None), [10, 40, 1, 9]));
     own.pod_ranges = Box::new(["10.40.1.0/24".parse().expect("a range")]);
     assert!(is_pod(&told(Some(&own)), [10, 40, 1, 9]));
     assert!(!is_pod(&told(Some(&own)), [10, 40, 2, 9]));
+    let detected = told(Some(&own)).flags & Settings::DETECTS_PODS;
+    assert_eq!(
+        detected,
+        Settings::DETECTS_PODS_V4,
+        "it has no range of IPv6"
+    );
 }
 
 #[test]

@@ -11,6 +11,9 @@ use crate::{
     testing::{Cluster, NODE, damaged, endpoint, service, slice},
 };
 
+/// Labels and annotations of a Service that are read.
+const NOTED: &str = "namespace: shop, labels: {app: cart}, annotations: {service.kubernetes.io/topology-mode: Auto, service.portolan.dev/selection: maglev}}";
+
 fn yaml() -> String {
     let rest = ", clusterIPs: [172.30.0.1, 'fd00:30::1'], ipFamilies: [IPv4, IPv6], type: LoadBalancer, externalIPs: [192.0.2.1], externalTrafficPolicy: Local, internalTrafficPolicy: Cluster, healthCheckNodePort: 31000, sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 60}}, loadBalancerSourceRanges: [203.0.113.0/24]}\nstatus: {loadBalancer: {ingress: [{ip: 198.51.100.1, ipMode: VIP}]}";
     let ports = "port: 80, targetPort: web, nodePort: 30080}, {name: dns, port: 53, protocol: UDP}";
@@ -19,7 +22,9 @@ fn yaml() -> String {
     let slice = slice("cart-1", "cart", &endpoints);
     let ranges = "apiVersion: networking.k8s.io/v1\nkind: ServiceCIDR\nmetadata: {name: kubernetes}\nspec: {cidrs: [172.30.0.0/16, 'fd00:30::/108']}\n";
     [
-        &*service("cart", "172.30.0.1", rest).replace("port: 80}", ports),
+        &*service("cart", "172.30.0.1", rest)
+            .replace("port: 80}", ports)
+            .replace("namespace: shop}", NOTED),
         &*slice.replace("8080}", "8080}, {name: dns, protocol: UDP, port: 53}"),
         &*ZONE_NODE.replace("status:", "spec: {podCIDRs: [10.40.1.0/24]}\nstatus:"),
         ranges,
