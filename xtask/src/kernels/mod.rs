@@ -17,7 +17,7 @@ use crate::{cargo::Workspace, cross::Arch, fs, setup, summary};
 use apt::{Apt, Kernel};
 use boot::{Run, describe};
 pub(crate) use report::over_budget;
-use stages::{Built, Extent, Stage};
+use stages::{Built, Stage};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -51,11 +51,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let arch = arguments.arch;
     install_tools(arch)?;
     let tests = Tests::build(arch)?;
-    let extent = if arguments.part {
-        Extent::Test
-    } else {
-        Extent::Whole
-    };
     let mut versions: Vec<_> = arguments.versions.iter().map(String::as_str).collect();
     if versions.is_empty() {
         versions.extend(SERIES.split(' '));
@@ -72,7 +67,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             }
         };
         println!("\n=== kernel {}", kernel.release);
-        let stages = tests.built.stages(extent, &kernel.release)?;
+        let stages = tests.built.stages(arguments.part, &kernel.release)?;
         let run = tests.boot(&kernel, &stages, |line| println!("{line}"))?;
         for stage in &run.stages {
             println!("{series}: {}", describe(stage));
@@ -96,10 +91,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 /// failed tests of other stages are. Where these kernels are not available (no Debian, no
 /// mirror), prints a message, and one test counts as not run.
 pub(crate) fn test(only_oldest: bool, seen: &mut summary::Stage) -> Result<()> {
-    let (count, extent) = match only_oldest {
-        true => (1, Extent::Test),
-        false => (TESTED.len(), Extent::All),
-    };
+    let count = if only_oldest { 1 } else { TESTED.len() };
     let kernels = match tested(count) {
         Ok(kernels) => kernels,
         Err(error) => {
@@ -113,7 +105,7 @@ pub(crate) fn test(only_oldest: bool, seen: &mut summary::Stage) -> Result<()> {
         let start = |kernel| {
             scope.spawn(move || {
                 let mut lines = String::new();
-                (tests.twice(kernel, extent, &mut lines), lines)
+                (tests.twice(kernel, &mut lines), lines)
             })
         };
         let runs: Vec<_> = kernels.iter().map(start).collect();
@@ -166,7 +158,7 @@ impl Tests {
 
     /// Runs the stages of a part of the tests, and those that failed once more; adds to `lines`
     /// what the kernel prints.
-    fn twice(&self, kernel: &Kernel, extent: Extent, lines: &mut String) -> Result<Run> {
+    fn twice(&self, kernel: &Kernel, lines: &mut String) -> Result<Run> {
         let mut boot = |stages: &[Stage]| {
             self.boot(kernel, stages, |line| {
                 if line.starts_with("@@ end") {
@@ -175,7 +167,7 @@ impl Tests {
                 *lines += &format!("{line}\n");
             })
         };
-        let mut stages = self.built.stages(extent, &kernel.release)?;
+        let mut stages = self.built.stages(true, &kernel.release)?;
         let run = boot(&stages)?;
         stages.retain(|stage| {
             let mut failed = run.stages.iter().filter(|run| run.has_failed());

@@ -12,16 +12,6 @@ use crate::{
     cross::{Arch, Builder},
 };
 
-/// How much is run in a kernel.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Extent {
-    /// What `cargo xtask test` runs.
-    Test,
-    /// What `cargo xtask test all` runs: what is short enough for several kernels.
-    All,
-    Whole,
-}
-
 /// A shell command that is run in a kernel and counts as one stage in the results.
 pub(super) struct Stage {
     pub(super) name: &'static str,
@@ -47,9 +37,7 @@ const WITHOUT_TCX: &str = "grep -q ' tcx_link_attach' /proc/kallsyms || skip='\
     --skip attach::attachments_outlive --skip attach::pins_of_a_removed_interface \
     --skip attach::a_link_of_the_same_index --skip attach::an_interface_without_link_layer'";
 /// A test of an agent that serves pods and the node's processes, with manifests.
-const SERVE_ONCE: &str = "without_v4::";
-/// A test of agents that serve, drain, and take over from one another.
-const SERVE_AGAIN: &str = "handover::a_drained";
+const SERVE_PART: &str = "without_v4::";
 /// Of `follow` those that pass on Linux 6.1: it has no tcx links, and gives no reason for a martian
 /// source.
 const SERVE: &str =
@@ -104,8 +92,9 @@ impl Built {
         })
     }
 
-    /// Returns the stages to run in the kernel with this version (`uname -r`).
-    pub(super) fn stages(&self, extent: Extent, release: &str) -> Result<Vec<Stage>> {
+    /// Returns the stages to run in the kernel with this version (`uname -r`). `is_part`: only
+    /// tests that are short enough for `cargo xtask test`.
+    pub(super) fn stages(&self, is_part: bool, release: &str) -> Result<Vec<Stage>> {
         let paths = self.programs.iter().map(|program| program.display());
         let paths: Vec<_> = paths.collect();
         let [packet, fuzz, maps, node, conformance, _agent] = &paths[..] else {
@@ -120,11 +109,8 @@ impl Built {
         let has_all = compare(release, NETKIT).is_ge();
         let skipped = if has_all { "" } else { WITHOUT_NETKIT };
         let devices = stage("devices", format!("{node} {one} {DEVICES}{skipped}"));
-        if extent == Extent::Test {
-            return Ok(vec![packet(PACKET_PART), text, serve(SERVE_ONCE)]);
-        }
-        if extent == Extent::All {
-            let mut stages = vec![packet(PACKET_PART), text, serve(SERVE_AGAIN)];
+        if is_part {
+            let mut stages = vec![packet(PACKET_PART), text, serve(SERVE_PART)];
             // Kernels are tested in parallel, and one is enough for this stage: one with every kind
             // of interface.
             stages.extend(has_all.then_some(devices));

@@ -92,12 +92,14 @@ pub(super) fn each_again<K: Plain, V: Plain>(
         old => old.map_err(failed)?,
     };
     // A generation without a text: sizes that differ show that its types are others.
-    let is_alike = linux::map_info(&old).is_ok_and(|info| {
-        let sizes = [info.key_size, info.value_size].map(|size| size as usize);
-        sizes == [size_of::<K>(), size_of::<V>()]
-    });
+    let is_alike = || {
+        linux::map_info(&old).is_ok_and(|info| {
+            let sizes = [info.key_size, info.value_size].map(|size| size as usize);
+            sizes == [size_of::<K>(), size_of::<V>()]
+        })
+    };
     let before = match read(source, map) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound && is_alike => read(target, map),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && is_alike() => read(target, map),
         read => read,
     };
     before
