@@ -79,8 +79,14 @@ fn commands_with_many_services_and_flows_take_little_time_and_memory() {
         run("ip route add 10.40.1.10/32 dev pod0");
         run("ip route add 11.0.0.0/8 dev pod0");
         let mut datapath = pins.open_with(|options| {
-            options.capacities = Capacities::default();
-            options.capacities.flows = 4 * FLOWS;
+            options.capacities = Capacities {
+                frontends: 4 * SERVICES,
+                records: 4 * SERVICES,
+                slots: 4 * ENDPOINTS * SERVICES,
+                backends: 2 * ENDPOINTS * SERVICES,
+                flows: 4 * FLOWS,
+                ..Capacities::default()
+            };
         });
         let mut settings = Settings::EMPTY;
         settings.flags |= Settings::DETECTS_PODS;
