@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Map names and default capacities. A map is pinned under its name.
 
-/// Version of all map layouts in this crate; part of the pin path. A change of any shared type
-/// increments it. An agent with another version copies flows, sockets and affinity by the names of
-/// maps and fields, so a map or field whose meaning changes gets a new name.
+/// Version of all map layouts in this crate; part of the pin path. A change of any shared type, or
+/// of a map's type or flags, increments it. An agent with another version copies flows, sockets and
+/// affinity by the names of maps and fields, so a map or field whose meaning changes gets a new
+/// name.
 pub const LAYOUT_VERSION: u32 = 4 + cfg!(feature = "next-layout") as u32;
 
 macro_rules! names {

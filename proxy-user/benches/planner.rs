@@ -14,7 +14,7 @@ use control::{
     syncer::{Kernel, Syncer},
     warnings::Warnings,
 };
-use datapath::{Datapath, Options};
+use datapath::{Capacities, Datapath, Options};
 use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use lab::{
     load::{
@@ -89,6 +89,13 @@ fn convert_slice(converter: &mut Converter, slice: &EndpointSlice) -> Change {
 fn open(pins: &PinDir) -> Datapath {
     let options = Options {
         pin_dir: pins.path().to_owned(),
+        capacities: Capacities {
+            frontends: 131_072,
+            records: 131_072,
+            slots: 1_048_576,
+            backends: 262_144,
+            ..Capacities::default()
+        },
         ..Options::default()
     };
     Datapath::open(&options)

@@ -24,11 +24,12 @@ pub const CLIENT_PARAMETERS: [(&str, &str); 2] = [
 ];
 
 /// Returns portolan's configuration. Its maps are large enough for 50 000 services, each with two
-/// ports and the map entry for all its other ports.
+/// ports and the map entry for all its other ports, and do not grow while something is measured.
 pub fn config(forwarding: Forwarding) -> String {
     let forwarding = forwarding.name();
     format!(
-        "portolan: {{maps: {{frontends: 262144, records: 262144}}, forwarding: {forwarding}}}\n"
+        "portolan: {{maps: {{frontends: 262144, records: 262144, slots: 1048576, backends: 262144, \
+         flows: 524288}}, forwarding: {forwarding}}}\n"
     )
 }
 

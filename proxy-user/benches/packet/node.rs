@@ -42,6 +42,10 @@ impl Node {
         let options = Options {
             pin_dir: pins.path().to_owned(),
             capacities: Capacities {
+                frontends: 131_072,
+                records: 131_072,
+                backends: 131_072,
+                slots: 262_144,
                 flows: FLOWS,
                 ..Capacities::default()
             },

@@ -69,10 +69,13 @@ fn group(group: &Group) -> String {
     let sizes = |setting: &Setting| matches!(setting.kind, Kind::Entries(_));
     if group.settings.iter().any(sizes) {
         let maps = shapes(&Capacities::default());
-        let total = mebibytes(maps.iter().map(Shape::reserved).sum());
+        // The page must not depend on the machine that writes it.
+        let fixed = maps.iter().filter(|shape| !shape.is_per_processor());
+        let total = rounded(fixed.map(Shape::reserved).sum());
         let about = format!(
-            "On a machine with up to 8 processors and 6 GiB of memory or more, all maps together reserve {total} at first. The \
-             memory of an entry counts all maps of that size, for IPv4 and IPv6 together."
+            "On a machine with 3 GiB of memory or more, all maps together reserve {total} at first; beside them, counters take \
+             144 bytes for each backend and processor, 36 MiB at most. The memory of an entry counts all maps of that size, for \
+             IPv4 and IPv6 together."
         );
         text += &format!("{}\n\n", wrap(&about, ""));
     }
@@ -124,25 +127,29 @@ fn memory(field: fn(&mut Config) -> &mut u32) -> String {
     let entries = *field(&mut config);
     *field(&mut config) *= 2;
     let after = shapes(&config.capacities);
-    let grown = before.iter().zip(&after).filter(|(a, b)| a != b);
+    let grown = before.iter().zip(&after);
+    let grown = grown.filter(|(a, b)| a != b && !b.is_per_processor());
     let grown: Vec<_> = grown.map(|(_, shape)| shape).collect();
     // Memory grows with the capacity, so half of the memory for the doubled size is that of
     // `entries`.
     let total: u64 = grown.iter().map(|shape| shape.reserved() / 2).sum();
-    let in_use = grown.iter().map(|shape| shape.in_use()).max();
+    let in_use: u64 = grown.iter().map(|shape| shape.in_use()).sum();
     let reserved = match total {
         0 => "nothing is reserved".to_owned(),
         total => {
             let each = total / u64::from(entries);
-            format!("{each} bytes per entry, {} for {entries}", mebibytes(total))
+            format!("{each} bytes per entry, {} for {entries}", rounded(total))
         }
     };
     match in_use {
-        None | Some(0) => reserved,
-        Some(bytes) => format!("{reserved}; {bytes} bytes more while an entry is in use"),
+        0 => reserved,
+        bytes => format!("{reserved}; {bytes} bytes more while an entry is in use"),
     }
 }
 
-fn mebibytes(bytes: u64) -> String {
-    format!("{} MiB", (bytes + (1 << 19)) >> 20)
+fn rounded(bytes: u64) -> String {
+    match bytes {
+        0..0x20_0000 => format!("{} KiB", (bytes + (1 << 9)) >> 10),
+        _ => format!("{} MiB", (bytes + (1 << 19)) >> 20),
+    }
 }

@@ -80,10 +80,10 @@ fn commands_with_many_services_and_flows_take_little_time_and_memory() {
         run("ip route add 11.0.0.0/8 dev pod0");
         let mut datapath = pins.open_with(|options| {
             options.capacities = Capacities {
-                frontends: 131_072,
-                records: 131_072,
-                slots: 1_048_576,
-                backends: 262_144,
+                frontends: 4 * SERVICES,
+                records: 4 * SERVICES,
+                slots: 4 * ENDPOINTS * SERVICES,
+                backends: 2 * ENDPOINTS * SERVICES,
                 flows: 4 * FLOWS,
                 ..Capacities::default()
             };

@@ -55,6 +55,10 @@ impl Shape {
             _ => 0,
         }
     }
+    /// True if the map has a value of each element for every processor.
+    pub fn is_per_processor(&self) -> bool {
+        self.kind == MapKind::PerCpuArray
+    }
 }
 
 /// The maps may take 1/16 of the machine's memory at first; they may grow beyond that later.
@@ -84,7 +88,7 @@ mod tests {
     const GIB: u64 = 1 << 30;
 
     #[test]
-    fn initial_map_sizes_follow_from_processors_and_memory() {
+    fn initial_map_sizes_follow_from_memory() {
         let most = Capacities::default();
         assert_eq!(sizes_for(32 * GIB), most);
         for memory in [GIB / 2, GIB] {
