@@ -161,7 +161,7 @@ pub mod capacity {
     pub const SOURCE_RANGES: usize = 16_384;
     pub const AFFINITY: usize = 16_384;
     /// Entries of the flow table of a family.
-    pub const FLOWS: usize = 65_536;
+    pub const FLOWS: usize = 131_072;
     pub const SOCKETS: usize = 65_536;
     /// Cgroups excepted from socket balancing; each includes the cgroups below it.
     pub const EXCEPTIONS: usize = 4_096;

@@ -9,8 +9,7 @@
 //! - a flow that begins later avoids the conversation's tuple (`is_recalled`).
 
 use proxy_common::{
-    Addr, Counter, FlowKey, FlowKind, Port, Protocol, flow::ring::Ring, masquerade::PortRanges,
-    ports as port_bits,
+    Addr, Counter, FlowKey, FlowKind, Port, Protocol, masquerade::PortRanges, ports as port_bits,
 };
 
 use super::{step::Step, translate};
@@ -21,7 +20,7 @@ use crate::{
     maps::{
         DIRECT,
         flow::{self, Claim},
-        node, occupied, ports, ring,
+        node, occupied, ports,
         workspace::{Scratch, Workspace},
     },
     packet::Skb,
@@ -56,8 +55,6 @@ fn decide_on<F: Family>(skb: Skb) -> Step {
         return Step::untouched();
     }
     ports::announce(key.dst_port, port_bits::DIRECT);
-    scratch.slot = ring::push::<F>(Ring::of_new(key.protocol), key, scratch);
-    scratch.key.assign_reversed(key);
     let mut search = Search::<F> {
         hash: key.hash(),
         ranges: &settings.masquerade_ports,
@@ -146,12 +143,7 @@ extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
 #[inline(always)]
 pub fn fill_reply<F: Family>(scratch: &mut Scratch<F::Addr>, key: &FlowKey<F::Addr>) {
     let entry = &mut scratch.entry;
-    entry.begin(
-        FlowKind::REPLY,
-        key.interface(),
-        helpers::now(),
-        scratch.slot,
-    );
+    entry.begin(FlowKind::REPLY, key.interface(), helpers::now());
     (entry.port, entry.client_port) = (key.dst_port, key.src_port);
     entry.address.assign(&key.dst);
 }

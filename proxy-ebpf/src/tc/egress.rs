@@ -6,11 +6,10 @@ mod own;
 
 pub use own::own;
 
-use aya_ebpf::bindings::BPF_NOEXIST;
 use proxy_common::{
     Counter, FilterVerdict, FlowKind, Protocol, ServiceId, Settings,
     filter::{may_be_shared, may_concern_egress},
-    flow::{ClientInterface, Signals, change_by_backend, ring::Ring},
+    flow::{ClientInterface, Signals, change_by_backend},
 };
 
 use super::{
@@ -24,7 +23,8 @@ use crate::{
     family::Family,
     globals, helpers,
     maps::{
-        flow, node, ports, ring,
+        flow::{self, Claim},
+        node, ports, room,
         workspace::{self, Clock, Scratch, Workspace},
     },
     packet::{NatTarget, Packet, Shape, Skb, headers::Ports, parse::parse_plain},
@@ -131,13 +131,8 @@ fn leaving<F: Family>(
             Step::untouched()
         }
         Some(found) if found.entry.kind == FlowKind::REPLY => {
-            let refiled = flow::account_reply::<F>(skb, packet, &found, clock.now(), key, other);
-            let outcome = translate::from_frontend::<F>(skb, packet, found.entry);
-            if let Some(ring) = refiled {
-                scratch.pushed.copy_from(&scratch.key);
-                ring::refile::<F>(ring, scratch);
-            }
-            outcome.into()
+            flow::account_reply::<F>(skb, packet, &found, clock.now(), key, other);
+            translate::from_frontend::<F>(skb, packet, found.entry).into()
         }
         // The kernel forwards no IPv4 packet that came in with an address of the node as its
         // source. So a forwarded packet with such a source got it from the node's rules, which
@@ -214,7 +209,7 @@ fn masquerade<F: Family>(skb: Skb) -> Outcome {
             CHOSEN => {}
             FULL => {
                 // Frees space in the flow table for the client's next attempt.
-                ring::make_room::<F>(scratch);
+                room::make::<F>(scratch);
                 return Outcome::drop(Counter::DroppedFlowTableFull);
             }
             _ => return Outcome::drop(Counter::DroppedNoMasqueradePort),
@@ -244,22 +239,21 @@ fn own_datagram<F: Family>(
             if found.entry.kind == FlowKind::UNTOUCHED {
                 let (state, protocol) = (found.entry.state, key.protocol);
                 let change = change_by_backend(state, protocol, Signals::NONE, || true, || false);
-                if let Some(ring) = found.change(key.protocol, change, now) {
-                    scratch.pushed.copy_from(key);
-                    ring::refile::<F>(ring, scratch);
-                }
+                found.change(change, now);
             }
         }
         None if node::is_node_address::<F>(&key.dst)
             && lookup::record_of::<F>(key.dst, key.dst_port, key.protocol).is_some() =>
         {
-            let slot = ring::push::<F>(Ring::of_new(key.protocol), key, scratch);
             let entry = &mut scratch.entry;
-            entry.begin(FlowKind::UNTOUCHED, ClientInterface::SHARED, now, slot);
+            entry.begin(FlowKind::UNTOUCHED, ClientInterface::SHARED, now);
             (entry.address, entry.masquerade) = (key.src, key.src);
             flow::seal::<F>(entry, key);
-            // If the table is full, ingress treats the answers as requests.
-            let _ = F::flows().insert(&*key, &*entry, BPF_NOEXIST as u64);
+            if matches!(flow::claim::<F>(key, entry), Claim::Full) {
+                // Until its next datagram, ingress treats the answers as requests.
+                scratch.key.copy_from(key);
+                room::make::<F>(scratch);
+            }
         }
         None => {}
     }

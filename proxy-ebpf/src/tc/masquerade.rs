@@ -99,7 +99,7 @@ pub fn choose<F: Family>(
     (entry.address, entry.port) = (reply.address, reply.port);
     tuple.assign_reversed(key);
     flow::seal::<F>(entry, tuple);
-    if flow::replace::<F>(tuple, entry) {
+    if flow::amend::<F>(tuple, entry) {
         CHOSEN
     } else {
         FAILED
@@ -115,7 +115,7 @@ fn note_choice<F: Family>(key: &FlowKey<F::Addr>, scratch: &mut Scratch<F::Addr>
         other,
         key: tuple,
         holder: reply_key,
-        evicted: original_key,
+        original: original_key,
         ..
     } = scratch;
     // SAFETY: the caller has found the reply entry there.
@@ -132,9 +132,7 @@ fn note_choice<F: Family>(key: &FlowKey<F::Addr>, scratch: &mut Scratch<F::Addr>
     }
     (original.masquerade, original.masquerade_port) = (tuple.dst, tuple.dst_port);
     flow::seal::<F>(original, original_key);
-    // A change of the entry by another packet of the flow at this moment is lost; nothing has been
-    // answered yet.
-    flow::replace::<F>(original_key, original);
+    flow::amend::<F>(original_key, original);
     CHOSEN
 }
 
@@ -273,10 +271,10 @@ extern "C" fn take_over<F: Family>(_: u64, search: &mut Search<'_, F>) -> u64 {
     let Scratch {
         key: tuple,
         holder,
-        evicted: original,
+        original,
         ..
     } = &*search.scratch;
-    if F::flows().remove(original).is_err() {
+    if !flow::remove::<F>(original) {
         return 0;
     }
     flow::remove::<F>(holder);

@@ -10,7 +10,7 @@
 
 use proxy_common::{
     Counter, FlowEntry, FlowKey, FlowKind, Port, Protocol,
-    flow::{Anew, ClientInterface, begins_anew, may_begin, ring::Ring},
+    flow::{Anew, ClientInterface, begins_anew, may_begin},
     masquerade::{PORT_TRIES, PortRanges, reuse},
     ports as port_bits,
 };
@@ -21,7 +21,7 @@ use crate::{
     globals, helpers,
     maps::{
         flow::{self, Claim},
-        node, ports, ring,
+        node, ports, room,
         workspace::{Clock, Scratch, Workspace},
     },
     packet::{NatTarget, Packet, Skb},
@@ -76,8 +76,6 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
         release::<F>(scratch);
         return pass_noted::<F>(skb, key, scratch);
     }
-    scratch.slot = ring::push::<F>(Ring::of_new(key.protocol), key, scratch);
-    scratch.key.assign_reversed(key);
     direct::fill_reply::<F>(scratch, key);
     let mut search = Search::<F> {
         skb,
@@ -125,7 +123,7 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
 /// Drops the packet, and frees space in the flow table for its sender's next attempt.
 #[inline(always)]
 fn without_room<F: Family>(scratch: &mut Scratch<F::Addr>) -> Outcome {
-    ring::make_room::<F>(scratch);
+    room::make::<F>(scratch);
     Outcome::drop(Counter::DroppedFlowTableFull)
 }
 
@@ -147,7 +145,7 @@ fn pass_noted<F: Family>(skb: Skb, key: &FlowKey<F::Addr>, scratch: &Scratch<F::
 #[inline(always)]
 fn release<F: Family>(scratch: &Scratch<F::Addr>) {
     // The original entry first: another CPU may be taking the port over.
-    if F::flows().remove(&scratch.evicted).is_ok() {
+    if flow::remove::<F>(&scratch.original) {
         flow::remove::<F>(&scratch.holder);
         flow::remove::<F>(&scratch.key);
     }
@@ -175,13 +173,8 @@ fn follow<F: Family>(
         flow::remove_all::<F>(&packet.key, scratch);
         return None;
     }
-    let refiled = flow::account::<F>(skb, packet, &found, clock.now(), key, other);
-    let outcome = leave::<F>(skb, packet, entry.client_port);
-    if let Some(ring) = refiled {
-        scratch.pushed.copy_from(&packet.key);
-        ring::refile::<F>(ring, scratch);
-    }
-    Some(outcome)
+    flow::account::<F>(skb, packet, &found, clock.now(), key, other);
+    Some(leave::<F>(skb, packet, entry.client_port))
 }
 
 /// Returns the entry by which another flow would get the packet's answers, whose key is in
