@@ -2,6 +2,8 @@
 //! Walks through one family's flow table, a part at a time, and runs a kernel program that removes
 //! idle flows. Called by `Sweep`.
 
+use std::path::Path;
+
 use linux::{Plain, now};
 use proxy_common::{
     FlowEntry, FlowKey, FlowKind, Protocol, ServiceId,
@@ -11,19 +13,14 @@ use proxy_common::{
 use super::{FlowCounts, Gone};
 use crate::{
     error::DatapathError,
-    maps::{
-        PinnedMaps,
-        family::Family,
-        tables::{Table, Walk},
-    },
+    maps::{FlowTable, family::Family},
     programs::Programs,
     store::{Store, Stored},
 };
 
-/// Elements per step, and steps per call of `sweep`. With one call a second, a table of 262 144
-/// entries takes about four seconds, well within the shortest idle time.
-const STEP: usize = 4096;
-const STEPS: usize = 16;
+/// Windows of a table per call of `sweep`: 65 536 slots. With one call a second, a table of twice
+/// as many takes two seconds, well within the shortest idle time.
+const STEPS: usize = 32;
 
 /// A flow that was used or begun within this time before a walk is not removed because its pod is
 /// gone, in nanoseconds: its key may be another connection's by now. The next walk finds it again.
@@ -31,8 +28,9 @@ const JUST_NOW: u64 = 100_000_000;
 
 /// The walk through the flow table of one address family.
 pub(super) struct FlowWalk<A: Stored> {
-    flows: Table<FlowKey<A>, FlowEntry<A>>,
-    walk: Walk,
+    flows: FlowTable<A>,
+    /// The window that comes next.
+    window: u32,
     /// What the current walk has counted so far. `complete` has the counts of the last complete
     /// walk.
     running: FlowCounts,
@@ -42,15 +40,16 @@ pub(super) struct FlowWalk<A: Stored> {
 }
 
 impl<A: Stored> FlowWalk<A> {
-    pub(super) fn open(open: &PinnedMaps) -> Result<Self, DatapathError> {
-        let flows: Table<_, _> = open.take(A::FLOWS, Table::new)?;
+    pub(super) fn open(home: &Path) -> Result<Self, DatapathError> {
+        let flows: FlowTable<A> =
+            FlowTable::open(home).map_err(DatapathError::of_map("open", A::FLOW_SLOTS))?;
         let counts = FlowCounts {
             capacity: flows.capacity(),
             ..FlowCounts::default()
         };
         Ok(Self {
             flows,
-            walk: Walk::new(STEP),
+            window: 0,
             running: counts,
             complete: counts,
             ended: 0,
@@ -59,7 +58,7 @@ impl<A: Stored> FlowWalk<A> {
 
     /// True if the last call of [`Self::sweep`] reached the table's end.
     pub(super) fn is_complete(&self) -> bool {
-        self.walk.is_at_start()
+        self.window == 0
     }
 
     /// Continues the walk and removes idle flows, and connections to pods that are gone. Returns
@@ -82,9 +81,9 @@ impl<A: Stored> FlowWalk<A> {
         let mut removed = 0;
         for _ in 0..STEPS {
             let (mut idle, mut ended) = (Vec::new(), Vec::new());
-            let Self { walk, running, .. } = self;
-            let more = walk
-                .step(&self.flows, |key: FlowKey<A>, entry| {
+            let running = &mut self.running;
+            self.flows
+                .each_of(self.window, |key, entry| {
                     count(running, &entry);
                     if idle_times.is_expired(key.protocol, entry.state, entry.last_seen, now) {
                         idle.push(key);
@@ -92,7 +91,8 @@ impl<A: Stored> FlowWalk<A> {
                         ended.push(key);
                     }
                 })
-                .map_err(DatapathError::of_map("walk", A::FLOWS))?;
+                .map_err(DatapathError::of_map("walk", A::FLOW_SLOTS))?;
+            self.window = (self.window + 1) % self.flows.windows();
             for keys in idle.chunks(EXPIRY_BATCH) {
                 removed += expire(programs, keys, idle_times, now)?;
             }
@@ -105,7 +105,7 @@ impl<A: Stored> FlowWalk<A> {
                 self.ended += u64::from(ended);
                 removed += ended;
             }
-            if !more {
+            if self.window == 0 {
                 let fresh = FlowCounts {
                     capacity: running.capacity,
                     ..FlowCounts::default()
@@ -129,7 +129,6 @@ fn leads_to<A: Family>(gone: &Gone, key: &FlowKey<A>, entry: &FlowEntry<A>) -> b
         && entry.kind == FlowKind::ORIGINAL
         && !entry.state.gives_way()
         && entry.service != ServiceId::NONE
-        && entry.is_whole(key)
         && gone.contains(&entry.address.into())
 }
 
