@@ -73,7 +73,7 @@ fn group(group: &Group) -> String {
         let fixed = maps.iter().filter(|shape| !shape.is_per_processor());
         let total = rounded(fixed.map(Shape::reserved).sum());
         let about = format!(
-            "On a machine with 3 GiB of memory or more, all maps together reserve {total} at first; beside them, counters take \
+            "On a machine with 2 GiB of memory or more, all maps together reserve {total} at first; beside them, counters take \
              144 bytes for each backend and processor, 36 MiB at most. The memory of an entry counts all maps of that size, for \
              IPv4 and IPv6 together."
         );
