@@ -121,7 +121,7 @@ fn age_of<T: Tables>(search: &mut Search<'_, T>, slot: u32) -> u64 {
     let Some(Found { entry, .. }) = flow::find::<T>(holder, found) else {
         return 0;
     };
-    let silent = |seen: u64| search.now.wrapping_sub(seen) + 1;
+    let silent = |seen: u64| search.now.saturating_sub(seen) + 1;
     let seen = entry.last_seen;
     if is_own {
         original.copy_from(holder);
@@ -185,7 +185,7 @@ fn remove_from<T: Tables>(search: &mut Search<'_, T>, slot: u32) -> u32 {
     } = &mut *search.scratch;
     match flow::find::<T>(original, found) {
         Some(Found { entry, .. }) if entry.kind == FlowKind::ORIGINAL => {
-            let age = search.now.wrapping_sub(entry.last_seen);
+            let age = search.now.saturating_sub(entry.last_seen);
             if !entry.state.is_closed() && age < EARLY {
                 count::one(Counter::FlowEvictedEarly as u32);
             }

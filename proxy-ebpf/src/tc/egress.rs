@@ -205,13 +205,18 @@ fn masquerade<F: Family>(skb: Skb) -> Outcome {
         other_port: packet.key.dst_port,
     };
     if target.port.is_any() {
-        match choose::<F>(skb, packet, scratch) {
+        let mut result = choose::<F>(skb);
+        if result == FULL {
+            room::make::<F>(scratch);
+            scratch.key.assign_reversed(&packet.key);
+            _ = flow::find::<F>(&scratch.key, &mut scratch.found);
+            result = choose::<F>(skb);
+        }
+        // The calls have changed the scratch.
+        helpers::reread(scratch);
+        match result {
             CHOSEN => {}
-            FULL => {
-                // Frees space in the flow table for the client's next attempt.
-                room::make::<F>(scratch);
-                return Outcome::drop(Counter::DroppedFlowTableFull);
-            }
+            FULL => return Outcome::drop(Counter::DroppedFlowTableFull),
             _ => return Outcome::drop(Counter::DroppedNoMasqueradePort),
         }
         (target.address, target.port) = (scratch.entry.masquerade, scratch.entry.masquerade_port);

@@ -20,25 +20,31 @@ use crate::{
     maps::{
         flow::{self, Claim},
         node, ports,
-        workspace::{EntryBuffer, Scratch},
+        workspace::{EntryBuffer, Scratch, Workspace},
     },
-    packet::{Packet, Skb},
+    packet::Skb,
 };
 
-/// Chooses the source port for the flow whose reply entry is in `scratch.found`: enters the
-/// masqueraded reply, writes the choice into the reply entry and leaves that entry in
-/// `scratch.entry`. Returns [`CHOSEN`] on success.
-///
-/// Two packets of one flow may run this at once. Both try the same ports in the same order, so the
-/// second finds the entry that the first has made, sees that it belongs to its own flow, and uses
-/// it.
-#[inline(never)]
-pub fn choose<F: Family>(
-    skb: Skb,
-    packet: &Packet<F::Addr>,
-    scratch: &mut Scratch<F::Addr>,
-) -> u32 {
-    let Some(settings) = node::settings() else {
+by_family! {
+    /// Chooses the source port for the flow of the packet in the workspace, whose reply entry is in
+    /// `scratch.found`: enters the masqueraded reply, writes the choice into the reply entry and
+    /// leaves that entry in `scratch.entry`. Returns [`CHOSEN`] on success.
+    ///
+    /// Two packets of one flow may run this at once. Both try the same ports in the same order, so
+    /// the second finds the entry that the first has made, sees that it belongs to its own flow,
+    /// and uses it.
+    pub fn choose(skb) = portolan_choose_v4 portolan_choose_v6 of choose_port
+}
+
+#[inline(always)]
+fn choose_port<F: Family>(skb: Skb) -> u32 {
+    let (
+        Some(Workspace {
+            packet, scratch, ..
+        }),
+        Some(settings),
+    ) = (flow::filled_workspace::<F>(), node::settings())
+    else {
         return FAILED;
     };
     let key = &packet.key;

@@ -85,6 +85,10 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
         result: TAKEN,
     };
     helpers::repeat(PORT_TRIES, &mut search, attempt::<F>);
+    if search.result == FULL {
+        room::make::<F>(search.scratch);
+        helpers::repeat(PORT_TRIES, &mut search, attempt::<F>);
+    }
     let Search {
         scratch, result, ..
     } = search;
