@@ -81,6 +81,7 @@ fn group(group: &Group) -> String {
         let default = default.unwrap_or_else(|| format!("`{}`", setting.default()));
         let mut facts = match setting.kind {
             Kind::Entries(field) => format!("Memory: {}.", memory(field)),
+            Kind::Bool(_) => format!("Default: {default}."),
             _ => format!("Value: {}. Default: {default}.", setting.values()),
         };
         facts.extend(setting.flag.map(|flag| format!(" Flag: `--{flag}`.")));
