@@ -30,14 +30,12 @@ Served at `metricsBindAddress` under `/metrics`, in the OpenMetrics text format.
 const OF_KUBE_PROXY: &str = "\
 ## kube-proxy's
 
-Names, types and labels are kube-proxy's, so its dashboards and alerts work. kube-proxy syncs each IP family by itself; here one
-sync writes both and counts for both values of `ip_family`.
+Names, types and labels are kube-proxy's, so its dashboards and alerts work. One sync writes both IP families, and counts for both values of
+`ip_family`.
 ";
 
 const MISSING: &str = "\
 ## kube-proxy's that are not here
-
-A test compares the names with those of a real kube-proxy (proxy-user/kube-proxy).
 ";
 
 /// Returns the page.
