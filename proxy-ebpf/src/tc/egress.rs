@@ -209,8 +209,10 @@ fn masquerade<F: Family>(skb: Skb) -> Outcome {
         if result == FULL {
             room::make::<F>(scratch);
             scratch.key.assign_reversed(&packet.key);
-            _ = flow::find::<F>(&scratch.key, &mut scratch.found);
-            result = choose::<F>(skb);
+            // The flow itself gives way, too.
+            if flow::find::<F>(&scratch.key, &mut scratch.found).is_some() {
+                result = choose::<F>(skb);
+            }
         }
         // The calls have changed the scratch.
         helpers::reread(scratch);
@@ -255,9 +257,10 @@ fn own_datagram<F: Family>(
             (entry.address, entry.masquerade) = (key.src, key.src);
             flow::seal::<F>(entry, key);
             if matches!(flow::claim::<F>(key, entry), Claim::Full) {
-                // Until its next datagram, ingress treats the answers as requests.
                 scratch.key.copy_from(key);
                 room::make::<F>(scratch);
+                // If there is still none, ingress treats the answers as requests.
+                _ = flow::claim::<F>(key, &scratch.entry);
             }
         }
         None => {}

@@ -168,7 +168,7 @@ impl World {
         let pin = get_pinned(&map_path(&self.options().pin_dir, map), false).expect("pinned");
         Table::new(pin).expect("a table")
     }
-    fn flow_table(&self) -> FlowTable<V4> {
+    pub(crate) fn flow_table(&self) -> FlowTable<V4> {
         flow_table(&self.options().pin_dir).expect("a flow table")
     }
     /// Replaces the pods to which packets are redirected.

@@ -61,6 +61,10 @@ impl<A: Family> FlowTable<A> {
     pub fn capacity(&self) -> u32 {
         self.slots.capacity()
     }
+    /// Returns the secret of the table's hash.
+    pub fn secret(&self) -> u64 {
+        self.secret
+    }
 
     /// Returns the entry of a key; `None` if there is none.
     pub fn lookup(&self, key: &FlowKey<A>) -> io::Result<Option<FlowEntry<A>>> {

@@ -91,9 +91,7 @@ impl Model {
             return;
         }
         let v6 = tuple.src.is_ipv6();
-        if self.room(v6) == 0 {
-            // The next datagram has room.
-            self.make_room(v6, 0);
+        if !self.make_room(v6, 0) {
             return;
         }
         let held = Untouched {
