@@ -135,7 +135,7 @@ fn enter_new<T: Tables>(key: *mut FlowKey<T::Addr>, entry: *mut FlowEntry<T::Add
             // SAFETY: a live element, which only the CPU that has claimed it writes.
             unsafe {
                 (*slot).key.copy_from(key);
-                (*slot).entry = *entry;
+                ptr::copy_nonoverlapping(entry, &raw mut (*slot).entry, 1);
             }
         }
         exchange(ways, way, CLAIMED | tag, VALID | tag);

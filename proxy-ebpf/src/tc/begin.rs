@@ -139,11 +139,11 @@ fn forward<F: Family>(
     } else {
         1
     };
-    helpers::repeat(attempts, &mut search, next_attempt::<F>);
+    helpers::repeat(attempts, &mut search, attempt::<F>);
     if search.result == FULL {
         room::make::<F>(search.scratch);
-        let n = search.n;
-        attempt::<F>(&mut search, n);
+        let n = search.n as u64;
+        attempt::<F>(n, &mut search);
     }
     match search.result {
         OURS => {
@@ -178,17 +178,12 @@ const TAKEN: u32 = 1;
 const FULL: u32 = 2;
 const INCONSISTENT: u32 = 3;
 
-extern "C" fn next_attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
-    (attempt::<F>(search, n as u32) != TAKEN) as u64
-}
-
 /// Makes the `n`-th attempt, which enters the reply entry: first with other backends, then with
-/// other source ports. Returns how it ended, see [`Search::result`].
-#[inline(never)]
-fn attempt<F: Family>(search: &mut Search<'_, F>, n: u32) -> u32 {
-    search.n = n;
-    search.result = enter_reply::<F>(search, n);
-    search.result
+/// other source ports. Returns 1 to stop.
+extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
+    search.n = n as u32;
+    search.result = enter_reply::<F>(search, n as u32);
+    (search.result != TAKEN) as u64
 }
 
 #[inline(always)]
