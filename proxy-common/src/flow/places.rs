@@ -3,8 +3,8 @@
 //! has two sets, by a keyed hash, and its entry is in one way of either. So nothing is allocated,
 //! and a full table evicts without a search: one of the key's own ways.
 //!
-//! Beside the slots there is an array of tags, one word for each way: whether the way is in use, and
-//! part of the hash of its key. A look-up reads the tags of two sets, and then one slot.
+//! Beside the slots there is an array of tags, one word for each way: whether the way is in use,
+//! and part of the hash of its key. A look-up reads the tags of two sets, and then one slot.
 
 use super::{FlowEntry, FlowKey};
 use crate::{Addr, select::scramble};
@@ -23,8 +23,8 @@ pub const CLAIMED: u32 = 1 << 30;
 /// Bits of a tag that come from the hash of the key. They are never all 0.
 pub const HASHED: u32 = CLAIMED - 1;
 
-/// One slot of the flow table: an element of the maps `flow_slots_v4` and `flow_slots_v6`. The slots
-/// of set `n` are those from `n * WAYS` on.
+/// One slot of the flow table: an element of the maps `flow_slots_v4` and `flow_slots_v6`. The
+/// slots of set `n` are those from `n * WAYS` on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct FlowSlot<A> {
