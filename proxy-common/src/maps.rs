@@ -156,7 +156,7 @@ pub mod capacity {
     pub const FRONTENDS: usize = 16_384;
     pub const RECORDS: usize = 16_384;
     pub const SLOTS: usize = 65_536;
-    pub const BACKENDS: usize = 8_192;
+    pub const BACKENDS: usize = 4_096;
     pub const NODE_ADDRESSES: usize = 1_024;
     pub const SOURCE_RANGES: usize = 16_384;
     pub const AFFINITY: usize = 4_096;
@@ -173,7 +173,7 @@ pub mod capacity {
     pub const NAMES: usize = 16_384;
     /// How many backends of a family have traffic counters; the agent lowers it where there are
     /// many CPUs.
-    pub const TRAFFIC: usize = 2_048;
+    pub const TRAFFIC: usize = 4_096;
     /// Service ports with refused packets: one entry for each service port and counter.
     pub const REFUSED: usize = 4_096;
     /// Link-layer addresses of the node's interfaces, without those to pods.
