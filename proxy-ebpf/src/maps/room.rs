@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
-//! Makes room for an entry whose two sets are full. Of the flows that have an entry there and give
-//! way (`FlowState::gives_way`), some are closed, some half-open, some of datagrams: of the kind
-//! that has most entries in these sets, the flow that has been silent for longest is removed. So a
-//! flood, or many short connections, make room for themselves and shorten no other flow's life,
-//! whatever packets arrive and even with no agent running.
+//! Makes room for an entry whose two sets are full: of the flows that have an entry there and give
+//! way (`FlowState::gives_way`), the one goes that has been silent for longest, a closed one first,
+//! then one of the entry's own protocol, datagrams or connections. So a flood makes room for
+//! itself, whatever packets arrive and even with no agent running.
 
 use proxy_common::{
     Counter, FlowKey, FlowKind, FlowState, Protocol,
@@ -60,25 +59,18 @@ by_family! {
     fn evict(key: FlowKey) = portolan_evict_v4 portolan_evict_v6 of evict_oldest
 }
 
-/// The flows of one kind that give way: how many entries they have in the key's sets, and which has
-/// been silent for longest.
+/// Of the flows of one kind that give way, the one that has been silent for longest.
 #[derive(Clone, Copy)]
-struct Kind {
-    entries: u32,
+struct Oldest {
     slot: u32,
     /// In nanoseconds, at least 1; 0: none has been found.
     age: u64,
 }
 
-impl Kind {
-    const NONE: Self = Self {
-        entries: 0,
-        slot: 0,
-        age: 0,
-    };
+impl Oldest {
+    const NONE: Self = Self { slot: 0, age: 0 };
     #[inline(always)]
-    fn add(&mut self, slot: u32, age: u64) {
-        self.entries += 1;
+    fn or(&mut self, slot: u32, age: u64) {
         if age > self.age {
             (self.slot, self.age) = (slot, age);
         }
@@ -92,9 +84,9 @@ struct Search<'a, T: Tables> {
     now: u64,
     /// Whether entries of replies are looked at, too.
     replies: bool,
-    closed: Kind,
-    half_open: Kind,
-    datagrams: Kind,
+    closed: Oldest,
+    half_open: Oldest,
+    datagrams: Oldest,
 }
 
 #[inline(always)]
@@ -102,38 +94,50 @@ fn evict_oldest<T: Tables>(key: *mut FlowKey<T::Addr>) -> u32 {
     let Some(Workspace { scratch, .. }) = flow::filled_workspace::<T>() else {
         return 0;
     };
+    // SAFETY: the kernel has checked the pointer.
+    let (sets, protocol) = unsafe { (slots::places_of(&*key).sets, (*key).protocol) };
     let mut search = Search::<T> {
-        // SAFETY: the kernel has checked the pointer.
-        sets: slots::places_of(unsafe { &*key }).sets,
+        sets,
         scratch,
         now: helpers::now(),
         replies: false,
-        closed: Kind::NONE,
-        half_open: Kind::NONE,
-        datagrams: Kind::NONE,
+        closed: Oldest::NONE,
+        half_open: Oldest::NONE,
+        datagrams: Oldest::NONE,
     };
     helpers::repeat(2 * WAYS, &mut search, look_at::<T>);
-    if most_of(&search).age < PAUSE {
+    if search.closed.age == 0 && first_of(&search, protocol).age < PAUSE {
         search.replies = true;
         helpers::repeat(2 * WAYS, &mut search, look_at::<T>);
     }
-    let Kind { slot, age, .. } = most_of(&search);
+    let Oldest { slot, age } = first_of(&search, protocol);
     if age == 0 {
         return 0;
     }
     remove_from::<T>(&mut search, slot)
 }
 
-/// Returns the kind that has most entries.
+/// Returns the flow that goes for an entry of this protocol; its age is 0 if none gives way.
 #[inline(always)]
-fn most_of<T: Tables>(search: &Search<'_, T>) -> Kind {
-    let mut most = search.closed;
-    for kind in [search.half_open, search.datagrams] {
-        if kind.entries > most.entries {
-            most = kind;
-        }
+fn first_of<T: Tables>(search: &Search<'_, T>, protocol: Protocol) -> Oldest {
+    let Search {
+        closed,
+        half_open,
+        datagrams,
+        ..
+    } = search;
+    let (own, other) = if protocol == Protocol::UDP {
+        (datagrams, half_open)
+    } else {
+        (half_open, datagrams)
+    };
+    if closed.age != 0 {
+        *closed
+    } else if own.age != 0 {
+        *own
+    } else {
+        *other
     }
-    most
 }
 
 extern "C" fn look_at<T: Tables>(n: u64, search: &mut Search<'_, T>) -> u64 {
@@ -179,11 +183,11 @@ extern "C" fn look_at<T: Tables>(n: u64, search: &mut Search<'_, T>) -> u64 {
     }
     let age = search.now.saturating_sub(seen) + 1;
     if state.is_closed() {
-        search.closed.add(slot, age);
+        search.closed.or(slot, age);
     } else if protocol == Protocol::UDP {
-        search.datagrams.add(slot, age);
+        search.datagrams.or(slot, age);
     } else {
-        search.half_open.add(slot, age);
+        search.half_open.or(slot, age);
     }
     0
 }
