@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! Makes room for an entry whose two sets are full: of the flows that have an entry there and give
-//! way (`FlowState::gives_way`), the one goes that has been silent for longest, a closed one first,
-//! then one of the entry's own protocol, datagrams or connections. So a flood makes room for
-//! itself, whatever packets arrive and even with no agent running.
+//! way (`FlowState::gives_way`), the one goes that has been silent for longest, but closed ones
+//! first, and for a connection half-open ones before datagrams. So short connections and floods
+//! make room for themselves, whatever packets arrive and even with no agent running.
 
 use proxy_common::{
     Counter, FlowKey, FlowKind, FlowState, Protocol,
@@ -126,17 +126,12 @@ fn first_of<T: Tables>(search: &Search<'_, T>, protocol: Protocol) -> Oldest {
         datagrams,
         ..
     } = search;
-    let (own, other) = if protocol == Protocol::UDP {
-        (datagrams, half_open)
-    } else {
-        (half_open, datagrams)
-    };
     if closed.age != 0 {
         *closed
-    } else if own.age != 0 {
-        *own
+    } else if half_open.age != 0 && (protocol != Protocol::UDP || half_open.age >= datagrams.age) {
+        *half_open
     } else {
-        *other
+        *datagrams
     }
 }
 
