@@ -189,8 +189,9 @@ impl FlowKind {
 }
 
 /// Value of the flow tables. All fields but `last_seen`, `state`, `sequence`, `reuse`, `came_by`
-/// and `offload` are fixed at creation and covered by the check word `check`. A reader copies the
-/// entry and treats a wrong check word as a miss, because another CPU may be writing the slot.
+/// and `offload` are covered by the check word `check`, and fixed at creation but for `flags` and
+/// the masquerade address and port, which are chosen later. A reader copies the entry, and treats a
+/// wrong check word as a miss, because another CPU may be writing the slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct FlowEntry<A> {

@@ -91,15 +91,10 @@ impl<A> Element<A> {
 }
 
 impl<A: Addr> Found<'_, A> {
-    /// Whether no packet of the flow has been seen for a second.
-    #[inline(always)]
-    pub fn is_old(&self, now: u64) -> bool {
-        now.wrapping_sub(self.entry.last_seen) >= REFRESH_INTERVAL
-    }
     /// Notes in the entry that a packet was seen, at most once a second.
     #[inline(always)]
     pub fn touch(&self, now: u64) {
-        if self.is_old(now) {
+        if now.wrapping_sub(self.entry.last_seen) >= REFRESH_INTERVAL {
             self.element.see(now);
         }
     }

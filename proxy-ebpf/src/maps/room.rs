@@ -269,13 +269,16 @@ fn remove_from<T: Tables>(search: &mut Search<'_, T>, slot: u32) -> u32 {
     }
     // SAFETY: found just now.
     let entry = unsafe { found.assume_init_ref() };
+    if whose == FLOWS && !entry.state.gives_way() {
+        return 0;
+    }
     let is_late = search.now.saturating_sub(entry.last_seen) >= EARLY;
     if !is_late && !entry.state.is_closed() {
         count::one(Counter::FlowEvictedEarly as u32);
     }
     if whose == NOBODYS {
         flow::remove::<T>(holder);
-    } else if entry.state.gives_way() {
+    } else {
         flow::remove_entries::<T>(original, found, other, reply, holder);
     }
     0

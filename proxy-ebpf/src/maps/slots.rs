@@ -54,20 +54,18 @@ pub fn places_of<A: Addr>(key: &FlowKey<A>) -> Places {
 
 #[inline(always)]
 fn copy_found<T: Tables>(key: *mut FlowKey<T::Addr>, entry: *mut FlowEntry<T::Addr>) -> u32 {
-    // SAFETY: the kernel has checked both pointers.
-    let key = unsafe { &*key };
-    let number = located::<T>(key).map_or(0, |(slot, _)| slot + 1);
+    let number = number_of::<T>(key);
     let Some(element) = element::<T>(number) else {
         return 0;
     };
     // Once more, as another CPU may have been amending the entry.
     for _ in 0..2 {
-        // SAFETY: both are valid for an entry; every bit pattern is a valid one.
-        let copied = unsafe {
+        // SAFETY: the kernel has checked the pointers; every bit pattern is a valid entry.
+        let is_whole = unsafe {
             ptr::copy_nonoverlapping(helpers::reread(element), entry, 1);
-            &*helpers::reread(entry)
+            (*helpers::reread(entry)).is_whole(&*key)
         };
-        if copied.is_whole(key) {
+        if is_whole {
             return number;
         }
     }

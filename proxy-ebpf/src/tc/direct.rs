@@ -21,6 +21,7 @@ use crate::{
         DIRECT,
         flow::{self, Claim},
         node, occupied, ports, room,
+        slots::{FULL, OURS, TAKEN},
         workspace::{Scratch, Workspace},
     },
     packet::Skb,
@@ -120,9 +121,6 @@ struct Search<'a, F: Family> {
     hash: u32,
     result: u32,
 }
-const OURS: u32 = 0;
-const TAKEN: u32 = 1;
-const FULL: u32 = 2;
 
 extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
     let Search {

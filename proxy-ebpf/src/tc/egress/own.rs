@@ -22,6 +22,7 @@ use crate::{
     maps::{
         flow::{self, Claim},
         node, ports, room,
+        slots::{FULL, OURS, TAKEN},
         workspace::{Clock, Scratch, Workspace},
     },
     packet::{NatTarget, Packet, Skb},
@@ -202,9 +203,6 @@ struct Search<'a, F: Family> {
     hash: u32,
     result: u32,
 }
-const OURS: u32 = 0;
-const TAKEN: u32 = 1;
-const FULL: u32 = 2;
 
 extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
     let Search {
