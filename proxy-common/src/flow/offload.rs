@@ -81,8 +81,6 @@ impl Offload {
 /// What the node's settings, the protocol and a packet's signals alone say about the packet's path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Consent {
-    /// No netfilter hook sees forwarded packets: the packet needs no record.
-    Free,
     /// The packet takes the stack, and is not recorded.
     Stack,
     /// The packet takes the stack, and may be recorded for those that follow.
@@ -94,9 +92,6 @@ pub enum Consent {
 /// Decides about a packet with these signals; `flags` are [`Settings::flags`].
 #[inline(always)]
 pub const fn consent(flags: u32, protocol: Protocol, signals: Signals) -> Consent {
-    if flags & Settings::UNFILTERED != 0 {
-        return Consent::Free;
-    }
     match protocol {
         Protocol::TCP => {
             // Connection tracking must see how a connection begins and ends.
@@ -125,8 +120,6 @@ pub enum Path {
     Recorded,
     /// Past the stack, if the FIB result is the interface in the flow's record.
     Past,
-    /// Past the stack by any interface.
-    Free,
 }
 
 /// Returns the path of a packet; [`consent`] has returned `consent` for it. `entry` is the packet's
@@ -141,7 +134,6 @@ pub fn path<A: Addr>(
 ) -> Path {
     let is_original = entry.kind == FlowKind::ORIGINAL;
     match consent {
-        Consent::Free => return Path::Free,
         Consent::Stack => return Path::Stack,
         // A one-way stream always takes the stack.
         _ if protocol == Protocol::UDP && is_original && !entry.state.has(FlowState::ANSWERED) => {
@@ -225,8 +217,6 @@ mod tests {
             (0, (Protocol::SCTP, ACK), Consent::Stack),
             (Settings::TCP_BY_STACK, (TCP, ACK), Consent::Stack),
             (Settings::TCP_BY_STACK, udp, Consent::ByRecord),
-            (Settings::UNFILTERED, (TCP, RST), Consent::Free),
-            (Settings::UNFILTERED, (Protocol::SCTP, SYN), Consent::Free),
         ] {
             let found = consent(flags, protocol, signals);
             assert_eq!(found, consent_is, "{flags:#x} {protocol:?} {signals:?}");

@@ -50,10 +50,9 @@ pub fn is_bound<F: Family>(
     let own = skb.interface();
     let comes_alike =
         || entry.came_by == own || entry.came_by == interface::bridge(node::interface_word(own));
-    node::is_unfiltered()
-        || entry.offload.interface() != 0
-            && comes_alike()
-            && !(node::local_pod::<F>(src, pod) && pod.interface != own)
+    entry.offload.interface() != 0
+        && comes_alike()
+        && !(node::local_pod::<F>(src, pod) && pod.interface != own)
 }
 
 /// Returns the tag of a packet that takes [`Path::Recorded`] and was found by this entry.
