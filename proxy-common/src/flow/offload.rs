@@ -123,15 +123,9 @@ pub enum Path {
 }
 
 /// Returns the path of a packet; [`consent`] has returned `consent` for it. `entry` is the packet's
-/// flow entry, as it was before this packet; `first`: the packet begins the flow.
+/// flow entry, as it was before this packet.
 #[inline(always)]
-pub fn path<A: Addr>(
-    consent: Consent,
-    protocol: Protocol,
-    entry: &FlowEntry<A>,
-    first: bool,
-    now: u64,
-) -> Path {
+pub fn path<A: Addr>(consent: Consent, protocol: Protocol, entry: &FlowEntry<A>, now: u64) -> Path {
     let is_original = entry.kind == FlowKind::ORIGINAL;
     match consent {
         Consent::Stack => return Path::Stack,
@@ -143,7 +137,7 @@ pub fn path<A: Addr>(
     }
     let may_follow = consent == Consent::ByRecord
         && (protocol != Protocol::TCP || !is_original || entry.state.has(FlowState::ESTABLISHED));
-    let is_fresh = !first && entry.offload.is_fresh(protocol, entry.last_seen, now);
+    let is_fresh = entry.offload.is_fresh(protocol, entry.last_seen, now);
     match (is_fresh, may_follow) {
         (false, _) if entry.offload.is_asked(now) => Path::Stack,
         (false, _) => Path::Recorded,
@@ -254,7 +248,7 @@ mod tests {
             entry.begin(kind, ClientInterface::SHARED, now);
             (entry.state, entry.offload) = (state, record);
             let (protocol, signals) = packet;
-            let found = path(consent(0, protocol, signals), protocol, &entry, false, now);
+            let found = path(consent(0, protocol, signals), protocol, &entry, now);
             assert_eq!(found, expected, "{packet:?} {kind:?} {state:?} {record:?}");
         }
     }

@@ -160,7 +160,7 @@ fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
         return left;
     }
     let now = clock.now();
-    let path = offload::path(packet, entry, first != 0, now);
+    let path = offload::path(packet, entry, now);
     if path == Path::Stack {
         return left;
     }
