@@ -82,31 +82,11 @@ fn open(node: &Node, client: SocketAddr) {
     }
 }
 
-/// The frame gets the link-layer addresses of the pod and the node, without a neighbour lookup.
-#[rstest]
-fn packets_to_a_known_pod_are_redirected_to_its_link_without_a_route(
-    #[values(*IPV4, *IPV6)] a: Addresses,
-) {
-    let mut node = node(a);
-    node.ip("neigh del BACKEND dev inside\nroute del BACKEND dev inside\n");
-    let link = link(a.backend, INSIDE, 9);
-    node.world.set_pods(&[link]);
-    open(&node, node.client());
-    for (length, verdict) in [(MTU, REDIRECT), (MTU + 1, NEXT)] {
-        let there = node.ingress(&segment(&node, length), INSIDE);
-        assert_eq!(there.verdict, verdict, "{length} bytes");
-        assert_eq!(there.dst(), node.backend());
-        if verdict == REDIRECT {
-            assert_eq!(hops(&there.packet), 63);
-            assert_eq!(there.packet[..12], [link.destination, link.source].concat());
-        }
-    }
-}
-
-/// Whatever becomes of it then, the packet is translated.
+/// Whatever becomes of it then, the packet is translated. To a known pod no neighbour is looked up;
+/// that the frame gets the addresses of the pod's link stands in tests/fuzz.
 #[rstest]
 fn packets_that_need_the_stack_are_not_redirected(#[values(*IPV4, *IPV6)] a: Addresses) {
-    type Prepare = fn(&Node);
+    type Prepare = fn(&mut Node);
     let as_it_is: Prepare = |_| {};
     let unresolved: Prepare = |node| node.ip("neigh del BACKEND dev inside\n");
     let without_link_layer: Prepare = |node| {
@@ -115,6 +95,11 @@ fn packets_that_need_the_stack_are_not_redirected(#[values(*IPV4, *IPV6)] a: Add
         node.world.set_interface(INSIDE, bits);
     };
     let without_route: Prepare = |node| node.ip("route del BACKEND dev inside\n");
+    let known_pod: Prepare = |node| {
+        node.ip("neigh del BACKEND dev inside\nroute del BACKEND dev inside\n");
+        let link = link(node.addresses.backend, INSIDE, 9);
+        node.world.set_pods(&[link]);
+    };
     for (what, prepare, length, segments, hop_limit, verdict) in [
         ("it fits", as_it_is, MTU, 0, 64, REDIRECT),
         ("its segments fit", as_it_is, 3000, MTU, 64, REDIRECT),
@@ -125,10 +110,12 @@ fn packets_that_need_the_stack_are_not_redirected(#[values(*IPV4, *IPV6)] a: Add
         ("segments too large", as_it_is, 3000, MTU + 1, 64, NEXT),
         ("no link layer", without_link_layer, 100, 0, 64, NEXT),
         ("no route", without_route, 100, 0, 64, NEXT),
+        ("it fits the pod's link", known_pod, MTU, 0, 64, REDIRECT),
+        ("too large for the link", known_pod, MTU + 1, 0, 64, NEXT),
     ] {
-        let node = node(a);
+        let mut node = node(a);
         open(&node, node.client());
-        prepare(&node);
+        prepare(&mut node);
         let packet = with_hops(&segment(&node, length), hop_limit);
         let payload = segments.saturating_sub(headers(&node));
         let outcome = node.ingress_by(&packet, INSIDE, payload);
