@@ -66,10 +66,6 @@ impl Settings {
     /// [`crate::masquerade::Marks::beside_rules`] instead.
     pub const OTHERS_MASQUERADE: u32 = 1 << 11;
 
-    /// No netfilter hook sees packets that the node forwards: with `forwarding: auto` they leave
-    /// past the stack from a connection's first packet on.
-    pub const UNFILTERED: u32 = 1 << 12;
-
     /// Netfilter tracks forwarded connections, and would refuse or forget TCP connections of which
     /// it sees a part of the segments only (`nf_conntrack_tcp_be_liberal` is 0, or a timeout is
     /// short), or this is not known: with `forwarding: auto` every TCP segment takes the stack.

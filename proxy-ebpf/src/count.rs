@@ -36,10 +36,6 @@ pub fn add_at(counter: u32) {
 /// TC_ACT_UNSPEC, which tcx calls TCX_NEXT. TC_ACT_OK would end the chain and switch them off.
 pub const PASS: i32 = TC_ACT_UNSPEC;
 
-/// Action of a packet that belongs to a flow. The packet passes as with [`PASS`], unless `redirect`
-/// sends it past the stack. This is none of tc's actions, and no program returns it.
-const FORWARD: i32 = 0x100;
-
 /// A program's action, and the counter that says why; in one word so that subprograms can return
 /// it.
 #[derive(Clone, Copy)]
@@ -61,12 +57,6 @@ impl Outcome {
     pub const fn pass(counter: Counter) -> Self {
         Self::sent(PASS, counter)
     }
-    /// Sends the packet on to its flow's other end: through the stack, unless `redirect` sends it
-    /// past the stack.
-    #[inline(always)]
-    pub const fn forward(counter: Counter) -> Self {
-        Self::sent(FORWARD, counter)
-    }
     #[inline(always)]
     pub const fn drop(counter: Counter) -> Self {
         Self::sent(TC_ACT_SHOT, counter)
@@ -75,16 +65,6 @@ impl Outcome {
     #[inline(always)]
     pub const fn sent(action: i32, counter: Counter) -> Self {
         Self((action as u32) << 16 | counter as u32)
-    }
-    /// Whether ingress forwards the packet: see [`Self::forward`].
-    #[inline(always)]
-    pub const fn is_forwarded(self) -> bool {
-        self.action() == FORWARD
-    }
-    /// The same counter with another of tc's actions.
-    #[inline(always)]
-    pub const fn with_action(self, action: i32) -> Self {
-        Self((action as u32) << 16 | self.counter())
     }
     /// The same action with another counter; `counter` is the index into the array `counters`.
     #[inline(always)]
@@ -114,10 +94,7 @@ impl Outcome {
     #[inline(always)]
     pub fn conclude(self) -> i32 {
         one(self.counter());
-        match self.action() {
-            FORWARD => PASS,
-            action => action,
-        }
+        self.action()
     }
     /// Returns the action: the upper half of the word, which may be negative.
     #[inline(always)]

@@ -81,8 +81,6 @@ impl Offload {
 /// What the node's settings, the protocol and a packet's signals alone say about the packet's path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Consent {
-    /// No netfilter hook sees forwarded packets: the packet needs no record.
-    Free,
     /// The packet takes the stack, and is not recorded.
     Stack,
     /// The packet takes the stack, and may be recorded for those that follow.
@@ -94,9 +92,6 @@ pub enum Consent {
 /// Decides about a packet with these signals; `flags` are [`Settings::flags`].
 #[inline(always)]
 pub const fn consent(flags: u32, protocol: Protocol, signals: Signals) -> Consent {
-    if flags & Settings::UNFILTERED != 0 {
-        return Consent::Free;
-    }
     match protocol {
         Protocol::TCP => {
             // Connection tracking must see how a connection begins and ends.
@@ -125,23 +120,14 @@ pub enum Path {
     Recorded,
     /// Past the stack, if the FIB result is the interface in the flow's record.
     Past,
-    /// Past the stack by any interface.
-    Free,
 }
 
 /// Returns the path of a packet; [`consent`] has returned `consent` for it. `entry` is the packet's
-/// flow entry, as it was before this packet; `first`: the packet begins the flow.
+/// flow entry, as it was before this packet.
 #[inline(always)]
-pub fn path<A: Addr>(
-    consent: Consent,
-    protocol: Protocol,
-    entry: &FlowEntry<A>,
-    first: bool,
-    now: u64,
-) -> Path {
+pub fn path<A: Addr>(consent: Consent, protocol: Protocol, entry: &FlowEntry<A>, now: u64) -> Path {
     let is_original = entry.kind == FlowKind::ORIGINAL;
     match consent {
-        Consent::Free => return Path::Free,
         Consent::Stack => return Path::Stack,
         // A one-way stream always takes the stack.
         _ if protocol == Protocol::UDP && is_original && !entry.state.has(FlowState::ANSWERED) => {
@@ -151,7 +137,7 @@ pub fn path<A: Addr>(
     }
     let may_follow = consent == Consent::ByRecord
         && (protocol != Protocol::TCP || !is_original || entry.state.has(FlowState::ESTABLISHED));
-    let is_fresh = !first && entry.offload.is_fresh(protocol, entry.last_seen, now);
+    let is_fresh = entry.offload.is_fresh(protocol, entry.last_seen, now);
     match (is_fresh, may_follow) {
         (false, _) if entry.offload.is_asked(now) => Path::Stack,
         (false, _) => Path::Recorded,
@@ -225,8 +211,6 @@ mod tests {
             (0, (Protocol::SCTP, ACK), Consent::Stack),
             (Settings::TCP_BY_STACK, (TCP, ACK), Consent::Stack),
             (Settings::TCP_BY_STACK, udp, Consent::ByRecord),
-            (Settings::UNFILTERED, (TCP, RST), Consent::Free),
-            (Settings::UNFILTERED, (Protocol::SCTP, SYN), Consent::Free),
         ] {
             let found = consent(flags, protocol, signals);
             assert_eq!(found, consent_is, "{flags:#x} {protocol:?} {signals:?}");
@@ -264,7 +248,7 @@ mod tests {
             entry.begin(kind, ClientInterface::SHARED, now);
             (entry.state, entry.offload) = (state, record);
             let (protocol, signals) = packet;
-            let found = path(consent(0, protocol, signals), protocol, &entry, false, now);
+            let found = path(consent(0, protocol, signals), protocol, &entry, now);
             assert_eq!(found, expected, "{packet:?} {kind:?} {state:?} {record:?}");
         }
     }

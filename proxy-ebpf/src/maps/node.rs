@@ -23,12 +23,6 @@ pub fn settings() -> Option<&'static Settings> {
     SETTINGS.get(0)
 }
 
-/// Whether no netfilter hook sees packets that the node forwards.
-#[inline(always)]
-pub fn is_unfiltered() -> bool {
-    settings().is_some_and(|settings| settings.has(Settings::UNFILTERED))
-}
-
 /// Returns the bit of the packet mark by which ingress asks egress to masquerade a packet.
 #[inline(always)]
 pub fn masquerade_mark() -> u32 {

@@ -145,7 +145,6 @@ fn past<F: Family>(skb: Skb) -> Option<Outcome> {
         return None;
     }
     let is_allowed = match consent {
-        Consent::Free => true,
         Consent::ByRecord => {
             let direction = segment.direction();
             let noted = BETWEEN_PODS.get_ptr_mut(direction.slot)?;

@@ -9,7 +9,6 @@
 
 use proxy_common::{Counter, FlowKind, flow::ClientInterface};
 
-use super::translate;
 use crate::{
     count::Outcome,
     family::Family,
@@ -61,7 +60,7 @@ pub fn ingress<F: Family>(
         FlowKind::REPLY if entry.interface == ClientInterface::NODE => {
             tuple.dst_port = entry.client_port;
         }
-        _ => return translate::send_on(entry, Counter::ReplyPassed),
+        _ => return Outcome::pass(Counter::ReplyPassed),
     }
     if quote::is_redirect::<F>(packet) {
         return Outcome::drop(Counter::IcmpRedirectDropped);
@@ -70,10 +69,8 @@ pub fn ingress<F: Family>(
         skb.set_mark(skb.mark() | node::masquerade_mark());
     }
     let ends = (&packet.key.src, &tuple.dst);
-    // The error is forwarded as the flow's packets are: where those are redirected past the stack,
-    // the stack does not know the flow.
     match quote::rewrite::<F>(skb, packet, &quote, quoted, tuple, ends) {
-        Ok(()) => translate::send_on(entry, Counter::IcmpTranslated),
+        Ok(()) => Outcome::pass(Counter::IcmpTranslated),
         Err(_) => Outcome::drop(Counter::DroppedRewrite),
     }
 }

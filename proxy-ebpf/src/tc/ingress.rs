@@ -159,7 +159,7 @@ fn reply<F: Family>(
         }
         // Egress accounts it, if the stack lets it pass.
         FlowKind::REPLY if globals::redirects() => Step::send(false, Counter::ReplyPassed),
-        FlowKind::REPLY => translate::send_on(found.entry, Counter::ReplyPassed).into(),
+        FlowKind::REPLY => Outcome::pass(Counter::ReplyPassed).into(),
         // Egress accounts changes of the flow's state, because it finds the reply's entry.
         FlowKind::MASQUERADED_REPLY
             if globals::redirects()

@@ -118,8 +118,6 @@ fn ingress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
             let outcome = log::outcome::<F>(skb, outcome);
             if outcome.is_untouched() {
                 between_pods::send::<F>(skb, link_layer)
-            } else if link_layer {
-                redirect::forward::<F>(skb, outcome)
             } else {
                 outcome
             }

@@ -25,16 +25,15 @@ use crate::{
     packet::{Packet, Skb, access::Tag, headers::ETHERNET_LEN, parse},
 };
 
-/// Returns the path of a packet. `entry` is the packet's flow entry, as it was before this packet;
-/// `first`: the packet begins the flow.
+/// Returns the path of a packet. `entry` is the packet's flow entry, as it was before this packet.
 #[inline(always)]
-pub fn path<A: Addr>(packet: &Packet<A>, entry: &FlowEntry<A>, first: bool, now: u64) -> Path {
+pub fn path<A: Addr>(packet: &Packet<A>, entry: &FlowEntry<A>, now: u64) -> Path {
     let Some(settings) = node::settings() else {
         return Path::Stack;
     };
     let protocol = packet.key.protocol;
     let consent = consent(settings.flags, protocol, packet.signals);
-    offload::path(consent, protocol, entry, first, now)
+    offload::path(consent, protocol, entry, now)
 }
 
 /// Whether a reply comes in as the stack has let one pass: by the same interface or, to the stack,
@@ -50,10 +49,9 @@ pub fn is_bound<F: Family>(
     let own = skb.interface();
     let comes_alike =
         || entry.came_by == own || entry.came_by == interface::bridge(node::interface_word(own));
-    node::is_unfiltered()
-        || entry.offload.interface() != 0
-            && comes_alike()
-            && !(node::local_pod::<F>(src, pod) && pod.interface != own)
+    entry.offload.interface() != 0
+        && comes_alike()
+        && !(node::local_pod::<F>(src, pod) && pod.interface != own)
 }
 
 /// Returns the tag of a packet that takes [`Path::Recorded`] and was found by this entry.

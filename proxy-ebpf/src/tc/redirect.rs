@@ -5,9 +5,6 @@
 //! packet gets its new source and destination, so that no later program looks it up again:
 //! [`send`].
 //!
-//! Where no netfilter hook sees forwarded packets, no earlier packet is needed, and a packet that
-//! only egress can translate completely leaves by the kernel's routes: [`forward`].
-//!
 //! The stack handles all other packets: those whose hop limit ends, that are too large, that are
 //! for the node itself, or that are not for this node; fragments, IPv4 options and IPv6 extension
 //! headers; addresses that the stack drops or that are the node's own; and interfaces without a
@@ -26,9 +23,8 @@ use super::{
     translate,
 };
 use crate::{
-    count::{Outcome, PASS},
+    count::Outcome,
     family::Family,
-    globals,
     maps::{
         flow, node,
         traffic::{self, Direction},
@@ -41,42 +37,6 @@ use crate::{
         headers::{ETHERNET_LEN, ETHERTYPE},
     },
 };
-
-/// Redirects a packet that ingress forwards, if no netfilter hook sees forwarded packets.
-// VERIFIER: does not get the IP header's offset. The programs would be verified once for every
-// value that it can have.
-#[inline(always)]
-pub fn forward<F: Family>(skb: Skb, outcome: Outcome) -> Outcome {
-    if globals::redirects() && outcome.is_forwarded() && node::is_unfiltered() {
-        outcome.with_action(leave::<F>(skb))
-    } else {
-        outcome
-    }
-}
-
-/// Redirects the packet, or leaves it to the stack; returns tc's action.
-#[inline(never)]
-fn leave<F: Family>(skb: Skb) -> i32 {
-    let l3 = ETHERNET_LEN;
-    let Some(interface) = incoming::<F>(skb) else {
-        return PASS;
-    };
-    // SAFETY: numbers and arrays of them.
-    let mut route = unsafe { fib::zeroed::<bpf_fib_lookup>() };
-    route.ifindex = interface;
-    let Some(counted_down) = F::fib_parameters(skb, l3, &mut route) else {
-        return PASS;
-    };
-    if !is_routed(skb, &mut route) {
-        return PASS;
-    }
-    if F::store_hop(skb, l3, counted_down).is_err() {
-        return TC_ACT_SHOT;
-    }
-    // Sent by the next hop's IP address: the kernel resolves that address if it does not know it,
-    // and again when its neighbour entry is old.
-    fib::redirect(&route)
-}
 
 /// Returns the index of the interface that, for the stack, the packet comes in by; None if the
 /// packet may not be redirected past the stack.
@@ -164,7 +124,7 @@ fn translate_by<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
     };
     let entry = entry_of(&scratch.found, &scratch.entry, first);
     let outcome = match entry.kind {
-        FlowKind::REPLY => translate::send_on(entry, Counter::ReplyPassed),
+        FlowKind::REPLY => Outcome::pass(Counter::ReplyPassed),
         FlowKind::MASQUERADED_REPLY => translate::to_client::<F>(skb, packet, entry),
         _ => translate::to_backend::<F>(skb, packet, entry, Counter::ForwardedHit),
     };
@@ -200,7 +160,7 @@ fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
         return left;
     }
     let now = clock.now();
-    let path = offload::path(packet, entry, first != 0, now);
+    let path = offload::path(packet, entry, now);
     if path == Path::Stack {
         return left;
     }
@@ -217,7 +177,7 @@ fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
     }
     let is_reply = entry.kind != FlowKind::ORIGINAL;
     // Past the stack no reverse path filter sees the source, and a reply's key has no interface.
-    if is_reply && path == Path::Past && *bound == 0 {
+    if is_reply && *bound == 0 {
         skb.set_tag(offload::tag(entry));
         return left;
     }
@@ -253,7 +213,7 @@ fn send_past<F: Family>(skb: Skb, first: u32, counter: u32) -> u32 {
         }
         route.ifindex
     };
-    if path == Path::Past && !entry.offload.is_by(leaves_by) {
+    if !entry.offload.is_by(leaves_by) {
         // The route has changed, or the stack follows another one, as for a port of a bridge and
         // the bridge. The next time unit asks again.
         flow::note_asked::<F>(&packet.key, now);

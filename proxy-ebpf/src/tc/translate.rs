@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! Translates a packet as its flow's entry says. Called by the other modules of the packet path.
 
-use proxy_common::{Addr, Counter, FlowEntry, Port};
+use proxy_common::{Counter, FlowEntry, Port};
 
 use super::fragment;
 use crate::{
@@ -30,7 +30,7 @@ pub fn to_backend<F: Family>(
         skb.set_mark(skb.mark() | node::masquerade_mark());
     }
     traffic::count::<F>(skb, packet, entry, Direction::In);
-    send_on(entry, counter)
+    Outcome::pass(counter)
 }
 
 /// Ingress: sends a reply to the masquerade address on to the client. Egress puts the frontend's
@@ -44,7 +44,7 @@ pub fn to_client<F: Family>(
     if !destination::<F>(skb, packet, entry, packet.key.src_port) {
         return Outcome::drop(Counter::DroppedRewrite);
     }
-    send_on(entry, Counter::ReplyUnmasqueraded)
+    Outcome::pass(Counter::ReplyUnmasqueraded)
 }
 
 /// Ingress: gives an answer to a connection of the node, which had left with another source port,
@@ -65,17 +65,6 @@ pub fn to_node<F: Family>(
         return Outcome::drop(Counter::DroppedRewrite);
     }
     Outcome::pass(Counter::ReplyUnmasqueraded)
-}
-
-/// Ingress: returns the outcome of a packet that is sent on to its flow's other end; through the
-/// stack if the flow needs it.
-#[inline(always)]
-pub fn send_on<A: Addr>(entry: &FlowEntry<A>, counter: Counter) -> Outcome {
-    if entry.needs_stack() {
-        Outcome::pass(counter)
-    } else {
-        Outcome::forward(counter)
-    }
 }
 
 /// Egress: gives a reply the frontend's address as its source. `entry` is the reply entry.

@@ -105,15 +105,12 @@ fn forward<F: Family>(frame: Frame) -> Option<u32> {
     // XDP takes a packet only if the stack has let one of its direction pass lately, see
     // `proxy_common::flow::offload`. Otherwise tc sends the packet through the stack.
     let consent = consent(node::settings()?.flags, protocol, signals);
-    let is_free = consent == Consent::Free;
-    let is_recorded =
-        consent == Consent::ByRecord && entry.offload.is_fresh(protocol, entry.last_seen, now);
-    if !is_free && !is_recorded {
+    if consent != Consent::ByRecord || !entry.offload.is_fresh(protocol, entry.last_seen, now) {
         return None;
     }
     let hop = next_hop::of::<F>(frame, &packet, ends, now, &mut scratch.route)?;
     let comes_alike = !is_reply || entry.came_by == frame.interface();
-    if !(is_free || comes_alike && entry.offload.is_by(hop.egress)) {
+    if !comes_alike || !entry.offload.is_by(hop.egress) {
         return None;
     }
     if is_reply {

@@ -55,7 +55,6 @@ impl Node {
         };
         let mut datapath = Datapath::open(&options)?;
         let mut settings = Settings::EMPTY;
-        settings.flags |= Settings::UNFILTERED;
         if past {
             settings.flags |= Settings::MASQUERADE_ALL;
             (settings.internal_v4, settings.internal_v6) = (V4::address(OWN), V6::address(OWN));

@@ -52,14 +52,6 @@ const FAMILIES: [Family; 2] = [
     },
 ];
 
-/// Returns every table of legacy iptables, with its program.
-pub(super) fn legacy_tables() -> impl Iterator<Item = String> {
-    FAMILIES.iter().flat_map(|family| {
-        let tables = family.tables().into_iter();
-        tables.map(|table| format!("{} table {table}", family.program))
-    })
-}
-
 /// Returns the programs (`iptables-legacy`, `ip6tables-legacy`) whose chain FORWARD in this network
 /// namespace has the policy DROP.
 pub fn legacy_drops() -> io::Result<Vec<&'static str>> {

@@ -56,8 +56,8 @@ pub use maps::{
 };
 pub use namespaces::{PodNamespace, network_namespace, own_namespace_inode};
 pub use netfilter_hooks::{
-    ForwardHooks, UNACKNOWLEDGED, Unsuited, conntrack_misses_bridges, conntrack_unsuited,
-    forward_hooks, has_ipvs_services,
+    UNACKNOWLEDGED, Unsuited, conntrack_misses_bridges, conntrack_unsuited, has_ipvs_services,
+    tracks_forwarded,
 };
 pub use nft_own::{
     OwnRule, comments, end_translations, forward_chains, has_translations, keep_translations,

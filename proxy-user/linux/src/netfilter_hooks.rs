@@ -1,51 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which netfilter hooks get the packets that this network namespace forwards. Called by `agent`.
+//! Whether connection tracking gets the packets that this network namespace forwards, whether it
+//! suits connections past the stack, and whether IPVS is in use. Called by `agent`.
 
-use std::{collections::BTreeSet, fs, io};
+use std::{fs, io};
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::{
     answers::{is_one_of, text},
-    iptables::legacy_tables,
     netlink::{Connection, attribute, encode},
-    nftables::{BRIDGE, GENERIC, NETDEV, NftChain, all_chains},
+    nftables::GENERIC,
 };
 
-/// `NFNL_SUBSYS_HOOK`, `NFNL_MSG_HOOK_GET`: Linux 5.14, with CONFIG_NETFILTER_NETLINK_HOOK.
+/// `NFNL_SUBSYS_HOOK`, `NFNL_MSG_HOOK_GET`, with CONFIG_NETFILTER_NETLINK_HOOK.
 const GET_HOOKS: u16 = 12 << 8;
 /// Numbers from the kernel's `enum nfnl_hook_attributes`.
 const HOOK_NUMBER: u16 = 1;
 const FUNCTION: u16 = 4;
 const MODULE: u16 = 5;
 
-/// For each family, the numbers of the hooks that forwarded packets pass. Families: `NFPROTO_IPV4`,
-/// `NFPROTO_IPV6`, `NFPROTO_BRIDGE`. Hooks: prerouting, input, forward, output and postrouting are
-/// 0 to 4. A frame between two ports of the node's bridge passes 0, 2 and 4; a frame that the node
-/// routes from or to a port also passes 1 and 3.
-const HOOKS: [(u8, &[u32]); 3] = [(2, &[0, 2, 4]), (10, &[0, 2, 4]), (7, &[0, 1, 2, 3, 4])];
+const IPV4: u8 = 2;
+/// `NFPROTO_IPV4`, `NFPROTO_IPV6` and `NFPROTO_BRIDGE`.
+const FAMILIES: [u8; 3] = [IPV4, 10, 7];
+/// The number of the first hook of these families: connection tracking begins there.
+const PREROUTING: u32 = 0;
 
-/// What is registered at the netfilter hooks that forwarded packets pass.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct ForwardHooks {
-    /// Kernel functions or chains that get forwarded packets, each once.
-    pub users: BTreeSet<String>,
-    /// True if connection tracking is or may be among the users.
-    pub tracks: bool,
-}
-
-/// Returns the functions and chains that get forwarded packets in this network namespace. If the
-/// kernel cannot list hooks, returns everything that is known to use them: chains of nf_tables,
-/// tables of iptables, and IPVS.
-pub fn forward_hooks() -> io::Result<ForwardHooks> {
+/// Whether connection tracking gets packets that this network namespace forwards. True as well if
+/// the kernel cannot list hooks.
+pub fn tracks_forwarded() -> io::Result<bool> {
     match listed() {
-        Err(error) if is_unknown(&error) => guessed(),
-        listed => {
-            // The kernel lists hooks of one interface only if it is named.
-            let mut hooks = listed?;
-            hooks.users.extend(chains(is_of_interface)?);
-            Ok(hooks)
-        }
+        Err(error) if is_unknown(&error) => Ok(true),
+        listed => listed,
     }
 }
 
@@ -110,90 +95,30 @@ fn is_unknown(error: &io::Error) -> bool {
     )
 }
 
-fn listed() -> io::Result<ForwardHooks> {
+fn listed() -> io::Result<bool> {
     let connection = Connection::open(NETLINK_NETFILTER)?;
-    let mut hooks = ForwardHooks::default();
-    for (family, numbers) in HOOKS {
-        for number in numbers {
-            let attribute = encode(HOOK_NUMBER, &number.to_be_bytes());
-            let request = [&[family, 0, 0, 0], &*attribute].concat();
-            let asked = connection.list(GET_HOOKS, &request, |answer| {
-                if let Some(function) = answer.get(GENERIC..).and_then(function) {
-                    hooks.add(function);
-                }
-            });
-            match asked {
-                // A kernel without bridge filters, or without IPv6.
-                Err(error) if is_unknown(&error) && family != 2 => {}
-                asked => asked?,
-            }
+    let mut tracks = false;
+    for family in FAMILIES {
+        let attribute = encode(HOOK_NUMBER, &PREROUTING.to_be_bytes());
+        let request = [&[family, 0, 0, 0], &*attribute].concat();
+        let asked = connection.list(GET_HOOKS, &request, |answer| {
+            tracks |= answer.get(GENERIC..).is_some_and(is_conntrack);
+        });
+        match asked {
+            // A kernel without bridge filters, or without IPv6.
+            Err(error) if is_unknown(&error) && family != IPV4 => {}
+            asked => asked?,
         }
     }
-    Ok(hooks)
+    Ok(tracks)
 }
 
-/// Returns the function of a hook, with its module in brackets if it has one; None if it has no
-/// name.
-fn function(attributes: &[u8]) -> Option<String> {
-    let name = text(attribute(attributes, FUNCTION)?);
-    Some(match attribute(attributes, MODULE).map(text) {
-        Some(module) if !module.is_empty() => format!("{name} [{module}]"),
-        _ => name,
+/// Whether a hook's function is connection tracking's, by its own name or its module's.
+fn is_conntrack(attributes: &[u8]) -> bool {
+    let mut names = [FUNCTION, MODULE].into_iter();
+    names.any(|kind| {
+        attribute(attributes, kind).is_some_and(|name| text(name).contains("conntrack"))
     })
-}
-
-impl ForwardHooks {
-    /// Adds a hook's function. Those of br_netfilter are left out: they only hand bridged packets
-    /// to the hooks of IP.
-    fn add(&mut self, function: String) {
-        if function.starts_with("br_nf_") {
-            return;
-        }
-        self.tracks |= function.contains("conntrack");
-        self.users.insert(function);
-    }
-}
-
-fn guessed() -> io::Result<ForwardHooks> {
-    let mut users = chains(sees_forwarded)?;
-    users.extend(legacy_tables());
-    if has_ipvs_services() {
-        users.insert("IPVS".to_owned());
-    }
-    Ok(ForwardHooks {
-        // Any of the users may use connection tracking.
-        tracks: !users.is_empty(),
-        users,
-    })
-}
-
-/// Returns the chains of nf_tables that `counts` accepts, as nft spells them.
-fn chains(counts: impl Fn(&NftChain) -> bool) -> io::Result<BTreeSet<String>> {
-    // Portolan's own table counts as well: replies of the connections that it keeps translating
-    // need the stack.
-    let chains = all_chains()?;
-    let chains = chains.iter().filter(|chain| counts(chain));
-    Ok(chains
-        .map(|chain| format!("nftables chain {chain}"))
-        .collect())
-}
-
-/// Whether a chain is at the ingress or egress of one interface: behind tc's ingress, where packets
-/// past the stack do not come.
-fn is_of_interface(chain: &NftChain) -> bool {
-    /// `NF_INET_INGRESS`.
-    const INGRESS: u32 = 5;
-    chain
-        .hook
-        .is_some_and(|hook| chain.family == NETDEV || hook == INGRESS)
-}
-
-fn sees_forwarded(chain: &NftChain) -> bool {
-    const FORWARDED: [u32; 3] = [0, 2, 4];
-    is_of_interface(chain)
-        || chain
-            .hook
-            .is_some_and(|hook| chain.family == BRIDGE || FORWARDED.contains(&hook))
 }
 
 /// Whether IPVS has a service in this network namespace.
@@ -212,46 +137,18 @@ mod tests {
     use crate::netlink::tests::cut_off_anywhere;
 
     #[test]
-    fn a_netfilter_hook_is_parsed_with_its_module() {
-        let name = encode(FUNCTION, b"nf_nat_ipv4_pre_routing\0");
-        assert_eq!(function(&name).as_deref(), Some("nf_nat_ipv4_pre_routing"));
-        let both = [name, encode(MODULE, b"nf_nat\0")].concat();
-        let expected = "nf_nat_ipv4_pre_routing [nf_nat]";
-        assert_eq!(function(&both).as_deref(), Some(expected));
-        cut_off_anywhere(&both, |bytes| _ = function(bytes));
-    }
-
-    #[test]
-    fn br_netfilter_hooks_are_ignored_and_conntracks_are_recognised() {
-        let mut hooks = ForwardHooks::default();
-        hooks.add("br_nf_pre_routing [br_netfilter]".to_owned());
-        assert_eq!(hooks, ForwardHooks::default());
-        hooks.add("nft_do_chain_ipv4 [nf_tables]".to_owned());
-        assert!(!hooks.tracks && hooks.users.len() == 1);
-        hooks.add("ipv4_conntrack_in [nf_conntrack]".to_owned());
-        assert!(hooks.tracks);
-    }
-
-    #[test]
-    fn only_chains_at_hooks_of_forwarded_packets_are_considered() {
-        let chain = |family, hook| NftChain {
-            family,
-            hook,
-            ..NftChain::default()
-        };
-        for (family, hook, counts) in [
-            ("ip", Some(0), true),
-            ("inet", Some(2), true),
-            ("ip6", Some(4), true),
-            ("ip", Some(1), false),
-            ("ip", None, false),
-            (BRIDGE, Some(1), true),
-            (BRIDGE, None, false),
-            (NETDEV, Some(1), true),
-            ("inet", Some(5), true),
+    fn connection_tracking_is_known_by_a_hooks_function_or_module() {
+        for (name, module, is) in [
+            ("ipv4_conntrack_in", "", true),
+            ("nf_confirm", "nf_conntrack", true),
+            ("nft_do_chain_ipv4", "nf_tables", false),
+            ("br_nf_pre_routing", "br_netfilter", false),
         ] {
-            let sees = sees_forwarded(&chain(family, hook));
-            assert_eq!(sees, counts, "{family} {hook:?}");
+            let hook = [(FUNCTION, name), (MODULE, module)];
+            let hook = hook.map(|(kind, text)| encode(kind, format!("{text}\0").as_bytes()));
+            let hook = hook.concat();
+            assert_eq!(is_conntrack(&hook), is, "{name}");
+            cut_off_anywhere(&hook, |bytes| _ = is_conntrack(bytes));
         }
     }
 
@@ -277,8 +174,8 @@ mod tests {
 
     #[test]
     fn the_kernel_lists_hooks_chains_and_connections() {
-        _ = forward_hooks().expect("hooks");
-        _ = all_chains().expect("chains");
+        _ = tracks_forwarded().expect("hooks");
+        _ = crate::nft_chains().expect("chains");
         crate::tracked(drop).expect("connections");
     }
 }

@@ -6,15 +6,20 @@
 use std::{
     collections::{BTreeMap, HashSet},
     mem,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     os::fd::OwnedFd,
     path::Path,
+    thread,
     time::{Duration, Instant},
 };
 
 use datapath::maps::{FlowTable, family::Family, pins::map_path, tables::Table};
-use linux::{Mapping, PerCpu, Plain, get_pinned, monotonic};
-use proxy_common::{Counter, FlowKind, FlowState, Protocol, flow::coarse, maps, ports};
+use linux::{Mapping, PerCpu, Plain, get_pinned, monotonic, now};
+use proxy_common::{
+    Counter, FlowKind, FlowState, Protocol,
+    flow::{ClientInterface, Offload, coarse, offload::clock},
+    maps, ports,
+};
 
 use crate::{
     context::moved,
@@ -23,6 +28,8 @@ use crate::{
         Key, Life, Model,
         wire::{SCTP, Tuple},
     },
+    node,
+    services::Interface,
     subject::{Subject, socket},
 };
 
@@ -138,10 +145,36 @@ impl Subject {
         self.shift_flows(|last_seen| (last_seen + passed).min(present.max(last_seen)));
         self.held = Instant::now();
     }
+    /// Records in the entry of a packet that comes in at `at`, as egress does, that the packets
+    /// before it left towards `to`, and that replies came in from where their source is.
+    pub(crate) fn record(&self, at: Interface, tuple: Tuple, to: IpAddr) {
+        if to.is_ipv4() {
+            record(&self.v4.flows, at, tuple, to);
+        } else {
+            record(&self.v6.flows, at, tuple, to);
+        }
+    }
     /// Changes the times in every flow's entries by `to`.
     fn shift_flows(&self, to: impl Fn(u64) -> u64) {
         shift(&self.v4.flows, &to);
         shift(&self.v6.flows, &to);
+    }
+}
+
+fn record<A: Family>(flows: &FlowTable<A>, at: Interface, tuple: Tuple, to: IpAddr) {
+    const MARGIN: Duration = Duration::from_millis(50);
+    // A datagram's record is fresh until its unit of time ends: the program must run before that.
+    while clock(now()) != clock(now() + MARGIN.as_nanos() as u64) {
+        thread::sleep(MARGIN / 10);
+    }
+    let client = ClientInterface::of_pod(Key::new(at, tuple).interface);
+    let key = node::key::<A>(tuple);
+    for key in [key.behind(client), key] {
+        if let Some(mut entry) = flows.lookup(&key).expect("readable") {
+            entry.came_by = Interface::towards(tuple.src.ip()).index();
+            entry.offload = Offload::new(Interface::towards(to).index(), now());
+            flows.update(&key, &entry).expect("stored");
+        }
     }
 }
 

@@ -86,8 +86,7 @@ impl Subject {
             return;
         }
         let mut settings = Settings::EMPTY;
-        // A test run ends before the stack, so it cannot show what netfilter would do there.
-        settings.flags = Settings::UNFILTERED | wanted.flags;
+        settings.flags = wanted.flags;
         settings.masquerade_ports = PortRanges([wanted.ports.0, wanted.ports.1, 0, 0]);
         settings.internal_v4 = V4::of_ip(services::node(false)).expect("IPv4");
         settings.internal_v6 = V6::of_ip(services::node(true)).expect("IPv6");
@@ -124,17 +123,19 @@ pub(crate) fn routes(v6: bool) -> String {
     script + &format!("route add default via {router} dev {uplink}\n")
 }
 
+/// Returns the key of a tuple, without an interface.
+pub(crate) fn key<A: Family>(Tuple { protocol, src, dst }: Tuple) -> FlowKey<A> {
+    let address = |at: SocketAddr| A::of_ip(at.ip()).expect("of the family");
+    let [from, to] = [src, dst].map(|at| Port::from_host(at.port()));
+    FlowKey::new(address(src), from, address(dst), to, Protocol(protocol))
+}
+
 /// Returns the slot of a reply tuple in the map `direct`.
 pub(crate) fn direct(reply: Tuple) -> u32 {
-    fn slot<A: Family>(Tuple { protocol, src, dst }: Tuple) -> u32 {
-        let address = |at: SocketAddr| A::of_ip(at.ip()).expect("of the family");
-        let [from, to] = [src, dst].map(|at| Port::from_host(at.port()));
-        let key = FlowKey::new(address(src), from, address(dst), to, Protocol(protocol));
-        key.fingerprint().0
-    }
-    if reply.src.is_ipv4() {
-        slot::<V4>(reply)
+    let (slot, _) = if reply.src.is_ipv4() {
+        key::<V4>(reply).fingerprint()
     } else {
-        slot::<V6>(reply)
-    }
+        key::<V6>(reply).fingerprint()
+    };
+    slot
 }

@@ -15,7 +15,7 @@ use datapath::{
 };
 use linux::{Plain, TestRun, get_pinned, interfaces::PodLink};
 use proxy_common::{
-    Counter, FlowEntry, FlowKey, FlowKind, Settings, V4, V6,
+    Counter, FlowEntry, FlowKind, Settings, V4, V6,
     maps::{self, interface},
     masquerade::Marks,
     service::FragmentKey,
@@ -116,11 +116,9 @@ impl World {
         }
         world
     }
-    /// Stores the settings of a node with pod ranges, changed by `change`. No netfilter hook sees
-    /// forwarded packets there: a test run cannot show what a stack does.
+    /// Stores the settings of a node with pod ranges, changed by `change`.
     pub(crate) fn configure(&mut self, change: impl FnOnce(&mut Settings)) {
         let mut settings = Settings::EMPTY;
-        settings.flags |= Settings::UNFILTERED;
         let pods = ["10.40.0.0/16", "fd00:40::/48"].map(|range| range.parse().expect("a range"));
         set_pods(&mut settings, &pods);
         settings.internal_v4 = V4::of_ip(IPV4.node).expect("IPv4");
@@ -269,15 +267,15 @@ impl World {
         let epoch = EPOCH.fetch_add(1, Ordering::Relaxed);
         self.store(maps::ROUTE_EPOCH, 0, epoch);
     }
-    /// Changes every entry of IPv4. `is_torn`: so that it looks half written.
-    pub(crate) fn change_flows(
+    /// Changes every entry of a family. `is_torn`: so that it looks half written.
+    pub(crate) fn change_flows<A: Family>(
         &self,
         is_torn: bool,
-        change: impl Fn(&FlowKey<V4>, &mut FlowEntry<V4>),
+        change: impl Fn(&mut FlowEntry<A>),
     ) {
-        let table = self.flow_table();
+        let table = flow_table::<A>(&self.options().pin_dir).expect("a flow table");
         for (key, mut entry) in entries(&table).expect("entries") {
-            change(&key, &mut entry);
+            change(&mut entry);
             let mut sealed = entry.sealed(&key);
             sealed.check ^= u32::from(is_torn) << 1;
             table.update(&key, &sealed).expect("an entry");

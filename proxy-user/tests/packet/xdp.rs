@@ -53,6 +53,8 @@ impl Open {
         let back = open.node.egress(&back.packet, 0, OUTSIDE);
         assert_eq!(back.dst(), open.client);
         open.by_tc(&open.question(b""));
+        open.node.record(FlowKind::ORIGINAL, INSIDE, 0);
+        open.node.record(FlowKind::MASQUERADED_REPLY, OUTSIDE, 0);
         open
     }
     /// A packet of the client.
@@ -143,7 +145,7 @@ fn xdp_translates_and_counts_packets_between_two_uplinks(#[values(*IPV4, *IPV6)]
     for (packet, uplink) in [(open.question(b""), OUTSIDE), (open.answer(b""), INSIDE)] {
         // As if no packet had come for two seconds.
         let age = |entry: &mut FlowEntry<V4>| entry.last_seen -= 2_000_000_000;
-        node.world.change_flows(false, |_, entry| age(entry));
+        node.world.change_flows(false, age);
         let old = last_seen();
         open.taken(&packet, uplink);
         assert!(last_seen() >= old.map(|old| old + 1_000_000_000));
@@ -161,6 +163,7 @@ fn without_xdp_tx_packets_are_redirected_to_the_interface_they_came_in_by() {
     };
     open.permit(OUTSIDE, abilities);
     open.node.world.change_routes();
+    open.node.record(FlowKind::ORIGINAL, OUTSIDE, 0);
     let there = open.taken(&open.question(b""), OUTSIDE);
     assert_eq!((there.verdict, there.src()), (REDIRECT, open.source));
 }
@@ -213,7 +216,7 @@ fn xdp_passes_packets_with_unfit_flow_entries_to_tc(
     open.taken(&question, OUTSIDE);
     open.taken(&answer, INSIDE);
     let world = &open.node.world;
-    world.change_flows(is_torn, |_, entry| change(entry));
+    world.change_flows(is_torn, change);
     open.left(&question, OUTSIDE);
     open.left(&answer, INSIDE);
 }

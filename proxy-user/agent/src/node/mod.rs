@@ -148,7 +148,7 @@ impl Node {
         self.forward.others_masquerade != before
     }
 
-    /// With `forwarding: auto`, checks when due whether netfilter judges forwarded packets; true if
+    /// With `forwarding: auto`, checks when due whether conntrack judges forwarded packets; true if
     /// flags of the settings have changed for that.
     fn look_at_stack(&mut self, shared: &Shared) -> bool {
         if !shared.options.redirects {

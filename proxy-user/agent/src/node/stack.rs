@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! With `forwarding: auto`, finds out whether netfilter hooks judge forwarded packets. If none
-//! does, packets bypass the stack from a connection's first packet on. If conntrack tracks
-//! forwarded packets and is not liberal about TCP sequence numbers, TCP takes the stack.
+//! With `forwarding: auto`, finds out whether conntrack tracks forwarded packets. If it does and is
+//! not liberal about TCP sequence numbers, TCP takes the stack.
 
 use std::{io, time::Duration};
 
 use control::{causes::chain, object::Warning};
-use linux::{ForwardHooks, Unsuited, conntrack_unsuited, forward_hooks};
+use linux::{Unsuited, conntrack_unsuited, tracks_forwarded};
 use proxy_common::Settings;
 use tokio::time::Instant;
 
-/// How often to look at the hooks: the kernel does not say when one is registered. Records that let
-/// packets bypass the stack live 13 s, so a new rule holds within 20 s.
+/// How often to look at the hooks: the kernel does not say when one is registered.
 const EVERY: Duration = Duration::from_secs(5);
 
 /// The result of the last look at the netfilter hooks.
@@ -31,16 +29,15 @@ impl Stack {
             return None;
         }
         self.looked_at = Some(now);
-        let (flags, warning) = judge(&forward_hooks(), conntrack_unsuited());
+        let (flags, warning) = judge(&tracks_forwarded(), conntrack_unsuited());
         self.flags = flags;
         Some(Vec::from_iter(warning))
     }
 }
 
-fn judge(hooks: &io::Result<ForwardHooks>, unsuited: Option<Unsuited>) -> (u32, Option<Warning>) {
-    let (object, reason) = match (hooks, unsuited) {
-        (Ok(hooks), _) if hooks.users.is_empty() => return (Settings::UNFILTERED, None),
-        (Ok(hooks), Some(one)) if hooks.tracks => (
+fn judge(tracks: &io::Result<bool>, unsuited: Option<Unsuited>) -> (u32, Option<Warning>) {
+    let (object, reason) = match (tracks, unsuited) {
+        (Ok(true), Some(one)) => (
             one.name,
             format!(
                 "it is {}, and connection tracking sees forwarded packets: TCP takes the node's stack, forwarding: auto speeds up UDP only; set it to {} at least, as `portolan init` does",
@@ -64,13 +61,6 @@ fn judge(hooks: &io::Result<ForwardHooks>, unsuited: Option<Unsuited>) -> (u32, 
 mod tests {
     use super::*;
 
-    fn hooks(users: &[&str], tracks: bool) -> io::Result<ForwardHooks> {
-        Ok(ForwardHooks {
-            users: users.iter().map(|user| (*user).to_owned()).collect(),
-            tracks,
-        })
-    }
-
     const SHORT: Unsuited = Unsuited {
         name: "net.netfilter.nf_conntrack_tcp_timeout_unacknowledged",
         value: 300,
@@ -78,17 +68,10 @@ mod tests {
     };
 
     #[test]
-    fn without_netfilter_hooks_packets_are_unfiltered() {
-        let (flags, warning) = judge(&hooks(&[], false), Some(SHORT));
-        assert_eq!((flags, warning), (Settings::UNFILTERED, None));
-    }
-
-    #[test]
     fn tcp_stays_with_the_stack_if_a_conntrack_timeout_is_too_short() {
-        let chain = ["nft_do_chain_ipv4"];
-        assert_eq!(judge(&hooks(&chain, false), Some(SHORT)), (0, None));
-        assert_eq!(judge(&hooks(&chain, true), None), (0, None));
-        let (flags, warning) = judge(&hooks(&chain, true), Some(SHORT));
+        assert_eq!(judge(&Ok(false), Some(SHORT)), (0, None));
+        assert_eq!(judge(&Ok(true), None), (0, None));
+        let (flags, warning) = judge(&Ok(true), Some(SHORT));
         assert_eq!(flags, Settings::TCP_BY_STACK);
         let warning = warning.expect("it is said");
         assert_eq!(warning.object, SHORT.name);

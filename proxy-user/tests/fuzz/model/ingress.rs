@@ -71,18 +71,18 @@ impl Model {
         }
         if let Some(key) = self.masqueraded.get(&tuple).copied() {
             let client = self.flows[&key].source;
-            if self.is_past {
+            if self.is_bound(case.given.interface, key, &tuple) {
                 self.note_answer(key, headers, case.given.frame);
             }
             return self.translated(case, tuple.src, client, Counter::ReplyUnmasqueraded);
         }
         if let Some(key) = self.replies.get(&tuple).copied() {
-            if self.is_past {
+            if self.is_bound(case.given.interface, key, &tuple) {
                 self.backend_sent(key, headers);
-                return case.unchanged(&[Counter::ReplyPassed]);
             }
             // Egress translates the reply. Ingress may skip the lookup and count Untouched.
-            return case.unchanged(&[Counter::ReplyPassed, Counter::Untouched]);
+            let counters = [Counter::ReplyPassed, Counter::Untouched];
+            return case.unchanged(&counters[..if self.is_past { 1 } else { 2 }]);
         }
         if self.untouched.contains_key(&tuple) {
             self.touch_untouched(tuple, |held| held.is_established |= held.is_repeated);

@@ -33,7 +33,6 @@ use crate::{
 };
 pub(crate) use flows::{Flow, Key};
 pub(crate) use life::Life;
-pub(crate) use past::Exit;
 use wire::{Headers, Tuple};
 
 /// The bit of the packet mark that asks egress to masquerade.

@@ -1,176 +1,139 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Judges packets that leave past the kernel's network stack: see "From a packet to a packet" in
-//! ARCHITECTURE.md. Such a packet must be as if the stack had forwarded it between ingress and
-//! egress, with a hop limit lower by one.
+//! ARCHITECTURE.md. Such a packet must be as if ingress, the stack and egress had forwarded it.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use proxy_common::Counter;
 
 use super::{
-    Case, Flow, Given, Key, MARK, Model, NEXT, REDIRECT, Seen,
+    Case, Flow, Given, Key, Model, REDIRECT, Seen,
     wire::{self, ACK, FIN, Fragment, Headers, RST, SYN, TCP, Tuple, UDP},
 };
-use crate::services::{self, Interface, is_node};
+use crate::{
+    run::STEP,
+    services::{self, Interface, is_node},
+};
 
 /// A reply need not be recorded if its acknowledgement is at most so many bytes from that of the
 /// last recorded reply.
 const FAR: i32 = 1 << 20;
 
-/// Where a packet goes after ingress.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Exit {
-    /// To the network stack, unless it is dropped or answered.
-    Stack,
-    /// Past the stack to the egress program of its outgoing interface.
-    Egress,
-    /// Out of the node without egress, because ingress has translated both ends.
-    Out,
+/// How a packet leaves past the stack.
+struct Way {
+    headers: Headers,
+    /// Its new source and destination.
+    ends: (SocketAddr, SocketAddr),
+    counter: Counter,
+    /// The packet as ingress would send it through the stack.
+    inside: Seen,
 }
 
 impl Model {
     /// Judges what ingress did with a packet on a node where packets may leave past the stack.
-    pub(crate) fn ingress_past(&mut self, given: &Given<'_>, seen: &Seen) -> Result<Exit, String> {
-        let is_answer = matches!(
-            seen.counter,
-            Counter::EchoAnswered
-                | Counter::RejectedUnserved
-                | Counter::RejectedNoEndpoint
-                | Counter::RejectedUnknownFlow
-        );
-        let headers = wire::read(given.frame).filter(|_| !is_answer);
-        let Some(headers) = headers else {
+    /// Returns true if this one did.
+    pub(crate) fn ingress_past(&mut self, given: &Given<'_>, seen: &Seen) -> Result<bool, String> {
+        let Some(way) = self.way(given) else {
             self.ingress(given, seen)?;
-            return Ok(Exit::Stack);
+            return Ok(false);
         };
-        let case = Case::new(given, headers, seen);
-        let is_routine = self
-            .masqueraded
-            .get(&headers.tuple)
-            .is_some_and(|key| self.is_routine(&self.flows[key], &headers));
-        if seen.verdict != REDIRECT {
+        if (seen.verdict, seen.counter) != (REDIRECT, way.counter) {
             self.ingress(given, seen)?;
-            if seen.verdict == NEXT && self.must_leave(&case) {
+            if seen.counter == way.inside.counter {
                 fail!("it must leave past the stack");
             }
-            return Ok(Exit::Stack);
+            // Its flow has ended, and another one begins.
+            return Ok(false);
         }
-        let (back, is_handed) = as_before(given.frame, &headers, &seen.frame)?;
-        let back = Seen::passed(back, seen.mark, seen.counter);
-        let case = Case::new(given, headers, &back);
-        let to = case.went()?.dst.ip();
-        if !may_leave(given, &headers, to) {
-            fail!("it must not leave past the stack");
-        }
-        let at_once = self.at_once(&case, is_routine)?;
-        let is_whole = at_once || is_forwarded(seen.counter) && seen.mark & MARK == 0;
-        if is_handed != (is_whole && to == services::pod(Interface::PodA, to.is_ipv6())) {
+        let (back, is_handed) = as_before(given.frame, &way.headers, &seen.frame)?;
+        let to = way.ends.1.ip();
+        if is_handed != (to == services::pod(Interface::PodA, to.is_ipv6())) {
             fail!("handed to a pod's link: {is_handed}");
         }
-        if !at_once {
-            self.ingress(given, &back)?;
-            if self.needs_stack(&case) {
-                fail!("the stack must judge its ends");
-            }
-            if self.knows_both(&case, to, is_routine) && !is_whole {
-                fail!("it must get both of its ends");
-            }
-        }
-        Ok(if at_once { Exit::Out } else { Exit::Egress })
-    }
-
-    /// Judges a packet of which ingress has translated both source and destination: the result must
-    /// be that of ingress and egress. Returns false if ingress has not translated both.
-    fn at_once(&mut self, case: &Case<'_>, is_routine: bool) -> Result<bool, String> {
-        let (given, seen) = (case.given, case.seen);
-        let own = case.key();
-        let tuple = own.tuple;
-        if seen.counter == Counter::ReplyTranslated {
-            let (key, passed) = match self.masqueraded.get(&tuple) {
-                Some(key) if !is_routine => {
-                    fail!("what it changes of {key:?} is not accounted");
-                }
-                Some(key) => {
-                    let frame = case.with_ends(tuple.src, self.flows[key].source);
-                    let counter = Counter::ReplyUnmasqueraded;
-                    (*key, Seen::passed(frame, given.mark, counter))
-                }
-                None => {
-                    let key = self.replies.get(&tuple).ok_or("it is no reply")?;
-                    let frame = given.frame.to_vec();
-                    (*key, Seen::passed(frame, given.mark, Counter::ReplyPassed))
-                }
-            };
-            self.ingress(given, &passed)?;
-            let (frontend, client) = (key.tuple.dst, key.tuple.src);
-            let leaves_by = Interface::towards(client.ip());
-            if needs_stack(&self.flows[&key], key) || !key.is_behind(leaves_by) {
-                fail!("it must not get both of its ends");
-            }
-            case.leaves((frontend, client), given.mark, Counter::ReplyTranslated)?;
-            return Ok(true);
-        }
-        let known = self.flows.get(&own).filter(|flow| flow.is_masqueraded);
-        let Some((flow, masquerade)) = known.and_then(|flow| Some((flow, flow.masquerade?))) else {
-            return Ok(false);
-        };
-        if seen.counter != Counter::ForwardedHit || seen.mark & MARK != 0 {
-            return Ok(false);
-        }
-        let backend = flow.backend;
-        let is_odd = needs_stack(flow, own);
-        let frame = case.with_ends(flow.source, backend);
-        let passed = Seen::passed(frame, given.mark | MARK, Counter::ForwardedHit);
-        self.ingress(given, &passed)?;
-        if is_odd {
-            fail!("the stack must judge its ends");
-        }
-        case.leaves((masquerade, backend), given.mark, Counter::ForwardedHit)?;
+        self.ingress(given, &way.inside)?;
+        let back = Seen::passed(back, seen.mark, seen.counter);
+        let case = Case::new(given, way.headers, &back);
+        case.leaves(way.ends, given.mark, way.counter)?;
         Ok(true)
     }
 
-    /// Returns true if ingress should have redirected a packet that it passed to the stack.
-    fn must_leave(&self, case: &Case<'_>) -> bool {
-        let counter = case.seen.counter;
-        let is_reply = matches!(counter, Counter::ReplyPassed | Counter::ReplyUnmasqueraded);
-        // The model does not find the flow of an ICMP error here, so it allows both.
-        if case.icmp_type().is_some() || !is_reply && !is_forwarded(counter) {
-            return false;
-        }
-        let may = |to: Tuple| may_leave(case.given, &case.headers, to.dst.ip());
-        case.went().is_ok_and(may) && !self.needs_stack(case)
-    }
-
-    /// Returns true if packets of this packet's flow must go to the stack.
-    fn needs_stack(&self, case: &Case<'_>) -> bool {
-        let found = self.flow_of(case);
-        found.is_some_and(|(key, flow)| needs_stack(flow, key))
-    }
-
-    fn flow_of(&self, case: &Case<'_>) -> Option<(Key, &Flow)> {
-        let own = case.key();
-        let known = self.flows.contains_key(&own).then_some(own);
-        let key = known.or_else(|| self.holder(&own.tuple))?;
-        Some((key, self.flows.get(&key)?))
-    }
-
-    /// Returns true if ingress knew both new ends of a packet, so that it needs no egress.
-    fn knows_both(&self, case: &Case<'_>, to: IpAddr, is_routine: bool) -> bool {
-        let found = self.flow_of(case).filter(|_| case.icmp_type().is_none());
-        let Some((key, flow)) = found else {
-            return false;
+    /// Returns how a packet leaves past the stack; None if it takes the stack.
+    fn way(&self, given: &Given<'_>) -> Option<Way> {
+        let headers = wire::read(given.frame)?;
+        let tuple = headers.tuple;
+        let (key, to) = self.passed(given.interface, tuple)?;
+        let flow = &self.flows[&key];
+        let goes_on = match tuple.protocol {
+            TCP => headers.flags & (SYN | FIN | RST) == 0,
+            protocol => protocol == UDP,
         };
-        let tuple = case.headers.tuple;
-        if key.tuple == tuple {
-            return !flow.is_masqueraded || flow.masquerade.is_some();
+        if !goes_on || !may_leave(given, &headers, to) || needs_stack(flow, key) {
+            return None;
         }
-        let is_masqueraded = self.masqueraded.contains_key(&tuple);
-        key.is_behind(Interface::towards(to))
-            && if is_masqueraded {
-                is_routine
-            } else {
-                !flow.is_masqueraded
+        let with_ends = |src, dst| wire::with_ends(given.frame, &headers, src, dst);
+        let (ends, counter, inside) = if key == Key::new(given.interface, tuple) {
+            let is_open = flow.life.answered && (flow.life.acknowledged || tuple.protocol == UDP);
+            let is_known = !flow.is_masqueraded || flow.masquerade.is_some();
+            if !is_open || !is_known || !self.is_fresh(flow.last_seen) {
+                return None;
             }
+            let ends = (flow.masquerade.unwrap_or(flow.source), flow.backend);
+            let (frame, counter) = (with_ends(flow.source, flow.backend), Counter::ForwardedHit);
+            let inside = Seen::passed(frame, given.mark | flow.mark(), counter);
+            (ends, counter, inside)
+        } else {
+            let is_masqueraded = self.masqueraded.contains_key(&tuple);
+            let is_known = if is_masqueraded {
+                self.is_routine(flow, &headers)
+            } else {
+                !flow.is_masqueraded && flow.reply_noted.is_some_and(|at| self.is_fresh(at))
+            };
+            if !is_known
+                || !self.is_bound(given.interface, key, &tuple)
+                || !key.is_behind(Interface::towards(to))
+            {
+                return None;
+            }
+            let (frame, counter) = match is_masqueraded {
+                true => (
+                    with_ends(tuple.src, flow.source),
+                    Counter::ReplyUnmasqueraded,
+                ),
+                false => (given.frame.to_vec(), Counter::ReplyPassed),
+            };
+            let inside = Seen::passed(frame, given.mark, counter);
+            let ends = (key.tuple.dst, key.tuple.src);
+            (ends, Counter::ReplyTranslated, inside)
+        };
+        Some(Way {
+            headers,
+            ends,
+            counter,
+            inside,
+        })
+    }
+
+    /// Returns the flow of an incoming packet if the stack has let a packet of its direction pass,
+    /// and where such packets go.
+    pub(crate) fn passed(&self, at: Interface, tuple: Tuple) -> Option<(Key, IpAddr)> {
+        let own = Key::new(at, tuple);
+        if let Some(flow) = self.flows.get(&own) {
+            return Some((own, flow.backend.ip()));
+        }
+        let replied = self.masqueraded.get(&tuple);
+        let key = *replied.or_else(|| self.replies.get(&tuple))?;
+        self.flows[&key].reply_noted?;
+        Some((key, key.tuple.src.ip()))
+    }
+    /// Returns true if a reply comes in as one that the stack has let pass.
+    pub(super) fn is_bound(&self, at: Interface, key: Key, reply: &Tuple) -> bool {
+        self.is_past
+            && self.flows[&key].reply_noted.is_some()
+            && at == Interface::towards(reply.src.ip())
+    }
+    /// Returns true if a packet that was recorded then still speaks for those that follow.
+    pub(super) fn is_fresh(&self, noted: u64) -> bool {
+        noted > 0 && self.now - noted <= STEP
     }
 
     /// Returns true if a reply to a masqueraded flow need not be recorded, because a similar one
@@ -203,16 +166,6 @@ impl Model {
             flow.answer_noted = Some((now, number));
         }
     }
-}
-
-fn is_forwarded(counter: Counter) -> bool {
-    matches!(
-        counter,
-        Counter::ForwardedNew
-            | Counter::ForwardedHit
-            | Counter::ForwardedElsewhere
-            | Counter::ForwardedMidStream
-    )
 }
 
 /// Returns true if client or backend of a flow is the node itself, so that the stack must handle

@@ -43,9 +43,14 @@ impl Model {
             && Interface::towards(dst.ip()) == Interface::Uplink
             && !needs_stack(flow, key)
             && if is_reply {
-                !is_due || flow.life.is_settled(tuple.protocol)
+                let noted = flow.answer_noted;
+                self.is_bound(given.interface, key, &tuple)
+                    && noted.is_none_or(|(at, _)| self.is_fresh(at))
+                    && (!is_due || flow.life.is_settled(tuple.protocol))
             } else {
-                flow.life.is_established() && (tuple.protocol != UDP || self.serves_still(flow))
+                self.is_fresh(flow.last_seen)
+                    && flow.life.is_established()
+                    && (tuple.protocol != UDP || self.serves_still(flow))
             };
         if !may_be_taken {
             fail!("it must not be taken: {:?}", flow.life);

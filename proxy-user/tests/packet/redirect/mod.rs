@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `forwarding: auto`: packets that leave at ingress by the kernel's routes, and packets that are
-//! passed to the stack. That flows with an end at the node must take the stack stands in
+//! `forwarding: auto`: packets of open connections that leave at ingress, and those that are passed
+//! to the stack. That flows with an end at the node must take the stack stands in
 //! tests/fuzz/cases/past.txt. From which other addresses the stack forwards nothing stands in
 //! `proxy-common/src/addr.rs`.
 
 mod between_pods;
 mod offload;
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr},
+};
 
 use linux::interfaces::PodLink;
-use proxy_common::{Counter, maps::interface};
+use proxy_common::{Counter, FlowKind, maps::interface};
 use rstest::rstest;
 
 use crate::{
-    node::{INSIDE, Node, OUTSIDE},
+    node::{INSIDE, Node},
     packets::{Tcp, at, hops, tcp, with_hops},
     service::{Addresses, IPV4, IPV6},
     world::{NEXT, REDIRECT},
@@ -39,9 +42,9 @@ fn link(address: IpAddr, interface: u32, last: u8) -> PodLink {
 const MTU: u32 = 1400;
 
 /// A segment of the client to the service; `length` is that of the packet.
-fn segment(node: &Node, flags: Tcp, length: u32) -> Vec<u8> {
+fn segment(node: &Node, length: u32) -> Vec<u8> {
     let payload = vec![0; (length - headers(node)) as usize];
-    tcp(node.client(), node.service(), flags, &payload)
+    tcp(node.client(), node.service(), Tcp::Ack, &payload)
 }
 
 /// The length of the IP and TCP headers.
@@ -49,32 +52,41 @@ fn headers(node: &Node) -> u32 {
     if node.addresses.is_v6() { 60 } else { 40 }
 }
 
-/// The frame gets the link-layer addresses of the pod and the node, without a neighbour lookup.
-#[rstest]
-fn packets_to_a_known_pod_are_redirected_to_its_link_without_a_route(
-    #[values(*IPV4, *IPV6)] a: Addresses,
-) {
-    let mut node = node(a);
-    node.ip("neigh del BACKEND dev inside\nroute del BACKEND dev inside\n");
-    let link = link(a.backend, INSIDE, 9);
-    node.world.set_pods(&[link]);
-    for (length, verdict) in [(MTU, REDIRECT), (MTU + 1, NEXT)] {
-        for flags in [Tcp::Syn, Tcp::Ack] {
-            let there = node.ingress(&segment(&node, flags, length), INSIDE);
-            assert_eq!(there.verdict, verdict, "{length} bytes");
-            assert_eq!(there.dst(), node.backend());
-            if verdict == REDIRECT {
-                assert_eq!(hops(&there.packet), 63);
-                assert_eq!(there.packet[..12], [link.destination, link.source].concat());
-            }
-        }
+/// Sends a segment of a client's connection, a reply also through egress if the stack gets it;
+/// returns ingress's verdict.
+fn send(node: &Node, client: SocketAddr, there: bool, flags: Tcp) -> u32 {
+    let (from, to) = match there {
+        true => (client, node.service()),
+        false => (node.backend(), client),
+    };
+    let inside = node.ingress(&tcp(from, to, flags, b""), INSIDE);
+    if !there && inside.verdict == NEXT {
+        let out = node.egress(&inside.packet, 0, INSIDE);
+        assert_eq!(out.counter, Counter::ReplyTranslated);
+    }
+    inside.verdict
+}
+
+/// Begins a client's connection to the service, and acknowledges the answer.
+fn establish(node: &Node, client: SocketAddr) {
+    for (there, flags) in [(true, Tcp::Syn), (false, Tcp::SynAck), (true, Tcp::Ack)] {
+        assert_eq!(send(node, client, there, flags), NEXT, "no record yet");
     }
 }
 
-/// Whatever becomes of it then, the packet is translated.
+/// Does the same, and records that the stack has let packets of both directions pass.
+fn open(node: &Node, client: SocketAddr) {
+    establish(node, client);
+    for kind in [FlowKind::ORIGINAL, FlowKind::REPLY] {
+        node.record(kind, INSIDE, 0);
+    }
+}
+
+/// Whatever becomes of it then, the packet is translated. To a known pod no neighbour is looked up;
+/// that the frame gets the addresses of the pod's link stands in tests/fuzz.
 #[rstest]
 fn packets_that_need_the_stack_are_not_redirected(#[values(*IPV4, *IPV6)] a: Addresses) {
-    type Prepare = fn(&Node);
+    type Prepare = fn(&mut Node);
     let as_it_is: Prepare = |_| {};
     let unresolved: Prepare = |node| node.ip("neigh del BACKEND dev inside\n");
     let without_link_layer: Prepare = |node| {
@@ -83,6 +95,11 @@ fn packets_that_need_the_stack_are_not_redirected(#[values(*IPV4, *IPV6)] a: Add
         node.world.set_interface(INSIDE, bits);
     };
     let without_route: Prepare = |node| node.ip("route del BACKEND dev inside\n");
+    let known_pod: Prepare = |node| {
+        node.ip("neigh del BACKEND dev inside\nroute del BACKEND dev inside\n");
+        let link = link(node.addresses.backend, INSIDE, 9);
+        node.world.set_pods(&[link]);
+    };
     for (what, prepare, length, segments, hop_limit, verdict) in [
         ("it fits", as_it_is, MTU, 0, 64, REDIRECT),
         ("its segments fit", as_it_is, 3000, MTU, 64, REDIRECT),
@@ -93,13 +110,16 @@ fn packets_that_need_the_stack_are_not_redirected(#[values(*IPV4, *IPV6)] a: Add
         ("segments too large", as_it_is, 3000, MTU + 1, 64, NEXT),
         ("no link layer", without_link_layer, 100, 0, 64, NEXT),
         ("no route", without_route, 100, 0, 64, NEXT),
+        ("it fits the pod's link", known_pod, MTU, 0, 64, REDIRECT),
+        ("too large for the link", known_pod, MTU + 1, 0, 64, NEXT),
     ] {
-        let node = node(a);
-        prepare(&node);
-        let packet = with_hops(&segment(&node, Tcp::Syn, length), hop_limit);
+        let mut node = node(a);
+        open(&node, node.client());
+        prepare(&mut node);
+        let packet = with_hops(&segment(&node, length), hop_limit);
         let payload = segments.saturating_sub(headers(&node));
         let outcome = node.ingress_by(&packet, INSIDE, payload);
-        let fate = (verdict, Counter::ForwardedNew);
+        let fate = (verdict, Counter::ForwardedHit);
         assert_eq!(outcome.fate(), fate, "{what}");
         assert_eq!(outcome.dst(), node.backend(), "{what}");
         let passed = u8::from(verdict == REDIRECT);
@@ -125,9 +145,9 @@ fn packets_from_an_address_that_no_host_has_take_the_stack(
         (nobody, NEXT, Counter::ReplyPassed),
     ] {
         let (client, backend) = (at(source, 40_000), node.backend());
-        let first = node.ingress(&tcp(client, node.service(), Tcp::Syn, b""), INSIDE);
-        assert_eq!((first.verdict, first.dst()), (verdict, backend));
-        let answer = node.ingress(&tcp(backend, client, Tcp::SynAck, b""), INSIDE);
+        open(&node, client);
+        assert_eq!(send(&node, client, true, Tcp::Ack), verdict);
+        let answer = node.ingress(&tcp(backend, client, Tcp::Ack, b""), INSIDE);
         assert_eq!(answer.fate(), (verdict, reply));
     }
 }
@@ -139,8 +159,9 @@ fn a_bridged_pods_frames_to_any_link_layer_address_are_redirected() {
     let node = node(*IPV4);
     let verdict = |packet: &[u8]| node.ingress(packet, INSIDE).verdict;
     // A flow begins only by a frame to the node.
-    assert_eq!(verdict(&segment(&node, Tcp::Syn, 100)), REDIRECT);
-    let mut packet = segment(&node, Tcp::Ack, 100);
+    open(&node, node.client());
+    let mut packet = segment(&node, 100);
+    assert_eq!(verdict(&packet), REDIRECT);
     packet[5] ^= 0xf0;
     let port = interface::REDIRECTS | interface::BRIDGE_PORT;
     node.world.set_interface(INSIDE, port);
@@ -150,11 +171,11 @@ fn a_bridged_pods_frames_to_any_link_layer_address_are_redirected() {
     assert_eq!(verdict(&packet), REDIRECT);
 }
 
-/// The verdict on a new connection from this source port.
+/// The verdict on an open connection's segment from this source port.
 fn verdict(node: &Node, port: u16) -> u32 {
     let client = at(node.addresses.pod, port);
-    let packet = tcp(client, node.service(), Tcp::Syn, b"");
-    node.ingress(&packet, INSIDE).verdict
+    open(node, client);
+    send(node, client, true, Tcp::Ack)
 }
 
 #[rstest]
@@ -177,8 +198,8 @@ fn routing_rules_by_bridge_protocol_and_ports_apply(#[values(*IPV4, *IPV6)] a: A
     assert_eq!(verdict(&node, 40_001), REDIRECT);
 }
 
-/// Only one of two next hops can be reached without the stack; a connection's ports select the hop.
-/// IPv6 accepts several next hops only with addresses.
+/// The stack is recorded to use one of two next hops; a connection's ports select the hop. IPv6
+/// accepts several next hops only with addresses.
 #[rstest]
 #[case::v4(*IPV4, "ipv4", ["", ""])]
 #[case::v6(*IPV6, "ipv6", ["via fe80::a", "via fe80::b"])]
@@ -194,7 +215,6 @@ fn a_connections_ports_select_one_of_several_next_hops(
         "route del BACKEND dev inside\n\
          route add BACKEND nexthop {one} dev inside nexthop {other} dev outside\n"
     ));
-    node.world.set_interface(OUTSIDE, interface::NO_LINK_LAYER);
-    let verdicts: BTreeSet<u32> = (1..64).map(|port| verdict(&node, port)).collect();
+    let verdicts: BTreeSet<u32> = (1..24).map(|port| verdict(&node, port)).collect();
     assert_eq!(verdicts, BTreeSet::from([REDIRECT, NEXT]));
 }
