@@ -145,7 +145,9 @@ impl Config {
     }
     /// Returns the initial sizes of the maps.
     pub fn sizes(&self) -> Capacities {
-        self.capacities.or(sizes_for(memory()))
+        let mut sizes = self.capacities.or(sizes_for(memory()));
+        sizes.flows_v6 = sizes.flows;
+        sizes
     }
     /// Returns the limit of kernel memory for the maps, in bytes.
     pub fn map_memory_limit(&self) -> u64 {

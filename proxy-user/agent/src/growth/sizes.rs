@@ -62,7 +62,7 @@ fn enlarge(
             continue;
         }
         let needed = (entries * 4).div_ceil(before * 3).next_power_of_two();
-        // The map for IPv4 and the one for IPv6 have one common size.
+        // But for flows, IPv4's map and IPv6's have one common size.
         let size = before * needed.clamp(2, most);
         *capacity = (*capacity).max(size.min(u64::from(u32::MAX / 2 + 1)) as u32);
         first.get_or_insert(fill.map);

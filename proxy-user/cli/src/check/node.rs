@@ -154,6 +154,7 @@ impl Trial {
         options.pin_dir.clone_from(&pins);
         options.capacities = Capacities {
             flows: UNUSED,
+            flows_v6: UNUSED,
             affinity: UNUSED,
             sockets: UNUSED,
             ..options.capacities
@@ -222,6 +223,7 @@ fn room(datapath: &Datapath, syncer: &Syncer, endpoints: usize, config: &Config)
     let limit = config.map_memory_limit();
     let now = Capacities {
         flows: config.sizes().flows,
+        flows_v6: config.sizes().flows_v6,
         affinity: config.sizes().affinity,
         sockets: config.sizes().sockets,
         ..datapath.capacities()

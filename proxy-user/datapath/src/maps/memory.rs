@@ -100,4 +100,12 @@ mod tests {
         // The maps can still grow if they must.
         assert_eq!(sizes_for(GIB / 16).flows, most.flows >> HALVINGS);
     }
+
+    #[test]
+    fn room_for_250_000_masqueraded_flows_of_one_family_takes_120_mib_more_at_most() {
+        let (first, flows) = (Capacities::default(), 1 << 20);
+        assert!(3 * 250_000 < flows / 4 * 3, "it does not grow further");
+        let grown = Capacities { flows, ..first };
+        assert!(memory_of(&grown) - memory_of(&first) <= 120 << 20);
+    }
 }
