@@ -137,12 +137,12 @@ impl Growth {
         fills.extend(self.flows.fills(FlowCounts::needed));
         fills.extend(self.counting.take_sockets());
         let now = shared.datapath.capacities();
-        let limit = shared.config.map_memory_limit();
+        let limits = shared.config.map_memory_limits();
         let counts = ServiceCounts {
             known: services.syncer.state.served_count(),
             held: shared.datapath.service_count(),
         };
-        let fault = match decide(now, &fills, &services.syncer.full_maps(), counts, limit) {
+        let fault = match decide(now, &fills, &services.syncer.full_maps(), counts, limits) {
             Decision::Enough => None,
             Decision::Grow(larger) => {
                 self.make_larger(shared, larger);
@@ -153,7 +153,7 @@ impl Growth {
                 reason: format!(
                     "it is nearly full and cannot grow: with larger maps beside the present ones, {} MiB would be in use, and portolan.maps.memory allows {} MiB; raise it, or lower the number of services, endpoints or connections on this node",
                     needed >> 20,
-                    limit >> 20,
+                    limits[0] >> 20,
                 ),
             }),
         };

@@ -81,6 +81,13 @@ pub fn memory_of(capacities: &Capacities) -> u64 {
     shapes(capacities).iter().map(full).sum()
 }
 
+/// Returns the bytes that the flow tables of both families take of these.
+pub fn flow_memory_of(capacities: &Capacities) -> u64 {
+    let shapes = shapes(capacities).into_iter();
+    let flows = shapes.filter(|shape| shape.name.starts_with("flow_"));
+    flows.map(|shape| shape.reserved()).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
