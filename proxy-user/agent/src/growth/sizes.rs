@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Decides whether maps should become larger, and by how much. Pure; called by `growth`.
+//! Decides whether maps should become larger or smaller, and by how much. Pure; called by `growth`.
 
 use std::collections::BTreeSet;
 
@@ -107,6 +107,19 @@ pub fn decide(
     limited
 }
 
+/// Returns the size of a flow table from its present and its `first` one, and from the most entries
+/// that a day has needed, its `peak`. If they are less than an eighth, it becomes four times as
+/// many, and twice the `entries` of now, so that all of these find room.
+pub(super) fn shrink(now: u32, first: u32, peak: u32, entries: u32) -> u32 {
+    let [size, first, peak, entries] = [now, first, peak, entries].map(u64::from);
+    let wanted = (4 * peak).max(2 * entries).max(first).next_power_of_two();
+    if 8 * peak < size && wanted < size {
+        wanted as u32
+    } else {
+        now
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -170,6 +183,20 @@ mod tests {
             let decided = decide(now, &fills, &refused, services, [limit; 2]);
             assert_eq!(decided, Decision::Grow(larger));
         }
+    }
+
+    #[test]
+    fn grown_flow_tables_shrink_to_four_times_what_a_day_has_needed() {
+        for (peak, entries, expected) in [
+            (0, 0, 1024),
+            (8191, 0, 32_768),
+            (8192, 0, 65_536),
+            (100, 5000, 16_384),
+            (100, 40_000, 65_536),
+        ] {
+            assert_eq!(shrink(65_536, 1000, peak, entries), expected, "{peak}");
+        }
+        assert_eq!(shrink(1024, 1000, 0, 0), 1024, "as the maps are made");
     }
 
     /// The map has refused an entry, so it grows even though it has room.
