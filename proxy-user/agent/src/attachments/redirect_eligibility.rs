@@ -189,6 +189,7 @@ pub(super) mod tests {
             priority: 100,
             interface: interface.map(Into::into),
             asks,
+            by_mark: false,
         }
     }
 

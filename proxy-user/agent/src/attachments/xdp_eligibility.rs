@@ -146,6 +146,7 @@ mod tests {
             priority: *priority,
             interface: name.map(str::to_owned),
             asks: None,
+            by_mark: false,
         };
         Routing {
             rules: Ok(rules.iter().map(rule).collect()),

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! With `forwarding: auto`, finds out whether netfilter hooks judge forwarded packets. If none
-//! does, packets bypass the stack from a connection's first packet on. If conntrack tracks
-//! forwarded packets and is not liberal about TCP sequence numbers, TCP takes the stack.
+//! does, and no routing rule asks for a mark, packets bypass the stack from a connection's first
+//! packet on. If conntrack tracks forwarded packets and is not liberal about TCP sequence numbers,
+//! TCP takes the stack.
 
 use std::{io, time::Duration};
 
 use control::{causes::chain, object::Warning};
-use linux::{ForwardHooks, Unsuited, conntrack_unsuited, forward_hooks};
+use linux::{ForwardHooks, Unsuited, conntrack_unsuited, forward_hooks, routing_rules};
 use proxy_common::Settings;
 use tokio::time::Instant;
 
@@ -33,6 +34,9 @@ impl Stack {
         self.looked_at = Some(now);
         let (flags, warning) = judge(&forward_hooks(), conntrack_unsuited());
         self.flags = flags;
+        if !routing_rules().is_ok_and(|rules| rules.iter().all(|rule| !rule.by_mark)) {
+            self.flags &= !Settings::UNFILTERED;
+        }
         Some(Vec::from_iter(warning))
     }
 }
