@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! Makes room for an entry whose two sets are full: of the flows that have an entry there and give
-//! way (`FlowState::gives_way`), the one that has been silent for longest is removed. So half-open
-//! and closed flows fill the table, whatever packets arrive and even with no agent running, but
-//! never keep out a new one.
+//! way (`FlowState::gives_way`), the one goes that has been silent for longest, but closed ones
+//! first, and for a connection half-open ones before datagrams. So short connections and floods
+//! make room for themselves, whatever packets arrive and even with no agent running.
 
 use proxy_common::{
-    Counter, FlowKind,
+    Counter, FlowKey, FlowKind, FlowState, Protocol,
     flow::{REFRESH_INTERVAL, places::WAYS},
 };
 
 use crate::{
     count, helpers,
     maps::{
-        flow::{self, Found},
+        flow::{self, Claim, Found},
         slots,
         tables::Tables,
         workspace::{Scratch, Workspace},
@@ -26,56 +26,113 @@ const EARLY: u64 = 30_000_000_000;
 /// just making, in nanoseconds.
 pub const YOUTH: u64 = 2 * REFRESH_INTERVAL;
 
-/// Evicts a flow that stands in the way of an entry with `scratch.key`. `scratch` belongs to the
-/// workspace of attached programs; `found`, `other`, `holder`, `reply` and `original` are
+/// A flow that has been silent for less than this may be in the middle of its handshake: entries of
+/// replies are looked at as well, of which many may belong to flows that ended long ago. In
+/// nanoseconds.
+const PAUSE: u64 = 250_000_000;
+
+/// Enters `scratch.entry` unless its key is there already. In full sets, a flow that gives way goes
+/// first. `scratch` belongs to the workspace of attached programs; see [`make`].
+#[inline(always)]
+pub fn enter<T: Tables>(key: &FlowKey<T::Addr>, scratch: &mut Scratch<T::Addr>) -> Claim {
+    match flow::claim::<T>(key, &scratch.entry) {
+        Claim::Full => {
+            make::<T>(key, scratch);
+            flow::claim::<T>(key, &scratch.entry)
+        }
+        claim => claim,
+    }
+}
+
+/// Evicts a flow that stands in the way of an entry with this key. Of `scratch`, which belongs to
+/// the workspace of attached programs, `found`, `other`, `holder`, `reply` and `original` are
 /// overwritten.
 #[inline(always)]
-pub fn make<T: Tables>(scratch: &mut Scratch<T::Addr>) {
-    evict::<T>();
+pub fn make<T: Tables>(key: *const FlowKey<T::Addr>, scratch: &mut Scratch<T::Addr>) {
+    evict::<T>(key.cast_mut());
     // The call has changed the scratch.
     helpers::reread(scratch);
 }
 
 by_family! {
     /// See [`make`].
-    fn evict() = portolan_evict_v4 portolan_evict_v6 of evict_oldest
+    fn evict(key: FlowKey) = portolan_evict_v4 portolan_evict_v6 of evict_oldest
 }
 
-/// The search for the oldest of the flows that give way.
+/// Of the flows of one kind that give way, the one that has been silent for longest.
+#[derive(Clone, Copy)]
+struct Oldest {
+    slot: u32,
+    /// In nanoseconds, at least 1; 0: none has been found.
+    age: u64,
+}
+
+impl Oldest {
+    const NONE: Self = Self { slot: 0, age: 0 };
+    #[inline(always)]
+    fn or(&mut self, slot: u32, age: u64) {
+        if age > self.age {
+            (self.slot, self.age) = (slot, age);
+        }
+    }
+}
+
+/// The search for the flow that goes.
 struct Search<'a, T: Tables> {
     scratch: &'a mut Scratch<T::Addr>,
     sets: [u32; 2],
+    now: u64,
     /// Whether entries of replies are looked at, too.
     replies: bool,
-    now: u64,
-    /// The greatest age, see [`age_of`], and its slot.
-    age: u64,
-    slot: u32,
+    closed: Oldest,
+    half_open: Oldest,
+    datagrams: Oldest,
 }
 
 #[inline(always)]
-fn evict_oldest<T: Tables>() -> u32 {
+fn evict_oldest<T: Tables>(key: *mut FlowKey<T::Addr>) -> u32 {
     let Some(Workspace { scratch, .. }) = flow::filled_workspace::<T>() else {
         return 0;
     };
+    // SAFETY: the kernel has checked the pointer.
+    let (sets, protocol) = unsafe { (slots::places_of(&*key).sets, (*key).protocol) };
     let mut search = Search::<T> {
-        sets: slots::places_of(&scratch.key).sets,
+        sets,
         scratch,
-        replies: false,
         now: helpers::now(),
-        age: 0,
-        slot: 0,
+        replies: false,
+        closed: Oldest::NONE,
+        half_open: Oldest::NONE,
+        datagrams: Oldest::NONE,
     };
     helpers::repeat(2 * WAYS, &mut search, look_at::<T>);
-    if search.age == 0 {
+    if search.closed.age == 0 && first_of(&search, protocol).age < PAUSE {
         search.replies = true;
         helpers::repeat(2 * WAYS, &mut search, look_at::<T>);
     }
-    if search.age == 0 {
+    let Oldest { slot, age } = first_of(&search, protocol);
+    if age == 0 {
         return 0;
     }
-    let slot = search.slot;
     remove_from::<T>(&mut search, slot)
+}
+
+/// Returns the flow that goes for an entry of this protocol; its age is 0 if none gives way.
+#[inline(always)]
+fn first_of<T: Tables>(search: &Search<'_, T>, protocol: Protocol) -> Oldest {
+    let Search {
+        closed,
+        half_open,
+        datagrams,
+        ..
+    } = search;
+    if closed.age != 0 {
+        *closed
+    } else if half_open.age != 0 && (protocol != Protocol::UDP || half_open.age >= datagrams.age) {
+        *half_open
+    } else {
+        *datagrams
+    }
 }
 
 extern "C" fn look_at<T: Tables>(n: u64, search: &mut Search<'_, T>) -> u64 {
@@ -86,18 +143,59 @@ extern "C" fn look_at<T: Tables>(n: u64, search: &mut Search<'_, T>) -> u64 {
         search.sets[1]
     };
     let slot = set * WAYS + n % WAYS;
-    let age = age_of::<T>(search, slot);
-    if age > search.age {
-        (search.age, search.slot) = (age, slot);
+    let Some(element) = T::flow_slots().get_ptr_mut(slot) else {
+        return 0;
+    };
+    // SAFETY: a live element. What is torn is seen when the flow is removed.
+    let (kind, protocol, mut state, mut seen) = unsafe {
+        let entry = &raw const (*element).entry;
+        (
+            (*entry).kind,
+            (*element).key.protocol,
+            (*entry).state,
+            (*entry).last_seen,
+        )
+    };
+    let is_own = kind == FlowKind::ORIGINAL || kind == FlowKind::UNTOUCHED;
+    if is_own == search.replies {
+        return 0;
+    }
+    if !is_own {
+        // The state is in the original entry; replies without one are closed.
+        let whose = whose::<T>(search, slot);
+        if whose == NOBODYS {
+            state = FlowState::RESET;
+        } else if whose == FLOWS {
+            // SAFETY: found just now.
+            let original = unsafe { search.scratch.found.assume_init_ref() };
+            (state, seen) = (original.state, original.last_seen);
+        } else {
+            return 0;
+        }
+    }
+    if !state.gives_way() {
+        return 0;
+    }
+    let age = search.now.saturating_sub(seen) + 1;
+    if state.is_closed() {
+        search.closed.or(slot, age);
+    } else if protocol == Protocol::UDP {
+        search.datagrams.or(slot, age);
+    } else {
+        search.half_open.or(slot, age);
     }
     0
 }
 
-/// Returns how long the flow of the entry in this slot has been silent, in nanoseconds, or 0 if it
-/// does not give way. Leaves the slot's key in `scratch.holder`, and the flow's original entry in
-/// `found` and `original`, if it has one.
+/// What an entry belongs to: to the flow whose original entry is in `scratch.found`, under
+/// `scratch.original`; to no flow; or to one that another CPU may be making or removing.
+const FLOWS: u32 = 0;
+const NOBODYS: u32 = 1;
+const UNKNOWN: u32 = 2;
+
+/// Returns to what the entry in this slot belongs; leaves its key in `scratch.holder`.
 #[inline(never)]
-fn age_of<T: Tables>(search: &mut Search<'_, T>, slot: u32) -> u64 {
+fn whose<T: Tables>(search: &mut Search<'_, T>, slot: u32) -> u32 {
     let Scratch {
         found,
         other,
@@ -107,64 +205,49 @@ fn age_of<T: Tables>(search: &mut Search<'_, T>, slot: u32) -> u64 {
         ..
     } = &mut *search.scratch;
     let Some(element) = T::flow_slots().get_ptr_mut(slot) else {
-        return 0;
+        return UNKNOWN;
     };
-    // SAFETY: a live element; a torn key finds no flow.
-    let kind = unsafe {
-        holder.copy_from(&(*element).key);
-        (*element).entry.kind
-    };
-    let is_own = kind == FlowKind::ORIGINAL || kind == FlowKind::UNTOUCHED;
-    if is_own == search.replies {
-        return 0;
-    }
+    // SAFETY: a live element; a torn key finds no entry.
+    holder.copy_from(unsafe { &(*element).key });
     let Some(Found { entry, .. }) = flow::find::<T>(holder, found) else {
-        return 0;
+        return UNKNOWN;
     };
-    let silent = |seen: u64| search.now.saturating_sub(seen) + 1;
-    let seen = entry.last_seen;
-    if is_own {
-        original.copy_from(holder);
-        return if entry.state.gives_way() {
-            silent(seen)
-        } else {
-            0
-        };
-    }
-    // An entry of replies whose flow has gone.
-    let orphan = if silent(seen) > YOUTH {
-        silent(seen)
+    let alone = if search.now.saturating_sub(entry.last_seen) > YOUTH {
+        NOBODYS
     } else {
-        0
+        UNKNOWN
     };
-    if entry.kind == FlowKind::REPLY {
-        entry.original_key_into(holder, original);
-    } else {
-        reply.assign(
-            &holder.src,
-            holder.src_port,
-            &entry.address,
-            entry.port,
-            holder.protocol,
-        );
-        match flow::find::<T>(reply, other) {
-            Some(Found { entry, .. })
-                if entry.kind == FlowKind::REPLY && entry.is_masqueraded_by(reply, holder) =>
-            {
-                entry.original_key_into(reply, original);
+    match entry.kind {
+        FlowKind::ORIGINAL => {
+            original.copy_from(holder);
+            return FLOWS;
+        }
+        FlowKind::UNTOUCHED if entry.state.gives_way() => return NOBODYS,
+        FlowKind::UNTOUCHED => return UNKNOWN,
+        FlowKind::REPLY => {
+            reply.copy_from(holder);
+            entry.original_key_into(holder, original);
+        }
+        _ => {
+            let (src, port) = (&holder.src, holder.src_port);
+            reply.assign(src, port, &entry.address, entry.port, holder.protocol);
+            match flow::find::<T>(reply, other) {
+                Some(Found { entry, .. })
+                    if entry.kind == FlowKind::REPLY && entry.is_masqueraded_by(reply, holder) =>
+                {
+                    entry.original_key_into(reply, original);
+                }
+                _ => return alone,
             }
-            _ => return orphan,
         }
     }
     match flow::find::<T>(original, found) {
-        Some(Found { entry, .. }) if entry.kind == FlowKind::ORIGINAL => {
-            if entry.state.gives_way() {
-                silent(entry.last_seen)
-            } else {
-                0
-            }
+        Some(Found { entry, .. })
+            if entry.kind == FlowKind::ORIGINAL && entry.is_replied_by(original, reply) =>
+        {
+            FLOWS
         }
-        _ => orphan,
+        _ => alone,
     }
 }
 
@@ -172,9 +255,7 @@ fn age_of<T: Tables>(search: &mut Search<'_, T>, slot: u32) -> u64 {
 /// no flow. The returned 0 has no meaning.
 #[inline(never)]
 fn remove_from<T: Tables>(search: &mut Search<'_, T>, slot: u32) -> u32 {
-    if age_of::<T>(search, slot) == 0 {
-        return 0;
-    }
+    let whose = whose::<T>(search, slot);
     let Scratch {
         found,
         other,
@@ -183,15 +264,19 @@ fn remove_from<T: Tables>(search: &mut Search<'_, T>, slot: u32) -> u32 {
         original,
         ..
     } = &mut *search.scratch;
-    match flow::find::<T>(original, found) {
-        Some(Found { entry, .. }) if entry.kind == FlowKind::ORIGINAL => {
-            let age = search.now.saturating_sub(entry.last_seen);
-            if !entry.state.is_closed() && age < EARLY {
-                count::one(Counter::FlowEvictedEarly as u32);
-            }
-            flow::remove_entries::<T>(original, found, other, reply, holder);
-        }
-        _ => _ = flow::remove::<T>(holder),
+    if whose == UNKNOWN {
+        return 0;
+    }
+    // SAFETY: found just now.
+    let entry = unsafe { found.assume_init_ref() };
+    let is_late = search.now.saturating_sub(entry.last_seen) >= EARLY;
+    if !is_late && !entry.state.is_closed() {
+        count::one(Counter::FlowEvictedEarly as u32);
+    }
+    if whose == NOBODYS {
+        flow::remove::<T>(holder);
+    } else if entry.state.gives_way() {
+        flow::remove_entries::<T>(original, found, other, reply, holder);
     }
     0
 }

@@ -141,7 +141,8 @@ fn forward<F: Family>(
     };
     helpers::repeat(attempts, &mut search, attempt::<F>);
     if search.result == FULL {
-        room::make::<F>(search.scratch);
+        let tuple = &raw const search.scratch.key;
+        room::make::<F>(tuple, search.scratch);
         let n = search.n as u64;
         attempt::<F>(n, &mut search);
     }
@@ -307,13 +308,7 @@ fn enter_original<F: Family>(
         original.sequence = packet.first_number(skb);
     }
     flow::seal::<F>(original, key);
-    let mut claim = flow::claim::<F>(key, original);
-    if matches!(claim, Claim::Full) {
-        scratch.key.copy_from(key);
-        room::make::<F>(scratch);
-        scratch.entry.reply_key_into(key, &mut scratch.key);
-        claim = flow::claim::<F>(key, &scratch.entry);
-    }
+    let claim = room::enter::<F>(key, scratch);
     let (reply_key, original) = (&scratch.key, &mut scratch.entry);
     match claim {
         Claim::Ours => {
@@ -331,7 +326,10 @@ fn enter_original<F: Family>(
                 }
                 *original = *winner.entry;
             }
-            _ => return Outcome::drop(Counter::DroppedNoTuple).into(),
+            _ => {
+                flow::remove::<F>(reply_key);
+                return Outcome::drop(Counter::DroppedNoTuple).into();
+            }
         },
     }
     let counter = match scratch.beginning.avoided {

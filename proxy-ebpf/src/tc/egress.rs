@@ -23,8 +23,7 @@ use crate::{
     family::Family,
     globals, helpers,
     maps::{
-        flow::{self, Claim},
-        node, ports, room,
+        flow, node, ports, room,
         workspace::{self, Clock, Scratch, Workspace},
     },
     packet::{NatTarget, Packet, Shape, Skb, headers::Ports, parse::parse_plain},
@@ -207,7 +206,8 @@ fn masquerade<F: Family>(skb: Skb) -> Outcome {
     if target.port.is_any() {
         let mut result = choose::<F>(skb);
         if result == FULL {
-            room::make::<F>(scratch);
+            let tuple = &raw const scratch.key;
+            room::make::<F>(tuple, scratch);
             scratch.key.assign_reversed(&packet.key);
             // The flow itself gives way, too.
             if flow::find::<F>(&scratch.key, &mut scratch.found).is_some() {
@@ -256,12 +256,8 @@ fn own_datagram<F: Family>(
             entry.begin(FlowKind::UNTOUCHED, ClientInterface::SHARED, now);
             (entry.address, entry.masquerade) = (key.src, key.src);
             flow::seal::<F>(entry, key);
-            if matches!(flow::claim::<F>(key, entry), Claim::Full) {
-                scratch.key.copy_from(key);
-                room::make::<F>(scratch);
-                // If there is still none, ingress treats the answers as requests.
-                _ = flow::claim::<F>(key, &scratch.entry);
-            }
+            // If there is no room, ingress treats the answers as requests.
+            _ = room::enter::<F>(key, scratch);
         }
         None => {}
     }

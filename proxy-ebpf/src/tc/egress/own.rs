@@ -86,7 +86,8 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
     };
     helpers::repeat(PORT_TRIES, &mut search, attempt::<F>);
     if search.result == FULL {
-        room::make::<F>(search.scratch);
+        let tuple = &raw const search.scratch.key;
+        room::make::<F>(tuple, search.scratch);
         helpers::repeat(PORT_TRIES, &mut search, attempt::<F>);
     }
     let Search {
@@ -95,40 +96,29 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
     if result != OURS {
         scratch.key.assign_reversed(key);
         if rank_of::<F>(scratch, 0) == reuse::NEVER {
-            if result == FULL {
-                return without_room::<F>(scratch);
-            }
-            return Outcome::drop(Counter::DroppedNoMasqueradePort);
+            let counter = if result == FULL {
+                Counter::DroppedFlowTableFull
+            } else {
+                Counter::DroppedNoMasqueradePort
+            };
+            return Outcome::drop(counter);
         }
         release::<F>(scratch);
         return pass_noted::<F>(skb, key, scratch);
     }
-    let Scratch {
-        entry,
-        found,
-        key: reply_key,
-        ..
-    } = &mut *scratch;
-    entry.kind = FlowKind::ORIGINAL;
-    entry.client_port = reply_key.dst_port;
-    flow::seal::<F>(entry, key);
-    let mut port = entry.client_port;
-    if !matches!(flow::claim::<F>(key, entry), Claim::Ours) {
-        flow::remove::<F>(reply_key);
-        match flow::find::<F>(key, found) {
+    let mut port = scratch.key.dst_port;
+    scratch.entry.kind = FlowKind::ORIGINAL;
+    scratch.entry.client_port = port;
+    flow::seal::<F>(&mut scratch.entry, key);
+    if !matches!(room::enter::<F>(key, scratch), Claim::Ours) {
+        flow::remove::<F>(&scratch.key);
+        match flow::find::<F>(key, &mut scratch.found) {
             // Another packet of the same conversation has entered the flow first.
             Some(first) => port = first.entry.client_port,
-            None => return without_room::<F>(scratch),
+            None => return Outcome::drop(Counter::DroppedFlowTableFull),
         }
     }
     leave::<F>(skb, packet, port)
-}
-
-/// Drops the packet, and frees space in the flow table for its sender's next attempt.
-#[inline(always)]
-fn without_room<F: Family>(scratch: &mut Scratch<F::Addr>) -> Outcome {
-    room::make::<F>(scratch);
-    Outcome::drop(Counter::DroppedFlowTableFull)
 }
 
 /// Lets the packet pass unchanged; `scratch.key` has the key of the packet's answers. A flow that

@@ -111,6 +111,12 @@ impl<A: Family> FlowTable<A> {
         let found = self.locate(key)?;
         Ok(found.is_some_and(|(slot, word)| self.tags.exchange(slot, word, 0)))
     }
+    /// Makes a slot free whose tag is still `word`.
+    pub fn free(&self, slot: u32, word: u32) -> io::Result<()> {
+        self.tags.ensure(slot / WAYS, 1)?;
+        self.tags.exchange(slot, word, 0);
+        Ok(())
+    }
     /// Makes all slots free.
     pub fn clear(&self) -> io::Result<()> {
         let sets = self.tags.capacity();
@@ -121,17 +127,19 @@ impl<A: Family> FlowTable<A> {
 
     /// Calls `visit` with every entry. One that is added or removed during the call may be missing.
     pub fn each(&self, mut visit: impl FnMut(FlowKey<A>, FlowEntry<A>)) -> io::Result<()> {
-        (0..self.windows()).try_for_each(|window| self.each_of(window, &mut visit))
+        (0..self.windows()).try_for_each(|window| self.each_of(window, &mut visit, |_, _| ()))
     }
     /// Returns into how many parts [`Self::each_of`] divides the table.
     pub fn windows(&self) -> u32 {
         self.slots.windows()
     }
-    /// Does the same for a part of the table. It does not stay mapped.
+    /// Does the same for a part of the table. It does not stay mapped. Calls `broken` with every
+    /// slot, and its tag, that is being written, or that no look-up finds.
     pub fn each_of(
         &self,
         window: u32,
         mut visit: impl FnMut(FlowKey<A>, FlowEntry<A>),
+        mut broken: impl FnMut(u32, u32),
     ) -> io::Result<()> {
         let part = Self {
             slots: self.slots.unmapped()?,
@@ -140,12 +148,21 @@ impl<A: Family> FlowTable<A> {
         };
         let first = window * SETS;
         let count = SETS.min(self.tags.capacity() - first);
+        part.tags.ensure(first, count)?;
+        let ways = (first..first + count).flat_map(|set| part.tags.ways(set));
+        let used: Vec<_> = ways.filter(|(_, word)| *word != 0).collect();
+        if used.is_empty() {
+            return Ok(());
+        }
         part.ensure(first, count)?;
-        for (slot, word) in (first..first + count).flat_map(|set| part.tags.ways(set)) {
-            if word & VALID != 0
-                && let Some(FlowSlot { key, entry }) = part.copy(slot)
-            {
-                visit(key, entry);
+        for (slot, word) in used {
+            let is_found = |FlowSlot { key, .. }: &FlowSlot<A>| {
+                let Places { sets, tag } = key.places(part.tags.capacity(), part.secret);
+                word == VALID | tag && sets.contains(&(slot / WAYS))
+            };
+            match part.copy(slot).filter(is_found) {
+                Some(FlowSlot { key, entry }) => visit(key, entry),
+                None => broken(slot, word),
             }
         }
         Ok(())

@@ -18,7 +18,7 @@ use aya::{
 };
 use control::causes::chain;
 use linux::{TestRun, program_id, test_run};
-use proxy_common::{flow::places, maps};
+use proxy_common::{V4, V6, flow::places, maps};
 
 use super::{
     hooks::HOOKS,
@@ -28,7 +28,7 @@ use super::{
 use crate::{
     Datapath, RefusedProgram,
     error::DatapathError,
-    maps::{Shape, open_table},
+    maps::{FlowTable, Shape, open_table},
     options::Options,
 };
 
@@ -212,6 +212,13 @@ fn object(
     secret()
         .and_then(|table| table.update(&0, &hash_key))
         .map_err(DatapathError::of_map("set", maps::FLOW_SECRET))?;
+    if known.is_none() {
+        // What was entered by another secret is not found any more.
+        let cleared = FlowTable::<V4>::open(home).and_then(|table| table.clear());
+        cleared
+            .and_then(|()| FlowTable::<V6>::open(home)?.clear())
+            .map_err(DatapathError::of_map("clear", maps::FLOW_TAGS_V4))?;
+    }
     Ok(loaded)
 }
 

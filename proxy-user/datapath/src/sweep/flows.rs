@@ -2,7 +2,7 @@
 //! Walks through one family's flow table, a part at a time, and runs a kernel program that removes
 //! idle flows. Called by `Sweep`.
 
-use std::path::Path;
+use std::{collections::HashSet, path::Path};
 
 use linux::{Plain, now};
 use proxy_common::{
@@ -35,6 +35,10 @@ pub(super) struct FlowWalk<A: Stored> {
     /// walk.
     running: FlowCounts,
     complete: FlowCounts,
+    /// Slots that the current walk has found broken, with their tags, and those of the last walk.
+    /// One that both have found is made free: what was writing it has ended.
+    broken: HashSet<(u32, u32)>,
+    broken_before: HashSet<(u32, u32)>,
     /// How many connections have been ended because their pods are gone.
     pub(super) ended: u64,
 }
@@ -52,6 +56,8 @@ impl<A: Stored> FlowWalk<A> {
             window: 0,
             running: counts,
             complete: counts,
+            broken: HashSet::new(),
+            broken_before: HashSet::new(),
             ended: 0,
         })
     }
@@ -82,16 +88,27 @@ impl<A: Stored> FlowWalk<A> {
         for _ in 0..STEPS {
             let (mut idle, mut ended) = (Vec::new(), Vec::new());
             let running = &mut self.running;
-            self.flows
-                .each_of(self.window, |key, entry| {
-                    count(running, &entry);
-                    if idle_times.is_expired(key.protocol, entry.state, entry.last_seen, now) {
-                        idle.push(key);
-                    } else if leads_to(gone, &key, &entry) && is_served(&key) {
-                        ended.push(key);
-                    }
-                })
-                .map_err(DatapathError::of_map("walk", A::FLOW_SLOTS))?;
+            let visit = |key: FlowKey<A>, entry: FlowEntry<A>| {
+                count(running, &entry);
+                if idle_times.is_expired(key.protocol, entry.state, entry.last_seen, now) {
+                    idle.push(key);
+                } else if leads_to(gone, &key, &entry) && is_served(&key) {
+                    ended.push(key);
+                }
+            };
+            let failed = || DatapathError::of_map("walk", A::FLOW_SLOTS);
+            let mut broken = Vec::new();
+            let note = |slot, word| broken.push((slot, word));
+            let walked = self.flows.each_of(self.window, visit, note);
+            walked.map_err(failed())?;
+            for (slot, word) in broken {
+                if self.broken_before.contains(&(slot, word)) {
+                    tracing::debug!(slot, "a slot that nothing finds is made free");
+                    self.flows.free(slot, word).map_err(failed())?;
+                } else {
+                    self.broken.insert((slot, word));
+                }
+            }
             self.window = (self.window + 1) % self.flows.windows();
             for keys in idle.chunks(EXPIRY_BATCH) {
                 removed += expire(programs, keys, idle_times, now)?;
@@ -107,10 +124,11 @@ impl<A: Stored> FlowWalk<A> {
             }
             if self.window == 0 {
                 let fresh = FlowCounts {
-                    capacity: running.capacity,
+                    capacity: self.running.capacity,
                     ..FlowCounts::default()
                 };
                 self.complete = std::mem::replace(&mut self.running, fresh);
+                self.broken_before = std::mem::take(&mut self.broken);
                 break;
             }
         }

@@ -246,7 +246,7 @@ impl Model {
             return Some(Ok(()));
         }
         // For the reply entry, and then for the original one.
-        let taken = (0..2).find(|taken| !self.make_room(v6, *taken))?;
+        let taken = (0..2).find(|taken| !self.make_room(&case.headers.tuple, *taken))?;
         // With space for one entry, the programs have stored the reply entry and then an affinity,
         // whose backend cannot be seen.
         self.is_lost = taken == 1 && wanted.has_affinity;

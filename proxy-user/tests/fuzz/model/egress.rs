@@ -90,8 +90,7 @@ impl Model {
         if is_other || !is_own || !is_served {
             return;
         }
-        let v6 = tuple.src.is_ipv6();
-        if !self.make_room(v6, 0) {
+        if !self.make_room(&tuple, 0) {
             return;
         }
         let held = Untouched {

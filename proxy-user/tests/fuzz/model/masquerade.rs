@@ -51,7 +51,7 @@ impl Model {
             return true;
         }
         self.is_lost = self.settings.are_ports_scarce(TRIES);
-        self.make_room(v6, 0)
+        self.make_room(&case.headers.tuple, 0)
             && self.flows.contains_key(&key)
             && case.seen.counter != Counter::DroppedFlowTableFull
     }
