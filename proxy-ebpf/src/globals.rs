@@ -15,9 +15,11 @@ pub static DROP_MARK: Global<u32> = Global::new(Marks::DEFAULT.drop);
 #[unsafe(no_mangle)]
 static REDIRECT: Global<u32> = Global::new(0);
 
-/// Number of sets of a flow table; the agent sets it to that of the maps.
+/// Number of sets of each family's flow table; the agent sets it to that of the maps.
 #[unsafe(no_mangle)]
-pub static FLOW_SETS: Global<u32> = Global::new(2);
+pub static FLOW_SETS_V4: Global<u32> = Global::new(2);
+#[unsafe(no_mangle)]
+pub static FLOW_SETS_V6: Global<u32> = Global::new(1 << 21);
 
 /// The secret of the hashes by which a flow's slot is found and conversations between pods are
 /// named: that of the flow tables. Not 0 here: LLVM gives one

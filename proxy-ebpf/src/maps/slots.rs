@@ -49,7 +49,12 @@ pub fn element<T: Tables>(number: u32) -> Option<*mut FlowEntry<T::Addr>> {
 /// Returns where a key's entry may be.
 #[inline(always)]
 pub fn places_of<A: Addr>(key: &FlowKey<A>) -> Places {
-    key.places(globals::FLOW_SETS.load(), globals::HASH_KEY.load())
+    let sets = if A::BITS == 32 {
+        globals::FLOW_SETS_V4.load()
+    } else {
+        globals::FLOW_SETS_V6.load()
+    };
+    key.places(sets, globals::HASH_KEY.load())
 }
 
 #[inline(always)]

@@ -162,6 +162,7 @@ pub async fn run(
         // KUBE: the agent serves services even if another process uses this address, unless this is
         // set.
         if let (true, Err(error)) = (config.bind_address_hard_fail, &listener) {
+            datapath.give_up();
             return Err(anyhow!(
                 "{} (bindAddressHardFail is set)",
                 site.warning(error)
@@ -261,6 +262,9 @@ pub async fn run(
                 agent.attachments.set_neighbours(&mut agent.shared, found);
             }),
             ended = &mut source => {
+                if !agent.services.listed {
+                    agent.shared.datapath.give_up();
+                }
                 ended.context("the source of objects failed")??;
                 return Err(anyhow!("the source of objects ended"));
             }

@@ -47,6 +47,7 @@ impl Node {
                 backends: 131_072,
                 slots: 262_144,
                 flows: FLOWS,
+                flows_v6: FLOWS,
                 ..Capacities::default()
             },
             redirects: past,

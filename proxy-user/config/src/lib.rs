@@ -145,14 +145,16 @@ impl Config {
     }
     /// Returns the initial sizes of the maps.
     pub fn sizes(&self) -> Capacities {
-        self.capacities.or(sizes_for(memory()))
+        let mut sizes = self.capacities.or(sizes_for(memory()));
+        sizes.flows_v6 = sizes.flows;
+        sizes
     }
-    /// Returns the limit of kernel memory for the maps, in bytes.
-    pub fn map_memory_limit(&self) -> u64 {
-        if self.map_memory != 0 {
-            return u64::from(self.map_memory) << 20;
+    /// Returns the limits of kernel memory, in bytes: for the maps, and for the flow tables alone.
+    pub fn map_memory_limits(&self) -> [u64; 2] {
+        match u64::from(self.map_memory) << 20 {
+            0 => [memory() / 4, 1 << 30],
+            limit => [limit; 2],
         }
-        memory() / 4
     }
 }
 

@@ -94,6 +94,8 @@ pub struct Datapath {
     /// True if the maps are larger than configured. A mark in `home` tells the next agent to keep
     /// them.
     has_grown: bool,
+    /// True if this process has made the maps.
+    is_new: bool,
     // This is the last field, because it is released last.
     lock: Arc<Lock>,
 }
@@ -129,10 +131,27 @@ impl Datapath {
         let (generation, succession) =
             succession::choose(&options.pin_dir, &shapes, options.adopt_drained)?;
         let home = generation.dir(&options.pin_dir);
-        pins::create_links(&home)?;
-        let programs = Programs::load(options, &home, &shapes)?;
-        let attachments = TcAttachments::adopt(&home, generation.number, options.attachment)?;
-        Self::adopt(options, home, attachments, succession, programs, lock)
+        let is_new = !home.exists();
+        // No other agent may find what is removed.
+        let _lock = Arc::clone(&lock);
+        let opened = pins::create_links(&home).and_then(|()| {
+            let programs = Programs::load(options, &home, &shapes)?;
+            let attachments = TcAttachments::adopt(&home, generation.number, options.attachment)?;
+            let home = home.clone();
+            Self::adopt(options, home, attachments, succession, programs, lock)
+        });
+        if opened.is_err() && is_new {
+            _ = std::fs::remove_dir_all(&home);
+        }
+        opened.map(|opened| Self { is_new, ..opened })
+    }
+    /// Removes the maps if this process has made them: for a start that fails. No program may be
+    /// attached yet.
+    pub fn give_up(&self) {
+        if self.is_new {
+            // What stays serves the next agent.
+            _ = std::fs::remove_dir_all(&self.home);
+        }
     }
     /// Returns a function that creates maps of the sizes in its options and loads the programs for
     /// them, on any thread. The maps of this datapath stay in use until [`Self::take_over`].
@@ -213,6 +232,7 @@ impl Datapath {
             programs,
             capacities: options.capacities,
             has_grown: false,
+            is_new: false,
             lock,
         })
     }

@@ -80,14 +80,17 @@ impl XdpMode {
     }
 }
 
-/// The maximum number of elements of each map; the maps of both families have the same size.
+/// The maximum number of elements of each map; but for flows, the maps of both families have the
+/// same size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capacities {
     pub frontends: u32,
     pub records: u32,
     pub slots: u32,
     pub backends: u32,
+    /// IPv4's flows. Both families' tables begin with one size, and grow on their own.
     pub flows: u32,
+    pub flows_v6: u32,
     pub affinity: u32,
     pub sockets: u32,
     pub source_ranges: u32,
@@ -101,6 +104,7 @@ impl Default for Capacities {
             slots: capacity::SLOTS as u32,
             backends: capacity::BACKENDS as u32,
             flows: capacity::FLOWS as u32,
+            flows_v6: capacity::FLOWS as u32,
             affinity: capacity::AFFINITY as u32,
             sockets: capacity::SOCKETS as u32,
             source_ranges: capacity::SOURCE_RANGES as u32,
@@ -122,6 +126,7 @@ impl Capacities {
             slots: with(self.slots, other.slots),
             backends: with(self.backends, other.backends),
             flows: with(self.flows, other.flows),
+            flows_v6: with(self.flows_v6, other.flows_v6),
             affinity: with(self.affinity, other.affinity),
             sockets: with(self.sockets, other.sockets),
             source_ranges: with(self.source_ranges, other.source_ranges),
@@ -139,8 +144,10 @@ impl Capacities {
             names::RECORDS_V4 | names::RECORDS_V6 => &mut self.records,
             names::SLOTS => &mut self.slots,
             names::BACKENDS_V4 | names::BACKENDS_V6 => &mut self.backends,
-            names::FLOW_SLOTS_V4 | names::FLOW_SLOTS_V6 => &mut self.flows,
-            _ if names::HASHED_FLOWS.contains(&map) => &mut self.flows,
+            names::FLOW_SLOTS_V4 => &mut self.flows,
+            names::FLOW_SLOTS_V6 => &mut self.flows_v6,
+            _ if map == names::HASHED_FLOWS[0] => &mut self.flows,
+            _ if map == names::HASHED_FLOWS[1] => &mut self.flows_v6,
             names::AFFINITY_V4 | names::AFFINITY_V6 | names::AFFINITY_PODS => &mut self.affinity,
             names::SOCKETS_V4 | names::SOCKETS_V6 => &mut self.sockets,
             names::SOURCE_RANGES_V4 | names::SOURCE_RANGES_V6 => &mut self.source_ranges,

@@ -86,7 +86,7 @@ pub fn route(to: IpAddr, incoming: Option<Incoming>) -> io::Result<Routed> {
     Ok(found.unwrap_or(Routed::None))
 }
 
-fn routed(answer: &[u8], to: IpAddr) -> Option<Routed> {
+pub(super) fn routed(answer: &[u8], to: IpAddr) -> Option<Routed> {
     const OUTGOING: u16 = 4;
     const GATEWAY: u16 = 5;
     const VIA: u16 = 18;

@@ -122,6 +122,8 @@ fn memory(field: fn(&mut Config) -> &mut u32) -> String {
     let before = shapes(&config.capacities);
     let entries = *field(&mut config);
     *field(&mut config) *= 2;
+    // One setting is the first size of both tables.
+    config.capacities.flows_v6 = config.capacities.flows;
     let after = shapes(&config.capacities);
     let grown = before.iter().zip(&after);
     let grown = grown.filter(|(a, b)| a != b && !b.is_per_processor());

@@ -137,6 +137,7 @@ impl Subject {
                 slots: 131_072,
                 backends: 1024,
                 flows,
+                flows_v6: flows,
                 affinity: 1024,
                 sockets: 128,
                 source_ranges: 128,

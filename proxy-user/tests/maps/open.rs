@@ -14,9 +14,12 @@ use crate::support::PinDir;
 /// Expects that the datapath does not open, with a message that has these parts.
 #[track_caller]
 pub(crate) fn expect_refusal(options: &Options, parts: &[&str]) {
+    let there = || generations(&options.pin_dir).ok();
+    let before = there();
     let Err(error) = Datapath::open(options) else {
         panic!("opened {}", options.pin_dir.display())
     };
+    assert_eq!(there(), before, "no maps are left behind");
     let error = error.to_string();
     for part in parts {
         assert!(error.contains(part), "{part}: {error}");
@@ -72,6 +75,20 @@ fn drop_user() {
     // SAFETY: the call takes three plain numbers.
     let result = unsafe { libc::syscall(libc::SYS_setresuid, 65_534, 65_534, 65_534) };
     assert_eq!(result, 0, "become nobody");
+}
+
+#[test]
+fn a_start_that_fails_removes_the_maps_that_it_has_made_and_no_others() {
+    let pins = PinDir::new();
+    let mut broken = pins.options();
+    broken.object = Some("/no/object".into());
+    expect_refusal(&broken, &[]);
+    let count = || generations(pins.path()).expect("pins").len();
+    pins.open().give_up();
+    assert_eq!(count(), 0);
+    drop(pins.open());
+    pins.open().give_up();
+    assert_eq!(count(), 1);
 }
 
 #[test]

@@ -87,6 +87,7 @@ pub(crate) const SMALL: Capacities = Capacities {
     slots: 128,
     backends: 128,
     flows: 4096,
+    flows_v6: 4096,
     affinity: 64,
     sockets: 64,
     source_ranges: 8,

@@ -120,4 +120,6 @@ fn a_flow_table_grows_before_it_is_full() {
         assert_eq!(open.echo("here"), "here", "connection {number}");
     }
     agent.within(STEP, "a larger table", has_grown);
+    let sizes = settled(&world, &agent).expect("settled");
+    assert_eq!(sizes.flows_v6, 512, "no connection is of IPv6");
 }

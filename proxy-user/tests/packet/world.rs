@@ -87,6 +87,7 @@ impl World {
                 slots: 4096,
                 backends: 1024,
                 flows: 1024,
+                flows_v6: 1024,
                 affinity: 128,
                 sockets: 128,
                 source_ranges: 128,

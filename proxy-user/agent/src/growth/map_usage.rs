@@ -64,7 +64,7 @@ pub(super) fn nearly_full(flows: &Occupancy) -> impl Iterator<Item = Warning> {
     full.map(|(family, fill)| Warning {
         object: format!("flow table of {family}"),
         reason: format!(
-            "established connections need three quarters of its {} entries: when they fill it, new ones are refused; raise portolan.maps.flows, or find out who opens so many connections with `portolan flows`",
+            "established connections need three quarters of its {} entries: when they fill it, new ones are refused; raise portolan.maps.memory or portolan.maps.flows, or find out who opens so many connections with `portolan flows`",
             fill.capacity,
         ),
     })

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How full the maps are, and their growth: idle flows are removed, and nearly full maps are
-//! replaced by larger ones, up to a limit of memory. `sizes` decides. Another thread makes the
-//! larger maps; the agent's loop fills them and puts them in use. A part of `agent`.
+//! replaced by larger ones, up to a limit of memory, and flow tables that a day has hardly used by
+//! smaller ones. `sizes` decides. Another thread makes the new maps, which are called larger here;
+//! the agent's loop fills them and puts them in use. A part of `agent`.
 
 mod growing;
 mod map_usage;
@@ -22,6 +23,7 @@ pub use self::sizes::{Decision, ServiceCounts, decide};
 use self::{
     growing::{Both, Filling, Growing},
     map_usage::Counting,
+    sizes::shrink,
 };
 use super::{agent::Shared, services::Services};
 
@@ -30,6 +32,8 @@ const PAUSE: Duration = Duration::from_secs(60);
 /// Pause between two walks through nearly empty flow tables: shorter than every idle time, and long
 /// enough that the agent uses little processor time on a quiet node.
 const REST: Duration = Duration::from_secs(20);
+/// How long a grown flow table is nearly empty before it shrinks.
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How full the maps are, and how far their replacement by larger ones is.
 pub(super) struct Growth {
@@ -39,6 +43,9 @@ pub(super) struct Growth {
     abandoned: Option<Capacities>,
     grown: mpsc::Sender<Result<Datapath, DatapathError>>,
     flows: Occupancy,
+    /// The most entries that IPv4's and IPv6's flow tables have needed since the day began.
+    peaks: [u32; 2],
+    day_ends: Instant,
     /// When to continue the walk through the flow tables, which removes idle flows.
     walk_at: Instant,
     counting: Counting,
@@ -51,6 +58,8 @@ impl Growth {
             abandoned: None,
             grown,
             flows: Occupancy::default(),
+            peaks: [0; 2],
+            day_ends: Instant::now() + DAY,
             walk_at: Instant::now(),
             counting: Counting::default(),
         }
@@ -112,6 +121,8 @@ impl Growth {
                     self.walk_at = Instant::now() + REST;
                 }
                 self.flows = flows;
+                let [v4, v6] = self.peaks;
+                self.peaks = [v4.max(flows.v4.needed()), v6.max(flows.v6.needed())];
                 map_usage::nearly_full(&flows).collect()
             }
             Err(error) => vec![Warning {
@@ -125,7 +136,8 @@ impl Growth {
         shared.warnings.replace(Topic::Flows, warnings);
     }
 
-    /// Starts to make larger maps if some are nearly full and the memory limit allows it.
+    /// Starts to make larger maps if some are nearly full and the memory limit allows it. Once a
+    /// day, starts to make smaller ones if flow tables were nearly empty.
     pub(super) fn grow(&mut self, shared: &mut Shared, services: &Services) {
         // Larger maps get the services that are known, and no others.
         let is_settled =
@@ -133,19 +145,34 @@ impl Growth {
         if !is_settled || !self.growing.is_possible(Instant::now()) {
             return;
         }
+        let now = shared.datapath.capacities();
+        if Instant::now() >= self.day_ends {
+            self.day_ends = Instant::now() + DAY;
+            let [v4, v6] = std::mem::take(&mut self.peaks);
+            let (first, held) = (shared.options.capacities, &self.flows);
+            let smaller = Capacities {
+                flows: shrink(now.flows, first.flows, v4, held.v4.entries),
+                flows_v6: shrink(now.flows_v6, first.flows_v6, v6, held.v6.entries),
+                ..now
+            };
+            if smaller != now {
+                let why = "flow tables were nearly empty for a day, smaller ones are made";
+                self.make(shared, smaller, why);
+                return;
+            }
+        }
         let mut fills = shared.datapath.fill();
         fills.extend(self.flows.fills(FlowCounts::needed));
         fills.extend(self.counting.take_sockets());
-        let now = shared.datapath.capacities();
-        let limit = shared.config.map_memory_limit();
+        let limits = shared.config.map_memory_limits();
         let counts = ServiceCounts {
             known: services.syncer.state.served_count(),
             held: shared.datapath.service_count(),
         };
-        let fault = match decide(now, &fills, &services.syncer.full_maps(), counts, limit) {
+        let fault = match decide(now, &fills, &services.syncer.full_maps(), counts, limits) {
             Decision::Enough => None,
             Decision::Grow(larger) => {
-                self.make_larger(shared, larger);
+                self.make(shared, larger, "maps are nearly full, larger ones are made");
                 return;
             }
             Decision::Limited(map, needed) => Some(Warning {
@@ -153,7 +180,7 @@ impl Growth {
                 reason: format!(
                     "it is nearly full and cannot grow: with larger maps beside the present ones, {} MiB would be in use, and portolan.maps.memory allows {} MiB; raise it, or lower the number of services, endpoints or connections on this node",
                     needed >> 20,
-                    limit >> 20,
+                    limits[0] >> 20,
                 ),
             }),
         };
@@ -162,9 +189,9 @@ impl Growth {
             .replace(Topic::Growth, Vec::from_iter(fault));
     }
 
-    fn make_larger(&mut self, shared: &mut Shared, capacities: Capacities) {
+    fn make(&mut self, shared: &mut Shared, capacities: Capacities, why: &str) {
         self.growing = Growing::Made;
-        tracing::info!(?capacities, "maps are nearly full, larger ones are made");
+        tracing::info!(?capacities, "{why}");
         let growth = shared.datapath.growth();
         let mut options = shared.options.clone();
         options.capacities = capacities;
@@ -190,7 +217,7 @@ impl Growth {
                 let warning = Warning {
                     object: "maps".to_owned(),
                     reason: format!(
-                        "they are nearly full, and larger ones could not be made: {}; it is tried again in a minute",
+                        "those of other sizes that are needed could not be made: {}; it is tried again",
                         chain(&error),
                     ),
                 };

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Decides whether maps should become larger, and by how much. Pure; called by `growth`.
+//! Decides whether maps should become larger or smaller, and by how much. Pure; called by `growth`.
 
 use std::collections::BTreeSet;
 
 use control::apply::Fill;
-use datapath::{Capacities, maps::memory_of};
+use datapath::{
+    Capacities,
+    maps::{flow_memory_of, memory_of},
+};
 use proxy_common::maps::{FLOW_SLOTS_V4, FLOW_SLOTS_V6, SOCKETS_V4, SOCKETS_V6};
 
 /// What to do about maps that are nearly full.
@@ -44,12 +47,14 @@ fn enlarge(
     refused: &BTreeSet<&'static str>,
     services: ServiceCounts,
     most: u64,
+    flow_limit: u64,
 ) -> Option<(&'static str, Capacities)> {
     let mut larger = now;
     let mut first = None;
     for fill in fills {
-        let (mut before, is_refused) = (now, refused.contains(fill.map));
-        let (Some(before), Some(capacity)) = (before.of(fill.map), larger.of(fill.map)) else {
+        let (mut before, mut with) = (now, larger);
+        let is_refused = refused.contains(fill.map);
+        let (Some(before), Some(capacity)) = (before.of(fill.map), with.of(fill.map)) else {
             continue;
         };
         let before = u64::from(*before);
@@ -62,27 +67,35 @@ fn enlarge(
             continue;
         }
         let needed = (entries * 4).div_ceil(before * 3).next_power_of_two();
-        // The map for IPv4 and the one for IPv6 have one common size.
+        // But for flows, IPv4's map and IPv6's have one common size.
         let size = before * needed.clamp(2, most);
         *capacity = (*capacity).max(size.min(u64::from(u32::MAX / 2 + 1)) as u32);
+        let is_of_flows = [FLOW_SLOTS_V4, FLOW_SLOTS_V6].contains(&fill.map);
+        if is_of_flows && flow_memory_of(&with) > flow_limit {
+            // That it is nearly full is a warning by itself.
+            continue;
+        }
+        larger = with;
         first.get_or_insert(fill.map);
     }
     first.map(|first| (first, larger))
 }
 
-/// Decides from how full the maps are. The limit holds for the old and the larger maps together:
-/// both exist while one takes over from the other.
+/// Decides from how full the maps are. The first limit holds for the old and the larger maps
+/// together: both exist while one takes over from the other. The second holds for the larger flow
+/// tables.
 pub fn decide(
     now: Capacities,
     fills: &[Fill],
     refused: &BTreeSet<&'static str>,
     services: ServiceCounts,
-    limit: u64,
+    [limit, of_flows]: [u64; 2],
 ) -> Decision {
     let mut limited = Decision::Enough;
     // If memory does not suffice for what is needed, try again with twice the size at most.
     for most in [64, 2] {
-        let Some((first, larger)) = enlarge(now, fills, refused, services, most) else {
+        let enlarged = enlarge(now, fills, refused, services, most, of_flows);
+        let Some((first, larger)) = enlarged else {
             return Decision::Enough;
         };
         let needed = memory_of(&now) + memory_of(&larger);
@@ -92,6 +105,19 @@ pub fn decide(
         limited = Decision::Limited(first, needed);
     }
     limited
+}
+
+/// Returns the size of a flow table from its present and its `first` one, and from the most entries
+/// that a day has needed, its `peak`. If they are less than an eighth, it becomes four times as
+/// many, and twice the `entries` of now, so that all of these find room.
+pub(super) fn shrink(now: u32, first: u32, peak: u32, entries: u32) -> u32 {
+    let [size, first, peak, entries] = [now, first, peak, entries].map(u64::from);
+    let wanted = (4 * peak).max(2 * entries).max(first).next_power_of_two();
+    if 8 * peak < size && wanted < size {
+        wanted as u32
+    } else {
+        now
+    }
 }
 
 #[cfg(test)]
@@ -117,7 +143,8 @@ mod tests {
     fn a_map_that_is_three_quarters_full_doubles_once() {
         let now = Capacities::default();
         let size = now.frontends;
-        let decided = |fills: &[Fill]| decide(now, fills, &BTreeSet::new(), ALL_SERVED, u64::MAX);
+        let none = BTreeSet::new();
+        let decided = |fills: &[Fill]| decide(now, fills, &none, ALL_SERVED, [u64::MAX; 2]);
         let enough = fill(maps::FRONTENDS_V4, size / 4 * 3 - 1, size);
         assert_eq!(decided(&[enough]), Decision::Enough);
         let full = fill(maps::FRONTENDS_V4, size / 4 * 3, size);
@@ -153,9 +180,23 @@ mod tests {
         // In the second case there is memory for twice the size only.
         let memory = memory_of(&now) + memory_of(&double);
         for (limit, larger) in [(u64::MAX, eightfold), (memory, double)] {
-            let decided = decide(now, &fills, &refused, services, limit);
+            let decided = decide(now, &fills, &refused, services, [limit; 2]);
             assert_eq!(decided, Decision::Grow(larger));
         }
+    }
+
+    #[test]
+    fn grown_flow_tables_shrink_to_four_times_what_a_day_has_needed() {
+        for (peak, entries, expected) in [
+            (0, 0, 1024),
+            (8191, 0, 32_768),
+            (8192, 0, 65_536),
+            (100, 5000, 16_384),
+            (100, 40_000, 65_536),
+        ] {
+            assert_eq!(shrink(65_536, 1000, peak, entries), expected, "{peak}");
+        }
+        assert_eq!(shrink(1024, 1000, 0, 0), 1024, "as the maps are made");
     }
 
     /// The map has refused an entry, so it grows even though it has room.
@@ -169,9 +210,25 @@ mod tests {
         };
         let needed = memory_of(&now) + memory_of(&larger);
         let fills = [fill(maps::SLOTS, 0, now.slots)];
-        let at_limit = decide(now, &fills, &refused, ALL_SERVED, needed);
+        let at_limit = decide(now, &fills, &refused, ALL_SERVED, [needed, 0]);
         assert_eq!(at_limit, Decision::Grow(larger));
-        let below = decide(now, &fills, &refused, ALL_SERVED, needed - 1);
+        let below = decide(now, &fills, &refused, ALL_SERVED, [needed - 1, 0]);
         assert_eq!(below, Decision::Limited(maps::SLOTS, needed));
+    }
+
+    #[test]
+    fn flow_tables_have_a_limit_of_their_own_that_hinders_no_other_map() {
+        let (now, none) = (Capacities::default(), BTreeSet::new());
+        let mut fills = vec![fill(FLOW_SLOTS_V4, now.flows, now.flows)];
+        let mut larger = now;
+        larger.flows *= 2;
+        let limit = flow_memory_of(&larger);
+        let limits = |of_flows| [u64::MAX, of_flows];
+        let decided = |fills: &[Fill], limits| decide(now, fills, &none, ALL_SERVED, limits);
+        assert_eq!(decided(&fills, limits(limit)), Decision::Grow(larger));
+        assert_eq!(decided(&fills, limits(limit - 1)), Decision::Enough);
+        fills.push(fill(maps::SLOTS, now.slots, now.slots));
+        let (slots, decided) = (2 * now.slots, decided(&fills, limits(limit - 1)));
+        assert_eq!(decided, Decision::Grow(Capacities { slots, ..now }));
     }
 }

@@ -52,7 +52,7 @@ metrics! {
         entries: Family<Label, Gauge>, "portolan_map_entries", "Elements of a map in use";
         capacity: Family<Label, Gauge>, "portolan_map_capacity", "Elements a map can hold";
         growths: Counter, "portolan_map_growths",
-            "How often larger maps took the place of others that were nearly full";
+            "How often larger maps took the place of others that were nearly full, or smaller flow tables of others that were nearly empty for a day";
     }
 }
 

@@ -154,6 +154,7 @@ impl Trial {
         options.pin_dir.clone_from(&pins);
         options.capacities = Capacities {
             flows: UNUSED,
+            flows_v6: UNUSED,
             affinity: UNUSED,
             sockets: UNUSED,
             ..options.capacities
@@ -219,16 +220,17 @@ impl Trial {
 fn room(datapath: &Datapath, syncer: &Syncer, endpoints: usize, config: &Config) -> Finding {
     let fills = datapath.fill();
     let (known, held) = (syncer.state.served_count(), datapath.service_count());
-    let limit = config.map_memory_limit();
+    let limits = config.map_memory_limits();
     let now = Capacities {
         flows: config.sizes().flows,
+        flows_v6: config.sizes().flows_v6,
         affinity: config.sizes().affinity,
         sockets: config.sizes().sockets,
         ..datapath.capacities()
     };
     let services = agent::ServiceCounts { known, held };
-    let limited = (limit >> 20).to_string();
-    match agent::decide(now, &fills, &syncer.full_maps(), services, limit) {
+    let limited = (limits[0] >> 20).to_string();
+    match agent::decide(now, &fills, &syncer.full_maps(), services, limits) {
         Decision::Enough => Finding::of("room", &[&known, &endpoints]),
         Decision::Grow(_) => Finding::of("room-grows", &[&known, &endpoints, &limited]),
         Decision::Limited(map, needed) => {

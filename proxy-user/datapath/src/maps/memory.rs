@@ -81,6 +81,13 @@ pub fn memory_of(capacities: &Capacities) -> u64 {
     shapes(capacities).iter().map(full).sum()
 }
 
+/// Returns the bytes that the flow tables of both families take of these.
+pub fn flow_memory_of(capacities: &Capacities) -> u64 {
+    let shapes = shapes(capacities).into_iter();
+    let flows = shapes.filter(|shape| shape.name.starts_with("flow_"));
+    flows.map(|shape| shape.reserved()).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -99,5 +106,13 @@ mod tests {
         }
         // The maps can still grow if they must.
         assert_eq!(sizes_for(GIB / 16).flows, most.flows >> HALVINGS);
+    }
+
+    #[test]
+    fn room_for_250_000_masqueraded_flows_of_one_family_takes_120_mib_more_at_most() {
+        let (first, flows) = (Capacities::default(), 1 << 20);
+        assert!(3 * 250_000 < flows / 4 * 3, "it does not grow further");
+        let grown = Capacities { flows, ..first };
+        assert!(memory_of(&grown) - memory_of(&first) <= 120 << 20);
     }
 }

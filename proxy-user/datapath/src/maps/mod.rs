@@ -21,7 +21,7 @@ use proxy_common::{Port, Protocol, service::ServiceName};
 pub(super) use arrays::PortFilter;
 pub use flows::{Added, FlowTable};
 pub use linux::tables;
-pub use memory::{memory_of, sizes_for};
+pub use memory::{flow_memory_of, memory_of, sizes_for};
 pub(super) use pinned::{PinnedMaps, TRACE, TRACE_OUT};
 pub(super) use pins::Lock;
 pub use pins::holder_of;

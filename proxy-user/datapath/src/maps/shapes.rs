@@ -66,8 +66,8 @@ pub fn shapes(c: &Capacities) -> Vec<Shape> {
         capacity::MASQUERADE_SOURCES as u32,
         maps::SHARED_INTERFACE_SLOTS,
     );
-    let mut shapes = shapes_of::<V4>(c);
-    shapes.extend(shapes_of::<V6>(c));
+    let mut shapes = shapes_of::<V4>(c, c.flows);
+    shapes.extend(shapes_of::<V6>(c, c.flows_v6));
     shapes.extend([
         s(maps::SLOTS, Array, c.slots, MMAPABLE),
         Shape::new::<u32, u64>(maps::PORTS, Array, ports::WORDS, MMAPABLE),
@@ -93,9 +93,9 @@ pub fn shapes(c: &Capacities) -> Vec<Shape> {
     shapes
 }
 
-fn shapes_of<A: Family>(c: &Capacities) -> Vec<Shape> {
+fn shapes_of<A: Family>(c: &Capacities, flows: u32) -> Vec<Shape> {
     use MapKind::{Array, Hash, LpmTrie, LruHash, PerCpuArray};
-    let sets = places::sets(c.flows);
+    let sets = places::sets(flows);
     let counted = counted_backends(c.backends, possible_cpus().unwrap_or(1));
     let (addresses, ranges) = (capacity::NODE_ADDRESSES as u32, c.source_ranges);
     let (buckets, fragments) = (SOCKET_BUCKETS, capacity::FRAGMENTS as u32);

@@ -176,7 +176,8 @@ fn object(
         LOG_FAULTS
     };
     let redirect = u32::from(options.redirects);
-    let sets = places::sets(options.capacities.flows);
+    let [sets_v4, sets_v6] =
+        [options.capacities.flows, options.capacities.flows_v6].map(places::sets);
     let secret = || open_table::<u32, u64>(home, maps::FLOW_SECRET);
     let known = secret().and_then(|table| table.lookup(&0)).ok().flatten();
     // If an agent ended before it stored one, it is 0.
@@ -191,7 +192,8 @@ fn object(
         .override_global("MASQUERADE_MARK", &options.marks.masquerade, true)
         .override_global("DROP_MARK", &options.marks.drop, true)
         .override_global("REDIRECT", &redirect, true)
-        .override_global("FLOW_SETS", &sets, true)
+        .override_global("FLOW_SETS_V4", &sets_v4, true)
+        .override_global("FLOW_SETS_V6", &sets_v6, true)
         .override_global("HASH_KEY", &hash_key, true);
     if options.xdp.is_none() {
         for map in maps::NEXT_HOPS {
