@@ -30,9 +30,9 @@ pub struct NameArgs {
     /// [default: KUBECONFIG, or the service account of the pod that this runs in].
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Address of the API server; overrides the kubeconfig's.
-    #[arg(long, value_name = "ADDRESS")]
-    pub master: Option<String>,
+    /// Addresses of the API servers, with commas between them; override the kubeconfig's.
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
+    pub master: Vec<String>,
     /// Folder of manifests to look into instead.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["kubeconfig", "master"])]
     pub manifests: Option<PathBuf>,
@@ -49,7 +49,7 @@ pub struct NamedListArgs {
 
 /// A client or an endpoint as users write it: an address, pod/NAMESPACE/NAME, or pod/NAME
 /// where a namespace is given.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct EndArg {
     text: String,
     /// The pod's namespace, if it is given, and name; None for an address.
@@ -68,12 +68,17 @@ impl FromStr for EndArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        // The plugin of kubectl adds a pod's addresses, because the agent's account may not read
+        // pods: pod/NAMESPACE/NAME=IP,IP.
+        let (text, given) = text.split_once('=').unwrap_or((text, text));
         // Programs that serve both IP families log clients as ::ffff:10.0.0.7.
-        let address = text.parse().map(|address: IpAddr| address.to_canonical());
+        let addresses = given.split(',').map(str::parse::<IpAddr>);
+        let addresses = addresses.map(|one| one.map(|address| address.to_canonical()));
+        let addresses = addresses.collect::<Result<Vec<_>, _>>();
         let words = text.strip_prefix("pod/").map(|pod| pod.split('/'));
         let words = words.map(|words| words.map(str::to_owned).collect::<Vec<_>>());
         let pod = match words.as_deref() {
-            None if address.is_err() => {
+            None if addresses.is_err() => {
                 return Err("use an IP address, or pod/NAMESPACE/NAME".to_owned());
             }
             None => None,
@@ -86,7 +91,7 @@ impl FromStr for EndArg {
         Ok(Self {
             text: text.to_owned(),
             pod,
-            addresses: address.into_iter().collect(),
+            addresses: addresses.unwrap_or_default(),
         })
     }
 }
@@ -94,7 +99,7 @@ impl FromStr for EndArg {
 impl EndArg {
     /// Looks up the addresses of a pod. `namespace`: of a pod that is written without one.
     pub(super) fn look_up(&mut self, namespace: Option<&str>, names: &NameArgs) -> Result<()> {
-        if self.pod.is_some() {
+        if self.pod.is_some() && self.addresses.is_empty() {
             let Some((namespace, name)) = self.pod(namespace) else {
                 let advice = "write a pod as pod/NAMESPACE/NAME, or give its --namespace";
                 bail!(BadInput(format!("{self}: {advice}")));
@@ -131,11 +136,13 @@ impl Names {
     pub(super) fn new(args: &NameArgs) -> Self {
         let server = || {
             let kubeconfig = args.kubeconfig.clone();
-            let own_master = || in_cluster().filter(|_| kubeconfig.is_none());
-            let master = args.master.clone().or_else(own_master);
+            let mut masters = args.master.clone();
+            if masters.is_empty() && kubeconfig.is_none() {
+                masters.extend(in_cluster());
+            }
             let of_environment = || env::var_os("KUBECONFIG").map(PathBuf::from);
-            let kubeconfig = kubeconfig.or_else(|| of_environment().filter(|_| master.is_none()));
-            Access::new(kubeconfig, master).ok().map(Directory::Server)
+            let kubeconfig = kubeconfig.or_else(|| of_environment().filter(|_| masters.is_empty()));
+            Access::new(kubeconfig, masters).ok().map(Directory::Server)
         };
         let folder = args.manifests.clone().map(Directory::Folder);
         Self {
@@ -160,7 +167,9 @@ impl Names {
         };
         let found = wait(directory.pod(namespace, name))?;
         if found.is_empty() {
-            bail!("there is no pod {namespace}/{name} with an address");
+            bail!(
+                "there is no pod {namespace}/{name} with an address, or this account, as the agent's, may not read pods and no EndpointSlice names it: give its address, or ask by `kubectl portolan`"
+            );
         }
         Ok(found)
     }
@@ -217,7 +226,7 @@ fn is_shown(show: &Show) -> bool {
 
 /// Returns the API server's address from the environment of this process; None outside of a pod.
 /// KUBE: the kubelet puts it into every pod's environment.
-fn in_cluster() -> Option<String> {
+pub(super) fn in_cluster() -> Option<String> {
     let host = env::var("KUBERNETES_SERVICE_HOST").ok()?;
     let port = env::var("KUBERNETES_SERVICE_PORT").unwrap_or_else(|_| "443".into());
     let host = match host.parse() {
@@ -273,9 +282,13 @@ mod tests {
             let mut end: EndArg = pod.parse().expect("a pod");
             end.look_up(namespace, &args).map(|()| end.addresses)
         };
-        for (pod, namespace) in [("pod/shop/cart-2", None), ("pod/cart-2", Some("shop"))] {
+        for (pod, namespace) in [
+            ("pod/shop/cart-2", None),
+            ("pod/cart-2", Some("shop")),
+            ("pod/shop/other=10.40.1.2,fd00::2", None),
+        ] {
             let found = found(pod, namespace).expect("it is there");
-            assert_eq!(found, [IpAddr::from([10, 40, 1, 2])]);
+            assert_eq!(found[0], IpAddr::from([10, 40, 1, 2]));
         }
         let said = found("pod/cart-2", None).expect_err("no namespace");
         assert!(said.to_string().contains("pod/NAMESPACE/NAME"), "{said}");

@@ -14,7 +14,7 @@ use super::{
     error::DatapathError,
     maps::{
         Lock,
-        pins::{generations, is_bpffs, links_of},
+        pins::{SERVERS, generations, is_bpffs, links_of},
     },
     programs::{detach_filters, interfaces, mark_of},
 };
@@ -55,7 +55,16 @@ fn clean(pin_dir: &Path, dry: bool) -> Result<Vec<String>, DatapathError> {
     for generation in &all {
         remove(&generation.dir(pin_dir), &marks, dry, &mut removed)?;
     }
-    let left = if dry { all.len() } else { 0 };
+    let servers = pin_dir.join(SERVERS);
+    let has_servers = servers.is_symlink();
+    if has_servers {
+        remove(&servers, &[], dry, &mut removed)?;
+    }
+    let left = if dry {
+        all.len() + usize::from(has_servers)
+    } else {
+        0
+    };
     if pin_dir.exists() && children(pin_dir)?.len() == left {
         if !dry {
             fs::remove_dir(pin_dir).map_err(DatapathError::of_file("remove", pin_dir))?;

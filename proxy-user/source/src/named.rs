@@ -1,23 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where single objects are looked up once by their names, and a pod's addresses. Called by
-//! `portolan explain` and `trace`.
+//! Where single objects are looked up once by their names, and a pod's addresses. The agent's
+//! account may not read pods: it knows those that EndpointSlices name. Called by `portolan explain`
+//! and `trace`.
 
 use std::{collections::BTreeSet, fs, net::IpAddr, path::PathBuf, time::Duration};
 
 use control::{causes::chain, documents::values};
 use k8s_openapi::api::{core::v1::Pod, discovery::v1 as discovery};
-use kube::Api;
+use kube::{Api, api::ListParams};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::{
     SourceError,
     api_server::{Access, Requests, USER_AGENT},
+    pods::pages,
     unreadable,
 };
 
 /// The longest time to wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+const FORBIDDEN: u16 = 403;
 
 /// The source in which objects are looked up.
 #[derive(Clone, Debug)]
@@ -44,25 +47,25 @@ pub struct ListedEndpoint {
 impl Directory {
     /// Returns a pod's addresses; an empty list if there is no such pod.
     pub async fn pod(&self, namespace: &str, name: &str) -> Result<Vec<IpAddr>, SourceError> {
-        match self {
+        let slices: Vec<discovery::EndpointSlice> = match self {
             Self::Server(access) => {
                 let client = access.client(&Requests::default(), USER_AGENT).await?;
-                let api: Api<Pod> = Api::namespaced(client, namespace);
-                let pod = answered(access, api.get_opt(name)).await?;
-                let status = pod.and_then(|pod| pod.status).unwrap_or_default();
-                let ips = status.pod_ips.into_iter().flatten();
-                Ok(ips.filter_map(|one| one.ip.parse().ok()).collect())
+                let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
+                if let Some(pod) = answered(access, allowed(api.get_opt(name))).await? {
+                    let status = pod.and_then(|pod| pod.status).unwrap_or_default();
+                    let ips = status.pod_ips.into_iter().flatten();
+                    return Ok(ips.filter_map(|one| one.ip.parse().ok()).collect());
+                }
+                let all = pages(access, &client, ListParams::default()).await?;
+                all.unwrap_or_default()
             }
-            // A folder has no manifests of pods, but slices name the pods that serve.
-            Self::Folder(_) => {
-                let wanted = format!("{namespace}/{name}");
-                let slices = self.objects("EndpointSlice")?;
-                let endpoints = slices.iter().flat_map(listed);
-                let own = endpoints.filter(|one| one.pod.as_ref() == Some(&wanted));
-                let addresses: BTreeSet<_> = own.filter_map(|one| one.address).collect();
-                Ok(addresses.into_iter().collect())
-            }
-        }
+            Self::Folder(_) => self.objects("EndpointSlice")?,
+        };
+        let wanted = format!("{namespace}/{name}");
+        let endpoints = slices.iter().flat_map(listed);
+        let own = endpoints.filter(|one| one.pod.as_ref() == Some(&wanted));
+        let addresses: BTreeSet<_> = own.filter_map(|one| one.address).collect();
+        Ok(addresses.into_iter().collect())
     }
 
     /// Returns every object of this kind in the manifest folder; an empty list if this is an API
@@ -94,6 +97,16 @@ pub(super) async fn answered<T>(
     match timeout(PATIENCE, asked).await {
         Ok(answer) => answer.map_err(|error| access.unusable(chain(&error))),
         Err(_) => Err(access.unusable(format!("no answer in {} s", PATIENCE.as_secs()))),
+    }
+}
+
+/// Returns the answer; None if the account may not ask.
+pub(super) async fn allowed<T>(
+    asked: impl Future<Output = kube::Result<T>>,
+) -> kube::Result<Option<T>> {
+    match asked.await {
+        Err(kube::Error::Api(status)) if status.code == FORBIDDEN => Ok(None),
+        answer => answer.map(Some),
     }
 }
 

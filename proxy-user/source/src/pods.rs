@@ -17,14 +17,13 @@ use serde::de::DeserializeOwned;
 use super::{
     SourceError,
     api_server::{Access, Requests, USER_AGENT},
-    named::{Directory, answered, listed},
+    named::{Directory, allowed, answered, listed},
 };
 
 /// The most addresses that are looked up one by one; for more, all pods are listed.
 const FEW: usize = 8;
 /// The most objects in one answer.
 const PAGE: u32 = 500;
-const FORBIDDEN: u16 = 403;
 
 /// The pod of each address, as `namespace/name`; None for an address that several pods have.
 #[derive(Default)]
@@ -119,7 +118,7 @@ async fn add_all_pods(
 }
 
 /// Returns all objects that the parameters select; None if the agent may not list them.
-async fn pages<K>(
+pub(super) async fn pages<K>(
     access: &Access,
     client: &Client,
     params: ListParams,
@@ -131,13 +130,7 @@ where
     let mut params = params.limit(PAGE);
     let mut found = Vec::new();
     loop {
-        let asked = async {
-            match api.list(&params).await {
-                Err(kube::Error::Api(status)) if status.code == FORBIDDEN => Ok(None),
-                answer => answer.map(Some),
-            }
-        };
-        let Some(page) = answered(access, asked).await? else {
+        let Some(page) = answered(access, allowed(api.list(&params))).await? else {
             return Ok(None);
         };
         found.extend(page.items);

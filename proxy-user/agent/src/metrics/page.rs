@@ -134,6 +134,7 @@ pub(super) fn busy() -> Metrics {
     let requests = Requests::default();
     requests.note("192.0.2.1:6443", "GET", Some(200), Some(Instant::now()));
     requests.received(Kind::Service);
+    requests.silent(Kind::Service);
     let metrics = Metrics::new("/nowhere".into(), Warnings::default(), &requests, true);
     let time = Timestamp::now();
     metrics.sync.queued(1, 1);

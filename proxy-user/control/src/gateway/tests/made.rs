@@ -185,7 +185,7 @@ fn slices_follow_the_endpoints_and_are_written_once() {
 }
 
 #[test]
-fn another_port_and_the_end_of_the_gateway_remove_slices() {
+fn another_port_replaces_slices_and_the_end_of_the_gateway_removes_nothing() {
     let mut cluster = served(CART);
     write(&mut cluster);
     cluster.apply(&gateway("edge", "", "{name: web, protocol: TCP, port: 81}"));
@@ -193,9 +193,28 @@ fn another_port_and_the_end_of_the_gateway_remove_slices() {
     let written = write(&mut cluster).join(" ");
     assert_eq!(written, format!("+{SERVICE} -{SLICE} +{other}"));
     cluster.delete(Kind::Gateway, "shop/edge");
-    let written = write(&mut cluster).join(" ");
-    assert_eq!(written, format!("-{SERVICE} -{other}"));
     assert_eq!(write(&mut cluster), [""; 0]);
+}
+
+#[test]
+fn what_somebody_changes_is_corrected_and_what_others_add_stays() {
+    let mut cluster = cluster(&[edge(", infrastructure: {labels: {team: a}}"), to(CART)]);
+    let service = written(&cluster.report().0, SERVICE).to_string();
+    let service = service.replace(r#""ports""#, r#""clusterIP":"10.96.0.50","ports""#);
+    cluster.apply(&format!("{service}\n---\n"));
+    let slice = written(&cluster.report().0, SLICE).to_string();
+    let policy = r#""externalTrafficPolicy":"Local","type""#;
+    for (object, text, from, to, is_corrected) in [
+        (SERVICE, &service, r#""type""#, policy, false),
+        (SERVICE, &service, "LoadBalancer", "ClusterIP", true),
+        (SERVICE, &service, r#""a""#, r#""b""#, true),
+        (SLICE, &slice, "", "", false),
+        (SLICE, &slice, "true", "false", true),
+    ] {
+        cluster.apply(&format!("{}\n---\n", text.replace(from, to)));
+        let write = about(&mut cluster, object).flatten();
+        assert_eq!(write.is_some(), is_corrected, "{object}: {to}");
+    }
 }
 
 /// The slices that were made are not planned, neither with the Gateway nor as the Service's.

@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The Gateway API at the API server: its objects are followed while the server has these kinds
-//! (this file), and one agent of the cluster (`lease`) writes their status (`publish`).
-
-mod board;
-mod lease;
-mod publish;
+//! The Gateway API at the API server: its objects are followed while the server has these kinds.
+//! Started by `api_server`.
 
 use std::time::Duration;
 
@@ -21,9 +17,6 @@ use super::{
     requests::Requests,
     watch::{Selector, kinds},
 };
-
-pub(super) use board::Board;
-pub(super) use publish::{Publisher, own_namespace};
 
 /// The pause before asking again what the server knows, when it gave no answer.
 const PAUSE: Duration = Duration::from_secs(5);

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `portolan controller`: writes for the whole cluster what no node may write.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use config::{RawConfig, telemetry};
+use source::api_server::{Access, Controller};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::{
+    frame::runtime,
+    names::in_cluster,
+    run::{converter, node_name},
+};
+
+/// Arguments of `portolan controller`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct ControllerArgs {
+    /// The configuration file, which may be the agents'.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Addresses of the API servers, with commas between them; override the kubeconfig's [default:
+    /// that of the pod's environment].
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
+    pub master: Vec<String>,
+}
+
+/// Runs until SIGTERM.
+pub(super) fn run(args: &ControllerArgs) -> Result<()> {
+    let config = args.config.as_deref().map(RawConfig::read).transpose()?;
+    let config = config.unwrap_or_default().check()?;
+    telemetry::start(&config.log_level, config.log_format)?;
+    let mut masters = args.master.clone();
+    if masters.is_empty() && config.kubeconfig.is_none() {
+        masters.extend(in_cluster());
+    }
+    let controller = Controller {
+        access: Access::new(config.kubeconfig.clone(), masters)?,
+        // KUBE: a pod has its name as its host name.
+        name: node_name(None)?,
+        gateway_services: config.gateway_services,
+        object_events: config.object_events,
+    };
+    runtime()?.block_on(async {
+        let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+        let stop = async { _ = terminate.recv().await };
+        let ended = controller.run(|| converter(&config, ""), stop).await;
+        ended.context("write for the cluster")
+    })
+}
