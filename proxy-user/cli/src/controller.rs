@@ -4,14 +4,15 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use config::{RawConfig, telemetry};
+use config::telemetry;
 use source::api_server::{Access, Controller};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{
+    flags::SettingFlags,
     frame::runtime,
     names::in_cluster,
-    run::{converter, node_name},
+    run::{Given, converter, node_name},
 };
 
 /// Arguments of `portolan controller`.
@@ -24,12 +25,18 @@ pub struct ControllerArgs {
     /// that of the pod's environment].
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     pub master: Vec<String>,
+    #[command(flatten)]
+    pub flags: SettingFlags,
 }
 
 /// Runs until SIGTERM.
 pub(super) fn run(args: &ControllerArgs) -> Result<()> {
-    let config = args.config.as_deref().map(RawConfig::read).transpose()?;
-    let config = config.unwrap_or_default().check()?;
+    let given = Given {
+        config: args.config.clone(),
+        flags: args.flags.clone(),
+        ..Given::default()
+    };
+    let config = given.settings()?;
     telemetry::start(&config.log_level, config.log_format)?;
     let mut masters = args.master.clone();
     if masters.is_empty() && config.kubeconfig.is_none() {

@@ -142,8 +142,8 @@ pub(crate) fn gateway() -> Result<()> {
     kubectl(&tools, &format!("apply --server-side -f {KINDS}"))?;
     let established = "wait --for=condition=Established --timeout=30s crd --all";
     kubectl(&tools, established)?;
-    // An agent that has found no such kinds asks again after minutes.
-    proxy::restart(&tools, "portolan")?;
+    // Who has found no such kinds asks again after minutes.
+    proxy::restart_portolan(&tools)?;
     control::apply(&tools, CLASS)?;
     // The suite reads in the class's status which features there are.
     let accepted = "wait --for=condition=Accepted --timeout=60s gatewayclass/portolan";
@@ -168,15 +168,29 @@ pub(crate) fn gateway() -> Result<()> {
     })
 }
 
+/// In which round of [`give_addresses`] the controller that writes is killed: in the middle.
+const KILL: u32 = 40;
+
 /// Stands for a load balancer: gives an address to each Service that wants one, until the tests
 /// have ended.
 fn give_addresses(tools: &Tools, ended: &AtomicBool) {
-    let mut next = 1;
+    let (mut next, mut round) = (1, 0);
     while !ended.load(Ordering::Relaxed) {
         // While objects come and go, a request may fail; the next round sees the others.
         _ = give_round(tools, &mut next);
+        round += 1;
+        if round == KILL {
+            let killed = kill_leader(tools);
+            println!("the controller that writes was killed: {killed:?}");
+        }
         sleep(Duration::from_millis(500));
     }
+}
+
+fn kill_leader(tools: &Tools) -> Result<String> {
+    let holder = "get lease portolan-controller -o=jsonpath={.spec.holderIdentity}";
+    let holder = proxy::system(tools, holder)?;
+    proxy::system(tools, &format!("delete pod {holder} --force"))
 }
 
 fn give_round(tools: &Tools, next: &mut u32) -> Result<()> {
