@@ -49,7 +49,7 @@ pub struct NamedListArgs {
 
 /// A client or an endpoint as users write it: an address, pod/NAMESPACE/NAME, or pod/NAME
 /// where a namespace is given.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EndArg {
     text: String,
     /// The pod's namespace, if it is given, and name; None for an address.
@@ -68,17 +68,12 @@ impl FromStr for EndArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        // The plugin of kubectl adds a pod's addresses, because the agent's account may not read
-        // pods: pod/NAMESPACE/NAME=IP,IP.
-        let (text, given) = text.split_once('=').unwrap_or((text, text));
         // Programs that serve both IP families log clients as ::ffff:10.0.0.7.
-        let addresses = given.split(',').map(str::parse::<IpAddr>);
-        let addresses = addresses.map(|one| one.map(|address| address.to_canonical()));
-        let addresses = addresses.collect::<Result<Vec<_>, _>>();
+        let address = text.parse().map(|address: IpAddr| address.to_canonical());
         let words = text.strip_prefix("pod/").map(|pod| pod.split('/'));
         let words = words.map(|words| words.map(str::to_owned).collect::<Vec<_>>());
         let pod = match words.as_deref() {
-            None if addresses.is_err() => {
+            None if address.is_err() => {
                 return Err("use an IP address, or pod/NAMESPACE/NAME".to_owned());
             }
             None => None,
@@ -91,7 +86,7 @@ impl FromStr for EndArg {
         Ok(Self {
             text: text.to_owned(),
             pod,
-            addresses: addresses.unwrap_or_default(),
+            addresses: address.into_iter().collect(),
         })
     }
 }
@@ -99,7 +94,7 @@ impl FromStr for EndArg {
 impl EndArg {
     /// Looks up the addresses of a pod. `namespace`: of a pod that is written without one.
     pub(super) fn look_up(&mut self, namespace: Option<&str>, names: &NameArgs) -> Result<()> {
-        if self.pod.is_some() && self.addresses.is_empty() {
+        if self.pod.is_some() {
             let Some((namespace, name)) = self.pod(namespace) else {
                 let advice = "write a pod as pod/NAMESPACE/NAME, or give its --namespace";
                 bail!(BadInput(format!("{self}: {advice}")));
@@ -168,7 +163,7 @@ impl Names {
         let found = wait(directory.pod(namespace, name))?;
         if found.is_empty() {
             bail!(
-                "there is no pod {namespace}/{name} with an address, or this account, as the agent's, may not read pods and no EndpointSlice names it: give its address, or ask by `kubectl portolan`"
+                "no EndpointSlice names the pod {namespace}/{name}: give its address instead, as `kubectl portolan` does"
             );
         }
         Ok(found)
@@ -282,13 +277,9 @@ mod tests {
             let mut end: EndArg = pod.parse().expect("a pod");
             end.look_up(namespace, &args).map(|()| end.addresses)
         };
-        for (pod, namespace) in [
-            ("pod/shop/cart-2", None),
-            ("pod/cart-2", Some("shop")),
-            ("pod/shop/other=10.40.1.2,fd00::2", None),
-        ] {
+        for (pod, namespace) in [("pod/shop/cart-2", None), ("pod/cart-2", Some("shop"))] {
             let found = found(pod, namespace).expect("it is there");
-            assert_eq!(found[0], IpAddr::from([10, 40, 1, 2]));
+            assert_eq!(found, [IpAddr::from([10, 40, 1, 2])]);
         }
         let said = found("pod/cart-2", None).expect_err("no namespace");
         assert!(said.to_string().contains("pod/NAMESPACE/NAME"), "{said}");

@@ -1,26 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where single objects are looked up once by their names, and a pod's addresses. The agent's
-//! account may not read pods: it knows those that EndpointSlices name. Called by `portolan explain`
-//! and `trace`.
+//! Where single objects are looked up once by their names, and a pod's addresses. Called by
+//! `portolan explain` and `trace`.
 
 use std::{collections::BTreeSet, fs, net::IpAddr, path::PathBuf, time::Duration};
 
 use control::{causes::chain, documents::values};
-use k8s_openapi::api::{core::v1::Pod, discovery::v1 as discovery};
-use kube::{Api, api::ListParams};
+use k8s_openapi::api::discovery::v1 as discovery;
+use kube::Client;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::{
     SourceError,
     api_server::{Access, Requests, USER_AGENT},
-    pods::pages,
     unreadable,
 };
 
 /// The longest time to wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-const FORBIDDEN: u16 = 403;
 
 /// The source in which objects are looked up.
 #[derive(Clone, Debug)]
@@ -45,23 +42,10 @@ pub struct ListedEndpoint {
 }
 
 impl Directory {
-    /// Returns a pod's addresses; an empty list if there is no such pod.
+    /// Returns a pod's addresses; an empty list if no slice names it.
     pub async fn pod(&self, namespace: &str, name: &str) -> Result<Vec<IpAddr>, SourceError> {
-        let slices: Vec<discovery::EndpointSlice> = match self {
-            Self::Server(access) => {
-                let client = access.client(&Requests::default(), USER_AGENT).await?;
-                let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
-                if let Some(pod) = answered(access, allowed(api.get_opt(name))).await? {
-                    let status = pod.and_then(|pod| pod.status).unwrap_or_default();
-                    let ips = status.pod_ips.into_iter().flatten();
-                    return Ok(ips.filter_map(|one| one.ip.parse().ok()).collect());
-                }
-                let all = pages(access, &client, ListParams::default()).await?;
-                all.unwrap_or_default()
-            }
-            Self::Folder(_) => self.objects("EndpointSlice")?,
-        };
         let wanted = format!("{namespace}/{name}");
+        let slices = self.slices().await?;
         let endpoints = slices.iter().flat_map(listed);
         let own = endpoints.filter(|one| one.pod.as_ref() == Some(&wanted));
         let addresses: BTreeSet<_> = own.filter_map(|one| one.address).collect();
@@ -90,6 +74,11 @@ impl Directory {
     }
 }
 
+/// Returns a client of a command.
+pub(super) async fn client(access: &Access) -> Result<Client, SourceError> {
+    access.client(&Requests::default(), USER_AGENT).await
+}
+
 pub(super) async fn answered<T>(
     access: &Access,
     asked: impl Future<Output = kube::Result<T>>,
@@ -97,16 +86,6 @@ pub(super) async fn answered<T>(
     match timeout(PATIENCE, asked).await {
         Ok(answer) => answer.map_err(|error| access.unusable(chain(&error))),
         Err(_) => Err(access.unusable(format!("no answer in {} s", PATIENCE.as_secs()))),
-    }
-}
-
-/// Returns the answer; None if the account may not ask.
-pub(super) async fn allowed<T>(
-    asked: impl Future<Output = kube::Result<T>>,
-) -> kube::Result<Option<T>> {
-    match asked.await {
-        Err(kube::Error::Api(status)) if status.code == FORBIDDEN => Ok(None),
-        answer => answer.map(Some),
     }
 }
 

@@ -14,8 +14,8 @@ use kube::{Api, Client, api::ListParams};
 
 use super::{
     SourceError,
-    api_server::{Access, Requests, USER_AGENT},
-    named::{Directory, answered},
+    api_server::Access,
+    named::{Directory, answered, client},
 };
 
 /// What Kubernetes has of one service.
@@ -44,7 +44,7 @@ impl Directory {
     ) -> Result<ServiceObjects, SourceError> {
         match self {
             Self::Server(access) => {
-                let client = access.client(&Requests::default(), USER_AGENT).await?;
+                let client = client(access).await?;
                 ask(access, &client, namespace, name).await
             }
             Self::Folder(_) => {

@@ -60,7 +60,8 @@ fn no_other_right_is_needed(world: &World, server: &Server<'_>, agent: &Agent, k
     let asked = explain::run(world, &format!("{question} {kubeconfig}"));
     let said = String::from_utf8_lossy(&asked.stderr);
     assert_eq!(asked.status.code(), Some(2), "{said}");
-    assert!(said.contains("there is no pod shop/gone"), "{said}");
+    let expected = "no EndpointSlice names the pod shop/gone";
+    assert!(said.contains(expected), "{said}");
 }
 
 fn changes_are_followed_and_an_event_of_the_node_written(

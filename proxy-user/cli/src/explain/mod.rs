@@ -111,7 +111,7 @@ fn explain(args: &ExplainArgs) -> Result<Report> {
         From::Node => Some(settings.internal_v6.into()),
         _ => clients.into_iter().find(is_fitting),
     };
-    let who = args.from.split('=').next().unwrap_or_default();
+    let who = &args.from;
     let client = client
         .with_context(|| format!("--from {who} and --to {to} are of different IP families"))?;
     let (incoming, by) = match from {
@@ -152,7 +152,7 @@ fn explain(args: &ExplainArgs) -> Result<Report> {
     let listed = listed.and_then(|all| wanted(all, &asked, &explained, agent));
     let mut report = describe(&reader, &asked, &explained, &passage, listed)?;
     if !matches!(from, From::Address(..)) {
-        report.client = format!("{who} ({})", report.client);
+        report.client = format!("{} ({})", args.from, report.client);
     }
     report.findings.extend(notes);
     if args.follow {

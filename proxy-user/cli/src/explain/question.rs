@@ -22,8 +22,6 @@ pub(super) enum From {
     Pod {
         namespace: String,
         name: String,
-        /// Those that are given; if none, they are looked up.
-        addresses: Vec<IpAddr>,
     },
 }
 
@@ -41,15 +39,11 @@ pub(super) fn from(text: &str, namespace: Option<&str>) -> Result<From> {
         return Ok(From::Node);
     }
     if text.starts_with("pod/") {
-        let pod = text.parse::<EndArg>().unwrap_or_default();
-        let Some((namespace, name)) = pod.pod(namespace) else {
+        let pod = text.parse::<EndArg>().ok();
+        let Some((namespace, name)) = pod.and_then(|pod| pod.pod(namespace)) else {
             bail!("--from {text}: write a pod as pod/NAMESPACE/NAME, or pod/NAME with --namespace");
         };
-        return Ok(From::Pod {
-            namespace,
-            name,
-            addresses: pod.addresses().to_vec(),
-        });
+        return Ok(From::Pod { namespace, name });
     }
     // Programs that serve both IP families log clients as ::ffff:10.0.0.7.
     if let Ok(address) = text.parse::<IpAddr>() {
@@ -92,10 +86,9 @@ mod tests {
 
     #[test]
     fn clients_and_destinations_are_read() {
-        let pod = |addresses: &[IpAddr]| From::Pod {
+        let pod = || From::Pod {
             namespace: "shop".into(),
             name: "cart-1".into(),
-            addresses: addresses.to_vec(),
         };
         let v4: IpAddr = "10.0.0.7".parse().expect("one");
         let v6: IpAddr = "fd00::7".parse().expect("one");
@@ -104,9 +97,8 @@ mod tests {
             ("fd00::7", From::Address(v6, 0)),
             ("[fd00::7]:9", From::Address(v6, 9)),
             ("::ffff:10.0.0.7", From::Address(v4, 0)),
-            ("pod/shop/cart-1", pod(&[])),
-            ("pod/cart-1", pod(&[])),
-            ("pod/shop/cart-1=10.0.0.7,fd00::7", pod(&[v4, v6])),
+            ("pod/shop/cart-1", pod()),
+            ("pod/cart-1", pod()),
         ] {
             assert_eq!(from(text, Some("shop")).expect("one"), client, "{text}");
         }

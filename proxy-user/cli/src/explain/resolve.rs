@@ -102,14 +102,7 @@ pub(super) fn clients(from: &From, names: &Names) -> Result<Vec<IpAddr>> {
     match from {
         From::Node => Ok(Vec::new()),
         From::Address(address, _) => Ok(vec![*address]),
-        From::Pod {
-            namespace,
-            name,
-            addresses,
-        } => match addresses.is_empty() {
-            true => names.pod(namespace, name),
-            false => Ok(addresses.clone()),
-        },
+        From::Pod { namespace, name } => names.pod(namespace, name),
     }
 }
 
