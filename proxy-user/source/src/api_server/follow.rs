@@ -57,7 +57,7 @@ const CALM: Duration = Duration::from_secs(120);
 
 /// The pause before asking again for a kind of object that the server does not know: the server may
 /// have been upgraded by then.
-pub(super) const UPGRADE: Duration = Duration::from_secs(300);
+const UPGRADE: Duration = Duration::from_secs(300);
 
 const NOT_FOUND: u16 = 404;
 

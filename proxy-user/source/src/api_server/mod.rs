@@ -7,7 +7,6 @@ mod client;
 mod controller;
 mod events;
 mod follow;
-mod gateways;
 mod merge;
 mod protobuf;
 mod requests;
@@ -21,11 +20,15 @@ use std::{path::PathBuf, sync::Arc};
 
 use control::{
     change::{Batch, Change},
-    model::{Converter, Kind, LABEL_HEADLESS, LABEL_PROXY_NAME, Object, ObjectKey, gateway::GROUP},
+    model::{
+        Converter, Kind, LABEL_HEADLESS, LABEL_PROXY_NAME, Object, ObjectKey,
+        gateway::GROUP,
+        original::{Gateway, GatewayClass, ReferenceGrant, TCPRoute, UDPRoute},
+    },
     warnings::Warnings,
 };
 use k8s_openapi::api::{
-    core::v1::{Node, Service},
+    core::v1::{Namespace, Node, Service},
     discovery::v1::EndpointSlice,
     networking::v1::ServiceCIDR,
 };
@@ -151,21 +154,25 @@ impl ObjectSource for ApiServer {
         if let Some(reports) = self.reports {
             watches.spawn(events::publish(client.clone(), node_name, reports));
         }
+        let all = Selector::default();
         if self.service_cidrs {
-            let all = Selector::default();
             watches.spawn(follow::<ServiceCIDR>(&client, &all, requests, &sender));
         } else {
             merger.leave_out(Kind::ServiceCidr);
         }
         if has_gateways {
-            let requests = requests.clone();
-            watches.spawn(gateways::follow_all(client.clone(), requests, sender));
+            watches.spawn(follow::<Namespace>(&client, &all, requests, &sender));
+            watches.spawn(follow::<GatewayClass>(&client, &all, requests, &sender));
+            watches.spawn(follow::<Gateway>(&client, &all, requests, &sender));
+            watches.spawn(follow::<TCPRoute>(&client, &all, requests, &sender));
+            watches.spawn(follow::<UDPRoute>(&client, &all, requests, &sender));
+            watches.spawn(follow::<ReferenceGrant>(&client, &all, requests, &sender));
         } else {
-            drop(sender);
             Kind::OF_GATEWAYS
                 .iter()
                 .for_each(|kind| merger.leave_out(*kind));
         }
+        drop(sender);
         merge(merger, messages, batches, self.access.servers()).await
     }
 }

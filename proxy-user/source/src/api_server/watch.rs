@@ -220,7 +220,7 @@ impl<K: Followed> Objects<K> {
 
 /// Returns the kinds that the server has in a version of a group; none if it does not list that
 /// version. A 404 says nothing: it may be of a proxy, or of a server that starts.
-pub(super) async fn kinds(client: &Client, version: &str) -> kube::Result<Vec<String>> {
+async fn kinds(client: &Client, version: &str) -> kube::Result<Vec<String>> {
     let groups = client.list_api_groups().await?.groups;
     let mut versions = groups.iter().flat_map(|group| &group.versions);
     if !groups.is_empty() && versions.all(|known| known.group_version != version) {
