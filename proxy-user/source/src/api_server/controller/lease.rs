@@ -179,36 +179,6 @@ fn lease(current: Option<&Lease>, own: &str) -> Lease {
 mod tests {
     use super::*;
 
-    fn held_by(holder: &str, version: &str) -> Lease {
-        let mut lease = lease(None, holder);
-        lease.metadata.resource_version = Some(version.to_owned());
-        lease
-    }
-
-    #[test]
-    fn a_free_lease_and_the_own_one_are_taken_at_once() {
-        let now = Instant::now();
-        for holder in ["", "a"] {
-            assert_eq!(left(&held_by(holder, "1"), "a", &mut None, now), None);
-        }
-        assert_eq!(left(&Lease::default(), "a", &mut None, now), None);
-    }
-
-    #[test]
-    fn anothers_lease_is_taken_when_it_has_not_changed_for_its_duration() {
-        let (start, mut seen) = (Instant::now(), None);
-        let mut at = |version: &str, seconds: u64| {
-            let now = start + Duration::from_secs(seconds);
-            left(&held_by("b", version), "a", &mut seen, now)
-        };
-        assert_eq!(at("1", 0), Some(LASTS));
-        assert_eq!(at("1", 14), Some(Duration::from_secs(1)));
-        // It was renewed.
-        assert_eq!(at("2", 15), Some(LASTS));
-        assert_eq!(at("2", 29), Some(Duration::from_secs(1)));
-        assert_eq!(at("2", 30), None);
-    }
-
     #[test]
     fn the_holder_keeps_its_time_and_a_new_one_counts_as_a_change() {
         let first = lease(None, "a");
