@@ -21,10 +21,6 @@ pub struct ControllerArgs {
     /// The configuration file, which may be the agents'.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Addresses of the API servers, with commas between them; override the kubeconfig's [default:
-    /// that of the pod's environment].
-    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
-    pub master: Vec<String>,
     #[command(flatten)]
     pub flags: SettingFlags,
 }
@@ -38,12 +34,9 @@ pub(super) fn run(args: &ControllerArgs) -> Result<()> {
     };
     let config = given.settings()?;
     telemetry::start(&config.log_level, config.log_format)?;
-    let mut masters = args.master.clone();
-    if masters.is_empty() && config.kubeconfig.is_none() {
-        masters.extend(in_cluster());
-    }
+    let server = in_cluster().filter(|_| config.kubeconfig.is_none());
     let controller = Controller {
-        access: Access::new(config.kubeconfig.clone(), masters)?,
+        access: Access::new(config.kubeconfig.clone(), server.into_iter().collect())?,
         // KUBE: a pod has its name as its host name.
         name: node_name(None)?,
         gateway_services: config.gateway_services,

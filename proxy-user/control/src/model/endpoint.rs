@@ -46,7 +46,7 @@ pub struct EndpointSlice {
 pub struct MadeSlice {
     /// The name of the Service that was made for the Gateway.
     pub service: Arc<str>,
-    /// The slice's own fields as they are, if `Converter::keeps_made`.
+    /// The slice as it is, if `Converter::keeps_made`.
     pub object: Arc<Value>,
 }
 
@@ -163,17 +163,10 @@ impl Converter {
         };
         // Where no Gateways are served, their Services are served by these slices as any.
         if self.gateways && is_made(&object.metadata) {
-            let fields = || {
-                json!({
-                    "metadata": {"labels": object.metadata.labels},
-                    "addressType": object.address_type,
-                    "ports": object.ports,
-                    "endpoints": object.endpoints,
-                })
-            };
+            let object = self.keeps_made.then(|| json!(object));
             slice.made = Some(Box::new(MadeSlice {
                 service: self.text(service),
-                object: self.keeps_made.then(fields).unwrap_or_default().into(),
+                object: object.unwrap_or_default().into(),
             }));
             return Ok((slice, complaints.into_warnings()));
         }

@@ -94,23 +94,6 @@ fn a_route_is_accepted_by_listeners_that_allow_it_whether_its_backends_are_resol
 }
 
 #[test]
-fn a_route_whose_listener_serves_an_older_one_says_so_until_that_is_gone() {
-    let late = route("TCPRoute", "shop/late", EDGE, CART);
-    let mut cluster = cluster(&[edge(ADDRESS), to(CART), late]);
-    let (writes, warnings) = cluster.report();
-    let said = written(&writes, "TCPRoute shop/late");
-    let parent = &said["parents"][0];
-    assert!(conditions(parent).starts_with("Accepted=True Accepted"));
-    let message = parent["conditions"][0]["message"].as_str().expect("text");
-    let begin = "listener web serves the older TCPRoute shop/cart in its place";
-    assert!(message.starts_with(begin), "{message}");
-    assert_eq!(warnings, [format!("TCPRoute shop/late: {message}")]);
-    cluster.delete(Kind::TcpRoute, "shop/cart");
-    let said = status(&mut cluster, "TCPRoute shop/late");
-    assert_eq!(said["parents"][0]["conditions"][0]["message"], "");
-}
-
-#[test]
 fn a_grant_permits_a_reference_until_it_is_deleted() {
     let mut cluster = cluster(&[gateway("edge", ADDRESS, FROM_ALL), of_till()]);
     let resolves = |cluster: &mut Cluster, expected: &str| {

@@ -60,7 +60,7 @@ pub enum Role {
 /// What the Gateway of such a Service needs to know of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Made {
-    /// Its labels, annotations and specification as they are, if `Converter::keeps_made`.
+    /// The Service as it is, if `Converter::keeps_made`.
     pub object: Value,
     /// The addresses and host names of its load balancer, as it publishes them.
     pub published: Box<[Arc<str>]>,
@@ -168,17 +168,10 @@ impl Converter {
         if !self.gateways || !is_made(&object.metadata) {
             return Role::Plain;
         }
-        let metadata = &object.metadata;
-        let fields = || {
-            json!({
-                "metadata": {"labels": metadata.labels, "annotations": metadata.annotations},
-                "spec": object.spec,
-            })
-        };
         let published = addresses::ingress(object)
             .filter_map(|one| one.ip.as_deref().or(one.hostname.as_deref()));
         Role::Made(Box::new(Made {
-            object: self.keeps_made.then(fields).unwrap_or_default(),
+            object: self.keeps_made.then(|| json!(object)).unwrap_or_default(),
             published: published.map(|text| self.text(text)).collect(),
         }))
     }
