@@ -7,14 +7,10 @@ use std::{
     fs::{self, File},
     io::{self, ErrorKind},
     process::Command,
-    thread::sleep,
     time::Duration,
 };
 
-use lab::node::{
-    etcd::{self, Record},
-    process::Killed,
-};
+use lab::node::process::Killed;
 use nix::sys::signal::Signal;
 
 use crate::{
@@ -71,7 +67,6 @@ fn routes_and_services_of_gateways_are_served_and_their_status_written_with_the_
     let mut controller = control(&world, &settings("portolan-controller"));
     a_route_leads_to_its_service_and_status_and_event_say_what_is_missing(&world, &server, &agent);
     a_gateway_without_addresses_has_those_of_its_service(&world, &server, &agent);
-    a_namespace_that_is_being_deleted_is_no_failure(&world, &server, &agent);
     the_policy_in_deploy_limits_the_addresses_of_gateways(&server);
     server.kubectl("delete gateway --all -n shop");
     server.kubectl("delete gatewayclass l4");
@@ -202,31 +197,6 @@ fn a_route_leads_to_its_service_and_status_and_event_say_what_is_missing(
     assert_eq!((0..20).filter(|_| world.answers(EDGE)).count(), 20);
     server.kubectl("delete gateway edge other -n shop");
     server.kubectl("delete tcproute cart other -n shop");
-    agent.eventually("nothing is left", || !world.lists("gateway:"));
-}
-
-fn a_namespace_that_is_being_deleted_is_no_failure(
-    world: &World,
-    server: &Server<'_>,
-    agent: &Agent,
-) {
-    let gateway = gateway("edge", "", 9000).replace("namespace: shop", "namespace: till");
-    server.apply(format!(
-        "{{apiVersion: v1, kind: Namespace, metadata: {{name: till}}}}\n---\n{gateway}"
-    ));
-    let made = || server.try_kubectl("get service gateway-edge -n till");
-    agent.eventually("its Service", || made().is_ok());
-    // Nobody here empties the namespace, so this test does, in the worst order.
-    server.kubectl("delete namespace till --wait=false");
-    server.kubectl("delete service gateway-edge -n till");
-    // Another one is refused, again and again.
-    sleep(Duration::from_secs(3));
-    server.kubectl("delete gateway edge -n till");
-    let namespace = Record {
-        key: "/registry/namespaces/till".to_owned(),
-        value: None,
-    };
-    etcd::store(world.node(), [&namespace]).expect("removed, whatever would keep it");
     agent.eventually("nothing is left", || !world.lists("gateway:"));
 }
 

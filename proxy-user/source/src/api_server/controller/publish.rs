@@ -247,3 +247,16 @@ fn observed(status: &Value) -> Option<i64> {
         .filter_map(|condition| condition["observedGeneration"].as_i64())
         .max()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_namespace_is_no_failure_to_speak_of() {
+        let causes = json!([{"reason": "NamespaceTerminating", "field": "metadata.namespace"}]);
+        let status = json!({"code": 403, "reason": "Forbidden", "details": {"causes": causes}});
+        let status = serde_json::from_value(status).expect("a status");
+        assert!(is_by_others(&kube::Error::Api(status)));
+    }
+}
