@@ -53,18 +53,15 @@ impl Directory {
         wanted: &HashSet<IpAddr>,
     ) -> Result<HashMap<IpAddr, String>, SourceError> {
         let mut found = Found::default();
-        if !wanted.is_empty() {
-            found.add(&self.slices().await?);
-        }
-        if let (Self::Server(access), false) = (self, wanted.is_empty()) {
+        found.add(&self.slices().await?);
+        if let Self::Server(access) = self {
             // Without the right to list them, they are not known.
             let nodes: Result<Vec<Node>, _> = pages(access, &client(access).await?).await;
             found.leave_out(&nodes.unwrap_or_default());
         }
-        let mut found = found.0;
-        found.retain(|address, _| wanted.contains(address));
-        let named = found.into_iter();
-        Ok(named
+        let own = found.0.into_iter();
+        let own = own.filter(|(address, _)| wanted.contains(address));
+        Ok(own
             .filter_map(|(address, name)| Some((address, name?)))
             .collect())
     }

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The API servers of a cluster, and to which of them a new connection goes: those that are given,
-//! then those that the cluster lists as the endpoints of its service `kubernetes`, and last those
-//! that have failed. All requests share a connection of HTTP/2, so they move together. Used by
-//! `client`; `api_server` tells of the endpoints.
+//! then those that the cluster lists as the endpoints of its service `kubernetes`, and last the one
+//! whose connection has ended. All requests share a connection of HTTP/2, so they move together.
+//! Used by `client`; `api_server` tells of the endpoints.
 
 use std::{
-    collections::HashMap,
     fs, io,
     net::SocketAddr,
     os::unix::fs::symlink,
@@ -32,10 +31,8 @@ pub(super) struct Servers(Arc<Mutex<State>>);
 struct State {
     given: Vec<String>,
     learned: Vec<String>,
-    /// When a connection to a server failed or ended last.
-    failed: HashMap<String, Instant>,
-    /// Where the last connection was made, and when.
-    connected: Option<(String, Instant)>,
+    /// The server to which the last connections were made, and when the first of them was.
+    last: Option<(String, Instant)>,
     /// Keeps those that were learned, for the next start.
     file: Option<PathBuf>,
 }
@@ -79,9 +76,7 @@ impl Servers {
         let mut found: Vec<_> = found.collect();
         found.sort_unstable();
         let mut state = self.state();
-        // A server without TLS is a test's.
-        let is_secure = state.given.iter().all(|server| server.starts_with("https"));
-        if found.is_empty() || found == state.learned || !is_secure {
+        if found.is_empty() || found == state.learned {
             return;
         }
         if let Some(file) = &state.file
@@ -98,30 +93,27 @@ impl Servers {
     /// Returns the servers in the order in which they are to be tried: drawn, so that not all nodes
     /// go to the same one.
     fn in_order(&self) -> Vec<String> {
-        let mut state = self.state();
-        // There is no new connection while the last one stands.
-        let ended = |(_, since): &mut (String, Instant)| since.elapsed() > TOGETHER;
-        if let Some((server, _)) = state.connected.take_if(ended) {
-            state.failed.insert(server, Instant::now());
-        }
+        let state = self.state();
         let mut servers = state.given.clone();
         fastrand::shuffle(&mut servers);
         let mut learned = state.learned.clone();
         fastrand::shuffle(&mut learned);
         learned.retain(|server| !servers.contains(server));
         servers.append(&mut learned);
-        servers.sort_by_key(|server| state.failed.get(server).copied());
+        if let Some((last, since)) = &state.last {
+            // There is no new connection while the last one stands.
+            let has_ended = since.elapsed() > TOGETHER;
+            servers.sort_by_key(|server| (server == last) == has_ended);
+        }
         servers
     }
 
-    fn note(&self, server: String, is_connected: bool) {
-        let now = Instant::now();
-        let mut state = self.state();
-        if is_connected {
+    /// Notes that a connection to a server was made.
+    fn note(&self, server: String) {
+        let last = &mut self.state().last;
+        if last.as_ref().is_none_or(|(before, _)| *before != server) {
             tracing::info!("connected to the API server {server}");
-            state.connected = Some((server, now));
-        } else {
-            state.failed.insert(server, now);
+            *last = Some((server, Instant::now()));
         }
     }
 }
@@ -162,8 +154,8 @@ where
             let mut answer = Err("no API server is known".into());
             for server in servers.in_order() {
                 answer = inner.clone().oneshot(server.parse()?).await;
-                servers.note(server, answer.is_ok());
                 if answer.is_ok() {
+                    servers.note(server);
                     break;
                 }
             }
@@ -225,10 +217,11 @@ endpoints: [{addresses: [192.0.2.1]}, {addresses: [192.0.2.2]}, {addresses: [192
         for _ in 0..9 {
             assert_eq!(connect(&servers, "").await, "1");
         }
-        // A later connection is made because that one has ended, as a server that hangs.
+        // A later connection is made because that one has ended, as of a server that hangs.
         advance(2 * TOGETHER).await;
         let second = connect(&servers, "").await;
         assert_ne!(second, "1");
+        assert_eq!(connect(&servers, "").await, second);
         advance(2 * TOGETHER).await;
         assert_eq!(connect(&servers, "23").await, "1");
         assert_eq!(connect(&servers, "123").await, "away");
