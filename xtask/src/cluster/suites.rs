@@ -168,29 +168,18 @@ pub(crate) fn gateway() -> Result<()> {
     })
 }
 
-/// In which round of [`give_addresses`] the controller that writes is killed: in the middle.
-const KILL: u32 = 40;
+/// Before which address the controller that writes is killed: in the middle.
+const KILL: u32 = 5;
 
 /// Stands for a load balancer: gives an address to each Service that wants one, until the tests
 /// have ended.
 fn give_addresses(tools: &Tools, ended: &AtomicBool) {
-    let (mut next, mut round) = (1, 0);
+    let mut next = 1;
     while !ended.load(Ordering::Relaxed) {
         // While objects come and go, a request may fail; the next round sees the others.
         _ = give_round(tools, &mut next);
-        round += 1;
-        if round == KILL {
-            let killed = kill_leader(tools);
-            println!("the controller that writes was killed: {killed:?}");
-        }
         sleep(Duration::from_millis(500));
     }
-}
-
-fn kill_leader(tools: &Tools) -> Result<String> {
-    let holder = "get lease portolan-controller -o=jsonpath={.spec.holderIdentity}";
-    let holder = proxy::system(tools, holder)?;
-    proxy::system(tools, &format!("delete pod {holder} --force"))
 }
 
 fn give_round(tools: &Tools, next: &mut u32) -> Result<()> {
@@ -208,6 +197,12 @@ fn give_round(tools: &Tools, next: &mut u32) -> Result<()> {
         let patch = format!("--subresource=status --type=merge --patch {patch}");
         let patch = format!("patch service {name} -n {namespace} {patch}");
         kubectl(tools, &patch)?;
+        if *next == KILL {
+            let holder = "get lease portolan-controller -o=jsonpath={.spec.holderIdentity}";
+            let holder = proxy::system(tools, holder)?;
+            let killed = proxy::system(tools, &format!("delete pod {holder} --force"))?;
+            println!("{killed}");
+        }
     }
     Ok(())
 }

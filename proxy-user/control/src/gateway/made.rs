@@ -77,10 +77,7 @@ pub(super) fn is_right(found: &Value, wanted: &Value) -> bool {
 fn has(found: &Value, wanted: &Value) -> bool {
     match (found, wanted) {
         (_, Value::Null) => true,
-        (_, Value::Object(wanted)) => {
-            let mut fields = wanted.iter();
-            fields.all(|(field, wanted)| has(&found[field.as_str()], wanted))
-        }
+        (_, Value::Object(wanted)) => wanted.iter().all(|(name, one)| has(&found[name], one)),
         (Value::Array(found), Value::Array(wanted)) => {
             let mut pairs = found.iter().zip(wanted);
             found.len() == wanted.len() && pairs.all(|(found, wanted)| has(found, wanted))

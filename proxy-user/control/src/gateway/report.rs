@@ -233,11 +233,9 @@ pub(super) fn of_route<'a>(
                         route.kind
                     ))
                 });
-                let message = lost.collect::<Vec<_>>().join(". ");
-                if !message.is_empty() {
-                    warn(&message);
-                }
-                conditions.add("Accepted", true, "Accepted", &message);
+                let lost: Vec<_> = lost.collect();
+                lost.iter().for_each(|message| warn(message));
+                conditions.add("Accepted", true, "Accepted", &lost.join(". "));
             }
             Err((reason, message)) => {
                 warn(&message);
