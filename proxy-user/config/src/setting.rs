@@ -24,7 +24,7 @@ pub struct Group {
 /// One setting, with everything that the file, the flags, `--write-config-to` and docs/settings.md
 /// need.
 ///
-/// The texts (`unset`, `what`, `when`) are Markdown for operators.
+/// The texts (`unset`, `what`) are Markdown for operators.
 pub struct Setting {
     /// The setting's path in the file, with dots: `conntrack.min`.
     pub key: &'static str,
@@ -36,10 +36,8 @@ pub struct Setting {
     pub value: (&'static str, &'static str),
     /// The default as a text for people, if the default value does not explain itself.
     pub unset: Option<String>,
-    /// What the setting does, in one or two sentences.
+    /// What the setting does, and when an operator should change it.
     pub what: String,
-    /// When an operator should change the setting.
-    pub when: String,
 }
 
 /// Returns the field of the configuration that stores a setting.
@@ -202,7 +200,7 @@ impl Setting {
             Kind::Bool(_) => "`true` or `false`".to_owned(),
             Kind::Choice(_) => self.kind.words_joined("`"),
             Kind::Seconds(_) => {
-                "duration, like `24h0m0s` or `90s`; `0s` for the default, and a part of a second counts as a whole one".to_owned()
+                "duration, like `24h0m0s` or `90s`; `0s` for the default".to_owned()
             }
             Kind::Entries(_) => {
                 let [least, most] = values::ENTRIES;

@@ -17,16 +17,13 @@ use datapath::{
 const ABOUT: &str = include_str!("settings.md");
 
 const UNUSED: &str = "\
-They are accepted, so that kube-proxy's file and command line work unchanged. The agent logs the names of those that are \
-given a value.";
+They are accepted, so that kube-proxy's file and command line work unchanged. The agent logs those that are given a value.";
 
-const AT_ONCE: &str = "\
-These are in force a second or two after the file has changed. After a change of any other setting the agent starts anew by \
-itself.";
+const AT_ONCE: &str = "These are in force a second or two after the file has changed:";
 
 const DIFFERENCES: &str = "\
-For the same file or command line, `/configz` shows the values that kube-proxy shows, but for these. A test compares them key by \
-key with a real kube-proxy's (proxy-user/kube-proxy). A setting without a value is `null`, where kube-proxy shows an empty text.";
+For the same file or command line, `/configz` shows the values that kube-proxy shows, but for these; a test compares them. A \
+setting without a value is `null`, where kube-proxy shows an empty text.";
 
 /// Returns the page.
 pub(crate) fn page() -> String {
@@ -55,7 +52,8 @@ pub(crate) fn page() -> String {
         page += &item(&format!("{}: {}", names.join(", "), unused.why));
     }
     page += &chapter("\n", "Settings that change at once", AT_ONCE);
-    page.extend(config::AT_ONCE.iter().map(|key| item(&format!("`{key}`"))));
+    let keys = config::AT_ONCE.join("`, `");
+    page += &wrap(&format!("`{keys}`\n"), "");
     let title = "Where the value in force is not kube-proxy's";
     page += &chapter("\n", title, DIFFERENCES);
     let differences = table::DIFFERENCES.iter();
@@ -73,24 +71,22 @@ fn group(group: &Group) -> String {
         let fixed = maps.iter().filter(|shape| !shape.is_per_processor());
         let total = rounded(fixed.map(Shape::reserved).sum());
         let about = format!(
-            "On a machine with 3 GiB of memory or more, all maps together reserve {total} at first; beside them, counters take \
-             144 bytes for each backend and processor, 36 MiB at most. The memory of an entry counts all maps of that size, for \
-             IPv4 and IPv6 together."
+            "On a machine with 3 GiB of memory or more, all maps together reserve {total} at first; the counters for each \
+             processor come on top. The memory of an entry counts all maps of that size, for IPv4 and IPv6 together."
         );
         text += &format!("{}\n\n", wrap(&about, ""));
     }
     for setting in &group.settings {
         let default = setting.unset.clone();
         let default = default.unwrap_or_else(|| format!("`{}`", setting.default()));
-        text += &format!("### `{}`\n\n", setting.key);
-        text += &item(&format!("Value: {}", setting.values()));
-        text += &item(&format!("Default: {default}"));
-        text.extend(setting.flag.map(|flag| item(&format!("Flag: `--{flag}`"))));
-        if let Kind::Entries(field) = setting.kind {
-            text += &item(&format!("Memory: {}", memory(field)));
-        }
-        let when = format!("*When to change it:* {}", setting.when);
-        text += &format!("\n{}\n\n{}\n\n", wrap(&setting.what, ""), wrap(&when, ""));
+        let mut facts = match setting.kind {
+            Kind::Entries(field) => format!("Memory: {}.", memory(field)),
+            Kind::Bool(_) => format!("Default: {default}."),
+            _ => format!("Value: {}. Default: {default}.", setting.values()),
+        };
+        facts.extend(setting.flag.map(|flag| format!(" Flag: `--{flag}`.")));
+        let (facts, what) = (wrap(&facts, ""), wrap(&setting.what, ""));
+        text += &format!("### `{}`\n\n{facts}\n\n{what}\n\n", setting.key);
     }
     text
 }

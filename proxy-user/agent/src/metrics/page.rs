@@ -30,14 +30,12 @@ Served at `metricsBindAddress` under `/metrics`, in the OpenMetrics text format.
 const OF_KUBE_PROXY: &str = "\
 ## kube-proxy's
 
-Names, types and labels are kube-proxy's, so its dashboards and alerts work. kube-proxy syncs each IP family by itself; here one
-sync writes both and counts for both values of `ip_family`.
+Names, types and labels are kube-proxy's, so its dashboards and alerts work; so are those of `process_*`, about the agent's process. One sync
+writes both IP families, and counts for both values of `ip_family`.
 ";
 
 const MISSING: &str = "\
 ## kube-proxy's that are not here
-
-A test compares the names with those of a real kube-proxy (proxy-user/kube-proxy).
 ";
 
 /// Returns the page.
@@ -51,11 +49,13 @@ pub fn render() -> String {
 fn write(page: &mut String) -> std::fmt::Result {
     let text = busy().text();
     writeln!(page, "{ABOUT}")?;
-    let of_kube_proxy = |name: &str| !name.starts_with("portolan_");
+    let is_own = |name: &str| name.starts_with("portolan_");
     writeln!(page, "{OF_KUBE_PROXY}")?;
-    write_list(page, &text, of_kube_proxy)?;
+    write_list(page, &text, |name| {
+        !is_own(name) && !name.starts_with("process_")
+    })?;
     writeln!(page, "\n## portolan's own\n")?;
-    write_list(page, &text, |name| !of_kube_proxy(name))?;
+    write_list(page, &text, is_own)?;
     let (name, help) = SERVICE_FLOWS;
     writeln!(
         page,

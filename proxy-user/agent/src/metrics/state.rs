@@ -30,22 +30,22 @@ metrics! {
         hooks_attached: Gauge, "portolan_hooks_attached", "Socket hooks that are attached";
         last_event: Family<[(&'static str, String); 1], Seconds>,
             "portolan_watch_last_event_timestamp",
-            "Time of the last event of the watch on a kind of objects; subtract it from the time",
+            "Time of the last event of the watch on a kind of objects",
             Family::default();
         source_failing: Gauge, "portolan_source_failing",
             "1 while the API server's objects cannot be followed, and services stay as last known";
         foreign_before: Gauge, "portolan_foreign_programs_before",
-            "tc programs of others that run before portolan's at one of its interfaces and may hide packets from it";
+            "tc programs of others that run before portolan's and may hide packets from it";
         left_to_stack: Gauge, "portolan_interfaces_left_to_stack",
-            "Interfaces whose packets take the node's stack, whatever forwarding says, because something there needs it";
+            "Interfaces whose packets take the node's stack because something there needs it";
         with_xdp: Gauge, "portolan_uplinks_with_xdp",
             "Uplinks where XDP takes packets of known flows";
         without_xdp: Gauge, "portolan_uplinks_without_xdp",
-            "Uplinks where XDP takes no packets though the setting xdp is on, because something there is in the way";
+            "Uplinks where XDP takes no packets because something there is in the way";
         repairs: Family<Label, Counter>, "portolan_repairs",
             "What somebody had removed or changed in the kernel, and the agent has put back";
         ended: Family<Label, Counter>, "portolan_connections_of_gone_endpoints_ended",
-            "Connections that the agent has ended because their endpoint's pod is gone: by removing the flow (the client's next packet gets a reset), or by closing the client's socket";
+            "Connections that the agent has ended because their endpoint's pod is gone, by removing the flow or closing the client's socket";
         flows: Family<Label, Gauge>, "portolan_flows", "Flows in the flow table";
         unanswered: Family<Label, Gauge>, "portolan_unanswered_flow_entries",
             "Flow table entries without any answer yet";

@@ -84,7 +84,6 @@ fn setting(text: &'static str) -> Option<Setting> {
         Some(text) => text.split_once('\n')?,
         None => ("", text),
     };
-    let (text, when) = text.split_once("\nWhen: ")?;
     let (what, unset) = text.split_once("\nDefault: ").unwrap_or((text, ""));
     Some(Setting {
         key,
@@ -93,7 +92,6 @@ fn setting(text: &'static str) -> Option<Setting> {
         value: value.split_once(", ").unwrap_or_default(),
         unset: Some(in_one_line(unset)).filter(|text| !text.is_empty()),
         what: in_one_line(what),
-        when: in_one_line(when),
     })
 }
 
