@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Writes for the whole cluster: the status of the Gateway API's objects, what is made for Gateways
-//! (`publish`), and events about objects. Of several such processes the one with the lease (`lease`)
-//! follows the cluster as an agent does, without maps. Called by `portolan controller`.
+//! (`publish`), and events about objects. Of several such processes the one with the lease
+//! (`lease`) follows the cluster as an agent does, without maps. Called by `portolan controller`.
 
 pub(super) mod lease;
 pub(super) mod publish;

@@ -77,7 +77,7 @@ struct Publisher {
     wanted: BTreeMap<ObjectKey, Write>,
     /// Those that have not been tried since they were last set.
     untried: BTreeSet<ObjectKey>,
-    /// Those that are being written, and those that could not be and wait, whatever they are set to.
+    /// Those that are being written, and those that could not be and wait, whatever is wanted.
     busy: BTreeSet<ObjectKey>,
     /// How many are being written.
     writing: usize,
