@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Changes values of a pinned BPF hash map, as bytes: tests use it to make portolan's flows older.
+//! Changes values of a pinned BPF array, as bytes: tests use it to make portolan's flows older.
 
 use std::{
-    collections::HashSet,
     ffi::CString,
     io::{self, ErrorKind},
     os::{
@@ -12,52 +11,36 @@ use std::{
     path::Path,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use crate::bpf::{MAP_LOOKUP, MAP_UPDATE, call};
 
-const NEXT_KEY: i64 = 4;
 const GET: i64 = 7;
 
-/// The most keys to read. If a key is removed meanwhile, the kernel starts again from the first
-/// key, so reading might never end.
-const MOST: u32 = 1 << 20;
-
-/// Calls `change` once with the key and the value of every element of the map pinned at `path`.
-/// `[key, value]` are their sizes in bytes. If `change` returns true, the value is written back.
+/// Calls `change` with the index and the value, of `size` bytes, of every element of the array
+/// pinned at `path`. If `change` returns true, the value is written back.
 pub fn change(
     path: &Path,
-    [key, value]: [usize; 2],
-    mut change: impl FnMut(&[u8], &mut [u8]) -> bool,
+    size: usize,
+    mut change: impl FnMut(usize, &mut [u8]) -> bool,
 ) -> Result<()> {
     let attempt = || format!("change the map {}", path.display());
     let map = open(path).with_context(attempt)?;
-    let map = map.as_raw_fd() as u64;
-    let (mut at, mut next) = (None::<Vec<u8>>, vec![0; key]);
-    let mut visited = HashSet::new();
-    for _ in 0..MOST {
-        let before = at.as_ref().map_or(0, |key| key.as_ptr() as u64);
-        // SAFETY: both keys are live and have the map's size.
-        match unsafe { call(NEXT_KEY, &[map, before, next.as_mut_ptr() as u64, 0]) } {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+    let mut value = vec![0; size];
+    for index in 0_u32.. {
+        let (key, found) = ((&raw const index) as u64, value.as_mut_ptr() as u64);
+        let request = [map.as_raw_fd() as u64, key, found, 0];
+        // SAFETY: key and value are live and have the map's sizes.
+        match unsafe { call(MAP_LOOKUP, &request) } {
+            Err(error) if error.kind() == ErrorKind::NotFound => break,
             done => done.with_context(attempt)?,
         };
-        at = Some(next.clone());
-        if !visited.insert(next.clone()) {
-            continue;
-        }
-        let mut found = vec![0; value];
-        let mut request = [map, next.as_ptr() as u64, found.as_mut_ptr() as u64, 0];
-        // SAFETY: key and value are live and have the map's sizes.
-        let is_there = unsafe { call(MAP_LOOKUP, &request) }.is_ok();
-        if is_there && change(&next, &mut found) {
-            const EXISTING: u64 = 2;
-            request[3] = EXISTING;
-            // SAFETY: as above. The element may have been removed meanwhile.
-            _ = unsafe { call(MAP_UPDATE, &request) };
+        if change(index as usize, &mut value) {
+            // SAFETY: as above.
+            unsafe { call(MAP_UPDATE, &request) }.with_context(attempt)?;
         }
     }
-    bail!("{}: it changes too fast", attempt())
+    Ok(())
 }
 
 fn open(path: &Path) -> io::Result<OwnedFd> {

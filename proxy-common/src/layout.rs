@@ -5,7 +5,7 @@
 use crate::{
     AffinityEntry, AffinityKey, Backend, FlowEntry, FlowKey, FrontendKey, LocalPod, PodAffinityKey,
     Prefix, Record, Settings, SocketBucket, SocketEntry, SocketKey, V4, V6,
-    flow::{ExpiryRequest, Spare, ring::RingEnds},
+    flow::{ExpiryRequest, Spare, places::FlowSlot},
     masquerade::{MasqueradeSources, SOURCES, Source},
     ranges::Ranges,
     service::{FragmentKey, SourceRangeKey},
@@ -30,8 +30,9 @@ assert_no_padding!(FrontendKey<V6> = V6 u16 u8 u8);
 assert_no_padding!(FlowKey<V4> = V4 V4 u16 u16 u8 [u8; 3]);
 assert_no_padding!(FlowKey<V6> = V6 V6 u16 u16 u8 [u8; 3]);
 assert_no_padding!(FlowEntry<V4> = u32 u8 u8 u16 V4 V4 u16 u16 u32 u32 u32 u32 u32 u64 u32 u32 u32 u32 Spare);
-assert_no_padding!(RingEnds = u64 u64);
 assert_no_padding!(FlowEntry<V6> = u32 u8 u8 u16 V6 V6 u16 u16 u32 u32 u32 u32 u32 u64 u32 u32 u32 u32 Spare);
+assert_no_padding!(FlowSlot<V4> = FlowKey<V4> FlowEntry<V4>);
+assert_no_padding!(FlowSlot<V6> = FlowKey<V6> FlowEntry<V6>);
 assert_no_padding!(Record<V4> = u64 u64 u32 u32 u32 FrontendKey<V4> u32);
 assert_no_padding!(Record<V6> = u64 u64 u32 u32 u32 FrontendKey<V6>);
 assert_no_padding!(Backend<V4> = V4 u16 u16 u32 u32);

@@ -5,7 +5,7 @@
 /// of a map's type or flags, increments it. An agent with another version copies flows, sockets and
 /// affinity by the names of maps and fields, so a map or field whose meaning changes gets a new
 /// name.
-pub const LAYOUT_VERSION: u32 = 4 + cfg!(feature = "next-layout") as u32;
+pub const LAYOUT_VERSION: u32 = 5 + cfg!(feature = "next-layout") as u32;
 
 macro_rules! names {
     ($($constant:ident = $name:literal,)*) => {
@@ -31,16 +31,16 @@ names! {
     AFFINITY_V4 = "affinity_v4",
     AFFINITY_V6 = "affinity_v6",
     AFFINITY_PODS = "affinity_pods",
-    FLOWS_V4 = "flows_v4",
-    FLOWS_V6 = "flows_v6",
+    FLOW_SLOTS_V4 = "flow_slots_v4",
+    FLOW_SLOTS_V6 = "flow_slots_v6",
+    FLOW_TAGS_V4 = "flow_tags_v4",
+    FLOW_TAGS_V6 = "flow_tags_v6",
+    FLOW_SECRET = "flow_secret",
     SOCKETS_V4 = "sockets_v4",
     SOCKETS_V6 = "sockets_v6",
     SOCKET_BUCKETS_V4 = "sock_buckets_v4",
     SOCKET_BUCKETS_V6 = "sock_buckets_v6",
     EXCEPTIONS = "exceptions",
-    RINGS_V4 = "rings_v4",
-    RINGS_V6 = "rings_v6",
-    RING_ENDS = "ring_ends",
     FRAGMENTS_V4 = "fragments_v4",
     FRAGMENTS_V6 = "fragments_v6",
     PODS_V4 = "pods_v4",
@@ -62,6 +62,9 @@ names! {
     MACS = "macs",
     ROUTE_EPOCH = "route_epoch",
 }
+
+/// The flow tables of versions before this one, hash maps: a succession reads them.
+pub const HASHED_FLOWS: [&str; 2] = ["flows_v4", "flows_v6"];
 
 /// Bits of the word in the map [`DRAINED`], while programs with new maps take over from those with
 /// old maps.
@@ -153,11 +156,12 @@ pub mod capacity {
     pub const FRONTENDS: usize = 16_384;
     pub const RECORDS: usize = 16_384;
     pub const SLOTS: usize = 65_536;
-    pub const BACKENDS: usize = 8_192;
+    pub const BACKENDS: usize = 4_096;
     pub const NODE_ADDRESSES: usize = 1_024;
     pub const SOURCE_RANGES: usize = 16_384;
-    pub const AFFINITY: usize = 16_384;
-    pub const FLOWS: usize = 262_144;
+    pub const AFFINITY: usize = 4_096;
+    /// Entries of the flow table of a family.
+    pub const FLOWS: usize = 131_072;
     pub const SOCKETS: usize = 65_536;
     /// Cgroups excepted from socket balancing; each includes the cgroups below it.
     pub const EXCEPTIONS: usize = 4_096;
@@ -169,7 +173,7 @@ pub mod capacity {
     pub const NAMES: usize = 16_384;
     /// How many backends of a family have traffic counters; the agent lowers it where there are
     /// many CPUs.
-    pub const TRAFFIC: usize = 8_192;
+    pub const TRAFFIC: usize = 4_096;
     /// Service ports with refused packets: one entry for each service port and counter.
     pub const REFUSED: usize = 4_096;
     /// Link-layer addresses of the node's interfaces, without those to pods.

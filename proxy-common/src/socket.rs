@@ -42,7 +42,7 @@ impl SocketCookie {
 }
 
 /// Number of elements of `sock_buckets`.
-pub const SOCKET_BUCKETS: u32 = 65_536;
+pub const SOCKET_BUCKETS: u32 = 16_384;
 
 /// What an entry of the socket maps is for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

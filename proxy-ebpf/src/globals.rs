@@ -15,13 +15,12 @@ pub static DROP_MARK: Global<u32> = Global::new(Marks::DEFAULT.drop);
 #[unsafe(no_mangle)]
 static REDIRECT: Global<u32> = Global::new(0);
 
-/// Number of slots of one ring of flow keys; the agent sets it to
-/// `proxy_common::flow::ring::ring_size`.
+/// Number of sets of a flow table; the agent sets it to that of the maps.
 #[unsafe(no_mangle)]
-pub static RING_SIZE: Global<u32> = Global::new(1);
+pub static FLOW_SETS: Global<u32> = Global::new(2);
 
-/// The secret key of the hash that names conversations between pods. Each agent chooses its own;
-/// records made with another key are not found, and are made again. Not 0 here: LLVM gives one
+/// The secret of the hashes by which a flow's slot is found and conversations between pods are
+/// named: that of the flow tables. Not 0 here: LLVM gives one
 /// address to equal constants, so the 0 that a program writes into a map would become the key.
 #[unsafe(no_mangle)]
 pub static HASH_KEY: Global<u64> = Global::new(0x9e37_79b9_85eb_ca6b);

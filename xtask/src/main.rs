@@ -42,8 +42,8 @@ enum Command {
     Test(test::Arguments),
     /// Compare the kernel programs with a model, by random sequences of packets and changes (root)
     Fuzz(lab::Fuzz),
-    /// Live an ordinary life on a node until ports, rings and pods have come round, or disturb it
-    /// by `--disturb`; nothing may fail (root)
+    /// Live an ordinary life on a node until ports and pods have come round, or disturb it by
+    /// `--disturb`; nothing may fail (root)
     Soak(lab::Passed),
     /// Show the main job on a node made of network namespaces (root)
     Demo(lab::Passed),

@@ -19,8 +19,9 @@ use lab::{
 };
 use nix::time::{ClockId, clock_gettime};
 use proxy_common::{
-    FlowEntry, FlowKey, Protocol, V4, V6,
-    maps::{FLOWS_V4, FLOWS_V6},
+    Protocol, V4, V6,
+    flow::places::{FlowSlot, Tags, VALID},
+    maps::{FLOW_SLOTS_V4, FLOW_SLOTS_V6, FLOW_TAGS_V4, FLOW_TAGS_V6},
 };
 use serde_json::Value;
 
@@ -107,39 +108,46 @@ const SILENT: Duration = Duration::from_secs(15);
 
 /// Changes portolan's flows of silent TCP connections as if an hour had passed.
 pub(crate) fn pass_an_hour(agent: &Agent<'_>) -> Result<()> {
-    const HOUR: u64 = 3_600_000_000_000;
-    let now = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC)?);
-    let silent = (now - SILENT).as_nanos() as u64;
-    let pass = |[protocol, at]: [usize; 2], key: &[u8], value: &mut [u8]| {
-        let is_tcp = key[protocol] == Protocol::TCP.0;
-        let Some(seen) = value.get_mut(at..at + 8) else {
-            return false;
-        };
-        let last = u64::from_ne_bytes(std::array::from_fn(|byte| seen[byte]));
-        let has_to_age = is_tcp && last < silent;
-        if has_to_age {
-            seen.copy_from_slice(&last.saturating_sub(HOUR).max(1).to_ne_bytes());
-        }
-        has_to_age
-    };
     // There is one folder for each generation of maps; two exist only while new maps take over.
     for folder in fs::read_dir(agent.pin_dir()).context("list the pins")? {
         let folder = folder?.path();
-        for (name, [sizes, fields]) in [(FLOWS_V4, layout::<V4>()), (FLOWS_V6, layout::<V6>())] {
-            let map = folder.join(name);
-            if map.exists() {
-                pinned::change(&map, sizes, |key, value| pass(fields, key, value))?;
-            }
-        }
+        age::<V4>(&folder, [FLOW_SLOTS_V4, FLOW_TAGS_V4])?;
+        age::<V6>(&folder, [FLOW_SLOTS_V6, FLOW_TAGS_V6])?;
     }
     Ok(())
 }
 
-/// Returns the sizes of key and value in a map of flows, and where a flow's protocol and time are.
-const fn layout<A>() -> [[usize; 2]; 2] {
-    let protocol = offset_of!(FlowKey<A>, protocol);
-    let sizes = [size_of::<FlowKey<A>>(), size_of::<FlowEntry<A>>()];
-    [sizes, [protocol, offset_of!(FlowEntry<A>, last_seen)]]
+/// Makes a family's flows of silent TCP connections an hour older.
+fn age<A>(folder: &Path, maps: [&str; 2]) -> Result<()> {
+    const HOUR: u64 = 3_600_000_000_000;
+    let (protocol, at) = (
+        offset_of!(FlowSlot<A>, key.protocol),
+        offset_of!(FlowSlot<A>, entry.last_seen),
+    );
+    let now = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC)?);
+    let silent = (now - SILENT).as_nanos() as u64;
+    let [slots, tags] = maps.map(|map| folder.join(map));
+    if !slots.exists() {
+        return Ok(());
+    }
+    // A free slot may be given to a new flow before what was read of it is written back.
+    let mut used = Vec::new();
+    pinned::change(&tags, size_of::<Tags>(), |_, ways| {
+        let tags = ways.as_chunks::<4>().0.iter();
+        used.extend(tags.map(|tag| u32::from_ne_bytes(*tag) & VALID != 0));
+        false
+    })?;
+    pinned::change(&slots, size_of::<FlowSlot<A>>(), |index, slot| {
+        let seen: [u8; 8] = std::array::from_fn(|byte| slot[at + byte]);
+        let last = u64::from_ne_bytes(seen);
+        let is_tcp = slot[protocol] == Protocol::TCP.0;
+        let has_to_age = used[index] && is_tcp && last < silent;
+        if has_to_age {
+            let before = last.saturating_sub(HOUR).max(1);
+            slot[at..at + 8].copy_from_slice(&before.to_ne_bytes());
+        }
+        has_to_age
+    })
 }
 
 /// A flow that was used within this many seconds must not be evicted.

@@ -31,15 +31,10 @@ use crate::{
 };
 
 impl Arguments {
-    /// Returns portolan's configuration. Short runs have a smaller flow table. Its rings of flows
-    /// that may be evicted are then overwritten once within a minute, but not before 30 s. In the
-    /// default table this takes some minutes.
+    /// Returns portolan's configuration.
     fn config(&self) -> String {
-        if self.is_long() && self.disturb.is_none() {
-            String::new()
-        } else {
-            config(Disturber::FLOWS)
-        }
+        let disturbed = self.disturb.as_ref();
+        disturbed.map_or_else(String::new, |_| config(Disturber::FLOWS))
     }
     fn length(&self) -> Duration {
         Duration::from_secs(60 * self.minutes)
@@ -49,7 +44,7 @@ impl Arguments {
     }
 }
 
-/// The shortest run in which the rings of the default flow table are overwritten once.
+/// The shortest run whose first and last windows are long enough to be compared closely.
 const LONG: Duration = Duration::from_secs(300);
 
 /// The results of one run.

@@ -81,7 +81,7 @@ impl<A: Addr> FlowKey<A> {
     }
     /// Returns protocol and interface as one 32-bit word.
     #[inline(always)]
-    const fn last_word(&self) -> u32 {
+    pub(super) const fn last_word(&self) -> u32 {
         let [a, b, c] = self.interface;
         u32::from_le_bytes([self.protocol.0, a, b, c])
     }
@@ -188,15 +188,14 @@ impl FlowKind {
     }
 }
 
-/// Value of the flow tables. All fields but `last_seen`, `state`, `sequence`, `reuse`, `slot` and
-/// `offload` are fixed at creation and covered by the check word `check`. A reader copies the entry
-/// and treats a wrong check word as a miss, because the kernel may reuse an element while it is
-/// read.
+/// Value of the flow tables. All fields but `last_seen`, `state`, `sequence`, `reuse`, `came_by`
+/// and `offload` are fixed at creation and covered by the check word `check`. A reader copies the
+/// entry and treats a wrong check word as a miss, because another CPU may be writing the slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct FlowEntry<A> {
     #[cfg(feature = "next-layout")]
-    pub slot: u32,
+    pub came_by: u32,
     #[cfg(feature = "next-layout")]
     pub offload: Offload,
     #[cfg(feature = "next-layout")]
@@ -238,10 +237,10 @@ pub struct FlowEntry<A> {
     /// verified to belong to the flow's service, see [`super::frontend_is_due`]. Reply: the
     /// masquerade port, as on the wire, of the previous flow from the same client port, or 0.
     pub reuse: u32,
-    /// Original entry: the slot of the entry's key in a ring, see [`super::ring`]. Other entries:
-    /// see [`Self::came_by`].
+    /// Reply and masqueraded reply with a record: index of the interface by which, for the stack,
+    /// the recorded packet came in. Else 0, or [`Self::COPIED`].
     #[cfg(not(feature = "next-layout"))]
-    pub slot: u32,
+    pub came_by: u32,
     /// Record that decides whether packets found by this entry may leave past the node's stack.
     #[cfg(not(feature = "next-layout"))]
     pub offload: Offload,
@@ -267,11 +266,14 @@ impl<A: Addr> FlowEntry<A> {
     /// Flag: one of the flow's ends has an address that the stack forwards no packets from, or that
     /// is the node's own. Whatever `forwarding` is, every packet of the flow takes the stack.
     pub const NEEDS_STACK: u8 = 2;
+    /// [`Self::came_by`] of an entry that was copied from another generation of maps; no interface
+    /// has this index.
+    pub const COPIED: u32 = u32::MAX;
 
     /// Initializes the entry for a flow that begins at `now`. It has no service, no translation and
     /// no check word yet.
     #[inline(always)]
-    pub fn begin(&mut self, kind: FlowKind, interface: ClientInterface, now: u64, slot: u32) {
+    pub fn begin(&mut self, kind: FlowKind, interface: ClientInterface, now: u64) {
         self.kind = kind;
         self.flags = 0;
         self.port = Port::ANY;
@@ -287,7 +289,7 @@ impl<A: Addr> FlowEntry<A> {
         self.last_seen = now;
         self.sequence = 0;
         self.reuse = 0;
-        self.slot = slot;
+        self.came_by = 0;
         self.offload = Offload::NONE;
         self._pad = SPARE;
     }
@@ -298,12 +300,6 @@ impl<A: Addr> FlowEntry<A> {
     #[inline(always)]
     pub const fn needs_stack(&self) -> bool {
         self.flags & Self::NEEDS_STACK != 0
-    }
-    /// For a reply or masqueraded reply entry with a record: index of the interface by which, for
-    /// the stack, the recorded packet came in.
-    #[inline(always)]
-    pub const fn came_by(&self) -> u32 {
-        self.slot
     }
     /// For an original or reply entry: whether the masquerade address and port are chosen. For a
     /// masqueraded reply entry: whether it has the frontend's address and port.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Flows: keys and values of the flow tables (`entry`), the new addresses of a flow's packets
-//! (`ends`), life cycle (`state`, by `signals` of packets), idle times (`idle`), and
-//! which flows are evicted for new ones (`ring`). `offload` records which flows may leave past the
+//! Flows: keys and values of the flow tables (`entry`), where the tables keep them (`places`), the
+//! new addresses of a flow's packets (`ends`), life cycle (`state`, by `signals` of packets), and
+//! idle times (`idle`). `offload` records which flows may leave past the
 //! node's stack, `between_pods` which conversations between pods that are not flows may do so.
 
 pub mod between_pods;
@@ -9,7 +9,7 @@ mod ends;
 mod entry;
 mod idle;
 pub mod offload;
-pub mod ring;
+pub mod places;
 mod signals;
 mod state;
 

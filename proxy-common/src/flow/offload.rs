@@ -261,7 +261,7 @@ mod tests {
         ] {
             // SAFETY: a plain value; every bit pattern is valid.
             let mut entry = unsafe { core::mem::zeroed::<FlowEntry<V4>>() };
-            entry.begin(kind, ClientInterface::SHARED, now, 0);
+            entry.begin(kind, ClientInterface::SHARED, now);
             (entry.state, entry.offload) = (state, record);
             let (protocol, signals) = packet;
             let found = path(consent(0, protocol, signals), protocol, &entry, false, now);

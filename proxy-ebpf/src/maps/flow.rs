@@ -2,27 +2,25 @@
 //! The flow table: finds, enters, accounts and removes entries. Life cycle and layout of flows are
 //! in `proxy_common::flow`.
 
-use core::{arch::asm, ptr::addr_of_mut};
+use core::{arch::asm, ptr, ptr::addr_of_mut};
 
-use aya_ebpf::bindings::{BPF_EXIST, BPF_NOEXIST};
 use proxy_common::{
     Addr, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol, ServiceId,
     flow::{
         Change, Offload, REFRESH_INTERVAL, Signals, change_by_backend, change_by_client, coarse,
-        frontend_is_due, is_near, is_routine, proves_answer, ring::Ring, takes_answer,
+        frontend_is_due, is_near, is_routine, proves_answer, takes_answer,
     },
 };
 
 use crate::{
     helpers,
     maps::{
+        slots,
         tables::Tables,
         workspace::{self, EntryBuffer, Scratch, Workspace},
     },
     packet::{Packet, Skb},
 };
-
-const EEXIST: i32 = -17;
 
 /// A copy of a flow entry, and the entry's element in the flow table.
 pub struct Found<'a, A> {
@@ -35,51 +33,44 @@ pub struct Found<'a, A> {
 pub struct Element<A>(*mut FlowEntry<A>);
 
 /// Looks a tuple up and copies its entry to `buffer`, because the stack is too short for a copy.
-/// None if there is no entry, or if the kernel reused the element during the copy.
 #[inline(always)]
 pub fn find<'a, T: Tables>(
     key: &FlowKey<T::Addr>,
     buffer: &'a mut EntryBuffer<T::Addr>,
 ) -> Option<Found<'a, T::Addr>> {
-    let element = T::flows().get_ptr_mut(key)?;
-    // SAFETY: the kernel keeps the element's memory; every bit pattern is valid.
-    let (entry, element) = unsafe { helpers::copy(element, buffer) };
-    (T::flow_check(key, entry) == entry.check).then_some(Found {
-        entry,
-        element: Element(element),
-    })
+    let number = slots::find::<T>(ptr::from_ref(key).cast_mut(), buffer.as_mut_ptr());
+    let element = Element(slots::element::<T>(number)?);
+    // SAFETY: copied, as there is an element; every bit pattern is a valid entry.
+    let entry = unsafe { &*helpers::reread(buffer.as_mut_ptr()) };
+    Some(Found { entry, element })
 }
 
 impl<A> Element<A> {
     /// Changes the entry's state by atomic instructions, because another CPU may change it at the
-    /// same time. Returns the state before the change.
+    /// same time.
     #[inline(always)]
-    fn change(self, change: Change) -> FlowState {
-        let mut before = change.set.0;
+    fn change(self, change: Change) {
         // SAFETY: an aligned word of an element whose memory the kernel keeps.
         unsafe {
             let state = addr_of_mut!((*self.0).state);
             if change.clear != FlowState::NEW {
                 asm!("lock *(u32 *)({state} + 0) &= {bits}", state = in(reg) state, bits = in(wreg) !change.clear.0);
             }
-            if change.set == FlowState::NEW {
-                return state.read_volatile();
+            if change.set != FlowState::NEW {
+                asm!("lock *(u32 *)({state} + 0) |= {bits}", state = in(reg) state, bits = in(wreg) change.set.0);
             }
-            asm!("{bits} = atomic_fetch_or((u32 *)({state} + 0), {bits})", state = in(reg) state, bits = inout(wreg) before);
         }
-        FlowState(before)
     }
     #[inline(always)]
     fn see(self, now: u64) {
         // SAFETY: an aligned word of an element whose memory the kernel keeps; a single store.
         unsafe { addr_of_mut!((*self.0).last_seen).write_volatile(now) };
     }
-    /// Stores the number of the ring slot that has the entry's key; in a reply's entry,
-    /// [`FlowEntry::came_by`].
+    /// Stores by which interface the recorded reply came in, [`FlowEntry::came_by`].
     #[inline(always)]
-    pub fn set_slot(self, slot: u32) {
+    pub fn set_came_by(self, interface: u32) {
         // SAFETY: as above.
-        unsafe { addr_of_mut!((*self.0).slot).write_volatile(slot) };
+        unsafe { addr_of_mut!((*self.0).came_by).write_volatile(interface) };
     }
     #[inline(always)]
     fn set_sequence(self, sequence: u32) {
@@ -105,25 +96,20 @@ impl<A: Addr> Found<'_, A> {
     pub fn is_old(&self, now: u64) -> bool {
         now.wrapping_sub(self.entry.last_seen) >= REFRESH_INTERVAL
     }
-    /// Notes in the entry that a packet was seen; `true` if none had been seen for a second.
+    /// Notes in the entry that a packet was seen, at most once a second.
     #[inline(always)]
-    pub fn touch(&self, now: u64) -> bool {
-        let was_old = self.is_old(now);
-        if was_old {
+    pub fn touch(&self, now: u64) {
+        if self.is_old(now) {
             self.element.see(now);
         }
-        was_old
     }
-    /// Changes the entry's state and notes that a packet was seen. Returns the ring that the flow's
-    /// key must be put into, or None.
+    /// Changes the entry's state and notes that a packet was seen.
     #[inline(always)]
-    pub fn change(&self, protocol: Protocol, change: Change, now: u64) -> Option<Ring> {
-        let before = if change == Change::NONE {
-            self.entry.state
-        } else {
-            self.element.change(change)
-        };
-        Ring::after(protocol, before, change.of(before), self.touch(now))
+    pub fn change(&self, change: Change, now: u64) {
+        if change != Change::NONE {
+            self.element.change(change);
+        }
+        self.touch(now);
     }
     /// Whether the frontend of a UDP flow still belongs to the flow's service, checked at most once
     /// a second. `service` looks up the service that the frontend belongs to now.
@@ -204,8 +190,8 @@ impl<A: Addr> Found<'_, A> {
     }
 }
 
-/// Accounts a client's packet in its flow's original entry, `found`. Returns the ring that the
-/// flow's key must be put into, or None. `reply_key` and `other` are buffers.
+/// Accounts a client's packet in its flow's original entry, `found`. `reply_key` and `other` are
+/// buffers.
 #[inline(always)]
 pub fn account<T: Tables>(
     skb: Skb,
@@ -214,7 +200,7 @@ pub fn account<T: Tables>(
     now: u64,
     reply_key: &mut FlowKey<T::Addr>,
     other: &mut EntryBuffer<T::Addr>,
-) -> Option<Ring> {
+) {
     let entry = found.entry;
     let (protocol, signals) = (packet.key.protocol, packet.signals);
     let proven = || match protocol {
@@ -231,7 +217,7 @@ pub fn account<T: Tables>(
     };
     let repeats = || repeats(skb, packet, entry);
     let change = change_by_client(entry.state, protocol, signals, repeats, proven, expected);
-    let refiled = found.change(protocol, change, now);
+    found.change(change, now);
     if protocol != Protocol::UDP && signals.begins() && !entry.state.has(FlowState::ANSWERED) {
         found.element.set_sequence(packet.first_number(skb));
     }
@@ -247,7 +233,6 @@ pub fn account<T: Tables>(
             found.follow(packet.acknowledgement(skb));
         }
     }
-    refiled
 }
 
 /// Has the next reply of a flow accounted, however soon it comes: it shows that the backend is
@@ -268,8 +253,8 @@ fn expect_answer<T: Tables>(
     if !reply.entry.masquerade_port.is_any() {
         reply_key.dst.assign(&reply.entry.masquerade);
         reply_key.set_ports(reply_key.src_port, reply.entry.masquerade_port);
-        if let Some(element) = T::flows().get_ptr_mut(reply_key) {
-            Element(element).see(0);
+        if let Some(element) = element::<T>(reply_key) {
+            element.see(0);
         }
     }
     0
@@ -315,8 +300,7 @@ fn is_end_of<A: Addr>(skb: Skb, packet: &Packet<A>, own: u32, others: u32) -> bo
 }
 
 /// Accounts a reply in its flow's original entry: always when it changes the state, else at most
-/// once a second. Returns the ring that the original entry's key must be put into, or None; with a
-/// ring, `original_key` holds that key. `found` is the reply entry, `other` a buffer.
+/// once a second. `found` is the reply entry, `original_key` and `other` are buffers.
 #[inline(always)]
 pub fn account_reply<T: Tables>(
     skb: Skb,
@@ -325,7 +309,7 @@ pub fn account_reply<T: Tables>(
     now: u64,
     original_key: &mut FlowKey<T::Addr>,
     other: &mut EntryBuffer<T::Addr>,
-) -> Option<Ring> {
+) {
     let (key, signals, entry) = (&packet.key, packet.signals, found.entry);
     if key.protocol == Protocol::TCP && signals.acknowledges() {
         found.follow(packet.acknowledgement(skb));
@@ -333,10 +317,9 @@ pub fn account_reply<T: Tables>(
     let changes =
         signals.has(Signals::FIN | Signals::RST | Signals::SYN) || entry.state == FlowState::NEW;
     if !changes && now.wrapping_sub(entry.last_seen) < REFRESH_INTERVAL {
-        return None;
+        return;
     }
     entry.original_key_into(key, original_key);
-    let mut refiled = None;
     if let Some(original) = find::<T>(original_key, other)
         && original.entry.kind == FlowKind::ORIGINAL
     {
@@ -359,10 +342,9 @@ pub fn account_reply<T: Tables>(
         let expected = || is_end_of(skb, packet, entry.sequence, original.entry.sequence);
         let carries_data = || packet.carries_data(skb);
         let change = change_by_backend(state, key.protocol, signals, expected, carries_data);
-        refiled = original.change(key.protocol, change, now);
+        original.change(change, now);
     }
     found.mark_answered(now);
-    refiled
 }
 
 /// Sets an entry's check word for `key`.
@@ -376,17 +358,18 @@ pub enum Claim {
     Ours,
     /// Another flow already has an entry under the tuple.
     Taken,
-    /// The table is full.
+    /// No way is free in the tuple's sets, see `room`.
     Full,
 }
 
 /// Enters an entry into the flow table unless its key is there already.
 #[inline(always)]
 pub fn claim<T: Tables>(key: &FlowKey<T::Addr>, entry: &FlowEntry<T::Addr>) -> Claim {
-    match T::flows().insert(key, entry, BPF_NOEXIST as u64) {
-        Ok(()) => Claim::Ours,
-        Err(EEXIST) => Claim::Taken,
-        Err(_) => Claim::Full,
+    let (key, entry) = (ptr::from_ref(key), ptr::from_ref(entry));
+    match slots::enter::<T>(key.cast_mut(), entry.cast_mut()) {
+        slots::OURS => Claim::Ours,
+        slots::TAKEN => Claim::Taken,
+        _ => Claim::Full,
     }
 }
 
@@ -409,24 +392,42 @@ pub fn filled_workspace<T: Tables>() -> Option<&'static mut Workspace<T::Addr>> 
     Some(unsafe { &mut *workspace })
 }
 
-/// Replaces an existing entry; `false` if the key is not in the table.
+/// Returns the element of a key.
 #[inline(always)]
-pub fn replace<T: Tables>(key: &FlowKey<T::Addr>, entry: &FlowEntry<T::Addr>) -> bool {
-    T::flows().insert(key, entry, BPF_EXIST as u64).is_ok()
+fn element<T: Tables>(key: &FlowKey<T::Addr>) -> Option<Element<T::Addr>> {
+    let number = slots::locate::<T>(ptr::from_ref(key).cast_mut());
+    slots::element::<T>(number).map(Element)
+}
+
+/// Stores `entry`'s flags, masquerade address and port, and check word in the entry of its key, in
+/// place; `false` if the key is not in the table. A reader sees them all or reads again.
+#[inline(always)]
+pub fn amend<T: Tables>(key: &FlowKey<T::Addr>, entry: &FlowEntry<T::Addr>) -> bool {
+    let Some(Element(element)) = element::<T>(key) else {
+        return false;
+    };
+    // SAFETY: a live element.
+    unsafe {
+        (*element).flags = entry.flags;
+        (*element).masquerade.assign(&entry.masquerade);
+        (*element).masquerade_port = entry.masquerade_port;
+        (*element).check = entry.check;
+    }
+    true
 }
 
 /// Notes in an entry, in place of its record, that the stack is asked.
 #[inline(always)]
 pub fn note_asked<T: Tables>(key: &FlowKey<T::Addr>, now: u64) {
-    if let Some(element) = T::flows().get_ptr_mut(key) {
-        Element(element).set_offload(Offload::asked(now));
+    if let Some(element) = element::<T>(key) {
+        element.set_offload(Offload::asked(now));
     }
 }
 
+/// Removes the entry of a key; `false` if there is none, or if another CPU has removed it.
 #[inline(always)]
-pub fn remove<T: Tables>(key: &FlowKey<T::Addr>) {
-    // The entry may have been removed already.
-    let _ = T::flows().remove(key);
+pub fn remove<T: Tables>(key: &FlowKey<T::Addr>) -> bool {
+    slots::remove::<T>(ptr::from_ref(key).cast_mut()) != 0
 }
 
 /// Removes the original entry in `scratch.found`, which was found by `key`, and its flow's reply
@@ -464,7 +465,7 @@ pub fn remove_entries<T: Tables>(
         if !reply.entry.masquerade_port.is_any() {
             // The original entry first, because another CPU may be taking the port over: only one
             // of the two CPUs finds the original entry still in the table.
-            if T::flows().remove(key).is_err() {
+            if !remove::<T>(key) {
                 return 0;
             }
             masquerade_port = reply.entry.masquerade_port.0 as u32;

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: (Apache-2.0 OR MIT) AND GPL-2.0-only
 //! Every map of the programs, and access to them: those of an IP family (`tables`), the node's
 //! settings and addresses (`node`), port bits (`ports`), counters of backends (`traffic`), reports
-//! to `portolan trace` (`trace`), the flow table (`flow`) and the rings of flows that may be
-//! evicted (`ring`), a program's own memory (`workspace`). The agent replaces the maps' sizes by
-//! its settings.
+//! to `portolan trace` (`trace`), the flow table (`flow`), its slots (`slots`) and which flows are
+//! evicted from full sets (`room`), a program's own memory (`workspace`). The agent replaces the
+//! maps' sizes by its settings.
 
 pub mod flow;
 pub mod next_hop;
 pub mod node;
 pub mod occupied;
 pub mod ports;
-pub mod ring;
+pub mod room;
+pub mod slots;
 pub mod tables;
 pub mod trace;
 pub mod traffic;
@@ -22,10 +23,9 @@ use aya_ebpf::{
     macros::btf_map,
 };
 use proxy_common::{
-    AffinityEntry, AffinityKey, Backend, BackendId, Counter, FlowEntry, FlowKey, FrontendKey,
-    LocalPod, PodAffinityKey, Record, RecordId, ServiceId, Settings, SocketBucket, SocketEntry,
-    SocketKey,
-    flow::ring::{Ring, RingEnds, ring_size},
+    AffinityEntry, AffinityKey, Backend, BackendId, Counter, FrontendKey, LocalPod, PodAffinityKey,
+    Record, RecordId, ServiceId, Settings, SocketBucket, SocketEntry, SocketKey,
+    flow::places::{self, FlowSlot, WAYS},
     maps::{BETWEEN_PODS_SLOTS, DIRECT_SLOTS, NEXT_HOP_SLOTS, SHARED_INTERFACE_SLOTS, capacity},
     masquerade::MasqueradeSources,
     ports::WORDS,
@@ -50,9 +50,10 @@ pub type AffinityBy<K> = LruHashMap<K, AffinityEntry, { capacity::AFFINITY }>;
 pub type Affinity<A> = AffinityBy<AffinityKey<A>>;
 pub type Sockets<A> = HashMap<SocketKey<A>, SocketEntry<A>, { capacity::SOCKETS }, ON_DEMAND>;
 pub type SocketBuckets<A> = Array<SocketBucket<A>, { SOCKET_BUCKETS as usize }, MMAPABLE>;
-pub type Flows<A> = HashMap<FlowKey<A>, FlowEntry<A>, { capacity::FLOWS }, ON_DEMAND>;
-pub type Rings<A> =
-    Array<FlowKey<A>, { (Ring::COUNT * ring_size(capacity::FLOWS as u32)) as usize }>;
+/// Number of sets of a flow table.
+const FLOW_SETS: usize = places::sets(capacity::FLOWS as u32) as usize;
+pub type FlowSlots<A> = Array<FlowSlot<A>, { FLOW_SETS * WAYS as usize }, MMAPABLE>;
+pub type FlowTags = Array<places::Tags, FLOW_SETS, MMAPABLE>;
 pub type Workspaces<A> = PerCpuArray<Workspace<A>, { workspace::COUNT as usize }>;
 /// Cached next hops. Slot: the hash of the next hop's destination, modulo the number of slots.
 pub type NextHops<A> = PerCpuArray<NextHop<A>, { NEXT_HOP_SLOTS as usize }>;
@@ -72,9 +73,15 @@ pub static AFFINITY_PODS: AffinityBy<PodAffinityKey> = AffinityBy::new();
 /// in and below the cgroup.
 #[btf_map(name = "exceptions")]
 pub static EXCEPTIONS: HashMap<u64, u32, { capacity::EXCEPTIONS }> = HashMap::new();
-/// Write and eviction counts of the rings, IPv4's rings first.
-#[btf_map(name = "ring_ends")]
-pub static RING_ENDS: Array<RingEnds, { 2 * Ring::COUNT as usize }> = Array::new();
+/// The secret of the flow tables' hash, which the agent makes with them. No program reads it: it is
+/// the constant `HASH_KEY` of those over these maps.
+#[btf_map(name = "flow_secret")]
+pub static FLOW_SECRET: Array<u64, 1> = Array::new();
+/// The tags of IPv4's sets and of IPv6's.
+#[btf_map(name = "flow_tags_v4")]
+pub static FLOW_TAGS_V4: FlowTags = Array::new();
+#[btf_map(name = "flow_tags_v6")]
+pub static FLOW_TAGS_V6: FlowTags = Array::new();
 /// Key: interface index. Value: the agent's data on it, see [`proxy_common::maps::interface`].
 #[btf_map(name = "interfaces")]
 pub static INTERFACES: HashMap<u32, u64, { capacity::INTERFACES }> = HashMap::new();

@@ -2,20 +2,17 @@
 //! Whether a tuple that a new flow needs belongs to a flow that still exists. Called by `begin` and
 //! `direct`.
 
-use proxy_common::{FlowKind, FlowState, flow::REFRESH_INTERVAL};
+use proxy_common::{FlowKind, FlowState};
 
 use crate::{
     helpers,
     maps::{
         flow::{self, Claim},
+        room::YOUTH,
         tables::Tables,
         workspace::{Scratch, Workspace},
     },
 };
-
-/// How long a reply entry without an original entry may belong to a flow that another CPU is just
-/// making, in nanoseconds.
-const YOUTH: u64 = 2 * REFRESH_INTERVAL;
 
 /// Enters the reply entry in `scratch` for the flow of the packet in the workspace. It replaces an
 /// entry with the same key that belongs to no living flow: one without an original entry, one of a
@@ -82,7 +79,7 @@ fn is_reply_held<T: Tables>() -> u32 {
     let is_masqueraded = !held.entry.masquerade_port.is_any();
     if is_masqueraded {
         held.entry
-            .masqueraded_key_into(&scratch.key, &mut scratch.evicted);
+            .masqueraded_key_into(&scratch.key, &mut scratch.original);
     }
     let Some(holder) = flow::find::<T>(&scratch.holder, &mut scratch.other) else {
         return is_young as u32;
@@ -99,7 +96,7 @@ fn is_reply_held<T: Tables>() -> u32 {
     }
     flow::remove::<T>(&scratch.holder);
     if is_masqueraded {
-        flow::remove::<T>(&scratch.evicted);
+        flow::remove::<T>(&scratch.original);
     }
     0
 }

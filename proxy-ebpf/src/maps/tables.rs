@@ -15,8 +15,8 @@ use proxy_common::{
 
 use crate::{
     maps::{
-        self, Affinity, Backends, Flows, Fragments, Frontends, NextHops, NodeAddresses, Pods,
-        Records, Rings, SocketBuckets, Sockets, SourceRanges, TrafficOf, Workspaces,
+        self, Affinity, Backends, FlowSlots, FlowTags, Fragments, Frontends, NextHops,
+        NodeAddresses, Pods, Records, SocketBuckets, Sockets, SourceRanges, TrafficOf, Workspaces,
     },
     packet::{Ip, Ipv4, Ipv6},
 };
@@ -59,8 +59,7 @@ maps! {
     affinity: Affinity affinity_v4 affinity_v6,
     sockets: Sockets sockets_v4 sockets_v6,
     socket_buckets: SocketBuckets sock_buckets_v4 sock_buckets_v6,
-    flows: Flows flows_v4 flows_v6,
-    rings: Rings rings_v4 rings_v6,
+    flow_slots: FlowSlots flow_slots_v4 flow_slots_v6,
     fragments: Fragments fragments_v4 fragments_v6,
     pods: Pods pods_v4 pods_v6,
     next_hops: NextHops next_hops_v4 next_hops_v6,
@@ -70,6 +69,7 @@ maps! {
 /// Access to the maps and settings of an IP family.
 pub trait Tables: Maps {
     fn traffic() -> &'static TrafficOf;
+    fn flow_tags() -> &'static FlowTags;
 
     /// Whether the address lies in a pod range.
     fn is_pod(settings: &Settings, address: Self::Addr) -> bool;
@@ -103,11 +103,15 @@ pub trait Tables: Maps {
 
 macro_rules! tables {
     ($family:ident $addr:ident $inline:ident $pods:ident $services:ident $external:ident
-     $allocated:ident $internal:ident $source:ident $traffic:ident) => {
+     $allocated:ident $internal:ident $source:ident $traffic:ident $tags:ident) => {
         impl Tables for $family {
             #[inline(always)]
             fn traffic() -> &'static TrafficOf {
                 &maps::$traffic
+            }
+            #[inline(always)]
+            fn flow_tags() -> &'static FlowTags {
+                &maps::$tags
             }
             #[inline(always)]
             fn is_pod(settings: &Settings, address: $addr) -> bool {
@@ -149,7 +153,7 @@ macro_rules! tables {
     };
 }
 
-tables!(Ipv4 V4 always pods_v4 services_v4 external_v4 allocated_v4 internal_v4 v4 TRAFFIC_V4);
+tables!(Ipv4 V4 always pods_v4 services_v4 external_v4 allocated_v4 internal_v4 v4 TRAFFIC_V4 FLOW_TAGS_V4);
 // VERIFIER: inlined, the check words of IPv6 read twenty words and fill the callers' stacks with
 // spilled registers.
-tables!(Ipv6 V6 never pods_v6 services_v6 external_v6 allocated_v6 internal_v6 v6 TRAFFIC_V6);
+tables!(Ipv6 V6 never pods_v6 services_v6 external_v6 allocated_v6 internal_v6 v6 TRAFFIC_V6 FLOW_TAGS_V6);

@@ -5,7 +5,7 @@
 use core::mem::MaybeUninit;
 
 use aya_ebpf::bindings::bpf_fib_lookup;
-use proxy_common::{BackendId, FlowEntry, FlowKey, LocalPod, Port, ServiceId, flow::ring::Ring};
+use proxy_common::{BackendId, FlowEntry, FlowKey, LocalPod, Port, ServiceId};
 
 use crate::{helpers, packet::Packet};
 
@@ -91,24 +91,20 @@ pub struct Scratch<A> {
     pub key: FlowKey<A>,
     /// Any other key that is needed.
     pub holder: FlowKey<A>,
-    /// The key that is put into a ring, and the key of a flow that may be evicted: see `ring`.
-    pub pushed: FlowKey<A>,
-    pub evicted: FlowKey<A>,
+    /// The keys of the reply and the original entry of a flow that may give way or hand its port
+    /// over.
+    pub reply: FlowKey<A>,
+    pub original: FlowKey<A>,
     /// What ingress has found out for `begin` about the flow that begins.
     pub beginning: Beginning,
     /// Not 0: this is the last tuple that is tried for the flow that is being made.
     pub insists: u32,
-    /// The ring slot of the flow that is being made.
-    pub slot: u32,
     /// With `forwarding: auto`: the route that is looked up; the next field is the pod that the
     /// packet goes to.
     pub route: bpf_fib_lookup,
     pub pod: LocalPod,
     /// Not 0: the packet is a reply that may leave past the stack, see `tc::offload::is_bound`.
     pub bound: u32,
-    /// The ring that the key in `pushed` must be put into after the packet has been sent; `None`:
-    /// into no ring. `None` at the start of a packet.
-    pub refiled: Option<Ring>,
     /// The service port that the packet is for, once a record has been found; needed to count
     /// refused packets.
     pub service: ServiceId,

@@ -6,7 +6,7 @@ use proxy_common::{
     Addr, BackendId, Counter, FlowEntry, FlowKey, FlowKind, FlowState, Port, Protocol, Record,
     Verdict,
     filter::is_backends,
-    flow::{coarse, may_begin, ring::Ring},
+    flow::{coarse, may_begin},
     ports as port_bits,
     traffic::event,
     verdict,
@@ -25,7 +25,7 @@ use crate::{
     globals, helpers,
     maps::{
         flow::{self, Claim},
-        node, occupied, ports, ring, traffic,
+        node, occupied, ports, room, traffic,
         workspace::{Scratch, Workspace},
     },
     packet::{Packet, Shape, Skb},
@@ -118,7 +118,6 @@ fn forward<F: Family>(
     (external, masquerade): (bool, bool),
     scratch: &mut Scratch<F::Addr>,
 ) -> Step {
-    scratch.slot = ring::push::<F>(Ring::of_new(packet.key.protocol), &packet.key, scratch);
     let client = ByAddress(packet.key.src);
     let now = helpers::now();
     let number =
@@ -131,19 +130,21 @@ fn forward<F: Family>(
         choice,
         masquerade,
         now,
+        n: 0,
         result: TAKEN,
     };
-    if attempt::<F>(&mut search, 0) == FULL {
-        ring::make_room::<F>(search.scratch);
-        attempt::<F>(&mut search, 0);
-    }
     // No other backend knows a connection that is picked up mid-stream.
-    if search.result == TAKEN && search.scratch.beginning.picks_up == 0 {
-        helpers::repeat(
-            BACKEND_TRIES + PORT_TRIES - 1,
-            &mut search,
-            next_attempt::<F>,
-        );
+    let attempts = if search.scratch.beginning.picks_up == 0 {
+        BACKEND_TRIES + PORT_TRIES
+    } else {
+        1
+    };
+    helpers::repeat(attempts, &mut search, attempt::<F>);
+    if search.result == FULL {
+        let tuple = &raw const search.scratch.key;
+        room::make::<F>(tuple, search.scratch);
+        let n = search.n as u64;
+        attempt::<F>(n, &mut search);
     }
     match search.result {
         OURS => {
@@ -168,6 +169,8 @@ struct Search<'a, F: Family> {
     choice: Choice<'a, F::Addr>,
     masquerade: bool,
     now: u64,
+    /// The number of the last attempt.
+    n: u32,
     /// How the last attempt ended: [`OURS`], [`TAKEN`], [`FULL`] or [`INCONSISTENT`].
     result: u32,
 }
@@ -176,16 +179,12 @@ const TAKEN: u32 = 1;
 const FULL: u32 = 2;
 const INCONSISTENT: u32 = 3;
 
-extern "C" fn next_attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
-    (attempt::<F>(search, n as u32 + 1) != TAKEN) as u64
-}
-
 /// Makes the `n`-th attempt, which enters the reply entry: first with other backends, then with
-/// other source ports. Returns how it ended, see [`Search::result`].
-#[inline(never)]
-fn attempt<F: Family>(search: &mut Search<'_, F>, n: u32) -> u32 {
-    search.result = enter_reply::<F>(search, n);
-    search.result
+/// other source ports. Returns 1 to stop.
+extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
+    search.n = n as u32;
+    search.result = enter_reply::<F>(search, n as u32);
+    (search.result != TAKEN) as u64
 }
 
 #[inline(always)]
@@ -232,7 +231,7 @@ fn enter_reply<F: Family>(search: &mut Search<'_, F>, n: u32) -> u32 {
         return TAKEN;
     }
     let entry = &mut scratch.entry;
-    entry.begin(FlowKind::REPLY, key.interface(), *now, scratch.slot);
+    entry.begin(FlowKind::REPLY, key.interface(), *now);
     fill_reply::<F>(entry, key, record, &chosen, *masquerade);
     // Egress tries this port first.
     entry.reuse = scratch.beginning.port_before.0 as u32;
@@ -281,7 +280,7 @@ fn judge_ends<F: Family>(scratch: &mut Scratch<F::Addr>) -> u32 {
     if needs_stack != 0 {
         entry.flags |= FlowEntry::<F::Addr>::NEEDS_STACK;
         flow::seal::<F>(entry, key);
-        flow::replace::<F>(key, entry);
+        flow::amend::<F>(key, entry);
     }
     needs_stack
 }
@@ -309,13 +308,7 @@ fn enter_original<F: Family>(
         original.sequence = packet.first_number(skb);
     }
     flow::seal::<F>(original, key);
-    let mut claim = flow::claim::<F>(key, original);
-    if matches!(claim, Claim::Full) {
-        // The reply entry has taken the last free element.
-        ring::make_room::<F>(scratch);
-        scratch.entry.reply_key_into(key, &mut scratch.key);
-        claim = flow::claim::<F>(key, &scratch.entry);
-    }
+    let claim = room::enter::<F>(key, scratch);
     let (reply_key, original) = (&scratch.key, &mut scratch.entry);
     match claim {
         Claim::Ours => {
@@ -333,7 +326,10 @@ fn enter_original<F: Family>(
                 }
                 *original = *winner.entry;
             }
-            _ => return Outcome::drop(Counter::DroppedNoTuple).into(),
+            _ => {
+                flow::remove::<F>(reply_key);
+                return Outcome::drop(Counter::DroppedNoTuple).into();
+            }
         },
     }
     let counter = match scratch.beginning.avoided {

@@ -9,8 +9,7 @@
 //! - a flow that begins later avoids the conversation's tuple (`is_recalled`).
 
 use proxy_common::{
-    Addr, Counter, FlowKey, FlowKind, Port, Protocol, flow::ring::Ring, masquerade::PortRanges,
-    ports as port_bits,
+    Addr, Counter, FlowKey, FlowKind, Port, Protocol, masquerade::PortRanges, ports as port_bits,
 };
 
 use super::{step::Step, translate};
@@ -21,7 +20,7 @@ use crate::{
     maps::{
         DIRECT,
         flow::{self, Claim},
-        node, occupied, ports, ring,
+        node, occupied, ports, room,
         workspace::{Scratch, Workspace},
     },
     packet::Skb,
@@ -56,20 +55,23 @@ fn decide_on<F: Family>(skb: Skb) -> Step {
         return Step::untouched();
     }
     ports::announce(key.dst_port, port_bits::DIRECT);
-    scratch.slot = ring::push::<F>(Ring::of_new(key.protocol), key, scratch);
-    scratch.key.assign_reversed(key);
     let mut search = Search::<F> {
         hash: key.hash(),
         ranges: &settings.masquerade_ports,
         scratch,
-        claimed: false,
+        result: TAKEN,
     };
     fill_reply::<F>(search.scratch, key);
     helpers::repeat(PORT_TRIES, &mut search, attempt::<F>);
+    if search.result == FULL {
+        let tuple = &raw const search.scratch.key;
+        room::make::<F>(tuple, search.scratch);
+        helpers::repeat(PORT_TRIES, &mut search, attempt::<F>);
+    }
     let Search {
-        scratch, claimed, ..
+        scratch, result, ..
     } = search;
-    if !claimed {
+    if result != OURS {
         // The conversation may still work: the flow that has the tuple may have ended.
         return Step::untouched();
     }
@@ -81,11 +83,12 @@ fn decide_on<F: Family>(skb: Skb) -> Step {
         entry.sequence = packet.first_number(skb);
     }
     flow::seal::<F>(entry, key);
-    if !matches!(flow::claim::<F>(key, entry), Claim::Ours) {
+    if !matches!(room::enter::<F>(key, scratch), Claim::Ours) {
         // Another packet of the same conversation was faster, or the table is full.
         flow::remove::<F>(&scratch.key);
         return Outcome::drop(Counter::DroppedNoTuple).into();
     }
+    let entry = &scratch.entry;
     if globals::redirects() {
         return Step::send(true, Counter::ForwardedNew);
     }
@@ -115,15 +118,18 @@ struct Search<'a, F: Family> {
     scratch: &'a mut Scratch<F::Addr>,
     ranges: &'a PortRanges,
     hash: u32,
-    claimed: bool,
+    result: u32,
 }
+const OURS: u32 = 0;
+const TAKEN: u32 = 1;
+const FULL: u32 = 2;
 
 extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
     let Search {
         scratch,
         ranges,
         hash,
-        claimed,
+        result,
     } = search;
     let Some(port) = ranges.candidate(Port::ANY, *hash, n as u32) else {
         return helpers::STOP;
@@ -131,14 +137,12 @@ extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
     let Scratch { key, entry, .. } = &mut **scratch;
     key.set_ports(key.src_port, port);
     flow::seal::<F>(entry, key);
-    match flow::claim::<F>(key, entry) {
-        Claim::Taken => 0,
-        Claim::Ours => {
-            *claimed = true;
-            helpers::STOP
-        }
-        Claim::Full => helpers::STOP,
-    }
+    *result = match flow::claim::<F>(key, entry) {
+        Claim::Taken => return 0,
+        Claim::Ours => OURS,
+        Claim::Full => FULL,
+    };
+    helpers::STOP
 }
 
 /// Makes the entry of the replies in `scratch.entry`, without its check word. `key` is the key of
@@ -146,12 +150,7 @@ extern "C" fn attempt<F: Family>(n: u64, search: &mut Search<'_, F>) -> u64 {
 #[inline(always)]
 pub fn fill_reply<F: Family>(scratch: &mut Scratch<F::Addr>, key: &FlowKey<F::Addr>) {
     let entry = &mut scratch.entry;
-    entry.begin(
-        FlowKind::REPLY,
-        key.interface(),
-        helpers::now(),
-        scratch.slot,
-    );
+    entry.begin(FlowKind::REPLY, key.interface(), helpers::now());
     (entry.port, entry.client_port) = (key.dst_port, key.src_port);
     entry.address.assign(&key.dst);
 }

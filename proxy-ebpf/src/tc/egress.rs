@@ -6,11 +6,10 @@ mod own;
 
 pub use own::own;
 
-use aya_ebpf::bindings::BPF_NOEXIST;
 use proxy_common::{
     Counter, FilterVerdict, FlowKind, Protocol, ServiceId, Settings,
     filter::{may_be_shared, may_concern_egress},
-    flow::{ClientInterface, Signals, change_by_backend, ring::Ring},
+    flow::{ClientInterface, Signals, change_by_backend},
 };
 
 use super::{
@@ -24,7 +23,7 @@ use crate::{
     family::Family,
     globals, helpers,
     maps::{
-        flow, node, ports, ring,
+        flow, node, ports, room,
         workspace::{self, Clock, Scratch, Workspace},
     },
     packet::{NatTarget, Packet, Shape, Skb, headers::Ports, parse::parse_plain},
@@ -131,13 +130,8 @@ fn leaving<F: Family>(
             Step::untouched()
         }
         Some(found) if found.entry.kind == FlowKind::REPLY => {
-            let refiled = flow::account_reply::<F>(skb, packet, &found, clock.now(), key, other);
-            let outcome = translate::from_frontend::<F>(skb, packet, found.entry);
-            if let Some(ring) = refiled {
-                scratch.pushed.copy_from(&scratch.key);
-                ring::refile::<F>(ring, scratch);
-            }
-            outcome.into()
+            flow::account_reply::<F>(skb, packet, &found, clock.now(), key, other);
+            translate::from_frontend::<F>(skb, packet, found.entry).into()
         }
         // The kernel forwards no IPv4 packet that came in with an address of the node as its
         // source. So a forwarded packet with such a source got it from the node's rules, which
@@ -210,13 +204,21 @@ fn masquerade<F: Family>(skb: Skb) -> Outcome {
         other_port: packet.key.dst_port,
     };
     if target.port.is_any() {
-        match choose::<F>(skb, packet, scratch) {
-            CHOSEN => {}
-            FULL => {
-                // Frees space in the flow table for the client's next attempt.
-                ring::make_room::<F>(scratch);
-                return Outcome::drop(Counter::DroppedFlowTableFull);
+        let mut result = choose::<F>(skb);
+        if result == FULL {
+            let tuple = &raw const scratch.key;
+            room::make::<F>(tuple, scratch);
+            scratch.key.assign_reversed(&packet.key);
+            // The flow itself gives way, too.
+            if flow::find::<F>(&scratch.key, &mut scratch.found).is_some() {
+                result = choose::<F>(skb);
             }
+        }
+        // The calls have changed the scratch.
+        helpers::reread(scratch);
+        match result {
+            CHOSEN => {}
+            FULL => return Outcome::drop(Counter::DroppedFlowTableFull),
             _ => return Outcome::drop(Counter::DroppedNoMasqueradePort),
         }
         (target.address, target.port) = (scratch.entry.masquerade, scratch.entry.masquerade_port);
@@ -244,22 +246,18 @@ fn own_datagram<F: Family>(
             if found.entry.kind == FlowKind::UNTOUCHED {
                 let (state, protocol) = (found.entry.state, key.protocol);
                 let change = change_by_backend(state, protocol, Signals::NONE, || true, || false);
-                if let Some(ring) = found.change(key.protocol, change, now) {
-                    scratch.pushed.copy_from(key);
-                    ring::refile::<F>(ring, scratch);
-                }
+                found.change(change, now);
             }
         }
         None if node::is_node_address::<F>(&key.dst)
             && lookup::record_of::<F>(key.dst, key.dst_port, key.protocol).is_some() =>
         {
-            let slot = ring::push::<F>(Ring::of_new(key.protocol), key, scratch);
             let entry = &mut scratch.entry;
-            entry.begin(FlowKind::UNTOUCHED, ClientInterface::SHARED, now, slot);
+            entry.begin(FlowKind::UNTOUCHED, ClientInterface::SHARED, now);
             (entry.address, entry.masquerade) = (key.src, key.src);
             flow::seal::<F>(entry, key);
-            // If the table is full, ingress treats the answers as requests.
-            let _ = F::flows().insert(&*key, &*entry, BPF_NOEXIST as u64);
+            // If there is no room, ingress treats the answers as requests.
+            _ = room::enter::<F>(key, scratch);
         }
         None => {}
     }

@@ -4,7 +4,7 @@
 
 use proxy_common::{
     BackendId, Counter, FilterVerdict, FlowKey, FlowKind, Port, Protocol, ServiceId,
-    flow::{Anew, ClientInterface, Signals, begins_anew, change_by_client, may_begin, ring::Ring},
+    flow::{Anew, ClientInterface, Signals, begins_anew, change_by_client, may_begin},
     traffic::repetition,
 };
 
@@ -15,8 +15,8 @@ use crate::{
     globals,
     maps::{
         flow::{self, Found},
-        node, ring, traffic,
-        workspace::{self, Beginning, Clock, EntryBuffer, Scratch, Workspace},
+        node, traffic,
+        workspace::{self, Beginning, Clock, EntryBuffer, Workspace},
     },
     packet::{Packet, Shape, Skb, parse::parse_plain},
     service::lookup,
@@ -39,7 +39,6 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Step
         scratch,
     } = workspace;
     scratch.service = ServiceId::NONE;
-    scratch.refiled = None;
     if verdict == FilterVerdict::NotPlain || parse_plain::<F>(skb, packet).is_none() {
         skb.pull_headers();
         if !F::parse(skb, packet) {
@@ -92,12 +91,7 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Step
             let is_bound = globals::redirects()
                 && offload::is_bound::<F>(skb, &packet.key.src, entry, &mut scratch.pod);
             scratch.bound = is_bound as u32;
-            let (outcome, refiled) = reply::<F>(skb, packet, clock, &found, is_bound, key, other);
-            if refiled.is_some() {
-                scratch.pushed.copy_from(&scratch.key);
-                note_refiled::<F>(refiled, scratch);
-            }
-            return outcome;
+            return reply::<F>(skb, packet, clock, &found, is_bound, key, other);
         }
         let (protocol, signals) = (packet.key.protocol, packet.signals);
         let repeats = || flow::repeats(skb, packet, entry);
@@ -119,17 +113,12 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Step
         let genuine = || !interface.is_shared() || now.wrapping_sub(entry.last_seen) > SILENCE;
         match begins_anew(protocol, signals, entry.state, repeats, genuine, serves) {
             Anew::No => {
-                let refiled = flow::account::<F>(skb, packet, &found, now, key, other);
-                let outcome = if globals::redirects() {
+                flow::account::<F>(skb, packet, &found, now, key, other);
+                return if globals::redirects() {
                     Step::send(false, Counter::ForwardedHit)
                 } else {
                     translate::to_backend::<F>(skb, packet, entry, Counter::ForwardedHit).into()
                 };
-                if refiled.is_some() {
-                    scratch.pushed.copy_from(&packet.key);
-                    note_refiled::<F>(refiled, scratch);
-                }
-                return outcome;
             }
             Anew::Ended => {}
             Anew::Unanswered => avoided = entry.backend,
@@ -146,20 +135,8 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Step
     Step::BEGIN
 }
 
-/// Puts the key in `scratch.pushed` into `ring`, unless that is None. With `forwarding: auto` this
-/// is done after the packet has been sent, because sending needs the entry that was found.
-#[inline(always)]
-fn note_refiled<F: Family>(ring: Option<Ring>, scratch: &mut Scratch<F::Addr>) {
-    if globals::redirects() {
-        scratch.refiled = ring;
-    } else if let Some(ring) = ring {
-        ring::refile::<F>(ring, scratch);
-    }
-}
-
 /// Handles a packet of a flow that goes back to the flow's client, or of a flow that is not
-/// translated. Also returns the ring that the flow's key must be put into, or None; with a ring,
-/// `original_key` holds that key. `is_bound`: see [`offload::is_bound`].
+/// translated. `is_bound`: see [`offload::is_bound`]; `original_key` and `other` are buffers.
 #[inline(always)]
 fn reply<F: Family>(
     skb: Skb,
@@ -169,21 +146,16 @@ fn reply<F: Family>(
     is_bound: bool,
     original_key: &mut FlowKey<F::Addr>,
     other: &mut EntryBuffer<F::Addr>,
-) -> (Step, Option<Ring>) {
-    let step = match found.entry.kind {
+) -> Step {
+    match found.entry.kind {
         FlowKind::REPLY if found.entry.interface == ClientInterface::NODE => {
-            let now = clock.now();
-            let refiled = flow::account_reply::<F>(skb, packet, found, now, original_key, other);
-            return (
-                translate::to_node::<F>(skb, packet, found.entry).into(),
-                refiled,
-            );
+            flow::account_reply::<F>(skb, packet, found, clock.now(), original_key, other);
+            translate::to_node::<F>(skb, packet, found.entry).into()
         }
         FlowKind::REPLY if is_bound => {
             // If the stack gets the packet, egress accounts it once more, which changes nothing.
-            let now = clock.now();
-            let refiled = flow::account_reply::<F>(skb, packet, found, now, original_key, other);
-            return (Step::send(false, Counter::ReplyPassed), refiled);
+            flow::account_reply::<F>(skb, packet, found, clock.now(), original_key, other);
+            Step::send(false, Counter::ReplyPassed)
         }
         // Egress accounts it, if the stack lets it pass.
         FlowKind::REPLY if globals::redirects() => Step::send(false, Counter::ReplyPassed),
@@ -200,10 +172,8 @@ fn reply<F: Family>(
             let (protocol, state) = (packet.key.protocol, found.entry.state);
             let change =
                 change_by_client(state, protocol, Signals::NONE, || false, || true, || true);
-            original_key.copy_from(&packet.key);
-            let refiled = found.change(protocol, change, clock.now());
-            return (Outcome::pass(Counter::UntouchedFlow).into(), refiled);
+            found.change(change, clock.now());
+            Outcome::pass(Counter::UntouchedFlow).into()
         }
-    };
-    (step, None)
+    }
 }

@@ -20,25 +20,31 @@ use crate::{
     maps::{
         flow::{self, Claim},
         node, ports,
-        workspace::{EntryBuffer, Scratch},
+        workspace::{EntryBuffer, Scratch, Workspace},
     },
-    packet::{Packet, Skb},
+    packet::Skb,
 };
 
-/// Chooses the source port for the flow whose reply entry is in `scratch.found`: enters the
-/// masqueraded reply, writes the choice into the reply entry and leaves that entry in
-/// `scratch.entry`. Returns [`CHOSEN`] on success.
-///
-/// Two packets of one flow may run this at once. Both try the same ports in the same order, so the
-/// second finds the entry that the first has made, sees that it belongs to its own flow, and uses
-/// it.
-#[inline(never)]
-pub fn choose<F: Family>(
-    skb: Skb,
-    packet: &Packet<F::Addr>,
-    scratch: &mut Scratch<F::Addr>,
-) -> u32 {
-    let Some(settings) = node::settings() else {
+by_family! {
+    /// Chooses the source port for the flow of the packet in the workspace, whose reply entry is in
+    /// `scratch.found`: enters the masqueraded reply, writes the choice into the reply entry and
+    /// leaves that entry in `scratch.entry`. Returns [`CHOSEN`] on success.
+    ///
+    /// Two packets of one flow may run this at once. Both try the same ports in the same order, so
+    /// the second finds the entry that the first has made, sees that it belongs to its own flow,
+    /// and uses it.
+    pub fn choose(skb) = portolan_choose_v4 portolan_choose_v6 of choose_port
+}
+
+#[inline(always)]
+fn choose_port<F: Family>(skb: Skb) -> u32 {
+    let (
+        Some(Workspace {
+            packet, scratch, ..
+        }),
+        Some(settings),
+    ) = (flow::filled_workspace::<F>(), node::settings())
+    else {
         return FAILED;
     };
     let key = &packet.key;
@@ -99,7 +105,7 @@ pub fn choose<F: Family>(
     (entry.address, entry.port) = (reply.address, reply.port);
     tuple.assign_reversed(key);
     flow::seal::<F>(entry, tuple);
-    if flow::replace::<F>(tuple, entry) {
+    if flow::amend::<F>(tuple, entry) {
         CHOSEN
     } else {
         FAILED
@@ -115,7 +121,7 @@ fn note_choice<F: Family>(key: &FlowKey<F::Addr>, scratch: &mut Scratch<F::Addr>
         other,
         key: tuple,
         holder: reply_key,
-        evicted: original_key,
+        original: original_key,
         ..
     } = scratch;
     // SAFETY: the caller has found the reply entry there.
@@ -132,9 +138,7 @@ fn note_choice<F: Family>(key: &FlowKey<F::Addr>, scratch: &mut Scratch<F::Addr>
     }
     (original.masquerade, original.masquerade_port) = (tuple.dst, tuple.dst_port);
     flow::seal::<F>(original, original_key);
-    // A change of the entry by another packet of the flow at this moment is lost; nothing has been
-    // answered yet.
-    flow::replace::<F>(original_key, original);
+    flow::amend::<F>(original_key, original);
     CHOSEN
 }
 
@@ -273,10 +277,10 @@ extern "C" fn take_over<F: Family>(_: u64, search: &mut Search<'_, F>) -> u64 {
     let Scratch {
         key: tuple,
         holder,
-        evicted: original,
+        original,
         ..
     } = &*search.scratch;
-    if F::flows().remove(original).is_err() {
+    if !flow::remove::<F>(original) {
         return 0;
     }
     flow::remove::<F>(holder);

@@ -113,7 +113,6 @@ fn ingress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
                 Next::Reject { reset, counter } => reject::reject::<F>(skb, reset, counter),
                 Next::Begin | Next::Direct | Next::Marked | Next::Own => UNTOUCHED,
             };
-            redirect::refile::<F>();
             note_refusal::<F>(outcome);
             trace::packet::<F>(skb, outcome, place);
             let outcome = log::outcome::<F>(skb, outcome);

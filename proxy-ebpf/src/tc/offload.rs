@@ -48,9 +48,8 @@ pub fn is_bound<F: Family>(
     pod: &mut LocalPod,
 ) -> bool {
     let own = skb.interface();
-    let comes_alike = || {
-        entry.came_by() == own || entry.came_by() == interface::bridge(node::interface_word(own))
-    };
+    let comes_alike =
+        || entry.came_by == own || entry.came_by == interface::bridge(node::interface_word(own));
     node::is_unfiltered()
         || entry.offload.interface() != 0
             && comes_alike()
@@ -96,7 +95,7 @@ fn record_in_entry<F: Family>(skb: Skb, is_reply: u32) -> u32 {
     };
     if let Some(element) = element_of::<F>(skb, is_reply != 0, scratch) {
         if is_reply != 0 {
-            element.set_slot(skb.incoming());
+            element.set_came_by(skb.incoming());
         }
         element.set_offload(Offload::new(skb.interface(), clock.now()));
     }

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Returns the rank ([`reuse::rank`]) of the flow that uses the port in `scratch.key`, and writes
-/// the keys of its reply and original entry to `holder` and `evicted`. `timestamp` is the new
+/// the keys of its reply and original entry to `holder` and `original`. `timestamp` is the new
 /// packet's. Returns [`reuse::NEVER`] if an entry is missing, because another CPU is making or
 /// removing the flow.
 #[inline(always)]
@@ -39,7 +39,7 @@ fn rank_of_tuple<F: Family>(timestamp: u32) -> u32 {
         key: tuple,
         other,
         holder,
-        evicted: original,
+        original,
         ..
     } = scratch;
     let now = helpers::now();

@@ -30,7 +30,7 @@ use crate::{
     family::Family,
     globals,
     maps::{
-        flow, node, ring,
+        flow, node,
         traffic::{self, Direction},
         workspace::{EntryBuffer, Scratch, Workspace},
     },
@@ -136,31 +136,6 @@ by_family! {
     /// Makes ingress's part of the packet's translation; egress does the rest. Returns the outcome
     /// as a word.
     fn translate(skb, first, counter) = portolan_translate_v4 portolan_translate_v6 of translate_by
-}
-
-/// With `forwarding: auto`, gives the flow of the packet in the workspace another slot in the
-/// rings, if it needs one. Called after the packet has been sent, because sending needs the entry
-/// that was found.
-#[inline(always)]
-pub fn refile<F: Family>() {
-    if globals::redirects() {
-        end_of_packet::<F>();
-    }
-}
-
-by_family! {
-    /// See [`refile`].
-    fn end_of_packet() = portolan_end_v4 portolan_end_v6 of end
-}
-
-#[inline(always)]
-fn end<F: Family>() -> u32 {
-    if let Some(Workspace { scratch, .. }) = flow::filled_workspace::<F>()
-        && let Some(ring) = scratch.refiled
-    {
-        ring::refile::<F>(ring, scratch);
-    }
-    0
 }
 
 /// Returns the entry that says where the packet goes: if `first` is not 0, the entry of the flow

@@ -42,7 +42,7 @@ pub fn other_protocol<F: Family>(skb: Skb, l3: u32) -> Step {
     else {
         return Step::untouched();
     };
-    (scratch.service, scratch.refiled) = (ServiceId::NONE, None);
+    scratch.service = ServiceId::NONE;
     skb.pull_headers();
     if parse_network::<F>(skb, packet).is_none() {
         return Step::untouched();

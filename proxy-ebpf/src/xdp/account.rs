@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Accounts a reply; `found` is the masqueraded reply's entry, found by `key`. `None` if tc must
-/// handle the packet. The last three arguments are buffers.
+/// handle the packet. The last arguments are buffers.
 #[inline(always)]
 pub fn reply<F: Family>(
     key: &FlowKey<F::Addr>,
@@ -23,7 +23,7 @@ pub fn reply<F: Family>(
     now: u64,
     reply_key: &mut FlowKey<F::Addr>,
     original_key: &mut FlowKey<F::Addr>,
-    other: &mut EntryBuffer<F::Addr>,
+    (other, original): (&mut EntryBuffer<F::Addr>, &mut FlowEntry<F::Addr>),
 ) -> Option<()> {
     let (entry, acknowledged) = (found.entry, transport.acknowledged);
     if !xdp::is_due(entry, key.protocol, transport.signals, acknowledged, now) {
@@ -36,7 +36,7 @@ pub fn reply<F: Family>(
         && reply.entry.state != FlowState::NEW
         && reply.entry.is_masqueraded_by(reply_key, key)
         && (key.protocol != Protocol::TCP || reply.follows(acknowledged));
-    if !belongs || touch_original::<F>(reply_key, reply.entry, original_key, now) == 0 {
+    if !belongs || touch_original::<F>(reply_key, reply.entry, original_key, original, now) == 0 {
         return None;
     }
     reply.see_reply(key.protocol, acknowledged, now);
@@ -45,21 +45,22 @@ pub fn reply<F: Family>(
 }
 
 /// Notes in the original entry of a reply's flow that a packet was seen. Notes nothing and returns
-/// 0 if the reply would change more there or give the flow another slot in a ring.
+/// 0 if the reply would change more there.
 #[inline(never)]
 fn touch_original<F: Family>(
     reply_key: &FlowKey<F::Addr>,
     reply: &FlowEntry<F::Addr>,
     key: &mut FlowKey<F::Addr>,
+    buffer: &mut FlowEntry<F::Addr>,
     now: u64,
 ) -> u32 {
     reply.original_key_into(reply_key, key);
-    let mut buffer = EntryBuffer::<F::Addr>::uninit();
-    match flow::find::<F>(key, &mut buffer) {
+    // SAFETY: an entry is a valid buffer for one; `find` writes complete entries.
+    let buffer = unsafe { &mut *core::ptr::from_mut(buffer).cast::<EntryBuffer<F::Addr>>() };
+    match flow::find::<F>(key, buffer) {
         Some(original)
             if original.entry.kind == FlowKind::ORIGINAL
-                && xdp::is_settled(original.entry.state, key.protocol)
-                && !(original.entry.state.gives_way() && original.is_old(now)) =>
+                && xdp::is_settled(original.entry.state, key.protocol) =>
         {
             original.touch(now);
             1

@@ -98,7 +98,7 @@ fn forward<F: Family>(frame: Frame) -> Option<u32> {
     } else {
         xdp::takes_original(entry, protocol, signals, serves)
     };
-    let ends = &mut scratch.pushed;
+    let ends = &mut scratch.reply;
     if !is_taken || !entry.both_ends_into(key, ends) {
         return None;
     }
@@ -112,7 +112,7 @@ fn forward<F: Family>(frame: Frame) -> Option<u32> {
         return None;
     }
     let hop = next_hop::of::<F>(frame, &packet, ends, now, &mut scratch.route)?;
-    let comes_alike = !is_reply || entry.came_by() == frame.interface();
+    let comes_alike = !is_reply || entry.came_by == frame.interface();
     if !(is_free || comes_alike && entry.offload.is_by(hop.egress)) {
         return None;
     }
@@ -122,8 +122,16 @@ fn forward<F: Family>(frame: Frame) -> Option<u32> {
             return None;
         }
         let (reply_key, original_key) = (&mut scratch.key, &mut scratch.holder);
-        let other = &mut scratch.other;
-        account::reply::<F>(key, &transport, &found, now, reply_key, original_key, other)?;
+        let buffers = (&mut scratch.other, &mut scratch.entry);
+        account::reply::<F>(
+            key,
+            &transport,
+            &found,
+            now,
+            reply_key,
+            original_key,
+            buffers,
+        )?;
     } else {
         found.see_settled(packet.protocol, transport.acknowledged, now);
     }

@@ -3,8 +3,6 @@
 //! exits, to be restarted. Also turns settings into options of the datapath. Called by `agent::run`
 //! and `portolan check`.
 
-use std::hash::{BuildHasher, RandomState};
-
 use config::{Config, Forwarding, LocalDetection, Xdp, telemetry, waits_for_start};
 use control::{
     object::Warning,
@@ -82,7 +80,6 @@ pub fn options(config: &Config) -> Options {
         xdp: config.xdp_mode(),
         redirects: config.forwarding.redirects(),
         log_packets: config.log_packets,
-        hash_key: RandomState::new().hash_one(()),
         ..Options::default()
     }
 }

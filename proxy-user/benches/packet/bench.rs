@@ -7,16 +7,17 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use datapath::maps::pins::map_path;
+use datapath::maps::tables::Table;
 use lab::{
     bpf::{PASS, always, load, load_xdp, slot_with},
     load::statistics::median,
 };
-use linux::{MapKind, Plain, create_map, get_pinned, test_run};
+use linux::{MapKind, Plain, create_map, test_run};
 use proxy_common::{FlowEntry, FlowKey, Port, Protocol, masquerade::Marks};
 
 use crate::{
     bare::{Direction, Program, Rotation},
+    flow_table::{entries, flow_table},
     node::{self, Ends, Kind, Node, SERVICE_PORT},
 };
 
@@ -34,7 +35,6 @@ pub(crate) type Figure = (f64, f64);
 pub(crate) struct Bench<'a, A: Ends> {
     node: &'a Node,
     counter: OwnedFd,
-    flows: OwnedFd,
     empty: OwnedFd,
     key: FlowKey<A>,
     /// The verdict that the program under test must return for packets.
@@ -47,7 +47,6 @@ impl<'a, A: Ends> Bench<'a, A> {
         Ok(Self {
             node,
             counter: create_map(MapKind::Array, 4, 8, 1, 0, None)?,
-            flows: get_pinned(&map_path(node.pins.path(), A::FLOWS), false)?,
             empty: load(&always(PASS))?,
             key: FlowKey::new(address, Port::ANY, address, Port::ANY, Protocol::TCP),
             verdict: PASSED,
@@ -143,18 +142,30 @@ impl<'a, A: Ends> Bench<'a, A> {
         difference(&[harness, real], &A::packet(Kind::Ack), &[], REPETITIONS)
     }
 
+    /// Measures a look-up in a hash map that has the node's flows.
     pub(crate) fn bare_lookup(&self, rotation: Rotation) -> Result<Figure> {
+        let map = Self::hash_map()?;
+        let copy = Table::<FlowKey<A>, FlowEntry<A>>::new(map.try_clone()?)?;
+        for (key, entry) in entries(&flow_table::<A>(self.node.pins.path())?)? {
+            copy.update(&key, &entry)?;
+        }
         self.bare(rotation, REPETITIONS, |program, key, looks| {
             if looks {
-                program.lookup(&self.flows, key);
+                program.lookup(&map, key);
             }
         })
     }
 
+    /// Makes an empty hash map of flows.
+    fn hash_map() -> Result<OwnedFd> {
+        let sizes = [size_of::<FlowKey<A>>(), size_of::<FlowEntry<A>>()];
+        let [key, value] = sizes.map(|size| size as u32);
+        Ok(create_map(MapKind::Hash, key, value, node::FLOWS, 0, None)?)
+    }
+
     pub(crate) fn bare_inserts(&self, rotation: Rotation) -> Result<Figure> {
         let (key_size, value_size) = (size_of::<FlowKey<A>>(), size_of::<FlowEntry<A>>());
-        let sizes = (key_size as u32, value_size as u32);
-        let map = create_map(MapKind::Hash, sizes.0, sizes.1, node::FLOWS, 0, None)?;
+        let map = Self::hash_map()?;
         self.bare(rotation, FIRST_REPETITIONS, |program, key, inserts| {
             let value = program.value(value_size, key);
             if inserts {

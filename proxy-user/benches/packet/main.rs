@@ -11,6 +11,8 @@
 
 mod bare;
 mod bench;
+#[path = "../../tests/fuzz/flow_table.rs"]
+mod flow_table;
 mod node;
 mod past;
 

@@ -6,7 +6,7 @@ use anyhow::Result;
 use lab::node::netns::NetNs;
 use linux::interfaces::PodLink;
 use proxy_common::{
-    FlowEntry, FlowKey, FlowState,
+    FlowState,
     maps::{self, capacity, interface},
     xdp::{Abilities, Uplink},
 };
@@ -15,6 +15,7 @@ use crate::{
     Row,
     bare::{Direction, Rotation},
     bench::{Bench, Figure, REPETITIONS},
+    flow_table::{entries, flow_table},
     node::{BACKEND_PORT, BACKENDS, Ends, Kind, Node, SERVICE_PORT},
 };
 
@@ -106,8 +107,8 @@ impl PastNode {
 
 /// Measures hits at XDP, which takes only packets of flows that a backend has answered.
 fn at_xdp<A: Ends>(node: &Node, bench: &Bench<'_, A>, services: Rotation) -> Result<Figure> {
-    let flows = node.table::<FlowKey<A>, FlowEntry<A>>(A::FLOWS)?;
-    for (key, mut entry) in flows.entries()? {
+    let flows = flow_table::<A>(node.pins.path())?;
+    for (key, mut entry) in entries(&flows)? {
         entry.state = FlowState::ESTABLISHED;
         flows.update(&key, &entry.sealed(&key))?;
     }

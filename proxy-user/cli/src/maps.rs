@@ -45,10 +45,12 @@ fn full(row: &MapRow) -> Cell {
 }
 
 /// Returns whether three quarters of the map are in use, so that the agent makes larger maps or
-/// warns. Never true for an LRU map, which evicts its oldest element when it is full, nor for a map
-/// whose elements can overflow into others.
+/// warns. Never true for an LRU map, which evicts its oldest element when it is full, nor for a
+/// flow table, in which new flows take the place of others, nor for a map whose elements can
+/// overflow into others.
 pub(super) fn is_nearly_full(row: &MapRow) -> bool {
-    let may_be = row.kind == "lru_hash" || row.name.starts_with("sock_buckets");
+    let mut others = ["flow_slots", "sock_buckets"].into_iter();
+    let may_be = row.kind == "lru_hash" || others.any(|name| row.name.starts_with(name));
     !may_be && row.fill().is_some_and(|fill| fill >= 75)
 }
 

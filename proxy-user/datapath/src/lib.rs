@@ -31,7 +31,7 @@ use std::{
 use linux::interfaces::Interface;
 use proxy_common::{
     LocalPod, V4, V6,
-    maps::{BETWEEN_PODS, EXCEPTIONS, MACS, ROUTE_EPOCH, UPLINKS},
+    maps::{BETWEEN_PODS, EXCEPTIONS, FLOW_SECRET, MACS, ROUTE_EPOCH, UPLINKS},
     xdp::{Abilities, Uplink},
 };
 
@@ -158,10 +158,11 @@ impl Datapath {
     pub fn capacities(&self) -> Capacities {
         self.capacities
     }
-    /// Empties every map and opens the datapath anew with the loaded programs. For tests, in which
-    /// loading the programs again would take too long.
+    /// Empties every map and opens the datapath anew with the loaded programs, which know the flow
+    /// tables' secret. For tests, in which loading the programs again would take too long.
     pub fn start_over(self, options: &Options) -> Result<Self, DatapathError> {
-        for shape in shapes(&options.capacities) {
+        let shapes = shapes(&options.capacities);
+        for shape in shapes.iter().filter(|shape| shape.name != FLOW_SECRET) {
             empty(&self.home, shape.name)?;
         }
         let Self {
@@ -203,7 +204,7 @@ impl Datapath {
             xdp: XdpAttachments::adopt(&home),
             attachments,
             hooks: HookLinks::default(),
-            sweep: Sweep::open(&pinned)?,
+            sweep: Sweep::open(&pinned, &home)?,
             pinned,
             may_trace: false,
             pin_dir: options.pin_dir.clone(),

@@ -26,8 +26,6 @@ pub struct Options {
     /// True with the setting `forwarding: auto`: translated packets may leave past the node's
     /// stack.
     pub redirects: bool,
-    /// The secret key of the hash that names conversations between pods.
-    pub hash_key: u64,
     /// True if the programs log every packet of a service: see [`super::Datapath::program_log`].
     pub log_packets: bool,
     /// Keeps using maps whose programs leave new connections to another proxy (drained). If false,
@@ -46,7 +44,6 @@ impl Default for Options {
             marks: Marks::DEFAULT,
             xdp: None,
             redirects: false,
-            hash_key: 0,
             log_packets: false,
             adopt_drained: false,
             object: None,
@@ -142,7 +139,8 @@ impl Capacities {
             names::RECORDS_V4 | names::RECORDS_V6 => &mut self.records,
             names::SLOTS => &mut self.slots,
             names::BACKENDS_V4 | names::BACKENDS_V6 => &mut self.backends,
-            names::FLOWS_V4 | names::FLOWS_V6 => &mut self.flows,
+            names::FLOW_SLOTS_V4 | names::FLOW_SLOTS_V6 => &mut self.flows,
+            _ if names::HASHED_FLOWS.contains(&map) => &mut self.flows,
             names::AFFINITY_V4 | names::AFFINITY_V6 | names::AFFINITY_PODS => &mut self.affinity,
             names::SOCKETS_V4 | names::SOCKETS_V6 => &mut self.sockets,
             names::SOURCE_RANGES_V4 | names::SOURCE_RANGES_V6 => &mut self.source_ranges,

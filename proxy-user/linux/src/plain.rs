@@ -4,7 +4,7 @@
 use proxy_common::{
     AffinityEntry, AffinityKey, Backend, FlowEntry, FlowKey, FrontendKey, LocalPod, PodAffinityKey,
     Record, Settings, SocketBucket, SocketEntry, SocketKey, V4, V6,
-    flow::ExpiryRequest,
+    flow::{ExpiryRequest, places::FlowSlot},
     masquerade::MasqueradeSources,
     service::{FragmentKey, ServiceName, SourceRangeKey},
     trace::{
@@ -56,6 +56,7 @@ plain! {
     #[A] FrontendKey<A>,
     #[A] FlowKey<A>,
     #[A] FlowEntry<A>,
+    #[A] FlowSlot<A>,
     #[A] Record<A>,
     #[A] Backend<A>,
     #[A] AffinityKey<A>,

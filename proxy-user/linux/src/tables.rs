@@ -93,13 +93,6 @@ impl<K: Plain, V: Plain> Table<K, V> {
     pub fn update(&self, key: &K, value: &V) -> io::Result<()> {
         self.write(key, slice::from_ref(value), 0)
     }
-    /// Stores an element whose key does not exist. False if it does; then its value stays.
-    pub fn add(&self, key: &K, value: &V) -> io::Result<bool> {
-        /// `BPF_NOEXIST` of bpf.h.
-        const NO_EXIST: u64 = 1;
-        let added = self.write(key, slice::from_ref(value), NO_EXIST);
-        Ok(none_if(&[libc::EEXIST], added)?.is_some())
-    }
     /// Removes one element; true if it existed.
     pub fn delete(&self, key: &K) -> io::Result<bool> {
         let addresses = (address_of(key), 0);

@@ -71,7 +71,7 @@ fn group(group: &Group) -> String {
         let fixed = maps.iter().filter(|shape| !shape.is_per_processor());
         let total = rounded(fixed.map(Shape::reserved).sum());
         let about = format!(
-            "On a machine with 3 GiB of memory or more, all maps together reserve {total} at first; the counters for each \
+            "On a machine with 2 GiB of memory or more, all maps together reserve {total} at first; the counters for each \
              processor come on top. The memory of an entry counts all maps of that size, for IPv4 and IPv6 together."
         );
         text += &format!("{}\n\n", wrap(&about, ""));

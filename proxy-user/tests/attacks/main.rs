@@ -16,7 +16,7 @@ use lab::attacks::{
 use rstest::rstest;
 
 /// Configures a flow table so small that an attack of seconds fills it.
-const SMALL_TABLE: &str = "portolan: {maps: {flows: 65536}}\n";
+const SMALL_TABLE: &str = "portolan: {maps: {flows: 32768}}\n";
 
 /// Configures so few masquerade ports that a client uses them up in a second.
 const FEW_PORTS: &str = "portolan: {masqueradePorts: [10000-11999]}\n";

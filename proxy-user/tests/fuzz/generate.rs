@@ -31,8 +31,6 @@ pub(crate) struct Generator {
     pub(crate) operations: Vec<Operation>,
     /// How many client ports are used; there are few, so that tuples collide.
     ports: u64,
-    /// Makes more half-open flows than a ring of the flow table can hold.
-    is_flood: bool,
     /// Makes most clients send through the uplink.
     is_outside: bool,
 }
@@ -43,20 +41,18 @@ pub(crate) fn sequence(seed: u64, cluster: u64) -> Sequence<Operation> {
     let v6 = random.one_in(2);
     let services = cluster::services(&mut Random::new(cluster));
     let is_short = number("PORTOLAN_FUZZ_SHORT").is_some();
-    let is_flood = !is_short && random.one_in(20);
-    let is_tight = !is_flood && random.one_in(8);
-    let is_past = !is_flood && !is_tight && random.one_in(3);
+    let is_tight = random.one_in(8);
+    let is_past = !is_tight && random.one_in(3);
     let first = match (is_tight, is_past) {
         (true, _) => Some(Operation::Tight),
         (_, true) => Some(Operation::Past(random.one_in(2))),
         _ => None,
     };
-    let ports = random.pick(if is_flood { &[5000][..] } else { &[3, 12, 200] });
+    let ports = random.pick(&[3, 12, 200]);
     let is_outside = first == Some(Operation::Past(true));
-    let length = random.pick(match (is_flood, is_short, is_tight) {
-        (true, _, _) => &[700][..],
-        (_, true, _) => &[10, 10, 20, 20],
-        (_, _, true) => &[80, 150, 400],
+    let length = random.pick(match (is_short, is_tight) {
+        (true, _) => &[10, 10, 20, 20][..],
+        (_, true) => &[80, 150, 400],
         _ => &[10, 10, 20, 20, 40, 80, 150, 400],
     });
     let restart = random.one_in(2000).then(|| random.below(length));
@@ -67,7 +63,6 @@ pub(crate) fn sequence(seed: u64, cluster: u64) -> Sequence<Operation> {
         services,
         conversations: Vec::new(),
         ports,
-        is_flood,
         is_outside,
     };
     let services = generator.services.iter().cloned();
@@ -101,9 +96,6 @@ impl Generator {
         self.operations.push(Operation::Settings(settings));
     }
     fn step(&mut self) {
-        if self.is_flood && !self.random.one_in(4) {
-            return self.begin();
-        }
         match self.random.below(1000) {
             0..4 => self.change_service(),
             4..11 => self.change_settings(),
@@ -217,7 +209,7 @@ impl Generator {
         let conversation = self.converse(interface, tuple);
         self.send(conversation, Kind::first(tuple.protocol));
         // The backend answers half of them, and the client mostly acknowledges the answer.
-        if !self.is_flood && self.random.one_in(2) {
+        if self.random.one_in(2) {
             self.answer(conversation, Kind::SynAck);
             if !self.random.one_in(4) {
                 self.send(conversation, Kind::Ack);
@@ -241,10 +233,9 @@ impl Generator {
         let client = [
             Syn, Syn, Ack, Data, Data, BadAck, Fin, BadFin, Rst, SynAck, Abort,
         ];
-        let client = &client[if self.is_flood { 5 } else { 0 }..];
         let backend = [SynAck, SynAck, Ack, Data, Data, Fin, Fin, Rst, Abort];
         if self.random.one_in(2) {
-            let kind = self.random.pick(client);
+            let kind = self.random.pick(&client);
             self.send(conversation, kind);
         } else {
             let kind = self.random.pick(&backend);

@@ -4,7 +4,7 @@
 //! the flow tables: only operations of a sequence let time pass.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     mem,
     net::SocketAddr,
     os::fd::OwnedFd,
@@ -12,19 +12,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use datapath::maps::{family::Family, pins::map_path, tables::Table};
+use datapath::maps::{FlowTable, family::Family, pins::map_path, tables::Table};
 use linux::{Mapping, PerCpu, Plain, get_pinned, monotonic};
-use proxy_common::{
-    Addr, Counter, FlowEntry, FlowKey, FlowKind, FlowState, Protocol, flow::coarse, maps, ports,
-};
+use proxy_common::{Counter, FlowKind, FlowState, Protocol, flow::coarse, maps, ports};
 
 use crate::{
     context::moved,
+    flow_table::entries,
     model::{
-        Life, Model,
+        Key, Life, Model,
         wire::{SCTP, Tuple},
     },
-    subject::{Maps, Subject, socket},
+    subject::{Subject, socket},
 };
 
 fn pinned(pin_dir: &Path, map: &str) -> OwnedFd {
@@ -82,7 +81,6 @@ impl Counters {
 
 /// Other maps that the programs write. `remove` empties them at the beginning of a sequence.
 pub(crate) struct Traces {
-    ring_ends: Table<u32, [u64; 2]>,
     budget: PerCpu<u32, [u64; 2]>,
     direct: Table<u32, u32>,
     port_bits: Mapping,
@@ -94,7 +92,6 @@ impl Traces {
     pub(crate) fn open(pin_dir: &Path) -> Self {
         let port_bits = Mapping::new(pinned(pin_dir, maps::PORTS), 0, Self::PORT_BYTES);
         Self {
-            ring_ends: table(pin_dir, maps::RING_ENDS),
             budget: PerCpu::new(pinned(pin_dir, maps::REJECT_BUDGET)).expect("a budget"),
             direct: table(pin_dir, maps::DIRECT),
             port_bits: port_bits.expect("mapped"),
@@ -103,9 +100,6 @@ impl Traces {
     /// Empties the maps. `direct` has the slots of the map `direct` that may be in use.
     pub(crate) fn remove(&self, direct: impl Iterator<Item = u32>) {
         const BY_PROGRAMS: u64 = ports::REPLY | ports::MASQUERADE | ports::DIRECT;
-        for end in 0..6 {
-            self.ring_ends.update(&end, &[0; 2]).expect("stored");
-        }
         // An empty budget of rejections fills up again as time passes.
         self.budget.store_all(&[(0, [0; 2])]).expect("stored");
         for place in direct {
@@ -146,16 +140,19 @@ impl Subject {
     }
     /// Changes the times in every flow's entries by `to`.
     fn shift_flows(&self, to: impl Fn(u64) -> u64) {
-        change(&self.v4.flows, |key, entry| shift(key, entry, &to));
-        change(&self.v6.flows, |key, entry| shift(key, entry, &to));
+        shift(&self.v4.flows, &to);
+        shift(&self.v6.flows, &to);
     }
 }
 
-/// Changes the times in a flow's entry by `to`.
-fn shift<A: Addr>(key: &FlowKey<A>, entry: &mut FlowEntry<A>, to: impl Fn(u64) -> u64) {
-    entry.last_seen = to(entry.last_seen);
-    if key.protocol == Protocol::UDP && entry.kind == FlowKind::ORIGINAL {
-        entry.reuse = coarse(to(u64::from(entry.reuse) << 20));
+/// Changes the times in every entry by `to`.
+fn shift<A: Family>(flows: &FlowTable<A>, to: impl Fn(u64) -> u64) {
+    for (key, mut entry) in entries(flows).expect("readable") {
+        entry.last_seen = to(entry.last_seen);
+        if key.protocol == Protocol::UDP && entry.kind == FlowKind::ORIGINAL {
+            entry.reuse = coarse(to(u64::from(entry.reuse) << 20));
+        }
+        flows.update(&key, &entry).expect("stored");
     }
 }
 
@@ -167,10 +164,7 @@ type Entries = BTreeMap<(u8, Tuple, u32), Row>;
 
 /// Compares flows and session affinities in the maps with those of the model.
 pub(crate) fn compare(model: &Model, subject: &Subject) -> Result<(), String> {
-    let wanted = wanted(model);
-    let mut found = Entries::new();
-    read(&subject.v4, &mut found)?;
-    read(&subject.v6, &mut found)?;
+    let (wanted, mut found) = (wanted(model), found(subject));
     for (key, row) in &wanted {
         let other = found.remove(key);
         if other != Some(*row) {
@@ -185,6 +179,16 @@ pub(crate) fn compare(model: &Model, subject: &Subject) -> Result<(), String> {
         fail!("the affinities must be\n  {wanted:?}\nbut are\n  {found:?}");
     }
     Ok(())
+}
+
+/// Returns the keys of the model's flows that have no entry in the maps, among others.
+pub(crate) fn evicted(model: &Model, subject: &Subject) -> HashSet<Key> {
+    let (wanted, found) = (wanted(model), found(subject));
+    let missing = wanted
+        .into_keys()
+        .filter(|entry| !found.contains_key(entry));
+    let missing = missing.map(|(_, tuple, interface)| Key { tuple, interface });
+    missing.collect()
 }
 
 /// Returns the state as bits of a [`FlowState`].
@@ -237,13 +241,17 @@ fn wanted(model: &Model) -> Entries {
     entries
 }
 
-fn read<A: Family>(maps: &Maps<A>, found: &mut Entries) -> Result<(), String> {
-    for (key, entry) in maps.flows.entries().expect("readable") {
+fn found(subject: &Subject) -> Entries {
+    let mut found = Entries::new();
+    read(&subject.v4.flows, &mut found);
+    read(&subject.v6.flows, &mut found);
+    found
+}
+
+fn read<A: Family>(flows: &FlowTable<A>, found: &mut Entries) {
+    for (key, entry) in entries(flows).expect("readable") {
         let (src, dst) = (socket(key.src, key.src_port), socket(key.dst, key.dst_port));
         let tuple = Tuple::new(key.protocol.0, src, dst);
-        if !entry.is_whole(&key) {
-            fail!("the check word of {tuple:?} is wrong");
-        }
         let to = socket(entry.address, entry.port);
         let masqueraded = entry.is_masqueraded();
         let number = number(tuple.protocol, entry.sequence);
@@ -265,5 +273,4 @@ fn read<A: Family>(maps: &Maps<A>, found: &mut Entries) -> Result<(), String> {
         let interface = u32::from_le_bytes([a, b, c, 0]);
         found.insert((entry.kind.0, tuple, interface), row);
     }
-    Ok(())
 }

@@ -10,6 +10,7 @@ macro_rules! fail {
 mod cluster;
 mod context;
 mod errors;
+mod flow_table;
 mod generate;
 mod kept;
 mod kernel;

@@ -8,7 +8,7 @@ use proxy_common::Counter;
 use crate::{
     context::NEXT,
     kept::Sequence,
-    kernel::compare,
+    kernel::{compare, evicted},
     model::{
         Exit, Given, Model, Seen,
         wire::{self, Tuple},
@@ -17,7 +17,7 @@ use crate::{
     packets::{Packet, SENDER_MAC},
     services::{Interface, NodeSettings, is_node},
     shorten::Difference,
-    subject::{IDLE, Subject, Subjects},
+    subject::{IDLE, Subject, Subjects, TIGHT_FLOWS},
 };
 
 /// The seconds in one step of time. No idle time is a multiple of it, so that the real duration of
@@ -73,8 +73,7 @@ pub(crate) fn run(
 ) -> Result<Vec<Counter>, Difference> {
     let subject = subjects.of(sequence);
     prepare(subject, sequence);
-    let flows = subject.options.capacities.flows;
-    let mut model = Model::new(u64::from(flows / 8));
+    let mut model = Model::new(subject.options.capacities.flows as usize);
     model.backend_ports.clone_from(&subject.backend_ports);
     model.is_past = subject.options.redirects;
     let mut run = Run {
@@ -266,6 +265,9 @@ impl Run<'_> {
         };
         let program = if ingress { "ingress" } else { "egress" };
         let judged = self.subject.run(program, &given).and_then(|seen| {
+            if self.subject.options.capacities.flows == TIGHT_FLOWS {
+                self.model.evicted = evicted(&self.model, self.subject);
+            }
             let mut exit = Exit::Stack;
             match ingress {
                 true if self.model.is_past => exit = self.model.ingress_past(&given, &seen)?,

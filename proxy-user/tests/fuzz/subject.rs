@@ -12,17 +12,17 @@ use clap::ValueEnum;
 use control::object::ObjectName;
 use datapath::{
     Capacities, Datapath, Options, XdpMode,
-    maps::{family::Family, tables::Table},
+    maps::{FlowTable, family::Family, tables::Table},
 };
 use lab::node::{bpffs::PinDir, netns::NetNs};
 use linux::TestRun;
 use proxy_common::{
-    AffinityEntry, AffinityKey, Backend, FlowEntry, FlowKey, Port, V4, V6, flow::IdleTimes,
-    service::FragmentKey,
+    AffinityEntry, AffinityKey, Backend, Port, V4, V6, flow::IdleTimes, service::FragmentKey,
 };
 
 use crate::{
     context::{Context, of_xdp},
+    flow_table::flow_table,
     kept::Sequence,
     kernel::{Counters, Traces, clear, table},
     model::{Given, MARK, Seen, wire::Tuple},
@@ -42,14 +42,15 @@ pub(crate) const IDLE: IdleTimes = IdleTimes {
     sctp_established: 48,
 };
 
-/// The entries in a flow table; each ring has an eighth of that.
-const FLOWS: u32 = 1024;
-/// The entries in a flow table of the node whose tables are full soon.
-const TIGHT_FLOWS: u32 = 64;
+/// The entries in a flow table: more than a sequence makes.
+const FLOWS: u32 = 2048;
+/// The entries in a flow table of the node whose tables are full soon. They are two sets, so every
+/// entry may be anywhere in the table.
+pub(crate) const TIGHT_FLOWS: u32 = 16;
 
 /// The maps of an address family that sequences fill.
 pub(crate) struct Maps<A: Family> {
-    pub(crate) flows: Table<FlowKey<A>, FlowEntry<A>>,
+    pub(crate) flows: FlowTable<A>,
     pub(crate) affinity: Table<AffinityKey<A>, AffinityEntry>,
     backends: Table<u32, Backend<A>>,
     fragments: Table<FragmentKey<A>, u32>,
@@ -58,14 +59,14 @@ pub(crate) struct Maps<A: Family> {
 impl<A: Family> Maps<A> {
     fn open(pin_dir: &Path) -> Self {
         Self {
-            flows: table(pin_dir, A::FLOWS),
+            flows: flow_table(pin_dir).expect("a flow table"),
             affinity: table(pin_dir, A::AFFINITY),
             backends: table(pin_dir, A::BACKENDS),
             fragments: table(pin_dir, A::FRAGMENTS),
         }
     }
     fn clear(&self) {
-        clear(&self.flows);
+        self.flows.clear().expect("emptied");
         clear(&self.affinity);
         clear(&self.fragments);
     }

@@ -4,6 +4,8 @@
 
 mod attach;
 mod clsact;
+#[path = "../fuzz/flow_table.rs"]
+mod flow_table;
 mod foreign;
 mod interfaces;
 mod many;

@@ -12,9 +12,11 @@ use std::{
 use control::{object::ObjectName, plan::ServicePlan};
 use datapath::Capacities;
 use lab::load::process::processor_time_of_all;
-use proxy_common::{EndpointSet, FlowEntry, FlowKey, Prefix, Protocol, Settings, V4, maps};
+use proxy_common::{EndpointSet, Prefix, Protocol, Settings};
 
-use crate::support::{ENTRY, PinDir, apply, backend, in_netns, key_of, plan, run, v4, with_reply};
+use crate::support::{
+    ENTRY, PinDir, apply, backend, enter, in_netns, key_of, plan, run, v4, with_reply,
+};
 
 const SERVICES: u32 = 50_000;
 /// The number of endpoints of each service; all of them are counted one by one.
@@ -95,11 +97,15 @@ fn commands_with_many_services_and_flows_take_little_time_and_memory() {
             mask: v4(255, 255, 0, 0),
         };
         datapath.set_settings(&settings).expect("settings");
-        let entries = |n| with_reply(key_of(n, Protocol::TCP), ENTRY);
-        let (keys, values): (Vec<_>, Vec<_>) = (0..FLOWS).flat_map(entries).unzip();
-        let table = pins.table::<FlowKey<V4>, FlowEntry<V4>>(maps::FLOWS_V4);
-        assert!(table.update_all(&keys, &values).is_empty());
-        drop((keys, values));
+        let table = pins.flows();
+        let mut flows = 0;
+        for n in 0..FLOWS {
+            let [original, reply] = with_reply(key_of(n, Protocol::TCP), ENTRY);
+            enter(&table, &reply.0, &reply.1);
+            // A key may have the same hash as another one in its sets.
+            flows += u32::from(enter(&table, &original.0, &original.1));
+        }
+        drop(table);
 
         let check = |words: &str, seconds, lines: u32, expected: &str| {
             let (text, took, memory) = measured(&pins, words);
@@ -114,11 +120,11 @@ fn commands_with_many_services_and_flows_take_little_time_and_memory() {
         };
         // An optimised program takes a tenth of these seconds, a test build little more.
         for (words, lines, expected) in [
-            ("flows --count", 1, "500000"),
+            ("flows --count", 1, &*flows.to_string()),
             ("flows --client 10.1.2.3 --no-headers", 1, "10.1.2.3:40000"),
-            ("flows -o table", FLOWS, ""),
-            ("flows --sort-by client", FLOWS, ""),
-            ("flows -o json", FLOWS, ""),
+            ("flows -o table", flows, ""),
+            ("flows --sort-by client", flows, ""),
+            ("flows -o json", flows, ""),
         ] {
             check(words, 20.0, lines, expected);
         }

@@ -5,7 +5,7 @@ use std::{thread, time::Duration};
 
 use datapath::{
     Datapath,
-    maps::{pins::generations, tables::Table},
+    maps::{FlowTable, pins::generations},
     read::Reader,
 };
 use linux::PerCpu;
@@ -17,7 +17,7 @@ use proxy_common::{
 
 use crate::{
     open::take_over,
-    support::{ENTRY, PinDir, apply, key_of, name, plan, v4},
+    support::{ENTRY, PinDir, apply, enter, key_of, name, plan, v4},
 };
 
 /// The key of the flow from 10.1.9.9 to the service `cart`.
@@ -34,7 +34,6 @@ fn original(backend: BackendId, generation: u32, service: u32) -> FlowEntry<V4> 
         generation,
         last_seen: 1,
         sequence: 7,
-        slot: 3,
         ..ENTRY
     };
     entry.sealed(&original_key())
@@ -63,23 +62,17 @@ fn backend_of(pins: &PinDir) -> (BackendId, Backend<V4>) {
     of_cart.next().expect("published")
 }
 
-type Flows = Table<FlowKey<V4>, FlowEntry<V4>>;
-
-fn flows(pins: &PinDir) -> Flows {
-    pins.table(maps::FLOWS_V4)
-}
-
 /// Returns the original entry of the flow.
-fn found(flows: &Flows) -> Option<FlowEntry<V4>> {
+fn found(flows: &FlowTable<V4>) -> Option<FlowEntry<V4>> {
     flows.lookup(&original_key()).expect("readable")
 }
 
 /// Returns maps of a service with a flow to it, their flow table, and the flow's original entry.
-fn with_flow() -> (PinDir, Flows, FlowEntry<V4>) {
+fn with_flow() -> (PinDir, FlowTable<V4>, FlowEntry<V4>) {
     let pins = PinDir::new();
     publish(&mut pins.open(), &[]);
-    let (old, flow) = (flows(&pins), original(BackendId(1), 0, 1));
-    old.update(&original_key(), &flow).expect("entered");
+    let (old, flow) = (pins.flows(), original(BackendId(1), 0, 1));
+    assert!(enter(&old, &original_key(), &flow));
     (pins, old, flow)
 }
 
@@ -90,8 +83,8 @@ fn a_takeover_of_maps_keeps_a_flows_backend_until_the_flow_ends() {
     publish(&mut first, &["another"]);
     let (id, backend) = backend_of(&pins);
     let flow = original(id, backend.generation, backend.service.0);
-    let old = flows(&pins);
-    old.update(&original_key(), &flow).expect("entered");
+    let old = pins.flows();
+    assert!(enter(&old, &original_key(), &flow));
     drop(first);
 
     let mut second = successor(&pins);
@@ -99,7 +92,7 @@ fn a_takeover_of_maps_keeps_a_flows_backend_until_the_flow_ends() {
     let carried = second.carry_over(Duration::MAX).expect("carried over");
     let carried = carried.expect("all of it");
     assert_eq!((carried.flows, carried.lost), (1, 0));
-    let new = flows(&pins);
+    let new = pins.flows();
     let there = || found(&new).expect("carried over");
     let (other, same) = backend_of(&pins);
     assert_ne!(other, id, "the ids differ, or this shows nothing");
@@ -112,7 +105,7 @@ fn a_takeover_of_maps_keeps_a_flows_backend_until_the_flow_ends() {
     // The flow ends while both generations of maps exist.
     let mut closed = flow;
     closed.state = closed.state.with(FlowState::RESET);
-    old.update(&original_key(), &closed).expect("entered");
+    assert!(old.update(&original_key(), &closed).expect("stored"));
     second.carry_over(Duration::MAX).expect("carried over");
     assert!(there().state.is_closed(), "{:?}", there());
     take_over(&mut second);
@@ -129,7 +122,7 @@ fn old_programs_lose_each_flow_that_the_new_ones_have() {
     assert!(found(&old).is_some());
     second.take_over(Duration::MAX).expect("taken over");
     assert_eq!(found(&old), None);
-    let there = found(&flows(&pins));
+    let there = found(&pins.flows());
     assert_eq!(there.map(|there| there.state), Some(flow.state));
 }
 
@@ -140,7 +133,7 @@ fn flows_that_end_after_a_takeover_that_did_not_come_are_not_copied_back() {
     publish(&mut second, &[]);
     second.carry_over(Duration::MAX).expect("carried over");
     drop(second);
-    old.delete(&original_key()).expect("removed");
+    assert!(old.delete(&original_key()).expect("removed"));
 
     take_over(&mut pins.open());
     assert_eq!(generations(pins.path()).expect("pins").len(), 1);
@@ -157,15 +150,14 @@ fn new_flows_avoid_the_tuple_of_a_closed_one_that_old_programs_still_know() {
     closed.reply_key_into(&original_key(), &mut key);
     let mut reply = closed;
     reply.kind = FlowKind::REPLY;
-    let old = flows(&pins);
-    let of_flow = [(original_key(), closed), (key, reply)];
-    for (key, entry) in of_flow {
-        old.update(&key, &entry.sealed(&key)).expect("entered");
+    let old = pins.flows();
+    for (key, entry) in [(original_key(), closed), (key, reply)] {
+        assert!(enter(&old, &key, &entry.sealed(&key)));
     }
 
     let mut second = successor(&pins);
     second.carry_over(Duration::MAX).expect("carried over");
-    assert_eq!(flows(&pins).lookup(&key).expect("readable"), None);
+    assert_eq!(pins.flows().lookup(&key).expect("readable"), None);
     let (place, tuple) = key.fingerprint();
     let direct = pins.table::<u32, u32>(maps::DIRECT);
     assert_eq!(direct.lookup(&place).expect("readable"), Some(tuple));
@@ -191,26 +183,24 @@ fn a_flow_that_begins_while_its_tuples_earlier_one_is_copied_stays() {
         &mut pins.open_with(|options| options.capacities.flows *= 4),
         &[],
     );
-    let old = flows(&pins);
+    let old = pins.flows();
     let mut second = pins.open_with(|options| options.capacities.flows *= 8);
     publish(&mut second, &[]);
     let mut carry = || second.carry_over(Duration::MAX).expect("carried over");
     // So that the next time begins with the flows.
     carry();
-    let new = flows(&pins);
+    let new = pins.flows();
     let all = 1..4_000_u16;
-    for number in all.clone() {
-        old.update(&key(number), &entry(number, 1))
-            .expect("entered");
-    }
+    let enters = |number| enter(&old, &key(number), &entry(number, 1));
+    assert!(all.clone().all(enters));
     // As programs do: the old ones forget the flow, the new ones begin the next.
-    let begin = |number: &u16| {
+    let begin = move |number: &u16| {
         thread::sleep(Duration::from_micros(20));
         old.delete(&key(*number)).expect("removed")
-            && new.add(&key(*number), &entry(*number, 2)).expect("entered")
+            && enter(&new, &key(*number), &entry(*number, 2))
     };
     let begun: Vec<u16> = thread::scope(|scope| {
-        let begun = scope.spawn(|| all.filter(begin).collect());
+        let begun = scope.spawn(move || all.filter(begin).collect());
         while !begun.is_finished() {
             carry();
         }
@@ -218,6 +208,7 @@ fn a_flow_that_begins_while_its_tuples_earlier_one_is_copied_stays() {
     });
     let count = begun.len();
     assert!(count > 100, "{count} began before they were copied");
+    let new = pins.flows();
     for number in begun {
         let there = new.lookup(&key(number)).expect("readable");
         assert_eq!(there, Some(entry(number, 2)), "{number}");

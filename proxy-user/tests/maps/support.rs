@@ -16,7 +16,7 @@ use control::{
 };
 use datapath::{
     Attachment, Capacities, Datapath, Options,
-    maps::{arrays::MappedArray, family::Family, pins::map_path, tables::Table},
+    maps::{Added, FlowTable, arrays::MappedArray, family::Family, pins::map_path, tables::Table},
 };
 use ipnet::IpNet;
 use lab::node::{bpffs, netns::NetNs};
@@ -29,6 +29,8 @@ use proxy_common::{
     select::{maglev, weights},
     service::ServiceName,
 };
+
+use crate::flow_table::flow_table;
 
 /// A pin directory for one test. It is removed with its contents on drop.
 pub(crate) struct PinDir(bpffs::PinDir);
@@ -63,6 +65,10 @@ impl PinDir {
     }
     pub(crate) fn table<K: Plain, V: Plain>(&self, map: &str) -> Table<K, V> {
         Table::new(self.pinned(map)).expect("a table")
+    }
+    /// Opens the flow table of IPv4 that is pinned now.
+    pub(crate) fn flows(&self) -> FlowTable<V4> {
+        flow_table(self.path()).expect("a flow table")
     }
     /// Opens the map that is pinned under this name now.
     pub(crate) fn pinned(&self, map: &str) -> OwnedFd {
@@ -219,7 +225,7 @@ pub(crate) const ENTRY: FlowEntry<V4> = FlowEntry {
     last_seen: 0,
     sequence: 0,
     reuse: 0,
-    slot: 0,
+    came_by: 0,
     offload: Offload::NONE,
     _pad: SPARE,
 };
@@ -249,6 +255,13 @@ pub(crate) fn with_reply(
         (key, entry.sealed(&key)),
         (reply_key, reply.sealed(&reply_key)),
     ]
+}
+
+/// Enters an entry; returns false if there is one with its key.
+pub(crate) fn enter(table: &FlowTable<V4>, key: &FlowKey<V4>, entry: &FlowEntry<V4>) -> bool {
+    let added = table.add(key, entry).expect("readable");
+    assert!(!matches!(added, Added::Full));
+    matches!(added, Added::New)
 }
 
 fn backend_text<A: Family>(address: A, port: Port, sets: EndpointSet) -> String {

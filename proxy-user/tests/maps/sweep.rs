@@ -4,9 +4,12 @@
 use std::collections::HashSet;
 
 use linux::now;
-use proxy_common::{FlowEntry, FlowKey, FlowState, Protocol, V4, flow::IdleTimes, maps};
+use proxy_common::{FlowEntry, FlowKey, FlowState, Protocol, V4, flow::IdleTimes};
 
-use crate::support::{ENTRY, PinDir, key_of, with_reply};
+use crate::{
+    flow_table::entries,
+    support::{ENTRY, PinDir, enter, key_of, with_reply},
+};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -33,25 +36,24 @@ fn a_sweep_removes_idle_flows_and_orphans_but_no_live_flow() {
         udp_stream: 15,
         ..IdleTimes::DEFAULT
     });
-    let table = pins.table::<FlowKey<V4>, FlowEntry<V4>>(maps::FLOWS_V4);
-    let mut entries = Vec::new();
+    let table = pins.flows();
+    let mut all = Vec::new();
     for n in 0..450 {
-        entries.extend(flow(n, Protocol::TCP, FlowState::ESTABLISHED, 3_600));
-        entries.extend(flow(n + 1000, Protocol::UDP, FlowState::ESTABLISHED, 20));
-        entries.extend(flow(n + 2000, Protocol::UDP, FlowState::NEW, 2));
+        all.extend(flow(n, Protocol::TCP, FlowState::ESTABLISHED, 3_600));
+        all.extend(flow(n + 1000, Protocol::UDP, FlowState::ESTABLISHED, 20));
+        all.extend(flow(n + 2000, Protocol::UDP, FlowState::NEW, 2));
     }
     // These are reply entries without an original.
     for n in 0..100 {
-        entries.push(flow(n + 3000, Protocol::UDP, FlowState::ESTABLISHED, 20)[1]);
+        all.push(flow(n + 3000, Protocol::UDP, FlowState::ESTABLISHED, 20)[1]);
     }
-    let (keys, values): (Vec<_>, Vec<_>) = entries.into_iter().unzip();
-    assert!(table.update_all(&keys, &values).is_empty());
+    assert!(all.iter().all(|(key, entry)| enter(&table, key, entry)));
     // The walk passes through the table twice, so that the counts are those of a complete walk.
     let sweeps = [(); 4].map(|()| datapath.sweep().expect("sweeps").v4);
     let removed: u32 = sweeps.iter().map(|sweep| sweep.removed).sum();
     assert_eq!(removed, 550, "450 idle flows and 100 orphans");
     assert_eq!((sweeps[3].flows, sweeps[3].entries), (900, 1800));
-    let left = table.entries().expect("readable").into_iter();
+    let left = entries(&table).expect("readable").into_iter();
     let left: HashSet<FlowKey<V4>> = left.map(|(key, _)| key).collect();
     let alive = (0..450).flat_map(|n| {
         let long = flow(n, Protocol::TCP, FlowState::ESTABLISHED, 0);

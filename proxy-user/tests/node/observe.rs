@@ -89,7 +89,7 @@ pub(crate) fn metrics_count_packets_and_changes(agent: &Agent) {
         "portolan_watch_last_event_timestamp_seconds{kind=\"Service\"} 1",
         "portolan_services_failed 0",
         "portolan_source_failing 0",
-        "portolan_map_entries{map=\"flows_v4\"}",
+        "portolan_map_entries{map=\"flow_slots_v4\"}",
         "portolan_map_entries{map=\"names\"} 4",
         "portolan_map_entries{map=\"sockets_v6\"} 0",
         "portolan_map_entries{map=\"affinity_pods\"}",

@@ -170,15 +170,14 @@ fn top_agrees_exactly_with_what_clients_counted(world: &World) {
 }
 
 /// Fields that bpftool must name in these maps.
-const NAMED: [(&str, &str); 9] = [
+const NAMED: [(&str, &str); 8] = [
     ("frontends_v4", "address port protocol"),
     ("records_v4", "internal external affinity_timeout"),
     ("backends_v4", "address port sets generation"),
     ("names", "namespace port_name"),
-    ("flows_v4", "src dst_port masquerade_port last_seen"),
+    ("flow_slots_v4", "src dst_port masquerade_port last_seen"),
     ("sock_buckets_v4", "owner frontend backend_address"),
     ("traffic_v4", "packets_in connections unanswered"),
-    ("ring_ends", "pushed emptied"),
     ("settings", "masquerade_ports internal_v4 node_netns"),
 ];
 

@@ -8,6 +8,8 @@ mod answers;
 mod context;
 mod counted;
 mod entries;
+#[path = "../fuzz/flow_table.rs"]
+mod flow_table;
 /// The fuzz's builder of frames, and below its parser, which shares no code with the programs.
 #[allow(dead_code, reason = "the fuzz uses the rest")]
 #[path = "../fuzz/packets.rs"]

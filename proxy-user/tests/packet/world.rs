@@ -10,7 +10,7 @@ use config::set_pods;
 use control::{object::ObjectName, plan::ServicePlan};
 use datapath::{
     Capacities, Datapath, NodeAddress, Options,
-    maps::{family::Family, pins::map_path, tables::Table},
+    maps::{FlowTable, family::Family, pins::map_path, tables::Table},
     read::{Counted, Reader},
 };
 use linux::{Plain, TestRun, get_pinned, interfaces::PodLink};
@@ -24,6 +24,7 @@ use proxy_common::{
 pub(crate) use crate::context::{Context, NEXT, REDIRECT, SHOT};
 use crate::{
     context::{moved, of_xdp},
+    flow_table::{entries, flow_table},
     packets::{NODE_MAC, ends},
     pool::{self, Loaded},
     service::{IPV4, IPV6, Service},
@@ -147,7 +148,7 @@ impl World {
     /// Removes all entries of this kind of IPv4, as if they had not been written yet.
     pub(crate) fn remove_flows(&self, kind: FlowKind) {
         let table = self.flow_table();
-        for (key, entry) in table.entries().expect("entries") {
+        for (key, entry) in entries(&table).expect("entries") {
             if entry.kind == kind {
                 table.delete(&key).expect("an entry");
             }
@@ -167,8 +168,8 @@ impl World {
         let pin = get_pinned(&map_path(&self.options().pin_dir, map), false).expect("pinned");
         Table::new(pin).expect("a table")
     }
-    fn flow_table(&self) -> Table<FlowKey<V4>, FlowEntry<V4>> {
-        self.table(maps::FLOWS_V4)
+    pub(crate) fn flow_table(&self) -> FlowTable<V4> {
+        flow_table(&self.options().pin_dir).expect("a flow table")
     }
     /// Replaces the pods to which packets are redirected.
     pub(crate) fn set_pods(&mut self, links: &[PodLink]) {
@@ -275,7 +276,7 @@ impl World {
         change: impl Fn(&FlowKey<V4>, &mut FlowEntry<V4>),
     ) {
         let table = self.flow_table();
-        for (key, mut entry) in table.entries().expect("entries") {
+        for (key, mut entry) in entries(&table).expect("entries") {
             change(&key, &mut entry);
             let mut sealed = entry.sealed(&key);
             sealed.check ^= u32::from(is_torn) << 1;
@@ -293,7 +294,7 @@ impl World {
     }
     /// All entries of IPv4.
     pub(crate) fn all_flows(&self) -> Vec<FlowEntry<V4>> {
-        let entries = self.flow_table().entries().expect("entries");
+        let entries = entries(&self.flow_table()).expect("entries");
         entries.into_iter().map(|(_, entry)| entry).collect()
     }
     /// The verdict on an incoming packet; does not check the counters.

@@ -10,7 +10,7 @@
 
 use proxy_common::{
     Counter, FlowEntry, FlowKey, FlowKind, Port, Protocol,
-    flow::{Anew, ClientInterface, begins_anew, may_begin, ring::Ring},
+    flow::{Anew, ClientInterface, begins_anew, may_begin},
     masquerade::{PORT_TRIES, PortRanges, reuse},
     ports as port_bits,
 };
@@ -21,7 +21,7 @@ use crate::{
     globals, helpers,
     maps::{
         flow::{self, Claim},
-        node, ports, ring,
+        node, ports, room,
         workspace::{Clock, Scratch, Workspace},
     },
     packet::{NatTarget, Packet, Skb},
@@ -76,8 +76,6 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
         release::<F>(scratch);
         return pass_noted::<F>(skb, key, scratch);
     }
-    scratch.slot = ring::push::<F>(Ring::of_new(key.protocol), key, scratch);
-    scratch.key.assign_reversed(key);
     direct::fill_reply::<F>(scratch, key);
     let mut search = Search::<F> {
         skb,
@@ -87,46 +85,40 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
         result: TAKEN,
     };
     helpers::repeat(PORT_TRIES, &mut search, attempt::<F>);
+    if search.result == FULL {
+        let tuple = &raw const search.scratch.key;
+        room::make::<F>(tuple, search.scratch);
+        helpers::repeat(PORT_TRIES, &mut search, attempt::<F>);
+    }
     let Search {
         scratch, result, ..
     } = search;
     if result != OURS {
         scratch.key.assign_reversed(key);
         if rank_of::<F>(scratch, 0) == reuse::NEVER {
-            if result == FULL {
-                return without_room::<F>(scratch);
-            }
-            return Outcome::drop(Counter::DroppedNoMasqueradePort);
+            let counter = if result == FULL {
+                Counter::DroppedFlowTableFull
+            } else {
+                Counter::DroppedNoMasqueradePort
+            };
+            return Outcome::drop(counter);
         }
         release::<F>(scratch);
         return pass_noted::<F>(skb, key, scratch);
     }
-    let Scratch {
-        entry,
-        found,
-        key: reply_key,
-        ..
-    } = &mut *scratch;
-    entry.kind = FlowKind::ORIGINAL;
-    entry.client_port = reply_key.dst_port;
-    flow::seal::<F>(entry, key);
-    let mut port = entry.client_port;
-    if !matches!(flow::claim::<F>(key, entry), Claim::Ours) {
-        flow::remove::<F>(reply_key);
-        match flow::find::<F>(key, found) {
+    let mut port = scratch.key.dst_port;
+    scratch.entry.kind = FlowKind::ORIGINAL;
+    scratch.entry.client_port = port;
+    flow::seal::<F>(&mut scratch.entry, key);
+    if !matches!(room::enter::<F>(key, scratch), Claim::Ours) {
+        flow::remove::<F>(&scratch.key);
+        match flow::find::<F>(key, &mut scratch.found) {
             // Another packet of the same conversation has entered the flow first.
             Some(first) => port = first.entry.client_port,
-            None => return without_room::<F>(scratch),
+            None => return Outcome::drop(Counter::DroppedFlowTableFull),
         }
     }
     leave::<F>(skb, packet, port)
-}
-
-/// Drops the packet, and frees space in the flow table for its sender's next attempt.
-#[inline(always)]
-fn without_room<F: Family>(scratch: &mut Scratch<F::Addr>) -> Outcome {
-    ring::make_room::<F>(scratch);
-    Outcome::drop(Counter::DroppedFlowTableFull)
 }
 
 /// Lets the packet pass unchanged; `scratch.key` has the key of the packet's answers. A flow that
@@ -147,7 +139,7 @@ fn pass_noted<F: Family>(skb: Skb, key: &FlowKey<F::Addr>, scratch: &Scratch<F::
 #[inline(always)]
 fn release<F: Family>(scratch: &Scratch<F::Addr>) {
     // The original entry first: another CPU may be taking the port over.
-    if F::flows().remove(&scratch.evicted).is_ok() {
+    if flow::remove::<F>(&scratch.original) {
         flow::remove::<F>(&scratch.holder);
         flow::remove::<F>(&scratch.key);
     }
@@ -175,13 +167,8 @@ fn follow<F: Family>(
         flow::remove_all::<F>(&packet.key, scratch);
         return None;
     }
-    let refiled = flow::account::<F>(skb, packet, &found, clock.now(), key, other);
-    let outcome = leave::<F>(skb, packet, entry.client_port);
-    if let Some(ring) = refiled {
-        scratch.pushed.copy_from(&packet.key);
-        ring::refile::<F>(ring, scratch);
-    }
-    Some(outcome)
+    flow::account::<F>(skb, packet, &found, clock.now(), key, other);
+    Some(leave::<F>(skb, packet, entry.client_port))
 }
 
 /// Returns the entry by which another flow would get the packet's answers, whose key is in

@@ -5,7 +5,7 @@
 use std::{path::Path, thread, time::Duration};
 
 use control::{apply::Fill, causes::chain, object::Warning};
-use datapath::{Occupancy, read};
+use datapath::{FlowCounts, Occupancy, read};
 use proxy_common::maps::{SOCKETS_V4, SOCKETS_V6};
 use tokio::time::Instant;
 
@@ -56,15 +56,15 @@ impl Counting {
     }
 }
 
-/// Returns a warning about each flow table that is three quarters full.
+/// Returns a warning about each flow table of which established connections need three quarters.
 pub(super) fn nearly_full(flows: &Occupancy) -> impl Iterator<Item = Warning> {
     let tables = ["IPv4", "IPv6"].into_iter();
-    let tables = tables.zip(flows.fills(|counts| counts.entries));
+    let tables = tables.zip(flows.fills(FlowCounts::needed));
     let full = tables.filter(|(_, fill)| fill.is_nearly_full());
     full.map(|(family, fill)| Warning {
         object: format!("flow table of {family}"),
         reason: format!(
-            "three quarters of its {} entries are in use: when it is full, new connections take the place of those that are not established yet, and are refused if there are none; raise portolan.maps.flows, or find out who opens so many connections with `portolan flows`",
+            "established connections need three quarters of its {} entries: when they fill it, new ones are refused; raise portolan.maps.flows, or find out who opens so many connections with `portolan flows`",
             fill.capacity,
         ),
     })
@@ -75,15 +75,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flow_table_that_is_three_quarters_full_gives_a_warning() {
-        let with = |entries| {
+    fn a_flow_table_three_quarters_full_of_established_connections_gives_a_warning() {
+        let with = |kept, entries| {
             let mut flows = Occupancy::default();
             flows.v4.capacity = 1024;
-            flows.v4.entries = entries;
+            (flows.v4.kept, flows.v4.entries) = (kept, entries);
             let warnings = nearly_full(&flows).map(|warning| warning.object);
             Vec::from_iter(warnings)
         };
-        assert_eq!(with(767), [""; 0]);
-        assert_eq!(with(768), ["flow table of IPv4"]);
+        assert_eq!(with(511, 1024), [""; 0]);
+        assert_eq!(with(768, 768), ["flow table of IPv4"]);
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use control::apply::Fill;
 use datapath::{Capacities, maps::memory_of};
-use proxy_common::maps::{FLOWS_V4, FLOWS_V6, SOCKETS_V4, SOCKETS_V6};
+use proxy_common::maps::{FLOW_SLOTS_V4, FLOW_SLOTS_V6, SOCKETS_V4, SOCKETS_V6};
 
 /// What to do about maps that are nearly full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,7 +54,7 @@ fn enlarge(
         };
         let before = u64::from(*before);
         let entries = match fill.map {
-            FLOWS_V4 | FLOWS_V6 | SOCKETS_V4 | SOCKETS_V6 => u64::from(fill.entries),
+            FLOW_SLOTS_V4 | FLOW_SLOTS_V6 | SOCKETS_V4 | SOCKETS_V6 => u64::from(fill.entries),
             _ if is_refused => services.expected(before),
             _ => services.expected(u64::from(fill.entries)),
         };
@@ -141,7 +141,7 @@ mod tests {
             fill(maps::BACKENDS_V6, 0, now.backends),
             fill(maps::SLOTS, now.slots / 4, now.slots),
             fill(maps::FRONTENDS_V4, now.frontends / 8, now.frontends),
-            fill(FLOWS_V4, now.flows / 2, now.flows),
+            fill(FLOW_SLOTS_V4, now.flows / 2, now.flows),
             fill(SOCKETS_V6, now.sockets / 2, now.sockets),
         ];
         let refused = BTreeSet::from([maps::BACKENDS_V4]);

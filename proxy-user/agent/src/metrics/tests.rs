@@ -44,7 +44,7 @@ fn metrics_that_kube_proxy_has_too_have_its_names() {
         "portolan_connections_of_gone_endpoints_ended_total{kind=\"socket\"} 0",
         "portolan_services_weighted 3",
         "portolan_watch_last_event_timestamp_seconds{kind=\"EndpointSlice\"} 1",
-        "portolan_map_entries{map=\"flows_v6\"} 3",
+        "portolan_map_entries{map=\"flow_slots_v6\"} 3",
         "portolan_repairs_total{kind=\"interface\"} 0",
         "# EOF",
     ] {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Arrays whose elements are read and written through memory mappings. A window of elements is
 //! mapped when it is first needed: the kernel would map all pages at once, and most of a large
-//! array is never used. Used by `store`, `sweep` and `succession`.
+//! array is never used. Used by `flows`, `store`, `sweep` and `succession`.
 
 use std::{
     cell::OnceCell,
@@ -19,7 +19,7 @@ use proxy_common::{Port, ports};
 
 /// Elements per window. Elements are padded to eight bytes, so a multiple of 512 of them fills
 /// pages completely.
-const WINDOW: u32 = 2048;
+pub(super) const WINDOW: u32 = 2048;
 const PAGE: usize = 4096;
 
 /// A memory-mapped BPF array of `T`.
@@ -53,6 +53,10 @@ impl<T: Plain> MappedArray<T> {
     }
     pub fn capacity(&self) -> u32 {
         self.capacity
+    }
+    /// Returns the same array with nothing mapped.
+    pub(super) fn unmapped(&self) -> io::Result<Self> {
+        Self::new(self.fd.try_clone()?)
     }
 
     fn map_window(&self, window: u32) -> io::Result<Mapping> {
@@ -121,6 +125,12 @@ impl<T: Plain> MappedArray<T> {
     /// value.
     pub fn exchange_u64(&self, index: u32, field: usize, from: u64, to: u64) -> u64 {
         let word: &AtomicU64 = self.word(index, field);
+        let (Ok(before) | Err(before)) = word.compare_exchange(from, to, AcqRel, Acquire);
+        before
+    }
+    /// Like [`Self::exchange_u64`], for 32 bits.
+    pub fn exchange_u32(&self, index: u32, field: usize, from: u32, to: u32) -> u32 {
+        let word: &AtomicU32 = self.word(index, field);
         let (Ok(before) | Err(before)) = word.compare_exchange(from, to, AcqRel, Acquire);
         before
     }

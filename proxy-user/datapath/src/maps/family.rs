@@ -23,14 +23,14 @@ pub trait Family: Addr + Plain + Into<IpAddr> + Default {
     const NODE_ADDRESSES: &'static str =
         of::<Self>(maps::NODE_ADDRESSES_V4, maps::NODE_ADDRESSES_V6);
     const PODS: &'static str = of::<Self>(maps::PODS_V4, maps::PODS_V6);
-    const FLOWS: &'static str = of::<Self>(maps::FLOWS_V4, maps::FLOWS_V6);
+    const FLOW_SLOTS: &'static str = of::<Self>(maps::FLOW_SLOTS_V4, maps::FLOW_SLOTS_V6);
+    const FLOW_TAGS: &'static str = of::<Self>(maps::FLOW_TAGS_V4, maps::FLOW_TAGS_V6);
     const AFFINITY: &'static str = of::<Self>(maps::AFFINITY_V4, maps::AFFINITY_V6);
     const SOCKETS: &'static str = of::<Self>(maps::SOCKETS_V4, maps::SOCKETS_V6);
     const SOCKET_BUCKETS: &'static str =
         of::<Self>(maps::SOCKET_BUCKETS_V4, maps::SOCKET_BUCKETS_V6);
     const TRAFFIC: &'static str = of::<Self>(maps::TRAFFIC_V4, maps::TRAFFIC_V6);
     const FRAGMENTS: &'static str = of::<Self>(maps::FRAGMENTS_V4, maps::FRAGMENTS_V6);
-    const RINGS: &'static str = of::<Self>(maps::RINGS_V4, maps::RINGS_V6);
     const EXPIRE: &'static str = of::<Self>("expire_v4", "expire_v6");
 
     /// Returns this family's part of a service port's plan.

@@ -5,6 +5,7 @@
 pub mod arrays;
 pub(super) mod counted;
 pub mod family;
+mod flows;
 mod memory;
 mod pinned;
 pub mod pins;
@@ -18,6 +19,7 @@ use linux::{Plain, get_pinned, tables::Table};
 use proxy_common::{Port, Protocol, service::ServiceName};
 
 pub(super) use arrays::PortFilter;
+pub use flows::{Added, FlowTable};
 pub use linux::tables;
 pub use memory::{memory_of, sizes_for};
 pub(super) use pinned::{PinnedMaps, TRACE, TRACE_OUT};

@@ -6,9 +6,9 @@ use std::{io, os::fd::AsFd, path::Path};
 
 use linux::{LpmKey, MMAPABLE, MapInfo, MapKind, NO_PREALLOC, get_pinned, map_info, possible_cpus};
 use proxy_common::{
-    AffinityEntry, AffinityKey, Backend, Counter, FlowEntry, FlowKey, FrontendKey, LocalPod,
-    PodAffinityKey, Record, Settings, SocketBucket, SocketEntry, SocketKey, V4, V6,
-    flow::ring::{Ring, RingEnds, ring_size},
+    AffinityEntry, AffinityKey, Backend, Counter, FrontendKey, LocalPod, PodAffinityKey, Record,
+    Settings, SocketBucket, SocketEntry, SocketKey, V4, V6,
+    flow::places::{self, FlowSlot, Tags, WAYS},
     maps::{self, capacity},
     masquerade::MasqueradeSources,
     ports,
@@ -73,7 +73,7 @@ pub fn shapes(c: &Capacities) -> Vec<Shape> {
         Shape::new::<u32, u64>(maps::PORTS, Array, ports::WORDS, MMAPABLE),
         Shape::new::<PodAffinityKey, AffinityEntry>(maps::AFFINITY_PODS, LruHash, c.affinity, 0),
         Shape::new::<u64, u32>(maps::EXCEPTIONS, Hash, capacity::EXCEPTIONS as u32, 0),
-        Shape::new::<u32, RingEnds>(maps::RING_ENDS, Array, 2 * Ring::COUNT, 0),
+        Shape::new::<u32, u64>(maps::FLOW_SECRET, Array, 1, 0),
         Shape::new::<u32, u64>(maps::INTERFACES, Hash, capacity::INTERFACES as u32, 0),
         s(maps::DIRECT, Array, maps::DIRECT_SLOTS, 0),
         Shape::new::<u32, u64>(maps::BETWEEN_PODS, Array, maps::BETWEEN_PODS_SLOTS, 0),
@@ -95,7 +95,7 @@ pub fn shapes(c: &Capacities) -> Vec<Shape> {
 
 fn shapes_of<A: Family>(c: &Capacities) -> Vec<Shape> {
     use MapKind::{Array, Hash, LpmTrie, LruHash, PerCpuArray};
-    let rings = Ring::COUNT * ring_size(c.flows);
+    let sets = places::sets(c.flows);
     let counted = counted_backends(c.backends, possible_cpus().unwrap_or(1));
     let (addresses, ranges) = (capacity::NODE_ADDRESSES as u32, c.source_ranges);
     let (buckets, fragments) = (SOCKET_BUCKETS, capacity::FRAGMENTS as u32);
@@ -108,8 +108,8 @@ fn shapes_of<A: Family>(c: &Capacities) -> Vec<Shape> {
         Shape::new::<AffinityKey<A>, AffinityEntry>(A::AFFINITY, LruHash, c.affinity, 0),
         Shape::new::<SocketKey<A>, SocketEntry<A>>(A::SOCKETS, Hash, c.sockets, NO_PREALLOC),
         Shape::new::<u32, SocketBucket<A>>(A::SOCKET_BUCKETS, Array, buckets, MMAPABLE),
-        Shape::new::<FlowKey<A>, FlowEntry<A>>(A::FLOWS, Hash, c.flows, NO_PREALLOC),
-        Shape::new::<u32, FlowKey<A>>(A::RINGS, Array, rings, 0),
+        Shape::new::<u32, FlowSlot<A>>(A::FLOW_SLOTS, Array, sets * WAYS, MMAPABLE),
+        Shape::new::<u32, Tags>(A::FLOW_TAGS, Array, sets, MMAPABLE),
         Shape::new::<FragmentKey<A>, u32>(A::FRAGMENTS, LruHash, fragments, 0),
         Shape::new::<A, LocalPod>(A::PODS, Hash, capacity::PODS as u32, 0),
         Shape::new::<u32, Traffic>(A::TRAFFIC, PerCpuArray, counted, 0),
@@ -135,7 +135,7 @@ pub fn pinned_capacities(pin_dir: &Path) -> Result<Option<Capacities>, DatapathE
 pub(crate) fn capacities_in(home: &Path) -> Result<Option<Capacities>, DatapathError> {
     let mut capacities = Capacities::default();
     let mut any = false;
-    for map in maps::ALL {
+    for map in maps::ALL.iter().chain(&maps::HASHED_FLOWS) {
         let Some(capacity) = capacities.of(map) else {
             continue;
         };

@@ -4,6 +4,7 @@
 
 use std::{
     collections::HashSet,
+    hash::{BuildHasher, RandomState},
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
@@ -17,14 +18,19 @@ use aya::{
 };
 use control::causes::chain;
 use linux::{TestRun, program_id, test_run};
-use proxy_common::{flow::ring::ring_size, maps};
+use proxy_common::{V4, V6, flow::places, maps};
 
 use super::{
     hooks::HOOKS,
     log::ProgramLog,
     refusal::{Refusal, explain},
 };
-use crate::{Datapath, RefusedProgram, error::DatapathError, maps::Shape, options::Options};
+use crate::{
+    Datapath, RefusedProgram,
+    error::DatapathError,
+    maps::{FlowTable, Shape, open_table},
+    options::Options,
+};
 
 /// The BPF object file with the kernel programs, embedded at build time.
 pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/portolan.bpf.o"));
@@ -170,7 +176,12 @@ fn object(
         LOG_FAULTS
     };
     let redirect = u32::from(options.redirects);
-    let rings = ring_size(options.capacities.flows);
+    let sets = places::sets(options.capacities.flows);
+    let secret = || open_table::<u32, u64>(home, maps::FLOW_SECRET);
+    let known = secret().and_then(|table| table.lookup(&0)).ok().flatten();
+    // If an agent ended before it stored one, it is 0.
+    let known = known.filter(|key| *key != 0);
+    let hash_key = known.unwrap_or_else(|| RandomState::new().hash_one(()));
     let mut loader = EbpfLoader::new();
     // The programs use no kernel type: parsing the kernel's type information would cost 20 MB.
     loader
@@ -180,8 +191,8 @@ fn object(
         .override_global("MASQUERADE_MARK", &options.marks.masquerade, true)
         .override_global("DROP_MARK", &options.marks.drop, true)
         .override_global("REDIRECT", &redirect, true)
-        .override_global("RING_SIZE", &rings, true)
-        .override_global("HASH_KEY", &options.hash_key, true);
+        .override_global("FLOW_SETS", &sets, true)
+        .override_global("HASH_KEY", &hash_key, true);
     if options.xdp.is_none() {
         for map in maps::NEXT_HOPS {
             loader.map_max_entries(map, 1);
@@ -195,7 +206,18 @@ fn object(
         Some(path) => loader.load_file(path),
         None => loader.load(OBJECT),
     };
-    loaded.map_err(|error| DatapathError::Load(chain(&error)))
+    let loaded = loaded.map_err(|error| DatapathError::Load(chain(&error)))?;
+    secret()
+        .and_then(|table| table.update(&0, &hash_key))
+        .map_err(DatapathError::of_map("set", maps::FLOW_SECRET))?;
+    if known.is_none() {
+        // What was entered by another secret is not found any more.
+        let cleared = FlowTable::<V4>::open(home).and_then(|table| table.clear());
+        cleared
+            .and_then(|()| FlowTable::<V6>::open(home)?.clear())
+            .map_err(DatapathError::of_map("clear", maps::FLOW_TAGS_V4))?;
+    }
+    Ok(loaded)
 }
 
 /// Makes the kernel load a program. The inner error is the kernel's refusal; the outer one means

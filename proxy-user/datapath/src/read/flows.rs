@@ -17,7 +17,7 @@ use serde::Serialize;
 use super::{Reader, SECOND, failed, socket, sorted};
 use crate::{
     error::DatapathError,
-    maps::{family::Family, tables::Table},
+    maps::{FlowTable, family::Family},
 };
 
 /// One flow, put together from its entry for packets of the client and its entries for replies.
@@ -68,13 +68,13 @@ impl Reader {
         &self,
         counts: &mut BTreeMap<u32, u64>,
     ) -> Result<(), DatapathError> {
-        let flows: Table<FlowKey<A>, FlowEntry<A>> = self.table(A::FLOWS)?;
-        let count = |key: FlowKey<A>, entry: FlowEntry<A>| {
-            if entry.kind == FlowKind::ORIGINAL && entry.is_whole(&key) {
+        let count = |_, entry: FlowEntry<A>| {
+            if entry.kind == FlowKind::ORIGINAL {
                 *counts.entry(entry.service.0).or_default() += 1;
             }
         };
-        flows.each(count).map_err(failed(A::FLOWS))
+        let flows: FlowTable<A> = self.flow_table()?;
+        flows.each(count).map_err(failed(A::FLOW_SLOTS))
     }
 
     /// Calls `visit` with every flow for which `wants` returns true, in no order. The table is read
@@ -93,12 +93,12 @@ impl Reader {
         wants: &impl Fn(&Flow) -> bool,
         visit: &mut impl FnMut(Flow),
     ) -> Result<(), DatapathError> {
-        let flows: Table<FlowKey<A>, FlowEntry<A>> = self.table(A::FLOWS)?;
+        let flows: FlowTable<A> = self.flow_table()?;
         let now = now();
         let mut names = HashMap::new();
         let mut failure = None;
         let visited = flows.each(|key, entry| {
-            if failure.is_some() || entry.kind != FlowKind::ORIGINAL || !entry.is_whole(&key) {
+            if failure.is_some() || entry.kind != FlowKind::ORIGINAL {
                 return;
             }
             let id = entry.service.0;
@@ -115,7 +115,7 @@ impl Reader {
         });
         visited
             .and_then(|()| failure.map_or(Ok(()), Err))
-            .map_err(failed(A::FLOWS))
+            .map_err(failed(A::FLOW_SLOTS))
     }
 }
 
@@ -148,7 +148,7 @@ pub(super) fn flow_of<A: Family>(
 /// Returns the masquerade source of a flow, which is in its entry for replies; `None` if there is
 /// none (yet).
 fn masquerade_of<A: Family>(
-    flows: &Table<FlowKey<A>, FlowEntry<A>>,
+    flows: &FlowTable<A>,
     key: &FlowKey<A>,
     entry: &FlowEntry<A>,
 ) -> io::Result<Option<SocketAddr>> {

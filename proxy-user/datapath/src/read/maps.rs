@@ -9,7 +9,11 @@ use std::{
 
 use control::apply::Fill;
 use linux::{MapInfo, MapKind, Plain, each_raw, get_pinned, map_info};
-use proxy_common::{Backend, SocketBucket, V4, V6, maps};
+use proxy_common::{
+    Backend, SocketBucket, V4, V6,
+    flow::places::{Tags, VALID},
+    maps,
+};
 use serde::Serialize;
 
 use super::failed;
@@ -125,6 +129,8 @@ fn entries(name: &str, path: &Path, info: &MapInfo, fd: &OwnedFd) -> io::Result<
     let count = match name {
         maps::BACKENDS_V4 => elements(path, |one: &Backend<V4>| one.service.0 != 0),
         maps::BACKENDS_V6 => elements(path, |one: &Backend<V6>| one.service.0 != 0),
+        maps::FLOW_SLOTS_V4 => elements(&path.with_file_name(maps::FLOW_TAGS_V4), used),
+        maps::FLOW_SLOTS_V6 => elements(&path.with_file_name(maps::FLOW_TAGS_V6), used),
         maps::SOCKET_BUCKETS_V4 => elements(path, |one: &SocketBucket<V4>| one.key().is_some()),
         maps::SOCKET_BUCKETS_V6 => elements(path, |one: &SocketBucket<V6>| one.key().is_some()),
         _ if ["hash", "lru_hash", "lpm_trie"].contains(&kind(info)) => keys(fd),
@@ -133,11 +139,16 @@ fn entries(name: &str, path: &Path, info: &MapInfo, fd: &OwnedFd) -> io::Result<
     count.map(Some)
 }
 
-/// Counts the elements of an array for which `is_used` returns true.
-fn elements<V: Plain>(path: &Path, is_used: impl Fn(&V) -> bool) -> io::Result<u64> {
+/// Returns how many slots of a set have an entry.
+fn used(tags: &Tags) -> u32 {
+    tags.iter().map(|word| u32::from(word & VALID != 0)).sum()
+}
+
+/// Returns the sum of what `used` returns for each element of an array.
+fn elements<V: Plain, N: Into<u64>>(path: &Path, used: impl Fn(&V) -> N) -> io::Result<u64> {
     let table: Table<u32, V> = Table::new(get_pinned(path, true)?)?;
     let mut count = 0;
-    table.each(|_, value| count += u64::from(is_used(&value)))?;
+    table.each(|_, value| count += Into::<u64>::into(used(&value)))?;
     Ok(count)
 }
 

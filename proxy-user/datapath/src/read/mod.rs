@@ -29,6 +29,7 @@ pub use self::maps::{MapRow, fills, pinned_maps};
 use crate::{
     error::DatapathError,
     maps::{
+        FlowTable,
         arrays::MappedArray,
         family::Family,
         pins::{layout_dir, nothing_readable},
@@ -112,6 +113,9 @@ impl Reader {
         get_pinned(&self.home.join(map), false)
             .and_then(MappedArray::new)
             .map_err(failed(map))
+    }
+    fn flow_table<A: Family>(&self) -> Result<FlowTable<A>, DatapathError> {
+        FlowTable::open(&self.home).map_err(failed(A::FLOW_SLOTS))
     }
     /// Returns the records of all frontends. Leaves out frontends that are being removed: their
     /// records have another key already.

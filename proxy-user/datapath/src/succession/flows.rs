@@ -1,22 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Copies flows from old maps to new ones.
 
-use std::{collections::HashMap, io, path::Path};
+use std::{collections::HashMap, io, mem::offset_of, path::Path};
 
-use proxy_common::{FlowEntry, FlowKey, FlowKind, FlowState, ServiceId, flow::is_near, maps};
+use linux::get_pinned;
+use proxy_common::{
+    FlowEntry, FlowKey, FlowKind, FlowState, ServiceId,
+    flow::{
+        is_near,
+        places::{FlowSlot, Tags, VALID},
+    },
+    maps,
+};
 
 use super::{
     references::Old,
-    translation::{each, table},
+    translation::{Again, each_again, fields_of, read, reader},
 };
 use crate::{
     error::DatapathError,
-    maps::{family::Family, tables::Table},
+    maps::{Added, FlowTable, arrays::MappedArray, family::Family},
 };
-
-/// The `slot` of a copied flow. It is in no ring, the list from which flows are evicted: it is
-/// removed when it is idle, never to make space for others.
-const NO_SLOT: u32 = u32::MAX;
 
 /// Copies the flow entries of one family. Entries that both generations have are merged. Returns
 /// how many entries are new, and how many did not fit. If the old programs are behind the new ones,
@@ -25,7 +29,7 @@ const NO_SLOT: u32 = u32::MAX;
 /// An ended flow is not copied. But while the old programs translate what looks like its packets,
 /// flows of the new ones must avoid its tuples: they do so once these are in the map `direct`.
 ///
-/// A table may have millions of entries, so it is walked through in parts. Only the keys of ended
+/// A table may have millions of entries, so it is walked through twice. Only the keys of ended
 /// flows are kept, and when each has ended: the entries of one flow come in any order, and the one
 /// that says that it has ended may be the last. The programs go on with both tables meanwhile: a
 /// flow may end, and another begin with its tuple. So each entry is read again when it is copied,
@@ -41,10 +45,11 @@ pub(super) fn carry<A: Family>(
     takes: bool,
 ) -> Result<(usize, usize), DatapathError> {
     let mut ended = Ended(HashMap::new());
-    old.each(A::FLOWS, |key, entry| ended.note(&key, &entry))?;
+    each_old(old, |key, entry, _| ended.note(&key, &entry))
+        .map_err(DatapathError::of_map("carry over", A::FLOW_SLOTS))?;
     let transfer = |is_wanted: fn(&FlowEntry<A>) -> bool| {
         transfer(old, &ended, takes, |entry| {
-            is_wanted(entry) && !(is_behind && entry.slot == NO_SLOT)
+            is_wanted(entry) && !(is_behind && entry.came_by == FlowEntry::<A>::COPIED)
         })
     };
     if !takes {
@@ -61,15 +66,16 @@ fn transfer<A: Family>(
     takes: bool,
     is_wanted: impl Fn(&FlowEntry<A>) -> bool,
 ) -> Result<(usize, usize), DatapathError> {
+    let failed = DatapathError::of_map("carry over", A::FLOW_SLOTS);
     let mut copy = Copy {
-        table: old.new_table(A::FLOWS)?,
+        table: FlowTable::open(old.target).map_err(failed)?,
         new: 0,
         refused: 0,
     };
     let mut failure = None;
     let (mut places, mut tuples) = (Vec::new(), Vec::new());
     let (services, backends) = (&old.references.services, old.backends::<A>());
-    old.each_again(A::FLOWS, |key: FlowKey<A>, entry: FlowEntry<A>, again| {
+    each_old(old, |key: FlowKey<A>, entry: FlowEntry<A>, again| {
         if !is_wanted(&entry) {
             return;
         }
@@ -89,15 +95,16 @@ fn transfer<A: Family>(
         }
         entry.service = services.get(entry.service).unwrap_or(ServiceId::NONE);
         (entry.backend, entry.generation) = backends.get(entry.backend, entry.generation);
-        entry.slot = NO_SLOT;
+        entry.came_by = FlowEntry::<A>::COPIED;
         if let Err(error) = copy.take(key, entry.sealed(&key), is_over) {
             failure.get_or_insert(error);
         }
-    })?;
+    })
+    .map_err(failed)?;
     // A tuple that the kernel refuses is not avoided.
     _ = old.new_table(maps::DIRECT)?.update_all(&places, &tuples);
     match failure {
-        Some(error) => Err(DatapathError::of_map("carry over", A::FLOWS)(error)),
+        Some(error) => Err(failed(error)),
         None => Ok((copy.new, copy.refused)),
     }
 }
@@ -105,15 +112,64 @@ fn transfer<A: Family>(
 /// Removes all copied flows of one family from the generation in `home`; returns the number of
 /// entries.
 pub(super) fn forget_copies<A: Family>(home: &Path) -> Result<usize, DatapathError> {
-    let mut copies = Vec::new();
-    let note = |key: FlowKey<A>, entry: FlowEntry<A>| {
-        if entry.slot == NO_SLOT {
-            copies.push(key);
+    let forget = || -> io::Result<usize> {
+        let table = FlowTable::<A>::open(home)?;
+        let mut copies = Vec::new();
+        table.each(|key, entry| {
+            if entry.came_by == FlowEntry::<A>::COPIED {
+                copies.push(key);
+            }
+        })?;
+        for key in &copies {
+            table.delete(key)?;
         }
+        Ok(copies.len())
     };
-    each(home, home, A::FLOWS, note)?;
-    let table: Table<FlowKey<A>, FlowEntry<A>> = table(home, A::FLOWS)?;
-    Ok(copies.len() - table.delete_all(&copies).len())
+    forget().map_err(DatapathError::of_map("carry over", A::FLOW_SLOTS))
+}
+
+/// Calls `visit` with each entry of the old flow table, and with a function that reads it again.
+fn each_old<A: Family>(
+    old: &Old<'_>,
+    mut visit: impl FnMut(FlowKey<A>, FlowEntry<A>, Again<'_, FlowEntry<A>>),
+) -> io::Result<()> {
+    let known = read(old.target, A::FLOW_SLOTS)?;
+    let parts = [("key", 0), ("entry", offset_of!(FlowSlot<A>, entry))];
+    let hashed = parts.map(|(member, start)| fields_of(&known[1], member, start));
+    each_again(old.source, maps::HASHED_FLOWS[A::AT], &hashed, &mut visit)?;
+    let Some(mut at) = reader::<FlowSlot<A>>(old.source, A::FLOW_SLOTS, &known)? else {
+        return Ok(());
+    };
+    // Once more if a program is just changing the entry.
+    let mut copy = |slot| -> io::Result<Option<FlowSlot<A>>> {
+        for _ in 0..2 {
+            let found = at(slot)?;
+            if found.is_some_and(|found| found.entry.is_whole(&found.key)) {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    };
+    let tags = get_pinned(&old.source.join(A::FLOW_TAGS), false);
+    let tags: MappedArray<Tags> = tags.and_then(MappedArray::new)?;
+    tags.ensure(0, tags.capacity())?;
+    for (slot, word) in (0..tags.capacity()).flat_map(|set| tags.ways(set)) {
+        if word & VALID == 0 {
+            continue;
+        }
+        let Some(FlowSlot { key, entry }) = copy(slot)? else {
+            continue;
+        };
+        let mut again = |takes: bool| -> io::Result<Option<FlowEntry<A>>> {
+            if !tags.exchange(slot, word, if takes { 0 } else { word }) {
+                return Ok(None);
+            }
+            let last = copy(slot)?.filter(|last| last.key == key);
+            Ok(Some(last.map_or(entry, |last| last.entry)))
+        };
+        visit(key, entry, &mut again);
+    }
+    Ok(())
 }
 
 /// When flows have ended, by the keys of their reply entries.
@@ -139,7 +195,7 @@ impl<A: Family> Ended<A> {
 
 /// Writes old entries into a new table.
 struct Copy<A: Family> {
-    table: Table<FlowKey<A>, FlowEntry<A>>,
+    table: FlowTable<A>,
     new: usize,
     refused: usize,
 }
@@ -147,20 +203,20 @@ struct Copy<A: Family> {
 impl<A: Family> Copy<A> {
     /// Takes an old entry, whose flow has ended if `is_over` is true.
     fn take(&mut self, key: FlowKey<A>, entry: FlowEntry<A>, is_over: bool) -> io::Result<()> {
-        let written = match self.table.lookup(&key)? {
+        let added = match self.table.lookup(&key)? {
             // An entry of an ended flow is copied only if the new table has it already (see the
             // next case), where the flow must end, too.
             None if is_over => return Ok(()),
-            None => self.table.add(&key, &entry),
-            Some(known) => match merged(&key, &known, &entry) {
-                Some(merged) => self.table.update(&key, &merged).map(|()| false),
-                None => return Ok(()),
-            },
+            None => self.table.add(&key, &entry)?,
+            Some(known) => {
+                if let Some(merged) = merged(&key, &known, &entry) {
+                    self.table.update(&key, &merged)?;
+                }
+                Added::Known
+            }
         };
-        match written {
-            Ok(is_new) => self.new += usize::from(is_new),
-            Err(_) => self.refused += 1,
-        }
+        self.new += usize::from(added == Added::New);
+        self.refused += usize::from(added == Added::Full);
         Ok(())
     }
 }
@@ -232,7 +288,7 @@ fn merged<A: Family>(
         } else {
             known.reuse
         },
-        slot: known.slot,
+        came_by: known.came_by,
         ..*fixed
     }
     .sealed(key);

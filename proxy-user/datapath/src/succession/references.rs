@@ -7,7 +7,7 @@ use std::{collections::HashMap, path::Path};
 use linux::Plain;
 use proxy_common::{Backend, BackendId, Port, Protocol, ServiceId, maps, service::ServiceName};
 
-use super::translation::{Again, each, each_again, table};
+use super::translation::{each, table};
 use crate::{
     error::DatapathError,
     maps::{family::Family, tables::Table},
@@ -41,14 +41,6 @@ impl Old<'_> {
         visit: impl FnMut(K, V),
     ) -> Result<(), DatapathError> {
         each(self.source, self.target, map, visit)
-    }
-    /// Does the same; `visit` can read an element again.
-    pub(super) fn each_again<K: Plain, V: Plain>(
-        &self,
-        map: &'static str,
-        visit: impl FnMut(K, V, Again<'_, V>),
-    ) -> Result<(), DatapathError> {
-        each_again(self.source, self.target, map, visit)
     }
     pub(super) fn new_table<K: Plain, V: Plain>(
         &self,

@@ -13,7 +13,7 @@ use std::{
 };
 
 use aya_obj::{Map, Object};
-use linux::{Members, Plain, create_bytes, each_raw, get_pinned, lookup_one, members_of};
+use linux::{MapInfo, Members, Plain, create_bytes, each_raw, get_pinned, lookup_one, members_of};
 
 use crate::{
     error::DatapathError,
@@ -71,51 +71,26 @@ pub(super) fn each<K: Plain, V: Plain>(
     map: &'static str,
     mut visit: impl FnMut(K, V),
 ) -> Result<(), DatapathError> {
-    each_again(source, target, map, |key, value, _| visit(key, value))
+    read(target, map)
+        .and_then(|known| each_again(source, map, &known, |key, value, _| visit(key, value)))
+        .map_err(DatapathError::of_map("carry over", map))
 }
 
 /// Reads the value of a key once more, and removes the element if the argument is true. Returns
 /// `None` if the key has gone.
 pub(super) type Again<'a, V> = &'a mut dyn FnMut(bool) -> io::Result<Option<V>>;
 
-/// Does the same. Values are read many at a time, so `visit` also gets a function that reads this
-/// one again.
+/// Does the same; `known` are the fields of `K` and `V`. Values are read many at a time, so `visit`
+/// also gets a function that reads this one again.
 pub(super) fn each_again<K: Plain, V: Plain>(
     source: &Path,
-    target: &Path,
-    map: &'static str,
-    visit: impl FnMut(K, V, Again<'_, V>),
-) -> Result<(), DatapathError> {
-    let failed = DatapathError::of_map("carry over", map);
-    let old = match get_pinned(&source.join(map), false) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        old => old.map_err(failed)?,
-    };
-    // A generation without a text: sizes that differ show that its types are others.
-    let is_alike = || {
-        linux::map_info(&old).is_ok_and(|info| {
-            let sizes = [info.key_size, info.value_size].map(|size| size as usize);
-            sizes == [size_of::<K>(), size_of::<V>()]
-        })
-    };
-    let before = match read(source, map) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound && is_alike() => read(target, map),
-        read => read,
-    };
-    before
-        .and_then(|before| walk(&old, &before, &read(target, map)?, visit))
-        .map_err(failed)
-}
-
-fn walk<K: Plain, V: Plain>(
-    old: &OwnedFd,
-    [old_key, old_value]: &[Members; 2],
-    [new_key, new_value]: &[Members; 2],
+    map: &str,
+    known: &[Members; 2],
     mut visit: impl FnMut(K, V, Again<'_, V>),
 ) -> io::Result<()> {
-    let mut key_of = Translation::new(old_key, new_key, size_of::<K>());
-    let mut value_of = Translation::new(old_value, new_value, size_of::<V>());
-    let info = linux::map_info(old)?;
+    let Some((old, info, [mut key_of, mut value_of])) = open::<K, V>(source, map, known)? else {
+        return Ok(());
+    };
     let mut last = vec![0; info.value_size as usize];
     each_raw(old.as_fd(), |raw, value| {
         if let (Some(key), Some(value)) = (key_of.apply(raw), value_of.apply(value)) {
@@ -126,6 +101,54 @@ fn walk<K: Plain, V: Plain>(
             visit(key, value, &mut again);
         }
     })
+}
+
+/// Returns a function that reads one element of an old array; `None` if there is no such array.
+pub(super) fn reader<V: Plain>(
+    source: &Path,
+    map: &str,
+    known: &[Members; 2],
+) -> io::Result<Option<impl FnMut(u32) -> io::Result<Option<V>>>> {
+    let Some((old, info, [_, mut value_of])) = open::<u32, V>(source, map, known)? else {
+        return Ok(None);
+    };
+    let mut last = vec![0; info.value_size as usize];
+    Ok(Some(move |index: u32| -> io::Result<Option<V>> {
+        let raw = index.to_ne_bytes();
+        let is_there = lookup_one(old.as_fd(), &info, (&raw, &mut last), false)?;
+        Ok(is_there.then(|| value_of.apply(&last)).flatten())
+    }))
+}
+
+/// Opens an old map, with the translations of its keys and values.
+fn open<K: Plain, V: Plain>(
+    source: &Path,
+    map: &str,
+    known: &[Members; 2],
+) -> io::Result<Option<(OwnedFd, MapInfo, [Translation; 2])>> {
+    let old = match get_pinned(&source.join(map), false) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        old => old?,
+    };
+    let info = linux::map_info(&old)?;
+    let sizes = [size_of::<K>(), size_of::<V>()];
+    // A generation without a text: sizes that differ show that its types are others.
+    let is_alike = [info.key_size, info.value_size].map(|size| size as usize) == sizes;
+    let before = match read(source, map) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && is_alike => known.clone(),
+        read => read?,
+    };
+    let part = |at: usize| Translation::new(&before[at], &known[at], sizes[at]);
+    Ok(Some((old, info, [part(0), part(1)])))
+}
+
+/// Returns the fields of a member that is a struct; `start` is the member's offset.
+pub(super) fn fields_of(all: &Members, member: &str, start: usize) -> Members {
+    let inner = all.iter().filter_map(|(path, at)| {
+        let path = path.strip_prefix(member)?.strip_prefix('.')?;
+        Some((path.to_owned(), at.start - start..at.end - start))
+    });
+    inner.collect()
 }
 
 /// The pin of a map whose only element is a text: a line for each field of each map.
@@ -207,7 +230,9 @@ mod tests {
         let text = text().expect("types");
         let fields = fields(&text);
         assert_eq!(fields["ports"][1][""], 0..8);
-        assert!(fields["flows_v4"][1].len() > 3, "{:?}", fields["flows_v4"]);
+        let slot = &fields["flow_slots_v4"][1];
+        assert_eq!(fields_of(slot, "key.dst", 4)["octets"], 0..4);
+        assert_eq!(slot["entry.last_seen"].len(), 8);
         for shape in shapes(&Capacities::default()) {
             let [key, value] = &fields[shape.name];
             let end = |members: &Members| members.values().map(|bytes| bytes.end).max();

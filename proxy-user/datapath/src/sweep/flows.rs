@@ -2,6 +2,8 @@
 //! Walks through one family's flow table, a part at a time, and runs a kernel program that removes
 //! idle flows. Called by `Sweep`.
 
+use std::{collections::HashSet, path::Path};
+
 use linux::{Plain, now};
 use proxy_common::{
     FlowEntry, FlowKey, FlowKind, Protocol, ServiceId,
@@ -11,19 +13,14 @@ use proxy_common::{
 use super::{FlowCounts, Gone};
 use crate::{
     error::DatapathError,
-    maps::{
-        PinnedMaps,
-        family::Family,
-        tables::{Table, Walk},
-    },
+    maps::{FlowTable, family::Family},
     programs::Programs,
     store::{Store, Stored},
 };
 
-/// Elements per step, and steps per call of `sweep`. With one call a second, a table of 262 144
-/// entries takes about four seconds, well within the shortest idle time.
-const STEP: usize = 4096;
-const STEPS: usize = 16;
+/// Windows of a table per call of `sweep`: 65 536 slots. With one call a second, a table of twice
+/// as many takes two seconds, well within the shortest idle time.
+const STEPS: usize = 32;
 
 /// A flow that was used or begun within this time before a walk is not removed because its pod is
 /// gone, in nanoseconds: its key may be another connection's by now. The next walk finds it again.
@@ -31,35 +28,43 @@ const JUST_NOW: u64 = 100_000_000;
 
 /// The walk through the flow table of one address family.
 pub(super) struct FlowWalk<A: Stored> {
-    flows: Table<FlowKey<A>, FlowEntry<A>>,
-    walk: Walk,
+    flows: FlowTable<A>,
+    /// The window that comes next.
+    window: u32,
     /// What the current walk has counted so far. `complete` has the counts of the last complete
     /// walk.
     running: FlowCounts,
     complete: FlowCounts,
+    /// Slots that the current walk has found broken, with their tags, and those of the last walk.
+    /// One that both have found is made free: what was writing it has ended.
+    broken: HashSet<(u32, u32)>,
+    broken_before: HashSet<(u32, u32)>,
     /// How many connections have been ended because their pods are gone.
     pub(super) ended: u64,
 }
 
 impl<A: Stored> FlowWalk<A> {
-    pub(super) fn open(open: &PinnedMaps) -> Result<Self, DatapathError> {
-        let flows: Table<_, _> = open.take(A::FLOWS, Table::new)?;
+    pub(super) fn open(home: &Path) -> Result<Self, DatapathError> {
+        let flows: FlowTable<A> =
+            FlowTable::open(home).map_err(DatapathError::of_map("open", A::FLOW_SLOTS))?;
         let counts = FlowCounts {
             capacity: flows.capacity(),
             ..FlowCounts::default()
         };
         Ok(Self {
             flows,
-            walk: Walk::new(STEP),
+            window: 0,
             running: counts,
             complete: counts,
+            broken: HashSet::new(),
+            broken_before: HashSet::new(),
             ended: 0,
         })
     }
 
     /// True if the last call of [`Self::sweep`] reached the table's end.
     pub(super) fn is_complete(&self) -> bool {
-        self.walk.is_at_start()
+        self.window == 0
     }
 
     /// Continues the walk and removes idle flows, and connections to pods that are gone. Returns
@@ -82,17 +87,29 @@ impl<A: Stored> FlowWalk<A> {
         let mut removed = 0;
         for _ in 0..STEPS {
             let (mut idle, mut ended) = (Vec::new(), Vec::new());
-            let Self { walk, running, .. } = self;
-            let more = walk
-                .step(&self.flows, |key: FlowKey<A>, entry| {
-                    count(running, &entry);
-                    if idle_times.is_expired(key.protocol, entry.state, entry.last_seen, now) {
-                        idle.push(key);
-                    } else if leads_to(gone, &key, &entry) && is_served(&key) {
-                        ended.push(key);
-                    }
-                })
-                .map_err(DatapathError::of_map("walk", A::FLOWS))?;
+            let running = &mut self.running;
+            let visit = |key: FlowKey<A>, entry: FlowEntry<A>| {
+                count(running, &entry);
+                if idle_times.is_expired(key.protocol, entry.state, entry.last_seen, now) {
+                    idle.push(key);
+                } else if leads_to(gone, &key, &entry) && is_served(&key) {
+                    ended.push(key);
+                }
+            };
+            let failed = || DatapathError::of_map("walk", A::FLOW_SLOTS);
+            let mut broken = Vec::new();
+            let note = |slot, word| broken.push((slot, word));
+            let walked = self.flows.each_of(self.window, visit, note);
+            walked.map_err(failed())?;
+            for (slot, word) in broken {
+                if self.broken_before.contains(&(slot, word)) {
+                    tracing::debug!(slot, "a slot that nothing finds is made free");
+                    self.flows.free(slot, word).map_err(failed())?;
+                } else {
+                    self.broken.insert((slot, word));
+                }
+            }
+            self.window = (self.window + 1) % self.flows.windows();
             for keys in idle.chunks(EXPIRY_BATCH) {
                 removed += expire(programs, keys, idle_times, now)?;
             }
@@ -105,12 +122,13 @@ impl<A: Stored> FlowWalk<A> {
                 self.ended += u64::from(ended);
                 removed += ended;
             }
-            if !more {
+            if self.window == 0 {
                 let fresh = FlowCounts {
-                    capacity: running.capacity,
+                    capacity: self.running.capacity,
                     ..FlowCounts::default()
                 };
                 self.complete = std::mem::replace(&mut self.running, fresh);
+                self.broken_before = std::mem::take(&mut self.broken);
                 break;
             }
         }
@@ -129,7 +147,6 @@ fn leads_to<A: Family>(gone: &Gone, key: &FlowKey<A>, entry: &FlowEntry<A>) -> b
         && entry.kind == FlowKind::ORIGINAL
         && !entry.state.gives_way()
         && entry.service != ServiceId::NONE
-        && entry.is_whole(key)
         && gone.contains(&entry.address.into())
 }
 

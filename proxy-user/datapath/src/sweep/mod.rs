@@ -7,7 +7,7 @@
 mod flows;
 mod sockets;
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{collections::BTreeSet, net::IpAddr, path::Path};
 
 use control::apply::Fill;
 use proxy_common::{V4, V6, flow::IdleTimes};
@@ -38,10 +38,10 @@ pub(crate) struct Sweep {
 pub(super) type Gone = BTreeSet<IpAddr>;
 
 impl Sweep {
-    pub(crate) fn open(open: &PinnedMaps) -> Result<Self, DatapathError> {
+    pub(crate) fn open(open: &PinnedMaps, home: &Path) -> Result<Self, DatapathError> {
         Ok(Self {
-            flows_v4: FlowWalk::open(open)?,
-            flows_v6: FlowWalk::open(open)?,
+            flows_v4: FlowWalk::open(home)?,
+            flows_v6: FlowWalk::open(home)?,
             sockets: SocketWalk::open(open)?,
             idle_times: IdleTimes::DEFAULT,
             udp_lost: false,
@@ -154,7 +154,7 @@ impl Occupancy {
     /// Returns how full the flow tables of IPv4 and IPv6 are. `entries` selects the number of
     /// entries to use.
     pub fn fills(&self, entries: impl Fn(&FlowCounts) -> u32) -> [Fill; 2] {
-        let tables = [(V4::FLOWS, &self.v4), (V6::FLOWS, &self.v6)];
+        let tables = [(V4::FLOW_SLOTS, &self.v4), (V6::FLOW_SLOTS, &self.v6)];
         tables.map(|(map, counts)| Fill {
             map,
             entries: entries(counts),
@@ -187,8 +187,8 @@ pub struct FlowCounts {
 
 impl FlowCounts {
     /// Returns how many entries the table should have space for: those in `kept` and at most half
-    /// as many others. The others are only replaced when the next packet arrives, so in a full
-    /// table first packets are lost. A flood has no established flows and needs no larger table.
+    /// as many others, which are evicted in a full table though they may be in use. A flood has no
+    /// established flows and needs no larger table.
     pub fn needed(&self) -> u32 {
         let others = self.entries.saturating_sub(self.kept);
         self.kept + others.min(self.kept / 2)

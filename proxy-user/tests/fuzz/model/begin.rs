@@ -9,7 +9,6 @@ use proxy_common::{Counter, FrontendKey, Port, Protocol, Settings, V4, V6, Verdi
 use super::{
     AffinityEntry, Case, Flow, Judgement, Live, Model, NEXT,
     answers::rejection,
-    rings::Ring,
     wire::{ACK, Headers, RST, SYN, TCP, Tuple},
 };
 use crate::services::{Backend, Frontend, service_range};
@@ -136,7 +135,6 @@ impl Model {
     /// Checks that the programs could select this backend and source port, and records the flow.
     fn forward(&mut self, case: &Case<'_>, wanted: &Wanted) -> Judgement {
         let (key, seen, client) = (case.key(), case.seen, case.headers.tuple.src);
-        let place = self.push(Ring::of(&key.tuple), key);
         if let Some(judgement) = self.without_room(case, wanted) {
             return judgement;
         }
@@ -220,7 +218,6 @@ impl Model {
             incarnation: *incarnation,
             is_masqueraded: wanted.masquerade || client.ip() == backend.ip(),
             port_before: wanted.before.port,
-            place,
             ..Flow::begun(self.now, &case.headers, (source, backend))
         };
         let mark = case.given.mark | flow.mark();
@@ -229,12 +226,12 @@ impl Model {
         case.leaves((source, backend), mark, seen.counter)
     }
 
-    /// Judges a first packet while the flow table is full; None if there is space for two entries.
+    /// Judges a first packet while the flow table is full; None if there is space for two entries,
+    /// or if flows gave way for them.
     fn without_room(&mut self, case: &Case<'_>, wanted: &Wanted) -> Option<Judgement> {
         let client = case.headers.tuple.src;
         let v6 = client.is_ipv6();
-        let mut room = self.room(v6);
-        if room >= 2 {
+        if self.room(v6) >= 2 {
             return None;
         }
         // If the table has tuples of this client and a backend, the result depends on the backend
@@ -249,18 +246,10 @@ impl Model {
             return Some(Ok(()));
         }
         // For the reply entry, and then for the original one.
-        for taken in 0..2 {
-            if room == taken {
-                self.make_room(v6);
-                room = self.room(v6);
-            }
-        }
-        if room >= 2 {
-            return None;
-        }
+        let taken = (0..2).find(|taken| !self.make_room(&case.headers.tuple, *taken))?;
         // With space for one entry, the programs have stored the reply entry and then an affinity,
         // whose backend cannot be seen.
-        self.is_lost = room == 1 && wanted.has_affinity;
+        self.is_lost = taken == 1 && wanted.has_affinity;
         Some(case.dropped(Counter::DroppedFlowTableFull))
     }
 

@@ -8,7 +8,6 @@ use super::{
     Case, Given, Judgement, Key, MARK, Model, Seen,
     flows::Untouched,
     icmp,
-    rings::Ring,
     wire::{self, Fragment, Headers, TCP, UDP},
 };
 use crate::{
@@ -79,7 +78,6 @@ impl Model {
     /// Records a datagram that a process of the node sends from a node port of a service.
     fn own_datagram(&mut self, headers: &Headers) {
         let tuple = headers.tuple.reversed();
-        let now = self.now;
         if self.untouched.contains_key(&tuple) {
             // For SCTP the types of the chunks, not a repetition, tell the state.
             self.touch_untouched(tuple, |held| held.is_repeated = tuple.protocol == UDP);
@@ -92,15 +90,13 @@ impl Model {
         if is_other || !is_own || !is_served {
             return;
         }
-        let place = self.push(Ring::of(&tuple), key);
-        if self.room(tuple.src.is_ipv6()) == 0 {
+        if !self.make_room(&tuple, 0) {
             return;
         }
         let held = Untouched {
             is_repeated: false,
             is_established: false,
-            last_seen: now,
-            place,
+            last_seen: self.now,
         };
         self.untouched.insert(tuple, held);
     }

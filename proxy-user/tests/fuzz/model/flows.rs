@@ -8,7 +8,6 @@ use proxy_common::flow::{IdleTimes, Phase};
 use super::{
     MARK, Model,
     life::Life,
-    rings::{Position, Ring},
     wire::{FIN, Headers, RST, SCTP, SYN, TCP, Tuple, UDP},
 };
 use crate::services::Interface;
@@ -60,7 +59,6 @@ pub(crate) struct Flow {
     /// With `redirect`: when a reply to the masquerade address was last recorded, and the number
     /// that it acknowledged.
     pub(crate) answer_noted: Option<(u64, u32)>,
-    pub(crate) place: Position,
 }
 
 /// The flow of a datagram that a process of the node sends from a node port of a service.
@@ -69,7 +67,6 @@ pub(crate) struct Untouched {
     pub(crate) is_repeated: bool,
     pub(crate) is_established: bool,
     pub(crate) last_seen: u64,
-    pub(crate) place: Position,
 }
 
 impl Flow {
@@ -89,7 +86,6 @@ impl Flow {
             checked: now,
             reply_noted: None,
             answer_noted: None,
-            place: (Ring::of(&headers.tuple), 0),
         }
     }
     pub(crate) fn reply(&self, protocol: u8) -> Tuple {
@@ -188,8 +184,6 @@ impl Model {
         let Some(flow) = self.flows.get_mut(&key) else {
             return;
         };
-        let was_closed = flow.life.is_closed();
-        let was_old = flow.last_seen < now;
         let had_fin = flow.life.client_fin;
         change(&mut flow.life);
         if flow.life.client_fin && !had_fin {
@@ -198,32 +192,12 @@ impl Model {
             flow.answer_noted = flow.answer_noted.map(|(_, number)| (0, number));
         }
         flow.last_seen = now;
-        let ring = if flow.life.is_closed() {
-            (!was_closed).then_some(Ring::Closed)
-        } else {
-            (was_old && flow.life.gives_way()).then_some(Ring::of(&key.tuple))
-        };
-        if let Some(ring) = ring {
-            let place = self.push(ring, key);
-            if let Some(flow) = self.flows.get_mut(&key) {
-                flow.place = place;
-            }
-        }
     }
     /// Records a packet of such a datagram flow, from the node's process or to it.
     pub(crate) fn touch_untouched(&mut self, tuple: Tuple, change: impl FnOnce(&mut Untouched)) {
-        let now = self.now;
-        let Some(held) = self.untouched.get_mut(&tuple) else {
-            return;
-        };
-        let was_old = held.last_seen < now;
-        change(held);
-        held.last_seen = now;
-        if was_old && !held.is_established {
-            let place = self.push(Ring::of(&tuple), Key::new(Interface::Uplink, tuple));
-            if let Some(held) = self.untouched.get_mut(&tuple) {
-                held.place = place;
-            }
+        if let Some(held) = self.untouched.get_mut(&tuple) {
+            change(held);
+            held.last_seen = self.now;
         }
     }
     /// Removes every flow that has been idle for longer than its time.

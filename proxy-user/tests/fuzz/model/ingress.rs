@@ -95,7 +95,6 @@ impl Model {
     fn hit(&mut self, case: &Case<'_>, key: Key) -> Judgement {
         let flow = &self.flows[&key];
         let (ends, mark) = ((flow.source, flow.backend), case.given.mark | flow.mark());
-        // In a small ring, a flow's new name can overwrite its own last name and evict it.
         self.client_sent(key, &case.headers);
         self.remember_fragment(&case.headers);
         case.leaves(ends, mark, Counter::ForwardedHit)

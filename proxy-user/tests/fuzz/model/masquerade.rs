@@ -28,7 +28,9 @@ impl Model {
         let address = address_of(given.interface, headers.is_v6());
         let source = match flow.masquerade {
             Some(source) => source,
-            None if self.room(headers.is_v6()) == 0 => return self.masquerade_without_room(case),
+            None if !self.has_room(case, key) => {
+                return case.dropped(Counter::DroppedFlowTableFull);
+            }
             None if seen.verdict == SHOT => {
                 case.dropped(Counter::DroppedNoMasqueradePort)?;
                 return self.check_exhausted(address, key, &flow);
@@ -40,16 +42,18 @@ impl Model {
         case.leaves(ends, given.mark & !MARK, Counter::Masqueraded)
     }
 
-    /// Judges a packet while the flow table is full. It must be dropped, and old entries must be
-    /// removed for the next packet. With few ports, the flow may instead have taken over a port.
-    fn masquerade_without_room(&mut self, case: &Case<'_>) -> Judgement {
-        let is_dropped = case.seen.counter == Counter::DroppedFlowTableFull;
-        if !is_dropped && self.settings.are_ports_scarce(TRIES) {
-            self.is_lost = true;
-            return Ok(());
+    /// Returns true if a flow's packet has room for a third entry. In a full table another flow
+    /// goes, or this one; the packet may be dropped even so, and only the next one has room. With
+    /// few ports, the flow may instead have taken over a port.
+    fn has_room(&mut self, case: &Case<'_>, key: Key) -> bool {
+        let v6 = case.headers.is_v6();
+        if self.room(v6) > 0 {
+            return true;
         }
-        self.make_room(case.headers.is_v6());
-        case.dropped(Counter::DroppedFlowTableFull)
+        self.is_lost = self.settings.are_ports_scarce(TRIES);
+        self.make_room(&case.headers.tuple, 0)
+            && self.flows.contains_key(&key)
+            && case.seen.counter != Counter::DroppedFlowTableFull
     }
 
     /// Checks the source that the programs have selected, and records it.

@@ -13,7 +13,7 @@ mod ingress;
 pub(crate) mod life;
 mod masquerade;
 mod past;
-mod rings;
+mod room;
 mod select;
 mod sums;
 pub(crate) mod wire;
@@ -34,7 +34,6 @@ use crate::{
 pub(crate) use flows::{Flow, Key};
 pub(crate) use life::Life;
 pub(crate) use past::Exit;
-use rings::Rings;
 use wire::{Headers, Tuple};
 
 /// The bit of the packet mark that asks egress to masquerade.
@@ -120,7 +119,10 @@ pub(crate) struct Model {
     /// Reply tuples of connections to no service, by their slots in the map `direct`. A later
     /// connection may overwrite an earlier one.
     recalled: HashMap<u32, Tuple>,
-    rings: Rings,
+    /// How many entries the flow table of each address family has space for.
+    capacity: usize,
+    /// The keys of flows that the programs have evicted at the last packet.
+    pub(crate) evicted: HashSet<Key>,
     /// All ports that backends have ever had, also in earlier sequences.
     pub(crate) backend_ports: HashSet<u16>,
     incarnations: u64,
@@ -146,11 +148,13 @@ pub(crate) struct AffinityEntry {
 }
 
 impl Model {
-    /// `ring` is the size of each ring of flows.
-    pub(crate) fn new(ring: u64) -> Self {
-        let mut model = Self::default();
-        (model.rings.size, model.now) = (ring, 1);
-        model
+    /// `capacity`: how many entries a flow table has space for.
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self {
+            capacity,
+            now: 1,
+            ..Self::default()
+        }
     }
     /// Adds or replaces a service.
     pub(crate) fn apply(&mut self, service: &Service) {

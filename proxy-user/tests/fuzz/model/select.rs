@@ -12,7 +12,6 @@ use proxy_common::{
 use super::{
     Case, Flow, Given, Judgement, Key, Live, Model,
     begin::PORT_TRIES,
-    rings::Ring,
     wire::{ACK, Headers, SYN, Tuple, UDP},
 };
 use crate::{
@@ -137,7 +136,6 @@ impl Model {
 
     fn with_another_port(&mut self, case: &Case<'_>) -> Judgement {
         let key = case.key();
-        let place = self.push(Ring::of(&key.tuple), key);
         let Tuple { protocol, src, dst } = key.tuple;
         if self.room(src.is_ipv6()) < 2 {
             self.is_lost = true;
@@ -156,10 +154,7 @@ impl Model {
         if self.replies.contains_key(&reply) || self.masqueraded.contains_key(&reply) {
             fail!("another flow has the tuple from {source} to {dst}");
         }
-        let flow = Flow {
-            place,
-            ..Flow::begun(self.now, &case.headers, (source, dst))
-        };
+        let flow = Flow::begun(self.now, &case.headers, (source, dst));
         self.insert_flow(key, flow);
         self.translated(case, source, dst, Counter::ForwardedNew)
     }

@@ -96,8 +96,9 @@ fn with_filters_a_connection_bypasses_the_stack_only_by_a_fresh_record() {
         address: V4::of_ip(of.ip()).expect("IPv4"),
         port: Port::from_host(of.port()),
     };
+    let secret = node.world.flow_table().secret();
     let [one, other] = [(client, server), (server, client)]
-        .map(|(from, to)| Direction::new(&end(from), &end(to), Protocol::TCP, 0));
+        .map(|(from, to)| Direction::new(&end(from), &end(to), Protocol::TCP, secret));
     for (age, is) in [(0, true), (3 << 32, false)] {
         let then = now() - age;
         let record = Record::default()

@@ -65,7 +65,7 @@ fn record(node: &Node, kind: FlowKind, interface: u32, age: u64) {
         if (key.src == client || key.dst == client) && entry.kind == kind {
             entry.offload = record;
             if kind != FlowKind::ORIGINAL {
-                entry.slot = INSIDE;
+                entry.came_by = INSIDE;
             }
         }
     });

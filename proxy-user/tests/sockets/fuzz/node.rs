@@ -4,11 +4,16 @@
 
 use std::{fs, path::Path};
 
-use datapath::maps::{family::Family, pins::map_path, tables::Table};
+use datapath::maps::{
+    FlowTable,
+    family::Family,
+    pins::{layout_dir, map_path},
+    tables::Table,
+};
 use lab::node::settings::SocketBalancing;
 use linux::{Plain, get_pinned};
 use nix::unistd::gettid;
-use proxy_common::{FlowEntry, FlowKey, SocketBucket, SocketEntry, SocketKey, V4, V6, maps};
+use proxy_common::{SocketBucket, SocketEntry, SocketKey, V4, V6, maps};
 
 use crate::world::{World, until};
 
@@ -65,8 +70,12 @@ impl Node {
     pub(crate) fn clear(&self) {
         self.empty::<SocketKey<V4>, SocketEntry<V4>>(maps::SOCKETS_V4);
         self.empty::<SocketKey<V6>, SocketEntry<V6>>(maps::SOCKETS_V6);
-        self.empty::<FlowKey<V4>, FlowEntry<V4>>(maps::FLOWS_V4);
-        self.empty::<FlowKey<V6>, FlowEntry<V6>>(maps::FLOWS_V6);
+        self.empty_flows::<V4>();
+        self.empty_flows::<V6>();
+    }
+    fn empty_flows<A: Family>(&self) {
+        let table = FlowTable::<A>::open(&layout_dir(self.world.agent.pin_dir()));
+        table.and_then(|table| table.clear()).expect("emptied");
     }
     fn empty<K: Plain, V: Plain>(&self, map: &str) {
         let table = self.table::<K, V>(map);

@@ -6,8 +6,8 @@ use std::{collections::BTreeMap, net::IpAddr};
 use ipnet::IpNet;
 use linux::{LpmKey, now};
 use proxy_common::{
-    AffinityEntry, AffinityKey, Backend, BackendId, Block, EndpointSet, FlowEntry, FlowKey,
-    FrontendKey, Port, Protocol, Record, RecordId, ServiceFlags, ServiceId, Settings,
+    AffinityEntry, AffinityKey, Backend, BackendId, Block, EndpointSet, FrontendKey, Port,
+    Protocol, Record, RecordId, ServiceFlags, ServiceId, Settings,
     flow::ClientInterface,
     lookup::{FrontendMaps, find_record},
     maps::{self, interface, node_address},
@@ -20,7 +20,7 @@ use proxy_common::{
 use super::AffineEndpoint;
 use crate::{
     error::DatapathError,
-    maps::{arrays::MappedArray, family::Family, tables::Table},
+    maps::{FlowTable, arrays::MappedArray, family::Family, tables::Table},
     read::{Reader, SECOND, failed, socket},
 };
 
@@ -35,7 +35,7 @@ pub(super) struct FamilyMaps<A: Family> {
     slots: Table<u32, u32>,
     backends: Table<u32, Backend<A>>,
     affinity: Table<AffinityKey<A>, AffinityEntry>,
-    pub(super) flows: Table<FlowKey<A>, FlowEntry<A>>,
+    pub(super) flows: FlowTable<A>,
     interfaces: Table<u32, u64>,
     masquerade_sources: Table<u32, MasqueradeSources>,
 }
@@ -73,7 +73,7 @@ impl<A: Family> FamilyMaps<A> {
             slots: reader.table(maps::SLOTS)?,
             backends: reader.table(A::BACKENDS)?,
             affinity: reader.table(A::AFFINITY)?,
-            flows: reader.table(A::FLOWS)?,
+            flows: reader.flow_table()?,
             interfaces: reader.table(maps::INTERFACES)?,
             masquerade_sources: reader.table(maps::MASQUERADE_SOURCES)?,
         })

@@ -176,10 +176,7 @@ fn known<A: Family>(
     let source = Port::from_host(asked.client_port);
     let destination = Port::from_host(asked.to.port());
     let plain = FlowKey::new(client, source, to, destination, asked.protocol);
-    let find = |key: &FlowKey<A>| {
-        let found = maps.flows.lookup(key).map_err(failed(A::FLOWS))?;
-        Ok::<_, DatapathError>(found.filter(|entry| entry.is_whole(key)))
-    };
+    let find = |key: &FlowKey<A>| maps.flows.lookup(key).map_err(failed(A::FLOW_SLOTS));
     let own = plain.behind(maps.client_interface(interface));
     let (key, entry) = match find(&own)? {
         Some(entry) => (own, entry),
