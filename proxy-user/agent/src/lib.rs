@@ -31,7 +31,7 @@ use tokio::{
     signal::unix::{SignalKind, signal},
     sync::{mpsc, watch},
     task::{JoinHandle, yield_now},
-    time::{Instant, MissedTickBehavior, interval, sleep_until, timeout},
+    time::{Instant, MissedTickBehavior, interval, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -70,8 +70,6 @@ const SWEEP: Duration = Duration::from_secs(1);
 const PACKET_LINES: Duration = Duration::from_millis(20);
 /// How many batches of changed objects may wait while one is applied.
 const BATCHES: usize = 16;
-/// The longest time that the source may take to end when the agent stops.
-const SOURCE_END: Duration = Duration::from_millis(1500);
 
 /// Why an agent ends without an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -181,7 +179,6 @@ pub async fn run(
     ));
 
     let (sender, mut batches) = mpsc::channel(BATCHES);
-    let writer = source.writer();
     let mut source: JoinHandle<Result<(), SourceError>> = tokio::spawn(source.run(sender));
     let (snapshots, mut snapshot) = mpsc::channel(1);
     let (grown, mut larger) = mpsc::channel(1);
@@ -196,10 +193,8 @@ pub async fn run(
     let routes_followed = options.xdp.is_some();
     let is_new = datapath.service_count() == 0;
     let mut syncer = Syncer::new(node_name, warnings.clone());
-    syncer.writer = writer;
     syncer.state.view.answer_ping = config.answer_ping;
     syncer.state.view.selection = config.selection;
-    syncer.state.gateways.set_services(config.gateway_services);
     let mut agent = Agent {
         services: Services::new(syncer, health_updates, !is_new),
         attachments: Attachments::new(&config, hands_to_pods, pin_watch),
@@ -304,9 +299,6 @@ pub async fn run(
             }
         }
     };
-    // The source may have a lease to give up.
-    drop(batches);
-    _ = timeout(SOURCE_END, &mut source).await;
     source.abort();
     following.abort();
     tracing::info!("portolan stops; programs and maps stay, services keep working");

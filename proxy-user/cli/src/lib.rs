@@ -13,6 +13,7 @@ pub mod cleanup;
 mod command_line;
 pub mod connectivity;
 mod conntrack;
+pub mod controller;
 pub mod counters;
 pub mod dump;
 mod examples;
@@ -108,6 +109,10 @@ pub enum Command {
     /// Mount a BPF file system if there is none.
     #[command(hide = true)]
     MountBpffs(init::BpffsArgs),
+    /// Write for the whole cluster, as the Deployment does: the status of Gateways and routes,
+    /// Services for Gateways, events about objects.
+    #[command(hide = true)]
+    Controller(controller::ControllerArgs),
     /// Prepare the node, as the DaemonSet's init container does: mount a BPF file system if there
     /// is none, set nf_conntrack.
     #[command(hide = true)]
@@ -139,6 +144,7 @@ fn perform(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Status(args) => return status::run(args),
         Command::Test(args) => return connectivity::run(args),
         Command::Run(args) => run::run(args),
+        Command::Controller(args) => controller::run(args),
         Command::Services(args) => services::run(args),
         Command::Backends(args) => backends::run(args),
         Command::Flows(args) => flows::run(args),

@@ -30,9 +30,9 @@ pub struct NameArgs {
     /// [default: KUBECONFIG, or the service account of the pod that this runs in].
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Address of the API server; overrides the kubeconfig's.
-    #[arg(long, value_name = "ADDRESS")]
-    pub master: Option<String>,
+    /// Addresses of the API servers, with commas between them; override the kubeconfig's.
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
+    pub master: Vec<String>,
     /// Folder of manifests to look into instead.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["kubeconfig", "master"])]
     pub manifests: Option<PathBuf>,
@@ -131,11 +131,13 @@ impl Names {
     pub(super) fn new(args: &NameArgs) -> Self {
         let server = || {
             let kubeconfig = args.kubeconfig.clone();
-            let own_master = || in_cluster().filter(|_| kubeconfig.is_none());
-            let master = args.master.clone().or_else(own_master);
+            let mut masters = args.master.clone();
+            if masters.is_empty() && kubeconfig.is_none() {
+                masters.extend(in_cluster());
+            }
             let of_environment = || env::var_os("KUBECONFIG").map(PathBuf::from);
-            let kubeconfig = kubeconfig.or_else(|| of_environment().filter(|_| master.is_none()));
-            Access::new(kubeconfig, master).ok().map(Directory::Server)
+            let kubeconfig = kubeconfig.or_else(|| of_environment().filter(|_| masters.is_empty()));
+            Access::new(kubeconfig, masters).ok().map(Directory::Server)
         };
         let folder = args.manifests.clone().map(Directory::Folder);
         Self {
@@ -160,7 +162,9 @@ impl Names {
         };
         let found = wait(directory.pod(namespace, name))?;
         if found.is_empty() {
-            bail!("there is no pod {namespace}/{name} with an address");
+            bail!(
+                "no EndpointSlice names the pod {namespace}/{name}: give its address instead, as `kubectl portolan` does"
+            );
         }
         Ok(found)
     }
@@ -217,7 +221,7 @@ fn is_shown(show: &Show) -> bool {
 
 /// Returns the API server's address from the environment of this process; None outside of a pod.
 /// KUBE: the kubelet puts it into every pod's environment.
-fn in_cluster() -> Option<String> {
+pub(super) fn in_cluster() -> Option<String> {
     let host = env::var("KUBERNETES_SERVICE_HOST").ok()?;
     let port = env::var("KUBERNETES_SERVICE_PORT").unwrap_or_else(|_| "443".into());
     let host = match host.parse() {

@@ -21,6 +21,7 @@ use config::{
     Config, ConfigError, ConfigFile, RawConfig, Source, UnallocatedClusterIps, telemetry,
 };
 use control::{model::Converter, warnings::Warnings};
+use datapath::maps::pins;
 use source::{
     SourceError,
     api_server::{Access, ApiServer},
@@ -70,9 +71,10 @@ pub struct Given {
     /// instead of an API server.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["kubeconfig", "master"])]
     pub manifests: Option<PathBuf>,
-    /// Address of the API server, not of its service; overrides the kubeconfig's.
-    #[arg(long, value_name = "ADDRESS")]
-    pub master: Option<String>,
+    /// Addresses of the API servers, with commas between them, not of their service; override the
+    /// kubeconfig's. Others are learned from the service's endpoints.
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
+    pub master: Vec<String>,
     /// Configuration file. Beside it only the flags of portolan's own settings, of logs and of the
     /// node's name mean something.
     #[arg(long, value_name = "FILE", value_parser = perhaps_empty())]
@@ -106,7 +108,8 @@ impl Given {
         let SettingFlags(flags) = &self.flags;
         let paths = [&self.manifests, &self.config, &self.cgroup_root];
         paths.iter().all(|path| path.is_none())
-            && (&self.master, self.verbosity) == (&None, None)
+            && self.master.is_empty()
+            && self.verbosity.is_none()
             && self.node_ip.is_empty()
             && flags.keys().all(|key| key == "portolan.pinDirectory")
     }
@@ -183,7 +186,7 @@ impl Given {
 }
 
 /// Returns what converts Kubernetes objects for this node.
-fn converter(config: &Config, node: &str) -> Converter {
+pub(super) fn converter(config: &Config, node: &str) -> Converter {
     let mut converter = Converter::new(node);
     converter.link_local = config.serve_link_local;
     converter.proxy_name.clone_from(&config.service_proxy_name);
@@ -212,7 +215,8 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
         run_with(config, file, &node_name, source, Warnings::default())?
     } else {
         let source = given.api_server(&config, &node_name)?;
-        let (source, warnings) = source.with_writing().with_events(config.object_events);
+        source.keep_servers(config.pin_directory.join(pins::SERVERS));
+        let (source, warnings) = source.with_events();
         run_with(config, file, &node_name, source, warnings)?
     };
     match ended {

@@ -22,7 +22,7 @@ pub const NODE: &str = "node-a";
 /// Returns the objects of a YAML text and every warning about them.
 pub fn objects(yaml: &str) -> (Vec<Object>, Vec<Warning>) {
     let mut converter = Converter::new(NODE);
-    converter.gateways = true;
+    (converter.gateways, converter.keeps_made) = (true, true);
     let content = documents::read("test.yaml", yaml, &mut converter).expect("readable");
     let mut warnings = content.warnings;
     let mut objects = Vec::new();

@@ -236,7 +236,7 @@ impl ClusterState {
             };
             self.served = self.served + is_served(&service) - is_served(&entry.service);
             let ip = ip_within(service.as_deref(), &self.pod_ranges);
-            self.gateways.note_service(&name, service.as_deref());
+            self.gateways.note_service(&name);
             entry.service = service;
             self.dirty.insert(name.clone());
             let was_named = self.in_pod_ranges.take_if(|(held, _)| *held == name);

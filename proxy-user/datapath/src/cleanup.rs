@@ -14,7 +14,7 @@ use super::{
     error::DatapathError,
     maps::{
         Lock,
-        pins::{generations, is_bpffs, links_of},
+        pins::{SERVERS, generations, is_bpffs, links_of},
     },
     programs::{detach_filters, interfaces, mark_of},
 };
@@ -52,10 +52,12 @@ fn clean(pin_dir: &Path, dry: bool) -> Result<Vec<String>, DatapathError> {
     let marks = interfaces.iter().map(|(index, _)| mark_of(*index));
     let marks: Vec<_> = if dry { marks.collect() } else { Vec::new() };
     // The directory may contain files of other programs.
-    for generation in &all {
-        remove(&generation.dir(pin_dir), &marks, dry, &mut removed)?;
+    let mut ours: Vec<_> = all.iter().map(|one| one.dir(pin_dir)).collect();
+    ours.extend(Some(pin_dir.join(SERVERS)).filter(|file| file.is_symlink()));
+    for path in &ours {
+        remove(path, &marks, dry, &mut removed)?;
     }
-    let left = if dry { all.len() } else { 0 };
+    let left = if dry { ours.len() } else { 0 };
     if pin_dir.exists() && children(pin_dir)?.len() == left {
         if !dry {
             fs::remove_dir(pin_dir).map_err(DatapathError::of_file("remove", pin_dir))?;

@@ -9,9 +9,9 @@ pub mod named;
 mod pods;
 pub mod service;
 
-use std::{future::Future, path::Path, sync::Arc};
+use std::{future::Future, path::Path};
 
-use control::{change::Batch, gateway::Writer};
+use control::change::Batch;
 use tokio::sync::mpsc;
 
 use self::api_server::Requests;
@@ -22,11 +22,6 @@ pub trait ObjectSource: Send + 'static {
     /// one.
     fn requests(&self) -> Requests {
         Requests::default()
-    }
-
-    /// Returns who writes the status of the Gateway API's objects; None without an API server.
-    fn writer(&self) -> Option<Arc<dyn Writer>> {
-        None
     }
 
     /// Fails if the source cannot begin as it is set. The agent asks before it makes anything in

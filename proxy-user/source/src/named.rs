@@ -5,8 +5,8 @@
 use std::{collections::BTreeSet, fs, net::IpAddr, path::PathBuf, time::Duration};
 
 use control::{causes::chain, documents::values};
-use k8s_openapi::api::{core::v1::Pod, discovery::v1 as discovery};
-use kube::Api;
+use k8s_openapi::api::discovery::v1 as discovery;
+use kube::Client;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
@@ -42,27 +42,14 @@ pub struct ListedEndpoint {
 }
 
 impl Directory {
-    /// Returns a pod's addresses; an empty list if there is no such pod.
+    /// Returns a pod's addresses; an empty list if no slice names it.
     pub async fn pod(&self, namespace: &str, name: &str) -> Result<Vec<IpAddr>, SourceError> {
-        match self {
-            Self::Server(access) => {
-                let client = access.client(&Requests::default(), USER_AGENT).await?;
-                let api: Api<Pod> = Api::namespaced(client, namespace);
-                let pod = answered(access, api.get_opt(name)).await?;
-                let status = pod.and_then(|pod| pod.status).unwrap_or_default();
-                let ips = status.pod_ips.into_iter().flatten();
-                Ok(ips.filter_map(|one| one.ip.parse().ok()).collect())
-            }
-            // A folder has no manifests of pods, but slices name the pods that serve.
-            Self::Folder(_) => {
-                let wanted = format!("{namespace}/{name}");
-                let slices = self.objects("EndpointSlice")?;
-                let endpoints = slices.iter().flat_map(listed);
-                let own = endpoints.filter(|one| one.pod.as_ref() == Some(&wanted));
-                let addresses: BTreeSet<_> = own.filter_map(|one| one.address).collect();
-                Ok(addresses.into_iter().collect())
-            }
-        }
+        let wanted = format!("{namespace}/{name}");
+        let slices = self.slices().await?;
+        let endpoints = slices.iter().flat_map(listed);
+        let own = endpoints.filter(|one| one.pod.as_ref() == Some(&wanted));
+        let addresses: BTreeSet<_> = own.filter_map(|one| one.address).collect();
+        Ok(addresses.into_iter().collect())
     }
 
     /// Returns every object of this kind in the manifest folder; an empty list if this is an API
@@ -85,6 +72,11 @@ impl Directory {
         }
         Ok(found)
     }
+}
+
+/// Returns a client of a command.
+pub(super) async fn client(access: &Access) -> Result<Client, SourceError> {
+    access.client(&Requests::default(), USER_AGENT).await
 }
 
 pub(super) async fn answered<T>(

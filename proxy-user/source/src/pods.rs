@@ -1,65 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Looks up once the names of the pods that have given addresses. If the agent may not list pods,
-//! EndpointSlices still name the pods that serve. Called by `portolan trace` and lists.
+//! Looks up once the names of the pods that have given addresses, in EndpointSlices: the agent's
+//! account may not read pods. Called by `portolan trace` and lists.
 
 use std::{
     collections::{HashMap, HashSet},
     net::IpAddr,
 };
 
-use k8s_openapi::api::{
-    core::v1::{Node, Pod},
-    discovery::v1::EndpointSlice,
-};
+use k8s_openapi::api::{core::v1::Node, discovery::v1::EndpointSlice};
 use kube::{Api, Client, api::ListParams};
 use serde::de::DeserializeOwned;
 
 use super::{
     SourceError,
-    api_server::{Access, Requests, USER_AGENT},
-    named::{Directory, answered, listed},
+    api_server::Access,
+    named::{Directory, answered, client, listed},
 };
 
-/// The most addresses that are looked up one by one; for more, all pods are listed.
-const FEW: usize = 8;
 /// The most objects in one answer.
 const PAGE: u32 = 500;
-const FORBIDDEN: u16 = 403;
 
 /// The pod of each address, as `namespace/name`; None for an address that several pods have.
 #[derive(Default)]
 struct Found(HashMap<IpAddr, Option<String>>);
 
 impl Found {
-    fn add(&mut self, address: IpAddr, name: &str) {
-        let known = self.0.entry(address).or_insert_with(|| Some(name.into()));
-        if known.as_deref() != Some(name) {
-            *known = None;
-        }
-    }
-    fn add_slices(&mut self, slices: &[EndpointSlice]) {
+    fn add(&mut self, slices: &[EndpointSlice]) {
         for endpoint in slices.iter().flat_map(listed) {
             if let (Some(address), Some(pod)) = (endpoint.address, endpoint.pod) {
-                self.add(address, &pod);
+                let known = self.0.entry(address).or_insert_with(|| Some(pod.clone()));
+                if *known != Some(pod) {
+                    *known = None;
+                }
             }
         }
     }
     /// KUBE: a slice lists a pod in the host network with its node's address.
-    fn leave_out_nodes(&mut self, nodes: &[Node]) {
+    fn leave_out(&mut self, nodes: &[Node]) {
         let addresses = nodes.iter().filter_map(|node| node.status.as_ref());
         let addresses = addresses.flat_map(|status| status.addresses.iter().flatten());
         for address in addresses.filter_map(|one| one.address.parse().ok()) {
             self.0.insert(address, None);
-        }
-    }
-    fn add_pods(&mut self, pods: &[Pod]) {
-        for pod in pods {
-            let Some(name) = name_of(pod) else { continue };
-            let status = pod.status.iter();
-            let ips = status.flat_map(|status| status.pod_ips.iter().flatten());
-            for ip in ips.filter_map(|one| one.ip.parse().ok()) {
-                self.add(ip, &name);
-            }
         }
     }
 }
@@ -72,92 +53,44 @@ impl Directory {
         wanted: &HashSet<IpAddr>,
     ) -> Result<HashMap<IpAddr, String>, SourceError> {
         let mut found = Found::default();
-        match self {
-            Self::Server(access) if !wanted.is_empty() => {
-                let client = access.client(&Requests::default(), USER_AGENT).await?;
-                if !add_all_pods(access, &client, wanted, &mut found).await? {
-                    let all = ListParams::default();
-                    let slices = pages(access, &client, all).await?;
-                    found.add_slices(&slices.unwrap_or_default());
-                    let nodes = pages(access, &client, ListParams::default()).await?;
-                    found.leave_out_nodes(&nodes.unwrap_or_default());
-                }
-            }
-            Self::Server(_) => {}
-            Self::Folder(_) => found.add_slices(&self.objects("EndpointSlice")?),
+        found.add(&self.slices().await?);
+        if let Self::Server(access) = self {
+            // Without the right to list them, they are not known.
+            let nodes: Result<Vec<Node>, _> = pages(access, &client(access).await?).await;
+            found.leave_out(&nodes.unwrap_or_default());
         }
-        let mut found = found.0;
-        found.retain(|address, _| wanted.contains(address));
-        let named = found.into_iter();
-        Ok(named
+        let own = found.0.into_iter();
+        let own = own.filter(|(address, _)| wanted.contains(address));
+        Ok(own
             .filter_map(|(address, name)| Some((address, name?)))
             .collect())
     }
-}
 
-/// Looks up the pods of these addresses and adds them to `found`; false if the agent may not list
-/// pods.
-async fn add_all_pods(
-    access: &Access,
-    client: &Client,
-    wanted: &HashSet<IpAddr>,
-    found: &mut Found,
-) -> Result<bool, SourceError> {
-    let asked: Vec<_> = if wanted.len() <= FEW {
-        let one = |address| ListParams::default().fields(&format!("status.podIP={address}"));
-        wanted.iter().map(one).collect()
-    } else {
-        vec![ListParams::default()]
-    };
-    for params in asked {
-        match pages(access, client, params).await? {
-            Some(pods) => found.add_pods(&pods),
-            None => return Ok(false),
+    /// Returns every slice.
+    pub(super) async fn slices(&self) -> Result<Vec<EndpointSlice>, SourceError> {
+        match self {
+            Self::Server(access) => pages(access, &client(access).await?).await,
+            Self::Folder(_) => self.objects("EndpointSlice"),
         }
     }
-    Ok(true)
 }
 
-/// Returns all objects that the parameters select; None if the agent may not list them.
-async fn pages<K>(
-    access: &Access,
-    client: &Client,
-    params: ListParams,
-) -> Result<Option<Vec<K>>, SourceError>
+/// Returns all objects of a kind.
+async fn pages<K>(access: &Access, client: &Client) -> Result<Vec<K>, SourceError>
 where
     K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
 {
     let api: Api<K> = Api::all(client.clone());
-    let mut params = params.limit(PAGE);
+    let mut params = ListParams::default().limit(PAGE);
     let mut found = Vec::new();
     loop {
-        let asked = async {
-            match api.list(&params).await {
-                Err(kube::Error::Api(status)) if status.code == FORBIDDEN => Ok(None),
-                answer => answer.map(Some),
-            }
-        };
-        let Some(page) = answered(access, asked).await? else {
-            return Ok(None);
-        };
+        let page = answered(access, api.list(&params)).await?;
         found.extend(page.items);
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),
-            None => return Ok(Some(found)),
+            None => return Ok(found),
         }
     }
-}
-
-/// Returns `namespace/name` of a pod; None if it has no addresses of its own or has ended.
-fn name_of(pod: &Pod) -> Option<String> {
-    let spec = pod.spec.as_ref();
-    let status = pod.status.as_ref();
-    let phase = status.and_then(|status| status.phase.as_deref());
-    let is_over = matches!(phase, Some("Succeeded" | "Failed"));
-    let shares = spec.is_some_and(|spec| spec.host_network == Some(true));
-    let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
-    let name = format!("{}/{}", namespace.as_ref()?, name.as_ref()?);
-    (!is_over && !shares).then_some(name)
 }
 
 #[cfg(test)]
@@ -168,39 +101,25 @@ mod tests {
     use crate::named::tests::SLICE;
 
     #[test]
-    fn a_nodes_address_in_a_slice_is_no_pods() {
+    fn addresses_of_nodes_and_of_several_pods_are_no_pods() {
         let node = json!({"metadata": {"name": "node-a"}, "status": {"addresses": [
             {"type": "Hostname", "address": "node-a"},
             {"type": "InternalIP", "address": "10.40.1.20"},
         ]}});
-        let mut found = Found::default();
-        let slices = control::documents::values("a.yaml", SLICE).remove(0);
-        found.add_slices(&[serde_json::from_value(slices).expect("a slice")]);
-        let address = IpAddr::from([10, 40, 1, 20]);
-        assert_eq!(found.0[&address].as_deref(), Some("shop/cart-a"));
-        found.leave_out_nodes(&[serde_json::from_value(node).expect("a node")]);
-        assert_eq!(found.0[&address], None);
-    }
-
-    #[test]
-    fn finished_and_host_network_pods_do_not_own_an_address() {
-        let pod = |name: &str, phase: &str, host: bool| -> Pod {
-            let pod = json!({
-                "metadata": {"namespace": "shop", "name": name},
-                "spec": {"containers": [], "hostNetwork": host},
-                "status": {"phase": phase, "podIPs": [{"ip": "10.40.1.9"}, {"ip": "fd00::9"}]},
-            });
-            serde_json::from_value(pod).expect("a pod")
+        let slice = |name: &str| -> [EndpointSlice; 1] {
+            let text = SLICE.replace("name: cart-a", &format!("name: {name}"));
+            let slice = control::documents::values("a.yaml", &text).remove(0);
+            [serde_json::from_value(slice).expect("a slice")]
         };
+        let address = IpAddr::from([10, 40, 1, 20]);
         let mut found = Found::default();
-        found.add_pods(&[
-            pod("over", "Succeeded", false),
-            pod("host", "Running", true),
-            pod("web", "Running", false),
-        ]);
-        let address: IpAddr = "fd00::9".parse().expect("an address");
-        assert_eq!(found.0[&address].as_deref(), Some("shop/web"));
-        found.add_pods(&[pod("other", "Running", false)]);
+        found.add(&slice("cart-a"));
+        assert_eq!(found.0[&address].as_deref(), Some("shop/cart-a"));
+        found.leave_out(&[serde_json::from_value(node).expect("a node")]);
+        assert_eq!(found.0[&address], None);
+        let mut found = Found::default();
+        found.add(&slice("cart-a"));
+        found.add(&slice("other"));
         assert_eq!(found.0[&address], None, "it is one of two");
     }
 }

@@ -14,8 +14,8 @@ use kube::{Api, Client, api::ListParams};
 
 use super::{
     SourceError,
-    api_server::{Access, Requests, USER_AGENT},
-    named::{Directory, answered, listed},
+    api_server::Access,
+    named::{Directory, answered, client},
 };
 
 /// What Kubernetes has of one service.
@@ -30,8 +30,8 @@ pub struct ServiceObjects {
     pub strays: Vec<EndpointSlice>,
     /// The pods that the Service's selector matches, as far as they are known.
     pub pods: Vec<Pod>,
-    /// True if `pods` has all that the selector matches. Who may not list pods, as the agent's
-    /// service account, may still get those that slices name.
+    /// True if `pods` has all that the selector matches; false for who may not list pods, as the
+    /// agent's service account.
     pub has_all_pods: bool,
 }
 
@@ -44,7 +44,7 @@ impl Directory {
     ) -> Result<ServiceObjects, SourceError> {
         match self {
             Self::Server(access) => {
-                let client = access.client(&Requests::default(), USER_AGENT).await?;
+                let client = client(access).await?;
                 ask(access, &client, namespace, name).await
             }
             Self::Folder(_) => {
@@ -85,17 +85,9 @@ async fn ask(
     if let Some(selector) = found.service.as_ref().and_then(selector) {
         let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
         let selected = ListParams::default().labels(&selector);
-        match answered(access, pods.list(&selected)).await {
-            Ok(list) => {
-                found.has_all_pods = true;
-                found.add_pods(list.items, namespace);
-            }
-            Err(_) => {
-                for name in found.unready() {
-                    let pod = answered(access, pods.get_opt(&name)).await.ok();
-                    found.add_pods(pod.flatten().into_iter().collect(), namespace);
-                }
-            }
+        if let Ok(list) = answered(access, pods.list(&selected)).await {
+            found.has_all_pods = true;
+            found.add_pods(list.items, namespace);
         }
     }
     Ok(found)
@@ -114,16 +106,6 @@ impl ServiceObjects {
             is_in(&pod.metadata, namespace) && selector.iter().all(|pair| labels.contains(&pair))
         };
         self.pods.extend(pods.into_iter().filter(matches));
-    }
-
-    /// Returns the names of the first pods that the slices list as not ready.
-    fn unready(&self) -> Vec<String> {
-        const FEW: usize = 8;
-        let endpoints = self.slices.iter().flat_map(listed);
-        let unready = endpoints.filter(|endpoint| !endpoint.ready);
-        let names =
-            unready.filter_map(|endpoint| Some(endpoint.pod?.split_once('/')?.1.to_owned()));
-        names.take(FEW).collect()
     }
 }
 

@@ -145,7 +145,7 @@ pub(crate) fn make_pods(server: &Server<'_>) {
 }
 
 /// The server has [`cart`] and what [`make_pods`] makes. `account` is the kubeconfig of the agent's
-/// service account, which may get pods, and not list them.
+/// service account, which may not read pods.
 pub(crate) fn pods_and_reasons_come_from_the_api_server(
     world: &World,
     server: &Server<'_>,
@@ -180,7 +180,7 @@ pub(crate) fn pods_and_reasons_come_from_the_api_server(
             none,
             "its selector app=none matches no pod of namespace shop",
         ),
-        (account, unready, probe),
+        (account, unready, "pod shop/unready: not ready"),
         (account, none, "its EndpointSlices list no endpoint"),
     ] {
         explain(world, CLIENT, to, &format!("--kubeconfig {account}")).finds(words);

@@ -17,8 +17,9 @@ use crate::{
 /// A unit test there checks that every command has some.
 const EXAMPLES: &str = include_str!("../../cli/src/examples.txt");
 /// Commands that no operator runs in the container, or that would not leave the node as it is.
-const ELSEWHERE: [&str; 6] = [
+const ELSEWHERE: [&str; 7] = [
     "run",
+    "controller",
     "init",
     "mount-bpffs",
     "wait",

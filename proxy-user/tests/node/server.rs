@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A real API server on the node. A test fails at the first step that the server refuses.
 
-use std::fmt::Display;
+use std::{fmt::Display, fs};
 
-use lab::node::api_server::{ApiServer, URL};
+use lab::node::{
+    api_server::{ApiServer, URL},
+    kubeconfig,
+};
 
 use crate::{
     objects::{NAMESPACE, Service},
@@ -31,10 +34,12 @@ impl Server<'_> {
         self.0.kubeconfig().display().to_string()
     }
 
-    /// Writes a kubeconfig of the account of `deploy`, which the server has; returns its path.
-    pub(crate) fn kubeconfig_of_deploy(&self, world: &World) -> String {
-        let token = self.kubectl("create token portolan --namespace kube-system");
-        world.kubeconfig(URL, token.trim())
+    /// Writes a kubeconfig of an account of `deploy`, which the server has; returns its path.
+    pub(crate) fn kubeconfig_of(&self, world: &World, account: &str) -> String {
+        let token = self.kubectl(&format!("create token {account} --namespace kube-system"));
+        let path = world.path(account);
+        fs::write(&path, kubeconfig::render(URL, token.trim())).expect("a kubeconfig");
+        path
     }
 
     /// Runs kubectl with words separated by blanks; returns its output.

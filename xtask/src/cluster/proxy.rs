@@ -88,7 +88,7 @@ fn start_kube_proxy(tools: &Tools, mode: &str) -> Result<()> {
     kubectl(tools, &format!("apply -f {MANIFESTS}"))?;
     // A patch may have excluded kube-proxy from all nodes, and `apply` would not undo that.
     kubectl(tools, &format!("replace -f {MANIFESTS}"))?;
-    restart(tools, "kube-proxy")
+    restart(tools, "daemonset/kube-proxy")
 }
 
 fn start_portolan(tools: &Tools) -> Result<()> {
@@ -100,22 +100,28 @@ fn start_portolan(tools: &Tools) -> Result<()> {
     kubectl(tools, "label nodes --all portolan.dev/proxy-")?;
     apply(tools, &CONFIG_MAP.replace("MODE", ""))?;
     kubectl(tools, &format!("apply -k {OVERLAY}"))?;
-    restart(tools, "portolan")
+    restart_portolan(tools)
 }
 
-/// Replaces a proxy's pods, one after the other: running ones keep the image and the settings with
-/// which they started. Waits until the new ones are ready.
-pub(super) fn restart(tools: &Tools, name: &str) -> Result<()> {
-    system(tools, &format!("rollout restart daemonset/{name}"))?;
-    let status = format!("rollout status daemonset/{name} --timeout=90s");
+/// Replaces portolan's pods, on the nodes and of the controller.
+pub(super) fn restart_portolan(tools: &Tools) -> Result<()> {
+    restart(tools, "daemonset/portolan")?;
+    restart(tools, "deployment/portolan-controller")
+}
+
+/// Replaces pods, one after the other: running ones keep the image and the settings with which they
+/// started. Waits until the new ones are ready.
+fn restart(tools: &Tools, name: &str) -> Result<()> {
+    system(tools, &format!("rollout restart {name}"))?;
+    let status = format!("rollout status {name} --timeout=90s");
     system(tools, &status).map(drop).or_else(|error| {
-        let logs = format!("logs daemonset/{name} --all-pods");
+        let logs = format!("logs {name} --all-pods");
         let logs = system(tools, &logs).unwrap_or_default();
         bail!("{error:#}\n{logs}")
     })
 }
 
 /// Runs kubectl in the namespace kube-system, where proxies are.
-fn system(tools: &Tools, words: &str) -> Result<String> {
+pub(super) fn system(tools: &Tools, words: &str) -> Result<String> {
     kubectl(tools, &format!("-n kube-system {words}"))
 }

@@ -142,8 +142,8 @@ pub(crate) fn gateway() -> Result<()> {
     kubectl(&tools, &format!("apply --server-side -f {KINDS}"))?;
     let established = "wait --for=condition=Established --timeout=30s crd --all";
     kubectl(&tools, established)?;
-    // An agent that has found no such kinds asks again after minutes.
-    proxy::restart(&tools, "portolan")?;
+    // Who has found no such kinds asks again after minutes.
+    proxy::restart_portolan(&tools)?;
     control::apply(&tools, CLASS)?;
     // The suite reads in the class's status which features there are.
     let accepted = "wait --for=condition=Accepted --timeout=60s gatewayclass/portolan";
@@ -167,6 +167,9 @@ pub(crate) fn gateway() -> Result<()> {
         verdict
     })
 }
+
+/// Before which address the controller that writes is killed: in the middle.
+const KILL: u32 = 5;
 
 /// Stands for a load balancer: gives an address to each Service that wants one, until the tests
 /// have ended.
@@ -194,6 +197,12 @@ fn give_round(tools: &Tools, next: &mut u32) -> Result<()> {
         let patch = format!("--subresource=status --type=merge --patch {patch}");
         let patch = format!("patch service {name} -n {namespace} {patch}");
         kubectl(tools, &patch)?;
+        if *next == KILL {
+            let holder = "get lease portolan-controller -o=jsonpath={.spec.holderIdentity}";
+            let holder = proxy::system(tools, holder)?;
+            let killed = proxy::system(tools, &format!("delete pod {holder} --force"))?;
+            println!("{killed}");
+        }
     }
     Ok(())
 }

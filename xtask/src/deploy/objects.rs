@@ -124,6 +124,7 @@ pub(super) fn same(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
         "cgroupRoot=/run/portolan-cluster/cgroup",
         "gatewayAPI=true",
         "gatewayServices=true",
+        "controller.enabled=true",
     ];
     for (folder, values) in [
         (folder(""), &cluster[..1]),
@@ -242,7 +243,7 @@ fn daemon_set(objects: &Objects) -> Result<&Value> {
 /// Tests that helm refuses values, by name: by a rule of the templates, and by the schema.
 pub(super) fn refused(helm: &Helm) -> Result<()> {
     const SERVER: &str = "apiServer=https://192.0.2.1:6443";
-    const CASES: [(&[&str], &str); 6] = [
+    const CASES: [(&[&str], &str); 7] = [
         (&[], "apiServer"),
         (&[SERVER], "settings.clusterCIDR"),
         (
@@ -252,6 +253,10 @@ pub(super) fn refused(helm: &Helm) -> Result<()> {
         (
             &[ADDRESS, "gatewayServices=true"],
             "gatewayServices needs gatewayAPI",
+        ),
+        (
+            &[ADDRESS, "gatewayServices=true", "gatewayAPI=true"],
+            "gatewayServices needs controller.enabled",
         ),
         (&[ADDRESS, "mode=walk"], "/mode"),
         (&[ADDRESS, "toleration=none"], "toleration"),
@@ -277,6 +282,7 @@ pub(super) fn versions() -> Result<()> {
         ("chart/Chart.yaml", "\nversion: VERSION\n"),
         ("chart/Chart.yaml", "\nappVersion: VERSION\n"),
         ("overlays/kubeadm/kustomization.yaml", " newTag: VERSION}\n"),
+        ("controller/kustomization.yaml", " newTag: VERSION}\n"),
         ("emergency/kustomization.yaml", " newTag: VERSION}\n"),
         ("kube-proxy/clean/kustomization.yaml", " newTag: VERSION}\n"),
     ] {

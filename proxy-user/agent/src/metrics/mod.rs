@@ -96,6 +96,11 @@ impl Metrics {
             "Time of the last byte from the API server in the watch on a kind of objects; without changes the server sends a bookmark each minute",
             requests.last_bytes.clone(),
         );
+        registry.register(
+            "portolan_watches_silent",
+            "Watches on a kind of objects in which nothing came for three minutes, and which were listed again",
+            requests.silences.clone(),
+        );
         registry.register_collector(Box::new(Process));
         registry.register_collector(Box::new(AtScrape {
             pin_dir,

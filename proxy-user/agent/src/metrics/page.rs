@@ -134,12 +134,12 @@ pub(super) fn busy() -> Metrics {
     let requests = Requests::default();
     requests.note("192.0.2.1:6443", "GET", Some(200), Some(Instant::now()));
     requests.received(Kind::Service);
+    requests.silent(Kind::Service);
     let metrics = Metrics::new("/nowhere".into(), Warnings::default(), &requests, true);
     let time = Timestamp::now();
     metrics.sync.queued(1, 1);
-    metrics
-        .sync
-        .done(Duration::ZERO, &[Trigger { time, v6: false }]);
+    let triggers = [Trigger { time, v6: false }];
+    metrics.sync.done(Duration::ZERO, &triggers);
     metrics.sync.set_services(1, 1, [1; 4]);
     metrics.sync.turned("changes", Duration::ZERO);
     for answers in [&metrics.health.healthz, &metrics.health.livez] {

@@ -13,7 +13,10 @@ use super::{
     resolve::{Share, protocol, resolve},
     state::Cluster,
 };
-use crate::model::{Gateway, GatewayClass, Role, Route, Service, ServicePort};
+use crate::{
+    model::{Gateway, GatewayClass, Role, Route, Service, ServicePort},
+    object::ObjectName,
+};
 
 /// What the planner needs of a Gateway.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -40,6 +43,8 @@ pub(super) struct Built {
     pub(super) faults: Box<[Option<Fault>]>,
     /// How many routes each listener has.
     pub(super) routes: Box<[usize]>,
+    /// The one of them that each listener serves.
+    pub(super) serving: Box<[Option<ObjectName>]>,
     pub(super) addresses: Addresses,
     /// Why it has no address, if it has none.
     pub(super) unaddressed: String,
@@ -113,6 +118,9 @@ pub(super) fn build<'a>(
             service,
             ports: backends.into(),
         }),
+        serving: (0..faults.len())
+            .map(|index| first.get(&index).map(|route| route.id.name.clone()))
+            .collect(),
         faults: faults.into(),
         routes: counts.into(),
         addresses,

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The Service of type LoadBalancer that is made for a Gateway without addresses, whose addresses
-//! the Gateway then has. A pure function.
+//! the Gateway then has, and whether something that was made is as it is wanted. Pure functions.
 
 use serde_json::{Value, json};
 
 use super::{addresses::Addressed, build::Built, names};
-use crate::model::{
-    Gateway, ServicePort,
-    gateway::{ANNOTATION_APPLIED, LABEL_GATEWAY},
-};
+use crate::model::{Gateway, ServicePort, gateway::LABEL_GATEWAY};
 
 /// KUBE: the label by which tools find what was made for a Gateway.
 const LABEL_NAME: &str = "gateway.networking.k8s.io/gateway-name";
@@ -17,8 +14,8 @@ const MAX_LABEL: usize = 63;
 
 /// What is to become of the Service that may be made for a Gateway.
 pub(super) enum Wanted {
-    /// It is to be like this, with this hash in its annotation.
-    Applied(Value, String),
+    /// It is to be like this.
+    Applied(Value),
     /// It stays as it is, if it exists: with it its address would go, and what keeps the Gateway
     /// from being served may be mended soon.
     Kept,
@@ -51,7 +48,7 @@ pub(super) fn wanted(gateway: &Gateway, built: &Built) -> Wanted {
     if name.name.len() <= MAX_LABEL {
         labels[LABEL_NAME] = json!(&*name.name);
     }
-    let mut service = json!({
+    Wanted::Applied(json!({
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {
@@ -62,10 +59,31 @@ pub(super) fn wanted(gateway: &Gateway, built: &Built) -> Wanted {
             "ownerReferences": owners(gateway),
         },
         "spec": {"type": "LoadBalancer", "ports": ports},
-    });
-    let hash = names::digest(&service.to_string())[..16].to_owned();
-    service["metadata"]["annotations"][ANNOTATION_APPLIED] = json!(hash);
-    Wanted::Applied(service, hash)
+    }))
+}
+
+/// Whether a Service or EndpointSlice is as it is wanted. Others may have added labels,
+/// annotations, and fields of the Service's specification.
+pub(super) fn is_right(found: &Value, wanted: &Value) -> bool {
+    let [about, asked] = [found, wanted].map(|object| &object["metadata"]);
+    let mut fields = ["addressType", "ports", "endpoints"].into_iter();
+    let mut parts = ["labels", "annotations"].into_iter();
+    fields.all(|field| found[field] == wanted[field])
+        && parts.all(|part| has(&about[part], &asked[part]))
+        && has(&found["spec"], &wanted["spec"])
+}
+
+/// Whether a value has all that is wanted, and perhaps more fields.
+fn has(found: &Value, wanted: &Value) -> bool {
+    match (found, wanted) {
+        (_, Value::Null) => true,
+        (_, Value::Object(wanted)) => wanted.iter().all(|(name, one)| has(&found[name], one)),
+        (Value::Array(found), Value::Array(wanted)) => {
+            let mut pairs = found.iter().zip(wanted);
+            found.len() == wanted.len() && pairs.all(|(found, wanted)| has(found, wanted))
+        }
+        _ => found == wanted,
+    }
 }
 
 /// Returns the name of a port of the Service, such as `tcp-80`.

@@ -23,11 +23,7 @@ pub use build::{PortBackends, Served};
 pub use resolve::Share;
 pub use state::{Gateways, News};
 
-use std::fmt::Debug;
-
 use serde_json::Value;
-
-use crate::model::ObjectKey;
 
 /// Something to write to the API server.
 #[derive(Clone, PartialEq, Debug)]
@@ -38,11 +34,4 @@ pub enum Write {
     Apply(Value),
     /// The Service or EndpointSlice is not wanted any more.
     Delete,
-}
-
-/// Takes what is to be written to the API server. One agent of the cluster writes it; every agent
-/// knows it, so that another can go on. It is called in the agent's loop and must not wait.
-pub trait Writer: Send + Sync + Debug {
-    /// Replaces what is to be written about an object; None: nothing.
-    fn set(&self, object: ObjectKey, write: Option<Write>);
 }

@@ -62,9 +62,9 @@ fn hashed(name: &str, of: &str) -> String {
     format!("{}-{hash}", name.get(..start).unwrap_or(name))
 }
 
-/// Returns a hash of a text in hexadecimal. It is the same in every version: objects in the cluster
+/// Returns a hash of a text in hexadecimal. It is the same in every version: names in the cluster
 /// have it.
-pub(super) fn digest(text: &str) -> String {
+fn digest(text: &str) -> String {
     let hash = Sha256::digest(text);
     hash.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -8,11 +8,13 @@ use std::{
     sync::Arc,
 };
 
+use serde_json::Value;
+
 use super::{
     Write,
     addresses::Balancer,
     index::Index,
-    made::{self, Wanted},
+    made::{self, Wanted, is_right},
     names, slices,
     state::{Gateways, News, Said, key},
 };
@@ -27,14 +29,14 @@ use crate::{
 pub(super) struct Owned {
     /// Whether anything is made.
     is_allowed: bool,
-    /// The slices that there are, each with its Service and the hash of what was applied to it.
-    slices: BTreeMap<ObjectName, (ObjectName, Arc<str>)>,
+    /// What was last to be applied to each Service: with something else, what it has too much goes.
+    asked: HashMap<ObjectName, Value>,
+    /// The slices that there are, each with its Service, as they are.
+    slices: BTreeMap<ObjectName, (ObjectName, Arc<Value>)>,
     /// The slices of each Service that was made.
     slices_of: Index<ObjectName, ObjectName>,
     /// The slices about which something is to be written, by their Service.
     unwritten: HashMap<ObjectName, BTreeSet<ObjectName>>,
-    /// Services that were made for Gateways of which we have seen the end.
-    orphaned: BTreeSet<ObjectName>,
     /// Services, made or not yet, whose slices are to be looked at again.
     marked: BTreeSet<ObjectName>,
 }
@@ -49,15 +51,6 @@ impl Owned {
 
     pub(super) fn is_marked(&self) -> bool {
         !self.marked.is_empty()
-    }
-
-    /// Notes whether the Gateway of a Service that was made exists, or has just ended.
-    pub(super) fn note_gateway(&mut self, service: &ObjectName, exists: bool) {
-        if exists {
-            self.orphaned.remove(service);
-        } else {
-            self.orphaned.insert(service.clone());
-        }
     }
 
     /// Returns what a Gateway has of its load balancer. `found` is the Service of that name.
@@ -87,7 +80,7 @@ impl Gateways {
         if let Some(made) = now {
             let service = name.beside(Arc::clone(&made.service));
             owned.slices_of.set(&service, name, true);
-            let slice = (service.clone(), Arc::clone(&made.applied));
+            let slice = (service.clone(), Arc::clone(&made.object));
             owned.slices.insert(name.clone(), slice);
             owned.mark(service);
         }
@@ -97,11 +90,9 @@ impl Gateways {
     fn wanted(&self, service: &ObjectName) -> Wanted {
         let maker = self.makers.get(service);
         let Some(gateway) = maker.and_then(|maker| self.gateways.get(maker)) else {
-            return match self.owned.orphaned.contains(service) {
-                true => Wanted::Gone,
-                // It may only not be known. KUBE: what is left of it has it as its owner.
-                false => Wanted::Kept,
-            };
+            // It may only not be known. KUBE: what was made for it has it as its owner, and goes
+            // with it.
+            return Wanted::Kept;
         };
         match self.built.get(&names::plan_name(&gateway.id.name)) {
             Some((_, built)) => made::wanted(gateway, built),
@@ -114,16 +105,24 @@ impl Gateways {
     }
 
     /// Says what is to become of a Service that was made for a Gateway, or is to be.
-    pub(super) fn about_service(&self, name: &ObjectName, services: &Services) -> Option<Said> {
+    pub(super) fn about_service(&mut self, name: &ObjectName, services: &Services) -> Option<Said> {
         if !self.owned.is_allowed {
             return None;
         }
         let found = services.service(name);
         let write = match (self.wanted(name), found.map(|found| &found.role)) {
-            (Wanted::Applied(_, hash), Some(Role::Made(made))) if *made.applied == *hash => None,
-            (Wanted::Applied(wanted, _), None | Some(Role::Made(_))) => Some(Write::Apply(wanted)),
+            (Wanted::Applied(wanted), Some(Role::Made(made)))
+                if self.owned.asked.get(name) == Some(&wanted)
+                    && is_right(&made.object, &wanted) =>
+            {
+                None
+            }
+            (Wanted::Applied(wanted), None | Some(Role::Made(_))) => {
+                self.owned.asked.insert(name.clone(), wanted.clone());
+                Some(Write::Apply(wanted))
+            }
             // A Service of users has this name.
-            (Wanted::Applied(..), Some(_)) => {
+            (Wanted::Applied(_), Some(_)) => {
                 let gateway = self.makers.get(name).map(ToString::to_string);
                 let reason = format!(
                     "Gateway {} wants a Service of this name for its addresses; rename this Service, or give the Gateway addresses",
@@ -133,10 +132,11 @@ impl Gateways {
                 let uid_hash = found.map_or(0, |found| found.uid_hash);
                 return Some((uid_hash, None, vec![Warning { object, reason }]));
             }
-            (Wanted::Gone, Some(Role::Made(made))) if !made.applied.is_empty() => {
-                Some(Write::Delete)
+            (Wanted::Gone, Some(Role::Made(_))) => Some(Write::Delete),
+            (Wanted::Kept | Wanted::Gone, _) => {
+                self.owned.asked.remove(name);
+                None
             }
-            (Wanted::Kept | Wanted::Gone, _) => None,
         };
         Some((found.map_or(0, |found| found.uid_hash), write, Vec::new()))
     }
@@ -160,9 +160,6 @@ impl Gateways {
             }
             if unwritten.is_empty() {
                 self.owned.unwritten.remove(&service);
-                if services.service(&service).is_none() {
-                    self.owned.orphaned.remove(&service);
-                }
             } else {
                 self.owned.unwritten.insert(service, unwritten);
             }
@@ -198,12 +195,11 @@ impl Gateways {
                 let obsolete = there().filter(|name| !wanted.contains_key(&*name.name));
                 writes.extend(obsolete.map(|name| (name.clone(), Some(Write::Delete))));
                 for (name, slice) in wanted {
-                    let hash = slice.hash(&gateway.uid);
                     let name = service.beside(name);
-                    let known = owned.slices.get(&name);
-                    let is_right = known.is_some_and(|(_, known)| **known == *hash);
-                    let write = (!is_right).then(|| slice.object(&name, service, gateway, &hash));
-                    writes.insert(name, write.map(Write::Apply));
+                    let object = slice.object(&name, service, gateway);
+                    let found = owned.slices.get(&name);
+                    let is_wrong = found.is_none_or(|(_, found)| !is_right(found, &object));
+                    writes.insert(name, is_wrong.then_some(Write::Apply(object)));
                 }
             }
             _ => writes.extend(there().map(|name| (name.clone(), Some(Write::Delete)))),

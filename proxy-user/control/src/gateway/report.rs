@@ -223,7 +223,20 @@ pub(super) fn of_route<'a>(
         let labels = lookup.labels(&name.namespace);
         let mut conditions = Conditions::of(route.id.generation);
         match attach(route, parent, gateway, &built.faults, labels) {
-            Ok(_) => conditions.add("Accepted", true, "Accepted", ""),
+            // KUBE: a listener accepts all of its routes, and serves the oldest.
+            Ok(used) => {
+                let lost = used.into_iter().filter_map(|index| {
+                    let serves = built.serving.get(index)?.as_ref()?;
+                    let listener = &gateway.listeners.get(index)?.name;
+                    (serves != name).then(|| format!(
+                        "listener {listener} serves the older {} {serves} in its place; name another listener, or delete one of the two",
+                        route.kind
+                    ))
+                });
+                let lost: Vec<_> = lost.collect();
+                lost.iter().for_each(|message| warn(message));
+                conditions.add("Accepted", true, "Accepted", &lost.join(". "));
+            }
             Err((reason, message)) => {
                 warn(&message);
                 conditions.add("Accepted", false, reason, &message);

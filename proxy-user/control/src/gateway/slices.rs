@@ -10,13 +10,11 @@ use serde_json::{Value, json};
 use super::{
     build::Served,
     made::{owners, port_name},
-    names,
 };
 use crate::{
     model::{
-        Conditions, EndpointSlice, Endpoints, Gateway, ServicePort, Site,
-        endpoint::LABEL_SERVICE,
-        gateway::{ANNOTATION_APPLIED, LABEL_GATEWAY},
+        Conditions, EndpointSlice, Endpoints, Gateway, ServicePort, Site, endpoint::LABEL_SERVICE,
+        gateway::LABEL_GATEWAY,
     },
     object::ObjectName,
 };
@@ -146,18 +144,12 @@ impl Slice<'_> {
         self.endpoints.truncate(MAX);
     }
 
-    /// Returns the hash for the annotation. `uid`: the Gateway's.
-    pub(super) fn hash(&self, uid: &str) -> String {
-        names::digest(&format!("{self:?} {uid}"))[..16].to_owned()
-    }
-
     /// Returns the EndpointSlice with this name.
     pub(super) fn object(
         &self,
         name: &ObjectName,
         service: &ObjectName,
         gateway: &Gateway,
-        hash: &str,
     ) -> Value {
         let mut object = json!({
             "apiVersion": "discovery.k8s.io/v1",
@@ -171,11 +163,10 @@ impl Slice<'_> {
             "ports": [{"name": self.port_name, "protocol": self.protocol, "port": self.target}],
             "endpoints": self.endpoints.iter().map(Member::object).collect::<Vec<_>>(),
         });
-        let metadata = &mut object["metadata"];
-        metadata["labels"][LABEL_SERVICE] = json!(&*service.name);
-        metadata["labels"][LABEL_GATEWAY] = json!(&*service.name);
-        metadata["labels"][LABEL_MANAGED_BY] = json!(MANAGED_BY);
-        metadata["annotations"][ANNOTATION_APPLIED] = json!(hash);
+        let labels = &mut object["metadata"]["labels"];
+        labels[LABEL_SERVICE] = json!(&*service.name);
+        labels[LABEL_GATEWAY] = json!(&*service.name);
+        labels[LABEL_MANAGED_BY] = json!(MANAGED_BY);
         object
     }
 }

@@ -18,8 +18,7 @@ use super::{
 };
 use crate::{
     model::{
-        Gateway, GatewayClass, Kind, Namespace, Object, ObjectKey, ReferenceGrant, Role, Route,
-        Service,
+        Gateway, GatewayClass, Kind, Namespace, Object, ObjectKey, ReferenceGrant, Route, Service,
         gateway::{Identity, Labels, status::digest},
     },
     object::{ObjectName, Warning},
@@ -49,8 +48,6 @@ pub struct Gateways {
     routes_of: Index<ObjectName, ObjectKey>,
     /// The routes that refer to a Service.
     users: Index<ObjectName, ObjectKey>,
-    /// Services that were made for Gateways, whether these exist or not.
-    made: BTreeSet<ObjectName>,
     /// What is made for Gateways at the API server.
     pub(super) owned: Owned,
     /// The Gateway for which a Service of this name would be made.
@@ -160,12 +157,8 @@ impl Gateways {
     }
 
     fn set_gateway(&mut self, name: &ObjectName, gateway: Option<Arc<Gateway>>) {
-        let made = names::made_for(name);
-        if gateway.is_some() || self.made.contains(&made) {
-            self.owned.note_gateway(&made, gateway.is_some());
-        }
         let maker = gateway.is_some().then(|| name.clone());
-        put(&mut self.makers, made, maker);
+        put(&mut self.makers, names::made_for(name), maker);
         let before = put(&mut self.gateways, name.clone(), gateway.clone());
         if is_unchanged(before.as_ref(), gateway.as_ref(), |gateway| &mut gateway.id) {
             self.unreported.insert(key(Kind::Gateway, name));
@@ -234,16 +227,9 @@ impl Gateways {
     }
 
     /// Takes in that a Service has changed, is new or gone.
-    pub fn note_service(&mut self, name: &ObjectName, now: Option<&Service>) {
-        let is_made = now.is_some_and(|service| matches!(service.role, Role::Made(_)));
-        let was_made = if is_made {
-            !self.made.insert(name.clone())
-        } else {
-            self.made.remove(name)
-        };
-        let maker = self.makers.get(name);
-        if is_made || was_made || maker.is_some() {
-            self.stale.extend(maker.cloned());
+    pub fn note_service(&mut self, name: &ObjectName) {
+        if let Some(maker) = self.makers.get(name) {
+            self.stale.insert(maker.clone());
             self.unreported.insert(key(Kind::Service, name));
             self.owned.mark(name.clone());
         }
@@ -303,14 +289,18 @@ impl Gateways {
             self.owned.mark(made.clone());
             self.unreported.insert(key(Kind::Service, &made));
             let previous = match built {
-                Some(built) => self.built.insert(plan.clone(), (name, built)),
+                Some(built) => self.built.insert(plan.clone(), (name.clone(), built)),
                 None => {
                     self.refusals.remove(&plan);
                     self.built.remove(&plan)
                 }
             };
-            let served = self.built.get(&plan).map(|(_, built)| &built.served);
-            if previous.as_ref().map(|(_, built)| &built.served) != served {
+            let versions = [previous.as_ref(), self.built.get(&plan)];
+            let [before, now] = versions.map(|version| version.map(|(_, built)| built));
+            if before.map(|built| &built.serving) != now.map(|built| &built.serving) {
+                self.unreported.extend(self.routes_of.of(&name).cloned());
+            }
+            if before.map(|built| &built.served) != now.map(|built| &built.served) {
                 plans.push(plan);
             }
         }

@@ -7,12 +7,11 @@ use std::{net::IpAddr, sync::Arc};
 
 use k8s_openapi::{api::discovery::v1 as discovery, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use proxy_common::{Addr, Port, Protocol, V4, V6};
+use serde_json::{Value, json};
 
 use super::{
-    Complaints, Converted, Converter, Kind, LABEL_HEADLESS, annotation,
-    family::Family,
-    gateway::{ANNOTATION_APPLIED, is_made},
-    label, parse,
+    Complaints, Converted, Converter, Kind, LABEL_HEADLESS, annotation, family::Family,
+    gateway::is_made, label, parse,
 };
 use crate::object::{ObjectName, Warning, uid_hash};
 
@@ -47,8 +46,8 @@ pub struct EndpointSlice {
 pub struct MadeSlice {
     /// The name of the Service that was made for the Gateway.
     pub service: Arc<str>,
-    /// The hash of what was applied to the slice; empty without one.
-    pub applied: Arc<str>,
+    /// The slice as it is, if `Converter::keeps_made`.
+    pub object: Arc<Value>,
 }
 
 /// One port of a slice; the planner matches it with a service port by name and protocol.
@@ -164,10 +163,10 @@ impl Converter {
         };
         // Where no Gateways are served, their Services are served by these slices as any.
         if self.gateways && is_made(&object.metadata) {
-            let applied = annotation(&object.metadata, ANNOTATION_APPLIED);
+            let object = self.keeps_made.then(|| json!(object));
             slice.made = Some(Box::new(MadeSlice {
                 service: self.text(service),
-                applied: self.text(applied.unwrap_or_default()),
+                object: object.unwrap_or_default().into(),
             }));
             return Ok((slice, complaints.into_warnings()));
         }

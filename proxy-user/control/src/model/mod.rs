@@ -206,6 +206,9 @@ pub struct Converter {
     /// Whether the Gateway API's objects are read: then Services that were made for a Gateway are
     /// served as a part of it.
     pub gateways: bool,
+    /// Whether what was made for Gateways is kept as it is: the controller compares it with what is
+    /// wanted.
+    pub keeps_made: bool,
     /// Only Services with this value of [`LABEL_PROXY_NAME`] are served; None for those without the
     /// label.
     pub proxy_name: Option<String>,

@@ -10,7 +10,6 @@ pub mod turns;
 
 use std::{
     collections::{BTreeSet, HashSet},
-    sync::Arc,
     time::Instant,
 };
 
@@ -18,7 +17,8 @@ use self::{own::OwnClusterIps, retry::RetryClock, turns::Turns};
 use crate::{
     apply::{Affected, ApplyResult, Failure},
     change::{Batch, Change},
-    gateway::Writer,
+    gateway::Write,
+    model::ObjectKey,
     object::ObjectName,
     plan::{HealthUpdate, ServicePlan},
     planner::{
@@ -52,6 +52,9 @@ pub struct Synced {
     pub health: Vec<HealthUpdate>,
     /// True if [`Syncer::failures`] differs from those after the previous sync.
     pub failures_changed: bool,
+    /// Objects of the Gateway API, and what is made for them, each with what is to be written about
+    /// it from now on; None: nothing. Agents write nothing.
+    pub writes: Vec<(ObjectKey, Option<Write>)>,
 }
 
 /// Turns the cluster state into applied plans.
@@ -80,8 +83,6 @@ pub struct Syncer {
     /// Whether every object is known. Until then, maps may have services that are still to come.
     pub complete: bool,
     pruned: bool,
-    /// Takes the status of the Gateway API's objects; None without an API server.
-    pub writer: Option<Arc<dyn Writer>>,
 }
 
 impl Syncer {
@@ -212,21 +213,19 @@ impl Syncer {
         }
         self.retry.end(Instant::now(), !self.failed.is_empty());
         if self.complete && !self.is_waiting() {
-            self.report();
+            self.report(&mut synced);
         }
         synced
     }
 
     /// Says what has become of the Gateway API's objects. What is not there may still come until
     /// every object is known.
-    fn report(&mut self) {
+    fn report(&mut self, synced: &mut Synced) {
         for news in self.state.report() {
             let topic = Topic::Gateway(news.object.clone());
             self.warnings
                 .replace_of(topic, news.uid_hash, news.warnings);
-            if let Some(writer) = &self.writer {
-                writer.set(news.object, news.write);
-            }
+            synced.writes.push((news.object, news.write));
         }
     }
 

@@ -54,6 +54,10 @@ impl Generation {
     }
 }
 
+/// The name of the file with the addresses of API servers, in the pin directory. It is a link as
+/// [`GROWN`] is.
+pub const SERVERS: &str = "api-servers";
+
 /// The name of the file that marks a generation whose maps have grown beyond the configured sizes.
 /// It is a dangling symbolic link, because a BPF file system can hold those.
 pub(crate) const GROWN: &str = "grown";

@@ -5,6 +5,7 @@
 use std::{
     fmt,
     path::{Path, PathBuf},
+    slice,
     time::Duration,
 };
 
@@ -24,7 +25,10 @@ use kube::{
 use serde_json::json;
 use tower::{BoxError, ServiceBuilder};
 
-use super::requests::{Counting, Requests};
+use super::{
+    requests::{Counting, Requests},
+    servers::{Connector, Servers},
+};
 use crate::SourceError;
 
 /// How the server's log names a command; an agent adds its node.
@@ -38,23 +42,21 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// A connection without HTTP/2 that is silent for this long is dead: the server sends bookmarks
 /// more often.
 const SILENCE: Duration = Duration::from_secs(150);
-/// KUBE: client-go asks a silent connection for a sign of life after 30 s, and gives it up 15 s
-/// later (`HTTP2_READ_IDLE_TIMEOUT_SECONDS`, `HTTP2_PING_TIMEOUT_SECONDS`). The kernel's probes
-/// find a dead connection without HTTP/2 as fast, if no proxy stands between.
-const PING: Duration = Duration::from_secs(30);
+/// A silent connection is asked for a sign of life after this time, and given up `ANSWER` later, so
+/// that changes go on by another server within 45 s. KUBE: client-go does so after 30 s and 15 s.
+/// The kernel's probes find a dead connection without HTTP/2 as fast, if no proxy stands between.
+const PING: Duration = Duration::from_secs(20);
 const ANSWER: Duration = Duration::from_secs(15);
 const PROBE: Duration = Duration::from_secs(10);
 
 /// How to reach the API server.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Access {
-    Kubeconfig {
-        file: PathBuf,
-        /// Replaces the server's address in the file.
-        master: Option<String>,
-    },
-    /// The credentials are those of the pod's service account.
-    ServiceAccount { master: String },
+#[derive(Clone, Debug)]
+pub struct Access {
+    /// The file with credentials and an address; None: those of the pod's service account.
+    kubeconfig: Option<PathBuf>,
+    /// Addresses that replace the one in the file.
+    masters: Vec<String>,
+    servers: Servers,
 }
 
 impl Access {
@@ -63,12 +65,21 @@ impl Access {
     ///
     /// The cluster IP in a pod's environment cannot be used here. On a starting node it works only
     /// after the agent has read the services from this server.
-    pub fn new(kubeconfig: Option<PathBuf>, master: Option<String>) -> Result<Self, SourceError> {
-        match (kubeconfig, master) {
-            (Some(file), master) => Ok(Self::Kubeconfig { file, master }),
-            (None, Some(master)) => Ok(Self::ServiceAccount { master }),
-            (None, None) => Err(SourceError::NoAddress),
+    pub fn new(kubeconfig: Option<PathBuf>, mut masters: Vec<String>) -> Result<Self, SourceError> {
+        masters.retain(|master| !master.is_empty());
+        if kubeconfig.is_none() && masters.is_empty() {
+            return Err(SourceError::NoAddress);
         }
+        Ok(Self {
+            kubeconfig,
+            masters,
+            servers: Servers::default(),
+        })
+    }
+
+    /// Returns the servers to which connections go.
+    pub(super) fn servers(&self) -> &Servers {
+        &self.servers
     }
 
     pub(crate) fn unusable(&self, reason: String) -> SourceError {
@@ -86,23 +97,28 @@ impl Access {
         agent: &str,
     ) -> Result<Client, SourceError> {
         let invalid = |reason| self.unusable(reason);
-        let mut config = match self {
-            Self::Kubeconfig { file, master } => {
+        let masters = self.masters.iter().map(|master| address(master));
+        let masters: Vec<_> = masters.collect::<Result<_, _>>().map_err(invalid)?;
+        let mut config = match (&self.kubeconfig, masters.first()) {
+            (Some(file), _) => {
                 let content =
                     Kubeconfig::read_from(file).map_err(|error| invalid(chain(&error)))?;
-                let mut config = configuration(content).await.map_err(invalid)?;
-                if let Some(master) = master {
-                    config.cluster_url = address(master).map_err(invalid)?;
-                }
-                config
+                configuration(content).await.map_err(invalid)?
             }
-            Self::ServiceAccount { master } => {
-                let uri = address(master).map_err(invalid)?;
-                service_account(SERVICE_ACCOUNT.as_ref(), &uri)
-                    .await
-                    .map_err(invalid)?
-            }
+            (None, Some(first)) => service_account(SERVICE_ACCOUNT.as_ref(), first)
+                .await
+                .map_err(invalid)?,
+            (None, None) => return Err(SourceError::NoAddress),
         };
+        if let Some(first) = masters.first() {
+            config.cluster_url = first.clone();
+        }
+        let given = if masters.is_empty() {
+            slice::from_ref(&config.cluster_url)
+        } else {
+            &masters[..]
+        };
+        self.servers.give(given);
         let agent = HeaderValue::from_str(agent);
         let agent = agent.unwrap_or(HeaderValue::from_static(USER_AGENT));
         config.headers.push((header::USER_AGENT, agent));
@@ -113,13 +129,14 @@ impl Access {
         config.default_retry = false;
         let host = config.cluster_url.authority().map(ToString::to_string);
         let counting = requests.to(&host.unwrap_or_default());
-        connect(config, &counting).map_err(|error| invalid(chain(&error)))
+        connect(config, &counting, &self.servers).map_err(|error| invalid(chain(&error)))
     }
 }
 
-/// Returns a client that notices a dead connection: by pings of HTTP/2, which all watches share, or
-/// by TCP's keepalive. The client of kube's own builder knows neither.
-fn connect(config: Config, counting: &Counting) -> kube::Result<Client> {
+/// Returns a client that notices a dead connection, and then connects to another server: by pings
+/// of HTTP/2, which all watches share, or by TCP's keepalive. The client of kube's own builder knows
+/// neither.
+fn connect(config: Config, counting: &Counting, servers: &Servers) -> kube::Result<Client> {
     if config.proxy_url.is_some() || config.auth_info.exec.is_some() {
         // The builder knows the handshakes of proxies, and when certificates of a program expire.
         return Ok(ClientBuilder::try_from(config)?
@@ -145,8 +162,14 @@ fn connect(config: Config, counting: &Counting) -> kube::Result<Client> {
     connector.set_connect_timeout(config.connect_timeout);
     connector.set_read_timeout(config.read_timeout);
     connector.set_reset_reader_on_write(config.reset_reader_on_write);
+    let connector = Connector {
+        servers: servers.clone(),
+        inner: connector,
+    };
     let client = legacy::Client::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
+        // A connection that stands is used for the next request, whenever that comes.
+        .pool_idle_timeout(None::<Duration>)
         .http2_keep_alive_interval(PING)
         .http2_keep_alive_timeout(ANSWER)
         .http2_keep_alive_while_idle(true)
@@ -164,15 +187,11 @@ fn connect(config: Config, counting: &Counting) -> kube::Result<Client> {
 
 impl fmt::Display for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Kubeconfig {
-                file,
-                master: Some(master),
-            } => write!(f, "{master} (kubeconfig {})", file.display()),
-            Self::Kubeconfig { file, master: None } => {
-                write!(f, "of kubeconfig {}", file.display())
-            }
-            Self::ServiceAccount { master } => f.write_str(master),
+        let masters = self.masters.join(",");
+        match &self.kubeconfig {
+            Some(file) if masters.is_empty() => write!(f, "of kubeconfig {}", file.display()),
+            Some(file) => write!(f, "{masters} (kubeconfig {})", file.display()),
+            None => f.write_str(&masters),
         }
     }
 }
@@ -241,11 +260,12 @@ mod tests {
 
     #[test]
     fn without_kubeconfig_and_master_access_is_refused() {
-        let fault = Access::new(None, None).expect_err("no address");
+        // KUBE: an empty flag is none.
+        let fault = Access::new(None, vec![String::new()]).expect_err("no address");
         assert!(fault.to_string().contains("--master"), "{fault}");
-        let master = "192.0.2.1:6443".to_owned();
-        let access = Access::new(None, Some(master.clone())).expect("an address");
-        assert_eq!(access, Access::ServiceAccount { master });
+        let masters = ["192.0.2.1:6443", "192.0.2.2:6443"].map(str::to_owned);
+        let access = Access::new(None, masters.to_vec()).expect("addresses");
+        assert_eq!(access.to_string(), "192.0.2.1:6443,192.0.2.2:6443");
     }
 
     #[test]

@@ -41,8 +41,9 @@ const SETTLED: Duration = Duration::from_secs(6);
 /// KUBE: how long client-go's watches last, in seconds: drawn, so that the watches of a fleet do
 /// not end together.
 const WATCH: RangeInclusive<u64> = 300..=600;
-/// A watch without an event for this long, in seconds, is asked for again: the connection may
-/// answer while what stands behind it has stopped. KUBE: a bookmark comes each minute.
+/// After this long without an event, in seconds, a kind is listed again: the connection may answer
+/// while what stands behind it has stopped, or has forgotten the version. KUBE: a bookmark comes
+/// each minute.
 const SILENCE: RangeInclusive<u64> = 180..=240;
 /// KUBE: a watch that ends sooner than this is asked for again after a pause.
 const SHORT: Duration = Duration::from_secs(1);
@@ -56,10 +57,9 @@ const CALM: Duration = Duration::from_secs(120);
 
 /// The pause before asking again for a kind of object that the server does not know: the server may
 /// have been upgraded by then.
-pub(super) const UPGRADE: Duration = Duration::from_secs(300);
+const UPGRADE: Duration = Duration::from_secs(300);
 
 const NOT_FOUND: u16 = 404;
-const GONE: u16 = 410;
 
 /// A change of the objects of one kind.
 pub(super) enum Event {
@@ -168,7 +168,7 @@ impl<K: Followed> Follower<K> {
                 Err(failure) => failure,
             };
             match failure.code() {
-                Some(GONE) => {
+                _ if failure.is_stale() => {
                     self.version = None;
                     relists.pause().await;
                 }
@@ -257,14 +257,11 @@ impl<K: Followed> Follower<K> {
         }
     }
 
-    /// Returns the next event of a watch; None at its end, and when it has been silent for long.
-    /// While a list arrives, the kind is not settled: a list that always breaks off would be asked
-    /// for again and again without growing pauses.
+    /// Returns the next event of a watch; None at its end. While a list arrives, the kind is not
+    /// settled: a list that always breaks off would be asked for again and again without growing
+    /// pauses.
     async fn next(&mut self, watch: &mut Watch<K>) -> Result<Option<Watched<K>>, Failure> {
-        if self.version.is_none() {
-            return watch.next().await;
-        }
-        if self.failing.is_some() {
+        if self.version.is_some() && self.failing.is_some() {
             match timeout(SETTLED, watch.next()).await {
                 Err(_) => self.settle().await,
                 Ok(next) => {
@@ -277,7 +274,8 @@ impl<K: Followed> Follower<K> {
             }
         }
         let silence = Duration::from_secs(fastrand::u64(SILENCE));
-        timeout(silence, watch.next()).await.unwrap_or(Ok(None))
+        let next = timeout(silence, watch.next()).await;
+        next.unwrap_or_else(|_| Err(watch.silent()))
     }
 
     /// Notes that the kind can be followed.

@@ -1,30 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Follows the API server: one watch per kind of object (`follow`), all merged into batches
 //! (`merge`). Objects are converted at once, and only their names are kept here. Started by
-//! `agent`.
+//! `agent`. `controller` follows it, too, and writes.
 
 mod client;
+mod controller;
 mod events;
 mod follow;
-mod gateways;
 mod merge;
 mod protobuf;
 mod requests;
+mod servers;
 #[cfg(test)]
 mod tests;
 mod watch;
 mod wire;
 
-use std::{sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc};
 
 use control::{
-    change::Batch,
-    gateway::Writer,
-    model::{Converter, Kind, LABEL_HEADLESS, LABEL_PROXY_NAME, ObjectKey, gateway::GROUP},
+    change::{Batch, Change},
+    model::{
+        Converter, Kind, LABEL_HEADLESS, LABEL_PROXY_NAME, Object, ObjectKey,
+        gateway::GROUP,
+        original::{Gateway, GatewayClass, ReferenceGrant, TCPRoute, UDPRoute},
+    },
     warnings::Warnings,
 };
 use k8s_openapi::api::{
-    core::v1::{Node, Service},
+    core::v1::{Namespace, Node, Service},
     discovery::v1::EndpointSlice,
     networking::v1::ServiceCIDR,
 };
@@ -35,17 +39,17 @@ use kube::{
 use tokio::{
     sync::mpsc::{self, error::TryRecvError},
     task::JoinSet,
-    time::timeout,
 };
 
 use super::{ObjectSource, SourceError};
 
 pub use client::Access;
 pub(crate) use client::USER_AGENT;
+pub use controller::Controller;
 use follow::{Message, follow};
-use gateways::{Board, Publisher};
 use merge::Merger;
 pub use requests::Requests;
+use servers::Servers;
 use watch::Selector;
 
 /// The most changes per batch while a list arrives. So there are few batches, but a queue never
@@ -53,8 +57,6 @@ use watch::Selector;
 const BATCH: usize = 1024;
 /// The most messages of the watches that may wait for the merger.
 const QUEUE: usize = 64;
-/// The longest time to give up the lease when the agent stops.
-const RELEASE: Duration = Duration::from_secs(1);
 
 /// The source that follows an API server.
 #[derive(Debug)]
@@ -63,48 +65,46 @@ pub struct ApiServer {
     converter: Converter,
     /// Whether to follow the ServiceCIDR objects as well.
     pub service_cidrs: bool,
-    /// What is to be written about objects of the Gateway API; None if this agent never writes it.
-    board: Option<Arc<Board>>,
-    reports: Option<events::Reports>,
+    reports: Option<Arc<events::Queue>>,
     requests: Requests,
 }
 
 impl ApiServer {
     /// Returns a source that follows all services and EndpointSlices, but only the node of
-    /// `converter`, and the objects of the Gateway API if that reads them and the server has such
-    /// kinds.
+    /// `converter`, if it has one, and the objects of the Gateway API if that reads them and the
+    /// server has such kinds.
     pub fn new(access: Access, converter: Converter) -> Self {
         Self {
             access,
             converter,
             service_cidrs: false,
-            board: None,
             reports: None,
             requests: Requests::default(),
         }
     }
     /// Also returns an empty set of warnings. The source makes Kubernetes events of what is
-    /// reported through it: about the node, and if `of_objects`, about Services and EndpointSlices.
+    /// reported through it about the node.
     #[must_use]
-    pub fn with_events(self, of_objects: bool) -> (Self, Warnings) {
-        let (warnings, reports) = events::reported(of_objects);
+    pub fn with_events(self) -> (Self, Warnings) {
+        let (warnings, reports) = events::reported(false);
         let source = Self {
             reports: Some(reports),
             ..self
         };
         (source, warnings)
     }
-    /// Lets this agent write the status of the Gateway API's objects, if it is elected.
-    #[must_use]
-    pub fn with_writing(self) -> Self {
-        let board = self.converter.gateways.then(Arc::default);
-        Self { board, ..self }
+    /// Keeps the addresses of the API servers in a file of a BPF file system, and begins with those
+    /// that are there.
+    pub fn keep_servers(&self, file: PathBuf) {
+        self.access.servers().keep_in(file);
     }
-}
 
-impl ApiServer {
     async fn client(&self) -> Result<Client, SourceError> {
-        let agent = format!("{USER_AGENT} (node {})", self.converter.node_name);
+        let name = match &*self.converter.node_name {
+            "" => "controller".to_owned(),
+            node => format!("node {node}"),
+        };
+        let agent = format!("{USER_AGENT} ({name})");
         self.access.client(&self.requests, &agent).await
     }
 }
@@ -112,11 +112,6 @@ impl ApiServer {
 impl ObjectSource for ApiServer {
     fn requests(&self) -> Requests {
         self.requests.clone()
-    }
-
-    fn writer(&self) -> Option<Arc<dyn Writer>> {
-        let board = self.board.clone()?;
-        Some(board)
     }
 
     async fn check(&self) -> Result<(), SourceError> {
@@ -150,40 +145,35 @@ impl ObjectSource for ApiServer {
         let requests = &self.requests;
         watches.spawn(follow::<Service>(&client, &services, requests, &sender));
         watches.spawn(follow::<EndpointSlice>(&client, &slices, requests, &sender));
-        watches.spawn(follow::<Node>(&client, &own_node, requests, &sender));
-        if let Some(reports) = self.reports {
-            watches.spawn(events::publish(client.clone(), node_name.clone(), reports));
-        }
-        let mut publisher = self
-            .board
-            .as_ref()
-            .map(|board| Publisher::new(&client, &gateways::own_namespace(), &node_name, board));
         let mut merger = Merger::new(self.converter, self.access.to_string());
+        if node_name.is_empty() {
+            merger.leave_out(Kind::Node);
+        } else {
+            watches.spawn(follow::<Node>(&client, &own_node, requests, &sender));
+        }
+        if let Some(reports) = self.reports {
+            watches.spawn(events::publish(client.clone(), node_name, reports));
+        }
+        let all = Selector::default();
         if self.service_cidrs {
-            let all = Selector::default();
             watches.spawn(follow::<ServiceCIDR>(&client, &all, requests, &sender));
         } else {
             merger.leave_out(Kind::ServiceCidr);
         }
         if has_gateways {
-            let requests = requests.clone();
-            watches.spawn(gateways::follow_all(client.clone(), requests, sender));
+            watches.spawn(follow::<Namespace>(&client, &all, requests, &sender));
+            watches.spawn(follow::<GatewayClass>(&client, &all, requests, &sender));
+            watches.spawn(follow::<Gateway>(&client, &all, requests, &sender));
+            watches.spawn(follow::<TCPRoute>(&client, &all, requests, &sender));
+            watches.spawn(follow::<UDPRoute>(&client, &all, requests, &sender));
+            watches.spawn(follow::<ReferenceGrant>(&client, &all, requests, &sender));
         } else {
-            drop(sender);
             Kind::OF_GATEWAYS
                 .iter()
                 .for_each(|kind| merger.leave_out(*kind));
         }
-        let merging = merge(merger, messages, batches);
-        let Some(publisher) = &mut publisher else {
-            return merging.await;
-        };
-        let ended = tokio::select! {
-            ended = merging => ended,
-            () = publisher.run() => Err(SourceError::WatchEnded),
-        };
-        _ = timeout(RELEASE, publisher.release()).await;
-        ended
+        drop(sender);
+        merge(merger, messages, batches, self.access.servers()).await
     }
 }
 
@@ -192,6 +182,7 @@ async fn merge(
     mut merger: Merger,
     mut messages: mpsc::Receiver<Message>,
     batches: mpsc::Sender<Batch>,
+    servers: &Servers,
 ) -> Result<(), SourceError> {
     loop {
         let first = tokio::select! {
@@ -208,9 +199,15 @@ async fn merge(
                 Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
             }
         }
-        if let Some(batch) = merger.batch()
-            && batches.send(batch).await.is_err()
-        {
+        let Some(batch) = merger.batch() else {
+            continue;
+        };
+        for change in &batch.changes {
+            if let Change::Upsert(Object::EndpointSlice(slice)) = change {
+                servers.learn(slice);
+            }
+        }
+        if batches.send(batch).await.is_err() {
             return Ok(());
         }
     }

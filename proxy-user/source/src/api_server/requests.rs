@@ -26,6 +26,8 @@ pub struct Requests {
     pub durations: Family<Labels<2>, Histogram, fn() -> Histogram>,
     /// When the last byte of a watch was received, in seconds since 1970.
     pub last_bytes: Family<Labels<1>, Gauge<f64, AtomicU64>>,
+    /// How often a kind was listed again because nothing came of it.
+    pub silences: Family<Labels<1>, Counter>,
 }
 
 /// Names and values of labels.
@@ -41,6 +43,7 @@ impl Default for Requests {
             answers: Family::default(),
             durations: Family::new_with_constructor(|| Histogram::new(BUCKETS)),
             last_bytes: Family::default(),
+            silences: Family::default(),
         }
     }
 }
@@ -60,6 +63,12 @@ impl Requests {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let last = self.last_bytes.get_or_create(&[("kind", kind.to_string())]);
         last.set(now.unwrap_or_default().as_secs_f64());
+    }
+
+    /// Notes that nothing has come of the watch on a kind for minutes.
+    pub fn silent(&self, kind: Kind) {
+        let labels = [("kind", kind.to_string())];
+        self.silences.get_or_create(&labels).inc();
     }
 
     /// Notes that a kind, which the server does not have any more, is not watched.

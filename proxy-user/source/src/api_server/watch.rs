@@ -33,6 +33,8 @@ pub(super) enum Failure {
     Cut,
     #[error("the list ended before all of its objects had come")]
     Unfinished,
+    #[error("nothing came for minutes, not even a bookmark")]
+    Silent,
     #[error("the answer to {asked} is not understood")]
     Unreadable {
         asked: Asked,
@@ -72,6 +74,11 @@ impl Failure {
     /// Returns the HTTP status; None if the server gave none.
     pub(super) fn code(&self) -> Option<u16> {
         Some(self.status()?.code)
+    }
+    /// Whether a new list is needed: the server has forgotten the version, or sends nothing of it.
+    pub(super) fn is_stale(&self) -> bool {
+        const GONE: u16 = 410;
+        self.code() == Some(GONE) || matches!(self, Self::Silent)
     }
     /// Whether the server refused to stream a list, because it does not know how.
     pub(super) fn is_no_streaming(&self) -> bool {
@@ -213,7 +220,7 @@ impl<K: Followed> Objects<K> {
 
 /// Returns the kinds that the server has in a version of a group; none if it does not list that
 /// version. A 404 says nothing: it may be of a proxy, or of a server that starts.
-pub(super) async fn kinds(client: &Client, version: &str) -> kube::Result<Vec<String>> {
+async fn kinds(client: &Client, version: &str) -> kube::Result<Vec<String>> {
     let groups = client.list_api_groups().await?.groups;
     let mut versions = groups.iter().flat_map(|group| &group.versions);
     if !groups.is_empty() && versions.all(|known| known.group_version != version) {
@@ -255,6 +262,12 @@ pub(super) struct Watch<K> {
 }
 
 impl<K: Followed> Watch<K> {
+    /// Notes that nothing comes.
+    pub(super) fn silent(&self) -> Failure {
+        self.requests.silent(K::KIND);
+        Failure::Silent
+    }
+
     /// Returns the next event; None at the end of the watch. Nothing is lost if the future is
     /// dropped.
     pub(super) async fn next(&mut self) -> Result<Option<Watched<K>>, Failure> {

@@ -64,11 +64,17 @@ fn a_listener_serves_the_oldest_of_its_routes_and_the_next_when_that_is_gone() {
         created("2026-01-01", &cart),
     ]);
     assert_eq!(reached(&ports(&cluster)[0]), ["10.40.1.1:8080"]);
-    let listener = &status(&mut cluster, "Gateway shop/edge")["listeners"][0];
+    let (writes, warnings) = cluster.report();
+    let listener = &written(&writes, "Gateway shop/edge")["listeners"][0];
     assert_eq!(listener["attachedRoutes"], 2);
+    // The other one is told.
+    let told = "TCPRoute shop/a: listener web serves the older TCPRoute shop/b in its place";
+    assert!(warnings[0].starts_with(told), "{warnings:?}");
     cluster.delete(crate::model::Kind::TcpRoute, "shop/b");
     let of_till = ["10.40.1.2:8080", "10.40.1.3:8080"];
     assert_eq!(reached(&ports(&cluster)[0]), of_till);
+    let told = status(&mut cluster, "TCPRoute shop/a").to_string();
+    assert!(!told.contains("older"), "{told}");
 }
 
 #[test]

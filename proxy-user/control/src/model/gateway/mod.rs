@@ -28,8 +28,6 @@ pub const CONTROLLER: &str = "portolan.dev/l4";
 /// The label of a Service that was made for a Gateway: the Gateway's name, shortened to what a
 /// label may hold.
 pub const LABEL_GATEWAY: &str = "portolan.dev/gateway";
-/// The annotation of such a Service with the hash of what was applied.
-pub const ANNOTATION_APPLIED: &str = "portolan.dev/applied";
 
 /// Whether an object was made for a Gateway: it has the label, and a Gateway owns it. Somebody may
 /// have copied it with its labels.

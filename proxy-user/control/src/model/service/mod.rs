@@ -9,12 +9,9 @@ use std::{collections::HashSet, net::IpAddr, sync::Arc};
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{self as core, ServiceSpec};
 use proxy_common::{Port, Protocol, V4, V6};
+use serde_json::{Value, json};
 
-use super::{
-    Complaints, Converted, Converter, Kind, annotation, created,
-    gateway::{ANNOTATION_APPLIED, is_made},
-    parse,
-};
+use super::{Complaints, Converted, Converter, Kind, created, gateway::is_made, parse};
 use crate::object::{ObjectName, Warning, uid_hash};
 
 use addresses::Addresses;
@@ -63,8 +60,8 @@ pub enum Role {
 /// What the Gateway of such a Service needs to know of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Made {
-    /// The hash of what was applied to it; empty without one.
-    pub applied: Arc<str>,
+    /// The Service as it is, if `Converter::keeps_made`.
+    pub object: Value,
     /// The addresses and host names of its load balancer, as it publishes them.
     pub published: Box<[Arc<str>]>,
 }
@@ -171,11 +168,10 @@ impl Converter {
         if !self.gateways || !is_made(&object.metadata) {
             return Role::Plain;
         }
-        let applied = annotation(&object.metadata, ANNOTATION_APPLIED);
         let published = addresses::ingress(object)
             .filter_map(|one| one.ip.as_deref().or(one.hostname.as_deref()));
         Role::Made(Box::new(Made {
-            applied: self.text(applied.unwrap_or_default()),
+            object: self.keeps_made.then(|| json!(object)).unwrap_or_default(),
             published: published.map(|text| self.text(text)).collect(),
         }))
     }

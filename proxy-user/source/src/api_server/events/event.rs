@@ -92,12 +92,12 @@ fn start(text: &str, limit: usize) -> &str {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use control::model::{Kind, ObjectKey};
 
     use super::*;
 
-    pub(crate) fn report(object: &str, uid_hash: u64, reason: &str) -> Report {
+    fn report(object: &str, uid_hash: u64, reason: &str) -> Report {
         Report {
             object: ObjectKey::new(Kind::Service, "shop", object),
             uid_hash,

@@ -1,80 +1,80 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The reports about Services and EndpointSlices that wait to become events. Filled by the set of
-//! warnings, emptied by `events`.
+//! The reports about objects that wait to become events. Filled by the set of warnings, emptied by
+//! `events`.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{
+    collections::VecDeque,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
-use control::{model::ObjectKey, warnings::Report};
-use tokio::sync::Notify;
+use control::{
+    model::{Kind, ObjectKey},
+    warnings::{Report, Reporter},
+};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep_until},
+};
 
-/// The most reports that may wait.
-pub(super) const LIMIT: usize = 256;
+/// The most reports that may wait; further ones are only in the log.
+const LIMIT: usize = 1024;
+/// How long a report waits: of what is mended meanwhile, as of objects that come one after the
+/// other, there is no event.
+const SETTLE: Duration = Duration::from_secs(3);
 
-/// Waiting reports, in no order.
-#[derive(Debug, Default)]
-pub(super) struct Queue {
-    waiting: Mutex<Vec<Report>>,
+/// Waiting reports, the oldest first.
+#[derive(Debug)]
+pub(in crate::api_server) struct Queue {
+    of_objects: bool,
+    waiting: Mutex<VecDeque<(Instant, Report)>>,
     added: Notify,
 }
 
 impl Queue {
-    fn waiting(&self) -> MutexGuard<'_, Vec<Report>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-    /// Adds a report, unless the queue is full.
-    pub(super) fn add(&self, report: Report) {
-        let mut waiting = self.waiting();
-        if waiting.len() < LIMIT {
-            waiting.push(report);
-            self.added.notify_one();
+    /// Returns an empty queue for reports about nodes, or if `of_objects`, about all other objects.
+    pub(super) fn new(of_objects: bool) -> Self {
+        Self {
+            of_objects,
+            waiting: Mutex::default(),
+            added: Notify::new(),
         }
     }
-    /// Removes the report about an object with this reason, if it still waits.
-    pub(super) fn withdraw(&self, object: &ObjectKey, reason: &str) {
-        let is_other = |report: &Report| report.object != *object || report.reason != reason;
-        self.waiting().retain(is_other);
+    fn waiting(&self) -> MutexGuard<'_, VecDeque<(Instant, Report)>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    /// Removes any report and returns it. It is drawn, so that of many reports each node begins
-    /// with another.
-    pub(super) fn take(&self) -> Option<Report> {
-        let mut waiting = self.waiting();
-        let number = fastrand::usize(..waiting.len().max(1));
-        (number < waiting.len()).then(|| waiting.swap_remove(number))
-    }
-    /// Waits until there is a report.
-    pub(super) async fn filled(&self) {
-        while self.waiting().is_empty() {
-            self.added.notified().await;
+    /// Waits until a report has waited long enough, removes it and returns it.
+    pub(super) async fn next(&self) -> Report {
+        loop {
+            let oldest = self.waiting().front().map(|(since, _)| *since);
+            let Some(since) = oldest else {
+                self.added.notified().await;
+                continue;
+            };
+            sleep_until(since + SETTLE).await;
+            // It may have been withdrawn.
+            let mut waiting = self.waiting();
+            let is_old = |(since, _): &(Instant, Report)| since.elapsed() >= SETTLE;
+            if waiting.front().is_some_and(is_old)
+                && let Some((_, report)) = waiting.pop_front()
+            {
+                return report;
+            }
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::{super::event::tests, *};
-
-    fn report(name: &str) -> Report {
-        tests::report(name, 1, "conflict")
-    }
-
-    #[test]
-    fn a_full_queue_takes_no_more_reports() {
-        let queue = Queue::default();
-        for number in 0..2 * LIMIT {
-            queue.add(report(&number.to_string()));
+impl Reporter for Queue {
+    fn report(&self, report: Report) {
+        let mut waiting = self.waiting();
+        let is_of_node = report.object.kind == Kind::Node;
+        if is_of_node != self.of_objects && waiting.len() < LIMIT {
+            waiting.push_back((Instant::now(), report));
+            self.added.notify_one();
         }
-        let taken = std::iter::from_fn(|| queue.take());
-        assert_eq!(taken.count(), LIMIT);
     }
-
-    #[test]
-    fn a_withdrawn_report_is_not_taken() {
-        let queue = Queue::default();
-        queue.add(report("cart"));
-        queue.add(report("till"));
-        queue.withdraw(&report("cart").object, "conflict");
-        queue.withdraw(&report("till").object, "another reason");
-        assert_eq!(queue.take(), Some(report("till")));
-        assert_eq!(queue.take(), None);
+    fn withdraw(&self, object: &ObjectKey, reason: &str) {
+        let is_it = |report: &Report| report.object == *object && report.reason == reason;
+        self.waiting().retain(|(_, report)| !is_it(report));
     }
 }

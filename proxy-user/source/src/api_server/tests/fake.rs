@@ -245,7 +245,7 @@ impl Fake {
         self.folder.path().join("kubeconfig")
     }
     pub(super) fn access(&self) -> Access {
-        Access::new(Some(self.kubeconfig()), None).expect("an address")
+        Access::new(Some(self.kubeconfig()), Vec::new()).expect("an address")
     }
     pub(super) async fn client(&self) -> Client {
         let client = self.access().client(&Requests::default(), "portolan").await;

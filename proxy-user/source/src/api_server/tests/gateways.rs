@@ -14,13 +14,11 @@ use super::{
 
 const OTHERS: &str = "discovery.k8s.io";
 const GROUP: &str = "/apis/gateway.networking.k8s.io/v1";
-const ROUTES: &str = "/apis/gateway.networking.k8s.io/v1/tcproutes";
+const CLASSES: &str = "/apis/gateway.networking.k8s.io/v1/gatewayclasses";
 const GATEWAYS: &str = "/apis/gateway.networking.k8s.io/v1/gateways";
-const NAMESPACES: &str = "/api/v1/namespaces";
-
-fn kinds(all: &[&str]) -> Answer {
-    Answer::kinds(GATEWAY_API, all)
-}
+const TCP_ROUTES: &str = "/apis/gateway.networking.k8s.io/v1/tcproutes";
+const UDP_ROUTES: &str = "/apis/gateway.networking.k8s.io/v1/udproutes";
+const GRANTS: &str = "/apis/gateway.networking.k8s.io/v1/referencegrants";
 
 fn gateway() -> Value {
     json!({
@@ -30,31 +28,24 @@ fn gateway() -> Value {
     })
 }
 
-/// Whether these Gateways exist, and nothing is wrong.
-fn is_fine(heard: &Heard, gateways: &[&str]) -> bool {
-    heard.names(Kind::Gateway) == gateways && heard.faults.is_empty()
-}
-
 #[tokio::test]
 async fn a_server_without_the_kinds_is_asked_once_and_everything_else_is_complete() {
-    for groups in [&[OTHERS][..], &[OTHERS, GATEWAY_API]] {
-        let fake = Fake::start().await;
-        fake.script(GROUPS, [Answer::groups(groups)]);
-        fake.script(GROUP, [kinds(&["HTTPRoute", "Gateway"])]);
-        fake.script(SERVICES, [Answer::initial(&[service("cart", 1)])]);
-        let mut heard = Heard::from_source(gateway_source(&fake));
-        heard.complete().await;
-        assert!(heard.has(&["cart"]));
-        assert_eq!(fake.asked(GROUPS).len(), 1);
-        assert_eq!(fake.asked(ROUTES).len() + fake.asked(NAMESPACES).len(), 0);
-        assert_eq!(heard.faults, []);
+    let fake = Fake::start().await;
+    fake.script(GROUPS, [Answer::groups(&[OTHERS])]);
+    for path in [CLASSES, GATEWAYS, TCP_ROUTES, UDP_ROUTES, GRANTS] {
+        fake.script(path, [Answer::Status(404, "not found")]);
     }
+    fake.script(SERVICES, [Answer::initial(&[service("cart", 1)])]);
+    let mut heard = Heard::from_source(gateway_source(&fake));
+    heard.complete().await;
+    assert!(heard.has(&["cart"]));
+    assert_eq!(fake.asked(GATEWAYS).len(), 1);
+    assert_eq!(heard.faults, []);
 }
 
 #[tokio::test(start_paused = true)]
 async fn services_do_not_wait_long_for_kinds_that_cannot_be_listed() {
     let fake = Fake::start().await;
-    fake.script(GROUP, [kinds(&["Gateway", "TCPRoute"])]);
     let refused: [Answer; 50] = std::array::from_fn(|_| Answer::Status(403, "not allowed"));
     fake.script(GATEWAYS, refused);
     fake.script(SERVICES, [Answer::initial(&[service("cart", 1)])]);
@@ -71,7 +62,7 @@ async fn services_do_not_wait_long_for_kinds_that_cannot_be_listed() {
 #[tokio::test(start_paused = true)]
 async fn gateways_outlast_404s_until_the_server_lists_its_groups_without_them() {
     let fake = Fake::start().await;
-    fake.script(GROUP, [kinds(&["Gateway", "TCPRoute"])]);
+    fake.script(GROUP, [Answer::kinds(GATEWAY_API, &["Gateway"])]);
     let unknown: [Answer; 100] = std::array::from_fn(|at| match at {
         0 => Answer::initial(&[gateway()]).close(),
         // A server that starts has forgotten the version, and a proxy before it knows nothing.
@@ -97,20 +88,6 @@ async fn gateways_outlast_404s_until_the_server_lists_its_groups_without_them() 
     }
     fake.script(GROUPS, [Answer::groups(&[OTHERS])]);
     tokio::time::sleep(Duration::from_secs(20)).await;
-    heard.until("the end", |heard| is_fine(heard, &[])).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_404_at_the_start_is_no_server_without_the_kinds() {
-    let fake = Fake::start().await;
-    fake.script(GROUPS, [Answer::Status(404, "not found")]);
-    fake.script(GATEWAYS, [Answer::initial(&[gateway()])]);
-    let mut heard = Heard::from_source(gateway_source(&fake));
-    heard.fault().await;
-    assert!(!heard.complete, "pinned Gateways stay");
-    fake.script(GROUPS, [Answer::groups(&[GATEWAY_API])]);
-    fake.script(GROUP, [kinds(&["Gateway", "TCPRoute"])]);
-    tokio::time::sleep(Duration::from_secs(10)).await;
-    let is_there = |heard: &Heard| is_fine(heard, &["edge"]);
-    heard.until("the Gateway", is_there).await;
+    let is_over = |heard: &Heard| heard.names(Kind::Gateway).is_empty() && heard.faults.is_empty();
+    heard.until("the end", is_over).await;
 }

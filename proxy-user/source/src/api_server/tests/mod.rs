@@ -6,6 +6,7 @@ mod events;
 mod fake;
 mod faults;
 mod gateways;
+mod lease;
 mod publishing;
 mod store;
 
@@ -65,10 +66,10 @@ fn gateway_source(fake: &Fake) -> ApiServer {
 async fn what_is_missing_is_found_before_the_agent_makes_anything() {
     let absent = "/nonexistent/kubeconfig";
     let file = || Some(PathBuf::from(absent));
-    let server = || Some("https://192.0.2.1:6443".to_owned());
-    for (kubeconfig, master) in [(file(), None), (file(), server()), (None, server())] {
+    let server = || vec!["https://192.0.2.1:6443".to_owned()];
+    for (kubeconfig, masters) in [(file(), vec![]), (file(), server()), (None, server())] {
         let missing = kubeconfig.as_ref().map_or("ca.crt", |_| absent);
-        let access = Access::new(kubeconfig, master).expect("an address");
+        let access = Access::new(kubeconfig, masters).expect("an address");
         let source = ApiServer::new(access, Converter::new("node-a"));
         let error = source.check().await.expect_err("no file");
         assert!(matches!(error, SourceError::Access { .. }));

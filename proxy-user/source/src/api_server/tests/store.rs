@@ -137,10 +137,6 @@ impl Fake {
         let read = &self.store().read;
         read.iter().filter(|path| path.starts_with(start)).count()
     }
-    /// Returns how often an event was asked for.
-    pub(super) fn looked_up(&self) -> usize {
-        self.read(EVENTS)
-    }
     /// Returns the events that were created.
     pub(super) fn posted(&self) -> Vec<Value> {
         let written = self.written(EVENTS).into_iter();

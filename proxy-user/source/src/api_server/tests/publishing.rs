@@ -1,35 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests of how an agent writes the status of the Gateway API's objects, at a server that refuses,
-//! waits, and has other writers. Time is paused: it goes on only while nobody has anything to do.
+//! Tests of how what is wanted is written, at a server that refuses, waits, and has other writers.
+//! Time is paused: it goes on only while nobody has anything to do.
 
-mod lease;
-
-use std::{fs, sync::Arc, time::Duration};
+use std::{fs, time::Duration};
 
 use axum::http::Method;
 use control::{
-    gateway::{Write, Writer},
+    gateway::Write,
     model::{Kind, ObjectKey},
 };
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
-use tokio::time::sleep;
+use tokio::{
+    sync::mpsc::{UnboundedSender, unbounded_channel},
+    time::sleep,
+};
 use tracing::subscriber::DefaultGuard;
 
 use super::{
-    super::gateways::{Board, Publisher},
+    super::controller::publish::{News, publish},
     Fake,
     store::{Fault, Written},
 };
 
 const GATEWAYS: &str = "/apis/gateway.networking.k8s.io/v1/namespaces/shop/gateways";
 const SERVICES: &str = "/api/v1/namespaces/shop/services";
-const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
-const LEASE: &str =
-    "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/portolan-gateway-api";
-/// An agent without the lease waits up to this long before it asks for it.
-const SOON: Duration = Duration::from_secs(6);
-const SECOND: Duration = Duration::from_secs(1);
+pub(super) const SECOND: Duration = Duration::from_secs(1);
 
 fn path(name: &str) -> String {
     format!("{GATEWAYS}/{name}")
@@ -38,25 +34,24 @@ fn status(name: &str) -> String {
     format!("{GATEWAYS}/{name}/status")
 }
 
-/// Starts an agent's writer; returns what it wants.
-async fn agent(fake: &Fake, name: &str) -> Arc<Board> {
-    let client = fake.client().await;
-    let board = Arc::<Board>::default();
-    let mut publisher = Publisher::new(&client, "kube-system", name, &board);
-    tokio::spawn(async move { publisher.run().await });
-    board
+/// Starts a writer; returns what takes what is wanted.
+async fn writer(fake: &Fake) -> UnboundedSender<News> {
+    let (wanted, news) = unbounded_channel();
+    tokio::spawn(publish(fake.client().await, news));
+    wanted
 }
 
 fn condition(kind: &str, message: &str) -> Value {
     json!({"type": kind, "status": "True", "reason": kind, "message": message, "observedGeneration": 1})
 }
 
-/// Has an agent want a status with this message.
-fn want(board: &dyn Writer, name: &str, message: &str) {
+/// Wants a status with this message.
+fn want(wanted: &UnboundedSender<News>, name: &str, message: &str) {
     let object = ObjectKey::new(Kind::Gateway, "shop", name);
     let status =
         json!({"addresses": [], "conditions": [condition("Accepted", message)], "listeners": []});
-    board.set(object, Some(Write::Status(status)));
+    let sent = wanted.send((object, Some(Write::Status(status))));
+    sent.expect("it writes");
 }
 
 /// Puts a Gateway without a status of ours into the server.
@@ -78,10 +73,6 @@ async fn with_gateway() -> Fake {
     fake
 }
 
-fn holder(fake: &Fake) -> Value {
-    fake.object(LEASE)["spec"]["holderIdentity"].clone()
-}
-
 /// Returns the message of each status that was written, and the answers.
 fn messages(written: &[Written]) -> Vec<(&str, u16)> {
     let all = written.iter().filter(|one| one.method == Method::PATCH);
@@ -94,10 +85,10 @@ fn messages(written: &[Written]) -> Vec<(&str, u16)> {
 }
 
 /// The lines of the log that this test's thread writes.
-struct Lines(NamedTempFile);
+pub(super) struct Lines(NamedTempFile);
 
 impl Lines {
-    fn start() -> (Self, DefaultGuard) {
+    pub(super) fn start() -> (Self, DefaultGuard) {
         let file = NamedTempFile::new().expect("a file");
         let writer = file.reopen().expect("the same file");
         let log = tracing_subscriber::fmt()
@@ -105,7 +96,7 @@ impl Lines {
             .with_writer(writer);
         (Self(file), tracing::subscriber::set_default(log.finish()))
     }
-    fn warnings(&self) -> Vec<String> {
+    pub(super) fn warnings(&self) -> Vec<String> {
         let text = fs::read_to_string(self.0.path()).expect("text");
         let warnings = text.lines().filter(|line| line.contains("WARN"));
         warnings.map(str::to_owned).collect()
@@ -113,13 +104,12 @@ impl Lines {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_agent_with_the_lease_writes_over_what_it_has_read_and_only_its_own_part() {
+async fn it_writes_over_what_it_has_read_and_only_its_own_part() {
     let fake = with_gateway().await;
     let version = fake.object(&path("edge"))["metadata"]["resourceVersion"].clone();
-    let board = agent(&fake, "node-a").await;
-    want(&*board, "edge", "one");
-    sleep(SOON).await;
-    assert_eq!(holder(&fake), "node-a");
+    let wanted = writer(&fake).await;
+    want(&wanted, "edge", "one");
+    sleep(SECOND).await;
     let written = fake.written(GATEWAYS);
     assert_eq!(messages(&written), [("one", 200)]);
     assert_eq!(written[0].path, status("edge"));
@@ -131,15 +121,13 @@ async fn the_agent_with_the_lease_writes_over_what_it_has_read_and_only_its_own_
     assert_eq!(time, "2026-01-01T00:00:00Z");
     assert_eq!(now["conditions"][1]["message"], "one");
     assert!(now["conditions"][1]["lastTransitionTime"].is_string());
-    // It is right already. Only the lease is renewed.
-    want(&*board, "edge", "one");
+    // It is right already.
+    want(&wanted, "edge", "one");
     sleep(60 * SECOND).await;
     assert_eq!(fake.written(GATEWAYS).len(), 1);
-    let renewed = fake.written(LEASES).len();
-    assert!((11..=16).contains(&renewed), "{renewed} writes in 66 s");
     // What is gone needs nothing.
-    want(&*board, "gone", "two");
-    want(&*board, "edge", "two");
+    want(&wanted, "gone", "two");
+    want(&wanted, "edge", "two");
     sleep(SECOND).await;
     let written = fake.written(GATEWAYS);
     assert_eq!(messages(&written), [("one", 200), ("two", 200)]);
@@ -147,21 +135,21 @@ async fn the_agent_with_the_lease_writes_over_what_it_has_read_and_only_its_own_
     let mut newer = fake.object(&path("edge"));
     newer["metadata"]["generation"] = json!(2);
     fake.put(&path("edge"), newer);
-    want(&*board, "edge", "of generation 1");
+    want(&wanted, "edge", "of generation 1");
     sleep(60 * SECOND).await;
     assert_eq!(fake.written(GATEWAYS).len(), 2);
 }
 
-/// Starts an agent that has read the Gateway `edge`, and whose writing takes a second.
-async fn read_by_agent(fake: &Fake) -> Arc<Board> {
+/// Starts a writer that has read the Gateway `edge`, and whose writing takes a second.
+async fn has_read(fake: &Fake) -> UnboundedSender<News> {
     let wait = Fault::Delayed(SECOND);
     fake.set_fault(Method::PATCH, &status("edge"), Some(wait));
-    let board = agent(fake, "node-a").await;
-    want(&*board, "edge", "one");
-    while holder(fake) != "node-a" {
+    let wanted = writer(fake).await;
+    want(&wanted, "edge", "one");
+    while fake.read(&path("edge")) == 0 {
         sleep(SECOND / 10).await;
     }
-    board
+    wanted
 }
 
 #[tokio::test(start_paused = true)]
@@ -173,15 +161,18 @@ async fn a_service_that_somebody_has_made_is_neither_changed_nor_deleted() {
     let ours = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "gateway-other", "namespace": "shop", "uid": "u", "labels": labels, "ownerReferences": owners}});
     fake.put(&format!("{SERVICES}/gateway-edge"), theirs.clone());
     fake.put(&format!("{SERVICES}/gateway-other"), ours);
-    let board = agent(&fake, "node-a").await;
-    let service = |name: &str| ObjectKey::new(Kind::Service, "shop", name);
+    let wanted = writer(&fake).await;
+    let set = |name: &str, write| {
+        let service = ObjectKey::new(Kind::Service, "shop", name);
+        wanted.send((service, Some(write))).expect("it writes");
+    };
     for write in [Write::Delete, Write::Apply(theirs)] {
-        board.set(service("gateway-edge"), Some(write));
-        sleep(SOON).await;
+        set("gateway-edge", write);
+        sleep(SECOND).await;
         assert_eq!(fake.written(SERVICES).len(), 0);
     }
-    board.set(service("gateway-other"), Some(Write::Delete));
-    sleep(SOON).await;
+    set("gateway-other", Write::Delete);
+    sleep(SECOND).await;
     let written = fake.written(SERVICES);
     assert_eq!(written.len(), 1);
     assert_eq!(written[0].method, Method::DELETE);
@@ -189,35 +180,17 @@ async fn a_service_that_somebody_has_made_is_neither_changed_nor_deleted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_changes_while_it_cannot_be_written_is_tried_after_its_pauses_only() {
-    let fake = with_gateway().await;
-    let refused = Fault::Refused(422, "it is invalid");
-    fake.set_fault(Method::PATCH, &status("edge"), Some(refused));
-    let board = agent(&fake, "node-a").await;
-    for number in 0..600 {
-        want(&*board, "edge", &number.to_string());
-        sleep(SECOND).await;
-    }
-    let tries = fake.written(GATEWAYS).len();
-    assert!((10..25).contains(&tries), "{tries}");
-    fake.set_fault(Method::PATCH, &status("edge"), None);
-    sleep(60 * SECOND).await;
-    let written = fake.written(GATEWAYS);
-    assert_eq!(messages(&written).last(), Some(&("599", 200)));
-}
-
-#[tokio::test(start_paused = true)]
 async fn after_a_conflict_the_fresh_object_is_written_over_without_a_word() {
     let (lines, _guard) = Lines::start();
     let fake = with_gateway().await;
-    let _board = read_by_agent(&fake).await;
+    let _wanted = has_read(&fake).await;
     // Another writer is faster.
     assert_eq!(fake.written(GATEWAYS).len(), 0);
     let mut object = fake.object(&path("edge"));
     object["status"]["conditions"][0]["message"] = json!("newer");
     fake.put(&path("edge"), object);
     fake.set_fault(Method::PATCH, &status("edge"), None);
-    sleep(SOON).await;
+    sleep(6 * SECOND).await;
     let written = fake.written(GATEWAYS);
     assert_eq!(messages(&written), [("one", 409), ("one", 200)]);
     let conditions = &fake.object(&path("edge"))["status"]["conditions"];
@@ -230,7 +203,7 @@ async fn after_a_conflict_the_fresh_object_is_written_over_without_a_word() {
 async fn an_object_that_goes_while_it_is_written_needs_nothing() {
     let (lines, _guard) = Lines::start();
     let fake = with_gateway().await;
-    let _board = read_by_agent(&fake).await;
+    let _wanted = has_read(&fake).await;
     fake.remove(&path("edge"));
     sleep(60 * SECOND).await;
     assert_eq!(messages(&fake.written(GATEWAYS)), [("one", 404)]);
@@ -244,11 +217,11 @@ async fn a_missing_right_is_said_once_with_the_remedy_and_tried_again_with_growi
     create(&fake, "other");
     let refused = Fault::Refused(403, "gateways is forbidden");
     fake.set_fault(Method::PATCH, &status("edge"), Some(refused));
-    let board = agent(&fake, "node-a").await;
-    want(&*board, "edge", "one");
-    // Another object can be written all the time.
+    let wanted = writer(&fake).await;
+    // What changes meanwhile waits, too. Another object can be written all the time.
     for number in 0..300 {
-        want(&*board, "other", &number.to_string());
+        want(&wanted, "edge", &number.to_string());
+        want(&wanted, "other", &number.to_string());
         sleep(2 * SECOND).await;
     }
     assert!(fake.written(&path("other")).len() > 290);
@@ -259,11 +232,11 @@ async fn a_missing_right_is_said_once_with_the_remedy_and_tried_again_with_growi
     assert_eq!(pauses[..expected.len()], expected);
     let warnings = lines.warnings();
     assert_eq!(warnings.len(), 1, "{warnings:#?}");
-    for part in "Gateway shop/edge,is forbidden,role,docs/gateway.md".split(',') {
+    for part in "Gateway shop/edge,is forbidden,role,docs/security.md".split(',') {
         assert!(warnings[0].contains(part), "{part}: {warnings:?}");
     }
     fake.set_fault(Method::PATCH, &status("edge"), None);
     sleep(60 * SECOND).await;
     let written = fake.written(&path("edge"));
-    assert_eq!(messages(&written).last(), Some(&("one", 200)));
+    assert_eq!(messages(&written).last(), Some(&("299", 200)));
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The lease by which one agent of the cluster is elected. KUBE: `coordination.k8s.io/v1.Lease` as
+//! The lease by which one process of the cluster is elected. KUBE: `coordination.k8s.io/v1.Lease` as
 //! client-go's leader election uses it: others' clocks are not believed, so a lease has run out
 //! when it has not changed for its duration, as seen from here.
 
-use std::time::Duration;
+use std::{mem, time::Duration};
 
 use k8s_openapi::{
     api::coordination::v1::{Lease, LeaseSpec},
@@ -11,19 +11,20 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 use kube::{Api, Client, api::PostParams};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+
+use super::report;
 
 /// The name of the lease.
-const NAME: &str = "portolan-gateway-api";
+const NAME: &str = "portolan-controller";
 /// How long the lease holds after it was renewed.
-pub(super) const LASTS: Duration = Duration::from_secs(15);
-/// How often the holder renews it.
-pub(super) const RENEW: Duration = Duration::from_secs(5);
+const LASTS: Duration = Duration::from_secs(15);
+/// How often the holder renews it, and others look at it.
+const RENEW: Duration = Duration::from_secs(5);
 /// After this long without a renewal the holder writes no more: before others may take the lease.
 const SAFE: Duration = Duration::from_secs(10);
-/// The longest time that one write may take. It begins before the lease is to be renewed, so it
-/// ends while the lease is safe.
-pub(super) const WRITE: Duration = SAFE.saturating_sub(RENEW);
+/// The pause after a request that failed.
+const RETRY: Duration = Duration::from_secs(2);
 
 const NOT_FOUND: u16 = 404;
 const CONFLICT: u16 = 409;
@@ -31,38 +32,63 @@ const CONFLICT: u16 = 409;
 /// The version of another holder's lease, and since when it has been that.
 type Seen = (Option<String>, Instant);
 
-/// The lease, and whether this agent holds it.
-pub(super) struct Election {
+/// The lease, and whether this process holds it.
+pub(in crate::api_server) struct Election {
     leases: Api<Lease>,
     own: String,
     seen: Option<Seen>,
     /// When the request of the last renewal began; None if the lease is not held.
     renewed: Option<Instant>,
+    /// Whether the last request failed.
+    is_failing: bool,
 }
 
 impl Election {
-    pub(super) fn new(client: Client, namespace: &str, own: &str) -> Self {
+    pub(in crate::api_server) fn new(client: &Client, namespace: &str, own: &str) -> Self {
         Self {
-            leases: Api::namespaced(client, namespace),
+            leases: Api::namespaced(client.clone(), namespace),
             own: own.to_owned(),
             seen: None,
             renewed: None,
+            is_failing: false,
         }
     }
 
-    /// Whether this agent may write.
-    pub(super) fn is_held(&self) -> bool {
-        self.renewed.is_some_and(|renewed| renewed.elapsed() < SAFE)
+    /// Waits until this process holds the lease.
+    pub(in crate::api_server) async fn win(&mut self) {
+        while let Some(pause) = self.attempt().await {
+            sleep(pause.min(RENEW)).await;
+        }
     }
 
-    /// Returns how long the holder may wait before it renews the lease.
-    pub(super) fn renew_in(&self) -> Duration {
-        let since = self.renewed.map_or(RENEW, |renewed| renewed.elapsed());
-        RENEW.saturating_sub(since)
+    /// Renews the lease; ends when it is lost, or could not be renewed for too long.
+    pub(in crate::api_server) async fn keep(&mut self) {
+        while let Some(renewed) = self.renewed {
+            let renewing = async {
+                sleep_until(renewed + RENEW).await;
+                while let Some(pause) = self.attempt().await
+                    && self.renewed.is_some()
+                {
+                    sleep(pause).await;
+                }
+            };
+            if timeout_at(renewed + SAFE, renewing).await.is_err() {
+                self.renewed = None;
+            }
+        }
     }
 
-    /// Takes or renews the lease. Returns None if this agent holds it, else when to ask again.
-    pub(super) async fn hold(&mut self) -> kube::Result<Option<Duration>> {
+    /// Takes or renews the lease. Returns None if this process holds it, else when to ask again.
+    async fn attempt(&mut self) -> Option<Duration> {
+        let held = self.hold().await;
+        let was_failing = mem::replace(&mut self.is_failing, held.is_err());
+        held.unwrap_or_else(|error| {
+            report("hold the lease of the controllers", &error, !was_failing);
+            Some(RETRY)
+        })
+    }
+
+    async fn hold(&mut self) -> kube::Result<Option<Duration>> {
         let begun = Instant::now();
         let held = match self.leases.get(NAME).await {
             Err(kube::Error::Api(status)) if status.code == NOT_FOUND => {
@@ -84,7 +110,7 @@ impl Election {
                 self.renewed = Some(begun);
                 Ok(None)
             }
-            // Another agent was faster.
+            // Another process was faster.
             Err(kube::Error::Api(status)) if status.code == CONFLICT => {
                 self.renewed = None;
                 Ok(Some(RENEW))
@@ -93,8 +119,8 @@ impl Election {
         }
     }
 
-    /// Gives the lease up, so that another agent need not wait until it has run out.
-    pub(super) async fn release(&mut self) {
+    /// Gives the lease up, so that another process need not wait until it has run out.
+    pub(in crate::api_server) async fn release(&mut self) {
         if self.renewed.take().is_none() {
             return;
         }
@@ -110,7 +136,7 @@ impl Election {
     }
 }
 
-/// Returns after which time another agent's lease has run out; None if it may be taken. Notes what
+/// Returns after which time another process' lease has run out; None if it may be taken. Notes what
 /// is seen of it.
 fn left(current: &Lease, own: &str, seen: &mut Option<Seen>, now: Instant) -> Option<Duration> {
     let empty = LeaseSpec::default();
@@ -152,36 +178,6 @@ fn lease(current: Option<&Lease>, own: &str) -> Lease {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn held_by(holder: &str, version: &str) -> Lease {
-        let mut lease = lease(None, holder);
-        lease.metadata.resource_version = Some(version.to_owned());
-        lease
-    }
-
-    #[test]
-    fn a_free_lease_and_the_own_one_are_taken_at_once() {
-        let now = Instant::now();
-        for holder in ["", "a"] {
-            assert_eq!(left(&held_by(holder, "1"), "a", &mut None, now), None);
-        }
-        assert_eq!(left(&Lease::default(), "a", &mut None, now), None);
-    }
-
-    #[test]
-    fn anothers_lease_is_taken_when_it_has_not_changed_for_its_duration() {
-        let (start, mut seen) = (Instant::now(), None);
-        let mut at = |version: &str, seconds: u64| {
-            let now = start + Duration::from_secs(seconds);
-            left(&held_by("b", version), "a", &mut seen, now)
-        };
-        assert_eq!(at("1", 0), Some(LASTS));
-        assert_eq!(at("1", 14), Some(Duration::from_secs(1)));
-        // It was renewed.
-        assert_eq!(at("2", 15), Some(LASTS));
-        assert_eq!(at("2", 29), Some(Duration::from_secs(1)));
-        assert_eq!(at("2", 30), None);
-    }
 
     #[test]
     fn the_holder_keeps_its_time_and_a_new_one_counts_as_a_change() {

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `portolan controller`: writes for the whole cluster what no node may write.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use config::telemetry;
+use source::api_server::{Access, Controller};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::{
+    flags::SettingFlags,
+    frame::runtime,
+    names::in_cluster,
+    run::{Given, converter, node_name},
+};
+
+/// Arguments of `portolan controller`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct ControllerArgs {
+    /// The configuration file, which may be the agents'.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    #[command(flatten)]
+    pub flags: SettingFlags,
+}
+
+/// Runs until SIGTERM.
+pub(super) fn run(args: &ControllerArgs) -> Result<()> {
+    let given = Given {
+        config: args.config.clone(),
+        flags: args.flags.clone(),
+        ..Given::default()
+    };
+    let config = given.settings()?;
+    telemetry::start(&config.log_level, config.log_format)?;
+    let server = in_cluster().filter(|_| config.kubeconfig.is_none());
+    let controller = Controller {
+        access: Access::new(config.kubeconfig.clone(), server.into_iter().collect())?,
+        // KUBE: a pod has its name as its host name.
+        name: node_name(None)?,
+        gateway_services: config.gateway_services,
+        object_events: config.object_events,
+    };
+    runtime()?.block_on(async {
+        let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+        let stop = async { _ = terminate.recv().await };
+        let ended = controller.run(|| converter(&config, ""), stop).await;
+        ended.context("write for the cluster")
+    })
+}
