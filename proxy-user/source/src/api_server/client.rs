@@ -134,8 +134,8 @@ impl Access {
 }
 
 /// Returns a client that notices a dead connection, and then connects to another server: by pings
-/// of HTTP/2, which all watches share, or by TCP's keepalive. The client of kube's own builder knows
-/// neither.
+/// of HTTP/2, which all watches share, or by TCP's keepalive. The client of kube's own builder
+/// knows neither.
 fn connect(config: Config, counting: &Counting, servers: &Servers) -> kube::Result<Client> {
     if config.proxy_url.is_some() || config.auth_info.exec.is_some() {
         // The builder knows the handshakes of proxies, and when certificates of a program expire.

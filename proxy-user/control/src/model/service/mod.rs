@@ -171,7 +171,11 @@ impl Converter {
         let published = addresses::ingress(object)
             .filter_map(|one| one.ip.as_deref().or(one.hostname.as_deref()));
         Role::Made(Box::new(Made {
-            object: self.keeps_made.then(|| json!(object)).unwrap_or_default(),
+            object: if self.keeps_made {
+                json!(object)
+            } else {
+                Value::Null
+            },
             published: published.map(|text| self.text(text)).collect(),
         }))
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The lease by which one process of the cluster is elected. KUBE: `coordination.k8s.io/v1.Lease` as
-//! client-go's leader election uses it: others' clocks are not believed, so a lease has run out
+//! The lease by which one process of the cluster is elected. KUBE: `coordination.k8s.io/v1.Lease`
+//! as client-go's leader election uses it: others' clocks are not believed, so a lease has run out
 //! when it has not changed for its duration, as seen from here.
 
 use std::{mem, time::Duration};
