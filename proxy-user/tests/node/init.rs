@@ -32,6 +32,9 @@ fn init_sets_the_configured_nf_conntrack_parameters_and_reports_what_it_cannot_s
         "nf_conntrack_udp_timeout",
     ];
     let all = || names.map(|name| parameter(&world, name));
+    for (name, value) in names.into_iter().zip(["0", "300"]) {
+        world.set(&format!("netfilter/{name}"), value);
+    }
     assert_eq!(all()[..2], [0, 300]);
     let said = init(
         &world,

@@ -238,7 +238,6 @@ fn a_host_port_and_its_backend_work_in_turn_from_one_source_port() {
           chain in { type nat hook prerouting priority -100;\n\
             ip daddr 10.40.0.1 tcp dport 8081 dnat to 10.40.1.20:8080\n }\n}\n";
     world.nft(rules);
-    world.node().suit_conntrack().expect("conntrack");
     let agent = start(&world, "auto");
     // Connections in turn from one source port: the record of the first must not take the second's
     // answers.

@@ -54,7 +54,7 @@ pub(crate) const ROUTER: [(&str, &str); 3] = [
 ];
 /// How long to wait: only a fault takes longer. In a virtual machine on a busy host, loading the
 /// programs takes minutes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The node, its pods and the manifest folder; dropping it removes all of them and the pins.
 pub(crate) struct World {
@@ -103,6 +103,7 @@ impl World {
         let [node, client, server] =
             ["node", "client", "server"].map(|name| NetNs::new(name).expect("run as root"));
         node.set(parameters).expect("kernel parameters");
+        node.suit_conntrack().expect("nf_conntrack's parameters");
         node.ip("link set lo up\n").expect("loopback");
         let folder = TempDir::with_prefix("portolan-node-").expect("a folder");
         fs::create_dir(folder.path().join("manifests")).expect("a folder for manifests");

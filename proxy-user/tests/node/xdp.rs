@@ -230,7 +230,6 @@ fn with_firewall_rules_only_what_the_stack_accepted_is_taken(node: &mut Node) {
         chain forward { type filter hook forward priority 0; policy drop;\n\
           ct state invalid drop\n ct state established,new accept\n }\n}\n";
     node.world().nft(policy);
-    node.world().node().suit_conntrack().expect("conntrack");
     node.start(Xdp::Native);
     node.wait_for_programs([true; 2]);
     let (mut near, mut far) = node.connect();
