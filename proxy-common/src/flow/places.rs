@@ -7,7 +7,7 @@
 //! and part of the hash of its key. A look-up reads the tags of two sets, and then one slot.
 
 use super::{FlowEntry, FlowKey};
-use crate::{Addr, select::scramble};
+use crate::{Addr, check::mix, select::scramble};
 
 /// Number of slots in a set.
 pub const WAYS: u32 = 8;
@@ -50,9 +50,10 @@ impl<A: Addr> FlowKey<A> {
     /// least 2). `secret` belongs to the table, so that no sender can fill chosen sets.
     #[inline(always)]
     pub fn places(&self, sets: u32, secret: u64) -> Places {
-        let ports = (self.src_port.0 as u64) << 48 | (self.dst_port.0 as u64) << 32;
-        let ends = self.dst.scramble(self.src.scramble(secret));
-        let hash = scramble(ends ^ (ports | self.last_word() as u64));
+        let ports = (self.src_port.0 as u32) << 16 | self.dst_port.0 as u32;
+        let ends = self.src.mix(self.dst, (secret >> 32) as u32);
+        let rest = mix(ports, self.last_word(), secret as u32);
+        let hash = scramble(ends.wrapping_add(rest) ^ secret);
         let first = hash as u32 & (sets - 1);
         let step = (hash >> 32) as u32 & (sets - 1);
         // Another set than the first, whatever the hash is.
