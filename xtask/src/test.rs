@@ -92,9 +92,15 @@ const SETTINGS: [&str; 7] = [
 ];
 const FLAGS: &str = "--plumbing --socket-balancing --forwarding --xdp --source";
 
-/// The test that builds an agent with another layout of its maps, which takes minutes: `cargo xtask
-/// test` leaves it to `all`. tests/maps and the units of datapath test the copying itself.
-const UPGRADES: &str = "handover::draining_upgrades";
+/// Tests of `node` that take minutes: `cargo xtask test` leaves them to `all`. One builds an agent
+/// with another layout of its maps; tests/maps and the units of datapath test the copying itself.
+const LONG: [&str; 2] = ["handover::draining_upgrades", "servers::"];
+
+/// The oldest and the newest version of Kubernetes whose API servers `all` runs, as docs/support.md
+/// has them, each built from the module `kubernetes-VERSION`, and the tests of `node` that have a
+/// server. A stage that has a version in its name runs with that one.
+const VERSIONS: [&str; 2] = ["1.30", "1.37"];
+const WITH_SERVER: [&str; 2] = ["cluster::", "gateways::"];
 
 /// The page with the results of the last `cargo xtask test all`.
 const RESULTS: &str = "docs/dev/results.md";
@@ -136,13 +142,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     for (_, target) in PRIVILEGED.iter().filter(|(suite, _)| wanted(*suite)) {
         let skipped = match *target {
             // Run in a stage of their own, `fuzz sockets`.
-            SOCKETS => Some(lab::SOCKETS_MODULE),
-            "node" if suite.is_none() => Some(UPGRADES),
-            _ => None,
+            SOCKETS => &[lab::SOCKETS_MODULE],
+            "node" if suite.is_none() => &LONG[..],
+            _ => &[],
         };
-        let skipped = skipped.map(|name| ["--skip", name].map(str::to_owned));
-        let skipped = skipped.as_ref().map_or(&[][..], |words| &words[..]);
-        stages.push(program(target, target, &[rest, skipped].concat()));
+        let skipped = skipped.iter().flat_map(|name| ["--skip", *name]);
+        let skipped: Vec<_> = skipped.map(str::to_owned).collect();
+        stages.push(program(target, target, &[rest, &skipped].concat()));
+    }
+    for version in VERSIONS.iter().filter(|_| is_all) {
+        let names = WITH_SERVER.map(str::to_owned);
+        stages.push(program(&format!("node {version}"), "node", &names));
     }
     if wanted(Suite::Fuzz) {
         let all = [lab::SOCKETS_MODULE.to_owned()];
@@ -306,6 +316,10 @@ fn once(name: &str, target: &str, rest: &[String]) -> Stage {
         }
         if target == "node" || has(API) {
             go::offer_control_plane(&mut command)?;
+            if let Some(version) = VERSIONS.iter().find(|version| name.contains(**version)) {
+                let module = format!("kubernetes-{version}");
+                command.env("KUBE_APISERVER", go::program(&module, "kube-apiserver")?);
+            }
         }
         if target == "node" {
             command.env("KUBE_PROXY", go::program("kubernetes", "kube-proxy")?);
