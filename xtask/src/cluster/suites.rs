@@ -39,8 +39,7 @@ const POLICIES: (&str, &str, u32) = (
     3,
 );
 
-/// Matches the e2e tests of two families, and those of them that this cluster cannot run: it has no
-/// SCTP.
+/// Matches the e2e tests of two address families, and those of them that need SCTP.
 const DUAL_STACK: (&str, &str, u32) = (
     r"\[Feature:IPv6DualStack\]",
     r"\[Disruptive\]|SCTPConnectivity",
@@ -86,10 +85,6 @@ pub(crate) fn e2e(arguments: &E2e) -> Result<()> {
         what += "-policies";
     }
     if arguments.dual_stack {
-        ensure!(
-            layout::is_dual_stack(),
-            "this cluster has IPv4 only; build one with `cargo xtask cluster up --dual-stack`"
-        );
         (focus, skip, procs) = DUAL_STACK;
         what += "-dual-stack";
     }
