@@ -76,12 +76,12 @@ const PRIVILEGED: [(Suite, &str); 7] = [
     (Suite::Node, "harness"),
 ];
 
-/// Plumbing, balancing, forwarding, XDP, source and perhaps the server's version of every stage of conformance cases. Balancing
+/// Plumbing, balancing, forwarding, XDP and source of every stage of conformance cases. Balancing
 /// `all` has one stage for each forwarding, because the forwarding changes only TCP between two
 /// pods of the node there. XDP has one stage, because XDP takes only packets between outside and
 /// other nodes, which are the same in every setting. Source `api` has one stage, because the agent
 /// handles an object the same from any source, and an API server for every case takes a minute
-/// more.
+/// more; and one with the newest server.
 const SETTINGS: [&str; 8] = [
     "bridge all auto off api",
     "bridge host stack off manifests",
