@@ -23,7 +23,7 @@ use lab::{
     },
     node::{
         agent::{Agent, Manifests, Options},
-        api_server::AGENTS_ACCOUNT,
+        api_server::{AGENTS_ACCOUNT, requests},
         binary, bpffs,
         cgroup::Cgroup,
         kube_proxy::KubeProxy,
@@ -312,28 +312,4 @@ fn wait_for_syncs(nodes: &[Node<'_>], before: &[f64]) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Returns how often agents have listed all EndpointSlices by this part of an audit log, also by a
-/// watch that begins with them, and how many requests were answered with 429.
-fn requests(log: &str) -> (f64, f64) {
-    let events = log
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let (mut lists, mut refused) = (0.0, 0.0);
-    for event in events {
-        let uri = event["requestURI"].as_str().unwrap_or_default();
-        let stage = event["stage"].as_str().unwrap_or_default();
-        let is_list = match event["verb"].as_str() {
-            Some("list") if stage == "ResponseComplete" => !uri.contains("continue="),
-            Some("watch") if stage == "ResponseStarted" => uri.contains("sendInitialEvents=true"),
-            _ => continue,
-        };
-        match event["responseStatus"]["code"].as_u64() {
-            Some(200) if is_list && uri.contains("/endpointslices?") => lists += 1.0,
-            Some(429) => refused += 1.0,
-            _ => {}
-        }
-    }
-    (lists, refused)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A real kube-apiserver and its etcd in a node's network namespace. Dropping the value ends both
-//! programs.
+//! A real kube-apiserver and its etcd in a node's network namespace, or several of one etcd.
+//! Dropping the value ends the programs.
 
 use std::{
     env, fs,
@@ -37,9 +37,10 @@ const AUDIT_POLICY: &str = "audit.json";
 pub struct ApiServer<'a> {
     node: &'a NetNs,
     advertise: String,
+    is_alone: bool,
     server: Killed,
-    _etcd: Killed,
-    /// The last field, so that the folder is removed after both programs have ended.
+    _etcd: Option<Killed>,
+    /// The last field, so that the folder is removed after the programs have ended.
     folder: TempDir,
 }
 
@@ -48,15 +49,30 @@ impl<'a> ApiServer<'a> {
     /// address of the node, as its own. It listens at all of the node's addresses, and writes what
     /// the agents' account lists and watches to [`Self::audit_log`].
     pub fn start(node: &'a NetNs, advertise: &str) -> Result<Self> {
+        Self::launch(node, advertise, true, true)
+    }
+
+    /// Starts an API server at each of these addresses of the node, all with the etcd of the first
+    /// one. They list themselves as the endpoints of the service `kubernetes`.
+    pub fn start_several(node: &'a NetNs, addresses: &[&str]) -> Result<Vec<Self>> {
+        let addresses = addresses.iter().enumerate();
+        addresses
+            .map(|(number, address)| Self::launch(node, address, false, number == 0))
+            .collect()
+    }
+
+    fn launch(node: &'a NetNs, advertise: &str, is_alone: bool, has_etcd: bool) -> Result<Self> {
         let folder = TempDir::with_prefix("portolan-api-").context("make the server's folder")?;
-        write_credentials(folder.path(), advertise)?;
-        let _etcd = etcd::start(node, &assets()?.join("etcd"), folder.path())?;
-        let server = start_server(node, folder.path(), advertise)?;
+        write_credentials(folder.path(), advertise, is_alone)?;
+        let program = assets()?.join("etcd");
+        let etcd = has_etcd.then(|| etcd::start(node, &program, folder.path()));
+        let server = start_server(node, folder.path(), advertise, is_alone)?;
         let started = Self {
             node,
             advertise: advertise.to_owned(),
+            is_alone,
             server,
-            _etcd,
+            _etcd: etcd.transpose()?,
             folder,
         };
         started.wait_until_ready()?;
@@ -94,7 +110,7 @@ impl<'a> ApiServer<'a> {
     /// Starts kube-apiserver again after [`Self::kill`].
     pub fn revive(&mut self) -> Result<()> {
         let folder = self.folder.path();
-        self.server = start_server(self.node, folder, &self.advertise)?;
+        self.server = start_server(self.node, folder, &self.advertise, self.is_alone)?;
         self.wait_until_ready()
     }
 
@@ -177,7 +193,7 @@ fn plain(path: &Path) -> Result<&str> {
 
 /// Writes the keys for service accounts' tokens, the tokens of the administrator and of agents, a
 /// kubeconfig with each, and the audit policy.
-fn write_credentials(folder: &Path, advertise: &str) -> Result<()> {
+fn write_credentials(folder: &Path, advertise: &str, is_alone: bool) -> Result<()> {
     let path = |name: &str| folder.join(name);
     let key = path("sa.key");
     openssl(&["genrsa", "-out"], &key)?;
@@ -191,8 +207,9 @@ fn write_credentials(folder: &Path, advertise: &str) -> Result<()> {
     fs::write(path("tokens.csv"), tokens).context("write the tokens")?;
     fs::write(path(AUDIT_POLICY), audit_policy().to_string()).context("write the audit policy")?;
     let reached = format!("https://{advertise}:{PORT}");
+    let own = if is_alone { URL } else { &*reached };
     for (file, url, token) in [
-        ("kubeconfig", URL, ADMIN),
+        ("kubeconfig", own, ADMIN),
         ("agents.kubeconfig", &reached, AGENTS),
     ] {
         fs::write(path(file), kubeconfig::render(url, token)).context("write a kubeconfig")?;
@@ -211,15 +228,22 @@ fn audit_policy() -> Value {
     })
 }
 
-fn start_server(node: &NetNs, folder: &Path, advertise: &str) -> Result<Killed> {
+fn start_server(node: &NetNs, folder: &Path, advertise: &str, is_alone: bool) -> Result<Killed> {
     let path = |name: &str| folder.join(name).display().to_string();
-    let mut command = Command::new(assets()?.join("kube-apiserver"));
+    let (bind, reconciler) = if is_alone {
+        ("0.0.0.0", "none")
+    } else {
+        (advertise, "lease")
+    };
+    // One of another version, instead of the folder's.
+    let other = env::var_os("KUBE_APISERVER").map(PathBuf::from);
+    let mut command = Command::new(other.unwrap_or(assets()?.join("kube-apiserver")));
     command
         .args(["--etcd-servers", etcd::URL])
         .args(["--cert-dir", &path("certs")])
         .args(["--secure-port", PORT])
         .args(["--advertise-address", advertise])
-        .args(["--endpoint-reconciler-type", "none"])
+        .args(["--endpoint-reconciler-type", reconciler])
         .args(["--authorization-mode", "RBAC"])
         .args(["--service-cluster-ip-range", "172.30.0.0/16,fd00:30::/108"])
         .args(["--service-node-port-range", "1024-65535"])
@@ -231,7 +255,7 @@ fn start_server(node: &NetNs, folder: &Path, advertise: &str) -> Result<Killed> 
         .args(["--allow-privileged"])
         // Without controllers nobody creates the accounts that this plugin requires.
         .args(["--disable-admission-plugins", "ServiceAccount"])
-        .args(["--bind-address", "0.0.0.0"])
+        .args(["--bind-address", bind])
         .args(["--audit-policy-file", &path(AUDIT_POLICY)])
         .args(["--audit-log-path", &path(AUDIT_LOG)]);
     spawn_logged(node, &mut command, &folder.join("server.log")).map(Killed)
@@ -246,4 +270,28 @@ fn openssl(arguments: &[&str], file: &Path) -> Result<()> {
         String::from_utf8_lossy(&output.stderr).trim()
     );
     Ok(())
+}
+
+/// Returns how often agents have listed all EndpointSlices by this part of an audit log, also by a
+/// watch that begins with them, and how many requests were answered with 429.
+pub fn requests(log: &str) -> (f64, f64) {
+    let events = log
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let (mut lists, mut refused) = (0.0, 0.0);
+    for event in events {
+        let uri = event["requestURI"].as_str().unwrap_or_default();
+        let stage = event["stage"].as_str().unwrap_or_default();
+        let is_list = match event["verb"].as_str() {
+            Some("list") if stage == "ResponseComplete" => !uri.contains("continue="),
+            Some("watch") if stage == "ResponseStarted" => uri.contains("sendInitialEvents=true"),
+            _ => continue,
+        };
+        match event["responseStatus"]["code"].as_u64() {
+            Some(200) if is_list && uri.contains("/endpointslices?") => lists += 1.0,
+            Some(429) => refused += 1.0,
+            _ => {}
+        }
+    }
+    (lists, refused)
 }

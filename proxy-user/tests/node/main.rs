@@ -36,6 +36,7 @@ mod repair;
 mod rights;
 mod routed;
 mod server;
+mod servers;
 mod succession;
 mod takeover;
 mod terminal;

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 
 use super::{
     Tools,
-    layout::{CLUSTER_CIDR, CONTROL, DOMAIN, Namespace, SERVICE_CIDR, kubeconfig, pki},
+    layout::{CLUSTER_CIDR, CONTROL, DOMAIN, Namespace, SERVICE_CIDR, families, kubeconfig, pki},
 };
 use crate::{cargo, command, fs};
 
@@ -28,6 +28,7 @@ pub(super) fn start(tools: &Tools) -> Result<()> {
     let (pki, folder, address) = (pki(""), CONTROL.folder(), CONTROL.address);
     let (pki, data) = (pki.display(), folder.join("etcd"));
     let data = data.display();
+    let (services, pods) = (families(SERVICE_CIDR), families(CLUSTER_CIDR));
     start(
         "etcd",
         &format!("--unsafe-no-fsync --log-level error --data-dir {data}"),
@@ -38,7 +39,7 @@ pub(super) fn start(tools: &Tools) -> Result<()> {
             "--etcd-servers=http://127.0.0.1:2379 --advertise-address={address} --secure-port=6443 \
              --allow-privileged --authorization-mode=Node,RBAC \
              --tls-cert-file={pki}apiserver.crt --tls-private-key-file={pki}apiserver.key --client-ca-file={pki}ca.crt \
-             --enable-admission-plugins=NodeRestriction --service-cluster-ip-range={SERVICE_CIDR} \
+             --enable-admission-plugins=NodeRestriction --service-cluster-ip-range={services} \
              --service-account-issuer=https://kubernetes.default.svc.{DOMAIN} \
              --service-account-signing-key-file={pki}sa.key --service-account-key-file={pki}sa.pub \
              --kubelet-client-certificate={pki}kubelet-client.crt --kubelet-client-key={pki}kubelet-client.key \
@@ -52,7 +53,7 @@ pub(super) fn start(tools: &Tools) -> Result<()> {
         &format!(
             "--kubeconfig={pki}controller-manager.kubeconfig --leader-elect=false \
              --use-service-account-credentials --root-ca-file={pki}ca.crt \
-             --service-account-private-key-file={pki}sa.key --cluster-cidr={CLUSTER_CIDR}"
+             --service-account-private-key-file={pki}sa.key --cluster-cidr={pods}"
         ),
     )?;
     let scheduler = format!("--kubeconfig={pki}scheduler.kubeconfig --leader-elect=false");

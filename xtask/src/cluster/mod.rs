@@ -40,6 +40,9 @@ pub(crate) enum Action {
         /// The pod network [default: the present cluster's, else bridge]
         #[arg(long, value_enum)]
         cni: Option<Cni>,
+        /// Give nodes, pods and services addresses of IPv6, too, with the pod network bridge
+        #[arg(long, conflicts_with = "cni")]
+        dual_stack: bool,
     },
     /// Stop everything and remove it
     Down,
@@ -47,7 +50,11 @@ pub(crate) enum Action {
 
 pub(crate) fn run(action: &Action) -> Result<()> {
     match action {
-        Action::Up { proxy, cni } => up(*proxy, *cni),
+        Action::Up {
+            proxy,
+            cni,
+            dual_stack,
+        } => up(*proxy, *cni, *dual_stack),
         Action::Down => down(),
     }
 }
@@ -58,7 +65,14 @@ fn step<T>(what: &str, run: impl FnOnce() -> Result<T>) -> Result<T> {
     run().with_context(|| what.to_owned())
 }
 
-fn up(proxy: Proxy, cni: Option<Cni>) -> Result<()> {
+fn up(proxy: Proxy, cni: Option<Cni>, dual_stack: bool) -> Result<()> {
+    if !layout::has_network() {
+        fs::write(layout::dual_stack(), dual_stack.to_string())?;
+    }
+    ensure!(
+        layout::is_dual_stack() || !dual_stack,
+        "this cluster has IPv4 only, and it stays so: `cargo xtask cluster down` first"
+    );
     let cni = node::choose_cni(cni, layout::has_network())?;
     let tools = step("programs (0 s, the first time 15 min)", Tools::find)?;
     let tests = step("images (0 s, the first time 1 min)", || {

@@ -13,7 +13,7 @@ use super::{
     Tools,
     control::{self, HOLDER, inside, kubectl, run, wait},
     images::{Archive, PAUSE},
-    layout::{self, CLUSTER_CIDR, NODES, Node, RUN, SERVICE_CIDR, kubeconfig, pki},
+    layout::{self, CLUSTER_CIDR, NODES, Node, RUN, SERVICE_CIDR, families, kubeconfig, pki},
     name, note, noted,
 };
 use crate::{
@@ -92,7 +92,7 @@ pub(super) fn import(tools: &Tools, node: &Node, archive: &Archive) -> Result<()
     fs::write(&marker, &version)
 }
 
-fn ctr(tools: &Tools, node: &Node, arguments: &[&str]) -> Result<String> {
+pub(super) fn ctr(tools: &Tools, node: &Node, arguments: &[&str]) -> Result<String> {
     run(inside(&node.place)?
         .arg(tools.containerd("ctr"))
         .arg("--address")
@@ -115,11 +115,12 @@ pub(super) fn start_kubelet(tools: &Tools, node: &Node) -> Result<()> {
     fs::write(&config, text)?;
     // The nodes have no DNS resolver, so names outside of the cluster cannot be resolved.
     fs::write(folder.join("resolv.conf"), "")?;
-    let (name, address, zone) = (node.place.name, node.place.address, node.zone);
+    let (name, zone) = (node.place.name, node.zone);
+    let addresses = families(node.place.address);
     let kubeconfig = pki(&format!("{name}.kubeconfig"));
     let command = format!(
         "env PATH={} {} --config={} --kubeconfig={} --root-dir={} --cert-dir={} \
-         --hostname-override={name} --node-ip={address} --node-labels=topology.kubernetes.io/zone={zone}",
+         --hostname-override={name} --node-ip={addresses} --node-labels=topology.kubernetes.io/zone={zone}",
         tools.path(),
         tools.kubernetes("kubelet"),
         config.display(),
@@ -173,8 +174,10 @@ pub(super) fn start_cni(tools: &Tools, cni: Cni) -> Result<()> {
             tools,
             &format!("wait --for=create node/{name} --timeout=90s"),
         )?;
-        let range = json!({"spec": {"podCIDR": node.pods, "podCIDRs": [node.pods]}});
-        kubectl(tools, &format!("patch node {name} --patch {range}"))?;
+        let ranges = families(node.pods);
+        let ranges: Vec<_> = ranges.split(',').collect();
+        let patch = json!({"spec": {"podCIDR": node.pods, "podCIDRs": ranges}});
+        kubectl(tools, &format!("patch node {name} --patch {patch}"))?;
     }
     // kube-router masquerades packets to nodes whose ranges it did not find at its start.
     for node in &NODES {
@@ -245,10 +248,12 @@ fn file(node: &Node) -> PathBuf {
 /// is not ready. kube-router and flannel masquerade themselves. An `mtu` of 0 is the
 /// kernel's default.
 fn configure(node: &Node, name: &str, mtu: u32) -> Result<()> {
+    let ranges = families(node.pods);
+    let ranges = ranges.split(',').map(|range| json!([{"subnet": range}]));
     let bridge = json!({
         "type": "bridge", "bridge": name, "isGateway": true, "isDefaultGateway": true, "hairpinMode": true,
         "ipam": {
-            "type": "host-local", "ranges": [[{"subnet": node.pods}]],
+            "type": "host-local", "ranges": ranges.collect::<Vec<_>>(),
             "dataDir": node.place.folder().join("cni-addresses"),
         },
         "mtu": mtu,
