@@ -51,7 +51,8 @@ enum Command {
     Conformance(lab::Passed),
     /// Build the container image as an OCI archive
     Image(image::Arguments),
-    /// Make everything that a release has: image, archives, chart, bills of materials, checksums
+    /// Make everything that a release has: image, archives, chart, bills of materials,
+    /// checksums, a signature
     Release(release::Arguments),
     /// Boot Debian's kernels in qemu, run tests in each, and write docs/dev/kernels.md (root)
     Kernels(kernels::Arguments),
