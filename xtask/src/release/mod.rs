@@ -90,9 +90,10 @@ fn sign(folder: &Path, key: &str) -> Result<()> {
         has_cosign,
         "left out, because cosign is not in the PATH: a signature"
     );
-    let words = format!("sign-blob --yes --bundle {SUMS}.sigstore.json --key");
-    let mut command = command::of("cosign", &words);
-    command.args([key, SUMS]).current_dir(folder);
+    let mut command = command::of("cosign", "sign-blob --yes --key");
+    command.arg(key).arg("--bundle");
+    command.arg(folder.join(format!("{SUMS}.sigstore.json")));
+    command.arg(folder.join(SUMS));
     command::check(&mut command, "sign the checksums by cosign")
 }
 
