@@ -35,7 +35,7 @@ pub(crate) struct Arguments {
     /// The source's address, for the image's labels and krew's manifest
     #[arg(long)]
     source: Option<String>,
-    /// The registry and folder that will have the image, such as ghcr.io/OWNER, for the chart's values
+    /// The registry and folder that will have the image, for the chart: ghcr.io/OWNER
     #[arg(long)]
     registry: Option<String>,
     /// The key by which cosign signs the checksums: a file, env://VARIABLE, or a KMS's address
