@@ -86,7 +86,7 @@ fn folder() -> PathBuf {
 
 fn pack(binaries: &[(Arch, PathBuf)]) -> Result<PathBuf> {
     let archive = folder().join(format!("portolan-{VERSION}.tar"));
-    let image = index(&read(binaries)?, &[])?;
+    let image = index(&name(), &read(binaries)?, &labels(&[]), Ok)?;
     // A file with the same content keeps its modification time, so that nodes which have the image
     // need not import it again.
     if fs::read(&archive).ok().as_ref() != Some(&image) {
@@ -101,10 +101,9 @@ pub(crate) fn read(binaries: &[(Arch, PathBuf)]) -> Result<Vec<(Arch, Vec<u8>)>>
     binaries.iter().map(read).collect()
 }
 
-/// Returns the OCI archive of one image for all architectures of `binaries`.
-pub(crate) fn index(binaries: &[(Arch, Vec<u8>)], more: &[(&str, &str)]) -> Result<Vec<u8>> {
-    let layer = |(_, content): &(Arch, Vec<u8>)| Blob::of_file(NAME, content);
-    let layers = binaries.iter().map(layer).collect::<Result<Vec<_>>>()?;
+/// Returns the annotations of images and charts that registries show; `more` has others than those
+/// of every build.
+pub(crate) fn labels(more: &[(&str, &str)]) -> Vec<(String, String)> {
     let own = [
         ("title", NAME),
         ("description", "A service proxy for Kubernetes in eBPF"),
@@ -115,15 +114,26 @@ pub(crate) fn index(binaries: &[(Arch, Vec<u8>)], more: &[(&str, &str)]) -> Resu
         let name = format!("org.opencontainers.image.{name}");
         (name, (*value).to_owned())
     };
-    let labels: Vec<_> = own.iter().chain(more).map(label).collect();
-    let name = name();
+    own.iter().chain(more).map(label).collect()
+}
+
+/// Returns the OCI archive of one image for all architectures of `binaries`; `pack` may compress
+/// its layers.
+pub(crate) fn index(
+    name: &str,
+    binaries: &[(Arch, Vec<u8>)],
+    labels: &[(String, String)],
+    pack: impl Fn(Blob) -> Result<Blob>,
+) -> Result<Vec<u8>> {
+    let layer = |(_, content): &(Arch, Vec<u8>)| pack(Blob::of_file(NAME, content)?);
+    let layers = binaries.iter().map(layer).collect::<Result<Vec<_>>>()?;
     let image = |((arch, _), layer): (&(Arch, Vec<u8>), _)| Image {
-        name: &name,
+        name,
         arch: *arch,
         layers: vec![layer],
         entrypoint: vec!["/portolan"],
         arguments: vec!["run"],
-        labels: &labels,
+        labels,
     };
     let images: Vec<_> = binaries.iter().zip(&layers).map(image).collect();
     oci::archive(&images)

@@ -51,9 +51,10 @@ enum Command {
     Conformance(lab::Passed),
     /// Build the container image as an OCI archive
     Image(image::Arguments),
-    /// Make everything that a release has: image, archives, chart, bills of materials, checksums
+    /// Make everything that a release has: image, archives, chart, bills of materials,
+    /// checksums, a signature
     Release(release::Arguments),
-    /// Boot Debian's kernels in qemu, run tests in each, and write docs/dev/kernels.md (root)
+    /// Boot Debian's kernels in qemu, run tests in each, and write what came of it (root)
     Kernels(kernels::Arguments),
     /// Build real nodes and a control plane on this machine, with portolan or kube-proxy (root)
     #[command(subcommand)]

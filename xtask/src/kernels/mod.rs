@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `cargo xtask kernels`: boots Debian's kernels in qemu, one after another, runs this clone's test
-//! programs in each, and writes docs/dev/kernels.md. `cargo xtask test kernels` does it for the
-//! kernels of Debian's stable releases.
+//! programs in each, and writes what came of it (`report`). `cargo xtask test kernels` does it for
+//! the kernels of Debian's stable releases.
 
 pub(crate) mod apt;
 mod boot;
@@ -13,7 +13,12 @@ use std::{thread, time::Duration};
 
 use anyhow::{Result, anyhow, ensure};
 
-use crate::{cargo::Workspace, cross::Arch, fs, setup, summary};
+use crate::{
+    cargo::{self, Workspace},
+    command,
+    cross::Arch,
+    fs, setup, summary,
+};
 use apt::{Apt, Kernel};
 use boot::{Run, describe};
 pub(crate) use report::over_budget;
@@ -56,6 +61,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         versions.extend(SERIES.split(' '));
     }
     let debian = Apt::open(arch)?;
+    let commit = cargo::git("describe --always --dirty --exclude=* --abbrev=8")?;
+    let date = command::output(&mut command::of("date", "--utc +%F"), "ask for the date")?;
     let mut failed = Vec::new();
     for series in versions {
         let kernel = match apt::kernel(&debian, series) {
@@ -79,7 +86,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             Arch::Amd64 => series.to_owned(),
             Arch::Arm64 => format!("{series} {}", arch.name()),
         };
-        report::store(&name, &kernel.release, &run)?;
+        report::store(&name, &kernel.release, &run, [&commit, date.trim()])?;
     }
     let names = failed.join(", ");
     ensure!(failed.is_empty(), "not all is well on {names}, see above");
