@@ -224,16 +224,6 @@ impl Select {
     }
 }
 
-/// Fails if `wanted` (the value of `--service`) is a service that is not in the maps.
-pub(super) fn check_service(reader: &Reader, wanted: Option<&String>) -> Result<()> {
-    match wanted {
-        Some(wanted) if !reader.serves(|service| service == wanted) => {
-            anyhow::bail!("no service {wanted:?} (NAMESPACE/NAME) is served here")
-        }
-        _ => Ok(()),
-    }
-}
-
 /// How to show anything.
 #[derive(clap::Args, Clone, PartialEq, Debug)]
 #[command(next_help_heading = SHOWING)]

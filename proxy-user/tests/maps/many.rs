@@ -133,7 +133,7 @@ fn commands_with_many_services_and_flows_take_little_time_and_memory() {
         apply(&mut datapath, &services);
         drop(services);
         let last = std::net::IpAddr::from(v4(10, 0, 0xc3, 0x50));
-        let said = format!("service     many/s{SERVICES}, cluster IP {last}:80");
+        let said = format!("service     many/s{SERVICES}, cluster-ip {last}:80");
         let explain = |to: &str| format!("explain --from 10.40.1.10 --to {to}");
         let by_name = format!("service/many/s{SERVICES}");
         // Work of `explain` that grows with the number of services would take longer.

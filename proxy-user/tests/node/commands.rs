@@ -203,11 +203,11 @@ pub(crate) fn lists_are_filtered_and_formatted(world: &World) {
 
 pub(crate) fn test_connects_to_every_address(world: &World) {
     for (line, code) in [
-        ("test shop/cart", 0),
+        ("test shop/cart --each", 0),
         // Nobody listens.
         ("test --connect 10.40.1.20:9", 1),
         // One or the other.
-        ("test shop/cart --connect 10.40.1.20:9", 2),
+        ("test shop/cart --each --connect 10.40.1.20:9", 2),
     ] {
         let mut command = world.asking(line);
         let ran = world.in_node_process(|| command.output());
@@ -215,7 +215,7 @@ pub(crate) fn test_connects_to_every_address(world: &World) {
         let said = String::from_utf8_lossy(&ran.stdout).into_owned();
         assert_eq!(ran.status.code(), Some(code), "{line}: {said}");
         if code == 0 {
-            for address in [CART, NODE_PORT] {
+            for address in [CART, NODE_PORT, "10.40.1.20:8080"] {
                 let line = said.lines().find(|line| line.contains(address));
                 let connected = line.is_some_and(|line| line.contains("connected in"));
                 assert!(connected, "{address}: {said}");

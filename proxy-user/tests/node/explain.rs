@@ -72,7 +72,9 @@ fn explain_reads_the_maps_without_an_agent() {
 
     let to = "172.30.1.5:80";
     let mut open = world.connect(to).expect("served");
-    let said = explain(&world, CLIENT, to, "");
+    explain(&world, CLIENT, to, "").is_clean("socket_translated");
+    let incoming = format!("--interface {}", world.interface_to(CLIENT));
+    let said = explain(&world, CLIENT, to, &incoming);
     said.is_clean("forwarded_new");
     let held = said.1["affinity"].as_str().expect("words").to_owned();
     let flow = world.flows().remove(0);
@@ -88,7 +90,8 @@ fn explain_reads_the_maps_without_an_agent() {
     for hook in ["ingress", "egress"] {
         detach(&world, &format!("{index}-{hook}"));
         let missing = format!("no program of portolan's is attached at {hook}");
-        explain(&world, CLIENT, CART, "").ends(3).finds(&missing);
+        let said = explain(&world, CLIENT, CART, &incoming);
+        said.ends(3).finds(&missing);
     }
     detach(&world, "cgroup-connect_v4");
     explain(&world, "node", CART, "").finds("socket hooks: not attached: connect_v4");

@@ -28,8 +28,7 @@ explain --from 10.40.1.10 --to service/shop/cart:http | 2 | has no such TCP port
 explain --from 10.40.1.10 --to [fd00::1]:80 | 2 | of different IP families
 explain --from pod/shop/cart-1 --to 172.30.1.1:80 | 2 | the maps do not name pods
 explain --from 10.40.1.10 --to 172.30.1.1:80 --interface nowhere0 | 2 | --interface nowhere0
-flows --service nope | 1 | no service \"nope\"
-sockets --service a/b | 1 | no service \"a/b\"
+sockets a/b | 1 | no service \"b\" in the namespace a is served here
 flows shop/nosuch | 1 | no service \"nosuch\" in the namespace shop is served here
 maps nosuch | 1 | no map's name contains \"nosuch\"
 config nosuch | 1 | no setting's key contains \"nosuch\"

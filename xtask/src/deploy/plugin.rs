@@ -16,8 +16,8 @@ use tempfile::TempDir;
 use super::{folder, server::Server};
 use crate::{command, fs};
 
-/// Shell code that replaces `kubectl exec`: it prints pod and arguments, for `flows` in two lines;
-/// `portolan-c` fails, and `portolan-o` leaves the answer open.
+/// Shell code that replaces `kubectl exec`: it prints pod and arguments, for `flows` in two lines,
+/// and what `status` and `test` print; `portolan-c` fails, and `portolan-o` leaves the answer open.
 const EXEC: &str = r#"
 case "$*" in
 *" exec "*)
@@ -25,7 +25,11 @@ case "$*" in
     pod=${pod%% *}
     asked=${*#* /portolan }
     echo "$pod was asked: $asked"
-    case "$asked" in flows*) echo "second line" ;; esac
+    case "$asked" in
+    flows*) echo "second line" ;;
+    status) printf '%s\n' "Agent     portolan 0.1.0, healthy, process 1" "Services  2" "Warnings  1; more" "Problems  1" "            it is deaf" ;;
+    "test --each cart") printf '%s\n' "KIND       ADDRESS          RESULT" "backend    10.40.1.20:8080  connected in 0.3 ms" "node-port  192.0.2.7:30080  no answer in 3 s" ;;
+    esac
     if [ "$pod" = portolan-c ]; then
         echo "broken" >&2
         echo "command terminated with exit code 3" >&2
@@ -85,6 +89,7 @@ pub(super) fn check(server: &Server, kubectl: &Path) -> Result<()> {
         let patch = format!("patch pod {name} --subresource=status --type=merge --patch {status}");
         server.kubectl(&patch.split(' ').collect::<Vec<_>>())
     };
+    server.apply("{apiVersion: v1, kind: Node, metadata: {name: node-e}}")?;
     // Nodes with agents on them.
     for (letter, last) in [("a", 2), ("b", 3), ("d", 4)] {
         let node = format!("{{apiVersion: v1, kind: Node, metadata: {{name: node-{letter}}}}}");
@@ -101,9 +106,19 @@ pub(super) fn check(server: &Server, kubectl: &Path) -> Result<()> {
         plugin.run(&[&[kubeconfig.as_str()], &words[..]].concat())
     };
 
-    let nodes = command::stdout(&run("nodes")?, "nodes")?;
-    let expected = "NODE    POD\nnode-a  portolan-a\nnode-b  portolan-b\nnode-d  portolan-d\n";
-    ensure!(nodes == expected, "{nodes}");
+    let nodes = command::stdout(&plugin.run(&[kubeconfig.as_str()])?, "nodes")?;
+    let nodes: Vec<_> = nodes
+        .lines()
+        .filter_map(|line| line.split(" 0.1.0").next())
+        .collect();
+    let expected = [
+        "NODE    POD         AGENT      VERSION  SERVICES  WARNINGS  PROBLEMS",
+        "node-a  portolan-a  healthy   ",
+        "node-b  portolan-b  healthy   ",
+        "node-d  portolan-d  healthy   ",
+        "node-e  -           none runs  -        -         -         -",
+    ];
+    ensure!(nodes == expected, "{nodes:?}");
     for from in ["pod/kube-system/client", "10.40.1.9"] {
         for to in "service/kube-system/cart:80 172.30.1.1:80 198.51.100.1:80 192.168.40.3:30080"
             .split(' ')
@@ -188,9 +203,27 @@ mod tests {
         );
         let (code, said, errors) = run("echo 'no cluster' >&2; exit 1\n", &["services"]);
         assert_eq!((code, said + &errors), (Some(1), "no cluster\n".to_owned()));
-        let (code, said, errors) = run("", &[]);
-        assert_eq!((code, said.as_str()), (Some(2), ""));
-        assert!(errors.contains("Usage: kubectl portolan"), "{errors}");
+    }
+
+    #[test]
+    fn one_archive_has_what_all_nodes_dump_and_log() {
+        let plugin = Plugin::new(&pods("a node-b")).expect("a plugin");
+        let file = plugin.folder.path().join("dump.tar.gz");
+        let file = file.to_str().expect("text");
+        for (code, complaint) in [(0, ""), (2, "is there already")] {
+            let output = plugin.run(&["sysdump", file]).expect("it starts");
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(code), "{errors}");
+            assert!(errors.contains(complaint), "{errors}");
+        }
+        let text = |name: &str| {
+            let mut tar = command::of("tar", &format!("-xzOf {file} dump/{name}"));
+            command::output(&mut tar, "read").expect("it is there")
+        };
+        assert_eq!(text("node-b.tar.gz"), "portolan-b was asked: dump -\n");
+        for name in ["a.log", "services.yaml", "pods.yaml"] {
+            assert!(text(name).contains("portolan-a"), "{name}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! Describes the programs' decision in Kubernetes' terms. Takes the decision that `datapath::read`
 //! has made from the maps, and returns sentences. Pure.
 
-use datapath::read::{AffineEndpoint, Asked, By, Explained, MatchedFrontend};
+use datapath::read::{AffineEndpoint, Asked, By, Explained, MatchedFrontend, kind_name};
 use proxy_common::{Counter, FrontendKind, Origin, ServiceFlags, Settings};
 use serde::Serialize;
 
@@ -35,22 +35,11 @@ impl ServiceRow {
         Self {
             service: frontend.service.clone(),
             port_name,
-            kind: kind(frontend.kind),
+            kind: kind_name(frontend.kind),
             frontend: host_port(frontend.address, "*", frontend.port),
             policies: policies(frontend),
             service_id: frontend.service_id,
         }
-    }
-}
-
-fn kind(kind: FrontendKind) -> &'static str {
-    match kind {
-        FrontendKind::ClusterIp => "cluster IP",
-        FrontendKind::ExternalIp => "external IP",
-        FrontendKind::LoadBalancer => "load balancer IP",
-        FrontendKind::NodePort => "node port",
-        FrontendKind::Unserved => "cluster IP, a port that it does not serve",
-        FrontendKind::Echo => "ping",
     }
 }
 

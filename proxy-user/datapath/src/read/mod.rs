@@ -42,7 +42,7 @@ pub use explain::{
 };
 pub use flows::{Flow, SocketRow};
 use linux::{Plain, get_pinned, text};
-pub use services::{BackendRow, Frontend, Share};
+pub use services::{BackendRow, Frontend, Share, kind_name};
 pub use traffic::{Counted, CountedBackend, ProgramRun};
 
 const SECOND: u64 = 1_000_000_000;

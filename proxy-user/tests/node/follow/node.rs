@@ -17,6 +17,8 @@ use crate::{
 pub(super) const UNREADY: &str = "172.30.1.2:80";
 pub(super) const DEAF: &str = "172.30.1.6:80";
 pub(super) const FULL: &str = "172.30.1.7:80";
+/// A service with an endpoint that serves, and one to which there is no route.
+pub(super) const HALF: &str = "172.30.1.8:80";
 
 /// A node whose programs no agent repairs, with services, two pods and a client outside.
 pub(super) struct Node {
@@ -37,6 +39,8 @@ impl Node {
             Service::new("unready", "172.30.1.2").endpoints(vec![unready]),
             Service::new("deaf", "172.30.1.6").target(8081),
             Service::new("full", "172.30.1.7").target(8082),
+            Service::new("half", "172.30.1.8")
+                .endpoints(["10.40.1.20", "10.40.1.99"].map(endpoint).into()),
         ] {
             world.publish(service);
         }

@@ -134,6 +134,17 @@ impl Recorder {
         })
     }
 
+    /// Returns the one of these endpoints that the packet was sent to.
+    pub(super) fn sent_to(&self, endpoints: &[SocketAddr]) -> Option<SocketAddr> {
+        let requests = self.sightings.iter();
+        let requests = requests.filter(|one| one.direction == Direction::Request as u8);
+        let mut ends = requests.map(|one| {
+            let address = IpAddr::from(one.tuple.dst).to_canonical();
+            SocketAddr::new(address, one.tuple.dst_port.host())
+        });
+        ends.rfind(|end| endpoints.contains(end))
+    }
+
     /// Whether the kernel has freed the packet or an answer.
     pub(super) fn has_lost(&self) -> bool {
         self.sightings.iter().any(|one| self.kernel.is_loss(one))
