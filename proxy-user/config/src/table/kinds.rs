@@ -35,8 +35,7 @@ pub(super) fn kind(key: &str) -> Option<Kind> {
         "portolan.abandonedAfter" => Kind::Special(
             Read::Text(|draft, text| {
                 let remedy = "is not a duration; write it like 6h0m0s, or 0s for never";
-                let duration =
-                    values::duration(text).ok_or_else(|| Problem::new(text, remedy))?;
+                let duration = values::duration(text).ok_or_else(|| Problem::new(text, remedy))?;
                 let whole = duration.as_secs() + u64::from(duration.subsec_nanos() != 0);
                 draft.config.abandoned_after = u32::try_from(whole).unwrap_or(u32::MAX);
                 Ok(())
