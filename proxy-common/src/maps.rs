@@ -66,8 +66,8 @@ names! {
 /// The flow tables of versions before this one, hash maps: a succession reads them.
 pub const HASHED_FLOWS: [&str; 2] = ["flows_v4", "flows_v6"];
 
-/// The word in the map [`DRAINED`]: two bits, while programs with new maps take over from those with
-/// old maps, and above them until when the programs serve without an agent.
+/// The word in the map [`DRAINED`]: two bits, while programs with new maps take over from those
+/// with old maps, and above them until when the programs serve without an agent.
 pub mod generation {
     use crate::flow::offload::clock;
 

@@ -220,8 +220,8 @@ impl Agent {
         self.report_first();
     }
 
-    /// Has the programs serve for `portolan.abandonedAfter` from now on. Programs that have given way
-    /// in an agent's absence begin again only with the services as they are.
+    /// Has the programs serve for `portolan.abandonedAfter` from now on. Programs that have given
+    /// way in an agent's absence begin again only with the services as they are.
     fn stay_in_service(&self) {
         let seconds = self.shared.config.abandoned_after;
         let time = (seconds != 0).then(|| Duration::from_secs(seconds.into()));
