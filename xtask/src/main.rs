@@ -45,7 +45,7 @@ enum Command {
     /// Live an ordinary life on a node until ports and pods have come round, or disturb it by
     /// `--disturb`; nothing may fail (root)
     Soak(lab::Passed),
-    /// Show the main job on a node made of network namespaces (root)
+    /// Show the main job on a node made of network namespaces; --keep: let it stay (root)
     Demo(lab::Passed),
     /// Run conformance cases against the real agent (root)
     Conformance(lab::Passed),

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The demo: the real agent on a node in a network namespace, with the manifests in deploy/demo,
-//! and the connections of exhibits.yaml to its services. `cargo xtask demo` runs it.
+//! and the connections of exhibits.yaml to its services. `cargo xtask demo` runs it; with `--keep`
+//! the node stays until the program is ended.
 
-use std::{collections::BTreeMap, fs, net::IpAddr, path::Path, process::ExitCode};
+use std::{
+    collections::BTreeMap, env, fs, net::IpAddr, path::Path, process::ExitCode,
+    sync::atomic::Ordering, thread::sleep, time::Duration,
+};
 
 use anyhow::{Context, Result, bail};
 use comfy_table::{ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
@@ -14,7 +18,7 @@ use lab::{
         hosts::hosts,
         parse::files_in,
     },
-    interrupt,
+    interrupt::{self, INTERRUPTED},
     node::{
         agent::{Agent, Manifests, Options},
         binary, bpffs,
@@ -84,7 +88,33 @@ fn main() -> Result<ExitCode> {
             eprintln!("  | {line}");
         }
     })?;
+    if env::args().any(|word| word == "--keep") {
+        keep(&demo, &topology, &agent, &binary);
+    }
     Ok(ExitCode::from(u8::from(!is_expected)))
+}
+
+/// Says how to enter the node and its pods, and waits for a signal.
+fn keep(demo: &Demo, topology: &Topology, agent: &Agent<'_>, binary: &Path) {
+    println!("\nEverything stays until Ctrl+C, which removes it. As root, in another terminal:\n");
+    for (ip, name) in demo.names.iter().filter(|(ip, _)| ip.is_ipv4()) {
+        if let Some(namespace) = topology.namespace_of(*ip) {
+            println!("    nsenter --net={}    # {name}, {ip}", namespace.path());
+        }
+    }
+    println!("\nand there, on the node:\n");
+    for words in [
+        "status",
+        "backends shop/web",
+        "explain --from 10.40.1.9 --to 172.30.0.10:80",
+        "trace",
+    ] {
+        let (binary, pins) = (binary.display(), agent.pin_dir().display());
+        println!("    {binary} {words} --pin-dir {pins}");
+    }
+    while !INTERRUPTED.load(Ordering::Relaxed) {
+        sleep(Duration::from_millis(200));
+    }
 }
 
 fn show(demo: &Demo, servers: &mut Flows<'_>, agent: &Agent<'_>, binary: &Path) -> Result<bool> {

@@ -33,11 +33,18 @@ pub fn masquerade_mark() -> u32 {
     }
 }
 
-/// Whether programs over other maps have taken over: they see packets after these programs, and
-/// decide about all new flows and sockets.
+/// Whether others decide about all new flows and sockets: programs over other maps, which have
+/// taken over and see packets after these programs, or another proxy.
 #[inline(always)]
 pub fn is_drained() -> bool {
-    is_in_succession(generation::DRAINED)
+    is_in_succession(generation::DRAINED) || is_abandoned()
+}
+
+/// Whether these programs have served without an agent for as long as they may.
+#[inline(always)]
+pub fn is_abandoned() -> bool {
+    let word = DRAINED.get(0).copied().unwrap_or_default();
+    generation::is_abandoned(word, helpers::now)
 }
 
 /// Whether programs over other maps see packets before these programs, so that packets may come
@@ -47,9 +54,10 @@ pub fn is_behind() -> bool {
     is_in_succession(generation::BEHIND)
 }
 
+/// Whether one of these bits of [`generation`] is set.
 #[inline(always)]
-fn is_in_succession(bit: u32) -> bool {
-    DRAINED.get(0).is_some_and(|word| *word & bit != 0)
+pub fn is_in_succession(bits: u32) -> bool {
+    DRAINED.get(0).is_some_and(|word| *word & bits != 0)
 }
 
 #[inline(always)]

@@ -101,6 +101,9 @@ pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Step
         }
         let now = clock.now();
         let owner = || {
+            if node::is_abandoned() {
+                return None;
+            }
             let key = &packet.key;
             lookup::record_of::<F>(key.dst, key.dst_port, key.protocol).map(|record| record.service)
         };

@@ -37,6 +37,7 @@ pub(super) const KUBECONFIG: &str = "clientConnection.kubeconfig";
 const HEALTHZ: &str = "healthzBindAddress";
 const METRICS: &str = "metricsBindAddress";
 const PROXY_NAME: &str = "portolan.serviceProxyName";
+const ABANDONED_AFTER: &str = "portolan.abandonedAfter";
 /// The settings that a canary takes from flags although there is a file.
 const OF_CANARY: &[&str] = &[KUBECONFIG, HEALTHZ, METRICS];
 
@@ -142,6 +143,9 @@ impl Given {
             sources: sources.collect(),
             ..flags.or(file).check()?
         };
+        if self.manifests.is_some() && !config.sources.contains_key(ABANDONED_AFTER) {
+            config.abandoned_after = 0;
+        }
         if config.is_canary() {
             config.unallocated_cluster_ips = UnallocatedClusterIps::Pass;
             let addresses = [

@@ -70,6 +70,14 @@ fn a_canary_takes_kubeconfig_and_listen_addresses_from_flags_over_a_file() {
 }
 
 #[test]
+fn programs_that_serve_manifests_never_give_way_unless_the_file_says_it() {
+    let after = |flags: &str| config(flags).abandoned_after;
+    assert_eq!((after(""), after("--manifests /m")), (6 * 3600, 0));
+    let (_folder, path) = file("portolan: {abandonedAfter: 1500ms}\n");
+    assert_eq!(after(&format!("--manifests /m --config {path}")), 2);
+}
+
+#[test]
 fn a_proxy_name_is_a_labels_value() {
     let named = |flags: &str| config(flags).service_proxy_name;
     let canary = named("--service-proxy-name canary.1");

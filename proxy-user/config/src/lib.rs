@@ -83,6 +83,8 @@ pub struct Config {
     /// Where the kubelet's probes are answered.
     pub probe_bind_address: Option<SocketAddr>,
     pub pin_directory: PathBuf,
+    /// After how many seconds without an agent the programs give way to others; 0: never.
+    pub abandoned_after: u32,
     pub socket_balancing: SocketBalancing,
     pub socket_exceptions: Vec<String>,
     pub reserve_node_ports: bool,
@@ -189,6 +191,7 @@ impl Default for Config {
             healthz_bind_address: (Ipv4Addr::UNSPECIFIED, 10256).into(),
             probe_bind_address: None,
             pin_directory: DEFAULT_PIN_DIR.into(),
+            abandoned_after: 6 * 3600,
             socket_balancing: SocketBalancing::default(),
             socket_exceptions: Vec::new(),
             reserve_node_ports: false,

@@ -12,8 +12,8 @@ use std::{
 
 use crate::{
     agent::wait,
-    connection::{Open, answer_questions, ask, asking},
-    objects::questions,
+    connection::{Open, answer_questions, ask, asking, serve},
+    objects::{Service, questions},
     succession::taken_over,
     world::{BINARY, CART, World},
 };
@@ -91,6 +91,37 @@ fn a_drained_node_keeps_its_connections_and_accepts_no_new_ones() {
     assert!(has_ended(world.cleanup(&["--drain"])), "nothing to do");
     let alone = world.cleanup(&["--timeout", "4s"]);
     assert!(!has_ended(alone), "a time is for a drain");
+}
+
+#[test]
+fn programs_that_were_left_behind_give_way_to_the_rules_of_another_proxy() {
+    const SOON_ABANDONED: &str = "portolan: {abandonedAfter: 5s}\n";
+    let world = World::build();
+    // Only the other proxy knows an endpoint that answers.
+    world.publish(Service::new("cart", "172.30.1.1").target(8098));
+    world.publish(Service::new("open", "172.30.1.2"));
+    serve(&world.server, "10.40.1.20:8099");
+    world.nft(
+        "add table ip other
+add chain ip other services { type nat hook prerouting priority dstnat; }
+add rule ip other services ip daddr 172.30.1.1 tcp dport 80 dnat to 10.40.1.20:8099
+",
+    );
+    let agent = world.start_by_packet(SOON_ABANDONED);
+    let mut open = world.connect("172.30.1.2:80").expect("an answer");
+    assert!(!world.answers(CART), "portolan is first");
+    assert!(agent.stop().success());
+    assert!(!world.answers(CART), "and stays it when the agent ends");
+    wait(4 * SOON, "the rules serve", String::new, || {
+        world.answers(CART)
+    });
+    assert_eq!(open.echo("still here"), "still here");
+    assert!(!world.answers("172.30.1.2:80"), "the rules do not have it");
+    let agent = world.start_by_packet(SOON_ABANDONED);
+    wait(SOON, "an agent is back", String::new, || {
+        world.answers("172.30.1.2:80")
+    });
+    assert!(agent.stop().success());
 }
 
 /// Whether a command ends well.

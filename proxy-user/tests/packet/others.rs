@@ -3,6 +3,8 @@
 //! served while those over new maps take over, behind them. Others' without a flow's tuple, and
 //! ours at two interfaces, stand in tests/fuzz/cases/others.txt.
 
+use std::{thread::sleep, time::Duration};
+
 use proxy_common::{
     Counter, Protocol, Settings, maps,
     masquerade::{Marks, PortRanges},
@@ -239,4 +241,32 @@ fn an_answer_that_programs_before_these_have_translated_is_none_of_the_nodes_own
     let to_another = udp(node_port, at(a.outsider, 9), b"!");
     world.egress_by(&to_another, noted(served.note));
     assert_eq!(world.all_flows().len(), entries);
+}
+
+#[test]
+fn programs_to_which_no_agent_has_come_for_long_leave_what_begins_to_others() {
+    let a = *IPV4;
+    let (client, service, _) = a.ends();
+    // The machine's first seconds.
+    let over = maps::generation::serving_until(0, Some(0));
+    let world = World::new(&[Service::web(a)]);
+    world.ingress(&tcp(client, service, Tcp::Syn, b""));
+    world.store(maps::DRAINED, 0, over);
+    let known = world.ingress(&tcp(client, service, Tcp::Ack, b""));
+    assert_eq!(known.counter, Counter::ForwardedHit);
+    for kind in [Tcp::Syn, Tcp::Ack] {
+        let new = tcp(at(a.pod, 9), service, kind, b"");
+        world.ingress(&new).expect_untouched(&new);
+    }
+    drop(world);
+
+    // Nothing ends a client's datagrams, so they go to others in any case: a flow's frontend is
+    // checked once a second.
+    let world = World::new(&[Service::over(Protocol::UDP, a)]);
+    let datagram = udp(client, service, b"?");
+    assert_eq!(world.ingress(&datagram).counter, Counter::ForwardedNew);
+    world.store(maps::DRAINED, 0, over);
+    sleep(Duration::from_millis(1100));
+    world.ingress(&datagram).expect_untouched(&datagram);
+    assert!(world.all_flows().is_empty());
 }

@@ -105,10 +105,9 @@ impl Helm {
         command::output(&mut command, &format!("helm {words} {values}"))
     }
 
-    /// Returns the YAML of the objects that the chart renders with these values, without those of
-    /// `helm test`.
+    /// Returns the YAML of the objects that the chart renders with these values, without its hooks.
     pub(super) fn template(&self, values: &[&str]) -> Result<String> {
-        self.run("template portolan --skip-tests ./chart", values)
+        self.run("template portolan --no-hooks ./chart", values)
     }
 
     pub(super) fn objects(&self, kubectl: &Kubectl, values: &[&str]) -> Result<Objects> {
@@ -231,6 +230,15 @@ pub(super) fn releases(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
         let mut keys = objects.keys();
         let fits = keys.all(|key| first.contains_key(key) != is_beside);
         ensure!(fits && is_same != is_beside, "{mode}: {:?}", objects.keys());
+    }
+    // What serves is not uninstalled, because the programs would stay.
+    for (mode, refuses) in [("run", true), ("drain", false), ("drain-labelled", false)] {
+        let with_hooks = helm.run(
+            "template portolan --skip-tests ./chart",
+            &[ADDRESS, &format!("mode={mode}")],
+        )?;
+        let has = with_hooks.contains("helm.sh/hook: pre-delete");
+        ensure!(has == refuses, "{mode}: {with_hooks}");
     }
     Ok(())
 }

@@ -11,6 +11,7 @@
 use proxy_common::{
     Counter, FlowEntry, FlowKey, FlowKind, Port, Protocol,
     flow::{Anew, ClientInterface, begins_anew, may_begin},
+    maps::generation,
     masquerade::{PORT_TRIES, PortRanges, reuse},
     ports as port_bits,
 };
@@ -58,7 +59,11 @@ fn decide_on<F: Family>(skb: Skb) -> Outcome {
         return outcome;
     }
     let key = &packet.key;
-    if !may_begin(key.protocol, packet.signals) || node::is_drained() || node::is_behind() {
+    // Also once no agent has come for long: nothing else removes flows then whose answers another
+    // proxy's connections would get.
+    if !may_begin(key.protocol, packet.signals)
+        || node::is_in_succession(generation::DRAINED | generation::BEHIND)
+    {
         return Outcome::pass(Counter::Untouched);
     }
     scratch.key.assign_reversed(key);

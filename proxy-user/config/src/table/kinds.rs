@@ -11,7 +11,7 @@ use super::LOG_LEVEL;
 use crate::{
     Config, LocalDetection, Mode, NodePortAddresses,
     setting::{Choice, Kind, Read, Value},
-    values::{self, Seconds},
+    values::{self, Problem, Seconds},
 };
 
 pub(super) fn kind(key: &str) -> Option<Kind> {
@@ -31,6 +31,16 @@ pub(super) fn kind(key: &str) -> Option<Kind> {
         "portolan.pinDirectory" => Kind::Special(
             Read::Any(|draft, directory| draft.config.pin_directory = directory.into()),
             |config| text(config.pin_directory.display()),
+        ),
+        "portolan.abandonedAfter" => Kind::Special(
+            Read::Text(|draft, text| {
+                let remedy = "is not a duration; write it like 6h0m0s, or 0s for never";
+                let duration = values::duration(text).ok_or_else(|| Problem::new(text, remedy))?;
+                let whole = duration.as_secs() + u64::from(duration.subsec_nanos() != 0);
+                draft.config.abandoned_after = u32::try_from(whole).unwrap_or(u32::MAX);
+                Ok(())
+            }),
+            |config| text(values::go_duration(config.abandoned_after)),
         ),
         "portolan.interfaces" => Kind::Patterns(|config| &mut config.interfaces),
         // Its text is before those of the two whose defaults depend on it.

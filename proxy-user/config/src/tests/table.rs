@@ -30,6 +30,7 @@ fn sample(setting: &Setting) -> Value {
         (Kind::Entries(_) | Kind::Connections(..), _) => Value::Number(77),
         (Kind::Address(_), _) => text("127.0.0.7:77"),
         (Kind::Patterns(_), _) => Value::list(&["a*", "!b"]),
+        (_, "portolan.abandonedAfter") => text("77s"),
         (_, "mode") => text("nftables"),
         (_, "bindAddress") => text("::1"),
         (_, "logging.verbosity") => Value::Number(4),

@@ -58,6 +58,9 @@ impl Generation {
 /// dangling symbolic link, because a BPF file system can hold those.
 pub const SERVERS: &str = "api-servers";
 
+/// The name of such a link with the nf_conntrack parameters that `portolan init` has changed.
+pub const CONNTRACK: &str = "nf_conntrack";
+
 /// The name of the file that marks a generation whose maps have grown beyond the configured sizes.
 /// It is a link as [`SERVERS`] is.
 pub(crate) const GROWN: &str = "grown";

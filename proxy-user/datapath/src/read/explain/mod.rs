@@ -180,13 +180,20 @@ impl Reader {
         table.lookup(&index).map_err(super::failed(INTERFACES))
     }
 
-    /// True if the programs with these maps leave new connections to those of another generation of
-    /// maps, or to another proxy.
-    pub fn is_drained(&self) -> Result<bool, DatapathError> {
+    /// Returns why the programs with these maps leave new connections to others; `None` if they
+    /// serve them.
+    pub fn leaves_new(&self) -> Result<Option<&'static str>, DatapathError> {
         use proxy_common::maps::{DRAINED, generation};
         let table = self.table::<u32, u32>(DRAINED)?;
         let word = table.lookup(&0).map_err(super::failed(DRAINED))?;
-        Ok(word.is_some_and(|word| word & generation::DRAINED != 0))
+        let word = word.unwrap_or_default();
+        Ok(if word & generation::DRAINED != 0 {
+            Some("these maps are drained: other maps, or another proxy, serve what is new")
+        } else if generation::is_abandoned(word, linux::now) {
+            Some("no agent has run for `portolan.abandonedAfter`: what is new is left to others")
+        } else {
+            None
+        })
     }
 }
 
