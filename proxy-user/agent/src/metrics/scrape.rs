@@ -41,7 +41,7 @@ impl Collector for AtScrape {
         warnings.encode(encoded)?;
         // If the maps cannot be read, their metrics are left out; the agent itself warns about the
         // maps.
-        let open = if self.services.are_wanted() {
+        let open = if self.services.most > 0 {
             Reader::open
         } else {
             Reader::without_names
@@ -58,9 +58,9 @@ impl Collector for AtScrape {
                 ConstCounter::new(count).encode(family.encode_family(&label)?)?;
             }
         }
-        match self.services.are_wanted() {
-            true => self.services.encode(reader, &mut encoder),
-            false => Ok(()),
+        match self.services.most {
+            0 => Ok(()),
+            _ => self.services.encode(reader, &mut encoder),
         }
     }
 }

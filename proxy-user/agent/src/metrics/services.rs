@@ -7,7 +7,7 @@ use std::{
     cmp::Reverse,
     collections::{BTreeMap, HashMap, HashSet},
     fmt::Error,
-    mem::{replace, take},
+    mem::replace,
     sync::{Mutex, PoisonError},
 };
 
@@ -17,7 +17,7 @@ use prometheus_client::{
     encoding::{DescriptorEncoder, EncodeMetric},
     metrics::{counter::ConstCounter, gauge::ConstGauge},
 };
-use proxy_common::{Counter, traffic::Traffic};
+use proxy_common::Counter;
 
 /// Name, labels and help text of a metric.
 type About = (&'static str, &'static str, &'static str);
@@ -46,52 +46,54 @@ pub(super) const READY: About = (
 /// The value of the label `service` for what belongs to no service that has metrics of its own.
 const OTHERS: &str = "(others)";
 
-/// Connections, bytes to backends, bytes from backends, and packets.
-type Figures = [u64; 4];
-
-fn figures(traffic: &Traffic) -> Figures {
-    let packets = traffic.packets_in + traffic.packets_out;
-    [
-        traffic.connections,
-        traffic.bytes_in,
-        traffic.bytes_out,
-        packets,
-    ]
+/// What is counted for a service.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+enum What {
+    Connections,
+    BytesIn,
+    BytesOut,
+    Refused(Counter),
 }
 
-/// What was counted for a service within some time.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-struct Sums {
-    figures: Figures,
-    refused: BTreeMap<Counter, u64>,
+type Sums = BTreeMap<What, u64>;
+
+/// A counter in the maps: whether its backend has an IPv6 address, the id of the backend or service
+/// port, the backend's generation, and what it counts.
+type Source = (bool, u32, u32, What);
+
+/// Returns every counter with its service port and its value.
+fn counters(counted: &Counted) -> impl Iterator<Item = (Source, u32, u64)> {
+    let backends = counted.backends.iter().map(|one| {
+        let key = (one.address.is_ipv6(), one.backend_id, one.generation);
+        (key, one.service_id, &one.traffic)
+    });
+    let all = backends.chain([((false, 0, 0), 0, &counted.shared)]);
+    let of_traffic = all.flat_map(|((is_v6, id, generation), service, traffic)| {
+        [
+            (What::Connections, traffic.connections),
+            (What::BytesIn, traffic.bytes_in),
+            (What::BytesOut, traffic.bytes_out),
+        ]
+        .map(|(what, count)| ((is_v6, id, generation, what), service, count))
+    });
+    let refused = counted.refused.iter().map(|(service, reason, count)| {
+        let source = (false, *service, 0, What::Refused(*reason));
+        (source, *service, *count)
+    });
+    of_traffic.chain(refused)
 }
 
-impl Sums {
-    /// Adds what a counter has now more than it had before.
-    fn add_since(&mut self, before: Figures, now: Figures) {
-        for (sum, (before, now)) in self.figures.iter_mut().zip(before.into_iter().zip(now)) {
-            *sum += now.saturating_sub(before);
-        }
-    }
-    fn add(&mut self, more: Self) {
-        self.add_since(Figures::default(), more.figures);
-        for (reason, count) in more.refused {
-            *self.refused.entry(reason).or_default() += count;
-        }
-    }
-    /// How busy the service was: packets, connections and refusals.
-    fn events(&self) -> u64 {
-        let [connections, _, _, packets] = self.figures;
-        connections + packets + self.refused.values().sum::<u64>()
+fn add(sums: &mut Sums, more: Sums) {
+    for (what, count) in more {
+        *sums.entry(what).or_default() += count;
     }
 }
 
 /// A service that was asked for.
 #[derive(Debug, Default)]
 struct Service {
+    /// How busy it was: connections and refusals.
     events: u64,
-    /// What was counted since the last scrape.
-    new: Sums,
     /// What was counted since the service has metrics of its own; None if it has none.
     shown: Option<Sums>,
 }
@@ -100,80 +102,51 @@ struct Service {
 #[derive(Debug, Default)]
 struct Ledger {
     has_begun: bool,
-    /// Of each backend. Key: whether it has an IPv6 address, its id and its generation.
-    backends: HashMap<(bool, u32, u32), Figures>,
-    shared: Figures,
-    /// By service port and reason.
-    refused: BTreeMap<(u32, Counter), u64>,
+    last: HashMap<Source, u64>,
     services: BTreeMap<String, Service>,
     others: Sums,
 }
 
 impl Ledger {
     /// Adds what was counted since the last scrape, and chooses the services that have metrics of
-    /// their own. What an earlier agent may have reported already, before the first scrape, does
-    /// not count.
+    /// their own. What was counted before the first scrape may be in the metrics of an earlier
+    /// agent, and does not count.
     fn read(&mut self, counted: &Counted, names: &HashMap<u32, ServicePort>, most: usize) {
-        let name = |id: u32| names.get(&id).map_or(OTHERS, |port| port.service.as_str());
         let mut new: HashMap<&str, Sums> = HashMap::new();
-        let mut backends = HashMap::with_capacity(counted.backends.len());
-        for backend in &counted.backends {
-            let is_v6 = backend.address.is_ipv6();
-            let key = (is_v6, backend.backend_id, backend.generation);
-            let now = figures(&backend.traffic);
-            let before = self.backends.get(&key).copied().unwrap_or_default();
-            if now != before {
-                let sums = new.entry(name(backend.service_id)).or_default();
-                sums.add_since(before, now);
-            }
-            backends.insert(key, now);
-        }
-        self.backends = backends;
-        let shared = figures(&counted.shared);
-        let others = new.entry(OTHERS).or_default();
-        others.add_since(replace(&mut self.shared, shared), shared);
-        let mut refused = BTreeMap::new();
-        for (service, reason, count) in &counted.refused {
-            let before = self.refused.get(&(*service, *reason)).copied();
-            // A smaller count is that of another service, which got the id anew.
-            let more = count.checked_sub(before.unwrap_or_default());
-            let more = more.unwrap_or(*count);
+        let mut last = HashMap::new();
+        for (source, service, count) in counters(counted).filter(|(.., count)| *count > 0) {
+            let before = self.last.get(&source).copied().unwrap_or_default();
+            // A smaller count is that of another service port, which got the id anew.
+            let more = count.checked_sub(before).unwrap_or(count);
             if more > 0 {
-                let sums = new.entry(name(*service)).or_default();
-                *sums.refused.entry(*reason).or_default() += more;
+                let name = names.get(&service).map_or(OTHERS, |port| &*port.service);
+                *new.entry(name).or_default().entry(source.3).or_default() += more;
             }
-            refused.insert((*service, *reason), *count);
+            last.insert(source, count);
         }
-        self.refused = refused;
-        if replace(&mut self.has_begun, true) {
-            self.add(new, names, most);
+        self.last = last;
+        if !replace(&mut self.has_begun, true) {
+            return;
         }
-    }
-
-    fn add(
-        &mut self,
-        mut new: HashMap<&str, Sums>,
-        names: &HashMap<u32, ServicePort>,
-        most: usize,
-    ) {
-        self.others.add(new.remove(OTHERS).unwrap_or_default());
-        let known: HashSet<_> = names.values().map(|port| port.service.as_str()).collect();
-        self.services
-            .retain(|name, _| known.contains(name.as_str()));
-        for (name, sums) in new {
-            let service = self.services.entry(name.to_owned()).or_default();
-            service.events += sums.events();
-            service.new = sums;
+        add(&mut self.others, new.remove(OTHERS).unwrap_or_default());
+        let known: HashSet<&str> = names.values().map(|port| &*port.service).collect();
+        self.services.retain(|name, _| known.contains(&**name));
+        for (name, sums) in &new {
+            let events = sums
+                .iter()
+                .filter(|(what, _)| !matches!(what, What::BytesIn | What::BytesOut));
+            let service = self.services.entry((*name).to_owned()).or_default();
+            service.events += events.map(|(_, count)| count).sum::<u64>();
         }
-        let mut busiest: Vec<_> = self.services.values_mut().collect();
-        busiest.sort_by_key(|service| Reverse(service.events));
-        for (rank, service) in busiest.into_iter().enumerate() {
-            let new = take(&mut service.new);
+        let mut busiest: Vec<_> = self.services.iter_mut().collect();
+        busiest.sort_by_key(|(_, service)| Reverse(service.events));
+        for (rank, (name, service)) in busiest.into_iter().enumerate() {
+            let new = new.remove(name.as_str()).unwrap_or_default();
             if rank < most {
-                service.shown.get_or_insert_default().add(new);
+                add(service.shown.get_or_insert_default(), new);
             } else {
                 service.shown = None;
-                self.others.add(new);
+                add(&mut self.others, new);
             }
         }
     }
@@ -181,8 +154,7 @@ impl Ledger {
     /// Returns the sums of each service that has metrics of its own, and of all others together.
     fn rows(&self) -> Vec<(&str, &Sums)> {
         let services = self.services.iter();
-        let shown =
-            services.filter_map(|(name, service)| Some((name.as_str(), service.shown.as_ref()?)));
+        let shown = services.filter_map(|(name, one)| Some((name.as_str(), one.shown.as_ref()?)));
         shown.chain([(OTHERS, &self.others)]).collect()
     }
 }
@@ -190,7 +162,7 @@ impl Ledger {
 /// The metrics of at most so many services.
 #[derive(Debug)]
 pub(super) struct ServiceMetrics {
-    most: usize,
+    pub(super) most: usize,
     ready: ReadyEndpoints,
     ledger: Mutex<Ledger>,
 }
@@ -202,10 +174,6 @@ impl ServiceMetrics {
             ready,
             ledger: Mutex::default(),
         }
-    }
-
-    pub(super) const fn are_wanted(&self) -> bool {
-        self.most > 0
     }
 
     /// Reads the counters, and writes the metrics of the busiest services.
@@ -220,51 +188,46 @@ impl ServiceMetrics {
         let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
         ledger.read(&counted, &reader.into_service_ports(), self.most);
         let rows = ledger.rows();
-        let lines = rows.iter().map(|(service, sums)| {
-            let labels = vec![("service", *service)];
-            (labels, ConstCounter::new(sums.figures[0]))
-        });
-        write(encoder, CONNECTIONS, lines)?;
-        let lines = rows.iter().flat_map(|(service, sums)| {
-            let [_, to, from, _] = sums.figures;
-            [("in", to), ("out", from)].map(|(direction, bytes)| {
-                let labels = vec![("direction", direction), ("service", *service)];
-                (labels, ConstCounter::new(bytes))
-            })
-        });
-        write(encoder, BYTES, lines)?;
-        let lines = rows.iter().flat_map(|(service, sums)| {
-            sums.refused.iter().map(move |(reason, refused)| {
-                let labels = vec![("reason", reason.name()), ("service", *service)];
-                (labels, ConstCounter::new(*refused))
-            })
-        });
-        write(encoder, REFUSED, lines)?;
-        let ready = rows
-            .iter()
-            .filter_map(|(service, _)| Some((*service, self.ready.of(service)?)));
-        let lines = ready.flat_map(|(service, [here, elsewhere])| {
-            [("here", here), ("elsewhere", elsewhere)].map(|(place, endpoints)| {
+        let mut lines: [Vec<_>; 3] = Default::default();
+        for (service, sums) in &rows {
+            for (what, count) in sums.iter() {
+                let (metric, mut labels) = match what {
+                    What::Connections => (0, vec![]),
+                    What::BytesIn => (1, vec![("direction", "in")]),
+                    What::BytesOut => (1, vec![("direction", "out")]),
+                    What::Refused(reason) => (2, vec![("reason", reason.name())]),
+                };
+                labels.push(("service", *service));
+                lines[metric].push((labels, ConstCounter::new(*count)));
+            }
+        }
+        for (about, lines) in [CONNECTIONS, BYTES, REFUSED].into_iter().zip(lines) {
+            write(encoder, about, &lines)?;
+        }
+        let mut lines = Vec::new();
+        for (service, _) in rows {
+            let ready = self.ready.of(service).into_iter().flatten();
+            for (place, ready) in ["here", "elsewhere"].into_iter().zip(ready) {
                 let labels = vec![("service", service), ("where", place)];
-                (labels, ConstGauge::new(endpoints as i64))
-            })
-        });
-        write(encoder, READY, lines)
+                lines.push((labels, ConstGauge::new(ready as i64)));
+            }
+        }
+        write(encoder, READY, &lines)
     }
 }
 
 /// Writes a metric: a line for each value, with its labels.
-fn write<'a, M: EncodeMetric>(
+fn write<M: EncodeMetric>(
     encoder: &mut DescriptorEncoder<'_>,
     (name, _, help): About,
-    lines: impl Iterator<Item = (Vec<(&'static str, &'a str)>, M)>,
+    lines: &[(Vec<(&str, &str)>, M)],
 ) -> Result<(), Error> {
-    let mut lines = lines.peekable();
-    let Some((_, first)) = lines.peek() else {
+    let Some((_, first)) = lines.first() else {
         return Ok(());
     };
     let mut family = encoder.encode_descriptor(name, help, None, first.metric_type())?;
-    lines.try_for_each(|(labels, value)| value.encode(family.encode_family(&labels)?))
+    let mut lines = lines.iter();
+    lines.try_for_each(|(labels, value)| value.encode(family.encode_family(labels)?))
 }
 
 #[cfg(test)]
@@ -272,6 +235,7 @@ mod tests {
     use std::net::SocketAddr;
 
     use datapath::read::CountedBackend;
+    use proxy_common::traffic::Traffic;
 
     use super::*;
 
@@ -308,8 +272,9 @@ mod tests {
     }
 
     fn connections(ledger: &Ledger) -> Vec<(&str, u64)> {
+        let count = |sums: &Sums| sums.get(&What::Connections).copied().unwrap_or_default();
         let rows = ledger.rows().into_iter();
-        rows.map(|(name, sums)| (name, sums.figures[0])).collect()
+        rows.map(|(name, sums)| (name, count(sums))).collect()
     }
 
     #[test]
@@ -333,10 +298,10 @@ mod tests {
         let reason = Counter::RejectedNoEndpoint;
         ledger.read(&counted(&[(1, 1, 0, 2)], &[(3, reason, 3)]), &names, 1);
         assert_eq!(connections(&ledger), [("shop/pay", 0), (OTHERS, 2)]);
-        assert_eq!(ledger.rows()[0].1.refused, BTreeMap::from([(reason, 3)]));
+        assert_eq!(ledger.rows()[0].1[&What::Refused(reason)], 3);
         ledger.read(&counted(&[(1, 1, 0, 9)], &[(3, reason, 4)]), &names, 1);
         assert_eq!(connections(&ledger), [("shop/cart", 7), (OTHERS, 2)]);
-        assert_eq!(ledger.others.refused, BTreeMap::from([(reason, 1)]));
+        assert_eq!(ledger.others[&What::Refused(reason)], 1);
         names.retain(|id, _| *id > 2);
         ledger.read(&counted(&[], &[]), &names, 9);
         assert_eq!(connections(&ledger), [("shop/pay", 0), (OTHERS, 2)]);
