@@ -114,11 +114,15 @@ pub async fn run(
     let stop = CancellationToken::new();
     let _stop_at_end = stop.clone().drop_guard();
     let health = Health::default();
+    let mut syncer = Syncer::new(node_name, warnings.clone());
+    syncer.state.view.answer_ping = config.answer_ping;
+    syncer.state.view.selection = config.selection;
     let metrics = Metrics::new(
         config.pin_directory.clone(),
         warnings.clone(),
         &source.requests(),
-        config.per_service_metrics,
+        config.services_with_metrics,
+        syncer.ready.clone(),
     );
     let configz = Configz::default();
     config_file::show(&configz, &config);
@@ -192,9 +196,6 @@ pub async fn run(
     let (pin_watch, mut pins_gone) = PinWatch::start(vec![config.pin_directory.clone()]);
     let routes_followed = options.xdp.is_some();
     let is_new = datapath.service_count() == 0;
-    let mut syncer = Syncer::new(node_name, warnings.clone());
-    syncer.state.view.answer_ping = config.answer_ping;
-    syncer.state.view.selection = config.selection;
     let mut agent = Agent {
         services: Services::new(syncer, health_updates, !is_new),
         attachments: Attachments::new(&config, hands_to_pods, pin_watch),

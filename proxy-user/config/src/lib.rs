@@ -120,7 +120,8 @@ pub struct Config {
     pub log_level: String,
     pub log_format: LogFormat,
     pub log_packets: bool,
-    pub per_service_metrics: bool,
+    /// How many services have metrics of their own.
+    pub services_with_metrics: u32,
     /// Whether warnings about Services and EndpointSlices become Kubernetes events.
     pub object_events: bool,
     pub kubeconfig: Option<PathBuf>,
@@ -216,7 +217,7 @@ impl Default for Config {
             log_level: "info".to_owned(),
             log_format: LogFormat::default(),
             log_packets: false,
-            per_service_metrics: false,
+            services_with_metrics: 1_000,
             object_events: true,
             kubeconfig: None,
             unused: Vec::new(),

@@ -19,6 +19,9 @@ pub struct ServicePlan {
     pub guarded_v4: Vec<V4>,
     pub guarded_v6: Vec<V6>,
     pub health_check: Option<HealthCheckPlan>,
+    /// How many endpoints are ready, on this node and on others: those of the port and IP family
+    /// that have most. For metrics only.
+    pub ready: [usize; 2],
 }
 
 impl ServicePlan {

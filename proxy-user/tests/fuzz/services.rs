@@ -97,6 +97,7 @@ impl Service {
             guarded_v4: guarded.clone().filter_map(V4::of_ip).collect(),
             guarded_v6: guarded.filter_map(V6::of_ip).collect(),
             health_check: None,
+            ready: [0; 2],
         }
     }
     fn family<A: Family>(&self) -> FamilyPlan<A> {

@@ -14,7 +14,12 @@ use etherparse::PacketBuilder;
 use nix::sys::signal::Signal;
 use proxy_common::Counter;
 
-use crate::{agent::Agent, trace::Tracing, world::World};
+use crate::{
+    agent::Agent,
+    reads::EMPTY,
+    trace::Tracing,
+    world::{CART, World},
+};
 
 /// The SYN of a connection to a port of the service `cart`.
 fn syn(from: [u8; 4], port: u16, data: &[u8]) -> Vec<u8> {
@@ -75,7 +80,10 @@ pub(crate) fn a_packet_that_cannot_be_rewritten_is_dropped_and_named(world: &Wor
     wait_for_interfaces(agent, 3);
 }
 
-pub(crate) fn metrics_count_packets_and_changes(agent: &Agent) {
+pub(crate) fn metrics_count_packets_changes_and_each_services_clients(
+    world: &World,
+    agent: &Agent,
+) {
     // The agent reads the maps more often than this.
     sleep(Duration::from_millis(1500));
     let text = agent.metrics("/metrics");
@@ -98,6 +106,18 @@ pub(crate) fn metrics_count_packets_and_changes(agent: &Agent) {
         assert!(text.contains(line), "{line}: {text}");
     }
     assert_eq!(agent.metrics("/proxyMode"), "ebpf");
+    // The counters of services have begun with this scrape.
+    assert!(!world.answers(EMPTY), "it is rejected");
+    assert!(world.answers(CART));
+    let text = agent.metrics("/metrics");
+    for line in [
+        "portolan_service_connections_total{service=\"shop/cart\"} 1\n",
+        "portolan_service_endpoints_ready{service=\"shop/cart\",where=\"here\"} 1\n",
+        "portolan_service_endpoints_ready{service=\"shop/empty\",where=\"elsewhere\"} 0\n",
+        "portolan_service_refused_total{reason=\"rejected_no_endpoint\",service=\"shop/empty\"} 1\n",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
 }
 
 /// Makes a device of the node whose packets have no link-layer header, with this flag of the TUN

@@ -48,7 +48,7 @@ ipvs: {scheduler: rr}
     // The first ones count every packet of a service.
     lists_name_the_pods_of_endpoints_and_clients(&world);
     top_agrees_exactly_with_what_clients_counted(&world);
-    observe::metrics_count_packets_and_changes(&agent);
+    observe::metrics_count_packets_changes_and_each_services_clients(&world, &agent);
     bpftool_reads_every_map_with_the_names_of_its_fields(&world);
     commands::status_and_warnings_show_what_the_agent_says(&world, &agent);
     a_service_refused_by_a_full_map_is_named_and_the_node_stays_healthy(&world, &agent);

@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn every_alert_warning_and_outcome_that_clients_suffer_from_has_a_section() {
         let anchors = named("docs/runbooks.md", "<a id=\"");
-        let alerts = named("deploy/chart/alerts/alerts.yaml", "runbook_url: ");
+        let alerts = named("deploy/chart/alerts/alerts.yaml", "runbook: ");
         let warnings = named("proxy-user/control/src/warnings.rs", "\"");
         let warnings = warnings.into_iter();
         let warnings = warnings.filter(|page| page.starts_with("docs/"));

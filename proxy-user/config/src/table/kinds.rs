@@ -216,7 +216,12 @@ pub(super) fn kind(key: &str) -> Option<Kind> {
             |config| text(&config.log_level),
         ),
         "portolan.logPackets" => Kind::Bool(|config| &mut config.log_packets),
-        "portolan.perServiceMetrics" => Kind::Bool(|config| &mut config.per_service_metrics),
+        "portolan.servicesWithMetrics" => Kind::Special(
+            Read::Number(|draft, count| {
+                draft.config.services_with_metrics = u32::try_from(count).unwrap_or(0);
+            }),
+            |config| Some(Value::Number(config.services_with_metrics.into())),
+        ),
         "portolan.objectEvents" => Kind::Bool(|config| &mut config.object_events),
         _ => return None,
     })

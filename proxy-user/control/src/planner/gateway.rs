@@ -100,12 +100,17 @@ fn backends<A: Family>(
     // Of each backend its weight, and its endpoints as they would be in a service of their own.
     let mut groups = Vec::with_capacity(of_port.shares.len());
     let mut has_endpoints = false;
+    let mut ready = [0; 2];
     for share in &of_port.shares {
         let of_service = ports.get(&share.service);
         let same = of_service.and_then(|all| all.get(&(&*share.port_name, port.protocol)));
         let mut found = candidates::<A>(same.into_iter().flatten().copied());
         let is_useful = topology::categorize(&mut found, used, node.zone.as_deref());
         has_endpoints |= is_useful && share.weight > 0;
+        if share.weight > 0 {
+            let [here, elsewhere] = topology::ready(&found);
+            ready = [ready[0] + here, ready[1] + elsewhere];
+        }
         let plans: Vec<_> = found.iter().map(topology::Candidate::plan).collect();
         groups.push((share.weight, plans));
     }
@@ -122,6 +127,7 @@ fn backends<A: Family>(
     all.extend(unused.map(|plan| BackendPlan { weight: 0, ..plan }));
     Backends {
         has_endpoints,
+        ready,
         plans: merged(all),
     }
 }

@@ -5,6 +5,7 @@
 //! are tried again later. Driven by `agent`.
 
 mod own;
+mod ready;
 mod retry;
 pub mod turns;
 
@@ -13,6 +14,7 @@ use std::{
     time::Instant,
 };
 
+pub use self::ready::ReadyEndpoints;
 use self::{own::OwnClusterIps, retry::RetryClock, turns::Turns};
 use crate::{
     apply::{Affected, ApplyResult, Failure},
@@ -74,6 +76,8 @@ pub struct Syncer {
     no_local: [HashSet<ObjectName>; 4],
     /// Services and Gateways with weighted endpoints.
     pub weighted: HashSet<ObjectName>,
+    /// How many endpoints of each service are ready, for metrics.
+    pub ready: ReadyEndpoints,
     turns: Turns,
     /// Services that could not be applied and are to be applied again.
     pub failed: BTreeSet<ObjectName>,
@@ -270,6 +274,7 @@ impl Syncer {
             let topic = Topic::Plan(name.clone());
             self.warnings.replace_of(topic, uid_hash, warnings);
         }
+        self.ready.note(name, &plan);
         let lacks = plan.lacks_local_endpoints();
         let sets = self.no_local.iter_mut().zip(lacks);
         for (set, belongs) in sets.chain([(&mut self.weighted, plan.is_weighted())]) {

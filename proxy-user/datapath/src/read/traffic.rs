@@ -35,6 +35,8 @@ pub struct Counted {
     /// own because the map is too small, of backends that are gone, and of an element whose backend
     /// is not counted yet.
     pub others: Traffic,
+    /// The part of `others` that never goes back: it stays when a backend goes or its id is reused.
+    pub shared: Traffic,
     /// Refused packets and connections: id of the service port (0 for none), the counter that says
     /// why, and how many.
     pub refused: Vec<(u32, Counter, u64)>,
@@ -111,7 +113,12 @@ impl Reader {
                 });
             }
             // The backend of these counts is gone, or it is not counted yet.
-            _ => counted.others.add(&traffic),
+            _ => {
+                counted.others.add(&traffic);
+                if id == 0 {
+                    counted.shared.add(&traffic);
+                }
+            }
         };
         traffic
             .and_then(|traffic| traffic.each(end, visit))
