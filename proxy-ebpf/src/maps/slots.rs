@@ -214,7 +214,7 @@ fn ways_with(ways: *const Tags, mask: u32, tag: u32) -> u32 {
         unsafe { asm!("{word} = -{word}", "{word} >>= 63", word = inout(reg) differs) };
         others |= differs << n;
     }
-    others as u32 ^ (1 << WAYS) - 1
+    others as u32 ^ ((1 << WAYS) - 1)
 }
 
 /// Returns the number of the lowest of the ways, of which there must be one.
@@ -223,5 +223,5 @@ fn ways_with(ways: *const Tags, mask: u32, tag: u32) -> u32 {
 #[inline(always)]
 const fn first_of(ways: u32) -> u32 {
     let lowest = ways & ways.wrapping_neg();
-    0x5637_4210 >> ((lowest * 0x17 >> 5 & 7) * 4) & (WAYS - 1)
+    (0x5637_4210 >> (((lowest * 0x17) >> 5 & 7) * 4)) & (WAYS - 1)
 }
