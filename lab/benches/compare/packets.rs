@@ -30,6 +30,8 @@ const CONNECTIONS: u32 = 200;
 const EXCHANGES: u32 = 500;
 const CLIENTS: u32 = 8;
 const EACH: u32 = 40;
+/// Enough, over all rounds, that a client's ports come again.
+const EACH_FROM_OUTSIDE: u32 = 200;
 const PACKETS: u32 = 2_000;
 
 /// The destinations of one side of a comparison: the pods themselves, or services.
@@ -76,6 +78,7 @@ impl Side {
             Measure::OpenConnection => client::exchanges(to, EXCHANGES),
             Measure::Datagrams => client::datagrams(to, EXCHANGES),
             Measure::Crowd => client::crowd(to, CLIENTS, EACH),
+            Measure::NodePortCrowd => client::crowd(to, CLIENTS, EACH_FROM_OUTSIDE),
             Measure::NodePortLocal | Measure::NodePortRemote => client::flood(to, PACKETS),
         }
     }
@@ -84,6 +87,10 @@ impl Side {
     /// is missing or comes from an unknown server.
     fn run(&self, world: &World, measure: Measure, round: u32) -> Result<Took> {
         let work = || self.work(measure, round);
+        let outside = &world.topology.outside;
+        if measure == Measure::NodePortCrowd {
+            return client::run(outside, None, work);
+        }
         let is_flood = matches!(measure, Measure::NodePortLocal | Measure::NodePortRemote);
         if !is_flood {
             let took = client::run(world.client(), Some(&world.cgroup), work)?;
@@ -92,7 +99,7 @@ impl Side {
             return Ok(took);
         }
         world.empty_sinks();
-        let took = client::run(&world.topology.outside, None, work)?;
+        let took = client::run(outside, None, work)?;
         let came = world.empty_sinks();
         // A few packets may still be on the network. A path that drops packets would look fast, so
         // their number is checked.

@@ -49,6 +49,7 @@ const CROWD: u16 = PORT + 20;
 const CROWD_DIRECTLY: u16 = PORT + 21;
 const SINK: u16 = PORT + 30;
 const SINK_DIRECTLY: u16 = PORT + 31;
+const NODE_PORT_CROWD: u16 = 30_003;
 const NODE_PORT_LOCAL: u16 = 30_001;
 const NODE_PORT_REMOTE: u16 = 30_002;
 
@@ -61,6 +62,7 @@ const fn at(address: Ipv4Addr, port: u16) -> SocketAddr {
 pub(crate) const fn destinations(measure: Measure) -> [SocketAddr; 2] {
     match measure {
         Measure::Crowd => [at(SERVER, CROWD_DIRECTLY), at(cluster_ip(2), 80)],
+        Measure::NodePortCrowd => [at(SERVER, CROWD_DIRECTLY), at(NODE, NODE_PORT_CROWD)],
         Measure::NodePortLocal => [at(SERVER, SINK_DIRECTLY), at(NODE, NODE_PORT_LOCAL)],
         Measure::NodePortRemote => [at(REMOTE, SINK_DIRECTLY), at(NODE, NODE_PORT_REMOTE)],
         _ => [at(SERVER, ECHO_DIRECTLY), at(cluster_ip(1), 53)],
@@ -71,13 +73,13 @@ pub(crate) const fn destinations(measure: Measure) -> [SocketAddr; 2] {
 pub(crate) fn objects() -> String {
     let (tcp, udp) = (("tcp", "TCP"), ("udp", "UDP"));
     let echo = [tcp, udp].map(|names| Port::new(names, [53, ECHO], None));
-    let crowd = [Port::new(tcp, [80, CROWD], None)];
+    let crowd = [Port::new(tcp, [80, CROWD], Some(NODE_PORT_CROWD))];
     let sink = [Port::new(udp, [80, SINK], Some(NODE_PORT_LOCAL))];
     let far = [Port::new(udp, [80, SINK], Some(NODE_PORT_REMOTE))];
     let (here, elsewhere) = ((SERVER, "node-a"), (REMOTE, "node-b"));
     let services = [
         (1, "echo", "ClusterIP", &echo[..], here),
-        (2, "crowd", "ClusterIP", &crowd[..], here),
+        (2, "crowd", "NodePort", &crowd[..], here),
         (4, "sink", "NodePort", &sink[..], here),
         (5, "far", "NodePort", &far[..], elsewhere),
     ];

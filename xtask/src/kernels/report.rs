@@ -254,7 +254,7 @@ mod tests {
         assert_eq!(renewed("no marks", ""), None);
         let page = page(&kernels) + &support;
         for line in [
-            "| 6.7 | 6.7.192-2 | c2 | 2026-01-02 | clsact | 1 of 1, c1 | not run | not run | 2 of 2, not finished |\n\
+            "| 6.7 | 6.7.192-2 | c2 | 2026-01-02 | clsact | 1 of 1, c1 | not run | not run | 2 of 2, not finished | not run | not run |\n\
              | 6.12 | ? | c2 | 2026-01-02 | ? | not run | not run | not run |",
             "| program | 6.7 | 6.12 |",
             "| `ingress` | 300000 | not run |",
