@@ -20,7 +20,7 @@ use lab::{
         setup::{CLIENT_PARAMETERS, Setup, config},
     },
     node::{
-        agent::{Agent, Manifests, Options},
+        agent::{Agent, Options},
         cgroup::Cgroup,
         kube_proxy::{CLUSTER_CIDR, KubeProxy},
         layout::Layout,
@@ -170,7 +170,7 @@ impl World {
                     kubeconfig: Some(kubeconfig),
                     ..Options::new(&programs.portolan, self.cgroup.path())
                 };
-                Proxy::Portolan(Agent::start(node, &options, &Manifests::Text(""))?)
+                Proxy::Portolan(Agent::start(node, &options, "")?)
             }
             Program::KubeProxy(mode, period) => {
                 let program = &programs.kube_proxy;

@@ -22,7 +22,7 @@ use lab::{
         table::Table,
     },
     node::{
-        agent::{Agent, Manifests, Options},
+        agent::{Agent, Options},
         api_server::{AGENTS_ACCOUNT, requests},
         binary, bpffs,
         cgroup::Cgroup,
@@ -132,7 +132,7 @@ impl<'a> Node<'a> {
                     kubeconfig: Some(kubeconfig),
                     ..Options::new(binary, cgroup.path())
                 };
-                Proxy::Portolan(Agent::start(namespace, &options, &Manifests::Text(""))?)
+                Proxy::Portolan(Agent::start(namespace, &options, "")?)
             }
             Program::KubeProxy(program) => Proxy::KubeProxy(KubeProxy::start(
                 namespace, program, "nftables", None, kubeconfig,

@@ -19,7 +19,7 @@ use crate::{
         setup::{CLIENT_PARAMETERS, Setup},
     },
     node::{
-        agent::{Agent, Manifests, Options},
+        agent::{Agent, Options},
         bpffs,
         cgroup::Cgroup,
         layout::Layout,
@@ -112,7 +112,7 @@ impl<'a> Served<'a> {
             ..Options::new(binary, world.cgroup.path())
         };
         let objects = manifests(VERSION);
-        let mut agent = Agent::start(node, &options, &Manifests::Text(&objects))?;
+        let mut agent = Agent::start(node, &options, &objects)?;
         agent
             .wait_for(VERSION)
             .map_err(|error| error.context(agent.log_tail(5).join("\n")))?;

@@ -12,7 +12,6 @@ pub mod http;
 pub mod kube_proxy;
 pub mod kubeconfig;
 pub mod layout;
-mod manifests;
 pub mod netns;
 pub mod offload;
 pub mod options;

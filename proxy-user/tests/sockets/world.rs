@@ -16,7 +16,7 @@ use clap::ValueEnum;
 use datapath::read::{Reader, SocketRow};
 use ipnet::IpNet;
 use lab::node::{
-    agent::{Agent, Manifests, Options},
+    agent::{Agent, Options},
     bpffs,
     cgroup::Cgroup,
     netns::NetNs,
@@ -85,7 +85,7 @@ impl World {
         let cgroup = Cgroup::new().expect("a cgroup");
         let text = objects(1, services);
         let options = options(SocketBalancing::All, config, &cgroup);
-        let agent = Agent::start(node, &options, &Manifests::Text(&text));
+        let agent = Agent::start(node, &options, &text);
         let mut agent = agent.expect("an agent");
         if let Err(error) = agent.wait_for(1) {
             panic!("{error:#}: {:#?}", agent.log_tail(20));
