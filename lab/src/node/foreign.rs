@@ -78,19 +78,14 @@ impl<'a> Foreign<'a> {
         };
         Self::link(node, interface, &program, hook, flags)
     }
-    /// Attaches an XDP program that returns `verdict` for every frame, in the interface's driver, or,
-    /// if `generic`, in the network stack.
+    /// Attaches an XDP program that returns `verdict` for every frame: in the interface's driver,
+    /// or, if `generic`, in the network stack.
     pub fn at_xdp(node: &NetNs, interface: &str, verdict: i32, generic: bool) -> Result<Self> {
         const SKB_MODE: u32 = 1 << 1;
         const DRV_MODE: u32 = 1 << 2;
         let mode = if generic { SKB_MODE } else { DRV_MODE };
-        Self::link(
-            node,
-            interface,
-            &load_xdp(&always(verdict))?,
-            XDP_HOOK,
-            mode,
-        )
+        let program = load_xdp(&always(verdict))?;
+        Self::link(node, interface, &program, XDP_HOOK, mode)
     }
     fn link(
         node: &NetNs,
