@@ -22,8 +22,8 @@ use lab::random::Random;
 pub(crate) use self::plan::{HELD, HOLDER, Plan, plans};
 use crate::{
     cluster::{PORT, Service, frontend},
+    pods::ROLLING,
     record::{Begun, Exchange, Span, Tally},
-    rolling::ROLLING,
     world::{Origin, World, is_here, v6_of},
 };
 

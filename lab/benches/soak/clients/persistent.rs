@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{Calls, Client, streams::Open};
-use crate::{leaving::Phase, record::Begun};
+use crate::{pods::Phase, record::Begun};
 
 /// How many connections a client holds, and how many more once the new pod is there. So many that
 /// each of four pods has some.
