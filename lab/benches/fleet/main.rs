@@ -22,9 +22,9 @@ use lab::{
         table::Table,
     },
     node::{
-        agent::{Agent, Options},
+        agent::{self, Agent, Options},
         api_server::{AGENTS_ACCOUNT, requests},
-        binary, bpffs,
+        bpffs,
         cgroup::Cgroup,
         kube_proxy::KubeProxy,
         netns::NetNs,
@@ -76,7 +76,7 @@ fn main() -> Result<()> {
     if arguments.quick {
         (arguments.agents, arguments.services, arguments.changes) = (3, 20, 3);
     }
-    let portolan = binary::find()?;
+    let portolan = agent::find()?;
     let server = NetNs::new("server")?;
     server.ip(&format!("link set lo up\naddress add {SERVER}/32 dev lo\n"))?;
     let mut objects = Objects::start(&server, SERVER, NODE)?;

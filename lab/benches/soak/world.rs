@@ -40,7 +40,7 @@ const OUTSIDE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 7);
 const OTHER_NODE: Ipv4Addr = Ipv4Addr::new(192, 168, 40, 3);
 /// Number of client pods.
 const CLIENTS: u8 = 6;
-/// Number of server pods without the leavers. One of the last five is always missing.
+/// Number of server pods without those of [`LEAVERS`]. One of the last five is always missing.
 pub(crate) const SERVERS: u8 = 15;
 /// The numbers of the server pods of [`Service::Leaving`]. The last one is missing at first.
 pub(crate) const LEAVERS: Range<u8> = SERVERS..SERVERS + 5;

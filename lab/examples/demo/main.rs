@@ -20,8 +20,8 @@ use lab::{
     },
     interrupt::{self, INTERRUPTED},
     node::{
-        agent::{Agent, Options},
-        binary, bpffs,
+        agent::{self, Agent, Options},
+        bpffs,
         cgroup::Cgroup,
         settings::SocketBalancing,
         topology::{Plumbing, Topology},
@@ -57,7 +57,7 @@ struct Exhibit {
 fn main() -> Result<ExitCode> {
     bpffs::prepare()?;
     interrupt::catch()?;
-    let binary = binary::find()?;
+    let binary = agent::find()?;
     let demo: Demo = serde_saphyr::from_str(include_str!("exhibits.yaml"))?;
     let flows: Vec<_> = demo.exhibits.iter().map(|exhibit| &exhibit.flow).collect();
     let manifests = read_all(MANIFESTS.as_ref())?;

@@ -3,15 +3,15 @@
 //! everything that the agent leaves behind. Called by conformance, tests, benchmarks and the demo.
 
 use std::{
-    fs,
+    env, fs,
     os::unix::process::CommandExt,
-    path::Path,
+    path::{Path, PathBuf},
     process::Child,
     thread,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
@@ -117,6 +117,20 @@ impl Drop for Agent<'_> {
     fn drop(&mut self) {
         end(&mut self.child);
     }
+}
+
+/// Returns target/PROFILE/portolan, for benchmarks and the demo, which are expected at
+/// target/PROFILE/{deps,examples}/PROGRAM. Cargo tells the tests of the package proxy-user.
+pub fn find() -> Result<PathBuf> {
+    let own = env::current_exe().context("find out where this program lies")?;
+    let folder = own.parent().and_then(Path::parent).unwrap_or(&own);
+    let binary = folder.join("portolan");
+    ensure!(
+        binary.is_file(),
+        "no agent at {}: build it (cargo build --package proxy-user, --release for benchmarks)",
+        binary.display()
+    );
+    Ok(binary)
 }
 
 /// Replaces the only manifest at once.

@@ -3,7 +3,6 @@
 
 pub mod agent;
 pub mod api_server;
-pub mod binary;
 pub mod bpffs;
 pub mod cgroup;
 pub mod etcd;

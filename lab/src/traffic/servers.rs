@@ -5,7 +5,7 @@
 
 use std::{
     io::{self, BufReader, Read, Write},
-    net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream},
+    net::{Shutdown, SocketAddr, TcpStream},
     thread,
     time::{Duration, Instant},
 };
@@ -82,17 +82,6 @@ impl Drop for Listening {
             thread::yield_now();
         }
     }
-}
-
-/// Listens at a port of every IPv4 address, for tokio. `backlog` clients may connect at once.
-pub fn listen(port: u16, backlog: i32) -> io::Result<std::net::TcpListener> {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-    socket.set_reuse_address(true)?;
-    socket.set_nonblocking(true)?;
-    let at = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
-    socket.bind(&SockAddr::from(at))?;
-    socket.listen(backlog)?;
-    Ok(socket.into())
 }
 
 /// Opens a server's socket. Retries while the address is in use. A process that another case is

@@ -3,7 +3,6 @@
 //! pace, until the end of the run.
 
 mod datagrams;
-mod persistent;
 mod plan;
 mod short;
 mod streams;
