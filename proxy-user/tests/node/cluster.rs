@@ -118,9 +118,8 @@ fn an_outage_of_the_server_is_outlived(world: &World, server: &mut Server<'_>, a
     let said = || agent.log().matches("WARN API server").count();
     let before = said();
     server.0.kill();
-    agent.eventually("it is reported", || {
-        said() > before && agent.reports("cannot be followed")
-    });
+    agent.eventually("it is logged", || said() > before);
+    agent.eventually("it is reported", || agent.reports("cannot be followed"));
     assert_eq!(agent.health().0, 200, "the datapath is as it was");
     assert!(world.answers(CART));
     a_server_that_is_away_is_named(world, &server.kubeconfig());
@@ -130,9 +129,7 @@ fn an_outage_of_the_server_is_outlived(world: &World, server: &mut Server<'_>, a
     server.kubectl("delete service cart -n shop");
     agent.eventually("what came", || world.answers(MORE));
     agent.eventually("what went", || !world.answers(CART));
-    agent.eventually("the fault has ended", || {
-        !agent.reports("cannot be followed")
-    });
+    agent.eventually("it has ended", || !agent.reports("cannot be followed"));
     assert_eq!(open.echo("its service is gone"), "its service is gone");
 }
 
@@ -148,7 +145,7 @@ fn wait_ends_with_kube_proxys_rules(world: &World, server: &Server<'_>) {
     let has_rules = || world.tool("nft", "list ruleset").contains("172.30.1.1");
     // The rules of an earlier kube-proxy prove nothing to `wait`.
     let earlier = start_kube_proxy(world, &server.kubeconfig());
-    wait(LIMIT, "its rules", String::new, has_rules);
+    wait(LIMIT, "its rules", has_rules);
     drop(earlier);
     let mut command = Command::new(BINARY);
     let metrics = METRICS.to_string();

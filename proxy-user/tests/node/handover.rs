@@ -13,7 +13,7 @@ use std::{
 };
 
 use crate::{
-    agent::{Agent, wait},
+    agent::{Agent, holds, wait},
     connection::{Open, answer_questions, ask, asking, beside, serve},
     objects::{Service, questions},
     world::{BINARY, CART, World},
@@ -24,9 +24,7 @@ const SOON: Duration = Duration::from_secs(10);
 /// Begins to drain the node and waits until it serves no new connection.
 fn drain(world: &World, flags: &[&str]) -> Child {
     let drain = world.cleanup(flags);
-    wait(SOON, "new connections are not ours", String::new, || {
-        !world.answers(CART)
-    });
+    wait(SOON, "new ones are not ours", || !world.answers(CART));
     drain
 }
 
@@ -64,17 +62,14 @@ fn a_drained_node_keeps_its_connections_and_accepts_no_new_ones() {
     let before = processor_time(drain.id());
     sleep(Duration::from_secs(1));
     let worked = processor_time(drain.id()) - before;
-    assert!(
-        worked < Duration::from_millis(500),
-        "{worked:?} of a second"
-    );
+    assert!(worked < Duration::from_millis(500), "{worked:?} of 1 s");
     drop(others);
     // Closed flow entries must be removed: they would match answers to another proxy's connections.
-    let flows = || format!("{:?}", world.flows());
-    wait(SOON, "closed flow entries are gone", flows, || {
+    let are_gone = holds(SOON, "closed ones are gone", || {
         ask(&conversation, "still there");
         world.flows().len() <= 2
     });
+    assert!(are_gone, "{:?}", world.flows());
     assert!(drain.try_wait().expect("its state").is_none(), "it waits");
     interrupt(drain);
     // An agent that comes back finds all flow entries.
@@ -113,15 +108,11 @@ add rule ip other services ip daddr 172.30.1.1 tcp dport 80 dnat to 10.40.1.20:8
     assert!(!world.answers(CART), "portolan is first");
     assert!(agent.stop().success());
     assert!(!world.answers(CART), "and stays it when the agent ends");
-    wait(4 * SOON, "the rules serve", String::new, || {
-        world.answers(CART)
-    });
+    wait(4 * SOON, "the rules serve", || world.answers(CART));
     assert_eq!(open.echo("still here"), "still here");
     assert!(!world.answers("172.30.1.2:80"), "the rules do not have it");
     let agent = world.start_by_packet(SOON_ABANDONED);
-    wait(SOON, "an agent is back", String::new, || {
-        world.answers("172.30.1.2:80")
-    });
+    wait(SOON, "an agent is back", || world.answers("172.30.1.2:80"));
     assert!(agent.stop().success());
 }
 
@@ -199,9 +190,7 @@ pub(crate) fn start(world: &World, maps: &str) -> Agent {
 
 /// Waits until only one generation of maps is left.
 pub(crate) fn taken_over(world: &World, agent: &Agent) {
-    agent.within(Duration::from_secs(20), "taken over", || {
-        world.generations() == 1
-    });
+    agent.within(2 * SOON, "taken over", || world.generations() == 1);
     agent.says(&["took over from the maps before"]);
     assert!(!agent.log().contains("WARN"), "{}", agent.log());
 }
@@ -225,9 +214,8 @@ fn changed_map_sizes_break_no_old_or_new_connection_and_no_udp_flow() {
     world.publish(questions());
     answer_questions(&world.server);
     let mut agent = start(&world, "flows: 16384");
-    let mut open: Vec<Open> = (0..40)
-        .map(|_| world.connect(CART).expect("an answer"))
-        .collect();
+    let connect = |_| world.connect(CART).expect("an answer");
+    let mut open: Vec<Open> = (0..40).map(connect).collect();
     let (client, asking) = (&world.client, asking(&world.client));
     let connecting = |done: &AtomicBool| Open::keep_connecting(client, CART, done);
     let asked = beside(
