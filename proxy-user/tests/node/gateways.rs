@@ -122,7 +122,7 @@ fn right(line: &str) -> String {
 }
 
 /// Waits until a condition of a Gateway or a route is `STATUS REASON`.
-fn becomes(server: &Server<'_>, agent: &Agent, object: &str, kind: &str, wanted: &str) {
+fn becomes(server: &Server<'_>, object: &str, kind: &str, wanted: &str) {
     let is_route = object.starts_with("tcproute");
     let parent = if is_route { ".parents[0]" } else { "" };
     let path = format!(".status{parent}.conditions[?(@.type==\"{kind}\")]");
@@ -131,7 +131,7 @@ fn becomes(server: &Server<'_>, agent: &Agent, object: &str, kind: &str, wanted:
         server.try_kubectl(&words).unwrap_or_default()
     };
     let is_so = || format!("{} {}", of("status"), of("reason")) == wanted;
-    agent.within(WRITTEN, wanted, is_so);
+    wait(WRITTEN, wanted, is_so);
 }
 
 /// Returns the events about a route, a line each.
@@ -151,21 +151,9 @@ fn a_route_leads_to_its_service_and_status_and_event_say_what_is_missing(
 ) {
     server.apply(gateway("edge", ADDRESS, 9000) + &route("cart", "edge", CART));
     agent.eventually("the route", || world.answers(EDGE));
-    becomes(
-        server,
-        agent,
-        "gateway edge",
-        "Programmed",
-        "True Programmed",
-    );
-    becomes(server, agent, "tcproute cart", "Accepted", "True Accepted");
-    becomes(
-        server,
-        agent,
-        "tcproute cart",
-        "ResolvedRefs",
-        "True ResolvedRefs",
-    );
+    becomes(server, "gateway edge", "Programmed", "True Programmed");
+    becomes(server, "tcproute cart", "Accepted", "True Accepted");
+    becomes(server, "tcproute cart", "ResolvedRefs", "True ResolvedRefs");
     let of_class = server.kubectl("get gatewayclass l4 -o=jsonpath={.status.conditions[*].status}");
     assert_eq!(of_class, "True");
     assert_ne!(server.kubectl(HOLDER), "");
@@ -178,13 +166,8 @@ fn a_route_leads_to_its_service_and_status_and_event_say_what_is_missing(
     server.apply(route("cart", "edge", &format!("{CART}, {missing}")));
     server.apply(gateway("other", ADDRESS, 9001) + &route("other", "other", CART));
     agent.eventually("the other", || world.answers("198.51.100.7:9001"));
-    becomes(
-        server,
-        agent,
-        "tcproute cart",
-        "ResolvedRefs",
-        "False BackendNotFound",
-    );
+    let missed = "False BackendNotFound";
+    becomes(server, "tcproute cart", "ResolvedRefs", missed);
     // So many connections are refused, at sockets of the node, too.
     let is_refusal = |error: &io::Error| error.kind() == ErrorKind::ConnectionRefused;
     for connect in [World::connect, World::connect_from_node] {
@@ -203,13 +186,7 @@ fn a_route_leads_to_its_service_and_status_and_event_say_what_is_missing(
     assert_eq!(events(server, "other"), "");
     // A Service that comes is found.
     server.apply(Service::new("none", "172.30.1.77"));
-    becomes(
-        server,
-        agent,
-        "tcproute cart",
-        "ResolvedRefs",
-        "True ResolvedRefs",
-    );
+    becomes(server, "tcproute cart", "ResolvedRefs", "True ResolvedRefs");
     assert_eq!((0..20).filter(|_| world.answers(EDGE)).count(), 20);
     server.kubectl("delete gateway edge other -n shop");
     server.kubectl("delete tcproute cart other -n shop");
@@ -238,13 +215,8 @@ fn a_gateway_without_addresses_has_those_of_its_service(
     server.apply(gateway("edge", "", 9000) + &route("cart", "edge", CART));
     let is_made = || !made(server, ".spec.clusterIP").is_empty();
     agent.within(WRITTEN, "its Service", is_made);
-    becomes(
-        server,
-        agent,
-        "gateway edge",
-        "Programmed",
-        "False AddressNotAssigned",
-    );
+    let missed = "False AddressNotAssigned";
+    becomes(server, "gateway edge", "Programmed", missed);
     // Load balancers see where traffic can go.
     agent.within(WRITTEN, "its slice", || slices(server) == "10.40.1.20/8080");
     server.kubectl(r#"patch service gateway-edge -n shop --subresource=status --type=merge --patch {"status":{"loadBalancer":{"ingress":[{"ip":"198.51.100.7"}]}}}"#);
@@ -253,13 +225,7 @@ fn a_gateway_without_addresses_has_those_of_its_service(
     assert!(world.answers(&format!("{cluster_ip}:9000")), "{cluster_ip}");
     let node_port = format!("10.40.0.1:{}", made(server, ".spec.ports[0].nodePort"));
     assert!(world.answers(&node_port), "{node_port}");
-    becomes(
-        server,
-        agent,
-        "gateway edge",
-        "Programmed",
-        "True Programmed",
-    );
+    becomes(server, "gateway edge", "Programmed", "True Programmed");
     let said = server.kubectl("get gateway edge -n shop -o=jsonpath={.status.addresses[*].value}");
     assert_eq!(said, "198.51.100.7");
     // KUBE: what it owns goes with it, by the garbage collector, which does not run here.
