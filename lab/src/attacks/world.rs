@@ -121,9 +121,8 @@ impl<'a> Served<'a> {
         };
         let objects = manifests(VERSION);
         let mut agent = Agent::start(node, &options, &objects)?;
-        agent
-            .wait_for(VERSION)
-            .map_err(|error| error.context(agent.log_tail(5).join("\n")))?;
+        let started = agent.wait_for(VERSION);
+        started.map_err(|error| error.context(agent.log_tail(5).join("\n")))?;
         if proxy == Proxy::PortolanAlone {
             agent.end();
         }
@@ -153,10 +152,8 @@ const BACKLOG: u32 = 4096;
 
 /// Starts the servers. Dropping what is returned ends them.
 fn serve(pod: &NetNs) -> Result<Runtime> {
-    let threads = Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build();
+    let mut builder = Builder::new_multi_thread();
+    let threads = builder.worker_threads(2).enable_all().build();
     let runtime = threads.context("start the servers' threads")?;
     let here = runtime.enter();
     for port in [CLIENT_CLOSES, SERVER_CLOSES] {

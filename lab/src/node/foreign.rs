@@ -87,16 +87,10 @@ impl<'a> Foreign<'a> {
         let program = load_xdp(&always(verdict))?;
         Self::link(node, interface, &program, XDP_HOOK, mode)
     }
-    fn link(
-        node: &NetNs,
-        interface: &str,
-        program: &OwnedFd,
-        hook: u32,
-        flags: u32,
-    ) -> Result<Self> {
+    fn link(node: &NetNs, interface: &str, code: &OwnedFd, hook: u32, flags: u32) -> Result<Self> {
         let _link = node.enter(|| {
             let index = nix::net::if_::if_nametoindex(interface)?;
-            attach(program, index, hook, flags)
+            attach(code, index, hook, flags)
         })??;
         Ok(Self::Link { _link })
     }

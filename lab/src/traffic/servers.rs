@@ -39,25 +39,16 @@ pub struct Listening(JoinHandle<()>);
 
 impl Servers {
     pub fn start() -> Result<Self> {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_io()
-            .build();
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(1).enable_io().build();
         Ok(Self(runtime.context("start the servers' thread")?))
     }
 
     /// Serves an address and port in a namespace until the returned value is dropped.
-    pub fn listen(
-        &self,
-        namespace: &NetNs,
-        protocol: Protocol,
-        at: SocketAddr,
-    ) -> Result<Listening> {
-        let socket = namespace
+    pub fn listen(&self, host: &NetNs, protocol: Protocol, at: SocketAddr) -> Result<Listening> {
+        let socket = host
             .enter(|| open_when_free(protocol, at))?
-            .with_context(|| {
-                format!("listen on {at} {} in {}", protocol.name(), namespace.name())
-            })?;
+            .with_context(|| format!("listen on {at} {} in {}", protocol.name(), host.name()))?;
         let _runtime = self.0.enter();
         let task = match protocol {
             Protocol::TCP => self.0.spawn(tcp(TcpListener::from_std(socket.into())?, at)),

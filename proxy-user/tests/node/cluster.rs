@@ -44,7 +44,7 @@ fn objects_of_the_api_server_are_followed_and_its_outages_outlived_with_the_righ
     let agent = world.spawn_by(&[], &flags);
     no_other_right_is_needed(&world, &server, &agent, &file);
     explain::pods_and_reasons_come_from_the_api_server(&world, &server, &agent, &file);
-    changes_are_followed_and_an_event_of_the_node_written(&world, &server, &agent);
+    changes_are_followed_and_an_event_written(&world, &server, &agent);
     dead_connections_are_replaced(&world, &server, &agent);
     an_outage_of_the_server_is_outlived(&world, &mut server, &agent);
 }
@@ -64,11 +64,7 @@ fn no_other_right_is_needed(world: &World, server: &Server<'_>, agent: &Agent, k
     assert!(said.contains(expected), "{said}");
 }
 
-fn changes_are_followed_and_an_event_of_the_node_written(
-    world: &World,
-    server: &Server<'_>,
-    agent: &Agent,
-) {
+fn changes_are_followed_and_an_event_written(world: &World, server: &Server<'_>, agent: &Agent) {
     let external = |name: &str| {
         format!(
             "{{apiVersion: v1, kind: Service, metadata: {{name: {name}, namespace: shop}}, spec: {{externalIPs: [198.51.100.7], ports: [{{port: 80}}]}}}}"

@@ -66,7 +66,7 @@ fn routes_and_services_of_gateways_are_served_and_their_status_written_with_the_
     let agent = world.spawn_by(&[], &["--config", &config]);
     let mut controller = control(&world, &settings("portolan-controller"));
     a_route_leads_to_its_service_and_status_and_event_say_what_is_missing(&world, &server, &agent);
-    a_gateway_without_addresses_has_those_of_its_service(&world, &server, &agent);
+    a_gateway_without_any_has_its_services(&world, &server, &agent);
     // KUBE: policies know addresses since 1.31.
     if server.minor() >= 31 {
         the_policy_in_deploy_limits_the_addresses_of_gateways(&server);
@@ -207,11 +207,7 @@ fn slices(server: &Server<'_>) -> String {
     )
 }
 
-fn a_gateway_without_addresses_has_those_of_its_service(
-    world: &World,
-    server: &Server<'_>,
-    agent: &Agent,
-) {
+fn a_gateway_without_any_has_its_services(world: &World, server: &Server<'_>, agent: &Agent) {
     server.apply(gateway("edge", "", 9000) + &route("cart", "edge", CART));
     let is_made = || !made(server, ".spec.clusterIP").is_empty();
     agent.within(WRITTEN, "its Service", is_made);

@@ -17,9 +17,7 @@ use crate::{
 };
 
 #[rstest]
-fn crossing_fins_on_two_cpus_close_the_connection_and_allow_eviction(
-    #[values(*IPV4, *IPV6)] a: Addresses,
-) {
+fn crossing_fins_on_two_cpus_close_and_allow_eviction(#[values(*IPV4, *IPV6)] a: Addresses) {
     let world = World::new(&[Service::web(a)]);
     let (service, backend) = (a.service(), a.endpoint());
     for round in 0..20 {

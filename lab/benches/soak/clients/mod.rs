@@ -213,14 +213,8 @@ fn ensure_same(before: Option<Ipv4Addr>, now: Ipv4Addr) -> io::Result<()> {
 impl Plan {
     /// Runs the planned client at its origin: it does exchanges until the end of the run. Returns
     /// their tally.
-    pub(crate) fn run(
-        self,
-        world: &World,
-        span: Span,
-        has_proxy: bool,
-        seed: u64,
-    ) -> Result<Tally> {
-        let by = self.by.filter(|_| has_proxy);
+    pub(crate) fn run(self, world: &World, span: Span, proxied: bool, seed: u64) -> Result<Tally> {
+        let by = self.by.filter(|_| proxied);
         let calls = Calls {
             service: self.service,
             frontend: by.map(|by| frontend(self.service, by, self.is_v6)),

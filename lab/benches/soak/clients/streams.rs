@@ -179,12 +179,12 @@ fn is_over(
     last: Begun,
     calls: &mut Calls<'_>,
     phase: Phase,
-    is_silent: bool,
+    silent: bool,
 ) -> bool {
     let (Phase::Gone(at) | Phase::Replaced(at)) = phase else {
         return false;
     };
-    let speaks = !is_silent || at.elapsed() >= SILENCE;
+    let speaks = !silent || at.elapsed() >= SILENCE;
     let begun = last.again();
     let departure = &calls.world.departure;
     let has_to_end = departure.has_to_end;
