@@ -230,18 +230,7 @@ mod tests {
 
     /// The section `conntrack`, the number of processors, and the parameters that are set, without
     /// the prefix `nf_conntrack_`.
-    const PARAMETERS: &str = "
-{} | 1 | max=131072 tcp_timeout_established=86400 tcp_timeout_close_wait=3600
-{} | 8 | max=262144 tcp_timeout_established=86400 tcp_timeout_close_wait=3600
-{} | 64 | max=1048576 tcp_timeout_established=86400 tcp_timeout_close_wait=3600
-{min: 2000000} | 1 | max=2000000 tcp_timeout_established=86400 tcp_timeout_close_wait=3600
-{min: 2000000} | 64 | max=1048576 tcp_timeout_established=86400 tcp_timeout_close_wait=3600
-{maxPerCore: 0, min: 7} | 64 | tcp_timeout_established=86400 tcp_timeout_close_wait=3600
-{maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s, udpTimeout: 0s} | 4 |
-{maxPerCore: 100, min: 50, tcpBeLiberal: true, tcpEstablishedTimeout: 1h, tcpCloseWaitTimeout: 90s,
-  udpTimeout: 40s, udpStreamTimeout: 3m20s} | 2 | max=200 tcp_timeout_established=3600
-  tcp_timeout_close_wait=90 tcp_be_liberal=1 udp_timeout=40 udp_timeout_stream=200
-";
+    const PARAMETERS: &str = include_str!("tests/conntrack.txt");
 
     #[test]
     fn conntrack_parameters_are_set_as_by_kube_proxy() {

@@ -165,18 +165,7 @@ fn every_text_of_the_settings_table_ends_with_a_full_stop() {
 }
 
 /// Settings, the key that is unknown, and the nearest known one.
-const UNKNOWN: &str = "
-pinDirectory: /x | pinDirectory | portolan.pinDirectory
-portolan: {flow: 3} | portolan.flow | portolan.maps.flows
-portolan: {udpTimeout: 3s} | portolan.udpTimeout | conntrack.udpTimeout
-conntrack: {udptimeout: 3s} | conntrack.udptimeout | conntrack.udpTimeout
-portolan: {clusterCIDR: 10.0.0.0/8} | portolan.clusterCIDR | clusterCIDR
-detectLocal: {clusterCIDR: 10.0.0.0/8} | detectLocal.clusterCIDR | clusterCIDR
-strictARP: true | strictARP |
-udpIdleTimeout: 250ms | udpIdleTimeout |
-portolan: {maps: {connections: 7}} | portolan.maps.connections |
-x: 1 | x |
-";
+const UNKNOWN: &str = include_str!("unknown.txt");
 
 #[test]
 fn an_unknown_keys_warning_names_a_known_key_that_is_near() {
