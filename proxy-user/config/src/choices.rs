@@ -139,10 +139,3 @@ pub enum Forwarding {
     #[value(alias = "redirect")]
     Auto,
 }
-
-impl Forwarding {
-    /// True if translated packets may bypass the node's network stack.
-    pub fn redirects(self) -> bool {
-        self != Self::Stack
-    }
-}

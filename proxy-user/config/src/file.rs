@@ -126,7 +126,7 @@ impl Contents {
     fn ignore(&mut self, file: &str, key: &Spanned<String>, reason: String) {
         let line = self.line(key.referenced.line());
         let object = format!("configuration file {file}, line {line}");
-        self.raw.ignore(Warning { object, reason });
+        self.raw.ignored.push(Warning { object, reason });
     }
 
     /// Makes an error about a key. The parser's own errors name only the line of the key's section.
@@ -178,10 +178,9 @@ impl<'de> Visitor<'de> for Section<'_> {
             let key = table::join(path, &name.value);
             if !seen.insert(name.value.clone()) {
                 // KUBE: of two equal sections, too, only the last one counts.
-                contents.raw.forget(&key);
-                contents
-                    .unused
-                    .retain(|unused| !table::is_within(unused, &key));
+                let is_other = |known: &str| !table::is_within(known, &key);
+                contents.raw.values.retain(|known, _| is_other(known));
+                contents.unused.retain(|known| is_other(known));
                 let reason =
                     format!("{key} stands more than once; the last one holds, remove the others");
                 contents.ignore(file, &name, reason);

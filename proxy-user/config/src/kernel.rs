@@ -19,17 +19,13 @@ impl Config {
             masquerade_ports: self.masquerade_ports,
             ..Settings::EMPTY
         };
+        let of_pods = self.socket_balancing == SocketBalancing::All;
+        let has_exceptions = !self.socket_exceptions.is_empty();
         for (is_set, flag) in [
             (self.masquerade_all, Settings::MASQUERADE_ALL),
             (self.masquerade == Masquerade::Mark, Settings::MARK_ONLY),
-            (
-                self.socket_balancing == SocketBalancing::All,
-                Settings::POD_SOCKETS,
-            ),
-            (
-                !self.socket_exceptions.is_empty(),
-                Settings::SOCKET_EXCEPTIONS,
-            ),
+            (of_pods, Settings::POD_SOCKETS),
+            (has_exceptions, Settings::SOCKET_EXCEPTIONS),
             (self.reserve_node_ports, Settings::RESERVE_NODE_PORTS),
             (self.answer_ping, Settings::ANSWER_PING),
         ] {
@@ -74,10 +70,8 @@ impl Config {
     /// Returns how XDP takes packets at uplinks; None if it does not. It does so only with
     /// `forwarding: auto`, whose records say what the network stack lets pass.
     pub fn xdp_mode(&self) -> Option<XdpMode> {
-        if self.forwarding == Forwarding::Stack {
-            return None;
-        }
         match self.xdp {
+            _ if self.forwarding == Forwarding::Stack => None,
             Xdp::Off => None,
             Xdp::Native => Some(XdpMode::Native),
             Xdp::Generic => Some(XdpMode::Generic),

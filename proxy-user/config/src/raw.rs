@@ -21,13 +21,13 @@ use super::{
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct RawConfig {
     /// The given values by their keys in `table`.
-    values: BTreeMap<&'static str, Value>,
+    pub(super) values: BTreeMap<&'static str, Value>,
     /// kube-proxy's settings that are given but have no effect in portolan.
     unused: Vec<String>,
     /// Flags that are given but have no effect, because there is a configuration file.
     ignored_flags: Vec<String>,
     /// Warnings about keys of the file that are unknown or given twice.
-    ignored: Vec<Warning>,
+    pub(super) ignored: Vec<Warning>,
 }
 
 impl RawConfig {
@@ -52,12 +52,6 @@ impl RawConfig {
         self.values.keys().copied()
     }
 
-    /// Removes the value of the setting with this key, or of all settings of the section with this
-    /// path.
-    pub fn forget(&mut self, path: &str) {
-        self.values.retain(|key, _| !table::is_within(key, path));
-    }
-
     /// Removes the values that come from flags without effect next to a configuration file, except
     /// for the keys in `kept`.
     #[must_use]
@@ -72,11 +66,6 @@ impl RawConfig {
             }
         }
         self
-    }
-
-    /// Notes a warning about an unknown or repeated key of the file.
-    pub fn ignore(&mut self, warning: Warning) {
-        self.ignored.push(warning);
     }
 
     /// Notes that a setting of kube-proxy is given that has no effect in portolan.

@@ -124,11 +124,11 @@ fn differences(name: &str, config: &Config, theirs: &str) -> BTreeSet<&'static s
         .into_iter()
         .filter(|key| ours.get(*key) != theirs.get(*key));
     let known = differ.map(|key| {
-        let known = table::DIFFERENCES.iter().find(|known| known.key == key);
+        let known = table::DIFFERENCES.iter().find(|(known, _)| known == key);
         let (ours, theirs) = (ours.get(key), theirs.get(key));
-        let known =
+        let (known, _) =
             known.unwrap_or_else(|| panic!("{name}: {key} is {ours:?}, kube-proxy's {theirs:?}"));
-        known.key
+        *known
     });
     known.collect()
 }

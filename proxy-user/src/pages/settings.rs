@@ -57,7 +57,7 @@ pub(crate) fn page() -> String {
     let title = "Where the value in force is not kube-proxy's";
     page += &chapter("\n", title, DIFFERENCES);
     let differences = table::DIFFERENCES.iter();
-    page.extend(differences.map(|one| item(&format!("`{}`: {}", one.key, one.why))));
+    page.extend(differences.map(|(key, why)| item(&format!("`{key}`: {why}"))));
     page
 }
 

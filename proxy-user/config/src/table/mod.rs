@@ -31,18 +31,10 @@ pub struct Unused {
     pub why: String,
 }
 
-/// A setting whose value at the HTTP path `/configz` differs from what kube-proxy shows there.
-pub struct Difference {
-    pub key: &'static str,
-    pub why: &'static str,
-}
-
-/// The settings whose values at `/configz` differ from kube-proxy's for the same file. A test
-/// compares all others.
-pub const DIFFERENCES: &[Difference] = &[Difference {
-    key: "logging.verbosity",
-    why: "It is shown as `portolan.logLevel`.",
-}];
+/// The settings whose values at the HTTP path `/configz` differ from kube-proxy's for the same file,
+/// and why. A test compares all others.
+pub const DIFFERENCES: &[(&str, &str)] =
+    &[("logging.verbosity", "It is shown as `portolan.logLevel`.")];
 
 /// What a key of the configuration file is.
 #[derive(Clone, Copy)]
