@@ -59,20 +59,12 @@ impl Archive {
 /// agnhost needs beside it: a DNS server to start, and a certificate for its HTTPS server. Of the
 /// images with Debian alone, one is for tests of DNS by glibc, and one has conntrack and iptables
 /// for those of kube-proxy. kube-proxy's own has the name in `xtask/cluster/kube-proxy.yaml`.
-const IMAGES: &str = "
-registry.k8s.io/pause:3.10.1 agnhost /agnhost pause
-registry.k8s.io/pause:3.10.2 agnhost /agnhost pause
-registry.k8s.io/e2e-test-images/agnhost:2.63.0 system,agnhost,beside /agnhost pause
-registry.k8s.io/e2e-test-images/busybox:1.37.0-1 system - sh
-registry.k8s.io/e2e-test-images/glibc-dns-testing:2.0.0 system - sh
-registry.k8s.io/build-image/distroless-iptables:v0.9.6 system - sh
-registry.k8s.io/kube-proxy:v1.36.3 system,usr/local/bin/kube-proxy /usr/local/bin/kube-proxy -
-registry.k8s.io/e2e-test-images/regression-issue-74839:1.4 regression-issue-74839 /regression-issue-74839 -";
+const IMAGES: &str = include_str!("../../cluster/images.txt");
 
 /// Builds the images that Kubernetes' e2e tests start, once per user of this machine.
 pub(super) fn of_tests(tools: &Tools) -> Result<Archive> {
     let cache = setup::cache_dir()?;
-    let rows = IMAGES.trim().lines();
+    let rows = IMAGES.lines();
     let rows: Vec<Vec<_>> = rows.map(|line| line.split(' ').collect()).collect();
     let archive = Archive {
         name: "tests",
