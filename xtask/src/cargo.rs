@@ -98,13 +98,9 @@ pub(crate) fn program(subcommand: &str, kind: &str, name: &str) -> Command {
     command
 }
 
-/// Builds the integration test `target` and returns the path of its program.
-pub(crate) fn build_test(target: &str) -> Result<PathBuf> {
-    build_test_by(target, |_| ())
-}
-
-/// Does the same as `build_test`; `add` adds arguments to cargo's command.
-pub(crate) fn build_test_by(target: &str, add: impl FnOnce(&mut Command)) -> Result<PathBuf> {
+/// Builds the integration test `target` and returns the path of its program. `add` adds arguments to
+/// cargo's command.
+pub(crate) fn build_test(target: &str, add: impl FnOnce(&mut Command)) -> Result<PathBuf> {
     let what = format!("build the test program {target}");
     let mut command = cargo("test");
     add(&mut command);

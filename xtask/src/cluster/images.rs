@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use serde_json::json;
 
 use super::{Tools, control::run};
 use crate::{
@@ -97,6 +98,7 @@ pub(super) fn of_tests(tools: &Tools) -> Result<Archive> {
             layers.insert(path, Blob::of_file(path, &program)?);
         }
     }
+    let labels = json!({});
     let words = |word: &'static str| word.split(',').filter(|word| *word != "-").collect();
     let images = rows.iter().map(|row| Image {
         name: row[0],
@@ -104,7 +106,7 @@ pub(super) fn of_tests(tools: &Tools) -> Result<Archive> {
         layers: row[1].split(',').map(|path| &layers[path]).collect(),
         entrypoint: words(row[2]),
         arguments: words(row[3]),
-        labels: &[],
+        labels: &labels,
     });
     fs::replace(&archive.file, oci::archive(&images.collect::<Vec<_>>())?)?;
     Ok(archive)
@@ -113,13 +115,14 @@ pub(super) fn of_tests(tools: &Tools) -> Result<Archive> {
 /// Builds the images that the Gateway API's conformance suite starts, from its echo server.
 pub(super) fn of_gateways(echo: &Path) -> Result<Archive> {
     let layer = Blob::of_file("echo-basic", &fs::read(echo)?)?;
+    let labels = json!({});
     let images = ECHO.map(|name| Image {
         name,
         arch: Arch::OWN,
         layers: vec![&layer],
         entrypoint: vec!["/echo-basic"],
         arguments: Vec::new(),
-        labels: &[],
+        labels: &labels,
     });
     let file = setup::cache_dir()?.join("cluster-images-gateway.tar");
     fs::replace(&file, oci::archive(&images)?)?;

@@ -70,12 +70,12 @@ impl Built {
         let builder = Builder::new(arch)?;
         let folder = Workspace::read()?.target_directory();
         let build = |name| {
-            if builder.is_native() {
-                return cargo::build_test(name);
-            }
-            // A separate folder, because everything differs in a cross build. Linked statically, so
-            // that the program needs no library in the kernel's file system.
-            cargo::build_test_by(name, |command| {
+            cargo::build_test(name, |command| {
+                if builder.is_native() {
+                    return;
+                }
+                // A separate folder, because everything differs in a cross build. Linked statically,
+                // so that the program needs no library in the kernel's file system.
                 command.arg("--target-dir").arg(folder.join(arch.name()));
                 builder.direct(command, "-Ctarget-feature=+crt-static");
             })

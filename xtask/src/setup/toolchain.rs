@@ -73,9 +73,7 @@ impl Toolchain {
         let text = format!(
             "cargo={cargo}\nrustc={rustc}\nlinker={linker}\nrustc-version={version}\n{std}"
         );
-        if fs::read_to_string(file).ok().as_ref() != Some(&text) {
-            fs::replace(file, text)?;
-        }
+        fs::replace(file, text)?;
         Ok(self)
     }
 
