@@ -43,7 +43,7 @@ pub use choices::{
     SocketBalancing, UnallocatedClusterIps, Xdp,
 };
 pub use file::{document, render};
-pub use follow::{AT_ONCE, ConfigFile, waits_for_start};
+pub use follow::{ConfigFile, waits_for_start};
 pub use kernel::{Conntrack, set_allocated, set_pods};
 pub use raw::RawConfig;
 pub use values::{boolean, duration, integer};

@@ -31,6 +31,8 @@ pub struct Setting {
     /// The flag of `portolan run`, without its dashes: kube-proxy's name if kube-proxy has the
     /// flag. A flag that two settings name sets both.
     pub flag: Option<&'static str>,
+    /// Whether the agent adopts changes while it runs.
+    pub at_once: bool,
     pub kind: Kind,
     /// Of a [`Kind::Special`]: what stands for the value in `--help`, and the allowed values.
     pub value: (&'static str, &'static str),

@@ -52,8 +52,9 @@ pub(crate) fn page() -> String {
         page += &item(&format!("{}: {}", names.join(", "), unused.why));
     }
     page += &chapter("\n", "Settings that change at once", AT_ONCE);
-    let keys = config::AT_ONCE.join("`, `");
-    page += &wrap(&format!("`{keys}`\n"), "");
+    let keys = table::settings().filter(|setting| setting.at_once);
+    let keys: Vec<_> = keys.map(|setting| setting.key).collect();
+    page += &wrap(&format!("`{}`\n", keys.join("`, `")), "");
     let title = "Where the value in force is not kube-proxy's";
     page += &chapter("\n", title, DIFFERENCES);
     let differences = table::DIFFERENCES.iter();

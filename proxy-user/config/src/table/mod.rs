@@ -70,7 +70,8 @@ fn group(text: &'static str) -> Group {
 /// Reads what is said of a setting; None if it has no kind.
 fn setting(text: &'static str) -> Option<Setting> {
     let (names, text) = text.split_once('\n')?;
-    let mut names = names.split(" --");
+    let at_once = names.strip_suffix(", at once");
+    let mut names = at_once.unwrap_or(names).split(" --");
     let key = names.next()?;
     let (value, text) = match text.strip_prefix("Value: ") {
         Some(text) => text.split_once('\n')?,
@@ -80,6 +81,7 @@ fn setting(text: &'static str) -> Option<Setting> {
     Some(Setting {
         key,
         flag: names.next(),
+        at_once: at_once.is_some(),
         kind: kinds::kind(key)?,
         value: value.split_once(", ").unwrap_or_default(),
         unset: Some(in_one_line(unset)).filter(|text| !text.is_empty()),
