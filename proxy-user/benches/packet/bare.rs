@@ -5,7 +5,7 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use lab::bpf::{Instruction, PASS};
+use lab::bpf::Instruction;
 
 /// How the repetitions of a test run differ. Repetition `n` (from zero, over all runs) uses the
 /// address `base + 1 + n % count`, and also another client if `clients` is set.
@@ -78,13 +78,14 @@ const CALL_TAIL: i32 = 12;
 const COUNTER_KEY: i16 = -8;
 
 impl Program {
-    /// Begins a program: counts the repetition and computes its addresses.
-    pub(crate) fn new(counter: &OwnedFd, rotation: Rotation) -> Self {
+    /// Begins a program for tc, or for XDP, whose context has other fields: counts the repetition and
+    /// computes its addresses.
+    pub(crate) fn new(counter: &OwnedFd, rotation: Rotation, is_xdp: bool) -> Self {
         let mut program = Self {
             instructions: Vec::new(),
             exits: Vec::new(),
             rotation,
-            is_xdp: false,
+            is_xdp,
         };
         program.extend(&[
             Instruction(0xbf, 0x16, 0, 0),
@@ -111,12 +112,6 @@ impl Program {
         }
         program.extend(&[Instruction(0x07, 9, 0, (CLIENTS + 1) as i32)]);
         program
-    }
-
-    /// Returns the program for XDP, whose context has other fields than tc's.
-    pub(crate) fn at_xdp(self) -> Self {
-        let is_xdp = true;
-        Self { is_xdp, ..self }
     }
 
     /// Writes the address in `register` into four bytes at `to` + `offset`, in network order.
@@ -263,15 +258,11 @@ impl Program {
         ]);
         // Reached only if the call fails, which must not look like a fast program.
         const SHOT: i32 = 2;
-        self.finish_with(SHOT)
+        self.finish(SHOT)
     }
 
-    /// Ends the program; its verdict passes the packet.
-    pub(crate) fn finish(self) -> Vec<Instruction> {
-        self.finish_with(PASS)
-    }
-
-    fn finish_with(mut self, result: i32) -> Vec<Instruction> {
+    /// Ends the program, with this verdict.
+    pub(crate) fn finish(mut self, result: i32) -> Vec<Instruction> {
         let end = self.instructions.len();
         for at in self.exits {
             self.instructions[at].2 = (end - at - 1) as i16;

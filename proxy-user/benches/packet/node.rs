@@ -99,16 +99,15 @@ pub(crate) trait Ends: Family {
             _ => unreachable!("both are of one family"),
         };
         let mut packet = Vec::new();
-        let written = match kind {
-            Kind::Udp => ends.udp(40_000, SERVICE_PORT).write(&mut packet, &[]),
-            Kind::Syn => ends
-                .tcp(40_000, SERVICE_PORT, 1, 512)
-                .syn()
-                .write(&mut packet, &[]),
-            Kind::Ack => ends
-                .tcp(40_000, SERVICE_PORT, 1, 512)
-                .ack(1)
-                .write(&mut packet, &[]),
+        let written = if matches!(kind, Kind::Udp) {
+            ends.udp(40_000, SERVICE_PORT).write(&mut packet, &[])
+        } else {
+            let segment = ends.tcp(40_000, SERVICE_PORT, 1, 512);
+            let segment = match kind {
+                Kind::Syn => segment.syn(),
+                _ => segment.ack(1),
+            };
+            segment.write(&mut packet, &[])
         };
         written.expect("a vector takes every byte");
         packet
