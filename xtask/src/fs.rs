@@ -94,8 +94,7 @@ pub(crate) fn tail(file: &Path, count: usize) -> String {
     lines[lines.len().saturating_sub(count)..].join("\n")
 }
 
-/// Returns the SHA-256 of a content in hexadecimal: releases, images and the cache name contents
-/// by it.
+/// Returns the SHA-256 of a content in hexadecimal, a name in releases, images and the cache.
 pub(crate) fn sha256(content: impl AsRef<[u8]>) -> String {
     let digest = Sha256::digest(content);
     digest.iter().map(|byte| format!("{byte:02x}")).collect()

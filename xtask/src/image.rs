@@ -63,8 +63,7 @@ pub(crate) fn archive() -> Result<PathBuf> {
 }
 
 /// Builds the binary for each architecture in the folder target/`target`, and copies it into
-/// target/image. The copy for this machine is named `portolan`; the other names end with the
-/// architecture.
+/// target/image: as `portolan` for this machine, else with the architecture at the name's end.
 pub(crate) fn built(archs: &[Arch], target: &str) -> Result<Vec<(Arch, PathBuf)>> {
     let build_one = |arch: &Arch| {
         let name = match *arch {
@@ -115,8 +114,7 @@ pub(crate) fn labels(more: &[(&str, &str)]) -> Value {
     own.iter().chain(more).map(label).collect()
 }
 
-/// Returns the OCI archive of one image for all architectures of `binaries`; `pack` may compress
-/// its layers.
+/// Returns the OCI archive of one image for all architectures; `pack` may compress its layers.
 pub(crate) fn index(
     name: &str,
     binaries: &[(Arch, Vec<u8>)],

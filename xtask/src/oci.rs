@@ -115,8 +115,7 @@ pub(crate) fn archive(images: &[Image<'_>]) -> Result<Vec<u8>> {
     layout(listed, layers.chain(&made))
 }
 
-/// Returns an OCI archive of a packed chart, as `helm push` has it in a registry. `metadata` is its
-/// Chart.yaml.
+/// Returns an OCI archive of a packed chart, as `helm push` makes it. `metadata`: its Chart.yaml.
 pub(crate) fn chart(
     name: &str,
     content: Vec<u8>,

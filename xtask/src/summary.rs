@@ -204,8 +204,7 @@ fn slowest(stages: &[Stage]) -> String {
     all.iter().take(10).map(line).collect()
 }
 
-/// Returns the page docs/dev/results.md. `facts` are lines about the commit, the date and the
-/// machine.
+/// Returns the page docs/dev/results.md. `facts`: lines about commit, date and machine.
 pub(crate) fn page(facts: &str, stages: &[Stage]) -> String {
     let about = "Written by `cargo xtask test all` at its end, also if a test fails. Seconds and agents started have a budget.";
     format!(

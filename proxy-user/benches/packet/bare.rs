@@ -38,8 +38,7 @@ pub(crate) enum Direction {
     From(u32, u16),
 }
 
-/// Byte offsets of one IP family's fields in an Ethernet packet without options, and (`key_...`) in
-/// a flow's key.
+/// Byte offsets of one IP family's fields in a packet without options, and (`key_...`) in a key.
 #[derive(Clone, Copy)]
 pub(crate) struct Offsets {
     /// The last four bytes of the source address; `dst` the same of the destination address.
@@ -51,8 +50,7 @@ pub(crate) struct Offsets {
     pub(crate) key_src: i16,
     pub(crate) key_dst: i16,
     pub(crate) key_ports: i16,
-    /// The first of an address's last four bytes if it does not belong to the number (IPv4), else
-    /// 0.
+    /// The first of an address's last four bytes if it is not of the number (IPv4), else 0.
     pub(crate) first_octet: i32,
 }
 
@@ -171,8 +169,7 @@ impl Program {
         ]);
     }
 
-    /// Writes a value of `size` zero bytes on the stack, below the key at `depth`. Returns its
-    /// stack offset.
+    /// Writes `size` zero bytes on the stack, below the key at `depth`. Returns their offset.
     pub(crate) fn value(&mut self, size: usize, depth: i16) -> i16 {
         let value = depth - size.next_multiple_of(8) as i16;
         for offset in (value..depth).step_by(8) {
@@ -181,8 +178,7 @@ impl Program {
         value
     }
 
-    /// Inserts the value under the key unless the map has the key. Both are given by their stack
-    /// offsets.
+    /// Inserts the value under the key, both at stack offsets, unless the map has the key.
     pub(crate) fn insert(&mut self, map: &OwnedFd, depth: i16, value: i16) {
         const NOEXIST: i32 = 1;
         self.map(1, map);

@@ -23,8 +23,7 @@ use crate::{
 
 pub(crate) const RUNS: usize = 10;
 pub(crate) const REPETITIONS: u32 = 300_000;
-/// Repetitions for first packets of flows and for inserts, fewer because their entries stay in the
-/// maps.
+/// Repetitions for first packets of flows and for inserts, fewer because their entries stay.
 pub(crate) const FIRST_REPETITIONS: u32 = 20_000;
 const PASSED: u32 = PASS.cast_unsigned();
 
@@ -96,8 +95,7 @@ impl<'a, A: Ends> Bench<'a, A> {
         let program = self.wrapper(false, rotation, Direction::To(port), next)?;
         let context = context(Marks::DEFAULT.masquerade);
         let packet = A::packet(Kind::Syn);
-        // One run for each packet: the program removes the mark, and the next repetition would have
-        // none.
+        // One run for each packet: the program removes the mark, which a repetition would lack.
         for _ in 0..count {
             program.time(&packet, &context, 1)?;
         }
@@ -159,8 +157,7 @@ impl<'a, A: Ends> Bench<'a, A> {
             let value = program.value(value_size, key);
             if inserts {
                 program.insert(&map, key, value);
-                // The last four bytes of the key have the protocol; changing them makes another
-                // key.
+                // The last four bytes of the key have the protocol; others make another key.
                 program.store_word(key + key_size as i16 - 4, 1);
                 program.insert(&map, key, value);
             }
@@ -198,8 +195,7 @@ impl<'a, A: Ends> Bench<'a, A> {
 /// A bare program to be timed, and the verdict that it must return.
 struct Timed {
     program: OwnedFd,
-    /// The map with the program that this one calls. It stays open, because it keeps that program
-    /// loaded.
+    /// The map with the program that this one calls. While it is open, that program is loaded.
     _slot: Option<OwnedFd>,
     verdict: u32,
 }

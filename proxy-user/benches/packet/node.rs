@@ -21,8 +21,7 @@ use crate::bare::{CLIENTS, Offsets};
 
 pub(crate) const SERVICE_PORT: u16 = 80;
 pub(crate) const BACKEND_PORT: u16 = 8080;
-/// The base of the backends' addresses: service `n` has the backend with the address `BACKENDS +
-/// n`.
+/// The base of the backends' addresses: that of service `n` has the address `BACKENDS + n`.
 pub(crate) const BACKENDS: u32 = 0x10_0000;
 /// The node's own address, the source of masqueraded packets.
 const OWN: u32 = 0x40_0000;

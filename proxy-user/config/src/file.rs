@@ -261,8 +261,7 @@ fn yaml_bool(word: &str) -> Option<bool> {
     }
 }
 
-/// Refuses an unknown word of a setting with fixed words at once, so that the error can name the
-/// line.
+/// Refuses an unknown word of a setting with fixed words here, where the error can name the line.
 fn check_word(setting: &Setting, value: &Value) -> Result<(), String> {
     if !matches!(setting.kind, Kind::Choice(_)) {
         return Ok(());
@@ -284,8 +283,7 @@ fn is_given(value: Option<&Json>) -> bool {
     }
 }
 
-/// Describes an unknown key, and names the most similar key of this or another section, if one is
-/// near.
+/// Describes an unknown key, and names the most similar key of any section, if one is near.
 fn unknown_key(section: &str, name: &str) -> String {
     let name_lower = name.to_lowercase();
     let distance = |key: &'static str| {

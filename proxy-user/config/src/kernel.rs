@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Derives from the configuration the settings of the kernel programs, the interface patterns, and
-//! the kernel parameters that kube-proxy sets for the node's nf_conntrack. Used by `agent` and
-//! `cli::init`.
+//! Derives from the configuration, for `agent` and `cli::init`, the kernel programs' settings, the
+//! interface patterns, and the parameters that kube-proxy sets for the node's nf_conntrack.
 
 use std::net::IpAddr;
 
@@ -43,8 +42,7 @@ impl Config {
         settings
     }
 
-    /// Returns the node's own address. KUBE: `bindAddress`; None if this is unspecified (0.0.0.0 or
-    /// ::).
+    /// Returns the node's own address. KUBE: `bindAddress`; None if this is 0.0.0.0 or ::.
     pub fn bound_ip(&self) -> Option<IpAddr> {
         Some(self.bind_address).filter(|address| !address.is_unspecified())
     }
@@ -79,8 +77,7 @@ impl Config {
     }
 
     /// Returns what `portolan init` sets of the node's nf_conntrack. With `forwarding: auto`,
-    /// nf_conntrack sees only a part of a connection's segments, and must accept those that it does
-    /// see.
+    /// nf_conntrack sees only a part of a connection's segments, and must accept those.
     pub fn node_conntrack(&self) -> Conntrack {
         let mut conntrack = self.conntrack.clone();
         if self.forwarding == Forwarding::Auto {

@@ -161,8 +161,7 @@ impl Config {
     }
 }
 
-/// Returns the number of the machine's processors, including those that the agent's cgroup may not
-/// use.
+/// Returns the number of the machine's processors, also of those that the agent may not use.
 pub fn processors() -> u32 {
     let online = sysconf(SysconfVar::_NPROCESSORS_ONLN).ok().flatten();
     let online = online.and_then(|count| u32::try_from(count).ok());

@@ -16,8 +16,7 @@ use super::{
     values::{self, Problem},
 };
 
-/// Settings as the file or the flags give them, unchecked. A setting that is not given has its
-/// default.
+/// Settings as the file or the flags give them, unchecked; the others have their defaults.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct RawConfig {
     /// The given values by their keys in `table`.
@@ -176,8 +175,7 @@ impl Draft {
         }
     }
 
-    /// Decides how to recognise pods. KUBE: without ranges, ClusterCIDR recognises no pods and is
-    /// no error.
+    /// Decides how to recognise pods. KUBE: ClusterCIDR without ranges is no error, and knows none.
     fn local_detection(&self) -> Result<LocalDetection, ConfigError> {
         let mode = self.detect_local_mode.as_str();
         let refuse = |remedy: String| Problem::new(mode, remedy).with_key("detectLocalMode");

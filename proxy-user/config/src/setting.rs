@@ -251,8 +251,7 @@ impl Kind {
         }
     }
 
-    /// Returns the fixed words of a [`Kind::Choice`], each between two `mark`s, with "or" between
-    /// them.
+    /// Returns the fixed words of a [`Kind::Choice`], each between two `mark`s, joined by "or".
     fn words_joined(&self, mark: &str) -> String {
         let words = self.words();
         let quoted = words

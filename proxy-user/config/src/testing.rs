@@ -26,8 +26,7 @@ pub fn versions() -> Vec<PathBuf> {
     versions
 }
 
-/// Collects the values of a YAML document by their paths, like `conntrack.min`. An empty value is
-/// left out.
+/// Collects the values of a document, but empty ones, by their paths, like `conntrack.min`.
 fn leaves(path: &str, value: &Json, into: &mut BTreeMap<String, String>) {
     match value {
         Json::Object(fields) => {

@@ -115,8 +115,7 @@ impl Helm {
     }
 }
 
-/// Tests that `kubectl apply -k deploy`, and the folder of `cargo xtask cluster`, give the objects
-/// of the chart.
+/// Tests that `kubectl apply -k deploy`, and the cluster's overlay, give the objects of the chart.
 pub(super) fn same(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
     let cluster = [
         "kubeProxyConfigMap=kube-proxy",

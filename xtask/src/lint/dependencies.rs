@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Checks that packages do not depend on packages of other layers (see ARCHITECTURE.md), according
-//! to `cargo metadata`. Dependencies of tests, benchmarks and build scripts are allowed. Called by
-//! `lint`.
+//! to `cargo metadata`. Dependencies of tests, benchmarks and build scripts are allowed.
 
 use crate::cargo::Workspace;
 

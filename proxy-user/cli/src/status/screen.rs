@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Writes the status as one screen of text: a line for each subject, the fullest maps, and the
-//! problems.
+//! Writes the status as one screen: a line for each subject, the fullest maps, and the problems.
 
 use std::io::{self, Write};
 

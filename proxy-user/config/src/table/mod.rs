@@ -156,8 +156,7 @@ pub(super) fn find(key: &str) -> Option<Entry> {
         .or_else(|| sections().find(|name| *name == key).map(|_| Entry::Section))
 }
 
-/// Splits a key into section and name: `a.b.c` into `a.b` and `c`. Outside of sections, the section
-/// is empty.
+/// Splits a key into section and name, `a.b.c` into `a.b` and `c`; the section may be empty.
 pub(super) fn split(key: &str) -> (&str, &str) {
     key.rsplit_once('.').unwrap_or(("", key))
 }
