@@ -273,7 +273,7 @@ fn remove_from<T: Tables>(search: &mut Search<'_, T>, slot: u32) -> u32 {
         return 0;
     }
     let is_late = search.now.saturating_sub(entry.last_seen) >= EARLY;
-    if !is_late && !entry.state.is_closed() {
+    if whose == FLOWS && !is_late && !entry.state.is_closed() {
         count::one(Counter::FlowEvictedEarly as u32);
     }
     if whose == NOBODYS {

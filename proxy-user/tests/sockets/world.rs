@@ -74,6 +74,7 @@ impl World {
             "link set lo up\nlink add uplink type veth peer name far\nlink set far up\nlink set uplink up\naddress add {NODE}/24 dev uplink\naddress add {NODE6}/64 dev uplink nodad\n"
         );
         node.ip(&(interfaces + &routers.concat())).expect("set up");
+        node.suit_conntrack().expect("nf_conntrack's parameters");
         node.set(&[
             ("ipv4/ip_forward", "1"),
             ("ipv6/conf/all/forwarding", "1"),

@@ -92,11 +92,12 @@ pub fn decide(
     [limit, of_flows]: [u64; 2],
 ) -> Decision {
     let mut limited = Decision::Enough;
-    // If memory does not suffice for what is needed, try again with twice the size at most.
-    for most in [64, 2] {
+    // If memory does not suffice for what is needed, try again with twice the size at most, and
+    // then without the flow tables: flows hinder no service.
+    for (most, of_flows) in [(64, of_flows), (2, of_flows), (64, 0), (2, 0)] {
         let enlarged = enlarge(now, fills, refused, services, most, of_flows);
         let Some((first, larger)) = enlarged else {
-            return Decision::Enough;
+            break;
         };
         let needed = memory_of(&now) + memory_of(&larger);
         if needed <= limit {
