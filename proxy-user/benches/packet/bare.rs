@@ -76,8 +76,8 @@ const CALL_TAIL: i32 = 12;
 const COUNTER_KEY: i16 = -8;
 
 impl Program {
-    /// Begins a program for tc, or for XDP, whose context has other fields: counts the repetition and
-    /// computes its addresses.
+    /// Begins a program for tc, or for XDP, whose context has other fields: counts the repetition
+    /// and computes its addresses.
     pub(crate) fn new(counter: &OwnedFd, rotation: Rotation, is_xdp: bool) -> Self {
         let mut program = Self {
             instructions: Vec::new(),

@@ -61,8 +61,8 @@ impl<'a, A: Ends> Bench<'a, A> {
         self.node.datapath.program(name).context(name)
     }
 
-    /// Makes a program for tc, or for XDP, that changes the packet for each repetition and then calls
-    /// `next`, which must return this verdict.
+    /// Makes a program for tc, or for XDP, that changes the packet for each repetition and then
+    /// calls `next`, which must return this verdict.
     fn wrapper(
         &self,
         is_xdp: bool,

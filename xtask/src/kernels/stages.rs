@@ -46,8 +46,8 @@ impl Built {
                 if builder.is_native() {
                     return;
                 }
-                // A separate folder, because everything differs in a cross build. Linked statically,
-                // so that the program needs no library in the kernel's file system.
+                // A separate folder, because everything differs in a cross build. Linked
+                // statically, so that the program needs no library in the kernel's file system.
                 command.arg("--target-dir").arg(folder.join(arch.name()));
                 builder.direct(command, "-Ctarget-feature=+crt-static");
             })

@@ -31,8 +31,8 @@ pub struct Unused {
     pub why: String,
 }
 
-/// The settings whose values at the HTTP path `/configz` differ from kube-proxy's for the same file,
-/// and why. A test compares all others.
+/// The settings whose values at the HTTP path `/configz` differ from kube-proxy's for the same
+/// file, and why. A test compares all others.
 pub const DIFFERENCES: &[(&str, &str)] =
     &[("logging.verbosity", "It is shown as `portolan.logLevel`.")];
 
