@@ -19,11 +19,8 @@ pub fn catch() -> Result<()> {
             unsafe { libc::_exit(130) }
         }
     }
-    let action = SigAction::new(
-        SigHandler::Handler(cancel),
-        SaFlags::SA_RESTART,
-        SigSet::empty(),
-    );
+    let handler = SigHandler::Handler(cancel);
+    let action = SigAction::new(handler, SaFlags::SA_RESTART, SigSet::empty());
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
         // SAFETY: the handler stores to an atomic and may call _exit: both are async-signal-safe.
         unsafe { sigaction(signal, &action) }.with_context(|| format!("handle {signal}"))?;

@@ -50,9 +50,8 @@ impl World {
     /// Waits until a service without endpoints refuses connections, which shows that the proxy
     /// knows the service.
     fn wait_refused(&self, to: SocketAddr) -> Result<()> {
-        self.wait_until(to, MOST, |asked| {
-            asked.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
-        })
+        let is_refusal = |error: io::Error| error.kind() == ErrorKind::ConnectionRefused;
+        self.wait_until(to, MOST, |asked| asked.is_err_and(is_refusal))
     }
 
     fn wait_until(
@@ -116,11 +115,8 @@ pub(crate) fn start(
     measured.add(START, answered, format!("{answered:.2}"));
     // The processor time includes programs that the proxy starts, once they have ended.
     let processor = processor_time_of_all(pid)?;
-    measured.add(
-        "Processor time until then, s",
-        processor,
-        format!("{processor:.2}"),
-    );
+    let shown = format!("{processor:.2}");
+    measured.add("Processor time until then, s", processor, shown);
     let resident = resident(pid)?;
     measured.add(MEMORY, resident, format!("{resident:.0}"));
     Ok(())
@@ -208,9 +204,8 @@ pub(crate) fn churn(
         };
         let followed: Result<_> = measure();
         stop.store(true, Ordering::Relaxed);
-        let written = writer
-            .join()
-            .map_err(|_| anyhow!("the writer broke down"))??;
+        let written = writer.join();
+        let written = written.map_err(|_| anyhow!("the writer broke down"))??;
         let (seconds, after) = followed?;
         Ok((f64::from(written) / seconds, seconds, after))
     })?;

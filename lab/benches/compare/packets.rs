@@ -96,10 +96,8 @@ impl Side {
         let came = world.empty_sinks();
         // A few packets may still be on the network. A path that drops packets would look fast, so
         // their number is checked.
-        ensure!(
-            came >= PACKETS / 100 * 99,
-            "{came} of {PACKETS} packets arrived"
-        );
+        let enough = PACKETS / 100 * 99;
+        ensure!(came >= enough, "{came} of {PACKETS} packets arrived");
         Ok(took)
     }
 }

@@ -96,10 +96,8 @@ fn of_run(outcome: &Outcome, yardstick: Option<&Outcome>) -> Vec<String> {
     for tally in with_few_ports(outcome) {
         let times = tally.times_each_port();
         if times < TIMES {
-            faults.push(format!(
-                "{}: each source port came {times:.0} times only",
-                tally.plan
-            ));
+            let plan = tally.plan;
+            faults.push(format!("{plan}: each source port came {times:.0} times"));
         }
     }
     let allowed = noise(outcome, yardstick);

@@ -116,10 +116,8 @@ impl<'a> Flows<'a> {
         to: SocketAddr,
         expect: &Expect,
     ) -> Result<(Vec<Attempt>, Result<(), String>)> {
-        let outside = !matches!(
-            self.topology.layout.owner(flow.from),
-            Some(Host::Node | Host::Pod(_))
-        );
+        let owner = self.topology.layout.owner(flow.from);
+        let outside = !matches!(owner, Some(Host::Node | Host::Pod(_)));
         let attempts = if outside {
             self.call(flow, to, expect)
         } else {
@@ -223,12 +221,8 @@ impl<'a> Flows<'a> {
         let client = self.client(flow)?;
         let address = self.topology.layout.node.iter().find(same);
         let address = address.context("the node has no address of the client's family")?;
-        let answer = http::get(
-            client.namespace,
-            client.address,
-            SocketAddr::new(*address, health.port),
-            "/",
-        );
+        let at = SocketAddr::new(*address, health.port);
+        let answer = http::get(client.namespace, client.address, at, "/");
         Ok(match answer {
             Ok((status, _)) if status == health.status => Ok(()),
             Ok((status, body)) => Err(format!("{status} {}", body.trim())),

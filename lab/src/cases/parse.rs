@@ -92,10 +92,8 @@ impl Case {
     /// Reads a case from text. Also checks what the types cannot express.
     pub fn parse(text: &str) -> Result<Self> {
         let case: Self = serde_saphyr::from_str(text)?;
-        ensure!(
-            !case.node.ips.is_empty(),
-            "node.ips is empty: name at least one address"
-        );
+        let has_address = !case.node.ips.is_empty();
+        ensure!(has_address, "node.ips is empty: name at least one address");
         for (number, step) in (1..).zip(&case.steps) {
             for flow in &step.flows {
                 flow.check()
@@ -133,10 +131,7 @@ pub fn files_in(folder: &Path) -> Result<Vec<PathBuf>> {
     }
     files.retain(|path| ends(path, "yaml"));
     files.sort();
-    ensure!(
-        !files.is_empty(),
-        "no case (*.yaml) in {}",
-        folder.display()
-    );
+    let path = folder.display();
+    ensure!(!files.is_empty(), "no case (*.yaml) in {path}");
     Ok(files)
 }

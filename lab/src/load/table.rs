@@ -57,9 +57,7 @@ mod tests {
     fn figures_are_right_of_the_texts_and_aligned_so() {
         let mut table = Table::new(1, ["client", "done"]);
         table.row(["short", "3"]);
-        assert_eq!(
-            table.to_string(),
-            "| client | done |\n| --- | ---: |\n| short | 3 |\n"
-        );
+        let expected = "| client | done |\n| --- | ---: |\n| short | 3 |\n";
+        assert_eq!(table.to_string(), expected);
     }
 }

@@ -121,10 +121,8 @@ impl<'a> ApiServer<'a> {
         for path in ["/readyz", "/api/v1/namespaces/default/services/kubernetes"] {
             while let Err(error) = self.run(&["get", "--raw", path], "") {
                 if Instant::now() > deadline {
-                    bail!(
-                        "kube-apiserver is not ready: {path}: {error:#}: {}",
-                        self.log()
-                    );
+                    let log = self.log();
+                    bail!("kube-apiserver is not ready: {path}: {error:#}: {log}");
                 }
                 sleep(Duration::from_millis(100));
             }
@@ -197,10 +195,8 @@ fn write_credentials(folder: &Path, advertise: &str, is_alone: bool) -> Result<(
     let path = |name: &str| folder.join(name);
     let key = path("sa.key");
     openssl(&["genrsa", "-out"], &key)?;
-    openssl(
-        &["rsa", "-in", plain(&key)?, "-pubout", "-out"],
-        &path("sa.pub"),
-    )?;
+    let words = ["rsa", "-in", plain(&key)?, "-pubout", "-out"];
+    openssl(&words, &path("sa.pub"))?;
     let tokens = format!(
         "{ADMIN},admin,admin,\"system:masters\"\n{AGENTS},{AGENTS_ACCOUNT},agents,\"{AGENTS_GROUPS}\"\n"
     );
@@ -208,10 +204,8 @@ fn write_credentials(folder: &Path, advertise: &str, is_alone: bool) -> Result<(
     fs::write(path(AUDIT_POLICY), audit_policy().to_string()).context("write the audit policy")?;
     let reached = format!("https://{advertise}:{PORT}");
     let own = if is_alone { URL } else { &*reached };
-    for (file, url, token) in [
-        ("kubeconfig", own, ADMIN),
-        ("agents.kubeconfig", &reached, AGENTS),
-    ] {
+    let of_agents = ("agents.kubeconfig", &*reached, AGENTS);
+    for (file, url, token) in [("kubeconfig", own, ADMIN), of_agents] {
         fs::write(path(file), kubeconfig::render(url, token)).context("write a kubeconfig")?;
     }
     Ok(())
@@ -264,11 +258,8 @@ fn start_server(node: &NetNs, folder: &Path, advertise: &str, is_alone: bool) ->
 fn openssl(arguments: &[&str], file: &Path) -> Result<()> {
     let output = Command::new("openssl").args(arguments).arg(file).output();
     let output = output.context("start openssl: install it")?;
-    ensure!(
-        output.status.success(),
-        "openssl: {}",
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "openssl: {}", said.trim());
     Ok(())
 }
 

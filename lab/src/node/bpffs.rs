@@ -65,14 +65,10 @@ pub fn prepare() -> Result<()> {
     check_privilege()?;
     let mounted = statfs(BPFFS).is_ok_and(|found| found.filesystem_type() == statfs::BPF_FS_MAGIC);
     if !mounted {
-        mount(
-            Some("bpf"),
-            BPFFS,
-            Some("bpf"),
-            MsFlags::empty(),
-            None::<&str>,
-        )
-        .with_context(|| format!("mount bpffs on {BPFFS}: run as root on a kernel with BPF"))?;
+        let (kind, flags) = (Some("bpf"), MsFlags::empty());
+        let mounted = mount(kind, BPFFS, kind, flags, None::<&str>);
+        let attempt = || format!("mount bpffs on {BPFFS}: run as root on a kernel with BPF");
+        mounted.with_context(attempt)?;
     }
     remove_orphans(Path::new(BPFFS))?;
     remove_orphans(&std::env::temp_dir())
@@ -84,11 +80,8 @@ fn remove_orphans(folder: &Path) -> Result<()> {
     let entries = fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))?;
     for entry in entries.flatten() {
         let name = entry.file_name();
-        let owner = name
-            .to_str()
-            .and_then(|name| name.strip_prefix(PREFIX))
-            .and_then(|rest| rest.split('-').next())
-            .and_then(|pid| pid.parse::<u32>().ok());
+        let rest = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+        let owner = rest.and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
         if owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
             remove(&entry.path());
         }

@@ -118,8 +118,9 @@ struct Return(File);
 
 impl Return {
     fn to_here() -> Result<Self> {
+        let file = File::open(OF_THIS_THREAD);
         Ok(Self(
-            File::open(OF_THIS_THREAD).with_context(|| format!("open {OF_THIS_THREAD}"))?,
+            file.with_context(|| format!("open {OF_THIS_THREAD}"))?,
         ))
     }
 }

@@ -81,10 +81,8 @@ fn backends(random: &mut Random) -> Vec<Backend> {
         }
     }
     // As the planner does: if any backend is wanted, one in the set CLUSTER is.
-    if !backends
-        .iter()
-        .any(|backend| backend.is_wanted() && backend.sets.intersects(EndpointSet::CLUSTER))
-    {
+    let is_one = |one: &Backend| one.is_wanted() && one.sets.intersects(EndpointSet::CLUSTER);
+    if !backends.iter().any(is_one) {
         let are_all_0 = random.one_in(2);
         for backend in &mut backends {
             if are_all_0 {

@@ -163,10 +163,8 @@ impl NodeSettings {
         if source.ip() == address && self.ports().contains(&source.port()) {
             return Ok(());
         }
-        Err(format!(
-            "{source} is not {address} with one of the ports {:?}",
-            self.ports
-        ))
+        let ports = &self.ports;
+        Err(format!("{source} is not {address} and a port of {ports:?}"))
     }
 }
 

@@ -95,10 +95,8 @@ fn a_changed_configuration_file_takes_effect_and_connections_go_on() {
     assert!(!agent.log().contains("starts anew"), "{}", agent.log());
     assert_eq!(open.echo("second"), "second");
 
-    replace(
-        &world,
-        "{nodePortAddresses: [192.0.2.0/24], portolan: {logLevel: debug}}\n",
-    );
+    let more = "{nodePortAddresses: [192.0.2.0/24], portolan: {logLevel: debug}}\n";
+    replace(&world, more);
     agent.logs("portolan.logLevel, in force now");
     world.publish(Service::new("till", "172.30.1.2"));
     agent.logs("DEBUG synced");

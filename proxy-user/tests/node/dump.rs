@@ -106,10 +106,8 @@ fn an_agent_that_starts_without_an_api_server_attaches_and_serves_what_the_maps_
     second.says(&["WARN", "API server", "docs/runbooks.md#source-outage"]);
     let (status, body) = second.health();
     assert_eq!(status, 503, "{body}");
-    assert!(
-        body.contains("the lists of objects have not arrived"),
-        "{body}"
-    );
+    let missing = "the lists of objects have not arrived";
+    assert!(body.contains(missing), "{body}");
     assert!(second.is_alive());
     // A node port is served because the node's addresses are still stored.
     assert!(world.answers(NODE_PORT));

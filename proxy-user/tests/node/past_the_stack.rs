@@ -64,9 +64,8 @@ fn packets_are_redirected_to_a_pod_without_qdisc_or_egress_program() {
     assert!((20..=45).contains(&counted), "{counted} packets");
 
     let qdisc = |words: &str| world.tool("tc", &format!("qdisc {words}"));
-    qdisc(&format!(
-        "add dev {interface} root tbf rate 100mbit burst 64kb latency 50ms"
-    ));
+    let tbf = "tbf rate 100mbit burst 64kb latency 50ms";
+    qdisc(&format!("add dev {interface} root {tbf}"));
     agent.eventually("the queue is seen", || link(&world).is_none());
     assert!(world.answers(CART));
     qdisc(&format!("del dev {interface} root"));

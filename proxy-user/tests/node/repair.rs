@@ -91,10 +91,8 @@ fn detached_programs_removed_pins_and_changed_maps_are_repaired_and_connections_
 fn an_unmounted_bpf_file_system_is_reported_and_pins_are_restored() {
     let world = World::serving();
     let mount = "mount -t bpf bpf /sys/fs/bpf && exec \"$0\" \"$@\"";
-    let agent = world.spawn_by(
-        &["unshare", "--mount", "sh", "-c", mount],
-        &["--manifests", &world.manifests()],
-    );
+    let by = ["unshare", "--mount", "sh", "-c", mount];
+    let agent = world.spawn_by(&by, &["--manifests", &world.manifests()]);
     agent.wait_for(7);
     let mut open = world.connect(CART).expect("an answer");
     let pid = agent.pid().to_string();

@@ -179,10 +179,8 @@ pub(crate) fn a_second_trace_is_refused_but_not_after_the_first_was_killed(world
     let trace = Tracing::start(world, "");
     let (code, said) = world.refused("trace");
     assert_eq!(code, Some(1), "{said}");
-    assert!(
-        said.contains("another `portolan trace` is at work"),
-        "{said}"
-    );
+    let named = "another `portolan trace` is at work";
+    assert!(said.contains(named), "{said}");
     trace.end(Signal::SIGKILL);
     let cgroup = world.cgroup.path().to_str().expect("a path");
     let words = ["-j", "cgroup", "show", cgroup];

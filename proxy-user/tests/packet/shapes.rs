@@ -166,9 +166,7 @@ fn a_packet_cut_short_anywhere_is_never_left_half_translated(
 }
 
 #[rstest]
-fn a_packet_with_wrong_headers_is_passed_at_its_length_or_not(
-    #[values(*IPV4, *IPV6)] a: Addresses,
-) {
+fn a_packet_with_wrong_fields_is_passed_at_its_length_or_not(#[values(*IPV4, *IPV6)] a: Addresses) {
     let world = World::new(&[Service::web(a)]);
     let packet = tcp(a.client(), a.service(), Tcp::Syn, b"payload");
     let fields: &[usize] = if a.is_v6() {

@@ -130,10 +130,8 @@ fn xdp_translates_and_counts_packets_between_two_uplinks(#[values(*IPV4, *IPV6)]
     assert_eq!(hops(&back.packet), 63);
     assert_eq!(back.packet[..12], [OUTSIDERS_MAC, NODE_MAC].concat());
     let [to, from] = [question, answer].map(|packet| packet.len() as u64 - 14);
-    let expected = (
-        [packets + 1, bytes + to, connections],
-        [answers + 1, answered + from],
-    );
+    let asked = [packets + 1, bytes + to, connections];
+    let expected = (asked, [answers + 1, answered + from]);
     assert_eq!(traffic(), expected);
 
     // None of IPv6, whose entries cannot be changed here.

@@ -191,12 +191,11 @@ impl Answer {
                 seen,
                 is_last: word == "bye",
             }),
-            (Ok(by), Ok(_), "stranger", _) => Err(io::Error::other(format!(
-                "{by} answers, which is no endpoint of the service"
-            ))),
-            _ => Err(io::Error::other(format!(
-                "an answer that is none: {text:.80}"
-            ))),
+            (Ok(by), Ok(_), "stranger", _) => {
+                let fault = format!("{by} answers, which is no endpoint of the service");
+                Err(io::Error::other(fault))
+            }
+            _ => Err(io::Error::other(format!("no sound answer: {text:.80}"))),
         }
     }
 }

@@ -225,10 +225,8 @@ impl Client for Crowd {
                 small.spawn_scoped(scope, move || once(shared, to, number.is_multiple_of(2)))
             };
             let threads: Vec<_> = to.into_iter().enumerate().flat_map(ask).collect();
-            threads
-                .into_iter()
-                .flat_map(thread::ScopedJoinHandle::join)
-                .collect()
+            let threads = threads.into_iter();
+            threads.flat_map(thread::ScopedJoinHandle::join).collect()
         });
         ended.iter().for_each(|exchange| calls.note(exchange));
     }

@@ -117,11 +117,8 @@ impl Topology {
                 let Some(link) = links.lines().filter(is_ours).find(is_down) else {
                     break;
                 };
-                ensure!(
-                    Instant::now() < deadline,
-                    "{} does not come up: {link}",
-                    host.name()
-                );
+                let name = host.name();
+                ensure!(Instant::now() < deadline, "{name} does not come up: {link}");
                 thread::sleep(Duration::from_millis(1));
             }
         }

@@ -55,10 +55,9 @@ impl<'a> Client<'a> {
                 _ => self.tcp(to, length),
             })?
             .with_context(|| {
+                let (protocol, own) = (protocol.name(), self.address);
                 format!(
-                    "call {to} {} from {} in {}",
-                    protocol.name(),
-                    self.address,
+                    "call {to} {protocol} from {own} in {}",
                     self.namespace.name()
                 )
             })

@@ -85,10 +85,8 @@ impl Seen {
     }
     fn counted(&self, counters: &[Counter]) -> Judgement {
         if !counters.contains(&self.counter) {
-            fail!(
-                "it must be counted as {counters:?} but is {:?}",
-                self.counter
-            );
+            let seen = self.counter;
+            fail!("it must be counted as {counters:?} but is {seen:?}");
         }
         Ok(())
     }

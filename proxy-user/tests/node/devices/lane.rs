@@ -83,10 +83,8 @@ impl<'a> Lane<'a> {
         for router in [&lane.client, &lane.other_node] {
             router.set(&NODE_PARAMETERS)?;
         }
-        for (node, pod, network) in [
-            (node, &lane.near_pod, NEAR),
-            (&lane.other_node, &lane.far_pod, FAR),
-        ] {
+        let near = (node, &lane.near_pod, NEAR);
+        for (node, pod, network) in [near, (&lane.other_node, &lane.far_pod, FAR)] {
             pod.set(&HOST_PARAMETERS)?;
             let addresses: Vec<_> = lane.families().map(|v6| lane.at(network, v6, 10)).collect();
             let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
@@ -128,10 +126,8 @@ impl<'a> Lane<'a> {
     fn up(&self, interface: &str, network: u8, last: u8) -> String {
         let mut script = format!("link set {interface} up\n");
         for v6 in self.families() {
-            let (ip, nodad) = (
-                self.with_length(network, v6, last),
-                if v6 { " nodad" } else { "" },
-            );
+            let ip = self.with_length(network, v6, last);
+            let nodad = if v6 { " nodad" } else { "" };
             script += &format!("address add {ip}{nodad} dev {interface}\n");
         }
         script
@@ -170,12 +166,8 @@ impl<'a> Lane<'a> {
             (node, &here, &there, 1, [FAR].as_slice()),
             (&self.other_node, &there, &here, 2, &[NEAR, SERVICES]),
         ] {
-            let mut script = self
-                .kind
-                .tunnel
-                .replace("TUNNEL", &name)
-                .replace("OWN", own)
-                .replace("OTHER", other);
+            let script = self.kind.tunnel.replace("TUNNEL", &name);
+            let mut script = script.replace("OWN", own).replace("OTHER", other);
             writeln!(script, "\nlink set {name} mtu {mtu}")?;
             script += &self.up(&name, TUNNEL, last);
             for (v6, network) in self.each_family(beyond) {

@@ -71,10 +71,8 @@ fn services_are_reached_through_every_kind_of_interface(
             match transfer(&servers, &flow, protocol, length) {
                 Err(error) => failures.push(format!("{}, {name}: {error:#}", flow.name)),
                 Ok(seen) if (seen != flow.from) != flow.is_masqueraded => {
-                    failures.push(format!(
-                        "{}, {name}: the client is seen as {seen}",
-                        flow.name
-                    ));
+                    let flow = &flow.name;
+                    failures.push(format!("{flow}, {name}: the client is seen as {seen}"));
                 }
                 Ok(_) => {}
             }

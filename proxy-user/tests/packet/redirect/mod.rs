@@ -137,9 +137,8 @@ fn packets_from_an_address_that_no_host_has_take_the_stack(
 ) {
     let node = node(a);
     // So that a missing route is no reason.
-    node.ip(&format!(
-        "route del unreachable {any} metric 1\nroute add {any} dev inside\n"
-    ));
+    let without = format!("route del unreachable {any} metric 1\n");
+    node.ip(&format!("{without}route add {any} dev inside\n"));
     for (source, verdict, reply) in [
         (a.pod, REDIRECT, Counter::ReplyTranslated),
         (nobody, NEXT, Counter::ReplyPassed),

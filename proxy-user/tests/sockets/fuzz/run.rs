@@ -141,9 +141,8 @@ impl Run<'_> {
         if peer == wanted || peer.is_none() && self.model.is_dropped(socket) {
             return Ok(());
         }
-        Err(format!(
-            "the peer of socket {socket} must be {wanted:?} but is {peer:?}: {talk:?}"
-        ))
+        let what = format!("the peer of socket {socket} must be {wanted:?}");
+        Err(format!("{what} but is {peer:?}: {talk:?}"))
     }
     fn open(&self, kind: Kind) -> OpenSocket {
         let is_v4 = kind.family == Family::V4;
