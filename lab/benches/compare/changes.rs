@@ -41,8 +41,7 @@ const REST: Duration = Duration::from_micros(300);
 
 /// Connections to services from the client's pod of this node.
 impl World {
-    /// Waits until a service answers and the answering server's name is in `by`, at most for
-    /// `most`.
+    /// Waits until a service answers and the answering server is in `by`, for `most` at most.
     fn wait(&self, to: SocketAddr, by: &[u8], most: Duration) -> Result<()> {
         self.wait_until(to, most, |asked| asked.is_ok_and(|name| by.contains(&name)))
     }
@@ -125,8 +124,7 @@ pub(crate) fn start(
 /// After this time no more changes are begun.
 const ENOUGH: Duration = Duration::from_secs(30);
 
-/// Times single changes, `count` at most, one after the other: first of endpoints, then to new
-/// services.
+/// Times single changes, `count` at most, one by one: first of endpoints, then to new services.
 pub(crate) fn changes(
     world: &World,
     objects: &mut Objects<'_>,
@@ -228,8 +226,7 @@ fn write(node: &NetNs, services: u32, wanted: u32, stop: &AtomicBool) -> Result<
     let (begin, each) = (Instant::now(), wanted / 100);
     let mut ticks = 0;
     while !stop.load(Ordering::Relaxed) {
-        // From one round over the services to the next, the endpoints' addresses change between two
-        // ranges.
+        // From one round over the services to the next, the addresses change between two ranges.
         let range = 3 + ticks / services % 2;
         let address = |n| Ipv4Addr::new(10, 40, range as u8, 1 + n as u8);
         let endpoints = (0..each).map(|n| endpoint(address(n), "node-b")).collect();

@@ -26,12 +26,8 @@ pub(crate) fn idle(agent: &Agent<'_>, length: Duration, measured: &mut Measured)
     let before = processor_time(agent.pid())?;
     sleep(length);
     let used = (processor_time(agent.pid())? - before) / length.as_secs_f64() * 100.0;
-    let shown = format!("{used:.2}");
-    measured.add(
-        "Processor time while nothing changes, % of one",
-        used,
-        shown,
-    );
+    let heading = "Processor time while nothing changes, % of one";
+    measured.add(heading, used, format!("{used:.2}"));
     Ok(())
 }
 

@@ -59,8 +59,7 @@ pub(crate) const OF_REPEATED: [&str; 2] = [SYNS, "forwarded_elsewhere"];
 /// when both sides close at the same time and their FINs cross.
 pub(crate) const RESETS: &str = "resets sent by hosts";
 
-/// The counters of connections that portolan has ended because their pod is gone: by packets, and
-/// at sockets.
+/// The counters of connections that portolan has ended with their pod: by packets, and at sockets.
 pub(crate) const ENDED: [&str; 2] = ["ended: flow", "ended: socket"];
 /// The counter of resets that portolan sends. A client whose connection was ended gets one, at a
 /// node port from the node's own stack.

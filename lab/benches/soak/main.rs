@@ -77,9 +77,7 @@ fn main() -> Result<ExitCode> {
     if arguments.disturb.is_some() {
         proxies = vec![Proxy::Portolan];
         if programs.next_layout.is_none() {
-            println!(
-                "NO UPGRADE: portolan-next-layout, which xtask builds, is not beside the agent"
-            );
+            println!("NO UPGRADE: portolan-next-layout is not there; cargo xtask soak builds it");
         }
     }
     let mut plumbings = Vec::new();

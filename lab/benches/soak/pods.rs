@@ -107,13 +107,11 @@ const TERMINATING: u8 = GONE + 3;
 /// The number of the new pod with the address of the one that has gone.
 const SUCCESSOR: u8 = GONE + 4;
 
-/// When the pods get their new conditions, after the run's beginning: between two updates of a
-/// short run.
+/// When the pods get their new conditions, after the beginning: between a short run's updates.
 const BEGIN: Duration = Duration::from_millis(14_500);
 /// Time from one step to the next: new conditions, the link goes, the endpoint goes.
 const STEP: Duration = Duration::from_secs(1);
-/// How long the address is nobody's. Shorter than the time for which portolan ends connections to
-/// it (30 s).
+/// How long the address is nobody's. portolan ends connections to it for longer (30 s).
 const VACANT: Duration = Duration::from_secs(14);
 
 /// What has become of the pod that goes.

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Starts the proxy that serves the node (none, portolan or kube-proxy), and gives it the changes
-//! of endpoints.
+//! Starts the proxy that serves the node (none, portolan or kube-proxy), and changes endpoints.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},

@@ -25,8 +25,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// Returns the length of the first and of the last window of time: a minute, or a quarter of a
-    /// short run.
+    /// Returns the length of the first and the last window: a minute, or a quarter of the run.
     pub(crate) fn window(self) -> Duration {
         (self.length / 4).min(Duration::from_secs(60))
     }

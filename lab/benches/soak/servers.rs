@@ -109,8 +109,7 @@ impl Server {
     }
 }
 
-/// Returns a request's verb, the service's bit, and three numbers whose meaning depends on the
-/// verb.
+/// Returns a request's verb, the service's bit, and three numbers that the verb gives a meaning.
 fn parse(text: &str) -> Option<(&str, u32, [u64; 3])> {
     let mut words = text.split_whitespace();
     let (verb, service) = (words.next()?, words.next()?.parse().ok()?);

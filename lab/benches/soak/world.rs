@@ -88,10 +88,8 @@ impl Origin {
 
     /// Returns whether connections of a client here to a cluster IP are translated at its sockets.
     pub(crate) const fn is_at_socket(self) -> bool {
-        !matches!(
-            self,
-            Self::Sandbox(_) | Self::Remote | Self::OtherNode | Self::Outside
-        )
+        let is_beyond = matches!(self, Self::Remote | Self::OtherNode | Self::Outside);
+        !is_beyond && !matches!(self, Self::Sandbox(_))
     }
 
     /// Returns the source address of a client here; None if the kernel chooses it.

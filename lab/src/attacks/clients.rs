@@ -78,8 +78,7 @@ impl fmt::Debug for Made {
     }
 }
 
-/// Opens a connection and exchanges a byte; the client closes first. Returns how long connect()
-/// took.
+/// Opens a connection and exchanges a byte; the client closes first. Returns connect()'s time.
 async fn connection(to: SocketAddrV4) -> io::Result<Duration> {
     let begin = Instant::now();
     let mut stream = net::TcpStream::connect(SocketAddr::from(to)).await?;

@@ -53,8 +53,7 @@ const WINDOW: u16 = 64_240;
 const BATCH: usize = 64;
 
 impl Flood<'_> {
-    /// Sends the flood while `work` is done. Returns how many packets were sent, and what `work`
-    /// returns.
+    /// Sends the flood while `work` is done. Returns the packets' number, and what `work` returns.
     pub(super) fn during<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<(u64, T)> {
         let name = self.attacker.name();
         let raw = Some(Protocol::from(libc::IPPROTO_RAW));

@@ -29,8 +29,7 @@ impl ClusterState {
         removed.with_context(|| format!("delete {object}: no such object at this step"))
     }
 
-    /// Adds the objects of a YAML stream; an object replaces the one with the same kind, namespace
-    /// and name.
+    /// Adds the objects of a YAML stream; each replaces the one with its kind, namespace and name.
     pub fn apply(&mut self, yaml: &str) -> Result<()> {
         for object in documents(yaml).context("apply")? {
             let key = key(&object);

@@ -52,8 +52,7 @@ pub struct Flows<'a> {
     balancing: SocketBalancing,
     listening: BTreeMap<(SocketAddr, u8), Listening>,
     servers: Servers,
-    /// The source port of flows with `source_ports: same`. Key: client, destination and protocol
-    /// number.
+    /// The source port of flows with `source_ports: same`. Key: client, destination, protocol.
     same_ports: BTreeMap<(IpAddr, SocketAddr, u8), u16>,
 }
 

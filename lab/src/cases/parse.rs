@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads conformance cases from files. Unknown fields are errors that name the file, the line and
-//! the field.
+//! Reads conformance cases from files. Unknown fields are errors with file, line and field.
 
 use std::{
     fmt, io,

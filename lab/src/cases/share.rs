@@ -14,8 +14,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// Returns the items that belong to this part on a day; `day` is any number that grows by 1
-    /// each day.
+    /// Returns the items of this part on a day; `day` is any number that grows by 1 each day.
     pub fn of<T>(self, items: Vec<T>, day: u64) -> Vec<T> {
         let numbered = (day..).zip(items);
         numbered

@@ -4,8 +4,7 @@
 use anyhow::{Context, Result};
 use nix::unistd::{SysconfVar, sysconf};
 
-/// Returns the seconds of processor time that a process's living threads have used, exact to the
-/// nanosecond.
+/// Returns the seconds of processor time of a process's living threads, to the nanosecond.
 pub fn processor_time(pid: u32) -> Result<f64> {
     let mut nanoseconds = 0.0;
     for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {

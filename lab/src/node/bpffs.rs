@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The BPF file system: mounts it, removes what killed runs left there, and names pin directories
-//! for agents.
+//! The BPF file system: mounts it, removes what killed runs left there, names pin directories.
 
 use std::{
     fs,
@@ -17,8 +16,7 @@ use nix::{
 use super::netns::check_privilege;
 
 const BPFFS: &str = "/sys/fs/bpf";
-/// Prefix of the names of all files that a run creates outside its namespaces; the process id
-/// follows.
+/// Prefix of the names of all files that a run creates outside its namespaces, before its id.
 pub(super) const PREFIX: &str = "portolan-lab-";
 
 /// A directory for an agent's pins. It exists once an object is pinned there. Dropping this removes
@@ -74,8 +72,7 @@ pub fn prepare() -> Result<()> {
     remove_orphans(&std::env::temp_dir())
 }
 
-/// Removes the entries of a folder whose names begin with [`PREFIX`] and the id of a process that
-/// has ended.
+/// Removes the entries of a folder whose names have [`PREFIX`] and the id of an ended process.
 fn remove_orphans(folder: &Path) -> Result<()> {
     let entries = fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))?;
     for entry in entries.flatten() {

@@ -18,8 +18,7 @@ use crate::bpf::{Instruction, XDP_HOOK, always, attach, load, load_with, load_xd
 /// The verdict that drops a packet: `TC_ACT_SHOT`, which tcx calls `TCX_DROP`.
 pub const DROP: i32 = 2;
 
-/// The verdict that accepts a packet and runs no later program: `TC_ACT_OK`, which tcx calls
-/// `TCX_PASS`.
+/// The verdict that accepts a packet and runs no later program: `TC_ACT_OK`, or `TCX_PASS`.
 pub const END: i32 = 0;
 
 /// Where a program runs among the programs of an interface's tc hook.

@@ -21,8 +21,7 @@ pub struct NetNs {
 }
 
 impl NetNs {
-    /// Creates a network namespace with only a loopback interface, which is down. `name` is used in
-    /// messages only.
+    /// Creates a network namespace with only a loopback interface, down. `name` is for messages.
     pub fn new(name: &str) -> Result<Self> {
         let back = Return::to_here()?;
         unshare(CloneFlags::CLONE_NEWNET)
@@ -99,8 +98,7 @@ impl NetNs {
         .with_context(|| format!("set up {}", self.name))
     }
 
-    /// Sets the namespace's nf_conntrack, if it is loaded, as `portolan init` does for `forwarding:
-    /// auto`.
+    /// Sets the namespace's nf_conntrack, if any, as `portolan init` does for `forwarding: auto`.
     pub fn suit_conntrack(&self) -> Result<()> {
         let loaded = self.enter(|| fs::exists(format!("/proc/sys/net/{}", CONNTRACK[0].0)))??;
         if loaded { self.set(&CONNTRACK) } else { Ok(()) }
@@ -118,10 +116,8 @@ struct Return(File);
 
 impl Return {
     fn to_here() -> Result<Self> {
-        let file = File::open(OF_THIS_THREAD);
-        Ok(Self(
-            file.with_context(|| format!("open {OF_THIS_THREAD}"))?,
-        ))
+        let attempt = || format!("open {OF_THIS_THREAD}");
+        Ok(Self(File::open(OF_THIS_THREAD).with_context(attempt)?))
     }
 }
 

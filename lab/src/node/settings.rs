@@ -69,8 +69,7 @@ pub fn config_file(settings: &str, more: &[(&str, String)]) -> String {
     let lines: Vec<_> = lines.collect();
     match settings.trim_start().strip_prefix('{') {
         Some(rest) => format!("{{{}, {rest}\n", lines.join(", ")),
-        // The other settings are at the end of the file: a test counts the lines of its own
-        // settings.
+        // The other settings are at the end of the file: a test counts the lines of its own.
         None => format!("{}\n{}\n", settings.trim_end(), lines.join("\n")),
     }
 }

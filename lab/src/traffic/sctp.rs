@@ -10,8 +10,7 @@ pub(super) const PROTOCOL: i32 = 132;
 const INIT: u8 = 1;
 const INIT_ACK: u8 = 2;
 const ABORT: u8 = 6;
-/// A parameter of an INIT ACK whose content the server chooses. The lab's server puts its answer
-/// there.
+/// A parameter of an INIT ACK with any content. The lab's server puts its answer there.
 const STATE_COOKIE: u16 = 7;
 const COMMON_HEADER: usize = 12;
 /// Length of INIT and INIT ACK: chunk header, tag, window, streams, first TSN.

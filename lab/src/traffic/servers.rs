@@ -67,8 +67,7 @@ impl Servers {
 impl Drop for Listening {
     fn drop(&mut self) {
         self.0.abort();
-        // The thread may be using the socket now. Wait for it, so that the port is free when this
-        // returns.
+        // The thread may be using the socket now. Wait, so that the port is free afterwards.
         while !self.0.is_finished() {
             thread::yield_now();
         }
@@ -134,8 +133,7 @@ async fn datagrams(socket: UdpSocket, by: SocketAddr, answer: Answer) {
     }
 }
 
-/// Answers one request. The client closes first, so that no port of the server is left in
-/// TIME_WAIT.
+/// Answers one request. The client closes first, so that the server has no TIME_WAIT.
 fn converse(stream: TcpStream, by: SocketAddr, seen: SocketAddr) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(PATIENCE))?;

@@ -281,8 +281,7 @@ impl Packet {
     }
 }
 
-/// Returns a frame to this MAC with any bytes behind its IP header; a transport's checksum in them
-/// is filled in.
+/// Returns a frame to this MAC with any bytes behind its IP header and a right checksum in them.
 pub(crate) fn raw(
     mac: [u8; 6],
     (src, dst): (IpAddr, IpAddr),

@@ -24,8 +24,7 @@ use crate::{
 /// a run does not matter.
 pub(crate) const STEP: u64 = 9;
 
-/// A packet that has left the node: its tuple and frame, and (`inside`) its frame between ingress
-/// and egress.
+/// A packet that has left the node: its tuple and frame, and (`inside`) the frame before egress.
 #[derive(Clone)]
 pub(crate) struct Left {
     pub(crate) tuple: Tuple,

@@ -153,8 +153,7 @@ impl NodeSettings {
     pub(crate) fn ports(&self) -> RangeInclusive<u16> {
         self.ports.0..=self.ports.1
     }
-    /// Returns true if there are so few ports that the programs, which try so many, may find no
-    /// free one.
+    /// Returns true if there are so few ports that the programs' tries may find no free one.
     pub(crate) fn are_ports_scarce(&self, tries: usize) -> bool {
         self.ports().len() <= 8 * tries
     }

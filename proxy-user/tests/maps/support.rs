@@ -147,8 +147,7 @@ pub(crate) fn frontend<A: Family>(address: A, kind: FrontendKind) -> FrontendPla
     }
 }
 
-/// Returns a plan of one TCP port for IPv4, with a cluster IP and these endpoints (last octets of
-/// 10.1.0.0/24).
+/// Returns a plan of one TCP port for IPv4, with a cluster IP and endpoints in 10.1.0.0/24.
 pub(crate) fn plan(cluster_ip: V4, endpoints: &[u8]) -> ServicePlan {
     ServicePlan {
         ports: vec![port(cluster_ip, endpoints)],
@@ -189,8 +188,7 @@ pub(crate) fn cart(plan: ServicePlan) -> Services {
     BTreeMap::from([(name("cart"), plan)])
 }
 
-/// Applies these plans, which the maps hold then and no others; returns how many elements were
-/// written.
+/// Applies these plans, which the maps hold then alone; returns how many elements were written.
 #[track_caller]
 pub(crate) fn publish(datapath: &mut Datapath, pins: &PinDir, services: &Services) -> usize {
     let written = apply(datapath, &Vec::from_iter(services.clone()));

@@ -17,14 +17,12 @@ use crate::{
     world::{CART, CLIENT, World},
 };
 
-/// A payload length that no other packet of the test has. `FRAME` adds the headers, with TCP
-/// timestamps.
+/// A payload length that no other packet has. `FRAME` adds the headers, with TCP timestamps.
 const PAYLOAD: usize = 333;
 const FRAME: u32 = 14 + 20 + 32 + PAYLOAD as u32;
 pub(crate) const LINES: u64 = 20;
 
-/// Sends lines of [`PAYLOAD`] bytes through the service, one at a time; returns the number of
-/// answers.
+/// Sends lines of [`PAYLOAD`] bytes by the service, one at a time; returns the answers' number.
 fn talk(world: &World) -> u64 {
     let mut open = world.connect(CART).expect("the service answers");
     let line = "x".repeat(PAYLOAD - 1);

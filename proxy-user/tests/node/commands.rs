@@ -21,8 +21,7 @@ pub(crate) fn printed(output: &Output) -> Value {
     printed.unwrap_or_else(|error| panic!("{error}: {output:?} {said}"))
 }
 
-/// Compares values of what was printed: each word is a path and the expected value, as JSON or as
-/// plain text.
+/// Compares values of what was printed: each word is a path and a value, as JSON or as text.
 #[track_caller]
 pub(crate) fn fields_are(printed: &Value, fields: &str) {
     for field in fields.split_whitespace() {

@@ -160,8 +160,7 @@ fn a_route_leads_to_its_service_and_status_and_event_say_what_is_missing(
     let shown = world.told("services");
     assert!(shown.contains("shop/gateway:edge"), "{shown}");
 
-    // Half of the route goes to a Service that does not exist; the next route is served all the
-    // same.
+    // Half of the route goes to a Service that does not exist; the next route is served still.
     let missing = "{name: none, port: 80, weight: 1}";
     server.apply(route("cart", "edge", &format!("{CART}, {missing}")));
     server.apply(gateway("other", ADDRESS, 9001) + &route("other", "other", CART));

@@ -107,8 +107,7 @@ fn a_flow_table_grows_before_it_is_full() {
     let world = World::serving();
     let agent = start(&world, "flows: 512");
     let has_grown = || settled(&world, &agent).is_some_and(|sizes| sizes.flows >= 1024);
-    // A connection has two flow entries: after 192 the table is three quarters full, after 256 it
-    // is full.
+    // A connection has two flow entries: after 192 the table is three quarters full, then full.
     let mut open: Vec<Open> = Vec::new();
     for number in 0..280 {
         let pause = if number < 180 || has_grown() { 1 } else { 250 };

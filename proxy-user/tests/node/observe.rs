@@ -57,8 +57,7 @@ fn wait_for_interfaces(agent: &Agent, count: u64) {
     });
 }
 
-/// The reset that refuses a port would be too short for the checksum that the device is asked to
-/// fill in.
+/// The reset that refuses a port would be too short for the checksum that is to be filled in.
 pub(crate) fn a_packet_that_cannot_be_rewritten_is_dropped_and_named(world: &World, agent: &Agent) {
     // Its packets begin with a `virtio_net_hdr`, as a virtual machine's do: that can ask for a
     // checksum to be filled in.

@@ -232,8 +232,7 @@ fn a_host_port_and_its_backend_work_in_turn_from_one_source_port() {
             ip daddr 10.40.0.1 tcp dport 8081 dnat to 10.40.1.20:8080\n }\n}\n";
     world.nft(rules);
     let agent = start(&world, "auto");
-    // Connections in turn from one source port: the record of the first must not take the second's
-    // answers.
+    // Connections in turn from one source port: the first's record must not take later answers.
     for to in [BACKEND, "10.40.0.1:8081", BACKEND, "10.40.0.1:8081"] {
         let answer = ask_from(&world, 50_000, to);
         assert_eq!(answer, "hello\n", "{to}");

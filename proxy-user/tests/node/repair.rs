@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! While the agent runs, it restores, counts and logs what somebody removes or changes in the
-//! kernel.
+//! While the agent runs, it restores, counts and logs what somebody changes in the kernel.
 
 use std::{
     fs, io,
@@ -161,8 +160,7 @@ pub(crate) fn table<K: Plain, V: Plain>(world: &World, map: &str) -> Table<K, V>
     }
 }
 
-/// Whether the settings are complete: the agent has listed the connections of other proxies and
-/// found none.
+/// Whether the settings are complete: no connection of another proxy has been found.
 pub(crate) fn are_complete(world: &World) -> bool {
     let settings: Table<u32, Settings> = table(world, maps::SETTINGS);
     let settings = settings.lookup(&0).expect("readable");

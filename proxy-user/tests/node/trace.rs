@@ -35,8 +35,7 @@ impl Tracing {
         Self::begin(world, command, flags, "watching packets")
     }
 
-    /// The same with a command that has `trace -o json` already, and with the words that say what
-    /// it watches.
+    /// The same with a command that has `trace -o json` already; `watching` says what it watches.
     pub(crate) fn begin(world: &World, mut command: Command, flags: &str, watching: &str) -> Self {
         command.arg("--manifests").arg(world.manifests());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());

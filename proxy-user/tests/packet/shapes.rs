@@ -18,8 +18,7 @@ use crate::{
 /// third.
 const INSTRUCTION_BUDGET: u32 = 400_000;
 
-/// All combinations of `redirects` and `log_packets`; these load-time constants turn code on or
-/// off.
+/// All combinations of `redirects` and `log_packets`, load-time constants that turn code off.
 #[rstest]
 #[case::plain(false, false, None)]
 #[case::redirecting(true, false, None)]
@@ -82,8 +81,7 @@ fn packets_with_more_or_longer_extension_headers_than_are_parsed_pass_unchanged(
     }
 }
 
-/// The VLAN's interface is on top of the one at which the frame arrives. A tag with a priority only
-/// names no VLAN.
+/// The VLAN's interface is on top of the one of the frame. A priority's tag names no VLAN.
 #[rstest]
 fn vlan_frames_pass_unchanged_to_the_vlans_own_interface(
     #[values(*IPV4, *IPV6)] a: Addresses,

@@ -231,8 +231,7 @@ impl World {
             counter: counter.expect("a counter moves"),
         }
     }
-    /// Runs XDP on a frame from an uplink; `None` if it passes the frame to tc, unchanged and
-    /// uncounted.
+    /// Runs XDP on a frame from an uplink; `None` if the frame goes to tc, unchanged, uncounted.
     pub(crate) fn at_xdp(&self, frame: &[u8], interface: u32) -> Option<Outcome> {
         const PASS: u32 = 2;
         let (run, counter) = self.counted_run("uplink", frame, &of_xdp(frame, interface));

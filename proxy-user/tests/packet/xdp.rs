@@ -61,8 +61,7 @@ impl Open {
     fn question(&self, payload: &[u8]) -> Vec<u8> {
         tcp(self.client, self.node.service(), Tcp::Ack, payload)
     }
-    /// A packet of the backend to the node's address. It arrives at the inner uplink, which has
-    /// another one.
+    /// A packet of the backend to the node's address, at the inner uplink, which has another one.
     fn answer(&self, payload: &[u8]) -> Vec<u8> {
         tcp(self.node.backend(), self.source, Tcp::Ack, payload)
     }

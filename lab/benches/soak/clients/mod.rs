@@ -210,8 +210,7 @@ fn ensure_same(before: Option<Ipv4Addr>, now: Ipv4Addr) -> io::Result<()> {
 }
 
 impl Plan {
-    /// Runs the planned client at its origin: it does exchanges until the end of the run. Returns
-    /// their tally.
+    /// Runs the planned client at its origin until the end of the run. Returns its tally.
     pub(crate) fn run(self, world: &World, span: Span, proxied: bool, seed: u64) -> Result<Tally> {
         let by = self.by.filter(|_| proxied);
         let calls = Calls {

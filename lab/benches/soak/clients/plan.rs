@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads plan.txt, the list of all clients: what each does, from where, to which service, and how
-//! often.
+//! Reads plan.txt, the list of all clients: what each does, whence, to which service, how often.
 
 use std::{fmt, time::Duration};
 
@@ -30,8 +29,7 @@ pub(crate) struct Plan {
     name: &'static str,
     pub(crate) origin: Origin,
     pub(crate) service: Service,
-    /// The kind of address by which the client reaches the service. None: it calls an endpoint
-    /// directly.
+    /// The kind of address by which the client reaches the service. None: it calls an endpoint.
     pub(crate) by: Option<Frontend>,
     pub(crate) is_v6: bool,
     /// Time from the beginning of one exchange to the next.

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Clients that open a TCP connection for each request: one after another, and 200 at once. Also
-//! one of SCTP.
+//! Clients that open a TCP connection for each request, singly and 200 at once. One of SCTP, too.
 
 use std::{
     io::{self, BufRead, BufReader, ErrorKind, Read, Write},
@@ -30,8 +29,7 @@ const LENGTH: u64 = 100;
 pub(super) struct Connection(BufReader<TcpStream>);
 
 impl Connection {
-    /// Connects to `begun.to`, from source port `port` (0: any). Writes the local address into
-    /// `begun`.
+    /// Connects to `begun.to`, from source port `port` (0: any). Writes the own address to `begun`.
     pub(super) fn open(begun: &mut Begun, port: u16) -> io::Result<Self> {
         let socket = loop {
             let socket = Socket::new(Domain::for_address(begun.to), Type::STREAM, None)?;
@@ -130,8 +128,7 @@ fn named(attempt: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{attempt}: {error}"))
 }
 
-/// Opens a connection and sends one request. The server closes first if `server_closes`, else the
-/// client.
+/// Opens a connection and sends one request. The server closes first if `server_closes`.
 fn once(calls: &Calls<'_>, to: SocketAddr, server_closes: bool) -> Exchange {
     let mut begun = Begun::now(to, calls.tally.plan.origin.source());
     let connection = Connection::open(&mut begun, 0);

@@ -39,8 +39,7 @@ pub(crate) struct Life {
     pub(crate) timestamp: u32,
 }
 
-/// Returns true if a number is at most `AHEAD` after `last` or `BEHIND` before it, or if `last` is
-/// 0 (unknown).
+/// Returns true if a number is at most `AHEAD` after `last` or `BEHIND` before it, or `last` is 0.
 fn is_near(number: u32, last: u32) -> bool {
     if last == 0 {
         return true;

@@ -183,8 +183,7 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
-    /// Sets routes to the pods of a lane without a tunnel, on the nodes and the router between
-    /// them.
+    /// Sets routes to the pods of a lane without a tunnel, on the nodes and the router.
     fn route_pods(&self, node: &NetNs) -> Result<()> {
         for (at, networks, next) in [
             (node, [FAR].as_slice(), (OUTSIDE, 2)),

@@ -36,8 +36,7 @@ impl World {
         command
     }
 
-    /// Starts an agent and waits until it has applied version 7 of the Node object, the first one
-    /// of every test.
+    /// Starts an agent and waits until it has applied the Node object's version 7, the first.
     pub(crate) fn start(&self) -> Agent {
         self.start_with(&[])
     }
@@ -60,8 +59,7 @@ impl World {
         self.start_configured("portolan: {forwarding: stack}\n")
     }
 
-    /// Writes a configuration file with these settings and those of every agent here; returns its
-    /// path.
+    /// Writes a configuration file with these settings and those of all; returns its path.
     pub(crate) fn configure(&self, config: &str) -> String {
         let path = self.path("config.yaml");
         fs::write(&path, complete(config)).expect("a config");
