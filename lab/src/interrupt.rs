@@ -10,8 +10,7 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction
 /// Set by the first SIGINT, SIGTERM or SIGHUP.
 pub static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Installs the signal handlers: the first signal sets [`INTERRUPTED`], a second one ends the
-/// process at once.
+/// Installs the signal handlers: the first signal sets [`INTERRUPTED`], a second one exits at once.
 pub fn catch() -> Result<()> {
     extern "C" fn cancel(_: libc::c_int) {
         if INTERRUPTED.swap(true, Ordering::Relaxed) {

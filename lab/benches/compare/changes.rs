@@ -46,8 +46,7 @@ impl World {
         self.wait_until(to, most, |asked| asked.is_ok_and(|name| by.contains(&name)))
     }
 
-    /// Waits until a service without endpoints refuses connections, which shows that the proxy
-    /// knows the service.
+    /// Waits until a service without endpoints refuses connections: so the proxy knows the service.
     fn wait_refused(&self, to: SocketAddr) -> Result<()> {
         let is_refusal = |error: io::Error| error.kind() == ErrorKind::ConnectionRefused;
         self.wait_until(to, MOST, |asked| asked.is_err_and(is_refusal))
@@ -176,8 +175,7 @@ fn follow(world: &World, objects: &mut Objects<'_>, service: u32) -> Result<f64>
 /// How many services have changing endpoints: the ones with the lowest numbers.
 const CHURNED: u32 = 100;
 
-/// Changes endpoints of other services, `wanted` a second, for `length`. Meanwhile times single
-/// changes of one service.
+/// Changes endpoints of other services, `wanted` a second, for `length`; times those of one.
 pub(crate) fn churn(
     world: &World,
     objects: &mut Objects<'_>,

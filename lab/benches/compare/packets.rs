@@ -93,8 +93,7 @@ impl Side {
         world.empty_sinks();
         let took = client::run(&world.topology.outside, None, work)?;
         let came = world.empty_sinks();
-        // A few packets may still be on the network. A path that drops packets would look fast, so
-        // their number is checked.
+        // A few packets may still be on the network. A path that drops packets would look fast.
         let enough = PACKETS / 100 * 99;
         ensure!(came >= enough, "{came} of {PACKETS} packets arrived");
         Ok(took)

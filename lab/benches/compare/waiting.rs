@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Measures how long portolan's commands take that people wait for, and what its agent does while
-//! nothing changes.
+//! Measures how long portolan's commands take, and what its agent does while nothing changes.
 
 use std::{
     path::Path,

@@ -24,8 +24,7 @@ use crate::{
     world::{LEAVERS, SERVERS, World, server_pod},
 };
 
-/// The number of the first pod of the services that are updated. At first, the pod with the highest
-/// number does not exist.
+/// The number of the first pod of the services that are updated. The last pod comes later.
 const FIRST: u8 = 10;
 pub(crate) const ROLLING: [Service; 2] = [Service::RollingA, Service::RollingB];
 /// How long a terminating pod still serves its open connections.
@@ -62,8 +61,7 @@ impl<'a> Rolling<'a> {
         })
     }
 
-    /// Replaces one endpoint of a service by a new pod. The new pod has the address of the pod that
-    /// was removed last.
+    /// Replaces one endpoint of a service by a new pod, at the address of the pod removed last.
     pub(crate) fn update(&mut self, running: &mut Running<'_>) -> Result<()> {
         let service = ROLLING[self.updates as usize % ROLLING.len()];
         self.updates += 1;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Records the exchanges of one client: counts, durations in the first and the last minute, source
-//! ports, failures.
+//! Records the exchanges of one client: counts, first and last durations, ports, failures.
 
 use std::{
     collections::BTreeMap,

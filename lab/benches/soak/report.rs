@@ -139,8 +139,7 @@ fn of_ended(outcome: &Outcome) -> Vec<String> {
     faults
 }
 
-/// Returns the clients with few source ports that open a connection for each request. They use
-/// ports again most often.
+/// Returns the clients that open a connection for each request from few source ports.
 fn with_few_ports(outcome: &Outcome) -> impl Iterator<Item = &Tally> {
     let tallies = outcome.tallies.iter();
     tallies.filter(|tally| tally.plan.must_reuse_ports())

@@ -125,8 +125,7 @@ impl State {
         self.services & service != 0
     }
 
-    /// Returns the answer of the pod `pod` to the request `number` of `client`, padded to at least
-    /// `length` bytes.
+    /// Returns the answer of the pod `pod` to the request `number` of `client`, padded to `length`.
     fn answer(
         &self,
         (pod, client): (Ipv4Addr, SocketAddr),

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Clients that are to be served while the node is attacked: connections that stay open, and new
-//! connections at a rate.
+//! Clients that are to be served while the node is attacked: open connections, and new ones.
 
 use std::{
     fmt,

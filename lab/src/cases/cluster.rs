@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The cluster's objects after each step of a test case: rendered into the one manifest file that
-//! the agent reads.
+//! The cluster's objects after each step of a test case, as the one manifest file of the agent.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -145,8 +145,7 @@ impl<'a> Flows<'a> {
         }
     }
 
-    /// Opens the flow's connections, one after the other. Stops at the first one without an answer
-    /// if answers are expected.
+    /// Opens the flow's connections in turn. Stops without an answer where answers are expected.
     fn call(&mut self, flow: &Flow, to: SocketAddr, expect: &Expect) -> Result<Vec<Attempt>> {
         let port = match flow.source_ports {
             Some(SourcePorts::Same) => {

@@ -84,8 +84,7 @@ impl<'a> ApiServer<'a> {
         self.folder.path().join("kubeconfig")
     }
 
-    /// Returns the path of a kubeconfig for agents in other network namespaces. Their account has
-    /// no rights of its own.
+    /// Returns the path of a kubeconfig for agents in other network namespaces, without rights.
     pub fn agents_kubeconfig(&self) -> PathBuf {
         self.folder.path().join("agents.kubeconfig")
     }

@@ -57,8 +57,7 @@ fn remove(folder: &Path) {
     }
 }
 
-/// Mounts bpffs if it is not mounted. Removes what killed runs have left there and in the folder
-/// for temporary files.
+/// Mounts bpffs unless it is. Removes what killed runs left there and in the temporary folder.
 pub fn prepare() -> Result<()> {
     check_privilege()?;
     let mounted = statfs(BPFFS).is_ok_and(|found| found.filesystem_type() == statfs::BPF_FS_MAGIC);

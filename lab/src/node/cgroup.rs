@@ -42,8 +42,7 @@ impl Cgroup {
         &self.path
     }
 
-    /// Runs `work` while the calling thread is in the cgroup. A socket belongs to the cgroup in
-    /// which it is created.
+    /// Runs `work` while the thread is in the cgroup. A socket stays in the cgroup of its creation.
     pub fn inside<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
         let threads = |cgroup: &Path| cgroup.join("cgroup.threads");
         let thread = gettid().to_string();

@@ -34,8 +34,7 @@ impl NetNs {
         })
     }
 
-    /// Runs `work` on this thread inside the namespace. Sockets and processes that it creates stay
-    /// in the namespace.
+    /// Runs `work` on this thread inside the namespace, where its sockets and processes stay.
     pub fn enter<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
         let back = Return::to_here()?;
         setns(&self.file, CloneFlags::CLONE_NEWNET)
@@ -49,8 +48,7 @@ impl NetNs {
         &self.name
     }
 
-    /// Returns a path by which other processes reach the namespace while this process lives:
-    /// `nsenter --net=PATH`.
+    /// Returns a path to the namespace for others while this process lives: `nsenter --net=PATH`.
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
     }

@@ -64,8 +64,7 @@ fn packet(ports: [u16; 2], verification_tag: u32, chunk: u8, tag: u32, cookie: &
     bytes
 }
 
-/// Parses an SCTP packet; `bytes` begin behind the IP header. None if it is too short or its
-/// checksum is wrong.
+/// Parses an SCTP packet behind its IP header. None if it is too short or its checksum is wrong.
 pub(super) fn parse(bytes: &[u8]) -> Option<Packet> {
     let word = |at: usize| -> Option<[u8; 4]> { bytes.get(at..at + 4)?.try_into().ok() };
     let [a, b, c, d] = word(0)?;

@@ -147,8 +147,7 @@ fn converse(stream: TcpStream, by: SocketAddr, seen: SocketAddr) -> io::Result<(
     stream.shutdown(Shutdown::Both)
 }
 
-/// Makes the answer to a received packet; None for a packet that is no request. Gets the server's
-/// address and the sender's.
+/// Makes the answer to a received packet; None if it is no request. Gets both addresses.
 type Answer = fn(&[u8], SocketAddr, SocketAddr) -> Option<Vec<u8>>;
 
 fn answer(mut received: &[u8], by: SocketAddr, seen: SocketAddr) -> Option<Vec<u8>> {

@@ -17,8 +17,7 @@ pub(crate) fn cluster_ip(n: u8, v6: bool) -> IpAddr {
     pick(v6, &format!("172.30.1.{n}"), &format!("fd00:30::1:{n}"))
 }
 
-/// Returns six random services. All have backends among the same pods and port, so that tuples of
-/// one protocol collide.
+/// Returns six random services, all with the same pods and port, so that their tuples collide.
 pub(crate) fn services(random: &mut Random) -> Vec<Service> {
     let protocols = [TCP, TCP, UDP, UDP, SCTP, TCP].into_iter().zip(1..);
     let services = protocols.map(|(protocol, n)| service(n, protocol, random));

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The services and node settings of a sequence: plain values that the model reads, and that become
-//! plans for the real maps.
+//! The services and node settings of a sequence: plain values that become plans for real maps.
 
 use std::{
     net::{IpAddr, SocketAddr},

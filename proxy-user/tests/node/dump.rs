@@ -49,8 +49,7 @@ fn dumped(world: &World, name: &str) -> (BTreeMap<String, String>, String) {
 
 const TOKEN: &str = "token-that-nobody-may-see-4711";
 
-/// Writes archives beside this agent, whose kubeconfig has the token, and after its end. There was
-/// a connection to `CART`.
+/// Writes archives beside this agent, whose kubeconfig has the token, and after its end.
 fn a_dump_has_all_its_files_and_no_credentials(world: &World, agent: Agent) {
     let (files, _) = dumped(world, "with.tar.gz");
     let names: Vec<_> = files.keys().map(String::as_str).collect();

@@ -106,8 +106,7 @@ impl Node {
         }
     }
 
-    /// Joins a pod with this address, which echoes. A pod that is routed has an address of no
-    /// subnet of the node.
+    /// Joins a pod with this address, which echoes; a routed one has one of no subnet of the node.
     fn join(&self, address: &str) -> Pod {
         let namespace = if self.is_bridged {
             let port = format!("port{}", self.ports.replace(self.ports.get() + 1));
@@ -206,8 +205,7 @@ impl Pod {
     }
 }
 
-/// Sends back what comes until `ended`. Then resets all connections, so that no socket keeps the
-/// network namespace.
+/// Sends back what comes until `ended`. Then resets all, so that no socket keeps the namespace.
 fn answer(listener: &TcpListener, ended: &AtomicBool) {
     listener.set_nonblocking(true).expect("it does not wait");
     let mut open: Vec<TcpStream> = Vec::new();

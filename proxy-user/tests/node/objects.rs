@@ -80,8 +80,7 @@ impl Service {
         self
     }
 
-    /// Replaces all ports: name, protocol, port, node port. Without any node port the service is of
-    /// type ClusterIP.
+    /// Replaces all ports: name, protocol, port, node port. Without node ports it is a ClusterIP.
     pub(crate) fn ports(mut self, ports: &[(&str, &str, u16, Option<u16>)]) -> Self {
         let of_service = ports.iter().map(|(name, protocol, port, node_port)| {
             let mut one = json!({"protocol": protocol, "port": port});

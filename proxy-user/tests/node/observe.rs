@@ -59,8 +59,7 @@ fn wait_for_interfaces(agent: &Agent, count: u64) {
 
 /// The reset that refuses a port would be too short for the checksum that is to be filled in.
 pub(crate) fn a_packet_that_cannot_be_rewritten_is_dropped_and_named(world: &World, agent: &Agent) {
-    // Its packets begin with a `virtio_net_hdr`, as a virtual machine's do: that can ask for a
-    // checksum to be filled in.
+    // Its packets begin with a `virtio_net_hdr`, which can ask for a checksum to be filled in.
     let mut odd = tunnel(world, "odd0", libc::IFF_VNET_HDR);
     world.ip("link set odd0 up\nroute add 10.40.9.3/32 dev odd0");
     wait_for_interfaces(agent, 4);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A node without IPv4: its health checks answer, and services are served. A node without its Node
-//! object is not eligible.
+//! A node without IPv4: health checks and services work; without a Node object it is not eligible.
 
 use std::net::Ipv6Addr;
 

@@ -52,8 +52,7 @@ pub(crate) const ROUTER: [(&str, &str); 3] = [
     ("ipv4/conf/all/rp_filter", "0"),
     ("ipv6/conf/all/forwarding", "1"),
 ];
-/// How long to wait: only a fault takes longer. In a virtual machine on a busy host, loading the
-/// programs takes minutes.
+/// How long to wait: only a fault takes longer. On a busy host, loading programs takes minutes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The node, its pods and the manifest folder; dropping it removes all of them and the pins.

@@ -32,8 +32,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// A node with [`Service::web`], whose programs are loaded with changed options; both
-    /// interfaces get these bits.
+    /// A node with [`Service::web`] and changed options; both interfaces get these bits.
     pub(crate) fn new(a: Addresses, change: impl FnOnce(&mut Options), bits: u32) -> Self {
         let network = NetNs::new("node").expect("run as root");
         let (length, nodad, any) = match a.is_v6() {

@@ -258,8 +258,7 @@ fn programs_to_which_no_agent_has_come_for_long_leave_what_begins_to_others() {
     }
     drop(world);
 
-    // Nothing ends a client's datagrams, so they go to others in any case: a flow's frontend is
-    // checked once a second.
+    // Nothing ends a client's datagrams, so they go to others: a flow's frontend is checked.
     let world = World::new(&[Service::over(Protocol::UDP, a)]);
     let datagram = udp(client, service, b"?");
     assert_eq!(world.ingress(&datagram).counter, Counter::ForwardedNew);

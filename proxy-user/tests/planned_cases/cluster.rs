@@ -41,8 +41,7 @@ impl Planned {
         }
     }
 
-    /// Removes objects, named Kind/namespace/name, and adds or replaces others; plans every service
-    /// that this changes.
+    /// Removes objects, named Kind/namespace/name, adds others; plans every service changed.
     pub(crate) fn change(&mut self, deleted: &[String], manifests: &str) -> anyhow::Result<()> {
         let mut dirty = Vec::new();
         for object in deleted {

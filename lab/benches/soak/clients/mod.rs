@@ -26,8 +26,7 @@ use crate::{
     world::{Origin, World, is_here, v6_of},
 };
 
-/// Timeout of a TCP connection or of an answer over TCP. Long enough for a SYN that is repeated
-/// after a second.
+/// Timeout of a TCP connection or of an answer over TCP: longer than until the second SYN.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The time from a change of endpoints until no new connection follows the old ones.
@@ -118,8 +117,7 @@ impl Calls<'_> {
         outcome.ok()
     }
 
-    /// Does one exchange by `work`, on what is kept or else on what `open` makes. It is kept if
-    /// `work` returns true.
+    /// Does one exchange by `work`, on what is kept or `open` makes; kept if `work` returns true.
     fn exchange_on<T>(
         &mut self,
         kept: &mut Kept<T>,

@@ -67,8 +67,7 @@ fn make<C: Client + Default + 'static>() -> Box<dyn Client> {
 const SHORT_CONNECTIONS: &str = "short connections";
 const AT_ONCE: &str = "200 connections at once";
 
-/// The names of clients end with this if they call an endpoint directly. Their times show how fast
-/// the machine itself is.
+/// The names of clients end with this if they call an endpoint directly, at the machine's speed.
 const DIRECT: &str = "direct";
 
 /// The name of clients that hold connections to pods of which one goes.

@@ -44,8 +44,7 @@ impl Connection {
             begun.local = socket.local_addr()?.as_socket();
             match connected {
                 Ok(()) => break socket,
-                // The previous connection from the same port still waits for its last
-                // acknowledgement.
+                // The previous connection from this port still waits for its last acknowledgement.
                 Err(error)
                     if port != 0
                         && error.kind() == ErrorKind::AddrNotAvailable
@@ -81,8 +80,7 @@ impl Connection {
         }
     }
 
-    /// Returns how the connection has ended; None if it has not. Sends a request if `speaks`, and
-    /// waits for no answer.
+    /// Returns how the connection has ended; None if it has not. Sends a request if `speaks`.
     pub(super) fn end(&mut self, calls: &Calls<'_>, speaks: bool) -> Option<io::Error> {
         const MOMENT: Duration = Duration::from_millis(10);
         let mut probe = || {
@@ -229,8 +227,7 @@ impl Client for Crowd {
     }
 }
 
-/// A client that sends the first packet of an SCTP association and reads the second, from a new
-/// port each time.
+/// A client that sends an SCTP association's first packet and reads the second, by a new port.
 #[derive(Default)]
 pub(super) struct Associations;
 

@@ -100,8 +100,7 @@ impl Model {
         case.leaves(ends, mark, Counter::ForwardedHit)
     }
 
-    /// Returns true if the frontend of a UDP flow no longer belongs to the flow's service. This is
-    /// checked once a second.
+    /// Returns true if the frontend of a UDP flow has left the flow's service, checked each second.
     fn lost_its_frontend(&mut self, key: Key) -> bool {
         let now = self.now;
         let Some(flow) = self.flows.get_mut(&key) else {

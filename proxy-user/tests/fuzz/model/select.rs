@@ -78,8 +78,7 @@ impl Model {
         held.sort();
         held
     }
-    /// Returns true if a mid-stream segment to the frontend may be answered with a reset: never at
-    /// an address of the node.
+    /// Returns true if a mid-stream segment to the frontend may get a reset: not at the node.
     pub(crate) fn answers_for(&self, frontend: &Frontend, headers: &Headers) -> bool {
         let Tuple { src, dst, .. } = headers.tuple;
         match frontend.kind {

@@ -92,8 +92,7 @@ fn sctp_crc(frame: &[u8], headers: &Headers) -> u32 {
     crc32c(&bytes)
 }
 
-/// Updates the checksum of a changed ICMP message; `before` is the frame before the change. A wrong
-/// checksum stays wrong.
+/// Updates the checksum of an ICMP message; `before` is the old frame. A wrong one stays wrong.
 pub(crate) fn with_icmp_sum(before: &[u8], mut frame: Vec<u8>, headers: &Headers) -> Vec<u8> {
     let at = headers.l4 + 2;
     let covered = |frame: &[u8]| {

@@ -34,8 +34,7 @@ const ATTEMPTS: usize = 4;
 /// A transfer has at least three times as many, and one of its directions half of that.
 const FEW: u64 = 15;
 
-// Each start of an agent takes half a minute in a virtual machine, so the kinds that come from
-// modules share one.
+// Each start of an agent takes half a minute in a virtual machine, so some kinds share one.
 #[rstest]
 #[case::vxlan(VXLAN)]
 #[ignore = "needs the modules geneve, ipip, ip_gre, wireguard, 8021q, bonding: `cargo xtask kernels` runs it on every kernel"]
@@ -92,8 +91,7 @@ fn large(flow: &Flow<'_>) -> usize {
     1500 - headers - 40
 }
 
-/// Sends this many bytes through a service and gets as many back; returns the client's address as
-/// the backend sees it.
+/// Sends this many bytes through a service and back; returns the client as the backend sees it.
 fn transfer(
     servers: &Servers,
     flow: &Flow<'_>,

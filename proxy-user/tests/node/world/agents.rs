@@ -47,8 +47,7 @@ impl World {
         self.start_with(&["--config", &path])
     }
 
-    /// Starts an agent that leaves pods' connections to the packet path, with this configuration,
-    /// and waits in the same way.
+    /// Starts an agent that leaves pods' connections to the packet path, and waits in the same way.
     pub(crate) fn start_by_packet(&self, config: &str) -> Agent {
         let path = self.configure(config);
         self.start_with(&["--config", &path, "--socket-balancing", "host"])

@@ -52,8 +52,7 @@ fn headers(node: &Node) -> u32 {
     if node.addresses.is_v6() { 60 } else { 40 }
 }
 
-/// Sends a segment of a client's connection, a reply also through egress if the stack gets it;
-/// returns ingress's verdict.
+/// Sends a segment of a connection, a reply also through egress; returns ingress's verdict.
 fn send(node: &Node, client: SocketAddr, there: bool, flags: Tcp) -> u32 {
     let (from, to) = match there {
         true => (client, node.service()),

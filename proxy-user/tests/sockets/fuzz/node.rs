@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The node on which sequences run: a `World`. The thread that runs sequences is in the cgroup of
-//! the socket hooks.
+//! The node on which sequences run: a `World`, whose thread is in the socket hooks' cgroup.
 
 use std::{fs, path::Path};
 
