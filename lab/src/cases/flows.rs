@@ -182,11 +182,8 @@ impl<'a> Flows<'a> {
         let mut attempts = Vec::with_capacity(count);
         for number in 0..count {
             go_on()?;
-            let bulk = if flow.protocol == Protocol::UDP {
-                DATAGRAM
-            } else {
-                BULK
-            };
+            let is_udp = flow.protocol == Protocol::UDP;
+            let bulk = if is_udp { DATAGRAM } else { BULK };
             let capture = watched
                 .then(|| Capture::open(&self.topology.outside, UPLINK_PEER))
                 .transpose()?;

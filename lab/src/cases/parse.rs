@@ -76,15 +76,13 @@ pub(super) fn pause<'de, D: Deserializer<'de>>(
 impl Case {
     /// Reads one case file, and checks that the case has the file's name.
     pub fn read(path: &Path) -> Result<Self> {
-        let text =
-            std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
-        let case = Self::parse(&text).with_context(|| path.display().to_string())?;
-        ensure!(
-            path.file_stem().is_some_and(|stem| stem == &*case.case),
-            "{}: the case is called {}: give file and case one name",
-            path.display(),
-            case.case
-        );
+        let file = path.display();
+        let text = std::fs::read_to_string(path).with_context(|| format!("read {file}"))?;
+        let case = Self::parse(&text).with_context(|| file.to_string())?;
+        let name = &*case.case;
+        if path.file_stem().is_none_or(|stem| stem != name) {
+            bail!("{file}: the case is called {name}: give file and case one name");
+        }
         Ok(case)
     }
 
@@ -95,8 +93,8 @@ impl Case {
         ensure!(has_address, "node.ips is empty: name at least one address");
         for (number, step) in (1..).zip(&case.steps) {
             for flow in &step.flows {
-                flow.check()
-                    .with_context(|| format!("step {number}, flow from {}", flow.from))?;
+                let attempt = || format!("step {number}, flow from {}", flow.from);
+                flow.check().with_context(attempt)?;
             }
         }
         Ok(case)
@@ -121,7 +119,7 @@ impl Flow {
 /// Returns the paths of all case files in a folder, ordered by name; an error if there are none.
 pub fn files_in(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries =
-        std::fs::read_dir(folder).with_context(|| format!("read folder {}", folder.display()))?;
+        std::fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))?;
     let paths = entries.map(|entry| entry.map(|entry| entry.path()));
     let mut files = paths.collect::<io::Result<Vec<_>>>()?;
     let ends = |path: &Path, end: &str| path.extension().is_some_and(|found| found == end);

@@ -42,10 +42,9 @@ impl fmt::Display for Table {
 
 /// Returns the number with a space between thousands.
 pub fn grouped(number: u32) -> String {
-    if number < 1_000 {
-        number.to_string()
-    } else {
-        format!("{} {:03}", grouped(number / 1_000), number % 1_000)
+    match number < 1_000 {
+        true => number.to_string(),
+        false => format!("{} {:03}", grouped(number / 1_000), number % 1_000),
     }
 }
 

@@ -223,10 +223,9 @@ fn audit_policy() -> Value {
 
 fn start_server(node: &NetNs, folder: &Path, advertise: &str, is_alone: bool) -> Result<Killed> {
     let path = |name: &str| folder.join(name).display().to_string();
-    let (bind, reconciler) = if is_alone {
-        ("0.0.0.0", "none")
-    } else {
-        (advertise, "lease")
+    let (bind, reconciler) = match is_alone {
+        true => ("0.0.0.0", "none"),
+        false => (advertise, "lease"),
     };
     // One of another version, instead of the folder's.
     let other = env::var_os("KUBE_APISERVER").map(PathBuf::from);

@@ -70,11 +70,8 @@ impl<'a> Foreign<'a> {
             return Self::filter(node, interface, egress, &program);
         }
         let hook = TCX_INGRESS + u32::from(egress);
-        let flags = if place == ChainPosition::First {
-            BEFORE
-        } else {
-            0
-        };
+        let is_first = place == ChainPosition::First;
+        let flags = if is_first { BEFORE } else { 0 };
         Self::link(node, interface, &program, hook, flags)
     }
     /// Attaches an XDP program that returns `verdict` for every frame: in the interface's driver,

@@ -66,9 +66,9 @@ fn short_connections_do_not_use_up_the_masquerade_ports(
     #[case] closes: Closes,
     #[case] seconds: u64,
 ) {
-    let seen = attacked(Proxy::PortolanAlone, config, |served| {
-        kinds::short(served, closes, 4, Duration::from_secs(seconds))
-    });
+    let window = Duration::from_secs(seconds);
+    let short = |served: &Served<'_>| kinds::short(served, closes, 4, window);
+    let seen = attacked(Proxy::PortolanAlone, config, short);
     assert_eq!((seen.failed, seen.lost), (0, 0), "{seen:?}");
     assert!(seen.kept() > 0.4, "{seen:?}");
 }

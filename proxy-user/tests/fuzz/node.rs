@@ -132,10 +132,9 @@ pub(crate) fn key<A: Family>(Tuple { protocol, src, dst }: Tuple) -> FlowKey<A> 
 
 /// Returns the slot of a reply tuple in the map `direct`.
 pub(crate) fn direct(reply: Tuple) -> u32 {
-    let (slot, _) = if reply.src.is_ipv4() {
-        key::<V4>(reply).fingerprint()
-    } else {
-        key::<V6>(reply).fingerprint()
+    let (slot, _) = match reply.src.is_ipv4() {
+        true => key::<V4>(reply).fingerprint(),
+        false => key::<V6>(reply).fingerprint(),
     };
     slot
 }

@@ -155,9 +155,8 @@ fn a_server_port_in_use_is_logged_and_retried_while_services_work(world: &World)
         ("healthzBindAddress", HEALTH, "/healthz and /livez"),
         ("metricsBindAddress", METRICS, OF_METRICS),
     ] {
-        let named =
-            format!("{setting} {address}: {paths} cannot be served: Address already in use");
-        assert_eq!(log.matches(&named).count(), 1, "{log}");
+        let said = format!("{setting} {address}: {paths} cannot be served: Address already in use");
+        assert_eq!(log.matches(&said).count(), 1, "{log}");
     }
     drop((health, metrics));
     agent.eventually("it answers", || agent.health().0 == 200);

@@ -285,9 +285,8 @@ fn clients_of_a_gone_pod_keep_connections_or_get_a_reset(#[values(true, false)] 
     }
     let name = "portolan_connections_of_gone_endpoints_ended_total";
     let ended = |kind| agent.metric(&format!("{name}{{kind=\"{kind}\"}}"));
-    agent.eventually("the ends are counted", || {
-        (ended("flow"), ended("socket")) == (Some(2), Some(2))
-    });
+    let are_counted = || (ended("flow"), ended("socket")) == (Some(2), Some(2));
+    agent.eventually("the ends are counted", are_counted);
     let left = node.world.flows();
     let is_of_gone = |flow: &Flow| flow.backend.ip().to_string() == gone;
     assert!(!left.iter().any(is_of_gone), "{left:?}");

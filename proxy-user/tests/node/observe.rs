@@ -52,9 +52,8 @@ pub(crate) fn every_packet_of_a_client_behind_a_tunnel_is_logged(world: &World, 
 }
 
 fn wait_for_interfaces(agent: &Agent, count: u64) {
-    agent.eventually("all devices are served", || {
-        agent.metric("portolan_interfaces_attached") == Some(count)
-    });
+    let is_served = || agent.metric("portolan_interfaces_attached") == Some(count);
+    agent.eventually("all devices are served", is_served);
 }
 
 /// The reset that refuses a port would be too short for the checksum that is to be filled in.

@@ -162,11 +162,8 @@ impl Path<'_> {
             panic!("{outcome:?}")
         };
         assert!(answer.intact, "{answer:?}");
-        let peer = if is_at_socket {
-            self.backend
-        } else {
-            self.service
-        };
+        let (near, far) = (self.backend, self.service);
+        let peer = if is_at_socket { near } else { far };
         [(client, peer.ip()), (server, answer.seen.ip())].map(|(end, peer)| {
             let route = end.feed("ip", &["-o", "route", "get", &peer.to_string()], "");
             let route = route.expect("a route");

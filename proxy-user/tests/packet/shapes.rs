@@ -167,10 +167,9 @@ fn a_packet_cut_short_anywhere_is_never_left_half_translated(
 fn a_packet_with_wrong_fields_is_passed_at_its_length_or_not(#[values(*IPV4, *IPV6)] a: Addresses) {
     let world = World::new(&[Service::web(a)]);
     let packet = tcp(a.client(), a.service(), Tcp::Syn, b"payload");
-    let fields: &[usize] = if a.is_v6() {
-        &[14, 18, 19, 20, 66]
-    } else {
-        &[14, 16, 17, 20, 21, 23, 46]
+    let fields: &[usize] = match a.is_v6() {
+        true => &[14, 18, 19, 20, 66],
+        false => &[14, 16, 17, 20, 21, 23, 46],
     };
     for field in fields {
         for value in 0..=255 {

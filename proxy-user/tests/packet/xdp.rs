@@ -90,11 +90,8 @@ impl Open {
     }
     /// Stores what an uplink can do.
     fn permit(&self, uplink: u32, abilities: Abilities) {
-        let mac = if uplink == INSIDE {
-            INSIDE_MAC
-        } else {
-            NODE_MAC
-        };
+        let is_inside = uplink == INSIDE;
+        let mac = if is_inside { INSIDE_MAC } else { NODE_MAC };
         let word = Uplink::new(mac, abilities).0;
         self.node.world.store(maps::UPLINKS, uplink, word);
     }

@@ -108,8 +108,7 @@ fn links(world: &World) -> BTreeSet<(String, u32, u32)> {
 
 #[test]
 fn a_changed_setting_breaks_no_open_connection_and_a_cleanup_removes_all() {
-    let services =
-        [(1, "TCP"), (2, "UDP")].map(|(n, protocol)| Service::new(n, protocol, &[20, 21]));
+    let services = [(1, "TCP"), (2, "UDP")].map(|(n, name)| Service::new(n, name, &[20, 21]));
     let mut world = World::new("", &services);
     let mut conversations = Vec::new();
     for (balancing, before) in [

@@ -86,10 +86,9 @@ impl<'a> Client<'a> {
     fn local_address(&self, socket: &Socket) -> io::Result<SocketAddr> {
         let local = socket.local_addr()?.as_socket();
         let local = local.ok_or_else(|| io::Error::other("a socket without an address"))?;
-        let ip = if local.ip().is_unspecified() {
-            self.address
-        } else {
-            local.ip()
+        let ip = match local.ip().is_unspecified() {
+            true => self.address,
+            false => local.ip(),
         };
         Ok(SocketAddr::new(ip, local.port()))
     }

@@ -141,10 +141,9 @@ impl Model {
             return Ok(());
         }
         if case.seen.counter == Counter::Untouched {
-            return if self.settings.are_ports_scarce(PORT_TRIES) {
-                case.untouched()
-            } else {
-                Err("a flow has its tuple, so it must get another source port".into())
+            return match self.settings.are_ports_scarce(PORT_TRIES) {
+                true => case.untouched(),
+                false => Err("a flow has its tuple, so it must get another source port".into()),
             };
         }
         let source = case.went()?.src;

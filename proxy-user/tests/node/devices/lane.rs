@@ -225,10 +225,9 @@ impl<'a> Lane<'a> {
             );
             let service = service.ports(&ports);
             let service = service.endpoints(vec![endpoint(&served_at.to_string())]);
-            let service = if is_far {
-                service.on("node-b")
-            } else {
-                service.local()
+            let service = match is_far {
+                true => service.on("node-b"),
+                false => service.local(),
             };
             objects.push(service.to_string());
             for ((from, client, network, last), service) in [
