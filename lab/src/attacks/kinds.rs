@@ -122,9 +122,8 @@ pub fn short(served: &Served<'_>, closes: Closes, windows: u32, length: Duration
     };
     thread::scope(|scope| {
         let clients = served.world.clients().iter();
-        let clients: Vec<_> = clients
-            .map(|client| scope.spawn(move || client.enter(work)))
-            .collect();
+        let clients = clients.map(|client| scope.spawn(move || client.enter(work)));
+        let clients: Vec<_> = clients.collect();
         let mut ended = clients.into_iter().map(thread::ScopedJoinHandle::join);
         ended.try_for_each(|ended| ended.ok().context("a client broke down")?)
     })?;

@@ -53,16 +53,13 @@ impl ClusterState {
 
 fn node_object(node: &Node, version: u64) -> Value {
     let is_first = |ip: &&IpAddr| {
-        let mut family = node
-            .ips
-            .iter()
-            .filter(|other| other.is_ipv4() == ip.is_ipv4());
+        let family = node.ips.iter();
+        let mut family = family.filter(|other| other.is_ipv4() == ip.is_ipv4());
         family.next() == Some(*ip)
     };
     let addresses = node.ips.iter().filter(is_first);
-    let addresses: Vec<_> = addresses
-        .map(|ip| json!({"type": "InternalIP", "address": ip}))
-        .collect();
+    let addresses = addresses.map(|ip| json!({"type": "InternalIP", "address": ip}));
+    let addresses: Vec<_> = addresses.collect();
     json!({
         "apiVersion": "v1",
         "kind": "Node",

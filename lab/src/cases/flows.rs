@@ -176,17 +176,15 @@ impl<'a> Flows<'a> {
         if watched {
             client.patience = NOBODY_PATIENCE;
         }
-        let count = flow
-            .repeat
-            .map_or_else(|| default_count(expect), |repeat| repeat as usize);
+        let count = flow.repeat;
+        let count = count.map_or_else(|| default_count(expect), |repeat| repeat as usize);
         let mut attempts = Vec::with_capacity(count);
         for number in 0..count {
             go_on()?;
             let is_udp = flow.protocol == Protocol::UDP;
             let bulk = if is_udp { DATAGRAM } else { BULK };
-            let capture = watched
-                .then(|| Capture::open(&self.topology.outside, UPLINK_PEER))
-                .transpose()?;
+            let capture = watched.then(|| Capture::open(&self.topology.outside, UPLINK_PEER));
+            let capture = capture.transpose()?;
             let mut attempt = client.call(flow.protocol, to, bulk * usize::from(number == 0))?;
             if let Some(capture) = capture {
                 attempt.left = Some(capture.packets()?);

@@ -68,9 +68,8 @@ pub(super) fn pause<'de, D: Deserializer<'de>>(
 ) -> Result<Option<Duration>, D::Error> {
     let text = String::deserialize(deserializer)?;
     let parsed = text.parse::<SignedDuration>().and_then(Duration::try_from);
-    parsed
-        .map(Some)
-        .map_err(|_| D::Error::custom(format!("`wait: {text}` is no pause: write 3s, 500ms or 1m")))
+    let fault = || format!("`wait: {text}` is no pause: write 3s, 500ms or 1m");
+    parsed.map(Some).map_err(|_| D::Error::custom(fault()))
 }
 
 impl Case {

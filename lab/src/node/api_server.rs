@@ -264,9 +264,8 @@ fn openssl(arguments: &[&str], file: &Path) -> Result<()> {
 /// Returns how often agents have listed all EndpointSlices by this part of an audit log, also by a
 /// watch that begins with them, and how many requests were answered with 429.
 pub fn requests(log: &str) -> (f64, f64) {
-    let events = log
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let events = log.lines();
+    let events = events.filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let (mut lists, mut refused) = (0.0, 0.0);
     for event in events {
         let uri = event["requestURI"].as_str().unwrap_or_default();

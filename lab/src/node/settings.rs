@@ -63,9 +63,8 @@ pub fn config_file(settings: &str, more: &[(&str, String)]) -> String {
         ("kind", "KubeProxyConfiguration".to_owned()),
     ];
     let more = header.iter().chain(more);
-    let lines = more
-        .filter(|(key, _)| !settings.contains(key))
-        .map(|(key, value)| format!("{key}: {value}"));
+    let lines = more.filter(|(key, _)| !settings.contains(key));
+    let lines = lines.map(|(key, value)| format!("{key}: {value}"));
     let lines: Vec<_> = lines.collect();
     match settings.trim_start().strip_prefix('{') {
         Some(rest) => format!("{{{}, {rest}\n", lines.join(", ")),

@@ -76,9 +76,8 @@ impl Subject {
         });
         let addresses: Vec<_> = all.collect();
         let datapath = self.datapath();
-        datapath
-            .set_node_addresses(&addresses)
-            .expect("node addresses");
+        let stored = datapath.set_node_addresses(&addresses);
+        stored.expect("node addresses");
         datapath.set_idle_times(IDLE);
     }
     pub(crate) fn configure(&mut self, wanted: NodeSettings) {

@@ -60,7 +60,8 @@ impl Open {
         stream.set_read_timeout(Some(ANSWER))?;
         let mut open = Self(BufReader::new(stream));
         let answer = open.echo("hello");
-        (answer == "hello")
+        let is_it = answer == "hello";
+        is_it
             .then_some(open)
             .ok_or_else(|| io::Error::other(answer))
     }

@@ -111,9 +111,8 @@ fn the_report_on_the_page_is_printed(world: &World) {
     let (_, shown) = page.split_once(command).expect("the command");
     let shown = shown.lines().skip(1);
     let shown = shown.take_while(|line| line.is_empty() || line.starts_with("    "));
-    let shown: Vec<_> = shown
-        .map(|line| line.strip_prefix("    ").unwrap_or(line))
-        .collect();
+    let shown = shown.map(|line| line.strip_prefix("    ").unwrap_or(line));
+    let shown: Vec<_> = shown.collect();
     assert_eq!(text.trim(), shown.join("\n").trim(), "{text}");
 }
 

@@ -102,9 +102,8 @@ fn no_other_right_is_given_than_the_page_says(server: &Server<'_>) {
         let own = |line: &&str| !line.starts_with([' ', '[']) && !line.starts_with("selfsubject");
         let mut given: Vec<_> = given.lines().filter(own).map(right).collect();
         given.sort_unstable();
-        let (_, listed) = SECURITY
-            .split_once(&format!("`{account}`:\n\n"))
-            .expect("a list");
+        let listed = SECURITY.split_once(&format!("`{account}`:\n\n"));
+        let (_, listed) = listed.expect("a list");
         let listed = listed.lines().map_while(|line| line.strip_prefix("    "));
         let listed = listed.filter_map(|line| Some(line.split('#').next()?.trim().to_owned()));
         assert_eq!(given, listed.collect::<Vec<_>>(), "{account}");

@@ -63,9 +63,8 @@ fn settled(world: &World, agent: &Agent) -> Option<Capacities> {
 #[test]
 fn maps_grow_at_once_to_what_many_services_need_and_changes_go_on_meanwhile() {
     let given = env::var("PORTOLAN_SCALE_SERVICES").ok();
-    let services = given
-        .as_ref()
-        .map_or(3000, |text| text.parse().expect("a number"));
+    let services = given.as_ref();
+    let services = services.map_or(3000, |text| text.parse().expect("a number"));
     let world = World::serving();
     write(&world, 0..200);
     const SMALL: &str =

@@ -37,9 +37,8 @@ pub(crate) fn every_packet_of_a_client_behind_a_tunnel_is_logged(world: &World, 
     let mut tunnel = tunnel(world, "tun0", 0);
     world.ip("address add 10.9.0.1/32 dev tun0\nlink set tun0 up\nroute add 10.9.0.2/32 dev tun0");
     wait_for_interfaces(agent, 4);
-    tunnel
-        .write_all(&syn([10, 9, 0, 2], 80, &[]))
-        .expect("sent");
+    let sent = tunnel.write_all(&syn([10, 9, 0, 2], 80, &[]));
+    sent.expect("sent");
     for line in [
         "forwarded_new: TCP 10.9.0.2:40000 -> 172.30.1.1:80 at interface",
         "masqueraded: TCP 10.9.0.2:40000 -> 10.40.1.20:8080 at interface",

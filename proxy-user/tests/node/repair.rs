@@ -205,10 +205,8 @@ fn whatever_is_changed_in_the_maps_is_repaired(world: &World, agent: &Agent) {
     let before = repairs(agent, "service");
     let records: Table<u32, Record<V4>> = table(world, maps::RECORDS_V4);
     let used = records.entries().expect("readable");
-    let used: Vec<_> = used
-        .into_iter()
-        .filter(|(_, record)| record.service.0 != 0)
-        .collect();
+    let used = used.into_iter().filter(|(_, record)| record.service.0 != 0);
+    let used: Vec<_> = used.collect();
     for (at, (id, record)) in used.iter().enumerate() {
         let mut changed = *record;
         match at % 3 {

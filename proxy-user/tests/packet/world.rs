@@ -108,9 +108,8 @@ impl World {
             address,
             node_ports,
         });
-        let stored = world
-            .datapath()
-            .set_node_addresses(&addresses.collect::<Vec<_>>());
+        let addresses: Vec<_> = addresses.collect();
+        let stored = world.datapath().set_node_addresses(&addresses);
         stored.expect("node addresses");
         for service in services {
             world.apply(service);

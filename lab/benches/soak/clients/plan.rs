@@ -108,9 +108,8 @@ fn maker(kind: &str) -> Option<Make> {
 pub(crate) fn plans() -> Result<Vec<Plan>> {
     let lines = include_str!("plan.txt").lines();
     let rows = lines.filter(|line| !line.starts_with('#'));
-    rows.map(|row| of_kind(row).with_context(|| format!("plan.txt: {row}")))
-        .collect::<Result<Vec<_>>>()
-        .map(|plans| plans.concat())
+    let plans = rows.map(|row| of_kind(row).with_context(|| format!("plan.txt: {row}")));
+    Ok(plans.collect::<Result<Vec<_>>>()?.concat())
 }
 
 /// Returns the clients of one kind.

@@ -116,9 +116,8 @@ impl Model {
         allowed.retain(|one| held.is_some() || one.is_wanted());
         let has_equal_slots =
             named.is_none() && allowed.windows(2).all(|two| two[0].weight == two[1].weight);
-        let allowed = allowed
-            .into_iter()
-            .map(|one| (one.at, live.incarnations[&one.at]));
+        let allowed = allowed.into_iter();
+        let allowed = allowed.map(|one| (one.at, live.incarnations[&one.at]));
         Wanted {
             name: live.service.name.clone(),
             allowed: allowed.collect(),

@@ -26,9 +26,8 @@ impl Model {
             false => Key::new(Interface::Uplink, tuple),
         };
         let flow = self.flows.get(&key).ok_or("it is of no flow")?;
-        let masquerade = flow
-            .masquerade
-            .ok_or("its flow has no masquerade address")?;
+        let masquerade = flow.masquerade;
+        let masquerade = masquerade.ok_or("its flow has no masquerade address")?;
         let (src, dst) = match is_reply {
             true => (key.tuple.dst, key.tuple.src),
             false => (masquerade, flow.backend),

@@ -57,9 +57,8 @@ impl Node {
         let sockets = sockets.entries().expect("readable");
         let buckets = self.table::<u32, SocketBucket<A>>(A::SOCKET_BUCKETS);
         let buckets = buckets.entries().expect("readable").into_iter();
-        let buckets = buckets
-            .filter(|(_, bucket)| bucket.key().is_some() || bucket.overflow != 0)
-            .map(|(_, bucket)| format!("{bucket:?}"));
+        let buckets = buckets.filter(|(_, bucket)| bucket.key().is_some() || bucket.overflow != 0);
+        let buckets = buckets.map(|(_, bucket)| format!("{bucket:?}"));
         let sockets = sockets.iter().map(|entry| format!("{entry:?}"));
         buckets.chain(sockets).collect()
     }
