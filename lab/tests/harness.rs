@@ -38,25 +38,17 @@ const OTHER_PORT: &str =
 const DAMAGE: &str = "type filter hook forward priority -150; ip daddr 10.40.1.10 udp length > 500 @th,800,8 set 0xff";
 
 const KEPT: &str = "{backends: ['10.40.1.10:8080'], masquerade: false}";
-const MASQUERADED: &str = "{backends: ['10.40.1.10:8080'], masquerade: true}";
+const HIDDEN: &str = "{backends: ['10.40.1.10:8080'], masquerade: true}";
 const BOTH: &str = "{backends: ['10.40.1.10:8080', '10.40.2.10:8080']}";
 const STICKY: &str = "{backends: ['10.40.1.10:8080', '10.40.2.10:8080'], sticky: true}";
-const EXPECTATIONS: [&str; 7] = [
-    KEPT,
-    MASQUERADED,
-    BOTH,
-    STICKY,
-    "reject",
-    "drop",
-    "untouched",
-];
+const EXPECTATIONS: [&str; 7] = [KEPT, HIDDEN, BOTH, STICKY, "reject", "drop", "untouched"];
 
 /// The rules of each proxy, and the expectations that it fulfils, behind a protocol if only with
 /// that one; it fails all others. What nobody answers fulfils `drop`.
 #[rstest]
 #[case::none(&[], &["untouched", "drop"])]
 #[case::translates(&[TO_POD], &[KEPT, STICKY])]
-#[case::masquerades(&[TO_POD, MASQUERADE], &[MASQUERADED, STICKY])]
+#[case::masquerades(&[TO_POD, MASQUERADE], &[HIDDEN, STICKY])]
 #[case::spreads(&[TO_BOTH], &[BOTH])]
 #[case::answers_from_elsewhere(&[ONE_WAY], &["TCP drop"])]
 #[case::drops(&[DROP], &["drop"])]

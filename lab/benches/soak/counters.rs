@@ -119,10 +119,8 @@ pub(crate) fn pass_an_hour(agent: &Agent<'_>) -> Result<()> {
 /// Makes a family's flows of silent TCP connections an hour older.
 fn age<A>(folder: &Path, maps: [&str; 2]) -> Result<()> {
     const HOUR: u64 = 3_600_000_000_000;
-    let (protocol, at) = (
-        offset_of!(FlowSlot<A>, key.protocol),
-        offset_of!(FlowSlot<A>, entry.last_seen),
-    );
+    let protocol = offset_of!(FlowSlot<A>, key.protocol);
+    let at = offset_of!(FlowSlot<A>, entry.last_seen);
     let now = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC)?);
     let silent = (now - SILENT).as_nanos() as u64;
     let [slots, tags] = maps.map(|map| folder.join(map));

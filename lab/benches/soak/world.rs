@@ -251,10 +251,9 @@ impl World {
             if let Some(ports) = origin.ports() {
                 let first = 33_000 + (seed % 97) as u16 * 200;
                 let range = format!("{first} {}", first + ports - 1);
-                world.namespace(origin).set(&[
-                    ("ipv4/ip_local_port_range", &range),
-                    ("ipv4/tcp_tw_reuse", "1"),
-                ])?;
+                let range = ("ipv4/ip_local_port_range", &*range);
+                let parameters = [range, ("ipv4/tcp_tw_reuse", "1")];
+                world.namespace(origin).set(&parameters)?;
             }
         }
         Ok(world)

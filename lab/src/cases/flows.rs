@@ -199,14 +199,12 @@ impl<'a> Flows<'a> {
     }
 
     fn client(&self, flow: &Flow) -> Result<Client<'a>> {
-        let family = if flow.from.is_ipv4() { "IPv4" } else { "IPv6" };
-        let namespace = self.topology.namespace_of(flow.from).with_context(|| {
-            format!(
-                "client {}: node.ips has no {family} address, so there is no way to it",
-                flow.from
-            )
+        let from = flow.from;
+        let family = if from.is_ipv4() { "IPv4" } else { "IPv6" };
+        let namespace = self.topology.namespace_of(from).with_context(|| {
+            format!("client {from}: node.ips has no {family} address, so there is no way to it")
         })?;
-        Ok(Client::new(namespace, flow.from))
+        Ok(Client::new(namespace, from))
     }
 
     fn check_health(&self, flow: &Flow, health: Health) -> Result<Result<(), String>> {

@@ -303,7 +303,7 @@ fn read_family<A: Family>(pins: &PinDir, names: &BTreeMap<u32, String>) -> Vec<S
     let frontends = keys.expect("readable").into_iter().map(|(key, id)| {
         let record = records.load(id);
         assert_eq!(record.key, key, "a record carries the key that leads to it");
-        let members = |block: Block, external| -> Vec<String> {
+        let of = |block: Block, external| -> Vec<String> {
             let set = record.flags.set_of_block(external);
             (block.first()..block.first() + block.count())
                 .map(|at| {
@@ -314,10 +314,7 @@ fn read_family<A: Family>(pins: &PinDir, names: &BTreeMap<u32, String>) -> Vec<S
                 })
                 .collect()
         };
-        let members = [
-            members(record.internal, false),
-            members(record.external, true),
-        ];
+        let members = [of(record.internal, false), of(record.external, true)];
         let (service, timeout) = (&names[&record.service.0], record.affinity_timeout);
         frontend_text(&key, record.flags, timeout, service, &members)
     });

@@ -60,8 +60,7 @@ impl Open {
         stream.set_read_timeout(Some(ANSWER))?;
         let mut open = Self(BufReader::new(stream));
         let answer = open.echo("hello");
-        let is_it = answer == "hello";
-        is_it
+        (answer == "hello")
             .then_some(open)
             .ok_or_else(|| io::Error::other(answer))
     }

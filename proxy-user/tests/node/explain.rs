@@ -119,10 +119,8 @@ fn the_report_on_the_page_is_printed(world: &World) {
 /// Services of the API server whose pod is not ready, or that have none, and pods.
 pub(crate) fn make_pods(server: &Server<'_>) {
     let pod = pod_endpoint("10.40.1.20", "unready", [false; 3]);
-    for (name, address, endpoints) in [
-        ("unready", "172.30.2.7", vec![pod]),
-        ("none", "172.30.2.8", Vec::new()),
-    ] {
+    let unready = ("unready", "172.30.2.7", vec![pod]);
+    for (name, address, endpoints) in [unready, ("none", "172.30.2.8", Vec::new())] {
         let service = Service::new(name, address).endpoints(endpoints);
         server.apply(service.with("selector", json!({"app": name})));
     }

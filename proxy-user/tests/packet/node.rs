@@ -40,10 +40,8 @@ impl Node {
             false => (32, "", "0.0.0.0/0"),
         };
         let mut batch = format!("link set lo up\nroute add unreachable {any} metric 1\n");
-        for (name, index, mac) in [
-            ("outside", OUTSIDE, NODE_MAC),
-            ("inside", INSIDE, INSIDE_MAC),
-        ] {
+        let outside = ("outside", OUTSIDE, NODE_MAC);
+        for (name, index, mac) in [outside, ("inside", INSIDE, INSIDE_MAC)] {
             let mac = text(mac);
             batch += &format!(
                 "link add {name} index {index} address {mac} type veth peer name {name}-peer\n\

@@ -24,10 +24,8 @@ fn sockets_of_an_excepted_cgroup_use_the_packet_path() {
   reserveNodePorts: true
   maps: {memory: 1, sockets: 16}
 ";
-    let services = [
-        Service::new(1, "TCP", &[20, 21]),
-        Service::new(2, "UDP", &[21]),
-    ];
+    let both = Service::new(1, "TCP", &[20, 21]);
+    let services = [both, Service::new(2, "UDP", &[21])];
     let world = World::new(config, &services);
     a_full_table_of_sockets_is_counted(&world);
     a_node_process_cannot_bind_a_served_node_port(&world);

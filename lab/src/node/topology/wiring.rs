@@ -149,10 +149,8 @@ impl Topology {
             return Ok(());
         }
         // Packets that are sent before the bridge forwards are lost.
-        namespace.set(&[
-            ("ipv4/conf/eth0/arp_notify", "1"),
-            ("ipv6/conf/eth0/ndisc_notify", "1"),
-        ])?;
+        let of_v6 = ("ipv6/conf/eth0/ndisc_notify", "1");
+        namespace.set(&[("ipv4/conf/eth0/arp_notify", "1"), of_v6])?;
         let [high, low] = (index as u16).to_be_bytes();
         let mac = format!("02:00:00:00:{high:02x}:{low:02x}");
         namespace.ip(&format!("link set eth0 address {mac}\n"))

@@ -138,13 +138,8 @@ pub(crate) fn transport_sum(protocol: u8, src: IpAddr, dst: IpAddr, message: &[u
         return sum(&[message]);
     }
     let length = (message.len() as u32).to_be_bytes();
-    sum(&[
-        &octets(src),
-        &octets(dst),
-        &length,
-        &[0, 0, 0, protocol],
-        message,
-    ])
+    let protocol = [0, 0, 0, protocol];
+    sum(&[&octets(src), &octets(dst), &length, &protocol, message])
 }
 
 /// Returns which checksum of a complete packet is wrong; None if all are correct.

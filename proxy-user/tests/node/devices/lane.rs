@@ -219,10 +219,8 @@ impl<'a> Lane<'a> {
             let (cluster_ip, served_at) = (at(SERVICES, number), at(of_backend, 10));
             let ports = [("tcp", "TCP"), ("udp", "UDP")];
             let ports = ports.map(|(name, protocol)| (name, protocol, 80, Some(node_port)));
-            let service = Service::new(
-                &format!("{place}-{}-{}", self.number, u8::from(v6)),
-                &cluster_ip.to_string(),
-            );
+            let name = format!("{place}-{}-{}", self.number, u8::from(v6));
+            let service = Service::new(&name, &cluster_ip.to_string());
             let service = service.ports(&ports);
             let service = service.endpoints(vec![endpoint(&served_at.to_string())]);
             let service = match is_far {

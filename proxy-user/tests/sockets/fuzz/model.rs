@@ -113,11 +113,12 @@ impl Model {
     /// Returns true if a TCP connect is certainly answered or refused: the test may wait for it.
     pub(crate) fn connects(&self, socket: u8, to: SocketAddr) -> bool {
         let talk = &self.talks[&socket];
-        !Self::is_foreign(talk.kind, to)
-            && matches!(
-                self.fate(talk, to),
-                Fate::Served(_) | Fate::Refused | Fate::Untouched(Some(_))
-            )
+        let fate = self.fate(talk, to);
+        let is_sure = matches!(
+            fate,
+            Fate::Served(_) | Fate::Refused | Fate::Untouched(Some(_))
+        );
+        is_sure && !Self::is_foreign(talk.kind, to)
     }
     /// Checks the result of a connect; false if the model cannot predict the socket any more.
     pub(crate) fn connect(&mut self, id: u8, to: SocketAddr, seen: &Seen) -> Result<bool, String> {
