@@ -280,14 +280,9 @@ impl Packet {
 }
 
 /// Returns a frame to this MAC with any bytes behind its IP header and a right checksum in them.
-pub(crate) fn raw(
-    mac: [u8; 6],
-    (src, dst): (IpAddr, IpAddr),
-    protocol: u8,
-    body: &[u8],
-) -> Vec<u8> {
+pub(crate) fn raw(mac: [u8; 6], ends: (IpAddr, IpAddr), protocol: u8, body: &[u8]) -> Vec<u8> {
     let packet = Packet {
-        tuple: Tuple::new(protocol, at(src, 0), at(dst, 0)),
+        tuple: Tuple::new(protocol, at(ends.0, 0), at(ends.1, 0)),
         kind: Kind::Data,
         shape: Shape::default(),
     };

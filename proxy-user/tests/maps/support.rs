@@ -237,10 +237,7 @@ pub(crate) fn key_of(client: u32, protocol: Protocol) -> FlowKey<V4> {
 }
 
 /// Returns this original entry of a flow and its reply entry.
-pub(crate) fn with_reply(
-    key: FlowKey<V4>,
-    own: FlowEntry<V4>,
-) -> [(FlowKey<V4>, FlowEntry<V4>); 2] {
+pub(crate) fn and_reply(key: FlowKey<V4>, own: FlowEntry<V4>) -> [(FlowKey<V4>, FlowEntry<V4>); 2] {
     let mut back = key;
     own.reply_key_into(&key, &mut back);
     let reply = FlowEntry {

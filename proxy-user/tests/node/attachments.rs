@@ -100,10 +100,7 @@ pub(crate) fn is_past_the_stack(world: &World) -> bool {
 }
 
 /// On a node whose packets pass the stack by.
-pub(crate) fn packets_take_the_stack_while_something_behind_portolans_programs_needs_it(
-    world: &World,
-    agent: &Agent,
-) {
+pub(crate) fn packets_take_the_stack_while_programs_behind_need_it(world: &World, agent: &Agent) {
     let left = |what: &str, so: &dyn Fn(Option<u64>) -> bool| {
         agent.eventually(what, || so(agent.metric(LEFT)));
     };

@@ -17,9 +17,9 @@ use socket2::{Domain, Socket, Type};
 
 use crate::{
     agent::{Agent, holds},
-    attachments::packets_take_the_stack_while_something_behind_portolans_programs_needs_it,
+    attachments::packets_take_the_stack_while_programs_behind_need_it,
     connection::{Open, answer_questions},
-    datagrams::small_fragmented_and_batched_datagrams_pass_while_records_are_renewed,
+    datagrams::small_fragmented_and_batched_datagrams_pass_renewals,
     objects::{Service, questions},
     repair::table,
     world::{CART, SERVER, World, at, packets},
@@ -77,7 +77,7 @@ fn packets_are_redirected_to_a_pod_without_qdisc_or_egress_program() {
     drop(program);
     agent.eventually("the program is gone", || link(&world).is_some());
 
-    packets_take_the_stack_while_something_behind_portolans_programs_needs_it(&world, &agent);
+    packets_take_the_stack_while_programs_behind_need_it(&world, &agent);
     // The agent removes the entry with the pod.
     world.server.ip("link del eth0\n").expect("it is there");
     agent.eventually("the pod is gone", || link(&world).is_none());
@@ -163,7 +163,7 @@ fn with_firewall_rules_a_connection_bypasses_the_stack_once_established() {
         assert!(is_seen, "{}", tracked(&world));
     }
     conntrack_keeps_an_idle_connection_that_was_busy(&world, &agent);
-    small_fragmented_and_batched_datagrams_pass_while_records_are_renewed(&world, &agent);
+    small_fragmented_and_batched_datagrams_pass_renewals(&world, &agent);
     a_rule_that_is_added_later_stops_open_connections(&world, &agent);
     a_pod_that_is_replaced_while_no_agent_runs_is_reached(&world, agent);
 }

@@ -203,9 +203,7 @@ fn noted(note: u32) -> Context {
 }
 
 #[rstest]
-fn a_packet_that_programs_before_these_have_translated_is_not_translated_again(
-    #[values(*IPV4, *IPV6)] a: Addresses,
-) {
+fn a_packet_of_earlier_programs_is_not_translated_again(#[values(*IPV4, *IPV6)] a: Addresses) {
     let world = World::new(&[Service::web(a)]);
     let (client, service, backend) = a.ends();
     let served = world.ingress(&tcp(client, service, Tcp::Syn, b""));

@@ -247,14 +247,9 @@ impl World {
         })
     }
     /// Runs a program on a packet; also returns the only counter that has moved, by one.
-    fn counted_run(
-        &self,
-        program: &str,
-        packet: &[u8],
-        given: &[u8],
-    ) -> (TestRun, Option<Counter>) {
+    fn counted_run(&self, program: &str, packet: &[u8], with: &[u8]) -> (TestRun, Option<Counter>) {
         let before = self.counters();
-        let run = self.test_run(program, packet, given);
+        let run = self.test_run(program, packet, with);
         let moved = moved(&before, &self.counters());
         (run, moved.expect("at most one counter moves"))
     }

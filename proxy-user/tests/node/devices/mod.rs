@@ -92,12 +92,7 @@ fn large(flow: &Flow<'_>) -> usize {
 }
 
 /// Sends this many bytes through a service and back; returns the client as the backend sees it.
-fn transfer(
-    servers: &Servers,
-    flow: &Flow<'_>,
-    protocol: Protocol,
-    length: usize,
-) -> Result<IpAddr> {
+fn transfer(servers: &Servers, flow: &Flow<'_>, protocol: Protocol, size: usize) -> Result<IpAddr> {
     let _listening = servers.listen(flow.backend, protocol, flow.served_at)?;
     let client = Client {
         patience: Duration::from_secs(5),
@@ -105,7 +100,7 @@ fn transfer(
     };
     let mut outcome = Outcome::Silence;
     for _ in 0..ATTEMPTS {
-        outcome = client.call(protocol, flow.service, length)?.outcome;
+        outcome = client.call(protocol, flow.service, size)?.outcome;
         if let Outcome::Answered(answer) = &outcome
             && answer.intact
             && answer.by == flow.served_at
