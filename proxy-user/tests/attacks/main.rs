@@ -28,8 +28,8 @@ const BEFORE_THE_SECOND_SYN: f64 = 900.0;
 /// How many packets are a flood: those that fill the small flow table.
 const ENOUGH: u64 = 25_000;
 
-/// Runs an attack on a new node with this proxy and its configuration; returns the attack's result. One
-/// runs at a time, because each attack uses the whole machine.
+/// Runs an attack on a new node with this proxy and its configuration; returns its result. One runs
+/// at a time, because each attack uses the whole machine.
 fn attacked<T>(by: Proxy, config: &str, run: impl FnOnce(&Served<'_>) -> anyhow::Result<T>) -> T {
     static ONE: Mutex<()> = Mutex::new(());
     let _turn = ONE.lock().unwrap_or_else(PoisonError::into_inner);

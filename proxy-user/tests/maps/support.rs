@@ -245,7 +245,7 @@ pub(crate) fn and_reply(key: FlowKey<V4>, own: FlowEntry<V4>) -> [(FlowKey<V4>, 
         port: key.dst_port,
         address: key.dst,
         state: FlowState::NEW,
-        ..entry
+        ..own
     };
     [(key, own.sealed(&key)), (back, reply.sealed(&back))]
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An agent without an API server: /healthz says so, /livez reports only that its loop runs. And the
+//! An agent without an API server: /healthz says so, /livez tells only that its loop runs. And the
 //! archive for a bug report: complete with and without an agent, and without its credentials.
 
 use std::{collections::BTreeMap, fs::File, io::Read, thread, time::Duration};

@@ -120,7 +120,7 @@ add rule inet ruled post tcp dport {RULED} masquerade
         let ruled = seen(&world.client, (to, RULED).into());
         assert_eq!(ruled, Some(expected), "by the rule: {name}");
         let mut last = None;
-        holds(PATIENCE, name, || {
+        holds(PATIENCE, &name, || {
             last = seen(&world.client, at(node_port));
             last == Some(expected)
         });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Entries that only another processor or the time leaves in the maps, and how many answers the node
+//! Entries that only another processor or time leaves in the maps, and how many answers the node
 //! gives by itself in a time. What is answered, and how, stands in tests/fuzz/cases.
 
 use std::thread;
