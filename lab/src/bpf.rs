@@ -33,8 +33,7 @@ pub(crate) const CALL_LOOKUP: i32 = 1;
 #[repr(C)]
 pub struct Instruction(pub u8, pub u8, pub i16, pub i32);
 
-/// The verdict that passes a packet on to the next program: `TC_ACT_UNSPEC`, which tcx calls
-/// `TCX_NEXT`.
+/// The verdict that passes a packet on to the next program: `TC_ACT_UNSPEC`, or `TCX_NEXT`.
 pub const PASS: i32 = -1;
 
 /// Returns a program that returns `verdict` for every packet: `r0 = verdict; exit`.

@@ -24,8 +24,7 @@ use lab::{
     },
 };
 
-/// Operations of one measurement in one round. `EACH` is the number of connections of each of the
-/// `CLIENTS`.
+/// Operations of one measurement in one round. `EACH`: connections of each of the `CLIENTS`.
 const CONNECTIONS: u32 = 200;
 const EXCHANGES: u32 = 500;
 const CLIENTS: u32 = 8;
@@ -101,18 +100,14 @@ impl Side {
         world.empty_sinks();
         let took = client::run(outside, None, work)?;
         let came = world.empty_sinks();
-        // A few packets may still be on the network. A path that drops packets would look fast, so
-        // their number is checked.
-        ensure!(
-            came >= PACKETS / 100 * 99,
-            "{came} of {PACKETS} packets arrived"
-        );
+        // A few packets may still be on the network. A path that drops packets would look fast.
+        let enough = PACKETS / 100 * 99;
+        ensure!(came >= enough, "{came} of {PACKETS} packets arrived");
         Ok(took)
     }
 }
 
-/// Times every operation in rounds: by services on the node `served`, and directly on the node
-/// `plain`.
+/// Times every operation in rounds: by services on the node `served`, directly on `plain`.
 pub(crate) fn measure(
     plain: &World,
     served: &World,
@@ -139,8 +134,7 @@ pub(crate) fn measure(
     Ok(())
 }
 
-/// A round is run again if its direct figure differs from the median of all rounds by more than
-/// this share.
+/// A round is run again if its direct figure differs from the median of all by more than this.
 const UNSTEADY: f64 = 0.2;
 /// The most rounds, as a multiple of the requested ones.
 const MOST_ROUNDS: u32 = 3;

@@ -154,8 +154,7 @@ impl World {
         self.node().feed("conntrack", &["-F"], "").map(drop)
     }
 
-    /// Starts the cell's proxy, which reads the objects of the API server that this kubeconfig
-    /// names.
+    /// Starts the cell's proxy, which reads the objects of the API server of a kubeconfig.
     pub(crate) fn start(&self, cell: &Cell, programs: &Programs, file: &Path) -> Result<Proxy<'_>> {
         let node = self.node();
         Ok(match cell.proxy.program() {

@@ -149,8 +149,7 @@ impl<'a> Node<'a> {
         self.proxy.pid().unwrap_or_default()
     }
 
-    /// Returns how often the agent has written services of IPv4 to the kernel; 0 before it serves
-    /// metrics.
+    /// Returns how often the agent has written services of IPv4; 0 before it serves metrics.
     fn syncs(&self) -> f64 {
         self.proxy.syncs(self.namespace).unwrap_or_default()
     }
@@ -164,8 +163,7 @@ impl<'a> Node<'a> {
     }
 }
 
-/// Seconds of processor time of the server and of all agents, and bytes that all agents' nodes have
-/// received.
+/// Seconds of processor time of the server and of all agents, and bytes that all have received.
 type Used = [f64; 3];
 
 fn used(objects: &Objects<'_>, nodes: &[Node<'_>]) -> Result<Used> {
@@ -215,8 +213,7 @@ fn measure(
     add("start of all: received by an agent, kB", kilobytes);
     add("an agent's resident memory then, MiB", memory / each);
 
-    // Without a look at the metrics, which takes processor time; less what they do if nothing
-    // happens.
+    // Without a look at the metrics, which takes processor time; less what is done if all is idle.
     let changes = f64::from(arguments.changes);
     sleep(PAUSE);
     let before = used(objects, &nodes)?;

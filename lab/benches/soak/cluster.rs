@@ -158,9 +158,8 @@ impl Cluster {
         let (now, ready) = (Instant::now(), self.ready(service));
         let mut left = lock(&self.left);
         left.retain(|(of, address), _| *of != service || !ready.contains(address));
-        let gone = before
-            .into_iter()
-            .filter(|address| !ready.contains(address));
+        let gone = before.into_iter();
+        let gone = gone.filter(|address| !ready.contains(address));
         left.extend(gone.map(|address| ((service, address), now)));
     }
 

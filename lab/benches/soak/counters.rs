@@ -59,8 +59,7 @@ pub(crate) const OF_REPEATED: [&str; 2] = [SYNS, "forwarded_elsewhere"];
 /// when both sides close at the same time and their FINs cross.
 pub(crate) const RESETS: &str = "resets sent by hosts";
 
-/// The counters of connections that portolan has ended because their pod is gone: by packets, and
-/// at sockets.
+/// The counters of connections that portolan has ended with their pod: by packets, and at sockets.
 pub(crate) const ENDED: [&str; 2] = ["ended: flow", "ended: socket"];
 /// The counter of resets that portolan sends. A client whose connection was ended gets one, at a
 /// node port from the node's own stack.
@@ -120,10 +119,8 @@ pub(crate) fn pass_an_hour(agent: &Agent<'_>) -> Result<()> {
 /// Makes a family's flows of silent TCP connections an hour older.
 fn age<A>(folder: &Path, maps: [&str; 2]) -> Result<()> {
     const HOUR: u64 = 3_600_000_000_000;
-    let (protocol, at) = (
-        offset_of!(FlowSlot<A>, key.protocol),
-        offset_of!(FlowSlot<A>, entry.last_seen),
-    );
+    let protocol = offset_of!(FlowSlot<A>, key.protocol);
+    let at = offset_of!(FlowSlot<A>, entry.last_seen);
     let now = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC)?);
     let silent = (now - SILENT).as_nanos() as u64;
     let [slots, tags] = maps.map(|map| folder.join(map));

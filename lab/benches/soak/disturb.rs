@@ -135,8 +135,7 @@ impl<'a> Disturber<'a> {
         Ok(())
     }
 
-    /// Waits until the agent has told of no fault for a while and one generation of maps is left;
-    /// not longer than the run.
+    /// Waits until no fault is told for a while and one generation of maps is left, or the end.
     fn wait_until_well(&self, running: &Running<'_>) -> Result<()> {
         let (begun, mut since) = (Instant::now(), Instant::now());
         while since.elapsed() < WELL && !self.span.is_over() {

@@ -39,20 +39,10 @@ struct Arguments {
     #[arg(long, default_value_t = of_today(), hide_default_value = true)]
     seed: u64,
     /// Who serves; comma-separated
-    #[arg(
-        long,
-        value_delimiter = ',',
-        value_enum,
-        default_value = "none,portolan,nftables"
-    )]
+    #[arg(long, value_delimiter = ',', default_value = "none,portolan,nftables")]
     proxies: Vec<Proxy>,
     /// How pods are joined to the node; comma-separated
-    #[arg(
-        long,
-        value_delimiter = ',',
-        value_enum,
-        default_value = "bridge,routed"
-    )]
+    #[arg(long, value_delimiter = ',', default_value = "bridge,routed")]
     plumbing: Vec<Plumbing>,
     /// Disturb portolan's agent and what it has made, one disturbance after the other; only those
     /// that have the value in their names
@@ -87,9 +77,7 @@ fn main() -> Result<ExitCode> {
     if arguments.disturb.is_some() {
         proxies = vec![Proxy::Portolan];
         if programs.next_layout.is_none() {
-            println!(
-                "NO UPGRADE: portolan-next-layout is not beside the agent; cargo xtask soak builds it"
-            );
+            println!("NO UPGRADE: portolan-next-layout is not there; cargo xtask soak builds it");
         }
     }
     let mut plumbings = Vec::new();

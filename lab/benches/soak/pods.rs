@@ -24,8 +24,7 @@ use crate::{
     world::{LEAVERS, SERVERS, World, server_pod},
 };
 
-/// The number of the first pod of the services that are updated. At first, the pod with the highest
-/// number does not exist.
+/// The number of the first pod of the services that are updated. The last pod comes later.
 const FIRST: u8 = 10;
 pub(crate) const ROLLING: [Service; 2] = [Service::RollingA, Service::RollingB];
 /// How long a terminating pod still serves its open connections.
@@ -62,8 +61,7 @@ impl<'a> Rolling<'a> {
         })
     }
 
-    /// Replaces one endpoint of a service by a new pod. The new pod has the address of the pod that
-    /// was removed last.
+    /// Replaces one endpoint of a service by a new pod, at the address of the pod removed last.
     pub(crate) fn update(&mut self, running: &mut Running<'_>) -> Result<()> {
         let service = ROLLING[self.updates as usize % ROLLING.len()];
         self.updates += 1;
@@ -107,13 +105,11 @@ const TERMINATING: u8 = GONE + 3;
 /// The number of the new pod with the address of the one that has gone.
 const SUCCESSOR: u8 = GONE + 4;
 
-/// When the pods get their new conditions, after the run's beginning: between two updates of a
-/// short run.
+/// When the pods get their new conditions, after the beginning: between a short run's updates.
 const BEGIN: Duration = Duration::from_millis(14_500);
 /// Time from one step to the next: new conditions, the link goes, the endpoint goes.
 const STEP: Duration = Duration::from_secs(1);
-/// How long the address is nobody's. Shorter than the time for which portolan ends connections to
-/// it (30 s).
+/// How long the address is nobody's. portolan ends connections to it for longer (30 s).
 const VACANT: Duration = Duration::from_secs(14);
 
 /// What has become of the pod that goes.

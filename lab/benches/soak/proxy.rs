@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Starts the proxy that serves the node (none, portolan or kube-proxy), and gives it the changes
-//! of endpoints.
+//! Starts the proxy that serves the node (none, portolan or kube-proxy), and changes endpoints.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -181,10 +180,7 @@ fn options<'a>(world: &'a World, binary: &'a Path, config: &'a str) -> Options<'
     /// The first one is [`kube_proxy::CLUSTER_CIDR`].
     const RANGES: [IpNet; 2] = [
         IpNet::new_assert(IpAddr::V4(Ipv4Addr::new(10, 40, 0, 0)), 16),
-        IpNet::new_assert(
-            IpAddr::V6(Ipv6Addr::new(0xfd00, 0x40, 0, 0, 0, 0, 0, 0)),
-            48,
-        ),
+        IpNet::new_assert(IpAddr::V6(Ipv6Addr::from_bits(0xfd00_0040 << 96)), 48),
     ];
     Options {
         cluster_cidrs: &RANGES,

@@ -109,8 +109,7 @@ impl Server {
     }
 }
 
-/// Returns a request's verb, the service's bit, and three numbers whose meaning depends on the
-/// verb.
+/// Returns a request's verb, the service's bit, and three numbers that the verb gives a meaning.
 fn parse(text: &str) -> Option<(&str, u32, [u64; 3])> {
     let mut words = text.split_whitespace();
     let (verb, service) = (words.next()?, words.next()?.parse().ok()?);
@@ -126,8 +125,7 @@ impl State {
         self.services & service != 0
     }
 
-    /// Returns the answer of the pod `pod` to the request `number` of `client`, padded to at least
-    /// `length` bytes.
+    /// Returns the answer of the pod `pod` to the request `number` of `client`, padded to `length`.
     fn answer(
         &self,
         (pod, client): (Ipv4Addr, SocketAddr),

@@ -88,10 +88,8 @@ impl Origin {
 
     /// Returns whether connections of a client here to a cluster IP are translated at its sockets.
     pub(crate) const fn is_at_socket(self) -> bool {
-        !matches!(
-            self,
-            Self::Sandbox(_) | Self::Remote | Self::OtherNode | Self::Outside
-        )
+        let is_beyond = matches!(self, Self::Remote | Self::OtherNode | Self::Outside);
+        !is_beyond && !matches!(self, Self::Sandbox(_))
     }
 
     /// Returns the source address of a client here; None if the kernel chooses it.
@@ -253,10 +251,9 @@ impl World {
             if let Some(ports) = origin.ports() {
                 let first = 33_000 + (seed % 97) as u16 * 200;
                 let range = format!("{first} {}", first + ports - 1);
-                world.namespace(origin).set(&[
-                    ("ipv4/ip_local_port_range", &range),
-                    ("ipv4/tcp_tw_reuse", "1"),
-                ])?;
+                let range = ("ipv4/ip_local_port_range", &*range);
+                let parameters = [range, ("ipv4/tcp_tw_reuse", "1")];
+                world.namespace(origin).set(&parameters)?;
             }
         }
         Ok(world)

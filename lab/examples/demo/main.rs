@@ -79,10 +79,8 @@ fn main() -> Result<ExitCode> {
         fs::canonicalize(MANIFESTS)?.display(),
     );
     let mut agent = Agent::start(&topology.node, &options, &manifests)?;
-    let shown = agent
-        .wait_for(NODE_VERSION)
-        .context("start the agent")
-        .and_then(|()| show(&demo, &mut servers, &agent, &binary));
+    let started = agent.wait_for(NODE_VERSION).context("start the agent");
+    let shown = started.and_then(|()| show(&demo, &mut servers, &agent, &binary));
     let is_expected = shown.inspect_err(|_| {
         for line in agent.log_tail(25) {
             eprintln!("  | {line}");
@@ -103,12 +101,8 @@ fn keep(demo: &Demo, topology: &Topology, agent: &Agent<'_>, binary: &Path) {
         }
     }
     println!("\nand there, on the node:\n");
-    for words in [
-        "status",
-        "backends shop/web",
-        "explain --from 10.40.1.9 --to 172.30.0.10:80",
-        "trace",
-    ] {
+    let explain = "explain --from 10.40.1.9 --to 172.30.0.10:80";
+    for words in ["status", "backends shop/web", explain, "trace"] {
         let (binary, pins) = (binary.display(), agent.pin_dir().display());
         println!("    {binary} {words} --pin-dir {pins}");
     }
@@ -171,10 +165,8 @@ fn outcome_of(attempts: &[Attempt], names: &BTreeMap<IpAddr, String>) -> String 
         };
         *counts.entry(text).or_default() += 1;
     }
-    let lines = counts
-        .iter()
-        .map(|(text, count)| format!("{count} x {text}"));
-    lines.collect::<Vec<_>>().join("\n")
+    let line = |(text, count): (&String, &usize)| format!("{count} x {text}");
+    counts.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 /// Reads all manifests in a folder, as one stream of YAML documents.

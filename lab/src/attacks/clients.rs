@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Clients that are to be served while the node is attacked: connections that stay open, and new
-//! connections at a rate.
+//! Clients that are to be served while the node is attacked: open connections, and new ones.
 
 use std::{
     fmt,
@@ -78,8 +77,7 @@ impl fmt::Debug for Made {
     }
 }
 
-/// Opens a connection and exchanges a byte; the client closes first. Returns how long connect()
-/// took.
+/// Opens a connection and exchanges a byte; the client closes first. Returns connect()'s time.
 async fn connection(to: SocketAddrV4) -> io::Result<Duration> {
     let begin = Instant::now();
     let mut stream = net::TcpStream::connect(SocketAddr::from(to)).await?;

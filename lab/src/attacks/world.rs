@@ -109,8 +109,7 @@ pub struct Served<'a> {
 }
 
 impl<'a> Served<'a> {
-    /// Starts a proxy on the node and waits until it serves. `config` is portolan's configuration;
-    /// empty for the default.
+    /// Starts a proxy on the node and waits until it serves. `config` is portolan's, may be empty.
     pub fn start(world: &'a World, proxy: Proxy, binary: &Path, config: &str) -> Result<Self> {
         let node = &world.topology.node;
         Setup::Bare.apply(node)?;

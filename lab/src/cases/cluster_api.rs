@@ -19,8 +19,7 @@ use tokio::runtime::{Builder, Runtime};
 use super::cluster::{Key, documents, key};
 use crate::node::{api_server::ApiServer, kubeconfig, netns::NetNs};
 
-/// How long a refused change is repeated: a server that has just started must first learn its
-/// address ranges.
+/// How long a refused change is repeated: a new server must first learn its address ranges.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Time for the agent to receive earlier events of other kinds before the node's event. Also the
 /// pause before a refused change is repeated.

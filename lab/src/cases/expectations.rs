@@ -18,11 +18,9 @@ use crate::{
     },
 };
 
-/// Connections for each endpoint that the test case lists: enough to reach every endpoint almost
-/// surely.
+/// Connections for each endpoint that the case lists: enough to reach each one almost surely.
 pub(super) const PER_ENDPOINT: usize = 24;
-/// An endpoint that never answered is an error if the probability of pure chance is below this
-/// value.
+/// An endpoint that never answered is an error if pure chance is less probable than this.
 const CHANCE: f64 = 1e-6;
 /// How many standard deviations an endpoint's number of answers may be away from its share. Chance
 /// alone goes further once in 1.7 million times.
@@ -37,8 +35,7 @@ pub struct Situation<'a> {
     pub node: &'a [IpAddr],
     /// Whether the client is a process on the node.
     pub client_is_node: bool,
-    /// Whether the client's connections are translated at its socket, where no masquerading is
-    /// needed.
+    /// Whether the connections are translated at the client's socket, without masquerading.
     pub at_the_socket: bool,
     /// Whether all connections of the flow have one source port.
     pub same_port: bool,
@@ -91,8 +88,7 @@ fn is_answered(expected: &Backends, attempt: &Attempt, situation: &Situation<'_>
     }
 }
 
-/// Returns the connection's answer if it came in time, undamaged, and from the address that the
-/// client called.
+/// Returns the connection's answer if it came in time, undamaged, from the address called.
 fn soundly_answered<'a>(attempt: &'a Attempt, situation: &Situation<'_>) -> Verdict<&'a Answer> {
     let Outcome::Answered(answer) = &attempt.outcome else {
         return Err(describe(attempt));
@@ -143,8 +139,7 @@ fn covers(expected: &Backends, attempts: &[Attempt], situation: &Situation<'_>) 
     Err(format!("no answer by {missing} in {all} connections"))
 }
 
-/// Checks that each endpoint has answered as many connections as its share says, as far as chance
-/// lets one tell.
+/// Checks that each endpoint has answered its share of connections, as far as chance allows.
 fn has_shares(expected: &Backends, answers: &[SocketAddr]) -> Verdict {
     let all: u32 = expected.shares.iter().sum();
     if expected.shares.len() != expected.backends.len() || all == 0 {

@@ -96,8 +96,7 @@ impl<'a> Objects<'a> {
         })
     }
 
-    /// Makes the other pod the first of `endpoints` endpoints of a service. Returns its index in
-    /// `TARGETS`.
+    /// Makes the other pod the first of a service's endpoints. Returns its index in `TARGETS`.
     pub fn swap(&mut self, service: u32, endpoints: u32) -> Result<usize> {
         let target = 1 - self.targets[service as usize];
         let patch = Patch::Merge(json!({"endpoints": endpoints_of(target, endpoints)}));

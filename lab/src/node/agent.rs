@@ -28,8 +28,7 @@ use super::{
 /// Timeout until manifests take effect: long enough for the agent's start on a busy machine.
 const TO_TAKE_EFFECT: Duration = Duration::from_secs(300);
 
-/// A running agent with its folder and its pin directory. Dropping it ends the agent and removes
-/// both.
+/// A running agent with its folder and pin directory. Dropping it ends it and removes both.
 pub struct Agent<'a> {
     namespace: &'a NetNs,
     child: Child,
@@ -54,8 +53,7 @@ impl<'a> Agent<'a> {
         })
     }
 
-    /// Ends the agent and starts it again with other options, on the same pin directory and
-    /// manifests.
+    /// Ends the agent and starts it again with other options, on the same pins and manifests.
     pub fn restart(&mut self, options: &Options<'_>) -> Result<()> {
         end(&mut self.child);
         self.child = spawn(self.namespace, options, self.folder.path(), &self.pins)?;

@@ -84,8 +84,7 @@ impl<'a> ApiServer<'a> {
         self.folder.path().join("kubeconfig")
     }
 
-    /// Returns the path of a kubeconfig for agents in other network namespaces. Their account has
-    /// no rights of its own.
+    /// Returns the path of a kubeconfig for agents in other network namespaces, without rights.
     pub fn agents_kubeconfig(&self) -> PathBuf {
         self.folder.path().join("agents.kubeconfig")
     }
@@ -121,10 +120,8 @@ impl<'a> ApiServer<'a> {
         for path in ["/readyz", "/api/v1/namespaces/default/services/kubernetes"] {
             while let Err(error) = self.run(&["get", "--raw", path], "") {
                 if Instant::now() > deadline {
-                    bail!(
-                        "kube-apiserver is not ready: {path}: {error:#}: {}",
-                        self.log()
-                    );
+                    let log = self.log();
+                    bail!("kube-apiserver is not ready: {path}: {error:#}: {log}");
                 }
                 sleep(Duration::from_millis(100));
             }
@@ -197,10 +194,8 @@ fn write_credentials(folder: &Path, advertise: &str, is_alone: bool) -> Result<(
     let path = |name: &str| folder.join(name);
     let key = path("sa.key");
     openssl(&["genrsa", "-out"], &key)?;
-    openssl(
-        &["rsa", "-in", plain(&key)?, "-pubout", "-out"],
-        &path("sa.pub"),
-    )?;
+    let words = ["rsa", "-in", plain(&key)?, "-pubout", "-out"];
+    openssl(&words, &path("sa.pub"))?;
     let tokens = format!(
         "{ADMIN},admin,admin,\"system:masters\"\n{AGENTS},{AGENTS_ACCOUNT},agents,\"{AGENTS_GROUPS}\"\n"
     );
@@ -208,10 +203,8 @@ fn write_credentials(folder: &Path, advertise: &str, is_alone: bool) -> Result<(
     fs::write(path(AUDIT_POLICY), audit_policy().to_string()).context("write the audit policy")?;
     let reached = format!("https://{advertise}:{PORT}");
     let own = if is_alone { URL } else { &*reached };
-    for (file, url, token) in [
-        ("kubeconfig", own, ADMIN),
-        ("agents.kubeconfig", &reached, AGENTS),
-    ] {
+    let of_agents = ("agents.kubeconfig", &*reached, AGENTS);
+    for (file, url, token) in [("kubeconfig", own, ADMIN), of_agents] {
         fs::write(path(file), kubeconfig::render(url, token)).context("write a kubeconfig")?;
     }
     Ok(())
@@ -230,10 +223,9 @@ fn audit_policy() -> Value {
 
 fn start_server(node: &NetNs, folder: &Path, advertise: &str, is_alone: bool) -> Result<Killed> {
     let path = |name: &str| folder.join(name).display().to_string();
-    let (bind, reconciler) = if is_alone {
-        ("0.0.0.0", "none")
-    } else {
-        (advertise, "lease")
+    let (bind, reconciler) = match is_alone {
+        true => ("0.0.0.0", "none"),
+        false => (advertise, "lease"),
     };
     // One of another version, instead of the folder's.
     let other = env::var_os("KUBE_APISERVER").map(PathBuf::from);
@@ -264,20 +256,16 @@ fn start_server(node: &NetNs, folder: &Path, advertise: &str, is_alone: bool) ->
 fn openssl(arguments: &[&str], file: &Path) -> Result<()> {
     let output = Command::new("openssl").args(arguments).arg(file).output();
     let output = output.context("start openssl: install it")?;
-    ensure!(
-        output.status.success(),
-        "openssl: {}",
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "openssl: {}", said.trim());
     Ok(())
 }
 
 /// Returns how often agents have listed all EndpointSlices by this part of an audit log, also by a
 /// watch that begins with them, and how many requests were answered with 429.
 pub fn requests(log: &str) -> (f64, f64) {
-    let events = log
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let events = log.lines();
+    let events = events.filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let (mut lists, mut refused) = (0.0, 0.0);
     for event in events {
         let uri = event["requestURI"].as_str().unwrap_or_default();

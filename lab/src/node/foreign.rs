@@ -18,8 +18,7 @@ use crate::bpf::{Instruction, XDP_HOOK, always, attach, load, load_with, load_xd
 /// The verdict that drops a packet: `TC_ACT_SHOT`, which tcx calls `TCX_DROP`.
 pub const DROP: i32 = 2;
 
-/// The verdict that accepts a packet and runs no later program: `TC_ACT_OK`, which tcx calls
-/// `TCX_PASS`.
+/// The verdict that accepts a packet and runs no later program: `TC_ACT_OK`, or `TCX_PASS`.
 pub const END: i32 = 0;
 
 /// Where a program runs among the programs of an interface's tc hook.
@@ -71,11 +70,8 @@ impl<'a> Foreign<'a> {
             return Self::filter(node, interface, egress, &program);
         }
         let hook = TCX_INGRESS + u32::from(egress);
-        let flags = if place == ChainPosition::First {
-            BEFORE
-        } else {
-            0
-        };
+        let is_first = place == ChainPosition::First;
+        let flags = if is_first { BEFORE } else { 0 };
         Self::link(node, interface, &program, hook, flags)
     }
     /// Attaches an XDP program that returns `verdict` for every frame: in the interface's driver,

@@ -76,10 +76,9 @@ impl Layout {
             IpAddr::V4(base) => IpAddr::V4(Ipv4Addr::from_bits(base.to_bits() | u32::from(n))),
             IpAddr::V6(base) => IpAddr::V6(Ipv6Addr::from_bits(base.to_bits() | u128::from(n))),
         };
-        let found = if from_end {
-            (1..255).rev().map(candidate).find(is_free)
-        } else {
-            (1..255).map(candidate).find(is_free)
+        let found = match from_end {
+            true => (1..255).rev().map(candidate).find(is_free),
+            false => (1..255).map(candidate).find(is_free),
         };
         found.with_context(|| format!("no address is left in {subnet} for a gateway"))
     }

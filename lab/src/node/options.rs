@@ -78,10 +78,8 @@ impl<'a> Options<'a> {
         ];
         if let Some(kubeconfig) = self.kubeconfig {
             let kubeconfig = kubeconfig.display();
-            more.push((
-                "clientConnection",
-                format!("{{kubeconfig: '{kubeconfig}'}}"),
-            ));
+            let connection = format!("{{kubeconfig: '{kubeconfig}'}}");
+            more.push(("clientConnection", connection));
         }
         if !self.cluster_cidrs.is_empty() {
             let ranges: Vec<_> = self.cluster_cidrs.iter().map(ToString::to_string).collect();

@@ -43,8 +43,7 @@ pub fn wire(here: &NetNs, end: &str, there: &NetNs, far_end: &str) -> Result<()>
     Ok(())
 }
 
-/// Joins a pod with these addresses to a node by a veth pair and host routes, as point-to-point CNI
-/// plugins do.
+/// Joins a pod with these addresses to a node by a veth pair and host routes, as routing CNIs do.
 pub fn plug(node: &NetNs, pod: &NetNs, addresses: &[&str]) -> Result<()> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);

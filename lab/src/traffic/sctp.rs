@@ -10,8 +10,7 @@ pub(super) const PROTOCOL: i32 = 132;
 const INIT: u8 = 1;
 const INIT_ACK: u8 = 2;
 const ABORT: u8 = 6;
-/// A parameter of an INIT ACK whose content the server chooses. The lab's server puts its answer
-/// there.
+/// A parameter of an INIT ACK with any content. The lab's server puts its answer there.
 const STATE_COOKIE: u16 = 7;
 const COMMON_HEADER: usize = 12;
 /// Length of INIT and INIT ACK: chunk header, tag, window, streams, first TSN.
@@ -65,8 +64,7 @@ fn packet(ports: [u16; 2], verification_tag: u32, chunk: u8, tag: u32, cookie: &
     bytes
 }
 
-/// Parses an SCTP packet; `bytes` begin behind the IP header. None if it is too short or its
-/// checksum is wrong.
+/// Parses an SCTP packet behind its IP header. None if it is too short or its checksum is wrong.
 pub(super) fn parse(bytes: &[u8]) -> Option<Packet> {
     let word = |at: usize| -> Option<[u8; 4]> { bytes.get(at..at + 4)?.try_into().ok() };
     let [a, b, c, d] = word(0)?;

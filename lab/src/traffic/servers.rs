@@ -67,8 +67,7 @@ impl Servers {
 impl Drop for Listening {
     fn drop(&mut self) {
         self.0.abort();
-        // The thread may be using the socket now. Wait for it, so that the port is free when this
-        // returns.
+        // The thread may be using the socket now. Wait, so that the port is free afterwards.
         while !self.0.is_finished() {
             thread::yield_now();
         }
@@ -134,8 +133,7 @@ async fn datagrams(socket: UdpSocket, by: SocketAddr, answer: Answer) {
     }
 }
 
-/// Answers one request. The client closes first, so that no port of the server is left in
-/// TIME_WAIT.
+/// Answers one request. The client closes first, so that the server has no TIME_WAIT.
 fn converse(stream: TcpStream, by: SocketAddr, seen: SocketAddr) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -149,8 +147,7 @@ fn converse(stream: TcpStream, by: SocketAddr, seen: SocketAddr) -> io::Result<(
     stream.shutdown(Shutdown::Both)
 }
 
-/// Makes the answer to a received packet; None for a packet that is no request. Gets the server's
-/// address and the sender's.
+/// Makes the answer to a received packet; None if it is no request. Gets both addresses.
 type Answer = fn(&[u8], SocketAddr, SocketAddr) -> Option<Vec<u8>>;
 
 fn answer(mut received: &[u8], by: SocketAddr, seen: SocketAddr) -> Option<Vec<u8>> {

@@ -28,8 +28,8 @@ const BEFORE_THE_SECOND_SYN: f64 = 900.0;
 /// How many packets are a flood: those that fill the small flow table.
 const ENOUGH: u64 = 25_000;
 
-/// Runs an attack on a new node with this proxy and its configuration; returns the attack's result.
-/// One runs at a time, because each attack uses the whole machine.
+/// Runs an attack on a new node with this proxy and its configuration; returns its result. One runs
+/// at a time, because each attack uses the whole machine.
 fn attacked<T>(by: Proxy, config: &str, run: impl FnOnce(&Served<'_>) -> anyhow::Result<T>) -> T {
     static ONE: Mutex<()> = Mutex::new(());
     let _turn = ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -66,9 +66,9 @@ fn short_connections_do_not_use_up_the_masquerade_ports(
     #[case] closes: Closes,
     #[case] seconds: u64,
 ) {
-    let seen = attacked(Proxy::PortolanAlone, config, |served| {
-        kinds::short(served, closes, 4, Duration::from_secs(seconds))
-    });
+    let window = Duration::from_secs(seconds);
+    let short = |served: &Served<'_>| kinds::short(served, closes, 4, window);
+    let seen = attacked(Proxy::PortolanAlone, config, short);
     assert_eq!((seen.failed, seen.lost), (0, 0), "{seen:?}");
     assert!(seen.kept() > 0.4, "{seen:?}");
 }

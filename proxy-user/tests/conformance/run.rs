@@ -206,8 +206,7 @@ fn endpoints(case: &Case) -> Result<BTreeSet<Endpoint>> {
     Ok(endpoints)
 }
 
-/// The version of the node's object with which the agent starts; each change of objects increases
-/// it.
+/// The version of the node's object at the agent's start; each change of objects increases it.
 const FIRST_VERSION: u64 = 1;
 
 /// A node with an agent, on which cases run one after the other.

@@ -217,9 +217,8 @@ pub(crate) fn compare(model: &Model, subject: &Subject) -> Result<(), String> {
 /// Returns the keys of the model's flows that have no entry in the maps, among others.
 pub(crate) fn evicted(model: &Model, subject: &Subject) -> HashSet<Key> {
     let (wanted, found) = (wanted(model), found(subject));
-    let missing = wanted
-        .into_keys()
-        .filter(|entry| !found.contains_key(entry));
+    let missing = wanted.into_keys();
+    let missing = missing.filter(|entry| !found.contains_key(entry));
     let missing = missing.map(|(_, tuple, interface)| Key { tuple, interface });
     missing.collect()
 }

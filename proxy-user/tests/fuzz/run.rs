@@ -20,12 +20,10 @@ use crate::{
     subject::{IDLE, Subject, Subjects, TIGHT_FLOWS},
 };
 
-/// The seconds in one step of time. No idle time is a multiple of it, so that the real duration of
-/// a run does not matter.
+/// The seconds in one step of time. No idle time is a multiple, so real time does not matter.
 pub(crate) const STEP: u64 = 9;
 
-/// A packet that has left the node: its tuple and frame, and (`inside`) its frame between ingress
-/// and egress.
+/// A packet that has left the node: its tuple and frame, and (`inside`) the frame before egress.
 #[derive(Clone)]
 pub(crate) struct Left {
     pub(crate) tuple: Tuple,

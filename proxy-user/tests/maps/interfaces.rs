@@ -49,8 +49,7 @@ fn interfaces_and_addresses_are_followed_as_they_come_and_go() {
         let gone = ["ip link del v1".to_owned(), "v1".to_owned()];
         for [commands, wanted] in rows(STEPS).into_iter().chain([gone]) {
             commands.split("; ").for_each(|command| drop(run(command)));
-            // The changes must be seen by the kernel's messages alone: the next full list comes
-            // later than the timeout.
+            // The changes must be seen by the kernel's messages: the next full list comes too late.
             let waiting = async {
                 while said(interfaces.current()).contains(&wanted) == (wanted == "v1") {
                     interfaces.changed().await;

@@ -239,8 +239,7 @@ fn programs_that_do_not_need_a_refused_one_are_attached() {
         assert!(error.to_string().contains("9999"), "{error}");
         datapath.sweep().expect("sweeps the rest");
 
-        // Hooks that need the refused program are not attached either: their effects could not be
-        // undone.
+        // Hooks that need the refused program are not attached: their effects could not be undone.
         let cgroup = lab::node::cgroup::Cgroup::new().expect("a cgroup");
         let hooks = datapath.attach_hooks(cgroup.path());
         hooks.expect("the other hooks");

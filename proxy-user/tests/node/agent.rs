@@ -63,8 +63,7 @@ impl Agent {
         assert!(holds(limit, what, so), "{what}: {}", self.log());
     }
 
-    /// Waits until a line of the log contains all these parts. The agent logs an event a moment
-    /// after its effect.
+    /// Waits until a line of the log contains all these parts, which comes after the event.
     pub(crate) fn says(&self, parts: &[&str]) {
         let has_all = |line: &str| parts.iter().all(|part| line.contains(part));
         let is_said = || self.log().lines().any(has_all);

@@ -77,9 +77,8 @@ fn left_over(world: &World) -> Vec<PathBuf> {
     let entries = world.pins().parent().expect("a folder").read_dir();
     let paths = entries.expect("a BPF file system").flatten();
     let paths = paths.map(|entry| entry.path());
-    paths
-        .filter(|path| path.display().to_string().starts_with(&own))
-        .collect()
+    let is_own = |path: &PathBuf| path.display().to_string().starts_with(&own);
+    paths.filter(is_own).collect()
 }
 
 #[test]
@@ -97,9 +96,8 @@ fn check_names_what_is_in_the_way_before_and_after_installation_and_leaves_no_pi
         assert_eq!(output.status.code(), Some(2), "{flags}: {said}");
         assert!(said.starts_with("portolan: "), "{said}");
     }
-    Report::check(&world, Path::new("/tmp/portolan-check"), "")
-        .ends(3)
-        .has(IN_THE_WAY, "not on a BPF file system");
+    let report = Report::check(&world, Path::new("/tmp/portolan-check"), "");
+    report.ends(3).has(IN_THE_WAY, "not on a BPF file system");
     let elsewhere = "--nodeport-addresses 203.0.113.0/24";
     Report::check(&world, world.pins(), elsewhere).has(
         DIFFERS,
@@ -172,9 +170,8 @@ fn an_interrupted_check_removes_its_pins(world: &World) {
 }
 
 fn missing_programs_are_named_while_an_agent_runs(world: &World, agent: &Agent) {
-    Report::migrate(world)
-        .ends(0)
-        .has(NOTE, "an agent runs on this node");
+    let report = Report::migrate(world).ends(0);
+    report.has(NOTE, "an agent runs on this node");
     // To other pins, its programs are foreign.
     Report::check(world, &beside_pins(world, "other"), "")
         .ends(1)
@@ -208,9 +205,8 @@ fn missing_programs_are_named_while_an_agent_runs(world: &World, agent: &Agent) 
 /// Reads services from the server: its own and three of the test.
 pub(crate) fn services_are_read_and_no_events_written(world: &World, server: &Server<'_>) {
     let flags = format!("--migration --kubeconfig {}", server.kubeconfig());
-    Report::check(world, world.pins(), &flags)
-        .ends(0)
-        .has(NOTE, "room: 4 services");
+    let report = Report::check(world, world.pins(), &flags).ends(0);
+    report.has(NOTE, "room: 4 services");
     let reporters =
         server.kubectl("get events --all-namespaces -o=jsonpath={.items[*].reportingComponent}");
     assert!(!reporters.contains("portolan"), "{reporters}");

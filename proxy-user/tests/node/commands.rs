@@ -21,8 +21,7 @@ pub(crate) fn printed(output: &Output) -> Value {
     printed.unwrap_or_else(|error| panic!("{error}: {output:?} {said}"))
 }
 
-/// Compares values of what was printed: each word is a path and the expected value, as JSON or as
-/// plain text.
+/// Compares values of what was printed: each word is a path and a value, as JSON or as text.
 #[track_caller]
 pub(crate) fn fields_are(printed: &Value, fields: &str) {
     for field in fields.split_whitespace() {
@@ -227,9 +226,8 @@ pub(crate) fn test_connects_to_every_address(world: &World) {
 /// An agent beside another proxy serves only the Services of its proxy name.
 pub(crate) fn a_canary_is_found_by_other_addresses_and_serves_its_services_alone(world: &World) {
     let till = Service::new("till", "172.30.1.4");
-    let labelled = till
-        .clone()
-        .labelled("service.kubernetes.io/service-proxy-name", "canary");
+    let labelled = till.clone();
+    let labelled = labelled.labelled("service.kubernetes.io/service-proxy-name", "canary");
     world.publish(labelled);
     let flags = "--metrics-bind-address 127.0.0.1:20249 --healthz-bind-address 127.0.0.1:20256 \
                  --probe-bind-address 127.0.0.1:20247 --service-proxy-name canary";

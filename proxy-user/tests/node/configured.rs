@@ -95,10 +95,8 @@ fn a_changed_configuration_file_takes_effect_and_connections_go_on() {
     assert!(!agent.log().contains("starts anew"), "{}", agent.log());
     assert_eq!(open.echo("second"), "second");
 
-    replace(
-        &world,
-        "{nodePortAddresses: [192.0.2.0/24], portolan: {logLevel: debug}}\n",
-    );
+    let more = "{nodePortAddresses: [192.0.2.0/24], portolan: {logLevel: debug}}\n";
+    replace(&world, more);
     agent.logs("portolan.logLevel, in force now");
     world.publish(Service::new("till", "172.30.1.2"));
     agent.logs("DEBUG synced");
@@ -157,9 +155,8 @@ fn a_server_port_in_use_is_logged_and_retried_while_services_work(world: &World)
         ("healthzBindAddress", HEALTH, "/healthz and /livez"),
         ("metricsBindAddress", METRICS, OF_METRICS),
     ] {
-        let named =
-            format!("{setting} {address}: {paths} cannot be served: Address already in use");
-        assert_eq!(log.matches(&named).count(), 1, "{log}");
+        let said = format!("{setting} {address}: {paths} cannot be served: Address already in use");
+        assert_eq!(log.matches(&said).count(), 1, "{log}");
     }
     drop((health, metrics));
     agent.eventually("it answers", || agent.health().0 == 200);

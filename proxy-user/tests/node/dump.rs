@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An agent without an API server: /healthz says so, /livez reports only that its loop runs. And
-//! the archive for a bug report: complete with and without an agent, and without its credentials.
+//! An agent without an API server: /healthz says so, /livez tells only that its loop runs. And the
+//! archive for a bug report: complete with and without an agent, and without its credentials.
 
 use std::{collections::BTreeMap, fs::File, io::Read, thread, time::Duration};
 
@@ -49,8 +49,7 @@ fn dumped(world: &World, name: &str) -> (BTreeMap<String, String>, String) {
 
 const TOKEN: &str = "token-that-nobody-may-see-4711";
 
-/// Writes archives beside this agent, whose kubeconfig has the token, and after its end. There was
-/// a connection to `CART`.
+/// Writes archives beside this agent, whose kubeconfig has the token, and after its end.
 fn a_dump_has_all_its_files_and_no_credentials(world: &World, agent: Agent) {
     let (files, _) = dumped(world, "with.tar.gz");
     let names: Vec<_> = files.keys().map(String::as_str).collect();
@@ -106,10 +105,8 @@ fn an_agent_that_starts_without_an_api_server_attaches_and_serves_what_the_maps_
     second.says(&["WARN", "API server", "docs/runbooks.md#source-outage"]);
     let (status, body) = second.health();
     assert_eq!(status, 503, "{body}");
-    assert!(
-        body.contains("the lists of objects have not arrived"),
-        "{body}"
-    );
+    let missing = "the lists of objects have not arrived";
+    assert!(body.contains(missing), "{body}");
     assert!(second.is_alive());
     // A node port is served because the node's addresses are still stored.
     assert!(world.answers(NODE_PORT));

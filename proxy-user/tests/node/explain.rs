@@ -111,19 +111,16 @@ fn the_report_on_the_page_is_printed(world: &World) {
     let (_, shown) = page.split_once(command).expect("the command");
     let shown = shown.lines().skip(1);
     let shown = shown.take_while(|line| line.is_empty() || line.starts_with("    "));
-    let shown: Vec<_> = shown
-        .map(|line| line.strip_prefix("    ").unwrap_or(line))
-        .collect();
+    let shown = shown.map(|line| line.strip_prefix("    ").unwrap_or(line));
+    let shown: Vec<_> = shown.collect();
     assert_eq!(text.trim(), shown.join("\n").trim(), "{text}");
 }
 
 /// Services of the API server whose pod is not ready, or that have none, and pods.
 pub(crate) fn make_pods(server: &Server<'_>) {
     let pod = pod_endpoint("10.40.1.20", "unready", [false; 3]);
-    for (name, address, endpoints) in [
-        ("unready", "172.30.2.7", vec![pod]),
-        ("none", "172.30.2.8", Vec::new()),
-    ] {
+    let unready = ("unready", "172.30.2.7", vec![pod]);
+    for (name, address, endpoints) in [unready, ("none", "172.30.2.8", Vec::new())] {
         let service = Service::new(name, address).endpoints(endpoints);
         server.apply(service.with("selector", json!({"app": name})));
     }

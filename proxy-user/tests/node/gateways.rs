@@ -102,9 +102,8 @@ fn no_other_right_is_given_than_the_page_says(server: &Server<'_>) {
         let own = |line: &&str| !line.starts_with([' ', '[']) && !line.starts_with("selfsubject");
         let mut given: Vec<_> = given.lines().filter(own).map(right).collect();
         given.sort_unstable();
-        let (_, listed) = SECURITY
-            .split_once(&format!("`{account}`:\n\n"))
-            .expect("a list");
+        let listed = SECURITY.split_once(&format!("`{account}`:\n\n"));
+        let (_, listed) = listed.expect("a list");
         let listed = listed.lines().map_while(|line| line.strip_prefix("    "));
         let listed = listed.filter_map(|line| Some(line.split('#').next()?.trim().to_owned()));
         assert_eq!(given, listed.collect::<Vec<_>>(), "{account}");
@@ -160,8 +159,7 @@ fn a_route_leads_to_its_service_and_status_and_event_say_what_is_missing(
     let shown = world.told("services");
     assert!(shown.contains("shop/gateway:edge"), "{shown}");
 
-    // Half of the route goes to a Service that does not exist; the next route is served all the
-    // same.
+    // Half of the route goes to a Service that does not exist; the next route is served still.
     let missing = "{name: none, port: 80, weight: 1}";
     server.apply(route("cart", "edge", &format!("{CART}, {missing}")));
     server.apply(gateway("other", ADDRESS, 9001) + &route("other", "other", CART));
@@ -242,12 +240,8 @@ fn the_policy_in_deploy_limits_the_addresses_of_gateways(server: &Server<'_>) {
     // The server takes the policy into account after a moment.
     let is_refused = || server.refusal(&with("10.40.0.1")).is_some();
     wait(Duration::from_secs(60), "it is in force", is_refused);
-    for refused in [
-        "10.40.0.1",
-        "172.30.0.1",
-        "2001:db8:2::1",
-        "::ffff:198.51.100.7",
-    ] {
+    let mapped = "::ffff:198.51.100.7";
+    for refused in ["10.40.0.1", "172.30.0.1", "2001:db8:2::1", mapped] {
         let said = server.refusal(&with(refused)).unwrap_or_default();
         let named = said.contains("is in none of the ranges");
         assert!(named, "{refused}: {said}");

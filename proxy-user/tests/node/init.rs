@@ -54,10 +54,8 @@ fn init_sets_the_configured_nf_conntrack_parameters_and_reports_what_it_cannot_s
 
     // The limit would rise by one connection, for which the hash table is large enough.
     let most = parameter(&world, "nf_conntrack_max");
-    let config = format!(
-        "{pins}conntrack: {{maxPerCore: 1, min: {}, udpTimeout: 41s}}\n",
-        most + 1
-    );
+    let min = most + 1;
+    let config = format!("{pins}conntrack: {{maxPerCore: 1, min: {min}, udpTimeout: 41s}}\n");
     let said = init(&world, &config);
     let named = "nf_conntrack: nf_conntrack_max cannot be set: ";
     assert!(said.contains(named), "{said}");

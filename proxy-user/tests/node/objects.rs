@@ -31,8 +31,7 @@ pub(crate) fn questions() -> Service {
     Service::new("questions", "172.30.1.9").ports(&[("", "UDP", 53, None)])
 }
 
-/// A service in the namespace `shop`, and the slice of its endpoints. Its text is the manifest of
-/// both.
+/// A service in the namespace `shop`, and its EndpointSlice. Its text is the manifest of both.
 #[derive(Clone)]
 pub(crate) struct Service {
     object: Value,
@@ -81,8 +80,7 @@ impl Service {
         self
     }
 
-    /// Replaces all ports: name, protocol, port, node port. Without any node port the service is of
-    /// type ClusterIP.
+    /// Replaces all ports: name, protocol, port, node port. Without node ports it is a ClusterIP.
     pub(crate) fn ports(mut self, ports: &[(&str, &str, u16, Option<u16>)]) -> Self {
         let of_service = ports.iter().map(|(name, protocol, port, node_port)| {
             let mut one = json!({"protocol": protocol, "port": port});
@@ -161,8 +159,7 @@ pub(crate) fn endpoint(address: &str) -> Value {
     json!({"addresses": [address], "nodeName": "node-a"})
 }
 
-/// An endpoint on this node that is this pod, and whether the pod is ready, serving and
-/// terminating.
+/// An endpoint on this node that is this pod: whether it is ready, serving, terminating.
 pub(crate) fn pod_endpoint(address: &str, pod: &str, [ready, serving, ending]: [bool; 3]) -> Value {
     let mut endpoint = endpoint(address);
     endpoint["conditions"] = json!({"ready": ready, "serving": serving, "terminating": ending});

@@ -37,9 +37,8 @@ pub(crate) fn every_packet_of_a_client_behind_a_tunnel_is_logged(world: &World, 
     let mut tunnel = tunnel(world, "tun0", 0);
     world.ip("address add 10.9.0.1/32 dev tun0\nlink set tun0 up\nroute add 10.9.0.2/32 dev tun0");
     wait_for_interfaces(agent, 4);
-    tunnel
-        .write_all(&syn([10, 9, 0, 2], 80, &[]))
-        .expect("sent");
+    let sent = tunnel.write_all(&syn([10, 9, 0, 2], 80, &[]));
+    sent.expect("sent");
     for line in [
         "forwarded_new: TCP 10.9.0.2:40000 -> 172.30.1.1:80 at interface",
         "masqueraded: TCP 10.9.0.2:40000 -> 10.40.1.20:8080 at interface",
@@ -52,16 +51,13 @@ pub(crate) fn every_packet_of_a_client_behind_a_tunnel_is_logged(world: &World, 
 }
 
 fn wait_for_interfaces(agent: &Agent, count: u64) {
-    agent.eventually("all devices are served", || {
-        agent.metric("portolan_interfaces_attached") == Some(count)
-    });
+    let is_served = || agent.metric("portolan_interfaces_attached") == Some(count);
+    agent.eventually("all devices are served", is_served);
 }
 
-/// The reset that refuses a port would be too short for the checksum that the device is asked to
-/// fill in.
+/// The reset that refuses a port would be too short for the checksum that is to be filled in.
 pub(crate) fn a_packet_that_cannot_be_rewritten_is_dropped_and_named(world: &World, agent: &Agent) {
-    // Its packets begin with a `virtio_net_hdr`, as a virtual machine's do: that can ask for a
-    // checksum to be filled in.
+    // Its packets begin with a `virtio_net_hdr`, which can ask for a checksum to be filled in.
     let mut odd = tunnel(world, "odd0", libc::IFF_VNET_HDR);
     world.ip("link set odd0 up\nroute add 10.40.9.3/32 dev odd0");
     wait_for_interfaces(agent, 4);

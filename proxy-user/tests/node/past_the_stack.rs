@@ -17,9 +17,9 @@ use socket2::{Domain, Socket, Type};
 
 use crate::{
     agent::{Agent, holds},
-    attachments::packets_take_the_stack_while_something_behind_portolans_programs_needs_it,
+    attachments::packets_take_the_stack_while_programs_behind_need_it,
     connection::{Open, answer_questions},
-    datagrams::small_fragmented_and_batched_datagrams_pass_while_records_are_renewed,
+    datagrams::small_fragmented_and_batched_datagrams_pass_renewals,
     objects::{Service, questions},
     repair::table,
     world::{CART, SERVER, World, at, packets},
@@ -66,9 +66,8 @@ fn packets_are_redirected_to_a_pod_without_qdisc_or_egress_program() {
     assert!((20..=45).contains(&counted), "{counted} packets");
 
     let qdisc = |words: &str| world.tool("tc", &format!("qdisc {words}"));
-    qdisc(&format!(
-        "add dev {interface} root tbf rate 100mbit burst 64kb latency 50ms"
-    ));
+    let tbf = "tbf rate 100mbit burst 64kb latency 50ms";
+    qdisc(&format!("add dev {interface} root {tbf}"));
     agent.eventually("the queue is seen", || link(&world).is_none());
     assert!(world.answers(CART));
     qdisc(&format!("del dev {interface} root"));
@@ -80,7 +79,7 @@ fn packets_are_redirected_to_a_pod_without_qdisc_or_egress_program() {
     drop(program);
     agent.eventually("the program is gone", || link(&world).is_some());
 
-    packets_take_the_stack_while_something_behind_portolans_programs_needs_it(&world, &agent);
+    packets_take_the_stack_while_programs_behind_need_it(&world, &agent);
     // The agent removes the entry with the pod.
     world.server.ip("link del eth0\n").expect("it is there");
     agent.eventually("the pod is gone", || link(&world).is_none());
@@ -166,7 +165,7 @@ fn with_firewall_rules_a_connection_bypasses_the_stack_once_established() {
         assert!(is_seen, "{}", tracked(&world));
     }
     conntrack_keeps_an_idle_connection_that_was_busy(&world, &agent);
-    small_fragmented_and_batched_datagrams_pass_while_records_are_renewed(&world, &agent);
+    small_fragmented_and_batched_datagrams_pass_renewals(&world, &agent);
     a_rule_that_is_added_later_stops_open_connections(&world, &agent);
     a_pod_that_is_replaced_while_no_agent_runs_is_reached(&world, agent);
 }
@@ -235,8 +234,7 @@ fn a_host_port_and_its_backend_work_in_turn_from_one_source_port() {
             ip daddr 10.40.0.1 tcp dport 8081 dnat to 10.40.1.20:8080\n }\n}\n";
     world.nft(rules);
     let agent = start(&world, "auto");
-    // Connections in turn from one source port: the record of the first must not take the second's
-    // answers.
+    // Connections in turn from one source port: the first's record must not take later answers.
     for to in [BACKEND, "10.40.0.1:8081", BACKEND, "10.40.0.1:8081"] {
         let answer = ask_from(&world, 50_000, to);
         assert_eq!(answer, "hello\n", "{to}");

@@ -26,8 +26,7 @@ const NARROW: u32 = 1400;
 /// How long to wait for a connection. A transfer stalls if its ICMP error is lost.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// Rules like those of firewalls and CNIs: they drop every packet of a connection that the node's
-/// stack does not know.
+/// Rules like those of firewalls and CNIs: they drop packets of connections unknown to the stack.
 const STRICT: &str = "add table inet strict
 add chain inet strict input { type filter hook input priority filter; }
 add rule inet strict input ct state invalid drop
@@ -52,8 +51,7 @@ outside | packets    | node | -          -          translated -
 /// router behind the node, and at the node itself, which finds a packet too large and reports it.
 const LINKS: [(usize, usize); 4] = [(1, 1), (1, 0), (0, 1), (0, 0)];
 
-/// One path, with the hosts at its ends, the frontend that the client sends to, and the address at
-/// which the backend serves.
+/// One path, with the hosts at its ends, the client's frontend, and the backend's address.
 struct Path<'a> {
     servers: &'a Servers,
     routed: &'a Routed,
@@ -164,11 +162,8 @@ impl Path<'_> {
             panic!("{outcome:?}")
         };
         assert!(answer.intact, "{answer:?}");
-        let peer = if is_at_socket {
-            self.backend
-        } else {
-            self.service
-        };
+        let (near, far) = (self.backend, self.service);
+        let peer = if is_at_socket { near } else { far };
         [(client, peer.ip()), (server, answer.seen.ip())].map(|(end, peer)| {
             let route = end.feed("ip", &["-o", "route", "get", &peer.to_string()], "");
             let route = route.expect("a route");

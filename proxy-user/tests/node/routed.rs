@@ -130,14 +130,9 @@ impl Routed {
 }
 
 /// Returns the end of a link that is nearer to the node: its namespace and the interface's name.
-fn end<'a>(
-    node: &'a World,
-    hops: &'a [NetNs; 3],
-    side: usize,
-    link: usize,
-) -> (&'a NetNs, &'a str) {
+fn end<'a>(node: &'a World, all: &'a [NetNs; 3], side: usize, link: usize) -> (&'a NetNs, &'a str) {
     match link.checked_sub(1) {
         None => (node.node(), UPLINKS[side]),
-        Some(hop) => (&hops[hop], TO_HOST),
+        Some(hop) => (&all[hop], TO_HOST),
     }
 }

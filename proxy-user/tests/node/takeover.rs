@@ -157,8 +157,7 @@ add rule ip firewall forward ct state invalid counter
 ";
     world.nft(other);
     let new = [(); 4].map(connect);
-    // A client that connects directly to the endpoint can get the source port of the ended
-    // connection.
+    // A client that connects directly to the endpoint can get the ended connection's source port.
     let only = format!("{port} {port}");
     let set = world.client.set(&[("ipv4/ip_local_port_range", &only)]);
     set.expect("a setting of the pod's");

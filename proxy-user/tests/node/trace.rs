@@ -35,8 +35,7 @@ impl Tracing {
         Self::begin(world, command, flags, "watching packets")
     }
 
-    /// The same with a command that has `trace -o json` already, and with the words that say what
-    /// it watches.
+    /// The same with a command that has `trace -o json` already; `watching` says what it watches.
     pub(crate) fn begin(world: &World, mut command: Command, flags: &str, watching: &str) -> Self {
         command.arg("--manifests").arg(world.manifests());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -179,10 +178,8 @@ pub(crate) fn a_second_trace_is_refused_but_not_after_the_first_was_killed(world
     let trace = Tracing::start(world, "");
     let (code, said) = world.refused("trace");
     assert_eq!(code, Some(1), "{said}");
-    assert!(
-        said.contains("another `portolan trace` is at work"),
-        "{said}"
-    );
+    let named = "another `portolan trace` is at work";
+    assert!(said.contains(named), "{said}");
     trace.end(Signal::SIGKILL);
     let cgroup = world.cgroup.path().to_str().expect("a path");
     let words = ["-j", "cgroup", "show", cgroup];

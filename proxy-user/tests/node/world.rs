@@ -52,8 +52,7 @@ pub(crate) const ROUTER: [(&str, &str); 3] = [
     ("ipv4/conf/all/rp_filter", "0"),
     ("ipv6/conf/all/forwarding", "1"),
 ];
-/// How long to wait: only a fault takes longer. In a virtual machine on a busy host, loading the
-/// programs takes minutes.
+/// How long to wait: only a fault takes longer. On a busy host, loading programs takes minutes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The node, its pods and the manifest folder; dropping it removes all of them and the pins.
@@ -87,8 +86,7 @@ impl World {
         world
     }
 
-    /// Builds a node with these addresses of its own, of the client and of the server, and no Node
-    /// object.
+    /// Builds a node with these addresses of its own, its client and its server, and no Node.
     pub(crate) fn with_pods([own, client, server]: [&str; 3]) -> Self {
         let world = Self::bare(&ROUTER);
         world.ip(&format!("address add {own} dev lo"));
@@ -218,8 +216,7 @@ link set br0 up"
         output.expect("enter the node").expect("it runs")
     }
 
-    /// Runs a tool on the node, with words separated by blanks, and returns its output; panics if
-    /// it fails.
+    /// Runs a tool on the node, with words separated by blanks; returns its output or panics.
     pub(crate) fn tool(&self, program: &str, words: &str) -> String {
         let words: Vec<_> = words.split_whitespace().collect();
         self.node.feed(program, &words, "").expect("it succeeds")
@@ -248,8 +245,7 @@ link set br0 up"
         index.expect("enter the node").expect("the interface")
     }
 
-    /// Attaches a tc program of other software to an interface of the node; the program ends the
-    /// chain.
+    /// Attaches a tc program of other software, which ends the chain, to an interface of the node.
     pub(crate) fn foreign(&self, interface: &str, egress: bool, at: ChainPosition) -> Foreign<'_> {
         Foreign::new(&self.node, interface, egress, at, END).expect("attached")
     }

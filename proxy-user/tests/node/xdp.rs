@@ -102,8 +102,7 @@ impl Node {
         (self.routed.node_ip, NODE_PORT).into()
     }
 
-    /// A connection to the service, and the backend's end of it. The backend sees the node as its
-    /// client.
+    /// A connection to the service, and the backend's end of it, whose client is the node.
     fn connect(&self) -> (TcpStream, TcpStream) {
         let [client, backend] = self.routed.hosts();
         let listener = listen(backend, (self.routed.backend_ip, PORT));

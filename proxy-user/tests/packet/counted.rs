@@ -147,8 +147,7 @@ fn refused_packets_are_counted_by_service_port_and_reason(#[values(*IPV4, *IPV6)
     let ports = world.reader().into_service_ports();
     let refused = world.counted().refused.into_iter();
     let refused = refused.map(|(id, counter, count)| (ports[&id].service.clone(), counter, count));
-    let expected =
-        expected.map(|(name, .., counter, times)| (format!("test/{name}"), counter, times));
+    let expected = expected.map(|(name, .., kind, times)| (format!("test/{name}"), kind, times));
     assert_eq!(BTreeSet::from_iter(refused), BTreeSet::from(expected));
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Entries that only another processor or the time leaves in the maps, and how many answers the
-//! node gives by itself in a time. What is answered, and how, stands in tests/fuzz/cases.
+//! Entries that only another processor or time leaves in the maps, and how many answers the node
+//! gives by itself in a time. What is answered, and how, stands in tests/fuzz/cases.
 
 use std::thread;
 
@@ -21,9 +21,8 @@ fn crossing_fins_on_two_cpus_close_and_allow_eviction(#[values(*IPV4, *IPV6)] a:
     let world = World::new(&[Service::web(a)]);
     let (service, backend) = (a.service(), a.endpoint());
     for round in 0..20 {
-        let clients: Vec<_> = (0..40)
-            .map(|n| at(a.pod, 10_000 + round * 40 + n))
-            .collect();
+        let clients = (0..40).map(|n| at(a.pod, 10_000 + round * 40 + n));
+        let clients: Vec<_> = clients.collect();
         for client in &clients {
             world.ingress(&tcp(*client, service, Tcp::Syn, b""));
             world.egress(&tcp(backend, *client, Tcp::SynAck, b""));

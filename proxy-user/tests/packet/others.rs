@@ -203,9 +203,7 @@ fn noted(note: u32) -> Context {
 }
 
 #[rstest]
-fn a_packet_that_programs_before_these_have_translated_is_not_translated_again(
-    #[values(*IPV4, *IPV6)] a: Addresses,
-) {
+fn a_packet_of_earlier_programs_is_not_translated_again(#[values(*IPV4, *IPV6)] a: Addresses) {
     let world = World::new(&[Service::web(a)]);
     let (client, service, backend) = a.ends();
     let served = world.ingress(&tcp(client, service, Tcp::Syn, b""));
@@ -258,8 +256,7 @@ fn programs_to_which_no_agent_has_come_for_long_leave_what_begins_to_others() {
     }
     drop(world);
 
-    // Nothing ends a client's datagrams, so they go to others in any case: a flow's frontend is
-    // checked once a second.
+    // Nothing ends a client's datagrams, so they go to others: a flow's frontend is checked.
     let world = World::new(&[Service::over(Protocol::UDP, a)]);
     let datagram = udp(client, service, b"?");
     assert_eq!(world.ingress(&datagram).counter, Counter::ForwardedNew);

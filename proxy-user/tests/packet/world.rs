@@ -108,9 +108,8 @@ impl World {
             address,
             node_ports,
         });
-        let stored = world
-            .datapath()
-            .set_node_addresses(&addresses.collect::<Vec<_>>());
+        let addresses: Vec<_> = addresses.collect();
+        let stored = world.datapath().set_node_addresses(&addresses);
         stored.expect("node addresses");
         for service in services {
             world.apply(service);
@@ -231,8 +230,7 @@ impl World {
             counter: counter.expect("a counter moves"),
         }
     }
-    /// Runs XDP on a frame from an uplink; `None` if it passes the frame to tc, unchanged and
-    /// uncounted.
+    /// Runs XDP on a frame from an uplink; `None` if the frame goes to tc, unchanged, uncounted.
     pub(crate) fn at_xdp(&self, frame: &[u8], interface: u32) -> Option<Outcome> {
         const PASS: u32 = 2;
         let (run, counter) = self.counted_run("uplink", frame, &of_xdp(frame, interface));
@@ -249,14 +247,9 @@ impl World {
         })
     }
     /// Runs a program on a packet; also returns the only counter that has moved, by one.
-    fn counted_run(
-        &self,
-        program: &str,
-        packet: &[u8],
-        given: &[u8],
-    ) -> (TestRun, Option<Counter>) {
+    fn counted_run(&self, program: &str, packet: &[u8], with: &[u8]) -> (TestRun, Option<Counter>) {
         let before = self.counters();
-        let run = self.test_run(program, packet, given);
+        let run = self.test_run(program, packet, with);
         let moved = moved(&before, &self.counters());
         (run, moved.expect("at most one counter moves"))
     }

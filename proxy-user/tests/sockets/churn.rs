@@ -115,9 +115,8 @@ fn datagrams_follow_an_external_ip_that_moves_to_another_service() {
     let mut world = World::new("", &services(1));
     let to = address("198.51.100.7:80");
     let sockets = [From::Pod, From::Node].map(|from| {
-        world.run(from, || {
-            (from, datagrams(V4), datagrams(V4), connected(V4, to))
-        })
+        let make = || (from, datagrams(V4), datagrams(V4), connected(V4, to));
+        world.run(from, make)
     });
     // The last answer of each within two seconds.
     let by = |sender: &UdpSocket, steady: &UdpSocket| {

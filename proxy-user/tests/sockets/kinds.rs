@@ -59,10 +59,9 @@ fn a_backend_that_is_another_services_address_as_well_is_not_translated_again(wo
         };
         world.publish(&[Service::new(1, protocol, &[20]), other]);
         for (to, expected) in [(vip(1), 20), (asked_for_the_other, 21)] {
-            let by = if protocol == "TCP" {
-                world.open(From::Pod, to).answer.by
-            } else {
-                ask(&world.run(From::Pod, || datagrams(V4)), to).by
+            let by = match protocol == "TCP" {
+                true => world.open(From::Pod, to).answer.by,
+                false => ask(&world.run(From::Pod, || datagrams(V4)), to).by,
             };
             assert_eq!(by, expected, "{protocol} to {to}");
         }
@@ -156,8 +155,7 @@ fn sockets_in_the_same_hash_bucket_keep_their_own_backends(world: &mut World) {
 
 #[test]
 fn whatever_system_call_a_socket_uses_it_is_translated() {
-    let services =
-        [(1, "UDP"), (3, "TCP")].map(|(n, protocol)| Service::new(n, protocol, &[20, 21]));
+    let services = [(1, "UDP"), (3, "TCP")].map(|(n, name)| Service::new(n, name, &[20, 21]));
     let world = World::new("", &services);
     several_sockets_on_one_port_each_have_their_own_backend(&world);
     world.expect_no_socket();

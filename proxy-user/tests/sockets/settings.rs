@@ -24,10 +24,8 @@ fn sockets_of_an_excepted_cgroup_use_the_packet_path() {
   reserveNodePorts: true
   maps: {memory: 1, sockets: 16}
 ";
-    let services = [
-        Service::new(1, "TCP", &[20, 21]),
-        Service::new(2, "UDP", &[21]),
-    ];
+    let both = Service::new(1, "TCP", &[20, 21]);
+    let services = [both, Service::new(2, "UDP", &[21])];
     let world = World::new(config, &services);
     a_full_table_of_sockets_is_counted(&world);
     a_node_process_cannot_bind_a_served_node_port(&world);
@@ -108,8 +106,7 @@ fn links(world: &World) -> BTreeSet<(String, u32, u32)> {
 
 #[test]
 fn a_changed_setting_breaks_no_open_connection_and_a_cleanup_removes_all() {
-    let services =
-        [(1, "TCP"), (2, "UDP")].map(|(n, protocol)| Service::new(n, protocol, &[20, 21]));
+    let services = [(1, "TCP"), (2, "UDP")].map(|(n, name)| Service::new(n, name, &[20, 21]));
     let mut world = World::new("", &services);
     let mut conversations = Vec::new();
     for (balancing, before) in [

@@ -203,8 +203,7 @@ fn options<'a>(balancing: SocketBalancing, config: &'a str, cgroup: &'a Cgroup) 
     }
 }
 
-/// Adds a pod with IPv4 and IPv6 to a node and returns its network namespace; `last` is the last
-/// number of its addresses.
+/// Adds a pod with IPv4 and IPv6 to a node; `last` is the last number of its addresses.
 fn join(node: &NetNs, last: u8) -> NetNs {
     let pod = NetNs::new("pod").expect("run as root");
     let addresses = [format!("10.40.1.{last}"), format!("fd00:40:0:1::{last}")];

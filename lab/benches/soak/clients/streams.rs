@@ -133,8 +133,7 @@ const TO_END: Duration = Duration::from_secs(25);
 /// A silent client sends again after this time.
 const SILENCE: Duration = Duration::from_secs(11);
 
-/// A connection that is held, the last exchange on it, and what had become of the pod that goes
-/// when it was opened.
+/// A connection that is held, its last exchange, and what had become of the pod that goes.
 type Held = (Open, Begun, Phase);
 
 /// A client that holds connections.

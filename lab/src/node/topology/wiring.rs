@@ -78,8 +78,7 @@ impl Topology {
                 let address = format!("{}{}", host(*ip), nodad(*ip));
                 writeln!(outside, "addr add {address} dev {SEGMENT}")?;
             }
-            // Packets to an unowned address must pass the node, also if it is in a subnet of the
-            // node.
+            // Packets to an unowned address must pass the node, even in a subnet of the node.
             for ip in layout.unowned.iter().filter(same) {
                 let to = host(*ip);
                 writeln!(node, "route add {to} via {router} dev {UPLINK}")?;
@@ -125,8 +124,7 @@ impl Topology {
         Ok(())
     }
 
-    /// Removes a pod's interface. The kernels of the pod and the node forget what they know about
-    /// it.
+    /// Removes a pod's interface. The kernels of the pod and the node forget all about it.
     pub fn unplug(&self, pod: usize) -> Result<()> {
         self.node.ip(&format!("link del veth{pod}\n"))
     }
@@ -138,8 +136,7 @@ impl Topology {
         self.plug_as(pod, pod)
     }
 
-    /// Like [`Self::plug`], with the addresses of the pod `of` in the layout, which has been
-    /// unplugged.
+    /// Like [`Self::plug`], with the addresses of the pod `of` in the layout, which is unplugged.
     pub fn plug_as(&self, pod: usize, of: usize) -> Result<()> {
         static NEXT: AtomicUsize = AtomicUsize::new(1000);
         let index = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -152,10 +149,8 @@ impl Topology {
             return Ok(());
         }
         // Packets that are sent before the bridge forwards are lost.
-        namespace.set(&[
-            ("ipv4/conf/eth0/arp_notify", "1"),
-            ("ipv6/conf/eth0/ndisc_notify", "1"),
-        ])?;
+        let of_v6 = ("ipv6/conf/eth0/ndisc_notify", "1");
+        namespace.set(&[("ipv4/conf/eth0/arp_notify", "1"), of_v6])?;
         let [high, low] = (index as u16).to_be_bytes();
         let mac = format!("02:00:00:00:{high:02x}:{low:02x}");
         namespace.ip(&format!("link set eth0 address {mac}\n"))

@@ -21,9 +21,8 @@ impl Model {
     /// Judges a packet that ingress has marked for masquerade.
     pub(super) fn masquerade(&mut self, case: &Case<'_>) -> Judgement {
         let (given, headers, seen) = (case.given, &case.headers, case.seen);
-        let (key, flow) = self
-            .flow_of_reply(&headers.tuple.reversed())
-            .expect("the caller has found it");
+        let found = self.flow_of_reply(&headers.tuple.reversed());
+        let (key, flow) = found.expect("the caller has found it");
         let flow = flow.clone();
         let address = address_of(given.interface, headers.is_v6());
         let source = match flow.masquerade {

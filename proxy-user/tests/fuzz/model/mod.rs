@@ -85,10 +85,8 @@ impl Seen {
     }
     fn counted(&self, counters: &[Counter]) -> Judgement {
         if !counters.contains(&self.counter) {
-            fail!(
-                "it must be counted as {counters:?} but is {:?}",
-                self.counter
-            );
+            let seen = self.counter;
+            fail!("it must be counted as {counters:?} but is {seen:?}");
         }
         Ok(())
     }
@@ -234,8 +232,7 @@ impl<'a> Case<'a> {
     /// Returns true if the frame is addressed to this node.
     fn is_for_this_node(&self) -> bool {
         let (interface, frame) = (self.given.interface, self.given.frame);
-        // At a port of a bridge, frames are addressed to the bridge. To no other machine: see
-        // `place_interfaces`.
+        // At a port of a bridge, frames are addressed to the bridge alone: see `place_interfaces`.
         frame[..6] == interface.mac() || interface.is_bridge_port()
     }
     /// Returns the type of an ICMP message.

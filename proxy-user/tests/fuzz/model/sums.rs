@@ -92,8 +92,7 @@ fn sctp_crc(frame: &[u8], headers: &Headers) -> u32 {
     crc32c(&bytes)
 }
 
-/// Updates the checksum of a changed ICMP message; `before` is the frame before the change. A wrong
-/// checksum stays wrong.
+/// Updates the checksum of an ICMP message; `before` is the old frame. A wrong one stays wrong.
 pub(crate) fn with_icmp_sum(before: &[u8], mut frame: Vec<u8>, headers: &Headers) -> Vec<u8> {
     let at = headers.l4 + 2;
     let covered = |frame: &[u8]| {
@@ -139,13 +138,8 @@ pub(crate) fn transport_sum(protocol: u8, src: IpAddr, dst: IpAddr, message: &[u
         return sum(&[message]);
     }
     let length = (message.len() as u32).to_be_bytes();
-    sum(&[
-        &octets(src),
-        &octets(dst),
-        &length,
-        &[0, 0, 0, protocol],
-        message,
-    ])
+    let protocol = [0, 0, 0, protocol];
+    sum(&[&octets(src), &octets(dst), &length, &protocol, message])
 }
 
 /// Returns which checksum of a complete packet is wrong; None if all are correct.

@@ -77,8 +77,7 @@ impl Kind<'_> {
     }
 }
 
-/// Makes a netkit pair in the calling thread's network namespace. iproute2 can do this only since
-/// 6.7.
+/// Makes a netkit pair in the thread's network namespace. iproute2 can do this since 6.7.
 pub(super) fn netkit(interface: &str, peer: &str, mode: &str) -> Result<()> {
     let mode = match mode {
         "L2" => NetkitMode::L2,

@@ -34,8 +34,7 @@ fn prepare(a: Addresses) -> Node {
     node
 }
 
-/// Records that packets of both directions of the connection have left the stack so many
-/// nanoseconds ago.
+/// Records that packets of both directions have left the stack so many nanoseconds ago.
 fn record(node: &Node, age: u64) {
     match node.addresses.is_v6() {
         true => record_in::<V6>(node, age),
