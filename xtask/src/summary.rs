@@ -186,10 +186,8 @@ pub(crate) fn summary(stages: &[Stage]) -> String {
         text += &format!("| {} |\n", row[7]);
     }
     let Tally { passed, failed, .. } = sum;
-    format!(
-        "{text}\n{}{rest}\n{passed} passed, {failed} failed",
-        slowest(stages)
-    )
+    let slowest = slowest(stages);
+    format!("{text}\n{slowest}{rest}\n{passed} passed, {failed} failed")
 }
 
 /// Returns a line for each of the ten tests that took longest.
@@ -207,10 +205,8 @@ fn slowest(stages: &[Stage]) -> String {
 /// Returns the page docs/dev/results.md. `facts`: lines about commit, date and machine.
 pub(crate) fn page(facts: &str, stages: &[Stage]) -> String {
     let about = "Written by `cargo xtask test all` at its end, also if a test fails. Seconds and agents started have a budget.";
-    format!(
-        "# Results of all tests\n\n{about}\n\n{facts}\n{}\n",
-        summary(stages)
-    )
+    let summary = summary(stages);
+    format!("# Results of all tests\n\n{about}\n\n{facts}\n{summary}\n")
 }
 
 #[cfg(test)]

@@ -174,11 +174,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             }
             words.extend(rest.iter().map(String::as_str));
             let words: Vec<_> = words.into_iter().map(str::to_owned).collect();
-            stages.push(program(
-                &format!("{CONFORMANCE} {setting}"),
-                CONFORMANCE,
-                &words,
-            ));
+            let name = format!("{CONFORMANCE} {setting}");
+            stages.push(program(&name, CONFORMANCE, &words));
         }
     }
     if wanted(Suite::Soak) {

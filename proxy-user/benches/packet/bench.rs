@@ -183,12 +183,8 @@ impl<'a, A: Ends> Bench<'a, A> {
                 verdict: PASSED,
             })
         });
-        difference(
-            &[harness?, measured?],
-            &A::packet(Kind::Ack),
-            &context(0),
-            repetitions,
-        )
+        let (packet, context) = (A::packet(Kind::Ack), context(0));
+        difference(&[harness?, measured?], &packet, &context, repetitions)
     }
 }
 
@@ -207,10 +203,7 @@ impl Timed {
         let run = test_run(self.program.as_fd(), packet, context, repetitions)?;
         let time = begin.elapsed();
         let (seen, wanted) = (run.result, self.verdict);
-        ensure!(
-            seen == wanted,
-            "the last packet's verdict is {seen}, not {wanted}"
-        );
+        ensure!(seen == wanted, "the last verdict is {seen}, not {wanted}");
         Ok(time.as_nanos() as f64 / f64::from(repetitions))
     }
 }

@@ -39,17 +39,14 @@ impl RawConfig {
         let all = table::HEADER.iter();
         let missing = all.filter(|(key, _)| !header.contains(key));
         let lines = missing.map(|(key, value)| format!("{key}: {value}"));
-        let lines: Vec<_> = lines.collect();
+        let lines = lines.collect::<Vec<_>>().join(", ");
         if lines.is_empty() {
             return Ok(raw);
         }
         Err(ConfigError::Malformed {
             path: path.to_owned(),
             line: 1,
-            reason: format!(
-                "this is missing, without which no settings are read: {}",
-                lines.join(", ")
-            ),
+            reason: format!("this is missing, without which no settings are read: {lines}"),
         })
     }
 

@@ -186,30 +186,22 @@ impl Conntrack {
     /// Returns names below `/proc/sys/net/netfilter` and the values to write, in kube-proxy's
     /// order. Parameters to leave unchanged are left out.
     pub fn parameters(&self, processors: u32) -> Vec<(&'static str, u32)> {
+        let liberal = self.tcp_be_liberal.then_some(1);
+        let unacknowledged = self.tcp_unacknowledged;
+        // The sequence number of a reset may be far from the last one that conntrack has seen.
+        let any_reset = unacknowledged.map(|_| 1);
         let all = [
             ("nf_conntrack_max", self.max(processors)),
             ("nf_conntrack_tcp_timeout_established", self.tcp_established),
             ("nf_conntrack_tcp_timeout_close_wait", self.tcp_close_wait),
-            (
-                "nf_conntrack_tcp_be_liberal",
-                self.tcp_be_liberal.then_some(1),
-            ),
-            (
-                "nf_conntrack_tcp_timeout_unacknowledged",
-                self.tcp_unacknowledged,
-            ),
-            // The sequence number of a reset may be far from the last one that conntrack has seen.
-            (
-                "nf_conntrack_tcp_ignore_invalid_rst",
-                self.tcp_unacknowledged.map(|_| 1),
-            ),
+            ("nf_conntrack_tcp_be_liberal", liberal),
+            ("nf_conntrack_tcp_timeout_unacknowledged", unacknowledged),
+            ("nf_conntrack_tcp_ignore_invalid_rst", any_reset),
             ("nf_conntrack_udp_timeout", self.udp),
             ("nf_conntrack_udp_timeout_stream", self.udp_stream),
         ];
-        let given = all.into_iter();
-        given
-            .filter_map(|(name, value)| Some((name, value?)))
-            .collect()
+        let given = |(name, value): (_, Option<u32>)| Some((name, value?));
+        all.into_iter().filter_map(given).collect()
     }
 }
 

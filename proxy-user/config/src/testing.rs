@@ -85,10 +85,8 @@ pub fn compare(ending: &str, read: impl Fn(&Path) -> Result<Config, String>) -> 
         for path in &files {
             let name = path.file_stem().expect("a name").to_string_lossy();
             let answer = version.join(&*name);
-            match (
-                read(path),
-                fs::read_to_string(answer.with_extension("yaml")),
-            ) {
+            let theirs = fs::read_to_string(answer.with_extension("yaml"));
+            match (read(path), theirs) {
                 (Ok(config), Ok(theirs)) => {
                     compared.taken += 1;
                     let found = differences(&name, &config, &theirs);

@@ -144,10 +144,8 @@ fn down() -> Result<()> {
         fs::write(cgroup.join("cgroup.kill"), "1")?;
         let deadline = Instant::now() + Duration::from_secs(30);
         while fs::read_to_string(cgroup.join("cgroup.events"))?.contains("populated 1") {
-            ensure!(
-                Instant::now() < deadline,
-                "the processes in {cgroup:?} do not end"
-            );
+            let may_wait = Instant::now() < deadline;
+            ensure!(may_wait, "the processes in {cgroup:?} do not end");
             sleep(Duration::from_millis(100));
         }
         remove_cgroups(&cgroup)?;

@@ -14,7 +14,7 @@ use super::layout::{API_SERVICE, CONTROL, DOMAIN, NODES, pki, server};
 use crate::fs;
 
 /// Kubernetes' group of administrators.
-const ADMINISTRATORS: &str = "system:masters";
+const ADMINS: &str = "system:masters";
 
 /// Writes all keys, certificates and kubeconfigs, unless an earlier call has written them.
 pub(super) fn build() -> Result<()> {
@@ -46,12 +46,8 @@ pub(super) fn build() -> Result<()> {
     for (file, user, group) in [
         ("controller-manager", "system:kube-controller-manager", ""),
         ("scheduler", "system:kube-scheduler", ""),
-        (
-            "kubelet-client",
-            "kube-apiserver-kubelet-client",
-            ADMINISTRATORS,
-        ),
-        ("admin", "admin", ADMINISTRATORS),
+        ("kubelet-client", "kube-apiserver-kubelet-client", ADMINS),
+        ("admin", "admin", ADMINS),
     ] {
         write(&issuer, file, user, group, &[])?;
     }

@@ -89,6 +89,7 @@ pub(crate) fn e2e(arguments: &E2e) -> Result<()> {
         what += "-dual-stack";
     }
     let left_out = LEFT_OUT.map(|(name, _)| name).join("|");
+    let client = programs.join("kubectl");
     let mut command = control::beside(&programs.join("ginkgo"));
     command
         .arg(format!("--procs={procs}"))
@@ -101,10 +102,7 @@ pub(crate) fn e2e(arguments: &E2e) -> Result<()> {
         .args(["--", "--provider=skeleton"])
         .arg(format!("--num-nodes={}", NODES.len()))
         .arg(format!("--kubeconfig={}", kubeconfig().display()))
-        .arg(format!(
-            "--kubectl-path={}",
-            programs.join("kubectl").display()
-        ));
+        .arg(format!("--kubectl-path={}", client.display()));
     let verdict = run(&mut command, &what, &folder.join(format!("{what}.log")));
     for (name, reason) in LEFT_OUT {
         println!("left out: {name}: {reason}");

@@ -86,10 +86,8 @@ pub(crate) fn check(filter: &[String], builds: bool, seen: &mut Stage) -> Result
         let start = Instant::now();
         let result = test();
         let state = if result.is_ok() { "ok" } else { "FAILED" };
-        println!(
-            "test {name} ... {state} ({:.1} s)",
-            start.elapsed().as_secs_f64()
-        );
+        let seconds = start.elapsed().as_secs_f64();
+        println!("test {name} ... {state} ({seconds:.1} s)");
         match result {
             Ok(()) => seen.tally.passed += 1,
             Err(error) => {

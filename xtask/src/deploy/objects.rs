@@ -226,10 +226,8 @@ pub(super) fn releases(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
     }
     // What serves is not uninstalled, because the programs would stay.
     for (mode, refuses) in [("run", true), ("drain", false), ("drain-labelled", false)] {
-        let with_hooks = helm.run(
-            "template portolan --skip-tests ./chart",
-            &[ADDRESS, &format!("mode={mode}")],
-        )?;
+        let words = "template portolan --skip-tests ./chart";
+        let with_hooks = helm.run(words, &[ADDRESS, &format!("mode={mode}")])?;
         let has = with_hooks.contains("helm.sh/hook: pre-delete");
         ensure!(has == refuses, "{mode}: {with_hooks}");
     }

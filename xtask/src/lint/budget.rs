@@ -79,10 +79,8 @@ pub(super) fn lower(entries: &[Entry]) -> Result<()> {
     for entry in entries.iter().filter(|entry| entry.count < entry.budget) {
         let file = cargo::root().join(&entry.folder).join("Cargo.toml");
         let text = lowered(&fs::read_to_string(&file)?, entry);
-        fs::write(
-            &file,
-            text.with_context(|| format!("{} has no budget", file.display()))?,
-        )?;
+        let text = text.with_context(|| format!("{} has no budget", file.display()))?;
+        fs::write(&file, text)?;
         println!(
             "{} {}: {} -> {}",
             entry.folder, entry.kind, entry.budget, entry.count

@@ -57,19 +57,13 @@ pub(crate) fn check_all() -> Result<()> {
     };
     seen("format", format());
     seen("clippy on the host's crates", clippy(&workspace));
-    seen(
-        "lints on the kernel programs",
-        kernel_programs(&toolchain, &workspace),
-    );
+    let programs = kernel_programs(&toolchain, &workspace);
+    seen("lints on the kernel programs", programs);
     seen("documentation", documentation());
-    seen(
-        "dependencies of packages",
-        none(&dependencies::check(&workspace)),
-    );
-    seen(
-        "licence lines, lengths, widths and paths in files",
-        none(&files::check(&files)),
-    );
+    let packages = none(&dependencies::check(&workspace));
+    seen("dependencies of packages", packages);
+    let found = none(&files::check(&files));
+    seen("licence lines, lengths, widths and paths in files", found);
     seen("budgets of lines", none(&budget::check(&lines)));
     seen("licences and sources of dependencies", licences());
     let programs = kernels::over_budget().and_then(|found| none(&found));

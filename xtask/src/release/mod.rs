@@ -170,11 +170,8 @@ fn bills(commit: &Commit) -> Result<Files> {
             fs::remove_file(&file)?;
         }
     }
-    ensure!(
-        bills.len() == 2,
-        "cargo-cyclonedx wrote {} of two bills of materials",
-        bills.len()
-    );
+    let count = bills.len();
+    ensure!(count == 2, "cargo-cyclonedx wrote {count} of two bills");
     Ok(bills)
 }
 

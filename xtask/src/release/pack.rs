@@ -71,12 +71,8 @@ pub(super) fn files(parts: &Parts) -> Result<Files> {
     let mut files = parts.bills.clone();
     let commit = &parts.commit;
     let mut labels = vec![("revision", commit.id.as_str()), ("created", &commit.date)];
-    labels.extend(
-        parts
-            .source
-            .iter()
-            .map(|source| ("source", source.as_str())),
-    );
+    let source = parts.source.iter();
+    labels.extend(source.map(|source| ("source", source.as_str())));
     let labels = image::labels(&labels);
     let name = parts.in_registry("portolan");
     let archive = image::index(&name, &parts.binaries, &labels, Blob::compressed)?;
@@ -92,12 +88,8 @@ pub(super) fn files(parts: &Parts) -> Result<Files> {
     let index = chart_index(&parts.commit, &metadata, &chart);
     files.insert("index.yaml".to_owned(), index.into_bytes());
     files.insert(format!("portolan-{VERSION}.tgz"), chart.clone());
-    let archive = oci::chart(
-        &parts.in_registry("charts/portolan"),
-        chart,
-        &metadata,
-        &labels,
-    )?;
+    let name = parts.in_registry("charts/portolan");
+    let archive = oci::chart(&name, chart, &metadata, &labels)?;
     files.insert(format!("portolan-{VERSION}-chart.tar"), archive);
     // The kubectl plugin, as krew can unpack it.
     let plugin = parts.archive(|path| {
@@ -210,10 +202,8 @@ mod tests {
         let unpacked = |name: &str| unpacked(GzDecoder::new(files[name].as_slice()));
         let folder = format!("portolan-{VERSION}-linux-arm64");
         let inside = unpacked(&format!("{folder}.tar.gz"));
-        assert_eq!(
-            inside[&format!("{folder}/portolan")],
-            (0o755, b"another".to_vec())
-        );
+        let binary = &inside[&format!("{folder}/portolan")];
+        assert_eq!(*binary, (0o755, b"another".to_vec()));
         for name in "man/portolan-run.1 completions/_portolan docs/settings.md \
             systemd/portolan.service LICENSE-MIT"
             .split_whitespace()

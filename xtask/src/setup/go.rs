@@ -47,10 +47,8 @@ fn cached(module: &str) -> Result<PathBuf> {
     let mut files = fs::children(&source(module))?;
     files.retain(|file| file.extension().is_some_and(|extension| extension == "go"));
     files.sort();
-    files.splice(
-        0..0,
-        ["go.mod", "go.sum"].map(|name| source(module).join(name)),
-    );
+    let pinned = ["go.mod", "go.sum"].map(|name| source(module).join(name));
+    files.splice(0..0, pinned);
     let texts: Vec<_> = files.iter().map(fs::read).collect::<Result<_>>()?;
     let digest = &fs::sha256(texts.concat())[..32];
     Ok(cache_dir()?.join(format!("{module}-{digest}")))
@@ -98,10 +96,8 @@ fn build(module: &str, name: &str) -> Result<()> {
     let mut pairs = words.windows(2);
     let version = pairs.find(|pair| pair[0] == versioned && pair[1].starts_with('v'));
     let version = version.context("go.mod has no version")?[1];
-    step(
-        "setup",
-        &format!("building {name} {version} with Go ({takes}, once per user)"),
-    );
+    let what = format!("building {name} {version} with Go ({takes}, once per user)");
+    step("setup", &what);
     let go = host::find_program("go").or_else(|| host::find_program("/usr/local/go/bin/go"));
     let go = go.context("Go 1.26 or newer is missing: install it (https://go.dev/dl)")?;
     let folder = cached(module)?;

@@ -121,10 +121,8 @@ pub(super) fn logged(command: &mut Command, what: &str) -> Result<()> {
     let status = status.with_context(|| format!("{what}: start the program"))?;
     if !status.success() {
         let tail = fs::tail(&file, 15).replace('\n', "\n    ");
-        bail!(
-            "{what}: {status}; the end of {}:\n    {tail}",
-            file.display()
-        );
+        let file = file.display();
+        bail!("{what}: {status}; the end of {file}:\n    {tail}");
     }
     Ok(())
 }

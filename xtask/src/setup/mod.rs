@@ -70,10 +70,7 @@ fn lock() -> Result<File> {
     let failed = || format!("lock {}", file.display());
     let lock = File::create(&file).with_context(failed)?;
     if lock.try_lock().is_err() {
-        step(
-            "setup",
-            "waiting until another set-up of this user has ended",
-        );
+        step("setup", "waiting until another set-up of this user ends");
         lock.lock().with_context(failed)?;
     }
     Ok(lock)

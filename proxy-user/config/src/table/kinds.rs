@@ -147,10 +147,8 @@ pub(super) fn kind(key: &str) -> Option<Kind> {
                 let PortRanges([a, b, c, d]) = config.masquerade_ports;
                 let ranges = [(a, b), (c, d)];
                 let used = ranges.iter().filter(|(first, _)| *first != 0);
-                Some(Value::List(
-                    used.map(|(first, last)| format!("{first}-{last}"))
-                        .collect(),
-                ))
+                let texts = used.map(|(first, last)| format!("{first}-{last}"));
+                Some(Value::List(texts.collect()))
             },
         ),
         "portolan.socketBalancing" => Kind::Choice(|config| &mut config.socket_balancing),
