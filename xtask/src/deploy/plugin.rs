@@ -51,33 +51,23 @@ impl Plugin {
     }
 }
 
-/// A service whose endpoints are on the first two nodes.
-const SERVICE: &str = include_str!("../../deploy/service.yaml");
+/// Nodes, pods of agents and of a client, and a service whose endpoints are on the first two nodes.
+const OBJECTS: &str = include_str!("../../deploy/plugin.yaml");
 
 /// Tests that `explain` asks the agents of the client's node and of the endpoints' nodes, for each
 /// form in which client and service can be given.
 pub(super) fn check(server: &Server, kubectl: &Path) -> Result<()> {
-    let pod = |name: &str, node: &str, app: &str, ip: &str| {
-        let named = format!("{{name: {name}, namespace: kube-system, labels: {{app: {app}}}}}");
-        let spec =
-            format!("{{nodeName: node-{node}, containers: [{{name: portolan, image: none}}]}}");
-        server.apply(&format!(
-            "{{apiVersion: v1, kind: Pod, metadata: {named}, spec: {spec}}}"
-        ))?;
+    server.apply(OBJECTS)?;
+    for (pod, ip) in [
+        ("portolan-a", "192.168.40.2"),
+        ("portolan-b", "192.168.40.3"),
+        ("portolan-d", "192.168.40.4"),
+        ("client", "10.40.1.9"),
+    ] {
         let status = json!({"status": {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}]}});
-        let patch = format!("patch pod {name} --subresource=status --type=merge --patch {status}");
-        server.kubectl(&patch.split(' ').collect::<Vec<_>>())
-    };
-    server.apply("{apiVersion: v1, kind: Node, metadata: {name: node-e}}")?;
-    // Nodes with agents on them.
-    for (letter, last) in [("a", 2), ("b", 3), ("d", 4)] {
-        let node = format!("{{apiVersion: v1, kind: Node, metadata: {{name: node-{letter}}}}}");
-        server.apply(&node)?;
-        let ip = format!("192.168.40.{last}");
-        pod(&format!("portolan-{letter}"), letter, "portolan", &ip)?;
+        let patch = format!("patch pod {pod} --subresource=status --type=merge --patch {status}");
+        server.kubectl(&patch.split(' ').collect::<Vec<_>>())?;
     }
-    pod("client", "a", "shop", "10.40.1.9")?;
-    server.apply(SERVICE)?;
     let kubeconfig = format!("--kubeconfig={}", server.kubeconfig().display());
     let plugin = Plugin::new(&format!("exec {} \"$@\"\n", kubectl.display()))?;
     let run = |words: &str| {
