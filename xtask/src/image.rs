@@ -56,8 +56,7 @@ pub(crate) fn name() -> String {
     format!("{NAME}:{VERSION}")
 }
 
-/// Builds the image and returns the path of its archive. The archive file is written again only if
-/// its content has changed.
+/// Builds the image and returns its archive's path. An unchanged archive is not written again.
 pub(crate) fn archive() -> Result<PathBuf> {
     pack(&built(&[Arch::OWN], FOLDER)?)
 }

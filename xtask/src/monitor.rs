@@ -43,8 +43,7 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// Returns the rules as Prometheus reads them, without the Kubernetes object around them; None if
-/// there is no such object.
+/// Returns the rules without the Kubernetes object around them; None if there is none.
 fn rules(alerts: &str) -> Option<String> {
     let (_, rules) = alerts.split_once("\nspec:\n")?;
     Some(rules.replace("\n  ", "\n").trim_start().to_owned())

@@ -41,8 +41,7 @@ fn parse_counts(text: &str) -> Option<Tally> {
     })
 }
 
-/// Returns the failed test in a line `test NAME ... FAILED`, or the text after `FAIL ` of a
-/// conformance case; else None.
+/// Returns the failed test in a line `test NAME ... FAILED`, or a case's text after `FAIL `.
 pub(crate) fn failed_test(line: &str) -> Option<String> {
     let line = line.trim_end();
     let test = parse_test(line).and_then(|(name, result, _)| (result == "FAILED").then_some(name));

@@ -208,8 +208,7 @@ impl Timed {
     }
 }
 
-/// Times a harness and a program in turn. Returns the minimum and the median of the time that the
-/// program takes longer.
+/// Times a harness and a program in turn. Returns by how much the program's figures are more.
 fn difference(
     harness_and_program: &[Timed; 2],
     packet: &[u8],
@@ -231,8 +230,7 @@ fn summary(times: &[f64]) -> Figure {
     (minimum, median(times))
 }
 
-/// Returns a `__sk_buff` with this mark. It is as long as the longest one of any kernel, because
-/// test runs return all of it.
+/// Returns a `__sk_buff` with this mark, as long as any kernel's: test runs return all of it.
 fn context(mark: u32) -> Vec<u8> {
     const FIELDS: usize = 64;
     const MARK_FIELD: usize = 2;

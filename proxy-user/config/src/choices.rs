@@ -66,8 +66,7 @@ fn within(ranges: &[IpNet], v4: bool, is_such: impl Fn(&IpNet) -> bool) -> bool 
 pub enum LocalDetection {
     /// Pods have an address in one of the ranges of `clusterCIDR`.
     ClusterCidr,
-    /// Pods have an address in the pod ranges of this node's object. Pods of other nodes count
-    /// as other clients.
+    /// Pods have an address in the pod ranges of this node; those of others are other clients.
     NodeCidr,
     /// Packets of pods come in by one of these interfaces.
     Interface(PodInterfaces),

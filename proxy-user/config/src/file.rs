@@ -248,8 +248,7 @@ fn read_value(setting: &Setting, given: &Json) -> Result<Option<Value>, String> 
     value.map(Some).ok_or_else(refused)
 }
 
-/// Parses the words by which YAML 1.1 writes a boolean, other than true and false. KUBE: kube-proxy
-/// accepts them, too.
+/// Parses YAML 1.1's other words for a boolean than true and false. KUBE: kube-proxy takes them.
 fn yaml_bool(word: &str) -> Option<bool> {
     match word {
         "y" | "Y" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" => Some(true),

@@ -15,8 +15,7 @@ pub struct ConfigFile {
     read: Read,
     /// The text of which the settings were last read; None: the file was not readable.
     known: Option<String>,
-    /// The text that the last look found. A new one may be half written, so the settings are not
-    /// read from it yet.
+    /// The text that the last look found. A new one may be half written, and is not read yet.
     last: Option<String>,
 }
 

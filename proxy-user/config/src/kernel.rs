@@ -211,8 +211,7 @@ mod tests {
 
     use super::super::RawConfig;
 
-    /// The section `conntrack`, the number of processors, and the parameters that are set, without
-    /// the prefix `nf_conntrack_`.
+    /// The section `conntrack`, the number of processors, and what is set, without `nf_conntrack_`.
     const PARAMETERS: &str = include_str!("tests/conntrack.txt");
 
     #[test]

@@ -51,8 +51,7 @@ impl RawConfig {
         self.values.keys().copied()
     }
 
-    /// Removes the values that come from flags without effect next to a configuration file, except
-    /// for the keys in `kept`.
+    /// Removes the values of flags without effect beside a file, except for the keys in `kept`.
     #[must_use]
     pub fn drop_ignored_flags(mut self, kept: &[&str]) -> Self {
         let ignored = table::settings().filter(|setting| table::flag_is_ignored_with_file(setting));

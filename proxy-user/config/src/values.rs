@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Parses the texts of settings into values. Every error names the value and the remedy. Used by
-//! the entries of `table`.
+//! Parses the texts of settings, for `table`. Every error names the value and the remedy.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},

@@ -233,8 +233,7 @@ fn file(node: &Node) -> PathBuf {
 }
 
 /// Writes the configuration that the container runtime reads: the plugin bridge. Without one a node
-/// is not ready. kube-router and flannel masquerade themselves. An `mtu` of 0 is the
-/// kernel's default.
+/// is not ready. kube-router and flannel masquerade themselves. An `mtu` of 0 is the default.
 fn configure(node: &Node, name: &str, mtu: u32) -> Result<()> {
     let ranges = families(node.pods);
     let ranges = ranges.split(',').map(|range| json!([{"subnet": range}]));

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Renders the chart and the kustomize folders of `deploy/` to objects, by helm and kubectl, and
-//! tests what must hold of them.
+//! Tests the objects of the chart and of the folders in `deploy/`, rendered by helm and kubectl.
 
 use std::{
     collections::BTreeMap,

@@ -18,8 +18,7 @@ use crate::{command, cross::Arch, fs, setup};
 const SUITES: &str = "debian bookworm, debian bookworm-backports, debian trixie, debian trixie-backports, \
     debian-security bookworm-security, debian-security trixie-security";
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-/// The file that marks a folder of the cache as complete. It contains the kernel's version string,
-/// or the packages' names.
+/// The file that marks a folder as complete: with the kernel's version, or the packages' names.
 pub(super) const COMPLETE: &str = "release";
 
 /// Debian's packages for one architecture.

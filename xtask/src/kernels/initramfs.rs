@@ -27,8 +27,7 @@ nf_conntrack nf_conntrack_netlink nf_nat nf_tables
 nft_chain_nat nft_ct nft_fib_inet nft_masq nft_nat nft_reject_inet
 inet_diag raw_diag tcp_diag udp_diag";
 
-/// A folder that becomes a first file system, or a part of one: a kernel takes several archives one
-/// after another as one.
+/// A folder that becomes a part of a first file system: a kernel takes several archives as one.
 pub(super) struct Image(TempDir);
 
 impl Image {
@@ -57,8 +56,7 @@ impl Image {
     }
 }
 
-/// Builds the archive that all kernels of an architecture share: programs, libraries, test programs
-/// and files of the clone.
+/// Builds the archive that all kernels share: programs, libraries, tests and files of the clone.
 pub(super) fn common(built: &Built) -> Result<Vec<u8>> {
     let programs = Programs::of(built.arch)?;
     let image = Image::new()?;
@@ -164,8 +162,7 @@ impl Programs {
         Ok(Self { arch, root })
     }
 
-    /// Returns the path of a program, given its name or full path. None if it is missing; the tests
-    /// that call it then say so.
+    /// Returns the path of a program; None if it is missing: the tests that call it then say so.
     pub(super) fn find(&self, name: &str) -> Option<PathBuf> {
         if self.arch == Arch::OWN {
             return host::find_program(name);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Counts the lines of each package and compares them with the `[package.metadata.budget]` of its
-//! Cargo.toml. Called by `lint`.
+//! Compares each package's lines with the `[package.metadata.budget]` of its Cargo.toml.
 
 use std::{collections::BTreeMap, path::Path};
 

@@ -120,8 +120,7 @@ fn commit() -> Result<Commit> {
     })
 }
 
-/// Returns manual pages and shell completions by file name. A program of the agent's package, built
-/// for this machine, writes them.
+/// Returns manual pages and shell completions by file name. A program of the agent's writes them.
 fn pages(target: &str) -> Result<Files> {
     let target = cargo::root().join("target").join(target);
     let folder = target.join("pages");

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Makes a release's files from their parts. The result depends on nothing else: not on the time, a
-//! folder or the machine.
+//! Makes a release's files from their parts, and nothing else: no time, no folder, no machine.
 
 use std::collections::BTreeMap;
 

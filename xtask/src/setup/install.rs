@@ -96,8 +96,7 @@ pub(super) fn packages(names: &str) -> Result<()> {
     })
 }
 
-/// Downloads apt's package lists. A failure is only printed: if one source fails, packages of the
-/// others can still be installed.
+/// Downloads apt's package lists. A failure is only printed: other sources may have answered.
 pub(super) fn update_lists() {
     step("setup", "fetching apt's package lists");
     if let Err(error) = apt_get("update") {

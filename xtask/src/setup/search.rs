@@ -12,8 +12,7 @@ use super::{
 };
 use crate::{cargo, command, fs, host};
 
-/// The version of bpf-linker that is built if no installed one fits. aya cannot read the BTF of
-/// maps that older versions emit.
+/// The bpf-linker that is built if none fits. aya cannot read older ones' BTF of maps.
 pub(super) const LINKER_VERSION: &str = "0.13.0";
 /// LLVM versions that bpf-linker `LINKER_VERSION` can be built against.
 const LINKER_LLVM: RangeInclusive<u32> = 21..=23;

@@ -25,8 +25,7 @@ use super::{
 };
 use crate::names::Names;
 
-/// Returns the address and port of the destination. `is_outside`: the client is
-/// outside the cluster.
+/// Returns the destination's address and port. `is_outside`: the client is outside the cluster.
 pub(super) fn destination(
     reader: &Reader,
     to: &To,

@@ -42,8 +42,7 @@ impl ServiceRow {
     }
 }
 
-/// Returns where the programs see the packet first. `interface`: the name of
-/// the one that it comes in by.
+/// Returns where the programs see the packet first, which comes in by the interface of this name.
 pub(super) fn hook(asked: &Asked, interface: Option<&str>) -> String {
     match (asked.by, interface) {
         (By::NodeSocket, _) => "at the socket of a process of this node".into(),

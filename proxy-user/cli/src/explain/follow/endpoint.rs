@@ -24,8 +24,7 @@ pub(super) struct EndpointFacts {
     pub(super) full_queue: bool,
 }
 
-/// Reads the facts of the calling thread's network namespace. `dropped_before`: [`dropped`] when
-/// the packet was sent.
+/// Reads the facts of the thread's network namespace. `dropped_before`: [`dropped`] at the sending.
 pub(super) fn read(
     protocol: Protocol,
     address: SocketAddr,
@@ -97,8 +96,7 @@ fn listed(text: &str, state: &str) -> Vec<SocketAddr> {
     sockets.collect()
 }
 
-/// Parses an IP address as /proc/net writes it: 32-bit words in the machine's byte order, each as
-/// eight hex digits.
+/// Parses an IP address of /proc/net: words in the machine's byte order, each as eight hex digits.
 fn proc_address(address: &str) -> Option<IpAddr> {
     let word = |at: usize| {
         let digits = address.get(at * 8..at * 8 + 8)?;
