@@ -170,9 +170,6 @@ fn remapped() -> String {
         Some(format!("--remap-path-prefix={folder}={name}"))
     };
     let named = [(root, "/portolan"), (cargo_home, "/cargo")];
-    named
-        .into_iter()
-        .filter_map(flag)
-        .collect::<Vec<_>>()
-        .join(" ")
+    let flags = named.into_iter().filter_map(flag);
+    flags.collect::<Vec<_>>().join(" ")
 }

@@ -67,9 +67,8 @@ fn recorded(dashboard: &str) -> serde_json::Result<String> {
 fn with_summaries_only(rules: &str) -> String {
     let others = ["description:", "runbook:"];
     let is_other = |line: &&str| {
-        others
-            .iter()
-            .any(|other| line.trim_start().starts_with(other))
+        let mut others = others.iter();
+        others.any(|other| line.trim_start().starts_with(other))
     };
     let lines = rules.lines().filter(|line| !is_other(line));
     lines.collect::<Vec<_>>().join("\n")
@@ -105,9 +104,8 @@ mod tests {
         let (alerts, tests) = (read(ALERTS), read(TESTS));
         let rules = rules(&alerts).expect("rules");
         let lines = rules.lines().map(str::trim);
-        let names: Vec<_> = lines
-            .filter_map(|line| line.strip_prefix("- alert: "))
-            .collect();
+        let names = lines.filter_map(|line| line.strip_prefix("- alert: "));
+        let names: Vec<_> = names.collect();
         assert!(names.len() >= 20, "{names:?}");
         for name in names {
             let fires = format!("alertname: {name}\n        exp_alerts:\n");

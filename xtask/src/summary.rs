@@ -289,11 +289,8 @@ mod tests {
         });
         let page = page("- commit abc\n", &[unit, node]);
         let (_, text) = page.split_once("\n- commit abc\n\n").expect("the facts");
-        let rows: Vec<_> = text
-            .lines()
-            .map(|line| line.replace(' ', ""))
-            .take(4)
-            .collect();
+        let rows = text.lines().map(|line| line.replace(' ', ""));
+        let rows: Vec<_> = rows.take(4).collect();
         let wanted = [
             "|stage|passed|failed|notrun|minutes|seconds|agents|whatfailed|",
             "|---|---|---|---|---|---|---|---|",

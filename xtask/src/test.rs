@@ -224,9 +224,8 @@ fn facts() -> Result<String> {
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     let processors = fs::read_to_string("/proc/cpuinfo")?;
     let mut lines = processors.lines();
-    let model = lines
-        .find_map(|line| line.strip_prefix("model name\t: "))
-        .unwrap_or(ARCH);
+    let model = lines.find_map(|line| line.strip_prefix("model name\t: "));
+    let model = model.unwrap_or(ARCH);
     let count = thread::available_parallelism().map_or(1, usize::from);
     let (date, kernel) = (date.trim(), kernel.trim());
     Ok(format!(
@@ -286,10 +285,8 @@ fn program(name: &str, target: &str, rest: &[String]) -> Stage {
             again.drain(share..share + 2);
         }
         // A failure begins with the name of the case.
-        let cases = first
-            .failures
-            .iter()
-            .filter_map(|failure| failure.split(' ').next());
+        let cases = first.failures.iter();
+        let cases = cases.filter_map(|failure| failure.split(' ').next());
         again.extend(cases.flat_map(|case| ["--case", case].map(str::to_owned)));
     } else {
         again = ["--exact", "--test-threads=1"].map(str::to_owned).into();

@@ -38,10 +38,8 @@ pub(super) fn due(
     conntrack: &Conntrack,
     processors: u32,
 ) -> impl Iterator<Item = (&'static str, io::Result<Due>)> {
-    let files = conntrack
-        .parameters(processors)
-        .into_iter()
-        .map(|(name, wanted)| (name, Path::new(PARAMETERS).join(name), wanted, false));
+    let files = conntrack.parameters(processors).into_iter();
+    let files = files.map(|(name, wanted)| (name, Path::new(PARAMETERS).join(name), wanted, false));
     // KUBE: the hash table has a bucket for four connections. More buckets than that do no harm.
     let max = conntrack.max(processors).into_iter();
     let table = max.map(|max| ("its hash table", HASH_SIZE.into(), max / 4, true));

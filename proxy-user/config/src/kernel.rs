@@ -56,12 +56,8 @@ impl Config {
         }
         let bound = self.bound_ip();
         let is_named = |ip: &&IpAddr| bound.is_none_or(|bound| bound.is_ipv4() != ip.is_ipv4());
-        let primary: Vec<_> = internal_ips
-            .iter()
-            .filter(is_named)
-            .copied()
-            .chain(bound)
-            .collect();
+        let named = internal_ips.iter().filter(is_named).copied();
+        let primary: Vec<_> = named.chain(bound).collect();
         self.node_port_addresses.serve(address, &primary)
     }
 

@@ -51,10 +51,8 @@ fn common(document: &Json, mode: Mode) -> BTreeMap<String, String> {
         Mode::Nftables => "iptables",
         Mode::Iptables | Mode::Ipvs => "nftables",
     };
-    let unused: Vec<_> = table::unused()
-        .flat_map(|unused| &unused.keys)
-        .copied()
-        .collect();
+    let unused = table::unused().flat_map(|unused| &unused.keys);
+    let unused: Vec<_> = unused.copied().collect();
     let left_out = ["portolan", other];
     all.retain(|key, _| {
         let is_within = |path: &&str| table::is_within(key, path);
@@ -77,9 +75,8 @@ pub struct Compared {
 pub fn compare(ending: &str, read: impl Fn(&Path) -> Result<Config, String>) -> Vec<Compared> {
     let all = fs::read_dir(folder()).expect("the folder");
     let all = all.map(|entry| entry.expect("an entry").path());
-    let files: Vec<_> = all
-        .filter(|path| path.extension().is_some_and(|found| found == ending))
-        .collect();
+    let is_wanted = |path: &PathBuf| path.extension().is_some_and(|found| found == ending);
+    let files: Vec<_> = all.filter(is_wanted).collect();
     let with = |version: PathBuf| {
         let mut compared = Compared::default();
         for path in &files {
@@ -117,9 +114,8 @@ fn differences(name: &str, config: &Config, theirs: &str) -> BTreeSet<&'static s
     let theirs = common(&theirs, config.mode);
     assert!(ours.len() > 10, "{name}: {ours:?}");
     let keys: BTreeSet<_> = ours.keys().chain(theirs.keys()).collect();
-    let differ = keys
-        .into_iter()
-        .filter(|key| ours.get(*key) != theirs.get(*key));
+    let keys = keys.into_iter();
+    let differ = keys.filter(|key| ours.get(*key) != theirs.get(*key));
     let known = differ.map(|key| {
         let known = table::DIFFERENCES.iter().find(|(known, _)| known == key);
         let (ours, theirs) = (ours.get(key), theirs.get(key));

@@ -125,10 +125,8 @@ mod tests {
             let text = fs::read_to_string(folder(file)).expect("a file");
             let mut lines = text.lines();
             let words = lines.find_map(|line| line.trim().strip_prefix(start));
-            let words = words
-                .expect("the line")
-                .trim_end_matches(']')
-                .replace(',', "");
+            let words = words.expect("the line").trim_end_matches(']');
+            let words = words.replace(',', "");
             let names = words.split(' ').map(|word| word.trim_start_matches("CAP_"));
             names.map(str::to_owned).collect()
         };

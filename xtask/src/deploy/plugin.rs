@@ -76,10 +76,9 @@ pub(super) fn check(server: &Server, kubectl: &Path) -> Result<()> {
     };
 
     let nodes = command::stdout(&plugin.run(&[kubeconfig.as_str()])?, "nodes")?;
-    let nodes: Vec<_> = nodes
-        .lines()
-        .filter_map(|line| line.split(" 0.1.0").next())
-        .collect();
+    let lines = nodes.lines();
+    let nodes = lines.filter_map(|line| line.split(" 0.1.0").next());
+    let nodes: Vec<_> = nodes.collect();
     let expected = [
         "NODE    POD         AGENT      VERSION  SERVICES  WARNINGS  PROBLEMS",
         "node-a  portolan-a  healthy   ",

@@ -186,9 +186,8 @@ fn fetch(apt: &Apt, names: &[&str], release: &str, place: &Path) -> Result<()> {
 /// lists no longer contain it. Mirrors keep it longer. Only TLS says that it is authentic.
 fn unlisted_modules(folder: &Path) -> Result<()> {
     let packages = debs(folder)?;
-    let names = packages
-        .iter()
-        .filter_map(|path| path.file_name()?.to_str());
+    let paths = packages.iter();
+    let names = paths.filter_map(|path| path.file_name()?.to_str());
     let names: Vec<_> = names.collect();
     let [_, binary, modules] = PARTS;
     let image = names.iter().find(|name| name.starts_with(binary));
@@ -222,9 +221,8 @@ fn read(place: &Path) -> Option<Kernel> {
 /// Compares version strings number by number.
 pub(super) fn compare(a: &str, b: &str) -> Ordering {
     let numbers = |text: &str| -> Vec<u64> {
-        text.split(|character: char| !character.is_ascii_digit())
-            .filter_map(|part| part.parse().ok())
-            .collect()
+        let parts = text.split(|character: char| !character.is_ascii_digit());
+        parts.filter_map(|part| part.parse().ok()).collect()
     };
     numbers(a).cmp(&numbers(b))
 }

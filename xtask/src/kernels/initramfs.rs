@@ -129,9 +129,8 @@ fn modules(kernel: &Kernel) -> Result<Vec<String>> {
     let output = command.output().context("start modprobe")?;
     let mut files: Vec<String> = Vec::new();
     for line in String::from_utf8_lossy(&output.stdout).lines() {
-        let file = line
-            .strip_prefix("insmod ")
-            .map(|file| file.trim().to_owned());
+        let file = line.strip_prefix("insmod ");
+        let file = file.map(|file| file.trim().to_owned());
         files.extend(file.filter(|file| !files.contains(file)));
     }
     let complaints = String::from_utf8_lossy(&output.stderr);

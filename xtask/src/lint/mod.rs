@@ -48,9 +48,8 @@ pub(crate) fn check_all() -> Result<()> {
     let (mut all, mut failed) = (0, Vec::new());
     let mut seen = |name: &'static str, result: Result<()>| {
         let state = if result.is_ok() { "ok" } else { "FAILED" };
-        let seconds = mem::replace(&mut start, Instant::now())
-            .elapsed()
-            .as_secs_f64();
+        let begun = mem::replace(&mut start, Instant::now());
+        let seconds = begun.elapsed().as_secs_f64();
         println!("lint: {name}: {state} ({seconds:.1} s)");
         all += 1;
         failed.extend(result.err().map(|error| (name, error)));
@@ -187,8 +186,7 @@ impl File {
     }
 
     fn is_rust(&self) -> bool {
-        Path::new(&self.path)
-            .extension()
-            .is_some_and(|extension| extension == "rs")
+        let ending = Path::new(&self.path).extension();
+        ending.is_some_and(|ending| ending == "rs")
     }
 }

@@ -194,9 +194,8 @@ fn project(registry: Option<&str>) -> Result<Files> {
 /// Fails if the files of two builds differ; the error has their names.
 fn compare(one: &Files, other: &Files) -> Result<()> {
     let names = one.keys().chain(other.keys());
-    let differ: BTreeSet<_> = names
-        .filter(|name| one.get(*name) != other.get(*name))
-        .collect();
+    let differ = names.filter(|name| one.get(*name) != other.get(*name));
+    let differ: BTreeSet<_> = differ.collect();
     ensure!(differ.is_empty(), "two builds differ: {differ:?}");
     Ok(())
 }

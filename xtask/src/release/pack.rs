@@ -105,10 +105,8 @@ pub(super) fn files(parts: &Parts) -> Result<Files> {
         let text = text.replace("SOURCE", source.trim_end_matches('/'));
         files.insert(format!("portolan-{VERSION}-krew.yaml"), text.into_bytes());
     }
-    let sums = files
-        .iter()
-        .map(|(name, content)| format!("{}  {name}\n", sha256(content)));
-    let sums = sums.collect::<String>();
+    let sum = |(name, content): (&String, &Vec<u8>)| format!("{}  {name}\n", sha256(content));
+    let sums: String = files.iter().map(sum).collect();
     files.insert(SUMS.to_owned(), sums.into_bytes());
     Ok(files)
 }
@@ -187,10 +185,8 @@ mod tests {
         let files = files_of(|_| ());
         let names = "SHA256SUMS index.yaml kubectl-portolan-V.tar.gz portolan-V-chart.tar portolan-V-image.tar \
             portolan-V-krew.yaml portolan-V-linux-amd64.tar.gz portolan-V-linux-arm64.tar.gz portolan-V.tgz portolan-proxy-user.cdx.json";
-        let found: Vec<_> = files
-            .keys()
-            .map(|name| name.replace(VERSION, "V"))
-            .collect();
+        let found = files.keys().map(|name| name.replace(VERSION, "V"));
+        let found: Vec<_> = found.collect();
         assert_eq!(found.join(" "), names);
         let sums = String::from_utf8(files["SHA256SUMS"].clone()).expect("text");
         assert_eq!(sums.lines().count(), files.len() - 1);

@@ -84,9 +84,8 @@ pub(crate) fn programs(module: &str, names: &str) -> Result<PathBuf> {
 fn build(module: &str, name: &str) -> Result<()> {
     let mut lines = PROGRAMS.lines();
     let head = lines.find_map(|line| line.strip_prefix(module)?.strip_prefix(' '));
-    let (versioned, takes) = head
-        .and_then(|head| head.split_once(' '))
-        .context("no such module")?;
+    let head = head.and_then(|head| head.split_once(' '));
+    let (versioned, takes) = head.context("no such module")?;
     let mut rows = lines.map_while(|line| line.strip_prefix("  "));
     let row = rows.find_map(|row| row.strip_prefix(name)?.strip_prefix(' '));
     let row = row.context("the module has no such program")?;

@@ -37,9 +37,8 @@ pub(super) fn linker(llvm: u32) -> Result<()> {
     step("setup", &format!("{what} (about a minute, once per user)"));
     let prefix = llvm_prefix(llvm);
     let path = env::var_os("PATH").unwrap_or_default();
-    let path = [prefix.join("bin")]
-        .into_iter()
-        .chain(env::split_paths(&path));
+    let own = [prefix.join("bin")].into_iter();
+    let path = own.chain(env::split_paths(&path));
     let mut command = cargo::cargo("install");
     command
         .args([

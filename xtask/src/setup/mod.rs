@@ -136,9 +136,8 @@ fn install_locked(packages: &[String]) -> Result<()> {
 
 /// Returns the Debian packages of those programs that are not installed.
 fn missing_of(programs: &str) -> Vec<String> {
-    let pairs = programs
-        .split_whitespace()
-        .map(|word| word.split_once('=').unwrap_or((word, word)));
+    let words = programs.split_whitespace();
+    let pairs = words.map(|word| word.split_once('=').unwrap_or((word, word)));
     let missing = pairs.filter(|(program, _)| host::find_program(program).is_none());
     missing.map(|(_, package)| package.to_owned()).collect()
 }
@@ -146,9 +145,8 @@ fn missing_of(programs: &str) -> Vec<String> {
 /// Returns the cache folder of all clones of a user, as proxy-user/datapath/build.rs does.
 pub(crate) fn cache_dir() -> Result<PathBuf> {
     let folder = |name| {
-        env::var_os(name)
-            .filter(|value| !value.is_empty())
-            .map(PathBuf::from)
+        let value = env::var_os(name).filter(|value| !value.is_empty());
+        value.map(PathBuf::from)
     };
     let base = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")));
     let base = base.context("find the cache folder: set XDG_CACHE_HOME or HOME; neither is set")?;

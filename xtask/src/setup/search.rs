@@ -133,9 +133,8 @@ fn ask(program: impl AsRef<OsStr>, words: &str) -> Option<String> {
 /// Returns the compilers that can build for the BPF target: rustup's nightly ones first.
 fn compilers() -> Vec<Compiler> {
     let toolchains = ask("rustup", "toolchain list").unwrap_or_default();
-    let nightlies = toolchains
-        .lines()
-        .filter_map(|line| line.split_whitespace().next());
+    let lines = toolchains.lines();
+    let nightlies = lines.filter_map(|line| line.split_whitespace().next());
     let nightlies = nightlies.filter(|toolchain| toolchain.starts_with("nightly"));
     let which = |name| Some(ask("rustup", &format!("which --toolchain {name} rustc"))?.into());
     let mut candidates: Vec<PathBuf> = nightlies.filter_map(which).collect();
@@ -143,10 +142,8 @@ fn compilers() -> Vec<Compiler> {
     candidates.extend(host::find_program("rustc"));
     let mut found: Vec<Compiler> = Vec::new();
     for rustc in candidates {
-        if found
-            .iter()
-            .all(|compiler| compiler.toolchain.rustc != rustc)
-        {
+        let is_new = |known: &Compiler| known.toolchain.rustc != rustc;
+        if found.iter().all(is_new) {
             found.extend(compiler(rustc));
         }
     }

@@ -59,9 +59,8 @@ pub(super) fn qdiscs(interfaces: &[Interface]) -> Vec<Finding> {
     }
     let qdiscs = filter_qdiscs().unwrap_or_default();
     let occupied = wanted.filter(|one| qdiscs.get(&one.index) == Some(&false));
-    occupied
-        .map(|one| Finding::of("qdisc", &[&one.name]))
-        .collect()
+    let found = occupied.map(|one| Finding::of("qdisc", &[&one.name]));
+    found.collect()
 }
 
 /// Returns findings about kube-proxy's rules in nf_tables, and chains that drop by policy.

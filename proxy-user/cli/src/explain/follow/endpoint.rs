@@ -51,10 +51,8 @@ pub(super) fn read(
 /// Returns how many connections the thread's namespace has dropped for a full queue.
 pub(super) fn dropped() -> u64 {
     let text = fs::read_to_string("/proc/thread-self/net/netstat").unwrap_or_default();
-    ["ListenOverflows", "ListenDrops", "TCPReqQFullDrop"]
-        .into_iter()
-        .filter_map(|name| value_in(&text, name))
-        .sum()
+    let names = ["ListenOverflows", "ListenDrops", "TCPReqQFullDrop"].into_iter();
+    names.filter_map(|name| value_in(&text, name)).sum()
 }
 
 /// Returns a value of /proc/net/netstat: lines come in pairs, names and values.

@@ -67,9 +67,8 @@ impl LegacyCounters {
             if let Some(name) = line.strip_prefix('*') {
                 name.clone_into(&mut table);
             }
-            let counted = line
-                .strip_prefix('[')
-                .and_then(|rest| rest.split_once("] "));
+            let counted = line.strip_prefix('[');
+            let counted = counted.and_then(|rest| rest.split_once("] "));
             let policy = line.strip_prefix(':').and(line.strip_suffix(']'));
             let policy = policy.and_then(|line| line.rsplit_once(" ["));
             let (counts, text) = match (counted, policy) {
