@@ -214,10 +214,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 fn facts() -> Result<String> {
     let git = |words| cargo::git(words).unwrap_or_else(|_| "unknown".into());
     let commit = git("rev-parse --short=12 HEAD");
-    let tree = if git("status --porcelain").is_empty() {
-        "clean"
-    } else {
-        "changed"
+    let tree = match git("status --porcelain").is_empty() {
+        true => "clean",
+        false => "changed",
     };
     let mut date = command::of("date", "--utc +%Y-%m-%d,%H:%M");
     let date = command::output(&mut date, "ask for the date")?.replace(',', " at ");

@@ -100,10 +100,9 @@ pub(super) fn put_back(notes: &str, dry: bool) -> Vec<String> {
         if read(&file).ok() != Some(set) {
             continue;
         }
-        let stored = if dry {
-            Ok(())
-        } else {
-            fs::write(&file, found.to_string())
+        let stored = match dry {
+            true => Ok(()),
+            false => fs::write(&file, found.to_string()),
         };
         match stored {
             Ok(()) => lines.push(format!("the value {set} of {name}, which was {found}")),

@@ -171,10 +171,9 @@ impl Conntrack {
             return None;
         }
         let scaled = u64::from(self.max_per_core) * u64::from(processors);
-        let wanted = if scaled > MOST {
-            MOST
-        } else {
-            scaled.max(self.min.into())
+        let wanted = match scaled > MOST {
+            true => MOST,
+            false => scaled.max(self.min.into()),
         };
         u32::try_from(wanted).ok().filter(|max| *max > 0)
     }

@@ -48,10 +48,9 @@ impl Apt {
         fs::replace_folder(&place, |partial| {
             let archives = partial.join("archives");
             fs::create_dir_all(archives.join("partial"))?;
-            let words = if alone {
-                "--quiet download"
-            } else {
-                "--quiet --yes --no-install-recommends --download-only install"
+            let words = match alone {
+                true => "--quiet download",
+                false => "--quiet --yes --no-install-recommends --download-only install",
             };
             let mut command = self.command("apt-get", words);
             command
@@ -77,13 +76,8 @@ impl Apt {
             |suite| format!("deb [signed-by={KEYRING}] http://deb.debian.org/{suite} main\n");
         let sources: String = SUITES.split(", ").map(source).collect();
         let at = folder.display();
-        let configuration = format!(
-            "Dir::Etc::sourcelist \"{at}/sources.list\";\nDir::Etc::sourceparts \"/dev/null\";\n\
-             Dir::State::lists \"{at}/lists\";\nDir::State::status \"{at}/status\";\n\
-             Dir::Cache \"{at}\";\nDir::Cache::archives \"{at}/archives\";\n\
-             APT::Architecture \"{}\";\nAPT::Architectures \"{0}\";\nAPT::Sandbox::User \"root\";\nAcquire::Retries \"3\";\n",
-            self.arch.name()
-        );
+        let arch = self.arch.name();
+        let configuration = format!(include_str!("apt.conf"), at = at, arch = arch);
         fs::write(folder.join("sources.list"), sources)?;
         fs::write(folder.join("status"), "")?;
         fs::write(folder.join("apt.conf"), configuration)?;

@@ -20,12 +20,7 @@ const PROGRAMS: &str = "/usr/lib/cni/bandwidth bpftool bridge ip nft ping setpri
 
 /// The kernel modules that the agent and the tests need where the kernel does not have them built
 /// in. Modules that they depend on are added.
-const MODULES: &str = "
-8021q bonding bridge br_netfilter dummy geneve ifb ip6_tunnel ip_gre ipip macvlan tun veth vxlan wireguard
-act_gact act_mirred act_police cls_bpf cls_flower cls_matchall cls_u32 sch_ingress sch_tbf
-nf_conntrack nf_conntrack_netlink nf_nat nf_tables
-nft_chain_nat nft_ct nft_fib_inet nft_masq nft_nat nft_reject_inet
-inet_diag raw_diag tcp_diag udp_diag";
+const MODULES: &str = include_str!("modules.txt");
 
 /// A folder that becomes a part of a first file system: a kernel takes several archives as one.
 pub(super) struct Image(TempDir);

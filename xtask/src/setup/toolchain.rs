@@ -78,10 +78,9 @@ impl Toolchain {
     }
 
     pub(super) fn summary(&self) -> String {
-        let core = if self.build_std {
-            ", building core from rust-src"
-        } else {
-            ""
+        let core = match self.build_std {
+            true => ", building core from rust-src",
+            false => "",
         };
         format!("{}{core}; {}", self.version, self.linker.display())
     }

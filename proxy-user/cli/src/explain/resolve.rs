@@ -193,10 +193,9 @@ impl Passage {
         passage.is_own = !targets.is_empty();
         for to in targets.iter().take(ENDPOINTS) {
             let masqueraded = !by_socket && (explained.masquerades || to.ip() == asked.client);
-            let mark = if masqueraded {
-                Marks::DEFAULT.masquerade
-            } else {
-                0
+            let mark = match masqueraded {
+                true => Marks::DEFAULT.masquerade,
+                false => 0,
             };
             let incoming = passage.incoming.as_ref().map(|place| Incoming {
                 source: asked.client,

@@ -114,10 +114,9 @@ pub(super) fn source(explained: &Explained, asked: &Asked) -> Option<String> {
         (false, true, _) => "; masqueraded where the client reaches itself (hairpin)",
         _ => "",
     };
-    let mark = if explained.masquerades && explained.settings.has(Settings::MARK_ONLY) {
-        "; only marked, for the node's own rules (masquerade: mark)"
-    } else {
-        ""
+    let mark = match explained.masquerades && explained.settings.has(Settings::MARK_ONLY) {
+        true => "; only marked, for the node's own rules (masquerade: mark)",
+        false => "",
     };
     Some(format!("{word}: {why}{hairpin}{mark}"))
 }

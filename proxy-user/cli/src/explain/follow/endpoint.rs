@@ -121,16 +121,8 @@ mod tests {
         assert_eq!(value_in(text, "other"), None);
     }
 
-    const TCP: &str = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
-   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1
-   1: 0100A8C0:0016 0200A8C0:C000 01 00000000:00000000 00:00000000 00000000     0        0 2 1
-   2: 00000000:0050 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 3 1
-";
-    const TCP6: &str =
-        "  sl  local_address                         remote_address                        st
-   0: 00000000000000000000000000000000:01BB 00000000000000000000000000000000:0000 0A 0:0
-   1: 00000000000000000000000001000000:1F90 00000000000000000000000000000000:0000 0A 0:0
-";
+    const TCP: &str = include_str!("tcp.txt");
+    const TCP6: &str = include_str!("tcp6.txt");
 
     #[cfg(target_endian = "little")]
     #[test]
