@@ -97,8 +97,7 @@ pub(crate) fn read(binaries: &[(Arch, PathBuf)]) -> Result<Vec<(Arch, Vec<u8>)>>
     binaries.iter().map(read).collect()
 }
 
-/// Returns the annotations of images and charts that registries show, as a JSON object; `more` has
-/// others than those of every build.
+/// Returns the annotations of images and charts, as a JSON object; `more`: those of a release.
 pub(crate) fn labels(more: &[(&str, &str)]) -> Value {
     let own = [
         ("title", NAME),

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads test results from the output of test programs, and makes a table of all stages: for the
-//! terminal, and for docs/dev/results.md.
+//! Reads the output of test programs, and makes a table of all stages, and docs/dev/results.md.
 
 use std::{mem, time::Duration};
 

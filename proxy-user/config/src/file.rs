@@ -266,8 +266,7 @@ fn check_word(setting: &Setting, value: &Value) -> Result<(), String> {
     read.map_err(|error| error.to_string())
 }
 
-/// True if a setting without effect is given a value. kube-proxy's own files name every setting,
-/// most of them with an empty value.
+/// True if a setting without effect has a value: kube-proxy's own files name all, most empty.
 fn is_given(value: Option<&Json>) -> bool {
     match value {
         None | Some(Json::Null | Json::Bool(false)) => false,
@@ -302,8 +301,7 @@ pub fn render(config: &Config) -> anyhow::Result<String> {
     serde_saphyr::to_string(&document(config)?).context("write the settings")
 }
 
-/// Returns a configuration file with these settings, as kube-proxy shows its own at /configz: with
-/// every key, even if it has no value.
+/// Returns these settings as kube-proxy shows its own at /configz: every key, even without a value.
 pub fn document(config: &Config) -> anyhow::Result<Json> {
     let mut file = Json::Object(serde_json::Map::new());
     for (key, value) in table::HEADER {

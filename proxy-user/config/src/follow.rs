@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Checks whether the configuration file has changed, and names the settings that can change while
-//! the agent runs. Used by `agent`.
+//! Whether the configuration file has changed, and whether a running agent adopts a setting.
 
 use std::{fs, path::PathBuf};
 

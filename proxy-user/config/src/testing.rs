@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compares settings with those that a real kube-proxy made of the same configuration
-//! (proxy-user/kube-proxy). For the unit tests.
+//! Compares settings with those that a real kube-proxy made of the same (proxy-user/kube-proxy).
 
 use std::{
     collections::{BTreeMap, BTreeSet},

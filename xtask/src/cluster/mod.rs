@@ -171,8 +171,7 @@ fn remove_cgroups(folder: &Path) -> Result<()> {
 const NODE_PROGRAMS: &str =
     "kube-controller-manager kube-scheduler kubelet kube-proxy agnhost regression-issue-74839";
 
-/// Programs that the cluster's nodes or xtask start. A CNI plugin has its full path, because
-/// iproute2 also has a program `bridge`.
+/// Programs of nodes and xtask. A CNI plugin has its full path: iproute2 also has a `bridge`.
 const PACKAGES: &str = "runc /usr/lib/cni/bridge=containernetworking-plugins debootstrap \
     nsenter=util-linux iptables nft=nftables conntrack";
 

@@ -73,8 +73,7 @@ fn write(
     fs::write(at("kubeconfig"), kubeconfig(&cluster, &user))
 }
 
-/// Returns what all certificates have in common. Kubernetes takes a certificate's common name as
-/// the user and its organization as the group.
+/// Returns a certificate's parameters. Kubernetes takes common name and organization as these two.
 fn params(user: &str, group: &str, names: &[String]) -> Result<CertificateParams> {
     let mut params = CertificateParams::new(names)?;
     params.distinguished_name = DistinguishedName::new();

@@ -13,8 +13,7 @@ use anyhow::{Context, Result};
 
 use crate::{command, cross::Arch, fs, setup};
 
-/// Debian's archive and suite of each repository that is searched for kernels: Debian 12 and 13,
-/// their security updates, and their backports.
+/// Where kernels are searched: Debian 12 and 13, their security updates, and their backports.
 const SUITES: &str = "debian bookworm, debian bookworm-backports, debian trixie, debian trixie-backports, \
     debian-security bookworm-security, debian-security trixie-security";
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";

@@ -35,8 +35,7 @@ pub(super) fn read_all() -> Result<Vec<File>> {
     Ok(files)
 }
 
-/// Returns a message for each rule that a file breaks. The licence must be in line 1 of a Rust
-/// file, and in line 2 of a script.
+/// Returns a message for each broken rule. A licence is in line 1 of Rust, in line 2 of a script.
 pub(super) fn check(files: &[File]) -> Vec<String> {
     let wide = format!("break the comment at {COMMENT_COLUMNS} columns");
     let long = format!("split the file, {MAX_LINES} lines are the most");

@@ -142,8 +142,7 @@ fn pages(target: &str) -> Result<Files> {
     fs::children(&folder)?.into_iter().map(read).collect()
 }
 
-/// Has cargo-cyclonedx write the bills of materials of the agent and of the kernel programs, beside
-/// their manifests, and returns them.
+/// Returns the agent's and the kernel programs' bills of materials, which cargo-cyclonedx writes.
 fn bills(commit: &Commit) -> Result<Files> {
     const NAME: &str = "bill-of-materials";
     let target = Arch::OWN.target();

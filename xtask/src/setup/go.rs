@@ -22,8 +22,7 @@ pub(crate) fn offer_control_plane(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Returns the folder with kube-apiserver, etcd and kubectl: the one that envtest uses, or that of
-/// the programs which are built here.
+/// Returns the folder with kube-apiserver, etcd and kubectl: envtest's, or that of built ones.
 pub(crate) fn control_plane() -> Result<PathBuf> {
     let Some(folder) = env::var_os(ASSETS).filter(|folder| !folder.is_empty()) else {
         return programs("kubernetes", CONTROL_PLANE);

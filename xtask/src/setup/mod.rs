@@ -62,8 +62,7 @@ pub(crate) fn step(command: &str, text: &str) {
     eprintln!("{command} [{:6.1} s] {text}", START.elapsed().as_secs_f64());
 }
 
-/// Locks the cache folder, because two runs of `setup` at once would write the same files. The lock
-/// ends when the returned file is closed.
+/// Locks the cache folder, which two runs at once would write, until the file is closed.
 fn lock() -> Result<File> {
     let file = cache_dir()?.join("lock");
     fs::create_dir_all(cache_dir()?)?;
@@ -76,8 +75,7 @@ fn lock() -> Result<File> {
     Ok(lock)
 }
 
-/// A cargo subcommand that is built once per user of this machine: its name and version, and a text
-/// for the user about how long that takes.
+/// A cargo subcommand that is built once per user: name, version, and how long that takes.
 pub(crate) struct CargoTool(&'static str, &'static str, &'static str);
 
 /// The cargo subcommand that checks licences and sources of dependencies.
@@ -110,8 +108,7 @@ impl CargoTool {
     }
 }
 
-/// Installs the Debian packages of those programs that are missing. Each word of `programs` is
-/// `PROGRAM=PACKAGE`, or the one name of both.
+/// Installs missing programs' Debian packages. Each word is `PROGRAM=PACKAGE`, or the name of both.
 pub(crate) fn tools(programs: &str) -> Result<()> {
     packages(&missing_of(programs))
 }

@@ -194,8 +194,7 @@ fn linkers() -> Vec<PathBuf> {
     all.filter(is_new).collect()
 }
 
-/// Returns true if Debian's development files of this LLVM version are installed, including Polly,
-/// which bpf-linker is linked with as well.
+/// Returns true if this LLVM's development files are installed, and Polly, which bpf-linker links.
 fn has_llvm_dev(llvm: u32) -> bool {
     let prefix = install::llvm_prefix(llvm);
     prefix.join("bin/llvm-config").exists() && prefix.join("lib/libPolly.a").exists()

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The chosen toolchain, and the file with `key=value` lines from which
-//! proxy-user/datapath/build.rs reads it.
+//! The chosen toolchain, and its file of `key=value` lines for proxy-user/datapath/build.rs.
 
 use std::{
     env,
@@ -85,8 +84,7 @@ impl Toolchain {
         format!("{}{core}; {}", self.version, self.linker.display())
     }
 
-    /// Returns a cargo command for the kernel programs, in the environment that
-    /// proxy-user/datapath/build.rs uses.
+    /// Returns a cargo command for the kernel programs, in the environment of datapath/build.rs.
     pub(crate) fn command(&self, cargo: &Path, subcommand: &str, rustflags: &[&str]) -> Command {
         let mut command = Command::new(cargo);
         command

@@ -50,8 +50,7 @@ fn hooks(foreign: &[ForeignHook]) -> Vec<Finding> {
     proxies.chain(others).collect()
 }
 
-/// Returns a finding for each interface that cannot be served: the kernel lacks tcx, and another
-/// qdisc is where portolan's clsact would be.
+/// Returns a finding for each interface without tcx where another qdisc is in clsact's place.
 pub(super) fn qdiscs(interfaces: &[Interface]) -> Vec<Finding> {
     let wanted = interfaces.iter().filter(|one| one.attach);
     if wanted.clone().next().is_none_or(|one| has_tcx(one.index)) {

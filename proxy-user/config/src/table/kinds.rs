@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which values each setting may have, and the field of the configuration that stores them. What
-//! the settings do is said in `settings.md`.
+//! Which values each setting may have, and the field that stores them; `settings.md` has the texts.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
