@@ -68,11 +68,8 @@ fn slice(n: usize, endpoints: usize, first: usize) -> EndpointSlice {
         })
     };
     let endpoints = (0..endpoints).map(endpoint);
-    typed(manifests::slice(
-        &format!("service-{n}"),
-        &[HTTP],
-        endpoints,
-    ))
+    let name = format!("service-{n}");
+    typed(manifests::slice(&name, &[HTTP], endpoints))
 }
 
 fn typed<T: DeserializeOwned>(object: Value) -> T {
@@ -104,10 +101,8 @@ fn open(pins: &PinDir) -> Datapath {
 
 /// Returns the state of a cluster without objects, and what converts its objects.
 fn begin() -> (Syncer, Converter) {
-    (
-        Syncer::new("node-1", Warnings::default()),
-        Converter::new("node-1"),
-    )
+    let syncer = Syncer::new("node-1", Warnings::default());
+    (syncer, Converter::new("node-1"))
 }
 
 fn fill(syncer: &mut Syncer, converter: &mut Converter, objects: &[(Service, EndpointSlice)]) {
@@ -194,10 +189,8 @@ fn one_of_ten_thousand() {
         change_one(&mut syncer, &mut converter, &mut datapath, &changed);
         times.push(now(ELAPSED) - start);
     }
-    print(
-        "one endpoint of 10000 of a service, parsed slice to the map write",
-        times,
-    );
+    let what = "one endpoint of 10000 of a service, parsed slice to the map write";
+    print(what, times);
 }
 
 /// What a cluster's objects took: all of them, planning all, and each change of one endpoint.

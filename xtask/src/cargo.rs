@@ -86,8 +86,7 @@ pub(crate) fn build_with_agent(target: [&str; 2], release: bool) -> Result<()> {
     command::check(&mut command, "build the agent")
 }
 
-/// Returns cargo's command that runs one program of the tested packages, such as `--bench compare`.
-/// The program's own arguments are to be added.
+/// Returns cargo's command that runs a program, such as `--bench compare`; its arguments follow.
 pub(crate) fn program(subcommand: &str, kind: &str, name: &str) -> Command {
     let mut command = cargo(subcommand);
     command
@@ -171,8 +170,7 @@ impl Workspace {
         number.as_u64().unwrap_or(0) as usize
     }
 
-    /// Returns the budget of a stage of `cargo xtask test` in the workspace's Cargo.toml, by the
-    /// stage's name or its first word.
+    /// Returns the budget of a stage of `cargo xtask test`, by the stage's name or its first word.
     pub(crate) fn stage_budget(&self, stage: &str) -> Budget {
         let budgets = &self.0["metadata"]["budget"];
         let first = stage.split(' ').next().unwrap_or_default();

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads and writes files and folders; unlike those of `std::fs`, errors name the path. Used by all
-//! commands of xtask.
+//! Reads and writes files and folders; unlike those of `std::fs`, errors name the path.
 
 use std::{
     fs, io,

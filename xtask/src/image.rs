@@ -56,8 +56,7 @@ pub(crate) fn name() -> String {
     format!("{NAME}:{VERSION}")
 }
 
-/// Builds the image and returns the path of its archive. The archive file is written again only if
-/// its content has changed.
+/// Builds the image and returns its archive's path. An unchanged archive is not written again.
 pub(crate) fn archive() -> Result<PathBuf> {
     pack(&built(&[Arch::OWN], FOLDER)?)
 }
@@ -98,8 +97,7 @@ pub(crate) fn read(binaries: &[(Arch, PathBuf)]) -> Result<Vec<(Arch, Vec<u8>)>>
     binaries.iter().map(read).collect()
 }
 
-/// Returns the annotations of images and charts that registries show, as a JSON object; `more` has
-/// others than those of every build.
+/// Returns the annotations of images and charts, as a JSON object; `more`: those of a release.
 pub(crate) fn labels(more: &[(&str, &str)]) -> Value {
     let own = [
         ("title", NAME),
@@ -171,9 +169,6 @@ fn remapped() -> String {
         Some(format!("--remap-path-prefix={folder}={name}"))
     };
     let named = [(root, "/portolan"), (cargo_home, "/cargo")];
-    named
-        .into_iter()
-        .filter_map(flag)
-        .collect::<Vec<_>>()
-        .join(" ")
+    let flags = named.into_iter().filter_map(flag);
+    flags.collect::<Vec<_>>().join(" ")
 }

@@ -43,8 +43,7 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// Returns the rules as Prometheus reads them, without the Kubernetes object around them; None if
-/// there is no such object.
+/// Returns the rules without the Kubernetes object around them; None if there is none.
 fn rules(alerts: &str) -> Option<String> {
     let (_, rules) = alerts.split_once("\nspec:\n")?;
     Some(rules.replace("\n  ", "\n").trim_start().to_owned())
@@ -68,9 +67,8 @@ fn recorded(dashboard: &str) -> serde_json::Result<String> {
 fn with_summaries_only(rules: &str) -> String {
     let others = ["description:", "runbook:"];
     let is_other = |line: &&str| {
-        others
-            .iter()
-            .any(|other| line.trim_start().starts_with(other))
+        let mut others = others.iter();
+        others.any(|other| line.trim_start().starts_with(other))
     };
     let lines = rules.lines().filter(|line| !is_other(line));
     lines.collect::<Vec<_>>().join("\n")
@@ -106,9 +104,8 @@ mod tests {
         let (alerts, tests) = (read(ALERTS), read(TESTS));
         let rules = rules(&alerts).expect("rules");
         let lines = rules.lines().map(str::trim);
-        let names: Vec<_> = lines
-            .filter_map(|line| line.strip_prefix("- alert: "))
-            .collect();
+        let names = lines.filter_map(|line| line.strip_prefix("- alert: "));
+        let names: Vec<_> = names.collect();
         assert!(names.len() >= 20, "{names:?}");
         for name in names {
             let fires = format!("alertname: {name}\n        exp_alerts:\n");

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Writes OCI archives of container images and of a chart, without a docker daemon. Used by
-//! `image`, `release` and `cluster`.
+//! Writes OCI archives of images and of a chart, for `image`, `release` and `cluster`.
 
 use std::io::Write;
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads test results from the output of test programs, and makes a table of all stages: for the
-//! terminal, and for docs/dev/results.md.
+//! Reads the output of test programs, and makes a table of all stages, and docs/dev/results.md.
 
 use std::{mem, time::Duration};
 
@@ -41,8 +40,7 @@ fn parse_counts(text: &str) -> Option<Tally> {
     })
 }
 
-/// Returns the failed test in a line `test NAME ... FAILED`, or the text after `FAIL ` of a
-/// conformance case; else None.
+/// Returns the failed test in a line `test NAME ... FAILED`, or a case's text after `FAIL `.
 pub(crate) fn failed_test(line: &str) -> Option<String> {
     let line = line.trim_end();
     let test = parse_test(line).and_then(|(name, result, _)| (result == "FAILED").then_some(name));
@@ -186,10 +184,8 @@ pub(crate) fn summary(stages: &[Stage]) -> String {
         text += &format!("| {} |\n", row[7]);
     }
     let Tally { passed, failed, .. } = sum;
-    format!(
-        "{text}\n{}{rest}\n{passed} passed, {failed} failed",
-        slowest(stages)
-    )
+    let slowest = slowest(stages);
+    format!("{text}\n{slowest}{rest}\n{passed} passed, {failed} failed")
 }
 
 /// Returns a line for each of the ten tests that took longest.
@@ -207,10 +203,8 @@ fn slowest(stages: &[Stage]) -> String {
 /// Returns the page docs/dev/results.md. `facts`: lines about commit, date and machine.
 pub(crate) fn page(facts: &str, stages: &[Stage]) -> String {
     let about = "Written by `cargo xtask test all` at its end, also if a test fails. Seconds and agents started have a budget.";
-    format!(
-        "# Results of all tests\n\n{about}\n\n{facts}\n{}\n",
-        summary(stages)
-    )
+    let summary = summary(stages);
+    format!("# Results of all tests\n\n{about}\n\n{facts}\n{summary}\n")
 }
 
 #[cfg(test)]
@@ -294,11 +288,8 @@ mod tests {
         });
         let page = page("- commit abc\n", &[unit, node]);
         let (_, text) = page.split_once("\n- commit abc\n\n").expect("the facts");
-        let rows: Vec<_> = text
-            .lines()
-            .map(|line| line.replace(' ', ""))
-            .take(4)
-            .collect();
+        let rows = text.lines().map(|line| line.replace(' ', ""));
+        let rows: Vec<_> = rows.take(4).collect();
         let wanted = [
             "|stage|passed|failed|notrun|minutes|seconds|agents|whatfailed|",
             "|---|---|---|---|---|---|---|---|",

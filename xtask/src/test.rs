@@ -174,11 +174,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             }
             words.extend(rest.iter().map(String::as_str));
             let words: Vec<_> = words.into_iter().map(str::to_owned).collect();
-            stages.push(program(
-                &format!("{CONFORMANCE} {setting}"),
-                CONFORMANCE,
-                &words,
-            ));
+            let name = format!("{CONFORMANCE} {setting}");
+            stages.push(program(&name, CONFORMANCE, &words));
         }
     }
     if wanted(Suite::Soak) {
@@ -217,19 +214,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 fn facts() -> Result<String> {
     let git = |words| cargo::git(words).unwrap_or_else(|_| "unknown".into());
     let commit = git("rev-parse --short=12 HEAD");
-    let tree = if git("status --porcelain").is_empty() {
-        "clean"
-    } else {
-        "changed"
+    let tree = match git("status --porcelain").is_empty() {
+        true => "clean",
+        false => "changed",
     };
     let mut date = command::of("date", "--utc +%Y-%m-%d,%H:%M");
     let date = command::output(&mut date, "ask for the date")?.replace(',', " at ");
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     let processors = fs::read_to_string("/proc/cpuinfo")?;
     let mut lines = processors.lines();
-    let model = lines
-        .find_map(|line| line.strip_prefix("model name\t: "))
-        .unwrap_or(ARCH);
+    let model = lines.find_map(|line| line.strip_prefix("model name\t: "));
+    let model = model.unwrap_or(ARCH);
     let count = thread::available_parallelism().map_or(1, usize::from);
     let (date, kernel) = (date.trim(), kernel.trim());
     Ok(format!(
@@ -289,10 +284,8 @@ fn program(name: &str, target: &str, rest: &[String]) -> Stage {
             again.drain(share..share + 2);
         }
         // A failure begins with the name of the case.
-        let cases = first
-            .failures
-            .iter()
-            .filter_map(|failure| failure.split(' ').next());
+        let cases = first.failures.iter();
+        let cases = cases.filter_map(|failure| failure.split(' ').next());
         again.extend(cases.flat_map(|case| ["--case", case].map(str::to_owned)));
     } else {
         again = ["--exact", "--test-threads=1"].map(str::to_owned).into();

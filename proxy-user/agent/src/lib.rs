@@ -126,39 +126,12 @@ pub async fn run(
     );
     let configz = Configz::default();
     config_file::show(&configz, &config);
-    let of_health = || health::router(health.clone(), metrics.health.clone());
-    for (address, setting, paths, topic, router) in [
-        (
-            Some(config.healthz_bind_address),
-            "healthzBindAddress",
-            "/healthz and /livez",
-            Topic::Health,
-            of_health(),
-        ),
-        (
-            Some(config.metrics_bind_address),
-            "metricsBindAddress",
-            "/metrics, /configz and /warnings",
-            Topic::Metrics,
-            server::metrics::router(metrics.clone(), configz.clone(), warnings.clone()),
-        ),
-        (
-            config.probe_bind_address,
-            "portolan.probeBindAddress",
-            "/healthz and /livez for the kubelet's probes",
-            Topic::Probes,
-            of_health(),
-        ),
-    ] {
-        // The proxy beside a canary has the usual ports: see `Config::is_canary`.
-        let Some(address) = address.filter(|address| address.port() != 0) else {
-            continue;
-        };
-        let site = Site {
-            address,
-            setting,
-            paths,
-            topic,
+    for site in Site::all(&config) {
+        let router = match site.topic {
+            Topic::Metrics => {
+                server::metrics::router(metrics.clone(), configz.clone(), warnings.clone())
+            }
+            _ => health::router(health.clone(), metrics.health.clone()),
         };
         let listener = listen(site.address);
         // KUBE: the agent serves services even if another process uses this address, unless this is

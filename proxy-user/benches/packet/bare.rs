@@ -197,8 +197,7 @@ impl Program {
         self.extend(&[Instruction(0x62, 10, at, word)]);
     }
 
-    /// Changes the packet into one of this direction, and calls the program in slot 0 of
-    /// `programs`. Ends the bare program.
+    /// Makes the packet one of this direction, calls slot 0 of `programs`, and ends the program.
     pub(crate) fn hand_over(
         mut self,
         programs: &OwnedFd,

@@ -183,12 +183,8 @@ impl<'a, A: Ends> Bench<'a, A> {
                 verdict: PASSED,
             })
         });
-        difference(
-            &[harness?, measured?],
-            &A::packet(Kind::Ack),
-            &context(0),
-            repetitions,
-        )
+        let (packet, context) = (A::packet(Kind::Ack), context(0));
+        difference(&[harness?, measured?], &packet, &context, repetitions)
     }
 }
 
@@ -207,16 +203,12 @@ impl Timed {
         let run = test_run(self.program.as_fd(), packet, context, repetitions)?;
         let time = begin.elapsed();
         let (seen, wanted) = (run.result, self.verdict);
-        ensure!(
-            seen == wanted,
-            "the last packet's verdict is {seen}, not {wanted}"
-        );
+        ensure!(seen == wanted, "the last verdict is {seen}, not {wanted}");
         Ok(time.as_nanos() as f64 / f64::from(repetitions))
     }
 }
 
-/// Times a harness and a program in turn. Returns the minimum and the median of the time that the
-/// program takes longer.
+/// Times a harness and a program in turn. Returns by how much the program's figures are more.
 fn difference(
     harness_and_program: &[Timed; 2],
     packet: &[u8],
@@ -238,8 +230,7 @@ fn summary(times: &[f64]) -> Figure {
     (minimum, median(times))
 }
 
-/// Returns a `__sk_buff` with this mark. It is as long as the longest one of any kernel, because
-/// test runs return all of it.
+/// Returns a `__sk_buff` with this mark, as long as any kernel's: test runs return all of it.
 fn context(mark: u32) -> Vec<u8> {
     const FIELDS: usize = 64;
     const MARK_FIELD: usize = 2;

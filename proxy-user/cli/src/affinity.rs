@@ -91,9 +91,8 @@ pub(super) fn run(args: &NamedListArgs) -> Result<()> {
             true => namespace_addresses(),
             false => HashMap::new(),
         };
-        let rows = rows
-            .into_iter()
-            .map(|row| NamedAffinity::new(row, &namespaces));
+        let rows = rows.into_iter();
+        let rows = rows.map(|row| NamedAffinity::new(row, &namespaces));
         let mut rows: Vec<_> = rows.filter(|row| wants(&args.list, row)).collect();
         if rows.iter().any(|row| row.client_address.is_none())
             && let Some(lacks) = lacks(SYS_ADMIN, "affinity")

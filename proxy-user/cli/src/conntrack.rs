@@ -38,10 +38,8 @@ pub(super) fn due(
     conntrack: &Conntrack,
     processors: u32,
 ) -> impl Iterator<Item = (&'static str, io::Result<Due>)> {
-    let files = conntrack
-        .parameters(processors)
-        .into_iter()
-        .map(|(name, wanted)| (name, Path::new(PARAMETERS).join(name), wanted, false));
+    let files = conntrack.parameters(processors).into_iter();
+    let files = files.map(|(name, wanted)| (name, Path::new(PARAMETERS).join(name), wanted, false));
     // KUBE: the hash table has a bucket for four connections. More buckets than that do no harm.
     let max = conntrack.max(processors).into_iter();
     let table = max.map(|max| ("its hash table", HASH_SIZE.into(), max / 4, true));
@@ -102,10 +100,9 @@ pub(super) fn put_back(notes: &str, dry: bool) -> Vec<String> {
         if read(&file).ok() != Some(set) {
             continue;
         }
-        let stored = if dry {
-            Ok(())
-        } else {
-            fs::write(&file, found.to_string())
+        let stored = match dry {
+            true => Ok(()),
+            false => fs::write(&file, found.to_string()),
         };
         match stored {
             Ok(()) => lines.push(format!("the value {set} of {name}, which was {found}")),

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The formats of a command's output, and the writers for JSON, YAML and JSONPath. Used by `list`
-//! and by commands with an overview.
+//! The formats of a command's output, and the writers for JSON, YAML and JSONPath.
 
 use std::{
     io::{self, Write},

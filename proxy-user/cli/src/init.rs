@@ -64,10 +64,8 @@ fn set(config: &Config) {
             && !has(&kube_proxys, name)
             && let Err(error) = conntrack::note(&config.pin_directory, name, due)
         {
-            eprintln!(
-                "nf_conntrack: that {name} was {} cannot be noted: {error}",
-                due.now
-            );
+            let now = due.now;
+            eprintln!("nf_conntrack: that {name} was {now} cannot be noted: {error}");
         }
         let done = due.and_then(|due| due.set().map(|()| due.wanted));
         match done {
@@ -85,13 +83,8 @@ pub(super) fn mount_bpffs(args: &BpffsArgs) -> Result<()> {
         println!("{place} is already a BPF file system");
         return Ok(());
     }
-    let done = mount(
-        Some("bpffs"),
-        directory,
-        Some("bpf"),
-        MsFlags::empty(),
-        None::<&str>,
-    );
+    let flags = MsFlags::empty();
+    let done = mount(Some("bpffs"), directory, Some("bpf"), flags, None::<&str>);
     done.with_context(|| {
         format!("mount a BPF file system on {place}; this needs CAP_SYS_ADMIN and a kernel with CONFIG_BPF_SYSCALL")
     })?;

@@ -46,8 +46,7 @@ pub struct NamedListArgs {
     pub names: NameArgs,
 }
 
-/// A client or an endpoint as users write it: an address, pod/NAMESPACE/NAME, or pod/NAME
-/// where a namespace is given.
+/// A client or an endpoint: an address, pod/NAMESPACE/NAME, or pod/NAME beside a namespace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EndArg {
     text: String,

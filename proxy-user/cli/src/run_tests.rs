@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests for the agent's command lines. Some are compared with what a real kube-proxy does with
-//! them (proxy-user/kube-proxy).
+//! Tests for the agent's command lines, some by what kube-proxy does (proxy-user/kube-proxy).
 
 use config::SocketBalancing;
 use rstest::rstest;

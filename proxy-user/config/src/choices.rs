@@ -54,10 +54,8 @@ impl NodePortAddresses {
 
 /// Whether such a range of a family is among these, or none of that family at all.
 fn within(ranges: &[IpNet], v4: bool, is_such: impl Fn(&IpNet) -> bool) -> bool {
-    let mut ranges = ranges
-        .iter()
-        .filter(|range| range.addr().is_ipv4() == v4)
-        .peekable();
+    let own = ranges.iter().filter(|range| range.addr().is_ipv4() == v4);
+    let mut ranges = own.peekable();
     ranges.peek().is_none() || ranges.any(is_such)
 }
 
@@ -66,8 +64,7 @@ fn within(ranges: &[IpNet], v4: bool, is_such: impl Fn(&IpNet) -> bool) -> bool 
 pub enum LocalDetection {
     /// Pods have an address in one of the ranges of `clusterCIDR`.
     ClusterCidr,
-    /// Pods have an address in the pod ranges of this node's object. Pods of other nodes count
-    /// as other clients.
+    /// Pods have an address in the pod ranges of this node; those of others are other clients.
     NodeCidr,
     /// Packets of pods come in by one of these interfaces.
     Interface(PodInterfaces),

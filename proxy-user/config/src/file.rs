@@ -39,17 +39,14 @@ impl RawConfig {
         let all = table::HEADER.iter();
         let missing = all.filter(|(key, _)| !header.contains(key));
         let lines = missing.map(|(key, value)| format!("{key}: {value}"));
-        let lines: Vec<_> = lines.collect();
+        let lines = lines.collect::<Vec<_>>().join(", ");
         if lines.is_empty() {
             return Ok(raw);
         }
         Err(ConfigError::Malformed {
             path: path.to_owned(),
             line: 1,
-            reason: format!(
-                "this is missing, without which no settings are read: {}",
-                lines.join(", ")
-            ),
+            reason: format!("this is missing, without which no settings are read: {lines}"),
         })
     }
 
@@ -251,8 +248,7 @@ fn read_value(setting: &Setting, given: &Json) -> Result<Option<Value>, String> 
     value.map(Some).ok_or_else(refused)
 }
 
-/// Parses the words by which YAML 1.1 writes a boolean, other than true and false. KUBE: kube-proxy
-/// accepts them, too.
+/// Parses YAML 1.1's other words for a boolean than true and false. KUBE: kube-proxy takes them.
 fn yaml_bool(word: &str) -> Option<bool> {
     match word {
         "y" | "Y" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" => Some(true),
@@ -270,8 +266,7 @@ fn check_word(setting: &Setting, value: &Value) -> Result<(), String> {
     read.map_err(|error| error.to_string())
 }
 
-/// True if a setting without effect is given a value. kube-proxy's own files name every setting,
-/// most of them with an empty value.
+/// True if a setting without effect has a value: kube-proxy's own files name all, most empty.
 fn is_given(value: Option<&Json>) -> bool {
     match value {
         None | Some(Json::Null | Json::Bool(false)) => false,
@@ -306,8 +301,7 @@ pub fn render(config: &Config) -> anyhow::Result<String> {
     serde_saphyr::to_string(&document(config)?).context("write the settings")
 }
 
-/// Returns a configuration file with these settings, as kube-proxy shows its own at /configz: with
-/// every key, even if it has no value.
+/// Returns these settings as kube-proxy shows its own at /configz: every key, even without a value.
 pub fn document(config: &Config) -> anyhow::Result<Json> {
     let mut file = Json::Object(serde_json::Map::new());
     for (key, value) in table::HEADER {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Checks whether the configuration file has changed, and names the settings that can change while
-//! the agent runs. Used by `agent`.
+//! Whether the configuration file has changed, and whether a running agent adopts a setting.
 
 use std::{fs, path::PathBuf};
 
@@ -15,8 +14,7 @@ pub struct ConfigFile {
     read: Read,
     /// The text of which the settings were last read; None: the file was not readable.
     known: Option<String>,
-    /// The text that the last look found. A new one may be half written, so the settings are not
-    /// read from it yet.
+    /// The text that the last look found. A new one may be half written, and is not read yet.
     last: Option<String>,
 }
 

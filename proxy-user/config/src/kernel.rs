@@ -56,12 +56,8 @@ impl Config {
         }
         let bound = self.bound_ip();
         let is_named = |ip: &&IpAddr| bound.is_none_or(|bound| bound.is_ipv4() != ip.is_ipv4());
-        let primary: Vec<_> = internal_ips
-            .iter()
-            .filter(is_named)
-            .copied()
-            .chain(bound)
-            .collect();
+        let named = internal_ips.iter().filter(is_named).copied();
+        let primary: Vec<_> = named.chain(bound).collect();
         self.node_port_addresses.serve(address, &primary)
     }
 
@@ -175,10 +171,9 @@ impl Conntrack {
             return None;
         }
         let scaled = u64::from(self.max_per_core) * u64::from(processors);
-        let wanted = if scaled > MOST {
-            MOST
-        } else {
-            scaled.max(self.min.into())
+        let wanted = match scaled > MOST {
+            true => MOST,
+            false => scaled.max(self.min.into()),
         };
         u32::try_from(wanted).ok().filter(|max| *max > 0)
     }
@@ -186,30 +181,22 @@ impl Conntrack {
     /// Returns names below `/proc/sys/net/netfilter` and the values to write, in kube-proxy's
     /// order. Parameters to leave unchanged are left out.
     pub fn parameters(&self, processors: u32) -> Vec<(&'static str, u32)> {
+        let liberal = self.tcp_be_liberal.then_some(1);
+        let unacknowledged = self.tcp_unacknowledged;
+        // The sequence number of a reset may be far from the last one that conntrack has seen.
+        let any_reset = unacknowledged.map(|_| 1);
         let all = [
             ("nf_conntrack_max", self.max(processors)),
             ("nf_conntrack_tcp_timeout_established", self.tcp_established),
             ("nf_conntrack_tcp_timeout_close_wait", self.tcp_close_wait),
-            (
-                "nf_conntrack_tcp_be_liberal",
-                self.tcp_be_liberal.then_some(1),
-            ),
-            (
-                "nf_conntrack_tcp_timeout_unacknowledged",
-                self.tcp_unacknowledged,
-            ),
-            // The sequence number of a reset may be far from the last one that conntrack has seen.
-            (
-                "nf_conntrack_tcp_ignore_invalid_rst",
-                self.tcp_unacknowledged.map(|_| 1),
-            ),
+            ("nf_conntrack_tcp_be_liberal", liberal),
+            ("nf_conntrack_tcp_timeout_unacknowledged", unacknowledged),
+            ("nf_conntrack_tcp_ignore_invalid_rst", any_reset),
             ("nf_conntrack_udp_timeout", self.udp),
             ("nf_conntrack_udp_timeout_stream", self.udp_stream),
         ];
-        let given = all.into_iter();
-        given
-            .filter_map(|(name, value)| Some((name, value?)))
-            .collect()
+        let given = |(name, value): (_, Option<u32>)| Some((name, value?));
+        all.into_iter().filter_map(given).collect()
     }
 }
 
@@ -219,8 +206,7 @@ mod tests {
 
     use super::super::RawConfig;
 
-    /// The section `conntrack`, the number of processors, and the parameters that are set, without
-    /// the prefix `nf_conntrack_`.
+    /// The section `conntrack`, the number of processors, and what is set, without `nf_conntrack_`.
     const PARAMETERS: &str = include_str!("tests/conntrack.txt");
 
     #[test]

@@ -51,8 +51,7 @@ impl RawConfig {
         self.values.keys().copied()
     }
 
-    /// Removes the values that come from flags without effect next to a configuration file, except
-    /// for the keys in `kept`.
+    /// Removes the values of flags without effect beside a file, except for the keys in `kept`.
     #[must_use]
     pub fn drop_ignored_flags(mut self, kept: &[&str]) -> Self {
         let ignored = table::settings().filter(|setting| table::flag_is_ignored_with_file(setting));
@@ -177,10 +176,11 @@ impl Draft {
 
     /// Decides how to recognise pods. KUBE: ClusterCIDR without ranges is no error, and knows none.
     fn local_detection(&self) -> Result<LocalDetection, ConfigError> {
+        use PodInterfaces::{Named, Prefix};
         let mode = self.detect_local_mode.as_str();
-        let refuse = |remedy: String| Problem::new(mode, remedy).with_key("detectLocalMode");
+        let refuse = |remedy: &str| Problem::new(mode, remedy).with_key("detectLocalMode");
         let by = |key, name: &str, interfaces: fn(String) -> PodInterfaces| match name {
-            "" => Err(refuse(format!(
+            "" => Err(refuse(&format!(
                 "needs {key} to be set; set it or use another mode"
             ))),
             name => Ok(LocalDetection::Interface(interfaces(name.to_owned()))),
@@ -191,15 +191,10 @@ impl Draft {
             "" | "ClusterCIDR" if !has_ranges => Ok(LocalDetection::None),
             "" | "ClusterCIDR" => Ok(LocalDetection::ClusterCidr),
             "NodeCIDR" => Ok(LocalDetection::NodeCidr),
-            "BridgeInterface" => by("detectLocal.bridgeInterface", bridge, PodInterfaces::Named),
-            "InterfaceNamePrefix" => by(
-                "detectLocal.interfaceNamePrefix",
-                prefix,
-                PodInterfaces::Prefix,
-            ),
+            "BridgeInterface" => by("detectLocal.bridgeInterface", bridge, Named),
+            "InterfaceNamePrefix" => by("detectLocal.interfaceNamePrefix", prefix, Prefix),
             _ => Err(refuse(
-                "is no mode; use ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix"
-                    .to_owned(),
+                "is no mode; use ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix",
             )),
         }
     }

@@ -254,9 +254,8 @@ impl Kind {
     /// Returns the fixed words of a [`Kind::Choice`], each between two `mark`s, joined by "or".
     fn words_joined(&self, mark: &str) -> String {
         let words = self.words();
-        let quoted = words
-            .iter()
-            .map(|word| format!("{mark}{}{mark}", word.get_name()));
+        let names = words.iter().map(PossibleValue::get_name);
+        let quoted = names.map(|name| format!("{mark}{name}{mark}"));
         quoted.collect::<Vec<_>>().join(" or ")
     }
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Parses the texts of settings into values. Every error names the value and the remedy. Used by
-//! the entries of `table`.
+//! Parses the texts of settings, for `table`. Every error names the value and the remedy.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -127,8 +126,7 @@ pub(super) fn bind_address(text: &str, config: &mut Config) -> Result<(), Proble
     Ok(())
 }
 
-/// Parses an address with or without a port, which replaces the default in `address`. KUBE: without
-/// a port, the default port is used.
+/// Parses an address, which replaces `address`. KUBE: without a port, the default port is used.
 pub(super) fn address(text: &str, address: &mut SocketAddr) -> Result<(), Problem> {
     let with_port = || {
         let (ip, port) = text.rsplit_once(':')?;
@@ -195,8 +193,7 @@ pub fn boolean(text: &str) -> Option<bool> {
     }
 }
 
-/// Parses an integer as Go does: with a sign, with a prefix like `0x` for other bases, with
-/// underscores. None if it is invalid.
+/// Parses an integer as Go does: with a sign, a prefix like `0x`, underscores. None if invalid.
 pub fn integer(text: &str) -> Option<i64> {
     let (sign, digits) = match text.strip_prefix('-') {
         Some(digits) => ("-", digits),

@@ -46,10 +46,8 @@ pub(super) struct Archive {
 impl Archive {
     /// Returns the file's size and modification time, which change when it is written again.
     pub(super) fn version(&self) -> Result<String> {
-        let metadata = self
-            .file
-            .metadata()
-            .context("look at an archive of images")?;
+        let metadata = self.file.metadata();
+        let metadata = metadata.context("look at an archive of images")?;
         let modified = metadata.modified()?.duration_since(UNIX_EPOCH)?;
         Ok(format!("{} {}", metadata.len(), modified.as_nanos()))
     }

@@ -99,8 +99,7 @@ pub(super) fn families(v4: &str) -> String {
     }
 }
 
-/// Returns the address or range of IPv6 that belongs to one of IPv4, in a dual-stack cluster: its
-/// last four bytes are the same.
+/// Returns the IPv6 address or range with the last four bytes of one of IPv4, if dual-stack.
 fn v6(v4: &str) -> Option<String> {
     let (address, length) = v4.split_once('/').unwrap_or((v4, "32"));
     let bits = address.parse::<Ipv4Addr>().ok()?.to_bits();
@@ -153,8 +152,7 @@ fn mounts(kind: &str) -> Result<String> {
     command::output(&mut command::of("findmnt", &words), "list mounts")
 }
 
-/// Builds the namespaces. `joins_pods`: the nodes get routes to each other's pods. The control
-/// plane always has them.
+/// Builds the namespaces. `joins_pods`: the nodes get routes to pods, as the control plane has.
 pub(super) fn build_network(joins_pods: bool) -> Result<()> {
     ip(&format!("netns add {SWITCH}"))?;
     ip(&format!("-n {SWITCH} link add switch type bridge"))?;

@@ -144,10 +144,8 @@ fn down() -> Result<()> {
         fs::write(cgroup.join("cgroup.kill"), "1")?;
         let deadline = Instant::now() + Duration::from_secs(30);
         while fs::read_to_string(cgroup.join("cgroup.events"))?.contains("populated 1") {
-            ensure!(
-                Instant::now() < deadline,
-                "the processes in {cgroup:?} do not end"
-            );
+            let may_wait = Instant::now() < deadline;
+            ensure!(may_wait, "the processes in {cgroup:?} do not end");
             sleep(Duration::from_millis(100));
         }
         remove_cgroups(&cgroup)?;
@@ -173,8 +171,7 @@ fn remove_cgroups(folder: &Path) -> Result<()> {
 const NODE_PROGRAMS: &str =
     "kube-controller-manager kube-scheduler kubelet kube-proxy agnhost regression-issue-74839";
 
-/// Programs that the cluster's nodes or xtask start. A CNI plugin has its full path, because
-/// iproute2 also has a program `bridge`.
+/// Programs of nodes and xtask. A CNI plugin has its full path: iproute2 also has a `bridge`.
 const PACKAGES: &str = "runc /usr/lib/cni/bridge=containernetworking-plugins debootstrap \
     nsenter=util-linux iptables nft=nftables conntrack";
 

@@ -40,10 +40,8 @@ fn run_folder(node: &Node) -> String {
 pub(super) fn start_runtime(tools: &Tools, node: &Node) -> Result<()> {
     let (place, folder) = (&node.place, node.place.folder());
     fs::create_dir_all(cgroup_mount())?;
-    let (cgroups, mount) = (
-        layout::cgroup2_root()?,
-        cgroup_mount().display().to_string(),
-    );
+    let cgroups = layout::cgroup2_root()?;
+    let mount = cgroup_mount().display().to_string();
     let namespaces = ["unshare", "--mount", "--uts", "--cgroup"];
     let script = ["sh", "-c", HOLD, HOLDER, place.name, &cgroups, &mount];
     control::start_daemon(place, HOLDER, namespaces.iter().chain(&script))?;
@@ -162,10 +160,8 @@ pub(super) fn choose_cni(wanted: Option<Cni>, stands: bool) -> Result<Cni> {
 pub(super) fn start_cni(tools: &Tools, cni: Cni) -> Result<()> {
     for node in &NODES {
         let name = node.place.name;
-        kubectl(
-            tools,
-            &format!("wait --for=create node/{name} --timeout=90s"),
-        )?;
+        let known = format!("wait --for=create node/{name} --timeout=90s");
+        kubectl(tools, &known)?;
         let ranges = families(node.pods);
         let ranges: Vec<_> = ranges.split(',').collect();
         let patch = json!({"spec": {"podCIDR": node.pods, "podCIDRs": ranges}});
@@ -237,8 +233,7 @@ fn file(node: &Node) -> PathBuf {
 }
 
 /// Writes the configuration that the container runtime reads: the plugin bridge. Without one a node
-/// is not ready. kube-router and flannel masquerade themselves. An `mtu` of 0 is the
-/// kernel's default.
+/// is not ready. kube-router and flannel masquerade themselves. An `mtu` of 0 is the default.
 fn configure(node: &Node, name: &str, mtu: u32) -> Result<()> {
     let ranges = families(node.pods);
     let ranges = ranges.split(',').map(|range| json!([{"subnet": range}]));

@@ -89,6 +89,7 @@ pub(crate) fn e2e(arguments: &E2e) -> Result<()> {
         what += "-dual-stack";
     }
     let left_out = LEFT_OUT.map(|(name, _)| name).join("|");
+    let client = programs.join("kubectl");
     let mut command = control::beside(&programs.join("ginkgo"));
     command
         .arg(format!("--procs={procs}"))
@@ -101,10 +102,7 @@ pub(crate) fn e2e(arguments: &E2e) -> Result<()> {
         .args(["--", "--provider=skeleton"])
         .arg(format!("--num-nodes={}", NODES.len()))
         .arg(format!("--kubeconfig={}", kubeconfig().display()))
-        .arg(format!(
-            "--kubectl-path={}",
-            programs.join("kubectl").display()
-        ));
+        .arg(format!("--kubectl-path={}", client.display()));
     let verdict = run(&mut command, &what, &folder.join(format!("{what}.log")));
     for (name, reason) in LEFT_OUT {
         println!("left out: {name}: {reason}");
@@ -133,15 +131,7 @@ const START: &str = "198.51.100.";
 
 /// The suite's arguments. Left out are tests that need an HTTP proxy, though only the feature
 /// Gateway is asked for: their Gateways have HTTP or HTTPS listeners, which must be accepted.
-const ARGUMENTS: &str = concat!(
-    "-test.v -test.timeout=60m --gateway-class=portolan --conformance-profiles=GATEWAY-TCP,GATEWAY-UDP ",
-    "--skip-tests=GatewayInvalidRouteKind,GatewayInvalidTLSConfiguration,GatewayListenerUnsupportedProtocol,",
-    "GatewayModifyListeners,GatewaySecretInvalidReferenceGrant,GatewaySecretMissingReferenceGrant,",
-    "GatewaySecretReferenceGrantAllInNamespace,GatewaySecretReferenceGrantSpecific ",
-    "--organization=portolan --project=portolan --url=https://portolan.dev --contact=@portolan ",
-    "--mode=default --version=",
-    env!("CARGO_PKG_VERSION")
-);
+const ARGUMENTS: &str = include_str!("../../cluster/gateway.txt");
 
 pub(crate) fn gateway() -> Result<()> {
     let tools = standing()?;
@@ -168,9 +158,10 @@ pub(crate) fn gateway() -> Result<()> {
     let folder = cargo::root().join("target/gateway");
     fs::create_dir_all(&folder)?;
     let (log, report) = (folder.join("conformance.log"), folder.join("report.yaml"));
+    let arguments = ARGUMENTS.replace("VERSION", env!("CARGO_PKG_VERSION"));
     let mut command = control::beside(&programs.join("conformance.test"));
     command
-        .args(ARGUMENTS.split(' '))
+        .args(arguments.split_whitespace())
         .arg(format!("--report-output={}", report.display()))
         .env("KUBECONFIG", kubeconfig());
     let ended = AtomicBool::new(false);

@@ -86,10 +86,8 @@ pub(crate) fn check(filter: &[String], builds: bool, seen: &mut Stage) -> Result
         let start = Instant::now();
         let result = test();
         let state = if result.is_ok() { "ok" } else { "FAILED" };
-        println!(
-            "test {name} ... {state} ({:.1} s)",
-            start.elapsed().as_secs_f64()
-        );
+        let seconds = start.elapsed().as_secs_f64();
+        println!("test {name} ... {state} ({seconds:.1} s)");
         match result {
             Ok(()) => seen.tally.passed += 1,
             Err(error) => {
@@ -127,10 +125,8 @@ mod tests {
             let text = fs::read_to_string(folder(file)).expect("a file");
             let mut lines = text.lines();
             let words = lines.find_map(|line| line.trim().strip_prefix(start));
-            let words = words
-                .expect("the line")
-                .trim_end_matches(']')
-                .replace(',', "");
+            let words = words.expect("the line").trim_end_matches(']');
+            let words = words.replace(',', "");
             let names = words.split(' ').map(|word| word.trim_start_matches("CAP_"));
             names.map(str::to_owned).collect()
         };

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Renders the chart and the kustomize folders of `deploy/` to objects, by helm and kubectl, and
-//! tests what must hold of them.
+//! Tests the objects of the chart and of the folders in `deploy/`, rendered by helm and kubectl.
 
 use std::{
     collections::BTreeMap,
@@ -226,10 +225,8 @@ pub(super) fn releases(helm: &Helm, kubectl: &Kubectl) -> Result<()> {
     }
     // What serves is not uninstalled, because the programs would stay.
     for (mode, refuses) in [("run", true), ("drain", false), ("drain-labelled", false)] {
-        let with_hooks = helm.run(
-            "template portolan --skip-tests ./chart",
-            &[ADDRESS, &format!("mode={mode}")],
-        )?;
+        let words = "template portolan --skip-tests ./chart";
+        let with_hooks = helm.run(words, &[ADDRESS, &format!("mode={mode}")])?;
         let has = with_hooks.contains("helm.sh/hook: pre-delete");
         ensure!(has == refuses, "{mode}: {with_hooks}");
     }

@@ -51,33 +51,23 @@ impl Plugin {
     }
 }
 
-/// A service whose endpoints are on the first two nodes.
-const SERVICE: &str = include_str!("../../deploy/service.yaml");
+/// Nodes, pods of agents and of a client, and a service whose endpoints are on the first two nodes.
+const OBJECTS: &str = include_str!("../../deploy/plugin.yaml");
 
 /// Tests that `explain` asks the agents of the client's node and of the endpoints' nodes, for each
 /// form in which client and service can be given.
 pub(super) fn check(server: &Server, kubectl: &Path) -> Result<()> {
-    let pod = |name: &str, node: &str, app: &str, ip: &str| {
-        let named = format!("{{name: {name}, namespace: kube-system, labels: {{app: {app}}}}}");
-        let spec =
-            format!("{{nodeName: node-{node}, containers: [{{name: portolan, image: none}}]}}");
-        server.apply(&format!(
-            "{{apiVersion: v1, kind: Pod, metadata: {named}, spec: {spec}}}"
-        ))?;
+    server.apply(OBJECTS)?;
+    for (pod, ip) in [
+        ("portolan-a", "192.168.40.2"),
+        ("portolan-b", "192.168.40.3"),
+        ("portolan-d", "192.168.40.4"),
+        ("client", "10.40.1.9"),
+    ] {
         let status = json!({"status": {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}]}});
-        let patch = format!("patch pod {name} --subresource=status --type=merge --patch {status}");
-        server.kubectl(&patch.split(' ').collect::<Vec<_>>())
-    };
-    server.apply("{apiVersion: v1, kind: Node, metadata: {name: node-e}}")?;
-    // Nodes with agents on them.
-    for (letter, last) in [("a", 2), ("b", 3), ("d", 4)] {
-        let node = format!("{{apiVersion: v1, kind: Node, metadata: {{name: node-{letter}}}}}");
-        server.apply(&node)?;
-        let ip = format!("192.168.40.{last}");
-        pod(&format!("portolan-{letter}"), letter, "portolan", &ip)?;
+        let patch = format!("patch pod {pod} --subresource=status --type=merge --patch {status}");
+        server.kubectl(&patch.split(' ').collect::<Vec<_>>())?;
     }
-    pod("client", "a", "shop", "10.40.1.9")?;
-    server.apply(SERVICE)?;
     let kubeconfig = format!("--kubeconfig={}", server.kubeconfig().display());
     let plugin = Plugin::new(&format!("exec {} \"$@\"\n", kubectl.display()))?;
     let run = |words: &str| {
@@ -86,10 +76,9 @@ pub(super) fn check(server: &Server, kubectl: &Path) -> Result<()> {
     };
 
     let nodes = command::stdout(&plugin.run(&[kubeconfig.as_str()])?, "nodes")?;
-    let nodes: Vec<_> = nodes
-        .lines()
-        .filter_map(|line| line.split(" 0.1.0").next())
-        .collect();
+    let lines = nodes.lines();
+    let nodes = lines.filter_map(|line| line.split(" 0.1.0").next());
+    let nodes: Vec<_> = nodes.collect();
     let expected = [
         "NODE    POD         AGENT      VERSION  SERVICES  WARNINGS  PROBLEMS",
         "node-a  portolan-a  healthy   ",
@@ -119,10 +108,8 @@ pub(super) fn check(server: &Server, kubectl: &Path) -> Result<()> {
     let both = said.contains("== node-a, a node") && said.contains("== node-b, a node");
     ensure!(both && !said.contains("== node-d"), "{said}");
     let told = String::from_utf8_lossy(&output.stderr);
-    ensure!(
-        told.contains("no pod and no node has 203.0.113.9"),
-        "{told}"
-    );
+    let is_told = told.contains("no pod and no node has 203.0.113.9");
+    ensure!(is_told, "{told}");
     Ok(())
 }
 
@@ -137,10 +124,8 @@ mod tests {
     /// Returns shell code for kubectl that lists the agents' pods.
     fn pods(names: &str) -> String {
         let line = |name: &str| {
-            format!(
-                "echo '{name} portolan-{}'\n",
-                name.trim_start_matches("node-")
-            )
+            let letter = name.trim_start_matches("node-");
+            format!("echo '{name} portolan-{letter}'\n")
         };
         names.split_whitespace().map(line).collect()
     }
@@ -169,17 +154,11 @@ mod tests {
                 .replace("ASKED", &format!("was asked: {words}"));
             assert_eq!(said, answer, "{row}");
             assert!(errors.contains(complaint), "{row}: {errors}");
-            assert_eq!(
-                errors.lines().count(),
-                usize::from(!complaint.is_empty()),
-                "{errors}"
-            );
+            let complaints = usize::from(!complaint.is_empty());
+            assert_eq!(errors.lines().count(), complaints, "{errors}");
         }
         let (_, said, _) = run(&pods("a"), &["trace", "--port 80", "$HOME", "*"]);
-        assert_eq!(
-            said, "portolan-a was asked: trace --port 80 $HOME *\n",
-            "unchanged"
-        );
+        assert_eq!(said, "portolan-a was asked: trace --port 80 $HOME *\n");
         let (code, said, errors) = run("echo 'no cluster' >&2; exit 1\n", &["services"]);
         assert_eq!((code, said + &errors), (Some(1), "no cluster\n".to_owned()));
     }

@@ -57,9 +57,8 @@ impl Server {
         server.wait("the server is ready", || {
             // The API server creates this namespace only after it answers.
             server.kubectl(&["get", "--raw", "/readyz"])?;
-            server
-                .kubectl(&["get", "namespace", "kube-system"])
-                .map(drop)
+            let found = server.kubectl(&["get", "namespace", "kube-system"]);
+            found.map(drop)
         })?;
         Ok(server)
     }

@@ -43,8 +43,7 @@ const SERIES: &str = "6.1 6.12 6.16 6.17 6.18 6.19 7.0 7.1 7.2 7.3";
 const TOOLS: &str = "busybox=busybox-static depmod=kmod setpriv=util-linux strip=binutils \
     wg=wireguard-tools xz=xz-utils";
 
-/// The kernels of Debian's stable releases, the oldest first: `cargo xtask test` boots that one,
-/// `cargo xtask test all` each.
+/// The kernels of Debian's stable releases. `cargo xtask test` boots the first, the oldest.
 const TESTED: [&str; 2] = ["6.1", "6.12"];
 
 fn install_tools(arch: Arch) -> Result<()> {
@@ -163,8 +162,7 @@ impl Tests {
         Ok(Self { built, common })
     }
 
-    /// Runs the stages of a part of the tests, and those that failed once more; adds to `lines`
-    /// what the kernel prints.
+    /// Runs a part's stages, and those that failed once more; adds what is printed to `lines`.
     fn twice(&self, kernel: &Kernel, lines: &mut String) -> Result<Run> {
         let mut boot = |stages: &[Stage]| {
             self.boot(kernel, stages, |line| {

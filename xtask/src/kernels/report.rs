@@ -77,8 +77,7 @@ fn above(kernels: &Kernels, budget: u64) -> Vec<String> {
     found
 }
 
-/// Returns a run's results as JSON, with those of `old` that it lacks; of a program with several
-/// settings the highest figures.
+/// Returns a run's results as JSON, with those of `old` that it lacks, and the highest figures.
 fn summary(release: &str, run: &Run, made: [&str; 2], old: Option<&Value>) -> Value {
     let mut programs = Map::new();
     for line in &run.figures {

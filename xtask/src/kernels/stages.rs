@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The stages that are run in a kernel: each runs a test program of this clone, one test after
-//! another. Used by `kernels`.
+//! The stages that are run in a kernel, each a test program of this clone. Used by `kernels`.
 
 use std::{path::PathBuf, time::Duration};
 

@@ -43,9 +43,7 @@ mod tests {
         let names = ["serde", "kube"].map(str::to_owned);
         let found = of_package("control | aya kube | it decides", &names);
         assert_eq!(found, ["control may not depend on kube: it decides"]);
-        assert_eq!(
-            of_package("proxy-common | * | both compile it", &names).len(),
-            2
-        );
+        let any = of_package("proxy-common | * | both compile it", &names);
+        assert_eq!(any.len(), 2);
     }
 }

@@ -120,8 +120,7 @@ fn commit() -> Result<Commit> {
     })
 }
 
-/// Returns manual pages and shell completions by file name. A program of the agent's package, built
-/// for this machine, writes them.
+/// Returns manual pages and shell completions by file name. A program of the agent's writes them.
 fn pages(target: &str) -> Result<Files> {
     let target = cargo::root().join("target").join(target);
     let folder = target.join("pages");
@@ -143,8 +142,7 @@ fn pages(target: &str) -> Result<Files> {
     fs::children(&folder)?.into_iter().map(read).collect()
 }
 
-/// Has cargo-cyclonedx write the bills of materials of the agent and of the kernel programs, beside
-/// their manifests, and returns them.
+/// Returns the agent's and the kernel programs' bills of materials, which cargo-cyclonedx writes.
 fn bills(commit: &Commit) -> Result<Files> {
     const NAME: &str = "bill-of-materials";
     let target = Arch::OWN.target();
@@ -170,11 +168,8 @@ fn bills(commit: &Commit) -> Result<Files> {
             fs::remove_file(&file)?;
         }
     }
-    ensure!(
-        bills.len() == 2,
-        "cargo-cyclonedx wrote {} of two bills of materials",
-        bills.len()
-    );
+    let count = bills.len();
+    ensure!(count == 2, "cargo-cyclonedx wrote {count} of two bills");
     Ok(bills)
 }
 
@@ -198,9 +193,8 @@ fn project(registry: Option<&str>) -> Result<Files> {
 /// Fails if the files of two builds differ; the error has their names.
 fn compare(one: &Files, other: &Files) -> Result<()> {
     let names = one.keys().chain(other.keys());
-    let differ: BTreeSet<_> = names
-        .filter(|name| one.get(*name) != other.get(*name))
-        .collect();
+    let differ = names.filter(|name| one.get(*name) != other.get(*name));
+    let differ: BTreeSet<_> = differ.collect();
     ensure!(differ.is_empty(), "two builds differ: {differ:?}");
     Ok(())
 }

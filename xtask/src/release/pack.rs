@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Makes a release's files from their parts. The result depends on nothing else: not on the time, a
-//! folder or the machine.
+//! Makes a release's files from their parts, and nothing else: no time, no folder, no machine.
 
 use std::collections::BTreeMap;
 
@@ -71,12 +70,8 @@ pub(super) fn files(parts: &Parts) -> Result<Files> {
     let mut files = parts.bills.clone();
     let commit = &parts.commit;
     let mut labels = vec![("revision", commit.id.as_str()), ("created", &commit.date)];
-    labels.extend(
-        parts
-            .source
-            .iter()
-            .map(|source| ("source", source.as_str())),
-    );
+    let source = parts.source.iter();
+    labels.extend(source.map(|source| ("source", source.as_str())));
     let labels = image::labels(&labels);
     let name = parts.in_registry("portolan");
     let archive = image::index(&name, &parts.binaries, &labels, Blob::compressed)?;
@@ -92,12 +87,8 @@ pub(super) fn files(parts: &Parts) -> Result<Files> {
     let index = chart_index(&parts.commit, &metadata, &chart);
     files.insert("index.yaml".to_owned(), index.into_bytes());
     files.insert(format!("portolan-{VERSION}.tgz"), chart.clone());
-    let archive = oci::chart(
-        &parts.in_registry("charts/portolan"),
-        chart,
-        &metadata,
-        &labels,
-    )?;
+    let name = parts.in_registry("charts/portolan");
+    let archive = oci::chart(&name, chart, &metadata, &labels)?;
     files.insert(format!("portolan-{VERSION}-chart.tar"), archive);
     // The kubectl plugin, as krew can unpack it.
     let plugin = parts.archive(|path| {
@@ -114,10 +105,8 @@ pub(super) fn files(parts: &Parts) -> Result<Files> {
         let text = text.replace("SOURCE", source.trim_end_matches('/'));
         files.insert(format!("portolan-{VERSION}-krew.yaml"), text.into_bytes());
     }
-    let sums = files
-        .iter()
-        .map(|(name, content)| format!("{}  {name}\n", sha256(content)));
-    let sums = sums.collect::<String>();
+    let sum = |(name, content): (&String, &Vec<u8>)| format!("{}  {name}\n", sha256(content));
+    let sums: String = files.iter().map(sum).collect();
     files.insert(SUMS.to_owned(), sums.into_bytes());
     Ok(files)
 }
@@ -196,10 +185,8 @@ mod tests {
         let files = files_of(|_| ());
         let names = "SHA256SUMS index.yaml kubectl-portolan-V.tar.gz portolan-V-chart.tar portolan-V-image.tar \
             portolan-V-krew.yaml portolan-V-linux-amd64.tar.gz portolan-V-linux-arm64.tar.gz portolan-V.tgz portolan-proxy-user.cdx.json";
-        let found: Vec<_> = files
-            .keys()
-            .map(|name| name.replace(VERSION, "V"))
-            .collect();
+        let found = files.keys().map(|name| name.replace(VERSION, "V"));
+        let found: Vec<_> = found.collect();
         assert_eq!(found.join(" "), names);
         let sums = String::from_utf8(files["SHA256SUMS"].clone()).expect("text");
         assert_eq!(sums.lines().count(), files.len() - 1);
@@ -210,10 +197,8 @@ mod tests {
         let unpacked = |name: &str| unpacked(GzDecoder::new(files[name].as_slice()));
         let folder = format!("portolan-{VERSION}-linux-arm64");
         let inside = unpacked(&format!("{folder}.tar.gz"));
-        assert_eq!(
-            inside[&format!("{folder}/portolan")],
-            (0o755, b"another".to_vec())
-        );
+        let binary = &inside[&format!("{folder}/portolan")];
+        assert_eq!(*binary, (0o755, b"another".to_vec()));
         for name in "man/portolan-run.1 completions/_portolan docs/settings.md \
             systemd/portolan.service LICENSE-MIT"
             .split_whitespace()

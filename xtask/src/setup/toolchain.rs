@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The chosen toolchain, and the file with `key=value` lines from which
-//! proxy-user/datapath/build.rs reads it.
+//! The chosen toolchain, and its file of `key=value` lines for proxy-user/datapath/build.rs.
 
 use std::{
     env,
@@ -78,16 +77,14 @@ impl Toolchain {
     }
 
     pub(super) fn summary(&self) -> String {
-        let core = if self.build_std {
-            ", building core from rust-src"
-        } else {
-            ""
+        let core = match self.build_std {
+            true => ", building core from rust-src",
+            false => "",
         };
         format!("{}{core}; {}", self.version, self.linker.display())
     }
 
-    /// Returns a cargo command for the kernel programs, in the environment that
-    /// proxy-user/datapath/build.rs uses.
+    /// Returns a cargo command for the kernel programs, in the environment of datapath/build.rs.
     pub(crate) fn command(&self, cargo: &Path, subcommand: &str, rustflags: &[&str]) -> Command {
         let mut command = Command::new(cargo);
         command
@@ -100,10 +97,8 @@ impl Toolchain {
             .env("CARGO_ENCODED_RUSTFLAGS", rustflags.join("\x1f"))
             .env("CARGO_PROFILE_RELEASE_PANIC", "abort");
         if !self.build_std {
-            command.env(
-                "RUSTC_BOOTSTRAP",
-                "aya_ebpf,aya_log_ebpf,portolan,proxy_ebpf",
-            );
+            let crates = "aya_ebpf,aya_log_ebpf,portolan,proxy_ebpf";
+            command.env("RUSTC_BOOTSTRAP", crates);
         }
         cargo::remove_own_variables(&mut command);
         let inherited =

@@ -16,6 +16,7 @@ use std::{
 };
 
 use axum::Router;
+use config::Config;
 use control::{
     object::Warning,
     warnings::{Topic, Warnings},
@@ -69,13 +70,13 @@ fn listen_at(address: SocketAddr, only_its_family: bool) -> io::Result<TcpListen
     socket.listen(BACKLOG)
 }
 
-/// The HTTP server for the agent's health, or the HTTP server for its metrics.
+/// One of the agent's own HTTP servers: for its health, for its metrics, or for probes.
 pub struct Site {
     pub address: SocketAddr,
     /// The setting that contains `address`, for warnings.
-    pub setting: &'static str,
-    pub paths: &'static str,
-    pub topic: Topic,
+    setting: &'static str,
+    paths: &'static str,
+    pub(crate) topic: Topic,
 }
 
 /// Pauses between attempts to listen: the first pause, which doubles each time, and the longest.
@@ -83,6 +84,32 @@ pub struct Site {
 const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(5)];
 
 impl Site {
+    /// Returns the agent's servers, without those that a canary was given no address for: the proxy
+    /// beside it has the usual ports (see `Config::is_canary`).
+    pub fn all(config: &Config) -> Vec<Self> {
+        let health = Some(config.healthz_bind_address);
+        let of_health = "/healthz and /livez";
+        let metrics = Some(config.metrics_bind_address);
+        let of_metrics = "/metrics, /configz and /warnings";
+        let probes = config.probe_bind_address;
+        let probed = "/healthz and /livez for the kubelet's probes";
+        let site = |address: Option<SocketAddr>, setting, paths, topic| {
+            let address = address.filter(|address| address.port() != 0)?;
+            Some(Self {
+                address,
+                setting,
+                paths,
+                topic,
+            })
+        };
+        let all = [
+            site(health, "healthzBindAddress", of_health, Topic::Health),
+            site(metrics, "metricsBindAddress", of_metrics, Topic::Metrics),
+            site(probes, "portolan.probeBindAddress", probed, Topic::Probes),
+        ];
+        all.into_iter().flatten().collect()
+    }
+
     pub fn warning(&self, error: &io::Error) -> Warning {
         let Self {
             address,

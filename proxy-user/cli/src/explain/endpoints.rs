@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Lists the endpoints that could answer, and those that cannot and why. Takes the endpoints in the
-//! maps and the objects of Kubernetes. Pure.
+//! Lists the endpoints that could answer, and those that cannot and why, by maps and objects. Pure.
 
 use std::net::SocketAddr;
 

@@ -25,8 +25,7 @@ use super::{
 };
 use crate::names::Names;
 
-/// Returns the address and port of the destination. `is_outside`: the client is
-/// outside the cluster.
+/// Returns the destination's address and port. `is_outside`: the client is outside the cluster.
 pub(super) fn destination(
     reader: &Reader,
     to: &To,
@@ -194,10 +193,9 @@ impl Passage {
         passage.is_own = !targets.is_empty();
         for to in targets.iter().take(ENDPOINTS) {
             let masqueraded = !by_socket && (explained.masquerades || to.ip() == asked.client);
-            let mark = if masqueraded {
-                Marks::DEFAULT.masquerade
-            } else {
-                0
+            let mark = match masqueraded {
+                true => Marks::DEFAULT.masquerade,
+                false => 0,
             };
             let incoming = passage.incoming.as_ref().map(|place| Incoming {
                 source: asked.client,

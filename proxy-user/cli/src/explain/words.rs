@@ -42,8 +42,7 @@ impl ServiceRow {
     }
 }
 
-/// Returns where the programs see the packet first. `interface`: the name of
-/// the one that it comes in by.
+/// Returns where the programs see the packet first, which comes in by the interface of this name.
 pub(super) fn hook(asked: &Asked, interface: Option<&str>) -> String {
     match (asked.by, interface) {
         (By::NodeSocket, _) => "at the socket of a process of this node".into(),
@@ -115,10 +114,9 @@ pub(super) fn source(explained: &Explained, asked: &Asked) -> Option<String> {
         (false, true, _) => "; masqueraded where the client reaches itself (hairpin)",
         _ => "",
     };
-    let mark = if explained.masquerades && explained.settings.has(Settings::MARK_ONLY) {
-        "; only marked, for the node's own rules (masquerade: mark)"
-    } else {
-        ""
+    let mark = match explained.masquerades && explained.settings.has(Settings::MARK_ONLY) {
+        true => "; only marked, for the node's own rules (masquerade: mark)",
+        false => "",
     };
     Some(format!("{word}: {why}{hairpin}{mark}"))
 }

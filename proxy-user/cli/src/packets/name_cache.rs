@@ -22,8 +22,7 @@ use crate::{
     names::{NameArgs, Names},
 };
 
-/// The shortest time between two reads of the maps. The actual pause is at least twenty times as
-/// long as a read takes.
+/// The least pause between two reads of the maps; it is at least twenty times a read's time.
 const PAUSE: Duration = Duration::from_secs(1);
 /// A frontend: its address, port and protocol; the address is None for a node port.
 type End = (Option<IpAddr>, u16, &'static str);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan trace`: shows packets and socket calls as they happen, before and after translation,
-//! with verdict and reason.
+//! `portolan trace`: shows packets and socket calls as they happen, with verdict and reason.
 
 mod drops;
 mod filter;

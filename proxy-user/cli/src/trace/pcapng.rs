@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Writes packets with comments into a capture file for Wireshark (pcapng,
-//! draft-ietf-opsawg-pcapng).
+//! Writes packets with comments into a file for Wireshark (pcapng: draft-ietf-opsawg-pcapng).
 
 use std::io::{self, Write};
 

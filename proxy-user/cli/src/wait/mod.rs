@@ -20,8 +20,7 @@ use self::kube_proxy::KubeProxyArgs;
 use super::{frame::Pins, signals::end_by_signal};
 
 const EVERY: Duration = Duration::from_secs(1);
-/// How long no connection must need the rules until that counts: an agent that has just started may
-/// not have checked yet.
+/// How long no connection must need the rules: an agent that just started may not have looked.
 const SETTLED: Duration = Duration::from_secs(10);
 
 /// Arguments of `portolan wait`.

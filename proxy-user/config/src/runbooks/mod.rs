@@ -4,8 +4,7 @@
 
 use proxy_common::Counter;
 
-/// Returns the page about a packet's outcome, as a path from the top of the clone with the anchor
-/// of a section; None for normal outcomes.
+/// Returns the page about an outcome, as a path in the clone with an anchor; None if it is normal.
 pub fn of_outcome(counter: Counter) -> Option<&'static str> {
     Some(match counter {
         Counter::Untouched

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which values each setting may have, and the field of the configuration that stores them. What
-//! the settings do is said in `settings.md`.
+//! Which values each setting may have, and the field that stores them; `settings.md` has the texts.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -147,10 +146,8 @@ pub(super) fn kind(key: &str) -> Option<Kind> {
                 let PortRanges([a, b, c, d]) = config.masquerade_ports;
                 let ranges = [(a, b), (c, d)];
                 let used = ranges.iter().filter(|(first, _)| *first != 0);
-                Some(Value::List(
-                    used.map(|(first, last)| format!("{first}-{last}"))
-                        .collect(),
-                ))
+                let texts = used.map(|(first, last)| format!("{first}-{last}"));
+                Some(Value::List(texts.collect()))
             },
         ),
         "portolan.socketBalancing" => Kind::Choice(|config| &mut config.socket_balancing),

@@ -114,12 +114,10 @@ pub fn unused() -> impl Iterator<Item = &'static Unused> {
             let (names, why) = part.split_once('\n').unwrap_or((part, ""));
             let is_flag = |name: &&str| name.starts_with("--");
             let (flags, keys): (Vec<_>, _) = names.split(' ').partition(is_flag);
+            let flags = flags.iter().map(|flag| flag.trim_start_matches("--"));
             Unused {
                 keys,
-                flags: flags
-                    .iter()
-                    .map(|flag| flag.trim_start_matches("--"))
-                    .collect(),
+                flags: flags.collect(),
                 why: in_one_line(why),
             }
         });

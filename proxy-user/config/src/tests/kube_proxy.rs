@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compares configuration files key by key with what a real kube-proxy makes of them
-//! (proxy-user/kube-proxy).
+//! Compares files key by key with what a real kube-proxy makes of them (proxy-user/kube-proxy).
 
 use std::{collections::BTreeSet, fs, path::Path};
 

@@ -67,18 +67,16 @@ fn changed_by(setting: &Setting) -> Config {
 fn fields(config: &Config) -> BTreeMap<String, String> {
     let text = format!("{config:#?}").replace("\n     ", " ");
     let fields = text.lines().filter_map(|line| line.split_once(": "));
-    fields
-        .map(|(name, value)| (name.trim().to_owned(), value.to_owned()))
-        .collect()
+    let owned = |(name, value): (&str, &str)| (name.trim().to_owned(), value.to_owned());
+    fields.map(owned).collect()
 }
 
 #[test]
 fn every_field_of_the_configuration_is_changed_by_a_setting() {
     let default = fields(&Config::default());
     assert!(default.contains_key("idle_times"), "{default:?}");
-    let changed: Vec<_> = table::settings()
-        .map(|setting| fields(&changed_by(setting)))
-        .collect();
+    let changed = table::settings().map(|setting| fields(&changed_by(setting)));
+    let changed: Vec<_> = changed.collect();
     let others = "unused ignored_flags ignored sources node_ips cgroup_root";
     for (name, value) in &default {
         let is_other = others.split(' ').any(|other| other == name);
@@ -126,10 +124,8 @@ fn only_flags_that_set_two_settings_are_in_the_table_twice() {
     let mut flags = BTreeSet::new();
     let settings = table::settings().filter_map(|setting| setting.flag);
     let unused = table::unused().flat_map(|unused| unused.flags.iter().copied());
-    let twice: Vec<_> = settings
-        .chain(unused)
-        .filter(|flag| !flags.insert(*flag))
-        .collect();
+    let twice = settings.chain(unused).filter(|flag| !flags.insert(*flag));
+    let twice: Vec<_> = twice.collect();
     assert_eq!(twice, ["cluster-cidr", "masquerade-all"]);
 }
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Collects what the kernel, portolan's programs and nf_tables report of the followed packet, and
-//! turns it into stations.
+//! Makes stations of what the kernel, portolan's programs and nf_tables report of the packet.
 
 use std::{
     iter,

@@ -135,9 +135,8 @@ fn without_an_agent_nobody_will_apply_what_kubernetes_lists() {
 fn a_target_port_that_differs_is_named() {
     let other = slice(&[(PORT, "{name: http, port: 8081}")]);
     let of = |service: &str, slice: &str| objects(&[service, &pod(RUNS), slice].concat());
-    let reason = wanted(&of(SERVICE, &other))
-        .other_target()
-        .expect("a reason");
+    let reason = wanted(&of(SERVICE, &other)).other_target();
+    let reason = reason.expect("a reason");
     let leads = "its targetPort is 8080, and EndpointSlice cart-1 leads to 8081";
     assert!(reason.because.starts_with(leads), "{reason:?}");
     assert_eq!(wanted(&of(SERVICE, &slice(&[]))).other_target(), None);
