@@ -57,6 +57,9 @@ pub(super) fn check(files: &[File]) -> Vec<String> {
                 format!("write the licence here: {prefix}Apache-2.0 OR MIT"),
             );
         }
+        if file.path.starts_with("deploy/chart/") && file.text.trim().is_empty() {
+            complain(1, "a file of the chart is empty".to_owned());
+        }
         for (number, line) in lines() {
             if let Some(path) = MACHINE_PATHS.iter().find(|path| line.contains(**path)) {
                 complain(
@@ -108,6 +111,7 @@ mod tests {
         );
         judge("run", "#!/bin/sh\n# SPDX-License-Identifier: MIT\n", "");
         judge("a.md", "nothing", "");
+        judge("deploy/chart/a", "\n", "deploy/chart/a:1: a file");
         judge(
             "a.md",
             &format!("fine\nsee {}x", MACHINE_PATHS[0]),
