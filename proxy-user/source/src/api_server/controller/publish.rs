@@ -154,17 +154,18 @@ impl Publisher {
 }
 
 async fn written(client: &Client, object: &ObjectKey, write: &Write) -> kube::Result<()> {
-    let (api, name) = (objects(client, object), &*object.name.name);
+    let api = objects(client, object);
     match write {
         Write::Status(status) => write_status(&api, object, status).await,
-        Write::Apply(wanted) => apply(&api, name, wanted).await,
-        Write::Delete => delete(&api, name).await,
+        Write::Apply(wanted) => apply(&api, object, wanted).await,
+        Write::Delete => delete(&api, object).await,
     }
 }
 
-async fn apply(api: &Api<DynamicObject>, name: &str, wanted: &Value) -> kube::Result<()> {
+async fn apply(api: &Api<DynamicObject>, object: &ObjectKey, wanted: &Value) -> kube::Result<()> {
+    let name = &object.name.name;
     let found = api.get_opt(name).await?;
-    if found.is_some_and(|found| !is_made(&found.metadata)) {
+    if found.is_some_and(|found| !is_made(object.kind, &found.metadata)) {
         let why = "there is one of this name that was not made for a Gateway; rename or delete it";
         return Err(kube::Error::Service(why.into()));
     }
@@ -172,9 +173,10 @@ async fn apply(api: &Api<DynamicObject>, name: &str, wanted: &Value) -> kube::Re
     api.patch(name, &how, &Patch::Apply(wanted)).await.map(drop)
 }
 
-async fn delete(api: &Api<DynamicObject>, name: &str) -> kube::Result<()> {
+async fn delete(api: &Api<DynamicObject>, object: &ObjectKey) -> kube::Result<()> {
+    let name = &object.name.name;
     let found = api.get_opt(name).await?;
-    let Some(found) = found.filter(|found| is_made(&found.metadata)) else {
+    let Some(found) = found.filter(|found| is_made(object.kind, &found.metadata)) else {
         return Ok(());
     };
     let how = DeleteParams {
