@@ -251,7 +251,7 @@ fn daemon_set(objects: &Objects) -> Result<&Value> {
 /// Tests that helm refuses values, by name: by a rule of the templates, and by the schema.
 pub(super) fn refused(helm: &Helm) -> Result<()> {
     const SERVER: &str = "apiServer=https://192.0.2.1:6443";
-    const CASES: [(&[&str], &str); 7] = [
+    const CASES: [(&[&str], &str); 8] = [
         (&[], "apiServer"),
         (&[SERVER], "settings.clusterCIDR"),
         (
@@ -265,6 +265,16 @@ pub(super) fn refused(helm: &Helm) -> Result<()> {
         (
             &[ADDRESS, "gatewayServices=true", "gatewayAPI=true"],
             "gatewayServices needs controller.enabled",
+        ),
+        (
+            &[
+                ADDRESS,
+                "gatewayServices=true",
+                "gatewayAPI=true",
+                "controller.enabled=true",
+                "serviceProxyName=canary",
+            ],
+            "gatewayServices and serviceProxyName",
         ),
         (&[ADDRESS, "mode=walk"], "/mode"),
         (&[ADDRESS, "toleration=none"], "toleration"),
