@@ -10,11 +10,14 @@ use std::{
 };
 
 use control::causes::chain;
-use http::{HeaderValue, header};
+use http::{HeaderValue, Request, header};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::{
-    client::legacy::{self, connect::HttpConnector},
+    client::legacy::{
+        self,
+        connect::{HttpConnector, capture_connection},
+    },
     rt::{TokioExecutor, TokioTimer},
 };
 use kube::{
@@ -23,9 +26,10 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 use serde_json::json;
-use tower::{BoxError, ServiceBuilder};
+use tower::{ServiceBuilder, service_fn};
 
 use super::{
+    breaker::Breaker,
     requests::{Counting, Requests},
     servers::{Connector, Servers},
 };
@@ -134,8 +138,8 @@ impl Access {
 }
 
 /// Returns a client that notices a dead connection, and then connects to another server: by pings
-/// of HTTP/2, which all watches share, or by TCP's keepalive. The client of kube's own builder
-/// knows neither.
+/// of HTTP/2, which all watches share, or by TCP's keepalive; and a useless server (`breaker`). The
+/// client of kube's own builder knows none of these.
 fn connect(config: Config, counting: &Counting, servers: &Servers) -> kube::Result<Client> {
     if config.proxy_url.is_some() || config.auth_info.exec.is_some() {
         // The builder knows the handshakes of proxies, and when certificates of a program expire.
@@ -174,11 +178,15 @@ fn connect(config: Config, counting: &Counting, servers: &Servers) -> kube::Resu
         .http2_keep_alive_timeout(ANSWER)
         .http2_keep_alive_while_idle(true)
         .build::<_, Body>(connector);
+    let breaker = Breaker::default();
+    let client = service_fn(move |mut request: Request<Body>| {
+        let connection = capture_connection(&mut request);
+        breaker.clone().answer(client.request(request), connection)
+    });
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
-        .map_err(BoxError::from)
         .service(client);
     Ok(ClientBuilder::new(service, config.default_namespace)
         .with_layer(counting)
