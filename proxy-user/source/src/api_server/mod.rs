@@ -204,8 +204,10 @@ async fn merge(
             continue;
         };
         for change in &batch.changes {
-            if let Change::Upsert(Object::EndpointSlice(slice)) = change {
-                servers.learn(slice);
+            match change {
+                Change::Upsert(Object::EndpointSlice(slice)) => servers.learn(slice),
+                Change::Delete(key) if key.kind == Kind::EndpointSlice => servers.forget(&key.name),
+                _ => {}
             }
         }
         if batches.send(batch).await.is_err() {

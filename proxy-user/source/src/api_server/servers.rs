@@ -5,6 +5,7 @@
 //! Used by `client`; `api_server` tells of the endpoints.
 
 use std::{
+    collections::BTreeMap,
     fs, io,
     net::SocketAddr,
     os::unix::fs::symlink,
@@ -14,7 +15,10 @@ use std::{
     time::Duration,
 };
 
-use control::model::{Conditions, EndpointSlice};
+use control::{
+    model::{Conditions, EndpointSlice},
+    object::ObjectName,
+};
 use futures_util::future::BoxFuture;
 use http::Uri;
 use tokio::time::Instant;
@@ -30,7 +34,10 @@ pub(super) struct Servers(Arc<Mutex<State>>);
 #[derive(Debug, Default)]
 struct State {
     given: Vec<String>,
-    learned: Vec<String>,
+    /// Whether no others are to be used.
+    only_given: bool,
+    /// Those of each slice that lists some; under no name, those of the file.
+    learned: BTreeMap<ObjectName, Vec<String>>,
     /// The server to which the last connections were made, and when the first of them was.
     last: Option<(String, Instant)>,
     /// Keeps those that were learned, for the next start.
@@ -42,13 +49,15 @@ impl Servers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the servers that are given.
-    pub(super) fn give<'a>(&self, given: impl IntoIterator<Item = &'a Uri>) {
+    /// Sets the servers that are given, and whether no others are to be used.
+    pub(super) fn give<'a>(&self, given: impl IntoIterator<Item = &'a Uri>, only_given: bool) {
         let text = |uri: &Uri| {
             let authority = uri.authority().map_or("", |authority| authority.as_str());
             format!("{}://{authority}", uri.scheme_str().unwrap_or("https"))
         };
-        self.state().given = given.into_iter().map(text).collect();
+        let mut state = self.state();
+        state.given = given.into_iter().map(text).collect();
+        state.only_given = only_given;
     }
 
     /// Keeps what is learned in a file, and begins with what is there.
@@ -57,7 +66,8 @@ impl Servers {
         let kept = kept.to_string_lossy();
         let kept = kept.split(',').filter(|server| !server.is_empty());
         let mut state = self.state();
-        state.learned = kept.map(str::to_owned).collect();
+        let kept = kept.map(str::to_owned).collect();
+        state.learned.insert(ObjectName::default(), kept);
         state.file = Some(file);
     }
 
@@ -76,18 +86,20 @@ impl Servers {
         let mut found: Vec<_> = found.collect();
         found.sort_unstable();
         let mut state = self.state();
-        if found.is_empty() || found == state.learned {
-            return;
+        let is_new = state.learned.get(&slice.name) != Some(&found);
+        if !state.only_given && !found.is_empty() && is_new {
+            state.learned.remove(&ObjectName::default());
+            state.learned.insert(slice.name.clone(), found);
+            state.keep();
         }
-        if let Some(file) = &state.file
-            && let Err(error) = keep(file, &found)
-        {
-            tracing::warn!(
-                "could not keep the API servers' addresses in {}: {error}; after a start only those that are given are tried",
-                file.display()
-            );
+    }
+
+    /// Forgets the servers of a slice that is gone, unless no others are known.
+    pub(super) fn forget(&self, slice: &ObjectName) {
+        let mut state = self.state();
+        if state.learned.len() > 1 && state.learned.remove(slice).is_some() {
+            state.keep();
         }
-        state.learned = found;
     }
 
     /// Returns the servers in the order in which they are to be tried: drawn, so that not all nodes
@@ -96,7 +108,7 @@ impl Servers {
         let state = self.state();
         let mut servers = state.given.clone();
         fastrand::shuffle(&mut servers);
-        let mut learned = state.learned.clone();
+        let mut learned = state.learned();
         fastrand::shuffle(&mut learned);
         learned.retain(|server| !servers.contains(server));
         servers.append(&mut learned);
@@ -114,6 +126,29 @@ impl Servers {
         if last.as_ref().is_none_or(|(before, _)| *before != server) {
             tracing::info!("connected to the API server {server}");
             *last = Some((server, Instant::now()));
+        }
+    }
+}
+
+impl State {
+    /// Returns the servers that are learned and may be used.
+    fn learned(&self) -> Vec<String> {
+        let learned = self.learned.values().filter(|_| !self.only_given);
+        let mut learned: Vec<_> = learned.flatten().cloned().collect();
+        learned.sort_unstable();
+        learned.dedup();
+        learned
+    }
+
+    /// Keeps the servers that are learned for the next start.
+    fn keep(&self) {
+        if let Some(file) = &self.file
+            && let Err(error) = keep(file, &self.learned())
+        {
+            tracing::warn!(
+                "could not keep the API servers' addresses in {}: {error}; after a start only those that are given are tried",
+                file.display()
+            );
         }
     }
 }
@@ -153,7 +188,10 @@ where
         Box::pin(async move {
             let mut answer = Err("no API server is known".into());
             for server in servers.in_order() {
-                answer = inner.clone().oneshot(server.parse()?).await;
+                let Ok(address) = server.parse() else {
+                    continue;
+                };
+                answer = inner.clone().oneshot(address).await;
                 if answer.is_ok() {
                     servers.note(server);
                     break;
@@ -194,23 +232,51 @@ endpoints: [{addresses: [192.0.2.1]}, {addresses: [192.0.2.2]}, {addresses: [192
         connected.unwrap_or_else(|error| error.to_string())
     }
 
+    fn learn(servers: &Servers, slice: &str) {
+        for object in objects(slice).0 {
+            if let Object::EndpointSlice(slice) = object {
+                servers.learn(&slice);
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn servers_are_learned_from_every_slice_of_the_service_unless_only_those_given_will_do() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("api-servers");
+        let kept = ["https://[", "https://192.0.2.9"].map(str::to_owned);
+        keep(&file, &kept).expect("kept");
+        let servers = Servers::default();
+        servers.keep_in(file.clone());
+        assert_eq!(connect(&servers, "").await, "9", "the other is unreadable");
+        let v6 = SLICE.replace("name: kubernetes,", "name: v6,");
+        let v6 = v6.replace("IPv4", "IPv6").replace("192.0.2.", "fd00::");
+        learn(&servers, SLICE);
+        learn(&servers, &v6);
+        assert_eq!(servers.in_order().len(), 6);
+        let kept = fs::read_link(&file).expect("kept");
+        assert_eq!(kept.to_string_lossy().split(',').count(), 6);
+        let [one, other] = ["kubernetes", "v6"].map(|name| ObjectName::new("default", name));
+        servers.forget(&one);
+        servers.forget(&other);
+        assert_eq!(servers.in_order().len(), 3, "those of the last slice stay");
+        servers.give([&Uri::from_static("https://192.0.2.1/c/1")], true);
+        assert_eq!(servers.in_order(), ["https://192.0.2.1"]);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_dead_server_is_left_for_those_that_the_cluster_lists_also_at_the_next_start() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("api-servers");
         let start = || {
             let servers = Servers::default();
-            servers.give([&Uri::from_static("https://192.0.2.1:6443")]);
+            servers.give([&Uri::from_static("https://192.0.2.1:6443")], false);
             servers.keep_in(file.clone());
             servers
         };
         let servers = start();
         assert_eq!(connect(&servers, "1").await, "away");
-        let (objects, _) = objects(SLICE);
-        let [Object::EndpointSlice(slice)] = &objects[..] else {
-            panic!("{objects:?}")
-        };
-        servers.learn(slice);
+        learn(&servers, SLICE);
         assert_eq!(connect(&servers, "23").await, "1");
         let servers = start();
         // The one that is given comes first, also for requests that begin together.
