@@ -5,7 +5,7 @@
 //! Used by `client`; `api_server` tells of the endpoints.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     fs, io,
     net::SocketAddr,
     os::unix::fs::symlink,
@@ -27,6 +27,9 @@ use tower::{BoxError, Service, ServiceExt};
 /// Requests that begin together may each make a connection, of which one stays.
 const TOGETHER: Duration = Duration::from_secs(5);
 
+/// How long a server that could not be reached is tried after the others.
+const AWAY: Duration = Duration::from_secs(600);
+
 /// The addresses of the API servers, such as `https://192.0.2.1:6443`; clones share them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Servers(Arc<Mutex<State>>);
@@ -38,6 +41,8 @@ struct State {
     only_given: bool,
     /// Those of each slice that lists some; under no name, those of the file.
     learned: BTreeMap<ObjectName, Vec<String>>,
+    /// When a server could last not be reached.
+    away: HashMap<String, Instant>,
     /// The server to which the last connections were made, and when the first of them was.
     last: Option<(String, Instant)>,
     /// Keeps those that were learned, for the next start.
@@ -112,6 +117,8 @@ impl Servers {
         fastrand::shuffle(&mut learned);
         learned.retain(|server| !servers.contains(server));
         servers.append(&mut learned);
+        let is_away = |since: &Instant| since.elapsed() < AWAY;
+        servers.sort_by_key(|server| state.away.get(server).is_some_and(is_away));
         if let Some((last, since)) = &state.last {
             // There is no new connection while the last one stands.
             let has_ended = since.elapsed() > TOGETHER;
@@ -120,9 +127,14 @@ impl Servers {
         servers
     }
 
-    /// Notes that a connection to a server was made.
-    fn note(&self, server: String) {
-        let last = &mut self.state().last;
+    /// Notes whether a server could be reached.
+    fn note(&self, server: String, is_reached: bool) {
+        let State { last, away, .. } = &mut *self.state();
+        if !is_reached {
+            away.insert(server, Instant::now());
+            return;
+        }
+        away.remove(&server);
         if last.as_ref().is_none_or(|(before, _)| *before != server) {
             tracing::info!("connected to the API server {server}");
             *last = Some((server, Instant::now()));
@@ -192,8 +204,8 @@ where
                     continue;
                 };
                 answer = inner.clone().oneshot(address).await;
+                servers.note(server, answer.is_ok());
                 if answer.is_ok() {
-                    servers.note(server);
                     break;
                 }
             }
@@ -262,6 +274,18 @@ endpoints: [{addresses: [192.0.2.1]}, {addresses: [192.0.2.2]}, {addresses: [192
         assert_eq!(servers.in_order().len(), 3, "those of the last slice stay");
         servers.give([&Uri::from_static("https://192.0.2.1/c/1")], true);
         assert_eq!(servers.in_order(), ["https://192.0.2.1"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_was_away_is_tried_after_the_others_for_a_while() {
+        let servers = Servers::default();
+        let given = ["https://192.0.2.1", "https://192.0.2.2"];
+        servers.give(&given.map(Uri::from_static), false);
+        servers.note(given[0].to_owned(), false);
+        let is_last = || (0..99).all(|_| servers.in_order()[1] == given[0]);
+        assert!(is_last());
+        advance(AWAY).await;
+        assert!(!is_last());
     }
 
     #[tokio::test(start_paused = true)]
