@@ -6,6 +6,7 @@ use std::{
     fmt,
     path::{Path, PathBuf},
     slice,
+    sync::Arc,
     time::Duration,
 };
 
@@ -172,6 +173,7 @@ fn connect(config: Config, counting: &Counting, servers: &Servers) -> kube::Resu
     let connector = Connector {
         servers: servers.clone(),
         inner: connector,
+        last: Arc::default(),
     };
     let client = legacy::Client::builder(TokioExecutor::new())
         .timer(TokioTimer::new())

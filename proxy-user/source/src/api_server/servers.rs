@@ -16,15 +16,20 @@ use std::{
 };
 
 use control::{
+    causes::chain,
     model::{Conditions, EndpointSlice},
     object::ObjectName,
 };
 use futures_util::future::BoxFuture;
 use http::Uri;
-use tokio::time::Instant;
+use hyper_util::client::legacy::connect::Connection;
+use tokio::{
+    sync,
+    time::{Instant, sleep},
+};
 use tower::{BoxError, Service, ServiceExt};
 
-/// Requests that begin together may each make a connection, of which one stays.
+/// Requests that begin together may each make a connection, if the server knows no HTTP/2.
 const TOGETHER: Duration = Duration::from_secs(5);
 
 /// How long a server that could not be reached is tried after the others.
@@ -179,13 +184,18 @@ fn keep(file: &Path, servers: &[String]) -> io::Result<()> {
 pub(super) struct Connector<C> {
     pub(super) servers: Servers,
     pub(super) inner: C,
+    pub(super) last: Arc<sync::Mutex<Attempt>>,
 }
+
+/// When the last attempt ended: in a connection that all requests share, or why there is none; None
+/// after a connection that is not shared.
+type Attempt = Option<(Instant, Result<(), String>)>;
 
 impl<C> Service<Uri> for Connector<C>
 where
     C: Service<Uri, Error = BoxError> + Clone + Send + 'static,
     C::Future: Send,
-    C::Response: Send,
+    C::Response: Connection + Send,
 {
     type Response = C::Response;
     type Error = BoxError;
@@ -197,7 +207,20 @@ where
 
     fn call(&mut self, _: Uri) -> Self::Future {
         let (servers, inner) = (self.servers.clone(), self.inner.clone());
+        let (last, begun) = (Arc::clone(&self.last), Instant::now());
         Box::pin(async move {
+            // Of requests that begin together one connects. The others get its connection from the
+            // pool, and their attempts are of no use.
+            let mut last = last.lock().await;
+            match last.clone().filter(|(ended, _)| *ended > begun) {
+                Some((_, Err(why))) => return Err(why.into()),
+                Some((_, Ok(()))) => {
+                    drop(last);
+                    sleep(TOGETHER).await;
+                    return Err("the connection of another request was not shared".into());
+                }
+                None => {}
+            }
             let mut answer = Err("no API server is known".into());
             for server in servers.in_order() {
                 let Ok(address) = server.parse() else {
@@ -209,6 +232,11 @@ where
                     break;
                 }
             }
+            let outcome = match &answer {
+                Ok(stream) => stream.connected().is_negotiated_h2().then_some(Ok(())),
+                Err(error) => Some(Err(chain(&**error))),
+            };
+            *last = outcome.map(|outcome| (Instant::now(), outcome));
             answer
         })
     }
@@ -217,6 +245,8 @@ where
 #[cfg(test)]
 mod tests {
     use control::{model::Object, testing::objects};
+    use futures_util::future::join_all;
+    use hyper_util::client::legacy::connect::Connected;
     use tokio::time::advance;
     use tower::service_fn;
 
@@ -230,18 +260,54 @@ ports: [{name: https, port: 6443}]
 endpoints: [{addresses: [192.0.2.1]}, {addresses: [192.0.2.2]}, {addresses: [192.0.2.3]}]
 ";
 
+    /// A connection to the server with this last number.
+    struct Stream(String);
+
+    impl Connection for Stream {
+        fn connected(&self) -> Connected {
+            Connected::new().negotiated_h2()
+        }
+    }
+
+    fn connector<C>(servers: &Servers, inner: C) -> Connector<C> {
+        Connector {
+            servers: servers.clone(),
+            inner,
+            last: Arc::default(),
+        }
+    }
+
     /// Connects to a server that is not away, and returns its last number.
     async fn connect(servers: &Servers, away: &'static str) -> String {
         let inner = service_fn(move |uri: Uri| async move {
             let last = uri.host().and_then(|host| host.rsplit('.').next());
             let last = last.unwrap_or_default().to_owned();
             let is_away = away.contains(&last);
-            (!is_away).then_some(last).ok_or(BoxError::from("away"))
+            let stream = (!is_away).then_some(Stream(last));
+            stream.ok_or(BoxError::from("away"))
         });
-        let servers = servers.clone();
-        let mut connector = Connector { servers, inner };
+        let mut connector = connector(servers, inner);
         let connected = connector.call(Uri::default()).await;
-        connected.unwrap_or_else(|error| error.to_string())
+        connected.map_or_else(|error| error.to_string(), |Stream(last)| last)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_requests_that_begin_together_one_connects() {
+        let servers = Servers::default();
+        servers.give([&Uri::from_static("https://192.0.2.1")], false);
+        for connections in [0, 1] {
+            let inner = service_fn(move |_: Uri| async move {
+                sleep(TOGETHER).await;
+                let stream = (connections > 0).then_some(Stream(String::new()));
+                stream.ok_or(BoxError::from("away"))
+            });
+            let mut connector = connector(&servers, inner);
+            let begun = Instant::now();
+            let all = join_all((0..9).map(|_| connector.call(Uri::default()))).await;
+            let made = all.iter().filter(|one| one.is_ok()).count();
+            assert_eq!(made, connections);
+            assert!(begun.elapsed() <= 2 * TOGETHER + Duration::from_millis(9));
+        }
     }
 
     fn learn(servers: &Servers, slice: &str) {
