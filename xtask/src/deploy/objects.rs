@@ -251,6 +251,7 @@ fn daemon_set(objects: &Objects) -> Result<&Value> {
 /// Tests that helm refuses values, by name: by a rule of the templates, and by the schema.
 pub(super) fn refused(helm: &Helm) -> Result<()> {
     const SERVER: &str = "apiServer=https://192.0.2.1:6443";
+    const CANARY: &str = "serviceProxyName=canary,controller.enabled=true";
     const CASES: [(&[&str], &str); 8] = [
         (&[], "apiServer"),
         (&[SERVER], "settings.clusterCIDR"),
@@ -267,13 +268,7 @@ pub(super) fn refused(helm: &Helm) -> Result<()> {
             "gatewayServices needs controller.enabled",
         ),
         (
-            &[
-                ADDRESS,
-                "gatewayServices=true",
-                "gatewayAPI=true",
-                "controller.enabled=true",
-                "serviceProxyName=canary",
-            ],
+            &[ADDRESS, CANARY, "gatewayServices=true", "gatewayAPI=true"],
             "gatewayServices and serviceProxyName",
         ),
         (&[ADDRESS, "mode=walk"], "/mode"),

@@ -45,25 +45,22 @@ impl Breaker {
     ) -> Result<Response<A>, BoxError> {
         let mut pending = Pending(Some(connection));
         let answer = timeout(ANSWER, answer).await?;
-        let mut answer = answer.map_err(Into::into)?;
-        let is_useless = self.note(answer.status());
-        if !is_useless && let Some(connection) = pending.0.take() {
+        let mut answer = answer.map_err(Into::<BoxError>::into)?;
+        if !self.is_useless_after(answer.status())
+            && let Some(connection) = pending.0.take()
+        {
             answer.extensions_mut().insert(connection);
         }
         Ok(answer)
     }
 
-    /// Notes an answer; true if it is the last one to be taken from this server.
-    fn note(&self, status: StatusCode) -> bool {
-        if !status.is_server_error() && status != StatusCode::UNAUTHORIZED {
-            self.0.store(0, Ordering::Relaxed);
-            return false;
-        }
-        let is_last = self.0.fetch_add(1, Ordering::Relaxed) + 1 >= BAD_ANSWERS;
-        if is_last {
-            self.0.store(0, Ordering::Relaxed);
-        }
-        is_last
+    /// Notes an answer; true if it is the last of so many bad ones.
+    fn is_useless_after(&self, status: StatusCode) -> bool {
+        let is_bad = status.is_server_error() || status == StatusCode::UNAUTHORIZED;
+        let before = self.0.load(Ordering::Relaxed);
+        let in_a_row = if is_bad { before + 1 } else { 0 };
+        self.0.store(in_a_row % BAD_ANSWERS, Ordering::Relaxed);
+        in_a_row == BAD_ANSWERS
     }
 }
 

@@ -204,10 +204,8 @@ async fn merge(
             continue;
         };
         for change in &batch.changes {
-            match change {
-                Change::Upsert(Object::EndpointSlice(slice)) => servers.learn(slice),
-                Change::Delete(key) if key.kind == Kind::EndpointSlice => servers.forget(&key.name),
-                _ => {}
+            if let Change::Upsert(Object::EndpointSlice(slice)) = change {
+                servers.learn(slice);
             }
         }
         if batches.send(batch).await.is_err() {

@@ -97,18 +97,18 @@ impl Servers {
         found.sort_unstable();
         let mut state = self.state();
         let is_new = state.learned.get(&slice.name) != Some(&found);
-        if !state.only_given && !found.is_empty() && is_new {
-            state.learned.remove(&ObjectName::default());
-            state.learned.insert(slice.name.clone(), found);
-            state.keep();
+        if state.only_given || found.is_empty() || !is_new {
+            return;
         }
-    }
-
-    /// Forgets the servers of a slice that is gone, unless no others are known.
-    pub(super) fn forget(&self, slice: &ObjectName) {
-        let mut state = self.state();
-        if state.learned.len() > 1 && state.learned.remove(slice).is_some() {
-            state.keep();
+        state.learned.remove(&ObjectName::default());
+        state.learned.insert(slice.name.clone(), found);
+        if let Some(file) = &state.file
+            && let Err(error) = keep(file, &state.learned())
+        {
+            tracing::warn!(
+                "could not keep the API servers' addresses in {}: {error}; after a start only those that are given are tried",
+                file.display()
+            );
         }
     }
 
@@ -151,22 +151,7 @@ impl State {
     /// Returns the servers that are learned and may be used.
     fn learned(&self) -> Vec<String> {
         let learned = self.learned.values().filter(|_| !self.only_given);
-        let mut learned: Vec<_> = learned.flatten().cloned().collect();
-        learned.sort_unstable();
-        learned.dedup();
-        learned
-    }
-
-    /// Keeps the servers that are learned for the next start.
-    fn keep(&self) {
-        if let Some(file) = &self.file
-            && let Err(error) = keep(file, &self.learned())
-        {
-            tracing::warn!(
-                "could not keep the API servers' addresses in {}: {error}; after a start only those that are given are tried",
-                file.display()
-            );
-        }
+        learned.flatten().cloned().collect()
     }
 }
 
@@ -334,10 +319,6 @@ endpoints: [{addresses: [192.0.2.1]}, {addresses: [192.0.2.2]}, {addresses: [192
         assert_eq!(servers.in_order().len(), 6);
         let kept = fs::read_link(&file).expect("kept");
         assert_eq!(kept.to_string_lossy().split(',').count(), 6);
-        let [one, other] = ["kubernetes", "v6"].map(|name| ObjectName::new("default", name));
-        servers.forget(&one);
-        servers.forget(&other);
-        assert_eq!(servers.in_order().len(), 3, "those of the last slice stay");
         servers.give([&Uri::from_static("https://192.0.2.1/c/1")], true);
         assert_eq!(servers.in_order(), ["https://192.0.2.1"]);
     }

@@ -171,37 +171,28 @@ async fn apply(api: &Api<DynamicObject>, object: &ObjectKey, wanted: &Value) -> 
                 "there is one of this name that was not made for a Gateway; rename or delete it";
             return Err(kube::Error::Service(why.into()));
         }
-        if let Some(ports) = without_foreign(&found.data["spec"]["ports"], wanted) {
-            let patch = json!({
+        if has_others_ports(&found.data, wanted) {
+            // KUBE: ports of the same name keep their node ports.
+            let patch = Patch::Merge(json!({
                 "metadata": {"resourceVersion": found.metadata.resource_version},
-                "spec": {"ports": ports},
-            });
-            let how = PatchParams::apply(MANAGER);
-            api.patch(name, &how, &Patch::Merge(patch)).await?;
+                "spec": {"ports": wanted["spec"]["ports"]},
+            }));
+            api.patch(name, &PatchParams::apply(MANAGER), &patch)
+                .await?;
         }
     }
     let how = PatchParams::apply(MANAGER).force();
     api.patch(name, &how, &Patch::Apply(wanted)).await.map(drop)
 }
 
-/// Returns the wanted ports of a Service, with the node ports that it has, if it has others too:
-/// those that somebody has added, or given another number, stay if an object is applied.
-fn without_foreign(found: &Value, wanted: &Value) -> Option<Vec<Value>> {
-    let ports = |of: &Value| of.as_array().cloned().unwrap_or_default();
-    let (found, mut wanted) = (ports(found), ports(&wanted["spec"]["ports"]));
+/// Whether a Service has ports that are not wanted: those that somebody has added, or given another
+/// number, stay when the wanted ones are applied.
+fn has_others_ports(found: &Value, wanted: &Value) -> bool {
     let is_same = |one: &Value, other: &Value| {
         one["port"] == other["port"] && one["protocol"] == other["protocol"]
     };
-    let is_wanted = |one: &Value| wanted.iter().any(|other| is_same(one, other));
-    if wanted.is_empty() || found.iter().all(is_wanted) {
-        return None;
-    }
-    for port in &mut wanted {
-        if let Some(known) = found.iter().find(|one| is_same(one, port)) {
-            port["nodePort"] = known["nodePort"].clone();
-        }
-    }
-    Some(wanted)
+    let mut found = list(&found["spec"], "ports");
+    found.any(|one| !list(&wanted["spec"], "ports").any(|other| is_same(one, other)))
 }
 
 async fn delete(api: &Api<DynamicObject>, object: &ObjectKey) -> kube::Result<()> {
@@ -284,25 +275,6 @@ fn observed(status: &Value) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ports_that_somebody_has_added_or_changed_go_and_the_others_keep_their_node_ports() {
-        let port =
-            |port: u16| json!({"name": format!("tcp-{port}"), "port": port, "protocol": "TCP"});
-        let there = |number: u16| {
-            let mut port = port(number);
-            port["nodePort"] = json!(30000 + number);
-            port
-        };
-        let wanted = json!({"spec": {"ports": [port(80), port(81)]}});
-        let left = |found: &[Value]| without_foreign(&json!(found), &wanted);
-        assert_eq!(left(&[there(80)]), None);
-        let added = [there(81), there(80), there(8080)];
-        assert_eq!(left(&added), Some(vec![there(80), there(81)]));
-        assert_eq!(left(&[there(8080)]), Some(vec![port(80), port(81)]));
-        let slice = json!({"ports": [port(80)]});
-        assert_eq!(without_foreign(&Value::Null, &slice), None);
-    }
 
     #[test]
     fn the_end_of_a_namespace_is_no_failure_to_speak_of() {

@@ -27,12 +27,8 @@ pub(super) use queue::Queue;
 /// The pause after each event.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The pauses before an event that could not be written is tried again.
-const RETRIES: [Duration; 3] = [
-    Duration::from_secs(1),
-    Duration::from_secs(5),
-    Duration::from_secs(30),
-];
+/// The pauses before an event that could not be written is tried again, in seconds.
+const RETRIES: [u64; 3] = [1, 5, 30];
 
 const FORBIDDEN: u16 = 403;
 const CONFLICT: u16 = 409;
@@ -55,7 +51,7 @@ pub(super) async fn publish(client: Client, writer: String, queue: Arc<Queue>) {
         for pause in RETRIES {
             match &written {
                 Err(kube::Error::Api(status)) if status.code == FORBIDDEN => break,
-                Err(_) => sleep(pause).await,
+                Err(_) => sleep(Duration::from_secs(pause)).await,
                 Ok(()) => break,
             }
             written = write(&client, &writer, &report).await;
