@@ -63,10 +63,7 @@ const EXPECTATIONS: [&str; 7] = [
 #[case::refuses(&[REFUSE], &["reject"])]
 #[case::prohibits(&[PROHIBIT], &[])]
 #[case::changes_the_port(&[OTHER_PORT], &["drop"])]
-fn only_the_right_proxy_fulfils_an_expectation(
-    #[case] chains: &[&str],
-    #[case] fulfilled: &[&str],
-) {
+fn only_the_right_proxy_fulfils_expectations(#[case] chains: &[&str], #[case] fulfilled: &[&str]) {
     let flow = |protocol: &str, expect: &str| {
         format!(
             "{{from: 203.0.113.9, to: '198.51.100.1:8080', protocol: {protocol}, expect: {expect}}}"

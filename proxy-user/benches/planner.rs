@@ -200,8 +200,7 @@ fn one_of_ten_thousand() {
     );
 }
 
-/// What a cluster's objects took, by a clock: all of them, the planning of all, and each change of
-/// one endpoint.
+/// What a cluster's objects took: all of them, planning all, and each change of one endpoint.
 #[derive(Default)]
 struct Times {
     full: Vec<Duration>,

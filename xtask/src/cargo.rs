@@ -21,8 +21,7 @@ pub(crate) const AGENT_PACKAGE: &str = "proxy-user";
 const AGENT_PROGRAM: &str = "portolan";
 
 /// cargo arguments that select every package that the host's compiler can build. Always the same
-/// ones: with another selection cargo would choose other features, and build most dependencies once
-/// more.
+/// ones: with others cargo would choose other features, and build most dependencies once more.
 pub(crate) const HOST_PACKAGES: [&str; 3] = ["--workspace", "--exclude", KERNEL_PACKAGE];
 
 /// Returns the root folder of the git clone that xtask was built from.
@@ -98,13 +97,8 @@ pub(crate) fn program(subcommand: &str, kind: &str, name: &str) -> Command {
     command
 }
 
-/// Builds the integration test `target` and returns the path of its program.
-pub(crate) fn build_test(target: &str) -> Result<PathBuf> {
-    build_test_by(target, |_| ())
-}
-
-/// Does the same as `build_test`; `add` adds arguments to cargo's command.
-pub(crate) fn build_test_by(target: &str, add: impl FnOnce(&mut Command)) -> Result<PathBuf> {
+/// Builds the integration test `target` and returns its program's path. `add` adds arguments.
+pub(crate) fn build_test(target: &str, add: impl FnOnce(&mut Command)) -> Result<PathBuf> {
     let what = format!("build the test program {target}");
     let mut command = cargo("test");
     add(&mut command);

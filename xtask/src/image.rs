@@ -4,6 +4,7 @@
 use std::{env, path::PathBuf};
 
 use anyhow::{Result, ensure};
+use serde_json::Value;
 
 use crate::{
     cargo::{self, AGENT_PACKAGE},
@@ -62,8 +63,7 @@ pub(crate) fn archive() -> Result<PathBuf> {
 }
 
 /// Builds the binary for each architecture in the folder target/`target`, and copies it into
-/// target/image. The copy for this machine is named `portolan`; the other names end with the
-/// architecture.
+/// target/image: as `portolan` for this machine, else with the architecture at the name's end.
 pub(crate) fn built(archs: &[Arch], target: &str) -> Result<Vec<(Arch, PathBuf)>> {
     let build_one = |arch: &Arch| {
         let name = match *arch {
@@ -87,11 +87,8 @@ fn folder() -> PathBuf {
 fn pack(binaries: &[(Arch, PathBuf)]) -> Result<PathBuf> {
     let archive = folder().join(format!("portolan-{VERSION}.tar"));
     let image = index(&name(), &read(binaries)?, &labels(&[]), Ok)?;
-    // A file with the same content keeps its modification time, so that nodes which have the image
-    // need not import it again.
-    if fs::read(&archive).ok().as_ref() != Some(&image) {
-        fs::write(&archive, image)?;
-    }
+    // Nodes which have the image need not import it again, as long as the file keeps its time.
+    fs::replace(&archive, image)?;
     Ok(archive)
 }
 
@@ -101,9 +98,9 @@ pub(crate) fn read(binaries: &[(Arch, PathBuf)]) -> Result<Vec<(Arch, Vec<u8>)>>
     binaries.iter().map(read).collect()
 }
 
-/// Returns the annotations of images and charts that registries show; `more` has others than those
-/// of every build.
-pub(crate) fn labels(more: &[(&str, &str)]) -> Vec<(String, String)> {
+/// Returns the annotations of images and charts that registries show, as a JSON object; `more` has
+/// others than those of every build.
+pub(crate) fn labels(more: &[(&str, &str)]) -> Value {
     let own = [
         ("title", NAME),
         ("description", "A service proxy for Kubernetes in eBPF"),
@@ -117,12 +114,11 @@ pub(crate) fn labels(more: &[(&str, &str)]) -> Vec<(String, String)> {
     own.iter().chain(more).map(label).collect()
 }
 
-/// Returns the OCI archive of one image for all architectures of `binaries`; `pack` may compress
-/// its layers.
+/// Returns the OCI archive of one image for all architectures; `pack` may compress its layers.
 pub(crate) fn index(
     name: &str,
     binaries: &[(Arch, Vec<u8>)],
-    labels: &[(String, String)],
+    labels: &Value,
     pack: impl Fn(Blob) -> Result<Blob>,
 ) -> Result<Vec<u8>> {
     let layer = |(_, content): &(Arch, Vec<u8>)| pack(Blob::of_file(NAME, content)?);

@@ -19,7 +19,7 @@ pub(crate) struct Image<'a> {
     pub(crate) entrypoint: Vec<&'a str>,
     pub(crate) arguments: Vec<&'a str>,
     /// Annotations that registries and scanners show: OCI's name and the value.
-    pub(crate) labels: &'a [(String, String)],
+    pub(crate) labels: &'a Value,
 }
 
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
@@ -86,13 +86,12 @@ pub(crate) fn archive(images: &[Image<'_>]) -> Result<Vec<u8>> {
         let platform = json!({"architecture": image.arch.name(), "os": "linux"});
         let mut config = platform.clone();
         config["rootfs"] = json!({"type": "layers", "diff_ids": digests});
-        let labels = object(image.labels);
         config["config"] = json!({
-            "Entrypoint": image.entrypoint, "Cmd": image.arguments, "Labels": labels,
+            "Entrypoint": image.entrypoint, "Cmd": image.arguments, "Labels": image.labels,
             "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
         });
         let config = Blob::json("application/vnd.oci.image.config.v1+json", &config);
-        let manifest = manifest(&config, &image.layers, &labels);
+        let manifest = manifest(&config, &image.layers, image.labels);
         let mut listed = manifest.descriptor();
         listed["platform"] = platform;
         match by_name.iter_mut().find(|(name, _)| *name == image.name) {
@@ -116,26 +115,18 @@ pub(crate) fn archive(images: &[Image<'_>]) -> Result<Vec<u8>> {
     layout(listed, layers.chain(&made))
 }
 
-/// Returns an OCI archive of a packed chart, as `helm push` has it in a registry. `metadata` is its
-/// Chart.yaml.
+/// Returns an OCI archive of a packed chart, as `helm push` makes it. `metadata`: its Chart.yaml.
 pub(crate) fn chart(
     name: &str,
     content: Vec<u8>,
     metadata: &Value,
-    labels: &[(String, String)],
+    labels: &Value,
 ) -> Result<Vec<u8>> {
     let config = Blob::json(CHART[0], metadata);
     let layer = Blob::new(CHART[1], content);
-    let manifest = manifest(&config, &[&layer], &object(labels));
+    let manifest = manifest(&config, &[&layer], labels);
     let listed = vec![(name, manifest.descriptor())];
     layout(listed, [&layer, &config, &manifest].into_iter())
-}
-
-fn object(labels: &[(String, String)]) -> Value {
-    let pairs = labels
-        .iter()
-        .map(|(name, value)| (name.as_str(), value.as_str()));
-    pairs.collect()
 }
 
 fn manifest(config: &Blob, layers: &[&Blob], annotations: &Value) -> Blob {
@@ -245,7 +236,7 @@ pub(crate) mod tests {
         let (shared, own) = (layer("base", b"shared"), layer("portolan", b"binary"));
         let own = own.compressed().expect("a layer");
         let label = "org.opencontainers.image.version";
-        let named = [(label.to_owned(), "1".to_owned())];
+        let named = json!({label: "1"});
         let image = |name, arch, layers| Image {
             name,
             arch,

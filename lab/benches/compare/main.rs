@@ -28,7 +28,7 @@ use clap::{Parser, ValueEnum};
 use lab::{
     interrupt::{self, INTERRUPTED},
     load::{machine, objects::Objects},
-    node::{binary, bpffs, topology::Plumbing},
+    node::{agent, bpffs, topology::Plumbing},
 };
 
 use plan::{Cell, ENDPOINT, Measure, Proxy, START, cells};
@@ -150,7 +150,7 @@ fn main() -> Result<()> {
     // A single scenario is run to see what has changed.
     arguments.fresh |= arguments.scenario != Scenario::All;
     let programs = Programs {
-        portolan: binary::find()?,
+        portolan: agent::find()?,
         kube_proxy: arguments.kube_proxy.clone(),
     };
     let folder = match arguments.scenario {

@@ -20,7 +20,7 @@ use lab::{
         setup::{CLIENT_PARAMETERS, Setup, config},
     },
     node::{
-        agent::{Agent, Manifests, Options},
+        agent::{Agent, Options},
         cgroup::Cgroup,
         kube_proxy::{CLUSTER_CIDR, KubeProxy},
         layout::Layout,
@@ -154,13 +154,9 @@ impl World {
         self.node().feed("conntrack", &["-F"], "").map(drop)
     }
 
-    /// Starts the cell's proxy, which reads the objects of an API server.
-    pub(crate) fn start(
-        &self,
-        cell: &Cell,
-        programs: &Programs,
-        kubeconfig: &Path,
-    ) -> Result<Proxy<'_>> {
+    /// Starts the cell's proxy, which reads the objects of the API server that this kubeconfig
+    /// names.
+    pub(crate) fn start(&self, cell: &Cell, programs: &Programs, file: &Path) -> Result<Proxy<'_>> {
         let node = self.node();
         Ok(match cell.proxy.program() {
             Program::None => Proxy::None,
@@ -169,14 +165,14 @@ impl World {
                     cluster_cidrs: &[CLUSTER_CIDR.parse().context("a range")?],
                     config: &config(forwarding),
                     socket_balancing,
-                    kubeconfig: Some(kubeconfig),
+                    kubeconfig: Some(file),
                     ..Options::new(&programs.portolan, self.cgroup.path())
                 };
-                Proxy::Portolan(Agent::start(node, &options, &Manifests::Text(""))?)
+                Proxy::Portolan(Agent::start(node, &options, "")?)
             }
             Program::KubeProxy(mode, period) => {
                 let program = &programs.kube_proxy;
-                let started = KubeProxy::start(node, program, mode, period, kubeconfig)?;
+                let started = KubeProxy::start(node, program, mode, period, file)?;
                 Proxy::KubeProxy(started)
             }
         })

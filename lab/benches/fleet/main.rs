@@ -22,9 +22,9 @@ use lab::{
         table::Table,
     },
     node::{
-        agent::{Agent, Manifests, Options},
+        agent::{self, Agent, Options},
         api_server::{AGENTS_ACCOUNT, requests},
-        binary, bpffs,
+        bpffs,
         cgroup::Cgroup,
         kube_proxy::KubeProxy,
         netns::NetNs,
@@ -76,7 +76,7 @@ fn main() -> Result<()> {
     if arguments.quick {
         (arguments.agents, arguments.services, arguments.changes) = (3, 20, 3);
     }
-    let portolan = binary::find()?;
+    let portolan = agent::find()?;
     let server = NetNs::new("server")?;
     server.ip(&format!("link set lo up\naddress add {SERVER}/32 dev lo\n"))?;
     let mut objects = Objects::start(&server, SERVER, NODE)?;
@@ -132,7 +132,7 @@ impl<'a> Node<'a> {
                     kubeconfig: Some(kubeconfig),
                     ..Options::new(binary, cgroup.path())
                 };
-                Proxy::Portolan(Agent::start(namespace, &options, &Manifests::Text(""))?)
+                Proxy::Portolan(Agent::start(namespace, &options, "")?)
             }
             Program::KubeProxy(program) => Proxy::KubeProxy(KubeProxy::start(
                 namespace, program, "nftables", None, kubeconfig,
@@ -157,13 +157,10 @@ impl<'a> Node<'a> {
 
     /// Returns the bytes that the node has received.
     fn received(&self) -> Result<f64> {
-        let shown = self
-            .namespace
-            .feed("ip", &["-json", "-stats", "link", "show", "eth0"], "")?;
-        let shown: Value = serde_json::from_str(&shown)?;
-        shown[0]["stats64"]["rx"]["bytes"]
-            .as_f64()
-            .context("received bytes")
+        let words = ["-json", "-stats", "link", "show", "eth0"];
+        let shown: Value = serde_json::from_str(&self.namespace.feed("ip", &words, "")?)?;
+        let bytes = &shown[0]["stats64"]["rx"]["bytes"];
+        bytes.as_f64().context("received bytes")
     }
 }
 
@@ -213,14 +210,9 @@ fn measure(
     let mut add = |heading, figure| figures.push((heading, figure));
     add("start of all: until the last serves, s", took);
     add("start of all: server's processor time, s", of_server);
-    add(
-        "start of all: processor time of an agent, ms",
-        of_agents / each * 1e3,
-    );
-    add(
-        "start of all: received by an agent, kB",
-        received / each / 1e3,
-    );
+    let (of_agent, kilobytes) = (of_agents / each * 1e3, received / each / 1e3);
+    add("start of all: processor time of an agent, ms", of_agent);
+    add("start of all: received by an agent, kB", kilobytes);
     add("an agent's resident memory then, MiB", memory / each);
 
     // Without a look at the metrics, which takes processor time; less what they do if nothing
@@ -246,18 +238,13 @@ fn measure(
         delays.push(written.elapsed().as_secs_f64() * 1e3);
         sleep(PAUSE);
     }
-    let [median, longest] = quantiles(delays, [0.5, 1.0]);
+    let [median, most] = quantiles(delays, [0.5, 1.0]);
+    let of_agent = of_agents / each * 1e3;
     add("a change: received by an agent, bytes", received / each);
     add("a change: server's processor time, ms", of_server * 1e3);
-    add(
-        "a change: processor time of an agent, ms",
-        of_agents / each * 1e3,
-    );
+    add("a change: processor time of an agent, ms", of_agent);
     add("a change: until the last agent has it, median, ms", median);
-    add(
-        "a change: until the last agent has it, longest, ms",
-        longest,
-    );
+    add("a change: until the last agent has it, longest, ms", most);
 
     let [_, _, before] = used(objects, &nodes)?;
     let log = objects.server().audit_log();
@@ -283,14 +270,9 @@ fn measure(
         back,
     );
     add("server back: its processor time until then, s", of_server);
-    add(
-        "server back: received by an agent, kB",
-        (received - before) / each / 1e3,
-    );
-    add(
-        "server back: lists of EndpointSlices by an agent",
-        lists / each,
-    );
+    let (kilobytes, lists) = ((received - before) / each / 1e3, lists / each);
+    add("server back: received by an agent, kB", kilobytes);
+    add("server back: lists of EndpointSlices by an agent", lists);
     add("server back: answers 429 (too many requests)", refused);
     Ok(figures)
 }

@@ -13,9 +13,9 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use lab::{
+    bpf::change_pinned,
     load::proxy::{metrics, samples},
     node::agent::Agent,
-    pinned,
 };
 use nix::time::{ClockId, clock_gettime};
 use proxy_common::{
@@ -132,12 +132,12 @@ fn age<A>(folder: &Path, maps: [&str; 2]) -> Result<()> {
     }
     // A free slot may be given to a new flow before what was read of it is written back.
     let mut used = Vec::new();
-    pinned::change(&tags, size_of::<Tags>(), |_, ways| {
+    change_pinned(&tags, size_of::<Tags>(), |_, ways| {
         let tags = ways.as_chunks::<4>().0.iter();
         used.extend(tags.map(|tag| u32::from_ne_bytes(*tag) & VALID != 0));
         false
     })?;
-    pinned::change(&slots, size_of::<FlowSlot<A>>(), |index, slot| {
+    change_pinned(&slots, size_of::<FlowSlot<A>>(), |index, slot| {
         let seen: [u8; 8] = std::array::from_fn(|byte| slot[at + byte]);
         let last = u64::from_ne_bytes(seen);
         let is_tcp = slot[protocol] == Protocol::TCP.0;

@@ -14,12 +14,12 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use lab::{
+    bpf::change_pinned,
     lock,
     node::{
         foreign::{ChainPosition, END, Foreign},
         topology::UPLINK,
     },
-    pinned,
     random::Random,
 };
 use nix::sys::signal::Signal;
@@ -268,7 +268,7 @@ fn program_before(node: &mut Disturber<'_>, _: &mut Running<'_>) -> Result<()> {
 
 fn settings_emptied(_: &mut Disturber<'_>, running: &mut Running<'_>) -> Result<()> {
     let map = maps_of(running)?.join(maps::SETTINGS);
-    pinned::change(&map, size_of::<Settings>(), |_, value| {
+    change_pinned(&map, size_of::<Settings>(), |_, value| {
         value.fill(0);
         true
     })?;

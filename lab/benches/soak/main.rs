@@ -9,11 +9,10 @@ mod clients;
 mod cluster;
 mod counters;
 mod disturb;
-mod leaving;
+mod pods;
 mod proxy;
 mod record;
 mod report;
-mod rolling;
 mod run;
 mod servers;
 mod world;
@@ -24,7 +23,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use lab::{
     interrupt,
-    node::{binary, bpffs, topology::Plumbing},
+    node::{agent, bpffs, topology::Plumbing},
     random::of_today,
 };
 
@@ -77,7 +76,7 @@ fn main() -> Result<ExitCode> {
     let arguments = Arguments::parse();
     interrupt::catch()?;
     bpffs::prepare()?;
-    let portolan = binary::find()?;
+    let portolan = agent::find()?;
     let next_layout = portolan.with_file_name("portolan-next-layout");
     let programs = Programs {
         next_layout: next_layout.exists().then_some(next_layout),

@@ -14,7 +14,7 @@ use ipnet::IpNet;
 use lab::{
     load::{manifests, objects::Objects, process::is_running, proxy},
     node::{
-        agent::{Agent, Manifests, Options},
+        agent::{Agent, Options},
         http,
         kube_proxy::KubeProxy,
         options::HEALTH,
@@ -87,7 +87,7 @@ impl<'a> Running<'a> {
             Proxy::Portolan => {
                 let options = options(world, &programs.portolan, config);
                 let manifests = world.cluster.manifests(1);
-                let agent = Agent::start(node, &options, &Manifests::Text(&manifests))?;
+                let agent = Agent::start(node, &options, &manifests)?;
                 proxy::Proxy::Portolan(agent)
             }
             Proxy::Nftables => {

@@ -73,10 +73,8 @@ impl Server {
             arrivals: Arc::clone(arrivals),
         });
         // Two threads, so that one busy connection does not delay all others of the pod.
-        let threads = Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .build();
+        let mut builder = Builder::new_multi_thread();
+        let threads = builder.worker_threads(2).enable_all().build();
         let runtime = threads.context("start the servers' threads")?;
         let start = || -> Result<()> {
             let _here = runtime.enter();

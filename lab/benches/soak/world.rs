@@ -24,7 +24,7 @@ use nix::sys::signal::Signal;
 use crate::{
     cluster::{Cluster, Service, load_balancer},
     disturb::Broken,
-    leaving::Departure,
+    pods::Departure,
     servers::{Arrivals, Server},
 };
 
@@ -40,9 +40,9 @@ const OUTSIDE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 7);
 const OTHER_NODE: Ipv4Addr = Ipv4Addr::new(192, 168, 40, 3);
 /// Number of client pods.
 const CLIENTS: u8 = 6;
-/// Number of server pods without those of `leaving`. One of the last five is always missing.
+/// Number of server pods without those of [`LEAVERS`]. One of the last five is always missing.
 pub(crate) const SERVERS: u8 = 15;
-/// The numbers of the server pods of `leaving`. The last one is missing at first.
+/// The numbers of the server pods of [`Service::Leaving`]. The last one is missing at first.
 pub(crate) const LEAVERS: Range<u8> = SERVERS..SERVERS + 5;
 
 /// Value of `tcp_timestamps` for one clock: no random offset for each connection.

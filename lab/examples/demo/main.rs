@@ -20,8 +20,8 @@ use lab::{
     },
     interrupt::{self, INTERRUPTED},
     node::{
-        agent::{Agent, Manifests, Options},
-        binary, bpffs,
+        agent::{self, Agent, Options},
+        bpffs,
         cgroup::Cgroup,
         settings::SocketBalancing,
         topology::{Plumbing, Topology},
@@ -57,10 +57,11 @@ struct Exhibit {
 fn main() -> Result<ExitCode> {
     bpffs::prepare()?;
     interrupt::catch()?;
-    let binary = binary::find()?;
+    let binary = agent::find()?;
     let demo: Demo = serde_saphyr::from_str(include_str!("exhibits.yaml"))?;
     let flows: Vec<_> = demo.exhibits.iter().map(|exhibit| &exhibit.flow).collect();
-    let endpoints = cluster::endpoints(&read_all(MANIFESTS.as_ref())?, &demo.node.name)?;
+    let manifests = read_all(MANIFESTS.as_ref())?;
+    let endpoints = cluster::endpoints(&manifests, &demo.node.name)?;
     let layout = hosts(&demo.node, &flows, &endpoints);
     let topology = Topology::build(layout, Plumbing::Bridge)?;
     let cgroup = Cgroup::new()?;
@@ -77,7 +78,6 @@ fn main() -> Result<ExitCode> {
          started from the manifests in {}.\n",
         fs::canonicalize(MANIFESTS)?.display(),
     );
-    let manifests = Manifests::Folder(MANIFESTS.as_ref());
     let mut agent = Agent::start(&topology.node, &options, &manifests)?;
     let shown = agent
         .wait_for(NODE_VERSION)

@@ -14,6 +14,7 @@ use hdrhistogram::Histogram;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net,
+    runtime::Builder,
     task::JoinSet,
     time::{MissedTickBehavior, interval, timeout},
 };
@@ -33,19 +34,12 @@ pub struct Made {
 }
 
 impl Made {
-    /// Opens `count` connections from the network namespace, `per_second` of them each second,
+    /// Opens `count` connections from the network namespace, `rate` of them each second,
     /// independent of the outcome of earlier ones.
-    pub(super) fn at_a_rate(
-        namespace: &NetNs,
-        per_second: u32,
-        count: u32,
-        to: SocketAddrV4,
-    ) -> Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+    pub(super) fn at_a_rate(from: &NetNs, rate: u32, count: u32, to: SocketAddrV4) -> Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
         let work = async {
-            let mut ticks = interval(Duration::from_secs(1) / per_second);
+            let mut ticks = interval(Duration::from_secs(1) / rate);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
             let mut clients = JoinSet::new();
             for _ in 0..count {
@@ -62,7 +56,7 @@ impl Made {
             let asked = count;
             Self { asked, made, took }
         };
-        namespace.enter(|| runtime.block_on(work))
+        from.enter(|| runtime.block_on(work))
     }
 
     /// Returns the successful share, from 0 to 1.

@@ -44,13 +44,11 @@ pub struct Situation<'a> {
     pub same_port: bool,
 }
 
-/// Returns Ok if the flow's connections are as expected, else a description of what was seen
-/// instead.
-pub fn check(
-    expect: &Expect,
-    attempts: &[Attempt],
-    situation: &Situation<'_>,
-) -> Result<(), String> {
+/// Ok if all is as expected, else a description of what was seen instead.
+pub type Verdict<T = ()> = Result<T, String>;
+
+/// Judges the flow's connections.
+pub fn check(expect: &Expect, attempts: &[Attempt], situation: &Situation<'_>) -> Verdict {
     if attempts.is_empty() {
         return Err("no connection at all".to_owned());
     }
@@ -70,11 +68,7 @@ pub fn check(
     }
 }
 
-fn is_answered(
-    expected: &Backends,
-    attempt: &Attempt,
-    situation: &Situation<'_>,
-) -> Result<(), String> {
+fn is_answered(expected: &Backends, attempt: &Attempt, situation: &Situation<'_>) -> Verdict {
     let answer = soundly_answered(attempt, situation)?;
     if !expected.backends.contains(&answer.by) {
         return Err(format!("an answer by {}, which is not listed", answer.by));
@@ -98,19 +92,14 @@ fn is_answered(
 }
 
 /// Returns the connection's answer if it came in time, undamaged, and from the address that the
-/// client called; else a description of what was seen instead.
-fn soundly_answered<'a>(
-    attempt: &'a Attempt,
-    situation: &Situation<'_>,
-) -> Result<&'a Answer, String> {
+/// client called.
+fn soundly_answered<'a>(attempt: &'a Attempt, situation: &Situation<'_>) -> Verdict<&'a Answer> {
     let Outcome::Answered(answer) = &attempt.outcome else {
         return Err(describe(attempt));
     };
-    if answer.from != situation.to {
-        return Err(format!(
-            "an answer from {} instead of {}",
-            answer.from, situation.to
-        ));
+    let (from, to) = (answer.from, situation.to);
+    if from != to {
+        return Err(format!("an answer from {from} instead of {to}"));
     }
     if !answer.intact {
         return Err(format!("an answer by {} with a damaged payload", answer.by));
@@ -121,17 +110,12 @@ fn soundly_answered<'a>(
     Ok(answer)
 }
 
-fn covers(
-    expected: &Backends,
-    attempts: &[Attempt],
-    situation: &Situation<'_>,
-) -> Result<(), String> {
-    let answers = attempts
-        .iter()
-        .filter_map(|attempt| match &attempt.outcome {
-            Outcome::Answered(answer) => Some(answer.by),
-            _ => None,
-        });
+fn covers(expected: &Backends, attempts: &[Attempt], situation: &Situation<'_>) -> Verdict {
+    let by = |attempt: &Attempt| match &attempt.outcome {
+        Outcome::Answered(answer) => Some(answer.by),
+        _ => None,
+    };
+    let answers = attempts.iter().filter_map(by);
     if !expected.shares.is_empty() {
         return has_shares(expected, &answers.collect::<Vec<_>>());
     }
@@ -155,16 +139,13 @@ fn covers(
     if missing.is_empty() || chance > CHANCE {
         return Ok(());
     }
-    Err(format!(
-        "no answer by {} in {} connections",
-        missing.join(", "),
-        attempts.len()
-    ))
+    let (missing, all) = (missing.join(", "), attempts.len());
+    Err(format!("no answer by {missing} in {all} connections"))
 }
 
 /// Checks that each endpoint has answered as many connections as its share says, as far as chance
 /// lets one tell.
-fn has_shares(expected: &Backends, answers: &[SocketAddr]) -> Result<(), String> {
+fn has_shares(expected: &Backends, answers: &[SocketAddr]) -> Verdict {
     let all: u32 = expected.shares.iter().sum();
     if expected.shares.len() != expected.backends.len() || all == 0 {
         return Err("the case has not one share for each endpoint".to_owned());
@@ -183,34 +164,31 @@ fn has_shares(expected: &Backends, answers: &[SocketAddr]) -> Result<(), String>
     Ok(())
 }
 
-fn is_refused(attempt: &Attempt) -> Result<(), String> {
+fn is_refused(attempt: &Attempt) -> Verdict {
     match attempt.outcome {
         Outcome::Refused if attempt.after < PATIENCE => Ok(()),
         _ => Err(describe(attempt)),
     }
 }
 
-fn is_dropped(attempt: &Attempt, situation: &Situation<'_>) -> Result<(), String> {
+fn is_dropped(attempt: &Attempt, situation: &Situation<'_>) -> Verdict {
+    let can_be_denied = situation.client_is_node && situation.protocol == Protocol::UDP;
     match attempt.outcome {
         Outcome::Silence => Ok(()),
-        Outcome::Denied if situation.client_is_node && situation.protocol == Protocol::UDP => {
-            Ok(())
-        }
+        Outcome::Denied if can_be_denied => Ok(()),
         _ => Err(describe(attempt)),
     }
 }
 
-fn is_untouched(attempt: &Attempt, situation: &Situation<'_>) -> Result<(), String> {
+fn is_untouched(attempt: &Attempt, situation: &Situation<'_>) -> Verdict {
     let Some(left) = &attempt.left else {
         let answer = soundly_answered(attempt, situation)?;
         if answer.by != situation.to {
             return Err(format!("an answer by {}: translated", answer.by));
         }
-        if answer.seen != attempt.source {
-            return Err(format!(
-                "the listener sees {} instead of {}",
-                answer.seen, attempt.source
-            ));
+        let (seen, source) = (answer.seen, attempt.source);
+        if seen != source {
+            return Err(format!("the listener sees {seen} instead of {source}"));
         }
         return Ok(());
     };
@@ -229,9 +207,7 @@ fn is_untouched(attempt: &Attempt, situation: &Situation<'_>) -> Result<(), Stri
     let ends = |packet: &Packet| format!("{} -> {}", packet.source, packet.destination);
     let left: Vec<_> = left.iter().map(ends).collect();
     let (sent, left) = (ends(&as_sent), left.join(", "));
-    Err(format!(
-        "{sent} did not leave the node as sent, but: {left}"
-    ))
+    Err(format!("{sent} did not leave as it was sent: {left}"))
 }
 
 /// Describes the outcome of one connection in a few words.

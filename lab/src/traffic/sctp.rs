@@ -43,33 +43,22 @@ pub(super) fn init(source_port: u16, destination_port: u16, tag: u32) -> Vec<u8>
 pub(super) fn init_ack(source_port: u16, destination_port: u16, tag: u32, text: &[u8]) -> Vec<u8> {
     let parameter = (4 + text.len() as u16).to_be_bytes();
     let cookie = [&STATE_COOKIE.to_be_bytes()[..], &parameter, text].concat();
-    packet(
-        [source_port, destination_port],
-        tag,
-        INIT_ACK,
-        !tag | 1,
-        &cookie,
-    )
+    let ports = [source_port, destination_port];
+    packet(ports, tag, INIT_ACK, !tag | 1, &cookie)
 }
 
-fn packet(
-    ports: [u16; 2],
-    verification_tag: u32,
-    chunk: u8,
-    tag: u32,
-    parameter: &[u8],
-) -> Vec<u8> {
+fn packet(ports: [u16; 2], verification_tag: u32, chunk: u8, tag: u32, cookie: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(64);
     bytes.extend(ports.into_iter().flat_map(u16::to_be_bytes));
     bytes.extend(verification_tag.to_be_bytes());
     bytes.extend([0; 4]);
     bytes.extend([chunk, 0]);
-    bytes.extend(((INIT_CHUNK + parameter.len()) as u16).to_be_bytes());
+    bytes.extend(((INIT_CHUNK + cookie.len()) as u16).to_be_bytes());
     bytes.extend(tag.to_be_bytes());
     bytes.extend(65_536u32.to_be_bytes());
     bytes.extend([0, 1, 0, 1]);
     bytes.extend(1u32.to_be_bytes());
-    bytes.extend(parameter);
+    bytes.extend(cookie);
     bytes.resize(bytes.len().next_multiple_of(4), 0);
     let checksum = crc32c(&bytes);
     bytes[8..COMMON_HEADER].copy_from_slice(&checksum.to_le_bytes());

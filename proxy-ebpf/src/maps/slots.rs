@@ -6,7 +6,7 @@ use core::{arch::asm, ptr};
 
 use proxy_common::{
     Addr, FlowEntry, FlowKey,
-    flow::places::{CLAIMED, FlowSlot, HASHED, Places, Tags, VALID, WAYS},
+    flow::places::{CLAIMED, FlowSlot, HASHED, Places, ROOMY, Tags, VALID, WAYS},
 };
 
 use crate::{globals, helpers, maps::tables::Tables};
@@ -17,9 +17,6 @@ pub const OURS: u32 = 0;
 pub const TAKEN: u32 = 1;
 pub const FULL: u32 = 2;
 const AGAIN: u32 = 3;
-/// A key's first set is preferred while it has at least so many free ways: then most look-ups end
-/// in the first set.
-const ROOMY: u32 = 3;
 
 by_family! {
     /// Copies the entry of a key to `entry`; returns the number of its slot plus one, or 0.

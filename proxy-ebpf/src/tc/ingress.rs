@@ -16,7 +16,7 @@ use crate::{
     maps::{
         flow::{self, Found},
         node, traffic,
-        workspace::{self, Beginning, Clock, EntryBuffer, Workspace},
+        workspace::{self, Beginning, Clock, EntryBuffer},
     },
     packet::{Packet, Shape, Skb, parse::parse_plain},
     service::lookup,
@@ -30,14 +30,9 @@ const SILENCE: u64 = 60_000_000_000;
 /// own.
 #[inline(never)]
 pub fn ingress<F: Family>(skb: Skb, l3: u32, mut verdict: FilterVerdict) -> Step {
-    let Some(workspace) = flow::workspace::<F>(workspace::ATTACHED, l3) else {
+    let Some((packet, clock, scratch)) = flow::workspace::<F>(workspace::ATTACHED, l3) else {
         return Step::untouched();
     };
-    let Workspace {
-        packet,
-        clock,
-        scratch,
-    } = workspace;
     scratch.service = ServiceId::NONE;
     if verdict == FilterVerdict::NotPlain || parse_plain::<F>(skb, packet).is_none() {
         skb.pull_headers();

@@ -14,10 +14,7 @@ use crate::{
     count::Outcome,
     family::Family,
     globals,
-    maps::{
-        flow, trace,
-        workspace::{Scratch, Workspace},
-    },
+    maps::{flow, trace, workspace::Scratch},
     packet::{Packet, Shape, Skb},
 };
 
@@ -96,10 +93,7 @@ fn tell<F: Family>(skb: Skb, counter: u32, place: u32) -> u32 {
     );
     if place & Location::UNKNOWN != 0 {
         copy(&mut event.before, &event.after);
-    } else if let Some(Workspace {
-        packet, scratch, ..
-    }) = flow::filled_workspace::<F>()
-    {
+    } else if let Some((packet, _, scratch)) = flow::filled_workspace::<F>() {
         before::<F>(packet, &mut event.before);
         flow_of::<F>(packet, scratch, event);
     }

@@ -78,7 +78,7 @@ pub fn options(config: &Config) -> Options {
         capacities: config.sizes(),
         marks: config.marks,
         xdp: config.xdp_mode(),
-        redirects: config.forwarding.redirects(),
+        redirects: config.forwarding == Forwarding::Auto,
         log_packets: config.log_packets,
         ..Options::default()
     }

@@ -302,6 +302,9 @@ pub async fn run(
     };
     source.abort();
     following.abort();
+    if !agent.services.listed {
+        agent.shared.datapath.give_up();
+    }
     tracing::info!("portolan stops; programs and maps stay, services keep working");
     Ok(ended)
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan affinity`: lists clients with session affinity, and the endpoint that each is bound
-//! to.
+//! `portolan affinity`: lists clients with session affinity, and the endpoint of each.
 
 use std::{collections::HashMap, io, net::IpAddr};
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `portolan cleanup`: removes every trace of portolan from this node, at once or after its last
-//! flow has ended.
+//! `portolan cleanup`: removes every trace of portolan, at once or after its last flow has ended.
 
 use std::{
     path::Path,

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Looks up the names of pods, the addresses of a named pod, and the endpoints that Kubernetes
-//! lists, which may be more than the maps have. Asks the API server or a folder of manifests, if
-//! one is given.
+//! lists, which may be more than the maps have: in the API server, or in a folder of manifests.
 
 use std::{
     collections::{HashMap, HashSet},

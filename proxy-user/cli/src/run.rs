@@ -256,8 +256,7 @@ fn run_with(
 /// a supervisor does not see the process end.
 fn start_anew() -> anyhow::Result<()> {
     let mut arguments = env::args_os();
-    // Another version may have replaced the program's file meanwhile, so the file's name is not
-    // used.
+    // Not by its name: another version may have replaced the program's file meanwhile.
     let mut command = process::Command::new("/proc/self/exe");
     if let Some(name) = arguments.next() {
         command.arg0(name);

@@ -157,8 +157,7 @@ pub(super) fn rows(answer: &Json) -> Vec<SettingRow> {
             None => "?",
             Some(_) => source(setting.key).or_else(of_same).unwrap_or("default"),
         };
-        // The configuration file has no line for a setting without a value; the table says what
-        // that means.
+        // The file has no line for a setting without a value; the table says what that means.
         let value = match value {
             Some(Json::String(text)) => text.clone(),
             Some(value) => value.to_string(),

@@ -126,7 +126,7 @@ impl Contents {
     fn ignore(&mut self, file: &str, key: &Spanned<String>, reason: String) {
         let line = self.line(key.referenced.line());
         let object = format!("configuration file {file}, line {line}");
-        self.raw.ignore(Warning { object, reason });
+        self.raw.ignored.push(Warning { object, reason });
     }
 
     /// Makes an error about a key. The parser's own errors name only the line of the key's section.
@@ -178,10 +178,9 @@ impl<'de> Visitor<'de> for Section<'_> {
             let key = table::join(path, &name.value);
             if !seen.insert(name.value.clone()) {
                 // KUBE: of two equal sections, too, only the last one counts.
-                contents.raw.forget(&key);
-                contents
-                    .unused
-                    .retain(|unused| !table::is_within(unused, &key));
+                let is_other = |known: &str| !table::is_within(known, &key);
+                contents.raw.values.retain(|known, _| is_other(known));
+                contents.unused.retain(|known| is_other(known));
                 let reason =
                     format!("{key} stands more than once; the last one holds, remove the others");
                 contents.ignore(file, &name, reason);
@@ -262,8 +261,7 @@ fn yaml_bool(word: &str) -> Option<bool> {
     }
 }
 
-/// Refuses an unknown word of a setting with fixed words at once, so that the error can name the
-/// line.
+/// Refuses an unknown word of a setting with fixed words here, where the error can name the line.
 fn check_word(setting: &Setting, value: &Value) -> Result<(), String> {
     if !matches!(setting.kind, Kind::Choice(_)) {
         return Ok(());
@@ -285,8 +283,7 @@ fn is_given(value: Option<&Json>) -> bool {
     }
 }
 
-/// Describes an unknown key, and names the most similar key of this or another section, if one is
-/// near.
+/// Describes an unknown key, and names the most similar key of any section, if one is near.
 fn unknown_key(section: &str, name: &str) -> String {
     let name_lower = name.to_lowercase();
     let distance = |key: &'static str| {

@@ -6,26 +6,6 @@ use std::{fs, path::PathBuf};
 
 use super::{Config, ConfigError, table};
 
-/// Settings whose changes the agent adopts while it runs. All others take effect at its next start.
-pub const AT_ONCE: &[&str] = &[
-    "clusterCIDR",
-    "nodePortAddresses",
-    "iptables.localhostNodePorts",
-    "iptables.masqueradeAll",
-    "nftables.masqueradeAll",
-    "conntrack.tcpEstablishedTimeout",
-    "conntrack.tcpCloseWaitTimeout",
-    "conntrack.udpTimeout",
-    "conntrack.udpStreamTimeout",
-    "conntrack.maxPerCore",
-    "conntrack.min",
-    "conntrack.tcpBeLiberal",
-    "portolan.masqueradePorts",
-    "portolan.connectionsOfGoneEndpoints",
-    "portolan.maps.memory",
-    table::LOG_LEVEL,
-];
-
 /// Reads the configuration file and the flags again.
 type Read = Box<dyn Fn() -> Result<Config, ConfigError> + Send>;
 
@@ -81,7 +61,7 @@ impl Config {
 
 /// True if a setting takes effect only at the agent's next start.
 pub fn waits_for_start(key: &str) -> bool {
-    !AT_ONCE.contains(&key)
+    !table::settings().any(|setting| setting.key == key && setting.at_once)
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Derives from the configuration the settings of the kernel programs, the interface patterns, and
-//! the kernel parameters that kube-proxy sets for the node's nf_conntrack. Used by `agent` and
-//! `cli::init`.
+//! Derives from the configuration, for `agent` and `cli::init`, the kernel programs' settings, the
+//! interface patterns, and the parameters that kube-proxy sets for the node's nf_conntrack.
 
 use std::net::IpAddr;
 
@@ -19,17 +18,13 @@ impl Config {
             masquerade_ports: self.masquerade_ports,
             ..Settings::EMPTY
         };
+        let of_pods = self.socket_balancing == SocketBalancing::All;
+        let has_exceptions = !self.socket_exceptions.is_empty();
         for (is_set, flag) in [
             (self.masquerade_all, Settings::MASQUERADE_ALL),
             (self.masquerade == Masquerade::Mark, Settings::MARK_ONLY),
-            (
-                self.socket_balancing == SocketBalancing::All,
-                Settings::POD_SOCKETS,
-            ),
-            (
-                !self.socket_exceptions.is_empty(),
-                Settings::SOCKET_EXCEPTIONS,
-            ),
+            (of_pods, Settings::POD_SOCKETS),
+            (has_exceptions, Settings::SOCKET_EXCEPTIONS),
             (self.reserve_node_ports, Settings::RESERVE_NODE_PORTS),
             (self.answer_ping, Settings::ANSWER_PING),
         ] {
@@ -47,8 +42,7 @@ impl Config {
         settings
     }
 
-    /// Returns the node's own address. KUBE: `bindAddress`; None if this is unspecified (0.0.0.0 or
-    /// ::).
+    /// Returns the node's own address. KUBE: `bindAddress`; None if this is 0.0.0.0 or ::.
     pub fn bound_ip(&self) -> Option<IpAddr> {
         Some(self.bind_address).filter(|address| !address.is_unspecified())
     }
@@ -74,10 +68,8 @@ impl Config {
     /// Returns how XDP takes packets at uplinks; None if it does not. It does so only with
     /// `forwarding: auto`, whose records say what the network stack lets pass.
     pub fn xdp_mode(&self) -> Option<XdpMode> {
-        if self.forwarding == Forwarding::Stack {
-            return None;
-        }
         match self.xdp {
+            _ if self.forwarding == Forwarding::Stack => None,
             Xdp::Off => None,
             Xdp::Native => Some(XdpMode::Native),
             Xdp::Generic => Some(XdpMode::Generic),
@@ -85,8 +77,7 @@ impl Config {
     }
 
     /// Returns what `portolan init` sets of the node's nf_conntrack. With `forwarding: auto`,
-    /// nf_conntrack sees only a part of a connection's segments, and must accept those that it does
-    /// see.
+    /// nf_conntrack sees only a part of a connection's segments, and must accept those.
     pub fn node_conntrack(&self) -> Conntrack {
         let mut conntrack = self.conntrack.clone();
         if self.forwarding == Forwarding::Auto {
@@ -230,18 +221,7 @@ mod tests {
 
     /// The section `conntrack`, the number of processors, and the parameters that are set, without
     /// the prefix `nf_conntrack_`.
-    const PARAMETERS: &str = "
-{} | 1 | max=131072 tcp_timeout_established=86400 tcp_timeout_close_wait=3600
-{} | 8 | max=262144 tcp_timeout_established=86400 tcp_timeout_close_wait=3600
-{} | 64 | max=1048576 tcp_timeout_established=86400 tcp_timeout_close_wait=3600
-{min: 2000000} | 1 | max=2000000 tcp_timeout_established=86400 tcp_timeout_close_wait=3600
-{min: 2000000} | 64 | max=1048576 tcp_timeout_established=86400 tcp_timeout_close_wait=3600
-{maxPerCore: 0, min: 7} | 64 | tcp_timeout_established=86400 tcp_timeout_close_wait=3600
-{maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s, udpTimeout: 0s} | 4 |
-{maxPerCore: 100, min: 50, tcpBeLiberal: true, tcpEstablishedTimeout: 1h, tcpCloseWaitTimeout: 90s,
-  udpTimeout: 40s, udpStreamTimeout: 3m20s} | 2 | max=200 tcp_timeout_established=3600
-  tcp_timeout_close_wait=90 tcp_be_liberal=1 udp_timeout=40 udp_timeout_stream=200
-";
+    const PARAMETERS: &str = include_str!("tests/conntrack.txt");
 
     #[test]
     fn conntrack_parameters_are_set_as_by_kube_proxy() {

@@ -43,7 +43,7 @@ pub use choices::{
     SocketBalancing, UnallocatedClusterIps, Xdp,
 };
 pub use file::{document, render};
-pub use follow::{AT_ONCE, ConfigFile, waits_for_start};
+pub use follow::{ConfigFile, waits_for_start};
 pub use kernel::{Conntrack, set_allocated, set_pods};
 pub use raw::RawConfig;
 pub use values::{boolean, duration, integer};
@@ -161,8 +161,7 @@ impl Config {
     }
 }
 
-/// Returns the number of the machine's processors, including those that the agent's cgroup may not
-/// use.
+/// Returns the number of the machine's processors, also of those that the agent may not use.
 pub fn processors() -> u32 {
     let online = sysconf(SysconfVar::_NPROCESSORS_ONLN).ok().flatten();
     let online = online.and_then(|count| u32::try_from(count).ok());

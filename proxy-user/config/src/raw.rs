@@ -16,18 +16,17 @@ use super::{
     values::{self, Problem},
 };
 
-/// Settings as the file or the flags give them, unchecked. A setting that is not given has its
-/// default.
+/// Settings as the file or the flags give them, unchecked; the others have their defaults.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct RawConfig {
     /// The given values by their keys in `table`.
-    values: BTreeMap<&'static str, Value>,
+    pub(super) values: BTreeMap<&'static str, Value>,
     /// kube-proxy's settings that are given but have no effect in portolan.
     unused: Vec<String>,
     /// Flags that are given but have no effect, because there is a configuration file.
     ignored_flags: Vec<String>,
     /// Warnings about keys of the file that are unknown or given twice.
-    ignored: Vec<Warning>,
+    pub(super) ignored: Vec<Warning>,
 }
 
 impl RawConfig {
@@ -52,12 +51,6 @@ impl RawConfig {
         self.values.keys().copied()
     }
 
-    /// Removes the value of the setting with this key, or of all settings of the section with this
-    /// path.
-    pub fn forget(&mut self, path: &str) {
-        self.values.retain(|key, _| !table::is_within(key, path));
-    }
-
     /// Removes the values that come from flags without effect next to a configuration file, except
     /// for the keys in `kept`.
     #[must_use]
@@ -72,11 +65,6 @@ impl RawConfig {
             }
         }
         self
-    }
-
-    /// Notes a warning about an unknown or repeated key of the file.
-    pub fn ignore(&mut self, warning: Warning) {
-        self.ignored.push(warning);
     }
 
     /// Notes that a setting of kube-proxy is given that has no effect in portolan.
@@ -187,8 +175,7 @@ impl Draft {
         }
     }
 
-    /// Decides how to recognise pods. KUBE: without ranges, ClusterCIDR recognises no pods and is
-    /// no error.
+    /// Decides how to recognise pods. KUBE: ClusterCIDR without ranges is no error, and knows none.
     fn local_detection(&self) -> Result<LocalDetection, ConfigError> {
         let mode = self.detect_local_mode.as_str();
         let refuse = |remedy: String| Problem::new(mode, remedy).with_key("detectLocalMode");

@@ -60,8 +60,7 @@ pub fn set_level(level: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Reports why the program fails: as a JSON log line, if the log has that format, else as plain
-/// text.
+/// Reports why the program fails: as a JSON log line, if the log has that format, else as text.
 pub fn fail(error: &anyhow::Error) {
     match LOG.get() {
         Some(log) if log.format == LogFormat::Json => tracing::error!("{error:#}"),

@@ -26,8 +26,7 @@ pub fn versions() -> Vec<PathBuf> {
     versions
 }
 
-/// Collects the values of a YAML document by their paths, like `conntrack.min`. An empty value is
-/// left out.
+/// Collects the values of a document, but empty ones, by their paths, like `conntrack.min`.
 fn leaves(path: &str, value: &Json, into: &mut BTreeMap<String, String>) {
     match value {
         Json::Object(fields) => {
@@ -124,11 +123,11 @@ fn differences(name: &str, config: &Config, theirs: &str) -> BTreeSet<&'static s
         .into_iter()
         .filter(|key| ours.get(*key) != theirs.get(*key));
     let known = differ.map(|key| {
-        let known = table::DIFFERENCES.iter().find(|known| known.key == key);
+        let known = table::DIFFERENCES.iter().find(|(known, _)| known == key);
         let (ours, theirs) = (ours.get(key), theirs.get(key));
-        let known =
+        let (known, _) =
             known.unwrap_or_else(|| panic!("{name}: {key} is {ours:?}, kube-proxy's {theirs:?}"));
-        known.key
+        *known
     });
     known.collect()
 }

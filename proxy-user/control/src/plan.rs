@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use proxy_common::{Addr, EndpointSet, FrontendKind, Port, Protocol, ServiceFlags, V4, V6};
+use proxy_common::{Addr, EndpointSet, Port, Protocol, ServiceFlags, V4, V6};
 
 use crate::object::ObjectName;
 
@@ -116,12 +116,6 @@ pub struct FrontendPlan<A: Addr> {
     /// Kind, policies and options. They decide which endpoints new connections get, by client:
     /// those of the whole cluster or only the local ones ([`ServiceFlags::set_of_block`]).
     pub flags: ServiceFlags,
-}
-
-impl<A: Addr> FrontendPlan<A> {
-    pub fn kind(&self) -> FrontendKind {
-        self.flags.kind()
-    }
 }
 
 /// One endpoint of a service port.

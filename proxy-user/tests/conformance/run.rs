@@ -23,7 +23,7 @@ use lab::{
     },
     interrupt::INTERRUPTED,
     node::{
-        agent::{Agent, Manifests, Options},
+        agent::{Agent, Options},
         cgroup::Cgroup,
         layout::Layout,
         settings::{Forwarding, SocketBalancing, Xdp},
@@ -172,7 +172,7 @@ impl<'a> Group<'a> {
             kubeconfig: kubeconfig.as_deref(),
             cgroup_root: cgroup.path(),
         };
-        let mut agent = Agent::start(&topology.node, &options, &Manifests::Text(&first))?;
+        let mut agent = Agent::start(&topology.node, &options, &first)?;
         agent.wait_for(version).context("start the agent")?;
         then(&mut Node {
             settings,

@@ -40,10 +40,8 @@ fn said(all: &[Interface]) -> String {
 
 #[test]
 fn interfaces_and_addresses_are_followed_as_they_come_and_go() {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime");
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().build().expect("a runtime");
     let follow = async {
         let opened = Interfaces::open(Patterns::default()).await;
         let mut interfaces = opened.expect("rtnetlink answers");

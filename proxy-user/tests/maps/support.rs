@@ -241,21 +241,18 @@ pub(crate) fn key_of(client: u32, protocol: Protocol) -> FlowKey<V4> {
 /// Returns this original entry of a flow and its reply entry.
 pub(crate) fn with_reply(
     key: FlowKey<V4>,
-    entry: FlowEntry<V4>,
+    own: FlowEntry<V4>,
 ) -> [(FlowKey<V4>, FlowEntry<V4>); 2] {
-    let mut reply_key = key;
-    entry.reply_key_into(&key, &mut reply_key);
+    let mut back = key;
+    own.reply_key_into(&key, &mut back);
     let reply = FlowEntry {
         kind: FlowKind::REPLY,
         port: key.dst_port,
         address: key.dst,
         state: FlowState::NEW,
-        ..entry
+        ..own
     };
-    [
-        (key, entry.sealed(&key)),
-        (reply_key, reply.sealed(&reply_key)),
-    ]
+    [(key, own.sealed(&key)), (back, reply.sealed(&back))]
 }
 
 /// Enters an entry; returns false if there is one with its key.

@@ -159,7 +159,7 @@ fn an_interrupted_check_removes_its_pins(world: &World) {
     silent.set_nonblocking(true).expect("set");
     // The check asks for objects once it has made its maps.
     let mut asked = None;
-    wait(Duration::from_secs(30), "it asks", String::new, || {
+    wait(Duration::from_secs(30), "it asks", || {
         assert_eq!(child.try_wait().expect("a status"), None);
         asked = silent.accept().ok();
         asked.is_some()

@@ -235,9 +235,8 @@ pub(crate) fn a_canary_is_found_by_other_addresses_and_serves_its_services_alone
                  --probe-bind-address 127.0.0.1:20247 --service-proxy-name canary";
     let flags: Vec<_> = flags.split_whitespace().collect();
     let agent = world.spawn(&flags);
-    agent.eventually("it is found and healthy", || {
-        world.ask("status -o name").stdout == b"healthy\n"
-    });
+    let is_healthy = || world.ask("status -o name").stdout == b"healthy\n";
+    agent.eventually("it is found and healthy", is_healthy);
     let config = world.json("config metricsBindAddress");
     assert_eq!(config[0]["value"], "127.0.0.1:20249");
     let probes = "127.0.0.1:20247".parse().expect("an address");
@@ -255,16 +254,12 @@ pub(crate) fn a_canary_is_found_by_other_addresses_and_serves_its_services_alone
     assert!(!world.answers(CART));
     assert_eq!(unknown(), before);
     world.publish(till);
-    agent.eventually("the other proxy has it back", || {
-        !world.answers("172.30.1.4:80")
-    });
+    agent.eventually("it is another's", || !world.answers("172.30.1.4:80"));
     let log = agent.log();
     let mut warnings = log.lines().filter(|line| line.contains("WARN"));
     assert!(warnings.all(|line| line.contains("shop/web-1")), "{log}");
     // No agent listens on this port.
     let (code, said) = world.refused("warnings --metrics-bind-address 127.0.0.1:20250");
-    assert!(
-        code == Some(1) && said.contains("127.0.0.1:20250"),
-        "{said}"
-    );
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("127.0.0.1:20250"), "{said}");
 }

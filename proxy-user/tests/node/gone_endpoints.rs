@@ -251,9 +251,7 @@ fn ends(open: &mut [Open; 4], agent: &Agent) {
 /// By default the agent ends them once no slice lists the pod. With `keep` it ends nothing until
 /// the setting says so; what has gone meanwhile counts then, too.
 #[rstest]
-fn clients_of_a_pod_that_is_gone_keep_their_connections_or_get_a_reset(
-    #[values(true, false)] is_bridged: bool,
-) {
+fn clients_of_a_gone_pod_keep_connections_or_get_a_reset(#[values(true, false)] is_bridged: bool) {
     let node = Node::new(is_bridged);
     let (gone, stays) = (node.pod.as_str(), node.other.as_str());
     let pod = node.join(gone);

@@ -9,8 +9,8 @@ use datapath::{Capacities, maps::pinned_capacities};
 use crate::{
     agent::Agent,
     connection::{Open, beside},
+    handover::start,
     objects::{Service, endpoint},
-    succession::start,
     world::{CART, World},
 };
 

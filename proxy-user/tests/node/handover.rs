@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A switch from this proxy to another one and back, draining, and to an agent with another layout
-//! of its maps.
+//! or other sizes of its maps, which takes over their content: no connection notices.
 
 use std::{
     env, fs,
+    net::UdpSocket,
     path::{Path, PathBuf},
     process::{Child, Command},
+    sync::atomic::{AtomicBool, Ordering},
     thread::sleep,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use crate::{
-    agent::wait,
-    connection::{Open, answer_questions, ask, asking, serve},
+    agent::{Agent, holds, wait},
+    connection::{Open, answer_questions, ask, asking, beside, serve},
     objects::{Service, questions},
-    succession::taken_over,
     world::{BINARY, CART, World},
 };
 
@@ -23,9 +24,7 @@ const SOON: Duration = Duration::from_secs(10);
 /// Begins to drain the node and waits until it serves no new connection.
 fn drain(world: &World, flags: &[&str]) -> Child {
     let drain = world.cleanup(flags);
-    wait(SOON, "new connections are not ours", String::new, || {
-        !world.answers(CART)
-    });
+    wait(SOON, "new ones are not ours", || !world.answers(CART));
     drain
 }
 
@@ -63,17 +62,14 @@ fn a_drained_node_keeps_its_connections_and_accepts_no_new_ones() {
     let before = processor_time(drain.id());
     sleep(Duration::from_secs(1));
     let worked = processor_time(drain.id()) - before;
-    assert!(
-        worked < Duration::from_millis(500),
-        "{worked:?} of a second"
-    );
+    assert!(worked < Duration::from_millis(500), "{worked:?} of 1 s");
     drop(others);
     // Closed flow entries must be removed: they would match answers to another proxy's connections.
-    let flows = || format!("{:?}", world.flows());
-    wait(SOON, "closed flow entries are gone", flows, || {
+    let are_gone = holds(SOON, "closed ones are gone", || {
         ask(&conversation, "still there");
         world.flows().len() <= 2
     });
+    assert!(are_gone, "{:?}", world.flows());
     assert!(drain.try_wait().expect("its state").is_none(), "it waits");
     interrupt(drain);
     // An agent that comes back finds all flow entries.
@@ -112,15 +108,11 @@ add rule ip other services ip daddr 172.30.1.1 tcp dport 80 dnat to 10.40.1.20:8
     assert!(!world.answers(CART), "portolan is first");
     assert!(agent.stop().success());
     assert!(!world.answers(CART), "and stays it when the agent ends");
-    wait(4 * SOON, "the rules serve", String::new, || {
-        world.answers(CART)
-    });
+    wait(4 * SOON, "the rules serve", || world.answers(CART));
     assert_eq!(open.echo("still here"), "still here");
     assert!(!world.answers("172.30.1.2:80"), "the rules do not have it");
     let agent = world.start_by_packet(SOON_ABANDONED);
-    wait(SOON, "an agent is back", String::new, || {
-        world.answers("172.30.1.2:80")
-    });
+    wait(SOON, "an agent is back", || world.answers("172.30.1.2:80"));
     assert!(agent.stop().success());
 }
 
@@ -188,4 +180,63 @@ fn processor_time(pid: u32) -> Duration {
     let times = fs::read_to_string(format!("/proc/{pid}/schedstat")).expect("its times");
     let ran = times.split_whitespace().next().expect("the first of them");
     Duration::from_nanos(ran.parse().expect("nanoseconds"))
+}
+
+/// Starts an agent with these sizes of maps.
+pub(crate) fn start(world: &World, maps: &str) -> Agent {
+    world.confine();
+    world.start_configured(&format!("portolan: {{maps: {{{maps}}}}}\n"))
+}
+
+/// Waits until only one generation of maps is left.
+pub(crate) fn taken_over(world: &World, agent: &Agent) {
+    agent.within(2 * SOON, "taken over", || world.generations() == 1);
+    agent.says(&["took over from the maps before"]);
+    assert!(!agent.log().contains("WARN"), "{}", agent.log());
+}
+
+/// Any datagram can begin a flow: the new programs must not take a datagram that the old ones have
+/// translated for that of another flow.
+fn keep_asking(socket: &UdpSocket, done: &AtomicBool) -> u32 {
+    let mut asked = 0_u32;
+    while !done.load(Ordering::Relaxed) {
+        let begun = Instant::now();
+        ask(socket, &asked.to_string());
+        asked += 1;
+        sleep(Duration::from_millis(5).saturating_sub(begun.elapsed()));
+    }
+    asked
+}
+
+#[test]
+fn changed_map_sizes_break_no_old_or_new_connection_and_no_udp_flow() {
+    let world = World::serving();
+    world.publish(questions());
+    answer_questions(&world.server);
+    let mut agent = start(&world, "flows: 16384");
+    let connect = |_| world.connect(CART).expect("an answer");
+    let mut open: Vec<Open> = (0..40).map(connect).collect();
+    let (client, asking) = (&world.client, asking(&world.client));
+    let connecting = |done: &AtomicBool| Open::keep_connecting(client, CART, done);
+    let asked = beside(
+        |done| keep_asking(&asking, done),
+        || {
+            let made = beside(connecting, || {
+                // The flow is established before the takeover begins.
+                sleep(Duration::from_millis(100));
+                for other in ["flows: 20000, backends: 1024", "flows: 16384"] {
+                    assert!(agent.stop().success());
+                    agent = start(&world, other);
+                    taken_over(&world, &agent);
+                    // The log is shown only if the test fails.
+                    println!("{}", agent.log());
+                    for (number, open) in open.iter_mut().enumerate() {
+                        assert_eq!(open.echo(other), other, "connection {number}, {other}");
+                    }
+                }
+            });
+            assert!(made > 100, "{made} connections");
+        },
+    );
+    assert!(asked > 50, "{asked} questions");
 }

@@ -3,7 +3,6 @@
 //! selects the same source address as an nft rule `masquerade`.
 
 use std::{
-    cell::Cell,
     net::{IpAddr, SocketAddr},
     time::Duration,
 };
@@ -16,7 +15,7 @@ use lab::{
 use proxy_common::Protocol;
 
 use crate::{
-    agent::wait,
+    agent::holds,
     connection::Open,
     objects::{Service, endpoint, node_object},
     world::{NODE_PORT, OF_V6, World, any, at},
@@ -120,12 +119,12 @@ add rule inet ruled post tcp dport {RULED} masquerade
         world.publish(far.on("elsewhere"));
         let ruled = seen(&world.client, (to, RULED).into());
         assert_eq!(ruled, Some(expected), "by the rule: {name}");
-        let last = Cell::new(None);
-        let state = || format!("{:?} and not {}: {}", last.get(), expected, agent.log());
-        wait(PATIENCE, &name, state, || {
-            last.set(seen(&world.client, at(node_port)));
-            last.get() == Some(expected)
+        let mut last = None;
+        holds(PATIENCE, &name, || {
+            last = seen(&world.client, at(node_port));
+            last == Some(expected)
         });
+        assert_eq!(last, Some(expected), "{name}: {}", agent.log());
         let undo = routes.iter().rev();
         let undo = undo.map(|route| route.replace(" add ", " del ") + "\n");
         world.ip(&(undo.collect::<String>() + "address flush dev uplink scope global"));

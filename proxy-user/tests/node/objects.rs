@@ -16,14 +16,12 @@ const TARGET: u16 = 8080;
 
 /// The Node object with these internal addresses, in this version.
 pub(crate) fn node_object(addresses: &[impl Display], version: u64) -> String {
-    let addresses = addresses.iter();
-    let addresses: Vec<_> = addresses
-        .map(|address| json!({"type": "InternalIP", "address": address.to_string()}))
-        .collect();
+    let addresses = addresses.iter().map(ToString::to_string);
+    let addresses = addresses.map(|ip| json!({"type": "InternalIP", "address": ip}));
     json!({
         "apiVersion": "v1", "kind": "Node",
         "metadata": {"name": "node-a", "resourceVersion": version.to_string()},
-        "status": {"addresses": addresses}
+        "status": {"addresses": addresses.collect::<Vec<_>>()}
     })
     .to_string()
 }
@@ -46,9 +44,8 @@ impl Service {
     /// is 30000 plus the last number of the cluster IP.
     pub(crate) fn new(name: &str, cluster_ip: &str) -> Self {
         let last = cluster_ip.rsplit(['.', ':']).next();
-        let last: u16 = last
-            .and_then(|last| last.parse().ok())
-            .expect("a cluster IP");
+        let last = last.and_then(|last| last.parse::<u16>().ok());
+        let last = last.expect("a cluster IP");
         let [family, server] = match cluster_ip.contains(':') {
             true => ["IPv6", "fd00:40::20"],
             false => ["IPv4", "10.40.1.20"],
@@ -114,10 +111,8 @@ impl Service {
 
     /// Changes the port at which the endpoints of a service with one port serve.
     pub(crate) fn target(self, target: u16) -> Self {
-        self.of_slice(
-            "ports",
-            json!([{"name": "", "protocol": "TCP", "port": target}]),
-        )
+        let ports = json!([{"name": "", "protocol": "TCP", "port": target}]);
+        self.of_slice("ports", ports)
     }
 
     pub(crate) fn endpoints(self, endpoints: Vec<Value>) -> Self {
@@ -168,14 +163,9 @@ pub(crate) fn endpoint(address: &str) -> Value {
 
 /// An endpoint on this node that is this pod, and whether the pod is ready, serving and
 /// terminating.
-pub(crate) fn pod_endpoint(
-    address: &str,
-    pod: &str,
-    [ready, serving, terminating]: [bool; 3],
-) -> Value {
+pub(crate) fn pod_endpoint(address: &str, pod: &str, [ready, serving, ending]: [bool; 3]) -> Value {
     let mut endpoint = endpoint(address);
-    endpoint["conditions"] =
-        json!({"ready": ready, "serving": serving, "terminating": terminating});
+    endpoint["conditions"] = json!({"ready": ready, "serving": serving, "terminating": ending});
     endpoint["targetRef"] = json!({"kind": "Pod", "name": pod});
     endpoint
 }

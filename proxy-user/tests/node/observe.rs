@@ -80,10 +80,7 @@ pub(crate) fn a_packet_that_cannot_be_rewritten_is_dropped_and_named(world: &Wor
     wait_for_interfaces(agent, 3);
 }
 
-pub(crate) fn metrics_count_packets_changes_and_each_services_clients(
-    world: &World,
-    agent: &Agent,
-) {
+pub(crate) fn metrics_count_packets_changes_and_services_clients(world: &World, agent: &Agent) {
     // The agent reads the maps more often than this.
     sleep(Duration::from_millis(1500));
     let text = agent.metrics("/metrics");

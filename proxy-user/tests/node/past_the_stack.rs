@@ -16,7 +16,7 @@ use proxy_common::{LocalPod, V4, maps};
 use socket2::{Domain, Socket, Type};
 
 use crate::{
-    agent::{Agent, wait},
+    agent::{Agent, holds},
     attachments::packets_take_the_stack_while_something_behind_portolans_programs_needs_it,
     connection::{Open, answer_questions},
     datagrams::small_fragmented_and_batched_datagrams_pass_while_records_are_renewed,
@@ -152,10 +152,7 @@ fn with_firewall_rules_a_connection_bypasses_the_stack_once_established() {
     for to in [CART, BACKEND] {
         let before = world.forwarded();
         let mut open = world.connect(to).expect("it connects");
-        assert!(
-            world.forwarded() - before >= 3,
-            "the stack sees the handshake"
-        );
+        assert!(world.forwarded() - before >= 3, "the stack sees its start");
         wait_until_past(&world, &agent, &mut open);
         // 1 GB each way.
         let line = "x".repeat(256 * 1024);
@@ -164,12 +161,9 @@ fn with_firewall_rules_a_connection_bypasses_the_stack_once_established() {
         }
         // Connection tracking sees the end.
         drop(open);
-        wait(
-            PATIENCE,
-            "its end is seen",
-            || tracked(&world),
-            || !tracked(&world).contains("ESTABLISHED"),
-        );
+        let is_ended = || !tracked(&world).contains("ESTABLISHED");
+        let is_seen = holds(PATIENCE, "its end is seen", is_ended);
+        assert!(is_seen, "{}", tracked(&world));
     }
     conntrack_keeps_an_idle_connection_that_was_busy(&world, &agent);
     small_fragmented_and_batched_datagrams_pass_while_records_are_renewed(&world, &agent);

@@ -48,10 +48,10 @@ ipvs: {scheduler: rr}
     // The first ones count every packet of a service.
     lists_name_the_pods_of_endpoints_and_clients(&world);
     top_agrees_exactly_with_what_clients_counted(&world);
-    observe::metrics_count_packets_changes_and_each_services_clients(&world, &agent);
+    observe::metrics_count_packets_changes_and_services_clients(&world, &agent);
     bpftool_reads_every_map_with_the_names_of_its_fields(&world);
     commands::status_and_warnings_show_what_the_agent_says(&world, &agent);
-    a_service_refused_by_a_full_map_is_named_and_the_node_stays_healthy(&world, &agent);
+    a_service_refused_by_a_full_map_is_named_and_the_node_is_healthy(&world, &agent);
     commands::test_connects_to_every_address(&world);
     terminal::bad_input_is_named(&world);
     terminal::a_closed_pipe_is_no_error(&world);
@@ -66,10 +66,7 @@ ipvs: {scheduler: rr}
     commands::a_canary_is_found_by_other_addresses_and_serves_its_services_alone(&world);
 }
 
-fn a_service_refused_by_a_full_map_is_named_and_the_node_stays_healthy(
-    world: &World,
-    agent: &Agent,
-) {
+fn a_service_refused_by_a_full_map_is_named_and_the_node_is_healthy(world: &World, agent: &Agent) {
     let many =
         (101..=160).map(|n| Service::new(&format!("s{n}"), &format!("172.30.2.{n}")).to_string());
     world.write("many.yaml", many.collect::<Vec<_>>().join("---\n"));

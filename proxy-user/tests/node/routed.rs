@@ -135,7 +135,7 @@ fn end<'a>(
     hops: &'a [NetNs; 3],
     side: usize,
     link: usize,
-) -> (&'a NetNs, &'static str) {
+) -> (&'a NetNs, &'a str) {
     match link.checked_sub(1) {
         None => (node.node(), UPLINKS[side]),
         Some(hop) => (&hops[hop], TO_HOST),

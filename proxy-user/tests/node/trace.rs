@@ -15,7 +15,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::{
-    agent::{send_signal, wait},
+    agent::{holds, send_signal, wait},
     commands::fields_are,
     reads::EMPTY,
     world::{CART, CLIENT, PATIENCE, World},
@@ -71,16 +71,11 @@ impl Tracing {
     /// Waits for a line that `is_it` accepts.
     pub(crate) fn wait(&self, what: &str, is_it: impl Fn(&Value) -> bool) -> Value {
         let mut found = None;
-        wait(
-            PATIENCE,
-            what,
-            || format!("{:#?}", self.lines()),
-            || {
-                found = self.lines().into_iter().find(&is_it);
-                found.is_some()
-            },
-        );
-        found.expect("it is shown")
+        holds(PATIENCE, what, || {
+            found = self.lines().into_iter().find(&is_it);
+            found.is_some()
+        });
+        found.unwrap_or_else(|| panic!("{what}: {:#?}", self.lines()))
     }
 
     /// Sends a signal and waits for the end; returns the status and the messages on standard error.
@@ -164,9 +159,7 @@ pub(crate) fn trace_applies_its_flags_its_count_and_its_rate(world: &World) {
     for _ in 0..3 {
         assert!(!world.answers(EMPTY));
     }
-    wait(PATIENCE, "two lines", String::new, || {
-        trace.lines().len() >= 2
-    });
+    wait(PATIENCE, "two lines", || trace.lines().len() >= 2);
     let lines = Arc::clone(&trace.lines);
     let (status, said) = trace.end(Signal::SIGCONT);
     assert!(status.success() && said.contains("2 shown"), "{said}");

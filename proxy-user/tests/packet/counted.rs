@@ -111,9 +111,7 @@ fn repeated_and_unanswered_syns_are_counted(#[values(*IPV4, *IPV6)] a: Addresses
 }
 
 #[rstest]
-fn connections_with_a_backend_from_affinity_are_counted_as_affinity_hits(
-    #[values(*IPV4, *IPV6)] a: Addresses,
-) {
+fn a_backend_from_affinity_is_counted_as_an_affinity_hit(#[values(*IPV4, *IPV6)] a: Addresses) {
     let mut service = Service::over(Protocol::UDP, a);
     service.affinity = 60;
     let world = World::new(&[service]);

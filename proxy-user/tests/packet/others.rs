@@ -137,9 +137,7 @@ fn foreign_masqueraded_packets_reuse_the_tuple_of_a_closed_flow(
 
 /// The answers would be taken for requests to that node port.
 #[rstest]
-fn a_flow_is_never_masqueraded_with_the_number_of_a_node_port(
-    #[values(*IPV4, *IPV6)] a: Addresses,
-) {
+fn a_flow_is_never_masqueraded_with_a_node_ports_number(#[values(*IPV4, *IPV6)] a: Addresses) {
     let world = World::new(&[Service::over(Protocol::UDP, a).at_node_port(8444)]);
     let out = |port| world.forward(&udp(at(a.outsider, port), at(a.node, 8444), b"?"));
     for (own, is_kept) in [(8443, true), (8444, false)] {

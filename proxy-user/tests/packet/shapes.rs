@@ -166,7 +166,7 @@ fn a_packet_cut_short_anywhere_is_never_left_half_translated(
 }
 
 #[rstest]
-fn a_packet_with_wrong_header_fields_is_passed_at_its_length_or_not_at_all(
+fn a_packet_with_wrong_headers_is_passed_at_its_length_or_not(
     #[values(*IPV4, *IPV6)] a: Addresses,
 ) {
     let world = World::new(&[Service::web(a)]);

@@ -181,9 +181,8 @@ impl World {
         self.publish(name, ServicePlan::default());
     }
     fn publish(&mut self, name: &str, plan: ServicePlan) {
-        let result = self
-            .datapath()
-            .apply(&[(ObjectName::new("test", name), plan)]);
+        let changes = [(ObjectName::new("test", name), plan)];
+        let result = self.datapath().apply(&changes);
         assert!(result.failures.is_empty(), "{:?}", result.failures);
     }
 
@@ -254,10 +253,10 @@ impl World {
         &self,
         program: &str,
         packet: &[u8],
-        context: &[u8],
+        given: &[u8],
     ) -> (TestRun, Option<Counter>) {
         let before = self.counters();
-        let run = self.test_run(program, packet, context);
+        let run = self.test_run(program, packet, given);
         let moved = moved(&before, &self.counters());
         (run, moved.expect("at most one counter moves"))
     }
@@ -268,17 +267,13 @@ impl World {
         let epoch = EPOCH.fetch_add(1, Ordering::Relaxed);
         self.store(maps::ROUTE_EPOCH, 0, epoch);
     }
-    /// Changes every entry of a family. `is_torn`: so that it looks half written.
-    pub(crate) fn change_flows<A: Family>(
-        &self,
-        is_torn: bool,
-        change: impl Fn(&mut FlowEntry<A>),
-    ) {
+    /// Changes every entry of a family. `torn`: so that it looks half written.
+    pub(crate) fn change_flows<A: Family>(&self, torn: bool, change: impl Fn(&mut FlowEntry<A>)) {
         let table = flow_table::<A>(&self.options().pin_dir).expect("a flow table");
         for (key, mut entry) in entries(&table).expect("entries") {
             change(&mut entry);
             let mut sealed = entry.sealed(&key);
-            sealed.check ^= u32::from(is_torn) << 1;
+            sealed.check ^= u32::from(torn) << 1;
             table.update(&key, &sealed).expect("an entry");
         }
     }

@@ -193,7 +193,7 @@ impl Cluster<'_> {
                 external,
                 masquerade,
             } => {
-                assert_ne!(frontend.kind(), FrontendKind::Unserved);
+                assert_ne!(frontend.flags.kind(), FrontendKind::Unserved);
                 let backends = block(external);
                 let only = backends.first().filter(|_| backends.len() == 1);
                 let hairpin = only.is_some_and(|b| is_hairpin(from, b.ip()));

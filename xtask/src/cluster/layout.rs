@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Names, addresses, folders and network namespaces of the cluster. `cluster up` builds the cluster
-//! with them, and `cluster down` finds it by them. The files in xtask/cluster have some of them,
-//! too.
+//! Names, addresses, folders and network namespaces of the cluster, by which `cluster up` builds it
+//! and `cluster down` finds it. The files in xtask/cluster have some of them, too.
 
 use std::{
     net::{Ipv4Addr, Ipv6Addr},
@@ -179,8 +178,7 @@ pub(super) fn build_network(joins_pods: bool) -> Result<()> {
         if let Some(gateway) = v6(gateway) {
             ip(&format!("-6 -n {netns} route add default via {gateway}"))?;
         }
-        // kubeadm requires these settings on a node. A kernel without bridge filtering lacks the
-        // last two.
+        // kubeadm requires these on a node. A kernel without bridge filtering lacks the last two.
         for setting in [
             "net/ipv4/ip_forward",
             "net/ipv6/conf/all/forwarding",

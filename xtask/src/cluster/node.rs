@@ -24,15 +24,7 @@ use crate::{
 /// A shell script whose process keeps a node's namespaces. It sets the host name and mounts a BPF
 /// file system and a cgroup2 hierarchy whose root is the node's cgroup. The container runtime
 /// creates its cgroups below this root, and the DaemonSet attaches the socket hooks to it.
-const HOLD: &str = "set -e
-mount --make-rshared /
-hostname \"$1\"
-mount -t bpf bpffs /sys/fs/bpf
-umount \"$2\"
-mount -t cgroup2 cgroup2 \"$2\"
-mkdir -p \"$3\"
-mount --bind \"$2\" \"$3\"
-exec sleep infinity";
+const HOLD: &str = include_str!("../../cluster/hold.sh");
 
 /// Returns where a node's own cgroup2 hierarchy is mounted: the same path in each node's mounts.
 fn cgroup_mount() -> PathBuf {

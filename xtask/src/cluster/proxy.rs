@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Installs the cluster's proxy: portolan as a user would install it, or kube-proxy. Called by
-//! `cluster up`.
+//! Installs the cluster's proxy, for `cluster up`: portolan as a user would, or kube-proxy.
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;

@@ -204,8 +204,7 @@ fn give_addresses(tools: &Tools, ended: &AtomicBool) -> bool {
     has_killed
 }
 
-/// Kills the controller that holds the lease, which by SIGTERM would give it up, and lets another
-/// one follow.
+/// Kills the controller that holds the lease, which by SIGTERM would give it up; another follows.
 fn kill_writer(tools: &Tools) -> Result<()> {
     let holder = "get lease portolan-controller -o=jsonpath={.spec.holderIdentity}";
     let holder = proxy::system(tools, holder)?;

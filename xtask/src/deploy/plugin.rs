@@ -18,28 +18,7 @@ use crate::{command, fs};
 
 /// Shell code that replaces `kubectl exec`: it prints pod and arguments, for `flows` in two lines,
 /// and what `status` and `test` print; `portolan-c` fails, and `portolan-o` leaves the answer open.
-const EXEC: &str = r#"
-case "$*" in
-*" exec "*)
-    pod=${*#* exec }
-    pod=${pod%% *}
-    asked=${*#* /portolan }
-    echo "$pod was asked: $asked"
-    case "$asked" in
-    flows*) echo "second line" ;;
-    status) printf '%s\n' "Agent     portolan 0.1.0, healthy, process 1" "Services  2" "Warnings  1; more" "Problems  1" "            it is deaf" ;;
-    "test --each cart") printf '%s\n' "KIND       ADDRESS          RESULT" "backend    10.40.1.20:8080  connected in 0.3 ms" "node-port  192.0.2.7:30080  no answer in 3 s" ;;
-    esac
-    if [ "$pod" = portolan-c ]; then
-        echo "broken" >&2
-        echo "command terminated with exit code 3" >&2
-        exit 3
-    fi
-    if [ "$pod" = portolan-o ]; then exit 4; fi
-    exit 0
-    ;;
-esac
-"#;
+const EXEC: &str = include_str!("../../deploy/exec.sh");
 
 /// A folder with a replacement for kubectl. The plugin finds it first, by its PATH.
 struct Plugin {
@@ -229,14 +208,7 @@ mod tests {
     #[test]
     fn with_every_right_a_pod_is_asked_that_is_gone_afterwards() {
         // The calls are recorded, and what is created with them.
-        let pods = r#"
-            echo "$*" >>"$0.calls"
-            case "$*" in
-            *" create "*) cat >>"$0.calls"; echo portolan-debug-x ;;
-            *" get pod "*) printf 'account\n\nregistry.example/portolan:1\n' ;;
-            *" get pods "*) echo 'a portolan-a'; echo 'b portolan-b' ;;
-            esac
-        "#;
+        let pods = include_str!("../../deploy/debug.sh");
         let plugin = Plugin::new(pods).expect("a plugin");
         let output = plugin.run(&["--node", "a", "--debug", "top", "--programs"]);
         let said = command::stdout(&output.expect("it starts"), "top").expect("text");

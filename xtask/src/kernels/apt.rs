@@ -132,8 +132,7 @@ pub(crate) struct Kernel {
     pub(super) modules: PathBuf,
 }
 
-/// Returns the kernel of a series such as 6.12: that in the cache, else the newest one that can be
-/// downloaded.
+/// Returns the kernel of a series such as 6.12: the cached one, else the newest to be downloaded.
 pub(super) fn kernel(apt: &Apt, series: &str) -> Result<Kernel> {
     let place = apt.folder.join(series);
     if let Some(kernel) = read(&place) {
@@ -185,8 +184,7 @@ fn fetch(apt: &Apt, names: &[&str], release: &str, place: &Path) -> Result<()> {
 }
 
 /// Downloads the modules' package of the kernel whose other packages are in the folder, if Debian's
-/// lists no longer contain it. Mirrors keep it longer. No signature covers it, so its authenticity
-/// depends on TLS.
+/// lists no longer contain it. Mirrors keep it longer. Only TLS says that it is authentic.
 fn unlisted_modules(folder: &Path) -> Result<()> {
     let packages = debs(folder)?;
     let names = packages

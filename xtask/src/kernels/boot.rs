@@ -34,8 +34,7 @@ const fn machine(arch: Arch) -> (&'static str, &'static str) {
     }
 }
 
-/// Options of every virtual machine: one processor, and memory in MiB for test programs and maps of
-/// default sizes.
+/// Options of every virtual machine: one processor, and memory for maps of default sizes.
 const OPTIONS: &str =
     "-accel tcg -smp 1 -m 3072 -nodefaults -no-reboot -display none -serial stdio";
 const COMMAND_LINE: &str = "quiet panic=-1 mitigations=off nokaslr tsc=nowatchdog";

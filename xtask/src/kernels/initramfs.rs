@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Builds the first file system (initramfs) of a kernel under test: the programs that the tests
-//! call with their libraries, the test programs, the kernel's modules, and the stages to run. Used
-//! by `kernels`.
+//! call with their libraries, the test programs, the kernel's modules, and the stages to run.
 
 use std::path::{Path, PathBuf};
 

@@ -74,7 +74,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             }
         };
         println!("\n=== kernel {}", kernel.release);
-        let stages = tests.built.stages(arguments.part, &kernel.release)?;
+        let stages = tests.built.stages(arguments.part, &kernel.release);
         let run = tests.boot(&kernel, &stages, |line| println!("{line}"))?;
         for stage in &run.stages {
             println!("{series}: {}", describe(stage));
@@ -174,7 +174,7 @@ impl Tests {
                 *lines += &format!("{line}\n");
             })
         };
-        let mut stages = self.built.stages(true, &kernel.release)?;
+        let mut stages = self.built.stages(true, &kernel.release);
         let run = boot(&stages)?;
         stages.retain(|stage| {
             let mut failed = run.stages.iter().filter(|run| run.has_failed());

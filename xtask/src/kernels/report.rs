@@ -14,35 +14,14 @@ use crate::{cargo, fs};
 /// How many instructions the verifier may process for a program; its own limit is a million.
 const BUDGET: u64 = 400_000;
 
-const INTRODUCTION: &str = "# Kernels
-
-Written by `cargo xtask kernels`, which boots Debian's kernels in qemu, one after another, and runs the project's tests in each. What passed, with
-commit and date: [support.md](../support.md#kernels). A kernel that is not named there may work as well: what a kernel lacks is tried out, never
-guessed from its number.
-";
-
 /// The names of all stages of `stages`.
 const STAGES: [&str; 6] = ["packet", "cases", "maps", "serve", "devices", "conformance"];
 
 const SUPPORT: &str = "docs/support.md";
 /// The lines of `SUPPORT` around the table of results.
 const MARKS: [&str; 2] = [
-    "<!-- cargo xtask kernels writes this table -->\n",
-    "\n<!-- until here -->",
-];
-
-/// The tables of figures: title, the figure in the data, and an explanation.
-const TABLES: [[&str; 3]; 2] = [
-    [
-        "Verified instructions",
-        "instructions",
-        "The verifier's limit is a million. Of several settings (`forwarding`, packets logged or not), the highest figure.",
-    ],
-    [
-        "Time to load",
-        "milliseconds",
-        "In milliseconds of an emulated processor (qemu without KVM), about ten times those of a real one.",
-    ],
+    "<!-- cargo xtask kernels writes this table -->\n\n",
+    "\n\n<!-- until here -->",
 ];
 
 const DATA: &str = "docs/dev/kernels.json";
@@ -151,15 +130,8 @@ fn series(kernels: &Kernels) -> Vec<&str> {
 
 /// Returns the table of what passed on each kernel.
 fn results(kernels: &Kernels) -> String {
-    let mut text = String::new();
     let fields = ["version", "commit", "date", "attached"];
-    let head = [
-        "kernel",
-        "Debian's package",
-        "commit",
-        "date",
-        "attached by",
-    ];
+    let head = "kernel,Debian's package,commit,date,attached by".split(',');
     let rows = series(kernels).into_iter().map(|name| {
         let kernel = &kernels[name];
         let fields = fields.map(|field| kernel[field].as_str().unwrap_or("?").to_owned());
@@ -167,8 +139,7 @@ fn results(kernels: &Kernels) -> String {
         let first = [name.to_owned()].into_iter();
         first.chain(fields).chain(tests).collect()
     });
-    table(&mut text, &[&head[..], &STAGES].concat(), rows);
-    text
+    table(head.chain(STAGES), rows)
 }
 
 fn page(kernels: &Kernels) -> String {
@@ -178,22 +149,22 @@ fn page(kernels: &Kernels) -> String {
         let names = kernel["programs"].as_object().into_iter().flatten();
         programs.extend(names.map(|(name, _)| name.as_str()));
     }
-    let mut page = INTRODUCTION.to_owned();
-    for [title, field, about] in TABLES {
-        page += &format!("\n## {title}\n\n{about}\n");
+    let figures = |field: &str| {
         let rows = programs.iter().map(|program| {
             let figures = series.iter().map(|name| {
                 let figure = kernels[*name]["programs"][*program][field].as_u64();
                 figure.map_or_else(|| "not run".to_owned(), |figure| figure.to_string())
             });
-            [format!("`{program}`")]
-                .into_iter()
-                .chain(figures)
-                .collect()
+            let first = [format!("`{program}`")].into_iter();
+            first.chain(figures).collect()
         });
-        table(&mut page, &[&["program"], &series[..]].concat(), rows);
-    }
-    page
+        table(["program"].into_iter().chain(series.iter().copied()), rows)
+    };
+    format!(
+        include_str!("page.md"),
+        instructions = figures("instructions"),
+        milliseconds = figures("milliseconds"),
+    )
 }
 
 fn tests(kernel: &Value, name: &str) -> String {
@@ -213,13 +184,16 @@ fn tests(kernel: &Value, name: &str) -> String {
     format!("{passed} of {all}{ends}")
 }
 
-/// Adds a table in Markdown.
-fn table(page: &mut String, head: &[&str], rows: impl Iterator<Item = Vec<String>>) {
-    let row = |cells: &[&str]| format!("| {} |\n", cells.join(" | "));
-    *page += &format!("\n{}{}", row(head), row(&vec!["---"; head.len()]));
-    for cells in rows {
-        *page += &row(&cells.iter().map(String::as_str).collect::<Vec<_>>());
-    }
+/// Returns a table in Markdown.
+fn table<'a>(
+    head: impl Iterator<Item = &'a str>,
+    rows: impl Iterator<Item = Vec<String>>,
+) -> String {
+    let head: Vec<_> = head.map(str::to_owned).collect();
+    let line = vec!["---".to_owned(); head.len()];
+    let rows = [head, line].into_iter().chain(rows);
+    let rows = rows.map(|cells| format!("| {} |", cells.join(" | ")));
+    rows.collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]

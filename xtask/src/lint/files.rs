@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Checks single files: licence line, length, width of comments, no paths of a development
-//! machine.
+//! Checks single files: licence line, length, width of comments, no paths of one machine.
 
 use anyhow::Result;
 

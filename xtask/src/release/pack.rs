@@ -169,8 +169,7 @@ mod tests {
         release::{compare, project},
     };
 
-    /// Returns the files of a release of the repository's own files and small binaries, after
-    /// `change`.
+    /// Returns a release of the repository's own files and small binaries, after `change`.
     fn files_of(change: impl FnOnce(&mut Parts)) -> Files {
         let pages = "portolan-run.1 settings.md portolan.bash _portolan".split(' ');
         let mut parts = Parts {

@@ -42,8 +42,7 @@ fn source(module: &str) -> PathBuf {
     cargo::root().join("xtask/go").join(module)
 }
 
-/// Returns the folder in the cache for the programs of a module as it is now: its go.mod and go.sum
-/// pin all sources.
+/// Returns the cache's folder for a module's programs as it is now: go.mod and go.sum pin all.
 fn cached(module: &str) -> Result<PathBuf> {
     let mut files = fs::children(&source(module))?;
     files.retain(|file| file.extension().is_some_and(|extension| extension == "go"));
@@ -71,8 +70,7 @@ pub(crate) fn program(module: &str, name: &str) -> Result<PathBuf> {
     Ok(programs(module, name)?.join(name))
 }
 
-/// Returns the folder that contains these programs, names with a space between. Builds the missing
-/// ones.
+/// Returns the folder with these programs, names with a space between. Builds the missing ones.
 pub(crate) fn programs(module: &str, names: &str) -> Result<PathBuf> {
     let folder = cached(module)?;
     if !has(module, names) {
@@ -84,8 +82,7 @@ pub(crate) fn programs(module: &str, names: &str) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Builds a program under a temporary name first, so that a program with the final name is
-/// complete.
+/// Builds a program under a temporary name first: one with the final name is complete.
 fn build(module: &str, name: &str) -> Result<()> {
     let mut lines = PROGRAMS.lines();
     let head = lines.find_map(|line| line.strip_prefix(module)?.strip_prefix(' '));

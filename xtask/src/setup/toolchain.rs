@@ -73,9 +73,7 @@ impl Toolchain {
         let text = format!(
             "cargo={cargo}\nrustc={rustc}\nlinker={linker}\nrustc-version={version}\n{std}"
         );
-        if fs::read_to_string(file).ok().as_ref() != Some(&text) {
-            fs::replace(file, text)?;
-        }
+        fs::replace(file, text)?;
         Ok(self)
     }
 
@@ -118,18 +116,7 @@ impl Toolchain {
 }
 
 /// The trial program: a minimal kernel program.
-const MANIFEST: &str = r#"
-[package]
-name = "probe"
-version = "0.0.0"
-edition = "2024"
-[[bin]]
-name = "probe"
-path = "probe.rs"
-[workspace]
-[profile.release]
-lto = true
-"#;
+const MANIFEST: &str = include_str!("../../setup/probe.toml");
 
 const LOCK: &str = "version = 4\n\n[[package]]\nname = \"probe\"\nversion = \"0.0.0\"\n";
 

@@ -3,7 +3,6 @@
 //! pace, until the end of the run.
 
 mod datagrams;
-mod persistent;
 mod plan;
 mod short;
 mod streams;
@@ -22,8 +21,8 @@ use lab::random::Random;
 pub(crate) use self::plan::{HELD, HOLDER, Plan, plans};
 use crate::{
     cluster::{PORT, Service, frontend},
+    pods::ROLLING,
     record::{Begun, Exchange, Span, Tally},
-    rolling::ROLLING,
     world::{Origin, World, is_here, v6_of},
 };
 
@@ -214,14 +213,8 @@ fn ensure_same(before: Option<Ipv4Addr>, now: Ipv4Addr) -> io::Result<()> {
 impl Plan {
     /// Runs the planned client at its origin: it does exchanges until the end of the run. Returns
     /// their tally.
-    pub(crate) fn run(
-        self,
-        world: &World,
-        span: Span,
-        has_proxy: bool,
-        seed: u64,
-    ) -> Result<Tally> {
-        let by = self.by.filter(|_| has_proxy);
+    pub(crate) fn run(self, world: &World, span: Span, proxied: bool, seed: u64) -> Result<Tally> {
+        let by = self.by.filter(|_| proxied);
         let calls = Calls {
             service: self.service,
             frontend: by.map(|by| frontend(self.service, by, self.is_v6)),

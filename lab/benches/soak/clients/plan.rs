@@ -10,9 +10,8 @@ use clap::ValueEnum;
 use super::{
     Client,
     datagrams::{LARGE, LENGTH, Queries, Question, Simplex, Socket},
-    persistent::Holder,
     short::{Associations, Crowd, Ftp, Inside, Short, Sticky},
-    streams::{Idle, KeepAlive, Pool, Stream},
+    streams::{Holder, Idle, KeepAlive, Pool, Stream},
 };
 use crate::{
     cluster::{Frontend, Service},

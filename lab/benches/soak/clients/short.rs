@@ -98,16 +98,11 @@ impl Connection {
         error.filter(|error| error.kind() != ErrorKind::WouldBlock)
     }
 
-    /// Sends a request for an answer of `length` bytes. If the answer says that the server closes
+    /// Sends a request for an answer of `size` bytes. If the answer says that the server closes
     /// the connection, waits for it.
-    pub(super) fn ask(
-        &mut self,
-        calls: &Calls<'_>,
-        length: u64,
-        has_to_close: bool,
-    ) -> io::Result<Answer> {
+    pub(super) fn ask(&mut self, calls: &Calls<'_>, size: u64, closes: bool) -> io::Result<Answer> {
         let number = nonce();
-        self.send(&calls.request("ask", [number, length, u64::from(has_to_close)]))?;
+        self.send(&calls.request("ask", [number, size, u64::from(closes)]))?;
         let answer = self.receive()?;
         if answer.number != number {
             return Err(io::Error::other("the answer to another question"));

@@ -175,8 +175,7 @@ fn explain(args: &ExplainArgs) -> Result<Report> {
 }
 
 /// Decides by the maps what happens: to a pod's socket, where such are translated; if the socket
-/// hooks leave it alone, to its packet. `interface`: the index of the one that the packet comes in
-/// by.
+/// hooks leave it alone, to its packet, which comes in by the interface of this index.
 fn ask(
     reader: &mut Reader,
     asked: &mut Asked,

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The report of `portolan explain`: as text for people, as JSON and YAML for scripts, with its
-//! exit status.
+//! The report of `portolan explain`: as text for people, as JSON and YAML, with its exit status.
 
 use datapath::read::Flow;
 use serde::Serialize;

@@ -86,8 +86,7 @@ fn only(name: &str, mut namespaces: BTreeSet<String>) -> Result<String> {
 }
 
 /// Ranks the kinds of a service's addresses by how likely a client uses them; the lowest rank comes
-/// first. From outside the cluster, a cluster IP is not reachable unless somebody has made a route
-/// to it.
+/// first. From outside the cluster, a cluster IP is reachable only if somebody has made a route.
 fn preference(kind: FrontendKind, is_outside: bool) -> u8 {
     match kind {
         FrontendKind::LoadBalancer if is_outside => 0,

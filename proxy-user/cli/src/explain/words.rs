@@ -26,8 +26,7 @@ pub(super) struct ServiceRow {
 
 impl ServiceRow {
     pub(super) fn new(frontend: &MatchedFrontend) -> Self {
-        // The frontend for the ports that a cluster IP does not serve has the name of one of the
-        // Service's ports.
+        // The frontend for a cluster IP's other ports has the name of one of the Service's ports.
         let port_name = match frontend.port {
             0 => String::new(),
             _ => frontend.port_name.clone(),

@@ -60,8 +60,7 @@ impl NameCache {
         let (mut frontends, mut ports) = (HashMap::new(), HashMap::new());
         for row in reader.frontends()? {
             let name = port_label(&row.service, &row.port_name);
-            // The frontend for the ports that a cluster IP does not serve belongs to no service
-            // port.
+            // The frontend for ports that a cluster IP does not serve is of no service port.
             if row.service_id != 0 && row.kind != "unserved-ports" {
                 let port = ports.entry(row.service_id);
                 let (_, numbers) = port.or_insert_with(|| (name.clone(), Vec::new()));

@@ -265,8 +265,7 @@ impl Source for Programs {
         let line = Line::new(&report.event, time, &mut self.known);
         let tone = line.tone();
         show.line(&line, |colour| line.text(|text| tone.paint(text, colour)))?;
-        // As the program has left the packet; the comment says what source and destination were
-        // before.
+        // As the program has left the packet; the comment says what both ends were before.
         if let (Some(file), Some(interface)) = (&mut show.file, &line.interface) {
             let written = file.packet(time, interface, &report, &line.comment());
             written.context("write the file")?;

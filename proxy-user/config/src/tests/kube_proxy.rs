@@ -11,7 +11,7 @@ use crate::{
 
 #[test]
 fn settings_in_force_equal_kube_proxys_except_listed_differences() {
-    let known: BTreeSet<_> = table::DIFFERENCES.iter().map(|known| known.key).collect();
+    let known: BTreeSet<_> = table::DIFFERENCES.iter().map(|(key, _)| *key).collect();
     let settings = |path: &Path| RawConfig::read(path)?.check();
     for version in compare("yaml", |path| {
         settings(path).map_err(|error| error.to_string())

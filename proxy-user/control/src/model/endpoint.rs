@@ -293,7 +293,8 @@ impl Converter {
             site.node = endpoint.node_name.as_deref().map(|node| self.text(node));
             site.zone = endpoint.zone.as_deref().map(|zone| self.text(zone));
         }
-        (site != Site::default()).then(|| self.shared_site(site))
+        let shared = |site: &Site| Arc::new(site.clone());
+        (site != Site::default()).then(|| self.sites.intern(&site, shared))
     }
 }
 

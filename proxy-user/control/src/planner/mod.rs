@@ -57,13 +57,6 @@ impl NodeView {
             || kind == FrontendKind::ClusterIp && self.own_addresses.contains(&address)
     }
 
-    /// Returns the cluster IPs of a service that are not served on this node, because they are the
-    /// node's own addresses.
-    pub fn own_of(&self, service: &Service) -> Vec<IpAddr> {
-        let own = service.cluster_ips();
-        own.filter(|ip| self.own_addresses.contains(ip)).collect()
-    }
-
     /// Returns a warning about each address of a service that is the broadcast address of a subnet.
     fn broadcasts_of(&self, service: &Service) -> impl Iterator<Item = Warning> {
         let all: BTreeSet<_> = service.addresses().collect();
@@ -233,7 +226,7 @@ fn plan_family<A: Family>(
     }
     if node.answer_ping && index == 0 {
         frontends::of_echo(service, claims, &mut planned);
-        planned.retain(|plan| !node.leaves(plan.address, plan.kind()));
+        planned.retain(|plan| !node.leaves(plan.address, plan.flags.kind()));
     }
     let plan = FamilyPlan {
         frontends: planned,

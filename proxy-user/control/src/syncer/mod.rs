@@ -17,10 +17,10 @@ use std::{
 pub use self::ready::ReadyEndpoints;
 use self::{own::OwnClusterIps, retry::RetryClock, turns::Turns};
 use crate::{
-    apply::{Affected, ApplyResult, Failure},
+    apply::{Affected, ApplyResult, Failure, Refusal},
     change::{Batch, Change},
     gateway::Write,
-    model::ObjectKey,
+    model::{ObjectKey, Service},
     object::ObjectName,
     plan::{HealthUpdate, ServicePlan},
     planner::{
@@ -170,7 +170,10 @@ impl Syncer {
         let full = self
             .failures
             .iter()
-            .filter_map(|failure| failure.reason.full_map());
+            .filter_map(|failure| match failure.reason {
+                Refusal::Full { map, .. } => Some(map),
+                _ => None,
+            });
         full.collect()
     }
 
@@ -251,9 +254,11 @@ impl Syncer {
 
     fn plan(&mut self, name: &ObjectName, synced: &mut Synced) -> (ObjectName, ServicePlan) {
         let (service, slices) = self.state.service(name);
-        let own = service.map(|service| self.state.view.own_of(service));
+        let own_addresses = &self.state.view.own_addresses;
+        let own = service.into_iter().flat_map(Service::cluster_ips);
+        let own = own.filter(|ip| own_addresses.contains(ip)).collect();
         let uid_hash = service.map_or(0, |service| service.uid_hash);
-        self.own.note(name, own.unwrap_or_default());
+        self.own.note(name, own);
         let (plan, warnings) = match self.state.gateway(name) {
             Some(served) => {
                 let slices = |name: &ObjectName| self.state.service(name).1;

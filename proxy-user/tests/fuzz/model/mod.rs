@@ -247,14 +247,9 @@ impl<'a> Case<'a> {
         wire::with_ends(self.given.frame, &self.headers, src, dst)
     }
     /// Checks that the packet passes with this source, destination and mark.
-    fn leaves(
-        &self,
-        (src, dst): (SocketAddr, SocketAddr),
-        mark: u32,
-        counter: Counter,
-    ) -> Judgement {
-        self.seen
-            .passes(&self.with_ends(src, dst), mark, &[counter])
+    fn leaves(&self, ends: (SocketAddr, SocketAddr), mark: u32, counter: Counter) -> Judgement {
+        let frame = self.with_ends(ends.0, ends.1);
+        self.seen.passes(&frame, mark, &[counter])
     }
     /// Returns the tuple of the packet as the program left it.
     fn went(&self) -> Result<Tuple, String> {
@@ -282,17 +277,13 @@ impl<'a> Case<'a> {
 impl Live {
     /// Returns the backends of a set in one address family, with those of weight 0.
     fn in_set(&self, set: EndpointSet, v6: bool) -> Vec<Backend> {
-        let backends = self.service.backends.iter();
-        backends
-            .filter(|backend| backend.sets.intersects(set) && backend.at.is_ipv6() == v6)
-            .copied()
-            .collect()
+        let is_in = |one: &&Backend| one.sets.intersects(set) && one.at.is_ipv6() == v6;
+        let backends = self.service.backends.iter().filter(is_in);
+        backends.copied().collect()
     }
 }
 
 fn hex(bytes: &[u8]) -> String {
-    let words = bytes
-        .chunks(2)
-        .map(|pair| pair.iter().map(|byte| format!("{byte:02x}")).collect());
-    words.collect::<Vec<String>>().join(" ")
+    let word = |pair: &[u8]| pair.iter().map(|byte| format!("{byte:02x}")).collect();
+    bytes.chunks(2).map(word).collect::<Vec<String>>().join(" ")
 }

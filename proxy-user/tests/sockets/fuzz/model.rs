@@ -122,14 +122,9 @@ impl Model {
             )
     }
     /// Checks the result of a connect; false if the model cannot predict the socket any more.
-    pub(crate) fn connect(
-        &mut self,
-        socket: u8,
-        to: SocketAddr,
-        seen: &Seen,
-    ) -> Result<bool, String> {
-        self.talks.get_mut(&socket).expect("open").tried = true;
-        let talk = &self.talks[&socket];
+    pub(crate) fn connect(&mut self, id: u8, to: SocketAddr, seen: &Seen) -> Result<bool, String> {
+        self.talks.get_mut(&id).expect("open").tried = true;
+        let talk = &self.talks[&id];
         let Kind { udp, place, .. } = talk.kind;
         let before = talk.peer.clone();
         if Self::is_foreign(talk.kind, to) {
@@ -180,7 +175,7 @@ impl Model {
             (Fate::Untouched(None) | Fate::Unclear, Seen::Error(_)) => return Ok(false),
             (fate, _) => return Err(format!("{to} is {fate:?}, but {seen:?}")),
         };
-        let talk = self.talks.get_mut(&socket).expect("open");
+        let talk = self.talks.get_mut(&id).expect("open");
         if let Route::Backend(backends) = &way {
             let led = backends.iter().map(|one| (one.pod, to));
             talk.led.extend(led);

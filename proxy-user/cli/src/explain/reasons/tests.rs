@@ -43,11 +43,7 @@ pub(crate) fn objects(manifests: &str) -> ServiceObjects {
     found
 }
 
-const SERVICE: &str = "---
-kind: Service
-metadata: {name: cart, namespace: shop}
-spec: {selector: {app: cart}, ports: [{name: http, port: 80, targetPort: 8080}]}
-";
+const SERVICE: &str = include_str!("service.yaml");
 
 /// The Service without a selector.
 fn alone() -> String {
@@ -56,14 +52,7 @@ fn alone() -> String {
 
 /// A slice with one endpoint of a pod, and these changes.
 fn slice(changes: &[(&str, &str)]) -> String {
-    let mut text = "---
-kind: EndpointSlice
-metadata: {name: cart-1, namespace: shop, labels: {kubernetes.io/service-name: cart}}
-addressType: IPv4
-ports: [{name: http, port: 8080}]
-endpoints: [{addresses: [10.40.1.20], conditions: {ready: true}, targetRef: {kind: Pod, name: cart-a}}]
-"
-    .to_owned();
+    let mut text = include_str!("slice.yaml").to_owned();
     for (from, to) in changes {
         assert!(text.contains(from), "{from}");
         text = text.replace(from, to);
@@ -73,14 +62,7 @@ endpoints: [{addresses: [10.40.1.20], conditions: {ready: true}, targetRef: {kin
 
 /// A pod with this status of its container.
 fn pod(status: &str) -> String {
-    format!(
-        "---
-kind: Pod
-metadata: {{name: cart-a, namespace: shop, labels: {{app: cart}}}}
-spec: {{containers: [{{name: one, ports: [{{name: http, containerPort: 8080}}, {{name: metrics, containerPort: 9090}}], readinessProbe: {{}}}}]}}
-status: {status}
-"
-    )
+    include_str!("pod.yaml").replace("STATUS", status)
 }
 
 const RUNS: &str = "{phase: Running, containerStatuses: [{name: one, ready: true, image: x, imageID: x, restartCount: 0}]}";
