@@ -173,6 +173,13 @@ impl Given {
         Ok(server)
     }
 
+    /// Returns what follows the configuration file, if there is one. Call this before `settings`.
+    pub(super) fn config_file(&self) -> Option<ConfigFile> {
+        let (path, given) = (given_path(self.config.as_ref())?, self.clone());
+        let read = Box::new(move || given.changed_settings());
+        Some(ConfigFile::new(path.to_owned(), read))
+    }
+
     /// Returns the settings of the changed file. Fails if an agent could not start with them.
     fn changed_settings(&self) -> Result<Config, ConfigError> {
         let config = self.settings()?;
@@ -201,10 +208,7 @@ pub(super) fn converter(config: &Config, node: &str) -> Converter {
 /// Runs the agent until SIGTERM or SIGINT; or does what --cleanup or --write-config-to ask instead.
 pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
     let given = &args.given;
-    let file = given_path(given.config.as_ref()).map(|path| {
-        let given = given.clone();
-        ConfigFile::new(path.to_owned(), Box::new(move || given.changed_settings()))
-    });
+    let file = given.config_file();
     let config = given.settings()?;
     if let Some(file) = given_path(args.write_config_to.as_ref()) {
         return fs::write(file, config::render(&config)?)

@@ -55,6 +55,9 @@ pub(super) fn check(files: &[File]) -> Vec<String> {
             let text = format!("write the licence here: {prefix}Apache-2.0 OR MIT");
             complain(line, &text);
         }
+        if file.path.starts_with("deploy/chart/") && file.text.trim().is_empty() {
+            complain(1, "a file of the chart is empty");
+        }
         for (number, line) in lines() {
             if let Some(path) = MACHINE_PATHS.iter().find(|path| line.contains(**path)) {
                 let text = format!("\"{path}\" is a path of one machine; take it out");
@@ -90,6 +93,7 @@ mod tests {
         judge("run", "#!/bin/sh\ntrue\n", "run:2: write the licence");
         judge("run", "#!/bin/sh\n# SPDX-License-Identifier: MIT\n", "");
         judge("a.md", "nothing", "");
+        judge("deploy/chart/a", "\n", "deploy/chart/a:1: a file");
         let own = format!("fine\nsee {}x", MACHINE_PATHS[0]);
         judge("a.md", &own, "a.md:2: ");
         judge("a.md", "in network/ and at the root/ of it", "");

@@ -162,7 +162,7 @@ impl Converter {
             return Ok((slice, complaints.into_warnings()));
         };
         // Where no Gateways are served, their Services are served by these slices as any.
-        if self.gateways && is_made(&object.metadata) {
+        if self.gateways && is_made(Kind::EndpointSlice, &object.metadata) {
             let object = self.keeps_made.then(|| json!(object));
             slice.made = Some(Box::new(MadeSlice {
                 service: self.text(service),

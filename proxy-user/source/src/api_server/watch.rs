@@ -9,10 +9,12 @@ use http::{
     header::{ACCEPT, ACCEPT_ENCODING, RETRY_AFTER},
 };
 use http_body_util::BodyExt;
+use hyper_util::client::legacy::connect::CaptureConnection;
 use kube::{Client, client::Body};
 use prost::bytes::{Bytes, BytesMut};
 
 use super::{
+    breaker::poison,
     follow::Followed,
     requests::Requests,
     wire::{ACCEPTED, Compression, Encoding, GZIP, Page, Status, Unreadable, Watched},
@@ -157,8 +159,9 @@ impl<K: Followed> Objects<K> {
                 ("resourceVersionMatch", "NotOlderThan"),
             ],
         };
-        let answer = self.send(asked, self.uri(&[&watch, from].concat())).await?;
+        let mut answer = self.send(asked, self.uri(&[&watch, from].concat())).await?;
         Ok(Watch {
+            connection: answer.extensions_mut().remove(),
             encoding: Encoding::of(answer.headers()),
             compression: Compression::of(answer.headers()),
             body: answer.into_body(),
@@ -252,6 +255,7 @@ fn text(code: StatusCode, body: &Bytes) -> Status {
 
 /// The events of a watch.
 pub(super) struct Watch<K> {
+    connection: Option<CaptureConnection>,
     encoding: Encoding,
     compression: Compression,
     body: Body,
@@ -262,8 +266,11 @@ pub(super) struct Watch<K> {
 }
 
 impl<K: Followed> Watch<K> {
-    /// Notes that nothing comes.
+    /// Notes that nothing comes; the next request goes by another connection.
     pub(super) fn silent(&self) -> Failure {
+        if let Some(connection) = &self.connection {
+            poison(connection);
+        }
         self.requests.silent(K::KIND);
         Failure::Silent
     }

@@ -165,7 +165,7 @@ impl Converter {
     }
 
     fn role(&mut self, object: &core::Service) -> Role {
-        if !self.gateways || !is_made(&object.metadata) {
+        if !self.gateways || !is_made(Kind::Service, &object.metadata) {
             return Role::Plain;
         }
         let published = addresses::ingress(object)
