@@ -29,9 +29,9 @@ pub const CONTROLLER: &str = "portolan.dev/l4";
 /// label may hold.
 pub const LABEL_GATEWAY: &str = "portolan.dev/gateway";
 
-/// Whether an object was made for a Gateway: a Gateway owns it, and it has the name of the Gateway's
-/// Service, with which the names of slices begin. Labels may have been removed, and copies have
-/// other names.
+/// Whether an object was made for a Gateway: a Gateway owns it, and it has the name of the
+/// Gateway's Service, with which the names of slices begin. Labels may have been removed, and
+/// copies have other names.
 pub fn is_made(kind: Kind, metadata: &ObjectMeta) -> bool {
     let name = metadata.name.as_deref().unwrap_or_default();
     let owners = metadata.owner_references.iter().flatten();
