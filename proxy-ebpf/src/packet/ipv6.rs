@@ -20,7 +20,6 @@ pub enum Ipv6 {}
 
 impl Ip for Ipv6 {
     type Addr = V6;
-    type Octets = [u8; 16];
     const VERSION: u32 = 6;
     const ETHERTYPE: u16 = ETHERTYPE_IPV6;
     const ICMP: Protocol = Protocol::ICMPV6;
@@ -38,10 +37,6 @@ impl Ip for Ipv6 {
     #[inline(always)]
     fn words(address: V6) -> [u32; 4] {
         address.words()
-    }
-    #[inline(always)]
-    fn octets(address: &V6) -> [u8; 16] {
-        address.octets
     }
 }
 
