@@ -29,11 +29,10 @@ pub enum Hook {
     Send = 4,
     Receive = 5,
     PeerName = 6,
-    Bind = 7,
 }
 
 impl Hook {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 7] = [
         Self::Ingress,
         Self::Egress,
         Self::Loopback,
@@ -41,7 +40,6 @@ impl Hook {
         Self::Send,
         Self::Receive,
         Self::PeerName,
-        Self::Bind,
     ];
     /// Whether the hook is run by a process's system call.
     #[inline(always)]
@@ -58,7 +56,6 @@ impl Hook {
             Self::Send => "sendmsg",
             Self::Receive => "recvmsg",
             Self::PeerName => "getpeername",
-            Self::Bind => "bind",
         }
     }
 }

@@ -112,7 +112,7 @@ pub(crate) fn status_and_warnings_show_what_the_agent_says(world: &World, agent:
     });
     let expected = format!(
         "agent/health=200 agent/pid={} agent/version={} node=node-a interfaces/wanted=3 \
-         interfaces/attached=3 hooks/wanted=11 hooks/attached=11 services=4",
+         interfaces/attached=3 hooks/wanted=9 hooks/attached=9 services=4",
         agent.pid(),
         env!("CARGO_PKG_VERSION")
     );

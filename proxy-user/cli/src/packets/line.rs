@@ -195,9 +195,7 @@ impl Line {
         let Some(Ends { from, to }) = &self.before else {
             return "(no IP header could be read)".to_owned();
         };
-        let mut text = if self.hook == Hook::Bind.name() {
-            format!("{from}")
-        } else if from.address.is_unspecified() && self.process.is_some() {
+        let mut text = if from.address.is_unspecified() && self.process.is_some() {
             format!("> {to}")
         } else {
             format!("{from} > {to}")
