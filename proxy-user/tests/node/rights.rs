@@ -110,7 +110,6 @@ fn every_command_works_with_the_containers_rights_or_says_what_it_lacks() {
     );
     for (arguments, lacks) in [
         (&follow[..], "CAP_SYS_ADMIN"),
-        (&["top", "--programs"], "CAP_SYS_ADMIN"),
         (&["affinity"], "CAP_SYS_ADMIN"),
         (&["sockets"], "CAP_SYS_PTRACE"),
         (&["trace", "--drops", "--duration", "1"], "CAP_SYSLOG"),
