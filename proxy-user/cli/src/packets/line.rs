@@ -213,13 +213,6 @@ impl Line {
         }
         text
     }
-
-    pub(crate) fn comment(&self) -> String {
-        let service = self.service.iter();
-        let service: String = service.map(|name| format!("service {name}; ")).collect();
-        let (ends, outcome) = (self.ends(), self.outcome());
-        format!("{}: {ends}; {service}{outcome}", self.hook)
-    }
 }
 
 /// Formats a time as text. `time`: nanoseconds since 1970.
