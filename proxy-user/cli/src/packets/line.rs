@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Formats an event of the trace as a line of text, as JSON, and as the comment of a packet.
+//! Formats an event of the trace as a line of text, and as JSON.
 
 use std::{
     fmt::{self, Write},
