@@ -68,7 +68,7 @@ fn main() {
     if !tools.contains_key("build-std") {
         command.env(
             "RUSTC_BOOTSTRAP",
-            "aya_ebpf,portolan,portolan_follow,portolan_trace,proxy_ebpf",
+            "aya_ebpf,aya_log_ebpf,portolan,portolan_follow,portolan_trace,proxy_ebpf",
         );
     }
     for inherited in [

@@ -65,6 +65,7 @@ pub enum Ipv4 {}
 
 impl Ip for Ipv4 {
     type Addr = V4;
+    type Octets = [u8; 4];
     const VERSION: u32 = 4;
     const ETHERTYPE: u16 = ETHERTYPE_IPV4;
     const ICMP: Protocol = Protocol::ICMP;
@@ -82,6 +83,10 @@ impl Ip for Ipv4 {
     #[inline(always)]
     fn words(address: V4) -> [u32; 4] {
         [0, 0, 0, address.word()]
+    }
+    #[inline(always)]
+    fn octets(address: &V4) -> [u8; 4] {
+        address.octets
     }
 }
 

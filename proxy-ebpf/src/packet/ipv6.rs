@@ -20,6 +20,7 @@ pub enum Ipv6 {}
 
 impl Ip for Ipv6 {
     type Addr = V6;
+    type Octets = [u8; 16];
     const VERSION: u32 = 6;
     const ETHERTYPE: u16 = ETHERTYPE_IPV6;
     const ICMP: Protocol = Protocol::ICMPV6;
@@ -37,6 +38,10 @@ impl Ip for Ipv6 {
     #[inline(always)]
     fn words(address: V6) -> [u32; 4] {
         address.words()
+    }
+    #[inline(always)]
+    fn octets(address: &V6) -> [u8; 16] {
+        address.octets
     }
 }
 

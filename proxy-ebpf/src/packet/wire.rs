@@ -3,6 +3,7 @@
 //! the traits; parsing, rewriting and answering are generic over them.
 
 use aya_ebpf::bindings::bpf_fib_lookup;
+use aya_log_ebpf::macro_support::{Argument, IpFormatter};
 use proxy_common::{Addr, FlowKey, Protocol, filter::Work};
 
 use super::{
@@ -16,6 +17,7 @@ use super::{
 /// An IP family: its addresses and numbers.
 pub trait Ip: 'static {
     type Addr: Addr;
+    type Octets: Argument + IpFormatter;
     /// The IP version: 4 or 6.
     const VERSION: u32;
     const ETHERTYPE: u16;
@@ -32,6 +34,8 @@ pub trait Ip: 'static {
     fn is_loopback(address: Self::Addr) -> bool;
     /// Returns an address as four words, as on the wire; an IPv4 address is the last of them.
     fn words(address: Self::Addr) -> [u32; 4];
+    /// Returns the octets of an address, for a log line.
+    fn octets(address: &Self::Addr) -> Self::Octets;
 }
 
 /// Reads and writes the headers of an IP family.

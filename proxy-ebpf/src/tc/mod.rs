@@ -15,6 +15,7 @@ mod filter;
 mod fragment;
 mod icmp;
 mod ingress;
+mod log;
 mod masquerade;
 mod mid_stream;
 mod offload;
@@ -114,6 +115,7 @@ fn ingress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool) -> Outcome {
             };
             note_refusal::<F>(outcome);
             trace::packet::<F>(skb, outcome, place);
+            let outcome = log::outcome::<F>(skb, outcome);
             if outcome.is_untouched() {
                 between_pods::send::<F>(skb, link_layer)
             } else {
@@ -178,7 +180,7 @@ fn egress_of<F: Family>(skb: Skb, l3: u32, link_layer: bool, tag: Tag) -> Outcom
             note_refusal::<F>(outcome);
             let place = trace::Location::new(Hook::Egress, link_layer);
             trace::packet::<F>(skb, outcome, place);
-            outcome
+            log::outcome::<F>(skb, outcome)
         }
     }
 }

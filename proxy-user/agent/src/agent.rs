@@ -8,8 +8,10 @@ use config::{Config, ConfigFile};
 use control::{causes::chain, change::Batch, warnings::Warnings};
 use datapath::{Datapath, Options, maps::pins};
 use linux::interfaces::Interface;
+use tokio::task::JoinHandle;
 
 use super::{
+    PACKET_LINES, SWEEP,
     attachments::Attachments,
     growth::Growth,
     node::{Node, foreign_connections},
@@ -51,6 +53,9 @@ pub(super) struct Agent {
     pub(super) first_waits: bool,
     /// The first sync, from its end until it is reported.
     pub(super) unreported: Option<Progress>,
+    /// The task that copies the log lines of the eBPF programs into the agent's log. `None` if the
+    /// lines cannot be read.
+    pub(super) program_log: Option<JoinHandle<()>>,
 }
 
 impl Agent {
@@ -256,6 +261,24 @@ impl Agent {
         self.attachments
             .begin_with_maps(config, [pins::layout_dir(pins), pins::links_dir(pins)]);
         self.node.begin_with_maps();
+        self.follow_program_log();
+    }
+
+    /// Begins to copy the log lines of the loaded eBPF programs, and ends copying those of the
+    /// previous programs.
+    pub(super) fn follow_program_log(&mut self) {
+        let every = if self.shared.config.log_packets {
+            PACKET_LINES
+        } else {
+            SWEEP
+        };
+        if let Some(before) = self.program_log.take() {
+            before.abort();
+        }
+        match self.shared.datapath.program_log() {
+            Ok(log) => self.program_log = Some(tokio::spawn(log.follow(every))),
+            Err(error) => tracing::warn!("{}", chain(&error)),
+        }
     }
 
     /// Makes XDP look up again all next hops that it has stored.

@@ -65,6 +65,9 @@ pub use self::{
 /// Time between two ticks: failed attempts are repeated, and the walk through the flow tables goes
 /// on.
 const SWEEP: Duration = Duration::from_secs(1);
+/// How often the eBPF programs' log lines are read if they log packets: the kernel keeps 128 KiB of
+/// lines.
+const PACKET_LINES: Duration = Duration::from_millis(20);
 /// How many batches of changed objects may wait while one is applied.
 const BATCHES: usize = 16;
 
@@ -212,6 +215,7 @@ pub async fn run(
         unreported: None,
         file,
         configz,
+        program_log: None,
     };
     agent.node.look(&agent.shared);
     agent.begin_with_maps();

@@ -118,6 +118,7 @@ pub struct Config {
     pub map_memory: u32,
     pub log_level: String,
     pub log_format: LogFormat,
+    pub log_packets: bool,
     /// How many services have metrics of their own.
     pub services_with_metrics: u32,
     /// Whether warnings about Services and EndpointSlices become Kubernetes events.
@@ -212,6 +213,7 @@ impl Default for Config {
             map_memory: 0,
             log_level: "info".to_owned(),
             log_format: LogFormat::default(),
+            log_packets: false,
             services_with_metrics: 1_000,
             object_events: true,
             kubeconfig: None,

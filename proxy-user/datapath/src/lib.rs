@@ -49,9 +49,9 @@ pub use node::NodeAddress;
 pub use options::{Attachment, Capacities, DEFAULT_PIN_DIR, Options, XdpMode};
 pub use programs::{
     Attached, Chain, ChainPosition, ForeignHook, ForeignProgram, Foreseen, HOOK_COUNT, HookState,
-    Load, OBJECT, PROGRAMS, PinnedLink, Present, RefusedProgram, XdpRefusal, cgroup_root, chains,
-    counts_at_peers, foresee, has_capability, has_tcx, is_below_root, is_realtime,
-    missing_socket_hooks, pinned_links, present, running_kernel,
+    Load, OBJECT, PROGRAMS, PinnedLink, Present, ProgramLog, RefusedProgram, XdpRefusal,
+    cgroup_root, chains, counts_at_peers, foresee, has_capability, has_tcx, is_below_root,
+    is_realtime, missing_socket_hooks, pinned_links, present, running_kernel,
 };
 pub use repair::{Repair, RepairKind, Repaired};
 

@@ -26,6 +26,8 @@ pub struct Options {
     /// True with the setting `forwarding: auto`: translated packets may leave past the node's
     /// stack.
     pub redirects: bool,
+    /// True if the programs log every packet of a service: see [`super::Datapath::program_log`].
+    pub log_packets: bool,
     /// Keeps using maps whose programs leave new connections to another proxy (drained). If false,
     /// new maps take over from such maps.
     pub adopt_drained: bool,
@@ -42,6 +44,7 @@ impl Default for Options {
             marks: Marks::DEFAULT,
             xdp: None,
             redirects: false,
+            log_packets: false,
             adopt_drained: false,
             object: None,
         }

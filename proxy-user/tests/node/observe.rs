@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A device without a link layer, the metrics, and a drop that only a real device provokes.
+//! The log line for each packet, the metrics, and a drop that only a real device provokes.
 
 use std::{
     fs::File,
@@ -32,24 +32,21 @@ fn syn(from: [u8; 4], port: u16, data: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// Its device has no link layer.
-pub(crate) fn a_client_behind_a_tunnel_is_served(world: &World, agent: &Agent) {
+/// The agent logs every packet, also those of a device without a link layer.
+pub(crate) fn every_packet_of_a_client_behind_a_tunnel_is_logged(world: &World, agent: &Agent) {
     let mut tunnel = tunnel(world, "tun0", 0);
     world.ip("address add 10.9.0.1/32 dev tun0\nlink set tun0 up\nroute add 10.9.0.2/32 dev tun0");
     wait_for_interfaces(agent, 4);
-    let trace = Tracing::start(world, "--client 10.9.0.2");
     tunnel
         .write_all(&syn([10, 9, 0, 2], 80, &[]))
         .expect("sent");
-    for outcome in [
-        Counter::ForwardedNew,
-        Counter::Masqueraded,
-        Counter::ReplyTranslated,
+    for line in [
+        "forwarded_new: TCP 10.9.0.2:40000 -> 172.30.1.1:80 at interface",
+        "masqueraded: TCP 10.9.0.2:40000 -> 10.40.1.20:8080 at interface",
+        "reply_translated: TCP 10.40.1.20:8080 -> 10.9.0.2:40000 at interface",
     ] {
-        let name = outcome.name();
-        trace.wait(name, |line| line["outcome"] == name);
+        agent.says(&[line]);
     }
-    trace.end(Signal::SIGINT);
     drop(tunnel);
     wait_for_interfaces(agent, 3);
 }

@@ -41,7 +41,7 @@ fn lists_top_trace_metrics_and_bpftool_agree_with_what_clients_did() {
     assert_eq!(code, Some(1), "no agent has run on this node: {said}");
     let (_, said) = world.refused(&format!("explain --from 10.40.1.10 --to {EMPTY}"));
     assert!(said.contains("no portolan is set up here"), "{said}");
-    let config = "portolan: {forwarding: stack, maps: {frontends: 64, memory: 1}}
+    let config = "portolan: {forwarding: stack, logPackets: true, maps: {frontends: 64, memory: 1}}
 ipvs: {scheduler: rr}
 ";
     let agent = world.start_configured(config);
@@ -59,7 +59,7 @@ ipvs: {scheduler: rr}
     trace::trace_shows_packets_and_calls_before_and_after_translation(&world);
     trace::trace_applies_its_flags_its_count_and_its_rate(&world);
     trace::a_second_trace_is_refused_but_not_after_the_first_was_killed(&world);
-    observe::a_client_behind_a_tunnel_is_served(&world, &agent);
+    observe::every_packet_of_a_client_behind_a_tunnel_is_logged(&world, &agent);
     observe::a_packet_that_cannot_be_rewritten_is_dropped_and_named(&world, &agent);
     assert!(agent.stop().success());
     commands::commands_say_that_no_agent_answers(&world);

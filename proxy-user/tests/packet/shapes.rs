@@ -18,13 +18,16 @@ use crate::{
 /// third.
 const INSTRUCTION_BUDGET: u32 = 400_000;
 
-/// Load-time constants turn code on or off.
+/// All combinations of `redirects` and `log_packets`; these load-time constants turn code on or
+/// off.
 #[rstest]
-#[case::plain(false, None)]
-#[case::redirecting(true, None)]
-#[case::all(true, Some(XdpMode::Native))]
+#[case::plain(false, false, None)]
+#[case::redirecting(true, false, None)]
+#[case::logging(false, true, None)]
+#[case::all(true, true, Some(XdpMode::Native))]
 fn every_program_loads_within_its_instruction_budget(
     #[case] redirects: bool,
+    #[case] log_packets: bool,
     #[case] xdp: Option<XdpMode>,
 ) {
     // The test harness has begun a line.
@@ -32,6 +35,7 @@ fn every_program_loads_within_its_instruction_budget(
     let world = World::with(
         |options| {
             options.redirects = redirects;
+            options.log_packets = log_packets;
             options.xdp = xdp;
         },
         &[],
@@ -40,7 +44,7 @@ fn every_program_loads_within_its_instruction_budget(
     assert_eq!(loaded.refusals(), []);
     let is_loaded = loads.iter().any(|load| load.program == "uplink");
     assert_eq!(is_loaded, xdp.is_some());
-    let setting = format!("redirects {redirects}");
+    let setting = format!("redirects {redirects} log {log_packets}");
     let mut above = Vec::new();
     for load in loads {
         let (program, time) = (load.program, load.time.as_micros());

@@ -209,8 +209,8 @@ mod tests {
     #[test]
     fn results_that_were_not_rerun_stay_with_their_commit_and_programs_have_the_highest_figures() {
         let first = run("@@ version 6.7.192-2\n@@ begin packet\n\
-            @@ figure ingress redirects false instructions 7 microseconds 2500\n\
-            @@ figure ingress redirects true instructions 300000 microseconds 900\n\
+            @@ figure ingress redirects false log false instructions 7 microseconds 2500\n\
+            @@ figure ingress redirects true log false instructions 300000 microseconds 900\n\
             @@ attached by clsact\ntest result: ok. 1 passed; 0 failed; 0 ignored\n\
             @@ end packet 0 12\n");
         let again = run("@@ version 6.7.192-2\n@@ begin serve\n\

@@ -100,7 +100,10 @@ impl Toolchain {
             .env("CARGO_ENCODED_RUSTFLAGS", rustflags.join("\x1f"))
             .env("CARGO_PROFILE_RELEASE_PANIC", "abort");
         if !self.build_std {
-            command.env("RUSTC_BOOTSTRAP", "aya_ebpf,portolan,proxy_ebpf");
+            command.env(
+                "RUSTC_BOOTSTRAP",
+                "aya_ebpf,aya_log_ebpf,portolan,proxy_ebpf",
+            );
         }
         cargo::remove_own_variables(&mut command);
         let inherited =

@@ -214,6 +214,7 @@ pub(super) fn kind(key: &str) -> Option<Kind> {
             }),
             |config| text(&config.log_level),
         ),
+        "portolan.logPackets" => Kind::Bool(|config| &mut config.log_packets),
         "portolan.servicesWithMetrics" => Kind::Special(
             Read::Number(|draft, count| {
                 draft.config.services_with_metrics = u32::try_from(count).unwrap_or(0);

@@ -22,6 +22,7 @@ use proxy_common::{V4, V6, flow::places, maps};
 
 use super::{
     hooks::HOOKS,
+    log::ProgramLog,
     refusal::{Refusal, explain},
 };
 use crate::{
@@ -51,6 +52,11 @@ pub(super) const UPLINK: &str = "uplink";
 /// The programs without which the datapath cannot work. If the kernel refuses another one, the rest
 /// works.
 pub(super) const NEEDED: [&str; 2] = ["ingress", "egress"];
+
+/// Log levels of aya-log: only faults, or every packet as well. The verifier removes the code of
+/// disabled levels.
+const LOG_FAULTS: u8 = 1;
+const LOG_PACKETS: u8 = 4;
 
 /// The kernel programs, and how their loading went.
 pub(crate) struct Programs {
@@ -164,6 +170,11 @@ fn object(
     shapes: &[Shape],
     log: VerifierLogLevel,
 ) -> Result<Ebpf, DatapathError> {
+    let log_level = if options.log_packets {
+        LOG_PACKETS
+    } else {
+        LOG_FAULTS
+    };
     let redirect = u32::from(options.redirects);
     let [sets_v4, sets_v6] =
         [options.capacities.flows, options.capacities.flows_v6].map(places::sets);
@@ -177,6 +188,7 @@ fn object(
     loader
         .btf(None)
         .verifier_log_level(log)
+        .override_global("AYA_LOG_LEVEL", &log_level, true)
         .override_global("MASQUERADE_MARK", &options.marks.masquerade, true)
         .override_global("DROP_MARK", &options.marks.drop, true)
         .override_global("REDIRECT", &redirect, true)
@@ -242,6 +254,12 @@ pub(crate) fn fd(map: &Map) -> io::Result<OwnedFd> {
 }
 
 impl Datapath {
+    /// Returns a reader of the programs' log lines. Can be called only once.
+    pub fn program_log(&mut self) -> Result<ProgramLog, DatapathError> {
+        ProgramLog::open(&mut self.programs.ebpf).map_err(|error| {
+            DatapathError::Load(format!("read the programs' log: {}", chain(&error)))
+        })
+    }
     /// Returns the programs that the kernel accepted, with the time that each took.
     pub fn loads(&self) -> &[Load] {
         &self.programs.loads

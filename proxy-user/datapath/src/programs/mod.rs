@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Loads and attaches the kernel programs. In: options and the pinned maps. Out: loaded programs,
-//! attached to interfaces and to a cgroup. Called by `Datapath`; `sweep` runs the programs that
-//! remove idle flows.
+//! attached to interfaces and to a cgroup, and their log lines. Called by `Datapath`; `sweep` runs
+//! the programs that remove idle flows.
 
 mod check;
 mod clsact;
@@ -9,6 +9,7 @@ mod foreign;
 mod foresee;
 mod hooks;
 mod load;
+mod log;
 mod pin;
 mod present;
 mod probe;
@@ -26,6 +27,7 @@ pub(super) use hooks::{HookLinks, cgroup2_mounts};
 pub use hooks::{cgroup_root, is_below_root};
 pub use load::{Load, OBJECT, PROGRAMS};
 pub(super) use load::{Programs, fd};
+pub use log::ProgramLog;
 pub use present::{Chain, HOOK_COUNT, PinnedLink, Present, chains, pinned_links, present};
 pub(super) use probe::check;
 pub use probe::{counts_at_peers, has_capability, has_tcx, is_realtime, running_kernel};
