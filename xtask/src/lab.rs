@@ -48,8 +48,6 @@ enum Bench {
     Packet,
     /// Many agents with one API server, beside as many kube-proxies
     Fleet,
-    /// From parsed objects to plans, and to the last map write
-    Planner,
 }
 
 /// Runs one benchmark; each pins itself to one CPU.
@@ -58,7 +56,6 @@ pub(crate) fn bench(arguments: &Arguments) -> Result<()> {
     let mut command = match arguments.bench {
         Bench::Packet => built("bench", "packet")?,
         Bench::Fleet => prepare("bench", FLEET)?,
-        Bench::Planner => built("bench", "planner")?,
     };
     command::check(command.args(arguments.passed.words()), "run the benchmark")
 }

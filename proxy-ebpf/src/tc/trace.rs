@@ -78,7 +78,6 @@ fn tell<F: Family>(skb: Skb, counter: u32, place: u32) -> u32 {
     }
     (event.service, event.backend) = (0, 0);
     event.hook = place as u8;
-    event.link_layer = (place & Location::LINK_LAYER != 0) as u8;
     event.interface = skb.interface();
     event.length = skb.len();
     event.result = (place >> Location::PATH) as i32;
@@ -98,7 +97,7 @@ fn tell<F: Family>(skb: Skb, counter: u32, place: u32) -> u32 {
         flow_of::<F>(packet, scratch, event);
     }
     if filter.wants(event) {
-        trace::hand_over(skb.raw(), told);
+        trace::hand_over(skb.raw(), event);
     }
     0
 }

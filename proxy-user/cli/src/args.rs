@@ -228,9 +228,8 @@ impl Select {
 #[derive(clap::Args, Clone, PartialEq, Debug)]
 #[command(next_help_heading = SHOWING)]
 pub struct Look {
-    /// table, wide (every column, never cut), json, yaml, name, or jsonpath=EXPRESSION over the
-    /// JSON.
-    #[arg(long, short, value_name = "FORMAT", default_value = "table")]
+    /// Format of the output; wide is every column, never cut.
+    #[arg(long, short, value_name = "FORMAT", value_enum, default_value_t)]
     pub output: Format,
     /// Show it again and again, until interrupted.
     #[arg(long, short)]

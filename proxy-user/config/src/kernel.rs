@@ -25,7 +25,6 @@ impl Config {
             (self.masquerade == Masquerade::Mark, Settings::MARK_ONLY),
             (of_pods, Settings::POD_SOCKETS),
             (has_exceptions, Settings::SOCKET_EXCEPTIONS),
-            (self.reserve_node_ports, Settings::RESERVE_NODE_PORTS),
             (self.answer_ping, Settings::ANSWER_PING),
         ] {
             settings.flags |= if is_set { flag } else { 0 };

@@ -87,7 +87,6 @@ pub struct Config {
     pub abandoned_after: u32,
     pub socket_balancing: SocketBalancing,
     pub socket_exceptions: Vec<String>,
-    pub reserve_node_ports: bool,
     pub unallocated_cluster_ips: UnallocatedClusterIps,
     pub answer_ping: bool,
     /// Whether link-local addresses of services are served.
@@ -194,7 +193,6 @@ impl Default for Config {
             abandoned_after: 6 * 3600,
             socket_balancing: SocketBalancing::default(),
             socket_exceptions: Vec::new(),
-            reserve_node_ports: false,
             unallocated_cluster_ips: UnallocatedClusterIps::default(),
             answer_ping: false,
             serve_link_local: false,

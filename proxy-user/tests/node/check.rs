@@ -175,7 +175,7 @@ fn missing_programs_are_named_while_an_agent_runs(world: &World, agent: &Agent) 
     // To other pins, its programs are foreign.
     Report::check(world, &beside_pins(world, "other"), "")
         .ends(1)
-        .has(DIFFERS, "other programs are there, too: bind_v4 at bind_v4")
+        .has(DIFFERS, "are there, too: connect_v4 at connect_v4")
         .has(DIFFERS, "would run behind portolan's");
     Report::of_agent(world)
         .ends(0)

@@ -44,7 +44,7 @@ fn for_node(world: &World, word: &str) -> String {
     match word {
         "--kubeconfig" => "--manifests".to_owned(),
         "FILE" | "~/.kube/config" => world.manifests(),
-        "node-a.tar.gz" | "dns.pcapng" => world.path(word),
+        "node-a.tar.gz" => world.path(word),
         "30" => "1".to_owned(),
         word if word.starts_with("pod/") => "10.40.1.10".to_owned(),
         word if word.starts_with("shop/") && word.contains(':') => "shop/cart:80".to_owned(),
@@ -106,7 +106,6 @@ fn every_command_works_with_the_containers_rights_or_says_what_it_lacks() {
     assert!(said.contains("portolan, ingress of"), "{said}");
     for (arguments, lacks) in [
         (&follow[..], "CAP_SYS_ADMIN"),
-        (&["top", "--programs"], "CAP_SYS_ADMIN"),
         (&["affinity"], "CAP_SYS_ADMIN"),
         (&["sockets"], "CAP_SYS_PTRACE"),
         (&["trace", "--drops", "--duration", "1"], "CAP_SYSLOG"),

@@ -3,7 +3,6 @@
 //! it leaves no program or map behind.
 
 use std::{
-    fs,
     io::{BufRead, BufReader, Read},
     process::{Child, ChildStderr, Command, ExitStatus, Stdio},
     sync::{Arc, Mutex},
@@ -99,8 +98,7 @@ fn shows(trace: &Tracing, expected: &str, values: &str) {
 }
 
 pub(crate) fn trace_shows_packets_and_calls_before_and_after_translation(world: &World) {
-    let file = world.path("trace.pcapng");
-    let trace = Tracing::start(world, &format!("--write {file}"));
+    let trace = Tracing::start(world, "");
     let mut open = world.connect(CART).expect("served");
     assert_eq!(open.echo("hello"), "hello");
     assert!(!world.answers(EMPTY), "it is rejected");
@@ -137,11 +135,6 @@ pub(crate) fn trace_shows_packets_and_calls_before_and_after_translation(world: 
     let (status, said) = trace.end(Signal::SIGINT);
     assert!(status.success(), "{said}");
     assert!(said.contains("shown, none lost"), "{said}");
-    let written = fs::read(&file).expect("the file");
-    assert_eq!(written[..4], [0x0a, 0x0d, 0x0d, 0x0a], "pcapng");
-    let text = String::from_utf8_lossy(&written);
-    let part = "172.30.1.1:80 (service shop/cart)  =>  to 10.40.1.20:8080";
-    assert!(text.contains(part) && text.contains(&interface), "{text}");
 }
 
 pub(crate) fn trace_applies_its_flags_its_count_and_its_rate(world: &World) {
@@ -186,7 +179,7 @@ pub(crate) fn a_second_trace_is_refused_but_not_after_the_first_was_killed(world
     let links = world.node().feed("bpftool", &words, "");
     if let Ok(links) = links {
         let links: Value = serde_json::from_str(&links).expect("JSON");
-        assert_eq!(links.as_array().map(Vec::len), Some(11), "{links}");
+        assert_eq!(links.as_array().map(Vec::len), Some(9), "{links}");
     }
     thread::sleep(Duration::from_secs(4));
     let trace = Tracing::start(world, "");

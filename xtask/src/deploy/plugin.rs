@@ -189,9 +189,9 @@ mod tests {
         // The calls are recorded, and what is created with them.
         let pods = include_str!("../../deploy/debug.sh");
         let plugin = Plugin::new(pods).expect("a plugin");
-        let output = plugin.run(&["--node", "a", "--debug", "top", "--programs"]);
-        let said = command::stdout(&output.expect("it starts"), "top").expect("text");
-        assert_eq!(said, "portolan-debug-x was asked: top --programs\n");
+        let output = plugin.run(&["--node", "a", "--debug", "sockets"]);
+        let said = command::stdout(&output.expect("it starts"), "sockets").expect("text");
+        assert_eq!(said, "portolan-debug-x was asked: sockets\n");
         let calls = fs::read_to_string(plugin.folder.path().join("kubectl.calls")).expect("calls");
         for part in [
             "nodeName: a\n",

@@ -52,8 +52,7 @@ fn is_without_ipv6(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EAFNOSUPPORT)
 }
 
-/// Returns a socket that listens at an address of one family, or at `::` for both. The bind hooks
-/// recognise it as the agent's own: `reserveNodePorts` must not keep the agent from a port.
+/// Returns a socket that listens at an address of one family, or at `::` for both.
 fn listen_at(address: SocketAddr, only_its_family: bool) -> io::Result<TcpListener> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4(),
@@ -64,8 +63,6 @@ fn listen_at(address: SocketAddr, only_its_family: bool) -> io::Result<TcpListen
         // The node's net.ipv6.bindv6only must not decide.
         setsockopt(&socket, sockopt::Ipv6V6Only, &only_its_family)?;
     }
-    // Setting the mark fails without the privilege; the agent then cannot attach bind hooks either.
-    let _ = setsockopt(&socket, sockopt::Mark, &proxy_common::settings::OWN_SOCKET);
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }

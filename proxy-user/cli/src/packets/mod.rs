@@ -128,7 +128,6 @@ impl Verdict {
             Counter::Untouched | Counter::SocketUntouched | Counter::UntouchedFlow => {
                 Self::Untouched
             }
-            Counter::BindRefused => Self::Reject,
             one if !one.refuses() => Self::Forward,
             one if one.name().starts_with("rejected") => Self::Reject,
             _ => Self::Drop,

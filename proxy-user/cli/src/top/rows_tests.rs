@@ -56,7 +56,6 @@ pub(crate) fn sample(scale: u64) -> Sample {
                 (3, Counter::RejectedNoEndpoint, 5),
             ],
         },
-        programs: Default::default(),
         names: (1..).zip(all.map(port)).collect(),
     }
 }

@@ -42,7 +42,6 @@ pub fn of_outcome(counter: Counter) -> Option<&'static str> {
         Counter::DroppedInconsistent => "docs/runbooks.md#inconsistent-maps",
         Counter::DroppedRewrite => "docs/runbooks.md#rewrite-failed",
         Counter::SocketTableFull => "docs/runbooks.md#maps-full",
-        Counter::BindRefused => "docs/runbooks.md#node-port-taken",
     })
 }
 

@@ -152,7 +152,6 @@ pub(super) fn kind(key: &str) -> Option<Kind> {
         ),
         "portolan.socketBalancing" => Kind::Choice(|config| &mut config.socket_balancing),
         "portolan.socketExceptions" => Kind::Patterns(|config| &mut config.socket_exceptions),
-        "portolan.reserveNodePorts" => Kind::Bool(|config| &mut config.reserve_node_ports),
         "portolan.forwarding" => Kind::Choice(|config| &mut config.forwarding),
         "portolan.xdp" => Kind::Choice(|config| &mut config.xdp),
         "portolan.xdpInterfaces" => Kind::Patterns(|config| &mut config.xdp_interfaces),

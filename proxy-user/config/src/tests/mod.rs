@@ -36,7 +36,6 @@ fn whole(text: &str) -> Result<Config, ConfigError> {
     "portolan: {socketExceptions: [kubepods*/mesh*]}",
     Settings::SOCKET_EXCEPTIONS
 )]
-#[case("portolan: {reserveNodePorts: true}", Settings::RESERVE_NODE_PORTS)]
 #[case("portolan: {answerPing: true}", Settings::ANSWER_PING)]
 fn settings_are_flags_of_the_kernel_programs(#[case] text: &str, #[case] flag: u32) {
     let settings = config(text).expect("valid").settings();

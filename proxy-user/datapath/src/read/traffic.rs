@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads the traffic counters of all backends, the counters of refusals, and the run times of our
-//! programs.
+//! Reads the traffic counters of all backends, and the counters of refusals.
 
 use std::{collections::HashMap, net::SocketAddr};
 
-use aya::programs::ProgramInfo;
 use linux::get_pinned;
 use proxy_common::{Backend, Counter, V4, V6, maps as names, traffic::Traffic};
 
@@ -42,37 +40,7 @@ pub struct Counted {
     pub refused: Vec<(u32, Counter, u64)>,
 }
 
-/// How often one of our programs has run, and for how long. The kernel counts only while its
-/// setting `kernel.bpf_stats_enabled` is on.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ProgramRun {
-    pub id: u32,
-    pub name: String,
-    pub count: u64,
-    /// The time of all runs in nanoseconds.
-    pub time: u64,
-}
-
 impl Reader {
-    /// Returns the runs of every loaded program that uses the pinned maps.
-    pub fn program_runs(&self) -> Result<Vec<ProgramRun>, DatapathError> {
-        let counters = get_pinned(&self.home.join(names::COUNTERS), true);
-        let counters = counters.and_then(linux::map_info);
-        let ours = counters.map_err(failed(names::COUNTERS))?.id;
-        // Foreign programs may come and go in the meantime.
-        let programs = aya::programs::loaded_programs().filter_map(Result::ok);
-        let is_ours = |program: &ProgramInfo| {
-            let maps = program.map_ids().ok().flatten();
-            maps.is_some_and(|maps| maps.contains(&ours))
-        };
-        let runs = programs.filter(is_ours).map(|program| ProgramRun {
-            id: program.id(),
-            name: program.name_as_str().unwrap_or_default().to_owned(),
-            count: program.run_count(),
-            time: u64::try_from(program.run_time().as_nanos()).unwrap_or(u64::MAX),
-        });
-        Ok(runs.collect())
-    }
     pub fn counted(&self) -> Result<Counted, DatapathError> {
         let mut counted = Counted::default();
         self.counted_of::<V4>(&mut counted)?;

@@ -10,13 +10,13 @@ use std::{
 use anyhow::Result;
 use datapath::{
     follow::What,
-    trace::{Trace, TraceReport, Wanted},
+    trace::{Trace, Wanted},
 };
 use linux::{NftTrace, NftTraced, PodNamespace, TracedTuple};
 use proxy_common::{
     Addr, Counter, Port, Protocol, V6,
     trace::{
-        Filter, Tuple,
+        Event, Filter, Tuple,
         follow::{Direction, End, Followed, SOURCES, Seen, Sighting},
     },
 };
@@ -42,7 +42,7 @@ pub(super) struct Recorder {
     nft: Option<NftTrace>,
     known: NameCache,
     pub(super) sightings: Vec<Sighting>,
-    events: Vec<TraceReport>,
+    events: Vec<Event>,
     rules: Vec<NftTraced>,
     client_port: u16,
     /// What the receiving namespace had dropped between the first packet and its repetition.
@@ -217,16 +217,15 @@ impl Recorder {
             let direction = direction.unwrap_or(Direction::Request);
             seen.push((sighting.time, Station::new(host, direction, did)));
         }
-        for mut report in std::mem::take(&mut self.events) {
-            let event = &mut report.event;
+        for mut event in std::mem::take(&mut self.events) {
             if event.result < 0 && !event.before.leads_as(&event.after) {
                 // Portolan's hook translated the call, and another program refused it.
                 event.outcome = Counter::SocketTranslated as u32;
-            } else if let Some(reason) = self.known.refusal(event) {
+            } else if let Some(reason) = self.known.refusal(&event) {
                 event.outcome = reason as u32;
             }
             if let Some(direction) = self.direction(&event.before, &event.after) {
-                let line = Line::new(event, event.time, &mut self.known);
+                let line = Line::new(&event, event.time, &mut self.known);
                 let did = Did::Ours(Box::new(line));
                 seen.push((event.time, Station::new(Host::Node, direction, did)));
             }
