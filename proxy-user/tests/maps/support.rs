@@ -250,7 +250,7 @@ pub(crate) fn with_reply(
         port: key.dst_port,
         address: key.dst,
         state: FlowState::NEW,
-        ..entry
+        ..own
     };
     [(key, own.sealed(&key)), (back, reply.sealed(&back))]
 }
