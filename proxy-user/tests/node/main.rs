@@ -28,7 +28,6 @@ mod objects;
 mod observe;
 mod own_addresses;
 mod past_the_stack;
-mod path_mtu;
 mod reads;
 mod refused;
 mod repair;

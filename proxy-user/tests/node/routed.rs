@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A node between a client and a backend that are each behind two routers, in one address family.
-//! The MTU of any link can be reduced.
+//! A node between a client and a backend that are each behind a router, in one address family.
 
 use std::net::IpAddr;
 
@@ -20,64 +19,56 @@ pub(crate) const PORT: u16 = 8080;
 pub(crate) const NODE_PORT: u16 = 30_080;
 /// The node's uplinks.
 pub(crate) const UPLINKS: [&str; 2] = ["clients", "backends"];
-/// The interfaces of routers and hosts towards the node, and of routers away from it.
+/// The interface of a router or a host towards the node.
 const TO_NODE: &str = "eth0";
-const TO_HOST: &str = "eth1";
 
 pub(crate) struct Routed {
     /// The node; no pods are attached.
     pub(crate) node: World,
-    /// Behind each uplink two routers and a host, the nearest to the node first.
-    hops: [[NetNs; 3]; 2],
+    /// Behind each uplink a router, and the host behind that.
+    hops: [[NetNs; 2]; 2],
     /// The node's address.
     pub(crate) node_ip: IpAddr,
     /// The address of the host behind the second uplink.
     pub(crate) backend_ip: IpAddr,
-    pub(crate) cluster_ip: IpAddr,
 }
 
 impl Routed {
     /// Builds the hosts, and writes the Node object in version 7.
     pub(crate) fn build(v6: bool) -> Self {
-        let (nets, cluster_ip) = match v6 {
+        let (nets, length) = match v6 {
             true => (
                 [
-                    ["fd00:c0::", "fd00:c0:1::", "2001:db8:113::"],
-                    ["fd00:c0:2::", "fd00:c0:3::", "fd00:40:0:2::"],
+                    ["fd00:c0::", "2001:db8:113::"],
+                    ["fd00:c0:2::", "fd00:40:0:2::"],
                 ],
-                "fd00:30::1",
+                64,
             ),
             false => (
-                [
-                    ["192.168.40.", "192.168.41.", "203.0.113."],
-                    ["192.168.42.", "192.168.43.", "10.40.2."],
-                ],
-                "172.30.0.1",
+                [["192.168.40.", "203.0.113."], ["192.168.42.", "10.40.2."]],
+                24,
             ),
         };
         let node = World::bare(&NODE_PARAMETERS);
-        let length = if v6 { 64 } else { 24 };
         let hops = [0, 1].map(|side: usize| {
-            let hops = ["near", "far", "host"].map(|name| NetNs::new(name).expect("run as root"));
-            let [near, far, host] = &hops;
-            for router in [near, far] {
-                router.set(&NODE_PARAMETERS).expect("a router");
-            }
+            let hops = ["router", "host"].map(|name| NetNs::new(name).expect("run as root"));
+            let ([router, host], [near, beyond]) = (&hops, nets[side]);
+            router.set(&NODE_PARAMETERS).expect("a router");
             host.set(&HOST_PARAMETERS).expect("a host");
-            let beyond = format!("{}0/{length}", nets[side][2]);
-            for (link, net) in nets[side].iter().enumerate() {
-                let (from, down) = end(&node, &hops, side, link);
-                let (this, next) = (format!("{net}1"), format!("{net}2"));
-                let ends = [(down, &this), (TO_NODE, &next)];
-                let ends = ends.map(|(name, address)| format!("{name} {address}/{length}"));
-                wire(from, &ends[0], &hops[link], &ends[1]).expect("a link");
-                let default = hops[link].ip(&format!("route add default via {this}\n"));
+            for (from, down, to, net) in [
+                (node.node(), UPLINKS[side], router, near),
+                (router, "eth1", host, beyond),
+            ] {
+                let ends = [(down, 1), (TO_NODE, 2)];
+                let ends = ends.map(|(name, last)| format!("{name} {net}{last}/{length}"));
+                wire(from, &ends[0], to, &ends[1]).expect("a link");
+                let default = to.ip(&format!("route add default via {net}1\n"));
                 default.expect("a route");
-                if link < 2 {
-                    let there = from.ip(&format!("route add {beyond} via {next} dev {down}\n"));
-                    there.expect("a route");
-                }
             }
+            let uplink = UPLINKS[side];
+            node.ip(&format!(
+                "route add {beyond}0/{length} via {near}2 dev {uplink}"
+            ));
             hops
         });
         let address = |text: String| text.parse::<IpAddr>().expect("an address");
@@ -87,57 +78,33 @@ impl Routed {
             node,
             hops,
             node_ip,
-            backend_ip: address(format!("{}2", nets[1][2])),
-            cluster_ip: address(cluster_ip.to_owned()),
+            backend_ip: address(format!("{}2", nets[1][1])),
         }
     }
 
     /// The hosts at the ends: the client and the backend.
     pub(crate) fn hosts(&self) -> [&NetNs; 2] {
-        self.hops.each_ref().map(|[_, _, host]| host)
+        self.hops.each_ref().map(|[_, host]| host)
     }
 
-    /// Prepares the nearest routers for XDP programs at the node's uplinks.
+    /// Prepares the routers for XDP programs at the node's uplinks.
     pub(crate) fn prepare_for_xdp(&self) {
-        for [near, ..] in &self.hops {
-            let prepared = near.enter(|| prepare_far_end(TO_NODE));
+        for [router, _] in &self.hops {
+            let prepared = router.enter(|| prepare_far_end(TO_NODE));
             prepared.expect("enter the router").expect("offloads");
         }
     }
 
-    /// Sets the MTU at both ends of a link, in bytes; link 0 of each side is the one at the node.
-    pub(crate) fn set_mtu(&self, side: usize, link: usize, mtu: u32) {
-        let (from, down) = end(&self.node, &self.hops[side], side, link);
-        for (host, name) in [(from, down), (&self.hops[side][link], TO_NODE)] {
-            let set = host.ip(&format!("link set {name} mtu {mtu}\n"));
-            set.expect("a link");
-        }
-    }
-
-    /// A service over TCP and UDP with this endpoint on another node. The first of the node, with
-    /// number 0, has `cluster_ip` and `NODE_PORT`; each other one the addresses that come next.
-    pub(crate) fn web(&self, number: u16, backend: IpAddr) -> Service {
-        let cluster_ip = match self.cluster_ip {
-            IpAddr::V4(first) => IpAddr::from((first.to_bits() + u32::from(number)).to_be_bytes()),
-            IpAddr::V6(first) => IpAddr::from((first.to_bits() + u128::from(number)).to_be_bytes()),
+    /// A service over TCP and UDP whose endpoint is the backend, on another node.
+    pub(crate) fn web(&self) -> Service {
+        let cluster_ip = match self.node_ip {
+            IpAddr::V4(_) => "172.30.0.1",
+            IpAddr::V6(_) => "fd00:30::1",
         };
-        let node_port = Some(NODE_PORT + number);
-        Service::new(&format!("web{number}"), &cluster_ip.to_string())
+        let node_port = Some(NODE_PORT);
+        Service::new("web", cluster_ip)
             .ports(&[("tcp", "TCP", 80, node_port), ("udp", "UDP", 80, node_port)])
-            .endpoints(vec![endpoint(&backend.to_string())])
+            .endpoints(vec![endpoint(&self.backend_ip.to_string())])
             .on("node-b")
-    }
-}
-
-/// Returns the end of a link that is nearer to the node: its namespace and the interface's name.
-fn end<'a>(
-    node: &'a World,
-    hops: &'a [NetNs; 3],
-    side: usize,
-    link: usize,
-) -> (&'a NetNs, &'a str) {
-    match link.checked_sub(1) {
-        None => (node.node(), UPLINKS[side]),
-        Some(hop) => (&hops[hop], TO_HOST),
     }
 }

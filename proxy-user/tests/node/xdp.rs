@@ -42,7 +42,7 @@ impl Node {
     fn new(v6: bool, xdp: Xdp) -> Self {
         let routed = Routed::build(v6);
         routed.prepare_for_xdp();
-        let web = routed.web(0, routed.backend_ip);
+        let web = routed.web();
         routed.node.write("web.yaml", web);
         let agent = None;
         let mut node = Self { agent, routed };
