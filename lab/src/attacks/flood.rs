@@ -23,28 +23,28 @@ use crate::{load::cpu::pin, node::netns::NetNs, random::Random};
 /// The forged sources of a flood. In each address the lowest `bits` bits are random and the rest is
 /// `network`'s; the port is random too.
 #[derive(Clone, Copy)]
-pub(super) struct Sources {
+pub struct Sources {
     network: Ipv4Addr,
     bits: u32,
 }
 
 /// Sources for a flood from outside: 11.0.0.0/8, which no host here has.
-pub(super) const ANYONE: Sources = Sources {
+pub const ANYONE: Sources = Sources {
     network: Ipv4Addr::new(11, 0, 0, 0),
     bits: 24,
 };
 /// Sources for a flood from a pod: its neighbours' addresses, so that reverse path filters accept
 /// them. No host has these addresses.
-pub(super) const NEIGHBOURS: Sources = Sources {
+pub const NEIGHBOURS: Sources = Sources {
     network: Ipv4Addr::new(10, 40, 1, 128),
     bits: 6,
 };
 
 /// The packets of a flood to `to`.
-pub(super) struct Flood<'a> {
-    pub(super) attacker: &'a NetNs,
-    pub(super) sources: Sources,
-    pub(super) to: SocketAddrV4,
+pub struct Flood<'a> {
+    pub attacker: &'a NetNs,
+    pub sources: Sources,
+    pub to: SocketAddrV4,
 }
 
 const HOP_LIMIT: u8 = 64;
@@ -55,7 +55,7 @@ const BATCH: usize = 64;
 impl Flood<'_> {
     /// Sends the flood while `work` is done. Returns how many packets were sent, and what `work`
     /// returns.
-    pub(super) fn during<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<(u64, T)> {
+    pub fn during<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<(u64, T)> {
         let name = self.attacker.name();
         let raw = Some(Protocol::from(libc::IPPROTO_RAW));
         let socket = self
