@@ -215,13 +215,6 @@ fn the_reason_is_logged_if_others_must_see_packets(node: &mut Node) {
         ping(&mut near, &mut far);
         node.taken()[0] > before[0] + 5
     });
-    // A rule that XDP cannot follow makes the agent detach XDP again.
-    let rule = "priority 900 fwmark 7 lookup main";
-    node.world().ip(&format!("rule add {rule}"));
-    log.says(&["interface clients", "priority 900"]);
-    node.wait_for_programs([false; 2]);
-    ping(&mut near, &mut far);
-    node.world().ip(&format!("rule del {rule}"));
     node.end();
 }
 
