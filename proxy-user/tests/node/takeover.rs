@@ -33,20 +33,7 @@ fn cart() -> Service {
 /// Rules like kube-proxy's, as far as they concern open connections: NAT to `to`, and masquerade at
 /// a random source port for clients that are no pods and for packets with its mark.
 fn rules(to: &str) -> String {
-    format!(
-        "add table ip other
-flush table ip other
-add chain ip other services {{ type nat hook prerouting priority dstnat; }}
-add rule ip other services ip daddr 172.30.1.1 tcp dport 80 dnat to {to}
-add rule ip other services ip daddr 10.40.0.1 tcp dport 30001 dnat to {to}
-add rule ip other services ip daddr 172.30.1.77 tcp dport 80 dnat to 10.40.1.20:8090
-add chain ip other leaving {{ type nat hook postrouting priority srcnat; }}
-add rule ip other leaving ct status dnat ip saddr != 10.40.0.0/16 masquerade fully-random
-add rule ip other leaving meta mark & 0x4000 == 0x4000 masquerade fully-random
-add chain ip other forward {{ type filter hook forward priority filter; }}
-add rule ip other forward ct state invalid counter drop
-"
-    )
+    include_str!("takeover.nft").replace("TO", to)
 }
 
 /// Returns a client outside, behind a VXLAN tunnel that carries many clients.
