@@ -5,7 +5,7 @@
 
 use std::{
     io::{Read, Write},
-    net::{SocketAddr, TcpStream},
+    net::TcpStream,
     thread,
     time::{Duration, Instant},
 };
@@ -19,14 +19,13 @@ use lab::{
 };
 use linux::attached_xdp;
 use proxy_common::Counter;
-use rstest::rstest;
 
 use crate::{
     agent::Agent,
     connection::{answer_at, asking_at, listen, receive},
     repair::pins,
-    routed::{NODE_PORT, PORT, Routed, UPLINKS},
-    world::World,
+    routed::{BACKEND_IP, PORT, Routed, SERVICE, UPLINKS},
+    world::{World, at},
 };
 
 /// A packet that has not arrived within this time is lost.
@@ -39,14 +38,12 @@ struct Node {
 }
 
 impl Node {
-    fn new(v6: bool, xdp: Xdp) -> Self {
-        let routed = Routed::build(v6);
+    fn new() -> Self {
+        let routed = Routed::build();
         routed.prepare_for_xdp();
-        let web = routed.web();
-        routed.node.write("web.yaml", web);
         let agent = None;
         let mut node = Self { agent, routed };
-        node.start(xdp);
+        node.start(Xdp::Native);
         node
     }
 
@@ -98,16 +95,12 @@ impl Node {
         [after[0] - before[0], after[1] - before[1]]
     }
 
-    fn service(&self) -> SocketAddr {
-        (self.routed.node_ip, NODE_PORT).into()
-    }
-
     /// A connection to the service, and the backend's end of it. The backend sees the node as its
     /// client.
     fn connect(&self) -> (TcpStream, TcpStream) {
         let [client, backend] = self.routed.hosts();
-        let listener = listen(backend, (self.routed.backend_ip, PORT));
-        let near = client.enter(|| TcpStream::connect_timeout(&self.service(), SOON));
+        let listener = listen(backend, (BACKEND_IP, PORT));
+        let near = client.enter(|| TcpStream::connect_timeout(&at(SERVICE), SOON));
         let log = || self.agent.as_ref().map(Agent::log);
         let near = near.expect("enter the host");
         let near = near.unwrap_or_else(|error| panic!("{error}: {:?}", log()));
@@ -139,19 +132,11 @@ fn ping(near: &mut TcpStream, far: &mut TcpStream) {
     send(far, near, 5);
 }
 
-#[rstest]
-#[case::v4_native(false, Xdp::Native)]
-#[case::v6_generic(true, Xdp::Generic)]
-fn xdp_forwards_with_an_agent_and_without_and_follows_settings_rules_and_foreign_programs(
-    #[case] v6: bool,
-    #[case] xdp: Xdp,
-) {
-    let mut node = Node::new(v6, xdp);
+#[test]
+fn xdp_forwards_with_an_agent_and_without_and_follows_settings_rules_and_foreign_programs() {
+    let mut node = Node::new();
     node.wait_for_programs([true; 2]);
     large_transfers_and_datagrams_are_forwarded(&mut node);
-    if v6 {
-        return;
-    }
     the_reason_is_logged_if_others_must_see_packets(&mut node);
     with_firewall_rules_only_what_the_stack_accepted_is_taken(&mut node);
     programs_are_attached_as_the_setting_says_after_each_restart(&mut node);
@@ -168,8 +153,8 @@ fn large_transfers_and_datagrams_are_forwarded(node: &mut Node) {
     assert!(there > 190 && back > 190, "{there} {back}");
 
     let [client, backend] = node.routed.hosts();
-    answer_at(backend, (node.routed.backend_ip, PORT));
-    let asking = asking_at(client, &node.service().to_string());
+    answer_at(backend, (BACKEND_IP, PORT));
+    let asking = asking_at(client, SERVICE);
     let mut buffer = [0; 2048];
     for n in 0..50_usize {
         let sent = vec![n as u8; 1 + n * 28];
