@@ -20,25 +20,14 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::{load::cpu::pin, node::netns::NetNs, random::Random};
 
-/// The forged sources of a flood. In each address the lowest `bits` bits are random and the rest is
-/// `network`'s; the port is random too.
-#[derive(Clone, Copy)]
-pub struct Sources {
-    network: Ipv4Addr,
-    bits: u32,
-}
+/// Forged sources: an address, and how many of its lowest bits are random. The port is random, too.
+pub type Sources = (Ipv4Addr, u32);
 
-/// Sources for a flood from outside: 11.0.0.0/8, which no host here has.
-pub const ANYONE: Sources = Sources {
-    network: Ipv4Addr::new(11, 0, 0, 0),
-    bits: 24,
-};
+/// Sources for a flood from outside: no host here has them.
+pub const ANYONE: Sources = (Ipv4Addr::new(11, 0, 0, 0), 24);
 /// Sources for a flood from a pod: its neighbours' addresses, so that reverse path filters accept
 /// them. No host has these addresses.
-pub const NEIGHBOURS: Sources = Sources {
-    network: Ipv4Addr::new(10, 40, 1, 128),
-    bits: 6,
-};
+pub const NEIGHBOURS: Sources = (Ipv4Addr::new(10, 40, 1, 128), 6);
 
 /// The packets of a flood to `to`.
 pub struct Flood<'a> {
@@ -98,8 +87,9 @@ impl Flood<'_> {
     /// Returns an IPv4 packet with correct checksums.
     fn forge(&self, random: &mut Random) -> Vec<u8> {
         let (number, sequence) = (random.draw(), random.draw() as u32);
-        let mask = (1 << self.sources.bits) - 1;
-        let from = Ipv4Addr::from_bits(self.sources.network.to_bits() | (number as u32 & mask));
+        let (network, bits) = self.sources;
+        let mask = (1 << bits) - 1;
+        let from = Ipv4Addr::from_bits(network.to_bits() | (number as u32 & mask));
         // No client uses port 0.
         let ports = (((number >> 32) as u16).max(1), self.to.port());
         let builder = PacketBuilder::ipv4(from.octets(), self.to.ip().octets(), HOP_LIMIT);
