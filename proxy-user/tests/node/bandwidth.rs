@@ -122,9 +122,9 @@ fn answers_by(node: &NetNs, open: &mut Open) -> &'static str {
     UPLINKS[by]
 }
 
-/// The agent redirects packets. The table has routes, the uplink by which replies leave, and whether
-/// they must leave past the stack. Rules see the pod's address as their source: egress changes it
-/// later.
+/// The agent redirects packets. The table has routes, the uplink by which replies leave, and
+/// whether they must leave past the stack. Rules see the pod's address as their source: egress
+/// changes it later.
 fn replies_leave_by_the_uplink_of_their_route_past_the_stack(world: &World, agent: &Agent) {
     let host = attach_host(world);
     for [routes, uplink, past] in rows(include_str!("uplinks.txt")) {

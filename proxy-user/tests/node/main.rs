@@ -32,7 +32,6 @@ mod reads;
 mod refused;
 mod repair;
 mod rights;
-mod routed;
 mod server;
 mod servers;
 mod takeover;
